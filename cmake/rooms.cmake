@@ -1,0 +1,16 @@
+# megatron_room(NAME [LOWER room...] [LIBRARIES target...]): the static library of src/NAME, with every source below it.
+# It links the rooms named, which are all of strictly lower rank, so that an upward call does not link either.
+function(megatron_room name)
+  cmake_parse_arguments(ROOM "" "" "LOWER;LIBRARIES" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  add_library(${name} STATIC ${sources})
+  target_link_libraries(${name} PUBLIC megatron_settings fmt::fmt ${ROOM_LIBRARIES})
+  foreach(lower ${ROOM_LOWER})
+    if(TARGET ${lower})
+      target_link_libraries(${name} PUBLIC ${lower})
+    endif()
+  endforeach()
+endfunction()

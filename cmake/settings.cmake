@@ -1,0 +1,26 @@
+# Compiler settings of every target. No -ffast-math, no -march=native, no fused contraction: an element gets the same bits
+# on every machine and at every index.
+add_library(megatron_settings INTERFACE)
+target_include_directories(megatron_settings INTERFACE ${CMAKE_SOURCE_DIR}/src)
+target_compile_options(megatron_settings INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers -ffp-contract=off -fno-math-errno)
+set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
+set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1")
+
+if(MEGATRON_SANITIZER STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g1)
+  add_link_options(-fsanitize=address,undefined)
+elseif(MEGATRON_SANITIZER STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer -O1 -g1)
+  add_link_options(-fsanitize=thread)
+elseif(MEGATRON_SANITIZER)
+  message(FATAL_ERROR "MEGATRON_SANITIZER is '${MEGATRON_SANITIZER}'; it can be empty, address or thread")
+endif()
+
+find_program(MEGATRON_CCACHE ccache)
+if(MEGATRON_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${MEGATRON_CCACHE})
+endif()
+find_program(MEGATRON_MOLD mold)
+if(MEGATRON_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()

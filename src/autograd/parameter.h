@@ -1,0 +1,45 @@
+// Leaves of differentiation.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace megatron {
+
+// A weight and its gradient accumulators. A weight that is used at two places (tied embeddings) has two uses with an accumulator
+// each, added once at the end, so that the sum does not depend on the order of the uses.
+struct Parameter {
+  struct Use {
+    Tensor grad;                    // shape of value, f32 (f64 for f64): sum over the micro-batches so far
+    bool started = false;           // grad holds something: the next gradient adds to it
+    int micro_batches = 0;          // whose gradient is in it
+  };
+
+  std::string name;                 // ours: "layers.0.attention.qkv.weight"
+  Tensor value;                     // in the type of the model
+  bool trainable = true;
+  std::vector<Use> uses = std::vector<Use>(1);
+
+  int micro_batches_final() const;  // the least over the uses
+};
+
+// One use of a parameter.
+struct Weight {
+  Parameter* parameter = nullptr;
+  int use = 0;
+  Weight() = default;
+  Weight(Parameter& p, int use_index = 0) : parameter(&p), use(use_index) {}
+  explicit operator bool() const { return parameter != nullptr; }
+  const Tensor& value() const { return parameter->value; }
+};
+
+// Told when all uses of a parameter have the gradient of a micro-batch (0, 1, ... within a step).
+class GradientListener {
+ public:
+  virtual ~GradientListener() = default;
+  virtual void gradient_final(Parameter& parameter, int micro_batch) = 0;
+};
+
+}  // namespace megatron

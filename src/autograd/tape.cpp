@@ -1,0 +1,142 @@
+#include "autograd/tape.h"
+
+#include "base/error.h"
+
+namespace megatron {
+
+const Var& Bundle::operator[](std::string_view name) const {
+  for (const auto& [key, var] : vars_) if (key == name) return var;
+  throw InternalError(fmt::format("a bundle has no '{}'", name));
+}
+
+bool Bundle::contains(std::string_view name) const {
+  for (const auto& [key, var] : vars_) if (key == name) return true;
+  return false;
+}
+
+void Bundle::set(std::string_view name, Var var) {
+  for (auto& [key, value] : vars_) {
+    if (key == name) {
+      value = std::move(var);
+      return;
+    }
+  }
+  vars_.emplace_back(name, std::move(var));
+}
+
+Tape::Tape(Runtime& runtime, Mode mode, const kernels::Table* table)
+    : runtime_(runtime), mode_(mode), table_(table != nullptr ? table : &kernels::table(runtime.device().kind)) {}
+
+Tensor Tape::empty(Shape shape, DType dtype, std::string_view label) const {
+  return Tensor::empty(runtime_.arena(MemoryClass::activations), shape, dtype, label);
+}
+
+Var Tape::leaf(Tensor value) {
+  if (!recording()) return {std::move(value)};
+  gradients_.emplace_back();
+  leaves_.push_back(true);
+  return {std::move(value), static_cast<int>(gradients_.size()) - 1};
+}
+
+std::vector<Var> Tape::record(Node node, std::vector<Tensor> outputs) {
+  std::vector<Var> vars;
+  vars.reserve(outputs.size());
+  if (!recording()) {
+    for (Tensor& t : outputs) vars.emplace_back(std::move(t));
+    return vars;
+  }
+  node.outputs.clear();
+  for (Tensor& t : outputs) {
+    const int id = static_cast<int>(gradients_.size());
+    gradients_.emplace_back();
+    leaves_.push_back(false);
+    node.outputs.push_back(id);
+    vars.emplace_back(std::move(t), id);
+  }
+  nodes_.push_back(std::move(node));
+  return vars;
+}
+
+GradSlot Tape::grad_slot(const Weight& weight) {
+  if (!weight.parameter->trainable) return {};
+  Parameter::Use& use = weight.parameter->uses[static_cast<size_t>(weight.use)];
+  const float beta = use.started ? 1.0f : 0.0f;
+  use.started = true;
+  return {use.grad, beta};
+}
+
+void Tape::gradient_done(const Weight& weight) {
+  Parameter& parameter = *weight.parameter;
+  if (!parameter.trainable) return;
+  const int before = parameter.micro_batches_final();
+  ++parameter.uses[static_cast<size_t>(weight.use)].micro_batches;
+  if (parameter.micro_batches_final() > before && gradient_listener_ != nullptr) {
+    gradient_listener_->gradient_final(parameter, before);
+  }
+}
+
+void Tape::set_gradient(const Var& var, Tensor gradient) {
+  MG_ASSERT(var.needs_gradient());
+  accumulate(var.id, std::move(gradient));
+}
+
+Tensor Tape::gradient(const Var& var) const {
+  MG_ASSERT(var.needs_gradient());
+  return gradients_[static_cast<size_t>(var.id)];
+}
+
+void Tape::accumulate(int id, Tensor gradient) {
+  if (id < 0) return;
+  Tensor& slot = gradients_[static_cast<size_t>(id)];
+  if (!slot.defined()) {
+    slot = std::move(gradient);
+    return;
+  }
+  // A gradient may be shared by two Vars (residual sums), so the sum goes to a tensor of its own.
+  MG_ASSERT(slot.shape() == gradient.shape());
+  Tensor sum = empty(slot.shape(), slot.dtype(), "gradient.sum");
+  table_->add({.a = slot, .b = gradient, .out = sum}, stream());
+  slot = std::move(sum);
+}
+
+void Tape::run_wgrad(Node& node, std::span<const Tensor> output_gradients) {
+  if (node.wgrad != nullptr) {
+    Backward backward(*this, node, output_gradients);
+    node.wgrad(backward);
+  }
+  for (const Weight& weight : node.weights) gradient_done(weight);
+}
+
+void Tape::backward(Part part) {
+  MG_ASSERT(recording());
+  if (part == Part::weight) {
+    for (Deferred& d : deferred_) run_wgrad(d.node, d.output_gradients);
+    deferred_.clear();
+    return;
+  }
+  for (; !nodes_.empty(); nodes_.pop_back()) {
+    Node& node = nodes_.back();
+    std::vector<Tensor> output_gradients;
+    bool reached = node.root;
+    for (const int id : node.outputs) {
+      const auto index = static_cast<size_t>(id);
+      output_gradients.push_back(leaves_[index] ? gradients_[index] : std::move(gradients_[index]));
+      reached = reached || output_gradients.back().defined();
+    }
+    if (!reached) {
+      // Nothing depends on it: its weights still count as done, with a zero gradient for this micro-batch.
+      for (const Weight& weight : node.weights) gradient_done(weight);
+      continue;
+    }
+    Backward backward(*this, node, output_gradients);
+    if (node.dgrad != nullptr) node.dgrad(backward);
+    const bool has_weights = node.wgrad != nullptr;
+    if (part == Part::all || !has_weights) {
+      run_wgrad(node, output_gradients);
+    } else {
+      deferred_.push_back({std::move(node), std::move(output_gradients)});
+    }
+  }
+}
+
+}  // namespace megatron

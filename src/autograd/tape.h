@@ -1,0 +1,167 @@
+// Reverse-mode differentiation: one explicit tape a micro-batch and stage.
+#pragma once
+
+#include <any>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "autograd/parameter.h"
+#include "kernels/norm.h"
+#include "kernels/table.h"
+
+namespace megatron {
+
+// A value on a tape. id < 0: no gradient flows to it.
+struct Var {
+  Tensor value;
+  int id = -1;
+  Var() = default;
+  Var(Tensor t) : value(std::move(t)) {}                 // a constant
+  Var(Tensor t, int i) : value(std::move(t)), id(i) {}
+  bool needs_gradient() const { return id >= 0; }
+};
+
+// A short list of named Vars: what flows between segments, layers and stages.
+class Bundle {
+ public:
+  Bundle() = default;
+  Bundle(std::initializer_list<std::pair<std::string, Var>> vars) : vars_(vars) {}
+  const Var& operator[](std::string_view name) const;    // throws InternalError when absent
+  bool contains(std::string_view name) const;
+  void set(std::string_view name, Var var);
+  std::span<const std::pair<std::string, Var>> all() const { return vars_; }
+
+ private:
+  std::vector<std::pair<std::string, Var>> vars_;
+};
+
+using GradSlot = kernels::Accumulate;                    // {out, beta}
+class Backward;
+
+// One recorded op. dgrad sets the gradients of the inputs; wgrad those of the weights, and may run later. Where wgrad is null,
+// dgrad does both. What backward needs is listed in saved, weights and attributes; nothing is captured.
+struct Node {
+  std::string_view name;
+  std::vector<int> inputs, outputs;                      // ids of Vars; -1 for constants
+  std::vector<Tensor> saved;
+  std::vector<Weight> weights;
+  std::any attributes;
+  void (*dgrad)(Backward&) = nullptr;
+  void (*wgrad)(Backward&) = nullptr;
+  bool root = false;                                     // runs although no gradient reached its outputs (a loss)
+};
+
+enum class Pass { forward, backward, recompute };
+
+// A named stretch of the model: a layer, an embedding, a head. The one place where recompute, parameter gather and free, offload
+// and profiling listen.
+struct Span {
+  std::string name;
+  std::vector<Parameter*> parameters;
+  bool recompute = false;
+};
+class SpanListener {
+ public:
+  virtual ~SpanListener() = default;
+  virtual void enter(const Span& span, Pass pass) = 0;
+  virtual void leave(const Span& span, Pass pass) = 0;
+};
+
+enum class Part { all, input, weight };
+
+class Tape {
+ public:
+  enum class Mode { record, infer };
+  // Borrowed: the runtime, and the listeners (may be null / empty). table: the device's by default.
+  explicit Tape(Runtime& runtime, Mode mode = Mode::record, const kernels::Table* table = nullptr);
+
+  Runtime& runtime() const { return runtime_; }
+  Stream& stream() const { return runtime_.stream(); }
+  const kernels::Table& kernels() const { return *table_; }
+  bool recording() const { return mode_ == Mode::record; }
+  Tensor empty(Shape shape, DType dtype, std::string_view label) const;   // activations arena
+
+  void listen(GradientListener* listener) { gradient_listener_ = listener; }
+  void listen(SpanListener* listener) { span_listeners_.push_back(listener); }
+
+  // An input whose gradient is wanted (the input of a pipeline stage).
+  Var leaf(Tensor value);
+  // Adds an op; gives each output value its Var. In infer mode nothing is kept and the Vars are constants.
+  std::vector<Var> record(Node node, std::vector<Tensor> outputs);
+  Var record_one(Node node, Tensor output) { return record(std::move(node), {std::move(output)})[0]; }
+
+  // Where a weight's gradient goes now: its accumulator, beta 0 the first time in a step and 1 after. Not trainable: out undefined.
+  GradSlot grad_slot(const Weight& weight);
+  // The weight's gradient of this micro-batch is in its slot. The engine calls it after wgrad; an op that forms a weight gradient
+  // in forward (the loss) calls it itself and lists no weights.
+  void gradient_done(const Weight& weight);
+
+  using SpanFunction = std::function<Bundle(Tape&, const Bundle&)>;
+  // Runs forward(tape, in) as a span. With recompute nothing inside is kept; backward runs forward again, bit for bit alike.
+  // What forward captures must outlive the tape, and must not be a tensor.
+  Bundle span(const Span& span, const Bundle& in, const SpanFunction& forward);
+
+  // The gradient of a Var: set before backward (a stage's outputs), read after it (leaves).
+  void set_gradient(const Var& var, Tensor gradient);
+  Tensor gradient(const Var& var) const;                 // undefined when none arrived
+
+  // Runs the recorded nodes in reverse. Part::input leaves the weight gradients (and what they need) to a later
+  // Part::weight. After Part::all or Part::weight the tape is empty.
+  void backward(Part part = Part::all);
+  size_t nodes() const { return nodes_.size(); }
+
+ private:
+  friend class Backward;
+  void accumulate(int id, Tensor gradient);
+  void run_wgrad(Node& node, std::span<const Tensor> output_gradients);
+  Bundle recomputed_span(const Span& span, const Bundle& in, const SpanFunction& forward);
+  void mark(const Span& span, bool end);
+
+  Runtime& runtime_;
+  Mode mode_;
+  const kernels::Table* table_;
+  GradientListener* gradient_listener_ = nullptr;
+  std::vector<SpanListener*> span_listeners_;
+  std::vector<Node> nodes_;
+  std::vector<Tensor> gradients_;                        // by Var id
+  std::vector<bool> leaves_;                             // by Var id: the gradient outlives backward
+  struct Deferred {
+    Node node;
+    std::vector<Tensor> output_gradients;
+  };
+  std::vector<Deferred> deferred_;
+};
+
+// What a backward function of an op sees.
+class Backward {
+ public:
+  Backward(Tape& tape, Node& node, std::span<const Tensor> output_gradients)
+      : tape_(tape), node_(node), output_gradients_(output_gradients) {}
+
+  Tape& tape() { return tape_; }
+  Stream& stream() { return tape_.stream(); }
+  const kernels::Table& kernels() { return tape_.kernels(); }
+  Tensor empty(Shape shape, DType dtype, std::string_view label) { return tape_.empty(shape, dtype, label); }
+
+  const Tensor& gradient(size_t output) const { return output_gradients_[output]; }   // undefined: none arrived
+  const Tensor& saved(size_t index) const { return node_.saved[index]; }
+  const Weight& weight(size_t index) const { return node_.weights[index]; }
+  size_t weights() const { return node_.weights.size(); }
+  template <class A> const A& attributes() const { return *std::any_cast<A>(&node_.attributes); }
+  template <class A> A& attributes() { return *std::any_cast<A>(&node_.attributes); }
+
+  bool needs(size_t input) const { return node_.inputs[input] >= 0; }
+  void set(size_t input, Tensor gradient) { tape_.accumulate(node_.inputs[input], std::move(gradient)); }
+  GradSlot grad_slot(size_t weight) { return tape_.grad_slot(node_.weights[weight]); }
+
+ private:
+  Tape& tape_;
+  Node& node_;
+  std::span<const Tensor> output_gradients_;
+};
+
+}  // namespace megatron

@@ -1,0 +1,202 @@
+#include "base/fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <memory>
+
+#include "base/error.h"
+
+namespace megatron {
+namespace {
+
+constexpr size_t kLongestWord = 256;  // nearest() takes time proportional to the square of it
+
+using Values = std::vector<std::string>;
+
+const std::string& single(const std::string& name, const Values& values) {
+  MG_CHECK(values.size() == 1, "--{} takes one value and got {}", name, values.size());
+  return values[0];
+}
+
+int64_t parse_integer(const std::string& name, const std::string& text) {
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, value);
+  MG_CHECK(error != std::errc::result_out_of_range,
+           "--{} is '{}', which does not fit in 64 bits; give an integer of smaller size", name,
+           text);
+  MG_CHECK(error == std::errc() && at == end, "--{} is '{}'; give an integer such as 12", name,
+           text);
+  return value;
+}
+
+double parse_number(const std::string& name, const std::string& text) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, value);
+  MG_CHECK(error != std::errc::result_out_of_range,
+           "--{} is '{}', which is beyond the range of a double; give a number nearer to 1", name,
+           text);
+  MG_CHECK(error == std::errc() && at == end && std::isfinite(value),
+           "--{} is '{}'; give a finite number such as 0.1 or 3e-4", name, text);
+  return value;
+}
+
+// Text to value, by the type of the value.
+void assign(const std::string& name, const Values& values, int64_t* value) {
+  *value = parse_integer(name, single(name, values));
+}
+void assign(const std::string& name, const Values& values, double* value) {
+  *value = parse_number(name, single(name, values));
+}
+void assign(const std::string& name, const Values& values, std::string* value) {
+  *value = single(name, values);
+}
+void assign(const std::string& name, const Values& values, Values* value) {
+  MG_CHECK(!values.empty(), "--{} takes one or more values and got none", name);
+  *value = values;
+}
+template <class T>
+void assign(const std::string& name, const Values& values, std::optional<T>* value) {
+  T parsed{};
+  assign(name, values, &parsed);
+  *value = std::move(parsed);
+}
+
+std::string text_of(int64_t value) { return fmt::format("{}", value); }
+std::string text_of(double value) { return fmt::format("{}", value); }
+std::string text_of(const std::string& value) { return value; }
+std::string text_of(const Values& values) { return fmt::format("{}", fmt::join(values, " ")); }
+template <class T>
+std::string text_of(const std::optional<T>& value) {
+  return value ? text_of(*value) : std::string();
+}
+
+template <class T>
+void bind(Field& field, T* value) {
+  field.set = [name = field.name, value](const Values& values) { assign(name, values, value); };
+  field.get = [value] { return text_of(*value); };
+  field.initial = field.get();
+}
+
+// Optimal string alignment distance: insertion, deletion, replacement, exchange of two neighbours
+// (Damerau 1964).
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> before(b.size() + 1), previous(b.size() + 1), current(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) previous[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    current[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = previous[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      current[j] = std::min({previous[j] + 1, current[j - 1] + 1, replaced});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        current[j] = std::min(current[j], before[j - 2] + 1);
+      }
+    }
+    std::swap(before, previous);
+    std::swap(previous, current);
+  }
+  return previous[b.size()];
+}
+
+}  // namespace
+
+void Fields::add(std::string_view name, int64_t* value, std::string_view doc) {
+  bind(append(name, "INT", doc), value);
+}
+void Fields::add(std::string_view name, double* value, std::string_view doc) {
+  bind(append(name, "FLOAT", doc), value);
+}
+void Fields::add(std::string_view name, std::string* value, std::string_view doc) {
+  bind(append(name, "TEXT", doc), value);
+}
+void Fields::add(std::string_view name, std::optional<int64_t>* value, std::string_view doc) {
+  bind(append(name, "INT", doc), value);
+}
+void Fields::add(std::string_view name, std::optional<double>* value, std::string_view doc) {
+  bind(append(name, "FLOAT", doc), value);
+}
+void Fields::add(std::string_view name, std::optional<std::string>* value, std::string_view doc) {
+  bind(append(name, "TEXT", doc), value);
+}
+void Fields::add(std::string_view name, std::vector<std::string>* value, std::string_view doc) {
+  Field& field = append(name, "TEXT ...", doc);
+  field.many = true;
+  bind(field, value);
+}
+
+void Fields::add(std::string_view name, std::string* value, std::vector<std::string> choices,
+                 std::string_view doc) {
+  add_choice(
+      name, std::move(choices), [value](const std::string& text) { *value = text; },
+      [value] { return *value; }, doc);
+}
+
+void Fields::add_switch(std::string_view name, bool* value, bool to, std::string_view doc) {
+  Field& field = append(name, "", doc);
+  field.is_switch = true;
+  field.set = [name = field.name, value, to](const Values& values) {
+    MG_CHECK(
+        values.empty() || (values.size() == 1 && (values[0] == "true" || values[0] == "false")),
+        "--{} is a switch and takes no value (a configuration file: true or false); it got '{}'",
+        name, fmt::join(values, " "));
+    *value = values.empty() || values[0] == "true" ? to : !to;
+  };
+  field.get = [value, to] { return std::string(*value == to ? "true" : "false"); };
+  field.initial = field.get();
+}
+
+Field* Fields::find(std::string_view name) {
+  for (Field& field : fields_) {
+    if (field.name == name) return &field;
+  }
+  return nullptr;
+}
+
+void Fields::add_choice(std::string_view name, std::vector<std::string> choices,
+                        std::function<void(const std::string&)> set,
+                        std::function<std::string()> get, std::string_view doc) {
+  Field& field = append(name, "TEXT", doc);
+  field.set = [name = field.name, choices, set = std::move(set)](const Values& values) {
+    const std::string& text = single(name, values);
+    if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
+      const std::string near = nearest(text, choices);
+      fail("--{} is '{}'; it can be {}{}", name, text, fmt::join(choices, ", "),
+           near.empty() ? std::string() : fmt::format(" (did you mean '{}'?)", near));
+    }
+    set(text);
+  };
+  field.choices = std::move(choices);
+  field.get = std::move(get);
+  field.initial = field.get();
+}
+
+Field& Fields::append(std::string_view name, std::string_view type, std::string_view doc) {
+  MG_ASSERT(!name.empty() && find(name) == nullptr);
+  Field& field = fields_.emplace_back();
+  field.name = name;
+  field.type = type;
+  field.doc = doc;
+  return field;
+}
+
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
+  if (word.size() > kLongestWord) return {};
+  std::string best;
+  size_t best_distance = kLongestWord;
+  for (const std::string& candidate : candidates) {
+    const size_t longer = std::max(word.size(), candidate.size());
+    if (longer > kLongestWord) continue;
+    // Near: at most a third of the letters wrong (rounded up), and at least one right.
+    const size_t distance = edit_distance(word, candidate);
+    if (distance > (longer + 2) / 3 || distance >= longer || distance >= best_distance) continue;
+    best = candidate;
+    best_distance = distance;
+  }
+  return best;
+}
+
+}  // namespace megatron

@@ -1,0 +1,75 @@
+// JSON values. Objects keep the order of their keys; integers and floating-point numbers are apart. The parser behind it
+// is nlohmann-json, which only json.cpp sees. For JSON lines and large files use simdjson where they are read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace megatron {
+
+class Json {
+ public:
+  using Array = std::vector<Json>;
+  using Member = std::pair<std::string, Json>;
+  using Object = std::vector<Member>;
+
+  Json();                                                 // null
+  Json(const Json&);
+  Json(Json&&) noexcept;
+  Json& operator=(const Json&);
+  Json& operator=(Json&&) noexcept;
+  ~Json();
+  Json(std::nullptr_t) : Json() {}
+  Json(bool value) : value_(value) {}
+  Json(int value) : value_(static_cast<int64_t>(value)) {}
+  Json(int64_t value) : value_(value) {}
+  Json(uint64_t value);                                   // throws Error above the range of int64
+  Json(double value) : value_(value) {}
+  Json(std::string value) : value_(std::move(value)) {}
+  Json(std::string_view value) : value_(std::string(value)) {}
+  Json(const char* value) : value_(std::string(value)) {}
+  Json(Array value) : value_(std::move(value)) {}
+  Json(Object value) : value_(std::move(value)) {}
+
+  bool is_null() const { return std::holds_alternative<std::monostate>(value_); }
+  bool is_bool() const { return std::holds_alternative<bool>(value_); }
+  bool is_integer() const { return std::holds_alternative<int64_t>(value_); }
+  bool is_number() const { return is_integer() || std::holds_alternative<double>(value_); }
+  bool is_string() const { return std::holds_alternative<std::string>(value_); }
+  bool is_array() const { return std::holds_alternative<Array>(value_); }
+  bool is_object() const { return std::holds_alternative<Object>(value_); }
+
+  // Typed access; throws Error naming what was found and what was wanted.
+  bool as_bool() const;
+  int64_t as_integer() const;                             // also a float with an integral value
+  double as_number() const;
+  const std::string& as_string() const;
+  const Array& as_array() const;
+  Array& as_array();
+  const Object& as_object() const;
+  Object& as_object();
+
+  // Object access. find: null pointer when absent. operator[]: throws Error naming a missing key.
+  const Json* find(std::string_view key) const;
+  const Json& operator[](std::string_view key) const;
+  bool contains(std::string_view key) const { return find(key) != nullptr; }
+  void set(std::string_view key, Json value);             // replaces in place, or appends
+
+  bool operator==(const Json&) const;
+
+  // Throws Error with `origin`, line and column on bad JSON, on a repeated key, and on nesting deeper than 512.
+  static Json parse(std::string_view text, std::string_view origin = "JSON");
+  static Json read(const std::string& path);
+  // indent < 0: one line. Non-ASCII text is written as it is (ensure_ascii: \u escapes). Floating-point numbers are
+  // written so that they read back to the same value, and always with a point or an exponent.
+  std::string dump(int indent = -1, bool ensure_ascii = false) const;
+
+ private:
+  std::variant<std::monostate, bool, int64_t, double, std::string, Array, Object> value_;
+};
+
+}  // namespace megatron

@@ -1,0 +1,44 @@
+#include "base/log.h"
+
+#include <spdlog/logger.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+
+#include <memory>
+
+namespace megatron::log {
+namespace {
+
+spdlog::level::level_enum level_of(Level level) {
+  switch (level) {
+    case Level::debug: return spdlog::level::debug;
+    case Level::info: return spdlog::level::info;
+    case Level::warning: return spdlog::level::warn;
+    case Level::error: return spdlog::level::err;
+  }
+  return spdlog::level::info;
+}
+
+// The sink of standard error colours on a terminal only, and locks, so that lines of several
+// threads stay whole.
+spdlog::logger make_logger() {
+  spdlog::logger logger("megatron", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  logger.set_pattern("%H:%M:%S %^%l%$ %v");
+  logger.set_level(spdlog::level::info);
+  logger.flush_on(spdlog::level::trace);
+  return logger;
+}
+
+spdlog::logger& logger() {
+  static spdlog::logger instance = make_logger();
+  return instance;
+}
+
+}  // namespace
+
+void set_level(Level lowest) { logger().set_level(level_of(lowest)); }
+
+void write(Level level, std::string_view message) {
+  logger().log(level_of(level), spdlog::string_view_t(message.data(), message.size()));
+}
+
+}  // namespace megatron::log

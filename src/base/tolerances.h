@@ -1,0 +1,83 @@
+// How far results that should be equal may be apart: every tolerance of the tests, selftest and the
+// documentation, each with its derivation. What is promised bit for bit (recompute, overlap,
+// schedule, PP, VPP, ZeRO stage, threads against MPI, CPU thread count, restart in fp32 on CPU) has
+// no tolerance. One is loosened only with a page in docs/decisions/.
+//
+// u is the unit roundoff of a format: 2^-53 = 1.1e-16 (fp64), 2^-24 = 6.0e-8 (fp32), 2^-8 = 3.9e-3
+// (bf16). A sum of n terms in another order differs by about sqrt(n) u relative to the terms' norm,
+// by n u at worst (Higham, Accuracy and Stability of Numerical Algorithms, 2002, chapter 4).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+namespace megatron::tolerance {
+
+// Per-tensor distance |g - g'| / max(|g'|, 1e-3 rms(all tensors) sqrt(n)), where
+// difference_norm = |g - g'| and reference_norm = |g'| (2-norms over the tensor), rms_all is the
+// root mean square of the elements of all tensors of the reference, and elements = n. The second
+// term is for tensors that are zero in exact arithmetic, such as the gradient of a key's bias. 0
+// when nothing differs; infinity against an all-zero reference; NaN when an input is NaN, so that
+// `metric <= tolerance` fails.
+inline double tensor_metric(double difference_norm, double reference_norm, double rms_all,
+                            int64_t elements) {
+  const double floor = 1e-3 * rms_all * std::sqrt(static_cast<double>(elements));
+  if (std::isnan(difference_norm) || std::isnan(reference_norm) || std::isnan(floor)) {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
+  const double scale = std::max(reference_norm, floor);
+  if (scale > 0) return difference_norm / scale;
+  return difference_norm == 0 ? 0 : std::numeric_limits<double>::infinity();
+}
+
+// Layouts against one rank, by tensor_metric.
+// fp64: sums of up to 1e8 terms reordered, sqrt(1e8) u = 1.1e-12, times 100 for the condition of a
+// deep model.
+inline constexpr double kLayoutFp64 = 1e-10;
+// fp32, DP, TP, SP, ETP, micro-batch: only sums are cut elsewhere; sqrt(1e3) terms u = 1.9e-6,
+// times 2.5 for the layers.
+inline constexpr double kLayoutFp32 = 5e-6;
+// fp32, CP and EP: also a softmax merged from parts (one more exp and division each) and routed
+// sums: twice kLayoutFp32.
+inline constexpr double kLayoutFp32ContextExpert = 1e-5;
+// fp32, CPU against CUDA: other exp, rsqrt and tanh (2 to 4 u) and fused multiply-adds in every
+// operation, carried through the layers: 20 times kLayoutFp32.
+inline constexpr double kBackendFp32 = 1e-4;
+
+// Against Hugging Face's models in fp32.
+// Logits are of size 10, sums over the hidden size of values carried through all layers, which
+// leaves 160 u of their size: absolute.
+inline constexpr double kGoldenLogitsAbsolute = 1e-4;
+// The loss averages the errors of the logits over the tokens and so lies below the largest by 10 or
+// more; relative.
+inline constexpr double kGoldenLossRelative = 1e-5;
+// Gradients pass the layers twice with other kernels, as between back-ends: kBackendFp32;
+// relative, ...
+inline constexpr double kGoldenGradientRelative = 1e-4;
+// ... plus what is left of gradients that vanish by cancellation: 16 u of terms of size 1;
+// absolute.
+inline constexpr double kGoldenGradientAbsolute = 1e-6;
+
+// Training runs of a few steps against a reference run in fp32.
+// Loss and gradient norm, each step, relative: as kGoldenLossRelative; both are sums over many
+// terms.
+inline constexpr double kTrajectoryLossRelative = 1e-5;
+inline constexpr double kTrajectoryGradientNormRelative = 1e-5;
+// A parameter's distance as a share of its movement since step 0. Adam divides by sqrt(v): where a
+// gradient is near 0 its relative error of 1e-4 is not averaged out, and 10 times that is left for
+// the smallest tensors ...
+inline constexpr double kTrajectoryParameterOfMovement = 1e-3;
+// ... while over all parameters together the relative error of the gradients is what remains.
+inline constexpr double kTrajectoryMovementTotal = 1e-4;
+// Optimizer states are means of gradients (and of their squares, twice the error, averaged over
+// steps): as the gradients.
+inline constexpr double kTrajectoryState = 1e-4;
+
+// bf16: no fixed distance. The error against the fp32 oracle is at most this times that of one rank
+// in bf16: the errors of two roundings are independent, so another order of sums adds at most
+// sqrt(2) = 1.41 of it; the rest is scatter.
+inline constexpr double kBf16ErrorFactor = 1.5;
+
+}  // namespace megatron::tolerance

@@ -1,0 +1,154 @@
+#include "device/arena.h"
+
+#include <sys/mman.h>
+
+#include "base/error.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+class HostRange final : public AddressRange {
+ public:
+  HostRange() {
+    // Address space only; a page costs memory when it is first touched. Halve where the system limits address space.
+    for (size_ = int64_t{1} << 40; size_ >= int64_t{1} << 28; size_ /= 2) {
+      void* p = mmap(nullptr, static_cast<size_t>(size_), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (p != MAP_FAILED) {
+        base_ = static_cast<std::byte*>(p);
+        madvise(p, static_cast<size_t>(size_), MADV_HUGEPAGE);
+        return;
+      }
+    }
+    fail("cannot reserve 256 MB of address space: the address space limit (ulimit -v) is too small");
+  }
+  ~HostRange() override { munmap(base_, static_cast<size_t>(size_)); }
+  std::byte* base() const override { return base_; }
+  void grow(int64_t bytes) override {
+    MG_CHECK(bytes <= size_, "an arena needs {} bytes and the system gives {} bytes of address space; raise ulimit -v",
+             bytes, size_);
+  }
+
+ private:
+  std::byte* base_ = nullptr;
+  int64_t size_ = 0;
+};
+
+class MetaRange final : public AddressRange {
+ public:
+  std::byte* base() const override { return nullptr; }
+  void grow(int64_t) override {}
+};
+
+}  // namespace
+
+std::unique_ptr<AddressRange> reserve_host_memory() { return std::make_unique<HostRange>(); }
+std::unique_ptr<AddressRange> reserve_no_memory() { return std::make_unique<MetaRange>(); }
+
+std::string_view name(MemoryClass memory_class) {
+  constexpr std::array<std::string_view, kMemoryClasses> kNames = {"parameters",  "gradients", "optimizer",
+                                                                   "activations", "scratch",   "communication"};
+  return kNames[static_cast<size_t>(memory_class)];
+}
+
+Storage::Storage(std::shared_ptr<Arena> arena, int64_t offset, int64_t bytes, std::byte* data)
+    : arena_(std::move(arena)), offset_(offset), bytes_(bytes), data_(data) {}
+
+Storage::~Storage() { arena_->give_back(offset_, bytes_); }
+
+Device Storage::device() const { return arena_->device(); }
+
+std::shared_ptr<Arena> Arena::make(Device device, MemoryClass memory_class) {
+  MG_CHECK(device.is_host() || device.kind == DeviceKind::meta, "this build has no memory for device '{}'",
+           to_string(device));
+  auto range = device.is_host() ? reserve_host_memory() : reserve_no_memory();
+  return std::shared_ptr<Arena>(new Arena(device, memory_class, std::move(range)));
+}
+
+Arena::Arena(Device device, MemoryClass memory_class, std::unique_ptr<AddressRange> range)
+    : device_(device), class_(memory_class), range_(std::move(range)) {}
+
+std::shared_ptr<Storage> Arena::allocate(int64_t bytes, std::string_view label) {
+  MG_ASSERT(bytes >= 0);
+  if (bytes == 0) return std::make_shared<Storage>(shared_from_this(), 0, 0, nullptr);
+  const int64_t size = round_up(bytes);
+  const std::lock_guard lock(mutex_);
+  int64_t offset = end_;
+  const auto best = free_by_size_.lower_bound({size, 0});
+  if (best != free_by_size_.end()) {
+    const auto [free_bytes, free_offset] = *best;
+    offset = free_offset;
+    free_by_size_.erase(best);
+    free_by_offset_.erase(free_offset);
+    if (free_bytes > size) insert_free(free_offset + size, free_bytes - size);
+  } else {
+    // A free block at the end is extended rather than left behind.
+    if (!free_by_offset_.empty()) {
+      const auto [last_offset, last_bytes] = *free_by_offset_.rbegin();
+      if (last_offset + last_bytes == end_) {
+        offset = last_offset;
+        free_by_size_.erase({last_bytes, last_offset});
+        free_by_offset_.erase(last_offset);
+      }
+    }
+    MG_CHECK(offset + size <= limit_,
+             "out of {} memory on {}: {} bytes for {} do not fit beside {} bytes in use (limit {}); use a smaller "
+             "--micro-batch-size or --seq-length, or recompute activations",
+             name(class_), to_string(device_), bytes, label, in_use_, limit_);
+    range_->grow(offset + size);
+    end_ = offset + size;
+  }
+  in_use_ += size;
+  std::byte* data = range_->base() == nullptr ? nullptr : range_->base() + offset;
+  return std::make_shared<Storage>(shared_from_this(), offset, bytes, data);
+}
+
+void Arena::give_back(int64_t offset, int64_t bytes) {
+  if (bytes == 0) return;
+  const std::lock_guard lock(mutex_);
+  int64_t size = round_up(bytes);
+  in_use_ -= size;
+  auto next = free_by_offset_.lower_bound(offset);
+  if (next != free_by_offset_.end() && next->first == offset + size) {
+    size += next->second;
+    free_by_size_.erase({next->second, next->first});
+    next = free_by_offset_.erase(next);
+  }
+  if (next != free_by_offset_.begin()) {
+    const auto previous = std::prev(next);
+    if (previous->first + previous->second == offset) {
+      offset = previous->first;
+      size += previous->second;
+      free_by_size_.erase({previous->second, previous->first});
+      free_by_offset_.erase(previous);
+    }
+  }
+  insert_free(offset, size);
+}
+
+void Arena::insert_free(int64_t offset, int64_t bytes) {
+  free_by_offset_[offset] = bytes;
+  free_by_size_.insert({bytes, offset});
+}
+
+int64_t Arena::in_use() const {
+  const std::lock_guard lock(mutex_);
+  return in_use_;
+}
+
+int64_t Arena::high_water() const {
+  const std::lock_guard lock(mutex_);
+  return end_;
+}
+
+Arenas::Arenas(Device device) {
+  for (int i = 0; i < kMemoryClasses; ++i) {
+    arenas_[static_cast<size_t>(i)] = Arena::make(device, static_cast<MemoryClass>(i));
+  }
+}
+
+}  // namespace megatron

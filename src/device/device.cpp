@@ -1,0 +1,29 @@
+#include "device/device.h"
+
+#include "base/error.h"
+#include "device/stream.h"
+
+namespace megatron {
+
+std::string_view name(DeviceKind kind) {
+  switch (kind) {
+    case DeviceKind::reference: return "reference";
+    case DeviceKind::cpu: return "cpu";
+    case DeviceKind::cuda: return "cuda";
+    case DeviceKind::meta: return "meta";
+  }
+  MG_ASSERT(false);
+}
+
+std::string to_string(Device device) {
+  if (device.kind != DeviceKind::cuda) return std::string(name(device.kind));
+  return fmt::format("cuda:{}", device.index);
+}
+
+Runtime::Runtime(Device device, int threads)
+    : device_(device),
+      pool_(threads),
+      arenas_(device),
+      stream_(std::make_unique<HostStream>(device, pool_, arenas_[MemoryClass::scratch])) {}
+
+}  // namespace megatron

@@ -1,0 +1,26 @@
+// What computes: a device kind and its index.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace megatron {
+
+// reference: plain loops on host memory, the oracle. cpu: the host's tuned kernels. meta: shapes only, no data.
+enum class DeviceKind { reference, cpu, cuda, meta };
+
+std::string_view name(DeviceKind kind);
+
+struct Device {
+  DeviceKind kind = DeviceKind::cpu;
+  int index = 0;
+  bool operator==(const Device&) const = default;
+
+  // Memory that the host can read and write.
+  bool is_host() const { return kind == DeviceKind::reference || kind == DeviceKind::cpu; }
+  bool has_data() const { return kind != DeviceKind::meta; }
+};
+
+std::string to_string(Device device);   // "cpu", "cuda:1"
+
+}  // namespace megatron

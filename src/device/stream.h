@@ -1,0 +1,81 @@
+// Ordered work on a device. A host stream runs each call before it returns; a CUDA stream queues it.
+#pragma once
+
+#include <memory>
+
+#include "base/thread_pool.h"
+#include "device/arena.h"
+#include "device/device.h"
+
+namespace megatron {
+
+// A point in a stream, or in a communicator's progress. Default-constructed: already reached.
+class Event {
+ public:
+  class State {
+   public:
+    virtual ~State() = default;
+    virtual bool reached() = 0;
+    virtual void wait() = 0;                               // blocks the calling thread
+  };
+  Event() = default;
+  explicit Event(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  bool reached() const { return state_ == nullptr || state_->reached(); }
+  void wait_on_host() const { if (state_ != nullptr) state_->wait(); }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+class Stream {
+ public:
+  // scratch: arena of the kernels' temporary memory. Both are borrowed and outlive the stream.
+  Stream(Device device, ThreadPool& pool, Arena& scratch) : device_(device), pool_(pool), scratch_(scratch) {}
+  virtual ~Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  Device device() const { return device_; }
+  ThreadPool& pool() { return pool_; }
+  Arena& scratch() { return scratch_; }
+
+  virtual Event record() = 0;                              // reached when all work queued so far is done
+  virtual void wait(const Event& event) = 0;               // later work of this stream starts after the event
+  virtual void synchronize() = 0;                          // blocks the host until all work queued so far is done
+
+ private:
+  Device device_;
+  ThreadPool& pool_;
+  Arena& scratch_;
+};
+
+// Streams of the reference, cpu and meta devices.
+class HostStream final : public Stream {
+ public:
+  using Stream::Stream;
+  Event record() override { return {}; }
+  void wait(const Event& event) override { event.wait_on_host(); }
+  void synchronize() override {}
+};
+
+// What one rank computes with.
+class Runtime {
+ public:
+  // Throws Error for a device this build does not have, and for threads < 1.
+  Runtime(Device device, int threads);
+
+  Device device() const { return device_; }
+  ThreadPool& pool() { return pool_; }
+  Arenas& arenas() { return arenas_; }
+  Arena& arena(MemoryClass memory_class) { return arenas_[memory_class]; }
+  Stream& stream() { return *stream_; }
+
+ private:
+  Device device_;
+  ThreadPool pool_;
+  Arenas arenas_;
+  std::unique_ptr<Stream> stream_;
+};
+
+}  // namespace megatron

@@ -1,0 +1,223 @@
+#include "tensor/tensor.h"
+
+#include <cstring>
+
+#include "base/error.h"
+
+namespace megatron {
+
+Shape::Shape(std::span<const int64_t> sizes) {
+  MG_CHECK(sizes.size() <= kMaxRank, "a tensor has {} dimensions; at most {} are supported", sizes.size(), kMaxRank);
+  for (const int64_t size : sizes) {
+    MG_CHECK(size >= 0, "a tensor dimension is {}; it cannot be negative", size);
+    sizes_[static_cast<size_t>(rank_++)] = size;
+  }
+}
+
+int64_t Shape::elements() const {
+  int64_t product = 1;
+  for (int i = 0; i < rank_; ++i) product *= sizes_[static_cast<size_t>(i)];
+  return product;
+}
+
+bool Shape::operator==(const Shape& other) const {
+  if (rank_ != other.rank_) return false;
+  for (int i = 0; i < rank_; ++i) if ((*this)[i] != other[i]) return false;
+  return true;
+}
+
+std::string Shape::str() const {
+  std::string text = "[";
+  for (int i = 0; i < rank_; ++i) text += (i == 0 ? "" : ", ") + std::to_string((*this)[i]);
+  return text + "]";
+}
+
+namespace {
+
+std::array<int64_t, kMaxRank> row_major(const Shape& shape) {
+  std::array<int64_t, kMaxRank> strides{};
+  int64_t stride = 1;
+  for (int i = shape.rank() - 1; i >= 0; --i) {
+    strides[static_cast<size_t>(i)] = stride;
+    stride *= shape[i];
+  }
+  return strides;
+}
+
+}  // namespace
+
+Tensor Tensor::empty(Arena& arena, Shape shape, DType dtype, std::string_view label) {
+  Tensor t;
+  t.shape_ = shape;
+  t.strides_ = row_major(shape);
+  t.dtype_ = dtype;
+  t.storage_ = arena.allocate(shape.elements() * size_of(dtype), label);
+  return t;
+}
+
+bool Tensor::is_contiguous() const {
+  int64_t stride = 1;
+  for (int i = rank() - 1; i >= 0; --i) {
+    if (size(i) != 1 && this->stride(i) != stride) return false;
+    stride *= size(i);
+  }
+  return true;
+}
+
+void* Tensor::raw() const {
+  MG_ASSERT(defined() && device().is_host());
+  return storage_->data() + offset_ * size_of(dtype_);
+}
+
+Tensor Tensor::view(Shape shape) const {
+  check_contiguous();
+  MG_ASSERT(shape.elements() == elements());
+  Tensor t = *this;
+  t.shape_ = shape;
+  t.strides_ = row_major(shape);
+  return t;
+}
+
+Tensor Tensor::slice(int dim, int64_t begin, int64_t size) const {
+  MG_ASSERT(begin >= 0 && size >= 0 && begin + size <= this->size(dim));
+  Tensor t = *this;
+  t.shape_.set(dim, size);
+  t.offset_ += begin * stride(dim);
+  return t;
+}
+
+Tensor Tensor::select(int dim, int64_t index) const {
+  const int removed = dim < 0 ? dim + rank() : dim;
+  const Tensor one = slice(removed, index, 1);
+  std::array<int64_t, kMaxRank> sizes{}, strides{};
+  size_t kept = 0;
+  for (int i = 0; i < rank(); ++i) {
+    if (i == removed) continue;
+    sizes[kept] = one.size(i);
+    strides[kept++] = one.stride(i);
+  }
+  return one.as_strided(Shape(std::span<const int64_t>(sizes.data(), kept)), {strides.data(), kept});
+}
+
+Tensor Tensor::transpose(int a, int b) const {
+  const auto index = [this](int dim) { return static_cast<size_t>(dim < 0 ? dim + rank() : dim); };
+  Tensor t = *this;
+  t.shape_.set(a, size(b));
+  t.shape_.set(b, size(a));
+  std::swap(t.strides_[index(a)], t.strides_[index(b)]);
+  return t;
+}
+
+Tensor Tensor::as_strided(Shape shape, std::span<const int64_t> strides, int64_t offset) const {
+  MG_ASSERT(static_cast<int>(strides.size()) == shape.rank());
+  int64_t last = offset_ + offset;
+  for (int i = 0; i < shape.rank(); ++i) last += (shape[i] - 1) * strides[static_cast<size_t>(i)];
+  MG_ASSERT(shape.elements() == 0 || (last + 1) * size_of(dtype_) <= storage_->bytes());
+  Tensor t = *this;
+  t.shape_ = shape;
+  t.offset_ += offset;
+  for (size_t i = 0; i < strides.size(); ++i) t.strides_[i] = strides[i];
+  return t;
+}
+
+Tensor Tensor::view_as(DType dtype) const {
+  MG_ASSERT(size_of(dtype) == size_of(dtype_));
+  Tensor t = *this;
+  t.dtype_ = dtype;
+  return t;
+}
+
+void Tensor::check_type(DType wanted) const {
+  if (dtype_ != wanted) throw InternalError(fmt::format("a tensor of type {} was read as {}", name(dtype_), name(wanted)));
+}
+
+void Tensor::check_contiguous() const { MG_ASSERT(is_contiguous()); }
+
+namespace {
+
+// Calls f(element offset) for each element in row-major order.
+template <class F>
+void for_each_offset(const Tensor& t, F&& f) {
+  std::array<int64_t, kMaxRank> index{};
+  const int64_t n = t.elements();
+  for (int64_t i = 0; i < n; ++i) {
+    int64_t offset = 0;
+    for (int d = 0; d < t.rank(); ++d) offset += index[static_cast<size_t>(d)] * t.stride(d);
+    f(offset);
+    for (int d = t.rank() - 1; d >= 0; --d) {
+      if (++index[static_cast<size_t>(d)] < t.size(d)) break;
+      index[static_cast<size_t>(d)] = 0;
+    }
+  }
+}
+
+template <class To>
+std::vector<To> convert(const Tensor& t) {
+  std::vector<To> out;
+  out.reserve(static_cast<size_t>(t.elements()));
+  const auto read = [&]<class From>(const From* data) {
+    for_each_offset(t, [&](int64_t offset) {
+      if constexpr (sizeof(From) == 2 && !std::is_integral_v<From>) {
+        out.push_back(static_cast<To>(static_cast<float>(data[offset])));
+      } else {
+        out.push_back(static_cast<To>(data[offset]));
+      }
+    });
+  };
+  switch (t.dtype()) {
+    case DType::f64: read(t.data<double>()); break;
+    case DType::f32: read(t.data<float>()); break;
+    case DType::bf16: read(t.data<bf16>()); break;
+    case DType::f16: read(t.data<f16>()); break;
+    case DType::i64: read(t.data<int64_t>()); break;
+    case DType::i32: read(t.data<int32_t>()); break;
+    case DType::i16: read(t.data<int16_t>()); break;
+    case DType::i8: read(t.data<int8_t>()); break;
+    case DType::u16: read(t.data<uint16_t>()); break;
+    case DType::u8: read(t.data<uint8_t>()); break;
+  }
+  return out;
+}
+
+template <class From>
+void assign(Tensor& t, std::span<const From> values) {
+  MG_ASSERT(static_cast<int64_t>(values.size()) == t.elements());
+  const auto write = [&]<class To>(To* data) {
+    size_t i = 0;
+    for_each_offset(t, [&](int64_t offset) {
+      if constexpr (sizeof(To) == 2 && !std::is_integral_v<To>) {
+        data[offset] = To(static_cast<float>(values[i++]));
+      } else {
+        data[offset] = static_cast<To>(values[i++]);
+      }
+    });
+  };
+  switch (t.dtype()) {
+    case DType::f64: write(t.data<double>()); break;
+    case DType::f32: write(t.data<float>()); break;
+    case DType::bf16: write(t.data<bf16>()); break;
+    case DType::f16: write(t.data<f16>()); break;
+    case DType::i64: write(t.data<int64_t>()); break;
+    case DType::i32: write(t.data<int32_t>()); break;
+    case DType::i16: write(t.data<int16_t>()); break;
+    case DType::i8: write(t.data<int8_t>()); break;
+    case DType::u16: write(t.data<uint16_t>()); break;
+    case DType::u8: write(t.data<uint8_t>()); break;
+  }
+}
+
+}  // namespace
+
+std::vector<double> to_doubles(const Tensor& tensor) { return convert<double>(tensor); }
+std::vector<float> to_floats(const Tensor& tensor) { return convert<float>(tensor); }
+void copy_from(Tensor& tensor, std::span<const double> values) { assign(tensor, values); }
+void copy_from(Tensor& tensor, std::span<const float> values) { assign(tensor, values); }
+void copy_from(Tensor& tensor, std::span<const int32_t> values) { assign(tensor, values); }
+
+double read_scalar(const Tensor& tensor, Stream& stream) {
+  MG_ASSERT(tensor.elements() == 1 && tensor.device().has_data());
+  stream.synchronize();
+  return convert<double>(tensor)[0];
+}
+
+}  // namespace megatron
