@@ -73,6 +73,17 @@ void Progress::update(int64_t done, std::string_view text) {
   draw(false);
 }
 
+void Progress::print(std::string_view line) {
+  if (terminal_) {
+    std::fputs("\r\x1b[K", stderr);
+    std::fflush(stderr);
+  }
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  std::fputc('\n', stdout);
+  std::fflush(stdout);
+  if (terminal_ && !finished_) draw(false);
+}
+
 void Progress::finish(std::string_view text) {
   if (finished_) return;
   finished_ = true;

@@ -18,6 +18,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void update(int64_t done, std::string_view text = {});
+  void print(std::string_view line);                    // a line of its own on standard output, above the bar
   void finish(std::string_view text = {});              // draws the last state and ends the line
 
  private:

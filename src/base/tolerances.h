@@ -60,6 +60,10 @@ inline constexpr double kGoldenGradientRelative = 1e-4;
 // absolute.
 inline constexpr double kGoldenGradientAbsolute = 1e-6;
 
+// A number computed in fp64 against the same stored in fp32 (learning rate, weight decay): one
+// rounding, u, times 2; relative.
+inline constexpr double kStoredFp32 = 1.2e-7;
+
 // Training runs of a few steps against a reference run in fp32.
 // Loss and gradient norm, each step, relative: as kGoldenLossRelative; both are sums over many
 // terms.

@@ -1,0 +1,326 @@
+#include "checkpoint/safetensors.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <set>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace megatron::checkpoint {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "files are little-endian");
+
+constexpr int64_t kLengthBytes = 8;
+constexpr int64_t kMaximumHeader = 100'000'000;  // as the original library
+constexpr std::string_view kMetadata = "__metadata__";
+
+struct TypeName {
+  DType type;
+  std::string_view name;
+};
+constexpr std::array<TypeName, 10> kTypes = {{{DType::f64, "F64"},
+                                              {DType::f32, "F32"},
+                                              {DType::bf16, "BF16"},
+                                              {DType::f16, "F16"},
+                                              {DType::i64, "I64"},
+                                              {DType::i32, "I32"},
+                                              {DType::i16, "I16"},
+                                              {DType::i8, "I8"},
+                                              {DType::u16, "U16"},
+                                              {DType::u8, "U8"}}};
+
+std::string_view format_name(DType type) {
+  for (const TypeName& t : kTypes) {
+    if (t.type == type) return t.name;
+  }
+  MG_ASSERT(false);
+}
+
+// Bytes of a tensor; none when they, or a stride of the shape, would not fit in 64 bits.
+std::optional<int64_t> byte_count(const Shape& shape, DType type) {
+  int64_t bytes = size_of(type);
+  bool empty = false;
+  for (int d = 0; d < shape.rank(); ++d) {
+    empty = empty || shape[d] == 0;
+    if (__builtin_mul_overflow(bytes, std::max<int64_t>(shape[d], 1), &bytes)) return std::nullopt;
+  }
+  return empty ? 0 : bytes;
+}
+
+// Reads the header's entry of one tensor. `where` names file and tensor in errors.
+class EntryParser {
+ public:
+  EntryParser(const Json& entry, std::string where) : where_(std::move(where)) {
+    MG_CHECK(entry.is_object(), "{}: the entry is not an object", where_);
+    for (const auto& [key, value] : entry.as_object()) {
+      if (key == "dtype") dtype_ = &value;
+      else if (key == "shape") shape_ = &value;
+      else if (key == "data_offsets") offsets_ = &value;
+      else fail("{}: unknown key '{}'; an entry has dtype, shape and data_offsets", where_, key);
+    }
+  }
+
+  TensorInfo parse(const std::string& name, int64_t data_bytes) const {
+    TensorInfo info{name, dtype(), shape()};
+    const std::vector<int64_t> range = numbers(offsets_, "data_offsets");
+    MG_CHECK(range.size() == 2, "{}: data_offsets has {} numbers; it must have 2", where_,
+             range.size());
+    info.begin = range[0];
+    info.end = range[1];
+    MG_CHECK(info.begin <= info.end && info.end <= data_bytes,
+             "{}: data_offsets [{}, {}] do not lie in the {} bytes of data of the file", where_,
+             info.begin, info.end, data_bytes);
+    const std::optional<int64_t> bytes = byte_count(info.shape, info.dtype);
+    MG_CHECK(bytes.has_value(), "{}: the shape {} is too large: its bytes do not fit in 64 bits",
+             where_, info.shape.str());
+    MG_CHECK(*bytes == info.end - info.begin,
+             "{}: data_offsets [{}, {}] span {} bytes, but the shape {} of {} needs {}", where_,
+             info.begin, info.end, info.end - info.begin, info.shape.str(), format_name(info.dtype),
+             *bytes);
+    return info;
+  }
+
+ private:
+  DType dtype() const {
+    MG_CHECK(dtype_ != nullptr && dtype_->is_string(), "{}: dtype is missing or not a string",
+             where_);
+    for (const TypeName& t : kTypes) {
+      if (t.name == dtype_->as_string()) return t.type;
+    }
+    fail(
+        "{}: the type '{}' is not supported; supported are F64, F32, BF16, F16, I64, I32, I16, "
+        "I8, U16 and U8",
+        where_, dtype_->as_string());
+  }
+
+  Shape shape() const {
+    const std::vector<int64_t> sizes = numbers(shape_, "shape");
+    MG_CHECK(sizes.size() <= static_cast<size_t>(kMaxRank),
+             "{}: the shape has {} dimensions; at most {} are supported", where_, sizes.size(),
+             kMaxRank);
+    return Shape(sizes);
+  }
+
+  std::vector<int64_t> numbers(const Json* value, std::string_view key) const {
+    MG_CHECK(value != nullptr && value->is_array(), "{}: {} is missing or not an array", where_,
+             key);
+    std::vector<int64_t> result;
+    for (const Json& number : value->as_array()) {
+      MG_CHECK(number.is_integer() && number.as_integer() >= 0,
+               "{}: {} holds {}; only integers from 0 to 9223372036854775807 are allowed", where_,
+               key, number.is_number() ? number.dump() : "something that is no number");
+      result.push_back(number.as_integer());
+    }
+    return result;
+  }
+
+  std::string where_;
+  const Json *dtype_ = nullptr, *shape_ = nullptr, *offsets_ = nullptr;
+};
+
+// The header's text: checked length, JSON object at once. Returns where the data begin.
+int64_t check_length(std::span<const std::byte> bytes, const std::string& path) {
+  const int64_t size = static_cast<int64_t>(bytes.size());
+  MG_CHECK(size >= kLengthBytes, "'{}' is no safetensors file: it has {} bytes, fewer than {}",
+           path, size, kLengthBytes);
+  uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  MG_CHECK(length <= static_cast<uint64_t>(kMaximumHeader),
+           "'{}' is no safetensors file: it tells a header of {} bytes; at most {} are allowed",
+           path, length, kMaximumHeader);
+  MG_CHECK(length <= static_cast<uint64_t>(size - kLengthBytes),
+           "'{}' is damaged: it tells a header of {} bytes, but {} bytes follow; it may have been "
+           "copied or downloaded in part",
+           path, length, size - kLengthBytes);
+  MG_CHECK(length > 0 && bytes[kLengthBytes] == std::byte{'{'},
+           "'{}' is no safetensors file: its header does not begin with '{{'", path);
+  return kLengthBytes + static_cast<int64_t>(length);
+}
+
+std::vector<std::pair<std::string, std::string>> parse_metadata(const Json& value,
+                                                                const std::string& path) {
+  MG_CHECK(value.is_object(), "'{}': {} is not an object", path, kMetadata);
+  std::vector<std::pair<std::string, std::string>> metadata;
+  for (const auto& [key, text] : value.as_object()) {
+    MG_CHECK(text.is_string(), "'{}': {} holds a value of '{}' that is not a string", path,
+             kMetadata, key);
+    metadata.emplace_back(key, text.as_string());
+  }
+  return metadata;
+}
+
+// Every byte of the data belongs to exactly one tensor.
+void check_ranges(std::span<const TensorInfo> sorted, int64_t data_bytes, const std::string& path) {
+  int64_t end = 0;
+  for (const TensorInfo& info : sorted) {
+    MG_CHECK(info.begin >= end,
+             "'{}': tensor '{}' begins at byte {} of the data, inside of the "
+             "tensor before it, which ends at {}",
+             path, info.name, info.begin, end);
+    MG_CHECK(info.begin == end,
+             "'{}': bytes [{}, {}) of the data before tensor '{}' belong to no "
+             "tensor",
+             path, end, info.begin, info.name);
+    end = info.end;
+  }
+  MG_CHECK(end == data_bytes, "'{}': the last {} bytes of the data belong to no tensor", path,
+           data_bytes - end);
+}
+
+template <class To, class From>
+std::vector<To> converted(std::span<const std::byte> bytes) {
+  std::vector<To> values(bytes.size() / sizeof(From));
+  for (size_t i = 0; i < values.size(); ++i) {
+    From value;
+    std::memcpy(&value, bytes.data() + i * sizeof value, sizeof value);
+    if constexpr (std::is_class_v<From>) values[i] = static_cast<To>(static_cast<float>(value));
+    else values[i] = static_cast<To>(value);
+  }
+  return values;
+}
+
+template <class To>
+std::vector<To> numbers(std::span<const std::byte> bytes, DType type) {
+  switch (type) {
+    case DType::f64: return converted<To, double>(bytes);
+    case DType::f32: return converted<To, float>(bytes);
+    case DType::bf16: return converted<To, bf16>(bytes);
+    case DType::f16: return converted<To, f16>(bytes);
+    case DType::i64: return converted<To, int64_t>(bytes);
+    case DType::i32: return converted<To, int32_t>(bytes);
+    case DType::i16: return converted<To, int16_t>(bytes);
+    case DType::i8: return converted<To, int8_t>(bytes);
+    case DType::u16: return converted<To, uint16_t>(bytes);
+    case DType::u8: return converted<To, uint8_t>(bytes);
+  }
+  MG_ASSERT(false);
+}
+
+const TensorInfo& existing(const SafetensorsFile& file, std::string_view name) {
+  const TensorInfo* const info = file.find(name);
+  MG_CHECK(info != nullptr, "'{}' has no tensor '{}'", file.path(), name);
+  return *info;
+}
+
+}  // namespace
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
+  const std::span<const std::byte> bytes = file_.bytes();
+  data_begin_ = check_length(bytes, path);
+  const int64_t data_bytes = static_cast<int64_t>(bytes.size()) - data_begin_;
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes,
+                              static_cast<size_t>(data_begin_ - kLengthBytes));
+  const Json header = Json::parse(text, "the header of '" + path + "'");
+  for (const auto& [name, entry] : header.as_object()) {
+    if (name == kMetadata) {
+      metadata_ = parse_metadata(entry, path);
+    } else {
+      const EntryParser parser(entry, fmt::format("'{}': tensor '{}'", path, name));
+      tensors_.push_back(parser.parse(name, data_bytes));
+    }
+  }
+  std::stable_sort(tensors_.begin(), tensors_.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  check_ranges(tensors_, data_bytes, path);
+  for (size_t i = 0; i < tensors_.size(); ++i) by_name_.emplace(tensors_[i].name, i);
+}
+
+const TensorInfo* SafetensorsFile::find(std::string_view name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : &tensors_[found->second];
+}
+
+std::span<const std::byte> SafetensorsFile::bytes(const TensorInfo& info) const {
+  return file_.bytes().subspan(static_cast<size_t>(data_begin_ + info.begin),
+                               static_cast<size_t>(info.end - info.begin));
+}
+
+std::vector<double> SafetensorsFile::doubles(std::string_view name) const {
+  const TensorInfo& info = existing(*this, name);
+  return numbers<double>(bytes(info), info.dtype);
+}
+
+std::vector<int64_t> SafetensorsFile::integers(std::string_view name) const {
+  const TensorInfo& info = existing(*this, name);
+  MG_CHECK(!is_floating(info.dtype), "'{}': tensor '{}' is {}, not of an integer type", path(),
+           name, format_name(info.dtype));
+  return numbers<int64_t>(bytes(info), info.dtype);
+}
+
+namespace {
+
+std::string quoted(const std::string& text) { return Json(text).dump(); }
+
+struct Layout {
+  std::string header;          // padded
+  std::vector<int64_t> bytes;  // of each tensor
+};
+
+Layout lay_out(const std::string& path, std::span<const TensorToWrite> tensors,
+               std::span<const std::pair<std::string, std::string>> metadata) {
+  Layout layout;
+  std::string& text = layout.header;
+  text = "{";
+  if (!metadata.empty()) {
+    text += quoted(std::string(kMetadata)) + ":{";
+    for (size_t i = 0; i < metadata.size(); ++i) {
+      text += (i == 0 ? "" : ",") + quoted(metadata[i].first) + ":" + quoted(metadata[i].second);
+    }
+    text += "}";
+  }
+  int64_t end = 0;
+  std::set<std::string_view> names = {kMetadata};
+  for (const TensorToWrite& tensor : tensors) {
+    MG_CHECK(names.insert(tensor.name).second,
+             "cannot write '{}': two tensors are named '{}', or the name is reserved", path,
+             tensor.name);
+    const std::optional<int64_t> bytes = byte_count(tensor.shape, tensor.dtype);
+    const int64_t begin = end;
+    MG_CHECK(bytes.has_value() && !__builtin_add_overflow(begin, *bytes, &end),
+             "cannot write '{}': tensor '{}' of shape {} is too large", path, tensor.name,
+             tensor.shape.str());
+    layout.bytes.push_back(*bytes);
+    std::string shape;
+    for (int d = 0; d < tensor.shape.rank(); ++d) {
+      shape += fmt::format("{}{}", d == 0 ? "" : ",", tensor.shape[d]);
+    }
+    text += fmt::format(R"({}{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                        text.size() == 1 ? "" : ",", quoted(tensor.name), format_name(tensor.dtype),
+                        shape, begin, end);
+  }
+  text += "}";
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  MG_CHECK(static_cast<int64_t>(text.size()) <= kMaximumHeader,
+           "cannot write '{}': its header of {} bytes is above the format's limit of {}; write "
+           "fewer tensors a file (smaller shards)",
+           path, text.size(), kMaximumHeader);
+  return layout;
+}
+
+}  // namespace
+
+void write_safetensors(const std::string& path, std::span<const TensorToWrite> tensors,
+                       std::span<const std::pair<std::string, std::string>> metadata) {
+  const Layout layout = lay_out(path, tensors, metadata);
+  AtomicFile file(path);
+  const uint64_t length = layout.header.size();
+  file.write(std::as_bytes(std::span(&length, 1)));
+  file.write(layout.header);
+  int64_t largest = 0;
+  for (const int64_t bytes : layout.bytes) largest = std::max(largest, bytes);
+  const auto buffer = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(largest));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const std::span<std::byte> bytes(buffer.get(), static_cast<size_t>(layout.bytes[i]));
+    tensors[i].data(bytes);
+    file.write(bytes);
+  }
+  file.commit();
+}
+
+}  // namespace megatron::checkpoint

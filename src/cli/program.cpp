@@ -1,0 +1,62 @@
+#include <cstdio>
+#include <exception>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/command.h"
+
+namespace megatron::cli {
+namespace {
+
+constexpr Subcommand kCommands[] = {
+    {"train", "train a model: data, steps, evaluation, checkpoints", train},
+    {"eval", "loss and perplexity of a model on a data set", evaluate},
+    {"generate", "continue a prompt", generate},
+    {"tokenizer", "train a tokenizer; encode and decode text", tokenizer},
+    {"preprocess", "text to token files (.bin/.idx)", preprocess},
+    {"verify", "compare a Hugging Face directory or a training trajectory with its expected values", verify},
+    {"bench", "speed of a training step and of matrix products, beside the machine's measured peak", bench},
+    {"selftest", "check every kernel and layout on this machine", selftest},
+    {"inspect", "what is in a model directory, data set or tokenizer", inspect},
+};
+
+void print_commands(std::string_view name, std::string_view summary, std::span<const Subcommand> commands) {
+  fmt::print("{}\n\nUsage: {} COMMAND [flags]\n\n", summary, name);
+  for (const Subcommand& c : commands) fmt::print("  {:<11}{}\n", c.name, c.summary);
+  fmt::print("\n{} COMMAND --help tells more.\n", name);
+}
+
+}  // namespace
+
+int dispatch(std::string_view name, std::string_view summary, std::span<const Subcommand> commands, const Arguments& arguments) {
+  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help") {
+    print_commands(name, summary, commands);
+    return arguments.empty() ? 2 : 0;
+  }
+  std::vector<std::string> names;
+  for (const Subcommand& c : commands) {
+    if (c.name == arguments[0]) return c.run({arguments.begin() + 1, arguments.end()});
+    names.emplace_back(c.name);
+  }
+  const std::string near = nearest(arguments[0], names);
+  fail("{} has no command '{}'{}; see {} --help", name, arguments[0],
+       near.empty() ? "" : fmt::format("; did you mean '{}'?", near), name);
+}
+
+int run(const Arguments& arguments) {
+  if (!arguments.empty() && arguments[0] == "--version") {
+    fmt::print("megatron {}\n", MEGATRON_VERSION);
+    return 0;
+  }
+  try {
+    return dispatch("megatron", "Trains transformers: from raw text to a model, on one CPU or many ranks.", kCommands, arguments);
+  } catch (const Error& e) {
+    log::error("{}", e.what());
+    return 2;
+  } catch (const std::exception& e) {
+    log::error("{}", e.what());
+    return 3;
+  }
+}
+
+}  // namespace megatron::cli

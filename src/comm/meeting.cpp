@@ -1,0 +1,205 @@
+#include "comm/meeting.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/error.h"
+#include "comm/reduce.h"
+
+namespace megatron::comm {
+
+namespace {
+
+// Looks before a rank sleeps. Each gives the core away, since compute threads share it.
+constexpr int kLooks = 64;
+
+}  // namespace
+
+void World::fail(std::exception_ptr failure, const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_ == nullptr) {
+      failure_ = std::move(failure);
+      reason_ = reason;
+    }
+    failed_.store(true, std::memory_order_release);
+  }
+  wake_all();
+}
+
+void World::end(int rank) {
+  ended_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
+  wake_all();
+}
+
+void World::give_up(std::string_view call) {
+  const std::lock_guard lock(mutex_);
+  throw Error(fmt::format("'{}' was given up: {}", call, reason_));
+}
+
+void World::add(const std::shared_ptr<Meeting>& meeting) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(meetings_, [](const std::weak_ptr<Meeting>& m) { return m.expired(); });
+  meetings_.push_back(meeting);
+}
+
+void World::wake_all() {
+  std::vector<std::shared_ptr<Meeting>> meetings;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& weak : meetings_) {
+      if (auto meeting = weak.lock()) meetings.push_back(std::move(meeting));
+    }
+  }
+  for (const auto& meeting : meetings) meeting->wake();
+}
+
+Meeting::Meeting(std::shared_ptr<World> world, std::vector<int> members)
+    : world_(std::move(world)),
+      members_(std::move(members)),
+      entries_(members_.size()),
+      present_(members_.size()),
+      mailboxes_(members_.size() * members_.size()) {}
+
+Meeting::Arrival Meeting::arrive(int rank) {
+  const uint64_t generation = generation_.load(std::memory_order_relaxed);
+  present_[static_cast<size_t>(rank)] = true;
+  if (++arrived_ < size()) return {generation, false};
+  arrived_ = 0;
+  std::fill(present_.begin(), present_.end(), false);
+  generation_.store(generation + 1, std::memory_order_release);
+  return {generation, true};
+}
+
+bool Meeting::spin(uint64_t generation) const {
+  for (int look = 0; look < kLooks; ++look) {
+    if (over(generation)) return true;
+    std::this_thread::yield();
+  }
+  return false;
+}
+
+void Meeting::begin(int rank) {
+  const std::string& call = entry(rank).call;
+  std::unique_lock lock(mutex_);
+  if (world_->failed()) world_->give_up(call);
+  const Arrival arrival = arrive(rank);
+  lock.unlock();
+  if (arrival.last) return changed_.notify_all();
+  if (spin(arrival.generation)) return;
+
+  lock.lock();
+  changed_.wait(lock, [&] {
+    return over(arrival.generation) || world_->failed() || missing_for_ever() >= 0;
+  });
+  if (over(arrival.generation)) return;
+  const int missing = world_->failed() ? -1 : missing_for_ever();
+  lock.unlock();
+  if (missing >= 0) {
+    const std::string text =
+        fmt::format("rank {} has ended while rank {} waits for it in {}",
+                    members_[static_cast<size_t>(missing)], members_[static_cast<size_t>(rank)],
+                    describe(static_cast<size_t>(rank)));
+    world_->fail(std::make_exception_ptr(Error(text)), text);
+  }
+  world_->give_up(call);
+}
+
+void Meeting::end(int rank) {
+  std::unique_lock lock(mutex_);
+  const Arrival arrival = arrive(rank);
+  lock.unlock();
+  if (arrival.last) return changed_.notify_all();
+  if (spin(arrival.generation)) return;
+  lock.lock();
+  changed_.wait(lock, [&] { return over(arrival.generation); });
+}
+
+int Meeting::missing_for_ever() const {
+  for (int r = 0; r < size(); ++r) {
+    if (!present_[static_cast<size_t>(r)] && world_->ended(members_[static_cast<size_t>(r)]))
+      return r;
+  }
+  return -1;
+}
+
+std::string Meeting::describe(size_t rank) const {
+  const Entry& e = entries_[rank];
+  std::string text = fmt::format("{} '{}'", e.operation, e.call);
+  if (e.operation == "barrier" || e.operation == "split") return text;
+  const bool reduces = e.operation == "all_reduce" || e.operation == "reduce_scatter";
+  text += fmt::format(" ({} bytes of {}", e.bytes, name(e.type));
+  if (reduces) text += fmt::format(", {}", name(e.op));
+  if (e.root >= 0) text += fmt::format(", root {}", e.root);
+  return text + (e.has_data ? ")" : ", on meta)");
+}
+
+std::string Meeting::disagreement() const {
+  const Entry& a = entries_[0];
+  for (size_t r = 1; r < entries_.size(); ++r) {
+    const Entry& b = entries_[r];
+    if (a.operation == b.operation && a.call == b.call && a.type == b.type && a.bytes == b.bytes &&
+        a.op == b.op && a.root == b.root && a.has_data == b.has_data) {
+      continue;
+    }
+    return fmt::format(
+        "rank {} calls {} while rank {} calls {}: all ranks of a group must make the same calls in "
+        "the same "
+        "order",
+        members_[0], describe(0), members_[r], describe(r));
+  }
+  for (size_t from = 0; from < entries_.size(); ++from) {
+    for (size_t to = 0; to < entries_.size() && !a.send_counts.empty(); ++to) {
+      const int64_t sent = entries_[from].send_counts[to],
+                    received = entries_[to].receive_counts[from];
+      if (sent == received) continue;
+      return fmt::format("in {} rank {} sends {} rows to rank {}, which expects {}", describe(from),
+                         members_[from], sent, members_[to], received);
+    }
+  }
+  return {};
+}
+
+void Meeting::send(int from, int to, const Tensor& tensor, std::string_view call) {
+  std::unique_lock lock(mutex_);
+  if (world_->failed()) world_->give_up(call);
+  Message message = mailbox(from, to).take_spare();
+  lock.unlock();
+  pack(tensor, call, message);
+  lock.lock();
+  mailbox(from, to).push(std::move(message));
+  lock.unlock();
+  changed_.notify_all();
+}
+
+void Meeting::receive(int from, int to, Tensor& tensor, std::string_view call) {
+  const int sender = members_[static_cast<size_t>(from)],
+            receiver = members_[static_cast<size_t>(to)];
+  std::unique_lock lock(mutex_);
+  Mailbox& box = mailbox(from, to);
+  changed_.wait(lock, [&] { return !box.empty() || world_->failed() || world_->ended(sender); });
+  const bool came = !box.empty() && !world_->failed();
+  Message message = came ? box.pop() : Message();
+  lock.unlock();
+  if (!came && world_->failed()) world_->give_up(call);
+  const std::string wrong =
+      came ? mismatch(message, tensor, call, sender, receiver)
+           : fmt::format("rank {} has ended while rank {} waits for '{}' from it", sender, receiver,
+                         call);
+  if (!wrong.empty()) {
+    world_->fail(std::make_exception_ptr(Error(wrong)), wrong);
+    world_->give_up(call);
+  }
+  unpack(message, tensor);
+  lock.lock();
+  box.give_back(std::move(message));
+}
+
+void Meeting::wake() {
+  {
+    const std::lock_guard lock(mutex_);
+  }
+  changed_.notify_all();
+}
+
+}  // namespace megatron::comm

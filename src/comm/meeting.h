@@ -1,0 +1,121 @@
+// Where the ranks of a group that are threads of one process meet, and what becomes of all groups
+// when one rank fails.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/group.h"
+#include "comm/mailbox.h"
+
+namespace megatron::comm {
+
+class Meeting;
+
+// The fate of all ranks of a run.
+class World {
+ public:
+  explicit World(int ranks) : ended_(static_cast<size_t>(ranks)) {}
+
+  // Keeps the first failure and wakes everybody who waits.
+  void fail(std::exception_ptr failure, const std::string& reason);
+  void end(int rank);  // the rank's body has returned: it will not call again
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  bool ended(int rank) const {
+    return ended_[static_cast<size_t>(rank)].load(std::memory_order_acquire);
+  }
+  // Throws Error: `call` was given up, and why.
+  [[noreturn]] void give_up(std::string_view call);
+  std::exception_ptr failure() const {
+    return failure_;
+  }  // after all ranks have ended; null when none failed
+  void add(const std::shared_ptr<Meeting>& meeting);
+
+ private:
+  void wake_all();
+
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<Meeting>> meetings_;
+  std::atomic<bool> failed_ = false;
+  std::exception_ptr failure_;
+  std::string reason_;
+  std::vector<std::atomic<bool>> ended_;
+};
+
+// What one rank brings to a collective call.
+struct Entry {
+  std::string_view operation;  // "all_reduce"
+  std::string call;
+  DType type = DType::u8;
+  int64_t bytes = 0;  // that every rank must name alike
+  Reduce op = Reduce::sum;
+  int root = -1;
+  bool has_data = true;
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  std::span<const int64_t> send_counts, receive_counts;
+  int color = 0, key = 0;
+  std::shared_ptr<Meeting> part;  // of split: the new group, by its first rank
+};
+
+// The shared state of one group. A collective is: write entry(rank), begin, look at all entries and
+// do the rank's share, end. Ranks named here are ranks of the group but in texts, which name ranks
+// of the world.
+class Meeting {
+ public:
+  Meeting(std::shared_ptr<World> world, std::vector<int> members);
+
+  int size() const { return static_cast<int>(members_.size()); }
+  World& world() const { return *world_; }
+  const std::shared_ptr<World>& shared_world() const { return world_; }
+  const std::vector<int>& members() const { return members_; }
+  Entry& entry(int rank) { return entries_[static_cast<size_t>(rank)]; }
+
+  // Returns when every rank has come. Throws Error when a rank of the world fails, or ends without
+  // coming.
+  void begin(int rank);
+  // Returns when every rank has come. All are on their way, since they have passed begin: a failure
+  // elsewhere does not stop it, so that nobody frees what others still read.
+  void end(int rank);
+  // Between begin and end. Empty when the entries agree; else a text naming two that differ, the
+  // same on every rank.
+  std::string disagreement() const;
+
+  void send(int from, int to, const Tensor& tensor, std::string_view call);
+  void receive(int from, int to, Tensor& tensor, std::string_view call);
+  void wake();
+
+ private:
+  struct Arrival {
+    uint64_t generation;
+    bool last;
+  };
+  Arrival arrive(int rank);
+  bool spin(uint64_t generation) const;
+  bool over(uint64_t generation) const {
+    return generation_.load(std::memory_order_acquire) != generation;
+  }
+  int missing_for_ever() const;  // a rank that has not come and has ended; -1: none
+  std::string describe(size_t rank) const;
+  Mailbox& mailbox(int from, int to) { return mailboxes_[static_cast<size_t>(from * size() + to)]; }
+
+  std::shared_ptr<World> world_;
+  std::vector<int> members_;  // ranks of the world
+  std::vector<Entry> entries_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<bool> present_;
+  int arrived_ = 0;
+  std::atomic<uint64_t> generation_ = 0;
+  std::vector<Mailbox> mailboxes_;
+};
+
+}  // namespace megatron::comm

@@ -1,0 +1,262 @@
+#include "comm/threads.h"
+
+#include <algorithm>
+#include <cstring>
+#include <system_error>
+#include <thread>
+
+#include "base/error.h"
+#include "base/function_ref.h"
+#include "comm/arguments.h"
+#include "comm/meeting.h"
+#include "comm/reduce.h"
+
+namespace megatron::comm {
+
+namespace {
+
+// Elements. Slices of ranks begin at multiples of the unit, so that ranks write no common cache
+// line; a thread of the pool reduces a block at a time.
+constexpr int64_t kSliceUnit = 64;
+constexpr int64_t kBlock = int64_t{1} << 16;
+
+class ThreadGroup final : public Group {
+ public:
+  ThreadGroup(std::shared_ptr<Meeting> meeting, int rank)
+      : meeting_(std::move(meeting)), rank_(rank) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return meeting_->size(); }
+
+  Work all_reduce(Tensor t, Reduce op, Stream& stream, std::string_view call) override {
+    MG_ASSERT(t.is_contiguous());
+    Entry& mine = enter("all_reduce", call, t, t.bytes());
+    mine.op = op;
+    mine.out = host_data(t);
+    meet(stream, [&] {
+      pointers();
+      const int64_t n = t.elements();
+      const int64_t share = (n / size() / kSliceUnit + 1) * kSliceUnit;
+      const int64_t begin = std::min(n, rank_ * share);
+      // The last rank's slice ends at n, since size * share >= n.
+      reduce_range(t.dtype(), op, destinations_, begin, std::min(n, begin + share), stream);
+    });
+    return done({std::move(t)});
+  }
+
+  Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
+    check_all_gather(in, out, size());
+    Entry& mine = enter("all_gather", call, in, in.bytes());
+    mine.in = host_data(in);
+    std::byte* to = host_data(out);
+    meet(stream, [&] {
+      for (int r = 0; r < size(); ++r) copy(to + r * in.bytes(), meeting_->entry(r).in, in.bytes());
+    });
+    return done({std::move(in), std::move(out)});
+  }
+
+  Work reduce_scatter(Tensor in, Tensor out, Reduce op, Stream& stream,
+                      std::string_view call) override {
+    check_reduce_scatter(in, out, size());
+    Entry& mine = enter("reduce_scatter", call, in, out.bytes());
+    mine.op = op;
+    mine.out = host_data(in);  // read at this rank's block only
+    meet(stream, [&] {
+      pointers();
+      for (auto& source : sources_)
+        source = static_cast<const std::byte*>(source) + rank_ * out.bytes();
+      void* const to = host_data(out);
+      reduce_range(out.dtype(), op, {&to, 1}, 0, out.elements(), stream);
+    });
+    return done({std::move(in), std::move(out)});
+  }
+
+  Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
+                  std::span<const int64_t> receive_counts, Stream& stream,
+                  std::string_view call) override {
+    check_all_to_all(in, out, send_counts, receive_counts, size());
+    const int64_t row = row_bytes(in);
+    Entry& mine = enter("all_to_all", call, in, row);
+    mine.in = host_data(in);
+    mine.send_counts = send_counts;
+    mine.receive_counts = receive_counts;
+    std::byte* to = host_data(out);
+    meet(stream, [&] {
+      for (int r = 0; r < size(); ++r) {
+        const Entry& theirs = meeting_->entry(r);
+        int64_t before = 0;
+        for (int i = 0; i < rank_; ++i) before += theirs.send_counts[static_cast<size_t>(i)];
+        const int64_t bytes = receive_counts[static_cast<size_t>(r)] * row;
+        copy(to, theirs.in + before * row, bytes);
+        to += bytes;
+      }
+    });
+    return done({std::move(in), std::move(out)});
+  }
+
+  Work broadcast(Tensor t, int root, Stream& stream, std::string_view call) override {
+    MG_ASSERT(t.is_contiguous() && root >= 0 && root < size());
+    Entry& mine = enter("broadcast", call, t, t.bytes());
+    mine.root = root;
+    mine.in = host_data(t);
+    meet(stream, [&] { copy(host_data(t), meeting_->entry(root).in, t.bytes()); });
+    return done({std::move(t)});
+  }
+
+  Work send(Tensor t, int to, Stream& stream, std::string_view call) override {
+    MG_ASSERT(t.is_contiguous() && to >= 0 && to < size());
+    stream.synchronize();
+    meeting_->send(rank_, to, t, call);
+    return done({std::move(t)});
+  }
+
+  Work recv(Tensor t, int from, Stream& stream, std::string_view call) override {
+    MG_ASSERT(t.is_contiguous() && from >= 0 && from < size());
+    stream.synchronize();
+    meeting_->receive(from, rank_, t, call);
+    return done({std::move(t)});
+  }
+
+  void barrier(std::string_view call) override {
+    enter("barrier", call);
+    meet([] {});
+  }
+
+  std::unique_ptr<Group> split(int color, int key) override {
+    Entry& mine = enter("split", "split");
+    mine.color = color;
+    mine.key = key;
+    std::vector<int> part;  // ranks of this group, in their new order
+    meet([&] {
+      for (int r = 0; r < size(); ++r) {
+        if (meeting_->entry(r).color == color) part.push_back(r);
+      }
+      std::stable_sort(part.begin(), part.end(), [this](int a, int b) {
+        return meeting_->entry(a).key < meeting_->entry(b).key;
+      });
+      if (part[0] != rank_ || part.size() == 1) return;
+      std::vector<int> members;
+      for (const int r : part) members.push_back(meeting_->members()[static_cast<size_t>(r)]);
+      mine.part = std::make_shared<Meeting>(meeting_->shared_world(), std::move(members));
+      meeting_->world().add(mine.part);
+    });
+    // A second round, so that nobody's next call wipes an entry that others still read.
+    std::shared_ptr<Meeting> meeting;
+    meet([&] { meeting = meeting_->entry(part[0]).part; });
+    mine.part = nullptr;
+    if (part.size() == 1) return single();
+    const auto place = std::find(part.begin(), part.end(), rank_) - part.begin();
+    return std::make_unique<ThreadGroup>(std::move(meeting), static_cast<int>(place));
+  }
+
+ private:
+  Entry& enter(std::string_view operation, std::string_view call) {
+    Entry& mine = meeting_->entry(rank_);
+    std::string text = std::move(mine.call);  // its memory is used again
+    text.assign(call);
+    mine = Entry();
+    mine.operation = operation;
+    mine.call = std::move(text);
+    return mine;
+  }
+
+  Entry& enter(std::string_view operation, std::string_view call, const Tensor& tensor,
+               int64_t bytes) {
+    Entry& mine = enter(operation, call);
+    mine.type = tensor.dtype();
+    mine.bytes = bytes;
+    mine.has_data = tensor.device().has_data();
+    return mine;
+  }
+
+  // Runs this rank's share when all have come and agree.
+  void meet(FunctionRef<void()> share) {
+    meeting_->begin(rank_);
+    const std::string wrong = meeting_->disagreement();
+    std::exception_ptr failure;
+    try {
+      if (wrong.empty() && meeting_->entry(rank_).has_data) share();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    meeting_->end(rank_);
+    if (failure != nullptr) std::rethrow_exception(failure);
+    MG_CHECK(wrong.empty(), "{}", wrong);
+  }
+
+  void meet(Stream& stream, FunctionRef<void()> share) {
+    stream.synchronize();
+    meet(share);
+  }
+
+  // What the ranks have put in `out`.
+  void pointers() {
+    sources_.clear();
+    destinations_.clear();
+    for (int r = 0; r < size(); ++r) {
+      sources_.push_back(meeting_->entry(r).out);
+      destinations_.push_back(meeting_->entry(r).out);
+    }
+  }
+
+  void reduce_range(DType type, Reduce op, std::span<void* const> destinations, int64_t begin,
+                    int64_t end, Stream& stream) {
+    const int64_t blocks = (end - begin + kBlock - 1) / kBlock;
+    if (blocks <= 1) return reduce(sources_, destinations, type, op, begin, end);
+    stream.pool().parallel_for(blocks, [&](int64_t block, int) {
+      const int64_t at = begin + block * kBlock;
+      reduce(sources_, destinations, type, op, at, std::min(end, at + kBlock));
+    });
+  }
+
+  static void copy(std::byte* to, const std::byte* from, int64_t bytes) {
+    if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
+  }
+
+  static Work done(std::vector<Tensor> keep) { return {Event(), std::move(keep)}; }
+
+  std::shared_ptr<Meeting> meeting_;
+  int rank_;
+  std::vector<const void*> sources_;
+  std::vector<void*> destinations_;
+};
+
+void run_rank(const std::shared_ptr<Meeting>& meeting, int rank,
+              const std::function<void(Group& world)>& body) {
+  World& world = meeting->world();
+  try {
+    ThreadGroup group(meeting, rank);
+    body(group);
+    world.end(rank);
+  } catch (const std::exception& error) {
+    world.fail(std::current_exception(), fmt::format("rank {} failed: {}", rank, error.what()));
+  } catch (...) {
+    world.fail(std::current_exception(), fmt::format("rank {} failed", rank));
+  }
+}
+
+}  // namespace
+
+void run_ranks(int ranks, const std::function<void(Group& world)>& body) {
+  MG_CHECK(ranks >= 1, "{} ranks were asked for; at least 1 is needed", ranks);
+  if (ranks == 1) return body(*single());
+
+  const auto world = std::make_shared<World>(ranks);
+  std::vector<int> members;
+  for (int r = 0; r < ranks; ++r) members.push_back(r);
+  const auto meeting = std::make_shared<Meeting>(world, std::move(members));
+  world->add(meeting);
+
+  std::vector<std::thread> threads;
+  try {
+    for (int r = 0; r < ranks; ++r) threads.emplace_back([&, r] { run_rank(meeting, r, body); });
+  } catch (const std::system_error& error) {
+    const std::string text = fmt::format("cannot start thread {} of {} ranks: {}; use fewer ranks",
+                                         threads.size(), ranks, error.what());
+    world->fail(std::make_exception_ptr(Error(text)), text);
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (world->failure() != nullptr) std::rethrow_exception(world->failure());
+}
+
+}  // namespace megatron::comm

@@ -1,0 +1,154 @@
+#include "data/gpt_dataset.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace megatron::data {
+namespace {
+
+int64_t pad_id(const GptDatasetConfig& config) {
+  constexpr int64_t kNoPadding = -1;
+  if (!config.pad) return kNoPadding;
+  const bool special = *config.pad == config.eod ||
+                       std::find(config.special.begin(), config.special.end(), *config.pad) != config.special.end();
+  if (!special || config.allow_ambiguous_pad_tokens) return *config.pad;
+  log::warning("the padding token {} is also a special token: it is not taken for padding, so that its loss counts "
+               "(--allow-ambiguous-pad-tokens changes that)", *config.pad);
+  return kNoPadding;
+}
+
+IndexRequest make_request(const TokenSource& source, const GptDatasetConfig& config, Split split,
+                          std::optional<int64_t> samples) {
+  IndexRequest request;
+  const int64_t count = source.sequence_count();
+  std::pair<int64_t, int64_t> range{0, count};
+  if (config.split) {
+    const auto share = parse_split(*config.split)[static_cast<size_t>(split)];
+    MG_CHECK(share.has_value(), "{}: the {} split has weight 0 in --split {}", source.path(), name(split), *config.split);
+    range = split_range(*share, count);
+  }
+  request.first_sequence = range.first;
+  request.sequences = range.second - range.first;
+  for (int64_t i = range.first; i < range.second; ++i) request.tokens_per_epoch += source.length(i);
+  MG_CHECK(request.tokens_per_epoch > 1,
+           "{}: the {} split gets {} of {} sequences, with {} tokens{}: give it a larger share, weight 0, or more data",
+           source.path(), name(split), request.sequences, count, request.tokens_per_epoch,
+           config.split ? fmt::format(" (--split {})", *config.split) : std::string());
+  request.samples = samples;
+  request.sequence_length = config.sequence_length;
+  request.extra_tokens = config.add_extra_token ? 1 : 0;
+  request.drop_last_partial = split != Split::valid || config.drop_last_partial_validation_sequence;
+  return request;
+}
+
+}  // namespace
+
+GptDataset::GptDataset(std::shared_ptr<const TokenSource> source, GptDatasetConfig config, Split split,
+                       std::optional<int64_t> samples)
+    : source_(std::move(source)), config_(std::move(config)), split_(split), pad_(pad_id(config_)),
+      request_(make_request(*source_, config_, split, samples)), plan_(plan_index(request_)),
+      cache_({source_->path(), samples, split, config_.seed, config_.sequence_length, config_.split, config_.tokenizer},
+             config_.cache_path) {
+  if (config_.cache) {
+    if (auto found = cache_.load(plan_, source_->path() + ".idx")) {
+      indices_.emplace(std::move(*found));
+      from_cache_ = true;
+      return;
+    }
+  }
+  RandomState random(config_.seed);
+  auto documents = build_document_index(request_, plan_, random);
+  auto rows = build_sample_index(request_, plan_, documents, [this](int64_t i) { return source_->length(i); });
+  auto shuffle = build_shuffle_index(plan_, random);
+  indices_.emplace(GptIndices{std::move(documents), std::move(rows), std::move(shuffle)});
+  if (config_.cache) cache_.store(*indices_);
+}
+
+int64_t GptDataset::gather(int64_t k, std::vector<int64_t>& text, std::vector<int64_t>& borders) const {
+  MG_CHECK(k >= 0 && k < plan_.samples, "{}: sample {} of {}", source_->path(), k, plan_.samples);
+  const IntegerArray& rows = indices_->sample;
+  const int64_t row = indices_->shuffle[k];
+  const auto damaged = [&] {
+    fail("{}: the index cache {} is damaged; delete it", source_->path(), cache_.path("*"));
+  };
+  if (row < 0 || row >= plan_.samples) damaged();
+  const int64_t first = rows[2 * row], first_offset = rows[2 * row + 1];
+  const int64_t last = rows[2 * row + 2], last_end = rows[2 * row + 3] + request_.extra_tokens;
+  if (first < 0 || last < first || last >= plan_.documents) damaged();
+  int64_t filled = 0;
+  for (int64_t d = first; d <= last; ++d) {
+    const int64_t sequence = indices_->document[d];
+    if (sequence < 0 || sequence >= source_->sequence_count()) damaged();
+    const int64_t begin = d == first ? first_offset : 0;
+    const int64_t end = d == last ? last_end : source_->length(sequence);
+    const int64_t room = static_cast<int64_t>(text.size()) - filled;
+    if (begin < 0 || end < begin || end > source_->length(sequence) || end - begin > room) damaged();
+    source_->read(sequence, begin, std::span(text).subspan(static_cast<size_t>(filled), static_cast<size_t>(end - begin)));
+    filled += end - begin;
+    borders.push_back(filled);
+  }
+  return filled;
+}
+
+void GptDataset::read(int64_t k, Sample& sample) const {
+  const auto length = static_cast<size_t>(config_.sequence_length);
+  std::vector<int64_t> text(length + static_cast<size_t>(request_.extra_tokens)), borders;
+  const int64_t filled = gather(k, text, borders);
+  for (int64_t i = 0; config_.vocabulary_size > 0 && i < filled; ++i) {
+    const int64_t token = text[static_cast<size_t>(i)];
+    MG_CHECK(token >= 0 && token < config_.vocabulary_size,
+             "{}: sample {} holds token {}, but the vocabulary has {} entries: was it made with another tokenizer?",
+             source_->path(), k, token, config_.vocabulary_size);
+  }
+  std::fill(text.begin() + filled, text.end(), pad_);
+  sample.tokens.assign(text.begin(), text.begin() + static_cast<int64_t>(length));
+  sample.labels.assign(text.begin() + 1, text.end());
+  if (!config_.add_extra_token) sample.labels.push_back(pad_);
+  mask(sample, borders);
+}
+
+void GptDataset::mask(Sample& sample, const std::vector<int64_t>& borders) const {
+  const size_t length = sample.tokens.size();
+  sample.loss_mask.assign(length, 1.0f);
+  sample.position_ids.resize(length);
+  sample.segment_begin.resize(length);
+  size_t position_begin = 0, segment_begin = 0, border = 0;
+  for (size_t i = 0; i < length; ++i) {
+    sample.position_ids[i] = static_cast<int64_t>(i - position_begin);
+    sample.segment_begin[i] = static_cast<int32_t>(segment_begin);
+    bool ends = sample.tokens[i] == config_.eod;
+    if (ends && config_.eod_mask_loss) sample.loss_mask[i] = 0.0f;
+    if (config_.inter_document_masking) {
+      while (border < borders.size() && borders[border] <= static_cast<int64_t>(i)) ++border;
+      // Padding belongs to the last document.
+      ends = border + 1 < borders.size() && borders[border] == static_cast<int64_t>(i) + 1;
+    }
+    if (ends && (config_.reset_position_ids || config_.inter_document_masking)) position_begin = i + 1;
+    if (ends && (config_.reset_attention_mask || config_.inter_document_masking)) segment_begin = i + 1;
+    if (sample.labels[i] == pad_) sample.loss_mask[i] = 0.0f;
+    if (sample.labels[i] == pad_) sample.labels[i] = 0;
+    if (sample.tokens[i] == pad_) sample.tokens[i] = 0;
+  }
+}
+
+void GptDataset::read_filler(Sample& sample) const {
+  read(0, sample);
+  std::fill(sample.loss_mask.begin(), sample.loss_mask.end(), 0.0f);
+}
+
+std::array<std::unique_ptr<GptDataset>, 3> build_gpt_datasets(std::shared_ptr<const TokenSource> source,
+                                                              const GptDatasetConfig& config,
+                                                              const std::array<std::optional<int64_t>, 3>& samples) {
+  MG_ASSERT(config.split.has_value());
+  const SplitMatrix matrix = parse_split(*config.split);
+  std::array<std::unique_ptr<GptDataset>, 3> sets;
+  for (size_t i = 0; i < 3; ++i) {
+    if (matrix[i]) sets[i] = std::make_unique<GptDataset>(source, config, static_cast<Split>(i), samples[i]);
+  }
+  return sets;
+}
+
+}  // namespace megatron::data

@@ -1,0 +1,108 @@
+#include "data/random_state.h"
+
+#include <array>
+#include <bit>
+
+#include "base/error.h"
+
+namespace megatron::data {
+namespace {
+
+uint32_t checked_seed(int64_t seed) {
+  MG_CHECK(seed >= 0 && seed <= 0xffffffffll, "seed {}: seeds are 0 to 4294967295 (--seed)", seed);
+  return static_cast<uint32_t>(seed);
+}
+
+// NumPy's SeedSequence for one 32-bit word of entropy.
+class SeedSequence {
+ public:
+  explicit SeedSequence(uint32_t entropy) : pool_{entropy, 0, 0, 0} {
+    for (uint32_t& word : pool_) word = hash(word);
+    for (size_t from = 0; from < pool_.size(); ++from) {
+      for (size_t to = 0; to < pool_.size(); ++to) {
+        if (from != to) pool_[to] = mix(pool_[to], hash(pool_[from]));
+      }
+    }
+  }
+
+  std::array<uint64_t, 4> state() const {
+    uint32_t constant = 0x8b51f9ddu;
+    std::array<uint64_t, 4> words{};
+    for (size_t i = 0; i < 8; ++i) {
+      uint32_t word = pool_[i % 4] ^ constant;
+      constant *= 0x58f38dedu;
+      word *= constant;
+      word ^= word >> 16;
+      words[i / 2] |= uint64_t{word} << (32 * (i % 2));
+    }
+    return words;
+  }
+
+ private:
+  uint32_t hash(uint32_t value) {
+    value ^= constant_;
+    constant_ *= 0x931e8875u;
+    value *= constant_;
+    return value ^ (value >> 16);
+  }
+  static uint32_t mix(uint32_t x, uint32_t y) {
+    const uint32_t value = 0xca01f9ddu * x - 0x4973f715u * y;
+    return value ^ (value >> 16);
+  }
+
+  std::array<uint32_t, 4> pool_;
+  uint32_t constant_ = 0x43b0d7e5u;
+};
+
+}  // namespace
+
+RandomState::RandomState(int64_t seed) : engine_(checked_seed(seed)) {}
+
+uint64_t RandomState::interval(uint64_t max) {
+  if (max == 0) return 0;
+  const uint64_t mask = std::bit_ceil(max) == max ? (max << 1) - 1 : std::bit_ceil(max) - 1;
+  for (;;) {
+    uint64_t value = engine_();
+    if (max > 0xffffffffull) value = value << 32 | engine_();
+    if ((value &= mask) <= max) return value;
+  }
+}
+
+DefaultGenerator::DefaultGenerator(uint32_t seed) {
+  const std::array<uint64_t, 4> words = SeedSequence(seed).state();
+  const Wide initial = Wide{words[0]} << 64 | words[1];
+  increment_ = (Wide{words[2]} << 64 | words[3]) << 1 | 1;
+  next64();
+  state_ += initial;
+  next64();
+}
+
+uint64_t DefaultGenerator::next64() {
+  constexpr Wide kMultiplier = Wide{0x2360ed051fc65da4ull} << 64 | 0x4385df649fccf645ull;
+  state_ = state_ * kMultiplier + increment_;
+  const uint64_t high = static_cast<uint64_t>(state_ >> 64), low = static_cast<uint64_t>(state_);
+  return std::rotr(high ^ low, static_cast<int>(high >> 58));
+}
+
+uint32_t DefaultGenerator::next32() {
+  if (has_kept_) {
+    has_kept_ = false;
+    return kept_;
+  }
+  const uint64_t bits = next64();
+  kept_ = static_cast<uint32_t>(bits >> 32);
+  has_kept_ = true;
+  return static_cast<uint32_t>(bits);
+}
+
+int32_t DefaultGenerator::integer(int32_t low, int32_t high) {
+  MG_ASSERT(low < high);
+  const uint32_t count = static_cast<uint32_t>(high) - static_cast<uint32_t>(low);
+  if (count == 1) return low;
+  uint64_t product = uint64_t{next32()} * count;
+  const uint32_t threshold = (0u - count) % count;
+  while (static_cast<uint32_t>(product) < threshold) product = uint64_t{next32()} * count;
+  return static_cast<int32_t>(static_cast<uint32_t>(low) + static_cast<uint32_t>(product >> 32));
+}
+
+}  // namespace megatron::data

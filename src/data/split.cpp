@@ -1,0 +1,88 @@
+#include "data/split.h"
+
+#include <charconv>
+#include <cmath>
+#include <vector>
+
+#include "base/error.h"
+
+namespace megatron::data {
+namespace {
+
+bool part_of_number(char c) { return (c >= '0' && c <= '9') || c == '.'; }
+
+// repr() of a Python float in [0, 1]: the shortest text that reads back, positional from 1e-4 on.
+std::string float_text(double value) {
+  char buffer[64];
+  const auto format = value != 0 && value < 1e-4 ? std::chars_format::scientific : std::chars_format::fixed;
+  const auto result = std::to_chars(buffer, buffer + sizeof buffer, value, format);
+  std::string text(buffer, result.ptr);
+  if (text.find_first_of(".e") == text.npos) text += ".0";
+  return text;
+}
+
+}  // namespace
+
+std::string_view name(Split split) {
+  constexpr std::string_view kNames[] = {"train", "valid", "test"};
+  return kNames[static_cast<int>(split)];
+}
+
+SplitMatrix parse_split(std::string_view text) {
+  std::vector<double> weights;
+  for (size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    MG_CHECK(!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '+'),
+             "split '{}': only numbers like 969,30,1 are understood (--split)", text);
+    size_t end = at;
+    while (end < text.size() && part_of_number(text[end])) ++end;
+    if (end == at) {
+      ++at;
+      continue;
+    }
+    double weight = 0;
+    const auto result = std::from_chars(text.data() + at, text.data() + end, weight, std::chars_format::fixed);
+    MG_CHECK(result.ec == std::errc() && result.ptr == text.data() + end && std::isfinite(weight),
+             "split '{}': '{}' is not a number (--split)", text, text.substr(at, end - at));
+    weights.push_back(weight);
+    at = end;
+  }
+  MG_CHECK(!weights.empty() && weights.size() <= 3,
+           "split '{}' has {} numbers; give one to three: train,valid,test (--split)", text, weights.size());
+  weights.resize(3);
+  double sum = 0;
+  for (const double weight : weights) sum += weight;
+  MG_CHECK(sum > 0 && std::isfinite(sum), "split '{}': the numbers add up to {} (--split)", text, sum);
+
+  SplitMatrix matrix;
+  double begin = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    const double share = weights[i] / sum;
+    const double end = i == 0 ? share : begin + share;
+    if (share > 0) matrix[i] = SplitShare{begin, end};
+    begin = end;
+  }
+  return matrix;
+}
+
+std::pair<int64_t, int64_t> split_range(const SplitShare& share, int64_t count) {
+  const double n = static_cast<double>(count);
+  return {static_cast<int64_t>(std::nearbyint(share.begin * n)), static_cast<int64_t>(std::nearbyint(share.end * n))};
+}
+
+std::string split_matrix_text(const SplitMatrix& matrix, int indent) {
+  const std::string outer(static_cast<size_t>(indent), ' '), inner = outer + "    ";
+  std::string text = "[\n";
+  for (size_t i = 0; i < matrix.size(); ++i) {
+    if (matrix[i]) {
+      text += fmt::format("{0}[\n{0}    {1},\n{0}    {2}\n{0}]", inner, i == 0 ? "0" : float_text(matrix[i]->begin),
+                          float_text(matrix[i]->end));
+    } else {
+      text += inner + "null";
+    }
+    text += i + 1 < matrix.size() ? ",\n" : "\n";
+  }
+  return text + outer + "]";
+}
+
+}  // namespace megatron::data

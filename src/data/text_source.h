@@ -1,0 +1,55 @@
+// The documents of a path, one after the other, in bounded memory: what the preprocessing tokenizes.
+//
+//   a .jsonl or .json file    one document a line, under a key
+//   any other file            one document
+//   a directory               its files, recursively, sorted by path; hidden files are left out, and a file that is reached
+//                             under several names (links) is read once
+//   manual pages              files and directories of troff sources, as plain text (manual_pages.h); `.so` stubs are left out
+//
+// Each file may be compressed with gzip. Texts must be valid UTF-8; manual pages may be Latin-1.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace megatron::data {
+
+class JsonLinesReader;
+
+struct TextSourceOptions {
+  std::string json_key = "text";
+  bool manual_pages = false;
+};
+
+class TextSource {
+ public:
+  // Throws Error when the path does not exist or a directory holds no file.
+  explicit TextSource(const std::string& path, TextSourceOptions options = {});
+  ~TextSource();
+
+  // The next document and where it stands (file, or file:line). False at the end. Throws Error naming that place.
+  bool next(std::string& text, std::string& name);
+
+  int64_t bytes_read() const;                              // of total_bytes(), for progress
+  int64_t total_bytes() const { return total_bytes_; }     // of the files as they lie on the disk
+  int64_t file_count() const { return static_cast<int64_t>(files_.size()); }
+
+ private:
+  struct File {
+    std::string path;
+    int64_t bytes = 0;
+  };
+  void list(const std::string& path);
+  bool next_line(std::string& text, std::string& name);
+  bool read_whole(const File& file, std::string& text);
+
+  TextSourceOptions options_;
+  std::vector<File> files_;
+  size_t at_ = 0;                                          // next file to open
+  std::unique_ptr<JsonLinesReader> lines_;
+  int64_t bytes_before_ = 0, total_bytes_ = 0;
+};
+
+}  // namespace megatron::data

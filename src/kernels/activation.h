@@ -1,0 +1,26 @@
+// Activations of the feed-forward block, plain and gated.
+#pragma once
+
+#include "tensor/tensor.h"
+
+namespace megatron::kernels {
+
+// gelu_tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); gelu_erf: x Phi(x); silu: x sigmoid(x); relu.
+enum class Activation { gelu_tanh, gelu_erf, silu, relu };
+
+// Plain: x, out [T,F], out = f(x). Gated (Shazeer 2020): x [T,2F] = [gate | up], out = f(gate) * up. Contiguous, one type.
+// Computed in f32 (f64 for f64).
+struct ActivationArgs {
+  Activation function = Activation::gelu_tanh;
+  bool gated = false;
+  Tensor x, out;
+};
+
+// dx = dout * derivative, in the layout of x.
+struct ActivationBackwardArgs {
+  Activation function = Activation::gelu_tanh;
+  bool gated = false;
+  Tensor x, dout, dx;
+};
+
+}  // namespace megatron::kernels

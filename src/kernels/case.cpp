@@ -1,0 +1,120 @@
+#include "kernels/case.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/error.h"
+#include "kernels/cases/inputs.h"
+
+namespace megatron::kernels {
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  add_gemm_cases(all);
+  add_norm_cases(all);
+  add_activation_cases(all);
+  add_rope_cases(all);
+  add_attention_cases(all);
+  add_softmax_cases(all);
+  add_embedding_cases(all);
+  add_cross_entropy_cases(all);
+  add_dropout_cases(all);
+  add_elementwise_cases(all);
+  add_optimizer_cases(all);
+  return all;
+}
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct Output {
+  std::string name;
+  std::vector<double> values;
+};
+
+// Runs a call and reads its outputs. A bf16 value and the i16 remainder that follows it are read as
+// the f32 master that they stand for: near a tie the two halves differ much where the master does
+// not.
+std::vector<Output> results(const Case::Call& call, Runtime& runtime) {
+  call.run(runtime.stream(), table(runtime.stream()));
+  runtime.stream().synchronize();
+  std::vector<Output> outputs;
+  const Tensor* previous = nullptr;
+  for (const auto& [name, tensor] : call.outputs) {
+    std::vector<double> values = to_doubles(tensor);
+    if (previous != nullptr && previous->dtype() == DType::bf16 && tensor.dtype() == DType::i16) {
+      std::vector<double>& master = outputs.back().values;
+      for (size_t i = 0; i < master.size(); ++i) {
+        const uint32_t high = std::bit_cast<uint32_t>(static_cast<float>(master[i]));
+        master[i] =
+            std::bit_cast<float>(high + static_cast<uint32_t>(static_cast<int32_t>(values[i])));
+      }
+    } else {
+      outputs.push_back({name, std::move(values)});
+    }
+    previous = &tensor;
+  }
+  return outputs;
+}
+
+bool same_bits(const Output& a, const Output& b) {
+  return a.values.size() == b.values.size() &&
+         std::memcmp(a.values.data(), b.values.data(), a.values.size() * sizeof(double)) == 0;
+}
+
+// Largest |out - reference| over the reference's rms; infinities must be the same ones.
+double relative_error(const Output& out, const Output& reference) {
+  double squares = 0, worst = 0;
+  size_t finite = 0;
+  for (size_t i = 0; i < reference.values.size(); ++i) {
+    const double x = out.values[i], y = reference.values[i];
+    if (std::isnan(x) || std::isnan(y)) return kInfinity;
+    if (std::isinf(y)) {
+      if (x != y) return kInfinity;
+      continue;
+    }
+    ++finite;
+    squares += y * y;
+    worst = std::max(worst, std::abs(x - y));
+  }
+  return worst == 0 ? 0 : worst / std::sqrt(squares / static_cast<double>(finite));
+}
+
+void compare(const std::vector<Output>& outputs, const std::vector<Output>& others,
+             const char* what, CaseResult& result) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!same_bits(outputs[i], others[i])) result = {kInfinity, outputs[i].name + what};
+  }
+}
+
+}  // namespace
+
+CaseResult compare_with_reference(const Case& kernel_case, Runtime& runtime) {
+  MG_CHECK(runtime.device().has_data(),
+           "a case cannot be compared on device '{}', which holds no data",
+           to_string(runtime.device()));
+  Runtime oracle({DeviceKind::reference}, runtime.pool().size());
+  const std::vector<Output> wanted = results(kernel_case.make(oracle), oracle);
+  const Case::Call call = kernel_case.make(runtime);
+  const std::vector<Output> outputs = results(call, runtime);
+  MG_ASSERT(wanted.size() == outputs.size());
+  CaseResult result;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const double worst = relative_error(outputs[i], wanted[i]) / kernel_case.tolerance;
+    if (i == 0 || worst > result.worst) result = {worst, outputs[i].name};
+  }
+  compare(outputs, results(call, runtime), " differs when run again", result);
+  if (runtime.device().kind != DeviceKind::cpu) return result;
+  for (const int threads : {1, 3}) {
+    Runtime other(runtime.device(), threads);
+    compare(outputs, results(kernel_case.make(other), other), " differs with the number of threads",
+            result);
+  }
+  return result;
+}
+
+}  // namespace megatron::kernels

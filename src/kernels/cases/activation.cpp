@@ -1,0 +1,92 @@
+#include <fmt/core.h>
+
+#include "kernels/cases/inputs.h"
+
+namespace megatron::kernels {
+namespace {
+
+struct Block {
+  Activation function = Activation::gelu_tanh;
+  bool gated = false;
+  int64_t rows = 1, width = 1;  // of out
+  DType type = DType::f32;
+  Layout layout;
+  bool real = false;
+
+  double elements() const { return static_cast<double>(rows * width); }
+  int64_t in_width() const { return gated ? 2 * width : width; }
+  std::string str() const {
+    constexpr const char* kNames[] = {"gelu_tanh", "gelu_erf", "silu", "relu"};
+    return fmt::format("{}{} t={} f={} {}", kNames[static_cast<int>(function)],
+                       gated ? " gated" : "", rows, width, describe(type, layout));
+  }
+};
+
+Case forward(const Block& s) {
+  return {.kernel = "activation",
+          .name = s.str(),
+          .dtype = s.type,
+          .cost = {.flops = 10 * s.elements(),
+                   .bytes = bytes_of(s.type, s.elements() * (s.gated ? 3 : 2))},
+          .tolerance = tolerance(s.type, 8),  // exp and tanh within 4 u, a few products
+          .real = s.real,
+          .make = [s](Runtime& runtime) {
+            Inputs inputs(runtime);
+            const ActivationArgs args{
+                s.function, s.gated,
+                inputs.normal("x", {s.rows, s.in_width()}, s.type, 3, s.layout),
+                inputs.output("out", {s.rows, s.width}, s.type, s.layout)};
+            return inputs.call(
+                [args](Stream& stream, const Table& table) { table.activation(args, stream); });
+          }};
+}
+
+Case backward(const Block& s) {
+  return {.kernel = "activation_backward",
+          .name = s.str(),
+          .dtype = s.type,
+          .cost = {.flops = 20 * s.elements(),
+                   .bytes = bytes_of(s.type, s.elements() * (s.gated ? 5 : 3))},
+          .tolerance = tolerance(
+              s.type,
+              64),  // as above; 1 - tanh^2 cancels where its factor is 9, times a gate of up to 4
+          .real = s.real,
+          .make = [s](Runtime& runtime) {
+            Inputs inputs(runtime);
+            const ActivationBackwardArgs args{
+                s.function, s.gated,
+                inputs.normal("x", {s.rows, s.in_width()}, s.type, 3, s.layout),
+                inputs.normal("dout", {s.rows, s.width}, s.type, 1, s.layout),
+                inputs.output("dx", {s.rows, s.in_width()}, s.type, s.layout)};
+            return inputs.call([args](Stream& stream, const Table& table) {
+              table.activation_backward(args, stream);
+            });
+          }};
+}
+
+std::vector<Block> shapes() {
+  std::vector<Block> list;
+  for (const Activation f :
+       {Activation::gelu_tanh, Activation::gelu_erf, Activation::silu, Activation::relu}) {
+    for (const bool gated : {false, true}) {
+      for (const DType type : {DType::f32, DType::bf16, DType::f64}) {
+        list.push_back({f, gated, 1, 1, type});
+        list.push_back({f, gated, 7, 33, type, kMisaligned});
+        list.push_back({f, gated, 0, 4, type});
+        list.push_back({f, gated, 64, 100, type});
+      }
+      for (const DType type : {DType::f32, DType::bf16})
+        list.push_back({f, gated, 1024, 3072, type, {}, true});
+    }
+  }
+  return list;
+}
+
+}  // namespace
+
+void add_activation_cases(std::vector<Case>& cases) {
+  for (const Block& s : shapes()) cases.push_back(forward(s));
+  for (const Block& s : shapes()) cases.push_back(backward(s));
+}
+
+}  // namespace megatron::kernels

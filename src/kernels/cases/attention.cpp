@@ -1,0 +1,240 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cases/inputs.h"
+
+namespace megatron::kernels {
+namespace {
+
+struct Heads {
+  int64_t batch = 1, queries = 1, keys = 1, heads = 1, key_heads = 1, width = 8;
+  DType type = DType::f32;
+  bool causal = true;
+  bool positions = false;  // shuffled, with queries that see no key
+  float dropout = 0;
+  bool packed = false;  // q, k, v are parts of one tensor, as a qkv product leaves them
+  bool real = false;
+
+  double pairs() const {
+    return static_cast<double>(batch * heads * queries * keys) * (causal && !positions ? 0.5 : 1);
+  }
+  double query_elements() const { return static_cast<double>(batch * queries * heads * width); }
+  double key_elements() const { return static_cast<double>(batch * keys * key_heads * width); }
+  std::string str() const {
+    return fmt::format("b={} t={} s={} n={}/{} d={} {}{}{}{}{}", batch, queries, keys, heads,
+                       key_heads, width, describe(type, {}), causal ? " causal" : " full",
+                       positions ? " positions" : "", dropout > 0 ? " dropout" : "",
+                       packed ? " packed" : "");
+  }
+};
+
+AttentionArgs forward_args(Inputs& inputs, const Heads& h) {
+  AttentionArgs args{.causal = h.causal, .scale = 1 / std::sqrt(static_cast<float>(h.width))};
+  if (h.packed) {
+    const Tensor qkv =
+        inputs.normal("qkv", {h.batch, h.queries, h.heads + 2 * h.key_heads, h.width}, h.type);
+    args.q = qkv.slice(2, 0, h.heads);
+    args.k = qkv.slice(2, h.heads, h.key_heads);
+    args.v = qkv.slice(2, h.heads + h.key_heads, h.key_heads);
+  } else {
+    args.q = inputs.normal("q", {h.batch, h.queries, h.heads, h.width}, h.type);
+    args.k = inputs.normal("k", {h.batch, h.keys, h.key_heads, h.width}, h.type);
+    args.v = inputs.normal("v", {h.batch, h.keys, h.key_heads, h.width}, h.type);
+  }
+  if (h.positions) {
+    args.q_positions =
+        inputs.integers("q_positions", {h.batch, h.queries}, DType::i32, 0, h.queries + h.keys);
+    args.k_positions = inputs.integers("k_positions", {h.batch, h.keys}, DType::i32,
+                                       h.queries / 4 + 1, h.queries + h.keys);
+  }
+  if (h.dropout > 0) {
+    args.dropout = {h.dropout, 1234, 77,
+                    inputs.integers("samples", {h.batch}, DType::i64, 0, int64_t{1} << 40)};
+  }
+  args.out = inputs.output("out", {h.batch, h.queries, h.heads, h.width}, h.type,
+                           h.packed ? kPadded : Layout{});
+  args.lse = inputs.output("lse", {h.batch, h.heads, h.queries}, accumulator(h.type));
+  return args;
+}
+
+// The forward's results are the reference's.
+AttentionBackwardArgs backward_args(Inputs& inputs, const Heads& h) {
+  Inputs forward_inputs(inputs.runtime());
+  const AttentionArgs f = forward_args(forward_inputs, h);
+  table(inputs.has_data() ? DeviceKind::reference : DeviceKind::meta)
+      .attention(f, inputs.runtime().stream());
+  AttentionBackwardArgs args{.q = f.q, .k = f.k, .v = f.v, .out = f.out, .lse = f.lse};
+  args.dout = inputs.normal("dout", f.out.shape(), h.type);
+  args.q_positions = f.q_positions;
+  args.k_positions = f.k_positions;
+  args.causal = f.causal;
+  args.scale = f.scale;
+  args.dropout = f.dropout;
+  args.dq = inputs.output("dq", f.q.shape(), h.type, h.packed ? kPadded : Layout{});
+  args.dk = inputs.output("dk", f.k.shape(), h.type);
+  args.dv = inputs.output("dv", f.v.shape(), h.type);
+  return args;
+}
+
+// Products per pair and width: scores and values, in backward again with three gradients.
+Case forward(const Heads& h) {
+  return {.kernel = "attention",
+          .name = h.str(),
+          .dtype = h.type,
+          .cost = {.flops = 4 * h.pairs() * static_cast<double>(h.width),
+                   .bytes = bytes_of(h.type, 2 * h.query_elements() + 2 * h.key_elements())},
+          // Scores of size 4 from D products, their exp, then sums over S keys of which the result
+          // keeps 1 / sqrt(S).
+          .tolerance = tolerance(h.type, 8 + std::sqrt(h.width) + std::sqrt(h.keys)),
+          .real = h.real,
+          .make = [h](Runtime& runtime) {
+            Inputs inputs(runtime);
+            const AttentionArgs args = forward_args(inputs, h);
+            return inputs.call(
+                [args](Stream& stream, const Table& table) { table.attention(args, stream); });
+          }};
+}
+
+Case backward(const Heads& h) {
+  return {.kernel = "attention_backward",
+          .name = h.str(),
+          .dtype = h.type,
+          .cost = {.flops = 10 * h.pairs() * static_cast<double>(h.width),
+                   .bytes = bytes_of(h.type, 4 * h.query_elements() + 4 * h.key_elements())},
+          // As forward, with sums over keys and queries. Under a causal mask the first key gets p =
+          // 1, 1/2, ... of the queries: its gradient stands 1.4 sqrt(S) above the rms, where
+          // `tolerance` allows for 4.
+          .tolerance =
+              tolerance(h.type, 8 + std::sqrt(h.width) + std::sqrt(h.keys) + std::sqrt(h.queries)) *
+              std::max(2.0, 0.35 * std::sqrt(h.keys)),
+          .real = h.real,
+          .make = [h](Runtime& runtime) {
+            Inputs inputs(runtime);
+            const AttentionBackwardArgs args = backward_args(inputs, h);
+            return inputs.call([args](Stream& stream, const Table& table) {
+              table.attention_backward(args, stream);
+            });
+          }};
+}
+
+std::vector<Heads> shapes() {
+  std::vector<Heads> list;
+  for (const DType type : {DType::f32, DType::bf16, DType::f64}) {
+    list.push_back({.type = type});
+    list.push_back({.batch = 2,
+                    .queries = 2,
+                    .keys = 2,
+                    .heads = 2,
+                    .key_heads = 2,
+                    .width = 1,
+                    .type = type});
+    list.push_back({.batch = 2,
+                    .queries = 33,
+                    .keys = 33,
+                    .heads = 4,
+                    .key_heads = 2,
+                    .width = 24,
+                    .type = type});
+    list.push_back({.batch = 1,
+                    .queries = 7,
+                    .keys = 19,
+                    .heads = 3,
+                    .key_heads = 1,
+                    .width = 33,
+                    .type = type,
+                    .causal = false});
+    list.push_back({.batch = 1,
+                    .queries = 19,
+                    .keys = 7,
+                    .heads = 2,
+                    .key_heads = 2,
+                    .width = 16,
+                    .type = type});
+    list.push_back({.batch = 2,
+                    .queries = 70,
+                    .keys = 45,
+                    .heads = 2,
+                    .key_heads = 1,
+                    .width = 16,
+                    .type = type,
+                    .positions = true});
+    list.push_back({.batch = 0,
+                    .queries = 5,
+                    .keys = 5,
+                    .heads = 2,
+                    .key_heads = 1,
+                    .width = 8,
+                    .type = type});
+    list.push_back({.batch = 1,
+                    .queries = 0,
+                    .keys = 5,
+                    .heads = 2,
+                    .key_heads = 2,
+                    .width = 8,
+                    .type = type});
+    list.push_back({.batch = 1,
+                    .queries = 5,
+                    .keys = 0,
+                    .heads = 2,
+                    .key_heads = 2,
+                    .width = 8,
+                    .type = type,
+                    .causal = false});
+    list.push_back({.batch = 2,
+                    .queries = 21,
+                    .keys = 21,
+                    .heads = 4,
+                    .key_heads = 2,
+                    .width = 16,
+                    .type = type,
+                    .dropout = 0.25f});
+    list.push_back({.batch = 1,
+                    .queries = 18,
+                    .keys = 27,
+                    .heads = 2,
+                    .key_heads = 2,
+                    .width = 8,
+                    .type = type,
+                    .positions = true,
+                    .dropout = 0.5f});
+    list.push_back({.batch = 2,
+                    .queries = 150,
+                    .keys = 150,
+                    .heads = 4,
+                    .key_heads = 2,
+                    .width = 64,
+                    .type = type,
+                    .packed = true});
+    if (type == DType::f64) continue;
+    list.push_back({.batch = 1,
+                    .queries = 1024,
+                    .keys = 1024,
+                    .heads = 12,
+                    .key_heads = 12,
+                    .width = 64,
+                    .type = type,
+                    .packed = true,
+                    .real = true});
+    list.push_back({.batch = 1,
+                    .queries = 4096,
+                    .keys = 4096,
+                    .heads = 12,
+                    .key_heads = 12,
+                    .width = 64,
+                    .type = type,
+                    .packed = true,
+                    .real = true});
+  }
+  return list;
+}
+
+}  // namespace
+
+void add_attention_cases(std::vector<Case>& cases) {
+  for (const Heads& h : shapes()) cases.push_back(forward(h));
+  for (const Heads& h : shapes()) cases.push_back(backward(h));
+}
+
+}  // namespace megatron::kernels

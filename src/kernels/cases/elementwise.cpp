@@ -1,0 +1,222 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+
+#include "kernels/cases/inputs.h"
+
+namespace megatron::kernels {
+namespace {
+
+constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f64};
+
+// f16 keeps 11 bits: neighbours are 2^-10 of an element of up to 8 rms apart.
+double rounding(DType type) { return type == DType::f16 ? 0x1p-7 : tolerance(type, 1); }
+
+DType widest(std::initializer_list<DType> types) {
+  const auto size = [](DType type) { return size_of(type); };
+  return *std::ranges::max_element(types, {}, size);
+}
+
+Case add_case(Shape shape, DType a, DType b, DType out, Layout layout, bool in_place, bool real) {
+  const double n = static_cast<double>(shape.elements());
+  return {
+      .kernel = "add",
+      .name = fmt::format("{} {}+{} to {}{}", shape.str(), name(a), name(b), describe(out, layout),
+                          in_place ? " in place" : ""),
+      .dtype = widest({a, b, out}),
+      .cost = {.flops = n, .bytes = bytes_of(a, n) + bytes_of(b, n) + bytes_of(out, n)},
+      .tolerance = rounding(out),
+      .real = real,
+      .make = [=](Runtime& runtime) {
+        Inputs inputs(runtime);
+        AddArgs args{
+            inputs.normal("a", shape, a, 1, layout), inputs.normal("b", shape, b, 1, layout), {}};
+        args.out =
+            in_place ? inputs.updated("out", args.a) : inputs.output("out", shape, out, layout);
+        return inputs.call([args](Stream& stream, const Table& table) { table.add(args, stream); });
+      }};
+}
+
+Case copy_case(Shape shape, DType from, DType to, Layout layout, bool transposed, bool real) {
+  const double n = static_cast<double>(shape.elements());
+  return {.kernel = "copy",
+          .name = fmt::format("{} {} to {}{}", shape.str(), name(from), describe(to, layout),
+                              transposed ? " transposed" : ""),
+          .dtype = widest({from, to}),
+          .cost = {.flops = 0, .bytes = bytes_of(from, n) + bytes_of(to, n)},
+          .tolerance = is_floating(to) ? rounding(to) : 0x1p-53,
+          .real = real,
+          .make = [=](Runtime& runtime) {
+            Inputs inputs(runtime);
+            CopyArgs args{is_floating(from) ? inputs.normal("x", shape, from, 1, layout)
+                                            : inputs.integers("x", shape, from, 0, 100),
+                          {}};
+            if (transposed) args.x = args.x.transpose(0, -1);
+            args.out = inputs.output("out", args.x.shape(), to, layout);
+            return inputs.call(
+                [args](Stream& stream, const Table& table) { table.copy(args, stream); });
+          }};
+}
+
+Case fill_case(Shape shape, DType type, double value, Layout layout, bool real) {
+  return {.kernel = "fill",
+          .name = fmt::format("{} {} value={}", shape.str(), describe(type, layout), value),
+          .dtype = type,
+          .cost = {.flops = 0, .bytes = bytes_of(type, static_cast<double>(shape.elements()))},
+          .tolerance = 0x1p-53,
+          .real = real,
+          .make = [=](Runtime& runtime) {
+            Inputs inputs(runtime);
+            const FillArgs args{inputs.output("out", shape, type, layout), value};
+            return inputs.call(
+                [args](Stream& stream, const Table& table) { table.fill(args, stream); });
+          }};
+}
+
+Case column_sum_case(int64_t rows, int64_t n, DType type, float beta, Layout layout, bool real) {
+  const DType wide = accumulator(type);
+  const double elements = static_cast<double>(rows * n);
+  return {.kernel = "column_sum",
+          .name = fmt::format("t={} n={} {}{}", rows, n, describe(type, layout),
+                              beta != 0 ? " accumulated" : ""),
+          .dtype = type,
+          .cost = {.flops = elements, .bytes = bytes_of(type, elements)},
+          .tolerance = tolerance(wide, 2 + 0.4 * std::sqrt(rows)),  // a sum of T normal values
+          .real = real,
+          .make = [=](Runtime& runtime) {
+            Inputs inputs(runtime);
+            const ColumnSumArgs args{
+                inputs.normal("x", {rows, n}, type, 1, layout),
+                {beta == 0 ? inputs.output("out", {n}, wide)
+                           : inputs.updated("out", inputs.normal("out", {n}, wide)),
+                 beta}};
+            return inputs.call(
+                [args](Stream& stream, const Table& table) { table.column_sum(args, stream); });
+          }};
+}
+
+Case sum_case(int64_t n, DType type, bool weighted, bool real) {
+  return {
+      .kernel = "sum",
+      .name = fmt::format("t={} {}{}", n, name(type), weighted ? " weighted" : ""),
+      .dtype = type,
+      .cost = {.flops = 2.0 * static_cast<double>(n),
+               .bytes = bytes_of(type, static_cast<double>(weighted ? 2 * n : n))},
+      .tolerance = 0x1p-50,  // the order is given; a product may be fused
+      .real = real,
+      .make = [=](Runtime& runtime) {
+        Inputs inputs(runtime);
+        SumArgs args{.x = inputs.positive("x", {n}, type, 0.5)};
+        if (weighted) args.weights = inputs.positive("weights", {n}, type);
+        args.out = inputs.output("out", {}, DType::f64);
+        return inputs.call([args](Stream& stream, const Table& table) { table.sum(args, stream); });
+      }};
+}
+
+Case sum_of_squares_case(int64_t n, DType type, Layout layout, bool real) {
+  return {.kernel = "sum_of_squares",
+          .name = fmt::format("n={} {}", n, describe(type, layout)),
+          .dtype = type,
+          .cost = {.flops = 2.0 * static_cast<double>(n),
+                   .bytes = bytes_of(type, static_cast<double>(n))},
+          .tolerance = 0x1p-53,  // the order is given: less than the last bit
+          .real = real,
+          .make = [=](Runtime& runtime) {
+            Inputs inputs(runtime);
+            const SumOfSquaresArgs args{
+                inputs.normal("x", {n}, type, 1, layout),
+                inputs.output("partial", {(n + kNormBlock - 1) / kNormBlock}, DType::f64)};
+            return inputs.call(
+                [args](Stream& stream, const Table& table) { table.sum_of_squares(args, stream); });
+          }};
+}
+
+const std::vector<Shape>& small_shapes() {
+  static const std::vector<Shape> shapes = {{1}, {2, 1}, {7, 33}, {0, 5}, {3, 40, 17}};
+  return shapes;
+}
+
+void add_add_cases(std::vector<Case>& cases) {
+  for (const DType a : kTypes) {
+    for (const DType b : kTypes) {
+      for (const DType out : kTypes) {
+        cases.push_back(add_case({7, 33}, a, b, out, kMisaligned, false, false));
+      }
+    }
+    for (const Shape& shape : small_shapes())
+      cases.push_back(add_case(shape, a, a, a, {}, false, false));
+    cases.push_back(add_case({7, 33}, a, DType::f32, a, {}, true, false));
+  }
+  cases.push_back(add_case({9}, DType::f16, DType::f16, DType::f16, {}, false, false));
+  for (const DType type : {DType::f32, DType::bf16}) {
+    cases.push_back(add_case({4096, 768}, type, type, type, {}, false, true));
+  }
+}
+
+void add_copy_cases(std::vector<Case>& cases) {
+  constexpr DType kFloating[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
+  for (const DType from : kFloating) {
+    for (const DType to : kFloating) {
+      cases.push_back(copy_case({7, 33}, from, to, kPadded, false, false));
+      cases.push_back(copy_case({5, 3, 70}, from, to, {}, true, false));
+    }
+    for (const Shape& shape : small_shapes())
+      cases.push_back(copy_case(shape, from, from, {}, false, false));
+  }
+  for (const DType type : {DType::i64, DType::i32, DType::i16, DType::i8, DType::u16, DType::u8}) {
+    cases.push_back(copy_case({7, 33}, type, type, kMisaligned, true, false));
+  }
+  cases.push_back(copy_case({2, 2, 3, 3, 2, 5}, DType::f32, DType::bf16, {}, true, false));
+  for (const auto& [from, to] :
+       {std::pair{DType::f32, DType::bf16}, {DType::bf16, DType::f32}, {DType::f32, DType::f32}}) {
+    cases.push_back(copy_case({4096, 768}, from, to, {}, false, true));
+    cases.push_back(copy_case({12, 1024, 64}, from, to, {}, true, true));
+  }
+}
+
+void add_reductions(std::vector<Case>& cases) {
+  for (const DType type : kTypes) {
+    for (const float beta : {0.0f, 1.0f}) {
+      cases.push_back(column_sum_case(1, 1, type, beta, {}, false));
+      cases.push_back(column_sum_case(7, 33, type, beta, kMisaligned, false));
+      cases.push_back(column_sum_case(0, 5, type, beta, {}, false));
+      cases.push_back(column_sum_case(300, 70, type, beta, {}, false));
+    }
+    if (type != DType::f64) cases.push_back(column_sum_case(4096, 3072, type, 1, {}, true));
+  }
+  for (const DType type : {DType::f32, DType::f64}) {
+    for (const int64_t n : {1, 2, 33, 5000}) {
+      for (const bool weighted : {false, true}) cases.push_back(sum_case(n, type, weighted, false));
+    }
+  }
+  cases.push_back(sum_case(0, DType::f32, true, false));
+  cases.push_back(sum_case(4096, DType::f32, true, true));
+  for (const DType type : {DType::f32, DType::f64}) {
+    for (const int64_t n : {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{33}, kNormBlock,
+                            kNormBlock + 1, 3 * kNormBlock - 5}) {
+      cases.push_back(sum_of_squares_case(n, type, n % 2 == 1 ? kMisaligned : Layout{}, false));
+    }
+  }
+  cases.push_back(sum_of_squares_case(50304 * 768, DType::f32, {}, true));
+}
+
+}  // namespace
+
+void add_elementwise_cases(std::vector<Case>& cases) {
+  add_add_cases(cases);
+  add_copy_cases(cases);
+  for (const DType type : {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i64, DType::i32,
+                           DType::i16, DType::u8}) {
+    for (const Shape& shape : small_shapes())
+      cases.push_back(fill_case(shape, type, 3, kMisaligned, false));
+  }
+  cases.push_back(fill_case({7, 33}, DType::f64, 0.1, {}, false));
+  cases.push_back(fill_case({7, 33}, DType::bf16, 0.1, {}, false));
+  cases.push_back(fill_case({}, DType::f64, 0.1, {}, false));
+  cases.push_back(fill_case({50304, 768}, DType::f32, 0, {}, true));
+  add_reductions(cases);
+}
+
+}  // namespace megatron::kernels

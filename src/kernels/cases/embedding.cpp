@@ -1,0 +1,99 @@
+#include <fmt/core.h>
+
+#include <cmath>
+
+#include "kernels/cases/inputs.h"
+
+namespace megatron::kernels {
+namespace {
+
+struct Lookup {
+  int64_t tokens = 1, vocabulary = 1, width = 1;
+  DType type = DType::f32;
+  float beta = 0;
+  Layout layout;
+  bool real = false;
+
+  double elements() const { return static_cast<double>(tokens * width); }
+  std::string str() const {
+    return fmt::format("t={} v={} h={} {}", tokens, vocabulary, width, describe(type, layout));
+  }
+};
+
+Case forward(const Lookup& l) {
+  return {.kernel = "embedding",
+          .name = l.str(),
+          .dtype = l.type,
+          .cost = {.flops = 0, .bytes = bytes_of(l.type, 2 * l.elements())},
+          .tolerance = tolerance(DType::f64, 1),  // a copy
+          .real = l.real,
+          .make = [l](Runtime& runtime) {
+            Inputs inputs(runtime);
+            const EmbeddingArgs args{
+                inputs.integers("ids", {l.tokens}, DType::i32, 0, l.vocabulary),
+                inputs.normal("table", {l.vocabulary, l.width}, l.type, 1, l.layout),
+                inputs.output("out", {l.tokens, l.width}, l.type, l.layout)};
+            return inputs.call(
+                [args](Stream& stream, const Table& table) { table.embedding(args, stream); });
+          }};
+}
+
+Case backward(const Lookup& l) {
+  const DType wide = accumulator(l.type);
+  const double table = static_cast<double>(l.vocabulary * l.width);
+  return {.kernel = "embedding_backward",
+          .name = l.str() + (l.beta != 0 ? " accumulated" : ""),
+          .dtype = l.type,
+          .cost = {.flops = l.elements(),
+                   .bytes = bytes_of(l.type, l.elements()) +
+                            bytes_of(wide, l.beta == 0 ? table : 2 * l.elements())},
+          // A row adds up T / V gradients on average; rows that are met stand above the rms of a
+          // sparse table.
+          .tolerance = tolerance(wide, 2 + std::sqrt(l.tokens)),
+          .real = l.real,
+          .make = [l, wide](Runtime& runtime) {
+            Inputs inputs(runtime);
+            const Shape shape{l.vocabulary, l.width};
+            const EmbeddingBackwardArgs args{
+                inputs.integers("ids", {l.tokens}, DType::i32, 0, l.vocabulary),
+                inputs.normal("dout", {l.tokens, l.width}, l.type, 1, l.layout),
+                {l.beta == 0
+                     ? inputs.output("dtable", shape, wide, l.layout)
+                     : inputs.updated("dtable", inputs.normal("dtable", shape, wide, 1, l.layout)),
+                 l.beta}};
+            return inputs.call([args](Stream& stream, const Table& table) {
+              table.embedding_backward(args, stream);
+            });
+          }};
+}
+
+std::vector<Lookup> shapes() {
+  std::vector<Lookup> list;
+  for (const DType type : {DType::f32, DType::bf16, DType::f64}) {
+    list.push_back({.type = type});
+    list.push_back(
+        {.tokens = 7, .vocabulary = 5, .width = 33, .type = type, .layout = kMisaligned});
+    list.push_back({.tokens = 7,
+                    .vocabulary = 50,
+                    .width = 33,
+                    .type = type,
+                    .beta = 1,
+                    .layout = kMisaligned});
+    list.push_back({.tokens = 0, .vocabulary = 5, .width = 4, .type = type});
+    list.push_back({.tokens = 0, .vocabulary = 6, .width = 4, .type = type, .beta = 1});
+    list.push_back({.tokens = 300, .vocabulary = 17, .width = 64, .type = type, .beta = 1});
+    if (type == DType::f64) continue;
+    list.push_back(
+        {.tokens = 4096, .vocabulary = 50304, .width = 768, .type = type, .beta = 1, .real = true});
+  }
+  return list;
+}
+
+}  // namespace
+
+void add_embedding_cases(std::vector<Case>& cases) {
+  for (const Lookup& l : shapes()) cases.push_back(forward(l));
+  for (const Lookup& l : shapes()) cases.push_back(backward(l));
+}
+
+}  // namespace megatron::kernels

@@ -1,0 +1,200 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "kernels/cases/inputs.h"
+
+namespace megatron::kernels {
+namespace {
+
+struct Product {
+  int64_t m = 1, k = 1, n = 1;
+  bool transpose_a = false, transpose_b = false;
+  float beta = 0;
+  bool bias = false;
+  DType in = DType::f32, out = DType::f32;
+  int64_t groups = 0;                             // 0: 2-D
+  bool broadcast_a = false, broadcast_b = false;  // one matrix for all groups
+  bool heads = false;                             // [M,G,K] seen as [G,M,K]
+  Layout layout;
+  bool real = false;
+
+  std::string str() const {
+    std::string text = groups > 0 ? fmt::format("g={} ", groups) : "";
+    text += fmt::format("m={} k={} n={} {}{} {}", m, k, n, transpose_a ? "T" : "N",
+                        transpose_b ? "T" : "N", describe(in, layout));
+    if (in != out) text += fmt::format(" to {}", name(out));
+    for (const auto& [set, word] : {std::pair{beta != 0, " accumulated"},
+                                    {bias, " bias"},
+                                    {broadcast_a, " one a"},
+                                    {broadcast_b, " one b"},
+                                    {heads, " heads"}}) {
+      if (set) text += word;
+    }
+    return text;
+  }
+};
+
+Tensor matrices(Inputs& inputs, const char* name, const Product& p, int64_t rows, int64_t columns,
+                bool one) {
+  if (p.groups == 0) return inputs.normal(name, {rows, columns}, p.in, 1, p.layout);
+  if (one) {
+    const Tensor matrix = inputs.normal(name, {rows, columns}, p.in, 1, p.layout);
+    const std::array<int64_t, 3> strides{0, matrix.stride(0), matrix.stride(1)};
+    return matrix.as_strided({p.groups, rows, columns}, strides);
+  }
+  if (p.heads)
+    return inputs.normal(name, {rows, p.groups, columns}, p.in, 1, p.layout).transpose(0, 1);
+  return inputs.normal(name, {p.groups, rows, columns}, p.in, 1, p.layout);
+}
+
+Case::Call make(const Product& p, Runtime& runtime) {
+  Inputs inputs(runtime);
+  GemmArgs args{.transpose_a = p.transpose_a, .transpose_b = p.transpose_b, .beta = p.beta};
+  args.a = p.transpose_a ? matrices(inputs, "a", p, p.k, p.m, p.broadcast_a)
+                         : matrices(inputs, "a", p, p.m, p.k, p.broadcast_a);
+  args.b = p.transpose_b ? matrices(inputs, "b", p, p.n, p.k, p.broadcast_b)
+                         : matrices(inputs, "b", p, p.k, p.n, p.broadcast_b);
+  if (p.bias) args.bias = inputs.normal("bias", {p.n}, p.in, 1, {.offset = p.layout.offset});
+  const Shape shape = p.groups == 0 ? Shape{p.m, p.n} : Shape{p.groups, p.m, p.n};
+  args.out = p.beta == 0 ? inputs.output("out", shape, p.out, p.layout)
+                         : inputs.updated("out", inputs.normal("out", shape, p.out, 1, p.layout));
+  return inputs.call([args](Stream& stream, const Table& table) { table.gemm(args, stream); });
+}
+
+Case gemm_case(const Product& p) {
+  const double groups = static_cast<double>(std::max<int64_t>(p.groups, 1));
+  const double m = static_cast<double>(p.m), k = static_cast<double>(p.k),
+               n = static_cast<double>(p.n);
+  const double a = m * k * (p.broadcast_a ? 1 : groups), b = k * n * (p.broadcast_b ? 1 : groups);
+  return {
+      .kernel = "gemm",
+      .name = p.str(),
+      .dtype = p.in,
+      .cost = {.flops = 2 * groups * m * n * k,
+               .bytes = bytes_of(p.in, a + b) + bytes_of(p.out, groups * m * n * (1 + p.beta))},
+      // The rounding errors of a sum of K normal products walk to 0.4 sqrt(K) u of its rms sqrt(K).
+      .tolerance = tolerance(p.out, 1 + 0.4 * std::sqrt(k)),
+      .real = p.real,
+      .make = [p](Runtime& runtime) { return make(p, runtime); }};
+}
+
+}  // namespace
+
+void add_gemm_cases(std::vector<Case>& cases) {
+  const auto add = [&](const Product& p) { cases.push_back(gemm_case(p)); };
+  for (const DType type : {DType::f32, DType::bf16, DType::f64}) {
+    for (const auto& [a, b] :
+         {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
+      add({.m = 7, .k = 13, .n = 33, .transpose_a = a, .transpose_b = b, .in = type, .out = type});
+      add({.m = 65,
+           .k = 130,
+           .n = 97,
+           .transpose_a = a,
+           .transpose_b = b,
+           .in = type,
+           .out = type,
+           .layout = kPadded});
+    }
+    add({.in = type, .out = type});
+    add({.m = 1, .k = 257, .n = 2, .in = type, .out = type});
+    add({.m = 2, .k = 1, .n = 33, .bias = true, .in = type, .out = type});
+    add({.m = 7,
+         .k = 33,
+         .n = 5,
+         .beta = 1,
+         .bias = true,
+         .in = type,
+         .out = type,
+         .layout = kMisaligned});
+    add({.m = 3, .k = 0, .n = 5, .bias = true, .in = type, .out = type});
+    add({.m = 3, .k = 0, .n = 5, .beta = 1, .in = type, .out = type});
+    add({.m = 0, .k = 4, .n = 5, .in = type, .out = type});
+    add({.m = 4, .k = 4, .n = 0, .in = type, .out = type});
+    add({.m = 7, .k = 16, .n = 9, .in = type, .out = type, .groups = 3});
+    add({.m = 17,
+         .k = 33,
+         .n = 17,
+         .transpose_b = true,
+         .in = type,
+         .out = type,
+         .groups = 5,
+         .heads = true});
+    add({.m = 7,
+         .k = 8,
+         .n = 5,
+         .beta = 1,
+         .in = type,
+         .out = type,
+         .groups = 2,
+         .broadcast_b = true});
+    add({.m = 7,
+         .k = 8,
+         .n = 5,
+         .transpose_a = true,
+         .in = type,
+         .out = type,
+         .groups = 4,
+         .broadcast_a = true});
+    add({.m = 128, .k = 192, .n = 256, .transpose_b = true, .bias = true, .in = type, .out = type});
+  }
+  for (const float beta : {0.0f, 1.0f}) {
+    add({.m = 33, .k = 70, .n = 17, .transpose_a = true, .beta = beta, .in = DType::bf16});
+    add({.m = 64,
+         .k = 128,
+         .n = 96,
+         .transpose_a = true,
+         .beta = beta,
+         .in = DType::bf16,
+         .layout = kPadded});
+  }
+  for (const DType type : {DType::f32, DType::bf16}) {
+    // GPT-2 124M: qkv, feed-forward up and down, logits, and gradients by input and by weight.
+    add({.m = 1024,
+         .k = 768,
+         .n = 2304,
+         .transpose_b = true,
+         .bias = true,
+         .in = type,
+         .out = type,
+         .real = true});
+    add({.m = 1024,
+         .k = 768,
+         .n = 3072,
+         .transpose_b = true,
+         .bias = true,
+         .in = type,
+         .out = type,
+         .real = true});
+    add({.m = 4096,
+         .k = 3072,
+         .n = 768,
+         .transpose_b = true,
+         .bias = true,
+         .in = type,
+         .out = type,
+         .real = true});
+    add({.m = 1024,
+         .k = 768,
+         .n = 50304,
+         .transpose_b = true,
+         .in = type,
+         .out = type,
+         .real = true});
+    add({.m = 4096, .k = 3072, .n = 768, .in = type, .out = type, .real = true});
+    add({.m = 768, .k = 4096, .n = 3072, .transpose_a = true, .beta = 1, .in = type, .real = true});
+    add({.m = 1024,
+         .k = 64,
+         .n = 1024,
+         .transpose_b = true,
+         .in = type,
+         .out = type,
+         .groups = 12,
+         .heads = true,
+         .real = true});
+  }
+}
+
+}  // namespace megatron::kernels

@@ -1,0 +1,116 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cases/inputs.h"
+
+namespace megatron::kernels {
+namespace {
+
+struct Scores {
+  int64_t batch = 1, heads = 1, queries = 1, keys = 1;
+  DType type = DType::f32;
+  bool causal = true, positions = false, in_place = false;
+  Layout layout;
+  bool real = false;
+
+  double elements() const { return static_cast<double>(batch * heads * queries * keys); }
+  Shape shape() const { return {batch, heads, queries, keys}; }
+  std::string str() const {
+    return fmt::format("b={} n={} t={} s={} {}{}{}{}", batch, heads, queries, keys,
+                       describe(type, layout), causal ? " causal" : " full",
+                       positions ? " positions" : "", in_place ? " in place" : "");
+  }
+  // The sum over S keys, exp within 2 u of a score of size 4, one division. Rows of few seen keys
+  // stand sqrt(S) above the rms of p.
+  double tolerance() const {
+    return kernels::tolerance(type, 8 + std::sqrt(keys)) * std::max(1.0, std::sqrt(keys) / 8);
+  }
+};
+
+SoftmaxArgs forward_args(Inputs& inputs, const Scores& s) {
+  SoftmaxArgs args{.causal = s.causal, .scale = 0.5f};
+  args.s = inputs.normal("s", s.shape(), s.type, 3, s.layout);
+  args.p =
+      s.in_place ? inputs.updated("p", args.s) : inputs.output("p", s.shape(), s.type, s.layout);
+  args.lse = inputs.output("lse", {s.batch, s.heads, s.queries}, accumulator(s.type));
+  if (s.positions) {
+    args.q_positions = inputs.integers("q_positions", {s.batch, s.queries}, DType::i32, 0, 60);
+    args.k_positions = inputs.integers("k_positions", {s.batch, s.keys}, DType::i32, 15, 60);
+  }
+  return args;
+}
+
+Case forward(const Scores& s) {
+  return {.kernel = "softmax",
+          .name = s.str(),
+          .dtype = s.type,
+          .cost = {.flops = 5 * s.elements(), .bytes = bytes_of(s.type, 2 * s.elements())},
+          .tolerance = s.tolerance(),
+          .real = s.real,
+          .make = [s](Runtime& runtime) {
+            Inputs inputs(runtime);
+            const SoftmaxArgs args = forward_args(inputs, s);
+            return inputs.call(
+                [args](Stream& stream, const Table& table) { table.softmax(args, stream); });
+          }};
+}
+
+Case backward(const Scores& s) {
+  return {.kernel = "softmax_backward",
+          .name = s.str(),
+          .dtype = s.type,
+          .cost = {.flops = 5 * s.elements(), .bytes = bytes_of(s.type, 3 * s.elements())},
+          .tolerance = s.tolerance(),
+          .real = s.real,
+          .make = [s](Runtime& runtime) {
+            Inputs inputs(runtime), forward_inputs(runtime);
+            const SoftmaxArgs f = forward_args(forward_inputs, s);
+            table(inputs.has_data() ? DeviceKind::reference : DeviceKind::meta)
+                .softmax(f, runtime.stream());
+            SoftmaxBackwardArgs args{.p = f.p,
+                                     .dp = inputs.normal("dp", s.shape(), s.type, 1, s.layout),
+                                     .ds = {},
+                                     .scale = 0.5f};
+            args.ds = s.in_place ? inputs.updated("ds", args.dp)
+                                 : inputs.output("ds", s.shape(), s.type, s.layout);
+            return inputs.call([args](Stream& stream, const Table& table) {
+              table.softmax_backward(args, stream);
+            });
+          }};
+}
+
+std::vector<Scores> shapes() {
+  std::vector<Scores> list;
+  for (const DType type : {DType::f32, DType::bf16, DType::f64}) {
+    list.push_back({.type = type});
+    list.push_back({.batch = 2,
+                    .heads = 3,
+                    .queries = 7,
+                    .keys = 33,
+                    .type = type,
+                    .causal = false,
+                    .layout = kMisaligned});
+    list.push_back(
+        {.batch = 2, .heads = 2, .queries = 33, .keys = 33, .type = type, .in_place = true});
+    list.push_back(
+        {.batch = 2, .heads = 2, .queries = 40, .keys = 21, .type = type, .positions = true});
+    list.push_back({.batch = 1, .heads = 2, .queries = 0, .keys = 4, .type = type});
+    list.push_back({.batch = 1, .heads = 2, .queries = 3, .keys = 0, .type = type});
+    if (type != DType::f64) {
+      list.push_back(
+          {.batch = 1, .heads = 12, .queries = 1024, .keys = 1024, .type = type, .real = true});
+    }
+  }
+  return list;
+}
+
+}  // namespace
+
+void add_softmax_cases(std::vector<Case>& cases) {
+  for (const Scores& s : shapes()) cases.push_back(forward(s));
+  for (const Scores& s : shapes()) cases.push_back(backward(s));
+}
+
+}  // namespace megatron::kernels

@@ -1,0 +1,483 @@
+#include "kernels/check.h"
+
+#include <array>
+#include <initializer_list>
+
+#include "base/error.h"
+
+namespace megatron::kernels {
+namespace {
+
+struct Named {
+  const char* name;
+  const Tensor& tensor;
+};
+
+// The rules of one call, which name its tensors when broken.
+class Rules {
+ public:
+  Rules(const char* kernel, std::initializer_list<Named> tensors) : kernel_(kernel) {
+    MG_ASSERT(tensors.size() <= kMost);
+    for (const Named& named : tensors) {
+      names_[count_] = named.name;
+      tensors_[count_++] = &named.tensor;
+    }
+    const Tensor* first = nullptr;
+    for (const Named& named : tensors) {
+      if (!named.tensor.defined()) continue;
+      if (first == nullptr) first = &named.tensor;
+      require(named.tensor.device() == first->device(), "one device for all");
+    }
+  }
+  void require(bool condition, const char* rule) const {
+    if (!condition) [[unlikely]]
+      broken(rule);
+  }
+  void defined(const Tensor& t, const char* rule) const { require(t.defined(), rule); }
+  // A defined, contiguous tensor of a shape and type.
+  void dense(const Tensor& t, const Shape& shape, DType type, const char* rule) const {
+    require(t.defined() && t.shape() == shape && t.dtype() == type && t.is_contiguous(), rule);
+  }
+  void scalar(const Tensor& t, const char* rule) const { dense(t, {}, DType::f64, rule); }
+
+ private:
+  [[noreturn]] void broken(const char* rule) const {
+    std::string text = fmt::format("internal error: {}: broken rule '{}' with", kernel_, rule);
+    for (size_t i = 0; i < count_; ++i) {
+      const Tensor& tensor = *tensors_[i];
+      text += tensor.defined()
+                  ? fmt::format(" {} {} {}", names_[i], tensor.shape().str(), name(tensor.dtype()))
+                  : fmt::format(" {} undefined", names_[i]);
+      if (tensor.defined() && !tensor.is_contiguous()) text += " strided";
+    }
+    throw InternalError(text);
+  }
+
+  static constexpr size_t kMost = 12;
+  const char* kernel_;
+  std::array<const char*, kMost> names_{};
+  std::array<const Tensor*, kMost> tensors_{};
+  size_t count_ = 0;
+};
+
+bool accumulator_of(const Tensor& t, DType type) { return t.dtype() == accumulator(type); }
+
+bool last_is_dense(const Tensor& t) { return t.size(-1) <= 1 || t.stride(-1) == 1; }
+
+bool is_float_type(const Tensor& t) {
+  return t.dtype() == DType::f64 || t.dtype() == DType::f32 || t.dtype() == DType::bf16;
+}
+
+void check_mask(const Rules& rules, const DropoutArgs::Mask& mask, int64_t batch) {
+  rules.require(mask.p >= 0 && mask.p < 1, "dropout p in [0, 1)");
+  if (mask.p == 0) return;
+  rules.dense(mask.samples, {batch}, DType::i64, "samples i64 [B]");
+}
+
+void check_positions(const Rules& rules, const Tensor& q, const Tensor& k, int64_t batch,
+                     int64_t queries, int64_t keys) {
+  rules.require(q.defined() == k.defined(), "q_positions and k_positions: both or neither");
+  if (!q.defined()) return;
+  rules.dense(q, {batch, queries}, DType::i32, "q_positions i32 [B,T]");
+  rules.dense(k, {batch, keys}, DType::i32, "k_positions i32 [B,S]");
+}
+
+// q, out-like tensors [B,T,N,D] and k, v-like ones [B,S,K,D].
+void check_heads(const Rules& rules, std::initializer_list<const Tensor*> queries,
+                 std::initializer_list<const Tensor*> keys) {
+  for (const auto* group : {&queries, &keys}) {
+    const Tensor& first = **group->begin();
+    for (const Tensor* t : *group) {
+      rules.require(t->defined() && t->rank() == 4 && t->shape() == first.shape(),
+                    "q, out and their gradients [B,T,N,D] alike; k, v and theirs [B,S,K,D] alike");
+      rules.require(t->dtype() == (*queries.begin())->dtype(), "one type");
+      rules.require(last_is_dense(*t), "last dim contiguous");
+    }
+  }
+  const Tensor &q = **queries.begin(), &k = **keys.begin();
+  rules.require(is_float_type(q), "f64, f32 or bf16");
+  rules.require(q.size(0) == k.size(0) && q.size(3) == k.size(3), "q and k share B and D");
+  rules.require(k.size(2) > 0 && q.size(2) % k.size(2) == 0,
+                "query heads are a multiple of key heads");
+}
+
+void check_master(const Rules& rules, const MasterWeight& parameter, const Tensor& grad) {
+  rules.defined(parameter.value, "parameter value defined");
+  const Tensor& value = parameter.value;
+  rules.require(is_float_type(value) && value.is_contiguous(),
+                "value f64, f32 or bf16, contiguous");
+  rules.require(parameter.remainder.defined() == (value.dtype() == DType::bf16),
+                "remainder with bf16 only");
+  if (parameter.remainder.defined()) {
+    rules.dense(parameter.remainder, value.shape(), DType::i16,
+                "remainder i16 of the value's shape");
+  }
+  rules.dense(grad, value.shape(), accumulator(value.dtype()),
+              "grad f32 (f64) of the value's shape");
+}
+
+}  // namespace
+
+void check(const GemmArgs& args) {
+  const Rules rules("gemm", {{"a", args.a}, {"b", args.b}, {"out", args.out}, {"bias", args.bias}});
+  rules.require(args.a.defined() && args.b.defined() && args.out.defined(), "a, b and out defined");
+  const int rank = args.out.rank();
+  rules.require((rank == 2 || rank == 3) && args.a.rank() == rank && args.b.rank() == rank,
+                "a, b and out of rank 2, or 3 with a batch");
+  const int64_t m = args.a.size(args.transpose_a ? -1 : -2),
+                k = args.a.size(args.transpose_a ? -2 : -1);
+  const int64_t n = args.b.size(args.transpose_b ? -2 : -1);
+  rules.require(args.b.size(args.transpose_b ? -1 : -2) == k,
+                "inner sizes of op(a) and op(b) equal");
+  rules.require(args.out.size(-2) == m && args.out.size(-1) == n, "out is [M,N]");
+  rules.require(
+      rank == 2 || (args.a.size(0) == args.out.size(0) && args.b.size(0) == args.out.size(0)),
+      "one batch size");
+  rules.require(last_is_dense(args.a) && last_is_dense(args.b) && last_is_dense(args.out),
+                "last dims of stride 1");
+  rules.require(m <= 1 || args.out.stride(-2) >= n, "rows of out do not overlap");
+  rules.require(is_float_type(args.a) && args.a.dtype() == args.b.dtype(),
+                "a and b both f64, f32 or bf16");
+  rules.require(args.out.dtype() == args.a.dtype() ||
+                    (args.a.dtype() == DType::bf16 && args.out.dtype() == DType::f32),
+                "out of the type of a, or f32 for bf16");
+  rules.require(args.beta == 0 || args.beta == 1, "beta is 0 or 1");
+  if (!args.bias.defined()) return;
+  rules.require(rank == 2, "bias in 2-D only");
+  rules.require(args.bias.rank() == 1 && args.bias.size(0) == n && args.bias.is_contiguous() &&
+                    (args.bias.dtype() == args.a.dtype() || args.bias.dtype() == args.out.dtype()),
+                "bias [N] of the type of a or of out");
+}
+
+void check(const AddNormArgs& args, NormKind kind) {
+  const bool layer = kind == NormKind::layer;
+  const Rules rules(layer ? "add_layer_norm" : "add_rms_norm", {{"x", args.x},
+                                                                {"residual", args.residual},
+                                                                {"weight", args.weight},
+                                                                {"bias", args.bias},
+                                                                {"sum", args.sum},
+                                                                {"normed", args.normed},
+                                                                {"mean", args.mean},
+                                                                {"rstd", args.rstd}});
+  rules.require(
+      args.x.defined() && args.x.rank() == 2 && args.x.is_contiguous() && is_float_type(args.x),
+      "x [T,H] contiguous");
+  const Shape shape = args.x.shape();
+  const DType type = args.x.dtype();
+  rules.require(args.sum.defined() || !args.residual.defined(), "a residual needs the sum");
+  if (args.residual.defined()) rules.dense(args.residual, shape, type, "residual as x");
+  if (args.sum.defined()) rules.dense(args.sum, shape, type, "sum as x");
+  rules.dense(args.normed, shape, type, "normed as x");
+  rules.dense(args.weight, {shape[1]}, type, "weight [H] of the type of x");
+  rules.dense(args.rstd, {shape[0]}, accumulator(type), "rstd f32 (f64) [T]");
+  rules.require(layer == args.bias.defined() && layer == args.mean.defined(),
+                "bias and mean with LayerNorm only");
+  if (!layer) return;
+  rules.dense(args.bias, {shape[1]}, type, "bias [H] of the type of x");
+  rules.dense(args.mean, {shape[0]}, accumulator(type), "mean f32 (f64) [T]");
+}
+
+void check(const AddNormBackwardArgs& args, NormKind kind) {
+  const bool layer = kind == NormKind::layer;
+  const Rules rules(layer ? "add_layer_norm_backward" : "add_rms_norm_backward",
+                    {{"sum", args.sum},
+                     {"dnormed", args.dnormed},
+                     {"dsum_in", args.dsum_in},
+                     {"weight", args.weight},
+                     {"mean", args.mean},
+                     {"rstd", args.rstd},
+                     {"dsum", args.dsum},
+                     {"dweight", args.dweight.out},
+                     {"dbias", args.dbias.out}});
+  rules.require(args.sum.defined() && args.sum.rank() == 2 && args.sum.is_contiguous() &&
+                    is_float_type(args.sum),
+                "sum [T,H] contiguous");
+  const Shape shape = args.sum.shape();
+  const DType type = args.sum.dtype();
+  rules.dense(args.dnormed, shape, type, "dnormed as sum");
+  rules.dense(args.dsum, shape, type, "dsum as sum");
+  if (args.dsum_in.defined()) rules.dense(args.dsum_in, shape, type, "dsum_in as sum");
+  rules.dense(args.weight, {shape[1]}, type, "weight [H] of the type of sum");
+  rules.dense(args.rstd, {shape[0]}, accumulator(type), "rstd f32 (f64) [T]");
+  rules.dense(args.dweight.out, {shape[1]}, accumulator(type), "dweight f32 (f64) [H]");
+  rules.require(args.dweight.beta == 0 || args.dweight.beta == 1, "beta is 0 or 1");
+  rules.require(layer == args.mean.defined() && layer == args.dbias.out.defined(),
+                "mean and dbias with LayerNorm only");
+  if (!layer) return;
+  rules.dense(args.mean, {shape[0]}, accumulator(type), "mean f32 (f64) [T]");
+  rules.dense(args.dbias.out, {shape[1]}, accumulator(type), "dbias f32 (f64) [H]");
+  rules.require(args.dbias.beta == 0 || args.dbias.beta == 1, "beta is 0 or 1");
+}
+
+namespace {
+
+void check_activation(const Rules& rules, const Tensor& x, const Tensor& out, bool gated) {
+  rules.require(x.defined() && x.rank() == 2 && x.is_contiguous() && is_float_type(x),
+                "x contiguous of rank 2");
+  rules.require(!gated || x.size(1) % 2 == 0, "gated x [T,2F]");
+  rules.dense(out, {x.size(0), gated ? x.size(1) / 2 : x.size(1)}, x.dtype(),
+              "out [T,F] of the type of x");
+}
+
+}  // namespace
+
+void check(const ActivationArgs& args) {
+  check_activation(Rules("activation", {{"x", args.x}, {"out", args.out}}), args.x, args.out,
+                   args.gated);
+}
+
+void check(const ActivationBackwardArgs& args) {
+  const Rules rules("activation_backward", {{"x", args.x}, {"dout", args.dout}, {"dx", args.dx}});
+  check_activation(rules, args.x, args.dout, args.gated);
+  rules.dense(args.dx, args.x.shape(), args.x.dtype(), "dx as x");
+}
+
+void check(const RopeArgs& args) {
+  const Rules rules("rope", {{"x", args.x},
+                             {"out", args.out},
+                             {"cos", args.cos},
+                             {"sin", args.sin},
+                             {"positions", args.positions}});
+  rules.require(
+      args.x.defined() && args.x.rank() == 3 && last_is_dense(args.x) && is_float_type(args.x),
+      "x [T,N,D], last dim contiguous");
+  rules.require(args.out.defined() && args.out.shape() == args.x.shape() &&
+                    args.out.dtype() == args.x.dtype() && last_is_dense(args.out),
+                "out as x");
+  rules.require(args.cos.defined() && args.cos.rank() == 2 && args.cos.is_contiguous() &&
+                    accumulator_of(args.cos, args.x.dtype()),
+                "cos f32 (f64) [P,half]");
+  rules.dense(args.sin, args.cos.shape(), args.cos.dtype(), "sin as cos");
+  rules.require(2 * args.cos.size(1) <= args.x.size(2), "2 half <= D");
+  rules.dense(args.positions, {args.x.size(0)}, DType::i32, "positions i32 [T]");
+}
+
+void check(const AttentionArgs& args) {
+  const Rules rules("attention", {{"q", args.q},
+                                  {"k", args.k},
+                                  {"v", args.v},
+                                  {"out", args.out},
+                                  {"lse", args.lse},
+                                  {"q_positions", args.q_positions},
+                                  {"k_positions", args.k_positions},
+                                  {"samples", args.dropout.samples}});
+  check_heads(rules, {&args.q, &args.out}, {&args.k, &args.v});
+  const Tensor& q = args.q;
+  rules.dense(args.lse, {q.size(0), q.size(2), q.size(1)}, accumulator(q.dtype()),
+              "lse f32 (f64) [B,N,T]");
+  check_positions(rules, args.q_positions, args.k_positions, q.size(0), q.size(1), args.k.size(1));
+  check_mask(rules, args.dropout, q.size(0));
+}
+
+void check(const AttentionBackwardArgs& args) {
+  const Rules rules("attention_backward", {{"q", args.q},
+                                           {"k", args.k},
+                                           {"v", args.v},
+                                           {"out", args.out},
+                                           {"lse", args.lse},
+                                           {"dout", args.dout},
+                                           {"dq", args.dq},
+                                           {"dk", args.dk},
+                                           {"dv", args.dv},
+                                           {"q_positions", args.q_positions},
+                                           {"k_positions", args.k_positions},
+                                           {"samples", args.dropout.samples}});
+  check_heads(rules, {&args.q, &args.out, &args.dout, &args.dq},
+              {&args.k, &args.v, &args.dk, &args.dv});
+  const Tensor& q = args.q;
+  rules.dense(args.lse, {q.size(0), q.size(2), q.size(1)}, accumulator(q.dtype()),
+              "lse f32 (f64) [B,N,T]");
+  check_positions(rules, args.q_positions, args.k_positions, q.size(0), q.size(1), args.k.size(1));
+  check_mask(rules, args.dropout, q.size(0));
+}
+
+void check(const SoftmaxArgs& args) {
+  const Rules rules("softmax", {{"s", args.s},
+                                {"p", args.p},
+                                {"lse", args.lse},
+                                {"q_positions", args.q_positions},
+                                {"k_positions", args.k_positions}});
+  rules.require(
+      args.s.defined() && args.s.rank() == 4 && args.s.is_contiguous() && is_float_type(args.s),
+      "s [B,N,T,S] contiguous");
+  const Shape s = args.s.shape();
+  rules.dense(args.p, s, args.s.dtype(), "p as s");
+  rules.dense(args.lse, {s[0], s[1], s[2]}, accumulator(args.s.dtype()), "lse f32 (f64) [B,N,T]");
+  check_positions(rules, args.q_positions, args.k_positions, s[0], s[2], s[3]);
+}
+
+void check(const SoftmaxBackwardArgs& args) {
+  const Rules rules("softmax_backward", {{"p", args.p}, {"dp", args.dp}, {"ds", args.ds}});
+  rules.require(
+      args.p.defined() && args.p.rank() == 4 && args.p.is_contiguous() && is_float_type(args.p),
+      "p [B,N,T,S] contiguous");
+  rules.dense(args.dp, args.p.shape(), args.p.dtype(), "dp as p");
+  rules.dense(args.ds, args.p.shape(), args.p.dtype(), "ds as p");
+}
+
+void check(const EmbeddingArgs& args) {
+  const Rules rules("embedding", {{"ids", args.ids}, {"table", args.table}, {"out", args.out}});
+  rules.require(args.ids.defined() && args.ids.rank() == 1 && args.ids.dtype() == DType::i32 &&
+                    args.ids.is_contiguous(),
+                "ids i32 [T]");
+  rules.require(args.table.defined() && args.table.rank() == 2 && args.table.is_contiguous() &&
+                    is_float_type(args.table),
+                "table [V,H] contiguous");
+  rules.dense(args.out, {args.ids.size(0), args.table.size(1)}, args.table.dtype(),
+              "out [T,H] of the table's type");
+}
+
+void check(const EmbeddingBackwardArgs& args) {
+  const Tensor& table = args.dtable.out;
+  const Rules rules("embedding_backward",
+                    {{"ids", args.ids}, {"dout", args.dout}, {"dtable", table}});
+  rules.require(args.ids.defined() && args.ids.rank() == 1 && args.ids.dtype() == DType::i32 &&
+                    args.ids.is_contiguous(),
+                "ids i32 [T]");
+  rules.require(args.dout.defined() && args.dout.rank() == 2 && args.dout.is_contiguous() &&
+                    is_float_type(args.dout) && args.dout.size(0) == args.ids.size(0),
+                "dout [T,H] contiguous");
+  rules.require(table.defined() && table.rank() == 2 && table.is_contiguous() &&
+                    table.size(1) == args.dout.size(1) && accumulator_of(table, args.dout.dtype()),
+                "dtable f32 (f64) [V,H]");
+  rules.require(args.dtable.beta == 0 || args.dtable.beta == 1, "beta is 0 or 1");
+}
+
+void check(const CrossEntropyArgs& args) {
+  const Rules rules("cross_entropy", {{"logits", args.logits},
+                                      {"labels", args.labels},
+                                      {"weights", args.weights},
+                                      {"loss", args.loss},
+                                      {"dlogits", args.dlogits}});
+  rules.require(args.logits.defined() && args.logits.rank() == 2 && args.logits.is_contiguous() &&
+                    is_float_type(args.logits),
+                "logits [T,V] contiguous");
+  const int64_t rows = args.logits.size(0);
+  const DType type = accumulator(args.logits.dtype());
+  rules.dense(args.labels, {rows}, DType::i32, "labels i32 [T]");
+  rules.dense(args.weights, {rows}, type, "weights f32 (f64) [T]");
+  rules.dense(args.loss, {rows}, type, "loss f32 (f64) [T]");
+  if (!args.dlogits.defined()) return;
+  const DType given = args.dlogits.dtype();
+  rules.require((type == DType::f64) == (given == DType::f64), "dlogits f64 for f64 logits only");
+  rules.require(is_float_type(args.dlogits), "dlogits f32 or bf16 (f64)");
+  rules.dense(args.dlogits, args.logits.shape(), given, "dlogits [T,V] contiguous");
+}
+
+void check(const DropoutArgs& args) {
+  const Rules rules("dropout", {{"x", args.x}, {"out", args.out}, {"samples", args.mask.samples}});
+  rules.require(
+      args.x.defined() && args.x.rank() == 2 && args.x.is_contiguous() && is_float_type(args.x),
+      "x [B*T,C] contiguous");
+  rules.dense(args.out, args.x.shape(), args.x.dtype(), "out as x");
+  if (args.mask.p == 0) return;
+  rules.require(args.mask.samples.defined() && args.mask.samples.rank() == 1, "samples i64 [B]");
+  const int64_t batch = args.mask.samples.size(0);
+  check_mask(rules, args.mask, batch);
+  rules.require(args.x.size(0) == 0 || (batch > 0 && args.x.size(0) % batch == 0),
+                "rows are a multiple of the samples");
+}
+
+void check(const AddArgs& args) {
+  const Rules rules("add", {{"a", args.a}, {"b", args.b}, {"out", args.out}});
+  for (const Tensor* t : {&args.a, &args.b, &args.out}) {
+    rules.require(t->defined() && is_floating(t->dtype()), "a, b and out floating");
+    rules.dense(*t, args.a.shape(), t->dtype(), "one shape, contiguous");
+  }
+}
+
+void check(const CopyArgs& args) {
+  const Rules rules("copy", {{"x", args.x}, {"out", args.out}});
+  rules.require(args.x.defined() && args.out.defined() && args.x.shape() == args.out.shape(),
+                "shapes alike");
+  rules.require(args.x.dtype() == args.out.dtype() ||
+                    (is_floating(args.x.dtype()) && is_floating(args.out.dtype())),
+                "floating types, or one integer type");
+}
+
+void check(const FillArgs& args) {
+  const Rules rules("fill", {{"out", args.out}});
+  rules.require(args.out.defined() && args.out.is_contiguous(), "out contiguous");
+}
+
+void check(const ColumnSumArgs& args) {
+  const Rules rules("column_sum", {{"x", args.x}, {"out", args.out.out}});
+  rules.require(
+      args.x.defined() && args.x.rank() == 2 && args.x.is_contiguous() && is_float_type(args.x),
+      "x [T,N] contiguous");
+  rules.dense(args.out.out, {args.x.size(1)}, accumulator(args.x.dtype()), "out f32 (f64) [N]");
+  rules.require(args.out.beta == 0 || args.out.beta == 1, "beta is 0 or 1");
+}
+
+void check(const SumArgs& args) {
+  const Rules rules("sum", {{"x", args.x}, {"weights", args.weights}, {"out", args.out}});
+  const auto row = [](const Tensor& t) {
+    return t.rank() == 1 && t.is_contiguous() &&
+           (t.dtype() == DType::f32 || t.dtype() == DType::f64);
+  };
+  rules.require(args.x.defined() && row(args.x), "x [T] f32 or f64");
+  rules.require(
+      !args.weights.defined() || (row(args.weights) && args.weights.size(0) == args.x.size(0)),
+      "weights [T] f32 or f64");
+  rules.scalar(args.out, "out 0-d f64");
+}
+
+void check(const SumOfSquaresArgs& args) {
+  const Rules rules("sum_of_squares", {{"x", args.x}, {"partial", args.partial}});
+  rules.require(args.x.defined() && args.x.is_contiguous() &&
+                    (args.x.dtype() == DType::f32 || args.x.dtype() == DType::f64),
+                "x contiguous f32 or f64");
+  rules.dense(args.partial, {(args.x.elements() + kNormBlock - 1) / kNormBlock}, DType::f64,
+              "partial f64 [ceil(n / 16384)]");
+}
+
+void check(const GradScaleArgs& args) {
+  const Rules rules("grad_scale", {{"partials", args.partials},
+                                   {"divisor", args.divisor},
+                                   {"norm", args.norm},
+                                   {"scale", args.scale}});
+  rules.require(args.partials.defined() && args.partials.rank() == 1 &&
+                    args.partials.dtype() == DType::f64 && args.partials.is_contiguous(),
+                "partials f64 [n]");
+  rules.scalar(args.divisor, "divisor 0-d f64");
+  rules.scalar(args.norm, "norm 0-d f64");
+  rules.scalar(args.scale, "scale 0-d f64");
+}
+
+void check(const AdamArgs& args) {
+  const Rules rules("adam", {{"value", args.parameter.value},
+                             {"remainder", args.parameter.remainder},
+                             {"grad", args.grad},
+                             {"exp_avg", args.exp_avg},
+                             {"exp_avg_sq", args.exp_avg_sq},
+                             {"lr", args.lr},
+                             {"weight_decay", args.weight_decay},
+                             {"step", args.step},
+                             {"scale", args.scale}});
+  check_master(rules, args.parameter, args.grad);
+  rules.dense(args.exp_avg, args.grad.shape(), args.grad.dtype(), "exp_avg as grad");
+  rules.dense(args.exp_avg_sq, args.grad.shape(), args.grad.dtype(), "exp_avg_sq as grad");
+  for (const Tensor* t : {&args.lr, &args.weight_decay, &args.step, &args.scale}) {
+    rules.scalar(*t, "lr, weight_decay, step and scale 0-d f64");
+  }
+}
+
+void check(const SgdArgs& args) {
+  const Rules rules("sgd", {{"value", args.parameter.value},
+                            {"remainder", args.parameter.remainder},
+                            {"grad", args.grad},
+                            {"buffer", args.buffer},
+                            {"lr", args.lr},
+                            {"weight_decay", args.weight_decay},
+                            {"step", args.step},
+                            {"scale", args.scale}});
+  check_master(rules, args.parameter, args.grad);
+  rules.require(args.buffer.defined() == (args.momentum != 0), "a buffer with momentum only");
+  if (args.buffer.defined())
+    rules.dense(args.buffer, args.grad.shape(), args.grad.dtype(), "buffer as grad");
+  for (const Tensor* t : {&args.lr, &args.weight_decay, &args.step, &args.scale}) {
+    rules.scalar(*t, "lr, weight_decay, step and scale 0-d f64");
+  }
+}
+
+}  // namespace megatron::kernels

@@ -1,0 +1,159 @@
+#include "kernels/cpu/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/check.h"
+#include "kernels/cpu/attention_blocks.h"
+
+namespace megatron::kernels::cpu {
+
+namespace {
+
+// Keys and values of every (sample, key head) as panels. They are packed once when several blocks of rows read them; a single
+// one (decoding) packs each block as it comes, in memory of its thread that stays in cache.
+class PackedKeys {
+ public:
+  struct Block {
+    uint32_t* keys;                    // [keys / 32][word_width][32]
+    uint32_t* values;                  // [columns / 32][words(keys)][32]
+  };
+
+  PackedKeys(const AttentionArgs& args, const AttentionSizes& sizes, Stream& stream)
+      : args_(args), sizes_(sizes), once_(sizes.row_blocks() > 1), row_words_(kKeyColumns * sizes.word_width) {
+    const int64_t heads = sizes.batch * sizes.key_heads, blocks = sizes.key_blocks(), threads = stream.pool().size();
+    value_offset_ = (once_ ? sizes.padded_keys : kKeyColumns) * sizes.word_width;
+    place_words_ = value_offset_ + words(sizes.kind, once_ ? sizes.padded_keys : kKeyColumns) * sizes.columns;
+    const int64_t places = once_ ? heads : threads;
+    storage_ = stream.scratch().allocate((places * place_words_ + threads * row_words_) * 4, "attention keys");
+    data_ = reinterpret_cast<uint32_t*>(storage_->data());
+    rows_ = data_ + places * place_words_;
+    if (!once_) return;
+    stream.pool().parallel_for(heads * blocks, [&](int64_t index, int thread) {
+      pack(index / blocks, index % blocks, thread, at(index / blocks, index % blocks));
+    });
+  }
+
+  Block block(int64_t head, int64_t block, int thread) const {
+    if (once_) return at(head, block);
+    const Block here = at(thread, 0);
+    pack(head, block, thread, here);
+    return here;
+  }
+
+ private:
+  Block at(int64_t place, int64_t block) const {
+    uint32_t* begin = data_ + place * place_words_;
+    const int64_t keys = block * kKeyColumns;
+    return {begin + keys * sizes_.word_width, begin + value_offset_ + words(sizes_.kind, keys) * sizes_.columns};
+  }
+
+  void pack(int64_t head, int64_t block, int thread, const Block& to) const {
+    uint32_t* rows = rows_ + thread * row_words_;
+    const int64_t begin = block * kKeyColumns, padded = sizes_.block_keys(block);
+    const int64_t count = std::min(padded, sizes_.keys - begin);
+    const auto read = [&](const Tensor& t) {
+      const HeadRows from(t, head / sizes_.key_heads, head % sizes_.key_heads, 1);
+      pack_rows(from, begin, count, padded, sizes_.kind, rows);
+    };
+    read(args_.k);
+    transpose_to_panels(rows, padded, sizes_.word_width, to.keys);
+    read(args_.v);
+    rows_to_panels(sizes_.kind, rows, padded, sizes_.word_width, sizes_.columns, to.values);
+  }
+
+  const AttentionArgs& args_;
+  const AttentionSizes& sizes_;
+  bool once_;
+  int64_t row_words_, value_offset_, place_words_;
+  std::shared_ptr<Storage> storage_;
+  uint32_t* data_;
+  uint32_t* rows_;
+};
+
+struct Workspace {
+  Workspace(const AttentionSizes& sizes, std::byte* begin) {
+    const int64_t tile = kQueryRows * kKeyColumns;
+    const ScratchPiece pieces[] = {
+        {&scores, tile},
+        {&weights, sizes.kind == WordKind::f32 ? 0 : tile / 2},
+        {&random, sizes.dropout.p > 0 ? tile : 0},
+        {&queries, kQueryRows * sizes.word_width},
+        {&output, kQueryRows * sizes.columns},
+    };
+    bytes = cut_pieces(begin, pieces);
+  }
+
+  int64_t bytes = 0;
+  uint32_t *scores, *weights, *random, *queries, *output;
+  float maximum[kQueryRows], sum[kQueryRows];
+};
+
+// Rows of `block`: online softmax over the blocks of keys in ascending order.
+void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPlaces& places, const PackedKeys& packed,
+            const RowBlock& block, int thread, Workspace& work) {
+  const int64_t head = block.sample * sizes.key_heads + block.key_head;
+  pack_rows(HeadRows(args.q, block.sample, block.key_head, sizes.group), block.begin, block.count, block.rows, sizes.kind,
+            work.queries);
+  std::fill_n(work.maximum, block.rows, -std::numeric_limits<float>::infinity());
+  std::fill_n(work.sum, block.rows, 0.0f);
+  std::fill_n(work.output, block.rows * sizes.columns, 0u);
+  const bool pairs = sizes.kind == WordKind::bf16_pair;
+  const uint32_t* weights = pairs ? work.weights : work.scores;
+  for (int64_t b = 0; b < sizes.key_blocks(); ++b) {
+    const TilePlace place = block.tile(places, b);
+    if (place.keys == 0) continue;
+    const PackedKeys::Block operands = packed.block(head, b, thread);
+    tile_product(sizes.kind, {.m = block.rows, .n = place.keys, .k = sizes.word_width,
+                              .a = work.queries, .a_row = sizes.word_width, .a_step = 1,
+                              .b = operands.keys, .panel = sizes.word_width * kPanel,
+                              .c = floats(work.scores), .ldc = kKeyColumns, .accumulate = false});
+    softmax_step({.place = place, .dropout = block.draw(sizes, place, work.random), .kind = sizes.kind, .scale = args.scale,
+                  .scores = floats(work.scores), .weights = work.weights, .maximum = work.maximum, .sum = work.sum,
+                  .output = floats(work.output), .width = sizes.columns});
+    tile_product(sizes.kind, {.m = block.rows, .n = sizes.columns, .k = words(sizes.kind, place.keys),
+                              .a = weights, .a_row = words(sizes.kind, kKeyColumns), .a_step = 1,
+                              .b = operands.values, .panel = words(sizes.kind, sizes.block_keys(b)) * kPanel,
+                              .c = floats(work.output), .ldc = sizes.columns, .accumulate = true});
+  }
+}
+
+void finish(const AttentionArgs& args, const AttentionSizes& sizes, const RowBlock& block, Workspace& work) {
+  float* lse = args.lse.data<float>();
+  float factors[kQueryRows];
+  for (int64_t i = 0; i < block.count; ++i) {
+    const bool seen = work.sum[i] != 0;      // true for a NaN, which must reach the output
+    factors[i] = seen ? 1.0f / work.sum[i] : 0.0f;
+    lse[block.statistics_index(sizes, i)] =
+        seen ? static_cast<float>(work.maximum[i] + std::log(static_cast<double>(work.sum[i]))) : work.maximum[i];
+  }
+  unpack_rows(HeadRows(args.out, block.sample, block.key_head, sizes.group), block.begin, block.count, floats(work.output),
+              sizes.columns, factors);
+}
+
+}  // namespace
+
+void attention(const AttentionArgs& args, Stream& stream, Bf16Products products) {
+  check(args);
+  require_attention_type("attention", args.q.dtype());
+  if (args.q.elements() == 0) return;
+  const AttentionSizes sizes(args, products);
+  const KeyPlaces places(sizes, stream.scratch());
+  const PackedKeys packed(args, sizes, stream);
+  const int64_t bytes = Workspace(sizes, nullptr).bytes;
+  const auto scratch = stream.scratch().allocate(bytes * stream.pool().size(), "attention tiles");
+  const int64_t blocks = sizes.row_blocks();
+  stream.pool().parallel_for(sizes.batch * sizes.key_heads * blocks, [&](int64_t index, int thread) {
+    const int64_t head = index / blocks;
+    // The last rows first: under a causal mask they see most.
+    const RowBlock block(sizes, head / sizes.key_heads, head % sizes.key_heads, blocks - 1 - index % blocks);
+    Workspace work(sizes, scratch->data() + thread * bytes);
+    attend(args, sizes, places, packed, block, thread, work);
+    finish(args, sizes, block, work);
+  });
+}
+
+void attention(const AttentionArgs& args, Stream& stream) { attention(args, stream, bf16_products()); }
+
+}  // namespace megatron::kernels::cpu

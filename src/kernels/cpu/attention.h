@@ -1,0 +1,20 @@
+// The host's attention; contracts in kernels/attention.h. Types f32 and bf16; f64 is the reference device's.
+#pragma once
+
+#include "device/stream.h"
+#include "kernels/attention.h"
+#include "kernels/cpu/matmul.h"
+
+namespace megatron::kernels::cpu {
+
+void attention(const AttentionArgs& args, Stream& stream);
+void attention_backward(const AttentionBackwardArgs& args, Stream& stream);
+// The calls above ask the processor; these let the tests take either way.
+void attention(const AttentionArgs& args, Stream& stream, Bf16Products products);
+void attention_backward(const AttentionBackwardArgs& args, Stream& stream, Bf16Products products);
+
+// Plain loops, any of f64, f32 and bf16.
+void softmax(const SoftmaxArgs& args, Stream& stream);
+void softmax_backward(const SoftmaxBackwardArgs& args, Stream& stream);
+
+}  // namespace megatron::kernels::cpu

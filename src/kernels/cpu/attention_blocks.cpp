@@ -1,0 +1,129 @@
+#include "kernels/cpu/attention_blocks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+
+namespace megatron::kernels::cpu {
+
+namespace {
+
+constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
+
+}  // namespace
+
+int64_t cut_pieces(std::byte* begin, std::span<const ScratchPiece> pieces) {
+  int64_t bytes = 0;
+  for (const ScratchPiece& piece : pieces) {
+    *piece.place = begin == nullptr ? nullptr : reinterpret_cast<uint32_t*>(begin + bytes);
+    bytes += round_up(piece.words * 4, 64);
+  }
+  return bytes;
+}
+
+AttentionSizes::AttentionSizes(const Tensor& q, const Tensor& k, const Tensor& of_queries, const Tensor& of_keys,
+                               bool is_causal, const DropoutArgs::Mask& mask, Bf16Products products)
+    : batch(q.size(0)),
+      queries(q.size(1)),
+      keys(k.size(1)),
+      key_heads(k.size(2)),
+      group(q.size(2) / k.size(2)),
+      width(q.size(3)),
+      kind(q.dtype() == DType::bf16 && products == Bf16Products::native ? WordKind::bf16_pair : WordKind::f32),
+      word_width(words(kind, width)),
+      columns(round_up(width, kPanel)),
+      padded_keys(round_up(keys, kPanel)),
+      q_positions(of_queries),
+      k_positions(of_keys),
+      causal(is_causal),
+      dropout(mask) {}
+
+KeyPlaces::KeyPlaces(const AttentionSizes& sizes, Arena& scratch)
+    : padded_keys_(sizes.padded_keys), blocks_(sizes.key_blocks()) {
+  const int64_t panels = padded_keys_ / kPanel;
+  const int64_t count = sizes.batch * (padded_keys_ + panels + blocks_);
+  storage_ = scratch.allocate(count * 4, "attention key positions");
+  key_ = reinterpret_cast<int32_t*>(storage_->data());
+  lowest_ = key_ + sizes.batch * padded_keys_;
+  highest_ = lowest_ + sizes.batch * panels;
+  for (int64_t b = 0; b < sizes.batch; ++b) {
+    int32_t* key = key_ + b * padded_keys_;
+    const int32_t* end = key + padded_keys_;
+    for (int64_t j = 0; j < padded_keys_; ++j) {
+      if (j >= sizes.keys) {
+        key[j] = kNever;
+      } else {
+        key[j] = sizes.k_positions.defined() ? sizes.k_positions.data<int32_t>()[b * sizes.keys + j]
+                                             : static_cast<int32_t>(j);
+      }
+    }
+    for (int64_t panel = 0; panel < panels; ++panel) {
+      lowest_[b * panels + panel] = *std::min_element(key + panel * kPanel, key + (panel + 1) * kPanel);
+    }
+    for (int64_t block = 0; block < blocks_; ++block) {
+      const int32_t* begin = key + block * kKeyColumns;
+      highest_[b * blocks_ + block] = *std::max_element(begin, std::min(begin + kKeyColumns, end));
+    }
+  }
+}
+
+int64_t KeyPlaces::seen_keys(int64_t sample, int64_t block, int32_t limit) const {
+  const int32_t* lowest = lowest_ + (sample * padded_keys_ + block * kKeyColumns) / kPanel;
+  int64_t keys = std::min(kKeyColumns, padded_keys_ - block * kKeyColumns);
+  while (keys > 0 && lowest[keys / kPanel - 1] > limit) keys -= kPanel;
+  return keys;
+}
+
+RowBlock::RowBlock(const AttentionSizes& sizes, int64_t sample_index, int64_t head, int64_t block)
+    : sample(sample_index), key_head(head), begin(block * kQueryRows) {
+  count = std::min(kQueryRows, sizes.queries * sizes.group - begin);
+  rows = round_up(count, kTileRows);
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t t = (begin + std::min(i, count - 1)) / sizes.group;
+    position[i] = sizes.q_positions.defined() ? sizes.q_positions.data<int32_t>()[sample * sizes.queries + t]
+                                              : static_cast<int32_t>(t);
+    limit[i] = sizes.causal ? position[i] : kNever - 1;
+  }
+  const auto [low, high] = std::minmax_element(limit, limit + count);
+  lowest_limit = *low;
+  highest_limit = *high;
+}
+
+TilePlace RowBlock::tile(const KeyPlaces& places, int64_t block) const {
+  return {.rows = rows,
+          .keys = places.seen_keys(sample, block, highest_limit),
+          .limit = limit,
+          .key = places.keys(sample, block),
+          .all_seen = places.highest(sample, block) <= lowest_limit};
+}
+
+TileDropout RowBlock::draw(const AttentionSizes& sizes, const TilePlace& place, uint32_t* words) const {
+  const DropoutArgs::Mask& mask = sizes.dropout;
+  if (mask.p == 0) return {};
+  const auto number = static_cast<uint64_t>(mask.samples.data<int64_t>()[sample]);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto head = static_cast<uint64_t>(key_head * sizes.group + (begin + i) % sizes.group);
+    const uint64_t key = mask.seed * 0x9E3779B97F4A7C15ull ^ mix_stream(mask.stream, head);
+    random_row(place.key, place.keys, static_cast<uint32_t>(position[i]), number, key, words + i * kKeyColumns);
+  }
+  std::fill(words + count * kKeyColumns, words + rows * kKeyColumns, 0u);
+  return {.words = words,
+          .threshold = static_cast<uint32_t>(std::ceil(static_cast<double>(mask.p) * 0x1p32)),
+          .scale = 1.0f / (1.0f - mask.p)};
+}
+
+int64_t RowBlock::statistics_index(const AttentionSizes& sizes, int64_t i) const {
+  const int64_t row = begin + i;
+  const int64_t head = key_head * sizes.group + row % sizes.group;
+  return (sample * sizes.key_heads * sizes.group + head) * sizes.queries + row / sizes.group;
+}
+
+void require_attention_type(const char* kernel, DType type) {
+  MG_CHECK(type == DType::f32 || type == DType::bf16,
+           "{} on the cpu device takes f32 or bf16, not {}; use the reference device (--device reference)", kernel,
+           name(type));
+}
+
+}  // namespace megatron::kernels::cpu

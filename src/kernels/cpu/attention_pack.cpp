@@ -1,0 +1,124 @@
+#include "kernels/cpu/attention_pack.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace megatron::kernels::cpu {
+
+HeadRows::HeadRows(const Tensor& tensor, int64_t sample, int64_t key_head, int64_t heads)
+    : position_stride(tensor.stride(1)),
+      head_stride(tensor.stride(2)),
+      group(heads),
+      width(tensor.size(3)),
+      element_size(size_of(tensor.dtype())),
+      type(tensor.dtype()) {
+  base = static_cast<std::byte*>(tensor.raw()) +
+         (sample * tensor.stride(0) + key_head * group * head_stride) * element_size;
+}
+
+void pack_rows(const HeadRows& rows, int64_t begin, int64_t count, int64_t padded, WordKind kind, uint32_t* out) {
+  const int64_t width = words(kind, rows.width);
+  for (int64_t i = 0; i < count; ++i, out += width) {
+    const std::byte* from = rows.row(begin + i);
+    if (rows.type == DType::bf16 && kind == WordKind::f32) {
+      uint16_t half;
+      for (int64_t d = 0; d < width; ++d) {
+        std::memcpy(&half, from + 2 * d, 2);
+        out[d] = static_cast<uint32_t>(half) << 16;
+      }
+    } else {
+      out[width - 1] = 0;                    // the partner of an odd last element
+      std::memcpy(out, from, static_cast<size_t>(rows.width * rows.element_size));
+    }
+  }
+  std::fill_n(out, (padded - count) * width, 0u);
+}
+
+void transpose_to_panels(const uint32_t* from, int64_t rows, int64_t width, uint32_t* out) {
+  for (int64_t i = 0; i < rows; i += kPanel, from += kPanel * width) {
+    for (int64_t l = 0; l < width; ++l, out += kPanel) {
+      for (int64_t r = 0; r < kPanel; ++r) out[r] = from[r * width + l];
+    }
+  }
+}
+
+namespace {
+
+void f32_panels(const uint32_t* from, int64_t rows, int64_t width, int64_t columns, uint32_t* out) {
+  for (int64_t j = 0; j < columns; j += kPanel) {
+    const int64_t n = std::clamp<int64_t>(width - j, 0, kPanel);
+    for (int64_t i = 0; i < rows; ++i, out += kPanel) {
+      std::copy_n(from + i * width + j, n, out);
+      std::fill(out + n, out + kPanel, 0u);
+    }
+  }
+}
+
+// Rows 2 i and 2 i + 1 become one row of pairs.
+void pair_panels(const uint32_t* from, int64_t rows, int64_t width, int64_t columns, uint32_t* out) {
+  constexpr int64_t kWords = kPanel / 2;
+  for (int64_t j = 0; j < columns / 2; j += kWords) {
+    const int64_t n = std::clamp<int64_t>(width - j, 0, kWords);
+    for (int64_t i = 0; i < rows; i += 2, out += kPanel) {
+      const uint32_t* even = from + i * width + j;
+      const uint32_t* odd = even + width;
+      for (int64_t l = 0; l < n; ++l) {
+        out[2 * l] = (even[l] & 0xffffu) | odd[l] << 16;
+        out[2 * l + 1] = even[l] >> 16 | (odd[l] & 0xffff0000u);
+      }
+      std::fill(out + 2 * n, out + kPanel, 0u);
+    }
+  }
+}
+
+template <class T>
+float load_as_float(const std::byte* p, int64_t i) {
+  return static_cast<float>(reinterpret_cast<const T*>(p)[i]);
+}
+
+template <class T>
+void unpack(const HeadRows& rows, int64_t begin, int64_t count, const float* values, int64_t stride,
+            const float* factors) {
+  for (int64_t i = 0; i < count; ++i) {
+    T* to = reinterpret_cast<T*>(rows.row(begin + i));
+    const float factor = factors == nullptr ? 1.0f : factors[i];
+    for (int64_t d = 0; d < rows.width; ++d) to[d] = T(values[i * stride + d] * factor);
+  }
+}
+
+// Sixteen sums by d % 16, so that the loop is vectors on any instruction set and the order is one.
+template <class T>
+float dot(const std::byte* a, const std::byte* b, int64_t n) {
+  constexpr int64_t kSums = 16;
+  float sums[kSums] = {};
+  int64_t d = 0;
+  for (; d + kSums <= n; d += kSums) {
+    for (int64_t l = 0; l < kSums; ++l) sums[l] += load_as_float<T>(a, d + l) * load_as_float<T>(b, d + l);
+  }
+  for (int64_t l = 0; d + l < n; ++l) sums[l] += load_as_float<T>(a, d + l) * load_as_float<T>(b, d + l);
+  for (int64_t half = kSums / 2; half > 0; half /= 2) {
+    for (int64_t l = 0; l < half; ++l) sums[l] += sums[l + half];
+  }
+  return sums[0];
+}
+
+}  // namespace
+
+void rows_to_panels(WordKind kind, const uint32_t* from, int64_t rows, int64_t width, int64_t columns, uint32_t* out) {
+  if (kind == WordKind::f32) return f32_panels(from, rows, width, columns, out);
+  pair_panels(from, rows, width, columns, out);
+}
+
+void unpack_rows(const HeadRows& rows, int64_t begin, int64_t count, const float* values, int64_t stride,
+                 const float* factors) {
+  if (rows.type == DType::f32) return unpack<float>(rows, begin, count, values, stride, factors);
+  unpack<bf16>(rows, begin, count, values, stride, factors);
+}
+
+float row_product(const HeadRows& a, const HeadRows& b, int64_t r) {
+  return a.type == DType::f32 ? dot<float>(a.row(r), b.row(r), a.width) : dot<bf16>(a.row(r), b.row(r), a.width);
+}
+
+}  // namespace megatron::kernels::cpu

@@ -1,0 +1,39 @@
+#include "kernels/cpu/blocks.h"
+
+#include "base/error.h"
+
+namespace megatron::kernels::cpu {
+
+RowBlocks::RowBlocks(int64_t rows_)
+    : rows(rows_),
+      height(std::max<int64_t>(32, ceil_div(rows_, 128))),
+      count(ceil_div(rows_, height)) {}
+
+Tensor partial_rows(const RowBlocks& blocks, int64_t width, Stream& stream) {
+  return Tensor::empty(stream.scratch(), {blocks.count, width}, DType::f32, "partial sums of rows");
+}
+
+void add_partial_rows(const Tensor& partials, const Accumulate& to, Stream& stream) {
+  const int64_t count = partials.size(0), width = partials.size(1);
+  const float* source = partials.data<float>();
+  float* out = to.out.data<float>();
+  const bool accumulate = to.beta != 0;
+  constexpr int64_t kColumns = 256;
+  for_blocks(stream, width, kColumns, [&](int64_t begin, int64_t end) {
+    float sums[kColumns] = {};
+    const int64_t n = end - begin;
+    for (int64_t block = 0; block < count; ++block) {
+      const float* row = source + block * width + begin;
+      for (int64_t i = 0; i < n; ++i) sums[i] += row[i];
+    }
+    for (int64_t i = 0; i < n; ++i)
+      out[begin + i] = accumulate ? sums[i] + out[begin + i] : sums[i];
+  });
+}
+
+void refuse_type(const char* kernel, DType type) {
+  fail("{}: the cpu back-end computes f32 and bf16, not {}; use --device reference for other types",
+       kernel, name(type));
+}
+
+}  // namespace megatron::kernels::cpu

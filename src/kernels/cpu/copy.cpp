@@ -1,0 +1,195 @@
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+#include "kernels/check.h"
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/copy.cpp"
+#include "hwy/foreach_target.h"
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace megatron::kernels::cpu {
+namespace HWY_NAMESPACE {
+
+void widen(const bf16* x, float* out, int64_t count) {
+  for_vectors(0, count, [&](int64_t i, auto n) { store(load(x + i, n), out + i, n); });
+}
+void narrow(const float* x, bf16* out, int64_t count) {
+  for_vectors(0, count, [&](int64_t i, auto n) { store(load(x + i, n), out + i, n); });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace megatron::kernels::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace megatron::kernels::cpu {
+
+HWY_EXPORT(widen);
+HWY_EXPORT(narrow);
+
+namespace {
+
+struct Dim {
+  int64_t size, from, to;  // elements, strides of x and of out
+};
+
+// The dims of a copy without those of one element, neighbours joined where both sides allow it; the
+// last is the innermost of out.
+struct Layout {
+  std::array<Dim, kMaxRank> dims{};
+  int rank = 0;
+};
+
+Layout layout_of(const Tensor& x, const Tensor& out) {
+  Layout layout;
+  for (int d = 0; d < x.rank(); ++d) {
+    const Dim dim{x.size(d), x.stride(d), out.stride(d)};
+    if (dim.size == 1) continue;
+    if (layout.rank > 0) {
+      Dim& last = layout.dims[static_cast<size_t>(layout.rank - 1)];
+      if (last.from == dim.size * dim.from && last.to == dim.size * dim.to) {
+        last = {last.size * dim.size, dim.from, dim.to};
+        continue;
+      }
+    }
+    layout.dims[static_cast<size_t>(layout.rank++)] = dim;
+  }
+  if (layout.rank == 0) layout.dims[static_cast<size_t>(layout.rank++)] = {1, 1, 1};
+  return layout;
+}
+
+template <class To, class From>
+To converted(From value) {
+  if constexpr (std::is_same_v<To, From>) {
+    return value;
+  } else if constexpr (std::is_arithmetic_v<From> && std::is_arithmetic_v<To>) {
+    return static_cast<To>(value);
+  } else if constexpr (std::is_arithmetic_v<To>) {
+    return static_cast<To>(static_cast<float>(value));
+  } else {
+    return To(static_cast<float>(value));
+  }
+}
+
+template <class From, class To>
+void copy_run(const From* x, To* out, int64_t n) {
+  if constexpr (std::is_same_v<From, To>) {
+    std::memmove(out, x, static_cast<size_t>(n) * sizeof(To));
+  } else if constexpr (std::is_same_v<From, bf16> && std::is_same_v<To, float>) {
+    HWY_DYNAMIC_DISPATCH(widen)(x, out, n);
+  } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, bf16>) {
+    HWY_DYNAMIC_DISPATCH(narrow)(x, out, n);
+  } else {
+    for (int64_t i = 0; i < n; ++i) out[i] = converted<To>(x[i]);
+  }
+}
+
+// rows x columns elements; a column index is the innermost of out. Each side is walked along its
+// own contiguous direction: a square of a cache line's width goes through a buffer.
+template <class From, class To>
+void copy_tile(const From* x, To* out, const Dim& row, const Dim& column, int64_t rows,
+               int64_t columns) {
+  if (column.from == 1 && column.to == 1) {
+    for (int64_t r = 0; r < rows; ++r) copy_run(x + r * row.from, out + r * row.to, columns);
+    return;
+  }
+  constexpr int64_t kSide = 64 / sizeof(To);
+  for (int64_t r0 = 0; r0 < rows; r0 += kSide) {
+    const int64_t height = std::min(kSide, rows - r0);
+    for (int64_t c0 = 0; c0 < columns; c0 += kSide) {
+      const int64_t width = std::min(kSide, columns - c0);
+      To square[kSide][kSide];
+      for (int64_t c = 0; c < width; ++c) {
+        const From* source = x + r0 * row.from + (c0 + c) * column.from;
+        for (int64_t r = 0; r < height; ++r) square[r][c] = converted<To>(source[r * row.from]);
+      }
+      for (int64_t r = 0; r < height; ++r) {
+        To* target = out + (r0 + r) * row.to + c0 * column.to;
+        for (int64_t c = 0; c < width; ++c) target[c * column.to] = square[r][c];
+      }
+    }
+  }
+}
+
+template <class From, class To>
+void copy_typed(const CopyArgs& args, Stream& stream) {
+  Layout layout = layout_of(args.x, args.out);
+  const Dim column = layout.dims[static_cast<size_t>(--layout.rank)];
+  Dim row{1, 0, 0};
+  if (layout.rank > 0) {
+    int chosen =
+        layout.rank - 1;  // the dim that x is narrowest in; out's next where columns are runs
+    for (int d = 0; d < layout.rank && column.from != 1; ++d) {
+      if (std::abs(layout.dims[static_cast<size_t>(d)].from) <
+          std::abs(layout.dims[static_cast<size_t>(chosen)].from))
+        chosen = d;
+    }
+    row = layout.dims[static_cast<size_t>(chosen)];
+    for (int d = chosen; d + 1 < layout.rank; ++d)
+      layout.dims[static_cast<size_t>(d)] = layout.dims[static_cast<size_t>(d + 1)];
+    --layout.rank;
+  }
+  int64_t outer = 1;
+  for (int d = 0; d < layout.rank; ++d) outer *= layout.dims[static_cast<size_t>(d)].size;
+  const bool runs = column.from == 1 && column.to == 1;
+  const int64_t width = std::min(column.size, runs ? kBlockElements : int64_t{256});
+  const int64_t height = std::min(row.size, std::max<int64_t>(1, kBlockElements / width));
+  const int64_t row_tiles = ceil_div(row.size, height), column_tiles = ceil_div(column.size, width);
+  const From* x = args.x.data<From>();
+  To* out = args.out.data<To>();
+  stream.pool().parallel_for(outer * row_tiles * column_tiles, [&](int64_t item, int) {
+    const int64_t c = item % column_tiles * width, r = item / column_tiles % row_tiles * height;
+    int64_t index = item / column_tiles / row_tiles;
+    int64_t from = r * row.from + c * column.from, to = r * row.to + c * column.to;
+    for (int d = layout.rank - 1; d >= 0; --d) {
+      const Dim& dim = layout.dims[static_cast<size_t>(d)];
+      from += index % dim.size * dim.from;
+      to += index % dim.size * dim.to;
+      index /= dim.size;
+    }
+    copy_tile(x + from, out + to, row, column, std::min(height, row.size - r),
+              std::min(width, column.size - c));
+  });
+}
+
+template <class F>
+void for_floating_type(DType type, F&& f) {
+  switch (type) {
+    case DType::f64: return f(double{});
+    case DType::f32: return f(float{});
+    case DType::bf16: return f(bf16{});
+    case DType::f16: return f(f16{});
+    default: MG_ASSERT(is_floating(type));
+  }
+}
+
+}  // namespace
+
+void copy(const CopyArgs& args, Stream& stream) {
+  check(args);
+  if (args.x.elements() == 0) return;
+  const auto same = [&](auto type) { copy_typed<decltype(type), decltype(type)>(args, stream); };
+  switch (args.x.dtype()) {
+    case DType::i64: return same(int64_t{});
+    case DType::i32: return same(int32_t{});
+    case DType::i16: return same(int16_t{});
+    case DType::i8: return same(int8_t{});
+    case DType::u16: return same(uint16_t{});
+    case DType::u8: return same(uint8_t{});
+    default: break;
+  }
+  for_floating_type(args.x.dtype(), [&](auto from) {
+    for_floating_type(args.out.dtype(),
+                      [&](auto to) { copy_typed<decltype(from), decltype(to)>(args, stream); });
+  });
+}
+
+}  // namespace megatron::kernels::cpu
+#endif

@@ -1,0 +1,118 @@
+#include "kernels/cpu/cross_entropy.h"
+
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "kernels/check.h"
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/cross_entropy.cpp"
+#include "hwy/foreach_target.h"
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace megatron::kernels::cpu {
+namespace HWY_NAMESPACE {
+
+template <class T>
+float largest(const T* x, int64_t n) {
+  const V lowest = set(-std::numeric_limits<float>::infinity());
+  V most[4] = {lowest, lowest, lowest, lowest};
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    for (int64_t k = 0; k < 4; ++k) most[k] = hn::Max(most[k], load(x + i + k * kLanes));
+  }
+  for_vectors(i, n, [&](int64_t j, auto part) {
+    most[0] = hn::Max(most[0], keep_or(load(x + j, part), lowest, part));
+  });
+  return hn::GetLane(
+      hn::MaxOfLanes(kFloats, hn::Max(hn::Max(most[0], most[1]), hn::Max(most[2], most[3]))));
+}
+
+// Sum of exp(x - shift): f32 sums of 4096 elements, added in f64.
+template <class T>
+double sum_of_exponentials(const T* x, int64_t n, V shift) {
+  constexpr int64_t kChunk = 4096;
+  double sum = 0;
+  for (int64_t begin = 0; begin < n; begin += kChunk) {
+    sum += sum_of(std::min(kChunk, n - begin), [&](int64_t i, auto part) {
+      return exp(hn::Sub(load(x + begin + i, part), shift));
+    });
+  }
+  return sum;
+}
+
+template <class T, class D>
+float cross_entropy_row(const T* x, D* dx, int64_t vocabulary, int64_t label, float weight) {
+  const float most = largest(x, vocabulary);
+  const V shift = set(most);
+  const double sum = sum_of_exponentials(x, vocabulary, shift);
+  const auto label_logit = static_cast<float>(x[label]);
+  if (dx != nullptr) {
+    const auto share = static_cast<float>(1 / sum);
+    const V scale = set(share * weight);
+    for_vectors(0, vocabulary, [&](int64_t i, auto n) {
+      store(hn::Mul(exp(hn::Sub(load(x + i, n), shift)), scale), dx + i, n);
+    });
+    const float probability = hn::GetLane(exp(set(label_logit - most))) * share;
+    dx[label] = D(weight * (probability - 1.0f));
+  }
+  return static_cast<float>(std::log(sum) +
+                            (static_cast<double>(most) - static_cast<double>(label_logit)));
+}
+
+template <class T, class D>
+void cross_entropy_rows(const CrossEntropyArgs& args, Stream& stream) {
+  const int64_t vocabulary = args.logits.size(1);
+  const T* logits = args.logits.data<T>();
+  D* dlogits = args.dlogits.defined() ? args.dlogits.data<D>() : nullptr;
+  const int32_t* labels = args.labels.data<int32_t>();
+  const float* weights = args.weights.data<float>();
+  float* loss = args.loss.data<float>();
+  for_blocks(
+      stream, args.logits.size(0), rows_per_block(vocabulary), [&](int64_t begin, int64_t end) {
+        for (int64_t t = begin; t < end; ++t) {
+          D* dx = dlogits == nullptr ? nullptr : dlogits + t * vocabulary;
+          if (weights[t] == 0) {
+            loss[t] = 0;
+            if (dx != nullptr) std::fill_n(dx, vocabulary, D(0.0f));
+            continue;
+          }
+          MG_CHECK(labels[t] >= 0 && labels[t] < vocabulary,
+                   "cross_entropy: label {} of token {} is outside of the vocabulary of {}; give "
+                   "the token weight 0 to leave it out",
+                   labels[t], t, vocabulary);
+          loss[t] =
+              cross_entropy_row(logits + t * vocabulary, dx, vocabulary, labels[t], weights[t]);
+        }
+      });
+}
+
+void softmax_cross_entropy(const CrossEntropyArgs& args, Stream& stream) {
+  for_storage_type("cross_entropy", args.logits.dtype(), [&](auto type) {
+    const DType gradient = args.dlogits.defined() ? args.dlogits.dtype() : DType::f32;
+    for_storage_type("cross_entropy", gradient, [&](auto gradient_type) {
+      cross_entropy_rows<decltype(type), decltype(gradient_type)>(args, stream);
+    });
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace megatron::kernels::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace megatron::kernels::cpu {
+
+HWY_EXPORT(softmax_cross_entropy);
+
+void cross_entropy(const CrossEntropyArgs& args, Stream& stream) {
+  check(args);
+  HWY_DYNAMIC_DISPATCH(softmax_cross_entropy)(args, stream);
+}
+
+}  // namespace megatron::kernels::cpu
+#endif

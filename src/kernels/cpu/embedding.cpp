@@ -1,0 +1,136 @@
+#include "kernels/cpu/embedding.h"
+
+#include <cstring>
+
+#include "base/error.h"
+#include "kernels/check.h"
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/embedding.cpp"
+#include "hwy/foreach_target.h"
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace megatron::kernels::cpu {
+namespace HWY_NAMESPACE {
+
+inline constexpr int64_t kEmbeddingColumns = 1024;
+
+// out[begin, end) = sum of the rows `tokens` of dout, in their order, + (accumulate ? out : 0).
+template <class T>
+void add_token_rows(const T* dout, int64_t width, const int32_t* tokens, int64_t count,
+                    bool accumulate, float* out, int64_t begin, int64_t end) {
+  float sums[kEmbeddingColumns];
+  const int64_t n = end - begin;
+  const T* first = dout + tokens[0] * width + begin;
+  for_vectors(0, n, [&](int64_t i, auto part) { store(load(first + i, part), sums + i, part); });
+  for (int64_t k = 1; k < count; ++k) {
+    const T* row = dout + tokens[k] * width + begin;
+    for_vectors(0, n, [&](int64_t i, auto part) {
+      store(hn::Add(load(sums + i, part), load(row + i, part)), sums + i, part);
+    });
+  }
+  for_vectors(0, n, [&](int64_t i, auto part) {
+    const V sum = load(sums + i, part);
+    store(accumulate ? hn::Add(sum, load(out + begin + i, part)) : sum, out + begin + i, part);
+  });
+}
+
+// tokens sorted by row; tokens of rows[k] are [starts[k], starts[k + 1]).
+void add_embedding_rows(const EmbeddingBackwardArgs& args, const int32_t* tokens,
+                        const int32_t* rows, const int32_t* starts, int64_t hit, Stream& stream) {
+  const int64_t width = args.dout.size(1);
+  const int64_t chunks = ceil_div(width, kEmbeddingColumns), height = rows_per_block(width);
+  float* dtable = args.dtable.out.data<float>();
+  for_storage_type("embedding_backward", args.dout.dtype(), [&](auto type) {
+    using T = decltype(type);
+    stream.pool().parallel_for(ceil_div(hit, height) * chunks, [&](int64_t block, int) {
+      const int64_t begin = block % chunks * kEmbeddingColumns, first = block / chunks * height;
+      for (int64_t k = first; k < std::min(hit, first + height); ++k) {
+        add_token_rows(args.dout.data<T>(), width, tokens + starts[k], starts[k + 1] - starts[k],
+                       args.dtable.beta != 0, dtable + rows[k] * width, begin,
+                       std::min(width, begin + kEmbeddingColumns));
+      }
+    });
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace megatron::kernels::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace megatron::kernels::cpu {
+
+HWY_EXPORT(add_embedding_rows);
+
+namespace {
+
+void check_id(const char* kernel, int64_t id, int64_t token, int64_t rows) {
+  MG_CHECK(id >= 0 && id < rows, "{}: id {} of token {} is outside of the table of {} rows", kernel,
+           id, token, rows);
+}
+
+}  // namespace
+
+void embedding(const EmbeddingArgs& args, Stream& stream) {
+  check(args);
+  const int64_t rows = args.table.size(0), bytes = args.table.size(1) * size_of(args.table.dtype());
+  const int32_t* ids = args.ids.data<int32_t>();
+  const auto* table = static_cast<const std::byte*>(args.table.raw());
+  auto* out = static_cast<std::byte*>(args.out.raw());
+  for_blocks(stream, args.ids.elements(), rows_per_block(args.table.size(1)),
+             [&](int64_t begin, int64_t end) {
+               for (int64_t t = begin; t < end; ++t) {
+                 check_id("embedding", ids[t], t, rows);
+                 std::memcpy(out + t * bytes, table + ids[t] * bytes, static_cast<size_t>(bytes));
+               }
+             });
+}
+
+// The tokens are counted and sorted by row (a stable counting sort), so that each row of the table
+// is written by one thread, from its tokens in ascending order.
+void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream) {
+  check(args);
+  require_storage_type("embedding_backward", args.dout.dtype());
+  const int64_t count = args.ids.elements(), table_rows = args.dtable.out.size(0),
+                width = args.dtable.out.size(1);
+  const int32_t* ids = args.ids.data<int32_t>();
+  float* dtable = args.dtable.out.data<float>();
+  const Tensor memory = Tensor::empty(stream.scratch(), {table_rows + 1 + 3 * count + 1},
+                                      DType::i32, "tokens by row");
+  int32_t* next = memory.data<int32_t>();
+  int32_t* tokens = next + table_rows + 1;
+  int32_t* rows = tokens + count;
+  int32_t* starts = rows + count;
+
+  std::fill_n(next, table_rows + 1, 0);
+  for (int64_t t = 0; t < count; ++t) {
+    check_id("embedding_backward", ids[t], t, table_rows);
+    ++next[ids[t] + 1];
+  }
+  int64_t hit = 0;
+  for (int64_t row = 0; row < table_rows; ++row) {
+    if (next[row + 1] != 0) {
+      rows[hit] = static_cast<int32_t>(row);
+      starts[hit++] = next[row];
+    }
+    next[row + 1] += next[row];
+  }
+  starts[hit] = static_cast<int32_t>(count);
+  if (args.dtable.beta == 0) {
+    for_blocks(stream, table_rows, rows_per_block(width), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        if (next[row] == next[row + 1])
+          std::memset(dtable + row * width, 0, static_cast<size_t>(width) * sizeof(float));
+      }
+    });
+  }
+  for (int64_t t = 0; t < count; ++t) tokens[next[ids[t]]++] = static_cast<int32_t>(t);
+  HWY_DYNAMIC_DISPATCH(add_embedding_rows)(args, tokens, rows, starts, hit, stream);
+}
+
+}  // namespace megatron::kernels::cpu
+#endif

@@ -1,0 +1,15 @@
+// The host's matrix product; contract in kernels/gemm.h.
+#pragma once
+
+#include "device/stream.h"
+#include "kernels/cpu/matmul.h"
+#include "kernels/gemm.h"
+
+namespace megatron::kernels::cpu {
+
+void gemm(const GemmArgs& args, Stream& stream);
+
+// The call above asks the processor; this one lets the tests take either way.
+void gemm(const GemmArgs& args, Stream& stream, Bf16Products products);
+
+}  // namespace megatron::kernels::cpu

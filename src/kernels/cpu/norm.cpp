@@ -1,0 +1,164 @@
+#include "kernels/cpu/norm.h"
+
+#include <cmath>
+
+#include "kernels/check.h"
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/norm.cpp"
+#include "hwy/foreach_target.h"
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace megatron::kernels::cpu {
+namespace HWY_NAMESPACE {
+
+template <class T>
+const T* data_or_null(const Tensor& tensor) {
+  return tensor.defined() ? tensor.data<T>() : nullptr;
+}
+
+// sum = x + residual as stored; gives the sum's row (x's own, where there is nothing to add and
+// nowhere to store).
+template <class T>
+const T* add_row(const T* x, const T* residual, T* sum, int64_t width) {
+  if (residual != nullptr) {
+    for_vectors(0, width, [&](int64_t i, auto n) {
+      store(hn::Add(load(x + i, n), load(residual + i, n)), sum + i, n);
+    });
+    return sum;
+  }
+  if (sum != nullptr && sum != x) std::memcpy(sum, x, static_cast<size_t>(width) * sizeof(T));
+  return x;
+}
+
+template <class T>
+void norm_rows(const AddNormArgs& args, NormKind kind, int64_t begin, int64_t end) {
+  const int64_t width = args.x.size(1);
+  const T* weight = args.weight.data<T>();
+  const T* bias = data_or_null<T>(args.bias);
+  const T* residual = data_or_null<T>(args.residual);
+  T* sum = args.sum.defined() ? args.sum.data<T>() : nullptr;
+  float* means = kind == NormKind::layer ? args.mean.data<float>() : nullptr;
+  float* rstds = args.rstd.data<float>();
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t at = row * width;
+    const T* s = add_row(args.x.data<T>() + at, residual == nullptr ? nullptr : residual + at,
+                         sum == nullptr ? nullptr : sum + at, width);
+    T* out = args.normed.data<T>() + at;
+    V mean = hn::Zero(kFloats);
+    if (kind == NormKind::layer) {
+      means[row] = sum_of(width, [&](int64_t i, auto n) { return load(s + i, n); }) /
+                   static_cast<float>(width);
+      mean = set(means[row]);
+    }
+    const float squares = sum_of(width, [&](int64_t i, auto n) {
+      const V centered = hn::Sub(load(s + i, n), mean);
+      return hn::Mul(centered, centered);
+    });
+    rstds[row] = 1.0f / std::sqrt(squares / static_cast<float>(width) + args.eps);
+    const V rstd = set(rstds[row]);
+    for_vectors(0, width, [&](int64_t i, auto n) {
+      V v = hn::Mul(hn::Mul(hn::Sub(load(s + i, n), mean), rstd), load(weight + i, n));
+      if (bias != nullptr) v = hn::Add(v, load(bias + i, n));
+      store(v, out + i, n);
+    });
+  }
+}
+
+void norm_forward(const AddNormArgs& args, NormKind kind, Stream& stream) {
+  for_storage_type("add_norm", args.x.dtype(), [&](auto type) {
+    for_blocks(
+        stream, args.x.size(0), rows_per_block(args.x.size(1)),
+        [&](int64_t begin, int64_t end) { norm_rows<decltype(type)>(args, kind, begin, end); });
+  });
+}
+
+// xhat = (sum - mean) rstd, g = dnormed weight: dsum = rstd (g - mean(g) - xhat mean(g xhat)) +
+// dsum_in, mean(g) being 0 for RMSNorm. dweight and dbias [H] get this block's sums of dnormed xhat
+// and of dnormed.
+template <class T>
+void norm_rows_backward(const AddNormBackwardArgs& args, NormKind kind, int64_t begin, int64_t end,
+                        float* dweight, float* dbias) {
+  const int64_t width = args.sum.size(1);
+  const T* weight = args.weight.data<T>();
+  const T* dsum_in = data_or_null<T>(args.dsum_in);
+  const float per_element = 1.0f / static_cast<float>(width);
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t at = row * width;
+    const T* s = args.sum.data<T>() + at;
+    const T* d = args.dnormed.data<T>() + at;
+    T* out = args.dsum.data<T>() + at;
+    const V mean = set(kind == NormKind::layer ? args.mean.data<float>()[row] : 0.0f);
+    const V rstd = set(args.rstd.data<float>()[row]);
+    const TwoSums sums = two_sums_of(width, [&](int64_t i, auto n) {
+      const V xhat = hn::Mul(hn::Sub(load(s + i, n), mean), rstd);
+      const V dy = load(d + i, n);
+      const V g = hn::Mul(dy, load(weight + i, n));
+      store(hn::MulAdd(dy, xhat, load(dweight + i, n)), dweight + i, n);
+      if (dbias != nullptr) store(hn::Add(dy, load(dbias + i, n)), dbias + i, n);
+      return TwoTerms{g, hn::Mul(g, xhat)};
+    });
+    const V mean_g = set(kind == NormKind::layer ? sums.a * per_element : 0.0f);
+    const V mean_gx = set(sums.b * per_element);
+    for_vectors(0, width, [&](int64_t i, auto n) {
+      const V xhat = hn::Mul(hn::Sub(load(s + i, n), mean), rstd);
+      const V g = hn::Mul(load(d + i, n), load(weight + i, n));
+      V v = hn::Mul(rstd, hn::Sub(hn::Sub(g, mean_g), hn::Mul(xhat, mean_gx)));
+      if (dsum_in != nullptr) v = hn::Add(v, load(dsum_in + at + i, n));
+      store(v, out + i, n);
+    });
+  }
+}
+
+void norm_backward(const AddNormBackwardArgs& args, NormKind kind, Stream& stream) {
+  const int64_t width = args.sum.size(1);
+  const RowBlocks blocks(args.sum.size(0));
+  const bool has_bias = kind == NormKind::layer && args.dbias.out.defined();
+  const Tensor dweights = partial_rows(blocks, width, stream);
+  const Tensor dbiases = has_bias ? partial_rows(blocks, width, stream) : Tensor();
+  for_storage_type("add_norm_backward", args.sum.dtype(), [&](auto type) {
+    for_blocks(stream, blocks.rows, blocks.height, [&](int64_t begin, int64_t end) {
+      const int64_t at = begin / blocks.height * width;
+      float* dweight = dweights.data<float>() + at;
+      float* dbias = has_bias ? dbiases.data<float>() + at : nullptr;
+      std::fill_n(dweight, width, 0.0f);
+      if (has_bias) std::fill_n(dbias, width, 0.0f);
+      norm_rows_backward<decltype(type)>(args, kind, begin, end, dweight, dbias);
+    });
+  });
+  add_partial_rows(dweights, args.dweight, stream);
+  if (has_bias) add_partial_rows(dbiases, args.dbias, stream);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace megatron::kernels::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace megatron::kernels::cpu {
+
+HWY_EXPORT(norm_forward);
+HWY_EXPORT(norm_backward);
+
+void add_rms_norm(const AddNormArgs& args, Stream& stream) {
+  check(args, NormKind::rms);
+  HWY_DYNAMIC_DISPATCH(norm_forward)(args, NormKind::rms, stream);
+}
+void add_rms_norm_backward(const AddNormBackwardArgs& args, Stream& stream) {
+  check(args, NormKind::rms);
+  HWY_DYNAMIC_DISPATCH(norm_backward)(args, NormKind::rms, stream);
+}
+void add_layer_norm(const AddNormArgs& args, Stream& stream) {
+  check(args, NormKind::layer);
+  HWY_DYNAMIC_DISPATCH(norm_forward)(args, NormKind::layer, stream);
+}
+void add_layer_norm_backward(const AddNormBackwardArgs& args, Stream& stream) {
+  check(args, NormKind::layer);
+  HWY_DYNAMIC_DISPATCH(norm_backward)(args, NormKind::layer, stream);
+}
+
+}  // namespace megatron::kernels::cpu
+#endif

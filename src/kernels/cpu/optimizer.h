@@ -1,0 +1,13 @@
+// The host's optimizer steps; contracts in kernels/optimizer.h.
+#pragma once
+
+#include "device/stream.h"
+#include "kernels/optimizer.h"
+
+namespace megatron::kernels::cpu {
+
+void grad_scale(const GradScaleArgs& args, Stream& stream);
+void adam(const AdamArgs& args, Stream& stream);
+void sgd(const SgdArgs& args, Stream& stream);
+
+}  // namespace megatron::kernels::cpu

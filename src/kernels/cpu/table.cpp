@@ -1,0 +1,47 @@
+#include "kernels/cpu/table.h"
+
+#include "kernels/cpu/activation.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/cross_entropy.h"
+#include "kernels/cpu/dropout.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/embedding.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/norm.h"
+#include "kernels/cpu/optimizer.h"
+#include "kernels/cpu/rope.h"
+
+namespace megatron::kernels {
+
+const Table& cpu_table() {
+  static const Table table = {
+      .gemm = cpu::gemm,
+      .add_rms_norm = cpu::add_rms_norm,
+      .add_rms_norm_backward = cpu::add_rms_norm_backward,
+      .add_layer_norm = cpu::add_layer_norm,
+      .add_layer_norm_backward = cpu::add_layer_norm_backward,
+      .activation = cpu::activation,
+      .activation_backward = cpu::activation_backward,
+      .rope = cpu::rope,
+      .attention = cpu::attention,
+      .attention_backward = cpu::attention_backward,
+      .softmax = cpu::softmax,
+      .softmax_backward = cpu::softmax_backward,
+      .embedding = cpu::embedding,
+      .embedding_backward = cpu::embedding_backward,
+      .cross_entropy = cpu::cross_entropy,
+      .dropout = cpu::dropout,
+      .add = cpu::add,
+      .copy = cpu::copy,
+      .fill = cpu::fill,
+      .column_sum = cpu::column_sum,
+      .sum = cpu::sum,
+      .sum_of_squares = cpu::sum_of_squares,
+      .grad_scale = cpu::grad_scale,
+      .adam = cpu::adam,
+      .sgd = cpu::sgd,
+  };
+  return table;
+}
+
+}  // namespace megatron::kernels

@@ -1,0 +1,30 @@
+// Dropout by a counter-based mask (Philox): it depends on what an element is, not on where or in which order it is computed.
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/tensor.h"
+
+namespace megatron::kernels {
+
+// out = x * keep / (1 - p). x, out [B * T, C] contiguous; samples i64 [B], the number of each sequence in the whole run (so
+// that it also tells the step). positions are 0..T-1. out may be x; the gradient is the same call on dout.
+// keep of element (sample, position, channel) in stream s: word channel % 4 of philox(counter {channel / 4, position, low 32
+// bits of sample, high 32 bits}, key {low, high 32 bits of seed * 0x9E3779B97F4A7C15 ^ s}) >= p * 2^32.
+// For attention: channel is the key's index, position the query's index, and s of head n is mix_stream(stream, n).
+struct DropoutArgs {
+  struct Mask {
+    float p = 0;                    // 0: no dropout; below 1
+    uint64_t seed = 0;
+    uint64_t stream = 0;            // hash of the layer's name and the place of the dropout
+    Tensor samples;
+  };
+  Mask mask;
+  Tensor x, out;
+};
+
+constexpr uint64_t mix_stream(uint64_t stream, uint64_t index) {
+  return (stream ^ (index + 1)) * 0xff51afd7ed558ccdull;
+}
+
+}  // namespace megatron::kernels

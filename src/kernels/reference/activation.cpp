@@ -1,0 +1,93 @@
+#include <cmath>
+#include <numbers>
+
+#include "base/error.h"
+#include "kernels/check.h"
+#include "kernels/reference/elements.h"
+#include "kernels/reference/kernels.h"
+
+namespace megatron::kernels::reference {
+namespace {
+
+template <class C>
+struct ValueAndSlope {
+  C value, slope;
+};
+
+template <class C>
+ValueAndSlope<C> gelu_tanh(C x) {
+  const C c = std::sqrt(2 / std::numbers::pi_v<C>), cubic = static_cast<C>(0.044715);
+  const C t = std::tanh(c * (x + cubic * x * x * x)), half = static_cast<C>(0.5);
+  return {half * x * (1 + t),
+          half * (1 + t) + half * x * (1 - t * t) * c * (1 + 3 * cubic * x * x)};
+}
+
+template <class C>
+ValueAndSlope<C> gelu_erf(C x) {
+  const C half = static_cast<C>(0.5);
+  const C cumulative = half * std::erfc(-x / std::numbers::sqrt2_v<C>);
+  const C density = std::exp(-half * x * x) / std::sqrt(2 * std::numbers::pi_v<C>);
+  return {x * cumulative, cumulative + x * density};
+}
+
+template <class C>
+ValueAndSlope<C> silu(C x) {
+  const C sigmoid = 1 / (1 + std::exp(-x));
+  return {x * sigmoid, sigmoid * (1 + x * (1 - sigmoid))};
+}
+
+template <class C>
+ValueAndSlope<C> evaluate(Activation function, C x) {
+  switch (function) {
+    case Activation::gelu_tanh: return gelu_tanh(x);
+    case Activation::gelu_erf: return gelu_erf(x);
+    case Activation::silu: return silu(x);
+    case Activation::relu: return x > 0 ? ValueAndSlope<C>{x, 1} : ValueAndSlope<C>{0, 0};
+  }
+  MG_ASSERT(false);
+}
+
+template <class C>
+void apply(const ActivationArgs& args, Stream& stream) {
+  const std::vector<C> x = load<C>(args.x);
+  const int64_t rows = args.out.size(0), f = args.out.size(1), width = args.x.size(1);
+  std::vector<C> out(rows * f);
+  for_rows(stream, rows, 64, [&](int64_t t) {
+    for (int64_t i = 0; i < f; ++i) {
+      const C value = evaluate(args.function, x[t * width + i]).value;
+      out[t * f + i] = args.gated ? value * x[t * width + f + i] : value;
+    }
+  });
+  store(args.out, out);
+}
+
+template <class C>
+void differentiate(const ActivationBackwardArgs& args, Stream& stream) {
+  const std::vector<C> x = load<C>(args.x), dout = load<C>(args.dout);
+  const int64_t rows = args.dout.size(0), f = args.dout.size(1), width = args.x.size(1);
+  std::vector<C> dx(x.size());
+  for_rows(stream, rows, 64, [&](int64_t t) {
+    for (int64_t i = 0; i < f; ++i) {
+      const auto [value, slope] = evaluate(args.function, x[t * width + i]);
+      const C d = dout[t * f + i];
+      dx[t * width + i] = args.gated ? d * x[t * width + f + i] * slope : d * slope;
+      if (args.gated) dx[t * width + f + i] = d * value;
+    }
+  });
+  store(args.dx, dx);
+}
+
+}  // namespace
+
+void activation(const ActivationArgs& args, Stream& stream) {
+  check(args);
+  args.x.dtype() == DType::f64 ? apply<double>(args, stream) : apply<float>(args, stream);
+}
+
+void activation_backward(const ActivationBackwardArgs& args, Stream& stream) {
+  check(args);
+  args.x.dtype() == DType::f64 ? differentiate<double>(args, stream)
+                               : differentiate<float>(args, stream);
+}
+
+}  // namespace megatron::kernels::reference

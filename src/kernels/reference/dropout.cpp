@@ -1,0 +1,35 @@
+#include "kernels/check.h"
+#include "kernels/reference/elements.h"
+#include "kernels/reference/keep.h"
+#include "kernels/reference/kernels.h"
+
+namespace megatron::kernels::reference {
+namespace {
+
+template <class C>
+void drop(const DropoutArgs& args, Stream& stream) {
+  std::vector<C> x = load<C>(args.x);
+  const int64_t rows = args.x.size(0), channels = args.x.size(1);
+  if (args.mask.p > 0) {
+    const std::vector<int64_t> samples = load_integers(args.mask.samples);
+    const int64_t length = samples.empty() ? 1 : rows / static_cast<int64_t>(samples.size());
+    const C scale = 1 / (1 - static_cast<C>(args.mask.p));
+    const Keep keep(args.mask, args.mask.stream);
+    for_rows(stream, rows, 64, [&](int64_t row) {
+      for (int64_t i = 0; i < channels; ++i) {
+        const bool kept = keep(samples[row / length], row % length, i);
+        x[row * channels + i] = kept ? x[row * channels + i] * scale : 0;
+      }
+    });
+  }
+  store(args.out, x);
+}
+
+}  // namespace
+
+void dropout(const DropoutArgs& args, Stream& stream) {
+  check(args);
+  args.x.dtype() == DType::f64 ? drop<double>(args, stream) : drop<float>(args, stream);
+}
+
+}  // namespace megatron::kernels::reference

@@ -1,0 +1,134 @@
+#include "kernels/reference/elements.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "base/error.h"
+
+namespace megatron::kernels::reference {
+namespace {
+
+template <class To, class From>
+To converted(From value) {
+  if constexpr (std::is_arithmetic_v<From> && std::is_arithmetic_v<To>) {
+    return static_cast<To>(value);
+  } else if constexpr (std::is_arithmetic_v<To>) {
+    return static_cast<To>(static_cast<float>(value));
+  } else {
+    return To(static_cast<float>(value));
+  }
+}
+
+// Calls f(first element's offset, index of it in row-major order) for each row of the last
+// dimension.
+template <class F>
+void for_each_row(const Tensor& t, F&& f) {
+  const int outer = std::max(t.rank() - 1, 0);
+  const int64_t width = t.rank() == 0 ? 1 : t.size(-1);
+  const int64_t n = t.elements();
+  std::array<int64_t, kMaxRank> index{};
+  for (int64_t i = 0; i < n; i += width) {
+    int64_t offset = 0;
+    for (int d = 0; d < outer; ++d) offset += index[static_cast<size_t>(d)] * t.stride(d);
+    f(offset, i);
+    for (int d = outer - 1; d >= 0; --d) {
+      if (++index[static_cast<size_t>(d)] < t.size(d)) break;
+      index[static_cast<size_t>(d)] = 0;
+    }
+  }
+}
+
+template <class Stored, class C>
+void load_typed(const Tensor& t, std::vector<C>& out) {
+  const Stored* data = t.data<Stored>();
+  const int64_t width = t.rank() == 0 ? 1 : t.size(-1), stride = t.rank() == 0 ? 1 : t.stride(-1);
+  for_each_row(t, [&](int64_t offset, int64_t first) {
+    C* row = out.data() + first;
+    for (int64_t i = 0; i < width; ++i) row[i] = converted<C>(data[offset + i * stride]);
+  });
+}
+
+template <class Stored, class C>
+void store_typed(const Tensor& t, const std::vector<C>& values) {
+  Stored* data = t.data<Stored>();
+  const int64_t width = t.rank() == 0 ? 1 : t.size(-1), stride = t.rank() == 0 ? 1 : t.stride(-1);
+  for_each_row(t, [&](int64_t offset, int64_t first) {
+    const C* row = values.data() + first;
+    for (int64_t i = 0; i < width; ++i) data[offset + i * stride] = converted<Stored>(row[i]);
+  });
+}
+
+}  // namespace
+
+template <class C>
+std::vector<C> load(const Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  std::vector<C> out(static_cast<size_t>(tensor.elements()));
+  if (out.empty()) return out;
+  switch (tensor.dtype()) {
+    case DType::f64: load_typed<double>(tensor, out); break;
+    case DType::f32: load_typed<float>(tensor, out); break;
+    case DType::bf16: load_typed<bf16>(tensor, out); break;
+    case DType::f16: load_typed<f16>(tensor, out); break;
+    default: MG_ASSERT(is_floating(tensor.dtype()));
+  }
+  return out;
+}
+
+template <class C>
+void store(const Tensor& tensor, const std::vector<C>& values) {
+  MG_ASSERT(static_cast<int64_t>(values.size()) == tensor.elements());
+  if (values.empty()) return;
+  switch (tensor.dtype()) {
+    case DType::f64: store_typed<double>(tensor, values); break;
+    case DType::f32: store_typed<float>(tensor, values); break;
+    case DType::bf16: store_typed<bf16>(tensor, values); break;
+    case DType::f16: store_typed<f16>(tensor, values); break;
+    default: MG_ASSERT(is_floating(tensor.dtype()));
+  }
+}
+
+template std::vector<float> load<float>(const Tensor&);
+template std::vector<double> load<double>(const Tensor&);
+template void store<float>(const Tensor&, const std::vector<float>&);
+template void store<double>(const Tensor&, const std::vector<double>&);
+
+std::vector<int64_t> load_integers(const Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  std::vector<int64_t> out(static_cast<size_t>(tensor.elements()));
+  if (out.empty()) return out;
+  switch (tensor.dtype()) {
+    case DType::i64: load_typed<int64_t>(tensor, out); break;
+    case DType::i32: load_typed<int32_t>(tensor, out); break;
+    case DType::i16: load_typed<int16_t>(tensor, out); break;
+    case DType::i8: load_typed<int8_t>(tensor, out); break;
+    case DType::u16: load_typed<uint16_t>(tensor, out); break;
+    case DType::u8: load_typed<uint8_t>(tensor, out); break;
+    default: MG_ASSERT(!is_floating(tensor.dtype()));
+  }
+  return out;
+}
+
+void store_integers(const Tensor& tensor, const std::vector<int64_t>& values) {
+  MG_ASSERT(static_cast<int64_t>(values.size()) == tensor.elements());
+  if (values.empty()) return;
+  switch (tensor.dtype()) {
+    case DType::i64: store_typed<int64_t>(tensor, values); break;
+    case DType::i32: store_typed<int32_t>(tensor, values); break;
+    case DType::i16: store_typed<int16_t>(tensor, values); break;
+    case DType::i8: store_typed<int8_t>(tensor, values); break;
+    case DType::u16: store_typed<uint16_t>(tensor, values); break;
+    case DType::u8: store_typed<uint8_t>(tensor, values); break;
+    default: MG_ASSERT(!is_floating(tensor.dtype()));
+  }
+}
+
+void for_rows(Stream& stream, int64_t rows, int64_t rows_per_block, FunctionRef<void(int64_t)> f) {
+  const int64_t blocks = (rows + rows_per_block - 1) / rows_per_block;
+  stream.pool().parallel_for(blocks, [&](int64_t block, int) {
+    const int64_t end = std::min(rows, (block + 1) * rows_per_block);
+    for (int64_t row = block * rows_per_block; row < end; ++row) f(row);
+  });
+}
+
+}  // namespace megatron::kernels::reference

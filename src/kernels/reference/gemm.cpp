@@ -1,0 +1,40 @@
+#include "kernels/check.h"
+#include "kernels/reference/elements.h"
+#include "kernels/reference/kernels.h"
+
+namespace megatron::kernels::reference {
+namespace {
+
+template <class C>
+void multiply(const GemmArgs& args, Stream& stream) {
+  const std::vector<C> a =
+      load<C>(args.transpose_a ? args.a.transpose(-2, -1) : args.a);  // [G,M,K]
+  const std::vector<C> b =
+      load<C>(args.transpose_b ? args.b.transpose(-2, -1) : args.b);  // [G,K,N]
+  const std::vector<C> bias = load<C>(args.bias);
+  const bool batched = args.out.rank() == 3;
+  const int64_t groups = batched ? args.out.size(0) : 1;
+  const int64_t m = args.out.size(-2), n = args.out.size(-1);
+  const int64_t k = args.transpose_a ? args.a.size(-2) : args.a.size(-1);
+  std::vector<C> out = args.beta == 0 ? std::vector<C>(args.out.elements()) : load<C>(args.out);
+  for_rows(stream, groups * m, 16, [&](int64_t row) {
+    const C* b_group = b.data() + row / m * k * n;
+    C* out_row = out.data() + row * n;
+    std::vector<C> sum(n);
+    for (int64_t p = 0; p < k; ++p) {
+      const C x = a[row * k + p];
+      for (int64_t j = 0; j < n; ++j) sum[j] += x * b_group[p * n + j];
+    }
+    for (int64_t j = 0; j < n; ++j) out_row[j] += bias.empty() ? sum[j] : sum[j] + bias[j];
+  });
+  store(args.out, out);
+}
+
+}  // namespace
+
+void gemm(const GemmArgs& args, Stream& stream) {
+  check(args);
+  args.a.dtype() == DType::f64 ? multiply<double>(args, stream) : multiply<float>(args, stream);
+}
+
+}  // namespace megatron::kernels::reference

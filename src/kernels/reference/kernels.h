@@ -1,0 +1,37 @@
+// The reference back-end's kernels; contracts in kernels/*.h. Each loads its inputs into dense rows
+// of the compute type (double for f64, else float), computes with plain loops, and stores with one
+// rounding; so outputs may alias inputs.
+#pragma once
+
+#include "device/stream.h"
+#include "kernels/table.h"
+
+namespace megatron::kernels::reference {
+
+void gemm(const GemmArgs& args, Stream& stream);
+void add_rms_norm(const AddNormArgs& args, Stream& stream);
+void add_rms_norm_backward(const AddNormBackwardArgs& args, Stream& stream);
+void add_layer_norm(const AddNormArgs& args, Stream& stream);
+void add_layer_norm_backward(const AddNormBackwardArgs& args, Stream& stream);
+void activation(const ActivationArgs& args, Stream& stream);
+void activation_backward(const ActivationBackwardArgs& args, Stream& stream);
+void rope(const RopeArgs& args, Stream& stream);
+void attention(const AttentionArgs& args, Stream& stream);
+void attention_backward(const AttentionBackwardArgs& args, Stream& stream);
+void softmax(const SoftmaxArgs& args, Stream& stream);
+void softmax_backward(const SoftmaxBackwardArgs& args, Stream& stream);
+void embedding(const EmbeddingArgs& args, Stream& stream);
+void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream);
+void cross_entropy(const CrossEntropyArgs& args, Stream& stream);
+void dropout(const DropoutArgs& args, Stream& stream);
+void add(const AddArgs& args, Stream& stream);
+void copy(const CopyArgs& args, Stream& stream);
+void fill(const FillArgs& args, Stream& stream);
+void column_sum(const ColumnSumArgs& args, Stream& stream);
+void sum(const SumArgs& args, Stream& stream);
+void sum_of_squares(const SumOfSquaresArgs& args, Stream& stream);
+void grad_scale(const GradScaleArgs& args, Stream& stream);
+void adam(const AdamArgs& args, Stream& stream);
+void sgd(const SgdArgs& args, Stream& stream);
+
+}  // namespace megatron::kernels::reference

@@ -1,0 +1,102 @@
+#include <bit>
+#include <cmath>
+
+#include "kernels/check.h"
+#include "kernels/reference/elements.h"
+#include "kernels/reference/kernels.h"
+
+namespace megatron::kernels::reference {
+namespace {
+
+template <class C>
+std::vector<C> load_master(const MasterWeight& weight) {
+  std::vector<C> master = load<C>(weight.value);
+  if (weight.value.dtype() != DType::bf16) return master;
+  const std::vector<int64_t> remainder = load_integers(weight.remainder);
+  for (size_t i = 0; i < master.size(); ++i) {
+    const uint32_t high = std::bit_cast<uint32_t>(static_cast<float>(master[i]));
+    master[i] = std::bit_cast<float>(high + static_cast<uint32_t>(remainder[i]));
+  }
+  return master;
+}
+
+template <class C>
+void store_master(const MasterWeight& weight, std::vector<C> master) {
+  if (weight.value.dtype() == DType::bf16) {
+    std::vector<int64_t> remainder(master.size());
+    for (size_t i = 0; i < master.size(); ++i) {
+      const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(master[i]));
+      const uint32_t high = (bits + 0x8000u) & 0xffff0000u;
+      remainder[i] = static_cast<int16_t>(static_cast<uint16_t>(bits - high));
+      master[i] = std::bit_cast<float>(high);
+    }
+    store_integers(weight.remainder, remainder);
+  }
+  store(weight.value, master);
+}
+
+template <class C>
+void adam_step(const AdamArgs& args) {
+  std::vector<C> w = load_master<C>(args.parameter), m = load<C>(args.exp_avg),
+                 v = load<C>(args.exp_avg_sq);
+  const std::vector<C> grad = load<C>(args.grad);
+  const double t = scalar(args.step);
+  const C correction1 = static_cast<C>(1 - std::pow(args.beta1, t));
+  const C correction2 = static_cast<C>(1 - std::pow(args.beta2, t));
+  const C b1 = static_cast<C>(args.beta1), b2 = static_cast<C>(args.beta2),
+          eps = static_cast<C>(args.eps);
+  const C rest1 = static_cast<C>(1 - args.beta1), rest2 = static_cast<C>(1 - args.beta2);
+  const C lr = static_cast<C>(scalar(args.lr)), scale = static_cast<C>(scalar(args.scale));
+  const C decay = args.decay ? static_cast<C>(scalar(args.weight_decay)) : 0;
+  for (size_t i = 0; i < w.size(); ++i) {
+    const C g = grad[i] * scale;
+    m[i] = b1 * m[i] + rest1 * g;
+    v[i] = b2 * v[i] + rest2 * g * g;
+    w[i] -= lr * (m[i] / correction1 / (std::sqrt(v[i] / correction2) + eps) + decay * w[i]);
+  }
+  store(args.exp_avg, m);
+  store(args.exp_avg_sq, v);
+  store_master(args.parameter, w);
+}
+
+template <class C>
+void sgd_step(const SgdArgs& args) {
+  std::vector<C> w = load_master<C>(args.parameter), buffer = load<C>(args.buffer);
+  const std::vector<C> grad = load<C>(args.grad);
+  const C lr = static_cast<C>(scalar(args.lr)), scale = static_cast<C>(scalar(args.scale));
+  const C decay = args.decay ? static_cast<C>(scalar(args.weight_decay)) : 0;
+  const C momentum = static_cast<C>(args.momentum);
+  const bool first = scalar(args.step) == 1;
+  for (size_t i = 0; i < w.size(); ++i) {
+    C g = grad[i] * scale + decay * w[i];
+    if (args.buffer.defined()) g = buffer[i] = first ? g : momentum * buffer[i] + g;
+    w[i] -= lr * g;
+  }
+  if (args.buffer.defined()) store(args.buffer, buffer);
+  store_master(args.parameter, w);
+}
+
+}  // namespace
+
+void grad_scale(const GradScaleArgs& args, Stream&) {
+  check(args);
+  double sum = 0;
+  for (const double partial : load<double>(args.partials)) sum += partial;
+  const double norm = std::sqrt(sum) / scalar(args.divisor);
+  const double clip = args.max_norm / (norm + 1e-6);
+  const double scale = 1 / scalar(args.divisor) * (args.max_norm > 0 && clip < 1 ? clip : 1);
+  store(args.norm, std::vector<double>{norm});
+  store(args.scale, std::vector<double>{scale});
+}
+
+void adam(const AdamArgs& args, Stream&) {
+  check(args);
+  args.grad.dtype() == DType::f64 ? adam_step<double>(args) : adam_step<float>(args);
+}
+
+void sgd(const SgdArgs& args, Stream&) {
+  check(args);
+  args.grad.dtype() == DType::f64 ? sgd_step<double>(args) : sgd_step<float>(args);
+}
+
+}  // namespace megatron::kernels::reference

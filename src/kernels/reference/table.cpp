@@ -1,0 +1,38 @@
+#include "kernels/reference/table.h"
+
+#include "kernels/reference/kernels.h"
+
+namespace megatron::kernels {
+
+const Table& reference_table() {
+  static const Table table = {
+      .gemm = reference::gemm,
+      .add_rms_norm = reference::add_rms_norm,
+      .add_rms_norm_backward = reference::add_rms_norm_backward,
+      .add_layer_norm = reference::add_layer_norm,
+      .add_layer_norm_backward = reference::add_layer_norm_backward,
+      .activation = reference::activation,
+      .activation_backward = reference::activation_backward,
+      .rope = reference::rope,
+      .attention = reference::attention,
+      .attention_backward = reference::attention_backward,
+      .softmax = reference::softmax,
+      .softmax_backward = reference::softmax_backward,
+      .embedding = reference::embedding,
+      .embedding_backward = reference::embedding_backward,
+      .cross_entropy = reference::cross_entropy,
+      .dropout = reference::dropout,
+      .add = reference::add,
+      .copy = reference::copy,
+      .fill = reference::fill,
+      .column_sum = reference::column_sum,
+      .sum = reference::sum,
+      .sum_of_squares = reference::sum_of_squares,
+      .grad_scale = reference::grad_scale,
+      .adam = reference::adam,
+      .sgd = reference::sgd,
+  };
+  return table;
+}
+
+}  // namespace megatron::kernels

@@ -1,0 +1,10 @@
+// The oracle: plain loops on host memory.
+#pragma once
+
+#include "kernels/table.h"
+
+namespace megatron::kernels {
+
+const Table& reference_table();
+
+}  // namespace megatron::kernels

@@ -1,0 +1,65 @@
+// The kernel table: one function pointer a kernel, filled by each back-end with designated initialisers. A null entry means
+// that the op's composed definition is used; an op without one needs the entry.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "device/stream.h"
+#include "kernels/activation.h"
+#include "kernels/attention.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/dropout.h"
+#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/gemm.h"
+#include "kernels/norm.h"
+#include "kernels/optimizer.h"
+#include "kernels/rope.h"
+
+namespace megatron::kernels {
+
+struct Table {
+  void (*gemm)(const GemmArgs&, Stream&) = nullptr;
+  void (*add_rms_norm)(const AddNormArgs&, Stream&) = nullptr;
+  void (*add_rms_norm_backward)(const AddNormBackwardArgs&, Stream&) = nullptr;
+  void (*add_layer_norm)(const AddNormArgs&, Stream&) = nullptr;
+  void (*add_layer_norm_backward)(const AddNormBackwardArgs&, Stream&) = nullptr;
+  void (*activation)(const ActivationArgs&, Stream&) = nullptr;
+  void (*activation_backward)(const ActivationBackwardArgs&, Stream&) = nullptr;
+  void (*rope)(const RopeArgs&, Stream&) = nullptr;
+  void (*attention)(const AttentionArgs&, Stream&) = nullptr;
+  void (*attention_backward)(const AttentionBackwardArgs&, Stream&) = nullptr;
+  void (*softmax)(const SoftmaxArgs&, Stream&) = nullptr;
+  void (*softmax_backward)(const SoftmaxBackwardArgs&, Stream&) = nullptr;
+  void (*embedding)(const EmbeddingArgs&, Stream&) = nullptr;
+  void (*embedding_backward)(const EmbeddingBackwardArgs&, Stream&) = nullptr;
+  void (*cross_entropy)(const CrossEntropyArgs&, Stream&) = nullptr;
+  void (*dropout)(const DropoutArgs&, Stream&) = nullptr;
+  void (*add)(const AddArgs&, Stream&) = nullptr;
+  void (*copy)(const CopyArgs&, Stream&) = nullptr;
+  void (*fill)(const FillArgs&, Stream&) = nullptr;
+  void (*column_sum)(const ColumnSumArgs&, Stream&) = nullptr;
+  void (*sum)(const SumArgs&, Stream&) = nullptr;
+  void (*sum_of_squares)(const SumOfSquaresArgs&, Stream&) = nullptr;
+  void (*grad_scale)(const GradScaleArgs&, Stream&) = nullptr;
+  void (*adam)(const AdamArgs&, Stream&) = nullptr;
+  void (*sgd)(const SgdArgs&, Stream&) = nullptr;
+};
+
+// Throws Error for a back-end that this build does not have.
+const Table& table(DeviceKind kind);
+inline const Table& table(Stream& stream) { return table(stream.device().kind); }
+
+// Kernels that a training step spends its time in: on a real device each must be the back-end's own.
+inline constexpr std::string_view kHotKernels[] = {
+    "gemm",      "add_rms_norm",       "add_rms_norm_backward", "add_layer_norm", "add_layer_norm_backward",
+    "activation", "activation_backward", "rope",                 "attention",      "attention_backward",
+    "embedding", "embedding_backward", "cross_entropy",         "dropout",        "add",
+    "copy",      "fill",               "column_sum",            "sum_of_squares", "adam",
+    "sgd"};
+
+// The type that sums and statistics are kept in.
+inline DType accumulator(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }
+
+}  // namespace megatron::kernels

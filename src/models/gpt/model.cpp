@@ -1,0 +1,118 @@
+// T tokens, H hidden, V vocabulary
+#include "models/gpt/model.h"
+
+#include <cmath>
+
+#include "base/philox.h"
+#include "models/gpt/tensor_map.h"
+#include "ops/elementwise.h"
+#include "ops/embedding.h"
+#include "ops/linear_cross_entropy.h"
+
+namespace megatron::models {
+namespace {
+
+parallel::Init output_init(const GptConfig& c) {
+  return nn::normal(c.init_method_std / std::sqrt(2.0 * static_cast<double>(c.num_layers)));
+}
+
+kernels::DropoutArgs::Mask dropout_mask(const std::string& name, double p, uint64_t seed) {
+  return {.p = static_cast<float>(p), .seed = seed, .stream = hash_name(name)};
+}
+
+Var dropout(Tape& tape, const Var& x, kernels::DropoutArgs::Mask mask, const nn::Batch& batch, Phase phase) {
+  if (phase != Phase::train) return x;
+  mask.samples = batch.samples;
+  return ops::dropout(tape, x, mask);
+}
+
+}  // namespace
+
+DecoderLayer::DecoderLayer(nn::Builder& builder, const std::string& name, const GptConfig& c,
+                           const nn::RotaryTable* rotary, uint64_t seed)
+    : attention_norm_(builder, name + ".attention_norm", c.hidden_size, c.normalization, static_cast<float>(c.norm_epsilon)),
+      attention_(builder, name + ".attention",
+                 {.hidden = c.hidden_size, .heads = c.num_attention_heads, .key_heads = c.num_query_groups,
+                  .head_size = c.kv_channels, .qkv_bias = c.qkv_bias, .output_bias = c.attention_output_bias,
+                  .dropout = c.attention_dropout, .seed = seed},
+                 rotary, nn::normal(c.init_method_std), output_init(c)),
+      mlp_norm_(builder, name + ".mlp_norm", c.hidden_size, c.normalization, static_cast<float>(c.norm_epsilon)),
+      mlp_(builder, name + ".mlp",
+           {.hidden = c.hidden_size, .ffn = c.ffn_hidden_size, .activation = c.activation, .gated = c.gated, .bias = c.mlp_bias},
+           nn::normal(c.init_method_std), output_init(c)),
+      attention_dropout_(dropout_mask(name + ".attention.hidden_dropout", c.hidden_dropout, seed)),
+      mlp_dropout_(dropout_mask(name + ".mlp.hidden_dropout", c.hidden_dropout, seed)) {}
+
+Bundle DecoderLayer::forward(Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) const {
+  const auto [x_TH, residual_TH] = attention_norm_(tape, in["hidden"], in["residual"]);
+  const Var a_TH = dropout(tape, attention_(tape, x_TH, batch, phase == Phase::train), attention_dropout_, batch, phase);
+  const auto [y_TH, residual2_TH] = mlp_norm_(tape, a_TH, residual_TH);
+  const Var m_TH = dropout(tape, mlp_(tape, y_TH), mlp_dropout_, batch, phase);
+  return {{"hidden", m_TH}, {"residual", residual2_TH}};
+}
+
+GptModel::GptModel(const GptConfig& config, Runtime& runtime, DType type, uint64_t seed) : config_(config) {
+  nn::Builder builder(runtime, type, [this](const std::string& name, const Shape& shape) {
+    return placement_of(config_, name, shape);
+  });
+  const GptConfig& c = config_;
+  const bool rope = c.position_embedding == PositionEmbedding::rope;
+  const parallel::Init init = nn::normal(c.init_method_std);
+  Parameter& table = builder.add("embedding.weight", {c.vocab_size, c.hidden_size}, init, c.untied ? 1 : 2);
+  embedding_ = Weight(table, 0);
+  if (rope) {
+    rotary_ = nn::RotaryTable::make(runtime, type, c.max_position_embeddings, c.kv_channels, c.rotary_base);
+  } else {
+    position_embedding_ = builder.add("position_embedding.weight", {c.max_position_embeddings, c.hidden_size}, init);
+  }
+  embedding_dropout_ = dropout_mask("embedding.hidden_dropout", c.hidden_dropout, seed);
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    layers_.push_back(std::make_unique<DecoderLayer>(builder, "layers." + std::to_string(i), c, rope ? &rotary_ : nullptr, seed));
+  }
+  final_norm_ = std::make_unique<nn::AddNorm>(builder, "final_norm", c.hidden_size, c.normalization,
+                                              static_cast<float>(c.norm_epsilon));
+  output_ = c.untied ? Weight(builder.add("output.weight", {c.vocab_size, c.hidden_size}, init)) : Weight(table, 1);
+  owned_ = builder.take();
+  for (const auto& placed : owned_) parameters_.push_back(placed.get());
+
+  segments_.push_back({{.name = "embedding"}, [this](Tape& tape, const Bundle&, const nn::Batch& batch, Phase phase) {
+                         return embed(tape, batch, phase);
+                       }});
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    const DecoderLayer* layer = layers_[static_cast<size_t>(i)].get();
+    Segment segment{{.name = "layers." + std::to_string(i)},
+                    [layer](Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) {
+                      return layer->forward(tape, in, batch, phase);
+                    }};
+    for (const auto& placed : owned_) {
+      if (placed->parameter.name.starts_with(segment.span.name + ".")) segment.span.parameters.push_back(&placed->parameter);
+    }
+    segments_.push_back(std::move(segment));
+  }
+}
+
+void GptModel::initialize(uint64_t seed) {
+  for (parallel::Placed* placed : parameters_) parallel::initialize(*placed, seed);
+}
+
+Bundle GptModel::embed(Tape& tape, const nn::Batch& batch, Phase phase) const {
+  Var x_TH = ops::embedding(tape, batch.tokens, embedding_);
+  if (position_embedding_) {
+    x_TH = ops::add(tape, x_TH, ops::embedding(tape, batch.positions, position_embedding_));
+  }
+  return {{"hidden", dropout(tape, x_TH, embedding_dropout_, batch, phase)}, {"residual", Var()}};
+}
+
+Var GptModel::final_norm(Tape& tape, const Bundle& in) const {
+  return (*final_norm_)(tape, in["hidden"], in["residual"]).normed;
+}
+
+Tensor GptModel::loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
+  return ops::linear_cross_entropy(tape, final_norm(tape, in), output_, batch.labels, batch.weights);
+}
+
+Var GptModel::logits(Tape& tape, const Bundle& in) const {
+  return ops::linear(tape, final_norm(tape, in), output_);
+}
+
+}  // namespace megatron::models

@@ -1,0 +1,60 @@
+#include "ops/linear_cross_entropy.h"
+
+#include <algorithm>
+
+namespace megatron::ops {
+namespace {
+
+// Logits of one chunk: 2^25 elements (128 MB in f32), so that reading and writing the weight's gradient once a chunk costs a few
+// per cent of the products.
+int64_t chunk_rows(int64_t vocabulary) {
+  return std::clamp<int64_t>((int64_t{1} << 25) / vocabulary / 64 * 64, 64, 4096);
+}
+
+void loss_dgrad(Backward& backward) {
+  if (backward.needs(0)) backward.set(0, backward.saved(0));
+}
+
+}  // namespace
+
+Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, const Tensor& labels,
+                            const Tensor& weights) {
+  const Tensor &x_TH = x.value, &w_VH = weight.value();
+  const int64_t tokens = x_TH.size(0), vocabulary = w_VH.size(0);
+  const DType type = x_TH.dtype(), sums = kernels::accumulator(type);
+  const int64_t rows = std::min(chunk_rows(vocabulary), std::max<int64_t>(tokens, 1));
+  const kernels::Table& table = tape.kernels();
+  Stream& stream = tape.stream();
+  Tensor loss_T = tape.empty({tokens}, sums, "loss");
+  Tensor dx_TH;
+  if (tape.recording()) dx_TH = tape.empty(x_TH.shape(), type, "loss.dx");
+  Tensor logits_CV = Tensor::empty(stream.scratch(), {rows, vocabulary}, sums, "loss.logits");
+  Tensor dlogits_CV = logits_CV;
+  if (tape.recording() && type != sums) {
+    dlogits_CV = Tensor::empty(stream.scratch(), {rows, vocabulary}, type, "loss.dlogits");
+  }
+  for (int64_t begin = 0; begin < tokens; begin += rows) {
+    const int64_t count = std::min(rows, tokens - begin);
+    const Tensor x_CH = x_TH.slice(0, begin, count);
+    const Tensor logits = logits_CV.slice(0, 0, count);
+    table.gemm({.a = x_CH, .b = w_VH, .out = logits, .transpose_b = true}, stream);
+    const Tensor dlogits = tape.recording() ? dlogits_CV.slice(0, 0, count) : Tensor();
+    table.cross_entropy({.logits = logits, .labels = labels.slice(0, begin, count),
+                         .weights = weights.slice(0, begin, count), .loss = loss_T.slice(0, begin, count),
+                         .dlogits = dlogits},
+                        stream);
+    if (!tape.recording()) continue;
+    table.gemm({.a = dlogits, .b = w_VH, .out = dx_TH.slice(0, begin, count)}, stream);
+    if (const GradSlot dw = tape.grad_slot(weight); dw.out.defined()) {
+      table.gemm({.a = dlogits, .b = x_CH, .out = dw.out, .transpose_a = true, .beta = dw.beta}, stream);
+    }
+  }
+  if (tape.recording()) {
+    tape.gradient_done(weight);
+    tape.record_one({.name = "linear_cross_entropy", .inputs = {x.id}, .saved = {dx_TH}, .dgrad = loss_dgrad, .root = true},
+                    loss_T);
+  }
+  return loss_T;
+}
+
+}  // namespace megatron::ops

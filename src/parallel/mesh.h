@@ -1,0 +1,69 @@
+// The ranks as a grid with named axes; every process group is a slice of it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/group.h"
+
+namespace megatron::parallel {
+
+enum class Axis : uint8_t { tp, cp, ep, dp, pp };
+inline constexpr int kAxes = 5;
+std::string_view name(Axis axis);
+
+// A set of axes.
+class AxisSet {
+ public:
+  constexpr AxisSet() = default;
+  constexpr AxisSet(Axis axis) : bits_(1u << static_cast<int>(axis)) {}
+  constexpr AxisSet(std::initializer_list<Axis> axes) {
+    for (const Axis a : axes) bits_ |= 1u << static_cast<int>(a);
+  }
+  constexpr bool contains(Axis axis) const { return (bits_ >> static_cast<int>(axis)) & 1u; }
+  constexpr bool operator==(const AxisSet&) const = default;
+  constexpr bool operator<(const AxisSet& other) const { return bits_ < other.bits_; }
+
+ private:
+  unsigned bits_ = 0;
+};
+
+// Degrees of a layout. The data-parallel degree is what remains of the world. Expert axes overlay the dense ranks: the same ranks
+// are seen as tp x cp x dp x pp by dense layers and as etp x ep x expert-dp x pp by experts.
+struct Layout {
+  int tp = 1, cp = 1, ep = 1, pp = 1;
+  int etp = 0;                              // expert tensor parallel; 0: as tp
+  std::string order = "tp-cp-ep-dp-pp";     // fastest axis first; --use-tp-pp-dp-mapping: "tp-cp-ep-pp-dp"
+};
+
+// All groups along `axes` as lists of ranks, a pure function: the grid of `world` ranks in layout.order, dense or expert view.
+// Groups are in ascending order of their first rank. Throws Error naming the numbers and the
+// flag to change when the degrees do not divide the world.
+std::vector<std::vector<int>> rank_lists(const Layout& layout, int world, AxisSet axes, bool expert = false);
+
+class Mesh {
+ public:
+  // Collective over `world`. Throws Error as rank_lists does.
+  static Mesh build(const Layout& layout, comm::Group& world);
+
+  const Layout& layout() const { return layout_; }
+  comm::Group& world() const { return *world_; }
+  int size(Axis axis) const;                             // of the dense view
+  int coordinate(Axis axis) const;
+  // The group of this rank along some axes of the dense view; ep is 1 there. Only the sets that build() makes: each single
+  // axis, and {dp, cp}.
+  comm::Group& group(AxisSet axes) const;
+  comm::Group& expert_group(AxisSet axes) const;         // ep, tp (etp), dp (expert data)
+
+ private:
+  Layout layout_;
+  comm::Group* world_ = nullptr;
+  std::map<AxisSet, std::unique_ptr<comm::Group>> groups_, expert_groups_;
+};
+
+}  // namespace megatron::parallel

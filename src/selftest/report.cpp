@@ -1,0 +1,80 @@
+#include "selftest/report.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+#include <limits>
+
+namespace megatron::selftest {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr size_t kListedFailures = 20;
+
+}  // namespace
+
+void Report::compare(std::string_view kind, const std::string& tensor, double error, double tolerance) {
+  Kind* found = nullptr;
+  for (Kind& k : kinds_) if (k.name == kind) found = &k;
+  if (found == nullptr) found = &kinds_.emplace_back(Kind{.name = std::string(kind)});
+  ++found->compared;
+  const bool good = error <= tolerance;
+  double share = kInfinity;
+  if (good) share = error == 0 ? 0 : error / tolerance;
+  else if (!std::isnan(error) && tolerance > 0) share = error / tolerance;
+  if (share > found->share) {
+    found->share = share;
+    found->error = error;
+    found->tolerance = tolerance;
+    found->tensor = tensor;
+  }
+  if (!good) fail(fmt::format("{} of {}: error {:.3g} is above {:.3g}", kind, tensor, error, tolerance));
+}
+
+int64_t Report::compared() const {
+  int64_t sum = 0;
+  for (const Kind& k : kinds_) sum += k.compared;
+  return sum;
+}
+
+std::string Report::text() const {
+  std::string text = fmt::format("{}: {}, {} compared\n", title_, passed() ? "passed" : "FAILED", compared());
+  for (const Kind& k : kinds_) {
+    text += fmt::format("  {:<16} {:>4} compared, worst error {:.1e} of {:.1e} allowed ({})\n", k.name, k.compared, k.error,
+                        k.tolerance, k.tensor);
+  }
+  for (size_t i = 0; i < failures_.size() && i < kListedFailures; ++i) text += fmt::format("  FAILED: {}\n", failures_[i]);
+  if (failures_.size() > kListedFailures) text += fmt::format("  and {} failures more\n", failures_.size() - kListedFailures);
+  return text;
+}
+
+double largest_difference(std::span<const double> values, std::span<const double> expected) {
+  if (values.size() != expected.size()) return kInfinity;
+  double largest = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double d = std::abs(values[i] - expected[i]);
+    if (std::isnan(d)) return d;
+    largest = std::max(largest, d);
+  }
+  return largest;
+}
+
+double difference_norm(std::span<const double> values, std::span<const double> expected) {
+  if (values.size() != expected.size()) return kInfinity;
+  double sum = 0;
+  for (size_t i = 0; i < values.size(); ++i) sum += (values[i] - expected[i]) * (values[i] - expected[i]);
+  return std::sqrt(sum);
+}
+
+double norm(std::span<const double> values) {
+  double sum = 0;
+  for (const double v : values) sum += v * v;
+  return std::sqrt(sum);
+}
+
+double relative_error(double value, double expected) {
+  const double d = std::abs(value - expected);
+  return d == 0 ? 0 : d / std::abs(expected);
+}
+
+}  // namespace megatron::selftest

@@ -1,0 +1,45 @@
+// Finds added tokens in a text: leftmost, then longest. A single_word match with a word character
+// beside it is dropped, and the search goes on behind it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/function_ref.h"
+#include "tokenizers/definition.h"
+
+namespace megatron::tokenizers {
+
+class AddedTokens {
+ public:
+  // The first of two tokens with one text wins; an empty text is never found.
+  void add(std::string_view text, int32_t id, const AddedToken& token);
+
+  // Calls on_text for each stretch (not empty) between tokens and on_token for each token, in
+  // order.
+  void split(std::string_view text, FunctionRef<void(std::string_view)> on_text,
+             FunctionRef<void(int32_t id)> on_token) const;
+
+ private:
+  struct Entry {
+    int32_t id;
+    bool single_word, lstrip, rstrip;
+  };
+  struct Node {
+    unsigned char byte = 0;
+    int32_t child = -1, sibling = -1, entry = -1;
+  };
+
+  int32_t child(int32_t node, unsigned char byte) const;
+  // The longest token at `position`: its entry and size; entry -1 when there is none.
+  int32_t longest_at(std::string_view text, size_t position, size_t& size) const;
+
+  std::vector<Entry> entries_;
+  std::vector<Node> nodes_ = std::vector<Node>(1);  // a trie; node 0 is the root
+  std::array<bool, 256> starts_{};
+};
+
+}  // namespace megatron::tokenizers

@@ -1,0 +1,41 @@
+#include "tokenizers/byte_level.h"
+
+#include "tokenizers/utf8.h"
+
+namespace megatron::tokenizers {
+namespace {
+
+constexpr size_t kLetterLimit = 0x144;  // one above the largest letter
+
+constexpr std::array<int16_t, kLetterLimit> make_letter_bytes() {
+  std::array<int16_t, kLetterLimit> bytes{};
+  bytes.fill(-1);
+  for (size_t b = 0; b < 256; ++b) bytes[kByteLetters[b]] = static_cast<int16_t>(b);
+  return bytes;
+}
+constexpr std::array<int16_t, kLetterLimit> kLetterBytes = make_letter_bytes();
+
+}  // namespace
+
+int byte_of_letter(char32_t letter) { return letter < kLetterLimit ? kLetterBytes[letter] : -1; }
+
+std::string letters_of_bytes(std::string_view bytes) {
+  std::string letters;
+  for (const char c : bytes) append_character(kByteLetters[static_cast<unsigned char>(c)], letters);
+  return letters;
+}
+
+bool append_bytes_of_letters(std::string_view letters, std::string& bytes) {
+  const size_t before = bytes.size();
+  for (size_t i = 0; i < letters.size(); i += static_cast<size_t>(character_size(letters[i]))) {
+    const int byte = byte_of_letter(character_at(letters, i));
+    if (byte < 0) {
+      bytes.resize(before);
+      return false;
+    }
+    bytes.push_back(static_cast<char>(byte));
+  }
+  return true;
+}
+
+}  // namespace megatron::tokenizers

@@ -1,0 +1,33 @@
+// The byte-level alphabet of GPT-2 (Radford et al., 2019): each byte has a printable letter, so
+// that any text can be written with 256 letters. Bytes 21-7E, A1-AC and AE-FF are their own
+// letters; the others are U+0100, U+0101 ... in order.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace megatron::tokenizers {
+
+constexpr std::array<char32_t, 256> make_byte_letters() {
+  std::array<char32_t, 256> letters{};
+  char32_t next = 0x100;
+  for (char32_t b = 0; b < 256; ++b) {
+    const bool printable = (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
+    letters[b] = printable ? b : next++;
+  }
+  return letters;
+}
+inline constexpr std::array<char32_t, 256> kByteLetters = make_byte_letters();
+
+// The byte of a letter, -1 when the letter is none of the 256.
+int byte_of_letter(char32_t letter);
+
+std::string letters_of_bytes(std::string_view bytes);
+
+// Appends the bytes that `letters` (valid UTF-8) stand for; false, with nothing appended, when one
+// is not in the alphabet.
+bool append_bytes_of_letters(std::string_view letters, std::string& bytes);
+
+}  // namespace megatron::tokenizers

@@ -1,0 +1,27 @@
+// Decoders: tokens back to text.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+
+namespace megatron::tokenizers {
+
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  virtual std::string decode(std::span<const std::string_view> tokens) const = 0;
+  // True when the text is the lossy UTF-8 of all tokens' bytes one behind the other; then
+  // append_bytes gives those of one.
+  virtual bool is_bytewise() const { return false; }
+  virtual void append_bytes(std::string_view token, std::string& bytes) const;
+};
+
+// From "decoder" of tokenizer.json: null (tokens joined by a space), ByteLevel. Throws Error naming
+// any other type.
+std::unique_ptr<Decoder> make_decoder(const Json& settings);
+
+}  // namespace megatron::tokenizers

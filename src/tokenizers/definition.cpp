@@ -1,0 +1,240 @@
+#include "tokenizers/definition.h"
+
+#include <simdjson.h>
+
+#include "base/error.h"
+#include "tokenizers/pair_map.h"
+#include "tokenizers/pre_tokenizer.h"
+
+namespace megatron::tokenizers {
+namespace {
+
+namespace dom = simdjson::dom;
+
+Json small_json(const dom::element& element) { return Json::parse(simdjson::minify(element)); }
+
+AddedToken parse_added_token(const Json& json) {
+  const auto flag = [&](std::string_view key, bool otherwise) {
+    const Json* value = json.find(key);
+    return value ? value->as_bool() : otherwise;
+  };
+  AddedToken token;
+  token.content = json["content"].as_string();
+  token.id = json["id"].as_integer();
+  token.single_word = flag("single_word", false);
+  token.lstrip = flag("lstrip", false);
+  token.rstrip = flag("rstrip", false);
+  token.special = flag("special", false);
+  token.normalized = flag("normalized", !token.special);
+  return token;
+}
+
+void parse_vocabulary(dom::object object, Vocabulary& vocabulary) {
+  for (const auto [token, id] : object) vocabulary.add(token, int64_t{id});
+}
+
+uint64_t parse_merge(const Vocabulary& vocabulary, const dom::element& merge) {
+  if (merge.is_string()) {
+    const std::string_view text = merge;
+    const size_t space = text.find(' ');
+    MG_CHECK(space != std::string_view::npos && text.find(' ', space + 1) == std::string_view::npos,
+             "merge '{}' is not two tokens with one space between them", text);
+    return find_merge(vocabulary, text.substr(0, space), text.substr(space + 1));
+  }
+  const dom::array pair = merge;
+  MG_CHECK(pair.size() == 2, "a merge has {} tokens; it must have 2", pair.size());
+  return find_merge(vocabulary, pair.at(0), pair.at(1));
+}
+
+Json parse_model(dom::object model, Definition& definition) {
+  Json settings{Json::Object{}};
+  dom::element vocabulary, merges;
+  bool has_vocabulary = false, has_merges = false;
+  for (const auto [key, value] : model) {
+    if (key == "vocab") {
+      vocabulary = value, has_vocabulary = true;
+    } else if (key == "merges") {
+      merges = value, has_merges = true;
+    } else {
+      MG_CHECK(!settings.contains(key), "the model has '{}' twice", key);
+      settings.set(key, small_json(value));
+    }
+  }
+  const Json* type = settings.find("type");
+  const std::string name = type ? type->as_string() : has_merges ? "BPE" : "without a type";
+  MG_CHECK(name == "BPE", "model '{}' is not supported; supported is BPE", name);
+  MG_CHECK(has_vocabulary && has_merges, "the model has no '{}'",
+           has_vocabulary ? "merges" : "vocab");
+  parse_vocabulary(vocabulary, definition.vocabulary);
+  for (const dom::element merge : dom::array(merges)) {
+    definition.merges.push_back(parse_merge(definition.vocabulary, merge));
+  }
+  return settings;
+}
+
+Definition parse_members(dom::object members) {
+  Definition definition;
+  definition.settings = Json::Object{};
+  for (const auto [key, value] : members) {
+    MG_CHECK(!definition.settings.contains(key), "'{}' is there twice", key);
+    Json kept;
+    if (key == "added_tokens") {
+      const Json tokens = small_json(value);
+      if (!tokens.is_null()) {
+        for (const Json& token : tokens.as_array())
+          definition.added_tokens.push_back(parse_added_token(token));
+      }
+    } else if (key == "model") {
+      kept = parse_model(value, definition);
+    } else {
+      kept = small_json(value);
+    }
+    definition.settings.set(key, std::move(kept));
+  }
+  MG_CHECK(definition.settings.contains("model"), "there is no 'model'; is this a tokenizer.json?");
+  return definition;
+}
+
+Json write_added_tokens(const Definition& definition) {
+  Json::Array tokens;
+  for (const AddedToken& token : definition.added_tokens) {
+    tokens.push_back(Json::Object{{"id", token.id},
+                                  {"content", token.content},
+                                  {"single_word", token.single_word},
+                                  {"lstrip", token.lstrip},
+                                  {"rstrip", token.rstrip},
+                                  {"normalized", token.normalized},
+                                  {"special", token.special}});
+  }
+  return tokens;
+}
+
+Json write_model(const Json& settings, const Definition& definition,
+                 const std::vector<bool>& in_model) {
+  Json::Object model = settings.as_object();
+  const Vocabulary& vocabulary = definition.vocabulary;
+  Json::Object tokens;
+  for (int32_t id = 0; id < vocabulary.size(); ++id) {
+    if (vocabulary.contains(id) && in_model[static_cast<size_t>(id)]) {
+      tokens.emplace_back(std::string(vocabulary.text(id)), int64_t{id});
+    }
+  }
+  Json::Array merges;
+  for (const uint64_t pair : definition.merges) {
+    merges.push_back(Json::Array{vocabulary.text(left_of(pair)), vocabulary.text(right_of(pair))});
+  }
+  model.emplace_back("vocab", std::move(tokens));
+  model.emplace_back("merges", std::move(merges));
+  return model;
+}
+
+Json byte_level(bool add_prefix_space, bool use_regex) {
+  return Json::Object{{"type", "ByteLevel"},
+                      {"add_prefix_space", add_prefix_space},
+                      {"trim_offsets", true},
+                      {"use_regex", use_regex}};
+}
+
+template <class F>
+auto with_simdjson(std::string_view text, F&& f) {
+  try {
+    dom::parser parser;
+    return f(parser.parse(simdjson::padded_string(text)).value());
+  } catch (const simdjson::simdjson_error& error) {
+    fail("{}", error.what());
+  }
+}
+
+}  // namespace
+
+const Json& Definition::member(std::string_view name) const {
+  static const Json kNull;
+  const Json* found = settings.find(name);
+  return found ? *found : kNull;
+}
+
+uint64_t find_merge(const Vocabulary& vocabulary, std::string_view left, std::string_view right) {
+  const auto a = vocabulary.find(left), b = vocabulary.find(right);
+  MG_CHECK(a && b, "merge '{} {}': token '{}' is not in the vocabulary", left, right,
+           a ? right : left);
+  const std::string joined = std::string(left).append(right);
+  MG_CHECK(vocabulary.find(joined), "merge '{} {}': '{}' is not in the vocabulary", left, right,
+           joined);
+  return pair_key(*a, *b);
+}
+
+Definition parse_definition(std::string_view text) {
+  return with_simdjson(text, [](const dom::element& root) { return parse_members(root); });
+}
+
+std::string write_definition(const Definition& definition, const std::vector<bool>& in_model) {
+  Json::Object members;
+  for (const auto& [key, value] : definition.settings.as_object()) {
+    if (key == "added_tokens") {
+      members.emplace_back(key, write_added_tokens(definition));
+    } else if (key == "model") {
+      members.emplace_back(key, write_model(value, definition, in_model));
+    } else {
+      members.emplace_back(key, value);
+    }
+  }
+  return Json(std::move(members)).dump(2) + "\n";
+}
+
+Definition byte_level_definition(std::string_view pattern, bool add_prefix_space) {
+  Json pre_tokenizer = byte_level(add_prefix_space, true);
+  if (pattern != kGpt2Pattern) {
+    Json split = Json::Object{{"type", "Split"},
+                              {"pattern", Json::Object{{"Regex", pattern}}},
+                              {"behavior", "Isolated"},
+                              {"invert", false}};
+    pre_tokenizer =
+        Json::Object{{"type", "Sequence"},
+                     {"pretokenizers", Json::Array{split, byte_level(add_prefix_space, false)}}};
+  }
+  const Json model = Json::Object{{"type", "BPE"},
+                                  {"dropout", nullptr},
+                                  {"unk_token", nullptr},
+                                  {"continuing_subword_prefix", nullptr},
+                                  {"end_of_word_suffix", nullptr},
+                                  {"fuse_unk", false},
+                                  {"byte_fallback", false},
+                                  {"ignore_merges", false}};
+  Definition definition;
+  definition.settings = Json::Object{{"version", "1.0"},
+                                     {"truncation", nullptr},
+                                     {"padding", nullptr},
+                                     {"added_tokens", nullptr},
+                                     {"normalizer", nullptr},
+                                     {"pre_tokenizer", pre_tokenizer},
+                                     {"post_processor", byte_level(true, true)},
+                                     {"decoder", byte_level(true, true)},
+                                     {"model", model}};
+  return definition;
+}
+
+Definition parse_gpt2(std::string_view vocabulary_json, std::string_view merges_text) {
+  Definition definition = byte_level_definition(kGpt2Pattern, false);
+  with_simdjson(vocabulary_json, [&](const dom::element& root) {
+    parse_vocabulary(root, definition.vocabulary);
+    return 0;
+  });
+  while (!merges_text.empty()) {
+    std::string_view line = merges_text.substr(0, merges_text.find('\n'));
+    merges_text.remove_prefix(std::min(merges_text.size(), line.size() + 1));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.empty() || line.starts_with("#version")) continue;
+    const size_t space = line.find(' ');
+    MG_CHECK(space != std::string_view::npos,
+             "merges: '{}' is not two tokens with a space between them", line);
+    definition.merges.push_back(
+        find_merge(definition.vocabulary, line.substr(0, space), line.substr(space + 1)));
+  }
+  const std::string end = "<|endoftext|>";
+  if (const auto id = definition.vocabulary.find(end)) {
+    definition.added_tokens.push_back({.content = end, .id = *id, .special = true});
+  }
+  return definition;
+}
+
+}  // namespace megatron::tokenizers

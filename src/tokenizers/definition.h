@@ -1,0 +1,54 @@
+// A tokenizer as tokenizer.json describes it, read and checked in form but not yet built.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "tokenizers/vocabulary.h"
+
+namespace megatron::tokenizers {
+
+struct AddedToken {
+  std::string content;
+  int64_t id = 0;
+  bool single_word = false;  // only where no word character stands beside it
+  bool lstrip = false;       // swallows the white space before it
+  bool rstrip = false;       // and behind it
+  bool normalized = false;   // looked for in the normalised text, not in the raw text
+  bool special = false;
+};
+
+struct Definition {
+  // The file's members in order; "added_tokens" is null and "model" lacks vocab and merges.
+  // Truncation and padding are kept and written again, but encode applies neither.
+  Json settings;
+  std::vector<AddedToken> added_tokens;
+  Vocabulary vocabulary;         // of the model
+  std::vector<uint64_t> merges;  // pair_key of each, by rank
+
+  const Json& member(std::string_view name) const;  // null where the file has none
+};
+
+// Throws Error (without the file's name) on anything malformed, on a model that is not BPE, and on
+// merges of tokens that are not in the vocabulary. Merges may be ["a", "b"] or "a b".
+Definition parse_definition(std::string_view text);
+
+// The members of tokenizer.json, two spaces a level. in_model: whether an id below
+// vocabulary.size() is the model's own.
+std::string write_definition(const Definition& definition, const std::vector<bool>& in_model);
+
+// The pair_key of a merge; throws Error when a token, or the two joined, is not in the vocabulary.
+uint64_t find_merge(const Vocabulary& vocabulary, std::string_view left, std::string_view right);
+
+// A definition of byte-level BPE with nothing in its vocabulary: GPT-2's components, or, when
+// `pattern` is not GPT-2's, a Split by it before ByteLevel.
+Definition byte_level_definition(std::string_view pattern, bool add_prefix_space);
+
+// GPT-2's pair of files, as Megatron-LM's --vocab-file and --merge-file name them. <|endoftext|>
+// becomes a special token.
+Definition parse_gpt2(std::string_view vocabulary_json, std::string_view merges_text);
+
+}  // namespace megatron::tokenizers

@@ -1,0 +1,126 @@
+// Hugging Face directories and training trajectories made by other systems.
+#include "selftest/verify.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/error.h"
+#include "selftest/trajectory.h"
+#include "support.h"
+
+namespace megatron::selftest {
+namespace {
+
+using megatron::testing::TemporaryDirectory;
+using megatron::testing::Values;
+using megatron::testing::change_tensors;
+using megatron::testing::vectors;
+
+void expect_passed(const std::vector<Report>& reports, size_t count) {
+  EXPECT_EQ(reports.size(), count);
+  for (const Report& report : reports) EXPECT_TRUE(report.passed()) << report.text();
+}
+
+std::string copy_of(const std::string& name, const TemporaryDirectory& to) {
+  const std::string path = to / std::filesystem::path(name).filename().string();
+  std::filesystem::copy(vectors(name), path);
+  return path;
+}
+
+class Model : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Model, AgreesWithHuggingFace) {
+  const std::vector<Report> reports = verify(vectors(std::string("hf/") + GetParam()), {});
+  expect_passed(reports, 2);
+  for (const Report& report : reports) EXPECT_GT(report.compared(), 25) << report.text();
+}
+
+TEST_P(Model, ComesBackByteForByte) {
+  const TemporaryDirectory directory;
+  const Report report = verify_rewrite(vectors(std::string("hf/") + GetParam()), directory / "out");
+  EXPECT_TRUE(report.passed()) << report.text();
+  EXPECT_GT(report.compared(), 15);
+}
+
+INSTANTIATE_TEST_SUITE_P(Vectors, Model,
+                         ::testing::Values("gpt2", "llama", "llama_tied", "llama_bf16", "llama_fp16", "llama_sharded"),
+                         [](const auto& info) { return std::string(info.param); });
+
+class Trajectory : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Trajectory, IsMet) {
+  expect_passed(verify_trajectory(vectors(std::string("train/") + GetParam()), {}), 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Vectors, Trajectory,
+                         ::testing::Values("llama_sgd", "llama_adamw", "llama_long", "gpt2_cosine", "gpt2_mask",
+                                           "gpt2_mask_microbatch"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(Verify, NoticesOneChangedWeight) {
+  for (const std::string name : {"transformer.h.1.mlp.c_fc.weight", "transformer.wte.weight", "transformer.h.0.ln_1.bias"}) {
+    const TemporaryDirectory directory;
+    const std::string model = copy_of("hf/gpt2", directory);
+    change_tensors(model + "/model.safetensors", [&](Values& values) { values.at(name)[7] += 1e-3f; });
+    for (const Report& report : verify(model, {})) EXPECT_FALSE(report.passed()) << name << "\n" << report.text();
+  }
+}
+
+TEST(Verify, NoticesATensorThatItCannotCompare) {
+  const TemporaryDirectory directory;
+  const std::string model = copy_of("hf/llama", directory);
+  change_tensors(model + "/expected.safetensors", [](Values& values) { values["router_logits.0"] = {1, 2}; });
+  const Report report = verify(model, {.devices = {DeviceKind::cpu}}).at(0);
+  ASSERT_EQ(report.failures().size(), 1u) << report.text();
+  EXPECT_NE(report.failures()[0].find("router_logits.0"), std::string::npos);
+}
+
+TEST(Verify, NoticesAWrongGradientAndAMissingOne) {
+  const TemporaryDirectory directory;
+  const std::string model = copy_of("hf/llama", directory);
+  const std::string name = "grad.model.layers.1.self_attn.k_proj.weight";
+  change_tensors(model + "/expected.safetensors", [&](Values& values) {
+    for (float& g : values.at(name)) g *= 1.001f;
+  });
+  const Report report = verify(model, {.devices = {DeviceKind::cpu}}).at(0);
+  ASSERT_EQ(report.failures().size(), 1u) << report.text();
+  EXPECT_NE(report.failures()[0].find(name), std::string::npos);
+}
+
+TEST(Verify, RefusesTokensOutsideOfTheVocabulary) {
+  const TemporaryDirectory directory;
+  const std::string model = copy_of("hf/llama", directory);
+  std::string config;
+  {
+    std::ifstream in(model + "/config.json");
+    config.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  config.replace(config.find("\"max_position_embeddings\": "), 27, "\"max_position_embeddings\": 9, \"unused\": ");
+  std::ofstream(model + "/config.json") << config;
+  try {
+    verify(model, {});
+    FAIL() << "no error";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("24 tokens a sequence but the model 9"), std::string::npos) << e.what();
+  }
+}
+
+TEST(TrajectoryFolder, NoticesASurplusTensorAndAnUnknownFlag) {
+  const TemporaryDirectory directory;
+  std::filesystem::create_directories(directory / "hf");
+  std::filesystem::create_directories(directory / "train");
+  std::filesystem::copy(vectors("hf/llama"), directory / "hf/llama");
+  std::filesystem::copy(vectors("train/llama_sgd"), directory / "train/llama_sgd");
+  const std::string folder = directory / "train/llama_sgd";
+  change_tensors(folder + "/expected.safetensors", [](Values& values) { values["exp_avg.nothing"] = {1}; });
+  const Report report = verify_trajectory(folder, {.devices = {DeviceKind::cpu}}).at(0);
+  ASSERT_EQ(report.failures().size(), 1u) << report.text();
+  EXPECT_NE(report.failures()[0].find("exp_avg.nothing"), std::string::npos);
+
+  std::ofstream(folder + "/case.json") << R"({"start": "../hf/llama", "flags": {"lion-beta1": 0.9}})";
+  EXPECT_THROW(verify_trajectory(folder, {}), Error);
+}
+
+}  // namespace
+}  // namespace megatron::selftest

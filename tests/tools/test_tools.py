@@ -1,0 +1,349 @@
+"""The checkers of tools/ on small trees with planted faults: each is found, a sound tree passes."""
+
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+
+SOUND = {
+    "src/main.cpp": '#include "cli/program.h"\n',
+    "src/base/error.h": "#pragma once\n#include <string>\n",
+    "src/base/json.cpp": '#include <nlohmann/json.hpp>\n#include "base/error.h"\n',
+    "src/tensor/tensor.h": '#pragma once\n#include "base/error.h"\n',
+    "src/kernels/cpu/gemm.cpp": (
+        '#include <dnnl.hpp>\n#include "hwy/highway.h"\n#include "tensor/tensor.h"\n'
+    ),
+    "src/cli/program.h": '#include <CLI/CLI.hpp>\n#include "tensor/tensor.h"\n',
+}
+
+TABLE = """
+struct Table {
+  void (*gemm)(const GemmArgs&, Stream&) = nullptr;
+  void (*add)(const AddArgs&, Stream&) = nullptr;
+  void (*sum)(const SumArgs&, Stream&) = nullptr;
+};
+inline constexpr std::string_view kHotKernels[] = {"gemm", "add"};
+"""
+CASES = """
+void gemm_cases(List& list) { list.push_back({.kernel = "gemm", .name = "tiny"}); }
+void others(List& list) {
+  add("add", 3);
+  one.kernel = "sum";
+}
+"""
+COVERED = {
+    "src/kernels/table.h": TABLE,
+    "src/kernels/cases/all.cpp": CASES,
+    "src/kernels/reference/table.cpp": (
+        "Table t() { return {.gemm = gemm, .add = add<float, double>, .sum = sum}; }"
+    ),
+    "src/kernels/cpu/table.cpp": "Table t() { return {\n  .gemm = gemm,\n  .add = cpu::add,\n}; }",
+    "src/kernels/cpu/gemm.cpp": "void gemm(const GemmArgs& a, Stream& s) { blocks(a, s); }\n",
+    "src/kernels/cpu/add.cpp": "void add(A& a, S& s) { loop(a); }  // not reference::add\n",
+    "src/kernels/meta/table.cpp": "Table t() { return {.gemm = none, .add = none, .sum = none}; }",
+}
+
+
+class ToolTest(unittest.TestCase):
+    tool = ""
+    tree = {}
+
+    def check(self, **changes):
+        """Runs the tool on the tree with files changed: a__b_h names a/b.h; None removes it."""
+        files = dict(self.tree)
+        for key, text in changes.items():
+            stem, suffix = key.rsplit("_", 1)
+            files[stem.replace("__", "/") + "." + suffix] = text
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in files.items():
+                if text is not None:
+                    path = Path(folder) / name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text(text)
+            done = subprocess.run(
+                [sys.executable, "-B", str(TOOLS / self.tool), folder],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        self.assertEqual(done.stderr, "")
+        return done.returncode, done.stdout
+
+    def refused(self, *texts, **changes):
+        code, output = self.check(**changes)
+        self.assertEqual(code, 1, output)
+        for text in texts:
+            self.assertIn(text, output)
+        self.assertIn(
+            f"{len([l for l in output.splitlines() if l.startswith('src/')])} problems", output
+        )
+
+    def accepted(self, **changes):
+        code, output = self.check(**changes)
+        self.assertEqual(code, 0, output)
+        return output
+
+
+class Layers(ToolTest):
+    tool = "check_layers.py"
+    tree = SOUND
+
+    def test_sound_tree(self):
+        self.assertIn("6 files in 4 rooms", self.accepted())
+
+    def test_upward_include(self):
+        self.refused(
+            'src/tensor/tensor.h:2: "cli/program.h" is upward: tensor has rank 2, cli 13',
+            src__tensor__tensor_h='#pragma once\n#include "cli/program.h"\n',
+            src__cli__program_h="#pragma once\n",
+        )
+
+    def test_strangers(self):
+        self.refused(
+            "src/data/a.h:1",
+            "strangers of rank 3",
+            src__data__a_h='#include "kernels/b.h"\n',
+            src__kernels__b_h="\n",
+        )
+
+    def test_cycle(self):
+        self.refused(
+            "include cycle: base/a.h -> base/b.h -> base/c.h -> base/a.h",
+            src__base__a_h='#include "base/b.h"\n',
+            src__base__b_h='\n#include "base/c.h"\n',
+            src__base__c_h='#include "base/a.h"\n',
+        )
+
+    def test_file_that_includes_itself(self):
+        self.refused("src/base/a.h:1: include cycle", src__base__a_h='#include "base/a.h"\n')
+
+    def test_diamond_is_no_cycle(self):
+        self.accepted(
+            src__base__a_h='#include "base/b.h"\n#include "base/c.h"\n',
+            src__base__b_h='#include "base/d.h"\n',
+            src__base__c_h='#include "base/d.h"\n',
+            src__base__d_h="\n",
+        )
+
+    def test_missing_file(self):
+        self.refused(
+            'src/base/a.h:3: "base/none.h" names no file',
+            src__base__a_h='\n/* one\n*/ #include "base/none.h"\n',
+        )
+
+    def test_short_and_relative_names(self):
+        self.refused(
+            'src/base/a.h:1: "error.h" must be written from src/',
+            'src/base/a.h:2: "../base/error.h" must be',
+            src__base__a_h='#include "error.h"\n#include "../base/error.h"\n',
+        )
+
+    def test_comments_are_no_includes(self):
+        self.accepted(
+            src__base__a_h='// #include "cli/program.h"\n/*\n#include "cli/program.h"\n*/\n'
+            'const char* pattern = "src/*.h"; const int n = 1\'000;\n'
+        )
+
+    def test_include_after_a_star_in_a_string_is_seen(self):
+        self.refused(
+            "src/base/a.h:2", src__base__a_h='const char* p = "/*";\n#include "cli/program.h"\n'
+        )
+
+    def test_computed_include(self):
+        self.refused("src/base/a.h:1: computed include", src__base__a_h="#include SOME_FILE\n")
+
+    def test_vendor_headers_outside_of_their_wings(self):
+        for header in (
+            "cuda_runtime.h",
+            "cublasLt.h",
+            "nccl.h",
+            "mpi.h",
+            "dnnl.hpp",
+            "nlohmann/json.hpp",
+            "spdlog/spdlog.h",
+            "CLI/CLI.hpp",
+            "hwy/highway.h",
+            "pcre2.h",
+            "unicode/uchar.h",
+            "simdjson.h",
+            "gtest/gtest.h",
+        ):
+            with self.subTest(header):
+                self.refused(
+                    f"src/models/a.cpp:1: '{header}' stays in",
+                    src__models__a_cpp=f"#include <{header}>\n",
+                )
+                self.refused(f"'{header}' stays in", src__models__a_cpp=f'#include "{header}"\n')
+
+    def test_vendor_headers_inside_of_their_wings(self):
+        self.accepted(
+            src__kernels__cuda__a_cpp="#include <cuda_runtime.h>\n#include <cublasLt.h>\n",
+            src__device__cuda__a_cpp="#include <cuda.h>\n",
+            src__comm__nccl__a_cpp="#include <nccl.h>\n#include <cuda_runtime.h>\n",
+            src__comm__mpi__a_cpp="#include <mpi.h>\n",
+            src__base__log_cpp="#include <spdlog/spdlog.h>\n",
+            src__tokenizers__a_cpp="#include <pcre2.h>\n#include <unicode/unorm2.h>\n",
+            src__data__a_cpp="#include <simdjson.h>\n",
+        )
+
+    def test_unknown_room_and_file_in_no_room(self):
+        self.refused(
+            "src/misc/a.h:1: room 'misc'",
+            "src/stray.cpp:1: stands in no room",
+            src__misc__a_h="\n",
+            src__stray_cpp="\n",
+        )
+
+    def test_program_includes_cli_only(self):
+        self.refused("src/main.cpp:1", src__main_cpp='#include "tensor/tensor.h"\n')
+
+    def test_long_file(self):
+        self.accepted(src__base__a_cpp="\n" * 600)
+        self.refused("src/base/a.cpp:601: 601 lines", src__base__a_cpp="\n" * 601)
+
+    def test_library_linked_upward(self):
+        self.accepted(src__CMakeLists_txt="megatron_room(tensor LOWER base LIBRARIES cli::x)\n")
+        self.refused(
+            "src/CMakeLists.txt:2: tensor (rank 2) may not link cli",
+            src__CMakeLists_txt="# megatron_room(base LOWER cli)\n"
+            "megatron_room(tensor LOWER base cli)\n",
+        )
+
+
+class Coverage(ToolTest):
+    tool = "check_coverage"
+    tree = COVERED
+
+    def test_sound_tree(self):
+        output = self.accepted()
+        rows = {line.split()[0]: line.split()[1:] for line in output.splitlines()[:4]}
+        self.assertEqual(rows["kernel"], ["hot", "case", "reference", "cpu", "meta"])
+        self.assertEqual(rows["gemm"], ["yes", "yes", "own", "own", "own"])
+        self.assertEqual(rows["sum"], ["-", "yes", "own", "null", "own"])
+
+    def test_kernel_without_a_case(self):
+        self.refused(
+            "src/kernels/table.h:5: kernel 'sum' has no Case",
+            src__kernels__cases__all_cpp=CASES.replace(
+                'one.kernel = "sum"', '// one.kernel = "sum"'
+            ),
+        )
+
+    def test_ways_to_state_a_kernel(self):
+        for text in (
+            'Case{"sum", 1}',
+            'add(list, "sum")',
+            'x = make_case("sum")',
+            '.kernel = "sum"',
+        ):
+            with self.subTest(text):
+                self.accepted(
+                    src__kernels__cases__all_cpp=CASES.replace('one.kernel = "sum"', text)
+                )
+        for text in ('name = "sum"', 'outputs("sum")', 'add(name, "sum of squares")'):
+            with self.subTest(text):
+                self.refused(
+                    "'sum' has no Case",
+                    src__kernels__cases__all_cpp=CASES.replace('one.kernel = "sum"', text),
+                )
+
+    def test_case_of_no_kernel(self):
+        self.refused(
+            "src/kernels/cases/more.cpp:1: a Case of 'gem'",
+            src__kernels__cases__more_cpp='Case c{.kernel = "gem"};\n',
+        )
+
+    def test_hot_kernel_that_is_absent(self):
+        self.refused(
+            "hot kernel 'add' is null on cpu",
+            src__kernels__cpu__table_cpp="Table t() { return {.gemm = gemm}; }",
+        )
+
+    def test_hot_kernel_that_is_nullptr(self):
+        self.refused(
+            "src/kernels/cpu/table.cpp:2: hot kernel 'gemm' is null on cpu",
+            src__kernels__cpu__table_cpp="Table t() { return {\n.gemm = nullptr, .add = add}; }",
+        )
+
+    def test_hot_kernel_that_is_the_references(self):
+        self.refused(
+            "src/kernels/cpu/table.cpp:1: hot kernel 'gemm' of cpu is not its own",
+            src__kernels__cpu__table_cpp="Table t() { return {.gemm = reference::gemm, "
+            ".add = add}; }",
+        )
+
+    def test_hot_kernel_that_calls_the_reference(self):
+        self.refused(
+            "hot kernel 'gemm' of cpu is not its own: gemm -> gemm.cpp:1",
+            src__kernels__cpu__gemm_cpp="void gemm(const A& a, S& s) { reference::gemm(a, s); }\n",
+        )
+
+    def test_hot_kernel_that_calls_the_reference_through_a_helper(self):
+        self.refused(
+            "gemm -> slow_way -> gemm.cpp:1",
+            src__kernels__cpu__gemm_cpp="void slow_way(A& a) { table(DeviceKind::reference).x(a); }\n"
+            "void gemm(const A& a, S& s) { if (a.odd) { slow_way(a); } }\n",
+        )
+
+    def test_hot_kernel_that_is_defined_elsewhere(self):
+        self.refused(
+            "hot kernel 'gemm' of cpu is not its own: gemm -> defined outside",
+            src__kernels__cpu__gemm_cpp="using other::gemm;\n",
+        )
+
+    def test_cold_kernel_may_be_the_references(self):
+        output = self.accepted(
+            src__kernels__cpu__table_cpp="Table t() { return {.gemm = gemm, .add = add,\n"
+            "  .sum = reference::sum}; }"
+        )
+        self.assertIn("foreign", [l for l in output.splitlines() if l.startswith("sum")][0])
+
+    def test_hot_list_that_is_absent_or_wrong(self):
+        self.refused(
+            "no list kHotKernels", src__kernels__table_h=TABLE.replace("kHotKernels", "kOthers")
+        )
+        self.refused(
+            "names 'gemv'", src__kernels__table_h=TABLE.replace('"gemm"', '"gemm", "gemv"')
+        )
+
+    def test_back_end_without_a_table(self):
+        self.refused("back-end cpu has no table.cpp", src__kernels__cpu__table_cpp=None)
+
+
+class Quickstart(unittest.TestCase):
+    """What it refuses before it installs, builds or writes anything."""
+
+    def refused(self, text, *arguments):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "mine").mkdir()
+            for name in ("mine/notes", "empty.txt", "text.pdf"):
+                (Path(folder) / name).write_text("")
+            before = sorted(Path(folder).rglob("*"))
+            command = [str(TOOLS.parent / "quickstart"), *arguments]
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertEqual(done.stdout, "")
+            self.assertIn(text, done.stderr)
+            self.assertEqual(sorted(Path(folder).rglob("*")), before)
+
+    def test_bad_arguments(self):
+        self.refused("unknown argument '--step'", "--step", "3")
+        self.refused("--steps needs a value", "--steps")
+        self.refused("at least 1, got '0'", "--steps", "0")
+        self.refused("at least 1, got '1e3'", "--steps", "1e3")
+
+    def test_bad_input(self):
+        self.refused("'none.txt' does not exist", "--input", "none.txt")
+        self.refused("empty.txt' is empty", "--input", "empty.txt")
+        self.refused("is neither .txt nor .jsonl", "--input", "text.pdf")
+        self.refused("holds no .txt or .jsonl", "--input", "mine")
+
+    def test_output_of_somebody_else(self):
+        self.refused("'mine' exists and is not an earlier quickstart's", "--output", "mine")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,109 @@
+// Helpers of this room's tests.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "checkpoint/model_directory.h"
+
+namespace megatron::checkpoint {
+
+inline std::string golden(const std::string& path) {
+  return std::string(MEGATRON_GOLDEN) + "/hf/" + path;
+}
+
+// A directory that is removed with its contents.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    const std::filesystem::path pattern = "megatron_checkpoint_XXXXXX";
+    std::string text = (std::filesystem::temp_directory_path() / pattern).string();
+    if (mkdtemp(text.data()) == nullptr) throw Error("no temporary directory");
+    path_ = text;
+  }
+  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
+  std::string operator/(std::string_view file) const { return path_ + "/" + std::string(file); }
+  const std::string& path() const { return path_; }
+
+  std::set<std::string> names() const {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      names.insert(entry.path().filename().string());
+    }
+    return names;
+  }
+
+ private:
+  std::string path_;
+};
+
+// The text of the Error that `f` throws; empty when it throws none.
+template <class F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+inline bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != text.npos;
+}
+
+// A file of the given header and data.
+inline std::string file_text(std::string_view header, std::string_view data) {
+  const uint64_t length = header.size();
+  std::string text(reinterpret_cast<const char*>(&length), sizeof length);
+  return text.append(header).append(data);
+}
+
+// Parameters of a test's model.
+class Model {
+ public:
+  Model() : runtime_(Device{DeviceKind::reference}, 1) {}
+
+  parallel::Placed& add(Shape shape, DType dtype, std::vector<parallel::Part> parts) {
+    auto placed = std::make_unique<parallel::Placed>();
+    placed->parameter.value =
+        Tensor::empty(runtime_.arena(MemoryClass::parameters), shape, dtype, "test");
+    placed->placement.parts = std::move(parts);
+    owned_.push_back(std::move(placed));
+    placed_.push_back(owned_.back().get());
+    return *owned_.back();
+  }
+
+  // A parameter that is one tensor.
+  parallel::Placed& add(const std::string& name, Shape shape, DType dtype,
+                        bool transposed = false) {
+    const int64_t size = shape.rank() == 0 ? 1 : shape[0];
+    return add(shape, dtype, {{name, shape, 0, {{0, 0, size}}, transposed}});
+  }
+
+  std::span<parallel::Placed* const> parameters() const { return placed_; }
+  std::vector<double> values(size_t i) const { return to_doubles(placed_[i]->parameter.value); }
+
+ private:
+  Runtime runtime_;
+  std::vector<std::unique_ptr<parallel::Placed>> owned_;
+  std::vector<parallel::Placed*> placed_;
+};
+
+// Gives every element of the parameter the value first, first + 1, ...
+inline void count_from(parallel::Placed& placed, double first) {
+  Tensor& value = placed.parameter.value;
+  std::vector<double> values(static_cast<size_t>(value.elements()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = first + static_cast<double>(i);
+  copy_from(value, values);
+}
+
+}  // namespace megatron::checkpoint

@@ -1,0 +1,64 @@
+#include "data/random_state.h"
+
+#include <numeric>
+
+#include "data/md5.h"
+#include "data/mock_dataset.h"
+#include "support.h"
+
+namespace megatron::data {
+namespace {
+
+std::vector<int32_t> shuffled(int64_t seed, int64_t n) {
+  std::vector<int32_t> values(static_cast<size_t>(n));
+  std::iota(values.begin(), values.end(), 0);
+  RandomState random(seed);
+  random.shuffle(std::span(values));
+  return values;
+}
+
+TEST(RandomState, ShufflesLikeNumpy) {
+  const Json vectors = Json::read(golden("gpt_dataset/shuffle_vectors.json"));
+  for (const Json& v : vectors["small"].as_array()) {
+    const auto got = shuffled(v["seed"].as_integer(), v["n"].as_integer());
+    EXPECT_EQ(std::vector<int64_t>(got.begin(), got.end()), integers(v["order"]));
+  }
+  for (const Json& v : vectors["big"].as_array()) {
+    const auto got = shuffled(v["seed"].as_integer(), v["n"].as_integer());
+    EXPECT_EQ(sha256_hex(as_text(std::as_bytes(std::span(got)))), v["sha256_int32"].as_string());
+  }
+}
+
+TEST(RandomState, RefusesSeedsOutsideItsRange) {
+  EXPECT_NE(error_of([] { RandomState random(-1); }), "");
+  EXPECT_NE(error_of([] { RandomState random(int64_t{1} << 32); }), "");
+}
+
+TEST(RandomState, DrawsTwoWordsAboveThirtyTwoBits) {
+  RandomState wide(5), words(5);
+  const uint64_t max = (uint64_t{1} << 40) - 1;             // the mask itself: no draw is rejected
+  for (int i = 0; i < 10; ++i) {
+    const uint64_t high = words.interval(0xffffffff), low = words.interval(0xffffffff);
+    EXPECT_EQ(wide.interval(max), (high << 32 | low) & max);
+  }
+}
+
+TEST(MockTokens, HasNumpysLengths) {
+  const Json facts = Json::read(golden("gpt_dataset/mock.json"))["seed1234_S64_n50_vocab1000"];
+  const MockTokens mock(1000, 999);
+  std::vector<int32_t> lengths;
+  for (int64_t i = 0; i < mock.sequence_count(); ++i) lengths.push_back(static_cast<int32_t>(mock.length(i)));
+  EXPECT_EQ(std::vector<int64_t>(lengths.begin(), lengths.begin() + 50), integers(facts["sequence_lengths_first50"]));
+  EXPECT_EQ(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}), facts["sequence_lengths_sum"].as_integer());
+  EXPECT_EQ(sha256_hex(as_text(std::as_bytes(std::span(lengths)))), facts["sequence_lengths_sha256"].as_string());
+}
+
+TEST(Md5, KnowsTheVectorsOfTheRfc) {
+  EXPECT_EQ(md5_hex(""), "d41d8cd98f00b204e9800998ecf8427e");
+  EXPECT_EQ(md5_hex("abc"), "900150983cd24fb0d6963f7d28e17f72");
+  EXPECT_EQ(md5_hex("12345678901234567890123456789012345678901234567890123456789012345678901234567890"),
+            "57edf4a22be3c955ac49da2e2107b67a");
+}
+
+}  // namespace
+}  // namespace megatron::data

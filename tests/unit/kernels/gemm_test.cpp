@@ -1,0 +1,217 @@
+#include "kernels/cpu/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <tuple>
+
+namespace megatron::kernels::cpu {
+namespace {
+
+constexpr Device kCpu{DeviceKind::cpu, 0};
+
+class Maker {
+ public:
+  explicit Maker(int threads = 2) : runtime_(kCpu, threads) {}
+  Stream& stream() { return runtime_.stream(); }
+
+  // Normal values in a matrix whose rows lie `padding` elements further apart than their length.
+  Tensor matrix(Shape shape, DType type, int64_t padding = 0) {
+    Shape wide = shape;
+    wide.set(-1, shape[-1] + padding);
+    Tensor t = Tensor::empty(runtime_.arena(MemoryClass::activations), wide, type, "test");
+    std::vector<double> values(static_cast<size_t>(t.elements()));
+    std::normal_distribution<double> normal;
+    for (double& v : values) v = normal(random_);
+    copy_from(t, std::span<const double>(values));
+    return t.slice(shape.rank() - 1, 0, shape[-1]);
+  }
+
+ private:
+  Runtime runtime_;
+  std::mt19937_64 random_{7};
+};
+
+double at(const std::vector<double>& v, int64_t i) { return v[static_cast<size_t>(i)]; }
+
+std::vector<double> naive(const GemmArgs& args) {
+  const auto a = to_doubles(args.a), b = to_doubles(args.b), before = to_doubles(args.out);
+  const auto bias = args.bias.defined() ? to_doubles(args.bias) : std::vector<double>();
+  const int64_t groups = args.out.rank() == 3 ? args.out.size(0) : 1;
+  const int64_t m = args.out.size(-2), n = args.out.size(-1), k = args.a.size(args.transpose_a ? -2 : -1);
+  std::vector<double> out(before.size());
+  for (int64_t g = 0; g < groups; ++g) {
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        double sum = bias.empty() ? 0 : at(bias, j);
+        for (int64_t l = 0; l < k; ++l) {
+          sum += at(a, g * m * k + (args.transpose_a ? l * m + i : i * k + l)) *
+                 at(b, g * n * k + (args.transpose_b ? j * k + l : l * n + j));
+        }
+        const int64_t index = (g * m + i) * n + j;
+        out[static_cast<size_t>(index)] = sum + (args.beta == 0 ? 0 : at(before, index));
+      }
+    }
+  }
+  return out;
+}
+
+// Largest error relative to the element and the root mean square of the reference.
+double error(const std::vector<double>& got, const std::vector<double>& want) {
+  double worst = 0, square = 1e-300;
+  for (const double w : want) square += w * w / static_cast<double>(want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double e = std::abs(got[i] - want[i]) / (std::abs(want[i]) + std::sqrt(square));
+    worst = std::isnan(e) ? INFINITY : std::max(worst, e);
+  }
+  return worst;
+}
+
+double tolerance(DType out) { return out == DType::f64 ? 1e-13 : out == DType::f32 ? 1e-5 : 0.004; }
+
+struct Types {
+  DType in, out;
+  Bf16Products products;
+};
+constexpr Types kTypes[] = {{DType::f64, DType::f64, Bf16Products::native},
+                            {DType::f32, DType::f32, Bf16Products::native},
+                            {DType::bf16, DType::bf16, Bf16Products::native},
+                            {DType::bf16, DType::f32, Bf16Products::native},
+                            {DType::bf16, DType::bf16, Bf16Products::widened},
+                            {DType::bf16, DType::f32, Bf16Products::widened}};
+
+void run(const GemmArgs& args, Stream& stream, Bf16Products products) {
+  if (products == Bf16Products::native) return gemm(args, stream);
+  gemm(args, stream, products);
+}
+
+struct Sizes {
+  int64_t m, n, k;
+};
+
+class GemmShapes : public testing::TestWithParam<Sizes> {};
+
+TEST_P(GemmShapes, MatchesPlainLoops) {
+  const auto [m, n, k] = GetParam();
+  Maker maker;
+  for (const Types& types : kTypes) {
+    for (int variant = 0; variant < 16; ++variant) {
+      GemmArgs args;
+      args.transpose_a = variant & 1;
+      args.transpose_b = variant & 2;
+      args.beta = variant & 4 ? 1 : 0;
+      const int64_t padding = variant & 8 ? 3 : 0;
+      args.a = maker.matrix(args.transpose_a ? Shape{k, m} : Shape{m, k}, types.in, padding);
+      args.b = maker.matrix(args.transpose_b ? Shape{n, k} : Shape{k, n}, types.in, padding);
+      args.out = maker.matrix({m, n}, types.out, padding);
+      if (variant & 8) args.bias = maker.matrix({n}, types.in);
+      const auto want = naive(args);
+      run(args, maker.stream(), types.products);
+      EXPECT_LE(error(to_doubles(args.out), want), tolerance(types.out))
+          << m << "x" << n << "x" << k << " " << name(types.in) << "->" << name(types.out) << " variant " << variant;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, GemmShapes,
+                         testing::Values(Sizes{1, 1, 1}, Sizes{1, 50, 33}, Sizes{7, 1, 16}, Sizes{3, 5, 7},
+                                         Sizes{64, 64, 64}, Sizes{65, 97, 31}, Sizes{130, 129, 1}, Sizes{5, 401, 65},
+                                         Sizes{0, 4, 3}, Sizes{4, 0, 3}, Sizes{33, 17, 0}));
+
+TEST(Gemm, SumsOverADepthOfSeveralBlocks) {
+  Maker maker;
+  for (const Types& types : kTypes) {
+    GemmArgs args;
+    args.a = maker.matrix({6, 2500}, types.in);
+    args.b = maker.matrix({2500, 9}, types.in);
+    args.out = maker.matrix({6, 9}, types.out);
+    args.beta = 1;
+    const auto want = naive(args);
+    run(args, maker.stream(), types.products);
+    EXPECT_LE(error(to_doubles(args.out), want), tolerance(types.out));
+  }
+}
+
+TEST(Gemm, BatchesAndRepeatsMatrices) {
+  Maker maker;
+  for (const Types& types : kTypes) {
+    GemmArgs args;
+    args.a = maker.matrix({3, 10, 8}, types.in);
+    const Tensor once = maker.matrix({8, 12}, types.in);
+    args.b = once.as_strided({3, 8, 12}, std::array<int64_t, 3>{0, 12, 1});
+    args.out = maker.matrix({3, 10, 12}, types.out, 5);
+    const auto want = naive(args);
+    run(args, maker.stream(), types.products);
+    EXPECT_LE(error(to_doubles(args.out), want), tolerance(types.out));
+  }
+}
+
+TEST(Gemm, ReadsRowsThatOverlapOrRepeat) {
+  Maker maker;
+  for (const Types& types : kTypes) {
+    const Tensor data = maker.matrix({200}, types.in);
+    for (const int64_t stride : {0, 1, 5}) {
+      GemmArgs args;
+      args.a = data.as_strided({9, 16}, std::array<int64_t, 2>{stride, 1});
+      args.b = maker.matrix({16, 4}, types.in);
+      args.out = maker.matrix({9, 4}, types.out);
+      const auto want = naive(args);
+      run(args, maker.stream(), types.products);
+      EXPECT_LE(error(to_doubles(args.out), want), tolerance(types.out)) << "stride " << stride;
+    }
+  }
+}
+
+TEST(Gemm, LeavesWhatLiesBetweenRowsAlone) {
+  Maker maker;
+  Tensor wide = maker.matrix({20, 40}, DType::f32);
+  const auto before = to_floats(wide.slice(1, 30, 10));
+  GemmArgs args{.a = maker.matrix({20, 8}, DType::f32), .b = maker.matrix({8, 30}, DType::f32), .out = wide.slice(1, 0, 30), .bias = {}};
+  gemm(args, maker.stream());
+  EXPECT_EQ(to_floats(wide.slice(1, 30, 10)), before);
+}
+
+// Bits of the product with 1, 2 and 3 threads; blocks are several in both directions.
+TEST(Gemm, GivesTheSameBitsForAnyNumberOfThreads) {
+  for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
+    std::vector<double> first;
+    for (const int threads : {1, 2, 3}) {
+      Maker maker(threads);
+      GemmArgs args;
+      args.a = maker.matrix({300, 40}, type);
+      args.b = maker.matrix({40, 1000}, type);
+      args.out = maker.matrix({300, 1000}, type);
+      gemm(args, maker.stream());
+      const auto got = to_doubles(args.out);
+      if (first.empty()) first = got;
+      EXPECT_EQ(got, first) << name(type) << " with " << threads << " threads";
+    }
+  }
+}
+
+// An element has the same bits wherever its row and column stand.
+TEST(Gemm, GivesAnElementTheSameBitsAtAnyIndex) {
+  Maker maker;
+  for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
+    GemmArgs all;
+    all.a = maker.matrix({133, 1100}, type);
+    all.b = maker.matrix({150, 1100}, type);
+    all.transpose_b = true;
+    all.out = maker.matrix({133, 150}, type);
+    gemm(all, maker.stream());
+    for (const auto& [i, rows, j, cols] : {std::tuple{0, 64, 0, 150}, {1, 131, 3, 140}, {100, 33, 77, 73}, {130, 3, 20, 16}, {5, 1, 0, 150}, {0, 133, 149, 1}}) {
+      GemmArgs part = all;
+      part.a = all.a.slice(0, i, rows);
+      part.b = all.b.slice(0, j, cols);
+      part.out = maker.matrix({rows, cols}, type);
+      gemm(part, maker.stream());
+      EXPECT_EQ(to_doubles(part.out), to_doubles(all.out.slice(0, i, rows).slice(1, j, cols)))
+          << name(type) << " rows " << i << "+" << rows << " columns " << j << "+" << cols;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron::kernels::cpu

@@ -1,0 +1,233 @@
+// The reference's attention, softmax and dropout against definitions and numerical derivatives, in
+// fp64.
+#include <limits>
+
+#include "support.h"
+
+namespace megatron::kernels {
+namespace {
+
+class ReferenceAttention : public ReferenceTest {
+ protected:
+  AttentionArgs args(int64_t batch, int64_t queries, int64_t keys, int64_t heads, int64_t key_heads,
+                     int64_t width) {
+    return {.q = random("q", {batch, queries, heads, width}),
+            .k = random("k", {batch, keys, key_heads, width}),
+            .v = random("v", {batch, keys, key_heads, width}),
+            .scale = 0.5,
+            .out = make({batch, queries, heads, width}),
+            .lse = make({batch, heads, queries})};
+  }
+  void expect_derivative(const AttentionArgs& a) {
+    kernels().attention(a, stream());
+    const Tensor out = make(a.out.shape()), lse = make(a.lse.shape()),
+                 dout = random("dout", a.out.shape());
+    kernels().copy({a.out, out}, stream());
+    kernels().copy({a.lse, lse}, stream());
+    const Tensor dq = make(a.q.shape()), dk = make(a.k.shape()), dv = make(a.v.shape());
+    kernels().attention_backward({a.q, a.k, a.v, out, lse, dout, a.q_positions, a.k_positions,
+                                  a.causal, a.scale, a.dropout, dq, dk, dv},
+                                 stream());
+    const auto loss = [&] {
+      kernels().attention(a, stream());
+      return dot(a.out, dout);
+    };
+    expect_gradient(a.q, dq, loss, "q");
+    expect_gradient(a.k, dk, loss, "k");
+    expect_gradient(a.v, dv, loss, "v");
+  }
+};
+
+TEST_F(ReferenceAttention, IsTheComposedDefinition) {
+  for (const bool causal : {false, true}) {
+    const int64_t t = 5, d = 3;
+    AttentionArgs a = args(1, t, t, 2, 1, d);
+    a.causal = causal;
+    kernels().attention(a, stream());
+    for (int64_t n = 0; n < 2; ++n) {
+      const Tensor q = make({t, d}), k = a.k.view({t, d}), v = a.v.view({t, d});
+      kernels().copy({a.q.as_strided({t, d}, std::array<int64_t, 2>{2 * d, 1}, n * d), q},
+                     stream());
+      const Tensor s = make({t, t}), p = make({1, 1, t, t}), lse = make({1, 1, t}),
+                   out = make({t, d});
+      kernels().gemm({.a = q, .b = k, .out = s, .transpose_b = true}, stream());
+      kernels().softmax(
+          {.s = s.view({1, 1, t, t}), .p = p, .lse = lse, .causal = causal, .scale = a.scale},
+          stream());
+      kernels().gemm({.a = p.view({t, t}), .b = v, .out = out}, stream());
+      expect_near(out, to_doubles(a.out.slice(2, n, 1)), 1e-14);
+      expect_near(lse, to_doubles(a.lse.slice(1, n, 1)), 1e-14);
+    }
+  }
+}
+
+TEST_F(ReferenceAttention, BackwardIsTheDerivative) {
+  expect_derivative(args(2, 4, 4, 4, 2, 3));
+  AttentionArgs full = args(1, 3, 5, 2, 2, 2);
+  full.causal = false;
+  expect_derivative(full);
+  AttentionArgs dropped = args(2, 4, 4, 2, 1, 2);
+  dropped.dropout = {0.4f, 3, 9, of({2}, {5, 11}, DType::i64)};
+  expect_derivative(dropped);
+  AttentionArgs placed = args(1, 4, 3, 2, 1, 2);
+  placed.q_positions = of({1, 4}, {9, 0, 4, 2}, DType::i32);
+  placed.k_positions = of({1, 3}, {2, 9, 1}, DType::i32);
+  expect_derivative(placed);
+}
+
+TEST_F(ReferenceAttention, QueryThatSeesNoKeyGivesZero) {
+  AttentionArgs a = args(1, 2, 2, 1, 1, 3);
+  a.q_positions = of({1, 2}, {0, 7}, DType::i32);
+  a.k_positions = of({1, 2}, {5, 6}, DType::i32);
+  kernels().attention(a, stream());
+  EXPECT_EQ(to_doubles(a.lse)[0], -std::numeric_limits<double>::infinity());
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(to_doubles(a.out)[i], 0);
+  EXPECT_TRUE(std::isfinite(to_doubles(a.lse)[1]));
+}
+
+// Two halves of the keys, merged by their log sum exps, are the whole; and so are the gradients
+// with the whole's.
+TEST_F(ReferenceAttention, PartsOfTheKeysMerge) {
+  const int64_t t = 4, keys = 6;
+  AttentionArgs a = args(1, t, keys, 1, 1, 2);
+  a.q_positions = of({1, t}, {2, 3, 4, 5}, DType::i32);
+  a.k_positions = of({1, keys}, {0, 1, 2, 3, 4, 5}, DType::i32);
+  kernels().attention(a, stream());
+  const std::vector<double> whole = to_doubles(a.out), whole_lse = to_doubles(a.lse);
+  const Tensor dout = random("dout", a.out.shape()), dq = make(a.q.shape()), dk = make(a.k.shape()),
+               dv = make(a.v.shape());
+  kernels().attention_backward({a.q,
+                                a.k,
+                                a.v,
+                                a.out,
+                                a.lse,
+                                dout,
+                                a.q_positions,
+                                a.k_positions,
+                                true,
+                                a.scale,
+                                {},
+                                dq,
+                                dk,
+                                dv},
+                               stream());
+  std::vector<double> merged(whole.size()), dq_sum(whole.size()), dk_parts;
+  for (const int64_t begin : {0, 3}) {
+    AttentionArgs part = a;
+    part.k = a.k.slice(1, begin, 3);
+    part.v = a.v.slice(1, begin, 3);
+    part.k_positions = a.k_positions.slice(1, begin, 3);
+    part.out = make(a.out.shape());
+    part.lse = make(a.lse.shape());
+    kernels().attention(part, stream());
+    const std::vector<double> out = to_doubles(part.out), lse = to_doubles(part.lse);
+    for (size_t i = 0; i < merged.size(); ++i)
+      merged[i] += std::exp(lse[i / 2] - whole_lse[i / 2]) * out[i];
+    const Tensor part_dq = make(a.q.shape()), part_dk = make(part.k.shape()),
+                 part_dv = make(part.v.shape());
+    kernels().attention_backward({a.q,
+                                  part.k,
+                                  part.v,
+                                  a.out,
+                                  a.lse,
+                                  dout,
+                                  a.q_positions,
+                                  part.k_positions,
+                                  true,
+                                  a.scale,
+                                  {},
+                                  part_dq,
+                                  part_dk,
+                                  part_dv},
+                                 stream());
+    const std::vector<double> d = to_doubles(part_dq);
+    for (size_t i = 0; i < d.size(); ++i) dq_sum[i] += d[i];
+    for (const double value : to_doubles(part_dk)) dk_parts.push_back(value);
+  }
+  for (size_t i = 0; i < merged.size(); ++i) EXPECT_NEAR(merged[i], whole[i], 1e-14);
+  expect_near(dq, dq_sum, 1e-13);
+  expect_near(dk, dk_parts, 1e-13);
+}
+
+TEST_F(ReferenceAttention, SoftmaxRowsAddToOneAndBackwardIsTheDerivative) {
+  const Shape shape{1, 2, 3, 4};
+  const Tensor s = random("s", shape), p = make(shape), lse = make({1, 2, 3}),
+               dp = random("dp", shape), ds = make(shape);
+  const SoftmaxArgs args{.s = s, .p = p, .lse = lse, .causal = true, .scale = 0.7f};
+  kernels().softmax(args, stream());
+  const std::vector<double> values = to_doubles(p);
+  for (size_t row = 0; row < 6; ++row) {
+    double sum = 0;
+    for (size_t j = 0; j < 4; ++j) {
+      sum += values[row * 4 + j];
+      if (j > row % 3) {
+        EXPECT_EQ(values[row * 4 + j], 0);
+      }
+    }
+    EXPECT_NEAR(sum, 1, 1e-14);
+  }
+  kernels().softmax_backward({.p = p, .dp = dp, .ds = ds, .scale = 0.7f}, stream());
+  const auto loss = [&] {
+    kernels().softmax(args, stream());
+    return dot(p, dp);
+  };
+  expect_gradient(s, ds, loss, "s");
+}
+
+class ReferenceDropout : public ReferenceTest {
+ protected:
+  std::vector<double> dropped(const Tensor& x, const std::vector<double>& samples, float p,
+                              uint64_t seed = 5) {
+    const Tensor out = make(x.shape());
+    const auto batch = static_cast<int64_t>(samples.size());
+    kernels().dropout({{p, seed, 17, of({batch}, samples, DType::i64)}, x, out}, stream());
+    return to_doubles(out);
+  }
+};
+
+TEST_F(ReferenceDropout, KeepsTheShareAskedForAndScalesIt) {
+  const Tensor x = of({400, 250}, std::vector<double>(100000, 1));
+  for (const float p : {0.1f, 0.5f, 0.9f}) {
+    int64_t kept = 0;
+    for (const double value : dropped(x, {3, 4}, p)) {
+      if (value == 0) continue;
+      ++kept;
+      EXPECT_NEAR(value, 1 / (1 - static_cast<double>(p)), 1e-12);
+    }
+    // Five deviations of a binomial count.
+    EXPECT_NEAR(static_cast<double>(kept) / 1e5, 1 - p, 5 * std::sqrt(p * (1 - p) / 1e5));
+  }
+}
+
+TEST_F(ReferenceDropout, MaskIsTheDocumentedOne) {
+  const Tensor x = of({2, 6}, std::vector<double>(12, 1));
+  const int64_t sample = (int64_t{3} << 32) + 9;
+  const std::vector<double> out = dropped(x, {static_cast<double>(sample)}, 0.5f, 5);
+  const uint64_t key = 5 * 0x9E3779B97F4A7C15ull ^ 17;
+  for (uint32_t t = 0; t < 2; ++t) {
+    for (uint32_t c = 0; c < 6; ++c) {
+      const PhiloxCounter words =
+          philox({c / 4, t, 9, 3}, {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)});
+      EXPECT_EQ(out[t * 6 + c] != 0, words[c % 4] >= 0x80000000u) << t << " " << c;
+    }
+  }
+}
+
+TEST_F(ReferenceDropout, MaskOfASampleDoesNotDependOnTheBatch) {
+  const Tensor x = random("x", {3 * 5, 7});
+  const std::vector<double> samples{8, 1, int64_t{1} << 40};
+  const std::vector<double> whole = dropped(x, samples, 0.3f);
+  std::vector<double> parts;
+  for (int64_t b = 0; b < 3; ++b) {
+    for (const double value :
+         dropped(x.slice(0, 5 * b, 5), {samples[static_cast<size_t>(b)]}, 0.3f))
+      parts.push_back(value);
+  }
+  EXPECT_EQ(whole, parts);
+  EXPECT_NE(whole, dropped(x, {8, 1, 2}, 0.3f));
+  EXPECT_NE(whole, dropped(x, samples, 0.3f, 6));
+  EXPECT_EQ(to_doubles(x), dropped(x, samples, 0));
+}
+
+}  // namespace
+}  // namespace megatron::kernels

@@ -1,0 +1,150 @@
+#include "parallel/mesh.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace megatron::parallel {
+namespace {
+
+using Lists = std::vector<std::vector<int>>;
+
+Lists lists_of(const Json& json, int offset = 0) {
+  Lists lists;
+  for (const Json& group : json.as_array()) {
+    lists.emplace_back();
+    for (const Json& rank : group.as_array())
+      lists.back().push_back(static_cast<int>(rank.as_integer()) - offset);
+  }
+  std::sort(lists.begin(),
+            lists.end());  // ours ascend by first rank; theirs come in order of creation
+  return lists;
+}
+
+int degree(const Json& entry, std::string_view key, int absent) {
+  const Json* found = entry.find(key);
+  return found == nullptr ? absent : static_cast<int>(found->as_integer());
+}
+
+// "dp-cp", in any order.
+AxisSet axes_named(const std::string& tokens) {
+  constexpr Axis kAll[] = {Axis::tp, Axis::cp, Axis::ep, Axis::dp, Axis::pp};
+  const auto has = [&](Axis axis) { return tokens.find(name(axis)) != std::string::npos; };
+  // An AxisSet is made of a list; an absent axis is replaced by one that is there.
+  const Axis any = *std::find_if(std::begin(kAll), std::end(kAll), has);
+  const auto pick = [&](Axis axis) { return has(axis) ? axis : any; };
+  return {pick(Axis::tp), pick(Axis::cp), pick(Axis::ep), pick(Axis::dp), pick(Axis::pp)};
+}
+
+Layout layout_of(const Json& entry) {
+  Layout layout;
+  layout.tp = degree(entry, "tp", 1);
+  layout.cp = degree(entry, "cp", 1);
+  layout.ep = degree(entry, "ep", 1);
+  layout.pp = degree(entry, "pp", 1);
+  layout.etp = degree(entry, "etp", 0);
+  if (entry.contains("order")) layout.order = entry["order"].as_string();
+  return layout;
+}
+
+std::string error_of(const Layout& layout, int world) {
+  try {
+    rank_lists(layout, world, Axis::tp);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "(nothing was thrown)";
+}
+
+TEST(RankLists, OfMegatronsRankGenerator) {
+  const Json file = Json::read(MEGATRON_GOLDEN "/groups/rank_generator.json");
+  int compared = 0;
+  for (const Json& entry : file.as_array()) {
+    const Layout layout = layout_of(entry);
+    const bool expert = layout.ep > 1;
+    const int world = layout.tp * layout.cp * layout.ep * layout.pp * degree(entry, "dp", 1);
+    if (entry.contains("error")) {
+      // It refuses cp and ep in one generator; ours are two views, so only the other refusal is one
+      // of ours.
+      if (layout.ep > 1) continue;
+      EXPECT_THROW(rank_lists(layout, world, Axis::tp), Error) << entry.dump();
+      continue;
+    }
+    for (const auto& [tokens, groups] : entry["ranks"].as_object()) {
+      EXPECT_EQ(rank_lists(layout, world, axes_named(tokens), expert),
+                lists_of(groups, degree(entry, "rank_offset", 0)))
+          << tokens << " of " << layout.order;
+      ++compared;
+    }
+  }
+  EXPECT_EQ(compared, 5 * 13);
+}
+
+TEST(RankLists, OfMegatronsInitialisation) {
+  const Json file = Json::read(MEGATRON_GOLDEN "/groups/groups.json");
+  int compared = 0, refused = 0;
+  for (const Json& entry : file.as_array()) {
+    const Layout layout = layout_of(entry);
+    const int world = degree(entry, "world", 0);
+    if (entry.contains("error")) {
+      EXPECT_THROW(rank_lists(layout, world, Axis::tp), Error) << entry.dump();
+      ++refused;
+      continue;
+    }
+    for (const bool expert : {false, true}) {
+      for (const auto& [tokens, groups] : entry[expert ? "expert" : "dense"].as_object()) {
+        EXPECT_EQ(rank_lists(layout, world, axes_named(tokens), expert), lists_of(groups))
+            << tokens << (expert ? ", experts" : "") << " of " << world << " ranks, "
+            << layout.order;
+        ++compared;
+      }
+    }
+  }
+  EXPECT_EQ(refused, 8);
+  EXPECT_EQ(compared, (43 - 8) * 14);
+}
+
+TEST(RankLists, EveryRankIsInOneGroup) {
+  const Layout layout = {.tp = 2, .cp = 3, .ep = 6, .pp = 2, .etp = 1};
+  for (const bool expert : {false, true}) {
+    for (const AxisSet axes : {AxisSet(), AxisSet(Axis::dp), AxisSet{Axis::tp, Axis::pp}}) {
+      std::set<int> seen;
+      for (const auto& group : rank_lists(layout, 48, axes, expert))
+        seen.insert(group.begin(), group.end());
+      EXPECT_EQ(seen.size(), 48u);
+    }
+  }
+}
+
+TEST(RankLists, ErrorsNameNumbersAndFlags) {
+  const auto expect = [](const Layout& layout, int world,
+                         std::initializer_list<std::string_view> parts) {
+    const std::string text = error_of(layout, world);
+    for (const auto part : parts)
+      EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' in: " << text;
+  };
+  expect({.tp = 3}, 8, {"8 ranks", "--tensor-model-parallel-size 3"});
+  expect({.tp = 2, .cp = 2, .pp = 4}, 8,
+         {"8 ranks", "--context-parallel-size 2", "--pipeline-model-parallel-size 4"});
+  expect({.ep = 3}, 8, {"8 ranks", "--expert-model-parallel-size 3"});
+  expect({.tp = 2, .ep = 8}, 8,
+         {"--expert-tensor-parallel-size 2 (as --tensor-model-parallel-size)"});
+  expect({.tp = 0}, 8, {"--tensor-model-parallel-size is 0"});
+  expect({.pp = -1}, 8, {"--pipeline-model-parallel-size is -1"});
+  expect({.etp = -2}, 8, {"--expert-tensor-parallel-size is -2"});
+  expect({}, 0, {"the number of ranks is 0"});
+  expect({.tp = 1 << 20, .cp = 1 << 20, .pp = 1 << 24}, 8, {"8 ranks cannot be divided"});
+  expect({.cp = 2, .pp = 2, .order = "tp-cp-ep-pp-dp"}, 8,
+         {"2 apart", "1 apart", "--use-tp-pp-dp-mapping"});
+  expect({.order = "tp-xp"}, 1, {"'tp-xp'", "'xp'"});
+  expect({.order = ""}, 1, {"''"});
+  expect({.order = "tp-cp-tp"}, 1, {"names tp twice"});
+  expect({.cp = 2, .order = "tp-dp-pp"}, 2, {"cp degree is 2", "'tp-dp-pp'"});
+}
+
+}  // namespace
+}  // namespace megatron::parallel

@@ -1,0 +1,330 @@
+// Loading, saving, special tokens, streams, threads, and files that are wrong.
+#include "tokenizers/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "tokenizers/bpe_trainer.h"
+#include "tokenizers/definition.h"
+#include "tokenizers/pair_map.h"
+
+namespace megatron::tokenizers {
+namespace {
+
+const std::string kVectors = std::string(MEGATRON_GOLDEN) + "/tokenizers/";
+constexpr const char* kText =
+    "the cat sat on the mat; the dog sat on the cat.\nthere, then, that: caf\xc3\xa9 "
+    "\xe4\xb8\xad\xe6\x96\x87\n";
+
+BpeTrainer small_trainer() {
+  BpeTrainerOptions options;
+  options.vocabulary_size = 300;
+  options.special_tokens = {"<|endoftext|>", "<|pad|>"};
+  BpeTrainer trainer(options);
+  trainer.add(kText);
+  return trainer;
+}
+
+Tokenizer small_tokenizer() { return small_trainer().train(); }
+
+std::string folder_named(const std::string& name) {
+  const std::string folder = testing::TempDir() + "megatron_tokenizers_" + name;
+  std::filesystem::remove_all(folder);
+  return folder;
+}
+
+std::string error_of(const std::string& path) {
+  try {
+    Tokenizer::load(path);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(TokenizerTest, AnyTextComesBack) {
+  const Tokenizer tokenizer = small_tokenizer();
+  std::string all;
+  for (char32_t c = 1; c < 0x800; ++c) {
+    if (c < 0x80) all.push_back(static_cast<char>(c));
+    else all += {static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 63))};
+  }
+  for (const std::string& text : {std::string(kText), std::string(), std::string(3000, 't'), all}) {
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
+  }
+  EXPECT_THROW(tokenizer.encode("broken \xff"), Error);
+}
+
+// A word above the length where the queue takes over, against the definition: lowest rank, leftmost
+// first.
+TEST(TokenizerTest, LongWordsMergeLikeShortOnes) {
+  const Tokenizer tokenizer = small_tokenizer();
+  const Definition definition = parse_definition(tokenizer.to_json());
+  std::mt19937 random(5);
+  for (size_t size : {3, 20, 47, 48, 49, 50, 300}) {
+    std::string word;
+    for (size_t i = 0; i < size; ++i) word += "theacsor"[random() % 8];
+    std::vector<int32_t> wanted;
+    for (const char c : word) wanted.push_back(*definition.vocabulary.find(std::string(1, c)));
+    for (bool found = true; found;) {
+      found = false;
+      for (size_t rank = 0; rank < definition.merges.size() && !found; ++rank) {
+        for (size_t i = 0; i + 1 < wanted.size() && !found; ++i) {
+          const auto a = definition.vocabulary.text(wanted[i]),
+                     b = definition.vocabulary.text(wanted[i + 1]);
+          if (definition.merges[rank] != pair_key(wanted[i], wanted[i + 1])) continue;
+          wanted[i] = *definition.vocabulary.find(std::string(a).append(b));
+          wanted.erase(wanted.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+          found = true;
+        }
+      }
+    }
+    EXPECT_EQ(tokenizer.encode(word), wanted) << word;
+  }
+}
+
+TEST(TokenizerTest, SavesWhatItLoads) {
+  const std::string folder = folder_named("save");
+  const Tokenizer first = small_tokenizer();
+  first.save(folder);
+  const Tokenizer second = Tokenizer::load(folder),
+                  third = Tokenizer::load(folder + "/tokenizer.json");
+  EXPECT_EQ(first.to_json(), second.to_json());
+  EXPECT_EQ(first.encode(kText), third.encode(kText));
+  EXPECT_EQ(second.vocabulary_size(), first.vocabulary_size());
+  EXPECT_GT(second.vocabulary_size(), 258);
+  EXPECT_EQ(second.eod(), 0);
+  EXPECT_EQ(second.eos(), 0);
+  EXPECT_EQ(second.pad(), 1);
+  EXPECT_EQ(second.bos(), std::nullopt);
+  EXPECT_TRUE(second.is_special(0));
+  EXPECT_FALSE(second.is_special(2) || second.is_special(-1) || second.is_special(9999));
+  EXPECT_EQ(second.token(1), "<|pad|>");
+  EXPECT_EQ(second.token_id("<|pad|>"), 1);
+  EXPECT_EQ(second.token_id("no such token"), std::nullopt);
+  EXPECT_THROW(second.token(second.vocabulary_size()), Error);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(TokenizerTest, ReadsGpt2Files) {
+  const std::string source = kVectors + "bpe_trainer/small_v8000_min2/";
+  const std::string folder = folder_named("gpt2");
+  write_file(folder + "/vocab.json", read_file(source + "vocab.json"));
+  write_file(folder + "/merges.txt", "#version: 0.2\n" + read_file(source + "merges.txt"));
+  const Tokenizer tokenizer = Tokenizer::load(folder);
+  EXPECT_EQ(tokenizer.vocabulary_size(), 3961);
+  EXPECT_EQ(tokenizer.eod(), 0);
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode(kText)), kText);
+  EXPECT_EQ(tokenizer.encode("<|endoftext|>"), std::vector<int32_t>{0});
+  std::filesystem::remove_all(folder);
+}
+
+TEST(TokenizerTest, SpecialTokensComeFromTheFilesBesideIt) {
+  const std::string folder = folder_named("special");
+  small_tokenizer().save(folder);
+  write_file(folder + "/tokenizer_config.json",
+             R"({"eos_token": {"content": "<|pad|>"}, "bos_token": null})");
+  write_file(folder + "/config.json",
+             R"({"bos_token_id": 7, "eos_token_id": [5, 6], "pad_token_id": 100000})");
+  const Tokenizer tokenizer = Tokenizer::load(folder);
+  EXPECT_EQ(tokenizer.eos(), 1);
+  EXPECT_EQ(tokenizer.eod(), 1);
+  EXPECT_EQ(tokenizer.bos(), 7);
+  EXPECT_EQ(tokenizer.pad(), 1);
+  write_file(folder + "/tokenizer_config.json", R"({"eos_token": "<nowhere>"})");
+  EXPECT_NE(error_of(folder).find("eos_token '<nowhere>' is not in the vocabulary"),
+            std::string::npos);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(TokenizerTest, SpecialTokensInTextAreFoundAndSkipped) {
+  const Tokenizer tokenizer = small_tokenizer();
+  const std::vector<int32_t> ids = tokenizer.encode("cat<|endoftext|>dog");
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), 0), 1);
+  EXPECT_EQ(tokenizer.decode(ids), "cat<|endoftext|>dog");
+  EXPECT_EQ(tokenizer.decode(ids, true), "catdog");
+  EXPECT_EQ(tokenizer.decode({-5, 100000}), "");
+}
+
+TEST(TokenizerTest, StreamIsDecodeInPieces) {
+  const Tokenizer tokenizer = small_tokenizer();
+  const std::string text = "\xe4\xb8\xad\xe6\x96\x87 the \xf0\x9f\x98\x80<|pad|>\xc3\xa9";
+  DecodeStream stream(tokenizer);
+  for (int round = 0; round < 2; ++round) {
+    std::vector<int32_t> ids = tokenizer.encode(text);
+    ids.pop_back();
+    std::string joined;
+    for (const int32_t id : ids) joined += stream.push(id);
+    joined += stream.finish();
+    EXPECT_EQ(joined, tokenizer.decode(ids, true));
+  }
+}
+
+TEST(TokenizerTest, ManyThreadsAtOnce) {
+  const Tokenizer tokenizer = small_tokenizer();
+  const std::vector<int32_t> wanted = tokenizer.encode(kText);
+  std::vector<int> wrong(4, 0);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 50; ++i)
+        wrong[static_cast<size_t>(t)] += tokenizer.encode(kText) != wanted;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, std::vector<int>(4, 0));
+}
+
+TEST(TokenizerTest, RefusesWhatItDoesNotSupportByName) {
+  const std::string folder = folder_named("refuse");
+  const Json good = Json::parse(small_tokenizer().to_json());
+  const auto error_with = [&](const char* key, const Json& value) {
+    Json bad = good;
+    bad.set(key, value);
+    write_file(folder + "/tokenizer.json", bad.dump());
+    return error_of(folder);
+  };
+  const auto type = [](const char* name) { return Json(Json::Object{{"type", name}}); };
+  const std::string model = error_with("model", type("Unigram"));
+  EXPECT_NE(model.find("tokenizer.json: model 'Unigram' is not supported; supported is BPE"),
+            std::string::npos);
+  EXPECT_NE(error_with("normalizer", type("NFKC")).find("normalizer 'NFKC' is not supported"),
+            std::string::npos);
+  EXPECT_NE(error_with("decoder", type("Metaspace")).find("decoder 'Metaspace' is not"),
+            std::string::npos);
+  EXPECT_NE(error_with("post_processor", type("X")).find("post-processor 'X' is not"),
+            std::string::npos);
+  EXPECT_NE(error_with("pre_tokenizer", nullptr).find("without a ByteLevel"), std::string::npos);
+  EXPECT_NE(error_of(folder + "/missing.json").find("missing.json"), std::string::npos);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(TokenizerTest, NamesWhatIsWrongInTheModel) {
+  const auto error_with = [](const std::string& vocab, const std::string& merges) -> std::string {
+    try {
+      parse_definition(R"({"model": {"type": "BPE", "vocab": )" + vocab + R"(, "merges": )" +
+                       merges + "}}");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error_with(R"({"a": 0, "b": 1, "ab": 2})", R"(["a b"])"), "");
+  EXPECT_EQ(error_with(R"({"a": 0, "b": 1})", R"([["a", "c"]])"),
+            "merge 'a c': token 'c' is not in the vocabulary");
+  EXPECT_EQ(error_with(R"({"a": 0, "b": 1})", R"([["a", "b"]])"),
+            "merge 'a b': 'ab' is not in the vocabulary");
+  EXPECT_EQ(error_with(R"({"a": 4000000000})", "[]"),
+            "token 'a' has id 4000000000; ids are 0 to 4194303");
+  EXPECT_EQ(error_with(R"({"a": 1, "b": 1})", "[]"), "id 1 belongs to two tokens: 'a' and 'b'");
+  EXPECT_NE(error_with(R"({"a": 1, "b": "2"})", "[]"), "");
+  EXPECT_NE(error_with(R"({"a": 1})", R"(["a"])"), "");
+  EXPECT_NE(error_with(R"({"a": 1})", R"([["a", "a", "a"]])"), "");
+  EXPECT_NE(error_with(R"({"a": 1})", R"([7])"), "");
+  EXPECT_NE(error_with(R"([])", R"([])"), "");
+}
+
+// A tokenizer from hostile text: an Error, or a tokenizer that works.
+bool try_out(const std::string& text) {
+  try {
+    const Tokenizer tokenizer(parse_definition(text));
+    tokenizer.decode(tokenizer.encode(kText, true));
+    Json::parse(tokenizer.to_json());
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void replace_each(Json& root, Json& here, int depth) {
+  const std::vector<Json> values = {
+      nullptr, true, -1, int64_t{1} << 62, 1e300, "", "ab", Json::Array{}, Json::Object{}};
+  const auto each = [&](Json& child) {
+    const Json kept = child;
+    for (const Json& value : values) {
+      child = value;
+      try_out(root.dump());
+    }
+    child = kept;
+    if (depth > 0) replace_each(root, child, depth - 1);
+  };
+  if (here.is_object()) {
+    for (size_t i = 0; i < std::min<size_t>(here.as_object().size(), 9); ++i)
+      each(here.as_object()[i].second);
+  } else if (here.is_array()) {
+    for (size_t i = 0; i < std::min<size_t>(here.as_array().size(), 2); ++i)
+      each(here.as_array()[i]);
+  }
+}
+
+TEST(TokenizerFuzz, WrongTypesAndValuesEverywhere) {
+  Json root = Json::parse(small_tokenizer().to_json());
+  replace_each(root, root, 3);
+}
+
+TEST(TokenizerFuzz, TruncationsAndFlippedBytes) {
+  const std::string good = small_tokenizer().to_json();
+  std::mt19937 random(3);
+  for (int i = 0; i < 300; ++i) try_out(good.substr(0, random() % good.size()));
+  int alive = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::string bad = good;
+    for (unsigned flips = 1 + random() % 4; flips > 0; --flips) {
+      bad[random() % bad.size()] =
+          i % 2 ? static_cast<char>(random() % 256) : "\"{}[],:019a\\"[random() % 12];
+    }
+    alive += try_out(bad);
+  }
+  EXPECT_GT(alive, 10);
+}
+
+TEST(BpeTrainerTest, RefusesBadOptions) {
+  const auto error_with = [](auto change) -> std::string {
+    BpeTrainerOptions options;
+    change(options);
+    try {
+      BpeTrainer(options).train();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(error_with([](auto& o) { o.vocabulary_size = 100; }).find("vocabulary_size is 100"),
+            std::string::npos);
+  EXPECT_NE(error_with([](auto& o) { o.pattern = "gpt5"; }).find("known are gpt2, llama3"),
+            std::string::npos);
+  EXPECT_NE(error_with([](auto& o) { o.threads = 0; }).find("threads is 0"), std::string::npos);
+  EXPECT_NE(error_with([](auto& o) {
+              o.special_tokens = {"a", "a"};
+            }).find("'a' is named twice"),
+            std::string::npos);
+  EXPECT_NE(error_with([](auto& o) { o.min_frequency = -1; }).find("min_frequency is -1"),
+            std::string::npos);
+  EXPECT_EQ(error_with([](auto&) {}), "");
+}
+
+TEST(BpeTrainerTest, DocumentsOrLinesAndProgress) {
+  BpeTrainerOptions options;
+  options.vocabulary_size = 258;
+  options.pattern = "llama3";
+  options.by_line = false;
+  BpeTrainer trainer(options);
+  for (int i = 0; i < 10; ++i) trainer.add("\n\n\n\n");
+  int64_t tokens = 0;
+  const Tokenizer tokenizer = trainer.train([&](int64_t now, int64_t) { tokens = now; });
+  EXPECT_EQ(tokens, 258);
+  EXPECT_EQ(tokenizer.encode("\n\n").size(), 1u);
+  EXPECT_EQ(tokenizer.encode("a 123").size(), 5u);
+}
+
+}  // namespace
+}  // namespace megatron::tokenizers
