@@ -19,12 +19,12 @@ uint64_t RandomStream::bits(uint64_t index) const {
 
 double RandomStream::uniform(uint64_t index) const { return static_cast<double>(bits(index) >> 11) * 0x1p-53; }
 
-double RandomStream::normal(uint64_t index) const {
-  // One pair of uniforms gives two normals: the cosine for even indices, the sine for odd ones.
-  const uint64_t pair = index / 2;
+double RandomStream::normal(uint64_t index) const { return normals(index / 2)[index % 2]; }
+
+std::array<double, 2> RandomStream::normals(uint64_t pair) const {
   const double radius = std::sqrt(-2 * std::log(1 - uniform(2 * pair)));
   const double angle = 2 * std::numbers::pi * uniform(2 * pair + 1);
-  return radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle));
+  return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
 }  // namespace megatron

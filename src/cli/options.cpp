@@ -71,9 +71,8 @@ std::optional<int> parse(const std::string& usage, const std::string& descriptio
   index = 0;
   for (const auto& [field, option] : options) {
     if (option->count() > 0) {
-      if (!field->is_switch && !field->many && values[index].size() > 1) {
-        fail("--{} is given {} times; give it once", field->name, values[index].size());
-      }
+      // A flag given twice counts as given last, as with Python's argparse.
+      if (!field->many && values[index].size() > 1) values[index] = {values[index].back()};
       field->assign(field->is_switch ? std::vector<std::string>{} : values[index]);
     }
     ++index;

@@ -1,5 +1,6 @@
-#include <filesystem>
 #include <fmt/core.h>
+
+#include <filesystem>
 
 #include "base/error.h"
 #include "cli/command.h"
@@ -17,11 +18,14 @@ std::vector<DeviceKind> devices_named(const std::string& name) {
   return {DeviceKind::cpu, DeviceKind::reference};
 }
 
-std::vector<selftest::Report> verify_directory(const std::string& directory, const selftest::VerifyOptions& options) {
+std::vector<selftest::Report> verify_directory(const std::string& directory,
+                                               const selftest::VerifyOptions& options) {
   MG_CHECK(fs::is_directory(directory), "{} is not a directory", directory);
   if (fs::exists(directory + "/case.json")) return selftest::verify_trajectory(directory, options);
   MG_CHECK(fs::exists(directory + "/expected.safetensors"),
-           "{} has neither expected.safetensors (a model with expected values) nor case.json (a training trajectory)", directory);
+           "{} has neither expected.safetensors (a model with expected values) nor case.json (a "
+           "training trajectory)",
+           directory);
   return selftest::verify(directory, options);
 }
 
@@ -33,17 +37,23 @@ int verify(const Arguments& arguments) {
   std::string device = "both";
   training::RuntimeSettings runtime;
   Fields fields;
-  fields.add("rewrite", &rewrite, "load the model, save it to this new directory, and compare every byte of every tensor");
-  fields.add("device", &device, {"cpu", "reference", "both"}, "cpu computes in fp32, reference in fp64 by plain loops");
+  fields.add(
+      "rewrite", &rewrite,
+      "load the model, save it to this new directory, and compare every byte of every tensor");
+  fields.add("device", &device, {"cpu", "reference", "both"},
+             "cpu computes in fp32, reference in fp64 by plain loops");
   fields.add("threads", &runtime.threads, "CPU threads; default: all cores");
-  const std::vector<Positional> positional = {{"DIR", "Hugging Face directories with expected.safetensors, or folders with case.json",
-                                               &directories}};
-  const auto done = parse("megatron verify DIR [DIR ...] [flags]",
-                          "Compares models and training runs with what another system computed for them.", fields, positional,
-                          arguments);
+  const std::vector<Positional> positional = {
+      {"DIR", "Hugging Face directories with expected.safetensors, or folders with case.json",
+       &directories}};
+  const auto done =
+      parse("megatron verify DIR [DIR ...] [flags]",
+            "Compares models and training runs with what another system computed for them.", fields,
+            positional, arguments);
   if (done) return *done;
   runtime.check();
-  MG_CHECK(!rewrite || directories.size() == 1, "--rewrite takes one directory, but {} are given", directories.size());
+  MG_CHECK(!rewrite || directories.size() == 1, "--rewrite takes one directory, but {} are given",
+           directories.size());
   std::vector<selftest::Report> reports;
   if (rewrite) {
     reports.push_back(selftest::verify_rewrite(directories[0], *rewrite));
@@ -51,7 +61,8 @@ int verify(const Arguments& arguments) {
   }
   const bool only_rewrite = rewrite && !fs::exists(directories[0] + "/expected.safetensors");
   for (const std::string& directory : only_rewrite ? std::vector<std::string>() : directories) {
-    for (selftest::Report& report : verify_directory(directory, {devices_named(device), runtime.threads_per_rank()})) {
+    for (selftest::Report& report :
+         verify_directory(directory, {devices_named(device), runtime.threads_per_rank()})) {
       fmt::print("{}", report.text());
       reports.push_back(std::move(report));
     }

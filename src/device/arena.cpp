@@ -1,6 +1,9 @@
 #include "device/arena.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
 
 #include "base/error.h"
 
@@ -14,8 +17,10 @@ int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment *
 class HostRange final : public AddressRange {
  public:
   HostRange() {
-    // Address space only; a page costs memory when it is first touched. Halve where the system limits address space.
-    for (size_ = int64_t{1} << 40; size_ >= int64_t{1} << 28; size_ /= 2) {
+    // Address space only, as much as the machine has memory; a page costs memory when it is first touched. Halve where the
+    // system limits address space.
+    const int64_t physical = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+    for (size_ = std::max(physical, int64_t{1} << 30); size_ >= int64_t{1} << 28; size_ /= 2) {
       void* p = mmap(nullptr, static_cast<size_t>(size_), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (p != MAP_FAILED) {
@@ -87,19 +92,18 @@ std::shared_ptr<Storage> Arena::allocate(int64_t bytes, std::string_view label) 
     if (free_bytes > size) insert_free(free_offset + size, free_bytes - size);
   } else {
     // A free block at the end is extended rather than left behind.
-    if (!free_by_offset_.empty()) {
-      const auto [last_offset, last_bytes] = *free_by_offset_.rbegin();
-      if (last_offset + last_bytes == end_) {
-        offset = last_offset;
-        free_by_size_.erase({last_bytes, last_offset});
-        free_by_offset_.erase(last_offset);
-      }
-    }
+    const auto last = free_by_offset_.empty() ? free_by_offset_.end() : std::prev(free_by_offset_.end());
+    const bool extends = last != free_by_offset_.end() && last->first + last->second == end_;
+    if (extends) offset = last->first;
     MG_CHECK(offset + size <= limit_,
              "out of {} memory on {}: {} bytes for {} do not fit beside {} bytes in use (limit {}); use a smaller "
              "--micro-batch-size or --seq-length, or recompute activations",
              name(class_), to_string(device_), bytes, label, in_use_, limit_);
     range_->grow(offset + size);
+    if (extends) {
+      free_by_size_.erase({last->second, last->first});
+      free_by_offset_.erase(last);
+    }
     end_ = offset + size;
   }
   in_use_ += size;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "base/error.h"
@@ -62,8 +61,8 @@ std::vector<Output> results(const Case::Call& call, Runtime& runtime) {
 }
 
 bool same_bits(const Output& a, const Output& b) {
-  return a.values.size() == b.values.size() &&
-         std::memcmp(a.values.data(), b.values.data(), a.values.size() * sizeof(double)) == 0;
+  return std::ranges::equal(a.values, b.values, {}, std::bit_cast<uint64_t, double>,
+                            std::bit_cast<uint64_t, double>);
 }
 
 // Largest |out - reference| over the reference's rms; infinities must be the same ones.

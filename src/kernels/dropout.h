@@ -11,7 +11,7 @@ namespace megatron::kernels {
 // that it also tells the step). positions are 0..T-1. out may be x; the gradient is the same call on dout.
 // keep of element (sample, position, channel) in stream s: word channel % 4 of philox(counter {channel / 4, position, low 32
 // bits of sample, high 32 bits}, key {low, high 32 bits of seed * 0x9E3779B97F4A7C15 ^ s}) >= p * 2^32.
-// For attention: channel is the key's index, position the query's index, and s of head n is mix_stream(stream, n).
+// For attention: channel is the key's position, position the query's, and s of head n is mix_stream(stream, n).
 struct DropoutArgs {
   struct Mask {
     float p = 0;                    // 0: no dropout; below 1

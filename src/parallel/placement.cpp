@@ -66,48 +66,62 @@ void for_each_run_of_part(const Part& part, const Shape& local_shape, F&& f) {
   if (pending.size > 0) f(pending);
 }
 
+constexpr int64_t kDrawBlock = 1 << 16;  // elements drawn by one thread at a time; even
+
 template <class T>
-void draw(T* out, const RandomStream& stream, double deviation, int64_t index, int64_t size) {
-  for (int64_t i = 0; i < size; ++i) {
-    const double value = deviation * stream.normal(static_cast<uint64_t>(index + i));
-    if constexpr (sizeof(T) == 2) {
-      out[i] = T(static_cast<float>(value));
-    } else {
-      out[i] = static_cast<T>(value);
-    }
+T convert(double value) {
+  if constexpr (sizeof(T) == 2) {
+    return T(static_cast<float>(value));
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+// Elements [begin, end) of the stream; out[0] is element `origin`.
+template <class T>
+void draw(T* out, int64_t origin, const RandomStream& stream, double deviation, int64_t begin,
+          int64_t end) {
+  for (int64_t pair = begin / 2; 2 * pair < end; ++pair) {
+    const auto [even, odd] = stream.normals(static_cast<uint64_t>(pair));
+    if (2 * pair >= begin) out[2 * pair - origin] = convert<T>(deviation * even);
+    if (2 * pair + 1 < end) out[2 * pair + 1 - origin] = convert<T>(deviation * odd);
   }
 }
 
 template <class T>
-void fill_parts(const Placed& placed, uint64_t seed) {
+void fill_parts(const Placed& placed, uint64_t seed, ThreadPool& pool) {
   T* const values = placed.parameter.value.data<T>();
   const bool normal = placed.init.kind == Init::Kind::normal;
-  const T constant = T(placed.init.kind == Init::Kind::ones ? 1.0f : 0.0f);
+  const T constant = convert<T>(placed.init.kind == Init::Kind::ones ? 1 : 0);
   for (const Part& part : placed.placement.parts) {
     const RandomStream stream(seed, part.name);
     for_each_run_of_part(part, placed.parameter.value.shape(), [&](const Run& run) {
       T* const out = values + run.local;
-      if (normal) {
-        draw(out, stream, placed.init.deviation, run.canonical, run.size);
-      } else {
+      if (!normal) {
         std::fill(out, out + run.size, constant);
+        return;
       }
+      pool.parallel_for((run.size + kDrawBlock - 1) / kDrawBlock, [&](int64_t block, int) {
+        const int64_t begin = run.canonical + block * kDrawBlock;
+        draw(out, run.canonical, stream, placed.init.deviation, begin,
+             std::min(begin + kDrawBlock, run.canonical + run.size));
+      });
     });
   }
 }
 
 }  // namespace
 
-void initialize(Placed& placed, uint64_t seed) {
+void initialize(Placed& placed, uint64_t seed, ThreadPool& pool) {
   Tensor& value = placed.parameter.value;
   MG_ASSERT(value.is_contiguous());
   if (!value.device().has_data()) return;
   if (value.bytes() > 0) std::memset(value.raw(), 0, static_cast<size_t>(value.bytes()));
   switch (value.dtype()) {
-    case DType::f64: return fill_parts<double>(placed, seed);
-    case DType::f32: return fill_parts<float>(placed, seed);
-    case DType::bf16: return fill_parts<bf16>(placed, seed);
-    case DType::f16: return fill_parts<f16>(placed, seed);
+    case DType::f64: return fill_parts<double>(placed, seed, pool);
+    case DType::f32: return fill_parts<float>(placed, seed, pool);
+    case DType::bf16: return fill_parts<bf16>(placed, seed, pool);
+    case DType::f16: return fill_parts<f16>(placed, seed, pool);
     default: break;
   }
   MG_ASSERT(is_floating(value.dtype()));

@@ -52,8 +52,8 @@ struct Placed {
   bool decay = true;                                     // weight decay applies
 };
 
-// Fills the parameter's value (converted to its type).
-void initialize(Placed& placed, uint64_t seed);
+// Fills the parameter's value (converted to its type); rows that no part covers become zero.
+void initialize(Placed& placed, uint64_t seed, ThreadPool& pool);
 
 // Calls f(part, canonical element index of the run's begin, local element index, run length) for each run of elements contiguous both
 // in the canonical tensor (logical layout) and in our parameter, in canonical order of each part.

@@ -20,11 +20,13 @@ TensorMap canonical(std::span<parallel::Placed* const> parameters,
 }
 
 TensorMap canonical_values(std::span<parallel::Placed* const> parameters) {
-  return canonical(parameters, [](const parallel::Placed& placed) { return placed.parameter.value; });
+  return canonical(parameters,
+                   [](const parallel::Placed& placed) { return placed.parameter.value; });
 }
 
 TensorMap canonical_gradients(std::span<parallel::Placed* const> parameters, double divisor) {
-  TensorMap tensors = canonical(parameters, [](const parallel::Placed& placed) { return placed.parameter.uses[0].grad; });
+  TensorMap tensors = canonical(
+      parameters, [](const parallel::Placed& placed) { return placed.parameter.uses[0].grad; });
   for (auto& [name, values] : tensors) {
     for (double& v : values) v /= divisor;
   }

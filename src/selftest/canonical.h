@@ -1,4 +1,5 @@
-// Parameters, gradients and optimizer states under their names on disk, so that layouts and files can be compared.
+// Parameters, gradients and optimizer states under their names on disk, so that layouts and files
+// can be compared.
 #pragma once
 
 #include <functional>
@@ -11,10 +12,11 @@
 
 namespace megatron::selftest {
 
-using TensorMap = std::map<std::string, std::vector<double>>;   // canonical name -> elements in the layout on disk
+using TensorMap =
+    std::map<std::string, std::vector<double>>;  // canonical name -> elements in the layout on disk
 
-// The canonical tensors of what tensor_of gives for each parameter, a tensor of the parameter's shape on the host; where it is undefined
-// the parameter is left out.
+// The canonical tensors of what tensor_of gives for each parameter, a tensor of the parameter's
+// shape on the host; where it is undefined the parameter is left out.
 TensorMap canonical(std::span<parallel::Placed* const> parameters,
                     const std::function<Tensor(const parallel::Placed&)>& tensor_of);
 TensorMap canonical_values(std::span<parallel::Placed* const> parameters);

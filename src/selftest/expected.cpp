@@ -30,7 +30,8 @@ std::vector<int64_t> Expected::integers(const std::string& name) {
 
 void Expected::report_unused(Report& report) const {
   for (const std::string& name : names()) {
-    if (!used_.contains(name)) report.fail(fmt::format("{} is in {} but was not compared", name, file_.path()));
+    if (!used_.contains(name))
+      report.fail(fmt::format("{} is in {} but was not compared", name, file_.path()));
   }
 }
 

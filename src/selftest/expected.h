@@ -16,7 +16,8 @@ class Expected {
 
   bool contains(const std::string& name) const { return file_.find(name) != nullptr; }
   std::vector<std::string> names() const;
-  // Shape and elements; both throw Error when the tensor is absent. Reading the elements marks the tensor as used.
+  // Shape and elements; both throw Error when the tensor is absent. Reading the elements marks the
+  // tensor as used.
   const Shape& shape(const std::string& name) const;
   std::vector<double> doubles(const std::string& name);
   std::vector<int64_t> integers(const std::string& name);

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -13,9 +14,11 @@ constexpr size_t kListedFailures = 20;
 
 }  // namespace
 
-void Report::compare(std::string_view kind, const std::string& tensor, double error, double tolerance) {
+void Report::compare(std::string_view kind, const std::string& tensor, double error,
+                     double tolerance) {
   Kind* found = nullptr;
-  for (Kind& k : kinds_) if (k.name == kind) found = &k;
+  for (Kind& k : kinds_)
+    if (k.name == kind) found = &k;
   if (found == nullptr) found = &kinds_.emplace_back(Kind{.name = std::string(kind)});
   ++found->compared;
   const bool good = error <= tolerance;
@@ -28,7 +31,8 @@ void Report::compare(std::string_view kind, const std::string& tensor, double er
     found->tolerance = tolerance;
     found->tensor = tensor;
   }
-  if (!good) fail(fmt::format("{} of {}: error {:.3g} is above {:.3g}", kind, tensor, error, tolerance));
+  if (!good)
+    fail(fmt::format("{} of {}: error {:.3g} is above {:.3g}", kind, tensor, error, tolerance));
 }
 
 int64_t Report::compared() const {
@@ -37,14 +41,23 @@ int64_t Report::compared() const {
   return sum;
 }
 
+double Report::worst_share() const {
+  double worst = 0;
+  for (const Kind& k : kinds_) worst = std::max(worst, k.share);
+  return worst;
+}
+
 std::string Report::text() const {
-  std::string text = fmt::format("{}: {}, {} compared\n", title_, passed() ? "passed" : "FAILED", compared());
+  std::string text =
+      fmt::format("{}: {}, {} compared\n", title_, passed() ? "passed" : "FAILED", compared());
   for (const Kind& k : kinds_) {
-    text += fmt::format("  {:<16} {:>4} compared, worst error {:.1e} of {:.1e} allowed ({})\n", k.name, k.compared, k.error,
-                        k.tolerance, k.tensor);
+    text += fmt::format("  {:<16} {:>4} compared, worst error {:.1e} of {:.1e} allowed ({})\n",
+                        k.name, k.compared, k.error, k.tolerance, k.tensor);
   }
-  for (size_t i = 0; i < failures_.size() && i < kListedFailures; ++i) text += fmt::format("  FAILED: {}\n", failures_[i]);
-  if (failures_.size() > kListedFailures) text += fmt::format("  and {} failures more\n", failures_.size() - kListedFailures);
+  for (size_t i = 0; i < failures_.size() && i < kListedFailures; ++i)
+    text += fmt::format("  FAILED: {}\n", failures_[i]);
+  if (failures_.size() > kListedFailures)
+    text += fmt::format("  and {} failures more\n", failures_.size() - kListedFailures);
   return text;
 }
 
@@ -62,7 +75,8 @@ double largest_difference(std::span<const double> values, std::span<const double
 double difference_norm(std::span<const double> values, std::span<const double> expected) {
   if (values.size() != expected.size()) return kInfinity;
   double sum = 0;
-  for (size_t i = 0; i < values.size(); ++i) sum += (values[i] - expected[i]) * (values[i] - expected[i]);
+  for (size_t i = 0; i < values.size(); ++i)
+    sum += (values[i] - expected[i]) * (values[i] - expected[i]);
   return std::sqrt(sum);
 }
 

@@ -13,22 +13,26 @@ class Report {
  public:
   explicit Report(std::string title = {}) : title_(std::move(title)) {}
 
-  // One tensor of a kind ("logits", "gradients"): an error above the tolerance, or one that is not a number, is a failure.
+  // One tensor of a kind ("logits", "gradients"): an error above the tolerance, or one that is not
+  // a number, is a failure.
   void compare(std::string_view kind, const std::string& tensor, double error, double tolerance);
   void fail(std::string text) { failures_.push_back(std::move(text)); }
 
   const std::string& title() const { return title_; }
   bool passed() const { return failures_.empty(); }
   const std::vector<std::string>& failures() const { return failures_; }
-  int64_t compared() const;                              // tensors, of all kinds
-  // Title, for each kind the number of tensors and the worst error with its tensor, then the failures.
+  int64_t compared() const;    // tensors, of all kinds
+  double worst_share() const;  // largest error / tolerance of all
+  // Title, for each kind the number of tensors and the worst error with its tensor, then the
+  // failures.
   std::string text() const;
 
  private:
   struct Kind {
     std::string name;
     int64_t compared = 0;
-    double share = -1, error = 0, tolerance = 0;         // of the tensor with the largest error / tolerance
+    // The tensor with the largest share = error / tolerance.
+    double share = -1, error = 0, tolerance = 0;
     std::string tensor;
   };
   std::string title_;
@@ -36,9 +40,10 @@ class Report {
   std::vector<std::string> failures_;
 };
 
-// Distances between two lists of elements; infinite when their lengths differ, NaN when an element is.
+// Distances between two lists of elements; infinite when their lengths differ, NaN when an element
+// is.
 double largest_difference(std::span<const double> values, std::span<const double> expected);
-double difference_norm(std::span<const double> values, std::span<const double> expected);   // 2-norm
+double difference_norm(std::span<const double> values, std::span<const double> expected);  // 2-norm
 double norm(std::span<const double> values);
 // |value - expected| / |expected|; 0 when both are 0.
 double relative_error(double value, double expected);

@@ -27,21 +27,28 @@ std::set<std::string> file_names(const std::string& directory) {
 std::vector<std::string> other_files(const std::string& directory) {
   std::vector<std::string> files;
   for (const std::string& name : file_names(directory)) {
-    if (name == "config.json" || name == "model.safetensors.index.json" || name.ends_with(".safetensors")) continue;
+    if (name == "config.json" || name == "model.safetensors.index.json" ||
+        name.ends_with(".safetensors"))
+      continue;
     const std::string path = directory + "/" + name;
     if (fs::is_regular_file(path)) files.push_back(path);
   }
   return files;
 }
 
-void compare_tensor(const checkpoint::ModelDirectory& before, const checkpoint::ModelDirectory& after, const std::string& name,
+void compare_tensor(const checkpoint::ModelDirectory& before,
+                    const checkpoint::ModelDirectory& after, const std::string& name,
                     Report& report) {
   const checkpoint::TensorInfo &a = *before.find(name), *b = after.find(name);
   if (b == nullptr) return report.fail(fmt::format("{} was not written", name));
-  if (a.dtype != b->dtype) return report.fail(fmt::format("{} was {} and is {}", name, megatron::name(a.dtype), megatron::name(b->dtype)));
-  if (!(a.shape == b->shape)) return report.fail(fmt::format("{} was {} and is {}", name, a.shape.str(), b->shape.str()));
+  if (a.dtype != b->dtype)
+    return report.fail(fmt::format("{} was {} and is {}", name, megatron::name(a.dtype),
+                                   megatron::name(b->dtype)));
+  if (!(a.shape == b->shape))
+    return report.fail(fmt::format("{} was {} and is {}", name, a.shape.str(), b->shape.str()));
   if (before.shard_map().find(name)->second != after.shard_map().find(name)->second) {
-    return report.fail(fmt::format("{} moved from {} to {}", name, before.shard_map().find(name)->second,
+    return report.fail(fmt::format("{} moved from {} to {}", name,
+                                   before.shard_map().find(name)->second,
                                    after.shard_map().find(name)->second));
   }
   const std::span<const std::byte> x = before.bytes(name), y = after.bytes(name);
@@ -61,9 +68,11 @@ Report verify_rewrite(const std::string& directory, const std::string& out) {
     MG_CHECK(info != nullptr, "'{}' has no tensor '{}'", before.path(), name);
     return info->dtype;
   };
-  const bool wide = std::ranges::any_of(names, [&](const std::string& name) { return stored(name) == DType::f64; });
+  const bool wide = std::ranges::any_of(
+      names, [&](const std::string& name) { return stored(name) == DType::f64; });
   Runtime runtime({wide ? DeviceKind::reference : DeviceKind::cpu, 0}, 1);
-  models::GptModel model(models::config_from_hugging_face(before.config()), runtime, wide ? DType::f64 : DType::f32, 0);
+  models::GptModel model(models::config_from_hugging_face(before.config()), runtime,
+                         wide ? DType::f64 : DType::f32, 0);
   checkpoint::load(before, model.parameters());
   checkpoint::save(out, before.config(), model.parameters(),
                    {.dtype = stored, .like = &before, .copied_files = other_files(directory)});
@@ -75,8 +84,10 @@ Report verify_rewrite(const std::string& directory, const std::string& out) {
   }
   if (!(before.config() == after.config())) report.fail("config.json changed");
   const std::set<std::string> had = file_names(directory), has = file_names(out);
-  for (const std::string& file : had) if (!has.contains(file)) report.fail(fmt::format("the file {} was not written", file));
-  for (const std::string& file : has) if (!had.contains(file)) report.fail(fmt::format("the file {} is new", file));
+  for (const std::string& file : had)
+    if (!has.contains(file)) report.fail(fmt::format("the file {} was not written", file));
+  for (const std::string& file : has)
+    if (!had.contains(file)) report.fail(fmt::format("the file {} is new", file));
   return report;
 }
 

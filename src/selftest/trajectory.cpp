@@ -18,7 +18,8 @@ namespace {
 // '*' stands for any run of characters.
 bool matches(std::string_view pattern, std::string_view text) {
   if (pattern.empty()) return text.empty();
-  if (pattern[0] != '*') return !text.empty() && pattern[0] == text[0] && matches(pattern.substr(1), text.substr(1));
+  if (pattern[0] != '*')
+    return !text.empty() && pattern[0] == text[0] && matches(pattern.substr(1), text.substr(1));
   for (size_t i = 0; i <= text.size(); ++i) {
     if (matches(pattern.substr(1), text.substr(i))) return true;
   }
@@ -34,7 +35,7 @@ struct Case {
   std::string start;
   training::BatchSettings batch;
   training::OptimizerSettings optimizer;
-  models::GptFlags shape;                                // for its dropout
+  models::GptFlags shape;  // for its dropout
   std::vector<Ignored> ignored;
 };
 
@@ -43,7 +44,7 @@ Case read_case(const std::string& directory) {
   const Json json = Json::read(path);
   Case c;
   c.start = directory + "/../" + json["start"].as_string();
-  c.batch.per_token_loss = false;                        // Megatron-LM's default
+  c.batch.per_token_loss = false;  // Megatron-LM's default
   Fields fields;
   c.batch.fields(fields);
   c.optimizer.fields(fields);
@@ -62,8 +63,10 @@ Case read_case(const std::string& directory) {
   c.optimizer.config.check();
   if (const Json* ignore = json.find("ignore")) {
     for (const auto& [pattern, range] : ignore->as_object()) {
-      MG_CHECK(range.as_array().size() == 2, "{}: ignore of '{}' must be [from, to)", path, pattern);
-      c.ignored.push_back({pattern, range.as_array()[0].as_integer(), range.as_array()[1].as_integer()});
+      MG_CHECK(range.as_array().size() == 2, "{}: ignore of '{}' must be [from, to)", path,
+               pattern);
+      c.ignored.push_back(
+          {pattern, range.as_array()[0].as_integer(), range.as_array()[1].as_integer()});
     }
   }
   return c;
@@ -74,11 +77,13 @@ class Tokens {
  public:
   Tokens(const std::string& path, const Case& c, const models::GptConfig& config) : file_(path) {
     const Shape shape = file_.shape("tokens");
-    MG_CHECK(shape.rank() == 3 && shape[0] > 0, "{}: tokens has shape {}; it must be [steps, batch, T]", path, shape.str());
+    MG_CHECK(shape.rank() == 3 && shape[0] > 0,
+             "{}: tokens has shape {}; it must be [steps, batch, T]", path, shape.str());
     MG_CHECK(shape[1] == *c.batch.global_batch_size && shape[2] == *c.batch.seq_length,
-             "{}: tokens has shape {}, but global-batch-size is {} and seq-length {}", path, shape.str(),
-             *c.batch.global_batch_size, *c.batch.seq_length);
-    MG_CHECK(file_.shape("labels") == shape, "{}: labels has shape {} but tokens {}", path, file_.shape("labels").str(), shape.str());
+             "{}: tokens has shape {}, but global-batch-size is {} and seq-length {}", path,
+             shape.str(), *c.batch.global_batch_size, *c.batch.seq_length);
+    MG_CHECK(file_.shape("labels") == shape, "{}: labels has shape {} but tokens {}", path,
+             file_.shape("labels").str(), shape.str());
     steps_ = shape[0];
     sequences_ = shape[1];
     length_ = shape[2];
@@ -91,8 +96,10 @@ class Tokens {
       mask_ = file_.doubles("loss_mask");
     }
     for (size_t i = 0; i < tokens_.size(); ++i) {
-      MG_CHECK(tokens_[i] >= 0 && tokens_[i] < config.vocab_size && labels_[i] >= 0 && labels_[i] < config.vocab_size,
-               "{} holds token {} and label {}; the vocabulary is [0, {})", path, tokens_[i], labels_[i], config.vocab_size);
+      MG_CHECK(tokens_[i] >= 0 && tokens_[i] < config.vocab_size && labels_[i] >= 0 &&
+                   labels_[i] < config.vocab_size,
+               "{} holds token {} and label {}; the vocabulary is [0, {})", path, tokens_[i],
+               labels_[i], config.vocab_size);
     }
   }
 
@@ -143,13 +150,15 @@ class Comparison {
       if (!expected_.contains(key)) continue;
       any = true;
       const std::vector<double> wanted = kept(name, expected_.doubles(key));
-      const double d = difference_norm(kept(name, value), wanted), m = difference_norm(kept(name, start_.at(name)), wanted);
+      const double d = difference_norm(kept(name, value), wanted),
+                   m = difference_norm(kept(name, start_.at(name)), wanted);
       report_.compare("parameters", key, d, tolerance::kTrajectoryParameterOfMovement * m);
       difference += d * d;
       movement += m * m;
     }
     if (any) {
-      report_.compare("all parameters", prefix, std::sqrt(difference), tolerance::kTrajectoryMovementTotal * std::sqrt(movement));
+      report_.compare("all parameters", prefix, std::sqrt(difference),
+                      tolerance::kTrajectoryMovementTotal * std::sqrt(movement));
     }
   }
 
@@ -158,7 +167,8 @@ class Comparison {
       const std::string key = prefix + "." + name;
       if (!expected_.contains(key)) continue;
       const std::vector<double> wanted = kept(name, expected_.doubles(key));
-      report_.compare(prefix, key, difference_norm(kept(name, value), wanted), tolerance::kTrajectoryState * norm(wanted));
+      report_.compare(prefix, key, difference_norm(kept(name, value), wanted),
+                      tolerance::kTrajectoryState * norm(wanted));
     }
   }
 
@@ -168,7 +178,8 @@ class Comparison {
     for (const Ignored& i : case_.ignored) {
       if (!matches(i.pattern, name)) continue;
       MG_CHECK(i.begin >= 0 && i.begin <= i.end && i.end <= static_cast<int64_t>(values.size()),
-               "ignore of '{}' is [{}, {}), but {} has {} elements", i.pattern, i.begin, i.end, name, values.size());
+               "ignore of '{}' is [{}, {}), but {} has {} elements", i.pattern, i.begin, i.end,
+               name, values.size());
       values.erase(values.begin() + i.begin, values.begin() + i.end);
     }
     return values;
@@ -197,7 +208,8 @@ Report run_case(const std::string& directory, const Case& c, DeviceKind device, 
   const optim::WeightDecay decay = c.optimizer.decay(*c.batch.train_iters, batch);
   const std::unique_ptr<comm::Group> alone = comm::single();
   training::TrainStep train(model, type, c.optimizer.config, *alone, runtime,
-                            {.loss_scope = c.batch.scope(), .vocabulary = config.vocab_size,
+                            {.loss_scope = c.batch.scope(),
+                             .vocabulary = config.vocab_size,
                              .positions = config.max_position_embeddings});
 
   Expected expected(directory + "/expected.safetensors");
@@ -205,16 +217,19 @@ Report run_case(const std::string& directory, const Case& c, DeviceKind device, 
   Comparison comparison(c, expected, canonical_values(model.parameters()), report);
   for (int64_t k = 0; k < steps; ++k) {
     const double lr = rate.at(k * batch), wd = decay.at(k * batch);
-    const training::StepReport step = train.run(tokens.micro_batches(k, *c.batch.micro_batch_size), lr, wd);
+    const training::StepReport step =
+        train.run(tokens.micro_batches(k, *c.batch.micro_batch_size), lr, wd);
     comparison.scalar("loss", k, step.loss, tolerance::kTrajectoryLossRelative);
-    comparison.scalar("grad_norm", k, step.gradient_norm, tolerance::kTrajectoryGradientNormRelative);
+    comparison.scalar("grad_norm", k, step.gradient_norm,
+                      tolerance::kTrajectoryGradientNormRelative);
     comparison.scalar("lr", k, lr, tolerance::kStoredFp32);
     comparison.scalar("weight_decay", k, wd, tolerance::kStoredFp32);
     if (k == 0) comparison.parameters("step1", canonical_values(model.parameters()));
   }
   for (const std::string name : {"loss", "grad_norm", "lr", "weight_decay"}) {
     if (expected.contains(name) && expected.shape(name).elements() != steps) {
-      report.fail(fmt::format("{} has shape {}, but {} steps were made", name, expected.shape(name).str(), steps));
+      report.fail(fmt::format("{} has shape {}, but {} steps were made", name,
+                              expected.shape(name).str(), steps));
     }
   }
   comparison.parameters("final", canonical_values(model.parameters()));
@@ -232,7 +247,8 @@ Report run_case(const std::string& directory, const Case& c, DeviceKind device, 
 std::vector<Report> verify_trajectory(const std::string& directory, const VerifyOptions& options) {
   const Case c = read_case(directory);
   std::vector<Report> reports;
-  for (const DeviceKind device : options.devices) reports.push_back(run_case(directory, c, device, options.threads));
+  for (const DeviceKind device : options.devices)
+    reports.push_back(run_case(directory, c, device, options.threads));
   return reports;
 }
 

@@ -1,4 +1,5 @@
-// A Hugging Face directory against the values that another system computed for it, kept in its expected.safetensors.
+// A Hugging Face directory against the values that another system computed for it, kept in its
+// expected.safetensors.
 #pragma once
 
 #include <string>
@@ -10,18 +11,20 @@
 namespace megatron::selftest {
 
 struct VerifyOptions {
-  std::vector<DeviceKind> devices = {DeviceKind::cpu, DeviceKind::reference};   // cpu computes in f32, reference in f64
+  std::vector<DeviceKind> devices = {
+      DeviceKind::cpu, DeviceKind::reference};  // cpu computes in f32, reference in f64
   int threads = 1;
 };
 
-// Compares, whatever type the weights are stored in: logits, loss, the gradient of every stored tensor, what enters and leaves each
-// layer, and 12 greedy tokens after input_ids[0,:8]. labels are Hugging Face's: the label of position t is labels[t + 1], -100 is
-// not counted. A tensor of the file that was not compared is a failure. One report a device. Throws Error when the directory or
+// Compares, whatever type the weights are stored in: logits, loss, the gradient of every stored
+// tensor, what enters and leaves each layer, and 12 greedy tokens after input_ids[0,:8]. labels are
+// Hugging Face's: the label of position t is labels[t + 1], -100 is not counted. A tensor of the
+// file that was not compared is a failure. One report a device. Throws Error when the directory or
 // its inputs cannot be used.
 std::vector<Report> verify(const std::string& directory, const VerifyOptions& options);
 
-// Loads the directory and saves it to `out`, which must not exist; then compares the file set, and name, type, shape and bytes
-// of every tensor.
+// Loads the directory and saves it to `out`, which must not exist; then compares the file set, and
+// name, type, shape and bytes of every tensor.
 Report verify_rewrite(const std::string& directory, const std::string& out);
 
 }  // namespace megatron::selftest

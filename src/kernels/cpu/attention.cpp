@@ -11,22 +11,29 @@ namespace megatron::kernels::cpu {
 
 namespace {
 
-// Keys and values of every (sample, key head) as panels. They are packed once when several blocks of rows read them; a single
-// one (decoding) packs each block as it comes, in memory of its thread that stays in cache.
+// Keys and values of every (sample, key head) as panels. They are packed once when several blocks
+// of rows read them; a single one (decoding) packs each block as it comes, in memory of its thread
+// that stays in cache.
 class PackedKeys {
  public:
   struct Block {
-    uint32_t* keys;                    // [keys / 32][word_width][32]
-    uint32_t* values;                  // [columns / 32][words(keys)][32]
+    uint32_t* keys;    // [keys / 32][word_width][32]
+    uint32_t* values;  // [columns / 32][words(keys)][32]
   };
 
   PackedKeys(const AttentionArgs& args, const AttentionSizes& sizes, Stream& stream)
-      : args_(args), sizes_(sizes), once_(sizes.row_blocks() > 1), row_words_(kKeyColumns * sizes.word_width) {
-    const int64_t heads = sizes.batch * sizes.key_heads, blocks = sizes.key_blocks(), threads = stream.pool().size();
+      : args_(args),
+        sizes_(sizes),
+        once_(sizes.row_blocks() > 1),
+        row_words_(kKeyColumns * sizes.word_width) {
+    const int64_t heads = sizes.batch * sizes.key_heads, blocks = sizes.key_blocks(),
+                  threads = stream.pool().size();
     value_offset_ = (once_ ? sizes.padded_keys : kKeyColumns) * sizes.word_width;
-    place_words_ = value_offset_ + words(sizes.kind, once_ ? sizes.padded_keys : kKeyColumns) * sizes.columns;
+    place_words_ =
+        value_offset_ + words(sizes.kind, once_ ? sizes.padded_keys : kKeyColumns) * sizes.columns;
     const int64_t places = once_ ? heads : threads;
-    storage_ = stream.scratch().allocate((places * place_words_ + threads * row_words_) * 4, "attention keys");
+    storage_ = stream.scratch().allocate((places * place_words_ + threads * row_words_) * 4,
+                                         "attention keys");
     data_ = reinterpret_cast<uint32_t*>(storage_->data());
     rows_ = data_ + places * place_words_;
     if (!once_) return;
@@ -46,7 +53,8 @@ class PackedKeys {
   Block at(int64_t place, int64_t block) const {
     uint32_t* begin = data_ + place * place_words_;
     const int64_t keys = block * kKeyColumns;
-    return {begin + keys * sizes_.word_width, begin + value_offset_ + words(sizes_.kind, keys) * sizes_.columns};
+    return {begin + keys * sizes_.word_width,
+            begin + value_offset_ + words(sizes_.kind, keys) * sizes_.columns};
   }
 
   void pack(int64_t head, int64_t block, int thread, const Block& to) const {
@@ -91,11 +99,11 @@ struct Workspace {
 };
 
 // Rows of `block`: online softmax over the blocks of keys in ascending order.
-void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPlaces& places, const PackedKeys& packed,
-            const RowBlock& block, int thread, Workspace& work) {
+void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPlaces& places,
+            const PackedKeys& packed, const RowBlock& block, int thread, Workspace& work) {
   const int64_t head = block.sample * sizes.key_heads + block.key_head;
-  pack_rows(HeadRows(args.q, block.sample, block.key_head, sizes.group), block.begin, block.count, block.rows, sizes.kind,
-            work.queries);
+  pack_rows(HeadRows(args.q, block.sample, block.key_head, sizes.group), block.begin, block.count,
+            block.rows, sizes.kind, work.queries);
   std::fill_n(work.maximum, block.rows, -std::numeric_limits<float>::infinity());
   std::fill_n(work.sum, block.rows, 0.0f);
   std::fill_n(work.output, block.rows * sizes.columns, 0u);
@@ -105,31 +113,54 @@ void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPla
     const TilePlace place = block.tile(places, b);
     if (place.keys == 0) continue;
     const PackedKeys::Block operands = packed.block(head, b, thread);
-    tile_product(sizes.kind, {.m = block.rows, .n = place.keys, .k = sizes.word_width,
-                              .a = work.queries, .a_row = sizes.word_width, .a_step = 1,
-                              .b = operands.keys, .panel = sizes.word_width * kPanel,
-                              .c = floats(work.scores), .ldc = kKeyColumns, .accumulate = false});
-    softmax_step({.place = place, .dropout = block.draw(sizes, place, work.random), .kind = sizes.kind, .scale = args.scale,
-                  .scores = floats(work.scores), .weights = work.weights, .maximum = work.maximum, .sum = work.sum,
-                  .output = floats(work.output), .width = sizes.columns});
-    tile_product(sizes.kind, {.m = block.rows, .n = sizes.columns, .k = words(sizes.kind, place.keys),
-                              .a = weights, .a_row = words(sizes.kind, kKeyColumns), .a_step = 1,
-                              .b = operands.values, .panel = words(sizes.kind, sizes.block_keys(b)) * kPanel,
-                              .c = floats(work.output), .ldc = sizes.columns, .accumulate = true});
+    tile_product(sizes.kind, {.m = block.rows,
+                              .n = place.keys,
+                              .k = sizes.word_width,
+                              .a = work.queries,
+                              .a_row = sizes.word_width,
+                              .a_step = 1,
+                              .b = operands.keys,
+                              .panel = sizes.word_width * kPanel,
+                              .c = floats(work.scores),
+                              .ldc = kKeyColumns,
+                              .accumulate = false});
+    softmax_step({.place = place,
+                  .dropout = block.draw(sizes, place, work.random),
+                  .kind = sizes.kind,
+                  .scale = args.scale,
+                  .scores = floats(work.scores),
+                  .weights = work.weights,
+                  .maximum = work.maximum,
+                  .sum = work.sum,
+                  .output = floats(work.output),
+                  .width = sizes.columns});
+    tile_product(sizes.kind, {.m = block.rows,
+                              .n = sizes.columns,
+                              .k = words(sizes.kind, place.keys),
+                              .a = weights,
+                              .a_row = words(sizes.kind, kKeyColumns),
+                              .a_step = 1,
+                              .b = operands.values,
+                              .panel = words(sizes.kind, sizes.block_keys(b)) * kPanel,
+                              .c = floats(work.output),
+                              .ldc = sizes.columns,
+                              .accumulate = true});
   }
 }
 
-void finish(const AttentionArgs& args, const AttentionSizes& sizes, const RowBlock& block, Workspace& work) {
+void finish(const AttentionArgs& args, const AttentionSizes& sizes, const RowBlock& block,
+            Workspace& work) {
   float* lse = args.lse.data<float>();
   float factors[kQueryRows];
   for (int64_t i = 0; i < block.count; ++i) {
-    const bool seen = work.sum[i] != 0;      // true for a NaN, which must reach the output
+    const bool seen = work.sum[i] != 0;  // true for a NaN, which must reach the output
     factors[i] = seen ? 1.0f / work.sum[i] : 0.0f;
     lse[block.statistics_index(sizes, i)] =
-        seen ? static_cast<float>(work.maximum[i] + std::log(static_cast<double>(work.sum[i]))) : work.maximum[i];
+        seen ? static_cast<float>(work.maximum[i] + std::log(static_cast<double>(work.sum[i])))
+             : work.maximum[i];
   }
-  unpack_rows(HeadRows(args.out, block.sample, block.key_head, sizes.group), block.begin, block.count, floats(work.output),
-              sizes.columns, factors);
+  unpack_rows(HeadRows(args.out, block.sample, block.key_head, sizes.group), block.begin,
+              block.count, floats(work.output), sizes.columns, factors);
 }
 
 }  // namespace
@@ -144,16 +175,20 @@ void attention(const AttentionArgs& args, Stream& stream, Bf16Products products)
   const int64_t bytes = Workspace(sizes, nullptr).bytes;
   const auto scratch = stream.scratch().allocate(bytes * stream.pool().size(), "attention tiles");
   const int64_t blocks = sizes.row_blocks();
-  stream.pool().parallel_for(sizes.batch * sizes.key_heads * blocks, [&](int64_t index, int thread) {
-    const int64_t head = index / blocks;
-    // The last rows first: under a causal mask they see most.
-    const RowBlock block(sizes, head / sizes.key_heads, head % sizes.key_heads, blocks - 1 - index % blocks);
-    Workspace work(sizes, scratch->data() + thread * bytes);
-    attend(args, sizes, places, packed, block, thread, work);
-    finish(args, sizes, block, work);
-  });
+  stream.pool().parallel_for(
+      sizes.batch * sizes.key_heads * blocks, [&](int64_t index, int thread) {
+        const int64_t head = index / blocks;
+        // The last rows first: under a causal mask they see most.
+        const RowBlock block(sizes, head / sizes.key_heads, head % sizes.key_heads,
+                             blocks - 1 - index % blocks);
+        Workspace work(sizes, scratch->data() + thread * bytes);
+        attend(args, sizes, places, packed, block, thread, work);
+        finish(args, sizes, block, work);
+      });
 }
 
-void attention(const AttentionArgs& args, Stream& stream) { attention(args, stream, bf16_products()); }
+void attention(const AttentionArgs& args, Stream& stream) {
+  attention(args, stream, bf16_products());
+}
 
 }  // namespace megatron::kernels::cpu

@@ -1,4 +1,5 @@
-// The host's attention; contracts in kernels/attention.h. Types f32 and bf16; f64 is the reference device's.
+// The host's attention; contracts in kernels/attention.h. Types f32 and bf16; f64 is the reference
+// device's.
 #pragma once
 
 #include "device/stream.h"

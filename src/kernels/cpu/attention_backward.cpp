@@ -9,11 +9,14 @@ namespace megatron::kernels::cpu {
 
 namespace {
 
-// Memory of one thread: the keys and values of one key head in the forms the products need, their gradients, and a tile.
+// Memory of one thread: the keys and values of one key head in the forms the products need, their
+// gradients, and a tile.
 struct Workspace {
   Workspace(const AttentionSizes& s, std::byte* begin) {
-    const int64_t tile = kQueryRows * kKeyColumns, pair_tile = s.kind == WordKind::f32 ? 0 : tile / 2;
-    const int64_t row_panels = words(s.kind, kQueryRows) * s.columns, rows = kQueryRows * s.word_width;
+    const int64_t tile = kQueryRows * kKeyColumns,
+                  pair_tile = s.kind == WordKind::f32 ? 0 : tile / 2;
+    const int64_t row_panels = words(s.kind, kQueryRows) * s.columns,
+                  rows = kQueryRows * s.word_width;
     const ScratchPiece pieces[] = {
         {&natural, kKeyColumns * s.word_width},
         {&keys_across, s.padded_keys * s.word_width},
@@ -45,9 +48,14 @@ struct Workspace {
 
 class KeyHeadGradient {
  public:
-  KeyHeadGradient(const AttentionBackwardArgs& args, const AttentionSizes& sizes, const KeyPlaces& places, int64_t sample,
-                  int64_t key_head, Workspace& work)
-      : args_(args), s_(sizes), places_(places), sample_(sample), key_head_(key_head), work_(work) {}
+  KeyHeadGradient(const AttentionBackwardArgs& args, const AttentionSizes& sizes,
+                  const KeyPlaces& places, int64_t sample, int64_t key_head, Workspace& work)
+      : args_(args),
+        s_(sizes),
+        places_(places),
+        sample_(sample),
+        key_head_(key_head),
+        work_(work) {}
 
   void run() {
     pack_keys();
@@ -58,14 +66,17 @@ class KeyHeadGradient {
         const TilePlace place = block.tile(places_, keys);
         if (place.keys > 0) add_tile(block, place, keys);
       }
-      unpack_rows(head(args_.dq, s_.group), block.begin, block.count, floats(work_.dqueries), s_.columns, nullptr);
+      unpack_rows(head(args_.dq, s_.group), block.begin, block.count, floats(work_.dqueries),
+                  s_.columns, nullptr);
     }
     unpack_rows(head(args_.dk, 1), 0, s_.keys, floats(work_.dkeys), s_.columns, nullptr);
     unpack_rows(head(args_.dv, 1), 0, s_.keys, floats(work_.dvalues), s_.columns, nullptr);
   }
 
  private:
-  HeadRows head(const Tensor& t, int64_t group) const { return HeadRows(t, sample_, key_head_, group); }
+  HeadRows head(const Tensor& t, int64_t group) const {
+    return HeadRows(t, sample_, key_head_, group);
+  }
   // Start of a block of keys in the arrays that are summed over keys.
   int64_t down(int64_t block) const { return words(s_.kind, block * kKeyColumns) * s_.columns; }
 
@@ -74,10 +85,13 @@ class KeyHeadGradient {
       const int64_t begin = b * kKeyColumns, padded = s_.block_keys(b);
       const int64_t count = std::min(padded, s_.keys - begin);
       pack_rows(head(args_.k, 1), begin, count, padded, s_.kind, work_.natural);
-      transpose_to_panels(work_.natural, padded, s_.word_width, work_.keys_across + begin * s_.word_width);
-      rows_to_panels(s_.kind, work_.natural, padded, s_.word_width, s_.columns, work_.keys_down + down(b));
+      transpose_to_panels(work_.natural, padded, s_.word_width,
+                          work_.keys_across + begin * s_.word_width);
+      rows_to_panels(s_.kind, work_.natural, padded, s_.word_width, s_.columns,
+                     work_.keys_down + down(b));
       pack_rows(head(args_.v, 1), begin, count, padded, s_.kind, work_.natural);
-      transpose_to_panels(work_.natural, padded, s_.word_width, work_.values_across + begin * s_.word_width);
+      transpose_to_panels(work_.natural, padded, s_.word_width,
+                          work_.values_across + begin * s_.word_width);
     }
     std::fill_n(work_.dkeys, s_.padded_keys * s_.columns, 0u);
     std::fill_n(work_.dvalues, s_.padded_keys * s_.columns, 0u);
@@ -85,54 +99,85 @@ class KeyHeadGradient {
 
   void pack_queries(const RowBlock& block) {
     const HeadRows dout = head(args_.dout, s_.group), out = head(args_.out, s_.group);
-    pack_rows(head(args_.q, s_.group), block.begin, block.count, block.rows, s_.kind, work_.queries);
+    pack_rows(head(args_.q, s_.group), block.begin, block.count, block.rows, s_.kind,
+              work_.queries);
     pack_rows(dout, block.begin, block.count, block.rows, s_.kind, work_.dout);
-    rows_to_panels(s_.kind, work_.queries, block.rows, s_.word_width, s_.columns, work_.queries_down);
+    rows_to_panels(s_.kind, work_.queries, block.rows, s_.word_width, s_.columns,
+                   work_.queries_down);
     rows_to_panels(s_.kind, work_.dout, block.rows, s_.word_width, s_.columns, work_.dout_down);
     std::fill_n(work_.dqueries, block.rows * s_.columns, 0u);
     const float* lse = args_.lse.data<float>();
     for (int64_t i = 0; i < block.rows; ++i) {
       constexpr float kInfinity = std::numeric_limits<float>::infinity();
       const float row_lse = i < block.count ? lse[block.statistics_index(s_, i)] : kInfinity;
-      work_.lse[i] = row_lse == -kInfinity ? kInfinity : row_lse;    // a row that sees nothing has p = 0
+      work_.lse[i] =
+          row_lse == -kInfinity ? kInfinity : row_lse;  // a row that sees nothing has p = 0
       work_.delta[i] = i < block.count ? row_product(dout, out, block.begin + i) : 0.0f;
     }
   }
 
   // scores = rows of `a` times a block of keys (or values).
-  void across(const RowBlock& block, const TilePlace& place, const uint32_t* a, const uint32_t* b, int64_t keys,
-              uint32_t* to) {
-    tile_product(s_.kind, {.m = block.rows, .n = place.keys, .k = s_.word_width,
-                           .a = a, .a_row = s_.word_width, .a_step = 1,
-                           .b = b + keys * kKeyColumns * s_.word_width, .panel = s_.word_width * kPanel,
-                           .c = floats(to), .ldc = kKeyColumns, .accumulate = false});
+  void across(const RowBlock& block, const TilePlace& place, const uint32_t* a, const uint32_t* b,
+              int64_t keys, uint32_t* to) {
+    tile_product(s_.kind, {.m = block.rows,
+                           .n = place.keys,
+                           .k = s_.word_width,
+                           .a = a,
+                           .a_row = s_.word_width,
+                           .a_step = 1,
+                           .b = b + keys * kKeyColumns * s_.word_width,
+                           .panel = s_.word_width * kPanel,
+                           .c = floats(to),
+                           .ldc = kKeyColumns,
+                           .accumulate = false});
   }
   // Gradient of a block of keys += (tile of rows by keys)^T rows.
-  void add_to_keys(const RowBlock& block, const TilePlace& place, const uint32_t* tile, const uint32_t* rows, int64_t keys,
-                   uint32_t* to) {
+  void add_to_keys(const RowBlock& block, const TilePlace& place, const uint32_t* tile,
+                   const uint32_t* rows, int64_t keys, uint32_t* to) {
     const int64_t depth = words(s_.kind, block.rows);
-    tile_product(s_.kind, {.m = place.keys, .n = s_.columns, .k = depth,
-                           .a = tile, .a_row = 1, .a_step = kKeyColumns,
-                           .b = rows, .panel = depth * kPanel,
-                           .c = floats(to) + keys * kKeyColumns * s_.columns, .ldc = s_.columns,
+    tile_product(s_.kind, {.m = place.keys,
+                           .n = s_.columns,
+                           .k = depth,
+                           .a = tile,
+                           .a_row = 1,
+                           .a_step = kKeyColumns,
+                           .b = rows,
+                           .panel = depth * kPanel,
+                           .c = floats(to) + keys * kKeyColumns * s_.columns,
+                           .ldc = s_.columns,
                            .accumulate = true});
   }
 
   void add_tile(const RowBlock& block, const TilePlace& place, int64_t keys) {
     across(block, place, work_.queries, work_.keys_across, keys, work_.scores);
     across(block, place, work_.dout, work_.values_across, keys, work_.slopes);
-    gradient_step({.place = place, .dropout = block.draw(s_, place, work_.random), .kind = s_.kind, .scale = args_.scale,
-                   .lse = work_.lse, .delta = work_.delta,
-                   .scores = floats(work_.scores), .slopes = floats(work_.slopes),
-                   .slope_pairs = work_.slope_pairs, .weight_row_pairs = work_.weight_row_pairs,
+    gradient_step({.place = place,
+                   .dropout = block.draw(s_, place, work_.random),
+                   .kind = s_.kind,
+                   .scale = args_.scale,
+                   .lse = work_.lse,
+                   .delta = work_.delta,
+                   .scores = floats(work_.scores),
+                   .slopes = floats(work_.slopes),
+                   .slope_pairs = work_.slope_pairs,
+                   .weight_row_pairs = work_.weight_row_pairs,
                    .slope_row_pairs = work_.slope_row_pairs});
     const bool pairs = s_.kind == WordKind::bf16_pair;
-    add_to_keys(block, place, pairs ? work_.weight_row_pairs : work_.scores, work_.dout_down, keys, work_.dvalues);
-    add_to_keys(block, place, pairs ? work_.slope_row_pairs : work_.slopes, work_.queries_down, keys, work_.dkeys);
-    tile_product(s_.kind, {.m = block.rows, .n = s_.columns, .k = words(s_.kind, place.keys),
-                           .a = pairs ? work_.slope_pairs : work_.slopes, .a_row = words(s_.kind, kKeyColumns), .a_step = 1,
-                           .b = work_.keys_down + down(keys), .panel = words(s_.kind, s_.block_keys(keys)) * kPanel,
-                           .c = floats(work_.dqueries), .ldc = s_.columns, .accumulate = true});
+    add_to_keys(block, place, pairs ? work_.weight_row_pairs : work_.scores, work_.dout_down, keys,
+                work_.dvalues);
+    add_to_keys(block, place, pairs ? work_.slope_row_pairs : work_.slopes, work_.queries_down,
+                keys, work_.dkeys);
+    tile_product(s_.kind, {.m = block.rows,
+                           .n = s_.columns,
+                           .k = words(s_.kind, place.keys),
+                           .a = pairs ? work_.slope_pairs : work_.slopes,
+                           .a_row = words(s_.kind, kKeyColumns),
+                           .a_step = 1,
+                           .b = work_.keys_down + down(keys),
+                           .panel = words(s_.kind, s_.block_keys(keys)) * kPanel,
+                           .c = floats(work_.dqueries),
+                           .ldc = s_.columns,
+                           .accumulate = true});
   }
 
   const AttentionBackwardArgs& args_;
@@ -151,11 +196,13 @@ void attention_backward(const AttentionBackwardArgs& args, Stream& stream, Bf16P
   if (sizes.batch * sizes.key_heads * sizes.width == 0) return;
   const KeyPlaces places(sizes, stream.scratch());
   const int64_t bytes = Workspace(sizes, nullptr).bytes;
-  const auto scratch = stream.scratch().allocate(bytes * stream.pool().size(), "attention gradient tiles");
+  const auto scratch =
+      stream.scratch().allocate(bytes * stream.pool().size(), "attention gradient tiles");
   // One thread computes a key head from end to end: sums over its queries have one order.
   stream.pool().parallel_for(sizes.batch * sizes.key_heads, [&](int64_t head, int thread) {
     Workspace work(sizes, scratch->data() + thread * bytes);
-    KeyHeadGradient(args, sizes, places, head / sizes.key_heads, head % sizes.key_heads, work).run();
+    KeyHeadGradient(args, sizes, places, head / sizes.key_heads, head % sizes.key_heads, work)
+        .run();
   });
 }
 

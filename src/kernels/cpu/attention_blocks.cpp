@@ -23,15 +23,17 @@ int64_t cut_pieces(std::byte* begin, std::span<const ScratchPiece> pieces) {
   return bytes;
 }
 
-AttentionSizes::AttentionSizes(const Tensor& q, const Tensor& k, const Tensor& of_queries, const Tensor& of_keys,
-                               bool is_causal, const DropoutArgs::Mask& mask, Bf16Products products)
+AttentionSizes::AttentionSizes(const Tensor& q, const Tensor& k, const Tensor& of_queries,
+                               const Tensor& of_keys, bool is_causal, const DropoutArgs::Mask& mask,
+                               Bf16Products products)
     : batch(q.size(0)),
       queries(q.size(1)),
       keys(k.size(1)),
       key_heads(k.size(2)),
       group(q.size(2) / k.size(2)),
       width(q.size(3)),
-      kind(q.dtype() == DType::bf16 && products == Bf16Products::native ? WordKind::bf16_pair : WordKind::f32),
+      kind(q.dtype() == DType::bf16 && products == Bf16Products::native ? WordKind::bf16_pair
+                                                                        : WordKind::f32),
       word_width(words(kind, width)),
       columns(round_up(width, kPanel)),
       padded_keys(round_up(keys, kPanel)),
@@ -60,7 +62,8 @@ KeyPlaces::KeyPlaces(const AttentionSizes& sizes, Arena& scratch)
       }
     }
     for (int64_t panel = 0; panel < panels; ++panel) {
-      lowest_[b * panels + panel] = *std::min_element(key + panel * kPanel, key + (panel + 1) * kPanel);
+      lowest_[b * panels + panel] =
+          *std::min_element(key + panel * kPanel, key + (panel + 1) * kPanel);
     }
     for (int64_t block = 0; block < blocks_; ++block) {
       const int32_t* begin = key + block * kKeyColumns;
@@ -82,8 +85,9 @@ RowBlock::RowBlock(const AttentionSizes& sizes, int64_t sample_index, int64_t he
   rows = round_up(count, kTileRows);
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t t = (begin + std::min(i, count - 1)) / sizes.group;
-    position[i] = sizes.q_positions.defined() ? sizes.q_positions.data<int32_t>()[sample * sizes.queries + t]
-                                              : static_cast<int32_t>(t);
+    position[i] = sizes.q_positions.defined()
+                      ? sizes.q_positions.data<int32_t>()[sample * sizes.queries + t]
+                      : static_cast<int32_t>(t);
     limit[i] = sizes.causal ? position[i] : kNever - 1;
   }
   const auto [low, high] = std::minmax_element(limit, limit + count);
@@ -99,14 +103,16 @@ TilePlace RowBlock::tile(const KeyPlaces& places, int64_t block) const {
           .all_seen = places.highest(sample, block) <= lowest_limit};
 }
 
-TileDropout RowBlock::draw(const AttentionSizes& sizes, const TilePlace& place, uint32_t* words) const {
+TileDropout RowBlock::draw(const AttentionSizes& sizes, const TilePlace& place,
+                           uint32_t* words) const {
   const DropoutArgs::Mask& mask = sizes.dropout;
   if (mask.p == 0) return {};
   const auto number = static_cast<uint64_t>(mask.samples.data<int64_t>()[sample]);
   for (int64_t i = 0; i < count; ++i) {
     const auto head = static_cast<uint64_t>(key_head * sizes.group + (begin + i) % sizes.group);
     const uint64_t key = mask.seed * 0x9E3779B97F4A7C15ull ^ mix_stream(mask.stream, head);
-    random_row(place.key, place.keys, static_cast<uint32_t>(position[i]), number, key, words + i * kKeyColumns);
+    random_row(place.key, place.keys, static_cast<uint32_t>(position[i]), number, key,
+               words + i * kKeyColumns);
   }
   std::fill(words + count * kKeyColumns, words + rows * kKeyColumns, 0u);
   return {.words = words,
@@ -122,8 +128,9 @@ int64_t RowBlock::statistics_index(const AttentionSizes& sizes, int64_t i) const
 
 void require_attention_type(const char* kernel, DType type) {
   MG_CHECK(type == DType::f32 || type == DType::bf16,
-           "{} on the cpu device takes f32 or bf16, not {}; use the reference device (--device reference)", kernel,
-           name(type));
+           "{} on the cpu device takes f32 or bf16, not {}; use the reference device (--device "
+           "reference)",
+           kernel, name(type));
 }
 
 }  // namespace megatron::kernels::cpu

@@ -1,5 +1,5 @@
-// How attention is cut in tiles: the rows of a key head are its queries times the query heads that share it, so that keys and
-// values are read once for the whole group.
+// How attention is cut in tiles: the rows of a key head are its queries times the query heads that
+// share it, so that keys and values are read once for the whole group.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,8 @@
 
 namespace megatron::kernels::cpu {
 
-// Cuts memory in pieces of 32-bit words, each aligned to 64 bytes, and returns the bytes of all. begin null: only counts.
+// Cuts memory in pieces of 32-bit words, each aligned to 64 bytes, and returns the bytes of all.
+// begin null: only counts.
 struct ScratchPiece {
   uint32_t** place;
   int64_t words;
@@ -26,26 +27,31 @@ inline float* floats(uint32_t* words) { return reinterpret_cast<float*>(words); 
 struct AttentionSizes {
   template <class Args>
   AttentionSizes(const Args& args, Bf16Products products)
-      : AttentionSizes(args.q, args.k, args.q_positions, args.k_positions, args.causal, args.dropout, products) {}
-  AttentionSizes(const Tensor& q, const Tensor& k, const Tensor& q_positions, const Tensor& k_positions, bool causal,
-                 const DropoutArgs::Mask& dropout, Bf16Products products);
+      : AttentionSizes(args.q, args.k, args.q_positions, args.k_positions, args.causal,
+                       args.dropout, products) {}
+  AttentionSizes(const Tensor& q, const Tensor& k, const Tensor& q_positions,
+                 const Tensor& k_positions, bool causal, const DropoutArgs::Mask& dropout,
+                 Bf16Products products);
 
   // Keys of a block, padded to panels.
-  int64_t block_keys(int64_t block) const { return std::min(kKeyColumns, padded_keys - block * kKeyColumns); }
+  int64_t block_keys(int64_t block) const {
+    return std::min(kKeyColumns, padded_keys - block * kKeyColumns);
+  }
   int64_t key_blocks() const { return (padded_keys + kKeyColumns - 1) / kKeyColumns; }
   int64_t row_blocks() const { return (queries * group + kQueryRows - 1) / kQueryRows; }
 
   int64_t batch, queries, keys, key_heads, group, width;
   WordKind kind;
-  int64_t word_width;                  // words of a row of D elements
-  int64_t columns;                     // D padded to panels
-  int64_t padded_keys;                 // S padded to panels
+  int64_t word_width;   // words of a row of D elements
+  int64_t columns;      // D padded to panels
+  int64_t padded_keys;  // S padded to panels
   Tensor q_positions, k_positions;
   bool causal;
   const DropoutArgs::Mask& dropout;
 };
 
-// Positions of the keys of every sample, the highest of each block and the lowest of each panel of kPanel keys.
+// Positions of the keys of every sample, the highest of each block and the lowest of each panel of
+// kPanel keys.
 class KeyPlaces {
  public:
   KeyPlaces(const AttentionSizes& sizes, Arena& scratch);
@@ -54,7 +60,9 @@ class KeyPlaces {
   }
   // Keys of a block up to the end of its last panel in which any stands at or below `limit`.
   int64_t seen_keys(int64_t sample, int64_t block, int32_t limit) const;
-  int32_t highest(int64_t sample, int64_t block) const { return highest_[sample * blocks_ + block]; }
+  int32_t highest(int64_t sample, int64_t block) const {
+    return highest_[sample * blocks_ + block];
+  }
 
  private:
   std::shared_ptr<Storage> storage_;
@@ -68,7 +76,8 @@ class KeyPlaces {
 struct RowBlock {
   RowBlock(const AttentionSizes& sizes, int64_t sample, int64_t key_head, int64_t block);
 
-  // The tile of this block and a block of keys, without the panels at its end that no row sees (keys 0: none is seen).
+  // The tile of this block and a block of keys, without the panels at its end that no row sees
+  // (keys 0: none is seen).
   TilePlace tile(const KeyPlaces& places, int64_t block) const;
   // Draws the tile's random words into `words`; no dropout: nothing.
   TileDropout draw(const AttentionSizes& sizes, const TilePlace& place, uint32_t* words) const;
@@ -76,8 +85,9 @@ struct RowBlock {
   int64_t statistics_index(const AttentionSizes& sizes, int64_t i) const;
 
   int64_t sample, key_head, begin, count;
-  int64_t rows;                        // count padded to kTileRows
-  int32_t limit[kQueryRows];           // highest key position that a row sees; padding repeats the last row's
+  int64_t rows;  // count padded to kTileRows
+  int32_t
+      limit[kQueryRows];  // highest key position that a row sees; padding repeats the last row's
   int32_t position[kQueryRows];
   int32_t lowest_limit, highest_limit;
 };

@@ -18,7 +18,8 @@ HeadRows::HeadRows(const Tensor& tensor, int64_t sample, int64_t key_head, int64
          (sample * tensor.stride(0) + key_head * group * head_stride) * element_size;
 }
 
-void pack_rows(const HeadRows& rows, int64_t begin, int64_t count, int64_t padded, WordKind kind, uint32_t* out) {
+void pack_rows(const HeadRows& rows, int64_t begin, int64_t count, int64_t padded, WordKind kind,
+               uint32_t* out) {
   const int64_t width = words(kind, rows.width);
   for (int64_t i = 0; i < count; ++i, out += width) {
     const std::byte* from = rows.row(begin + i);
@@ -29,7 +30,7 @@ void pack_rows(const HeadRows& rows, int64_t begin, int64_t count, int64_t padde
         out[d] = static_cast<uint32_t>(half) << 16;
       }
     } else {
-      out[width - 1] = 0;                    // the partner of an odd last element
+      out[width - 1] = 0;  // the partner of an odd last element
       std::memcpy(out, from, static_cast<size_t>(rows.width * rows.element_size));
     }
   }
@@ -57,7 +58,8 @@ void f32_panels(const uint32_t* from, int64_t rows, int64_t width, int64_t colum
 }
 
 // Rows 2 i and 2 i + 1 become one row of pairs.
-void pair_panels(const uint32_t* from, int64_t rows, int64_t width, int64_t columns, uint32_t* out) {
+void pair_panels(const uint32_t* from, int64_t rows, int64_t width, int64_t columns,
+                 uint32_t* out) {
   constexpr int64_t kWords = kPanel / 2;
   for (int64_t j = 0; j < columns / 2; j += kWords) {
     const int64_t n = std::clamp<int64_t>(width - j, 0, kWords);
@@ -95,9 +97,11 @@ float dot(const std::byte* a, const std::byte* b, int64_t n) {
   float sums[kSums] = {};
   int64_t d = 0;
   for (; d + kSums <= n; d += kSums) {
-    for (int64_t l = 0; l < kSums; ++l) sums[l] += load_as_float<T>(a, d + l) * load_as_float<T>(b, d + l);
+    for (int64_t l = 0; l < kSums; ++l)
+      sums[l] += load_as_float<T>(a, d + l) * load_as_float<T>(b, d + l);
   }
-  for (int64_t l = 0; d + l < n; ++l) sums[l] += load_as_float<T>(a, d + l) * load_as_float<T>(b, d + l);
+  for (int64_t l = 0; d + l < n; ++l)
+    sums[l] += load_as_float<T>(a, d + l) * load_as_float<T>(b, d + l);
   for (int64_t half = kSums / 2; half > 0; half /= 2) {
     for (int64_t l = 0; l < half; ++l) sums[l] += sums[l + half];
   }
@@ -106,19 +110,21 @@ float dot(const std::byte* a, const std::byte* b, int64_t n) {
 
 }  // namespace
 
-void rows_to_panels(WordKind kind, const uint32_t* from, int64_t rows, int64_t width, int64_t columns, uint32_t* out) {
+void rows_to_panels(WordKind kind, const uint32_t* from, int64_t rows, int64_t width,
+                    int64_t columns, uint32_t* out) {
   if (kind == WordKind::f32) return f32_panels(from, rows, width, columns, out);
   pair_panels(from, rows, width, columns, out);
 }
 
-void unpack_rows(const HeadRows& rows, int64_t begin, int64_t count, const float* values, int64_t stride,
-                 const float* factors) {
+void unpack_rows(const HeadRows& rows, int64_t begin, int64_t count, const float* values,
+                 int64_t stride, const float* factors) {
   if (rows.type == DType::f32) return unpack<float>(rows, begin, count, values, stride, factors);
   unpack<bf16>(rows, begin, count, values, stride, factors);
 }
 
 float row_product(const HeadRows& a, const HeadRows& b, int64_t r) {
-  return a.type == DType::f32 ? dot<float>(a.row(r), b.row(r), a.width) : dot<bf16>(a.row(r), b.row(r), a.width);
+  return a.type == DType::f32 ? dot<float>(a.row(r), b.row(r), a.width)
+                              : dot<bf16>(a.row(r), b.row(r), a.width);
 }
 
 }  // namespace megatron::kernels::cpu

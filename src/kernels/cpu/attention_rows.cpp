@@ -16,10 +16,11 @@ namespace HWY_NAMESPACE {
 
 using Integers = hn::RebindToSigned<Floats>;
 
-void consecutive_random_row(uint32_t first, int64_t keys, uint32_t position, uint64_t sample, uint64_t philox_key,
-                            uint32_t* words) {
+void consecutive_random_row(uint32_t first, int64_t keys, uint32_t position, uint64_t sample,
+                            uint64_t philox_key, uint32_t* words) {
   for (int64_t j = 0; j < keys; j += 2 * kLanes) {
-    const PhiloxWords drawn = philox_words((first + static_cast<uint32_t>(j)) / 4, position, sample, philox_key);
+    const PhiloxWords drawn =
+        philox_words((first + static_cast<uint32_t>(j)) / 4, position, sample, philox_key);
     hn::StoreU(drawn.first, Words(), words + j);
     hn::StoreU(drawn.second, Words(), words + j + kLanes);
   }
@@ -40,8 +41,9 @@ HWY_INLINE V drop(const TileDropout& dropout, int64_t i, int64_t j, V v) {
   return hn::IfThenZeroElse(dropped, hn::Mul(v, set(dropout.scale)));
 }
 
-// The bits of bf16(v) in the upper half of each word, nearest even. Where bf16 is multiplied a NaN comes from bf16 operands
-// or from arithmetic: its lower bits are zero, so that the sum does not overflow and it stays a NaN.
+// The bits of bf16(v) in the upper half of each word, nearest even. Where bf16 is multiplied a NaN
+// comes from bf16 operands or from arithmetic: its lower bits are zero, so that the sum does not
+// overflow and it stays a NaN.
 HWY_INLINE hn::Vec<Words> upper_half(V v) {
   const auto bits = hn::BitCast(Words(), v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(Words(), 1u));
@@ -99,7 +101,8 @@ void softmax_steps(SoftmaxStep step) {
     step.sum[i] = step.sum[i] * hn::GetLane(shrink) + sum;
     step.maximum[i] = after;
     float* output = step.output + i * step.width;
-    for (int64_t d = 0; d < step.width; d += kLanes) store(hn::Mul(load(output + d), shrink), output + d);
+    for (int64_t d = 0; d < step.width; d += kLanes)
+      store(hn::Mul(load(output + d), shrink), output + d);
   }
 }
 
@@ -135,7 +138,8 @@ void gradient_steps(GradientStep step) {
         store_pairs(even_slope, step.slope_pairs, i, j);
         store_pairs(odd_slope, step.slope_pairs, i + 1, j);
         store_row_pair(even_slope, odd_slope, step.slope_row_pairs + i / 2 * kKeyColumns + j);
-        store_row_pair(upper_half(even.weight), upper_half(odd.weight), step.weight_row_pairs + i / 2 * kKeyColumns + j);
+        store_row_pair(upper_half(even.weight), upper_half(odd.weight),
+                       step.weight_row_pairs + i / 2 * kKeyColumns + j);
       }
     }
   }
@@ -152,15 +156,17 @@ HWY_EXPORT(consecutive_random_row);
 HWY_EXPORT(softmax_steps);
 HWY_EXPORT(gradient_steps);
 
-void random_row(const int32_t* key, int64_t keys, uint32_t position, uint64_t sample, uint64_t philox_key,
-                uint32_t* words) {
+void random_row(const int32_t* key, int64_t keys, uint32_t position, uint64_t sample,
+                uint64_t philox_key, uint32_t* words) {
   const auto first = static_cast<uint32_t>(key[0]);
   bool consecutive = first % 4 == 0;
   for (int64_t j = 0; j < keys && consecutive; ++j) {
-    consecutive = static_cast<uint32_t>(key[j]) == first + static_cast<uint32_t>(j) || key[j] == INT32_MAX;
+    consecutive =
+        static_cast<uint32_t>(key[j]) == first + static_cast<uint32_t>(j) || key[j] == INT32_MAX;
   }
   if (consecutive) {
-    return HWY_DYNAMIC_DISPATCH(consecutive_random_row)(first, keys, position, sample, philox_key, words);
+    return HWY_DYNAMIC_DISPATCH(consecutive_random_row)(first, keys, position, sample, philox_key,
+                                                        words);
   }
   const auto half = [](uint64_t word, int shift) { return static_cast<uint32_t>(word >> shift); };
   for (int64_t j = 0; j < keys; ++j) {

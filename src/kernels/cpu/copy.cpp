@@ -92,7 +92,7 @@ void copy_run(const From* x, To* out, int64_t n) {
 }
 
 // rows x columns elements; a column index is the innermost of out. Each side is walked along its
-// own contiguous direction: a square of a cache line's width goes through a buffer.
+// own contiguous direction: a square of two cache lines goes through a buffer.
 template <class From, class To>
 void copy_tile(const From* x, To* out, const Dim& row, const Dim& column, int64_t rows,
                int64_t columns) {
@@ -100,7 +100,7 @@ void copy_tile(const From* x, To* out, const Dim& row, const Dim& column, int64_
     for (int64_t r = 0; r < rows; ++r) copy_run(x + r * row.from, out + r * row.to, columns);
     return;
   }
-  constexpr int64_t kSide = 64 / sizeof(To);
+  constexpr int64_t kSide = 128 / sizeof(To);
   for (int64_t r0 = 0; r0 < rows; r0 += kSide) {
     const int64_t height = std::min(kSide, rows - r0);
     for (int64_t c0 = 0; c0 < columns; c0 += kSide) {

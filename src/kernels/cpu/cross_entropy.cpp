@@ -32,32 +32,36 @@ float largest(const T* x, int64_t n) {
       hn::MaxOfLanes(kFloats, hn::Max(hn::Max(most[0], most[1]), hn::Max(most[2], most[3]))));
 }
 
-// Sum of exp(x - shift): f32 sums of 4096 elements, added in f64.
+// Sum of exp(x - shift): f32 sums of 4096 elements, added in f64. exponentials, where not null,
+// gets the terms; it may be x.
 template <class T>
-double sum_of_exponentials(const T* x, int64_t n, V shift) {
+double sum_of_exponentials(const T* x, int64_t n, V shift, float* exponentials) {
   constexpr int64_t kChunk = 4096;
   double sum = 0;
   for (int64_t begin = 0; begin < n; begin += kChunk) {
     sum += sum_of(std::min(kChunk, n - begin), [&](int64_t i, auto part) {
-      return exp(hn::Sub(load(x + begin + i, part), shift));
+      const V e = exp(hn::Sub(load(x + begin + i, part), shift));
+      if (exponentials != nullptr) store(e, exponentials + begin + i, part);
+      return e;
     });
   }
   return sum;
 }
 
+// exponentials [vocabulary] is memory for the numerators where there is a gradient; it may be dx.
 template <class T, class D>
-float cross_entropy_row(const T* x, D* dx, int64_t vocabulary, int64_t label, float weight) {
-  const float most = largest(x, vocabulary);
-  const V shift = set(most);
-  const double sum = sum_of_exponentials(x, vocabulary, shift);
+float cross_entropy_row(const T* x, D* dx, float* exponentials, int64_t vocabulary, int64_t label,
+                        float weight) {
   const auto label_logit = static_cast<float>(x[label]);
+  const float most = largest(x, vocabulary);
+  const double sum = sum_of_exponentials(x, vocabulary, set(most), exponentials);
   if (dx != nullptr) {
     const auto share = static_cast<float>(1 / sum);
+    const float probability = exponentials[label] * share;
     const V scale = set(share * weight);
     for_vectors(0, vocabulary, [&](int64_t i, auto n) {
-      store(hn::Mul(exp(hn::Sub(load(x + i, n), shift)), scale), dx + i, n);
+      store(hn::Mul(load(exponentials + i, n), scale), dx + i, n);
     });
-    const float probability = hn::GetLane(exp(set(label_logit - most))) * share;
     dx[label] = D(weight * (probability - 1.0f));
   }
   return static_cast<float>(std::log(sum) +
@@ -72,23 +76,36 @@ void cross_entropy_rows(const CrossEntropyArgs& args, Stream& stream) {
   const int32_t* labels = args.labels.data<int32_t>();
   const float* weights = args.weights.data<float>();
   float* loss = args.loss.data<float>();
-  for_blocks(
-      stream, args.logits.size(0), rows_per_block(vocabulary), [&](int64_t begin, int64_t end) {
-        for (int64_t t = begin; t < end; ++t) {
-          D* dx = dlogits == nullptr ? nullptr : dlogits + t * vocabulary;
-          if (weights[t] == 0) {
-            loss[t] = 0;
-            if (dx != nullptr) std::fill_n(dx, vocabulary, D(0.0f));
-            continue;
-          }
-          MG_CHECK(labels[t] >= 0 && labels[t] < vocabulary,
-                   "cross_entropy: label {} of token {} is outside of the vocabulary of {}; give "
-                   "the token weight 0 to leave it out",
-                   labels[t], t, vocabulary);
-          loss[t] =
-              cross_entropy_row(logits + t * vocabulary, dx, vocabulary, labels[t], weights[t]);
-        }
-      });
+  // f32 gradients hold the exponentials until they are scaled; others have a row of each thread.
+  constexpr bool kInPlace = std::is_same_v<D, float>;
+  Tensor memory;
+  if (!kInPlace && dlogits != nullptr) {
+    memory = Tensor::empty(stream.scratch(), {stream.pool().size(), vocabulary}, DType::f32,
+                           "exponentials of logits");
+  }
+  const int64_t rows = args.logits.size(0), height = rows_per_block(vocabulary);
+  stream.pool().parallel_for(ceil_div(rows, height), [&](int64_t block, int thread) {
+    for (int64_t t = block * height; t < std::min(rows, (block + 1) * height); ++t) {
+      D* dx = dlogits == nullptr ? nullptr : dlogits + t * vocabulary;
+      if (weights[t] == 0) {
+        loss[t] = 0;
+        if (dx != nullptr) std::fill_n(dx, vocabulary, D(0.0f));
+        continue;
+      }
+      MG_CHECK(labels[t] >= 0 && labels[t] < vocabulary,
+               "cross_entropy: label {} of token {} is outside of the vocabulary of {}; give the "
+               "token weight 0 to leave it out",
+               labels[t], t, vocabulary);
+      float* exponentials = nullptr;
+      if constexpr (kInPlace) {
+        exponentials = dx;
+      } else if (dx != nullptr) {
+        exponentials = memory.data<float>() + thread * vocabulary;
+      }
+      loss[t] = cross_entropy_row(logits + t * vocabulary, dx, exponentials, vocabulary, labels[t],
+                                  weights[t]);
+    }
+  });
 }
 
 void softmax_cross_entropy(const CrossEntropyArgs& args, Stream& stream) {

@@ -123,8 +123,9 @@ void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream) {
   if (args.dtable.beta == 0) {
     for_blocks(stream, table_rows, rows_per_block(width), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        if (next[row] == next[row + 1])
-          std::memset(dtable + row * width, 0, static_cast<size_t>(width) * sizeof(float));
+        const int64_t first = row;
+        while (row < end && next[row] == next[row + 1]) ++row;
+        std::fill_n(dtable + first * width, (row - first) * width, 0.0f);
       }
     });
   }

@@ -61,7 +61,8 @@ Problem describe(const GemmArgs& args) {
   return p;
 }
 
-// The part of a problem that one block computes: rows [i, i + m), columns [j, j + n) of product `g`.
+// The part of a problem that one block computes: rows [i, i + m), columns [j, j + n) of product
+// `g`.
 struct Block {
   int64_t g, i, j, m, n;
 };
@@ -82,11 +83,22 @@ const std::byte* bias_at(const Problem& p, const Block& block) {
 }
 
 void run_direct(const Problem& p, const Block& block) {
-  multiply({.m = block.m, .n = block.n, .k = p.k,
-            .a = a_at(p, block, 0), .b = b_at(p, block, 0), .c = out_at(p, block), .bias = bias_at(p, block),
-            .lda = p.lda, .ldb = p.ldb, .ldc = p.ldc,
-            .transpose_a = p.transpose_a, .transpose_b = p.transpose_b, .accumulate = p.accumulate,
-            .in = p.in, .out = p.result, .bias_type = p.bias_type});
+  multiply({.m = block.m,
+            .n = block.n,
+            .k = p.k,
+            .a = a_at(p, block, 0),
+            .b = b_at(p, block, 0),
+            .c = out_at(p, block),
+            .bias = bias_at(p, block),
+            .lda = p.lda,
+            .ldb = p.ldb,
+            .ldc = p.ldc,
+            .transpose_a = p.transpose_a,
+            .transpose_b = p.transpose_b,
+            .accumulate = p.accumulate,
+            .in = p.in,
+            .out = p.result,
+            .bias_type = p.bias_type});
 }
 
 double load(const std::byte* p, DType type, int64_t i) {
@@ -95,7 +107,8 @@ double load(const std::byte* p, DType type, int64_t i) {
   return static_cast<float>(reinterpret_cast<const bf16*>(p)[i]);
 }
 
-// out = sums + bias + (accumulate ? out : 0), rounded once. sums: rows of block.n, or null for zeros.
+// out = sums + bias + (accumulate ? out : 0), rounded once. sums: rows of block.n, or null for
+// zeros.
 template <class Sum, class Out>
 void store(const Problem& p, const Block& block, const Sum* sums) {
   const std::byte* bias = bias_at(p, block);
@@ -117,7 +130,8 @@ void store_any(const Problem& p, const Block& block, const float* sums) {
 }
 
 // rows x cols elements of type `type`, rows `stride` apart, as dense f32.
-const float* widen(Slot slot, const std::byte* from, DType type, int64_t rows, int64_t cols, int64_t stride) {
+const float* widen(Slot slot, const std::byte* from, DType type, int64_t rows, int64_t cols,
+                   int64_t stride) {
   float* to = reinterpret_cast<float*>(thread_buffer(slot, rows * cols * 4));
   for (int64_t i = 0; i < rows; ++i) {
     if (type == DType::f32) {
@@ -130,25 +144,35 @@ const float* widen(Slot slot, const std::byte* from, DType type, int64_t rows, i
   return to;
 }
 
-// Through dense f32 copies: for bf16 on a processor without bf16 products, and for rows that overlap. The sum over k is cut
-// at multiples of kDepth, which bounds the copies.
+// Through dense f32 copies: for bf16 on a processor without bf16 products, and for rows that
+// overlap. The sum over k is cut at multiples of kDepth, which bounds the copies.
 void run_widened(const Problem& p, const Block& block) {
   constexpr int64_t kDepth = 1024;
   float* sums = reinterpret_cast<float*>(thread_buffer(Slot::c, block.m * block.n * 4));
   for (int64_t k = 0; k < p.k; k += kDepth) {
     const int64_t depth = std::min(kDepth, p.k - k);
-    const int64_t rows_a = p.transpose_a ? depth : block.m, cols_a = p.transpose_a ? block.m : depth;
-    const int64_t rows_b = p.transpose_b ? block.n : depth, cols_b = p.transpose_b ? depth : block.n;
-    multiply({.m = block.m, .n = block.n, .k = depth,
+    const int64_t rows_a = p.transpose_a ? depth : block.m,
+                  cols_a = p.transpose_a ? block.m : depth;
+    const int64_t rows_b = p.transpose_b ? block.n : depth,
+                  cols_b = p.transpose_b ? depth : block.n;
+    multiply({.m = block.m,
+              .n = block.n,
+              .k = depth,
               .a = widen(Slot::a, a_at(p, block, k), p.in, rows_a, cols_a, p.lda),
-              .b = widen(Slot::b, b_at(p, block, k), p.in, rows_b, cols_b, p.ldb), .c = sums,
-              .lda = cols_a, .ldb = cols_b, .ldc = block.n,
-              .transpose_a = p.transpose_a, .transpose_b = p.transpose_b, .accumulate = k > 0});
+              .b = widen(Slot::b, b_at(p, block, k), p.in, rows_b, cols_b, p.ldb),
+              .c = sums,
+              .lda = cols_a,
+              .ldb = cols_b,
+              .ldc = block.n,
+              .transpose_a = p.transpose_a,
+              .transpose_b = p.transpose_b,
+              .accumulate = k > 0});
   }
   store_any(p, block, sums);
 }
 
-// oneDNN has no f64: row k of b times column k of a, added to the block's sums; one chain of sums an element.
+// oneDNN has no f64: row k of b times column k of a, added to the block's sums; one chain of sums
+// an element.
 void run_f64(const Problem& p, const Block& block) {
   double* sums = reinterpret_cast<double*>(thread_buffer(Slot::c, block.m * block.n * 8));
   double* row = reinterpret_cast<double*>(thread_buffer(Slot::b, block.n * 8));
@@ -168,8 +192,9 @@ void run_f64(const Problem& p, const Block& block) {
   store<double, double>(p, block, sums);
 }
 
-// Blocks are cut by the shape alone. 384 columns keep a block's slice of b in the second-level cache and are what oneDNN's
-// f32 kernels run best at; bf16 takes twice as many. Where that leaves few blocks, they shrink, so that every core has some.
+// Blocks are cut by the shape alone. 384 columns keep a block's slice of b in the second-level
+// cache and are what oneDNN's f32 kernels run best at; bf16 takes twice as many. Where that leaves
+// few blocks, they shrink, so that every core has some.
 struct BlockSize {
   int64_t m, n;
 };
@@ -201,7 +226,11 @@ void gemm(const GemmArgs& args, Stream& stream, Bf16Products products) {
   const BlockSize size = block_size(p);
   const int64_t rows = (p.m + size.m - 1) / size.m, cols = (p.n + size.n - 1) / size.n;
   stream.pool().parallel_for(p.batch * rows * cols, [&](int64_t index, int) {
-    Block block{.g = index / (rows * cols), .i = index / cols % rows * size.m, .j = index % cols * size.n, .m = 0, .n = 0};
+    Block block{.g = index / (rows * cols),
+                .i = index / cols % rows * size.m,
+                .j = index % cols * size.n,
+                .m = 0,
+                .n = 0};
     block.m = std::min(size.m, p.m - block.i);
     block.n = std::min(size.n, p.n - block.j);
     if (p.k == 0) return store_any(p, block, nullptr);
@@ -211,8 +240,6 @@ void gemm(const GemmArgs& args, Stream& stream, Bf16Products products) {
   });
 }
 
-void gemm(const GemmArgs& args, Stream& stream) {
-  gemm(args, stream, bf16_products());
-}
+void gemm(const GemmArgs& args, Stream& stream) { gemm(args, stream, bf16_products()); }
 
 }  // namespace megatron::kernels::cpu

@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 
-// libdnnl runs OpenMP regions of its own; the runtime's entry is declared here because its header needs -fopenmp on some
-// compilers.
+// libdnnl runs OpenMP regions of its own; the runtime's entry is declared here because its header
+// needs -fopenmp on some compilers.
 extern "C" void omp_set_num_threads(int);
 
 namespace megatron::kernels::cpu {
@@ -34,9 +34,9 @@ struct KeyHash {
 };
 
 Key key_of(const Product& p) {
-  const int64_t flags = p.transpose_a | p.transpose_b << 1 | p.accumulate << 2 | (p.bias != nullptr) << 3 |
-                        static_cast<int64_t>(p.in) << 8 | static_cast<int64_t>(p.out) << 16 |
-                        static_cast<int64_t>(p.bias_type) << 24;
+  const int64_t flags = p.transpose_a | p.transpose_b << 1 | p.accumulate << 2 |
+                        (p.bias != nullptr) << 3 | static_cast<int64_t>(p.in) << 8 |
+                        static_cast<int64_t>(p.out) << 16 | static_cast<int64_t>(p.bias_type) << 24;
   return {{p.m, p.n, p.k, p.lda, p.ldb, p.ldc, flags}};
 }
 
@@ -90,7 +90,10 @@ class Plan {
         c_(d.dst_desc(), engine, nullptr),
         scratch_(d.scratchpad_desc(), engine, nullptr),
         scratch_bytes_(static_cast<int64_t>(d.scratchpad_desc().get_size())),
-        arguments_{{DNNL_ARG_SRC, a_}, {DNNL_ARG_WEIGHTS, b_}, {DNNL_ARG_DST, c_}, {DNNL_ARG_SCRATCHPAD, scratch_}} {
+        arguments_{{DNNL_ARG_SRC, a_},
+                   {DNNL_ARG_WEIGHTS, b_},
+                   {DNNL_ARG_DST, c_},
+                   {DNNL_ARG_SCRATCHPAD, scratch_}} {
     if (p.bias == nullptr) return;
     bias_ = memory(d.bias_desc(), engine, nullptr);
     arguments_.emplace(DNNL_ARG_BIAS, bias_);
@@ -105,7 +108,7 @@ class Plan {
 class Plans {
  public:
   Plans() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
-    omp_set_num_threads(1);                  // a value of the calling thread: each one computes its blocks alone
+    omp_set_num_threads(1);  // a value of the calling thread: each one computes its blocks alone
   }
 
   void run(const Product& p) {
@@ -119,7 +122,8 @@ class Plans {
   }
 
  private:
-  static constexpr size_t kMaxPlans = 1024;  // shapes of a model: tens; of serving, where every length is one: unbounded
+  static constexpr size_t kMaxPlans =
+      1024;  // shapes of a model: tens; of serving, where every length is one: unbounded
   dnnl::engine engine_;
   dnnl::stream stream_;
   std::unordered_map<Key, Plan, KeyHash> plans_;
@@ -127,7 +131,7 @@ class Plans {
 
 struct Buffer {
   struct Free {
-    void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{64}); }
+    void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{64}); }
   };
   std::unique_ptr<std::byte, Free> data;
   int64_t bytes = 0;
@@ -140,8 +144,8 @@ void multiply(const Product& product) {
   try {
     plans.run(product);
   } catch (const dnnl::error& error) {
-    fail("oneDNN cannot multiply [{}, {}] by [{}, {}] ({} to {}): {}", product.m, product.k, product.k, product.n,
-         name(product.in), name(product.out), error.what());
+    fail("oneDNN cannot multiply [{}, {}] by [{}, {}] ({} to {}): {}", product.m, product.k,
+         product.k, product.n, name(product.in), name(product.out), error.what());
   }
 }
 
@@ -158,7 +162,8 @@ std::byte* thread_buffer(Slot slot, int64_t bytes) {
   if (buffer.bytes < bytes || buffer.data == nullptr) {
     const int64_t size = (bytes + 4095) / 4096 * 4096 + 4096;
     buffer.data.reset();
-    buffer.data.reset(static_cast<std::byte*>(::operator new(static_cast<size_t>(size), std::align_val_t{64})));
+    buffer.data.reset(
+        static_cast<std::byte*>(::operator new (static_cast<size_t>(size), std::align_val_t{64})));
     buffer.bytes = size;
   }
   return buffer.data.get();

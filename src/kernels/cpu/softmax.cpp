@@ -53,7 +53,9 @@ struct Sight {
 template <class T>
 Sum<T> softmax_row(const T* s, T* p, int64_t keys, Sum<T> scale, const Sight& sight) {
   constexpr Sum<T> kHidden = -std::numeric_limits<Sum<T>>::infinity();
-  const auto score = [&](int64_t j) { return sight.sees(j) ? scale * static_cast<Sum<T>>(s[j]) : kHidden; };
+  const auto score = [&](int64_t j) {
+    return sight.sees(j) ? scale * static_cast<Sum<T>>(s[j]) : kHidden;
+  };
   Sum<T> top = kHidden, sum = 0;
   for (int64_t j = 0; j < keys; ++j) top = std::max(top, score(j));
   if (top == kHidden) {
@@ -76,7 +78,8 @@ void softmax(const SoftmaxArgs& args, Stream& stream) {
     T* p = args.p.data<T>();
     Sum<T>* lse = args.lse.data<Sum<T>>();
     for_rows(stream, rows, [&](int64_t row) {
-      lse[row] = softmax_row(s + row * keys, p + row * keys, keys, static_cast<Sum<T>>(args.scale), Sight(args, row));
+      lse[row] = softmax_row(s + row * keys, p + row * keys, keys, static_cast<Sum<T>>(args.scale),
+                             Sight(args, row));
     });
   });
 }
@@ -95,7 +98,8 @@ void softmax_backward(const SoftmaxBackwardArgs& args, Stream& stream) {
       const T* dp = all_dp + row * keys;
       T* ds = all_ds + row * keys;
       Sum<T> dot = 0;
-      for (int64_t j = 0; j < keys; ++j) dot += static_cast<Sum<T>>(p[j]) * static_cast<Sum<T>>(dp[j]);
+      for (int64_t j = 0; j < keys; ++j)
+        dot += static_cast<Sum<T>>(p[j]) * static_cast<Sum<T>>(dp[j]);
       for (int64_t j = 0; j < keys; ++j) {
         ds[j] = T(scale * static_cast<Sum<T>>(p[j]) * (static_cast<Sum<T>>(dp[j]) - dot));
       }

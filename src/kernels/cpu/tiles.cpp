@@ -89,7 +89,8 @@ __attribute__((target("avx512f,avx512bf16"))) void product_bf16(const TileProduc
         const __m512bh b_high = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b + 16));
 #pragma GCC unroll 8
         for (int64_t r = 0; r < kTileRows; ++r) {
-          const __m512bh factor = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(a[r * p.a_row])));
+          const __m512bh factor =
+              reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(a[r * p.a_row])));
           low[r] = _mm512_dpbf16_ps(low[r], factor, b_low);
           high[r] = _mm512_dpbf16_ps(high[r], factor, b_high);
         }

@@ -51,7 +51,8 @@ Bundle DecoderLayer::forward(Tape& tape, const Bundle& in, const nn::Batch& batc
   return {{"hidden", m_TH}, {"residual", residual2_TH}};
 }
 
-GptModel::GptModel(const GptConfig& config, Runtime& runtime, DType type, uint64_t seed) : config_(config) {
+GptModel::GptModel(const GptConfig& config, Runtime& runtime, DType type, uint64_t seed)
+    : config_(config), runtime_(runtime) {
   nn::Builder builder(runtime, type, [this](const std::string& name, const Shape& shape) {
     return placement_of(config_, name, shape);
   });
@@ -92,7 +93,7 @@ GptModel::GptModel(const GptConfig& config, Runtime& runtime, DType type, uint64
 }
 
 void GptModel::initialize(uint64_t seed) {
-  for (parallel::Placed* placed : parameters_) parallel::initialize(*placed, seed);
+  for (parallel::Placed* placed : parameters_) parallel::initialize(*placed, seed, runtime_.pool());
 }
 
 Bundle GptModel::embed(Tape& tape, const nn::Batch& batch, Phase phase) const {

@@ -43,6 +43,7 @@ class GptModel final : public Stage {
   Bundle embed(Tape& tape, const nn::Batch& batch, Phase phase) const;
 
   GptConfig config_;
+  Runtime& runtime_;
   nn::RotaryTable rotary_;
   Weight embedding_, position_embedding_, output_;
   std::vector<std::unique_ptr<DecoderLayer>> layers_;

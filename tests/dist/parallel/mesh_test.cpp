@@ -12,7 +12,7 @@ namespace megatron::parallel {
 namespace {
 
 using comm::Group;
-using testing::each_rank;
+using comm::run_ranks;
 using testing::make;
 
 // The group's ranks of the world, by asking them.
@@ -38,8 +38,9 @@ TEST(Mesh, GroupsAreTheRankLists) {
                             {.tp = 2, .ep = 4, .etp = 1},
                             {.tp = 2, .ep = 2, .pp = 2, .etp = 1},
                             {.tp = 2, .pp = 2, .order = "tp-cp-ep-pp-dp"}};
+  Runtime runtime({DeviceKind::reference, 0}, 1);  // shared: the tensors are tiny
   for (const Layout& layout : layouts) {
-    each_rank(8, [&](Group& world, Runtime& runtime) {
+    run_ranks(8, [&](Group& world) {
       const Mesh mesh = Mesh::build(layout, world);
       const int rank = world.rank();
       EXPECT_EQ(&mesh.world(), &world);
@@ -59,7 +60,7 @@ TEST(Mesh, GroupsAreTheRankLists) {
 }
 
 TEST(Mesh, SizesAndCoordinates) {
-  each_rank(8, [](Group& world, Runtime&) {
+  run_ranks(8, [](Group& world) {
     const Mesh mesh = Mesh::build({.tp = 2, .pp = 2}, world);
     const int rank = world.rank();
     EXPECT_EQ(mesh.size(Axis::tp), 2);
@@ -74,7 +75,7 @@ TEST(Mesh, SizesAndCoordinates) {
 }
 
 TEST(Mesh, WrongDegreesAreAnErrorOnEveryRank) {
-  each_rank(4, [](Group& world, Runtime&) { EXPECT_THROW(Mesh::build({.tp = 3}, world), Error); });
+  run_ranks(4, [](Group& world) { EXPECT_THROW(Mesh::build({.tp = 3}, world), Error); });
   EXPECT_THROW(Mesh::build({.tp = 2}, *comm::single()), Error);
 }
 

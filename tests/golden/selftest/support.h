@@ -1,18 +1,21 @@
 // Copies of vectors that a test may spoil.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
-#include <unistd.h>
 
 #include "checkpoint/safetensors.h"
 
 namespace megatron::testing {
 
-inline std::string vectors(const std::string& name) { return std::string(MEGATRON_GOLDEN) + "/" + name; }
+inline std::string vectors(const std::string& name) {
+  return std::string(MEGATRON_GOLDEN) + "/" + name;
+}
 
 // A directory that is removed again.
 class TemporaryDirectory {
@@ -30,7 +33,8 @@ class TemporaryDirectory {
 
 using Values = std::map<std::string, std::vector<float>>;
 
-// Rewrites a file of f32 tensors (others are kept as they are) after `change` was made to it; a new name becomes a tensor of one dim.
+// Rewrites a file of f32 tensors (others are kept as they are) after `change` was made to it; a new
+// name becomes a tensor of one dim.
 inline void change_tensors(const std::string& path, const std::function<void(Values&)>& change) {
   std::vector<checkpoint::TensorToWrite> tensors;
   std::map<std::string, std::string> bytes;
@@ -44,16 +48,20 @@ inline void change_tensors(const std::string& path, const std::function<void(Val
       bytes[info.name] = {reinterpret_cast<const char*>(data.data()), data.size()};
       tensors.push_back({info.name, info.dtype, info.shape, {}});
       if (info.dtype != DType::f32) continue;
-      for (const double v : file.doubles(info.name)) values[info.name].push_back(static_cast<float>(v));
+      for (const double v : file.doubles(info.name))
+        values[info.name].push_back(static_cast<float>(v));
     }
   }
   change(values);
   for (const auto& [name, v] : values) {
-    if (!bytes.contains(name)) tensors.push_back({name, DType::f32, {static_cast<int64_t>(v.size())}, {}});
+    if (!bytes.contains(name))
+      tensors.push_back({name, DType::f32, {static_cast<int64_t>(v.size())}, {}});
     bytes[name] = {reinterpret_cast<const char*>(v.data()), v.size() * sizeof(float)};
   }
   for (auto& tensor : tensors) {
-    tensor.data = [&data = bytes[tensor.name]](std::span<std::byte> out) { std::memcpy(out.data(), data.data(), data.size()); };
+    tensor.data = [&data = bytes[tensor.name]](std::span<std::byte> out) {
+      std::memcpy(out.data(), data.data(), data.size());
+    };
   }
   checkpoint::write_safetensors(path, tensors, metadata);
 }

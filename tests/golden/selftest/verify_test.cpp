@@ -12,9 +12,9 @@
 namespace megatron::selftest {
 namespace {
 
+using megatron::testing::change_tensors;
 using megatron::testing::TemporaryDirectory;
 using megatron::testing::Values;
-using megatron::testing::change_tensors;
 using megatron::testing::vectors;
 
 void expect_passed(const std::vector<Report>& reports, size_t count) {
@@ -44,7 +44,8 @@ TEST_P(Model, ComesBackByteForByte) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Vectors, Model,
-                         ::testing::Values("gpt2", "llama", "llama_tied", "llama_bf16", "llama_fp16", "llama_sharded"),
+                         ::testing::Values("gpt2", "llama", "llama_tied", "llama_bf16",
+                                           "llama_fp16", "llama_sharded"),
                          [](const auto& info) { return std::string(info.param); });
 
 class Trajectory : public ::testing::TestWithParam<const char*> {};
@@ -54,23 +55,27 @@ TEST_P(Trajectory, IsMet) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Vectors, Trajectory,
-                         ::testing::Values("llama_sgd", "llama_adamw", "llama_long", "gpt2_cosine", "gpt2_mask",
-                                           "gpt2_mask_microbatch"),
+                         ::testing::Values("llama_sgd", "llama_adamw", "llama_long", "gpt2_cosine",
+                                           "gpt2_mask", "gpt2_mask_microbatch"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(Verify, NoticesOneChangedWeight) {
-  for (const std::string name : {"transformer.h.1.mlp.c_fc.weight", "transformer.wte.weight", "transformer.h.0.ln_1.bias"}) {
+  for (const std::string name :
+       {"transformer.h.1.mlp.c_fc.weight", "transformer.wte.weight", "transformer.h.0.ln_1.bias"}) {
     const TemporaryDirectory directory;
     const std::string model = copy_of("hf/gpt2", directory);
-    change_tensors(model + "/model.safetensors", [&](Values& values) { values.at(name)[7] += 1e-3f; });
-    for (const Report& report : verify(model, {})) EXPECT_FALSE(report.passed()) << name << "\n" << report.text();
+    change_tensors(model + "/model.safetensors",
+                   [&](Values& values) { values.at(name)[7] += 1e-3f; });
+    for (const Report& report : verify(model, {}))
+      EXPECT_FALSE(report.passed()) << name << "\n" << report.text();
   }
 }
 
 TEST(Verify, NoticesATensorThatItCannotCompare) {
   const TemporaryDirectory directory;
   const std::string model = copy_of("hf/llama", directory);
-  change_tensors(model + "/expected.safetensors", [](Values& values) { values["router_logits.0"] = {1, 2}; });
+  change_tensors(model + "/expected.safetensors",
+                 [](Values& values) { values["router_logits.0"] = {1, 2}; });
   const Report report = verify(model, {.devices = {DeviceKind::cpu}}).at(0);
   ASSERT_EQ(report.failures().size(), 1u) << report.text();
   EXPECT_NE(report.failures()[0].find("router_logits.0"), std::string::npos);
@@ -96,13 +101,15 @@ TEST(Verify, RefusesTokensOutsideOfTheVocabulary) {
     std::ifstream in(model + "/config.json");
     config.assign(std::istreambuf_iterator<char>(in), {});
   }
-  config.replace(config.find("\"max_position_embeddings\": "), 27, "\"max_position_embeddings\": 9, \"unused\": ");
+  config.replace(config.find("\"max_position_embeddings\": "), 27,
+                 "\"max_position_embeddings\": 9, \"unused\": ");
   std::ofstream(model + "/config.json") << config;
   try {
     verify(model, {});
     FAIL() << "no error";
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("24 tokens a sequence but the model 9"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("24 tokens a sequence but the model 9"), std::string::npos)
+        << e.what();
   }
 }
 
@@ -113,12 +120,14 @@ TEST(TrajectoryFolder, NoticesASurplusTensorAndAnUnknownFlag) {
   std::filesystem::copy(vectors("hf/llama"), directory / "hf/llama");
   std::filesystem::copy(vectors("train/llama_sgd"), directory / "train/llama_sgd");
   const std::string folder = directory / "train/llama_sgd";
-  change_tensors(folder + "/expected.safetensors", [](Values& values) { values["exp_avg.nothing"] = {1}; });
+  change_tensors(folder + "/expected.safetensors",
+                 [](Values& values) { values["exp_avg.nothing"] = {1}; });
   const Report report = verify_trajectory(folder, {.devices = {DeviceKind::cpu}}).at(0);
   ASSERT_EQ(report.failures().size(), 1u) << report.text();
   EXPECT_NE(report.failures()[0].find("exp_avg.nothing"), std::string::npos);
 
-  std::ofstream(folder + "/case.json") << R"({"start": "../hf/llama", "flags": {"lion-beta1": 0.9}})";
+  std::ofstream(folder + "/case.json")
+      << R"({"start": "../hf/llama", "flags": {"lion-beta1": 0.9}})";
   EXPECT_THROW(verify_trajectory(folder, {}), Error);
 }
 

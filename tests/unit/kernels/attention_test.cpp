@@ -17,13 +17,15 @@ struct Problem {
   float dropout = 0;
 };
 
-// Tensors of one attention, with rows of heads that do not lie side by side, and its gradients by fp64 loops.
+// Tensors of one attention, with rows of heads that do not lie side by side, and its gradients by
+// fp64 loops.
 class Attention {
  public:
   Attention(const Problem& setup, DType type, int threads = 2, uint64_t seed = 1)
       : setup_(setup), type_(type), runtime_({DeviceKind::cpu, 0}, threads), random_(seed) {
     const auto& s = setup_;
-    const Shape by_query{s.batch, s.queries, s.heads, s.width}, by_key{s.batch, s.keys, s.key_heads, s.width};
+    const Shape by_query{s.batch, s.queries, s.heads, s.width},
+        by_key{s.batch, s.keys, s.key_heads, s.width};
     f_.q = normal(by_query);
     f_.k = normal(by_key);
     f_.v = normal(by_key);
@@ -35,7 +37,8 @@ class Attention {
     if (s.dropout > 0) {
       f_.dropout = {.p = s.dropout, .seed = 11, .stream = 0x123456789abcdefull, .samples = {}};
       f_.dropout.samples = Tensor::empty(arena(), {s.batch}, DType::i64, "test");
-      for (int64_t b = 0; b < s.batch; ++b) f_.dropout.samples.data<int64_t>()[b] = (int64_t{3} << 32) + 5 * b + 1;
+      for (int64_t b = 0; b < s.batch; ++b)
+        f_.dropout.samples.data<int64_t>()[b] = (int64_t{3} << 32) + 5 * b + 1;
     }
     dout_ = normal(by_query);
     dq_ = normal(by_query);
@@ -46,9 +49,20 @@ class Attention {
   AttentionArgs& forward() { return f_; }
   Stream& stream() { return runtime_.stream(); }
   AttentionBackwardArgs backward() const {
-    return {.q = f_.q, .k = f_.k, .v = f_.v, .out = f_.out, .lse = f_.lse, .dout = dout_,
-            .q_positions = f_.q_positions, .k_positions = f_.k_positions, .causal = f_.causal, .scale = f_.scale,
-            .dropout = f_.dropout, .dq = dq_, .dk = dk_, .dv = dv_};
+    return {.q = f_.q,
+            .k = f_.k,
+            .v = f_.v,
+            .out = f_.out,
+            .lse = f_.lse,
+            .dout = dout_,
+            .q_positions = f_.q_positions,
+            .k_positions = f_.k_positions,
+            .causal = f_.causal,
+            .scale = f_.scale,
+            .dropout = f_.dropout,
+            .dq = dq_,
+            .dk = dk_,
+            .dv = dv_};
   }
 
   struct Result {
@@ -57,7 +71,8 @@ class Attention {
   Result run(Bf16Products products) {
     attention(f_, stream(), products);
     attention_backward(backward(), stream(), products);
-    return {to_doubles(f_.out), to_doubles(f_.lse), to_doubles(dq_), to_doubles(dk_), to_doubles(dv_)};
+    return {to_doubles(f_.out), to_doubles(f_.lse), to_doubles(dq_), to_doubles(dk_),
+            to_doubles(dv_)};
   }
   Result run() { return run(bf16_products()); }
   Result naive() const;
@@ -74,24 +89,31 @@ class Attention {
     copy_from(t, std::span<const double>(values));
     return t.slice(3, 0, shape[3]);
   }
-  // Two documents in one sequence, the second's keys before the first's; the first queries see nothing.
+  // Two documents in one sequence, the second's keys before the first's; the first queries see
+  // nothing.
   void make_positions() {
     const auto& s = setup_;
     f_.q_positions = Tensor::empty(arena(), {s.batch, s.queries}, DType::i32, "test");
     f_.k_positions = Tensor::empty(arena(), {s.batch, s.keys}, DType::i32, "test");
     for (int64_t b = 0; b < s.batch; ++b) {
-      for (int64_t i = 0; i < s.queries; ++i) f_.q_positions.data<int32_t>()[b * s.queries + i] = static_cast<int32_t>(2 * i + b - 2);
-      for (int64_t j = 0; j < s.keys; ++j) f_.k_positions.data<int32_t>()[b * s.keys + j] = static_cast<int32_t>((j + s.keys / 2) % s.keys);
+      for (int64_t i = 0; i < s.queries; ++i)
+        f_.q_positions.data<int32_t>()[b * s.queries + i] = static_cast<int32_t>(2 * i + b - 2);
+      for (int64_t j = 0; j < s.keys; ++j)
+        f_.k_positions.data<int32_t>()[b * s.keys + j] =
+            static_cast<int32_t>((j + s.keys / 2) % s.keys);
     }
   }
   double keep(int64_t b, int64_t n, int64_t query, int64_t key) const {
     const auto& m = f_.dropout;
     if (m.p == 0) return 1;
     const auto sample = static_cast<uint64_t>(m.samples.data<int64_t>()[b]);
-    const uint64_t philox_key = m.seed * 0x9E3779B97F4A7C15ull ^ mix_stream(m.stream, static_cast<uint64_t>(n));
-    const auto word = philox({static_cast<uint32_t>(key / 4), static_cast<uint32_t>(query), static_cast<uint32_t>(sample),
-                              static_cast<uint32_t>(sample >> 32)},
-                             {static_cast<uint32_t>(philox_key), static_cast<uint32_t>(philox_key >> 32)})[static_cast<size_t>(key % 4)];
+    const uint64_t philox_key =
+        m.seed * 0x9E3779B97F4A7C15ull ^ mix_stream(m.stream, static_cast<uint64_t>(n));
+    const auto word =
+        philox({static_cast<uint32_t>(key / 4), static_cast<uint32_t>(query),
+                static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32)},
+               {static_cast<uint32_t>(philox_key),
+                static_cast<uint32_t>(philox_key >> 32)})[static_cast<size_t>(key % 4)];
     return word >= static_cast<double>(m.p) * 0x1p32 ? 1 / (1 - static_cast<double>(m.p)) : 0;
   }
 
@@ -105,9 +127,11 @@ class Attention {
 
 Attention::Result Attention::naive() const {
   const auto& s = setup_;
-  const auto q = to_doubles(f_.q), k = to_doubles(f_.k), v = to_doubles(f_.v), dout = to_doubles(dout_);
-  Result r{std::vector<double>(q.size()), std::vector<double>(static_cast<size_t>(f_.lse.elements())),
-           std::vector<double>(q.size()), std::vector<double>(k.size()), std::vector<double>(k.size())};
+  const auto q = to_doubles(f_.q), k = to_doubles(f_.k), v = to_doubles(f_.v),
+             dout = to_doubles(dout_);
+  Result r{
+      std::vector<double>(q.size()), std::vector<double>(static_cast<size_t>(f_.lse.elements())),
+      std::vector<double>(q.size()), std::vector<double>(k.size()), std::vector<double>(k.size())};
   const auto dot = [&](const double* a, const double* b) {
     double sum = 0;
     for (int64_t d = 0; d < s.width; ++d) sum += a[d] * b[d];
@@ -115,13 +139,19 @@ Attention::Result Attention::naive() const {
   };
   std::vector<double> p(static_cast<size_t>(s.keys)), dp(p.size());
   for (int64_t row = 0; row < s.batch * s.heads * s.queries; ++row) {
-    const int64_t b = row / (s.heads * s.queries), n = row / s.queries % s.heads, i = row % s.queries;
+    const int64_t b = row / (s.heads * s.queries), n = row / s.queries % s.heads,
+                  i = row % s.queries;
     const size_t qr = static_cast<size_t>(((b * s.queries + i) * s.heads + n) * s.width);
     const auto kr = [&](int64_t j) {
-      return static_cast<size_t>(((b * s.keys + j) * s.key_heads + n / (s.heads / s.key_heads)) * s.width);
+      return static_cast<size_t>(((b * s.keys + j) * s.key_heads + n / (s.heads / s.key_heads)) *
+                                 s.width);
     };
-    const auto query_at = [&] { return s.positions ? f_.q_positions.data<int32_t>()[b * s.queries + i] : i; };
-    const auto key_at = [&](int64_t j) { return s.positions ? f_.k_positions.data<int32_t>()[b * s.keys + j] : j; };
+    const auto query_at = [&] {
+      return s.positions ? f_.q_positions.data<int32_t>()[b * s.queries + i] : i;
+    };
+    const auto key_at = [&](int64_t j) {
+      return s.positions ? f_.k_positions.data<int32_t>()[b * s.keys + j] : j;
+    };
     double top = -INFINITY, sum = 0, delta = 0;
     for (int64_t j = 0; j < s.keys; ++j) {
       const bool seen = !s.causal || key_at(j) <= query_at();
@@ -154,11 +184,15 @@ Attention::Result Attention::naive() const {
   return r;
 }
 
-void expect_near(const std::vector<double>& got, const std::vector<double>& want, double tolerance, const std::string& what) {
+void expect_near(const std::vector<double>& got, const std::vector<double>& want, double tolerance,
+                 const std::string& what) {
   double square = 1e-300, worst = 0;
-  for (const double w : want) square += std::isinf(w) ? 0 : w * w / static_cast<double>(want.size());
+  for (const double w : want)
+    square += std::isinf(w) ? 0 : w * w / static_cast<double>(want.size());
   for (size_t i = 0; i < want.size(); ++i) {
-    const double error = got[i] == want[i] ? 0 : std::abs(got[i] - want[i]) / (std::sqrt(square) + std::abs(want[i]));
+    const double error = got[i] == want[i]
+                             ? 0
+                             : std::abs(got[i] - want[i]) / (std::sqrt(square) + std::abs(want[i]));
     worst = std::isnan(error) ? INFINITY : std::max(worst, error);
   }
   EXPECT_LE(worst, tolerance) << what;
@@ -189,20 +223,65 @@ TEST_P(AttentionShapes, MatchesPlainLoops) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, AttentionShapes,
-    testing::Values(Problem{},
-                    Problem{.batch = 2, .queries = 33, .keys = 33, .heads = 2, .key_heads = 2, .width = 16},
-                    Problem{.batch = 1, .queries = 200, .keys = 200, .heads = 2, .key_heads = 1, .width = 64},
-                    Problem{.batch = 2, .queries = 70, .keys = 300, .heads = 6, .key_heads = 2, .width = 40, .causal = false},
-                    Problem{.batch = 1, .queries = 131, .keys = 129, .heads = 3, .key_heads = 3, .width = 7},
-                    Problem{.batch = 2, .queries = 90, .keys = 170, .heads = 4, .key_heads = 2, .width = 33, .positions = true},
-                    Problem{.batch = 2, .queries = 100, .keys = 140, .heads = 4, .key_heads = 1, .width = 24, .causal = false, .dropout = 0.25f},
-                    Problem{.batch = 2, .queries = 65, .keys = 65, .heads = 2, .key_heads = 2, .width = 16, .dropout = 0.5f},
-                    Problem{.batch = 2, .queries = 60, .keys = 150, .heads = 2, .key_heads = 1, .width = 16, .positions = true, .dropout = 0.1f},
-                    Problem{.batch = 3, .queries = 1, .keys = 260, .heads = 8, .key_heads = 2, .width = 128, .causal = false},
-                    Problem{.batch = 1, .queries = 3, .keys = 0, .heads = 2, .key_heads = 2, .width = 8}));
+    testing::Values(
+        Problem{},
+        Problem{.batch = 2, .queries = 33, .keys = 33, .heads = 2, .key_heads = 2, .width = 16},
+        Problem{.batch = 1, .queries = 200, .keys = 200, .heads = 2, .key_heads = 1, .width = 64},
+        Problem{.batch = 2,
+                .queries = 70,
+                .keys = 300,
+                .heads = 6,
+                .key_heads = 2,
+                .width = 40,
+                .causal = false},
+        Problem{.batch = 1, .queries = 131, .keys = 129, .heads = 3, .key_heads = 3, .width = 7},
+        Problem{.batch = 2,
+                .queries = 90,
+                .keys = 170,
+                .heads = 4,
+                .key_heads = 2,
+                .width = 33,
+                .positions = true},
+        Problem{.batch = 2,
+                .queries = 100,
+                .keys = 140,
+                .heads = 4,
+                .key_heads = 1,
+                .width = 24,
+                .causal = false,
+                .dropout = 0.25f},
+        Problem{.batch = 2,
+                .queries = 65,
+                .keys = 65,
+                .heads = 2,
+                .key_heads = 2,
+                .width = 16,
+                .dropout = 0.5f},
+        Problem{.batch = 2,
+                .queries = 60,
+                .keys = 150,
+                .heads = 2,
+                .key_heads = 1,
+                .width = 16,
+                .positions = true,
+                .dropout = 0.1f},
+        Problem{.batch = 3,
+                .queries = 1,
+                .keys = 260,
+                .heads = 8,
+                .key_heads = 2,
+                .width = 128,
+                .causal = false},
+        Problem{.batch = 1, .queries = 3, .keys = 0, .heads = 2, .key_heads = 2, .width = 8}));
 
 TEST(Attention, GivesTheSameBitsForAnyNumberOfThreads) {
-  const Problem setup{.batch = 2, .queries = 150, .keys = 150, .heads = 4, .key_heads = 2, .width = 32, .dropout = 0.2f};
+  const Problem setup{.batch = 2,
+                      .queries = 150,
+                      .keys = 150,
+                      .heads = 4,
+                      .key_heads = 2,
+                      .width = 32,
+                      .dropout = 0.2f};
   for (const DType type : {DType::f32, DType::bf16}) {
     const auto one = Attention(setup, type, 1).run();
     for (const int threads : {2, 3}) {
@@ -216,9 +295,11 @@ TEST(Attention, GivesTheSameBitsForAnyNumberOfThreads) {
   }
 }
 
-// The last queries alone, with their positions, give the bits that they have among all: decoding equals training.
+// The last queries alone, with their positions, give the bits that they have among all: decoding
+// equals training.
 TEST(Attention, GivesAQueryTheSameBitsWhereverItStands) {
-  const Problem setup{.batch = 1, .queries = 180, .keys = 180, .heads = 4, .key_heads = 2, .width = 32};
+  const Problem setup{
+      .batch = 1, .queries = 180, .keys = 180, .heads = 4, .key_heads = 2, .width = 32};
   for (const DType type : {DType::f32, DType::bf16}) {
     Attention whole(setup, type);
     AttentionArgs all = whole.forward();
@@ -232,17 +313,27 @@ TEST(Attention, GivesAQueryTheSameBitsWhereverItStands) {
       part.lse = Tensor::empty(arena, {1, 4, 180 - first}, DType::f32, "test");
       part.q_positions = Tensor::empty(arena, {1, 180 - first}, DType::i32, "test");
       part.k_positions = Tensor::empty(arena, {1, 180}, DType::i32, "test");
-      for (int64_t i = 0; i < 180; ++i) part.k_positions.data<int32_t>()[i] = static_cast<int32_t>(i);
-      for (int64_t i = first; i < 180; ++i) part.q_positions.data<int32_t>()[i - first] = static_cast<int32_t>(i);
+      for (int64_t i = 0; i < 180; ++i)
+        part.k_positions.data<int32_t>()[i] = static_cast<int32_t>(i);
+      for (int64_t i = first; i < 180; ++i)
+        part.q_positions.data<int32_t>()[i - first] = static_cast<int32_t>(i);
       attention(part, runtime.stream());
-      EXPECT_EQ(to_doubles(part.out), to_doubles(all.out.slice(1, first, 180 - first))) << name(type) << " from " << first;
+      EXPECT_EQ(to_doubles(part.out), to_doubles(all.out.slice(1, first, 180 - first)))
+          << name(type) << " from " << first;
     }
   }
 }
 
-// Keys in two parts, each with the log sum exp of all: their gradients add up to the gradient of the whole.
+// Keys in two parts, each with the log sum exp of all: their gradients add up to the gradient of
+// the whole.
 TEST(Attention, TakesTheLogSumExpOfAllKeysInBackward) {
-  const Problem setup{.batch = 1, .queries = 80, .keys = 160, .heads = 2, .key_heads = 1, .width = 16, .causal = false};
+  const Problem setup{.batch = 1,
+                      .queries = 80,
+                      .keys = 160,
+                      .heads = 2,
+                      .key_heads = 1,
+                      .width = 16,
+                      .causal = false};
   Attention whole(setup, DType::f32);
   const auto want = whole.run();
   std::vector<double> dq(want.dq.size()), dk, dv;
@@ -254,7 +345,8 @@ TEST(Attention, TakesTheLogSumExpOfAllKeysInBackward) {
     attention(all, fresh.stream());
     for (Tensor* t : {&part.k, &part.v, &part.dk, &part.dv}) *t = t->slice(1, begin, size);
     attention_backward(part, fresh.stream());
-    const auto part_dq = to_doubles(part.dq), part_dk = to_doubles(part.dk), part_dv = to_doubles(part.dv);
+    const auto part_dq = to_doubles(part.dq), part_dk = to_doubles(part.dk),
+               part_dv = to_doubles(part.dv);
     for (size_t i = 0; i < dq.size(); ++i) dq[i] += part_dq[i];
     dk.insert(dk.end(), part_dk.begin(), part_dk.end());
     dv.insert(dv.end(), part_dv.begin(), part_dv.end());
@@ -268,7 +360,14 @@ TEST(Attention, RefusesF64ByName) {
   Runtime runtime({DeviceKind::cpu, 0}, 1);
   Arena& arena = runtime.arena(MemoryClass::activations);
   const auto make = [&] { return Tensor::empty(arena, {1, 2, 1, 4}, DType::f64, "test"); };
-  AttentionArgs args{.q = make(), .k = make(), .v = make(), .q_positions = {}, .k_positions = {}, .dropout = {}, .out = make(), .lse = {}};
+  AttentionArgs args{.q = make(),
+                     .k = make(),
+                     .v = make(),
+                     .q_positions = {},
+                     .k_positions = {},
+                     .dropout = {},
+                     .out = make(),
+                     .lse = {}};
   args.lse = Tensor::empty(arena, {1, 1, 2}, DType::f64, "test");
   try {
     attention(args, runtime.stream());
@@ -279,7 +378,8 @@ TEST(Attention, RefusesF64ByName) {
 }
 
 TEST(Attention, CarriesANanToTheOutput) {
-  Attention a({.batch = 1, .queries = 4, .keys = 4, .heads = 1, .key_heads = 1, .width = 8}, DType::f32);
+  Attention a({.batch = 1, .queries = 4, .keys = 4, .heads = 1, .key_heads = 1, .width = 8},
+              DType::f32);
   a.forward().q.data<float>()[0] = NAN;
   const auto got = a.run();
   EXPECT_TRUE(std::isnan(got.out[0]) && std::isnan(got.lse[0]) && std::isnan(got.dk[0]));
@@ -300,9 +400,11 @@ TEST(Softmax, MatchesPlainLoops) {
       copy_from(t, std::span<const double>(values));
       return t;
     };
-    SoftmaxArgs args{.s = make(), .p = {}, .lse = {}, .q_positions = {}, .k_positions = {}, .scale = 0.5f};
+    SoftmaxArgs args{
+        .s = make(), .p = {}, .lse = {}, .q_positions = {}, .k_positions = {}, .scale = 0.5f};
     args.p = args.s;
-    args.lse = Tensor::empty(arena, {2, 3, 5}, type == DType::f64 ? DType::f64 : DType::f32, "test");
+    args.lse =
+        Tensor::empty(arena, {2, 3, 5}, type == DType::f64 ? DType::f64 : DType::f32, "test");
     const Tensor dp = make();
     const auto s = to_doubles(args.s), dp_before = to_doubles(dp);
     softmax(args, runtime.stream());

@@ -40,7 +40,8 @@ std::vector<double> naive(const GemmArgs& args) {
   const auto a = to_doubles(args.a), b = to_doubles(args.b), before = to_doubles(args.out);
   const auto bias = args.bias.defined() ? to_doubles(args.bias) : std::vector<double>();
   const int64_t groups = args.out.rank() == 3 ? args.out.size(0) : 1;
-  const int64_t m = args.out.size(-2), n = args.out.size(-1), k = args.a.size(args.transpose_a ? -2 : -1);
+  const int64_t m = args.out.size(-2), n = args.out.size(-1),
+                k = args.a.size(args.transpose_a ? -2 : -1);
   std::vector<double> out(before.size());
   for (int64_t g = 0; g < groups; ++g) {
     for (int64_t i = 0; i < m; ++i) {
@@ -110,15 +111,17 @@ TEST_P(GemmShapes, MatchesPlainLoops) {
       const auto want = naive(args);
       run(args, maker.stream(), types.products);
       EXPECT_LE(error(to_doubles(args.out), want), tolerance(types.out))
-          << m << "x" << n << "x" << k << " " << name(types.in) << "->" << name(types.out) << " variant " << variant;
+          << m << "x" << n << "x" << k << " " << name(types.in) << "->" << name(types.out)
+          << " variant " << variant;
     }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, GemmShapes,
-                         testing::Values(Sizes{1, 1, 1}, Sizes{1, 50, 33}, Sizes{7, 1, 16}, Sizes{3, 5, 7},
-                                         Sizes{64, 64, 64}, Sizes{65, 97, 31}, Sizes{130, 129, 1}, Sizes{5, 401, 65},
-                                         Sizes{0, 4, 3}, Sizes{4, 0, 3}, Sizes{33, 17, 0}));
+                         testing::Values(Sizes{1, 1, 1}, Sizes{1, 50, 33}, Sizes{7, 1, 16},
+                                         Sizes{3, 5, 7}, Sizes{64, 64, 64}, Sizes{65, 97, 31},
+                                         Sizes{130, 129, 1}, Sizes{5, 401, 65}, Sizes{0, 4, 3},
+                                         Sizes{4, 0, 3}, Sizes{33, 17, 0}));
 
 TEST(Gemm, SumsOverADepthOfSeveralBlocks) {
   Maker maker;
@@ -168,7 +171,10 @@ TEST(Gemm, LeavesWhatLiesBetweenRowsAlone) {
   Maker maker;
   Tensor wide = maker.matrix({20, 40}, DType::f32);
   const auto before = to_floats(wide.slice(1, 30, 10));
-  GemmArgs args{.a = maker.matrix({20, 8}, DType::f32), .b = maker.matrix({8, 30}, DType::f32), .out = wide.slice(1, 0, 30), .bias = {}};
+  GemmArgs args{.a = maker.matrix({20, 8}, DType::f32),
+                .b = maker.matrix({8, 30}, DType::f32),
+                .out = wide.slice(1, 0, 30),
+                .bias = {}};
   gemm(args, maker.stream());
   EXPECT_EQ(to_floats(wide.slice(1, 30, 10)), before);
 }
@@ -201,7 +207,12 @@ TEST(Gemm, GivesAnElementTheSameBitsAtAnyIndex) {
     all.transpose_b = true;
     all.out = maker.matrix({133, 150}, type);
     gemm(all, maker.stream());
-    for (const auto& [i, rows, j, cols] : {std::tuple{0, 64, 0, 150}, {1, 131, 3, 140}, {100, 33, 77, 73}, {130, 3, 20, 16}, {5, 1, 0, 150}, {0, 133, 149, 1}}) {
+    for (const auto& [i, rows, j, cols] : {std::tuple{0, 64, 0, 150},
+                                           {1, 131, 3, 140},
+                                           {100, 33, 77, 73},
+                                           {130, 3, 20, 16},
+                                           {5, 1, 0, 150},
+                                           {0, 133, 149, 1}}) {
       GemmArgs part = all;
       part.a = all.a.slice(0, i, rows);
       part.b = all.b.slice(0, j, cols);

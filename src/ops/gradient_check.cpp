@@ -1,0 +1,281 @@
+#include "ops/gradient_check.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/philox.h"
+#include "ops/activation.h"
+#include "ops/attention.h"
+#include "ops/elementwise.h"
+#include "ops/embedding.h"
+#include "ops/linear.h"
+#include "ops/linear_cross_entropy.h"
+#include "ops/norm.h"
+
+namespace megatron::ops {
+namespace {
+
+using Result = GradientCase::Result;
+using Vars = std::span<const Var>;
+using Weights = std::span<const Weight>;
+
+constexpr double kStep = 1e-5;
+constexpr int64_t kBatch = 2, kLength = 5;  // sequences and their tokens, where an op knows of them
+
+Tensor integers(Tape& tape, const std::vector<int32_t>& values) {
+  Tensor t =
+      tape.empty({static_cast<int64_t>(values.size())}, DType::i32, "gradient_check.integers");
+  copy_from(t, std::span<const int32_t>(values));
+  return t;
+}
+
+Tensor doubles(Tape& tape, const Shape& shape, const std::vector<double>& values) {
+  Tensor t = tape.empty(shape, DType::f64, "gradient_check.doubles");
+  copy_from(t, std::span<const double>(values));
+  return t;
+}
+
+std::vector<double> normals(std::string_view name, int64_t count) {
+  const RandomStream stream(1, name);
+  std::vector<double> values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = stream.normal(i);
+  return values;
+}
+
+kernels::DropoutArgs::Mask half_dropped(Tape& tape) {
+  Tensor samples = tape.empty({kBatch}, DType::i64, "gradient_check.samples");
+  for (int64_t b = 0; b < kBatch; ++b) samples.data<int64_t>()[b] = 7 + b;
+  return {.p = 0.5f, .seed = 3, .stream = 11, .samples = samples};
+}
+
+void add_linear_cases(std::vector<GradientCase>& cases) {
+  cases.push_back({"linear", {{6, 5}}, {{4, 5}}, [](Tape& t, Vars x, Weights w) {
+                     return Result{{linear(t, x[0], w[0])}};
+                   }});
+  cases.push_back({"linear with bias", {{6, 5}}, {{4, 5}, {4}}, [](Tape& t, Vars x, Weights w) {
+                     return Result{{linear(t, x[0], w[0], w[1])}};
+                   }});
+  cases.push_back({"embedding", {}, {{6, 3}}, [](Tape& t, Vars, Weights w) {
+                     return Result{{embedding(t, integers(t, {4, 0, 4, 5, 4}), w[0])}};
+                   }});
+  // Labels that are not read are out of range.
+  cases.push_back({"linear_cross_entropy", {{5, 4}}, {{7, 4}}, [](Tape& t, Vars x, Weights w) {
+                     const Tensor weights = doubles(t, {5}, {1, 0.5, 0, 1, 2});
+                     return Result{{},
+                                   linear_cross_entropy(t, x[0], w[0],
+                                                        integers(t, {0, 6, -100, 3, 3}), weights),
+                                   weights};
+                   }});
+}
+
+void add_elementwise_cases(std::vector<GradientCase>& cases) {
+  cases.push_back({"add", {{3, 4}, {3, 4}}, {}, [](Tape& t, Vars x, Weights) {
+                     return Result{{add(t, x[0], x[1])}};
+                   }});
+  cases.push_back({"add to itself", {{3, 4}}, {}, [](Tape& t, Vars x, Weights) {
+                     return Result{{add(t, x[0], x[0])}};
+                   }});
+  cases.push_back({"dropout", {{kBatch * kLength, 3}}, {}, [](Tape& t, Vars x, Weights) {
+                     return Result{{dropout(t, x[0], half_dropped(t))}};
+                   }});
+  using kernels::Activation;
+  for (const auto& [name, function] : {std::pair{"gelu_tanh", Activation::gelu_tanh},
+                                       {"gelu_erf", Activation::gelu_erf},
+                                       {"silu", Activation::silu},
+                                       {"relu", Activation::relu}}) {
+    for (const bool gated : {false, true}) {
+      cases.push_back({std::string("activation ") + name + (gated ? " gated" : ""),
+                       {{3, gated ? 8 : 4}},
+                       {},
+                       [function = function, gated](Tape& t, Vars x, Weights) {
+                         return Result{{activation(t, x[0], function, gated)}};
+                       }});
+    }
+  }
+}
+
+void add_norm_cases(std::vector<GradientCase>& cases) {
+  cases.push_back({"add_rms_norm", {{3, 6}, {3, 6}}, {{6}}, [](Tape& t, Vars x, Weights w) {
+                     const AddNorm out = add_rms_norm(t, x[0], x[1], w[0], 0.01f);
+                     return Result{{out.normed, out.residual}};
+                   }});
+  cases.push_back(
+      {"add_rms_norm without residual", {{3, 6}}, {{6}}, [](Tape& t, Vars x, Weights w) {
+         return Result{{add_rms_norm(t, x[0], Var(), w[0], 0.01f).normed}};
+       }});
+  cases.push_back({"add_layer_norm", {{3, 6}, {3, 6}}, {{6}, {6}}, [](Tape& t, Vars x, Weights w) {
+                     const AddNorm out = add_layer_norm(t, x[0], x[1], w[0], w[1], 0.01f);
+                     return Result{{out.normed, out.residual}};
+                   }});
+  cases.push_back({"add_layer_norm, residual only",
+                   {{3, 6}, {3, 6}},
+                   {{6}, {6}},
+                   [](Tape& t, Vars x, Weights w) {
+                     return Result{{add_layer_norm(t, x[0], x[1], w[0], w[1], 0.01f).residual}};
+                   }});
+}
+
+// Angles that differ for every position and pair; positions out of order.
+Rotary some_rotary(Tape& tape, bool interleaved) {
+  std::vector<double> cos, sin;
+  std::vector<int32_t> positions;
+  for (int i = 0; i < 16; ++i) {
+    cos.push_back(std::cos(0.3 * i));
+    sin.push_back(std::sin(0.3 * i));
+  }
+  for (int64_t i = 0; i < kBatch * kLength; ++i)
+    positions.push_back(static_cast<int32_t>(i * 3 % 8));
+  return {doubles(tape, {8, 2}, cos), doubles(tape, {8, 2}, sin), integers(tape, positions),
+          interleaved};
+}
+
+void add_attention_cases(std::vector<GradientCase>& cases) {
+  constexpr int64_t kHeads = 4, kKeyHeads = 2, kSize = 4;
+  const Shape qkv = {kBatch * kLength, (kHeads + 2 * kKeyHeads) * kSize};
+  const auto split_case = [&](const std::string& name, bool rotates, bool interleaved) {
+    cases.push_back({name, {qkv}, {}, [rotates, interleaved](Tape& t, Vars x, Weights) {
+                       const Rotary rotary = rotates ? some_rotary(t, interleaved) : Rotary{};
+                       const Heads h = split_heads(t, x[0], kBatch, kHeads, kKeyHeads, rotary);
+                       return Result{{h.q, h.k, h.v}};
+                     }});
+  };
+  split_case("split_heads", false, false);
+  split_case("split_heads, rotary", true, false);
+  split_case("split_heads, rotary interleaved", true, true);
+  const Shape q = {kBatch, kLength, kHeads, kSize}, k = {kBatch, kLength, kKeyHeads, kSize};
+  const auto attention_case = [&](const std::string& name, bool composed, bool causal, bool drops) {
+    cases.push_back({name, {q, k, k}, {}, [composed, causal, drops](Tape& t, Vars x, Weights) {
+                       AttentionOptions options{.scale = 0.5f, .causal = causal};
+                       if (drops) options.dropout = half_dropped(t);
+                       const Heads heads{x[0], x[1], x[2]};
+                       return Result{{composed ? attention_composed(t, heads, options)
+                                               : attention(t, heads, options)}};
+                     }});
+  };
+  attention_case("attention", false, true, false);
+  attention_case("attention to all", false, false, false);
+  attention_case("attention with dropout", false, true, true);
+  attention_case("attention_composed", true, true, false);
+  attention_case("attention_composed to all", true, false, false);
+}
+
+// A case's tensors, and its objective on a fresh tape.
+class Evaluation {
+ public:
+  Evaluation(const GradientCase& c, Runtime& runtime, const kernels::Table* table)
+      : case_(c), runtime_(runtime), table_(table), parameters_(c.weights.size()) {
+    for (size_t i = 0; i < c.inputs.size(); ++i)
+      inputs_.push_back(drawn(c.inputs[i], fmt::format("{} input {}", c.name, i)));
+    for (size_t i = 0; i < c.weights.size(); ++i) {
+      parameters_[i].name = fmt::format("weight {}", i);
+      parameters_[i].value = drawn(c.weights[i], fmt::format("{} weight {}", c.name, i));
+      parameters_[i].uses[0].grad = drawn(c.weights[i], "not read");
+    }
+  }
+
+  // Gradients of all inputs, then all weights.
+  std::vector<std::vector<double>> backward() {
+    Tape tape(runtime_, Tape::Mode::record, table_);
+    std::vector<Var> vars;
+    for (const Tensor& t : inputs_) vars.push_back(tape.leaf(t));
+    for (Parameter& p : parameters_) p.uses[0].started = false;
+    const Result result = case_.run(tape, vars, weights());
+    for (size_t i = 0; i < result.outputs.size(); ++i) {
+      const Var& out = result.outputs[i];
+      tape.set_gradient(out,
+                        doubles(tape, out.value.shape(), coefficients(i, out.value.elements())));
+    }
+    tape.backward();
+    std::vector<std::vector<double>> gradients;
+    for (const Var& var : vars) gradients.push_back(to_doubles(tape.gradient(var)));
+    for (const Parameter& p : parameters_) gradients.push_back(to_doubles(p.uses[0].grad));
+    return gradients;
+  }
+
+  double objective() {
+    Tape tape(runtime_, Tape::Mode::infer, table_);
+    const std::vector<Var> vars(inputs_.begin(), inputs_.end());
+    const Result result = case_.run(tape, vars, weights());
+    double sum = 0;
+    for (size_t i = 0; i < result.outputs.size(); ++i) {
+      sum += dot(to_doubles(result.outputs[i].value),
+                 coefficients(i, result.outputs[i].value.elements()));
+    }
+    return result.loss.defined() ? sum + dot(to_doubles(result.loss), to_doubles(result.weights))
+                                 : sum;
+  }
+
+  size_t tensors() const { return inputs_.size() + parameters_.size(); }
+  std::span<double> values(size_t i) {
+    return (i < inputs_.size() ? inputs_[i] : parameters_[i - inputs_.size()].value).span<double>();
+  }
+  std::string name(size_t i) const {
+    return i < inputs_.size() ? fmt::format("input {}", i) : parameters_[i - inputs_.size()].name;
+  }
+
+ private:
+  Tensor drawn(const Shape& shape, const std::string& name) {
+    Tensor t =
+        Tensor::empty(runtime_.arena(MemoryClass::parameters), shape, DType::f64, "gradient_check");
+    copy_from(t, std::span<const double>(normals(name, shape.elements())));
+    return t;
+  }
+  std::vector<Weight> weights() {
+    std::vector<Weight> weights;
+    for (Parameter& p : parameters_) weights.emplace_back(p);
+    return weights;
+  }
+  static std::vector<double> coefficients(size_t output, int64_t count) {
+    return normals(fmt::format("coefficients {}", output), count);
+  }
+  static double dot(const std::vector<double>& a, const std::vector<double>& b) {
+    double sum = 0;
+    for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+    return sum;
+  }
+
+  const GradientCase& case_;
+  Runtime& runtime_;
+  const kernels::Table* table_;
+  std::vector<Tensor> inputs_;
+  std::vector<Parameter> parameters_;
+};
+
+}  // namespace
+
+std::vector<GradientCase> gradient_cases() {
+  std::vector<GradientCase> cases;
+  add_linear_cases(cases);
+  add_elementwise_cases(cases);
+  add_norm_cases(cases);
+  add_attention_cases(cases);
+  return cases;
+}
+
+GradientError gradient_error(const GradientCase& gradient_case, Runtime& runtime,
+                             const kernels::Table* table) {
+  Evaluation evaluation(gradient_case, runtime, table);
+  const std::vector<std::vector<double>> gradients = evaluation.backward();
+  GradientError error;
+  for (size_t i = 0; i < evaluation.tensors(); ++i) {
+    double largest = 1e-3, worst = 0;
+    const std::span<double> values = evaluation.values(i);
+    for (size_t j = 0; j < values.size(); ++j) {
+      const double value = values[j];
+      values[j] = value + kStep;
+      const double above = evaluation.objective();
+      values[j] = value - kStep;
+      const double below = evaluation.objective();
+      values[j] = value;
+      const double difference = (above - below) / (2 * kStep);
+      largest = std::max(largest, std::abs(difference));
+      const double distance = std::abs(gradients[i][j] - difference);
+      if (!(distance <= worst)) worst = distance;
+    }
+    if (!(worst / largest <= error.worst)) error = {worst / largest, evaluation.name(i)};
+  }
+  return error;
+}
+
+}  // namespace megatron::ops

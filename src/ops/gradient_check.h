@@ -1,0 +1,38 @@
+// The gradient of every op against central differences of its forward, in fp64. A differentiable
+// function without a case here is not done.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "autograd/tape.h"
+
+namespace megatron::ops {
+
+struct GradientCase {
+  // What the op gave: the objective is the sum of all outputs times fixed coefficients, plus
+  // sum(weights * loss) for an op that is a loss.
+  struct Result {
+    std::vector<Var> outputs;
+    Tensor loss, weights;
+  };
+  std::string name;
+  std::vector<Shape> inputs, weights;
+  std::function<Result(Tape&, std::span<const Var> inputs, std::span<const Weight> weights)> run;
+};
+
+std::vector<GradientCase> gradient_cases();
+
+// Where backward and differences are farthest apart, relative to the largest gradient of that
+// tensor (at least 1e-3).
+struct GradientError {
+  double worst = 0;
+  std::string tensor;  // "input 0", "weight 1"
+};
+// runtime: a device that computes in fp64. table: its kernels, by default.
+GradientError gradient_error(const GradientCase& gradient_case, Runtime& runtime,
+                             const kernels::Table* table = nullptr);
+
+}  // namespace megatron::ops

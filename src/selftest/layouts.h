@@ -1,0 +1,22 @@
+// The layout matrix: what a run computes does not depend on how it is spread.
+#pragma once
+
+#include "selftest/environment.h"
+#include "selftest/report.h"
+#include "selftest/tiny_models.h"
+
+namespace megatron::selftest {
+
+// One rank with all sequences in one micro-batch against 1, 2 and 4 data-parallel ranks as threads
+// and micro-batches from 1 sequence up, with and without recompute: gradients, 5 steps of SGD
+// (losses and parameters), 5 steps of AdamW (losses). reference computes in fp64, cpu in fp32. Both
+// ways in which tokens can weigh: with the mean of micro-batches, one rank with the same
+// micro-batch is the yardstick.
+void check_layouts(const TinyModel& model, DeviceKind device, const Environment& environment,
+                   Report& report);
+
+// Bit for bit in fp32 on cpu: a second run, recompute, 2 and 3 threads a rank, on one rank and on
+// two.
+void check_bits(const TinyModel& model, const Environment& environment, Report& report);
+
+}  // namespace megatron::selftest

@@ -1,0 +1,72 @@
+#include "selftest/model_check.h"
+
+#include "base/philox.h"
+#include "base/tolerances.h"
+#include "selftest/plain_model.h"
+#include "training/step.h"
+
+namespace megatron::selftest {
+namespace {
+
+constexpr double kStep = 1e-5;
+
+double mean_loss(const models::GptConfig& config, const TensorMap& weights,
+                 const training::HostBatch& batch) {
+  const std::vector<double> losses = plain_losses(config, weights, batch);
+  double sum = 0;
+  for (size_t i = 0; i < losses.size(); ++i) sum += losses[i] * batch.loss_mask[i];
+  return sum / batch.counted();
+}
+
+std::vector<double> unit_direction(const std::string& name, size_t size) {
+  const RandomStream stream(9, name);
+  std::vector<double> d(size);
+  for (size_t i = 0; i < size; ++i) d[i] = stream.normal(i);
+  const double length = norm(d);
+  for (double& v : d) v /= length;
+  return d;
+}
+
+}  // namespace
+
+void check_model(const TinyModel& model, DeviceKind device, const Environment& environment,
+                 Report& report) {
+  models::GptConfig config = model.config;
+  config.hidden_dropout = config.attention_dropout = 0;
+  const bool wide = device == DeviceKind::reference;
+  const DType type = wide ? DType::f64 : DType::f32;
+  Runtime runtime({device, 0}, 1);
+  models::GptModel tested(config, runtime, type, 1);
+  randomize(tested, 2);
+  const std::unique_ptr<comm::Group> alone = comm::single();
+  const std::unique_ptr<comm::Group> wrapped = environment.wrap(*alone);
+  training::TrainStep step(tested, type, {}, wrapped ? *wrapped : *alone, runtime,
+                           {.vocabulary = config.vocab_size,
+                            .positions = config.max_position_embeddings,
+                            .table = environment.table(device)});
+  const std::vector<training::HostBatch> batches = {random_batch(config, 0, 2, 9)};
+  TensorMap weights = canonical_values(tested.parameters());
+  double divisor = 1;
+  const double loss = step.accumulate(batches, divisor).loss;
+  report.compare("loss", "loss", relative_error(loss, mean_loss(config, weights, batches[0])),
+                 wide ? tolerance::kLayoutFp64 : tolerance::kGoldenLossRelative);
+
+  for (const auto& [name, gradient] : canonical_gradients(tested.parameters(), divisor)) {
+    std::vector<double>& values = weights.at(name);
+    const std::vector<double> start = values, direction = unit_direction(name, values.size());
+    const auto loss_at = [&](double distance) {
+      for (size_t i = 0; i < values.size(); ++i) values[i] = start[i] + distance * direction[i];
+      return mean_loss(config, weights, batches[0]);
+    };
+    const double difference = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
+    values = start;
+    double slope = 0;
+    for (size_t i = 0; i < direction.size(); ++i) slope += direction[i] * gradient[i];
+    const double bound = wide ? tolerance::kDifferenceModel
+                              : tolerance::kGoldenGradientRelative * norm(gradient) +
+                                    tolerance::kGoldenGradientAbsolute;
+    report.compare("gradients", name, std::abs(slope - difference), bound);
+  }
+}
+
+}  // namespace megatron::selftest

@@ -1,0 +1,39 @@
+// Checks of this program on this machine that need no files: kernels, gradients, models, layouts.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "selftest/environment.h"
+#include "selftest/report.h"
+
+namespace megatron::selftest {
+
+struct Check {
+  std::string name;  // "layouts/llama fp64"
+  std::function<void(const Environment&, Report&)> run;
+};
+
+// threads: CPU threads of the kernel checks.
+//   kernels/<entry>        every Case that is not of real size: cpu against the reference
+//   gradients/<op>         central differences in fp64
+//   model/<model> <type>   a training step's loss and gradients against plain loops written apart
+//   from it layouts/<model> <type> data-parallel ranks and micro-batches against one rank
+//   bits/<model>           bit for bit: repeated, recomputed, with other numbers of threads
+std::vector<Check> checks(int threads);
+
+struct SelftestOptions {
+  std::string fault;   // name, or empty
+  std::string filter;  // only checks whose name contains it
+  int threads = 1;
+};
+struct Summary {
+  std::vector<std::string> passed, failed;  // names of checks
+};
+// print gets a line as each check ends, and the last line "N passed, N failed". A check that throws
+// has failed. Throws Error for an unknown fault and for a filter that leaves no check.
+Summary run(const SelftestOptions& options, const std::function<void(std::string_view)>& print);
+
+}  // namespace megatron::selftest

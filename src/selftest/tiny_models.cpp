@@ -1,0 +1,78 @@
+#include "selftest/tiny_models.h"
+
+#include "base/philox.h"
+
+namespace megatron::selftest {
+
+std::vector<TinyModel> tiny_models() {
+  models::GptConfig gpt2{.num_layers = 2,
+                         .hidden_size = 32,
+                         .num_attention_heads = 2,
+                         .ffn_hidden_size = 48,
+                         .max_position_embeddings = 32,
+                         .vocab_size = 61};
+  gpt2.norm_epsilon = 0x1p-9;
+  gpt2.hidden_dropout = gpt2.attention_dropout = 0.25;
+  gpt2.init_method_std = 0.2;
+  models::GptConfig llama = gpt2;
+  llama.num_layers = 3;
+  llama.num_attention_heads = 4;
+  llama.num_query_groups = 2;
+  llama.kv_channels = 4;
+  llama.position_embedding = models::PositionEmbedding::rope;
+  llama.normalization = nn::Normalization::rms_norm;
+  llama.activation = kernels::Activation::silu;
+  llama.gated = llama.untied = true;
+  llama.qkv_bias = llama.attention_output_bias = llama.mlp_bias = false;
+  llama.hidden_dropout = llama.attention_dropout = 0;
+  models::GptConfig tied = llama;
+  tied.num_layers = 2;
+  tied.num_attention_heads = 2;
+  tied.num_query_groups = 1;
+  tied.kv_channels = 16;
+  tied.untied = false;
+  tied.qkv_bias = tied.attention_output_bias = tied.mlp_bias = true;
+  std::vector<TinyModel> all = {{"gpt2", gpt2}, {"llama", llama}, {"llama tied", tied}};
+  for (TinyModel& m : all) m.config.finalize();
+  return all;
+}
+
+void randomize(models::GptModel& model, uint64_t seed) {
+  model.initialize(seed);
+  for (parallel::Placed* placed : model.parameters()) {
+    Tensor& value = placed->parameter.value;
+    std::vector<double> values = to_doubles(value);
+    parallel::for_each_run(
+        *placed, [&](const parallel::Part& part, int64_t canonical, int64_t local, int64_t size) {
+          const RandomStream stream(seed + 1, part.name);
+          for (int64_t i = 0; i < size; ++i) {
+            values[static_cast<size_t>(local + i)] +=
+                0.1 * stream.normal(static_cast<uint64_t>(canonical + i));
+          }
+        });
+    copy_from(value, std::span<const double>(values));
+  }
+}
+
+training::HostBatch random_batch(const models::GptConfig& config, int64_t first, int64_t sequences,
+                                 int64_t length) {
+  training::HostBatch batch{.sequences = sequences, .length = length};
+  const RandomStream tokens(5, "tokens"), counted(5, "counted");
+  const auto token = [&](int64_t index) {
+    return static_cast<int32_t>(tokens.bits(static_cast<uint64_t>(index)) %
+                                static_cast<uint64_t>(config.vocab_size));
+  };
+  for (int64_t s = first; s < first + sequences; ++s) {
+    batch.samples.push_back(s);
+    for (int64_t t = 0; t < length; ++t) {
+      const int64_t index = s * (length + 1) + t;
+      batch.tokens.push_back(token(index));
+      batch.labels.push_back(token(index + 1));
+      batch.positions.push_back(static_cast<int32_t>(t));
+      batch.loss_mask.push_back(counted.uniform(static_cast<uint64_t>(index)) < 0.8 ? 1.0f : 0.0f);
+    }
+  }
+  return batch;
+}
+
+}  // namespace megatron::selftest

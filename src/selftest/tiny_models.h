@@ -1,0 +1,30 @@
+// Small models of both families and batches for them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/gpt/model.h"
+#include "training/batch.h"
+
+namespace megatron::selftest {
+
+struct TinyModel {
+  std::string name;
+  models::GptConfig config;
+};
+// GPT-2 (tied, with dropout), Llama (grouped heads, untied), Llama (tied, with biases). Their
+// epsilons and attention scales are exact in f32, so that fp64 results can be compared to the last
+// digits.
+std::vector<TinyModel> tiny_models();
+
+// Every parameter, norms and biases too, gets values that differ from element to element, the same
+// in any layout.
+void randomize(models::GptModel& model, uint64_t seed);
+
+// Sequences [first, first + sequences) of an endless run of random tokens; about one label in five
+// does not count.
+training::HostBatch random_batch(const models::GptConfig& config, int64_t first, int64_t sequences,
+                                 int64_t length);
+
+}  // namespace megatron::selftest

@@ -1,0 +1,81 @@
+// The checks pass on the machine as it is, and each deliberate fault is caught by the check that is
+// there for it.
+#include "selftest/selftest.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace megatron::selftest {
+namespace {
+
+Summary quiet_run(const SelftestOptions& options) {
+  std::string text;
+  Summary summary = run(options, [&](std::string_view line) { text += line; });
+  SCOPED_TRACE(text);
+  EXPECT_NE(text.find(fmt::format("{} passed, {} failed\n", summary.passed.size(),
+                                  summary.failed.size())),
+            std::string::npos);
+  return summary;
+}
+
+class Passing : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Passing, OnThisMachine) {
+  std::string text;
+  const Summary summary =
+      run({.filter = GetParam(), .threads = 2}, [&](std::string_view line) { text += line; });
+  EXPECT_TRUE(summary.failed.empty()) << text;
+  EXPECT_GE(summary.passed.size(), 3u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Checks, Passing,
+                         ::testing::Values("kernels/", "gradients/", "model/", "layouts/", "bits/"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           name.pop_back();
+                           return name;
+                         });
+
+struct Caught {
+  const char *fault, *check;
+};
+class Fault : public ::testing::TestWithParam<Caught> {};
+
+TEST_P(Fault, IsCaughtAndNamed) {
+  const auto [fault, check] = GetParam();
+  for (const std::string kind : {"fp64", "fp32"}) {
+    const std::string name = std::string(check) + " " + kind;
+    const Summary faulty = quiet_run({.fault = fault, .filter = name});
+    EXPECT_EQ(faulty.failed, std::vector<std::string>{name});
+    EXPECT_EQ(quiet_run({.filter = name}).passed, std::vector<std::string>{name});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, Fault,
+                         ::testing::Values(Caught{"dropped-all-reduce", "layouts/llama tied"},
+                                           Caught{"doubled-gradient", "model/gpt2"},
+                                           Caught{"shifted-rope-pairing", "model/llama"},
+                                           Caught{"off-by-one-label", "model/llama"}),
+                         [](const auto& info) {
+                           std::string name = info.param.fault;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+TEST(FaultNames, OfEachNameHasATestAndOthersAreRefused) {
+  EXPECT_EQ(fault_names().size(), 4u);
+  try {
+    faulty_environment("dropped-allreduce");
+    FAIL() << "no error";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("did you mean 'dropped-all-reduce'"), std::string::npos)
+        << e.what();
+  }
+  EXPECT_THROW(quiet_run({.filter = "no such check"}), Error);
+}
+
+}  // namespace
+}  // namespace megatron::selftest

@@ -1,0 +1,291 @@
+// The tape by itself, with an op made here: y = x w^T.
+#include "autograd/tape.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/philox.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kRows = 5, kWidth = 4;
+
+void product_dgrad(Backward& backward) {
+  if (!backward.needs(0)) return;
+  const Tensor& dy = backward.gradient(0);
+  Tensor dx = backward.empty(dy.shape(), dy.dtype(), "dx");
+  backward.kernels().gemm({.a = dy, .b = backward.weight(0).value(), .out = dx}, backward.stream());
+  backward.set(0, dx);
+}
+
+void product_wgrad(Backward& backward) {
+  const GradSlot slot = backward.grad_slot(0);
+  if (!slot.out.defined()) return;
+  backward.kernels().gemm({.a = backward.gradient(0),
+                           .b = backward.saved(0),
+                           .out = slot.out,
+                           .transpose_a = true,
+                           .beta = slot.beta},
+                          backward.stream());
+}
+
+Var product(Tape& tape, const Var& x, const Weight& w) {
+  Tensor y = tape.empty(x.value.shape(), x.value.dtype(), "y");
+  tape.kernels().gemm({.a = x.value, .b = w.value(), .out = y, .transpose_b = true}, tape.stream());
+  return tape.record_one({.name = "product",
+                          .inputs = {x.id},
+                          .saved = {x.value},
+                          .weights = {w},
+                          .dgrad = product_dgrad,
+                          .wgrad = product_wgrad},
+                         y);
+}
+
+class TapeTest : public ::testing::Test {
+ protected:
+  TapeTest() : runtime({DeviceKind::reference, 0}, 1) {}
+
+  Tensor drawn(const Shape& shape, const std::string& name, double factor = 1) {
+    Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations), shape, DType::f64, "test");
+    std::vector<double> values;
+    const RandomStream stream(1, name);
+    for (int64_t i = 0; i < shape.elements(); ++i)
+      values.push_back(factor * stream.normal(static_cast<uint64_t>(i)));
+    copy_from(t, std::span<const double>(values));
+    return t;
+  }
+  Parameter parameter(const std::string& name, int uses = 1) {
+    Parameter p{.name = name, .value = drawn({kWidth, kWidth}, name, 0.5)};
+    p.uses.resize(static_cast<size_t>(uses));
+    for (Parameter::Use& use : p.uses) use.grad = drawn({kWidth, kWidth}, "nothing that matters");
+    return p;
+  }
+  static std::vector<double> gradient(const Parameter& p, size_t use = 0) {
+    return to_doubles(p.uses[use].grad);
+  }
+
+  Runtime runtime;
+};
+
+// What a listener heard, as text.
+struct Log final : GradientListener, SpanListener {
+  std::vector<std::string> lines;
+  void gradient_final(Parameter& p, int micro_batch) override {
+    lines.push_back(p.name + " " + std::to_string(micro_batch));
+  }
+  void enter(const Span& span, Pass pass) override {
+    lines.push_back("enter " + span.name + " " + text(pass));
+  }
+  void leave(const Span& span, Pass pass) override {
+    lines.push_back("leave " + span.name + " " + text(pass));
+  }
+  static std::string text(Pass pass) {
+    return pass == Pass::forward ? "forward" : pass == Pass::backward ? "backward" : "recompute";
+  }
+};
+
+// Two products, the first within a span. Gives the gradients of x, a and b.
+std::vector<std::vector<double>> chain(Runtime& runtime, const Tensor& x, const Tensor& dy,
+                                       Parameter& a, Parameter& b, bool recompute,
+                                       const std::function<void(Tape&)>& backward,
+                                       Log* log = nullptr) {
+  Tape tape(runtime);
+  if (log != nullptr) {
+    tape.listen(static_cast<GradientListener*>(log));
+    tape.listen(static_cast<SpanListener*>(log));
+  }
+  a.uses[0] = {.grad = a.uses[0].grad};
+  b.uses[0] = {.grad = b.uses[0].grad};
+  const Var in = tape.leaf(x);
+  const Bundle out =
+      tape.span({.name = "s", .recompute = recompute}, {{"x", in}, {"none", Var()}},
+                [&](Tape& t, const Bundle& bundle) {
+                  return Bundle{{"x", product(t, product(t, bundle["x"], a), a)}, {"none", Var()}};
+                });
+  const Var y = product(tape, out["x"], b);
+  tape.set_gradient(y, dy);
+  backward(tape);
+  return {to_doubles(tape.gradient(in)), to_doubles(a.uses[0].grad), to_doubles(b.uses[0].grad)};
+}
+
+TEST_F(TapeTest, RecomputeIsBitForBitTheSame) {
+  Parameter a = parameter("a"), b = parameter("b");
+  const Tensor x = drawn({kRows, kWidth}, "x"), dy = drawn({kRows, kWidth}, "dy");
+  const auto all = [](Tape& tape) { tape.backward(); };
+  EXPECT_EQ(chain(runtime, x, dy, a, b, false, all), chain(runtime, x, dy, a, b, true, all));
+}
+
+TEST_F(TapeTest, InputThenWeightIsAll) {
+  Parameter a = parameter("a"), b = parameter("b");
+  const Tensor x = drawn({kRows, kWidth}, "x"), dy = drawn({kRows, kWidth}, "dy");
+  for (const bool recompute : {false, true}) {
+    const auto whole = chain(runtime, x, dy, a, b, recompute, [](Tape& tape) { tape.backward(); });
+    const auto parts = chain(runtime, x, dy, a, b, recompute, [&](Tape& tape) {
+      tape.backward(Part::input);
+      EXPECT_FALSE(a.uses[0].started);
+      EXPECT_FALSE(b.uses[0].started);
+      tape.backward(Part::weight);
+    });
+    EXPECT_EQ(whole, parts) << recompute;
+  }
+}
+
+TEST_F(TapeTest, ListenersHearSpansAndGradientsInOrder) {
+  Parameter a = parameter("a"), b = parameter("b");
+  const Tensor x = drawn({kRows, kWidth}, "x"), dy = drawn({kRows, kWidth}, "dy");
+  const auto all = [](Tape& tape) { tape.backward(); };
+  // The span uses a twice as one use: each pass counts, as two micro-batches of it would.
+  Log log;
+  chain(runtime, x, dy, a, b, false, all, &log);
+  EXPECT_EQ(log.lines,
+            (std::vector<std::string>{"enter s forward", "leave s forward", "b 0",
+                                      "enter s backward", "a 0", "a 1", "leave s backward"}));
+  Log recomputed;
+  chain(runtime, x, dy, a, b, true, all, &recomputed);
+  EXPECT_EQ(recomputed.lines,
+            (std::vector<std::string>{"enter s forward", "leave s forward", "b 0",
+                                      "enter s backward", "enter s recompute", "leave s recompute",
+                                      "a 0", "a 1", "leave s backward"}));
+}
+
+TEST_F(TapeTest, TiedWeightIsFinalWhenAllItsUsesAre) {
+  Parameter w = parameter("w", 2);
+  const Tensor x = drawn({kRows, kWidth}, "x"), dy = drawn({kRows, kWidth}, "dy");
+  Log log;
+  for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+    Tape tape(runtime);
+    tape.listen(static_cast<GradientListener*>(&log));
+    const Var y = product(tape, product(tape, tape.leaf(x), Weight(w, 0)), Weight(w, 1));
+    tape.set_gradient(y, dy);
+    tape.backward(Part::input);
+    EXPECT_EQ(log.lines.size(), static_cast<size_t>(micro_batch));
+    tape.backward(Part::weight);
+    EXPECT_EQ(log.lines.size(), static_cast<size_t>(micro_batch) + 1);
+  }
+  EXPECT_EQ(log.lines, (std::vector<std::string>{"w 0", "w 1"}));
+
+  // The same with two weights of equal value: an accumulator each, and both micro-batches in it.
+  Parameter first = w, second = w;
+  first.uses = {{.grad = drawn({kWidth, kWidth}, "a")}};
+  second.uses = {{.grad = drawn({kWidth, kWidth}, "b")}};
+  for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+    Tape tape(runtime);
+    const Var y = product(tape, product(tape, tape.leaf(x), first), second);
+    tape.set_gradient(y, dy);
+    tape.backward();
+  }
+  EXPECT_EQ(gradient(w, 0), gradient(first));
+  EXPECT_EQ(gradient(w, 1), gradient(second));
+}
+
+TEST_F(TapeTest, SecondMicroBatchAddsToTheFirst) {
+  Parameter w = parameter("w");
+  const Tensor x = drawn({kRows, kWidth}, "x"), dy = drawn({kRows, kWidth}, "dy");
+  std::vector<double> once;
+  for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+    Tape tape(runtime);
+    const Var y = product(tape, Var(x), w);
+    tape.set_gradient(y, dy);
+    tape.backward();
+    if (micro_batch == 0) once = gradient(w);
+  }
+  const std::vector<double> twice = gradient(w);
+  for (size_t i = 0; i < once.size(); ++i) EXPECT_DOUBLE_EQ(twice[i], 2 * once[i]);
+}
+
+TEST_F(TapeTest, FrozenParameterIsLeftAloneAndNotAnnounced) {
+  Parameter a = parameter("a"), b = parameter("b");
+  const Tensor x = drawn({kRows, kWidth}, "x"), dy = drawn({kRows, kWidth}, "dy");
+  const auto all = [](Tape& tape) { tape.backward(); };
+  const auto trained = chain(runtime, x, dy, a, b, false, all);
+  a.trainable = false;
+  a.uses[0].grad = drawn({kWidth, kWidth}, "before");
+  const std::vector<double> before = gradient(a);
+  for (const bool recompute : {false, true}) {
+    Log log;
+    const auto frozen = chain(runtime, x, dy, a, b, recompute, all, &log);
+    EXPECT_EQ(frozen[0], trained[0]);
+    EXPECT_EQ(frozen[1], before);
+    EXPECT_EQ(frozen[2], trained[2]);
+    for (const std::string& line : log.lines) EXPECT_FALSE(line.starts_with("a ")) << line;
+  }
+}
+
+TEST_F(TapeTest, GradientsOfTwoUsesOfAValueAdd) {
+  Parameter a = parameter("a"), b = parameter("b");
+  const Tensor x = drawn({kRows, kWidth}, "x"), dy = drawn({kRows, kWidth}, "dy");
+  const auto through = [&](bool with_a, bool with_b) {
+    Tape tape(runtime);
+    const Var in = tape.leaf(x);
+    if (with_a) tape.set_gradient(product(tape, in, a), dy);
+    if (with_b) tape.set_gradient(product(tape, in, b), dy);
+    tape.backward();
+    return to_doubles(tape.gradient(in));
+  };
+  const std::vector<double> one = through(true, false), other = through(false, true),
+                            both = through(true, true);
+  for (size_t i = 0; i < both.size(); ++i) EXPECT_DOUBLE_EQ(both[i], one[i] + other[i]);
+}
+
+TEST_F(TapeTest, WhatNothingDependsOnStillCountsAsDone) {
+  Parameter a = parameter("a"), b = parameter("b");
+  const Tensor x = drawn({kRows, kWidth}, "x"), dy = drawn({kRows, kWidth}, "dy");
+  Log log;
+  Tape tape(runtime);
+  tape.listen(static_cast<GradientListener*>(&log));
+  const Var in = tape.leaf(x);
+  tape.set_gradient(product(tape, in, a), dy);
+  product(tape, in, b);
+  tape.backward();
+  EXPECT_EQ(log.lines, (std::vector<std::string>{"b 0", "a 0"}));
+  EXPECT_FALSE(b.uses[0].started);
+  EXPECT_EQ(tape.nodes(), 0u);
+}
+
+TEST_F(TapeTest, InferringKeepsNothing) {
+  Parameter a = parameter("a");
+  const int64_t before = runtime.arena(MemoryClass::activations).in_use();
+  const Tensor x = drawn({kRows, kWidth}, "x");
+  const int64_t with_x = runtime.arena(MemoryClass::activations).in_use();
+  Tape tape(runtime, Tape::Mode::infer);
+  {
+    const Var y = product(tape, tape.leaf(x), a);
+    EXPECT_FALSE(y.needs_gradient());
+  }
+  EXPECT_EQ(tape.nodes(), 0u);
+  EXPECT_GT(with_x, before);
+  EXPECT_EQ(runtime.arena(MemoryClass::activations).in_use(), with_x);
+}
+
+TEST_F(TapeTest, RecomputedSpanKeepsItsInputOnly) {
+  Parameter a = parameter("a");
+  const Tensor x = drawn({64, kWidth}, "x");
+  const auto kept = [&](bool recompute) {
+    const int64_t before = runtime.arena(MemoryClass::activations).in_use();
+    Tape tape(runtime);
+    tape.span({.name = "s", .recompute = recompute}, {{"x", tape.leaf(x)}},
+              [&](Tape& t, const Bundle& in) {
+                Var y = in["x"];
+                for (int i = 0; i < 8; ++i) y = product(t, y, a);
+                return Bundle{{"x", y}};
+              });
+    return runtime.arena(MemoryClass::activations).in_use() - before;
+  };
+  EXPECT_GE(kept(false), 7 * x.bytes());
+  EXPECT_LE(kept(true), x.bytes());
+}
+
+TEST(Bundle, FindsSetsAndRefuses) {
+  Bundle bundle{{"x", Var()}};
+  bundle.set("y", Var(Tensor(), 3));
+  bundle.set("y", Var(Tensor(), 4));
+  EXPECT_EQ(bundle["y"].id, 4);
+  EXPECT_EQ(bundle.all().size(), 2u);
+  EXPECT_TRUE(bundle.contains("x"));
+  EXPECT_FALSE(bundle.contains("z"));
+  EXPECT_THROW(bundle["z"], InternalError);
+}
+
+}  // namespace
+}  // namespace megatron

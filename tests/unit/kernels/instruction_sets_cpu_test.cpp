@@ -1,0 +1,121 @@
+// The host's kernels on every instruction set that this processor has: one set of bits where no
+// product is fused into a sum, the tolerance of f32 elsewhere.
+#include <hwy/targets.h>
+
+#include <algorithm>
+
+#include "kernels/cpu/activation.h"
+#include "kernels/cpu/cross_entropy.h"
+#include "kernels/cpu/dropout.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/norm.h"
+#include "kernels/cpu/optimizer.h"
+#include "kernels/cpu/rope.h"
+#include "unit/kernels/cpu_maker.h"
+
+namespace megatron::kernels::cpu {
+namespace {
+
+struct Results {
+  std::vector<Tensor> equal, near;
+};
+
+Results run_all(DType type) {
+  Maker maker;
+  Results r;
+  const int64_t rows = 6, width = 78;
+  const Tensor x = maker.normal({rows, width}, type), d = maker.normal({rows, width}, type);
+  const Tensor w = maker.normal({width}, type);
+  const auto equal = [&](Shape shape, DType t) {
+    return r.equal.emplace_back(maker.empty(shape, t));
+  };
+  const auto near = [&](Shape shape, DType t) {
+    return r.near.emplace_back(maker.empty(shape, t));
+  };
+  Stream& stream = maker.stream();
+
+  add({x, d, equal({rows, width}, type)}, stream);
+  copy({x, equal({rows, width}, type == DType::f32 ? DType::bf16 : DType::f32)}, stream);
+  column_sum({x, {equal({width}, DType::f32), 0}}, stream);
+  const Tensor g = maker.normal({1000}, DType::f32);
+  sum_of_squares({g, equal({1}, DType::f64)}, stream);
+  Tensor samples = maker.empty({2}, DType::i64);
+  fill({samples, 3}, stream);
+  const DropoutArgs::Mask mask{0.25f, 5, 6, samples};
+  const Tensor dropped = equal({rows, width}, type);
+  dropout({mask, x, dropped}, stream);
+  for (const bool interleaved : {false, true}) {
+    rope(
+        {x.view({rows, 1, width}), equal({rows, 1, width}, type), maker.normal({4, 37}, DType::f32),
+         maker.normal({4, 37}, DType::f32), maker.integers({0, 1, 2, 3, 0, 1}), interleaved},
+        stream);
+  }
+  AddNormArgs norm{x,
+                   d,
+                   w,
+                   w,
+                   1e-5f,
+                   equal({rows, width}, type),
+                   equal({rows, width}, type),
+                   equal({rows}, DType::f32),
+                   equal({rows}, DType::f32)};
+  add_layer_norm(norm, stream);
+  const Tensor master = equal({1000}, DType::f32), m = equal({1000}, DType::f32),
+               v = equal({1000}, DType::f32);
+  for (const Tensor* t : {&master, &m, &v}) fill({*t, 0.5}, stream);
+  adam({{master, {}},
+        g,
+        m,
+        v,
+        maker.scalar(0.1),
+        maker.scalar(0.1),
+        maker.scalar(2),
+        maker.scalar(0.3)},
+       stream);
+
+  add_layer_norm_backward({d,
+                           {},
+                           norm.sum,
+                           w,
+                           norm.mean,
+                           norm.rstd,
+                           near({rows, width}, type),
+                           {near({width}, DType::f32), 0},
+                           {near({width}, DType::f32), 0}},
+                          stream);
+  for (const Activation function :
+       {Activation::gelu_tanh, Activation::gelu_erf, Activation::silu, Activation::relu}) {
+    activation({function, false, x, near({rows, width}, type)}, stream);
+    activation_backward({function, false, x, d, near({rows, width}, type)}, stream);
+  }
+  cross_entropy(
+      {x, maker.integers({0, 5, 9, 77, 3, 3}), maker.values({1, 1, 1, 1, 1, 1}, DType::f32),
+       near({rows}, DType::f32), near({rows, width}, type)},
+      stream);
+  return r;
+}
+
+TEST(CpuInstructionSets, AgreeWithEachOther) {
+  const int64_t supported = hwy::SupportedTargets();
+  for (const DType type : kTypes) {
+    const Results best = run_all(type);
+    for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4}) {
+      if ((supported & target) == 0) continue;
+      hwy::SetSupportedTargetsForTest(target);
+      hwy::GetChosenTarget().DeInit();
+      const Results other = run_all(type);
+      hwy::SetSupportedTargetsForTest(0);
+      hwy::GetChosenTarget().DeInit();
+      for (size_t i = 0; i < best.equal.size(); ++i) {
+        EXPECT_TRUE(same_bits(best.equal[i], other.equal[i]))
+            << hwy::TargetName(target) << " " << i;
+      }
+      for (size_t i = 0; i < best.near.size(); ++i) {
+        expect_near(other.near[i], to_doubles(best.near[i]), hwy::TargetName(target));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron::kernels::cpu

@@ -1,0 +1,135 @@
+// Gradients of every op by central differences, and the fused attention against its definition.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/philox.h"
+#include "base/tolerances.h"
+#include "ops/attention.h"
+#include "ops/gradient_check.h"
+#include "ops/linear.h"
+#include "ops/linear_cross_entropy.h"
+
+namespace megatron::ops {
+namespace {
+
+Tensor drawn(Runtime& runtime, Shape shape, DType type, uint64_t seed) {
+  Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations), shape, type, "test");
+  std::vector<double> values;
+  for (int64_t i = 0; i < shape.elements(); ++i)
+    values.push_back(RandomStream(seed, "test").normal(static_cast<uint64_t>(i)));
+  copy_from(t, std::span<const double>(values));
+  return t;
+}
+
+TEST(Gradient, OfEveryOpAgreesWithCentralDifferences) {
+  Runtime runtime({DeviceKind::reference, 0}, 1);
+  for (const GradientCase& c : gradient_cases()) {
+    const GradientError error = gradient_error(c, runtime);
+    EXPECT_LE(error.worst, tolerance::kDifferenceOp) << c.name << ", " << error.tensor;
+  }
+}
+
+void set_all_gradients_twice(const kernels::AddNormBackwardArgs& args, Stream& stream) {
+  kernels::table(stream).add_rms_norm_backward(args, stream);
+  kernels::AddNormBackwardArgs again = args;
+  again.dweight.beta = 1;
+  kernels::table(stream).add_rms_norm_backward(again, stream);
+}
+
+TEST(Gradient, CheckNoticesAWrongGradient) {
+  Runtime runtime({DeviceKind::reference, 0}, 1);
+  kernels::Table table = kernels::table(DeviceKind::reference);
+  table.add_rms_norm_backward = set_all_gradients_twice;
+  for (const GradientCase& c : gradient_cases()) {
+    if (c.name == "add_rms_norm") {
+      const GradientError error = gradient_error(c, runtime, &table);
+      EXPECT_NEAR(error.worst, 1, 1e-6);
+      EXPECT_EQ(error.tensor, "weight 0");
+    }
+  }
+}
+
+// Output and gradients of q, k, v of attention, fused or composed.
+std::vector<std::vector<double>> attend(Runtime& runtime, DType type, bool composed, bool causal) {
+  Tape tape(runtime);
+  const Var q = tape.leaf(drawn(runtime, {2, 37, 6, 8}, type, 1)),
+            k = tape.leaf(drawn(runtime, {2, 37, 3, 8}, type, 2)),
+            v = tape.leaf(drawn(runtime, {2, 37, 3, 8}, type, 3));
+  const AttentionOptions options{.scale = 0.35f, .causal = causal};
+  const Var out =
+      composed ? attention_composed(tape, {q, k, v}, options) : attention(tape, {q, k, v}, options);
+  tape.set_gradient(out, drawn(runtime, out.value.shape(), type, 4));
+  tape.backward();
+  return {to_doubles(out.value), to_doubles(tape.gradient(q)), to_doubles(tape.gradient(k)),
+          to_doubles(tape.gradient(v))};
+}
+
+TEST(Attention, FusedIsComposed) {
+  for (const auto& [kind, type, tolerance] : {std::tuple{DeviceKind::reference, DType::f64, 1e-13},
+                                              {DeviceKind::cpu, DType::f32, 1e-5}}) {
+    Runtime runtime({kind, 0}, 2);
+    for (const bool causal : {true, false}) {
+      const auto fused = attend(runtime, type, false, causal),
+                 composed = attend(runtime, type, true, causal);
+      for (size_t i = 0; i < fused.size(); ++i) {
+        double worst = 0;
+        for (size_t j = 0; j < fused[i].size(); ++j)
+          worst = std::max(worst, std::abs(fused[i][j] - composed[i][j]));
+        EXPECT_LE(worst, tolerance) << name(kind) << " causal " << causal << " tensor " << i;
+      }
+    }
+  }
+}
+
+TEST(Attention, RunsItsDefinitionWhereThereIsNoKernel) {
+  Runtime runtime({DeviceKind::reference, 0}, 1);
+  kernels::Table table = kernels::table(DeviceKind::reference);
+  table.attention = nullptr;
+  table.attention_backward = nullptr;
+  for (const GradientCase& c : gradient_cases()) {
+    if (c.name != "attention" && c.name != "attention to all") continue;
+    EXPECT_LE(gradient_error(c, runtime, &table).worst, tolerance::kDifferenceOp) << c.name;
+  }
+}
+
+// Enough rows for several chunks of the loss: the result is that of one.
+TEST(LinearCrossEntropy, ChunksDoNotShow) {
+  Runtime runtime({DeviceKind::cpu, 0}, 2);
+  constexpr int64_t kTokens = 4100, kVocabulary = 11, kHidden = 4;
+  Parameter w{.name = "w", .value = drawn(runtime, {kVocabulary, kHidden}, DType::f32, 5)};
+  w.uses[0].grad = drawn(runtime, {kVocabulary, kHidden}, DType::f32, 6);
+  const Tensor x = drawn(runtime, {kTokens, kHidden}, DType::f32, 7);
+  Tensor labels =
+      Tensor::empty(runtime.arena(MemoryClass::activations), {kTokens}, DType::i32, "labels");
+  Tensor weights =
+      Tensor::empty(runtime.arena(MemoryClass::activations), {kTokens}, DType::f32, "weights");
+  for (int64_t i = 0; i < kTokens; ++i) {
+    labels.data<int32_t>()[i] = static_cast<int32_t>(i * 7 % kVocabulary);
+    weights.data<float>()[i] = i % 5 == 0 ? 0.0f : 1.0f;
+  }
+  const auto run = [&](int64_t begin, int64_t count) {
+    Tape tape(runtime);
+    const Var in = tape.leaf(x.slice(0, begin, count));
+    const Tensor loss = linear_cross_entropy(tape, in, w, labels.slice(0, begin, count),
+                                             weights.slice(0, begin, count));
+    tape.backward();
+    return std::pair(to_doubles(loss), to_doubles(tape.gradient(in)));
+  };
+  w.uses[0].started = false;
+  const auto whole = run(0, kTokens);
+  const std::vector<double> dw = to_doubles(w.uses[0].grad);
+  w.uses[0].started = false;
+  std::vector<double> loss, dx;
+  for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, 4096}, {4096, 4}}) {
+    const auto [l, d] = run(begin, count);
+    loss.insert(loss.end(), l.begin(), l.end());
+    dx.insert(dx.end(), d.begin(), d.end());
+  }
+  EXPECT_EQ(whole.first, loss);
+  EXPECT_EQ(whole.second, dx);
+  EXPECT_EQ(dw, to_doubles(w.uses[0].grad));
+}
+
+}  // namespace
+}  // namespace megatron::ops
