@@ -8,17 +8,18 @@
 
 namespace megatron {
 
-// A weight and its gradient accumulators. A weight that is used at two places (tied embeddings) has two uses with an accumulator
-// each, added once at the end, so that the sum does not depend on the order of the uses.
+// A weight and its gradient accumulators. A weight that is used at two places (tied embeddings) has
+// two uses with an accumulator each, added once at the end, so that the sum does not depend on the
+// order of the uses.
 struct Parameter {
   struct Use {
-    Tensor grad;                    // shape of value, f32 (f64 for f64): sum over the micro-batches so far
-    bool started = false;           // grad holds something: the next gradient adds to it
-    int micro_batches = 0;          // whose gradient is in it
+    Tensor grad;            // shape of value, f32 (f64 for f64): sum over the micro-batches so far
+    bool started = false;   // grad holds something: the next gradient adds to it
+    int micro_batches = 0;  // whose gradient is in it
   };
 
-  std::string name;                 // ours: "layers.0.attention.qkv.weight"
-  Tensor value;                     // in the type of the model
+  std::string name;  // ours: "layers.0.attention.qkv.weight"
+  Tensor value;      // in the type of the model
   bool trainable = true;
   std::vector<Use> uses = std::vector<Use>(1);
 

@@ -11,7 +11,7 @@ namespace {
 struct Mark {
   std::shared_ptr<const Span> span;
   std::span<SpanListener* const> listeners;
-  bool end = false;                 // of the span in forward order: backward enters here
+  bool end = false;  // of the span in forward order: backward enters here
 };
 
 void pass_mark(Backward& backward) {
@@ -28,24 +28,27 @@ void pass_mark(Backward& backward) {
 struct Recompute {
   std::shared_ptr<const Span> span;
   Tape::SpanFunction forward;
-  std::vector<std::string> inputs, outputs;              // names in the bundles
+  std::vector<std::string> inputs, outputs;  // names in the bundles
   std::span<SpanListener* const> listeners;
   GradientListener* gradient_listener = nullptr;
-  std::shared_ptr<Tape> tape;                            // between dgrad and a deferred wgrad
+  std::shared_ptr<Tape> tape;  // between dgrad and a deferred wgrad
 };
 
 void recompute_dgrad(Backward& backward) {
   auto& r = backward.attributes<Recompute>();
   for (SpanListener* listener : r.listeners) listener->enter(*r.span, Pass::recompute);
-  r.tape = std::make_shared<Tape>(backward.tape().runtime(), Tape::Mode::record, &backward.kernels());
+  r.tape =
+      std::make_shared<Tape>(backward.tape().runtime(), Tape::Mode::record, &backward.kernels());
   r.tape->listen(r.gradient_listener);
   Bundle in;
   for (size_t i = 0; i < r.inputs.size(); ++i) {
-    in.set(r.inputs[i], backward.needs(i) ? r.tape->leaf(backward.saved(i)) : Var(backward.saved(i)));
+    in.set(r.inputs[i],
+           backward.needs(i) ? r.tape->leaf(backward.saved(i)) : Var(backward.saved(i)));
   }
   const Bundle out = r.forward(*r.tape, in);
   for (size_t i = 0; i < r.outputs.size(); ++i) {
-    if (backward.gradient(i).defined()) r.tape->set_gradient(out[r.outputs[i]], backward.gradient(i));
+    if (backward.gradient(i).defined())
+      r.tape->set_gradient(out[r.outputs[i]], backward.gradient(i));
   }
   r.tape->backward(Part::input);
   for (size_t i = 0; i < r.inputs.size(); ++i) {
@@ -74,7 +77,8 @@ void Tape::mark(const Span& span, bool end) {
 Bundle Tape::span(const Span& span, const Bundle& in, const SpanFunction& forward) {
   for (SpanListener* listener : span_listeners_) listener->enter(span, Pass::forward);
   mark(span, false);
-  Bundle out = span.recompute && recording() ? recomputed_span(span, in, forward) : forward(*this, in);
+  Bundle out =
+      span.recompute && recording() ? recomputed_span(span, in, forward) : forward(*this, in);
   mark(span, true);
   for (SpanListener* listener : span_listeners_) listener->leave(span, Pass::forward);
   return out;
@@ -83,7 +87,8 @@ Bundle Tape::span(const Span& span, const Bundle& in, const SpanFunction& forwar
 Bundle Tape::recomputed_span(const Span& span, const Bundle& in, const SpanFunction& forward) {
   Tape discarded(runtime_, Mode::infer, table_);
   Bundle constants;
-  Recompute attributes{std::make_shared<const Span>(span), forward, {}, {}, span_listeners_, gradient_listener_, {}};
+  Recompute attributes{
+      std::make_shared<const Span>(span), forward, {}, {}, span_listeners_, gradient_listener_, {}};
   Node node{.name = "recompute", .dgrad = recompute_dgrad, .wgrad = recompute_wgrad};
   for (const auto& [name, var] : in.all()) {
     constants.set(name, Var(var.value));

@@ -5,12 +5,14 @@
 namespace megatron {
 
 const Var& Bundle::operator[](std::string_view name) const {
-  for (const auto& [key, var] : vars_) if (key == name) return var;
+  for (const auto& [key, var] : vars_)
+    if (key == name) return var;
   throw InternalError(fmt::format("a bundle has no '{}'", name));
 }
 
 bool Bundle::contains(std::string_view name) const {
-  for (const auto& [key, var] : vars_) if (key == name) return true;
+  for (const auto& [key, var] : vars_)
+    if (key == name) return true;
   return false;
 }
 
@@ -25,7 +27,9 @@ void Bundle::set(std::string_view name, Var var) {
 }
 
 Tape::Tape(Runtime& runtime, Mode mode, const kernels::Table* table)
-    : runtime_(runtime), mode_(mode), table_(table != nullptr ? table : &kernels::table(runtime.device().kind)) {}
+    : runtime_(runtime),
+      mode_(mode),
+      table_(table != nullptr ? table : &kernels::table(runtime.device().kind)) {}
 
 Tensor Tape::empty(Shape shape, DType dtype, std::string_view label) const {
   return Tensor::empty(runtime_.arena(MemoryClass::activations), shape, dtype, label);
@@ -124,7 +128,8 @@ void Tape::backward(Part part) {
       reached = reached || output_gradients.back().defined();
     }
     if (!reached) {
-      // Nothing depends on it: its weights still count as done, with a zero gradient for this micro-batch.
+      // Nothing depends on it: its weights still count as done, with a zero gradient for this
+      // micro-batch.
       for (const Weight& weight : node.weights) gradient_done(weight);
       continue;
     }

@@ -20,7 +20,7 @@ struct Var {
   Tensor value;
   int id = -1;
   Var() = default;
-  Var(Tensor t) : value(std::move(t)) {}                 // a constant
+  Var(Tensor t) : value(std::move(t)) {}  // a constant
   Var(Tensor t, int i) : value(std::move(t)), id(i) {}
   bool needs_gradient() const { return id >= 0; }
 };
@@ -30,7 +30,7 @@ class Bundle {
  public:
   Bundle() = default;
   Bundle(std::initializer_list<std::pair<std::string, Var>> vars) : vars_(vars) {}
-  const Var& operator[](std::string_view name) const;    // throws InternalError when absent
+  const Var& operator[](std::string_view name) const;  // throws InternalError when absent
   bool contains(std::string_view name) const;
   void set(std::string_view name, Var var);
   std::span<const std::pair<std::string, Var>> all() const { return vars_; }
@@ -39,26 +39,27 @@ class Bundle {
   std::vector<std::pair<std::string, Var>> vars_;
 };
 
-using GradSlot = kernels::Accumulate;                    // {out, beta}
+using GradSlot = kernels::Accumulate;  // {out, beta}
 class Backward;
 
-// One recorded op. dgrad sets the gradients of the inputs; wgrad those of the weights, and may run later. Where wgrad is null,
-// dgrad does both. What backward needs is listed in saved, weights and attributes; nothing is captured.
+// One recorded op. dgrad sets the gradients of the inputs; wgrad those of the weights, and may run
+// later. Where wgrad is null, dgrad does both. What backward needs is listed in saved, weights and
+// attributes; nothing is captured.
 struct Node {
   std::string_view name;
-  std::vector<int> inputs, outputs;                      // ids of Vars; -1 for constants
+  std::vector<int> inputs, outputs;  // ids of Vars; -1 for constants
   std::vector<Tensor> saved;
   std::vector<Weight> weights;
   std::any attributes;
   void (*dgrad)(Backward&) = nullptr;
   void (*wgrad)(Backward&) = nullptr;
-  bool root = false;                                     // runs although no gradient reached its outputs (a loss)
+  bool root = false;  // runs although no gradient reached its outputs (a loss)
 };
 
 enum class Pass { forward, backward, recompute };
 
-// A named stretch of the model: a layer, an embedding, a head. The one place where recompute, parameter gather and free, offload
-// and profiling listen.
+// A named stretch of the model: a layer, an embedding, a head. The one place where recompute,
+// parameter gather and free, offload and profiling listen.
 struct Span {
   std::string name;
   std::vector<Parameter*> parameters;
@@ -83,34 +84,39 @@ class Tape {
   Stream& stream() const { return runtime_.stream(); }
   const kernels::Table& kernels() const { return *table_; }
   bool recording() const { return mode_ == Mode::record; }
-  Tensor empty(Shape shape, DType dtype, std::string_view label) const;   // activations arena
+  Tensor empty(Shape shape, DType dtype, std::string_view label) const;  // activations arena
 
   void listen(GradientListener* listener) { gradient_listener_ = listener; }
   void listen(SpanListener* listener) { span_listeners_.push_back(listener); }
 
   // An input whose gradient is wanted (the input of a pipeline stage).
   Var leaf(Tensor value);
-  // Adds an op; gives each output value its Var. In infer mode nothing is kept and the Vars are constants.
+  // Adds an op; gives each output value its Var. In infer mode nothing is kept and the Vars are
+  // constants.
   std::vector<Var> record(Node node, std::vector<Tensor> outputs);
-  Var record_one(Node node, Tensor output) { return record(std::move(node), {std::move(output)})[0]; }
+  Var record_one(Node node, Tensor output) {
+    return record(std::move(node), {std::move(output)})[0];
+  }
 
-  // Where a weight's gradient goes now: its accumulator, beta 0 the first time in a step and 1 after. Not trainable: out undefined.
+  // Where a weight's gradient goes now: its accumulator, beta 0 the first time in a step and 1
+  // after. Not trainable: out undefined.
   GradSlot grad_slot(const Weight& weight);
-  // The weight's gradient of this micro-batch is in its slot. The engine calls it after wgrad; an op that forms a weight gradient
-  // in forward (the loss) calls it itself and lists no weights.
+  // The weight's gradient of this micro-batch is in its slot. The engine calls it after wgrad; an
+  // op that forms a weight gradient in forward (the loss) calls it itself and lists no weights.
   void gradient_done(const Weight& weight);
 
   using SpanFunction = std::function<Bundle(Tape&, const Bundle&)>;
-  // Runs forward(tape, in) as a span. With recompute nothing inside is kept; backward runs forward again, bit for bit alike.
-  // What forward captures must outlive the tape, and must not be a tensor.
+  // Runs forward(tape, in) as a span. With recompute nothing inside is kept; backward runs forward
+  // again, bit for bit alike. What forward captures must outlive the tape, and must not be a
+  // tensor.
   Bundle span(const Span& span, const Bundle& in, const SpanFunction& forward);
 
   // The gradient of a Var: set before backward (a stage's outputs), read after it (leaves).
   void set_gradient(const Var& var, Tensor gradient);
-  Tensor gradient(const Var& var) const;                 // undefined when none arrived
+  Tensor gradient(const Var& var) const;  // undefined when none arrived
 
-  // Runs the recorded nodes in reverse. Part::input leaves the weight gradients (and what they need) to a later
-  // Part::weight. After Part::all or Part::weight the tape is empty.
+  // Runs the recorded nodes in reverse. Part::input leaves the weight gradients (and what they
+  // need) to a later Part::weight. After Part::all or Part::weight the tape is empty.
   void backward(Part part = Part::all);
   size_t nodes() const { return nodes_.size(); }
 
@@ -127,8 +133,8 @@ class Tape {
   GradientListener* gradient_listener_ = nullptr;
   std::vector<SpanListener*> span_listeners_;
   std::vector<Node> nodes_;
-  std::vector<Tensor> gradients_;                        // by Var id
-  std::vector<bool> leaves_;                             // by Var id: the gradient outlives backward
+  std::vector<Tensor> gradients_;  // by Var id
+  std::vector<bool> leaves_;       // by Var id: the gradient outlives backward
   struct Deferred {
     Node node;
     std::vector<Tensor> output_gradients;
@@ -145,17 +151,29 @@ class Backward {
   Tape& tape() { return tape_; }
   Stream& stream() { return tape_.stream(); }
   const kernels::Table& kernels() { return tape_.kernels(); }
-  Tensor empty(Shape shape, DType dtype, std::string_view label) { return tape_.empty(shape, dtype, label); }
+  Tensor empty(Shape shape, DType dtype, std::string_view label) {
+    return tape_.empty(shape, dtype, label);
+  }
 
-  const Tensor& gradient(size_t output) const { return output_gradients_[output]; }   // undefined: none arrived
+  const Tensor& gradient(size_t output) const {
+    return output_gradients_[output];
+  }  // undefined: none arrived
   const Tensor& saved(size_t index) const { return node_.saved[index]; }
   const Weight& weight(size_t index) const { return node_.weights[index]; }
   size_t weights() const { return node_.weights.size(); }
-  template <class A> const A& attributes() const { return *std::any_cast<A>(&node_.attributes); }
-  template <class A> A& attributes() { return *std::any_cast<A>(&node_.attributes); }
+  template <class A>
+  const A& attributes() const {
+    return *std::any_cast<A>(&node_.attributes);
+  }
+  template <class A>
+  A& attributes() {
+    return *std::any_cast<A>(&node_.attributes);
+  }
 
   bool needs(size_t input) const { return node_.inputs[input] >= 0; }
-  void set(size_t input, Tensor gradient) { tape_.accumulate(node_.inputs[input], std::move(gradient)); }
+  void set(size_t input, Tensor gradient) {
+    tape_.accumulate(node_.inputs[input], std::move(gradient));
+  }
   GradSlot grad_slot(size_t weight) { return tape_.grad_slot(node_.weights[weight]); }
 
  private:

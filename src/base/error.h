@@ -1,5 +1,6 @@
-// Errors. Three kinds of failure, three tools: MG_CHECK and fail() for what a user can cause (flags, files, shapes),
-// MG_ASSERT for what only a defect of this program can cause, std::optional for what is expected.
+// Errors. Three kinds of failure, three tools: MG_CHECK and fail() for what a user can cause
+// (flags, files, shapes), MG_ASSERT for what only a defect of this program can cause, std::optional
+// for what is expected.
 #pragma once
 
 #include <fmt/core.h>
@@ -31,13 +32,15 @@ template <class... Args>
 }  // namespace megatron
 
 // MG_CHECK(condition, "format", args...): throws Error when the condition does not hold.
-#define MG_CHECK(condition, ...)                                \
-  do {                                                          \
-    if (!(condition)) [[unlikely]] ::megatron::fail(__VA_ARGS__); \
+#define MG_CHECK(condition, ...)     \
+  do {                               \
+    if (!(condition)) [[unlikely]]   \
+      ::megatron::fail(__VA_ARGS__); \
   } while (false)
 
 // MG_ASSERT(condition): throws InternalError when the condition does not hold; in every build type.
-#define MG_ASSERT(condition)                                                                  \
-  do {                                                                                        \
-    if (!(condition)) [[unlikely]] ::megatron::assertion_failed(#condition, __FILE__, __LINE__); \
+#define MG_ASSERT(condition)                                        \
+  do {                                                              \
+    if (!(condition)) [[unlikely]]                                  \
+      ::megatron::assertion_failed(#condition, __FILE__, __LINE__); \
   } while (false)

@@ -12,7 +12,8 @@ namespace megatron {
 // The whole file. Throws Error naming the path and the reason.
 std::string read_file(const std::string& path);
 
-// A file mapped read-only. An empty file is an empty span. Throws Error naming the path and the reason.
+// A file mapped read-only. An empty file is an empty span. Throws Error naming the path and the
+// reason.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path);
@@ -29,18 +30,19 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// A file that appears under its name only when it is whole: bytes go to a temporary name in the same directory; commit()
-// flushes them to the disk, renames, and flushes the directory. Without commit() the temporary file is removed.
+// A file that appears under its name only when it is whole: bytes go to a temporary name in the
+// same directory; commit() flushes them to the disk, renames, and flushes the directory. Without
+// commit() the temporary file is removed.
 class AtomicFile {
  public:
-  explicit AtomicFile(std::string path);                  // makes missing parent directories
+  explicit AtomicFile(std::string path);  // makes missing parent directories
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  void write(std::span<const std::byte> bytes);           // throws Error (no space left, ...); buffered
+  void write(std::span<const std::byte> bytes);  // throws Error (no space left, ...); buffered
   void write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
-  int64_t size() const { return size_; }                  // bytes written so far
+  int64_t size() const { return size_; }  // bytes written so far
   void commit();
 
  private:
@@ -52,6 +54,6 @@ class AtomicFile {
   int64_t size_ = 0;
 };
 
-void write_file(const std::string& path, std::string_view text);   // through AtomicFile
+void write_file(const std::string& path, std::string_view text);  // through AtomicFile
 
 }  // namespace megatron

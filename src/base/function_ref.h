@@ -7,7 +7,8 @@
 
 namespace megatron {
 
-template <class Signature> class FunctionRef;
+template <class Signature>
+class FunctionRef;
 
 template <class R, class... Args>
 class FunctionRef<R(Args...)> {

@@ -1,5 +1,6 @@
-// JSON values. Objects keep the order of their keys; integers and floating-point numbers are apart. The parser behind it
-// is nlohmann-json, which only json.cpp sees. For JSON lines and large files use simdjson where they are read.
+// JSON values. Objects keep the order of their keys; integers and floating-point numbers are apart.
+// The parser behind it is nlohmann-json, which only json.cpp sees. For JSON lines and large files
+// use simdjson where they are read.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ class Json {
   using Member = std::pair<std::string, Json>;
   using Object = std::vector<Member>;
 
-  Json();                                                 // null
+  Json();  // null
   Json(const Json&);
   Json(Json&&) noexcept;
   Json& operator=(const Json&);
@@ -27,7 +28,7 @@ class Json {
   Json(bool value) : value_(value) {}
   Json(int value) : value_(static_cast<int64_t>(value)) {}
   Json(int64_t value) : value_(value) {}
-  Json(uint64_t value);                                   // throws Error above the range of int64
+  Json(uint64_t value);  // throws Error above the range of int64
   Json(double value) : value_(value) {}
   Json(std::string value) : value_(std::move(value)) {}
   Json(std::string_view value) : value_(std::string(value)) {}
@@ -45,7 +46,7 @@ class Json {
 
   // Typed access; throws Error naming what was found and what was wanted.
   bool as_bool() const;
-  int64_t as_integer() const;                             // also a float with an integral value
+  int64_t as_integer() const;  // also a float with an integral value
   double as_number() const;
   const std::string& as_string() const;
   const Array& as_array() const;
@@ -57,15 +58,17 @@ class Json {
   const Json* find(std::string_view key) const;
   const Json& operator[](std::string_view key) const;
   bool contains(std::string_view key) const { return find(key) != nullptr; }
-  void set(std::string_view key, Json value);             // replaces in place, or appends
+  void set(std::string_view key, Json value);  // replaces in place, or appends
 
   bool operator==(const Json&) const;
 
-  // Throws Error with `origin`, line and column on bad JSON, on a repeated key, and on nesting deeper than 512.
+  // Throws Error with `origin`, line and column on bad JSON, on a repeated key, and on nesting
+  // deeper than 512.
   static Json parse(std::string_view text, std::string_view origin = "JSON");
   static Json read(const std::string& path);
-  // indent < 0: one line. Non-ASCII text is written as it is (ensure_ascii: \u escapes). Floating-point numbers are
-  // written so that they read back to the same value, and always with a point or an exponent.
+  // indent < 0: one line. Non-ASCII text is written as it is (ensure_ascii: \u escapes).
+  // Floating-point numbers are written so that they read back to the same value, and always with a
+  // point or an exponent.
   std::string dump(int indent = -1, bool ensure_ascii = false) const;
 
  private:

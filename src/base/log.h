@@ -1,4 +1,5 @@
-// What the program tells a person. Messages go to standard error, results to standard output; spdlog is behind log.cpp.
+// What the program tells a person. Messages go to standard error, results to standard output;
+// spdlog is behind log.cpp.
 #pragma once
 
 #include <fmt/core.h>

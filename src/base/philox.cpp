@@ -12,12 +12,15 @@ RandomStream::RandomStream(uint64_t seed, uint64_t stream)
 
 uint64_t RandomStream::bits(uint64_t index) const {
   const uint64_t block = index / 2;
-  const PhiloxCounter r =
-      philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), stream_low_, stream_high_}, key_);
+  const PhiloxCounter r = philox(
+      {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), stream_low_, stream_high_},
+      key_);
   return index % 2 == 0 ? (uint64_t{r[1]} << 32 | r[0]) : (uint64_t{r[3]} << 32 | r[2]);
 }
 
-double RandomStream::uniform(uint64_t index) const { return static_cast<double>(bits(index) >> 11) * 0x1p-53; }
+double RandomStream::uniform(uint64_t index) const {
+  return static_cast<double>(bits(index) >> 11) * 0x1p-53;
+}
 
 double RandomStream::normal(uint64_t index) const { return normals(index / 2)[index % 2]; }
 

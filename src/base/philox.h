@@ -1,4 +1,5 @@
-// Counter-based random numbers: Philox4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011).
+// Counter-based random numbers: Philox4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as
+// 1, 2, 3, SC 2011).
 #pragma once
 
 #include <array>
@@ -29,16 +30,16 @@ constexpr uint64_t hash_name(std::string_view text) {
   return h;
 }
 
-// A random stream: element i of stream (seed, name). Any element can be drawn alone, so the result does not depend on
-// which rank draws it.
+// A random stream: element i of stream (seed, name). Any element can be drawn alone, so the result
+// does not depend on which rank draws it.
 class RandomStream {
  public:
   RandomStream(uint64_t seed, std::string_view name) : RandomStream(seed, hash_name(name)) {}
   RandomStream(uint64_t seed, uint64_t stream);
 
-  uint64_t bits(uint64_t index) const;                  // 64 uniform bits
-  double uniform(uint64_t index) const;                 // [0, 1), 53 bits
-  double normal(uint64_t index) const;                  // mean 0, deviation 1
+  uint64_t bits(uint64_t index) const;   // 64 uniform bits
+  double uniform(uint64_t index) const;  // [0, 1), 53 bits
+  double normal(uint64_t index) const;   // mean 0, deviation 1
   // Elements 2 * pair and 2 * pair + 1 of the normals: Box-Muller in fp64.
   std::array<double, 2> normals(uint64_t pair) const;
 

@@ -1,5 +1,6 @@
-// A live progress line on standard error for long work: bar, share, rate, time left and a free text. On a terminal it
-// redraws itself in place (at most ten times a second); elsewhere it prints a plain line every few seconds.
+// A live progress line on standard error for long work: bar, share, rate, time left and a free
+// text. On a terminal it redraws itself in place (at most ten times a second); elsewhere it prints
+// a plain line every few seconds.
 #pragma once
 
 #include <chrono>
@@ -13,13 +14,13 @@ class Progress {
  public:
   // total < 0: not known. unit: "docs", "MB", "steps" ...
   Progress(std::string label, int64_t total, std::string unit);
-  ~Progress();                                          // finishes the line
+  ~Progress();  // finishes the line
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   void update(int64_t done, std::string_view text = {});
-  void print(std::string_view line);                    // a line of its own on standard output, above the bar
-  void finish(std::string_view text = {});              // draws the last state and ends the line
+  void print(std::string_view line);        // a line of its own on standard output, above the bar
+  void finish(std::string_view text = {});  // draws the last state and ends the line
 
  private:
   void draw(bool last);
@@ -30,8 +31,8 @@ class Progress {
   std::chrono::steady_clock::time_point begin_, drawn_;
 };
 
-std::string format_duration(double seconds);            // "42s", "3m05s", "2h07m"
-std::string format_bytes(double bytes);                 // "512 B", "1.4 MB"
-std::string format_count(double count);                 // "812", "1.3k", "4.2M"
+std::string format_duration(double seconds);  // "42s", "3m05s", "2h07m"
+std::string format_bytes(double bytes);       // "512 B", "1.4 MB"
+std::string format_count(double count);       // "812", "1.3k", "4.2M"
 
 }  // namespace megatron

@@ -1,5 +1,5 @@
-// The threads of one rank. Work is cut in blocks by the caller, never by the number of threads, so that results do not
-// depend on it.
+// The threads of one rank. Work is cut in blocks by the caller, never by the number of threads, so
+// that results do not depend on it.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,16 @@ namespace megatron {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);          // the calling thread is one of them; throws Error below 1
+  explicit ThreadPool(int threads);  // the calling thread is one of them; throws Error below 1
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const;
 
-  // Calls f(block, thread) once for each block in [0, blocks), thread in [0, size()); returns when all are done. Threads
-  // take blocks as they come. The first exception is rethrown here. Not reentrant: a nested call runs on its own thread.
+  // Calls f(block, thread) once for each block in [0, blocks), thread in [0, size()); returns when
+  // all are done. Threads take blocks as they come. The first exception is rethrown here. Not
+  // reentrant: a nested call runs on its own thread.
   void parallel_for(int64_t blocks, FunctionRef<void(int64_t block, int thread)> f);
 
  private:

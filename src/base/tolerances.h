@@ -47,11 +47,11 @@ inline constexpr double kLayoutFp32ContextExpert = 1e-5;
 inline constexpr double kBackendFp32 = 1e-4;
 
 // Backward in fp64 against central differences with a step of h = 1e-5. The step leaves h^2 / 6 =
-// 2e-11 of the third derivative, rounding u / h = 1e-11 of the value; times 100 for sums over tens of
-// elements. One op, relative to the largest gradient of its tensor (at least 1e-3):
+// 2e-11 of the third derivative, rounding u / h = 1e-11 of the value; times 100 for sums over tens
+// of elements. One op, relative to the largest gradient of its tensor (at least 1e-3):
 inline constexpr double kDifferenceOp = 3e-9;
-// A whole model, absolute, along a direction of length 1: values of size 5, and layers that multiply
-// the third derivative.
+// A whole model, absolute, along a direction of length 1: values of size 5, and layers that
+// multiply the third derivative.
 inline constexpr double kDifferenceModel = 1e-8;
 
 // Against Hugging Face's models in fp32.

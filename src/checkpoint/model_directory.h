@@ -1,4 +1,5 @@
-// A Hugging Face model directory: config.json, model.safetensors or shards with an index, tokenizer files.
+// A Hugging Face model directory: config.json, model.safetensors or shards with an index, tokenizer
+// files.
 #pragma once
 
 #include <map>
@@ -14,18 +15,20 @@ namespace megatron::checkpoint {
 
 class ModelDirectory {
  public:
-  // Opens and checks config.json, the index and every file it names. Throws Error naming what is missing, surplus (a tensor in
-  // a shard but not in the index, or the reverse) or damaged.
+  // Opens and checks config.json, the index and every file it names. Throws Error naming what is
+  // missing, surplus (a tensor in a shard but not in the index, or the reverse) or damaged.
   explicit ModelDirectory(std::string path);
 
   const std::string& path() const { return path_; }
   const Json& config() const { return config_; }
-  std::vector<std::string> tensor_names() const;         // in the order of the files
-  const TensorInfo* find(std::string_view name) const;   // null when absent
+  std::vector<std::string> tensor_names() const;        // in the order of the files
+  const TensorInfo* find(std::string_view name) const;  // null when absent
   std::span<const std::byte> bytes(std::string_view name) const;
   // File name of each tensor: a directory that is written again keeps it.
   const std::map<std::string, std::string, std::less<>>& shard_map() const { return shard_of_; }
-  const std::vector<std::pair<std::string, std::string>>& metadata() const { return metadata_; }   // of the first file
+  const std::vector<std::pair<std::string, std::string>>& metadata() const {
+    return metadata_;
+  }  // of the first file
 
  private:
   std::string path_;
@@ -36,22 +39,25 @@ class ModelDirectory {
   std::vector<std::pair<std::string, std::string>> metadata_;
 };
 
-// Fills each parameter from the tensors its placement names, converted to its type. Every tensor of the model must be there with the
-// shape its placement says, and every tensor there must belong to the model, but for the names in `ignored`: one Error lists
-// all that is missing, surplus or of another shape.
+// Fills each parameter from the tensors its placement names, converted to its type. Every tensor of
+// the model must be there with the shape its placement says, and every tensor there must belong to
+// the model, but for the names in `ignored`: one Error lists all that is missing, surplus or of
+// another shape.
 void load(const ModelDirectory& directory, std::span<parallel::Placed* const> parameters,
           std::span<const std::string> ignored = {});
 
 struct SaveOptions {
-  std::function<DType(const std::string& name)> dtype;   // type on disk; default: the parameter's
-  const ModelDirectory* like = nullptr;                  // keep its shard map and metadata
-  int64_t shard_bytes = int64_t{5} << 30;                // a new directory: shards above this size
-  std::vector<std::string> copied_files;                 // tokenizer and generation files to put beside the weights
+  std::function<DType(const std::string& name)> dtype;  // type on disk; default: the parameter's
+  const ModelDirectory* like = nullptr;                 // keep its shard map and metadata
+  int64_t shard_bytes = int64_t{5} << 30;               // a new directory: shards above this size
+  std::vector<std::string>
+      copied_files;  // tokenizer and generation files to put beside the weights
 };
 
-// Writes the directory whole or not at all: to a temporary directory beside it, flushed, then renamed. Throws Error when `path`
-// exists. A tensor held in parts (placements) is put together; parameters that no part covers (padding) are left out.
-void save(const std::string& path, const Json& config, std::span<parallel::Placed* const> parameters,
-          const SaveOptions& options);
+// Writes the directory whole or not at all: to a temporary directory beside it, flushed, then
+// renamed. Throws Error when `path` exists. A tensor held in parts (placements) is put together;
+// parameters that no part covers (padding) are left out.
+void save(const std::string& path, const Json& config,
+          std::span<parallel::Placed* const> parameters, const SaveOptions& options);
 
 }  // namespace megatron::checkpoint

@@ -1,4 +1,5 @@
-// The safetensors format: 8 bytes little-endian header length, a JSON header {name: {dtype, shape, data_offsets}}, raw data.
+// The safetensors format: 8 bytes little-endian header length, a JSON header {name: {dtype, shape,
+// data_offsets}}, raw data.
 #pragma once
 
 #include <functional>
@@ -19,22 +20,23 @@ struct TensorInfo {
   std::string name;
   DType dtype = DType::f32;
   Shape shape;
-  int64_t begin = 0, end = 0;                            // bytes within the file's data
+  int64_t begin = 0, end = 0;  // bytes within the file's data
 };
 
-// A file mapped for reading. Opening checks everything: header length and JSON, types, shapes against byte counts, ranges inside the
-// file, no overlaps, no gaps, no repeated names. Throws Error naming file, tensor, value and limit.
+// A file mapped for reading. Opening checks everything: header length and JSON, types, shapes
+// against byte counts, ranges inside the file, no overlaps, no gaps, no repeated names. Throws
+// Error naming file, tensor, value and limit.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
-  const std::vector<TensorInfo>& tensors() const { return tensors_; }    // in the order of their data
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }  // in the order of their data
   const std::vector<std::pair<std::string, std::string>>& metadata() const { return metadata_; }
   const TensorInfo* find(std::string_view name) const;
   std::span<const std::byte> bytes(const TensorInfo& info) const;
   // Elements converted to double / int64 / float, for vectors in tests and results.
-  std::vector<double> doubles(std::string_view name) const;              // throws Error when absent
+  std::vector<double> doubles(std::string_view name) const;  // throws Error when absent
   std::vector<int64_t> integers(std::string_view name) const;
 
  private:
@@ -53,7 +55,8 @@ struct TensorToWrite {
   std::function<void(std::span<std::byte> out)> data;
 };
 
-// Writes a file whole or not at all (AtomicFile); bounded memory: one tensor at a time. The header is padded with spaces to 8 bytes.
+// Writes a file whole or not at all (AtomicFile); bounded memory: one tensor at a time. The header
+// is padded with spaces to 8 bytes.
 void write_safetensors(const std::string& path, std::span<const TensorToWrite> tensors,
                        std::span<const std::pair<std::string, std::string>> metadata);
 

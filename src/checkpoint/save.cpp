@@ -63,8 +63,8 @@ void check_coverage(const Canonical& tensor) {
              "parameter here",
              tensor.name, end, slice.global_begin, length, first.axis);
     MG_CHECK(slice.global_begin >= end || slice.size == 0,
-             "cannot put tensor '{}' together: index {} of its axis {} is held twice",
-             tensor.name, slice.global_begin, first.axis);
+             "cannot put tensor '{}' together: index {} of its axis {} is held twice", tensor.name,
+             slice.global_begin, first.axis);
     end += slice.size;
   }
 }

@@ -1,5 +1,6 @@
-#include <algorithm>
 #include <fmt/core.h>
+
+#include <algorithm>
 
 #include "base/error.h"
 #include "cli/command.h"
@@ -12,7 +13,8 @@ namespace {
 
 constexpr double kNoisySpread = 0.15;
 
-// GPT-2 124M (Radford et al. 2019) at sequence 1024, micro-batch 4, without dropout, on synthetic tokens.
+// GPT-2 124M (Radford et al. 2019) at sequence 1024, micro-batch 4, without dropout, on synthetic
+// tokens.
 void set_defaults(training::TrainSettings& s) {
   s.shape.num_layers = 12;
   s.shape.hidden_size = 768;
@@ -43,15 +45,19 @@ int bench_step(const Arguments& arguments) {
   training::TrainSettings s;
   set_defaults(s);
   Fields fields = s.fields();
-  if (const auto code = parse("megatron bench step [train flags]",
-                              "Times the training step of `megatron train` (data, clipping and optimizer included) beside the machine's "
-                              "matrix-product peak, sampled before, between and after the steps. Without flags: GPT-2 124M, sequence "
-                              "1024, micro-batch 4, all cores, fp32 (--bf16 for bf16). The first step is not timed.",
-                              fields, {}, arguments)) {
+  if (const auto code = parse(
+          "megatron bench step [train flags]",
+          "Times the training step of `megatron train` (data, clipping and optimizer included) "
+          "beside the machine's "
+          "matrix-product peak, sampled before, between and after the steps. Without flags: GPT-2 "
+          "124M, sequence "
+          "1024, micro-batch 4, all cores, fp32 (--bf16 for bf16). The first step is not timed.",
+          fields, {}, arguments)) {
     return *code;
   }
   use_given_data(s, fields);
-  MG_CHECK(s.batch.train_iters.value_or(0) >= 2, "--train-iters is {}; at least 2 are needed: the first step is not timed",
+  MG_CHECK(s.batch.train_iters.value_or(0) >= 2,
+           "--train-iters is {}; at least 2 are needed: the first step is not timed",
            s.batch.train_iters.value_or(0));
   MG_CHECK(!s.run.save, "bench saves nothing; drop --save");
   MG_CHECK(!s.run.eval_interval, "bench evaluates nothing; drop --eval-interval");
@@ -71,12 +77,19 @@ int bench_step(const Arguments& arguments) {
   const int64_t sequences =
       s.batch.global_batch_size.value_or(*s.batch.micro_batch_size * s.runtime.rank_count());
   const double tokens = static_cast<double>(sequences * *s.batch.seq_length);
-  const double flops = training::training_flops(shape_of(s), *s.batch.seq_length) * static_cast<double>(sequences);
-  fmt::print("FLOPs of a step: {:.4g} (2MNK a product, three times the forward, causal attention half)\n", flops);
-  fmt::print("step time: median {:.3f} s, {:.3f} to {:.3f} s over {} steps\n", median, seconds.front(), seconds.back(), seconds.size());
-  fmt::print("{:.0f} tokens/s, {:.3f} TFLOP/s, {:.1f}% of {} GEMM peak (peak {:.3f} TFLOP/s, spread {:.0f}%{})\n", tokens / median,
-             flops / median * 1e-12, 100 * flops / median / meter.peak(), name(s.batch.type()), meter.peak() * 1e-12,
-             100 * meter.spread(), meter.spread() > kNoisySpread ? ", noisy: claim nothing from this run" : "");
+  const double flops =
+      training::training_flops(shape_of(s), *s.batch.seq_length) * static_cast<double>(sequences);
+  fmt::print(
+      "FLOPs of a step: {:.4g} (2MNK a product, three times the forward, causal attention half)\n",
+      flops);
+  fmt::print("step time: median {:.3f} s, {:.3f} to {:.3f} s over {} steps\n", median,
+             seconds.front(), seconds.back(), seconds.size());
+  fmt::print(
+      "{:.0f} tokens/s, {:.3f} TFLOP/s, {:.1f}% of {} GEMM peak (peak {:.3f} TFLOP/s, spread "
+      "{:.0f}%{})\n",
+      tokens / median, flops / median * 1e-12, 100 * flops / median / meter.peak(),
+      name(s.batch.type()), meter.peak() * 1e-12, 100 * meter.spread(),
+      meter.spread() > kNoisySpread ? ", noisy: claim nothing from this run" : "");
   return 0;
 }
 
@@ -88,8 +101,10 @@ int bench_gemm(const Arguments& arguments) {
   f.add_switch("bf16", &bf16, true, "bfloat16; else fp32");
   f.add("seconds", &seconds, "time to spend");
   f.add("threads", &runtime_settings.threads, "CPU threads; default all cores");
-  if (const auto code = parse("megatron bench gemm [flags]", "The machine's matrix-product rate: the peak that speeds are compared with.",
-                              f, {}, arguments)) {
+  if (const auto code =
+          parse("megatron bench gemm [flags]",
+                "The machine's matrix-product rate: the peak that speeds are compared with.", f, {},
+                arguments)) {
     return *code;
   }
   MG_CHECK(seconds > 0 && seconds <= 3600, "--seconds is {}; it must lie in (0, 3600]", seconds);
@@ -98,8 +113,10 @@ int bench_gemm(const Arguments& arguments) {
   const DType type = bf16 ? DType::bf16 : DType::f32;
   const auto shapes = training::sample_gemm_rates(runtime, type, seconds);
   fmt::print("{:>6} {:>6} {:>6}  {:>10}\n", "M", "N", "K", "GFLOP/s");
-  for (const auto& s : shapes) fmt::print("{:>6} {:>6} {:>6}  {:>10.1f}\n", s.m, s.n, s.k, s.rate * 1e-9);
-  fmt::print("{} GEMM peak {:.3f} TFLOP/s with {} threads\n", name(type), training::best_rate(shapes) * 1e-12, runtime.pool().size());
+  for (const auto& s : shapes)
+    fmt::print("{:>6} {:>6} {:>6}  {:>10.1f}\n", s.m, s.n, s.k, s.rate * 1e-9);
+  fmt::print("{} GEMM peak {:.3f} TFLOP/s with {} threads\n", name(type),
+             training::best_rate(shapes) * 1e-12, runtime.pool().size());
   return 0;
 }
 

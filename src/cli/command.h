@@ -8,19 +8,20 @@
 
 namespace megatron::cli {
 
-// Each returns the process's exit code and throws Error for what the user can mend. Arguments are those behind its name.
+// Each returns the process's exit code and throws Error for what the user can mend. Arguments are
+// those behind its name.
 int train(const Arguments& arguments);
 int evaluate(const Arguments& arguments);
 int generate(const Arguments& arguments);
-int tokenizer(const Arguments& arguments);             // train | encode | decode
+int tokenizer(const Arguments& arguments);  // train | encode | decode
 int preprocess(const Arguments& arguments);
 int verify(const Arguments& arguments);
-int bench(const Arguments& arguments);                 // step | gemm | kernels
+int bench(const Arguments& arguments);  // step | gemm | kernels
 int selftest(const Arguments& arguments);
 int inspect(const Arguments& arguments);
 
-// Runs the program: finds the command, prints errors, gives the exit code: 0 done, 1 a check failed, 2 an error that the user
-// can mend (flags, files), 3 a defect of the program.
+// Runs the program: finds the command, prints errors, gives the exit code: 0 done, 1 a check
+// failed, 2 an error that the user can mend (flags, files), 3 a defect of the program.
 int run(const Arguments& arguments);
 
 // `name` with its sub-commands: prints their list for --help or a wrong name.
@@ -28,6 +29,7 @@ struct Subcommand {
   std::string_view name, summary;
   int (*run)(const Arguments&);
 };
-int dispatch(std::string_view name, std::string_view summary, std::span<const Subcommand> commands, const Arguments& arguments);
+int dispatch(std::string_view name, std::string_view summary, std::span<const Subcommand> commands,
+             const Arguments& arguments);
 
 }  // namespace megatron::cli

@@ -1,5 +1,6 @@
-#include <filesystem>
 #include <fmt/core.h>
+
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/progress.h"
@@ -18,23 +19,30 @@ namespace fs = std::filesystem;
 void print_tensors(const std::vector<checkpoint::TensorInfo>& tensors) {
   int64_t elements = 0, bytes = 0;
   for (const auto& t : tensors) {
-    fmt::print("  {:<56} {:<5} {:<20} {}\n", t.name, name(t.dtype), t.shape.str(), format_bytes(static_cast<double>(t.end - t.begin)));
+    fmt::print("  {:<56} {:<5} {:<20} {}\n", t.name, name(t.dtype), t.shape.str(),
+               format_bytes(static_cast<double>(t.end - t.begin)));
     elements += t.shape.elements();
     bytes += t.end - t.begin;
   }
-  fmt::print("{} tensors, {} elements, {}\n", tensors.size(), elements, format_bytes(static_cast<double>(bytes)));
+  fmt::print("{} tensors, {} elements, {}\n", tensors.size(), elements,
+             format_bytes(static_cast<double>(bytes)));
 }
 
 void inspect_model(const std::string& path) {
   const checkpoint::ModelDirectory directory(path);
   const models::GptConfig c = models::config_from_hugging_face(directory.config());
-  fmt::print("{}: Hugging Face model of type {}\n", path, directory.config()["model_type"].as_string());
-  fmt::print("{} layers, hidden {}, feed-forward {}, {} heads ({} key heads) of {}, vocabulary {}, {} positions, {}, {}\n", c.num_layers,
-             c.hidden_size, c.ffn_hidden_size, c.num_attention_heads, c.num_query_groups, c.kv_channels, c.vocab_size,
-             c.max_position_embeddings, c.position_embedding == models::PositionEmbedding::rope ? "rotary" : "learned positions",
-             c.untied ? "untied" : "tied");
-  fmt::print("{} parameters; {:.3g} FLOPs to train on a sequence of {} tokens\n", training::parameter_count(c),
-             training::training_flops(c, c.max_position_embeddings), c.max_position_embeddings);
+  fmt::print("{}: Hugging Face model of type {}\n", path,
+             directory.config()["model_type"].as_string());
+  fmt::print(
+      "{} layers, hidden {}, feed-forward {}, {} heads ({} key heads) of {}, vocabulary {}, {} "
+      "positions, {}, {}\n",
+      c.num_layers, c.hidden_size, c.ffn_hidden_size, c.num_attention_heads, c.num_query_groups,
+      c.kv_channels, c.vocab_size, c.max_position_embeddings,
+      c.position_embedding == models::PositionEmbedding::rope ? "rotary" : "learned positions",
+      c.untied ? "untied" : "tied");
+  fmt::print("{} parameters; {:.3g} FLOPs to train on a sequence of {} tokens\n",
+             training::parameter_count(c), training::training_flops(c, c.max_position_embeddings),
+             c.max_position_embeddings);
   std::vector<checkpoint::TensorInfo> tensors;
   for (const std::string& name : directory.tensor_names()) tensors.push_back(*directory.find(name));
   print_tensors(tensors);
@@ -44,8 +52,10 @@ void inspect_dataset(const std::string& prefix) {
   const data::IndexedDataset set(prefix);
   int64_t longest = 0;
   for (int64_t i = 0; i < set.sequence_count(); ++i) longest = std::max(longest, set.length(i));
-  fmt::print("{}.bin/.idx: {} documents, {} sequences, {} tokens of type {}; longest sequence {} tokens\n", prefix, set.document_count(),
-             set.sequence_count(), set.token_count(), name(set.dtype()), longest);
+  fmt::print(
+      "{}.bin/.idx: {} documents, {} sequences, {} tokens of type {}; longest sequence {} tokens\n",
+      prefix, set.document_count(), set.sequence_count(), set.token_count(), name(set.dtype()),
+      longest);
 }
 
 void inspect_tokenizer(const std::string& path) {
@@ -66,17 +76,27 @@ std::string without_suffix(const std::string& path) {
 
 void inspect_path(const std::string& path) {
   const fs::path p(path);
-  if (data::indexed_dataset_exists(without_suffix(path))) return inspect_dataset(without_suffix(path));
-  MG_CHECK(fs::exists(p), "{} does not exist; a model directory, a --save directory, a .bin/.idx prefix, a safetensors file or a "
-           "tokenizer is wanted", path);
+  if (data::indexed_dataset_exists(without_suffix(path)))
+    return inspect_dataset(without_suffix(path));
+  MG_CHECK(fs::exists(p),
+           "{} does not exist; a model directory, a --save directory, a .bin/.idx prefix, a "
+           "safetensors file or a "
+           "tokenizer is wanted",
+           path);
   if (p.extension() == ".safetensors") {
     const checkpoint::SafetensorsFile file(path);
     return print_tensors(file.tensors());
   }
-  const bool model = fs::is_directory(p) && (fs::exists(p / "config.json") || fs::exists(p / "latest_checkpointed_iteration.txt"));
+  const bool model = fs::is_directory(p) && (fs::exists(p / "config.json") ||
+                                             fs::exists(p / "latest_checkpointed_iteration.txt"));
   if (model) return inspect_model(training::resolve_model_directory(path));
-  if (p.filename() == "tokenizer.json" || fs::exists(p / "tokenizer.json") || fs::exists(p / "vocab.json")) return inspect_tokenizer(path);
-  fail("{} is neither a model directory, a --save directory, a .bin/.idx prefix, a safetensors file nor a tokenizer", path);
+  if (p.filename() == "tokenizer.json" || fs::exists(p / "tokenizer.json") ||
+      fs::exists(p / "vocab.json"))
+    return inspect_tokenizer(path);
+  fail(
+      "{} is neither a model directory, a --save directory, a .bin/.idx prefix, a safetensors file "
+      "nor a tokenizer",
+      path);
 }
 
 }  // namespace
@@ -84,8 +104,10 @@ void inspect_path(const std::string& path) {
 int inspect(const Arguments& arguments) {
   std::vector<std::string> paths;
   Fields fields;
-  if (const auto code = parse("megatron inspect PATH...", "Tells what is in a model directory, a data set, a safetensors file or a tokenizer.",
-                              fields, {{"path", "what to look at", &paths, true}}, arguments)) {
+  if (const auto code = parse(
+          "megatron inspect PATH...",
+          "Tells what is in a model directory, a data set, a safetensors file or a tokenizer.",
+          fields, {{"path", "what to look at", &paths, true}}, arguments)) {
     return *code;
   }
   for (const std::string& path : paths) inspect_path(path);

@@ -22,7 +22,8 @@ std::string help_of(const Field& field) {
   std::string text = field.doc;
   if (!field.choices.empty()) {
     text += " (";
-    for (size_t i = 0; i < field.choices.size(); ++i) text += (i == 0 ? "" : ", ") + field.choices[i];
+    for (size_t i = 0; i < field.choices.size(); ++i)
+      text += (i == 0 ? "" : ", ") + field.choices[i];
     text += ")";
   }
   if (!field.is_switch && !field.initial.empty()) text += " [" + field.initial + "]";

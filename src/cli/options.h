@@ -11,9 +11,10 @@ namespace megatron::cli {
 
 using Arguments = std::vector<std::string>;
 
-// Sets the fields from the arguments. `--help` prints the command's help and gives exit code 0; else nothing is returned and the
-// command goes on. Throws Error for a flag that does not exist (naming the nearest that does), a missing or bad value.
-// usage: "megatron train [flags]"; positional: name and field of arguments without a flag.
+// Sets the fields from the arguments. `--help` prints the command's help and gives exit code 0;
+// else nothing is returned and the command goes on. Throws Error for a flag that does not exist
+// (naming the nearest that does), a missing or bad value. usage: "megatron train [flags]";
+// positional: name and field of arguments without a flag.
 struct Positional {
   std::string name, doc;
   std::vector<std::string>* values = nullptr;

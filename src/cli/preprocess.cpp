@@ -11,13 +11,16 @@ int preprocess(const Arguments& arguments) {
   training::PreprocessSettings settings;
   Fields fields;
   settings.fields(fields);
-  if (const auto code = parse("megatron preprocess --input PATH --output-prefix P --tokenizer-model DIR [flags]",
-                              "Tokenizes text into Megatron-LM's .bin/.idx files, in the order of the documents.", fields, {}, arguments)) {
+  if (const auto code =
+          parse("megatron preprocess --input PATH --output-prefix P --tokenizer-model DIR [flags]",
+                "Tokenizes text into Megatron-LM's .bin/.idx files, in the order of the documents.",
+                fields, {}, arguments)) {
     return *code;
   }
   for (const auto& r : training::preprocess(settings)) {
-    fmt::print("{}.bin/.idx: {} documents, {} tokens from {} ({:.2f} bytes a token)\n", r.prefix, r.documents, r.tokens,
-               format_bytes(static_cast<double>(r.bytes)), static_cast<double>(r.bytes) / static_cast<double>(r.tokens));
+    fmt::print("{}.bin/.idx: {} documents, {} tokens from {} ({:.2f} bytes a token)\n", r.prefix,
+               r.documents, r.tokens, format_bytes(static_cast<double>(r.bytes)),
+               static_cast<double>(r.bytes) / static_cast<double>(r.tokens));
   }
   return 0;
 }

@@ -14,13 +14,16 @@ constexpr Subcommand kCommands[] = {
     {"generate", "continue a prompt", generate},
     {"tokenizer", "train a tokenizer; encode and decode text", tokenizer},
     {"preprocess", "text to token files (.bin/.idx)", preprocess},
-    {"verify", "compare a Hugging Face directory or a training trajectory with its expected values", verify},
-    {"bench", "speed of a training step and of matrix products, beside the machine's measured peak", bench},
+    {"verify", "compare a Hugging Face directory or a training trajectory with its expected values",
+     verify},
+    {"bench", "speed of a training step and of matrix products, beside the machine's measured peak",
+     bench},
     {"selftest", "check every kernel and layout on this machine", selftest},
     {"inspect", "what is in a model directory, data set or tokenizer", inspect},
 };
 
-void print_commands(std::string_view name, std::string_view summary, std::span<const Subcommand> commands) {
+void print_commands(std::string_view name, std::string_view summary,
+                    std::span<const Subcommand> commands) {
   fmt::print("{}\n\nUsage: {} COMMAND [flags]\n\n", summary, name);
   for (const Subcommand& c : commands) fmt::print("  {:<11}{}\n", c.name, c.summary);
   fmt::print("\n{} COMMAND --help tells more.\n", name);
@@ -28,8 +31,10 @@ void print_commands(std::string_view name, std::string_view summary, std::span<c
 
 }  // namespace
 
-int dispatch(std::string_view name, std::string_view summary, std::span<const Subcommand> commands, const Arguments& arguments) {
-  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help") {
+int dispatch(std::string_view name, std::string_view summary, std::span<const Subcommand> commands,
+             const Arguments& arguments) {
+  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" ||
+      arguments[0] == "help") {
     print_commands(name, summary, commands);
     return arguments.empty() ? 2 : 0;
   }
@@ -49,7 +54,9 @@ int run(const Arguments& arguments) {
     return 0;
   }
   try {
-    return dispatch("megatron", "Trains transformers: from raw text to a model, on one CPU or many ranks.", kCommands, arguments);
+    return dispatch("megatron",
+                    "Trains transformers: from raw text to a model, on one CPU or many ranks.",
+                    kCommands, arguments);
   } catch (const Error& e) {
     log::error("{}", e.what());
     return 2;

@@ -22,8 +22,10 @@ int train_tokenizer(const Arguments& arguments) {
   tokenizers::BpeTrainerOptions options;
   bool overwrite = false;
   Fields f;
-  f.add("input", &input, "files or directories of text: .jsonl, .txt, .gz of either, or manual pages");
-  f.add("input-format", &format, {"auto", "manpages"}, "manpages: troff sources of manual pages, as plain text");
+  f.add("input", &input,
+        "files or directories of text: .jsonl, .txt, .gz of either, or manual pages");
+  f.add("input-format", &format, {"auto", "manpages"},
+        "manpages: troff sources of manual pages, as plain text");
   f.add("json-key", &key, "key of a .jsonl record to take");
   f.add("output", &output, "directory for tokenizer.json and tokenizer_config.json");
   f.add("vocab-size", &options.vocabulary_size, "tokens, with special tokens and the 256 bytes");
@@ -32,17 +34,22 @@ int train_tokenizer(const Arguments& arguments) {
   f.add("split-pattern", &pattern, {"gpt2", "llama3", "qwen2"}, "how text is cut into words");
   f.add("threads", &threads, "for counting; default all cores");
   f.add_switch("overwrite", &overwrite, true, "replace a tokenizer that exists");
-  if (const auto code = parse("megatron tokenizer train --input PATH --output DIR [flags]",
-                              "Learns a byte-level BPE tokenizer; merges equal those of Hugging Face's trainer.", f, {}, arguments)) {
+  if (const auto code =
+          parse("megatron tokenizer train --input PATH --output DIR [flags]",
+                "Learns a byte-level BPE tokenizer; merges equal those of Hugging Face's trainer.",
+                f, {}, arguments)) {
     return *code;
   }
   MG_CHECK(!input.empty(), "--input PATH is needed");
   MG_CHECK(output.has_value(), "--output DIR is needed");
   const std::string target = (std::filesystem::path(*output) / "tokenizer.json").string();
-  MG_CHECK(overwrite || !std::filesystem::exists(target), "{} exists; give --overwrite to replace it, or another --output", target);
-  MG_CHECK(!threads || (*threads > 0 && *threads <= 1024), "--threads is {}; it must lie in [1, 1024]", *threads);
+  MG_CHECK(overwrite || !std::filesystem::exists(target),
+           "{} exists; give --overwrite to replace it, or another --output", target);
+  MG_CHECK(!threads || (*threads > 0 && *threads <= 1024),
+           "--threads is {}; it must lie in [1, 1024]", *threads);
   options.pattern = pattern;
-  options.threads = static_cast<int>(threads.value_or(std::max(1u, std::thread::hardware_concurrency())));
+  options.threads =
+      static_cast<int>(threads.value_or(std::max(1u, std::thread::hardware_concurrency())));
   tokenizers::BpeTrainer trainer(options);
   int64_t documents = 0, total = 0, before = 0;
   for (const std::string& path : input) total += data::TextSource(path).total_bytes();
@@ -58,7 +65,8 @@ int train_tokenizer(const Arguments& arguments) {
   }
   reading.finish(fmt::format("{} documents", documents));
   Progress merging("learning", options.vocabulary_size, "tokens");
-  const tokenizers::Tokenizer tokenizer = trainer.train([&](int64_t done, int64_t) { merging.update(done); });
+  const tokenizers::Tokenizer tokenizer =
+      trainer.train([&](int64_t done, int64_t) { merging.update(done); });
   merging.finish();
   tokenizer.save(*output);
   fmt::print("{}: {} tokens\n", target, tokenizer.vocabulary_size());
@@ -79,10 +87,13 @@ int encode(const Arguments& arguments) {
   bool special = false, show = false;
   Fields f;
   f.add("tokenizer-model", &model, "tokenizer.json or its directory");
-  f.add_switch("add-special-tokens", &special, true, "with the tokens that the tokenizer puts round a text");
+  f.add_switch("add-special-tokens", &special, true,
+               "with the tokens that the tokenizer puts round a text");
   f.add_switch("show-tokens", &show, true, "one line a token: id and text");
-  if (const auto code = parse("megatron tokenizer encode --tokenizer-model DIR [TEXT]", "Prints the token ids of a text.", f,
-                              {{"text", "text to encode; default standard input", &text, false}}, arguments)) {
+  if (const auto code =
+          parse("megatron tokenizer encode --tokenizer-model DIR [TEXT]",
+                "Prints the token ids of a text.", f,
+                {{"text", "text to encode; default standard input", &text, false}}, arguments)) {
     return *code;
   }
   MG_CHECK(model.has_value(), "--tokenizer-model DIR is needed");
@@ -108,8 +119,10 @@ int decode(const Arguments& arguments) {
   Fields f;
   f.add("tokenizer-model", &model, "tokenizer.json or its directory");
   f.add_switch("skip-special-tokens", &skip, true, "leave special tokens out");
-  if (const auto code = parse("megatron tokenizer decode --tokenizer-model DIR [ID...]", "Prints the text of token ids.", f,
-                              {{"ids", "token ids; default standard input", &words, false}}, arguments)) {
+  if (const auto code =
+          parse("megatron tokenizer decode --tokenizer-model DIR [ID...]",
+                "Prints the text of token ids.", f,
+                {{"ids", "token ids; default standard input", &words, false}}, arguments)) {
     return *code;
   }
   MG_CHECK(model.has_value(), "--tokenizer-model DIR is needed");
@@ -121,9 +134,11 @@ int decode(const Arguments& arguments) {
   while ((at = text.find_first_not_of(" \t\r\n,", at)) != std::string::npos) {
     const size_t end = std::min(text.find_first_of(" \t\r\n,", at), text.size());
     const std::string word = text.substr(at, end - at);
-    MG_CHECK(word.size() < 10 && word.find_first_not_of("0123456789") == std::string::npos, "'{}' is no token id", word.substr(0, 40));
+    MG_CHECK(word.size() < 10 && word.find_first_not_of("0123456789") == std::string::npos,
+             "'{}' is no token id", word.substr(0, 40));
     ids.push_back(std::stoi(word));
-    MG_CHECK(ids.back() < tokenizer.vocabulary_size(), "token id {} is outside [0, {})", ids.back(), tokenizer.vocabulary_size());
+    MG_CHECK(ids.back() < tokenizer.vocabulary_size(), "token id {} is outside [0, {})", ids.back(),
+             tokenizer.vocabulary_size());
     at = end;
   }
   fmt::print("{}\n", tokenizer.decode(ids, skip));

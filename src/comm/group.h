@@ -1,5 +1,5 @@
-// A group of ranks and its collectives. A group of one rank is the identity. The same calls run between threads of one
-// process and between processes; nothing above this room knows which.
+// A group of ranks and its collectives. A group of one rank is the identity. The same calls run
+// between threads of one process and between processes; nothing above this room knows which.
 #pragma once
 
 #include <memory>
@@ -22,10 +22,11 @@ struct Work {
   void wait(Stream& stream) const { stream.wait(done); }
 };
 
-// Every rank of a group makes the same calls in the same order, with equal shapes and types. Each call has a name, so that
-// a hang or a mismatch can be told: a call whose name, bytes or type differ between ranks throws Error on every rank naming both.
-// Reductions add in rank order, in f32 (f64 for f64, exact for integers), and round once: every rank gets the same bits.
-// Tensors are contiguous. When a rank fails, the others' calls throw.
+// Every rank of a group makes the same calls in the same order, with equal shapes and types. Each
+// call has a name, so that a hang or a mismatch can be told: a call whose name, bytes or type
+// differ between ranks throws Error on every rank naming both. Reductions add in rank order, in f32
+// (f64 for f64, exact for integers), and round once: every rank gets the same bits. Tensors are
+// contiguous. When a rank fails, the others' calls throw.
 class Group {
  public:
   virtual ~Group() = default;
@@ -37,10 +38,13 @@ class Group {
   // in [n...], out [size * n...]: the ranks' tensors one after another.
   virtual Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) = 0;
   // in [size * n...], out [n...]: rank r gets the reduction of everybody's block r.
-  virtual Work reduce_scatter(Tensor in, Tensor out, Reduce op, Stream& stream, std::string_view call) = 0;
-  // Rows of in go to the ranks in order, send_counts[r] rows to r; out gets receive_counts[r] rows from r, in rank order.
+  virtual Work reduce_scatter(Tensor in, Tensor out, Reduce op, Stream& stream,
+                              std::string_view call) = 0;
+  // Rows of in go to the ranks in order, send_counts[r] rows to r; out gets receive_counts[r] rows
+  // from r, in rank order.
   virtual Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
-                          std::span<const int64_t> receive_counts, Stream& stream, std::string_view call) = 0;
+                          std::span<const int64_t> receive_counts, Stream& stream,
+                          std::string_view call) = 0;
   virtual Work broadcast(Tensor t, int root, Stream& stream, std::string_view call) = 0;
   // Messages between two ranks arrive in the order they were sent.
   virtual Work send(Tensor t, int to, Stream& stream, std::string_view call) = 0;

@@ -7,8 +7,9 @@
 
 namespace megatron::comm {
 
-// Runs body(world) on `ranks` threads, one a rank, and returns when all are done. ranks 1: on the calling thread with the group of
-// one rank. When a body throws, the collectives of the other ranks throw too, and the first exception is rethrown here.
+// Runs body(world) on `ranks` threads, one a rank, and returns when all are done. ranks 1: on the
+// calling thread with the group of one rank. When a body throws, the collectives of the other ranks
+// throw too, and the first exception is rethrown here.
 void run_ranks(int ranks, const std::function<void(Group& world)>& body);
 
 }  // namespace megatron::comm

@@ -17,8 +17,8 @@ int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment *
 class HostRange final : public AddressRange {
  public:
   HostRange() {
-    // Address space only, as much as the machine has memory; a page costs memory when it is first touched. Halve where the
-    // system limits address space.
+    // Address space only, as much as the machine has memory; a page costs memory when it is first
+    // touched. Halve where the system limits address space.
     const int64_t physical = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
     for (size_ = std::max(physical, int64_t{1} << 30); size_ >= int64_t{1} << 28; size_ /= 2) {
       void* p = mmap(nullptr, static_cast<size_t>(size_), PROT_READ | PROT_WRITE,
@@ -29,13 +29,16 @@ class HostRange final : public AddressRange {
         return;
       }
     }
-    fail("cannot reserve 256 MB of address space: the address space limit (ulimit -v) is too small");
+    fail(
+        "cannot reserve 256 MB of address space: the address space limit (ulimit -v) is too small");
   }
   ~HostRange() override { munmap(base_, static_cast<size_t>(size_)); }
   std::byte* base() const override { return base_; }
   void grow(int64_t bytes) override {
-    MG_CHECK(bytes <= size_, "an arena needs {} bytes and the system gives {} bytes of address space; raise ulimit -v",
-             bytes, size_);
+    MG_CHECK(
+        bytes <= size_,
+        "an arena needs {} bytes and the system gives {} bytes of address space; raise ulimit -v",
+        bytes, size_);
   }
 
  private:
@@ -55,8 +58,8 @@ std::unique_ptr<AddressRange> reserve_host_memory() { return std::make_unique<Ho
 std::unique_ptr<AddressRange> reserve_no_memory() { return std::make_unique<MetaRange>(); }
 
 std::string_view name(MemoryClass memory_class) {
-  constexpr std::array<std::string_view, kMemoryClasses> kNames = {"parameters",  "gradients", "optimizer",
-                                                                   "activations", "scratch",   "communication"};
+  constexpr std::array<std::string_view, kMemoryClasses> kNames = {
+      "parameters", "gradients", "optimizer", "activations", "scratch", "communication"};
   return kNames[static_cast<size_t>(memory_class)];
 }
 
@@ -68,8 +71,8 @@ Storage::~Storage() { arena_->give_back(offset_, bytes_); }
 Device Storage::device() const { return arena_->device(); }
 
 std::shared_ptr<Arena> Arena::make(Device device, MemoryClass memory_class) {
-  MG_CHECK(device.is_host() || device.kind == DeviceKind::meta, "this build has no memory for device '{}'",
-           to_string(device));
+  MG_CHECK(device.is_host() || device.kind == DeviceKind::meta,
+           "this build has no memory for device '{}'", to_string(device));
   auto range = device.is_host() ? reserve_host_memory() : reserve_no_memory();
   return std::shared_ptr<Arena>(new Arena(device, memory_class, std::move(range)));
 }
@@ -92,11 +95,13 @@ std::shared_ptr<Storage> Arena::allocate(int64_t bytes, std::string_view label) 
     if (free_bytes > size) insert_free(free_offset + size, free_bytes - size);
   } else {
     // A free block at the end is extended rather than left behind.
-    const auto last = free_by_offset_.empty() ? free_by_offset_.end() : std::prev(free_by_offset_.end());
+    const auto last =
+        free_by_offset_.empty() ? free_by_offset_.end() : std::prev(free_by_offset_.end());
     const bool extends = last != free_by_offset_.end() && last->first + last->second == end_;
     if (extends) offset = last->first;
     MG_CHECK(offset + size <= limit_,
-             "out of {} memory on {}: {} bytes for {} do not fit beside {} bytes in use (limit {}); use a smaller "
+             "out of {} memory on {}: {} bytes for {} do not fit beside {} bytes in use (limit "
+             "{}); use a smaller "
              "--micro-batch-size or --seq-length, or recompute activations",
              name(class_), to_string(device_), bytes, label, in_use_, limit_);
     range_->grow(offset + size);

@@ -1,5 +1,6 @@
-// Memory by class. An arena hands out blocks of one reserved address range by best fit with coalescing, so the same
-// sequence of requests gives the same offsets on any device: a meta run finds exactly the high-water mark of the real one.
+// Memory by class. An arena hands out blocks of one reserved address range by best fit with
+// coalescing, so the same sequence of requests gives the same offsets on any device: a meta run
+// finds exactly the high-water mark of the real one.
 #pragma once
 
 #include <array>
@@ -22,7 +23,8 @@ std::string_view name(MemoryClass memory_class);
 
 class Arena;
 
-// A block of device memory; given back to its arena when the last owner lets go. No pointer on meta.
+// A block of device memory; given back to its arena when the last owner lets go. No pointer on
+// meta.
 class Storage {
  public:
   Storage(std::shared_ptr<Arena> arena, int64_t offset, int64_t bytes, std::byte* data);
@@ -40,30 +42,31 @@ class Storage {
   std::byte* data_;
 };
 
-// Where an arena's addresses come from. Host memory is reserved and touched by use; meta has none; CUDA maps on growth.
+// Where an arena's addresses come from. Host memory is reserved and touched by use; meta has none;
+// CUDA maps on growth.
 class AddressRange {
  public:
   virtual ~AddressRange() = default;
-  virtual std::byte* base() const = 0;                     // null on meta
+  virtual std::byte* base() const = 0;  // null on meta
   // Makes [0, bytes) usable. Throws Error when the device has no more.
   virtual void grow(int64_t bytes) = 0;
 };
 std::unique_ptr<AddressRange> reserve_host_memory();
-std::unique_ptr<AddressRange> reserve_no_memory();          // meta
+std::unique_ptr<AddressRange> reserve_no_memory();  // meta
 
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
   static std::shared_ptr<Arena> make(Device device, MemoryClass memory_class);
 
-  // A block aligned to 64 bytes; its contents are undefined. Throws Error naming class, bytes and label when there is no
-  // memory left. Zero bytes give a storage without block.
+  // A block aligned to 64 bytes; its contents are undefined. Throws Error naming class, bytes and
+  // label when there is no memory left. Zero bytes give a storage without block.
   std::shared_ptr<Storage> allocate(int64_t bytes, std::string_view label);
 
   Device device() const { return device_; }
   MemoryClass memory_class() const { return class_; }
-  int64_t in_use() const;                                  // bytes handed out now
-  int64_t high_water() const;                              // end of the highest block ever handed out
-  void set_limit(int64_t bytes) { limit_ = bytes; }        // allocate throws beyond it
+  int64_t in_use() const;                            // bytes handed out now
+  int64_t high_water() const;                        // end of the highest block ever handed out
+  void set_limit(int64_t bytes) { limit_ = bytes; }  // allocate throws beyond it
 
  private:
   friend class Storage;
@@ -75,8 +78,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   MemoryClass class_;
   std::unique_ptr<AddressRange> range_;
   mutable std::mutex mutex_;
-  std::map<int64_t, int64_t> free_by_offset_;              // offset -> bytes
-  std::set<std::pair<int64_t, int64_t>> free_by_size_;     // {bytes, offset}
+  std::map<int64_t, int64_t> free_by_offset_;           // offset -> bytes
+  std::set<std::pair<int64_t, int64_t>> free_by_size_;  // {bytes, offset}
   int64_t end_ = 0, in_use_ = 0, limit_ = INT64_MAX;
 };
 
@@ -84,7 +87,9 @@ class Arena : public std::enable_shared_from_this<Arena> {
 class Arenas {
  public:
   explicit Arenas(Device device);
-  Arena& operator[](MemoryClass memory_class) const { return *arenas_[static_cast<size_t>(memory_class)]; }
+  Arena& operator[](MemoryClass memory_class) const {
+    return *arenas_[static_cast<size_t>(memory_class)];
+  }
 
  private:
   std::array<std::shared_ptr<Arena>, kMemoryClasses> arenas_;

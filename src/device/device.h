@@ -6,7 +6,8 @@
 
 namespace megatron {
 
-// reference: plain loops on host memory, the oracle. cpu: the host's tuned kernels. meta: shapes only, no data.
+// reference: plain loops on host memory, the oracle. cpu: the host's tuned kernels. meta: shapes
+// only, no data.
 enum class DeviceKind { reference, cpu, cuda, meta };
 
 std::string_view name(DeviceKind kind);
@@ -21,6 +22,6 @@ struct Device {
   bool has_data() const { return kind != DeviceKind::meta; }
 };
 
-std::string to_string(Device device);   // "cpu", "cuda:1"
+std::string to_string(Device device);  // "cpu", "cuda:1"
 
 }  // namespace megatron

@@ -1,4 +1,5 @@
-// Ordered work on a device. A host stream runs each call before it returns; a CUDA stream queues it.
+// Ordered work on a device. A host stream runs each call before it returns; a CUDA stream queues
+// it.
 #pragma once
 
 #include <memory>
@@ -16,13 +17,15 @@ class Event {
    public:
     virtual ~State() = default;
     virtual bool reached() = 0;
-    virtual void wait() = 0;                               // blocks the calling thread
+    virtual void wait() = 0;  // blocks the calling thread
   };
   Event() = default;
   explicit Event(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   bool reached() const { return state_ == nullptr || state_->reached(); }
-  void wait_on_host() const { if (state_ != nullptr) state_->wait(); }
+  void wait_on_host() const {
+    if (state_ != nullptr) state_->wait();
+  }
 
  private:
   std::shared_ptr<State> state_;
@@ -31,7 +34,8 @@ class Event {
 class Stream {
  public:
   // scratch: arena of the kernels' temporary memory. Both are borrowed and outlive the stream.
-  Stream(Device device, ThreadPool& pool, Arena& scratch) : device_(device), pool_(pool), scratch_(scratch) {}
+  Stream(Device device, ThreadPool& pool, Arena& scratch)
+      : device_(device), pool_(pool), scratch_(scratch) {}
   virtual ~Stream() = default;
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -40,9 +44,9 @@ class Stream {
   ThreadPool& pool() { return pool_; }
   Arena& scratch() { return scratch_; }
 
-  virtual Event record() = 0;                              // reached when all work queued so far is done
-  virtual void wait(const Event& event) = 0;               // later work of this stream starts after the event
-  virtual void synchronize() = 0;                          // blocks the host until all work queued so far is done
+  virtual Event record() = 0;                 // reached when all work queued so far is done
+  virtual void wait(const Event& event) = 0;  // later work of this stream starts after the event
+  virtual void synchronize() = 0;  // blocks the host until all work queued so far is done
 
  private:
   Device device_;

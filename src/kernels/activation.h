@@ -5,11 +5,12 @@
 
 namespace megatron::kernels {
 
-// gelu_tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); gelu_erf: x Phi(x); silu: x sigmoid(x); relu.
+// gelu_tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); gelu_erf: x Phi(x); silu: x
+// sigmoid(x); relu.
 enum class Activation { gelu_tanh, gelu_erf, silu, relu };
 
-// Plain: x, out [T,F], out = f(x). Gated (Shazeer 2020): x [T,2F] = [gate | up], out = f(gate) * up. Contiguous, one type.
-// Computed in f32 (f64 for f64).
+// Plain: x, out [T,F], out = f(x). Gated (Shazeer 2020): x [T,2F] = [gate | up], out = f(gate) *
+// up. Contiguous, one type. Computed in f32 (f64 for f64).
 struct ActivationArgs {
   Activation function = Activation::gelu_tanh;
   bool gated = false;

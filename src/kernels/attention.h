@@ -1,4 +1,5 @@
-// Scaled dot-product attention, never storing the T x S scores (Dao et al. 2022), grouped heads (Ainslie et al. 2023).
+// Scaled dot-product attention, never storing the T x S scores (Dao et al. 2022), grouped heads
+// (Ainslie et al. 2023).
 #pragma once
 
 #include "kernels/dropout.h"
@@ -7,41 +8,43 @@
 namespace megatron::kernels {
 
 // Query head n attends with key head n / (N / K). Scores s = scale * q k^T; query i sees key j when
-// k_positions[b,j] <= q_positions[b,i]; both undefined: positions 0..T-1 and 0..S-1 (causal). causal false: all keys.
-// p = softmax(s), then dropout on p. out = p v. lse [B,N,T] = log sum exp of the seen scores, f32 (f64 for f64); a query that
-// sees no key gives out 0 and lse -infinity.
-// q, out [B,T,N,D], k, v [B,S,K,D]; last dim contiguous, other strides free; one type. Sums in f32 (f64).
+// k_positions[b,j] <= q_positions[b,i]; both undefined: positions 0..T-1 and 0..S-1 (causal).
+// causal false: all keys. p = softmax(s), then dropout on p. out = p v. lse [B,N,T] = log sum exp
+// of the seen scores, f32 (f64 for f64); a query that sees no key gives out 0 and lse -infinity. q,
+// out [B,T,N,D], k, v [B,S,K,D]; last dim contiguous, other strides free; one type. Sums in f32
+// (f64).
 struct AttentionArgs {
   Tensor q, k, v;
   Tensor q_positions, k_positions;  // i32 [B,T], [B,S]; both or neither
   bool causal = true;
-  float scale = 1;
-  DropoutArgs::Mask dropout;        // element (sample, query position, key position) of stream hash(layer, head)
+  double scale = 1;
+  DropoutArgs::Mask
+      dropout;  // element (sample, query position, key position) of stream hash(layer, head)
   Tensor out, lse;
 };
 
-// lse is the forward's (of all keys, where the keys here are a part of them). dq, dk, dv as q, k, v: written, not added to.
-// Fixed order of summation: the same bits for any number of threads.
+// lse is the forward's (of all keys, where the keys here are a part of them). dq, dk, dv as q, k,
+// v: written, not added to. Fixed order of summation: the same bits for any number of threads.
 struct AttentionBackwardArgs {
   Tensor q, k, v, out, lse, dout;
   Tensor q_positions, k_positions;
   bool causal = true;
-  float scale = 1;
+  double scale = 1;
   DropoutArgs::Mask dropout;
   Tensor dq, dk, dv;
 };
 
-// The two halves of the composed definition: p = softmax over the seen keys of scale * s, s [B,N,T,S] -> p, with lse as above.
-// ds = scale * p * (dp - sum(dp * p)). p may be s, ds may be dp.
+// The two halves of the composed definition: p = softmax over the seen keys of scale * s, s
+// [B,N,T,S] -> p, with lse as above. ds = scale * p * (dp - sum(dp * p)). p may be s, ds may be dp.
 struct SoftmaxArgs {
   Tensor s, p, lse;
   Tensor q_positions, k_positions;
   bool causal = true;
-  float scale = 1;
+  double scale = 1;
 };
 struct SoftmaxBackwardArgs {
   Tensor p, dp, ds;
-  float scale = 1;
+  double scale = 1;
 };
 
 }  // namespace megatron::kernels

@@ -1,5 +1,6 @@
-// Cases: one struct a kernel and shape gives correctness (every back-end against the reference), speed (`bench kernels`) and
-// the support table. A kernel without a Case fails tools/check_coverage.
+// Cases: one struct a kernel and shape gives correctness (every back-end against the reference),
+// speed (`bench kernels`) and the support table. A kernel without a Case fails
+// tools/check_coverage.
 #pragma once
 
 #include <functional>
@@ -18,15 +19,17 @@ struct Cost {
 };
 
 struct Case {
-  std::string kernel;               // entry of the table
-  std::string name;                 // "t=7 h=33 bf16 misaligned"
+  std::string kernel;  // entry of the table
+  std::string name;    // "t=7 h=33 bf16 misaligned"
   DType dtype = DType::f32;
   Cost cost;
-  double tolerance = 0;             // bound of |out - reference|, relative to the rms of the reference's output tensor
-  bool real = false;                // a shape of real models: timed by the bench
-  // Makes the same inputs from a seed on any runtime (host devices: filled; meta: shapes only) and returns the call.
+  double tolerance =
+      0;  // bound of |out - reference|, relative to the rms of the reference's output tensor
+  bool real = false;  // a shape of real models: timed by the bench
+  // Makes the same inputs from a seed on any runtime (host devices: filled; meta: shapes only) and
+  // returns the call.
   struct Call {
-    std::function<void(Stream&, const Table&)> run;             // may be called again: same result
+    std::function<void(Stream&, const Table&)> run;  // may be called again: same result
     std::vector<std::pair<std::string, Tensor>> outputs;
   };
   std::function<Call(Runtime&)> make;
@@ -35,9 +38,10 @@ struct Case {
 // Every Case of every kernel, in the order of the table.
 std::vector<Case> cases();
 
-// One Case on a back-end against the reference: the worst error of its outputs over the tolerance (<= 1 passes), and where.
+// One Case on a back-end against the reference: the worst error of its outputs over the tolerance
+// (<= 1 passes), and where.
 struct CaseResult {
-  double worst = 0;                 // error / tolerance
+  double worst = 0;  // error / tolerance
   std::string output;
 };
 CaseResult compare_with_reference(const Case& kernel_case, Runtime& runtime);

@@ -1,4 +1,5 @@
-// Dropout by a counter-based mask (Philox): it depends on what an element is, not on where or in which order it is computed.
+// Dropout by a counter-based mask (Philox): it depends on what an element is, not on where or in
+// which order it is computed.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +8,17 @@
 
 namespace megatron::kernels {
 
-// out = x * keep / (1 - p). x, out [B * T, C] contiguous; samples i64 [B], the number of each sequence in the whole run (so
-// that it also tells the step). positions are 0..T-1. out may be x; the gradient is the same call on dout.
-// keep of element (sample, position, channel) in stream s: word channel % 4 of philox(counter {channel / 4, position, low 32
-// bits of sample, high 32 bits}, key {low, high 32 bits of seed * 0x9E3779B97F4A7C15 ^ s}) >= p * 2^32.
-// For attention: channel is the key's position, position the query's, and s of head n is mix_stream(stream, n).
+// out = x * keep / (1 - p). x, out [B * T, C] contiguous; samples i64 [B], the number of each
+// sequence in the whole run (so that it also tells the step). positions are 0..T-1. out may be x;
+// the gradient is the same call on dout. keep of element (sample, position, channel) in stream s:
+// word channel % 4 of philox(counter {channel / 4, position, low 32 bits of sample, high 32 bits},
+// key {low, high 32 bits of seed * 0x9E3779B97F4A7C15 ^ s}) >= p * 2^32. For attention: channel is
+// the key's position, position the query's, and s of head n is mix_stream(stream, n).
 struct DropoutArgs {
   struct Mask {
-    float p = 0;                    // 0: no dropout; below 1
+    float p = 0;  // 0: no dropout; below 1
     uint64_t seed = 0;
-    uint64_t stream = 0;            // hash of the layer's name and the place of the dropout
+    uint64_t stream = 0;  // hash of the layer's name and the place of the dropout
     Tensor samples;
   };
   Mask mask;

@@ -6,7 +6,8 @@
 
 namespace megatron::kernels {
 
-// out = a + b, of one shape, contiguous; each of any floating type, the sum in f32 (f64 where one is f64). out may be a or b.
+// out = a + b, of one shape, contiguous; each of any floating type, the sum in f32 (f64 where one
+// is f64). out may be a or b.
 struct AddArgs {
   Tensor a, b, out;
 };
@@ -22,21 +23,23 @@ struct FillArgs {
   double value = 0;
 };
 
-// out[n] = sum_t x[t,n] + beta * out[n]; x [T,N] contiguous, out [N] f32 (f64): the gradient of a bias. Rows are summed in fixed
-// blocks, the blocks in order.
+// out[n] = sum_t x[t,n] + beta * out[n]; x [T,N] contiguous, out [N] f32 (f64): the gradient of a
+// bias. Rows are summed in fixed blocks, the blocks in order.
 struct ColumnSumArgs {
   Tensor x;
   Accumulate out;
 };
 
-// out (0-d f64) = sum of weights[i] * x[i] in ascending order; x, weights [T] f32 or f64. weights undefined: 1.
+// out (0-d f64) = sum of weights[i] * x[i] in ascending order; x, weights [T] f32 or f64. weights
+// undefined: 1.
 struct SumArgs {
   Tensor x, weights, out;
 };
 
 inline constexpr int64_t kNormBlock = 16384;
-// partial[i] = sum of x[j]^2 over block i of kNormBlock elements, in f64. x contiguous f32 or f64 (n elements), partial f64
-// [ceil(n / kNormBlock)]. Each block is summed by eight interleaved f64 accumulators, added pairwise: ((0+1)+(2+3))+((4+5)+(6+7)).
+// partial[i] = sum of x[j]^2 over block i of kNormBlock elements, in f64. x contiguous f32 or f64
+// (n elements), partial f64 [ceil(n / kNormBlock)]. Each block is summed by eight interleaved f64
+// accumulators, added pairwise: ((0+1)+(2+3))+((4+5)+(6+7)).
 struct SumOfSquaresArgs {
   Tensor x, partial;
 };

@@ -11,25 +11,27 @@ struct Accumulate {
   float beta = 0;
 };
 
-// sum = x + residual (residual undefined: sum = x, and `sum` may be undefined, then x itself is the sum)
-// RMSNorm (Zhang & Sennrich 2019):  normed = sum * rstd * weight,                rstd = 1 / sqrt(mean(sum^2) + eps)
-// LayerNorm (Ba et al. 2016):       normed = (sum - mean) * rstd * weight + bias, rstd = 1 / sqrt(var(sum) + eps)
-// x, residual, sum, normed [T,H] contiguous, of one type; weight, bias [H] of that type. Statistics in f32 (f64 for f64) from
-// the sum as stored: mean, rstd [T].
+// sum = x + residual (residual undefined: sum = x, and `sum` may be undefined, then x itself is the
+// sum) RMSNorm (Zhang & Sennrich 2019):  normed = sum * rstd * weight,                rstd = 1 /
+// sqrt(mean(sum^2) + eps) LayerNorm (Ba et al. 2016):       normed = (sum - mean) * rstd * weight +
+// bias, rstd = 1 / sqrt(var(sum) + eps) x, residual, sum, normed [T,H] contiguous, of one type;
+// weight, bias [H] of that type. Statistics in f32 (f64 for f64) from the sum as stored: mean, rstd
+// [T].
 struct AddNormArgs {
   Tensor x, residual;
-  Tensor weight, bias;              // bias: LayerNorm only; undefined for RMSNorm
-  float eps = 1e-5f;
+  Tensor weight, bias;  // bias: LayerNorm only; undefined for RMSNorm
+  double eps = 1e-5;
   Tensor sum, normed;
-  Tensor mean, rstd;                // mean: LayerNorm only
+  Tensor mean, rstd;  // mean: LayerNorm only
 };
 
-// dsum = (gradient of normed through the norm) + dsum_in;  it is the gradient of x and of residual alike.
-// dweight, dbias in f32 (f64), summed over fixed blocks of rows in order. dsum_in undefined: 0.
+// dsum = (gradient of normed through the norm) + dsum_in;  it is the gradient of x and of residual
+// alike. dweight, dbias in f32 (f64), summed over fixed blocks of rows in order. dsum_in undefined:
+// 0.
 struct AddNormBackwardArgs {
-  Tensor dnormed, dsum_in;          // [T,H]
+  Tensor dnormed, dsum_in;  // [T,H]
   Tensor sum, weight, mean, rstd;
-  Tensor dsum;                      // [T,H]
+  Tensor dsum;  // [T,H]
   Accumulate dweight, dbias;
 };
 

@@ -1,5 +1,6 @@
-// The kernel table: one function pointer a kernel, filled by each back-end with designated initialisers. A null entry means
-// that the op's composed definition is used; an op without one needs the entry.
+// The kernel table: one function pointer a kernel, filled by each back-end with designated
+// initialisers. A null entry means that the op's composed definition is used; an op without one
+// needs the entry.
 #pragma once
 
 #include <span>
@@ -51,13 +52,29 @@ struct Table {
 const Table& table(DeviceKind kind);
 inline const Table& table(Stream& stream) { return table(stream.device().kind); }
 
-// Kernels that a training step spends its time in: on a real device each must be the back-end's own.
-inline constexpr std::string_view kHotKernels[] = {
-    "gemm",      "add_rms_norm",       "add_rms_norm_backward", "add_layer_norm", "add_layer_norm_backward",
-    "activation", "activation_backward", "rope",                 "attention",      "attention_backward",
-    "embedding", "embedding_backward", "cross_entropy",         "dropout",        "add",
-    "copy",      "fill",               "column_sum",            "sum_of_squares", "adam",
-    "sgd"};
+// Kernels that a training step spends its time in: on a real device each must be the back-end's
+// own.
+inline constexpr std::string_view kHotKernels[] = {"gemm",
+                                                   "add_rms_norm",
+                                                   "add_rms_norm_backward",
+                                                   "add_layer_norm",
+                                                   "add_layer_norm_backward",
+                                                   "activation",
+                                                   "activation_backward",
+                                                   "rope",
+                                                   "attention",
+                                                   "attention_backward",
+                                                   "embedding",
+                                                   "embedding_backward",
+                                                   "cross_entropy",
+                                                   "dropout",
+                                                   "add",
+                                                   "copy",
+                                                   "fill",
+                                                   "column_sum",
+                                                   "sum_of_squares",
+                                                   "adam",
+                                                   "sgd"};
 
 // The type that sums and statistics are kept in.
 inline DType accumulator(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }

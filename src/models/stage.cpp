@@ -2,12 +2,13 @@
 
 namespace megatron::models {
 
-Bundle forward(const Stage& stage, Tape& tape, const nn::Batch& batch, Phase phase, bool recompute) {
+Bundle forward(const Stage& stage, Tape& tape, const nn::Batch& batch, Phase phase,
+               bool recompute) {
   Bundle bundle;
   bool first = true;
   for (const Segment& segment : stage.segments()) {
     Span span = segment.span;
-    span.recompute = recompute && !first;                // the embedding's input is the batch: nothing to save
+    span.recompute = recompute && !first;  // the embedding's input is the batch: nothing to save
     bundle = tape.span(span, bundle, [&segment, &batch, phase](Tape& t, const Bundle& in) {
       return segment.forward(t, in, batch, phase);
     });

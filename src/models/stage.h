@@ -1,4 +1,5 @@
-// What training, pipelines and the planner see of a model: a list of segments with their parameters.
+// What training, pipelines and the planner see of a model: a list of segments with their
+// parameters.
 #pragma once
 
 #include <functional>
@@ -16,8 +17,9 @@ namespace megatron::models {
 // What a forward pass is for: dropout acts in train only.
 enum class Phase { train, evaluate };
 
-// A stretch of the model that can be scheduled and recomputed by itself. It takes and gives a Bundle with "hidden" and "residual"
-// [T,H]: the value that flows is hidden + residual (residual undefined: hidden alone).
+// A stretch of the model that can be scheduled and recomputed by itself. It takes and gives a
+// Bundle with "hidden" and "residual" [T,H]: the value that flows is hidden + residual (residual
+// undefined: hidden alone).
 struct Segment {
   Span span;
   std::function<Bundle(Tape&, const Bundle&, const nn::Batch&, Phase)> forward;
@@ -29,7 +31,8 @@ class Stage {
 
   // In order; those of the first stage begin with the embedding.
   virtual std::span<const Segment> segments() const = 0;
-  // After the last segment of the last stage: loss of each token [T] (ops/linear_cross_entropy.h), and the logits [T,V].
+  // After the last segment of the last stage: loss of each token [T] (ops/linear_cross_entropy.h),
+  // and the logits [T,V].
   virtual Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const = 0;
   virtual Var logits(Tape& tape, const Bundle& in) const = 0;
   // What enters the output head [T,H].
@@ -38,7 +41,9 @@ class Stage {
   virtual std::span<parallel::Placed* const> parameters() const = 0;
 };
 
-// Runs every segment as a span of the tape. `recompute` keeps only the segments' inputs. batch must outlive the tape.
-Bundle forward(const Stage& stage, Tape& tape, const nn::Batch& batch, Phase phase, bool recompute = false);
+// Runs every segment as a span of the tape. `recompute` keeps only the segments' inputs. batch must
+// outlive the tape.
+Bundle forward(const Stage& stage, Tape& tape, const nn::Batch& batch, Phase phase,
+               bool recompute = false);
 
 }  // namespace megatron::models

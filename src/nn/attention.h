@@ -11,22 +11,24 @@ struct AttentionConfig {
   int64_t hidden = 0, heads = 0, key_heads = 0, head_size = 0;
   bool qkv_bias = false, output_bias = false;
   double dropout = 0;
-  uint64_t seed = 0;                // of the dropout
+  uint64_t seed = 0;  // of the dropout
 };
 
-// cos and sin of every position's angles, made once a model: [positions, pairs] f32 (f64). angle = position * base^(-2i/rotary
-// dims) for pair i; computed in fp64, rounded once.
+// cos and sin of every position's angles, made once a model: [positions, pairs] f32 (f64). angle =
+// position * base^(-2i/rotary dims) for pair i; computed in fp64, rounded once.
 struct RotaryTable {
   Tensor cos, sin;
-  static RotaryTable make(Runtime& runtime, DType model_type, int64_t positions, int64_t rotary_dims, double base);
+  static RotaryTable make(Runtime& runtime, DType model_type, int64_t positions,
+                          int64_t rotary_dims, double base);
 };
 
-// Parameters <name>.qkv.weight [(N+2K) D, H] = [q | k | v], <name>.output.weight [H, N D], and their biases.
+// Parameters <name>.qkv.weight [(N+2K) D, H] = [q | k | v], <name>.output.weight [H, N D], and
+// their biases.
 class Attention {
  public:
   // rotary may be null: no rotation. It is borrowed.
-  Attention(Builder& builder, const std::string& name, const AttentionConfig& config, const RotaryTable* rotary,
-            parallel::Init init, parallel::Init output_init);
+  Attention(Builder& builder, const std::string& name, const AttentionConfig& config,
+            const RotaryTable* rotary, parallel::Init init, parallel::Init output_init);
   Var operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool train) const;
 
  private:

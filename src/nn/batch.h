@@ -8,11 +8,11 @@ namespace megatron::nn {
 // B sequences of S tokens, flattened to T = B * S.
 struct Batch {
   int64_t sequences = 0, length = 0;
-  Tensor tokens;                    // i32 [T]
-  Tensor positions;                 // i32 [T]: of the position table or the rotary angles
-  Tensor labels;                    // i32 [T]; not read where the weight is 0
-  Tensor weights;                   // f32 (f64) [T]: of each token's loss in the objective
-  Tensor samples;                   // i64 [B]: number of each sequence in the run, for dropout
+  Tensor tokens;     // i32 [T]
+  Tensor positions;  // i32 [T]: of the position table or the rotary angles
+  Tensor labels;     // i32 [T]; not read where the weight is 0
+  Tensor weights;    // f32 (f64) [T]: of each token's loss in the objective
+  Tensor samples;    // i64 [B]: number of each sequence in the run, for dropout
 };
 
 }  // namespace megatron::nn

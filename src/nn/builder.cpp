@@ -5,7 +5,8 @@ namespace megatron::nn {
 Parameter& Builder::add(const std::string& name, Shape shape, parallel::Init init, int uses) {
   auto placed = std::make_unique<parallel::Placed>();
   placed->parameter.name = name;
-  placed->parameter.value = Tensor::empty(runtime_.arena(MemoryClass::parameters), shape, type_, name);
+  placed->parameter.value =
+      Tensor::empty(runtime_.arena(MemoryClass::parameters), shape, type_, name);
   placed->parameter.uses.resize(static_cast<size_t>(uses));
   placed->placement = placement_(name, shape);
   placed->init = init;

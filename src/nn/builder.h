@@ -1,4 +1,5 @@
-// Where modules get their parameters: each is made once, in the model's type, with its placement and its initial values' law.
+// Where modules get their parameters: each is made once, in the model's type, with its placement
+// and its initial values' law.
 #pragma once
 
 #include <functional>
@@ -12,7 +13,8 @@ namespace megatron::nn {
 
 class Builder {
  public:
-  using PlacementOf = std::function<parallel::Placement(const std::string& name, const Shape& shape)>;
+  using PlacementOf =
+      std::function<parallel::Placement(const std::string& name, const Shape& shape)>;
   // placement: maps a parameter's name and shape to canonical tensors; the model family's.
   Builder(Runtime& runtime, DType type, PlacementOf placement)
       : runtime_(runtime), type_(type), placement_(std::move(placement)) {}

@@ -8,7 +8,8 @@ namespace megatron::nn {
 // y = x w^T + b; parameters <name>.weight [out,in], <name>.bias [out].
 class Linear {
  public:
-  Linear(Builder& builder, const std::string& name, int64_t in, int64_t out, bool bias, parallel::Init init)
+  Linear(Builder& builder, const std::string& name, int64_t in, int64_t out, bool bias,
+         parallel::Init init)
       : weight_(builder.add(name + ".weight", {out, in}, init)),
         bias_(bias ? Weight(builder.add(name + ".bias", {out}, zeros())) : Weight()) {}
   Var operator()(Tape& tape, const Var& x) const { return ops::linear(tape, x, weight_, bias_); }

@@ -12,13 +12,15 @@ struct MlpConfig {
   bool gated = false, bias = false;
 };
 
-// down(f(up x)), or down(f(gate x) * (up x)) when gated. Parameters <name>.up.weight [F, H] (gated: [2F, H] = [gate | up]),
-// <name>.down.weight [H, F], and their biases.
+// down(f(up x)), or down(f(gate x) * (up x)) when gated. Parameters <name>.up.weight [F, H] (gated:
+// [2F, H] = [gate | up]), <name>.down.weight [H, F], and their biases.
 class Mlp {
  public:
-  Mlp(Builder& builder, const std::string& name, const MlpConfig& config, parallel::Init init, parallel::Init output_init)
+  Mlp(Builder& builder, const std::string& name, const MlpConfig& config, parallel::Init init,
+      parallel::Init output_init)
       : config_(config),
-        up_(builder, name + ".up", config.hidden, (config.gated ? 2 : 1) * config.ffn, config.bias, init),
+        up_(builder, name + ".up", config.hidden, (config.gated ? 2 : 1) * config.ffn, config.bias,
+            init),
         down_(builder, name + ".down", config.ffn, config.hidden, config.bias, output_init) {}
   Var operator()(Tape& tape, const Var& x_TH) const {
     return down_(tape, ops::activation(tape, up_(tape, x_TH), config_.activation, config_.gated));

@@ -7,12 +7,15 @@ namespace megatron::nn {
 
 enum class Normalization { layer_norm, rms_norm };
 
-// {norm(x + residual), x + residual}; parameters <name>.weight [H] and, for LayerNorm, <name>.bias [H].
+// {norm(x + residual), x + residual}; parameters <name>.weight [H] and, for LayerNorm, <name>.bias
+// [H].
 class AddNorm {
  public:
-  AddNorm(Builder& builder, const std::string& name, int64_t hidden, Normalization kind, float eps)
+  AddNorm(Builder& builder, const std::string& name, int64_t hidden, Normalization kind, double eps)
       : weight_(builder.add(name + ".weight", {hidden}, ones())),
-        bias_(kind == Normalization::layer_norm ? Weight(builder.add(name + ".bias", {hidden}, zeros())) : Weight()),
+        bias_(kind == Normalization::layer_norm
+                  ? Weight(builder.add(name + ".bias", {hidden}, zeros()))
+                  : Weight()),
         eps_(eps) {}
   ops::AddNorm operator()(Tape& tape, const Var& x, const Var& residual) const {
     return bias_ ? ops::add_layer_norm(tape, x, residual, weight_, bias_, eps_)
@@ -21,7 +24,7 @@ class AddNorm {
 
  private:
   Weight weight_, bias_;
-  float eps_;
+  double eps_;
 };
 
 }  // namespace megatron::nn

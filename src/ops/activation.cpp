@@ -14,15 +14,18 @@ void activation_dgrad(Backward& backward) {
   const Tensor& x = backward.saved(0);
   Tensor dx = backward.empty(x.shape(), x.dtype(), "activation.dx");
   backward.kernels().activation_backward(
-      {.function = function, .gated = gated, .x = x, .dout = backward.gradient(0), .dx = dx}, backward.stream());
+      {.function = function, .gated = gated, .x = x, .dout = backward.gradient(0), .dx = dx},
+      backward.stream());
   backward.set(0, dx);
 }
 
 }  // namespace
 
 Var activation(Tape& tape, const Var& x, kernels::Activation function, bool gated) {
-  Tensor out = tape.empty({x.value.size(0), gated ? x.value.size(1) / 2 : x.value.size(1)}, x.value.dtype(), "activation");
-  tape.kernels().activation({.function = function, .gated = gated, .x = x.value, .out = out}, tape.stream());
+  Tensor out = tape.empty({x.value.size(0), gated ? x.value.size(1) / 2 : x.value.size(1)},
+                          x.value.dtype(), "activation");
+  tape.kernels().activation({.function = function, .gated = gated, .x = x.value, .out = out},
+                            tape.stream());
   Node node{.name = "activation", .inputs = {x.id}, .saved = {x.value}, .dgrad = activation_dgrad};
   node.attributes = ActivationAttributes{function, gated};
   return tape.record_one(std::move(node), out);

@@ -21,13 +21,19 @@ void split_heads_dgrad(Backward& backward) {
   const Tensor &dq = backward.gradient(0), &dk = backward.gradient(1), &dv = backward.gradient(2);
   MG_ASSERT(dq.defined() && dk.defined() && dv.defined());
   const int64_t tokens = dq.size(0) * dq.size(1), head_size = dq.size(3);
-  Tensor dqkv = backward.empty({tokens, (heads + 2 * key_heads) * head_size}, dq.dtype(), "split_heads.dqkv");
+  Tensor dqkv =
+      backward.empty({tokens, (heads + 2 * key_heads) * head_size}, dq.dtype(), "split_heads.dqkv");
   const auto rotated = [&](const Tensor& gradient, int64_t begin, int64_t count) {
     const Tensor in = gradient.view({tokens, count, head_size});
     Tensor out = head_columns(dqkv, begin, count, head_size);
     if (backward.saved(0).defined()) {
-      backward.kernels().rope({.x = in, .out = out, .cos = backward.saved(0), .sin = backward.saved(1),
-                               .positions = backward.saved(2), .interleaved = interleaved, .inverse = true},
+      backward.kernels().rope({.x = in,
+                               .out = out,
+                               .cos = backward.saved(0),
+                               .sin = backward.saved(1),
+                               .positions = backward.saved(2),
+                               .interleaved = interleaved,
+                               .inverse = true},
                               backward.stream());
     } else {
       backward.kernels().copy({.x = in, .out = out}, backward.stream());
@@ -35,9 +41,10 @@ void split_heads_dgrad(Backward& backward) {
   };
   rotated(dq, 0, heads);
   rotated(dk, heads * head_size, key_heads);
-  backward.kernels().copy({.x = dv.view({tokens, key_heads, head_size}),
-                           .out = head_columns(dqkv, (heads + key_heads) * head_size, key_heads, head_size)},
-                          backward.stream());
+  backward.kernels().copy(
+      {.x = dv.view({tokens, key_heads, head_size}),
+       .out = head_columns(dqkv, (heads + key_heads) * head_size, key_heads, head_size)},
+      backward.stream());
   backward.set(0, dqkv);
 }
 
@@ -49,7 +56,7 @@ Tensor by_sequence(const Tensor& t, int64_t batch) {
 }
 
 struct AttentionAttributes {
-  float scale;
+  double scale;
   bool causal;
   Tensor q_positions, k_positions;
   kernels::DropoutArgs::Mask dropout;
@@ -57,15 +64,26 @@ struct AttentionAttributes {
 
 void attention_dgrad(Backward& backward) {
   const auto& a = backward.attributes<AttentionAttributes>();
-  const Tensor &q = backward.saved(0), &k = backward.saved(1), &v = backward.saved(2), &out = backward.saved(3);
+  const Tensor &q = backward.saved(0), &k = backward.saved(1), &v = backward.saved(2),
+               &out = backward.saved(3);
   Tensor dq = backward.empty(q.shape(), q.dtype(), "attention.dq");
   Tensor dk = backward.empty(k.shape(), k.dtype(), "attention.dk");
   Tensor dv = backward.empty(v.shape(), v.dtype(), "attention.dv");
-  backward.kernels().attention_backward(
-      {.q = q, .k = k, .v = v, .out = out, .lse = backward.saved(4), .dout = backward.gradient(0).view(out.shape()),
-       .q_positions = a.q_positions, .k_positions = a.k_positions, .causal = a.causal, .scale = a.scale,
-       .dropout = a.dropout, .dq = dq, .dk = dk, .dv = dv},
-      backward.stream());
+  backward.kernels().attention_backward({.q = q,
+                                         .k = k,
+                                         .v = v,
+                                         .out = out,
+                                         .lse = backward.saved(4),
+                                         .dout = backward.gradient(0).view(out.shape()),
+                                         .q_positions = a.q_positions,
+                                         .k_positions = a.k_positions,
+                                         .causal = a.causal,
+                                         .scale = a.scale,
+                                         .dropout = a.dropout,
+                                         .dq = dq,
+                                         .dk = dk,
+                                         .dv = dv},
+                                        backward.stream());
   backward.set(0, dq);
   backward.set(1, dk);
   backward.set(2, dv);
@@ -73,14 +91,19 @@ void attention_dgrad(Backward& backward) {
 
 }  // namespace
 
-Heads split_heads(Tape& tape, const Var& qkv, int64_t batch, int64_t heads, int64_t key_heads, const Rotary& rotary) {
+Heads split_heads(Tape& tape, const Var& qkv, int64_t batch, int64_t heads, int64_t key_heads,
+                  const Rotary& rotary) {
   const int64_t tokens = qkv.value.size(0), head_size = qkv.value.size(1) / (heads + 2 * key_heads);
   const auto part = [&](int64_t begin, int64_t count, bool rotates) {
     const Tensor in = head_columns(qkv.value, begin, count, head_size);
-    if (!rotary.cos.defined()) return by_sequence(in, batch);       // views: all three stay together
+    if (!rotary.cos.defined()) return by_sequence(in, batch);  // views: all three stay together
     Tensor out = tape.empty({tokens, count, head_size}, qkv.value.dtype(), "split_heads");
     if (rotates) {
-      tape.kernels().rope({.x = in, .out = out, .cos = rotary.cos, .sin = rotary.sin, .positions = rotary.positions,
+      tape.kernels().rope({.x = in,
+                           .out = out,
+                           .cos = rotary.cos,
+                           .sin = rotary.sin,
+                           .positions = rotary.positions,
                            .interleaved = rotary.interleaved},
                           tape.stream());
     } else {
@@ -91,7 +114,9 @@ Heads split_heads(Tape& tape, const Var& qkv, int64_t batch, int64_t heads, int6
   const Tensor q = part(0, heads, true);
   const Tensor k = part(heads * head_size, key_heads, true);
   const Tensor v = part((heads + key_heads) * head_size, key_heads, false);
-  Node node{.name = "split_heads", .inputs = {qkv.id}, .saved = {rotary.cos, rotary.sin, rotary.positions},
+  Node node{.name = "split_heads",
+            .inputs = {qkv.id},
+            .saved = {rotary.cos, rotary.sin, rotary.positions},
             .dgrad = split_heads_dgrad};
   node.attributes = SplitAttributes{heads, key_heads, rotary.interleaved};
   const std::vector<Var> out = tape.record(std::move(node), {q, k, v});
@@ -104,14 +129,23 @@ Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options) {
   const int64_t batch = q.size(0), length = q.size(1), count = q.size(2), head_size = q.size(3);
   Tensor out = tape.empty({batch, length, count, head_size}, q.dtype(), "attention.out");
   Tensor lse = tape.empty({batch, count, length}, kernels::accumulator(q.dtype()), "attention.lse");
-  tape.kernels().attention({.q = q, .k = heads.k.value, .v = heads.v.value, .q_positions = options.q_positions,
-                            .k_positions = options.k_positions, .causal = options.causal, .scale = options.scale,
-                            .dropout = options.dropout, .out = out, .lse = lse},
+  tape.kernels().attention({.q = q,
+                            .k = heads.k.value,
+                            .v = heads.v.value,
+                            .q_positions = options.q_positions,
+                            .k_positions = options.k_positions,
+                            .causal = options.causal,
+                            .scale = options.scale,
+                            .dropout = options.dropout,
+                            .out = out,
+                            .lse = lse},
                            tape.stream());
-  Node node{.name = "attention", .inputs = {heads.q.id, heads.k.id, heads.v.id},
-            .saved = {q, heads.k.value, heads.v.value, out, lse}, .dgrad = attention_dgrad};
-  node.attributes = AttentionAttributes{options.scale, options.causal, options.q_positions, options.k_positions,
-                                        options.dropout};
+  Node node{.name = "attention",
+            .inputs = {heads.q.id, heads.k.id, heads.v.id},
+            .saved = {q, heads.k.value, heads.v.value, out, lse},
+            .dgrad = attention_dgrad};
+  node.attributes = AttentionAttributes{options.scale, options.causal, options.q_positions,
+                                        options.k_positions, options.dropout};
   return tape.record_one(std::move(node), out.view({batch * length, count * head_size}));
 }
 

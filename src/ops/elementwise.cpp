@@ -12,8 +12,9 @@ void dropout_dgrad(Backward& backward) {
   if (!backward.needs(0)) return;
   const Tensor& dout = backward.gradient(0);
   Tensor dx = backward.empty(dout.shape(), dout.dtype(), "dropout.dx");
-  backward.kernels().dropout({.mask = backward.attributes<kernels::DropoutArgs::Mask>(), .x = dout, .out = dx},
-                             backward.stream());
+  backward.kernels().dropout(
+      {.mask = backward.attributes<kernels::DropoutArgs::Mask>(), .x = dout, .out = dx},
+      backward.stream());
   backward.set(0, dx);
 }
 

@@ -16,7 +16,8 @@ void linear_wgrad(Backward& backward) {
   const Tensor& dy = backward.gradient(0);
   if (const GradSlot dw = backward.grad_slot(0); dw.out.defined()) {
     backward.kernels().gemm(
-        {.a = dy, .b = backward.saved(0), .out = dw.out, .transpose_a = true, .beta = dw.beta}, backward.stream());
+        {.a = dy, .b = backward.saved(0), .out = dw.out, .transpose_a = true, .beta = dw.beta},
+        backward.stream());
   }
   if (backward.weights() < 2) return;
   if (const GradSlot db = backward.grad_slot(1); db.out.defined()) {
@@ -30,8 +31,13 @@ Var linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias) {
   const Tensor& w = weight.value();
   Tensor y = tape.empty({x.value.size(0), w.size(0)}, w.dtype(), "linear.y");
   tape.kernels().gemm(
-      {.a = x.value, .b = w, .out = y, .transpose_b = true, .bias = bias ? bias.value() : Tensor()}, tape.stream());
-  Node node{.name = "linear", .inputs = {x.id}, .saved = {x.value}, .weights = {weight}, .dgrad = linear_dgrad,
+      {.a = x.value, .b = w, .out = y, .transpose_b = true, .bias = bias ? bias.value() : Tensor()},
+      tape.stream());
+  Node node{.name = "linear",
+            .inputs = {x.id},
+            .saved = {x.value},
+            .weights = {weight},
+            .dgrad = linear_dgrad,
             .wgrad = linear_wgrad};
   if (bias) node.weights.push_back(bias);
   return tape.record_one(std::move(node), y);

@@ -5,8 +5,8 @@
 namespace megatron::ops {
 namespace {
 
-// Logits of one chunk: 2^25 elements (128 MB in f32), so that reading and writing the weight's gradient once a chunk costs a few
-// per cent of the products.
+// Logits of one chunk: 2^25 elements (128 MB in f32), so that reading and writing the weight's
+// gradient once a chunk costs a few per cent of the products.
 int64_t chunk_rows(int64_t vocabulary) {
   return std::clamp<int64_t>((int64_t{1} << 25) / vocabulary / 64 * 64, 64, 4096);
 }
@@ -39,19 +39,26 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
     const Tensor logits = logits_CV.slice(0, 0, count);
     table.gemm({.a = x_CH, .b = w_VH, .out = logits, .transpose_b = true}, stream);
     const Tensor dlogits = tape.recording() ? dlogits_CV.slice(0, 0, count) : Tensor();
-    table.cross_entropy({.logits = logits, .labels = labels.slice(0, begin, count),
-                         .weights = weights.slice(0, begin, count), .loss = loss_T.slice(0, begin, count),
+    table.cross_entropy({.logits = logits,
+                         .labels = labels.slice(0, begin, count),
+                         .weights = weights.slice(0, begin, count),
+                         .loss = loss_T.slice(0, begin, count),
                          .dlogits = dlogits},
                         stream);
     if (!tape.recording()) continue;
     table.gemm({.a = dlogits, .b = w_VH, .out = dx_TH.slice(0, begin, count)}, stream);
     if (const GradSlot dw = tape.grad_slot(weight); dw.out.defined()) {
-      table.gemm({.a = dlogits, .b = x_CH, .out = dw.out, .transpose_a = true, .beta = dw.beta}, stream);
+      table.gemm({.a = dlogits, .b = x_CH, .out = dw.out, .transpose_a = true, .beta = dw.beta},
+                 stream);
     }
   }
   if (tape.recording()) {
     tape.gradient_done(weight);
-    tape.record_one({.name = "linear_cross_entropy", .inputs = {x.id}, .saved = {dx_TH}, .dgrad = loss_dgrad, .root = true},
+    tape.record_one({.name = "linear_cross_entropy",
+                     .inputs = {x.id},
+                     .saved = {dx_TH},
+                     .dgrad = loss_dgrad,
+                     .root = true},
                     loss_T);
   }
   return loss_T;

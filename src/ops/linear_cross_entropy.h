@@ -4,11 +4,13 @@
 
 namespace megatron::ops {
 
-// loss[t] = cross entropy of the logits x[t,:] w^T against labels[t]; the objective is sum_t weights[t] * loss[t].
-// x [T,H], w [V,H], labels i32 [T] (not read where the weight is 0), weights f32 (f64) [T]; loss f32 (f64) [T].
-// All logits are never stored: rows are taken in chunks of a fixed size. While a chunk's logits are there, both gradients
-// are formed from them (dx kept for backward, dw added to its slot), so that nothing is computed twice; this is where
-// backward starts, and the upstream gradient is 1.
-Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, const Tensor& labels, const Tensor& weights);
+// loss[t] = cross entropy of the logits x[t,:] w^T against labels[t]; the objective is sum_t
+// weights[t] * loss[t]. x [T,H], w [V,H], labels i32 [T] (not read where the weight is 0), weights
+// f32 (f64) [T]; loss f32 (f64) [T]. All logits are never stored: rows are taken in chunks of a
+// fixed size. While a chunk's logits are there, both gradients are formed from them (dx kept for
+// backward, dw added to its slot), so that nothing is computed twice; this is where backward
+// starts, and the upstream gradient is 1.
+Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, const Tensor& labels,
+                            const Tensor& weights);
 
 }  // namespace megatron::ops

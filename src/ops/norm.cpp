@@ -7,7 +7,8 @@ struct NormAttributes {
   bool layer_norm = false;
 };
 
-// saved: sum, weight is read from the parameter, rstd, mean (LayerNorm). The gradient of the sum is that of x and of r.
+// saved: sum, weight is read from the parameter, rstd, mean (LayerNorm). The gradient of the sum is
+// that of x and of r.
 void add_norm_dgrad(Backward& backward) {
   const bool layer_norm = backward.attributes<NormAttributes>().layer_norm;
   const Tensor& sum = backward.saved(0);
@@ -34,7 +35,8 @@ void add_norm_dgrad(Backward& backward) {
   if (backward.needs(1)) backward.set(1, args.dsum);
 }
 
-AddNorm add_norm(Tape& tape, const Var& x, const Var& r, const Weight& weight, const Weight& bias, float eps) {
+AddNorm add_norm(Tape& tape, const Var& x, const Var& r, const Weight& weight, const Weight& bias,
+                 double eps) {
   const bool layer_norm = static_cast<bool>(bias);
   const Shape shape = x.value.shape();
   const DType statistics = kernels::accumulator(x.value.dtype());
@@ -46,7 +48,10 @@ AddNorm add_norm(Tape& tape, const Var& x, const Var& r, const Weight& weight, c
                             .rstd = tape.empty({shape[0]}, statistics, "norm.rstd")};
   Tensor sum = x.value;
   if (r.value.defined()) sum = args.sum = tape.empty(shape, x.value.dtype(), "norm.residual");
-  Node node{.inputs = {x.id, r.id}, .saved = {sum, args.rstd}, .weights = {weight}, .dgrad = add_norm_dgrad};
+  Node node{.inputs = {x.id, r.id},
+            .saved = {sum, args.rstd},
+            .weights = {weight},
+            .dgrad = add_norm_dgrad};
   if (layer_norm) {
     args.bias = bias.value();
     args.mean = tape.empty({shape[0]}, statistics, "norm.mean");
@@ -65,11 +70,12 @@ AddNorm add_norm(Tape& tape, const Var& x, const Var& r, const Weight& weight, c
 
 }  // namespace
 
-AddNorm add_rms_norm(Tape& tape, const Var& x, const Var& r, const Weight& weight, float eps) {
+AddNorm add_rms_norm(Tape& tape, const Var& x, const Var& r, const Weight& weight, double eps) {
   return add_norm(tape, x, r, weight, {}, eps);
 }
 
-AddNorm add_layer_norm(Tape& tape, const Var& x, const Var& r, const Weight& weight, const Weight& bias, float eps) {
+AddNorm add_layer_norm(Tape& tape, const Var& x, const Var& r, const Weight& weight,
+                       const Weight& bias, double eps) {
   return add_norm(tape, x, r, weight, bias, eps);
 }
 

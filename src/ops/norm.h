@@ -8,9 +8,11 @@ struct AddNorm {
   Var normed, residual;
 };
 
-// residual = x + r; normed = norm(residual).   x, r [T,H], weight, bias [H].   r may be undefined: residual = x.
-// Residual sum and norm are one op, so that a decoder block has no fan-out. RMSNorm: Zhang & Sennrich 2019; LayerNorm: Ba et al. 2016.
-AddNorm add_rms_norm(Tape& tape, const Var& x, const Var& r, const Weight& weight, float eps);
-AddNorm add_layer_norm(Tape& tape, const Var& x, const Var& r, const Weight& weight, const Weight& bias, float eps);
+// residual = x + r; normed = norm(residual).   x, r [T,H], weight, bias [H].   r may be undefined:
+// residual = x. Residual sum and norm are one op, so that a decoder block has no fan-out. RMSNorm:
+// Zhang & Sennrich 2019; LayerNorm: Ba et al. 2016.
+AddNorm add_rms_norm(Tape& tape, const Var& x, const Var& r, const Weight& weight, double eps);
+AddNorm add_layer_norm(Tape& tape, const Var& x, const Var& r, const Weight& weight,
+                       const Weight& bias, double eps);
 
 }  // namespace megatron::ops

@@ -12,7 +12,9 @@ Tensor part_rows(const Tensor& gradient, const parallel::Slice& slice) {
   return gradient.view({gradient.elements()}).slice(0, slice.local_begin * row, slice.size * row);
 }
 
-int64_t blocks_of(int64_t elements) { return (elements + kernels::kNormBlock - 1) / kernels::kNormBlock; }
+int64_t blocks_of(int64_t elements) {
+  return (elements + kernels::kNormBlock - 1) / kernels::kNormBlock;
+}
 
 }  // namespace
 
@@ -27,7 +29,8 @@ void OptimizerConfig::check() const {
   MG_CHECK(clip_grad >= 0, "--clip-grad is {}; it cannot be negative (0: no clipping)", clip_grad);
 }
 
-Optimizer::Optimizer(std::vector<parallel::Placed*> parameters, const OptimizerConfig& config, Runtime& runtime)
+Optimizer::Optimizer(std::vector<parallel::Placed*> parameters, const OptimizerConfig& config,
+                     Runtime& runtime)
     : config_(config), runtime_(runtime) {
   Arena& arena = runtime.arena(MemoryClass::optimizer);
   const kernels::Table& table = kernels::table(runtime.stream());
@@ -42,7 +45,8 @@ Optimizer::Optimizer(std::vector<parallel::Placed*> parameters, const OptimizerC
     if (!p.trainable) continue;
     Entry entry{.placed = placed};
     const DType type = kernels::accumulator(p.value.dtype());
-    if (p.value.dtype() == DType::bf16) entry.remainder = zeros(p.value.shape(), DType::i16, p.name + ".remainder");
+    if (p.value.dtype() == DType::bf16)
+      entry.remainder = zeros(p.value.shape(), DType::i16, p.name + ".remainder");
     if (config.method == Method::adam) {
       entry.first = zeros(p.value.shape(), type, p.name + ".exp_avg");
       entry.second = zeros(p.value.shape(), type, p.name + ".exp_avg_sq");
@@ -73,13 +77,18 @@ void Optimizer::find_scale(double divisor) {
       for (const parallel::Slice& slice : part.slices) {
         const Tensor rows = part_rows(entry.placed->parameter.uses[0].grad, slice);
         const int64_t count = blocks_of(rows.elements());
-        table.sum_of_squares({.x = rows, .partial = partials_.slice(0, block, count)}, runtime_.stream());
+        table.sum_of_squares({.x = rows, .partial = partials_.slice(0, block, count)},
+                             runtime_.stream());
         block += count;
       }
     }
   }
   set_scalar(divisor_, divisor);
-  table.grad_scale({.partials = partials_, .divisor = divisor_, .max_norm = config_.clip_grad, .norm = norm_, .scale = scale_},
+  table.grad_scale({.partials = partials_,
+                    .divisor = divisor_,
+                    .max_norm = config_.clip_grad,
+                    .norm = norm_,
+                    .scale = scale_},
                    runtime_.stream());
 }
 
@@ -94,14 +103,28 @@ void Optimizer::step(const StepInputs& inputs) {
     const Parameter& p = e.placed->parameter;
     const kernels::MasterWeight weight{.value = p.value, .remainder = e.remainder};
     if (config_.method == Method::adam) {
-      table.adam({.parameter = weight, .grad = p.uses[0].grad, .exp_avg = e.first, .exp_avg_sq = e.second,
-                  .lr = learning_rate_, .weight_decay = weight_decay_, .step = step_, .scale = scale_,
-                  .beta1 = config_.adam_beta1, .beta2 = config_.adam_beta2, .eps = config_.adam_eps,
+      table.adam({.parameter = weight,
+                  .grad = p.uses[0].grad,
+                  .exp_avg = e.first,
+                  .exp_avg_sq = e.second,
+                  .lr = learning_rate_,
+                  .weight_decay = weight_decay_,
+                  .step = step_,
+                  .scale = scale_,
+                  .beta1 = config_.adam_beta1,
+                  .beta2 = config_.adam_beta2,
+                  .eps = config_.adam_eps,
                   .decay = e.placed->decay},
                  runtime_.stream());
     } else {
-      table.sgd({.parameter = weight, .grad = p.uses[0].grad, .buffer = e.first, .lr = learning_rate_,
-                 .weight_decay = weight_decay_, .step = step_, .scale = scale_, .momentum = config_.sgd_momentum,
+      table.sgd({.parameter = weight,
+                 .grad = p.uses[0].grad,
+                 .buffer = e.first,
+                 .lr = learning_rate_,
+                 .weight_decay = weight_decay_,
+                 .step = step_,
+                 .scale = scale_,
+                 .momentum = config_.sgd_momentum,
                  .decay = e.placed->decay},
                 runtime_.stream());
     }

@@ -15,35 +15,37 @@ struct OptimizerConfig {
   Method method = Method::adam;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_eps = 1e-8;
   double sgd_momentum = 0.9;
-  double clip_grad = 1.0;           // 0: no clipping
+  double clip_grad = 1.0;  // 0: no clipping
 
-  void check() const;               // throws Error naming the flag
+  void check() const;  // throws Error naming the flag
 };
 
 // What one update needs of the run.
 struct StepInputs {
   double learning_rate = 0, weight_decay = 0;
-  double divisor = 1;               // of the raw gradients: number of tokens of the step
+  double divisor = 1;  // of the raw gradients: number of tokens of the step
 };
 
 class Optimizer {
  public:
-  // Reads the gradients from use 0 of each parameter. State is allocated and zero; a bf16 parameter's master weight begins as
-  // its value. The parameters outlive the optimizer.
-  Optimizer(std::vector<parallel::Placed*> parameters, const OptimizerConfig& config, Runtime& runtime);
+  // Reads the gradients from use 0 of each parameter. State is allocated and zero; a bf16
+  // parameter's master weight begins as its value. The parameters outlive the optimizer.
+  Optimizer(std::vector<parallel::Placed*> parameters, const OptimizerConfig& config,
+            Runtime& runtime);
 
   void step(const StepInputs& inputs);
   // L2 norm of all gradients of the last step, before clipping; read after the step. 0-d f64.
   const Tensor& gradient_norm() const { return norm_; }
 
-  // State of each parameter under its file name: "exp_avg", "exp_avg_sq", "momentum_buffer". Undefined when there is none.
+  // State of each parameter under its file name: "exp_avg", "exp_avg_sq", "momentum_buffer".
+  // Undefined when there is none.
   Tensor state(const parallel::Placed& placed, const std::string& name) const;
   int64_t steps() const { return steps_; }
 
  private:
   struct Entry {
     parallel::Placed* placed;
-    Tensor remainder, first, second;        // first: exp_avg or momentum_buffer
+    Tensor remainder, first, second;  // first: exp_avg or momentum_buffer
   };
   void find_scale(double divisor);
   void set_scalar(Tensor& scalar, double value);
@@ -51,7 +53,7 @@ class Optimizer {
   OptimizerConfig config_;
   Runtime& runtime_;
   std::vector<Entry> entries_;
-  Tensor partials_;                         // f64: sums of squares of fixed blocks, in canonical order
+  Tensor partials_;  // f64: sums of squares of fixed blocks, in canonical order
   Tensor norm_, scale_, divisor_, learning_rate_, weight_decay_, step_;
   int64_t steps_ = 0;
 };

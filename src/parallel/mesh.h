@@ -33,18 +33,21 @@ class AxisSet {
   unsigned bits_ = 0;
 };
 
-// Degrees of a layout. The data-parallel degree is what remains of the world. Expert axes overlay the dense ranks: the same ranks
-// are seen as tp x cp x dp x pp by dense layers and as etp x ep x expert-dp x pp by experts.
+// Degrees of a layout. The data-parallel degree is what remains of the world. Expert axes overlay
+// the dense ranks: the same ranks are seen as tp x cp x dp x pp by dense layers and as etp x ep x
+// expert-dp x pp by experts.
 struct Layout {
   int tp = 1, cp = 1, ep = 1, pp = 1;
-  int etp = 0;                              // expert tensor parallel; 0: as tp
-  std::string order = "tp-cp-ep-dp-pp";     // fastest axis first; --use-tp-pp-dp-mapping: "tp-cp-ep-pp-dp"
+  int etp = 0;  // expert tensor parallel; 0: as tp
+  std::string order =
+      "tp-cp-ep-dp-pp";  // fastest axis first; --use-tp-pp-dp-mapping: "tp-cp-ep-pp-dp"
 };
 
-// All groups along `axes` as lists of ranks, a pure function: the grid of `world` ranks in layout.order, dense or expert view.
-// Groups are in ascending order of their first rank. Throws Error naming the numbers and the
-// flag to change when the degrees do not divide the world.
-std::vector<std::vector<int>> rank_lists(const Layout& layout, int world, AxisSet axes, bool expert = false);
+// All groups along `axes` as lists of ranks, a pure function: the grid of `world` ranks in
+// layout.order, dense or expert view. Groups are in ascending order of their first rank. Throws
+// Error naming the numbers and the flag to change when the degrees do not divide the world.
+std::vector<std::vector<int>> rank_lists(const Layout& layout, int world, AxisSet axes,
+                                         bool expert = false);
 
 class Mesh {
  public:
@@ -53,12 +56,12 @@ class Mesh {
 
   const Layout& layout() const { return layout_; }
   comm::Group& world() const { return *world_; }
-  int size(Axis axis) const;                             // of the dense view
+  int size(Axis axis) const;  // of the dense view
   int coordinate(Axis axis) const;
-  // The group of this rank along some axes of the dense view; ep is 1 there. Only the sets that build() makes: each single
-  // axis, and {dp, cp}.
+  // The group of this rank along some axes of the dense view; ep is 1 there. Only the sets that
+  // build() makes: each single axis, and {dp, cp}.
   comm::Group& group(AxisSet axes) const;
-  comm::Group& expert_group(AxisSet axes) const;         // ep, tp (etp), dp (expert data)
+  comm::Group& expert_group(AxisSet axes) const;  // ep, tp (etp), dp (expert data)
 
  private:
   Layout layout_;

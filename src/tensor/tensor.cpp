@@ -7,7 +7,8 @@
 namespace megatron {
 
 Shape::Shape(std::span<const int64_t> sizes) {
-  MG_CHECK(sizes.size() <= kMaxRank, "a tensor has {} dimensions; at most {} are supported", sizes.size(), kMaxRank);
+  MG_CHECK(sizes.size() <= kMaxRank, "a tensor has {} dimensions; at most {} are supported",
+           sizes.size(), kMaxRank);
   for (const int64_t size : sizes) {
     MG_CHECK(size >= 0, "a tensor dimension is {}; it cannot be negative", size);
     sizes_[static_cast<size_t>(rank_++)] = size;
@@ -22,7 +23,8 @@ int64_t Shape::elements() const {
 
 bool Shape::operator==(const Shape& other) const {
   if (rank_ != other.rank_) return false;
-  for (int i = 0; i < rank_; ++i) if ((*this)[i] != other[i]) return false;
+  for (int i = 0; i < rank_; ++i)
+    if ((*this)[i] != other[i]) return false;
   return true;
 }
 
@@ -96,7 +98,8 @@ Tensor Tensor::select(int dim, int64_t index) const {
     sizes[kept] = one.size(i);
     strides[kept++] = one.stride(i);
   }
-  return one.as_strided(Shape(std::span<const int64_t>(sizes.data(), kept)), {strides.data(), kept});
+  return one.as_strided(Shape(std::span<const int64_t>(sizes.data(), kept)),
+                        {strides.data(), kept});
 }
 
 Tensor Tensor::transpose(int a, int b) const {
@@ -128,7 +131,9 @@ Tensor Tensor::view_as(DType dtype) const {
 }
 
 void Tensor::check_type(DType wanted) const {
-  if (dtype_ != wanted) throw InternalError(fmt::format("a tensor of type {} was read as {}", name(dtype_), name(wanted)));
+  if (dtype_ != wanted)
+    throw InternalError(
+        fmt::format("a tensor of type {} was read as {}", name(dtype_), name(wanted)));
 }
 
 void Tensor::check_contiguous() const { MG_ASSERT(is_contiguous()); }

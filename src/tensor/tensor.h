@@ -1,4 +1,5 @@
-// A view of storage: shape, strides (in elements), element type, offset. Copying a Tensor copies the view, not the data.
+// A view of storage: shape, strides (in elements), element type, offset. Copying a Tensor copies
+// the view, not the data.
 #pragma once
 
 #include <array>
@@ -17,7 +18,7 @@ namespace megatron {
 
 class Tensor {
  public:
-  Tensor() = default;                                      // undefined
+  Tensor() = default;  // undefined
   // A contiguous tensor with undefined contents.
   static Tensor empty(Arena& arena, Shape shape, DType dtype, std::string_view label);
 
@@ -25,7 +26,9 @@ class Tensor {
   const Shape& shape() const { return shape_; }
   int rank() const { return shape_.rank(); }
   int64_t size(int dim) const { return shape_[dim]; }
-  int64_t stride(int dim) const { return strides_[static_cast<size_t>(dim < 0 ? dim + rank() : dim)]; }
+  int64_t stride(int dim) const {
+    return strides_[static_cast<size_t>(dim < 0 ? dim + rank() : dim)];
+  }
   int64_t elements() const { return shape_.elements(); }
   int64_t bytes() const { return elements() * size_of(dtype_); }
   DType dtype() const { return dtype_; }
@@ -34,23 +37,26 @@ class Tensor {
   bool same_storage(const Tensor& other) const { return storage_ == other.storage_; }
 
   // First element. data<T>(): checks the type. Both assert that the tensor is on the host.
-  template <class T> T* data() const {
+  template <class T>
+  T* data() const {
     check_type(DTypeOf<T>::value);
     return static_cast<T*>(raw());
   }
   void* raw() const;
-  template <class T> std::span<T> span() const {
+  template <class T>
+  std::span<T> span() const {
     check_contiguous();
     return {data<T>(), static_cast<size_t>(elements())};
   }
 
-  // Views. Out-of-range arguments are InternalErrors: shapes from users are checked before they come here.
-  Tensor view(Shape shape) const;                          // contiguous tensors; same number of elements
+  // Views. Out-of-range arguments are InternalErrors: shapes from users are checked before they
+  // come here.
+  Tensor view(Shape shape) const;  // contiguous tensors; same number of elements
   Tensor slice(int dim, int64_t begin, int64_t size) const;
-  Tensor select(int dim, int64_t index) const;             // slice of one, without the dim
+  Tensor select(int dim, int64_t index) const;  // slice of one, without the dim
   Tensor transpose(int a, int b) const;
   Tensor as_strided(Shape shape, std::span<const int64_t> strides, int64_t offset = 0) const;
-  Tensor view_as(DType dtype) const;                       // same element size
+  Tensor view_as(DType dtype) const;  // same element size
 
  private:
   void check_type(DType wanted) const;
@@ -63,15 +69,16 @@ class Tensor {
   DType dtype_ = DType::f32;
 };
 
-// Host copies of a tensor on the host, for tests, checkpoints and results. They convert between floating types.
-std::vector<double> to_doubles(const Tensor& tensor);      // row-major; strided tensors too
+// Host copies of a tensor on the host, for tests, checkpoints and results. They convert between
+// floating types.
+std::vector<double> to_doubles(const Tensor& tensor);  // row-major; strided tensors too
 std::vector<float> to_floats(const Tensor& tensor);
 void copy_from(Tensor& tensor, std::span<const double> values);
 void copy_from(Tensor& tensor, std::span<const float> values);
 void copy_from(Tensor& tensor, std::span<const int32_t> values);
 
-// The value of a one-element tensor, after the stream's work. Throws InternalError on meta: nothing below `training` may
-// let a value decide what runs.
+// The value of a one-element tensor, after the stream's work. Throws InternalError on meta: nothing
+// below `training` may let a value decide what runs.
 double read_scalar(const Tensor& tensor, Stream& stream);
 
 }  // namespace megatron

@@ -16,32 +16,39 @@ double HostBatch::counted() const {
 
 namespace {
 
-void check_range(const std::vector<int32_t>& values, int64_t end, std::string_view what, std::string_view limit) {
+void check_range(const std::vector<int32_t>& values, int64_t end, std::string_view what,
+                 std::string_view limit) {
   for (const int32_t v : values) {
-    MG_CHECK(v >= 0 && v < end, "{} {} is outside [0, {}): the data does not fit {}", what, v, end, limit);
+    MG_CHECK(v >= 0 && v < end, "{} {} is outside [0, {}): the data does not fit {}", what, v, end,
+             limit);
   }
 }
 
 }  // namespace
 
-const nn::Batch& DeviceBatch::fill(const HostBatch& host, LossScope scope, int64_t vocabulary, int64_t positions) {
-  check_range(host.tokens, vocabulary, "token id", "the vocabulary (--vocab-size, or the tokenizer of the data)");
+const nn::Batch& DeviceBatch::fill(const HostBatch& host, LossScope scope, int64_t vocabulary,
+                                   int64_t positions) {
+  check_range(host.tokens, vocabulary, "token id",
+              "the vocabulary (--vocab-size, or the tokenizer of the data)");
   check_range(host.positions, positions, "position", "--max-position-embeddings");
   const int64_t tokens = host.sequences * host.length;
-  if (!batch_.tokens.defined() || batch_.sequences != host.sequences || batch_.length != host.length) {
+  if (!batch_.tokens.defined() || batch_.sequences != host.sequences ||
+      batch_.length != host.length) {
     Arena& arena = runtime_.arena(MemoryClass::activations);
-    batch_ = {.sequences = host.sequences,
-              .length = host.length,
-              .tokens = Tensor::empty(arena, {tokens}, DType::i32, "batch.tokens"),
-              .positions = Tensor::empty(arena, {tokens}, DType::i32, "batch.positions"),
-              .labels = Tensor::empty(arena, {tokens}, DType::i32, "batch.labels"),
-              .weights = Tensor::empty(arena, {tokens}, kernels::accumulator(type_), "batch.weights"),
-              .samples = Tensor::empty(arena, {host.sequences}, DType::i64, "batch.samples")};
+    batch_ = {
+        .sequences = host.sequences,
+        .length = host.length,
+        .tokens = Tensor::empty(arena, {tokens}, DType::i32, "batch.tokens"),
+        .positions = Tensor::empty(arena, {tokens}, DType::i32, "batch.positions"),
+        .labels = Tensor::empty(arena, {tokens}, DType::i32, "batch.labels"),
+        .weights = Tensor::empty(arena, {tokens}, kernels::accumulator(type_), "batch.weights"),
+        .samples = Tensor::empty(arena, {host.sequences}, DType::i64, "batch.samples")};
   }
   if (!runtime_.device().has_data()) return batch_;
   for (size_t i = 0; i < host.labels.size(); ++i) {
     MG_CHECK(host.loss_mask[i] == 0 || (host.labels[i] >= 0 && host.labels[i] < vocabulary),
-             "label {} is outside [0, {}): the data does not fit the vocabulary", host.labels[i], vocabulary);
+             "label {} is outside [0, {}): the data does not fit the vocabulary", host.labels[i],
+             vocabulary);
   }
   copy_from(batch_.tokens, std::span<const int32_t>(host.tokens));
   copy_from(batch_.positions, std::span<const int32_t>(host.positions));

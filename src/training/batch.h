@@ -11,25 +11,28 @@ namespace megatron::training {
 // B sequences of S tokens, row after row.
 struct HostBatch {
   int64_t sequences = 0, length = 0;
-  std::vector<int32_t> tokens, positions, labels;        // [B*S]
-  std::vector<float> loss_mask;                          // [B*S], 1: counted
-  std::vector<int64_t> samples;                          // [B]
+  std::vector<int32_t> tokens, positions, labels;  // [B*S]
+  std::vector<float> loss_mask;                    // [B*S], 1: counted
+  std::vector<int64_t> samples;                    // [B]
 
-  double counted() const;                                // sum of the mask
+  double counted() const;  // sum of the mask
 };
 
 // How a token's loss enters the objective.
 enum class LossScope {
   token,        // weight 1 for every counted token of the step; divided once by their number
-  micro_batch,  // each micro-batch's own mean, averaged (Megatron-LM without --calculate-per-token-loss)
+  micro_batch,  // each micro-batch's own mean, averaged (Megatron-LM without
+                // --calculate-per-token-loss)
 };
 
-// Device tensors of one shape, filled again for each micro-batch, so that no memory is asked for after the first.
+// Device tensors of one shape, filled again for each micro-batch, so that no memory is asked for
+// after the first.
 class DeviceBatch {
  public:
   explicit DeviceBatch(Runtime& runtime, DType model_type) : runtime_(runtime), type_(model_type) {}
   // Throws Error naming a token or position outside [0, vocabulary) or [0, positions).
-  const nn::Batch& fill(const HostBatch& host, LossScope scope, int64_t vocabulary, int64_t positions);
+  const nn::Batch& fill(const HostBatch& host, LossScope scope, int64_t vocabulary,
+                        int64_t positions);
 
  private:
   Runtime& runtime_;

@@ -8,8 +8,10 @@ namespace megatron::training {
 namespace {
 
 Vocabulary null_vocabulary(std::optional<int64_t> vocab_size) {
-  MG_CHECK(vocab_size.has_value(), "without a tokenizer (--tokenizer-model) the number of tokens is needed: --vocab-size");
-  MG_CHECK(*vocab_size > 0 && *vocab_size < (int64_t{1} << 31), "--vocab-size is {}; it must lie in [1, 2^31)", *vocab_size);
+  MG_CHECK(vocab_size.has_value(),
+           "without a tokenizer (--tokenizer-model) the number of tokens is needed: --vocab-size");
+  MG_CHECK(*vocab_size > 0 && *vocab_size < (int64_t{1} << 31),
+           "--vocab-size is {}; it must lie in [1, 2^31)", *vocab_size);
   Vocabulary v;
   v.size = *vocab_size;
   v.eod = v.size - 1;
@@ -24,18 +26,23 @@ Vocabulary null_vocabulary(std::optional<int64_t> vocab_size) {
 }  // namespace
 
 Vocabulary open_vocabulary(const DataSettings& settings, std::optional<int64_t> vocab_size) {
-  const std::string type = settings.tokenizer_type.value_or(settings.tokenizer_model ? "HuggingFaceTokenizer" : "NullTokenizer");
+  const std::string type = settings.tokenizer_type.value_or(
+      settings.tokenizer_model ? "HuggingFaceTokenizer" : "NullTokenizer");
   if (type == "NullTokenizer") return null_vocabulary(vocab_size);
   MG_CHECK(type == "HuggingFaceTokenizer",
-           "--tokenizer-type is '{}'; this version supports HuggingFaceTokenizer (a tokenizer.json) and NullTokenizer", type);
-  MG_CHECK(settings.tokenizer_model.has_value(), "--tokenizer-type {} needs --tokenizer-model (a tokenizer.json or its directory)", type);
+           "--tokenizer-type is '{}'; this version supports HuggingFaceTokenizer (a "
+           "tokenizer.json) and NullTokenizer",
+           type);
+  MG_CHECK(settings.tokenizer_model.has_value(),
+           "--tokenizer-type {} needs --tokenizer-model (a tokenizer.json or its directory)", type);
   Vocabulary v;
   v.directory = *settings.tokenizer_model;
-  v.tokenizer = std::make_shared<const tokenizers::Tokenizer>(tokenizers::Tokenizer::load(v.directory));
+  v.tokenizer =
+      std::make_shared<const tokenizers::Tokenizer>(tokenizers::Tokenizer::load(v.directory));
   v.size = std::max<int64_t>(v.tokenizer->vocabulary_size(), vocab_size.value_or(0));
   MG_CHECK(!vocab_size || *vocab_size >= v.tokenizer->vocabulary_size(),
-           "--vocab-size is {}, and the tokenizer {} has {} tokens; leave the flag out or raise it", *vocab_size, v.directory,
-           v.tokenizer->vocabulary_size());
+           "--vocab-size is {}, and the tokenizer {} has {} tokens; leave the flag out or raise it",
+           *vocab_size, v.directory, v.tokenizer->vocabulary_size());
   v.eod = v.tokenizer->eod().value_or(-1);
   if (v.tokenizer->pad()) v.pad = *v.tokenizer->pad();
   Json identity(Json::Object{});
@@ -47,16 +54,19 @@ Vocabulary open_vocabulary(const DataSettings& settings, std::optional<int64_t> 
 
 const data::GptDataset& Corpus::set(data::Split split) const {
   const auto& set = sets[static_cast<size_t>(split)];
-  MG_CHECK(set != nullptr, "--split gives no documents to the {} set; change it", data::name(split));
+  MG_CHECK(set != nullptr, "--split gives no documents to the {} set; change it",
+           data::name(split));
   return *set;
 }
 
-Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, int64_t seq_length, int64_t seed,
-                   const std::array<std::optional<int64_t>, 3>& samples) {
-  MG_CHECK(settings.mock_data || !settings.data_path.empty(), "there is no data: give --data-path PREFIX or --mock-data");
-  MG_CHECK(!settings.mock_data || settings.data_path.empty(), "--mock-data and --data-path {} are both given; give one",
-           settings.data_path[0]);
-  MG_CHECK(settings.data_path.size() <= 1, "--data-path has {} entries; this version takes one prefix (blends are not supported)",
+Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, int64_t seq_length,
+                   int64_t seed, const std::array<std::optional<int64_t>, 3>& samples) {
+  MG_CHECK(settings.mock_data || !settings.data_path.empty(),
+           "there is no data: give --data-path PREFIX or --mock-data");
+  MG_CHECK(!settings.mock_data || settings.data_path.empty(),
+           "--mock-data and --data-path {} are both given; give one", settings.data_path[0]);
+  MG_CHECK(settings.data_path.size() <= 1,
+           "--data-path has {} entries; this version takes one prefix (blends are not supported)",
            settings.data_path.size());
   std::shared_ptr<const data::TokenSource> source;
   if (settings.mock_data) {
@@ -71,7 +81,8 @@ Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, i
   config.reset_position_ids = settings.reset_position_ids;
   config.eod_mask_loss = settings.eod_mask_loss;
   MG_CHECK(vocabulary.eod >= 0 || !(settings.reset_position_ids || settings.eod_mask_loss),
-           "--reset-position-ids and --eod-mask-loss need an end-of-document token, and the tokenizer has none");
+           "--reset-position-ids and --eod-mask-loss need an end-of-document token, and the "
+           "tokenizer has none");
   config.eod = vocabulary.eod;
   config.pad = vocabulary.pad;
   if (vocabulary.eod >= 0) config.special = {vocabulary.eod};
@@ -82,14 +93,16 @@ Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, i
   return {data::build_gpt_datasets(source, config, samples)};
 }
 
-HostBatch read_batch(const data::GptDataset& set, std::span<const int64_t> indices, int64_t seq_length) {
+HostBatch read_batch(const data::GptDataset& set, std::span<const int64_t> indices,
+                     int64_t seq_length) {
   HostBatch batch{.sequences = static_cast<int64_t>(indices.size()), .length = seq_length};
   data::Sample sample;
   for (const int64_t index : indices) {
     set.read(index, sample);
     batch.tokens.insert(batch.tokens.end(), sample.tokens.begin(), sample.tokens.end());
     batch.labels.insert(batch.labels.end(), sample.labels.begin(), sample.labels.end());
-    batch.positions.insert(batch.positions.end(), sample.position_ids.begin(), sample.position_ids.end());
+    batch.positions.insert(batch.positions.end(), sample.position_ids.begin(),
+                           sample.position_ids.end());
     batch.loss_mask.insert(batch.loss_mask.end(), sample.loss_mask.begin(), sample.loss_mask.end());
     batch.samples.push_back(index);
   }

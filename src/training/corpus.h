@@ -18,23 +18,28 @@ struct Vocabulary {
   int64_t size = 0;
   int64_t eod = -1;
   std::optional<int64_t> pad;
-  Json identity;                                           // part of the index cache's key
+  Json identity;  // part of the index cache's key
 };
 
-// --tokenizer-type HuggingFaceTokenizer (the default with --tokenizer-model): tokenizer.json. NullTokenizer: needs vocab_size;
-// end of document is its last id. Throws Error naming the flag that is missing or wrong.
+// --tokenizer-type HuggingFaceTokenizer (the default with --tokenizer-model): tokenizer.json.
+// NullTokenizer: needs vocab_size; end of document is its last id. Throws Error naming the flag
+// that is missing or wrong.
 Vocabulary open_vocabulary(const DataSettings& settings, std::optional<int64_t> vocab_size);
 
 struct Corpus {
-  std::array<std::unique_ptr<data::GptDataset>, 3> sets;   // train, valid, test; null: no share of the documents
-  const data::GptDataset& set(data::Split split) const;    // throws Error naming --split when there is none
+  std::array<std::unique_ptr<data::GptDataset>, 3>
+      sets;  // train, valid, test; null: no share of the documents
+  const data::GptDataset& set(
+      data::Split split) const;  // throws Error naming --split when there is none
 };
 
 // samples: how many each set is asked for; none: one pass.
-Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, int64_t seq_length, int64_t seed,
-                   const std::array<std::optional<int64_t>, 3>& samples);
+Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, int64_t seq_length,
+                   int64_t seed, const std::array<std::optional<int64_t>, 3>& samples);
 
-// Samples `indices` of a set as one micro-batch; an index is also the number of its sample in the run.
-HostBatch read_batch(const data::GptDataset& set, std::span<const int64_t> indices, int64_t seq_length);
+// Samples `indices` of a set as one micro-batch; an index is also the number of its sample in the
+// run.
+HostBatch read_batch(const data::GptDataset& set, std::span<const int64_t> indices,
+                     int64_t seq_length);
 
 }  // namespace megatron::training

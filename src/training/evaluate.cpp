@@ -6,27 +6,33 @@
 
 namespace megatron::training {
 
-LossSum evaluate(const models::Stage& stage, DType type, const data::GptDataset& set, int64_t first, int64_t count,
-                 int64_t micro_batch, int64_t seq_length, comm::Group& data_parallel, Runtime& runtime,
-                 const StepOptions& options) {
+LossSum evaluate(const models::Stage& stage, DType type, const data::GptDataset& set, int64_t first,
+                 int64_t count, int64_t micro_batch, int64_t seq_length, comm::Group& data_parallel,
+                 Runtime& runtime, const StepOptions& options) {
   DeviceBatch device_batch(runtime, type);
   LossSum sum;
   const int64_t stride = micro_batch * data_parallel.size();
-  for (int64_t begin = first + data_parallel.rank() * micro_batch; begin < first + count; begin += stride) {
+  for (int64_t begin = first + data_parallel.rank() * micro_batch; begin < first + count;
+       begin += stride) {
     std::vector<int64_t> indices(static_cast<size_t>(std::min(micro_batch, first + count - begin)));
     std::iota(indices.begin(), indices.end(), begin);
-    const LossSum batch = evaluate_batch(stage, device_batch, read_batch(set, indices, seq_length), runtime, options);
+    const LossSum batch =
+        evaluate_batch(stage, device_batch, read_batch(set, indices, seq_length), runtime, options);
     sum.sum += batch.sum;
     sum.tokens += batch.tokens;
   }
-  Tensor totals = Tensor::empty(runtime.arena(MemoryClass::activations), {2}, DType::f64, "evaluate.totals");
+  Tensor totals =
+      Tensor::empty(runtime.arena(MemoryClass::activations), {2}, DType::f64, "evaluate.totals");
   const std::vector<double> mine = {sum.sum, sum.tokens};
   copy_from(totals, std::span<const double>(mine));
-  data_parallel.all_reduce(totals, comm::Reduce::sum, runtime.stream(), "evaluate.totals").wait(runtime.stream());
-  return {read_scalar(totals.slice(0, 0, 1), runtime.stream()), read_scalar(totals.slice(0, 1, 1), runtime.stream())};
+  data_parallel.all_reduce(totals, comm::Reduce::sum, runtime.stream(), "evaluate.totals")
+      .wait(runtime.stream());
+  return {read_scalar(totals.slice(0, 0, 1), runtime.stream()),
+          read_scalar(totals.slice(0, 1, 1), runtime.stream())};
 }
 
-double unigram_entropy(const data::GptDataset& set, int64_t first, int64_t count, int64_t seq_length) {
+double unigram_entropy(const data::GptDataset& set, int64_t first, int64_t count,
+                       int64_t seq_length) {
   std::map<int32_t, int64_t> counts;
   int64_t total = 0;
   for (int64_t i = first; i < first + count; ++i) {

@@ -1,5 +1,6 @@
-// Floating-point operations of a training step, by formula "model": 2MNK a matrix product, three times the forward; causal
-// attention counts half; the vocabulary unpadded; no lookups, norms, element-wise work or recompute.
+// Floating-point operations of a training step, by formula "model": 2MNK a matrix product, three
+// times the forward; causal attention counts half; the vocabulary unpadded; no lookups, norms,
+// element-wise work or recompute.
 #pragma once
 
 #include "models/gpt/config.h"

@@ -15,9 +15,11 @@ std::string iteration_name(int64_t iteration) { return fmt::format("iter_{:07d}"
 
 int64_t read_tracker(const std::string& file) {
   const std::string text = read_file(file);
-  const std::string_view digits = std::string_view(text).substr(0, text.find_last_not_of(" \r\n\t") + 1);
+  const std::string_view digits =
+      std::string_view(text).substr(0, text.find_last_not_of(" \r\n\t") + 1);
   int64_t iteration = -1;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), iteration);
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), iteration);
   MG_CHECK(error == std::errc() && end == digits.data() + digits.size() && iteration >= 0,
            "{} holds '{}', which is not an iteration number", file, digits.substr(0, 40));
   return iteration;
@@ -27,7 +29,8 @@ std::vector<std::string> tokenizer_files(const std::string& path) {
   if (path.empty()) return {};
   if (!fs::is_directory(path)) return {path};
   std::vector<std::string> files;
-  for (const auto name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt"}) {
+  for (const auto name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                          "vocab.json", "merges.txt"}) {
     if (fs::exists(fs::path(path) / name)) files.push_back((fs::path(path) / name).string());
   }
   return files;
@@ -36,17 +39,23 @@ std::vector<std::string> tokenizer_files(const std::string& path) {
 }  // namespace
 
 std::string resolve_model_directory(const std::string& path) {
-  MG_CHECK(fs::is_directory(path), "{} is not a directory; a Hugging Face model directory or a --save directory is wanted", path);
+  MG_CHECK(fs::is_directory(path),
+           "{} is not a directory; a Hugging Face model directory or a --save directory is wanted",
+           path);
   if (fs::exists(fs::path(path) / "config.json")) return path;
   const std::string tracker = (fs::path(path) / kTracker).string();
-  MG_CHECK(fs::exists(tracker), "{} holds neither config.json (a Hugging Face model) nor {} (a --save directory)", path, kTracker);
+  MG_CHECK(fs::exists(tracker),
+           "{} holds neither config.json (a Hugging Face model) nor {} (a --save directory)", path,
+           kTracker);
   const std::string directory = (fs::path(path) / iteration_name(read_tracker(tracker))).string();
-  MG_CHECK(fs::exists(fs::path(directory) / "config.json"), "{} names {}, which holds no model", tracker, directory);
+  MG_CHECK(fs::exists(fs::path(directory) / "config.json"), "{} names {}, which holds no model",
+           tracker, directory);
   return directory;
 }
 
-std::unique_ptr<models::GptModel> load_model(const checkpoint::ModelDirectory& directory, const models::GptConfig& config,
-                                             Runtime& runtime, DType type, uint64_t seed) {
+std::unique_ptr<models::GptModel> load_model(const checkpoint::ModelDirectory& directory,
+                                             const models::GptConfig& config, Runtime& runtime,
+                                             DType type, uint64_t seed) {
   auto model = std::make_unique<models::GptModel>(config, runtime, type, seed);
   checkpoint::load(directory, model->parameters());
   return model;
@@ -57,10 +66,14 @@ SaveDirectory::SaveDirectory(std::string path) : path_(std::move(path)) {
   MG_CHECK(fs::is_directory(path_), "--save {} is a file; a directory is wanted", path_);
   const std::string tracker = (fs::path(path_) / kTracker).string();
   if (fs::exists(tracker)) {
-    fail("--save {} holds a run's checkpoints up to iteration {}, which this run would overwrite; choose another --save or remove it",
-         path_, read_tracker(tracker));
+    fail(
+        "--save {} holds a run's checkpoints up to iteration {}, which this run would overwrite; "
+        "choose another --save or remove it",
+        path_, read_tracker(tracker));
   }
-  MG_CHECK(fs::is_empty(path_), "--save {} is not empty and is no checkpoint directory of this program; choose another", path_);
+  MG_CHECK(fs::is_empty(path_),
+           "--save {} is not empty and is no checkpoint directory of this program; choose another",
+           path_);
 }
 
 std::string SaveDirectory::save(int64_t iteration, const models::GptModel& model, DType type,
@@ -69,7 +82,8 @@ std::string SaveDirectory::save(int64_t iteration, const models::GptModel& model
   fs::create_directories(path_);
   checkpoint::SaveOptions options;
   options.copied_files = tokenizer_files(tokenizer_directory);
-  checkpoint::save(directory, models::config_to_hugging_face(model.config(), type), model.parameters(), options);
+  checkpoint::save(directory, models::config_to_hugging_face(model.config(), type),
+                   model.parameters(), options);
   write_file((fs::path(path_) / kTracker).string(), std::to_string(iteration));
   return directory;
 }

@@ -11,10 +11,11 @@ namespace megatron::training {
 
 struct PeakShape {
   int64_t m, n, k;
-  double rate = 0;                                       // FLOP/s, the best sustained in this sampling
+  double rate = 0;  // FLOP/s, the best sustained in this sampling
 };
 
-// Samples products of at least five large shapes for about `seconds` in all and returns each one's best rate.
+// Samples products of at least five large shapes for about `seconds` in all and returns each one's
+// best rate.
 std::vector<PeakShape> sample_gemm_rates(Runtime& runtime, DType type, double seconds);
 double best_rate(const std::vector<PeakShape>& shapes);
 
@@ -23,7 +24,7 @@ class PeakMeter {
  public:
   PeakMeter(Runtime& runtime, DType type) : runtime_(runtime), type_(type) {}
   void sample(double seconds);
-  double peak() const;                                   // FLOP/s
+  double peak() const;  // FLOP/s
   double spread() const;
 
  private:

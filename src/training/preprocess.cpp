@@ -15,15 +15,18 @@ namespace {
 
 constexpr size_t kDocumentsAtOnce = 512;
 
-std::vector<int32_t> null_tokenize(const std::string& text, int64_t vocabulary, const std::string& where) {
+std::vector<int32_t> null_tokenize(const std::string& text, int64_t vocabulary,
+                                   const std::string& where) {
   std::vector<int32_t> ids;
   size_t at = 0;
   while ((at = text.find_first_not_of(" \t\r\n", at)) != std::string::npos) {
     const size_t end = std::min(text.find_first_of(" \t\r\n", at), text.size());
     const std::string word = text.substr(at, end - at);
     int64_t value = -1;
-    if (word.find_first_not_of("0123456789") == std::string::npos && word.size() < 10) value = std::stoll(word);
-    MG_CHECK(value >= 0 && value < vocabulary, "{}: '{}' is no token id in [0, {}); --tokenizer-type NullTokenizer reads numbers",
+    if (word.find_first_not_of("0123456789") == std::string::npos && word.size() < 10)
+      value = std::stoll(word);
+    MG_CHECK(value >= 0 && value < vocabulary,
+             "{}: '{}' is no token id in [0, {}); --tokenizer-type NullTokenizer reads numbers",
              where, word.substr(0, 40), vocabulary);
     ids.push_back(static_cast<int32_t>(value));
     at = end;
@@ -43,17 +46,21 @@ struct Documents {
 
 class Pipeline {
  public:
-  Pipeline(const PreprocessSettings& settings, const Vocabulary& vocabulary, ThreadPool& pool, data::IndexedDatasetBuilder& out)
+  Pipeline(const PreprocessSettings& settings, const Vocabulary& vocabulary, ThreadPool& pool,
+           data::IndexedDatasetBuilder& out)
       : settings_(settings), vocabulary_(vocabulary), pool_(pool), out_(out) {}
 
-  void read(const std::string& input, const std::string& key, Progress& progress, int64_t bytes_before) {
-    data::TextSource source(input, {.json_key = key, .manual_pages = settings_.input_format == "manpages"});
+  void read(const std::string& input, const std::string& key, Progress& progress,
+            int64_t bytes_before) {
+    data::TextSource source(
+        input, {.json_key = key, .manual_pages = settings_.input_format == "manpages"});
     std::string text, name;
     while (source.next(text, name)) {
       batch_.texts.push_back(std::move(text));
       batch_.names.push_back(name);
       if (batch_.texts.size() == kDocumentsAtOnce) write();
-      progress.update(bytes_before + source.bytes_read(), fmt::format("{} documents", out_.document_count()));
+      progress.update(bytes_before + source.bytes_read(),
+                      fmt::format("{} documents", out_.document_count()));
     }
     write();
   }
@@ -64,14 +71,16 @@ class Pipeline {
     pool_.parallel_for(static_cast<int64_t>(batch_.texts.size()), [this](int64_t block, int) {
       const auto i = static_cast<size_t>(block);
       try {
-        batch_.ids[i] = vocabulary_.tokenizer ? vocabulary_.tokenizer->encode(batch_.texts[i], true)
-                                              : null_tokenize(batch_.texts[i], vocabulary_.size, batch_.names[i]);
+        batch_.ids[i] = vocabulary_.tokenizer
+                            ? vocabulary_.tokenizer->encode(batch_.texts[i], true)
+                            : null_tokenize(batch_.texts[i], vocabulary_.size, batch_.names[i]);
       } catch (const Error& e) {
         fail("{}: {}", batch_.names[i], e.what());
       }
     });
     for (std::vector<int32_t>& ids : batch_.ids) {
-      if (settings_.append_eod && !ids.empty()) ids.push_back(static_cast<int32_t>(vocabulary_.eod));
+      if (settings_.append_eod && !ids.empty())
+        ids.push_back(static_cast<int32_t>(vocabulary_.eod));
       if (!ids.empty()) out_.add_item(std::span<const int32_t>(ids));
       out_.end_document();
     }
@@ -85,16 +94,21 @@ class Pipeline {
   Documents batch_;
 };
 
-std::string prefix_of(const PreprocessSettings& s, const std::string& key) { return *s.output_prefix + "_" + key + "_document"; }
+std::string prefix_of(const PreprocessSettings& s, const std::string& key) {
+  return *s.output_prefix + "_" + key + "_document";
+}
 
 }  // namespace
 
 void PreprocessSettings::fields(Fields& f) {
-  f.add("input", &input, "files or directories: .jsonl with a text a line, else one document a file; .gz of either");
-  f.add("input-format", &input_format, {"auto", "manpages"}, "manpages: troff sources of manual pages, as plain text");
+  f.add("input", &input,
+        "files or directories: .jsonl with a text a line, else one document a file; .gz of either");
+  f.add("input-format", &input_format, {"auto", "manpages"},
+        "manpages: troff sources of manual pages, as plain text");
   f.add("json-keys", &json_keys, "keys of a .jsonl record to take; one pair of files each");
   f.add("output-prefix", &output_prefix, "files are <prefix>_<key>_document.bin and .idx");
-  f.add("tokenizer-type", &tokenizer_type, "HuggingFaceTokenizer, or NullTokenizer (the text is token ids)");
+  f.add("tokenizer-type", &tokenizer_type,
+        "HuggingFaceTokenizer, or NullTokenizer (the text is token ids)");
   f.add("tokenizer-model", &tokenizer_model, "tokenizer.json or its directory");
   f.add("vocab-size", &vocab_size, "number of tokens, for NullTokenizer");
   f.add_switch("append-eod", &append_eod, true, "end each document with the end-of-document token");
@@ -105,23 +119,28 @@ void PreprocessSettings::fields(Fields& f) {
 std::vector<PreprocessResult> preprocess(const PreprocessSettings& s) {
   MG_CHECK(!s.input.empty(), "--input PATH is needed");
   MG_CHECK(s.output_prefix.has_value(), "--output-prefix is needed");
-  MG_CHECK(!s.workers || (*s.workers > 0 && *s.workers <= 1024), "--workers is {}; it must lie in [1, 1024]", *s.workers);
+  MG_CHECK(!s.workers || (*s.workers > 0 && *s.workers <= 1024),
+           "--workers is {}; it must lie in [1, 1024]", *s.workers);
   for (const std::string& key : s.json_keys) {
     const std::string prefix = prefix_of(s, key);
     MG_CHECK(s.overwrite || !data::indexed_dataset_exists(prefix),
-             "{}.bin and .idx exist; give --overwrite to replace them, or another --output-prefix", prefix);
+             "{}.bin and .idx exist; give --overwrite to replace them, or another --output-prefix",
+             prefix);
   }
   DataSettings tokenizer;
   tokenizer.tokenizer_type = s.tokenizer_type;
   tokenizer.tokenizer_model = s.tokenizer_model;
   const Vocabulary vocabulary = open_vocabulary(tokenizer, s.vocab_size);
-  MG_CHECK(!s.append_eod || vocabulary.eod >= 0, "--append-eod: the tokenizer {} names no end-of-document token", vocabulary.directory);
-  ThreadPool pool(static_cast<int>(s.workers.value_or(std::max(1u, std::thread::hardware_concurrency()))));
+  MG_CHECK(!s.append_eod || vocabulary.eod >= 0,
+           "--append-eod: the tokenizer {} names no end-of-document token", vocabulary.directory);
+  ThreadPool pool(
+      static_cast<int>(s.workers.value_or(std::max(1u, std::thread::hardware_concurrency()))));
   std::vector<PreprocessResult> results;
   for (const std::string& key : s.json_keys) {
     int64_t total = 0;
     for (const std::string& input : s.input) total += data::TextSource(input).total_bytes();
-    data::IndexedDatasetBuilder out(prefix_of(s, key), data::token_type_for_vocabulary(vocabulary.size));
+    data::IndexedDatasetBuilder out(prefix_of(s, key),
+                                    data::token_type_for_vocabulary(vocabulary.size));
     {
       Progress progress("tokenizing", total, "B");
       Pipeline pipeline(s, vocabulary, pool, out);
@@ -131,7 +150,8 @@ std::vector<PreprocessResult> preprocess(const PreprocessSettings& s) {
         before += data::TextSource(input).total_bytes();
       }
       progress.update(total);
-      progress.finish(fmt::format("{} documents, {} tokens", out.document_count(), format_count(static_cast<double>(out.token_count()))));
+      progress.finish(fmt::format("{} documents, {} tokens", out.document_count(),
+                                  format_count(static_cast<double>(out.token_count()))));
     }
     MG_CHECK(out.token_count() > 0, "the input has no text: nothing to write");
     results.push_back({prefix_of(s, key), out.document_count(), out.token_count(), total});

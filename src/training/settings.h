@@ -1,5 +1,5 @@
-// What a training run is told, under Megatron-LM's flag names. Each group lists its fields; help, checks and the saved
-// configuration follow from the list.
+// What a training run is told, under Megatron-LM's flag names. Each group lists its fields; help,
+// checks and the saved configuration follow from the list.
 #pragma once
 
 #include <optional>
@@ -67,7 +67,7 @@ struct RuntimeSettings {
 
   void fields(Fields& fields);
   int rank_count() const { return static_cast<int>(ranks.value_or(1)); }
-  int threads_per_rank() const;                          // default: cores / ranks, at least 1
+  int threads_per_rank() const;  // default: cores / ranks, at least 1
   Device device_value() const;
   void check() const;
 };

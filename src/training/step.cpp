@@ -36,7 +36,8 @@ void TrainStep::forward_backward(std::span<const HostBatch> micro_batches) {
   const kernels::Table& table = kernels::table(runtime_.stream());
   gradients_.begin_step(count);
   if (!totals_.defined() || totals_.size(0) != count + 1) {
-    totals_ = Tensor::empty(runtime_.arena(MemoryClass::optimizer), {count + 1}, DType::f64, "step.totals");
+    totals_ = Tensor::empty(runtime_.arena(MemoryClass::optimizer), {count + 1}, DType::f64,
+                            "step.totals");
   }
   std::unique_ptr<Tape> tape;
   for (const parallel::Action& action : parallel::one_f_one_b(0, 1, count)) {
@@ -45,13 +46,16 @@ void TrainStep::forward_backward(std::span<const HostBatch> micro_batches) {
       tape.reset();
       continue;
     }
-    const nn::Batch& batch = device_batch_.fill(micro_batches[static_cast<size_t>(action.micro_batch)], options_.loss_scope,
-                                                options_.vocabulary, options_.positions);
+    const nn::Batch& batch =
+        device_batch_.fill(micro_batches[static_cast<size_t>(action.micro_batch)],
+                           options_.loss_scope, options_.vocabulary, options_.positions);
     tape = std::make_unique<Tape>(runtime_, Tape::Mode::record, options_.table);
     tape->listen(&gradients_);
-    const Bundle out = models::forward(stage_, *tape, batch, models::Phase::train, options_.recompute);
+    const Bundle out =
+        models::forward(stage_, *tape, batch, models::Phase::train, options_.recompute);
     const Tensor loss = stage_.loss(*tape, out, batch);
-    table.sum({.x = loss, .out = totals_.slice(0, action.micro_batch, 1).view({})}, runtime_.stream());
+    table.sum({.x = loss, .out = totals_.slice(0, action.micro_batch, 1).view({})},
+              runtime_.stream());
   }
   gradients_.finish();
 }
@@ -62,8 +66,10 @@ StepReport TrainStep::accumulate(std::span<const HostBatch> micro_batches, doubl
   double counted = 0;
   for (const HostBatch& batch : micro_batches) counted += batch.counted();
   const auto count = static_cast<int64_t>(micro_batches.size());
-  kernels::table(runtime_.stream()).fill({.out = totals_.slice(0, count, 1), .value = counted}, runtime_.stream());
-  data_parallel_.all_reduce(totals_, comm::Reduce::sum, runtime_.stream(), "step.totals").wait(runtime_.stream());
+  kernels::table(runtime_.stream())
+      .fill({.out = totals_.slice(0, count, 1), .value = counted}, runtime_.stream());
+  data_parallel_.all_reduce(totals_, comm::Reduce::sum, runtime_.stream(), "step.totals")
+      .wait(runtime_.stream());
   StepReport report;
   if (!runtime_.device().has_data()) {
     divisor = 1;
@@ -72,28 +78,34 @@ StepReport TrainStep::accumulate(std::span<const HostBatch> micro_batches, doubl
   runtime_.stream().synchronize();
   const std::vector<double> totals = to_doubles(totals_);
   report.tokens = totals.back();
-  report.loss = std::accumulate(totals.begin(), totals.end() - 1, 0.0) / std::max(report.tokens, 1.0);
+  report.loss =
+      std::accumulate(totals.begin(), totals.end() - 1, 0.0) / std::max(report.tokens, 1.0);
   divisor = options_.loss_scope == LossScope::token
                 ? std::max(report.tokens, 1.0)
                 : static_cast<double>(micro_batches.size()) * data_parallel_.size();
   return report;
 }
 
-StepReport TrainStep::run(std::span<const HostBatch> micro_batches, double learning_rate, double weight_decay) {
+StepReport TrainStep::run(std::span<const HostBatch> micro_batches, double learning_rate,
+                          double weight_decay) {
   double divisor = 1;
   StepReport report = accumulate(micro_batches, divisor);
-  optimizer_.step({.learning_rate = learning_rate, .weight_decay = weight_decay, .divisor = divisor});
-  if (runtime_.device().has_data()) report.gradient_norm = read_scalar(optimizer_.gradient_norm(), runtime_.stream());
+  optimizer_.step(
+      {.learning_rate = learning_rate, .weight_decay = weight_decay, .divisor = divisor});
+  if (runtime_.device().has_data())
+    report.gradient_norm = read_scalar(optimizer_.gradient_norm(), runtime_.stream());
   return report;
 }
 
-LossSum evaluate_batch(const models::Stage& stage, DeviceBatch& device_batch, const HostBatch& batch, Runtime& runtime,
-                       const StepOptions& options) {
-  const nn::Batch& device = device_batch.fill(batch, LossScope::token, options.vocabulary, options.positions);
+LossSum evaluate_batch(const models::Stage& stage, DeviceBatch& device_batch,
+                       const HostBatch& batch, Runtime& runtime, const StepOptions& options) {
+  const nn::Batch& device =
+      device_batch.fill(batch, LossScope::token, options.vocabulary, options.positions);
   Tape tape(runtime, Tape::Mode::infer, options.table);
   const Bundle out = models::forward(stage, tape, device, models::Phase::evaluate);
   const Tensor loss = stage.loss(tape, out, device);
-  const Tensor sum = Tensor::empty(runtime.arena(MemoryClass::activations), {}, DType::f64, "evaluate.sum");
+  const Tensor sum =
+      Tensor::empty(runtime.arena(MemoryClass::activations), {}, DType::f64, "evaluate.sum");
   tape.kernels().sum({.x = loss, .out = sum}, runtime.stream());
   return {read_scalar(sum, runtime.stream()), batch.counted()};
 }

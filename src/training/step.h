@@ -1,5 +1,6 @@
-// One training step: forward and backward of every micro-batch by the schedule, reduction over data-parallel ranks, gradient
-// norm, clipping and update. `train`, `bench step`, `verify` and `selftest` all run this one.
+// One training step: forward and backward of every micro-batch by the schedule, reduction over
+// data-parallel ranks, gradient norm, clipping and update. `train`, `bench step`, `verify` and
+// `selftest` all run this one.
 #pragma once
 
 #include <memory>
@@ -15,28 +16,29 @@ namespace megatron::training {
 
 struct StepOptions {
   LossScope loss_scope = LossScope::token;
-  bool recompute = false;                                // keep only the segments' inputs
-  int64_t vocabulary = 0, positions = 0;                 // limits of what a batch may hold
+  bool recompute = false;                 // keep only the segments' inputs
+  int64_t vocabulary = 0, positions = 0;  // limits of what a batch may hold
   parallel::GradientBufferOptions buffer;
-  const kernels::Table* table = nullptr;                 // of forward and backward; default: the device's
+  const kernels::Table* table = nullptr;  // of forward and backward; default: the device's
 };
 
 struct StepReport {
-  double loss = 0;                                       // sum over all counted tokens of the step / their number
-  double tokens = 0;                                     // counted tokens of all ranks
-  double gradient_norm = 0;                              // before clipping
+  double loss = 0;           // sum over all counted tokens of the step / their number
+  double tokens = 0;         // counted tokens of all ranks
+  double gradient_norm = 0;  // before clipping
 };
 
 class TrainStep {
  public:
   // data_parallel: ranks that hold the same model and see different samples. All are borrowed.
-  TrainStep(models::Stage& stage, DType type, const optim::OptimizerConfig& optimizer, comm::Group& data_parallel,
-            Runtime& runtime, const StepOptions& options);
+  TrainStep(models::Stage& stage, DType type, const optim::OptimizerConfig& optimizer,
+            comm::Group& data_parallel, Runtime& runtime, const StepOptions& options);
 
   // micro_batches: this rank's, in order; every rank has as many. Collective.
-  StepReport run(std::span<const HostBatch> micro_batches, double learning_rate, double weight_decay);
-  // Only forward and backward and the reduction: gradients (divided by nothing) lie in the parameters' first uses, and the
-  // divisor that step() would apply is returned through it.
+  StepReport run(std::span<const HostBatch> micro_batches, double learning_rate,
+                 double weight_decay);
+  // Only forward and backward and the reduction: gradients (divided by nothing) lie in the
+  // parameters' first uses, and the divisor that step() would apply is returned through it.
   StepReport accumulate(std::span<const HostBatch> micro_batches, double& divisor);
 
   optim::Optimizer& optimizer() { return optimizer_; }
@@ -51,15 +53,16 @@ class TrainStep {
   parallel::GradientBuffer gradients_;
   optim::Optimizer optimizer_;
   DeviceBatch device_batch_;
-  Tensor totals_;                                        // f64: loss sum of each micro-batch, then the counted tokens
+  Tensor totals_;  // f64: loss sum of each micro-batch, then the counted tokens
 };
 
-// Mean loss of batches without gradients: {sum of losses, counted tokens} of this rank's batches, added over the group.
+// Mean loss of batches without gradients: {sum of losses, counted tokens} of this rank's batches,
+// added over the group.
 struct LossSum {
   double sum = 0, tokens = 0;
   double mean() const { return tokens > 0 ? sum / tokens : 0; }
 };
-LossSum evaluate_batch(const models::Stage& stage, DeviceBatch& device_batch, const HostBatch& batch, Runtime& runtime,
-                       const StepOptions& options);
+LossSum evaluate_batch(const models::Stage& stage, DeviceBatch& device_batch,
+                       const HostBatch& batch, Runtime& runtime, const StepOptions& options);
 
 }  // namespace megatron::training

@@ -33,22 +33,25 @@ struct Plan {
   std::optional<SaveDirectory> save;
   optim::LearningRate learning_rate;
   optim::WeightDecay weight_decay;
-  double peak = 0;                                       // FLOP/s of this machine, all threads
+  double peak = 0;  // FLOP/s of this machine, all threads
 };
 
 models::GptConfig find_shape(const TrainSettings& s, const Vocabulary& vocabulary) {
   models::GptConfig config;
   if (s.run.model) {
-    config = models::config_from_hugging_face(Json::read(resolve_model_directory(*s.run.model) + "/config.json"));
+    config = models::config_from_hugging_face(
+        Json::read(resolve_model_directory(*s.run.model) + "/config.json"));
   } else {
     config = s.shape.to_config(*s.batch.seq_length);
     config.vocab_size = vocabulary.size;
   }
   config.finalize();
-  MG_CHECK(config.vocab_size >= vocabulary.size, "the model has {} tokens and the tokenizer {}; they do not fit together",
+  MG_CHECK(config.vocab_size >= vocabulary.size,
+           "the model has {} tokens and the tokenizer {}; they do not fit together",
            config.vocab_size, vocabulary.size);
   MG_CHECK(*s.batch.seq_length <= config.max_position_embeddings,
-           "--seq-length is {} and the model has {} positions; shorten the one or raise --max-position-embeddings",
+           "--seq-length is {} and the model has {} positions; shorten the one or raise "
+           "--max-position-embeddings",
            *s.batch.seq_length, config.max_position_embeddings);
   return config;
 }
@@ -65,26 +68,33 @@ Plan make_plan(const TrainSettings& given) {
   plan.weight_decay = s.optimizer.decay(iterations, batch);
   MG_CHECK(s.run.log_interval > 0, "--log-interval is {}; it must be positive", s.run.log_interval);
   MG_CHECK(s.run.eval_iters >= 0, "--eval-iters is {}; it cannot be negative", s.run.eval_iters);
-  MG_CHECK(!s.run.eval_interval || *s.run.eval_interval > 0, "--eval-interval is {}; it must be positive", *s.run.eval_interval);
-  MG_CHECK(!s.run.save_interval || *s.run.save_interval > 0, "--save-interval is {}; it must be positive", *s.run.save_interval);
-  MG_CHECK(!s.run.finetune || s.run.model, "--finetune begins with the weights of --model, which is not given");
+  MG_CHECK(!s.run.eval_interval || *s.run.eval_interval > 0,
+           "--eval-interval is {}; it must be positive", *s.run.eval_interval);
+  MG_CHECK(!s.run.save_interval || *s.run.save_interval > 0,
+           "--save-interval is {}; it must be positive", *s.run.save_interval);
+  MG_CHECK(!s.run.finetune || s.run.model,
+           "--finetune begins with the weights of --model, which is not given");
   if (s.run.save) plan.save.emplace(*s.run.save);
   std::optional<int64_t> vocab_size = s.shape.vocab_size;
   if (s.run.model && !vocab_size && !s.data.tokenizer_model) {
-    vocab_size = models::config_from_hugging_face(Json::read(resolve_model_directory(*s.run.model) + "/config.json")).vocab_size;
+    vocab_size = models::config_from_hugging_face(
+                     Json::read(resolve_model_directory(*s.run.model) + "/config.json"))
+                     .vocab_size;
   }
   plan.vocabulary = open_vocabulary(s.data, vocab_size);
   plan.config = find_shape(s, plan.vocabulary);
   if (plan.save) models::config_to_hugging_face(plan.config, s.batch.type());
   if (s.run.finetune) {
-    plan.initial_weights = std::make_unique<checkpoint::ModelDirectory>(resolve_model_directory(*s.run.model));
+    plan.initial_weights =
+        std::make_unique<checkpoint::ModelDirectory>(resolve_model_directory(*s.run.model));
   }
   data::SampleBudget budget;
   budget.train_iterations = iterations;
   budget.global_batch_size = budget.eval_global_batch_size = batch;
   budget.eval_interval = s.run.eval_interval.value_or(iterations + 1);
   budget.eval_iterations = s.run.eval_interval ? s.run.eval_iters : 0;
-  plan.corpus = open_corpus(s.data, plan.vocabulary, *s.batch.seq_length, s.runtime.seed, data::requested_samples(budget));
+  plan.corpus = open_corpus(s.data, plan.vocabulary, *s.batch.seq_length, s.runtime.seed,
+                            data::requested_samples(budget));
   plan.corpus.set(data::Split::train);
   if (s.run.eval_interval) plan.corpus.set(data::Split::valid);
   return plan;
@@ -115,8 +125,8 @@ class RankRun {
 
   TrainResult loop() {
     const int64_t iterations = *s_.batch.train_iters;
-    data::SequentialSampler sampler(plan_.corpus.set(data::Split::train).size(), 0, *s_.batch.micro_batch_size, group_.rank(),
-                                    group_.size());
+    data::SequentialSampler sampler(plan_.corpus.set(data::Split::train).size(), 0,
+                                    *s_.batch.micro_batch_size, group_.rank(), group_.size());
     std::optional<Progress> progress;
     if (lead()) progress.emplace("training", iterations, "steps");
     for (int64_t i = 1; i <= iterations; ++i) {
@@ -143,13 +153,16 @@ class RankRun {
       micro_batches.push_back(read_batch(set, indices, *s_.batch.seq_length));
     }
     const int64_t samples = (iteration - 1) * *s_.batch.global_batch_size;
-    IterationReport report{.iteration = iteration, .learning_rate = plan_.learning_rate.at(samples)};
-    const StepReport step = step_->run(micro_batches, report.learning_rate, plan_.weight_decay.at(samples));
+    IterationReport report{.iteration = iteration,
+                           .learning_rate = plan_.learning_rate.at(samples)};
+    const StepReport step =
+        step_->run(micro_batches, report.learning_rate, plan_.weight_decay.at(samples));
     report.loss = step.loss;
     report.gradient_norm = step.gradient_norm;
     report.seconds = now() - begin;
     MG_CHECK(std::isfinite(step.loss) && std::isfinite(step.gradient_norm),
-             "loss {} and gradient norm {} at iteration {}: the run has diverged; lower --lr, or check the data",
+             "loss {} and gradient norm {} at iteration {}: the run has diverged; lower --lr, or "
+             "check the data",
              step.loss, step.gradient_norm, iteration);
     return report;
   }
@@ -161,19 +174,24 @@ class RankRun {
     ++interval_steps_;
     const double step_seconds = interval_seconds_ / static_cast<double>(interval_steps_);
     const double tokens = static_cast<double>(*s_.batch.global_batch_size * *s_.batch.seq_length);
-    const double flops = training_flops(plan_.config, *s_.batch.seq_length) * static_cast<double>(*s_.batch.global_batch_size);
-    text_ = fmt::format("loss {:.4f} | {} tokens/s | {:.3g} TFLOP/s, {:.1f}% of {} GEMM peak", report.loss,
-                        format_count(tokens / step_seconds), flops / step_seconds * 1e-12,
-                        100 * flops / step_seconds / plan_.peak, name(s_.batch.type()));
+    const double flops = training_flops(plan_.config, *s_.batch.seq_length) *
+                         static_cast<double>(*s_.batch.global_batch_size);
+    text_ =
+        fmt::format("loss {:.4f} | {} tokens/s | {:.3g} TFLOP/s, {:.1f}% of {} GEMM peak",
+                    report.loss, format_count(tokens / step_seconds), flops / step_seconds * 1e-12,
+                    100 * flops / step_seconds / plan_.peak, name(s_.batch.type()));
     progress.update(report.iteration, text_);
     if (report.iteration != 1 && report.iteration % s_.run.log_interval != 0) return;
     progress.print(fmt::format(
-        "iteration {:>6}/{} | consumed samples: {} | elapsed time per iteration (ms): {:.1f} | learning rate: {:.6E} | "
-        "global batch size: {} | lm loss: {:.6E} | grad norm: {:.3f} | tokens/s: {:.0f} | TFLOP/s (model): {:.4f} | "
+        "iteration {:>6}/{} | consumed samples: {} | elapsed time per iteration (ms): {:.1f} | "
+        "learning rate: {:.6E} | "
+        "global batch size: {} | lm loss: {:.6E} | grad norm: {:.3f} | tokens/s: {:.0f} | TFLOP/s "
+        "(model): {:.4f} | "
         "{:.1f}% of {} GEMM peak",
-        report.iteration, *s_.batch.train_iters, report.iteration * *s_.batch.global_batch_size, 1000 * step_seconds,
-        report.learning_rate, *s_.batch.global_batch_size, report.loss, report.gradient_norm, tokens / step_seconds,
-        flops / step_seconds * 1e-12, 100 * flops / step_seconds / plan_.peak, name(s_.batch.type())));
+        report.iteration, *s_.batch.train_iters, report.iteration * *s_.batch.global_batch_size,
+        1000 * step_seconds, report.learning_rate, *s_.batch.global_batch_size, report.loss,
+        report.gradient_norm, tokens / step_seconds, flops / step_seconds * 1e-12,
+        100 * flops / step_seconds / plan_.peak, name(s_.batch.type())));
     interval_seconds_ = 0;
     interval_steps_ = 0;
   }
@@ -182,12 +200,14 @@ class RankRun {
     const data::GptDataset& set = plan_.corpus.set(data::Split::valid);
     const int64_t count = s_.run.eval_iters * *s_.batch.global_batch_size;
     const int64_t first = (iteration / *s_.run.eval_interval - 1) * count;
-    const LossSum sum = evaluate(model_, s_.batch.type(), set, first, count, *s_.batch.micro_batch_size, *s_.batch.seq_length,
-                                 group_, runtime_, options_);
+    const LossSum sum =
+        evaluate(model_, s_.batch.type(), set, first, count, *s_.batch.micro_batch_size,
+                 *s_.batch.seq_length, group_, runtime_, options_);
     if (!lead()) return;
     result_.validation_loss = sum.mean();
-    progress->print(fmt::format("validation loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E}", iteration,
-                                sum.mean(), std::exp(std::min(20.0, sum.mean()))));
+    progress->print(
+        fmt::format("validation loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E}",
+                    iteration, sum.mean(), std::exp(std::min(20.0, sum.mean()))));
   }
 
   void save(int64_t iteration) {
@@ -217,13 +237,17 @@ class RankRun {
 void announce(const Plan& plan) {
   const TrainSettings& s = plan.settings;
   const int ranks = s.runtime.rank_count();
-  log::info("model: {} parameters, {} layers, hidden {}, vocabulary {}; {} ranks x {} threads on {}, {}",
-            format_count(static_cast<double>(parameter_count(plan.config))), plan.config.num_layers, plan.config.hidden_size,
-            plan.config.vocab_size, ranks, s.runtime.threads_per_rank(), s.runtime.device, name(s.batch.type()));
-  log::info("data: {} training samples of {} tokens; global batch {} = {} ranks x {} micro-batches of {}",
-            plan.corpus.set(data::Split::train).size(), *s.batch.seq_length, *s.batch.global_batch_size, ranks,
-            s.batch.micro_batches(ranks), *s.batch.micro_batch_size);
-  log::info("measured {} GEMM peak of this machine: {:.3f} TFLOP/s", name(s.batch.type()), plan.peak * 1e-12);
+  log::info(
+      "model: {} parameters, {} layers, hidden {}, vocabulary {}; {} ranks x {} threads on {}, {}",
+      format_count(static_cast<double>(parameter_count(plan.config))), plan.config.num_layers,
+      plan.config.hidden_size, plan.config.vocab_size, ranks, s.runtime.threads_per_rank(),
+      s.runtime.device, name(s.batch.type()));
+  log::info(
+      "data: {} training samples of {} tokens; global batch {} = {} ranks x {} micro-batches of {}",
+      plan.corpus.set(data::Split::train).size(), *s.batch.seq_length, *s.batch.global_batch_size,
+      ranks, s.batch.micro_batches(ranks), *s.batch.micro_batch_size);
+  log::info("measured {} GEMM peak of this machine: {:.3f} TFLOP/s", name(s.batch.type()),
+            plan.peak * 1e-12);
 }
 
 }  // namespace

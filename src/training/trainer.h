@@ -10,22 +10,22 @@
 namespace megatron::training {
 
 struct IterationReport {
-  int64_t iteration = 0;                                 // 1 after the first step
+  int64_t iteration = 0;  // 1 after the first step
   double loss = 0, gradient_norm = 0, learning_rate = 0, seconds = 0;
 };
 
 struct TrainResult {
   std::vector<IterationReport> iterations;
-  double validation_loss = 0;                            // of the last evaluation; 0 when there was none
-  std::string saved;                                     // model directory; "" when nothing was saved
+  double validation_loss = 0;  // of the last evaluation; 0 when there was none
+  std::string saved;           // model directory; "" when nothing was saved
 };
 
 struct TrainHooks {
-  std::function<void(const IterationReport&)> after_step;        // on rank 0
+  std::function<void(const IterationReport&)> after_step;  // on rank 0
 };
 
-// Runs all ranks as threads of this process, from checked settings to the last checkpoint. Everything a user can get wrong is
-// checked before the first step. Prints progress and log lines.
+// Runs all ranks as threads of this process, from checked settings to the last checkpoint.
+// Everything a user can get wrong is checked before the first step. Prints progress and log lines.
 TrainResult train(const TrainSettings& settings, const TrainHooks& hooks = {});
 
 }  // namespace megatron::training

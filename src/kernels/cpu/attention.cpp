@@ -127,7 +127,7 @@ void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPla
     softmax_step({.place = place,
                   .dropout = block.draw(sizes, place, work.random),
                   .kind = sizes.kind,
-                  .scale = args.scale,
+                  .scale = static_cast<float>(args.scale),
                   .scores = floats(work.scores),
                   .weights = work.weights,
                   .maximum = work.maximum,

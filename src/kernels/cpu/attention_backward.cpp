@@ -154,7 +154,7 @@ class KeyHeadGradient {
     gradient_step({.place = place,
                    .dropout = block.draw(s_, place, work_.random),
                    .kind = s_.kind,
-                   .scale = args_.scale,
+                   .scale = static_cast<float>(args_.scale),
                    .lse = work_.lse,
                    .delta = work_.delta,
                    .scores = floats(work_.scores),

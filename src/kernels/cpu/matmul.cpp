@@ -131,7 +131,7 @@ class Plans {
 
 struct Buffer {
   struct Free {
-    void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{64}); }
+    void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{64}); }
   };
   std::unique_ptr<std::byte, Free> data;
   int64_t bytes = 0;
@@ -163,7 +163,7 @@ std::byte* thread_buffer(Slot slot, int64_t bytes) {
     const int64_t size = (bytes + 4095) / 4096 * 4096 + 4096;
     buffer.data.reset();
     buffer.data.reset(
-        static_cast<std::byte*>(::operator new (static_cast<size_t>(size), std::align_val_t{64})));
+        static_cast<std::byte*>(::operator new(static_cast<size_t>(size), std::align_val_t{64})));
     buffer.bytes = size;
   }
   return buffer.data.get();

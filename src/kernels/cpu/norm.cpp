@@ -58,7 +58,8 @@ void norm_rows(const AddNormArgs& args, NormKind kind, int64_t begin, int64_t en
       const V centered = hn::Sub(load(s + i, n), mean);
       return hn::Mul(centered, centered);
     });
-    rstds[row] = 1.0f / std::sqrt(squares / static_cast<float>(width) + args.eps);
+    rstds[row] =
+        1.0f / std::sqrt(squares / static_cast<float>(width) + static_cast<float>(args.eps));
     const V rstd = set(rstds[row]);
     for_vectors(0, width, [&](int64_t i, auto n) {
       V v = hn::Mul(hn::Mul(hn::Sub(load(s + i, n), mean), rstd), load(weight + i, n));

@@ -8,26 +8,35 @@ void GptFlags::fields(Fields& f) {
   f.add("num-layers", &num_layers, "number of decoder layers");
   f.add("hidden-size", &hidden_size, "width of the residual stream");
   f.add("ffn-hidden-size", &ffn_hidden_size,
-        "width of the feed-forward block; default 4 x hidden, with --swiglu 8/3 x hidden rounded up to 64");
+        "width of the feed-forward block; default 4 x hidden, with --swiglu 8/3 x hidden rounded "
+        "up to 64");
   f.add("num-attention-heads", &num_attention_heads, "number of query heads");
   f.add("kv-channels", &kv_channels, "size of a head; default hidden / heads");
-  f.add_switch("group-query-attention", &group_query_attention, true, "several query heads share a key head");
+  f.add_switch("group-query-attention", &group_query_attention, true,
+               "several query heads share a key head");
   f.add("num-query-groups", &num_query_groups, "number of key heads with --group-query-attention");
-  f.add("max-position-embeddings", &max_position_embeddings, "longest sequence the model is made for; default --seq-length");
+  f.add("max-position-embeddings", &max_position_embeddings,
+        "longest sequence the model is made for; default --seq-length");
   f.add("vocab-size", &vocab_size, "number of tokens; default the tokenizer's");
-  f.add_enum<PositionEmbedding>("position-embedding-type", &position_embedding,
-                                {{"learned_absolute", PositionEmbedding::learned_absolute}, {"rope", PositionEmbedding::rope}},
-                                "how positions enter: a learned table, or rotation of queries and keys");
+  f.add_enum<PositionEmbedding>(
+      "position-embedding-type", &position_embedding,
+      {{"learned_absolute", PositionEmbedding::learned_absolute},
+       {"rope", PositionEmbedding::rope}},
+      "how positions enter: a learned table, or rotation of queries and keys");
   f.add("rotary-base", &rotary_base, "base of the rotary angles");
-  f.add_enum<nn::Normalization>("normalization", &normalization,
-                                {{"LayerNorm", nn::Normalization::layer_norm}, {"RMSNorm", nn::Normalization::rms_norm}},
-                                "normalisation before each block");
+  f.add_enum<nn::Normalization>(
+      "normalization", &normalization,
+      {{"LayerNorm", nn::Normalization::layer_norm}, {"RMSNorm", nn::Normalization::rms_norm}},
+      "normalisation before each block");
   f.add("norm-epsilon", &norm_epsilon, "added to the variance under the root");
-  f.add_switch("swiglu", &swiglu, true, "gated feed-forward block with SiLU; else GELU (tanh form)");
+  f.add_switch("swiglu", &swiglu, true,
+               "gated feed-forward block with SiLU; else GELU (tanh form)");
   f.add_switch("disable-bias-linear", &add_bias_linear, false, "no biases in linear layers");
-  f.add_switch("add-qkv-bias", &add_qkv_bias, true, "biases on queries, keys and values even with --disable-bias-linear");
+  f.add_switch("add-qkv-bias", &add_qkv_bias, true,
+               "biases on queries, keys and values even with --disable-bias-linear");
   f.add_switch("untie-embeddings-and-output-weights", &untie, true, "output weights of their own");
-  f.add("hidden-dropout", &hidden_dropout, "dropout after the embedding, attention and feed-forward blocks");
+  f.add("hidden-dropout", &hidden_dropout,
+        "dropout after the embedding, attention and feed-forward blocks");
   f.add("attention-dropout", &attention_dropout, "dropout of attention probabilities");
   f.add("init-method-std", &init_method_std,
         "deviation of initial weights; block outputs have it divided by sqrt(2 x layers)");
@@ -35,7 +44,9 @@ void GptFlags::fields(Fields& f) {
 
 GptConfig GptFlags::to_config(int64_t seq_length) const {
   const auto required = [](const std::optional<int64_t>& value, std::string_view flag) {
-    MG_CHECK(value.has_value(), "the model's shape needs --{}; or give --model DIR with a Hugging Face config.json", flag);
+    MG_CHECK(value.has_value(),
+             "the model's shape needs --{}; or give --model DIR with a Hugging Face config.json",
+             flag);
     return *value;
   };
   GptConfig c;
@@ -64,7 +75,8 @@ GptConfig GptFlags::to_config(int64_t seq_length) const {
 
 void GptConfig::finalize() {
   const auto positive = [](int64_t value, std::string_view flag) {
-    MG_CHECK(value > 0 && value < (int64_t{1} << 31), "--{} is {}; it must lie in [1, 2^31)", flag, value);
+    MG_CHECK(value > 0 && value < (int64_t{1} << 31), "--{} is {}; it must lie in [1, 2^31)", flag,
+             value);
   };
   positive(num_layers, "num-layers");
   positive(hidden_size, "hidden-size");
@@ -73,19 +85,24 @@ void GptConfig::finalize() {
   positive(max_position_embeddings, "max-position-embeddings");
   if (num_query_groups == 0) num_query_groups = num_attention_heads;
   positive(num_query_groups, "num-query-groups");
-  MG_CHECK(num_attention_heads % num_query_groups == 0,
-           "--num-attention-heads {} is not a multiple of --num-query-groups {}; change one of them", num_attention_heads,
-           num_query_groups);
+  MG_CHECK(
+      num_attention_heads % num_query_groups == 0,
+      "--num-attention-heads {} is not a multiple of --num-query-groups {}; change one of them",
+      num_attention_heads, num_query_groups);
   if (kv_channels == 0) {
     MG_CHECK(hidden_size % num_attention_heads == 0,
-             "--hidden-size {} is not a multiple of --num-attention-heads {}; change one of them or give --kv-channels",
+             "--hidden-size {} is not a multiple of --num-attention-heads {}; change one of them "
+             "or give --kv-channels",
              hidden_size, num_attention_heads);
     kv_channels = hidden_size / num_attention_heads;
   }
   positive(kv_channels, "kv-channels");
   MG_CHECK(position_embedding != PositionEmbedding::rope || kv_channels % 2 == 0,
-           "the head size is {}; rotary positions need an even one: change --kv-channels or --num-attention-heads", kv_channels);
-  if (ffn_hidden_size == 0) ffn_hidden_size = gated ? (8 * hidden_size / 3 + 63) / 64 * 64 : 4 * hidden_size;
+           "the head size is {}; rotary positions need an even one: change --kv-channels or "
+           "--num-attention-heads",
+           kv_channels);
+  if (ffn_hidden_size == 0)
+    ffn_hidden_size = gated ? (8 * hidden_size / 3 + 63) / 64 * 64 : 4 * hidden_size;
   positive(ffn_hidden_size, "ffn-hidden-size");
   const auto probability = [](double value, std::string_view flag) {
     MG_CHECK(value >= 0 && value < 1, "--{} is {}; it must lie in [0, 1)", flag, value);

@@ -15,9 +15,9 @@ enum class PositionEmbedding { learned_absolute, rope };
 
 struct GptConfig {
   int64_t num_layers = 0, hidden_size = 0, num_attention_heads = 0;
-  int64_t ffn_hidden_size = 0;                           // 0: 4 * hidden; gated: 8/3 * hidden, rounded up to 64
-  int64_t num_query_groups = 0;                          // 0: as many as heads
-  int64_t kv_channels = 0;                               // 0: hidden / heads
+  int64_t ffn_hidden_size = 0;   // 0: 4 * hidden; gated: 8/3 * hidden, rounded up to 64
+  int64_t num_query_groups = 0;  // 0: as many as heads
+  int64_t kv_channels = 0;       // 0: hidden / heads
   int64_t max_position_embeddings = 0;
   int64_t vocab_size = 0;
   PositionEmbedding position_embedding = PositionEmbedding::learned_absolute;
@@ -27,7 +27,7 @@ struct GptConfig {
   kernels::Activation activation = kernels::Activation::gelu_tanh;
   bool gated = false;
   bool qkv_bias = true, attention_output_bias = true, mlp_bias = true;
-  bool untied = false;                                   // own output weights
+  bool untied = false;  // own output weights
   double hidden_dropout = 0.1, attention_dropout = 0.1;
   double init_method_std = 0.02;
 
@@ -35,7 +35,8 @@ struct GptConfig {
   void finalize();
 };
 
-// The flags of a shape, under Megatron-LM's names, as they are typed; to_config turns them into a shape.
+// The flags of a shape, under Megatron-LM's names, as they are typed; to_config turns them into a
+// shape.
 struct GptFlags {
   std::optional<int64_t> num_layers, hidden_size, num_attention_heads, ffn_hidden_size, kv_channels;
   std::optional<int64_t> max_position_embeddings, vocab_size;
@@ -57,9 +58,11 @@ struct GptFlags {
   GptConfig to_config(int64_t seq_length) const;
 };
 
-// From a Hugging Face config.json of model_type gpt2 or llama. Throws Error naming the key and the value that is not supported.
+// From a Hugging Face config.json of model_type gpt2 or llama. Throws Error naming the key and the
+// value that is not supported.
 GptConfig config_from_hugging_face(const Json& config);
-// Back: the keys transformers writes. Throws Error when neither gpt2 nor llama can hold the shape, naming what stands in the way.
+// Back: the keys transformers writes. Throws Error when neither gpt2 nor llama can hold the shape,
+// naming what stands in the way.
 Json config_to_hugging_face(const GptConfig& config, DType stored);
 
 }  // namespace megatron::models

@@ -1,4 +1,5 @@
-// config.json of transformers' gpt2 and llama, both ways. Keys: transformers 5; older spellings are read too.
+// config.json of transformers' gpt2 and llama, both ways. Keys: transformers 5; older spellings are
+// read too.
 #include "base/error.h"
 #include "models/gpt/config.h"
 
@@ -36,7 +37,10 @@ kernels::Activation activation_named(const std::string& name) {
   if (name == "gelu") return kernels::Activation::gelu_erf;
   if (name == "silu" || name == "swish") return kernels::Activation::silu;
   if (name == "relu") return kernels::Activation::relu;
-  fail("config.json asks for the activation '{}'; supported: gelu_new, gelu_pytorch_tanh, gelu, silu, swish, relu", name);
+  fail(
+      "config.json asks for the activation '{}'; supported: gelu_new, gelu_pytorch_tanh, gelu, "
+      "silu, swish, relu",
+      name);
 }
 
 std::string activation_name(kernels::Activation activation) {
@@ -50,10 +54,12 @@ std::string activation_name(kernels::Activation activation) {
 }
 
 GptConfig from_gpt2(const Json& j) {
-  for (const auto key : {"scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"}) {
+  for (const auto key :
+       {"scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"}) {
     MG_CHECK(!boolean(j, key, false), "config.json has {} = true, which is not supported", key);
   }
-  MG_CHECK(boolean(j, "scale_attn_weights", true), "config.json has scale_attn_weights = false, which is not supported");
+  MG_CHECK(boolean(j, "scale_attn_weights", true),
+           "config.json has scale_attn_weights = false, which is not supported");
   GptConfig c;
   c.num_layers = integer(j, "n_layer");
   c.hidden_size = integer(j, "n_embd");
@@ -75,8 +81,10 @@ double rope_theta(const Json& j) {
   if (rope == nullptr) rope = present(j, "rope_scaling");
   if (rope != nullptr) {
     const std::string type = text(*rope, "rope_type", text(*rope, "type", "default"));
-    MG_CHECK(type == "default", "config.json asks for rope_type '{}'; this version supports 'default' only", type);
-    MG_CHECK(number(*rope, "partial_rotary_factor", 1) == 1, "config.json asks for a partial_rotary_factor of {}; only 1 is supported",
+    MG_CHECK(type == "default",
+             "config.json asks for rope_type '{}'; this version supports 'default' only", type);
+    MG_CHECK(number(*rope, "partial_rotary_factor", 1) == 1,
+             "config.json asks for a partial_rotary_factor of {}; only 1 is supported",
              number(*rope, "partial_rotary_factor", 1));
     if (present(*rope, "rope_theta") != nullptr) return number(*rope, "rope_theta", 10000);
   }
@@ -84,7 +92,9 @@ double rope_theta(const Json& j) {
 }
 
 GptConfig from_llama(const Json& j) {
-  MG_CHECK(integer(j, "pretraining_tp", 1) == 1, "config.json has pretraining_tp {}; only 1 is supported", integer(j, "pretraining_tp", 1));
+  MG_CHECK(integer(j, "pretraining_tp", 1) == 1,
+           "config.json has pretraining_tp {}; only 1 is supported",
+           integer(j, "pretraining_tp", 1));
   GptConfig c;
   c.num_layers = integer(j, "num_hidden_layers");
   c.hidden_size = integer(j, "hidden_size");
@@ -171,7 +181,8 @@ Json to_llama(const GptConfig& c, DType stored) {
 
 GptConfig config_from_hugging_face(const Json& config) {
   const std::string type = config["model_type"].as_string();
-  MG_CHECK(type == "gpt2" || type == "llama", "config.json has model_type '{}'; this version supports gpt2 and llama", type);
+  MG_CHECK(type == "gpt2" || type == "llama",
+           "config.json has model_type '{}'; this version supports gpt2 and llama", type);
   GptConfig c = type == "gpt2" ? from_gpt2(config) : from_llama(config);
   c.finalize();
   return c;
@@ -181,19 +192,27 @@ Json config_to_hugging_face(const GptConfig& c, DType stored) {
   const bool rope = c.position_embedding == PositionEmbedding::rope;
   if (rope) {
     MG_CHECK(c.normalization == nn::Normalization::rms_norm && c.gated,
-             "a model with rotary positions is stored as Hugging Face's llama, which needs --normalization RMSNorm and --swiglu");
+             "a model with rotary positions is stored as Hugging Face's llama, which needs "
+             "--normalization RMSNorm and --swiglu");
     MG_CHECK(c.qkv_bias == c.attention_output_bias,
-             "Hugging Face's llama has biases on queries, keys, values and the output of attention, or on none: drop --add-qkv-bias");
-    MG_CHECK(c.hidden_dropout == 0, "Hugging Face's llama has no hidden dropout (--hidden-dropout is {}): use --hidden-dropout 0",
+             "Hugging Face's llama has biases on queries, keys, values and the output of "
+             "attention, or on none: drop --add-qkv-bias");
+    MG_CHECK(c.hidden_dropout == 0,
+             "Hugging Face's llama has no hidden dropout (--hidden-dropout is {}): use "
+             "--hidden-dropout 0",
              c.hidden_dropout);
     return to_llama(c, stored);
   }
   MG_CHECK(c.normalization == nn::Normalization::layer_norm && !c.gated,
-           "a model with learned positions is stored as Hugging Face's gpt2, which needs --normalization LayerNorm and no --swiglu");
+           "a model with learned positions is stored as Hugging Face's gpt2, which needs "
+           "--normalization LayerNorm and no --swiglu");
   MG_CHECK(c.qkv_bias && c.attention_output_bias && c.mlp_bias,
-           "a model with learned positions is stored as Hugging Face's gpt2, which needs biases: drop --disable-bias-linear");
-  MG_CHECK(c.num_query_groups == c.num_attention_heads && c.kv_channels * c.num_attention_heads == c.hidden_size,
-           "a model with learned positions is stored as Hugging Face's gpt2, which has no query groups and no head size of its own: "
+           "a model with learned positions is stored as Hugging Face's gpt2, which needs biases: "
+           "drop --disable-bias-linear");
+  MG_CHECK(c.num_query_groups == c.num_attention_heads &&
+               c.kv_channels * c.num_attention_heads == c.hidden_size,
+           "a model with learned positions is stored as Hugging Face's gpt2, which has no query "
+           "groups and no head size of its own: "
            "drop --group-query-attention and --kv-channels");
   return to_gpt2(c, stored);
 }

@@ -20,7 +20,8 @@ kernels::DropoutArgs::Mask dropout_mask(const std::string& name, double p, uint6
   return {.p = static_cast<float>(p), .seed = seed, .stream = hash_name(name)};
 }
 
-Var dropout(Tape& tape, const Var& x, kernels::DropoutArgs::Mask mask, const nn::Batch& batch, Phase phase) {
+Var dropout(Tape& tape, const Var& x, kernels::DropoutArgs::Mask mask, const nn::Batch& batch,
+            Phase phase) {
   if (phase != Phase::train) return x;
   mask.samples = batch.samples;
   return ops::dropout(tape, x, mask);
@@ -30,22 +31,34 @@ Var dropout(Tape& tape, const Var& x, kernels::DropoutArgs::Mask mask, const nn:
 
 DecoderLayer::DecoderLayer(nn::Builder& builder, const std::string& name, const GptConfig& c,
                            const nn::RotaryTable* rotary, uint64_t seed)
-    : attention_norm_(builder, name + ".attention_norm", c.hidden_size, c.normalization, static_cast<float>(c.norm_epsilon)),
+    : attention_norm_(builder, name + ".attention_norm", c.hidden_size, c.normalization,
+                      c.norm_epsilon),
       attention_(builder, name + ".attention",
-                 {.hidden = c.hidden_size, .heads = c.num_attention_heads, .key_heads = c.num_query_groups,
-                  .head_size = c.kv_channels, .qkv_bias = c.qkv_bias, .output_bias = c.attention_output_bias,
-                  .dropout = c.attention_dropout, .seed = seed},
+                 {.hidden = c.hidden_size,
+                  .heads = c.num_attention_heads,
+                  .key_heads = c.num_query_groups,
+                  .head_size = c.kv_channels,
+                  .qkv_bias = c.qkv_bias,
+                  .output_bias = c.attention_output_bias,
+                  .dropout = c.attention_dropout,
+                  .seed = seed},
                  rotary, nn::normal(c.init_method_std), output_init(c)),
-      mlp_norm_(builder, name + ".mlp_norm", c.hidden_size, c.normalization, static_cast<float>(c.norm_epsilon)),
+      mlp_norm_(builder, name + ".mlp_norm", c.hidden_size, c.normalization, c.norm_epsilon),
       mlp_(builder, name + ".mlp",
-           {.hidden = c.hidden_size, .ffn = c.ffn_hidden_size, .activation = c.activation, .gated = c.gated, .bias = c.mlp_bias},
+           {.hidden = c.hidden_size,
+            .ffn = c.ffn_hidden_size,
+            .activation = c.activation,
+            .gated = c.gated,
+            .bias = c.mlp_bias},
            nn::normal(c.init_method_std), output_init(c)),
       attention_dropout_(dropout_mask(name + ".attention.hidden_dropout", c.hidden_dropout, seed)),
       mlp_dropout_(dropout_mask(name + ".mlp.hidden_dropout", c.hidden_dropout, seed)) {}
 
-Bundle DecoderLayer::forward(Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) const {
+Bundle DecoderLayer::forward(Tape& tape, const Bundle& in, const nn::Batch& batch,
+                             Phase phase) const {
   const auto [x_TH, residual_TH] = attention_norm_(tape, in["hidden"], in["residual"]);
-  const Var a_TH = dropout(tape, attention_(tape, x_TH, batch, phase == Phase::train), attention_dropout_, batch, phase);
+  const Var a_TH = dropout(tape, attention_(tape, x_TH, batch, phase == Phase::train),
+                           attention_dropout_, batch, phase);
   const auto [y_TH, residual2_TH] = mlp_norm_(tape, a_TH, residual_TH);
   const Var m_TH = dropout(tape, mlp_(tape, y_TH), mlp_dropout_, batch, phase);
   return {{"hidden", m_TH}, {"residual", residual2_TH}};
@@ -59,24 +72,30 @@ GptModel::GptModel(const GptConfig& config, Runtime& runtime, DType type, uint64
   const GptConfig& c = config_;
   const bool rope = c.position_embedding == PositionEmbedding::rope;
   const parallel::Init init = nn::normal(c.init_method_std);
-  Parameter& table = builder.add("embedding.weight", {c.vocab_size, c.hidden_size}, init, c.untied ? 1 : 2);
+  Parameter& table =
+      builder.add("embedding.weight", {c.vocab_size, c.hidden_size}, init, c.untied ? 1 : 2);
   embedding_ = Weight(table, 0);
   if (rope) {
-    rotary_ = nn::RotaryTable::make(runtime, type, c.max_position_embeddings, c.kv_channels, c.rotary_base);
+    rotary_ = nn::RotaryTable::make(runtime, type, c.max_position_embeddings, c.kv_channels,
+                                    c.rotary_base);
   } else {
-    position_embedding_ = builder.add("position_embedding.weight", {c.max_position_embeddings, c.hidden_size}, init);
+    position_embedding_ =
+        builder.add("position_embedding.weight", {c.max_position_embeddings, c.hidden_size}, init);
   }
   embedding_dropout_ = dropout_mask("embedding.hidden_dropout", c.hidden_dropout, seed);
   for (int64_t i = 0; i < c.num_layers; ++i) {
-    layers_.push_back(std::make_unique<DecoderLayer>(builder, "layers." + std::to_string(i), c, rope ? &rotary_ : nullptr, seed));
+    layers_.push_back(std::make_unique<DecoderLayer>(builder, "layers." + std::to_string(i), c,
+                                                     rope ? &rotary_ : nullptr, seed));
   }
   final_norm_ = std::make_unique<nn::AddNorm>(builder, "final_norm", c.hidden_size, c.normalization,
-                                              static_cast<float>(c.norm_epsilon));
-  output_ = c.untied ? Weight(builder.add("output.weight", {c.vocab_size, c.hidden_size}, init)) : Weight(table, 1);
+                                              c.norm_epsilon);
+  output_ = c.untied ? Weight(builder.add("output.weight", {c.vocab_size, c.hidden_size}, init))
+                     : Weight(table, 1);
   owned_ = builder.take();
   for (const auto& placed : owned_) parameters_.push_back(placed.get());
 
-  segments_.push_back({{.name = "embedding"}, [this](Tape& tape, const Bundle&, const nn::Batch& batch, Phase phase) {
+  segments_.push_back({{.name = "embedding"},
+                       [this](Tape& tape, const Bundle&, const nn::Batch& batch, Phase phase) {
                          return embed(tape, batch, phase);
                        }});
   for (int64_t i = 0; i < c.num_layers; ++i) {
@@ -86,7 +105,8 @@ GptModel::GptModel(const GptConfig& config, Runtime& runtime, DType type, uint64
                       return layer->forward(tape, in, batch, phase);
                     }};
     for (const auto& placed : owned_) {
-      if (placed->parameter.name.starts_with(segment.span.name + ".")) segment.span.parameters.push_back(&placed->parameter);
+      if (placed->parameter.name.starts_with(segment.span.name + "."))
+        segment.span.parameters.push_back(&placed->parameter);
     }
     segments_.push_back(std::move(segment));
   }
@@ -109,7 +129,8 @@ Var GptModel::final_norm(Tape& tape, const Bundle& in) const {
 }
 
 Tensor GptModel::loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
-  return ops::linear_cross_entropy(tape, final_norm(tape, in), output_, batch.labels, batch.weights);
+  return ops::linear_cross_entropy(tape, final_norm(tape, in), output_, batch.labels,
+                                   batch.weights);
 }
 
 Var GptModel::logits(Tape& tape, const Bundle& in) const {

@@ -1,4 +1,5 @@
-// GPT-2 and Llama from one composition (Radford et al. 2019; Touvron et al. 2023): pre-norm decoder layers.
+// GPT-2 and Llama from one composition (Radford et al. 2019; Touvron et al. 2023): pre-norm decoder
+// layers.
 #pragma once
 
 #include <memory>
@@ -13,8 +14,8 @@ namespace megatron::models {
 
 class DecoderLayer {
  public:
-  DecoderLayer(nn::Builder& builder, const std::string& name, const GptConfig& config, const nn::RotaryTable* rotary,
-               uint64_t seed);
+  DecoderLayer(nn::Builder& builder, const std::string& name, const GptConfig& config,
+               const nn::RotaryTable* rotary, uint64_t seed);
   Bundle forward(Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) const;
 
  private:
@@ -27,7 +28,8 @@ class DecoderLayer {
 
 class GptModel final : public Stage {
  public:
-  // Parameters are allocated, not filled: initialize() or checkpoint::load() does. seed: of dropout. config is final.
+  // Parameters are allocated, not filled: initialize() or checkpoint::load() does. seed: of
+  // dropout. config is final.
   GptModel(const GptConfig& config, Runtime& runtime, DType type, uint64_t seed);
 
   std::span<const Segment> segments() const override { return segments_; }

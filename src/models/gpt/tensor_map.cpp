@@ -8,8 +8,8 @@ namespace {
 using parallel::Part;
 
 struct Names {
-  std::string layer;                // number, "" outside of layers
-  std::string rest;                 // "attention.qkv.weight"
+  std::string layer;  // number, "" outside of layers
+  std::string rest;   // "attention.qkv.weight"
 };
 
 Names split_name(const std::string& name) {
@@ -18,7 +18,8 @@ Names split_name(const std::string& name) {
   return {name.substr(7, dot - 7), name.substr(dot + 1)};
 }
 
-std::string replaced_suffix(const std::string& rest, std::string_view ours, std::string_view theirs) {
+std::string replaced_suffix(const std::string& rest, std::string_view ours,
+                            std::string_view theirs) {
   MG_ASSERT(rest.starts_with(ours));
   return std::string(theirs) + rest.substr(ours.size());
 }
@@ -32,8 +33,11 @@ std::string gpt2_name(const Names& n) {
     return replaced_suffix(n.rest, "final_norm", "transformer.ln_f");
   }
   const std::string h = "transformer.h." + n.layer + ".";
-  for (const auto& [ours, theirs] : {std::pair{"attention_norm", "ln_1"}, {"attention.qkv", "attn.c_attn"},
-                                     {"attention.output", "attn.c_proj"}, {"mlp_norm", "ln_2"}, {"mlp.up", "mlp.c_fc"},
+  for (const auto& [ours, theirs] : {std::pair{"attention_norm", "ln_1"},
+                                     {"attention.qkv", "attn.c_attn"},
+                                     {"attention.output", "attn.c_proj"},
+                                     {"mlp_norm", "ln_2"},
+                                     {"mlp.up", "mlp.c_fc"},
                                      {"mlp.down", "mlp.c_proj"}}) {
     if (n.rest.starts_with(ours)) return h + replaced_suffix(n.rest, ours, theirs);
   }
@@ -41,11 +45,16 @@ std::string gpt2_name(const Names& n) {
 }
 
 std::vector<Part> whole(const std::string& name, const Shape& shape, bool transposed) {
-  return {Part{.name = name, .global = shape, .axis = 0, .slices = {{0, 0, shape[0]}}, .transposed = transposed}};
+  return {Part{.name = name,
+               .global = shape,
+               .axis = 0,
+               .slices = {{0, 0, shape[0]}},
+               .transposed = transposed}};
 }
 
 // Several tensors stacked along dim 0.
-std::vector<Part> stacked(const Shape& shape, const std::vector<std::pair<std::string, int64_t>>& names_and_rows) {
+std::vector<Part> stacked(const Shape& shape,
+                          const std::vector<std::pair<std::string, int64_t>>& names_and_rows) {
   std::vector<Part> parts;
   int64_t begin = 0;
   for (const auto& [name, rows] : names_and_rows) {
@@ -65,25 +74,31 @@ std::vector<Part> llama_parts(const GptConfig& c, const Names& n, const Shape& s
     return whole(replaced_suffix(n.rest, "final_norm", "model.norm"), shape, false);
   }
   const std::string h = "model.layers." + n.layer + ".";
-  const std::string kind = n.rest.substr(n.rest.rfind('.'));                     // ".weight", ".bias"
+  const std::string kind = n.rest.substr(n.rest.rfind('.'));  // ".weight", ".bias"
   if (n.rest.starts_with("attention.qkv")) {
     const int64_t q = c.num_attention_heads * c.kv_channels, k = c.num_query_groups * c.kv_channels;
-    return stacked(shape, {{h + "self_attn.q_proj" + kind, q}, {h + "self_attn.k_proj" + kind, k},
+    return stacked(shape, {{h + "self_attn.q_proj" + kind, q},
+                           {h + "self_attn.k_proj" + kind, k},
                            {h + "self_attn.v_proj" + kind, k}});
   }
   if (n.rest.starts_with("mlp.up")) {
-    return stacked(shape, {{h + "mlp.gate_proj" + kind, c.ffn_hidden_size}, {h + "mlp.up_proj" + kind, c.ffn_hidden_size}});
+    return stacked(shape, {{h + "mlp.gate_proj" + kind, c.ffn_hidden_size},
+                           {h + "mlp.up_proj" + kind, c.ffn_hidden_size}});
   }
-  for (const auto& [ours, theirs] : {std::pair{"attention_norm", "input_layernorm"}, {"attention.output", "self_attn.o_proj"},
-                                     {"mlp_norm", "post_attention_layernorm"}, {"mlp.down", "mlp.down_proj"}}) {
-    if (n.rest.starts_with(ours)) return whole(h + replaced_suffix(n.rest, ours, theirs), shape, false);
+  for (const auto& [ours, theirs] : {std::pair{"attention_norm", "input_layernorm"},
+                                     {"attention.output", "self_attn.o_proj"},
+                                     {"mlp_norm", "post_attention_layernorm"},
+                                     {"mlp.down", "mlp.down_proj"}}) {
+    if (n.rest.starts_with(ours))
+      return whole(h + replaced_suffix(n.rest, ours, theirs), shape, false);
   }
   MG_ASSERT(false);
 }
 
 }  // namespace
 
-parallel::Placement placement_of(const GptConfig& config, const std::string& name, const Shape& shape) {
+parallel::Placement placement_of(const GptConfig& config, const std::string& name,
+                                 const Shape& shape) {
   const Names n = split_name(name);
   parallel::Placement placement;
   if (config.position_embedding == PositionEmbedding::rope) {

@@ -8,7 +8,9 @@
 
 namespace megatron::models {
 
-// The placement of a parameter of GptModel by its name. Learned positions: gpt2's names, matrices stored [in, out]; rotary: llama's.
-parallel::Placement placement_of(const GptConfig& config, const std::string& name, const Shape& shape);
+// The placement of a parameter of GptModel by its name. Learned positions: gpt2's names, matrices
+// stored [in, out]; rotary: llama's.
+parallel::Placement placement_of(const GptConfig& config, const std::string& name,
+                                 const Shape& shape);
 
 }  // namespace megatron::models

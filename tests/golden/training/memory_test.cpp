@@ -1,0 +1,100 @@
+// A step allocates nothing after the first, and a meta run finds what a real one uses.
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "golden/training/support.h"
+#include "training/step.h"
+
+namespace megatron::training {
+namespace {
+
+using Marks = std::array<int64_t, kMemoryClasses>;
+
+Marks marks(Runtime& runtime) {
+  Marks m{};
+  for (int i = 0; i < kMemoryClasses; ++i) m[static_cast<size_t>(i)] = runtime.arena(static_cast<MemoryClass>(i)).high_water();
+  return m;
+}
+
+struct Case {
+  std::string name;
+  bool llama = true, bf16 = false, recompute = false;
+  double dropout = 0;
+};
+
+std::vector<Case> cases() {
+  return {{"llama_fp32"},
+          {"llama_bf16", true, true},
+          {"llama_recompute", true, false, true},
+          {"gpt2_fp32_dropout", false, false, false, 0.1},
+          {"gpt2_bf16_recompute_dropout", false, true, true, 0.1}};
+}
+
+HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary, int32_t first) {
+  HostBatch b{.sequences = sequences, .length = length};
+  for (int64_t i = 0; i < sequences * length; ++i) {
+    b.tokens.push_back(static_cast<int32_t>((first + i * 7) % vocabulary));
+    b.labels.push_back(static_cast<int32_t>((first + i * 7 + 7) % vocabulary));
+    b.positions.push_back(static_cast<int32_t>(i % length));
+    b.loss_mask.push_back(1);
+  }
+  for (int64_t i = 0; i < sequences; ++i) b.samples.push_back(first + i);
+  return b;
+}
+
+// High-water marks after the first and after the last of four steps of three micro-batches.
+std::array<Marks, 2> run(const Case& c, DeviceKind device, int threads) {
+  TrainSettings s = c.llama ? tiny_llama() : tiny_gpt2();
+  s.shape.hidden_dropout = s.shape.attention_dropout = c.dropout;
+  s.batch.bf16 = c.bf16;
+  models::GptConfig config = s.shape.to_config(*s.batch.seq_length);
+  config.finalize();
+  Runtime runtime({device, 0}, threads);
+  models::GptModel model(config, runtime, s.batch.type(), 1);
+  model.initialize(1);
+  const auto group = comm::single();
+  const StepOptions options{.recompute = c.recompute, .vocabulary = config.vocab_size, .positions = config.max_position_embeddings};
+  TrainStep step(model, s.batch.type(), s.optimizer.config, *group, runtime, options);
+  std::array<Marks, 2> found;
+  for (int i = 0; i < 4; ++i) {
+    const std::vector<HostBatch> batches = {batch(2, 32, 97, i), batch(2, 32, 97, i + 1), batch(2, 32, 97, i + 2)};
+    step.run(batches, 1e-3, 0.01);
+    if (i == 0) found[0] = marks(runtime);
+  }
+  found[1] = marks(runtime);
+  return found;
+}
+
+TEST(Memory, NoArenaGrowsAfterTheFirstStep) {
+  for (const Case& c : cases()) {
+    for (const int threads : {1, 2}) {
+      const auto [first, last] = run(c, DeviceKind::cpu, threads);
+      for (int i = 0; i < kMemoryClasses; ++i) {
+        EXPECT_EQ(first[static_cast<size_t>(i)], last[static_cast<size_t>(i)]) << c.name << ": " << name(static_cast<MemoryClass>(i));
+      }
+    }
+  }
+}
+
+// Scratch belongs to a kernel's own way of computing (packed weights, partial sums a thread); meta kernels compute nothing.
+TEST(Memory, AMetaRunFindsTheMarksOfARealOne) {
+  for (const Case& c : cases()) {
+    const auto real = run(c, DeviceKind::cpu, 2), meta = run(c, DeviceKind::meta, 1);
+    for (const MemoryClass m : {MemoryClass::parameters, MemoryClass::gradients, MemoryClass::optimizer, MemoryClass::activations,
+                                MemoryClass::communication}) {
+      EXPECT_EQ(real[1][static_cast<size_t>(m)], meta[1][static_cast<size_t>(m)]) << c.name << ": " << name(m);
+    }
+    EXPECT_GT(meta[1][static_cast<size_t>(MemoryClass::activations)], 0);
+  }
+}
+
+TEST(Memory, RecomputeNeedsLess) {
+  const auto activations = static_cast<size_t>(MemoryClass::activations);
+  Case kept{"kept"}, recomputed{"recomputed"};
+  recomputed.recompute = true;
+  EXPECT_LT(run(recomputed, DeviceKind::meta, 1)[1][activations], run(kept, DeviceKind::meta, 1)[1][activations]);
+}
+
+}  // namespace
+}  // namespace megatron::training

@@ -1,0 +1,148 @@
+// Whole runs that must give the same losses.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/tolerances.h"
+#include "golden/training/support.h"
+#include "training/peak.h"
+
+namespace megatron::training {
+namespace {
+
+TEST(Run, LossFalls) {
+  TrainSettings s = tiny_llama();
+  s.batch.train_iters = 30;
+  const auto l = train_losses(s);
+  EXPECT_NEAR(l.front(), std::log(97), 0.1);
+  EXPECT_LT(l.back(), 0.7 * l.front());
+}
+
+TEST(Run, OneSeedGivesTheSameBits) {
+  for (const TrainSettings& s : {tiny_llama(), tiny_gpt2()}) EXPECT_TRUE(same_bits(train_losses(s), train_losses(s)));
+}
+
+TEST(Run, AnotherSeedGivesOtherLosses) {
+  TrainSettings s = tiny_llama();
+  const auto before = train_losses(s);
+  s.runtime.seed = 4321;
+  EXPECT_FALSE(same_bits(before, train_losses(s)));
+}
+
+// What `bench step` does between the steps must leave no trace.
+TEST(Run, SamplingThePeakBetweenStepsChangesNoBit) {
+  for (const bool bf16 : {false, true}) {
+    TrainSettings s = tiny_llama();
+    s.batch.bf16 = bf16;
+    s.runtime.threads = 2;
+    Runtime whole(s.runtime.device_value(), 2);
+    PeakMeter meter(whole, s.batch.type());
+    int sampled = 0;
+    TrainHooks hooks;
+    hooks.after_step = [&](const IterationReport&) {
+      meter.sample(0.01);
+      ++sampled;
+    };
+    const auto bench = train_losses(s, hooks);
+    EXPECT_EQ(sampled, 5);
+    EXPECT_TRUE(same_bits(bench, train_losses(s)));
+  }
+}
+
+TEST(Run, RanksAndMicroBatchesAreEqualWithinRounding) {
+  for (TrainSettings s : {tiny_llama(), tiny_gpt2()}) {
+    const auto one = train_losses(s);
+    for (const int64_t ranks : {1, 2, 4}) {
+      for (const int64_t micro_batch : {1, 2, 8}) {
+        if (8 % (ranks * micro_batch) != 0) continue;
+        s.runtime.ranks = ranks;
+        s.batch.micro_batch_size = micro_batch;
+        EXPECT_LE(distance(train_losses(s), one), tolerance::kLayoutFp32) << ranks << " ranks, micro-batch " << micro_batch;
+      }
+    }
+  }
+}
+
+TEST(Run, ThreadCountChangesNoBit) {
+  for (const bool bf16 : {false, true}) {
+    TrainSettings s = tiny_llama();
+    s.batch.bf16 = bf16;
+    const auto one = train_losses(s);
+    for (const int64_t threads : {2, 3}) {
+      s.runtime.threads = threads;
+      EXPECT_TRUE(same_bits(train_losses(s), one)) << threads << " threads";
+    }
+  }
+}
+
+TEST(Run, RecomputeChangesNoBit) {
+  for (TrainSettings s : {tiny_llama(), tiny_gpt2()}) {
+    s.shape.hidden_dropout = s.shape.attention_dropout = 0.1;
+    const auto kept = train_losses(s);
+    s.batch.recompute_granularity = "full";
+    EXPECT_TRUE(same_bits(train_losses(s), kept));
+  }
+}
+
+// Megatron's mean of the micro-batches' means is the mean over all tokens while every token counts.
+TEST(Run, LossScopesAgreeWithoutMasks) {
+  TrainSettings s = tiny_llama();
+  const auto per_token = train_losses(s);
+  s.batch.per_token_loss = false;
+  EXPECT_LE(distance(train_losses(s), per_token), tolerance::kLayoutFp32);
+}
+
+TEST(Run, DropoutDependsOnSamplesNotOnRanks) {
+  for (TrainSettings s : {tiny_gpt2(), tiny_llama()}) {
+    const auto without = train_losses(s);
+    s.shape.hidden_dropout = s.shape.attention_dropout = 0.2;
+    const auto one = train_losses(s);
+    EXPECT_GT(distance(one, without), 1e-4);
+    EXPECT_TRUE(same_bits(train_losses(s), one));
+    s.runtime.ranks = 2;
+    EXPECT_LE(distance(train_losses(s), one), tolerance::kLayoutFp32);
+    s.batch.micro_batch_size = 4;
+    EXPECT_LE(distance(train_losses(s), one), tolerance::kLayoutFp32);
+    s.runtime.seed = 99;
+    EXPECT_GT(distance(train_losses(s), one), 1e-6);
+  }
+}
+
+// 200 steps on text (200 documents in many scripts, 2048 tokens of byte-level BPE).
+TEST(Run, Bf16EndsWithinOnePercentOfFp32) {
+  const TemporaryDirectory cache;
+  TrainSettings s = tiny_llama();
+  s.shape.hidden_size = 64;
+  s.shape.ffn_hidden_size = 192;
+  s.shape.vocab_size = 2048;
+  s.shape.untie = false;
+  s.batch.seq_length = 64;
+  s.batch.micro_batch_size = s.batch.global_batch_size = 8;
+  s.batch.train_iters = 200;
+  s.data.mock_data = false;
+  s.data.data_path = {vectors("indexed/preprocess/bpe2k_eod_text_document")};
+  s.data.split = "1,0,0";
+  s.data.data_cache_path = cache / "index";
+  s.runtime.threads = 2;
+  const auto fp32 = train_losses(s);
+  s.batch.bf16 = true;
+  const auto bf16 = train_losses(s);
+  const auto last = [](const std::vector<double>& l) {
+    double sum = 0;
+    for (size_t i = l.size() - 10; i < l.size(); ++i) sum += l[i] / 10;
+    return sum;
+  };
+  EXPECT_LT(last(fp32), 0.7 * fp32.front());
+  EXPECT_NEAR(last(bf16) / last(fp32), 1, 0.01);
+  EXPECT_FALSE(same_bits(bf16, fp32));
+}
+
+TEST(Run, ADivergedRunStopsWithAnError) {
+  TrainSettings s = tiny_llama();
+  s.optimizer.lr = 1e30;
+  s.optimizer.config.method = optim::Method::sgd;
+  s.optimizer.config.clip_grad = 0;
+  EXPECT_THROW(train(s), Error);
+}
+
+}  // namespace
+}  // namespace megatron::training
