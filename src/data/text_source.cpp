@@ -90,9 +90,17 @@ void TextSource::list(const std::string& path) {
 }
 
 bool TextSource::next(std::string& text, std::string& name) {
+  std::vector<std::string> texts;
+  if (!next(texts, name)) return false;
+  text.clear();
+  for (const std::string& part : texts) text += (text.empty() ? "" : " ") + part;
+  return true;
+}
+
+bool TextSource::next(std::vector<std::string>& texts, std::string& name) {
   for (;;) {
     if (lines_ != nullptr) {
-      if (next_line(text, name)) return true;
+      if (next_line(texts, name)) return true;
       bytes_before_ += files_[at_ - 1].bytes;
       lines_.reset();
     }
@@ -102,7 +110,8 @@ bool TextSource::next(std::string& text, std::string& name) {
       lines_ = std::make_unique<JsonLinesReader>(file.path, std::vector{options_.json_key});
       continue;
     }
-    const bool found = read_whole(file, text);
+    texts.assign(1, "");
+    const bool found = read_whole(file, texts[0]);
     bytes_before_ += file.bytes;
     if (!found) continue;
     name = file.path;
@@ -110,11 +119,10 @@ bool TextSource::next(std::string& text, std::string& name) {
   }
 }
 
-bool TextSource::next_line(std::string& text, std::string& name) {
+bool TextSource::next_line(std::vector<std::string>& texts, std::string& name) {
   JsonRecord record;
   if (!lines_->next(record)) return false;
-  text.clear();
-  for (const std::string& part : record.values[0]) text += (text.empty() ? "" : " ") + part;
+  texts = std::move(record.values[0]);
   name = fmt::format("{}:{}", lines_->file().path(), record.line);
   return true;
 }

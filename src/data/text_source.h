@@ -31,6 +31,8 @@ class TextSource {
 
   // The next document and where it stands (file, or file:line). False at the end. Throws Error naming that place.
   bool next(std::string& text, std::string& name);
+  // The same with the texts of a list apart; elsewhere a document is one text. Read a source by one of the two.
+  bool next(std::vector<std::string>& texts, std::string& name);
 
   int64_t bytes_read() const;                              // of total_bytes(), for progress
   int64_t total_bytes() const { return total_bytes_; }     // of the files as they lie on the disk
@@ -42,7 +44,7 @@ class TextSource {
     int64_t bytes = 0;
   };
   void list(const std::string& path);
-  bool next_line(std::string& text, std::string& name);
+  bool next_line(std::vector<std::string>& texts, std::string& name);
   bool read_whole(const File& file, std::string& text);
 
   TextSourceOptions options_;

@@ -9,7 +9,7 @@
 namespace megatron::optim {
 
 void LearningRate::check() const {
-  MG_CHECK(max >= 0, "--lr is {}; it cannot be negative", max);
+  MG_CHECK(max >= 0 && std::isfinite(max), "--lr is {}; it must be 0 or more", max);
   MG_CHECK(min >= 0 && min <= max, "--min-lr is {}; it must lie between 0 and --lr {}", min, max);
   MG_CHECK(warmup_init >= 0 && warmup_init <= max,
            "--lr-warmup-init is {}; it must lie between 0 and --lr {}", warmup_init, max);
@@ -40,7 +40,7 @@ double LearningRate::at(int64_t samples) const {
 
 void WeightDecay::check() const {
   MG_CHECK(
-      start >= 0 && end >= start,
+      start >= 0 && end >= start && std::isfinite(end),
       "weight decay goes from {} to {}; it must be 0 <= --start-weight-decay <= --end-weight-decay",
       start, end);
   MG_CHECK(style != DecayIncrease::constant || start == end,

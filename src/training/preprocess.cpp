@@ -1,6 +1,8 @@
 #include "training/preprocess.h"
 
-#include <filesystem>
+#include <algorithm>
+#include <memory>
+#include <span>
 #include <thread>
 
 #include "base/error.h"
@@ -13,10 +15,9 @@
 namespace megatron::training {
 namespace {
 
-constexpr size_t kDocumentsAtOnce = 512;
+constexpr size_t kTextsAtOnce = 512;
 
-std::vector<int32_t> null_tokenize(const std::string& text, int64_t vocabulary,
-                                   const std::string& where) {
+std::vector<int32_t> null_tokenize(const std::string& text, int64_t vocabulary) {
   std::vector<int32_t> ids;
   size_t at = 0;
   while ((at = text.find_first_not_of(" \t\r\n", at)) != std::string::npos) {
@@ -26,20 +27,23 @@ std::vector<int32_t> null_tokenize(const std::string& text, int64_t vocabulary,
     if (word.find_first_not_of("0123456789") == std::string::npos && word.size() < 10)
       value = std::stoll(word);
     MG_CHECK(value >= 0 && value < vocabulary,
-             "{}: '{}' is no token id in [0, {}); --tokenizer-type NullTokenizer reads numbers",
-             where, word.substr(0, 40), vocabulary);
+             "'{}' is no token id in [0, {}); --tokenizer-type NullTokenizer reads numbers",
+             word.substr(0, 40), vocabulary);
     ids.push_back(static_cast<int32_t>(value));
     at = end;
   }
   return ids;
 }
 
+// Documents on their way: the texts of all of them, and where each document ends.
 struct Documents {
   std::vector<std::string> texts, names;
+  std::vector<size_t> ends;
   std::vector<std::vector<int32_t>> ids;
   void clear() {
     texts.clear();
     names.clear();
+    ends.clear();
     ids.clear();
   }
 };
@@ -50,15 +54,16 @@ class Pipeline {
            data::IndexedDatasetBuilder& out)
       : settings_(settings), vocabulary_(vocabulary), pool_(pool), out_(out) {}
 
-  void read(const std::string& input, const std::string& key, Progress& progress,
-            int64_t bytes_before) {
-    data::TextSource source(
-        input, {.json_key = key, .manual_pages = settings_.input_format == "manpages"});
-    std::string text, name;
-    while (source.next(text, name)) {
-      batch_.texts.push_back(std::move(text));
-      batch_.names.push_back(name);
-      if (batch_.texts.size() == kDocumentsAtOnce) write();
+  void read(data::TextSource& source, Progress& progress, int64_t bytes_before) {
+    std::vector<std::string> texts;
+    std::string name;
+    while (source.next(texts, name)) {
+      for (std::string& text : texts) {
+        batch_.texts.push_back(std::move(text));
+        batch_.names.push_back(name);
+      }
+      batch_.ends.push_back(batch_.texts.size());
+      if (batch_.texts.size() >= kTextsAtOnce) write();
       progress.update(bytes_before + source.bytes_read(),
                       fmt::format("{} documents", out_.document_count()));
     }
@@ -73,18 +78,31 @@ class Pipeline {
       try {
         batch_.ids[i] = vocabulary_.tokenizer
                             ? vocabulary_.tokenizer->encode(batch_.texts[i], true)
-                            : null_tokenize(batch_.texts[i], vocabulary_.size, batch_.names[i]);
+                            : null_tokenize(batch_.texts[i], vocabulary_.size);
       } catch (const Error& e) {
         fail("{}: {}", batch_.names[i], e.what());
       }
     });
-    for (std::vector<int32_t>& ids : batch_.ids) {
-      if (settings_.append_eod && !ids.empty())
-        ids.push_back(static_cast<int32_t>(vocabulary_.eod));
-      if (!ids.empty()) out_.add_item(std::span<const int32_t>(ids));
-      out_.end_document();
+    size_t begin = 0;
+    for (const size_t end : batch_.ends) {
+      write_document(std::span(batch_.ids).subspan(begin, end - begin));
+      begin = end;
     }
     batch_.clear();
+  }
+
+  // A text without tokens gives no sequence; the last one that has any takes the end-of-document token.
+  void write_document(std::span<std::vector<int32_t>> texts) {
+    std::vector<int32_t>* last = nullptr;
+    for (std::vector<int32_t>& ids : texts) {
+      if (!ids.empty()) last = &ids;
+    }
+    if (settings_.append_eod && last != nullptr)
+      last->push_back(static_cast<int32_t>(vocabulary_.eod));
+    for (const std::vector<int32_t>& ids : texts) {
+      if (!ids.empty()) out_.add_item(std::span<const int32_t>(ids));
+    }
+    out_.end_document();
   }
 
   const PreprocessSettings& settings_;
@@ -96,6 +114,29 @@ class Pipeline {
 
 std::string prefix_of(const PreprocessSettings& s, const std::string& key) {
   return *s.output_prefix + "_" + key + "_document";
+}
+
+// All inputs, as one pair of files. Gives the bytes read.
+int64_t tokenize(const PreprocessSettings& s, const std::string& key, const Vocabulary& vocabulary,
+                 ThreadPool& pool, data::IndexedDatasetBuilder& out) {
+  std::vector<std::unique_ptr<data::TextSource>> sources;
+  int64_t total = 0, before = 0;
+  for (const std::string& input : s.input) {
+    const data::TextSourceOptions options{.json_key = key,
+                                          .manual_pages = s.input_format == "manpages"};
+    sources.push_back(std::make_unique<data::TextSource>(input, options));
+    total += sources.back()->total_bytes();
+  }
+  Progress progress("tokenizing", total, "B");
+  Pipeline pipeline(s, vocabulary, pool, out);
+  for (const auto& source : sources) {
+    pipeline.read(*source, progress, before);
+    before += source->total_bytes();
+  }
+  progress.update(total);
+  progress.finish(fmt::format("{} documents, {} tokens", out.document_count(),
+                              format_count(static_cast<double>(out.token_count()))));
+  return total;
 }
 
 }  // namespace
@@ -122,6 +163,7 @@ std::vector<PreprocessResult> preprocess(const PreprocessSettings& s) {
   MG_CHECK(!s.workers || (*s.workers > 0 && *s.workers <= 1024),
            "--workers is {}; it must lie in [1, 1024]", *s.workers);
   for (const std::string& key : s.json_keys) {
+    MG_CHECK(std::ranges::count(s.json_keys, key) == 1, "--json-keys names '{}' twice", key);
     const std::string prefix = prefix_of(s, key);
     MG_CHECK(s.overwrite || !data::indexed_dataset_exists(prefix),
              "{}.bin and .idx exist; give --overwrite to replace them, or another --output-prefix",
@@ -136,27 +178,17 @@ std::vector<PreprocessResult> preprocess(const PreprocessSettings& s) {
   ThreadPool pool(
       static_cast<int>(s.workers.value_or(std::max(1u, std::thread::hardware_concurrency()))));
   std::vector<PreprocessResult> results;
+  std::vector<std::unique_ptr<data::IndexedDatasetBuilder>> outputs;
   for (const std::string& key : s.json_keys) {
-    int64_t total = 0;
-    for (const std::string& input : s.input) total += data::TextSource(input).total_bytes();
-    data::IndexedDatasetBuilder out(prefix_of(s, key),
-                                    data::token_type_for_vocabulary(vocabulary.size));
-    {
-      Progress progress("tokenizing", total, "B");
-      Pipeline pipeline(s, vocabulary, pool, out);
-      int64_t before = 0;
-      for (const std::string& input : s.input) {
-        pipeline.read(input, key, progress, before);
-        before += data::TextSource(input).total_bytes();
-      }
-      progress.update(total);
-      progress.finish(fmt::format("{} documents, {} tokens", out.document_count(),
-                                  format_count(static_cast<double>(out.token_count()))));
-    }
-    MG_CHECK(out.token_count() > 0, "the input has no text: nothing to write");
-    results.push_back({prefix_of(s, key), out.document_count(), out.token_count(), total});
-    out.finalize();
+    auto out = std::make_unique<data::IndexedDatasetBuilder>(
+        prefix_of(s, key), data::token_type_for_vocabulary(vocabulary.size));
+    const int64_t bytes = tokenize(s, key, vocabulary, pool, *out);
+    MG_CHECK(out->token_count() > 0, "the input {} has no text{}: nothing to write", s.input[0],
+             s.json_keys.size() > 1 ? " under the key " + key : "");
+    results.push_back({prefix_of(s, key), out->document_count(), out->token_count(), bytes});
+    outputs.push_back(std::move(out));
   }
+  for (const auto& out : outputs) out->finalize();
   return results;
 }
 

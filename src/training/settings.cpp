@@ -124,7 +124,7 @@ void DataSettings::fields(Fields& f) {
   f.add("data-cache-path", &data_cache_path,
         "folder of the sample indices; default beside the data");
   f.add("tokenizer-type", &tokenizer_type,
-        "HuggingFaceTokenizer, GPT2BPETokenizer or NullTokenizer");
+        "HuggingFaceTokenizer (a tokenizer.json) or NullTokenizer");
   f.add("tokenizer-model", &tokenizer_model, "tokenizer.json or a directory that holds one");
   f.add_switch("mock-data", &mock_data, true, "synthetic tokens instead of --data-path");
   f.add_switch("reset-position-ids", &reset_position_ids, true,

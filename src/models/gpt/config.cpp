@@ -1,8 +1,17 @@
 #include "models/gpt/config.h"
 
+#include <cmath>
+
 #include "base/error.h"
 
 namespace megatron::models {
+namespace {
+
+// Far above any model, and small enough that no product of sizes leaves 63 bits.
+constexpr int64_t kMaxLayers = 1 << 16, kMaxHidden = 1 << 20, kMaxWidth = 1 << 24,
+                  kMaxHeadSize = 1 << 16, kMaxVocabulary = 1 << 28, kMaxPositions = 1 << 28;
+
+}  // namespace
 
 void GptFlags::fields(Fields& f) {
   f.add("num-layers", &num_layers, "number of decoder layers");
@@ -74,21 +83,19 @@ GptConfig GptFlags::to_config(int64_t seq_length) const {
 }
 
 void GptConfig::finalize() {
-  const auto positive = [](int64_t value, std::string_view flag) {
-    MG_CHECK(value > 0 && value < (int64_t{1} << 31), "--{} is {}; it must lie in [1, 2^31)", flag,
-             value);
+  const auto size = [](int64_t value, int64_t limit, std::string_view flag) {
+    MG_CHECK(value > 0 && value <= limit, "--{} is {}; it must lie in [1, {}]", flag, value, limit);
   };
-  positive(num_layers, "num-layers");
-  positive(hidden_size, "hidden-size");
-  positive(num_attention_heads, "num-attention-heads");
-  positive(vocab_size, "vocab-size");
-  positive(max_position_embeddings, "max-position-embeddings");
+  size(num_layers, kMaxLayers, "num-layers");
+  size(hidden_size, kMaxHidden, "hidden-size");
+  size(num_attention_heads, kMaxHidden, "num-attention-heads");
+  size(vocab_size, kMaxVocabulary, "vocab-size");
+  size(max_position_embeddings, kMaxPositions, "max-position-embeddings");
   if (num_query_groups == 0) num_query_groups = num_attention_heads;
-  positive(num_query_groups, "num-query-groups");
-  MG_CHECK(
-      num_attention_heads % num_query_groups == 0,
-      "--num-attention-heads {} is not a multiple of --num-query-groups {}; change one of them",
-      num_attention_heads, num_query_groups);
+  size(num_query_groups, kMaxHidden, "num-query-groups");
+  MG_CHECK(num_attention_heads % num_query_groups == 0,
+           "--num-attention-heads {} is not a multiple of --num-query-groups {}; change one of them",
+           num_attention_heads, num_query_groups);
   if (kv_channels == 0) {
     MG_CHECK(hidden_size % num_attention_heads == 0,
              "--hidden-size {} is not a multiple of --num-attention-heads {}; change one of them "
@@ -96,22 +103,26 @@ void GptConfig::finalize() {
              hidden_size, num_attention_heads);
     kv_channels = hidden_size / num_attention_heads;
   }
-  positive(kv_channels, "kv-channels");
+  size(kv_channels, kMaxHeadSize, "kv-channels");
+  MG_CHECK(num_attention_heads * kv_channels <= kMaxWidth,
+           "--num-attention-heads {} times the head size {} (--kv-channels) is above {}",
+           num_attention_heads, kv_channels, kMaxWidth);
   MG_CHECK(position_embedding != PositionEmbedding::rope || kv_channels % 2 == 0,
            "the head size is {}; rotary positions need an even one: change --kv-channels or "
            "--num-attention-heads",
            kv_channels);
   if (ffn_hidden_size == 0)
     ffn_hidden_size = gated ? (8 * hidden_size / 3 + 63) / 64 * 64 : 4 * hidden_size;
-  positive(ffn_hidden_size, "ffn-hidden-size");
+  size(ffn_hidden_size, kMaxWidth, "ffn-hidden-size");
   const auto probability = [](double value, std::string_view flag) {
     MG_CHECK(value >= 0 && value < 1, "--{} is {}; it must lie in [0, 1)", flag, value);
   };
   probability(hidden_dropout, "hidden-dropout");
   probability(attention_dropout, "attention-dropout");
-  MG_CHECK(norm_epsilon > 0, "--norm-epsilon is {}; it must be positive", norm_epsilon);
-  MG_CHECK(init_method_std >= 0, "--init-method-std is {}; it cannot be negative", init_method_std);
-  MG_CHECK(rotary_base > 0, "--rotary-base is {}; it must be positive", rotary_base);
+  MG_CHECK(norm_epsilon > 0 && std::isfinite(norm_epsilon), "--norm-epsilon is {}; it must be positive", norm_epsilon);
+  MG_CHECK(init_method_std >= 0 && std::isfinite(init_method_std),
+           "--init-method-std is {}; it must be 0 or more", init_method_std);
+  MG_CHECK(rotary_base > 0 && std::isfinite(rotary_base), "--rotary-base is {}; it must be positive", rotary_base);
 }
 
 }  // namespace megatron::models

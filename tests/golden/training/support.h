@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "models/gpt/model.h"
 #include "training/trainer.h"
 
 namespace megatron::training {
