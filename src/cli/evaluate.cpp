@@ -58,14 +58,15 @@ int evaluate(const Arguments& arguments) {
   const checkpoint::ModelDirectory directory(training::resolve_model_directory(*s.load));
   const models::GptConfig config = models::config_from_hugging_face(directory.config());
   if (!s.data.tokenizer_model && !s.data.tokenizer_type && !s.data.mock_data)
-    s.data.tokenizer_model = directory.path();
+    s.data.tokenizer_model = training::tokenizer_path({}, directory.path());
   const training::Vocabulary vocabulary = training::open_vocabulary(s.data, config.vocab_size);
   const int64_t length = s.seq_length.value_or(config.max_position_embeddings);
   MG_CHECK(length > 0 && length <= config.max_position_embeddings,
            "--seq-length is {}; the model has {} positions", length,
            config.max_position_embeddings);
   const data::Split split = split_named(s.set);
-  std::array<std::optional<int64_t>, 3> wanted;
+  MG_CHECK(s.samples.value_or(1) > 0, "--eval-samples is {}; it must be positive", *s.samples);
+  std::array<std::optional<int64_t>, 3> wanted = {0, 0, 0};
   wanted[static_cast<size_t>(split)] = s.samples;
   const training::Corpus corpus =
       training::open_corpus(s.data, vocabulary, length, s.runtime.seed, wanted);

@@ -46,7 +46,8 @@ int generate(const Arguments& arguments) {
   sampling.check();
   const checkpoint::ModelDirectory directory(training::resolve_model_directory(*load));
   const models::GptConfig config = models::config_from_hugging_face(directory.config());
-  const auto tokenizer = tokenizers::Tokenizer::load(tokenizer_model.value_or(directory.path()));
+  const auto tokenizer = tokenizers::Tokenizer::load(
+      training::tokenizer_path(tokenizer_model, directory.path()));
   MG_CHECK(tokenizer.vocabulary_size() <= config.vocab_size,
            "the tokenizer has {} tokens and the model {}; they do not fit together",
            tokenizer.vocabulary_size(), config.vocab_size);

@@ -1,5 +1,7 @@
 #include <cstdio>
 #include <exception>
+#include <filesystem>
+#include <new>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -59,6 +61,12 @@ int run(const Arguments& arguments) {
                     kCommands, arguments);
   } catch (const Error& e) {
     log::error("{}", e.what());
+    return 2;
+  } catch (const std::filesystem::filesystem_error& e) {
+    log::error("{}", e.what());
+    return 2;
+  } catch (const std::bad_alloc&) {
+    log::error("the machine has no memory left; use a smaller --micro-batch-size or --seq-length, or fewer --ranks");
     return 2;
   } catch (const std::exception& e) {
     log::error("{}", e.what());

@@ -51,7 +51,7 @@ int train_tokenizer(const Arguments& arguments) {
   options.threads =
       static_cast<int>(threads.value_or(std::max(1u, std::thread::hardware_concurrency())));
   tokenizers::BpeTrainer trainer(options);
-  int64_t documents = 0, total = 0, before = 0;
+  int64_t documents = 0, characters = 0, total = 0, before = 0;
   for (const std::string& path : input) total += data::TextSource(path).total_bytes();
   Progress reading("reading", total, "B");
   for (const std::string& path : input) {
@@ -59,11 +59,13 @@ int train_tokenizer(const Arguments& arguments) {
     std::string text, name;
     while (source.next(text, name)) {
       trainer.add(text);
+      characters += static_cast<int64_t>(text.size());
       reading.update(before + source.bytes_read(), fmt::format("{} documents", ++documents));
     }
     before += source.total_bytes();
   }
   reading.finish(fmt::format("{} documents", documents));
+  MG_CHECK(characters > 0, "--input {} has no text: there is nothing to learn from", input[0]);
   Progress merging("learning", options.vocabulary_size, "tokens");
   const tokenizers::Tokenizer tokenizer =
       trainer.train([&](int64_t done, int64_t) { merging.update(done); });

@@ -197,8 +197,8 @@ Report run_case(const std::string& directory, const Case& c, DeviceKind device, 
   Runtime runtime({device, 0}, threads);
   const checkpoint::ModelDirectory files(c.start);
   models::GptConfig config = models::config_from_hugging_face(files.config());
-  config.hidden_dropout = c.shape.hidden_dropout;
-  config.attention_dropout = c.shape.attention_dropout;
+  config.hidden_dropout = c.shape.hidden_dropout.value_or(0);
+  config.attention_dropout = c.shape.attention_dropout.value_or(0);
   config.finalize();
   models::GptModel model(config, runtime, type, 0);
   checkpoint::load(files, model.parameters());

@@ -1,5 +1,7 @@
 #include "training/corpus.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "data/indexed_dataset.h"
 #include "data/mock_dataset.h"
@@ -21,6 +23,24 @@ Vocabulary null_vocabulary(std::optional<int64_t> vocab_size) {
   identity.set("eod_id", std::to_string(v.eod));
   v.identity = identity;
   return v;
+}
+
+// Every token is checked when it is read; this finds a data set that belongs to another tokenizer before the first step.
+// Of a large one it looks at evenly spaced sequences.
+void check_tokens(const data::IndexedDataset& set, int64_t vocabulary) {
+  constexpr int64_t kTokens = 1 << 26;
+  const int64_t step = 1 + set.token_count() / kTokens;
+  std::vector<int64_t> tokens;
+  for (int64_t sequence = 0; sequence < set.sequence_count(); sequence += step) {
+    tokens.resize(static_cast<size_t>(std::min(set.length(sequence), kTokens)));
+    set.read(sequence, 0, std::span<int64_t>(tokens));
+    for (const int64_t token : tokens) {
+      MG_CHECK(token >= 0 && token < vocabulary,
+               "{}: sequence {} holds token id {}, and the vocabulary has {} tokens; use the "
+               "tokenizer that made the data, or a larger --vocab-size",
+               set.path(), sequence, token, vocabulary);
+    }
+  }
 }
 
 }  // namespace
@@ -72,7 +92,9 @@ Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, i
   if (settings.mock_data) {
     source = std::make_shared<data::MockTokens>(vocabulary.size, vocabulary.eod);
   } else {
-    source = std::make_shared<data::IndexedDataset>(settings.data_path[0]);
+    const auto stored = std::make_shared<const data::IndexedDataset>(settings.data_path[0]);
+    check_tokens(*stored, vocabulary.size);
+    source = stored;
   }
   data::GptDatasetConfig config;
   config.sequence_length = seq_length;
@@ -90,7 +112,14 @@ Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, i
   config.tokenizer = vocabulary.identity;
   config.cache = !settings.mock_data || settings.data_cache_path.has_value();
   config.cache_path = settings.data_cache_path;
-  return {data::build_gpt_datasets(source, config, samples)};
+  const data::SplitMatrix shares = data::parse_split(*config.split);
+  Corpus corpus;
+  for (size_t i = 0; i < corpus.sets.size(); ++i) {
+    if (!shares[i] || samples[i] == 0) continue;
+    corpus.sets[i] = std::make_unique<data::GptDataset>(source, config, static_cast<data::Split>(i),
+                                                        samples[i]);
+  }
+  return corpus;
 }
 
 HostBatch read_batch(const data::GptDataset& set, std::span<const int64_t> indices,

@@ -1,6 +1,10 @@
 #include "training/model_source.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <filesystem>
 
 #include "base/error.h"
@@ -25,18 +29,18 @@ int64_t read_tracker(const std::string& file) {
   return iteration;
 }
 
-std::vector<std::string> tokenizer_files(const std::string& path) {
+}  // namespace
+
+std::vector<std::string> companion_files(const std::string& path) {
   if (path.empty()) return {};
   if (!fs::is_directory(path)) return {path};
   std::vector<std::string> files;
   for (const auto name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                          "vocab.json", "merges.txt"}) {
+                          "vocab.json", "merges.txt", "generation_config.json"}) {
     if (fs::exists(fs::path(path) / name)) files.push_back((fs::path(path) / name).string());
   }
   return files;
 }
-
-}  // namespace
 
 std::string resolve_model_directory(const std::string& path) {
   MG_CHECK(fs::is_directory(path),
@@ -51,6 +55,16 @@ std::string resolve_model_directory(const std::string& path) {
   MG_CHECK(fs::exists(fs::path(directory) / "config.json"), "{} names {}, which holds no model",
            tracker, directory);
   return directory;
+}
+
+std::string tokenizer_path(const std::optional<std::string>& given,
+                           const std::string& model_directory) {
+  if (given) return *given;
+  const fs::path directory(model_directory);
+  MG_CHECK(fs::exists(directory / "tokenizer.json") || fs::exists(directory / "merges.txt"),
+           "{} holds no tokenizer.json; give --tokenizer-model (a tokenizer.json or its directory)",
+           model_directory);
+  return model_directory;
 }
 
 std::unique_ptr<models::GptModel> load_model(const checkpoint::ModelDirectory& directory,
@@ -76,14 +90,20 @@ SaveDirectory::SaveDirectory(std::string path) : path_(std::move(path)) {
            path_);
 }
 
-std::string SaveDirectory::save(int64_t iteration, const models::GptModel& model, DType type,
-                                const std::string& tokenizer_directory) const {
+void SaveDirectory::create() const {
+  std::error_code error;
+  fs::create_directories(path_, error);
+  MG_CHECK(!error && access(path_.c_str(), W_OK) == 0, "--save {} cannot be written: {}", path_,
+           error ? error.message() : std::strerror(errno));
+}
+
+std::string SaveDirectory::save(int64_t iteration, const models::GptModel& model,
+                                const Json& config, std::vector<std::string> copied) const {
   const std::string directory = (fs::path(path_) / iteration_name(iteration)).string();
-  fs::create_directories(path_);
+  create();
   checkpoint::SaveOptions options;
-  options.copied_files = tokenizer_files(tokenizer_directory);
-  checkpoint::save(directory, models::config_to_hugging_face(model.config(), type),
-                   model.parameters(), options);
+  options.copied_files = std::move(copied);
+  checkpoint::save(directory, config, model.parameters(), options);
   write_file((fs::path(path_) / kTracker).string(), std::to_string(iteration));
   return directory;
 }

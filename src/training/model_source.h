@@ -14,20 +14,29 @@ namespace megatron::training {
 // latest_checkpointed_iteration.txt. Throws Error naming what is missing.
 std::string resolve_model_directory(const std::string& path);
 
+// Where the tokenizer of a model lies: `given` (--tokenizer-model), or the model's directory. Throws Error when neither holds one.
+std::string tokenizer_path(const std::optional<std::string>& given, const std::string& model_directory);
+
 // A model with the weights of a directory.
 std::unique_ptr<models::GptModel> load_model(const checkpoint::ModelDirectory& directory,
                                              const models::GptConfig& config, Runtime& runtime,
                                              DType type, uint64_t seed);
+
+// The files of a directory (or one file) that say how text becomes tokens and how it is generated.
+// "" gives none.
+std::vector<std::string> companion_files(const std::string& path);
 
 // A --save directory: DIR/iter_0000100/ and DIR/latest_checkpointed_iteration.txt.
 class SaveDirectory {
  public:
   // Throws Error when the path holds something that a new run would overwrite.
   explicit SaveDirectory(std::string path);
-  // Writes the model whole or not at all, then the tracker. tokenizer_directory: "" or where
-  // tokenizer files are copied from.
-  std::string save(int64_t iteration, const models::GptModel& model, DType type,
-                   const std::string& tokenizer_directory) const;
+  // Makes the directory. Throws Error when it cannot be written.
+  void create() const;
+  // Writes the model whole or not at all, then the tracker; returns the model's directory. config:
+  // config.json. copied: tokenizer and generation files to put beside the weights.
+  std::string save(int64_t iteration, const models::GptModel& model, const Json& config,
+                   std::vector<std::string> copied) const;
   const std::string& path() const { return path_; }
 
  private:

@@ -76,9 +76,8 @@ class Pipeline {
     pool_.parallel_for(static_cast<int64_t>(batch_.texts.size()), [this](int64_t block, int) {
       const auto i = static_cast<size_t>(block);
       try {
-        batch_.ids[i] = vocabulary_.tokenizer
-                            ? vocabulary_.tokenizer->encode(batch_.texts[i], true)
-                            : null_tokenize(batch_.texts[i], vocabulary_.size);
+        batch_.ids[i] = vocabulary_.tokenizer ? vocabulary_.tokenizer->encode(batch_.texts[i], true)
+                                              : null_tokenize(batch_.texts[i], vocabulary_.size);
       } catch (const Error& e) {
         fail("{}: {}", batch_.names[i], e.what());
       }
@@ -91,7 +90,8 @@ class Pipeline {
     batch_.clear();
   }
 
-  // A text without tokens gives no sequence; the last one that has any takes the end-of-document token.
+  // A text without tokens gives no sequence; the last one that has any takes the end-of-document
+  // token.
   void write_document(std::span<std::vector<int32_t>> texts) {
     std::vector<int32_t>* last = nullptr;
     for (std::vector<int32_t>& ids : texts) {

@@ -1,5 +1,7 @@
 #include "training/trainer.h"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cmath>
 #include <optional>
@@ -31,6 +33,8 @@ struct Plan {
   models::GptConfig config;
   std::unique_ptr<checkpoint::ModelDirectory> initial_weights;
   std::optional<SaveDirectory> save;
+  Json saved_config;                          // config.json of the checkpoints
+  std::vector<std::string> saved_companions;  // files put beside the weights
   optim::LearningRate learning_rate;
   optim::WeightDecay weight_decay;
   double peak = 0;  // FLOP/s of this machine, all threads
@@ -39,8 +43,13 @@ struct Plan {
 models::GptConfig find_shape(const TrainSettings& s, const Vocabulary& vocabulary) {
   models::GptConfig config;
   if (s.run.model) {
+    const std::string flag = s.shape.first_shape_flag();
+    MG_CHECK(flag.empty(), "--{} and --model {} both give the model's shape; drop one", flag,
+             *s.run.model);
     config = models::config_from_hugging_face(
         Json::read(resolve_model_directory(*s.run.model) + "/config.json"));
+    config.hidden_dropout = s.shape.hidden_dropout.value_or(config.hidden_dropout);
+    config.attention_dropout = s.shape.attention_dropout.value_or(config.attention_dropout);
   } else {
     config = s.shape.to_config(*s.batch.seq_length);
     config.vocab_size = vocabulary.size;
@@ -54,6 +63,43 @@ models::GptConfig find_shape(const TrainSettings& s, const Vocabulary& vocabular
            "--max-position-embeddings",
            *s.batch.seq_length, config.max_position_embeddings);
   return config;
+}
+
+// What all ranks hold from the first step to the last must fit the machine.
+void check_memory(const models::GptConfig& config, const TrainSettings& s) {
+  const double parameters = static_cast<double>(parameter_count(config));
+  const bool adam = s.optimizer.config.method == optim::Method::adam;
+  const double state = adam ? 8 : s.optimizer.config.sgd_momentum > 0 ? 4 : 0;
+  const double needed = parameters * (4 + 4 + state) * s.runtime.rank_count();
+  const double machine =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+  MG_CHECK(
+      needed <= machine,
+      "the model has {} parameters; weights, gradients and optimizer state of {} ranks need {} "
+      "and the machine has {}: use a smaller model (--num-layers {}, --hidden-size {}) or "
+      "fewer --ranks",
+      format_count(parameters), s.runtime.rank_count(), format_bytes(needed), format_bytes(machine),
+      config.num_layers, config.hidden_size);
+}
+
+// A model that began as a Hugging Face directory keeps that directory's config.json but for the
+// stored type.
+void describe_checkpoints(Plan& plan) {
+  const TrainSettings& s = plan.settings;
+  plan.saved_config = models::config_to_hugging_face(plan.config, s.batch.type());
+  const std::string model = s.run.model ? resolve_model_directory(*s.run.model) : "";
+  if (!model.empty()) {
+    Json original = Json::read(model + "/config.json");
+    original.set(original.contains("torch_dtype") ? "torch_dtype" : "dtype",
+                 plan.saved_config["dtype"]);
+    plan.saved_config = original;
+  } else if (plan.vocabulary.tokenizer != nullptr) {
+    const tokenizers::Tokenizer& t = *plan.vocabulary.tokenizer;
+    if (t.bos()) plan.saved_config.set("bos_token_id", *t.bos());
+    if (t.eos()) plan.saved_config.set("eos_token_id", *t.eos());
+  }
+  plan.saved_companions =
+      companion_files(plan.vocabulary.directory.empty() ? model : plan.vocabulary.directory);
 }
 
 Plan make_plan(const TrainSettings& given) {
@@ -83,7 +129,8 @@ Plan make_plan(const TrainSettings& given) {
   }
   plan.vocabulary = open_vocabulary(s.data, vocab_size);
   plan.config = find_shape(s, plan.vocabulary);
-  if (plan.save) models::config_to_hugging_face(plan.config, s.batch.type());
+  check_memory(plan.config, s);
+  if (plan.save) describe_checkpoints(plan);
   if (s.run.finetune) {
     plan.initial_weights =
         std::make_unique<checkpoint::ModelDirectory>(resolve_model_directory(*s.run.model));
@@ -91,12 +138,15 @@ Plan make_plan(const TrainSettings& given) {
   data::SampleBudget budget;
   budget.train_iterations = iterations;
   budget.global_batch_size = budget.eval_global_batch_size = batch;
+  if (s.run.eval_iters == 0) s.run.eval_interval.reset();
   budget.eval_interval = s.run.eval_interval.value_or(iterations + 1);
   budget.eval_iterations = s.run.eval_interval ? s.run.eval_iters : 0;
-  plan.corpus = open_corpus(s.data, plan.vocabulary, *s.batch.seq_length, s.runtime.seed,
-                            data::requested_samples(budget));
+  auto samples = data::requested_samples(budget);
+  samples[static_cast<size_t>(data::Split::test)] = 0;   // nothing reads it here
+  plan.corpus = open_corpus(s.data, plan.vocabulary, *s.batch.seq_length, s.runtime.seed, samples);
   plan.corpus.set(data::Split::train);
   if (s.run.eval_interval) plan.corpus.set(data::Split::valid);
+  if (plan.save) plan.save->create();
   return plan;
 }
 
@@ -212,8 +262,8 @@ class RankRun {
 
   void save(int64_t iteration) {
     if (plan_.save && lead()) {
-      const std::string& tokenizer = plan_.vocabulary.directory;
-      result_.saved = plan_.save->save(iteration, model_, s_.batch.type(), tokenizer);
+      result_.saved =
+          plan_.save->save(iteration, model_, plan_.saved_config, plan_.saved_companions);
       log::info("saved iteration {} to {}", iteration, result_.saved);
     }
     if (plan_.save) group_.barrier("save");

@@ -45,8 +45,8 @@ void GptFlags::fields(Fields& f) {
                "biases on queries, keys and values even with --disable-bias-linear");
   f.add_switch("untie-embeddings-and-output-weights", &untie, true, "output weights of their own");
   f.add("hidden-dropout", &hidden_dropout,
-        "dropout after the embedding, attention and feed-forward blocks");
-  f.add("attention-dropout", &attention_dropout, "dropout of attention probabilities");
+        "dropout after the embedding, attention and feed-forward blocks; default 0.1");
+  f.add("attention-dropout", &attention_dropout, "dropout of attention probabilities; default 0.1");
   f.add("init-method-std", &init_method_std,
         "deviation of initial weights; block outputs have it divided by sqrt(2 x layers)");
 }
@@ -76,10 +76,34 @@ GptConfig GptFlags::to_config(int64_t seq_length) const {
   c.qkv_bias = add_bias_linear || add_qkv_bias;
   c.attention_output_bias = c.mlp_bias = add_bias_linear;
   c.untied = untie;
-  c.hidden_dropout = hidden_dropout;
-  c.attention_dropout = attention_dropout;
+  c.hidden_dropout = hidden_dropout.value_or(0.1);
+  c.attention_dropout = attention_dropout.value_or(0.1);
   c.init_method_std = init_method_std;
   return c;
+}
+
+std::string GptFlags::first_shape_flag() const {
+  for (const auto& [given, flag] :
+       {std::pair{num_layers.has_value(), "num-layers"},
+        {hidden_size.has_value(), "hidden-size"},
+        {ffn_hidden_size.has_value(), "ffn-hidden-size"},
+        {num_attention_heads.has_value(), "num-attention-heads"},
+        {kv_channels.has_value(), "kv-channels"},
+        {max_position_embeddings.has_value(), "max-position-embeddings"},
+        {group_query_attention, "group-query-attention"},
+        {num_query_groups != 1, "num-query-groups"},
+        {position_embedding != PositionEmbedding::learned_absolute, "position-embedding-type"},
+        {normalization != nn::Normalization::layer_norm, "normalization"},
+        {swiglu, "swiglu"},
+        {!add_bias_linear, "disable-bias-linear"},
+        {add_qkv_bias, "add-qkv-bias"},
+        {untie, "untie-embeddings-and-output-weights"},
+        {rotary_base != 10000, "rotary-base"},
+        {norm_epsilon != 1e-5, "norm-epsilon"},
+        {init_method_std != 0.02, "init-method-std"}}) {
+    if (given) return flag;
+  }
+  return {};
 }
 
 void GptConfig::finalize() {
@@ -93,9 +117,10 @@ void GptConfig::finalize() {
   size(max_position_embeddings, kMaxPositions, "max-position-embeddings");
   if (num_query_groups == 0) num_query_groups = num_attention_heads;
   size(num_query_groups, kMaxHidden, "num-query-groups");
-  MG_CHECK(num_attention_heads % num_query_groups == 0,
-           "--num-attention-heads {} is not a multiple of --num-query-groups {}; change one of them",
-           num_attention_heads, num_query_groups);
+  MG_CHECK(
+      num_attention_heads % num_query_groups == 0,
+      "--num-attention-heads {} is not a multiple of --num-query-groups {}; change one of them",
+      num_attention_heads, num_query_groups);
   if (kv_channels == 0) {
     MG_CHECK(hidden_size % num_attention_heads == 0,
              "--hidden-size {} is not a multiple of --num-attention-heads {}; change one of them "
@@ -119,10 +144,12 @@ void GptConfig::finalize() {
   };
   probability(hidden_dropout, "hidden-dropout");
   probability(attention_dropout, "attention-dropout");
-  MG_CHECK(norm_epsilon > 0 && std::isfinite(norm_epsilon), "--norm-epsilon is {}; it must be positive", norm_epsilon);
+  MG_CHECK(norm_epsilon > 0 && std::isfinite(norm_epsilon),
+           "--norm-epsilon is {}; it must be positive", norm_epsilon);
   MG_CHECK(init_method_std >= 0 && std::isfinite(init_method_std),
            "--init-method-std is {}; it must be 0 or more", init_method_std);
-  MG_CHECK(rotary_base > 0 && std::isfinite(rotary_base), "--rotary-base is {}; it must be positive", rotary_base);
+  MG_CHECK(rotary_base > 0 && std::isfinite(rotary_base),
+           "--rotary-base is {}; it must be positive", rotary_base);
 }
 
 }  // namespace megatron::models

@@ -50,10 +50,12 @@ struct GptFlags {
   bool add_bias_linear = true;
   bool add_qkv_bias = false;
   bool untie = false;
-  double hidden_dropout = 0.1, attention_dropout = 0.1;
+  std::optional<double> hidden_dropout, attention_dropout;  // default 0.1
   double init_method_std = 0.02;
 
   void fields(Fields& fields);
+  // A flag that sets the shape and differs from its default; empty when there is none.
+  std::string first_shape_flag() const;
   // seq_length: position embeddings when --max-position-embeddings is not given.
   GptConfig to_config(int64_t seq_length) const;
 };

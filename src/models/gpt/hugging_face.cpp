@@ -11,25 +11,39 @@ const Json* present(const Json& config, std::string_view key) {
   return value == nullptr || value->is_null() ? nullptr : value;
 }
 
+template <class Get>
+auto read(std::string_view key, Get get) {
+  try {
+    return get();
+  } catch (const Error& error) {
+    fail("config.json, {}: {}", key, error.what());
+  }
+}
+
+// A size. What is absent may have a default; 0 then stands for one that depends on other keys.
 int64_t integer(const Json& config, std::string_view key, std::optional<int64_t> otherwise = {}) {
-  if (const Json* value = present(config, key)) return value->as_integer();
+  if (const Json* value = present(config, key)) {
+    const int64_t number = read(key, [value] { return value->as_integer(); });
+    MG_CHECK(number > 0, "config.json has {} = {}; a positive number is wanted", key, number);
+    return number;
+  }
   MG_CHECK(otherwise.has_value(), "config.json has no '{}'", key);
   return *otherwise;
 }
 
 double number(const Json& config, std::string_view key, double otherwise) {
   const Json* value = present(config, key);
-  return value == nullptr ? otherwise : value->as_number();
+  return value == nullptr ? otherwise : read(key, [value] { return value->as_number(); });
 }
 
 bool boolean(const Json& config, std::string_view key, bool otherwise) {
   const Json* value = present(config, key);
-  return value == nullptr ? otherwise : value->as_bool();
+  return value == nullptr ? otherwise : read(key, [value] { return value->as_bool(); });
 }
 
 std::string text(const Json& config, std::string_view key, std::string otherwise) {
   const Json* value = present(config, key);
-  return value == nullptr ? otherwise : value->as_string();
+  return value == nullptr ? otherwise : read(key, [value] { return value->as_string(); });
 }
 
 kernels::Activation activation_named(const std::string& name) {
@@ -64,7 +78,7 @@ GptConfig from_gpt2(const Json& j) {
   c.num_layers = integer(j, "n_layer");
   c.hidden_size = integer(j, "n_embd");
   c.num_attention_heads = integer(j, "n_head");
-  c.ffn_hidden_size = integer(j, "n_inner", 4 * c.hidden_size);
+  c.ffn_hidden_size = integer(j, "n_inner", 0);
   c.max_position_embeddings = integer(j, "n_positions");
   c.vocab_size = integer(j, "vocab_size");
   c.norm_epsilon = number(j, "layer_norm_epsilon", 1e-5);

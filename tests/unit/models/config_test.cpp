@@ -1,0 +1,122 @@
+// Shapes from flags and from config.json: sizes that fit together, or an Error that names them.
+#include "models/gpt/config.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "models/gpt/model.h"
+
+namespace megatron::models {
+namespace {
+
+Json config_of(const std::string& name) {
+  return Json::read(std::string(MEGATRON_GOLDEN) + "/hf/" + name + "/config.json");
+}
+
+std::string refusal(const Json& config) {
+  try {
+    config_from_hugging_face(config);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string refusal(const std::string& name, std::string_view key, const Json& value) {
+  Json config = config_of(name);
+  config.set(key, value);
+  return refusal(config);
+}
+
+void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
+}
+
+TEST(Config, RoundTrips) {
+  for (const char* name : {"gpt2", "llama", "llama_tied"}) {
+    const GptConfig c = config_from_hugging_face(config_of(name));
+    const Json again = config_to_hugging_face(c, DType::f32);
+    EXPECT_EQ(config_to_hugging_face(config_from_hugging_face(again), DType::f32), again);
+    for (const auto& [key, value] : again.as_object()) {
+      if (key == "rope_theta" || key == "n_inner") continue;   // kept in another place, or null
+      EXPECT_EQ(value, config_of(name)[key]) << name << " " << key;
+    }
+  }
+}
+
+TEST(Config, NamesWhatIsNotSupported) {
+  expect_parts(refusal("llama", "model_type", "mamba"), {"mamba", "gpt2", "llama"});
+  expect_parts(refusal("llama", "hidden_act", "mish"), {"mish", "silu"});
+  expect_parts(refusal("llama", "rope_parameters", Json::parse(R"({"rope_type": "llama3", "factor": 8})")), {"llama3", "default"});
+  Json older = config_of("llama");
+  older.set("rope_parameters", nullptr);
+  older.set("rope_scaling", Json::parse(R"({"type": "yarn"})"));
+  expect_parts(refusal(older), {"yarn", "default"});
+  expect_parts(refusal("gpt2", "scale_attn_weights", false), {"scale_attn_weights"});
+}
+
+TEST(Config, RefusesAbsurdSizes) {
+  expect_parts(refusal("llama", "num_hidden_layers", int64_t{1} << 40), {"num-layers", "1099511627776", "65536"});
+  expect_parts(refusal("gpt2", "n_embd", int64_t{1} << 62), {"hidden-size", "4611686018427387904", "1048576"});
+  expect_parts(refusal("gpt2", "n_layer", 0), {"n_layer", "0"});
+  expect_parts(refusal("llama", "num_key_value_heads", -1), {"num_key_value_heads", "-1"});
+  expect_parts(refusal("llama", "num_key_value_heads", 3), {"4", "3"});
+  expect_parts(refusal("llama", "vocab_size", 1e300), {"vocab_size"});
+  expect_parts(refusal("llama", "vocab_size", "many"), {"vocab_size", "many"});
+  expect_parts(refusal("llama", "head_dim", 7), {"7", "even"});
+  expect_parts(refusal("llama", "attention_dropout", 1), {"attention-dropout", "1"});
+  expect_parts(refusal("llama", "rms_norm_eps", 0), {"norm-epsilon", "0"});
+}
+
+TEST(Config, NamesAMissingKey) {
+  Json config = config_of("llama");
+  auto& members = config.as_object();
+  std::erase_if(members, [](const Json::Member& m) { return m.first == "hidden_size"; });
+  expect_parts(refusal(config), {"hidden_size"});
+}
+
+// A mutated config.json gives an Error, or a shape whose sizes can be multiplied: a meta model of it is built and costs nothing.
+TEST(Config, FuzzGivesAnErrorOrAValidShape) {
+  std::mt19937 random(7);
+  const auto pick = [&random](size_t n) { return static_cast<size_t>(random()) % n; };
+  int valid = 0, refused = 0;
+  for (const char* name : {"gpt2", "llama"}) {
+    const std::string text = read_file(std::string(MEGATRON_GOLDEN) + "/hf/" + name + "/config.json");
+    const std::vector<std::string> inserts = {"-", "9", "99999", "0", "1e9", ".", "null", "true", "\"", "{", "[", "NaN", "\\u0000", "\xff"};
+    for (int round = 0; round < 4000; ++round) {
+      std::string mutated = text;
+      for (size_t edits = 1 + pick(3); edits > 0; --edits) {
+        const size_t at = pick(mutated.size());
+        switch (pick(4)) {
+          case 0: mutated[at] = static_cast<char>(random()); break;
+          case 1: mutated.erase(at, 1 + pick(8)); break;
+          case 2: mutated.insert(at, inserts[pick(inserts.size())]); break;
+          default: {
+            const size_t digit = mutated.find_first_of("0123456789", at);
+            if (digit != std::string::npos) mutated.insert(digit, inserts[pick(5)]);
+          }
+        }
+      }
+      try {
+        const GptConfig c = config_from_hugging_face(Json::parse(mutated));
+        ++valid;
+        EXPECT_GT(c.kv_channels, 0);
+        EXPECT_EQ(c.num_attention_heads % c.num_query_groups, 0);
+        if (c.num_layers > 64) continue;
+        Runtime meta({DeviceKind::meta, 0}, 1);
+        const GptModel model(c, meta, DType::f32, 0);
+        for (const parallel::Placed* placed : model.parameters()) EXPECT_GT(placed->parameter.value.elements(), 0);
+      } catch (const Error&) {
+        ++refused;
+      }
+    }
+  }
+  EXPECT_GT(valid, 500);
+  EXPECT_GT(refused, 500);
+}
+
+}  // namespace
+}  // namespace megatron::models
