@@ -10,7 +10,6 @@ find_package(ZLIB REQUIRED)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
-find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 
 # Debian's dnnl config asks for OpenCL's development files, so the library is found by name.
 find_library(DNNL_LIBRARY dnnl REQUIRED)

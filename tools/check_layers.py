@@ -51,7 +51,6 @@ VENDORS = [
     (r"hwy/", r"kernels/cpu/", "kernels/cpu"),
     (r"nlohmann/", r"base/json\.cpp$", "base/json.cpp"),
     (r"spdlog/", r"base/log\.cpp$", "base/log.cpp"),
-    (r"CLI/|CLI11", r"cli/", "cli"),
     (r"pcre2|unicode/|simdjson", r"(tokenizers|data)/", "tokenizers or data"),
     (r"(gtest|gmock|benchmark)/", r"(?!)", "tests/, never src/"),
 ]

@@ -18,6 +18,7 @@ namespace {
 
 constexpr size_t kBufferBytes = 1 << 20;
 constexpr size_t kLargestTransfer = 1 << 30;  // Linux moves at most 2^31 - 4096 bytes a call
+constexpr size_t kLargestText = size_t{1} << 32;
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
@@ -85,6 +86,7 @@ std::string read_file(const std::string& path) {
     MG_CHECK(n >= 0, "cannot read '{}': {}", path, reason(errno));
     if (n == 0) break;
     size += static_cast<size_t>(n);
+    MG_CHECK(size <= kLargestText, "'{}' is larger than 4 GiB; no file of this kind is", path);
     if (size == text.size()) text.resize(size + std::max(size / 2, size_t{4096}));
   }
   text.resize(size);

@@ -9,7 +9,7 @@
 
 namespace megatron {
 
-// The whole file. Throws Error naming the path and the reason.
+// The whole file, up to 4 GiB. Throws Error naming the path and the reason.
 std::string read_file(const std::string& path);
 
 // A file mapped read-only. An empty file is an empty span. Throws Error naming the path and the

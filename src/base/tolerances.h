@@ -39,12 +39,6 @@ inline constexpr double kLayoutFp64 = 1e-10;
 // fp32, DP, TP, SP, ETP, micro-batch: only sums are cut elsewhere; sqrt(1e3) terms u = 1.9e-6,
 // times 2.5 for the layers.
 inline constexpr double kLayoutFp32 = 5e-6;
-// fp32, CP and EP: also a softmax merged from parts (one more exp and division each) and routed
-// sums: twice kLayoutFp32.
-inline constexpr double kLayoutFp32ContextExpert = 1e-5;
-// fp32, CPU against CUDA: other exp, rsqrt and tanh (2 to 4 u) and fused multiply-adds in every
-// operation, carried through the layers: 20 times kLayoutFp32.
-inline constexpr double kBackendFp32 = 1e-4;
 
 // Backward in fp64 against central differences with a step of h = 1e-5. The step leaves h^2 / 6 =
 // 2e-11 of the third derivative, rounding u / h = 1e-11 of the value; times 100 for sums over tens
@@ -61,8 +55,8 @@ inline constexpr double kGoldenLogitsAbsolute = 1e-4;
 // The loss averages the errors of the logits over the tokens and so lies below the largest by 10 or
 // more; relative.
 inline constexpr double kGoldenLossRelative = 1e-5;
-// Gradients pass the layers twice with other kernels, as between back-ends: kBackendFp32;
-// relative, ...
+// Gradients pass the layers twice with other exp, rsqrt and tanh (2 to 4 u) and fused multiply-adds
+// in every operation: 20 times kLayoutFp32; relative, ...
 inline constexpr double kGoldenGradientRelative = 1e-4;
 // ... plus what is left of gradients that vanish by cancellation: 16 u of terms of size 1;
 // absolute.
@@ -87,9 +81,9 @@ inline constexpr double kTrajectoryMovementTotal = 1e-4;
 // steps): as the gradients.
 inline constexpr double kTrajectoryState = 1e-4;
 
-// bf16: no fixed distance. The error against the fp32 oracle is at most this times that of one rank
-// in bf16: the errors of two roundings are independent, so another order of sums adds at most
-// sqrt(2) = 1.41 of it; the rest is scatter.
+// bf16: no fixed distance. The error of a tensor (tensor_metric) against the fp32 oracle is at most
+// this times that of one rank in bf16: the errors of two roundings are independent, so another
+// order of sums adds at most sqrt(2) = 1.41 of it; the rest is scatter.
 inline constexpr double kBf16ErrorFactor = 1.5;
 
 }  // namespace megatron::tolerance

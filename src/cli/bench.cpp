@@ -32,13 +32,12 @@ void set_defaults(training::TrainSettings& s) {
 // Mock data and a number of tokens are for runs without data of their own.
 void use_given_data(training::TrainSettings& s, Fields& fields) {
   if (s.data.data_path.empty()) s.data.mock_data = true;
-  if (s.data.tokenizer_model && !fields.find("vocab-size")->given) s.shape.vocab_size.reset();
-}
-
-models::GptConfig shape_of(const training::TrainSettings& s) {
-  models::GptConfig config = s.shape.to_config(*s.batch.seq_length);
-  config.finalize();
-  return config;
+  const bool vocabulary_elsewhere = s.data.tokenizer_model || s.run.model;
+  if (vocabulary_elsewhere && !fields.find("vocab-size")->given) s.shape.vocab_size.reset();
+  if (!s.run.model) return;
+  if (!fields.find("num-layers")->given) s.shape.num_layers.reset();
+  if (!fields.find("hidden-size")->given) s.shape.hidden_size.reset();
+  if (!fields.find("num-attention-heads")->given) s.shape.num_attention_heads.reset();
 }
 
 int bench_step(const Arguments& arguments) {
@@ -71,14 +70,13 @@ int bench_step(const Arguments& arguments) {
     if (report.iteration > 1) seconds.push_back(report.seconds);
     meter.sample(0.5);
   };
-  training::train(s, hooks);
+  const training::TrainResult result = training::train(s, hooks);
   std::ranges::sort(seconds);
   const double median = seconds[seconds.size() / 2];
-  const int64_t sequences =
-      s.batch.global_batch_size.value_or(*s.batch.micro_batch_size * s.runtime.rank_count());
-  const double tokens = static_cast<double>(sequences * *s.batch.seq_length);
-  const double flops =
-      training::training_flops(shape_of(s), *s.batch.seq_length) * static_cast<double>(sequences);
+  const auto sequences = static_cast<double>(*result.settings.batch.global_batch_size);
+  const int64_t length = *result.settings.batch.seq_length;
+  const double tokens = sequences * static_cast<double>(length);
+  const double flops = training::training_flops(result.config, length) * sequences;
   fmt::print(
       "FLOPs of a step: {:.4g} (2MNK a product, three times the forward, causal attention half)\n",
       flops);

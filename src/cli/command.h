@@ -16,7 +16,7 @@ int generate(const Arguments& arguments);
 int tokenizer(const Arguments& arguments);  // train | encode | decode
 int preprocess(const Arguments& arguments);
 int verify(const Arguments& arguments);
-int bench(const Arguments& arguments);  // step | gemm | kernels
+int bench(const Arguments& arguments);  // step | gemm
 int selftest(const Arguments& arguments);
 int inspect(const Arguments& arguments);
 

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "cli/command.h"
 #include "tokenizers/tokenizer.h"
 #include "training/model_source.h"
@@ -46,16 +47,21 @@ int generate(const Arguments& arguments) {
   sampling.check();
   const checkpoint::ModelDirectory directory(training::resolve_model_directory(*load));
   const models::GptConfig config = models::config_from_hugging_face(directory.config());
-  const auto tokenizer = tokenizers::Tokenizer::load(
-      training::tokenizer_path(tokenizer_model, directory.path()));
+  const auto tokenizer =
+      tokenizers::Tokenizer::load(training::tokenizer_path(tokenizer_model, directory.path()));
   MG_CHECK(tokenizer.vocabulary_size() <= config.vocab_size,
            "the tokenizer has {} tokens and the model {}; they do not fit together",
            tokenizer.vocabulary_size(), config.vocab_size);
+  sampling.vocabulary = tokenizer.vocabulary_size();
   Runtime runtime(runtime_settings.device_value(), runtime_settings.threads_per_rank());
   const auto model =
       training::load_model(directory, config, runtime, bf16 ? DType::bf16 : DType::f32, 0);
   std::vector<int32_t> tokens =
       tokenizer.encode(prompt_file ? read_file(*prompt_file) : *prompt, true);
+  if (static_cast<int64_t>(tokens.size()) > config.max_position_embeddings) {
+    log::warning("the prompt has {} tokens, and the model {} positions: it sees the last {} only",
+                 tokens.size(), config.max_position_embeddings, config.max_position_embeddings);
+  }
   tokenizers::DecodeStream stream(tokenizer);
   const auto print = [](const std::string& text) {
     std::fwrite(text.data(), 1, text.size(), stdout);

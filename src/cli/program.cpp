@@ -46,8 +46,8 @@ int dispatch(std::string_view name, std::string_view summary, std::span<const Su
     names.emplace_back(c.name);
   }
   const std::string near = nearest(arguments[0], names);
-  fail("{} has no command '{}'{}; see {} --help", name, arguments[0],
-       near.empty() ? "" : fmt::format("; did you mean '{}'?", near), name);
+  fail("{} has no command '{}'; {} {} --help", name, arguments[0],
+       near.empty() ? "see" : fmt::format("did you mean '{}'? See", near), name);
 }
 
 int run(const Arguments& arguments) {
@@ -66,7 +66,9 @@ int run(const Arguments& arguments) {
     log::error("{}", e.what());
     return 2;
   } catch (const std::bad_alloc&) {
-    log::error("the machine has no memory left; use a smaller --micro-batch-size or --seq-length, or fewer --ranks");
+    log::error(
+        "the machine has no memory left; use a smaller --micro-batch-size or --seq-length, or "
+        "fewer --ranks");
     return 2;
   } catch (const std::exception& e) {
     log::error("{}", e.what());

@@ -1,11 +1,14 @@
 #include "tokenizers/tokenizer.h"
 
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <thread>
 
 #include "base/error.h"
-#include "base/files.h"
+#include "base/log.h"
 #include "base/progress.h"
 #include "cli/command.h"
 #include "data/text_source.h"
@@ -13,6 +16,40 @@
 
 namespace megatron::cli {
 namespace {
+
+void check_output(const std::string& directory, bool overwrite) {
+  namespace fs = std::filesystem;
+  MG_CHECK(!fs::exists(directory) || fs::is_directory(directory),
+           "--output {} is not a directory; give another", directory);
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    const std::string file = (fs::path(directory) / name).string();
+    MG_CHECK(overwrite || !fs::exists(fs::symlink_status(file)),
+             "{} exists; give --overwrite to replace it, or another --output", file);
+  }
+}
+
+void read_texts(const std::vector<std::string>& input, const data::TextSourceOptions& options,
+                tokenizers::BpeTrainer& trainer) {
+  std::vector<std::unique_ptr<data::TextSource>> sources;
+  int64_t documents = 0, characters = 0, total = 0, before = 0;
+  for (const std::string& path : input) {
+    sources.push_back(std::make_unique<data::TextSource>(path, options));
+    total += sources.back()->total_bytes();
+  }
+  Progress reading("reading", total, "B");
+  for (const auto& source : sources) {
+    std::string text, name;
+    while (source->next(text, name)) {
+      trainer.add(text);
+      characters += static_cast<int64_t>(text.size());
+      reading.update(before + source->bytes_read(), fmt::format("{} documents", ++documents));
+    }
+    before += source->total_bytes();
+  }
+  reading.finish(fmt::format("{} documents", documents));
+  MG_CHECK(characters > 0, "--input {} has no text: there is nothing to learn from",
+           fmt::join(input, " "));
+}
 
 int train_tokenizer(const Arguments& arguments) {
   std::vector<std::string> input;
@@ -42,36 +79,29 @@ int train_tokenizer(const Arguments& arguments) {
   }
   MG_CHECK(!input.empty(), "--input PATH is needed");
   MG_CHECK(output.has_value(), "--output DIR is needed");
-  const std::string target = (std::filesystem::path(*output) / "tokenizer.json").string();
-  MG_CHECK(overwrite || !std::filesystem::exists(target),
-           "{} exists; give --overwrite to replace it, or another --output", target);
+  check_output(*output, overwrite);
   MG_CHECK(!threads || (*threads > 0 && *threads <= 1024),
            "--threads is {}; it must lie in [1, 1024]", *threads);
   options.pattern = pattern;
   options.threads =
       static_cast<int>(threads.value_or(std::max(1u, std::thread::hardware_concurrency())));
   tokenizers::BpeTrainer trainer(options);
-  int64_t documents = 0, characters = 0, total = 0, before = 0;
-  for (const std::string& path : input) total += data::TextSource(path).total_bytes();
-  Progress reading("reading", total, "B");
-  for (const std::string& path : input) {
-    data::TextSource source(path, {.json_key = key, .manual_pages = format == "manpages"});
-    std::string text, name;
-    while (source.next(text, name)) {
-      trainer.add(text);
-      characters += static_cast<int64_t>(text.size());
-      reading.update(before + source.bytes_read(), fmt::format("{} documents", ++documents));
-    }
-    before += source.total_bytes();
-  }
-  reading.finish(fmt::format("{} documents", documents));
-  MG_CHECK(characters > 0, "--input {} has no text: there is nothing to learn from", input[0]);
+  read_texts(input, {.json_key = key, .manual_pages = format == "manpages"}, trainer);
   Progress merging("learning", options.vocabulary_size, "tokens");
   const tokenizers::Tokenizer tokenizer =
       trainer.train([&](int64_t done, int64_t) { merging.update(done); });
   merging.finish();
   tokenizer.save(*output);
-  fmt::print("{}: {} tokens\n", target, tokenizer.vocabulary_size());
+  if (tokenizer.vocabulary_size() < options.vocabulary_size) {
+    log::warning("--vocab-size is {}, and {} tokens were learned: {}", options.vocabulary_size,
+                 tokenizer.vocabulary_size(),
+                 options.min_frequency > 1
+                     ? fmt::format("no other pair occurs {} times (--min-frequency); lower it, or "
+                                   "give more text",
+                                   options.min_frequency)
+                     : "each word of the text is one token already; give more text");
+  }
+  fmt::print("{}/tokenizer.json: {} tokens\n", *output, tokenizer.vocabulary_size());
   return 0;
 }
 

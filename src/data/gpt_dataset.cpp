@@ -1,10 +1,13 @@
 #include "data/gpt_dataset.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/progress.h"
 
 namespace megatron::data {
 namespace {
@@ -59,12 +62,29 @@ GptDataset::GptDataset(std::shared_ptr<const TokenSource> source, GptDatasetConf
       return;
     }
   }
+  check_build();
   RandomState random(config_.seed);
   auto documents = build_document_index(request_, plan_, random);
   auto rows = build_sample_index(request_, plan_, documents, [this](int64_t i) { return source_->length(i); });
   auto shuffle = build_shuffle_index(plan_, random);
   indices_.emplace(GptIndices{std::move(documents), std::move(rows), std::move(shuffle)});
   if (config_.cache) cache_.store(*indices_);
+}
+
+void GptDataset::check_build() const {
+  constexpr int64_t kWorthALine = 10'000'000;
+  const int64_t bytes = index_bytes(plan_);
+  const int64_t memory = config_.memory.value_or(int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE));
+  MG_CHECK(bytes <= memory / 2,
+           "{}: the indices of {} {} samples ({} epochs of {} sequences) take {}, more than half of the {} of memory here: "
+           "ask for fewer samples (--train-iters, --train-samples, --global-batch-size, --eval-iters) or start from an index "
+           "cache that is built already (--data-cache-path)",
+           source_->path(), plan_.samples, name(split_), plan_.epochs, request_.sequences,
+           format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(memory)));
+  if (plan_.samples >= kWorthALine || plan_.documents >= kWorthALine) {
+    log::info("{}: building sample indices: {} {} samples, {} epochs, {}", source_->path(), plan_.samples, name(split_),
+              plan_.epochs, format_bytes(static_cast<double>(bytes)));
+  }
 }
 
 int64_t GptDataset::gather(int64_t k, std::vector<int64_t>& text, std::vector<int64_t>& borders) const {

@@ -34,6 +34,7 @@ struct GptDatasetConfig {
 
   bool cache = true;
   std::optional<std::string> cache_path;                   // none: <prefix>/cache/GPTDataset_indices
+  std::optional<int64_t> memory;                           // bytes; none: what the machine has
 };
 
 // One sample; each vector has S elements.
@@ -46,7 +47,7 @@ struct Sample {
 class GptDataset {
  public:
   // samples: none means one epoch. Loads the indices from the cache or builds and stores them. Throws Error naming the
-  // split when it has no sequences.
+  // split when it has no sequences, and, before building, when the indices would take more than half of config.memory.
   GptDataset(std::shared_ptr<const TokenSource> source, GptDatasetConfig config, Split split,
              std::optional<int64_t> samples);
 
@@ -62,6 +63,7 @@ class GptDataset {
   bool from_cache() const { return from_cache_; }
 
  private:
+  void check_build() const;
   // Fills `text` (S + extra tokens) from the source; returns the tokens read. borders: where stored sequences end.
   int64_t gather(int64_t k, std::vector<int64_t>& text, std::vector<int64_t>& borders) const;
   void mask(Sample& sample, const std::vector<int64_t>& borders) const;

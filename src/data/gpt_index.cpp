@@ -28,6 +28,15 @@ void fill_epochs(std::span<int32_t> out, const IndexRequest& request, RandomStat
   random.shuffle(out);
 }
 
+IntegerType shuffle_type(const IndexPlan& plan) {
+  return plan.samples >= 0xfffffffell ? IntegerType::i64 : IntegerType::u32;
+}
+
+// Lengths are 32-bit in the token files, so only the number of documents can ask for more.
+IntegerType row_type(int64_t documents) {
+  return documents > kInt32Max ? IntegerType::i64 : IntegerType::i32;
+}
+
 template <class T>
 void fill_shuffle(std::span<T> out, const IndexPlan& plan, RandomState& random) {
   std::iota(out.begin(), out.end(), T{0});
@@ -97,6 +106,12 @@ IndexPlan plan_index(const IndexRequest& request) {
   return plan;
 }
 
+int64_t index_bytes(const IndexPlan& plan) {
+  const int64_t row = row_type(plan.documents) == IntegerType::i64 ? 16 : 8;
+  const int64_t shuffled = shuffle_type(plan) == IntegerType::i64 ? 8 : 4;
+  return 4 * plan.documents + row * (plan.samples + 1) + shuffled * plan.samples;
+}
+
 IntegerArray build_document_index(const IndexRequest& request, const IndexPlan& plan, RandomState& random) {
   IntegerArray index(IntegerType::i32, {plan.documents});
   const auto all = index.values<int32_t>();
@@ -107,7 +122,7 @@ IntegerArray build_document_index(const IndexRequest& request, const IndexPlan& 
 }
 
 IntegerArray build_shuffle_index(const IndexPlan& plan, RandomState& random) {
-  if (plan.samples >= 0xfffffffell) {
+  if (shuffle_type(plan) == IntegerType::i64) {
     IntegerArray index(IntegerType::i64, {plan.samples});
     fill_shuffle(index.values<int64_t>(), plan, random);
     return index;
@@ -119,8 +134,7 @@ IntegerArray build_shuffle_index(const IndexPlan& plan, RandomState& random) {
 
 IntegerArray build_sample_index(const IndexRequest& request, const IndexPlan& plan, const IntegerArray& document_index,
                                 FunctionRef<int64_t(int64_t)> length) {
-  // Lengths are 32-bit in the token files, so only the number of documents can ask for more.
-  if (document_index.size() > kInt32Max) {
+  if (row_type(document_index.size()) == IntegerType::i64) {
     IntegerArray index(IntegerType::i64, {plan.samples + 1, 2});
     fill_samples(index.values<int64_t>(), request, document_index, length);
     return index;

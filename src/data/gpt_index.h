@@ -36,6 +36,9 @@ struct IndexPlan {
 // Throws Error for a split without tokens, a sequence length or a request out of range.
 IndexPlan plan_index(const IndexRequest& request);
 
+// Bytes that the three indices of a plan take in memory.
+int64_t index_bytes(const IndexPlan& plan);
+
 // The generator goes through the document index first, then through the shuffle index.
 IntegerArray build_document_index(const IndexRequest& request, const IndexPlan& plan, RandomState& random);
 IntegerArray build_shuffle_index(const IndexPlan& plan, RandomState& random);

@@ -41,9 +41,13 @@ std::string describe(const IndexIdentity& identity) {
       matrix, nested(identity.tokenizer));
 }
 
+std::string index_cache_directory(const std::string& prefix, const std::optional<std::string>& given) {
+  return given ? *given : prefix + "/cache/GPTDataset_indices";
+}
+
 IndexCache::IndexCache(const IndexIdentity& identity, const std::optional<std::string>& directory)
     : description_(describe(identity)), hash_(md5_hex(description_)) {
-  const std::string folder = directory ? *directory : identity.dataset_path + "/cache/GPTDataset_indices";
+  const std::string folder = index_cache_directory(identity.dataset_path, directory);
   stem_ = fmt::format("{}/{}-GPTDataset-{}-", folder, hash_, name(identity.index_split));
 }
 

@@ -29,9 +29,12 @@ struct IndexIdentity {
 // JSON as Python writes it with an indent of 4.
 std::string describe(const IndexIdentity& identity);
 
+// Where indices lie: `given`, or by default <prefix>/cache/GPTDataset_indices.
+std::string index_cache_directory(const std::string& prefix, const std::optional<std::string>& given);
+
 class IndexCache {
  public:
-  // directory: none means <prefix>/cache/GPTDataset_indices.
+  // directory: none means the default.
   IndexCache(const IndexIdentity& identity, const std::optional<std::string>& directory);
 
   const std::string& description() const { return description_; }

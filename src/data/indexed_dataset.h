@@ -32,6 +32,12 @@ bool indexed_dataset_exists(const std::string& prefix);
 // The element type that the preprocessing writes: u16 below 65500 words, i32 from there on or when the size is not known.
 DType token_type_for_vocabulary(std::optional<int64_t> vocabulary_size);
 
+// Least and greatest token id.
+struct TokenRange {
+  int64_t smallest = 0, largest = 0;
+  bool operator==(const TokenRange&) const = default;
+};
+
 // A pair of token files, mapped. Opening checks the header, both file sizes and every length, offset and document entry,
 // and throws Error naming the file and the entry; reading an open data set throws only for arguments out of range and for
 // values that do not fit the type asked for. Safe for many threads.
@@ -55,6 +61,9 @@ class IndexedDataset : public TokenSource {
 
   // Tokens [offset, offset + length) of a sequence, to its end without a length.
   std::vector<int64_t> get(int64_t sequence, int64_t offset = 0, std::optional<int64_t> length = {}) const;
+  // Of all sequences; reads the whole of .bin, at the speed of memory for integer types. None without tokens. Throws Error
+  // naming the sequence for a value that is not an integer.
+  std::optional<TokenRange> token_range() const;
   // The sequence as it lies in the file.
   std::span<const std::byte> bytes(int64_t sequence) const;
   std::span<const std::byte> all_bytes() const { return bin_.bytes(); }

@@ -43,21 +43,26 @@ bool InputFile::fill() {
 
 bool InputFile::next_line(std::string& line) {
   line.clear();
+  if (!append_line(line)) return false;
+  if (line.ends_with('\n')) line.pop_back();
+  if (line.ends_with('\r')) line.pop_back();
+  return true;
+}
+
+bool InputFile::append_line(std::string& text) {
   if (begin_ == end_ && !fill()) return false;
   ++line_number_;
   do {
     const char* const from = buffer_.data() + begin_;
     const void* const stop = std::memchr(from, '\n', end_ - begin_);
-    const size_t count = stop != nullptr ? static_cast<size_t>(static_cast<const char*>(stop) - from) : end_ - begin_;
-    line.append(from, count);
-    MG_CHECK(line.size() <= kMaxText, "{}:{}: the line is longer than 1 GiB", path_, line_number_);
+    const size_t count =
+        stop != nullptr ? static_cast<size_t>(static_cast<const char*>(stop) - from) + 1
+                        : end_ - begin_;
+    text.append(from, count);
+    MG_CHECK(text.size() <= kMaxText, "{}:{}: the line is longer than 1 GiB", path_, line_number_);
     begin_ += count;
-    if (stop != nullptr) {
-      ++begin_;
-      break;
-    }
+    if (stop != nullptr) break;
   } while (fill());
-  if (!line.empty() && line.back() == '\r') line.pop_back();
   return true;
 }
 
@@ -66,7 +71,7 @@ std::string InputFile::rest() {
   while (begin_ != end_ || fill()) {
     text.append(buffer_.data() + begin_, end_ - begin_);
     begin_ = end_;
-    MG_CHECK(text.size() <= kMaxText, "{} is larger than 1 GiB and would be one document: split it, or use JSON lines", path_);
+    MG_CHECK(text.size() <= kMaxText, "{} is larger than 1 GiB and would be one document: split it, use JSON lines, or leave --whole-files out", path_);
   }
   return text;
 }

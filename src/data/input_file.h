@@ -17,6 +17,8 @@ class InputFile {
   // The next line without its end; false at the end of the file. Throws Error for a line above 1 GiB and for a damaged
   // compressed file.
   bool next_line(std::string& line);
+  // The same with its end as it stands in the file, behind what `text` holds.
+  bool append_line(std::string& text);
   std::string rest();                                      // all that is left; throws Error above 1 GiB
 
   const std::string& path() const { return path_; }

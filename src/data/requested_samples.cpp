@@ -7,6 +7,14 @@
 namespace megatron::data {
 namespace {
 
+int64_t product(int64_t iterations, int64_t batch) {
+  int64_t samples = 0;
+  MG_CHECK(!__builtin_mul_overflow(iterations, batch, &samples),
+           "{} iterations of {} samples are more than can be counted (--train-iters, --eval-iters, --global-batch-size)",
+           iterations, batch);
+  return samples;
+}
+
 int64_t train_samples(const SampleBudget& budget) {
   if (!budget.phase_transition_iterations.empty()) {
     int64_t begin = 0, end = budget.train_iterations;
@@ -16,9 +24,10 @@ int64_t train_samples(const SampleBudget& budget) {
       if (border <= budget.iteration) begin = std::max(begin, border);
       if (border > budget.iteration) end = std::min(end, border);
     }
-    return (end - begin) * budget.global_batch_size;
+    return product(end - begin, budget.global_batch_size);
   }
-  return budget.train_samples.value_or(budget.train_iterations * budget.global_batch_size);
+  if (budget.train_samples) return *budget.train_samples;
+  return product(budget.train_iterations, budget.global_batch_size);
 }
 
 std::optional<int64_t> valid_samples(const SampleBudget& budget, int64_t per_evaluation) {
@@ -29,7 +38,7 @@ std::optional<int64_t> valid_samples(const SampleBudget& budget, int64_t per_eva
            "needed (--eval-interval), or --eval-iters 0", budget.eval_interval.value_or(0));
   const int64_t interval = *budget.eval_interval;
   const int64_t evaluations = budget.train_iterations / interval + 1 - budget.start_eval_at_iteration.value_or(0) / interval;
-  return std::max<int64_t>(0, evaluations) * per_evaluation;
+  return product(std::max<int64_t>(0, evaluations), per_evaluation);
 }
 
 }  // namespace
@@ -41,7 +50,7 @@ std::array<std::optional<int64_t>, 3> requested_samples(const SampleBudget& budg
   MG_CHECK(budget.train_iterations >= 0 && budget.train_samples.value_or(0) >= 0, "{} training iterations, {} samples "
            "(--train-iters, --train-samples)", budget.train_iterations, budget.train_samples.value_or(0));
   MG_CHECK(budget.eval_iterations >= 0, "{} evaluation iterations (--eval-iters)", budget.eval_iterations);
-  const int64_t per_evaluation = budget.eval_iterations * budget.eval_global_batch_size;
+  const int64_t per_evaluation = product(budget.eval_iterations, budget.eval_global_batch_size);
   return {train_samples(budget), valid_samples(budget, per_evaluation), per_evaluation};
 }
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "data/json_lines.h"
 #include "data/manual_pages.h"
+#include "data/text_cutter.h"
 
 namespace megatron::data {
 namespace {
@@ -53,6 +54,10 @@ TextSource::TextSource(const std::string& path, TextSourceOptions options) : opt
     list(path);
     MG_CHECK(!files_.empty(), "{} holds no {} (--input)", path, options_.manual_pages ? "manual page" : "file");
   } else {
+    MG_CHECK(!options_.manual_pages || !holds_json_lines(path),
+             "{} is named like JSON records, and --input-format manpages reads troff sources; leave "
+             "that flag out",
+             path);
     files_.push_back({path, status.st_size});
   }
   for (const File& file : files_) total_bytes_ += file.bytes;
@@ -99,15 +104,20 @@ bool TextSource::next(std::string& text, std::string& name) {
 
 bool TextSource::next(std::vector<std::string>& texts, std::string& name) {
   for (;;) {
-    if (lines_ != nullptr) {
-      if (next_line(texts, name)) return true;
+    if (lines_ != nullptr || pieces_ != nullptr) {
+      if (lines_ != nullptr ? next_line(texts, name) : next_piece(texts, name)) return true;
       bytes_before_ += files_[at_ - 1].bytes;
       lines_.reset();
+      pieces_.reset();
     }
     if (at_ == files_.size()) return false;
     const File& file = files_[at_++];
     if (!options_.manual_pages && holds_json_lines(file.path)) {
       lines_ = std::make_unique<JsonLinesReader>(file.path, std::vector{options_.json_key});
+      continue;
+    }
+    if (!options_.manual_pages && !options_.whole_files) {
+      pieces_ = std::make_unique<TextCutter>(file.path);
       continue;
     }
     texts.assign(1, "");
@@ -127,6 +137,16 @@ bool TextSource::next_line(std::vector<std::string>& texts, std::string& name) {
   return true;
 }
 
+bool TextSource::next_piece(std::vector<std::string>& texts, std::string& name) {
+  texts.assign(1, "");
+  int64_t line = 0;
+  if (!pieces_->next(texts[0], line)) return false;
+  name = fmt::format("{}:{}", pieces_->file().path(), line);
+  MG_CHECK(simdjson::validate_utf8(texts[0].data(), texts[0].size()),
+           "{}: the text from this line on is not UTF-8; convert it (iconv -t UTF-8) or leave the file out", name);
+  return true;
+}
+
 bool TextSource::read_whole(const File& file, std::string& text) {
   text = InputFile(file.path).rest();
   const bool valid = simdjson::validate_utf8(text.data(), text.size());
@@ -139,7 +159,9 @@ bool TextSource::read_whole(const File& file, std::string& text) {
 }
 
 int64_t TextSource::bytes_read() const {
-  return bytes_before_ + (lines_ != nullptr ? lines_->file().bytes_read() : 0);
+  return bytes_before_ + (lines_ != nullptr    ? lines_->file().bytes_read()
+                          : pieces_ != nullptr ? pieces_->file().bytes_read()
+                                               : 0);
 }
 
 }  // namespace megatron::data

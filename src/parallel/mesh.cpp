@@ -76,30 +76,28 @@ int stride(const Grid& grid, Axis axis) {
 int expert_tp(const Layout& layout) { return layout.etp == 0 ? layout.tp : layout.etp; }
 
 void check_degrees(const Layout& layout, int world) {
-  const auto positive = [](int degree, std::string_view flag) {
-    MG_CHECK(degree >= 1, "{} is {}; it must be at least 1", flag, degree);
+  const auto positive = [](int degree, std::string_view axis) {
+    MG_CHECK(degree >= 1, "the {} parallel degree is {}; it must be at least 1", axis, degree);
   };
   MG_CHECK(world >= 1, "the number of ranks is {}; it must be at least 1", world);
-  positive(layout.tp, "--tensor-model-parallel-size");
-  positive(layout.cp, "--context-parallel-size");
-  positive(layout.pp, "--pipeline-model-parallel-size");
-  positive(layout.ep, "--expert-model-parallel-size");
-  positive(expert_tp(layout), "--expert-tensor-parallel-size");
+  positive(layout.tp, "tensor");
+  positive(layout.cp, "context");
+  positive(layout.pp, "pipeline");
+  positive(layout.ep, "expert");
+  positive(expert_tp(layout), "expert tensor");
 
   const auto divides = [world](int64_t a, int64_t b, int64_t c) {
     return a <= world && b <= world && c <= world && a * b * c <= world && world % (a * b * c) == 0;
   };
   MG_CHECK(divides(layout.tp, layout.cp, layout.pp),
-           "{} ranks cannot be divided in --tensor-model-parallel-size {} x "
-           "--context-parallel-size {} x "
-           "--pipeline-model-parallel-size {}: change one of these or the number of ranks",
+           "{} ranks cannot be divided in tensor parallel {} x context parallel {} x pipeline "
+           "parallel {}: change one of these degrees or the number of ranks",
            world, layout.tp, layout.cp, layout.pp);
   MG_CHECK(divides(expert_tp(layout), layout.ep, layout.pp),
-           "{} ranks cannot be divided in --expert-tensor-parallel-size {}{} x "
-           "--expert-model-parallel-size {} x "
-           "--pipeline-model-parallel-size {}: change one of these or the number of ranks",
-           world, expert_tp(layout), layout.etp == 0 ? " (as --tensor-model-parallel-size)" : "",
-           layout.ep, layout.pp);
+           "{} ranks cannot be divided in expert tensor parallel {}{} x expert parallel {} x "
+           "pipeline parallel {}: change one of these degrees or the number of ranks",
+           world, expert_tp(layout), layout.etp == 0 ? " (as tensor parallel)" : "", layout.ep,
+           layout.pp);
 }
 
 Grid dense_grid(const Layout& layout, int world) {
@@ -120,11 +118,9 @@ Grid checked_grid(const Layout& layout, int world, bool expert) {
   const int dense_stride = stride(dense, Axis::pp), expert_stride = stride(experts, Axis::pp);
   MG_CHECK(layout.pp == 1 || dense_stride == expert_stride,
            "with the rank order '{}' ranks of neighbouring pipeline stages lie {} apart for dense "
-           "layers (--tensor-model-"
-           "parallel-size {}, --context-parallel-size {}) but {} apart for experts "
-           "(--expert-tensor-parallel-size {}, "
-           "--expert-model-parallel-size {}): make the products equal, or leave out "
-           "--use-tp-pp-dp-mapping",
+           "layers (tensor parallel {}, context parallel {}) but {} apart for experts (expert "
+           "tensor parallel {}, expert parallel {}): make the products equal, or put pp last in "
+           "the rank order",
            layout.order, dense_stride, layout.tp, layout.cp, expert_stride, expert_tp(layout),
            layout.ep);
   return expert ? experts : dense;

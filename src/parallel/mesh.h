@@ -40,12 +40,12 @@ struct Layout {
   int tp = 1, cp = 1, ep = 1, pp = 1;
   int etp = 0;  // expert tensor parallel; 0: as tp
   std::string order =
-      "tp-cp-ep-dp-pp";  // fastest axis first; --use-tp-pp-dp-mapping: "tp-cp-ep-pp-dp"
+      "tp-cp-ep-dp-pp";  // fastest axis first; Megatron-LM's other one: "tp-cp-ep-pp-dp"
 };
 
 // All groups along `axes` as lists of ranks, a pure function: the grid of `world` ranks in
 // layout.order, dense or expert view. Groups are in ascending order of their first rank. Throws
-// Error naming the numbers and the flag to change when the degrees do not divide the world.
+// Error naming the degrees and the number of ranks when they do not fit together.
 std::vector<std::vector<int>> rank_lists(const Layout& layout, int world, AxisSet axes,
                                          bool expert = false);
 

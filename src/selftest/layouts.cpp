@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <cmath>
+#include <functional>
 
 #include "base/tolerances.h"
 #include "comm/threads.h"
@@ -37,50 +38,93 @@ struct Outcome {
 
 class Experiment {
  public:
-  Experiment(const TinyModel& model, DeviceKind device, LossScope scope,
+  // weights: the type in which the parameters begin, held in the type of the computation.
+  Experiment(const TinyModel& model, DeviceKind device, DType type, DType weights, LossScope scope,
              const Environment& environment)
-      : config_(model.config), device_(device), scope_(scope), environment_(environment) {}
+      : config_(model.config),
+        device_(device),
+        type_(type),
+        weights_(weights),
+        scope_(scope),
+        environment_(environment) {}
 
   Outcome run(const Layout& layout) const {
-    Outcome outcome;  // as rank 0 sees it
+    return on_ranks(layout, [&](comm::Group& group, Outcome& outcome) {
+      train(layout, group, optim::Method::sgd, outcome);
+      train(layout, group, optim::Method::adam, outcome);
+    });
+  }
+  TensorMap gradients(const Layout& layout) const {
+    return on_ranks(layout,
+                    [&](comm::Group& group, Outcome& outcome) {
+                      Trial(*this, layout, optim::Method::sgd, group).take_gradients(outcome);
+                    })
+        .gradients;
+  }
+
+ private:
+  // What rank 0 sees.
+  Outcome on_ranks(const Layout& layout,
+                   const std::function<void(comm::Group&, Outcome&)>& work) const {
+    Outcome outcome;
     comm::run_ranks(layout.ranks, [&](comm::Group& world) {
       const std::unique_ptr<comm::Group> wrapped = environment_.wrap(world);
-      comm::Group& group = wrapped ? *wrapped : world;
       Outcome mine;
-      train(layout, group, optim::Method::sgd, mine);
-      train(layout, group, optim::Method::adam, mine);
+      work(wrapped ? *wrapped : world, mine);
       if (world.rank() == 0) outcome = std::move(mine);
     });
     return outcome;
   }
 
- private:
-  void train(const Layout& layout, comm::Group& group, optim::Method method,
-             Outcome& outcome) const {
-    const DType type = device_ == DeviceKind::reference ? DType::f64 : DType::f32;
-    Runtime runtime({device_, 0}, layout.threads);
-    models::GptModel model(config_, runtime, type, 3);
-    randomize(model, 4);
-    training::TrainStep step(model, type, {.method = method}, group, runtime,
-                             {.loss_scope = scope_,
-                              .recompute = layout.recompute,
-                              .vocabulary = config_.vocab_size,
-                              .positions = config_.max_position_embeddings,
-                              .buffer = {.bucket_bytes = 1 << 14},
-                              .table = environment_.table(device_)});
-    const bool sgd = method == optim::Method::sgd;
-    if (sgd) {
+  // A rank's model, with its parameters drawn, and its step.
+  struct Trial {
+    Trial(const Experiment& e, const Layout& layout, optim::Method method, comm::Group& group)
+        : experiment(e),
+          layout(layout),
+          rank(group.rank()),
+          runtime({e.device_, 0}, layout.threads),
+          model(e.config_, runtime, e.type_, 3),
+          step(model, e.type_, {.method = method}, group, runtime,
+               {.loss_scope = e.scope_,
+                .recompute = layout.recompute,
+                .vocabulary = e.config_.vocab_size,
+                .positions = e.config_.max_position_embeddings,
+                .buffer = {.bucket_bytes = 1 << 14},
+                .table = e.environment_.table(e.device_)}) {
+      models::GptModel drawn(e.config_, runtime, e.weights_, 3);
+      randomize(drawn, 4);
+      for (size_t i = 0; i < model.parameters().size(); ++i) {
+        copy_from(model.parameters()[i]->parameter.value,
+                  std::span<const double>(to_doubles(drawn.parameters()[i]->parameter.value)));
+      }
+    }
+
+    void take_gradients(Outcome& outcome) {
       double divisor = 1;
-      step.accumulate(batches(layout, group.rank(), 0), divisor);
+      step.accumulate(experiment.batches(layout, rank, 0), divisor);
       outcome.gradients = canonical_gradients(model.parameters(), divisor);
     }
+
+    const Experiment& experiment;
+    const Layout& layout;
+    int rank;
+    Runtime runtime;
+    models::GptModel model;
+    training::TrainStep step;
+  };
+
+  void train(const Layout& layout, comm::Group& group, optim::Method method,
+             Outcome& outcome) const {
+    Trial trial(*this, layout, method, group);
+    const bool sgd = method == optim::Method::sgd;
+    if (sgd) trial.take_gradients(outcome);
     for (int k = 0; k < kSteps; ++k) {
       const training::StepReport report =
-          step.run(batches(layout, group.rank(), k), sgd ? 0.05 : 1e-3, 0.1);
+          trial.step.run(batches(layout, trial.rank, k), sgd ? 0.05 : 1e-3, 0.1);
       (sgd ? outcome.sgd_losses : outcome.adam_losses).push_back(report.loss);
       outcome.gradient_norms.push_back(report.gradient_norm);
     }
-    if (sgd) outcome.parameters = canonical_values(model.parameters());
+    if (sgd) outcome.parameters = canonical_values(trial.model.parameters());
   }
 
   std::vector<training::HostBatch> batches(const Layout& layout, int rank, int step) const {
@@ -94,6 +138,7 @@ class Experiment {
 
   const models::GptConfig& config_;
   DeviceKind device_;
+  DType type_, weights_;
   LossScope scope_;
   const Environment& environment_;
 };
@@ -107,13 +152,20 @@ double rms(const TensorMap& tensors) {
   return std::sqrt(squares / elements);
 }
 
+// tensor_metric of each tensor.
+std::map<std::string, double> metrics(const TensorMap& tensors, const TensorMap& expected) {
+  const double all = rms(expected);
+  std::map<std::string, double> errors;
+  for (const auto& [name, values] : expected) {
+    errors[name] = tolerance::tensor_metric(difference_norm(tensors.at(name), values), norm(values),
+                                            all, static_cast<int64_t>(values.size()));
+  }
+  return errors;
+}
+
 void compare_tensors(const std::string& kind, const std::string& layout, const TensorMap& tensors,
                      const TensorMap& expected, double bound, Report& report) {
-  const double all = rms(expected);
-  for (const auto& [name, values] : expected) {
-    const double error =
-        tolerance::tensor_metric(difference_norm(tensors.at(name), values), norm(values), all,
-                                 static_cast<int64_t>(values.size()));
+  for (const auto& [name, error] : metrics(tensors, expected)) {
     report.compare(kind, name + ", " + layout, error, bound);
   }
 }
@@ -144,16 +196,17 @@ void compare(const Layout& layout, const Outcome& outcome, const Outcome& expect
 
 void check_layouts(const TinyModel& model, DeviceKind device, const Environment& environment,
                    Report& report) {
-  const double bound =
-      device == DeviceKind::reference ? tolerance::kLayoutFp64 : tolerance::kLayoutFp32;
-  const Experiment by_token(model, device, LossScope::token, environment);
+  const bool reference = device == DeviceKind::reference;
+  const double bound = reference ? tolerance::kLayoutFp64 : tolerance::kLayoutFp32;
+  const DType type = reference ? DType::f64 : DType::f32;
+  const Experiment by_token(model, device, type, type, LossScope::token, environment);
   const Outcome whole = by_token.run({});
   for (const Layout& layout :
        {Layout{.micro_batch = 1}, Layout{.ranks = 2, .micro_batch = 1, .recompute = true},
         Layout{.ranks = 2, .micro_batch = 4}, Layout{.ranks = 4, .micro_batch = 2}}) {
     compare(layout, by_token.run(layout), whole, bound, report);
   }
-  const Experiment by_micro_batch(model, device, LossScope::micro_batch, environment);
+  const Experiment by_micro_batch(model, device, type, type, LossScope::micro_batch, environment);
   const Outcome pairs = by_micro_batch.run({.micro_batch = 2});
   for (const Layout& layout : {Layout{.ranks = 2, .micro_batch = 2},
                                Layout{.ranks = 4, .micro_batch = 2, .recompute = true}}) {
@@ -161,9 +214,28 @@ void check_layouts(const TinyModel& model, DeviceKind device, const Environment&
   }
 }
 
+void check_bf16_layouts(const TinyModel& model, const Environment& environment, Report& report) {
+  const auto experiment = [&](DType type) {
+    return Experiment(model, DeviceKind::cpu, type, DType::bf16, LossScope::token, environment);
+  };
+  const Experiment bf16 = experiment(DType::bf16);
+  const TensorMap oracle = experiment(DType::f32).gradients({});
+  const auto errors = [&](const TensorMap& gradients) { return metrics(gradients, oracle); };
+  const std::map<std::string, double> whole = errors(bf16.gradients({}));
+  for (const Layout& layout :
+       {Layout{.micro_batch = 1}, Layout{.micro_batch = 4, .recompute = true},
+        Layout{.ranks = 2, .micro_batch = 4},
+        Layout{.ranks = 2, .micro_batch = 1, .recompute = true}}) {
+    for (const auto& [name, error] : errors(bf16.gradients(layout))) {
+      report.compare("gradients", name + ", " + layout.str(), error,
+                     tolerance::kBf16ErrorFactor * whole.at(name));
+    }
+  }
+}
+
 void check_bits(const TinyModel& model, const Environment& environment, Report& report) {
   for (const LossScope scope : {LossScope::token, LossScope::micro_batch}) {
-    const Experiment experiment(model, DeviceKind::cpu, scope, environment);
+    const Experiment experiment(model, DeviceKind::cpu, DType::f32, DType::f32, scope, environment);
     const Outcome first = experiment.run({.micro_batch = 4});
     for (const Layout& layout :
          {Layout{.micro_batch = 4}, Layout{.micro_batch = 4, .recompute = true},

@@ -15,6 +15,11 @@ namespace megatron::selftest {
 void check_layouts(const TinyModel& model, DeviceKind device, const Environment& environment,
                    Report& report);
 
+// bf16 on cpu: the gradients' errors against one rank that computes in fp32 with the same weights,
+// on 1 and 2 ranks with micro-batches from 1 sequence up, are at most kBf16ErrorFactor times those
+// of one bf16 rank with all sequences in one micro-batch.
+void check_bf16_layouts(const TinyModel& model, const Environment& environment, Report& report);
+
 // Bit for bit in fp32 on cpu: a second run, recompute, 2 and 3 threads a rank, on one rank and on
 // two.
 void check_bits(const TinyModel& model, const Environment& environment, Report& report);

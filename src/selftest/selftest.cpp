@@ -65,6 +65,10 @@ void add_model_checks(std::vector<Check>& all) {
     }
   }
   for (const TinyModel& model : tiny_models()) {
+    all.push_back({"layouts/" + model.name + " bf16",
+                   [model](const Environment& environment, Report& report) {
+                     check_bf16_layouts(model, environment, report);
+                   }});
     all.push_back({"bits/" + model.name, [model](const Environment& environment, Report& report) {
                      check_bits(model, environment, report);
                    }});

@@ -19,8 +19,9 @@ struct Check {
 // threads: CPU threads of the kernel checks.
 //   kernels/<entry>        every Case that is not of real size: cpu against the reference
 //   gradients/<op>         central differences in fp64
-//   model/<model> <type>   a training step's loss and gradients against plain loops written apart
-//   from it layouts/<model> <type> data-parallel ranks and micro-batches against one rank
+//   model/<model> <type>   a training step's loss and gradients against plain loops of another kind
+//   layouts/<model> <type> data-parallel ranks and micro-batches against one rank; in bf16 the
+//                          gradients' errors against fp32
 //   bits/<model>           bit for bit: repeated, recomputed, with other numbers of threads
 std::vector<Check> checks(int threads);
 

@@ -89,7 +89,7 @@ Vocabulary BpeTrainer::Impl::first_tokens(const WordCounts& words) {
     if (!vocabulary.find(text)) vocabulary.add(text, vocabulary.size());
   }
   MG_CHECK(vocabulary.size() <= options.vocabulary_size,
-           "vocabulary_size is {}; {} special tokens and {} letters already make {}",
+           "vocabulary_size is {}; {} special tokens and {} bytes already make {} (--vocab-size)",
            options.vocabulary_size, options.special_tokens.size(), letters.size(),
            vocabulary.size());
   return vocabulary;
@@ -97,20 +97,21 @@ Vocabulary BpeTrainer::Impl::first_tokens(const WordCounts& words) {
 
 BpeTrainer::BpeTrainer(BpeTrainerOptions options) {
   MG_CHECK(options.vocabulary_size >= 1 && options.vocabulary_size <= Vocabulary::kMaximumId,
-           "vocabulary_size is {}; it can be 1 to {}", options.vocabulary_size,
+           "vocabulary_size is {}; it can be 1 to {} (--vocab-size)", options.vocabulary_size,
            Vocabulary::kMaximumId);
-  MG_CHECK(options.min_frequency >= 0, "min_frequency is {}; it cannot be negative",
-           options.min_frequency);
+  MG_CHECK(options.min_frequency >= 0,
+           "min_frequency is {}; it cannot be negative (--min-frequency)", options.min_frequency);
   MG_CHECK(options.max_token_length >= 0, "max_token_length is {}; it cannot be negative",
            options.max_token_length);
   MG_CHECK(options.threads >= 1, "threads is {}; it must be at least 1", options.threads);
   for (const std::string& token : options.special_tokens) {
-    MG_CHECK(!token.empty(), "a special token is empty");
+    MG_CHECK(!token.empty(), "a special token is empty (--special-tokens)");
     check_utf8(token, "a special token");
     MG_CHECK(std::count(options.special_tokens.begin(), options.special_tokens.end(), token) == 1,
-             "special token '{}' is named twice", token);
+             "special token '{}' is named twice (--special-tokens)", token);
   }
   impl_ = std::make_unique<Impl>(std::move(options));
+  if (impl_->options.all_bytes) impl_->first_tokens(WordCounts());  // throws when too many
 }
 BpeTrainer::~BpeTrainer() = default;
 BpeTrainer::BpeTrainer(BpeTrainer&&) noexcept = default;

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "data/indexed_dataset.h"
 #include "data/mock_dataset.h"
+#include "data/token_check.h"
 
 namespace megatron::training {
 namespace {
@@ -25,24 +26,6 @@ Vocabulary null_vocabulary(std::optional<int64_t> vocab_size) {
   return v;
 }
 
-// Every token is checked when it is read; this finds a data set that belongs to another tokenizer before the first step.
-// Of a large one it looks at evenly spaced sequences.
-void check_tokens(const data::IndexedDataset& set, int64_t vocabulary) {
-  constexpr int64_t kTokens = 1 << 26;
-  const int64_t step = 1 + set.token_count() / kTokens;
-  std::vector<int64_t> tokens;
-  for (int64_t sequence = 0; sequence < set.sequence_count(); sequence += step) {
-    tokens.resize(static_cast<size_t>(std::min(set.length(sequence), kTokens)));
-    set.read(sequence, 0, std::span<int64_t>(tokens));
-    for (const int64_t token : tokens) {
-      MG_CHECK(token >= 0 && token < vocabulary,
-               "{}: sequence {} holds token id {}, and the vocabulary has {} tokens; use the "
-               "tokenizer that made the data, or a larger --vocab-size",
-               set.path(), sequence, token, vocabulary);
-    }
-  }
-}
-
 }  // namespace
 
 Vocabulary open_vocabulary(const DataSettings& settings, std::optional<int64_t> vocab_size) {
@@ -61,8 +44,10 @@ Vocabulary open_vocabulary(const DataSettings& settings, std::optional<int64_t> 
       std::make_shared<const tokenizers::Tokenizer>(tokenizers::Tokenizer::load(v.directory));
   v.size = std::max<int64_t>(v.tokenizer->vocabulary_size(), vocab_size.value_or(0));
   MG_CHECK(!vocab_size || *vocab_size >= v.tokenizer->vocabulary_size(),
-           "--vocab-size is {}, and the tokenizer {} has {} tokens; leave the flag out or raise it",
-           *vocab_size, v.directory, v.tokenizer->vocabulary_size());
+           "the tokenizer {} has {} tokens, and the vocabulary of the model {} (of a model that "
+           "exists: its config.json; else --vocab-size); use the tokenizer that the model was made "
+           "with, or a model with as many tokens",
+           v.directory, v.tokenizer->vocabulary_size(), *vocab_size);
   v.eod = v.tokenizer->eod().value_or(-1);
   if (v.tokenizer->pad()) v.pad = *v.tokenizer->pad();
   Json identity(Json::Object{});
@@ -93,7 +78,9 @@ Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, i
     source = std::make_shared<data::MockTokens>(vocabulary.size, vocabulary.eod);
   } else {
     const auto stored = std::make_shared<const data::IndexedDataset>(settings.data_path[0]);
-    check_tokens(*stored, vocabulary.size);
+    data::check_token_ids(
+        *stored, vocabulary.size,
+        data::index_cache_directory(settings.data_path[0], settings.data_cache_path));
     source = stored;
   }
   data::GptDatasetConfig config;
@@ -116,8 +103,8 @@ Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, i
   Corpus corpus;
   for (size_t i = 0; i < corpus.sets.size(); ++i) {
     if (!shares[i] || samples[i] == 0) continue;
-    corpus.sets[i] = std::make_unique<data::GptDataset>(source, config, static_cast<data::Split>(i),
-                                                        samples[i]);
+    corpus.sets[i] =
+        std::make_unique<data::GptDataset>(source, config, static_cast<data::Split>(i), samples[i]);
   }
   return corpus;
 }

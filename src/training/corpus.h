@@ -33,8 +33,8 @@ struct Corpus {
       data::Split split) const;  // throws Error naming --split when there is none
 };
 
-// samples: how many each set is asked for; none: one pass; 0: the set is not opened. Throws Error for token ids beyond the
-// vocabulary.
+// samples: how many each set is asked for; none: one pass; 0: the set is not opened. Throws Error
+// for token ids beyond the vocabulary.
 Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, int64_t seq_length,
                    int64_t seed, const std::array<std::optional<int64_t>, 3>& samples);
 

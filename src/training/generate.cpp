@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 
 #include "base/error.h"
 #include "base/philox.h"
@@ -41,7 +42,11 @@ std::vector<float> next_logits(const models::GptModel& model, Runtime& runtime,
   return to_floats(model.logits(tape, last_position).value);
 }
 
-int32_t sample(const std::vector<float>& logits, const SamplingOptions& options, int64_t position) {
+int32_t sample(const std::vector<float>& all_logits, const SamplingOptions& options,
+               int64_t position) {
+  std::span<const float> logits = all_logits;
+  if (options.vocabulary > 0)
+    logits = logits.first(std::min(logits.size(), static_cast<size_t>(options.vocabulary)));
   if (options.temperature == 0)
     return static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
   std::vector<int32_t> order(logits.size());

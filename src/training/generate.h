@@ -12,6 +12,7 @@ namespace megatron::training {
 struct SamplingOptions {
   double temperature = 1;  // 0: the most likely token
   int64_t top_k = 0;       // 0: all tokens
+  int64_t vocabulary = 0;  // only ids below it are drawn; 0: all that the model knows
   uint64_t seed = 1234;
 
   void check() const;  // throws Error naming the flag

@@ -33,11 +33,16 @@ int64_t read_tracker(const std::string& file) {
 
 std::vector<std::string> companion_files(const std::string& path) {
   if (path.empty()) return {};
-  if (!fs::is_directory(path)) return {path};
+  const fs::path given(path);
+  MG_CHECK(fs::is_directory(given) || given.filename() == "tokenizer.json",
+           "--tokenizer-model {} is put beside the saved model and must be named tokenizer.json, "
+           "or be its directory",
+           path);
+  const fs::path directory = fs::is_directory(given) ? given : given.parent_path();
   std::vector<std::string> files;
   for (const auto name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                           "vocab.json", "merges.txt", "generation_config.json"}) {
-    if (fs::exists(fs::path(path) / name)) files.push_back((fs::path(path) / name).string());
+    if (fs::exists(directory / name)) files.push_back((directory / name).string());
   }
   return files;
 }

@@ -14,8 +14,10 @@ namespace megatron::training {
 // latest_checkpointed_iteration.txt. Throws Error naming what is missing.
 std::string resolve_model_directory(const std::string& path);
 
-// Where the tokenizer of a model lies: `given` (--tokenizer-model), or the model's directory. Throws Error when neither holds one.
-std::string tokenizer_path(const std::optional<std::string>& given, const std::string& model_directory);
+// Where the tokenizer of a model lies: `given` (--tokenizer-model), or the model's directory.
+// Throws Error when neither holds one.
+std::string tokenizer_path(const std::optional<std::string>& given,
+                           const std::string& model_directory);
 
 // A model with the weights of a directory.
 std::unique_ptr<models::GptModel> load_model(const checkpoint::ModelDirectory& directory,

@@ -1,6 +1,7 @@
 #include "training/preprocess.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <thread>
@@ -123,7 +124,8 @@ int64_t tokenize(const PreprocessSettings& s, const std::string& key, const Voca
   int64_t total = 0, before = 0;
   for (const std::string& input : s.input) {
     const data::TextSourceOptions options{.json_key = key,
-                                          .manual_pages = s.input_format == "manpages"};
+                                          .manual_pages = s.input_format == "manpages",
+                                          .whole_files = s.whole_files};
     sources.push_back(std::make_unique<data::TextSource>(input, options));
     total += sources.back()->total_bytes();
   }
@@ -143,7 +145,9 @@ int64_t tokenize(const PreprocessSettings& s, const std::string& key, const Voca
 
 void PreprocessSettings::fields(Fields& f) {
   f.add("input", &input,
-        "files or directories: .jsonl with a text a line, else one document a file; .gz of either");
+        "files or directories: .jsonl with a text a line, else plain text, cut into documents of "
+        "2 to 8 kB between paragraphs; .gz of either");
+  f.add_switch("whole-files", &whole_files, true, "a plain text file is one document");
   f.add("input-format", &input_format, {"auto", "manpages"},
         "manpages: troff sources of manual pages, as plain text");
   f.add("json-keys", &json_keys, "keys of a .jsonl record to take; one pair of files each");
@@ -165,9 +169,11 @@ std::vector<PreprocessResult> preprocess(const PreprocessSettings& s) {
   for (const std::string& key : s.json_keys) {
     MG_CHECK(std::ranges::count(s.json_keys, key) == 1, "--json-keys names '{}' twice", key);
     const std::string prefix = prefix_of(s, key);
-    MG_CHECK(s.overwrite || !data::indexed_dataset_exists(prefix),
-             "{}.bin and .idx exist; give --overwrite to replace them, or another --output-prefix",
-             prefix);
+    for (const char* suffix : {".bin", ".idx"}) {
+      MG_CHECK(s.overwrite || !std::filesystem::exists(prefix + suffix),
+               "{}{} exists; give --overwrite to replace it, or another --output-prefix", prefix,
+               suffix);
+    }
   }
   DataSettings tokenizer;
   tokenizer.tokenizer_type = s.tokenizer_type;

@@ -14,7 +14,7 @@ struct PreprocessSettings {
   std::vector<std::string> json_keys = {"text"};
   std::optional<std::string> output_prefix, tokenizer_type, tokenizer_model;
   std::optional<int64_t> vocab_size, workers;
-  bool append_eod = false, overwrite = false;
+  bool append_eod = false, overwrite = false, whole_files = false;
 
   void fields(Fields& fields);
 };

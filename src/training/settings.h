@@ -10,6 +10,7 @@
 #include "models/gpt/config.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
+#include "parallel/mesh.h"
 #include "training/batch.h"
 
 namespace megatron::training {
@@ -62,11 +63,16 @@ struct DataSettings {
 
 struct RuntimeSettings {
   std::optional<int64_t> ranks, threads;
+  int64_t tensor_parallel = 1, pipeline_parallel = 1, context_parallel = 1, expert_parallel = 1;
   std::string device = "cpu";
   int64_t seed = 1234;
 
   void fields(Fields& fields);
-  int rank_count() const { return static_cast<int>(ranks.value_or(1)); }
+  // Default: the product of the parallel sizes.
+  int rank_count() const {
+    return static_cast<int>(ranks.value_or(tensor_parallel * pipeline_parallel * context_parallel));
+  }
+  parallel::Layout layout() const;
   int threads_per_rank() const;  // default: cores / ranks, at least 1
   Device device_value() const;
   void check() const;

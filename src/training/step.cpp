@@ -19,6 +19,17 @@ std::vector<parallel::Placed*> placed_of(const models::Stage& stage) {
   return {stage.parameters().begin(), stage.parameters().end()};
 }
 
+// The most micro-batches that are between forward and backward at once.
+int largest_in_flight(const parallel::Schedule& schedule) {
+  int live = 0, largest = 0;
+  for (const parallel::Action& action : schedule) {
+    if (action.kind == parallel::Action::Kind::forward) ++live;
+    if (action.kind == parallel::Action::Kind::backward) --live;
+    largest = std::max(largest, live);
+  }
+  return largest;
+}
+
 }  // namespace
 
 TrainStep::TrainStep(models::Stage& stage, DType type, const optim::OptimizerConfig& optimizer,
@@ -29,33 +40,40 @@ TrainStep::TrainStep(models::Stage& stage, DType type, const optim::OptimizerCon
       options_(options),
       gradients_(parameters_of(stage), data_parallel, runtime, options.buffer),
       optimizer_(placed_of(stage), optimizer, runtime),
-      device_batch_(runtime, type) {}
+      type_(type) {}
+
+void TrainStep::forward(InFlight& slot, const HostBatch& host, int micro_batch) {
+  const nn::Batch& batch =
+      slot.batch.fill(host, options_.loss_scope, options_.vocabulary, options_.positions);
+  slot.tape = std::make_unique<Tape>(runtime_, Tape::Mode::record, options_.table);
+  slot.tape->listen(&gradients_);
+  const Bundle out =
+      models::forward(stage_, *slot.tape, batch, models::Phase::train, options_.recompute);
+  const Tensor loss = stage_.loss(*slot.tape, out, batch);
+  kernels::table(runtime_.stream())
+      .sum({.x = loss, .out = totals_.slice(0, micro_batch, 1).view({})}, runtime_.stream());
+}
 
 void TrainStep::forward_backward(std::span<const HostBatch> micro_batches) {
   const int count = static_cast<int>(micro_batches.size());
-  const kernels::Table& table = kernels::table(runtime_.stream());
   gradients_.begin_step(count);
   if (!totals_.defined() || totals_.size(0) != count + 1) {
     totals_ = Tensor::empty(runtime_.arena(MemoryClass::optimizer), {count + 1}, DType::f64,
                             "step.totals");
   }
-  std::unique_ptr<Tape> tape;
-  for (const parallel::Action& action : parallel::one_f_one_b(0, 1, count)) {
+  const parallel::Schedule schedule = parallel::one_f_one_b(0, 1, count);
+  const int live = largest_in_flight(schedule);
+  while (static_cast<int>(in_flight_.size()) < live) {
+    in_flight_.push_back({DeviceBatch(runtime_, type_), nullptr});
+  }
+  for (const parallel::Action& action : schedule) {
+    InFlight& slot = in_flight_[static_cast<size_t>(action.micro_batch % live)];
     if (action.kind == parallel::Action::Kind::backward) {
-      tape->backward();
-      tape.reset();
-      continue;
+      slot.tape->backward();
+      slot.tape.reset();
+    } else {
+      forward(slot, micro_batches[static_cast<size_t>(action.micro_batch)], action.micro_batch);
     }
-    const nn::Batch& batch =
-        device_batch_.fill(micro_batches[static_cast<size_t>(action.micro_batch)],
-                           options_.loss_scope, options_.vocabulary, options_.positions);
-    tape = std::make_unique<Tape>(runtime_, Tape::Mode::record, options_.table);
-    tape->listen(&gradients_);
-    const Bundle out =
-        models::forward(stage_, *tape, batch, models::Phase::train, options_.recompute);
-    const Tensor loss = stage_.loss(*tape, out, batch);
-    table.sum({.x = loss, .out = totals_.slice(0, action.micro_batch, 1).view({})},
-              runtime_.stream());
   }
   gradients_.finish();
 }
@@ -78,10 +96,12 @@ StepReport TrainStep::accumulate(std::span<const HostBatch> micro_batches, doubl
   runtime_.stream().synchronize();
   const std::vector<double> totals = to_doubles(totals_);
   report.tokens = totals.back();
-  report.loss =
-      std::accumulate(totals.begin(), totals.end() - 1, 0.0) / std::max(report.tokens, 1.0);
+  MG_CHECK(report.tokens > 0,
+           "no token of this step counts: the loss mask hides every label; check the data and "
+           "--eod-mask-loss");
+  report.loss = std::accumulate(totals.begin(), totals.end() - 1, 0.0) / report.tokens;
   divisor = options_.loss_scope == LossScope::token
-                ? std::max(report.tokens, 1.0)
+                ? report.tokens
                 : static_cast<double>(micro_batches.size()) * data_parallel_.size();
   return report;
 }
@@ -95,6 +115,11 @@ StepReport TrainStep::run(std::span<const HostBatch> micro_batches, double learn
   if (runtime_.device().has_data())
     report.gradient_norm = read_scalar(optimizer_.gradient_norm(), runtime_.stream());
   return report;
+}
+
+double LossSum::mean() const {
+  MG_CHECK(tokens > 0, "no token of the evaluated samples counts: the loss mask hides every label");
+  return sum / tokens;
 }
 
 LossSum evaluate_batch(const models::Stage& stage, DeviceBatch& device_batch,

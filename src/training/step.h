@@ -44,6 +44,12 @@ class TrainStep {
   optim::Optimizer& optimizer() { return optimizer_; }
 
  private:
+  // A micro-batch between its forward and its backward.
+  struct InFlight {
+    DeviceBatch batch;
+    std::unique_ptr<Tape> tape;
+  };
+  void forward(InFlight& slot, const HostBatch& host, int micro_batch);
   void forward_backward(std::span<const HostBatch> micro_batches);
 
   models::Stage& stage_;
@@ -52,7 +58,8 @@ class TrainStep {
   StepOptions options_;
   parallel::GradientBuffer gradients_;
   optim::Optimizer optimizer_;
-  DeviceBatch device_batch_;
+  DType type_;
+  std::vector<InFlight> in_flight_;
   Tensor totals_;  // f64: loss sum of each micro-batch, then the counted tokens
 };
 
@@ -60,7 +67,7 @@ class TrainStep {
 // added over the group.
 struct LossSum {
   double sum = 0, tokens = 0;
-  double mean() const { return tokens > 0 ? sum / tokens : 0; }
+  double mean() const;  // throws Error when no token was counted
 };
 LossSum evaluate_batch(const models::Stage& stage, DeviceBatch& device_batch,
                        const HostBatch& batch, Runtime& runtime, const StepOptions& options);

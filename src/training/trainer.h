@@ -15,6 +15,8 @@ struct IterationReport {
 };
 
 struct TrainResult {
+  models::GptConfig config;  // as trained
+  TrainSettings settings;    // with defaults filled in
   std::vector<IterationReport> iterations;
   double validation_loss = 0;  // of the last evaluation; 0 when there was none
   std::string saved;           // model directory; "" when nothing was saved

@@ -16,13 +16,15 @@ SOUND = {
     "src/kernels/cpu/gemm.cpp": (
         '#include <dnnl.hpp>\n#include "hwy/highway.h"\n#include "tensor/tensor.h"\n'
     ),
-    "src/cli/program.h": '#include <CLI/CLI.hpp>\n#include "tensor/tensor.h"\n',
+    "src/cli/program.h": '#pragma once\n#include "tensor/tensor.h"\n',
 }
 
 TABLE = """
 struct Table {
   void (*gemm)(const GemmArgs&, Stream&) = nullptr;
   void (*add)(const AddArgs&, Stream&) = nullptr;
+  // Adds all elements.
+  // composed: ops::sum by add
   void (*sum)(const SumArgs&, Stream&) = nullptr;
 };
 inline constexpr std::string_view kHotKernels[] = {"gemm", "add"};
@@ -34,8 +36,34 @@ void others(List& list) {
   one.kernel = "sum";
 }
 """
+CASE_LIST = """
+std::vector<Case> cases() {
+  List all;
+  gemm_cases(all);
+  others(all);
+  return all;
+}
+"""
+OPS = """
+struct Pair { Var first, second; };
+Var add(Tape& tape, const Var& a, const Var& b);
+Pair split(Tape& tape, const Var& x);
+Tensor loss(megatron::Tape &tape, const Var& x);
+bool same(const Var& a, const Var& b);
+"""
+GRADIENT_CASES = """
+void add_cases(List& cases) {
+  cases.push_back({"add", [](Tape& t) { return add(t, x[0], x[1]); }});
+  cases.push_back({"split", [](Tape& t) { return split(t, x[0]); }});
+  cases.push_back({"loss", [](Tape& t) { return ops::loss(t, x[0]); }});
+}
+"""
 COVERED = {
     "src/kernels/table.h": TABLE,
+    "src/kernels/case.cpp": CASE_LIST,
+    "src/ops/sums.h": OPS,
+    "src/ops/gradient_check.h": "Error gradient_error(Tape& tape);\n",
+    "src/ops/gradient_check.cpp": GRADIENT_CASES,
     "src/kernels/cases/all.cpp": CASES,
     "src/kernels/reference/table.cpp": (
         "Table t() { return {.gemm = gemm, .add = add<float, double>, .sum = sum}; }"
@@ -164,7 +192,6 @@ class Layers(ToolTest):
             "dnnl.hpp",
             "nlohmann/json.hpp",
             "spdlog/spdlog.h",
-            "CLI/CLI.hpp",
             "hwy/highway.h",
             "pcre2.h",
             "unicode/uchar.h",
@@ -226,7 +253,7 @@ class Coverage(ToolTest):
 
     def test_kernel_without_a_case(self):
         self.refused(
-            "src/kernels/table.h:5: kernel 'sum' has no Case",
+            "src/kernels/table.h:7: kernel 'sum' has no Case",
             src__kernels__cases__all_cpp=CASES.replace(
                 'one.kernel = "sum"', '// one.kernel = "sum"'
             ),
@@ -255,6 +282,81 @@ class Coverage(ToolTest):
             "src/kernels/cases/more.cpp:1: a Case of 'gem'",
             src__kernels__cases__more_cpp='Case c{.kernel = "gem"};\n',
         )
+
+    def test_case_that_nothing_collects(self):
+        for call in ("", "// others(all);", '"others(all)";', "all.others(all);"):
+            with self.subTest(call):
+                self.refused(
+                    "src/kernels/cases/all.cpp:4: a Case of 'add' in no function that",
+                    "src/kernels/cases/all.cpp:5: a Case of 'sum' in no function that",
+                    "'add' has no Case",
+                    "'sum' has no Case",
+                    src__kernels__case_cpp=CASE_LIST.replace("others(all);", call),
+                )
+        self.refused("src/kernels/case.cpp, where", src__kernels__case_cpp=None)
+
+    def test_case_that_its_collector_leaves_out(self):
+        one = 'Case one() { return {.kernel = "sum"}; }\n'
+        cases = CASES.replace('one.kernel = "sum"', "for (auto make : {one}) list.push(make())")
+        self.accepted(src__kernels__cases__all_cpp=one + cases)
+        self.refused(
+            "all.cpp:1: a Case of 'sum' in no function",
+            src__kernels__cases__all_cpp=one + cases.replace("{one}", "{}"),
+        )
+
+    def test_a_name_in_another_file_reaches_nothing(self):
+        self.refused(
+            "src/kernels/cases/sum.cpp:1: a Case of 'sum' in no function that",
+            src__kernels__cases__sum_cpp='Case sum() { return {.kernel = "sum"}; }\n',
+            src__kernels__cases__all_cpp=CASES.replace('one.kernel = "sum"', "table.sum(sum, 1)"),
+        )
+
+    def test_entry_that_is_null(self):
+        full = {
+            "reference": "Table t() { return {.gemm = gemm, .add = add, .sum = sum}; }",
+            "cpu": "Table t() { return {.gemm = gemm, .add = add, .sum = reference::sum}; }",
+            "meta": "Table t() { return {.gemm = none, .add = none, .sum = none}; }",
+        }
+        tables = {f"src__kernels__{b}__table_cpp": text for b, text in full.items()}
+        plain = {"src__kernels__table_h": TABLE.replace("composed:", "made of")}
+        self.accepted(**tables, **plain)
+        for backend, text in full.items():
+            sum_begin = text.index(", .sum")
+            for null in ("", ", .sum = nullptr"):
+                with self.subTest(backend=backend, null=null):
+                    changed = tables | {
+                        f"src__kernels__{backend}__table_cpp": text[:sum_begin] + null + "}; }"
+                    }
+                    self.accepted(**changed)
+                    self.refused(f"'sum' is null on {backend}, and its", **changed, **plain)
+
+    def test_comment_that_allows_null(self):
+        bare = TABLE.replace("  // composed: ops::sum by add\n", "")
+        self.refused("'sum' is null on cpu", src__kernels__table_h=bare)
+        beside = bare.replace("SumArgs&, Stream&) = nullptr;", "SumArgs&, Stream&);  // composed: a")
+        self.accepted(src__kernels__table_h=beside)
+        self.refused("is null", src__kernels__table_h=beside.replace("composed: a", "composed:"))
+        other = bare.replace("  void (*add)", "  // composed: ops::sum by add\n  void (*add)")
+        self.refused("'sum' is null on cpu", src__kernels__table_h=other)
+
+    def test_hot_kernel_is_never_composed(self):
+        self.refused(
+            "hot kernel 'add' is null on cpu",
+            src__kernels__table_h=TABLE.replace("  void (*add)", "  // composed: a\n  void (*add)"),
+            src__kernels__cpu__table_cpp="Table t() { return {.gemm = gemm}; }",
+        )
+
+    def test_op_without_a_gradient_case(self):
+        for name, line in (("add", 3), ("split", 4), ("loss", 5)):
+            for other in (f"other_{name}(t", f"{name}_other(t", f"t.{name}(t", f'"{name}(t" + f('):
+                with self.subTest(other):
+                    cases = GRADIENT_CASES.replace(f"return ops::{name}(t", f"return {name}(t")
+                    cases = cases.replace(f"return {name}(t", "return " + other)
+                    self.refused(
+                        f"src/ops/sums.h:{line}: op '{name}' has no case in",
+                        src__ops__gradient_check_cpp=cases,
+                    )
+        self.refused("op 'add' has no case", src__ops__gradient_check_cpp=None)
 
     def test_hot_kernel_that_is_absent(self):
         self.refused(

@@ -1,5 +1,6 @@
 #include "models/gpt/config.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -136,8 +137,10 @@ void GptConfig::finalize() {
            "the head size is {}; rotary positions need an even one: change --kv-channels or "
            "--num-attention-heads",
            kv_channels);
-  if (ffn_hidden_size == 0)
-    ffn_hidden_size = gated ? (8 * hidden_size / 3 + 63) / 64 * 64 : 4 * hidden_size;
+  if (ffn_hidden_size == 0) {
+    ffn_hidden_size =
+        gated ? std::max<int64_t>(8 * hidden_size / 3 / 64 * 64, 64) : 4 * hidden_size;
+  }
   size(ffn_hidden_size, kMaxWidth, "ffn-hidden-size");
   const auto probability = [](double value, std::string_view flag) {
     MG_CHECK(value >= 0 && value < 1, "--{} is {}; it must lie in [0, 1)", flag, value);

@@ -15,7 +15,7 @@ enum class PositionEmbedding { learned_absolute, rope };
 
 struct GptConfig {
   int64_t num_layers = 0, hidden_size = 0, num_attention_heads = 0;
-  int64_t ffn_hidden_size = 0;   // 0: 4 * hidden; gated: 8/3 * hidden, rounded up to 64
+  int64_t ffn_hidden_size = 0;   // 0: 4 * hidden; gated: 8/3 * hidden, rounded down to 64
   int64_t num_query_groups = 0;  // 0: as many as heads
   int64_t kv_channels = 0;       // 0: hidden / heads
   int64_t max_position_embeddings = 0;
@@ -63,8 +63,10 @@ struct GptFlags {
 // From a Hugging Face config.json of model_type gpt2 or llama. Throws Error naming the key and the
 // value that is not supported.
 GptConfig config_from_hugging_face(const Json& config);
-// Back: the keys transformers writes. Throws Error when neither gpt2 nor llama can hold the shape,
-// naming what stands in the way.
+// Back: the keys transformers 5 writes. It keeps rope_theta in rope_parameters, which older readers
+// overlook; a base other than the 10000 that they assume stands as rope_theta of its own, too. Both
+// places are read, rope_parameters first. Throws Error when neither gpt2 nor llama can hold the
+// shape, naming what stands in the way.
 Json config_to_hugging_face(const GptConfig& config, DType stored);
 
 }  // namespace megatron::models

@@ -90,6 +90,8 @@ GptConfig from_gpt2(const Json& j) {
   return c;
 }
 
+constexpr double kDefaultRopeTheta = 10000;
+
 double rope_theta(const Json& j) {
   const Json* rope = present(j, "rope_parameters");
   if (rope == nullptr) rope = present(j, "rope_scaling");
@@ -100,9 +102,10 @@ double rope_theta(const Json& j) {
     MG_CHECK(number(*rope, "partial_rotary_factor", 1) == 1,
              "config.json asks for a partial_rotary_factor of {}; only 1 is supported",
              number(*rope, "partial_rotary_factor", 1));
-    if (present(*rope, "rope_theta") != nullptr) return number(*rope, "rope_theta", 10000);
+    if (present(*rope, "rope_theta") != nullptr)
+      return number(*rope, "rope_theta", kDefaultRopeTheta);
   }
-  return number(j, "rope_theta", 10000);
+  return number(j, "rope_theta", kDefaultRopeTheta);
 }
 
 GptConfig from_llama(const Json& j) {
@@ -185,7 +188,7 @@ Json to_llama(const GptConfig& c, DType stored) {
   j.set("num_key_value_heads", c.num_query_groups);
   j.set("rms_norm_eps", c.norm_epsilon);
   j.set("rope_parameters", rope);
-  j.set("rope_theta", c.rotary_base);
+  if (c.rotary_base != kDefaultRopeTheta) j.set("rope_theta", c.rotary_base);
   j.set("tie_word_embeddings", !c.untied);
   j.set("vocab_size", c.vocab_size);
   return j;

@@ -81,6 +81,9 @@ std::vector<Part> llama_parts(const GptConfig& c, const Names& n, const Shape& s
                            {h + "self_attn.k_proj" + kind, k},
                            {h + "self_attn.v_proj" + kind, k}});
   }
+  if (n.rest.starts_with("mlp.up") && !c.gated) {
+    return whole(h + "mlp.up_proj" + kind, shape, false);
+  }
   if (n.rest.starts_with("mlp.up")) {
     return stacked(shape, {{h + "mlp.gate_proj" + kind, c.ffn_hidden_size},
                            {h + "mlp.up_proj" + kind, c.ffn_hidden_size}});

@@ -65,6 +65,12 @@ INSTANTIATE_TEST_SUITE_P(Faults, Fault,
                            return name;
                          });
 
+TEST(Bf16Layouts, NoticeAReductionThatDoesNothing) {
+  const std::string name = "layouts/llama bf16";
+  EXPECT_EQ(quiet_run({.fault = "dropped-all-reduce", .filter = name}).failed,
+            std::vector<std::string>{name});
+}
+
 TEST(FaultNames, OfEachNameHasATestAndOthersAreRefused) {
   EXPECT_EQ(fault_names().size(), 4u);
   try {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "comm/threads.h"
 #include "data/indexed_dataset.h"
 #include "golden/training/support.h"
@@ -10,7 +11,7 @@ namespace megatron::training {
 namespace {
 
 // Nine tokens: two sequences of 4 whose labels are 1 0 1 0 and 1 0 1 2.
-Corpus nine_tokens(const TemporaryDirectory& folder, bool mask) {
+Corpus nine_tokens(const TemporaryDirectory& folder, int64_t vocabulary) {
   const std::vector<int32_t> tokens = {0, 1, 0, 1, 0, 1, 0, 1, 2};
   const std::string prefix = folder / "nine";
   if (!data::indexed_dataset_exists(prefix)) {
@@ -22,24 +23,43 @@ Corpus nine_tokens(const TemporaryDirectory& folder, bool mask) {
   DataSettings settings;
   settings.data_path = {prefix};
   settings.split = "1,0,0";
-  settings.eod_mask_loss = mask;
-  return open_corpus(settings, open_vocabulary(settings, mask ? 2 : 3), 4, 1, {});
+  return open_corpus(settings, open_vocabulary(settings, vocabulary), 4, 1, {});
 }
 
 TEST(UnigramEntropy, ByHand) {
   const TemporaryDirectory folder;
-  const Corpus corpus = nine_tokens(folder, false);
+  const Corpus corpus = nine_tokens(folder, 3);
   const data::GptDataset& set = corpus.set(data::Split::train);
   ASSERT_EQ(set.size(), 2);
-  const double expected = -(4.0 / 8 * std::log(4.0 / 8) + 3.0 / 8 * std::log(3.0 / 8) + 1.0 / 8 * std::log(1.0 / 8));
+  const double expected =
+      -(4.0 / 8 * std::log(4.0 / 8) + 3.0 / 8 * std::log(3.0 / 8) + 1.0 / 8 * std::log(1.0 / 8));
   EXPECT_NEAR(unigram_entropy(set, 0, 2, 4), expected, 1e-12);
 }
 
-// A token id beyond the vocabulary is refused with the id and the limit.
-TEST(UnigramEntropy, RefusesTokensBeyondTheVocabulary) {
+// Before anything is read of it.
+TEST(Corpus, RefusesTokensBeyondTheVocabulary) {
   const TemporaryDirectory folder;
-  const Corpus corpus = nine_tokens(folder, true);
-  EXPECT_THROW(unigram_entropy(corpus.set(data::Split::train), 0, 2, 4), Error);
+  try {
+    nine_tokens(folder, 2);
+    FAIL();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("token id 2"), std::string::npos) << text;
+    EXPECT_NE(text.find("--vocab-size"), std::string::npos) << text;
+  }
+}
+
+// A set that nobody asks for is not opened: nine tokens in one document cannot fill three.
+TEST(Corpus, OpensOnlyWhatIsAskedFor) {
+  const TemporaryDirectory folder;
+  nine_tokens(folder, 3);
+  DataSettings settings;
+  settings.data_path = {folder / "nine"};
+  const Vocabulary vocabulary = open_vocabulary(settings, 3);
+  const Corpus corpus = open_corpus(settings, vocabulary, 4, 1, {2, 0, 0});
+  EXPECT_EQ(corpus.set(data::Split::train).size(), 2);
+  EXPECT_THROW(corpus.set(data::Split::valid), Error);
+  EXPECT_THROW(open_corpus(settings, vocabulary, 4, 1, {2, 2, 0}), Error);
 }
 
 LossSum evaluate_with(int ranks, int64_t micro_batch, int64_t count) {
@@ -55,7 +75,8 @@ LossSum evaluate_with(int ranks, int64_t micro_batch, int64_t count) {
     model.initialize(1);
     const StepOptions options{.vocabulary = 97, .positions = 32};
     sums[static_cast<size_t>(world.rank())] =
-        evaluate(model, DType::f32, corpus.set(data::Split::valid), 0, count, micro_batch, 32, world, runtime, options);
+        evaluate(model, DType::f32, corpus.set(data::Split::valid), 0, count, micro_batch, 32,
+                 world, runtime, options);
   });
   for (const LossSum& sum : sums) {
     EXPECT_EQ(sum.sum, sums[0].sum);

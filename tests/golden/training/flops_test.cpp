@@ -37,13 +37,19 @@ models::GptConfig small_llama() {
   return c;
 }
 
-// Weights of the products: 12 layers x 12 x 768^2 = 84 934 656, head 50257 x 768 = 38 597 376. Forward of 1024 tokens:
-// 2 x 1024 x 123 532 032 = 252 993 601 536, and causal attention 12 x (2 x 2 x 1024^2 x 768) / 2 = 19 327 352 832.
-TEST(Flops, Gpt2) { EXPECT_DOUBLE_EQ(training_flops(gpt2_124m(), 1024), 3.0 * (252993601536.0 + 19327352832.0)); }
+// Weights of the products: 12 layers x 12 x 768^2 = 84 934 656, head 50257 x 768 = 38 597 376.
+// Forward of 1024 tokens: 2 x 1024 x 123 532 032 = 252 993 601 536, and causal attention 12 x (2 x
+// 2 x 1024^2 x 768) / 2 = 19 327 352 832.
+TEST(Flops, Gpt2) {
+  EXPECT_DOUBLE_EQ(training_flops(gpt2_124m(), 1024), 3.0 * (252993601536.0 + 19327352832.0));
+}
 
-// A layer: 64 x (64 + 32) + 64 x 64 + 3 x 64 x 192 = 47 104 weights; head 64 000. Forward of 128 tokens:
-// 2 x 128 x (94 208 + 64 000) = 40 501 248, and attention 2 x (2 x 2 x 128^2 x 64) / 2 = 4 194 304.
-TEST(Flops, Llama) { EXPECT_DOUBLE_EQ(training_flops(small_llama(), 128), 3.0 * (40501248.0 + 4194304.0)); }
+// A layer: 64 x (64 + 32) + 64 x 64 + 3 x 64 x 192 = 47 104 weights; head 64 000. Forward of 128
+// tokens: 2 x 128 x (94 208 + 64 000) = 40 501 248, and attention 2 x (2 x 2 x 128^2 x 64) / 2 = 4
+// 194 304.
+TEST(Flops, Llama) {
+  EXPECT_DOUBLE_EQ(training_flops(small_llama(), 128), 3.0 * (40501248.0 + 4194304.0));
+}
 
 TEST(Parameters, KnownCounts) {
   EXPECT_EQ(parameter_count(gpt2_124m()), 124439808);
@@ -62,7 +68,8 @@ TEST(Parameters, AreThoseOfTheModel) {
     Runtime meta({DeviceKind::meta, 0}, 1);
     const models::GptModel model(config, meta, DType::bf16, 0);
     int64_t elements = 0;
-    for (const parallel::Placed* placed : model.parameters()) elements += placed->parameter.value.elements();
+    for (const parallel::Placed* placed : model.parameters())
+      elements += placed->parameter.value.elements();
     EXPECT_EQ(parameter_count(config), elements);
   }
 }

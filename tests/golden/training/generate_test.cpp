@@ -19,24 +19,30 @@ TEST(Sample, TemperatureZeroAndTopOneTakeTheLargest) {
   }
 }
 
-// Probabilities 1/2, 1/4, 1/8, 1/8 at temperature 1, most likely first: the draw u picks the first whose cumulative sum exceeds it.
+// Probabilities 1/2, 1/4, 1/8, 1/8 at temperature 1, most likely first: the draw u picks the first
+// whose cumulative sum exceeds it.
 TEST(Sample, DrawsByHand) {
-  const std::vector<float> logits = {std::log(0.125f), std::log(0.5f), std::log(0.125f), std::log(0.25f)};
+  const std::vector<float> logits = {std::log(0.125f), std::log(0.5f), std::log(0.125f),
+                                     std::log(0.25f)};
   const RandomStream stream(7, "generate");
   for (uint64_t position = 0; position < 200; ++position) {
     const double u = stream.uniform(position);
     const int32_t expected = u < 0.5 ? 1 : u < 0.75 ? 3 : u < 0.875 ? 0 : 2;
     EXPECT_EQ(sample(logits, {.seed = 7}, static_cast<int64_t>(position)), expected) << u;
     // top_k 2: 2/3 and 1/3.
-    EXPECT_EQ(sample(logits, {.top_k = 2, .seed = 7}, static_cast<int64_t>(position)), u < 2.0 / 3 ? 1 : 3) << u;
+    EXPECT_EQ(sample(logits, {.top_k = 2, .seed = 7}, static_cast<int64_t>(position)),
+              u < 2.0 / 3 ? 1 : 3)
+        << u;
   }
 }
 
 // Temperature 1/2 squares the probabilities: 16, 4, 1, 1 of 22.
 TEST(Sample, TemperatureSharpens) {
-  const std::vector<float> logits = {std::log(0.5f), std::log(0.25f), std::log(0.125f), std::log(0.125f)};
+  const std::vector<float> logits = {std::log(0.5f), std::log(0.25f), std::log(0.125f),
+                                     std::log(0.125f)};
   std::array<int, 4> counts{};
-  for (int64_t position = 0; position < 8000; ++position) ++counts[static_cast<size_t>(sample(logits, {.temperature = 0.5}, position))];
+  for (int64_t position = 0; position < 8000; ++position)
+    ++counts[static_cast<size_t>(sample(logits, {.temperature = 0.5}, position))];
   EXPECT_NEAR(counts[0] / 8000.0, 16.0 / 22, 0.03);
   EXPECT_NEAR(counts[1] / 8000.0, 4.0 / 22, 0.03);
   EXPECT_NEAR(counts[2] / 8000.0, 1.0 / 22, 0.03);
@@ -63,7 +69,9 @@ TEST(Sample, RefusesBadOptions) {
 
 class Generate : public ::testing::Test {
  protected:
-  Generate() : runtime_({DeviceKind::cpu, 0}, 1), model_(shape(), runtime_, DType::f32, 1) { model_.initialize(1); }
+  Generate() : runtime_({DeviceKind::cpu, 0}, 1), model_(shape(), runtime_, DType::f32, 1) {
+    model_.initialize(1);
+  }
 
   static models::GptConfig shape() {
     models::GptConfig config = tiny_gpt2().shape.to_config(16);
@@ -72,7 +80,8 @@ class Generate : public ::testing::Test {
     return config;
   }
 
-  std::vector<int32_t> continued(std::vector<int32_t> tokens, int64_t count, std::optional<int32_t> end = {}) {
+  std::vector<int32_t> continued(std::vector<int32_t> tokens, int64_t count,
+                                 std::optional<int32_t> end = {}) {
     generate(model_, runtime_, tokens, count, {.seed = 5}, end, {});
     return tokens;
   }
@@ -104,7 +113,8 @@ TEST_F(Generate, RefusesAnEmptyPromptAndStrangeTokens) {
 
 // Logits of the last position by the whole model are those that next_logits computes alone.
 TEST_F(Generate, LogitsComeFromTheLastPosition) {
-  const auto two = next_logits(model_, runtime_, {1, 2}), three = next_logits(model_, runtime_, {1, 2, 3});
+  const auto two = next_logits(model_, runtime_, {1, 2}),
+             three = next_logits(model_, runtime_, {1, 2, 3});
   ASSERT_EQ(two.size(), 97u);
   EXPECT_NE(two, three);
   EXPECT_EQ(two, next_logits(model_, runtime_, {1, 2}));

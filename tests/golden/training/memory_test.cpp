@@ -13,7 +13,8 @@ using Marks = std::array<int64_t, kMemoryClasses>;
 
 Marks marks(Runtime& runtime) {
   Marks m{};
-  for (int i = 0; i < kMemoryClasses; ++i) m[static_cast<size_t>(i)] = runtime.arena(static_cast<MemoryClass>(i)).high_water();
+  for (int i = 0; i < kMemoryClasses; ++i)
+    m[static_cast<size_t>(i)] = runtime.arena(static_cast<MemoryClass>(i)).high_water();
   return m;
 }
 
@@ -54,11 +55,14 @@ std::array<Marks, 2> run(const Case& c, DeviceKind device, int threads) {
   models::GptModel model(config, runtime, s.batch.type(), 1);
   model.initialize(1);
   const auto group = comm::single();
-  const StepOptions options{.recompute = c.recompute, .vocabulary = config.vocab_size, .positions = config.max_position_embeddings};
+  const StepOptions options{.recompute = c.recompute,
+                            .vocabulary = config.vocab_size,
+                            .positions = config.max_position_embeddings};
   TrainStep step(model, s.batch.type(), s.optimizer.config, *group, runtime, options);
   std::array<Marks, 2> found;
   for (int i = 0; i < 4; ++i) {
-    const std::vector<HostBatch> batches = {batch(2, 32, 97, i), batch(2, 32, 97, i + 1), batch(2, 32, 97, i + 2)};
+    const std::vector<HostBatch> batches = {batch(2, 32, 97, i), batch(2, 32, 97, i + 1),
+                                            batch(2, 32, 97, i + 2)};
     step.run(batches, 1e-3, 0.01);
     if (i == 0) found[0] = marks(runtime);
   }
@@ -71,19 +75,23 @@ TEST(Memory, NoArenaGrowsAfterTheFirstStep) {
     for (const int threads : {1, 2}) {
       const auto [first, last] = run(c, DeviceKind::cpu, threads);
       for (int i = 0; i < kMemoryClasses; ++i) {
-        EXPECT_EQ(first[static_cast<size_t>(i)], last[static_cast<size_t>(i)]) << c.name << ": " << name(static_cast<MemoryClass>(i));
+        EXPECT_EQ(first[static_cast<size_t>(i)], last[static_cast<size_t>(i)])
+            << c.name << ": " << name(static_cast<MemoryClass>(i));
       }
     }
   }
 }
 
-// Scratch belongs to a kernel's own way of computing (packed weights, partial sums a thread); meta kernels compute nothing.
+// Scratch belongs to a kernel's own way of computing (packed weights, partial sums a thread); meta
+// kernels compute nothing.
 TEST(Memory, AMetaRunFindsTheMarksOfARealOne) {
   for (const Case& c : cases()) {
     const auto real = run(c, DeviceKind::cpu, 2), meta = run(c, DeviceKind::meta, 1);
-    for (const MemoryClass m : {MemoryClass::parameters, MemoryClass::gradients, MemoryClass::optimizer, MemoryClass::activations,
-                                MemoryClass::communication}) {
-      EXPECT_EQ(real[1][static_cast<size_t>(m)], meta[1][static_cast<size_t>(m)]) << c.name << ": " << name(m);
+    for (const MemoryClass m :
+         {MemoryClass::parameters, MemoryClass::gradients, MemoryClass::optimizer,
+          MemoryClass::activations, MemoryClass::communication}) {
+      EXPECT_EQ(real[1][static_cast<size_t>(m)], meta[1][static_cast<size_t>(m)])
+          << c.name << ": " << name(m);
     }
     EXPECT_GT(meta[1][static_cast<size_t>(MemoryClass::activations)], 0);
   }
@@ -93,7 +101,8 @@ TEST(Memory, RecomputeNeedsLess) {
   const auto activations = static_cast<size_t>(MemoryClass::activations);
   Case kept{"kept"}, recomputed{"recomputed"};
   recomputed.recompute = true;
-  EXPECT_LT(run(recomputed, DeviceKind::meta, 1)[1][activations], run(kept, DeviceKind::meta, 1)[1][activations]);
+  EXPECT_LT(run(recomputed, DeviceKind::meta, 1)[1][activations],
+            run(kept, DeviceKind::meta, 1)[1][activations]);
 }
 
 }  // namespace

@@ -12,7 +12,8 @@ namespace {
 
 std::string fixture(const std::string& name) { return vectors("indexed/preprocess/" + name); }
 
-PreprocessSettings settings(const std::string& corpus, const std::string& tokenizer, const std::string& prefix) {
+PreprocessSettings settings(const std::string& corpus, const std::string& tokenizer,
+                            const std::string& prefix) {
   PreprocessSettings s;
   s.input = {fixture(corpus)};
   s.tokenizer_model = fixture(tokenizer);
@@ -35,7 +36,8 @@ void expect_equal_files(const PreprocessSettings& s, const std::string& expected
 TEST(Preprocess, EqualsMegatron) {
   const TemporaryDirectory folder;
   expect_equal_files(settings("corpus.jsonl", "tokenizer_bpe2k", folder / "a"), "bpe2k_eod");
-  expect_equal_files(settings("corpus.jsonl", "tokenizer_bpe2k_bos", folder / "b"), "bpe2k_bos_eod");
+  expect_equal_files(settings("corpus.jsonl", "tokenizer_bpe2k_bos", folder / "b"),
+                     "bpe2k_bos_eod");
   PreprocessSettings without = settings("corpus.jsonl", "tokenizer_bpe2k", folder / "c");
   without.append_eod = false;
   expect_equal_files(without, "bpe2k_no_eod");
@@ -50,7 +52,8 @@ TEST(Preprocess, TwoKeysEqualMegatron) {
 
 TEST(Preprocess, SentencesEqualMegatron) {
   const TemporaryDirectory folder;
-  expect_equal_files(settings("corpus_sentence_lists.jsonl", "tokenizer_bpe2k", folder / "a"), "sentence_lists_eod");
+  expect_equal_files(settings("corpus_sentence_lists.jsonl", "tokenizer_bpe2k", folder / "a"),
+                     "sentence_lists_eod");
 }
 
 TEST(Preprocess, NumbersEqualMegatron) {
@@ -69,7 +72,8 @@ TEST(Preprocess, NumbersEqualMegatron) {
 TEST(Preprocess, WorkersChangeNoByte) {
   const TemporaryDirectory folder;
   for (const int64_t workers : {1, 3}) {
-    PreprocessSettings s = settings("corpus.jsonl", "tokenizer_bpe2k", folder / std::to_string(workers));
+    PreprocessSettings s =
+        settings("corpus.jsonl", "tokenizer_bpe2k", folder / std::to_string(workers));
     s.workers = workers;
     expect_equal_files(s, "bpe2k_eod");
   }
@@ -82,6 +86,21 @@ TEST(Preprocess, FinishedFilesStayWithoutOverwrite) {
   EXPECT_THROW(preprocess(s), Error);
   s.overwrite = true;
   expect_equal_files(s, "bpe2k_eod");
+}
+
+TEST(Preprocess, CutsPlainTextUnlessToldOtherwise) {
+  const TemporaryDirectory folder;
+  PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "a");
+  std::string text;
+  for (int line = 1; line <= 1000; ++line) text += line % 10 == 0 ? "\n" : "some words in a line\n";
+  s.input = {folder / "book.txt"};
+  write_file(s.input[0], text);
+  const int64_t documents = preprocess(s)[0].documents;
+  EXPECT_GT(documents, 5);
+  EXPECT_LE(documents, 10);
+  s.whole_files = true;
+  s.output_prefix = folder / "b";
+  EXPECT_EQ(preprocess(s)[0].documents, 1);
 }
 
 // The second key is missing from a record in the middle: neither key's files appear.

@@ -18,7 +18,8 @@ TEST(Run, LossFalls) {
 }
 
 TEST(Run, OneSeedGivesTheSameBits) {
-  for (const TrainSettings& s : {tiny_llama(), tiny_gpt2()}) EXPECT_TRUE(same_bits(train_losses(s), train_losses(s)));
+  for (const TrainSettings& s : {tiny_llama(), tiny_gpt2()})
+    EXPECT_TRUE(same_bits(train_losses(s), train_losses(s)));
 }
 
 TEST(Run, AnotherSeedGivesOtherLosses) {
@@ -56,7 +57,8 @@ TEST(Run, RanksAndMicroBatchesAreEqualWithinRounding) {
         if (8 % (ranks * micro_batch) != 0) continue;
         s.runtime.ranks = ranks;
         s.batch.micro_batch_size = micro_batch;
-        EXPECT_LE(distance(train_losses(s), one), tolerance::kLayoutFp32) << ranks << " ranks, micro-batch " << micro_batch;
+        EXPECT_LE(distance(train_losses(s), one), tolerance::kLayoutFp32)
+            << ranks << " ranks, micro-batch " << micro_batch;
       }
     }
   }

@@ -15,7 +15,9 @@
 
 namespace megatron::training {
 
-inline std::string vectors(const std::string& name) { return std::string(MEGATRON_GOLDEN) + "/" + name; }
+inline std::string vectors(const std::string& name) {
+  return std::string(MEGATRON_GOLDEN) + "/" + name;
+}
 
 // A directory that is removed again.
 class TemporaryDirectory {
@@ -77,7 +79,8 @@ inline std::vector<double> losses(const TrainResult& result) {
   return values;
 }
 
-inline std::vector<double> train_losses(const TrainSettings& settings, const TrainHooks& hooks = {}) {
+inline std::vector<double> train_losses(const TrainSettings& settings,
+                                        const TrainHooks& hooks = {}) {
   return losses(train(settings, hooks));
 }
 
@@ -93,7 +96,8 @@ inline bool same_bits(const std::vector<double>& a, const std::vector<double>& b
 inline double distance(const std::vector<double>& a, const std::vector<double>& b) {
   if (a.size() != b.size() || a.empty()) return INFINITY;
   double worst = 0;
-  for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  for (size_t i = 0; i < a.size(); ++i)
+    worst = std::max(worst, std::abs(a[i] - b[i]) / std::abs(b[i]));
   return worst;
 }
 

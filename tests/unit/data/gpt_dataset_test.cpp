@@ -351,6 +351,42 @@ TEST(GptDataset, RunsWhereNothingCanBeWritten) {
   EXPECT_EQ(sample.tokens.size(), 32u);
 }
 
+TEST(GptIndex, TellsTheBytesThatItTakes) {
+  IndexRequest request;
+  request.sequences = 10;
+  request.tokens_per_epoch = 1000;
+  request.sequence_length = 32;
+  for (const int64_t samples : {1, 100, 1000}) {
+    request.samples = samples;
+    const IndexPlan plan = plan_index(request);
+    RandomState random(1);
+    const IntegerArray documents = build_document_index(request, plan, random);
+    const IntegerArray rows = build_sample_index(request, plan, documents, [](int64_t) { return int64_t{100}; });
+    const IntegerArray shuffle = build_shuffle_index(plan, random);
+    EXPECT_EQ(index_bytes(plan),
+              static_cast<int64_t>(documents.bytes().size() + rows.bytes().size() + shuffle.bytes().size()));
+  }
+  // More than 2^31 documents and than 2^32 samples: 64-bit rows and 64-bit samples.
+  EXPECT_EQ(index_bytes({.documents = int64_t{1} << 32, .samples = int64_t{1} << 33}),
+            4 * (int64_t{1} << 32) + 16 * ((int64_t{1} << 33) + 1) + 8 * (int64_t{1} << 33));
+}
+
+TEST(GptDataset, RefusesIndicesAboveHalfOfTheMemory) {
+  const auto source = std::make_shared<const IndexedDataset>(golden("gpt_dataset/data/small40"));
+  auto config = small_config();
+  config.cache = false;
+  const GptDataset fits(source, config, Split::train, 1000);
+  config.memory = 2 * index_bytes(fits.plan());
+  EXPECT_EQ(GptDataset(source, config, Split::train, 1000).size(), fits.size());
+  --*config.memory;
+  const std::string text = error_of([&] { GptDataset(source, config, Split::train, 1000); });
+  EXPECT_NE(text.find(fmt::format("{} train samples", fits.size())), std::string::npos) << text;
+  EXPECT_NE(text.find("--train-iters"), std::string::npos) << text;
+  // With the memory of any machine: refused at once, not after filling it.
+  config.memory.reset();
+  EXPECT_NE(error_of([&] { GptDataset(source, config, Split::train, int64_t{1} << 34); }), "");
+}
+
 TEST(GptDataset, RefusesWhatCannotWork) {
   const auto source = std::make_shared<const IndexedDataset>(golden("gpt_dataset/data/small40"));
   auto config = small_config();

@@ -62,6 +62,9 @@ TEST(RequestedSamples, FollowTheTrainingArguments) {
   budget.global_batch_size = budget.eval_global_batch_size = 2;
   budget.eval_iterations = 1;
   EXPECT_NE(error_of([&] { requested_samples(budget); }).find("--eval-interval"), std::string::npos);
+  budget.eval_iterations = 0;
+  budget.train_iterations = int64_t{1} << 62;
+  EXPECT_NE(error_of([&] { requested_samples(budget); }).find("--train-iters"), std::string::npos);
 }
 
 }  // namespace

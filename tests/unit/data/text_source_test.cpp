@@ -2,6 +2,8 @@
 
 #include <zlib.h>
 
+#include <algorithm>
+
 #include "data/json_lines.h"
 #include "support.h"
 
@@ -81,8 +83,54 @@ TEST(TextSource, ReadsDirectoriesInOrder) {
   std::filesystem::create_directory_symlink("..", folder / "b/loop");
   std::filesystem::create_symlink("nowhere", folder / "dangling");
   EXPECT_EQ(read_all(folder.path()),
-            (std::vector<Document>{{folder / "a.txt", "one\nline"}, {folder / "b/two.txt", "two"}, {folder / "c.jsonl:1", "three"},
-                                   {folder / "c.jsonl:2", "four"}, {folder / "empty.md", ""}}));
+            (std::vector<Document>{{folder / "a.txt:1", "one\nline"}, {folder / "b/two.txt:1", "two"}, {folder / "c.jsonl:1", "three"},
+                                   {folder / "c.jsonl:2", "four"}}));
+}
+
+std::string paragraph(size_t bytes, char letter) { return std::string(bytes - 1, letter) + "\n"; }
+
+TEST(TextSource, CutsPlainTextBetweenParagraphs) {
+  const TemporaryDirectory folder;
+  const std::string path = folder / "book.txt";
+  const std::vector<std::string> pieces = {
+      paragraph(1000, 'a') + "\n" + paragraph(998, 'b') + "\n" + paragraph(10, 'c') + " \t\r\n\n\n",
+      paragraph(1999, 'd') + "x\n\r\n",             // the 2000th byte counts, not the first blank line
+      paragraph(7990, 'e') + "nine byt\nlast one\n",  // no blank line: the line end from byte 8000 on
+      paragraph(9000, 'f'),                         // a line is never cut
+      std::string(8000, '\n'),                      // blank lines neither go on for ever
+      "\n  no line end"};
+  std::string text;
+  for (const std::string& piece : pieces) text += piece;
+  write_file(path, text);
+  const auto documents = read_all(path);
+  ASSERT_EQ(documents.size(), pieces.size());
+  int64_t line = 1;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    EXPECT_EQ(documents[i].text, pieces[i]) << i;
+    EXPECT_EQ(documents[i].name, fmt::format("{}:{}", path, line));
+    line += std::ranges::count(pieces[i], '\n');
+  }
+  EXPECT_EQ(read_all(path, {.whole_files = true}), (std::vector<Document>{{path, text}}));
+  write_gz(folder / "book.gz", text);
+  EXPECT_EQ(read_all(folder / "book.gz").size(), pieces.size());
+  write_file(folder / "page.1", ".TH a 1\n.SH NAME\n" + text);
+  EXPECT_EQ(read_all(folder / "page.1", {.manual_pages = true}).size(), 1u);
+}
+
+TEST(TextSource, CutsNoByteOutOfAnyText) {
+  const TemporaryDirectory folder;
+  const std::string alphabet[] = {"\n", "\n", "\r\n", " ", "ä", std::string(90, 'w'), "\n\n"};
+  uint32_t state = 1;
+  for (int round = 0; round < 20; ++round) {
+    std::string text, joined;
+    while (text.size() < 60000) text += alphabet[((state = state * 1664525u + 1013904223u) >> 16) % 7];
+    write_file(folder / "a.txt", text);
+    for (const Document& document : read_all(folder / "a.txt")) {
+      joined += document.text;
+      EXPECT_FALSE(document.text.empty());
+    }
+    EXPECT_EQ(joined, text);
+  }
 }
 
 TEST(TextSource, ReadsManualPagesOnce) {
@@ -102,7 +150,9 @@ TEST(TextSource, TellsWhatCannotBeRead) {
   EXPECT_NE(error_of([&] { TextSource(folder / "absent"); }).find("absent"), std::string::npos);
   EXPECT_NE(error_of([&] { TextSource(folder.path()); }).find("no file"), std::string::npos);
   write_file(folder / "latin.txt", "caf\xe9");
+  EXPECT_NE(error_of([&] { read_all(folder / "latin.txt"); }).find("latin.txt:1: "), std::string::npos);
   EXPECT_NE(error_of([&] { read_all(folder / "latin.txt"); }).find("UTF-8"), std::string::npos);
+  EXPECT_NE(error_of([&] { read_all(folder / "latin.txt", {.whole_files = true}); }).find("UTF-8"), std::string::npos);
   write_gz(folder / "whole.txt.gz", std::string(5000, 'x') + "end of the text");
   const std::string bytes = read_file(folder / "whole.txt.gz");
   write_file(folder / "cut.txt.gz", bytes.substr(0, bytes.size() - 12));

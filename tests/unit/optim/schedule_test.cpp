@@ -47,7 +47,8 @@ WeightDecay weight_decay(const Json& c, DecayIncrease style) {
 }
 
 void expect_near(double value, double expected, const std::string& what) {
-  EXPECT_LE(std::abs(value - expected), 1e-12 * std::abs(expected)) << what << ": " << value << " " << expected;
+  EXPECT_LE(std::abs(value - expected), 1e-12 * std::abs(expected))
+      << what << ": " << value << " " << expected;
 }
 
 TEST(Schedule, EqualsMegatron) {
@@ -81,7 +82,7 @@ TEST(Schedule, RefusesWhatMegatronRefuses) {
     if (!c.contains("error")) continue;
     const auto style = decay_style(c["lr_decay_style"].as_string());
     const auto increase = increase_style(c["wd_incr_style"].as_string());
-    if (!style || !increase) continue;                     // no such choice of the flag
+    if (!style || !increase) continue;  // no such choice of the flag
     EXPECT_THROW(
         {
           learning_rate(c, *style).check();

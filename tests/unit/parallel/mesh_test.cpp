@@ -120,26 +120,23 @@ TEST(RankLists, EveryRankIsInOneGroup) {
   }
 }
 
-TEST(RankLists, ErrorsNameNumbersAndFlags) {
+TEST(RankLists, ErrorsNameNumbersAndDegrees) {
   const auto expect = [](const Layout& layout, int world,
                          std::initializer_list<std::string_view> parts) {
     const std::string text = error_of(layout, world);
     for (const auto part : parts)
       EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' in: " << text;
   };
-  expect({.tp = 3}, 8, {"8 ranks", "--tensor-model-parallel-size 3"});
-  expect({.tp = 2, .cp = 2, .pp = 4}, 8,
-         {"8 ranks", "--context-parallel-size 2", "--pipeline-model-parallel-size 4"});
-  expect({.ep = 3}, 8, {"8 ranks", "--expert-model-parallel-size 3"});
-  expect({.tp = 2, .ep = 8}, 8,
-         {"--expert-tensor-parallel-size 2 (as --tensor-model-parallel-size)"});
-  expect({.tp = 0}, 8, {"--tensor-model-parallel-size is 0"});
-  expect({.pp = -1}, 8, {"--pipeline-model-parallel-size is -1"});
-  expect({.etp = -2}, 8, {"--expert-tensor-parallel-size is -2"});
+  expect({.tp = 3}, 8, {"8 ranks", "tensor parallel 3"});
+  expect({.tp = 2, .cp = 2, .pp = 4}, 8, {"8 ranks", "context parallel 2", "pipeline parallel 4"});
+  expect({.ep = 3}, 8, {"8 ranks", "expert parallel 3"});
+  expect({.tp = 2, .ep = 8}, 8, {"expert tensor parallel 2 (as tensor parallel)"});
+  expect({.tp = 0}, 8, {"the tensor parallel degree is 0"});
+  expect({.pp = -1}, 8, {"the pipeline parallel degree is -1"});
+  expect({.etp = -2}, 8, {"the expert tensor parallel degree is -2"});
   expect({}, 0, {"the number of ranks is 0"});
   expect({.tp = 1 << 20, .cp = 1 << 20, .pp = 1 << 24}, 8, {"8 ranks cannot be divided"});
-  expect({.cp = 2, .pp = 2, .order = "tp-cp-ep-pp-dp"}, 8,
-         {"2 apart", "1 apart", "--use-tp-pp-dp-mapping"});
+  expect({.cp = 2, .pp = 2, .order = "tp-cp-ep-pp-dp"}, 8, {"2 apart", "1 apart", "put pp last"});
   expect({.order = "tp-xp"}, 1, {"'tp-xp'", "'xp'"});
   expect({.order = ""}, 1, {"''"});
   expect({.order = "tp-cp-tp"}, 1, {"names tp twice"});

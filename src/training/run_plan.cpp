@@ -1,0 +1,150 @@
+#include "training/run_plan.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/progress.h"
+#include "data/requested_samples.h"
+#include "training/flops.h"
+
+namespace megatron::training {
+namespace {
+
+models::GptConfig find_shape(const TrainSettings& s, const Vocabulary& vocabulary) {
+  models::GptConfig config;
+  if (s.run.model) {
+    const std::string flag = s.shape.first_shape_flag();
+    MG_CHECK(flag.empty(), "--{} and --model {} both give the model's shape; drop one", flag,
+             *s.run.model);
+    config = models::config_from_hugging_face(
+        Json::read(resolve_model_directory(*s.run.model) + "/config.json"));
+    config.hidden_dropout = s.shape.hidden_dropout.value_or(config.hidden_dropout);
+    config.attention_dropout = s.shape.attention_dropout.value_or(config.attention_dropout);
+  } else {
+    config = s.shape.to_config(*s.batch.seq_length);
+    config.vocab_size = vocabulary.size;
+  }
+  config.finalize();
+  MG_CHECK(config.vocab_size >= vocabulary.size,
+           "the model has {} tokens and the tokenizer {}; they do not fit together",
+           config.vocab_size, vocabulary.size);
+  MG_CHECK(*s.batch.seq_length <= config.max_position_embeddings,
+           "--seq-length is {} and the model has {} positions; shorten the one or raise "
+           "--max-position-embeddings",
+           *s.batch.seq_length, config.max_position_embeddings);
+  return config;
+}
+
+// What all ranks hold during a step must fit the machine: weights, gradients and optimizer state,
+// and at least the input of each layer and what the host holds of a micro-batch.
+void check_memory(const models::GptConfig& config, const TrainSettings& s) {
+  const auto d = [](int64_t value) { return static_cast<double>(value); };
+  const double ranks = s.runtime.rank_count(), parameters = d(parameter_count(config));
+  const bool adam = s.optimizer.config.method == optim::Method::adam;
+  const double state = adam ? 8 : s.optimizer.config.sgd_momentum > 0 ? 4 : 0;
+  const double fixed = ranks * parameters * (4 + 4 + state);
+  const double layer_inputs =
+      d(config.num_layers) * d(config.hidden_size) * size_of(s.batch.type());
+  const double tokens = ranks * d(*s.batch.micro_batch_size) * d(*s.batch.seq_length);
+  const double moving = tokens * (layer_inputs + sizeof(int64_t) * 2);
+  const double machine = d(sysconf(_SC_PHYS_PAGES)) * d(sysconf(_SC_PAGE_SIZE));
+  MG_CHECK(fixed <= machine,
+           "the model has {} parameters; weights, gradients and optimizer state of {} ranks need "
+           "{} and the machine has {}: use a smaller model (--num-layers {}, --hidden-size {}) or "
+           "fewer --ranks",
+           format_count(parameters), ranks, format_bytes(fixed), format_bytes(machine),
+           config.num_layers, config.hidden_size);
+  MG_CHECK(fixed + moving <= machine,
+           "a micro-batch of {} sequences of {} tokens needs at least {} on {} ranks beside {} for "
+           "the model, and the machine has {}: use a smaller --micro-batch-size or --seq-length",
+           *s.batch.micro_batch_size, *s.batch.seq_length, format_bytes(moving), ranks,
+           format_bytes(fixed), format_bytes(machine));
+}
+
+// A model that began as a Hugging Face directory keeps that directory's config.json but for the
+// stored type.
+void describe_checkpoints(RunPlan& plan) {
+  const TrainSettings& s = plan.settings;
+  plan.saved_config = models::config_to_hugging_face(plan.config, s.batch.type());
+  const std::string model = s.run.model ? resolve_model_directory(*s.run.model) : "";
+  if (!model.empty()) {
+    Json original = Json::read(model + "/config.json");
+    original.set(original.contains("torch_dtype") ? "torch_dtype" : "dtype",
+                 plan.saved_config["dtype"]);
+    plan.saved_config = original;
+  } else if (plan.vocabulary.tokenizer != nullptr) {
+    const tokenizers::Tokenizer& t = *plan.vocabulary.tokenizer;
+    if (t.bos()) plan.saved_config.set("bos_token_id", *t.bos());
+    if (t.eos()) plan.saved_config.set("eos_token_id", *t.eos());
+  }
+  plan.saved_companions =
+      companion_files(plan.vocabulary.directory.empty() ? model : plan.vocabulary.directory);
+}
+
+// --model DIR brings its tokenizer, or else its number of tokens.
+Vocabulary find_vocabulary(TrainSettings& s) {
+  if (!s.run.model) return open_vocabulary(s.data, s.shape.vocab_size);
+  MG_CHECK(!s.shape.vocab_size,
+           "--vocab-size {} and --model {} both give the number of tokens; drop one",
+           *s.shape.vocab_size, *s.run.model);
+  const std::string model = resolve_model_directory(*s.run.model);
+  const bool has_tokenizer =
+      std::filesystem::exists(std::filesystem::path(model) / "tokenizer.json");
+  if (!s.data.tokenizer_model && !s.data.tokenizer_type && !s.data.mock_data && has_tokenizer) {
+    s.data.tokenizer_model = model;
+  }
+  if (s.data.tokenizer_model) return open_vocabulary(s.data, {});
+  return open_vocabulary(
+      s.data, models::config_from_hugging_face(Json::read(model + "/config.json")).vocab_size);
+}
+
+}  // namespace
+
+RunPlan make_run_plan(const TrainSettings& given) {
+  RunPlan plan{.settings = given};
+  TrainSettings& s = plan.settings;
+  s.runtime.check();
+  const int ranks = s.runtime.rank_count();
+  s.batch.finalize(ranks);
+  s.optimizer.config.check();
+  const int64_t iterations = *s.batch.train_iters, batch = *s.batch.global_batch_size;
+  plan.learning_rate = s.optimizer.learning_rate(iterations, batch);
+  plan.weight_decay = s.optimizer.decay(iterations, batch);
+  MG_CHECK(s.run.log_interval > 0, "--log-interval is {}; it must be positive", s.run.log_interval);
+  MG_CHECK(s.run.eval_iters >= 0, "--eval-iters is {}; it cannot be negative", s.run.eval_iters);
+  MG_CHECK(!s.run.eval_interval || s.run.eval_iters > 0,
+           "--eval-iters is 0 and --eval-interval {}: an evaluation needs at least one batch; drop "
+           "--eval-interval",
+           *s.run.eval_interval);
+  MG_CHECK(!s.run.eval_interval || *s.run.eval_interval > 0,
+           "--eval-interval is {}; it must be positive", *s.run.eval_interval);
+  MG_CHECK(!s.run.save_interval || *s.run.save_interval > 0,
+           "--save-interval is {}; it must be positive", *s.run.save_interval);
+  MG_CHECK(!s.run.finetune || s.run.model,
+           "--finetune begins with the weights of --model, which is not given");
+  if (s.run.save) plan.save.emplace(*s.run.save);
+  plan.vocabulary = find_vocabulary(s);
+  plan.config = find_shape(s, plan.vocabulary);
+  check_memory(plan.config, s);
+  if (plan.save) describe_checkpoints(plan);
+  if (s.run.finetune) {
+    plan.initial_weights =
+        std::make_unique<checkpoint::ModelDirectory>(resolve_model_directory(*s.run.model));
+  }
+  data::SampleBudget budget;
+  budget.train_iterations = iterations;
+  budget.global_batch_size = budget.eval_global_batch_size = batch;
+  budget.eval_interval = s.run.eval_interval.value_or(iterations + 1);
+  budget.eval_iterations = s.run.eval_interval ? s.run.eval_iters : 0;
+  auto samples = data::requested_samples(budget);
+  samples[static_cast<size_t>(data::Split::test)] = 0;  // nothing reads it here
+  plan.corpus = open_corpus(s.data, plan.vocabulary, *s.batch.seq_length, s.runtime.seed, samples);
+  plan.corpus.set(data::Split::train);
+  if (s.run.eval_interval) plan.corpus.set(data::Split::valid);
+  if (plan.save) plan.save->create();
+  return plan;
+}
+
+}  // namespace megatron::training

@@ -1,0 +1,40 @@
+// Every combination of the flags that shape a model trains, and its loss falls.
+#include <gtest/gtest.h>
+
+#include "training/trainer.h"
+
+namespace megatron::training {
+namespace {
+
+TrainSettings base() {
+  TrainSettings s;
+  s.shape.num_layers = 1;
+  s.shape.hidden_size = 32;
+  s.shape.num_attention_heads = 2;
+  s.shape.vocab_size = 100;
+  s.shape.hidden_dropout = s.shape.attention_dropout = 0;
+  s.batch.seq_length = 16;
+  s.batch.micro_batch_size = 2;
+  s.batch.train_iters = 12;
+  s.optimizer.lr = 1e-2;
+  s.data.mock_data = true;
+  return s;
+}
+
+TEST(Shapes, EveryCombinationOfFlagsLearns) {
+  for (int bits = 0; bits < 64; ++bits) {
+    TrainSettings s = base();
+    if (bits & 1) s.shape.position_embedding = models::PositionEmbedding::rope;
+    if (bits & 2) s.shape.swiglu = true;
+    if (bits & 4) s.shape.normalization = nn::Normalization::rms_norm;
+    if (bits & 8) s.shape.add_bias_linear = false;
+    if (bits & 16) s.shape.group_query_attention = true;
+    if (bits & 32) s.shape.untie = true;
+    const TrainResult result = train(s);
+    EXPECT_LT(result.iterations.back().loss, result.iterations.front().loss - 0.5)
+        << "flags " << bits;
+  }
+}
+
+}  // namespace
+}  // namespace megatron::training

@@ -1,0 +1,103 @@
+// GPT-2 124M on Debian's manual pages: the losses of twenty steps stay what they were.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "data/md5.h"
+#include "data/text_source.h"
+#include "golden/training/support.h"
+#include "tokenizers/bpe_trainer.h"
+#include "training/preprocess.h"
+
+namespace megatron::training {
+namespace {
+
+const std::string kCurve =
+    std::string(MEGATRON_GOLDEN) + "/../../slow/training/gpt2_124m_curve.json";
+
+// The corpus is too small for GPT-2's 50257 tokens; the body is that of GPT-2 124M.
+constexpr int64_t kVocabulary = 16384;
+
+bool fetch_manual_pages(const std::string& folder) {
+  const std::string command =
+      "mkdir -p " + folder + " && cd " + folder +
+      " && apt-get download -q manpages manpages-dev >log 2>&1"
+      " && for package in *.deb; do dpkg-deb -x $package pages || exit 1; done";
+  const int status = std::system(command.c_str());
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+void train_tokenizer(const std::string& pages, const std::string& output) {
+  tokenizers::BpeTrainerOptions options;
+  options.vocabulary_size = kVocabulary;
+  options.threads = 2;
+  tokenizers::BpeTrainer trainer(options);
+  data::TextSource source(pages, {.manual_pages = true});
+  std::string text, name;
+  while (source.next(text, name)) trainer.add(text);
+  trainer.train().save(output);
+}
+
+TrainSettings gpt2_124m(const std::string& prefix, const std::string& tokenizer) {
+  TrainSettings s;
+  s.shape.num_layers = 12;
+  s.shape.hidden_size = 768;
+  s.shape.num_attention_heads = 12;
+  s.shape.hidden_dropout = s.shape.attention_dropout = 0;
+  s.batch.seq_length = 1024;
+  s.batch.micro_batch_size = 2;
+  s.batch.train_iters = 20;
+  s.optimizer.lr = 6e-4;
+  s.optimizer.lr_warmup_iters = 10;
+  s.optimizer.lr_decay_style = optim::DecayStyle::constant;
+  s.data.data_path = {prefix};
+  s.data.tokenizer_model = tokenizer;
+  s.data.split = "1,0,0";
+  s.run.log_interval = 1;
+  return s;
+}
+
+TEST(Gpt2, TwentyStepsOnManualPagesFollowTheStoredCurve) {
+  const TemporaryDirectory folder;
+  if (!fetch_manual_pages(folder / "packages")) {
+    GTEST_SKIP() << "apt-get download manpages manpages-dev did not succeed here (it needs "
+                    "Debian's archive)";
+  }
+  const std::string pages = folder / "packages/pages/usr/share/man";
+  train_tokenizer(pages, folder / "tokenizer");
+  PreprocessSettings settings;
+  settings.input = {pages};
+  settings.input_format = "manpages";
+  settings.output_prefix = folder / "manual";
+  settings.tokenizer_model = folder / "tokenizer";
+  settings.append_eod = true;
+  const std::string prefix = preprocess(settings).front().prefix;
+  const std::string checksum = data::md5_hex(read_file(prefix + ".bin"));
+
+  const bool stored = std::filesystem::exists(kCurve);
+  const Json curve = stored ? Json::read(kCurve) : Json();
+  if (stored && curve["corpus_md5"].as_string() != checksum) {
+    GTEST_SKIP() << "the curve belongs to a corpus with md5 " << curve["corpus_md5"].as_string()
+                 << ", and the packages and tokenizer of this machine give " << checksum;
+  }
+  const std::vector<double> found = train_losses(gpt2_124m(prefix, folder / "tokenizer"));
+  ASSERT_EQ(found.size(), 20u);
+  if (!stored) {
+    Json written(Json::Object{});
+    written.set("corpus_md5", checksum);
+    written.set("losses", Json::Array(found.begin(), found.end()));
+    FAIL() << kCurve << " does not exist; if this curve is right, store it there:\n"
+           << written.dump(1);
+  }
+  const auto& losses = curve["losses"].as_array();
+  ASSERT_EQ(losses.size(), found.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_NEAR(found[i] / losses[i].as_number(), 1, 1e-3) << "step " << i + 1 << ": " << found[i];
+  }
+}
+
+}  // namespace
+}  // namespace megatron::training

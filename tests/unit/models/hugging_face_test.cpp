@@ -1,0 +1,76 @@
+// config.json there and back: what is written is what transformers wrote.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "models/gpt/config.h"
+
+namespace megatron::models {
+namespace {
+
+Json config_of(const std::string& name) {
+  return Json::read(std::string(MEGATRON_GOLDEN) + "/hf/" + name + "/config.json");
+}
+
+// Keys that no shape depends on, or that have one supported value.
+const std::set<std::string_view> kNotWritten = {"add_cross_attention",
+                                                "bos_token_id",
+                                                "eos_token_id",
+                                                "pad_token_id",
+                                                "pretraining_tp",
+                                                "reorder_and_upcast_attn",
+                                                "scale_attn_by_inverse_layer_idx",
+                                                "scale_attn_weights",
+                                                "summary_activation",
+                                                "summary_first_dropout",
+                                                "summary_proj_to_labels",
+                                                "summary_type",
+                                                "summary_use_proj",
+                                                "transformers_version",
+                                                "use_cache"};
+
+TEST(HuggingFaceConfig, ComesBackKeyByKey) {
+  for (const auto& [name, stored] : std::map<std::string, DType>{{"gpt2", DType::f32},
+                                                                 {"llama", DType::f32},
+                                                                 {"llama_tied", DType::f32},
+                                                                 {"llama_bf16", DType::bf16},
+                                                                 {"llama_fp16", DType::f16}}) {
+    const Json original = config_of(name);
+    const Json written = config_to_hugging_face(config_from_hugging_face(original), stored);
+    for (const auto& [key, value] : written.as_object()) {
+      ASSERT_TRUE(original.contains(key)) << name << " has no " << key;
+      EXPECT_EQ(value.dump(), original[key].dump()) << name << " " << key;
+    }
+    for (const auto& [key, value] : original.as_object()) {
+      EXPECT_NE(written.contains(key), kNotWritten.contains(key)) << name << " " << key;
+    }
+  }
+}
+
+TEST(HuggingFaceConfig, RotaryBaseIsReadFromEitherPlace) {
+  const auto base = [](const char* parameters, const char* own) {
+    Json config = config_of("llama");
+    config.set("rope_parameters", Json::parse(parameters));
+    config.set("rope_theta", Json::parse(own));
+    return config_from_hugging_face(config).rotary_base;
+  };
+  EXPECT_EQ(base(R"({"rope_type": "default", "rope_theta": 500000.0})", "null"), 500000);
+  EXPECT_EQ(base("null", "500000.0"), 500000);
+  EXPECT_EQ(base(R"({"rope_type": "default"})", "500000.0"), 500000);
+  EXPECT_EQ(base(R"({"rope_type": "default", "rope_theta": 500000.0})", "10000.0"), 500000);
+  EXPECT_EQ(base("null", "null"), 10000);
+}
+
+TEST(HuggingFaceConfig, RotaryBaseIsWrittenForOlderReadersWhereTheyNeedIt) {
+  GptConfig config = config_from_hugging_face(config_of("llama"));
+  EXPECT_FALSE(config_to_hugging_face(config, DType::f32).contains("rope_theta"));
+  config.rotary_base = 500000;
+  const Json written = config_to_hugging_face(config, DType::f32);
+  EXPECT_EQ(written["rope_theta"].as_number(), 500000);
+  EXPECT_EQ(written["rope_parameters"]["rope_theta"].as_number(), 500000);
+  EXPECT_EQ(config_from_hugging_face(written).rotary_base, 500000);
+}
+
+}  // namespace
+}  // namespace megatron::models
