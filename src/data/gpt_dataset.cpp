@@ -15,11 +15,15 @@ namespace {
 int64_t pad_id(const GptDatasetConfig& config) {
   constexpr int64_t kNoPadding = -1;
   if (!config.pad) return kNoPadding;
-  const bool special = *config.pad == config.eod ||
-                       std::find(config.special.begin(), config.special.end(), *config.pad) != config.special.end();
+  const bool special =
+      *config.pad == config.eod ||
+      std::find(config.special.begin(), config.special.end(), *config.pad) != config.special.end();
   if (!special || config.allow_ambiguous_pad_tokens) return *config.pad;
-  log::warning("the padding token {} is also a special token: it is not taken for padding, so that its loss counts "
-               "(--allow-ambiguous-pad-tokens changes that)", *config.pad);
+  log::warning(
+      "the padding token {} is also a special token: it is not taken for padding, so that its loss "
+      "counts "
+      "(--allow-ambiguous-pad-tokens changes that)",
+      *config.pad);
   return kNoPadding;
 }
 
@@ -30,14 +34,16 @@ IndexRequest make_request(const TokenSource& source, const GptDatasetConfig& con
   std::pair<int64_t, int64_t> range{0, count};
   if (config.split) {
     const auto share = parse_split(*config.split)[static_cast<size_t>(split)];
-    MG_CHECK(share.has_value(), "{}: the {} split has weight 0 in --split {}", source.path(), name(split), *config.split);
+    MG_CHECK(share.has_value(), "{}: the {} split has weight 0 in --split {}", source.path(),
+             name(split), *config.split);
     range = split_range(*share, count);
   }
   request.first_sequence = range.first;
   request.sequences = range.second - range.first;
   for (int64_t i = range.first; i < range.second; ++i) request.tokens_per_epoch += source.length(i);
   MG_CHECK(request.tokens_per_epoch > 1,
-           "{}: the {} split gets {} of {} sequences, with {} tokens{}: give it a larger share, weight 0, or more data",
+           "{}: the {} split gets {} of {} sequences, with {} tokens{}: give it a larger share, "
+           "weight 0, or more data",
            source.path(), name(split), request.sequences, count, request.tokens_per_epoch,
            config.split ? fmt::format(" (--split {})", *config.split) : std::string());
   request.samples = samples;
@@ -49,11 +55,16 @@ IndexRequest make_request(const TokenSource& source, const GptDatasetConfig& con
 
 }  // namespace
 
-GptDataset::GptDataset(std::shared_ptr<const TokenSource> source, GptDatasetConfig config, Split split,
-                       std::optional<int64_t> samples)
-    : source_(std::move(source)), config_(std::move(config)), split_(split), pad_(pad_id(config_)),
-      request_(make_request(*source_, config_, split, samples)), plan_(plan_index(request_)),
-      cache_({source_->path(), samples, split, config_.seed, config_.sequence_length, config_.split, config_.tokenizer},
+GptDataset::GptDataset(std::shared_ptr<const TokenSource> source, GptDatasetConfig config,
+                       Split split, std::optional<int64_t> samples)
+    : source_(std::move(source)),
+      config_(std::move(config)),
+      split_(split),
+      pad_(pad_id(config_)),
+      request_(make_request(*source_, config_, split, samples)),
+      plan_(plan_index(request_)),
+      cache_({source_->path(), samples, split, config_.seed, config_.sequence_length, config_.split,
+              config_.tokenizer},
              config_.cache_path) {
   if (config_.cache) {
     if (auto found = cache_.load(plan_, source_->path() + ".idx")) {
@@ -65,7 +76,8 @@ GptDataset::GptDataset(std::shared_ptr<const TokenSource> source, GptDatasetConf
   check_build();
   RandomState random(config_.seed);
   auto documents = build_document_index(request_, plan_, random);
-  auto rows = build_sample_index(request_, plan_, documents, [this](int64_t i) { return source_->length(i); });
+  auto rows = build_sample_index(request_, plan_, documents,
+                                 [this](int64_t i) { return source_->length(i); });
   auto shuffle = build_shuffle_index(plan_, random);
   indices_.emplace(GptIndices{std::move(documents), std::move(rows), std::move(shuffle)});
   if (config_.cache) cache_.store(*indices_);
@@ -74,20 +86,24 @@ GptDataset::GptDataset(std::shared_ptr<const TokenSource> source, GptDatasetConf
 void GptDataset::check_build() const {
   constexpr int64_t kWorthALine = 10'000'000;
   const int64_t bytes = index_bytes(plan_);
-  const int64_t memory = config_.memory.value_or(int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE));
+  const int64_t memory =
+      config_.memory.value_or(int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE));
   MG_CHECK(bytes <= memory / 2,
-           "{}: the indices of {} {} samples ({} epochs of {} sequences) take {}, more than half of the {} of memory here: "
-           "ask for fewer samples (--train-iters, --train-samples, --global-batch-size, --eval-iters) or start from an index "
+           "{}: the indices of {} {} samples ({} epochs of {} sequences) take {}, more than half "
+           "of the {} of memory here: "
+           "ask for fewer samples (--train-iters, --train-samples, --global-batch-size, "
+           "--eval-iters) or start from an index "
            "cache that is built already (--data-cache-path)",
            source_->path(), plan_.samples, name(split_), plan_.epochs, request_.sequences,
            format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(memory)));
   if (plan_.samples >= kWorthALine || plan_.documents >= kWorthALine) {
-    log::info("{}: building sample indices: {} {} samples, {} epochs, {}", source_->path(), plan_.samples, name(split_),
-              plan_.epochs, format_bytes(static_cast<double>(bytes)));
+    log::info("{}: building sample indices: {} {} samples, {} epochs, {}", source_->path(),
+              plan_.samples, name(split_), plan_.epochs, format_bytes(static_cast<double>(bytes)));
   }
 }
 
-int64_t GptDataset::gather(int64_t k, std::vector<int64_t>& text, std::vector<int64_t>& borders) const {
+int64_t GptDataset::gather(int64_t k, std::vector<int64_t>& text,
+                           std::vector<int64_t>& borders) const {
   MG_CHECK(k >= 0 && k < plan_.samples, "{}: sample {} of {}", source_->path(), k, plan_.samples);
   const IntegerArray& rows = indices_->sample;
   const int64_t row = indices_->shuffle[k];
@@ -105,8 +121,11 @@ int64_t GptDataset::gather(int64_t k, std::vector<int64_t>& text, std::vector<in
     const int64_t begin = d == first ? first_offset : 0;
     const int64_t end = d == last ? last_end : source_->length(sequence);
     const int64_t room = static_cast<int64_t>(text.size()) - filled;
-    if (begin < 0 || end < begin || end > source_->length(sequence) || end - begin > room) damaged();
-    source_->read(sequence, begin, std::span(text).subspan(static_cast<size_t>(filled), static_cast<size_t>(end - begin)));
+    if (begin < 0 || end < begin || end > source_->length(sequence) || end - begin > room)
+      damaged();
+    source_->read(
+        sequence, begin,
+        std::span(text).subspan(static_cast<size_t>(filled), static_cast<size_t>(end - begin)));
     filled += end - begin;
     borders.push_back(filled);
   }
@@ -120,7 +139,8 @@ void GptDataset::read(int64_t k, Sample& sample) const {
   for (int64_t i = 0; config_.vocabulary_size > 0 && i < filled; ++i) {
     const int64_t token = text[static_cast<size_t>(i)];
     MG_CHECK(token >= 0 && token < config_.vocabulary_size,
-             "{}: sample {} holds token {}, but the vocabulary has {} entries: was it made with another tokenizer?",
+             "{}: sample {} holds token {}, but the vocabulary has {} entries: was it made with "
+             "another tokenizer?",
              source_->path(), k, token, config_.vocabulary_size);
   }
   std::fill(text.begin() + filled, text.end(), pad_);
@@ -146,8 +166,10 @@ void GptDataset::mask(Sample& sample, const std::vector<int64_t>& borders) const
       // Padding belongs to the last document.
       ends = border + 1 < borders.size() && borders[border] == static_cast<int64_t>(i) + 1;
     }
-    if (ends && (config_.reset_position_ids || config_.inter_document_masking)) position_begin = i + 1;
-    if (ends && (config_.reset_attention_mask || config_.inter_document_masking)) segment_begin = i + 1;
+    if (ends && (config_.reset_position_ids || config_.inter_document_masking))
+      position_begin = i + 1;
+    if (ends && (config_.reset_attention_mask || config_.inter_document_masking))
+      segment_begin = i + 1;
     if (sample.labels[i] == pad_) sample.loss_mask[i] = 0.0f;
     if (sample.labels[i] == pad_) sample.labels[i] = 0;
     if (sample.tokens[i] == pad_) sample.tokens[i] = 0;
@@ -159,14 +181,15 @@ void GptDataset::read_filler(Sample& sample) const {
   std::fill(sample.loss_mask.begin(), sample.loss_mask.end(), 0.0f);
 }
 
-std::array<std::unique_ptr<GptDataset>, 3> build_gpt_datasets(std::shared_ptr<const TokenSource> source,
-                                                              const GptDatasetConfig& config,
-                                                              const std::array<std::optional<int64_t>, 3>& samples) {
+std::array<std::unique_ptr<GptDataset>, 3> build_gpt_datasets(
+    std::shared_ptr<const TokenSource> source, const GptDatasetConfig& config,
+    const std::array<std::optional<int64_t>, 3>& samples) {
   MG_ASSERT(config.split.has_value());
   const SplitMatrix matrix = parse_split(*config.split);
   std::array<std::unique_ptr<GptDataset>, 3> sets;
   for (size_t i = 0; i < 3; ++i) {
-    if (matrix[i]) sets[i] = std::make_unique<GptDataset>(source, config, static_cast<Split>(i), samples[i]);
+    if (matrix[i])
+      sets[i] = std::make_unique<GptDataset>(source, config, static_cast<Split>(i), samples[i]);
   }
   return sets;
 }

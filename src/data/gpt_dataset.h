@@ -1,4 +1,5 @@
-// Samples for language-model training, cut from token files: the same samples in the same order as Megatron-LM.
+// Samples for language-model training, cut from token files: the same samples in the same order as
+// Megatron-LM.
 #pragma once
 
 #include <array>
@@ -15,45 +16,46 @@
 namespace megatron::data {
 
 struct GptDatasetConfig {
-  int64_t sequence_length = 0;                             // S
+  int64_t sequence_length = 0;  // S
   int64_t seed = 1234;
-  std::optional<std::string> split;                        // none: the source serves one split as a whole
-  bool add_extra_token = true;                             // false: the last label is padding
+  std::optional<std::string> split;  // none: the source serves one split as a whole
+  bool add_extra_token = true;       // false: the last label is padding
   bool drop_last_partial_validation_sequence = true;
-  bool reset_position_ids = false;                         // positions start at 0 after each end-of-document token
-  bool reset_attention_mask = false;                       // tokens see nothing before it either
-  bool inter_document_masking = false;                     // both, at the borders of stored sequences instead
-  bool eod_mask_loss = false;                              // no loss where the input is the end-of-document token
+  bool reset_position_ids = false;      // positions start at 0 after each end-of-document token
+  bool reset_attention_mask = false;    // tokens see nothing before it either
+  bool inter_document_masking = false;  // both, at the borders of stored sequences instead
+  bool eod_mask_loss = false;           // no loss where the input is the end-of-document token
 
   int64_t eod = -1;
   std::optional<int64_t> pad;
-  std::vector<int64_t> special;                            // ids that must not be taken for padding (eod, eos, bos ...)
-  bool allow_ambiguous_pad_tokens = false;                 // padding may be one of them all the same
-  int64_t vocabulary_size = 0;                             // 0: token ids are not checked
-  Json tokenizer;                                          // unique identifiers, for the cache
+  std::vector<int64_t> special;  // ids that must not be taken for padding (eod, eos, bos ...)
+  bool allow_ambiguous_pad_tokens = false;  // padding may be one of them all the same
+  int64_t vocabulary_size = 0;              // 0: token ids are not checked
+  Json tokenizer;                           // unique identifiers, for the cache
 
   bool cache = true;
-  std::optional<std::string> cache_path;                   // none: <prefix>/cache/GPTDataset_indices
-  std::optional<int64_t> memory;                           // bytes; none: what the machine has
+  std::optional<std::string> cache_path;  // none: <prefix>/cache/GPTDataset_indices
+  std::optional<int64_t> memory;          // bytes; none: what the machine has
 };
 
 // One sample; each vector has S elements.
 struct Sample {
   std::vector<int64_t> tokens, labels, position_ids;
-  std::vector<float> loss_mask;                            // 1: counted
-  std::vector<int32_t> segment_begin;                      // first position that each position sees
+  std::vector<float> loss_mask;        // 1: counted
+  std::vector<int32_t> segment_begin;  // first position that each position sees
 };
 
 class GptDataset {
  public:
-  // samples: none means one epoch. Loads the indices from the cache or builds and stores them. Throws Error naming the
-  // split when it has no sequences, and, before building, when the indices would take more than half of config.memory.
+  // samples: none means one epoch. Loads the indices from the cache or builds and stores them.
+  // Throws Error naming the split when it has no sequences, and, before building, when the indices
+  // would take more than half of config.memory.
   GptDataset(std::shared_ptr<const TokenSource> source, GptDatasetConfig config, Split split,
              std::optional<int64_t> samples);
 
-  int64_t size() const { return plan_.samples; }           // at least the samples asked for
-  void read(int64_t k, Sample& sample) const;              // throws Error outside [0, size())
-  void read_filler(Sample& sample) const;                  // sample 0 without loss: fills up a last batch
+  int64_t size() const { return plan_.samples; }  // at least the samples asked for
+  void read(int64_t k, Sample& sample) const;     // throws Error outside [0, size())
+  void read_filler(Sample& sample) const;         // sample 0 without loss: fills up a last batch
 
   const IndexPlan& plan() const { return plan_; }
   const IndexRequest& request() const { return request_; }
@@ -64,7 +66,8 @@ class GptDataset {
 
  private:
   void check_build() const;
-  // Fills `text` (S + extra tokens) from the source; returns the tokens read. borders: where stored sequences end.
+  // Fills `text` (S + extra tokens) from the source; returns the tokens read. borders: where stored
+  // sequences end.
   int64_t gather(int64_t k, std::vector<int64_t>& text, std::vector<int64_t>& borders) const;
   void mask(Sample& sample, const std::vector<int64_t>& borders) const;
 
@@ -80,8 +83,8 @@ class GptDataset {
 };
 
 // Train, valid and test out of one source with config.split; a split with weight 0 is null.
-std::array<std::unique_ptr<GptDataset>, 3> build_gpt_datasets(std::shared_ptr<const TokenSource> source,
-                                                              const GptDatasetConfig& config,
-                                                              const std::array<std::optional<int64_t>, 3>& samples);
+std::array<std::unique_ptr<GptDataset>, 3> build_gpt_datasets(
+    std::shared_ptr<const TokenSource> source, const GptDatasetConfig& config,
+    const std::array<std::optional<int64_t>, 3>& samples);
 
 }  // namespace megatron::data

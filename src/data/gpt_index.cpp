@@ -17,13 +17,15 @@ int64_t samples_built(const IndexRequest& request, int64_t epochs) {
   const int64_t tokens = epochs * request.tokens_per_epoch - request.extra_tokens;
   if (request.drop_last_partial) return tokens / request.sequence_length;
   // In single precision, as the original has it.
-  return static_cast<int64_t>(std::ceil(static_cast<float>(tokens) / static_cast<float>(request.sequence_length)));
+  return static_cast<int64_t>(
+      std::ceil(static_cast<float>(tokens) / static_cast<float>(request.sequence_length)));
 }
 
 // first, first + 1, ... of each epoch in turn, shuffled together.
 void fill_epochs(std::span<int32_t> out, const IndexRequest& request, RandomState& random) {
   for (size_t i = 0; i < out.size(); ++i) {
-    out[i] = static_cast<int32_t>(request.first_sequence + static_cast<int64_t>(i) % request.sequences);
+    out[i] =
+        static_cast<int32_t>(request.first_sequence + static_cast<int64_t>(i) % request.sequences);
   }
   random.shuffle(out);
 }
@@ -40,7 +42,8 @@ IntegerType row_type(int64_t documents) {
 template <class T>
 void fill_shuffle(std::span<T> out, const IndexPlan& plan, RandomState& random) {
   std::iota(out.begin(), out.end(), T{0});
-  const auto first = static_cast<size_t>(plan.separate_final_epoch ? plan.samples_without_final_epoch : plan.samples);
+  const auto first = static_cast<size_t>(
+      plan.separate_final_epoch ? plan.samples_without_final_epoch : plan.samples);
   random.shuffle(out.first(first));
   if (plan.separate_final_epoch) random.shuffle(out.subspan(first));
 }
@@ -75,23 +78,30 @@ void fill_samples(std::span<T> rows, const IndexRequest& request, const IntegerA
 }  // namespace
 
 IndexPlan plan_index(const IndexRequest& request) {
-  const int64_t per_epoch = request.tokens_per_epoch, length = request.sequence_length, extra = request.extra_tokens;
+  const int64_t per_epoch = request.tokens_per_epoch, length = request.sequence_length,
+                extra = request.extra_tokens;
   MG_CHECK(length > 1, "sequence length {}: samples need at least 2 tokens (--seq-length)", length);
   MG_CHECK(request.sequences > 0 && per_epoch > 1,
-           "a split has {} sequences with {} tokens in all, too few for one sample: give it a larger share (--split) or "
+           "a split has {} sequences with {} tokens in all, too few for one sample: give it a "
+           "larger share (--split) or "
            "more data, or weight 0",
            request.sequences, per_epoch);
-  MG_CHECK(request.first_sequence + request.sequences <= kInt32Max, "{} sequences; at most {} are supported in one data set",
+  MG_CHECK(request.first_sequence + request.sequences <= kInt32Max,
+           "{} sequences; at most {} are supported in one data set",
            request.first_sequence + request.sequences, kInt32Max);
   IndexPlan plan;
   if (request.samples) {
     MG_CHECK(*request.samples >= 0 && *request.samples < kMaxEntries && length < kInt32Max,
-             "{} samples of {} tokens are asked for; 0 to {} can be indexed", *request.samples, length, kMaxEntries);
+             "{} samples of {} tokens are asked for; 0 to {} can be indexed", *request.samples,
+             length, kMaxEntries);
     const auto wanted = static_cast<__int128_t>(*request.samples) * length + extra;
     const auto epochs = std::max<__int128_t>(1, (wanted + per_epoch - 1) / per_epoch);
-    MG_CHECK(epochs * request.sequences < kMaxEntries && epochs * per_epoch < std::numeric_limits<int64_t>::max() / 2,
-             "{} samples of {} tokens need more than {} documents of a split with {} tokens: ask for fewer samples or give "
-             "more data", *request.samples, length, kMaxEntries, per_epoch);
+    MG_CHECK(epochs * request.sequences < kMaxEntries &&
+                 epochs * per_epoch < std::numeric_limits<int64_t>::max() / 2,
+             "{} samples of {} tokens need more than {} documents of a split with {} tokens: ask "
+             "for fewer samples or give "
+             "more data",
+             *request.samples, length, kMaxEntries, per_epoch);
     plan.epochs = static_cast<int64_t>(epochs);
   }
   if (plan.epochs > 1) {
@@ -99,7 +109,8 @@ IndexPlan plan_index(const IndexRequest& request) {
     const int64_t from_final = *request.samples - plan.samples_without_final_epoch;
     const int64_t samples_per_epoch = (per_epoch - extra) / length;
     MG_ASSERT(from_final >= 0 && from_final <= samples_per_epoch + 1);
-    plan.separate_final_epoch = from_final < static_cast<int64_t>(0.80 * static_cast<double>(samples_per_epoch));
+    plan.separate_final_epoch =
+        from_final < static_cast<int64_t>(0.80 * static_cast<double>(samples_per_epoch));
   }
   plan.documents = plan.epochs * request.sequences;
   plan.samples = samples_built(request, plan.epochs);
@@ -112,10 +123,12 @@ int64_t index_bytes(const IndexPlan& plan) {
   return 4 * plan.documents + row * (plan.samples + 1) + shuffled * plan.samples;
 }
 
-IntegerArray build_document_index(const IndexRequest& request, const IndexPlan& plan, RandomState& random) {
+IntegerArray build_document_index(const IndexRequest& request, const IndexPlan& plan,
+                                  RandomState& random) {
   IntegerArray index(IntegerType::i32, {plan.documents});
   const auto all = index.values<int32_t>();
-  const auto first = static_cast<size_t>(plan.documents - (plan.separate_final_epoch ? request.sequences : 0));
+  const auto first =
+      static_cast<size_t>(plan.documents - (plan.separate_final_epoch ? request.sequences : 0));
   fill_epochs(all.first(first), request, random);
   if (plan.separate_final_epoch) fill_epochs(all.subspan(first), request, random);
   return index;
@@ -132,7 +145,8 @@ IntegerArray build_shuffle_index(const IndexPlan& plan, RandomState& random) {
   return index;
 }
 
-IntegerArray build_sample_index(const IndexRequest& request, const IndexPlan& plan, const IntegerArray& document_index,
+IntegerArray build_sample_index(const IndexRequest& request, const IndexPlan& plan,
+                                const IntegerArray& document_index,
                                 FunctionRef<int64_t(int64_t)> length) {
   if (row_type(document_index.size()) == IntegerType::i64) {
     IntegerArray index(IntegerType::i64, {plan.samples + 1, 2});

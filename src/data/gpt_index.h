@@ -1,9 +1,10 @@
 // Which tokens make which sample: the three indices of Megatron-LM's GPT data set, index for index.
 //
-// The documents of a split are repeated for as many epochs as the requested samples need and shuffled (document index);
-// samples of S + 1 tokens, the last of which is the first of the next one, are cut from that chain (sample index); samples
-// are shuffled (shuffle index). When fewer than 80% of the last epoch's samples are needed, that epoch is kept apart, so
-// that its documents are not seen early.
+// The documents of a split are repeated for as many epochs as the requested samples need and
+// shuffled (document index); samples of S + 1 tokens, the last of which is the first of the next
+// one, are cut from that chain (sample index); samples are shuffled (shuffle index). When fewer
+// than 80% of the last epoch's samples are needed, that epoch is kept apart, so that its documents
+// are not seen early.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +18,21 @@
 namespace megatron::data {
 
 struct IndexRequest {
-  int64_t first_sequence = 0, sequences = 0;               // the split is [first, first + sequences) of its source
-  int64_t tokens_per_epoch = 0;                            // sum of their lengths
-  std::optional<int64_t> samples;                          // none: what one epoch gives
-  int64_t sequence_length = 0;                             // S
-  int64_t extra_tokens = 1;                                // 1: samples carry one token more, for the last label; or 0
-  bool drop_last_partial = true;                           // false: a last, short sample is kept (and padded)
+  int64_t first_sequence = 0,
+          sequences = 0;           // the split is [first, first + sequences) of its source
+  int64_t tokens_per_epoch = 0;    // sum of their lengths
+  std::optional<int64_t> samples;  // none: what one epoch gives
+  int64_t sequence_length = 0;     // S
+  int64_t extra_tokens = 1;        // 1: samples carry one token more, for the last label; or 0
+  bool drop_last_partial = true;   // false: a last, short sample is kept (and padded)
 };
 
 struct IndexPlan {
   int64_t epochs = 1;
   bool separate_final_epoch = false;
   int64_t samples_without_final_epoch = 0;
-  int64_t documents = 0;                                   // entries of the document index: epochs * sequences
-  int64_t samples = 0;                                     // samples built; at least those requested
+  int64_t documents = 0;  // entries of the document index: epochs * sequences
+  int64_t samples = 0;    // samples built; at least those requested
 };
 
 // Throws Error for a split without tokens, a sequence length or a request out of range.
@@ -40,12 +42,14 @@ IndexPlan plan_index(const IndexRequest& request);
 int64_t index_bytes(const IndexPlan& plan);
 
 // The generator goes through the document index first, then through the shuffle index.
-IntegerArray build_document_index(const IndexRequest& request, const IndexPlan& plan, RandomState& random);
+IntegerArray build_document_index(const IndexRequest& request, const IndexPlan& plan,
+                                  RandomState& random);
 IntegerArray build_shuffle_index(const IndexPlan& plan, RandomState& random);
 
-// Rows (position in the document index, token offset) at which each sample starts, and one row more for the end.
-// length: tokens of a sequence.
-IntegerArray build_sample_index(const IndexRequest& request, const IndexPlan& plan, const IntegerArray& document_index,
+// Rows (position in the document index, token offset) at which each sample starts, and one row more
+// for the end. length: tokens of a sequence.
+IntegerArray build_sample_index(const IndexRequest& request, const IndexPlan& plan,
+                                const IntegerArray& document_index,
                                 FunctionRef<int64_t(int64_t sequence)> length);
 
 }  // namespace megatron::data

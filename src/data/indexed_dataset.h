@@ -1,10 +1,12 @@
-// Token files of Megatron-LM: <prefix>.bin holds the token ids of all sequences one after the other, <prefix>.idx says
-// where each sequence and each document lies. All numbers are little-endian.
+// Token files of Megatron-LM: <prefix>.bin holds the token ids of all sequences one after the
+// other, <prefix>.idx says where each sequence and each document lies. All numbers are
+// little-endian.
 //
 //   .idx  offset            type     content
 //         0                 9 bytes  "MMIDIDX\0\0"
 //         9                 u64      version, 1
-//         17                u8       element type: 1 u8, 2 i8, 3 i16, 4 i32, 5 i64, 6 f64, 7 f32, 8 u16
+//         17                u8       element type: 1 u8, 2 i8, 3 i16, 4 i32, 5 i64, 6 f64, 7 f32,
+//                                    8 u16
 //         18, 26            u64      number of sequences S; number of documents + 1, D
 //         34                i32[S]   tokens of each sequence
 //         34 + 4S           i64[S]   byte offset of each sequence in .bin
@@ -29,7 +31,8 @@ namespace megatron::data {
 // Both files of `prefix` exist.
 bool indexed_dataset_exists(const std::string& prefix);
 
-// The element type that the preprocessing writes: u16 below 65500 words, i32 from there on or when the size is not known.
+// The element type that the preprocessing writes: u16 below 65500 words, i32 from there on or when
+// the size is not known.
 DType token_type_for_vocabulary(std::optional<int64_t> vocabulary_size);
 
 // Least and greatest token id.
@@ -38,9 +41,10 @@ struct TokenRange {
   bool operator==(const TokenRange&) const = default;
 };
 
-// A pair of token files, mapped. Opening checks the header, both file sizes and every length, offset and document entry,
-// and throws Error naming the file and the entry; reading an open data set throws only for arguments out of range and for
-// values that do not fit the type asked for. Safe for many threads.
+// A pair of token files, mapped. Opening checks the header, both file sizes and every length,
+// offset and document entry, and throws Error naming the file and the entry; reading an open data
+// set throws only for arguments out of range and for values that do not fit the type asked for.
+// Safe for many threads.
 class IndexedDataset : public TokenSource {
  public:
   explicit IndexedDataset(std::string prefix);
@@ -57,17 +61,19 @@ class IndexedDataset : public TokenSource {
   // Sequences [first, second) of a document; both are equal when it is empty.
   std::pair<int64_t, int64_t> document(int64_t document) const;
   bool multimodal() const { return modes_ != nullptr; }
-  int mode(int64_t sequence) const;                        // 0 in files without modes
+  int mode(int64_t sequence) const;  // 0 in files without modes
 
   // Tokens [offset, offset + length) of a sequence, to its end without a length.
-  std::vector<int64_t> get(int64_t sequence, int64_t offset = 0, std::optional<int64_t> length = {}) const;
-  // Of all sequences; reads the whole of .bin, at the speed of memory for integer types. None without tokens. Throws Error
-  // naming the sequence for a value that is not an integer.
+  std::vector<int64_t> get(int64_t sequence, int64_t offset = 0,
+                           std::optional<int64_t> length = {}) const;
+  // Of all sequences; reads the whole of .bin, at the speed of memory for integer types. None
+  // without tokens. Throws Error naming the sequence for a value that is not an integer.
   std::optional<TokenRange> token_range() const;
   // The sequence as it lies in the file.
   std::span<const std::byte> bytes(int64_t sequence) const;
   std::span<const std::byte> all_bytes() const { return bin_.bytes(); }
-  // The same, typed. Throws Error when T is not the element type or the sequence does not start at a multiple of its size.
+  // The same, typed. Throws Error when T is not the element type or the sequence does not start at
+  // a multiple of its size.
   template <class T>
   std::span<const T> tokens(int64_t sequence) const {
     const auto raw = bytes(sequence);
@@ -87,14 +93,14 @@ class IndexedDataset : public TokenSource {
   MappedFile idx_, bin_;
   DType dtype_ = DType::i32;
   int64_t sequences_ = 0, documents_ = 0, tokens_ = 0, item_ = 0;
-  const std::byte* lengths_ = nullptr;                     // the four tables inside idx_, not aligned
+  const std::byte* lengths_ = nullptr;  // the four tables inside idx_, not aligned
   const std::byte* pointers_ = nullptr;
   const std::byte* document_entries_ = nullptr;
   const std::byte* modes_ = nullptr;
 };
 
-// Writes a pair of token files. Nothing is visible under their names before finalize(), which makes first .bin and then
-// .idx appear whole; a builder that is destroyed before leaves nothing behind.
+// Writes a pair of token files. Nothing is visible under their names before finalize(), which makes
+// first .bin and then .idx appear whole; a builder that is destroyed before leaves nothing behind.
 class IndexedDatasetBuilder {
  public:
   // dtype: an integer type. A multimodal file stores one mode a sequence.
@@ -104,8 +110,10 @@ class IndexedDatasetBuilder {
   void add_item(std::span<const int64_t> tokens, int mode = 0);
   void add_item(std::span<const int32_t> tokens, int mode = 0);
   void end_document();
-  // Appends a document of several sequences, whose tokens stand one after the other. modes: empty or one a sequence.
-  void add_document(std::span<const int64_t> tokens, std::span<const int64_t> lengths, std::span<const int> modes = {});
+  // Appends a document of several sequences, whose tokens stand one after the other. modes: empty
+  // or one a sequence.
+  void add_document(std::span<const int64_t> tokens, std::span<const int64_t> lengths,
+                    std::span<const int> modes = {});
   // Appends all sequences and documents of another pair of the same element type (merge).
   void add_index(const std::string& prefix);
   void finalize();
@@ -115,8 +123,10 @@ class IndexedDatasetBuilder {
   int64_t token_count() const { return tokens_; }
 
  private:
-  template <class T> void add_tokens(std::span<const T> tokens, int mode);
-  template <class To, class From> void convert(std::span<const From> tokens);
+  template <class T>
+  void add_tokens(std::span<const T> tokens, int mode);
+  template <class To, class From>
+  void convert(std::span<const From> tokens);
   std::string index_text() const;
 
   std::string prefix_;

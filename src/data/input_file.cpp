@@ -19,7 +19,7 @@ gzFile handle(void* file) { return static_cast<gzFile>(file); }
 }  // namespace
 
 InputFile::InputFile(std::string path) : path_(std::move(path)), buffer_(kBufferBytes) {
-  struct stat status {};
+  struct stat status{};
   MG_CHECK(stat(path_.c_str(), &status) == 0, "cannot read {}: {}", path_, std::strerror(errno));
   MG_CHECK(S_ISREG(status.st_mode), "{} is not a regular file", path_);
   size_ = status.st_size;
@@ -35,7 +35,9 @@ bool InputFile::fill() {
   int code = Z_OK;
   const char* reason = gzerror(handle(file_), &code);
   MG_CHECK(got >= 0 && (code == Z_OK || code == Z_STREAM_END), "cannot read {}: {}", path_,
-           code == Z_ERRNO ? std::strerror(errno) : code == Z_BUF_ERROR ? "the compressed data are cut short" : reason);
+           code == Z_ERRNO       ? std::strerror(errno)
+           : code == Z_BUF_ERROR ? "the compressed data are cut short"
+                                 : reason);
   end_ = static_cast<size_t>(got);
   consumed_ = got == 0 ? size_ : static_cast<int64_t>(gzoffset(handle(file_)));
   return end_ > 0;
@@ -55,9 +57,9 @@ bool InputFile::append_line(std::string& text) {
   do {
     const char* const from = buffer_.data() + begin_;
     const void* const stop = std::memchr(from, '\n', end_ - begin_);
-    const size_t count =
-        stop != nullptr ? static_cast<size_t>(static_cast<const char*>(stop) - from) + 1
-                        : end_ - begin_;
+    const size_t count = stop != nullptr
+                             ? static_cast<size_t>(static_cast<const char*>(stop) - from) + 1
+                             : end_ - begin_;
     text.append(from, count);
     MG_CHECK(text.size() <= kMaxText, "{}:{}: the line is longer than 1 GiB", path_, line_number_);
     begin_ += count;
@@ -71,7 +73,10 @@ std::string InputFile::rest() {
   while (begin_ != end_ || fill()) {
     text.append(buffer_.data() + begin_, end_ - begin_);
     begin_ = end_;
-    MG_CHECK(text.size() <= kMaxText, "{} is larger than 1 GiB and would be one document: split it, use JSON lines, or leave --whole-files out", path_);
+    MG_CHECK(text.size() <= kMaxText,
+             "{} is larger than 1 GiB and would be one document: split it, use JSON lines, or "
+             "leave --whole-files out",
+             path_);
   }
   return text;
 }

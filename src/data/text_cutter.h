@@ -1,10 +1,10 @@
 // A plain text file as documents of a few kilobytes, cut between paragraphs.
 //
 // A document ends behind the first blank line (one of spaces, tabs and line ends alone) that comes
-// after its 2000th byte, and behind the blank lines that follow it directly. Where none comes before
-// the 8000th byte, it ends at the first line end from there on; a line is never cut, so that a file
-// without line ends is one document. The documents one after the other are the file, byte for byte.
-// An empty file has none.
+// after its 2000th byte, and behind the blank lines that follow it directly. Where none comes
+// before the 8000th byte, it ends at the first line end from there on; a line is never cut, so that
+// a file without line ends is one document. The documents one after the other are the file, byte
+// for byte. An empty file has none.
 #pragma once
 
 #include <cstdint>

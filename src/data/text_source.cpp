@@ -31,7 +31,8 @@ bool holds_json_lines(std::string_view path) {
 bool named_like_manual_page(std::string_view path) {
   path = without_gz(path);
   const size_t dot = path.rfind('.');
-  return dot != path.npos && dot + 1 < path.size() && std::string_view("123456789lno").find(path[dot + 1]) != path.npos &&
+  return dot != path.npos && dot + 1 < path.size() &&
+         std::string_view("123456789lno").find(path[dot + 1]) != path.npos &&
          path.find('/', dot) == path.npos;
 }
 
@@ -47,17 +48,20 @@ std::string utf8_from_latin1(std::string_view text) {
 
 }  // namespace
 
-TextSource::TextSource(const std::string& path, TextSourceOptions options) : options_(std::move(options)) {
-  struct stat status {};
+TextSource::TextSource(const std::string& path, TextSourceOptions options)
+    : options_(std::move(options)) {
+  struct stat status{};
   MG_CHECK(stat(path.c_str(), &status) == 0, "{} does not exist or cannot be read (--input)", path);
   if (S_ISDIR(status.st_mode)) {
     list(path);
-    MG_CHECK(!files_.empty(), "{} holds no {} (--input)", path, options_.manual_pages ? "manual page" : "file");
+    MG_CHECK(!files_.empty(), "{} holds no {} (--input)", path,
+             options_.manual_pages ? "manual page" : "file");
   } else {
-    MG_CHECK(!options_.manual_pages || !holds_json_lines(path),
-             "{} is named like JSON records, and --input-format manpages reads troff sources; leave "
-             "that flag out",
-             path);
+    MG_CHECK(
+        !options_.manual_pages || !holds_json_lines(path),
+        "{} is named like JSON records, and --input-format manpages reads troff sources; leave "
+        "that flag out",
+        path);
     files_.push_back({path, status.st_size});
   }
   for (const File& file : files_) total_bytes_ += file.bytes;
@@ -76,7 +80,8 @@ void TextSource::list(const std::string& path) {
       continue;
     }
     std::error_code unreadable;
-    if (!entries->is_regular_file(unreadable)) continue;   // follows links; a dangling one is no file
+    if (!entries->is_regular_file(unreadable))
+      continue;  // follows links; a dangling one is no file
     if (options_.manual_pages && !named_like_manual_page(entry)) continue;
     (entries->is_symlink(unreadable) ? links : plain).push_back(entry);
   }
@@ -86,12 +91,14 @@ void TextSource::list(const std::string& path) {
   std::set<std::pair<dev_t, ino_t>> seen;
   for (const auto* group : {&plain, &links}) {
     for (const std::string& file : *group) {
-      struct stat status {};
-      if (stat(file.c_str(), &status) != 0 || !seen.emplace(status.st_dev, status.st_ino).second) continue;
+      struct stat status{};
+      if (stat(file.c_str(), &status) != 0 || !seen.emplace(status.st_dev, status.st_ino).second)
+        continue;
       files_.push_back({file, status.st_size});
     }
   }
-  std::sort(files_.begin(), files_.end(), [](const File& a, const File& b) { return a.path < b.path; });
+  std::sort(files_.begin(), files_.end(),
+            [](const File& a, const File& b) { return a.path < b.path; });
 }
 
 bool TextSource::next(std::string& text, std::string& name) {
@@ -143,7 +150,9 @@ bool TextSource::next_piece(std::vector<std::string>& texts, std::string& name) 
   if (!pieces_->next(texts[0], line)) return false;
   name = fmt::format("{}:{}", pieces_->file().path(), line);
   MG_CHECK(simdjson::validate_utf8(texts[0].data(), texts[0].size()),
-           "{}: the text from this line on is not UTF-8; convert it (iconv -t UTF-8) or leave the file out", name);
+           "{}: the text from this line on is not UTF-8; convert it (iconv -t UTF-8) or leave the "
+           "file out",
+           name);
   return true;
 }
 

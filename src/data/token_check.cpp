@@ -23,7 +23,7 @@ Json identity(const std::string& prefix) {
   Json json(Json::Object{{"dataset_path", prefix}});
   for (const char* suffix : {"bin", "idx"}) {
     const std::string file = prefix + "." + suffix;
-    struct stat status {};
+    struct stat status{};
     MG_CHECK(stat(file.c_str(), &status) == 0, "{} cannot be read", file);
     json.set(std::string(suffix) + "_bytes", int64_t{status.st_size});
     json.set(std::string(suffix) + "_changed_ns", nanoseconds(status.st_mtim));
@@ -65,8 +65,10 @@ std::optional<TokenRange> remembered_token_range(const IndexedDataset& set,
         Json::Object{{"of", of}, {"smallest", range->smallest}, {"largest", range->largest}});
     write_file(file, json.dump(2) + "\n");
   } catch (const Error& error) {
-    log::warning("the range of the token ids is not remembered and will be looked up again next "
-                 "time (--data-cache-path names another place): {}", error.what());
+    log::warning(
+        "the range of the token ids is not remembered and will be looked up again next "
+        "time (--data-cache-path names another place): {}",
+        error.what());
   }
   return range;
 }

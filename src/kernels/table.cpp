@@ -1,6 +1,7 @@
 #include "kernels/table.h"
 
 #include "base/error.h"
+#include "kernels/cpu/matmul.h"
 #include "kernels/cpu/table.h"
 #include "kernels/meta/table.h"
 #include "kernels/reference/table.h"
@@ -15,6 +16,14 @@ const Table& table(DeviceKind kind) {
     case DeviceKind::cuda: fail("this build has no CUDA back-end; use --device cpu");
   }
   MG_ASSERT(false);
+}
+
+std::string_view remark_on_products(DeviceKind kind, DType type) {
+  const bool widened = kind == DeviceKind::cpu && type == DType::bf16 &&
+                       cpu::bf16_products() == cpu::Bf16Products::widened;
+  return widened ? "this CPU has no AVX512_BF16: bf16 matrix products are computed in fp32, no "
+                   "faster than fp32"
+                 : "";
 }
 
 }  // namespace megatron::kernels

@@ -9,6 +9,7 @@
 #include "base/progress.h"
 #include "comm/threads.h"
 #include "data/sampler.h"
+#include "kernels/table.h"
 #include "parallel/mesh.h"
 #include "training/evaluate.h"
 #include "training/flops.h"
@@ -176,6 +177,9 @@ void announce(const RunPlan& plan, double peak) {
       "data: {} training samples of {} tokens; global batch {} = {} ranks x {} micro-batches of {}",
       plan.corpus.set(data::Split::train).size(), *s.batch.seq_length, *s.batch.global_batch_size,
       ranks, s.batch.micro_batches(ranks), *s.batch.micro_batch_size);
+  const std::string_view remark =
+      kernels::remark_on_products(s.runtime.device_value().kind, s.batch.type());
+  if (!remark.empty()) log::info("{}", remark);
   log::info("measured {} GEMM peak of this machine: {:.3f} TFLOP/s", name(s.batch.type()),
             peak * 1e-12);
 }

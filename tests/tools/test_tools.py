@@ -423,6 +423,7 @@ class Quickstart(unittest.TestCase):
             (Path(folder) / "mine").mkdir()
             for name in ("mine/notes", "empty.txt", "text.pdf"):
                 (Path(folder) / name).write_text("")
+            (Path(folder) / "small.txt").write_text("few words\n" * 1999)
             before = sorted(Path(folder).rglob("*"))
             command = [str(TOOLS.parent / "quickstart"), *arguments]
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -441,6 +442,7 @@ class Quickstart(unittest.TestCase):
         self.refused("'none.txt' does not exist", "--input", "none.txt")
         self.refused("empty.txt' is empty", "--input", "empty.txt")
         self.refused("is neither .txt nor .jsonl", "--input", "text.pdf")
+        self.refused("holds 19990 bytes of text; at least 20000", "--input", "small.txt")
         self.refused("holds no .txt or .jsonl", "--input", "mine")
 
     def test_output_of_somebody_else(self):

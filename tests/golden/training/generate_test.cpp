@@ -61,6 +61,17 @@ TEST(Sample, DependsOnSeedAndPositionAlone) {
   EXPECT_LT(equal_positions, 20);
 }
 
+// The largest logits are of ids that the tokenizer lacks.
+TEST(Sample, StaysBelowTheVocabulary) {
+  const std::vector<float> logits = {1, 3, 2, 9, 9};
+  EXPECT_EQ(sample(logits, {.temperature = 0, .vocabulary = 3}, 0), 1);
+  EXPECT_EQ(sample(logits, {.temperature = 0, .vocabulary = 9}, 0), 3);
+  for (int64_t position = 0; position < 200; ++position) {
+    EXPECT_LT(sample(logits, {.temperature = 100, .vocabulary = 3}, position), 3);
+    EXPECT_LT(sample(logits, {.temperature = 100, .top_k = 4, .vocabulary = 3}, position), 3);
+  }
+}
+
 TEST(Sample, RefusesBadOptions) {
   EXPECT_THROW(SamplingOptions{.temperature = -1}.check(), Error);
   EXPECT_THROW(SamplingOptions{.temperature = NAN}.check(), Error);

@@ -17,7 +17,9 @@ class Renamed : public TokenSource {
   const std::string& path() const override { return path_; }
   int64_t sequence_count() const override { return set_.sequence_count(); }
   int64_t length(int64_t sequence) const override { return set_.length(sequence); }
-  void read(int64_t sequence, int64_t offset, std::span<int64_t> out) const override { set_.read(sequence, offset, out); }
+  void read(int64_t sequence, int64_t offset, std::span<int64_t> out) const override {
+    set_.read(sequence, offset, out);
+  }
 
  private:
   IndexedDataset set_;
@@ -38,7 +40,8 @@ GptDatasetConfig config_of(const Json& c, const Json& data) {
   config.seed = c["seed"].as_integer();
   if (!c.contains("per_split")) config.split = c["split"].as_string();
   config.add_extra_token = flag(c, "add_extra_token_to_sequence", true);
-  config.drop_last_partial_validation_sequence = flag(c, "drop_last_partial_validation_sequence", true);
+  config.drop_last_partial_validation_sequence =
+      flag(c, "drop_last_partial_validation_sequence", true);
   config.reset_position_ids = flag(c, "reset_position_ids");
   config.reset_attention_mask = flag(c, "reset_attention_mask");
   config.inter_document_masking = flag(c, "inter_document_masking");
@@ -47,10 +50,11 @@ GptDatasetConfig config_of(const Json& c, const Json& data) {
   config.eod = data["eod"].as_integer();
   config.vocabulary_size = data["vocab_size"].as_integer();
   config.cache = false;
-  Json::Object tokenizer = {{"class", "megatron.core.tokenizers.text.text_tokenizer.MegatronTokenizerText"},
-                            {"tokenizer_path", nullptr},
-                            {"vocab_size", fmt::format("{}", config.vocabulary_size)},
-                            {"eod_id", fmt::format("{}", config.eod)}};
+  Json::Object tokenizer = {
+      {"class", "megatron.core.tokenizers.text.text_tokenizer.MegatronTokenizerText"},
+      {"tokenizer_path", nullptr},
+      {"vocab_size", fmt::format("{}", config.vocabulary_size)},
+      {"eod_id", fmt::format("{}", config.eod)}};
   if (c.contains("pad")) {
     config.pad = c["pad"].as_integer();
     tokenizer.emplace_back("pad_id", fmt::format("{}", *config.pad));
@@ -69,8 +73,9 @@ std::vector<int64_t> boundaries(const Sample& sample) {
   return begins;
 }
 
-// mask_of_first: samples of a set whose masks the original computes once. It then keeps the padding mask of the first sample
-// that is read for all later ones; here a mask depends on its own sample alone.
+// mask_of_first: samples of a set whose masks the original computes once. It then keeps the padding
+// mask of the first sample that is read for all later ones; here a mask depends on its own sample
+// alone.
 void expect_sample(const Sample& got, const Json& expected, const Sample* mask_of_first) {
   EXPECT_EQ(got.tokens, integers(expected["tokens"]));
   EXPECT_EQ(got.labels, integers(expected["labels"]));
@@ -88,7 +93,8 @@ void expect_sample(const Sample& got, const Json& expected, const Sample* mask_o
   }
 }
 
-void expect_index(const IntegerArray& got, const Json& facts, const std::string& which, const std::string& npy) {
+void expect_index(const IntegerArray& got, const Json& facts, const std::string& which,
+                  const std::string& npy) {
   EXPECT_EQ(got.shape(), integers(facts[which + "_shape"]));
   EXPECT_EQ(sha256_hex(as_text(got.bytes())), facts[which + "_sha256"].as_string());
   if (!std::filesystem::exists(npy)) return;
@@ -97,7 +103,8 @@ void expect_index(const IntegerArray& got, const Json& facts, const std::string&
   EXPECT_EQ(as_text(file.bytes()), as_text(got.bytes()));
 }
 
-void expect_split(const GptDataset& set, const Json& facts, const std::string& folder, bool masks_once) {
+void expect_split(const GptDataset& set, const Json& facts, const std::string& folder,
+                  bool masks_once) {
   EXPECT_EQ(set.description(), facts["description"].as_string());
   EXPECT_EQ(set.hash(), facts["hash"].as_string());
   EXPECT_EQ(set.request().first_sequence, facts["first_sequence"].as_integer());
@@ -131,7 +138,8 @@ void run_case(const std::string& folder, const Json& data) {
   std::array<std::optional<int64_t>, 3> samples;
   for (size_t i = 0; i < 3; ++i) samples[i] = optional_integer(c["sizes"].as_array()[i]);
   if (c.contains("error")) {
-    EXPECT_NE(error_of([&] { build_gpt_datasets(source, config, samples); }).find("--split"), std::string::npos);
+    EXPECT_NE(error_of([&] { build_gpt_datasets(source, config, samples); }).find("--split"),
+              std::string::npos);
     return;
   }
   for (size_t i = 0; i < 3; ++i) {
@@ -142,8 +150,10 @@ void run_case(const std::string& folder, const Json& data) {
       EXPECT_EQ(parse_split(*config.split)[i].has_value(), !facts.is_null());
     }
     if (facts.is_null()) continue;
-    const bool masks_once = !config.reset_position_ids && !config.reset_attention_mask && !config.eod_mask_loss;
-    expect_split(GptDataset(source, config, split, samples[i]), facts, folder + "/" + std::string(name(split)), masks_once);
+    const bool masks_once =
+        !config.reset_position_ids && !config.reset_attention_mask && !config.eod_mask_loss;
+    expect_split(GptDataset(source, config, split, samples[i]), facts,
+                 folder + "/" + std::string(name(split)), masks_once);
   }
 }
 
@@ -163,7 +173,8 @@ TEST(GptDataset, AgreesOnPreprocessedText) {
   for (const Json& c : cases.as_array()) {
     SCOPED_TRACE(c["name"].as_string());
     const std::string file = c["data"].as_string();
-    const auto source = std::make_shared<const Renamed>(golden(file), file.substr(file.rfind('/') + 1));
+    const auto source =
+        std::make_shared<const Renamed>(golden(file), file.substr(file.rfind('/') + 1));
     for (size_t i = 0; i < 3; ++i) {
       const Split split = static_cast<Split>(i);
       const Json& facts = c["splits"][name(split)];
@@ -179,9 +190,12 @@ TEST(GptDataset, AgreesOnPreprocessedText) {
       EXPECT_EQ(set.description(), facts["description"].as_string());
       EXPECT_EQ(set.hash(), facts["hash"].as_string());
       EXPECT_EQ(set.size(), facts["n"].as_integer());
-      EXPECT_EQ(sha256_hex(as_text(set.indices().document.bytes())), facts["sha256"]["document_index"].as_string());
-      EXPECT_EQ(sha256_hex(as_text(set.indices().sample.bytes())), facts["sha256"]["sample_index"].as_string());
-      EXPECT_EQ(sha256_hex(as_text(set.indices().shuffle.bytes())), facts["sha256"]["shuffle_index"].as_string());
+      EXPECT_EQ(sha256_hex(as_text(set.indices().document.bytes())),
+                facts["sha256"]["document_index"].as_string());
+      EXPECT_EQ(sha256_hex(as_text(set.indices().sample.bytes())),
+                facts["sha256"]["sample_index"].as_string());
+      EXPECT_EQ(sha256_hex(as_text(set.indices().shuffle.bytes())),
+                facts["sha256"]["shuffle_index"].as_string());
       Sample sample;
       for (const Json& expected : facts["first_samples"].as_array()) {
         set.read(expected["index"].as_integer(), sample);
@@ -194,16 +208,21 @@ TEST(GptDataset, AgreesOnPreprocessedText) {
 
 TEST(GptDataset, AgreesOnMockData) {
   const Json mock = Json::read(golden("gpt_dataset/mock.json"));
-  struct { const char* key; int64_t seed, length, samples, vocabulary; } const requests[] = {
-      {"seed1234_S64_n50_vocab1000", 1234, 64, 50, 1000}, {"seed7_S1024_n300_vocab50257", 7, 1024, 300, 50257}};
+  struct {
+    const char* key;
+    int64_t seed, length, samples, vocabulary;
+  } const requests[] = {{"seed1234_S64_n50_vocab1000", 1234, 64, 50, 1000},
+                        {"seed7_S1024_n300_vocab50257", 7, 1024, 300, 50257}};
   for (const auto& request : requests) {
-    const auto source = std::make_shared<const MockTokens>(request.vocabulary, request.vocabulary - 1);
+    const auto source =
+        std::make_shared<const MockTokens>(request.vocabulary, request.vocabulary - 1);
     GptDatasetConfig config;
     config.sequence_length = request.length;
     config.seed = request.seed;
     config.split = "1,1,1";
     config.cache = false;
-    const auto sets = build_gpt_datasets(source, config, {request.samples, request.samples, request.samples});
+    const auto sets =
+        build_gpt_datasets(source, config, {request.samples, request.samples, request.samples});
     for (size_t i = 0; i < 3; ++i) {
       const Json& facts = mock[request.key][name(static_cast<Split>(i))];
       EXPECT_EQ(sets[i]->size(), facts["n"].as_integer());
@@ -231,13 +250,16 @@ TEST(GptIndex, SampleIndexAlone) {
     request.extra_tokens = c["add_extra_token"].as_integer();
     request.drop_last_partial = c["drop_last_partial_sequence"].as_bool();
     const int64_t epochs = c["num_epochs"].as_integer();
-    if (epochs > 1) request.samples = (request.tokens_per_epoch * (epochs - 1)) / request.sequence_length + 1;
+    if (epochs > 1)
+      request.samples = (request.tokens_per_epoch * (epochs - 1)) / request.sequence_length + 1;
     const IndexPlan plan = plan_index(request);
     ASSERT_EQ(plan.epochs, epochs);
     EXPECT_EQ(plan.samples, c["num_samples"].as_integer());
     IntegerArray index(IntegerType::i32, {static_cast<int64_t>(documents.size())});
-    for (size_t i = 0; i < documents.size(); ++i) index.values<int32_t>()[i] = static_cast<int32_t>(documents[i]);
-    const IntegerArray got = build_sample_index(request, plan, index, [&](int64_t i) { return sizes[static_cast<size_t>(i)]; });
+    for (size_t i = 0; i < documents.size(); ++i)
+      index.values<int32_t>()[i] = static_cast<int32_t>(documents[i]);
+    const IntegerArray got = build_sample_index(
+        request, plan, index, [&](int64_t i) { return sizes[static_cast<size_t>(i)]; });
     EXPECT_EQ(sha256_hex(as_text(got.bytes())), c["sha256"].as_string());
   }
 }
@@ -259,7 +281,8 @@ TEST(Split, AgreesWithMegatron) {
     }
   }
   for (const Json& c : facts["bad_split_strings"].as_array()) {
-    EXPECT_NE(error_of([&] { parse_split(c["split"].as_string()); }).find("--split"), std::string::npos);
+    EXPECT_NE(error_of([&] { parse_split(c["split"].as_string()); }).find("--split"),
+              std::string::npos);
   }
   EXPECT_NE(error_of([] { parse_split("1e-3,1"); }), "");
   EXPECT_NE(error_of([] { parse_split("-1,2"); }), "");
@@ -287,7 +310,8 @@ TEST(GptDataset, KeepsItsIndicesOnDisk) {
   const auto config = small_config();
   const GptDataset first(source, config, Split::train, 100);
   EXPECT_FALSE(first.from_cache());
-  const std::string stem = folder / "set/cache/GPTDataset_indices/" + first.hash() + "-GPTDataset-train-";
+  const std::string stem =
+      folder / "set/cache/GPTDataset_indices/" + first.hash() + "-GPTDataset-train-";
   EXPECT_EQ(read_file(stem + "description.txt"), first.description());
   EXPECT_EQ(md5_hex(first.description()), first.hash());
   const GptDataset second(source, config, Split::train, 100);
@@ -311,7 +335,8 @@ TEST(GptDataset, DoesNotTrustTheCache) {
   const auto source = std::make_shared<const IndexedDataset>(folder / "set");
   const auto config = small_config();
   const GptDataset first(source, config, Split::train, 100);
-  const std::string stem = folder / "set/cache/GPTDataset_indices/" + first.hash() + "-GPTDataset-train-";
+  const std::string stem =
+      folder / "set/cache/GPTDataset_indices/" + first.hash() + "-GPTDataset-train-";
   Sample sample;
 
   // Cut short: built again.
@@ -334,7 +359,8 @@ TEST(GptDataset, DoesNotTrustTheCache) {
   EXPECT_NE(error_of([&] { damaged.read(0, sample); }).find("damaged"), std::string::npos);
   write_file(stem + "sample_index.npy", rows);
   // Newer tokens: built again.
-  std::filesystem::last_write_time(folder / "set.idx", std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+  std::filesystem::last_write_time(
+      folder / "set.idx", std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
   EXPECT_FALSE(GptDataset(source, config, Split::train, 100).from_cache());
 }
 
@@ -344,7 +370,8 @@ TEST(GptDataset, RunsWhereNothingCanBeWritten) {
   auto config = small_config();
   write_file(folder / "file", "");
   config.cache_path = folder / "file/cache";
-  const GptDataset set(std::make_shared<const IndexedDataset>(folder / "set"), config, Split::train, 10);
+  const GptDataset set(std::make_shared<const IndexedDataset>(folder / "set"), config, Split::train,
+                       10);
   EXPECT_FALSE(set.from_cache());
   Sample sample;
   set.read(0, sample);
@@ -361,10 +388,12 @@ TEST(GptIndex, TellsTheBytesThatItTakes) {
     const IndexPlan plan = plan_index(request);
     RandomState random(1);
     const IntegerArray documents = build_document_index(request, plan, random);
-    const IntegerArray rows = build_sample_index(request, plan, documents, [](int64_t) { return int64_t{100}; });
+    const IntegerArray rows =
+        build_sample_index(request, plan, documents, [](int64_t) { return int64_t{100}; });
     const IntegerArray shuffle = build_shuffle_index(plan, random);
     EXPECT_EQ(index_bytes(plan),
-              static_cast<int64_t>(documents.bytes().size() + rows.bytes().size() + shuffle.bytes().size()));
+              static_cast<int64_t>(documents.bytes().size() + rows.bytes().size() +
+                                   shuffle.bytes().size()));
   }
   // More than 2^31 documents and than 2^32 samples: 64-bit rows and 64-bit samples.
   EXPECT_EQ(index_bytes({.documents = int64_t{1} << 32, .samples = int64_t{1} << 33}),
@@ -394,10 +423,13 @@ TEST(GptDataset, RefusesWhatCannotWork) {
   config.vocabulary_size = 500;
   const GptDataset wrong(source, config, Split::train, 10);
   Sample sample;
-  EXPECT_NE(error_of([&] { for (int64_t k = 0; k < wrong.size(); ++k) wrong.read(k, sample); }).find("vocabulary"),
+  EXPECT_NE(error_of([&] {
+              for (int64_t k = 0; k < wrong.size(); ++k) wrong.read(k, sample);
+            }).find("vocabulary"),
             std::string::npos);
   config.sequence_length = 1;
-  EXPECT_NE(error_of([&] { GptDataset(source, config, Split::train, 10); }).find("--seq-length"), std::string::npos);
+  EXPECT_NE(error_of([&] { GptDataset(source, config, Split::train, 10); }).find("--seq-length"),
+            std::string::npos);
   config.sequence_length = 32;
   EXPECT_NE(error_of([&] { GptDataset(source, config, Split::train, int64_t{1} << 38); }), "");
   EXPECT_NE(error_of([&] { GptDataset(source, config, Split::train, -1); }), "");

@@ -13,7 +13,8 @@ TEST(SequentialSampler, GivesEachRankItsPart) {
     const int64_t size = c["dp"].as_integer();
     for (int64_t rank = 0; rank < size; ++rank) {
       const auto make = [&] {
-        return SequentialSampler(c["total"].as_integer(), c["consumed"].as_integer(), c["mbs"].as_integer(), rank, size,
+        return SequentialSampler(c["total"].as_integer(), c["consumed"].as_integer(),
+                                 c["mbs"].as_integer(), rank, size,
                                  !c.contains("drop_last") || c["drop_last"].as_bool());
       };
       if (c.contains("error")) {
@@ -55,13 +56,15 @@ TEST(RequestedSamples, FollowTheTrainingArguments) {
       budget.phase_transition_iterations = integers(args["phase_transition_iterations"]);
     }
     const auto got = requested_samples(budget);
-    for (size_t i = 0; i < 3; ++i) EXPECT_EQ(got[i], optional_integer(c["train_valid_test"].as_array()[i]));
+    for (size_t i = 0; i < 3; ++i)
+      EXPECT_EQ(got[i], optional_integer(c["train_valid_test"].as_array()[i]));
   }
   SampleBudget budget;
   budget.train_iterations = 10;
   budget.global_batch_size = budget.eval_global_batch_size = 2;
   budget.eval_iterations = 1;
-  EXPECT_NE(error_of([&] { requested_samples(budget); }).find("--eval-interval"), std::string::npos);
+  EXPECT_NE(error_of([&] { requested_samples(budget); }).find("--eval-interval"),
+            std::string::npos);
   budget.eval_iterations = 0;
   budget.train_iterations = int64_t{1} << 62;
   EXPECT_NE(error_of([&] { requested_samples(budget); }).find("--train-iters"), std::string::npos);

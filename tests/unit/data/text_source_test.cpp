@@ -39,10 +39,12 @@ TEST(TextSource, ReadsJsonLines) {
   const auto documents = read_all(golden("indexed/preprocess/corpus.jsonl"));
   EXPECT_EQ(documents.size(), 200u);
   EXPECT_TRUE(documents[6].name.ends_with("corpus.jsonl:7"));
-  const auto titles = read_all(golden("indexed/preprocess/corpus_two_keys.jsonl"), {.json_key = "title"});
+  const auto titles =
+      read_all(golden("indexed/preprocess/corpus_two_keys.jsonl"), {.json_key = "title"});
   EXPECT_FALSE(titles.empty());
   const TemporaryDirectory folder;
-  write_gz(folder / "a.jsonl.gz", "{\"text\": \"z\\u00e4h\\n\"}\r\n\n  \n{\"text\":\"x\",\"text\":\"last\"}");
+  write_gz(folder / "a.jsonl.gz",
+           "{\"text\": \"z\\u00e4h\\n\"}\r\n\n  \n{\"text\":\"x\",\"text\":\"last\"}");
   const std::string path = folder / "a.jsonl.gz";
   EXPECT_EQ(read_all(path), (std::vector<Document>{{path + ":1", "zäh\n"}, {path + ":4", "last"}}));
 }
@@ -50,8 +52,13 @@ TEST(TextSource, ReadsJsonLines) {
 TEST(TextSource, NamesFileAndLineOfABadRecord) {
   const TemporaryDirectory folder;
   for (const auto& [line, part] : std::initializer_list<std::pair<const char*, const char*>>{
-           {"{\"text\": \"a\"", "bad JSON"}, {"{\"text\": \"a\"} x", "bad JSON"}, {"[1]", "object"}, {"{\"text\": 3}", "neither"},
-           {"{\"other\": \"a\"}", "missing"}, {"{\"text\": [1]}", "not a text"}, {"{\"text\": \"\xff\"}", "bad JSON"},
+           {"{\"text\": \"a\"", "bad JSON"},
+           {"{\"text\": \"a\"} x", "bad JSON"},
+           {"[1]", "object"},
+           {"{\"text\": 3}", "neither"},
+           {"{\"other\": \"a\"}", "missing"},
+           {"{\"text\": [1]}", "not a text"},
+           {"{\"text\": \"\xff\"}", "bad JSON"},
            {"{\"text\": \"\\ud800\"}", "bad JSON"}}) {
     write_file(folder / "a.jsonl", std::string("{\"text\": \"fine\"}\n") + line + "\n");
     const std::string message = error_of([&] { read_all(folder / "a.jsonl"); });
@@ -82,9 +89,10 @@ TEST(TextSource, ReadsDirectoriesInOrder) {
   std::filesystem::create_symlink("a.txt", folder / "0_alias.txt");
   std::filesystem::create_directory_symlink("..", folder / "b/loop");
   std::filesystem::create_symlink("nowhere", folder / "dangling");
-  EXPECT_EQ(read_all(folder.path()),
-            (std::vector<Document>{{folder / "a.txt:1", "one\nline"}, {folder / "b/two.txt:1", "two"}, {folder / "c.jsonl:1", "three"},
-                                   {folder / "c.jsonl:2", "four"}}));
+  EXPECT_EQ(read_all(folder.path()), (std::vector<Document>{{folder / "a.txt:1", "one\nline"},
+                                                            {folder / "b/two.txt:1", "two"},
+                                                            {folder / "c.jsonl:1", "three"},
+                                                            {folder / "c.jsonl:2", "four"}}));
 }
 
 std::string paragraph(size_t bytes, char letter) { return std::string(bytes - 1, letter) + "\n"; }
@@ -94,10 +102,11 @@ TEST(TextSource, CutsPlainTextBetweenParagraphs) {
   const std::string path = folder / "book.txt";
   const std::vector<std::string> pieces = {
       paragraph(1000, 'a') + "\n" + paragraph(998, 'b') + "\n" + paragraph(10, 'c') + " \t\r\n\n\n",
-      paragraph(1999, 'd') + "x\n\r\n",             // the 2000th byte counts, not the first blank line
-      paragraph(7990, 'e') + "nine byt\nlast one\n",  // no blank line: the line end from byte 8000 on
-      paragraph(9000, 'f'),                         // a line is never cut
-      std::string(8000, '\n'),                      // blank lines neither go on for ever
+      paragraph(1999, 'd') + "x\n\r\n",  // the 2000th byte counts, not the first blank line
+      paragraph(7990, 'e') +
+          "nine byt\nlast one\n",  // no blank line: the line end from byte 8000 on
+      paragraph(9000, 'f'),        // a line is never cut
+      std::string(8000, '\n'),     // blank lines neither go on for ever
       "\n  no line end"};
   std::string text;
   for (const std::string& piece : pieces) text += piece;
@@ -123,7 +132,8 @@ TEST(TextSource, CutsNoByteOutOfAnyText) {
   uint32_t state = 1;
   for (int round = 0; round < 20; ++round) {
     std::string text, joined;
-    while (text.size() < 60000) text += alphabet[((state = state * 1664525u + 1013904223u) >> 16) % 7];
+    while (text.size() < 60000)
+      text += alphabet[((state = state * 1664525u + 1013904223u) >> 16) % 7];
     write_file(folder / "a.txt", text);
     for (const Document& document : read_all(folder / "a.txt")) {
       joined += document.text;
@@ -141,7 +151,8 @@ TEST(TextSource, ReadsManualPagesOnce) {
   write_file(folder / "man1/latin.3x", ".TH c 3\n.SH NAME\ncaf\xe9\n");
   write_file(folder / "man1/README", "not a page");
   std::filesystem::create_symlink("a.1.gz", folder / "man1/alias.1.gz");
-  const std::vector<Document> expected = {{folder / "man1/a.1.gz", "NAME\n       a - b\n"}, {folder / "man1/latin.3x", "NAME\n       café\n"}};
+  const std::vector<Document> expected = {{folder / "man1/a.1.gz", "NAME\n       a - b\n"},
+                                          {folder / "man1/latin.3x", "NAME\n       café\n"}};
   EXPECT_EQ(read_all(folder.path(), {.manual_pages = true}), expected);
 }
 
@@ -150,13 +161,16 @@ TEST(TextSource, TellsWhatCannotBeRead) {
   EXPECT_NE(error_of([&] { TextSource(folder / "absent"); }).find("absent"), std::string::npos);
   EXPECT_NE(error_of([&] { TextSource(folder.path()); }).find("no file"), std::string::npos);
   write_file(folder / "latin.txt", "caf\xe9");
-  EXPECT_NE(error_of([&] { read_all(folder / "latin.txt"); }).find("latin.txt:1: "), std::string::npos);
+  EXPECT_NE(error_of([&] { read_all(folder / "latin.txt"); }).find("latin.txt:1: "),
+            std::string::npos);
   EXPECT_NE(error_of([&] { read_all(folder / "latin.txt"); }).find("UTF-8"), std::string::npos);
-  EXPECT_NE(error_of([&] { read_all(folder / "latin.txt", {.whole_files = true}); }).find("UTF-8"), std::string::npos);
+  EXPECT_NE(error_of([&] { read_all(folder / "latin.txt", {.whole_files = true}); }).find("UTF-8"),
+            std::string::npos);
   write_gz(folder / "whole.txt.gz", std::string(5000, 'x') + "end of the text");
   const std::string bytes = read_file(folder / "whole.txt.gz");
   write_file(folder / "cut.txt.gz", bytes.substr(0, bytes.size() - 12));
-  EXPECT_NE(error_of([&] { read_all(folder / "cut.txt.gz"); }).find("cut.txt.gz"), std::string::npos);
+  EXPECT_NE(error_of([&] { read_all(folder / "cut.txt.gz"); }).find("cut.txt.gz"),
+            std::string::npos);
 }
 
 TEST(InputFile, ReadsLinesOfAnyLength) {

@@ -45,10 +45,15 @@ TEST(TokenRange, IsThatOfEveryFixture) {
 TEST(TokenRange, FindsTheExtremesAnywhere) {
   const TemporaryDirectory folder;
   std::mt19937 random(3);
-  const struct { DType type; int64_t low, high; } types[] = {
-      {DType::u8, 0, 255},      {DType::i8, -128, 127},
-      {DType::i16, -32768, 32767}, {DType::u16, 0, 65535},
-      {DType::i32, -2147483648ll, 2147483647ll}, {DType::i64, -(1ll << 62), 1ll << 62}};
+  const struct {
+    DType type;
+    int64_t low, high;
+  } types[] = {{DType::u8, 0, 255},
+               {DType::i8, -128, 127},
+               {DType::i16, -32768, 32767},
+               {DType::u16, 0, 65535},
+               {DType::i32, -2147483648ll, 2147483647ll},
+               {DType::i64, -(1ll << 62), 1ll << 62}};
   int round = 0;
   for (const auto& [type, low, high] : types) {
     for (const size_t length : {1u, 127u, 128u, 1000u}) {
@@ -123,8 +128,8 @@ TEST(TokenCheck, IsRememberedUntilTheFilesChange) {
   build(folder / "a", DType::u16, {{1, 9, 10}});
   EXPECT_EQ(remembered_token_range(IndexedDataset(folder / "a"), cache), (TokenRange{1, 10}));
   build(folder / "a", DType::u16, {{1, 9, 11}});
-  std::filesystem::last_write_time(folder / "a.bin", std::filesystem::file_time_type::clock::now() +
-                                                         std::chrono::hours(1));
+  std::filesystem::last_write_time(
+      folder / "a.bin", std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
   EXPECT_EQ(remembered_token_range(IndexedDataset(folder / "a"), cache), (TokenRange{1, 11}));
 }
 

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Seconds from launch to the end of the first training step: a model of 10 million parameters, index cache warm.
+#   bench/launch.sh [PROGRAM [RUNS]]     PROGRAM: default build/release/megatron; RUNS: default 5
+# Prints each run's wall seconds, from before the process starts until its first step is logged, and their median.
+set -euo pipefail
+export LC_ALL=C.UTF-8
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+program=${1:-$root/build/release/megatron}
+runs=${2:-5}
+[ -x "$program" ] || { echo "launch: $program does not exist; build it: ninja -C build/release megatron" >&2; exit 1; }
+[[ $runs =~ ^[1-9][0-9]*$ ]] || { echo "launch: RUNS is '$runs'; give a number such as 5" >&2; exit 1; }
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# 2000 documents of 512 token ids.
+awk 'BEGIN { for (d = 0; d < 2000; ++d) { printf "{\"text\": \"";
+  for (t = 0; t < 512; ++t) printf "%d ", (d * 7919 + t * t * 31) % 8191; print "\"}" } }' >"$work/ids.jsonl"
+"$program" preprocess --input "$work/ids.jsonl" --output-prefix "$work/data" --tokenizer-type NullTokenizer \
+  --vocab-size 8192 --append-eod >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+
+# 8192 x 320 + 256 x 320 + 6 x 12 x 320^2: 10.1 million.
+first_step() {
+  "$program" train --num-layers 6 --hidden-size 320 --num-attention-heads 5 --seq-length 256 --vocab-size 8192 \
+    --micro-batch-size 1 --train-iters 1 --log-interval 1 --lr 1e-3 --data-path "$work/data_text_document" \
+    --tokenizer-type NullTokenizer --split 1,0,0 2>&1 |
+    while IFS= read -r line; do
+      case $line in *"iteration "*"1/1 "*) echo "$EPOCHREALTIME" >"$work/stepped" ;; esac
+      echo "$line" >>"$work/log"
+    done
+}
+
+times=()
+for ((run = 0; run <= runs; ++run)); do
+  rm -f "$work/stepped"
+  begin=$EPOCHREALTIME
+  first_step || { cat "$work/log" >&2; exit 1; }
+  [ -s "$work/stepped" ] || { cat "$work/log" >&2; echo "launch: no step was logged" >&2; exit 1; }
+  [ "$run" -gt 0 ] || continue          # that one made the index
+  seconds=$(awk -v a="$begin" -v b="$(<"$work/stepped")" 'BEGIN { printf "%.3f", b - a }')
+  times+=("$seconds")
+  echo "run $run: $seconds s from launch to the first step"
+done
+printf '%s\n' "${times[@]}" | sort -n | awk '{ t[NR] = $1 } END { printf "median: %.3f s\n", t[int((NR + 1) / 2)] }'

@@ -1,0 +1,158 @@
+// What the commands do with outputs that exist, with values of any form, and what they warn of.
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "golden/cli/process.h"
+#include "golden/selftest/support.h"
+
+namespace megatron::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+Words with(Words first, const Words& more) {
+  first.insert(first.end(), more.begin(), more.end());
+  return first;
+}
+
+class Commands : public ::testing::Test {
+ protected:
+  Outcome expect(int code, const Words& arguments, const Words& parts) {
+    const Outcome r = place_.run(arguments);
+    std::string line;
+    for (const std::string& word : arguments) line += word + " ";
+    EXPECT_EQ(r.code, code) << line << "\n" << r.out << r.err;
+    for (const std::string& part : parts)
+      EXPECT_NE(r.err.find(part), std::string::npos) << part << " is not in\n" << r.err << line;
+    return r;
+  }
+
+  const std::string kText = vectors("indexed/preprocess/corpus.jsonl"),
+                    kTokenizer = vectors("indexed/preprocess/tokenizer_bpe2k");
+  Workplace place_;
+};
+
+TEST_F(Commands, BracketsComeThrough) {
+  const auto encoded = [&](const Words& text) {
+    return expect(0, with({"tokenizer", "encode", "--tokenizer-model", kTokenizer}, text), {}).out;
+  };
+  const std::string ids = encoded({"[hello, world]"});
+  EXPECT_EQ(expect(0,
+                   {"tokenizer", "decode", "--tokenizer-model", kTokenizer,
+                    ids.substr(0, ids.size() - 1)},
+                   {})
+                .out,
+            "[hello, world]\n");
+  expect(0,
+         {"tokenizer", "train", "--input", kText, "--output", "t", "--vocab-size", "300",
+          "--special-tokens", "[PAD]", "[a, b]"},
+         {});
+  const Json tokens = Json::read(place_ / "t/tokenizer.json");
+  EXPECT_EQ(tokens["added_tokens"][0]["content"].as_string(), "[PAD]");
+  EXPECT_EQ(tokens["added_tokens"][1]["content"].as_string(), "[a, b]");
+}
+
+TEST_F(Commands, FlagsReachTheirChecks) {
+  const Words train = {"train", "--num-layers", "1", "--hidden-size", "16",
+                       "--num-attention-heads", "2", "--seq-length", "16", "--micro-batch-size",
+                       "1", "--train-iters", "1", "--mock-data", "--vocab-size", "100"};
+  expect(2, with(train, {"--lr", "-1"}), {"lr", "-1"});
+  expect(2, with(train, {"--lr", "1", "--bf16=no"}), {"--bf16", "no"});
+  expect(2, with(train, {"--lr", "1", "--threads", "1024", "--ranks", "2"}),
+         {"--threads 1024", "--ranks 2", "2048", "1024"});
+  expect(2, {"trian"}, {"no command 'trian'; did you mean 'train'? See megatron --help"});
+  const std::string help = place_.run({"train", "--help"}).out;
+  EXPECT_NE(help.find("\nUsage: megatron train [flags]\n"), std::string::npos) << help;
+}
+
+TEST_F(Commands, TokenizersThatExistStay) {
+  fs::create_directory(place_ / "t");
+  write_file(place_ / "t/tokenizer_config.json", "mine");
+  const Words train = {"tokenizer", "train", "--input", kText, "--vocab-size", "260", "--output"};
+  expect(2, with(train, {"t"}), {"tokenizer_config.json", "--overwrite"});
+  EXPECT_EQ(read_file(place_ / "t/tokenizer_config.json"), "mine");
+  EXPECT_EQ(place_.listing(), (std::set<std::string>{"t", "t/tokenizer_config.json"}));
+  expect(2, with(train, {"t/tokenizer_config.json"}), {"--output", "not a directory"});
+  expect(0, with(train, {"t", "--overwrite"}), {});
+}
+
+TEST_F(Commands, TokenFilesThatExistStay) {
+  const Words write = {"preprocess", "--input", kText, "--output-prefix", "p",
+                       "--tokenizer-model", kTokenizer};
+  for (const std::string suffix : {".bin", ".idx"}) {
+    const std::string name = "p_text_document" + suffix;
+    write_file(place_ / name, "mine");
+    expect(2, write, {name, "--overwrite"});
+    EXPECT_EQ(read_file(place_ / name), "mine");
+    EXPECT_EQ(place_.listing(), std::set<std::string>{name});
+    fs::remove(place_ / name);
+  }
+  expect(2, with(write, {"--json-keys", "text", "text"}), {"--json-keys", "'text' twice"});
+  expect(2, with(write, {"--json-keys", "text", "--json-keys", "text"}), {"--json-keys", "twice"});
+  EXPECT_TRUE(place_.listing().empty());
+}
+
+TEST_F(Commands, TokenizerOptionsAreCheckedBeforeTheText) {
+  const Words train = {"tokenizer", "train", "--input", "bad.jsonl", "--output", "t"};
+  write_file(place_ / "bad.jsonl", "not JSON");
+  expect(2, train, {"bad.jsonl:1"});
+  expect(2, with(train, {"--vocab-size", "10"}), {"--vocab-size", "10", "256", "257"});
+  expect(2, with(train, {"--vocab-size", "257", "--special-tokens", "[a]", "[b]"}),
+         {"--vocab-size", "257", "2 special tokens", "258"});
+  expect(2, with(train, {"--vocab-size", "-5"}), {"--vocab-size", "-5"});
+  expect(2, with(train, {"--min-frequency", "-5"}), {"--min-frequency", "-5"});
+  expect(2, with(train, {"--special-tokens", "a", "a"}), {"--special-tokens", "'a'"});
+  write_file(place_ / "empty.jsonl", "");
+  expect(2, {"tokenizer", "train", "--input", "empty.jsonl", "--output", "t"},
+         {"empty.jsonl", "no text"});
+}
+
+TEST_F(Commands, AVocabularyThatWasNotReached) {
+  write_file(place_ / "a.txt", "abab abab ab\n");
+  const Words train = {"tokenizer", "train", "--input", "a.txt", "--overwrite", "--output", "t",
+                       "--vocab-size"};
+  Outcome r = expect(0, with(train, {"1000"}), {"--vocab-size is 1000", "learned", "more text"});
+  EXPECT_EQ(r.err.find("--min-frequency"), std::string::npos) << r.err;
+  expect(0, with(train, {"1000", "--min-frequency", "3"}),
+         {"--vocab-size is 1000", "3 times", "--min-frequency"});
+  r = expect(0, with(train, {"258"}), {});
+  EXPECT_EQ(r.err.find("--vocab-size"), std::string::npos) << r.err;
+}
+
+TEST_F(Commands, JsonRecordsAreNoManualPages) {
+  const Words flags = {"--input", kText, "--input-format", "manpages"};
+  expect(2, with({"preprocess", "--output-prefix", "p", "--tokenizer-model", kTokenizer}, flags),
+         {"corpus.jsonl", "--input-format manpages"});
+  expect(2, with({"tokenizer", "train", "--output", "t"}, flags),
+         {"corpus.jsonl", "--input-format manpages"});
+  EXPECT_TRUE(place_.listing().empty());
+}
+
+TEST_F(Commands, EvaluationSaysWhatIsWrong) {
+  const Words eval = {"eval", "--load", vectors("hf/llama"), "--seq-length", "16"};
+  expect(2, with(eval, {"--mock-data", "--eval-samples", "0"}), {"--eval-samples is 0"});
+  const Outcome r =
+      expect(2,
+             with(eval, {"--data-path", vectors("indexed/preprocess/bpe2k_eod_text_document"),
+                         "--tokenizer-model", kTokenizer}),
+             {kTokenizer, "2048 tokens", "use the tokenizer that the model was made with"});
+  EXPECT_EQ(r.err.find("leave the flag out"), std::string::npos) << r.err;
+}
+
+// A model of 400 tokens that knows nothing, and a tokenizer of 257: what it draws is text of the
+// tokenizer.
+TEST_F(Commands, GenerationOfALongPrompt) {
+  expect(0, {"tokenizer", "train", "--input", kText, "--output", "t", "--vocab-size", "257"}, {});
+  expect(0, {"train", "--num-layers", "1", "--hidden-size", "16", "--num-attention-heads", "2",
+             "--seq-length", "16", "--micro-batch-size", "1", "--train-iters", "1", "--lr", "1e-5",
+             "--mock-data", "--tokenizer-model", "t", "--vocab-size", "400", "--save", "run"},
+         {});
+  const Words generate = {"generate", "--load", "run", "--temperature", "100", "--max-tokens", "40",
+                          "--ignore-eos", "--prompt"};
+  expect(0, with(generate, {"it is a prompt of 29 letters."}), {"29 tokens", "16 positions"});
+  EXPECT_EQ(expect(0, with(generate, {"qq"}), {}).err, "");
+}
+
+}  // namespace
+}  // namespace megatron::testing
