@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "cli/megatron_flags.h"
 
 namespace megatron::cli {
 namespace {
@@ -18,13 +19,19 @@ bool is_number(std::string_view text) {
   return error != std::errc::invalid_argument && end == text.data() + text.size();
 }
 
-// As in Python's argparse: "-1e-3", "-" and "- a list" are values.
+// As in Python's argparse: "-1e-3", "-" and "- a list" are values; "--prompt=two words" is a flag.
 bool is_flag(std::string_view argument) {
   return argument.size() > 1 && argument[0] == '-' && !is_number(argument) &&
-         argument.find_first_of(" \t\n") == argument.npos;
+         argument.substr(0, argument.find('=')).find_first_of(" \t\n") == argument.npos;
 }
 
 [[noreturn]] void unknown_flag(const std::string& flag, const Fields& fields) {
+  if (is_megatron_flag(std::string_view(flag).substr(std::min<size_t>(flag.size(), 2)))) {
+    fail(
+        "{} is a flag of Megatron-LM that this command does not support; see --help for those it "
+        "has",
+        flag);
+  }
   std::vector<std::string> known = {"--help"};
   for (const Field& field : fields.all()) known.push_back("--" + field.name);
   const std::string near = nearest(flag, known);
@@ -109,10 +116,11 @@ class Parser {
         if (at_ == arguments_.size() || is_flag(arguments_[at_])) break;
         values.push_back(arguments_[at_++]);
       } while (field->many);
-      MG_CHECK(!values.empty(),
-               "{} needs a value{}; one that begins with - is written {}=VALUE. See --help", flag,
-               at_ == arguments_.size() ? "" : fmt::format(" and is followed by {}", arguments_[at_]),
-               flag);
+      MG_CHECK(
+          !values.empty(),
+          "{} needs a value{}; one that begins with - is written {}=VALUE. See --help", flag,
+          at_ == arguments_.size() ? "" : fmt::format(" and is followed by {}", arguments_[at_]),
+          flag);
     }
     if (field->many) {
       std::vector<std::string>& all = collected_[static_cast<size_t>(field - &fields_.all()[0])];

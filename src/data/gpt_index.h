@@ -18,8 +18,8 @@
 namespace megatron::data {
 
 struct IndexRequest {
-  int64_t first_sequence = 0,
-          sequences = 0;           // the split is [first, first + sequences) of its source
+  // The split is [first, first + sequences) of its source.
+  int64_t first_sequence = 0, sequences = 0;
   int64_t tokens_per_epoch = 0;    // sum of their lengths
   std::optional<int64_t> samples;  // none: what one epoch gives
   int64_t sequence_length = 0;     // S

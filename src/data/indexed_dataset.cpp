@@ -25,7 +25,8 @@ T load(const std::byte* from) {
 
 // To is int32_t or int64_t. Values of From that To cannot hold are errors.
 template <class From, class To>
-void copy_tokens(const std::byte* from, std::span<To> out, const std::string& prefix, int64_t sequence) {
+void copy_tokens(const std::byte* from, std::span<To> out, const std::string& prefix,
+                 int64_t sequence) {
   for (size_t i = 0; i < out.size(); ++i) {
     const From value = load<From>(from + i * sizeof(From));
     bool fits = true;
@@ -36,13 +37,15 @@ void copy_tokens(const std::byte* from, std::span<To> out, const std::string& pr
     } else if constexpr (sizeof(From) > sizeof(To)) {
       fits = value >= std::numeric_limits<To>::min() && value <= std::numeric_limits<To>::max();
     }
-    MG_CHECK(fits, "{}.bin: sequence {} holds {}, which is not a {}-bit token id", prefix, sequence, value, 8 * sizeof(To));
+    MG_CHECK(fits, "{}.bin: sequence {} holds {}, which is not a {}-bit token id", prefix, sequence,
+             value, 8 * sizeof(To));
     out[i] = static_cast<To>(value);
   }
 }
 
 template <class To>
-void copy_as(DType type, const std::byte* from, std::span<To> out, const std::string& prefix, int64_t sequence) {
+void copy_as(DType type, const std::byte* from, std::span<To> out, const std::string& prefix,
+             int64_t sequence) {
   switch (type) {
     case DType::u8: return copy_tokens<uint8_t>(from, out, prefix, sequence);
     case DType::i8: return copy_tokens<int8_t>(from, out, prefix, sequence);
@@ -59,7 +62,8 @@ void copy_as(DType type, const std::byte* from, std::span<To> out, const std::st
 }  // namespace
 
 bool indexed_dataset_exists(const std::string& prefix) {
-  return access((prefix + ".idx").c_str(), R_OK) == 0 && access((prefix + ".bin").c_str(), R_OK) == 0;
+  return access((prefix + ".idx").c_str(), R_OK) == 0 &&
+         access((prefix + ".bin").c_str(), R_OK) == 0;
 }
 
 DType token_type_for_vocabulary(std::optional<int64_t> vocabulary_size) {
@@ -75,14 +79,16 @@ IndexedDataset::IndexedDataset(std::string prefix)
 void IndexedDataset::check_header() {
   const auto idx = idx_.bytes();
   const int64_t size = static_cast<int64_t>(idx.size());
-  MG_CHECK(size >= kHeaderBytes, "{}.idx has {} bytes; a token index has at least {}: the file is cut short", prefix_, size,
-           kHeaderBytes);
+  MG_CHECK(size >= kHeaderBytes,
+           "{}.idx has {} bytes; a token index has at least {}: the file is cut short", prefix_,
+           size, kHeaderBytes);
   MG_CHECK(std::memcmp(idx.data(), kMagic.data(), kMagic.size()) == 0,
            "{}.idx is not a token index: it does not start with MMIDIDX", prefix_);
   const auto version = load<uint64_t>(&idx[9]);
   MG_CHECK(version == 1, "{}.idx has version {}; only version 1 is known", prefix_, version);
   const auto code = load<uint8_t>(&idx[17]);
-  MG_CHECK(code >= 1 && code <= kTypeOfCode.size(), "{}.idx has element type {}; 1 to 8 are known", prefix_, code);
+  MG_CHECK(code >= 1 && code <= kTypeOfCode.size(), "{}.idx has element type {}; 1 to 8 are known",
+           prefix_, code);
   dtype_ = kTypeOfCode[code - 1];
   item_ = size_of(dtype_);
 
@@ -90,11 +96,13 @@ void IndexedDataset::check_header() {
   const auto entries = load<uint64_t>(&idx[26]);
   const auto left = static_cast<uint64_t>(size - kHeaderBytes);
   MG_CHECK(sequences <= left / 12 && entries <= (left - 12 * sequences) / 8,
-           "{}.idx has {} bytes, too few for {} sequences and {} documents: the file is cut short", prefix_, size, sequences,
-           entries == 0 ? 0 : entries - 1);
-  MG_CHECK(entries >= 1, "{}.idx has no document entry, not even the first one: the file is damaged", prefix_);
+           "{}.idx has {} bytes, too few for {} sequences and {} documents: the file is cut short",
+           prefix_, size, sequences, entries == 0 ? 0 : entries - 1);
+  MG_CHECK(entries >= 1,
+           "{}.idx has no document entry, not even the first one: the file is damaged", prefix_);
   const uint64_t rest = left - 12 * sequences - 8 * entries;
-  MG_CHECK(rest == 0 || rest == sequences, "{}.idx has {} bytes after its tables; expected 0, or {} modes", prefix_, rest,
+  MG_CHECK(rest == 0 || rest == sequences,
+           "{}.idx has {} bytes after its tables; expected 0, or {} modes", prefix_, rest,
            sequences);
   sequences_ = static_cast<int64_t>(sequences);
   documents_ = static_cast<int64_t>(entries) - 1;
@@ -109,9 +117,11 @@ void IndexedDataset::check_entries() {
   for (int64_t i = 0; i < sequences_; ++i) {
     const int64_t tokens = load<int32_t>(lengths_ + 4 * i);
     const int64_t begin = pointer(i);
-    MG_CHECK(tokens >= 0, "{}.idx: sequence {} has length {}: the file is damaged", prefix_, i, tokens);
+    MG_CHECK(tokens >= 0, "{}.idx: sequence {} has length {}: the file is damaged", prefix_, i,
+             tokens);
     MG_CHECK(begin >= 0 && begin <= bin_size && tokens * item_ <= bin_size - begin,
-             "{}: sequence {} ({} tokens at byte {}) ends after the {} bytes of {}.bin: one of the files is cut short or "
+             "{}: sequence {} ({} tokens at byte {}) ends after the {} bytes of {}.bin: one of the "
+             "files is cut short or "
              "they do not belong together",
              prefix_, i, tokens, begin, bin_size, prefix_);
     tokens_ += tokens;
@@ -120,12 +130,13 @@ void IndexedDataset::check_entries() {
   for (int64_t d = 0; d <= documents_; ++d) {
     const int64_t entry = document_entry(d);
     MG_CHECK(entry >= last && entry <= sequences_ && (d > 0 || entry == 0),
-             "{}.idx: document {} starts at sequence {} of {}, after {}: the file is damaged", prefix_, d, entry, sequences_,
-             last);
+             "{}.idx: document {} starts at sequence {} of {}, after {}: the file is damaged",
+             prefix_, d, entry, sequences_, last);
     last = entry;
   }
-  MG_CHECK(last == sequences_, "{}.idx: the documents end at sequence {}, but there are {}: the file is damaged", prefix_,
-           last, sequences_);
+  MG_CHECK(last == sequences_,
+           "{}.idx: the documents end at sequence {}, but there are {}: the file is damaged",
+           prefix_, last, sequences_);
 }
 
 void IndexedDataset::require_type(DType wanted, const std::byte* data) const {
@@ -134,41 +145,52 @@ void IndexedDataset::require_type(DType wanted, const std::byte* data) const {
            "{}.bin: a sequence does not start at a multiple of {} bytes", prefix_, item_);
 }
 
-int64_t IndexedDataset::pointer(int64_t sequence) const { return load<int64_t>(pointers_ + 8 * sequence); }
+int64_t IndexedDataset::pointer(int64_t sequence) const {
+  return load<int64_t>(pointers_ + 8 * sequence);
+}
 
-int64_t IndexedDataset::document_entry(int64_t entry) const { return load<int64_t>(document_entries_ + 8 * entry); }
+int64_t IndexedDataset::document_entry(int64_t entry) const {
+  return load<int64_t>(document_entries_ + 8 * entry);
+}
 
 int64_t IndexedDataset::length(int64_t sequence) const {
-  MG_CHECK(sequence >= 0 && sequence < sequences_, "{}: sequence {} of {}", prefix_, sequence, sequences_);
+  MG_CHECK(sequence >= 0 && sequence < sequences_, "{}: sequence {} of {}", prefix_, sequence,
+           sequences_);
   return load<int32_t>(lengths_ + 4 * sequence);
 }
 
 std::pair<int64_t, int64_t> IndexedDataset::document(int64_t document) const {
-  MG_CHECK(document >= 0 && document < documents_, "{}: document {} of {}", prefix_, document, documents_);
+  MG_CHECK(document >= 0 && document < documents_, "{}: document {} of {}", prefix_, document,
+           documents_);
   return {document_entry(document), document_entry(document + 1)};
 }
 
 int IndexedDataset::mode(int64_t sequence) const {
-  MG_CHECK(sequence >= 0 && sequence < sequences_, "{}: sequence {} of {}", prefix_, sequence, sequences_);
+  MG_CHECK(sequence >= 0 && sequence < sequences_, "{}: sequence {} of {}", prefix_, sequence,
+           sequences_);
   return modes_ == nullptr ? 0 : load<int8_t>(modes_ + sequence);
 }
 
 const std::byte* IndexedDataset::range(int64_t sequence, int64_t offset, int64_t length) const {
   const int64_t tokens = this->length(sequence);
   MG_CHECK(offset >= 0 && length >= 0 && offset <= tokens && length <= tokens - offset,
-           "{}: {} tokens from {} on of sequence {}, which has {}", prefix_, length, offset, sequence, tokens);
+           "{}: {} tokens from {} on of sequence {}, which has {}", prefix_, length, offset,
+           sequence, tokens);
   return bin_.bytes().data() + pointer(sequence) + offset * item_;
 }
 
 void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int64_t> out) const {
-  copy_as(dtype_, range(sequence, offset, static_cast<int64_t>(out.size())), out, prefix_, sequence);
+  copy_as(dtype_, range(sequence, offset, static_cast<int64_t>(out.size())), out, prefix_,
+          sequence);
 }
 
 void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int32_t> out) const {
-  copy_as(dtype_, range(sequence, offset, static_cast<int64_t>(out.size())), out, prefix_, sequence);
+  copy_as(dtype_, range(sequence, offset, static_cast<int64_t>(out.size())), out, prefix_,
+          sequence);
 }
 
-std::vector<int64_t> IndexedDataset::get(int64_t sequence, int64_t offset, std::optional<int64_t> length) const {
+std::vector<int64_t> IndexedDataset::get(int64_t sequence, int64_t offset,
+                                         std::optional<int64_t> length) const {
   const int64_t count = length.value_or(this->length(sequence) - offset);
   range(sequence, offset, count);
   std::vector<int64_t> tokens(static_cast<size_t>(count));

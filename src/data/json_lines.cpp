@@ -9,11 +9,14 @@
 namespace megatron::data {
 namespace {
 
-std::string text_of(simdjson::dom::element value) { return std::string(std::string_view(value.get_string())); }
+std::string text_of(simdjson::dom::element value) {
+  return std::string(std::string_view(value.get_string()));
+}
 
 }  // namespace
 
-// The DOM parser checks the whole line and picks its vector instructions at run time; the on-demand one does neither.
+// The DOM parser checks the whole line and picks its vector instructions at run time; the
+// on-demand one does neither.
 struct JsonLinesReader::Parser {
   simdjson::dom::parser parser;
 };
@@ -40,7 +43,8 @@ bool JsonLinesReader::next(JsonRecord& record) {
 void JsonLinesReader::parse(std::string& line, JsonRecord& record) {
   line.reserve(line.size() + simdjson::SIMDJSON_PADDING);
   const simdjson::dom::element document = parser_->parser.parse(line.data(), line.size(), false);
-  MG_CHECK(document.is_object(), "{}:{}: expected one JSON object a line", file_.path(), record.line);
+  MG_CHECK(document.is_object(), "{}:{}: expected one JSON object a line", file_.path(),
+           record.line);
   std::vector<bool> found(keys_.size());
   const simdjson::dom::object object = document.get_object();
   for (const auto field : object) {
@@ -51,19 +55,22 @@ void JsonLinesReader::parse(std::string& line, JsonRecord& record) {
     auto& texts = record.values[i];
     texts.clear();
     MG_CHECK(field.value.is_string() || field.value.is_array(),
-             "{}:{}: the value of '{}' is neither a text nor a list of texts", file_.path(), record.line, keys_[i]);
+             "{}:{}: the value of '{}' is neither a text nor a list of texts", file_.path(),
+             record.line, keys_[i]);
     if (field.value.is_string()) {
       texts.push_back(text_of(field.value));
       continue;
     }
     const simdjson::dom::array items = field.value.get_array();
     for (const simdjson::dom::element item : items) {
-      MG_CHECK(item.is_string(), "{}:{}: the list of '{}' holds something that is not a text", file_.path(), record.line, keys_[i]);
+      MG_CHECK(item.is_string(), "{}:{}: the list of '{}' holds something that is not a text",
+               file_.path(), record.line, keys_[i]);
       texts.push_back(text_of(item));
     }
   }
   for (size_t i = 0; i < keys_.size(); ++i) {
-    MG_CHECK(found[i], "{}:{}: the key '{}' is missing (--json-keys)", file_.path(), record.line, keys_[i]);
+    MG_CHECK(found[i], "{}:{}: the key '{}' is missing (--json-keys)", file_.path(), record.line,
+             keys_[i]);
   }
 }
 

@@ -16,7 +16,8 @@ using State = std::array<uint32_t, 4>;
 // Constant i of the algorithm is floor(2^32 |sin(i + 1)|).
 std::array<uint32_t, 64> sine_table() {
   std::array<uint32_t, 64> table{};
-  for (int i = 0; i < 64; ++i) table[i] = static_cast<uint32_t>(std::floor(std::fabs(std::sin(i + 1.0)) * 4294967296.0));
+  for (int i = 0; i < 64; ++i)
+    table[i] = static_cast<uint32_t>(std::floor(std::fabs(std::sin(i + 1.0)) * 4294967296.0));
   return table;
 }
 
@@ -29,10 +30,22 @@ void add_block(State& state, const char* block, const std::array<uint32_t, 64>& 
     uint32_t mixed;
     int word;
     switch (i / 16) {
-      case 0: mixed = (b & c) | (~b & d); word = i; break;
-      case 1: mixed = (d & b) | (~d & c); word = (5 * i + 1) % 16; break;
-      case 2: mixed = b ^ c ^ d; word = (3 * i + 5) % 16; break;
-      default: mixed = c ^ (b | ~d); word = (7 * i) % 16; break;
+      case 0:
+        mixed = (b & c) | (~b & d);
+        word = i;
+        break;
+      case 1:
+        mixed = (d & b) | (~d & c);
+        word = (5 * i + 1) % 16;
+        break;
+      case 2:
+        mixed = b ^ c ^ d;
+        word = (3 * i + 5) % 16;
+        break;
+      default:
+        mixed = c ^ (b | ~d);
+        word = (7 * i) % 16;
+        break;
     }
     const uint32_t turned = std::rotl(a + mixed + sines[i] + words[word], kShifts[i / 16][i % 4]);
     a = d;

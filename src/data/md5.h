@@ -6,6 +6,6 @@
 
 namespace megatron::data {
 
-std::string md5_hex(std::string_view text);                // 32 lower-case hexadecimal digits
+std::string md5_hex(std::string_view text);  // 32 lower-case hexadecimal digits
 
 }  // namespace megatron::data

@@ -9,11 +9,11 @@
 
 namespace megatron::data {
 
-// 100 000 sequences of 1 to 4095 tokens (lengths from NumPy's default_rng(0)): 1, 2, 3 ... modulo the vocabulary, then
-// the end-of-document token. Megatron-LM divides it by "1,1,1".
+// 100 000 sequences of 1 to 4095 tokens (lengths from NumPy's default_rng(0)): 1, 2, 3 ... modulo
+// the vocabulary, then the end-of-document token. Megatron-LM divides it by "1,1,1".
 class MockTokens : public TokenSource {
  public:
-  MockTokens(int64_t vocabulary_size, int64_t eod);        // throws Error for a vocabulary below 1
+  MockTokens(int64_t vocabulary_size, int64_t eod);  // throws Error for a vocabulary below 1
 
   const std::string& path() const override { return path_; }
   int64_t sequence_count() const override { return static_cast<int64_t>(lengths_.size()); }

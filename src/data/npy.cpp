@@ -9,8 +9,14 @@ namespace megatron::data {
 namespace {
 
 constexpr std::string_view kMagic("\x93NUMPY\x01\x00", 8);
-constexpr struct { IntegerType type; std::string_view text; int64_t bytes; } kTypes[] = {
-    {IntegerType::i16, "<i2", 2}, {IntegerType::i32, "<i4", 4}, {IntegerType::u32, "<u4", 4}, {IntegerType::i64, "<i8", 8}};
+constexpr struct {
+  IntegerType type;
+  std::string_view text;
+  int64_t bytes;
+} kTypes[] = {{IntegerType::i16, "<i2", 2},
+              {IntegerType::i32, "<i4", 4},
+              {IntegerType::u32, "<u4", 4},
+              {IntegerType::i64, "<i8", 8}};
 
 const auto& facts(IntegerType type) { return kTypes[static_cast<int>(type)]; }
 
@@ -25,7 +31,8 @@ std::string_view value_of(std::string_view header, std::string_view key, const s
 
 std::vector<int64_t> parse_shape(std::string_view text, const std::string& path) {
   const size_t close = text.find(')');
-  MG_CHECK(!text.empty() && text.front() == '(' && close != text.npos, "{}: its .npy header has no shape", path);
+  MG_CHECK(!text.empty() && text.front() == '(' && close != text.npos,
+           "{}: its .npy header has no shape", path);
   std::vector<int64_t> shape;
   int64_t product = 1;
   const char* at = text.data() + 1;
@@ -55,7 +62,8 @@ IntegerArray::IntegerArray(IntegerType type, std::vector<int64_t> shape)
   try {
     memory_.resize(static_cast<size_t>(size_ * item_));
   } catch (const std::bad_alloc&) {
-    fail("an index of {} entries needs {} bytes of memory, which this machine does not have", size_, size_ * item_);
+    fail("an index of {} entries needs {} bytes of memory, which this machine does not have", size_,
+         size_ * item_);
   }
   data_ = memory_.data();
 }
@@ -64,12 +72,15 @@ IntegerArray IntegerArray::map(const std::string& path) {
   MappedFile file(path);
   const auto bytes = file.bytes();
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  MG_CHECK(text.size() >= 10 && text.substr(0, 8) == kMagic, "{} is not a .npy file of version 1.0", path);
-  const size_t length = static_cast<unsigned char>(text[8]) + 256u * static_cast<unsigned char>(text[9]);
+  MG_CHECK(text.size() >= 10 && text.substr(0, 8) == kMagic, "{} is not a .npy file of version 1.0",
+           path);
+  const size_t length =
+      static_cast<unsigned char>(text[8]) + 256u * static_cast<unsigned char>(text[9]);
   MG_CHECK(length <= text.size() - 10, "{} is cut short inside its header", path);
   const std::string_view header = text.substr(10, length);
   const std::string_view descr = value_of(header, "'descr'", path);
-  MG_CHECK(value_of(header, "'fortran_order'", path).starts_with("False"), "{} is in Fortran order", path);
+  MG_CHECK(value_of(header, "'fortran_order'", path).starts_with("False"), "{} is in Fortran order",
+           path);
   for (const auto& known : kTypes) {
     if (descr.size() < 5 || descr.substr(1, 3) != known.text) continue;
     IntegerArray array(known.type, {0});
@@ -77,8 +88,8 @@ IntegerArray IntegerArray::map(const std::string& path) {
     array.size_ = 1;
     for (const int64_t extent : array.shape_) array.size_ *= extent;
     const auto wanted = static_cast<size_t>(array.size_ * known.bytes);
-    MG_CHECK(text.size() - 10 - length == wanted, "{} has {} bytes of data; its header says {}", path,
-             text.size() - 10 - length, wanted);
+    MG_CHECK(text.size() - 10 - length == wanted, "{} has {} bytes of data; its header says {}",
+             path, text.size() - 10 - length, wanted);
     array.data_ = bytes.data() + 10 + length;
     array.file_.emplace(std::move(file));
     return array;
@@ -101,9 +112,11 @@ int64_t IntegerArray::operator[](int64_t i) const {
 
 void IntegerArray::write(const std::string& path) const {
   std::string shape;
-  for (const int64_t extent : shape_) shape += fmt::format("{}{}", shape.empty() ? "" : ", ", extent);
+  for (const int64_t extent : shape_)
+    shape += fmt::format("{}{}", shape.empty() ? "" : ", ", extent);
   if (shape_.size() == 1) shape += ',';
-  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", facts(type_).text, shape);
+  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}",
+                                   facts(type_).text, shape);
   while ((10 + header.size() + 1) % 64 != 0) header.push_back(' ');
   header.push_back('\n');
   AtomicFile file(path);

@@ -1,4 +1,5 @@
-// Arrays of integers, in memory or mapped from NumPy's .npy files (version 1.0, little-endian, C order).
+// Arrays of integers, in memory or mapped from NumPy's .npy files (version 1.0, little-endian, C
+// order).
 #pragma once
 
 #include <cstddef>
@@ -17,22 +18,22 @@ enum class IntegerType { i16, i32, u32, i64 };
 
 class IntegerArray {
  public:
-  IntegerArray(IntegerType type, std::vector<int64_t> shape);      // zeros, in memory
+  IntegerArray(IntegerType type, std::vector<int64_t> shape);  // zeros, in memory
   // Maps a file. Throws Error naming the file when it is not a whole .npy file of integers.
   static IntegerArray map(const std::string& path);
 
   IntegerType type() const { return type_; }
   const std::vector<int64_t>& shape() const { return shape_; }
-  int64_t size() const { return size_; }                           // elements
+  int64_t size() const { return size_; }  // elements
   std::span<const std::byte> bytes() const { return {data_, static_cast<size_t>(size_ * item_)}; }
-  int64_t operator[](int64_t i) const;                             // element i in C order; not checked
+  int64_t operator[](int64_t i) const;  // element i in C order; not checked
   // Elements of an array in memory. T: the C++ type of the same width and sign.
   template <class T>
   std::span<T> values() {
     MG_ASSERT(!file_ && sizeof(T) == static_cast<size_t>(item_));
     return {reinterpret_cast<T*>(memory_.data()), static_cast<size_t>(size_)};
   }
-  void write(const std::string& path) const;                       // through AtomicFile
+  void write(const std::string& path) const;  // through AtomicFile
 
  private:
   IntegerType type_;

@@ -1,4 +1,5 @@
-// How many samples a run asks of its train, valid and test sets. The number decides the epochs and so the sample order.
+// How many samples a run asks of its train, valid and test sets. The number decides the epochs and
+// so the sample order.
 #pragma once
 
 #include <array>
@@ -9,19 +10,21 @@
 namespace megatron::data {
 
 struct SampleBudget {
-  std::optional<int64_t> train_samples;                    // none: train_iterations * global_batch_size
+  std::optional<int64_t> train_samples;  // none: train_iterations * global_batch_size
   int64_t train_iterations = 0;
   int64_t global_batch_size = 0, eval_global_batch_size = 0;
-  std::optional<int64_t> eval_interval;                    // needed unless skip_train or full_validation
+  std::optional<int64_t> eval_interval;  // needed unless skip_train or full_validation
   int64_t eval_iterations = 0;
   std::optional<int64_t> start_eval_at_iteration;
   bool full_validation = false, skip_train = false;
-  std::vector<int64_t> phase_transition_iterations;        // the train set is asked for the phase of `iteration` alone
+  std::vector<int64_t>
+      phase_transition_iterations;  // the train set is asked for the phase of `iteration` alone
   int64_t iteration = 0;
 };
 
 // Samples for train, valid and test; none means one pass over the set.
-//   valid = max(0, train_iterations / eval_interval + 1 - start_eval / eval_interval) * eval_iterations * eval batch
+//   valid = max(0, train_iterations / eval_interval + 1 - start_eval / eval_interval) *
+// eval_iterations * eval batch
 //   test = eval_iterations * eval batch
 // Throws Error naming the flag for a number out of range.
 std::array<std::optional<int64_t>, 3> requested_samples(const SampleBudget& budget);

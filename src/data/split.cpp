@@ -14,7 +14,8 @@ bool part_of_number(char c) { return (c >= '0' && c <= '9') || c == '.'; }
 // repr() of a Python float in [0, 1]: the shortest text that reads back, positional from 1e-4 on.
 std::string float_text(double value) {
   char buffer[64];
-  const auto format = value != 0 && value < 1e-4 ? std::chars_format::scientific : std::chars_format::fixed;
+  const auto format =
+      value != 0 && value < 1e-4 ? std::chars_format::scientific : std::chars_format::fixed;
   const auto result = std::to_chars(buffer, buffer + sizeof buffer, value, format);
   std::string text(buffer, result.ptr);
   if (text.find_first_of(".e") == text.npos) text += ".0";
@@ -41,18 +42,21 @@ SplitMatrix parse_split(std::string_view text) {
       continue;
     }
     double weight = 0;
-    const auto result = std::from_chars(text.data() + at, text.data() + end, weight, std::chars_format::fixed);
+    const auto result =
+        std::from_chars(text.data() + at, text.data() + end, weight, std::chars_format::fixed);
     MG_CHECK(result.ec == std::errc() && result.ptr == text.data() + end && std::isfinite(weight),
              "split '{}': '{}' is not a number (--split)", text, text.substr(at, end - at));
     weights.push_back(weight);
     at = end;
   }
   MG_CHECK(!weights.empty() && weights.size() <= 3,
-           "split '{}' has {} numbers; give one to three: train,valid,test (--split)", text, weights.size());
+           "split '{}' has {} numbers; give one to three: train,valid,test (--split)", text,
+           weights.size());
   weights.resize(3);
   double sum = 0;
   for (const double weight : weights) sum += weight;
-  MG_CHECK(sum > 0 && std::isfinite(sum), "split '{}': the numbers add up to {} (--split)", text, sum);
+  MG_CHECK(sum > 0 && std::isfinite(sum), "split '{}': the numbers add up to {} (--split)", text,
+           sum);
 
   SplitMatrix matrix;
   double begin = 0;
@@ -67,7 +71,8 @@ SplitMatrix parse_split(std::string_view text) {
 
 std::pair<int64_t, int64_t> split_range(const SplitShare& share, int64_t count) {
   const double n = static_cast<double>(count);
-  return {static_cast<int64_t>(std::nearbyint(share.begin * n)), static_cast<int64_t>(std::nearbyint(share.end * n))};
+  return {static_cast<int64_t>(std::nearbyint(share.begin * n)),
+          static_cast<int64_t>(std::nearbyint(share.end * n))};
 }
 
 std::string split_matrix_text(const SplitMatrix& matrix, int indent) {
@@ -75,8 +80,8 @@ std::string split_matrix_text(const SplitMatrix& matrix, int indent) {
   std::string text = "[\n";
   for (size_t i = 0; i < matrix.size(); ++i) {
     if (matrix[i]) {
-      text += fmt::format("{0}[\n{0}    {1},\n{0}    {2}\n{0}]", inner, i == 0 ? "0" : float_text(matrix[i]->begin),
-                          float_text(matrix[i]->end));
+      text += fmt::format("{0}[\n{0}    {1},\n{0}    {2}\n{0}]", inner,
+                          i == 0 ? "0" : float_text(matrix[i]->begin), float_text(matrix[i]->end));
     } else {
       text += inner + "null";
     }

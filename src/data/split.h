@@ -14,20 +14,21 @@ enum class Split { train, valid, test };
 std::string_view name(Split split);
 
 struct SplitShare {
-  double begin = 0, end = 1;                               // cumulative shares, in [0, 1]
+  double begin = 0, end = 1;  // cumulative shares, in [0, 1]
   bool operator==(const SplitShare&) const = default;
 };
 using SplitMatrix = std::array<std::optional<SplitShare>, 3>;
 
-// One to three numbers with anything between them that is not a letter or a sign; missing ones are 0; divided by their sum.
-// A split with weight 0 has no share. Throws Error for more numbers, none, or a sum of 0.
+// One to three numbers with anything between them that is not a letter or a sign; missing ones are
+// 0; divided by their sum. A split with weight 0 has no share. Throws Error for more numbers,
+// none, or a sum of 0.
 SplitMatrix parse_split(std::string_view text);
 
 // Sequences [first, second) of `count`: share times count, rounded to nearest, halves to even.
 std::pair<int64_t, int64_t> split_range(const SplitShare& share, int64_t count);
 
-// The matrix as it stands in cache descriptions (Python's JSON with an indent of 4), nested `indent` spaces deep. The very
-// first begin is written 0, every other number as a float.
+// The matrix as it stands in cache descriptions (Python's JSON with an indent of 4), nested
+// `indent` spaces deep. The very first begin is written 0, every other number as a float.
 std::string split_matrix_text(const SplitMatrix& matrix, int indent);
 
 }  // namespace megatron::data

@@ -20,7 +20,7 @@ std::string take_name(std::string_view text, size_t& at) {
     at = std::min(at + 3, text.size());
     return name;
   }
-  if (text[at] == '[') {                                          // brackets may nest: \n[a\n[b]]
+  if (text[at] == '[') {  // brackets may nest: \n[a\n[b]]
     int open = 0;
     size_t end = at;
     do {
@@ -50,7 +50,8 @@ void skip_size(std::string_view text, size_t& at) {
   } else if (at < text.size() && text[at] == '\'') {
     take_quoted(text, at);
   } else if (at < text.size() && text[at] >= '0' && text[at] <= '9') {
-    const bool two = text[at] >= '1' && text[at] <= '3' && at + 1 < text.size() && text[at + 1] >= '0' && text[at + 1] <= '9';
+    const bool two = text[at] >= '1' && text[at] <= '3' && at + 1 < text.size() &&
+                     text[at + 1] >= '0' && text[at + 1] <= '9';
     at += two ? 2 : 1;
   }
 }
@@ -78,11 +79,13 @@ std::string Reader::interpolate(std::string_view text, int depth) {
       std::string name = take_name(text, at);
       if (depth < kMaxInterpolation) name = interpolate(name, depth + 1);
       const auto found = strings_.find(name.substr(0, name.find(' ')));
-      if (found != strings_.end() && depth < kMaxInterpolation) out += interpolate(found->second, depth + 1);
+      if (found != strings_.end() && depth < kMaxInterpolation)
+        out += interpolate(found->second, depth + 1);
     } else if (c == 'n') {
       if (at < text.size() && (text[at] == '+' || text[at] == '-')) ++at;
       const std::string name = take_name(text, at);
-      out += std::to_string(register_value(depth < kMaxInterpolation ? interpolate(name, depth + 1) : name));
+      out += std::to_string(
+          register_value(depth < kMaxInterpolation ? interpolate(name, depth + 1) : name));
     } else if (c == '$') {
       const std::string name = take_name(text, at);
       if (name == "*" || name == "@") {
@@ -90,7 +93,8 @@ std::string Reader::interpolate(std::string_view text, int depth) {
           out += k > 0 ? " " : "";
           out += name == "@" ? fmt::format("\"{}\"", arguments_[k]) : arguments_[k];
         }
-      } else if (name.size() == 1 && name[0] >= '1' && name[0] <= '9' && static_cast<size_t>(name[0] - '0') <= arguments_.size()) {
+      } else if (name.size() == 1 && name[0] >= '1' && name[0] <= '9' &&
+                 static_cast<size_t>(name[0] - '0') <= arguments_.size()) {
         out += arguments_[static_cast<size_t>(name[0] - '1')];
       }
     } else {
@@ -129,17 +133,24 @@ std::string Reader::expand(std::string_view text) {
 size_t Reader::expand_one(std::string_view text, size_t at, std::string& out) {
   const char c = text[at++];
   switch (c) {
-    case 'e': case '\\': case 'E': out += '\\'; break;
+    case 'e':
+    case '\\':
+    case 'E': out += '\\'; break;
     case '-': out += '-'; break;
     case '.': out += '.'; break;
     case '\'': out += "´"; break;
     case '`': out += '`'; break;
     case '_': out += '_'; break;
-    case ' ': case '~': case '0': out += kHardSpace; break;
-    case '&': case ')': out += kZero; break;
+    case ' ':
+    case '~':
+    case '0': out += kHardSpace; break;
+    case '&':
+    case ')': out += kZero; break;
     case 'c': out += kJoin; break;
-    case 't': case 'a': out += '\t'; break;
-    case '(': case '[': {
+    case 't':
+    case 'a': out += '\t'; break;
+    case '(':
+    case '[': {
       --at;
       const std::string name = take_name(text, at);
       out += glyph(name);
@@ -147,8 +158,16 @@ size_t Reader::expand_one(std::string_view text, size_t at, std::string& out) {
     }
     case 'C': out += glyph(take_quoted(text, at)); break;
     case 'N': out += glyph("char" + std::string(take_quoted(text, at))); break;
-    case 'f': case 'F': case 'm': case 'M': case 'k': case 'g': case 'Y': take_name(text, at); break;
-    case '*': case 'n': case '$': take_name(text, at); break;     // left over when interpolation was cut off
+    case 'f':
+    case 'F':
+    case 'm':
+    case 'M':
+    case 'k':
+    case 'g':
+    case 'Y': take_name(text, at); break;
+    case '*':
+    case 'n':
+    case '$': take_name(text, at); break;  // left over when interpolation was cut off
     case 's': skip_size(text, at); break;
     case 'h': {
       const std::string argument(take_quoted(text, at));
@@ -157,7 +176,8 @@ size_t Reader::expand_one(std::string_view text, size_t at, std::string& out) {
       for (int64_t i = 0; i < std::min<int64_t>(columns, 20); ++i) out += kHardSpace;
       break;
     }
-    case 'o': case 'b': {                                         // overstrike: the first character
+    case 'o':
+    case 'b': {  // overstrike: the first character
       const std::string inner = expand(take_quoted(text, at));
       size_t end = inner.empty() ? 0 : 1;
       while (end < inner.size() && (static_cast<unsigned char>(inner[end]) & 0xc0) == 0x80) ++end;
@@ -165,12 +185,33 @@ size_t Reader::expand_one(std::string_view text, size_t at, std::string& out) {
       break;
     }
     case 'w': out += std::to_string(display_width(expand(take_quoted(text, at)))); break;
-    case 'v': case 'l': case 'L': case 'D': case 'X': case 'H': case 'S': case 'x': case 'A': case 'B': case 'R': case 'Z':
-      take_quoted(text, at);
-      break;
-    case '|': case '^': case '%': case '/': case ',': case ':': case '!': case '?': case 'u': case 'd': case 'r': case 'p':
-    case 'z': case '{': case '}':
-      break;
+    case 'v':
+    case 'l':
+    case 'L':
+    case 'D':
+    case 'X':
+    case 'H':
+    case 'S':
+    case 'x':
+    case 'A':
+    case 'B':
+    case 'R':
+    case 'Z': take_quoted(text, at); break;
+    case '|':
+    case '^':
+    case '%':
+    case '/':
+    case ',':
+    case ':':
+    case '!':
+    case '?':
+    case 'u':
+    case 'd':
+    case 'r':
+    case 'p':
+    case 'z':
+    case '{':
+    case '}': break;
     default: out += c; break;
   }
   return at;
@@ -202,8 +243,9 @@ int64_t Reader::number(std::string_view& text, int depth) {
         while (!text.empty() && text.front() >= '0' && text.front() <= '9') text.remove_prefix(1);
       }
     }
-    if (!text.empty() && std::string_view("inmucpvPs").find(text.front()) != std::string_view::npos) {
-      if (text.front() == 'i') value *= 10;                       // ten columns an inch
+    if (!text.empty() &&
+        std::string_view("inmucpvPs").find(text.front()) != std::string_view::npos) {
+      if (text.front() == 'i') value *= 10;  // ten columns an inch
       text.remove_prefix(1);
     }
     return negative ? -value : value;
@@ -212,7 +254,8 @@ int64_t Reader::number(std::string_view& text, int depth) {
   while (!text.empty()) {
     const std::string_view two = text.substr(0, 2);
     const char c = text.front();
-    const bool wide = two == "==" || two == ">=" || two == "<=" || two == "<>" || two == ">?" || two == "<?";
+    const bool wide =
+        two == "==" || two == ">=" || two == "<=" || two == "<>" || two == ">?" || two == "<?";
     if (!wide && std::string_view("+-*/%<>=&:").find(c) == std::string_view::npos) break;
     text.remove_prefix(wide ? 2 : 1);
     const int64_t right = operand();

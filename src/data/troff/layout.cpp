@@ -7,7 +7,9 @@
 namespace megatron::data::troff {
 namespace {
 
-std::string spaces(int count) { return std::string(static_cast<size_t>(count < 0 ? 0 : count), ' '); }
+std::string spaces(int count) {
+  return std::string(static_cast<size_t>(count < 0 ? 0 : count), ' ');
+}
 
 }  // namespace
 

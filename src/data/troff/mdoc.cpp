@@ -13,40 +13,54 @@ namespace {
 
 constexpr int kIndent = 6;
 
-struct Enclosure { std::string_view whole, open, close, left, right; };
+struct Enclosure {
+  std::string_view whole, open, close, left, right;
+};
 constexpr Enclosure kEnclosures[] = {
-    {"Op", "Oo", "Oc", "[", "]"}, {"Pq", "Po", "Pc", "(", ")"}, {"Bq", "Bo", "Bc", "[", "]"}, {"Brq", "Bro", "Brc", "{", "}"},
-    {"Aq", "Ao", "Ac", "<", ">"}, {"Dq", "Do", "Dc", "“", "”"}, {"Sq", "So", "Sc", "‘", "’"}, {"Qq", "Qo", "Qc", "\"", "\""},
-    {"Ql", "", "", "‘", "’"}};
+    {"Op", "Oo", "Oc", "[", "]"},    {"Pq", "Po", "Pc", "(", ")"},   {"Bq", "Bo", "Bc", "[", "]"},
+    {"Brq", "Bro", "Brc", "{", "}"}, {"Aq", "Ao", "Ac", "<", ">"},   {"Dq", "Do", "Dc", "“", "”"},
+    {"Sq", "So", "Sc", "‘", "’"},    {"Qq", "Qo", "Qc", "\"", "\""}, {"Ql", "", "", "‘", "’"}};
 
-constexpr std::string_view kTextMacros[] = {"Ad", "An", "Ar", "Cd", "Cm", "Dv", "Em", "Er", "Ev", "Fa", "Fl", "Ft", "Ic", "Li",
-                                            "Lb", "Ms", "No", "Pa", "Sx", "Sy", "Tn", "Va", "Vt", "Nm", "Xr", "Ns", "Pf", "Ap",
-                                            "Fn", "Fo", "Fc", "In", "Lk", "Mt", "St", "Eo", "Ec", "Xo", "Xc", "Ux", "Bx", "Fx",
-                                            "Nx", "Ox", "Dx", "At", "Bsx", "Ta", "Bk", "Ek", "Bf", "Ef", "Es", "En", "Db", "Tg"};
+constexpr std::string_view kTextMacros[] = {
+    "Ad", "An", "Ar", "Cd", "Cm",  "Dv", "Em", "Er", "Ev", "Fa", "Fl", "Ft", "Ic", "Li",
+    "Lb", "Ms", "No", "Pa", "Sx",  "Sy", "Tn", "Va", "Vt", "Nm", "Xr", "Ns", "Pf", "Ap",
+    "Fn", "Fo", "Fc", "In", "Lk",  "Mt", "St", "Eo", "Ec", "Xo", "Xc", "Ux", "Bx", "Fx",
+    "Nx", "Ox", "Dx", "At", "Bsx", "Ta", "Bk", "Ek", "Bf", "Ef", "Es", "En", "Db", "Tg"};
 
 constexpr std::pair<std::string_view, std::string_view> kStandards[] = {
-    {"-p1003.1-88", "IEEE Std 1003.1-1988 (“POSIX.1”)"}, {"-p1003.1-90", "IEEE Std 1003.1-1990 (“POSIX.1”)"},
-    {"-p1003.1-96", "ISO/IEC 9945-1:1996 (“POSIX.1”)"}, {"-p1003.1-2001", "IEEE Std 1003.1-2001 (“POSIX.1”)"},
-    {"-p1003.1-2004", "IEEE Std 1003.1-2004 (“POSIX.1”)"}, {"-p1003.1-2008", "IEEE Std 1003.1-2008 (“POSIX.1”)"},
-    {"-p1003.1", "IEEE Std 1003.1 (“POSIX.1”)"}, {"-p1003.2-92", "IEEE Std 1003.2-1992 (“POSIX.2”)"},
-    {"-p1003.2", "IEEE Std 1003.2 (“POSIX.2”)"}, {"-ansiC", "ANSI X3.159-1989 (“ANSI C89”)"},
-    {"-isoC", "ISO/IEC 9899:1990 (“ISO C90”)"}, {"-isoC-99", "ISO/IEC 9899:1999 (“ISO C99”)"},
-    {"-isoC-2011", "ISO/IEC 9899:2011 (“ISO C11”)"}, {"-susv2", "Version 2 of the Single UNIX Specification (“SUSv2”)"},
+    {"-p1003.1-88", "IEEE Std 1003.1-1988 (“POSIX.1”)"},
+    {"-p1003.1-90", "IEEE Std 1003.1-1990 (“POSIX.1”)"},
+    {"-p1003.1-96", "ISO/IEC 9945-1:1996 (“POSIX.1”)"},
+    {"-p1003.1-2001", "IEEE Std 1003.1-2001 (“POSIX.1”)"},
+    {"-p1003.1-2004", "IEEE Std 1003.1-2004 (“POSIX.1”)"},
+    {"-p1003.1-2008", "IEEE Std 1003.1-2008 (“POSIX.1”)"},
+    {"-p1003.1", "IEEE Std 1003.1 (“POSIX.1”)"},
+    {"-p1003.2-92", "IEEE Std 1003.2-1992 (“POSIX.2”)"},
+    {"-p1003.2", "IEEE Std 1003.2 (“POSIX.2”)"},
+    {"-ansiC", "ANSI X3.159-1989 (“ANSI C89”)"},
+    {"-isoC", "ISO/IEC 9899:1990 (“ISO C90”)"},
+    {"-isoC-99", "ISO/IEC 9899:1999 (“ISO C99”)"},
+    {"-isoC-2011", "ISO/IEC 9899:2011 (“ISO C11”)"},
+    {"-susv2", "Version 2 of the Single UNIX Specification (“SUSv2”)"},
     {"-susv3", "Version 3 of the Single UNIX Specification (“SUSv3”)"},
     {"-xpg4.2", "X/Open Portability Guide Issue 4, Version 2 (“XPG4.2”)"}};
 
 constexpr std::pair<std::string_view, std::string_view> kSystems[] = {
-    {"Ux", "UNIX"}, {"Bx", "BSD"}, {"Fx", "FreeBSD"}, {"Nx", "NetBSD"}, {"Ox", "OpenBSD"}, {"Dx", "DragonFly"},
-    {"Bsx", "BSD/OS"}, {"At", "AT&T UNIX"}};
+    {"Ux", "UNIX"},    {"Bx", "BSD"},       {"Fx", "FreeBSD"}, {"Nx", "NetBSD"},
+    {"Ox", "OpenBSD"}, {"Dx", "DragonFly"}, {"Bsx", "BSD/OS"}, {"At", "AT&T UNIX"}};
 
-bool closes(std::string_view word) { return word.size() == 1 && std::string_view(".,:;)]?!").find(word[0]) != word.npos; }
+bool closes(std::string_view word) {
+  return word.size() == 1 && std::string_view(".,:;)]?!").find(word[0]) != word.npos;
+}
 bool opens(std::string_view word) { return word == "(" || word == "["; }
 
 bool callable(std::string_view word) {
-  if (std::find(std::begin(kTextMacros), std::end(kTextMacros), word) != std::end(kTextMacros)) return true;
-  return !word.empty() && std::any_of(std::begin(kEnclosures), std::end(kEnclosures), [&](const Enclosure& e) {
-    return word == e.whole || word == e.open || word == e.close;
-  });
+  if (std::find(std::begin(kTextMacros), std::end(kTextMacros), word) != std::end(kTextMacros))
+    return true;
+  return !word.empty() &&
+         std::any_of(std::begin(kEnclosures), std::end(kEnclosures), [&](const Enclosure& e) {
+           return word == e.whole || word == e.open || word == e.close;
+         });
 }
 
 }  // namespace
@@ -91,7 +105,7 @@ void Mdoc::call(const std::string& name, const Words& words) {
   if (block(name, words)) return;
   if (!callable(name)) return;
   const bool synopsis = section_ == "SYNOPSIS" && !collecting_;
-  if (synopsis && name == "Nm") {                          // further lines hang behind the name
+  if (synopsis && name == "Nm") {  // further lines hang behind the name
     const int width = display_width(words.empty() || callable(words[0]) ? name_ : words[0]);
     page_.layout().begin_at(page_.margin());
     page_.layout().set_indent(page_.margin() + std::min(width + 1, 24));
@@ -107,7 +121,8 @@ void Mdoc::call(const std::string& name, const Words& words) {
     collecting_ = false;
     head(std::move(head_));
   }
-  if (synopsis && (name == "Ft" || name == "Fn" || name == "Fc" || name == "In")) page_.layout().flush();
+  if (synopsis && (name == "Ft" || name == "Fn" || name == "Fc" || name == "In"))
+    page_.layout().flush();
 }
 
 bool Mdoc::block(const std::string& name, const Words& words) {
@@ -156,8 +171,10 @@ bool Mdoc::block(const std::string& name, const Words& words) {
     page_.text("The " + who + " utility exits 0 on success, and >0 if an error occurs.");
   } else if (name == "Rv") {
     const std::string who = words.size() > 1 ? words[1] : name_;
-    page_.text("The " + who + "() function returns the value 0 if successful; otherwise the value -1 is returned and the "
-               "global variable errno is set to indicate the error.");
+    page_.text(
+        "The " + who +
+        "() function returns the value 0 if successful; otherwise the value -1 is returned and the "
+        "global variable errno is set to indicate the error.");
   } else if (name == "Fd") {
     layout.flush();
     page_.text(render_all(words));
@@ -178,7 +195,9 @@ void Mdoc::reference_part(const std::string& name, const Words& words) {
 
 void Mdoc::display(const Words& words) {
   Layout& layout = page_.layout();
-  const auto has = [&](std::string_view word) { return std::find(words.begin(), words.end(), word) != words.end(); };
+  const auto has = [&](std::string_view word) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+  };
   has("-compact") ? layout.flush() : layout.blank();
   displays_.push_back(layout.indent());
   if (displays_.size() > 1000) displays_.pop_back();
@@ -186,8 +205,11 @@ void Mdoc::display(const Words& words) {
   int columns = 0;
   if (offset != words.end() && offset + 1 != words.end()) {
     const std::string& by = offset[1];
-    columns = by == "indent" ? kIndent : by == "indent-two" ? 2 * kIndent : by == "left" ? 0
-              : std::isdigit(static_cast<unsigned char>(by[0])) != 0 ? page_.reader().columns(by) : display_width(by);
+    columns = by == "indent"                                         ? kIndent
+              : by == "indent-two"                                   ? 2 * kIndent
+              : by == "left"                                         ? 0
+              : std::isdigit(static_cast<unsigned char>(by[0])) != 0 ? page_.reader().columns(by)
+                                                                     : display_width(by);
   }
   layout.set_indent(std::min(layout.indent() + std::clamp(columns, 0, 30), layout.width() - 24));
   if (has("-literal") || has("-unfilled")) page_.set_fill(false);
@@ -201,18 +223,22 @@ void Mdoc::begin_list(const Words& words) {
   int offset = 0;
   const auto measure = [&](const std::string& text) {
     if (text == "indent") return kIndent;
-    if (!text.empty() && std::isdigit(static_cast<unsigned char>(text[0])) != 0) return page_.reader().columns(text);
+    if (!text.empty() && std::isdigit(static_cast<unsigned char>(text[0])) != 0)
+      return page_.reader().columns(text);
     return display_width(text);
   };
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
     if (word == "-compact") list.compact = true;
-    else if (word == "-width" && i + 1 < words.size()) list.width = std::clamp(measure(words[++i]), 0, 40);
-    else if (word == "-offset" && i + 1 < words.size()) offset = std::clamp(measure(words[++i]), 0, 30);
+    else if (word == "-width" && i + 1 < words.size())
+      list.width = std::clamp(measure(words[++i]), 0, 40);
+    else if (word == "-offset" && i + 1 < words.size())
+      offset = std::clamp(measure(words[++i]), 0, 30);
     else if (word.starts_with('-') && i == 0) list.kind = word.substr(1);
     else if (list.kind == "column") list.columns.push_back(display_width(word));
   }
-  if (list.width == 0) list.width = list.kind == "tag" || list.kind == "hang" ? 8 : list.kind == "enum" ? 2 : 1;
+  if (list.width == 0)
+    list.width = list.kind == "tag" || list.kind == "hang" ? 8 : list.kind == "enum" ? 2 : 1;
   list.base = std::min(list.base + offset, layout.width() - 24);
   if (lists_.size() < 1000) lists_.push_back(std::move(list));
 }
@@ -227,7 +253,9 @@ void Mdoc::item(const Words& words) {
   if (list.kind == "enum") return head(std::to_string(++list.number) + ".");
   if (list.kind != "column") {
     head_ = render_all(words);
-    const auto has = [&](std::string_view word) { return std::find(words.begin(), words.end(), word) != words.end(); };
+    const auto has = [&](std::string_view word) {
+      return std::find(words.begin(), words.end(), word) != words.end();
+    };
     collecting_ = has("Xo") && !has("Xc");
     if (!collecting_) head(std::move(head_));
     return;
@@ -238,7 +266,10 @@ void Mdoc::item(const Words& words) {
   Words cell;
   size_t index = 0;
   const auto finish = [&] {
-    row += std::string(static_cast<size_t>(std::max(column - display_width(row), row.empty() ? 0 : 1)), ' ') + render_all(cell);
+    row +=
+        std::string(static_cast<size_t>(std::max(column - display_width(row), row.empty() ? 0 : 1)),
+                    ' ') +
+        render_all(cell);
     column += (index < list.columns.size() ? list.columns[index] : 10) + 2;
     ++index;
     cell.clear();
@@ -286,7 +317,8 @@ void Mdoc::render(const Words& words, size_t at, size_t end, Line& line) {
 }
 
 // Applies a macro to the words from `at` on; returns where the line goes on.
-size_t Mdoc::apply(const std::string& macro, const Words& words, size_t at, size_t end, Line& line) {
+size_t Mdoc::apply(const std::string& macro, const Words& words, size_t at, size_t end,
+                   Line& line) {
   for (const Enclosure& e : kEnclosures) {
     if (macro == e.whole) {
       size_t stop = end;
@@ -328,7 +360,9 @@ size_t Mdoc::apply(const std::string& macro, const Words& words, size_t at, size
     return at;
   }
   if (macro == "Xo" || macro == "Xc" || macro == "Ta") return at;
-  if (macro == "Bk" || macro == "Ek" || macro == "Bf" || macro == "Ef" || macro == "Db" || macro == "Tg" || macro == "Es") return end;
+  if (macro == "Bk" || macro == "Ek" || macro == "Bf" || macro == "Ef" || macro == "Db" ||
+      macro == "Tg" || macro == "Es")
+    return end;
   if (macro == "Fn" || macro == "Fo" || macro == "Fc") {
     if (macro == "Fn") return function(words, at, end, line);
     if (macro == "Fo") {
@@ -359,19 +393,23 @@ size_t Mdoc::apply(const std::string& macro, const Words& words, size_t at, size
     return at;
   }
   if (macro == "St" && at < end) {
-    const auto found = std::find_if(std::begin(kStandards), std::end(kStandards), [&](const auto& s) { return s.first == words[at]; });
-    line.add(found != std::end(kStandards) ? std::string(found->second) : words[at].substr(words[at].starts_with('-') ? 1 : 0));
+    const auto found = std::find_if(std::begin(kStandards), std::end(kStandards),
+                                    [&](const auto& s) { return s.first == words[at]; });
+    line.add(found != std::end(kStandards) ? std::string(found->second)
+                                           : words[at].substr(words[at].starts_with('-') ? 1 : 0));
     return at + 1;
   }
   if (macro == "Lb" && at < end) {
-    line.add(words[at] == "libc" ? "Standard C Library (libc, -lc)" : "library “" + words[at] + "”");
+    line.add(words[at] == "libc" ? "Standard C Library (libc, -lc)"
+                                 : "library “" + words[at] + "”");
     return at + 1;
   }
   if (system_name(macro, words, at, end, line)) {
     while (at < end && !closes(words[at]) && !callable(words[at])) ++at;
     return at;
   }
-  if (macro == "An" && at < end && (words[at] == "-split" || words[at] == "-nosplit")) return at + 1;
+  if (macro == "An" && at < end && (words[at] == "-split" || words[at] == "-nosplit"))
+    return at + 1;
 
   bool any = false;
   while (at < end && !callable(words[at])) {
@@ -408,8 +446,10 @@ size_t Mdoc::function(const Words& words, size_t at, size_t end, Line& line) {
   return stop;
 }
 
-bool Mdoc::system_name(const std::string& macro, const Words& words, size_t at, size_t end, Line& line) {
-  const auto found = std::find_if(std::begin(kSystems), std::end(kSystems), [&](const auto& s) { return s.first == macro; });
+bool Mdoc::system_name(const std::string& macro, const Words& words, size_t at, size_t end,
+                       Line& line) {
+  const auto found = std::find_if(std::begin(kSystems), std::end(kSystems),
+                                  [&](const auto& s) { return s.first == macro; });
   if (found == std::end(kSystems)) return false;
   const bool versioned = at < end && !closes(words[at]) && !callable(words[at]);
   if (!versioned) {
@@ -417,7 +457,8 @@ bool Mdoc::system_name(const std::string& macro, const Words& words, size_t at, 
   } else if (macro == "Bx") {
     line.add(words[at] + "BSD");
   } else if (macro == "At") {
-    line.add(words[at].starts_with('v') ? "Version " + words[at].substr(1) + " AT&T UNIX" : "AT&T System " + words[at] + " UNIX");
+    line.add(words[at].starts_with('v') ? "Version " + words[at].substr(1) + " AT&T UNIX"
+                                        : "AT&T System " + words[at] + " UNIX");
   } else {
     line.add(std::string(found->second) + " " + words[at]);
   }

@@ -19,11 +19,11 @@ class Mdoc {
   // One line of output: words with the spaces that mdoc puts between them.
   struct Line {
     std::string text;
-    bool glue = false;                                     // nothing before the next word
-    bool opened = false;                                   // something was added
-    bool spacing = true;                                   // .Sm
+    bool glue = false;    // nothing before the next word
+    bool opened = false;  // something was added
+    bool spacing = true;  // .Sm
     void add(std::string_view word);
-    void attach(std::string_view word);                    // without a space before it
+    void attach(std::string_view word);  // without a space before it
   };
   struct List {
     std::string kind;
@@ -35,7 +35,7 @@ class Mdoc {
   bool block(const std::string& name, const Words& words);
   void begin_list(const Words& words);
   void item(const Words& words);
-  void head(std::string text);                             // the head of an item
+  void head(std::string text);  // the head of an item
   void display(const Words& words);
   void reference_part(const std::string& name, const Words& words);
   Line new_line() const;
@@ -51,10 +51,10 @@ class Mdoc {
   Page& page_;
   std::string name_, section_;
   std::vector<List> lists_;
-  std::vector<int> displays_;                              // indents to return to
+  std::vector<int> displays_;  // indents to return to
   bool in_function_ = false, first_argument_ = true;
-  bool spacing_ = true, unspaced_ = false;                 // .Sm off; and something was put since
-  bool collecting_ = false;                                // an item's head goes on over several lines (Xo ... Xc)
+  bool spacing_ = true, unspaced_ = false;  // .Sm off; and something was put since
+  bool collecting_ = false;                 // an item's head goes on over several lines (Xo ... Xc)
   std::string head_;
 };
 

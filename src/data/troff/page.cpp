@@ -29,7 +29,12 @@ std::string joined(const std::vector<std::string>& words, std::string_view betwe
 }  // namespace
 
 Page::Page(Reader& reader, int width, int margin)
-    : reader_(reader), layout_(width), base_(margin), margin_(margin), hang_(kHang), previous_indent_(margin) {
+    : reader_(reader),
+      layout_(width),
+      base_(margin),
+      margin_(margin),
+      hang_(kHang),
+      previous_indent_(margin) {
   layout_.set_indent(margin);
   reader_.set_register("an-margin", margin);
 }
@@ -56,7 +61,8 @@ void Page::text(std::string_view line) {
   }
   if (!fill_) return layout_.line(line);
   const size_t leading = line.find_first_not_of(' ');
-  if (leading > 0) layout_.begin_at(layout_.indent() + static_cast<int>(std::min<size_t>(leading, 40)));
+  if (leading > 0)
+    layout_.begin_at(layout_.indent() + static_cast<int>(std::min<size_t>(leading, 40)));
   layout_.fill(line);
 }
 
@@ -77,8 +83,11 @@ bool Page::request(const std::string& name, const Arguments& arguments) {
   else if (name == "nf") set_fill(false);
   else if (name == "fi") set_fill(true);
   else if (name == "in") indent_request(arguments);
-  else if (name == "ti") layout_.begin_at(layout_.indent() + (arguments.empty() ? 0 : std::clamp(reader_.columns(arguments[0]), -20, 20)));
-  else if (name == "ce") center_ = arguments.empty() ? 1 : std::clamp(reader_.columns(arguments[0]), 0, 1000);
+  else if (name == "ti")
+    layout_.begin_at(layout_.indent() +
+                     (arguments.empty() ? 0 : std::clamp(reader_.columns(arguments[0]), -20, 20)));
+  else if (name == "ce")
+    center_ = arguments.empty() ? 1 : std::clamp(reader_.columns(arguments[0]), 0, 1000);
   else return false;
   return true;
 }
@@ -165,7 +174,8 @@ bool Page::paragraph(const std::string& name, const Arguments& arguments) {
   } else if (name == "IP") {
     space();
     begin_tag(arguments, 1);
-    if (!arguments.empty() && display_width(arguments[0]) > 0) layout_.tag(arguments[0], margin_, margin_ + hang_);
+    if (!arguments.empty() && display_width(arguments[0]) > 0)
+      layout_.tag(arguments[0], margin_, margin_ + hang_);
   } else if (name == "HP") {
     space();
     begin_tag(arguments, 0);
@@ -195,7 +205,8 @@ bool Page::inline_macro(const std::string& name, const Arguments& arguments) {
   } else if (one_of(name, {"BI", "BR", "IB", "IR", "RB", "RI"})) {
     if (!arguments.empty()) text(joined(arguments, ""));
   } else if (name == "OP") {
-    if (!arguments.empty()) text(fmt::format("[{}]", joined(arguments, std::string(1, kHardSpace))));
+    if (!arguments.empty())
+      text(fmt::format("[{}]", joined(arguments, std::string(1, kHardSpace))));
   } else if (name == "UR" || name == "MT") {
     url_ = arguments.empty() ? "" : arguments[0];
   } else if (name == "UE" || name == "ME") {

@@ -1,4 +1,5 @@
-// The requests of troff that matter for plain text, and the man macros. Pages in mdoc go on to Mdoc.
+// The requests of troff that matter for plain text, and the man macros. Pages in mdoc go on to
+// Mdoc.
 #pragma once
 
 #include <memory>
@@ -32,18 +33,18 @@ class Page : public Handler {
   int margin() const { return base_; }
 
  private:
-  enum class Next { body, heading, subheading, tag };      // what the next text is
+  enum class Next { body, heading, subheading, tag };  // what the next text is
 
   using Arguments = std::vector<std::string>;
   bool request(const std::string& name, const Arguments& arguments);
   bool paragraph(const std::string& name, const Arguments& arguments);
   bool inline_macro(const std::string& name, const Arguments& arguments);
   void indent_request(const Arguments& arguments);
-  void start_paragraph();                                  // back to the margin
-  void space();                                            // distance between paragraphs
+  void start_paragraph();  // back to the margin
+  void space();            // distance between paragraphs
   void begin_tag(const Arguments& arguments, size_t width_at);
   void put_tag(std::string_view text);
-  void relative(const Arguments& arguments, bool in);      // .RS and .RE
+  void relative(const Arguments& arguments, bool in);  // .RS and .RE
 
   Reader& reader_;
   Layout layout_;
@@ -52,11 +53,12 @@ class Page : public Handler {
   int center_ = 0;
   Next next_ = Next::body;
   std::string tag_, url_;
-  std::vector<std::pair<int, int>> margins_;               // of the enclosing .RS
+  std::vector<std::pair<int, int>> margins_;  // of the enclosing .RS
   std::unique_ptr<Mdoc> mdoc_;
 };
 
 // The lines of a tbl table, as text of at most `width` columns where that is possible.
-std::vector<std::string> render_table(const std::vector<std::string>& lines, Reader& reader, int width);
+std::vector<std::string> render_table(const std::vector<std::string>& lines, Reader& reader,
+                                      int width);
 
 }  // namespace megatron::data::troff

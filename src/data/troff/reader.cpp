@@ -42,7 +42,8 @@ std::string take_word(std::string_view& text) {
 
 int count(std::string_view text, std::string_view what) {
   int found = 0;
-  for (size_t at = text.find(what); at != text.npos; at = text.find(what, at + what.size())) ++found;
+  for (size_t at = text.find(what); at != text.npos; at = text.find(what, at + what.size()))
+    ++found;
   return found;
 }
 
@@ -90,7 +91,8 @@ bool Reader::next_line(Cursor& cursor, std::string& line) {
     budget_ -= static_cast<int64_t>(part.size()) + 1;
     if (budget_ < 0) return false;
     line += part;
-    if (cut && line.find_first_not_of(" \t") == line.npos) {  // a line that is only a comment leaves nothing
+    if (cut && line.find_first_not_of(" \t") ==
+                   line.npos) {  // a line that is only a comment leaves nothing
       line.clear();
       continue;
     }
@@ -101,7 +103,8 @@ bool Reader::next_line(Cursor& cursor, std::string& line) {
 }
 
 void Reader::process(std::string_view line, Cursor& cursor, Handler& handler) {
-  if (!line.empty() && (line[0] == '.' || line[0] == '\'')) return control(line.substr(1), cursor, handler);
+  if (!line.empty() && (line[0] == '.' || line[0] == '\''))
+    return control(line.substr(1), cursor, handler);
   std::string text = interpolate(line);
   if (text.find("\\}") != text.npos || text.find("\\{") != text.npos) {
     text = without(without(std::move(text), "\\}"), "\\{");
@@ -186,7 +189,7 @@ void Reader::define_macro(std::string_view rest, Cursor& cursor, bool append) {
   const std::string name = take_word(rest), end = take_word(rest);
   std::vector<std::string> body;
   skip_until(cursor, end.empty() ? "." : end, &body);
-  for (std::string& line : body) {                         // copy mode: \\ becomes one backslash
+  for (std::string& line : body) {  // copy mode: \\ becomes one backslash
     for (size_t at = 0; (at = line.find("\\\\", at)) != line.npos; ++at) line.erase(at, 1);
   }
   auto& macro = macros_[name];
@@ -194,7 +197,8 @@ void Reader::define_macro(std::string_view rest, Cursor& cursor, bool append) {
   macro.insert(macro.end(), body.begin(), body.end());
 }
 
-void Reader::call_macro(const std::vector<std::string>& body, const std::vector<std::string>& arguments, Handler& handler) {
+void Reader::call_macro(const std::vector<std::string>& body,
+                        const std::vector<std::string>& arguments, Handler& handler) {
   if (depth_ >= kMaxDepth) return;
   ++depth_;
   std::vector<std::string> outer = std::move(arguments_);
@@ -204,7 +208,8 @@ void Reader::call_macro(const std::vector<std::string>& body, const std::vector<
   --depth_;
 }
 
-void Reader::conditional(const std::string& name, std::string_view rest, Cursor& cursor, Handler& handler) {
+void Reader::conditional(const std::string& name, std::string_view rest, Cursor& cursor,
+                         Handler& handler) {
   const std::string text = name == "el" ? std::string(rest) : interpolate(rest);
   std::string_view left = text;
   bool holds = true;
@@ -239,19 +244,22 @@ bool Reader::condition(std::string_view& rest) {
   }
   if (rest.empty()) return false;
   const char c = rest.front();
-  const bool alone = rest.size() == 1 || rest[1] == ' ' || rest[1] == '\\' || rest[1] == '.' || rest[1] == '\t';
+  const bool alone =
+      rest.size() == 1 || rest[1] == ' ' || rest[1] == '\\' || rest[1] == '.' || rest[1] == '\t';
   if ((c == 'n' || c == 't' || c == 'o' || c == 'e' || c == 'v') && alone) {
     rest.remove_prefix(1);
     return (c == 'n' || c == 'o') != negated;
   }
-  if ((c == 'd' || c == 'r' || c == 'c' || c == 'm' || c == 'F' || c == 'S') && rest.size() > 1 && rest[1] == ' ') {
+  if ((c == 'd' || c == 'r' || c == 'c' || c == 'm' || c == 'F' || c == 'S') && rest.size() > 1 &&
+      rest[1] == ' ') {
     rest.remove_prefix(1);
     const std::string name = take_word(rest);
-    const bool known = c == 'd' ? macros_.contains(name) || strings_.contains(name)
-                       : c == 'r' ? registers_.contains(name) : c == 'c';
+    const bool known = c == 'd'   ? macros_.contains(name) || strings_.contains(name)
+                       : c == 'r' ? registers_.contains(name)
+                                  : c == 'c';
     return known != negated;
   }
-  if (std::string_view("0123456789(+-|\\.").find(c) == std::string_view::npos) {        // 'text'text'
+  if (std::string_view("0123456789(+-|\\.").find(c) == std::string_view::npos) {  // 'text'text'
     const size_t middle = rest.find(c, 1);
     const size_t end = middle == rest.npos ? rest.npos : rest.find(c, middle + 1);
     if (end == rest.npos) {

@@ -12,13 +12,13 @@ constexpr int kGap = 3, kNarrowest = 16;
 constexpr size_t kMaxColumns = 64;
 
 struct Column {
-  char kind = 'l';                                         // l, r, c, n, a, s (spanned), ^ (from above), - (rule)
+  char kind = 'l';  // l, r, c, n, a, s (spanned), ^ (from above), - (rule)
 };
 using Format = std::vector<Column>;
 
 struct Cell {
-  std::vector<std::string> lines;                          // as shown
-  std::vector<std::string> block;                          // source lines of T{ ... T}, still to be filled
+  std::vector<std::string> lines;  // as shown
+  std::vector<std::string> block;  // source lines of T{ ... T}, still to be filled
   bool is_block = false;
 };
 struct Row {
@@ -29,7 +29,8 @@ struct Row {
 
 class Table {
  public:
-  Table(const std::vector<std::string>& lines, Reader& reader, int width) : lines_(lines), reader_(reader), width_(width) {}
+  Table(const std::vector<std::string>& lines, Reader& reader, int width)
+      : lines_(lines), reader_(reader), width_(width) {}
 
   std::vector<std::string> render() {
     options();
@@ -73,12 +74,15 @@ class Table {
     Format format;
     for (size_t i = 0; i < text.size() && format.size() < kMaxColumns; ++i) {
       const char c = static_cast<char>(std::tolower(static_cast<unsigned char>(text[i])));
-      if (c == '(') {                                      // of a modifier such as w(20)
+      if (c == '(') {  // of a modifier such as w(20)
         i = std::min(text.find(')', i), text.size());
-      } else if (c == 'f' || c == 'm' || c == 'p' || c == 'v') {   // a font, macro or size of one or two characters
+      } else if (c == 'f' || c == 'm' || c == 'p' ||
+                 c == 'v') {  // a font, macro or size of one or two characters
         if (i + 1 < text.size() && text[i + 1] != '(') ++i;
-        if (c == 'f' && i + 1 < text.size() && std::isupper(static_cast<unsigned char>(text[i + 1])) != 0 &&
-            std::isupper(static_cast<unsigned char>(text[i])) != 0 && text[i] == 'C') ++i;
+        if (c == 'f' && i + 1 < text.size() &&
+            std::isupper(static_cast<unsigned char>(text[i + 1])) != 0 &&
+            std::isupper(static_cast<unsigned char>(text[i])) != 0 && text[i] == 'C')
+          ++i;
       } else if (c == '_' || c == '-' || c == '=') {
         format.push_back({'-'});
       } else if (std::string_view("lrcnas^").find(c) != std::string_view::npos) {
@@ -91,7 +95,9 @@ class Table {
   void row() {
     const std::string& line = lines_[at_++];
     if (line.starts_with(".T&")) return formats();
-    if (line.starts_with('.') && line.size() > 1 && std::isalpha(static_cast<unsigned char>(line[1])) != 0) return;
+    if (line.starts_with('.') && line.size() > 1 &&
+        std::isalpha(static_cast<unsigned char>(line[1])) != 0)
+      return;
     if (line.starts_with(".\\\"") || line.starts_with("'\\\"")) return;
     Row row;
     row.format = next_format_;
@@ -108,7 +114,7 @@ class Table {
       std::string_view content = std::string_view(text).substr(0, end);
       if (content == "T{") {
         cell.is_block = true;
-        text = block(cell.block);                          // what follows T}
+        text = block(cell.block);  // what follows T}
         row.cells.push_back(std::move(cell));
         if (text.empty() || row.cells.size() >= kMaxColumns) break;
         text.erase(0, 1);
@@ -141,7 +147,7 @@ class Table {
     return column < format.size() ? format[column].kind : format.empty() ? 'l' : format.back().kind;
   }
 
-  bool spans(const Row& row, size_t column) const {        // the cell runs on into the next column
+  bool spans(const Row& row, size_t column) const {  // the cell runs on into the next column
     const Format& format = formats_[row.format];
     return column + 1 < format.size() && format[column + 1].kind == 's';
   }
@@ -168,7 +174,8 @@ class Table {
     const int share = blocks == 0 ? 0 : std::max(left / blocks, kNarrowest);
     for (Row& row : rows_) {
       for (size_t c = 0; c < row.cells.size(); ++c) {
-        if (row.cells[c].is_block) fill(row.cells[c], c + 1 == columns ? std::max(share, kNarrowest) : share);
+        if (row.cells[c].is_block)
+          fill(row.cells[c], c + 1 == columns ? std::max(share, kNarrowest) : share);
         for (const std::string& line : row.cells[c].lines) {
           if (row.cells[c].is_block) widths_[c] = std::max(widths_[c], display_width(line));
         }
@@ -202,14 +209,17 @@ class Table {
     for (const Cell& cell : row.cells) height = std::max(height, cell.lines.size());
     for (size_t h = 0; h < height; ++h) {
       std::string line;
-      int column = 0;                                      // where the next cell starts
+      int column = 0;  // where the next cell starts
       for (size_t c = 0; c < row.cells.size(); ++c) {
         const auto& lines = row.cells[c].lines;
         std::string text = h < lines.size() ? lines[h] : std::string();
         if (text == "_" || text == "=") text = std::string(static_cast<size_t>(widths_[c]), '-');
         const int spare = widths_[c] - display_width(text);
         const char alignment = kind(row, c);
-        const int shift = spare <= 0 || spans(row, c) ? 0 : alignment == 'c' ? spare / 2 : alignment == 'r' || alignment == 'n' ? spare : 0;
+        const int shift = spare <= 0 || spans(row, c)            ? 0
+                          : alignment == 'c'                     ? spare / 2
+                          : alignment == 'r' || alignment == 'n' ? spare
+                                                                 : 0;
         if (!text.empty()) {
           const int pad = std::max(column + shift - display_width(line), line.empty() ? 0 : 1);
           line += std::string(static_cast<size_t>(pad), ' ') + text;
@@ -232,7 +242,8 @@ class Table {
 
 }  // namespace
 
-std::vector<std::string> render_table(const std::vector<std::string>& lines, Reader& reader, int width) {
+std::vector<std::string> render_table(const std::vector<std::string>& lines, Reader& reader,
+                                      int width) {
   return Table(lines, reader, width).render();
 }
 

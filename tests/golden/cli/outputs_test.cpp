@@ -49,14 +49,27 @@ TEST_F(Commands, BracketsComeThrough) {
           "--special-tokens", "[PAD]", "[a, b]"},
          {});
   const Json tokens = Json::read(place_ / "t/tokenizer.json");
-  EXPECT_EQ(tokens["added_tokens"][0]["content"].as_string(), "[PAD]");
-  EXPECT_EQ(tokens["added_tokens"][1]["content"].as_string(), "[a, b]");
+  EXPECT_EQ(tokens["added_tokens"].as_array()[0]["content"].as_string(), "[PAD]");
+  EXPECT_EQ(tokens["added_tokens"].as_array()[1]["content"].as_string(), "[a, b]");
 }
 
 TEST_F(Commands, FlagsReachTheirChecks) {
-  const Words train = {"train", "--num-layers", "1", "--hidden-size", "16",
-                       "--num-attention-heads", "2", "--seq-length", "16", "--micro-batch-size",
-                       "1", "--train-iters", "1", "--mock-data", "--vocab-size", "100"};
+  const Words train = {"train",
+                       "--num-layers",
+                       "1",
+                       "--hidden-size",
+                       "16",
+                       "--num-attention-heads",
+                       "2",
+                       "--seq-length",
+                       "16",
+                       "--micro-batch-size",
+                       "1",
+                       "--train-iters",
+                       "1",
+                       "--mock-data",
+                       "--vocab-size",
+                       "100"};
   expect(2, with(train, {"--lr", "-1"}), {"lr", "-1"});
   expect(2, with(train, {"--lr", "1", "--bf16=no"}), {"--bf16", "no"});
   expect(2, with(train, {"--lr", "1", "--threads", "1024", "--ranks", "2"}),
@@ -78,8 +91,8 @@ TEST_F(Commands, TokenizersThatExistStay) {
 }
 
 TEST_F(Commands, TokenFilesThatExistStay) {
-  const Words write = {"preprocess", "--input", kText, "--output-prefix", "p",
-                       "--tokenizer-model", kTokenizer};
+  const Words write = {"preprocess", "--input",           kText,     "--output-prefix",
+                       "p",          "--tokenizer-model", kTokenizer};
   for (const std::string suffix : {".bin", ".idx"}) {
     const std::string name = "p_text_document" + suffix;
     write_file(place_ / name, "mine");
@@ -110,8 +123,8 @@ TEST_F(Commands, TokenizerOptionsAreCheckedBeforeTheText) {
 
 TEST_F(Commands, AVocabularyThatWasNotReached) {
   write_file(place_ / "a.txt", "abab abab ab\n");
-  const Words train = {"tokenizer", "train", "--input", "a.txt", "--overwrite", "--output", "t",
-                       "--vocab-size"};
+  const Words train = {"tokenizer",   "train",    "--input", "a.txt",
+                       "--overwrite", "--output", "t",       "--vocab-size"};
   Outcome r = expect(0, with(train, {"1000"}), {"--vocab-size is 1000", "learned", "more text"});
   EXPECT_EQ(r.err.find("--min-frequency"), std::string::npos) << r.err;
   expect(0, with(train, {"1000", "--min-frequency", "3"}),
@@ -144,12 +157,32 @@ TEST_F(Commands, EvaluationSaysWhatIsWrong) {
 // tokenizer.
 TEST_F(Commands, GenerationOfALongPrompt) {
   expect(0, {"tokenizer", "train", "--input", kText, "--output", "t", "--vocab-size", "257"}, {});
-  expect(0, {"train", "--num-layers", "1", "--hidden-size", "16", "--num-attention-heads", "2",
-             "--seq-length", "16", "--micro-batch-size", "1", "--train-iters", "1", "--lr", "1e-5",
-             "--mock-data", "--tokenizer-model", "t", "--vocab-size", "400", "--save", "run"},
+  expect(0,
+         {"train",
+          "--num-layers",
+          "1",
+          "--hidden-size",
+          "16",
+          "--num-attention-heads",
+          "2",
+          "--seq-length",
+          "16",
+          "--micro-batch-size",
+          "1",
+          "--train-iters",
+          "1",
+          "--lr",
+          "1e-5",
+          "--mock-data",
+          "--tokenizer-model",
+          "t",
+          "--vocab-size",
+          "400",
+          "--save",
+          "run"},
          {});
-  const Words generate = {"generate", "--load", "run", "--temperature", "100", "--max-tokens", "40",
-                          "--ignore-eos", "--prompt"};
+  const Words generate = {"generate",     "--load", "run",          "--temperature", "100",
+                          "--max-tokens", "40",     "--ignore-eos", "--prompt"};
   expect(0, with(generate, {"it is a prompt of 29 letters."}), {"29 tokens", "16 positions"});
   EXPECT_EQ(expect(0, with(generate, {"qq"}), {}).err, "");
 }

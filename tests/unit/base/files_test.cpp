@@ -110,8 +110,12 @@ TEST_F(Files, AtomicFileAppearsOnlyWhenCommitted) {
 
 TEST_F(Files, AtomicFileWithoutCommitLeavesNothing) {
   write_file(folder_ + "/a", "old");
-  { AtomicFile(folder_ + "/a").write("new"); }
-  { AtomicFile(folder_ + "/b").write(std::string(2'000'000, 'x')); }
+  {
+    AtomicFile(folder_ + "/a").write("new");
+  }
+  {
+    AtomicFile(folder_ + "/b").write(std::string(2'000'000, 'x'));
+  }
   EXPECT_EQ(read_file(folder_ + "/a"), "old");
   EXPECT_EQ(entries(), 1u);
 }

@@ -86,7 +86,9 @@ TEST(Progress, OutsideATerminalPrintsAPlainLastLineOnce) {
 TEST(Progress, StrangeTotals) {
   for (const int64_t total : {-1, 0, 5}) {
     testing::internal::CaptureStderr();
-    { Progress("x", total, "MB").update(10); }
+    {
+      Progress("x", total, "MB").update(10);
+    }
     const std::string text = testing::internal::GetCapturedStderr();
     EXPECT_NE(text.find("10"), std::string::npos) << text;
     EXPECT_EQ(text.find("200%"), std::string::npos) << text;

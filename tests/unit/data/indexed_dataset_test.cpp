@@ -51,7 +51,8 @@ TEST(IndexedDataset, ReadsEveryFixture) {
     for (const Json& get : facts["get"].as_array()) {
       std::optional<int64_t> length;
       if (!get["length"].is_null()) length = get["length"].as_integer();
-      EXPECT_EQ(set.get(get["index"].as_integer(), get["offset"].as_integer(), length), integers(get["tokens"]));
+      EXPECT_EQ(set.get(get["index"].as_integer(), get["offset"].as_integer(), length),
+                integers(get["tokens"]));
     }
   }
 }
@@ -86,8 +87,10 @@ void build(IndexedDatasetBuilder& builder, const Json& facts) {
     std::vector<int> modes;
     for (size_t i = 0; i < document.as_array().size(); ++i, ++sequence) {
       const auto part = integers(facts["sequences"].as_array()[sequence]);
-      const int mode = facts.contains("sequence_modes")
-                           ? static_cast<int>(facts["sequence_modes"].as_array()[sequence].as_integer()) : 0;
+      const int mode =
+          facts.contains("sequence_modes")
+              ? static_cast<int>(facts["sequence_modes"].as_array()[sequence].as_integer())
+              : 0;
       if (facts["built_with"].as_string() == "add_item") builder.add_item(std::span(part), mode);
       tokens.insert(tokens.end(), part.begin(), part.end());
       lengths.push_back(static_cast<int64_t>(part.size()));
@@ -106,11 +109,13 @@ TEST(IndexedDatasetBuilder, WritesEveryFixtureByteForByte) {
   for (const auto& [file, facts] : meta()["files"].as_object()) {
     SCOPED_TRACE(file);
     const DType type = only_header(facts) ? DType::i32 : type_of(facts["dtype"].as_string());
-    IndexedDatasetBuilder builder(folder / file, type, !only_header(facts) && facts["multimodal"].as_bool());
+    IndexedDatasetBuilder builder(folder / file, type,
+                                  !only_header(facts) && facts["multimodal"].as_bool());
     if (only_header(facts)) {
       if (file == "zero_sequences_two_documents") builder.end_document(), builder.end_document();
     } else if (facts["built_with"].as_string() == "add_index") {
-      for (const Json& part : facts["parts"].as_array()) builder.add_index(golden("indexed/" + part.as_string()));
+      for (const Json& part : facts["parts"].as_array())
+        builder.add_index(golden("indexed/" + part.as_string()));
     } else {
       build(builder, facts);
     }
@@ -126,14 +131,15 @@ TEST(IndexedDatasetBuilder, RefusesWhatTheFormatCannotHold) {
   {
     IndexedDatasetBuilder builder(folder / "a", DType::u16);
     const std::vector<int64_t> large = {1, 65536}, negative = {-1}, fine = {65535};
-    EXPECT_NE(error_of([&] { builder.add_item(std::span(large)); }).find("65536"), std::string::npos);
+    EXPECT_NE(error_of([&] { builder.add_item(std::span(large)); }).find("65536"),
+              std::string::npos);
     EXPECT_NE(error_of([&] { builder.add_item(std::span(negative)); }), "");
     EXPECT_NE(error_of([&] { builder.add_item(std::span(fine), 1); }), "");
     EXPECT_NE(error_of([&] { builder.add_index(golden("indexed/i32_docs")); }), "");
     builder.add_item(std::span(fine));
-    EXPECT_NE(error_of([&] { builder.finalize(); }), "");    // an open document
+    EXPECT_NE(error_of([&] { builder.finalize(); }), "");  // an open document
   }
-  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));     // nothing is left behind
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));  // nothing is left behind
   EXPECT_NE(error_of([&] { IndexedDatasetBuilder(folder / "f", DType::f32); }), "");
 }
 
@@ -144,7 +150,8 @@ void expect_message(const std::string& prefix, const std::string& part) {
 
 TEST(IndexedDataset, TellsWhatIsWrongWithAFile) {
   const TemporaryDirectory folder;
-  const std::string idx = read_file(golden("indexed/u16_docs.idx")), bin = read_file(golden("indexed/u16_docs.bin"));
+  const std::string idx = read_file(golden("indexed/u16_docs.idx")),
+                    bin = read_file(golden("indexed/u16_docs.bin"));
   const auto expect = [&](std::string index, const std::string& tokens, const std::string& part) {
     write_file(folder / "x.idx", index);
     write_file(folder / "x.bin", tokens);
@@ -180,22 +187,30 @@ TEST(IndexedDataset, SurvivesDamagedFiles) {
   std::mt19937 random(7);
   int opened = 0, refused = 0;
   for (int round = 0; round < 600; ++round) {
-    const char* const files[] = {"u16_docs", "i32_multimodal_merged", "i64_docs", "u16_first_doc_empty"};
+    const char* const files[] = {"u16_docs", "i32_multimodal_merged", "i64_docs",
+                                 "u16_first_doc_empty"};
     const std::string file = golden(std::string("indexed/") + files[round % 4]);
     std::string idx = read_file(file + ".idx"), bin = read_file(file + ".bin");
     std::string& victim = random() % 4 == 0 ? bin : idx;
     if (random() % 3 == 0) {
       victim.resize(random() % (victim.size() + 1));
     } else {
-      for (unsigned flips = 1 + random() % 3; flips > 0; --flips) victim[random() % victim.size()] ^= static_cast<char>(1u << random() % 8);
+      for (unsigned flips = 1 + random() % 3; flips > 0; --flips)
+        victim[random() % victim.size()] ^= static_cast<char>(1u << random() % 8);
     }
-    { std::ofstream(folder / "x.idx", std::ios::binary) << idx; }
-    { std::ofstream(folder / "x.bin", std::ios::binary) << bin; }
+    {
+      std::ofstream(folder / "x.idx", std::ios::binary) << idx;
+    }
+    {
+      std::ofstream(folder / "x.bin", std::ios::binary) << bin;
+    }
     try {
       const IndexedDataset set(folder / "x");
       int64_t tokens = 0;
-      for (int64_t i = 0; i < set.sequence_count(); ++i) tokens += static_cast<int64_t>(set.get(i).size());
-      for (int64_t d = 0; d < set.document_count(); ++d) EXPECT_LE(set.document(d).second, set.sequence_count());
+      for (int64_t i = 0; i < set.sequence_count(); ++i)
+        tokens += static_cast<int64_t>(set.get(i).size());
+      for (int64_t d = 0; d < set.document_count(); ++d)
+        EXPECT_LE(set.document(d).second, set.sequence_count());
       EXPECT_EQ(tokens, set.token_count());
       ++opened;
     } catch (const Error&) {

@@ -36,7 +36,7 @@ TEST(RandomState, RefusesSeedsOutsideItsRange) {
 
 TEST(RandomState, DrawsTwoWordsAboveThirtyTwoBits) {
   RandomState wide(5), words(5);
-  const uint64_t max = (uint64_t{1} << 40) - 1;             // the mask itself: no draw is rejected
+  const uint64_t max = (uint64_t{1} << 40) - 1;  // the mask itself: no draw is rejected
   for (int i = 0; i < 10; ++i) {
     const uint64_t high = words.interval(0xffffffff), low = words.interval(0xffffffff);
     EXPECT_EQ(wide.interval(max), (high << 32 | low) & max);
@@ -47,17 +47,22 @@ TEST(MockTokens, HasNumpysLengths) {
   const Json facts = Json::read(golden("gpt_dataset/mock.json"))["seed1234_S64_n50_vocab1000"];
   const MockTokens mock(1000, 999);
   std::vector<int32_t> lengths;
-  for (int64_t i = 0; i < mock.sequence_count(); ++i) lengths.push_back(static_cast<int32_t>(mock.length(i)));
-  EXPECT_EQ(std::vector<int64_t>(lengths.begin(), lengths.begin() + 50), integers(facts["sequence_lengths_first50"]));
-  EXPECT_EQ(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}), facts["sequence_lengths_sum"].as_integer());
-  EXPECT_EQ(sha256_hex(as_text(std::as_bytes(std::span(lengths)))), facts["sequence_lengths_sha256"].as_string());
+  for (int64_t i = 0; i < mock.sequence_count(); ++i)
+    lengths.push_back(static_cast<int32_t>(mock.length(i)));
+  EXPECT_EQ(std::vector<int64_t>(lengths.begin(), lengths.begin() + 50),
+            integers(facts["sequence_lengths_first50"]));
+  EXPECT_EQ(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}),
+            facts["sequence_lengths_sum"].as_integer());
+  EXPECT_EQ(sha256_hex(as_text(std::as_bytes(std::span(lengths)))),
+            facts["sequence_lengths_sha256"].as_string());
 }
 
 TEST(Md5, KnowsTheVectorsOfTheRfc) {
   EXPECT_EQ(md5_hex(""), "d41d8cd98f00b204e9800998ecf8427e");
   EXPECT_EQ(md5_hex("abc"), "900150983cd24fb0d6963f7d28e17f72");
-  EXPECT_EQ(md5_hex("12345678901234567890123456789012345678901234567890123456789012345678901234567890"),
-            "57edf4a22be3c955ac49da2e2107b67a");
+  EXPECT_EQ(
+      md5_hex("12345678901234567890123456789012345678901234567890123456789012345678901234567890"),
+      "57edf4a22be3c955ac49da2e2107b67a");
 }
 
 }  // namespace

@@ -303,9 +303,7 @@ TEST(BpeTrainerTest, RefusesBadOptions) {
   EXPECT_NE(error_with([](auto& o) { o.pattern = "gpt5"; }).find("known are gpt2, llama3"),
             std::string::npos);
   EXPECT_NE(error_with([](auto& o) { o.threads = 0; }).find("threads is 0"), std::string::npos);
-  EXPECT_NE(error_with([](auto& o) {
-              o.special_tokens = {"a", "a"};
-            }).find("'a' is named twice"),
+  EXPECT_NE(error_with([](auto& o) { o.special_tokens = {"a", "a"}; }).find("'a' is named twice"),
             std::string::npos);
   EXPECT_NE(error_with([](auto& o) { o.min_frequency = -1; }).find("min_frequency is -1"),
             std::string::npos);
