@@ -17,4 +17,13 @@ Bundle forward(const Stage& stage, Tape& tape, const nn::Batch& batch, Phase pha
   return bundle;
 }
 
+Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch) {
+  Tensor loss;
+  tape.span(stage.head(), in, [&](Tape& t, const Bundle& b) {
+    loss = stage.loss(t, b, batch);
+    return Bundle();
+  });
+  return loss;
+}
+
 }  // namespace megatron::models

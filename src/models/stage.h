@@ -38,8 +38,14 @@ class Stage {
   // What enters the output head [T,H].
   virtual Var final_norm(Tape& tape, const Bundle& in) const = 0;
 
+  // Final norm, output and loss as a span.
+  virtual const Span& head() const = 0;
+
   virtual std::span<parallel::Placed* const> parameters() const = 0;
 };
+
+// stage.loss() as a span of the tape.
+Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch);
 
 // Runs every segment as a span of the tape. `recompute` keeps only the segments' inputs. batch must
 // outlive the tape.

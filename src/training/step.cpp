@@ -49,7 +49,7 @@ void TrainStep::forward(InFlight& slot, const HostBatch& host, int micro_batch) 
   slot.tape->listen(&gradients_);
   const Bundle out =
       models::forward(stage_, *slot.tape, batch, models::Phase::train, options_.recompute);
-  const Tensor loss = stage_.loss(*slot.tape, out, batch);
+  const Tensor loss = models::head_loss(stage_, *slot.tape, out, batch);
   kernels::table(runtime_.stream())
       .sum({.x = loss, .out = totals_.slice(0, micro_batch, 1).view({})}, runtime_.stream());
 }
@@ -128,7 +128,7 @@ LossSum evaluate_batch(const models::Stage& stage, DeviceBatch& device_batch,
       device_batch.fill(batch, LossScope::token, options.vocabulary, options.positions);
   Tape tape(runtime, Tape::Mode::infer, options.table);
   const Bundle out = models::forward(stage, tape, device, models::Phase::evaluate);
-  const Tensor loss = stage.loss(tape, out, device);
+  const Tensor loss = models::head_loss(stage, tape, out, device);
   const Tensor sum =
       Tensor::empty(runtime.arena(MemoryClass::activations), {}, DType::f64, "evaluate.sum");
   tape.kernels().sum({.x = loss, .out = sum}, runtime.stream());

@@ -94,22 +94,29 @@ GptModel::GptModel(const GptConfig& config, Runtime& runtime, DType type, uint64
   owned_ = builder.take();
   for (const auto& placed : owned_) parameters_.push_back(placed.get());
 
-  segments_.push_back({{.name = "embedding"},
-                       [this](Tape& tape, const Bundle&, const nn::Batch& batch, Phase phase) {
-                         return embed(tape, batch, phase);
-                       }});
+  const auto parameters_below = [this](std::initializer_list<std::string> prefixes) {
+    std::vector<Parameter*> found;
+    for (const auto& placed : owned_) {
+      for (const std::string& prefix : prefixes) {
+        if (placed->parameter.name.starts_with(prefix)) found.push_back(&placed->parameter);
+      }
+    }
+    return found;
+  };
+  segments_.push_back(
+      {{.name = "embedding", .parameters = parameters_below({"embedding.", "position_embedding."})},
+       [this](Tape& tape, const Bundle&, const nn::Batch& batch, Phase phase) {
+         return embed(tape, batch, phase);
+       }});
   for (int64_t i = 0; i < c.num_layers; ++i) {
     const DecoderLayer* layer = layers_[static_cast<size_t>(i)].get();
-    Segment segment{{.name = "layers." + std::to_string(i)},
-                    [layer](Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) {
-                      return layer->forward(tape, in, batch, phase);
-                    }};
-    for (const auto& placed : owned_) {
-      if (placed->parameter.name.starts_with(segment.span.name + "."))
-        segment.span.parameters.push_back(&placed->parameter);
-    }
-    segments_.push_back(std::move(segment));
+    const std::string name = "layers." + std::to_string(i);
+    segments_.push_back({{.name = name, .parameters = parameters_below({name + "."})},
+                         [layer](Tape& tape, const Bundle& in, const nn::Batch& batch,
+                                 Phase phase) { return layer->forward(tape, in, batch, phase); }});
   }
+  head_ = {.name = "head",
+           .parameters = parameters_below({"final_norm.", c.untied ? "output." : "embedding."})};
 }
 
 void GptModel::initialize(uint64_t seed) {

@@ -36,6 +36,7 @@ class GptModel final : public Stage {
   Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
   Var logits(Tape& tape, const Bundle& in) const override;
   Var final_norm(Tape& tape, const Bundle& in) const override;
+  const Span& head() const override { return head_; }
   std::span<parallel::Placed* const> parameters() const override { return parameters_; }
 
   const GptConfig& config() const { return config_; }
@@ -54,6 +55,7 @@ class GptModel final : public Stage {
   std::vector<std::unique_ptr<parallel::Placed>> owned_;
   std::vector<parallel::Placed*> parameters_;
   std::vector<Segment> segments_;
+  Span head_;
 };
 
 }  // namespace megatron::models
