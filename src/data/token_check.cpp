@@ -81,7 +81,8 @@ void check_token_ids(const IndexedDataset& set, int64_t vocabulary,
   if (!range) return;
   MG_CHECK(
       range->largest < vocabulary,
-      "{}.bin holds token id {}, and the vocabulary has {} tokens (ids 0 to {}): use the "
+      "{}.bin holds token id {}, and the vocabulary has {} tokens (--vocab-size, or the model's; "
+      "ids 0 to {}): use the "
       "tokenizer that made the data, a model with that vocabulary, or preprocess the text again",
       set.path(), range->largest, vocabulary, vocabulary - 1);
   MG_CHECK(range->smallest >= 0,
