@@ -41,7 +41,7 @@ std::string gpt2_name(const Names& n) {
                                      {"mlp.down", "mlp.c_proj"}}) {
     if (n.rest.starts_with(ours)) return h + replaced_suffix(n.rest, ours, theirs);
   }
-  MG_ASSERT(false);
+  throw InternalError(fmt::format("the parameter '{}' has no Hugging Face name", n.rest));
 }
 
 std::vector<Part> whole(const std::string& name, const Shape& shape, bool transposed) {
@@ -95,7 +95,7 @@ std::vector<Part> llama_parts(const GptConfig& c, const Names& n, const Shape& s
     if (n.rest.starts_with(ours))
       return whole(h + replaced_suffix(n.rest, ours, theirs), shape, false);
   }
-  MG_ASSERT(false);
+  throw InternalError(fmt::format("the parameter '{}' has no Hugging Face name", n.rest));
 }
 
 }  // namespace
