@@ -1,16 +1,10 @@
 // GPT-2 124M on Debian's manual pages: the losses of twenty steps stay what they were.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-
-#include <cstdlib>
 
 #include "base/files.h"
 #include "base/json.h"
 #include "data/md5.h"
-#include "data/text_source.h"
-#include "golden/training/support.h"
-#include "tokenizers/bpe_trainer.h"
-#include "training/preprocess.h"
+#include "slow/training/manual_pages.h"
 
 namespace megatron::training {
 namespace {
@@ -20,26 +14,6 @@ const std::string kCurve =
 
 // The corpus is too small for GPT-2's 50257 tokens; the body is that of GPT-2 124M.
 constexpr int64_t kVocabulary = 16384;
-
-bool fetch_manual_pages(const std::string& folder) {
-  const std::string command =
-      "mkdir -p " + folder + " && cd " + folder +
-      " && apt-get download -q manpages manpages-dev >log 2>&1"
-      " && for package in *.deb; do dpkg-deb -x $package pages || exit 1; done";
-  const int status = std::system(command.c_str());
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
-void train_tokenizer(const std::string& pages, const std::string& output) {
-  tokenizers::BpeTrainerOptions options;
-  options.vocabulary_size = kVocabulary;
-  options.threads = 2;
-  tokenizers::BpeTrainer trainer(options);
-  data::TextSource source(pages, {.manual_pages = true});
-  std::string text, name;
-  while (source.next(text, name)) trainer.add(text);
-  trainer.train().save(output);
-}
 
 TrainSettings gpt2_124m(const std::string& prefix, const std::string& tokenizer) {
   TrainSettings s;
@@ -62,19 +36,8 @@ TrainSettings gpt2_124m(const std::string& prefix, const std::string& tokenizer)
 
 TEST(Gpt2, TwentyStepsOnManualPagesFollowTheStoredCurve) {
   const TemporaryDirectory folder;
-  if (!fetch_manual_pages(folder / "packages")) {
-    GTEST_SKIP() << "apt-get download manpages manpages-dev did not succeed here (it needs "
-                    "Debian's archive)";
-  }
-  const std::string pages = folder / "packages/pages/usr/share/man";
-  train_tokenizer(pages, folder / "tokenizer");
-  PreprocessSettings settings;
-  settings.input = {pages};
-  settings.input_format = "manpages";
-  settings.output_prefix = folder / "manual";
-  settings.tokenizer_model = folder / "tokenizer";
-  settings.append_eod = true;
-  const std::string prefix = preprocess(settings).front().prefix;
+  if (!fetch_manual_pages(folder / "packages")) GTEST_SKIP() << kNoManualPages;
+  const std::string prefix = tokenized_manual_pages(folder, kVocabulary);
   const std::string checksum = data::md5_hex(read_file(prefix + ".bin"));
 
   const bool stored = std::filesystem::exists(kCurve);

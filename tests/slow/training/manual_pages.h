@@ -1,0 +1,55 @@
+// Debian's English manual pages as token files, for the slow tests.
+#pragma once
+
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "data/text_source.h"
+#include "golden/training/support.h"
+#include "tokenizers/bpe_trainer.h"
+#include "training/preprocess.h"
+
+namespace megatron::training {
+
+inline constexpr const char* kNoManualPages =
+    "apt-get download manpages manpages-dev did not succeed here (it needs Debian's archive)";
+
+// Unpacks the packages into `folder`/pages; false when they cannot be had.
+inline bool fetch_manual_pages(const std::string& folder) {
+  const std::string command =
+      "mkdir -p " + folder + " && cd " + folder +
+      " && apt-get download -q manpages manpages-dev >log 2>&1"
+      " && for package in *.deb; do dpkg-deb -x $package pages || exit 1; done";
+  const int status = std::system(command.c_str());
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+inline void train_tokenizer(const std::string& pages, int64_t vocabulary,
+                            const std::string& output) {
+  tokenizers::BpeTrainerOptions options;
+  options.vocabulary_size = vocabulary;
+  options.threads = 2;
+  tokenizers::BpeTrainer trainer(options);
+  data::TextSource source(pages, {.manual_pages = true});
+  std::string text, name;
+  while (source.next(text, name)) trainer.add(text);
+  trainer.train().save(output);
+}
+
+// Tokenizer (`folder`/tokenizer) and token files of the pages in `folder`/packages.
+// Returns the prefix.
+inline std::string tokenized_manual_pages(const TemporaryDirectory& folder, int64_t vocabulary) {
+  const std::string pages = folder / "packages/pages/usr/share/man";
+  train_tokenizer(pages, vocabulary, folder / "tokenizer");
+  PreprocessSettings settings;
+  settings.input = {pages};
+  settings.input_format = "manpages";
+  settings.output_prefix = folder / "manual";
+  settings.tokenizer_model = folder / "tokenizer";
+  settings.append_eod = true;
+  return preprocess(settings).front().prefix;
+}
+
+}  // namespace megatron::training
