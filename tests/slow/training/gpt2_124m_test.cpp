@@ -12,7 +12,8 @@ namespace {
 const std::string kCurve =
     std::string(MEGATRON_GOLDEN) + "/../../slow/training/gpt2_124m_curve.json";
 
-// The corpus is too small for GPT-2's 50257 tokens; the body is that of GPT-2 124M.
+// The corpus is too small to learn GPT-2's 50257 tokens: the model's table has them all, the text uses
+// these.
 constexpr int64_t kVocabulary = 16384;
 
 TrainSettings gpt2_124m(const std::string& prefix, const std::string& tokenizer) {
@@ -20,6 +21,7 @@ TrainSettings gpt2_124m(const std::string& prefix, const std::string& tokenizer)
   s.shape.num_layers = 12;
   s.shape.hidden_size = 768;
   s.shape.num_attention_heads = 12;
+  s.shape.vocab_size = 50257;
   s.shape.hidden_dropout = s.shape.attention_dropout = 0;
   s.batch.seq_length = 1024;
   s.batch.micro_batch_size = 2;
