@@ -12,8 +12,8 @@ namespace {
 const std::string kCurve =
     std::string(MEGATRON_GOLDEN) + "/../../slow/training/gpt2_124m_curve.json";
 
-// The corpus is too small to learn GPT-2's 50257 tokens: the model's table has them all, the text uses
-// these.
+// The corpus is too small to learn GPT-2's 50257 tokens: the model's table has them all, the
+// text uses these.
 constexpr int64_t kVocabulary = 16384;
 
 TrainSettings gpt2_124m(const std::string& prefix, const std::string& tokenizer) {
