@@ -15,8 +15,9 @@ from pathlib import Path
 RANK = {
     "base": 0,
     "device": 1,
-    "tokenizers": 1,
+    "jinja": 1,
     "tensor": 2,
+    "tokenizers": 2,
     "kernels": 3,
     "data": 3,
     "autograd": 4,
@@ -52,6 +53,8 @@ VENDORS = [
     (r"nlohmann/", r"base/json\.cpp$", "base/json.cpp"),
     (r"spdlog/", r"base/log\.cpp$", "base/log.cpp"),
     (r"pcre2|unicode/|simdjson", r"(tokenizers|data)/", "tokenizers or data"),
+    (r"sentencepiece", r"tokenizers/", "tokenizers"),
+    (r"(zlib|zstd)\.h", r"data/", "data"),
     (r"(gtest|gmock|benchmark)/", r"(?!)", "tests/, never src/"),
 ]
 

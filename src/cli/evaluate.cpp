@@ -70,7 +70,7 @@ int evaluate(const Arguments& arguments) {
   wanted[static_cast<size_t>(split)] = s.samples;
   const training::Corpus corpus =
       training::open_corpus(s.data, vocabulary, length, s.runtime.seed, wanted);
-  const data::GptDataset& set = corpus.set(split);
+  const data::Dataset& set = corpus.set(split);
   const int64_t count = std::min(s.samples.value_or(set.size()), set.size());
   MG_CHECK(
       count > 0,

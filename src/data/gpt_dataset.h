@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "data/dataset.h"
 #include "data/index_cache.h"
 #include "data/split.h"
 #include "data/token_source.h"
@@ -38,14 +39,7 @@ struct GptDatasetConfig {
   std::optional<int64_t> memory;          // bytes; none: what the machine has
 };
 
-// One sample; each vector has S elements.
-struct Sample {
-  std::vector<int64_t> tokens, labels, position_ids;
-  std::vector<float> loss_mask;        // 1: counted
-  std::vector<int32_t> segment_begin;  // first position that each position sees
-};
-
-class GptDataset {
+class GptDataset final : public Dataset {
  public:
   // samples: none means one epoch. Loads the indices from the cache or builds and stores them.
   // Throws Error naming the split when it has no sequences, and, before building, when the indices
@@ -53,9 +47,9 @@ class GptDataset {
   GptDataset(std::shared_ptr<const TokenSource> source, GptDatasetConfig config, Split split,
              std::optional<int64_t> samples);
 
-  int64_t size() const { return plan_.samples; }  // at least the samples asked for
-  void read(int64_t k, Sample& sample) const;     // throws Error outside [0, size())
-  void read_filler(Sample& sample) const;         // sample 0 without loss: fills up a last batch
+  int64_t size() const override { return plan_.samples; }
+  void read(int64_t k, Sample& sample) const override;
+  void read_filler(Sample& sample) const override;
 
   const IndexPlan& plan() const { return plan_; }
   const IndexRequest& request() const { return request_; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "data/gpt_dataset.h"
 #include "data/indexed_dataset.h"
 #include "data/mock_dataset.h"
 #include "data/token_check.h"
@@ -57,7 +58,7 @@ Vocabulary open_vocabulary(const DataSettings& settings, std::optional<int64_t> 
   return v;
 }
 
-const data::GptDataset& Corpus::set(data::Split split) const {
+const data::Dataset& Corpus::set(data::Split split) const {
   const auto& set = sets[static_cast<size_t>(split)];
   MG_CHECK(set != nullptr, "--split gives no documents to the {} set; change it",
            data::name(split));
@@ -109,7 +110,7 @@ Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, i
   return corpus;
 }
 
-HostBatch read_batch(const data::GptDataset& set, std::span<const int64_t> indices,
+HostBatch read_batch(const data::Dataset& set, std::span<const int64_t> indices,
                      int64_t seq_length) {
   HostBatch batch{.sequences = static_cast<int64_t>(indices.size()), .length = seq_length};
   data::Sample sample;

@@ -5,7 +5,8 @@
 #include <memory>
 #include <optional>
 
-#include "data/gpt_dataset.h"
+#include "data/dataset.h"
+#include "data/split.h"
 #include "tokenizers/tokenizer.h"
 #include "training/settings.h"
 
@@ -27,9 +28,9 @@ struct Vocabulary {
 Vocabulary open_vocabulary(const DataSettings& settings, std::optional<int64_t> vocab_size);
 
 struct Corpus {
-  std::array<std::unique_ptr<data::GptDataset>, 3>
+  std::array<std::unique_ptr<data::Dataset>, 3>
       sets;  // train, valid, test; null: no share of the documents
-  const data::GptDataset& set(
+  const data::Dataset& set(
       data::Split split) const;  // throws Error naming --split when there is none
 };
 
@@ -40,7 +41,7 @@ Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, i
 
 // Samples `indices` of a set as one micro-batch; an index is also the number of its sample in the
 // run.
-HostBatch read_batch(const data::GptDataset& set, std::span<const int64_t> indices,
+HostBatch read_batch(const data::Dataset& set, std::span<const int64_t> indices,
                      int64_t seq_length);
 
 }  // namespace megatron::training

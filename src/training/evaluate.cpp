@@ -6,7 +6,7 @@
 
 namespace megatron::training {
 
-LossSum evaluate(const models::Stage& stage, DType type, const data::GptDataset& set, int64_t first,
+LossSum evaluate(const models::Stage& stage, DType type, const data::Dataset& set, int64_t first,
                  int64_t count, int64_t micro_batch, int64_t seq_length, comm::Group& data_parallel,
                  Runtime& runtime, const StepOptions& options) {
   DeviceBatch device_batch(runtime, type);
@@ -31,7 +31,7 @@ LossSum evaluate(const models::Stage& stage, DType type, const data::GptDataset&
           read_scalar(totals.slice(0, 1, 1), runtime.stream())};
 }
 
-double unigram_entropy(const data::GptDataset& set, int64_t first, int64_t count,
+double unigram_entropy(const data::Dataset& set, int64_t first, int64_t count,
                        int64_t seq_length) {
   std::map<int32_t, int64_t> counts;
   int64_t total = 0;

@@ -66,7 +66,7 @@ class RankRun {
 
   IterationReport one_step(int64_t iteration, data::SequentialSampler& sampler) {
     const double begin = now_seconds();
-    const data::GptDataset& set = plan_.corpus.set(data::Split::train);
+    const data::Dataset& set = plan_.corpus.set(data::Split::train);
     std::vector<HostBatch> micro_batches;
     for (int64_t m = 0; m < s_.batch.micro_batches(group_.size()); ++m) {
       std::vector<int64_t> indices;
@@ -127,7 +127,7 @@ class RankRun {
   }
 
   void validate(int64_t iteration, std::optional<Progress>& progress) {
-    const data::GptDataset& set = plan_.corpus.set(data::Split::valid);
+    const data::Dataset& set = plan_.corpus.set(data::Split::valid);
     const int64_t count = s_.run.eval_iters * *s_.batch.global_batch_size;
     const int64_t first = (iteration / *s_.run.eval_interval - 1) * count;
     const LossSum sum =

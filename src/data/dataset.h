@@ -1,0 +1,25 @@
+// What a run reads its samples from: a GPT data set, or a blend of several.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace megatron::data {
+
+// One sample of S tokens; each vector has S elements.
+struct Sample {
+  std::vector<int64_t> tokens, labels, position_ids;
+  std::vector<float> loss_mask;        // 1: counted
+  std::vector<int32_t> segment_begin;  // first position that each position sees
+};
+
+// Const members may be called by many threads at once.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  virtual int64_t size() const = 0;                        // at least the samples asked for
+  virtual void read(int64_t k, Sample& sample) const = 0;  // throws Error outside [0, size())
+  virtual void read_filler(Sample& sample) const = 0;  // sample 0 without loss: fills a last batch
+};
+
+}  // namespace megatron::data
