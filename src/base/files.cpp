@@ -75,10 +75,11 @@ std::string read_file(const std::string& path) {
   MG_CHECK(file.get() >= 0, "cannot open '{}': {}", path, reason(errno));
   const struct stat status = status_of(file.get(), path);
   MG_CHECK(!S_ISDIR(status.st_mode), "cannot read '{}': it is a directory", path);
-  // The size is a hint: of pipes and of /proc it is 0, and the file may change meanwhile.
+  // The size is a hint: of pipes and of /proc it is 0, and the file may change meanwhile. Some files
+  // of /proc give all they have to the first read, and nothing to a second one.
   std::string text;
   size_t size = 0;
-  text.resize(static_cast<size_t>(std::max<off_t>(status.st_size, 0)) + 1);
+  text.resize(static_cast<size_t>(std::max<off_t>(status.st_size, 0)) + 4096);
   while (true) {
     const ssize_t n =
         ::read(file.get(), text.data() + size, std::min(text.size() - size, kLargestTransfer));
@@ -143,37 +144,59 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
   MG_ASSERT(file_ >= 0);
-  const char* data = reinterpret_cast<const char*>(bytes.data());
   size_ += static_cast<int64_t>(bytes.size());
-  while (!bytes.empty()) {
-    const size_t n = std::min(bytes.size(), kBufferBytes - buffer_.size());
-    buffer_.append(data, n);
-    data += n;
-    bytes = bytes.subspan(n);
-    if (buffer_.size() == kBufferBytes) flush();
+  if (buffer_.size() + bytes.size() < kBufferBytes) {
+    buffer_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return;
   }
+  flush();
+  put(bytes);
 }
 
 void AtomicFile::flush() {
-  for (size_t done = 0; done < buffer_.size();) {
-    const ssize_t n = ::write(file_, buffer_.data() + done, buffer_.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    MG_CHECK(n >= 0, "cannot write '{}': {}", path_, reason(errno));
-    done += static_cast<size_t>(n);
-  }
+  put(std::as_bytes(std::span(buffer_)));
   buffer_.clear();
 }
 
-void AtomicFile::commit() {
+// What is long starts on its way to the disk at once, so that sync() need not wait for all of it.
+void AtomicFile::put(std::span<const std::byte> bytes) {
+  constexpr size_t kPart = size_t{8} << 20;
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(file_, bytes.data(), std::min(bytes.size(), kPart));
+    if (n < 0 && errno == EINTR) continue;
+    MG_CHECK(n >= 0, "cannot write '{}': {}", path_, reason(errno));
+    bytes = bytes.subspan(static_cast<size_t>(n));
+    written_ += n;
+    if (written_ - started_ < static_cast<int64_t>(kPart)) continue;
+    ::sync_file_range(file_, started_, written_ - started_, SYNC_FILE_RANGE_WRITE);  // a hint
+    started_ = written_;
+  }
+}
+
+void AtomicFile::sync() {
   MG_ASSERT(file_ >= 0);
   flush();
   MG_CHECK(sync_retrying(file_) == 0, "cannot write '{}' to the disk: {}", path_, reason(errno));
+}
+
+void AtomicFile::rename() {
   // Linux closes the file even when close() is interrupted.
   const int closed = ::close(std::exchange(file_, -1));
   MG_CHECK(closed == 0 || errno == EINTR, "cannot write '{}': {}", path_, reason(errno));
   MG_CHECK(::rename(temporary_.c_str(), path_.c_str()) == 0, "cannot rename '{}' to '{}': {}",
            temporary_, path_, reason(errno));
   temporary_.clear();
+}
+
+void AtomicFile::publish() {
+  MG_ASSERT(file_ >= 0);
+  flush();
+  rename();
+}
+
+void AtomicFile::commit() {
+  sync();
+  rename();
   const std::string folder = folder_of(path_);
   const Descriptor directory(open_retrying(folder, O_RDONLY | O_DIRECTORY));
   // A directory that may be written but not read cannot be opened; some file systems cannot flush

@@ -43,15 +43,21 @@ class AtomicFile {
   void write(std::span<const std::byte> bytes);  // throws Error (no space left, ...); buffered
   void write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
   int64_t size() const { return size_; }  // bytes written so far
+  void sync();  // all bytes so far are on the disk; commit() then only changes names
   void commit();
+  // As commit(), but not flushed: when the machine crashes, the file may come out cut short. For
+  // small things that can be made again, and are checked when they are read.
+  void publish();
 
  private:
   void flush();
+  void rename();
+  void put(std::span<const std::byte> bytes);
 
   std::string path_, temporary_;
   std::string buffer_;
   int file_ = -1;
-  int64_t size_ = 0;
+  int64_t size_ = 0, written_ = 0, started_ = 0;  // started_: bytes that are told to go to the disk
 };
 
 void write_file(const std::string& path, std::string_view text);  // through AtomicFile

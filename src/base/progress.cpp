@@ -94,19 +94,25 @@ void Progress::finish(std::string_view text) {
 void Progress::draw(bool last) {
   const double elapsed = Seconds(std::chrono::steady_clock::now() - begin_).count();
   const double rate = elapsed > 0 ? static_cast<double>(done_) / elapsed : 0;
+  // Bytes carry their own unit: 1.4 MB.
+  const bool bytes = unit_ == "B";
+  const auto amount = [bytes](double value) {
+    return bytes ? format_bytes(value) : format_count(value);
+  };
+  const std::string unit = bytes ? "" : " " + unit_;
   std::string line = label_;
   if (total_ > 0) {
     const double share =
         std::clamp(static_cast<double>(done_) / static_cast<double>(total_), 0.0, 1.0);
     const auto cells = static_cast<size_t>(share * kBarCells);
-    line += fmt::format(" [{}{}] {:3.0f}%  {}/{} {}", std::string(cells, '='),
-                        std::string(kBarCells - cells, ' '), std::floor(share * 100),
-                        format_count(static_cast<double>(done_)),
-                        format_count(static_cast<double>(total_)), unit_);
+    line +=
+        fmt::format(" [{}{}] {:3.0f}%  {}/{}{}", std::string(cells, '='),
+                    std::string(kBarCells - cells, ' '), std::floor(share * 100),
+                    amount(static_cast<double>(done_)), amount(static_cast<double>(total_)), unit);
   } else {
-    line += fmt::format("  {} {}", format_count(static_cast<double>(done_)), unit_);
+    line += fmt::format("  {}{}", amount(static_cast<double>(done_)), unit);
   }
-  line += fmt::format("  {} {}/s", format_count(rate), unit_);
+  line += fmt::format("  {}{}/s", amount(rate), unit);
   if (last) {
     line += fmt::format("  in {}", format_duration(elapsed));
   } else if (total_ > 0 && rate > 0) {

@@ -12,7 +12,7 @@ namespace megatron {
 
 class Progress {
  public:
-  // total < 0: not known. unit: "docs", "MB", "steps" ...
+  // total < 0: not known. unit: "docs", "steps" ...; "B" is scaled to kB, MB ...
   Progress(std::string label, int64_t total, std::string unit);
   ~Progress();  // finishes the line
   Progress(const Progress&) = delete;

@@ -1,3 +1,5 @@
+#include "cli/bench.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -58,6 +60,11 @@ int bench_step(const Arguments& arguments) {
   MG_CHECK(s.batch.train_iters.value_or(0) >= 2,
            "--train-iters is {}; at least 2 are needed: the first step is not timed",
            s.batch.train_iters.value_or(0));
+  MG_CHECK(
+      !s.batch.step_batch_size_schedule && s.batch.rampup_batch_size.empty() &&
+          !s.batch.decrease_batch_size,
+      "bench times steps of one size; drop --step-batch-size-schedule, --rampup-batch-size and "
+      "--decrease-batch-size-if-needed");
   MG_CHECK(!s.run.save, "bench saves nothing; drop --save");
   MG_CHECK(!s.run.eval_interval, "bench evaluates nothing; drop --eval-interval");
   s.runtime.check();
@@ -121,6 +128,9 @@ int bench_gemm(const Arguments& arguments) {
 constexpr Subcommand kCommands[] = {
     {"step", "a training step beside the machine's peak", bench_step},
     {"gemm", "matrix products: the peak itself", bench_gemm},
+    {"tokenize", "text to token ids, in memory", bench_tokenize},
+    {"preprocess", "JSON lines to token files, by one worker and by two", bench_preprocess},
+    {"index", "sample indices: built cold, stored, opened again", bench_index},
 };
 
 }  // namespace

@@ -13,12 +13,16 @@ namespace megatron::cli {
 int train(const Arguments& arguments);
 int evaluate(const Arguments& arguments);
 int generate(const Arguments& arguments);
-int tokenizer(const Arguments& arguments);  // train | encode | decode
+int tokenizer(const Arguments& arguments);  // train | encode | decode | verify | chat
+int tokenizer_verify(const Arguments& arguments);
+int tokenizer_chat(const Arguments& arguments);
 int preprocess(const Arguments& arguments);
+int merge(const Arguments& arguments);
 int verify(const Arguments& arguments);
 int bench(const Arguments& arguments);  // step | gemm
 int selftest(const Arguments& arguments);
 int inspect(const Arguments& arguments);
+int index(const Arguments& arguments);
 
 // Runs the program: finds the command, prints errors, gives the exit code: 0 done, 1 a check
 // failed, 2 an error that the user can mend (flags, files), 3 a defect of the program.

@@ -6,10 +6,12 @@
 #include "base/progress.h"
 #include "checkpoint/model_directory.h"
 #include "cli/command.h"
+#include "cli/inspect_dataset.h"
 #include "data/indexed_dataset.h"
 #include "tokenizers/tokenizer.h"
 #include "training/flops.h"
 #include "training/model_source.h"
+#include "training/vocabulary.h"
 
 namespace megatron::cli {
 namespace {
@@ -48,16 +50,6 @@ void inspect_model(const std::string& path) {
   print_tensors(tensors);
 }
 
-void inspect_dataset(const std::string& prefix) {
-  const data::IndexedDataset set(prefix);
-  int64_t longest = 0;
-  for (int64_t i = 0; i < set.sequence_count(); ++i) longest = std::max(longest, set.length(i));
-  fmt::print(
-      "{}.bin/.idx: {} documents, {} sequences, {} tokens of type {}; longest sequence {} tokens\n",
-      prefix, set.document_count(), set.sequence_count(), set.token_count(), name(set.dtype()),
-      longest);
-}
-
 void inspect_tokenizer(const std::string& path) {
   const auto t = tokenizers::Tokenizer::load(path);
   fmt::print("{}: {} tokens\n", path, t.vocabulary_size());
@@ -74,10 +66,10 @@ std::string without_suffix(const std::string& path) {
   return path.ends_with(".bin") || path.ends_with(".idx") ? path.substr(0, path.size() - 4) : path;
 }
 
-void inspect_path(const std::string& path) {
+void inspect_path(const std::string& path, const DatasetInspection& inspection) {
   const fs::path p(path);
   if (data::indexed_dataset_exists(without_suffix(path)))
-    return inspect_dataset(without_suffix(path));
+    return inspect_dataset(without_suffix(path), inspection);
   MG_CHECK(fs::exists(p),
            "{} does not exist; a model directory, a --save directory, a .bin/.idx prefix, a "
            "safetensors file or a "
@@ -103,14 +95,31 @@ void inspect_path(const std::string& path) {
 
 int inspect(const Arguments& arguments) {
   std::vector<std::string> paths;
+  training::TokenizerSettings settings;
+  std::optional<int64_t> vocab_size;
+  DatasetInspection inspection;
   Fields fields;
+  settings.fields(fields);
+  fields.add("vocab-size", &vocab_size,
+             "number of tokens, where the tokenizer's files do not tell");
+  fields.add("documents", &inspection.documents,
+             "documents of a data set to decode, when a tokenizer is given");
+  fields.add("characters", &inspection.characters, "of each document that is decoded; 0: all");
   if (const auto code = parse(
-          "megatron inspect PATH...",
+          "megatron inspect PATH... [flags]",
           "Tells what is in a model directory, a data set, a safetensors file or a tokenizer.",
           fields, {{"path", "what to look at", &paths, true}}, arguments)) {
     return *code;
   }
-  for (const std::string& path : paths) inspect_path(path);
+  MG_CHECK(inspection.documents >= 0, "--documents is {}; it must be at least 0",
+           inspection.documents);
+  MG_CHECK(inspection.characters >= 0, "--characters is {}; it must be at least 0",
+           inspection.characters);
+  std::shared_ptr<const tokenizers::Tokenizer> tokenizer;
+  if (settings.tokenizer_type || settings.tokenizer_model)
+    tokenizer = training::open_vocabulary(settings, vocab_size).tokenizer;
+  inspection.tokenizer = tokenizer.get();
+  for (const std::string& path : paths) inspect_path(path, inspection);
   return 0;
 }
 

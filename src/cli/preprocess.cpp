@@ -11,10 +11,11 @@ int preprocess(const Arguments& arguments) {
   training::PreprocessSettings settings;
   Fields fields;
   settings.fields(fields);
-  if (const auto code =
-          parse("megatron preprocess --input PATH --output-prefix P --tokenizer-model DIR [flags]",
-                "Tokenizes text into Megatron-LM's .bin/.idx files, in the order of the documents.",
-                fields, {}, arguments)) {
+  if (const auto code = parse(
+          "megatron preprocess --input PATH --output-prefix P --tokenizer-model DIR [flags]",
+          "Tokenizes text into Megatron-LM's .bin/.idx files, in the order of the documents. Each "
+          "file appears whole: after an interruption, start again.",
+          fields, {}, arguments)) {
     return *code;
   }
   for (const auto& r : training::preprocess(settings)) {

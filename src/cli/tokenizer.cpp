@@ -13,6 +13,7 @@
 #include "cli/command.h"
 #include "data/text_source.h"
 #include "tokenizers/bpe_trainer.h"
+#include "training/vocabulary.h"
 
 namespace megatron::cli {
 namespace {
@@ -113,12 +114,27 @@ std::string read_standard_input() {
   return text;
 }
 
+struct TokenizerFlags {
+  training::TokenizerSettings settings;
+  std::optional<int64_t> vocab_size;
+
+  void fields(Fields& f) {
+    settings.fields(f);
+    f.add("vocab-size", &vocab_size, "number of tokens, for tokenizers without a file");
+  }
+  std::shared_ptr<const tokenizers::Tokenizer> open() const {
+    MG_CHECK(settings.tokenizer_model || settings.tokenizer_type,
+             "--tokenizer-model DIR is needed, or a --tokenizer-type with its files");
+    return training::open_vocabulary(settings, vocab_size).tokenizer;
+  }
+};
+
 int encode(const Arguments& arguments) {
-  std::optional<std::string> model;
+  TokenizerFlags flags;
   std::vector<std::string> text;
   bool special = false, show = false;
   Fields f;
-  f.add("tokenizer-model", &model, "tokenizer.json or its directory");
+  flags.fields(f);
   f.add_switch("add-special-tokens", &special, true,
                "with the tokens that the tokenizer puts round a text");
   f.add_switch("show-tokens", &show, true, "one line a token: id and text");
@@ -128,8 +144,8 @@ int encode(const Arguments& arguments) {
                 {{"text", "text to encode; default standard input", &text, false}}, arguments)) {
     return *code;
   }
-  MG_CHECK(model.has_value(), "--tokenizer-model DIR is needed");
-  const auto tokenizer = tokenizers::Tokenizer::load(*model);
+  const auto opened = flags.open();
+  const tokenizers::Tokenizer& tokenizer = *opened;
   std::string joined = text.empty() ? read_standard_input() : std::string();
   for (size_t i = 0; i < text.size(); ++i) joined += (i == 0 ? "" : " ") + text[i];
   const std::vector<int32_t> ids = tokenizer.encode(joined, special);
@@ -145,11 +161,11 @@ int encode(const Arguments& arguments) {
 }
 
 int decode(const Arguments& arguments) {
-  std::optional<std::string> model;
+  TokenizerFlags flags;
   std::vector<std::string> words;
   bool skip = false;
   Fields f;
-  f.add("tokenizer-model", &model, "tokenizer.json or its directory");
+  flags.fields(f);
   f.add_switch("skip-special-tokens", &skip, true, "leave special tokens out");
   if (const auto code =
           parse("megatron tokenizer decode --tokenizer-model DIR [ID...]",
@@ -157,8 +173,8 @@ int decode(const Arguments& arguments) {
                 {{"ids", "token ids; default standard input", &words, false}}, arguments)) {
     return *code;
   }
-  MG_CHECK(model.has_value(), "--tokenizer-model DIR is needed");
-  const auto tokenizer = tokenizers::Tokenizer::load(*model);
+  const auto opened = flags.open();
+  const tokenizers::Tokenizer& tokenizer = *opened;
   std::string text = words.empty() ? read_standard_input() : std::string();
   for (const std::string& word : words) text += word + " ";
   std::vector<int32_t> ids;
@@ -181,6 +197,8 @@ constexpr Subcommand kCommands[] = {
     {"train", "learn a byte-level BPE tokenizer from text", train_tokenizer},
     {"encode", "text to token ids", encode},
     {"decode", "token ids to text", decode},
+    {"chat", "a list of messages to text, by the model's chat template", tokenizer_chat},
+    {"verify", "compare with vectors of the original", tokenizer_verify},
 };
 
 }  // namespace

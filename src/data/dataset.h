@@ -6,7 +6,8 @@
 
 namespace megatron::data {
 
-// One sample of S tokens; each vector has S elements.
+// One sample of S tokens; each vector has S elements, but segment_begin none where attention is not
+// confined to segments.
 struct Sample {
   std::vector<int64_t> tokens, labels, position_ids;
   std::vector<float> loss_mask;        // 1: counted

@@ -3,14 +3,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <numeric>
+#include <mutex>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/thread_pool.h"
+#include "data/source_facts.h"
 
 namespace megatron::data {
 namespace {
+
+constexpr int64_t kWorthALine = 10'000'000;  // entries that take more than a moment to build
 
 int64_t pad_id(const GptDatasetConfig& config) {
   constexpr int64_t kNoPadding = -1;
@@ -27,25 +31,19 @@ int64_t pad_id(const GptDatasetConfig& config) {
   return kNoPadding;
 }
 
+// All but the number of tokens.
 IndexRequest make_request(const TokenSource& source, const GptDatasetConfig& config, Split split,
                           std::optional<int64_t> samples) {
   IndexRequest request;
-  const int64_t count = source.sequence_count();
-  std::pair<int64_t, int64_t> range{0, count};
+  std::pair<int64_t, int64_t> range{0, source.sequence_count()};
   if (config.split) {
     const auto share = parse_split(*config.split)[static_cast<size_t>(split)];
     MG_CHECK(share.has_value(), "{}: the {} split has weight 0 in --split {}", source.path(),
              name(split), *config.split);
-    range = split_range(*share, count);
+    range = split_range(*share, range.second);
   }
   request.first_sequence = range.first;
   request.sequences = range.second - range.first;
-  for (int64_t i = range.first; i < range.second; ++i) request.tokens_per_epoch += source.length(i);
-  MG_CHECK(request.tokens_per_epoch > 1,
-           "{}: the {} split gets {} of {} sequences, with {} tokens{}: give it a larger share, "
-           "weight 0, or more data",
-           source.path(), name(split), request.sequences, count, request.tokens_per_epoch,
-           config.split ? fmt::format(" (--split {})", *config.split) : std::string());
   request.samples = samples;
   request.sequence_length = config.sequence_length;
   request.extra_tokens = config.add_extra_token ? 1 : 0;
@@ -53,38 +51,76 @@ IndexRequest make_request(const TokenSource& source, const GptDatasetConfig& con
   return request;
 }
 
+// Threads that are worth starting for so much work; small sets are done before a thread begins.
+int threads_for(int64_t entries, int given) {
+  constexpr int64_t kEntriesOfAThread = 1'000'000;
+  const int most = given > 0 ? given : std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
+  return static_cast<int>(std::min<int64_t>(most, 1 + entries / kEntriesOfAThread));
+}
+
 }  // namespace
 
 GptDataset::GptDataset(std::shared_ptr<const TokenSource> source, GptDatasetConfig config,
                        Split split, std::optional<int64_t> samples)
-    : source_(std::move(source)),
-      config_(std::move(config)),
-      split_(split),
-      pad_(pad_id(config_)),
-      request_(make_request(*source_, config_, split, samples)),
-      plan_(plan_index(request_)),
-      cache_({source_->path(), samples, split, config_.seed, config_.sequence_length, config_.split,
-              config_.tokenizer},
-             config_.cache_path) {
-  if (config_.cache) {
-    if (auto found = cache_.load(plan_, source_->path() + ".idx")) {
-      indices_.emplace(std::move(*found));
-      from_cache_ = true;
-      return;
-    }
+    : source_(std::move(source)), config_(std::move(config)), split_(split), pad_(pad_id(config_)) {
+  prepare(samples);
+  if (cache_) {
+    if (auto found = cache_->load()) indices_.emplace(std::move(*found));
   }
+  from_cache_ = indices_.has_value();
+  if (!from_cache_) build();
+}
+
+void GptDataset::prepare(std::optional<int64_t> samples) {
+  ThreadPool pool(threads_for(source_->sequence_count(), config_.threads));
+  request_ = make_request(*source_, config_, split_, samples);
+  std::optional<std::string> directory;
+  if (config_.cache) directory = index_cache_directory(source_->path(), config_.cache_path);
+  SourceFacts facts(*source_, directory);
+  std::string content;
+  if (config_.cache) {
+    content = facts.content(pool);
+  } else {
+    source_->check(pool);
+  }
+  request_.tokens_per_epoch = facts.tokens(request_.first_sequence, request_.sequences, pool);
+  MG_CHECK(request_.tokens_per_epoch > 1,
+           "{}: the {} split gets {} of {} sequences, with {} tokens{}: give it a larger share, "
+           "weight 0, or more data",
+           source_->path(), name(split_), request_.sequences, source_->sequence_count(),
+           request_.tokens_per_epoch,
+           config_.split ? fmt::format(" (--split {})", *config_.split) : std::string());
+  facts.remember();
+  plan_ = plan_index(request_);
+  if (config_.cache)
+    cache_.emplace(std::move(*directory), std::move(content), request_, plan_, config_.seed);
+}
+
+void GptDataset::build() {
   check_build();
-  RandomState random(config_.seed);
-  auto documents = build_document_index(request_, plan_, random);
-  auto rows = build_sample_index(request_, plan_, documents,
-                                 [this](int64_t i) { return source_->length(i); });
-  auto shuffle = build_shuffle_index(plan_, random);
-  indices_.emplace(GptIndices{std::move(documents), std::move(rows), std::move(shuffle)});
-  if (config_.cache) cache_.store(*indices_);
+  ThreadPool pool(threads_for(plan_.documents + plan_.samples, config_.threads));
+  std::optional<IndexWriter> writer;
+  if (cache_) writer.emplace(*cache_, source_->path(), std::string(name(split_)));
+  std::mutex mutex;
+  std::optional<Progress> progress;
+  int64_t done = 0;
+  if (plan_.documents + plan_.samples >= kWorthALine)
+    progress.emplace("indices", plan_.documents + 3 * plan_.samples, "entries");
+  indices_.emplace(build_indices(request_, plan_, config_.seed, source_->lengths(), pool,
+                                 [&](std::string_view name, const IntegerArray& index) {
+                                   if (writer) writer->write(name, index);
+                                   const std::lock_guard lock(mutex);
+                                   if (progress) progress->update(done += index.size(), name);
+                                 }));
+  if (progress) progress->finish();
+  if (writer) writer->commit();
+}
+
+std::string GptDataset::cache_file(std::string_view suffix) const {
+  return cache_ ? cache_->path(suffix) : std::string();
 }
 
 void GptDataset::check_build() const {
-  constexpr int64_t kWorthALine = 10'000'000;
   const int64_t bytes = index_bytes(plan_);
   const int64_t memory =
       config_.memory.value_or(int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE));
@@ -96,7 +132,7 @@ void GptDataset::check_build() const {
            "cache that is built already (--data-cache-path)",
            source_->path(), plan_.samples, name(split_), plan_.epochs, request_.sequences,
            format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(memory)));
-  if (plan_.samples >= kWorthALine || plan_.documents >= kWorthALine) {
+  if (plan_.documents + plan_.samples >= kWorthALine) {
     log::info("{}: building sample indices: {} {} samples, {} epochs, {}", source_->path(),
               plan_.samples, name(split_), plan_.epochs, format_bytes(static_cast<double>(bytes)));
   }
@@ -108,7 +144,8 @@ int64_t GptDataset::gather(int64_t k, std::vector<int64_t>& text,
   const IntegerArray& rows = indices_->sample;
   const int64_t row = indices_->shuffle[k];
   const auto damaged = [&] {
-    fail("{}: the index cache {} is damaged; delete it", source_->path(), cache_.path("*"));
+    fail("{}: the index cache {} is damaged: delete its files, and it is built again",
+         source_->path(), cache_file("*"));
   };
   if (row < 0 || row >= plan_.samples) damaged();
   const int64_t first = rows[2 * row], first_offset = rows[2 * row + 1];
@@ -154,11 +191,12 @@ void GptDataset::mask(Sample& sample, const std::vector<int64_t>& borders) const
   const size_t length = sample.tokens.size();
   sample.loss_mask.assign(length, 1.0f);
   sample.position_ids.resize(length);
-  sample.segment_begin.resize(length);
+  const bool confined = config_.reset_attention_mask || config_.inter_document_masking;
+  sample.segment_begin.resize(confined ? length : 0);
   size_t position_begin = 0, segment_begin = 0, border = 0;
   for (size_t i = 0; i < length; ++i) {
     sample.position_ids[i] = static_cast<int64_t>(i - position_begin);
-    sample.segment_begin[i] = static_cast<int32_t>(segment_begin);
+    if (confined) sample.segment_begin[i] = static_cast<int32_t>(segment_begin);
     bool ends = sample.tokens[i] == config_.eod;
     if (ends && config_.eod_mask_loss) sample.loss_mask[i] = 0.0f;
     if (config_.inter_document_masking) {
@@ -168,8 +206,7 @@ void GptDataset::mask(Sample& sample, const std::vector<int64_t>& borders) const
     }
     if (ends && (config_.reset_position_ids || config_.inter_document_masking))
       position_begin = i + 1;
-    if (ends && (config_.reset_attention_mask || config_.inter_document_masking))
-      segment_begin = i + 1;
+    if (ends && confined) segment_begin = i + 1;
     if (sample.labels[i] == pad_) sample.loss_mask[i] = 0.0f;
     if (sample.labels[i] == pad_) sample.labels[i] = 0;
     if (sample.tokens[i] == pad_) sample.tokens[i] = 0;
@@ -179,19 +216,6 @@ void GptDataset::mask(Sample& sample, const std::vector<int64_t>& borders) const
 void GptDataset::read_filler(Sample& sample) const {
   read(0, sample);
   std::fill(sample.loss_mask.begin(), sample.loss_mask.end(), 0.0f);
-}
-
-std::array<std::unique_ptr<GptDataset>, 3> build_gpt_datasets(
-    std::shared_ptr<const TokenSource> source, const GptDatasetConfig& config,
-    const std::array<std::optional<int64_t>, 3>& samples) {
-  MG_ASSERT(config.split.has_value());
-  const SplitMatrix matrix = parse_split(*config.split);
-  std::array<std::unique_ptr<GptDataset>, 3> sets;
-  for (size_t i = 0; i < 3; ++i) {
-    if (matrix[i])
-      sets[i] = std::make_unique<GptDataset>(source, config, static_cast<Split>(i), samples[i]);
-  }
-  return sets;
 }
 
 }  // namespace megatron::data

@@ -2,11 +2,11 @@
 // Megatron-LM.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/dataset.h"
@@ -32,18 +32,20 @@ struct GptDatasetConfig {
   std::vector<int64_t> special;  // ids that must not be taken for padding (eod, eos, bos ...)
   bool allow_ambiguous_pad_tokens = false;  // padding may be one of them all the same
   int64_t vocabulary_size = 0;              // 0: token ids are not checked
-  Json tokenizer;                           // unique identifiers, for the cache
+  Json tokenizer;                           // not used: no index depends on it
 
   bool cache = true;
-  std::optional<std::string> cache_path;  // none: <prefix>/cache/GPTDataset_indices
+  std::optional<std::string> cache_path;  // none: index_cache/ beside the data
   std::optional<int64_t> memory;          // bytes; none: what the machine has
+  int threads = 0;                        // that build large indices; 0: all cores
 };
 
 class GptDataset final : public Dataset {
  public:
-  // samples: none means one epoch. Loads the indices from the cache or builds and stores them.
-  // Throws Error naming the split when it has no sequences, and, before building, when the indices
-  // would take more than half of config.memory.
+  // samples: none means one epoch. Loads the indices from the cache or builds and stores them; other
+  // threads and processes may do the same at the same time. Throws Error naming the split when it
+  // has no sequences, for a damaged source, and, before building, when the indices would take more
+  // than half of config.memory.
   GptDataset(std::shared_ptr<const TokenSource> source, GptDatasetConfig config, Split split,
              std::optional<int64_t> samples);
 
@@ -54,12 +56,14 @@ class GptDataset final : public Dataset {
   const IndexPlan& plan() const { return plan_; }
   const IndexRequest& request() const { return request_; }
   const GptIndices& indices() const { return *indices_; }
-  const std::string& description() const { return cache_.description(); }
-  const std::string& hash() const { return cache_.hash(); }
   bool from_cache() const { return from_cache_; }
+  // Path of the cache's file; empty without a cache. suffix: "json", "document_index.npy" ...
+  std::string cache_file(std::string_view suffix) const;
 
  private:
+  void prepare(std::optional<int64_t> samples);
   void check_build() const;
+  void build();
   // Fills `text` (S + extra tokens) from the source; returns the tokens read. borders: where stored
   // sequences end.
   int64_t gather(int64_t k, std::vector<int64_t>& text, std::vector<int64_t>& borders) const;
@@ -71,14 +75,9 @@ class GptDataset final : public Dataset {
   int64_t pad_;
   IndexRequest request_;
   IndexPlan plan_;
-  IndexCache cache_;
+  std::optional<IndexCache> cache_;
   std::optional<GptIndices> indices_;
   bool from_cache_ = false;
 };
-
-// Train, valid and test out of one source with config.split; a split with weight 0 is null.
-std::array<std::unique_ptr<GptDataset>, 3> build_gpt_datasets(
-    std::shared_ptr<const TokenSource> source, const GptDatasetConfig& config,
-    const std::array<std::optional<int64_t>, 3>& samples);
 
 }  // namespace megatron::data

@@ -1,11 +1,14 @@
 #include "data/gpt_index.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <vector>
 
 #include "base/error.h"
+#include "base/thread_pool.h"
 
 namespace megatron::data {
 namespace {
@@ -23,11 +26,17 @@ int64_t samples_built(const IndexRequest& request, int64_t epochs) {
 
 // first, first + 1, ... of each epoch in turn, shuffled together.
 void fill_epochs(std::span<int32_t> out, const IndexRequest& request, RandomState& random) {
-  for (size_t i = 0; i < out.size(); ++i) {
-    out[i] =
-        static_cast<int32_t>(request.first_sequence + static_cast<int64_t>(i) % request.sequences);
+  const auto count = static_cast<size_t>(request.sequences);
+  for (size_t epoch = 0; epoch < out.size(); epoch += count) {
+    const auto part = out.subspan(epoch, count);
+    std::iota(part.begin(), part.end(), static_cast<int32_t>(request.first_sequence));
   }
   random.shuffle(out);
+}
+
+// Entries of the document index that are shuffled together before the last epoch's.
+size_t first_documents(const IndexRequest& request, const IndexPlan& plan) {
+  return static_cast<size_t>(plan.documents - (plan.separate_final_epoch ? request.sequences : 0));
 }
 
 IntegerType shuffle_type(const IndexPlan& plan) {
@@ -48,31 +57,112 @@ void fill_shuffle(std::span<T> out, const IndexPlan& plan, RandomState& random) 
   if (plan.separate_final_epoch) random.shuffle(out.subspan(first));
 }
 
+// Writes the rows, block after block of the document index. A block's lengths are looked up once;
+// where it begins in the chain of tokens is known as soon as the block before it is looked up.
 template <class T>
-void fill_samples(std::span<T> rows, const IndexRequest& request, const IntegerArray& documents,
-                  FunctionRef<int64_t(int64_t)> length) {
-  const int64_t last = documents.size() - 1;
-  int64_t document = 0, offset = 0;
-  rows[0] = rows[1] = 0;
-  for (size_t row = 2; row < rows.size(); row += 2) {
-    int64_t remaining = request.sequence_length + request.extra_tokens;
-    for (;;) {
-      const int64_t size = length(documents[document]), available = size - offset;
-      remaining -= available;
-      if (remaining <= 0) {
-        offset += remaining + available - request.extra_tokens;
-        break;
-      }
-      if (document == last) {
-        offset = size - request.extra_tokens;
-        break;
-      }
-      ++document;
-      offset = 0;
-    }
-    rows[row] = static_cast<T>(document);
-    rows[row + 1] = static_cast<T>(offset);
+class SampleRows {
+ public:
+  SampleRows(const IndexRequest& request, const IndexPlan& plan, std::span<const int32_t> documents,
+             const Lengths& lengths, std::span<T> rows, int threads)
+      : request_(request),
+        plan_(plan),
+        documents_(documents),
+        lengths_(lengths),
+        rows_(rows),
+        sizes_(static_cast<size_t>(threads), std::vector<int32_t>(kBlock)),
+        ends_(documents.size() / kBlock + 2) {
+    rows_[0] = rows_[1] = 0;
+    for (auto& end : ends_) end = kUnknown;
+    ends_[0] = 0;
   }
+
+  int64_t blocks() const { return static_cast<int64_t>((documents_.size() + kBlock - 1) / kBlock); }
+
+  // Blocks may be worked on at once, but must be begun in ascending order.
+  void write_block(int64_t block, int thread) noexcept {
+    const auto begin = static_cast<size_t>(block) * kBlock;
+    const auto part = documents_.subspan(begin, std::min(kBlock, documents_.size() - begin));
+    const auto sizes = std::span(sizes_[static_cast<size_t>(thread)]).first(part.size());
+    int64_t sum = 0;
+    for (size_t i = 0; i < part.size(); ++i) {
+      __builtin_prefetch(lengths_.address(part[std::min(i + kAhead, part.size() - 1)]));
+      const int64_t size = lengths_[part[i]];
+      sizes[i] = static_cast<int32_t>(size);
+      sum += size;
+    }
+    auto& known = ends_[static_cast<size_t>(block)];
+    known.wait(kUnknown);
+    const int64_t tokens = known;
+    auto& end = ends_[static_cast<size_t>(block) + 1];
+    end = tokens + sum;
+    end.notify_all();
+    write_rows(begin, sizes, tokens);
+  }
+
+  // Rows that lie behind the last token.
+  void write_last() {
+    const int64_t last = static_cast<int64_t>(documents_.size()) - 1;
+    const int64_t offset = lengths_[documents_.back()] - request_.extra_tokens;
+    for (int64_t row = row_behind(ends_[static_cast<size_t>(blocks())]); row <= plan_.samples;
+         ++row)
+      write(row, last, offset);
+  }
+
+ private:
+  static constexpr size_t kBlock = size_t{1} << 17;
+  static constexpr size_t kAhead = 48;  // lookups that are under way
+  static constexpr int64_t kUnknown = -1;
+
+  // The token that row k > 0 stands at (extra 1) or behind (extra 0).
+  int64_t token_of(int64_t row) const {
+    return row * request_.sequence_length - 1 + request_.extra_tokens;
+  }
+  // The first row k > 0 whose token is not among the first `tokens`.
+  int64_t row_behind(int64_t tokens) const {
+    const int64_t length = request_.sequence_length;
+    return std::max<int64_t>(1, (tokens + 1 - request_.extra_tokens + length - 1) / length);
+  }
+  void write(int64_t row, int64_t document, int64_t offset) {
+    rows_[static_cast<size_t>(2 * row)] = static_cast<T>(document);
+    rows_[static_cast<size_t>(2 * row + 1)] = static_cast<T>(offset);
+  }
+
+  void write_rows(size_t first, std::span<const int32_t> sizes, int64_t tokens) {
+    int64_t row = row_behind(tokens);
+    int64_t token = row <= plan_.samples ? token_of(row) : std::numeric_limits<int64_t>::max();
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const int64_t end = tokens + sizes[i];
+      while (token < end) {
+        write(row, static_cast<int64_t>(first + i), token - tokens + 1 - request_.extra_tokens);
+        ++row;
+        token = row <= plan_.samples ? token + request_.sequence_length
+                                     : std::numeric_limits<int64_t>::max();
+      }
+      tokens = end;
+    }
+  }
+
+  const IndexRequest& request_;
+  const IndexPlan& plan_;
+  std::span<const int32_t> documents_;
+  const Lengths& lengths_;
+  std::span<T> rows_;
+  std::vector<std::vector<int32_t>> sizes_;  // of each thread's block
+  std::vector<std::atomic<int64_t>> ends_;   // tokens before each block
+};
+
+template <class T>
+IntegerArray build_rows(const IndexRequest& request, const IndexPlan& plan,
+                        const IntegerArray& documents, const Lengths& lengths, ThreadPool& pool,
+                        IntegerType type, FunctionRef<void()> beside) {
+  IntegerArray index(type, {plan.samples + 1, 2});
+  SampleRows<T> rows(request, plan, documents.values<int32_t>(), lengths, index.values<T>(),
+                     pool.size());
+  pool.parallel_for(1 + rows.blocks(), [&](int64_t block, int thread) {
+    block == 0 ? beside() : rows.write_block(block - 1, thread);
+  });
+  rows.write_last();
+  return index;
 }
 
 }  // namespace
@@ -127,11 +217,16 @@ IntegerArray build_document_index(const IndexRequest& request, const IndexPlan& 
                                   RandomState& random) {
   IntegerArray index(IntegerType::i32, {plan.documents});
   const auto all = index.values<int32_t>();
-  const auto first =
-      static_cast<size_t>(plan.documents - (plan.separate_final_epoch ? request.sequences : 0));
+  const size_t first = first_documents(request, plan);
   fill_epochs(all.first(first), request, random);
-  if (plan.separate_final_epoch) fill_epochs(all.subspan(first), request, random);
+  fill_epochs(all.subspan(first), request, random);
   return index;
+}
+
+void skip_document_index(const IndexRequest& request, const IndexPlan& plan, RandomState& random) {
+  const size_t first = first_documents(request, plan);
+  random.skip_shuffle(first);
+  random.skip_shuffle(static_cast<size_t>(plan.documents) - first);
 }
 
 IntegerArray build_shuffle_index(const IndexPlan& plan, RandomState& random) {
@@ -146,16 +241,34 @@ IntegerArray build_shuffle_index(const IndexPlan& plan, RandomState& random) {
 }
 
 IntegerArray build_sample_index(const IndexRequest& request, const IndexPlan& plan,
-                                const IntegerArray& document_index,
-                                FunctionRef<int64_t(int64_t)> length) {
-  if (row_type(document_index.size()) == IntegerType::i64) {
-    IntegerArray index(IntegerType::i64, {plan.samples + 1, 2});
-    fill_samples(index.values<int64_t>(), request, document_index, length);
-    return index;
+                                const IntegerArray& document_index, const Lengths& lengths,
+                                ThreadPool& pool, FunctionRef<void()> beside) {
+  const IntegerType type = row_type(document_index.size());
+  const auto build = type == IntegerType::i64 ? build_rows<int64_t> : build_rows<int32_t>;
+  return build(request, plan, document_index, lengths, pool, type, beside);
+}
+
+GptIndices build_indices(const IndexRequest& request, const IndexPlan& plan, int64_t seed,
+                         const Lengths& lengths, ThreadPool& pool, IndexReady ready) {
+  std::optional<IntegerArray> documents, shuffle;
+  // With a thread to spare, the draws of the document index are made twice, so that the shuffle
+  // index need not wait for it.
+  RandomState random(seed), ahead(seed);
+  const bool apart = pool.size() > 1;
+  pool.parallel_for(apart ? 2 : 1, [&](int64_t block, int) {
+    if (block == 0) return void(documents.emplace(build_document_index(request, plan, random)));
+    skip_document_index(request, plan, ahead);
+    shuffle.emplace(build_shuffle_index(plan, ahead));
+    ready("shuffle_index", *shuffle);
+  });
+  IntegerArray rows = build_sample_index(request, plan, *documents, lengths, pool,
+                                         [&] { ready("document_index", *documents); });
+  ready("sample_index", rows);
+  if (!shuffle) {
+    shuffle.emplace(build_shuffle_index(plan, random));
+    ready("shuffle_index", *shuffle);
   }
-  IntegerArray index(IntegerType::i32, {plan.samples + 1, 2});
-  fill_samples(index.values<int32_t>(), request, document_index, length);
-  return index;
+  return {std::move(*documents), std::move(rows), std::move(*shuffle)};
 }
 
 }  // namespace megatron::data

@@ -9,11 +9,12 @@
 
 #include <cstdint>
 #include <optional>
-#include <vector>
+#include <string_view>
 
 #include "base/function_ref.h"
 #include "data/npy.h"
 #include "data/random_state.h"
+#include "data/token_source.h"
 
 namespace megatron::data {
 
@@ -41,15 +42,29 @@ IndexPlan plan_index(const IndexRequest& request);
 // Bytes that the three indices of a plan take in memory.
 int64_t index_bytes(const IndexPlan& plan);
 
+struct GptIndices {
+  IntegerArray document, sample, shuffle;
+};
+
 // The generator goes through the document index first, then through the shuffle index.
 IntegerArray build_document_index(const IndexRequest& request, const IndexPlan& plan,
                                   RandomState& random);
 IntegerArray build_shuffle_index(const IndexPlan& plan, RandomState& random);
+// Leaves the generator where build_document_index() leaves it.
+void skip_document_index(const IndexRequest& request, const IndexPlan& plan, RandomState& random);
 
 // Rows (position in the document index, token offset) at which each sample starts, and one row more
-// for the end. length: tokens of a sequence.
-IntegerArray build_sample_index(const IndexRequest& request, const IndexPlan& plan,
-                                const IntegerArray& document_index,
-                                FunctionRef<int64_t(int64_t sequence)> length);
+// for the end: row k > 0 stands at the last token that sample k - 1 shares with it, or behind its last
+// one (extra 0); at the chain's end when there is none. beside: work done by one of the threads
+// meanwhile.
+IntegerArray build_sample_index(
+    const IndexRequest& request, const IndexPlan& plan, const IntegerArray& document_index,
+    const Lengths& lengths, ThreadPool& pool, FunctionRef<void()> beside = [] {});
+
+// All three; the same for any number of threads. ready: told of each index as soon as it is built,
+// by one thread or another, while others are still being built.
+using IndexReady = FunctionRef<void(std::string_view name, const IntegerArray& index)>;
+GptIndices build_indices(const IndexRequest& request, const IndexPlan& plan, int64_t seed,
+                         const Lengths& lengths, ThreadPool& pool, IndexReady ready);
 
 }  // namespace megatron::data

@@ -1,107 +1,153 @@
 #include "data/index_cache.h"
 
-#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "data/md5.h"
+#include "data/source_facts.h"
 
 namespace megatron::data {
 namespace {
 
-constexpr const char* kFiles[] = {"description.txt", "document_index.npy", "sample_index.npy",
-                                  "shuffle_index.npy"};
+constexpr std::array<std::string_view, 3> kNames = {"document_index", "sample_index",
+                                                    "shuffle_index"};
+constexpr int64_t kVersion = 1;  // of the way the indices are made and digested
 
-std::string quoted(std::string_view text) { return Json(text).dump(-1, true); }
+constexpr size_t kPiece = size_t{64} << 10, kPieces = 64;
 
-// A JSON object inside another one, four spaces deeper. Line ends stand only between its members.
-std::string nested(const Json& object) {
-  std::string text;
-  for (const char c : object.dump(4, true)) {
-    text += c;
-    if (c == '\n') text += "    ";
+std::string digest_of(std::span<const std::byte> bytes) {
+  if (bytes.size() <= kPiece * kPieces) return digest(bytes);
+  std::string digests;
+  for (size_t i = 0; i < kPieces; ++i) {
+    const size_t begin = (bytes.size() - kPiece) / (kPieces - 1) * i;
+    digests += digest(bytes.subspan(begin, kPiece));
   }
-  return text;
+  digests += digest(bytes.last(kPiece));
+  return digest(std::as_bytes(std::span(digests)));
 }
 
-bool older(const timespec& a, const timespec& b) {
-  return a.tv_sec != b.tv_sec ? a.tv_sec < b.tv_sec : a.tv_nsec < b.tv_nsec;
+Json description_of(const IntegerArray& index) {
+  Json::Array shape(index.shape().begin(), index.shape().end());
+  return Json(Json::Object{{"type", name(index.type())},
+                           {"shape", std::move(shape)},
+                           {"digest", digest_of(index.bytes())}});
 }
 
 }  // namespace
 
-std::string describe(const IndexIdentity& identity) {
-  const std::string samples = identity.samples ? fmt::format("{}", *identity.samples) : "null";
-  const std::string split = identity.split ? quoted(*identity.split) : "null";
-  const std::string matrix =
-      identity.split ? split_matrix_text(parse_split(*identity.split), 4) : "null";
-  return fmt::format(
-      "{{\n    \"class\": \"GPTDataset\",\n    \"dataset_path\": {},\n    \"num_samples\": {},\n   "
-      " \"index_split\": \"{}\",\n"
-      "    \"random_seed\": {},\n    \"sequence_length\": {},\n    \"split\": {},\n    "
-      "\"split_matrix\": {},\n"
-      "    \"tokenizer\": {}\n}}",
-      quoted(identity.dataset_path), samples, name(identity.index_split), identity.seed,
-      identity.sequence_length, split, matrix, nested(identity.tokenizer));
-}
-
 std::string index_cache_directory(const std::string& prefix,
                                   const std::optional<std::string>& given) {
-  return given ? *given : prefix + "/cache/GPTDataset_indices";
+  namespace fs = std::filesystem;
+  if (given) return *given;
+  std::error_code error;
+  fs::path file = fs::canonical(prefix + ".idx", error);
+  if (error) file = prefix + ".idx";
+  return (file.parent_path() / "index_cache").string();
 }
 
-IndexCache::IndexCache(const IndexIdentity& identity, const std::optional<std::string>& directory)
-    : description_(describe(identity)), hash_(md5_hex(description_)) {
-  const std::string folder = index_cache_directory(identity.dataset_path, directory);
-  stem_ = fmt::format("{}/{}-GPTDataset-{}-", folder, hash_, name(identity.index_split));
+IndexCache::IndexCache(std::string directory, std::string content, const IndexRequest& request,
+                       const IndexPlan& plan, int64_t seed)
+    : directory_(std::move(directory)),
+      content_(std::move(content)),
+      request_(request),
+      plan_(plan),
+      seed_(seed) {
+  const std::string text = made_from().dump();
+  key_ = digest(std::as_bytes(std::span(text)));
 }
 
-std::string IndexCache::path(std::string_view file) const {
-  return fmt::format("{}{}", stem_, file);
+// The number of samples asked for counts through the epochs alone.
+Json IndexCache::made_from() const {
+  return Json(Json::Object{{"version", kVersion},
+                           {"content", content_},
+                           {"first_sequence", request_.first_sequence},
+                           {"sequences", request_.sequences},
+                           {"sequence_length", request_.sequence_length},
+                           {"extra_tokens", request_.extra_tokens},
+                           {"drop_last_partial", request_.drop_last_partial},
+                           {"epochs", plan_.epochs},
+                           {"separate_final_epoch", plan_.separate_final_epoch},
+                           {"seed", seed_}});
 }
 
-std::optional<GptIndices> IndexCache::load(const IndexPlan& plan,
-                                           const std::string& source_file) const {
-  struct stat source{};
-  const bool has_source = stat(source_file.c_str(), &source) == 0;
-  for (const char* file : kFiles) {
-    struct stat found{};
-    if (stat(path(file).c_str(), &found) != 0) return {};
-    if (has_source && older(found.st_mtim, source.st_mtim)) {
-      log::warning("{} is older than {}: the data set's indices are built again", path(file),
-                   source_file);
-      return {};
-    }
-  }
+std::string IndexCache::path(std::string_view suffix) const {
+  return fmt::format("{}/{}.{}", directory_, key_, suffix);
+}
+
+std::optional<GptIndices> IndexCache::load() const {
+  const std::string description = path("json");
+  if (access(description.c_str(), F_OK) != 0) return {};
   try {
-    GptIndices indices{IntegerArray::map(path(kFiles[1])), IntegerArray::map(path(kFiles[2])),
-                       IntegerArray::map(path(kFiles[3]))};
-    const std::vector<int64_t> documents{plan.documents}, rows{plan.samples + 1, 2},
-        samples{plan.samples};
-    MG_CHECK(indices.document.shape() == documents && indices.sample.shape() == rows &&
-                 indices.shuffle.shape() == samples,
-             "{} does not fit the data set, which needs {} documents and {} samples", path("*"),
-             plan.documents, plan.samples);
-    return indices;
+    const Json found = Json::read(description);
+    MG_CHECK(found["made_from"] == made_from(), "{} describes other indices", description);
+    const std::array<std::vector<int64_t>, 3> shapes = {
+        {{plan_.documents}, {plan_.samples + 1, 2}, {plan_.samples}}};
+    std::vector<IntegerArray> arrays;
+    for (size_t i = 0; i < kNames.size(); ++i) {
+      const std::string file = path(fmt::format("{}.npy", kNames[i]));
+      arrays.push_back(IntegerArray::map(file));
+      MG_CHECK(arrays[i].shape() == shapes[i] && description_of(arrays[i]) == found[kNames[i]],
+               "{} is not what {} says: it is damaged", file, description);
+    }
+    return GptIndices{std::move(arrays[0]), std::move(arrays[1]), std::move(arrays[2])};
   } catch (const Error& error) {
     log::warning("{}: the data set's indices are built again", error.what());
     return {};
   }
 }
 
-void IndexCache::store(const GptIndices& indices) const {
+IndexWriter::IndexWriter(const IndexCache& cache, std::string source, std::string split)
+    : cache_(cache), source_(std::move(source)), split_(std::move(split)) {}
+
+void IndexWriter::give_up(const char* reason) {
+  const std::lock_guard lock(mutex_);
+  if (failed_) return;
+  failed_ = true;
+  log::warning(
+      "the data set's indices are not cached and will be built again next time "
+      "(--data-cache-path names another place): {}",
+      reason);
+}
+
+void IndexWriter::write(std::string_view name, const IntegerArray& index) {
   try {
-    indices.document.write(path(kFiles[1]));
-    indices.sample.write(path(kFiles[2]));
-    indices.shuffle.write(path(kFiles[3]));
-    write_file(path(kFiles[0]), description_);
+    const auto i = static_cast<size_t>(std::ranges::find(kNames, name) - kNames.begin());
+    MG_ASSERT(i < kNames.size());
+    files_[i] = std::make_unique<AtomicFile>(cache_.path(fmt::format("{}.npy", name)));
+    index.write(*files_[i]);
+    descriptions_[i] = description_of(index);
   } catch (const Error& error) {
-    log::warning(
-        "the data set's indices are not cached and will be built again next time "
-        "(--data-cache-path names another "
-        "place): {}",
-        error.what());
+    give_up(error.what());
   }
+}
+
+bool IndexWriter::commit() {
+  if (failed_) return false;
+  try {
+    Json description(Json::Object{{"what", "sample order of a GPT data set"},
+                                  {"source", source_},
+                                  {"split", split_},
+                                  {"made_from", cache_.made_from()},
+                                  {"tokens_per_epoch", cache_.request_.tokens_per_epoch},
+                                  {"samples", cache_.plan_.samples}});
+    for (size_t i = 0; i < kNames.size(); ++i) description.set(kNames[i], descriptions_[i]);
+    AtomicFile last(cache_.path("json"));
+    last.write(description.dump(2) + "\n");
+    // Of small arrays every byte is looked at before they are used, so that thousands of small data
+    // sets need not wait for the disk.
+    const bool small = index_bytes(cache_.plan_) <= static_cast<int64_t>(kPiece * kPieces);
+    const auto finish = [small](AtomicFile& file) { small ? file.publish() : file.commit(); };
+    for (const auto& file : files_) finish(*file);
+    finish(last);
+  } catch (const Error& error) {
+    give_up(error.what());
+  }
+  return !failed_;
 }
 
 }  // namespace megatron::data

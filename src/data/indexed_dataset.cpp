@@ -1,12 +1,17 @@
 #include "data/indexed_dataset.h"
 
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <limits>
 
 #include "base/error.h"
+#include "base/thread_pool.h"
 
 namespace megatron::data {
 namespace {
@@ -59,6 +64,24 @@ void copy_as(DType type, const std::byte* from, std::span<To> out, const std::st
   }
 }
 
+int64_t nanoseconds(const timespec& time) {
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+// Renaming or moving a file changes its time of change of status, at most.
+Json identity_of(const std::string& prefix) {
+  Json json{Json::Object{}};
+  for (const char* suffix : {"idx", "bin"}) {
+    const std::string file = fmt::format("{}.{}", prefix, suffix);
+    struct stat status{};
+    MG_CHECK(::stat(file.c_str(), &status) == 0, "cannot open '{}': {}", file,
+             std::strerror(errno));
+    json.set(suffix, Json::Array{int64_t{status.st_size}, nanoseconds(status.st_mtim),
+                                 nanoseconds(status.st_ctim), static_cast<int64_t>(status.st_ino)});
+  }
+  return json;
+}
+
 }  // namespace
 
 bool indexed_dataset_exists(const std::string& prefix) {
@@ -70,10 +93,16 @@ DType token_type_for_vocabulary(std::optional<int64_t> vocabulary_size) {
   return vocabulary_size && *vocabulary_size < 65500 ? DType::u16 : DType::i32;
 }
 
-IndexedDataset::IndexedDataset(std::string prefix)
-    : prefix_(std::move(prefix)), idx_(prefix_ + ".idx"), bin_(prefix_ + ".bin") {
+IndexedDataset::IndexedDataset(std::string prefix, IndexedDatasetOptions options)
+    : prefix_(std::move(prefix)),
+      identity_(identity_of(prefix_)),
+      idx_(prefix_ + ".idx"),
+      bin_(prefix_ + ".bin", options.map_tokens) {
+  MG_CHECK(identity_of(prefix_) == identity_,
+           "{}.idx and .bin are being changed while they are opened: try again when they are whole",
+           prefix_);
   check_header();
-  check_entries();
+  check_ends();
 }
 
 void IndexedDataset::check_header() {
@@ -112,31 +141,78 @@ void IndexedDataset::check_header() {
   if (rest > 0) modes_ = document_entries_ + 8 * (documents_ + 1);
 }
 
-void IndexedDataset::check_entries() {
-  const int64_t bin_size = static_cast<int64_t>(bin_.bytes().size());
-  for (int64_t i = 0; i < sequences_; ++i) {
-    const int64_t tokens = load<int32_t>(lengths_ + 4 * i);
-    const int64_t begin = pointer(i);
-    MG_CHECK(tokens >= 0, "{}.idx: sequence {} has length {}: the file is damaged", prefix_, i,
-             tokens);
-    MG_CHECK(begin >= 0 && begin <= bin_size && tokens * item_ <= bin_size - begin,
-             "{}: sequence {} ({} tokens at byte {}) ends after the {} bytes of {}.bin: one of the "
-             "files is cut short or "
-             "they do not belong together",
-             prefix_, i, tokens, begin, bin_size, prefix_);
-    tokens_ += tokens;
-  }
-  int64_t last = 0;
-  for (int64_t d = 0; d <= documents_; ++d) {
-    const int64_t entry = document_entry(d);
-    MG_CHECK(entry >= last && entry <= sequences_ && (d > 0 || entry == 0),
-             "{}.idx: document {} starts at sequence {} of {}, after {}: the file is damaged",
-             prefix_, d, entry, sequences_, last);
-    last = entry;
-  }
-  MG_CHECK(last == sequences_,
+void IndexedDataset::check_ends() const {
+  if (sequences_ > 0) check_sequences(sequences_ - 1, sequences_);
+  MG_CHECK(document_entry(0) == 0, "{}.idx: document 0 starts at sequence {}: the file is damaged",
+           prefix_, document_entry(0));
+  MG_CHECK(document_entry(documents_) == sequences_,
            "{}.idx: the documents end at sequence {}, but there are {}: the file is damaged",
-           prefix_, last, sequences_);
+           prefix_, document_entry(documents_), sequences_);
+}
+
+void IndexedDataset::refuse(int64_t sequence) const {
+  const int64_t tokens = load<int32_t>(lengths_ + 4 * sequence);
+  MG_CHECK(tokens >= 0, "{}.idx: sequence {} has length {}: the file is damaged", prefix_, sequence,
+           tokens);
+  fail(
+      "{}: sequence {} ({} tokens at byte {}) ends after the {} bytes of {}.bin: one of the files "
+      "is cut short or they do not belong together",
+      prefix_, sequence, tokens, pointer(sequence), bin_.size(), prefix_);
+}
+
+void IndexedDataset::check_sequences(int64_t begin, int64_t end) const {
+  const int64_t bytes = bin_.size(), item = item_;
+  const auto bad = [=, this](int64_t i) {
+    const int64_t tokens = load<int32_t>(lengths_ + 4 * i), first = pointer(i);
+    return static_cast<int64_t>(tokens < 0) | static_cast<int64_t>(first < 0) |
+           static_cast<int64_t>(first > bytes - tokens * item);
+  };
+  int64_t any = 0;
+  for (int64_t i = begin; i < end; ++i) any |= bad(i);
+  for (int64_t i = begin; any != 0 && i < end; ++i)
+    if (bad(i)) refuse(i);
+}
+
+void IndexedDataset::check_documents(int64_t begin, int64_t end) const {
+  const auto bad = [this](int64_t d) {
+    return static_cast<int64_t>(document_entry(d) < 0) |
+           static_cast<int64_t>(document_entry(d) > document_entry(d + 1));
+  };
+  int64_t any = 0;
+  for (int64_t d = begin; d < end; ++d) any |= bad(d);
+  for (int64_t d = begin; any != 0 && d < end; ++d) {
+    MG_CHECK(!bad(d),
+             "{}.idx: document {} starts at sequence {} and ends at {}: the file is damaged",
+             prefix_, d, document_entry(d), document_entry(d + 1));
+  }
+}
+
+void IndexedDataset::check(ThreadPool& pool) const {
+  constexpr int64_t kBlock = int64_t{1} << 20;
+  if (checked_.load()) return;
+  const int64_t of_sequences = (sequences_ + kBlock - 1) / kBlock;
+  const int64_t of_documents = (documents_ + kBlock - 1) / kBlock;
+  pool.parallel_for(of_sequences + of_documents, [&](int64_t block, int) {
+    const bool documents = block >= of_sequences;
+    const int64_t begin = (documents ? block - of_sequences : block) * kBlock;
+    if (documents) return check_documents(begin, std::min(documents_, begin + kBlock));
+    check_sequences(begin, std::min(sequences_, begin + kBlock));
+  });
+  MG_CHECK(identity_of(prefix_) == identity_,
+           "{}.idx or .bin was changed while it was read: try again when they are whole", prefix_);
+  checked_ = true;
+  // What was mapped for this pass alone does not stay in memory.
+  ::madvise(const_cast<std::byte*>(idx_.bytes().data()), idx_.bytes().size(), MADV_DONTNEED);
+}
+
+int64_t IndexedDataset::token_count() const {
+  int64_t tokens = 0;
+  for (int64_t i = 0; i < sequences_; ++i) tokens += load<int32_t>(lengths_ + 4 * i);
+  return tokens;
+}
+
+Lengths IndexedDataset::lengths() const {
+  return Lengths({lengths_, static_cast<size_t>(4 * sequences_)});
 }
 
 void IndexedDataset::require_type(DType wanted, const std::byte* data) const {
@@ -156,13 +232,20 @@ int64_t IndexedDataset::document_entry(int64_t entry) const {
 int64_t IndexedDataset::length(int64_t sequence) const {
   MG_CHECK(sequence >= 0 && sequence < sequences_, "{}: sequence {} of {}", prefix_, sequence,
            sequences_);
-  return load<int32_t>(lengths_ + 4 * sequence);
+  const int64_t tokens = load<int32_t>(lengths_ + 4 * sequence);
+  if (tokens < 0) refuse(sequence);
+  return tokens;
 }
 
 std::pair<int64_t, int64_t> IndexedDataset::document(int64_t document) const {
   MG_CHECK(document >= 0 && document < documents_, "{}: document {} of {}", prefix_, document,
            documents_);
-  return {document_entry(document), document_entry(document + 1)};
+  check_documents(document, document + 1);
+  const std::pair<int64_t, int64_t> range{document_entry(document), document_entry(document + 1)};
+  MG_CHECK(range.second <= sequences_,
+           "{}.idx: document {} ends at sequence {} of {}: the file is damaged", prefix_, document,
+           range.second, sequences_);
+  return range;
 }
 
 int IndexedDataset::mode(int64_t sequence) const {
@@ -171,22 +254,30 @@ int IndexedDataset::mode(int64_t sequence) const {
   return modes_ == nullptr ? 0 : load<int8_t>(modes_ + sequence);
 }
 
-const std::byte* IndexedDataset::range(int64_t sequence, int64_t offset, int64_t length) const {
+int64_t IndexedDataset::range(int64_t sequence, int64_t offset, int64_t length) const {
   const int64_t tokens = this->length(sequence);
   MG_CHECK(offset >= 0 && length >= 0 && offset <= tokens && length <= tokens - offset,
            "{}: {} tokens from {} on of sequence {}, which has {}", prefix_, length, offset,
            sequence, tokens);
-  return bin_.bytes().data() + pointer(sequence) + offset * item_;
+  check_sequences(sequence, sequence + 1);
+  return pointer(sequence) + offset * item_;
+}
+
+template <class To>
+void IndexedDataset::read_as(int64_t sequence, int64_t offset, std::span<To> out) const {
+  const int64_t at = range(sequence, offset, static_cast<int64_t>(out.size()));
+  if (bin_.mapped()) return copy_as(dtype_, bin_.bytes().data() + at, out, prefix_, sequence);
+  std::vector<std::byte> raw(out.size() * static_cast<size_t>(item_));
+  bin_.read(at, raw);
+  copy_as(dtype_, raw.data(), out, prefix_, sequence);
 }
 
 void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int64_t> out) const {
-  copy_as(dtype_, range(sequence, offset, static_cast<int64_t>(out.size())), out, prefix_,
-          sequence);
+  read_as(sequence, offset, out);
 }
 
 void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int32_t> out) const {
-  copy_as(dtype_, range(sequence, offset, static_cast<int64_t>(out.size())), out, prefix_,
-          sequence);
+  read_as(sequence, offset, out);
 }
 
 std::vector<int64_t> IndexedDataset::get(int64_t sequence, int64_t offset,
@@ -200,7 +291,7 @@ std::vector<int64_t> IndexedDataset::get(int64_t sequence, int64_t offset,
 
 std::span<const std::byte> IndexedDataset::bytes(int64_t sequence) const {
   const int64_t tokens = length(sequence);
-  return {range(sequence, 0, tokens), static_cast<size_t>(tokens * item_)};
+  return {bin_.bytes().data() + range(sequence, 0, tokens), static_cast<size_t>(tokens * item_)};
 }
 
 }  // namespace megatron::data

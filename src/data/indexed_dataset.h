@@ -14,6 +14,7 @@
 //         34 + 12S + 8D     i8[S]    modes, only in multimodal files
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -24,6 +25,8 @@
 
 #include "base/dtype.h"
 #include "base/files.h"
+#include "data/bin_file.h"
+#include "data/spill.h"
 #include "data/token_source.h"
 
 namespace megatron::data {
@@ -41,22 +44,31 @@ struct TokenRange {
   bool operator==(const TokenRange&) const = default;
 };
 
-// A pair of token files, mapped. Opening checks the header, both file sizes and every length,
-// offset and document entry, and throws Error naming the file and the entry; reading an open data
-// set throws only for arguments out of range and for values that do not fit the type asked for.
-// Safe for many threads.
+struct IndexedDatasetOptions {
+  bool map_tokens = true;  // false: .bin is read piece by piece, never mapped (--no-mmap-bin-files)
+};
+
+// A pair of token files; .idx is mapped. Opening takes the same time for any number of sequences:
+// it checks the header, both sizes and the ends of the tables. check() looks at every length,
+// offset and document entry, and each access once more at those it uses; all throw Error naming the
+// file and the entry. Safe for many threads.
 class IndexedDataset : public TokenSource {
  public:
-  explicit IndexedDataset(std::string prefix);
+  explicit IndexedDataset(std::string prefix, IndexedDatasetOptions options = {});
 
   const std::string& path() const override { return prefix_; }
   int64_t sequence_count() const override { return sequences_; }
   int64_t length(int64_t sequence) const override;
   void read(int64_t sequence, int64_t offset, std::span<int64_t> out) const override;
   void read(int64_t sequence, int64_t offset, std::span<int32_t> out) const;
+  Lengths lengths() const override;
+  std::span<const std::byte> index_bytes() const override { return idx_.bytes(); }
+  Json identity() const override { return identity_; }
+  void check(ThreadPool& pool) const override;  // once; later calls return at once
 
   DType dtype() const { return dtype_; }
-  int64_t token_count() const { return tokens_; }
+  int64_t token_count() const;  // adds up all lengths
+  int64_t bin_bytes() const { return bin_.size(); }
   int64_t document_count() const { return documents_; }
   // Sequences [first, second) of a document; both are equal when it is empty.
   std::pair<int64_t, int64_t> document(int64_t document) const;
@@ -69,9 +81,8 @@ class IndexedDataset : public TokenSource {
   // Of all sequences; reads the whole of .bin, at the speed of memory for integer types. None
   // without tokens. Throws Error naming the sequence for a value that is not an integer.
   std::optional<TokenRange> token_range() const;
-  // The sequence as it lies in the file.
+  // The sequence as it lies in the file, which must be mapped.
   std::span<const std::byte> bytes(int64_t sequence) const;
-  std::span<const std::byte> all_bytes() const { return bin_.bytes(); }
   // The same, typed. Throws Error when T is not the element type or the sequence does not start at
   // a multiple of its size.
   template <class T>
@@ -83,24 +94,34 @@ class IndexedDataset : public TokenSource {
 
  private:
   void check_header();
-  void check_entries();
+  void check_ends() const;
+  void check_sequences(int64_t begin, int64_t end) const;
+  void check_documents(int64_t begin, int64_t end) const;
+  [[noreturn]] void refuse(int64_t sequence) const;
   void require_type(DType wanted, const std::byte* data) const;
-  const std::byte* range(int64_t sequence, int64_t offset, int64_t length) const;
+  // Byte offset in .bin of tokens [offset, offset + length) of a sequence.
+  int64_t range(int64_t sequence, int64_t offset, int64_t length) const;
   int64_t pointer(int64_t sequence) const;
   int64_t document_entry(int64_t entry) const;
+  template <class To>
+  void read_as(int64_t sequence, int64_t offset, std::span<To> out) const;
 
   std::string prefix_;
-  MappedFile idx_, bin_;
+  Json identity_;
+  MappedFile idx_;
+  BinFile bin_;
   DType dtype_ = DType::i32;
-  int64_t sequences_ = 0, documents_ = 0, tokens_ = 0, item_ = 0;
+  int64_t sequences_ = 0, documents_ = 0, item_ = 0;
   const std::byte* lengths_ = nullptr;  // the four tables inside idx_, not aligned
   const std::byte* pointers_ = nullptr;
   const std::byte* document_entries_ = nullptr;
   const std::byte* modes_ = nullptr;
+  mutable std::atomic<bool> checked_{false};
 };
 
 // Writes a pair of token files. Nothing is visible under their names before finalize(), which makes
 // first .bin and then .idx appear whole; a builder that is destroyed before leaves nothing behind.
+// Memory does not grow with the number of sequences and documents.
 class IndexedDatasetBuilder {
  public:
   // dtype: an integer type. A multimodal file stores one mode a sequence.
@@ -114,12 +135,21 @@ class IndexedDatasetBuilder {
   // or one a sequence.
   void add_document(std::span<const int64_t> tokens, std::span<const int64_t> lengths,
                     std::span<const int> modes = {});
+  // Appends many documents: their tokens as they shall lie in the file, the number of tokens of each
+  // sequence, and the number of sequences of each document. Throws Error when the numbers do not
+  // add up. Not for multimodal files.
+  void add_documents(std::span<const std::byte> tokens, std::span<const int32_t> lengths,
+                     std::span<const int32_t> sequences);
+  void add_documents(const SpilledBytes& tokens, const SpilledList<int32_t>& lengths,
+                     const SpilledList<int32_t>& sequences);
   // Appends all sequences and documents of another pair of the same element type (merge).
   void add_index(const std::string& prefix);
   void finalize();
 
-  int64_t sequence_count() const { return static_cast<int64_t>(lengths_.size()); }
-  int64_t document_count() const { return static_cast<int64_t>(documents_.size()) - 1; }
+  DType dtype() const { return dtype_; }
+  std::string folder() const;  // of both files
+  int64_t sequence_count() const { return lengths_.size(); }
+  int64_t document_count() const { return documents_.size() - 1; }
   int64_t token_count() const { return tokens_; }
 
  private:
@@ -127,17 +157,21 @@ class IndexedDatasetBuilder {
   void add_tokens(std::span<const T> tokens, int mode);
   template <class To, class From>
   void convert(std::span<const From> tokens);
-  std::string index_text() const;
+  void append_lengths(std::span<const int32_t> lengths);
+  void append_documents(std::span<const int32_t> sequences);
+  void check_closed() const;
+  void add_sequences_of(const IndexedDataset& part);
+  void write_index(AtomicFile& idx) const;
 
   std::string prefix_;
   DType dtype_;
   bool multimodal_, finalized_ = false;
-  AtomicFile bin_;
-  std::vector<int32_t> lengths_;
-  std::vector<int64_t> documents_{0};
-  std::vector<int8_t> modes_;
+  AtomicFile bin_;  // makes the folder, where the lists may spill to
+  SpilledList<int32_t> lengths_;
+  SpilledList<int64_t> documents_;  // the table of the file: 0, then the end of each document
+  SpilledList<int8_t> modes_;
   std::vector<std::byte> buffer_;
-  int64_t tokens_ = 0;
+  int64_t tokens_ = 0, closed_ = 0;  // sequences that belong to a document
 };
 
 }  // namespace megatron::data

@@ -27,17 +27,26 @@ void append(std::string& text, const T& value) {
   text.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-template <class T>
-void append_all(std::string& text, const std::vector<T>& values) {
-  text.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+std::string folder_of(const std::string& prefix) {
+  const size_t slash = prefix.rfind('/');
+  return slash == prefix.npos ? "." : slash == 0 ? "/" : prefix.substr(0, slash);
 }
 
 }  // namespace
 
 IndexedDatasetBuilder::IndexedDatasetBuilder(std::string prefix, DType dtype, bool multimodal)
-    : prefix_(std::move(prefix)), dtype_(dtype), multimodal_(multimodal), bin_(prefix_ + ".bin") {
+    : prefix_(std::move(prefix)),
+      dtype_(dtype),
+      multimodal_(multimodal),
+      bin_(prefix_ + ".bin"),
+      lengths_(folder_of(prefix_)),
+      documents_(folder_of(prefix_)),
+      modes_(folder_of(prefix_)) {
   code_of(dtype_);
+  documents_.push_back(0);
 }
+
+std::string IndexedDatasetBuilder::folder() const { return folder_of(prefix_); }
 
 template <class To, class From>
 void IndexedDatasetBuilder::convert(std::span<const From> tokens) {
@@ -84,7 +93,10 @@ void IndexedDatasetBuilder::add_item(std::span<const int32_t> tokens, int mode) 
   add_tokens(tokens, mode);
 }
 
-void IndexedDatasetBuilder::end_document() { documents_.push_back(sequence_count()); }
+void IndexedDatasetBuilder::end_document() {
+  closed_ = sequence_count();
+  documents_.push_back(closed_);
+}
 
 void IndexedDatasetBuilder::add_document(std::span<const int64_t> tokens,
                                          std::span<const int64_t> lengths,
@@ -116,39 +128,106 @@ void IndexedDatasetBuilder::add_index(const std::string& prefix) {
            "{} {} modes and cannot be merged into {}, which {}", prefix,
            part.multimodal() ? "has" : "has no", prefix_, multimodal_ ? "has" : "has not");
   const int64_t first = sequence_count();
-  for (int64_t i = 0; i < part.sequence_count(); ++i) {
-    bin_.write(part.bytes(i));
-    lengths_.push_back(static_cast<int32_t>(part.length(i)));
-    if (multimodal_) modes_.push_back(static_cast<int8_t>(part.mode(i)));
-  }
+  check_closed();
+  add_sequences_of(part);
   for (int64_t d = 0; d < part.document_count(); ++d)
     documents_.push_back(first + part.document(d).second);
-  tokens_ += part.token_count();
+  closed_ = sequence_count();
 }
 
-std::string IndexedDatasetBuilder::index_text() const {
-  std::string text("MMIDIDX\0\0", 9);
-  append(text, uint64_t{1});
-  append(text, code_of(dtype_));
-  append(text, static_cast<uint64_t>(lengths_.size()));
-  append(text, static_cast<uint64_t>(documents_.size()));
-  append_all(text, lengths_);
-  int64_t pointer = 0;
-  for (const int32_t length : lengths_) {
-    append(text, pointer);
-    pointer += length * size_of(dtype_);
+// Sequences that lie in the file in their order, one behind the other, are copied at once.
+void IndexedDatasetBuilder::add_sequences_of(const IndexedDataset& part) {
+  std::span<const std::byte> run;
+  for (int64_t i = 0; i < part.sequence_count(); ++i) {
+    const std::span<const std::byte> bytes = part.bytes(i);
+    if (bytes.data() != run.data() + run.size()) {
+      bin_.write(run);
+      run = bytes;
+    } else {
+      run = {run.data(), run.size() + bytes.size()};
+    }
+    lengths_.push_back(static_cast<int32_t>(part.length(i)));
+    tokens_ += part.length(i);
+    if (multimodal_) modes_.push_back(static_cast<int8_t>(part.mode(i)));
   }
-  append_all(text, documents_);
-  append_all(text, modes_);
-  return text;
+  bin_.write(run);
+}
+
+void IndexedDatasetBuilder::add_documents(std::span<const std::byte> tokens,
+                                          std::span<const int32_t> lengths,
+                                          std::span<const int32_t> sequences) {
+  MG_ASSERT(!finalized_ && !multimodal_);
+  bin_.write(tokens);
+  append_lengths(lengths);
+  append_documents(sequences);
+  check_closed();
+}
+
+void IndexedDatasetBuilder::add_documents(const SpilledBytes& tokens,
+                                          const SpilledList<int32_t>& lengths,
+                                          const SpilledList<int32_t>& sequences) {
+  MG_ASSERT(!finalized_ && !multimodal_);
+  tokens.for_each([this](std::span<const std::byte> part) { bin_.write(part); });
+  lengths.for_each([this](std::span<const int32_t> part) { append_lengths(part); });
+  sequences.for_each([this](std::span<const int32_t> part) { append_documents(part); });
+  check_closed();
+}
+
+void IndexedDatasetBuilder::append_lengths(std::span<const int32_t> lengths) {
+  for (const int32_t length : lengths) {
+    MG_CHECK(length >= 0, "{}: a sequence of {} tokens", prefix_, length);
+    tokens_ += length;
+  }
+  lengths_.append(lengths);
+}
+
+void IndexedDatasetBuilder::append_documents(std::span<const int32_t> sequences) {
+  for (const int32_t number : sequences) {
+    MG_CHECK(number >= 0, "{}: a document of {} sequences", prefix_, number);
+    closed_ += number;
+    documents_.push_back(closed_);
+  }
+}
+
+void IndexedDatasetBuilder::check_closed() const {
+  MG_CHECK(closed_ == sequence_count(), "{}: {} sequences, and documents of {}", prefix_,
+           sequence_count(), closed_);
+  MG_CHECK(bin_.size() == tokens_ * size_of(dtype_),
+           "{}: sequences of {} tokens of type {} in {} bytes", prefix_, tokens_, name(dtype_),
+           bin_.size());
+}
+
+void IndexedDatasetBuilder::write_index(AtomicFile& idx) const {
+  std::string header("MMIDIDX\0\0", 9);
+  append(header, uint64_t{1});
+  append(header, code_of(dtype_));
+  append(header, static_cast<uint64_t>(lengths_.size()));
+  append(header, static_cast<uint64_t>(documents_.size()));
+  idx.write(header);
+  lengths_.for_each([&](std::span<const int32_t> part) { idx.write(std::as_bytes(part)); });
+  int64_t pointer = 0;
+  std::vector<int64_t> pointers;
+  lengths_.for_each([&](std::span<const int32_t> part) {
+    pointers.clear();
+    for (const int32_t length : part) {
+      pointers.push_back(pointer);
+      pointer += length * size_of(dtype_);
+    }
+    idx.write(std::as_bytes(std::span<const int64_t>(pointers)));
+  });
+  documents_.for_each([&](std::span<const int64_t> part) { idx.write(std::as_bytes(part)); });
+  modes_.for_each([&](std::span<const int8_t> part) { idx.write(std::as_bytes(part)); });
 }
 
 void IndexedDatasetBuilder::finalize() {
   MG_ASSERT(!finalized_);
-  MG_CHECK(documents_.back() == sequence_count(), "{}: the last {} sequences belong to no document",
-           prefix_, sequence_count() - documents_.back());
+  MG_CHECK(closed_ == sequence_count(), "{}: the last {} sequences belong to no document", prefix_,
+           sequence_count() - closed_);
   AtomicFile idx(prefix_ + ".idx");
-  idx.write(index_text());
+  write_index(idx);
+  // Nothing that can fail for want of space comes after a name has changed.
+  bin_.sync();
+  idx.sync();
   // An older index must never stand beside the new tokens, not even after a crash between the two
   // renames.
   const bool gone = unlink((prefix_ + ".idx").c_str()) == 0 || errno == ENOENT;

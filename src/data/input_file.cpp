@@ -1,9 +1,6 @@
 #include "data/input_file.h"
 
-#include <sys/stat.h>
-#include <zlib.h>
-
-#include <cerrno>
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -14,32 +11,16 @@ namespace {
 constexpr size_t kBufferBytes = 1 << 18;
 constexpr size_t kMaxText = size_t{1} << 30;
 
-gzFile handle(void* file) { return static_cast<gzFile>(file); }
-
 }  // namespace
 
-InputFile::InputFile(std::string path) : path_(std::move(path)), buffer_(kBufferBytes) {
-  struct stat status{};
-  MG_CHECK(stat(path_.c_str(), &status) == 0, "cannot read {}: {}", path_, std::strerror(errno));
-  MG_CHECK(S_ISREG(status.st_mode), "{} is not a regular file", path_);
-  size_ = status.st_size;
-  file_ = gzopen(path_.c_str(), "rb");
-  MG_CHECK(file_ != nullptr, "cannot read {}: {}", path_, std::strerror(errno));
-}
+InputFile::InputFile(std::string path)
+    : path_(std::move(path)), source_(ByteSource::open(path_)), buffer_(kBufferBytes) {}
 
-InputFile::~InputFile() { gzclose(handle(file_)); }
+InputFile::~InputFile() = default;
 
 bool InputFile::fill() {
-  begin_ = end_ = 0;
-  const int got = gzread(handle(file_), buffer_.data(), static_cast<unsigned>(buffer_.size()));
-  int code = Z_OK;
-  const char* reason = gzerror(handle(file_), &code);
-  MG_CHECK(got >= 0 && (code == Z_OK || code == Z_STREAM_END), "cannot read {}: {}", path_,
-           code == Z_ERRNO       ? std::strerror(errno)
-           : code == Z_BUF_ERROR ? "the compressed data are cut short"
-                                 : reason);
-  end_ = static_cast<size_t>(got);
-  consumed_ = got == 0 ? size_ : static_cast<int64_t>(gzoffset(handle(file_)));
+  begin_ = 0;
+  end_ = source_->read(buffer_);
   return end_ > 0;
 }
 
@@ -79,6 +60,45 @@ std::string InputFile::rest() {
              path_);
   }
   return text;
+}
+
+// buffer_ holds the beginning of a line that the block before could not take whole.
+bool InputFile::next_block(LineBlock& block, size_t bytes) {
+  std::vector<char>& out = block.buffer_;
+  if (out.size() < bytes + LineBlock::kPadding || out.size() > 4 * (bytes + LineBlock::kPadding))
+    out = std::vector<char>(std::max(bytes, end_ - begin_) + LineBlock::kPadding);
+  size_t size = end_ - begin_, searched = 0, whole = 0;
+  if (out.size() < size + LineBlock::kPadding) out.resize(size + LineBlock::kPadding);
+  std::memcpy(out.data(), buffer_.data() + begin_, size);
+  begin_ = end_ = 0;
+  bool ended = false;
+  while (whole == 0 && !ended) {
+    if (size + LineBlock::kPadding == out.size())
+      out.resize(std::min(2 * size, kMaxText + 1) + LineBlock::kPadding);
+    const size_t got = source_->read({out.data() + size, out.size() - LineBlock::kPadding - size});
+    size += got;
+    ended = got == 0;
+    const bool full = size + LineBlock::kPadding == out.size();
+    if (!full && !ended) continue;
+    const void* last = memrchr(out.data() + searched, '\n', size - searched);
+    if (last != nullptr)
+      whole = static_cast<size_t>(static_cast<const char*>(last) - out.data()) + 1;
+    searched = size;
+    if (ended) whole = size;
+    MG_CHECK(whole > 0 || size <= kMaxText, "{}:{}: the line is longer than 1 GiB", path_,
+             line_number_ + 1);
+  }
+  if (size > whole) {
+    if (buffer_.size() < size - whole) buffer_.resize(size - whole);
+    end_ = size - whole;
+    std::memcpy(buffer_.data(), out.data() + whole, end_);
+  }
+  block.size_ = whole;
+  block.first_line_ = line_number_ + 1;
+  block.line_count_ = std::count(out.data(), out.data() + whole, '\n');
+  if (whole > 0 && out[whole - 1] != '\n') ++block.line_count_;
+  line_number_ += block.line_count_;
+  return whole > 0;
 }
 
 }  // namespace megatron::data

@@ -1,12 +1,32 @@
-// A file read from front to back, plain or gzip-compressed (told by its first bytes), in bounded
-// memory.
+// A file read from front to back, plain or compressed (byte_source.h), in bounded memory: by lines,
+// or by blocks of whole lines. Read a file in one of the two ways.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "data/byte_source.h"
+
 namespace megatron::data {
+
+// Whole lines, with at least kPadding readable bytes behind them, as JSON parsers want.
+class LineBlock {
+ public:
+  static constexpr size_t kPadding = 64;
+
+  std::string_view text() const { return {buffer_.data(), size_}; }
+  int64_t first_line() const { return first_line_; }  // its number, from 1
+  int64_t line_count() const { return line_count_; }
+
+ private:
+  friend class InputFile;
+  std::vector<char> buffer_;
+  size_t size_ = 0;
+  int64_t first_line_ = 0, line_count_ = 0;
+};
 
 class InputFile {
  public:
@@ -16,25 +36,29 @@ class InputFile {
   InputFile& operator=(const InputFile&) = delete;
 
   // The next line without its end; false at the end of the file. Throws Error for a line above 1
-  // GiB and for a damaged compressed file.
+  // GiB, for a damaged compressed file and for one that changes while it is read.
   bool next_line(std::string& line);
   // The same with its end as it stands in the file, behind what `text` holds.
   bool append_line(std::string& text);
   std::string rest();  // all that is left; throws Error above 1 GiB
 
+  // The next lines: about `bytes` of them, more only when one line is longer. Every line but the
+  // file's last ends with '\n'. False at the end. A block's memory is used again.
+  bool next_block(LineBlock& block, size_t bytes);
+
   const std::string& path() const { return path_; }
-  int64_t line_number() const { return line_number_; }  // of the last line read, from 1
-  int64_t bytes_read() const { return consumed_; }      // of the file as it lies on the disk
-  int64_t size() const { return size_; }                // the same, in all
+  int64_t line_number() const { return line_number_; }        // of the last line read, from 1
+  int64_t bytes_read() const { return source_->consumed(); }  // of the file as it lies on the disk
+  int64_t size() const { return source_->size(); }            // the same, in all
 
  private:
   bool fill();
 
   std::string path_;
-  void* file_ = nullptr;  // zlib's gzFile
+  std::unique_ptr<ByteSource> source_;
   std::vector<char> buffer_;
   size_t begin_ = 0, end_ = 0;
-  int64_t line_number_ = 0, consumed_ = 0, size_ = 0;
+  int64_t line_number_ = 0;
 };
 
 }  // namespace megatron::data

@@ -5,73 +5,121 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace megatron::data {
+
+static_assert(LineBlock::kPadding >= simdjson::SIMDJSON_PADDING);
+
+// The DOM parser checks the whole line and picks its vector instructions at run time; the
+// on-demand one does neither.
+struct JsonLineParser::State {
+  simdjson::dom::parser parser;
+  std::vector<bool> found;
+  Json whole;  // of a line with numbers beyond 64 bits
+};
+
 namespace {
 
-std::string text_of(simdjson::dom::element value) {
-  return std::string(std::string_view(value.get_string()));
+[[noreturn]] void fail_type(std::string_view key) {
+  fail("the value of '{}' is neither a text nor a list of texts", key);
+}
+[[noreturn]] void fail_item(std::string_view key) {
+  fail("the list of '{}' holds something that is not a text", key);
+}
+
+void take_texts(simdjson::dom::element value, std::string_view key,
+                std::vector<std::string_view>& texts) {
+  texts.clear();
+  if (value.is_string()) return texts.push_back(value.get_string());
+  if (!value.is_array()) fail_type(key);
+  const simdjson::dom::array items = value.get_array();
+  for (const simdjson::dom::element item : items) {
+    if (!item.is_string()) fail_item(key);
+    texts.push_back(item.get_string());
+  }
 }
 
 }  // namespace
 
-// The DOM parser checks the whole line and picks its vector instructions at run time; the
-// on-demand one does neither.
-struct JsonLinesReader::Parser {
-  simdjson::dom::parser parser;
-};
+JsonLineParser::JsonLineParser(std::vector<std::string> keys)
+    : keys_(std::move(keys)), texts_(keys_.size()), state_(std::make_unique<State>()) {}
 
-JsonLinesReader::JsonLinesReader(const std::string& path, std::vector<std::string> keys)
-    : file_(path), keys_(std::move(keys)), parser_(std::make_unique<Parser>()) {}
+JsonLineParser::~JsonLineParser() = default;
 
-JsonLinesReader::~JsonLinesReader() = default;
-
-bool JsonLinesReader::next(JsonRecord& record) {
-  do {
-    if (!file_.next_line(line_)) return false;
-  } while (line_.find_first_not_of(" \t\r") == line_.npos);
-  record.line = file_.line_number();
-  record.values.resize(keys_.size());
-  try {
-    parse(line_, record);
-  } catch (const simdjson::simdjson_error& error) {
-    fail("{}:{}: bad JSON: {}", file_.path(), record.line, error.what());
+std::span<const std::vector<std::string_view>> JsonLineParser::parse(std::string_view line) {
+  simdjson::dom::element document;
+  const simdjson::error_code error =
+      state_->parser.parse(line.data(), line.size(), false).get(document);
+  if (error == simdjson::NUMBER_ERROR) {
+    parse_large_numbers(line);
+    return texts_;
   }
-  return true;
-}
-
-void JsonLinesReader::parse(std::string& line, JsonRecord& record) {
-  line.reserve(line.size() + simdjson::SIMDJSON_PADDING);
-  const simdjson::dom::element document = parser_->parser.parse(line.data(), line.size(), false);
-  MG_CHECK(document.is_object(), "{}:{}: expected one JSON object a line", file_.path(),
-           record.line);
-  std::vector<bool> found(keys_.size());
+  MG_CHECK(error == simdjson::SUCCESS, "bad JSON: {}", simdjson::error_message(error));
+  MG_CHECK(document.is_object(), "expected one JSON object a line");
+  state_->found.assign(keys_.size(), false);
   const simdjson::dom::object object = document.get_object();
   for (const auto field : object) {
     const auto key = std::find(keys_.begin(), keys_.end(), field.key);
     if (key == keys_.end()) continue;
     const auto i = static_cast<size_t>(key - keys_.begin());
-    found[i] = true;
-    auto& texts = record.values[i];
-    texts.clear();
-    MG_CHECK(field.value.is_string() || field.value.is_array(),
-             "{}:{}: the value of '{}' is neither a text nor a list of texts", file_.path(),
-             record.line, keys_[i]);
-    if (field.value.is_string()) {
-      texts.push_back(text_of(field.value));
-      continue;
-    }
-    const simdjson::dom::array items = field.value.get_array();
-    for (const simdjson::dom::element item : items) {
-      MG_CHECK(item.is_string(), "{}:{}: the list of '{}' holds something that is not a text",
-               file_.path(), record.line, keys_[i]);
-      texts.push_back(text_of(item));
-    }
+    take_texts(field.value, *key, texts_[i]);
+    state_->found[i] = true;
   }
   for (size_t i = 0; i < keys_.size(); ++i) {
-    MG_CHECK(found[i], "{}:{}: the key '{}' is missing (--json-keys)", file_.path(), record.line,
-             keys_[i]);
+    MG_CHECK(state_->found[i], "the key '{}' is missing (--json-keys)", keys_[i]);
+  }
+  return texts_;
+}
+
+// Integers above 64 bits are JSON too.
+void JsonLineParser::parse_large_numbers(std::string_view line) {
+  try {
+    state_->whole = Json::parse(line);
+  } catch (const Error& error) {
+    fail("bad JSON: {}", error.what());
+  }
+  MG_CHECK(state_->whole.is_object(), "expected one JSON object a line");
+  for (size_t i = 0; i < keys_.size(); ++i) {
+    const Json* const value = state_->whole.find(keys_[i]);
+    MG_CHECK(value != nullptr, "the key '{}' is missing (--json-keys)", keys_[i]);
+    texts_[i].clear();
+    if (value->is_string()) {
+      texts_[i].push_back(value->as_string());
+      continue;
+    }
+    if (!value->is_array()) fail_type(keys_[i]);
+    for (const Json& item : value->as_array()) {
+      if (!item.is_string()) fail_item(keys_[i]);
+      texts_[i].push_back(item.as_string());
+    }
   }
 }
+
+JsonLinesReader::JsonLinesReader(const std::string& path, std::vector<std::string> keys)
+    : file_(path), parser_(std::move(keys)) {}
+
+bool JsonLinesReader::next(JsonRecord& record) {
+  do {
+    if (!file_.next_line(line_)) return false;
+  } while (is_blank(line_));
+  record.line = file_.line_number();
+  line_.reserve(line_.size() + LineBlock::kPadding);
+  try {
+    const auto values = parser_.parse(line_);
+    record.values.resize(values.size());
+    for (size_t i = 0; i < values.size(); ++i)
+      record.values[i].assign(values[i].begin(), values[i].end());
+  } catch (const Error& error) {
+    fail("{}:{}: {}", file_.path(), record.line, error.what());
+  }
+  return true;
+}
+
+bool is_blank(std::string_view line) {
+  return line.find_first_not_of(" \t\r\n") == std::string_view::npos;
+}
+
+bool is_utf8(std::string_view text) { return simdjson::validate_utf8(text.data(), text.size()); }
 
 }  // namespace megatron::data

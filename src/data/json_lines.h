@@ -1,14 +1,37 @@
 // Files with one JSON object a line. Each key asked for holds a text or a list of texts
-// (sentences).
+// (sentences); what else a record holds does not matter.
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/input_file.h"
 
 namespace megatron::data {
+
+// One line after the other, by one thread, without copying the line.
+class JsonLineParser {
+ public:
+  explicit JsonLineParser(std::vector<std::string> keys);
+  ~JsonLineParser();
+
+  // For each key its texts, which are valid until the next call. At least LineBlock::kPadding bytes
+  // behind the line must be readable. Of a repeated key the last value counts. Throws Error for bad
+  // JSON (text that is not UTF-8 too), a missing key or a value of another type; it does not name
+  // the place.
+  std::span<const std::vector<std::string_view>> parse(std::string_view line);
+
+ private:
+  struct State;
+  void parse_large_numbers(std::string_view line);
+
+  std::vector<std::string> keys_;
+  std::vector<std::vector<std::string_view>> texts_;
+  std::unique_ptr<State> state_;
+};
 
 struct JsonRecord {
   int64_t line = 0;                              // line number, from 1
@@ -18,22 +41,19 @@ struct JsonRecord {
 class JsonLinesReader {
  public:
   JsonLinesReader(const std::string& path, std::vector<std::string> keys);
-  ~JsonLinesReader();
 
-  // The next record; false at the end. Lines of white space are skipped; of a repeated key the
-  // last value counts. Throws Error naming file and line for bad JSON, a missing key or a value of
-  // another type.
+  // The next record; false at the end. Lines of white space are skipped. Throws Error as the parser
+  // does, naming file and line.
   bool next(JsonRecord& record);
   const InputFile& file() const { return file_; }
 
  private:
-  struct Parser;
-  void parse(std::string& line, JsonRecord& record);
-
   InputFile file_;
-  std::vector<std::string> keys_;
+  JsonLineParser parser_;
   std::string line_;
-  std::unique_ptr<Parser> parser_;
 };
+
+bool is_blank(std::string_view line);  // nothing but spaces, tabs and line ends
+bool is_utf8(std::string_view text);
 
 }  // namespace megatron::data

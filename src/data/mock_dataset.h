@@ -19,6 +19,10 @@ class MockTokens : public TokenSource {
   int64_t sequence_count() const override { return static_cast<int64_t>(lengths_.size()); }
   int64_t length(int64_t sequence) const override;
   void read(int64_t sequence, int64_t offset, std::span<int64_t> out) const override;
+  Lengths lengths() const override { return Lengths(index_bytes()); }
+  std::span<const std::byte> index_bytes() const override {
+    return std::as_bytes(std::span(lengths_));
+  }
 
  private:
   std::string path_ = "mock data";

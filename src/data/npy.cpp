@@ -1,9 +1,9 @@
 #include "data/npy.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
-#include <new>
-#include <string_view>
 
 namespace megatron::data {
 namespace {
@@ -56,17 +56,21 @@ std::vector<int64_t> parse_shape(std::string_view text, const std::string& path)
 
 }  // namespace
 
+std::string_view name(IntegerType type) { return facts(type).text; }
+
 IntegerArray::IntegerArray(IntegerType type, std::vector<int64_t> shape)
     : type_(type), shape_(std::move(shape)), item_(facts(type).bytes) {
   for (const int64_t extent : shape_) size_ *= extent;
-  try {
-    memory_.resize(static_cast<size_t>(size_ * item_));
-  } catch (const std::bad_alloc&) {
-    fail("an index of {} entries needs {} bytes of memory, which this machine does not have", size_,
-         size_ * item_);
-  }
-  data_ = memory_.data();
+  // Zero pages: touched by those who fill them.
+  const auto bytes = static_cast<size_t>(size_ * item_);
+  memory_.reset(static_cast<std::byte*>(std::calloc(std::max<size_t>(bytes, 1), 1)));
+  MG_CHECK(memory_ != nullptr,
+           "an index of {} entries needs {} bytes of memory, which this machine does not have",
+           size_, bytes);
+  data_ = memory_.get();
 }
+
+void IntegerArray::Free::operator()(std::byte* memory) const { std::free(memory); }
 
 IntegerArray IntegerArray::map(const std::string& path) {
   MappedFile file(path);
@@ -110,7 +114,7 @@ int64_t IntegerArray::operator[](int64_t i) const {
   }
 }
 
-void IntegerArray::write(const std::string& path) const {
+void IntegerArray::write(AtomicFile& file) const {
   std::string shape;
   for (const int64_t extent : shape_)
     shape += fmt::format("{}{}", shape.empty() ? "" : ", ", extent);
@@ -119,13 +123,11 @@ void IntegerArray::write(const std::string& path) const {
                                    facts(type_).text, shape);
   while ((10 + header.size() + 1) % 64 != 0) header.push_back(' ');
   header.push_back('\n');
-  AtomicFile file(path);
   file.write(kMagic);
   const auto length = static_cast<uint16_t>(header.size());
   file.write(std::string_view(reinterpret_cast<const char*>(&length), sizeof length));
   file.write(header);
   file.write(bytes());
-  file.commit();
 }
 
 }  // namespace megatron::data

@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -15,6 +17,7 @@
 namespace megatron::data {
 
 enum class IntegerType { i16, i32, u32, i64 };
+std::string_view name(IntegerType type);  // NumPy's: "<i4" ...
 
 class IntegerArray {
  public:
@@ -31,15 +34,24 @@ class IntegerArray {
   template <class T>
   std::span<T> values() {
     MG_ASSERT(!file_ && sizeof(T) == static_cast<size_t>(item_));
-    return {reinterpret_cast<T*>(memory_.data()), static_cast<size_t>(size_)};
+    return {reinterpret_cast<T*>(memory_.get()), static_cast<size_t>(size_)};
   }
-  void write(const std::string& path) const;  // through AtomicFile
+  template <class T>
+  std::span<const T> values() const {
+    MG_ASSERT(!file_ && sizeof(T) == static_cast<size_t>(item_));
+    return {reinterpret_cast<const T*>(data_), static_cast<size_t>(size_)};
+  }
+  void write(AtomicFile& file) const;  // as .npy
 
  private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+
   IntegerType type_;
   std::vector<int64_t> shape_;
   int64_t size_ = 1, item_ = 0;
-  std::vector<std::byte> memory_;
+  std::unique_ptr<std::byte, Free> memory_;
   std::optional<MappedFile> file_;
   const std::byte* data_ = nullptr;
 };

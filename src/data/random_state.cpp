@@ -1,6 +1,6 @@
 #include "data/random_state.h"
 
-#include <array>
+#include <algorithm>
 #include <bit>
 
 #include "base/error.h"
@@ -56,16 +56,78 @@ class SeedSequence {
 
 }  // namespace
 
-RandomState::RandomState(int64_t seed) : engine_(checked_seed(seed)) {}
+RandomState::RandomState(int64_t seed) {
+  uint32_t word = checked_seed(seed);
+  for (uint32_t i = 0; i < kWords; ++i) {
+    state_[i] = word;
+    word = 1812433253u * (word ^ word >> 30) + i + 1;
+  }
+}
+
+// Loops without branches, whose distances (1, 397 and 227 words) allow vector code.
+void RandomState::refill() {
+  constexpr size_t kMiddle = 397;
+  const auto twist = [](uint32_t high, uint32_t low) {
+    const uint32_t word = (high & 0x80000000u) | (low & 0x7fffffffu);
+    return word >> 1 ^ ((0u - (low & 1u)) & 0x9908b0dfu);
+  };
+  uint32_t* const s = state_.data();
+  for (size_t i = 0; i < kWords - kMiddle; ++i) s[i] = s[i + kMiddle] ^ twist(s[i], s[i + 1]);
+  for (size_t i = kWords - kMiddle; i < kWords - 1; ++i)
+    s[i] = s[i + kMiddle - kWords] ^ twist(s[i], s[i + 1]);
+  s[kWords - 1] = s[kMiddle - 1] ^ twist(s[kWords - 1], s[0]);
+  for (size_t i = 0; i < kWords; ++i) {
+    uint32_t word = s[i];
+    word ^= word >> 11;
+    word ^= word << 7 & 0x9d2c5680u;
+    word ^= word << 15 & 0xefc60000u;
+    words_[i] = word ^ word >> 18;
+  }
+  used_ = 0;
+}
+
+uint32_t RandomState::next() {
+  if (used_ == kWords) refill();
+  return words_[used_++];
+}
 
 uint64_t RandomState::interval(uint64_t max) {
   if (max == 0) return 0;
-  const uint64_t mask = std::bit_ceil(max) == max ? (max << 1) - 1 : std::bit_ceil(max) - 1;
+  const uint64_t mask = ~uint64_t{0} >> std::countl_zero(max);
   for (;;) {
-    uint64_t value = engine_();
-    if (max > 0xffffffffull) value = value << 32 | engine_();
+    uint64_t value = next();
+    if (max > kLargestWord) value = value << 32 | next();
     if ((value &= mask) <= max) return value;
   }
+}
+
+size_t RandomState::draw(uint32_t last, Places& places) {
+  if (last == 0) return 0;
+  const uint32_t mask = ~0u >> std::countl_zero(last), low = mask >> 1;
+  size_t count = 0;
+  for (uint32_t i = last; count < places.size() && i > low;) {
+    if (used_ == kWords) refill();
+    // No more than could all be accepted, so that nothing needs to be looked at inside.
+    const size_t words =
+        std::min({kWords - used_, places.size() - count, static_cast<size_t>(i - low)});
+    const uint32_t* const from = &words_[used_];
+    for (size_t k = 0; k < words; ++k) {
+      const uint32_t value = from[k] & mask;
+      places[count] = value;
+      const bool accepted = value <= i;
+      count += accepted;
+      i -= accepted;
+    }
+    used_ += words;
+  }
+  return count;
+}
+
+void RandomState::skip_shuffle(uint64_t count) {
+  uint64_t i = count == 0 ? 0 : count - 1;
+  for (; i > kLargestWord; --i) interval(i);
+  Places places;
+  while (const size_t drawn = draw(static_cast<uint32_t>(i), places)) i -= drawn;
 }
 
 DefaultGenerator::DefaultGenerator(uint32_t seed) {

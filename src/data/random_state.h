@@ -1,8 +1,9 @@
 // The two random generators of NumPy that data sets are ordered with, bit for bit.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <random>
 #include <span>
 #include <utility>
 
@@ -18,14 +19,42 @@ class RandomState {
   // or more.
   uint64_t interval(uint64_t max);
 
-  // Fisher-Yates from the end: for i = n-1 ... 1 swap x[i] with x[interval(i)].
+  // Fisher-Yates from the end: for i = n-1 ... 1 swap x[i] with x[interval(i)]. Places are drawn
+  // some hundred ahead of their use and fetched meanwhile.
   template <class T>
   void shuffle(std::span<T> values) {
-    for (size_t i = values.size(); i-- > 1;) std::swap(values[i], values[interval(i)]);
+    uint64_t i = values.empty() ? 0 : values.size() - 1;
+    for (; i > kLargestWord; --i) std::swap(values[i], values[interval(i)]);
+    Places ahead, now;
+    const auto fetch = [&](uint64_t last) {
+      const size_t count = draw(static_cast<uint32_t>(last), ahead);
+      for (size_t k = 0; k < count; ++k) __builtin_prefetch(&values[ahead[k]], 1);
+      return count;
+    };
+    for (size_t count = fetch(i); count > 0;) {
+      std::swap(ahead, now);
+      const size_t next = fetch(i - count);
+      for (size_t k = 0; k < count; ++k) std::swap(values[i - k], values[now[k]]);
+      i -= count;
+      count = next;
+    }
   }
 
+  // Leaves the generator where shuffle() of `count` values leaves it.
+  void skip_shuffle(uint64_t count);
+
  private:
-  std::mt19937 engine_;
+  static constexpr uint64_t kLargestWord = 0xffffffff;
+  static constexpr size_t kWords = 624;
+  using Places = std::array<uint32_t, 256>;
+
+  uint32_t next();
+  void refill();
+  // interval(last), interval(last - 1), ...: as many as fit and share one mask; none for last 0.
+  size_t draw(uint32_t last, Places& places);
+
+  std::array<uint32_t, kWords> state_, words_;  // words_: the outputs of this state
+  size_t used_ = kWords;
 };
 
 // numpy.random.default_rng(seed): PCG64 (O'Neill, 2014; 128-bit state, XSL-RR output) seeded

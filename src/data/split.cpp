@@ -11,17 +11,6 @@ namespace {
 
 bool part_of_number(char c) { return (c >= '0' && c <= '9') || c == '.'; }
 
-// repr() of a Python float in [0, 1]: the shortest text that reads back, positional from 1e-4 on.
-std::string float_text(double value) {
-  char buffer[64];
-  const auto format =
-      value != 0 && value < 1e-4 ? std::chars_format::scientific : std::chars_format::fixed;
-  const auto result = std::to_chars(buffer, buffer + sizeof buffer, value, format);
-  std::string text(buffer, result.ptr);
-  if (text.find_first_of(".e") == text.npos) text += ".0";
-  return text;
-}
-
 }  // namespace
 
 std::string_view name(Split split) {
@@ -73,21 +62,6 @@ std::pair<int64_t, int64_t> split_range(const SplitShare& share, int64_t count) 
   const double n = static_cast<double>(count);
   return {static_cast<int64_t>(std::nearbyint(share.begin * n)),
           static_cast<int64_t>(std::nearbyint(share.end * n))};
-}
-
-std::string split_matrix_text(const SplitMatrix& matrix, int indent) {
-  const std::string outer(static_cast<size_t>(indent), ' '), inner = outer + "    ";
-  std::string text = "[\n";
-  for (size_t i = 0; i < matrix.size(); ++i) {
-    if (matrix[i]) {
-      text += fmt::format("{0}[\n{0}    {1},\n{0}    {2}\n{0}]", inner,
-                          i == 0 ? "0" : float_text(matrix[i]->begin), float_text(matrix[i]->end));
-    } else {
-      text += inner + "null";
-    }
-    text += i + 1 < matrix.size() ? ",\n" : "\n";
-  }
-  return text + outer + "]";
 }
 
 }  // namespace megatron::data

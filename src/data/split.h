@@ -27,8 +27,4 @@ SplitMatrix parse_split(std::string_view text);
 // Sequences [first, second) of `count`: share times count, rounded to nearest, halves to even.
 std::pair<int64_t, int64_t> split_range(const SplitShare& share, int64_t count);
 
-// The matrix as it stands in cache descriptions (Python's JSON with an indent of 4), nested
-// `indent` spaces deep. The very first begin is written 0, every other number as a float.
-std::string split_matrix_text(const SplitMatrix& matrix, int indent);
-
 }  // namespace megatron::data

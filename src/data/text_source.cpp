@@ -1,12 +1,5 @@
 #include "data/text_source.h"
 
-#include <simdjson.h>
-#include <sys/stat.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <set>
-
 #include "base/error.h"
 #include "data/json_lines.h"
 #include "data/manual_pages.h"
@@ -14,27 +7,6 @@
 
 namespace megatron::data {
 namespace {
-
-namespace fs = std::filesystem;
-
-std::string_view without_gz(std::string_view path) {
-  if (path.ends_with(".gz")) path.remove_suffix(3);
-  return path;
-}
-
-bool holds_json_lines(std::string_view path) {
-  path = without_gz(path);
-  return path.ends_with(".jsonl") || path.ends_with(".json");
-}
-
-// name.1, name.3pm, name.n ...
-bool named_like_manual_page(std::string_view path) {
-  path = without_gz(path);
-  const size_t dot = path.rfind('.');
-  return dot != path.npos && dot + 1 < path.size() &&
-         std::string_view("123456789lno").find(path[dot + 1]) != path.npos &&
-         path.find('/', dot) == path.npos;
-}
 
 std::string utf8_from_latin1(std::string_view text) {
   std::string out;
@@ -48,58 +20,23 @@ std::string utf8_from_latin1(std::string_view text) {
 
 }  // namespace
 
-TextSource::TextSource(const std::string& path, TextSourceOptions options)
-    : options_(std::move(options)) {
-  struct stat status{};
-  MG_CHECK(stat(path.c_str(), &status) == 0, "{} does not exist or cannot be read (--input)", path);
-  if (S_ISDIR(status.st_mode)) {
-    list(path);
-    MG_CHECK(!files_.empty(), "{} holds no {} (--input)", path,
-             options_.manual_pages ? "manual page" : "file");
-  } else {
-    MG_CHECK(
-        !options_.manual_pages || !holds_json_lines(path),
-        "{} is named like JSON records, and --input-format manpages reads troff sources; leave "
-        "that flag out",
-        path);
-    files_.push_back({path, status.st_size});
+bool read_whole_text(const std::string& path, bool manual_page, std::string& text) {
+  text = InputFile(path).rest();
+  const bool valid = is_utf8(text);
+  if (manual_page) {
+    text = strip_manual_page(valid ? text : utf8_from_latin1(text));
+    return !text.empty();
   }
-  for (const File& file : files_) total_bytes_ += file.bytes;
+  MG_CHECK(valid, "{} is not UTF-8 text; convert it (iconv -t UTF-8) or leave it out", path);
+  return true;
+}
+
+TextSource::TextSource(const std::string& path, TextSourceOptions options)
+    : options_(std::move(options)), files_(list_inputs({path}, options_.kind())) {
+  for (const InputEntry& file : files_) total_bytes_ += file.bytes;
 }
 
 TextSource::~TextSource() = default;
-
-void TextSource::list(const std::string& path) {
-  std::vector<std::string> plain, links;
-  std::error_code error;
-  auto entries = fs::recursive_directory_iterator(path, error);
-  for (; !error && entries != fs::recursive_directory_iterator(); entries.increment(error)) {
-    const std::string entry = entries->path().string(), file = entries->path().filename().string();
-    if (file.starts_with('.')) {
-      entries.disable_recursion_pending();
-      continue;
-    }
-    std::error_code unreadable;
-    if (!entries->is_regular_file(unreadable))
-      continue;  // follows links; a dangling one is no file
-    if (options_.manual_pages && !named_like_manual_page(entry)) continue;
-    (entries->is_symlink(unreadable) ? links : plain).push_back(entry);
-  }
-  MG_CHECK(!error, "cannot read the directory {}: {}", path, error.message());
-  std::sort(plain.begin(), plain.end());
-  std::sort(links.begin(), links.end());
-  std::set<std::pair<dev_t, ino_t>> seen;
-  for (const auto* group : {&plain, &links}) {
-    for (const std::string& file : *group) {
-      struct stat status{};
-      if (stat(file.c_str(), &status) != 0 || !seen.emplace(status.st_dev, status.st_ino).second)
-        continue;
-      files_.push_back({file, status.st_size});
-    }
-  }
-  std::sort(files_.begin(), files_.end(),
-            [](const File& a, const File& b) { return a.path < b.path; });
-}
 
 bool TextSource::next(std::string& text, std::string& name) {
   std::vector<std::string> texts;
@@ -118,8 +55,8 @@ bool TextSource::next(std::vector<std::string>& texts, std::string& name) {
       pieces_.reset();
     }
     if (at_ == files_.size()) return false;
-    const File& file = files_[at_++];
-    if (!options_.manual_pages && holds_json_lines(file.path)) {
+    const InputEntry& file = files_[at_++];
+    if (file.json_lines) {
       lines_ = std::make_unique<JsonLinesReader>(file.path, std::vector{options_.json_key});
       continue;
     }
@@ -128,7 +65,7 @@ bool TextSource::next(std::vector<std::string>& texts, std::string& name) {
       continue;
     }
     texts.assign(1, "");
-    const bool found = read_whole(file, texts[0]);
+    const bool found = read_whole_text(file.path, options_.manual_pages, texts[0]);
     bytes_before_ += file.bytes;
     if (!found) continue;
     name = file.path;
@@ -149,21 +86,10 @@ bool TextSource::next_piece(std::vector<std::string>& texts, std::string& name) 
   int64_t line = 0;
   if (!pieces_->next(texts[0], line)) return false;
   name = fmt::format("{}:{}", pieces_->file().path(), line);
-  MG_CHECK(simdjson::validate_utf8(texts[0].data(), texts[0].size()),
+  MG_CHECK(is_utf8(texts[0]),
            "{}: the text from this line on is not UTF-8; convert it (iconv -t UTF-8) or leave the "
            "file out",
            name);
-  return true;
-}
-
-bool TextSource::read_whole(const File& file, std::string& text) {
-  text = InputFile(file.path).rest();
-  const bool valid = simdjson::validate_utf8(text.data(), text.size());
-  if (options_.manual_pages) {
-    text = strip_manual_page(valid ? text : utf8_from_latin1(text));
-    return !text.empty();
-  }
-  MG_CHECK(valid, "{} is not UTF-8 text; convert it (iconv -t UTF-8) or leave it out", file.path);
   return true;
 }
 

@@ -1,23 +1,23 @@
-// The documents of a path, one after the other, in bounded memory: what the preprocessing
-// tokenizes.
+// The documents of a path, one after the other, in bounded memory.
 //
-//   a .jsonl or .json file    one document a line, under a key
-//   any other file            plain text, cut into documents of 2 to 8 kB between paragraphs
-//                             (text_cutter.h); with whole_files, one document
-//   a directory               its files, recursively, sorted by path, each as above; hidden files
-//                             are left out, and a file that is reached under several names (links)
-//                             is read once
-//   manual pages              files and directories of troff sources, as plain text
-//                             (manual_pages.h), one document a page; `.so` stubs are left out
+//   a .jsonl, .ndjson or .json file   one document a line, under a key
+//   any other file                    plain text, cut into documents of 2 to 8 kB between
+//                                     paragraphs (text_cutter.h); with whole_files, one document
+//   manual pages                      files and directories of troff sources, as plain text
+//                                     (manual_pages.h), one document a page; `.so` stubs are left
+//                                     out
 //
-// Cutting lets --split hold out a part of a text that came as one file. Each file may be compressed
-// with gzip. Texts must be valid UTF-8; manual pages may be Latin-1.
+// A path may also be a directory or a pattern (input_list.h). Cutting lets --split hold out a part
+// of a text that came as one file. Each file may be compressed with gzip or zstd. Texts must be
+// valid UTF-8; manual pages may be Latin-1.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "data/input_list.h"
 
 namespace megatron::data {
 
@@ -28,7 +28,17 @@ struct TextSourceOptions {
   std::string json_key = "text";
   bool manual_pages = false;
   bool whole_files = false;  // plain text files are not cut
+  bool json_lines = false;   // every file holds JSON lines, whatever its name
+
+  TextKind kind() const {
+    return manual_pages ? TextKind::manual_pages
+           : json_lines ? TextKind::json_lines
+                        : TextKind::automatic;
+  }
 };
+
+// The text of a file that is one document: plain, or a manual page. False: there is none (a stub).
+bool read_whole_text(const std::string& path, bool manual_page, std::string& text);
 
 class TextSource {
  public:
@@ -48,17 +58,11 @@ class TextSource {
   int64_t file_count() const { return static_cast<int64_t>(files_.size()); }
 
  private:
-  struct File {
-    std::string path;
-    int64_t bytes = 0;
-  };
-  void list(const std::string& path);
   bool next_line(std::vector<std::string>& texts, std::string& name);
   bool next_piece(std::vector<std::string>& texts, std::string& name);
-  bool read_whole(const File& file, std::string& text);
 
   TextSourceOptions options_;
-  std::vector<File> files_;
+  std::vector<InputEntry> files_;
   size_t at_ = 0;                           // next file to open
   std::unique_ptr<JsonLinesReader> lines_;  // of the file that is open: one of the two, or none
   std::unique_ptr<TextCutter> pieces_;

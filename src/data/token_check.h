@@ -9,9 +9,8 @@
 
 namespace megatron::data {
 
-// The range of a set's token ids. It is remembered in `directory`, with the sizes and the times of
-// change of .bin and .idx, so that the set is read once only; without a directory nothing is
-// remembered. A directory that cannot be written, or a record that does not fit, costs only time.
+// The range of a set's token ids, remembered in `directory` (SourceFacts), so that the set is read
+// once only.
 std::optional<TokenRange> remembered_token_range(const IndexedDataset& set,
                                                  const std::optional<std::string>& directory);
 

@@ -2,6 +2,7 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "base/error.h"
 #include "data/indexed_dataset.h"
@@ -49,10 +50,10 @@ TokenRange scan(DType type, std::span<const std::byte> bytes) {
 }  // namespace
 
 std::optional<TokenRange> IndexedDataset::token_range() const {
-  std::optional<TokenRange> range;
-  const auto add = [&range](TokenRange part) {
-    range = {std::min(part.smallest, range.value_or(part).smallest),
-             std::max(part.largest, range.value_or(part).largest)};
+  std::optional<TokenRange> found;
+  const auto add = [&found](TokenRange part) {
+    found = {std::min(part.smallest, found.value_or(part).smallest),
+             std::max(part.largest, found.value_or(part).largest)};
   };
   if (dtype_ == DType::f32 || dtype_ == DType::f64) {
     for (int64_t i = 0; i < sequences_; ++i) {
@@ -61,21 +62,34 @@ std::optional<TokenRange> IndexedDataset::token_range() const {
       const auto [low, high] = std::ranges::minmax(tokens);
       add({low, high});
     }
-    return range;
+    return found;
   }
-  // Sequences that follow each other in the file are read as one.
-  std::span<const std::byte> run;
-  for (int64_t i = 0; i < sequences_; ++i) {
-    const auto next = bytes(i);
-    if (next.data() == run.data() + run.size()) {
-      run = {run.data(), run.size() + next.size()};
-      continue;
+  // Sequences that follow each other in the file are read as one, in pieces that fit memory.
+  constexpr int64_t kPiece = int64_t{16} << 20;
+  std::vector<std::byte> buffer;
+  int64_t begin = 0, end = 0;
+  const auto take = [&] {
+    for (; begin < end; begin += kPiece) {
+      const auto count = static_cast<size_t>(std::min(kPiece, end - begin));
+      if (bin_.mapped()) {
+        add(scan(dtype_, bin_.bytes().subspan(static_cast<size_t>(begin), count)));
+        continue;
+      }
+      buffer.resize(count);
+      bin_.read(begin, buffer);
+      add(scan(dtype_, buffer));
     }
-    if (!run.empty()) add(scan(dtype_, run));
-    run = next;
+  };
+  for (int64_t i = 0; i < sequences_; ++i) {
+    const int64_t tokens = length(i), at = range(i, 0, tokens);
+    if (at != end) {
+      take();
+      begin = at;
+    }
+    end = at + tokens * item_;
   }
-  if (!run.empty()) add(scan(dtype_, run));
-  return range;
+  take();
+  return found;
 }
 
 }  // namespace megatron::data

@@ -8,14 +8,17 @@
 namespace megatron::kernels {
 
 // Query head n attends with key head n / (N / K). Scores s = scale * q k^T; query i sees key j when
-// k_positions[b,j] <= q_positions[b,i]; both undefined: positions 0..T-1 and 0..S-1 (causal).
-// causal false: all keys. p = softmax(s), then dropout on p. out = p v. lse [B,N,T] = log sum exp
-// of the seen scores, f32 (f64 for f64); a query that sees no key gives out 0 and lse -infinity. q,
-// out [B,T,N,D], k, v [B,S,K,D]; last dim contiguous, other strides free; one type. Sums in f32
-// (f64).
+//   q_begins[b,i] <= k_positions[b,j] <= q_positions[b,i].
+// Positions undefined: 0..T-1 and 0..S-1. q_begins undefined: no lower bound; it is in the units of
+// the positions, confines a query to its document, and what lies below it costs nothing where whole
+// blocks of keys do. causal false: no upper bound. p = softmax(s), then dropout on p. out = p v. lse
+// [B,N,T] = log sum exp of the seen scores, f32 (f64 for f64); a query that sees no key gives out 0
+// and lse -infinity. q, out [B,T,N,D], k, v [B,S,K,D]; last dim contiguous, other strides free; one
+// type. Sums in f32 (f64).
 struct AttentionArgs {
   Tensor q, k, v;
   Tensor q_positions, k_positions;  // i32 [B,T], [B,S]; both or neither
+  Tensor q_begins;                  // i32 [B,T]
   bool causal = true;
   double scale = 1;
   DropoutArgs::Mask
@@ -27,7 +30,7 @@ struct AttentionArgs {
 // v: written, not added to. Fixed order of summation: the same bits for any number of threads.
 struct AttentionBackwardArgs {
   Tensor q, k, v, out, lse, dout;
-  Tensor q_positions, k_positions;
+  Tensor q_positions, k_positions, q_begins;
   bool causal = true;
   double scale = 1;
   DropoutArgs::Mask dropout;
@@ -38,7 +41,7 @@ struct AttentionBackwardArgs {
 // [B,N,T,S] -> p, with lse as above. ds = scale * p * (dp - sum(dp * p)). p may be s, ds may be dp.
 struct SoftmaxArgs {
   Tensor s, p, lse;
-  Tensor q_positions, k_positions;
+  Tensor q_positions, k_positions, q_begins;
   bool causal = true;
   double scale = 1;
 };

@@ -52,6 +52,8 @@ Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool 
                                             config_.key_heads, rotary);
   ops::AttentionOptions options;
   options.scale = 1 / std::sqrt(static_cast<double>(config_.head_size));
+  if (batch.segment_begins.defined())
+    options.q_begins = batch.segment_begins.view({batch.sequences, batch.length});
   if (train && config_.dropout > 0) {
     options.dropout = {.p = static_cast<float>(config_.dropout),
                        .seed = config_.seed,

@@ -1,4 +1,5 @@
-// Causal self-attention with grouped heads and optional rotary positions.
+// Causal self-attention with grouped heads and optional rotary positions, confined to segments
+// where the batch has them.
 #pragma once
 
 #include "nn/batch.h"

@@ -13,6 +13,9 @@ struct Batch {
   Tensor labels;     // i32 [T]; not read where the weight is 0
   Tensor weights;    // f32 (f64) [T]: of each token's loss in the objective
   Tensor samples;    // i64 [B]: number of each sequence in the run, for dropout
+  // i32 [T]: index within its sequence of the first token that each token's attention sees;
+  // undefined: 0. Attention goes by indices, whatever `positions` says.
+  Tensor segment_begins;
 };
 
 }  // namespace megatron::nn

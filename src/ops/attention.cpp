@@ -58,7 +58,7 @@ Tensor by_sequence(const Tensor& t, int64_t batch) {
 struct AttentionAttributes {
   double scale;
   bool causal;
-  Tensor q_positions, k_positions;
+  Tensor q_positions, k_positions, q_begins;
   kernels::DropoutArgs::Mask dropout;
 };
 
@@ -77,6 +77,7 @@ void attention_dgrad(Backward& backward) {
                                          .dout = backward.gradient(0).view(out.shape()),
                                          .q_positions = a.q_positions,
                                          .k_positions = a.k_positions,
+                                         .q_begins = a.q_begins,
                                          .causal = a.causal,
                                          .scale = a.scale,
                                          .dropout = a.dropout,
@@ -134,6 +135,7 @@ Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options) {
                             .v = heads.v.value,
                             .q_positions = options.q_positions,
                             .k_positions = options.k_positions,
+                            .q_begins = options.q_begins,
                             .causal = options.causal,
                             .scale = options.scale,
                             .dropout = options.dropout,
@@ -144,8 +146,8 @@ Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options) {
             .inputs = {heads.q.id, heads.k.id, heads.v.id},
             .saved = {q, heads.k.value, heads.v.value, out, lse},
             .dgrad = attention_dgrad};
-  node.attributes = AttentionAttributes{options.scale, options.causal, options.q_positions,
-                                        options.k_positions, options.dropout};
+  node.attributes = AttentionAttributes{options.scale,       options.causal,   options.q_positions,
+                                        options.k_positions, options.q_begins, options.dropout};
   return tape.record_one(std::move(node), out.view({batch * length, count * head_size}));
 }
 

@@ -23,6 +23,7 @@ struct AttentionOptions {
   double scale = 1;
   bool causal = true;
   Tensor q_positions, k_positions;  // i32 [B,S]; undefined: 0..S-1
+  Tensor q_begins;  // i32 [B,S]: lowest key position that each query sees; undefined: all
   kernels::DropoutArgs::Mask dropout;
 };
 

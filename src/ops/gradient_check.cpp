@@ -130,6 +130,16 @@ Rotary some_rotary(Tape& tape, bool interleaved) {
           interleaved};
 }
 
+// Each sample has a document of one token at its own place, and one behind it.
+Tensor some_begins(Tape& tape) {
+  std::vector<int32_t> begins;
+  for (int64_t b = 0; b < kBatch; ++b) {
+    for (int64_t i = 0; i < kLength; ++i)
+      begins.push_back(static_cast<int32_t>(i <= b ? 0 : std::min(i, b + 2)));
+  }
+  return integers(tape, begins).view({kBatch, kLength});
+}
+
 void add_attention_cases(std::vector<GradientCase>& cases) {
   constexpr int64_t kHeads = 4, kKeyHeads = 2, kSize = 4;
   const Shape qkv = {kBatch * kLength, (kHeads + 2 * kKeyHeads) * kSize};
@@ -144,20 +154,26 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
   split_case("split_heads, rotary", true, false);
   split_case("split_heads, rotary interleaved", true, true);
   const Shape q = {kBatch, kLength, kHeads, kSize}, k = {kBatch, kLength, kKeyHeads, kSize};
-  const auto attention_case = [&](const std::string& name, bool composed, bool causal, bool drops) {
-    cases.push_back({name, {q, k, k}, {}, [composed, causal, drops](Tape& t, Vars x, Weights) {
-                       AttentionOptions options{.scale = 0.5f, .causal = causal};
-                       if (drops) options.dropout = half_dropped(t);
+  struct Kind {
+    bool composed = false, causal = true, drops = false, confined = false;
+  };
+  const auto attention_case = [&](const std::string& name, Kind kind) {
+    cases.push_back({name, {q, k, k}, {}, [kind](Tape& t, Vars x, Weights) {
+                       AttentionOptions options{.scale = 0.5f, .causal = kind.causal};
+                       if (kind.drops) options.dropout = half_dropped(t);
+                       if (kind.confined) options.q_begins = some_begins(t);
                        const Heads heads{x[0], x[1], x[2]};
-                       return Result{{composed ? attention_composed(t, heads, options)
-                                               : attention(t, heads, options)}};
+                       return Result{{kind.composed ? attention_composed(t, heads, options)
+                                                    : attention(t, heads, options)}};
                      }});
   };
-  attention_case("attention", false, true, false);
-  attention_case("attention to all", false, false, false);
-  attention_case("attention with dropout", false, true, true);
-  attention_case("attention_composed", true, true, false);
-  attention_case("attention_composed to all", true, false, false);
+  attention_case("attention", {});
+  attention_case("attention to all", {.causal = false});
+  attention_case("attention with dropout", {.drops = true});
+  attention_case("attention confined to documents", {.confined = true});
+  attention_case("attention_composed", {.composed = true});
+  attention_case("attention_composed to all", {.composed = true, .causal = false});
+  attention_case("attention_composed confined to documents", {.composed = true, .confined = true});
 }
 
 // A case's tensors, and its objective on a fresh tape.

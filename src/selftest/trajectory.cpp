@@ -204,8 +204,8 @@ Report run_case(const std::string& directory, const Case& c, DeviceKind device, 
   checkpoint::load(files, model.parameters());
   const Tokens tokens(directory + "/tokens.safetensors", c, config);
   const int64_t steps = tokens.steps(), batch = *c.batch.global_batch_size;
-  const optim::LearningRate rate = c.optimizer.learning_rate(*c.batch.train_iters, batch);
-  const optim::WeightDecay decay = c.optimizer.decay(*c.batch.train_iters, batch);
+  const optim::LearningRate rate = c.optimizer.learning_rate(c.batch);
+  const optim::WeightDecay decay = c.optimizer.decay(c.batch);
   const std::unique_ptr<comm::Group> alone = comm::single();
   training::TrainStep train(model, type, c.optimizer.config, *alone, runtime,
                             {.loss_scope = c.batch.scope(),

@@ -55,7 +55,7 @@ void AddedTokens::add(std::string_view text, int32_t id, const AddedToken& token
   Node& last = nodes_[static_cast<size_t>(node)];
   if (last.entry >= 0) return;
   last.entry = static_cast<int32_t>(entries_.size());
-  entries_.push_back({id, token.single_word, token.lstrip, token.rstrip});
+  entries_.push_back({id, token.single_word, token.lstrip, token.rstrip, token.special});
 }
 
 int32_t AddedTokens::longest_at(std::string_view text, size_t position, size_t& size) const {
@@ -69,11 +69,12 @@ int32_t AddedTokens::longest_at(std::string_view text, size_t position, size_t& 
   return found;
 }
 
-void AddedTokens::split(std::string_view text, FunctionRef<void(std::string_view)> on_text,
-                        FunctionRef<void(int32_t id)> on_token) const {
+void AddedTokens::split(TextView view, bool find_special, FunctionRef<void(TextView)> on_text,
+                        FunctionRef<void(int32_t id, Range range)> on_token) const {
+  const std::string_view text = view.bytes;
   size_t done = 0;
   const auto flush = [&](size_t end) {
-    if (done < end) on_text(text.substr(done, end - done));
+    if (done < end) on_text(view.part(done, end));
   };
   for (size_t position = entries_.empty() ? text.size() : 0; position < text.size();) {
     size_t size = 0;
@@ -90,11 +91,12 @@ void AddedTokens::split(std::string_view text, FunctionRef<void(std::string_view
     size_t begin = position, end = position + size;
     position = end;
     if (entry.single_word && !is_alone(text, begin, end)) continue;
+    if (entry.special && !find_special) continue;
     if (entry.lstrip) begin = std::max(spaces_begin(text, begin), done);
     if (entry.rstrip) end = spaces_end(text, end);
     flush(begin);
-    on_token(entry.id);
-    done = end;
+    on_token(entry.id, view.origins ? view.origin(begin, end) : Range{});
+    done = position = end;
   }
   flush(text.size());
 }

@@ -10,6 +10,7 @@
 
 #include "base/function_ref.h"
 #include "tokenizers/definition.h"
+#include "tokenizers/text.h"
 
 namespace megatron::tokenizers {
 
@@ -19,14 +20,15 @@ class AddedTokens {
   void add(std::string_view text, int32_t id, const AddedToken& token);
 
   // Calls on_text for each stretch (not empty) between tokens and on_token for each token, in
-  // order.
-  void split(std::string_view text, FunctionRef<void(std::string_view)> on_text,
-             FunctionRef<void(int32_t id)> on_token) const;
+  // order. range: what the token stands for, with the white space that it swallows; empty where
+  // `text` has no origins. find_special: false leaves special tokens in the stretches.
+  void split(TextView text, bool find_special, FunctionRef<void(TextView)> on_text,
+             FunctionRef<void(int32_t id, Range range)> on_token) const;
 
  private:
   struct Entry {
     int32_t id;
-    bool single_word, lstrip, rstrip;
+    bool single_word, lstrip, rstrip, special;
   };
   struct Node {
     unsigned char byte = 0;

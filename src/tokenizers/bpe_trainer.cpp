@@ -63,8 +63,8 @@ void BpeTrainer::Impl::count_batch() {
     for (size_t i = blocks[b]; i < blocks[b + 1]; ++i) {
       const size_t begin = i == 0 ? 0 : ends[i - 1];
       const std::string_view text = std::string_view(batch).substr(begin, ends[i] - begin);
-      pre_tokenizer->split(text, scratch[t],
-                           [&](std::string_view word) { counts[t].add(word, 1); });
+      pre_tokenizer->split({.bytes = text}, scratch[t],
+                           [&](TextView word) { counts[t].add(word.bytes, 1); });
     }
   });
   batch.clear();
@@ -145,12 +145,17 @@ Tokenizer BpeTrainer::train(const OnProgress& progress) {
   const int64_t limit =
       options.max_token_length > 0 ? options.max_token_length : std::numeric_limits<int64_t>::max();
   MergeLearner learner(words, definition.vocabulary, limit);
-  definition.merges = learner.learn(
+  const auto merges = learner.learn(
       options.vocabulary_size, std::max<int64_t>(1, options.min_frequency), [&](int64_t tokens) {
         if (progress) progress(tokens, options.vocabulary_size);
       });
-  if (progress) progress(definition.vocabulary.size(), options.vocabulary_size);
-  return Tokenizer(std::move(definition));
+  const Vocabulary& vocabulary = definition.vocabulary;
+  for (const uint64_t pair : merges) {
+    definition.merges.push_back(
+        find_merge(vocabulary, vocabulary.text(left_of(pair)), vocabulary.text(right_of(pair))));
+  }
+  if (progress) progress(vocabulary.size(), options.vocabulary_size);
+  return Tokenizer(make_pipeline(std::move(definition)));
 }
 
 }  // namespace megatron::tokenizers

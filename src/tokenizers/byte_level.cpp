@@ -1,5 +1,10 @@
 #include "tokenizers/byte_level.h"
 
+#include <fmt/core.h>
+
+#include <charconv>
+#include <vector>
+
 #include "tokenizers/utf8.h"
 
 namespace megatron::tokenizers {
@@ -36,6 +41,30 @@ bool append_bytes_of_letters(std::string_view letters, std::string& bytes) {
     bytes.push_back(static_cast<char>(byte));
   }
   return true;
+}
+
+void letters_to_bytes(std::string_view bytes, std::span<Range> ranges) {
+  std::vector<uint32_t> byte_of;  // by byte of the letters
+  for (uint32_t i = 0; i < bytes.size(); ++i) {
+    const char32_t letter = kByteLetters[static_cast<unsigned char>(bytes[i])];
+    byte_of.insert(byte_of.end(), letter < 0x80 ? 1 : 2, i);
+  }
+  for (Range& range : ranges) {
+    if (range.begin == range.end || range.end > byte_of.size()) {
+      range = {};
+    } else {
+      range = {byte_of[range.begin], byte_of[range.end - 1] + 1};
+    }
+  }
+}
+
+std::string byte_token(unsigned char byte) { return fmt::format("<0x{:02X}>", byte); }
+
+int byte_of_token(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
+  int byte = 0;
+  const auto [end, error] = std::from_chars(token.data() + 3, token.data() + 5, byte, 16);
+  return error == std::errc() && end == token.data() + 5 ? byte : -1;
 }
 
 }  // namespace megatron::tokenizers

@@ -5,8 +5,11 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+
+#include "tokenizers/text.h"
 
 namespace megatron::tokenizers {
 
@@ -29,5 +32,12 @@ std::string letters_of_bytes(std::string_view bytes);
 // Appends the bytes that `letters` (valid UTF-8) stand for; false, with nothing appended, when one
 // is not in the alphabet.
 bool append_bytes_of_letters(std::string_view letters, std::string& bytes);
+
+// Ranges of letters_of_bytes(bytes), in its bytes, to ranges of `bytes`.
+void letters_to_bytes(std::string_view bytes, std::span<Range> ranges);
+
+// Byte fallback spells a byte as a token of its own: "<0x0A>". -1 for any other token.
+std::string byte_token(unsigned char byte);
+int byte_of_token(std::string_view token);
 
 }  // namespace megatron::tokenizers

@@ -1,19 +1,45 @@
 #include "tokenizers/decoder.h"
 
+#include <functional>
+
 #include "base/error.h"
 #include "tokenizers/byte_level.h"
+#include "tokenizers/regex.h"
 #include "tokenizers/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {
 
+using Parts = std::vector<std::string>;
+
+void replace_all(std::string& text, std::string_view from, std::string_view to) {
+  if (from.empty()) return;
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
+}
+
+// English as it is written: no space before punctuation and short forms.
+void clean_up(std::string& text) {
+  static constexpr std::string_view kPairs[][2] = {
+      {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+      {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+      {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (const auto& [from, to] : kPairs) replace_all(text, from, to);
+}
+
+void fuse(Parts& parts) {
+  std::string all;
+  for (const std::string& part : parts) all += part;
+  parts = {std::move(all)};
+}
+
 class ByteLevelDecoder final : public Decoder {
  public:
-  std::string decode(std::span<const std::string_view> tokens) const override {
+  void run(Parts& parts) const override {
     std::string bytes, text;
-    for (const std::string_view token : tokens) append_bytes(token, bytes);
+    for (const std::string& token : parts) append_bytes(token, bytes);
     append_lossy(bytes, true, text);
-    return text;
+    parts = {std::move(text)};
   }
   bool is_bytewise() const override { return true; }
   void append_bytes(std::string_view token, std::string& bytes) const override {
@@ -21,17 +47,173 @@ class ByteLevelDecoder final : public Decoder {
   }
 };
 
-class JoinDecoder final : public Decoder {
- public:
-  std::string decode(std::span<const std::string_view> tokens) const override {
-    std::string text;
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      if (i > 0) text += ' ';
-      text.append(tokens[i]);
+// A run of <0xHH> is the text of its bytes or, where they are no UTF-8, U+FFFD for each of them.
+void decode_byte_tokens(Parts& parts) {
+  Parts result;
+  std::string bytes;
+  const auto flush = [&] {
+    if (bytes.empty()) return;
+    if (first_invalid_byte(bytes) == bytes.size()) {
+      result.push_back(bytes);
+    } else {
+      for (size_t i = 0; i < bytes.size(); ++i) result.push_back("\xef\xbf\xbd");
     }
-    return text;
+    bytes.clear();
+  };
+  for (std::string& part : parts) {
+    const auto byte = byte_of_token(part);
+    if (byte >= 0) {
+      bytes += static_cast<char>(byte);
+      continue;
+    }
+    flush();
+    result.push_back(std::move(part));
   }
+  flush();
+  parts = std::move(result);
+}
+
+// A step that needs no more than its settings.
+class Step final : public Decoder {
+ public:
+  explicit Step(std::function<void(Parts&)> run) : run_(std::move(run)) {}
+  void run(Parts& parts) const override { run_(parts); }
+
+ private:
+  std::function<void(Parts&)> run_;
 };
+
+class DecoderSequence final : public Decoder {
+ public:
+  explicit DecoderSequence(std::vector<std::unique_ptr<Decoder>> steps)
+      : steps_(std::move(steps)) {}
+  void run(Parts& parts) const override {
+    for (const auto& step : steps_) step->run(parts);
+  }
+  bool is_bytewise() const override { return steps_.size() == 1 && steps_[0]->is_bytewise(); }
+  void append_bytes(std::string_view token, std::string& bytes) const override {
+    steps_[0]->append_bytes(token, bytes);
+  }
+
+ private:
+  std::vector<std::unique_ptr<Decoder>> steps_;
+};
+
+std::unique_ptr<Decoder> step(std::function<void(Parts&)> run) {
+  return std::make_unique<Step>(std::move(run));
+}
+
+std::string text_or(const Json& settings, std::string_view key, std::string_view otherwise) {
+  const Json* value = settings.find(key);
+  return value ? value->as_string() : std::string(otherwise);
+}
+
+bool flag_or(const Json& settings, std::string_view key, bool otherwise) {
+  const Json* value = settings.find(key);
+  return value ? value->as_bool() : otherwise;
+}
+
+std::unique_ptr<Decoder> make_word_piece(const Json& settings) {
+  const std::string prefix = text_or(settings, "prefix", "##");
+  const bool cleanup = flag_or(settings, "cleanup", true);
+  return step([=](Parts& parts) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      std::string& part = parts[i];
+      if (i > 0 && part.starts_with(prefix)) {
+        part.erase(0, prefix.size());
+      } else if (i > 0) {
+        part.insert(0, 1, ' ');
+      }
+      if (cleanup) clean_up(part);
+    }
+  });
+}
+
+std::unique_ptr<Decoder> make_metaspace(const Json& settings) {
+  const std::string mark = text_or(settings, "replacement", "\xe2\x96\x81");
+  const std::string scheme = text_or(
+      settings, "prepend_scheme", flag_or(settings, "add_prefix_space", true) ? "always" : "never");
+  return step([=](Parts& parts) {
+    for (size_t i = 0; i < parts.size(); ++i)
+      replace_all(parts[i], mark, i == 0 && scheme != "never" ? "" : " ");
+  });
+}
+
+std::unique_ptr<Decoder> make_bpe_decoder(const Json& settings) {
+  const std::string suffix = text_or(settings, "suffix", "</w>");
+  return step([=](Parts& parts) {
+    for (size_t i = 0; i < parts.size(); ++i)
+      replace_all(parts[i], suffix, i + 1 == parts.size() ? "" : " ");
+  });
+}
+
+std::unique_ptr<Decoder> make_strip(const Json& settings) {
+  const std::string content = settings["content"].as_string();
+  const int64_t start = settings["start"].as_integer(), stop = settings["stop"].as_integer();
+  MG_CHECK(!content.empty() && static_cast<size_t>(character_size(content[0])) == content.size(),
+           "Strip's content '{}' is not one character", content);
+  return step([=](Parts& parts) {
+    for (std::string& part : parts) {
+      for (int64_t i = 0; i < start && part.starts_with(content); ++i)
+        part.erase(0, content.size());
+      for (int64_t i = 0; i < stop && part.ends_with(content); ++i)
+        part.resize(part.size() - content.size());
+    }
+  });
+}
+
+std::unique_ptr<Decoder> make_replace(const Json& settings) {
+  const Json& pattern = settings["pattern"];
+  const std::string content = settings["content"].as_string();
+  const Json* literal = pattern.find("String");
+  if (literal) {
+    const std::string from = literal->as_string();
+    return step([=](Parts& parts) {
+      for (std::string& part : parts) replace_all(part, from, content);
+    });
+  }
+  const auto regex = std::make_shared<const Regex>(pattern["Regex"].as_string());
+  return step([=](Parts& parts) {
+    RegexScratch scratch;
+    for (std::string& part : parts) {
+      std::string result;
+      size_t done = 0, from = 0;
+      Regex::Match match;
+      while (from <= part.size() && regex->find(part, from, match, scratch)) {
+        result.append(part, done, match.begin - done).append(content);
+        done = from = match.end;
+        if (match.begin < match.end) continue;
+        if (from == part.size()) break;
+        from += static_cast<size_t>(character_size(part[from]));
+      }
+      part = result.append(part, done);
+    }
+  });
+}
+
+// Connectionist temporal classification (Graves et al., 2006): of equal neighbours one is kept.
+std::unique_ptr<Decoder> make_ctc(const Json& settings) {
+  const std::string pad = text_or(settings, "pad_token", "<pad>");
+  const std::string delimiter = text_or(settings, "word_delimiter_token", "|");
+  const bool cleanup = flag_or(settings, "cleanup", true);
+  return step([=](Parts& parts) {
+    Parts result;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (i > 0 && parts[i] == parts[i - 1]) continue;
+      std::string part = parts[i];
+      replace_all(part, pad, "");
+      if (cleanup) clean_up(part), replace_all(part, delimiter, " ");
+      if (!part.empty()) result.push_back(std::move(part));
+    }
+    parts = std::move(result);
+  });
+}
+
+std::unique_ptr<Decoder> make_joined() {
+  return step([](Parts& parts) {
+    for (size_t i = 1; i < parts.size(); ++i) parts[i].insert(0, 1, ' ');
+  });
+}
 
 }  // namespace
 
@@ -39,11 +221,34 @@ void Decoder::append_bytes(std::string_view token, std::string& bytes) const {
   bytes.append(token);
 }
 
+std::string Decoder::decode(const std::vector<std::string_view>& tokens) const {
+  Parts parts(tokens.begin(), tokens.end());
+  run(parts);
+  if (parts.size() != 1) fuse(parts);
+  return std::move(parts[0]);
+}
+
 std::unique_ptr<Decoder> make_decoder(const Json& settings) {
-  if (settings.is_null()) return std::make_unique<JoinDecoder>();
+  if (settings.is_null()) return make_joined();
   const std::string& type = settings["type"].as_string();
   if (type == "ByteLevel") return std::make_unique<ByteLevelDecoder>();
-  fail("decoder '{}' is not supported; supported is ByteLevel", type);
+  if (type == "WordPiece") return make_word_piece(settings);
+  if (type == "Metaspace") return make_metaspace(settings);
+  if (type == "BPEDecoder") return make_bpe_decoder(settings);
+  if (type == "ByteFallback") return step(decode_byte_tokens);
+  if (type == "Fuse") return step(fuse);
+  if (type == "Strip") return make_strip(settings);
+  if (type == "Replace") return make_replace(settings);
+  if (type == "CTC") return make_ctc(settings);
+  if (type == "Sequence") {
+    std::vector<std::unique_ptr<Decoder>> steps;
+    for (const Json& one : settings["decoders"].as_array()) steps.push_back(make_decoder(one));
+    return std::make_unique<DecoderSequence>(std::move(steps));
+  }
+  fail(
+      "decoder '{}' is not supported; supported are ByteLevel, WordPiece, Metaspace, BPEDecoder, "
+      "ByteFallback, Fuse, Strip, Replace, CTC and Sequence",
+      type);
 }
 
 }  // namespace megatron::tokenizers

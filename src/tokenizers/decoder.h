@@ -2,9 +2,9 @@
 #pragma once
 
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/json.h"
 
@@ -13,15 +13,19 @@ namespace megatron::tokenizers {
 class Decoder {
  public:
   virtual ~Decoder() = default;
-  virtual std::string decode(std::span<const std::string_view> tokens) const = 0;
+  // One step: tokens to parts of the text, which may be fewer; the next step takes them.
+  virtual void run(std::vector<std::string>& parts) const = 0;
   // True when the text is the lossy UTF-8 of all tokens' bytes one behind the other; then
   // append_bytes gives those of one.
   virtual bool is_bytewise() const { return false; }
   virtual void append_bytes(std::string_view token, std::string& bytes) const;
+
+  std::string decode(const std::vector<std::string_view>& tokens) const;
 };
 
-// From "decoder" of tokenizer.json: null (tokens joined by a space), ByteLevel. Throws Error naming
-// any other type.
+// From "decoder" of tokenizer.json: null (tokens joined by a space), ByteLevel, WordPiece,
+// Metaspace, BPEDecoder, ByteFallback, Fuse, Strip, Replace, CTC, Sequence. Throws Error naming any
+// other type.
 std::unique_ptr<Decoder> make_decoder(const Json& settings);
 
 }  // namespace megatron::tokenizers

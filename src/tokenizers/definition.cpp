@@ -3,7 +3,6 @@
 #include <simdjson.h>
 
 #include "base/error.h"
-#include "tokenizers/pair_map.h"
 #include "tokenizers/pre_tokenizer.h"
 
 namespace megatron::tokenizers {
@@ -33,17 +32,28 @@ void parse_vocabulary(dom::object object, Vocabulary& vocabulary) {
   for (const auto [token, id] : object) vocabulary.add(token, int64_t{id});
 }
 
-uint64_t parse_merge(const Vocabulary& vocabulary, const dom::element& merge) {
+// Unigram: a list of [token, score]; ids are places in it.
+void parse_scored_vocabulary(dom::array list, Definition& definition) {
+  for (const dom::array pair : list) {
+    MG_CHECK(pair.size() == 2, "entry {} of the vocabulary is not [token, score]",
+             definition.scores.size());
+    definition.vocabulary.add(pair.at(0), static_cast<int64_t>(definition.scores.size()));
+    definition.scores.push_back(pair.at(1));
+  }
+}
+
+Merge parse_merge(const Vocabulary& vocabulary, const dom::element& merge,
+                  std::string_view prefix) {
   if (merge.is_string()) {
     const std::string_view text = merge;
     const size_t space = text.find(' ');
     MG_CHECK(space != std::string_view::npos && text.find(' ', space + 1) == std::string_view::npos,
              "merge '{}' is not two tokens with one space between them", text);
-    return find_merge(vocabulary, text.substr(0, space), text.substr(space + 1));
+    return find_merge(vocabulary, text.substr(0, space), text.substr(space + 1), prefix);
   }
   const dom::array pair = merge;
   MG_CHECK(pair.size() == 2, "a merge has {} tokens; it must have 2", pair.size());
-  return find_merge(vocabulary, pair.at(0), pair.at(1));
+  return find_merge(vocabulary, pair.at(0), pair.at(1), prefix);
 }
 
 Json parse_model(dom::object model, Definition& definition) {
@@ -62,12 +72,23 @@ Json parse_model(dom::object model, Definition& definition) {
   }
   const Json* type = settings.find("type");
   const std::string name = type ? type->as_string() : has_merges ? "BPE" : "without a type";
-  MG_CHECK(name == "BPE", "model '{}' is not supported; supported is BPE", name);
-  MG_CHECK(has_vocabulary && has_merges, "the model has no '{}'",
-           has_vocabulary ? "merges" : "vocab");
-  parse_vocabulary(vocabulary, definition.vocabulary);
+  MG_CHECK(name == "BPE" || name == "Unigram" || name == "WordPiece" || name == "WordLevel",
+           "model '{}' is not supported; supported are BPE, Unigram, WordPiece and WordLevel",
+           name);
+  MG_CHECK(has_vocabulary, "the model has no 'vocab'");
+  MG_CHECK(has_merges || name != "BPE", "the model has no 'merges'");
+  definition.model = name;
+  if (name == "Unigram") {
+    parse_scored_vocabulary(vocabulary, definition);
+  } else {
+    parse_vocabulary(vocabulary, definition.vocabulary);
+  }
+  if (name != "BPE") return settings;
+  const Json* prefix = settings.find("continuing_subword_prefix");
+  const std::string none;
+  const std::string& cut = prefix && !prefix->is_null() ? prefix->as_string() : none;
   for (const dom::element merge : dom::array(merges)) {
-    definition.merges.push_back(parse_merge(definition.vocabulary, merge));
+    definition.merges.push_back(parse_merge(definition.vocabulary, merge, cut));
   }
   return settings;
 }
@@ -109,21 +130,32 @@ Json write_added_tokens(const Definition& definition) {
   return tokens;
 }
 
-Json write_model(const Json& settings, const Definition& definition,
-                 const std::vector<bool>& in_model) {
-  Json::Object model = settings.as_object();
+Json write_vocabulary(const Definition& definition) {
   const Vocabulary& vocabulary = definition.vocabulary;
+  if (definition.model == "Unigram") {
+    Json::Array list;
+    for (int32_t id = 0; id < vocabulary.size(); ++id) {
+      list.push_back(Json::Array{std::string(vocabulary.text(id)),
+                                 definition.scores[static_cast<size_t>(id)]});
+    }
+    return list;
+  }
   Json::Object tokens;
   for (int32_t id = 0; id < vocabulary.size(); ++id) {
-    if (vocabulary.contains(id) && in_model[static_cast<size_t>(id)]) {
-      tokens.emplace_back(std::string(vocabulary.text(id)), int64_t{id});
-    }
+    if (vocabulary.contains(id)) tokens.emplace_back(std::string(vocabulary.text(id)), int64_t{id});
   }
+  return tokens;
+}
+
+Json write_model(const Json& settings, const Definition& definition) {
+  Json::Object model = settings.as_object();
+  const Vocabulary& vocabulary = definition.vocabulary;
+  model.emplace_back("vocab", write_vocabulary(definition));
+  if (definition.model != "BPE") return model;
   Json::Array merges;
-  for (const uint64_t pair : definition.merges) {
-    merges.push_back(Json::Array{vocabulary.text(left_of(pair)), vocabulary.text(right_of(pair))});
+  for (const Merge& merge : definition.merges) {
+    merges.push_back(Json::Array{vocabulary.text(merge.left), vocabulary.text(merge.right)});
   }
-  model.emplace_back("vocab", std::move(tokens));
   model.emplace_back("merges", std::move(merges));
   return model;
 }
@@ -133,6 +165,16 @@ Json byte_level(bool add_prefix_space, bool use_regex) {
                       {"add_prefix_space", add_prefix_space},
                       {"trim_offsets", true},
                       {"use_regex", use_regex}};
+}
+
+template <class F>
+void for_each_line(std::string_view text, F&& f) {
+  while (!text.empty()) {
+    std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    f(line);
+  }
 }
 
 template <class F>
@@ -153,27 +195,29 @@ const Json& Definition::member(std::string_view name) const {
   return found ? *found : kNull;
 }
 
-uint64_t find_merge(const Vocabulary& vocabulary, std::string_view left, std::string_view right) {
+Merge find_merge(const Vocabulary& vocabulary, std::string_view left, std::string_view right,
+                 std::string_view prefix) {
   const auto a = vocabulary.find(left), b = vocabulary.find(right);
   MG_CHECK(a && b, "merge '{} {}': token '{}' is not in the vocabulary", left, right,
            a ? right : left);
-  const std::string joined = std::string(left).append(right);
-  MG_CHECK(vocabulary.find(joined), "merge '{} {}': '{}' is not in the vocabulary", left, right,
-           joined);
-  return pair_key(*a, *b);
+  const std::string_view rest = right.starts_with(prefix) ? right.substr(prefix.size()) : right;
+  const std::string joined = std::string(left).append(rest);
+  const auto id = vocabulary.find(joined);
+  MG_CHECK(id, "merge '{} {}': '{}' is not in the vocabulary", left, right, joined);
+  return {*a, *b, *id};
 }
 
 Definition parse_definition(std::string_view text) {
   return with_simdjson(text, [](const dom::element& root) { return parse_members(root); });
 }
 
-std::string write_definition(const Definition& definition, const std::vector<bool>& in_model) {
+std::string write_definition(const Definition& definition) {
   Json::Object members;
   for (const auto& [key, value] : definition.settings.as_object()) {
     if (key == "added_tokens") {
       members.emplace_back(key, write_added_tokens(definition));
     } else if (key == "model") {
-      members.emplace_back(key, write_model(value, definition, in_model));
+      members.emplace_back(key, write_model(value, definition));
     } else {
       members.emplace_back(key, value);
     }
@@ -201,6 +245,7 @@ Definition byte_level_definition(std::string_view pattern, bool add_prefix_space
                                   {"byte_fallback", false},
                                   {"ignore_merges", false}};
   Definition definition;
+  definition.model = "BPE";
   definition.settings = Json::Object{{"version", "1.0"},
                                      {"truncation", nullptr},
                                      {"padding", nullptr},
@@ -219,21 +264,56 @@ Definition parse_gpt2(std::string_view vocabulary_json, std::string_view merges_
     parse_vocabulary(root, definition.vocabulary);
     return 0;
   });
-  while (!merges_text.empty()) {
-    std::string_view line = merges_text.substr(0, merges_text.find('\n'));
-    merges_text.remove_prefix(std::min(merges_text.size(), line.size() + 1));
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    if (line.empty() || line.starts_with("#version")) continue;
+  for_each_line(merges_text, [&](std::string_view line) {
+    if (line.empty() || line.starts_with("#version")) return;
     const size_t space = line.find(' ');
     MG_CHECK(space != std::string_view::npos,
              "merges: '{}' is not two tokens with a space between them", line);
     definition.merges.push_back(
         find_merge(definition.vocabulary, line.substr(0, space), line.substr(space + 1)));
-  }
+  });
   const std::string end = "<|endoftext|>";
   if (const auto id = definition.vocabulary.find(end)) {
     definition.added_tokens.push_back({.content = end, .id = *id, .special = true});
   }
+  return definition;
+}
+
+Definition parse_bert(std::string_view vocabulary_text, bool lowercase) {
+  Definition definition;
+  definition.model = "WordPiece";
+  int64_t next = 0;
+  for_each_line(vocabulary_text,
+                [&](std::string_view line) { definition.vocabulary.add(line, next++); });
+  const auto id_of = [&](std::string_view token) {
+    const auto id = definition.vocabulary.find(token);
+    MG_CHECK(id, "the vocabulary has no '{}'; is this a BERT vocabulary, one token a line?", token);
+    return int64_t{*id};
+  };
+  for (const char* token : {"[UNK]", "[CLS]", "[SEP]"}) id_of(token);
+  for (const char* token : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}) {
+    if (const auto id = definition.vocabulary.find(token))
+      definition.added_tokens.push_back({.content = token, .id = *id, .special = true});
+  }
+  definition.settings = Json::Object{
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens", nullptr},
+      {"normalizer", Json::Object{{"type", "BertNormalizer"},
+                                  {"clean_text", true},
+                                  {"handle_chinese_chars", true},
+                                  {"strip_accents", nullptr},
+                                  {"lowercase", lowercase}}},
+      {"pre_tokenizer", Json::Object{{"type", "BertPreTokenizer"}}},
+      {"post_processor", Json::Object{{"type", "BertProcessing"},
+                                      {"sep", Json::Array{"[SEP]", id_of("[SEP]")}},
+                                      {"cls", Json::Array{"[CLS]", id_of("[CLS]")}}}},
+      {"decoder", Json::Object{{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}}},
+      {"model", Json::Object{{"type", "WordPiece"},
+                             {"unk_token", "[UNK]"},
+                             {"continuing_subword_prefix", "##"},
+                             {"max_input_chars_per_word", 100}}}};
   return definition;
 }
 

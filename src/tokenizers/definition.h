@@ -21,27 +21,34 @@ struct AddedToken {
   bool special = false;
 };
 
+struct Merge {
+  int32_t left = 0, right = 0, joined = 0;
+};
+
 struct Definition {
   // The file's members in order; "added_tokens" is null and "model" lacks vocab and merges.
   // Truncation and padding are kept and written again, but encode applies neither.
   Json settings;
   std::vector<AddedToken> added_tokens;
-  Vocabulary vocabulary;         // of the model
-  std::vector<uint64_t> merges;  // pair_key of each, by rank
+  std::string model;           // "BPE", "Unigram", "WordPiece" or "WordLevel"
+  Vocabulary vocabulary;       // of the model
+  std::vector<Merge> merges;   // BPE: by rank
+  std::vector<double> scores;  // Unigram: of each id
 
   const Json& member(std::string_view name) const;  // null where the file has none
 };
 
-// Throws Error (without the file's name) on anything malformed, on a model that is not BPE, and on
+// Throws Error (without the file's name) on anything malformed, on a model of another kind, and on
 // merges of tokens that are not in the vocabulary. Merges may be ["a", "b"] or "a b".
 Definition parse_definition(std::string_view text);
 
-// The members of tokenizer.json, two spaces a level. in_model: whether an id below
-// vocabulary.size() is the model's own.
-std::string write_definition(const Definition& definition, const std::vector<bool>& in_model);
+// The members of tokenizer.json, two spaces a level.
+std::string write_definition(const Definition& definition);
 
-// The pair_key of a merge; throws Error when a token, or the two joined, is not in the vocabulary.
-uint64_t find_merge(const Vocabulary& vocabulary, std::string_view left, std::string_view right);
+// Throws Error when a token, or the two joined (the second without `prefix`,
+// continuing_subword_prefix), is not in the vocabulary.
+Merge find_merge(const Vocabulary& vocabulary, std::string_view left, std::string_view right,
+                 std::string_view prefix = {});
 
 // A definition of byte-level BPE with nothing in its vocabulary: GPT-2's components, or, when
 // `pattern` is not GPT-2's, a Split by it before ByteLevel.
@@ -50,5 +57,9 @@ Definition byte_level_definition(std::string_view pattern, bool add_prefix_space
 // GPT-2's pair of files, as Megatron-LM's --vocab-file and --merge-file name them. <|endoftext|>
 // becomes a special token.
 Definition parse_gpt2(std::string_view vocabulary_json, std::string_view merges_text);
+
+// A BERT vocabulary, one token a line, as Megatron-LM's --vocab-file names it, with the components
+// of BERT's tokenizers (Devlin et al., 2019). Throws Error when [UNK], [CLS] or [SEP] is missing.
+Definition parse_bert(std::string_view vocabulary_text, bool lowercase);
 
 }  // namespace megatron::tokenizers

@@ -2,22 +2,21 @@
 #pragma once
 
 #include <memory>
-#include <string>
-#include <string_view>
 
 #include "base/json.h"
+#include "tokenizers/text.h"
 
 namespace megatron::tokenizers {
 
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  // text: valid UTF-8. The result may be `text` itself, or stand in `buffer`.
-  virtual std::string_view normalize(std::string_view text, std::string& buffer) const = 0;
+  // A text that is normal already is left as it stands, uncopied. Called by many threads at once.
+  virtual void normalize(Text& text) const = 0;
 };
 
-// From "normalizer" of tokenizer.json: null (a null pointer), NFC, Sequence. Throws Error naming
-// any other type.
+// From "normalizer" of tokenizer.json: null (a null pointer), a Sequence, or one of
+// normalizer_kinds.h. Throws Error naming any other type, and the bad field of a known one.
 std::unique_ptr<Normalizer> make_normalizer(const Json& settings);
 
 }  // namespace megatron::tokenizers

@@ -21,8 +21,7 @@ Json read_optional(const std::string& directory, const char* name) {
 }
 
 // "eos_token": "</s>" or {"content": "</s>", ...}
-void take_names(const Json& file, const std::string& where, const Vocabulary& vocabulary,
-                const Ids& ids) {
+void take_names(const Json& file, const std::string& where, const Codec& codec, const Ids& ids) {
   if (file.is_null()) return;
   for (const auto& [key, id] : ids) {
     const std::string name = std::string(key) + "_token";
@@ -31,60 +30,73 @@ void take_names(const Json& file, const std::string& where, const Vocabulary& vo
     const std::string& text =
         value->is_object() ? (*value)["content"].as_string() : value->as_string();
     if (text.empty()) continue;
-    *id = vocabulary.find(text);
-    MG_CHECK(*id, "{}: {} '{}' is not in the vocabulary of tokenizer.json", where, name, text);
+    *id = codec.find(text);
+    MG_CHECK(*id, "{}: {} '{}' is no token of the tokenizer", where, name, text);
   }
+}
+
+bool contains(const Codec& codec, int64_t id) {
+  return id >= 0 && id < codec.size() && codec.contains(static_cast<int32_t>(id));
 }
 
 // "eos_token_id": 2, or [128001, 128009], of which the first counts. A model's embedding may have
 // rows without a token.
-void take_ids(const Json& file, const Vocabulary& vocabulary, const Ids& ids) {
+void take_ids(const Json& file, const Codec& codec, const Ids& ids) {
   if (file.is_null()) return;
   for (const auto& [key, id] : ids) {
     const Json* value = file.find(std::string(key) + "_token_id");
     if (value && value->is_array() && !value->as_array().empty())
       value = &value->as_array().front();
-    if (*id || !value || !value->is_integer() || !vocabulary.contains(value->as_integer()))
-      continue;
+    if (*id || !value || !value->is_integer() || !contains(codec, value->as_integer())) continue;
     *id = static_cast<int32_t>(value->as_integer());
   }
 }
 
-void take_first(const Vocabulary& vocabulary, std::optional<int32_t>& id,
+// A token of that name counts only when it is special: in a vocabulary learned from text, "<s>" is a
+// word.
+void take_first(const Codec& codec, std::optional<int32_t>& id,
                 std::initializer_list<const char*> names) {
   for (const char* name : names) {
-    if (!id) id = vocabulary.find(name);
+    const auto found = id ? id : codec.find(name);
+    if (found && codec.is_special(*found)) id = found;
   }
 }
 
 }  // namespace
 
-SpecialTokens find_special_tokens(const std::string& directory, const Vocabulary& vocabulary) {
+SpecialTokens find_special_tokens(const std::string& directory, const Codec& codec) {
   SpecialTokens tokens;
   const Ids ids = {{"bos", &tokens.bos}, {"eos", &tokens.eos}, {"pad", &tokens.pad}};
   tokens.config = read_optional(directory, "tokenizer_config.json");
-  take_names(tokens.config, "tokenizer_config.json", vocabulary, ids);
-  take_names(read_optional(directory, "special_tokens_map.json"), "special_tokens_map.json",
-             vocabulary, ids);
-  take_ids(read_optional(directory, "config.json"), vocabulary, ids);
-  take_first(vocabulary, tokens.bos, {"<|begin_of_text|>", "<s>", "<bos>"});
+  take_names(tokens.config, "tokenizer_config.json", codec, ids);
+  take_names(read_optional(directory, "special_tokens_map.json"), "special_tokens_map.json", codec,
+             ids);
+  take_ids(read_optional(directory, "config.json"), codec, ids);
+  for (const auto& [key, id] : ids) {
+    if (!*id) *id = codec.role(key);
+  }
+  take_first(codec, tokens.bos, {"<|begin_of_text|>", "<s>", "<bos>", "[BOS]"});
   if (!tokens.eos) {
-    take_first(vocabulary, tokens.eod,
-               {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eot_id|>"});
+    take_first(codec, tokens.eod,
+               {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eot_id|>", "[EOS]"});
     tokens.eos = tokens.eod;
   }
-  tokens.eod = tokens.eos;
-  take_first(vocabulary, tokens.pad, {"<|pad|>", "<pad>", "<|finetune_right_pad_id|>", "[PAD]"});
+  tokens.eod = codec.role("eod");
+  if (!tokens.eod) tokens.eod = tokens.eos;
+  if (!tokens.eos) tokens.eos = tokens.eod;
+  take_first(codec, tokens.pad, {"<|pad|>", "<pad>", "<|finetune_right_pad_id|>", "[PAD]"});
   return tokens;
 }
 
-Json write_tokenizer_config(const SpecialTokens& tokens, const Vocabulary& vocabulary) {
+Json write_tokenizer_config(const SpecialTokens& tokens, const Codec& codec) {
   if (!tokens.config.is_null()) return tokens.config;
-  Json config{Json::Object{{"tokenizer_class", "PreTrainedTokenizerFast"},
-                           {"clean_up_tokenization_spaces", false}}};
-  if (tokens.bos) config.set("bos_token", vocabulary.text(*tokens.bos));
-  if (tokens.eos) config.set("eos_token", vocabulary.text(*tokens.eos));
-  if (tokens.pad) config.set("pad_token", vocabulary.text(*tokens.pad));
+  Json config{Json::Object{}};
+  const std::string name = codec.hugging_face_class();
+  if (!name.empty()) config.set("tokenizer_class", name);
+  config.set("clean_up_tokenization_spaces", false);
+  if (tokens.bos) config.set("bos_token", codec.token(*tokens.bos));
+  if (tokens.eos) config.set("eos_token", codec.token(*tokens.eos));
+  if (tokens.pad) config.set("pad_token", codec.token(*tokens.pad));
   return config;
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/json.h"
-#include "tokenizers/vocabulary.h"
+#include "tokenizers/codec.h"
 
 namespace megatron::tokenizers {
 
@@ -17,9 +17,9 @@ struct SpecialTokens {
 
 // From the files in `directory` ("" for none), then from the usual names; see Tokenizer::load.
 // Throws Error naming the file where one is malformed or names a token that the vocabulary lacks.
-SpecialTokens find_special_tokens(const std::string& directory, const Vocabulary& vocabulary);
+SpecialTokens find_special_tokens(const std::string& directory, const Codec& codec);
 
 // tokenizer_config.json: what was read, or the least that transformers wants.
-Json write_tokenizer_config(const SpecialTokens& tokens, const Vocabulary& vocabulary);
+Json write_tokenizer_config(const SpecialTokens& tokens, const Codec& codec);
 
 }  // namespace megatron::tokenizers

@@ -1,49 +1,54 @@
-// Text to token ids and back: a Hugging Face tokenizer.json, or GPT-2's vocab.json and merges.txt.
-// Byte-level BPE with the components listed in normalizer.h, pre_tokenizer.h, post_processor.h and
-// decoder.h; anything else is refused by name.
+// Text to token ids and back.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tokenizers/codec.h"
+
 namespace megatron::tokenizers {
 
-struct Definition;
 struct SpecialTokens;
 
 // All const members may be called by many threads at once.
 class Tokenizer {
  public:
-  // path: a tokenizer.json, or a directory that holds one, or one that holds vocab.json and
-  // merges.txt. Names of special tokens come from the files beside it: tokenizer_config.json, then
-  // special_tokens_map.json, then config.json, then the usual names ("<|endoftext|>", "</s>", ...).
-  // Throws Error naming the file and what is wrong in it.
+  // path: a file or a directory with one. Known are tokenizer.json; GPT-2's vocab.json beside
+  // merges.txt; a SentencePiece .model; TikToken files (.tiktoken, or Megatron-LM's .json list); a
+  // BERT vocab.txt. Names of special tokens come from the files beside it: tokenizer_config.json,
+  // then special_tokens_map.json, then config.json, then the usual names ("<|endoftext|>", "</s>",
+  // ...). Throws Error naming the file and what is wrong in it.
   static Tokenizer load(const std::string& path);
   static Tokenizer load_gpt2(const std::string& vocabulary_file, const std::string& merges_file);
-  explicit Tokenizer(Definition definition);
+  static Tokenizer load_bert(const std::string& vocabulary_file, bool lowercase);
+  // directory: where the files with the names of special tokens lie; "" for none.
+  explicit Tokenizer(std::unique_ptr<Codec> codec, const std::string& directory = "");
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
-  // Ids of `text`. Special tokens that the text itself holds are always found; add_special_tokens
-  // puts those of the post-processor round the text. Throws Error when the text is not valid UTF-8.
+  // Ids of `text`. Special tokens that the text itself holds are found; add_special_tokens puts
+  // those of the tokenizer round the text. Throws Error when the text is not valid UTF-8 (unless
+  // the codec accepts it).
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = false) const;
   void encode(std::string_view text, bool add_special_tokens,
-              std::vector<int32_t>& ids) const;  // appends
+              std::vector<int32_t>& ids) const;   // appends
+  const Codec& codec() const { return *codec_; }  // encoding with options and offsets
 
-  // Ids without a token are left out; bytes that are no UTF-8 become U+FFFD, one for each maximal
-  // broken part.
-  std::string decode(const std::vector<int32_t>& ids, bool skip_special = false) const;
+  // Ids without a token are left out; what is no UTF-8 becomes U+FFFD.
+  std::string decode(std::span<const int32_t> ids, bool skip_special = false) const {
+    return codec_->decode(ids, skip_special);
+  }
 
-  int32_t vocabulary_size() const;  // the largest id plus one
-  std::optional<int32_t> token_id(std::string_view token) const;
-  std::string_view token(
-      int32_t id) const;  // as tokenizer.json spells it; throws Error on a bad id
-  bool is_special(int32_t id) const;
+  int32_t vocabulary_size() const { return codec_->size(); }  // the largest id plus one
+  std::optional<int32_t> token_id(std::string_view token) const { return codec_->find(token); }
+  std::string token(int32_t id) const;  // as the file spells it; throws Error on a bad id
+  bool is_special(int32_t id) const { return codec_->is_special(id); }
 
   // End of document, beginning and end of sequence, padding. When only one of eod and eos is known,
   // it is both.
@@ -52,14 +57,12 @@ class Tokenizer {
   std::optional<int32_t> eos() const;
   std::optional<int32_t> pad() const;
 
-  // tokenizer.json and tokenizer_config.json, which transformers' AutoTokenizer opens.
+  // The tokenizer's own files and tokenizer_config.json, which transformers' AutoTokenizer opens.
   void save(const std::string& directory) const;
-  std::string to_json() const;  // the text of tokenizer.json
 
  private:
-  friend class DecodeStream;
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<Codec> codec_;
+  std::unique_ptr<SpecialTokens> special_tokens_;
 };
 
 // Decoding one token at a time, as generation prints it. A character that is cut by tokens appears
@@ -73,11 +76,12 @@ class DecodeStream {
 
  private:
   std::string emit_whole();
+  void forget(std::string_view all);
 
-  const Tokenizer* tokenizer_;
+  const Codec* codec_;
   bool skip_special_;
   std::string pending_;       // byte-wise decoders: a character's first bytes
-  std::vector<int32_t> ids_;  // others: all ids, and how much of their text was given out
+  std::vector<int32_t> ids_;  // others: ids, and how much of their text was given out
   size_t given_ = 0;
 };
 

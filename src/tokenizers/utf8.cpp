@@ -1,6 +1,6 @@
 #include "tokenizers/utf8.h"
 
-#include <unicode/uchar.h>
+#include <simdjson.h>
 
 #include <cstring>
 
@@ -50,6 +50,7 @@ size_t ascii_prefix(std::string_view text, size_t position) {
 }  // namespace
 
 size_t first_invalid_byte(std::string_view text) {
+  if (simdjson::validate_utf8(text.data(), text.size())) return text.size();
   size_t position = 0;
   while ((position = ascii_prefix(text, position)) < text.size()) {
     const Part part = part_at(text, position);
@@ -114,14 +115,6 @@ void append_character(char32_t c, std::string& out) {
     put(0xf0 | c >> 18), put(0x80 | (c >> 12 & 0x3f)), put(0x80 | (c >> 6 & 0x3f)),
         put(0x80 | (c & 0x3f));
   }
-}
-
-bool is_white_space(char32_t c) { return u_isUWhiteSpace(static_cast<UChar32>(c)); }
-
-bool is_word_character(char32_t c) {
-  const auto u = static_cast<UChar32>(c);
-  return u_isUAlphabetic(u) || u_hasBinaryProperty(u, UCHAR_JOIN_CONTROL) ||
-         (U_GET_GC_MASK(u) & (U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK)) != 0;
 }
 
 }  // namespace megatron::tokenizers

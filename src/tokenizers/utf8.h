@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "tokenizers/unicode.h"
+
 namespace megatron::tokenizers {
 
 // Offset of the first byte that is no part of valid UTF-8 (surrogates, overlong forms and values
@@ -31,8 +33,5 @@ char32_t character_at(std::string_view text, size_t position);
 size_t character_start_before(std::string_view text, size_t position);
 
 void append_character(char32_t c, std::string& out);
-
-bool is_white_space(char32_t c);     // property White_Space
-bool is_word_character(char32_t c);  // \w of UTS 18: Alphabetic, M, Nd, Pc, Join_Control
 
 }  // namespace megatron::tokenizers

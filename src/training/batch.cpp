@@ -24,6 +24,20 @@ void check_range(const std::vector<int32_t>& values, int64_t end, std::string_vi
   }
 }
 
+void check_segments(const HostBatch& host) {
+  MG_CHECK(host.segment_begins.size() == host.tokens.size(),
+           "a batch has {} segment begins and {} tokens: attention is confined for all of them or "
+           "for none",
+           host.segment_begins.size(), host.tokens.size());
+  for (size_t i = 0; i < host.segment_begins.size(); ++i) {
+    const int32_t begin = host.segment_begins[i];
+    const int64_t at = static_cast<int64_t>(i) % host.length;
+    MG_CHECK(begin >= 0 && begin <= at,
+             "the segment of token {} of a sequence begins at {}; it must lie in [0, {}]", at,
+             begin, at);
+  }
+}
+
 }  // namespace
 
 const nn::Batch& DeviceBatch::fill(const HostBatch& host, LossScope scope, int64_t vocabulary,
@@ -32,8 +46,10 @@ const nn::Batch& DeviceBatch::fill(const HostBatch& host, LossScope scope, int64
               "the vocabulary (--vocab-size, or the tokenizer of the data)");
   check_range(host.positions, positions, "position", "--max-position-embeddings");
   const int64_t tokens = host.sequences * host.length;
+  const bool confined = !host.segment_begins.empty();
+  if (confined) check_segments(host);
   if (!batch_.tokens.defined() || batch_.sequences != host.sequences ||
-      batch_.length != host.length) {
+      batch_.length != host.length || batch_.segment_begins.defined() != confined) {
     Arena& arena = runtime_.arena(MemoryClass::activations);
     batch_ = {
         .sequences = host.sequences,
@@ -42,7 +58,10 @@ const nn::Batch& DeviceBatch::fill(const HostBatch& host, LossScope scope, int64
         .positions = Tensor::empty(arena, {tokens}, DType::i32, "batch.positions"),
         .labels = Tensor::empty(arena, {tokens}, DType::i32, "batch.labels"),
         .weights = Tensor::empty(arena, {tokens}, kernels::accumulator(type_), "batch.weights"),
-        .samples = Tensor::empty(arena, {host.sequences}, DType::i64, "batch.samples")};
+        .samples = Tensor::empty(arena, {host.sequences}, DType::i64, "batch.samples"),
+        .segment_begins = confined
+                              ? Tensor::empty(arena, {tokens}, DType::i32, "batch.segment_begins")
+                              : Tensor()};
   }
   if (!runtime_.device().has_data()) return batch_;
   for (size_t i = 0; i < host.labels.size(); ++i) {
@@ -53,6 +72,7 @@ const nn::Batch& DeviceBatch::fill(const HostBatch& host, LossScope scope, int64
   copy_from(batch_.tokens, std::span<const int32_t>(host.tokens));
   copy_from(batch_.positions, std::span<const int32_t>(host.positions));
   copy_from(batch_.labels, std::span<const int32_t>(host.labels));
+  if (confined) copy_from(batch_.segment_begins, std::span<const int32_t>(host.segment_begins));
   std::ranges::copy(host.samples, batch_.samples.data<int64_t>());
   const double divisor = scope == LossScope::token ? 1 : std::max(host.counted(), 1.0);
   std::vector<double> weights(host.loss_mask.size());

@@ -14,6 +14,8 @@ struct HostBatch {
   std::vector<int32_t> tokens, positions, labels;  // [B*S]
   std::vector<float> loss_mask;                    // [B*S], 1: counted
   std::vector<int64_t> samples;                    // [B]
+  // [B*S] (nn/batch.h), or empty: attention is not confined.
+  std::vector<int32_t> segment_begins;
 
   double counted() const;  // sum of the mask
 };
@@ -30,7 +32,8 @@ enum class LossScope {
 class DeviceBatch {
  public:
   explicit DeviceBatch(Runtime& runtime, DType model_type) : runtime_(runtime), type_(model_type) {}
-  // Throws Error naming a token or position outside [0, vocabulary) or [0, positions).
+  // Throws Error naming a token or position outside [0, vocabulary) or [0, positions), or a segment
+  // that begins behind its token.
   const nn::Batch& fill(const HostBatch& host, LossScope scope, int64_t vocabulary,
                         int64_t positions);
 

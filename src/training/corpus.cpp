@@ -1,9 +1,10 @@
 #include "training/corpus.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "base/error.h"
-#include "data/gpt_dataset.h"
+#include "data/blend_builder.h"
 #include "data/indexed_dataset.h"
 #include "data/mock_dataset.h"
 #include "data/token_check.h"
@@ -11,102 +12,120 @@
 namespace megatron::training {
 namespace {
 
-Vocabulary null_vocabulary(std::optional<int64_t> vocab_size) {
-  MG_CHECK(vocab_size.has_value(),
-           "without a tokenizer (--tokenizer-model) the number of tokens is needed: --vocab-size");
-  MG_CHECK(*vocab_size > 0 && *vocab_size < (int64_t{1} << 31),
-           "--vocab-size is {}; it must lie in [1, 2^31)", *vocab_size);
-  Vocabulary v;
-  v.size = *vocab_size;
-  v.eod = v.size - 1;
-  Json identity(Json::Object{});
-  identity.set("class", "NullTokenizer");
-  identity.set("vocab_size", std::to_string(v.size));
-  identity.set("eod_id", std::to_string(v.eod));
-  v.identity = identity;
-  return v;
+constexpr const char* kMock = "mock data";
+
+// Where a run's data come from.
+struct Sources {
+  data::BlendRequest blend;
+  bool mock = false;
+};
+
+Sources find_sources(const DataSettings& s) {
+  const std::array<const std::vector<std::string>*, 3> own = {
+      &s.train_data_path, &s.valid_data_path, &s.test_data_path};
+  constexpr std::array<const char*, 3> kOwn = {"--train-data-path", "--valid-data-path",
+                                               "--test-data-path"};
+  const auto given = std::ranges::find_if(own, [](const auto* list) { return !list->empty(); });
+  std::vector<std::string> flags;
+  if (s.mock_data) flags.push_back("--mock-data");
+  if (!s.data_path.empty()) flags.push_back("--data-path " + s.data_path[0]);
+  if (s.data_args_path) flags.push_back("--data-args-path");
+  if (given != own.end()) flags.push_back(kOwn[static_cast<size_t>(given - own.begin())]);
+  if (s.per_split_data_args_path) flags.push_back("--per-split-data-args-path");
+  MG_CHECK(!flags.empty(),
+           "there is no data: give --data-path PREFIX (or --train-data-path and its kin, "
+           "--data-args-path, --per-split-data-args-path) or --mock-data");
+  MG_CHECK(flags.size() == 1, "{} and {} are both given, and each names the data: give one",
+           flags[0], flags[1]);
+  const bool divided = given == own.end() && !s.per_split_data_args_path;
+  MG_CHECK(divided || !s.split, "--split {} has nothing to divide: {} names the data of each split",
+           *s.split, flags[0]);
+  Sources sources{.blend = {.all = {}, .per_split = {}}, .mock = s.mock_data};
+  if (s.mock_data) {
+    sources.blend.all = data::BlendList{{kMock}, {}};
+  } else if (!s.data_path.empty()) {
+    sources.blend.all = data::parse_blend_list(s.data_path, "--data-path");
+  } else if (s.data_args_path) {
+    sources.blend.all = data::read_blend_list(*s.data_args_path, "--data-args-path");
+  } else if (s.per_split_data_args_path) {
+    sources.blend.per_split =
+        data::read_split_blend_lists(*s.per_split_data_args_path, "--per-split-data-args-path");
+  } else {
+    for (size_t i = 0; i < own.size(); ++i)
+      if (!own[i]->empty()) sources.blend.per_split[i] = data::parse_blend_list(*own[i], kOwn[i]);
+  }
+  return sources;
+}
+
+data::GptDatasetConfig dataset_config(const DataSettings& settings, const Vocabulary& vocabulary) {
+  data::GptDatasetConfig config;
+  config.reset_position_ids = settings.reset_position_ids;
+  config.reset_attention_mask = settings.reset_attention_mask;
+  config.inter_document_masking = settings.inter_document_masking;
+  config.eod_mask_loss = settings.eod_mask_loss;
+  MG_CHECK(vocabulary.eod >= 0 || !(settings.reset_position_ids || settings.reset_attention_mask ||
+                                    settings.eod_mask_loss),
+           "--reset-position-ids, --reset-attention-mask and --eod-mask-loss need an "
+           "end-of-document token, and the tokenizer has none; "
+           "--dataloader-inter-document-masking goes by stored sequences instead");
+  config.eod = vocabulary.eod;
+  config.pad = vocabulary.pad;
+  if (vocabulary.eod >= 0) config.special = {vocabulary.eod};
+  if (vocabulary.tokenizer != nullptr) {
+    for (const auto id : {vocabulary.tokenizer->bos(), vocabulary.tokenizer->eos()})
+      if (id) config.special.push_back(*id);
+  }
+  config.vocabulary_size = vocabulary.size;
+  config.allow_ambiguous_pad_tokens = settings.allow_ambiguous_pad_tokens;
+  config.tokenizer = vocabulary.identity;
+  config.cache = !settings.mock_data || settings.data_cache_path.has_value();
+  config.cache_path = settings.data_cache_path;
+  return config;
 }
 
 }  // namespace
 
-Vocabulary open_vocabulary(const DataSettings& settings, std::optional<int64_t> vocab_size) {
-  const std::string type = settings.tokenizer_type.value_or(
-      settings.tokenizer_model ? "HuggingFaceTokenizer" : "NullTokenizer");
-  if (type == "NullTokenizer") return null_vocabulary(vocab_size);
-  MG_CHECK(type == "HuggingFaceTokenizer",
-           "--tokenizer-type is '{}'; this version supports HuggingFaceTokenizer (a "
-           "tokenizer.json) and NullTokenizer",
-           type);
-  MG_CHECK(settings.tokenizer_model.has_value(),
-           "--tokenizer-type {} needs --tokenizer-model (a tokenizer.json or its directory)", type);
-  Vocabulary v;
-  v.directory = *settings.tokenizer_model;
-  v.tokenizer =
-      std::make_shared<const tokenizers::Tokenizer>(tokenizers::Tokenizer::load(v.directory));
-  v.size = std::max<int64_t>(v.tokenizer->vocabulary_size(), vocab_size.value_or(0));
-  MG_CHECK(!vocab_size || *vocab_size >= v.tokenizer->vocabulary_size(),
-           "the tokenizer {} has {} tokens, and the vocabulary of the model {} (of a model that "
-           "exists: its config.json; else --vocab-size); use the tokenizer that the model was made "
-           "with, or a model with as many tokens",
-           v.directory, v.tokenizer->vocabulary_size(), *vocab_size);
-  v.eod = v.tokenizer->eod().value_or(-1);
-  if (v.tokenizer->pad()) v.pad = *v.tokenizer->pad();
-  Json identity(Json::Object{});
-  identity.set("class", "HuggingFaceTokenizer");
-  identity.set("tokenizer_path", v.directory);
-  v.identity = identity;
-  return v;
-}
-
 const data::Dataset& Corpus::set(data::Split split) const {
   const auto& set = sets[static_cast<size_t>(split)];
-  MG_CHECK(set != nullptr, "--split gives no documents to the {} set; change it",
+  MG_CHECK(set != nullptr,
+           "the {0} set has no data: give it a share of the documents (--split), or data of its "
+           "own (--{0}-data-path, --per-split-data-args-path)",
            data::name(split));
   return *set;
 }
 
 Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, int64_t seq_length,
-                   int64_t seed, const std::array<std::optional<int64_t>, 3>& samples) {
-  MG_CHECK(settings.mock_data || !settings.data_path.empty(),
-           "there is no data: give --data-path PREFIX or --mock-data");
-  MG_CHECK(!settings.mock_data || settings.data_path.empty(),
-           "--mock-data and --data-path {} are both given; give one", settings.data_path[0]);
-  MG_CHECK(settings.data_path.size() <= 1,
-           "--data-path has {} entries; this version takes one prefix (blends are not supported)",
-           settings.data_path.size());
-  std::shared_ptr<const data::TokenSource> source;
-  if (settings.mock_data) {
-    source = std::make_shared<data::MockTokens>(vocabulary.size, vocabulary.eod);
-  } else {
-    const auto stored = std::make_shared<const data::IndexedDataset>(settings.data_path[0]);
-    data::check_token_ids(
-        *stored, vocabulary.size,
-        data::index_cache_directory(settings.data_path[0], settings.data_cache_path));
-    source = stored;
-  }
-  data::GptDatasetConfig config;
+                   int64_t seed, const std::array<std::optional<int64_t>, 3>& samples,
+                   bool several_valid) {
+  Sources sources = find_sources(settings);
+  sources.blend.surplus = settings.mid_level_dataset_surplus;
+  sources.blend.several_valid = several_valid;
+  sources.blend.threads =
+      settings.builder_threads.value_or(std::max<int64_t>(1, std::thread::hardware_concurrency()));
+  MG_CHECK(sources.blend.threads >= 1 && sources.blend.threads <= 1024,
+           "--num-dataset-builder-threads is {}; it must lie in [1, 1024]", sources.blend.threads);
+  MG_CHECK(!several_valid || !sources.blend.all,
+           "--multiple-validation-sets needs data sets of validation alone: give --valid-data-path "
+           "or --per-split-data-args-path");
+  data::GptDatasetConfig config = dataset_config(settings, vocabulary);
   config.sequence_length = seq_length;
   config.seed = seed;
-  config.split = settings.split.value_or(settings.mock_data ? "1,1,1" : "969, 30, 1");
-  config.reset_position_ids = settings.reset_position_ids;
-  config.eod_mask_loss = settings.eod_mask_loss;
-  MG_CHECK(vocabulary.eod >= 0 || !(settings.reset_position_ids || settings.eod_mask_loss),
-           "--reset-position-ids and --eod-mask-loss need an end-of-document token, and the "
-           "tokenizer has none");
-  config.eod = vocabulary.eod;
-  config.pad = vocabulary.pad;
-  if (vocabulary.eod >= 0) config.special = {vocabulary.eod};
-  config.vocabulary_size = vocabulary.size;
-  config.tokenizer = vocabulary.identity;
-  config.cache = !settings.mock_data || settings.data_cache_path.has_value();
-  config.cache_path = settings.data_cache_path;
-  const data::SplitMatrix shares = data::parse_split(*config.split);
+  if (sources.blend.all)
+    config.split = settings.split.value_or(sources.mock ? "1,1,1" : "969, 30, 1");
+  const auto open = [&](const std::string& prefix) -> std::shared_ptr<const data::TokenSource> {
+    if (sources.mock) return std::make_shared<data::MockTokens>(vocabulary.size, vocabulary.eod);
+    const auto stored = std::make_shared<const data::IndexedDataset>(
+        prefix, data::IndexedDatasetOptions{.map_tokens = settings.mmap_bin_files});
+    data::check_token_ids(*stored, vocabulary.size,
+                          data::index_cache_directory(prefix, settings.data_cache_path));
+    return stored;
+  };
+  data::BlendSets built = data::build_blends(sources.blend, config, samples, open);
   Corpus corpus;
-  for (size_t i = 0; i < corpus.sets.size(); ++i) {
-    if (!shares[i] || samples[i] == 0) continue;
-    corpus.sets[i] =
-        std::make_unique<data::GptDataset>(source, config, static_cast<data::Split>(i), samples[i]);
-  }
+  for (size_t i = 0; i < corpus.sets.size(); ++i)
+    if (!built.sets[i].empty()) corpus.sets[i] = built.sets[i][0].set;
+  for (auto& part : built.sets[static_cast<size_t>(data::Split::valid)])
+    corpus.validation.push_back({std::move(part.name), std::move(part.set)});
   return corpus;
 }
 
@@ -121,6 +140,8 @@ HostBatch read_batch(const data::Dataset& set, std::span<const int64_t> indices,
     batch.positions.insert(batch.positions.end(), sample.position_ids.begin(),
                            sample.position_ids.end());
     batch.loss_mask.insert(batch.loss_mask.end(), sample.loss_mask.begin(), sample.loss_mask.end());
+    batch.segment_begins.insert(batch.segment_begins.end(), sample.segment_begin.begin(),
+                                sample.segment_begin.end());
     batch.samples.push_back(index);
   }
   return batch;

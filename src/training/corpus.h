@@ -1,43 +1,40 @@
-// The tokens a run trains on: tokenizer facts, data sets, and their samples as micro-batches.
+// The samples a run trains on: its data sets, and their samples as micro-batches.
 #pragma once
 
 #include <array>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "data/dataset.h"
 #include "data/split.h"
-#include "tokenizers/tokenizer.h"
+#include "training/batch.h"
 #include "training/settings.h"
+#include "training/vocabulary.h"
 
 namespace megatron::training {
 
-// What the data needs of a tokenizer.
-struct Vocabulary {
-  std::shared_ptr<const tokenizers::Tokenizer> tokenizer;  // none for NullTokenizer and mock data
-  std::string directory;                                   // where it was read
-  int64_t size = 0;
-  int64_t eod = -1;
-  std::optional<int64_t> pad;
-  Json identity;  // part of the index cache's key
+struct NamedSet {
+  std::string name;
+  std::shared_ptr<const data::Dataset> set;
 };
-
-// --tokenizer-type HuggingFaceTokenizer (the default with --tokenizer-model): tokenizer.json.
-// NullTokenizer: needs vocab_size; end of document is its last id. Throws Error naming the flag
-// that is missing or wrong.
-Vocabulary open_vocabulary(const DataSettings& settings, std::optional<int64_t> vocab_size);
 
 struct Corpus {
-  std::array<std::unique_ptr<data::Dataset>, 3>
-      sets;  // train, valid, test; null: no share of the documents
-  const data::Dataset& set(
-      data::Split split) const;  // throws Error naming --split when there is none
+  std::array<std::shared_ptr<const data::Dataset>, 3> sets;  // train, valid, test; null: no data
+  std::vector<NamedSet> validation;  // the valid set; or several, sets[valid] being the first
+  // Throws Error naming the flags when there is none.
+  const data::Dataset& set(data::Split split) const;
 };
 
-// samples: how many each set is asked for; none: one pass; 0: the set is not opened. Throws Error
-// for token ids beyond the vocabulary.
+// The data that the settings name: mock data, one prefix or a blend, for all splits or each. samples:
+// how many each set is asked for; none: one pass; 0: the set is not opened. several_valid: the data
+// sets of a validation list of its own stay apart. Throws Error for more than one source of data,
+// token ids beyond the vocabulary, and more files than this machine maps.
 Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, int64_t seq_length,
-                   int64_t seed, const std::array<std::optional<int64_t>, 3>& samples);
+                   int64_t seed, const std::array<std::optional<int64_t>, 3>& samples,
+                   bool several_valid = false);
 
 // Samples `indices` of a set as one micro-batch; an index is also the number of its sample in the
 // run.

@@ -2,12 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
 
 #include "base/error.h"
+#include "tokenizers/tokenizer_file.h"
 
 namespace megatron::training {
 namespace {
@@ -34,16 +36,21 @@ int64_t read_tracker(const std::string& file) {
 std::vector<std::string> companion_files(const std::string& path) {
   if (path.empty()) return {};
   const fs::path given(path);
-  MG_CHECK(fs::is_directory(given) || given.filename() == "tokenizer.json",
-           "--tokenizer-model {} is put beside the saved model and must be named tokenizer.json, "
-           "or be its directory",
-           path);
   const fs::path directory = fs::is_directory(given) ? given : given.parent_path();
   std::vector<std::string> files;
   for (const auto name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                          "vocab.json", "merges.txt", "generation_config.json"}) {
+                          "vocab.json", "merges.txt", "tokenizer.model", "spiece.model",
+                          "vocab.txt", "tiktoken_config.json", "generation_config.json"}) {
     if (fs::exists(directory / name)) files.push_back((directory / name).string());
   }
+  if (fs::is_directory(given) && !tokenizers::has_tokenizer_file(path)) return files;
+  const tokenizers::TokenizerFile tokenizer = tokenizers::read_tokenizer_file(path);
+  if (std::ranges::find(files, tokenizer.path) != files.end()) return files;
+  MG_CHECK(tokenizer.kind != tokenizers::TokenizerFile::Kind::hugging_face,
+           "--tokenizer-model {} is put beside the saved model and must be named tokenizer.json, "
+           "or be its directory",
+           path);
+  files.push_back(tokenizer.path);
   return files;
 }
 
@@ -65,9 +72,9 @@ std::string resolve_model_directory(const std::string& path) {
 std::string tokenizer_path(const std::optional<std::string>& given,
                            const std::string& model_directory) {
   if (given) return *given;
-  const fs::path directory(model_directory);
-  MG_CHECK(fs::exists(directory / "tokenizer.json") || fs::exists(directory / "merges.txt"),
-           "{} holds no tokenizer.json; give --tokenizer-model (a tokenizer.json or its directory)",
+  MG_CHECK(tokenizers::has_tokenizer_file(model_directory),
+           "{} holds no tokenizer.json, nor another tokenizer; give --tokenizer-model (the "
+           "tokenizer's file or its directory)",
            model_directory);
   return model_directory;
 }

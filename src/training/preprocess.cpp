@@ -1,200 +1,179 @@
 #include "training/preprocess.h"
 
+#include <signal.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <filesystem>
 #include <memory>
-#include <span>
 #include <thread>
 
 #include "base/error.h"
-#include "base/progress.h"
-#include "base/thread_pool.h"
+#include "base/log.h"
 #include "data/indexed_dataset.h"
-#include "data/text_source.h"
-#include "training/corpus.h"
+#include "data/text_blocks.h"
+#include "training/preprocess_pipeline.h"
+#include "training/vocabulary.h"
 
 namespace megatron::training {
 namespace {
 
-constexpr size_t kTextsAtOnce = 512;
-
-std::vector<int32_t> null_tokenize(const std::string& text, int64_t vocabulary) {
-  std::vector<int32_t> ids;
-  size_t at = 0;
-  while ((at = text.find_first_not_of(" \t\r\n", at)) != std::string::npos) {
-    const size_t end = std::min(text.find_first_of(" \t\r\n", at), text.size());
-    const std::string word = text.substr(at, end - at);
-    int64_t value = -1;
-    if (word.find_first_not_of("0123456789") == std::string::npos && word.size() < 10)
-      value = std::stoll(word);
-    MG_CHECK(value >= 0 && value < vocabulary,
-             "'{}' is no token id in [0, {}); --tokenizer-type NullTokenizer reads numbers",
-             word.substr(0, 40), vocabulary);
-    ids.push_back(static_cast<int32_t>(value));
-    at = end;
-  }
-  return ids;
-}
-
-// Documents on their way: the texts of all of them, and where each document ends.
-struct Documents {
-  std::vector<std::string> texts, names;
-  std::vector<size_t> ends;
-  std::vector<std::vector<int32_t>> ids;
-  void clear() {
-    texts.clear();
-    names.clear();
-    ends.clear();
-    ids.clear();
-  }
-};
-
-class Pipeline {
- public:
-  Pipeline(const PreprocessSettings& settings, const Vocabulary& vocabulary, ThreadPool& pool,
-           data::IndexedDatasetBuilder& out)
-      : settings_(settings), vocabulary_(vocabulary), pool_(pool), out_(out) {}
-
-  void read(data::TextSource& source, Progress& progress, int64_t bytes_before) {
-    std::vector<std::string> texts;
-    std::string name;
-    while (source.next(texts, name)) {
-      for (std::string& text : texts) {
-        batch_.texts.push_back(std::move(text));
-        batch_.names.push_back(name);
-      }
-      batch_.ends.push_back(batch_.texts.size());
-      if (batch_.texts.size() >= kTextsAtOnce) write();
-      progress.update(bytes_before + source.bytes_read(),
-                      fmt::format("{} documents", out_.document_count()));
-    }
-    write();
-  }
-
- private:
-  void write() {
-    batch_.ids.resize(batch_.texts.size());
-    pool_.parallel_for(static_cast<int64_t>(batch_.texts.size()), [this](int64_t block, int) {
-      const auto i = static_cast<size_t>(block);
-      try {
-        batch_.ids[i] = vocabulary_.tokenizer ? vocabulary_.tokenizer->encode(batch_.texts[i], true)
-                                              : null_tokenize(batch_.texts[i], vocabulary_.size);
-      } catch (const Error& e) {
-        fail("{}: {}", batch_.names[i], e.what());
-      }
-    });
-    size_t begin = 0;
-    for (const size_t end : batch_.ends) {
-      write_document(std::span(batch_.ids).subspan(begin, end - begin));
-      begin = end;
-    }
-    batch_.clear();
-  }
-
-  // A text without tokens gives no sequence; the last one that has any takes the end-of-document
-  // token.
-  void write_document(std::span<std::vector<int32_t>> texts) {
-    std::vector<int32_t>* last = nullptr;
-    for (std::vector<int32_t>& ids : texts) {
-      if (!ids.empty()) last = &ids;
-    }
-    if (settings_.append_eod && last != nullptr)
-      last->push_back(static_cast<int32_t>(vocabulary_.eod));
-    for (const std::vector<int32_t>& ids : texts) {
-      if (!ids.empty()) out_.add_item(std::span<const int32_t>(ids));
-    }
-    out_.end_document();
-  }
-
-  const PreprocessSettings& settings_;
-  const Vocabulary& vocabulary_;
-  ThreadPool& pool_;
-  data::IndexedDatasetBuilder& out_;
-  Documents batch_;
-};
+namespace fs = std::filesystem;
 
 std::string prefix_of(const PreprocessSettings& s, const std::string& key) {
-  return *s.output_prefix + "_" + key + "_document";
+  return *s.output_prefix + "_" + key + (s.split_sentences ? "_sentence" : "_document");
 }
 
-// All inputs, as one pair of files. Gives the bytes read.
-int64_t tokenize(const PreprocessSettings& s, const std::string& key, const Vocabulary& vocabulary,
-                 ThreadPool& pool, data::IndexedDatasetBuilder& out) {
-  std::vector<std::unique_ptr<data::TextSource>> sources;
-  int64_t total = 0, before = 0;
-  for (const std::string& input : s.input) {
-    const data::TextSourceOptions options{.json_key = key,
-                                          .manual_pages = s.input_format == "manpages",
-                                          .whole_files = s.whole_files};
-    sources.push_back(std::make_unique<data::TextSource>(input, options));
-    total += sources.back()->total_bytes();
+void check(const PreprocessSettings& s) {
+  MG_CHECK(!s.input.empty(), "--input PATH is needed");
+  MG_CHECK(s.output_prefix.has_value(), "--output-prefix is needed");
+  MG_CHECK(!s.json_keys.empty(), "--json-keys names no key");
+  MG_CHECK(!s.workers || (*s.workers > 0 && *s.workers <= 1024),
+           "--workers is {}; it must lie in [1, 1024]", *s.workers);
+  MG_CHECK(s.partitions > 0 && s.partitions <= 1024, "--partitions is {}; it must lie in [1, 1024]",
+           s.partitions);
+  MG_CHECK(!s.log_interval || *s.log_interval > 0,
+           "--log-interval is {}; it must be at least 1 document", *s.log_interval);
+  MG_CHECK(s.split_sentences || (!s.keep_newlines && s.lang == "english"),
+           "--keep-newlines and --lang say how sentences are split; give --split-sentences too");
+  for (const std::string& key : s.json_keys) {
+    MG_CHECK(std::ranges::count(s.json_keys, key) == 1, "--json-keys names '{}' twice", key);
+    const std::string prefix = prefix_of(s, key);
+    for (const char* suffix : {".bin", ".idx"}) {
+      MG_CHECK(s.overwrite || !fs::exists(prefix + suffix),
+               "{}{} exists; give --overwrite to replace it, or another --output-prefix", prefix,
+               suffix);
+    }
   }
-  Progress progress("tokenizing", total, "B");
-  Pipeline pipeline(s, vocabulary, pool, out);
-  for (const auto& source : sources) {
-    pipeline.read(*source, progress, before);
-    before += source->total_bytes();
+}
+
+// The process that `name` is a temporary file of (base/files.h: FILE.PROCESS.NUMBER.tmp), 0 when it
+// is not one of the pair `base`.
+pid_t writer_of(std::string_view name, std::string_view base) {
+  if (!name.starts_with(base) || !name.ends_with(".tmp")) return 0;
+  name.remove_prefix(base.size());
+  if (!name.starts_with(".bin.") && !name.starts_with(".idx.")) return 0;
+  name.remove_prefix(5);
+  pid_t process = 0;
+  const auto [stop, code] = std::from_chars(name.data(), name.data() + name.size(), process);
+  return code == std::errc() && *stop == '.' && process > 0 ? process : 0;
+}
+
+void remove_leftovers(const std::string& prefix) {
+  const fs::path path(prefix);
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  const std::string base = path.filename().string();
+  std::error_code error;
+  for (auto at = fs::directory_iterator(folder, error); !error && at != fs::directory_iterator();
+       at.increment(error)) {
+    const pid_t process = writer_of(at->path().filename().string(), base);
+    if (process == 0 || kill(process, 0) == 0 || errno != ESRCH) continue;
+    std::error_code kept;
+    if (fs::remove(at->path(), kept))
+      log::info("removed {}, which an interrupted run left", at->path().string());
   }
-  progress.update(total);
-  progress.finish(fmt::format("{} documents, {} tokens", out.document_count(),
-                              format_count(static_cast<double>(out.token_count()))));
-  return total;
+}
+
+DocumentRules rules_of(const PreprocessSettings& s, const Vocabulary& vocabulary) {
+  DocumentRules rules;
+  rules.json_keys = s.json_keys;
+  rules.token_type = data::token_type_for_vocabulary(vocabulary.size);
+  rules.append_eod = s.append_eod;
+  rules.include_special_tokens = vocabulary.add_special_tokens;
+  rules.split_sentences = s.split_sentences;
+  rules.keep_newlines = s.keep_newlines;
+  rules.language = s.lang;
+  // Consecutive parts, one behind the other, are the whole again.
+  rules.partitions = s.keep_sequential_samples ? 1 : s.partitions;
+  rules.skip_bad = s.on_bad_line == "skip";
+  return rules;
+}
+
+void report_bad_lines(const PipelineTotals& totals) {
+  if (totals.bad_count == 0) return;
+  for (const std::string& line : totals.bad) log::warning("left out {}", line);
+  const auto named = static_cast<int64_t>(totals.bad.size());
+  log::warning(
+      "{} bad {} left out (--on-bad-line skip){}", totals.bad_count,
+      totals.bad_count == 1 ? "line was" : "lines were",
+      totals.bad_count > named ? fmt::format("; the first {} are named above", named) : "");
 }
 
 }  // namespace
 
 void PreprocessSettings::fields(Fields& f) {
   f.add("input", &input,
-        "files or directories: .jsonl with a text a line, else plain text, cut into documents of "
-        "2 to 8 kB between paragraphs; .gz of either");
+        "files, directories or quoted patterns (*, ?, [...], {a,b}): .jsonl with a document a "
+        "line, else plain text, cut into documents of 2 to 8 kB between paragraphs; gzip and zstd "
+        "are told by their first bytes");
   f.add_switch("whole-files", &whole_files, true, "a plain text file is one document");
-  f.add("input-format", &input_format, {"auto", "manpages"},
-        "manpages: troff sources of manual pages, as plain text");
-  f.add("json-keys", &json_keys, "keys of a .jsonl record to take; one pair of files each");
-  f.add("output-prefix", &output_prefix, "files are <prefix>_<key>_document.bin and .idx");
-  f.add("tokenizer-type", &tokenizer_type,
-        "HuggingFaceTokenizer, or NullTokenizer (the text is token ids)");
-  f.add("tokenizer-model", &tokenizer_model, "tokenizer.json or its directory");
-  f.add("vocab-size", &vocab_size, "number of tokens, for NullTokenizer");
+  f.add("input-format", &input_format, {"auto", "jsonl", "manpages"},
+        "auto: by the name; jsonl: every file holds JSON lines; manpages: troff sources of manual "
+        "pages, as plain text");
+  f.add("json-keys", &json_keys,
+        "keys of a record to take, each a text or a list of sentences; one pair of files each");
+  f.add_switch("split-sentences", &split_sentences, true,
+               "a sequence a sentence instead of a sequence a text; by rules of our own, not by "
+               "Punkt as in Megatron-LM, so most boundaries agree and some do not");
+  f.add("lang", &lang, "language of the sentences: english");
+  f.add_switch("keep-newlines", &keep_newlines, true,
+               "the white space behind a sentence stays with it");
+  f.add("output-prefix", &output_prefix,
+        "files are <prefix>_<key>_document.bin and .idx (_sentence with --split-sentences)");
+  TokenizerSettings::fields(f);
+  f.add("vocab-size", &vocab_size, "number of tokens, where the tokenizer's files do not tell");
   f.add_switch("append-eod", &append_eod, true, "end each document with the end-of-document token");
+  f.add("on-bad-line", &on_bad_line, {"fail", "skip"},
+        "fail: stop at a line that is no record with the keys; skip: leave it out and count it");
   f.add("workers", &workers, "threads; default all cores");
+  f.add("partitions", &partitions,
+        "deal documents to so many partitions in turn and write one partition behind the other, "
+        "as Megatron-LM's order is");
+  f.add_switch("keep-sequential-samples", &keep_sequential_samples, true,
+               "partitions are consecutive parts: the order of the input");
+  f.add("log-interval", &log_interval,
+        "documents between printed lines when standard error is no terminal; default a line every "
+        "5 s");
   f.add_switch("overwrite", &overwrite, true, "replace output files that exist");
 }
 
 std::vector<PreprocessResult> preprocess(const PreprocessSettings& s) {
-  MG_CHECK(!s.input.empty(), "--input PATH is needed");
-  MG_CHECK(s.output_prefix.has_value(), "--output-prefix is needed");
-  MG_CHECK(!s.workers || (*s.workers > 0 && *s.workers <= 1024),
-           "--workers is {}; it must lie in [1, 1024]", *s.workers);
-  for (const std::string& key : s.json_keys) {
-    MG_CHECK(std::ranges::count(s.json_keys, key) == 1, "--json-keys names '{}' twice", key);
-    const std::string prefix = prefix_of(s, key);
-    for (const char* suffix : {".bin", ".idx"}) {
-      MG_CHECK(s.overwrite || !std::filesystem::exists(prefix + suffix),
-               "{}{} exists; give --overwrite to replace it, or another --output-prefix", prefix,
-               suffix);
-    }
-  }
-  DataSettings tokenizer;
-  tokenizer.tokenizer_type = s.tokenizer_type;
-  tokenizer.tokenizer_model = s.tokenizer_model;
-  const Vocabulary vocabulary = open_vocabulary(tokenizer, s.vocab_size);
+  check(s);
+  const Vocabulary vocabulary = open_vocabulary(s, s.vocab_size);
   MG_CHECK(!s.append_eod || vocabulary.eod >= 0,
            "--append-eod: the tokenizer {} names no end-of-document token", vocabulary.directory);
-  ThreadPool pool(
-      static_cast<int>(s.workers.value_or(std::max(1u, std::thread::hardware_concurrency()))));
-  std::vector<PreprocessResult> results;
+  const DocumentRules rules = rules_of(s, vocabulary);
+  data::SentenceSplitter(s.lang, s.keep_newlines);  // refuses the language now
+  data::TextBlocks blocks(s.input, {.json_key = {},
+                                    .manual_pages = s.input_format == "manpages",
+                                    .whole_files = s.whole_files,
+                                    .json_lines = s.input_format == "jsonl"});
   std::vector<std::unique_ptr<data::IndexedDatasetBuilder>> outputs;
+  std::vector<data::IndexedDatasetBuilder*> pointers;
   for (const std::string& key : s.json_keys) {
-    auto out = std::make_unique<data::IndexedDatasetBuilder>(
-        prefix_of(s, key), data::token_type_for_vocabulary(vocabulary.size));
-    const int64_t bytes = tokenize(s, key, vocabulary, pool, *out);
-    MG_CHECK(out->token_count() > 0, "the input {} has no text{}: nothing to write", s.input[0],
-             s.json_keys.size() > 1 ? " under the key " + key : "");
-    results.push_back({prefix_of(s, key), out->document_count(), out->token_count(), bytes});
-    outputs.push_back(std::move(out));
+    remove_leftovers(prefix_of(s, key));
+    outputs.push_back(
+        std::make_unique<data::IndexedDatasetBuilder>(prefix_of(s, key), rules.token_type));
+    pointers.push_back(outputs.back().get());
   }
-  for (const auto& out : outputs) out->finalize();
+  const PipelineOptions options{
+      .workers =
+          static_cast<int>(s.workers.value_or(std::max(1u, std::thread::hardware_concurrency()))),
+      .block_bytes = s.block_bytes,
+      .log_interval = s.log_interval};
+  const PipelineTotals totals =
+      PreprocessPipeline(rules, vocabulary, blocks, pointers, options).run();
+  report_bad_lines(totals);
+  std::vector<PreprocessResult> results;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const std::string& key = s.json_keys[i];
+    MG_CHECK(outputs[i]->token_count() > 0, "the input {} has no text{}: nothing to write",
+             s.input[0], s.json_keys.size() > 1 ? " under the key " + key : "");
+    results.push_back({prefix_of(s, key), outputs[i]->document_count(), outputs[i]->token_count(),
+                       totals.text_bytes, totals.bad_count});
+  }
+  for (const auto& output : outputs) output->finalize();
   return results;
 }
 

@@ -2,11 +2,10 @@
 
 #include <unistd.h>
 
-#include <filesystem>
-
 #include "base/error.h"
 #include "base/progress.h"
 #include "data/requested_samples.h"
+#include "tokenizers/tokenizer_file.h"
 #include "training/flops.h"
 
 namespace megatron::training {
@@ -90,14 +89,70 @@ Vocabulary find_vocabulary(TrainSettings& s) {
            "--vocab-size {} and --model {} both give the number of tokens; drop one",
            *s.shape.vocab_size, *s.run.model);
   const std::string model = resolve_model_directory(*s.run.model);
-  const bool has_tokenizer =
-      std::filesystem::exists(std::filesystem::path(model) / "tokenizer.json");
+  const bool has_tokenizer = tokenizers::has_tokenizer_file(model);
   if (!s.data.tokenizer_model && !s.data.tokenizer_type && !s.data.mock_data && has_tokenizer) {
     s.data.tokenizer_model = model;
   }
   if (s.data.tokenizer_model) return open_vocabulary(s.data, {});
   return open_vocabulary(
       s.data, models::config_from_hugging_face(Json::read(model + "/config.json")).vocab_size);
+}
+
+void check_order(const RunSettings& run) {
+  MG_CHECK(run.dataloader_type != "external",
+           "--dataloader-type external hands over batches that another program makes; this program "
+           "reads its own: use single or cyclic");
+  MG_CHECK(run.dataloader_type == "single" || run.dataloader_type == "cyclic",
+           "--dataloader-type is '{}'; single and cyclic are supported", run.dataloader_type);
+  MG_CHECK(run.data_sharding || run.dataloader_type == "cyclic",
+           "--no-data-sharding is of --dataloader-type cyclic; drop it");
+  MG_CHECK(!run.multiple_validation_sets || run.full_validation,
+           "--multiple-validation-sets needs --full-validation");
+  MG_CHECK(run.validation_set_names.empty() || run.multiple_validation_sets,
+           "--validation-set-names needs --multiple-validation-sets");
+  MG_CHECK(!run.full_validation || run.eval_interval,
+           "--full-validation needs --eval-interval: the steps between evaluations");
+}
+
+// A blend of prefixes without weights is read once only, so it may hold less than was asked for.
+void check_enough(const data::Dataset& set, data::Split split, int64_t needed,
+                  std::string_view remedy) {
+  MG_CHECK(set.size() >= needed,
+           "the run reads {} {} samples, and the data sets together have {} in one pass (prefixes "
+           "without weights are mixed by size and read once): give weights, {}",
+           needed, data::name(split), set.size(), remedy);
+}
+
+void open_data(RunPlan& plan) {
+  const TrainSettings& s = plan.settings;
+  const RunSettings& run = s.run;
+  const int64_t iterations = *s.batch.train_iters, batch = *s.batch.global_batch_size;
+  data::SampleBudget budget;
+  budget.train_iterations = iterations;
+  budget.train_samples = s.batch.train_samples.value_or(s.batch.total_samples());
+  budget.global_batch_size = budget.eval_global_batch_size = batch;
+  budget.eval_interval = run.eval_interval.value_or(iterations + 1);
+  budget.eval_iterations = run.eval_interval ? run.eval_iters : 0;
+  budget.full_validation = run.full_validation;
+  auto samples = data::requested_samples(budget);
+  samples[static_cast<size_t>(data::Split::test)] = 0;  // nothing reads it here
+  plan.corpus = open_corpus(s.data, plan.vocabulary, *s.batch.seq_length, s.runtime.seed, samples,
+                            run.multiple_validation_sets);
+  const data::Dataset& train = plan.corpus.set(data::Split::train);
+  if (run.dataloader_type == "single")
+    check_enough(train, data::Split::train, s.batch.total_samples(),
+                 "lower --train-iters, or use --dataloader-type cyclic");
+  if (!run.eval_interval) return;
+  const data::Dataset& valid = plan.corpus.set(data::Split::valid);
+  if (!run.full_validation)
+    check_enough(valid, data::Split::valid,
+                 iterations / *run.eval_interval * run.eval_iters * batch,
+                 "lower --eval-iters or raise --eval-interval, or use --full-validation");
+  const std::vector<std::string>& names = run.validation_set_names;
+  MG_CHECK(names.empty() || names.size() == plan.corpus.validation.size(),
+           "--validation-set-names has {} names, and there are {} validation sets", names.size(),
+           plan.corpus.validation.size());
+  for (size_t i = 0; i < names.size(); ++i) plan.corpus.validation[i].name = names[i];
 }
 
 }  // namespace
@@ -109,9 +164,8 @@ RunPlan make_run_plan(const TrainSettings& given) {
   const int ranks = s.runtime.rank_count();
   s.batch.finalize(ranks);
   s.optimizer.config.check();
-  const int64_t iterations = *s.batch.train_iters, batch = *s.batch.global_batch_size;
-  plan.learning_rate = s.optimizer.learning_rate(iterations, batch);
-  plan.weight_decay = s.optimizer.decay(iterations, batch);
+  plan.learning_rate = s.optimizer.learning_rate(s.batch);
+  plan.weight_decay = s.optimizer.decay(s.batch);
   MG_CHECK(s.run.log_interval > 0, "--log-interval is {}; it must be positive", s.run.log_interval);
   MG_CHECK(s.run.eval_iters >= 0, "--eval-iters is {}; it cannot be negative", s.run.eval_iters);
   MG_CHECK(!s.run.eval_interval || s.run.eval_iters > 0,
@@ -124,6 +178,7 @@ RunPlan make_run_plan(const TrainSettings& given) {
            "--save-interval is {}; it must be positive", *s.run.save_interval);
   MG_CHECK(!s.run.finetune || s.run.model,
            "--finetune begins with the weights of --model, which is not given");
+  check_order(s.run);
   if (s.run.save) plan.save.emplace(*s.run.save);
   plan.vocabulary = find_vocabulary(s);
   plan.config = find_shape(s, plan.vocabulary);
@@ -133,16 +188,7 @@ RunPlan make_run_plan(const TrainSettings& given) {
     plan.initial_weights =
         std::make_unique<checkpoint::ModelDirectory>(resolve_model_directory(*s.run.model));
   }
-  data::SampleBudget budget;
-  budget.train_iterations = iterations;
-  budget.global_batch_size = budget.eval_global_batch_size = batch;
-  budget.eval_interval = s.run.eval_interval.value_or(iterations + 1);
-  budget.eval_iterations = s.run.eval_interval ? s.run.eval_iters : 0;
-  auto samples = data::requested_samples(budget);
-  samples[static_cast<size_t>(data::Split::test)] = 0;  // nothing reads it here
-  plan.corpus = open_corpus(s.data, plan.vocabulary, *s.batch.seq_length, s.runtime.seed, samples);
-  plan.corpus.set(data::Split::train);
-  if (s.run.eval_interval) plan.corpus.set(data::Split::valid);
+  open_data(plan);
   if (plan.save) plan.save->create();
   return plan;
 }

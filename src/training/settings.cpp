@@ -1,6 +1,8 @@
 #include "training/settings.h"
 
 #include <algorithm>
+#include <bit>
+#include <charconv>
 #include <thread>
 
 #include "base/error.h"
@@ -13,6 +15,19 @@ void BatchSettings::fields(Fields& f) {
   f.add("global-batch-size", &global_batch_size,
         "sequences of an optimizer step; default micro-batch size x ranks");
   f.add("train-iters", &train_iters, "optimizer steps");
+  f.add("train-samples", &train_samples,
+        "sequences to train on, instead of --train-iters: as many whole steps as they fill");
+  f.add("step-batch-size-schedule", &step_batch_size_schedule,
+        "global batch size by tokens consumed, instead of --global-batch-size: \"0:768 250B:1536 "
+        "500B:3072\"");
+  f.add(
+      "rampup-batch-size", &rampup_batch_size,
+      "START INCREMENT SAMPLES: the global batch size grows from START to --global-batch-size in "
+      "equal steps of INCREMENT over SAMPLES sequences (today's Megatron-LM accepts this flag and "
+      "ignores it)");
+  f.add_switch(
+      "decrease-batch-size-if-needed", &decrease_batch_size, true,
+      "a global batch size that is no multiple of micro-batch size x ranks is rounded down");
   f.add_switch("calculate-per-token-loss", &per_token_loss, true,
                "every counted token of a step weighs the same (the default)");
   f.add_switch(
@@ -28,22 +43,68 @@ void BatchSettings::fields(Fields& f) {
         "full: keep each layer's input only and run its forward again in backward");
 }
 
+namespace {
+
+int64_t integer(const std::string& text, std::string_view flag) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  MG_CHECK(error == std::errc() && end == text.data() + text.size(), "--{}: '{}' is no integer",
+           flag, text);
+  return value;
+}
+
+data::BatchSchedule make_schedule(const BatchSettings& s) {
+  const std::vector<std::string>& ramp = s.rampup_batch_size;
+  if (s.step_batch_size_schedule) {
+    MG_CHECK(ramp.empty() && !s.decrease_batch_size,
+             "--step-batch-size-schedule does not go with {}: drop one",
+             ramp.empty() ? "--decrease-batch-size-if-needed" : "--rampup-batch-size");
+    return data::BatchSchedule::steps(*s.step_batch_size_schedule, *s.seq_length);
+  }
+  if (ramp.empty()) return data::BatchSchedule::constant(*s.global_batch_size);
+  constexpr std::string_view kFlag = "rampup-batch-size";
+  MG_CHECK(ramp.size() == 3, "--{} takes three numbers, START INCREMENT SAMPLES, and got {}", kFlag,
+           ramp.size());
+  return data::BatchSchedule::ramp(integer(ramp[0], kFlag), integer(ramp[1], kFlag),
+                                   integer(ramp[2], kFlag), *s.global_batch_size);
+}
+
+}  // namespace
+
 void BatchSettings::finalize(int data_parallel) {
-  const auto positive = [](const std::optional<int64_t>& value, std::string_view flag) {
+  const auto positive = [](const std::optional<int64_t>& value, std::string_view flag,
+                           int64_t limit = int64_t{1} << 31) {
     MG_CHECK(value.has_value(), "--{} is needed", flag);
-    MG_CHECK(*value > 0 && *value < (int64_t{1} << 31), "--{} is {}; it must lie in [1, 2^31)",
-             flag, *value);
+    MG_CHECK(*value > 0 && *value < limit, "--{} is {}; it must lie in [1, 2^{})", flag, *value,
+             std::bit_width(static_cast<uint64_t>(limit)) - 1);
   };
   positive(seq_length, "seq-length");
   positive(micro_batch_size, "micro-batch-size");
-  positive(train_iters, "train-iters");
-  const int64_t together = *micro_batch_size * data_parallel;
-  if (!global_batch_size) global_batch_size = together;
-  positive(global_batch_size, "global-batch-size");
-  MG_CHECK(*global_batch_size % together == 0,
-           "--global-batch-size {} is not a multiple of --micro-batch-size {} x {} data-parallel "
-           "ranks = {}; change one of them",
-           *global_batch_size, *micro_batch_size, data_parallel, together);
+  MG_CHECK(!train_iters || !train_samples,
+           "--train-iters {} and --train-samples {} are both given; give one", *train_iters,
+           *train_samples);
+  if (train_samples) {
+    positive(train_samples, "train-samples", int64_t{1} << 53);
+  } else {
+    positive(train_iters, "train-iters");
+  }
+  if (step_batch_size_schedule) {
+    MG_CHECK(!global_batch_size,
+             "--global-batch-size {} and --step-batch-size-schedule are both given; give one",
+             *global_batch_size);
+  } else {
+    if (!global_batch_size) global_batch_size = *micro_batch_size * data_parallel;
+    positive(global_batch_size, "global-batch-size");
+  }
+  schedule = make_schedule(*this);
+  schedule.divide(*micro_batch_size, data_parallel, decrease_batch_size);
+  global_batch_size = schedule.last();
+  if (train_samples) {
+    train_iters = schedule.iterations_within(*train_samples);
+    MG_CHECK(*train_iters > 0, "--train-samples {} are fewer than the first global batch of {}",
+             *train_samples, schedule.batch(0));
+    positive(train_iters, "train-samples, in iterations,");
+  }
   if (recompute_granularity && *recompute_granularity != "full") {
     fail(
         "--recompute-granularity is '{}'; 'full' is supported (attention never stores its scores, "
@@ -68,7 +129,10 @@ void OptimizerSettings::fields(Fields& f) {
                                 "how the learning rate falls after the warm-up");
   f.add("lr-decay-iters", &lr_decay_iters,
         "steps until --min-lr is reached; default --train-iters");
+  f.add("lr-decay-samples", &lr_decay_samples,
+        "the same in samples; default --train-samples where that is given");
   f.add("lr-warmup-iters", &lr_warmup_iters, "steps of linear warm-up");
+  f.add("lr-warmup-samples", &lr_warmup_samples, "the same in samples");
   f.add("lr-warmup-fraction", &lr_warmup_fraction, "warm-up as a share of --lr-decay-iters");
   f.add("lr-warmup-init", &lr_warmup_init, "learning rate at the first step of the warm-up");
   f.add("weight-decay", &weight_decay, "weight decay; none on norms and biases");
@@ -87,48 +151,83 @@ void OptimizerSettings::fields(Fields& f) {
   f.add("sgd-momentum", &config.sgd_momentum, "momentum of SGD");
 }
 
-optim::LearningRate OptimizerSettings::learning_rate(int64_t train_iters,
-                                                     int64_t global_batch_size) const {
+optim::LearningRate OptimizerSettings::learning_rate(const BatchSettings& batch) const {
   MG_CHECK(lr.has_value(), "--lr is needed");
-  MG_CHECK(!lr_warmup_fraction || lr_warmup_iters == 0,
-           "--lr-warmup-fraction {} and --lr-warmup-iters {} are both given; give one",
-           *lr_warmup_fraction, lr_warmup_iters);
+  const int warm_ups = (lr_warmup_fraction ? 1 : 0) + (lr_warmup_iters != 0 ? 1 : 0) +
+                       (lr_warmup_samples != 0 ? 1 : 0);
+  MG_CHECK(warm_ups <= 1,
+           "of --lr-warmup-fraction {}, --lr-warmup-iters {} and --lr-warmup-samples {} only one "
+           "can be given",
+           lr_warmup_fraction.value_or(0), lr_warmup_iters, lr_warmup_samples);
+  MG_CHECK(!lr_decay_iters || !lr_decay_samples,
+           "--lr-decay-iters {} and --lr-decay-samples {} are both given; give one",
+           *lr_decay_iters, *lr_decay_samples);
   MG_CHECK(!lr_warmup_fraction || (*lr_warmup_fraction >= 0 && *lr_warmup_fraction < 1),
            "--lr-warmup-fraction is {}; it must lie in [0, 1)", *lr_warmup_fraction);
+  const auto samples = [&](int64_t iterations, std::string_view flag) {
+    MG_CHECK(iterations >= 0, "--{} is {}; it cannot be negative", flag, iterations);
+    return static_cast<double>(batch.schedule.samples_after(iterations));
+  };
   optim::LearningRate schedule;
-  const double batch = static_cast<double>(global_batch_size);
   schedule.max = *lr;
   schedule.min = min_lr;
   schedule.warmup_init = lr_warmup_init;
-  schedule.decay = static_cast<double>(lr_decay_iters.value_or(train_iters)) * batch;
-  schedule.warmup = lr_warmup_fraction ? *lr_warmup_fraction * schedule.decay
-                                       : static_cast<double>(lr_warmup_iters) * batch;
+  schedule.decay = lr_decay_samples ? static_cast<double>(*lr_decay_samples)
+                   : lr_decay_iters
+                       ? samples(*lr_decay_iters, "lr-decay-iters")
+                       : static_cast<double>(batch.train_samples.value_or(batch.total_samples()));
+  schedule.warmup = lr_warmup_fraction       ? *lr_warmup_fraction * schedule.decay
+                    : lr_warmup_samples != 0 ? static_cast<double>(lr_warmup_samples)
+                                             : samples(lr_warmup_iters, "lr-warmup-iters");
   schedule.style = lr_decay_style;
   schedule.check();
   return schedule;
 }
 
-optim::WeightDecay OptimizerSettings::decay(int64_t train_iters, int64_t global_batch_size) const {
+optim::WeightDecay OptimizerSettings::decay(const BatchSettings& batch) const {
   const optim::WeightDecay schedule{.start = start_weight_decay.value_or(weight_decay),
                                     .end = end_weight_decay.value_or(weight_decay),
-                                    .steps = train_iters * global_batch_size,
+                                    .steps = batch.train_samples.value_or(batch.total_samples()),
                                     .style = weight_decay_increase};
   schedule.check();
   return schedule;
 }
 
 void DataSettings::fields(Fields& f) {
-  f.add("data-path", &data_path, "prefix of a .bin/.idx pair");
+  f.add("data-path", &data_path,
+        "prefix of a .bin/.idx pair, or several, to be mixed by size; or weights and prefixes in "
+        "turn: 0.7 a 0.3 b");
+  f.add("data-args-path", &data_args_path, "file with what --data-path would be given");
+  f.add("train-data-path", &train_data_path,
+        "as --data-path, for training alone and undivided by --split");
+  f.add("valid-data-path", &valid_data_path, "the same for validation");
+  f.add("test-data-path", &test_data_path, "the same for testing");
+  f.add("per-split-data-args-path", &per_split_data_args_path,
+        "JSON file with such lists: {\"train\": [...], \"valid\": [...], \"test\": [...]}");
+  f.add("mid-level-dataset-surplus", &mid_level_dataset_surplus,
+        "share of samples by which a weighted data set is built larger than needed");
+  f.add("num-dataset-builder-threads", &builder_threads,
+        "data sets that are opened and indexed at a time; default the number of cores");
   f.add("split", &split,
         "shares of the documents for training, validation and test; default 969, 30, 1");
   f.add("data-cache-path", &data_cache_path,
         "folder of the sample indices; default beside the data");
-  f.add("tokenizer-type", &tokenizer_type,
-        "HuggingFaceTokenizer (a tokenizer.json) or NullTokenizer");
-  f.add("tokenizer-model", &tokenizer_model, "tokenizer.json or a directory that holds one");
+  TokenizerSettings::fields(f);
   f.add_switch("mock-data", &mock_data, true, "synthetic tokens instead of --data-path");
   f.add_switch("reset-position-ids", &reset_position_ids, true,
                "positions begin again after each end-of-document token");
+  f.add_switch("reset-attention-mask", &reset_attention_mask, true,
+               "attention sees nothing before the last end-of-document token");
+  f.add_switch("dataloader-inter-document-masking", &inter_document_masking, true,
+               "positions and attention begin again at the borders of stored sequences, whether or "
+               "not they end with the end-of-document token");
+  f.add_switch("no-mmap-bin-files", &mmap_bin_files, false,
+               ".bin files are read piece by piece, not mapped");
+  f.add_switch("no-create-attention-mask-in-dataloader", &attention_mask_in_dataloader, false,
+               "accepted: attention masks are never made, with or without this flag");
+  f.add_switch("allow-ambiguous-pad-tokens", &allow_ambiguous_pad_tokens, true,
+               "labels that are the padding token do not count even where it is also the "
+               "end-of-document or another special token");
   f.add_switch("eod-mask-loss", &eod_mask_loss, true,
                "no loss where the input is the end-of-document token");
 }
@@ -194,6 +293,19 @@ void RunSettings::fields(Fields& f) {
   f.add("eval-interval", &eval_interval,
         "steps between evaluations on the validation split; default: none");
   f.add("eval-iters", &eval_iters, "global batches of an evaluation");
+  f.add_switch("full-validation", &full_validation, true,
+               "each evaluation takes the whole validation split, once, instead of --eval-iters");
+  f.add_switch("multiple-validation-sets", &multiple_validation_sets, true,
+               "the data sets of --valid-data-path are evaluated one by one, instead of mixed; "
+               "needs --full-validation");
+  f.add("validation-set-names", &validation_set_names,
+        "their names in the log; default their prefixes");
+  f.add("dataloader-type", &dataloader_type,
+        "order of the training samples: single (as indexed, each once) or cyclic (in random order, "
+        "epoch after epoch)");
+  f.add_switch("no-data-sharding", &data_sharding, false,
+               "with --dataloader-type cyclic: the samples are not divided among the ranks before "
+               "they are put in random order");
   f.add("log-interval", &log_interval, "steps between log lines");
   f.add("save", &save,
         "folder for checkpoints: DIR/iter_0000100 is a Hugging Face model directory");

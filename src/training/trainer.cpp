@@ -8,12 +8,14 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "comm/threads.h"
+#include "data/blended_dataset.h"
 #include "data/sampler.h"
 #include "kernels/table.h"
 #include "parallel/mesh.h"
 #include "training/evaluate.h"
 #include "training/flops.h"
 #include "training/peak.h"
+#include "training/prefetch.h"
 #include "training/run_plan.h"
 
 namespace megatron::training {
@@ -45,12 +47,11 @@ class RankRun {
 
   TrainResult loop() {
     const int64_t iterations = *s_.batch.train_iters;
-    data::SequentialSampler sampler(plan_.corpus.set(data::Split::train).size(), 0,
-                                    *s_.batch.micro_batch_size, group_.rank(), group_.size());
+    Prefetcher data = read_ahead();
     std::optional<Progress> progress;
     if (lead()) progress.emplace("training", iterations, "steps");
     for (int64_t i = 1; i <= iterations; ++i) {
-      const IterationReport report = one_step(i, sampler);
+      const IterationReport report = one_step(i, data);
       if (lead()) tell(report, *progress);
       run_hook(report);
       if (s_.run.eval_interval && i % *s_.run.eval_interval == 0) validate(i, progress);
@@ -64,21 +65,39 @@ class RankRun {
  private:
   bool lead() const { return group_.rank() == 0; }
 
-  IterationReport one_step(int64_t iteration, data::SequentialSampler& sampler) {
-    const double begin = now_seconds();
+  // While a step runs, the micro-batches of the next one are read.
+  Prefetcher read_ahead() const {
     const data::Dataset& set = plan_.corpus.set(data::Split::train);
-    std::vector<HostBatch> micro_batches;
-    for (int64_t m = 0; m < s_.batch.micro_batches(group_.size()); ++m) {
-      std::vector<int64_t> indices;
-      const bool more = sampler.next(indices);
-      MG_ASSERT(more);
-      micro_batches.push_back(read_batch(set, indices, *s_.batch.seq_length));
+    const data::SamplerShape shape{.total = set.size(),
+                                   .consumed = 0,
+                                   .micro_batch_size = *s_.batch.micro_batch_size,
+                                   .rank = group_.rank(),
+                                   .size = group_.size()};
+    std::unique_ptr<data::Sampler> sampler;
+    if (s_.run.dataloader_type == "cyclic") {
+      sampler = std::make_unique<data::CyclicSampler>(shape, s_.run.data_sharding);
+    } else {
+      sampler = std::make_unique<data::SequentialSampler>(shape);
     }
-    const int64_t samples = (iteration - 1) * *s_.batch.global_batch_size;
+    const int64_t together = shape.micro_batch_size * shape.size;
+    return Prefetcher(set, std::move(sampler), *s_.batch.seq_length,
+                      s_.batch.total_samples() / together, s_.batch.schedule.last() / together);
+  }
+
+  IterationReport one_step(int64_t iteration, Prefetcher& data) {
+    const double begin = now_seconds(), waited = data.waited();
+    const data::BatchSchedule& schedule = s_.batch.schedule;
+    std::vector<HostBatch> micro_batches;
+    for (int64_t m = schedule.micro_batches(consumed_); m > 0; --m)
+      micro_batches.push_back(data.next());
     IterationReport report{.iteration = iteration,
-                           .learning_rate = plan_.learning_rate.at(samples)};
+                           .batch = schedule.batch(consumed_),
+                           .learning_rate = plan_.learning_rate.at(consumed_),
+                           .data_wait = data.waited() - waited};
     const StepReport step =
-        step_->run(micro_batches, report.learning_rate, plan_.weight_decay.at(samples));
+        step_->run(micro_batches, report.learning_rate, plan_.weight_decay.at(consumed_));
+    consumed_ += report.batch;
+    report.consumed = consumed_;
     report.loss = step.loss;
     report.gradient_norm = step.gradient_norm;
     report.seconds = now_seconds() - begin;
@@ -99,17 +118,16 @@ class RankRun {
 
   void tell(const IterationReport& report, Progress& progress) {
     result_.iterations.push_back(report);
-    interval_loss_ += report.loss;
-    interval_seconds_ += report.seconds;
-    ++interval_steps_;
-    const double step_seconds = interval_seconds_ / static_cast<double>(interval_steps_);
-    const double tokens = static_cast<double>(*s_.batch.global_batch_size * *s_.batch.seq_length);
-    const double flops = training_flops(plan_.config, *s_.batch.seq_length) *
-                         static_cast<double>(*s_.batch.global_batch_size);
-    text_ =
-        fmt::format("loss {:.4f} | {} tokens/s | {:.3g} TFLOP/s, {:.1f}% of {} GEMM peak",
-                    report.loss, format_count(tokens / step_seconds), flops / step_seconds * 1e-12,
-                    100 * flops / step_seconds / peak_, name(s_.batch.type()));
+    interval_.seconds += report.seconds;
+    interval_.data_wait += report.data_wait;
+    interval_.samples += report.batch;
+    ++interval_.steps;
+    const double seconds = interval_.seconds, samples = static_cast<double>(interval_.samples);
+    const double tokens = samples * static_cast<double>(*s_.batch.seq_length);
+    const double flops = training_flops(plan_.config, *s_.batch.seq_length) * samples;
+    text_ = fmt::format("loss {:.4f} | {} tokens/s | {:.3g} TFLOP/s, {:.1f}% of {} GEMM peak",
+                        report.loss, format_count(tokens / seconds), flops / seconds * 1e-12,
+                        100 * flops / seconds / peak_, name(s_.batch.type()));
     progress.update(report.iteration, text_);
     if (report.iteration != 1 && report.iteration % s_.run.log_interval != 0) return;
     progress.print(fmt::format(
@@ -117,27 +135,32 @@ class RankRun {
         "learning rate: {:.6E} | "
         "global batch size: {} | lm loss: {:.6E} | grad norm: {:.3f} | tokens/s: {:.0f} | TFLOP/s "
         "(model): {:.4f} | "
-        "{:.1f}% of {} GEMM peak",
-        report.iteration, *s_.batch.train_iters, report.iteration * *s_.batch.global_batch_size,
-        1000 * step_seconds, report.learning_rate, *s_.batch.global_batch_size, report.loss,
-        report.gradient_norm, tokens / step_seconds, flops / step_seconds * 1e-12,
-        100 * flops / step_seconds / peak_, name(s_.batch.type())));
-    interval_seconds_ = interval_loss_ = 0;
-    interval_steps_ = 0;
+        "{:.1f}% of {} GEMM peak | data wait: {:.1f}%",
+        report.iteration, *s_.batch.train_iters, report.consumed,
+        1000 * seconds / static_cast<double>(interval_.steps), report.learning_rate, report.batch,
+        report.loss, report.gradient_norm, tokens / seconds, flops / seconds * 1e-12,
+        100 * flops / seconds / peak_, name(s_.batch.type()), 100 * interval_.data_wait / seconds));
+    interval_ = {};
   }
 
   void validate(int64_t iteration, std::optional<Progress>& progress) {
-    const data::Dataset& set = plan_.corpus.set(data::Split::valid);
     const int64_t count = s_.run.eval_iters * *s_.batch.global_batch_size;
     const int64_t first = (iteration / *s_.run.eval_interval - 1) * count;
-    const LossSum sum =
-        evaluate(model_, s_.batch.type(), set, first, count, *s_.batch.micro_batch_size,
-                 *s_.batch.seq_length, group_, runtime_, options_);
-    if (!lead()) return;
-    result_.validation_loss = sum.mean();
-    progress->print(
-        fmt::format("validation loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E}",
-                    iteration, sum.mean(), std::exp(std::min(20.0, sum.mean()))));
+    for (const NamedSet& part : plan_.corpus.validation) {
+      const LossSum sum =
+          s_.run.full_validation
+              ? evaluate_all(model_, s_.batch.type(), *part.set, *s_.batch.micro_batch_size,
+                             *s_.batch.seq_length, group_, runtime_, options_)
+              : evaluate(model_, s_.batch.type(), *part.set, first, count,
+                         *s_.batch.micro_batch_size, *s_.batch.seq_length, group_, runtime_,
+                         options_);
+      if (!lead()) continue;
+      result_.validation_loss = sum.mean();
+      progress->print(fmt::format(
+          "validation loss at iteration {}{} | lm loss value: {:.6E} | lm loss PPL: {:.6E}",
+          iteration, s_.run.multiple_validation_sets ? " on " + part.name : "", sum.mean(),
+          std::exp(std::min(20.0, sum.mean()))));
+    }
   }
 
   void save(int64_t iteration) {
@@ -161,9 +184,41 @@ class RankRun {
   std::optional<TrainStep> step_;
   TrainResult result_;
   std::string text_;
-  double interval_seconds_ = 0, interval_loss_ = 0;  // since the last log line
-  int64_t interval_steps_ = 0;
+  int64_t consumed_ = 0;  // samples
+  struct Interval {
+    double seconds = 0, data_wait = 0;
+    int64_t samples = 0, steps = 0;
+  } interval_;  // since the last log line
 };
+
+void announce_data(const RunPlan& plan) {
+  const BatchSettings& b = plan.settings.batch;
+  const data::Dataset& set = plan.corpus.set(data::Split::train);
+  const auto* blend = dynamic_cast<const data::BlendedDataset*>(&set);
+  log::info(
+      "data: {} training samples of {} tokens{}; global batch {} = {} ranks x {} micro-batches of "
+      "{}",
+      set.size(), *b.seq_length,
+      blend != nullptr ? fmt::format(" of {} data sets", blend->parts().size()) : "",
+      b.schedule.batch(0), plan.settings.runtime.rank_count(), b.schedule.micro_batches(0),
+      *b.micro_batch_size);
+  if (b.schedule.stages().size() > 1) {
+    log::info("the global batch size grows to {} by sample {}", b.schedule.last(),
+              b.schedule.stages().back().begin);
+  }
+  if (b.schedule.batch(0) != b.schedule.target(0)) {
+    log::warning(
+        "--decrease-batch-size-if-needed: global batch size {} is run as {}, a multiple of "
+        "micro-batch size x ranks",
+        b.schedule.target(0), b.schedule.batch(0));
+  }
+  if (!b.rampup_batch_size.empty()) {
+    log::warning(
+        "--rampup-batch-size works here; today's Megatron-LM accepts the flag and ignores it, and "
+        "would train with the global batch size {} from the first step",
+        *b.global_batch_size);
+  }
+}
 
 void announce(const RunPlan& plan, double peak) {
   const TrainSettings& s = plan.settings;
@@ -173,10 +228,11 @@ void announce(const RunPlan& plan, double peak) {
       format_count(static_cast<double>(parameter_count(plan.config))), plan.config.num_layers,
       plan.config.hidden_size, plan.config.vocab_size, ranks, s.runtime.threads_per_rank(),
       s.runtime.device, name(s.batch.type()));
-  log::info(
-      "data: {} training samples of {} tokens; global batch {} = {} ranks x {} micro-batches of {}",
-      plan.corpus.set(data::Split::train).size(), *s.batch.seq_length, *s.batch.global_batch_size,
-      ranks, s.batch.micro_batches(ranks), *s.batch.micro_batch_size);
+  if (plan.vocabulary.padded_size > plan.config.vocab_size) {
+    log::info("Megatron-LM would pad the vocabulary to {} rows; here there are no padded rows",
+              plan.vocabulary.padded_size);
+  }
+  announce_data(plan);
   const std::string_view remark =
       kernels::remark_on_products(s.runtime.device_value().kind, s.batch.type());
   if (!remark.empty()) log::info("{}", remark);

@@ -16,17 +16,45 @@ struct Heads {
   float dropout = 0;
   bool packed = false;  // q, k, v are parts of one tensor, as a qkv product leaves them
   bool real = false;
+  // Lengths of the documents that attention is confined to, again and again; each sample starts one
+  // token later. With `positions`: begins are shuffled too.
+  std::vector<int64_t> documents = {};
 
   double pairs() const {
-    return static_cast<double>(batch * heads * queries * keys) * (causal && !positions ? 0.5 : 1);
+    double keys_of_query = static_cast<double>(keys);
+    if (!documents.empty() && !positions) {
+      double sum = 0, squares = 0;
+      for (const int64_t n : documents) {
+        sum += static_cast<double>(n);
+        squares += static_cast<double>(n * n);
+      }
+      keys_of_query = squares / sum;
+    }
+    return static_cast<double>(batch * heads * queries) * keys_of_query *
+           (causal && !positions ? 0.5 : 1);
   }
   double query_elements() const { return static_cast<double>(batch * queries * heads * width); }
   double key_elements() const { return static_cast<double>(batch * keys * key_heads * width); }
   std::string str() const {
-    return fmt::format("b={} t={} s={} n={}/{} d={} {}{}{}{}{}", batch, queries, keys, heads,
+    return fmt::format("b={} t={} s={} n={}/{} d={} {}{}{}{}{}{}", batch, queries, keys, heads,
                        key_heads, width, describe(type, {}), causal ? " causal" : " full",
                        positions ? " positions" : "", dropout > 0 ? " dropout" : "",
-                       packed ? " packed" : "");
+                       packed ? " packed" : "", documents.empty() ? "" : " documents");
+  }
+  std::vector<double> begins() const {
+    std::vector<double> begins;
+    for (int64_t b = 0; b < batch; ++b) {
+      int64_t begin = 0, end = documents[0] + b;
+      size_t next = 1;
+      for (int64_t i = 0; i < queries; ++i) {
+        if (i == end) {
+          begin = end;
+          end += documents[next++ % documents.size()];
+        }
+        begins.push_back(static_cast<double>(begin));
+      }
+    }
+    return begins;
   }
 };
 
@@ -49,6 +77,12 @@ AttentionArgs forward_args(Inputs& inputs, const Heads& h) {
     args.k_positions = inputs.integers("k_positions", {h.batch, h.keys}, DType::i32,
                                        h.queries / 4 + 1, h.queries + h.keys);
   }
+  if (!h.documents.empty()) {
+    const Shape shape = {h.batch, h.queries};
+    args.q_begins = h.positions
+                        ? inputs.integers("q_begins", shape, DType::i32, 0, h.queries + h.keys)
+                        : inputs.values("q_begins", shape, DType::i32, h.begins());
+  }
   if (h.dropout > 0) {
     args.dropout = {h.dropout, 1234, 77,
                     inputs.integers("samples", {h.batch}, DType::i64, 0, int64_t{1} << 40)};
@@ -69,6 +103,7 @@ AttentionBackwardArgs backward_args(Inputs& inputs, const Heads& h) {
   args.dout = inputs.normal("dout", f.out.shape(), h.type);
   args.q_positions = f.q_positions;
   args.k_positions = f.k_positions;
+  args.q_begins = f.q_begins;
   args.causal = f.causal;
   args.scale = f.scale;
   args.dropout = f.dropout;
@@ -80,21 +115,24 @@ AttentionBackwardArgs backward_args(Inputs& inputs, const Heads& h) {
 
 // Products per pair and width: scores and values, in backward again with three gradients.
 Case forward(const Heads& h) {
-  return {.kernel = "attention",
-          .name = h.str(),
-          .dtype = h.type,
-          .cost = {.flops = 4 * h.pairs() * static_cast<double>(h.width),
-                   .bytes = bytes_of(h.type, 2 * h.query_elements() + 2 * h.key_elements())},
-          // Scores of size 4 from D products, their exp, then sums over S keys of which the result
-          // keeps 1 / sqrt(S).
-          .tolerance = tolerance(h.type, 8 + std::sqrt(h.width) + std::sqrt(h.keys)),
-          .real = h.real,
-          .make = [h](Runtime& runtime) {
-            Inputs inputs(runtime);
-            const AttentionArgs args = forward_args(inputs, h);
-            return inputs.call(
-                [args](Stream& stream, const Table& table) { table.attention(args, stream); });
-          }};
+  return {
+      .kernel = "attention",
+      .name = h.str(),
+      .dtype = h.type,
+      .cost = {.flops = 4 * h.pairs() * static_cast<double>(h.width),
+               .bytes = bytes_of(h.type, 2 * h.query_elements() + 2 * h.key_elements())},
+      // Scores of size 4 from D products, their exp, then sums over S keys of which the result
+      // keeps 1 / sqrt(S). In documents many queries see few keys: more elements stand far above
+      // the rms than `tolerance` allows for.
+      .tolerance = tolerance(h.type, 8 + std::sqrt(h.width) + std::sqrt(h.keys)) *
+                   (h.documents.empty() ? 1 : 2),
+      .real = h.real,
+      .make = [h](Runtime& runtime) {
+        Inputs inputs(runtime);
+        const AttentionArgs args = forward_args(inputs, h);
+        return inputs.call(
+            [args](Stream& stream, const Table& table) { table.attention(args, stream); });
+      }};
 }
 
 Case backward(const Heads& h) {
@@ -117,6 +155,63 @@ Case backward(const Heads& h) {
               table.attention_backward(args, stream);
             });
           }};
+}
+
+// Borders of documents inside and at the ends of the cpu's tiles (32, 64 and 128), documents of one
+// token, several blocks long, and longer than the sequence.
+void add_confined(std::vector<Heads>& list, DType type) {
+  list.push_back({.batch = 2,
+                  .queries = 33,
+                  .keys = 33,
+                  .heads = 4,
+                  .key_heads = 2,
+                  .width = 24,
+                  .type = type,
+                  .documents = {1, 5, 1, 1, 13}});
+  list.push_back({.batch = 2,
+                  .queries = 450,
+                  .keys = 450,
+                  .heads = 2,
+                  .key_heads = 1,
+                  .width = 16,
+                  .type = type,
+                  .packed = true,
+                  .documents = {64, 128, 1, 32, 200}});
+  list.push_back({.batch = 2,
+                  .queries = 300,
+                  .keys = 300,
+                  .heads = 2,
+                  .key_heads = 2,
+                  .width = 8,
+                  .type = type,
+                  .documents = {260, 1, 1000}});
+  list.push_back({.batch = 2,
+                  .queries = 160,
+                  .keys = 290,
+                  .heads = 3,
+                  .key_heads = 1,
+                  .width = 8,
+                  .type = type,
+                  .causal = false,
+                  .documents = {70, 31}});
+  list.push_back({.batch = 2,
+                  .queries = 150,
+                  .keys = 150,
+                  .heads = 2,
+                  .key_heads = 2,
+                  .width = 16,
+                  .type = type,
+                  .dropout = 0.25f,
+                  .documents = {9, 40, 65}});
+  list.push_back({.batch = 2,
+                  .queries = 70,
+                  .keys = 145,
+                  .heads = 2,
+                  .key_heads = 1,
+                  .width = 16,
+                  .type = type,
+                  .positions = true,
+                  .documents = {1}});
 }
 
 std::vector<Heads> shapes() {
@@ -207,6 +302,7 @@ std::vector<Heads> shapes() {
                     .width = 64,
                     .type = type,
                     .packed = true});
+    add_confined(list, type);
     if (type == DType::f64) continue;
     list.push_back({.batch = 1,
                     .queries = 1024,
@@ -226,6 +322,16 @@ std::vector<Heads> shapes() {
                     .type = type,
                     .packed = true,
                     .real = true});
+    list.push_back({.batch = 1,
+                    .queries = 4096,
+                    .keys = 4096,
+                    .heads = 12,
+                    .key_heads = 12,
+                    .width = 64,
+                    .type = type,
+                    .packed = true,
+                    .real = true,
+                    .documents = {700, 300, 1500, 20, 900}});
   }
   return list;
 }

@@ -11,16 +11,17 @@ namespace {
 struct Scores {
   int64_t batch = 1, heads = 1, queries = 1, keys = 1;
   DType type = DType::f32;
-  bool causal = true, positions = false, in_place = false;
+  bool causal = true, positions = false, in_place = false, begins = false;
   Layout layout;
   bool real = false;
 
   double elements() const { return static_cast<double>(batch * heads * queries * keys); }
   Shape shape() const { return {batch, heads, queries, keys}; }
   std::string str() const {
-    return fmt::format("b={} n={} t={} s={} {}{}{}{}", batch, heads, queries, keys,
+    return fmt::format("b={} n={} t={} s={} {}{}{}{}{}", batch, heads, queries, keys,
                        describe(type, layout), causal ? " causal" : " full",
-                       positions ? " positions" : "", in_place ? " in place" : "");
+                       positions ? " positions" : "", begins ? " begins" : "",
+                       in_place ? " in place" : "");
   }
   // The sum over S keys, exp within 2 u of a score of size 4, one division. Rows of few seen keys
   // stand sqrt(S) above the rms of p.
@@ -39,6 +40,8 @@ SoftmaxArgs forward_args(Inputs& inputs, const Scores& s) {
     args.q_positions = inputs.integers("q_positions", {s.batch, s.queries}, DType::i32, 0, 60);
     args.k_positions = inputs.integers("k_positions", {s.batch, s.keys}, DType::i32, 15, 60);
   }
+  if (s.begins)
+    args.q_begins = inputs.integers("q_begins", {s.batch, s.queries}, DType::i32, 0, 40);
   return args;
 }
 
@@ -96,6 +99,15 @@ std::vector<Scores> shapes() {
         {.batch = 2, .heads = 2, .queries = 33, .keys = 33, .type = type, .in_place = true});
     list.push_back(
         {.batch = 2, .heads = 2, .queries = 40, .keys = 21, .type = type, .positions = true});
+    list.push_back(
+        {.batch = 2, .heads = 2, .queries = 40, .keys = 37, .type = type, .begins = true});
+    list.push_back({.batch = 2,
+                    .heads = 2,
+                    .queries = 40,
+                    .keys = 21,
+                    .type = type,
+                    .positions = true,
+                    .begins = true});
     list.push_back({.batch = 1, .heads = 2, .queries = 0, .keys = 4, .type = type});
     list.push_back({.batch = 1, .heads = 2, .queries = 3, .keys = 0, .type = type});
     if (type != DType::f64) {

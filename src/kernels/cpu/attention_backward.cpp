@@ -125,7 +125,7 @@ class KeyHeadGradient {
                            .a = a,
                            .a_row = s_.word_width,
                            .a_step = 1,
-                           .b = b + keys * kKeyColumns * s_.word_width,
+                           .b = b + (keys * kKeyColumns + place.first) * s_.word_width,
                            .panel = s_.word_width * kPanel,
                            .c = floats(to),
                            .ldc = kKeyColumns,
@@ -143,7 +143,7 @@ class KeyHeadGradient {
                            .a_step = kKeyColumns,
                            .b = rows,
                            .panel = depth * kPanel,
-                           .c = floats(to) + keys * kKeyColumns * s_.columns,
+                           .c = floats(to) + (keys * kKeyColumns + place.first) * s_.columns,
                            .ldc = s_.columns,
                            .accumulate = true});
   }
@@ -173,7 +173,7 @@ class KeyHeadGradient {
                            .a = pairs ? work_.slope_pairs : work_.slopes,
                            .a_row = words(s_.kind, kKeyColumns),
                            .a_step = 1,
-                           .b = work_.keys_down + down(keys),
+                           .b = work_.keys_down + down(keys) + words(s_.kind, place.first) * kPanel,
                            .panel = words(s_.kind, s_.block_keys(keys)) * kPanel,
                            .c = floats(work_.dqueries),
                            .ldc = s_.columns,

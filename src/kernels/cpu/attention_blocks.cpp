@@ -23,9 +23,8 @@ int64_t cut_pieces(std::byte* begin, std::span<const ScratchPiece> pieces) {
   return bytes;
 }
 
-AttentionSizes::AttentionSizes(const Tensor& q, const Tensor& k, const Tensor& of_queries,
-                               const Tensor& of_keys, bool is_causal, const DropoutArgs::Mask& mask,
-                               Bf16Products products)
+AttentionSizes::AttentionSizes(const Tensor& q, const Tensor& k, bool is_causal,
+                               const DropoutArgs::Mask& mask, Bf16Products products)
     : batch(q.size(0)),
       queries(q.size(1)),
       keys(k.size(1)),
@@ -37,22 +36,19 @@ AttentionSizes::AttentionSizes(const Tensor& q, const Tensor& k, const Tensor& o
       word_width(words(kind, width)),
       columns(round_up(width, kPanel)),
       padded_keys(round_up(keys, kPanel)),
-      q_positions(of_queries),
-      k_positions(of_keys),
       causal(is_causal),
       dropout(mask) {}
 
 KeyPlaces::KeyPlaces(const AttentionSizes& sizes, Arena& scratch)
-    : padded_keys_(sizes.padded_keys), blocks_(sizes.key_blocks()) {
+    : padded_keys_(sizes.padded_keys) {
   const int64_t panels = padded_keys_ / kPanel;
-  const int64_t count = sizes.batch * (padded_keys_ + panels + blocks_);
+  const int64_t count = sizes.batch * (padded_keys_ + 2 * panels);
   storage_ = scratch.allocate(count * 4, "attention key positions");
   key_ = reinterpret_cast<int32_t*>(storage_->data());
   lowest_ = key_ + sizes.batch * padded_keys_;
   highest_ = lowest_ + sizes.batch * panels;
   for (int64_t b = 0; b < sizes.batch; ++b) {
     int32_t* key = key_ + b * padded_keys_;
-    const int32_t* end = key + padded_keys_;
     for (int64_t j = 0; j < padded_keys_; ++j) {
       if (j >= sizes.keys) {
         key[j] = kNever;
@@ -62,21 +58,25 @@ KeyPlaces::KeyPlaces(const AttentionSizes& sizes, Arena& scratch)
       }
     }
     for (int64_t panel = 0; panel < panels; ++panel) {
-      lowest_[b * panels + panel] =
-          *std::min_element(key + panel * kPanel, key + (panel + 1) * kPanel);
-    }
-    for (int64_t block = 0; block < blocks_; ++block) {
-      const int32_t* begin = key + block * kKeyColumns;
-      highest_[b * blocks_ + block] = *std::max_element(begin, std::min(begin + kKeyColumns, end));
+      const auto [low, high] =
+          std::minmax_element(key + panel * kPanel, key + (panel + 1) * kPanel);
+      lowest_[b * panels + panel] = *low;
+      highest_[b * panels + panel] = *high;
     }
   }
 }
 
-int64_t KeyPlaces::seen_keys(int64_t sample, int64_t block, int32_t limit) const {
-  const int32_t* lowest = lowest_ + (sample * padded_keys_ + block * kKeyColumns) / kPanel;
-  int64_t keys = std::min(kKeyColumns, padded_keys_ - block * kKeyColumns);
-  while (keys > 0 && lowest[keys / kPanel - 1] > limit) keys -= kPanel;
-  return keys;
+KeyRange KeyPlaces::within(int64_t sample, int64_t block, int32_t begin, int32_t limit) const {
+  const int64_t panel = (sample * padded_keys_ + block * kKeyColumns) / kPanel;
+  const int32_t *lowest = lowest_ + panel, *highest = highest_ + panel;
+  int64_t first = 0, end = std::min(kKeyColumns, padded_keys_ - block * kKeyColumns) / kPanel;
+  while (end > first && lowest[end - 1] > limit) --end;
+  while (first < end && highest[first] < begin) ++first;
+  if (first == end) return {.first = 0, .count = 0, .lowest = kNever, .highest = kNever};
+  return {.first = first * kPanel,
+          .count = (end - first) * kPanel,
+          .lowest = *std::min_element(lowest + first, lowest + end),
+          .highest = *std::max_element(highest + first, highest + end)};
 }
 
 RowBlock::RowBlock(const AttentionSizes& sizes, int64_t sample_index, int64_t head, int64_t block)
@@ -89,18 +89,28 @@ RowBlock::RowBlock(const AttentionSizes& sizes, int64_t sample_index, int64_t he
                       ? sizes.q_positions.data<int32_t>()[sample * sizes.queries + t]
                       : static_cast<int32_t>(t);
     limit[i] = sizes.causal ? position[i] : kNever - 1;
+    key_begin[i] = sizes.q_begins.defined()
+                       ? sizes.q_begins.data<int32_t>()[sample * sizes.queries + t]
+                       : std::numeric_limits<int32_t>::min();
   }
   const auto [low, high] = std::minmax_element(limit, limit + count);
   lowest_limit = *low;
   highest_limit = *high;
+  const auto [first, last] = std::minmax_element(key_begin, key_begin + count);
+  lowest_begin = *first;
+  highest_begin = *last;
 }
 
 TilePlace RowBlock::tile(const KeyPlaces& places, int64_t block) const {
+  const KeyRange range = places.within(sample, block, lowest_begin, highest_limit);
+  const bool begun = range.lowest >= highest_begin;
   return {.rows = rows,
-          .keys = places.seen_keys(sample, block, highest_limit),
+          .first = range.first,
+          .keys = range.count,
+          .key_begin = begun ? nullptr : key_begin,
           .limit = limit,
-          .key = places.keys(sample, block),
-          .all_seen = places.highest(sample, block) <= lowest_limit};
+          .key = places.keys(sample, block) + range.first,
+          .all_seen = begun && range.highest <= lowest_limit};
 }
 
 TileDropout RowBlock::draw(const AttentionSizes& sizes, const TilePlace& place,

@@ -27,11 +27,11 @@ inline float* floats(uint32_t* words) { return reinterpret_cast<float*>(words); 
 struct AttentionSizes {
   template <class Args>
   AttentionSizes(const Args& args, Bf16Products products)
-      : AttentionSizes(args.q, args.k, args.q_positions, args.k_positions, args.causal,
-                       args.dropout, products) {}
-  AttentionSizes(const Tensor& q, const Tensor& k, const Tensor& q_positions,
-                 const Tensor& k_positions, bool causal, const DropoutArgs::Mask& dropout,
-                 Bf16Products products);
+      : AttentionSizes(args.q, args.k, args.causal, args.dropout, products) {
+    q_positions = args.q_positions;
+    k_positions = args.k_positions;
+    q_begins = args.q_begins;
+  }
 
   // Keys of a block, padded to panels.
   int64_t block_keys(int64_t block) const {
@@ -45,28 +45,34 @@ struct AttentionSizes {
   int64_t word_width;   // words of a row of D elements
   int64_t columns;      // D padded to panels
   int64_t padded_keys;  // S padded to panels
-  Tensor q_positions, k_positions;
+  Tensor q_positions, k_positions, q_begins;
   bool causal;
   const DropoutArgs::Mask& dropout;
+
+ private:
+  AttentionSizes(const Tensor& q, const Tensor& k, bool causal, const DropoutArgs::Mask& dropout,
+                 Bf16Products products);
 };
 
-// Positions of the keys of every sample, the highest of each block and the lowest of each panel of
-// kPanel keys.
+// A range of a block's keys, multiples of kPanel, and the lowest and highest of their positions.
+struct KeyRange {
+  int64_t first, count;
+  int32_t lowest, highest;
+};
+
+// Positions of the keys of every sample, the lowest and the highest of each panel of kPanel keys.
 class KeyPlaces {
  public:
   KeyPlaces(const AttentionSizes& sizes, Arena& scratch);
   const int32_t* keys(int64_t sample, int64_t block) const {
     return key_ + sample * padded_keys_ + block * kKeyColumns;
   }
-  // Keys of a block up to the end of its last panel in which any stands at or below `limit`.
-  int64_t seen_keys(int64_t sample, int64_t block, int32_t limit) const;
-  int32_t highest(int64_t sample, int64_t block) const {
-    return highest_[sample * blocks_ + block];
-  }
+  // Keys of a block without the panels at its ends in which none stands in [begin, limit].
+  KeyRange within(int64_t sample, int64_t block, int32_t begin, int32_t limit) const;
 
  private:
   std::shared_ptr<Storage> storage_;
-  int64_t padded_keys_, blocks_;
+  int64_t padded_keys_;
   int32_t* key_;
   int32_t* lowest_;
   int32_t* highest_;
@@ -76,7 +82,7 @@ class KeyPlaces {
 struct RowBlock {
   RowBlock(const AttentionSizes& sizes, int64_t sample, int64_t key_head, int64_t block);
 
-  // The tile of this block and a block of keys, without the panels at its end that no row sees
+  // The tile of this block and a block of keys, without the panels at its ends that no row sees
   // (keys 0: none is seen).
   TilePlace tile(const KeyPlaces& places, int64_t block) const;
   // Draws the tile's random words into `words`; no dropout: nothing.
@@ -86,10 +92,10 @@ struct RowBlock {
 
   int64_t sample, key_head, begin, count;
   int64_t rows;  // count padded to kTileRows
-  int32_t
-      limit[kQueryRows];  // highest key position that a row sees; padding repeats the last row's
+  // Lowest and highest key position that a row sees; padding repeats the last row's.
+  int32_t key_begin[kQueryRows], limit[kQueryRows];
   int32_t position[kQueryRows];
-  int32_t lowest_limit, highest_limit;
+  int32_t lowest_begin, highest_begin, lowest_limit, highest_limit;
 };
 
 // A refused type is an Error that names the reference device.

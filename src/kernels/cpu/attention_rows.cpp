@@ -30,7 +30,10 @@ void consecutive_random_row(uint32_t first, int64_t keys, uint32_t position, uin
 HWY_INLINE V where_seen(const TilePlace& place, int64_t i, int64_t j, V v, V otherwise) {
   if (place.all_seen) return v;
   const Integers integers;
-  const auto hidden = hn::Gt(hn::LoadU(integers, place.key + j), hn::Set(integers, place.limit[i]));
+  const auto key = hn::LoadU(integers, place.key + j);
+  auto hidden = hn::Gt(key, hn::Set(integers, place.limit[i]));
+  if (place.key_begin != nullptr)
+    hidden = hn::Or(hidden, hn::Lt(key, hn::Set(integers, place.key_begin[i])));
   return hn::IfThenElse(hn::RebindMask(kFloats, hidden), otherwise, v);
 }
 

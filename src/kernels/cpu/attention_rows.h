@@ -14,13 +14,15 @@ namespace megatron::kernels::cpu {
 inline constexpr int64_t kQueryRows = 64;
 inline constexpr int64_t kKeyColumns = 128;
 
-// Where the rows and columns of a tile stand. A key is seen when key[j] <= limit[i]; a tile in
-// which all are seen says so.
+// Where the rows and columns of a tile stand. A key is seen when key_begin[i] <= key[j] <= limit[i];
+// a tile in which all are seen says so.
 struct TilePlace {
   int64_t rows;
-  int64_t keys;          // a multiple of 32; those beyond the last have key INT32_MAX, never seen
-  const int32_t* limit;  // [rows]
-  const int32_t* key;    // [keys]
+  int64_t first;             // keys of the block before the tile's; a multiple of 32
+  int64_t keys;              // a multiple of 32; padding has key INT32_MAX, never seen
+  const int32_t* key_begin;  // [rows]; null: no key of the tile lies before one
+  const int32_t* limit;      // [rows]
+  const int32_t* key;        // [keys]
   bool all_seen;
 };
 

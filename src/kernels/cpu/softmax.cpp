@@ -38,15 +38,20 @@ void for_rows(Stream& stream, int64_t rows, F&& f) {
 struct Sight {
   Sight(const SoftmaxArgs& args, int64_t row)
       : causal(args.causal), position(row % args.s.size(2)) {
-    if (!args.q_positions.defined()) return;
     const int64_t sample = row / (args.s.size(1) * args.s.size(2));
-    position = args.q_positions.data<int32_t>()[sample * args.s.size(2) + position];
+    const int64_t query = sample * args.s.size(2) + position;
+    if (args.q_begins.defined()) begin = args.q_begins.data<int32_t>()[query];
+    if (!args.q_positions.defined()) return;
+    position = args.q_positions.data<int32_t>()[query];
     keys = args.k_positions.data<int32_t>() + sample * args.s.size(3);
   }
-  bool sees(int64_t j) const { return !causal || (keys == nullptr ? j : keys[j]) <= position; }
+  bool sees(int64_t j) const {
+    const int64_t key = keys == nullptr ? j : keys[j];
+    return key >= begin && (!causal || key <= position);
+  }
 
   bool causal;
-  int64_t position;
+  int64_t position, begin = std::numeric_limits<int32_t>::min();
   const int32_t* keys = nullptr;
 };
 

@@ -19,16 +19,20 @@ class Visibility {
         queries_(queries),
         keys_(keys),
         q_(load_integers(args.q_positions)),
-        k_(load_integers(args.k_positions)) {}
+        k_(load_integers(args.k_positions)),
+        begins_(load_integers(args.q_begins)) {}
 
   int64_t query(int64_t b, int64_t i) const { return q_.empty() ? i : q_[b * queries_ + i]; }
   int64_t key(int64_t b, int64_t j) const { return k_.empty() ? j : k_[b * keys_ + j]; }
-  bool sees(int64_t b, int64_t i, int64_t j) const { return !causal_ || key(b, j) <= query(b, i); }
+  bool sees(int64_t b, int64_t i, int64_t j) const {
+    return (!causal_ || key(b, j) <= query(b, i)) &&
+           (begins_.empty() || key(b, j) >= begins_[b * queries_ + i]);
+  }
 
  private:
   bool causal_;
   int64_t queries_, keys_;
-  std::vector<int64_t> q_, k_;
+  std::vector<int64_t> q_, k_, begins_;
 };
 
 // Row of scaled scores -> probabilities in place, 0 where hidden; returns log sum exp, -infinity

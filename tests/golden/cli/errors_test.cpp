@@ -160,7 +160,7 @@ TEST_F(BadInput, TokenFiles) {
   refused(with(train, {"--vocab-size", "2048", "--split", "0,1,0"}), {"--split", "train"});
   refused(with(train, {"--vocab-size", "2048", "--split", "a"}), {"--split", "a"});
   refused(with(kShape, {"--vocab-size", "2048", "--data-path", "nothing"}), {"nothing.idx"});
-  refused(with(kShape, {"--vocab-size", "2048", "--data-path", "a", "b"}), {"--data-path", "2"});
+  refused(with(kShape, {"--vocab-size", "2048", "--data-path", "a", "b"}), {"a.idx"});
   fs::resize_file(data + ".bin", 45000);
   refused(with(train, {"--vocab-size", "2048"}), {data + ".bin"});
   for (const uintmax_t size : {uintmax_t{3000}, uintmax_t{20}, uintmax_t{0}}) {

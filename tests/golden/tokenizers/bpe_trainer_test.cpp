@@ -24,10 +24,11 @@ Json train(const Json& params, const std::string& text, int threads) {
   options.add_prefix_space = params["add_prefix_space"].as_bool();
   if (!params["max_token_length"].is_null())
     options.max_token_length = params["max_token_length"].as_integer();
+  options.pattern = params["pattern"].as_string();
   options.threads = threads;
   BpeTrainer trainer(options);
   trainer.add(text);
-  return Json::parse(trainer.train().to_json());
+  return Json::parse(trainer.train().codec().files().at(0).content);
 }
 
 class BpeTrainerVectors : public testing::TestWithParam<const char*> {};
@@ -35,7 +36,7 @@ class BpeTrainerVectors : public testing::TestWithParam<const char*> {};
 TEST_P(BpeTrainerVectors, LearnsTheSameMergesAndIds) {
   const std::string folder = kFolder + GetParam() + "/";
   const Json params = Json::read(folder + "params.json");
-  const std::string text = read_file(folder + params["corpus"].as_string());
+  const std::string text = read_file(kFolder + params["corpus"].as_string());
   const Json one = train(params, text, 1);
   EXPECT_EQ(one["model"]["vocab"], Json::read(folder + "vocab.json"));
   std::string merges;
@@ -47,9 +48,9 @@ TEST_P(BpeTrainerVectors, LearnsTheSameMergesAndIds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(HuggingFace, BpeTrainerVectors,
-                         testing::Values("small_v2000_min0_alphabet", "small_v2000_prefix_len6",
-                                         "small_v8000_min0", "small_v8000_min2", "ties_v1500_len5",
-                                         "ties_v3000_min0"),
+                         testing::Values("own_v4000_min2", "own_v9000_min0", "own_v2000_seen",
+                                         "own_v2000_prefix_len6", "own_v3000_llama3",
+                                         "own_v3000_qwen2", "ties_v1500_len5", "ties_v3000_min0"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -29,7 +29,7 @@ Corpus nine_tokens(const TemporaryDirectory& folder, int64_t vocabulary) {
 TEST(UnigramEntropy, ByHand) {
   const TemporaryDirectory folder;
   const Corpus corpus = nine_tokens(folder, 3);
-  const data::GptDataset& set = corpus.set(data::Split::train);
+  const data::Dataset& set = corpus.set(data::Split::train);
   ASSERT_EQ(set.size(), 2);
   const double expected =
       -(4.0 / 8 * std::log(4.0 / 8) + 3.0 / 8 * std::log(3.0 / 8) + 1.0 / 8 * std::log(1.0 / 8));
@@ -62,7 +62,21 @@ TEST(Corpus, OpensOnlyWhatIsAskedFor) {
   EXPECT_THROW(open_corpus(settings, vocabulary, 4, 1, {2, 2, 0}), Error);
 }
 
-LossSum evaluate_with(int ranks, int64_t micro_batch, int64_t count) {
+// The first samples of a set.
+class FirstOf final : public data::Dataset {
+ public:
+  FirstOf(const data::Dataset& set, int64_t count) : set_(set), count_(count) {}
+  int64_t size() const override { return count_; }
+  void read(int64_t k, data::Sample& sample) const override { set_.read(k, sample); }
+  void read_filler(data::Sample& sample) const override { set_.read_filler(sample); }
+
+ private:
+  const data::Dataset& set_;
+  int64_t count_;
+};
+
+// all: as a whole set of `count` samples.
+LossSum evaluate_with(int ranks, int64_t micro_batch, int64_t count, bool all = false) {
   TrainSettings s = tiny_llama();
   models::GptConfig config = s.shape.to_config(32);
   config.finalize();
@@ -74,9 +88,10 @@ LossSum evaluate_with(int ranks, int64_t micro_batch, int64_t count) {
     models::GptModel model(config, runtime, DType::f32, 1);
     model.initialize(1);
     const StepOptions options{.vocabulary = 97, .positions = 32};
+    const FirstOf set(corpus.set(data::Split::valid), count);
     sums[static_cast<size_t>(world.rank())] =
-        evaluate(model, DType::f32, corpus.set(data::Split::valid), 0, count, micro_batch, 32,
-                 world, runtime, options);
+        all ? evaluate_all(model, DType::f32, set, micro_batch, 32, world, runtime, options)
+            : evaluate(model, DType::f32, set, 0, count, micro_batch, 32, world, runtime, options);
   });
   for (const LossSum& sum : sums) {
     EXPECT_EQ(sum.sum, sums[0].sum);
@@ -92,6 +107,8 @@ TEST(Evaluate, RanksAndMicroBatchesGiveTheSameSum) {
     EXPECT_NEAR(evaluate_with(2, 2, count).sum / one.sum, 1, 1e-13) << count;
     EXPECT_NEAR(evaluate_with(4, 2, count).sum / one.sum, 1, 1e-13) << count;
     EXPECT_NEAR(evaluate_with(1, 8, count).sum / one.sum, 1, 1e-6) << count;
+    for (const int ranks : {1, 2, 4})
+      EXPECT_NEAR(evaluate_with(ranks, 2, count, true).sum / one.sum, 1, 1e-6) << count;
   }
 }
 

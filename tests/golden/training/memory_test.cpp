@@ -22,6 +22,7 @@ struct Case {
   std::string name;
   bool llama = true, bf16 = false, recompute = false;
   double dropout = 0;
+  bool confined = false;
 };
 
 std::vector<Case> cases() {
@@ -29,16 +30,19 @@ std::vector<Case> cases() {
           {"llama_bf16", true, true},
           {"llama_recompute", true, false, true},
           {"gpt2_fp32_dropout", false, false, false, 0.1},
-          {"gpt2_bf16_recompute_dropout", false, true, true, 0.1}};
+          {"gpt2_bf16_recompute_dropout", false, true, true, 0.1},
+          {"llama_recompute_confined", true, false, true, 0, true}};
 }
 
-HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary, int32_t first) {
+HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary, int32_t first,
+                bool confined) {
   HostBatch b{.sequences = sequences, .length = length};
   for (int64_t i = 0; i < sequences * length; ++i) {
     b.tokens.push_back(static_cast<int32_t>((first + i * 7) % vocabulary));
     b.labels.push_back(static_cast<int32_t>((first + i * 7 + 7) % vocabulary));
     b.positions.push_back(static_cast<int32_t>(i % length));
     b.loss_mask.push_back(1);
+    if (confined) b.segment_begins.push_back(static_cast<int32_t>(i % length / 5 * 5));
   }
   for (int64_t i = 0; i < sequences; ++i) b.samples.push_back(first + i);
   return b;
@@ -61,8 +65,9 @@ std::array<Marks, 2> run(const Case& c, DeviceKind device, int threads) {
   TrainStep step(model, s.batch.type(), s.optimizer.config, *group, runtime, options);
   std::array<Marks, 2> found;
   for (int i = 0; i < 4; ++i) {
-    const std::vector<HostBatch> batches = {batch(2, 32, 97, i), batch(2, 32, 97, i + 1),
-                                            batch(2, 32, 97, i + 2)};
+    const std::vector<HostBatch> batches = {batch(2, 32, 97, i, c.confined),
+                                            batch(2, 32, 97, i + 1, c.confined),
+                                            batch(2, 32, 97, i + 2, c.confined)};
     step.run(batches, 1e-3, 0.01);
     if (i == 0) found[0] = marks(runtime);
   }

@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json.h"
+#include "data/indexed_dataset.h"
 #include "golden/training/support.h"
 
 namespace megatron::training {
@@ -33,49 +37,171 @@ void expect_equal_files(const PreprocessSettings& s, const std::string& expected
   }
 }
 
-TEST(Preprocess, EqualsMegatron) {
-  const TemporaryDirectory folder;
-  expect_equal_files(settings("corpus.jsonl", "tokenizer_bpe2k", folder / "a"), "bpe2k_eod");
-  expect_equal_files(settings("corpus.jsonl", "tokenizer_bpe2k_bos", folder / "b"),
-                     "bpe2k_bos_eod");
-  PreprocessSettings without = settings("corpus.jsonl", "tokenizer_bpe2k", folder / "c");
-  without.append_eod = false;
-  expect_equal_files(without, "bpe2k_no_eod");
+// The flags of a case of meta.json, but for --json-keys.
+PreprocessSettings settings_of(const std::string& name, const Json& description) {
+  PreprocessSettings s;
+  s.input = {fixture(description["corpus"].as_string())};
+  const std::string& tokenizer = description["tokenizer"].as_string();
+  if (tokenizer.starts_with("tokenizer_")) {
+    s.tokenizer_model = fixture(tokenizer);
+  } else if (tokenizer.starts_with("null")) {
+    s.tokenizer_type = "NullTokenizer";
+    s.vocab_size = name.starts_with("null70000") ? 70000 : 1000;
+    if (name.find("eodid7") != name.npos) s.null_tokenizer_eod_id = 7;
+  } else {
+    s.tokenizer_type = "ByteTokenizer";
+    s.vocab_size = 512;
+  }
+  for (const Json& item : description["flags"].as_array()) {
+    const std::string& flag = item.as_string();
+    s.append_eod = s.append_eod || flag == "--append-eod";
+    s.keep_sequential_samples = s.keep_sequential_samples || flag == "--keep-sequential-samples";
+    if (flag == "--tokenizer-hf-no-include-special-tokens") s.hf_include_special_tokens = false;
+  }
+  s.partitions = std::stoll(description["partitions"].as_string());
+  return s;
 }
 
-TEST(Preprocess, TwoKeysEqualMegatron) {
+// Whatever the number of workers, and however the input is cut into blocks.
+TEST(Preprocess, EveryCaseEqualsMegatron) {
+  const TemporaryDirectory folder;
+  const Json cases = Json::read(fixture("meta.json"));
+  EXPECT_EQ(cases.as_object().size(), 13u);
+  for (const auto& [name, description] : cases.as_object()) {
+    const std::string& key = description["json_key"].as_string();
+    PreprocessSettings s = settings_of(name, description);
+    s.json_keys = {key};
+    s.overwrite = true;
+    s.output_prefix = folder / "out";
+    for (const int64_t workers : {1, 2, 5}) {
+      for (const int64_t block_bytes : {100, 3000, 1 << 19}) {
+        s.workers = workers;
+        s.block_bytes = block_bytes;
+        const PreprocessResult result = preprocess(s).at(0);
+        EXPECT_EQ(result.tokens, description["tokens_total"].as_integer());
+        for (const char* suffix : {".bin", ".idx"}) {
+          EXPECT_TRUE(read_file(result.prefix + suffix) == read_file(fixture(name + suffix)))
+              << name << suffix << " with " << workers << " workers, blocks of " << block_bytes;
+        }
+      }
+    }
+  }
+}
+
+TEST(Preprocess, SeveralKeysInOnePass) {
   const TemporaryDirectory folder;
   PreprocessSettings s = settings("corpus_two_keys.jsonl", "tokenizer_bpe2k", folder / "a");
   s.json_keys = {"title", "text"};
   expect_equal_files(s, "two_keys_eod");
 }
 
-TEST(Preprocess, SentencesEqualMegatron) {
+TEST(Preprocess, PartitionsOfSeveralKeys) {
   const TemporaryDirectory folder;
-  expect_equal_files(settings("corpus_sentence_lists.jsonl", "tokenizer_bpe2k", folder / "a"),
-                     "sentence_lists_eod");
-}
-
-TEST(Preprocess, NumbersEqualMegatron) {
-  const TemporaryDirectory folder;
-  PreprocessSettings s = settings("corpus_ints.jsonl", "", folder / "a");
-  s.tokenizer_model.reset();
-  s.tokenizer_type = "NullTokenizer";
-  s.vocab_size = 1000;
-  expect_equal_files(s, "null1000_eod");
-  s.input = {fixture("corpus_ints_big.jsonl")};
+  PreprocessSettings s = settings("corpus_two_keys.jsonl", "tokenizer_bpe2k", folder / "a");
+  s.json_keys = {"title", "text"};
+  s.partitions = 3;
+  s.block_bytes = 500;
+  const auto all = preprocess(s);
+  s.json_keys = {"text"};
   s.output_prefix = folder / "b";
-  s.vocab_size = 70000;
-  expect_equal_files(s, "null70000_eod");
+  const auto text = preprocess(s);
+  EXPECT_TRUE(read_file(all[1].prefix + ".bin") == read_file(text[0].prefix + ".bin"));
+  EXPECT_TRUE(read_file(all[1].prefix + ".idx") == read_file(text[0].prefix + ".idx"));
 }
 
-TEST(Preprocess, WorkersChangeNoByte) {
+TEST(Preprocess, SplitsSentences) {
   const TemporaryDirectory folder;
-  for (const int64_t workers : {1, 3}) {
-    PreprocessSettings s =
-        settings("corpus.jsonl", "tokenizer_bpe2k", folder / std::to_string(workers));
+  PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "a");
+  s.input = {folder / "in.jsonl"};
+  write_file(s.input[0],
+             "{\"text\": \"One. Two.\\n\\nThree\"}\n{\"text\": [\"A b. C d.\", \"E\"]}\n"
+             "{\"text\": \" \"}\n");
+  s.split_sentences = true;
+  const PreprocessResult result = preprocess(s).at(0);
+  EXPECT_TRUE(result.prefix.ends_with("a_text_sentence"));
+  const data::IndexedDataset set(result.prefix);
+  ASSERT_EQ(set.document_count(), 3);
+  EXPECT_EQ(set.document(0), (std::pair<int64_t, int64_t>{0, 3}));
+  EXPECT_EQ(set.document(1), (std::pair<int64_t, int64_t>{3, 6}));
+  EXPECT_EQ(set.document(2), (std::pair<int64_t, int64_t>{6, 6}));
+  s.lang = "german";
+  s.output_prefix = folder / "b";
+  EXPECT_THROW(preprocess(s), Error);
+}
+
+std::string message_of(const PreprocessSettings& s) {
+  try {
+    preprocess(s);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// 2000 records; those of `bad` are spoiled.
+std::string many_lines(const std::map<int, std::string>& bad) {
+  std::string text;
+  for (int i = 1; i <= 2000; ++i) {
+    const auto at = bad.find(i);
+    text += at != bad.end() ? at->second : fmt::format("{{\"text\": \"record {}\"}}", i);
+    text += '\n';
+  }
+  return text;
+}
+
+TEST(Preprocess, NamesTheFirstBadLineWhateverTheWorkers) {
+  const TemporaryDirectory folder;
+  PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "out/a");
+  s.input = {folder / "in.jsonl"};
+  s.block_bytes = 1000;
+  write_file(s.input[0], many_lines({{1200, "{\"text\": 1}"}, {1500, "x"}, {1990, "{}"}}));
+  for (const int64_t workers : {1, 2, 5}) {
     s.workers = workers;
-    expect_equal_files(s, "bpe2k_eod");
+    const std::string message = message_of(s);
+    EXPECT_NE(message.find("in.jsonl:1200: the value of 'text'"), std::string::npos) << message;
+    EXPECT_TRUE(std::filesystem::is_empty(folder / "out"));
+  }
+}
+
+TEST(Preprocess, SkipsBadLinesWhenTold) {
+  const TemporaryDirectory folder;
+  PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "a");
+  s.input = {folder / "in.jsonl"};
+  s.block_bytes = 1000;
+  s.on_bad_line = "skip";
+  s.json_keys = {"text", "title"};
+  s.log_interval = 100;
+  std::string good;
+  for (int i = 0; i < 50; ++i) good += "{\"text\": \"a b\", \"title\": \"c\"}\n";
+  write_file(s.input[0], good + "{\"text\": \"only\"}\n" +
+                             "{\"text\": \"\xff\", \"title\": \"\"}\n" + "\n" + good +
+                             "{\"text\": \"cut");
+  const auto results = preprocess(s);
+  for (const PreprocessResult& result : results) {
+    EXPECT_EQ(result.documents, 100);
+    EXPECT_EQ(result.bad_lines, 3);
+    EXPECT_EQ(data::IndexedDataset(result.prefix).document_count(), 100);
+  }
+}
+
+TEST(Preprocess, ReadsOnlyWhatIsThere) {
+  const TemporaryDirectory folder;
+  PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "out/a");
+  s.input = {folder / "missing*.jsonl"};
+  EXPECT_NE(message_of(s).find("missing*"), std::string::npos);
+  s.input = {fixture("corpus.jsonl")};
+  s.output_prefix = "/proc/no/such/place";
+  EXPECT_NE(message_of(s).find("/proc/no"), std::string::npos);
+  s.output_prefix = folder / "a";
+  for (const auto spoil : std::initializer_list<void (*)(PreprocessSettings&)>{
+           [](PreprocessSettings& p) { p.workers = 0; },
+           [](PreprocessSettings& p) { p.partitions = 0; },
+           [](PreprocessSettings& p) { p.log_interval = 0; },
+           [](PreprocessSettings& p) { p.keep_newlines = true; },
+           [](PreprocessSettings& p) { p.json_keys = {"a", "a"}; }}) {
+    PreprocessSettings bad = s;
+    spoil(bad);
+    EXPECT_NE(message_of(bad).find("--"), std::string::npos);
   }
 }
 

@@ -3,8 +3,8 @@
 
 #include "base/files.h"
 #include "base/json.h"
-#include "data/md5.h"
 #include "slow/training/manual_pages.h"
+#include "slow/training/md5.h"
 
 namespace megatron::training {
 namespace {
@@ -40,7 +40,7 @@ TEST(Gpt2, TwentyStepsOnManualPagesFollowTheStoredCurve) {
   const TemporaryDirectory folder;
   if (!fetch_manual_pages(folder / "packages")) GTEST_SKIP() << kNoManualPages;
   const std::string prefix = tokenized_manual_pages(folder, kVocabulary);
-  const std::string checksum = data::md5_hex(read_file(prefix + ".bin"));
+  const std::string checksum = md5_hex(read_file(prefix + ".bin"));
 
   const bool stored = std::filesystem::exists(kCurve);
   const Json curve = stored ? Json::read(kCurve) : Json();

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <random>
 
+#include "base/thread_pool.h"
 #include "support.h"
 
 namespace megatron::data {
@@ -23,10 +24,12 @@ const Json& meta() {
 
 bool only_header(const Json& file) { return file.contains("reader_mmap_error"); }
 
-TEST(IndexedDataset, ReadsEveryFixture) {
+void read_every_fixture(IndexedDatasetOptions options) {
+  ThreadPool pool(2);
   for (const auto& [file, facts] : meta()["files"].as_object()) {
     SCOPED_TRACE(file);
-    const IndexedDataset set(golden("indexed/" + file));
+    const IndexedDataset set(golden("indexed/" + file), options);
+    set.check(pool);
     if (only_header(facts)) {
       EXPECT_EQ(set.sequence_count(), 0);
       continue;
@@ -55,6 +58,27 @@ TEST(IndexedDataset, ReadsEveryFixture) {
                 integers(get["tokens"]));
     }
   }
+}
+
+TEST(IndexedDataset, ReadsEveryFixture) { read_every_fixture({}); }
+
+// Files without tokens included: the original's mapped reader refuses those.
+TEST(IndexedDataset, ReadsEveryFixtureWithoutMappingTokens) {
+  read_every_fixture({.map_tokens = false});
+  const IndexedDataset set(golden("indexed/u16_docs"), {.map_tokens = false});
+  EXPECT_EQ(set.token_range(), IndexedDataset(golden("indexed/u16_docs")).token_range());
+  EXPECT_NE(error_of([] { IndexedDataset(golden("indexed"), {.map_tokens = false}); }), "");
+}
+
+TEST(IndexedDataset, TellsOfTokensThatWentAwayWhileItIsOpen) {
+  const TemporaryDirectory folder;
+  copy_set("indexed/u16_docs", folder / "x");
+  const IndexedDataset set(folder / "x", {.map_tokens = false});
+  std::filesystem::resize_file(folder / "x.bin", 2);
+  EXPECT_NE(error_of([&] { set.get(set.sequence_count() - 1); }).find("when it was opened"),
+            std::string::npos);
+  ThreadPool pool(1);
+  EXPECT_NE(error_of([&] { set.check(pool); }).find("changed"), std::string::npos);
 }
 
 TEST(IndexedDataset, GivesTypedViewsAndNarrowCopies) {
@@ -144,8 +168,9 @@ TEST(IndexedDatasetBuilder, RefusesWhatTheFormatCannotHold) {
 }
 
 void expect_message(const std::string& prefix, const std::string& part) {
-  EXPECT_NE(error_of([&] { IndexedDataset set(prefix); }).find(part), std::string::npos)
-      << error_of([&] { IndexedDataset set(prefix); });
+  ThreadPool pool(1);
+  const std::string text = error_of([&] { IndexedDataset(prefix).check(pool); });
+  EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
 TEST(IndexedDataset, TellsWhatIsWrongWithAFile) {
@@ -205,13 +230,16 @@ TEST(IndexedDataset, SurvivesDamagedFiles) {
       std::ofstream(folder / "x.bin", std::ios::binary) << bin;
     }
     try {
-      const IndexedDataset set(folder / "x");
+      const IndexedDataset set(folder / "x", {.map_tokens = round % 2 == 0});
+      ThreadPool pool(1);
+      const bool sound = error_of([&] { set.check(pool); }).empty();
       int64_t tokens = 0;
       for (int64_t i = 0; i < set.sequence_count(); ++i)
         tokens += static_cast<int64_t>(set.get(i).size());
       for (int64_t d = 0; d < set.document_count(); ++d)
         EXPECT_LE(set.document(d).second, set.sequence_count());
       EXPECT_EQ(tokens, set.token_count());
+      EXPECT_TRUE(sound);  // what check() refuses, some access refuses too
       ++opened;
     } catch (const Error&) {
       ++refused;

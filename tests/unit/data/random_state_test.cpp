@@ -2,7 +2,6 @@
 
 #include <numeric>
 
-#include "data/md5.h"
 #include "data/mock_dataset.h"
 #include "support.h"
 
@@ -57,12 +56,23 @@ TEST(MockTokens, HasNumpysLengths) {
             facts["sequence_lengths_sha256"].as_string());
 }
 
-TEST(Md5, KnowsTheVectorsOfTheRfc) {
-  EXPECT_EQ(md5_hex(""), "d41d8cd98f00b204e9800998ecf8427e");
-  EXPECT_EQ(md5_hex("abc"), "900150983cd24fb0d6963f7d28e17f72");
-  EXPECT_EQ(
-      md5_hex("12345678901234567890123456789012345678901234567890123456789012345678901234567890"),
-      "57edf4a22be3c955ac49da2e2107b67a");
+// Draws are made ahead in blocks: after a shuffle of any length the generator stands where drawing
+// one by one leaves it.
+TEST(RandomState, ShufflesAsDrawsOneByOne) {
+  for (const int64_t n : {0, 1, 2, 3, 255, 256, 257, 258, 624, 1025, 70000}) {
+    SCOPED_TRACE(n);
+    RandomState blocks(n), single(n), skipped(n);
+    std::vector<int64_t> got(static_cast<size_t>(n)), expected(static_cast<size_t>(n));
+    std::iota(got.begin(), got.end(), 0);
+    expected = got;
+    blocks.shuffle(std::span(got));
+    for (size_t i = expected.size(); i-- > 1;) std::swap(expected[i], expected[single.interval(i)]);
+    skipped.skip_shuffle(static_cast<uint64_t>(n));
+    EXPECT_EQ(got, expected);
+    const uint64_t next = single.interval(0xffffffff);
+    EXPECT_EQ(blocks.interval(0xffffffff), next);
+    EXPECT_EQ(skipped.interval(0xffffffff), next);
+  }
 }
 
 }  // namespace

@@ -22,6 +22,13 @@ inline std::string golden(const std::string& path) {
   return std::string(MEGATRON_GOLDEN) + "/" + path;
 }
 
+// Both token files.
+inline void copy_set(const std::string& from, const std::string& to) {
+  for (const char* suffix : {".bin", ".idx"})
+    std::filesystem::copy_file(golden(from) + suffix, to + suffix,
+                               std::filesystem::copy_options::overwrite_existing);
+}
+
 // A directory that is removed with its contents; in memory where there is such a place, so that
 // flushing costs nothing.
 class TemporaryDirectory {

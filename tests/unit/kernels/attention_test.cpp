@@ -15,6 +15,7 @@ struct Problem {
   int64_t batch = 1, queries = 1, keys = 1, heads = 1, key_heads = 1, width = 8;
   bool causal = true, positions = false;
   float dropout = 0;
+  int64_t document = 0;  // length of the documents that attention is confined to; 0: it is not
 };
 
 // Tensors of one attention, with rows of heads that do not lie side by side, and its gradients by
@@ -34,6 +35,12 @@ class Attention {
     f_.causal = s.causal;
     f_.scale = 1 / std::sqrt(static_cast<float>(s.width));
     if (s.positions) make_positions();
+    if (s.document > 0) {
+      f_.q_begins = Tensor::empty(arena(), {s.batch, s.queries}, DType::i32, "test");
+      for (int64_t i = 0; i < s.batch * s.queries; ++i)
+        f_.q_begins.data<int32_t>()[i] =
+            static_cast<int32_t>(i % s.queries / s.document * s.document);
+    }
     if (s.dropout > 0) {
       f_.dropout = {.p = s.dropout, .seed = 11, .stream = 0x123456789abcdefull, .samples = {}};
       f_.dropout.samples = Tensor::empty(arena(), {s.batch}, DType::i64, "test");
@@ -57,6 +64,7 @@ class Attention {
             .dout = dout_,
             .q_positions = f_.q_positions,
             .k_positions = f_.k_positions,
+            .q_begins = f_.q_begins,
             .causal = f_.causal,
             .scale = f_.scale,
             .dropout = f_.dropout,
@@ -154,7 +162,9 @@ Attention::Result Attention::naive() const {
     };
     double top = -INFINITY, sum = 0, delta = 0;
     for (int64_t j = 0; j < s.keys; ++j) {
-      const bool seen = !s.causal || key_at(j) <= query_at();
+      const bool seen =
+          (!s.causal || key_at(j) <= query_at()) &&
+          (s.document == 0 || key_at(j) >= f_.q_begins.data<int32_t>()[b * s.queries + i]);
       p[static_cast<size_t>(j)] = seen ? f_.scale * dot(&q[qr], &k[kr(j)]) : -INFINITY;
       top = std::max(top, p[static_cast<size_t>(j)]);
     }
@@ -272,26 +282,110 @@ INSTANTIATE_TEST_SUITE_P(
                 .key_heads = 2,
                 .width = 128,
                 .causal = false},
-        Problem{.batch = 1, .queries = 3, .keys = 0, .heads = 2, .key_heads = 2, .width = 8}));
+        Problem{.batch = 1, .queries = 3, .keys = 0, .heads = 2, .key_heads = 2, .width = 8},
+        Problem{.batch = 2,
+                .queries = 330,
+                .keys = 330,
+                .heads = 2,
+                .key_heads = 1,
+                .width = 24,
+                .dropout = 0.1f,
+                .document = 97},
+        Problem{.batch = 1,
+                .queries = 200,
+                .keys = 200,
+                .heads = 3,
+                .key_heads = 3,
+                .width = 16,
+                .document = 3},
+        Problem{.batch = 1,
+                .queries = 90,
+                .keys = 300,
+                .heads = 2,
+                .key_heads = 2,
+                .width = 16,
+                .causal = false,
+                .document = 64},
+        Problem{.batch = 2,
+                .queries = 90,
+                .keys = 170,
+                .heads = 4,
+                .key_heads = 2,
+                .width = 33,
+                .positions = true,
+                .document = 40}));
+
+void expect_same_bits(const Attention::Result& a, const Attention::Result& b) {
+  EXPECT_EQ(a.out, b.out);
+  EXPECT_EQ(a.lse, b.lse);
+  EXPECT_EQ(a.dq, b.dq);
+  EXPECT_EQ(a.dk, b.dk);
+  EXPECT_EQ(a.dv, b.dv);
+}
 
 TEST(Attention, GivesTheSameBitsForAnyNumberOfThreads) {
-  const Problem setup{.batch = 2,
-                      .queries = 150,
-                      .keys = 150,
-                      .heads = 4,
-                      .key_heads = 2,
-                      .width = 32,
-                      .dropout = 0.2f};
-  for (const DType type : {DType::f32, DType::bf16}) {
-    const auto one = Attention(setup, type, 1).run();
-    for (const int threads : {2, 3}) {
-      const auto more = Attention(setup, type, threads).run();
-      EXPECT_EQ(more.out, one.out);
-      EXPECT_EQ(more.lse, one.lse);
-      EXPECT_EQ(more.dq, one.dq);
-      EXPECT_EQ(more.dk, one.dk);
-      EXPECT_EQ(more.dv, one.dv);
+  for (const int64_t document : {0, 50}) {
+    const Problem setup{.batch = 2,
+                        .queries = 150,
+                        .keys = 150,
+                        .heads = 4,
+                        .key_heads = 2,
+                        .width = 32,
+                        .dropout = 0.2f,
+                        .document = document};
+    for (const DType type : {DType::f32, DType::bf16}) {
+      const auto one = Attention(setup, type, 1).run();
+      for (const int threads : {2, 3}) expect_same_bits(Attention(setup, type, threads).run(), one);
     }
+  }
+}
+
+TEST(Attention, OneDocumentThatHoldsAllGivesTheBitsOfNone) {
+  Problem setup{.batch = 2,
+                .queries = 300,
+                .keys = 300,
+                .heads = 4,
+                .key_heads = 2,
+                .width = 32,
+                .dropout = 0.2f};
+  for (const DType type : {DType::f32, DType::bf16}) {
+    setup.document = 0;
+    const auto none = Attention(setup, type).run();
+    setup.document = 300;
+    expect_same_bits(Attention(setup, type).run(), none);
+  }
+}
+
+// In every panel of the first documents one key is moved beyond all queries, so that none is
+// skipped: to the last document it makes no difference.
+TEST(Attention, SkippedKeysWouldHaveAddedNothing) {
+  const Problem setup{.batch = 1,
+                      .queries = 400,
+                      .keys = 400,
+                      .heads = 2,
+                      .key_heads = 1,
+                      .width = 32,
+                      .document = 130};
+  for (const DType type : {DType::f32, DType::bf16}) {
+    Attention skipped(setup, type), kept(setup, type);
+    Runtime runtime({DeviceKind::cpu, 0}, 1);
+    Arena& arena = runtime.arena(MemoryClass::activations);
+    AttentionArgs& args = kept.forward();
+    args.q_positions = Tensor::empty(arena, {1, 400}, DType::i32, "test");
+    args.k_positions = Tensor::empty(arena, {1, 400}, DType::i32, "test");
+    for (int32_t i = 0; i < 400; ++i) {
+      args.q_positions.data<int32_t>()[i] = i;
+      args.k_positions.data<int32_t>()[i] = i % 32 == 31 && i < 256 ? INT32_MAX - 1 : i;
+    }
+    const auto want = skipped.run(), got = kept.run();
+    const auto of_last = [](const std::vector<double>& values) {
+      return std::vector<double>(values.begin() + static_cast<int64_t>(values.size()) * 260 / 400,
+                                 values.end());
+    };
+    EXPECT_EQ(of_last(got.out), of_last(want.out));
+    EXPECT_EQ(of_last(got.dq), of_last(want.dq));
+    EXPECT_EQ(of_last(got.dk), of_last(want.dk));
+    EXPECT_EQ(of_last(got.dv), of_last(want.dv));
   }
 }
 

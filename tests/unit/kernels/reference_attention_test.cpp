@@ -2,6 +2,7 @@
 // fp64.
 #include <limits>
 
+#include "base/error.h"
 #include "support.h"
 
 namespace megatron::kernels {
@@ -26,7 +27,7 @@ class ReferenceAttention : public ReferenceTest {
     kernels().copy({a.lse, lse}, stream());
     const Tensor dq = make(a.q.shape()), dk = make(a.k.shape()), dv = make(a.v.shape());
     kernels().attention_backward({a.q, a.k, a.v, out, lse, dout, a.q_positions, a.k_positions,
-                                  a.causal, a.scale, a.dropout, dq, dk, dv},
+                                  a.q_begins, a.causal, a.scale, a.dropout, dq, dk, dv},
                                  stream());
     const auto loss = [&] {
       kernels().attention(a, stream());
@@ -73,6 +74,39 @@ TEST_F(ReferenceAttention, BackwardIsTheDerivative) {
   placed.q_positions = of({1, 4}, {9, 0, 4, 2}, DType::i32);
   placed.k_positions = of({1, 3}, {2, 9, 1}, DType::i32);
   expect_derivative(placed);
+  AttentionArgs confined = args(2, 5, 5, 2, 1, 2);
+  confined.q_begins = of({2, 5}, {0, 0, 2, 2, 4, 0, 1, 2, 2, 2}, DType::i32);
+  expect_derivative(confined);
+  confined.dropout = {0.4f, 3, 9, of({2}, {5, 11}, DType::i64)};
+  expect_derivative(confined);
+  placed.q_begins = of({1, 4}, {2, 0, 3, 2}, DType::i32);
+  expect_derivative(placed);
+}
+
+// Documents of a packed sequence, each alone.
+TEST_F(ReferenceAttention, ConfinedIsEachDocumentAlone) {
+  const std::vector<int64_t> lengths = {3, 1, 4};
+  AttentionArgs packed = args(1, 8, 8, 2, 1, 3);
+  packed.q_begins = of({1, 8}, {0, 0, 0, 3, 4, 4, 4, 4}, DType::i32);
+  kernels().attention(packed, stream());
+  int64_t begin = 0;
+  for (const int64_t length : lengths) {
+    AttentionArgs alone = packed;
+    alone.q_begins = {};
+    for (Tensor* t : {&alone.q, &alone.k, &alone.v}) *t = t->slice(1, begin, length);
+    alone.out = make({1, length, 2, 3});
+    alone.lse = make({1, 2, length});
+    kernels().attention(alone, stream());
+    expect_near(alone.out, to_doubles(packed.out.slice(1, begin, length)), 1e-15);
+    expect_near(alone.lse, to_doubles(packed.lse.slice(2, begin, length)), 1e-15);
+    begin += length;
+  }
+}
+
+TEST_F(ReferenceAttention, RefusesBeginsOfAnotherShape) {
+  AttentionArgs a = args(2, 4, 4, 2, 1, 2);
+  a.q_begins = of({2, 3}, {0, 0, 0, 0, 0, 0}, DType::i32);
+  EXPECT_THROW(kernels().attention(a, stream()), InternalError);
 }
 
 TEST_F(ReferenceAttention, QueryThatSeesNoKeyGivesZero) {
@@ -104,6 +138,7 @@ TEST_F(ReferenceAttention, PartsOfTheKeysMerge) {
                                 dout,
                                 a.q_positions,
                                 a.k_positions,
+                                {},
                                 true,
                                 a.scale,
                                 {},
@@ -133,6 +168,7 @@ TEST_F(ReferenceAttention, PartsOfTheKeysMerge) {
                                   dout,
                                   a.q_positions,
                                   part.k_positions,
+                                  {},
                                   true,
                                   a.scale,
                                   {},

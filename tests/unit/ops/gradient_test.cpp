@@ -51,12 +51,19 @@ TEST(Gradient, CheckNoticesAWrongGradient) {
 }
 
 // Output and gradients of q, k, v of attention, fused or composed.
-std::vector<std::vector<double>> attend(Runtime& runtime, DType type, bool composed, bool causal) {
+std::vector<std::vector<double>> attend(Runtime& runtime, DType type, bool composed, bool causal,
+                                        bool confined) {
   Tape tape(runtime);
   const Var q = tape.leaf(drawn(runtime, {2, 37, 6, 8}, type, 1)),
             k = tape.leaf(drawn(runtime, {2, 37, 3, 8}, type, 2)),
             v = tape.leaf(drawn(runtime, {2, 37, 3, 8}, type, 3));
-  const AttentionOptions options{.scale = 0.35f, .causal = causal};
+  AttentionOptions options{.scale = 0.35f, .causal = causal};
+  if (confined) {
+    options.q_begins =
+        Tensor::empty(runtime.arena(MemoryClass::activations), {2, 37}, DType::i32, "begins");
+    for (int32_t i = 0; i < 2 * 37; ++i)
+      options.q_begins.data<int32_t>()[i] = i % 37 / (i < 37 ? 5 : 36) * (i < 37 ? 5 : 36);
+  }
   const Var out =
       composed ? attention_composed(tape, {q, k, v}, options) : attention(tape, {q, k, v}, options);
   tape.set_gradient(out, drawn(runtime, out.value.shape(), type, 4));
@@ -69,14 +76,15 @@ TEST(Attention, FusedIsComposed) {
   for (const auto& [kind, type, tolerance] : {std::tuple{DeviceKind::reference, DType::f64, 1e-13},
                                               {DeviceKind::cpu, DType::f32, 1e-5}}) {
     Runtime runtime({kind, 0}, 2);
-    for (const bool causal : {true, false}) {
-      const auto fused = attend(runtime, type, false, causal),
-                 composed = attend(runtime, type, true, causal);
+    for (const auto& [causal, confined] : {std::pair{true, false}, {false, false}, {true, true}}) {
+      const auto fused = attend(runtime, type, false, causal, confined),
+                 composed = attend(runtime, type, true, causal, confined);
       for (size_t i = 0; i < fused.size(); ++i) {
         double worst = 0;
         for (size_t j = 0; j < fused[i].size(); ++j)
           worst = std::max(worst, std::abs(fused[i][j] - composed[i][j]));
-        EXPECT_LE(worst, tolerance) << name(kind) << " causal " << causal << " tensor " << i;
+        EXPECT_LE(worst, tolerance)
+            << name(kind) << " causal " << causal << " confined " << confined << " tensor " << i;
       }
     }
   }
@@ -88,7 +96,9 @@ TEST(Attention, RunsItsDefinitionWhereThereIsNoKernel) {
   table.attention = nullptr;
   table.attention_backward = nullptr;
   for (const GradientCase& c : gradient_cases()) {
-    if (c.name != "attention" && c.name != "attention to all") continue;
+    if (!c.name.starts_with("attention") || c.name.starts_with("attention_composed") ||
+        c.name == "attention with dropout")
+      continue;
     EXPECT_LE(gradient_error(c, runtime, &table).worst, tolerance::kDifferenceOp) << c.name;
   }
 }

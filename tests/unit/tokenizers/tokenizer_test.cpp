@@ -15,7 +15,6 @@
 #include "base/json.h"
 #include "tokenizers/bpe_trainer.h"
 #include "tokenizers/definition.h"
-#include "tokenizers/pair_map.h"
 
 namespace megatron::tokenizers {
 namespace {
@@ -35,6 +34,8 @@ BpeTrainer small_trainer() {
 }
 
 Tokenizer small_tokenizer() { return small_trainer().train(); }
+
+std::string to_json(const Tokenizer& tokenizer) { return tokenizer.codec().files().at(0).content; }
 
 std::string folder_named(const std::string& name) {
   const std::string folder = testing::TempDir() + "megatron_tokenizers_" + name;
@@ -68,7 +69,7 @@ TEST(TokenizerTest, AnyTextComesBack) {
 // first.
 TEST(TokenizerTest, LongWordsMergeLikeShortOnes) {
   const Tokenizer tokenizer = small_tokenizer();
-  const Definition definition = parse_definition(tokenizer.to_json());
+  const Definition definition = parse_definition(to_json(tokenizer));
   std::mt19937 random(5);
   for (size_t size : {3, 20, 47, 48, 49, 50, 300}) {
     std::string word;
@@ -79,10 +80,9 @@ TEST(TokenizerTest, LongWordsMergeLikeShortOnes) {
       found = false;
       for (size_t rank = 0; rank < definition.merges.size() && !found; ++rank) {
         for (size_t i = 0; i + 1 < wanted.size() && !found; ++i) {
-          const auto a = definition.vocabulary.text(wanted[i]),
-                     b = definition.vocabulary.text(wanted[i + 1]);
-          if (definition.merges[rank] != pair_key(wanted[i], wanted[i + 1])) continue;
-          wanted[i] = *definition.vocabulary.find(std::string(a).append(b));
+          const Merge& merge = definition.merges[rank];
+          if (merge.left != wanted[i] || merge.right != wanted[i + 1]) continue;
+          wanted[i] = merge.joined;
           wanted.erase(wanted.begin() + static_cast<std::ptrdiff_t>(i) + 1);
           found = true;
         }
@@ -98,7 +98,7 @@ TEST(TokenizerTest, SavesWhatItLoads) {
   first.save(folder);
   const Tokenizer second = Tokenizer::load(folder),
                   third = Tokenizer::load(folder + "/tokenizer.json");
-  EXPECT_EQ(first.to_json(), second.to_json());
+  EXPECT_EQ(to_json(first), to_json(second));
   EXPECT_EQ(first.encode(kText), third.encode(kText));
   EXPECT_EQ(second.vocabulary_size(), first.vocabulary_size());
   EXPECT_GT(second.vocabulary_size(), 258);
@@ -116,12 +116,12 @@ TEST(TokenizerTest, SavesWhatItLoads) {
 }
 
 TEST(TokenizerTest, ReadsGpt2Files) {
-  const std::string source = kVectors + "bpe_trainer/small_v8000_min2/";
+  const std::string source = kVectors + "bpe_trainer/own_v4000_min2/";
   const std::string folder = folder_named("gpt2");
   write_file(folder + "/vocab.json", read_file(source + "vocab.json"));
   write_file(folder + "/merges.txt", "#version: 0.2\n" + read_file(source + "merges.txt"));
   const Tokenizer tokenizer = Tokenizer::load(folder);
-  EXPECT_EQ(tokenizer.vocabulary_size(), 3961);
+  EXPECT_EQ(tokenizer.vocabulary_size(), 2083);
   EXPECT_EQ(tokenizer.eod(), 0);
   EXPECT_EQ(tokenizer.decode(tokenizer.encode(kText)), kText);
   EXPECT_EQ(tokenizer.encode("<|endoftext|>"), std::vector<int32_t>{0});
@@ -141,8 +141,7 @@ TEST(TokenizerTest, SpecialTokensComeFromTheFilesBesideIt) {
   EXPECT_EQ(tokenizer.bos(), 7);
   EXPECT_EQ(tokenizer.pad(), 1);
   write_file(folder + "/tokenizer_config.json", R"({"eos_token": "<nowhere>"})");
-  EXPECT_NE(error_of(folder).find("eos_token '<nowhere>' is not in the vocabulary"),
-            std::string::npos);
+  EXPECT_NE(error_of(folder).find("eos_token '<nowhere>' is no token"), std::string::npos);
   std::filesystem::remove_all(folder);
 }
 
@@ -152,7 +151,7 @@ TEST(TokenizerTest, SpecialTokensInTextAreFoundAndSkipped) {
   EXPECT_EQ(std::count(ids.begin(), ids.end(), 0), 1);
   EXPECT_EQ(tokenizer.decode(ids), "cat<|endoftext|>dog");
   EXPECT_EQ(tokenizer.decode(ids, true), "catdog");
-  EXPECT_EQ(tokenizer.decode({-5, 100000}), "");
+  EXPECT_EQ(tokenizer.decode(std::vector<int32_t>{-5, 100000}), "");
 }
 
 TEST(TokenizerTest, StreamIsDecodeInPieces) {
@@ -186,7 +185,7 @@ TEST(TokenizerTest, ManyThreadsAtOnce) {
 
 TEST(TokenizerTest, RefusesWhatItDoesNotSupportByName) {
   const std::string folder = folder_named("refuse");
-  const Json good = Json::parse(small_tokenizer().to_json());
+  const Json good = Json::parse(to_json(small_tokenizer()));
   const auto error_with = [&](const char* key, const Json& value) {
     Json bad = good;
     bad.set(key, value);
@@ -194,16 +193,15 @@ TEST(TokenizerTest, RefusesWhatItDoesNotSupportByName) {
     return error_of(folder);
   };
   const auto type = [](const char* name) { return Json(Json::Object{{"type", name}}); };
-  const std::string model = error_with("model", type("Unigram"));
-  EXPECT_NE(model.find("tokenizer.json: model 'Unigram' is not supported; supported is BPE"),
-            std::string::npos);
-  EXPECT_NE(error_with("normalizer", type("NFKC")).find("normalizer 'NFKC' is not supported"),
-            std::string::npos);
-  EXPECT_NE(error_with("decoder", type("Metaspace")).find("decoder 'Metaspace' is not"),
-            std::string::npos);
-  EXPECT_NE(error_with("post_processor", type("X")).find("post-processor 'X' is not"),
-            std::string::npos);
-  EXPECT_NE(error_with("pre_tokenizer", nullptr).find("without a ByteLevel"), std::string::npos);
+  const auto says = [&](const char* key, const Json& value, const char* text) {
+    EXPECT_NE(error_with(key, value).find(text), std::string::npos) << error_with(key, value);
+  };
+  says("model", type("Trigram"),
+       "tokenizer.json: model 'Trigram' is not supported; supported are BPE, Unigram, WordPiece");
+  says("normalizer", type("NFX"), "normalizer 'NFX' is not known");
+  says("decoder", type("Echo"), "decoder 'Echo' is not supported");
+  says("post_processor", type("X"), "post-processor 'X' is not supported");
+  says("pre_tokenizer", type("Scissors"), "pre-tokenizer 'Scissors' is not known");
   EXPECT_NE(error_of(folder + "/missing.json").find("missing.json"), std::string::npos);
   std::filesystem::remove_all(folder);
 }
@@ -236,9 +234,9 @@ TEST(TokenizerTest, NamesWhatIsWrongInTheModel) {
 // A tokenizer from hostile text: an Error, or a tokenizer that works.
 bool try_out(const std::string& text) {
   try {
-    const Tokenizer tokenizer(parse_definition(text));
+    const Tokenizer tokenizer(make_pipeline(parse_definition(text)));
     tokenizer.decode(tokenizer.encode(kText, true));
-    Json::parse(tokenizer.to_json());
+    Json::parse(to_json(tokenizer));
     return true;
   } catch (const Error&) {
     return false;
@@ -267,12 +265,12 @@ void replace_each(Json& root, Json& here, int depth) {
 }
 
 TEST(TokenizerFuzz, WrongTypesAndValuesEverywhere) {
-  Json root = Json::parse(small_tokenizer().to_json());
+  Json root = Json::parse(to_json(small_tokenizer()));
   replace_each(root, root, 3);
 }
 
 TEST(TokenizerFuzz, TruncationsAndFlippedBytes) {
-  const std::string good = small_tokenizer().to_json();
+  const std::string good = to_json(small_tokenizer());
   std::mt19937 random(3);
   for (int i = 0; i < 300; ++i) try_out(good.substr(0, random() % good.size()));
   int alive = 0;

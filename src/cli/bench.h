@@ -1,0 +1,12 @@
+// The measurements of `megatron bench`, one file each (bench_<name>.cpp).
+#pragma once
+
+#include "cli/options.h"
+
+namespace megatron::cli {
+
+int bench_tokenize(const Arguments& arguments);
+int bench_preprocess(const Arguments& arguments);
+int bench_index(const Arguments& arguments);
+
+}  // namespace megatron::cli

@@ -1,0 +1,135 @@
+#include <fmt/core.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <vector>
+
+#include "base/error.h"
+#include "base/progress.h"
+#include "cli/bench.h"
+#include "training/preprocess.h"
+
+namespace megatron::cli {
+namespace {
+
+// Removed with what it holds.
+class Folder {
+ public:
+  explicit Folder(const std::string& parent) : path_(parent + "/megatron-bench-XXXXXX") {
+    MG_CHECK(mkdtemp(path_.data()) != nullptr, "cannot make a directory in {}", parent);
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+struct Measurement {
+  double seconds = 0, cpu_seconds = 0;
+  training::PreprocessResult result;
+};
+
+// Of all threads.
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+Measurement measure(training::PreprocessSettings s, const std::string& folder, int64_t workers) {
+  s.output_prefix = folder + "/out";
+  s.overwrite = true;
+  s.workers = workers;
+  const double cpu_before = cpu_seconds();
+  const auto begin = std::chrono::steady_clock::now();
+  auto results = training::preprocess(s);
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+  return {time.count(), cpu_seconds() - cpu_before, std::move(results.at(0))};
+}
+
+// The middle one, the lower of two.
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[(values.size() - 1) / 2];
+}
+
+double peak_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace
+
+int bench_preprocess(const Arguments& arguments) {
+  training::PreprocessSettings s;
+  s.append_eod = true;
+  std::vector<std::string> workers = {"1", "2"};
+  std::string folder = "/tmp";
+  int64_t rounds = 3;
+  Fields f;
+  f.add("input", &s.input, "JSON lines, as in `megatron preprocess`");
+  s.TokenizerSettings::fields(f);
+  f.add("vocab-size", &s.vocab_size, "number of tokens, where the tokenizer's files do not tell");
+  f.add("workers", &workers,
+        "numbers of threads to measure; the first is what others are compared with");
+  f.add("rounds", &rounds, "measurements of each, taken in turn; the median counts");
+  f.add("folder", &folder, "where the token files are written and removed again");
+  if (const auto code = parse(
+          "megatron bench preprocess --input FILE --tokenizer-model DIR [flags]",
+          "Times `megatron preprocess` from its start to the renamed files: opening the "
+          "tokenizer, reading, JSON, tokenizing with cold caches, writing, fsync. MB are 10^6 "
+          "bytes of unpacked JSON lines.",
+          f, {}, arguments)) {
+    return *code;
+  }
+  MG_CHECK(rounds >= 1, "--rounds is {}; it must be at least 1", rounds);
+  std::vector<int64_t> counts;
+  for (const std::string& text : workers) {
+    MG_CHECK(!text.empty() && text.size() <= 4 &&
+                 text.find_first_not_of("0123456789") == text.npos && std::stoll(text) >= 1,
+             "--workers has '{}'; numbers of threads are wanted", text);
+    counts.push_back(std::stoll(text));
+  }
+  const Folder place(folder);
+  std::vector<std::vector<double>> seconds(counts.size()), cpu(counts.size());
+  training::PreprocessResult result;
+  for (int64_t round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < counts.size(); ++i) {
+      Measurement m = measure(s, place.path(), counts[i]);
+      seconds[i].push_back(m.seconds);
+      cpu[i].push_back(m.cpu_seconds);
+      result = std::move(m.result);
+    }
+  }
+  const auto bytes = static_cast<double>(result.bytes);
+  fmt::print("{}: {} documents, {} tokens, {}; {} rounds\n", s.input.at(0), result.documents,
+             result.tokens, format_bytes(bytes), rounds);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const double time = median(seconds[i]);
+    const auto [least, most] = std::ranges::minmax(seconds[i]);
+    fmt::print(
+        "{:>3} {}: {:.2f} MB/s, {:.2f}M tokens/s; median {:.3f} s, {:.3f} to {:.3f} s, {:.3f} s of "
+        "processor time; {:.2f} times {} {}\n",
+        counts[i], counts[i] == 1 ? "worker " : "workers", bytes / time * 1e-6,
+        static_cast<double>(result.tokens) / time * 1e-6, time, least, most, median(cpu[i]),
+        median(seconds[0]) / time, counts[0], counts[0] == 1 ? "worker" : "workers");
+  }
+  fmt::print("peak memory of the process: {}\n", format_bytes(peak_bytes()));
+  return 0;
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,110 @@
+#include <fmt/core.h>
+
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "cli/command.h"
+#include "tokenizers/chat_cases.h"
+#include "tokenizers/chat_template.h"
+#include "tokenizers/tokenizer.h"
+
+namespace megatron::cli {
+namespace {
+
+struct ChatOptions {
+  std::optional<std::string> model, messages, tools, documents, variables, chat_template, now;
+  std::string name;
+  bool prompt = false, carry_on = false, tokenize = false, spans = false;
+};
+
+std::string read_standard_input() {
+  std::string text;
+  char buffer[65536];
+  size_t n = 0;
+  while ((n = std::fread(buffer, 1, sizeof buffer, stdin)) > 0) text.append(buffer, n);
+  return text;
+}
+
+void add_fields(Fields& f, ChatOptions& o) {
+  f.add("tokenizer-model", &o.model, "model directory with the chat template and the tokenizer");
+  f.add("messages", &o.messages,
+        "JSON file: a list of messages, or an object with messages, tools, ...; default standard "
+        "input");
+  f.add("tools", &o.tools, "JSON file: a list of tools, each a JSON schema");
+  f.add("documents", &o.documents, "JSON file: a list of documents");
+  f.add("variables", &o.variables, "JSON object of other variables that the template reads");
+  f.add("chat-template", &o.chat_template, "file with a Jinja template to use instead");
+  f.add("template", &o.name, "name of a template, where the directory has several");
+  f.add_switch("add-generation-prompt", &o.prompt, true, "end with the head of the model's answer");
+  f.add_switch("continue-final-message", &o.carry_on, true,
+               "end with the last message, for the model to go on writing it");
+  f.add("now", &o.now, "the clock that templates see: \"2025-03-09 07:05:01\"; default now");
+  f.add_switch("tokenize", &o.tokenize, true, "print token ids instead of the text");
+  f.add_switch("show-spans", &o.spans, true,
+               "after the text, a line of JSON: [begin, end) in code points of what the assistant "
+               "wrote, where the template has {% generation %}");
+}
+
+Json::Array read_list(const std::string& path, const char* flag) {
+  Json json = Json::read(path);
+  MG_CHECK(json.is_array(), "--{} {}: not a JSON list", flag, path);
+  return std::move(json.as_array());
+}
+
+tokenizers::Chat read_chat(const ChatOptions& o) {
+  Json json =
+      o.messages ? Json::read(*o.messages) : Json::parse(read_standard_input(), "standard input");
+  if (json.is_array()) json = Json(Json::Object{{"messages", std::move(json)}});
+  tokenizers::Chat chat = tokenizers::ChatCases::chat_of(json);
+  if (o.tools) chat.tools = read_list(*o.tools, "tools");
+  if (o.documents) chat.documents = read_list(*o.documents, "documents");
+  if (o.variables) {
+    const Json variables = Json::parse(*o.variables, "--variables");
+    MG_CHECK(variables.is_object(), "--variables must be a JSON object: {{\"name\": value}}");
+    for (const auto& member : variables.as_object()) chat.variables.push_back(member);
+  }
+  if (o.prompt) chat.add_generation_prompt = true;
+  if (o.carry_on) chat.continued = "content";
+  chat.now = o.now ? tokenizers::parse_clock(*o.now) : tokenizers::local_now();
+  return chat;
+}
+
+void print_spans(const tokenizers::RenderedChat& rendered) {
+  Json::Array spans;
+  for (const auto& [begin, end] : rendered.generation)
+    spans.emplace_back(Json::Array{Json(begin), Json(end)});
+  fmt::print("\n{}\n", Json(std::move(spans)).dump());
+}
+
+}  // namespace
+
+int tokenizer_chat(const Arguments& arguments) {
+  ChatOptions o;
+  Fields f;
+  add_fields(f, o);
+  if (const auto code =
+          parse("megatron tokenizer chat --tokenizer-model DIR [--messages FILE] [flags]",
+                "Renders a list of messages with the model's chat template. The text is printed as "
+                "it is, "
+                "without a newline behind it.",
+                f, {}, arguments)) {
+    return *code;
+  }
+  MG_CHECK(o.model.has_value(), "--tokenizer-model DIR is needed");
+  auto chat_template = tokenizers::ChatTemplate::load(*o.model);
+  if (o.chat_template) chat_template.set_template(read_file(*o.chat_template), *o.chat_template);
+  const tokenizers::RenderedChat rendered = chat_template.render(read_chat(o), o.name);
+  if (o.tokenize) {
+    const auto tokenizer = tokenizers::Tokenizer::load(*o.model);
+    const std::vector<int32_t> ids = tokenizer.encode(rendered.text, false);
+    for (size_t i = 0; i < ids.size(); ++i) fmt::print("{}{}", i == 0 ? "" : " ", ids[i]);
+    fmt::print("\n");
+    return 0;
+  }
+  std::fwrite(rendered.text.data(), 1, rendered.text.size(), stdout);
+  if (o.spans) print_spans(rendered);
+  return 0;
+}
+
+}  // namespace megatron::cli

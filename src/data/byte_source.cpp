@@ -1,0 +1,203 @@
+#include "data/byte_source.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+
+namespace megatron::data {
+namespace {
+
+constexpr size_t kPackedBytes = 1 << 17;
+constexpr size_t kMagicBytes = 4;
+
+class PlainFile final : public ByteSource {
+ public:
+  explicit PlainFile(const std::string& path)
+      : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+    MG_CHECK(file_ >= 0, "cannot read {}: {}", path_, std::strerror(errno));
+    begin_ = status();
+    if (!S_ISREG(begin_.st_mode)) {
+      ::close(file_);
+      fail("{} is not a regular file", path_);
+    }
+  }
+  ~PlainFile() override { ::close(file_); }
+  PlainFile(const PlainFile&) = delete;
+  PlainFile& operator=(const PlainFile&) = delete;
+
+  size_t read(std::span<char> out) override {
+    ssize_t got;
+    do got = ::read(file_, out.data(), std::min(out.size(), size_t{1} << 30));
+    while (got < 0 && errno == EINTR);
+    MG_CHECK(got >= 0, "cannot read {}: {}", path_, std::strerror(errno));
+    consumed_ += got;
+    if (got == 0 && !out.empty()) check_unchanged();
+    return static_cast<size_t>(got);
+  }
+  int64_t consumed() const override { return consumed_; }
+  int64_t size() const override { return begin_.st_size; }
+
+  // The file's first bytes, without moving on.
+  std::string front() const {
+    char bytes[kMagicBytes];
+    const ssize_t got = ::pread(file_, bytes, sizeof bytes, 0);
+    MG_CHECK(got >= 0, "cannot read {}: {}", path_, std::strerror(errno));
+    return std::string(bytes, static_cast<size_t>(got));
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  struct stat status() const {
+    struct stat status{};
+    MG_CHECK(::fstat(file_, &status) == 0, "cannot read {}: {}", path_, std::strerror(errno));
+    return status;
+  }
+  void check_unchanged() const {
+    const struct stat now = status();
+    MG_CHECK(now.st_size == begin_.st_size && consumed_ == begin_.st_size,
+             "{} changed while it was read: it had {} bytes at the beginning, {} of them could be "
+             "read, and now it has {}; start again when nothing writes to it",
+             path_, begin_.st_size, std::min<int64_t>(consumed_, begin_.st_size), now.st_size);
+    MG_CHECK(now.st_mtim.tv_sec == begin_.st_mtim.tv_sec &&
+                 now.st_mtim.tv_nsec == begin_.st_mtim.tv_nsec,
+             "{} changed while it was read: its time of change is another one now; start again "
+             "when nothing writes to it",
+             path_);
+  }
+
+  std::string path_;
+  int file_;
+  struct stat begin_{};
+  int64_t consumed_ = 0;
+};
+
+// What the two kinds of compressed files share.
+class PackedFile : public ByteSource {
+ public:
+  explicit PackedFile(std::unique_ptr<PlainFile> file)
+      : file_(std::move(file)), packed_(kPackedBytes) {}
+  int64_t consumed() const override { return file_->consumed(); }
+  int64_t size() const override { return file_->size(); }
+
+ protected:
+  // More packed bytes behind those that are not used yet; false at the end.
+  bool fill() {
+    if (begin_ < end_) return true;
+    begin_ = 0;
+    end_ = file_->read(packed_);
+    return end_ > 0;
+  }
+  [[noreturn]] void damaged(std::string_view reason) const {
+    fail("cannot read {}: the compressed data are {}", file_->path(), reason);
+  }
+
+  std::unique_ptr<PlainFile> file_;
+  std::vector<char> packed_;
+  size_t begin_ = 0, end_ = 0;
+};
+
+class GzipFile final : public PackedFile {
+ public:
+  explicit GzipFile(std::unique_ptr<PlainFile> file) : PackedFile(std::move(file)) {
+    constexpr int kWindowBits = 15, kGzipOnly = 16;
+    MG_CHECK(inflateInit2(&stream_, kWindowBits + kGzipOnly) == Z_OK,
+             "zlib cannot start: no memory is left");
+  }
+  ~GzipFile() override { inflateEnd(&stream_); }
+
+  size_t read(std::span<char> out) override {
+    size_t written = 0;
+    while (written == 0 && !out.empty()) {
+      if (!fill()) {
+        if (inside_) damaged("cut short");
+        break;
+      }
+      if (!inside_ && !start_member()) continue;
+      written = step(out);
+    }
+    return written;
+  }
+
+ private:
+  // Zero bytes behind the last member (padding of tapes and blocks) are left out, as gzip does.
+  bool start_member() {
+    if (any_ && packed_[begin_] == '\0') {
+      ++begin_;
+      return false;
+    }
+    if (any_ && packed_[begin_] != '\x1f') damaged("followed by other data");
+    inflateReset(&stream_);
+    inside_ = any_ = true;
+    return true;
+  }
+
+  size_t step(std::span<char> out) {
+    stream_.next_in = reinterpret_cast<Bytef*>(packed_.data() + begin_);
+    stream_.avail_in = static_cast<uInt>(end_ - begin_);
+    const size_t room = std::min(out.size(), size_t{1} << 30);
+    stream_.next_out = reinterpret_cast<Bytef*>(out.data());
+    stream_.avail_out = static_cast<uInt>(room);
+    const int code = inflate(&stream_, Z_NO_FLUSH);
+    begin_ = end_ - stream_.avail_in;
+    if (code == Z_STREAM_END) inside_ = false;
+    if (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR)
+      damaged(fmt::format("damaged ({})", stream_.msg != nullptr ? stream_.msg : "zlib"));
+    return room - stream_.avail_out;
+  }
+
+  z_stream stream_{};
+  bool inside_ = false, any_ = false;
+};
+
+class ZstdFile final : public PackedFile {
+ public:
+  explicit ZstdFile(std::unique_ptr<PlainFile> file)
+      : PackedFile(std::move(file)), stream_(ZSTD_createDStream()) {
+    MG_CHECK(stream_ != nullptr, "zstd cannot start: no memory is left");
+  }
+  ~ZstdFile() override { ZSTD_freeDStream(stream_); }
+
+  size_t read(std::span<char> out) override {
+    ZSTD_outBuffer target{out.data(), out.size(), 0};
+    while (target.pos == 0 && !out.empty()) {
+      const bool more = fill();
+      if (!more && !inside_) break;
+      ZSTD_inBuffer source{packed_.data() + begin_, end_ - begin_, 0};
+      const size_t left = ZSTD_decompressStream(stream_, &target, &source);
+      if (ZSTD_isError(left)) damaged(fmt::format("damaged ({})", ZSTD_getErrorName(left)));
+      begin_ += source.pos;
+      inside_ = left != 0;
+      if (!more && target.pos == 0 && inside_) damaged("cut short");
+    }
+    return target.pos;
+  }
+
+ private:
+  ZSTD_DStream* stream_;
+  bool inside_ = false;
+};
+
+bool starts_zstd_frame(std::string_view front) {
+  return front.size() == kMagicBytes && front.substr(1) == "\xb5\x2f\xfd" && front[0] == '\x28';
+}
+
+}  // namespace
+
+std::unique_ptr<ByteSource> ByteSource::open(const std::string& path) {
+  auto file = std::make_unique<PlainFile>(path);
+  const std::string front = file->front();
+  if (front.starts_with("\x1f\x8b")) return std::make_unique<GzipFile>(std::move(file));
+  if (starts_zstd_frame(front)) return std::make_unique<ZstdFile>(std::move(file));
+  return file;
+}
+
+}  // namespace megatron::data

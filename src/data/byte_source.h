@@ -1,0 +1,26 @@
+// The bytes of a file as they are meant: plain, or unpacked from gzip or zstd, which are told by the
+// file's first bytes. Several gzip members or zstd frames one behind the other are one text.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace megatron::data {
+
+class ByteSource {
+ public:
+  // Throws Error naming the path and the reason.
+  static std::unique_ptr<ByteSource> open(const std::string& path);
+  virtual ~ByteSource() = default;
+
+  // Fills the front of `out`; the number of bytes, 0 at the end. Throws Error naming the path when
+  // the file cannot be read, when compressed data are damaged or cut short, and when the file's
+  // size or time of change differs at the end from what it was at the beginning.
+  virtual size_t read(std::span<char> out) = 0;
+  virtual int64_t consumed() const = 0;  // bytes of the file as it lies on the disk
+  virtual int64_t size() const = 0;      // the same, in all
+};
+
+}  // namespace megatron::data

@@ -1,0 +1,136 @@
+#include "data/input_list.h"
+
+#include <glob.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace megatron::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string_view without_packing(std::string_view path) {
+  for (const std::string_view suffix : {".gz", ".zst"}) {
+    if (path.ends_with(suffix)) return path.substr(0, path.size() - suffix.size());
+  }
+  return path;
+}
+
+bool named_like_json_lines(std::string_view path) {
+  path = without_packing(path);
+  return path.ends_with(".jsonl") || path.ends_with(".ndjson") || path.ends_with(".json");
+}
+
+// name.1, name.3pm, name.n ...
+bool named_like_manual_page(std::string_view path) {
+  path = without_packing(path);
+  const size_t dot = path.rfind('.');
+  return dot != path.npos && dot + 1 < path.size() &&
+         std::string_view("123456789lno").find(path[dot + 1]) != path.npos &&
+         path.find('/', dot) == path.npos;
+}
+
+class Listing {
+ public:
+  explicit Listing(TextKind kind) : kind_(kind) {}
+
+  void add(const std::string& path) {
+    struct stat status{};
+    if (stat(path.c_str(), &status) == 0) return add_existing(path, status);
+    MG_CHECK(path.find_first_of("*?[{") != path.npos,
+             "{} does not exist or cannot be read (--input)", path);
+    add_matches(path);
+  }
+
+  std::vector<InputEntry> entries;
+
+ private:
+  void add_existing(const std::string& path, const struct stat& status) {
+    if (S_ISDIR(status.st_mode)) return add_directory(path);
+    MG_CHECK(kind_ != TextKind::manual_pages || !named_like_json_lines(path),
+             "{} is named like JSON records, and --input-format manpages reads troff sources; "
+             "leave that flag out",
+             path);
+    entries.push_back(entry(path, status.st_size));
+  }
+
+  InputEntry entry(const std::string& path, int64_t bytes) const {
+    const bool lines = kind_ == TextKind::json_lines ||
+                       (kind_ == TextKind::automatic && named_like_json_lines(path));
+    return {path, bytes, lines};
+  }
+
+  void add_matches(const std::string& pattern) {
+    glob_t found{};
+    const int code = glob(pattern.c_str(), GLOB_BRACE, nullptr, &found);
+    std::vector<std::string> matches;
+    for (size_t i = 0; code == 0 && i < found.gl_pathc; ++i)
+      matches.emplace_back(found.gl_pathv[i]);
+    globfree(&found);
+    MG_CHECK(!matches.empty(), "no file matches the pattern {} (--input)", pattern);
+    std::sort(matches.begin(), matches.end());
+    for (const std::string& match : matches) {
+      struct stat status{};
+      MG_CHECK(stat(match.c_str(), &status) == 0,
+               "{} does not exist or cannot be read (--input {})", match, pattern);
+      add_existing(match, status);
+    }
+  }
+
+  void add_directory(const std::string& path) {
+    std::vector<std::string> plain, links;
+    walk(path, plain, links);
+    std::sort(plain.begin(), plain.end());
+    std::sort(links.begin(), links.end());
+    std::set<std::pair<dev_t, ino_t>> seen;
+    std::vector<InputEntry> files;
+    for (const auto* group : {&plain, &links}) {
+      for (const std::string& file : *group) {
+        struct stat status{};
+        if (stat(file.c_str(), &status) == 0 && seen.emplace(status.st_dev, status.st_ino).second)
+          files.push_back(entry(file, status.st_size));
+      }
+    }
+    MG_CHECK(!files.empty(), "{} holds no {} (--input)", path,
+             kind_ == TextKind::manual_pages ? "manual page" : "file");
+    std::sort(files.begin(), files.end(),
+              [](const InputEntry& a, const InputEntry& b) { return a.path < b.path; });
+    entries.insert(entries.end(), files.begin(), files.end());
+  }
+
+  void walk(const std::string& path, std::vector<std::string>& plain,
+            std::vector<std::string>& links) const {
+    std::error_code error;
+    auto at = fs::recursive_directory_iterator(path, error);
+    for (; !error && at != fs::recursive_directory_iterator(); at.increment(error)) {
+      const std::string name = at->path().string();
+      if (at->path().filename().string().starts_with('.')) {
+        at.disable_recursion_pending();
+        continue;
+      }
+      std::error_code unreadable;
+      if (!at->is_regular_file(unreadable)) continue;  // follows links; a dangling one is no file
+      if (kind_ == TextKind::manual_pages && !named_like_manual_page(name)) continue;
+      (at->is_symlink(unreadable) ? links : plain).push_back(name);
+    }
+    MG_CHECK(!error, "cannot read the directory {}: {}", path, error.message());
+  }
+
+  TextKind kind_;
+};
+
+}  // namespace
+
+std::vector<InputEntry> list_inputs(const std::vector<std::string>& paths, TextKind kind) {
+  Listing listing(kind);
+  for (const std::string& path : paths) listing.add(path);
+  return std::move(listing.entries);
+}
+
+}  // namespace megatron::data

@@ -1,0 +1,106 @@
+#include "data/source_facts.h"
+
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/thread_pool.h"
+
+namespace megatron::data {
+
+std::string digest(std::span<const std::byte> bytes) {
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+SourceFacts::SourceFacts(const TokenSource& source, const std::optional<std::string>& directory)
+    : source_(source), identity_(source.identity()), facts_(Json::Object{}) {
+  if (identity_.is_null() || !directory) return;
+  const std::string text = identity_.dump();
+  file_ = fmt::format("{}/source-{}.json", *directory, digest(std::as_bytes(std::span(text))));
+  if (access(file_.c_str(), R_OK) != 0) return;
+  try {
+    const Json found = Json::read(file_);
+    MG_CHECK(found["identity"] == identity_, "{} belongs to another file", file_);
+    found["facts"].as_object();
+    facts_ = found["facts"];
+  } catch (const Error& error) {
+    log::warning("{}: what it said of {} is looked up again", error.what(), source.path());
+  }
+}
+
+std::optional<int64_t> SourceFacts::integer(std::string_view key) const {
+  const Json* const value = facts_.find(key);
+  return value != nullptr && value->is_integer() ? std::optional(value->as_integer())
+                                                 : std::nullopt;
+}
+
+std::optional<std::string> SourceFacts::text(std::string_view key) const {
+  const Json* const value = facts_.find(key);
+  return value != nullptr && value->is_string() ? std::optional(value->as_string()) : std::nullopt;
+}
+
+void SourceFacts::set(std::string_view key, Json value) {
+  facts_.set(key, std::move(value));
+  changed_ = true;
+}
+
+void SourceFacts::remember() {
+  if (!changed_ || file_.empty()) return;
+  changed_ = false;
+  try {
+    const Json json(
+        Json::Object{{"path", source_.path()}, {"identity", identity_}, {"facts", facts_}});
+    AtomicFile file(file_);
+    file.write(json.dump(2) + "\n");
+    file.publish();
+  } catch (const Error& error) {
+    log::warning(
+        "what was found out about {} is not remembered and will be looked up again next time "
+        "(--data-cache-path names another place): {}",
+        source_.path(), error.what());
+  }
+}
+
+std::string SourceFacts::content(ThreadPool& pool) {
+  constexpr size_t kBlock = size_t{16} << 20;
+  if (auto known = text("content"); known && known->size() == 32) return *known;
+  const auto bytes = source_.index_bytes();
+  std::vector<XXH128_canonical_t> blocks((bytes.size() + kBlock - 1) / kBlock);
+  pool.parallel_for(static_cast<int64_t>(blocks.size()), [&](int64_t block, int) {
+    const size_t begin = static_cast<size_t>(block) * kBlock;
+    const auto part = bytes.subspan(begin, std::min(kBlock, bytes.size() - begin));
+    XXH128_canonicalFromHash(&blocks[static_cast<size_t>(block)],
+                             XXH3_128bits(part.data(), part.size()));
+  });
+  source_.check(pool);
+  const std::string found = digest(std::as_bytes(std::span(blocks)));
+  set("content", found);
+  return found;
+}
+
+int64_t SourceFacts::tokens(int64_t first, int64_t count, ThreadPool& pool) {
+  constexpr int64_t kBlock = int64_t{1} << 20;
+  const std::string key = fmt::format("tokens of {} sequences from {} on", count, first);
+  if (const auto known = integer(key); known && *known >= 0) return *known;
+  const Lengths lengths = source_.lengths();
+  std::vector<int64_t> sums(static_cast<size_t>((count + kBlock - 1) / kBlock));
+  pool.parallel_for(static_cast<int64_t>(sums.size()), [&](int64_t block, int) {
+    const int64_t begin = first + block * kBlock;
+    const int64_t end = std::min(begin + kBlock, first + count);
+    int64_t sum = 0;
+    for (int64_t i = begin; i < end; ++i) sum += lengths[i];
+    sums[static_cast<size_t>(block)] = sum;
+  });
+  const int64_t found = std::accumulate(sums.begin(), sums.end(), int64_t{0});
+  set(key, found);
+  return found;
+}
+
+}  // namespace megatron::data

@@ -1,0 +1,60 @@
+// The documents of many inputs as blocks of about a fixed size, so that threads can share the work:
+// one reads blocks, each is parsed elsewhere. What the inputs may be: text_source.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/input_file.h"
+#include "data/input_list.h"
+#include "data/text_source.h"
+
+namespace megatron::data {
+
+class TextCutter;
+
+// Whole documents of one file.
+struct TextBlock {
+  struct Piece {
+    std::string text;  // not checked to be UTF-8
+    int64_t line = 0;  // of the file, from 1; 0: the whole file
+  };
+  std::string path;
+  bool json_lines = false;
+  LineBlock lines;            // when json_lines: one document a line that is not blank
+  std::vector<Piece> pieces;  // else
+  // Lines (blank ones too) and pieces before this block, in all files: it tells to which partition
+  // a document is dealt.
+  int64_t first_record = 0;
+  int64_t text_bytes = 0;  // unpacked, of this block
+};
+
+class TextBlocks {
+ public:
+  // Throws Error as list_inputs does. json_key of the options is not used.
+  TextBlocks(const std::vector<std::string>& inputs, TextSourceOptions options);
+  ~TextBlocks();
+
+  // The next block, of about `bytes`, more only for a longer document. False at the end. Throws
+  // Error naming the file that cannot be read.
+  bool next(TextBlock& block, size_t bytes);
+
+  int64_t bytes_read() const;                           // of total_bytes(), for progress
+  int64_t total_bytes() const { return total_bytes_; }  // of the files as they lie on the disk
+
+ private:
+  bool next_lines(TextBlock& block, size_t bytes);
+  bool next_pieces(TextBlock& block, size_t bytes);
+  bool next_whole_file(TextBlock& block);
+
+  TextSourceOptions options_;
+  std::vector<InputEntry> files_;
+  size_t at_ = 0;                     // next file to open
+  std::unique_ptr<InputFile> lines_;  // of the file that is open: one of the two, or none
+  std::unique_ptr<TextCutter> pieces_;
+  int64_t bytes_before_ = 0, total_bytes_ = 0, records_ = 0;
+};
+
+}  // namespace megatron::data

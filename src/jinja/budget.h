@@ -1,0 +1,62 @@
+// What a template may use up. All limits are counts, so that a template that fails does so on every
+// machine and at the same place.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/error.h"
+
+namespace megatron::jinja {
+
+struct Limits {
+  int64_t steps = 50'000'000;        // evaluated nodes, and work in proportion to what they handle
+  int64_t output_bytes = 256 << 20;  // of the rendered text, or of one string on the way to it
+  int depth = 1500;                  // nodes that are evaluated within one another
+};
+
+class Budget {
+ public:
+  explicit Budget(const Limits& limits) : limits_(limits), left_(limits.steps) {}
+
+  void spend(int64_t steps) {
+    left_ -= steps;
+    MG_CHECK(left_ >= 0, "the template needs more than {} steps (limit `steps`)", limits_.steps);
+  }
+  void check_length(size_t bytes) const {
+    MG_CHECK(static_cast<int64_t>(bytes) <= limits_.output_bytes,
+             "a text of the template is longer than {} bytes (limit `output_bytes`)",
+             limits_.output_bytes);
+  }
+  // Work on a text of so many bytes; also the check that no text is too long.
+  void spend_bytes(size_t bytes) {
+    check_length(bytes);
+    spend(static_cast<int64_t>(bytes / 32));
+  }
+  void spend_items(size_t items) { spend(static_cast<int64_t>(items / 4)); }
+
+  // One level of nested evaluation, as long as it lives.
+  class Level {
+   public:
+    explicit Level(Budget& budget) : budget_(budget) {
+      MG_CHECK(budget.depth_ < budget.limits_.depth,
+               "the template nests deeper than {} levels (limit `depth`); does a macro call itself "
+               "without end?",
+               budget.limits_.depth);
+      ++budget.depth_;
+    }
+    ~Level() { --budget_.depth_; }
+    Level(const Level&) = delete;
+    Level& operator=(const Level&) = delete;
+
+   private:
+    Budget& budget_;
+  };
+
+ private:
+  Limits limits_;
+  int64_t left_;
+  int depth_ = 0;
+};
+
+}  // namespace megatron::jinja

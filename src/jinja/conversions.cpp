@@ -1,0 +1,289 @@
+#include "jinja/conversions.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/error.h"
+#include "jinja/operators.h"
+#include "jinja/unicode.h"
+
+namespace megatron::jinja {
+namespace {
+
+class Writer {
+ public:
+  explicit Writer(Budget& budget) : budget_(budget) {}
+
+  void write(const Value& value) {
+    const Budget::Level level(budget_);
+    budget_.spend(1);
+    if (value.is_undefined()) {
+      out_ += "Undefined";
+    } else if (value.is_text()) {
+      const std::string quoted = repr_of_text(value.bytes());
+      put(value.as_text().markup ? "Markup(" + quoted + ")" : quoted);
+    } else if (value.is_sequence()) {
+      write_sequence(value.as_sequence());
+    } else if (value.is_dict()) {
+      write_dict(value.as_dict());
+    } else if (value.is_object()) {
+      write_object(*value.as_object());
+    } else {
+      out_ += to_text(value, budget_);
+    }
+  }
+
+  std::string take() { return std::move(out_); }
+
+ private:
+  void put(std::string_view text) {
+    out_ += text;
+    budget_.spend_bytes(text.size());
+    budget_.check_length(out_.size());
+  }
+
+  void write_elements(const Values& elements) {
+    for (size_t i = 0; i < elements.size(); ++i) {
+      if (i > 0) out_ += ", ";
+      write(elements[i]);
+    }
+  }
+
+  void write_sequence(const Sequence& sequence) {
+    using Form = Sequence::Form;
+    if (sequence.form == Form::range || sequence.form == Form::iterator) {
+      out_ += sequence.shown;
+      return;
+    }
+    const bool tuple = sequence.form == Form::tuple;
+    const char* name = sequence.form == Form::keys     ? "dict_keys("
+                       : sequence.form == Form::values ? "dict_values("
+                       : sequence.form == Form::items  ? "dict_items("
+                                                       : "";
+    out_ += name;
+    out_ += tuple ? "(" : "[";
+    write_elements(sequence.elements);
+    if (tuple && sequence.elements.size() == 1) out_ += ",";
+    out_ += tuple ? ")" : "]";
+    if (*name != '\0') out_ += ")";
+  }
+
+  void write_dict(const Dict& dict) {
+    out_ += "{";
+    for (size_t i = 0; i < dict.members.size(); ++i) {
+      if (i > 0) out_ += ", ";
+      write(dict.members[i].first);
+      out_ += ": ";
+      write(dict.members[i].second);
+    }
+    out_ += "}";
+  }
+
+  void write_object(const Object& object) {
+    if (const auto inner = object.inner()) {
+      out_ += "<" + object.type_name() + " ";
+      write(*inner);
+      out_ += ">";
+    } else {
+      out_ += object.shown();
+    }
+  }
+
+  Budget& budget_;
+  std::string out_;
+};
+
+class JsonWriter {
+ public:
+  JsonWriter(const JsonStyle& style, Budget& budget) : style_(style), budget_(budget) {}
+
+  void write(const Value& value, int depth) {
+    budget_.spend(1);
+    if (value.is_text()) {
+      write_text(value.bytes());
+    } else if (value.is_sequence() &&
+               (value.is_form(Sequence::Form::list) || value.is_form(Sequence::Form::tuple))) {
+      write_list(value.as_sequence().elements, depth);
+    } else if (value.is_dict()) {
+      write_dict(value.as_dict(), depth);
+    } else {
+      const std::string scalar = scalar_text(value);
+      MG_CHECK(!scalar.empty(), "Object of type {} is not JSON serializable", value.type_name());
+      out_ += scalar;
+    }
+    budget_.check_length(out_.size());
+  }
+
+  std::string take() { return std::move(out_); }
+
+ private:
+  static std::string scalar_text(const Value& value) {
+    if (value.is_none()) return "null";
+    if (value.is_boolean()) return value.as_boolean() ? "true" : "false";
+    if (value.is_integer()) return fmt::format("{}", value.as_whole());
+    if (!value.is_real()) return "";
+    const double number = value.as_number();
+    if (std::isnan(number)) return "NaN";
+    if (std::isinf(number)) return number < 0 ? "-Infinity" : "Infinity";
+    return repr_of_real(number);
+  }
+
+  static std::string key_text(const Value& key) {
+    if (key.is_text()) return key.bytes();
+    const std::string scalar = scalar_text(key);
+    MG_CHECK(!scalar.empty(), "keys must be str, int, float, bool or None, not {}",
+             key.type_name());
+    return scalar;
+  }
+
+  void break_line(int depth) {
+    if (!style_.indent) return;
+    budget_.spend_bytes(style_.indent->size() * static_cast<size_t>(depth));
+    out_ += '\n';
+    for (int i = 0; i < depth; ++i) out_ += *style_.indent;
+  }
+
+  void write_list(const Values& elements, int depth) {
+    out_ += '[';
+    for (size_t i = 0; i < elements.size(); ++i) {
+      if (i > 0) out_ += style_.between_items;
+      break_line(depth + 1);
+      write(elements[i], depth + 1);
+    }
+    if (!elements.empty()) break_line(depth);
+    out_ += ']';
+  }
+
+  void write_dict(const Dict& dict, int depth) {
+    std::vector<const std::pair<Value, Value>*> members;
+    for (const auto& member : dict.members) members.push_back(&member);
+    if (style_.sort_keys) {
+      std::stable_sort(members.begin(), members.end(), [&](const auto* a, const auto* b) {
+        return less(a->first, b->first, budget_);
+      });
+    }
+    out_ += '{';
+    bool first = true;
+    for (const auto* member : members) {
+      if (!first) out_ += style_.between_items;
+      first = false;
+      break_line(depth + 1);
+      write_text(key_text(member->first));
+      out_ += style_.behind_key;
+      write(member->second, depth + 1);
+    }
+    if (!members.empty()) break_line(depth);
+    out_ += '}';
+  }
+
+  void write_text(std::string_view text) {
+    budget_.spend_bytes(text.size());
+    out_ += '"';
+    for (size_t at = 0; at < text.size();) write_letter(next_code_point(text, at));
+    out_ += '"';
+  }
+
+  void write_letter(char32_t c) {
+    static constexpr std::string_view kShort = "\"\\\b\f\n\r\t", kNames = "\"\\bfnrt";
+    const size_t known = c < 0x80 ? kShort.find(static_cast<char>(c)) : std::string_view::npos;
+    if (known != std::string_view::npos) {
+      out_ += '\\';
+      out_ += kNames[known];
+    } else if (c < 0x20 || (style_.ensure_ascii && c >= 0x7F && c < 0x10000 && c != 0x7F)) {
+      out_ += fmt::format("\\u{:04x}", static_cast<uint32_t>(c));
+    } else if (style_.ensure_ascii && c >= 0x10000) {
+      const auto high = static_cast<uint32_t>(0xD800 + ((c - 0x10000) >> 10));
+      const auto low = static_cast<uint32_t>(0xDC00 + ((c - 0x10000) & 0x3FF));
+      out_ += fmt::format("\\u{:04x}\\u{:04x}", high, low);
+    } else {
+      append_utf8(out_, c);
+    }
+  }
+
+  const JsonStyle& style_;
+  Budget& budget_;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string to_text(const Value& value, Budget& budget) {
+  if (value.is_text()) return value.bytes();
+  if (value.is_undefined()) return "";
+  if (value.is_none()) return "None";
+  if (value.is_boolean()) return value.as_boolean() ? "True" : "False";
+  if (value.is_integer()) return fmt::format("{}", value.as_whole());
+  if (value.is_real()) return repr_of_real(value.as_number());
+  return repr(value, budget);
+}
+
+std::string repr(const Value& value, Budget& budget) {
+  Writer writer(budget);
+  writer.write(value);
+  return writer.take();
+}
+
+std::string repr_of_text(std::string_view text) {
+  const bool single = text.find('\'') == std::string_view::npos;
+  const char quote = single || text.find('"') != std::string_view::npos ? '\'' : '"';
+  std::string out(1, quote);
+  for (size_t at = 0; at < text.size();) {
+    const char32_t c = next_code_point(text, at);
+    if (c == static_cast<char32_t>(quote) || c == '\\') {
+      out += '\\';
+      out += static_cast<char>(c);
+    } else if (c == '\n' || c == '\r' || c == '\t') {
+      out += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
+    } else if (is_printable(c)) {
+      append_utf8(out, c);
+    } else {
+      const auto code = static_cast<uint32_t>(c);
+      out += c < 0x100     ? fmt::format("\\x{:02x}", code)
+             : c < 0x10000 ? fmt::format("\\u{:04x}", code)
+                           : fmt::format("\\U{:08x}", code);
+    }
+  }
+  return out + quote;
+}
+
+std::string repr_of_real(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  char buffer[64];
+  const auto end =
+      std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific);
+  const std::string scientific(buffer, end.ptr);  // d.ddde[+-]xx
+  const size_t mark = scientific.find('e');
+  int exponent = 0;
+  const char* digits = scientific.data() + mark + 1;
+  if (*digits == '+') ++digits;
+  std::from_chars(digits, scientific.data() + scientific.size(), exponent);
+  if (exponent < -4 || exponent >= 16) return scientific;
+  const auto fixed = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed);
+  const std::string text(buffer, fixed.ptr);
+  return text.find('.') == std::string::npos ? text + ".0" : text;
+}
+
+std::string to_json(const Value& value, const JsonStyle& style, Budget& budget) {
+  JsonWriter writer(style, budget);
+  writer.write(value, 0);
+  return writer.take();
+}
+
+std::string escape_html(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&#34;"; break;
+      case '\'': out += "&#39;"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
+}  // namespace megatron::jinja

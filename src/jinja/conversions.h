@@ -1,0 +1,30 @@
+// Values as text: Python's str() and repr(), json.dumps, and escaping for HTML.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "jinja/budget.h"
+#include "jinja/value.h"
+
+namespace megatron::jinja {
+
+std::string to_text(const Value& value, Budget& budget);  // str()
+std::string repr(const Value& value, Budget& budget);
+std::string repr_of_text(std::string_view text);
+std::string repr_of_real(double value);  // the shortest text that reads back to the same value
+
+struct JsonStyle {
+  bool ensure_ascii = false;
+  std::optional<std::string> indent;  // none: one line
+  std::string between_items;          // with an indent "," is usual, else ", "
+  std::string behind_key = ": ";
+  bool sort_keys = false;
+};
+// Throws Error for what JSON cannot hold, worded as Python's json module does.
+std::string to_json(const Value& value, const JsonStyle& style, Budget& budget);
+
+std::string escape_html(std::string_view text);
+
+}  // namespace megatron::jinja

@@ -1,0 +1,61 @@
+// Expressions. From weakest to strongest: x if y else z; or; and; not; comparisons and `in`; + -;
+// ~; * / // %; **; signs; then attributes, subscripts, calls, filters and tests behind a value.
+#pragma once
+
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "jinja/ast.h"
+#include "jinja/token_stream.h"
+
+namespace megatron::jinja {
+
+class ExpressionParser {
+ public:
+  explicit ExpressionParser(TokenStream& tokens) : tokens_(tokens) {}
+
+  ExpressionPtr parse(bool conditional = true);
+  // One expression, or several with commas between them as a tuple. stop: a name that ends it.
+  ExpressionPtr parse_tuple(bool conditional = true, std::string_view stop = "");
+  // Filters over `value`; from_name: the first comes without a "|".
+  ExpressionPtr parse_filters(ExpressionPtr value, bool from_name);
+  Target parse_target(bool with_namespace);
+  ExpressionPtr make(Expression::Kind kind, int line, std::vector<ExpressionPtr> operands = {});
+
+  std::set<std::string> names;  // all variables that were read since the last clear()
+
+ private:
+  class Level;
+
+  ExpressionPtr parse_or();
+  ExpressionPtr parse_and();
+  ExpressionPtr parse_not();
+  ExpressionPtr parse_compare();
+  ExpressionPtr parse_sum();
+  ExpressionPtr parse_concatenation();
+  ExpressionPtr parse_product();
+  ExpressionPtr parse_power();
+  ExpressionPtr parse_unary(bool with_filters = true);
+  ExpressionPtr parse_primary();
+  ExpressionPtr parse_number();
+  ExpressionPtr parse_list();
+  ExpressionPtr parse_dict();
+  ExpressionPtr parse_parentheses();
+  ExpressionPtr parse_postfix(ExpressionPtr value);
+  ExpressionPtr parse_postfix_and_filters(ExpressionPtr value);
+  ExpressionPtr parse_subscript(ExpressionPtr value);
+  ExpressionPtr parse_filter(ExpressionPtr value);
+  ExpressionPtr parse_test(ExpressionPtr value);
+  ExpressionPtr parse_call(ExpressionPtr callee);
+  std::vector<Argument> parse_arguments();
+  bool at_end_of_tuple(std::string_view stop) const;
+  void grow(Expression& expression, const Expression* part);
+  Target parse_one_target(bool with_namespace);
+
+  TokenStream& tokens_;
+  int depth_ = 0;
+};
+
+}  // namespace megatron::jinja

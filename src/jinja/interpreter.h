@@ -1,0 +1,92 @@
+// Runs a parsed template.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "jinja/ast.h"
+#include "jinja/budget.h"
+#include "jinja/call.h"
+#include "jinja/objects.h"
+#include "jinja/scope.h"
+#include "jinja/template.h"
+
+namespace megatron::jinja {
+
+class Interpreter {
+ public:
+  Interpreter(std::string name, const Variables& variables, const Limits& limits);
+  ~Interpreter();
+  Interpreter(const Interpreter&) = delete;
+  Interpreter& operator=(const Interpreter&) = delete;
+
+  Rendering render(const Body& body);
+
+  // For filters, tests and functions.
+  Budget& budget() { return budget_; }
+  Value call(const Value& callee, Values positional,
+             std::vector<std::pair<std::string, Value>> keyword = {});
+  Value filter(std::string_view name, Values positional,
+               std::vector<std::pair<std::string, Value>> keyword = {});
+  bool test(std::string_view name, Values positional,
+            std::vector<std::pair<std::string, Value>> keyword = {});
+  Value call_macro(const Macro& macro, Call& call);
+  std::string run_loop(const Statement& loop, const Values& elements, int depth,
+                       const std::shared_ptr<Scope>& scope);
+  // A namespace may hold itself: the interpreter keeps each, and empties it in the end.
+  void keep(std::shared_ptr<Namespace> object) { namespaces_.push_back(std::move(object)); }
+
+ private:
+  enum class Flow { on, leave, next };
+  class InScope;
+
+  Flow execute(const Body& body);
+  Flow execute(const Statement& statement);
+  Flow run_condition(const Statement& statement);
+  Flow run_for(const Statement& statement);
+  Flow run_captured(const Statement& statement);
+  Flow run_with(const Statement& statement);
+  void run_call(const Statement& statement);
+  void run_generation(const Statement& statement);
+  void loop_over(const Statement& statement, Values elements, int depth);
+  Values selected(const Statement& statement, Values elements);
+  void assign(const Target& target, const Value& value);
+  void bind_extra_arguments(const Macro& macro, Call& call, size_t used);
+  std::shared_ptr<Macro> make_macro(const Statement& statement);
+  std::string capture(const Body& body, Flow* flow = nullptr);
+  void write(std::string_view text);
+
+  Value evaluate(const Expression& expression);
+  Value evaluate_or_none(const ExpressionPtr& expression);
+  Value evaluate_name(const Expression& expression);
+  Value evaluate_dict(const Expression& expression);
+  Value evaluate_call(const Expression& expression, Value caller = Value());
+  Value evaluate_test(const Expression& expression);
+  Value evaluate_compare(const Expression& expression);
+  Value evaluate_conditional(const Expression& expression);
+  Value evaluate_concatenation(const Expression& expression);
+  bool compare(Comparison::Kind kind, const Value& left, const Value& right);
+  Values evaluate_all(const std::vector<ExpressionPtr>& expressions);
+  Call evaluate_arguments(const Expression& expression);
+
+  std::string name_;
+  Budget budget_;
+  std::shared_ptr<Scope> scope_;
+  std::string root_;           // the rendered text
+  std::string* out_ = &root_;  // or what a block writes
+  int line_ = 1;
+  std::vector<std::pair<int64_t, int64_t>> generation_;
+  size_t counted_bytes_ = 0;  // of root_, whose code points were counted
+  int64_t counted_ = 0;
+  std::vector<std::shared_ptr<Namespace>> namespaces_;
+  std::vector<std::shared_ptr<Scope>> captured_scopes_;  // that macros refer to
+};
+
+// Adds a member to a dict under construction; a key that is there already gets the new value.
+void insert_member(std::vector<std::pair<Value, Value>>& members, const Value& key, Value value,
+                   Budget& budget);
+
+}  // namespace megatron::jinja

@@ -1,0 +1,353 @@
+#include "jinja/lexer.h"
+
+#include <algorithm>
+
+#include "jinja/error.h"
+#include "jinja/unicode.h"
+
+namespace megatron::jinja {
+namespace {
+
+using Kind = Token::Kind;
+
+bool is_decimal_digit(char c) { return c >= '0' && c <= '9'; }
+
+int hex_value(char c) {
+  if (is_decimal_digit(c)) return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+std::string with_plain_newlines(std::string_view source) {
+  std::string text;
+  text.reserve(source.size());
+  for (size_t i = 0; i < source.size(); ++i) {
+    const bool pair = source[i] == '\r' && i + 1 < source.size() && source[i + 1] == '\n';
+    if (!pair) text += source[i] == '\r' ? '\n' : source[i];
+  }
+  if (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+class Lexer {
+ public:
+  Lexer(std::string source, const std::string& name) : source_(std::move(source)), name_(name) {}
+
+  std::vector<Token> run() {
+    while (at_ < source_.size()) {
+      const size_t tag = next_tag();
+      const std::string_view text = std::string_view(source_).substr(at_, tag - at_);
+      if (tag == source_.size()) {
+        put(Kind::text, std::string(text));
+        at_ = tag;
+        break;
+      }
+      const char kind = source_[tag + 1];
+      put_text(text, tag + 2, kind == '{');
+      move_to(tag + 2);
+      const bool sign = at_ < source_.size() && (source_[at_] == '-' || source_[at_] == '+');
+      if (kind == '#') {
+        skip_comment();
+      } else {
+        if (sign) move_to(at_ + 1);
+        kind == '{' ? lex_tag(Kind::variable_begin) : lex_block();
+      }
+    }
+    put(Kind::end, "");
+    return std::move(tokens_);
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& reason) const {
+    throw TemplateError(name_, line_, reason);
+  }
+
+  void put(Kind kind, std::string text) {
+    if (kind == Kind::text && text.empty()) return;
+    tokens_.push_back({kind, std::move(text), line_});
+  }
+
+  void move_to(size_t at) {
+    line_ += static_cast<int>(std::count(source_.begin() + static_cast<std::ptrdiff_t>(at_),
+                                         source_.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
+    at_ = at;
+  }
+
+  size_t next_tag() const {
+    for (size_t at = source_.find('{', at_); at != std::string::npos;
+         at = source_.find('{', at + 1)) {
+      if (at + 1 < source_.size() &&
+          std::string_view("{%#").find(source_[at + 1]) != std::string_view::npos)
+        return at;
+    }
+    return source_.size();
+  }
+
+  bool starts(std::string_view text, size_t at) const {
+    return source_.compare(at, text.size(), text) == 0;
+  }
+
+  // Text in front of a tag whose sign, if any, stands at byte `sign`.
+  void put_text(std::string_view text, size_t sign, bool variable) {
+    const char mark = sign < source_.size() ? source_[sign] : '\0';
+    if (mark == '-') {
+      text = strip_space(text, false, true);
+    } else if (mark != '+' && !variable) {
+      const size_t newline = text.rfind('\n');
+      const size_t line = newline == std::string_view::npos ? 0 : newline + 1;
+      const bool begins_line = line > 0 || line_starting_;
+      if (begins_line && strip_space(text.substr(line), true, false).empty())
+        text = text.substr(0, line);
+    }
+    put(Kind::text, std::string(text));
+  }
+
+  size_t behind_space(size_t at) const {
+    const std::string_view rest = std::string_view(source_).substr(at);
+    return source_.size() - strip_space(rest, true, false).size();
+  }
+
+  // Where a tag's end `close` ("%}", "#}") stands at `at`, with its sign: the byte behind it and
+  // the whitespace that goes with it; else 0.
+  size_t end_of_tag(std::string_view close, size_t at, bool may_keep, bool trims) const {
+    if (starts("-", at) && starts(close, at + 1)) return behind_space(at + 1 + close.size());
+    if (may_keep && starts("+", at) && starts(close, at + 1)) return at + 1 + close.size();
+    if (!starts(close, at)) return 0;
+    const size_t behind = at + close.size();
+    return trims && behind < source_.size() && source_[behind] == '\n' ? behind + 1 : behind;
+  }
+
+  void finish_tag(size_t behind) {
+    line_starting_ = source_[behind - 1] == '\n';
+    move_to(behind);
+  }
+
+  void skip_comment() {
+    for (size_t at = at_; at < source_.size(); ++at) {
+      const size_t behind = end_of_tag("#}", at, true, true);
+      if (behind == 0) continue;
+      finish_tag(behind);
+      return;
+    }
+    refuse("Missing end of comment tag");
+  }
+
+  void lex_block() {
+    const size_t word = behind_space(at_);
+    if (starts("raw", word)) {
+      const size_t close = behind_space(word + 3);
+      const size_t behind = end_of_tag("%}", close, false, false);
+      if (behind != 0) {
+        move_to(behind);
+        lex_raw();
+        return;
+      }
+    }
+    lex_tag(Kind::block_begin);
+  }
+
+  void lex_raw() {
+    line_starting_ = source_[at_ - 1] == '\n';
+    for (size_t at = source_.find("{%", at_); at != std::string::npos;
+         at = source_.find("{%", at + 1)) {
+      const bool sign = starts("-", at + 2) || starts("+", at + 2);
+      const size_t word = behind_space(at + 2 + (sign ? 1 : 0));
+      if (!starts("endraw", word)) continue;
+      const size_t behind = end_of_tag("%}", behind_space(word + 6), true, true);
+      if (behind == 0) continue;
+      put_text(std::string_view(source_).substr(at_, at - at_), at + 2, false);
+      finish_tag(behind);
+      return;
+    }
+    refuse("Missing end of raw directive");
+  }
+
+  void lex_tag(Kind begin) {
+    put(begin, "");
+    const bool variable = begin == Kind::variable_begin;
+    std::string open;  // brackets that wait for their end
+    while (true) {
+      move_to(behind_space(at_));
+      if (at_ >= source_.size()) return;
+      const size_t behind =
+          open.empty() ? end_of_tag(variable ? "}}" : "%}", at_, !variable, !variable) : 0;
+      if (behind != 0) {
+        put(variable ? Kind::variable_end : Kind::block_end, "");
+        finish_tag(behind);
+        return;
+      }
+      lex_token(open);
+    }
+  }
+
+  void lex_token(std::string& open) {
+    const char c = source_[at_];
+    if (c == '\'' || c == '"') return lex_string(c);
+    if (is_decimal_digit(c)) return lex_number();
+    size_t behind = at_;
+    const char32_t letter = next_code_point(source_, behind);
+    if (letter == '_' || is_letter(letter)) return lex_name();
+    lex_sign(open);
+  }
+
+  void lex_name() {
+    size_t end = at_;
+    while (end < source_.size()) {
+      size_t behind = end;
+      if (!is_word(next_code_point(source_, behind))) break;
+      end = behind;
+    }
+    put(Kind::name, source_.substr(at_, end - at_));
+    move_to(end);
+  }
+
+  size_t digits_from(size_t at) const {
+    while (at < source_.size() &&
+           (is_decimal_digit(source_[at]) ||
+            (source_[at] == '_' && at + 1 < source_.size() && is_decimal_digit(source_[at + 1])))) {
+      ++at;
+    }
+    return at;
+  }
+
+  void lex_number() {
+    const bool behind_dot = !tokens_.empty() && tokens_.back().kind == Kind::sign &&
+                            tokens_.back().text == "." && source_[at_ - 1] == '.';
+    size_t end = at_ + 1;
+    const char base = end < source_.size() ? static_cast<char>(source_[end] | 0x20) : ' ';
+    bool real = false;
+    if (source_[at_] == '0' && (base == 'x' || base == 'o' || base == 'b')) {
+      ++end;
+      while (end < source_.size() && (hex_value(source_[end]) >= 0 || source_[end] == '_')) ++end;
+    } else {
+      end = digits_from(at_);
+      const auto digit_at = [&](size_t at) {
+        return at < source_.size() && is_decimal_digit(source_[at]);
+      };
+      if (!behind_dot && starts(".", end) && digit_at(end + 1)) {
+        real = true;
+        end = digits_from(end + 1);
+      }
+      if (!behind_dot && (starts("e", end) || starts("E", end))) {
+        const bool sign = starts("+", end + 1) || starts("-", end + 1);
+        const size_t exponent = end + 1 + (sign ? 1 : 0);
+        if (digit_at(exponent)) {
+          real = true;
+          end = digits_from(exponent);
+        }
+      }
+    }
+    std::string digits = source_.substr(at_, end - at_);
+    digits.erase(std::remove(digits.begin(), digits.end(), '_'), digits.end());
+    put(real ? Kind::real : Kind::integer, std::move(digits));
+    move_to(end);
+  }
+
+  void lex_string(char quote) {
+    std::string value;
+    size_t at = at_ + 1;
+    while (at < source_.size() && source_[at] != quote) {
+      if (source_[at] != '\\') {
+        value += source_[at++];
+      } else {
+        ++at;
+        unescape(value, at);
+      }
+    }
+    if (at >= source_.size()) refuse(fmt::format("a string that begins with {} has no end", quote));
+    put(Kind::string, std::move(value));
+    move_to(at + 1);
+  }
+
+  // at: the byte behind the backslash.
+  void unescape(std::string& value, size_t& at) const {
+    static constexpr std::string_view kNames = "abfnrtv\\'\"", kLetters = "\a\b\f\n\r\t\v\\'\"";
+    if (at >= source_.size()) return;
+    const char c = source_[at++];
+    const size_t known = kNames.find(c);
+    if (c == '\n') return;
+    if (known != std::string_view::npos) {
+      value += kLetters[known];
+    } else if (c == 'x' || c == 'u' || c == 'U') {
+      append_code_point(value, escaped_number(at, c == 'x' ? 2 : c == 'u' ? 4 : 8, 16));
+    } else if (c >= '0' && c <= '7') {
+      --at;
+      append_code_point(value, escaped_number(at, 3, 8));
+    } else if (c == 'N') {
+      refuse("names of characters (\\N{...}) are not supported: write \\uXXXX");
+    } else {
+      value += '\\';
+      value += c;
+    }
+  }
+
+  uint32_t escaped_number(size_t& at, int digits, int base) const {
+    uint32_t number = 0;
+    int read = 0;
+    for (; read < digits && at < source_.size(); ++read, ++at) {
+      const int digit = hex_value(source_[at]);
+      if (digit < 0 || digit >= base) break;
+      number = number * static_cast<uint32_t>(base) + static_cast<uint32_t>(digit);
+    }
+    if (base == 16 && read < digits) refuse("an escape \\x, \\u or \\U with too few digits");
+    return number;
+  }
+
+  void append_code_point(std::string& value, uint32_t code) const {
+    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
+      refuse(fmt::format("the escape of {:x} is no character", code));
+    append_utf8(value, code);
+  }
+
+  void lex_sign(std::string& open) {
+    static constexpr std::string_view kPairs[] = {"//", "**", "==", "!=", ">=", "<="};
+    for (const std::string_view pair : kPairs) {
+      if (!starts(pair, at_)) continue;
+      put(Kind::sign, std::string(pair));
+      move_to(at_ + 2);
+      return;
+    }
+    const char c = source_[at_];
+    if (std::string_view("+-*/%~[](){}<>=.:|,;").find(c) == std::string_view::npos) {
+      size_t behind = at_;
+      next_code_point(source_, behind);
+      refuse(fmt::format("unexpected character '{}'", source_.substr(at_, behind - at_)));
+    }
+    if (c == '(' || c == '[' || c == '{') open += c == '(' ? ')' : c == '[' ? ']' : '}';
+    if (c == ')' || c == ']' || c == '}') {
+      if (open.empty()) refuse(fmt::format("unexpected '{}'", c));
+      if (open.back() != c) refuse(fmt::format("unexpected '{}', expected '{}'", c, open.back()));
+      open.pop_back();
+    }
+    put(Kind::sign, std::string(1, c));
+    move_to(at_ + 1);
+  }
+
+  std::string source_;
+  const std::string& name_;
+  std::vector<Token> tokens_;
+  size_t at_ = 0;
+  int line_ = 1;
+  bool line_starting_ = true;
+};
+
+}  // namespace
+
+std::vector<Token> tokenize(std::string_view source, const std::string& name) {
+  if (!is_valid_utf8(source)) throw TemplateError(name, 1, "the template is not valid UTF-8");
+  return Lexer(with_plain_newlines(source), name).run();
+}
+
+std::string describe(const Token& token) {
+  switch (token.kind) {
+    case Kind::text: return "template data";
+    case Kind::variable_begin: return "begin of print statement";
+    case Kind::variable_end: return "end of print statement";
+    case Kind::block_begin: return "begin of statement block";
+    case Kind::block_end: return "end of statement block";
+    case Kind::end: return "end of template";
+    default: return token.text;
+  }
+}
+
+}  // namespace megatron::jinja

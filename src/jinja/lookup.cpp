@@ -1,0 +1,185 @@
+// Attributes, elements, slices and iteration.
+#include <algorithm>
+
+#include "base/error.h"
+#include "jinja/conversions.h"
+#include "jinja/methods.h"
+#include "jinja/operators.h"
+#include "jinja/unicode.h"
+
+namespace megatron::jinja {
+namespace {
+
+// How jinja2's undefined values name what has no such attribute.
+std::string owner(const Value& value) {
+  if (value.is_none()) return "None";
+  return value.type_name() + " object";
+}
+
+Value no_attribute(const Value& value, std::string_view name) {
+  return Value::undefined(fmt::format("'{}' has no attribute '{}'", owner(value), name));
+}
+
+// An index counted from the end where it is negative; nothing where it is outside.
+std::optional<size_t> index_in(int64_t index, size_t size) {
+  const auto count = static_cast<int64_t>(size);
+  if (index < -count || index >= count) return std::nullopt;
+  return static_cast<size_t>(index < 0 ? index + count : index);
+}
+
+bool has_elements_by_index(const Value& value) {
+  return value.is_form(Sequence::Form::list) || value.is_form(Sequence::Form::tuple) ||
+         value.is_form(Sequence::Form::range);
+}
+
+std::optional<Value> subscript(const Value& value, const Value& key, Budget& budget) {
+  if (value.is_dict()) {
+    if (key.is_text()) {
+      const Value* found = value.as_dict().find(key.bytes());
+      budget.spend_items(value.as_dict().members.size());
+      return found != nullptr ? std::optional(*found) : std::nullopt;
+    }
+    for (const auto& [name, member] : value.as_dict().members)
+      if (equal(name, key, budget)) return member;
+    return std::nullopt;
+  }
+  if (!key.is_whole()) return std::nullopt;
+  if (value.is_text()) {
+    const Text& text = value.as_text();
+    const auto at = index_in(key.as_whole(), static_cast<size_t>(text.length));
+    if (!at) return std::nullopt;
+    if (text.ascii()) return Value::text(text.bytes.substr(*at, 1), text.markup);
+    budget.spend_bytes(text.bytes.size());
+    const auto index = static_cast<int64_t>(*at);
+    return Value::text(std::string(substring(text.bytes, index, index + 1)), text.markup);
+  }
+  if (!has_elements_by_index(value)) return std::nullopt;
+  const Values& elements = value.as_sequence().elements;
+  const auto at = index_in(key.as_whole(), elements.size());
+  return at ? std::optional(elements[*at]) : std::nullopt;
+}
+
+struct Bounds {
+  int64_t begin, end, step;
+};
+
+int64_t slice_part(const Value& part, int64_t initial) {
+  if (part.is_none()) return initial;
+  MG_CHECK(part.is_whole(),
+           "slice indices must be integers or None or have an __index__ method, not {}",
+           part.type_name());
+  return part.as_whole();
+}
+
+Bounds bounds_of(const Value& begin, const Value& end, const Value& step, int64_t length) {
+  Bounds bounds{};
+  bounds.step = slice_part(step, 1);
+  MG_CHECK(bounds.step != 0, "slice step cannot be zero");
+  const bool forward = bounds.step > 0;
+  const int64_t low = forward ? 0 : -1, high = forward ? length : length - 1;
+  const auto place = [&](const Value& part, int64_t initial) {
+    if (part.is_none()) return initial;
+    const int64_t index = slice_part(part, 0);
+    return std::clamp(index < 0 ? std::max(index, -length - 1) + length : index, low, high);
+  };
+  bounds.begin = place(begin, forward ? low : high);
+  bounds.end = place(end, forward ? high : low);
+  // A longer step takes the first element only.
+  bounds.step = std::clamp(bounds.step, -length - 1, length + 1);
+  return bounds;
+}
+
+}  // namespace
+
+Value attribute_of(const Value& value, std::string_view name) {
+  check_defined(value);
+  if (value.is_object()) {
+    if (auto found = value.as_object()->attribute(name)) return *found;
+    return no_attribute(value, name);
+  }
+  if (is_unsafe(value, name)) {
+    return Value::undefined(
+        fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, value.type_name()));
+  }
+  if (auto method = method_of(value, name)) return *method;
+  if (value.is_sequence() && value.as_sequence().group && (name == "grouper" || name == "list"))
+    return value.as_sequence().elements[name == "list" ? 1 : 0];
+  if (value.is_dict()) {
+    if (const Value* found = value.as_dict().find(name)) return *found;
+  }
+  return no_attribute(value, name);
+}
+
+Value element_of(const Value& value, const Value& key, Budget& budget) {
+  check_defined(value);
+  if (auto found = subscript(value, key, budget)) return *found;
+  if (key.is_text()) return attribute_of(value, key.bytes());
+  check_defined(key);
+  return Value::undefined(fmt::format("{} has no element {}", owner(value), repr(key, budget)));
+}
+
+Value slice_of(const Value& value, const Value& begin, const Value& end, const Value& step,
+               Budget& budget) {
+  check_defined(value);
+  if (!value.is_text() && !has_elements_by_index(value))
+    return Value::undefined(fmt::format("{} has no element slice", owner(value)));
+  const int64_t length = length_of(value);
+  const Bounds bounds = bounds_of(begin, end, step, length);
+  const bool plain = bounds.step == 1;
+  if (value.is_text() && plain) {
+    const Text& text = value.as_text();
+    budget.spend_bytes(text.bytes.size());
+    return Value::text(std::string(substring(text.bytes, bounds.begin, bounds.end)), text.markup);
+  }
+  std::vector<char32_t> letters;
+  if (value.is_text()) letters = code_points(value.bytes());
+  budget.spend_items(static_cast<size_t>(length));
+  Values elements;
+  std::string text;
+  for (int64_t i = bounds.begin; bounds.step > 0 ? i < bounds.end : i > bounds.end;
+       i += bounds.step) {
+    const auto at = static_cast<size_t>(i);
+    if (value.is_text()) append_utf8(text, letters[at]);
+    if (!value.is_text()) elements.push_back(value.as_sequence().elements[at]);
+  }
+  if (value.is_text()) return Value::text(std::move(text), value.as_text().markup);
+  if (value.is_form(Sequence::Form::range)) return Value::list(std::move(elements));
+  return Value::sequence(value.as_sequence().form, std::move(elements));
+}
+
+Values elements_of(const Value& value, Budget& budget) {
+  if (value.is_undefined()) return {};
+  Values elements;
+  if (value.is_text()) {
+    budget.spend(value.as_text().length);
+    for (size_t at = 0; at < value.bytes().size();) {
+      std::string letter;
+      append_utf8(letter, next_code_point(value.bytes(), at));
+      elements.push_back(Value::text(std::move(letter)));
+    }
+    return elements;
+  }
+  if (value.is_dict()) {
+    budget.spend_items(value.as_dict().members.size());
+    for (const auto& [key, member] : value.as_dict().members) elements.push_back(key);
+    return elements;
+  }
+  MG_CHECK(value.is_sequence(), "'{}' object is not iterable", value.type_name());
+  Sequence& sequence = value.as_sequence();
+  budget.spend_items(sequence.elements.size());
+  const auto first = sequence.elements.begin() + static_cast<std::ptrdiff_t>(sequence.taken);
+  elements.assign(first, sequence.elements.end());
+  if (sequence.form == Sequence::Form::iterator) sequence.taken = sequence.elements.size();
+  return elements;
+}
+
+int64_t length_of(const Value& value) {
+  if (value.is_undefined()) return 0;
+  if (value.is_text()) return value.as_text().length;
+  if (value.is_dict()) return static_cast<int64_t>(value.as_dict().members.size());
+  MG_CHECK(value.is_sequence() && !value.is_form(Sequence::Form::iterator),
+           "object of type '{}' has no len()", value.type_name());
+  return static_cast<int64_t>(value.as_sequence().elements.size());
+}
+
+}  // namespace megatron::jinja

@@ -1,0 +1,41 @@
+// Python's operators on values. What Python refuses throws Error in its words; an undefined operand
+// throws Error with its reason. Integers have 64 bits: a result beyond them throws Error.
+#pragma once
+
+#include <string_view>
+
+#include "jinja/budget.h"
+#include "jinja/value.h"
+
+namespace megatron::jinja {
+
+enum class Operator { add, subtract, multiply, divide, floor_divide, modulo, power };
+std::string_view sign_of(Operator op);
+
+Value calculate(Operator op, const Value& left, const Value& right, Budget& budget);
+Value negative(const Value& value);
+Value positive(const Value& value);
+
+bool equal(const Value& left, const Value& right, Budget& budget);
+// sign: < <= > >=
+bool ordered(std::string_view sign, const Value& left, const Value& right, Budget& budget);
+inline bool less(const Value& left, const Value& right, Budget& budget) {
+  return ordered("<", left, right, budget);
+}
+bool contains(const Value& container, const Value& element, Budget& budget);  // `in`
+void check_hashable(const Value& key);
+
+// x.name and x[key] as jinja2's sandbox looks them up: what is not there is undefined.
+Value attribute_of(const Value& value, std::string_view name);
+Value element_of(const Value& value, const Value& key, Budget& budget);
+// x[begin:end:step]; none where a part is left out.
+Value slice_of(const Value& value, const Value& begin, const Value& end, const Value& step,
+               Budget& budget);
+
+// The elements that a loop over the value sees; an iterator is used up.
+Values elements_of(const Value& value, Budget& budget);
+Value make_range(int64_t begin, int64_t end, int64_t step, Budget& budget);
+int64_t length_of(const Value& value);
+void check_defined(const Value& value);
+
+}  // namespace megatron::jinja

@@ -1,0 +1,127 @@
+#include "jinja/value.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "jinja/unicode.h"
+
+namespace megatron::jinja {
+namespace {
+
+constexpr int kMaxNesting = 600;
+
+int one_more(int depth) {
+  MG_CHECK(depth < kMaxNesting, "values are nested deeper than {} levels", kMaxNesting);
+  return depth + 1;
+}
+
+int depth_of(const Values& values) {
+  int depth = 0;
+  for (const Value& value : values) depth = std::max(depth, value.depth());
+  return one_more(depth);
+}
+
+}  // namespace
+
+const Value* Dict::find(std::string_view key) const {
+  for (const auto& [name, value] : members) {
+    if (name.is_text() && name.bytes() == key) return &value;
+  }
+  return nullptr;
+}
+
+std::optional<Value> Object::inner() const { return std::nullopt; }
+
+std::optional<Value> Object::attribute(std::string_view) const { return std::nullopt; }
+
+Value Object::call(Call&) { fail("'{}' object is not callable", type_name()); }
+
+Value Value::undefined(std::string reason) {
+  return Value(Data(std::make_shared<const Missing>(Missing{std::move(reason)})));
+}
+
+Value Value::text(std::string bytes, bool markup) {
+  const int64_t length = count_code_points(bytes);
+  return Value(Data(std::make_shared<const Text>(Text{std::move(bytes), length, markup})));
+}
+
+Value Value::sequence(Sequence::Form form, Values elements, std::string shown) {
+  const int depth = depth_of(elements);
+  return Value(Data(std::make_shared<Sequence>(
+      Sequence{form, std::move(elements), std::move(shown), depth, 0, false})));
+}
+
+Value Value::iterator(Values elements, std::string shown) {
+  return sequence(Sequence::Form::iterator, std::move(elements), std::move(shown));
+}
+
+Value Value::dict(std::vector<std::pair<Value, Value>> members) {
+  int depth = 0;
+  for (const auto& [key, value] : members) depth = std::max({depth, key.depth(), value.depth()});
+  return Value(Data(std::make_shared<const Dict>(Dict{std::move(members), one_more(depth)})));
+}
+
+Value Value::from(const Json& json) {
+  if (json.is_null()) return Value();
+  if (json.is_bool()) return boolean(json.as_bool());
+  if (json.is_integer()) return integer(json.as_integer());
+  if (json.is_number()) return real(json.as_number());
+  if (json.is_string()) return text(json.as_string());
+  if (json.is_array()) {
+    Values elements;
+    for (const Json& element : json.as_array()) elements.push_back(from(element));
+    return list(std::move(elements));
+  }
+  std::vector<std::pair<Value, Value>> members;
+  for (const auto& [key, value] : json.as_object()) members.emplace_back(text(key), from(value));
+  return dict(std::move(members));
+}
+
+double Value::as_number() const {
+  return is_real() ? std::get<double>(data_) : static_cast<double>(as_whole());
+}
+
+std::string Value::type_name() const {
+  if (is_undefined()) return "Undefined";
+  if (is_none()) return "NoneType";
+  if (is_boolean()) return "bool";
+  if (is_integer()) return "int";
+  if (is_real()) return "float";
+  if (is_text()) return as_text().markup ? "Markup" : "str";
+  if (is_dict()) return "dict";
+  if (is_object()) return as_object()->type_name();
+  switch (as_sequence().form) {
+    case Sequence::Form::list: return "list";
+    case Sequence::Form::tuple: return "tuple";
+    case Sequence::Form::range: return "range";
+    case Sequence::Form::iterator: return "generator";
+    case Sequence::Form::keys: return "dict_keys";
+    case Sequence::Form::values: return "dict_values";
+    case Sequence::Form::items: return "dict_items";
+  }
+  return "";
+}
+
+bool Value::truth() const {
+  if (is_undefined() || is_none()) return false;
+  if (is_number()) return as_number() != 0;
+  if (is_text()) return !bytes().empty();
+  if (is_dict()) return !as_dict().members.empty();
+  if (is_sequence())
+    return as_sequence().form == Sequence::Form::iterator || !as_sequence().elements.empty();
+  return true;
+}
+
+int Value::depth() const {
+  if (is_sequence()) return as_sequence().depth;
+  if (is_dict()) return as_dict().depth;
+  return is_object() ? as_object()->depth : 0;
+}
+
+bool Value::same(const Value& other) const {
+  if (is_text() && other.is_text()) return bytes() == other.bytes();
+  if (is_undefined() && other.is_undefined()) return true;
+  return data_ == other.data_;
+}
+
+}  // namespace megatron::jinja

@@ -1,0 +1,78 @@
+// Chat templates: a list of messages to the text that a model was trained on, as transformers'
+// apply_chat_template renders it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "jinja/budget.h"
+#include "jinja/template.h"
+
+namespace megatron::tokenizers {
+
+struct Chat {
+  Json::Array messages;                  // objects; a member that is null counts as absent
+  std::optional<Json::Array> tools;      // JSON schemas; also chooses the template "tool_use"
+  std::optional<Json::Array> documents;  // objects
+  Json::Object variables;                // others that the template reads
+  bool add_generation_prompt = false;
+  // The member of the last message ("content") that the model goes on writing: the text ends with
+  // it. Empty: none.
+  std::string continued;
+  std::chrono::local_seconds now{};  // what strftime_now shows
+  jinja::Limits limits;
+};
+
+struct RenderedChat {
+  std::string text;
+  // What the assistant wrote, where the template says so by {% generation %}: code points [begin,
+  // end). Spans behind the end of a continued message are cut.
+  std::vector<std::pair<int64_t, int64_t>> generation;
+};
+
+// The templates of a model directory, and its special tokens, which templates see by their names
+// (bos_token, eos_token, ...).
+class ChatTemplate {
+ public:
+  // path: a model directory: chat_template.jinja with additional_chat_templates/NAME.jinja, else
+  // chat_template.json, else `chat_template` of tokenizer_config.json (a text, or a list of
+  // {name, template}). Or a file like tokenizer_config.json. Throws Error naming file and reason.
+  static ChatTemplate load(const std::string& path);
+
+  // Replaces all templates by one.
+  void set_template(std::string source, std::string name);
+  bool empty() const { return templates_.empty(); }
+
+  // name: of the template; empty: "tool_use" where there is one and tools are given, else
+  // "default", which is also the name of an only one. Throws jinja::TemplateError for what is wrong
+  // in the template, what goes wrong in it and what it refuses by raise_exception; else Error.
+  RenderedChat render(const Chat& chat, const std::string& name = "") const;
+  // Whether the template so chosen has a variable of that name.
+  bool reads(const std::string& variable, bool with_tools, const std::string& name = "") const;
+
+ private:
+  struct Named {
+    std::string name;
+    jinja::Template parsed;
+  };
+
+  void add_template(const std::string& name, std::string_view source, const std::string& origin);
+  void read_config(const Json& config, const std::string& origin);
+  void read_special_tokens(const Json& config, const std::string& origin);
+  void read_template_files(const std::string& directory);
+  const jinja::Template& choose(const std::string& name, bool with_tools) const;
+
+  std::vector<Named> templates_;
+  std::vector<std::pair<std::string, std::string>> special_tokens_;
+};
+
+// "2025-03-09 07:05:01" (or with T, or a date alone). Throws Error.
+std::chrono::local_seconds parse_clock(const std::string& text);
+std::chrono::local_seconds local_now();
+
+}  // namespace megatron::tokenizers

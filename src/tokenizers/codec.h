@@ -1,0 +1,63 @@
+// What turns text into ids and back: one implementation a kind of tokenizer file.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "tokenizers/text.h"
+
+namespace megatron::tokenizers {
+
+struct EncodeOptions {
+  bool add_special_tokens = false;  // those that the tokenizer puts round a text
+  bool find_special_tokens = true;  // in the text itself; false: there they are plain text
+};
+
+// Const members may be called by many threads at once.
+class Codec {
+ public:
+  virtual ~Codec() = default;
+
+  // Appends the ids of `text` and, unless `offsets` is null, the code points of it that each token
+  // stands for ([0, 0) for a token that was put round it). Throws Error for what it cannot encode
+  // (invalid UTF-8, unless accepts_invalid_utf8) and for offsets it does not know.
+  virtual void encode(std::string_view text, const EncodeOptions& options,
+                      std::vector<int32_t>& ids, std::vector<Range>* offsets) const = 0;
+  virtual bool accepts_invalid_utf8() const { return false; }
+
+  // Ids without a token are left out; with skip_special, special tokens too.
+  virtual std::string decode(std::span<const int32_t> ids, bool skip_special) const = 0;
+  // True when the text of ids is the lossy UTF-8 of their bytes one behind the other; then
+  // append_bytes gives those of one.
+  virtual bool is_bytewise() const { return false; }
+  virtual void append_bytes(int32_t id, std::string& bytes) const;
+
+  virtual int32_t size() const = 0;  // the largest id plus one
+  virtual std::optional<int32_t> find(std::string_view token) const = 0;
+  virtual bool contains(int32_t id) const = 0;
+  virtual bool is_special(int32_t id) const = 0;
+  virtual std::string token(int32_t id) const = 0;  // as its file spells it
+
+  // The roles of tokens that the tokenizer's own file tells: "eos", "bos", "pad", "eod", ...
+  virtual std::optional<int32_t> role(std::string_view name) const;
+
+  // What a directory needs to open it again.
+  struct File {
+    std::string name, content;
+  };
+  virtual std::vector<File> files() const = 0;
+  // Of transformers, that opens these files; "" for none.
+  virtual std::string hugging_face_class() const { return "PreTrainedTokenizerFast"; }
+};
+
+// The components of tokenizer.json one after the other.
+struct Definition;
+std::unique_ptr<Codec> make_pipeline(Definition definition);
+
+}  // namespace megatron::tokenizers

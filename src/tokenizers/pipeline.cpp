@@ -1,0 +1,245 @@
+// Hugging Face's pipeline: added tokens are cut out of the text, the rests are normalised, cut into
+// pieces and given to the model; the post-processor puts tokens round the result.
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "base/error.h"
+#include "tokenizers/added_tokens.h"
+#include "tokenizers/codec.h"
+#include "tokenizers/decoder.h"
+#include "tokenizers/definition.h"
+#include "tokenizers/model.h"
+#include "tokenizers/normalizer.h"
+#include "tokenizers/post_processor.h"
+#include "tokenizers/pre_tokenizer.h"
+#include "tokenizers/utf8.h"
+
+namespace megatron::tokenizers {
+namespace {
+
+class Pipeline final : public Codec {
+ public:
+  explicit Pipeline(Definition definition);
+
+  void encode(std::string_view text, const EncodeOptions& options, std::vector<int32_t>& ids,
+              std::vector<Range>* offsets) const override;
+  std::string decode(std::span<const int32_t> ids, bool skip_special) const override;
+  bool is_bytewise() const override { return decoder_->is_bytewise(); }
+  void append_bytes(int32_t id, std::string& bytes) const override {
+    decoder_->append_bytes(text_of(id), bytes);
+  }
+
+  int32_t size() const override { return vocabulary_.size(); }
+  std::optional<int32_t> find(std::string_view token) const override {
+    return vocabulary_.find(token);
+  }
+  bool contains(int32_t id) const override { return vocabulary_.contains(id); }
+  bool is_special(int32_t id) const override {
+    return contains(id) && special_[static_cast<size_t>(id)];
+  }
+  std::string token(int32_t id) const override { return std::string(text_of(id)); }
+  std::vector<File> files() const override {
+    return {{"tokenizer.json", write_definition(definition_)}};
+  }
+
+ private:
+  // Where ids go, and what of the input each stands for.
+  struct Output {
+    std::vector<int32_t>& ids;
+    std::vector<Range>* offsets;  // null: nobody asks
+    std::vector<bool> added;      // whether each is an added token; where offsets are asked for
+    std::vector<Range> ranges;    // of a piece's tokens
+    const EncodeOptions& options;
+
+    void add_token(int32_t id, Range range) {
+      ids.push_back(id);
+      if (!offsets) return;
+      offsets->push_back(range);
+      added.resize(offsets->size());
+      added.back() = true;
+    }
+  };
+
+  void add_tokens();
+  std::unique_ptr<Scratch> borrow() const;
+  void give_back(std::unique_ptr<Scratch> scratch) const;
+  void encode_raw(TextView text, Scratch& scratch, Output& out) const;
+  void encode_rest(TextView text, Scratch& scratch, Output& out) const;
+  void encode_normalized(TextView text, Scratch& scratch, Output& out) const;
+  void encode_piece(TextView piece, Scratch& scratch, Output& out) const;
+  std::string_view text_of(int32_t id) const {
+    const auto found = normalized_texts_.find(id);
+    return found == normalized_texts_.end() ? vocabulary_.text(id) : found->second;
+  }
+
+  Definition definition_;
+  Vocabulary vocabulary_;      // the model's, and the added tokens
+  std::vector<bool> special_;  // by id
+  std::unique_ptr<Normalizer> normalizer_;
+  std::unique_ptr<PreTokenizer> pre_tokenizer_;
+  std::unique_ptr<Model> model_;
+  PostProcessor post_processor_;
+  std::unique_ptr<Decoder> decoder_;
+  AddedTokens raw_tokens_, normalized_tokens_;
+  std::map<int32_t, std::string> normalized_texts_;  // of added tokens that the normaliser changes
+
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<Scratch>> idle_;
+};
+
+Pipeline::Pipeline(Definition definition)
+    : definition_(std::move(definition)), vocabulary_(definition_.vocabulary) {
+  normalizer_ = make_normalizer(definition_.member("normalizer"));
+  pre_tokenizer_ = make_pre_tokenizer(definition_.member("pre_tokenizer"));
+  model_ = make_model(definition_, pre_tokenizer_ && pre_tokenizer_->byte_level());
+  post_processor_ = make_post_processor(definition_.member("post_processor"));
+  decoder_ = make_decoder(definition_.member("decoder"));
+  add_tokens();
+  for (const auto* ids : {&post_processor_.before, &post_processor_.after}) {
+    for (const int32_t id : *ids) {
+      MG_CHECK(vocabulary_.contains(id), "the post-processor adds id {}, which is no token", id);
+    }
+  }
+}
+
+void Pipeline::add_tokens() {
+  for (AddedToken& token : definition_.added_tokens) {
+    check_utf8(token.content, "an added token");
+    if (const auto known = vocabulary_.find(token.content)) {
+      token.id = *known;
+    } else {
+      vocabulary_.add(token.content, token.id);
+    }
+    const auto id = static_cast<int32_t>(token.id);
+    Text text(TextView{.bytes = token.content});
+    if (token.normalized && normalizer_) normalizer_->normalize(text);
+    const bool changed = text.bytes() != token.content;
+    if (changed) normalized_texts_.emplace(id, text.bytes());
+    // A special token that the normaliser changes is decoded in its new spelling and then, as in
+    // the original, not known as special.
+    special_.resize(std::max(special_.size(), static_cast<size_t>(id) + 1));
+    if (token.special && !changed) special_[static_cast<size_t>(id)] = true;
+    (token.normalized ? normalized_tokens_ : raw_tokens_).add(text.bytes(), id, token);
+  }
+  MG_CHECK(vocabulary_.count() > 0, "the vocabulary is empty");
+  special_.resize(static_cast<size_t>(vocabulary_.size()));
+}
+
+std::unique_ptr<Scratch> Pipeline::borrow() const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      std::unique_ptr<Scratch> scratch = std::move(idle_.back());
+      idle_.pop_back();
+      return scratch;
+    }
+  }
+  return std::make_unique<Scratch>();
+}
+
+void Pipeline::give_back(std::unique_ptr<Scratch> scratch) const {
+  const std::lock_guard lock(mutex_);
+  idle_.push_back(std::move(scratch));
+}
+
+void Pipeline::encode_raw(TextView text, Scratch& scratch, Output& out) const {
+  raw_tokens_.split(
+      text, out.options.find_special_tokens,
+      [&](TextView rest) { encode_rest(rest, scratch, out); },
+      [&](int32_t id, Range range) { out.add_token(id, range); });
+}
+
+void Pipeline::encode_rest(TextView rest, Scratch& scratch, Output& out) const {
+  Text text(rest);
+  if (normalizer_) normalizer_->normalize(text);
+  normalized_tokens_.split(
+      text.view(), out.options.find_special_tokens,
+      [&](TextView part) { encode_normalized(part, scratch, out); },
+      [&](int32_t id, Range range) { out.add_token(id, range); });
+}
+
+void Pipeline::encode_normalized(TextView text, Scratch& scratch, Output& out) const {
+  if (!pre_tokenizer_) {
+    encode_piece(text, scratch, out);
+  } else {
+    pre_tokenizer_->split(text, scratch.regex,
+                          [&](TextView piece) { encode_piece(piece, scratch, out); });
+  }
+  model_->finish(scratch, out.ids);
+}
+
+void Pipeline::encode_piece(TextView piece, Scratch& scratch, Output& out) const {
+  if (!out.offsets) return model_->encode(piece.bytes, scratch, out.ids, nullptr);
+  out.ranges.clear();
+  model_->encode(piece.bytes, scratch, out.ids, &out.ranges);
+  for (const Range range : out.ranges) {
+    const bool inside = range.begin < range.end && range.end <= piece.bytes.size();
+    out.offsets->push_back(inside ? piece.origin(range.begin, range.end) : Range{});
+  }
+}
+
+// Byte ranges of `text` to code points.
+void to_code_points(std::string_view text, std::span<Range> ranges) {
+  std::vector<uint32_t> point(text.size() + 1);
+  uint32_t next = 0;
+  for (size_t i = 0; i < text.size(); ++next) {
+    const auto size = static_cast<size_t>(character_size(text[i]));
+    for (size_t k = 0; k < size; ++k) point[i + k] = next;
+    i += size;
+  }
+  point.back() = next;
+  for (Range& range : ranges) range = {point[range.begin], point[range.end]};
+}
+
+void Pipeline::encode(std::string_view text, const EncodeOptions& options,
+                      std::vector<int32_t>& ids, std::vector<Range>* offsets) const {
+  check_utf8(text, "the text to encode");
+  MG_CHECK(!offsets || text.size() < (uint64_t{1} << 32),
+           "a text of {} bytes is too long for offsets; the limit is 4 GB", text.size());
+  std::unique_ptr<Scratch> scratch = borrow();
+  const PostProcessor& around = post_processor_;
+  Output out{ids, offsets, {}, {}, options};
+  if (options.add_special_tokens) ids.insert(ids.end(), around.before.begin(), around.before.end());
+  const size_t first = ids.size();
+  std::vector<Range> origins, found;
+  if (offsets) {
+    offsets->resize(offsets->size() + (options.add_special_tokens ? around.before.size() : 0));
+    origins = character_ranges(text, 0);
+    out.offsets = &found;
+  }
+  encode_raw({.bytes = text, .origins = offsets ? origins.data() : nullptr}, *scratch, out);
+  if (offsets) {
+    const std::vector<Range> bytes = found;
+    out.added.resize(found.size());
+    to_code_points(text, found);
+    around.trim(found, [&](size_t i) {
+      return out.added[i] ? text.substr(bytes[i].begin, bytes[i].end - bytes[i].begin)
+                          : text_of(ids[first + i]);
+    });
+    offsets->insert(offsets->end(), found.begin(), found.end());
+    offsets->resize(offsets->size() + (options.add_special_tokens ? around.after.size() : 0));
+  }
+  if (options.add_special_tokens) ids.insert(ids.end(), around.after.begin(), around.after.end());
+  give_back(std::move(scratch));
+}
+
+std::string Pipeline::decode(std::span<const int32_t> ids, bool skip_special) const {
+  std::vector<std::string_view> tokens;
+  tokens.reserve(ids.size());
+  for (const int32_t id : ids) {
+    if (contains(id) && !(skip_special && is_special(id))) tokens.push_back(text_of(id));
+  }
+  return decoder_->decode(tokens);
+}
+
+}  // namespace
+
+void Codec::append_bytes(int32_t id, std::string& bytes) const { bytes += token(id); }
+std::optional<int32_t> Codec::role(std::string_view) const { return std::nullopt; }
+
+std::unique_ptr<Codec> make_pipeline(Definition definition) {
+  return std::make_unique<Pipeline>(std::move(definition));
+}
+
+}  // namespace megatron::tokenizers

@@ -1,0 +1,38 @@
+// What a SentencePiece .model says, read from its protocol buffer and checked, so that the library
+// that runs it can trust it: the library follows offsets of the file without looking.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megatron::tokenizers {
+
+struct SentencePieceModel {
+  enum class Algorithm { unigram = 1, bpe = 2, word = 3, character = 4 };
+  struct Piece {
+    std::string_view text;  // part of the bytes that were read
+    double score = 0;
+    int32_t type = 1;  // kNormal ...
+  };
+  static constexpr int32_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5,
+                           kByte = 6;
+
+  Algorithm algorithm = Algorithm::unigram;
+  bool removes_extra_spaces = true;
+  std::vector<Piece> pieces;       // by id
+  size_t longest_replacement = 3;  // bytes that one byte of a text can become by normalisation
+  std::string bytes;               // the model without its self-test
+};
+
+// Whether a file begins as a model does: with a piece.
+bool begins_as_sentence_piece(std::string_view bytes);
+
+// Throws Error naming the offset and what is wrong there: a broken protocol buffer, a piece that is
+// empty, not UTF-8, given twice, longer than 8000 bytes or without a finite score, a normalisation
+// map that points outside of itself, more than 64 user-defined pieces each the begin of the next, a
+// model that is neither BPE nor Unigram.
+SentencePieceModel parse_sentence_piece(std::string_view bytes);
+
+}  // namespace megatron::tokenizers

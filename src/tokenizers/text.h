@@ -1,0 +1,102 @@
+// A text on its way through normalisers and pre-tokenizers: its bytes and, where somebody asks for
+// offsets, which bytes of the input each of them stands for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megatron::tokenizers {
+
+struct Range {
+  uint32_t begin = 0, end = 0;
+  bool operator==(const Range&) const = default;
+};
+
+// Part of a text; good while the text lives.
+struct TextView {
+  std::string_view bytes;          // valid UTF-8
+  const Range* origins = nullptr;  // of each byte: bytes of the input; null: nobody asks
+  // How many bytes stand for what is at the input's very beginning, up to a character's start: 1 in
+  // a text as it was read, 0 in one that is cut from behind its first character.
+  size_t head = 1;
+
+  TextView part(size_t begin, size_t end) const {
+    return {bytes.substr(begin, end - begin), origins ? origins + begin : nullptr,
+            begin < head ? head - begin : 0};
+  }
+  bool begins_input() const { return head > 0; }  // of a text that is not empty
+  // What bytes [begin, end) stand for: from the first one's begin to the last one's end.
+  Range origin(size_t begin, size_t end) const {
+    return {origins[begin].begin, origins[end - 1].end};
+  }
+};
+
+// One origin a byte: the range of the whole character that the byte belongs to. `base`: where
+// `bytes` begin in the input.
+std::vector<Range> character_ranges(std::string_view bytes, uint32_t base);
+
+// Not copied before it is changed.
+class Text {
+ public:
+  explicit Text(TextView view)
+      : view_(view),
+        start_(view.origins && !view.bytes.empty() ? view.origins[0].begin : 0),
+        begins_input_(view.begins_input()) {}
+  Text(const Text&) = delete;
+  Text& operator=(const Text&) = delete;
+
+  TextView view() const { return view_; }
+  std::string_view bytes() const { return view_.bytes; }
+  bool aligned() const { return view_.origins != nullptr; }
+
+ private:
+  friend class TextEdit;
+  TextView view_;
+  uint32_t start_;     // where it began in the input
+  bool begins_input_;  // at first
+  std::string bytes_;
+  std::vector<Range> origins_;
+};
+
+// Writes a text anew from front to back. Origins follow Hugging Face's tokenizers, so that offsets
+// are equal: a character that replaces another takes its origin; an inserted one takes that of the
+// character before the reading position (nothing, at the text's begin, where there is none).
+class TextEdit {
+ public:
+  explicit TextEdit(Text& text);
+  ~TextEdit();  // what was not read is dropped, and the text is the new one
+  TextEdit(const TextEdit&) = delete;
+  TextEdit& operator=(const TextEdit&) = delete;
+
+  bool at_end() const { return at_ == text_.bytes().size(); }
+  size_t position() const { return at_; }  // bytes of the old text that were read
+  std::string_view rest() const { return text_.bytes().substr(at_); }
+
+  void keep(size_t bytes);  // copies whole characters
+  void keep_all() { keep(text_.bytes().size() - at_); }
+  void skip(size_t bytes) { at_ += bytes; }  // drops whole characters
+  void insert(std::string_view characters);
+  // The first of `characters` replaces the next character, the others are inserted behind it. With
+  // no characters, the next one is dropped.
+  void replace(std::string_view characters);
+  // In the terms of Hugging Face's transform: a positive change inserts the character; otherwise it
+  // replaces the next one, and as many after that as the change is below 0 are dropped.
+  void write(char32_t character, int change);
+
+ private:
+  void append(std::string_view bytes, Range origin, bool in_head);
+  void skip_character();
+
+  Text& text_;
+  size_t at_ = 0;
+  size_t head_ = 0;
+  std::string bytes_;
+  std::vector<Range> origins_;
+};
+
+// Puts `prefix` before a text that is not empty; its origin is the first character's.
+void prepend(Text& text, std::string_view prefix);
+
+}  // namespace megatron::tokenizers

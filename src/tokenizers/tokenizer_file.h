@@ -1,0 +1,41 @@
+// Which kind of tokenizer a file is, and which file of a directory is the tokenizer.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tokenizers/codec.h"
+
+namespace megatron::tokenizers {
+
+struct TokenizerFile {
+  enum class Kind {
+    hugging_face,    // tokenizer.json
+    gpt2,            // vocab.json beside merges.txt
+    sentence_piece,  // *.model
+    tik_token,       // lines "<base64> <rank>"; Llama 3's tokenizer.model is one
+    tik_token_list,  // Megatron-LM's JSON list
+    bert             // vocab.txt
+  };
+  Kind kind = Kind::hugging_face;
+  std::string path;
+  std::string content;
+
+  std::string directory() const;
+};
+
+// path: a file, whose content tells its kind; or a directory, in which are looked for, the first
+// found counts: tokenizer.json; vocab.json and merges.txt; tokenizer.model, spiece.model or the one
+// *.model; the one *.tiktoken; vocab.txt; the one *.json that is a TikToken list. Throws Error
+// telling what was found.
+TokenizerFile read_tokenizer_file(const std::string& path);
+// The same without an error: whether `directory` has one.
+bool has_tokenizer_file(const std::string& directory);
+
+// The file's codec with what the files beside it say: merges.txt; tiktoken_config.json (pat_str,
+// special_tokens); tokenizer_config.json (do_lower_case of a BERT vocabulary; add_bos_token, by
+// default true, and add_eos_token, by default false, of a SentencePiece model). Throws Error naming
+// the file.
+std::unique_ptr<Codec> make_codec(const TokenizerFile& file);
+
+}  // namespace megatron::tokenizers

@@ -1,0 +1,236 @@
+// Attention confined to documents: a packed sequence is its documents in sequences of their own.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/philox.h"
+#include "base/tolerances.h"
+#include "data/gpt_dataset.h"
+#include "data/indexed_dataset.h"
+#include "golden/training/support.h"
+#include "training/corpus.h"
+#include "training/step.h"
+
+namespace megatron::training {
+namespace {
+
+constexpr int64_t kVocabulary = 97, kEod = 96, kLength = 200;
+
+// A data set of documents of random tokens with the end-of-document token at their ends.
+std::string write_documents(const TemporaryDirectory& folder, const std::vector<int64_t>& lengths) {
+  const std::string prefix = folder / "documents";
+  data::IndexedDatasetBuilder builder(prefix, DType::u16);
+  for (size_t d = 0; d < lengths.size(); ++d) {
+    const RandomStream random(4, "document " + std::to_string(d));
+    std::vector<int32_t> tokens;
+    for (int64_t i = 0; i + 1 < lengths[d]; ++i)
+      tokens.push_back(static_cast<int32_t>(random.bits(static_cast<uint64_t>(i)) % kEod));
+    tokens.push_back(static_cast<int32_t>(kEod));
+    builder.add_item(std::span<const int32_t>(tokens));
+    builder.end_document();
+  }
+  builder.finalize();
+  return prefix;
+}
+
+struct Resets {
+  bool positions = false, attention = false, borders = false;
+};
+
+// Three documents that together are one sample.
+HostBatch packed(const Resets& resets) {
+  const TemporaryDirectory folder;
+  const std::string prefix = write_documents(folder, {130, 1, kLength - 130});
+  data::GptDatasetConfig config;
+  config.sequence_length = kLength;
+  config.reset_position_ids = resets.positions;
+  config.reset_attention_mask = resets.attention;
+  config.inter_document_masking = resets.borders;
+  config.eod = kEod;
+  config.vocabulary_size = kVocabulary;
+  config.cache = false;
+  const data::GptDataset set(std::make_shared<const data::IndexedDataset>(prefix), config,
+                             data::Split::train, std::nullopt);
+  const int64_t first = 0;
+  return read_batch(set, std::span(&first, 1), kLength);
+}
+
+// Each document of a packed sequence as a sequence from position 0, with the same labels.
+std::vector<HostBatch> apart(const HostBatch& batch) {
+  std::vector<HostBatch> parts;
+  for (size_t i = 0; i < batch.tokens.size(); ++i) {
+    if (i == 0 || batch.tokens[i - 1] == kEod)
+      parts.push_back({.sequences = 1, .samples = {static_cast<int64_t>(parts.size())}});
+    HostBatch& part = parts.back();
+    part.tokens.push_back(batch.tokens[i]);
+    part.labels.push_back(batch.labels[i]);
+    part.loss_mask.push_back(batch.loss_mask[i]);
+    part.positions.push_back(static_cast<int32_t>(part.length++));
+  }
+  return parts;
+}
+
+class Model {
+ public:
+  Model(TrainSettings settings, DeviceKind device, bool recompute = false)
+      : type_(device == DeviceKind::reference ? DType::f64 : DType::f32),
+        config_(settings.shape.to_config(kLength)),
+        runtime_({device, 0}, 2) {
+    config_.init_method_std = 0.3;
+    config_.finalize();
+    model_.emplace(config_, runtime_, type_, 1);
+    model_->initialize(1);
+    options_ = {.recompute = recompute,
+                .vocabulary = config_.vocab_size,
+                .positions = config_.max_position_embeddings};
+    step_.emplace(*model_, type_, settings.optimizer.config, *group_, runtime_, options_);
+  }
+
+  // Of every token, in order.
+  std::vector<double> losses(const std::vector<HostBatch>& batches) {
+    std::vector<double> losses;
+    for (const HostBatch& host : batches) {
+      DeviceBatch device(runtime_, type_);
+      const nn::Batch& batch =
+          device.fill(host, LossScope::token, options_.vocabulary, options_.positions);
+      Tape tape(runtime_, Tape::Mode::infer);
+      const Bundle out = models::forward(*model_, tape, batch, models::Phase::evaluate);
+      for (const double loss : to_doubles(models::head_loss(*model_, tape, out, batch)))
+        losses.push_back(loss);
+    }
+    return losses;
+  }
+
+  std::vector<std::vector<double>> gradients(const std::vector<HostBatch>& batches) {
+    double divisor = 1;
+    step_->accumulate(batches, divisor);
+    std::vector<std::vector<double>> gradients;
+    for (parallel::Placed* placed : model_->parameters())
+      gradients.push_back(to_doubles(placed->parameter.uses[0].grad));
+    return gradients;
+  }
+
+  std::string name(size_t parameter) { return model_->parameters()[parameter]->parameter.name; }
+
+ private:
+  DType type_;
+  models::GptConfig config_;
+  Runtime runtime_;
+  std::unique_ptr<comm::Group> group_ = comm::single();
+  StepOptions options_;
+  std::optional<models::GptModel> model_;
+  std::optional<TrainStep> step_;
+};
+
+double norm(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double v : values) sum += v * v;
+  return std::sqrt(sum);
+}
+
+void expect_equal(Model& model, const std::vector<std::vector<double>>& got,
+                  const std::vector<std::vector<double>>& want, double tolerance) {
+  double squares = 0, elements = 0;
+  for (const auto& tensor : want) {
+    squares += norm(tensor) * norm(tensor);
+    elements += static_cast<double>(tensor.size());
+  }
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    std::vector<double> difference = got[i];
+    for (size_t j = 0; j < difference.size(); ++j) difference[j] -= want[i][j];
+    EXPECT_LE(
+        tolerance::tensor_metric(norm(difference), norm(want[i]), std::sqrt(squares / elements),
+                                 static_cast<int64_t>(want[i].size())),
+        tolerance)
+        << model.name(i);
+  }
+}
+
+TEST(Documents, PackedAndConfinedAreTheDocumentsApart) {
+  for (const auto& [device, tolerance] : {std::pair{DeviceKind::reference, tolerance::kLayoutFp64},
+                                          {DeviceKind::cpu, tolerance::kLayoutFp32}}) {
+    for (const TrainSettings& settings : {tiny_llama(), tiny_gpt2()}) {
+      Model model(settings, device);
+      const HostBatch batch = packed({.positions = true, .attention = true});
+      const std::vector<HostBatch> parts = apart(batch);
+      ASSERT_EQ(parts.size(), 3u);
+      EXPECT_LE(distance(model.losses({batch}), model.losses(parts)), tolerance);
+      expect_equal(model, model.gradients({batch}), model.gradients(parts), tolerance);
+    }
+  }
+}
+
+TEST(Documents, RecomputeGivesTheSameBits) {
+  const HostBatch batch = packed({.positions = true, .attention = true});
+  for (const TrainSettings& settings : {tiny_llama(), tiny_gpt2()}) {
+    EXPECT_EQ(Model(settings, DeviceKind::cpu, true).gradients({batch}),
+              Model(settings, DeviceKind::cpu, false).gradients({batch}));
+  }
+}
+
+// Masking at the borders of stored sequences is both resets where each of them ends with the
+// end-of-document token.
+TEST(Documents, BordersOfStoredSequencesAreBothResets) {
+  const HostBatch both = packed({.positions = true, .attention = true}),
+                  borders = packed({.borders = true});
+  EXPECT_EQ(borders.segment_begins, both.segment_begins);
+  EXPECT_EQ(borders.positions, both.positions);
+  EXPECT_EQ(borders.segment_begins.size(), static_cast<size_t>(kLength));
+}
+
+// Losses of the last document, after one token of the first has changed, less those before.
+double change_of_last_document(const Resets& resets) {
+  Model model(tiny_llama(), DeviceKind::cpu);
+  HostBatch batch = packed(resets);
+  const std::vector<double> before = model.losses({batch});
+  batch.tokens[3] = (batch.tokens[3] + 1) % static_cast<int32_t>(kEod);
+  const std::vector<double> after = model.losses({batch});
+  size_t begin = batch.tokens.size() - 1;
+  while (batch.tokens[begin - 1] != kEod) --begin;
+  double change = 0;
+  for (size_t i = begin; i < after.size(); ++i) change += std::abs(after[i] - before[i]);
+  return change;
+}
+
+TEST(Documents, PositionsThatBeginAgainDoNotConfineAttention) {
+  EXPECT_TRUE(packed({.positions = true}).segment_begins.empty());
+  EXPECT_GT(change_of_last_document({.positions = true}), 1e-3);
+  EXPECT_GT(change_of_last_document({}), 1e-3);
+  EXPECT_EQ(change_of_last_document({.attention = true}), 0);
+  EXPECT_EQ(change_of_last_document({.positions = true, .attention = true}), 0);
+}
+
+TEST(Documents, ASegmentThatBeginsBehindItsTokenIsRefused) {
+  Model model(tiny_llama(), DeviceKind::cpu);
+  HostBatch batch = packed({.attention = true});
+  ASSERT_EQ(batch.segment_begins.size(), batch.tokens.size());
+  batch.segment_begins[5] = 6;
+  EXPECT_THROW(model.losses({batch}), Error);
+  batch.segment_begins.pop_back();
+  EXPECT_THROW(model.losses({batch}), Error);
+}
+
+// Each flag of a whole run reaches attention.
+TEST(Documents, FlagsOfARun) {
+  const TemporaryDirectory folder;
+  const std::string prefix = write_documents(folder, std::vector<int64_t>(40, 11));
+  const auto losses_of = [&](bool positions, bool attention, bool borders) {
+    TrainSettings s = tiny_llama();
+    s.batch.train_iters = 3;
+    s.data.mock_data = false;
+    s.data.data_path = {prefix};
+    s.data.split = "1,0,0";
+    s.data.reset_position_ids = positions;
+    s.data.reset_attention_mask = attention;
+    s.data.inter_document_masking = borders;
+    return train_losses(s);
+  };
+  const std::vector<double> plain = losses_of(false, false, false),
+                            both = losses_of(true, true, false);
+  EXPECT_GT(distance(losses_of(true, false, false), both), 1e-6);
+  EXPECT_GT(distance(losses_of(false, true, false), plain), 1e-6);
+  EXPECT_TRUE(same_bits(losses_of(false, false, true), both));
+}
+
+}  // namespace
+}  // namespace megatron::training

@@ -1,0 +1,116 @@
+// Text, tags and whitespace; scopes; errors with their lines.
+#include <gtest/gtest.h>
+
+#include "render.h"
+
+namespace megatron::jinja {
+namespace {
+
+TEST(Whitespace, BlockTagsTakeTheirLine) {
+  EXPECT_EQ(rendered("a\n  {% if true %}\nb\n  {% endif %}\nc\n"), "a\nb\nc");
+  EXPECT_EQ(rendered("a\n  {%+ if true %}\nb\n  {%+ endif +%}\nc"), "a\n  b\n  \nc");
+  EXPECT_EQ(rendered("x  {% if true %}y{% endif %}"), "x  y");  // not at a line's beginning
+}
+
+TEST(Whitespace, MinusTakesAll) {
+  EXPECT_EQ(rendered("a \n\n {{- 'b' -}} \n\t c"), "abc");
+  EXPECT_EQ(rendered("a \n {%- if true -%} \n b \n {%- endif -%} \n c"), "abc");
+  EXPECT_EQ(rendered("a\u3000{#- gone -#}\u2003b"), "ab");
+}
+
+TEST(Whitespace, VariablesKeepTheirLine) {
+  EXPECT_EQ(rendered("  {{ 1 }}\n  {{ 2 }}\n"), "  1\n  2");
+}
+
+TEST(Whitespace, CommentsAndRaw) {
+  EXPECT_EQ(rendered("  {# a #}\nb"), "b");
+  EXPECT_EQ(rendered("{% raw %}{{ x }}{% if %}{% endraw %}"), "{{ x }}{% if %}");
+  EXPECT_EQ(rendered("{%- raw -%}  x  {%- endraw -%}  y"), "xy");
+}
+
+TEST(Whitespace, NewlinesOfAllSystems) {
+  EXPECT_EQ(rendered("a\r\n{% if true %}\r\nb\r{% endif %}\nc\r\n"), "a\nb\nc");
+}
+
+TEST(Scopes, LoopsSeeAndDoNotLeak) {
+  EXPECT_EQ(rendered("{% set x = 1 %}{% for i in [1, 2] %}{{ x }}{% set x = 2 %}{{ x }}{% endfor %}"
+                     "{{ x }}"),
+            "12121");
+  EXPECT_EQ(rendered("{% set n = namespace(x=1) %}{% for i in [1, 2] %}{% set n.x = n.x + i %}"
+                     "{% endfor %}{{ n.x }}"),
+            "4");
+  EXPECT_EQ(rendered("{% if true %}{% set x = 2 %}{% endif %}{{ x }}"), "2");
+  EXPECT_EQ(rendered("{% generation %}{% set x = 2 %}{% endgeneration %}{{ x }}"), "");
+}
+
+TEST(Scopes, MacrosSeeWhereTheyStand) {
+  EXPECT_EQ(rendered("{% macro m() %}{{ x }}{% endmacro %}{% set x = 2 %}{{ m() }}"
+                     "{% for x in [3] %}{{ m() }}{% endfor %}"),
+            "22");
+}
+
+TEST(Loops, BreakAndContinue) {
+  EXPECT_EQ(rendered("{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}"
+                     "{% if i == 4 %}{% break %}{% endif %}{{ i }}{% endfor %}"),
+            "023");
+}
+
+TEST(Loops, Recursive) {
+  EXPECT_EQ(rendered("{% for n in t recursive %}{{ n.v }}{{ loop.depth }}"
+                     "{% if n.c %}({{ loop(n.c) }}){% endif %}{% endfor %}",
+                     R"({"t": [{"v": "a", "c": [{"v": "b"}]}, {"v": "c"}]})"),
+            "a1(b2)c1");
+}
+
+TEST(Generation, SpansCountCodePoints) {
+  const Rendering rendering =
+      Template::parse(
+          "é{% generation %}日本{% endgeneration %}x{% generation %}y{% endgeneration %}", "test")
+          .render({});
+  EXPECT_EQ(rendering.text, "é日本xy");
+  const std::vector<std::pair<int64_t, int64_t>> spans = {{1, 3}, {4, 5}};
+  EXPECT_EQ(rendering.generation, spans);
+}
+
+TEST(Errors, NameTemplateAndLine) {
+  try {
+    Template::parse("a\nb\n{{ x.y }}", "models/t.jinja").render({});
+    FAIL();
+  } catch (const TemplateError& error) {
+    EXPECT_STREQ(error.what(), "template models/t.jinja, line 3: 'x' is undefined");
+    EXPECT_FALSE(error.raised());
+  }
+  try {
+    Template::parse("\n{{ raise_exception('no') }}", "t").render({});
+    FAIL();
+  } catch (const TemplateError& error) {
+    EXPECT_EQ(error.reason(), "no");
+    EXPECT_TRUE(error.raised());
+  }
+}
+
+TEST(Errors, Syntax) {
+  EXPECT_EQ(rendered("\n{% if x %}\n{% for y in z %}"),
+            "line 3: Unexpected end of template. Jinja was looking for the following tags: "
+            "'endfor' or 'else'. The innermost block that needs to be closed is 'for', of line 3.");
+  EXPECT_EQ(rendered("{% foo %}"), "line 1: Encountered unknown tag 'foo'.");
+  EXPECT_EQ(rendered("{{ a b }}"), "line 1: expected token 'end of print statement', got 'b'");
+  EXPECT_EQ(rendered("{{ 'a"), "line 1: a string that begins with ' has no end");
+  EXPECT_EQ(rendered("{{ (1] }}"), "line 1: unexpected ']', expected ')'");
+  EXPECT_EQ(rendered("{# a"), "line 1: Missing end of comment tag");
+  EXPECT_EQ(rendered("{% raw %}"), "line 1: Missing end of raw directive");
+  EXPECT_EQ(rendered("{{ '\\N{DASH}' }}").substr(0, 26), "line 1: names of character");
+  EXPECT_EQ(rendered("\xff"), "line 1: the template is not valid UTF-8");
+  EXPECT_EQ(rendered("{% include 'a' %}"),
+            "line 1: the tag 'include' is not supported: a chat template is one file");
+  EXPECT_EQ(rendered("{% macro m() %}{% break %}{% endmacro %}"), "line 1: 'break' outside loop");
+}
+
+TEST(Errors, LineOfTheCallThatFails) {
+  EXPECT_EQ(rendered("{% macro m() %}\n{{ 1 }}\n{% endmacro %}\n{{ m() }}{{ 1 / 0 }}"),
+            "line 4: division by zero");
+  EXPECT_EQ(rendered("{{ 1 }}\n{{ 'a' | nothing }}"), "line 2: No filter named 'nothing'.");
+}
+
+}  // namespace
+}  // namespace megatron::jinja
