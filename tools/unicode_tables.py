@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Writes src/tokenizers/unicode_tables.cpp: classes of Unicode 16, lower case of Unicode 17.
 
-    pip install unicodedata2==16.0.0 regex
+    pip install unicodedata2==16.0.0 regex==2025.11.3
     python3 tools/unicode_tables.py > src/tokenizers/unicode_tables.cpp
 
 General categories and White_Space come from unicodedata2. Alphabetic beyond letters, marks and
 letter numbers (circled letters), and the lower case of capitals that Python's own tables do not
-know yet, come from regex, whose Unicode is 17.
+know yet, come from regex, whose Unicode must be 17: later versions know 18.
 """
 
 import sys
@@ -20,6 +20,7 @@ CATEGORIES = ("Cn Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk
               "Cc Cf Cs Co").split()
 LIMIT = 0x110000
 WORD, SPACE = 32, 64
+AGE_17, AGE_18 = "\ua7ce", "\ua7dd"  # capitals that came with these versions
 SPACES = {0x85, *range(0x9, 0xe)}  # White_Space besides Z
 
 
@@ -80,6 +81,8 @@ def print_rows(items):
 def main():
     if unicodedata2.unidata_version != VERSION:
         sys.exit(f"unicodedata2 has Unicode {unicodedata2.unidata_version}; {VERSION} is needed")
+    if not regex.match(r"\p{Lu}", AGE_17) or regex.match(r"\p{Lu}", AGE_18):
+        sys.exit(f"regex {regex.__version__} does not have Unicode 17; install 2025.11.3")
     runs = []
     for c in range(LIMIT):
         byte = flags(c)

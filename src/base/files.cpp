@@ -117,6 +117,22 @@ MappedFile::MappedFile(MappedFile&& other) noexcept
       data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)) {}
 
+std::string write_failure(int error) {
+  const std::string what = reason(error);
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT: return what + ": make room there or write to another place";
+    case EFBIG:
+      return what +
+             ": raise the limit of file sizes (ulimit -f) or write to a disk that takes "
+             "larger files";
+    case EROFS:
+    case EACCES:
+    case EPERM: return what + ": write to a place that you may change";
+    default: return what;
+  }
+}
+
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   check_name(path_);
   struct stat status;
@@ -127,13 +143,13 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   const std::string folder = folder_of(path_);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  MG_CHECK(!error, "cannot make the directory '{}': {}", folder, error.message());
+  MG_CHECK(!error, "cannot make the directory '{}': {}", folder, write_failure(error.value()));
   // Another writer of the same name in this process, or a dead process of the same number, may hold
   // a name already.
   for (int attempt = 0; file_ < 0; ++attempt) {
     temporary_ = fmt::format("{}.{}.{}.tmp", path_, ::getpid(), attempt);
     file_ = open_retrying(temporary_, O_WRONLY | O_CREAT | O_EXCL, 0666);
-    MG_CHECK(file_ >= 0 || errno == EEXIST, "cannot write '{}': {}", path_, reason(errno));
+    MG_CHECK(file_ >= 0 || errno == EEXIST, "cannot write '{}': {}", path_, write_failure(errno));
   }
 }
 
@@ -164,7 +180,7 @@ void AtomicFile::put(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(file_, bytes.data(), std::min(bytes.size(), kPart));
     if (n < 0 && errno == EINTR) continue;
-    MG_CHECK(n >= 0, "cannot write '{}': {}", path_, reason(errno));
+    MG_CHECK(n >= 0, "cannot write '{}': {}", path_, write_failure(errno));
     bytes = bytes.subspan(static_cast<size_t>(n));
     written_ += n;
     if (written_ - started_ < static_cast<int64_t>(kPart)) continue;
@@ -176,15 +192,16 @@ void AtomicFile::put(std::span<const std::byte> bytes) {
 void AtomicFile::sync() {
   MG_ASSERT(file_ >= 0);
   flush();
-  MG_CHECK(sync_retrying(file_) == 0, "cannot write '{}' to the disk: {}", path_, reason(errno));
+  MG_CHECK(sync_retrying(file_) == 0, "cannot write '{}' to the disk: {}", path_,
+           write_failure(errno));
 }
 
 void AtomicFile::rename() {
   // Linux closes the file even when close() is interrupted.
   const int closed = ::close(std::exchange(file_, -1));
-  MG_CHECK(closed == 0 || errno == EINTR, "cannot write '{}': {}", path_, reason(errno));
+  MG_CHECK(closed == 0 || errno == EINTR, "cannot write '{}': {}", path_, write_failure(errno));
   MG_CHECK(::rename(temporary_.c_str(), path_.c_str()) == 0, "cannot rename '{}' to '{}': {}",
-           temporary_, path_, reason(errno));
+           temporary_, path_, write_failure(errno));
   temporary_.clear();
 }
 
@@ -203,7 +220,7 @@ void AtomicFile::commit() {
   // one.
   if (directory.get() < 0) return;
   MG_CHECK(sync_retrying(directory.get()) == 0 || errno == EINVAL || errno == EROFS,
-           "cannot write the directory '{}' to the disk: {}", folder, reason(errno));
+           "cannot write the directory '{}' to the disk: {}", folder, write_failure(errno));
 }
 
 void write_file(const std::string& path, std::string_view text) {

@@ -60,6 +60,10 @@ class AtomicFile {
   int64_t size_ = 0, written_ = 0, started_ = 0;  // started_: bytes that are told to go to the disk
 };
 
+// What the system says of a write that failed with `error` (errno), and what to change where that is
+// known: no room, a limit of file sizes, a place that may not be written.
+std::string write_failure(int error);
+
 void write_file(const std::string& path, std::string_view text);  // through AtomicFile
 
 }  // namespace megatron

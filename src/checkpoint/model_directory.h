@@ -50,8 +50,9 @@ struct SaveOptions {
   std::function<DType(const std::string& name)> dtype;  // type on disk; default: the parameter's
   const ModelDirectory* like = nullptr;                 // keep its shard map and metadata
   int64_t shard_bytes = int64_t{5} << 30;               // a new directory: shards above this size
-  std::vector<std::string>
-      copied_files;  // tokenizer and generation files to put beside the weights
+  // Tokenizer and generation files to put beside the weights: paths, and names with content.
+  std::vector<std::string> copied_files;
+  std::vector<std::pair<std::string, std::string>> written_files;
 };
 
 // Writes the directory whole or not at all: to a temporary directory beside it, flushed, then

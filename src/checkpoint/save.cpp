@@ -216,12 +216,15 @@ void save(const std::string& path, const Json& config, std::span<Placed* const> 
     names.insert(std::string(kIndex));
     write_json(directory / std::string(kIndex), index_of(files));
   }
-  for (const std::string& source : options.copied_files) {
-    const std::string name = std::filesystem::path(source).filename().string();
+  const auto put_beside = [&](const std::string& name, const std::string& source,
+                              std::string_view content) {
     MG_CHECK(names.insert(name).second,
              "cannot copy '{}' into '{}': a file of that name is there already", source, path);
-    write_file(directory / name, read_file(source));
-  }
+    write_file(directory / name, content);
+  };
+  for (const std::string& source : options.copied_files)
+    put_beside(std::filesystem::path(source).filename().string(), source, read_file(source));
+  for (const auto& [name, content] : options.written_files) put_beside(name, name, content);
   directory.commit();
 }
 

@@ -28,6 +28,9 @@ int index(const Arguments& arguments);
 // failed, 2 an error that the user can mend (flags, files), 3 a defect of the program.
 int run(const Arguments& arguments);
 
+// All of standard input. Throws Error where it cannot be read.
+std::string read_standard_input();
+
 // `name` with its sub-commands: prints their list for --help or a wrong name.
 struct Subcommand {
   std::string_view name, summary;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <charconv>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,8 @@
 
 namespace megatron::cli {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct IndexSettings {
   std::vector<std::string> data_path;
@@ -88,6 +91,15 @@ void build(const IndexSettings& s, const std::string& prefix, const Samples& sam
   config.cache = !s.output || s.cache_path;
   config.cache_path = s.cache_path;
   const data::SplitMatrix shares = data::parse_split(s.split);
+  // Before the first of them is built.
+  for (size_t i = 0; i < shares.size(); ++i) {
+    if (!shares[i]) continue;
+    const auto [first, last] = data::split_range(*shares[i], source->sequence_count());
+    MG_CHECK(first < last,
+             "{}: the {} split gets none of {} sequences (--split {}): give it a larger share, "
+             "weight 0, or more data",
+             prefix, data::name(static_cast<data::Split>(i)), source->sequence_count(), s.split);
+  }
   OutputFiles files;
   for (size_t i = 0; i < shares.size(); ++i) {
     if (!shares[i]) continue;
@@ -98,7 +110,14 @@ void build(const IndexSettings& s, const std::string& prefix, const Samples& sam
                prefix, data::name(split), set.size(), *s.seq_length, set.plan().epochs,
                set.request().sequences, set.plan().separate_final_epoch ? ", the last apart" : "",
                set.from_cache() ? "found" : "built", now_seconds() - begin);
-    if (config.cache) fmt::print("  {}\n", set.cache_file("json"));
+    if (config.cache) {
+      const std::string cached = set.cache_file("json");
+      MG_CHECK(fs::exists(cached),
+               "{} could not be written (see above), so that a run would build "
+               "the indices again: give a --data-cache-path that you may change",
+               cached);
+      fmt::print("  {}\n", cached);
+    }
     if (s.output) files.add(*s.output, split, set.indices());
   }
   files.commit();

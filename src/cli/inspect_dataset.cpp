@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/progress.h"
 #include "data/indexed_dataset.h"
 
@@ -106,6 +107,14 @@ void print_document(const data::IndexedDataset& set, int64_t document,
   fmt::print("--- document {}: {} {}, {} tokens\n{}{}\n", document, end - begin,
              end - begin == 1 ? "sequence" : "sequences", tokens, shown,
              shown.size() < text.size() ? " ..." : "");
+  const int64_t known = inspection.tokenizer->vocabulary_size();
+  const auto strange = std::ranges::find_if(ids, [=](int32_t id) { return id < 0 || id >= known; });
+  if (strange != ids.end()) {
+    log::warning(
+        "document {} holds token id {}, and the tokenizer has {} tokens: it is not the one "
+        "that made the data",
+        document, *strange, known);
+  }
 }
 
 }  // namespace

@@ -1,9 +1,14 @@
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 #include <new>
+#include <system_error>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "cli/command.h"
 
@@ -25,6 +30,22 @@ constexpr Subcommand kCommands[] = {
     {"selftest", "check every kernel and layout on this machine", selftest},
     {"inspect", "what is in a model directory, data set or tokenizer", inspect},
 };
+
+void end_at_bus_error(int) {
+  constexpr std::string_view kText =
+      "error: a file that is mapped was cut short while it was used (token files, an index cache "
+      "or "
+      "weights), or its disk cannot be read: start again when nothing writes to it "
+      "(with --no-mmap-bin-files the message names the token file)\n";
+  [[maybe_unused]] const ssize_t told = ::write(STDERR_FILENO, kText.data(), kText.size());
+  _exit(2);
+}
+
+// Where the system would end the program without a word.
+void say_why_it_ends() {
+  ::signal(SIGXFSZ, SIG_IGN);  // beyond a limit of file sizes write() fails, and its caller tells
+  ::signal(SIGBUS, end_at_bus_error);
+}
 
 void print_commands(std::string_view name, std::string_view summary,
                     std::span<const Subcommand> commands) {
@@ -52,19 +73,33 @@ int dispatch(std::string_view name, std::string_view summary, std::span<const Su
        near.empty() ? "see" : fmt::format("did you mean '{}'? See", near), name);
 }
 
+std::string read_standard_input() {
+  std::string text;
+  char buffer[65536];
+  size_t n = 0;
+  while ((n = std::fread(buffer, 1, sizeof buffer, stdin)) > 0) text.append(buffer, n);
+  MG_CHECK(std::ferror(stdin) == 0, "standard input cannot be read: {}",
+           std::system_category().message(errno));
+  return text;
+}
+
 int run(const Arguments& arguments) {
   if (!arguments.empty() && arguments[0] == "--version") {
     fmt::print("megatron {}\n", MEGATRON_VERSION);
     return 0;
   }
+  say_why_it_ends();
   try {
-    return dispatch("megatron",
-                    "Trains transformers: from raw text to a model, on one CPU or many ranks.",
-                    kCommands, arguments);
+    const int code = dispatch(
+        "megatron", "Trains transformers: from raw text to a model, on one CPU or many ranks.",
+        kCommands, arguments);
+    MG_CHECK(std::fflush(stdout) == 0 && std::ferror(stdout) == 0,
+             "the output cannot be written: {}", write_failure(errno));
+    return code;
   } catch (const Error& e) {
     log::error("{}", e.what());
     return 2;
-  } catch (const std::filesystem::filesystem_error& e) {
+  } catch (const std::system_error& e) {
     log::error("{}", e.what());
     return 2;
   } catch (const std::bad_alloc&) {

@@ -1,13 +1,15 @@
 #include "tokenizers/tokenizer.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
-#include <cstdio>
+#include <cerrno>
 #include <filesystem>
 #include <memory>
 #include <thread>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "cli/command.h"
@@ -27,6 +29,13 @@ void check_output(const std::string& directory, bool overwrite) {
     MG_CHECK(overwrite || !fs::exists(fs::symlink_status(file)),
              "{} exists; give --overwrite to replace it, or another --output", file);
   }
+  // Before the text is read, which may take long.
+  fs::path existing = fs::absolute(directory);
+  while (!fs::exists(existing)) existing = existing.parent_path();
+  MG_CHECK(fs::is_directory(existing), "--output {} cannot be made: {} is a file", directory,
+           existing.string());
+  MG_CHECK(access(existing.c_str(), W_OK) == 0, "--output {} cannot be written: {}", directory,
+           write_failure(errno));
 }
 
 void read_texts(const std::vector<std::string>& input, const data::TextSourceOptions& options,
@@ -106,14 +115,6 @@ int train_tokenizer(const Arguments& arguments) {
   return 0;
 }
 
-std::string read_standard_input() {
-  std::string text;
-  char buffer[65536];
-  size_t n = 0;
-  while ((n = std::fread(buffer, 1, sizeof buffer, stdin)) > 0) text.append(buffer, n);
-  return text;
-}
-
 struct TokenizerFlags {
   training::TokenizerSettings settings;
   std::optional<int64_t> vocab_size;
@@ -132,12 +133,14 @@ struct TokenizerFlags {
 int encode(const Arguments& arguments) {
   TokenizerFlags flags;
   std::vector<std::string> text;
-  bool special = false, show = false;
+  bool special = false, show = false, show_offsets = false;
   Fields f;
   flags.fields(f);
   f.add_switch("add-special-tokens", &special, true,
                "with the tokens that the tokenizer puts round a text");
   f.add_switch("show-tokens", &show, true, "one line a token: id and text");
+  f.add_switch("show-offsets", &show_offsets, true,
+               "as --show-tokens, with the code points of the text that the token stands for");
   if (const auto code =
           parse("megatron tokenizer encode --tokenizer-model DIR [TEXT]",
                 "Prints the token ids of a text.", f,
@@ -148,15 +151,21 @@ int encode(const Arguments& arguments) {
   const tokenizers::Tokenizer& tokenizer = *opened;
   std::string joined = text.empty() ? read_standard_input() : std::string();
   for (size_t i = 0; i < text.size(); ++i) joined += (i == 0 ? "" : " ") + text[i];
-  const std::vector<int32_t> ids = tokenizer.encode(joined, special);
+  std::vector<int32_t> ids;
+  std::vector<tokenizers::Range> offsets;
+  tokenizer.codec().encode(joined, {.add_special_tokens = special}, ids,
+                           show_offsets ? &offsets : nullptr);
   for (size_t i = 0; i < ids.size(); ++i) {
-    if (show) {
+    if (show_offsets) {
+      fmt::print("{:>8}  {:>6}-{:<6}  {}\n", ids[i], offsets[i].begin, offsets[i].end,
+                 tokenizer.token(ids[i]));
+    } else if (show) {
       fmt::print("{:>8}  {}\n", ids[i], tokenizer.token(ids[i]));
     } else {
       fmt::print("{}{}", i == 0 ? "" : " ", ids[i]);
     }
   }
-  if (!show) fmt::print("\n");
+  if (!show && !show_offsets) fmt::print("\n");
   return 0;
 }
 

@@ -18,14 +18,6 @@ struct ChatOptions {
   bool prompt = false, carry_on = false, tokenize = false, spans = false;
 };
 
-std::string read_standard_input() {
-  std::string text;
-  char buffer[65536];
-  size_t n = 0;
-  while ((n = std::fread(buffer, 1, sizeof buffer, stdin)) > 0) text.append(buffer, n);
-  return text;
-}
-
 void add_fields(Fields& f, ChatOptions& o) {
   f.add("tokenizer-model", &o.model, "model directory with the chat template and the tokenizer");
   f.add("messages", &o.messages,
@@ -56,6 +48,9 @@ tokenizers::Chat read_chat(const ChatOptions& o) {
   Json json =
       o.messages ? Json::read(*o.messages) : Json::parse(read_standard_input(), "standard input");
   if (json.is_array()) json = Json(Json::Object{{"messages", std::move(json)}});
+  MG_CHECK(json.is_object(),
+           "{} must hold a list of messages, or an object with 'messages'; it holds {}",
+           o.messages ? "--messages " + *o.messages : "standard input", json.dump().substr(0, 40));
   tokenizers::Chat chat = tokenizers::ChatCases::chat_of(json);
   if (o.tools) chat.tools = read_list(*o.tools, "tools");
   if (o.documents) chat.documents = read_list(*o.documents, "documents");
@@ -92,6 +87,9 @@ int tokenizer_chat(const Arguments& arguments) {
     return *code;
   }
   MG_CHECK(o.model.has_value(), "--tokenizer-model DIR is needed");
+  MG_CHECK(!o.tokenize || !o.spans,
+           "--show-spans counts characters of the text, and --tokenize prints ids instead of it; "
+           "drop one");
   auto chat_template = tokenizers::ChatTemplate::load(*o.model);
   if (o.chat_template) chat_template.set_template(read_file(*o.chat_template), *o.chat_template);
   const tokenizers::RenderedChat rendered = chat_template.render(read_chat(o), o.name);

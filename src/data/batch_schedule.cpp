@@ -86,7 +86,9 @@ BatchSchedule BatchSchedule::steps(std::string_view text, std::optional<int64_t>
              "(thresholds are tokens, divided by --seq-length and rounded down)",
              text, stages[i - 1].batch, stages[i].batch, stages[i].begin);
   }
-  return BatchSchedule("the batch size in --step-batch-size-schedule", std::move(stages));
+  BatchSchedule schedule("the batch size in --step-batch-size-schedule", std::move(stages));
+  schedule.remedy_ = "";  // as in Megatron-LM, the flag does not go with a schedule
+  return schedule;
 }
 
 BatchSchedule BatchSchedule::ramp(int64_t start, int64_t increment, int64_t samples,
@@ -130,7 +132,7 @@ void BatchSchedule::divide(int64_t micro_batch_size, int64_t ranks, bool decreas
              "{} {} is {} --micro-batch-size {} x {} data-parallel ranks = {}; "
              "change one of them{}",
              source_, stage.batch, decrease ? "below" : "not a multiple of", micro_batch_size,
-             ranks, together_, decrease ? "" : ", or give --decrease-batch-size-if-needed");
+             ranks, together_, decrease ? "" : remedy_);
   }
 }
 

@@ -57,7 +57,9 @@ class BatchSchedule {
   template <class F>
   void walk(F&& f) const;
 
-  const char* source_ = "";  // what gives the batches, for messages
+  // For messages: what gives the batches, and what else may be changed where they cannot be divided.
+  const char* source_ = "";
+  const char* remedy_ = ", or give --decrease-batch-size-if-needed";
   std::vector<Stage> stages_;
   int64_t together_ = 1;  // micro-batch size x ranks
 };

@@ -44,9 +44,15 @@ void check_list(const BlendList& list, std::string_view flag) {
 }
 
 BlendList list_of(const Json& items, std::string_view flag) {
+  constexpr std::string_view kWanted =
+      "{} must be a list of prefixes, or of weights and prefixes, "
+      "as in [\"0.7\", \"a\", \"0.3\", \"b\"]";
+  MG_CHECK(items.is_array(), kWanted, flag);
   std::vector<std::string> texts;
-  for (const Json& item : items.as_array())
+  for (const Json& item : items.as_array()) {
+    MG_CHECK(item.is_number() || item.is_string(), kWanted, flag);
     texts.push_back(item.is_number() ? item.dump() : item.as_string());
+  }
   return parse_blend_list(texts, flag);
 }
 
@@ -92,6 +98,8 @@ BlendList read_blend_list(const std::string& path, std::string_view flag) {
 std::array<std::optional<BlendList>, 3> read_split_blend_lists(const std::string& path,
                                                                std::string_view flag) {
   const Json file = Json::read(path);
+  MG_CHECK(file.is_object(), "{} {} must be an object with the keys train, valid and test", flag,
+           path);
   std::array<std::optional<BlendList>, 3> lists;
   for (const auto& [key, items] : file.as_object()) {
     size_t split = 0;

@@ -27,7 +27,7 @@ class PlainFile final : public ByteSource {
     begin_ = status();
     if (!S_ISREG(begin_.st_mode)) {
       ::close(file_);
-      fail("{} is not a regular file", path_);
+      fail("{} is not a regular file; write what it gives to a file first", path_);
     }
   }
   ~PlainFile() override { ::close(file_); }

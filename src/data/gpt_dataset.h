@@ -32,7 +32,6 @@ struct GptDatasetConfig {
   std::vector<int64_t> special;  // ids that must not be taken for padding (eod, eos, bos ...)
   bool allow_ambiguous_pad_tokens = false;  // padding may be one of them all the same
   int64_t vocabulary_size = 0;              // 0: token ids are not checked
-  Json tokenizer;                           // not used: no index depends on it
 
   bool cache = true;
   std::optional<std::string> cache_path;  // none: index_cache/ beside the data

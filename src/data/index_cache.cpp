@@ -83,7 +83,7 @@ std::optional<GptIndices> IndexCache::load() const {
   const std::string description = path("json");
   if (access(description.c_str(), F_OK) != 0) return {};
   try {
-    const Json found = Json::read(description);
+    const Json found = read_record(description, {"made_from", kNames[0], kNames[1], kNames[2]});
     MG_CHECK(found["made_from"] == made_from(), "{} describes other indices", description);
     const std::array<std::vector<int64_t>, 3> shapes = {
         {{plan_.documents}, {plan_.samples + 1, 2}, {plan_.samples}}};

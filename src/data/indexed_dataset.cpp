@@ -74,8 +74,10 @@ Json identity_of(const std::string& prefix) {
   for (const char* suffix : {"idx", "bin"}) {
     const std::string file = fmt::format("{}.{}", prefix, suffix);
     struct stat status{};
-    MG_CHECK(::stat(file.c_str(), &status) == 0, "cannot open '{}': {}", file,
-             std::strerror(errno));
+    MG_CHECK(::stat(file.c_str(), &status) == 0,
+             "cannot open '{}': {}; data sets are named by the prefix of a .bin/.idx pair, or by "
+             "weight and prefix in turn: 0.7 a 0.3 b",
+             file, std::strerror(errno));
     json.set(suffix, Json::Array{int64_t{status.st_size}, nanoseconds(status.st_mtim),
                                  nanoseconds(status.st_ctim), static_cast<int64_t>(status.st_ino)});
   }

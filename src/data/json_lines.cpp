@@ -48,6 +48,9 @@ JsonLineParser::JsonLineParser(std::vector<std::string> keys)
 JsonLineParser::~JsonLineParser() = default;
 
 std::span<const std::vector<std::string_view>> JsonLineParser::parse(std::string_view line) {
+  MG_CHECK(!line.starts_with("\xef\xbb\xbf"),
+           "the line begins with a byte-order mark, which JSON does not allow; remove it: "
+           "sed -i '1s/^\\xEF\\xBB\\xBF//' FILE");
   simdjson::dom::element document;
   const simdjson::error_code error =
       state_->parser.parse(line.data(), line.size(), false).get(document);

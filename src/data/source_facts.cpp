@@ -13,22 +13,38 @@
 #include "base/thread_pool.h"
 
 namespace megatron::data {
+namespace {
+
+std::string digest_of(const Json& json) {
+  const std::string text = json.dump();
+  return digest(std::as_bytes(std::span(text)));
+}
+
+}  // namespace
 
 std::string digest(std::span<const std::byte> bytes) {
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
+Json read_record(const std::string& file, std::initializer_list<std::string_view> keys) {
+  Json record = Json::read(file);
+  MG_CHECK(record.is_object(), "{} holds no JSON object: it is damaged", file);
+  for (const std::string_view key : keys)
+    MG_CHECK(record.contains(key), "{} has no key '{}': it is damaged or of an earlier version",
+             file, key);
+  return record;
+}
+
 SourceFacts::SourceFacts(const TokenSource& source, const std::optional<std::string>& directory)
     : source_(source), identity_(source.identity()), facts_(Json::Object{}) {
   if (identity_.is_null() || !directory) return;
-  const std::string text = identity_.dump();
-  file_ = fmt::format("{}/source-{}.json", *directory, digest(std::as_bytes(std::span(text))));
+  file_ = fmt::format("{}/source-{}.json", *directory, digest_of(identity_));
   if (access(file_.c_str(), R_OK) != 0) return;
   try {
-    const Json found = Json::read(file_);
+    const Json found = read_record(file_, {"identity", "facts", "digest"});
     MG_CHECK(found["identity"] == identity_, "{} belongs to another file", file_);
-    found["facts"].as_object();
+    MG_CHECK(found["digest"] == Json(digest_of(found["facts"])), "{} is damaged", file_);
     facts_ = found["facts"];
   } catch (const Error& error) {
     log::warning("{}: what it said of {} is looked up again", error.what(), source.path());
@@ -55,8 +71,10 @@ void SourceFacts::remember() {
   if (!changed_ || file_.empty()) return;
   changed_ = false;
   try {
-    const Json json(
-        Json::Object{{"path", source_.path()}, {"identity", identity_}, {"facts", facts_}});
+    const Json json(Json::Object{{"path", source_.path()},
+                                 {"identity", identity_},
+                                 {"facts", facts_},
+                                 {"digest", digest_of(facts_)}});
     AtomicFile file(file_);
     file.write(json.dump(2) + "\n");
     file.publish();

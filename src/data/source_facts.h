@@ -3,10 +3,11 @@
 // Facts that cost a pass over a file (a digest of the index, sums of lengths, the range of token
 // ids) are remembered in a directory, in one small JSON file a source, named by the source's
 // identity: sizes, times of change and inode numbers of its files. A directory that cannot be
-// written, or a record that does not fit, costs only time.
+// written, or a record that does not fit or is damaged (a warning says so), costs only time.
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,6 +20,9 @@ namespace megatron::data {
 
 // Hexadecimal XXH3 of 128 bits (Collet, xxHash): of equal bytes the same on every machine.
 std::string digest(std::span<const std::byte> bytes);
+
+// The JSON object of a file of ours. Throws Error naming the file when it is none or lacks a key.
+Json read_record(const std::string& file, std::initializer_list<std::string_view> keys);
 
 class SourceFacts {
  public:

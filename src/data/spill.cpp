@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/files.h"
 
 namespace megatron::data {
 namespace {
@@ -51,12 +52,12 @@ void SpilledBytes::flush() {
   if (file_ < 0) {
     file_ = open_nameless(folder_);
     MG_CHECK(file_ >= 0, "cannot write a temporary file in '{}': {}", folder_,
-             std::strerror(errno));
+             write_failure(errno));
   }
   for (size_t done = 0; done < buffer_.size();) {
     const ssize_t n = ::write(file_, buffer_.data() + done, buffer_.size() - done);
     if (n < 0 && errno == EINTR) continue;
-    MG_CHECK(n >= 0, "cannot write a temporary file in '{}': {}", folder_, std::strerror(errno));
+    MG_CHECK(n >= 0, "cannot write a temporary file in '{}': {}", folder_, write_failure(errno));
     done += static_cast<size_t>(n);
   }
   spilled_ += static_cast<int64_t>(buffer_.size());

@@ -2,14 +2,12 @@
 
 #include <string_view>
 
+#include "data/json_lines.h"
+
 namespace megatron::data {
 namespace {
 
 constexpr size_t kParagraphsFrom = 2000, kLinesFrom = 8000;
-
-bool blank(std::string_view line) {
-  return line.find_first_not_of(" \t\r\n") == std::string_view::npos;
-}
 
 }  // namespace
 
@@ -21,7 +19,7 @@ bool TextCutter::next(std::string& text, int64_t& line) {
   while (text.size() < kLinesFrom) {
     const size_t begin = text.size();
     if (!file_.append_line(text)) break;
-    if (!blank(std::string_view(text).substr(begin))) {
+    if (!is_blank(std::string_view(text).substr(begin))) {
       if (!paragraph_ended) continue;
       ahead_.assign(text, begin);
       text.resize(begin);

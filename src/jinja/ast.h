@@ -1,8 +1,10 @@
-// A parsed template.
+// A parsed template, and how it comes from text.
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "jinja/operators.h"
@@ -20,8 +22,7 @@ struct Argument {
 };
 
 struct Comparison {
-  enum class Kind { equal, not_equal, less, less_equal, greater, greater_equal, in, not_in };
-  Kind kind;
+  Order order;
   ExpressionPtr right;
 };
 
@@ -39,7 +40,6 @@ struct Expression {
     filter,       // operands[0] | name(arguments)
     test,         // operands[0] is name(arguments)
     negative,     // -operands[0]
-    positive,     // +operands[0]
     negation,     // not operands[0]
     both,         // operands[0] and operands[1]
     either,       // operands[0] or operands[1]
@@ -112,12 +112,19 @@ struct Statement {
   std::vector<Branch> branches;
   std::vector<Parameter> parameters;
   std::vector<Assignment> assignments;
-  bool recursive = false;
   // A macro's body reads these names, so that the arguments left over are no error.
   bool reads_varargs = false, reads_kwargs = false, reads_caller = false;
 };
 
 // The variable that holds what a block wrote; no template can name it.
 inline constexpr const char* kCaptured = "(captured)";
+
+struct Parsed {
+  Body body;
+  std::set<std::string> names;  // of all variables that are read somewhere
+};
+
+// Throws TemplateError naming the line.
+Parsed parse(std::string_view source, const std::string& name);
 
 }  // namespace megatron::jinja

@@ -21,14 +21,13 @@ class Writer {
     if (value.is_undefined()) {
       out_ += "Undefined";
     } else if (value.is_text()) {
-      const std::string quoted = repr_of_text(value.bytes());
-      put(value.as_text().markup ? "Markup(" + quoted + ")" : quoted);
+      put(repr_of_text(value.bytes()));
     } else if (value.is_sequence()) {
       write_sequence(value.as_sequence());
     } else if (value.is_dict()) {
       write_dict(value.as_dict());
     } else if (value.is_object()) {
-      write_object(*value.as_object());
+      out_ += "<" + value.as_object()->type_name() + ">";
     } else {
       out_ += to_text(value, budget_);
     }
@@ -53,20 +52,16 @@ class Writer {
   void write_sequence(const Sequence& sequence) {
     using Form = Sequence::Form;
     if (sequence.form == Form::range || sequence.form == Form::iterator) {
-      out_ += sequence.shown;
+      out_ += sequence.form == Form::range ? sequence.shown : "<generator>";
       return;
     }
-    const bool tuple = sequence.form == Form::tuple;
-    const char* name = sequence.form == Form::keys     ? "dict_keys("
-                       : sequence.form == Form::values ? "dict_values("
-                       : sequence.form == Form::items  ? "dict_items("
-                                                       : "";
-    out_ += name;
+    const bool tuple = sequence.form == Form::tuple, view = sequence.form == Form::view;
+    if (view) out_ += sequence.shown + "(";
     out_ += tuple ? "(" : "[";
     write_elements(sequence.elements);
     if (tuple && sequence.elements.size() == 1) out_ += ",";
     out_ += tuple ? ")" : "]";
-    if (*name != '\0') out_ += ")";
+    if (view) out_ += ")";
   }
 
   void write_dict(const Dict& dict) {
@@ -78,16 +73,6 @@ class Writer {
       write(dict.members[i].second);
     }
     out_ += "}";
-  }
-
-  void write_object(const Object& object) {
-    if (const auto inner = object.inner()) {
-      out_ += "<" + object.type_name() + " ";
-      write(*inner);
-      out_ += ">";
-    } else {
-      out_ += object.shown();
-    }
   }
 
   Budget& budget_;
@@ -160,7 +145,7 @@ class JsonWriter {
     for (const auto& member : dict.members) members.push_back(&member);
     if (style_.sort_keys) {
       std::stable_sort(members.begin(), members.end(), [&](const auto* a, const auto* b) {
-        return less(a->first, b->first, budget_);
+        return compared(Order::less, a->first, b->first, budget_);
       });
     }
     out_ += '{';
@@ -269,21 +254,6 @@ std::string to_json(const Value& value, const JsonStyle& style, Budget& budget) 
   JsonWriter writer(style, budget);
   writer.write(value, 0);
   return writer.take();
-}
-
-std::string escape_html(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&#34;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out += c;
-    }
-  }
-  return out;
 }
 
 }  // namespace megatron::jinja

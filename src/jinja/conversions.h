@@ -1,4 +1,4 @@
-// Values as text: Python's str() and repr(), json.dumps, and escaping for HTML.
+// Values as text: Python's str() and repr(), and json.dumps.
 #pragma once
 
 #include <optional>
@@ -24,7 +24,5 @@ struct JsonStyle {
 };
 // Throws Error for what JSON cannot hold, worded as Python's json module does.
 std::string to_json(const Value& value, const JsonStyle& style, Budget& budget);
-
-std::string escape_html(std::string_view text);
 
 }  // namespace megatron::jinja

@@ -9,7 +9,9 @@ namespace {
 
 using Kind = Expression::Kind;
 
-constexpr int kMostNested = 100;   // brackets within one another
+constexpr int kMostNested = 100;  // brackets within one another
+constexpr size_t kSum = 2, kProduct = 3,
+                 kPower = 4;       // levels of parse_binary; 0: or, 1: and
 constexpr int kHighestTree = 500;  // nodes on the way from the root of an expression to a leaf
 
 std::vector<ExpressionPtr> list_of(ExpressionPtr first, ExpressionPtr second = nullptr) {
@@ -56,32 +58,52 @@ ExpressionPtr ExpressionParser::make(Kind kind, int line, std::vector<Expression
 
 ExpressionPtr ExpressionParser::parse(bool conditional) {
   const Level level(*this);
-  ExpressionPtr value = parse_or();
+  ExpressionPtr value = parse_binary(0);
   while (conditional && tokens_.is_name("if")) {
     const int line = tokens_.take().line;
-    std::vector<ExpressionPtr> operands = list_of(std::move(value), parse_or());
+    std::vector<ExpressionPtr> operands = list_of(std::move(value), parse_binary(0));
     operands.push_back(tokens_.skip_name("else") ? parse() : nullptr);
     value = make(Kind::conditional, line, std::move(operands));
   }
   return value;
 }
 
-ExpressionPtr ExpressionParser::parse_or() {
-  ExpressionPtr left = parse_and();
-  while (tokens_.is_name("or")) {
+// Operators with a left and a right side, of the level or stronger; all bind to the left.
+ExpressionPtr ExpressionParser::parse_binary(size_t level) {
+  struct Sign {
+    size_t level;
+    std::string_view text;
+    Kind kind;
+    Operator op = Operator::add;
+  };
+  static constexpr Sign kSigns[] = {{0, "or", Kind::either},
+                                    {1, "and", Kind::both},
+                                    {kSum, "+", Kind::calculate, Operator::add},
+                                    {kSum, "-", Kind::calculate, Operator::subtract},
+                                    {kProduct, "*", Kind::calculate, Operator::multiply},
+                                    {kProduct, "/", Kind::calculate, Operator::divide},
+                                    {kProduct, "//", Kind::calculate, Operator::floor_divide},
+                                    {kProduct, "%", Kind::calculate, Operator::modulo},
+                                    {kPower, "**", Kind::calculate, Operator::power}};
+  const auto stronger = [&] {
+    switch (level) {
+      case 0: return parse_binary(1);
+      case 1: return parse_not();
+      case kSum: return parse_concatenation();
+      case kProduct: return parse_binary(kPower);
+      default: return parse_unary();
+    }
+  };
+  ExpressionPtr left = stronger();
+  while (true) {
+    const auto* sign = std::find_if(std::begin(kSigns), std::end(kSigns), [&](const Sign& s) {
+      return s.level == level && (tokens_.is_sign(s.text) || tokens_.is_name(s.text));
+    });
+    if (sign == std::end(kSigns)) return left;
     const int line = tokens_.take().line;
-    left = make(Kind::either, line, list_of(std::move(left), parse_and()));
+    left = make(sign->kind, line, list_of(std::move(left), stronger()));
+    left->op = sign->op;
   }
-  return left;
-}
-
-ExpressionPtr ExpressionParser::parse_and() {
-  ExpressionPtr left = parse_not();
-  while (tokens_.is_name("and")) {
-    const int line = tokens_.take().line;
-    left = make(Kind::both, line, list_of(std::move(left), parse_not()));
-  }
-  return left;
 }
 
 ExpressionPtr ExpressionParser::parse_not() {
@@ -92,26 +114,25 @@ ExpressionPtr ExpressionParser::parse_not() {
 }
 
 ExpressionPtr ExpressionParser::parse_compare() {
-  using Order = Comparison::Kind;
   static constexpr std::pair<std::string_view, Order> kSigns[] = {
       {"==", Order::equal},      {"!=", Order::not_equal}, {"<", Order::less},
       {"<=", Order::less_equal}, {">", Order::greater},    {">=", Order::greater_equal}};
   const int line = tokens_.current().line;
-  ExpressionPtr left = parse_sum();
+  ExpressionPtr left = parse_binary(kSum);
   std::vector<Comparison> comparisons;
   while (true) {
     const auto* found = std::find_if(std::begin(kSigns), std::end(kSigns), [&](const auto& sign) {
       return tokens_.skip_sign(sign.first);
     });
     if (found != std::end(kSigns)) {
-      comparisons.push_back({found->second, parse_sum()});
+      comparisons.push_back({found->second, parse_binary(kSum)});
     } else if (tokens_.skip_name("in")) {
-      comparisons.push_back({Order::in, parse_sum()});
+      comparisons.push_back({Order::in, parse_binary(kSum)});
     } else if (tokens_.is_name("not") && tokens_.ahead().kind == Token::Kind::name &&
                tokens_.ahead().text == "in") {
       tokens_.take();
       tokens_.take();
-      comparisons.push_back({Order::not_in, parse_sum()});
+      comparisons.push_back({Order::not_in, parse_binary(kSum)});
     } else {
       break;
     }
@@ -123,60 +144,25 @@ ExpressionPtr ExpressionParser::parse_compare() {
   return node;
 }
 
-ExpressionPtr ExpressionParser::parse_sum() {
-  ExpressionPtr left = parse_concatenation();
-  while (tokens_.is_sign("+") || tokens_.is_sign("-")) {
-    const Token sign = tokens_.take();
-    left = make(Kind::calculate, sign.line, list_of(std::move(left), parse_concatenation()));
-    left->op = sign.text == "+" ? Operator::add : Operator::subtract;
-  }
-  return left;
-}
-
 ExpressionPtr ExpressionParser::parse_concatenation() {
   const int line = tokens_.current().line;
-  std::vector<ExpressionPtr> parts = list_of(parse_product());
-  while (tokens_.skip_sign("~")) parts.push_back(parse_product());
+  std::vector<ExpressionPtr> parts = list_of(parse_binary(kProduct));
+  while (tokens_.skip_sign("~")) parts.push_back(parse_binary(kProduct));
   if (parts.size() == 1) return std::move(parts[0]);
   return make(Kind::concatenate, line, std::move(parts));
-}
-
-ExpressionPtr ExpressionParser::parse_product() {
-  ExpressionPtr left = parse_power();
-  while (tokens_.is_sign("*") || tokens_.is_sign("/") || tokens_.is_sign("//") ||
-         tokens_.is_sign("%")) {
-    const Token sign = tokens_.take();
-    left = make(Kind::calculate, sign.line, list_of(std::move(left), parse_power()));
-    left->op = sign.text == "*"    ? Operator::multiply
-               : sign.text == "/"  ? Operator::divide
-               : sign.text == "//" ? Operator::floor_divide
-                                   : Operator::modulo;
-  }
-  return left;
-}
-
-ExpressionPtr ExpressionParser::parse_power() {
-  ExpressionPtr left = parse_unary();
-  while (tokens_.is_sign("**")) {
-    const int line = tokens_.take().line;
-    left = make(Kind::calculate, line, list_of(std::move(left), parse_unary()));
-    left->op = Operator::power;
-  }
-  return left;
 }
 
 ExpressionPtr ExpressionParser::parse_unary(bool with_filters) {
   const Level level(*this);
   ExpressionPtr value;
-  if (tokens_.is_sign("-") || tokens_.is_sign("+")) {
-    const Token sign = tokens_.take();
-    value = make(sign.text == "-" ? Kind::negative : Kind::positive, sign.line,
-                 list_of(parse_unary(false)));
+  if (tokens_.is_sign("-")) {
+    const int line = tokens_.take().line;
+    value = make(Kind::negative, line, list_of(parse_unary(false)));
   } else {
     value = parse_primary();
   }
   value = parse_postfix(std::move(value));
-  return with_filters ? parse_postfix_and_filters(std::move(value)) : std::move(value);
+  return with_filters ? parse_postfix(std::move(value), true) : std::move(value);
 }
 
 ExpressionPtr ExpressionParser::parse_primary() {
@@ -204,8 +190,7 @@ ExpressionPtr ExpressionParser::parse_primary() {
   }
   if (token.kind == Token::Kind::integer || token.kind == Token::Kind::real) return parse_number();
   if (tokens_.is_sign("(")) return parse_parentheses();
-  if (tokens_.is_sign("[")) return parse_list();
-  if (tokens_.is_sign("{")) return parse_dict();
+  if (tokens_.is_sign("[") || tokens_.is_sign("{")) return parse_braces(tokens_.is_sign("{"));
   tokens_.refuse(fmt::format("unexpected '{}'", describe(token)));
 }
 
@@ -216,19 +201,12 @@ ExpressionPtr ExpressionParser::parse_number() {
     constant->constant = Value::real(std::strtod(token.text.c_str(), nullptr));
     return constant;
   }
-  const char letter = token.text.size() > 1 ? token.text[1] : '0';
-  const int base = letter == 'x' || letter == 'X'   ? 16
-                   : letter == 'o' || letter == 'O' ? 8
-                   : letter == 'b' || letter == 'B' ? 2
-                                                    : 10;
   int64_t number = 0;
-  const char* begin = token.text.data() + (base == 10 ? 0 : 2);
   const char* end = token.text.data() + token.text.size();
-  const auto result = std::from_chars(begin, end, number, base);
+  const auto result = std::from_chars(token.text.data(), end, number);
   if (result.ec == std::errc::result_out_of_range)
     tokens_.refuse(fmt::format("the integer {} has more than 64 bits", token.text), token.line);
-  const bool leading_zero = base == 10 && number != 0 && token.text[0] == '0';
-  if (result.ec != std::errc() || result.ptr != end || leading_zero)
+  if (number != 0 && token.text[0] == '0')
     tokens_.refuse(fmt::format("'{}' is no number", token.text), token.line);
   constant->constant = Value::integer(number);
   return constant;
@@ -262,53 +240,34 @@ ExpressionPtr ExpressionParser::parse_tuple(bool conditional, std::string_view s
   return make(Kind::tuple, line, std::move(parts));
 }
 
-ExpressionPtr ExpressionParser::parse_list() {
+// A list, or a dict's keys and values.
+ExpressionPtr ExpressionParser::parse_braces(bool dict) {
+  const std::string_view end = dict ? "}" : "]";
   const int line = tokens_.take().line;
-  std::vector<ExpressionPtr> elements;
-  while (!tokens_.is_sign("]")) {
-    if (!elements.empty()) tokens_.expect_sign(",");
-    if (tokens_.is_sign("]")) break;
-    elements.push_back(parse());
-  }
-  tokens_.expect_sign("]");
-  return make(Kind::list, line, std::move(elements));
-}
-
-ExpressionPtr ExpressionParser::parse_dict() {
-  const int line = tokens_.take().line;
-  std::vector<ExpressionPtr> members;
-  while (!tokens_.is_sign("}")) {
-    if (!members.empty()) tokens_.expect_sign(",");
-    if (tokens_.is_sign("}")) break;
-    members.push_back(parse());
+  std::vector<ExpressionPtr> parts;
+  while (!tokens_.is_sign(end)) {
+    if (!parts.empty()) tokens_.expect_sign(",");
+    if (tokens_.is_sign(end)) break;
+    parts.push_back(parse());
+    if (!dict) continue;
     tokens_.expect_sign(":");
-    members.push_back(parse());
+    parts.push_back(parse());
   }
-  tokens_.expect_sign("}");
-  return make(Kind::dict, line, std::move(members));
+  tokens_.expect_sign(end);
+  return make(dict ? Kind::dict : Kind::list, line, std::move(parts));
 }
 
-ExpressionPtr ExpressionParser::parse_postfix(ExpressionPtr value) {
+// Attributes, subscripts and calls behind a value; or filters, tests and calls.
+ExpressionPtr ExpressionParser::parse_postfix(ExpressionPtr value, bool with_filters) {
   while (true) {
-    if (tokens_.is_sign(".") || tokens_.is_sign("[")) {
+    if (tokens_.is_sign("(")) {
+      value = parse_call(std::move(value));
+    } else if (!with_filters && (tokens_.is_sign(".") || tokens_.is_sign("["))) {
       value = parse_subscript(std::move(value));
-    } else if (tokens_.is_sign("(")) {
-      value = parse_call(std::move(value));
-    } else {
-      return value;
-    }
-  }
-}
-
-ExpressionPtr ExpressionParser::parse_postfix_and_filters(ExpressionPtr value) {
-  while (true) {
-    if (tokens_.is_sign("|")) {
-      tokens_.take();
+    } else if (with_filters && tokens_.skip_sign("|")) {
       value = parse_filter(std::move(value));
-    } else if (tokens_.is_name("is")) {
+    } else if (with_filters && tokens_.is_name("is")) {
       value = parse_test(std::move(value));
-    } else if (tokens_.is_sign("(")) {
-      value = parse_call(std::move(value));
     } else {
       return value;
     }
@@ -354,9 +313,7 @@ ExpressionPtr ExpressionParser::parse_filter(ExpressionPtr value) {
   const Token name = tokens_.expect(Token::Kind::name);
   ExpressionPtr node = make(Kind::filter, name.line, list_of(std::move(value)));
   node->name = name.text;
-  while (tokens_.skip_sign(".")) node->name += "." + tokens_.expect(Token::Kind::name).text;
-  if (tokens_.is_sign("(")) node->arguments = parse_arguments();
-  for (const Argument& argument : node->arguments) grow(*node, argument.value.get());
+  if (tokens_.is_sign("(")) parse_arguments(*node);
   return node;
 }
 
@@ -373,27 +330,24 @@ ExpressionPtr ExpressionParser::parse_test(ExpressionPtr value) {
                              (next.kind == Token::Kind::name && next.text != "else" &&
                               next.text != "or" && next.text != "and");
   if (tokens_.is_sign("(")) {
-    node->arguments = parse_arguments();
+    parse_arguments(*node);
   } else if (value_follows) {
     if (tokens_.is_name("is")) tokens_.refuse("You cannot chain multiple tests with is");
     node->arguments.push_back({"", 0, parse_postfix(parse_primary())});
+    grow(*node, node->arguments[0].value.get());
   }
-  for (const Argument& argument : node->arguments) grow(*node, argument.value.get());
   return negated ? make(Kind::negation, line, list_of(std::move(node))) : std::move(node);
 }
 
 ExpressionPtr ExpressionParser::parse_call(ExpressionPtr callee) {
-  const int line = tokens_.current().line;
-  std::vector<Argument> arguments = parse_arguments();
-  ExpressionPtr node = make(Kind::call, line, list_of(std::move(callee)));
-  for (const Argument& argument : arguments) grow(*node, argument.value.get());
-  node->arguments = std::move(arguments);
+  ExpressionPtr node = make(Kind::call, tokens_.current().line, list_of(std::move(callee)));
+  parse_arguments(*node);
   return node;
 }
 
-std::vector<Argument> ExpressionParser::parse_arguments() {
+void ExpressionParser::parse_arguments(Expression& node) {
   tokens_.expect_sign("(");
-  std::vector<Argument> arguments;
+  std::vector<Argument>& arguments = node.arguments;
   bool only_keywords = false;
   while (!tokens_.is_sign(")")) {
     if (!arguments.empty()) tokens_.expect_sign(",");
@@ -411,10 +365,10 @@ std::vector<Argument> ExpressionParser::parse_arguments() {
       tokens_.refuse("invalid syntax for function call expression");
     only_keywords = only_keywords || keyword;
     argument.value = parse();
+    grow(node, argument.value.get());
     arguments.push_back(std::move(argument));
   }
   tokens_.expect_sign(")");
-  return arguments;
 }
 
 Target ExpressionParser::parse_one_target(bool with_namespace) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "jinja/ast.h"
-#include "jinja/token_stream.h"
+#include "jinja/lexer.h"
 
 namespace megatron::jinja {
 
@@ -29,27 +29,21 @@ class ExpressionParser {
  private:
   class Level;
 
-  ExpressionPtr parse_or();
-  ExpressionPtr parse_and();
+  ExpressionPtr parse_binary(size_t level);
   ExpressionPtr parse_not();
   ExpressionPtr parse_compare();
-  ExpressionPtr parse_sum();
   ExpressionPtr parse_concatenation();
-  ExpressionPtr parse_product();
-  ExpressionPtr parse_power();
   ExpressionPtr parse_unary(bool with_filters = true);
   ExpressionPtr parse_primary();
   ExpressionPtr parse_number();
-  ExpressionPtr parse_list();
-  ExpressionPtr parse_dict();
+  ExpressionPtr parse_braces(bool dict);
   ExpressionPtr parse_parentheses();
-  ExpressionPtr parse_postfix(ExpressionPtr value);
-  ExpressionPtr parse_postfix_and_filters(ExpressionPtr value);
+  ExpressionPtr parse_postfix(ExpressionPtr value, bool with_filters = false);
   ExpressionPtr parse_subscript(ExpressionPtr value);
   ExpressionPtr parse_filter(ExpressionPtr value);
   ExpressionPtr parse_test(ExpressionPtr value);
   ExpressionPtr parse_call(ExpressionPtr callee);
-  std::vector<Argument> parse_arguments();
+  void parse_arguments(Expression& node);
   bool at_end_of_tuple(std::string_view stop) const;
   void grow(Expression& expression, const Expression* part);
   Target parse_one_target(bool with_namespace);

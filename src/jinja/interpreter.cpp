@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
+#include "jinja/builtins.h"
 #include "jinja/conversions.h"
-#include "jinja/error.h"
-#include "jinja/filters.h"
 #include "jinja/operators.h"
 #include "jinja/unicode.h"
 
@@ -27,7 +26,6 @@ class Interpreter::InScope {
   InScope& operator=(const InScope&) = delete;
 
   Scope& scope() { return *interpreter_.scope_; }
-  const std::shared_ptr<Scope>& outer() const { return outer_; }
 
  private:
   Interpreter& interpreter_;
@@ -46,7 +44,7 @@ Interpreter::Interpreter(std::string name, const Variables& variables, const Lim
 
 Interpreter::~Interpreter() {
   // All of them are alive here, so that no chain of them is taken down by recursion.
-  for (const auto& object : namespaces_) object->members.clear();
+  for (const auto& object : namespaces_) object->members.variables.clear();
   for (const auto& scope : captured_scopes_) scope->variables.clear();
 }
 
@@ -165,48 +163,23 @@ Values Interpreter::selected(const Statement& statement, Values elements) {
 
 Interpreter::Flow Interpreter::run_for(const Statement& statement) {
   Values elements = elements_of(evaluate(*statement.value), budget_);
-  loop_over(statement, std::move(elements), 0);
-  return Flow::on;
-}
-
-void Interpreter::loop_over(const Statement& statement, Values elements, int depth) {
-  const auto loop = std::make_shared<Loop>(selected(statement, std::move(elements)), depth);
+  const auto loop = std::make_shared<Loop>(selected(statement, std::move(elements)));
   struct Forget {  // what changed() saw may hold the loop itself
     Loop& loop;
     ~Forget() { loop.last_seen.reset(); }
   } forget{*loop};
-  if (statement.recursive) {
-    loop->recursive = &statement;
-    loop->scope = scope_;
-    captured_scopes_.push_back(scope_);
-  }
   for (size_t i = 0; i < loop->elements.size(); ++i) {
     budget_.spend(1);
     loop->index = static_cast<int64_t>(i);
     InScope inner(*this);
     inner.scope().set("loop", Value::object(loop));
     assign(statement.target, loop->elements[i]);
-    if (execute(statement.body) == Flow::leave) return;
+    if (execute(statement.body) == Flow::leave) return Flow::on;
   }
-  if (!loop->elements.empty() || statement.otherwise.empty()) return;
+  if (!loop->elements.empty() || statement.otherwise.empty()) return Flow::on;
   const InScope inner(*this);
   execute(statement.otherwise);
-}
-
-std::string Interpreter::run_loop(const Statement& loop, const Values& elements, int depth,
-                                  const std::shared_ptr<Scope>& scope) {
-  const Budget::Level level(budget_);
-  const InScope inner(*this, scope);
-  std::string text;
-  std::string* const outer = std::exchange(out_, &text);
-  try {
-    loop_over(loop, elements, depth);
-  } catch (...) {
-    out_ = outer;
-    throw;
-  }
-  out_ = outer;
-  return text;
+  return Flow::on;
 }
 
 std::shared_ptr<Macro> Interpreter::make_macro(const Statement& statement) {
@@ -319,34 +292,190 @@ void Interpreter::assign(const Target& target, const Value& value) {
   for (size_t i = 0; i < parts.size(); ++i) assign(target.parts[i], parts[i]);
 }
 
-Value Interpreter::call(const Value& callee, Values positional,
-                        std::vector<std::pair<std::string, Value>> keyword) {
+Value Interpreter::filter(std::string_view name, Values positional, Keywords keyword) {
+  const Budget::Level level(budget_);
+  Call call{*this, budget_, std::move(positional), std::move(keyword)};
+  return find_filter(name)(call);
+}
+
+bool Interpreter::test(std::string_view name, Values positional, Keywords keyword) {
+  Call call{*this, budget_, std::move(positional), std::move(keyword)};
+  return find_test(name)(call).truth();
+}
+
+// ---- expressions
+
+Value Interpreter::evaluate(const Expression& expression) {
+  const Budget::Level level(budget_);
+  budget_.spend(1);
+  line_ = expression.line;
+  const auto operand = [&](size_t i) { return evaluate(*expression.operands[i]); };
+  switch (expression.kind) {
+    case Expression::Kind::constant: return expression.constant;
+    case Expression::Kind::name: return evaluate_name(expression);
+    case Expression::Kind::list: return Value::list(evaluate_all(expression.operands));
+    case Expression::Kind::tuple: return Value::tuple(evaluate_all(expression.operands));
+    case Expression::Kind::dict: return evaluate_dict(expression);
+    case Expression::Kind::attribute: return attribute_of(operand(0), expression.name);
+    case Expression::Kind::element: {
+      const Value value = operand(0);
+      return element_of(value, operand(1), budget_);
+    }
+    case Expression::Kind::slice: {
+      const Value value = operand(0);
+      const Value begin = evaluate_or_none(expression.operands[1]);
+      const Value end = evaluate_or_none(expression.operands[2]);
+      return slice_of(value, begin, end, evaluate_or_none(expression.operands[3]), budget_);
+    }
+    case Expression::Kind::call: return evaluate_call(expression);
+    case Expression::Kind::filter:
+    case Expression::Kind::test: {
+      Call call = evaluate_arguments(expression);
+      line_ = expression.line;
+      if (expression.kind == Expression::Kind::filter)
+        return filter(expression.name, std::move(call.positional), std::move(call.keyword));
+      return Value::boolean(
+          test(expression.name, std::move(call.positional), std::move(call.keyword)));
+    }
+    case Expression::Kind::negative: return negative(operand(0));
+    case Expression::Kind::negation: return Value::boolean(!operand(0).truth());
+    case Expression::Kind::both: {
+      Value left = operand(0);
+      return left.truth() ? operand(1) : left;
+    }
+    case Expression::Kind::either: {
+      Value left = operand(0);
+      return left.truth() ? left : operand(1);
+    }
+    case Expression::Kind::compare: return evaluate_compare(expression);
+    case Expression::Kind::calculate: {
+      const Value left = operand(0);
+      return calculate(expression.op, left, operand(1), budget_);
+    }
+    case Expression::Kind::concatenate: return evaluate_concatenation(expression);
+    case Expression::Kind::conditional: return evaluate_conditional(expression);
+  }
+  return Value();
+}
+
+Value Interpreter::evaluate_or_none(const ExpressionPtr& expression) {
+  return expression == nullptr ? Value() : evaluate(*expression);
+}
+
+Value Interpreter::evaluate_name(const Expression& expression) {
+  const Value* found = scope_->find(expression.name);
+  return found != nullptr ? *found
+                          : Value::undefined(fmt::format("'{}' is undefined", expression.name));
+}
+
+Values Interpreter::evaluate_all(const std::vector<ExpressionPtr>& expressions) {
+  Values values;
+  values.reserve(expressions.size());
+  for (const ExpressionPtr& expression : expressions) values.push_back(evaluate(*expression));
+  return values;
+}
+
+Value Interpreter::evaluate_dict(const Expression& expression) {
+  std::vector<std::pair<Value, Value>> members;
+  for (size_t i = 0; i < expression.operands.size(); i += 2) {
+    const Value key = evaluate(*expression.operands[i]);
+    check_hashable(key);
+    insert_member(members, key, evaluate(*expression.operands[i + 1]), budget_);
+  }
+  return Value::dict(std::move(members));
+}
+
+// The first positional argument is what a filter or a test is applied to.
+Call Interpreter::evaluate_arguments(const Expression& expression) {
+  Call call{*this, budget_, {}};
+  if (expression.kind != Expression::Kind::call)
+    call.positional.push_back(evaluate(*expression.operands[0]));
+  for (const Argument& argument : expression.arguments) {
+    Value value = evaluate(*argument.value);
+    if (argument.stars == 1) {
+      for (Value& element : elements_of(value, budget_))
+        call.positional.push_back(std::move(element));
+    } else if (argument.stars == 2) {
+      MG_CHECK(value.is_dict(), "argument after ** must be a mapping, not {}", value.type_name());
+      for (const auto& [key, member] : value.as_dict().members) {
+        MG_CHECK(key.is_text(), "keywords must be strings");
+        call.keyword.emplace_back(key.bytes(), member);
+      }
+    } else if (!argument.keyword.empty()) {
+      call.keyword.emplace_back(argument.keyword, std::move(value));
+    } else {
+      call.positional.push_back(std::move(value));
+    }
+  }
+  return call;
+}
+
+Value Interpreter::evaluate_call(const Expression& expression, Value caller) {
+  const Value callee = evaluate(*expression.operands[0]);
+  Call call = evaluate_arguments(expression);
+  if (caller.is_object()) call.keyword.emplace_back("caller", std::move(caller));
+  line_ = expression.line;
   check_defined(callee);
   MG_CHECK(callee.is_object() && callee.as_object()->callable(), "'{}' object is not callable",
            callee.type_name());
   const Budget::Level level(budget_);
-  const int line = line_;
-  Call call{*this, budget_, std::move(positional), std::move(keyword)};
   Value result = callee.as_object()->call(call);
-  line_ = line;
+  line_ = expression.line;
   return result;
 }
 
-Value Interpreter::filter(std::string_view name, Values positional,
-                          std::vector<std::pair<std::string, Value>> keyword) {
-  const Native native = find_filter(name);
-  MG_CHECK(native != nullptr, "No filter named '{}'.", name);
-  const Budget::Level level(budget_);
-  Call call{*this, budget_, std::move(positional), std::move(keyword)};
-  return native(call);
+Value Interpreter::evaluate_compare(const Expression& expression) {
+  Value left = evaluate(*expression.operands[0]);
+  for (const Comparison& comparison : expression.comparisons) {
+    Value right = evaluate(*comparison.right);
+    if (!compared(comparison.order, left, right, budget_)) return Value::boolean(false);
+    left = std::move(right);
+  }
+  return Value::boolean(true);
 }
 
-bool Interpreter::test(std::string_view name, Values positional,
-                       std::vector<std::pair<std::string, Value>> keyword) {
-  const Native native = find_test(name);
-  MG_CHECK(native != nullptr, "No test named '{}'.", name);
-  Call call{*this, budget_, std::move(positional), std::move(keyword)};
-  return native(call).truth();
+Value Interpreter::evaluate_concatenation(const Expression& expression) {
+  std::string text;
+  for (const Value& part : evaluate_all(expression.operands)) {
+    text += to_text(part, budget_);
+    budget_.check_length(text.size());
+  }
+  budget_.spend_bytes(text.size());
+  return Value::text(std::move(text));
+}
+
+Value Interpreter::evaluate_conditional(const Expression& expression) {
+  if (evaluate(*expression.operands[1]).truth()) return evaluate(*expression.operands[0]);
+  if (expression.operands[2] != nullptr) return evaluate(*expression.operands[2]);
+  return Value::undefined(fmt::format(
+      "the inline if-expression on line {} evaluated to false and no else section was defined.",
+      expression.line));
+}
+
+// ---- the room's face
+
+struct Template::Impl {
+  std::string name;
+  Parsed parsed;
+};
+
+Template::Template(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+Template::~Template() = default;
+Template::Template(Template&&) noexcept = default;
+Template& Template::operator=(Template&&) noexcept = default;
+
+Template Template::parse(std::string_view source, std::string name) {
+  Parsed parsed = jinja::parse(source, name);
+  return Template(std::make_unique<const Impl>(Impl{std::move(name), std::move(parsed)}));
+}
+
+bool Template::reads(const std::string& variable) const {
+  return impl_->parsed.names.count(variable) > 0;
+}
+
+Rendering Template::render(const Variables& variables, const Limits& limits) const {
+  Interpreter interpreter(impl_->name, variables, limits);
+  return interpreter.render(impl_->parsed.body);
 }
 
 }  // namespace megatron::jinja

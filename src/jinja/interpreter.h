@@ -9,9 +9,7 @@
 
 #include "jinja/ast.h"
 #include "jinja/budget.h"
-#include "jinja/call.h"
 #include "jinja/objects.h"
-#include "jinja/scope.h"
 #include "jinja/template.h"
 
 namespace megatron::jinja {
@@ -26,16 +24,9 @@ class Interpreter {
   Rendering render(const Body& body);
 
   // For filters, tests and functions.
-  Budget& budget() { return budget_; }
-  Value call(const Value& callee, Values positional,
-             std::vector<std::pair<std::string, Value>> keyword = {});
-  Value filter(std::string_view name, Values positional,
-               std::vector<std::pair<std::string, Value>> keyword = {});
-  bool test(std::string_view name, Values positional,
-            std::vector<std::pair<std::string, Value>> keyword = {});
+  Value filter(std::string_view name, Values positional, Keywords keyword);
+  bool test(std::string_view name, Values positional, Keywords keyword);
   Value call_macro(const Macro& macro, Call& call);
-  std::string run_loop(const Statement& loop, const Values& elements, int depth,
-                       const std::shared_ptr<Scope>& scope);
   // A namespace may hold itself: the interpreter keeps each, and empties it in the end.
   void keep(std::shared_ptr<Namespace> object) { namespaces_.push_back(std::move(object)); }
 
@@ -51,7 +42,6 @@ class Interpreter {
   Flow run_with(const Statement& statement);
   void run_call(const Statement& statement);
   void run_generation(const Statement& statement);
-  void loop_over(const Statement& statement, Values elements, int depth);
   Values selected(const Statement& statement, Values elements);
   void assign(const Target& target, const Value& value);
   void bind_extra_arguments(const Macro& macro, Call& call, size_t used);
@@ -64,11 +54,9 @@ class Interpreter {
   Value evaluate_name(const Expression& expression);
   Value evaluate_dict(const Expression& expression);
   Value evaluate_call(const Expression& expression, Value caller = Value());
-  Value evaluate_test(const Expression& expression);
   Value evaluate_compare(const Expression& expression);
   Value evaluate_conditional(const Expression& expression);
   Value evaluate_concatenation(const Expression& expression);
-  bool compare(Comparison::Kind kind, const Value& left, const Value& right);
   Values evaluate_all(const std::vector<ExpressionPtr>& expressions);
   Call evaluate_arguments(const Expression& expression);
 
@@ -84,9 +72,5 @@ class Interpreter {
   std::vector<std::shared_ptr<Namespace>> namespaces_;
   std::vector<std::shared_ptr<Scope>> captured_scopes_;  // that macros refer to
 };
-
-// Adds a member to a dict under construction; a key that is there already gets the new value.
-void insert_member(std::vector<std::pair<Value, Value>>& members, const Value& key, Value value,
-                   Budget& budget);
 
 }  // namespace megatron::jinja

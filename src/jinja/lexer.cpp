@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "jinja/error.h"
 #include "jinja/unicode.h"
 
 namespace megatron::jinja {
@@ -201,45 +200,28 @@ class Lexer {
     move_to(end);
   }
 
+  bool digit_at(size_t at) const { return at < source_.size() && is_decimal_digit(source_[at]); }
+
   size_t digits_from(size_t at) const {
-    while (at < source_.size() &&
-           (is_decimal_digit(source_[at]) ||
-            (source_[at] == '_' && at + 1 < source_.size() && is_decimal_digit(source_[at + 1])))) {
-      ++at;
-    }
+    while (digit_at(at)) ++at;
     return at;
   }
 
   void lex_number() {
     const bool behind_dot = !tokens_.empty() && tokens_.back().kind == Kind::sign &&
                             tokens_.back().text == "." && source_[at_ - 1] == '.';
-    size_t end = at_ + 1;
-    const char base = end < source_.size() ? static_cast<char>(source_[end] | 0x20) : ' ';
+    size_t end = digits_from(at_);
     bool real = false;
-    if (source_[at_] == '0' && (base == 'x' || base == 'o' || base == 'b')) {
-      ++end;
-      while (end < source_.size() && (hex_value(source_[end]) >= 0 || source_[end] == '_')) ++end;
-    } else {
-      end = digits_from(at_);
-      const auto digit_at = [&](size_t at) {
-        return at < source_.size() && is_decimal_digit(source_[at]);
-      };
-      if (!behind_dot && starts(".", end) && digit_at(end + 1)) {
-        real = true;
-        end = digits_from(end + 1);
-      }
-      if (!behind_dot && (starts("e", end) || starts("E", end))) {
-        const bool sign = starts("+", end + 1) || starts("-", end + 1);
-        const size_t exponent = end + 1 + (sign ? 1 : 0);
-        if (digit_at(exponent)) {
-          real = true;
-          end = digits_from(exponent);
-        }
-      }
+    if (!behind_dot && starts(".", end) && digit_at(end + 1)) {
+      real = true;
+      end = digits_from(end + 1);
     }
-    std::string digits = source_.substr(at_, end - at_);
-    digits.erase(std::remove(digits.begin(), digits.end(), '_'), digits.end());
-    put(real ? Kind::real : Kind::integer, std::move(digits));
+    if (!behind_dot && (starts("e", end) || starts("E", end))) {
+      const size_t exponent = end + (starts("+", end + 1) || starts("-", end + 1) ? 2 : 1);
+      real = real || digit_at(exponent);
+      if (digit_at(exponent)) end = digits_from(exponent);
+    }
+    put(real ? Kind::real : Kind::integer, source_.substr(at_, end - at_));
     move_to(end);
   }
 
@@ -269,27 +251,22 @@ class Lexer {
     if (known != std::string_view::npos) {
       value += kLetters[known];
     } else if (c == 'x' || c == 'u' || c == 'U') {
-      append_code_point(value, escaped_number(at, c == 'x' ? 2 : c == 'u' ? 4 : 8, 16));
-    } else if (c >= '0' && c <= '7') {
-      --at;
-      append_code_point(value, escaped_number(at, 3, 8));
-    } else if (c == 'N') {
-      refuse("names of characters (\\N{...}) are not supported: write \\uXXXX");
+      append_code_point(value, escaped_number(at, c == 'x' ? 2 : c == 'u' ? 4 : 8));
+    } else if (c == 'N' || is_decimal_digit(c)) {
+      refuse(fmt::format("the escape \\{} is not supported: write \\uXXXX", c));
     } else {
       value += '\\';
       value += c;
     }
   }
 
-  uint32_t escaped_number(size_t& at, int digits, int base) const {
+  uint32_t escaped_number(size_t& at, int digits) const {
     uint32_t number = 0;
-    int read = 0;
-    for (; read < digits && at < source_.size(); ++read, ++at) {
-      const int digit = hex_value(source_[at]);
-      if (digit < 0 || digit >= base) break;
-      number = number * static_cast<uint32_t>(base) + static_cast<uint32_t>(digit);
+    for (int read = 0; read < digits; ++read, ++at) {
+      const int digit = at < source_.size() ? hex_value(source_[at]) : -1;
+      if (digit < 0) refuse("an escape \\x, \\u or \\U with too few digits");
+      number = number * 16 + static_cast<uint32_t>(digit);
     }
-    if (base == 16 && read < digits) refuse("an escape \\x, \\u or \\U with too few digits");
     return number;
   }
 

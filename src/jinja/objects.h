@@ -1,31 +1,89 @@
-// Objects that templates meet: namespaces, macros, loops, and the functions that are always there.
+// Values with behaviour: functions, macros, namespaces and loops; what they are called with, and
+// the scopes that variables live in.
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "jinja/ast.h"
-#include "jinja/call.h"
-#include "jinja/scope.h"
+#include "base/error.h"
+#include "jinja/value.h"
 
 namespace megatron::jinja {
 
+class Budget;
+struct Statement;
+using Keywords = std::vector<std::pair<std::string, Value>>;
+
+struct Call {
+  Interpreter& interpreter;
+  Budget& budget;
+  Values positional;  // of a filter, a test or a method the first is what it is applied to
+  Keywords keyword = {};
+};
+
+using Native = Value (*)(Call& call);
+
+// The arguments of a call by the names of the parameters. Throws Error in Python's words where one
+// is missing, given twice or unknown.
+class Parameters {
+ public:
+  Parameters(const Call& call, std::string_view function,
+             std::initializer_list<std::string_view> names, size_t required);
+
+  // Null where the argument was left out.
+  const Value* operator[](size_t i) const { return values_[i]; }
+  bool given(size_t i) const { return values_[i] != nullptr; }
+  bool given_and_not_none(size_t i) const { return given(i) && !values_[i]->is_none(); }
+  bool flag(size_t i, bool initial) const { return given(i) ? values_[i]->truth() : initial; }
+  int64_t whole(size_t i, int64_t initial) const;
+  const std::string& text(size_t i) const;  // throws Error where it is no text
+  std::string text(size_t i, std::string_view initial) const {
+    return given(i) ? text(i) : std::string(initial);
+  }
+
+ private:
+  std::string function_;
+  std::vector<std::string> names_;
+  std::vector<const Value*> values_;
+};
+
+// A function of this program, or a method with the value it belongs to.
+struct Function : Object {
+  explicit Function(Native function, std::optional<Value> owner = std::nullopt);
+  std::string type_name() const override { return "builtin_function_or_method"; }
+  bool callable() const override { return true; }
+  Value call(Call& call) override;
+
+  Native native;
+  std::optional<Value> self;
+};
+
+// A block with a scope of its own (loop, macro, with, ...) sees the variables around it and sets
+// only its own.
+struct Scope {
+  std::shared_ptr<Scope> parent;
+  std::vector<std::pair<std::string, Value>> variables;
+
+  const Value* find(std::string_view name) const;
+  void set(std::string_view name, Value value);
+};
+
 struct Namespace : Object {
   std::string type_name() const override { return "Namespace"; }
-  std::optional<Value> inner() const override;
   std::optional<Value> attribute(std::string_view name) const override;
-  void set(const std::string& name, Value value);  // names that begin with _ are refused
+  void set(const std::string& name,
+           Value value);  // names that begin with _ are refused
 
-  std::vector<std::pair<std::string, Value>> members;
+  Scope members;
 };
 
 struct Macro : Object {
-  std::string type_name() const override { return "jinja2.runtime.Macro"; }
-  std::string shown() const override { return "<Macro '" + statement->text + "'>"; }
-  std::optional<Value> attribute(std::string_view name) const override;
+  std::string type_name() const override { return "Macro"; }
   bool callable() const override { return true; }
   Value call(Call& call) override;
 
@@ -35,21 +93,22 @@ struct Macro : Object {
 
 // The variable `loop`.
 struct Loop : Object, std::enable_shared_from_this<Loop> {
-  Loop(Values loop_elements, int nesting);
-  std::string type_name() const override { return "jinja2.runtime.LoopContext"; }
-  std::string shown() const override;
+  explicit Loop(Values loop_elements);
+  std::string type_name() const override { return "LoopContext"; }
   std::optional<Value> attribute(std::string_view name) const override;
-  bool callable() const override { return recursive != nullptr; }
-  Value call(Call& call) override;  // a recursive loop over other elements
 
   Values elements;
-  int64_t index = 0;                     // from 0
-  int level;                             // of recursion, from 0
-  std::optional<Values> last_seen;       // by changed(); emptied when the loop ends
-  const Statement* recursive = nullptr;  // the loop's statement
-  std::shared_ptr<Scope> scope;          // round the loop
+  int64_t index = 0;                // from 0
+  std::optional<Values> last_seen;  // by changed(); emptied when the loop ends
 };
 
-std::vector<std::pair<std::string, Value>> standard_functions();
+// range, dict, namespace, raise_exception.
+Keywords standard_functions();
+
+// Thrown by raise_exception(); it becomes a TemplateError where the line is known.
+class Raised : public Error {
+ public:
+  using Error::Error;
+};
 
 }  // namespace megatron::jinja

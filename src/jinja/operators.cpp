@@ -1,14 +1,26 @@
 #include "jinja/operators.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "base/error.h"
-#include "jinja/conversions.h"
-#include "jinja/format.h"
 
 namespace megatron::jinja {
 namespace {
+
+std::string_view sign_of(Operator op) {
+  switch (op) {
+    case Operator::add: return "+";
+    case Operator::subtract: return "-";
+    case Operator::multiply: return "*";
+    case Operator::divide: return "/";
+    case Operator::floor_divide: return "//";
+    case Operator::modulo: return "%";
+    case Operator::power: return "** or pow()";
+  }
+  return "";
+}
 
 [[noreturn]] void unsupported(Operator op, const Value& left, const Value& right) {
   fail("unsupported operand type(s) for {}: '{}' and '{}'", sign_of(op), left.type_name(),
@@ -100,21 +112,15 @@ Value real_result(Operator op, double a, double b) {
   return Value();
 }
 
-Value add_texts(const Text& left, const Text& right, Budget& budget) {
-  const bool markup = left.markup || right.markup;
-  const auto safe = [&](const Text& text) {
-    return markup && !text.markup ? escape_html(text.bytes) : text.bytes;
-  };
-  budget.spend_bytes(left.bytes.size() + right.bytes.size());
-  return Value::text(safe(left) + safe(right), markup);
-}
-
 bool is_list_or_tuple(const Value& value) {
   return value.is_form(Sequence::Form::list) || value.is_form(Sequence::Form::tuple);
 }
 
 Value add(const Value& left, const Value& right, Budget& budget) {
-  if (left.is_text() && right.is_text()) return add_texts(left.as_text(), right.as_text(), budget);
+  if (left.is_text() && right.is_text()) {
+    budget.spend_bytes(left.bytes().size() + right.bytes().size());
+    return Value::text(left.bytes() + right.bytes());
+  }
   if (is_list_or_tuple(left)) {
     const Sequence& first = left.as_sequence();
     MG_CHECK(right.is_form(first.form), "can only concatenate {} (not \"{}\") to {}",
@@ -139,7 +145,7 @@ Value repeat(const Value& value, int64_t times, Budget& budget) {
     std::string text;
     text.reserve(unit * count);
     for (size_t i = 0; unit > 0 && i < count; ++i) text += value.bytes();
-    return Value::text(std::move(text), value.as_text().markup);
+    return Value::text(std::move(text));
   }
   budget.spend(static_cast<int64_t>(unit * count));
   Values elements;
@@ -161,25 +167,13 @@ Value multiply(const Value& left, const Value& right, Budget& budget) {
 
 }  // namespace
 
-std::string_view sign_of(Operator op) {
-  switch (op) {
-    case Operator::add: return "+";
-    case Operator::subtract: return "-";
-    case Operator::multiply: return "*";
-    case Operator::divide: return "/";
-    case Operator::floor_divide: return "//";
-    case Operator::modulo: return "%";
-    case Operator::power: return "** or pow()";
-  }
-  return "";
-}
-
 void check_defined(const Value& value) {
   MG_CHECK(!value.is_undefined(), "{}", value.as_missing().reason);
 }
 
 Value calculate(Operator op, const Value& left, const Value& right, Budget& budget) {
-  if (op == Operator::modulo && left.is_text()) return format_percent(left, right, budget);
+  MG_CHECK(op != Operator::modulo || !left.is_text(),
+           "text % values is not supported; use the filter format, or ~");
   check_defined(left);
   check_defined(right);
   if (left.is_whole() && right.is_whole())
@@ -198,30 +192,141 @@ Value negative(const Value& value) {
   return whole_result(Operator::subtract, 0, value.as_whole());
 }
 
-Value positive(const Value& value) {
-  check_defined(value);
-  MG_CHECK(value.is_number(), "bad operand type for unary +: '{}'", value.type_name());
-  return value.is_boolean() ? Value::integer(value.as_whole()) : value;
+namespace {
+
+// An integer of 64 bits is exact in a long double of x86-64 and of AArch64.
+int compare_numbers(const Value& left, const Value& right) {
+  const auto exact = [](const Value& value) -> long double {
+    return value.is_real() ? static_cast<long double>(value.as_number())
+                           : static_cast<long double>(value.as_whole());
+  };
+  const long double a = exact(left), b = exact(right);
+  return a < b ? -1 : a > b ? 1 : a == b ? 0 : 2;  // 2: not a number
 }
 
-Value make_range(int64_t begin, int64_t end, int64_t step, Budget& budget) {
-  constexpr uint64_t kMost = 100000;
-  MG_CHECK(step != 0, "range() arg 3 must not be zero");
-  const bool any = step > 0 ? begin < end : begin > end;
-  const auto distance = step > 0 ? static_cast<uint64_t>(end) - static_cast<uint64_t>(begin)
-                                 : static_cast<uint64_t>(begin) - static_cast<uint64_t>(end);
-  const uint64_t stride =
-      step > 0 ? static_cast<uint64_t>(step) : uint64_t{0} - static_cast<uint64_t>(step);
-  const uint64_t count = any ? (distance - 1) / stride + 1 : 0;
-  MG_CHECK(count <= kMost, "Range too big. The sandbox blocks ranges larger than MAX_RANGE ({}).",
-           kMost);
-  budget.spend_items(count);
-  Values elements;
-  for (uint64_t i = 0; i < count; ++i)
-    elements.push_back(Value::integer(begin + static_cast<int64_t>(i) * step));
-  return Value::sequence(Sequence::Form::range, std::move(elements),
-                         step == 1 ? fmt::format("range({}, {})", begin, end)
-                                   : fmt::format("range({}, {}, {})", begin, end, step));
+bool equal_sequences(const Sequence& left, const Sequence& right, Budget& budget) {
+  if (&left == &right) return true;
+  return left.form == right.form && left.form != Sequence::Form::iterator &&
+         std::equal(left.elements.begin(), left.elements.end(), right.elements.begin(),
+                    right.elements.end(),
+                    [&](const Value& a, const Value& b) { return equal(a, b, budget); });
+}
+
+bool equal_dicts(const Dict& left, const Dict& right, Budget& budget) {
+  if (left.members.size() != right.members.size()) return false;
+  for (const auto& [key, value] : left.members) {
+    const Value* other = nullptr;
+    for (const auto& [name, candidate] : right.members) {
+      if (equal(key, name, budget)) other = &candidate;
+      if (other != nullptr) break;
+    }
+    if (other == nullptr || !equal(value, *other, budget)) return false;
+  }
+  return true;
+}
+
+[[noreturn]] void no_order(const Value& left, const Value& right, Order order) {
+  static constexpr std::string_view kSigns[] = {"<", "<=", ">", ">="};
+  fail("'{}' not supported between instances of '{}' and '{}'", kSigns[static_cast<size_t>(order)],
+       left.type_name(), right.type_name());
+}
+
+// -1, 0, 1, or 2 where a number is NaN.
+int order_of(Order wanted, const Value& left, const Value& right, Budget& budget) {
+  budget.spend(1);
+  check_defined(left);
+  check_defined(right);
+  if (left.is_number() && right.is_number()) return compare_numbers(left, right);
+  if (left.is_text() && right.is_text()) {  // UTF-8 keeps the order of code points
+    budget.spend_bytes(std::min(left.bytes().size(), right.bytes().size()));
+    const int order = left.bytes().compare(right.bytes());
+    return order < 0 ? -1 : order > 0 ? 1 : 0;
+  }
+  const bool sequences = left.is_form(Sequence::Form::list) || left.is_form(Sequence::Form::tuple);
+  if (!sequences || !right.is_form(left.as_sequence().form)) no_order(left, right, wanted);
+  const Values& a = left.as_sequence().elements;
+  const Values& b = right.as_sequence().elements;
+  for (size_t i = 0; i < a.size() && i < b.size(); ++i)
+    if (!equal(a[i], b[i], budget)) return order_of(wanted, a[i], b[i], budget);
+  return a.size() < b.size() ? -1 : a.size() > b.size() ? 1 : 0;
+}
+
+bool contains(const Value& container, const Value& element, Budget& budget) {
+  if (container.is_undefined()) return false;
+  if (container.is_text()) {
+    MG_CHECK(element.is_text(), "'in <string>' requires string as left operand, not {}",
+             element.type_name());
+    budget.spend_bytes(container.bytes().size());
+    return container.bytes().find(element.bytes()) != std::string::npos;
+  }
+  if (container.is_dict()) {
+    check_hashable(element);
+    for (const auto& [key, value] : container.as_dict().members)
+      if (equal(key, element, budget)) return true;
+    return false;
+  }
+  MG_CHECK(container.is_sequence(), "argument of type '{}' is not iterable", container.type_name());
+  Sequence& sequence = container.as_sequence();
+  const bool once = sequence.form == Sequence::Form::iterator;
+  for (size_t i = sequence.taken; i < sequence.elements.size(); ++i) {
+    if (once) sequence.taken = i + 1;
+    if (equal(sequence.elements[i], element, budget)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool compared(Order order, const Value& left, const Value& right, Budget& budget) {
+  switch (order) {
+    case Order::equal: return equal(left, right, budget);
+    case Order::not_equal: return !equal(left, right, budget);
+    case Order::in: return contains(right, left, budget);
+    case Order::not_in: return !contains(right, left, budget);
+    default: break;
+  }
+  const int sign = order_of(order, left, right, budget);
+  if (sign == 0) return order == Order::less_equal || order == Order::greater_equal;
+  if (sign < 0) return order == Order::less || order == Order::less_equal;
+  return sign == 1 && (order == Order::greater || order == Order::greater_equal);
+}
+
+bool equal(const Value& left, const Value& right, Budget& budget) {
+  budget.spend(1);
+  if (left.is_undefined() || right.is_undefined())
+    return left.is_undefined() && right.is_undefined();
+  if (left.is_number() && right.is_number()) return compare_numbers(left, right) == 0;
+  if (left.is_text() && right.is_text()) {
+    if (left.bytes().size() != right.bytes().size()) return false;
+    budget.spend_bytes(left.bytes().size());
+    return left.bytes() == right.bytes();
+  }
+  if (left.is_sequence() && right.is_sequence())
+    return equal_sequences(left.as_sequence(), right.as_sequence(), budget);
+  if (left.is_dict() && right.is_dict()) {
+    return &left.as_dict() == &right.as_dict() ||
+           equal_dicts(left.as_dict(), right.as_dict(), budget);
+  }
+  return left.same(right);
+}
+
+void check_hashable(const Value& key) {
+  if (key.is_form(Sequence::Form::tuple)) {
+    for (const Value& element : key.as_sequence().elements) check_hashable(element);
+    return;
+  }
+  MG_CHECK(!key.is_form(Sequence::Form::list) && !key.is_dict(), "unhashable type: '{}'",
+           key.type_name());
+}
+
+void insert_member(std::vector<std::pair<Value, Value>>& members, const Value& key, Value value,
+                   Budget& budget) {
+  for (auto& [name, old] : members) {
+    if (!equal(name, key, budget)) continue;
+    old = std::move(value);
+    return;
+  }
+  members.emplace_back(key, std::move(value));
 }
 
 }  // namespace megatron::jinja

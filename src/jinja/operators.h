@@ -10,22 +10,19 @@
 namespace megatron::jinja {
 
 enum class Operator { add, subtract, multiply, divide, floor_divide, modulo, power };
-std::string_view sign_of(Operator op);
 
 Value calculate(Operator op, const Value& left, const Value& right, Budget& budget);
 Value negative(const Value& value);
-Value positive(const Value& value);
 
+enum class Order { less, less_equal, greater, greater_equal, equal, not_equal, in, not_in };
+bool compared(Order order, const Value& left, const Value& right, Budget& budget);
 bool equal(const Value& left, const Value& right, Budget& budget);
-// sign: < <= > >=
-bool ordered(std::string_view sign, const Value& left, const Value& right, Budget& budget);
-inline bool less(const Value& left, const Value& right, Budget& budget) {
-  return ordered("<", left, right, budget);
-}
-bool contains(const Value& container, const Value& element, Budget& budget);  // `in`
 void check_hashable(const Value& key);
+// Adds a member to a dict under construction; a key that is there already gets the new value.
+void insert_member(std::vector<std::pair<Value, Value>>& members, const Value& key, Value value,
+                   Budget& budget);
 
-// x.name and x[key] as jinja2's sandbox looks them up: what is not there is undefined.
+// x.name and x[key] as jinja2 looks them up: what is not there is undefined.
 Value attribute_of(const Value& value, std::string_view name);
 Value element_of(const Value& value, const Value& key, Budget& budget);
 // x[begin:end:step]; none where a part is left out.

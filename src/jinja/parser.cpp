@@ -1,5 +1,3 @@
-#include "jinja/parser.h"
-
 #include <algorithm>
 #include <initializer_list>
 
@@ -103,18 +101,17 @@ class StatementParser {
     if (tag == "filter") return parse_filter(name.line);
     if (tag == "with") return parse_with(name.line);
     if (tag == "generation") return parse_generation(name.line);
-    if (tag == "print") return parse_print(name.line);
     if (tag == "break" || tag == "continue") {
       if (loops_ == 0) tokens_.refuse(fmt::format("'{}' outside loop", tag), name.line);
       return make(tag == "break" ? Kind::leave : Kind::next, name.line);
     }
     for (const char* known :
-         {"include", "import", "from", "extends", "block", "autoescape", "do"}) {
-      if (tag == known) {
-        tokens_.refuse(
-            fmt::format("the tag '{}' is not supported: a chat template is one file", tag),
-            name.line);
-      }
+         {"include", "import", "from", "extends", "block", "autoescape", "do", "print"}) {
+      if (tag != known) continue;
+      tokens_.refuse(fmt::format("the tag '{}' is not supported; supported are if, for, set, "
+                                 "macro, call, filter, with, generation, raw, break and continue",
+                                 tag),
+                     name.line);
     }
     open_.pop_back();
     std::string text = fmt::format("Encountered unknown tag '{}'.", tag);
@@ -122,19 +119,6 @@ class StatementParser {
       text += fmt::format(" Jinja was looking for the following tags: {}.{}", listed(ends),
                           innermost());
     tokens_.refuse(text, name.line);
-  }
-
-  // Values with commas between them, written one behind the other: as a branch that is always
-  // taken.
-  Statement parse_print(int line) {
-    Statement statement = make(Kind::condition, line);
-    statement.branches.push_back({nullptr, {}});
-    Body& body = statement.branches[0].body;
-    do {
-      body.push_back(make(Kind::output, line));
-      body.back().value = expressions_.parse();
-    } while (tokens_.skip_sign(","));
-    return statement;
   }
 
   // The body up to the tag `end`, whose name is read.
@@ -168,7 +152,7 @@ class StatementParser {
     if (!tokens_.skip_name("in")) tokens_.unexpected("in");
     statement.value = expressions_.parse_tuple(false, "recursive");
     if (tokens_.skip_name("if")) statement.condition = expressions_.parse();
-    statement.recursive = tokens_.skip_name("recursive");
+    if (tokens_.is_name("recursive")) tokens_.refuse("recursive loops are not supported");
     tokens_.expect(Token::Kind::block_end);
     ++loops_;
     statement.body = parse_body({"endfor", "else"});

@@ -1,15 +1,19 @@
+// Filters of lists, dicts and iterators.
 #include <algorithm>
 #include <array>
 
 #include "base/error.h"
 #include "jinja/budget.h"
+#include "jinja/builtins.h"
 #include "jinja/conversions.h"
-#include "jinja/filters.h"
+#include "jinja/interpreter.h"
 #include "jinja/operators.h"
 #include "jinja/unicode.h"
 
 namespace megatron::jinja {
 namespace {
+
+using Keyed = std::vector<std::pair<Value, Value>>;  // a key to sort by, and what is sorted
 
 Value list(Call& call) {
   return Value::list(elements_of(*Parameters(call, "list", {"value"}, 1)[0], call.budget));
@@ -42,25 +46,29 @@ Value reverse(Call& call) {
   const Parameters p(call, "reverse", {"value"}, 1);
   Values elements = elements_of(*p[0], call.budget);
   std::reverse(elements.begin(), elements.end());
-  if (p[0]->is_form(Sequence::Form::iterator)) return Value::list(std::move(elements));
-  if (!p[0]->is_text())
-    return Value::iterator(std::move(elements),
-                           "<" + p[0]->type_name() + "_reverseiterator object>");
+  if (!p[0]->is_text()) return Value::iterator(std::move(elements));
   std::string text;
   for (const Value& letter : elements) text += letter.bytes();
   return Value::text(std::move(text));
 }
 
+Values pairs_of(const Value& dict, Budget& budget) {
+  Values pairs;
+  for (const auto& [key, value] : dict.as_dict().members)
+    pairs.push_back(Value::tuple({key, value}));
+  budget.spend(static_cast<int64_t>(pairs.size()));
+  return pairs;
+}
+
 Value items(Call& call) {
   const Parameters p(call, "items", {"value"}, 1);
   MG_CHECK(p[0]->is_dict() || p[0]->is_undefined(), "Can only get item pairs from a mapping.");
-  Values pairs;
-  if (p[0]->is_dict()) {
-    for (const auto& [key, value] : p[0]->as_dict().members)
-      pairs.push_back(Value::tuple({key, value}));
-  }
-  call.budget.spend(static_cast<int64_t>(pairs.size()));
-  return Value::iterator(std::move(pairs), "<generator object do_items>");
+  return Value::iterator(p[0]->is_dict() ? pairs_of(*p[0], call.budget) : Values());
+}
+
+// What a filter looks at in an element: its attribute, where parameter `i` names one.
+Value part_of(const Value& element, const Parameters& p, size_t i, Budget& budget) {
+  return p.given_and_not_none(i) ? attribute_path(element, *p[i], budget) : element;
 }
 
 Value join(Call& call) {
@@ -69,10 +77,8 @@ Value join(Call& call) {
   std::string text;
   bool begun = false;
   for (const Value& element : elements_of(*p[0], call.budget)) {
-    if (begun) text += between;
-    begun = true;
-    text += to_text(p.given_and_not_none(2) ? attribute_path(element, *p[2], call.budget) : element,
-                    call.budget);
+    if (std::exchange(begun, true)) text += between;
+    text += to_text(part_of(element, p, 2, call.budget), call.budget);
     call.budget.spend(1 + static_cast<int64_t>(between.size() / 32));
     call.budget.check_length(text.size());
   }
@@ -84,15 +90,20 @@ Value folded(const Value& value, bool case_sensitive) {
   return value.is_text() && !case_sensitive ? Value::text(to_lower(value.bytes())) : value;
 }
 
-void sort_pairs(std::vector<std::pair<Value, Value>>& keyed, bool reverse, Budget& budget) {
+Value sorted(Keyed keyed, bool reverse, Budget& budget) {
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
-    return reverse ? less(b.first, a.first, budget) : less(a.first, b.first, budget);
+    return reverse ? compared(Order::less, b.first, a.first, budget)
+                   : compared(Order::less, a.first, b.first, budget);
   });
+  Values elements;
+  for (auto& [key, element] : keyed) elements.push_back(std::move(element));
+  return Value::list(std::move(elements));
 }
 
+// The attribute may be several, "a,b": the second decides where the first is the same.
 Value sort(Call& call) {
   const Parameters p(call, "sort", {"value", "reverse", "case_sensitive", "attribute"}, 1);
-  std::vector<Value> paths;
+  Values paths;
   if (p.given_and_not_none(3) && p[3]->is_text()) {
     const std::string& all = p.text(3);
     for (size_t at = 0; at <= all.size();) {
@@ -103,7 +114,7 @@ Value sort(Call& call) {
   } else if (p.given_and_not_none(3)) {
     paths.push_back(*p[3]);
   }
-  std::vector<std::pair<Value, Value>> keyed;
+  Keyed keyed;
   for (const Value& element : elements_of(*p[0], call.budget)) {
     Values keys;
     for (const Value& path : paths)
@@ -111,10 +122,7 @@ Value sort(Call& call) {
     keyed.emplace_back(paths.empty() ? folded(element, p.flag(2, false)) : Value::list(keys),
                        element);
   }
-  sort_pairs(keyed, p.flag(1, false), call.budget);
-  Values sorted;
-  for (auto& [key, element] : keyed) sorted.push_back(std::move(element));
-  return Value::list(std::move(sorted));
+  return sorted(std::move(keyed), p.flag(1, false), call.budget);
 }
 
 Value dictsort(Call& call) {
@@ -123,23 +131,19 @@ Value dictsort(Call& call) {
   MG_CHECK(by == "key" || by == "value", "You can only sort by either \"key\" or \"value\"");
   check_defined(*p[0]);
   MG_CHECK(p[0]->is_dict(), "'{}' object has no attribute 'items'", p[0]->type_name());
-  std::vector<std::pair<Value, Value>> keyed;
-  for (const auto& [key, value] : p[0]->as_dict().members)
-    keyed.emplace_back(folded(by == "key" ? key : value, p.flag(1, false)),
-                       Value::tuple({key, value}));
-  sort_pairs(keyed, p.flag(3, false), call.budget);
-  Values sorted;
-  for (auto& [key, pair] : keyed) sorted.push_back(std::move(pair));
-  return Value::list(std::move(sorted));
+  Keyed keyed;
+  for (const Value& pair : pairs_of(*p[0], call.budget)) {
+    const Value& key = pair.as_sequence().elements[by == "key" ? 0 : 1];
+    keyed.emplace_back(folded(key, p.flag(1, false)), pair);
+  }
+  return sorted(std::move(keyed), p.flag(3, false), call.budget);
 }
 
 Value unique(Call& call) {
   const Parameters p(call, "unique", {"value", "case_sensitive", "attribute"}, 1);
   Values seen, kept;
   for (const Value& element : elements_of(*p[0], call.budget)) {
-    const Value part =
-        p.given_and_not_none(2) ? attribute_path(element, *p[2], call.budget) : element;
-    const Value key = folded(part, p.flag(1, false));
+    const Value key = folded(part_of(element, p, 2, call.budget), p.flag(1, false));
     check_hashable(key);
     const bool known = std::any_of(seen.begin(), seen.end(), [&](const Value& other) {
       return equal(other, key, call.budget);
@@ -148,39 +152,29 @@ Value unique(Call& call) {
     seen.push_back(key);
     kept.push_back(element);
   }
-  return Value::iterator(std::move(kept), "<generator object do_unique>");
+  return Value::iterator(std::move(kept));
 }
 
-template <bool largest>
+template <Order better>
 Value extreme(Call& call) {
-  const Parameters p(call, largest ? "max" : "min", {"value", "case_sensitive", "attribute"}, 1);
-  const Values elements = elements_of(*p[0], call.budget);
-  if (elements.empty()) return Value::undefined("No aggregated item, sequence was empty.");
-  const auto key_of = [&](const Value& element) {
-    const Value part =
-        p.given_and_not_none(2) ? attribute_path(element, *p[2], call.budget) : element;
-    return folded(part, p.flag(1, false));
-  };
-  const Value* best = &elements[0];
-  Value best_key = key_of(elements[0]);
-  for (size_t i = 1; i < elements.size(); ++i) {
-    Value key = key_of(elements[i]);
-    if (!ordered(largest ? ">" : "<", key, best_key, call.budget)) continue;
-    best = &elements[i];
+  const Parameters p(call, better == Order::less ? "min" : "max",
+                     {"value", "case_sensitive", "attribute"}, 1);
+  Value best = Value::undefined("No aggregated item, sequence was empty."), best_key;
+  for (const Value& element : elements_of(*p[0], call.budget)) {
+    Value key = folded(part_of(element, p, 2, call.budget), p.flag(1, false));
+    if (!best.is_undefined() && !compared(better, key, best_key, call.budget)) continue;
+    best = element;
     best_key = std::move(key);
   }
-  return *best;
+  return best;
 }
 
 Value sum(Call& call) {
   const Parameters p(call, "sum", {"iterable", "attribute", "start"}, 1);
   Value total = p.given(2) ? *p[2] : Value::integer(0);
   MG_CHECK(!total.is_text(), "sum() can't sum strings [use ''.join(seq) instead]");
-  for (const Value& element : elements_of(*p[0], call.budget)) {
-    const Value part =
-        p.given_and_not_none(1) ? attribute_path(element, *p[1], call.budget) : element;
-    total = calculate(Operator::add, total, part, call.budget);
-  }
+  for (const Value& element : elements_of(*p[0], call.budget))
+    total = calculate(Operator::add, total, part_of(element, p, 1, call.budget), call.budget);
   return total;
 }
 
@@ -199,64 +193,86 @@ Value batch(Call& call) {
     }
     rows.push_back(Value::list(std::move(row)));
   }
-  return Value::iterator(std::move(rows), "<generator object do_batch>");
+  return Value::iterator(std::move(rows));
 }
 
-Value slice(Call& call) {
-  const Parameters p(call, "slice", {"value", "slices", "fill_with"}, 2);
-  const Values elements = elements_of(*p[0], call.budget);
-  const int64_t count = p.whole(1, 1);
-  MG_CHECK(count > 0 && count <= 1 << 20, "slice: {} columns must lie in [1, {}]", count, 1 << 20);
-  call.budget.spend(count);
-  const auto columns = static_cast<size_t>(count);
-  const size_t each = elements.size() / columns, longer = elements.size() % columns;
-  Values result;
-  size_t at = 0;
-  for (size_t i = 0; i < columns; ++i) {
-    const size_t size = each + (i < longer ? 1 : 0);
-    const auto begin = elements.begin() + static_cast<std::ptrdiff_t>(at);
-    Values column(begin, begin + static_cast<std::ptrdiff_t>(size));
-    at += size;
-    if (p.given_and_not_none(2) && i >= longer) column.push_back(*p[2]);
-    result.push_back(Value::list(std::move(column)));
-  }
-  return Value::iterator(std::move(result), "<generator object sync_do_slice>");
+// The arguments of a filter or test that runs on `element`: those of `call` from `rest` on.
+Values forwarded(Call& call, Value element, size_t rest) {
+  Values arguments{std::move(element)};
+  arguments.insert(arguments.end(), call.positional.begin() + static_cast<std::ptrdiff_t>(rest),
+                   call.positional.end());
+  call.budget.spend(1 + static_cast<int64_t>(arguments.size()));
+  return arguments;
 }
 
-Value groupby(Call& call) {
-  const Parameters p(call, "groupby", {"value", "attribute", "default", "case_sensitive"}, 2);
-  std::vector<std::pair<Value, Value>> keyed;
-  for (const Value& element : elements_of(*p[0], call.budget)) {
-    Value key = attribute_path(element, *p[1], call.budget);
-    if (key.is_undefined() && p.given_and_not_none(2)) key = *p[2];
-    keyed.emplace_back(folded(key, p.flag(3, false)), element);
+Value map_attribute(Call& call, const Value& source) {
+  const Value* path = nullptr;
+  const Value* initial = nullptr;
+  for (const auto& [name, value] : call.keyword) {
+    MG_CHECK(name == "attribute" || name == "default", "Unexpected keyword argument '{}'", name);
+    (name == "attribute" ? path : initial) = &value;
   }
-  sort_pairs(keyed, false, call.budget);
-  Values groups;
-  for (size_t at = 0; at < keyed.size();) {
-    Values members;
-    const size_t begin = at;
-    while (at < keyed.size() && equal(keyed[at].first, keyed[begin].first, call.budget))
-      members.push_back(keyed[at++].second);
-    Value name = attribute_path(members[0], *p[1], call.budget);
-    if (name.is_undefined() && p.given_and_not_none(2)) name = *p[2];
-    Value group = Value::tuple({std::move(name), Value::list(std::move(members))});
-    group.as_sequence().group = true;
-    groups.push_back(std::move(group));
+  MG_CHECK(path != nullptr, "map requires a filter argument");
+  Values mapped;
+  for (const Value& element : elements_of(source, call.budget)) {
+    Value value = attribute_path(element, *path, call.budget);
+    mapped.push_back(value.is_undefined() && initial != nullptr ? *initial : std::move(value));
   }
-  return Value::list(std::move(groups));
+  return Value::iterator(std::move(mapped));
+}
+
+Value map(Call& call) {
+  const Value source = call.positional.at(0);
+  if (call.positional.size() == 1) return map_attribute(call, source);
+  MG_CHECK(call.positional[1].is_text(), "map requires a filter argument");
+  const std::string name = call.positional[1].bytes();
+  Values mapped;
+  for (Value& element : elements_of(source, call.budget)) {
+    mapped.push_back(
+        call.interpreter.filter(name, forwarded(call, std::move(element), 2), call.keyword));
+  }
+  return Value::iterator(std::move(mapped));
+}
+
+template <bool wanted, bool by_attribute>
+Value select(Call& call) {
+  const size_t first = by_attribute ? 2 : 1;  // where the test's name stands
+  MG_CHECK(call.positional.size() >= first, "Missing parameter for attribute name");
+  const bool tests = call.positional.size() > first;
+  MG_CHECK(!tests || call.positional[first].is_text(), "the name of a test must be a text");
+  Values kept;
+  for (Value& element : elements_of(call.positional[0], call.budget)) {
+    Value part = by_attribute ? attribute_path(element, call.positional[1], call.budget) : element;
+    const bool holds =
+        tests ? call.interpreter.test(call.positional[first].bytes(),
+                                      forwarded(call, std::move(part), first + 1), call.keyword)
+              : part.truth();
+    if (holds == wanted) kept.push_back(std::move(element));
+  }
+  return Value::iterator(std::move(kept));
 }
 
 constexpr std::array kFilters = {
-    NamedNative{"list", list},         NamedNative{"length", length},
-    NamedNative{"count", length},      NamedNative{"first", first},
-    NamedNative{"last", last},         NamedNative{"reverse", reverse},
-    NamedNative{"items", items},       NamedNative{"join", join},
-    NamedNative{"sort", sort},         NamedNative{"dictsort", dictsort},
-    NamedNative{"unique", unique},     NamedNative{"min", extreme<false>},
-    NamedNative{"max", extreme<true>}, NamedNative{"sum", sum},
-    NamedNative{"batch", batch},       NamedNative{"slice", slice},
-    NamedNative{"groupby", groupby},
+    NamedNative{"batch", batch},
+    NamedNative{"count", length},
+    NamedNative{"dictsort", dictsort},
+    NamedNative{"first", first},
+    NamedNative{"items", items},
+    NamedNative{"join", join},
+    NamedNative{"last", last},
+    NamedNative{"length", length},
+    NamedNative{"list", list},
+    NamedNative{"map", map},
+    NamedNative{"max", extreme<Order::greater>},
+    NamedNative{"min", extreme<Order::less>},
+    NamedNative{"reject", select<false, false>},
+    NamedNative{"rejectattr", select<false, true>},
+    NamedNative{"reverse", reverse},
+    NamedNative{"select", select<true, false>},
+    NamedNative{"selectattr", select<true, true>},
+    NamedNative{"sort", sort},
+    NamedNative{"sum", sum},
+    NamedNative{"unique", unique},
 };
 
 }  // namespace

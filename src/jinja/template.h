@@ -1,8 +1,8 @@
-// Jinja templates as chat templates use them: what jinja2's immutable sandbox renders with
-// trim_blocks, lstrip_blocks, loop controls and the tag `generation`. Left out: templates of
-// several files (include, import, extends, block), autoescape, the filters random, urlize, pprint,
-// xmlattr, striptags and filesizeformat, integers beyond 64 bits, marks of safe text that spread by
-// more than `+` and changes of case.
+// Jinja as chat templates use it: what jinja2's immutable sandbox renders with trim_blocks,
+// lstrip_blocks, loop controls and the tag `generation`. The tags, filters, tests and methods there
+// are stand in parser.cpp, filters.cpp, sequence_filters.cpp, tests.cpp and methods.cpp; every
+// other one is refused by its name. Integers have 64 bits, and text has no marks of being safe
+// HTML.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,30 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "jinja/budget.h"
-#include "jinja/error.h"
 #include "jinja/value.h"
 
 namespace megatron::jinja {
+
+// What is wrong in a template or went wrong in rendering it; what() names template and line too.
+class TemplateError : public Error {
+ public:
+  TemplateError(const std::string& name, int line, const std::string& reason, bool raised = false)
+      : Error(fmt::format("template {}, line {}: {}", name, line, reason)),
+        reason_(reason),
+        line_(line),
+        raised_(raised) {}
+
+  const std::string& reason() const { return reason_; }
+  int line() const { return line_; }
+  bool raised() const { return raised_; }  // by the template itself: raise_exception()
+
+ private:
+  std::string reason_;
+  int line_;
+  bool raised_;
+};
 
 struct Rendering {
   std::string text;
@@ -35,8 +54,8 @@ class Template {
   Template& operator=(Template&&) noexcept;
 
   // Throws TemplateError naming template and line; its reason() is what raise_exception was given,
-  // or Python's words. The functions range, dict, namespace, cycler, joiner and raise_exception are
-  // there always; a variable of that name hides one.
+  // or Python's words. The functions range, dict, namespace and raise_exception are there always; a
+  // variable of that name hides one.
   Rendering render(const Variables& variables, const Limits& limits = {}) const;
   bool reads(const std::string& variable) const;  // whether it stands anywhere in the template
 

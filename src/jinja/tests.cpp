@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "jinja/budget.h"
-#include "jinja/filters.h"
+#include "jinja/builtins.h"
 #include "jinja/operators.h"
 #include "jinja/unicode.h"
 
@@ -12,16 +12,12 @@ namespace megatron::jinja {
 namespace {
 
 const Value& only(const Call& call) {
-  MG_CHECK(call.positional.size() == 1 && call.keyword.empty(),
-           "the test takes no argument, and {} were given",
-           call.positional.size() - 1 + call.keyword.size());
+  MG_CHECK(call.positional.size() == 1 && call.keyword.empty(), "the test takes no argument");
   return call.positional[0];
 }
 
 const Value& other(const Call& call) {
-  MG_CHECK(call.positional.size() == 2 && call.keyword.empty(),
-           "the test takes 1 argument, and {} were given",
-           call.positional.size() - 1 + call.keyword.size());
+  MG_CHECK(call.positional.size() == 2 && call.keyword.empty(), "the test takes 1 argument");
   return call.positional[1];
 }
 
@@ -38,18 +34,13 @@ Value is_constant(Call& call) {
   return Value::boolean(value.is_boolean() && value.as_boolean() == wanted);
 }
 
-Value iterable(Call& call) {
+template <bool by_index>
+Value has_elements(Call& call) {
   const Value& value = only(call);
+  const bool passes_by =
+      value.is_form(Sequence::Form::view) || value.is_form(Sequence::Form::iterator);
   return Value::boolean(value.is_undefined() || value.is_text() || value.is_dict() ||
-                        value.is_sequence());
-}
-
-Value sequence(Call& call) {
-  const Value& value = only(call);
-  using Form = Sequence::Form;
-  return Value::boolean(value.is_undefined() || value.is_text() || value.is_dict() ||
-                        value.is_form(Form::list) || value.is_form(Form::tuple) ||
-                        value.is_form(Form::range));
+                        (value.is_sequence() && !(by_index && passes_by)));
 }
 
 Value callable(Call& call) {
@@ -58,11 +49,7 @@ Value callable(Call& call) {
                         (value.is_object() && value.as_object()->callable()));
 }
 
-Value escaped(Call& call) {
-  const Value& value = only(call);
-  return Value::boolean(value.is_text() && value.as_text().markup);
-}
-
+// Some letter is of the wanted case and none of the other.
 template <bool (*wanted)(char32_t), bool (*against)(char32_t)>
 Value cased(Call& call) {
   const Value& value = only(call);
@@ -80,90 +67,56 @@ bool divides(const Value& value, const Value& by, int64_t rest, Budget& budget) 
   return equal(calculate(Operator::modulo, value, by, budget), Value::integer(rest), budget);
 }
 
-Value even(Call& call) {
-  return Value::boolean(divides(only(call), Value::integer(2), 0, call.budget));
-}
-
-Value odd(Call& call) {
-  return Value::boolean(divides(only(call), Value::integer(2), 1, call.budget));
+template <int rest>
+Value halves(Call& call) {
+  return Value::boolean(divides(only(call), Value::integer(2), rest, call.budget));
 }
 
 Value divisible(Call& call) {
-  const Value& by = other(call);
-  return Value::boolean(divides(call.positional[0], by, 0, call.budget));
+  return Value::boolean(divides(call.positional.at(0), other(call), 0, call.budget));
 }
 
-Value same(Call& call) {
-  const Value& value = other(call);
-  return Value::boolean(call.positional[0].same(value));
-}
+Value same(Call& call) { return Value::boolean(call.positional.at(0).same(other(call))); }
 
-Value within(Call& call) {
-  const Value& container = other(call);
-  return Value::boolean(contains(container, call.positional[0], call.budget));
-}
-
-template <bool wanted>
-Value is_equal(Call& call) {
-  const Value& value = other(call);
-  return Value::boolean(equal(call.positional[0], value, call.budget) == wanted);
-}
-
-constexpr char kLess[] = "<", kLessEqual[] = "<=", kGreater[] = ">", kGreaterEqual[] = ">=";
-
-template <const char* sign>
-Value is_ordered(Call& call) {
-  const Value& value = other(call);
-  return Value::boolean(ordered(sign, call.positional[0], value, call.budget));
-}
-
-Value is_filter(Call& call) {
-  const Value& name = only(call);
-  return Value::boolean(name.is_text() && find_filter(name.bytes()) != nullptr);
-}
-
-Value is_test(Call& call) {
-  const Value& name = only(call);
-  return Value::boolean(name.is_text() && find_test(name.bytes()) != nullptr);
+template <Order order>
+Value is(Call& call) {
+  return Value::boolean(compared(order, call.positional.at(0), other(call), call.budget));
 }
 
 constexpr std::array kTests = {
-    NamedNative{"!=", is_equal<false>},
-    NamedNative{"<", is_ordered<kLess>},
-    NamedNative{"<=", is_ordered<kLessEqual>},
-    NamedNative{"==", is_equal<true>},
-    NamedNative{">", is_ordered<kGreater>},
-    NamedNative{">=", is_ordered<kGreaterEqual>},
+    NamedNative{"!=", is<Order::not_equal>},
+    NamedNative{"<", is<Order::less>},
+    NamedNative{"<=", is<Order::less_equal>},
+    NamedNative{"==", is<Order::equal>},
+    NamedNative{">", is<Order::greater>},
+    NamedNative{">=", is<Order::greater_equal>},
     NamedNative{"boolean", kind<&Value::is_boolean>},
     NamedNative{"callable", callable},
     NamedNative{"defined", defined},
     NamedNative{"divisibleby", divisible},
-    NamedNative{"eq", is_equal<true>},
-    NamedNative{"equalto", is_equal<true>},
-    NamedNative{"escaped", escaped},
-    NamedNative{"even", even},
+    NamedNative{"eq", is<Order::equal>},
+    NamedNative{"equalto", is<Order::equal>},
+    NamedNative{"even", halves<0>},
     NamedNative{"false", is_constant<false>},
-    NamedNative{"filter", is_filter},
     NamedNative{"float", kind<&Value::is_real>},
-    NamedNative{"ge", is_ordered<kGreaterEqual>},
-    NamedNative{"greaterthan", is_ordered<kGreater>},
-    NamedNative{"gt", is_ordered<kGreater>},
-    NamedNative{"in", within},
+    NamedNative{"ge", is<Order::greater_equal>},
+    NamedNative{"greaterthan", is<Order::greater>},
+    NamedNative{"gt", is<Order::greater>},
+    NamedNative{"in", is<Order::in>},
     NamedNative{"integer", kind<&Value::is_integer>},
-    NamedNative{"iterable", iterable},
-    NamedNative{"le", is_ordered<kLessEqual>},
-    NamedNative{"lessthan", is_ordered<kLess>},
+    NamedNative{"iterable", has_elements<false>},
+    NamedNative{"le", is<Order::less_equal>},
+    NamedNative{"lessthan", is<Order::less>},
     NamedNative{"lower", cased<is_lower, is_upper>},
-    NamedNative{"lt", is_ordered<kLess>},
+    NamedNative{"lt", is<Order::less>},
     NamedNative{"mapping", kind<&Value::is_dict>},
-    NamedNative{"ne", is_equal<false>},
+    NamedNative{"ne", is<Order::not_equal>},
     NamedNative{"none", kind<&Value::is_none>},
     NamedNative{"number", kind<&Value::is_number>},
-    NamedNative{"odd", odd},
+    NamedNative{"odd", halves<1>},
     NamedNative{"sameas", same},
-    NamedNative{"sequence", sequence},
+    NamedNative{"sequence", has_elements<true>},
     NamedNative{"string", kind<&Value::is_text>},
-    NamedNative{"test", is_test},
     NamedNative{"true", is_constant<true>},
     NamedNative{"undefined", kind<&Value::is_undefined>},
     NamedNative{"upper", cased<is_upper, is_lower>},
@@ -172,9 +125,10 @@ constexpr std::array kTests = {
 }  // namespace
 
 Native find_test(std::string_view name) {
-  const auto* found = std::find_if(kTests.begin(), kTests.end(),
-                                   [&](const NamedNative& test) { return test.name == name; });
-  return found != kTests.end() ? found->native : nullptr;
+  if (const Native native = find_in(kTests, name)) return native;
+  std::string names;
+  for (const NamedNative& test : kTests) names += std::string(test.name) + ", ";
+  fail("test '{}' is not supported; supported are {}", name, names.substr(0, names.size() - 2));
 }
 
 }  // namespace megatron::jinja

@@ -2,7 +2,7 @@
 
 #include <unicode/ucasemap.h>
 #include <unicode/uchar.h>
-#include <unicode/ustring.h>
+#include <unicode/utf8.h>
 
 #include <algorithm>
 #include <memory>
@@ -11,11 +11,6 @@
 
 namespace megatron::jinja {
 namespace {
-
-bool all_ascii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(),
-                     [](char c) { return static_cast<unsigned char>(c) < 0x80; });
-}
 
 struct CloseMap {
   void operator()(UCaseMap* map) const { ucasemap_close(map); }
@@ -37,7 +32,6 @@ std::string mapped(std::string_view text, MapFunction function, uint32_t options
 }
 
 std::string title_letter(std::string_view letter) {
-  if (all_ascii(letter)) return to_upper(letter);
   const auto to_title = [](const UCaseMap* map, char* out, int32_t capacity, const char* in,
                            int32_t size, UErrorCode* status) {
     // ICU takes the map as not const because it may open a break iterator; the options forbid it.
@@ -46,65 +40,7 @@ std::string title_letter(std::string_view letter) {
   return mapped(letter, to_title, U_TITLECASE_WHOLE_STRING | U_TITLECASE_NO_BREAK_ADJUSTMENT);
 }
 
-bool is_cased(char32_t c) { return is_upper(c) || is_lower(c) || is_title(c); }
-
-}  // namespace
-
-bool is_valid_utf8(std::string_view text) {
-  size_t at = 0;
-  while (at < text.size()) {
-    const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-    const unsigned char lead = byte(at);
-    size_t more = 0;
-    if (lead >= 0x80) more = lead >= 0xF0 ? 3 : lead >= 0xE0 ? 2 : 1;
-    if (lead >= 0x80 && (lead < 0xC2 || lead > 0xF4)) return false;
-    if (at + more >= text.size()) return false;
-    for (size_t i = 1; i <= more; ++i)
-      if ((byte(at + i) & 0xC0) != 0x80) return false;
-    if ((lead == 0xE0 && byte(at + 1) < 0xA0) || (lead == 0xED && byte(at + 1) > 0x9F) ||
-        (lead == 0xF0 && byte(at + 1) < 0x90) || (lead == 0xF4 && byte(at + 1) > 0x8F))
-      return false;
-    at += more + 1;
-  }
-  return true;
-}
-
-int64_t count_code_points(std::string_view text) {
-  int64_t count = 0;
-  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  return count;
-}
-
-char32_t next_code_point(std::string_view text, size_t& at) {
-  const auto lead = static_cast<unsigned char>(text[at++]);
-  if (lead < 0x80) return lead;
-  int more = lead >= 0xF0 ? 3 : lead >= 0xE0 ? 2 : 1;
-  char32_t c = lead & (0x3F >> more);
-  for (; more > 0 && at < text.size(); --more)
-    c = (c << 6) | (static_cast<unsigned char>(text[at++]) & 0x3F);
-  return c;
-}
-
-void append_utf8(std::string& text, char32_t c) {
-  const auto put = [&](char32_t byte) { text += static_cast<char>(byte); };
-  if (c < 0x80) {
-    put(c);
-  } else if (c < 0x800) {
-    put(0xC0 | (c >> 6)), put(0x80 | (c & 0x3F));
-  } else if (c < 0x10000) {
-    put(0xE0 | (c >> 12)), put(0x80 | ((c >> 6) & 0x3F)), put(0x80 | (c & 0x3F));
-  } else {
-    put(0xF0 | (c >> 18)), put(0x80 | ((c >> 12) & 0x3F));
-    put(0x80 | ((c >> 6) & 0x3F)), put(0x80 | (c & 0x3F));
-  }
-}
-
-std::vector<char32_t> code_points(std::string_view text) {
-  std::vector<char32_t> result;
-  for (size_t at = 0; at < text.size();) result.push_back(next_code_point(text, at));
-  return result;
-}
-
+// Byte at which code point number `index` begins.
 size_t byte_offset(std::string_view text, int64_t index) {
   size_t at = 0;
   while (at < text.size()) {
@@ -114,64 +50,7 @@ size_t byte_offset(std::string_view text, int64_t index) {
   return at;
 }
 
-std::string_view substring(std::string_view text, int64_t begin, int64_t end) {
-  if (end <= begin) return {};
-  const size_t first = byte_offset(text, begin);
-  return text.substr(first, byte_offset(text.substr(first), end - begin));
-}
-
-bool is_space(char32_t c) {
-  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
-         c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
-         c == 0x205F || c == 0x3000;
-}
-
-bool is_printable(char32_t c) {
-  if (c < 0x7F) return c >= 0x20;
-  constexpr uint32_t kHidden = U_GC_C_MASK | U_GC_Z_MASK;
-  return (U_GET_GC_MASK(static_cast<UChar32>(c)) & kHidden) == 0;
-}
-
-bool is_word(char32_t c) { return c == '_' || is_letter(c) || is_numeric(c); }
-
-bool is_letter(char32_t c) { return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_L_MASK) != 0; }
-
-bool is_decimal(char32_t c) { return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_ND_MASK) != 0; }
-
-bool is_digit(char32_t c) {
-  const int32_t type = u_getIntPropertyValue(static_cast<UChar32>(c), UCHAR_NUMERIC_TYPE);
-  return type == U_NT_DECIMAL || type == U_NT_DIGIT;
-}
-
-bool is_numeric(char32_t c) {
-  return u_getIntPropertyValue(static_cast<UChar32>(c), UCHAR_NUMERIC_TYPE) != U_NT_NONE;
-}
-
-bool is_upper(char32_t c) { return u_isUUppercase(static_cast<UChar32>(c)); }
-bool is_lower(char32_t c) { return u_isULowercase(static_cast<UChar32>(c)); }
-bool is_title(char32_t c) { return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_LT_MASK) != 0; }
-
-std::string to_upper(std::string_view text) {
-  if (!all_ascii(text)) return mapped(text, ucasemap_utf8ToUpper);
-  std::string result(text);
-  for (char& c : result)
-    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 32);
-  return result;
-}
-
-std::string to_lower(std::string_view text) {
-  if (!all_ascii(text)) return mapped(text, ucasemap_utf8ToLower);
-  std::string result(text);
-  for (char& c : result)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 32);
-  return result;
-}
-
-std::string to_casefold(std::string_view text) {
-  return all_ascii(text) ? to_lower(text) : mapped(text, ucasemap_utf8FoldCase);
-}
-
-namespace {
+bool is_cased(char32_t c) { return is_upper(c) || is_lower(c) || is_title(c); }
 
 // The lower case of a word without its first letter; the whole word decides on a final sigma.
 std::string lower_rest(std::string_view word) {
@@ -180,7 +59,89 @@ std::string lower_rest(std::string_view word) {
   return to_lower(word).substr(to_lower(word.substr(0, at)).size());
 }
 
+template <class Drop>
+std::string_view strip(std::string_view text, bool left, bool right, Drop drop) {
+  while (left && !text.empty()) {
+    size_t at = 0;
+    if (!drop(next_code_point(text, at))) break;
+    text.remove_prefix(at);
+  }
+  while (right && !text.empty()) {
+    size_t begin = text.size() - 1;
+    while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
+    size_t at = begin;
+    if (!drop(next_code_point(text, at))) break;
+    text.remove_suffix(text.size() - begin);
+  }
+  return text;
+}
+
 }  // namespace
+
+bool is_valid_utf8(std::string_view text) {
+  const auto length = static_cast<int64_t>(text.size());
+  for (int64_t at = 0; at < length;) {
+    UChar32 c = 0;
+    U8_NEXT(text.data(), at, length, c);
+    if (c < 0) return false;
+  }
+  return true;
+}
+
+int64_t count_code_points(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return !U8_IS_TRAIL(c); });
+}
+
+char32_t next_code_point(std::string_view text, size_t& at) {
+  UChar32 c = 0;
+  U8_NEXT_OR_FFFD(text.data(), at, text.size(), c);
+  return static_cast<char32_t>(c);
+}
+
+void append_utf8(std::string& text, char32_t c) {
+  uint8_t bytes[U8_MAX_LENGTH];
+  int32_t size = 0;
+  U8_APPEND_UNSAFE(bytes, size, c);
+  text.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size));
+}
+
+std::vector<char32_t> code_points(std::string_view text) {
+  std::vector<char32_t> result;
+  for (size_t at = 0; at < text.size();) result.push_back(next_code_point(text, at));
+  return result;
+}
+
+std::string_view substring(std::string_view text, int64_t begin, int64_t end) {
+  if (end <= begin) return {};
+  const size_t first = byte_offset(text, begin);
+  return text.substr(first, byte_offset(text.substr(first), end - begin));
+}
+
+bool is_space(char32_t c) {
+  return u_isUWhiteSpace(static_cast<UChar32>(c)) || (c >= 0x1C && c <= 0x1F);
+}
+
+bool is_printable(char32_t c) {
+  if (c < 0x7F) return c >= 0x20;
+  constexpr uint32_t kHidden = U_GC_C_MASK | U_GC_Z_MASK;
+  return (U_GET_GC_MASK(static_cast<UChar32>(c)) & kHidden) == 0;
+}
+
+bool is_word(char32_t c) {
+  return c == '_' || is_letter(c) ||
+         u_getIntPropertyValue(static_cast<UChar32>(c), UCHAR_NUMERIC_TYPE) != U_NT_NONE;
+}
+
+bool is_letter(char32_t c) { return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_L_MASK) != 0; }
+
+bool is_decimal(char32_t c) { return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_ND_MASK) != 0; }
+bool is_upper(char32_t c) { return u_isUUppercase(static_cast<UChar32>(c)); }
+bool is_lower(char32_t c) { return u_isULowercase(static_cast<UChar32>(c)); }
+bool is_title(char32_t c) { return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_LT_MASK) != 0; }
+
+std::string to_upper(std::string_view text) { return mapped(text, ucasemap_utf8ToUpper); }
+
+std::string to_lower(std::string_view text) { return mapped(text, ucasemap_utf8ToLower); }
 
 std::string to_title(std::string_view text) {
   std::string result;
@@ -207,38 +168,6 @@ std::string to_capitalized(std::string_view text) {
   next_code_point(text, at);
   return title_letter(text.substr(0, at)) + lower_rest(text);
 }
-
-std::string to_swapped_case(std::string_view text) {
-  std::string result;
-  for (size_t at = 0; at < text.size();) {
-    const size_t begin = at;
-    const char32_t c = next_code_point(text, at);
-    const std::string_view letter = text.substr(begin, at - begin);
-    result += is_upper(c) ? to_lower(letter) : is_lower(c) ? to_upper(letter) : std::string(letter);
-  }
-  return result;
-}
-
-namespace {
-
-template <class Drop>
-std::string_view strip(std::string_view text, bool left, bool right, Drop drop) {
-  while (left && !text.empty()) {
-    size_t at = 0;
-    if (!drop(next_code_point(text, at))) break;
-    text.remove_prefix(at);
-  }
-  while (right && !text.empty()) {
-    size_t begin = text.size() - 1;
-    while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
-    size_t at = begin;
-    if (!drop(next_code_point(text, at))) break;
-    text.remove_suffix(text.size() - begin);
-  }
-  return text;
-}
-
-}  // namespace
 
 std::string_view strip_space(std::string_view text, bool left, bool right) {
   return strip(text, left, right, is_space);

@@ -15,8 +15,7 @@ int64_t count_code_points(std::string_view text);
 char32_t next_code_point(std::string_view text, size_t& at);
 void append_utf8(std::string& text, char32_t code_point);
 std::vector<char32_t> code_points(std::string_view text);
-// Byte at which code point number `index` begins; index in [0, length].
-size_t byte_offset(std::string_view text, int64_t index);
+// Code points [begin, end); 0 <= begin.
 std::string_view substring(std::string_view text, int64_t begin, int64_t end);
 
 bool is_space(char32_t c);      // str.isspace
@@ -24,18 +23,14 @@ bool is_printable(char32_t c);  // repr() writes it as it is
 bool is_word(char32_t c);       // \w of re
 bool is_letter(char32_t c);     // str.isalpha
 bool is_decimal(char32_t c);    // str.isdecimal
-bool is_digit(char32_t c);      // str.isdigit
-bool is_numeric(char32_t c);    // str.isnumeric
 bool is_upper(char32_t c);
 bool is_lower(char32_t c);
 bool is_title(char32_t c);  // also upper case
 
 std::string to_upper(std::string_view text);
 std::string to_lower(std::string_view text);
-std::string to_casefold(std::string_view text);
 std::string to_title(std::string_view text);        // str.title: each run of cased letters
 std::string to_capitalized(std::string_view text);  // first letter title case, the rest lower
-std::string to_swapped_case(std::string_view text);
 
 std::string_view strip_space(std::string_view text, bool left, bool right);
 std::string_view strip_any(std::string_view text, std::string_view characters, bool left,

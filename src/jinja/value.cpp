@@ -30,8 +30,6 @@ const Value* Dict::find(std::string_view key) const {
   return nullptr;
 }
 
-std::optional<Value> Object::inner() const { return std::nullopt; }
-
 std::optional<Value> Object::attribute(std::string_view) const { return std::nullopt; }
 
 Value Object::call(Call&) { fail("'{}' object is not callable", type_name()); }
@@ -40,19 +38,19 @@ Value Value::undefined(std::string reason) {
   return Value(Data(std::make_shared<const Missing>(Missing{std::move(reason)})));
 }
 
-Value Value::text(std::string bytes, bool markup) {
+Value Value::text(std::string bytes) {
   const int64_t length = count_code_points(bytes);
-  return Value(Data(std::make_shared<const Text>(Text{std::move(bytes), length, markup})));
+  return Value(Data(std::make_shared<const Text>(Text{std::move(bytes), length})));
 }
 
 Value Value::sequence(Sequence::Form form, Values elements, std::string shown) {
   const int depth = depth_of(elements);
-  return Value(Data(std::make_shared<Sequence>(
-      Sequence{form, std::move(elements), std::move(shown), depth, 0, false})));
+  return Value(Data(
+      std::make_shared<Sequence>(Sequence{form, std::move(elements), std::move(shown), depth, 0})));
 }
 
-Value Value::iterator(Values elements, std::string shown) {
-  return sequence(Sequence::Form::iterator, std::move(elements), std::move(shown));
+Value Value::iterator(Values elements) {
+  return sequence(Sequence::Form::iterator, std::move(elements));
 }
 
 Value Value::dict(std::vector<std::pair<Value, Value>> members) {
@@ -87,17 +85,15 @@ std::string Value::type_name() const {
   if (is_boolean()) return "bool";
   if (is_integer()) return "int";
   if (is_real()) return "float";
-  if (is_text()) return as_text().markup ? "Markup" : "str";
+  if (is_text()) return "str";
   if (is_dict()) return "dict";
   if (is_object()) return as_object()->type_name();
   switch (as_sequence().form) {
     case Sequence::Form::list: return "list";
     case Sequence::Form::tuple: return "tuple";
     case Sequence::Form::range: return "range";
+    case Sequence::Form::view: return as_sequence().shown;
     case Sequence::Form::iterator: return "generator";
-    case Sequence::Form::keys: return "dict_keys";
-    case Sequence::Form::values: return "dict_values";
-    case Sequence::Form::items: return "dict_items";
   }
   return "";
 }

@@ -25,20 +25,18 @@ struct Missing {       // jinja2.Undefined
 };
 
 struct Text {
-  std::string bytes;    // UTF-8
-  int64_t length = 0;   // code points
-  bool markup = false;  // what `escape` and `safe` give: `+` escapes the other side
+  std::string bytes;   // UTF-8
+  int64_t length = 0;  // code points
   bool ascii() const { return length == static_cast<int64_t>(bytes.size()); }
 };
 
 struct Sequence {
-  enum class Form { list, tuple, range, iterator, keys, values, items };
+  enum class Form { list, tuple, range, view, iterator };
   Form form = Form::list;
   std::vector<Value> elements;
-  std::string shown;   // of a range or iterator: what repr() says
-  int depth = 1;       // nesting
-  size_t taken = 0;    // of an iterator: elements that were given out; they come once only
-  bool group = false;  // a tuple of groupby: its elements are also .grouper and .list
+  std::string shown;  // a range: repr(); a view of a dict: its type, "dict_items"
+  int depth = 1;      // nesting
+  size_t taken = 0;   // of an iterator: elements that were given out; they come once only
 };
 
 struct Dict {
@@ -51,8 +49,6 @@ struct Dict {
 struct Object {
   virtual ~Object() = default;
   virtual std::string type_name() const = 0;  // as Python's error messages name it
-  virtual std::string shown() const { return "<" + type_name() + " object>"; }  // repr()
-  virtual std::optional<Value> inner() const;  // repr() is "<type_name inner>" where there is one
   virtual std::optional<Value> attribute(std::string_view name) const;
   virtual bool callable() const { return false; }
   virtual Value call(Call& call);
@@ -66,13 +62,13 @@ class Value {
   static Value boolean(bool value) { return Value(Data(value)); }
   static Value integer(int64_t value) { return Value(Data(value)); }
   static Value real(double value) { return Value(Data(value)); }
-  static Value text(std::string bytes, bool markup = false);
+  static Value text(std::string bytes);
   static Value list(Values elements) { return sequence(Sequence::Form::list, std::move(elements)); }
   static Value tuple(Values elements) {
     return sequence(Sequence::Form::tuple, std::move(elements));
   }
   // A Python generator: true however many elements it has, without length, used up by reading.
-  static Value iterator(Values elements, std::string shown);
+  static Value iterator(Values elements);
   static Value sequence(Sequence::Form form, Values elements, std::string shown = "");
   static Value dict(std::vector<std::pair<Value, Value>> members);  // keys must differ
   static Value object(std::shared_ptr<Object> object) { return Value(Data(std::move(object))); }

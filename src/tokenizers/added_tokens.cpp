@@ -70,7 +70,7 @@ int32_t AddedTokens::longest_at(std::string_view text, size_t position, size_t& 
 }
 
 void AddedTokens::split(TextView view, bool find_special, FunctionRef<void(TextView)> on_text,
-                        FunctionRef<void(int32_t id, Range range)> on_token) const {
+                        FunctionRef<void(int32_t id, TextView found)> on_token) const {
   const std::string_view text = view.bytes;
   size_t done = 0;
   const auto flush = [&](size_t end) {
@@ -93,10 +93,11 @@ void AddedTokens::split(TextView view, bool find_special, FunctionRef<void(TextV
     if (entry.single_word && !is_alone(text, begin, end)) continue;
     if (entry.special && !find_special) continue;
     if (entry.lstrip) begin = std::max(spaces_begin(text, begin), done);
+    if (begin >= end) continue;  // white space that the token before took
     if (entry.rstrip) end = spaces_end(text, end);
     flush(begin);
-    on_token(entry.id, view.origins ? view.origin(begin, end) : Range{});
-    done = position = end;
+    on_token(entry.id, view.part(begin, end));
+    done = end;
   }
   flush(text.size());
 }

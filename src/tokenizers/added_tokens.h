@@ -1,5 +1,6 @@
 // Finds added tokens in a text: leftmost, then longest. A single_word match with a word character
-// beside it is dropped, and the search goes on behind it.
+// beside it is dropped, and the search goes on behind it. The search does not skip the white space
+// that a token with rstrip takes: what begins in it is found, and the two ranges overlap.
 #pragma once
 
 #include <array>
@@ -20,10 +21,10 @@ class AddedTokens {
   void add(std::string_view text, int32_t id, const AddedToken& token);
 
   // Calls on_text for each stretch (not empty) between tokens and on_token for each token, in
-  // order. range: what the token stands for, with the white space that it swallows; empty where
-  // `text` has no origins. find_special: false leaves special tokens in the stretches.
+  // order. found: what the token stands for, with the white space that it swallows. find_special:
+  // false leaves special tokens in the stretches.
   void split(TextView text, bool find_special, FunctionRef<void(TextView)> on_text,
-             FunctionRef<void(int32_t id, Range range)> on_token) const;
+             FunctionRef<void(int32_t id, TextView found)> on_token) const;
 
  private:
   struct Entry {

@@ -151,8 +151,4 @@ std::optional<std::string> ChatCases::check(const Json& line) {
   }
 }
 
-std::optional<std::string> chat_mismatch(const Json& line, const std::string& directory) {
-  return ChatCases(directory).check(line);
-}
-
 }  // namespace megatron::tokenizers

@@ -38,7 +38,4 @@ class ChatCases {
   std::map<std::string, ChatTemplate> templates_;
 };
 
-// ChatCases(directory).check(line), for one case alone.
-std::optional<std::string> chat_mismatch(const Json& line, const std::string& directory);
-
 }  // namespace megatron::tokenizers

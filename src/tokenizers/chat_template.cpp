@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "jinja/call.h"
+#include "jinja/objects.h"
 #include "jinja/unicode.h"
 
 namespace megatron::tokenizers {

@@ -22,7 +22,9 @@ constexpr std::string_view kNoSpace =
     "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}"
     "\\x{200b}-\\x{2027}"
     "\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}";
-constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}";
+constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+constexpr std::string_view kJoiners = "\\x{200c}\\x{200d}";
+constexpr std::string_view kLatinNumbers = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 
 [[noreturn]] void refuse(std::string_view pattern, size_t place, std::string_view reason) {
   fail("regular expression '{}', character {}: {}", pattern, place, reason);
@@ -82,8 +84,17 @@ size_t append_property(std::string_view pattern, size_t i, bool in_class, std::s
   return size;
 }
 
+// The inside of a character class for \w; see Parser::word in regex_syntax.cpp.
+std::string word(RegexSyntax syntax, bool in_class) {
+  const std::string_view rest = syntax == RegexSyntax::perl ? kJoiners
+                                : in_class                  ? std::string_view()
+                                                            : kLatinNumbers;
+  return std::string(kWord) + std::string(rest);
+}
+
 // The escape at pattern[i] == '\\', rewritten. Returns its length.
-size_t append_escape(std::string_view pattern, size_t i, bool in_class, std::string& out) {
+size_t append_escape(std::string_view pattern, size_t i, RegexSyntax syntax, bool in_class,
+                     std::string& out) {
   const auto put = [&](std::string_view inside, bool negate = false) {
     if (!in_class) out += negate ? "[^" : "[";
     out += inside;
@@ -93,13 +104,13 @@ size_t append_escape(std::string_view pattern, size_t i, bool in_class, std::str
   switch (pattern[i + 1]) {
     case 's': return put(kSpace);
     case 'S': return put(kNoSpace);
-    case 'w': return put(kWord);
+    case 'w': return put(word(syntax, in_class));
     case 'p':
     case 'P': return append_property(pattern, i, in_class, out);
     case 'W':
       if (in_class)
         refuse(pattern, i, "\\W in a character class is not supported; write \\P{...} instead");
-      return put(kWord, true);
+      return put(word(syntax, in_class), true);
     case 'h':
     case 'H':
       refuse(pattern, i,
@@ -108,13 +119,13 @@ size_t append_escape(std::string_view pattern, size_t i, bool in_class, std::str
   }
 }
 
-std::string rewrite(std::string_view pattern) {
+std::string rewrite(std::string_view pattern, RegexSyntax syntax) {
   std::string out;
   bool in_class = false;
   for (size_t i = 0; i < pattern.size(); ++i) {
     const char c = pattern[i];
     if (c == '\\' && i + 1 < pattern.size()) {
-      i += append_escape(pattern, i, in_class, out) - 1;
+      i += append_escape(pattern, i, syntax, in_class, out) - 1;
       continue;
     }
     if (!in_class && c == '[') {
@@ -158,7 +169,7 @@ PcreScratch::~PcreScratch() {
 
 PcreRegex::PcreRegex(std::string_view pattern, RegexSyntax syntax) : pattern_(pattern) {
   const bool literal = syntax == RegexSyntax::literal;
-  const std::string rewritten = literal ? pattern_ : rewrite(pattern);
+  const std::string rewritten = literal ? pattern_ : rewrite(pattern, syntax);
   uint32_t options = PCRE2_UTF;
   options |= literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
   if (syntax == RegexSyntax::oniguruma) options |= PCRE2_MULTILINE;

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "tokenizers/added_tokens.h"
 #include "tokenizers/codec.h"
 #include "tokenizers/decoder.h"
@@ -47,17 +48,20 @@ class Pipeline final : public Codec {
   // Where ids go, and what of the input each stands for.
   struct Output {
     std::vector<int32_t>& ids;
-    std::vector<Range>* offsets;  // null: nobody asks
-    std::vector<bool> added;      // whether each is an added token; where offsets are asked for
-    std::vector<Range> ranges;    // of a piece's tokens
+    std::vector<Range>* offsets;     // null: nobody asks
+    std::vector<std::string> spelt;  // what each token is in the text, where it is not spelt as in
+                                     // the vocabulary; where offsets are asked for
+    std::vector<Range> ranges;       // of a piece's tokens
     const EncodeOptions& options;
 
-    void add_token(int32_t id, Range range) {
+    void add_token(int32_t id, TextView found) {
       ids.push_back(id);
-      if (!offsets) return;
+      if (offsets) add_spelt(found.origin(0, found.bytes.size()), found.bytes);
+    }
+    void add_spelt(Range range, std::string_view spelling) {
       offsets->push_back(range);
-      added.resize(offsets->size());
-      added.back() = true;
+      spelt.resize(offsets->size());
+      spelt.back() = spelling;
     }
   };
 
@@ -83,6 +87,7 @@ class Pipeline final : public Codec {
   std::unique_ptr<Decoder> decoder_;
   AddedTokens raw_tokens_, normalized_tokens_;
   std::map<int32_t, std::string> normalized_texts_;  // of added tokens that the normaliser changes
+  int64_t unknown_ = -1;                             // Unigram's token for any text
 
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Scratch>> idle_;
@@ -93,6 +98,8 @@ Pipeline::Pipeline(Definition definition)
   normalizer_ = make_normalizer(definition_.member("normalizer"));
   pre_tokenizer_ = make_pre_tokenizer(definition_.member("pre_tokenizer"));
   model_ = make_model(definition_, pre_tokenizer_ && pre_tokenizer_->byte_level());
+  if (const Json* id = definition_.member("model").find("unk_id"); id && id->is_integer())
+    unknown_ = id->as_integer();
   post_processor_ = make_post_processor(definition_.member("post_processor"));
   decoder_ = make_decoder(definition_.member("decoder"));
   add_tokens();
@@ -104,13 +111,23 @@ Pipeline::Pipeline(Definition definition)
 }
 
 void Pipeline::add_tokens() {
+  const int64_t count = vocabulary_.count();
+  int64_t largest = -1;  // of the added tokens
   for (AddedToken& token : definition_.added_tokens) {
     check_utf8(token.content, "an added token");
-    if (const auto known = vocabulary_.find(token.content)) {
-      token.id = *known;
-    } else {
-      vocabulary_.add(token.content, token.id);
+    const auto known = vocabulary_.find(token.content);
+    // The original numbers new tokens itself; in a file that it wrote, the ids are the same.
+    int64_t id_there = known ? *known : std::max(count, largest + 1);
+    if (!known && vocabulary_.contains(static_cast<int32_t>(id_there))) id_there = token.id;
+    if (token.id != id_there) {
+      log::warning(
+          "the added token '{}' has id {} in the file, and {} as Hugging Face counts; the "
+          "latter is used",
+          token.content, token.id, id_there);
+      token.id = id_there;
     }
+    largest = std::max(largest, token.id);
+    if (!known) vocabulary_.add(token.content, token.id);
     const auto id = static_cast<int32_t>(token.id);
     Text text(TextView{.bytes = token.content});
     if (token.normalized && normalizer_) normalizer_->normalize(text);
@@ -147,7 +164,7 @@ void Pipeline::encode_raw(TextView text, Scratch& scratch, Output& out) const {
   raw_tokens_.split(
       text, out.options.find_special_tokens,
       [&](TextView rest) { encode_rest(rest, scratch, out); },
-      [&](int32_t id, Range range) { out.add_token(id, range); });
+      [&](int32_t id, TextView found) { out.add_token(id, found); });
 }
 
 void Pipeline::encode_rest(TextView rest, Scratch& scratch, Output& out) const {
@@ -156,7 +173,7 @@ void Pipeline::encode_rest(TextView rest, Scratch& scratch, Output& out) const {
   normalized_tokens_.split(
       text.view(), out.options.find_special_tokens,
       [&](TextView part) { encode_normalized(part, scratch, out); },
-      [&](int32_t id, Range range) { out.add_token(id, range); });
+      [&](int32_t id, TextView found) { out.add_token(id, found); });
 }
 
 void Pipeline::encode_normalized(TextView text, Scratch& scratch, Output& out) const {
@@ -172,10 +189,17 @@ void Pipeline::encode_normalized(TextView text, Scratch& scratch, Output& out) c
 void Pipeline::encode_piece(TextView piece, Scratch& scratch, Output& out) const {
   if (!out.offsets) return model_->encode(piece.bytes, scratch, out.ids, nullptr);
   out.ranges.clear();
+  const size_t first = out.ids.size();
   model_->encode(piece.bytes, scratch, out.ids, &out.ranges);
-  for (const Range range : out.ranges) {
+  for (size_t i = 0; i < out.ranges.size(); ++i) {
+    const Range range = out.ranges[i];
     const bool inside = range.begin < range.end && range.end <= piece.bytes.size();
-    out.offsets->push_back(inside ? piece.origin(range.begin, range.end) : Range{});
+    const Range origin = inside ? piece.origin(range.begin, range.end) : Range{};
+    if (inside && out.ids[first + i] == unknown_) {
+      out.add_spelt(origin, piece.bytes.substr(range.begin, range.end - range.begin));
+    } else {
+      out.offsets->push_back(origin);
+    }
   }
 }
 
@@ -210,12 +234,10 @@ void Pipeline::encode(std::string_view text, const EncodeOptions& options,
   }
   encode_raw({.bytes = text, .origins = offsets ? origins.data() : nullptr}, *scratch, out);
   if (offsets) {
-    const std::vector<Range> bytes = found;
-    out.added.resize(found.size());
+    out.spelt.resize(found.size());
     to_code_points(text, found);
     around.trim(found, [&](size_t i) {
-      return out.added[i] ? text.substr(bytes[i].begin, bytes[i].end - bytes[i].begin)
-                          : text_of(ids[first + i]);
+      return out.spelt[i].empty() ? text_of(ids[first + i]) : std::string_view(out.spelt[i]);
     });
     offsets->insert(offsets->end(), found.begin(), found.end());
     offsets->resize(offsets->size() + (options.add_special_tokens ? around.after.size() : 0));

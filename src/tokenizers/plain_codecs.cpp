@@ -85,7 +85,7 @@ class ByteCodec final : public Codec {
 
   void encode(std::string_view text, const EncodeOptions&, std::vector<int32_t>& ids,
               std::vector<Range>* offsets) const override {
-    MG_CHECK(offsets == nullptr, "offsets of tokens are not known for bytes");
+    MG_CHECK(offsets == nullptr, "offsets of tokens are not known for bytes: each token is one");
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
   }
   bool accepts_invalid_utf8() const override { return true; }

@@ -52,7 +52,8 @@ class Parser {
   CharacterSet bracket();
   char32_t escaped_character(char32_t c);
   char32_t hexadecimal(size_t digits);
-  bool escaped_set(char32_t c, CharacterSet& set);
+  bool escaped_set(char32_t c, bool in_bracket, CharacterSet& set);
+  CharacterSet word(bool in_bracket) const;
   RegexNode character(char32_t c) {
     CharacterSet set(c, c);
     if (any_case_) set.add_other_cases();
@@ -112,7 +113,7 @@ RegexNode Parser::atom() {
       if (escaped == 'A') return {.kind = Kind::text_begin};
       if (escaped == 'z') return {.kind = Kind::text_end};
       CharacterSet set;
-      if (!escaped_set(escaped, set)) return character(escaped_character(escaped));
+      if (!escaped_set(escaped, false, set)) return character(escaped_character(escaped));
       if (any_case_) set.add_other_cases();
       return node_of(std::move(set));
     }
@@ -200,13 +201,27 @@ RegexNode Parser::quantified(RegexNode node) {
   return node;
 }
 
-bool Parser::escaped_set(char32_t c, CharacterSet& set) {
+// Oniguruma's \w has no joiners, and outside of brackets the superscripts and fractions of Latin-1.
+CharacterSet Parser::word(bool in_bracket) const {
+  CharacterSet set = CharacterSet::word();
+  if (syntax_ != RegexSyntax::oniguruma) return set;
+  CharacterSet others(0x200c, 0x200d);
+  others.complement();
+  set.intersect(others);
+  if (in_bracket) return set;
+  set.add(0xb2, 0xb3);
+  set.add(0xb9, 0xb9);
+  set.add(0xbc, 0xbe);
+  return set;
+}
+
+bool Parser::escaped_set(char32_t c, bool in_bracket, CharacterSet& set) {
   bool negated = c == 'S' || c == 'W' || c == 'D' || c == 'P';
   switch (c) {
     case 's':
     case 'S': set = CharacterSet::white_space(); break;
     case 'w':
-    case 'W': set = CharacterSet::word(); break;
+    case 'W': set = word(in_bracket); break;
     case 'd':
     case 'D': set = CharacterSet::of_categories(set_of(Category::Nd)); break;
     case 'p':
@@ -289,7 +304,7 @@ CharacterSet Parser::bracket() {
     if (first == '\\') {
       CharacterSet set;
       const char32_t escaped = next();
-      if (escaped_set(escaped, set)) {
+      if (escaped_set(escaped, true, set)) {
         all.add(set);
         continue;
       }
@@ -303,7 +318,7 @@ CharacterSet Parser::bracket() {
       if (last == '\\') {
         const char32_t escaped = next();
         CharacterSet set;
-        if (escaped_set(escaped, set)) throw Outside();
+        if (escaped_set(escaped, true, set)) throw Outside();
         last = escaped_character(escaped);
       }
       if (last < first) throw Outside();

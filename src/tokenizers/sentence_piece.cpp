@@ -30,7 +30,8 @@ class SentencePiece final : public Codec {
 
   void encode(std::string_view text, const EncodeOptions& options, std::vector<int32_t>& ids,
               std::vector<Range>* offsets) const override {
-    MG_CHECK(offsets == nullptr, "offsets of tokens are not known for SentencePiece models");
+    MG_CHECK(offsets == nullptr,
+             "offsets of tokens are not known for SentencePiece models, only for a tokenizer.json");
     MG_CHECK(text.size() <= longest_text_,
              "a text of {} bytes is too long for this SentencePiece model; the limit is {}: cut it",
              text.size(), longest_text_);

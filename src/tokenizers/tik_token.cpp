@@ -120,7 +120,8 @@ TikToken::TikToken(Vocabulary ordinary, Vocabulary special, std::string pattern,
 
 void TikToken::encode(std::string_view text, const EncodeOptions& options,
                       std::vector<int32_t>& ids, std::vector<Range>* offsets) const {
-  MG_CHECK(offsets == nullptr, "offsets of tokens are not known for TikToken files");
+  MG_CHECK(offsets == nullptr,
+           "offsets of tokens are not known for TikToken files, only for a tokenizer.json");
   Call call{nullptr, ids};
   {
     const std::lock_guard lock(mutex_);
@@ -147,7 +148,7 @@ void TikToken::encode_text(TextView text, bool find_special, Call& call) const {
   };
   if (text.bytes.empty()) return;
   if (!find_special) return cut(text);
-  special_finder_.split(text, true, cut, [&](int32_t id, Range) { call.ids.push_back(id); });
+  special_finder_.split(text, true, cut, [&](int32_t id, TextView) { call.ids.push_back(id); });
 }
 
 // As tiktoken does: the text before the first broken byte is cut; its last piece (of white space,

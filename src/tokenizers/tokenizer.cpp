@@ -5,33 +5,13 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "tokenizers/definition.h"
 #include "tokenizers/special_tokens.h"
 #include "tokenizers/tokenizer_file.h"
 #include "tokenizers/utf8.h"
 
 namespace megatron::tokenizers {
-namespace {
 
 namespace fs = std::filesystem;
-
-std::string directory_of(const std::string& file) {
-  const std::string directory = fs::path(file).parent_path().string();
-  return directory.empty() ? "." : directory;
-}
-
-// A tokenizer of one file; errors name it.
-template <class F>
-Tokenizer load_file(const std::string& file, F&& make) {
-  const std::string text = read_file(file);
-  try {
-    return Tokenizer(make(text), directory_of(file));
-  } catch (const Error& error) {
-    fail("{}: {}", file, error.what());
-  }
-}
-
-}  // namespace
 
 Tokenizer::Tokenizer(std::unique_ptr<Codec> codec, const std::string& directory)
     : codec_(std::move(codec)),
@@ -48,21 +28,6 @@ Tokenizer Tokenizer::load(const std::string& path) {
   } catch (const Error& error) {
     fail("{}: {}", file.path, error.what());
   }
-}
-
-Tokenizer Tokenizer::load_gpt2(const std::string& vocabulary_file, const std::string& merges_file) {
-  const std::string vocabulary = read_file(vocabulary_file), merges = read_file(merges_file);
-  try {
-    return Tokenizer(make_pipeline(parse_gpt2(vocabulary, merges)), directory_of(vocabulary_file));
-  } catch (const Error& error) {
-    fail("{}, {}: {}", vocabulary_file, merges_file, error.what());
-  }
-}
-
-Tokenizer Tokenizer::load_bert(const std::string& vocabulary_file, bool lowercase) {
-  return load_file(vocabulary_file, [lowercase](std::string_view text) {
-    return make_pipeline(parse_bert(text, lowercase));
-  });
 }
 
 void Tokenizer::encode(std::string_view text, bool add_special_tokens,
@@ -88,11 +53,16 @@ std::optional<int32_t> Tokenizer::bos() const { return special_tokens_->bos; }
 std::optional<int32_t> Tokenizer::eos() const { return special_tokens_->eos; }
 std::optional<int32_t> Tokenizer::pad() const { return special_tokens_->pad; }
 
-void Tokenizer::save(const std::string& directory) const {
-  for (const Codec::File& file : codec_->files())
-    write_file((fs::path(directory) / file.name).string(), file.content);
+std::vector<Codec::File> Tokenizer::files() const {
+  std::vector<Codec::File> files = codec_->files();
   const Json config = write_tokenizer_config(*special_tokens_, *codec_);
-  write_file((fs::path(directory) / "tokenizer_config.json").string(), config.dump(2) + "\n");
+  files.push_back({"tokenizer_config.json", config.dump(2) + "\n"});
+  return files;
+}
+
+void Tokenizer::save(const std::string& directory) const {
+  for (const Codec::File& file : files())
+    write_file((fs::path(directory) / file.name).string(), file.content);
 }
 
 DecodeStream::DecodeStream(const Tokenizer& tokenizer, bool skip_special)

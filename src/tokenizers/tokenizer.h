@@ -24,8 +24,6 @@ class Tokenizer {
   // then special_tokens_map.json, then config.json, then the usual names ("<|endoftext|>", "</s>",
   // ...). Throws Error naming the file and what is wrong in it.
   static Tokenizer load(const std::string& path);
-  static Tokenizer load_gpt2(const std::string& vocabulary_file, const std::string& merges_file);
-  static Tokenizer load_bert(const std::string& vocabulary_file, bool lowercase);
   // directory: where the files with the names of special tokens lie; "" for none.
   explicit Tokenizer(std::unique_ptr<Codec> codec, const std::string& directory = "");
   ~Tokenizer();
@@ -57,7 +55,9 @@ class Tokenizer {
   std::optional<int32_t> eos() const;
   std::optional<int32_t> pad() const;
 
-  // The tokenizer's own files and tokenizer_config.json, which transformers' AutoTokenizer opens.
+  // What a directory needs to open it again: the tokenizer's own files and tokenizer_config.json,
+  // which transformers' AutoTokenizer opens.
+  std::vector<Codec::File> files() const;
   void save(const std::string& directory) const;
 
  private:

@@ -38,10 +38,9 @@ inline constexpr CategorySet kSeparators = set_of(Category::Zs, Category::Zp);
 inline constexpr CategorySet kOthers = set_of(Category::Cc, Category::Co) | set_of(Category::Cn);
 
 inline bool is_in(char32_t c, CategorySet set) { return (set_of(category(c)) & set) != 0; }
-inline bool is_letter(char32_t c) { return is_in(c, kLetters); }           // \p{L}
-inline bool is_mark(char32_t c) { return is_in(c, kMarks); }               // \p{M}
-inline bool is_number(char32_t c) { return is_in(c, kNumbers); }           // \p{N}
-inline bool is_punctuation(char32_t c) { return is_in(c, kPunctuation); }  // \p{P}
+inline bool is_letter(char32_t c) { return is_in(c, kLetters); }  // \p{L}
+inline bool is_mark(char32_t c) { return is_in(c, kMarks); }      // \p{M}
+inline bool is_number(char32_t c) { return is_in(c, kNumbers); }  // \p{N}
 
 bool is_white_space(char32_t c);     // property White_Space
 bool is_word_character(char32_t c);  // \w of UTS 18: Alphabetic, M, Nd, Pc, Join_Control

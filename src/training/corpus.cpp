@@ -77,7 +77,6 @@ data::GptDatasetConfig dataset_config(const DataSettings& settings, const Vocabu
   }
   config.vocabulary_size = vocabulary.size;
   config.allow_ambiguous_pad_tokens = settings.allow_ambiguous_pad_tokens;
-  config.tokenizer = vocabulary.identity;
   config.cache = !settings.mock_data || settings.data_cache_path.has_value();
   config.cache_path = settings.data_cache_path;
   return config;

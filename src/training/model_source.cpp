@@ -38,19 +38,15 @@ std::vector<std::string> companion_files(const std::string& path) {
   const fs::path given(path);
   const fs::path directory = fs::is_directory(given) ? given : given.parent_path();
   std::vector<std::string> files;
-  for (const auto name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                          "vocab.json", "merges.txt", "tokenizer.model", "spiece.model",
-                          "vocab.txt", "tiktoken_config.json", "generation_config.json"}) {
+  for (const auto name :
+       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
+        "merges.txt", "tokenizer.model", "spiece.model", "vocab.txt", "tiktoken_config.json",
+        "chat_template.jinja", "generation_config.json"}) {
     if (fs::exists(directory / name)) files.push_back((directory / name).string());
   }
   if (fs::is_directory(given) && !tokenizers::has_tokenizer_file(path)) return files;
   const tokenizers::TokenizerFile tokenizer = tokenizers::read_tokenizer_file(path);
-  if (std::ranges::find(files, tokenizer.path) != files.end()) return files;
-  MG_CHECK(tokenizer.kind != tokenizers::TokenizerFile::Kind::hugging_face,
-           "--tokenizer-model {} is put beside the saved model and must be named tokenizer.json, "
-           "or be its directory",
-           path);
-  files.push_back(tokenizer.path);
+  if (std::ranges::find(files, tokenizer.path) == files.end()) files.push_back(tokenizer.path);
   return files;
 }
 
@@ -110,11 +106,12 @@ void SaveDirectory::create() const {
 }
 
 std::string SaveDirectory::save(int64_t iteration, const models::GptModel& model,
-                                const Json& config, std::vector<std::string> copied) const {
+                                const Json& config, const Companions& companions) const {
   const std::string directory = (fs::path(path_) / iteration_name(iteration)).string();
   create();
   checkpoint::SaveOptions options;
-  options.copied_files = std::move(copied);
+  options.copied_files = companions.copied;
+  options.written_files = companions.written;
   checkpoint::save(directory, config, model.parameters(), options);
   write_file((fs::path(path_) / kTracker).string(), std::to_string(iteration));
   return directory;

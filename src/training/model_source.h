@@ -4,6 +4,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "checkpoint/model_directory.h"
 #include "models/gpt/model.h"
@@ -28,6 +30,12 @@ std::unique_ptr<models::GptModel> load_model(const checkpoint::ModelDirectory& d
 // "" gives none.
 std::vector<std::string> companion_files(const std::string& path);
 
+// What is put beside the weights of a checkpoint.
+struct Companions {
+  std::vector<std::string> copied;                           // paths
+  std::vector<std::pair<std::string, std::string>> written;  // names and content
+};
+
 // A --save directory: DIR/iter_0000100/ and DIR/latest_checkpointed_iteration.txt.
 class SaveDirectory {
  public:
@@ -36,9 +44,9 @@ class SaveDirectory {
   // Makes the directory. Throws Error when it cannot be written.
   void create() const;
   // Writes the model whole or not at all, then the tracker; returns the model's directory. config:
-  // config.json. copied: tokenizer and generation files to put beside the weights.
+  // config.json.
   std::string save(int64_t iteration, const models::GptModel& model, const Json& config,
-                   std::vector<std::string> copied) const;
+                   const Companions& companions) const;
   const std::string& path() const { return path_; }
 
  private:

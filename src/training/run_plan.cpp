@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "base/error.h"
 #include "base/progress.h"
 #include "data/requested_samples.h"
@@ -62,6 +64,18 @@ void check_memory(const models::GptConfig& config, const TrainSettings& s) {
            format_bytes(fixed), format_bytes(machine));
 }
 
+// So that a checkpoint opens with the tokenizer of the run, whatever flags made it.
+Companions find_companions(const Vocabulary& vocabulary, const std::string& model) {
+  if (vocabulary.opens_by_itself)
+    return {.copied = companion_files(vocabulary.directory.empty() ? model : vocabulary.directory)};
+  Companions companions;
+  for (const tokenizers::Codec::File& file : vocabulary.tokenizer->files())
+    companions.written.emplace_back(file.name, file.content);
+  const std::string generation = model + "/generation_config.json";
+  if (!model.empty() && std::filesystem::exists(generation)) companions.copied = {generation};
+  return companions;
+}
+
 // A model that began as a Hugging Face directory keeps that directory's config.json but for the
 // stored type.
 void describe_checkpoints(RunPlan& plan) {
@@ -78,8 +92,7 @@ void describe_checkpoints(RunPlan& plan) {
     if (t.bos()) plan.saved_config.set("bos_token_id", *t.bos());
     if (t.eos()) plan.saved_config.set("eos_token_id", *t.eos());
   }
-  plan.saved_companions =
-      companion_files(plan.vocabulary.directory.empty() ? model : plan.vocabulary.directory);
+  plan.saved_companions = find_companions(plan.vocabulary, model);
 }
 
 // --model DIR brings its tokenizer, or else its number of tokens.

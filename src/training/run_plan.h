@@ -21,8 +21,8 @@ struct RunPlan {
   models::GptConfig config;
   std::unique_ptr<checkpoint::ModelDirectory> initial_weights;
   std::optional<SaveDirectory> save;
-  Json saved_config;                          // config.json of the checkpoints
-  std::vector<std::string> saved_companions;  // files put beside the weights
+  Json saved_config;            // config.json of the checkpoints
+  Companions saved_companions;  // and what lies beside it
   optim::LearningRate learning_rate;
   optim::WeightDecay weight_decay;
 };

@@ -95,7 +95,6 @@ class Opener {
       : s_(settings), type_(type), vocab_size_(vocab_size) {}
 
   Vocabulary open(Family family) {
-    v_.identity = Json::Object{{"class", type_}};
     switch (family) {
       case Family::hugging_face: open_hugging_face(); break;
       case Family::gpt2: open_gpt2(); break;
@@ -112,15 +111,11 @@ class Opener {
   void take(std::unique_ptr<Codec> codec, const std::string& directory) {
     v_.tokenizer = std::make_shared<const tokenizers::Tokenizer>(std::move(codec), directory);
   }
-  void identify(std::string_view key, std::string value) { v_.identity.set(key, std::move(value)); }
-  void identify_special_tokens() {
-    if (s_.tokenizer_special_tokens.empty()) return;
-    Json::Array names(s_.tokenizer_special_tokens.begin(), s_.tokenizer_special_tokens.end());
-    v_.identity.set("special_tokens", std::move(names));
-  }
   TokenizerFile read_model() {
     v_.directory = needed(s_.tokenizer_model, type_, "tokenizer-model");
-    identify("tokenizer_path", v_.directory);
+    // Of a file with another name, a directory may open as the tokenizer beside it.
+    v_.opens_by_itself = std::filesystem::is_directory(v_.directory) ||
+                         std::filesystem::path(v_.directory).filename() == "tokenizer.json";
     return tokenizers::read_tokenizer_file(v_.directory);
   }
   void check_kind(const TokenizerFile& file, Kind kind, std::string_view wanted) const {
@@ -156,7 +151,7 @@ class Opener {
 void Opener::open_hugging_face() {
   const TokenizerFile file = read_model();
   v_.add_special_tokens = s_.hf_include_special_tokens;
-  identify_special_tokens();
+  if (!s_.tokenizer_special_tokens.empty()) v_.opens_by_itself = false;
   if (s_.tokenizer_special_tokens.empty())
     return take(tokenizers::make_codec(file), file.directory());
   check_kind(file, Kind::hugging_face,
@@ -174,14 +169,9 @@ void Opener::open_gpt2() {
   const std::string& vocabulary = needed(s_.vocab_file, type_, "vocab-file (vocab.json)");
   const std::string& merges = needed(s_.merge_file, type_, "merge-file (merges.txt)");
   v_.add_special_tokens = s_.hf_include_special_tokens;
-  identify("vocab_file", vocabulary);
-  identify("merge_file", merges);
-  identify_special_tokens();
   const TokenizerFile file{.path = vocabulary};
-  const TokenizerFile beside{.path = merges};
-  if (vocabulary.ends_with("vocab.json") && merges.ends_with("merges.txt") &&
-      file.directory() == beside.directory())
-    v_.directory = file.directory();
+  v_.directory = vocabulary;
+  v_.opens_by_itself = false;
   take(make(fmt::format("{}, {}", vocabulary, merges),
             [&] {
               tokenizers::Definition definition =
@@ -211,12 +201,9 @@ void Opener::open_tik_token() {
   tokenizers::TikTokenOptions options;
   options.pattern = s_.tiktoken_pattern.value_or(options.pattern);
   options.special_count = s_.tiktoken_num_special_tokens;
+  v_.opens_by_itself = false;
   options.vocabulary_size = vocab_size_.value_or(options.vocabulary_size);
   if (!s_.tokenizer_special_tokens.empty()) options.special_tokens = s_.tokenizer_special_tokens;
-  identify("pattern", options.pattern);
-  identify("num_special_tokens", std::to_string(options.special_count));
-  identify("vocab_size", std::to_string(options.vocabulary_size));
-  identify_special_tokens();
   take(make(file.path, [&] { return tokenizers::make_tik_token_list(file.content, options); }),
        file.directory());
 }
@@ -227,12 +214,11 @@ void Opener::open_bert() {
   MG_CHECK(s_.vocab_extra_ids >= 0 && s_.vocab_extra_ids <= kMaximumExtra,
            "--vocab-extra-ids is {}; it must lie in [0, {}]", s_.vocab_extra_ids, kMaximumExtra);
   v_.add_special_tokens = s_.hf_include_special_tokens;
-  identify("vocab_file", vocabulary);
-  identify("extra_ids", std::to_string(s_.vocab_extra_ids));
-  identify_special_tokens();
   std::vector<std::string> names = {"[BOS]", "[EOS]"};
   names.insert(names.end(), s_.tokenizer_special_tokens.begin(), s_.tokenizer_special_tokens.end());
   for (int64_t i = 0; i < s_.vocab_extra_ids; ++i) names.push_back(fmt::format("<extra_id_{}>", i));
+  v_.directory = vocabulary;
+  v_.opens_by_itself = false;
   take(make(vocabulary,
             [&] {
               tokenizers::Definition definition =
@@ -254,8 +240,6 @@ void Opener::open_null() {
   MG_CHECK(s_.null_tokenizer_pad_id >= -1 && s_.null_tokenizer_pad_id < size,
            "--null-tokenizer-pad-id is {}; it must be -1 (none) or lie in [0, {}) (--vocab-size)",
            s_.null_tokenizer_pad_id, size);
-  identify("vocab_size", std::to_string(size));
-  identify("eod_id", std::to_string(eod));
   if (s_.null_tokenizer_pad_id >= 0) v_.pad = s_.null_tokenizer_pad_id;
   take(tokenizers::make_null_codec(size, eod), "");
 }
@@ -264,7 +248,6 @@ void Opener::open_bytes() {
   const int64_t size = vocab_size_.value_or(256);
   MG_CHECK(size >= 256 && size < (int64_t{1} << 31),
            "--vocab-size is {}; with ByteTokenizer it must lie in [256, 2^31)", size);
-  identify("vocab_size", std::to_string(size));
   take(tokenizers::make_byte_codec(size), "");
 }
 
@@ -285,6 +268,7 @@ void check_family_flags(const TokenizerSettings& s, std::string_view type, Famil
   const bool plain = family == Family::gpt2 || family == Family::bert;
   only(s.merge_file.has_value(), "merge-file", family == Family::gpt2);
   only(s.vocab_file.has_value(), "vocab-file", plain);
+  only(s.tokenizer_model.has_value(), "tokenizer-model", !plain);
   only(s.vocab_extra_ids != 0, "vocab-extra-ids", family == Family::bert);
   only(s.tiktoken_pattern.has_value(), "tiktoken-pattern", family == Family::tik_token);
   only(s.null_tokenizer_eod_id.has_value(), "null-tokenizer-eod-id", family == Family::null);

@@ -14,12 +14,14 @@ namespace megatron::training {
 struct Vocabulary {
   std::shared_ptr<const tokenizers::Tokenizer> tokenizer;
   std::string directory;  // where it was read: a directory or a file; "" for one without files
+  // Whether what lies in `directory` opens as this tokenizer without flags. Where not (tokens were
+  // added, files have names of their own), tokenizer->files() do.
+  bool opens_by_itself = true;
   int64_t size = 0;
   int64_t padded_size = 0;  // rows of Megatron-LM's table; see padded_vocabulary_size
   int64_t eod = -1;
   std::optional<int64_t> pad;
   bool add_special_tokens = true;  // round each text: what Megatron-LM does with this type
-  Json identity;                   // part of the index cache's key
 };
 
 // A tokenizer by Megatron-LM's rules:

@@ -78,6 +78,8 @@ TEST_F(ChatCommand, RefusesWithReasons) {
   refused(chat(chatml, "[]"), "at least one message");
   refused(chat(chatml, "[5]"), "messages[0] is no JSON object");
   refused(chat(chatml, "{"), "m.json");
+  refused(chat(chatml, "5"), "must hold a list of messages");
+  refused(chat(chatml, kHello, {"--tokenize", "--show-spans"}), "drop one");
   refused(chat(chatml, kHello, {"--now", "tomorrow"}), "'tomorrow' is no moment");
   refused(chat(chatml, kHello, {"--now", "2025-02-30"}), "'2025-02-30' is no moment");
   refused(chat(chatml, kHello, {"--add-generation-prompt", "--continue-final-message"}),

@@ -121,6 +121,24 @@ TEST_F(Commands, TokenizerOptionsAreCheckedBeforeTheText) {
          {"empty.jsonl", "no text"});
 }
 
+TEST_F(Commands, TokensWithTheirOffsets) {
+  const Words encode = {"tokenizer", "encode", "--show-offsets", "--tokenizer-model"};
+  const Outcome shown = expect(0, with(encode, {kTokenizer, "\xc3\xa9"}), {});
+  EXPECT_NE(shown.out.find("       0-1       "), std::string::npos) << shown.out;
+  expect(2, with(encode, {vectors("tokenizers/sentencepiece/bpe_llama"), "a"}),
+         {"offsets", "SentencePiece", "tokenizer.json"});
+}
+
+TEST_F(Commands, AnOutputThatCannotBeWritten) {
+  const std::string line = std::string(MEGATRON_BINARY) + " tokenizer decode --tokenizer-model " +
+                           kTokenizer + " 50 > /dev/full 2> " + (place_ / "err");
+  EXPECT_EQ(WEXITSTATUS(std::system(line.c_str())), 2);
+  EXPECT_NE(read_file(place_ / "err").find("the output cannot be written: No space left"),
+            std::string::npos);
+  expect(2, {"tokenizer", "train", "--input", "none.txt", "--output", "err/t"},
+         {"--output err/t cannot be made", "err is a file"});
+}
+
 TEST_F(Commands, AVocabularyThatWasNotReached) {
   write_file(place_ / "a.txt", "abab abab ab\n");
   const Words train = {"tokenizer",   "train",    "--input", "a.txt",

@@ -44,12 +44,15 @@ std::string repeated_corpus(int times) {
   return text;
 }
 
-// Starts the program in the place and does not wait.
-pid_t start(const Workplace& place, std::vector<std::string> arguments) {
+// Starts the program in the place and does not wait. told: file for what it says.
+pid_t start(const Workplace& place, std::vector<std::string> arguments,
+            const std::string& told = "/dev/null") {
   const pid_t child = fork();
   if (child != 0) return child;
-  const int nothing = open("/dev/null", O_RDWR);
-  for (int i = 0; i < 3; ++i) dup2(nothing, i);
+  const int nothing = open("/dev/null", O_RDONLY);
+  const int said = open(told.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  dup2(nothing, STDIN_FILENO);
+  for (const int to : {STDOUT_FILENO, STDERR_FILENO}) dup2(said, to);
   if (chdir(place.path().c_str()) != 0) _exit(126);
   std::vector<char*> argv = {const_cast<char*>(MEGATRON_BINARY)};
   for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -96,15 +99,86 @@ TEST(PreprocessCommand, AFullDiskLeavesNothing) {
     getrlimit(RLIMIT_FSIZE, &before);
     const rlimit small{limit, before.rlim_max};
     setrlimit(RLIMIT_FSIZE, &small);
-    const auto old = signal(SIGXFSZ, SIG_IGN);  // then writing fails, as on a full disk
     const Outcome r = place.run(preprocess("in.jsonl", "out/a"));
-    signal(SIGXFSZ, old);
     setrlimit(RLIMIT_FSIZE, &before);
     EXPECT_EQ(r.code, 2);
     EXPECT_TRUE(has(r.err, "a_text_document.bin")) << r.err;
-    EXPECT_TRUE(has(r.err, "File too large")) << r.err;
+    EXPECT_TRUE(has(r.err, "File too large: raise the limit of file sizes")) << r.err;
     EXPECT_TRUE(fs::is_empty(place / "out"));
   }
+}
+
+TEST(IndexCommand, BuildsNothingWhenItCannotBuildAll) {
+  const Workplace place;
+  ASSERT_EQ(
+      place
+          .run({"preprocess", "--input", vector_file("preprocess/corpus.jsonl"), "--output-prefix",
+                "a", "--tokenizer-model", vector_file("preprocess/tokenizer_bpe2k")})
+          .code,
+      0);
+  const Outcome empty = place.run(
+      {"index", "--data-path", "a_text_document", "--seq-length", "16", "--split", "9999,9999,1"});
+  EXPECT_EQ(empty.code, 2);
+  EXPECT_TRUE(has(empty.err, "the test split gets none of")) << empty.err;
+  EXPECT_FALSE(fs::exists(place / "index_cache"));
+  write_file(place / "file", "");
+  const Outcome unwritten = place.run({"index", "--data-path", "a_text_document", "--seq-length",
+                                       "16", "--split", "1", "--data-cache-path", "file/cache"});
+  EXPECT_EQ(unwritten.code, 2);
+  EXPECT_TRUE(has(unwritten.err, "--data-cache-path")) << unwritten.err;
+  EXPECT_FALSE(has(unwritten.out, "file/cache")) << unwritten.out;
+}
+
+// What is mapped cannot be read any more: the program ends, and says so.
+TEST(TrainCommand, TellsThatTokenFilesWereCutShort) {
+  const Workplace place;
+  std::string ids;
+  for (int i = 0; i < 200000; ++i) ids += std::to_string(i % 97) + " ";
+  write_file(place / "in.txt", ids);
+  ASSERT_EQ(place
+                .run({"preprocess", "--input", "in.txt", "--output-prefix", "a", "--tokenizer-type",
+                      "NullTokenizer", "--vocab-size", "100"})
+                .code,
+            0);
+  const pid_t child = start(place,
+                            {"train",
+                             "--data-path",
+                             "a_text_document",
+                             "--split",
+                             "1",
+                             "--vocab-size",
+                             "100",
+                             "--num-layers",
+                             "1",
+                             "--hidden-size",
+                             "16",
+                             "--seq-length",
+                             "16",
+                             "--train-iters",
+                             "10000000",
+                             "--lr",
+                             "0",
+                             "--micro-batch-size",
+                             "1",
+                             "--num-attention-heads",
+                             "1",
+                             "--threads",
+                             "1",
+                             "--data-cache-path",
+                             "cache"},
+                            place / "told");
+  const auto told = [&] {
+    return fs::exists(place / "told") ? read_file(place / "told") : std::string();
+  };
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!has(told(), "iteration ") && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  fs::resize_file(place / "a_text_document.bin", 0);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status)) << told();
+  EXPECT_EQ(WEXITSTATUS(status), 2) << told();
+  EXPECT_TRUE(has(told(), "was cut short while it was used")) << told();
 }
 
 TEST(PreprocessCommand, TakesPatternsAndPackedFiles) {
@@ -209,6 +283,10 @@ TEST(InspectCommand, TellsLengthsAndText) {
   const Outcome none = place.run({"inspect", vector_file("zero_sequences_zero_documents")});
   EXPECT_EQ(none.code, 0) << none.err;
   EXPECT_TRUE(has(none.out, "0 documents")) << none.out;
+  const Outcome other = place.run({"inspect", vector_file("preprocess/bpe2k_eod_text_document"),
+                                   "--tokenizer-type", "NullTokenizer", "--vocab-size", "100"});
+  EXPECT_TRUE(has(other.err, "and the tokenizer has 100 tokens")) << other.err;
+  EXPECT_FALSE(has(r.err, "token id")) << r.err;
 }
 
 }  // namespace

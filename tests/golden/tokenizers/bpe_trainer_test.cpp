@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "base/files.h"
 #include "base/json.h"
@@ -13,7 +14,7 @@ namespace {
 
 const std::string kFolder = std::string(MEGATRON_GOLDEN) + "/tokenizers/bpe_trainer/";
 
-Json train(const Json& params, const std::string& text, int threads) {
+Tokenizer train(const Json& params, const std::string& text, int threads) {
   BpeTrainerOptions options;
   options.vocabulary_size = params["vocab_size"].as_integer();
   options.min_frequency = params["min_frequency"].as_integer();
@@ -28,7 +29,11 @@ Json train(const Json& params, const std::string& text, int threads) {
   options.threads = threads;
   BpeTrainer trainer(options);
   trainer.add(text);
-  return Json::parse(trainer.train().codec().files().at(0).content);
+  return trainer.train();
+}
+
+Json json_of(const Tokenizer& tokenizer) {
+  return Json::parse(tokenizer.codec().files().at(0).content);
 }
 
 class BpeTrainerVectors : public testing::TestWithParam<const char*> {};
@@ -37,14 +42,20 @@ TEST_P(BpeTrainerVectors, LearnsTheSameMergesAndIds) {
   const std::string folder = kFolder + GetParam() + "/";
   const Json params = Json::read(folder + "params.json");
   const std::string text = read_file(kFolder + params["corpus"].as_string());
-  const Json one = train(params, text, 1);
+  const Tokenizer tokenizer = train(params, text, 1);
+  const Json one = json_of(tokenizer);
   EXPECT_EQ(one["model"]["vocab"], Json::read(folder + "vocab.json"));
   std::string merges;
   for (const Json& merge : one["model"]["merges"].as_array()) {
     merges += merge.as_array()[0].as_string() + " " + merge.as_array()[1].as_string() + "\n";
   }
   EXPECT_EQ(merges, read_file(folder + "merges.txt"));
-  EXPECT_EQ(train(params, text, 3), one);
+  EXPECT_EQ(json_of(train(params, text, 3)), one);
+  const Json encoded = Json::read(folder + "encoded.json");
+  std::vector<int32_t> ids;
+  for (const Json& id : encoded["ids"].as_array())
+    ids.push_back(static_cast<int32_t>(id.as_integer()));
+  EXPECT_EQ(tokenizer.encode(encoded["text"].as_string()), ids);
 }
 
 INSTANTIATE_TEST_SUITE_P(HuggingFace, BpeTrainerVectors,

@@ -203,6 +203,10 @@ TEST(Batches, AreRoundedDownOnlyWhenAsked) {
   s.batch.step_batch_size_schedule = "0:8";
   EXPECT_NE(error_of(s).find("--decrease-batch-size-if-needed"), std::string::npos);
   s.batch.decrease_batch_size = false;
+  s.batch.step_batch_size_schedule = "0:9";  // no advice that would be refused
+  EXPECT_NE(error_of(s).find("--step-batch-size-schedule 9"), std::string::npos) << error_of(s);
+  EXPECT_EQ(error_of(s).find("--decrease-batch-size-if-needed"), std::string::npos) << error_of(s);
+  s.batch.step_batch_size_schedule = "0:8";
   s.batch.global_batch_size = 8;
   EXPECT_NE(error_of(s).find("--global-batch-size 8"), std::string::npos) << error_of(s);
 }

@@ -163,6 +163,16 @@ TEST(Preprocess, NamesTheFirstBadLineWhateverTheWorkers) {
   }
 }
 
+TEST(Preprocess, NamesAByteOrderMark) {
+  const TemporaryDirectory folder;
+  PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "a");
+  s.input = {folder / "in.jsonl"};
+  write_file(s.input[0], "\xef\xbb\xbf{\"text\": \"a\"}\n");
+  EXPECT_NE(message_of(s).find("in.jsonl:1: the line begins with a byte-order mark"),
+            std::string::npos)
+      << message_of(s);
+}
+
 TEST(Preprocess, SkipsBadLinesWhenTold) {
   const TemporaryDirectory folder;
   PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "a");

@@ -2,12 +2,42 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/tolerances.h"
 #include "golden/training/support.h"
+#include "tokenizers/tokenizer.h"
 #include "training/peak.h"
 
 namespace megatron::training {
 namespace {
+
+TEST(Run, ACheckpointOpensWithTheTokenizerOfTheRun) {
+  const TemporaryDirectory folder;
+  write_file(folder / "v.json", R"({"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3})");
+  write_file(folder / "m.txt", "a b\n");
+  TrainSettings s = tiny_gpt2();
+  s.shape.vocab_size.reset();
+  s.batch.train_iters = 1;
+  s.data.tokenizer_type = "GPT2BPETokenizer";
+  s.data.vocab_file = folder / "v.json";
+  s.data.merge_file = folder / "m.txt";
+  s.run.save = folder / "named";
+  const auto named = tokenizers::Tokenizer::load(train(s).saved);
+  EXPECT_EQ(named.encode("abb<|endoftext|>"), (std::vector<int32_t>{2, 1, 3}));
+  EXPECT_EQ(named.eod(), 3);
+
+  const std::string directory = vectors("tokenizers/trained/llama3");
+  s.data.tokenizer_type.reset();
+  s.data.vocab_file.reset();
+  s.data.merge_file.reset();
+  s.data.tokenizer_model = directory;
+  s.run.save = folder / "copied";
+  EXPECT_EQ(read_file(train(s).saved + "/tokenizer.json"),
+            read_file(directory + "/tokenizer.json"));
+  s.data.tokenizer_special_tokens = {"<new>"};
+  s.run.save = folder / "added";
+  EXPECT_TRUE(tokenizers::Tokenizer::load(train(s).saved).token_id("<new>"));
+}
 
 TEST(Run, LossFalls) {
   TrainSettings s = tiny_llama();

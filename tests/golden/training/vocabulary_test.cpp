@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/files.h"
 
 namespace megatron::training {
 namespace {
@@ -86,9 +87,6 @@ TEST_F(VocabularyTest, Null) {
   EXPECT_EQ(v.eod, 999);
   EXPECT_EQ(v.pad, std::nullopt);
   EXPECT_EQ(encode(v, "1 2 999"), (Ids{1, 2, 999}));
-  EXPECT_EQ(
-      v.identity,
-      Json(Json::Object{{"class", "NullTokenizer"}, {"vocab_size", "1000"}, {"eod_id", "999"}}));
   s_.null_tokenizer_eod_id = 7;
   s_.null_tokenizer_pad_id = 3;
   EXPECT_EQ(open_vocabulary(s_, 1000).eod, 7);
@@ -121,7 +119,7 @@ TEST_F(VocabularyTest, SentencePiecePutsNothingRoundATextAsMegatronDoes) {
     EXPECT_EQ(encode(v, "the"), v.tokenizer->encode("the"));
   }
   s_.tokenizer_type.reset();
-  EXPECT_EQ(open_vocabulary(s_, {}).identity["class"], Json("SentencePieceTokenizer"));
+  EXPECT_FALSE(open_vocabulary(s_, {}).add_special_tokens);
   EXPECT_EQ(open_vocabulary(s_, 2048).size, 2048);
   EXPECT_NE(refused(s_, 1999).find("has 2000 tokens"), std::string::npos);
   s_.ignore_extra_whitespaces = false;
@@ -191,6 +189,8 @@ TEST_F(VocabularyTest, Gpt2) {
   EXPECT_TRUE(v.tokenizer->is_special(2));
   s_.merge_file.reset();
   EXPECT_EQ(refused(s_), "--tokenizer-type GPT2BPETokenizer needs --merge-file (merges.txt)");
+  s_.tokenizer_model = "elsewhere";
+  EXPECT_NE(refused(s_).find("--tokenizer-model means nothing"), std::string::npos);
 }
 
 TEST_F(VocabularyTest, HuggingFace) {
@@ -209,6 +209,37 @@ TEST_F(VocabularyTest, HuggingFace) {
   s_.tokenizer_type = "HuggingFaceTokenizer";
   EXPECT_NE(refused(s_).find("reads a tokenizer.json where --tokenizer-special-tokens is given"),
             std::string::npos);
+}
+
+// What a checkpoint needs where the directory's own files do not open as the tokenizer of the run.
+TEST_F(VocabularyTest, OpensAgainFromItsFilesWithoutFlags) {
+  TokenizerSettings gpt2, bert, list, named, added;
+  gpt2.tokenizer_type = "GPT2BPETokenizer";
+  gpt2.vocab_file = write("v.json", R"({"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3})");
+  gpt2.merge_file = write("m.txt", "#version: 0.2\na b\n");
+  gpt2.tokenizer_special_tokens = {"<new>"};
+  bert.tokenizer_type = "BertWordPieceLowerCase";
+  bert.vocab_file = write("v.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nab\na\n");
+  list.tokenizer_model = write_list();
+  list.tiktoken_num_special_tokens = 9;
+  list.tiktoken_pattern = "v1";
+  added.tokenizer_model = kVectors + "trained/llama3";
+  added.tokenizer_special_tokens = {"<new>"};
+  named.tokenizer_model = write("mine.json", read_file(kVectors + "trained/llama3/tokenizer.json"));
+  for (const TokenizerSettings& settings : {gpt2, bert, list, named, added}) {
+    const Vocabulary v = open_vocabulary(settings, {});
+    SCOPED_TRACE(v.directory);
+    EXPECT_FALSE(v.opens_by_itself);
+    const fs::path saved = place_ / "saved";
+    fs::remove_all(saved);
+    v.tokenizer->save(saved);
+    const Vocabulary again = open_vocabulary({.tokenizer_model = saved.string()}, {});
+    EXPECT_TRUE(again.opens_by_itself);
+    for (const char* text : {"ab a<new>ab", "ab</s> [MASK] ab a"})
+      EXPECT_EQ(encode(again, text), encode(v, text)) << text;
+    EXPECT_EQ(again.size, v.size);
+    EXPECT_EQ(again.eod, v.eod);
+  }
 }
 
 TEST_F(VocabularyTest, RefusesByNameWithTheReason) {

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -160,13 +161,21 @@ TEST_F(Files, FullDiskIsAnErrorAndLeavesTheOldFile) {
     const rlimit limit{1'500'000, 1'500'000};
     ::setrlimit(RLIMIT_FSIZE, &limit);
     const std::string error = error_of([&] { write_file(path, std::string(4'000'000, 'x')); });
-    ::_exit(error == "cannot write '" + path + "': File too large" ? 0 : 1);
+    ::_exit(error == "cannot write '" + path + "': " + write_failure(EFBIG) ? 0 : 1);
   }
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(read_file(path), "old");
   EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(Files, WriteFailuresSayWhatToChange) {
+  EXPECT_EQ(write_failure(ENOSPC),
+            "No space left on device: make room there or write to another place");
+  EXPECT_NE(write_failure(EFBIG).find("File too large: raise the limit"), std::string::npos);
+  EXPECT_NE(write_failure(EROFS).find("file system: write to a place"), std::string::npos);
+  EXPECT_EQ(write_failure(EIO), "Input/output error");
 }
 
 }  // namespace

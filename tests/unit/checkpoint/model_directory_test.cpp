@@ -325,12 +325,15 @@ TEST(Save, AReadDirectoryIsWrittenAgainByteForByte) {
     options.like = &directory;
     options.copied_files = {golden(name) + "/generation_config.json",
                             golden(name) + "/expected.safetensors"};
+    options.written_files = {{"tokenizer.json", "{}\n"}};
     save(folder / name, directory.config(), model->parameters(), options);
     std::set<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(golden(name))) {
       names.insert(entry.path().filename().string());
     }
     expect_same_files(folder / name, golden(name), names);
+    EXPECT_EQ(read_file(folder / name + "/tokenizer.json"), "{}\n");
+    names.insert("tokenizer.json");
     for (const auto& entry : std::filesystem::directory_iterator(folder / name)) {
       EXPECT_TRUE(names.contains(entry.path().filename().string())) << entry.path();
     }
@@ -430,6 +433,7 @@ TEST(Save, FailuresLeaveNothing) {
   write_file(folder / "config.json", "{}");
   EXPECT_TRUE(contains(error({.copied_files = {folder / "absent"}}), "absent"));
   EXPECT_TRUE(contains(error({.copied_files = {folder / "config.json"}}), "is there already"));
+  EXPECT_TRUE(contains(error({.written_files = {{"config.json", "{}"}}}), "is there already"));
   EXPECT_TRUE(contains(error({.dtype = [](const std::string&) { return DType::i32; }}),
                        "cannot be saved as i32"));
   EXPECT_TRUE(contains(error_of([&] { save(folder / "m", Json(3), model.parameters(), {}); }),

@@ -1,5 +1,7 @@
 #include "data/blend_builder.h"
 
+#include <cmath>
+
 #include "data/indexed_dataset.h"
 #include "support.h"
 
@@ -130,8 +132,14 @@ TEST(Blend, SaysWhichPartHasNoSample) {
   const auto open = [](const std::string& prefix) {
     return std::make_shared<const IndexedDataset>(prefix);
   };
-  const std::string error = error_of([&] { build_blends(request, config, {10, 0, 0}, open); });
-  EXPECT_NE(error.find(folder / "3"), std::string::npos) << error;
+  const auto error = [&] {
+    return error_of([&] { build_blends(request, config, {10, 0, 0}, open); });
+  };
+  EXPECT_NE(error().find(folder / "3"), std::string::npos) << error();
+  for (const double surplus : {-0.1, 1.1, std::nan("")}) {
+    request.surplus = surplus;
+    EXPECT_NE(error().find("--mid-level-dataset-surplus is"), std::string::npos) << error();
+  }
 }
 
 // Each set's tokens are its own number, so that a sample tells where it comes from.

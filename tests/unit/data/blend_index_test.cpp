@@ -190,6 +190,12 @@ TEST(BlendList, ComesFromFiles) {
   write_file(folder / "bad", R"({"training": ["a"]})");
   EXPECT_NE(error_of([&] { read_split_blend_lists(folder / "bad", "--flag"); }).find("'training'"),
             std::string::npos);
+  for (const char* bad : {R"({"train": "a"})", R"({"train": [["a"]]})", R"(["a"])"}) {
+    write_file(folder / "bad", bad);
+    const std::string told = error_of([&] { read_split_blend_lists(folder / "bad", "--flag"); });
+    EXPECT_NE(told.find("--flag " + (folder / "bad")), std::string::npos) << told;
+    EXPECT_NE(told.find("train"), std::string::npos) << told;
+  }
   write_file(folder / "empty", "\n");
   EXPECT_NE(error_of([&] { read_blend_list(folder / "empty", "--flag"); }).find("names no data"),
             std::string::npos);

@@ -105,7 +105,6 @@ TEST(IndexCache, GoesByContentNotByName) {
   same.pad = 5;
   same.vocabulary_size = 100000;
   same.reset_position_ids = same.reset_attention_mask = same.eod_mask_loss = true;
-  same.tokenizer = Json("another");
   EXPECT_TRUE(open_set(folder / "renamed", same).from_cache());
   EXPECT_TRUE(open_set(folder / "renamed", config, 99).from_cache());
   EXPECT_FALSE(open_set(folder / "renamed", config, 300).from_cache());
@@ -121,6 +120,11 @@ TEST(IndexCache, GoesByContentNotByName) {
   miss([](GptDatasetConfig& c) { c.sequence_length = 31; });
   miss([](GptDatasetConfig& c) { c.split = "70,20,10"; });
   miss([](GptDatasetConfig& c) { c.add_extra_token = false; });
+  auto whole = config;  // of validation alone; neither takes the other's place
+  whole.drop_last_partial_validation_sequence = false;
+  EXPECT_FALSE(open_set(folder / "renamed", whole, 10, Split::valid).from_cache());
+  EXPECT_TRUE(open_set(folder / "renamed", config, 10, Split::valid).from_cache());
+  EXPECT_TRUE(open_set(folder / "renamed", whole, 10, Split::valid).from_cache());
 }
 
 TEST(IndexCache, MissesOtherContentUnderTheSameName) {
@@ -170,7 +174,13 @@ TEST(IndexCache, RebuildsWhatIsDamagedLoudly) {
     flipped[flipped.size() - 10] ^= 1;
     write_file(file, flipped);
     expect_rebuilt("one bit");
-    if (std::string_view(suffix) == "json") continue;
+    if (std::string_view(suffix) == "json") {
+      write_file(file, "{}");
+      expect_rebuilt("without keys");
+      write_file(file, "[]");
+      expect_rebuilt("no object");
+      continue;
+    }
     fs::remove(file);
     expect_rebuilt("missing");
     const std::string other = std::string_view(suffix) == "document_index.npy"
@@ -178,6 +188,18 @@ TEST(IndexCache, RebuildsWhatIsDamagedLoudly) {
                                   : first.cache_file("document_index.npy");
     write_file(file, read_file(other));
     expect_rebuilt("another shape");
+  }
+  // Indices of another order, and of another shape, under this one's name.
+  auto config = small_config();
+  for (const bool shape : {false, true}) {
+    shape ? void(config.sequence_length = 16) : void(config.seed = 5);
+    const auto other = open_set(folder / "set", config);
+    Json description = Json::read(other.cache_file("json"));
+    if (shape) description.set("made_from", Json::read(first.cache_file("json"))["made_from"]);
+    for (const char* suffix : kSuffixes)
+      write_file(first.cache_file(suffix), read_file(other.cache_file(suffix)));
+    write_file(first.cache_file("json"), description.dump());
+    expect_rebuilt(shape ? "another's shape" : "another's order");
   }
   // No description: nothing was ever finished here, and there is nothing to warn of.
   fs::remove(first.cache_file("json"));
@@ -331,6 +353,36 @@ TEST(SourceFacts, AreRememberedUntilTheFilesChange) {
   SourceFacts facts(set, folder / "facts");
   EXPECT_FALSE(facts.text("content"));
   EXPECT_NE(facts.content(pool), content);
+}
+
+// A number of tokens that is none would cut other samples without a word.
+TEST(SourceFacts, AreNotBelievedWhenTheyAreDamaged) {
+  const TemporaryDirectory folder;
+  copy_set(kSmall, folder / "set");
+  ThreadPool pool(1);
+  const IndexedDataset set(folder / "set");
+  SourceFacts facts(set, folder / "facts");
+  const int64_t tokens = facts.tokens(0, set.sequence_count(), pool);
+  facts.remember();
+  const std::string file = std::filesystem::directory_iterator(folder / "facts")->path().string();
+  std::string text = read_file(file);
+  text.replace(text.rfind(std::to_string(tokens)), 1, "9");
+  write_file(file, text);
+  const auto expect_refused = [&](const std::string& reason) {
+    const std::string told = captured([&] {
+      EXPECT_EQ(SourceFacts(set, folder / "facts").tokens(0, set.sequence_count(), pool), tokens);
+    });
+    EXPECT_NE(told.find(reason), std::string::npos) << told;
+  };
+  expect_refused("damaged");
+  // Those of another source.
+  copy_set("gpt_dataset/data/tiny5", folder / "other");
+  const IndexedDataset other(folder / "other");
+  SourceFacts its(other, folder / "others");
+  its.set(fmt::format("tokens of {} sequences from 0 on", set.sequence_count()), tokens + 1);
+  its.remember();
+  write_file(file, read_file(std::filesystem::directory_iterator(folder / "others")->path()));
+  expect_refused("belongs to another file");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <random>
 
+#include "data/source_facts.h"
 #include "support.h"
 
 namespace megatron::data {
@@ -122,6 +123,8 @@ TEST(TokenCheck, IsRememberedUntilTheFilesChange) {
   Json facts = record["facts"];
   facts.set("largest", int64_t{8});
   record.set("facts", facts);
+  const std::string changed = facts.dump();
+  record.set("digest", digest(std::as_bytes(std::span(changed))));
   write_file(file, record.dump());
   EXPECT_EQ(remembered_token_range(IndexedDataset(folder / "a"), cache), (TokenRange{1, 8}));
   // ... unless the record is damaged, or is of other files.

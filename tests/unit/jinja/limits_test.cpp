@@ -41,9 +41,9 @@ TEST(Limits, Output) {
       "(limit `output_bytes`)");
   expect_error("{% for i in range(90000) %}" + repeated("a", 100) + "{% endfor %}",
                "(limit `output_bytes`)");
-  expect_error("{{ 'a' | center(99999999) }}", "(limit `output_bytes`)");
   expect_error("{{ ('a' * 100000) | replace('', 'b' * 100000) }}", "limit");
-  expect_error("{{ '%999999999d' % 1 }}", "a width or precision above");
+  expect_error("{{ '%999999999d' | format(1) }}", "is not supported");
+  expect_error("{{ 'a' | indent(99999999) }}", "the limit is 1000");
   expect_error("{{ [1] * 4611686018427387904 }}", "too long");
 }
 
@@ -70,8 +70,6 @@ TEST(Limits, Depth) {
   expect_error("{{ x" + repeated(".x", 5000) + " }}", "in a chain");
   expect_error(repeated("{% if 1 %}", 5000), "tags nest deeper");
   expect_error("{{ 'a' | map(" + repeated("'map', ", 3000) + "'string') | list }}", "limit");
-  expect_error("{% set n = namespace() %}{% set n.n = n %}{{ n }}", "(limit `depth`)");
-  expect_error("{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}", "(limit `depth`)");
 }
 
 TEST(Limits, LongChainsOfObjectsEnd) {
@@ -80,6 +78,7 @@ TEST(Limits, LongChainsOfObjectsEnd) {
   EXPECT_EQ(rendered(loop + "{% set p = n.x %}{% macro m() %}{{ p }}{% endmacro %}"
                             "{% set n.x = m %}{% endfor %}ok"),
             "ok");
+  EXPECT_EQ(rendered("{% set n = namespace() %}{% set n.n = n %}ok"), "ok");
   EXPECT_EQ(rendered("{% for i in [1] %}{% if loop.changed([loop]) %}ok{% endif %}{% endfor %}"),
             "ok");
   expect_error(

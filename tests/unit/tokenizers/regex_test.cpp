@@ -101,6 +101,22 @@ TEST(RegexTest, OnigurumasDialect) {
   EXPECT_EQ(matches(Regex("a.c", true), "abc a.c"), (Strings{"a.c"}));
 }
 
+// Oniguruma's: no joiners, and numbers of Latin-1 only outside of brackets. The second pattern of
+// each pair is one for PCRE.
+TEST(RegexTest, WordCharactersOfBothDialects) {
+  const std::string text = "a\xc2\xb2\xe2\x80\x8d_\xc2\xbc";  // a, superscript 2, joiner, _, 1/4
+  for (const char* suffix : {"", "(?<!-)"}) {
+    const auto cut = [&](const std::string& pattern, RegexSyntax syntax) {
+      return matches(Regex(pattern + suffix, syntax), text);
+    };
+    EXPECT_EQ(cut("\\w+", RegexSyntax::oniguruma), (Strings{"a\xc2\xb2", "_\xc2\xbc"}));
+    EXPECT_EQ(cut("\\W+", RegexSyntax::oniguruma), (Strings{"\xe2\x80\x8d"}));
+    EXPECT_EQ(cut("[\\w]+", RegexSyntax::oniguruma), (Strings{"a", "_"}));
+    EXPECT_EQ(cut("\\w+", RegexSyntax::perl), (Strings{"a", "\xe2\x80\x8d_"}));
+    EXPECT_EQ(cut("[\\w]+", RegexSyntax::perl), (Strings{"a", "\xe2\x80\x8d_"}));
+  }
+}
+
 TEST(RegexTest, WhatTheMatcherLacksGoesToPcre) {
   for (const char* pattern : {"(a)\\1", "(?<=b)a", "a+?", "\\ba", "[[:alpha:]]"}) {
     const Regex regex(pattern);

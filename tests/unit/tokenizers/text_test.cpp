@@ -124,7 +124,7 @@ TEST(PreTokenizers, SpaceIsTheUnicodeProperty) {
   EXPECT_EQ(split(split_settings("Regex", "[^\\S\\n]", "Removed"), "a b\nc"),
             (Strings{"a", "b\nc"}));
   EXPECT_EQ(split(split_settings("Regex", "\\w+", "Removed"), "a_\xe2\x80\x8d-\xcc\x81!"),
-            (Strings{"-", "!"}));
+            (Strings{"\xe2\x80\x8d-", "!"}));
 }
 
 TEST(PreTokenizers, ByteLevelCutsAsGpt2Does) {

@@ -183,6 +183,53 @@ TEST(TokenizerTest, ManyThreadsAtOnce) {
   EXPECT_EQ(wrong, std::vector<int>(4, 0));
 }
 
+// As in the original, which gives ids to added tokens itself.
+TEST(TokenizerTest, AddedTokensWithIdsThatDoNotFollow) {
+  const auto codec = make_pipeline(parse_definition(R"({
+    "added_tokens": [
+      {"id": 5, "content": "a", "single_word": false, "lstrip": false, "rstrip": false,
+       "normalized": false, "special": false},
+      {"id": 9, "content": "x", "single_word": false, "lstrip": false, "rstrip": false,
+       "normalized": false, "special": false}],
+    "normalizer": null, "pre_tokenizer": null, "decoder": null, "post_processor": null,
+    "model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "a": 1}}})"));
+  EXPECT_EQ(codec->find("a"), 1);
+  EXPECT_EQ(codec->find("x"), 2);
+  EXPECT_EQ(codec->size(), 3);
+}
+
+// As in the original, whose token for unknown text of a Unigram model is that text.
+TEST(TokenizerTest, UnknownTextIsTrimmedOfItsSpaces) {
+  const auto codec = make_pipeline(parse_definition(R"({
+    "added_tokens": [], "normalizer": null, "pre_tokenizer": null, "decoder": null,
+    "post_processor": {"type": "RobertaProcessing", "sep": ["b", 2], "cls": ["a", 1],
+                       "trim_offsets": true, "add_prefix_space": false},
+    "model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0], ["a", -1], ["b", -1]]}})"));
+  std::vector<int32_t> ids;
+  std::vector<Range> offsets;
+  codec->encode("a  xb", {}, ids, &offsets);
+  EXPECT_EQ(ids, (std::vector<int32_t>{1, 0, 2}));
+  ASSERT_EQ(offsets.size(), 3u);
+  EXPECT_EQ(offsets[1].begin, 3u);
+  EXPECT_EQ(offsets[1].end, 4u);
+}
+
+TEST(TokenizerTest, AddedTokensAreTrimmedAsTheyAreSpeltWhenNormalized) {
+  const auto codec = make_pipeline(parse_definition(R"({
+    "added_tokens": [{"id": 1, "content": "x", "single_word": false, "lstrip": false,
+                      "rstrip": false, "normalized": true, "special": true}],
+    "normalizer": {"type": "Prepend", "prepend": " "}, "pre_tokenizer": null, "decoder": null,
+    "post_processor": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true},
+    "model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0}}})"));
+  std::vector<int32_t> ids;
+  std::vector<Range> offsets;
+  codec->encode("x", {}, ids, &offsets);
+  EXPECT_EQ(ids, std::vector<int32_t>{1});
+  ASSERT_EQ(offsets.size(), 1u);
+  EXPECT_EQ(offsets[0].begin, 1u);
+  EXPECT_EQ(offsets[0].end, 1u);
+}
+
 TEST(TokenizerTest, RefusesWhatItDoesNotSupportByName) {
   const std::string folder = folder_named("refuse");
   const Json good = Json::parse(to_json(small_tokenizer()));

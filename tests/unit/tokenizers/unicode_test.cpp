@@ -57,6 +57,7 @@ TEST(Unicode, KnowsCharactersOfUnicode16AndCaseOf17) {
   EXPECT_EQ(category(0x1fae9), Category::So);  // an emoji of 16
   EXPECT_EQ(category(0x16ea0), Category::Cn);  // a letter of 17
   EXPECT_EQ(lowercase(0x16ea0), 0x16ebbu);
+  EXPECT_EQ(lowercase(0xab6c), 0xab6cu);   // a capital of 18
   EXPECT_TRUE(is_word_character(0x24b6));  // alphabetic, but no letter
   EXPECT_TRUE(is_word_character(0x200d));
   EXPECT_EQ(category(0x110000), Category::Cn);

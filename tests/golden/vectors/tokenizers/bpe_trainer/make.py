@@ -4,7 +4,8 @@
     pip install tokenizers==0.23.3
     python3 make.py
 
-One folder a case: params.json (the options), vocab.json and merges.txt (the result).
+One folder a case: params.json (the options), vocab.json and merges.txt (the result), and ids of
+the text's end as the trained tokenizer encodes it.
 """
 
 import json
@@ -55,20 +56,24 @@ def train(params):
         special_tokens=params["special_tokens"], initial_alphabet=alphabet,
         max_token_length=params["max_token_length"], show_progress=False)
     tokenizer.train([params["corpus"]], trainer)
-    return json.loads(tokenizer.to_str())["model"]
+    with open(params["corpus"], encoding="utf-8", newline="") as f:
+        text = f.read()[-1500:]
+    return json.loads(tokenizer.to_str())["model"], {"text": text, "ids": tokenizer.encode(text).ids}
 
 
 def main():
     os.chdir(os.path.dirname(os.path.abspath(__file__)))
     for name, case in CASES.items():
         params = {**DEFAULTS, **case}
-        model = train(params)
+        model, encoded = train(params)
         os.makedirs(name, exist_ok=True)
         with open(f"{name}/params.json", "w", encoding="utf-8") as f:
             json.dump(params, f, indent=1)
             f.write("\n")
         with open(f"{name}/vocab.json", "w", encoding="utf-8") as f:
             json.dump(model["vocab"], f, ensure_ascii=False)
+        with open(f"{name}/encoded.json", "w", encoding="utf-8") as f:
+            json.dump(encoded, f, ensure_ascii=False)
         with open(f"{name}/merges.txt", "w", encoding="utf-8") as f:
             f.writelines(f"{a} {b}\n" for a, b in model["merges"])
 

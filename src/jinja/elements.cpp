@@ -1,9 +1,9 @@
-// Attributes, elements, slices and iteration.
+// Attributes, elements, slices, ranges and iteration.
 #include <algorithm>
 
 #include "base/error.h"
+#include "jinja/builtins.h"
 #include "jinja/conversions.h"
-#include "jinja/methods.h"
 #include "jinja/operators.h"
 #include "jinja/unicode.h"
 
@@ -48,10 +48,10 @@ std::optional<Value> subscript(const Value& value, const Value& key, Budget& bud
     const Text& text = value.as_text();
     const auto at = index_in(key.as_whole(), static_cast<size_t>(text.length));
     if (!at) return std::nullopt;
-    if (text.ascii()) return Value::text(text.bytes.substr(*at, 1), text.markup);
+    if (text.ascii()) return Value::text(text.bytes.substr(*at, 1));
     budget.spend_bytes(text.bytes.size());
     const auto index = static_cast<int64_t>(*at);
-    return Value::text(std::string(substring(text.bytes, index, index + 1)), text.markup);
+    return Value::text(std::string(substring(text.bytes, index, index + 1)));
   }
   if (!has_elements_by_index(value)) return std::nullopt;
   const Values& elements = value.as_sequence().elements;
@@ -97,13 +97,7 @@ Value attribute_of(const Value& value, std::string_view name) {
     if (auto found = value.as_object()->attribute(name)) return *found;
     return no_attribute(value, name);
   }
-  if (is_unsafe(value, name)) {
-    return Value::undefined(
-        fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, value.type_name()));
-  }
   if (auto method = method_of(value, name)) return *method;
-  if (value.is_sequence() && value.as_sequence().group && (name == "grouper" || name == "list"))
-    return value.as_sequence().elements[name == "list" ? 1 : 0];
   if (value.is_dict()) {
     if (const Value* found = value.as_dict().find(name)) return *found;
   }
@@ -129,7 +123,7 @@ Value slice_of(const Value& value, const Value& begin, const Value& end, const V
   if (value.is_text() && plain) {
     const Text& text = value.as_text();
     budget.spend_bytes(text.bytes.size());
-    return Value::text(std::string(substring(text.bytes, bounds.begin, bounds.end)), text.markup);
+    return Value::text(std::string(substring(text.bytes, bounds.begin, bounds.end)));
   }
   std::vector<char32_t> letters;
   if (value.is_text()) letters = code_points(value.bytes());
@@ -142,9 +136,29 @@ Value slice_of(const Value& value, const Value& begin, const Value& end, const V
     if (value.is_text()) append_utf8(text, letters[at]);
     if (!value.is_text()) elements.push_back(value.as_sequence().elements[at]);
   }
-  if (value.is_text()) return Value::text(std::move(text), value.as_text().markup);
+  if (value.is_text()) return Value::text(std::move(text));
   if (value.is_form(Sequence::Form::range)) return Value::list(std::move(elements));
   return Value::sequence(value.as_sequence().form, std::move(elements));
+}
+
+Value make_range(int64_t begin, int64_t end, int64_t step, Budget& budget) {
+  constexpr uint64_t kMost = 100000;
+  MG_CHECK(step != 0, "range() arg 3 must not be zero");
+  const bool any = step > 0 ? begin < end : begin > end;
+  const auto distance = step > 0 ? static_cast<uint64_t>(end) - static_cast<uint64_t>(begin)
+                                 : static_cast<uint64_t>(begin) - static_cast<uint64_t>(end);
+  const uint64_t stride =
+      step > 0 ? static_cast<uint64_t>(step) : uint64_t{0} - static_cast<uint64_t>(step);
+  const uint64_t count = any ? (distance - 1) / stride + 1 : 0;
+  MG_CHECK(count <= kMost, "Range too big. The sandbox blocks ranges larger than MAX_RANGE ({}).",
+           kMost);
+  budget.spend_items(count);
+  Values elements;
+  for (uint64_t i = 0; i < count; ++i)
+    elements.push_back(Value::integer(begin + static_cast<int64_t>(i) * step));
+  return Value::sequence(Sequence::Form::range, std::move(elements),
+                         step == 1 ? fmt::format("range({}, {})", begin, end)
+                                   : fmt::format("range({}, {}, {})", begin, end, step));
 }
 
 Values elements_of(const Value& value, Budget& budget) {

@@ -1,0 +1,38 @@
+// What templates name: filters, tests, and the methods of texts and dicts. The first positional
+// argument of each is the value it is applied to.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "jinja/objects.h"
+
+namespace megatron::jinja {
+
+struct NamedNative {
+  std::string_view name;
+  Native native;
+};
+
+// Throw Error, which lists those there are, where there is none of that name.
+Native find_filter(std::string_view name);
+Native find_test(std::string_view name);  // gives a boolean
+Native find_in(std::span<const NamedNative> natives,
+               std::string_view name);  // null: none
+std::optional<Value> method_of(const Value& value, std::string_view name);
+
+std::span<const NamedNative> sequence_filters();
+
+// The value of "a.b.0" in `value`, as the parameter `attribute` of filters finds it.
+Value attribute_path(const Value& value, const Value& path, Budget& budget);
+
+// Pieces that methods and filters share.
+std::vector<std::string_view> split_lines(std::string_view text);
+std::string replace_all(std::string_view text, std::string_view from, std::string_view to,
+                        int64_t most, Budget& budget);
+std::string strip_text(const std::string& text, const Parameters& p, bool left, bool right,
+                       Budget& budget);  // p: the text, maybe the letters that go
+
+}  // namespace megatron::jinja
