@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes src/tokenizers/unicode_tables.cpp: classes of Unicode 16, lower case of Unicode 17.
+"""Writes src/tokenizers/unicode/unicode_tables.cpp: classes of Unicode 16, lower case of Unicode 17.
 
     pip install unicodedata2==16.0.0 regex==2025.11.3
-    python3 tools/unicode_tables.py > src/tokenizers/unicode_tables.cpp
+    python3 tools/unicode_tables.py > src/tokenizers/unicode/unicode_tables.cpp
 
 General categories and White_Space come from unicodedata2. Alphabetic beyond letters, marks and
 letter numbers (circled letters), and the lower case of capitals that Python's own tables do not
@@ -89,7 +89,7 @@ def main():
         if not runs or runs[-1][1] != byte:
             runs.append((c, byte))
     print("// Written by tools/unicode_tables.py; do not edit.")
-    print('#include "tokenizers/unicode_tables.h"\n')
+    print('#include "tokenizers/unicode/unicode_tables.h"\n')
     print("// clang-format off")
     print("namespace megatron::tokenizers {\n")
     print("const uint32_t kClassRuns[] = {")

@@ -14,7 +14,7 @@
 #include "cli/bench.h"
 #include "cli/command.h"
 #include "data/text_source.h"
-#include "tokenizers/pre_tokenizer.h"
+#include "tokenizers/pre_tokenizers/pre_tokenizer.h"
 #include "tokenizers/tokenizer.h"
 
 namespace megatron::cli {

@@ -14,7 +14,7 @@
 #include "base/progress.h"
 #include "cli/command.h"
 #include "data/text_source.h"
-#include "tokenizers/bpe_trainer.h"
+#include "tokenizers/trainer/bpe_trainer.h"
 #include "training/vocabulary.h"
 
 namespace megatron::cli {

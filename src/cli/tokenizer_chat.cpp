@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "cli/command.h"
-#include "tokenizers/chat_cases.h"
-#include "tokenizers/chat_template.h"
+#include "tokenizers/chat/chat_cases.h"
+#include "tokenizers/chat/chat_template.h"
 #include "tokenizers/tokenizer.h"
 
 namespace megatron::cli {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tokenizers/utf8.h"
+#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

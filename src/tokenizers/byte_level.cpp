@@ -5,7 +5,7 @@
 #include <charconv>
 #include <vector>
 
-#include "tokenizers/utf8.h"
+#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

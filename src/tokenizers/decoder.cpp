@@ -4,8 +4,8 @@
 
 #include "base/error.h"
 #include "tokenizers/byte_level.h"
-#include "tokenizers/regex.h"
-#include "tokenizers/utf8.h"
+#include "tokenizers/regex/regex.h"
+#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

@@ -3,7 +3,7 @@
 #include <simdjson.h>
 
 #include "base/error.h"
-#include "tokenizers/pre_tokenizer.h"
+#include "tokenizers/pre_tokenizers/pre_tokenizer.h"
 
 namespace megatron::tokenizers {
 namespace {

@@ -10,11 +10,11 @@
 #include "tokenizers/codec.h"
 #include "tokenizers/decoder.h"
 #include "tokenizers/definition.h"
-#include "tokenizers/model.h"
-#include "tokenizers/normalizer.h"
+#include "tokenizers/models/model.h"
+#include "tokenizers/normalizers/normalizer.h"
 #include "tokenizers/post_processor.h"
-#include "tokenizers/pre_tokenizer.h"
-#include "tokenizers/utf8.h"
+#include "tokenizers/pre_tokenizers/pre_tokenizer.h"
+#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

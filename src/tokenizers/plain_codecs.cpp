@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "tokenizers/byte_level.h"
-#include "tokenizers/utf8.h"
+#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "tokenizers/byte_level.h"
-#include "tokenizers/unicode.h"
-#include "tokenizers/utf8.h"
+#include "tokenizers/unicode/unicode.h"
+#include "tokenizers/unicode/utf8.h"
 #include "tokenizers/vocabulary.h"
 
 namespace megatron::tokenizers {

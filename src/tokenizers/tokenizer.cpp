@@ -7,7 +7,7 @@
 #include "base/files.h"
 #include "tokenizers/special_tokens.h"
 #include "tokenizers/tokenizer_file.h"
-#include "tokenizers/utf8.h"
+#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 

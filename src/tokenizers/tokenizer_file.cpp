@@ -7,10 +7,10 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "tokenizers/definition.h"
-#include "tokenizers/sentence_piece.h"
-#include "tokenizers/sentence_piece_model.h"
-#include "tokenizers/tik_token.h"
-#include "tokenizers/utf8.h"
+#include "tokenizers/sentence_piece/sentence_piece.h"
+#include "tokenizers/sentence_piece/sentence_piece_model.h"
+#include "tokenizers/tik_token/tik_token.h"
+#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

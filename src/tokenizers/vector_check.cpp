@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
-#include "tokenizers/chat_cases.h"
+#include "tokenizers/chat/chat_cases.h"
 #include "tokenizers/tokenizer.h"
 
 namespace megatron::tokenizers {

@@ -8,8 +8,8 @@
 #include "base/files.h"
 #include "tokenizers/definition.h"
 #include "tokenizers/plain_codecs.h"
-#include "tokenizers/sentence_piece.h"
-#include "tokenizers/tik_token.h"
+#include "tokenizers/sentence_piece/sentence_piece.h"
+#include "tokenizers/tik_token/tik_token.h"
 #include "tokenizers/tokenizer_file.h"
 
 namespace megatron::training {

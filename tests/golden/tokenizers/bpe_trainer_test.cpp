@@ -1,5 +1,5 @@
 // What Hugging Face's BpeTrainer learns from the same text: vectors/tokenizers/bpe_trainer.
-#include "tokenizers/bpe_trainer.h"
+#include "tokenizers/trainer/bpe_trainer.h"
 
 #include <gtest/gtest.h>
 

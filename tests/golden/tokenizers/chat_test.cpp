@@ -4,7 +4,7 @@
 #include <fstream>
 #include <string>
 
-#include "tokenizers/chat_cases.h"
+#include "tokenizers/chat/chat_cases.h"
 
 namespace megatron::tokenizers {
 namespace {

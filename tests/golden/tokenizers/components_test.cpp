@@ -7,9 +7,9 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "tokenizers/byte_level.h"
-#include "tokenizers/normalizer.h"
-#include "tokenizers/pre_tokenizer.h"
-#include "tokenizers/utf8.h"
+#include "tokenizers/normalizers/normalizer.h"
+#include "tokenizers/pre_tokenizers/pre_tokenizer.h"
+#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

@@ -1,5 +1,5 @@
 // Megatron-LM's TikToken settings that no directory says, against tiktoken 0.14.0.
-#include "tokenizers/tik_token.h"
+#include "tokenizers/tik_token/tik_token.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 
 #include "data/text_source.h"
 #include "golden/training/support.h"
-#include "tokenizers/bpe_trainer.h"
+#include "tokenizers/trainer/bpe_trainer.h"
 #include "training/preprocess.h"
 
 namespace megatron::training {

@@ -1,5 +1,5 @@
 // Normalisers: texts, origins, what is left uncopied, and bad settings.
-#include "tokenizers/normalizer.h"
+#include "tokenizers/normalizers/normalizer.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tokenizers/character_map.h"
-#include "tokenizers/grapheme.h"
+#include "tokenizers/normalizers/character_map.h"
+#include "tokenizers/unicode/grapheme.h"
 
 namespace megatron::tokenizers {
 namespace {

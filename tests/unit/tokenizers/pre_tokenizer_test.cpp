@@ -1,5 +1,5 @@
 // Pre-tokenizers: pieces, origins, sequences of any kinds, and bad settings.
-#include "tokenizers/pre_tokenizer.h"
+#include "tokenizers/pre_tokenizers/pre_tokenizer.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tokenizers/normalizer.h"
+#include "tokenizers/normalizers/normalizer.h"
 
 namespace megatron::tokenizers {
 namespace {

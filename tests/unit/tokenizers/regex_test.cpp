@@ -1,5 +1,5 @@
 // Our own matcher: equal to PCRE2 on random texts, linear on well-known patterns, bounded on others.
-#include "tokenizers/regex.h"
+#include "tokenizers/regex/regex.h"
 
 #include <gtest/gtest.h>
 
@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tokenizers/pcre_regex.h"
-#include "tokenizers/pre_tokenizer.h"
-#include "tokenizers/utf8.h"
-#include "tokenizers/word_cache.h"
+#include "tokenizers/models/word_cache.h"
+#include "tokenizers/pre_tokenizers/pre_tokenizer.h"
+#include "tokenizers/regex/pcre_regex.h"
+#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {

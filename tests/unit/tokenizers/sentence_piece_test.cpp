@@ -1,4 +1,4 @@
-#include "tokenizers/sentence_piece.h"
+#include "tokenizers/sentence_piece/sentence_piece.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <functional>
 
 #include "base/error.h"
-#include "tokenizers/sentence_piece_map.h"
-#include "tokenizers/sentence_piece_model.h"
+#include "tokenizers/sentence_piece/sentence_piece_map.h"
+#include "tokenizers/sentence_piece/sentence_piece_model.h"
 
 namespace megatron::tokenizers {
 namespace {

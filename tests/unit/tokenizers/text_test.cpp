@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "tokenizers/byte_level.h"
-#include "tokenizers/pre_tokenizer.h"
-#include "tokenizers/utf8.h"
+#include "tokenizers/pre_tokenizers/pre_tokenizer.h"
+#include "tokenizers/unicode/utf8.h"
 #include "tokenizers/vocabulary.h"
 
 namespace megatron::tokenizers {

@@ -1,11 +1,11 @@
-#include "tokenizers/tik_token.h"
+#include "tokenizers/tik_token/tik_token.h"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 
 #include "base/error.h"
-#include "tokenizers/tik_token_file.h"
+#include "tokenizers/tik_token/tik_token_file.h"
 #include "tokenizers/tokenizer.h"
 
 namespace megatron::tokenizers {

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "tokenizers/tik_token_file.h"
+#include "tokenizers/tik_token/tik_token_file.h"
 #include "tokenizers/tokenizer.h"
 
 namespace megatron::tokenizers {

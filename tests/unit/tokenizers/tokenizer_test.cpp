@@ -13,8 +13,8 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
-#include "tokenizers/bpe_trainer.h"
 #include "tokenizers/definition.h"
+#include "tokenizers/trainer/bpe_trainer.h"
 
 namespace megatron::tokenizers {
 namespace {

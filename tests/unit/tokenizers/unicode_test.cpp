@@ -1,5 +1,5 @@
 // Tables of characters: against ICU where it knows the property, and characters newer than ICU.
-#include "tokenizers/unicode.h"
+#include "tokenizers/unicode/unicode.h"
 
 #include <gtest/gtest.h>
 #include <unicode/uchar.h>

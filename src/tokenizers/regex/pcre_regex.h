@@ -1,0 +1,49 @@
+// Regular expressions on PCRE2's JIT. Its dialect and its Unicode version differ from what
+// tokenizer files are written for, so the pattern is rewritten first: \s is the property
+// White_Space, \w UTS 18's, and \p{..} of general categories has the characters of Unicode 15 and 16.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "tokenizers/regex/regex.h"
+
+struct pcre2_real_code_8;
+struct pcre2_real_match_data_8;
+struct pcre2_real_match_context_8;
+struct pcre2_real_jit_stack_8;
+
+namespace megatron::tokenizers {
+
+class PcreScratch {
+ public:
+  PcreScratch();
+  ~PcreScratch();
+  PcreScratch(const PcreScratch&) = delete;
+  PcreScratch& operator=(const PcreScratch&) = delete;
+
+ private:
+  friend class PcreRegex;
+  pcre2_real_match_data_8* data_;
+  pcre2_real_match_context_8* context_;
+  pcre2_real_jit_stack_8* stack_;
+};
+
+class PcreRegex {
+ public:
+  // Throws Error naming the pattern, the place and the reason.
+  PcreRegex(std::string_view pattern, RegexSyntax syntax);
+  ~PcreRegex();
+  PcreRegex(const PcreRegex&) = delete;
+  PcreRegex& operator=(const PcreRegex&) = delete;
+
+  // As Regex::find.
+  bool find(std::string_view text, size_t from, Regex::Match& match, PcreScratch& scratch) const;
+
+ private:
+  std::string pattern_;
+  pcre2_real_code_8* code_ = nullptr;
+  bool jit_ = false;
+};
+
+}  // namespace megatron::tokenizers

@@ -1,0 +1,107 @@
+// A regular expression compiled for cutting text: backtracking, first alternative wins (Perl's
+// semantics), with the shortcuts that make split patterns linear. The first byte tells which
+// alternatives can match; a run of one class that what follows cannot use is never given back.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "tokenizers/regex/regex.h"
+#include "tokenizers/regex/regex_syntax.h"
+
+namespace megatron::tokenizers {
+
+// The classes of one pattern: by character, one bit a class.
+class ClassTable {
+ public:
+  static constexpr size_t kMaximumClasses = 32;
+
+  explicit ClassTable(const std::vector<CharacterSet>& sets);
+
+  // The end of the run of characters of a class that starts at `at`, in valid UTF-8.
+  const char* run_end(size_t set, const char* at, const char* end) const {
+    const std::array<bool, 256>& ascii = ascii_[set];
+    for (;;) {
+      while (at < end && ascii[static_cast<unsigned char>(*at)]) ++at;
+      if (at == end || static_cast<unsigned char>(*at) < 0x80 || !holds_wide(set, at)) return at;
+      at += width(at);
+    }
+  }
+  bool holds(size_t set, const char* at) const {
+    return static_cast<unsigned char>(*at) < 0x80 ? ascii_[set][static_cast<unsigned char>(*at)]
+                                                  : holds_wide(set, at);
+  }
+  static size_t width(const char* at) {
+    const auto b = static_cast<unsigned char>(*at);
+    return b < 0x80 ? 1 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : 4;
+  }
+
+ private:
+  static constexpr size_t kBlock = 128;
+  bool holds_wide(size_t set, const char* at) const;
+
+  std::vector<std::array<bool, 256>> ascii_;  // by class; false from 0x80
+  std::vector<uint16_t> block_of_;            // by character / kBlock
+  std::vector<std::array<uint32_t, kBlock>> blocks_;
+};
+
+struct RegexState;  // backtracking state, in regex_state.h
+
+class RegexProgram {
+ public:
+  // Nothing when the pattern needs more than the limits on classes, alternatives or instructions,
+  // or repeats a group that can match nothing.
+  static std::optional<RegexProgram> compile(const RegexNode& pattern);
+
+  // As Regex::find. False with state.exhausted when it took too many steps.
+  bool find(std::string_view text, size_t from, Regex::Match& match, RegexState& state) const;
+
+ private:
+  friend class RegexCompiler;
+  enum class Op : uint8_t {
+    one,         // one character of `set`
+    optional,    // none or one, not given back
+    star,        // any number, not given back
+    plus,        // one or more, not given back
+    run,         // minimum to maximum
+    choose,      // the alternatives of choices_[target]
+    jump,        // to target
+    look_set,    // the next character is one of `set` (negated: is not, or there is none)
+    look_ahead,  // the program at pc + 1 matches (negated: does not); go on at target
+    atomic,      // the program at pc + 1 must match; go on behind its match at target
+    anchor,      // `anchor` holds
+    accept,
+  };
+  struct Instruction {
+    Op op = Op::accept;
+    bool negated = false, gives_back = false;
+    RegexNode::Kind anchor = RegexNode::Kind::text_begin;
+    uint32_t set = 0, minimum = 0, maximum = 0, target = 0;
+  };
+  struct Choices {
+    std::vector<uint32_t> targets;
+    std::array<uint64_t, 256> by_byte{};  // the alternatives that can start with a byte
+    uint64_t at_end = 0;                  // those that can match nothing
+    uint64_t straight = 0;                // those that never go back to a place within
+  };
+
+  explicit RegexProgram(const std::vector<CharacterSet>& sets) : classes_(sets) {}
+  bool match_at(std::string_view text, size_t at, size_t& end, RegexState& state) const;
+  bool run_straight(uint32_t pc, const char*& at, const char* end) const;
+  bool run(uint32_t pc, std::string_view text, size_t at, size_t& end, RegexState& state) const;
+  bool resume(size_t base, std::string_view text, uint32_t& pc, const char*& at,
+              RegexState& state) const;
+  const char* run_of(const Instruction& i, const char* at, const char* end,
+                     const char*& least) const;
+  static bool holds_anchor(RegexNode::Kind anchor, std::string_view text, size_t at);
+
+  ClassTable classes_;
+  std::vector<Instruction> code_;
+  std::vector<Choices> choices_;
+};
+
+}  // namespace megatron::tokenizers

@@ -1,0 +1,45 @@
+// The grammar of the regular expressions that tokenizers cut text with, as a tree.
+//
+// It covers characters, classes (ranges, \s \S \w \W \d \D, \p{..}, negation, nesting, &&), groups
+// (plain, (?:..), (?i:..), (?>..), (?i) for the rest of a group), alternatives, the quantifiers
+// ? * + {m} {m,} {,n} {m,n} (greedy and possessive), look-ahead (?=..) (?!..), and the anchors
+// ^ $ \A \z. Captures are groups. Everything else (back-references, look-behind, lazy
+// quantifiers, \b, ...) is left to PCRE2.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "tokenizers/regex/regex.h"
+#include "tokenizers/unicode/character_set.h"
+
+namespace megatron::tokenizers {
+
+struct RegexNode {
+  enum class Kind {
+    set,           // one character of `set`
+    sequence,      // parts, one behind the other
+    alternatives,  // the first part that matches; others are tried when the rest does not
+    repeat,        // parts[0], minimum to maximum times, as many as possible
+    atomic,        // parts[0], of which nothing is given back
+    look_ahead,    // parts[0] matches here (negated: does not); takes no text
+    text_begin,
+    text_end,
+    line_begin,
+    line_end,
+  };
+  static constexpr uint32_t kEndless = 0xffffffff;
+
+  Kind kind;
+  CharacterSet set = {};
+  std::vector<RegexNode> parts = {};
+  uint32_t minimum = 0, maximum = 0;
+  bool negated = false;
+};
+
+// Nothing when the pattern (valid UTF-8) has a construct that is not listed above.
+std::optional<RegexNode> parse_regex(std::string_view pattern, RegexSyntax syntax);
+
+}  // namespace megatron::tokenizers

@@ -1,0 +1,109 @@
+#include "tokenizers/sentence_piece/sentence_piece.h"
+
+#include <sentencepiece_processor.h>
+
+#include <limits>
+
+#include "base/error.h"
+#include "tokenizers/sentence_piece/sentence_piece_model.h"
+
+namespace megatron::tokenizers {
+namespace {
+
+using Processor = sentencepiece::SentencePieceProcessor;
+
+class SentencePiece final : public Codec {
+ public:
+  SentencePiece(SentencePieceModel model, const SentencePieceOptions& options)
+      : bytes_(std::move(model.bytes)),
+        algorithm_(model.algorithm),
+        options_(options),
+        longest_text_(std::numeric_limits<int32_t>::max() / model.longest_replacement - 16) {
+    try {
+      check(processor_.LoadFromSerializedProto(bytes_));
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      fail("the SentencePiece library refuses the model: {}", error.what());
+    }
+  }
+
+  void encode(std::string_view text, const EncodeOptions& options, std::vector<int32_t>& ids,
+              std::vector<Range>* offsets) const override {
+    MG_CHECK(offsets == nullptr,
+             "offsets of tokens are not known for SentencePiece models, only for a tokenizer.json");
+    MG_CHECK(text.size() <= longest_text_,
+             "a text of {} bytes is too long for this SentencePiece model; the limit is {}: cut it",
+             text.size(), longest_text_);
+    const int bos = processor_.bos_id(), eos = processor_.eos_id();
+    if (options.add_special_tokens && options_.add_bos && bos >= 0) ids.push_back(bos);
+    std::vector<int> found;
+    check(processor_.Encode(text, &found));
+    ids.insert(ids.end(), found.begin(), found.end());
+    if (options.add_special_tokens && options_.add_eos && eos >= 0) ids.push_back(eos);
+  }
+  bool accepts_invalid_utf8() const override { return true; }
+
+  std::string decode(std::span<const int32_t> ids, bool) const override {
+    std::vector<int> known;
+    known.reserve(ids.size());
+    for (const int32_t id : ids) {
+      if (contains(id)) known.push_back(id);
+    }
+    std::string text;
+    check(processor_.Decode(known, &text));
+    return text;
+  }
+  void append_bytes(int32_t id, std::string& bytes) const override {
+    bytes += decode({&id, 1}, false);
+  }
+
+  int32_t size() const override { return processor_.GetPieceSize(); }
+  std::optional<int32_t> find(std::string_view token) const override {
+    const int id = processor_.PieceToId(token);
+    if (!contains(id) || processor_.IdToPiece(id) != token) return std::nullopt;
+    return id;
+  }
+  bool contains(int32_t id) const override { return id >= 0 && id < size(); }
+  bool is_special(int32_t id) const override { return contains(id) && processor_.IsControl(id); }
+  std::string token(int32_t id) const override { return processor_.IdToPiece(id); }
+
+  std::optional<int32_t> role(std::string_view name) const override {
+    const int id = name == "bos"   ? processor_.bos_id()
+                   : name == "eos" ? processor_.eos_id()
+                   : name == "pad" ? processor_.pad_id()
+                   : name == "unk" ? processor_.unk_id()
+                                   : -1;
+    if (id < 0) return std::nullopt;
+    return id;
+  }
+
+  std::vector<File> files() const override { return {{"tokenizer.model", bytes_}}; }
+  std::string hugging_face_class() const override {
+    return algorithm_ == SentencePieceModel::Algorithm::bpe ? "LlamaTokenizer" : "T5Tokenizer";
+  }
+
+ private:
+  static void check(const sentencepiece::util::Status& status) {
+    MG_CHECK(status.ok(), "the SentencePiece library says: {}", status.message());
+  }
+
+  Processor processor_;
+  std::string bytes_;
+  SentencePieceModel::Algorithm algorithm_;
+  SentencePieceOptions options_;
+  size_t longest_text_;
+};
+
+}  // namespace
+
+std::unique_ptr<Codec> make_sentence_piece(std::string_view bytes,
+                                           const SentencePieceOptions& options) {
+  return std::make_unique<SentencePiece>(parse_sentence_piece(bytes), options);
+}
+
+bool removes_extra_spaces(std::string_view bytes) {
+  return parse_sentence_piece(bytes).removes_extra_spaces;
+}
+
+}  // namespace megatron::tokenizers

@@ -1,0 +1,93 @@
+#include "tokenizers/sentence_piece/sentence_piece_map.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+#include "tokenizers/unicode/utf8.h"
+
+namespace megatron::tokenizers {
+namespace {
+
+constexpr size_t kMaximumReplacement = 1024, kMaximumKeys = 32, kMaximumDepth = 1024;
+
+// A unit of the trie: bits 0-7 and 31 its label, bit 8 whether a key ends below it, the others how
+// far its children lie; or, when bit 31 is set, a value.
+class Trie {
+ public:
+  Trie(std::string_view bytes, std::string_view replacements)
+      : units_(bytes.size() / 4), keys_(bytes.size() / 4, kUnseen), replacements_(replacements) {
+    std::memcpy(units_.data(), bytes.data(), units_.size() * 4);
+  }
+
+  size_t check() {
+    keys_below(0, 0);
+    return longest_;
+  }
+
+ private:
+  static constexpr int8_t kUnseen = -1, kOpen = -2;
+
+  // The most keys that end on one way from the node at `place`; they are counted once a node.
+  int8_t keys_below(size_t place, size_t depth) {
+    MG_CHECK(depth <= kMaximumDepth, "the normalisation map has a key of over {} bytes",
+             kMaximumDepth);
+    MG_CHECK(keys_[place] != kOpen, "the normalisation map's trie runs in a circle");
+    if (keys_[place] != kUnseen) return keys_[place];
+    keys_[place] = kOpen;
+    const uint32_t unit = units_[place];
+    const size_t children = place ^ static_cast<size_t>(unit >> 10) << ((unit & 0x200) >> 6);
+    MG_CHECK((children | 0xff) < units_.size(),
+             "the normalisation map's trie points at unit {} and has {}", children | 0xff,
+             units_.size());
+    const bool ends_key = (unit & 0x100) != 0;
+    if (ends_key) check_replacement(units_[children] & 0x7fffffff);
+    int8_t most = 0;
+    for (size_t byte = 0; byte < 256; ++byte) {
+      if ((units_[children ^ byte] & 0x800000ff) == byte)
+        most = std::max(most, keys_below(children ^ byte, depth + 1));
+    }
+    // A key that ends at the root is empty and never found.
+    most = static_cast<int8_t>(most + (ends_key && place != 0 ? 1 : 0));
+    MG_CHECK(static_cast<size_t>(most) <= kMaximumKeys,
+             "the normalisation map has over {} keys each the begin of the next", kMaximumKeys);
+    return keys_[place] = most;
+  }
+
+  void check_replacement(size_t begin) {
+    MG_CHECK(begin < replacements_.size(),
+             "the normalisation map's trie points at byte {} of {} replacement bytes", begin,
+             replacements_.size());
+    const size_t size = replacements_.find('\0', begin) - begin;
+    MG_CHECK(size <= kMaximumReplacement,
+             "the normalisation map has a replacement of {} bytes; the limit is {}", size,
+             kMaximumReplacement);
+    check_utf8(replacements_.substr(begin, size), "a replacement of the normalisation map");
+    longest_ = std::max(longest_, size);
+  }
+
+  std::vector<uint32_t> units_;
+  std::vector<int8_t> keys_;  // by place: keys_below, once it is known
+  std::string_view replacements_;
+  size_t longest_ = 0;
+};
+
+}  // namespace
+
+size_t check_normalization_map(std::string_view map) {
+  if (map.empty()) return 0;
+  uint32_t size = 0;
+  MG_CHECK(map.size() > 4, "the normalisation map has {} bytes; it is cut off", map.size());
+  std::memcpy(&size, map.data(), 4);
+  map.remove_prefix(4);
+  MG_CHECK(size % 4 == 0 && size >= 1024 && size < map.size(),
+           "the normalisation map's trie has {} bytes of {}; a multiple of 4, at least 1024 and "
+           "fewer than all are wanted",
+           size, map.size());
+  MG_CHECK(map.back() == '\0', "the normalisation map's last replacement has no end");
+  return Trie(map.substr(0, size), map.substr(size)).check();
+}
+
+}  // namespace megatron::tokenizers

@@ -1,0 +1,143 @@
+#include "tokenizers/tik_token/tik_token_file.h"
+
+#include <simdjson.h>
+
+#include <array>
+#include <charconv>
+
+#include "base/error.h"
+#include "tokenizers/byte_level.h"
+#include "tokenizers/unicode/utf8.h"
+
+namespace megatron::tokenizers {
+namespace {
+
+namespace dom = simdjson::dom;
+
+constexpr size_t kLongestToken = 1024;
+constexpr std::string_view kAlphabet =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+constexpr std::array<int8_t, 256> make_values() {
+  std::array<int8_t, 256> values{};
+  values.fill(-1);
+  for (size_t i = 0; i < kAlphabet.size(); ++i)
+    values[static_cast<unsigned char>(kAlphabet[i])] = static_cast<int8_t>(i);
+  return values;
+}
+constexpr std::array<int8_t, 256> kValues = make_values();  // of letters; -1: none
+
+// The begin of what a file holds, for an error.
+std::string shown(std::string_view bytes) {
+  std::string text;
+  append_lossy(bytes.substr(0, 40), true, text);
+  return text;
+}
+
+void add_token(std::string_view base64, int64_t id, std::string_view place, int64_t number,
+               Vocabulary& vocabulary) {
+  std::string bytes;
+  MG_CHECK(append_base64(base64, bytes), "{} {}: '{}' is no base64", place, number, shown(base64));
+  MG_CHECK(!bytes.empty() && bytes.size() <= kLongestToken,
+           "{} {}: a token has {} bytes; it must have 1 to {}", place, number, bytes.size(),
+           kLongestToken);
+  MG_CHECK(id >= 0 && id <= Vocabulary::kMaximumId, "{} {}: the id is {}; ids are 0 to {}", place,
+           number, id, Vocabulary::kMaximumId);
+  const auto same = vocabulary.find(bytes);
+  MG_CHECK(!same, "{} {}: the token '{}' is there already, with id {}", place, number, base64,
+           same.value_or(0));
+  MG_CHECK(!vocabulary.contains(id), "{} {}: the id {} is there already", place, number, id);
+  vocabulary.add(bytes, id);
+}
+
+void check_bytes(const Vocabulary& vocabulary) {
+  for (int byte = 0; byte < 256; ++byte) {
+    const char c = static_cast<char>(static_cast<unsigned char>(byte));
+    MG_CHECK(vocabulary.find({&c, 1}),
+             "there is no token of the byte {}; each of the 256 needs one",
+             byte_token(static_cast<unsigned char>(byte)));
+  }
+}
+
+}  // namespace
+
+bool append_base64(std::string_view text, std::string& bytes) {
+  if (text.size() % 4 != 0) return false;
+  const size_t letters = text.find_last_not_of('=') + 1;
+  if (text.size() - letters > 2) return false;
+  uint32_t bits = 0;
+  unsigned count = 0;
+  for (const char c : text.substr(0, letters)) {
+    const int value = kValues[static_cast<unsigned char>(c)];
+    if (value < 0) return false;
+    bits = bits << 6 | static_cast<uint32_t>(value);
+    count += 6;
+    if (count < 8) continue;
+    count -= 8;
+    bytes += static_cast<char>(static_cast<unsigned char>(bits >> count & 0xff));
+  }
+  return true;
+}
+
+std::string to_base64(std::string_view bytes) {
+  std::string text;
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    const size_t left = std::min<size_t>(bytes.size() - i, 3);
+    uint32_t bits = 0;
+    for (size_t k = 0; k < 3; ++k)
+      bits = bits << 8 | (k < left ? static_cast<unsigned char>(bytes[i + k]) : 0u);
+    for (size_t k = 0; k < 4; ++k) text += k <= left ? kAlphabet[bits >> (18 - 6 * k) & 63] : '=';
+  }
+  return text;
+}
+
+Vocabulary parse_tik_token_lines(std::string_view lines) {
+  Vocabulary vocabulary;
+  for (int64_t number = 1; !lines.empty(); ++number) {
+    std::string_view line = lines.substr(0, lines.find('\n'));
+    lines.remove_prefix(std::min(lines.size(), line.size() + 1));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.empty()) continue;
+    const size_t space = std::min(line.find(' '), line.size());
+    const std::string_view rank = line.substr(std::min(space + 1, line.size()));
+    int64_t id = -1;
+    const auto [end, error] = std::from_chars(rank.data(), rank.data() + rank.size(), id);
+    MG_CHECK(space < line.size() && error == std::errc() && end == rank.data() + rank.size(),
+             "line {}: '{}' is not base64, a space and a number", number, shown(line));
+    add_token(line.substr(0, space), id, "line", number, vocabulary);
+  }
+  check_bytes(vocabulary);
+  return vocabulary;
+}
+
+Vocabulary parse_tik_token_list(std::string_view json, int64_t first_id, int64_t limit) {
+  Vocabulary vocabulary;
+  try {
+    dom::parser parser;
+    const dom::array list = parser.parse(simdjson::padded_string(json)).value();
+    int64_t number = 0;
+    for (const dom::element entry : list) {
+      if (number == limit) break;
+      dom::element rank, bytes, text;
+      MG_CHECK(entry.is_object() && entry["rank"].get(rank) == simdjson::SUCCESS &&
+                   entry["token_bytes"].get(bytes) == simdjson::SUCCESS && rank.is_int64() &&
+                   bytes.is_string(),
+               "entry {} is not {{\"rank\": number, \"token_bytes\": base64, \"token_str\": text}}",
+               number);
+      MG_CHECK(int64_t{rank} == number, "entry {} has the rank {}; ranks count from 0 on", number,
+               int64_t{rank});
+      add_token(std::string_view(bytes), first_id + number, "entry", number, vocabulary);
+      const std::string_view token = vocabulary.text(static_cast<int32_t>(first_id + number));
+      MG_CHECK(
+          number >= 256 || (token.size() == 1 && static_cast<unsigned char>(token[0]) == number),
+          "entry {} is not the byte {}; the first 256 are the bytes in order", number, number);
+      ++number;
+    }
+  } catch (const simdjson::simdjson_error& error) {
+    fail("{}", error.what());
+  }
+  check_bytes(vocabulary);
+  return vocabulary;
+}
+
+}  // namespace megatron::tokenizers
