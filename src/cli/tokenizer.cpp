@@ -70,13 +70,16 @@ int train_tokenizer(const Arguments& arguments) {
   bool overwrite = false;
   Fields f;
   f.add("input", &input,
-        "files or directories of text: .jsonl, .txt, .gz of either, or manual pages");
+        "files, directories or quoted patterns: .jsonl, .txt, gzip or zstd of either, or manual "
+        "pages");
   f.add("input-format", &format, {"auto", "manpages"},
         "manpages: troff sources of manual pages, as plain text");
   f.add("json-key", &key, "key of a .jsonl record to take");
   f.add("output", &output, "directory for tokenizer.json and tokenizer_config.json");
   f.add("vocab-size", &options.vocabulary_size, "tokens, with special tokens and the 256 bytes");
   f.add("min-frequency", &options.min_frequency, "least count of a pair to be merged");
+  f.add("max-token-length", &options.max_token_length,
+        "a merged token has fewer bytes than this; 0: any number");
   f.add("special-tokens", &options.special_tokens, "tokens with the first ids");
   f.add("split-pattern", &pattern, {"gpt2", "llama3", "qwen2"}, "how text is cut into words");
   f.add("threads", &threads, "for counting; default all cores");

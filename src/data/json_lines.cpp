@@ -70,7 +70,8 @@ std::span<const std::vector<std::string_view>> JsonLineParser::parse(std::string
     state_->found[i] = true;
   }
   for (size_t i = 0; i < keys_.size(); ++i) {
-    MG_CHECK(state_->found[i], "the key '{}' is missing (--json-keys)", keys_[i]);
+    MG_CHECK(state_->found[i], "the key '{}' is missing (--json-keys or --json-key names keys)",
+             keys_[i]);
   }
   return texts_;
 }
@@ -85,7 +86,8 @@ void JsonLineParser::parse_large_numbers(std::string_view line) {
   MG_CHECK(state_->whole.is_object(), "expected one JSON object a line");
   for (size_t i = 0; i < keys_.size(); ++i) {
     const Json* const value = state_->whole.find(keys_[i]);
-    MG_CHECK(value != nullptr, "the key '{}' is missing (--json-keys)", keys_[i]);
+    MG_CHECK(value != nullptr, "the key '{}' is missing (--json-keys or --json-key names keys)",
+             keys_[i]);
     texts_[i].clear();
     if (value->is_string()) {
       texts_[i].push_back(value->as_string());
