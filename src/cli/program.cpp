@@ -19,24 +19,23 @@ constexpr Subcommand kCommands[] = {
     {"train", "train a model: data, steps, evaluation, checkpoints", train},
     {"eval", "loss and perplexity of a model on a data set", evaluate},
     {"generate", "continue a prompt", generate},
-    {"tokenizer", "train a tokenizer; encode and decode text", tokenizer},
-    {"index", "sample indices of token files, built ahead of training", index},
+    {"tokenizer", "train, run and check tokenizers; render chats", tokenizer},
     {"preprocess", "text to token files (.bin/.idx)", preprocess},
     {"merge", "several pairs of token files to one", merge},
+    {"index", "sample indices of token files, built ahead of training", index},
     {"verify", "compare a Hugging Face directory or a training trajectory with its expected values",
      verify},
-    {"bench", "speed of a training step and of matrix products, beside the machine's measured peak",
-     bench},
+    {"bench",
+     "speed on this machine: training, matrix products, tokenizing, preprocessing, indices", bench},
     {"selftest", "check every kernel and layout on this machine", selftest},
     {"inspect", "what is in a model directory, data set or tokenizer", inspect},
 };
 
 void end_at_bus_error(int) {
   constexpr std::string_view kText =
-      "error: a file that is mapped was cut short while it was used (token files, an index cache "
-      "or "
-      "weights), or its disk cannot be read: start again when nothing writes to it "
-      "(with --no-mmap-bin-files the message names the token file)\n";
+      "error: a file that is mapped (token files, an index cache, weights) was cut short while it "
+      "was used, or its disk cannot be read: start again when nothing writes to it (with "
+      "--no-mmap-bin-files the message names the token file)\n";
   [[maybe_unused]] const ssize_t told = ::write(STDERR_FILENO, kText.data(), kText.size());
   _exit(2);
 }

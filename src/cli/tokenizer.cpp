@@ -216,7 +216,7 @@ constexpr Subcommand kCommands[] = {
 }  // namespace
 
 int tokenizer(const Arguments& arguments) {
-  return dispatch("megatron tokenizer", "Trains tokenizers and runs them.", kCommands, arguments);
+  return dispatch("megatron tokenizer", "Trains, runs and checks tokenizers; renders chats.", kCommands, arguments);
 }
 
 }  // namespace megatron::cli
