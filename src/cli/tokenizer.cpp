@@ -216,7 +216,8 @@ constexpr Subcommand kCommands[] = {
 }  // namespace
 
 int tokenizer(const Arguments& arguments) {
-  return dispatch("megatron tokenizer", "Trains, runs and checks tokenizers; renders chats.", kCommands, arguments);
+  return dispatch("megatron tokenizer", "Trains, runs and checks tokenizers; renders chats.",
+                  kCommands, arguments);
 }
 
 }  // namespace megatron::cli
