@@ -62,12 +62,12 @@ void check_name(const std::string& path) {
   MG_CHECK(path.find('\0') == path.npos, "the file name '{}' contains a zero byte", path.c_str());
 }
 
+}  // namespace
+
 std::string folder_of(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
   return folder.empty() ? "." : folder;
 }
-
-}  // namespace
 
 std::string read_file(const std::string& path) {
   check_name(path);

@@ -9,6 +9,9 @@
 
 namespace megatron {
 
+// The directory that a path lies in; "." where it names none.
+std::string folder_of(const std::string& path);
+
 // The whole file, up to 4 GiB. Throws Error naming the path and the reason.
 std::string read_file(const std::string& path);
 

@@ -62,14 +62,10 @@ void inspect_tokenizer(const std::string& path) {
   show("padding", t.pad());
 }
 
-std::string without_suffix(const std::string& path) {
-  return path.ends_with(".bin") || path.ends_with(".idx") ? path.substr(0, path.size() - 4) : path;
-}
-
 void inspect_path(const std::string& path, const DatasetInspection& inspection) {
   const fs::path p(path);
-  if (data::indexed_dataset_exists(without_suffix(path)))
-    return inspect_dataset(without_suffix(path), inspection);
+  const std::string prefix = data::indexed_dataset_prefix(path);
+  if (data::indexed_dataset_exists(prefix)) return inspect_dataset(prefix, inspection);
   MG_CHECK(fs::exists(p),
            "{} does not exist; a model directory, a --save directory, a .bin/.idx prefix, a "
            "safetensors file or a "

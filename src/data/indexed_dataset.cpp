@@ -86,6 +86,10 @@ Json identity_of(const std::string& prefix) {
 
 }  // namespace
 
+std::string indexed_dataset_prefix(const std::string& path) {
+  return path.ends_with(".bin") || path.ends_with(".idx") ? path.substr(0, path.size() - 4) : path;
+}
+
 bool indexed_dataset_exists(const std::string& prefix) {
   return access((prefix + ".idx").c_str(), R_OK) == 0 &&
          access((prefix + ".bin").c_str(), R_OK) == 0;

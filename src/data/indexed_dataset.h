@@ -31,6 +31,9 @@
 
 namespace megatron::data {
 
+// The prefix of a pair of files, from the prefix or from the name of one of the two.
+std::string indexed_dataset_prefix(const std::string& path);
+
 // Both files of `prefix` exist.
 bool indexed_dataset_exists(const std::string& prefix);
 

@@ -27,11 +27,6 @@ void append(std::string& text, const T& value) {
   text.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-std::string folder_of(const std::string& prefix) {
-  const size_t slash = prefix.rfind('/');
-  return slash == prefix.npos ? "." : slash == 0 ? "/" : prefix.substr(0, slash);
-}
-
 }  // namespace
 
 IndexedDatasetBuilder::IndexedDatasetBuilder(std::string prefix, DType dtype, bool multimodal)

@@ -13,7 +13,7 @@
 
 namespace megatron::data {
 
-// `source` is UTF-8. Empty for a stub that only names another page (.so).
+// `source` is UTF-8. Empty for a page that only names another one (.so).
 std::string strip_manual_page(std::string_view source);
 
 }  // namespace megatron::data

@@ -4,8 +4,8 @@
 //   any other file                    plain text, cut into documents of 2 to 8 kB between
 //                                     paragraphs (text_cutter.h); with whole_files, one document
 //   manual pages                      files and directories of troff sources, as plain text
-//                                     (manual_pages.h), one document a page; `.so` stubs are left
-//                                     out
+//                                     (manual_pages.h), one document a page; pages that only
+//                                     name another one (.so) are left out
 //
 // A path may also be a directory or a pattern (input_list.h). Cutting lets --split hold out a part
 // of a text that came as one file. Each file may be compressed with gzip or zstd. Texts must be
@@ -37,7 +37,8 @@ struct TextSourceOptions {
   }
 };
 
-// The text of a file that is one document: plain, or a manual page. False: there is none (a stub).
+// The text of a file that is one document: plain, or a manual page. False: there is none (a page
+// that only names another one).
 bool read_whole_text(const std::string& path, bool manual_page, std::string& text);
 
 class TextSource {
@@ -55,7 +56,6 @@ class TextSource {
 
   int64_t bytes_read() const;                           // of total_bytes(), for progress
   int64_t total_bytes() const { return total_bytes_; }  // of the files as they lie on the disk
-  int64_t file_count() const { return static_cast<int64_t>(files_.size()); }
 
  private:
   bool next_line(std::vector<std::string>& texts, std::string& name);

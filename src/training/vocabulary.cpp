@@ -265,13 +265,19 @@ void check_family_flags(const TokenizerSettings& s, std::string_view type, Famil
   const auto only = [&](bool given, std::string_view flag, bool fits) {
     MG_CHECK(!given || fits, "--{} means nothing to the tokenizer {}; leave it out", flag, type);
   };
+  const TokenizerSettings defaults;
   const bool plain = family == Family::gpt2 || family == Family::bert;
   only(s.merge_file.has_value(), "merge-file", family == Family::gpt2);
   only(s.vocab_file.has_value(), "vocab-file", plain);
-  only(s.tokenizer_model.has_value(), "tokenizer-model", !plain);
+  only(s.tokenizer_model.has_value(), "tokenizer-model",
+       !plain && family != Family::null && family != Family::bytes);
   only(s.vocab_extra_ids != 0, "vocab-extra-ids", family == Family::bert);
   only(s.tiktoken_pattern.has_value(), "tiktoken-pattern", family == Family::tik_token);
+  only(s.tiktoken_num_special_tokens != defaults.tiktoken_num_special_tokens,
+       "tiktoken-num-special-tokens", family == Family::tik_token);
   only(s.null_tokenizer_eod_id.has_value(), "null-tokenizer-eod-id", family == Family::null);
+  only(s.null_tokenizer_pad_id != defaults.null_tokenizer_pad_id, "null-tokenizer-pad-id",
+       family == Family::null);
   only(!s.tokenizer_special_tokens.empty(), "tokenizer-special-tokens",
        plain || family == Family::hugging_face || family == Family::tik_token);
 }

@@ -1,41 +1,11 @@
 #include "tokenizers/normalizers/character_map.h"
 
-#include <array>
-
 #include "base/error.h"
+#include "tokenizers/base64.h"
 #include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 namespace {
-
-constexpr std::array<int8_t, 256> make_digits() {
-  std::array<int8_t, 256> digits{};
-  digits.fill(-1);
-  constexpr std::string_view kAlphabet =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  for (size_t i = 0; i < kAlphabet.size(); ++i)
-    digits[static_cast<unsigned char>(kAlphabet[i])] = static_cast<int8_t>(i);
-  return digits;
-}
-constexpr std::array<int8_t, 256> kDigits = make_digits();
-
-std::string decode_base64(std::string_view text) {
-  MG_CHECK(text.size() % 4 == 0,
-           "precompiled_charsmap has {} letters of base64; a multiple of 4 was expected",
-           text.size());
-  const size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
-  std::string bytes;
-  bytes.reserve(text.size() / 4 * 3);
-  uint32_t bits = 0;
-  for (size_t i = 0; i + padding < text.size(); ++i) {
-    const int digit = kDigits[static_cast<unsigned char>(text[i])];
-    MG_CHECK(digit >= 0, "precompiled_charsmap: byte 0x{:02x} at {} is no letter of base64",
-             static_cast<unsigned char>(text[i]), i);
-    bits = bits << 6 | static_cast<uint32_t>(digit);
-    if (i % 4 != 0) bytes.push_back(static_cast<char>(bits >> (6 - i % 4 * 2)));
-  }
-  return bytes;
-}
 
 uint32_t little_endian(std::string_view bytes, size_t at) {
   uint32_t value = 0;
@@ -52,7 +22,9 @@ size_t offset(uint32_t unit) { return size_t{unit >> 10} << ((unit & 0x200) >> 6
 }  // namespace
 
 CharacterMap::CharacterMap(std::string_view base64) {
-  const std::string blob = decode_base64(base64);
+  std::string blob;
+  MG_CHECK(append_base64(base64, blob), "precompiled_charsmap of {} letters is no base64",
+           base64.size());
   MG_CHECK(blob.size() >= 8, "precompiled_charsmap has {} bytes; a map has at least 8",
            blob.size());
   const size_t size = little_endian(blob, 0);

@@ -12,6 +12,7 @@
 
 #include "tokenizers/regex/regex.h"
 #include "tokenizers/regex/regex_syntax.h"
+#include "tokenizers/unicode/utf8.h"
 
 namespace megatron::tokenizers {
 
@@ -35,10 +36,7 @@ class ClassTable {
     return static_cast<unsigned char>(*at) < 0x80 ? ascii_[set][static_cast<unsigned char>(*at)]
                                                   : holds_wide(set, at);
   }
-  static size_t width(const char* at) {
-    const auto b = static_cast<unsigned char>(*at);
-    return b < 0x80 ? 1 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : 4;
-  }
+  static size_t width(const char* at) { return static_cast<size_t>(character_size(*at)); }
 
  private:
   static constexpr size_t kBlock = 128;

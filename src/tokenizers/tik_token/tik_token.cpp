@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "tokenizers/added_tokens.h"
+#include "tokenizers/base64.h"
 #include "tokenizers/models/bpe_merges.h"
 #include "tokenizers/pre_tokenizers/pre_tokenizer.h"
 #include "tokenizers/tik_token/tik_token_file.h"

@@ -8,10 +8,6 @@
 
 namespace megatron::tokenizers {
 
-// Appends the bytes that base64 (RFC 4648, with padding) stands for; false where it is malformed.
-bool append_base64(std::string_view text, std::string& bytes);
-std::string to_base64(std::string_view bytes);
-
 // Tokens as bytes, with their ids. Throws Error naming the line or entry: malformed base64 or
 // numbers, a token that is empty, longer than 1024 bytes or given twice, a byte without a token.
 Vocabulary parse_tik_token_lines(std::string_view lines);

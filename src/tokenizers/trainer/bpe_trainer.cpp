@@ -119,8 +119,7 @@ BpeTrainer::BpeTrainer(BpeTrainer&&) noexcept = default;
 void BpeTrainer::add(std::string_view text) {
   check_utf8(text, "a document");
   while (!text.empty()) {
-    size_t size = text.size();
-    if (impl_->options.by_line) size = std::min(size - 1, text.find('\n')) + 1;
+    const size_t size = std::min(text.size() - 1, text.find('\n')) + 1;
     impl_->batch.append(text.substr(0, size));
     impl_->ends.push_back(impl_->batch.size());
     text.remove_prefix(size);

@@ -25,7 +25,6 @@ struct BpeTrainerOptions {
   std::vector<std::string> special_tokens = {"<|endoftext|>"};
   std::string pattern = "gpt2";  // how text is cut into words: gpt2, llama3 or qwen2
   bool add_prefix_space = false;
-  bool by_line = true;           // each line, its end included, is cut alone; false: each document
   bool all_bytes = true;         // the alphabet has all 256 bytes, not only those seen
   int64_t max_token_length = 0;  // bytes; only pairs below it are learnt, and two single bytes
                                  // always; 0: no limit

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "tokenizers/base64.h"
 #include "tokenizers/tik_token/tik_token_file.h"
 #include "tokenizers/tokenizer.h"
 

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "tokenizers/base64.h"
 #include "tokenizers/tik_token/tik_token_file.h"
 #include "tokenizers/tokenizer.h"
 
