@@ -265,6 +265,18 @@ TEST_F(VocabularyTest, RefusesByNameWithTheReason) {
   s_.merge_file = "m";
   EXPECT_EQ(refused(s_, 100),
             "--merge-file means nothing to the tokenizer NullTokenizer; leave it out");
+  s_ = {};
+  s_.tiktoken_num_special_tokens = 5;
+  EXPECT_NE(refused(s_, 100).find("--tiktoken-num-special-tokens means nothing"),
+            std::string::npos);
+  s_ = {};
+  s_.tokenizer_type = "ByteTokenizer";
+  s_.null_tokenizer_pad_id = 5;
+  EXPECT_NE(refused(s_).find("--null-tokenizer-pad-id means nothing"), std::string::npos);
+  s_ = {};
+  s_.tokenizer_type = "ByteTokenizer";
+  s_.tokenizer_model = "elsewhere";
+  EXPECT_NE(refused(s_).find("--tokenizer-model means nothing"), std::string::npos);
 }
 
 }  // namespace
