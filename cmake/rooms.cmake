@@ -1,8 +1,12 @@
-# megatron_room(NAME [LOWER room...] [LIBRARIES target...]): the static library of src/NAME, with every source below it.
-# It links the rooms named, which are all of strictly lower rank, so that an upward call does not link either.
+# megatron_room(NAME [WITHOUT wing...] [LOWER room...] [LIBRARIES target...]): the static library of src/NAME, with every
+# source below it but those of the wings (folders of it) that this build leaves out. It links the rooms named, which are all
+# of strictly lower rank, so that an upward call does not link either.
 function(megatron_room name)
-  cmake_parse_arguments(ROOM "" "" "LOWER;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ROOM "" "" "WITHOUT;LOWER;LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
+  foreach(wing ${ROOM_WITHOUT})
+    list(FILTER sources EXCLUDE REGEX "/src/${name}/${wing}/")
+  endforeach()
   if(NOT sources)
     return()
   endif()

@@ -183,6 +183,19 @@ Field& Fields::append(std::string_view name, std::string_view type, std::string_
   return field;
 }
 
+std::vector<std::pair<std::string, std::string>> changed(const Fields& fields,
+                                                         const Fields& defaults) {
+  MG_ASSERT(fields.all().size() == defaults.all().size());
+  std::vector<std::pair<std::string, std::string>> values;
+  for (size_t i = 0; i < fields.all().size(); ++i) {
+    const Field& field = fields.all()[i];
+    MG_ASSERT(field.name == defaults.all()[i].name);
+    std::string value = field.get();
+    if (value != defaults.all()[i].get()) values.emplace_back(field.name, std::move(value));
+  }
+  return values;
+}
+
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   if (word.size() > kLongestWord) return {};
   std::string best;

@@ -76,6 +76,10 @@ class Fields {
   std::vector<Field> fields_;
 };
 
+// Name and value of each field that differs from its namesake in `defaults`, which lists the same fields.
+std::vector<std::pair<std::string, std::string>> changed(const Fields& fields,
+                                                         const Fields& defaults);
+
 // The candidate with the smallest edit distance to `word`; empty when none is near.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 
@@ -37,18 +38,16 @@ class Descriptor {
   int number_;
 };
 
-int open_retrying(const std::string& path, int flags, mode_t mode = 0) {
-  int number;
-  do number = ::open(path.c_str(), flags | O_CLOEXEC, mode);
-  while (number < 0 && errno == EINTR);
-  return number;
+// The result of a system call that is made again when it is interrupted.
+template <class F>
+auto retried(F&& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
 }
 
-int sync_retrying(int file) {
-  int result;
-  do result = ::fsync(file);
-  while (result != 0 && errno == EINTR);
-  return result;
+int open_to_read(const std::string& path, int flags) {
+  return retried([&] { return ::open(path.c_str(), flags | O_CLOEXEC); });
 }
 
 struct stat status_of(int file, const std::string& path) {
@@ -71,12 +70,12 @@ std::string folder_of(const std::string& path) {
 
 std::string read_file(const std::string& path) {
   check_name(path);
-  const Descriptor file(open_retrying(path, O_RDONLY));
+  const Descriptor file(open_to_read(path, O_RDONLY));
   MG_CHECK(file.get() >= 0, "cannot open '{}': {}", path, reason(errno));
   const struct stat status = status_of(file.get(), path);
   MG_CHECK(!S_ISDIR(status.st_mode), "cannot read '{}': it is a directory", path);
-  // The size is a hint: of pipes and of /proc it is 0, and the file may change meanwhile. Some files
-  // of /proc give all they have to the first read, and nothing to a second one.
+  // The size is a hint: of pipes and of /proc it is 0, and the file may change meanwhile. Some
+  // files of /proc give all they have to the first read, and nothing to a second one.
   std::string text;
   size_t size = 0;
   text.resize(static_cast<size_t>(std::max<off_t>(status.st_size, 0)) + 4096);
@@ -96,7 +95,7 @@ std::string read_file(const std::string& path) {
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   check_name(path);
-  const Descriptor file(open_retrying(path, O_RDONLY | O_NONBLOCK));  // a pipe must not block here
+  const Descriptor file(open_to_read(path, O_RDONLY | O_NONBLOCK));  // a pipe must not block here
   MG_CHECK(file.get() >= 0, "cannot open '{}': {}", path, reason(errno));
   const struct stat status = status_of(file.get(), path);
   MG_CHECK(S_ISREG(status.st_mode), "cannot map '{}': it is not a regular file", path);
@@ -133,33 +132,143 @@ std::string write_failure(int error) {
   }
 }
 
-AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+OutputFile::OutputFile(int file, const FileSystem& files, std::string called)
+    : files_(files), called_(std::move(called)), file_(file) {}
+
+OutputFile::OutputFile(const std::string& path, int flags, const FileSystem& files,
+                       std::string called)
+    : OutputFile(-1, files, called.empty() ? path : std::move(called)) {
+  check_name(path);
+  file_ = retried([&] { return files.open(path, flags); });
+  if (file_ < 0) failed(errno);
+}
+
+std::unique_ptr<OutputFile> OutputFile::try_open(const std::string& path, int flags,
+                                                 const FileSystem& files, std::string called) {
+  const int file = retried([&] { return files.open(path, flags); });
+  if (file < 0) return nullptr;
+  return std::unique_ptr<OutputFile>(new OutputFile(file, files, std::move(called)));
+}
+
+OutputFile::~OutputFile() {
+  if (file_ >= 0) files_.close(file_);
+}
+
+void OutputFile::failed(int error) const {
+  fail("cannot write '{}': {}", called_, write_failure(error));
+}
+
+void OutputFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const int64_t n = retried([&] { return files_.write(file_, bytes); });
+    if (n <= 0) failed(n < 0 ? errno : EIO);
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+}
+
+void OutputFile::write_at(std::span<const std::byte> bytes, int64_t offset) {
+  while (!bytes.empty()) {
+    const int64_t n = retried([&] { return files_.write_at(file_, bytes, offset); });
+    if (n <= 0) failed(n < 0 ? errno : EIO);
+    bytes = bytes.subspan(static_cast<size_t>(n));
+    offset += n;
+  }
+}
+
+void OutputFile::resize(int64_t bytes) {
+  if (retried([&] { return files_.resize(file_, bytes); }) != 0) failed(errno);
+}
+
+void OutputFile::sync() {
+  MG_CHECK(retried([&] { return files_.sync(file_); }) == 0, "cannot write '{}' to the disk: {}",
+           called_, write_failure(errno));
+}
+
+void OutputFile::close() {
+  // Linux closes the file even when close() is interrupted.
+  const int closed = files_.close(std::exchange(file_, -1));
+  if (closed != 0 && errno != EINTR) failed(errno);
+}
+
+namespace {
+
+void make_directories(const std::string& path, const std::string& wanted, const FileSystem& files) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return;
+  const std::string parent = folder_of(path);
+  if (parent != path) make_directories(parent, wanted, files);
+  if (retried([&] { return files.make_directory(path); }) == 0) return;
+  const int reason = errno;  // EEXIST: of another maker, or the path ends in a slash
+  if (reason == EEXIST && std::filesystem::is_directory(path, error)) return;
+  fail("cannot make the directory '{}': {}{}", wanted,
+       path == wanted ? "" : fmt::format("'{}': ", path), write_failure(reason));
+}
+
+}  // namespace
+
+void make_directories(const std::string& path, const FileSystem& files) {
+  make_directories(path, path, files);
+}
+
+void sync_directory(const std::string& path, const FileSystem& files) {
+  const auto directory = OutputFile::try_open(path, O_RDONLY | O_DIRECTORY, files, path);
+  const int opened = directory == nullptr ? errno : 0;
+  if (opened == EACCES) return;
+  const int error =
+      opened != 0 || retried([&] { return files.sync(directory->number()); }) == 0 ? opened : errno;
+  MG_CHECK(error == 0 || error == EINVAL || error == EROFS,
+           "cannot write the directory '{}' to the disk: {}", path, write_failure(error));
+}
+
+void rename_path(const std::string& from, const std::string& to, const FileSystem& files) {
+  MG_CHECK(retried([&] { return files.rename(from, to); }) == 0, "cannot rename '{}' to '{}': {}",
+           from, to, write_failure(errno));
+}
+
+void remove_tree(const std::string& path, const FileSystem& files) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  if (status.type() == fs::file_type::not_found) return;
+  if (status.type() == fs::file_type::directory) {
+    std::vector<std::string> names;
+    fs::directory_iterator entry(path, error);
+    for (; !error && entry != fs::directory_iterator(); entry.increment(error))
+      names.push_back(entry->path().string());
+    MG_CHECK(!error, "cannot list '{}' to remove it: {}", path, error.message());
+    std::sort(names.begin(), names.end());
+    for (const std::string& name : names) remove_tree(name, files);
+  }
+  MG_CHECK(retried([&] { return files.remove(path); }) == 0 || errno == ENOENT,
+           "cannot remove '{}': {}", path, write_failure(errno));
+}
+
+AtomicFile::AtomicFile(std::string path, const FileSystem& files)
+    : files_(files), path_(std::move(path)) {
   check_name(path_);
   struct stat status;
   if (::stat(path_.c_str(), &status) == 0) {
     MG_CHECK(S_ISREG(status.st_mode), "cannot write '{}': it exists and is not a regular file",
              path_);
   }
-  const std::string folder = folder_of(path_);
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  MG_CHECK(!error, "cannot make the directory '{}': {}", folder, write_failure(error.value()));
+  make_directories(folder_of(path_), files_);
   // Another writer of the same name in this process, or a dead process of the same number, may hold
   // a name already.
-  for (int attempt = 0; file_ < 0; ++attempt) {
+  for (int attempt = 0; file_ == nullptr; ++attempt) {
     temporary_ = fmt::format("{}.{}.{}.tmp", path_, ::getpid(), attempt);
-    file_ = open_retrying(temporary_, O_WRONLY | O_CREAT | O_EXCL, 0666);
-    MG_CHECK(file_ >= 0 || errno == EEXIST, "cannot write '{}': {}", path_, write_failure(errno));
+    file_ = OutputFile::try_open(temporary_, O_WRONLY | O_CREAT | O_EXCL, files_, path_);
+    MG_CHECK(file_ != nullptr || errno == EEXIST, "cannot write '{}': {}", path_,
+             write_failure(errno));
   }
 }
 
 AtomicFile::~AtomicFile() {
-  if (file_ >= 0) ::close(file_);
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  file_.reset();
+  if (!temporary_.empty()) retried([&] { return files_.remove(temporary_); });
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
-  MG_ASSERT(file_ >= 0);
+  MG_ASSERT(file_ != nullptr);
   size_ += static_cast<int64_t>(bytes.size());
   if (buffer_.size() + bytes.size() < kBufferBytes) {
     buffer_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -178,35 +287,32 @@ void AtomicFile::flush() {
 void AtomicFile::put(std::span<const std::byte> bytes) {
   constexpr size_t kPart = size_t{8} << 20;
   while (!bytes.empty()) {
-    const ssize_t n = ::write(file_, bytes.data(), std::min(bytes.size(), kPart));
-    if (n < 0 && errno == EINTR) continue;
-    MG_CHECK(n >= 0, "cannot write '{}': {}", path_, write_failure(errno));
-    bytes = bytes.subspan(static_cast<size_t>(n));
-    written_ += n;
+    const size_t n = std::min(bytes.size(), kPart);
+    file_->write(bytes.first(n));
+    bytes = bytes.subspan(n);
+    written_ += static_cast<int64_t>(n);
     if (written_ - started_ < static_cast<int64_t>(kPart)) continue;
-    ::sync_file_range(file_, started_, written_ - started_, SYNC_FILE_RANGE_WRITE);  // a hint
+    ::sync_file_range(file_->number(), started_, written_ - started_,
+                      SYNC_FILE_RANGE_WRITE);  // a hint
     started_ = written_;
   }
 }
 
 void AtomicFile::sync() {
-  MG_ASSERT(file_ >= 0);
+  MG_ASSERT(file_ != nullptr);
   flush();
-  MG_CHECK(sync_retrying(file_) == 0, "cannot write '{}' to the disk: {}", path_,
-           write_failure(errno));
+  file_->sync();
 }
 
 void AtomicFile::rename() {
-  // Linux closes the file even when close() is interrupted.
-  const int closed = ::close(std::exchange(file_, -1));
-  MG_CHECK(closed == 0 || errno == EINTR, "cannot write '{}': {}", path_, write_failure(errno));
-  MG_CHECK(::rename(temporary_.c_str(), path_.c_str()) == 0, "cannot rename '{}' to '{}': {}",
-           temporary_, path_, write_failure(errno));
+  const std::unique_ptr<OutputFile> file = std::move(file_);
+  file->close();
+  rename_path(temporary_, path_, files_);
   temporary_.clear();
 }
 
 void AtomicFile::publish() {
-  MG_ASSERT(file_ >= 0);
+  MG_ASSERT(file_ != nullptr);
   flush();
   rename();
 }
@@ -214,17 +320,11 @@ void AtomicFile::publish() {
 void AtomicFile::commit() {
   sync();
   rename();
-  const std::string folder = folder_of(path_);
-  const Descriptor directory(open_retrying(folder, O_RDONLY | O_DIRECTORY));
-  // A directory that may be written but not read cannot be opened; some file systems cannot flush
-  // one.
-  if (directory.get() < 0) return;
-  MG_CHECK(sync_retrying(directory.get()) == 0 || errno == EINVAL || errno == EROFS,
-           "cannot write the directory '{}' to the disk: {}", folder, write_failure(errno));
+  sync_directory(folder_of(path_), files_);
 }
 
-void write_file(const std::string& path, std::string_view text) {
-  AtomicFile file(path);
+void write_file(const std::string& path, std::string_view text, const FileSystem& files) {
+  AtomicFile file(path, files);
   file.write(text);
   file.commit();
 }

@@ -12,9 +12,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kSingle = "model.safetensors";
-constexpr std::string_view kIndex = "model.safetensors.index.json";
-
 using ShardMap = std::map<std::string, std::string, std::less<>>;
 
 bool present(const std::string& path) {
@@ -48,15 +45,15 @@ ShardMap read_index(const std::string& path) {
 }
 
 // Either the single file or the index has to be there. Returns whether it is the index.
-bool has_index(const std::string& path) {
-  const bool single = present(path + "/" + std::string(kSingle)),
+bool needs_index(const std::string& path) {
+  const bool single = present(path + "/" + std::string(kSingleFile)),
              index = present(path + "/" + std::string(kIndex));
   MG_CHECK(!single || !index, "'{}' has both {} and {}; remove the one that is not to be used",
-           path, kSingle, kIndex);
+           path, kSingleFile, kIndex);
   if (!single && !index) {
     const bool pickled =
         present(path + "/pytorch_model.bin") || present(path + "/pytorch_model.bin.index.json");
-    fail("'{}' has no weights: neither {} nor {} is there{}", path, kSingle, kIndex,
+    fail("'{}' has no weights: neither {} nor {} is there{}", path, kSingleFile, kIndex,
          pickled ? "; pytorch_model.bin is not read: save the model with safe_serialization" : "");
   }
   return index;
@@ -69,15 +66,15 @@ ModelDirectory::ModelDirectory(std::string path) : path_(std::move(path)) {
   MG_CHECK(present(path_), "the model directory '{}' does not exist", path_);
   MG_CHECK(fs::is_directory(path_, error),
            "'{}' is not a directory; a model is a directory with config.json and {}", path_,
-           kSingle);
+           kSingleFile);
   MG_CHECK(present(path_ + "/config.json"), "'{}' has no config.json: it is not a model directory",
            path_);
   config_ = Json::read(path_ + "/config.json");
   MG_CHECK(config_.is_object(), "'{}/config.json' is not a JSON object", path_);
 
-  std::set<std::string> names = {std::string(kSingle)};
-  const bool indexed = has_index(path_);
-  if (indexed) {
+  indexed_ = needs_index(path_);
+  std::set<std::string> names = {std::string(kSingleFile)};
+  if (indexed_) {
     names.clear();
     shard_of_ = read_index(path_ + "/" + std::string(kIndex));
     for (const auto& [tensor, file] : shard_of_) names.insert(file);
@@ -87,48 +84,32 @@ ModelDirectory::ModelDirectory(std::string path) : path_(std::move(path)) {
     }
     MG_CHECK(absent.empty(), "'{}' lacks files that {} names: {}", path_, kIndex, counted(absent));
   }
+  tensors_ = TensorFiles(path_, std::vector<std::string>(names.begin(), names.end()));
+  check_index();
+  metadata_ = tensors_.file(0).metadata();
+}
 
+// Each tensor lies in the file that the index tells, and in no other.
+void ModelDirectory::check_index() {
   std::vector<std::string> surplus, missing;
-  for (const std::string& name : names) {
-    files_.push_back(std::make_unique<SafetensorsFile>(path_ + "/" + name));
-    for (const TensorInfo& info : files_.back()->tensors()) {
+  std::map<std::string_view, const SafetensorsFile*> files;
+  for (size_t i = 0; i < tensors_.names().size(); ++i) {
+    const std::string& name = tensors_.names()[i];
+    files.emplace(name, &tensors_.file(i));
+    for (const TensorInfo& info : tensors_.file(i).tensors()) {
       const auto shard =
-          indexed ? shard_of_.find(info.name) : shard_of_.emplace(info.name, name).first;
-      if (shard == shard_of_.end() || shard->second != name) {
+          indexed_ ? shard_of_.find(info.name) : shard_of_.emplace(info.name, name).first;
+      if (shard == shard_of_.end() || shard->second != name)
         surplus.push_back(name + ": " + info.name);
-      } else {
-        tensors_.emplace(info.name, std::pair(files_.size() - 1, &info));
-      }
     }
   }
   for (const auto& [tensor, file] : shard_of_) {
-    if (!tensors_.contains(tensor)) missing.push_back(file + ": " + tensor);
+    if (files.at(file)->find(tensor) == nullptr) missing.push_back(file + ": " + tensor);
   }
   MG_CHECK(missing.empty() && surplus.empty(),
            "{} of '{}' and its files do not agree. Named by the index but not in the file: {}. "
            "In a file but not so named by the index: {}",
            kIndex, path_, counted(missing), counted(surplus));
-  metadata_ = files_.front()->metadata();
-}
-
-std::vector<std::string> ModelDirectory::tensor_names() const {
-  std::vector<std::string> names;
-  for (const auto& file : files_) {
-    for (const TensorInfo& info : file->tensors()) names.push_back(info.name);
-  }
-  return names;
-}
-
-const TensorInfo* ModelDirectory::find(std::string_view name) const {
-  const auto found = tensors_.find(name);
-  return found == tensors_.end() ? nullptr : found->second.second;
-}
-
-std::span<const std::byte> ModelDirectory::bytes(std::string_view name) const {
-  const auto found = tensors_.find(name);
-  MG_CHECK(found != tensors_.end(), "'{}' has no tensor '{}'", path_, name);
-  const auto& [file, info] = found->second;
-  return files_[file]->bytes(*info);
 }
 
 }  // namespace megatron::checkpoint

@@ -3,15 +3,18 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/tensor_files.h"
 #include "parallel/placement.h"
 
 namespace megatron::checkpoint {
+
+inline constexpr std::string_view kConfig = "config.json";
+inline constexpr std::string_view kSingleFile = "model.safetensors";
+inline constexpr std::string_view kIndex = "model.safetensors.index.json";
 
 class ModelDirectory {
  public:
@@ -21,21 +24,25 @@ class ModelDirectory {
 
   const std::string& path() const { return path_; }
   const Json& config() const { return config_; }
-  std::vector<std::string> tensor_names() const;        // in the order of the files
-  const TensorInfo* find(std::string_view name) const;  // null when absent
-  std::span<const std::byte> bytes(std::string_view name) const;
+  const TensorFiles& tensors() const { return tensors_; }
+  std::vector<std::string> tensor_names() const { return tensors_.tensor_names(); }
+  const TensorInfo* find(std::string_view name) const { return tensors_.find(name); }
+  std::span<const std::byte> bytes(std::string_view name) const { return tensors_.bytes(name); }
   // File name of each tensor: a directory that is written again keeps it.
   const std::map<std::string, std::string, std::less<>>& shard_map() const { return shard_of_; }
   const std::vector<std::pair<std::string, std::string>>& metadata() const {
     return metadata_;
   }  // of the first file
+  bool has_index() const { return indexed_; }  // whether the weights lie in shards
 
  private:
+  void check_index();
+
   std::string path_;
   Json config_;
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  TensorFiles tensors_;
   std::map<std::string, std::string, std::less<>> shard_of_;
-  std::map<std::string, std::pair<size_t, const TensorInfo*>, std::less<>> tensors_;
+  bool indexed_ = false;
   std::vector<std::pair<std::string, std::string>> metadata_;
 };
 
@@ -45,20 +52,5 @@ class ModelDirectory {
 // another shape.
 void load(const ModelDirectory& directory, std::span<parallel::Placed* const> parameters,
           std::span<const std::string> ignored = {});
-
-struct SaveOptions {
-  std::function<DType(const std::string& name)> dtype;  // type on disk; default: the parameter's
-  const ModelDirectory* like = nullptr;                 // keep its shard map and metadata
-  int64_t shard_bytes = int64_t{5} << 30;               // a new directory: shards above this size
-  // Tokenizer and generation files to put beside the weights: paths, and names with content.
-  std::vector<std::string> copied_files;
-  std::vector<std::pair<std::string, std::string>> written_files;
-};
-
-// Writes the directory whole or not at all: to a temporary directory beside it, flushed, then
-// renamed. Throws Error when `path` exists. A tensor held in parts (placements) is put together;
-// parameters that no part covers (padding) are left out.
-void save(const std::string& path, const Json& config,
-          std::span<parallel::Placed* const> parameters, const SaveOptions& options);
 
 }  // namespace megatron::checkpoint

@@ -241,6 +241,10 @@ std::span<const std::byte> SafetensorsFile::bytes(const TensorInfo& info) const 
                                static_cast<size_t>(info.end - info.begin));
 }
 
+std::span<const std::byte> SafetensorsFile::head() const {
+  return file_.bytes().first(static_cast<size_t>(data_begin_));
+}
+
 std::vector<double> SafetensorsFile::doubles(std::string_view name) const {
   const TensorInfo& info = existing(*this, name);
   return numbers<double>(bytes(info), info.dtype);
@@ -257,16 +261,11 @@ namespace {
 
 std::string quoted(const std::string& text) { return Json(text).dump(); }
 
-struct Layout {
-  std::string header;          // padded
-  std::vector<int64_t> bytes;  // of each tensor
-};
+}  // namespace
 
-Layout lay_out(const std::string& path, std::span<const TensorToWrite> tensors,
-               std::span<const std::pair<std::string, std::string>> metadata) {
-  Layout layout;
-  std::string& text = layout.header;
-  text = "{";
+std::string safetensors_head(const std::string& path, std::span<TensorInfo> tensors,
+                             std::span<const std::pair<std::string, std::string>> metadata) {
+  std::string text = "{";
   if (!metadata.empty()) {
     text += quoted(std::string(kMetadata)) + ":{";
     for (size_t i = 0; i < metadata.size(); ++i) {
@@ -276,23 +275,23 @@ Layout lay_out(const std::string& path, std::span<const TensorToWrite> tensors,
   }
   int64_t end = 0;
   std::set<std::string_view> names = {kMetadata};
-  for (const TensorToWrite& tensor : tensors) {
+  for (TensorInfo& tensor : tensors) {
     MG_CHECK(names.insert(tensor.name).second,
              "cannot write '{}': two tensors are named '{}', or the name is reserved", path,
              tensor.name);
     const std::optional<int64_t> bytes = byte_count(tensor.shape, tensor.dtype);
-    const int64_t begin = end;
-    MG_CHECK(bytes.has_value() && !__builtin_add_overflow(begin, *bytes, &end),
+    tensor.begin = end;
+    MG_CHECK(bytes.has_value() && !__builtin_add_overflow(tensor.begin, *bytes, &end),
              "cannot write '{}': tensor '{}' of shape {} is too large", path, tensor.name,
              tensor.shape.str());
-    layout.bytes.push_back(*bytes);
+    tensor.end = end;
     std::string shape;
     for (int d = 0; d < tensor.shape.rank(); ++d) {
       shape += fmt::format("{}{}", d == 0 ? "" : ",", tensor.shape[d]);
     }
     text += fmt::format(R"({}{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
                         text.size() == 1 ? "" : ",", quoted(tensor.name), format_name(tensor.dtype),
-                        shape, begin, end);
+                        shape, tensor.begin, tensor.end);
   }
   text += "}";
   text.resize((text.size() + 7) / 8 * 8, ' ');
@@ -300,23 +299,24 @@ Layout lay_out(const std::string& path, std::span<const TensorToWrite> tensors,
            "cannot write '{}': its header of {} bytes is above the format's limit of {}; write "
            "fewer tensors a file (smaller shards)",
            path, text.size(), kMaximumHeader);
-  return layout;
+  const uint64_t length = text.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
 }
-
-}  // namespace
 
 void write_safetensors(const std::string& path, std::span<const TensorToWrite> tensors,
                        std::span<const std::pair<std::string, std::string>> metadata) {
-  const Layout layout = lay_out(path, tensors, metadata);
+  std::vector<TensorInfo> infos;
+  for (const TensorToWrite& tensor : tensors)
+    infos.push_back({tensor.name, tensor.dtype, tensor.shape});
+  const std::string head = safetensors_head(path, infos, metadata);
   AtomicFile file(path);
-  const uint64_t length = layout.header.size();
-  file.write(std::as_bytes(std::span(&length, 1)));
-  file.write(layout.header);
+  file.write(head);
   int64_t largest = 0;
-  for (const int64_t bytes : layout.bytes) largest = std::max(largest, bytes);
+  for (const TensorInfo& info : infos) largest = std::max(largest, info.end - info.begin);
   const auto buffer = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(largest));
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const std::span<std::byte> bytes(buffer.get(), static_cast<size_t>(layout.bytes[i]));
+    const std::span<std::byte> bytes(buffer.get(),
+                                     static_cast<size_t>(infos[i].end - infos[i].begin));
     tensors[i].data(bytes);
     file.write(bytes);
   }

@@ -35,6 +35,8 @@ class SafetensorsFile {
   const std::vector<std::pair<std::string, std::string>>& metadata() const { return metadata_; }
   const TensorInfo* find(std::string_view name) const;
   std::span<const std::byte> bytes(const TensorInfo& info) const;
+  std::span<const std::byte> head() const;  // all that lies before the data
+  int64_t size() const { return static_cast<int64_t>(file_.bytes().size()); }  // of the file
   // Elements converted to double / int64 / float, for vectors in tests and results.
   std::vector<double> doubles(std::string_view name) const;  // throws Error when absent
   std::vector<int64_t> integers(std::string_view name) const;
@@ -47,6 +49,12 @@ class SafetensorsFile {
   std::vector<std::pair<std::string, std::string>> metadata_;
 };
 
+// What lies before the data in a file whose tensors follow each other in the order given: the
+// length and the header, padded with spaces to 8 bytes. Sets begin and end of each tensor. Throws
+// Error naming `path` (the file) for a name that comes twice, and for sizes beyond the format's.
+std::string safetensors_head(const std::string& path, std::span<TensorInfo> tensors,
+                             std::span<const std::pair<std::string, std::string>> metadata);
+
 // What to write: data is called once, in order, and gives the bytes of the tensor.
 struct TensorToWrite {
   std::string name;
@@ -55,8 +63,7 @@ struct TensorToWrite {
   std::function<void(std::span<std::byte> out)> data;
 };
 
-// Writes a file whole or not at all (AtomicFile); bounded memory: one tensor at a time. The header
-// is padded with spaces to 8 bytes.
+// Writes a file whole or not at all (AtomicFile); bounded memory: one tensor at a time.
 void write_safetensors(const std::string& path, std::span<const TensorToWrite> tensors,
                        std::span<const std::pair<std::string, std::string>> metadata);
 

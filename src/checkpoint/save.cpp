@@ -1,231 +1,269 @@
+#include "checkpoint/save.h"
+
+#include <fcntl.h>
+
 #include <algorithm>
-#include <array>
-#include <filesystem>
-#include <set>
+#include <cerrno>
 
 #include "base/error.h"
-#include "checkpoint/model_directory.h"
+#include "base/files.h"
+#include "checkpoint/agreement.h"
+#include "checkpoint/checkpoint_directory.h"
 #include "checkpoint/part_copy.h"
-#include "checkpoint/staged_directory.h"
+#include "checkpoint/save_plan.h"
+#include "checkpoint/staging.h"
 
 namespace megatron::checkpoint {
 namespace {
 
-using parallel::Part;
-using parallel::Placed;
-using parallel::Slice;
+constexpr size_t kPiece = size_t{16} << 20;  // bytes of a write
+constexpr int kNewFile = O_WRONLY | O_CREAT;
 
-constexpr std::string_view kConfig = "config.json";
-constexpr std::string_view kSingle = "model.safetensors";
-constexpr std::string_view kIndex = "model.safetensors.index.json";
+using Bytes = std::unique_ptr<std::byte[]>;
 
-// What one parameter holds of a tensor.
-struct Piece {
-  const Part* part = nullptr;
-  const Tensor* value = nullptr;
-};
+size_t size_of(const PlannedTensor& tensor) { return static_cast<size_t>(tensor.bytes()); }
 
-struct Canonical {
-  std::string name;
-  Shape shape;  // as on disk
-  DType dtype = DType::f32;
-  std::vector<Piece> pieces;
-
-  int64_t bytes() const { return shape.elements() * size_of(dtype); }
-};
-
-struct File {
-  std::string name;
-  std::vector<const Canonical*> tensors;
-};
-
-// Every element of the tensor is held exactly once.
-void check_coverage(const Canonical& tensor) {
-  const Part& first = *tensor.pieces.front().part;
-  std::vector<Slice> slices;
-  for (const Piece& piece : tensor.pieces) {
-    const Part& part = *piece.part;
-    MG_CHECK(
-        part.global == first.global && part.axis == first.axis &&
-            part.transposed == first.transposed,
-        "cannot put tensor '{}' together: parameters tell different shapes, axes or orders of it",
-        tensor.name);
-    slices.insert(slices.end(), part.slices.begin(), part.slices.end());
-  }
-  std::sort(slices.begin(), slices.end(),
-            [](const Slice& a, const Slice& b) { return a.global_begin < b.global_begin; });
-  const int64_t length = first.global.rank() == 0 ? 1 : first.global[first.axis];
-  int64_t end = 0;
-  slices.push_back({length, 0, 0});
-  for (const Slice& slice : slices) {
-    MG_CHECK(slice.global_begin <= end,
-             "cannot put tensor '{}' together: [{}, {}) of the {} along its axis {} are held by no "
-             "parameter here",
-             tensor.name, end, slice.global_begin, length, first.axis);
-    MG_CHECK(slice.global_begin >= end || slice.size == 0,
-             "cannot put tensor '{}' together: index {} of its axis {} is held twice", tensor.name,
-             slice.global_begin, first.axis);
-    end += slice.size;
-  }
+// Whether the value's memory is the tensor as it is stored.
+bool lies_as_stored(const PlannedTensor& tensor) {
+  if (tensor.pieces.size() != 1) return false;
+  const Piece& piece = tensor.pieces.front();
+  return !piece.part->transposed && piece.part->slices.size() == 1 &&
+         piece.value.dtype() == tensor.dtype && piece.value.bytes() == tensor.bytes() &&
+         piece.value.is_contiguous();
 }
 
-std::vector<Canonical> collect(std::span<Placed* const> parameters, const SaveOptions& options) {
-  std::vector<Canonical> tensors;
-  std::map<std::string_view, size_t> index_of;
-  for (const Placed* placed : parameters) {
-    const Tensor& value = placed->parameter.value;
-    MG_ASSERT(value.defined() && value.device().has_data());
-    for (const Part& part : placed->placement.parts) {
-      const auto [at, is_new] = index_of.emplace(part.name, tensors.size());
-      if (is_new) {
-        const DType dtype = options.dtype ? options.dtype(part.name) : value.dtype();
-        tensors.push_back({part.name, part.stored_shape(), dtype, {}});
-      }
-      Canonical& tensor = tensors[at->second];
-      MG_CHECK(convertible(value.dtype(), tensor.dtype),
-               "tensor '{}' is {} and cannot be saved as {}", part.name, name(value.dtype()),
-               name(tensor.dtype));
-      tensor.pieces.push_back({&part, &value});
-    }
-  }
-  MG_CHECK(!tensors.empty(), "there are no tensors to save");
-  for (const Canonical& tensor : tensors) check_coverage(tensor);
-  return tensors;
+void fill(const PlannedTensor& tensor, std::byte* out) {
+  for (const Piece& piece : tensor.pieces)
+    write_part(*piece.part, piece.value, {out, size_of(tensor)}, tensor.dtype);
 }
 
-// The original library's order within a file: types by falling size, then names.
-bool library_order(const Canonical* a, const Canonical* b) {
-  constexpr std::array kTypes = {DType::i64, DType::f64, DType::f32, DType::i32, DType::bf16,
-                                 DType::f16, DType::u16, DType::i16, DType::i8,  DType::u8};
-  const auto rank = [&](DType type) {
-    return std::find(kTypes.begin(), kTypes.end(), type) - kTypes.begin();
-  };
-  return std::pair(rank(a->dtype), std::string_view(a->name)) <
-         std::pair(rank(b->dtype), std::string_view(b->name));
+uint64_t identity(const SavePlan& plan) {
+  std::string text;
+  for (const PlannedFile& file : plan.files) text += file.name + '\0' + file.head;
+  for (const PlannedText& file : plan.texts) text += file.name + '\0';
+  return checksum(text);
 }
 
-// Tensors in the order of the model; a new file where the next would not fit, and one of its own
-// for a tensor above the limit.
-std::vector<File> shards(const std::vector<Canonical>& tensors, int64_t limit) {
-  MG_CHECK(limit > 0, "the size limit of a shard is {} bytes; it must be at least 1", limit);
-  std::vector<File> files;
-  File current;
-  int64_t bytes = 0;
-  for (const Canonical& tensor : tensors) {
-    if (tensor.bytes() > limit) {
-      files.push_back({"", {&tensor}});
-      continue;
-    }
-    if (tensor.bytes() > limit - bytes) {
-      files.push_back(std::move(current));
-      current = {};
-      bytes = 0;
-    }
-    current.tensors.push_back(&tensor);
-    bytes += tensor.bytes();
-  }
-  if (!current.tensors.empty()) files.push_back(std::move(current));
-  for (size_t i = 0; i < files.size(); ++i) {
-    files[i].name = files.size() == 1
-                        ? std::string(kSingle)
-                        : fmt::format("model-{:05d}-of-{:05d}.safetensors", i + 1, files.size());
-    std::sort(files[i].tensors.begin(), files[i].tensors.end(), library_order);
-  }
-  return files;
-}
-
-// The files and the order of `like`; tensors that it does not have come last in its last file.
-std::vector<File> files_like(const std::vector<Canonical>& tensors, const ModelDirectory& like) {
-  std::map<std::string_view, const Canonical*> remaining;
-  for (const Canonical& tensor : tensors) remaining.emplace(tensor.name, &tensor);
-  std::vector<File> files;
-  std::string_view last;
-  for (const std::string& name : like.tensor_names()) {
-    const std::string& file = like.shard_map().find(name)->second;
-    last = file;
-    const auto found = remaining.find(name);
-    if (found == remaining.end()) continue;
-    if (files.empty() || files.back().name != file) files.push_back({file, {}});
-    files.back().tensors.push_back(found->second);
-    remaining.erase(found);
-  }
-  if (remaining.empty()) return files;
-  if (files.empty() || files.back().name != last)
-    files.push_back({last.empty() ? std::string(kSingle) : std::string(last), {}});
-  for (const Canonical& tensor : tensors) {
-    if (remaining.contains(tensor.name)) files.back().tensors.push_back(&tensor);
-  }
-  return files;
-}
-
-void write_weights(const std::string& path, const File& file,
-                   std::span<const std::pair<std::string, std::string>> metadata) {
-  std::vector<TensorToWrite> tensors;
-  for (const Canonical* tensor : file.tensors) {
-    tensors.push_back(
-        {tensor->name, tensor->dtype, tensor->shape, [tensor](std::span<std::byte> out) {
-           for (const Piece& piece : tensor->pieces) {
-             write_part(*piece.part, *piece.value, out, tensor->dtype);
-           }
-         }});
-  }
-  write_safetensors(path, tensors, metadata);
-}
-
-Json index_of(const std::vector<File>& files) {
-  std::map<std::string_view, const File*> file_of;
-  int64_t elements = 0, bytes = 0;
-  for (const File& file : files) {
-    for (const Canonical* tensor : file.tensors) {
-      file_of.emplace(tensor->name, &file);
-      elements += tensor->shape.elements();
-      bytes += tensor->bytes();
-    }
-  }
-  Json::Object weight_map;
-  for (const auto& [name, file] : file_of) weight_map.emplace_back(std::string(name), file->name);
-  return Json(Json::Object{
-      {"metadata", Json(Json::Object{{"total_parameters", elements}, {"total_size", bytes}})},
-      {"weight_map", Json(std::move(weight_map))}});
-}
-
-void write_json(const std::string& path, const Json& value) {
-  write_file(path, value.dump(2, true) + "\n");
+std::string gibibytes(int64_t bytes) {
+  return fmt::format("{} bytes ({:.2f} GiB)", bytes, static_cast<double>(bytes) / (1 << 30));
 }
 
 }  // namespace
 
-void save(const std::string& path, const Json& config, std::span<Placed* const> parameters,
-          const SaveOptions& options) {
-  using Metadata = std::vector<std::pair<std::string, std::string>>;
-  MG_CHECK(config.is_object(), "the configuration to save in '{}' is not a JSON object", path);
-  const std::vector<Canonical> tensors = collect(parameters, options);
-  const std::vector<File> files = options.like != nullptr ? files_like(tensors, *options.like)
-                                                          : shards(tensors, options.shard_bytes);
-  const Metadata metadata =
-      options.like != nullptr ? options.like->metadata() : Metadata{{"format", "pt"}};
+struct Save::State {
+  State(std::string path, Contents given, comm::Group& group, Stream& s, const FileSystem& f)
+      : contents(std::move(given)),
+        ranks(group),
+        stream(s),
+        files(f),
+        staging(std::move(path), contents.trainer_state.has_value(), f) {}
 
-  StagedDirectory directory(path);
-  std::set<std::string, std::less<>> names = {std::string(kConfig)};
-  write_json(directory / std::string(kConfig), config);
-  for (const File& file : files) {
-    names.insert(file.name);
-    write_weights(directory / file.name, file, metadata);
+  bool leads() const { return ranks.rank() == 0; }
+  void prepare(Snapshot snapshot);
+  void take_snapshot();
+  void write_tensors();
+  void write_file_of_tensors(size_t index, size_t first);
+  void write_texts();
+  void write_text(const std::string& name, std::string_view content);
+  std::span<const std::byte> stored(size_t index, Bytes& buffer) const;
+  void publish();
+
+  Contents contents;
+  comm::Group& ranks;
+  Stream& stream;
+  const FileSystem& files;
+  SavePlan plan;
+  std::vector<PlannedTensor*> tensors;  // of the plan
+  std::vector<Bytes> snapshot;          // of tensors; empty: none, or not this rank's
+  std::vector<uint64_t> sums;           // of tensors: those this rank wrote
+  std::vector<uint64_t> head_sums, text_sums;
+  std::string error = "the save was not written";
+  Staging staging;
+};
+
+// What may fail on one rank before anything is written.
+void Save::State::prepare(Snapshot kind) {
+  plan = plan_save(contents, ranks.size());
+  check_whole(plan);
+  tensors = plan.tensors();
+  sums.resize(tensors.size());
+  head_sums.resize(plan.files.size());
+  text_sums.resize(plan.texts.size());
+  for (const PlannedTensor* tensor : tensors) {
+    for (const Piece& piece : tensor->pieces) MG_ASSERT(piece.value.device().has_data());
   }
-  if (files.size() > 1 || files.front().name != kSingle) {
-    names.insert(std::string(kIndex));
-    write_json(directory / std::string(kIndex), index_of(files));
+  if (leads()) {
+    for (PlannedText& text : plan.texts) {
+      if (!text.source.empty()) text.content = read_file(text.source);
+      text.source.clear();
+    }
+    staging.clear();
+    check_room(folder_of(staging.path()), plan.bytes(contents.trainer_state), files,
+               "make room there or write to another place");
+    staging.make();
   }
-  const auto put_beside = [&](const std::string& name, const std::string& source,
-                              std::string_view content) {
-    MG_CHECK(names.insert(name).second,
-             "cannot copy '{}' into '{}': a file of that name is there already", source, path);
-    write_file(directory / name, content);
-  };
-  for (const std::string& source : options.copied_files)
-    put_beside(std::filesystem::path(source).filename().string(), source, read_file(source));
-  for (const auto& [name, content] : options.written_files) put_beside(name, name, content);
-  directory.commit();
+  if (kind == Snapshot::copy) take_snapshot();
+}
+
+void Save::State::take_snapshot() {
+  stream.synchronize();
+  snapshot.resize(tensors.size());
+  std::vector<size_t> mine;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i]->writer != ranks.rank()) continue;
+    snapshot[i] = std::make_unique_for_overwrite<std::byte[]>(size_of(*tensors[i]));
+    mine.push_back(i);
+  }
+  stream.pool().parallel_for(static_cast<int64_t>(mine.size()), [&](int64_t block, int) {
+    const size_t i = mine[static_cast<size_t>(block)];
+    fill(*tensors[i], snapshot[i].get());
+  });
+  for (PlannedTensor* tensor : tensors) tensor->pieces.clear();
+  contents.model.clear();
+  contents.optimizer.clear();
+}
+
+std::span<const std::byte> Save::State::stored(size_t index, Bytes& buffer) const {
+  const PlannedTensor& tensor = *tensors[index];
+  if (!snapshot.empty()) return {snapshot[index].get(), size_of(tensor)};
+  if (lies_as_stored(tensor))
+    return {static_cast<const std::byte*>(tensor.pieces.front().value.raw()), size_of(tensor)};
+  buffer = std::make_unique_for_overwrite<std::byte[]>(size_of(tensor));
+  fill(tensor, buffer.get());
+  return {buffer.get(), size_of(tensor)};
+}
+
+void Save::State::write_file_of_tensors(size_t index, size_t first) {
+  const PlannedFile& file = plan.files[index];
+  OutputFile out(staging.folder() + "/" + file.name, kNewFile, files);
+  if (leads()) {
+    out.resize(file.bytes);
+    head_sums[index] = checksum(file.head);
+    out.write_at(std::as_bytes(std::span(file.head)), 0);
+  }
+  for (size_t i = 0; i < file.tensors.size(); ++i) {
+    const PlannedTensor& tensor = file.tensors[i];
+    if (tensor.writer != ranks.rank()) continue;
+    Bytes buffer;
+    const std::span<const std::byte> bytes = stored(first + i, buffer);
+    sums[first + i] = checksum(bytes);
+    for (size_t begin = 0; begin < bytes.size(); begin += kPiece)
+      out.write_at(bytes.subspan(begin, std::min(kPiece, bytes.size() - begin)),
+                   tensor.offset + static_cast<int64_t>(begin));
+  }
+  out.sync();
+  out.close();
+}
+
+void Save::State::write_tensors() {
+  if (snapshot.empty()) stream.synchronize();
+  size_t first = 0;
+  for (size_t i = 0; i < plan.files.size(); ++i) {
+    const std::vector<PlannedTensor>& held = plan.files[i].tensors;
+    const bool mine = std::ranges::any_of(
+        held, [&](const PlannedTensor& tensor) { return tensor.writer == ranks.rank(); });
+    if (mine || leads()) write_file_of_tensors(i, first);
+    first += held.size();
+  }
+}
+
+void Save::State::write_text(const std::string& name, std::string_view content) {
+  OutputFile out(staging.folder() + "/" + name, kNewFile, files);
+  out.write(std::as_bytes(std::span(content)));
+  out.sync();
+  out.close();
+}
+
+void Save::State::write_texts() {
+  for (size_t i = 0; i < plan.texts.size(); ++i) {
+    text_sums[i] = checksum(plan.texts[i].content);
+    write_text(plan.texts[i].name, plan.texts[i].content);
+  }
+}
+
+void Save::State::publish() {
+  if (contents.trainer_state.has_value()) {
+    std::vector<ListedFile> list = plan.list();
+    size_t tensor = 0;
+    for (size_t i = 0; i < plan.files.size(); ++i) {
+      list[i].sum = head_sums[i];
+      for (auto& [name, sum] : list[i].tensors) sum = sums[tensor++];
+    }
+    for (size_t i = 0; i < plan.texts.size(); ++i) list[plan.files.size() + i].sum = text_sums[i];
+    write_text(std::string(kTrainerState), seal(*contents.trainer_state, list));
+  }
+  staging.publish();
+}
+
+Save::Save(std::string path, Contents contents, comm::Group& ranks, Stream& stream,
+           const FileSystem& files, Snapshot snapshot)
+    : state_(std::make_unique<State>(std::move(path), std::move(contents), ranks, stream, files)) {
+  std::string error;
+  try {
+    state_->prepare(snapshot);
+  } catch (const std::bad_alloc&) {
+    error =
+        "there is not enough memory for a copy of what is to be saved; use more ranks, or save "
+        "without such a copy";
+  } catch (const std::exception& failure) {
+    error = failure.what();
+  }
+  agree(ranks, stream, error, identity(state_->plan), "checkpoint: begin");
+}
+
+Save::~Save() = default;
+
+void Save::write() noexcept {
+  State& s = *state_;
+  try {
+    s.write_tensors();
+    if (s.leads()) s.write_texts();
+    s.error.clear();
+  } catch (const std::bad_alloc&) {
+    s.error = "there is not enough memory to write the checkpoint";
+  } catch (const std::exception& failure) {
+    s.error = failure.what();
+  }
+}
+
+bool Save::failed() const { return !state_->error.empty(); }
+
+void Save::finish() {
+  State& s = *state_;
+  try {
+    agree(s.ranks, s.stream, s.error, 0, "checkpoint: written");
+    put_together(s.ranks, s.stream, s.sums, "checkpoint: checksums");
+    std::string error;
+    try {
+      if (s.leads()) s.publish();
+    } catch (const std::exception& failure) {
+      error = failure.what();
+    }
+    agree(s.ranks, s.stream, error, 0, "checkpoint: named");
+  } catch (...) {
+    s.staging.remove();
+    throw;
+  }
+}
+
+const std::string& Save::path() const { return state_->staging.path(); }
+
+void save(const std::string& path, Contents contents, Stream& stream) {
+  const std::unique_ptr<comm::Group> one = comm::single();
+  Save save(path, std::move(contents), *one, stream, system_files(), Save::Snapshot::none);
+  save.write();
+  save.finish();
+}
+
+void check_room(const std::string& folder, int64_t bytes, const FileSystem& files,
+                std::string_view what) {
+  int64_t free;
+  do free = files.free_bytes(folder);
+  while (free < 0 && errno == EINTR);
+  MG_CHECK(free >= 0, "cannot find how much room there is for '{}': {}", folder,
+           write_failure(errno));
+  MG_CHECK(free >= bytes, "the disk of '{}' has room for {}, and {} are needed: {}", folder,
+           gibibytes(free), gibibytes(bytes), what);
 }
 
 }  // namespace megatron::checkpoint

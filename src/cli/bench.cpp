@@ -28,7 +28,7 @@ void set_defaults(training::TrainSettings& s) {
   s.batch.train_iters = 6;
   s.optimizer.lr = 6e-4;
   s.optimizer.lr_decay_style = optim::DecayStyle::constant;
-  s.run.log_interval = 1;
+  s.log.log_interval = 1;
 }
 
 // Mock data and a number of tokens are for runs without data of their own.
@@ -65,7 +65,8 @@ int bench_step(const Arguments& arguments) {
           !s.batch.decrease_batch_size,
       "bench times steps of one size; drop --step-batch-size-schedule, --rampup-batch-size and "
       "--decrease-batch-size-if-needed");
-  MG_CHECK(!s.run.save, "bench saves nothing; drop --save");
+  MG_CHECK(!s.checkpoint.save && !s.checkpoint.load,
+           "bench saves and resumes nothing; drop --save and --load");
   MG_CHECK(!s.run.eval_interval, "bench evaluates nothing; drop --eval-interval");
   s.runtime.check();
   Runtime whole(s.runtime.device_value(), s.runtime.rank_count() * s.runtime.threads_per_rank());
@@ -131,6 +132,7 @@ constexpr Subcommand kCommands[] = {
     {"tokenize", "text to token ids, in memory", bench_tokenize},
     {"preprocess", "JSON lines to token files, by one worker and by two", bench_preprocess},
     {"index", "sample indices: built cold, stored, opened again", bench_index},
+    {"generate", "text: tokens a second beside the bandwidth of memory", bench_generate},
 };
 
 }  // namespace

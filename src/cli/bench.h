@@ -8,5 +8,6 @@ namespace megatron::cli {
 int bench_tokenize(const Arguments& arguments);
 int bench_preprocess(const Arguments& arguments);
 int bench_index(const Arguments& arguments);
+int bench_generate(const Arguments& arguments);
 
 }  // namespace megatron::cli

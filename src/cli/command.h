@@ -1,10 +1,12 @@
 // The sub-commands of the program, one file each.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string_view>
 
 #include "cli/options.h"
+#include "comm/processes.h"
 
 namespace megatron::cli {
 
@@ -22,11 +24,18 @@ int verify(const Arguments& arguments);
 int bench(const Arguments& arguments);  // step | gemm
 int selftest(const Arguments& arguments);
 int inspect(const Arguments& arguments);
+int report(const Arguments& arguments);
 int index(const Arguments& arguments);
+int launch(const Arguments& arguments);
 
 // Runs the program: finds the command, prints errors, gives the exit code: 0 done, 1 a check
-// failed, 2 an error that the user can mend (flags, files), 3 a defect of the program.
+// failed, 2 an error that the user can mend (flags, files), 3 a defect of the program, 4 training
+// ended early by a signal, after a save.
 int run(const Arguments& arguments);
+
+// Runs what takes part in a run of several processes, where a launcher started them. A failure is told, by
+// rank 0 where all have it, and ends all of them. Ranks above 0 say nothing else.
+int with_processes(const std::function<int(comm::Processes&)>& body);
 
 // All of standard input. Throws Error where it cannot be read.
 std::string read_standard_input();
@@ -36,6 +45,7 @@ struct Subcommand {
   std::string_view name, summary;
   int (*run)(const Arguments&);
 };
+std::span<const Subcommand> commands();  // those of the program
 int dispatch(std::string_view name, std::string_view summary, std::span<const Subcommand> commands,
              const Arguments& arguments);
 

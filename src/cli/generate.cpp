@@ -1,77 +1,274 @@
-#include "training/generate.h"
+#include "inference/generate.h"
 
 #include <cstdio>
+#include <iostream>
+#include <memory>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "cli/command.h"
+#include "cli/generate_output.h"
+#include "cli/generate_prompts.h"
 #include "tokenizers/tokenizer.h"
 #include "training/model_source.h"
 #include "training/settings.h"
 
 namespace megatron::cli {
+namespace {
 
-int generate(const Arguments& arguments) {
-  std::optional<std::string> load, tokenizer_model, prompt, prompt_file;
-  int64_t max_tokens = 128;
-  bool bf16 = false, ignore_eos = false;
-  training::SamplingOptions sampling;
-  training::RuntimeSettings runtime_settings;
-  int64_t seed = 1234;
+struct GenerateSettings {
+  std::optional<std::string> load, tokenizer_model, output;
+  PromptSettings prompts;
+  inference::SamplingOptions sampling;
+  int64_t seed = 1234, max_tokens = 128, batch_size = 8, prefill_tokens = 512;
+  std::vector<std::string> stop;
+  std::optional<int64_t> logprobs;
+  bool ignore_eos = false, bf16 = false;
+  training::RuntimeSettings runtime;
+
+  Fields fields();
+  void check();
+};
+
+Fields GenerateSettings::fields() {
   Fields f;
   f.add("load", &load, "Hugging Face model directory, or the --save directory of a run");
   f.add("tokenizer-model", &tokenizer_model,
         "tokenizer.json or its directory; default the model's");
-  f.add("prompt", &prompt, "text to continue");
-  f.add("prompt-file", &prompt_file, "file with the text to continue");
-  f.add("max-tokens", &max_tokens, "tokens to generate at most");
-  f.add("temperature", &sampling.temperature,
-        "1: the model's own distribution; 0: always the most likely token");
-  f.add("top-k", &sampling.top_k, "choose among the k most likely tokens; 0: all");
+  prompts.fields(f);
+  f.add("max-tokens", &max_tokens, "tokens to generate at most, for each prompt");
+  f.add("stop", &stop, "texts that end a generation; they are no part of it");
   f.add_switch("ignore-eos", &ignore_eos, true, "go on after an end-of-document token");
+  f.add("temperature", &sampling.temperature,
+        "1: the model's own distribution; below: more likely tokens; 0: the most likely one");
+  f.add("top-k", &sampling.top_k, "choose among the k most likely tokens; 0: all");
+  f.add("top-p", &sampling.top_p,
+        "choose among the fewest most likely tokens that have this probability together; 1: all");
+  f.add("min-p", &sampling.min_p,
+        "choose among tokens with this share of the most likely one's probability; 0: all");
+  f.add("repetition-penalty", &sampling.repetition_penalty,
+        "above 1: tokens that the text has already become less likely");
+  f.add("seed", &seed, "of the draws; a draw depends on it, the prompt's number and the position");
+  f.add("logprobs", &logprobs,
+        "give the log-probability of each token, and of this many most likely ones beside it");
+  f.add("output", &output, "write JSON lines to this file; nothing is printed");
+  f.add("batch-size", &batch_size, "prompts that are continued at once");
+  f.add("prefill-tokens", &prefill_tokens, "tokens of prompts that are read at once");
   f.add_switch("bf16", &bf16, true, "compute in bfloat16; else fp32");
-  f.add("seed", &seed, "of the draws");
-  f.add("threads", &runtime_settings.threads, "CPU threads; default all cores");
-  f.add("device", &runtime_settings.device, {"cpu", "reference"},
+  f.add("threads", &runtime.threads, "CPU threads; default all cores");
+  f.add("device", &runtime.device, {"cpu", "reference"},
         "cpu, or reference: plain loops, slow, for checking");
-  if (const auto code = parse("megatron generate --load DIR --prompt TEXT [flags]",
-                              "Continues a prompt.", f, {}, arguments))
-    return *code;
+  return f;
+}
+
+void GenerateSettings::check() {
   MG_CHECK(load.has_value(), "--load DIR is needed: the model to use");
-  MG_CHECK(prompt.has_value() != prompt_file.has_value(),
-           "give the text to continue by --prompt or by --prompt-file");
   MG_CHECK(max_tokens >= 0, "--max-tokens is {}; it cannot be negative", max_tokens);
-  runtime_settings.seed = seed;
-  runtime_settings.check();
+  MG_CHECK(logprobs.value_or(0) >= 0, "--logprobs is {}; it cannot be negative", *logprobs);
+  MG_CHECK(batch_size > 0, "--batch-size is {}; it must be positive", batch_size);
+  MG_CHECK(prefill_tokens > 0, "--prefill-tokens is {}; it must be positive", prefill_tokens);
+  const inference::StopText stops(stop);
+  runtime.seed = seed;
+  runtime.check();
   sampling.seed = static_cast<uint64_t>(seed);
   sampling.check();
-  const checkpoint::ModelDirectory directory(training::resolve_model_directory(*load));
-  const models::GptConfig config = models::config_from_hugging_face(directory.config());
-  const auto tokenizer =
-      tokenizers::Tokenizer::load(training::tokenizer_path(tokenizer_model, directory.path()));
-  MG_CHECK(tokenizer.vocabulary_size() <= config.vocab_size,
-           "the tokenizer has {} tokens and the model {}; they do not fit together",
-           tokenizer.vocabulary_size(), config.vocab_size);
-  sampling.vocabulary = tokenizer.vocabulary_size();
-  Runtime runtime(runtime_settings.device_value(), runtime_settings.threads_per_rank());
-  const auto model =
-      training::load_model(directory, config, runtime, bf16 ? DType::bf16 : DType::f32, 0);
-  std::vector<int32_t> tokens =
-      tokenizer.encode(prompt_file ? read_file(*prompt_file) : *prompt, true);
-  if (static_cast<int64_t>(tokens.size()) > config.max_position_embeddings) {
-    log::warning("the prompt has {} tokens, and the model {} positions: it sees the last {} only",
-                 tokens.size(), config.max_position_embeddings, config.max_position_embeddings);
+  if (!prompts.interactive) return;
+  MG_CHECK(prompts.prompts.empty() && !prompts.file,
+           "--interactive reads its text line by line; drop --prompt and --prompt-file");
+  MG_CHECK(!output && !logprobs, "--interactive writes text only; drop --output and --logprobs");
+}
+
+void print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+// A model with its tokenizer, and what continues text with them.
+class Session {
+ public:
+  explicit Session(const GenerateSettings& settings)
+      : settings_(settings),
+        directory_(training::resolve_model_directory(*settings.load)),
+        config_(models::config_from_hugging_face(directory_.config())),
+        tokenizer_(tokenizers::Tokenizer::load(
+            training::tokenizer_path(settings.tokenizer_model, directory_.path()))),
+        runtime_(settings.runtime.device_value(), settings.runtime.threads_per_rank()) {
+    MG_CHECK(tokenizer_.vocabulary_size() <= config_.vocab_size,
+             "the tokenizer has {} tokens and the model {}; they do not fit together",
+             tokenizer_.vocabulary_size(), config_.vocab_size);
+    MG_CHECK(settings.logprobs.value_or(0) <= tokenizer_.vocabulary_size(),
+             "--logprobs is {}; the tokenizer has {} tokens", *settings.logprobs,
+             tokenizer_.vocabulary_size());
+    model_ = training::load_model(directory_, config_, runtime_,
+                                  settings.bf16 ? DType::bf16 : DType::f32, 0);
+    if (!settings.ignore_eos && tokenizer_.eod()) end_tokens_.push_back(*tokenizer_.eod());
   }
-  tokenizers::DecodeStream stream(tokenizer);
-  const auto print = [](const std::string& text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-  };
-  for (const int32_t token : tokens) print(stream.push(token));
-  training::generate(*model, runtime, tokens, max_tokens, sampling,
-                     ignore_eos ? std::nullopt : tokenizer.eod(),
-                     [&](int32_t token) { print(stream.push(token)); });
-  print(stream.finish() + "\n");
+
+  const tokenizers::Tokenizer& tokenizer() const { return tokenizer_; }
+  std::span<const int32_t> end_tokens() const { return end_tokens_; }
+  const inference::Statistics& statistics() const { return statistics_; }
+
+  // Not empty: before the first text stands the token of a beginning, or the end of another
+  // document.
+  std::vector<int32_t> encode(const std::string& prompt) const {
+    std::vector<int32_t> tokens = tokenizer_.encode(prompt, true);
+    if (!tokens.empty()) return tokens;
+    const std::optional<int32_t> begin = tokenizer_.bos() ? tokenizer_.bos() : tokenizer_.eod();
+    MG_CHECK(
+        begin.has_value(),
+        "the prompt is empty, and the tokenizer has no token for the beginning of a text or the "
+        "end of a document; give some text");
+    return {*begin};
+  }
+
+  // Where a prompt leaves no room: its last tokens, so that what is asked for fits, but at least
+  // half of the positions.
+  void fit(std::vector<int32_t>& tokens) const {
+    const int64_t positions = config_.max_position_embeddings;
+    const auto length = static_cast<int64_t>(tokens.size());
+    if (length <= positions) return;
+    const int64_t kept = positions - std::min(settings_.max_tokens, positions / 2);
+    log::warning("the prompt has {} tokens, and the model {} positions: it sees the last {} only",
+                 length, positions, kept);
+    tokens.erase(tokens.begin(), tokens.end() - kept);
+  }
+
+  // The texts grow with the generations. streams: what becomes certain is printed.
+  std::vector<inference::Generation> run(const std::vector<std::vector<int32_t>>& prompts,
+                                         std::vector<GrowingText>& texts, bool streams) {
+    std::vector<inference::Request> requests;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      texts.emplace_back(tokenizer_, prompts[i], settings_.stop, end_tokens_);
+      requests.push_back({.number = i,
+                          .prompt = prompts[i],
+                          .max_tokens = settings_.max_tokens,
+                          .sampling = settings_.sampling,
+                          .end_tokens = end_tokens_,
+                          .stop = [&texts, i](auto) { return texts[i].stopped(); },
+                          .logprobs = settings_.logprobs.value_or(-1)});
+    }
+    const inference::GenerateOptions options{.vocabulary = tokenizer_.vocabulary_size(),
+                                             .batch = settings_.batch_size,
+                                             .prefill = settings_.prefill_tokens,
+                                             .statistics = &statistics_};
+    auto results = inference::generate(*model_, runtime_, requests, options,
+                                       [&](size_t request, const inference::GeneratedToken& token) {
+                                         const std::string piece =
+                                             texts[request].push(token.draw.token);
+                                         if (streams) print(piece);
+                                       });
+    for (GrowingText& text : texts) {
+      const std::string rest = text.finish();
+      if (streams) print(rest + "\n");
+    }
+    return results;
+  }
+
+ private:
+  const GenerateSettings& settings_;
+  checkpoint::ModelDirectory directory_;
+  models::GptConfig config_;
+  tokenizers::Tokenizer tokenizer_;
+  Runtime runtime_;
+  std::unique_ptr<models::GptModel> model_;
+  std::vector<int32_t> end_tokens_;
+  inference::Statistics statistics_;
+};
+
+void continue_prompts(Session& session, const GenerateSettings& s,
+                      const std::vector<std::string>& prompts) {
+  std::unique_ptr<AtomicFile> file;
+  if (s.output) file = std::make_unique<AtomicFile>(*s.output);
+  std::vector<Continuation> all(prompts.size());
+  std::vector<std::vector<int32_t>> tokens(prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    all[i].prompt = prompts[i];
+    tokens[i] = session.encode(prompts[i]);
+    session.fit(tokens[i]);
+    all[i].prompt_tokens = tokens[i];
+  }
+  const bool streams = prompts.size() == 1 && !file;
+  std::vector<GrowingText> texts;
+  texts.reserve(prompts.size());
+  if (streams) print(GrowingText(session.tokenizer(), tokens[0], {}, {}).prompt());
+  auto generations = session.run(tokens, texts, streams);
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].text = texts[i].text();
+    all[i].generation = std::move(generations[i]);
+    if (file) {
+      file->write(json_line(all[i], i, s.logprobs.has_value()));
+      continue;
+    }
+    if (!streams) {
+      fmt::print("{}== prompt {} of {}\n{}{}\n", i == 0 ? "" : "\n", i + 1, all.size(),
+                 texts[i].prompt(), texts[i].text());
+    }
+    if (s.logprobs) print_log_probabilities(all[i], session.tokenizer());
+  }
+  if (file) file->commit();
+}
+
+// Lines are appended to the text as they are, and the model goes on from there.
+void converse(Session& session) {
+  fmt::print(stderr,
+             "Enter text to continue it, an empty line to go on; /reset forgets the text so far, "
+             "/quit or Ctrl-D ends.\n");
+  std::vector<int32_t> history;
+  std::string line;
+  for (print("> "); std::getline(std::cin, line); print("> ")) {
+    if (line == "/quit") return;
+    if (line == "/reset") {
+      history.clear();
+      continue;
+    }
+    try {
+      std::vector<int32_t> tokens = history;
+      if (history.empty()) {
+        tokens = session.encode(line);
+      } else {
+        session.tokenizer().encode(line, false, tokens);
+      }
+      session.fit(tokens);
+      std::vector<GrowingText> texts;
+      texts.reserve(1);
+      const auto results = session.run({tokens}, texts, true);
+      for (const auto& token : results[0].tokens) tokens.push_back(token.draw.token);
+      if (results[0].finish == inference::Finish::end_token) tokens.pop_back();
+      history = std::move(tokens);
+    } catch (const Error& e) {
+      log::error("{}", e.what());
+    }
+  }
+  print("\n");
+}
+
+}  // namespace
+
+int generate(const Arguments& arguments) {
+  GenerateSettings settings;
+  Fields fields = settings.fields();
+  if (const auto code = parse(
+          "megatron generate --load DIR [--prompt TEXT ...] [flags]",
+          "Continues prompts: from --prompt, a file or standard input, or line by line on a "
+          "terminal. The text goes to standard output as it comes (several prompts: one after "
+          "the other, when all are done), its speed to standard error. A result depends on "
+          "the model, the prompt, its number and the flags of the draws, not on the batch or "
+          "the number of threads.",
+          fields, {}, arguments)) {
+    return *code;
+  }
+  settings.check();
+  const bool conversation = settings.prompts.is_conversation();
+  std::vector<std::string> prompts;
+  if (!conversation) prompts = settings.prompts.read();
+  Session session(settings);
+  if (conversation) {
+    converse(session);
+  } else {
+    continue_prompts(session, settings, prompts);
+    print_statistics(session.statistics());
+  }
   return 0;
 }
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/version.h"
 #include "cli/command.h"
 
 namespace megatron::cli {
@@ -17,6 +18,7 @@ namespace {
 
 constexpr Subcommand kCommands[] = {
     {"train", "train a model: data, steps, evaluation, checkpoints", train},
+    {"launch", "run a command on many ranks, each a process, under MPI", launch},
     {"eval", "loss and perplexity of a model on a data set", evaluate},
     {"generate", "continue a prompt", generate},
     {"tokenizer", "train, run and check tokenizers; render chats", tokenizer},
@@ -27,6 +29,7 @@ constexpr Subcommand kCommands[] = {
      verify},
     {"bench",
      "speed on this machine: training, matrix products, tokenizing, preprocessing, indices", bench},
+    {"report", "runs as one HTML page: curves, samples, configuration", report},
     {"selftest", "check every kernel and layout on this machine", selftest},
     {"inspect", "what is in a model directory, data set or tokenizer", inspect},
 };
@@ -55,6 +58,8 @@ void print_commands(std::string_view name, std::string_view summary,
 
 }  // namespace
 
+std::span<const Subcommand> commands() { return kCommands; }
+
 int dispatch(std::string_view name, std::string_view summary, std::span<const Subcommand> commands,
              const Arguments& arguments) {
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" ||
@@ -82,9 +87,49 @@ std::string read_standard_input() {
   return text;
 }
 
+namespace {
+
+// Prints the exception that is being handled; the exit code of its kind.
+int tell_failure(std::string_view prefix) {
+  try {
+    throw;
+  } catch (const Error& e) {
+    log::error("{}{}", prefix, e.what());
+    return 2;
+  } catch (const std::system_error& e) {
+    log::error("{}{}", prefix, e.what());
+    return 2;
+  } catch (const std::bad_alloc&) {
+    log::error(
+        "{}the machine has no memory left; use a smaller --micro-batch-size or --seq-length, or "
+        "fewer --ranks",
+        prefix);
+    return 2;
+  } catch (const std::exception& e) {
+    log::error("{}{}", prefix, e.what());
+    return 3;
+  }
+}
+
+}  // namespace
+
+int with_processes(const std::function<int(comm::Processes&)>& body) {
+  comm::Processes processes;
+  if (!processes.lead()) log::set_level(log::Level::error);
+  try {
+    return body(processes);
+  } catch (...) {
+    processes.wait_for_lead();
+    const int code =
+        tell_failure(processes.size() > 1 ? fmt::format("rank {}: ", processes.rank()) : "");
+    processes.abort(code);
+    return code;
+  }
+}
+
 int run(const Arguments& arguments) {
   if (!arguments.empty() && arguments[0] == "--version") {
-    fmt::print("megatron {}\n", MEGATRON_VERSION);
+    fmt::print("megatron {}\n", version());
     return 0;
   }
   say_why_it_ends();
@@ -95,20 +140,8 @@ int run(const Arguments& arguments) {
     MG_CHECK(std::fflush(stdout) == 0 && std::ferror(stdout) == 0,
              "the output cannot be written: {}", write_failure(errno));
     return code;
-  } catch (const Error& e) {
-    log::error("{}", e.what());
-    return 2;
-  } catch (const std::system_error& e) {
-    log::error("{}", e.what());
-    return 2;
-  } catch (const std::bad_alloc&) {
-    log::error(
-        "the machine has no memory left; use a smaller --micro-batch-size or --seq-length, or "
-        "fewer --ranks");
-    return 2;
-  } catch (const std::exception& e) {
-    log::error("{}", e.what());
-    return 3;
+  } catch (...) {
+    return tell_failure("");
   }
 }
 

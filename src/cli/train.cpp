@@ -1,7 +1,52 @@
+#include <array>
+#include <csignal>
+
+#include "base/error.h"
+#include "base/log.h"
 #include "cli/command.h"
+#include "inference/generate.h"
 #include "training/trainer.h"
 
 namespace megatron::cli {
+namespace {
+
+constexpr int kStoppedBySignal = 4;
+constexpr std::array kExitSignals = {SIGTERM, SIGINT, SIGUSR1};
+
+// What the model writes now, for people to read: drawn as `megatron generate` does by default, but cooler.
+std::string continue_text(const models::GptModel& model, Runtime& runtime,
+                          const tokenizers::Tokenizer& tokenizer, const std::string& prompt,
+                          int64_t tokens) {
+  inference::Request request{.prompt = tokenizer.encode(prompt, true), .max_tokens = tokens};
+  const auto room = static_cast<size_t>(model.config().max_position_embeddings);
+  MG_CHECK(!request.prompt.empty() && request.prompt.size() < room,
+           "--sample-prompt '{}' has {} tokens; between 1 and {} fit the model", prompt,
+           request.prompt.size(), room - 1);
+  request.sampling.temperature = 0.8;
+  if (tokenizer.eod()) request.end_tokens = {*tokenizer.eod()};
+  const inference::GenerateOptions options{.vocabulary = tokenizer.vocabulary_size()};
+  std::vector<int32_t> ids;
+  for (const auto& token :
+       inference::generate(model, runtime, std::span(&request, 1), options)[0].tokens)
+    ids.push_back(token.draw.token);
+  return tokenizer.decode(ids);
+}
+
+int exit_code(const training::TrainResult& result) {
+  switch (result.end) {
+    case training::EndReason::signal:
+      log::info("ended by {} after a save; the same command goes on", signal_name(result.signal));
+      return kStoppedBySignal;
+    case training::EndReason::exit_interval:
+    case training::EndReason::exit_duration:
+      log::info("ended by --exit-{}; the same command goes on",
+                result.end == training::EndReason::exit_interval ? "interval" : "duration-in-mins");
+      return 0;
+    default: return 0;
+  }
+}
+
+}  // namespace
 
 int train(const Arguments& arguments) {
   training::TrainSettings settings;
@@ -12,8 +57,14 @@ int train(const Arguments& arguments) {
                 fields, {}, arguments)) {
     return *code;
   }
-  training::train(settings);
-  return 0;
+  // Before any thread is made, so that no signal ends the process behind the run's back.
+  std::optional<SignalWatch> signals;
+  if (settings.checkpoint.exit_signal_handler) signals.emplace(kExitSignals);
+  const training::TrainHooks hooks{.continue_text = continue_text,
+                                   .signals = signals ? &*signals : nullptr};
+  return with_processes([&](comm::Processes& processes) {
+    return exit_code(training::train(settings, hooks, &processes));
+  });
 }
 
 }  // namespace megatron::cli

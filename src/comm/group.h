@@ -26,7 +26,8 @@ struct Work {
 // call has a name, so that a hang or a mismatch can be told: a call whose name, bytes or type
 // differ between ranks throws Error on every rank naming both. Reductions add in rank order, in f32
 // (f64 for f64, exact for integers), and round once: every rank gets the same bits. Tensors are
-// contiguous. When a rank fails, the others' calls throw.
+// contiguous. When a rank fails, the others' calls throw; processes are ended instead
+// (comm/processes.h).
 class Group {
  public:
   virtual ~Group() = default;
@@ -52,6 +53,12 @@ class Group {
   virtual void barrier(std::string_view call) = 0;
   // Collective: ranks of one colour form a new group, ordered by (key, rank).
   virtual std::unique_ptr<Group> split(int color, int key) = 0;
+
+  // Seconds that this rank has spent in calls of this group so far, waiting included.
+  double seconds() const { return seconds_; }
+
+ protected:
+  double seconds_ = 0;  // every call adds its own
 };
 
 // The group of one rank.

@@ -4,7 +4,6 @@
 #include <thread>
 
 #include "base/error.h"
-#include "comm/reduce.h"
 
 namespace megatron::comm {
 
@@ -99,7 +98,7 @@ void Meeting::begin(int rank) {
     const std::string text =
         fmt::format("rank {} has ended while rank {} waits for it in {}",
                     members_[static_cast<size_t>(missing)], members_[static_cast<size_t>(rank)],
-                    describe(static_cast<size_t>(rank)));
+                    describe(entry(rank)));
     world_->fail(std::make_exception_ptr(Error(text)), text);
   }
   world_->give_up(call);
@@ -123,41 +122,10 @@ int Meeting::missing_for_ever() const {
   return -1;
 }
 
-std::string Meeting::describe(size_t rank) const {
-  const Entry& e = entries_[rank];
-  std::string text = fmt::format("{} '{}'", e.operation, e.call);
-  if (e.operation == "barrier" || e.operation == "split") return text;
-  const bool reduces = e.operation == "all_reduce" || e.operation == "reduce_scatter";
-  text += fmt::format(" ({} bytes of {}", e.bytes, name(e.type));
-  if (reduces) text += fmt::format(", {}", name(e.op));
-  if (e.root >= 0) text += fmt::format(", root {}", e.root);
-  return text + (e.has_data ? ")" : ", on meta)");
-}
-
 std::string Meeting::disagreement() const {
-  const Entry& a = entries_[0];
-  for (size_t r = 1; r < entries_.size(); ++r) {
-    const Entry& b = entries_[r];
-    if (a.operation == b.operation && a.call == b.call && a.type == b.type && a.bytes == b.bytes &&
-        a.op == b.op && a.root == b.root && a.has_data == b.has_data) {
-      continue;
-    }
-    return fmt::format(
-        "rank {} calls {} while rank {} calls {}: all ranks of a group must make the same calls in "
-        "the same "
-        "order",
-        members_[0], describe(0), members_[r], describe(r));
-  }
-  for (size_t from = 0; from < entries_.size(); ++from) {
-    for (size_t to = 0; to < entries_.size() && !a.send_counts.empty(); ++to) {
-      const int64_t sent = entries_[from].send_counts[to],
-                    received = entries_[to].receive_counts[from];
-      if (sent == received) continue;
-      return fmt::format("in {} rank {} sends {} rows to rank {}, which expects {}", describe(from),
-                         members_[from], sent, members_[to], received);
-    }
-  }
-  return {};
+  return comm::disagreement(
+      [this](int rank) -> const CallHeader& { return entries_[static_cast<size_t>(rank)]; },
+      members_);
 }
 
 void Meeting::send(int from, int to, const Tensor& tensor, std::string_view call) {

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/call_header.h"
 #include "comm/group.h"
 #include "comm/mailbox.h"
 
@@ -51,17 +52,9 @@ class World {
 };
 
 // What one rank brings to a collective call.
-struct Entry {
-  std::string_view operation;  // "all_reduce"
-  std::string call;
-  DType type = DType::u8;
-  int64_t bytes = 0;  // that every rank must name alike
-  Reduce op = Reduce::sum;
-  int root = -1;
-  bool has_data = true;
+struct Entry : CallHeader {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  std::span<const int64_t> send_counts, receive_counts;
   int color = 0, key = 0;
   std::shared_ptr<Meeting> part;  // of split: the new group, by its first rank
 };
@@ -104,7 +97,6 @@ class Meeting {
     return generation_.load(std::memory_order_acquire) != generation;
   }
   int missing_for_ever() const;  // a rank that has not come and has ended; -1: none
-  std::string describe(size_t rank) const;
   Mailbox& mailbox(int from, int to) { return mailboxes_[static_cast<size_t>(from * size() + to)]; }
 
   std::shared_ptr<World> world_;

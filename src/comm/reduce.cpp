@@ -13,6 +13,7 @@ std::string_view name(Reduce op) { return op == Reduce::sum ? "sum" : "max"; }
 namespace {
 
 constexpr int64_t kBlock = 512;
+constexpr int64_t kThreadBlock = int64_t{1} << 16;  // what a thread of a pool does at a time
 
 // 64-bit integers are added without a sign, so that they wrap.
 template <class T>
@@ -77,6 +78,16 @@ void reduce(std::span<const void* const> sources, std::span<void* const> destina
     case DType::u8: return reduce_any<uint8_t>(sources, destinations, op, begin, end);
   }
   MG_ASSERT(false);
+}
+
+void reduce(std::span<const void* const> sources, std::span<void* const> destinations, DType type,
+            Reduce op, int64_t begin, int64_t end, ThreadPool& pool) {
+  const int64_t blocks = (end - begin + kThreadBlock - 1) / kThreadBlock;
+  if (blocks <= 1) return reduce(sources, destinations, type, op, begin, end);
+  pool.parallel_for(blocks, [&](int64_t block, int) {
+    const int64_t at = begin + block * kThreadBlock;
+    reduce(sources, destinations, type, op, at, std::min(end, at + kThreadBlock));
+  });
 }
 
 }  // namespace megatron::comm

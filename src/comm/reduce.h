@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/thread_pool.h"
 #include "comm/group.h"
 
 namespace megatron::comm {
@@ -17,5 +18,8 @@ std::string_view name(Reduce op);
 // Any cut of a range in pieces gives the same bits.
 void reduce(std::span<const void* const> sources, std::span<void* const> destinations, DType type,
             Reduce op, int64_t begin, int64_t end);
+// The same, by the threads of the pool.
+void reduce(std::span<const void* const> sources, std::span<void* const> destinations, DType type,
+            Reduce op, int64_t begin, int64_t end, ThreadPool& pool);
 
 }  // namespace megatron::comm

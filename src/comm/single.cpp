@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "comm/arguments.h"
+#include "comm/call_time.h"
 #include "comm/group.h"
 #include "comm/mailbox.h"
 
@@ -19,11 +20,13 @@ class Single final : public Group {
   }
 
   Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view) override {
+    const CallTime time(seconds_);
     check_all_gather(in, out, 1);
     return copy(std::move(in), std::move(out), stream);
   }
 
   Work reduce_scatter(Tensor in, Tensor out, Reduce, Stream& stream, std::string_view) override {
+    const CallTime time(seconds_);
     check_reduce_scatter(in, out, 1);
     return copy(std::move(in), std::move(out), stream);
   }
@@ -31,6 +34,7 @@ class Single final : public Group {
   Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
                   std::span<const int64_t> receive_counts, Stream& stream,
                   std::string_view) override {
+    const CallTime time(seconds_);
     check_all_to_all(in, out, send_counts, receive_counts, 1);
     return copy(std::move(in), std::move(out), stream);
   }
@@ -41,6 +45,7 @@ class Single final : public Group {
   }
 
   Work send(Tensor t, int to, Stream& stream, std::string_view call) override {
+    const CallTime time(seconds_);
     MG_ASSERT(to == 0 && t.is_contiguous());
     stream.synchronize();
     Message message = mailbox_.take_spare();
@@ -50,6 +55,7 @@ class Single final : public Group {
   }
 
   Work recv(Tensor t, int from, Stream& stream, std::string_view call) override {
+    const CallTime time(seconds_);
     MG_ASSERT(from == 0 && t.is_contiguous());
     MG_CHECK(!mailbox_.empty(), "rank 0 waits for '{}' from itself, but sent nothing", call);
     stream.synchronize();

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/function_ref.h"
 #include "comm/arguments.h"
+#include "comm/call_time.h"
 #include "comm/meeting.h"
 #include "comm/reduce.h"
 
@@ -16,9 +17,8 @@ namespace megatron::comm {
 namespace {
 
 // Elements. Slices of ranks begin at multiples of the unit, so that ranks write no common cache
-// line; a thread of the pool reduces a block at a time.
+// line.
 constexpr int64_t kSliceUnit = 64;
-constexpr int64_t kBlock = int64_t{1} << 16;
 
 class ThreadGroup final : public Group {
  public:
@@ -29,6 +29,7 @@ class ThreadGroup final : public Group {
   int size() const override { return meeting_->size(); }
 
   Work all_reduce(Tensor t, Reduce op, Stream& stream, std::string_view call) override {
+    const CallTime time(seconds_);
     MG_ASSERT(t.is_contiguous());
     Entry& mine = enter("all_reduce", call, t, t.bytes());
     mine.op = op;
@@ -39,12 +40,14 @@ class ThreadGroup final : public Group {
       const int64_t share = (n / size() / kSliceUnit + 1) * kSliceUnit;
       const int64_t begin = std::min(n, rank_ * share);
       // The last rank's slice ends at n, since size * share >= n.
-      reduce_range(t.dtype(), op, destinations_, begin, std::min(n, begin + share), stream);
+      reduce(sources_, destinations_, t.dtype(), op, begin, std::min(n, begin + share),
+             stream.pool());
     });
     return done({std::move(t)});
   }
 
   Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
+    const CallTime time(seconds_);
     check_all_gather(in, out, size());
     Entry& mine = enter("all_gather", call, in, in.bytes());
     mine.in = host_data(in);
@@ -57,6 +60,7 @@ class ThreadGroup final : public Group {
 
   Work reduce_scatter(Tensor in, Tensor out, Reduce op, Stream& stream,
                       std::string_view call) override {
+    const CallTime time(seconds_);
     check_reduce_scatter(in, out, size());
     Entry& mine = enter("reduce_scatter", call, in, out.bytes());
     mine.op = op;
@@ -66,7 +70,7 @@ class ThreadGroup final : public Group {
       for (auto& source : sources_)
         source = static_cast<const std::byte*>(source) + rank_ * out.bytes();
       void* const to = host_data(out);
-      reduce_range(out.dtype(), op, {&to, 1}, 0, out.elements(), stream);
+      reduce(sources_, {&to, 1}, out.dtype(), op, 0, out.elements(), stream.pool());
     });
     return done({std::move(in), std::move(out)});
   }
@@ -74,6 +78,7 @@ class ThreadGroup final : public Group {
   Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
                   std::span<const int64_t> receive_counts, Stream& stream,
                   std::string_view call) override {
+    const CallTime time(seconds_);
     check_all_to_all(in, out, send_counts, receive_counts, size());
     const int64_t row = row_bytes(in);
     Entry& mine = enter("all_to_all", call, in, row);
@@ -95,6 +100,7 @@ class ThreadGroup final : public Group {
   }
 
   Work broadcast(Tensor t, int root, Stream& stream, std::string_view call) override {
+    const CallTime time(seconds_);
     MG_ASSERT(t.is_contiguous() && root >= 0 && root < size());
     Entry& mine = enter("broadcast", call, t, t.bytes());
     mine.root = root;
@@ -104,6 +110,7 @@ class ThreadGroup final : public Group {
   }
 
   Work send(Tensor t, int to, Stream& stream, std::string_view call) override {
+    const CallTime time(seconds_);
     MG_ASSERT(t.is_contiguous() && to >= 0 && to < size());
     stream.synchronize();
     meeting_->send(rank_, to, t, call);
@@ -111,6 +118,7 @@ class ThreadGroup final : public Group {
   }
 
   Work recv(Tensor t, int from, Stream& stream, std::string_view call) override {
+    const CallTime time(seconds_);
     MG_ASSERT(t.is_contiguous() && from >= 0 && from < size());
     stream.synchronize();
     meeting_->receive(from, rank_, t, call);
@@ -118,11 +126,13 @@ class ThreadGroup final : public Group {
   }
 
   void barrier(std::string_view call) override {
+    const CallTime time(seconds_);
     enter("barrier", call);
     meet([] {});
   }
 
   std::unique_ptr<Group> split(int color, int key) override {
+    const CallTime time(seconds_);
     Entry& mine = enter("split", "split");
     mine.color = color;
     mine.key = key;
@@ -197,16 +207,6 @@ class ThreadGroup final : public Group {
       sources_.push_back(meeting_->entry(r).out);
       destinations_.push_back(meeting_->entry(r).out);
     }
-  }
-
-  void reduce_range(DType type, Reduce op, std::span<void* const> destinations, int64_t begin,
-                    int64_t end, Stream& stream) {
-    const int64_t blocks = (end - begin + kBlock - 1) / kBlock;
-    if (blocks <= 1) return reduce(sources_, destinations, type, op, begin, end);
-    stream.pool().parallel_for(blocks, [&](int64_t block, int) {
-      const int64_t at = begin + block * kBlock;
-      reduce(sources_, destinations, type, op, at, std::min(end, at + kBlock));
-    });
   }
 
   static void copy(std::byte* to, const std::byte* from, int64_t bytes) {

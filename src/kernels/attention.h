@@ -15,6 +15,10 @@ namespace megatron::kernels {
 // [B,N,T] = log sum exp of the seen scores, f32 (f64 for f64); a query that sees no key gives out 0
 // and lse -infinity. q, out [B,T,N,D], k, v [B,S,K,D]; last dim contiguous, other strides free; one
 // type. Sums in f32 (f64).
+// A row's bits depend on its query and on the keys that it sees at their indices, not on the number
+// of queries or keys. Of a sample, the keys behind the last one whose position lies between the
+// lowest q_begins and the highest q_positions are not read: a cache may hold anything there. Other
+// keys that a query does not see have to be finite.
 struct AttentionArgs {
   Tensor q, k, v;
   Tensor q_positions, k_positions;  // i32 [B,T], [B,S]; both or neither

@@ -13,6 +13,9 @@ namespace megatron::kernels {
 // (gradients of weights). Sums are f32 (f64 for f64) and rounded once. beta is 0 or 1; with 0 out
 // is not read. K = 0 gives bias + beta * out. Work is cut in blocks fixed by the shape; the result
 // does not depend on the number of threads.
+// In the forward form (a as it is, b transposed) an element's bits depend neither on the number of
+// rows nor on the number of columns, nor on which block it falls into: a token has the same logits
+// alone, among others and in a training batch.
 struct GemmArgs {
   Tensor a, b, out;
   bool transpose_a = false, transpose_b = false;

@@ -2,7 +2,9 @@
 
 #include <cmath>
 
+#include "base/error.h"
 #include "base/philox.h"
+#include "nn/sequence_state.h"
 
 namespace megatron::nn {
 
@@ -48,10 +50,16 @@ Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool 
   ops::Rotary rotary;
   if (rotary_ != nullptr)
     rotary = {.cos = rotary_->cos, .sin = rotary_->sin, .positions = batch.positions};
-  const ops::Heads heads = ops::split_heads(tape, qkv_(tape, x_TH), batch.sequences, config_.heads,
-                                            config_.key_heads, rotary);
+  ops::Heads heads = ops::split_heads(tape, qkv_(tape, x_TH), batch.sequences, config_.heads,
+                                      config_.key_heads, rotary);
   ops::AttentionOptions options;
   options.scale = 1 / std::sqrt(static_cast<double>(config_.head_size));
+  if (const Continuation& c = batch.continuation; c.state != nullptr) {
+    MG_ASSERT(!batch.segment_begins.defined());
+    heads = c.state->extend(tape, config_.layer, heads, c);
+    options.q_positions = c.q_positions;
+    options.k_positions = c.k_positions;
+  }
   if (batch.segment_begins.defined())
     options.q_begins = batch.segment_begins.view({batch.sequences, batch.length});
   if (train && config_.dropout > 0) {

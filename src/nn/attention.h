@@ -1,5 +1,5 @@
 // Causal self-attention with grouped heads and optional rotary positions, confined to segments
-// where the batch has them.
+// where the batch has them, and going on after what a state holds where the batch names one.
 #pragma once
 
 #include "nn/batch.h"
@@ -13,6 +13,7 @@ struct AttentionConfig {
   bool qkv_bias = false, output_bias = false;
   double dropout = 0;
   uint64_t seed = 0;  // of the dropout
+  int64_t layer = 0;  // in a SequenceState
 };
 
 // cos and sin of every position's angles, made once a model: [positions, pairs] f32 (f64). angle =

@@ -5,6 +5,16 @@
 
 namespace megatron::nn {
 
+class SequenceState;
+
+// A batch whose tokens go on after those that a state holds (SequenceState::next makes it).
+struct Continuation {
+  SequenceState* state = nullptr;  // borrowed; null: the batch's sequences begin with it
+  int64_t first = 0;               // sequence b of the batch is sequence first + b of the state
+  Tensor q_positions;              // i32 [B,S]: index of each new token within its sequence
+  Tensor k_positions;              // i32 [B,keys]: 0, 1, ...; keys: enough for the longest sequence
+};
+
 // B sequences of S tokens, flattened to T = B * S.
 struct Batch {
   int64_t sequences = 0, length = 0;
@@ -16,6 +26,7 @@ struct Batch {
   // i32 [T]: index within its sequence of the first token that each token's attention sees;
   // undefined: 0. Attention goes by indices, whatever `positions` says.
   Tensor segment_begins;
+  Continuation continuation;  // without gradients and without segment_begins only
 };
 
 }  // namespace megatron::nn

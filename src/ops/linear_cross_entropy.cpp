@@ -64,4 +64,12 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
   return loss_T;
 }
 
+Tensor linear_logits(Tape& tape, const Tensor& x, const Weight& weight) {
+  const Tensor& w_VH = weight.value();
+  Tensor logits_TV =
+      tape.empty({x.size(0), w_VH.size(0)}, kernels::accumulator(x.dtype()), "logits");
+  tape.kernels().gemm({.a = x, .b = w_VH, .out = logits_TV, .transpose_b = true}, tape.stream());
+  return logits_TV;
+}
+
 }  // namespace megatron::ops

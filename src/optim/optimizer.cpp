@@ -131,14 +131,28 @@ void Optimizer::step(const StepInputs& inputs) {
   }
 }
 
-Tensor Optimizer::state(const parallel::Placed& placed, const std::string& name) const {
+std::vector<Optimizer::State> Optimizer::states() const {
+  std::vector<State> states;
+  const auto add = [&](const Entry& e, std::string_view name, const Tensor& value) {
+    if (value.defined()) states.push_back({std::string(name), e.placed, value});
+  };
   for (const Entry& e : entries_) {
-    if (e.placed != &placed) continue;
-    if (name == "exp_avg" && config_.method == Method::adam) return e.first;
-    if (name == "exp_avg_sq") return e.second;
-    if (name == "momentum_buffer" && config_.method == Method::sgd) return e.first;
+    add(e, "remainder", e.remainder);
+    add(e, config_.method == Method::adam ? "exp_avg" : "momentum_buffer", e.first);
+    add(e, "exp_avg_sq", e.second);
   }
+  return states;
+}
+
+Tensor Optimizer::state(const parallel::Placed& placed, std::string_view name) const {
+  for (const State& state : states())
+    if (state.placed == &placed && state.name == name) return state.value;
   return {};
+}
+
+void Optimizer::resume(int64_t steps) {
+  MG_ASSERT(steps >= 0);
+  steps_ = steps;
 }
 
 }  // namespace megatron::optim

@@ -37,10 +37,18 @@ class Optimizer {
   // L2 norm of all gradients of the last step, before clipping; read after the step. 0-d f64.
   const Tensor& gradient_norm() const { return norm_; }
 
-  // State of each parameter under its file name: "exp_avg", "exp_avg_sq", "momentum_buffer".
-  // Undefined when there is none.
-  Tensor state(const parallel::Placed& placed, const std::string& name) const;
-  int64_t steps() const { return steps_; }
+  // All that must be kept, beside the parameters, for the next step to be the same: "exp_avg",
+  // "exp_avg_sq", "momentum_buffer", and "remainder" (what a bf16 parameter lacks of its master
+  // weight); of the shape of their parameter.
+  struct State {
+    std::string name;
+    const parallel::Placed* placed = nullptr;
+    Tensor value;
+  };
+  std::vector<State> states() const;
+  Tensor state(const parallel::Placed& placed, std::string_view name) const;  // undefined: none
+  int64_t steps() const { return steps_; }                                    // updates done
+  void resume(int64_t steps);  // after the states were filled
 
  private:
   struct Entry {

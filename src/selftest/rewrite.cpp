@@ -3,7 +3,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "checkpoint/model_directory.h"
+#include "checkpoint/save.h"
 #include "models/gpt/model.h"
 #include "selftest/verify.h"
 
@@ -74,8 +74,13 @@ Report verify_rewrite(const std::string& directory, const std::string& out) {
   models::GptModel model(models::config_from_hugging_face(before.config()), runtime,
                          wide ? DType::f64 : DType::f32, 0);
   checkpoint::load(before, model.parameters());
-  checkpoint::save(out, before.config(), model.parameters(),
-                   {.dtype = stored, .like = &before, .copied_files = other_files(directory)});
+  checkpoint::save(out,
+                   {.config = before.config(),
+                    .model = checkpoint::held(model.parameters()),
+                    .dtype = stored,
+                    .like = &before,
+                    .copied_files = other_files(directory)},
+                   runtime.stream());
 
   const checkpoint::ModelDirectory after(out);
   for (const std::string& name : names) compare_tensor(before, after, name, report);

@@ -82,6 +82,20 @@ data::GptDatasetConfig dataset_config(const DataSettings& settings, const Vocabu
   return config;
 }
 
+std::string split_of(const DataSettings& settings) {
+  return settings.split.value_or(settings.mock_data ? "1,1,1" : "969, 30, 1");
+}
+
+std::shared_ptr<const data::IndexedDataset> open_tokens(const DataSettings& settings,
+                                                        const Vocabulary& vocabulary,
+                                                        const std::string& prefix) {
+  const auto stored = std::make_shared<const data::IndexedDataset>(
+      prefix, data::IndexedDatasetOptions{.map_tokens = settings.mmap_bin_files});
+  data::check_token_ids(*stored, vocabulary.size,
+                        data::index_cache_directory(prefix, settings.data_cache_path));
+  return stored;
+}
+
 }  // namespace
 
 const data::Dataset& Corpus::set(data::Split split) const {
@@ -109,15 +123,10 @@ Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, i
   data::GptDatasetConfig config = dataset_config(settings, vocabulary);
   config.sequence_length = seq_length;
   config.seed = seed;
-  if (sources.blend.all)
-    config.split = settings.split.value_or(sources.mock ? "1,1,1" : "969, 30, 1");
+  if (sources.blend.all) config.split = split_of(settings);
   const auto open = [&](const std::string& prefix) -> std::shared_ptr<const data::TokenSource> {
     if (sources.mock) return std::make_shared<data::MockTokens>(vocabulary.size, vocabulary.eod);
-    const auto stored = std::make_shared<const data::IndexedDataset>(
-        prefix, data::IndexedDatasetOptions{.map_tokens = settings.mmap_bin_files});
-    data::check_token_ids(*stored, vocabulary.size,
-                          data::index_cache_directory(prefix, settings.data_cache_path));
-    return stored;
+    return open_tokens(settings, vocabulary, prefix);
   };
   data::BlendSets built = data::build_blends(sources.blend, config, samples, open);
   Corpus corpus;
@@ -126,6 +135,29 @@ Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, i
   for (auto& part : built.sets[static_cast<size_t>(data::Split::valid)])
     corpus.validation.push_back({std::move(part.name), std::move(part.set)});
   return corpus;
+}
+
+std::vector<SplitTokens> open_split(const DataSettings& settings, const Vocabulary& vocabulary,
+                                    data::Split split) {
+  const Sources sources = find_sources(settings);
+  MG_CHECK(!sources.mock, "--mock-data has no documents: give --data-path PREFIX or --input FILE");
+  const auto at = static_cast<size_t>(split);
+  const auto& list = sources.blend.all ? sources.blend.all : sources.blend.per_split[at];
+  MG_CHECK(list.has_value(), "the {} set has no data", data::name(split));
+  data::SplitShare share;
+  if (sources.blend.all) {
+    const auto own = data::parse_split(split_of(settings))[at];
+    MG_CHECK(own.has_value(), "the {} split has weight 0 in --split {}", data::name(split),
+             split_of(settings));
+    share = *own;
+  }
+  std::vector<SplitTokens> parts;
+  for (const std::string& prefix : list->prefixes) {
+    const auto tokens = open_tokens(settings, vocabulary, prefix);
+    const auto [begin, end] = data::split_range(share, tokens->sequence_count());
+    parts.push_back({tokens, begin, end});
+  }
+  return parts;
 }
 
 HostBatch read_batch(const data::Dataset& set, std::span<const int64_t> indices,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "data/indexed_dataset.h"
 #include "data/split.h"
 #include "training/batch.h"
 #include "training/settings.h"
@@ -35,6 +36,17 @@ struct Corpus {
 Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, int64_t seq_length,
                    int64_t seed, const std::array<std::optional<int64_t>, 3>& samples,
                    bool several_valid = false);
+
+// Token files, and which of their sequences serve a split.
+struct SplitTokens {
+  std::shared_ptr<const data::IndexedDataset> tokens;
+  int64_t begin = 0, end = 0;
+};
+
+// What the samples of a split are cut from, in the order the data sets are named, whatever their
+// weights. Throws Error as open_corpus does, and for mock data.
+std::vector<SplitTokens> open_split(const DataSettings& settings, const Vocabulary& vocabulary,
+                                    data::Split split);
 
 // Samples `indices` of a set as one micro-batch; an index is also the number of its sample in the
 // run.

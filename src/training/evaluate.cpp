@@ -1,80 +1,115 @@
 #include "training/evaluate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <numeric>
-
-#include "data/sampler.h"
 
 namespace megatron::training {
 
 namespace {
 
-LossSum sum_over(const LossSum& mine, comm::Group& data_parallel, Runtime& runtime) {
-  Tensor totals =
-      Tensor::empty(runtime.arena(MemoryClass::activations), {2}, DType::f64, "evaluate.totals");
-  const std::vector<double> values = {mine.sum, mine.tokens};
-  copy_from(totals, std::span<const double>(values));
-  data_parallel.all_reduce(totals, comm::Reduce::sum, runtime.stream(), "evaluate.totals")
+// Samples whose losses are held at once.
+constexpr int64_t kHeld = 1 << 14;
+
+// Loss of each token [B*S] in a forward pass; 0 where the mask hides the label.
+std::vector<double> token_losses(const models::Stage& stage, DeviceBatch& device_batch,
+                                 const HostBatch& batch, Runtime& runtime,
+                                 const StepOptions& options) {
+  const nn::Batch& device =
+      device_batch.fill(batch, LossScope::token, options.vocabulary, options.positions);
+  Tape tape(runtime, Tape::Mode::infer, options.table);
+  const Bundle out = models::forward(stage, tape, device, models::Phase::evaluate);
+  const Tensor loss = models::head_loss(stage, tape, out, device);
+  runtime.stream().synchronize();
+  return to_doubles(loss);
+}
+
+// Sum and number of counted tokens of each sequence of a batch, one pair after the other.
+void put_sums(const HostBatch& batch, std::span<const double> losses, std::span<double> sums) {
+  const auto length = static_cast<size_t>(batch.length);
+  for (size_t i = 0; i < losses.size(); ++i) {
+    sums[i / length * 2] += losses[i];
+    sums[i / length * 2 + 1] += batch.loss_mask[i];
+  }
+}
+
+// Every place of `mine` is zero on all ranks but one.
+std::vector<double> gather(std::span<const double> mine, comm::Group& ranks, Runtime& runtime) {
+  Tensor all = Tensor::empty(runtime.arena(MemoryClass::activations),
+                             {static_cast<int64_t>(mine.size())}, DType::f64, "evaluate.sums");
+  copy_from(all, mine);
+  ranks.all_reduce(all, comm::Reduce::sum, runtime.stream(), "evaluate.sums")
       .wait(runtime.stream());
-  return {read_scalar(totals.slice(0, 0, 1), runtime.stream()),
-          read_scalar(totals.slice(0, 1, 1), runtime.stream())};
+  runtime.stream().synchronize();
+  return to_doubles(all);
 }
 
 }  // namespace
 
+std::vector<LossSum> evaluate_samples(const models::Stage& stage, DType type,
+                                      const data::Dataset& set, std::span<const int64_t> indices,
+                                      int64_t micro_batch, int64_t seq_length,
+                                      comm::Group& data_parallel, Runtime& runtime,
+                                      const StepOptions& options) {
+  if (indices.empty()) return {};
+  DeviceBatch device_batch(runtime, type);
+  std::vector<double> sums(2 * indices.size());
+  const auto together = static_cast<size_t>(micro_batch);
+  const size_t stride = together * static_cast<size_t>(data_parallel.size());
+  for (size_t begin = together * static_cast<size_t>(data_parallel.rank()); begin < indices.size();
+       begin += stride) {
+    const auto taken = indices.subspan(begin, std::min(together, indices.size() - begin));
+    const HostBatch batch = read_batch(set, taken, seq_length);
+    put_sums(batch, token_losses(stage, device_batch, batch, runtime, options),
+             std::span(sums).subspan(2 * begin, 2 * taken.size()));
+  }
+  sums = gather(sums, data_parallel, runtime);
+  std::vector<LossSum> losses(indices.size());
+  for (size_t i = 0; i < losses.size(); ++i) losses[i] = {sums[2 * i], sums[2 * i + 1]};
+  return losses;
+}
+
 LossSum evaluate(const models::Stage& stage, DType type, const data::Dataset& set, int64_t first,
                  int64_t count, int64_t micro_batch, int64_t seq_length, comm::Group& data_parallel,
                  Runtime& runtime, const StepOptions& options) {
-  DeviceBatch device_batch(runtime, type);
+  const int64_t together = micro_batch * data_parallel.size();
+  const int64_t chunk = std::max<int64_t>(1, kHeld / together) * together;
   LossSum sum;
-  const int64_t stride = micro_batch * data_parallel.size();
-  for (int64_t begin = first + data_parallel.rank() * micro_batch; begin < first + count;
-       begin += stride) {
-    std::vector<int64_t> indices(static_cast<size_t>(std::min(micro_batch, first + count - begin)));
+  std::vector<int64_t> indices;
+  for (int64_t begin = first; begin < first + count; begin += chunk) {
+    indices.resize(static_cast<size_t>(std::min(chunk, first + count - begin)));
     std::iota(indices.begin(), indices.end(), begin);
-    const LossSum batch =
-        evaluate_batch(stage, device_batch, read_batch(set, indices, seq_length), runtime, options);
-    sum.sum += batch.sum;
-    sum.tokens += batch.tokens;
+    for (const LossSum& sample : evaluate_samples(stage, type, set, indices, micro_batch,
+                                                  seq_length, data_parallel, runtime, options)) {
+      sum.sum += sample.sum;
+      sum.tokens += sample.tokens;
+    }
   }
-  return sum_over(sum, data_parallel, runtime);
+  return sum;
 }
 
 LossSum evaluate_all(const models::Stage& stage, DType type, const data::Dataset& set,
                      int64_t micro_batch, int64_t seq_length, comm::Group& data_parallel,
                      Runtime& runtime, const StepOptions& options) {
-  DeviceBatch device_batch(runtime, type);
-  data::FullPassSampler sampler(set.size(), data_parallel.rank(), data_parallel.size());
-  LossSum sum;
-  std::vector<int64_t> one, indices;
-  for (bool more = true; more;) {
-    indices.clear();
-    while (static_cast<int64_t>(indices.size()) < micro_batch && (more = sampler.next(one)))
-      indices.push_back(one[0]);
-    if (indices.empty()) break;
-    const LossSum batch =
-        evaluate_batch(stage, device_batch, read_batch(set, indices, seq_length), runtime, options);
-    sum.sum += batch.sum;
-    sum.tokens += batch.tokens;
-  }
-  return sum_over(sum, data_parallel, runtime);
+  return evaluate(stage, type, set, 0, set.size(), micro_batch, seq_length, data_parallel, runtime,
+                  options);
 }
 
 double unigram_entropy(const data::Dataset& set, int64_t first, int64_t count, int64_t seq_length) {
-  std::map<int32_t, int64_t> counts;
-  int64_t total = 0;
+  LabelCounts counts;
   for (int64_t i = first; i < first + count; ++i) {
     const HostBatch batch = read_batch(set, std::span(&i, 1), seq_length);
-    for (size_t t = 0; t < batch.labels.size(); ++t) {
-      if (batch.loss_mask[t] == 0) continue;
-      ++counts[batch.labels[t]];
-      ++total;
-    }
+    for (size_t t = 0; t < batch.labels.size(); ++t)
+      if (batch.loss_mask[t] != 0) counts.add(batch.labels[t]);
   }
+  return counts.entropy();
+}
+
+double LabelCounts::entropy() const {
   double entropy = 0;
-  for (const auto& [token, n] : counts) {
-    const double p = static_cast<double>(n) / static_cast<double>(total);
+  for (const auto& [token, n] : counts_) {
+    const double p = static_cast<double>(n) / static_cast<double>(total_);
     entropy -= p * std::log(p);
   }
   return entropy;

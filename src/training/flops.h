@@ -3,9 +3,13 @@
 // element-wise work or recompute.
 #pragma once
 
+#include <string_view>
+
 #include "models/gpt/config.h"
 
 namespace megatron::training {
+
+inline constexpr std::string_view kFlopFormula = "model";
 
 // Of one sequence of `length` tokens, forward and backward.
 double training_flops(const models::GptConfig& config, int64_t length);

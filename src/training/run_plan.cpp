@@ -5,6 +5,8 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
 #include "base/progress.h"
 #include "data/requested_samples.h"
 #include "tokenizers/tokenizer_file.h"
@@ -13,19 +15,31 @@
 namespace megatron::training {
 namespace {
 
-models::GptConfig find_shape(const TrainSettings& s, const Vocabulary& vocabulary) {
-  models::GptConfig config;
+// The directory that gives the model's shape; empty: the flags do.
+std::string shape_source(const TrainSettings& s, const Beginning& beginning) {
   if (s.run.model) {
     const std::string flag = s.shape.first_shape_flag();
     MG_CHECK(flag.empty(), "--{} and --model {} both give the model's shape; drop one", flag,
              *s.run.model);
-    config = models::config_from_hugging_face(
-        Json::read(resolve_model_directory(*s.run.model) + "/config.json"));
-    config.hidden_dropout = s.shape.hidden_dropout.value_or(config.hidden_dropout);
-    config.attention_dropout = s.shape.attention_dropout.value_or(config.attention_dropout);
-  } else {
+    MG_CHECK(!s.shape.vocab_size,
+             "--vocab-size {} and --model {} both give the number of tokens; drop one",
+             *s.shape.vocab_size, *s.run.model);
+    return resolve_model_directory(*s.run.model);
+  }
+  const bool by_flags = !s.shape.first_shape_flag().empty() || s.shape.vocab_size;
+  return beginning.weights == nullptr || by_flags ? "" : beginning.weights->path();
+}
+
+models::GptConfig find_shape(const TrainSettings& s, const std::string& source,
+                             const Vocabulary& vocabulary) {
+  models::GptConfig config;
+  if (source.empty()) {
     config = s.shape.to_config(*s.batch.seq_length);
     config.vocab_size = vocabulary.size;
+  } else {
+    config = models::config_from_hugging_face(Json::read(source + "/config.json"));
+    config.hidden_dropout = s.shape.hidden_dropout.value_or(config.hidden_dropout);
+    config.attention_dropout = s.shape.attention_dropout.value_or(config.attention_dropout);
   }
   config.finalize();
   MG_CHECK(config.vocab_size >= vocabulary.size,
@@ -45,7 +59,9 @@ void check_memory(const models::GptConfig& config, const TrainSettings& s) {
   const double ranks = s.runtime.rank_count(), parameters = d(parameter_count(config));
   const bool adam = s.optimizer.config.method == optim::Method::adam;
   const double state = adam ? 8 : s.optimizer.config.sgd_momentum > 0 ? 4 : 0;
-  const double fixed = ranks * parameters * (4 + 4 + state);
+  // A checkpoint in the making is a second copy of weights and state, of all ranks together.
+  const double snapshot = s.checkpoint.async_save ? parameters * (4 + state) : 0;
+  const double fixed = ranks * parameters * (4 + 4 + state) + snapshot;
   const double layer_inputs =
       d(config.num_layers) * d(config.hidden_size) * size_of(s.batch.type());
   const double tokens = ranks * d(*s.batch.micro_batch_size) * d(*s.batch.seq_length);
@@ -65,50 +81,57 @@ void check_memory(const models::GptConfig& config, const TrainSettings& s) {
 }
 
 // So that a checkpoint opens with the tokenizer of the run, whatever flags made it.
-Companions find_companions(const Vocabulary& vocabulary, const std::string& model) {
+NamedFiles find_companions(const Vocabulary& vocabulary, const std::string& source) {
   if (vocabulary.opens_by_itself)
-    return {.copied = companion_files(vocabulary.directory.empty() ? model : vocabulary.directory)};
-  Companions companions;
+    return companion_files(vocabulary.directory.empty() ? source : vocabulary.directory);
+  NamedFiles companions;
   for (const tokenizers::Codec::File& file : vocabulary.tokenizer->files())
-    companions.written.emplace_back(file.name, file.content);
-  const std::string generation = model + "/generation_config.json";
-  if (!model.empty() && std::filesystem::exists(generation)) companions.copied = {generation};
+    companions.emplace_back(file.name, file.content);
+  const std::string generation = source + "/generation_config.json";
+  if (!source.empty() && std::filesystem::exists(generation))
+    companions.emplace_back("generation_config.json", read_file(generation));
   return companions;
 }
 
 // A model that began as a Hugging Face directory keeps that directory's config.json but for the
 // stored type.
-void describe_checkpoints(RunPlan& plan) {
-  const TrainSettings& s = plan.settings;
-  plan.saved_config = models::config_to_hugging_face(plan.config, s.batch.type());
-  const std::string model = s.run.model ? resolve_model_directory(*s.run.model) : "";
-  if (!model.empty()) {
-    Json original = Json::read(model + "/config.json");
-    original.set(original.contains("torch_dtype") ? "torch_dtype" : "dtype",
-                 plan.saved_config["dtype"]);
-    plan.saved_config = original;
+SavedFiles describe_checkpoints(const RunPlan& plan, const std::string& source) {
+  Json config = models::config_to_hugging_face(plan.config, plan.settings.batch.type());
+  if (!source.empty()) {
+    Json original = Json::read(source + "/config.json");
+    original.set(original.contains("torch_dtype") ? "torch_dtype" : "dtype", config["dtype"]);
+    config = std::move(original);
   } else if (plan.vocabulary.tokenizer != nullptr) {
     const tokenizers::Tokenizer& t = *plan.vocabulary.tokenizer;
-    if (t.bos()) plan.saved_config.set("bos_token_id", *t.bos());
-    if (t.eos()) plan.saved_config.set("eos_token_id", *t.eos());
+    if (t.bos()) config.set("bos_token_id", *t.bos());
+    if (t.eos()) config.set("eos_token_id", *t.eos());
   }
-  plan.saved_companions = find_companions(plan.vocabulary, model);
+  return {std::move(config), find_companions(plan.vocabulary, source)};
 }
 
-// --model DIR brings its tokenizer, or else its number of tokens.
-Vocabulary find_vocabulary(TrainSettings& s) {
-  if (!s.run.model) return open_vocabulary(s.data, s.shape.vocab_size);
-  MG_CHECK(!s.shape.vocab_size,
-           "--vocab-size {} and --model {} both give the number of tokens; drop one",
-           *s.shape.vocab_size, *s.run.model);
-  const std::string model = resolve_model_directory(*s.run.model);
-  const bool has_tokenizer = tokenizers::has_tokenizer_file(model);
+// A model's directory brings its tokenizer, or else its number of tokens.
+Vocabulary find_vocabulary(TrainSettings& s, const std::string& source) {
+  if (source.empty()) return open_vocabulary(s.data, s.shape.vocab_size);
+  const bool has_tokenizer = tokenizers::has_tokenizer_file(source);
   if (!s.data.tokenizer_model && !s.data.tokenizer_type && !s.data.mock_data && has_tokenizer) {
-    s.data.tokenizer_model = model;
+    s.data.tokenizer_model = source;
   }
   if (s.data.tokenizer_model) return open_vocabulary(s.data, {});
   return open_vocabulary(
-      s.data, models::config_from_hugging_face(Json::read(model + "/config.json")).vocab_size);
+      s.data, models::config_from_hugging_face(Json::read(source + "/config.json")).vocab_size);
+}
+
+// Weights of another shape could not be filled in; told by name, not tensor by tensor.
+void check_architecture(const models::GptConfig& config,
+                        const checkpoint::ModelDirectory& weights) {
+  const std::string different =
+      differences(models::describe(models::config_from_hugging_face(weights.config())),
+                  models::describe(config));
+  MG_CHECK(
+      different.empty(),
+      "the model that the flags describe is not the one in {}: {}. Give the flags it was trained "
+      "with, or none of them: the shape is then taken from there",
+      weights.path(), different);
 }
 
 void check_order(const RunSettings& run) {
@@ -170,39 +193,136 @@ void open_data(RunPlan& plan) {
 
 }  // namespace
 
-RunPlan make_run_plan(const TrainSettings& given) {
+namespace {
+
+void check_run(const TrainSettings& s) {
+  const RunSettings& run = s.run;
+  MG_CHECK(run.eval_iters >= 0, "--eval-iters is {}; it cannot be negative", run.eval_iters);
+  MG_CHECK(!run.eval_interval || run.eval_iters > 0,
+           "--eval-iters is 0 and --eval-interval {}: an evaluation needs at least one batch; drop "
+           "--eval-interval",
+           *run.eval_interval);
+  MG_CHECK(!run.eval_interval || *run.eval_interval > 0,
+           "--eval-interval is {}; it must be positive", *run.eval_interval);
+  MG_CHECK(!run.sample_interval || *run.sample_interval > 0,
+           "--sample-interval is {}; it must be positive", *run.sample_interval);
+  MG_CHECK(!run.sample_interval || !run.sample_prompt.empty(),
+           "--sample-interval needs --sample-prompt TEXT: what the texts begin with");
+  MG_CHECK(run.sample_tokens > 0, "--sample-tokens is {}; it must be positive", run.sample_tokens);
+  MG_CHECK(!s.checkpoint.finetune || run.model || s.checkpoint.load,
+           "--finetune begins with the weights of --model or --load, and neither is given");
+  s.log.check();
+  s.checkpoint.check();
+  check_order(run);
+}
+
+// What a resumed run takes from its checkpoint, and what must not have changed.
+void settle_beginning(RunPlan& plan) {
+  TrainSettings& s = plan.settings;
+  Beginning& beginning = plan.beginning;
+  if (beginning.checkpoint == nullptr) return;
+  TrainerState& state = beginning.state;
+  const std::string different = schedule_differences(state, plan.learning_rate, plan.weight_decay);
+  MG_CHECK(
+      different.empty() || s.checkpoint.override_scheduler || s.checkpoint.use_checkpoint_scheduler,
+      "the schedule is not that of {}: {}. Say which holds: --override-opt-param-scheduler for "
+      "this command line, --use-checkpoint-opt-param-scheduler for the checkpoint",
+      beginning.checkpoint->path(), different);
+  if (s.checkpoint.use_checkpoint_scheduler) {
+    plan.learning_rate = state.learning_rate;
+    plan.weight_decay = state.weight_decay;
+  }
+  const std::string order = differences(state.data, data_settings(s));
+  if (!order.empty())
+    log::warning(
+        "the data are not those of the checkpoint ({}): the samples that follow are others, and "
+        "some may be seen twice or never",
+        order);
+  if (s.checkpoint.load_optimizer) {
+    MG_CHECK(
+        state.has_optimizer,
+        "{} was saved without optimizer state (--no-save-optim); resume with --no-load-optim: the "
+        "optimizer begins anew",
+        beginning.checkpoint->path());
+    const std::string method = s.optimizer.config.method == optim::Method::adam ? "adam" : "sgd";
+    MG_CHECK(state.optimizer == method,
+             "{} holds the state of --optimizer {}, and this run uses {}; use the same, or "
+             "--no-load-optim",
+             beginning.checkpoint->path(), state.optimizer, method);
+    MG_CHECK(state.precision == name(s.batch.type()),
+             "{} was trained in {}, and this run is in {}; use the same, or --no-load-optim",
+             beginning.checkpoint->path(), state.precision, name(s.batch.type()));
+  } else {
+    state.optimizer_steps = 0;
+  }
+  if (!s.checkpoint.load_rng) state.seed = s.runtime.seed;
+}
+
+// A folder that other runs' checkpoints, or other things, lie in is not written to by accident.
+void claim_save_directory(RunPlan& plan, comm::Group& processes) {
+  const CheckpointSettings& c = plan.settings.checkpoint;
+  if (!c.save) return;
+  std::error_code error;
+  const SaveDirectory folder(*c.save);
+  MG_CHECK(!std::filesystem::exists(*c.save, error) || folder.exists(),
+           "--save {} is a file; a directory is wanted", *c.save);
+  MG_CHECK(!folder.is_foreign(),
+           "--save {} is not empty and is no checkpoint directory of this program; choose another",
+           *c.save);
+  const std::vector<int64_t> steps = folder.iterations();
+  const bool own = c.load && std::filesystem::equivalent(*c.save, *c.load, error);
+  MG_CHECK(
+      steps.empty() || own,
+      "--save {} holds a run's checkpoints up to iteration {}, which this run would overwrite; "
+      "add --load {} to go on from them, choose another --save, or remove it",
+      *c.save, steps.back(), *c.save);
+  if (processes.rank() == 0 && folder.exists()) {
+    plan.lock.emplace(folder.lock());
+    folder.mend();
+  }
+  processes.barrier("save.directory");  // nobody looks for checkpoints before
+}
+
+// Only once all else is in order.
+void make_save_directory(RunPlan& plan, comm::Group& processes) {
+  const CheckpointSettings& c = plan.settings.checkpoint;
+  if (!c.save || plan.lock || processes.rank() != 0) return;
+  const SaveDirectory folder(*c.save);
+  folder.create();
+  plan.lock.emplace(folder.lock());
+}
+
+}  // namespace
+
+RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes) {
   RunPlan plan{.settings = given};
   TrainSettings& s = plan.settings;
   s.runtime.check();
-  const int ranks = s.runtime.rank_count();
-  s.batch.finalize(ranks);
+  s.batch.finalize(s.runtime.rank_count());
   s.optimizer.config.check();
   plan.learning_rate = s.optimizer.learning_rate(s.batch);
   plan.weight_decay = s.optimizer.decay(s.batch);
-  MG_CHECK(s.run.log_interval > 0, "--log-interval is {}; it must be positive", s.run.log_interval);
-  MG_CHECK(s.run.eval_iters >= 0, "--eval-iters is {}; it cannot be negative", s.run.eval_iters);
-  MG_CHECK(!s.run.eval_interval || s.run.eval_iters > 0,
-           "--eval-iters is 0 and --eval-interval {}: an evaluation needs at least one batch; drop "
-           "--eval-interval",
-           *s.run.eval_interval);
-  MG_CHECK(!s.run.eval_interval || *s.run.eval_interval > 0,
-           "--eval-interval is {}; it must be positive", *s.run.eval_interval);
-  MG_CHECK(!s.run.save_interval || *s.run.save_interval > 0,
-           "--save-interval is {}; it must be positive", *s.run.save_interval);
-  MG_CHECK(!s.run.finetune || s.run.model,
-           "--finetune begins with the weights of --model, which is not given");
-  check_order(s.run);
-  if (s.run.save) plan.save.emplace(*s.run.save);
-  plan.vocabulary = find_vocabulary(s);
-  plan.config = find_shape(s, plan.vocabulary);
+  check_run(s);
+  claim_save_directory(plan, processes);
+  plan.beginning = find_beginning(s.checkpoint, s.checkpoint.finetune && !s.run.model, processes,
+                                  s.runtime.threads_per_rank());
+  plan.beginning.state.seed =
+      plan.beginning.checkpoint ? plan.beginning.state.seed : s.runtime.seed;
+  const std::string source = shape_source(s, plan.beginning);
+  plan.vocabulary = find_vocabulary(s, source);
+  plan.config = find_shape(s, source, plan.vocabulary);
   check_memory(plan.config, s);
-  if (plan.save) describe_checkpoints(plan);
-  if (s.run.finetune) {
-    plan.initial_weights =
-        std::make_unique<checkpoint::ModelDirectory>(resolve_model_directory(*s.run.model));
+  if (plan.beginning.weights != nullptr) {
+    check_architecture(plan.config, *plan.beginning.weights);
+  } else if (s.checkpoint.finetune && s.run.model) {
+    plan.beginning.weights = std::make_shared<const checkpoint::ModelDirectory>(source);
   }
+  settle_beginning(plan);
+  MG_CHECK(!s.run.sample_interval || plan.vocabulary.tokenizer != nullptr,
+           "--sample-interval needs a tokenizer: give --tokenizer-model");
+  if (s.checkpoint.save) plan.saved = describe_checkpoints(plan, source);
   open_data(plan);
-  if (plan.save) plan.save->create();
+  make_save_directory(plan, processes);
   return plan;
 }
 

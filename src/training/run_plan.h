@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "training/checkpointer.h"
 #include "training/corpus.h"
 #include "training/model_source.h"
+#include "training/resume.h"
 #include "training/settings.h"
 
 namespace megatron::training {
@@ -19,16 +21,17 @@ struct RunPlan {
   Vocabulary vocabulary;
   Corpus corpus;
   models::GptConfig config;
-  std::unique_ptr<checkpoint::ModelDirectory> initial_weights;
-  std::optional<SaveDirectory> save;
-  Json saved_config;            // config.json of the checkpoints
-  Companions saved_companions;  // and what lies beside it
+  Beginning beginning;
+  std::optional<SaveDirectory::Lock> lock;  // of --save
+  SavedFiles saved;                         // of the checkpoints
   optim::LearningRate learning_rate;
   optim::WeightDecay weight_decay;
+
+  int64_t first_iteration() const { return beginning.state.iteration; }  // steps done before
 };
 
 // Checks everything that a user can get wrong, and opens the data. Throws Error naming the value,
-// the limit and the flag.
-RunPlan make_run_plan(const TrainSettings& given);
+// the limit and the flag. processes: those of the run.
+RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes);
 
 }  // namespace megatron::training

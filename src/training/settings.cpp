@@ -268,6 +268,15 @@ parallel::Layout RuntimeSettings::layout() const {
   return layout;
 }
 
+void RuntimeSettings::join(const comm::Processes& processes) {
+  if (!processes.launched()) return;
+  MG_CHECK(ranks.value_or(processes.size()) == processes.size(),
+           "--ranks is {} and {} were launched; drop --ranks", *ranks, processes.description());
+  ranks = processes.size();
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (!threads) threads = std::max(1, cores / processes.local_size());
+}
+
 void RuntimeSettings::check() const {
   for (const auto& [value, flag] : {std::pair{tensor_parallel, "tensor-model-parallel-size"},
                                     {pipeline_parallel, "pipeline-model-parallel-size"},
@@ -306,14 +315,12 @@ void RunSettings::fields(Fields& f) {
   f.add_switch("no-data-sharding", &data_sharding, false,
                "with --dataloader-type cyclic: the samples are not divided among the ranks before "
                "they are put in random order");
-  f.add("log-interval", &log_interval, "steps between log lines");
-  f.add("save", &save,
-        "folder for checkpoints: DIR/iter_0000100 is a Hugging Face model directory");
-  f.add("save-interval", &save_interval,
-        "steps between checkpoints; the last step is always saved");
   f.add("model", &model,
         "Hugging Face directory that gives the shape, and with --finetune the weights");
-  f.add_switch("finetune", &finetune, true, "begin with the weights of --model");
+  f.add("sample-interval", &sample_interval,
+        "steps between texts that the model writes for the log; default: none");
+  f.add("sample-prompt", &sample_prompt, "what they begin with, one text or several");
+  f.add("sample-tokens", &sample_tokens, "tokens of each");
 }
 
 Fields TrainSettings::fields() {
@@ -324,6 +331,8 @@ Fields TrainSettings::fields() {
   data.fields(f);
   runtime.fields(f);
   run.fields(f);
+  checkpoint.fields(f);
+  log.fields(f);
   return f;
 }
 

@@ -7,12 +7,15 @@
 #include <vector>
 
 #include "base/fields.h"
+#include "comm/processes.h"
 #include "data/batch_schedule.h"
 #include "models/gpt/config.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "parallel/mesh.h"
 #include "training/batch.h"
+#include "training/checkpoint_settings.h"
+#include "training/log/run_log.h"
 #include "training/tokenizer_settings.h"
 
 namespace megatron::training {
@@ -89,6 +92,9 @@ struct RuntimeSettings {
   parallel::Layout layout() const;
   int threads_per_rank() const;  // default: cores / ranks, at least 1
   Device device_value() const;
+  // Of a process that a launcher started: --ranks is their number (throws Error where it is given and is
+  // another), and the cores are divided among those on this host.
+  void join(const comm::Processes& processes);
   void check() const;
 };
 
@@ -99,10 +105,11 @@ struct RunSettings {
   std::vector<std::string> validation_set_names;
   std::string dataloader_type = "single";
   bool data_sharding = true;
-  int64_t log_interval = 100;
-  std::optional<std::string> save, model;
-  std::optional<int64_t> save_interval;
-  bool finetune = false;
+  std::optional<std::string> model;
+  // Text that the model continues now and then, for people to read.
+  std::optional<int64_t> sample_interval;
+  std::vector<std::string> sample_prompt;
+  int64_t sample_tokens = 64;
 
   void fields(Fields& fields);
 };
@@ -114,6 +121,8 @@ struct TrainSettings {
   DataSettings data;
   RuntimeSettings runtime;
   RunSettings run;
+  CheckpointSettings checkpoint;
+  LogSettings log;
 
   Fields fields();
 };

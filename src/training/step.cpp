@@ -122,17 +122,4 @@ double LossSum::mean() const {
   return sum / tokens;
 }
 
-LossSum evaluate_batch(const models::Stage& stage, DeviceBatch& device_batch,
-                       const HostBatch& batch, Runtime& runtime, const StepOptions& options) {
-  const nn::Batch& device =
-      device_batch.fill(batch, LossScope::token, options.vocabulary, options.positions);
-  Tape tape(runtime, Tape::Mode::infer, options.table);
-  const Bundle out = models::forward(stage, tape, device, models::Phase::evaluate);
-  const Tensor loss = models::head_loss(stage, tape, out, device);
-  const Tensor sum =
-      Tensor::empty(runtime.arena(MemoryClass::activations), {}, DType::f64, "evaluate.sum");
-  tape.kernels().sum({.x = loss, .out = sum}, runtime.stream());
-  return {read_scalar(sum, runtime.stream()), batch.counted()};
-}
-
 }  // namespace megatron::training

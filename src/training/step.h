@@ -42,6 +42,7 @@ class TrainStep {
   StepReport accumulate(std::span<const HostBatch> micro_batches, double& divisor);
 
   optim::Optimizer& optimizer() { return optimizer_; }
+  const optim::Optimizer& optimizer() const { return optimizer_; }
 
  private:
   // A micro-batch between its forward and its backward.
@@ -63,13 +64,10 @@ class TrainStep {
   Tensor totals_;  // f64: loss sum of each micro-batch, then the counted tokens
 };
 
-// Mean loss of batches without gradients: {sum of losses, counted tokens} of this rank's batches,
-// added over the group.
+// Sum of the losses of the counted tokens, and their number.
 struct LossSum {
   double sum = 0, tokens = 0;
   double mean() const;  // throws Error when no token was counted
 };
-LossSum evaluate_batch(const models::Stage& stage, DeviceBatch& device_batch,
-                       const HostBatch& batch, Runtime& runtime, const StepOptions& options);
 
 }  // namespace megatron::training

@@ -5,6 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "base/file_system.h"
+#include "base/signal_watch.h"
+#include "comm/processes.h"
+#include "models/gpt/model.h"
+#include "tokenizers/tokenizer.h"
 #include "training/settings.h"
 
 namespace megatron::training {
@@ -13,24 +18,37 @@ struct IterationReport {
   int64_t iteration = 0;  // 1 after the first step
   int64_t batch = 0;      // global batch size of this step
   int64_t consumed = 0;   // samples of all steps up to this one
-  double loss = 0, gradient_norm = 0, learning_rate = 0, seconds = 0;
-  double data_wait = 0;  // seconds of them that rank 0 waited for data
+  double loss = 0, gradient_norm = 0, learning_rate = 0, weight_decay = 0;
+  double seconds = 0;
+  // Of them, those that rank 0 waited for data, and spent in collectives.
+  double data_wait = 0, communication_wait = 0;
 };
 
 struct TrainResult {
-  models::GptConfig config;  // as trained
-  TrainSettings settings;    // with defaults filled in
-  std::vector<IterationReport> iterations;
+  models::GptConfig config;                 // as trained
+  TrainSettings settings;                   // with defaults filled in
+  int64_t first_iteration = 0;              // steps that were done before this run
+  std::vector<IterationReport> iterations;  // of this run
   double validation_loss = 0;  // of the last evaluation (the last of its sets); 0: there was none
   std::string saved;           // model directory; "" when nothing was saved
+  EndReason end = EndReason::done;
+  int signal = 0;  // that ended it
 };
 
 struct TrainHooks {
   std::function<void(const IterationReport&)> after_step;  // on rank 0
+  // Continues a prompt with up to `tokens` tokens (--sample-interval); on rank 0.
+  std::function<std::string(const models::GptModel&, Runtime&, const tokenizers::Tokenizer&,
+                            const std::string& prompt, int64_t tokens)>
+      continue_text;
+  SignalWatch* signals = nullptr;     // of --exit-signal-handler
+  const FileSystem* files = nullptr;  // what checkpoints are written through; default: the system's
 };
 
-// Runs all ranks as threads of this process, from checked settings to the last checkpoint.
-// Everything a user can get wrong is checked before the first step. Prints progress and log lines.
-TrainResult train(const TrainSettings& settings, const TrainHooks& hooks = {});
+// Runs all ranks, from checked settings to the last checkpoint: as threads of this process or, where
+// `processes` were launched together, one in each. Everything a user can get wrong is checked before the
+// first step. Prints progress and log lines. The result is rank 0's.
+TrainResult train(const TrainSettings& settings, const TrainHooks& hooks = {},
+                  comm::Processes* processes = nullptr);
 
 }  // namespace megatron::training

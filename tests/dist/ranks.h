@@ -1,17 +1,30 @@
-// Ranks as threads, each with a runtime of its own, for tests.
+// Ranks, each with a runtime of its own, for tests: threads, or the processes that a launcher
+// started the test program as (dist/launch.h).
 #pragma once
 
 #include <functional>
 
+#include "comm/processes.h"
 #include "comm/threads.h"
 #include "device/stream.h"
 #include "tensor/tensor.h"
 
 namespace megatron::testing {
 
+// The processes of a test program that can be launched; null in the others.
+inline comm::Processes*& processes() {
+  static comm::Processes* of_program = nullptr;
+  return of_program;
+}
+
+inline void run_ranks(int ranks, const std::function<void(comm::Group& world)>& body) {
+  if (processes() != nullptr) return processes()->run(ranks, body);
+  comm::run_ranks(ranks, body);
+}
+
 inline void each_rank(int ranks, DeviceKind device,
                       const std::function<void(comm::Group& world, Runtime& runtime)>& body) {
-  comm::run_ranks(ranks, [&](comm::Group& world) {
+  run_ranks(ranks, [&](comm::Group& world) {
     Runtime runtime({device, 0}, 1);
     body(world, runtime);
   });

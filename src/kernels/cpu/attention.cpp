@@ -21,31 +21,26 @@ class PackedKeys {
     uint32_t* values;  // [columns / 32][words(keys)][32]
   };
 
-  PackedKeys(const AttentionArgs& args, const AttentionSizes& sizes, Stream& stream)
-      : args_(args),
-        sizes_(sizes),
-        once_(sizes.row_blocks() > 1),
-        row_words_(kKeyColumns * sizes.word_width) {
-    const int64_t heads = sizes.batch * sizes.key_heads, blocks = sizes.key_blocks(),
-                  threads = stream.pool().size();
-    value_offset_ = (once_ ? sizes.padded_keys : kKeyColumns) * sizes.word_width;
-    place_words_ =
-        value_offset_ + words(sizes.kind, once_ ? sizes.padded_keys : kKeyColumns) * sizes.columns;
-    const int64_t places = once_ ? heads : threads;
-    storage_ = stream.scratch().allocate((places * place_words_ + threads * row_words_) * 4,
-                                         "attention keys");
+  PackedKeys(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPlaces& places,
+             Stream& stream)
+      : args_(args), sizes_(sizes), places_(places), once_(sizes.row_blocks() > 1) {
+    const int64_t heads = sizes.batch * sizes.key_heads, blocks = sizes.key_blocks();
+    const int64_t keys = once_ ? sizes.padded_keys : kKeyColumns;
+    value_offset_ = keys * sizes.word_width;
+    place_words_ = value_offset_ + words(sizes.kind, keys) * sizes.columns;
+    const int64_t count = once_ ? heads : stream.pool().size();
+    storage_ = stream.scratch().allocate(count * place_words_ * 4, "attention keys");
     data_ = reinterpret_cast<uint32_t*>(storage_->data());
-    rows_ = data_ + places * place_words_;
     if (!once_) return;
-    stream.pool().parallel_for(heads * blocks, [&](int64_t index, int thread) {
-      pack(index / blocks, index % blocks, thread, at(index / blocks, index % blocks));
+    stream.pool().parallel_for(heads * blocks, [&](int64_t index, int) {
+      pack(index / blocks, index % blocks, at(index / blocks, index % blocks));
     });
   }
 
   Block block(int64_t head, int64_t block, int thread) const {
     if (once_) return at(head, block);
     const Block here = at(thread, 0);
-    pack(head, block, thread, here);
+    pack(head, block, here);
     return here;
   }
 
@@ -57,27 +52,36 @@ class PackedKeys {
             begin + value_offset_ + words(sizes_.kind, keys) * sizes_.columns};
   }
 
-  void pack(int64_t head, int64_t block, int thread, const Block& to) const {
-    uint32_t* rows = rows_ + thread * row_words_;
-    const int64_t begin = block * kKeyColumns, padded = sizes_.block_keys(block);
-    const int64_t count = std::min(padded, sizes_.keys - begin);
-    const auto read = [&](const Tensor& t) {
-      const HeadRows from(t, head / sizes_.key_heads, head % sizes_.key_heads, 1);
-      pack_rows(from, begin, count, padded, sizes_.kind, rows);
-    };
-    read(args_.k);
-    transpose_to_panels(rows, padded, sizes_.word_width, to.keys);
-    read(args_.v);
-    rows_to_panels(sizes_.kind, rows, padded, sizes_.word_width, sizes_.columns, to.values);
+  // Panels that some query may see; the keys after the last such key are zeros.
+  void pack(int64_t head, int64_t block, const Block& to) const {
+    const int64_t sample = head / sizes_.key_heads, key_head = head % sizes_.key_heads;
+    const KeyRange range = places_.reachable(sample, block);
+    const int64_t begin = block * kKeyColumns + range.first, count = range.reachable;
+    if (count == 0) return;
+    const HeadRows keys(args_.k, sample, key_head, 1), values(args_.v, sample, key_head, 1);
+    for (int64_t j = 0; j < range.count; j += kPanel) {
+      const auto ahead = [&](const HeadRows& rows, int64_t first) {
+        prefetch_rows(rows.from(begin + first), std::clamp<int64_t>(count - first, 0, kPanel),
+                      sizes_.width);
+      };
+      ahead(values, j);
+      ahead(keys, j + kPanel);
+      transpose_to_panel(sizes_.kind, keys.from(begin + j),
+                         std::clamp<int64_t>(count - j, 0, kPanel), sizes_.width, nullptr,
+                         to.keys + (range.first + j) * sizes_.word_width);
+    }
+    rows_to_panels(sizes_.kind, values.from(begin), count, range.count, sizes_.width,
+                   words(sizes_.kind, sizes_.block_keys(block)) * kPanel,
+                   to.values + words(sizes_.kind, range.first) * kPanel);
   }
 
   const AttentionArgs& args_;
   const AttentionSizes& sizes_;
+  const KeyPlaces& places_;
   bool once_;
-  int64_t row_words_, value_offset_, place_words_;
+  int64_t value_offset_, place_words_;
   std::shared_ptr<Storage> storage_;
   uint32_t* data_;
-  uint32_t* rows_;
 };
 
 struct Workspace {
@@ -171,7 +175,7 @@ void attention(const AttentionArgs& args, Stream& stream, Bf16Products products)
   if (args.q.elements() == 0) return;
   const AttentionSizes sizes(args, products);
   const KeyPlaces places(sizes, stream.scratch());
-  const PackedKeys packed(args, sizes, stream);
+  const PackedKeys packed(args, sizes, places, stream);
   const int64_t bytes = Workspace(sizes, nullptr).bytes;
   const auto scratch = stream.scratch().allocate(bytes * stream.pool().size(), "attention tiles");
   const int64_t blocks = sizes.row_blocks();

@@ -18,7 +18,6 @@ struct Workspace {
     const int64_t row_panels = words(s.kind, kQueryRows) * s.columns,
                   rows = kQueryRows * s.word_width;
     const ScratchPiece pieces[] = {
-        {&natural, kKeyColumns * s.word_width},
         {&keys_across, s.padded_keys * s.word_width},
         {&values_across, s.padded_keys * s.word_width},
         {&keys_down, words(s.kind, s.padded_keys) * s.columns},
@@ -40,7 +39,7 @@ struct Workspace {
   }
 
   int64_t bytes = 0;
-  uint32_t *natural, *keys_across, *values_across, *keys_down, *dkeys, *dvalues;
+  uint32_t *keys_across, *values_across, *keys_down, *dkeys, *dvalues;
   uint32_t *queries, *dout, *queries_down, *dout_down, *dqueries;
   uint32_t *scores, *slopes, *slope_pairs, *weight_row_pairs, *slope_row_pairs, *random;
   float lse[kQueryRows], delta[kQueryRows];
@@ -84,17 +83,30 @@ class KeyHeadGradient {
     for (int64_t b = 0; b < s_.key_blocks(); ++b) {
       const int64_t begin = b * kKeyColumns, padded = s_.block_keys(b);
       const int64_t count = std::min(padded, s_.keys - begin);
-      pack_rows(head(args_.k, 1), begin, count, padded, s_.kind, work_.natural);
-      transpose_to_panels(work_.natural, padded, s_.word_width,
-                          work_.keys_across + begin * s_.word_width);
-      rows_to_panels(s_.kind, work_.natural, padded, s_.word_width, s_.columns,
-                     work_.keys_down + down(b));
-      pack_rows(head(args_.v, 1), begin, count, padded, s_.kind, work_.natural);
-      transpose_to_panels(work_.natural, padded, s_.word_width,
-                          work_.values_across + begin * s_.word_width);
+      const HeadRows keys = head(args_.k, 1), values = head(args_.v, 1);
+      for (int64_t j = 0; j < padded; j += kPanel) {
+        const int64_t rows = std::clamp<int64_t>(count - j, 0, kPanel);
+        const int64_t at = (begin + j) * s_.word_width;
+        transpose_to_panel(s_.kind, keys.from(begin + j), rows, s_.width, nullptr,
+                           work_.keys_across + at);
+        transpose_to_panel(s_.kind, values.from(begin + j), rows, s_.width, nullptr,
+                           work_.values_across + at);
+      }
+      rows_to_panels(s_.kind, keys.from(begin), count, padded, s_.width,
+                     words(s_.kind, padded) * kPanel, work_.keys_down + down(b));
     }
     std::fill_n(work_.dkeys, s_.padded_keys * s_.columns, 0u);
     std::fill_n(work_.dvalues, s_.padded_keys * s_.columns, 0u);
+  }
+
+  // Rows of words as panels that are summed over rows.
+  void down_panels(const uint32_t* from, int64_t rows, uint32_t* to) const {
+    const bool pairs = s_.kind == WordKind::bf16_pair;
+    const int64_t elements = pairs ? 2 * s_.word_width : s_.word_width;
+    rows_to_panels(
+        s_.kind,
+        {reinterpret_cast<const std::byte*>(from), elements, pairs ? DType::bf16 : DType::f32},
+        rows, rows, elements, words(s_.kind, rows) * kPanel, to);
   }
 
   void pack_queries(const RowBlock& block) {
@@ -102,9 +114,8 @@ class KeyHeadGradient {
     pack_rows(head(args_.q, s_.group), block.begin, block.count, block.rows, s_.kind,
               work_.queries);
     pack_rows(dout, block.begin, block.count, block.rows, s_.kind, work_.dout);
-    rows_to_panels(s_.kind, work_.queries, block.rows, s_.word_width, s_.columns,
-                   work_.queries_down);
-    rows_to_panels(s_.kind, work_.dout, block.rows, s_.word_width, s_.columns, work_.dout_down);
+    down_panels(work_.queries, block.rows, work_.queries_down);
+    down_panels(work_.dout, block.rows, work_.dout_down);
     std::fill_n(work_.dqueries, block.rows * s_.columns, 0u);
     const float* lse = args_.lse.data<float>();
     for (int64_t i = 0; i < block.rows; ++i) {

@@ -39,15 +39,37 @@ AttentionSizes::AttentionSizes(const Tensor& q, const Tensor& k, bool is_causal,
       causal(is_causal),
       dropout(mask) {}
 
+int32_t AttentionSizes::position(int64_t sample, int64_t t) const {
+  return q_positions.defined() ? q_positions.data<int32_t>()[sample * queries + t]
+                               : static_cast<int32_t>(t);
+}
+
+int32_t AttentionSizes::limit(int64_t sample, int64_t t) const {
+  return causal ? position(sample, t) : kNever - 1;
+}
+
+int32_t AttentionSizes::key_begin(int64_t sample, int64_t t) const {
+  return q_begins.defined() ? q_begins.data<int32_t>()[sample * queries + t]
+                            : std::numeric_limits<int32_t>::min();
+}
+
 KeyPlaces::KeyPlaces(const AttentionSizes& sizes, Arena& scratch)
     : padded_keys_(sizes.padded_keys) {
   const int64_t panels = padded_keys_ / kPanel;
-  const int64_t count = sizes.batch * (padded_keys_ + 2 * panels);
+  const int64_t count = sizes.batch * (padded_keys_ + 2 * panels + 2);
   storage_ = scratch.allocate(count * 4, "attention key positions");
   key_ = reinterpret_cast<int32_t*>(storage_->data());
   lowest_ = key_ + sizes.batch * padded_keys_;
   highest_ = lowest_ + sizes.batch * panels;
+  begin_ = highest_ + sizes.batch * panels;
+  limit_ = begin_ + sizes.batch;
   for (int64_t b = 0; b < sizes.batch; ++b) {
+    begin_[b] = kNever;
+    limit_[b] = std::numeric_limits<int32_t>::min();
+    for (int64_t t = 0; t < sizes.queries; ++t) {
+      begin_[b] = std::min(begin_[b], sizes.key_begin(b, t));
+      limit_[b] = std::max(limit_[b], sizes.limit(b, t));
+    }
     int32_t* key = key_ + b * padded_keys_;
     for (int64_t j = 0; j < padded_keys_; ++j) {
       if (j >= sizes.keys) {
@@ -72,26 +94,31 @@ KeyRange KeyPlaces::within(int64_t sample, int64_t block, int32_t begin, int32_t
   int64_t first = 0, end = std::min(kKeyColumns, padded_keys_ - block * kKeyColumns) / kPanel;
   while (end > first && lowest[end - 1] > limit) --end;
   while (first < end && highest[first] < begin) ++first;
-  if (first == end) return {.first = 0, .count = 0, .lowest = kNever, .highest = kNever};
+  if (first == end)
+    return {.first = 0, .count = 0, .lowest = kNever, .highest = kNever, .reachable = 0};
+  const int32_t* key = keys(sample, block) + first * kPanel;
+  int64_t last = (end - first) * kPanel;
+  while (last > 0 && (key[last - 1] > limit || key[last - 1] < begin)) --last;
   return {.first = first * kPanel,
           .count = (end - first) * kPanel,
           .lowest = *std::min_element(lowest + first, lowest + end),
-          .highest = *std::max_element(highest + first, highest + end)};
+          .highest = *std::max_element(highest + first, highest + end),
+          .reachable = last};
+}
+
+KeyRange KeyPlaces::reachable(int64_t sample, int64_t block) const {
+  return within(sample, block, begin_[sample], limit_[sample]);
 }
 
 RowBlock::RowBlock(const AttentionSizes& sizes, int64_t sample_index, int64_t head, int64_t block)
     : sample(sample_index), key_head(head), begin(block * kQueryRows) {
   count = std::min(kQueryRows, sizes.queries * sizes.group - begin);
-  rows = round_up(count, kTileRows);
+  rows = round_up(count, 2);
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t t = (begin + std::min(i, count - 1)) / sizes.group;
-    position[i] = sizes.q_positions.defined()
-                      ? sizes.q_positions.data<int32_t>()[sample * sizes.queries + t]
-                      : static_cast<int32_t>(t);
-    limit[i] = sizes.causal ? position[i] : kNever - 1;
-    key_begin[i] = sizes.q_begins.defined()
-                       ? sizes.q_begins.data<int32_t>()[sample * sizes.queries + t]
-                       : std::numeric_limits<int32_t>::min();
+    position[i] = sizes.position(sample, t);
+    limit[i] = sizes.limit(sample, t);
+    key_begin[i] = sizes.key_begin(sample, t);
   }
   const auto [low, high] = std::minmax_element(limit, limit + count);
   lowest_limit = *low;

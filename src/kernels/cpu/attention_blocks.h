@@ -40,6 +40,11 @@ struct AttentionSizes {
   int64_t key_blocks() const { return (padded_keys + kKeyColumns - 1) / kKeyColumns; }
   int64_t row_blocks() const { return (queries * group + kQueryRows - 1) / kQueryRows; }
 
+  // Lowest and highest position of a key that query t of a sample sees.
+  int32_t key_begin(int64_t sample, int64_t t) const;
+  int32_t position(int64_t sample, int64_t t) const;
+  int32_t limit(int64_t sample, int64_t t) const;
+
   int64_t batch, queries, keys, key_heads, group, width;
   WordKind kind;
   int64_t word_width;   // words of a row of D elements
@@ -58,6 +63,7 @@ struct AttentionSizes {
 struct KeyRange {
   int64_t first, count;
   int32_t lowest, highest;
+  int64_t reachable;  // keys of the range up to the last that lies between the positions asked for
 };
 
 // Positions of the keys of every sample, the lowest and the highest of each panel of kPanel keys.
@@ -69,6 +75,8 @@ class KeyPlaces {
   }
   // Keys of a block without the panels at its ends in which none stands in [begin, limit].
   KeyRange within(int64_t sample, int64_t block, int32_t begin, int32_t limit) const;
+  // Those of the lowest begin and the highest limit of all queries of the sample.
+  KeyRange reachable(int64_t sample, int64_t block) const;
 
  private:
   std::shared_ptr<Storage> storage_;
@@ -76,6 +84,8 @@ class KeyPlaces {
   int32_t* key_;
   int32_t* lowest_;
   int32_t* highest_;
+  int32_t* begin_;  // [samples]: of all queries
+  int32_t* limit_;
 };
 
 // One block of rows of (sample, key head).
@@ -91,7 +101,7 @@ struct RowBlock {
   int64_t statistics_index(const AttentionSizes& sizes, int64_t i) const;
 
   int64_t sample, key_head, begin, count;
-  int64_t rows;  // count padded to kTileRows
+  int64_t rows;  // count padded to pairs
   // Lowest and highest key position that a row sees; padding repeats the last row's.
   int32_t key_begin[kQueryRows], limit[kQueryRows];
   int32_t position[kQueryRows];

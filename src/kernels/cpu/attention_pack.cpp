@@ -37,43 +37,7 @@ void pack_rows(const HeadRows& rows, int64_t begin, int64_t count, int64_t padde
   std::fill_n(out, (padded - count) * width, 0u);
 }
 
-void transpose_to_panels(const uint32_t* from, int64_t rows, int64_t width, uint32_t* out) {
-  for (int64_t i = 0; i < rows; i += kPanel, from += kPanel * width) {
-    for (int64_t l = 0; l < width; ++l, out += kPanel) {
-      for (int64_t r = 0; r < kPanel; ++r) out[r] = from[r * width + l];
-    }
-  }
-}
-
 namespace {
-
-void f32_panels(const uint32_t* from, int64_t rows, int64_t width, int64_t columns, uint32_t* out) {
-  for (int64_t j = 0; j < columns; j += kPanel) {
-    const int64_t n = std::clamp<int64_t>(width - j, 0, kPanel);
-    for (int64_t i = 0; i < rows; ++i, out += kPanel) {
-      std::copy_n(from + i * width + j, n, out);
-      std::fill(out + n, out + kPanel, 0u);
-    }
-  }
-}
-
-// Rows 2 i and 2 i + 1 become one row of pairs.
-void pair_panels(const uint32_t* from, int64_t rows, int64_t width, int64_t columns,
-                 uint32_t* out) {
-  constexpr int64_t kWords = kPanel / 2;
-  for (int64_t j = 0; j < columns / 2; j += kWords) {
-    const int64_t n = std::clamp<int64_t>(width - j, 0, kWords);
-    for (int64_t i = 0; i < rows; i += 2, out += kPanel) {
-      const uint32_t* even = from + i * width + j;
-      const uint32_t* odd = even + width;
-      for (int64_t l = 0; l < n; ++l) {
-        out[2 * l] = (even[l] & 0xffffu) | odd[l] << 16;
-        out[2 * l + 1] = even[l] >> 16 | (odd[l] & 0xffff0000u);
-      }
-      std::fill(out + 2 * n, out + kPanel, 0u);
-    }
-  }
-}
 
 template <class T>
 float load_as_float(const std::byte* p, int64_t i) {
@@ -86,7 +50,7 @@ void unpack(const HeadRows& rows, int64_t begin, int64_t count, const float* val
   for (int64_t i = 0; i < count; ++i) {
     T* to = reinterpret_cast<T*>(rows.row(begin + i));
     const float factor = factors == nullptr ? 1.0f : factors[i];
-    for (int64_t d = 0; d < rows.width; ++d) to[d] = T(values[i * stride + d] * factor);
+    for (int64_t d = 0; d < rows.width; ++d) to[d] = T(values[i * stride + d] * factor + 0.0f);
   }
 }
 
@@ -109,12 +73,6 @@ float dot(const std::byte* a, const std::byte* b, int64_t n) {
 }
 
 }  // namespace
-
-void rows_to_panels(WordKind kind, const uint32_t* from, int64_t rows, int64_t width,
-                    int64_t columns, uint32_t* out) {
-  if (kind == WordKind::f32) return f32_panels(from, rows, width, columns, out);
-  pair_panels(from, rows, width, columns, out);
-}
 
 void unpack_rows(const HeadRows& rows, int64_t begin, int64_t count, const float* values,
                  int64_t stride, const float* factors) {

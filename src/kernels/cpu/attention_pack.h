@@ -1,10 +1,10 @@
-// Attention operands as words and panels (kernels/cpu/tiles.h), and results back to tensors.
+// Attention operands as words (kernels/cpu/tiles.h), and results back to tensors.
 #pragma once
 
 #include <cstddef>
 
 #include "base/dtype.h"
-#include "kernels/cpu/tiles.h"
+#include "kernels/cpu/panels.h"
 #include "tensor/tensor.h"
 
 namespace megatron::kernels::cpu {
@@ -16,6 +16,8 @@ struct HeadRows {
   std::byte* row(int64_t r) const {
     return base + ((r / group) * position_stride + r % group * head_stride) * element_size;
   }
+  // Rows from `begin` on, where the group is 1.
+  MatrixRows from(int64_t begin) const { return {row(begin), position_stride, type}; }
   std::byte* base;
   int64_t position_stride, head_stride, group, width, element_size;
   DType type;
@@ -26,17 +28,8 @@ struct HeadRows {
 void pack_rows(const HeadRows& rows, int64_t begin, int64_t count, int64_t padded, WordKind kind,
                uint32_t* out);
 
-// Rows of words [rows][width] -> panels of their transpose: [rows / 32][width][32]. rows: a
-// multiple of 32.
-void transpose_to_panels(const uint32_t* from, int64_t rows, int64_t width, uint32_t* out);
-
-// Rows of words -> panels of the matrix itself, summed over rows: [columns / 32][words(rows)][32].
-// columns: the elements of a row, padded with zeros to a multiple of 32; rows: even.
-void rows_to_panels(WordKind kind, const uint32_t* from, int64_t rows, int64_t width,
-                    int64_t columns, uint32_t* out);
-
 // rows[begin + i] = factors[i] * values[i * stride ...] (factors null: 1), rounded to the tensor's
-// type.
+// type; a zero is +0.
 void unpack_rows(const HeadRows& rows, int64_t begin, int64_t count, const float* values,
                  int64_t stride, const float* factors);
 

@@ -4,6 +4,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/matmul.h"
+#include "kernels/cpu/panels.h"
 
 namespace megatron::kernels::cpu {
 
@@ -171,6 +172,52 @@ void run_widened(const Problem& p, const Block& block) {
   store_any(p, block, sums);
 }
 
+// The forward form, rows of a by rows of b: each sum is one chain over k in ascending order, in f32
+// words or pairs of bf16, wherever the element stands. Cuts of k continue the chain.
+void run_panels(const Problem& p, const Block& block, WordKind kind) {
+  constexpr int64_t kDepth = 256;  // words: a panel of b stays in the first-level cache
+  constexpr int64_t kFewRows = 64;
+  const int64_t step = kind == WordKind::f32 ? kDepth : 2 * kDepth;
+  const int64_t stride = round_up(block.n, kPanel);
+  float* sums = reinterpret_cast<float*>(thread_buffer(Slot::c, block.m * stride * 4));
+  uint32_t* rows = reinterpret_cast<uint32_t*>(thread_buffer(Slot::a, block.m * kDepth * 4));
+  uint32_t* panel = reinterpret_cast<uint32_t*>(thread_buffer(Slot::b, kPanel * kDepth * 4));
+  for (int64_t k = 0; k < p.k; k += step) {
+    const int64_t depth = std::min(step, p.k - k), width = words(kind, depth);
+    rows_to_words(kind, {a_at(p, block, k), p.lda, p.in}, block.m, depth, rows);
+    for (int64_t j = 0; j < block.n; j += kPanel) {
+      const int64_t columns = std::min(kPanel, block.n - j);
+      const std::byte* b = b_at(p, block, k) + j * p.ldb * size_of(p.in);
+      const bool ahead = block.m <= kFewRows && j + 2 * kPanel <= block.n;
+      transpose_to_panel(kind, {b, p.ldb, p.in}, columns, depth,
+                         ahead ? b + kPanel * p.ldb * size_of(p.in) : nullptr, panel);
+      tile_product(kind, {.m = block.m,
+                          .n = kPanel,
+                          .k = width,
+                          .a = rows,
+                          .a_row = width,
+                          .a_step = 1,
+                          .b = panel,
+                          .panel = 0,
+                          .c = sums + j,
+                          .ldc = stride,
+                          .accumulate = k > 0});
+      if (k + depth < p.k) continue;
+      const std::byte* bias = bias_at(p, block);
+      store_sums({.rows = block.m,
+                  .columns = columns,
+                  .sums = sums + j,
+                  .sums_stride = stride,
+                  .bias = bias == nullptr ? nullptr : bias + j * size_of(p.bias_type),
+                  .bias_type = p.bias_type,
+                  .accumulate = p.accumulate,
+                  .out = out_at(p, block) + j * size_of(p.result),
+                  .out_stride = p.ldc,
+                  .out_type = p.result});
+    }
+  }
+}
+
 // oneDNN has no f64: row k of b times column k of a, added to the block's sums; one chain of sums
 // an element.
 void run_f64(const Problem& p, const Block& block) {
@@ -192,9 +239,13 @@ void run_f64(const Problem& p, const Block& block) {
   store<double, double>(p, block, sums);
 }
 
+bool forward_form(const Problem& p) {
+  return p.in != DType::f64 && !p.transpose_a && p.transpose_b;
+}
+
 // Blocks are cut by the shape alone. 384 columns keep a block's slice of b in the second-level
-// cache and are what oneDNN's f32 kernels run best at; bf16 takes twice as many. Where that leaves
-// few blocks, they shrink, so that every core has some.
+// cache and are what oneDNN's f32 kernels run best at; bf16 and panels take twice as many. Where
+// that leaves few blocks, they shrink, so that every core has some.
 struct BlockSize {
   int64_t m, n;
 };
@@ -202,7 +253,7 @@ struct BlockSize {
 BlockSize block_size(const Problem& p) {
   constexpr int64_t kFewBlocks = 16;
   if (p.in == DType::f64) return {64, 64};
-  BlockSize size{512, p.in == DType::bf16 ? 768 : 384};
+  BlockSize size{512, p.in == DType::bf16 || forward_form(p) ? 768 : 384};
   const auto blocks = [&] {
     return p.batch * ((p.m + size.m - 1) / size.m) * ((p.n + size.n - 1) / size.n);
   };
@@ -215,14 +266,22 @@ bool rows_overlap(const Problem& p) {
   return p.lda < (p.transpose_a ? p.m : p.k) || p.ldb < (p.transpose_b ? p.k : p.n);
 }
 
+void run(const Problem& p, const Block& block, Bf16Products products) {
+  const bool narrow = p.in == DType::bf16, native = products == Bf16Products::native;
+  if (p.k == 0) return store_any(p, block, nullptr);
+  if (p.in == DType::f64) return run_f64(p, block);
+  if (forward_form(p))
+    return run_panels(p, block, narrow && native ? WordKind::bf16_pair : WordKind::f32);
+  if ((narrow && !native) || rows_overlap(p)) return run_widened(p, block);
+  run_direct(p, block);
+}
+
 }  // namespace
 
 void gemm(const GemmArgs& args, Stream& stream, Bf16Products products) {
   check(args);
   const Problem p = describe(args);
   if (p.batch * p.m * p.n == 0) return;
-  const bool widened =
-      (p.in == DType::bf16 && products == Bf16Products::widened) || rows_overlap(p);
   const BlockSize size = block_size(p);
   const int64_t rows = (p.m + size.m - 1) / size.m, cols = (p.n + size.n - 1) / size.n;
   stream.pool().parallel_for(p.batch * rows * cols, [&](int64_t index, int) {
@@ -233,10 +292,7 @@ void gemm(const GemmArgs& args, Stream& stream, Bf16Products products) {
                 .n = 0};
     block.m = std::min(size.m, p.m - block.i);
     block.n = std::min(size.n, p.n - block.j);
-    if (p.k == 0) return store_any(p, block, nullptr);
-    if (p.in == DType::f64) return run_f64(p, block);
-    if (widened) return run_widened(p, block);
-    run_direct(p, block);
+    run(p, block, products);
   });
 }
 

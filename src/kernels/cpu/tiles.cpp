@@ -18,38 +18,50 @@ inline constexpr int64_t kRows = 8;
 #else
 inline constexpr int64_t kRows = 4;
 #endif
+inline constexpr int64_t kCols = 2 * kLanes;
+
+// Rows [i, i + R), columns [j, j + kCols).
+template <int64_t R>
+HWY_INLINE void sum_rows(const TileProduct& p, int64_t i, int64_t j) {
+  V low[R], high[R];
+  float* c = p.c + i * p.ldc + j;
+#pragma GCC unroll 8
+  for (int64_t r = 0; r < R; ++r) {
+    low[r] = p.accumulate ? load(c + r * p.ldc) : set(0);
+    high[r] = p.accumulate ? load(c + r * p.ldc + kLanes) : set(0);
+  }
+  const float* a = reinterpret_cast<const float*>(p.a) + i * p.a_row;
+  const float* b = reinterpret_cast<const float*>(p.b) + j / kPanel * p.panel + j % kPanel;
+  for (int64_t l = 0; l < p.k; ++l, a += p.a_step, b += kPanel) {
+    const V b_low = load(b), b_high = load(b + kLanes);
+#pragma GCC unroll 8
+    for (int64_t r = 0; r < R; ++r) {
+      const V factor = set(a[r * p.a_row]);
+      low[r] = hn::MulAdd(factor, b_low, low[r]);
+      high[r] = hn::MulAdd(factor, b_high, high[r]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int64_t r = 0; r < R; ++r) {
+    store(low[r], c + r * p.ldc);
+    store(high[r], c + r * p.ldc + kLanes);
+  }
+}
+
+// The rows that are left, fewer than kRows.
+template <int64_t R = kRows - 1>
+void sum_last_rows(const TileProduct& p, int64_t i, int64_t j) {
+  if constexpr (R > 0) {
+    if (p.m - i == R) return sum_rows<R>(p, i, j);
+    sum_last_rows<R - 1>(p, i, j);
+  }
+}
 
 void product_f32(const TileProduct& p) {
-  constexpr int64_t kCols = 2 * kLanes;
-  const float* a_words = reinterpret_cast<const float*>(p.a);
-  const float* b_words = reinterpret_cast<const float*>(p.b);
   for (int64_t j = 0; j < p.n; j += kCols) {
-    const float* panel = b_words + j / kPanel * p.panel + j % kPanel;
-    for (int64_t i = 0; i < p.m; i += kRows) {
-      V low[kRows], high[kRows];
-      float* c = p.c + i * p.ldc + j;
-#pragma GCC unroll 8
-      for (int64_t r = 0; r < kRows; ++r) {
-        low[r] = p.accumulate ? load(c + r * p.ldc) : set(0);
-        high[r] = p.accumulate ? load(c + r * p.ldc + kLanes) : set(0);
-      }
-      const float* a = a_words + i * p.a_row;
-      const float* b = panel;
-      for (int64_t l = 0; l < p.k; ++l, a += p.a_step, b += kPanel) {
-        const V b_low = load(b), b_high = load(b + kLanes);
-#pragma GCC unroll 8
-        for (int64_t r = 0; r < kRows; ++r) {
-          const V factor = set(a[r * p.a_row]);
-          low[r] = hn::MulAdd(factor, b_low, low[r]);
-          high[r] = hn::MulAdd(factor, b_high, high[r]);
-        }
-      }
-#pragma GCC unroll 8
-      for (int64_t r = 0; r < kRows; ++r) {
-        store(low[r], c + r * p.ldc);
-        store(high[r], c + r * p.ldc + kLanes);
-      }
-    }
+    int64_t i = 0;
+    for (; i + kRows <= p.m; i += kRows) sum_rows<kRows>(p, i, j);
+    sum_last_rows(p, i, j);
   }
 }
 
@@ -71,36 +83,49 @@ namespace {
 
 #if defined(__x86_64__)
 // Highway 1.0 has no name for the bf16 products of AVX512_BF16.
-__attribute__((target("avx512f,avx512bf16"))) void product_bf16(const TileProduct& p) {
-  for (int64_t j = 0; j < p.n; j += kPanel) {
-    const uint32_t* panel = p.b + j / kPanel * p.panel;
-    for (int64_t i = 0; i < p.m; i += kTileRows) {
-      __m512 low[kTileRows], high[kTileRows];
-      float* c = p.c + i * p.ldc + j;
+template <int64_t R>
+__attribute__((target("avx512f,avx512bf16"))) void sum_row_pairs(const TileProduct& p, int64_t i,
+                                                                 int64_t j) {
+  __m512 low[R], high[R];
+  float* c = p.c + i * p.ldc + j;
 #pragma GCC unroll 8
-      for (int64_t r = 0; r < kTileRows; ++r) {
-        low[r] = p.accumulate ? _mm512_loadu_ps(c + r * p.ldc) : _mm512_setzero_ps();
-        high[r] = p.accumulate ? _mm512_loadu_ps(c + r * p.ldc + 16) : _mm512_setzero_ps();
-      }
-      const uint32_t* a = p.a + i * p.a_row;
-      const uint32_t* b = panel;
-      for (int64_t l = 0; l < p.k; ++l, a += p.a_step, b += kPanel) {
-        const __m512bh b_low = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b));
-        const __m512bh b_high = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b + 16));
+  for (int64_t r = 0; r < R; ++r) {
+    low[r] = p.accumulate ? _mm512_loadu_ps(c + r * p.ldc) : _mm512_setzero_ps();
+    high[r] = p.accumulate ? _mm512_loadu_ps(c + r * p.ldc + 16) : _mm512_setzero_ps();
+  }
+  const uint32_t* a = p.a + i * p.a_row;
+  const uint32_t* b = p.b + j / kPanel * p.panel;
+  for (int64_t l = 0; l < p.k; ++l, a += p.a_step, b += kPanel) {
+    const __m512bh b_low = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b));
+    const __m512bh b_high = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b + 16));
 #pragma GCC unroll 8
-        for (int64_t r = 0; r < kTileRows; ++r) {
-          const __m512bh factor =
-              reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(a[r * p.a_row])));
-          low[r] = _mm512_dpbf16_ps(low[r], factor, b_low);
-          high[r] = _mm512_dpbf16_ps(high[r], factor, b_high);
-        }
-      }
-#pragma GCC unroll 8
-      for (int64_t r = 0; r < kTileRows; ++r) {
-        _mm512_storeu_ps(c + r * p.ldc, low[r]);
-        _mm512_storeu_ps(c + r * p.ldc + 16, high[r]);
-      }
+    for (int64_t r = 0; r < R; ++r) {
+      const __m512bh factor =
+          reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(a[r * p.a_row])));
+      low[r] = _mm512_dpbf16_ps(low[r], factor, b_low);
+      high[r] = _mm512_dpbf16_ps(high[r], factor, b_high);
     }
+  }
+#pragma GCC unroll 8
+  for (int64_t r = 0; r < R; ++r) {
+    _mm512_storeu_ps(c + r * p.ldc, low[r]);
+    _mm512_storeu_ps(c + r * p.ldc + 16, high[r]);
+  }
+}
+
+template <int64_t R = 7>
+void sum_last_row_pairs(const TileProduct& p, int64_t i, int64_t j) {
+  if constexpr (R > 0) {
+    if (p.m - i == R) return sum_row_pairs<R>(p, i, j);
+    sum_last_row_pairs<R - 1>(p, i, j);
+  }
+}
+
+void product_bf16(const TileProduct& p) {
+  for (int64_t j = 0; j < p.n; j += kPanel) {
+    int64_t i = 0;
+    for (; i + 8 <= p.m; i += 8) sum_row_pairs<8>(p, i, j);
+    sum_last_row_pairs(p, i, j);
   }
 }
 #else

@@ -1,4 +1,4 @@
-// Products of small matrices that lie in cache, for attention: c = a b with sums in f32.
+// Products of matrices that lie in cache as words and panels: c = a b with sums in f32.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,11 @@ inline int64_t words(WordKind kind, int64_t elements) {
 inline constexpr int64_t kPanel = 32;
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// c [m,n] = a b + (accumulate ? c : 0), with m a multiple of kTileRows, n of kPanel and k in words.
+// c [m,n] = a b + (accumulate ? c : 0), with n a multiple of kPanel and k in words.
 //   a: word (i, l) at a[i * a_row + l * a_step]: either way round, so that the transpose of a tile
 //   needs no copy. b: word (l, j) at b[j / 32 * panel + l * 32 + j % 32]. c: rows ldc apart.
-// Each element is one chain of sums in ascending l.
+// Each element is one chain of sums in ascending l, begun at c or 0: f32 sum = fma(a, b, sum); pairs
+// as AVX512_BF16 sums them (vdpbf16ps). Its bits depend on no size but k, and k may be cut anywhere.
 struct TileProduct {
   int64_t m, n, k;
   const uint32_t* a;
@@ -30,7 +31,6 @@ struct TileProduct {
   int64_t ldc;
   bool accumulate;
 };
-inline constexpr int64_t kTileRows = 8;
 
 // bf16_pair needs native bf16_products().
 void tile_product(WordKind kind, const TileProduct& product);

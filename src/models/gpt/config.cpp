@@ -1,6 +1,7 @@
 #include "models/gpt/config.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/error.h"
@@ -81,6 +82,31 @@ GptConfig GptFlags::to_config(int64_t seq_length) const {
   c.attention_dropout = attention_dropout.value_or(0.1);
   c.init_method_std = init_method_std;
   return c;
+}
+
+Json describe(const GptConfig& c) {
+  constexpr std::array activations = {"gelu_tanh", "gelu_erf", "silu", "relu"};
+  const bool rope = c.position_embedding == PositionEmbedding::rope;
+  Json::Object shape = {
+      {"num-layers", c.num_layers},
+      {"hidden-size", c.hidden_size},
+      {"ffn-hidden-size", c.ffn_hidden_size},
+      {"num-attention-heads", c.num_attention_heads},
+      {"num-query-groups", c.num_query_groups},
+      {"kv-channels", c.kv_channels},
+      {"max-position-embeddings", c.max_position_embeddings},
+      {"vocab-size", c.vocab_size},
+      {"position-embedding-type", rope ? "rope" : "learned_absolute"},
+      {"normalization", c.normalization == nn::Normalization::rms_norm ? "RMSNorm" : "LayerNorm"},
+      {"norm-epsilon", c.norm_epsilon},
+      {"activation", activations[static_cast<size_t>(c.activation)]},
+      {"gated", c.gated},
+      {"qkv-bias", c.qkv_bias},
+      {"attention-output-bias", c.attention_output_bias},
+      {"mlp-bias", c.mlp_bias},
+      {"untied", c.untied}};
+  if (rope) shape.emplace_back("rotary-base", c.rotary_base);
+  return shape;
 }
 
 std::string GptFlags::first_shape_flag() const {

@@ -60,6 +60,10 @@ struct GptFlags {
   GptConfig to_config(int64_t seq_length) const;
 };
 
+// A shape by the names of its flags, to be compared and logged; without dropouts and initial deviation,
+// on which no tensor's shape or meaning depends.
+Json describe(const GptConfig& config);
+
 // From a Hugging Face config.json of model_type gpt2 or llama. Throws Error naming the key and the
 // value that is not supported.
 GptConfig config_from_hugging_face(const Json& config);

@@ -29,8 +29,12 @@ Var dropout(Tape& tape, const Var& x, kernels::DropoutArgs::Mask mask, const nn:
 
 }  // namespace
 
-DecoderLayer::DecoderLayer(nn::Builder& builder, const std::string& name, const GptConfig& c,
+DecoderLayer::DecoderLayer(nn::Builder& builder, int64_t index, const GptConfig& c,
                            const nn::RotaryTable* rotary, uint64_t seed)
+    : DecoderLayer(builder, "layers." + std::to_string(index), index, c, rotary, seed) {}
+
+DecoderLayer::DecoderLayer(nn::Builder& builder, const std::string& name, int64_t index,
+                           const GptConfig& c, const nn::RotaryTable* rotary, uint64_t seed)
     : attention_norm_(builder, name + ".attention_norm", c.hidden_size, c.normalization,
                       c.norm_epsilon),
       attention_(builder, name + ".attention",
@@ -41,7 +45,8 @@ DecoderLayer::DecoderLayer(nn::Builder& builder, const std::string& name, const 
                   .qkv_bias = c.qkv_bias,
                   .output_bias = c.attention_output_bias,
                   .dropout = c.attention_dropout,
-                  .seed = seed},
+                  .seed = seed,
+                  .layer = index},
                  rotary, nn::normal(c.init_method_std), output_init(c)),
       mlp_norm_(builder, name + ".mlp_norm", c.hidden_size, c.normalization, c.norm_epsilon),
       mlp_(builder, name + ".mlp",
@@ -84,8 +89,8 @@ GptModel::GptModel(const GptConfig& config, Runtime& runtime, DType type, uint64
   }
   embedding_dropout_ = dropout_mask("embedding.hidden_dropout", c.hidden_dropout, seed);
   for (int64_t i = 0; i < c.num_layers; ++i) {
-    layers_.push_back(std::make_unique<DecoderLayer>(builder, "layers." + std::to_string(i), c,
-                                                     rope ? &rotary_ : nullptr, seed));
+    layers_.push_back(
+        std::make_unique<DecoderLayer>(builder, i, c, rope ? &rotary_ : nullptr, seed));
   }
   final_norm_ = std::make_unique<nn::AddNorm>(builder, "final_norm", c.hidden_size, c.normalization,
                                               c.norm_epsilon);
@@ -138,6 +143,18 @@ Var GptModel::final_norm(Tape& tape, const Bundle& in) const {
 Tensor GptModel::loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
   return ops::linear_cross_entropy(tape, final_norm(tape, in), output_, batch.labels,
                                    batch.weights);
+}
+
+Tensor GptModel::loss_logits(Tape& tape, const Bundle& in) const {
+  return ops::linear_logits(tape, final_norm(tape, in).value, output_);
+}
+
+nn::SequenceStateShape GptModel::state_shape(int64_t sequences, int64_t capacity) const {
+  return {.layers = config_.num_layers,
+          .sequences = sequences,
+          .capacity = capacity,
+          .key_heads = config_.num_query_groups,
+          .head_size = config_.kv_channels};
 }
 
 Var GptModel::logits(Tape& tape, const Bundle& in) const {

@@ -9,16 +9,21 @@
 #include "models/stage.h"
 #include "nn/attention.h"
 #include "nn/mlp.h"
+#include "nn/sequence_state.h"
 
 namespace megatron::models {
 
 class DecoderLayer {
  public:
-  DecoderLayer(nn::Builder& builder, const std::string& name, const GptConfig& config,
+  // Named "layers.<index>".
+  DecoderLayer(nn::Builder& builder, int64_t index, const GptConfig& config,
                const nn::RotaryTable* rotary, uint64_t seed);
   Bundle forward(Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) const;
 
  private:
+  DecoderLayer(nn::Builder& builder, const std::string& name, int64_t index,
+               const GptConfig& config, const nn::RotaryTable* rotary, uint64_t seed);
+
   nn::AddNorm attention_norm_;
   nn::Attention attention_;
   nn::AddNorm mlp_norm_;
@@ -38,6 +43,11 @@ class GptModel final : public Stage {
   Var final_norm(Tape& tape, const Bundle& in) const override;
   const Span& head() const override { return head_; }
   std::span<parallel::Placed* const> parameters() const override { return parameters_; }
+
+  // The logits that loss() is computed from: f32 (f64) [T,V], in every bit.
+  Tensor loss_logits(Tape& tape, const Bundle& in) const;
+  // Of a state that fits this model.
+  nn::SequenceStateShape state_shape(int64_t sequences, int64_t capacity) const;
 
   const GptConfig& config() const { return config_; }
   void initialize(uint64_t seed);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "base/error.h"
 #include "dist/ranks.h"
@@ -83,7 +84,7 @@ TEST_P(Collectives, AllReduceIsTheSerialSumBitForBit) {
 TEST_P(Collectives, LargeAllReduceOverAPool) {
   const int ranks = GetParam();
   const int64_t n = 300'001;
-  comm::run_ranks(ranks, [&](Group& world) {
+  testing::run_ranks(ranks, [&](Group& world) {
     Runtime runtime({DeviceKind::cpu, 0}, 2);
     Tensor t = make(runtime, {n}, DType::f32, elements(world.rank(), n, DType::f32));
     world.all_reduce(t, Reduce::sum, runtime.stream(), "large");
@@ -228,6 +229,25 @@ TEST_P(Collectives, SplitOrdersByKeyThenRank) {
     Tensor root = make(runtime, {1}, DType::i32, {static_cast<double>(world.rank())});
     nested->broadcast(root, 0, runtime.stream(), "nested");
     EXPECT_EQ(to_doubles(root)[0], world.rank() == 0 ? 0 : ranks - 1);
+  });
+}
+
+// Each group is used by one thread at a time; both threads of a rank are at work together.
+TEST_P(Collectives, TwoThreadsOfARankUseTwoGroups) {
+  const int ranks = GetParam();
+  testing::run_ranks(ranks, [&](Group& world) {
+    const auto other = world.split(0, 0);
+    const auto work = [ranks](Group& group, int from) {
+      Runtime runtime({DeviceKind::reference, 0}, 1);
+      for (int i = from; i < from + 100; ++i) {
+        Tensor t = make(runtime, {100}, DType::i32, std::vector<double>(100, i));
+        group.all_reduce(t, Reduce::sum, runtime.stream(), "two threads");
+        EXPECT_EQ(to_doubles(t), std::vector<double>(100, i * ranks));
+      }
+    };
+    std::thread second([&] { work(*other, 1000); });
+    work(world, 0);
+    second.join();
   });
 }
 

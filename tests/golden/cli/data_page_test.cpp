@@ -1,4 +1,4 @@
-// docs/data.md: its commands run as they stand.
+// Pages of docs/ whose commands run as they stand.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,9 +24,9 @@ std::string commands_of(const std::string& page, const std::string& from, const 
   return commands;
 }
 
-TEST(DataPage, EveryCommandRunsAsItStands) {
-  const Workplace place;
-  const std::string page = read_file(std::string(MEGATRON_GOLDEN) + "/../../../docs/data.md");
+// What all commands of a page say, run one after the other in place/walk.
+std::string run_page(const std::string& name, const Workplace& place) {
+  const std::string page = read_file(std::string(MEGATRON_GOLDEN) + "/../../../docs/" + name);
   write_file(place / "page.sh", commands_of(page, "/tmp/walk", place / "walk"));
   const std::string program = fs::path(MEGATRON_BINARY).parent_path().string();
   const std::string command = "PATH='" + program + "':\"$PATH\" bash -e '" + place / "page.sh" +
@@ -34,10 +34,25 @@ TEST(DataPage, EveryCommandRunsAsItStands) {
   const int status = std::system(command.c_str());
   const std::string told = read_file(place / "told");
   EXPECT_EQ(status, 0) << told;
+  return told;
+}
+
+TEST(DataPage, EveryCommandRunsAsItStands) {
+  const Workplace place;
+  const std::string told = run_page("data.md", place);
   for (const char* part : {"user, 07:05: Who sat on the mat?", "600 documents", "36 sequences",
                            "validation loss at iteration 50", "of 2 data sets"})
     EXPECT_NE(told.find(part), std::string::npos) << part << " is not in\n" << told;
   EXPECT_TRUE(fs::exists(place / "walk/order/test-shuffle_index.npy"));
+}
+
+TEST(EvaluationPage, EveryCommandRunsAsItStands) {
+  const Workplace place;
+  const std::string told = run_page("evaluation.md", place);
+  for (const char* part :
+       {"valid set: ", "bits a byte", "401 documents", "of 40 documents", "\"bits_per_byte\"",
+        "all checksums compared", "a run goes on from here"})
+    EXPECT_NE(told.find(part), std::string::npos) << part << " is not in\n" << told;
 }
 
 }  // namespace

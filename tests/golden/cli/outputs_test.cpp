@@ -202,7 +202,7 @@ TEST_F(Commands, GenerationOfALongPrompt) {
   const Words generate = {"generate",     "--load", "run",          "--temperature", "100",
                           "--max-tokens", "40",     "--ignore-eos", "--prompt"};
   expect(0, with(generate, {"it is a prompt of 29 letters."}), {"29 tokens", "16 positions"});
-  EXPECT_EQ(expect(0, with(generate, {"qq"}), {}).err, "");
+  EXPECT_TRUE(expect(0, with(generate, {"qq"}), {}).err.starts_with("2 prompt tokens"));
 }
 
 }  // namespace

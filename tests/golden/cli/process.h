@@ -2,12 +2,14 @@
 #pragma once
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -18,6 +20,42 @@ namespace megatron::testing {
 struct Outcome {
   int code = 0;  // 128 + signal when it was killed
   std::string out, err;
+};
+
+// A process that runs meanwhile.
+class Background {
+ public:
+  Background(pid_t child, std::string prefix) : child_(child), prefix_(std::move(prefix)) {}
+  ~Background() {
+    if (child_ < 0) return;
+    kill(SIGKILL);
+    wait();
+  }
+  Background(const Background&) = delete;
+  Background& operator=(const Background&) = delete;
+
+  void kill(int signal) const { ::kill(child_, signal); }
+  // Whether it has ended by itself; wait() then does not block.
+  bool ended() const {
+    siginfo_t info{};
+    return waitid(P_PID, static_cast<id_t>(child_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid == child_;
+  }
+  Outcome wait() {
+    int status = 0;
+    waitpid(std::exchange(child_, -1), &status, 0);
+    Outcome outcome;
+    outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    outcome.out = read_file(prefix_ + "out");
+    outcome.err = read_file(prefix_ + "err");
+    unlink((prefix_ + "out").c_str());
+    unlink((prefix_ + "err").c_str());
+    return outcome;
+  }
+
+ private:
+  pid_t child_;
+  std::string prefix_;
 };
 
 // A folder that is removed again; run() works in it.
@@ -33,21 +71,18 @@ class Workplace {
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
 
-  Outcome run(const std::vector<std::string>& arguments) const {
-    const std::string prefix = path_ + ".", in = "/dev/null", out = prefix + "out",
-                      err = prefix + "err";
+  // One at a time. in: the file that is its standard input.
+  Background start(const std::vector<std::string>& arguments,
+                   const std::string& in = "/dev/null") const {
+    const std::string prefix = path_ + ".";
     const pid_t child = fork();
     if (child < 0) throw Error("cannot fork");
-    if (child == 0) start(arguments, {in, out, err});
-    int status = 0;
-    waitpid(child, &status, 0);
-    Outcome outcome;
-    outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    outcome.out = read_file(out);
-    outcome.err = read_file(err);
-    unlink(out.c_str());
-    unlink(err.c_str());
-    return outcome;
+    if (child == 0) become(arguments, {in, prefix + "out", prefix + "err"});
+    return {child, prefix};
+  }
+  Outcome run(const std::vector<std::string>& arguments,
+              const std::string& in = "/dev/null") const {
+    return start(arguments, in).wait();
   }
 
   // Every file and directory in it, by its path from here.
@@ -60,8 +95,8 @@ class Workplace {
   }
 
  private:
-  [[noreturn]] void start(const std::vector<std::string>& arguments,
-                          const std::vector<std::string>& files) const {
+  [[noreturn]] void become(const std::vector<std::string>& arguments,
+                           const std::vector<std::string>& files) const {
     const int flags[] = {O_RDONLY, O_WRONLY | O_CREAT | O_TRUNC, O_WRONLY | O_CREAT | O_TRUNC};
     for (int i = 0; i < 3; ++i) {
       const int file = open(files[static_cast<size_t>(i)].c_str(), flags[i], 0600);

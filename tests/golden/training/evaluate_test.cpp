@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "base/error.h"
 #include "comm/threads.h"
 #include "data/indexed_dataset.h"
@@ -75,23 +77,41 @@ class FirstOf final : public data::Dataset {
   int64_t count_;
 };
 
-// all: as a whole set of `count` samples.
-LossSum evaluate_with(int ranks, int64_t micro_batch, int64_t count, bool all = false) {
-  TrainSettings s = tiny_llama();
-  models::GptConfig config = s.shape.to_config(32);
-  config.finalize();
-  const Vocabulary vocabulary = open_vocabulary(s.data, 97);
-  const Corpus corpus = open_corpus(s.data, vocabulary, 32, 1, {count, count, count});
-  std::vector<LossSum> sums(static_cast<size_t>(ranks));
-  comm::run_ranks(ranks, [&](comm::Group& world) {
-    Runtime runtime({DeviceKind::cpu, 0}, 1);
-    models::GptModel model(config, runtime, DType::f32, 1);
+struct Division {
+  int ranks = 1;
+  int64_t micro_batch = 1;
+  int threads = 1;
+  bool all = false;  // as a whole set of `count` samples
+};
+
+// Synthetic samples, and a model's shape.
+struct Tiny {
+  Tiny() {
+    const TrainSettings s = tiny_llama();
+    config = s.shape.to_config(32);
+    config.finalize();
+    corpus = open_corpus(s.data, open_vocabulary(s.data, 97), 32, 1, {0, 9, 0});
+  }
+  const data::Dataset& set() const { return corpus.set(data::Split::valid); }
+
+  models::GptConfig config;
+  Corpus corpus;
+};
+
+LossSum evaluate_with(const Tiny& tiny, DeviceKind device, DType type, int64_t count,
+                      const Division& division) {
+  std::vector<LossSum> sums(static_cast<size_t>(division.ranks));
+  comm::run_ranks(division.ranks, [&](comm::Group& world) {
+    Runtime runtime({device, 0}, division.threads);
+    models::GptModel model(tiny.config, runtime, type, 1);
     model.initialize(1);
     const StepOptions options{.vocabulary = 97, .positions = 32};
-    const FirstOf set(corpus.set(data::Split::valid), count);
+    const FirstOf set(tiny.set(), count);
     sums[static_cast<size_t>(world.rank())] =
-        all ? evaluate_all(model, DType::f32, set, micro_batch, 32, world, runtime, options)
-            : evaluate(model, DType::f32, set, 0, count, micro_batch, 32, world, runtime, options);
+        division.all
+            ? evaluate_all(model, type, set, division.micro_batch, 32, world, runtime, options)
+            : evaluate(model, type, set, 0, count, division.micro_batch, 32, world, runtime,
+                       options);
   });
   for (const LossSum& sum : sums) {
     EXPECT_EQ(sum.sum, sums[0].sum);
@@ -100,16 +120,63 @@ LossSum evaluate_with(int ranks, int64_t micro_batch, int64_t count, bool all = 
   return sums[0];
 }
 
-TEST(Evaluate, RanksAndMicroBatchesGiveTheSameSum) {
-  for (const int64_t count : {1, 7, 8}) {
-    const LossSum one = evaluate_with(1, 2, count);
+class Evaluate : public ::testing::TestWithParam<std::tuple<DeviceKind, DType>> {};
+
+TEST_P(Evaluate, EveryDivisionGivesTheSameBits) {
+  const auto [device, type] = GetParam();
+  const Tiny tiny;
+  for (const int64_t count : {1, 7}) {
+    const LossSum one = evaluate_with(tiny, device, type, count, {});
     EXPECT_NEAR(one.mean(), std::log(97), 0.1);
-    EXPECT_NEAR(evaluate_with(2, 2, count).sum / one.sum, 1, 1e-13) << count;
-    EXPECT_NEAR(evaluate_with(4, 2, count).sum / one.sum, 1, 1e-13) << count;
-    EXPECT_NEAR(evaluate_with(1, 8, count).sum / one.sum, 1, 1e-6) << count;
-    for (const int ranks : {1, 2, 4})
-      EXPECT_NEAR(evaluate_with(ranks, 2, count, true).sum / one.sum, 1, 1e-6) << count;
+    for (const int ranks : {1, 2, 3}) {
+      for (const int64_t micro_batch : {1, 3, 4}) {
+        for (const bool all : {false, true}) {
+          const LossSum other = evaluate_with(
+              tiny, device, type, count, {.ranks = ranks, .micro_batch = micro_batch, .all = all});
+          EXPECT_EQ(other.sum, one.sum)
+              << count << " samples, " << ranks << " ranks, micro-batch " << micro_batch;
+        }
+      }
+    }
   }
+  EXPECT_EQ(evaluate_with(tiny, device, type, 7, {.micro_batch = 4, .threads = 3}).sum,
+            evaluate_with(tiny, device, type, 7, {}).sum);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, Evaluate,
+                         ::testing::Combine(::testing::Values(DeviceKind::reference,
+                                                              DeviceKind::cpu),
+                                            ::testing::Values(DType::f32, DType::bf16)),
+                         [](const auto& info) {
+                           return std::string(name(std::get<0>(info.param))) + "_" +
+                                  std::string(name(std::get<1>(info.param)));
+                         });
+
+// The sums of a set that is taken in several pieces are added in the order of its samples.
+TEST(EvaluateSamples, AndTheirSum) {
+  const Tiny tiny;
+  const data::Dataset& set = tiny.set();
+  comm::run_ranks(2, [&](comm::Group& world) {
+    Runtime runtime({DeviceKind::cpu, 0}, 1);
+    models::GptModel model(tiny.config, runtime, DType::f32, 1);
+    model.initialize(1);
+    const StepOptions options{.vocabulary = 97, .positions = 32};
+    const std::vector<int64_t> indices = {8, 0, 3, 3, 5};
+    const auto losses =
+        evaluate_samples(model, DType::f32, set, indices, 2, 32, world, runtime, options);
+    ASSERT_EQ(losses.size(), indices.size());
+    EXPECT_EQ(losses[2].sum, losses[3].sum);
+    for (size_t i = 0; i < indices.size(); ++i) {
+      const LossSum alone =
+          evaluate(model, DType::f32, set, indices[i], 1, 1, 32, world, runtime, options);
+      EXPECT_EQ(losses[i].sum, alone.sum) << i;
+    }
+    EXPECT_TRUE(
+        evaluate_samples(model, DType::f32, set, {}, 2, 32, world, runtime, options).empty());
+    EXPECT_EQ(evaluate(model, DType::f32, set, 3, 1, 4, 32, world, runtime, options).sum +
+                  evaluate(model, DType::f32, set, 4, 1, 4, 32, world, runtime, options).sum,
+              evaluate(model, DType::f32, set, 3, 2, 4, 32, world, runtime, options).sum);
+  });
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ TEST(Run, ACheckpointOpensWithTheTokenizerOfTheRun) {
   s.data.tokenizer_type = "GPT2BPETokenizer";
   s.data.vocab_file = folder / "v.json";
   s.data.merge_file = folder / "m.txt";
-  s.run.save = folder / "named";
+  s.checkpoint.save = folder / "named";
   const auto named = tokenizers::Tokenizer::load(train(s).saved);
   EXPECT_EQ(named.encode("abb<|endoftext|>"), (std::vector<int32_t>{2, 1, 3}));
   EXPECT_EQ(named.eod(), 3);
@@ -31,11 +31,11 @@ TEST(Run, ACheckpointOpensWithTheTokenizerOfTheRun) {
   s.data.vocab_file.reset();
   s.data.merge_file.reset();
   s.data.tokenizer_model = directory;
-  s.run.save = folder / "copied";
+  s.checkpoint.save = folder / "copied";
   EXPECT_EQ(read_file(train(s).saved + "/tokenizer.json"),
             read_file(directory + "/tokenizer.json"));
   s.data.tokenizer_special_tokens = {"<new>"};
-  s.run.save = folder / "added";
+  s.checkpoint.save = folder / "added";
   EXPECT_TRUE(tokenizers::Tokenizer::load(train(s).saved).token_id("<new>"));
 }
 

@@ -32,7 +32,7 @@ TrainSettings gpt2_124m(const std::string& prefix, const std::string& tokenizer)
   s.data.data_path = {prefix};
   s.data.tokenizer_model = tokenizer;
   s.data.split = "1,0,0";
-  s.run.log_interval = 1;
+  s.log.log_interval = 1;
   return s;
 }
 

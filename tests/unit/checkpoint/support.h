@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "checkpoint/model_directory.h"
+#include "checkpoint/save.h"
 
 namespace megatron::checkpoint {
 
@@ -20,12 +21,14 @@ inline std::string golden(const std::string& path) {
   return std::string(MEGATRON_GOLDEN) + "/hf/" + path;
 }
 
-// A directory that is removed with its contents.
+// A directory that is removed with its contents; in memory where there is such a place.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
     const std::filesystem::path pattern = "megatron_checkpoint_XXXXXX";
-    std::string text = (std::filesystem::temp_directory_path() / pattern).string();
+    const bool memory = ::access("/dev/shm", W_OK) == 0;
+    const auto place = memory ? "/dev/shm" : std::filesystem::temp_directory_path();
+    std::string text = (place / pattern).string();
     if (mkdtemp(text.data()) == nullptr) throw Error("no temporary directory");
     path_ = text;
   }
@@ -97,6 +100,15 @@ class Model {
   std::vector<std::unique_ptr<parallel::Placed>> owned_;
   std::vector<parallel::Placed*> placed_;
 };
+
+// Saved by one rank; `contents` without configuration and model.
+inline void save_model(const std::string& path, const Json& config,
+                       std::span<parallel::Placed* const> parameters, Contents contents) {
+  Runtime runtime({DeviceKind::reference, 0}, 1);
+  contents.config = config;
+  contents.model = held(parameters);
+  save(path, std::move(contents), runtime.stream());
+}
 
 // Gives every element of the parameter the value first, first + 1, ...
 inline void count_from(parallel::Placed& placed, double first) {

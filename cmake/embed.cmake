@@ -1,0 +1,18 @@
+# megatron_embed_page(ROOM FOLDER): the files of FOLDER/page become constants of the program (FOLDER/page_sources.cpp.in).
+# Scripts follow one another in the order of their names here. A change of a file configures anew.
+function(megatron_embed_page room folder)
+  if(NOT TARGET ${room})
+    return()
+  endif()
+  set(PAGE_SCRIPT "")
+  foreach(name series.js chart.js page.js)
+    file(READ ${folder}/page/${name} text)
+    string(APPEND PAGE_SCRIPT "${text}")
+  endforeach()
+  file(READ ${folder}/page/page.html PAGE_HTML)
+  file(READ ${folder}/page/page.css PAGE_CSS)
+  file(GLOB files ${folder}/page/*)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${files})
+  configure_file(${folder}/page_sources.cpp.in ${CMAKE_CURRENT_BINARY_DIR}/${room}_page_sources.cpp @ONLY)
+  target_sources(${room} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${room}_page_sources.cpp)
+endfunction()

@@ -1,0 +1,48 @@
+#include "checkpoint/agreement.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace megatron::checkpoint {
+
+void put_together(comm::Group& ranks, Stream& stream, std::span<uint64_t> values,
+                  std::string_view call) {
+  if (ranks.size() == 1 || values.empty()) return;
+  const Tensor tensor = Tensor::empty(stream.scratch(), Shape{static_cast<int64_t>(values.size())},
+                                      DType::i64, "save");
+  std::memcpy(tensor.raw(), values.data(), values.size_bytes());
+  ranks.all_reduce(tensor, comm::Reduce::sum, stream, call).wait(stream);
+  stream.synchronize();
+  std::memcpy(values.data(), tensor.raw(), values.size_bytes());
+}
+
+void agree(comm::Group& ranks, Stream& stream, const std::string& error, uint64_t plan,
+           std::string_view call) {
+  const size_t size = static_cast<size_t>(ranks.size()), rank = static_cast<size_t>(ranks.rank());
+  std::vector<uint64_t> told(2 * size);
+  told[rank] = error.size();
+  told[size + rank] = plan;
+  put_together(ranks, stream, told, call);
+
+  const auto failed = std::find_if(told.begin(), told.begin() + ranks.size(),
+                                   [](uint64_t length) { return length > 0; });
+  const size_t first = static_cast<size_t>(failed - told.begin());
+  if (first < size) {
+    if (size == 1) throw Error(error);
+    const Tensor text = Tensor::empty(stream.scratch(), Shape{static_cast<int64_t>(told[first])},
+                                      DType::u8, "save");
+    if (first == rank) std::memcpy(text.raw(), error.data(), error.size());
+    ranks.broadcast(text, static_cast<int>(first), stream, call).wait(stream);
+    stream.synchronize();
+    throw Error(std::string(static_cast<const char*>(text.raw()), told[first]));
+  }
+  for (size_t r = 1; r < size; ++r) {
+    MG_CHECK(told[size + r] == told[size],
+             "ranks 0 and {} would save other tensors: all ranks must hold the same model", r);
+  }
+}
+
+}  // namespace megatron::checkpoint

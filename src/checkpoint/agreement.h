@@ -1,0 +1,22 @@
+// What the ranks of a save tell each other.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "comm/group.h"
+
+namespace megatron::checkpoint {
+
+// Collective. `error` is what went wrong on this rank, "" for nothing: every rank throws Error with
+// the text of the first rank that has one. `plan` is what must be equal on all ranks, or that is
+// the Error.
+void agree(comm::Group& ranks, Stream& stream, const std::string& error, uint64_t plan,
+           std::string_view call);
+
+// Collective. Each value is that of the one rank where it is not zero.
+void put_together(comm::Group& ranks, Stream& stream, std::span<uint64_t> values,
+                  std::string_view call);
+
+}  // namespace megatron::checkpoint

@@ -1,0 +1,215 @@
+#include "checkpoint/checkpoint_directory.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "checkpoint/name_list.h"
+
+namespace megatron::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kMend = "copy it there again, or use another checkpoint";
+
+bool is_optimizer_file(std::string_view name) {
+  return name.starts_with("optimizer-") && name.ends_with(".safetensors");
+}
+
+// All files of a checkpoint are there with the sizes that they were written with.
+void check_sizes(const std::string& path, const std::vector<ListedFile>& files) {
+  std::vector<std::string> missing;
+  for (const ListedFile& file : files) {
+    std::error_code error;
+    if (!fs::exists(path + "/" + file.name, error)) missing.push_back(file.name);
+  }
+  MG_CHECK(missing.empty(), "'{}' lacks files of the checkpoint: {}; {}", path, counted(missing),
+           kMend);
+  for (const ListedFile& file : files) {
+    const std::string name = path + "/" + file.name;
+    std::error_code error;
+    MG_CHECK(fs::is_regular_file(name, error), "'{}' is not a regular file; {}", name, kMend);
+    const auto bytes = fs::file_size(name, error);
+    MG_CHECK(!error, "cannot read '{}': {}", name, error.message());
+    MG_CHECK(bytes == static_cast<uintmax_t>(file.bytes),
+             "'{}' has {} bytes, and {} were written: it is not whole or was changed; {}", name,
+             bytes, file.bytes, kMend);
+  }
+}
+
+Sealed read_state(const std::string& path) {
+  std::error_code error;
+  MG_CHECK(fs::exists(path, error), "the checkpoint '{}' does not exist", path);
+  MG_CHECK(fs::is_directory(path, error), "'{}' is not a directory; a checkpoint is one", path);
+  const std::string name = path + "/" + std::string(kTrainerState);
+  MG_CHECK(
+      fs::exists(name, error),
+      "'{}' has no {}: it is a model, or what is left of a checkpoint; a run cannot go on from "
+      "it",
+      path, kTrainerState);
+  Sealed sealed = unseal(read_file(name), name);
+  check_sizes(path, sealed.files);
+  return sealed;
+}
+
+std::vector<std::string> optimizer_names(const std::vector<ListedFile>& files) {
+  std::vector<std::string> names;
+  for (const ListedFile& file : files) {
+    if (is_optimizer_file(file.name)) names.push_back(file.name);
+  }
+  return names;
+}
+
+// What one checksum covers.
+struct Region {
+  const ListedFile* file;
+  std::string_view tensor;  // "" for the header, or a whole file
+  std::span<const std::byte> bytes;
+  uint64_t written;
+};
+
+// The regions that caller `part` checks: by falling size, each to the caller with the fewest bytes.
+std::vector<size_t> share(const std::vector<Region>& regions, int part, int parts) {
+  std::vector<size_t> order(regions.size()), mine;
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return regions[a].bytes.size() > regions[b].bytes.size();
+  });
+  std::vector<size_t> loads(static_cast<size_t>(parts));
+  for (const size_t i : order) {
+    const auto least = std::min_element(loads.begin(), loads.end());
+    *least += regions[i].bytes.size() + 1;
+    if (least - loads.begin() == part) mine.push_back(i);
+  }
+  return mine;
+}
+
+}  // namespace
+
+bool is_checkpoint(const std::string& path) {
+  std::error_code error;
+  return fs::exists(path + "/" + std::string(kTrainerState), error);
+}
+
+CheckpointDirectory::CheckpointDirectory(std::string path)
+    : sealed_(read_state(path)), model_(path), optimizer_(path, optimizer_names(sealed_.files)) {
+  optimizer_.check_unique();
+  check_all_listed();
+  for (const ListedFile& file : sealed_.files) check_tensors(file);
+}
+
+const SafetensorsFile* CheckpointDirectory::find_tensors(std::string_view file) const {
+  for (const TensorFiles* files : {&model_.tensors(), &optimizer_}) {
+    const auto found = std::ranges::find(files->names(), file);
+    if (found != files->names().end())
+      return &files->file(static_cast<size_t>(found - files->names().begin()));
+  }
+  return nullptr;
+}
+
+// A file holds the tensors that it is said to hold.
+void CheckpointDirectory::check_tensors(const ListedFile& listed) {
+  const SafetensorsFile* const file = find_tensors(listed.name);
+  MG_CHECK((file != nullptr) == listed.has_tensors, "'{}/{}': {} lists it {}; {}", path(),
+           listed.name, kTrainerState,
+           listed.has_tensors ? "with tensors, but it is no file of the model or of the optimizer"
+                              : "without tensors",
+           kMend);
+  if (file == nullptr) return;
+  std::vector<std::string> missing, surplus;
+  std::set<std::string_view> names;
+  for (const auto& [name, sum] : listed.tensors) {
+    names.insert(name);
+    if (file->find(name) == nullptr) missing.push_back(name);
+    MG_CHECK(sums_.emplace(name, sum).second, "'{}/{}' lists tensor '{}' twice", path(),
+             kTrainerState, name);
+  }
+  for (const TensorInfo& info : file->tensors()) {
+    if (!names.contains(info.name)) surplus.push_back(info.name);
+  }
+  MG_CHECK(missing.empty() && surplus.empty(),
+           "'{}/{}' is not the file that was written. Tensors that are missing: {}; that were not "
+           "written: {}; {}",
+           path(), listed.name, counted(missing), counted(surplus), kMend);
+}
+
+// Nothing is read that has no checksum.
+void CheckpointDirectory::check_all_listed() const {
+  std::set<std::string, std::less<>> listed;
+  for (const ListedFile& file : sealed_.files) listed.insert(file.name);
+  std::vector<std::string> read = {std::string(kConfig)}, surplus;
+  if (model_.has_index()) read.emplace_back(kIndex);
+  read.insert(read.end(), model_.tensors().names().begin(), model_.tensors().names().end());
+  std::error_code error;
+  fs::directory_iterator entry(path(), error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (is_optimizer_file(name)) read.push_back(name);
+  }
+  MG_CHECK(!error, "cannot list '{}': {}", path(), error.message());
+  for (const std::string& name : read) {
+    if (!listed.contains(name)) surplus.push_back(name);
+  }
+  std::sort(surplus.begin(), surplus.end());
+  MG_CHECK(surplus.empty(), "'{}' has files that are no part of the checkpoint: {}; remove them",
+           path(), counted(surplus));
+}
+
+std::vector<TensorInfo> CheckpointDirectory::optimizer_tensors() const {
+  std::vector<TensorInfo> tensors;
+  for (size_t i = 0; i < optimizer_.names().size(); ++i) {
+    const std::vector<TensorInfo>& held = optimizer_.file(i).tensors();
+    tensors.insert(tensors.end(), held.begin(), held.end());
+  }
+  return tensors;
+}
+
+std::string CheckpointDirectory::checksum(std::string_view tensor) const {
+  const auto found = sums_.find(tensor);
+  return found == sums_.end() ? "" : hexadecimal(found->second);
+}
+
+void CheckpointDirectory::verify(ThreadPool& pool, int part, int parts) const {
+  MG_ASSERT(part >= 0 && part < parts);
+  std::vector<MappedFile> texts;
+  texts.reserve(sealed_.files.size());
+  std::vector<Region> regions;
+  for (const ListedFile& file : sealed_.files) {
+    const SafetensorsFile* const tensors = find_tensors(file.name);
+    if (tensors == nullptr) {
+      texts.emplace_back(path() + "/" + file.name);
+      regions.push_back({&file, "", texts.back().bytes(), file.sum});
+      continue;
+    }
+    regions.push_back({&file, "", tensors->head(), file.sum});
+    for (const auto& [name, sum] : file.tensors)
+      regions.push_back({&file, name, tensors->bytes(*tensors->find(name)), sum});
+  }
+
+  const std::vector<size_t> mine = share(regions, part, parts);
+  std::vector<uint64_t> found(regions.size());
+  pool.parallel_for(static_cast<int64_t>(mine.size()), [&](int64_t block, int) {
+    const size_t i = mine[static_cast<size_t>(block)];
+    found[i] = checkpoint::checksum(regions[i].bytes);
+  });
+  const std::set<size_t> in_order(mine.begin(), mine.end());
+  for (const size_t i : in_order) {
+    const Region& region = regions[i];
+    const std::string what =
+        region.tensor.empty() ? "it has the" : fmt::format("tensor '{}' has the", region.tensor);
+    MG_CHECK(found[i] == region.written,
+             "'{}/{}' is damaged: {} checksum {}, and {} was written; {}", path(),
+             region.file->name, what, hexadecimal(found[i]), hexadecimal(region.written), kMend);
+  }
+}
+
+void CheckpointDirectory::load_optimizer(std::span<const HeldTensor> tensors) const {
+  MG_CHECK(has_optimizer() || tensors.empty(), "the checkpoint '{}' holds no optimizer state",
+           path());
+  load(optimizer_, tensors, {}, "the optimizer");
+}
+
+}  // namespace megatron::checkpoint

@@ -1,0 +1,57 @@
+// A checkpoint as it lies: a model directory with optimizer state and trainer_state.json.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "checkpoint/file_list.h"
+#include "checkpoint/model_directory.h"
+
+namespace megatron::checkpoint {
+
+inline constexpr std::string_view kTrainerState = "trainer_state.json";
+inline constexpr int64_t kFormat = 1;  // "format" of trainer_state.json; a greater one is refused
+
+// Whether the directory has a trainer_state.json: it is a checkpoint, not only a model.
+bool is_checkpoint(const std::string& path);
+
+class CheckpointDirectory {
+ public:
+  // Reads trainer_state.json (its own checksum, its format), then checks that every file it lists
+  // is there with its number of bytes and opens the tensors. Throws Error naming the file, what is
+  // wrong and what to do; a newer format names the program that wrote it.
+  explicit CheckpointDirectory(std::string path);
+
+  const std::string& path() const { return model_.path(); }
+  const ModelDirectory& model() const { return model_; }
+  const Json& trainer_state() const { return sealed_.state; }
+  const std::vector<ListedFile>& files() const { return sealed_.files; }  // as trainer_state lists
+  bool has_optimizer() const { return !optimizer_.empty(); }
+  std::vector<TensorInfo> optimizer_tensors() const;
+  std::string checksum(std::string_view tensor) const;  // as written, in hexadecimal; "" for none
+
+  // Compares the checksums of every file with what lies there; of several callers, caller `part` of
+  // `parts` takes its share by bytes. Throws Error naming the first file (and tensor) that is not
+  // as it was written.
+  void verify(ThreadPool& pool, int part = 0, int parts = 1) const;
+
+  // Fills the values from the stored tensors as checkpoint::load does. Throws Error listing what is
+  // missing, surplus or of another shape.
+  void load_optimizer(std::span<const HeldTensor> tensors) const;
+
+ private:
+  const SafetensorsFile* find_tensors(std::string_view file) const;
+  void check_tensors(const ListedFile& listed);
+  void check_all_listed() const;
+
+  Sealed sealed_;
+  ModelDirectory model_;
+  TensorFiles optimizer_;
+  std::map<std::string_view, uint64_t, std::less<>> sums_;  // of the tensors
+};
+
+}  // namespace megatron::checkpoint

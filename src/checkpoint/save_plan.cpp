@@ -1,0 +1,287 @@
+#include "checkpoint/save_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <map>
+#include <queue>
+#include <set>
+
+#include "base/error.h"
+#include "checkpoint/checkpoint_directory.h"
+#include "checkpoint/part_copy.h"
+
+namespace megatron::checkpoint {
+namespace {
+
+using parallel::Part;
+using parallel::Slice;
+using Metadata = std::vector<std::pair<std::string, std::string>>;
+
+std::vector<PlannedTensor> collect(std::span<const HeldTensor> held,
+                                   const std::function<DType(const std::string&)>& dtype) {
+  std::vector<PlannedTensor> tensors;
+  std::map<std::string, size_t> index_of;
+  for (const HeldTensor& h : held) {
+    MG_ASSERT(h.value.defined() && h.placement != nullptr);
+    for (const Part& part : h.placement->parts) {
+      const std::string stored = h.prefix + part.name;
+      const auto [at, is_new] = index_of.emplace(stored, tensors.size());
+      if (is_new) {
+        const DType type = dtype ? dtype(stored) : h.value.dtype();
+        tensors.push_back({stored, part.stored_shape(), type, {}});
+      }
+      PlannedTensor& tensor = tensors[at->second];
+      MG_CHECK(convertible(h.value.dtype(), tensor.dtype),
+               "tensor '{}' is {} and cannot be saved as {}", stored, name(h.value.dtype()),
+               name(tensor.dtype));
+      tensor.pieces.push_back({&part, h.value});
+    }
+  }
+  return tensors;
+}
+
+// Every element of the tensor is held exactly once.
+void check_whole(const PlannedTensor& tensor) {
+  const Part& first = *tensor.pieces.front().part;
+  std::vector<Slice> slices;
+  for (const Piece& piece : tensor.pieces) {
+    const Part& part = *piece.part;
+    MG_CHECK(
+        part.global == first.global && part.axis == first.axis &&
+            part.transposed == first.transposed,
+        "cannot put tensor '{}' together: parameters tell different shapes, axes or orders of it",
+        tensor.name);
+    slices.insert(slices.end(), part.slices.begin(), part.slices.end());
+  }
+  std::sort(slices.begin(), slices.end(),
+            [](const Slice& a, const Slice& b) { return a.global_begin < b.global_begin; });
+  const int64_t length = first.global.rank() == 0 ? 1 : first.global[first.axis];
+  int64_t end = 0;
+  slices.push_back({length, 0, 0});
+  for (const Slice& slice : slices) {
+    MG_CHECK(slice.global_begin <= end,
+             "cannot put tensor '{}' together: [{}, {}) of the {} along its axis {} are held by no "
+             "parameter here",
+             tensor.name, end, slice.global_begin, length, first.axis);
+    MG_CHECK(slice.global_begin >= end || slice.size == 0,
+             "cannot put tensor '{}' together: index {} of its axis {} is held twice", tensor.name,
+             slice.global_begin, first.axis);
+    end += slice.size;
+  }
+}
+
+// The original library's order within a file: types by falling size, then names.
+bool library_order(const PlannedTensor& a, const PlannedTensor& b) {
+  constexpr std::array kTypes = {DType::i64, DType::f64, DType::f32, DType::i32, DType::bf16,
+                                 DType::f16, DType::u16, DType::i16, DType::i8,  DType::u8};
+  const auto rank = [&](DType type) {
+    return std::find(kTypes.begin(), kTypes.end(), type) - kTypes.begin();
+  };
+  return std::pair(rank(a.dtype), std::string_view(a.name)) <
+         std::pair(rank(b.dtype), std::string_view(b.name));
+}
+
+// Tensors in the order given; a new file where the next would not fit, and one of its own for a
+// tensor above the limit. Names are for the caller to give.
+std::vector<PlannedFile> shards(std::vector<PlannedTensor> tensors, int64_t limit) {
+  std::vector<PlannedFile> files;
+  PlannedFile current;
+  int64_t bytes = 0;
+  for (PlannedTensor& tensor : tensors) {
+    const int64_t size = tensor.bytes();
+    if (size > limit) {
+      files.emplace_back().tensors.push_back(std::move(tensor));
+      continue;
+    }
+    if (size > limit - bytes) {
+      files.push_back(std::move(current));
+      current = {};
+      bytes = 0;
+    }
+    current.tensors.push_back(std::move(tensor));
+    bytes += size;
+  }
+  if (!current.tensors.empty()) files.push_back(std::move(current));
+  for (PlannedFile& file : files)
+    std::sort(file.tensors.begin(), file.tensors.end(), library_order);
+  return files;
+}
+
+std::string shard_name(std::string_view kind, size_t index, size_t count) {
+  return fmt::format("{}-{:05d}-of-{:05d}.safetensors", kind, index + 1, count);
+}
+
+// The files and the order of `like`; tensors that it does not have come last in its last file.
+std::vector<PlannedFile> files_like(std::vector<PlannedTensor> tensors,
+                                    const ModelDirectory& like) {
+  std::map<std::string_view, PlannedTensor*> remaining;
+  for (PlannedTensor& tensor : tensors) remaining.emplace(tensor.name, &tensor);
+  std::vector<PlannedFile> files;
+  std::string last(kSingleFile);
+  for (const std::string& name : like.tensor_names()) {
+    last = like.shard_map().find(name)->second;
+    const auto found = remaining.find(name);
+    if (found == remaining.end()) continue;
+    if (files.empty() || files.back().name != last) files.push_back({.name = last});
+    files.back().tensors.push_back(*found->second);
+    remaining.erase(found);
+  }
+  if (remaining.empty()) return files;
+  if (files.empty() || files.back().name != last) files.push_back({.name = last});
+  for (const PlannedTensor& tensor : tensors) {
+    if (remaining.contains(tensor.name)) files.back().tensors.push_back(tensor);
+  }
+  return files;
+}
+
+std::vector<PlannedFile> model_files(const Contents& contents) {
+  std::vector<PlannedTensor> tensors = collect(contents.model, contents.dtype);
+  MG_CHECK(!tensors.empty(), "there are no tensors to save");
+  if (contents.like != nullptr) return files_like(std::move(tensors), *contents.like);
+  std::vector<PlannedFile> files = shards(std::move(tensors), contents.shard_bytes);
+  for (size_t i = 0; i < files.size(); ++i)
+    files[i].name =
+        files.size() == 1 ? std::string(kSingleFile) : shard_name("model", i, files.size());
+  return files;
+}
+
+std::vector<PlannedFile> optimizer_files(const Contents& contents) {
+  std::vector<PlannedFile> files =
+      shards(collect(contents.optimizer, nullptr), contents.shard_bytes);
+  for (size_t i = 0; i < files.size(); ++i)
+    files[i].name = shard_name("optimizer", i, files.size());
+  return files;
+}
+
+void lay_out(PlannedFile& file, const Metadata& metadata) {
+  std::vector<TensorInfo> infos;
+  for (const PlannedTensor& tensor : file.tensors)
+    infos.push_back({tensor.name, tensor.dtype, tensor.shape});
+  file.head = safetensors_head(file.name, infos, metadata);
+  const int64_t begin = static_cast<int64_t>(file.head.size());
+  for (size_t i = 0; i < infos.size(); ++i) file.tensors[i].offset = begin + infos[i].begin;
+  file.bytes = begin + (infos.empty() ? 0 : infos.back().end);
+}
+
+Json index_of(std::span<const PlannedFile> files) {
+  std::map<std::string_view, const PlannedFile*> file_of;
+  int64_t elements = 0, bytes = 0;
+  for (const PlannedFile& file : files) {
+    for (const PlannedTensor& tensor : file.tensors) {
+      file_of.emplace(tensor.name, &file);
+      elements += tensor.shape.elements();
+      bytes += tensor.bytes();
+    }
+  }
+  Json::Object weight_map;
+  for (const auto& [name, file] : file_of) weight_map.emplace_back(std::string(name), file->name);
+  return Json(Json::Object{
+      {"metadata", Json(Json::Object{{"total_parameters", elements}, {"total_size", bytes}})},
+      {"weight_map", Json(std::move(weight_map))}});
+}
+
+std::vector<PlannedText> texts_of(const Contents& contents, std::span<const PlannedFile> model) {
+  MG_CHECK(contents.config.is_object(), "the configuration to save is not a JSON object");
+  std::vector<PlannedText> texts;
+  texts.push_back({std::string(kConfig), contents.config.dump(2, true) + "\n", ""});
+  if (model.size() > 1 || model.front().name != kSingleFile)
+    texts.push_back({std::string(kIndex), index_of(model).dump(2, true) + "\n", ""});
+  for (const std::string& source : contents.copied_files)
+    texts.push_back({std::filesystem::path(source).filename().string(), "", source});
+  for (const auto& [name, content] : contents.written_files) texts.push_back({name, content, ""});
+  return texts;
+}
+
+void check_names(const SavePlan& plan) {
+  std::set<std::string_view> names;
+  for (const PlannedFile& file : plan.files)
+    MG_CHECK(names.insert(file.name).second, "cannot write '{}' twice", file.name);
+  for (const PlannedText& text : plan.texts) {
+    const std::string& source = text.source.empty() ? text.name : text.source;
+    MG_CHECK(is_listable(text.name), "cannot put '{}' beside the weights: it has no plain name",
+             source);
+    MG_CHECK(names.insert(text.name).second,
+             "cannot put '{}' beside the weights: a file of that name is there already", source);
+  }
+}
+
+void assign_writers(std::vector<PlannedTensor*> tensors, int ranks) {
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [](const auto* a, const auto* b) { return a->bytes() > b->bytes(); });
+  using Load = std::pair<int64_t, int>;  // bytes, rank
+  std::priority_queue<Load, std::vector<Load>, std::greater<>> loads;
+  for (int rank = 0; rank < ranks; ++rank) loads.emplace(0, rank);
+  for (PlannedTensor* tensor : tensors) {
+    const auto [bytes, rank] = loads.top();
+    loads.pop();
+    tensor->writer = rank;
+    loads.emplace(bytes + tensor->bytes(), rank);
+  }
+}
+
+}  // namespace
+
+int64_t PlannedText::bytes() const {
+  if (source.empty()) return static_cast<int64_t>(content.size());
+  std::error_code error;
+  const auto size = std::filesystem::file_size(source, error);
+  MG_CHECK(!error, "cannot copy '{}': {}", source, error.message());
+  return static_cast<int64_t>(size);
+}
+
+std::vector<PlannedTensor*> SavePlan::tensors() {
+  std::vector<PlannedTensor*> result;
+  for (PlannedFile& file : files) {
+    for (PlannedTensor& tensor : file.tensors) result.push_back(&tensor);
+  }
+  return result;
+}
+
+std::vector<ListedFile> SavePlan::list() const {
+  std::vector<ListedFile> result;
+  for (const PlannedFile& file : files) {
+    ListedFile listed{.name = file.name, .bytes = file.bytes, .has_tensors = true};
+    for (const PlannedTensor& tensor : file.tensors) listed.tensors.emplace_back(tensor.name, 0);
+    result.push_back(std::move(listed));
+  }
+  for (const PlannedText& text : texts)
+    result.push_back({.name = text.name, .bytes = text.bytes()});
+  return result;
+}
+
+int64_t SavePlan::bytes(const std::optional<Json>& trainer_state) const {
+  const std::vector<ListedFile> listed = list();
+  int64_t total = 0;
+  for (const ListedFile& file : listed) total += file.bytes;
+  if (trainer_state.has_value()) total += static_cast<int64_t>(seal(*trainer_state, listed).size());
+  return total;
+}
+
+SavePlan plan_save(const Contents& contents, int ranks) {
+  MG_CHECK(contents.shard_bytes > 0, "the size limit of a shard is {} bytes; it must be at least 1",
+           contents.shard_bytes);
+  const Metadata plain = {{"format", "pt"}};
+  SavePlan plan;
+  plan.files = model_files(contents);
+  plan.texts = texts_of(contents, plan.files);
+  for (PlannedFile& file : plan.files)
+    lay_out(file, contents.like != nullptr ? contents.like->metadata() : plain);
+  for (PlannedFile& file : optimizer_files(contents)) {
+    lay_out(file, plain);
+    plan.files.push_back(std::move(file));
+  }
+  check_names(plan);
+  assign_writers(plan.tensors(), ranks);
+  return plan;
+}
+
+void check_whole(const SavePlan& plan) {
+  for (const PlannedFile& file : plan.files) {
+    for (const PlannedTensor& tensor : file.tensors) check_whole(tensor);
+  }
+}
+
+int64_t Contents::total_bytes() const { return plan_save(*this, 1).bytes(trainer_state); }
+
+}  // namespace megatron::checkpoint

@@ -1,0 +1,48 @@
+// Several safetensors files as one set of named tensors.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/held_tensor.h"
+#include "checkpoint/safetensors.h"
+
+namespace megatron::checkpoint {
+
+class TensorFiles {
+ public:
+  TensorFiles() = default;
+  // Opens `names` in `folder`, in this order.
+  TensorFiles(const std::string& folder, std::span<const std::string> names);
+
+  // Throws Error naming a tensor that lies in two files, and both.
+  void check_unique() const;
+
+  bool empty() const { return files_.empty(); }
+  const std::string& folder() const { return folder_; }
+  const std::vector<std::string>& names() const { return names_; }  // of the files
+  const SafetensorsFile& file(size_t index) const { return *files_[index]; }
+  std::vector<std::string> tensor_names() const;                  // in the order of the files
+  const TensorInfo* find(std::string_view name) const;            // null when absent
+  std::span<const std::byte> bytes(std::string_view name) const;  // throws Error when absent
+
+ private:
+  std::string folder_;
+  std::vector<std::string> names_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::map<std::string_view, std::pair<size_t, const TensorInfo*>, std::less<>> tensors_;
+};
+
+// Fills each value from the stored tensors that its placement names, converted to its type. Every
+// tensor must be there with the shape its placement says, and every tensor there must be asked for,
+// but for the names in `ignored`: one Error lists all that is missing, surplus or of another shape.
+// `owner` is whose tensors they are in it: "the model".
+void load(const TensorFiles& files, std::span<const HeldTensor> tensors,
+          std::span<const std::string> ignored, std::string_view owner);
+
+}  // namespace megatron::checkpoint

@@ -1,0 +1,214 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "cli/bench.h"
+#include "inference/generate.h"
+#include "training/flops.h"
+#include "training/peak.h"
+#include "training/settings.h"
+
+namespace megatron::cli {
+namespace {
+
+// GPT-2 124M (Radford et al. 2019).
+models::GptFlags gpt2_124m() {
+  models::GptFlags flags;
+  flags.num_layers = 12;
+  flags.hidden_size = 768;
+  flags.num_attention_heads = 12;
+  flags.vocab_size = 50257;
+  flags.max_position_embeddings = 1024;
+  flags.hidden_dropout = flags.attention_dropout = 0;
+  return flags;
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+// Bytes read and written a second while memory far larger than the caches is copied by all threads:
+// the best of several rounds.
+double copy_bandwidth(Runtime& runtime) {
+  constexpr int64_t kBytes = int64_t{256} << 20, kBlock = int64_t{1} << 20;
+  Arena& arena = runtime.arena(MemoryClass::scratch);
+  const Tensor from = Tensor::empty(arena, {kBytes / 4}, DType::f32, "bench.from");
+  const Tensor to = Tensor::empty(arena, {kBytes / 4}, DType::f32, "bench.to");
+  std::memset(from.raw(), 1, static_cast<size_t>(kBytes));
+  double best = 0;
+  for (int round = 0; round < 6; ++round) {
+    const double begin = now_seconds();
+    runtime.pool().parallel_for(kBytes / kBlock, [&](int64_t block, int) {
+      std::memcpy(static_cast<std::byte*>(to.raw()) + block * kBlock,
+                  static_cast<const std::byte*>(from.raw()) + block * kBlock,
+                  static_cast<size_t>(kBlock));
+    });
+    if (round > 0) best = std::max(best, 2 * kBytes / (now_seconds() - begin));
+  }
+  return best;
+}
+
+// What the decode pass of a token reads: every weight but the position table and, of the embedding,
+// what serves as output weights; keys and values of the tokens before.
+double bytes_of_a_token(const models::GptConfig& c, DType type, double position) {
+  const auto size = static_cast<double>(size_of(type));
+  const double learned = c.position_embedding == models::PositionEmbedding::learned_absolute
+                             ? static_cast<double>(c.max_position_embeddings * c.hidden_size)
+                             : 0;
+  const double table = c.untied ? static_cast<double>(c.vocab_size * c.hidden_size) : 0;
+  const double weights = static_cast<double>(training::parameter_count(c)) - learned - table;
+  const auto cache = static_cast<double>(2 * c.num_layers * c.num_query_groups * c.kv_channels);
+  return size * (weights + cache * position);
+}
+
+class GenerateBench {
+ public:
+  GenerateBench(const models::GptConfig& config, Runtime& runtime, DType type)
+      : config_(config), runtime_(runtime), type_(type), model_(config, runtime, type, 1) {
+    model_.initialize(1);
+  }
+
+  // Seconds of each token after the first, by one sequence or several at once.
+  std::vector<double> tokens(int64_t prompt, int64_t count, int64_t sequences,
+                             inference::Statistics& statistics) {
+    std::vector<inference::Request> requests(static_cast<size_t>(sequences));
+    for (size_t i = 0; i < requests.size(); ++i) {
+      requests[i].number = i;
+      requests[i].max_tokens = count;
+      requests[i].sampling.top_k = 40;
+      for (int64_t t = 0; t < prompt; ++t)
+        requests[i].prompt.push_back(static_cast<int32_t>((t * 7919 + 13) % config_.vocab_size));
+    }
+    std::vector<double> seconds;
+    double before = 0;
+    inference::generate(model_, runtime_, requests, {.batch = sequences, .statistics = &statistics},
+                        [&](size_t request, const inference::GeneratedToken&) {
+                          if (request != 0) return;
+                          const double now = now_seconds();
+                          if (before > 0) seconds.push_back(now - before);
+                          before = now;
+                        });
+    return seconds;
+  }
+
+  const models::GptConfig& config() const { return config_; }
+  DType type() const { return type_; }
+
+ private:
+  models::GptConfig config_;
+  Runtime& runtime_;
+  DType type_;
+  models::GptModel model_;
+};
+
+void print_decode(GenerateBench& bench, int64_t prompt, int64_t count, int64_t sequences,
+                  double bandwidth) {
+  inference::Statistics s;
+  const double token = median(bench.tokens(prompt, count, sequences, s));
+  const double middle = static_cast<double>(prompt) + static_cast<double>(count) / 2;
+  const double weights = bytes_of_a_token(bench.config(), bench.type(), 0);
+  const double cache = bytes_of_a_token(bench.config(), bench.type(), middle) - weights;
+  const double bytes = weights + cache * static_cast<double>(sequences);
+  fmt::print(
+      "decode, {} at once: {:.1f} tokens/s ({:.2f} ms a pass, median); reads {:.0f} MB a pass, "
+      "{:.1f} GB/s, {:.0f}% of the copy bandwidth\n",
+      sequences, static_cast<double>(sequences) / token, token * 1e3, bytes * 1e-6,
+      bytes / token * 1e-9, 100 * bytes / token / bandwidth);
+}
+
+void print_prefill(GenerateBench& bench, int64_t prompt, double peak) {
+  double best = 1e30;
+  for (int round = 0; round < 3; ++round) {
+    inference::Statistics s;
+    bench.tokens(prompt, 1, 1, s);
+    best = std::min(best, s.prefill_seconds);
+  }
+  // The vocabulary's product is of the last token alone.
+  const models::GptConfig& c = bench.config();
+  const double head = 2.0 * static_cast<double>(c.vocab_size * c.hidden_size);
+  const double flops =
+      training::training_flops(c, prompt) / 3 - head * static_cast<double>(prompt - 1);
+  fmt::print("prefill of {} tokens: {:.0f} tokens/s, {:.3f} TFLOP/s, {:.0f}% of the GEMM peak\n",
+             prompt, static_cast<double>(prompt) / best, flops / best * 1e-12,
+             100 * flops / best / peak);
+}
+
+// Median seconds of `count` tokens from a position on, round by round in turn, so that a slow
+// moment of the machine meets both.
+void print_positions(GenerateBench& bench, int64_t early, int64_t late, int64_t count) {
+  std::vector<double> at_early, at_late;
+  inference::Statistics s;
+  for (int round = 0; round < 3; ++round) {
+    for (const double t : bench.tokens(early, count, 1, s)) at_early.push_back(t);
+    for (const double t : bench.tokens(late, count, 1, s)) at_late.push_back(t);
+  }
+  fmt::print("a token at position {}: {:.2f} ms, at {}: {:.2f} ms, {:.2f} times\n", early,
+             median(at_early) * 1e3, late, median(at_late) * 1e3,
+             median(at_late) / median(at_early));
+}
+
+}  // namespace
+
+int bench_generate(const Arguments& arguments) {
+  training::RuntimeSettings runtime_settings;
+  bool bf16 = false;
+  int64_t prompt = 128, max_tokens = 256, batch = 8;
+  models::GptFlags shape = gpt2_124m();
+  Fields f;
+  f.add_switch("bf16", &bf16, true, "bfloat16; else fp32");
+  f.add("prompt-tokens", &prompt, "length of the prompt");
+  f.add("max-tokens", &max_tokens, "tokens to generate");
+  f.add("batch-size", &batch, "sequences of the second decode measurement");
+  shape.fields(f);
+  f.add("threads", &runtime_settings.threads, "CPU threads; default all cores");
+  if (const auto code =
+          parse("megatron bench generate [flags]",
+                "Generation with random weights, GPT-2 124M without flags: tokens/s of decoding "
+                "beside the machine's copy bandwidth, of prompts beside its matrix-product peak, "
+                "and the time of a token near the beginning and near the end of the positions.",
+                f, {}, arguments)) {
+    return *code;
+  }
+  models::GptConfig config = shape.to_config(1024);
+  config.finalize();
+  const int64_t positions = config.max_position_embeddings;
+  MG_CHECK(prompt > 0 && max_tokens >= 2 && prompt + std::min(max_tokens, positions) <= positions,
+           "--prompt-tokens is {} and --max-tokens {}; there must be 1 and 2, and together no more "
+           "than the model's {} positions",
+           prompt, max_tokens, positions);
+  MG_CHECK(batch > 0, "--batch-size is {}; it must be positive", batch);
+  runtime_settings.check();
+  Runtime runtime({DeviceKind::cpu, 0}, runtime_settings.threads_per_rank());
+  const DType type = bf16 ? DType::bf16 : DType::f32;
+  training::PeakMeter meter(runtime, type);
+  meter.sample(1.0);
+  const double bandwidth = copy_bandwidth(runtime);
+  GenerateBench bench(config, runtime, type);
+  inference::Statistics warm_up;
+  bench.tokens(prompt, 2, 1, warm_up);
+  fmt::print("{} parameters in {}, {} threads; copy {:.1f} GB/s, GEMM peak {:.3f} TFLOP/s\n",
+             training::parameter_count(config), name(type), runtime.pool().size(), bandwidth * 1e-9,
+             meter.peak() * 1e-12);
+  print_decode(bench, prompt, max_tokens, 1, bandwidth);
+  if (batch > 1) print_decode(bench, prompt, max_tokens, batch, bandwidth);
+  print_prefill(bench, prompt, meter.peak());
+  print_prefill(bench, std::min<int64_t>(512, positions), meter.peak());
+  const int64_t early = positions / 10, late = positions * 9 / 10;
+  const int64_t count = std::min<int64_t>(40, positions - late);
+  if (early > 0 && count >= 2) {
+    print_positions(bench, positions >= 1000 ? 100 : early, positions >= 1000 ? 900 : late, count);
+  }
+  meter.sample(1.0);
+  if (meter.spread() > 0.15) {
+    fmt::print("the GEMM peak moved by {:.0f}% meanwhile: claim nothing from this run\n",
+               100 * meter.spread());
+  }
+  return 0;
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,113 @@
+#include "cli/generate_output.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/json.h"
+
+namespace megatron::cli {
+namespace {
+
+std::string_view name(inference::Finish finish) {
+  constexpr std::string_view kNames[] = {"length", "end_token", "stop", "positions"};
+  return kNames[static_cast<size_t>(finish)];
+}
+
+Json integers(std::span<const int32_t> ids) {
+  Json::Array all;
+  for (const int32_t id : ids) all.emplace_back(int64_t{id});
+  return Json(std::move(all));
+}
+
+std::string quoted(const tokenizers::Tokenizer& tokenizer, int32_t id) {
+  return Json(tokenizer.decode(std::span(&id, 1))).dump();
+}
+
+}  // namespace
+
+GrowingText::GrowingText(const tokenizers::Tokenizer& tokenizer, std::span<const int32_t> prompt,
+                         const std::vector<std::string>& stops, std::vector<int32_t> end_tokens)
+    : stream_(tokenizer), stop_(stops), end_tokens_(std::move(end_tokens)) {
+  for (const int32_t token : prompt) prompt_ += stream_.push(token);
+}
+
+std::string GrowingText::keep(std::string piece) {
+  text_ += piece;
+  return piece;
+}
+
+std::string GrowingText::push(int32_t token) {
+  if (std::ranges::find(end_tokens_, token) != end_tokens_.end()) return {};
+  return keep(stop_.push(stream_.push(token)));
+}
+
+std::string GrowingText::finish() {
+  const std::string last = stop_.push(stream_.finish());
+  return keep(last + stop_.finish());
+}
+
+std::string json_line(const Continuation& c, size_t request, bool with_logprobs) {
+  Json::Array tokens, log_probabilities, alternatives;
+  for (const auto& token : c.generation.tokens) {
+    tokens.emplace_back(int64_t{token.draw.token});
+    log_probabilities.emplace_back(token.draw.log_probability);
+    Json::Array others;
+    for (const auto& other : token.alternatives)
+      others.emplace_back(Json::Array{int64_t{other.token}, other.log_probability});
+    alternatives.emplace_back(std::move(others));
+  }
+  Json::Object line = {{"request", static_cast<int64_t>(request)},
+                       {"prompt", c.prompt},
+                       {"text", c.text},
+                       {"finish", name(c.generation.finish)},
+                       {"prompt_tokens", integers(c.prompt_tokens)},
+                       {"tokens", std::move(tokens)}};
+  if (with_logprobs) {
+    Json::Array of_prompt = {Json()};
+    for (const double p : c.generation.prompt_log_probabilities) of_prompt.emplace_back(p);
+    line.emplace_back("logprobs", std::move(log_probabilities));
+    line.emplace_back("top_logprobs", std::move(alternatives));
+    line.emplace_back("prompt_logprobs", std::move(of_prompt));
+  }
+  return Json(std::move(line)).dump() + "\n";
+}
+
+void print_log_probabilities(const Continuation& c, const tokenizers::Tokenizer& tokenizer) {
+  const std::vector<double>& of_prompt = c.generation.prompt_log_probabilities;
+  if (!of_prompt.empty()) {
+    const double mean = std::accumulate(of_prompt.begin(), of_prompt.end(), 0.0) /
+                        static_cast<double>(of_prompt.size());
+    fmt::print("\nprompt: mean log-probability {:.4f} of tokens 2 to {}, perplexity {:.2f}\n", mean,
+               of_prompt.size() + 1, std::exp(-mean));
+  }
+  if (c.generation.tokens.empty()) return;
+  fmt::print("\n{:>10}  token\n", "log-prob");
+  for (const auto& token : c.generation.tokens) {
+    fmt::print("{:>10.4f}  {}", token.draw.log_probability, quoted(tokenizer, token.draw.token));
+    for (size_t i = 0; i < token.alternatives.size(); ++i) {
+      const auto& other = token.alternatives[i];
+      fmt::print("{}{} {:.4f}", i == 0 ? "   of " : ", ", quoted(tokenizer, other.token),
+                 other.log_probability);
+    }
+    fmt::print("\n");
+  }
+}
+
+void print_statistics(const inference::Statistics& s) {
+  std::string line = fmt::format("{} prompt tokens", s.prompt_tokens);
+  if (s.prefill_seconds > 0) {
+    line +=
+        fmt::format(", {:.0f} tokens/s", static_cast<double>(s.prompt_tokens) / s.prefill_seconds);
+  }
+  line += fmt::format(" | {} generated tokens", s.generated_tokens);
+  if (s.decode_seconds > 0) {
+    line +=
+        fmt::format(", {:.1f} tokens/s", static_cast<double>(s.decoded_tokens) / s.decode_seconds);
+  }
+  fmt::print(stderr, "{}\n", line);
+}
+
+}  // namespace megatron::cli

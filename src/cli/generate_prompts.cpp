@@ -1,0 +1,105 @@
+#include "cli/generate_prompts.h"
+
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "cli/command.h"
+
+namespace megatron::cli {
+namespace {
+
+// What an editor or `echo` puts behind a text's last line is no part of the prompt.
+std::string without_last_newline(std::string text) {
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  return text;
+}
+
+template <class F>
+void for_each_line(const std::string& text, F&& f) {
+  int64_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    if (line.ends_with('\r')) line.pop_back();
+    begin = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t") != line.npos) f(number, line);
+  }
+}
+
+// {"prompt": TEXT, ...}, or as Megatron-LM has it {"text": TEXT, ...}.
+std::string prompt_of(const std::string& line, const std::string& origin) {
+  const Json json = Json::parse(line, origin);
+  const Json* value = nullptr;
+  if (json.is_object()) value = json.contains("prompt") ? json.find("prompt") : json.find("text");
+  MG_CHECK(value != nullptr && value->is_string(),
+           "{} is no prompt; a line of JSON looks like {{\"prompt\": \"Once upon\"}}", origin);
+  return value->as_string();
+}
+
+bool is_json_lines(const std::string& path) {
+  return path.ends_with(".jsonl") || path.ends_with(".json");
+}
+
+std::vector<std::string> read_prompt_file(const std::string& path, bool a_line) {
+  const std::string text = read_file(path);
+  std::vector<std::string> prompts;
+  if (is_json_lines(path)) {
+    for_each_line(text, [&](int64_t number, const std::string& line) {
+      prompts.push_back(prompt_of(line, fmt::format("{} line {}", path, number)));
+    });
+  } else if (a_line) {
+    for_each_line(text, [&](int64_t, const std::string& line) { prompts.push_back(line); });
+  } else {
+    prompts.push_back(without_last_newline(text));
+  }
+  MG_CHECK(!prompts.empty(), "--prompt-file {} holds no prompt", path);
+  return prompts;
+}
+
+std::string read_prompt_from_input() {
+  std::string text = without_last_newline(read_standard_input());
+  MG_CHECK(!text.empty(),
+           "standard input holds no prompt; give the text to continue there, or by --prompt or "
+           "--prompt-file");
+  return text;
+}
+
+}  // namespace
+
+void PromptSettings::fields(Fields& f) {
+  f.add("prompt", &prompts, "texts to continue; - is standard input");
+  f.add("prompt-file", &file,
+        "file with the text to continue; .jsonl: a prompt a line, as {\"prompt\": TEXT}");
+  f.add_switch("prompt-a-line", &a_line, true, "each line of --prompt-file is a prompt");
+  f.add_switch("interactive", &interactive, true,
+               "read lines and continue the text so far, which is what happens on a terminal when "
+               "there is no prompt");
+}
+
+bool PromptSettings::is_conversation() const {
+  return interactive || (prompts.empty() && !file && isatty(STDIN_FILENO) == 1);
+}
+
+std::vector<std::string> PromptSettings::read() const {
+  MG_CHECK(prompts.empty() || !file, "--prompt and --prompt-file are both given; use one of them");
+  MG_CHECK(!a_line || file, "--prompt-a-line needs --prompt-file");
+  MG_CHECK(!a_line || !is_json_lines(*file),
+           "--prompt-file {} has a prompt a line already; drop --prompt-a-line", *file);
+  if (file) return read_prompt_file(*file, a_line);
+  if (prompts.empty()) return {read_prompt_from_input()};
+  std::vector<std::string> all = prompts;
+  bool read = false;
+  for (std::string& prompt : all) {
+    if (prompt != "-") continue;
+    MG_CHECK(!read, "--prompt - is given twice; there is one standard input");
+    read = true;
+    prompt = read_prompt_from_input();
+  }
+  return all;
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,178 @@
+#include "cli/inspect_checkpoint.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <thread>
+
+#include "base/error.h"
+#include "base/progress.h"
+#include "training/flops.h"
+#include "training/found_checkpoints.h"
+#include "training/save_directory.h"
+
+namespace megatron::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::TensorInfo;
+
+std::string bytes_text(int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
+int threads_here() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
+// remark: what stands behind a tensor.
+void print_tensors(const std::vector<TensorInfo>& tensors,
+                   const std::function<std::string(const std::string& name)>& remark) {
+  int64_t elements = 0, bytes = 0;
+  for (const TensorInfo& t : tensors) {
+    fmt::print("  {:<56} {:<5} {:<20} {:>8}{}\n", t.name, name(t.dtype), t.shape.str(),
+               bytes_text(t.end - t.begin), remark(t.name));
+    elements += t.shape.elements();
+    bytes += t.end - t.begin;
+  }
+  fmt::print("{} tensors, {} elements, {}\n", tensors.size(), elements, bytes_text(bytes));
+}
+
+models::GptConfig print_shape(const checkpoint::ModelDirectory& directory) {
+  const models::GptConfig c = models::config_from_hugging_face(directory.config());
+  fmt::print(
+      "{} layers, hidden {}, feed-forward {}, {} heads ({} key heads) of {}, vocabulary {}, {} "
+      "positions, {}, {}\n",
+      c.num_layers, c.hidden_size, c.ffn_hidden_size, c.num_attention_heads, c.num_query_groups,
+      c.kv_channels, c.vocab_size, c.max_position_embeddings,
+      c.position_embedding == models::PositionEmbedding::rope ? "rotary" : "learned positions",
+      c.untied ? "untied" : "tied");
+  fmt::print("{} parameters; {:.3g} FLOPs to train on a sequence of {} tokens\n",
+             training::parameter_count(c), training::training_flops(c, c.max_position_embeddings),
+             c.max_position_embeddings);
+  return c;
+}
+
+std::vector<TensorInfo> tensors_of(const checkpoint::ModelDirectory& directory) {
+  std::vector<TensorInfo> tensors;
+  for (const std::string& name : directory.tensor_names()) tensors.push_back(*directory.find(name));
+  return tensors;
+}
+
+std::string text_of(const Json& value) {
+  if (value.is_string()) return value.as_string();
+  if (!value.is_object()) return value.dump();
+  std::string text;
+  for (const auto& [key, inner] : value.as_object())
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", key, text_of(inner));
+  return text;
+}
+
+void print_state(const checkpoint::CheckpointDirectory& checkpoint) {
+  constexpr std::array<std::string_view, 5> kTold = {"format", "iteration", "consumed_samples",
+                                                     "written_by", "files"};
+  const Json& state = checkpoint.trainer_state();
+  const auto told = [&](std::string_view key) {
+    const Json* value = state.find(key);
+    return value == nullptr ? std::string("?") : text_of(*value);
+  };
+  fmt::print("{}: checkpoint of step {}, {} samples consumed, written by {}\n", checkpoint.path(),
+             told("iteration"), told("consumed_samples"), told("written_by"));
+  for (const auto& [key, value] : state.as_object()) {
+    if (std::ranges::find(kTold, key) == kTold.end() && key != "xxh3")
+      fmt::print("  {:<10} {}\n", key, text_of(value));
+  }
+}
+
+void print_files(const checkpoint::CheckpointDirectory& checkpoint) {
+  int64_t bytes = 0;
+  for (const checkpoint::ListedFile& file : checkpoint.files()) {
+    fmt::print("  {:<56} {:>34}  {}\n", file.name, bytes_text(file.bytes),
+               file.has_tensors ? fmt::format("{} tensors", file.tensors.size())
+                                : checkpoint::hexadecimal(file.sum));
+    bytes += file.bytes;
+  }
+  fmt::print("{} files, {}\n", checkpoint.files().size(), bytes_text(bytes));
+}
+
+void print_reasons(const training::FoundCheckpoint& found) {
+  for (const std::string& reason : found.reasons) fmt::print("    {}\n", reason);
+}
+
+}  // namespace
+
+void print_tensors(const std::vector<TensorInfo>& tensors) {
+  print_tensors(tensors, [](const std::string&) { return std::string(); });
+}
+
+void inspect_model(const std::string& path) {
+  const checkpoint::ModelDirectory directory(path);
+  fmt::print("{}: Hugging Face model of type {}\n", path,
+             directory.config()["model_type"].as_string());
+  print_shape(directory);
+  print_tensors(tensors_of(directory));
+}
+
+bool inspect_checkpoint(const std::string& path, bool verify) {
+  if (verify) {
+    ThreadPool pool(threads_here());
+    const training::FoundCheckpoint found = training::look_at_checkpoint(path, true, pool);
+    if (found.condition == training::Condition::damaged) {
+      fmt::print("{}: damaged\n", path);
+      print_reasons(found);
+      return false;
+    }
+  }
+  const checkpoint::CheckpointDirectory checkpoint(path);
+  print_state(checkpoint);
+  const models::GptConfig config = print_shape(checkpoint.model());
+  std::map<std::string, std::string> places;
+  for (auto& [tensor, place] : training::tensor_places(config)) places[tensor] = std::move(place);
+  print_tensors(tensors_of(checkpoint.model()), [&](const std::string& tensor) {
+    return fmt::format("  {}  {}", checkpoint.checksum(tensor), places[tensor]);
+  });
+  if (checkpoint.has_optimizer()) {
+    fmt::print("optimizer:\n");
+    print_tensors(checkpoint.optimizer_tensors(),
+                  [&](const std::string& tensor) { return "  " + checkpoint.checksum(tensor); });
+  }
+  print_files(checkpoint);
+  if (verify) fmt::print("every checksum is the one that was written\n");
+  return true;
+}
+
+bool is_save_directory(const std::string& path) {
+  std::error_code error;
+  return fs::exists(fs::path(path) / "latest_checkpointed_iteration.txt", error) ||
+         !training::SaveDirectory(path).iterations().empty();
+}
+
+bool inspect_save_directory(const std::string& path, bool verify) {
+  ThreadPool pool(threads_here());
+  const training::SaveDirectory directory(path);
+  const auto found = training::find_checkpoints(path, verify, pool);
+  const std::optional<int64_t> tracked = directory.tracked();
+  const std::string next = tracked ? directory.iteration_path(*tracked) : "";
+  fmt::print("{}: --save directory with {} {}{}\n", path, found.size(),
+             found.size() == 1 ? "checkpoint" : "checkpoints",
+             verify ? ", all checksums compared" : "");
+  bool whole = true;
+  for (const training::FoundCheckpoint& one : found) {
+    fmt::print("  {:<24} {:>10}  {}{}\n", fs::path(one.path).filename().string(),
+               bytes_text(one.bytes), training::name(one.condition),
+               one.path == next ? "  <- a run goes on from here" : "");
+    print_reasons(one);
+    whole = whole && one.condition != training::Condition::damaged;
+  }
+  std::error_code error;
+  if (fs::exists(fs::path(path) / "log.jsonl", error)) inspect_run(path);
+  if (verify && !whole) return false;
+  const std::string latest = training::resolve_model_directory(path);
+  if (!checkpoint::is_checkpoint(latest)) {
+    inspect_model(latest);
+    return true;
+  }
+  return inspect_checkpoint(latest, false);
+}
+
+}  // namespace megatron::cli

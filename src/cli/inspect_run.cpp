@@ -1,0 +1,37 @@
+#include <fmt/core.h>
+
+#include <cmath>
+
+#include "base/log.h"
+#include "cli/inspect_checkpoint.h"
+#include "training/report/figures.h"
+
+namespace megatron::cli {
+namespace {
+
+constexpr size_t kRows = 600;
+
+void print_saves(const training::report::Records& saves) {
+  if (saves.seen == 0) return;
+  const Json& last = saves.kept.back();
+  fmt::print("  {:<16} {}, the last of step {:.0f} in {}\n", "Saves", saves.seen,
+             training::report::number_of(last, "iteration"),
+             training::report::text_of(last, "path"));
+}
+
+}  // namespace
+
+void inspect_run(const std::string& path) {
+  const training::report::RunHistory run = training::report::read_history(path, kRows);
+  for (const std::string& damage : run.damages) log::warning("passed over: {}", damage);
+  fmt::print("{}: log of a run, {}\n", run.path, training::report::status_of(run).text);
+  for (const training::report::Figure& figure : training::report::figures_of(run)) {
+    fmt::print("  {:<16} {}{}\n", figure.label, figure.value,
+               figure.detail.empty() ? "" : " (" + figure.detail + ")");
+  }
+  const double rate = run.steps.last(training::report::kLearningRate);
+  if (std::isfinite(rate)) fmt::print("  {:<16} {:.6E}\n", "Learning rate", rate);
+  print_saves(run.saves);
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,181 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "cli/command.h"
+#include "comm/launch/child.h"
+#include "comm/launch/guard.h"
+#include "comm/launch/launcher.h"
+#include "comm/launch/machine.h"
+#include "comm/launch/supervisor.h"
+#include "comm/mpi_library.h"
+#include "comm/processes.h"
+
+namespace megatron::cli {
+namespace {
+
+using comm::launch::Launcher;
+using comm::launch::Mpi;
+
+constexpr const char* kGuard = "--guard";
+
+struct LaunchSettings {
+  std::optional<int64_t> np;
+  std::optional<std::string> hosts, program;
+  std::string launcher = "auto";
+  bool prefix = true, dry_run = false;
+
+  Fields fields() {
+    Fields f;
+    f.add("np", &np, "ranks, each a process; also written -np N");
+    f.add("hosts", &hosts,
+          "machines and the ranks each takes: a:4,b:4; default this machine, or those of the batch "
+          "system");
+    f.add("launcher", &launcher,
+          "auto, mpirun, mpiexec, srun or the path of one; auto is srun inside a Slurm allocation, "
+          "else the launcher of the MPI that this program is built with");
+    f.add(
+        "program", &program,
+        "what each rank runs in place of this program, with COMMAND and its flags: another build, "
+        "a profiler's script");
+    f.add_switch("no-prefix", &prefix, false,
+                 "lines as the ranks write them, without [rank] before them");
+    f.add_switch("dry-run", &dry_run, true, "print the launcher's command line, run nothing");
+    return f;
+  }
+};
+
+// The flags of launch end where the first word stands that is no flag and no flag's value.
+size_t command_at(const Arguments& arguments, Fields& fields) {
+  size_t at = 0;
+  while (at < arguments.size() && arguments[at].starts_with("-")) {
+    const std::string& word = arguments[at++];
+    if (word == "--") break;
+    const bool ranks = word == "-np" || word == "-n";
+    const Field* field = fields.find(ranks ? "np" : word.starts_with("--") ? word.substr(2) : "");
+    if (field != nullptr && !field->is_switch) ++at;
+  }
+  return std::min(at, arguments.size());
+}
+
+// -np and -n, as launchers have them.
+void name_ranks_flag(Arguments& arguments) {
+  for (std::string& word : arguments) {
+    const std::string name = word.substr(0, word.find('='));
+    if (name == "-np" || name == "-n") word = "--np" + word.substr(name.size());
+  }
+}
+
+void check_np(const LaunchSettings& settings) {
+  MG_CHECK(settings.np.has_value(),
+           "-np is needed: how many ranks, as in megatron launch -np 2 train ...; see megatron "
+           "launch --help");
+  MG_CHECK(*settings.np >= 1 && *settings.np <= comm::launch::kMostRanks,
+           "-np is {}; it must lie in [1, {}]", *settings.np, comm::launch::kMostRanks);
+}
+
+void check_command(const LaunchSettings& settings, const Arguments& command) {
+  MG_CHECK(!command.empty(),
+           "COMMAND is needed behind the flags of launch, as in megatron launch -np 2 train ...");
+  if (settings.program) return;
+  MG_CHECK(command[0] != "launch", "launch does not start launch; write its flags once");
+  std::vector<std::string> names;
+  for (const Subcommand& c : commands()) names.emplace_back(c.name);
+  if (std::find(names.begin(), names.end(), command[0]) != names.end()) return;
+  const std::string near = nearest(command[0], names);
+  fail("megatron has no command '{}'{}; see megatron --help", command[0],
+       near.empty() ? "" : fmt::format("; did you mean '{}'?", near));
+}
+
+// A rank of another launcher would start ranks of its own.
+void check_not_a_rank() {
+  const auto place = comm::process_place(comm::environment());
+  MG_CHECK(!place || (!place->told_by.starts_with("OMPI_") && !place->told_by.starts_with("PMI")),
+           "megatron launch runs as rank {} of {} itself ({} is set): it starts the launcher, not "
+           "the other way round",
+           place->rank, place->size, place->told_by);
+}
+
+// The MPI of the program that the ranks run, where it is known.
+std::optional<Mpi> program_mpi(const LaunchSettings& settings) {
+  if (settings.program) return std::nullopt;
+  const std::string library = comm::mpi_library();
+  MG_CHECK(!library.empty(),
+           "this program was built without MPI, so that its processes cannot be ranks of one run: "
+           "install libopenmpi-dev and openmpi-bin (or libmpich-dev and mpich) and build it again, "
+           "or train with threads for ranks: megatron train --ranks {}",
+           settings.np.value_or(2));
+  return comm::launch::mpi_of(library);
+}
+
+int start(const LaunchSettings& settings, const Arguments& command) {
+  check_np(settings);
+  check_command(settings, command);
+  check_not_a_rank();
+  const std::optional<Mpi> mpi = program_mpi(settings);
+  const comm::launch::Launcher launcher = comm::launch::find_launcher(settings.launcher, mpi);
+  comm::launch::Situation situation = comm::launch::situation_here(launcher, mpi);
+  situation.ranks = static_cast<int>(*settings.np);
+  if (settings.hosts) situation.hosts = comm::launch::parse_hosts(*settings.hosts);
+  std::vector<comm::launch::Option> options = comm::launch::launch_options(launcher, situation);
+
+  Arguments program = {settings.program.value_or(comm::launch::own_path())};
+  program.insert(program.end(), command.begin(), command.end());
+  const auto command_line = [&](const Arguments& last) {
+    Arguments words = {launcher.path};
+    for (const comm::launch::Option& option : options)
+      words.insert(words.end(), option.words.begin(), option.words.end());
+    words.insert(words.end(), last.begin(), last.end());
+    return words;
+  };
+  const std::string shown = comm::launch::shell_line(command_line(program));
+  const std::string reasons = comm::launch::explained(options);
+  if (settings.dry_run) fmt::print("{}\n", shown);
+  fmt::print(stderr, "launch: {} rank{} with {} {}{}{}{}\n", situation.ranks,
+             situation.ranks == 1 ? "" : "s", name_of(launcher.mpi), launcher.version,
+             settings.dry_run ? "" : ": " + shown, reasons.empty() ? "" : "; ", reasons);
+  if (settings.dry_run) return 0;
+
+  comm::launch::Job job;
+  job.other_hosts = !situation.hosts.empty() || situation.batch_system;
+  if (job.other_hosts) comm::launch::export_meeting(launcher, options);
+  Arguments guarded = {comm::launch::own_path(), "launch", kGuard};
+  guarded.insert(guarded.end(), program.begin(), program.end());
+  job.words = command_line(guarded);
+  job.launcher_name = launcher.path.substr(launcher.path.rfind('/') + 1);
+  job.may_queue = situation.batch_system;
+  job.tell_launcher = launcher.mpi == Mpi::slurm;
+  job.ranks = situation.ranks;
+  job.prefix = settings.prefix && situation.ranks > 1;
+  return comm::launch::supervise(job);
+}
+
+}  // namespace
+
+int launch(const Arguments& all) {
+  if (!all.empty() && all[0] == kGuard) {
+    MG_CHECK(all.size() > 1, "{} is what megatron launch starts on each rank; leave it out",
+             kGuard);
+    return comm::launch::guard({all.begin() + 1, all.end()}, comm::environment());
+  }
+  LaunchSettings settings;
+  Fields fields = settings.fields();
+  const size_t at = command_at(all, fields);
+  Arguments own(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(at));
+  const Arguments command(all.begin() + static_cast<std::ptrdiff_t>(at), all.end());
+  if (!own.empty() && own.back() == "--") own.pop_back();
+  name_ranks_flag(own);
+  if (const auto code = parse(
+          "megatron launch -np N [flags] COMMAND [flags of COMMAND]",
+          "Runs a command on N ranks, each a process, with the MPI launcher of this machine. Lines "
+          "of "
+          "all ranks are merged, each with [rank] before it; when a rank fails, all are ended, and "
+          "the exit code is that of the first that failed.",
+          fields, {}, own)) {
+    return *code;
+  }
+  return start(settings, command);
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,46 @@
+#include <fmt/core.h>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "cli/command.h"
+#include "training/report/page.h"
+
+namespace megatron::cli {
+
+int report(const Arguments& arguments) {
+  std::vector<std::string> runs;
+  std::string output = "report.html", title;
+  Fields fields;
+  fields.add("output", &output, "the HTML file to write");
+  fields.add("title", &title, "what the page is called; default: the names of the runs");
+  if (const auto code = parse("megatron report RUN... [flags]",
+                              "Shows runs as one HTML file that needs nothing else: curves, "
+                              "samples, configuration, checkpoints.",
+                              fields,
+                              {{"run",
+                                "a --save directory (its log.jsonl), or a JSONL file; of several, "
+                                "the curves are laid over one another",
+                                &runs, true}},
+                              arguments)) {
+    return *code;
+  }
+  const std::vector<training::report::RunHistory> histories =
+      training::report::read_histories(runs);
+  for (const training::report::RunHistory& h : histories) {
+    for (const std::string& damage : h.damages) log::warning("passed over: {}", damage);
+    if (const int64_t more = h.damaged - static_cast<int64_t>(h.damages.size()); more > 0)
+      log::warning("{}: {} more lines are no record", h.path, more);
+  }
+  const std::string page = training::report::report_page(histories, title);
+  write_file(output, page);
+  int64_t steps = 0;
+  for (const training::report::RunHistory& h : histories) steps += h.steps.seen();
+  fmt::print("{}: {} {}, {} step record{}, {}\n", output, histories.size(),
+             histories.size() == 1 ? "run" : "runs", steps, steps == 1 ? "" : "s",
+             format_bytes(static_cast<double>(page.size())));
+  return 0;
+}
+
+}  // namespace megatron::cli

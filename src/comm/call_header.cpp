@@ -1,0 +1,50 @@
+#include "comm/call_header.h"
+
+#include <fmt/core.h>
+
+#include "comm/reduce.h"
+
+namespace megatron::comm {
+
+std::string describe(const CallHeader& h) {
+  std::string text = fmt::format("{} '{}'", h.operation, h.call);
+  if (h.operation == "barrier" || h.operation == "split" || h.operation == "end") return text;
+  const bool reduces = h.operation == "all_reduce" || h.operation == "reduce_scatter";
+  text += fmt::format(" ({} bytes of {}", h.bytes, name(h.type));
+  if (reduces) text += fmt::format(", {}", name(h.op));
+  if (h.root >= 0) text += fmt::format(", root {}", h.root);
+  return text + (h.has_data ? ")" : ", on meta)");
+}
+
+bool same_call(const CallHeader& a, const CallHeader& b) {
+  return a.operation == b.operation && a.call == b.call && a.type == b.type && a.bytes == b.bytes &&
+         a.op == b.op && a.root == b.root && a.has_data == b.has_data;
+}
+
+std::string disagreement(FunctionRef<const CallHeader&(int rank)> header,
+                         std::span<const int> members) {
+  const int size = static_cast<int>(members.size());
+  const auto member = [&](int rank) { return members[static_cast<size_t>(rank)]; };
+  const CallHeader& first = header(0);
+  for (int r = 1; r < size; ++r) {
+    const CallHeader& other = header(r);
+    if (same_call(first, other)) continue;
+    return fmt::format(
+        "rank {} calls {} while rank {} calls {}: all ranks of a group must make the same calls in "
+        "the same order",
+        member(0), describe(first), member(r), describe(other));
+  }
+  if (first.send_counts.empty()) return {};
+  for (int from = 0; from < size; ++from) {
+    for (int to = 0; to < size; ++to) {
+      const int64_t sent = header(from).send_counts[static_cast<size_t>(to)];
+      const int64_t received = header(to).receive_counts[static_cast<size_t>(from)];
+      if (sent == received) continue;
+      return fmt::format("in {} rank {} sends {} rows to rank {}, which expects {}",
+                         describe(header(from)), member(from), sent, member(to), received);
+    }
+  }
+  return {};
+}
+
+}  // namespace megatron::comm

@@ -1,0 +1,157 @@
+#include "comm/launch/run_record.h"
+
+#include <fmt/core.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+
+namespace megatron::comm::launch {
+namespace {
+
+int exit_code_of(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+std::string words_of(int status) {
+  if (WIFEXITED(status)) return fmt::format("exit code {}", WEXITSTATUS(status));
+  const char* name = sigabbrev_np(WTERMSIG(status));
+  return fmt::format("signal {} (SIG{})", WTERMSIG(status), name == nullptr ? "?" : name);
+}
+
+bool is_saved(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == kSavedAndEnded; }
+
+}  // namespace
+
+void RunRecord::started(int rank, std::string host) {
+  Rank& r = ranks_[static_cast<size_t>(rank)];
+  r.running = true;
+  r.host = std::move(host);
+  ++started_;
+}
+
+void RunRecord::wrote(int rank, std::string_view line) {
+  constexpr size_t kMost = 500;
+  line = line.substr(0, kMost);
+  if (line.find_first_not_of(" \t\r") == line.npos) return;
+  Rank& r = ranks_[static_cast<size_t>(rank)];
+  r.last_line = line;
+  if (line.find("error") != line.npos || line.find("Error") != line.npos) r.error_line = line;
+}
+
+void RunRecord::over(int rank, double now) {
+  Rank& r = ranks_[static_cast<size_t>(rank)];
+  r.over = true;
+  r.running = false;
+  r.order = ended_++;
+  if (r.good()) return;
+  const bool saved = !r.is_lost && is_saved(r.status);
+  if (first_failure_at_ && (saved || !saved_)) return;
+  first_failure_at_ = now;
+  saved_ = saved;
+}
+
+void RunRecord::ended(int rank, int status, bool told, double now) {
+  Rank& r = ranks_[static_cast<size_t>(rank)];
+  r.status = status;
+  r.told = told;
+  over(rank, now);
+}
+
+void RunRecord::lost(int rank, double now) {
+  ranks_[static_cast<size_t>(rank)].is_lost = true;
+  over(rank, now);
+}
+
+void RunRecord::launcher_ended(int status, double now) {
+  launcher_status_ = status;
+  if (!all_ended() && !first_failure_at_) first_failure_at_ = now;
+}
+
+bool RunRecord::explained() const {
+  return std::any_of(ranks_.begin(), ranks_.end(),
+                     [](const Rank& r) { return r.over && !r.is_lost && !r.good(); });
+}
+
+Step RunRecord::due(double now) {
+  if (!first_failure_at_ || all_ended() || killed_) return Step::none;
+  if (!terminated_at_) {
+    if (now < *first_failure_at_ + (saved_ ? kGraceToSave : kGrace)) return Step::none;
+    terminated_at_ = now;
+    return Step::terminate;
+  }
+  if (now < *terminated_at_ + kGraceAfterTerm) return Step::none;
+  killed_ = true;
+  return Step::kill;
+}
+
+void RunRecord::ask_to_end(double now) {
+  if (!first_failure_at_) first_failure_at_ = now;
+  if (!terminated_at_) terminated_at_ = now;
+  killed_ = true;
+}
+
+const RunRecord::Rank* RunRecord::first() const {
+  // One that ended by itself tells most; then one that said why; then the order in time.
+  const auto weight = [](const Rank& r) {
+    return (r.told || r.is_lost ? 2 : 0) + (r.error_line.empty() ? 1 : 0);
+  };
+  const auto by_itself = [&](const Rank& r) { return !r.told && !r.is_lost; };
+  const Rank* best = nullptr;
+  for (const Rank& r : ranks_) {
+    if (!r.over || r.good()) continue;
+    if (best == nullptr) {
+      best = &r;
+      continue;
+    }
+    const bool both = by_itself(r) && by_itself(*best);
+    const int mine = both ? 0 : weight(r), other = both ? 0 : weight(*best);
+    if (mine < other || (mine == other && r.order < best->order)) best = &r;
+  }
+  return best;
+}
+
+int RunRecord::code_of(const Rank& rank) const {
+  // A rank that the launcher ended has no code of its own: MPI_Abort's comes through the launcher.
+  const bool by_launcher = rank.is_lost || (rank.told && WIFSIGNALED(rank.status));
+  if (by_launcher && !terminated_at_ && launcher_status_ && WIFEXITED(*launcher_status_) &&
+      *launcher_status_ != 0) {
+    return WEXITSTATUS(*launcher_status_);
+  }
+  return rank.is_lost ? 128 + SIGKILL : exit_code_of(rank.status);
+}
+
+int RunRecord::exit_code() const {
+  if (const Rank* rank = first()) return code_of(*rank);
+  if (!all_ended()) {
+    return launcher_status_ && *launcher_status_ != 0 ? exit_code_of(*launcher_status_) : 1;
+  }
+  return 0;  // every rank has ended with 0, whatever its launcher thinks of that
+}
+
+std::string RunRecord::verdict() const {
+  const Rank* rank = first();
+  if (rank == nullptr) {
+    if (all_ended()) return {};
+    const std::string how = launcher_status_ ? words_of(*launcher_status_) : "no exit code";
+    return fmt::format("the launcher ended ({}) with {} of {} ranks started; its own lines say why",
+                       how, started_, ranks_.size());
+  }
+  const bool all_saved = std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) {
+    return r.good() || (r.over && !r.is_lost && is_saved(r.status));
+  });
+  if (all_saved) {
+    return fmt::format(
+        "all ranks ended early after a signal (exit code {}); the same command goes on",
+        kSavedAndEnded);
+  }
+  const std::string& line = rank->error_line.empty() ? rank->last_line : rank->error_line;
+  std::string what = "failed first, with " + words_of(rank->status);
+  if (rank->told) what = "was ended with " + words_of(rank->status);
+  if (rank->is_lost) what = "is lost: it or its host was killed";
+  return fmt::format("rank {} on {} {}{}{}", rank - ranks_.data(), rank->host, what,
+                     line.empty() ? "" : ": ", line);
+}
+
+}  // namespace megatron::comm::launch

@@ -1,0 +1,62 @@
+// What became of the ranks of a run, what is to be done about it, and the verdict in the end. Pure: the
+// time comes in, in seconds.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megatron::comm::launch {
+
+constexpr int kSavedAndEnded = 4;       // exit code of a training that a signal ended after saving
+constexpr double kGrace = 2;            // others have this long to end by themselves
+constexpr double kGraceToSave = 60;     // so when the first ended with kSavedAndEnded
+constexpr double kGraceAfterTerm = 5;   // then SIGTERM, and after this SIGKILL
+constexpr double kGraceOfLauncher = 5;  // for the launcher when its ranks have ended
+
+enum class Step { none, terminate, kill };
+
+class RunRecord {
+ public:
+  explicit RunRecord(int ranks) : ranks_(static_cast<size_t>(ranks)) {}
+
+  void started(int rank, std::string host);
+  void wrote(int rank, std::string_view line);  // a line of standard error
+  // status is waitpid's. told: a launcher or this run made the rank end.
+  void ended(int rank, int status, bool told, double now);
+  void lost(int rank, double now);              // ended with its host or its guard: no status
+  void launcher_ended(int status, double now);  // waitpid's
+
+  int started_count() const { return started_; }
+  bool all_started() const { return started_ == static_cast<int>(ranks_.size()); }
+  bool all_ended() const { return ended_ == static_cast<int>(ranks_.size()); }
+  bool failed() const { return first_failure_at_.has_value(); }
+  bool explained() const;  // a rank has told how it failed
+  // What is due at this time for the ranks that still run; each is told once.
+  Step due(double now);
+  void ask_to_end(double now);  // all are to end at once, whatever became of others
+
+  int exit_code() const;        // 0 only when every rank ended with 0
+  std::string verdict() const;  // one line; empty when the exit code is 0
+
+ private:
+  struct Rank {
+    std::string host, last_line, error_line;
+    bool running = false, over = false, told = false, is_lost = false;
+    int status = 0;
+    int order = 0;  // in which ranks ended
+    bool good() const { return over && !is_lost && status == 0; }
+  };
+  void over(int rank, double now);
+  const Rank* first() const;  // the rank that failed first
+  int code_of(const Rank& rank) const;
+
+  std::vector<Rank> ranks_;
+  int started_ = 0, ended_ = 0;
+  std::optional<int> launcher_status_;
+  std::optional<double> first_failure_at_, terminated_at_;
+  bool saved_ = false, killed_ = false;
+};
+
+}  // namespace megatron::comm::launch

@@ -1,0 +1,74 @@
+#include "comm/processes.h"
+
+#include <exception>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "comm/mpi/group.h"
+
+namespace megatron::comm {
+
+struct Processes::State {
+  std::shared_ptr<Session> session;  // null where there is one process
+  std::unique_ptr<Group> world;
+  int exceptions = std::uncaught_exceptions();
+};
+
+namespace {
+
+std::string other_launcher(const ProcessPlace& place, const Session& session) {
+  const std::string& library = session.library();
+  const std::string slurm = library.starts_with("Open MPI") ? " or 'srun --mpi=pmix'"
+                            : library.starts_with("MPICH")  ? " or 'srun --mpi=pmi2'"
+                                                            : "";
+  return fmt::format(
+      "the launcher told rank {} of {} processes ({}), but {}, which this program was built with, "
+      "found rank {} of {}: that launcher is not one of {}. Start the program with 'megatron "
+      "launch', or with the mpirun of {}{}",
+      place.rank, place.size, place.told_by, library, session.rank(), session.size(), library,
+      library, slurm);
+}
+
+}  // namespace
+
+Processes::Processes(int64_t largest_message)
+    : place_(process_place(environment())), state_(std::make_unique<State>()) {
+  MG_ASSERT(largest_message > 0);
+  if (size() == 1) {
+    state_->world = single();
+    return;
+  }
+  state_->session = std::make_shared<Session>();
+  const Session& session = *state_->session;
+  if (session.size() != place_->size || session.rank() != place_->rank) {
+    wait_for_lead();
+    throw Error(other_launcher(*place_, session));
+  }
+  place_->local_rank = session.local_rank();
+  place_->local_size = session.local_size();
+  state_->world = mpi_world(state_->session, largest_message);
+}
+
+Processes::~Processes() {
+  if (state_->session == nullptr || std::uncaught_exceptions() > state_->exceptions) return;
+  try {
+    state_->world.reset();
+    state_->session->finalize();
+  } catch (const std::exception& error) {
+    log::error("{}", error.what());
+    state_->session->abort(1);
+  }
+}
+
+Group& Processes::group() { return *state_->world; }
+
+std::string Processes::description() const {
+  if (size() == 1) return "one process";
+  return fmt::format("{} processes under {}", size(), state_->session->library());
+}
+
+void Processes::abort(int code) {
+  if (state_->session != nullptr) state_->session->abort(code);
+}
+
+}  // namespace megatron::comm

@@ -1,0 +1,199 @@
+#include <charconv>
+#include <climits>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "comm/processes.h"
+
+namespace megatron::comm {
+
+namespace {
+
+// A number that a variable holds, with the variable's name for texts.
+struct Told {
+  std::string name;
+  int value = 0;
+};
+
+// The variables in which one kind of launcher tells a process its place.
+struct Names {
+  std::string_view rank, size, local_rank, local_size;
+};
+
+constexpr Names kOpenMpi = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                            "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr Names kPmi = {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
+constexpr Names kRendezvous = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+
+// Steps of jobs count from 0; Slurm gives batch scripts, interactive shells and other steps that
+// run no tasks numbers from here on.
+constexpr uint64_t kFirstSpecialStep = 0xfffffff0u;
+
+class Reader {
+ public:
+  explicit Reader(const Variable& variable) : variable_(variable) {}
+
+  // An empty variable counts as absent.
+  std::optional<std::string> text(std::string_view name) const {
+    auto value = variable_(name);
+    return value && !value->empty() ? value : std::nullopt;
+  }
+
+  std::optional<Told> number(std::string_view name) const {
+    const auto value = text(name);
+    if (!value) return std::nullopt;
+    Told told = {std::string(name), 0};
+    const char* const end = value->data() + value->size();
+    const auto [stop, wrong] = std::from_chars(value->data(), end, told.value);
+    MG_CHECK(wrong == std::errc() && stop == end && told.value >= 0,
+             "the environment variable {} is '{}', and not a number from 0 to {}: a launcher sets "
+             "it; unset it where none did",
+             name, *value, INT_MAX);
+    return told;
+  }
+
+ private:
+  const Variable& variable_;
+};
+
+void check_below(const Told& rank, const Told& size) {
+  MG_CHECK(rank.value < size.value,
+           "the environment variables {}={} and {}={} contradict each other: a rank is below the "
+           "number of ranks; unset them where no launcher set them",
+           rank.name, rank.value, size.name, size.value);
+}
+
+void check_same(const Told& a, const Told& b) {
+  MG_CHECK(a.value == b.value,
+           "the environment variables {}={} and {}={} contradict each other; unset those that the "
+           "launcher did not set",
+           a.name, a.value, b.name, b.value);
+}
+
+ProcessPlace place_of(const Told& rank, const Told& size, const std::optional<Told>& local_rank,
+                      const std::optional<Told>& local_size) {
+  check_below(rank, size);
+  ProcessPlace place = {rank.value, size.value, 0, 1, rank.name};
+  if (!local_rank || !local_size) return place;
+  check_below(*local_rank, *local_size);
+  MG_CHECK(local_size->value <= size.value,
+           "the environment variables {}={} and {}={} contradict each other: more ranks on this "
+           "host than there are",
+           local_size->name, local_size->value, size.name, size.value);
+  place.local_rank = local_rank->value;
+  place.local_size = local_size->value;
+  return place;
+}
+
+std::optional<ProcessPlace> read(const Reader& reader, const Names& names) {
+  const auto rank = reader.number(names.rank), size = reader.number(names.size);
+  if (!rank && !size) return std::nullopt;
+  MG_CHECK(rank && size,
+           "the environment variable {} is set, but {} is not: a launcher sets both; unset it "
+           "where none did",
+           rank ? names.rank : names.size, rank ? names.size : names.rank);
+  return place_of(*rank, *size, reader.number(names.local_rank), reader.number(names.local_size));
+}
+
+// Entry `node` of Slurm's list of tasks a node, "2(x3),1": 2 on each of three nodes, then 1.
+std::optional<Told> tasks_of_node(const Reader& reader, std::string_view name, int node) {
+  const auto list = reader.text(name);
+  if (!list) return std::nullopt;
+  const char* at = list->data();
+  const char* const end = at + list->size();
+  const auto number = [&] {
+    int value = 0;
+    const auto [stop, wrong] = std::from_chars(at, end, value);
+    MG_CHECK(wrong == std::errc() && value >= 0,
+             "the environment variable {} is '{}', and not a list of tasks a node such as 2(x3),1",
+             name, *list);
+    at = stop;
+    return value;
+  };
+  for (int64_t nodes = 0; at < end;) {
+    const int tasks = number();
+    int times = 1;
+    if (std::string_view(at, static_cast<size_t>(end - at)).starts_with("(x")) {
+      at += 2;
+      times = number();
+      if (at < end && *at == ')') ++at;
+    }
+    nodes += times;
+    if (node < nodes) return Told{std::string(name), tasks};
+    if (at < end && *at == ',') {
+      ++at;
+    } else {
+      break;
+    }
+  }
+  return std::nullopt;
+}
+
+// The number of tasks of the Slurm step that this process is a task of.
+std::optional<Told> step_size(const Reader& reader) {
+  if (auto size = reader.number("SLURM_STEP_NUM_TASKS")) return size;
+  return reader.number("SLURM_NTASKS");
+}
+
+// A batch script and the shell of salloc have SLURM_PROCID=0 and the job's SLURM_NTASKS, too, but
+// srun did not start them: they have no step, or one of the special ones.
+bool is_step(const Reader& reader) {
+  const auto step = reader.text("SLURM_STEP_ID");
+  if (!step) return false;
+  uint64_t id = 0;
+  const char* const end = step->data() + step->size();
+  const auto [stop, wrong] = std::from_chars(step->data(), end, id);
+  MG_CHECK(wrong == std::errc() && stop == end,
+           "the environment variable SLURM_STEP_ID is '{}', and not a number", *step);
+  return id < kFirstSpecialStep;
+}
+
+std::optional<ProcessPlace> read_slurm(const Reader& reader) {
+  if (!is_step(reader)) return std::nullopt;
+  const auto rank = reader.number("SLURM_PROCID"), size = step_size(reader);
+  if (!rank) return std::nullopt;
+  MG_CHECK(size.has_value(),
+           "the environment variable SLURM_PROCID is set, but SLURM_STEP_NUM_TASKS and "
+           "SLURM_NTASKS are not");
+  const auto node = reader.number("SLURM_NODEID");
+  return place_of(*rank, *size, reader.number("SLURM_LOCALID"),
+                  tasks_of_node(reader, "SLURM_STEP_TASKS_PER_NODE", node ? node->value : 0));
+}
+
+// PMIx tells a rank only; the number of ranks comes from the launcher that speaks PMIx.
+std::optional<ProcessPlace> read_pmix(const Reader& reader) {
+  const auto rank = reader.number("PMIX_RANK");
+  if (!rank) return std::nullopt;
+  auto place = read_slurm(reader);
+  MG_CHECK(place.has_value(),
+           "the environment variable PMIX_RANK is set, but nothing tells the number of ranks "
+           "(OMPI_COMM_WORLD_SIZE, or SLURM_STEP_NUM_TASKS of a step): start the program with "
+           "'megatron launch', mpirun or srun");
+  check_same(*rank, {"SLURM_PROCID", place->rank});
+  place->told_by = rank->name;
+  return place;
+}
+
+}  // namespace
+
+std::optional<ProcessPlace> process_place(const Variable& variable) {
+  const Reader reader(variable);
+  if (auto place = read(reader, kOpenMpi)) {
+    if (const auto pmix = reader.number("PMIX_RANK"))
+      check_same({place->told_by, place->rank}, *pmix);
+    return place;
+  }
+  if (auto place = read(reader, kPmi)) return place;
+  if (auto place = read_pmix(reader)) return place;
+  if (auto place = read_slurm(reader)) return place;
+  return reader.text("MASTER_ADDR") ? read(reader, kRendezvous) : std::nullopt;
+}
+
+Variable environment() {
+  return [](std::string_view name) -> std::optional<std::string> {
+    const char* value = std::getenv(std::string(name).c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+}
+
+}  // namespace megatron::comm

@@ -1,0 +1,35 @@
+#include "comm/processes.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "base/error.h"
+#include "comm/threads.h"
+
+namespace megatron::comm {
+
+namespace {
+
+// Long enough for rank 0 to fail the same way on a crowded machine. Ranks above 0 take turns, so
+// that the lowest of those that fail is the one that tells.
+constexpr std::chrono::milliseconds kPatience{1000}, kTurn{50};
+constexpr int kTurns = 20;
+
+}  // namespace
+
+void Processes::run(int ranks, const std::function<void(Group& world)>& body) {
+  if (!launched() || size() == 1) return run_ranks(ranks, body);
+  MG_CHECK(ranks == size(),
+           "{} ranks were asked for, but the launcher started {} processes ({}), and each is one "
+           "rank",
+           ranks, size(), place_->told_by);
+  body(group());
+  group().barrier("end of the run");
+}
+
+void Processes::wait_for_lead() const {
+  if (rank() > 0) std::this_thread::sleep_for(kPatience + std::min(rank(), kTurns) * kTurn);
+}
+
+}  // namespace megatron::comm

@@ -1,0 +1,72 @@
+// This process among those that a launcher started together. What carries it is chosen when the program
+// is built: comm/mpi, or comm/alone where there is no MPI.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "comm/group.h"
+
+namespace megatron::comm {
+
+// A place among processes, as the environment tells it.
+struct ProcessPlace {
+  int rank = 0, size = 1;
+  int local_rank = 0, local_size = 1;  // on this host; 0 and 1 where the launcher does not tell
+  std::string told_by;                 // "OMPI_COMM_WORLD_RANK"
+};
+
+// Reads OMPI_COMM_WORLD_*, PMI_*, PMIX_*, SLURM_* (only of a job step, not of a batch script itself) or
+// RANK / WORLD_SIZE (with MASTER_ADDR), in this order; none: the process was started by itself. Pure:
+// `variable` gives the environment. Throws Error naming variables that contradict each other or are no
+// numbers.
+using Variable = std::function<std::optional<std::string>(std::string_view name)>;
+std::optional<ProcessPlace> process_place(const Variable& variable);
+Variable environment();  // that of this process
+
+// The processes of a run. One object a process, made before threads are; MPI is initialised only where a
+// launcher started more than one, and left by the destructor. Groups may be used from any thread, each by
+// one at a time, and split() by one thread of the process at a time. A rank that waits gives its core away.
+class Processes {
+ public:
+  // Throws Error when a launcher started several processes and this build has no MPI, or MPI finds
+  // other processes than the launcher told (a program of another MPI: the text says which).
+  // largest_message: bytes; what is larger travels in pieces.
+  explicit Processes(int64_t largest_message = int64_t{1} << 30);
+  // Waits until every process of the run has come here. While an exception unwinds the stack it
+  // waits for nobody: the exit code that follows makes the launcher end the others.
+  ~Processes();
+  Processes(const Processes&) = delete;
+  Processes& operator=(const Processes&) = delete;
+
+  bool launched() const { return place_.has_value(); }
+  int rank() const { return place_ ? place_->rank : 0; }
+  int size() const { return place_ ? place_->size : 1; }
+  int local_size() const { return place_ ? place_->local_size : 1; }  // on this host
+  bool lead() const { return rank() == 0; }
+  // All processes; single() where there is one. Reductions are bit for bit those of threads.
+  Group& group();
+  std::string description() const;  // "4 processes under Open MPI 4.1.4", "one process"
+
+  // Runs body(world) on every rank: launched: this process is one rank of size(), and `ranks` must equal
+  // it; else `ranks` threads (comm/threads.h).
+  void run(int ranks, const std::function<void(Group& world)>& body);
+
+  // Ends all processes of the run at once with this exit code (1-255), after this process has told
+  // why. Returns only where there is one process.
+  void abort(int code);
+  // Called before a failure is told. Ranks above 0 sleep for a second, in which abort() of a lower
+  // rank ends them: a failure that all ranks have alike (a wrong flag) is told once, by rank 0, and
+  // one rank's own failure is told by it, a second later.
+  void wait_for_lead() const;
+
+ private:
+  struct State;
+  std::optional<ProcessPlace> place_;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace megatron::comm

@@ -1,0 +1,62 @@
+// One forward pass over new tokens of sequences that a state holds.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "models/gpt/model.h"
+#include "nn/sequence_state.h"
+
+namespace megatron::inference {
+
+// New tokens of one sequence: `count` of them from index `begin` on; 0: none, the row is padding.
+struct PassRow {
+  int64_t begin = 0, count = 0;
+  std::span<const int32_t> tokens;  // [count]
+  std::span<const int32_t> labels;  // of the first tokens, whose losses are wanted; may be empty
+};
+
+// Rows of sequences [first, first + rows); shorter ones are padded to the longest.
+struct PassPlan {
+  int64_t first = 0;
+  std::vector<PassRow> rows;
+
+  int64_t tokens() const;  // of the longest row
+  bool has_labels() const;
+};
+
+// Logits [rows, V] as the loss is formed from, in f32 (f64).
+class Logits {
+ public:
+  Logits(Tensor logits, Runtime& runtime);
+  std::span<const float> row(int64_t index) const;
+  // The loss of each of a row's labels, by the kernel that training runs.
+  std::vector<std::vector<double>> losses(const std::vector<std::vector<int32_t>>& labels) const;
+
+ private:
+  Tensor logits_;
+  Runtime& runtime_;
+  std::vector<float> converted_;  // where the logits are not f32
+};
+
+class Pass {
+ public:
+  // Runs the layers. All are borrowed; the state is not advanced.
+  Pass(const models::GptModel& model, Runtime& runtime, nn::SequenceState& state,
+       const PassPlan& plan);
+  // Of every token [rows * tokens]; 0 where there is no label.
+  std::vector<double> losses();
+  // After the last true token of these rows.
+  Logits last_logits(std::span<const int64_t> rows);
+
+ private:
+  const models::GptModel& model_;
+  Runtime& runtime_;
+  const PassPlan& plan_;
+  Tape tape_;
+  nn::Batch batch_;
+  Bundle out_;
+};
+
+}  // namespace megatron::inference

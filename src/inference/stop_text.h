@@ -1,0 +1,30 @@
+// Text that ends at the first of some strings, given out as soon as it is certain.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megatron::inference {
+
+// The pieces given out, one behind the other, are the text before the first stop string that is
+// complete in it (of several that become complete together, the one that begins first). The end of
+// a text that may become a stop string is held back.
+class StopText {
+ public:
+  // Throws Error for an empty string. No strings: all text passes.
+  explicit StopText(std::vector<std::string> stops);
+
+  std::string push(std::string_view text);  // what is certain now, maybe ""
+  std::string finish();                     // what was held back; the end of the text
+  bool stopped() const { return stopped_; }
+
+ private:
+  size_t held_back() const;
+
+  std::vector<std::string> stops_;
+  std::string held_;
+  bool stopped_ = false;
+};
+
+}  // namespace megatron::inference

@@ -1,0 +1,159 @@
+#include "training/checkpointer.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+
+namespace megatron::training {
+
+Checkpointer::Checkpointer(const CheckpointSettings& settings, const SavedFiles& saved,
+                           const models::Stage& model, const optim::Optimizer& optimizer,
+                           comm::Group& ranks, Runtime& runtime, const FileSystem& files)
+    : settings_(settings),
+      saved_(saved),
+      model_(model),
+      optimizer_(optimizer),
+      ranks_(ranks),
+      runtime_(runtime),
+      files_(files),
+      directory_(*settings.save, files) {}
+
+Checkpointer::~Checkpointer() {
+  if (save_ != nullptr && save_->writer.joinable()) save_->writer.join();
+}
+
+checkpoint::Contents Checkpointer::contents(const TrainerState& state) const {
+  checkpoint::Contents contents;
+  contents.config = saved_.config;
+  contents.model = checkpoint::held(model_.parameters());
+  if (state.has_optimizer) {
+    for (const optim::Optimizer::State& s : optimizer_.states())
+      contents.optimizer.push_back({s.name + ".", &s.placed->placement, s.value});
+  }
+  contents.written_files = saved_.companions;
+  contents.trainer_state = state.to_json();
+  return contents;
+}
+
+void Checkpointer::check_room() const {
+  TrainerState state;
+  state.has_optimizer = settings_.save_optimizer;
+  state.data = state.layout = Json::Object{};
+  checkpoint::check_room(directory_.path(), contents(state).total_bytes(), files_,
+                         "--save to another disk, make room there, or use --save-keep");
+}
+
+bool Checkpointer::anywhere(bool here) const {
+  Tensor flag =
+      Tensor::empty(runtime_.arena(MemoryClass::communication), {1}, DType::f64, "checkpoint.flag");
+  const double value = here ? 1 : 0;
+  copy_from(flag, std::span(&value, 1));
+  ranks_.all_reduce(flag, comm::Reduce::max, runtime_.stream(), "checkpoint.flag")
+      .wait(runtime_.stream());
+  return to_doubles(flag)[0] != 0;
+}
+
+void Checkpointer::failed(int64_t iteration, const std::string& why, bool last) const {
+  const std::string kept = last_saved_ >= 0 ? "is " + directory_.iteration_path(last_saved_)
+                                            : "is the one that the run began with, if any";
+  const std::string text = fmt::format(
+      "the checkpoint of step {} was not saved: {}. The last good one {}", iteration, why, kept);
+  MG_CHECK(!last, "{}; the same command goes on from there", text);
+  MG_CHECK(!settings_.exit_on_save_failure, "{} (--exit-on-save-failure ends the run)", text);
+  if (ranks_.rank() == 0) log::error("{}; the run goes on", text);
+}
+
+void Checkpointer::begin(const TrainerState& state) {
+  const bool async = settings_.async_save;
+  checkpoint::Contents what = contents(state);
+  SaveRecord record{.iteration = state.iteration,
+                    .bytes = what.total_bytes(),
+                    .path = directory_.iteration_path(state.iteration)};
+  const double begin = now_seconds();
+  save_ = std::make_unique<UnderWay>(
+      record.path, std::move(what), ranks_, runtime_.stream(), files_,
+      async ? checkpoint::Save::Snapshot::copy : checkpoint::Save::Snapshot::none);
+  save_->record = std::move(record);
+  save_->begin = begin;
+  const auto write = [under_way = save_.get()] {
+    under_way->save.write();
+    under_way->written = true;
+  };
+  if (async) {
+    save_->writer = std::thread(write);
+  } else {
+    write();
+  }
+  save_->record.wait = now_seconds() - begin;
+}
+
+std::optional<SaveRecord> Checkpointer::finish(bool last) {
+  if (save_->writer.joinable()) save_->writer.join();
+  const std::unique_ptr<UnderWay> ended = std::move(save_);
+  SaveRecord& record = ended->record;
+  const double begin = now_seconds();
+  try {
+    ended->save.finish();
+    track(record.iteration);
+  } catch (const Error& error) {
+    failed(record.iteration, error.what(), last);
+    return std::nullopt;
+  }
+  last_saved_ = record.iteration;
+  record.wait += now_seconds() - begin;
+  record.seconds = now_seconds() - ended->begin;
+  remove_old(record.iteration);
+  return record;
+}
+
+// The directory is whole and under its name; only now the tracker names it.
+void Checkpointer::track(int64_t iteration) {
+  std::string problem;
+  if (ranks_.rank() == 0) {
+    try {
+      directory_.track(iteration);
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+  }
+  if (anywhere(!problem.empty()))
+    fail("{}", problem.empty() ? "rank 0 could not write the tracker file" : problem);
+}
+
+void Checkpointer::remove_old(int64_t newest) const {
+  if (!settings_.removes_old() || ranks_.rank() != 0) return;
+  std::vector<int64_t> steps = directory_.iterations();
+  std::erase_if(steps, [&](int64_t step) { return step > newest; });
+  const auto kept = static_cast<size_t>(settings_.save_keep.value_or(1));
+  for (size_t i = 0; i + kept < steps.size(); ++i) {
+    if (settings_.save_retain_interval && steps[i] % *settings_.save_retain_interval == 0) continue;
+    try {
+      directory_.remove(steps[i]);
+    } catch (const Error& error) {
+      log::warning("{}", error.what());
+    }
+  }
+}
+
+std::vector<SaveRecord> Checkpointer::save(const TrainerState& state, bool last) {
+  std::vector<SaveRecord> done = poll(true);
+  try {
+    begin(state);
+  } catch (const Error& error) {
+    save_.reset();
+    failed(state.iteration, error.what(), last);
+    return done;
+  }
+  if (!last && settings_.async_save) return done;
+  if (auto record = finish(last)) done.push_back(std::move(*record));
+  return done;
+}
+
+std::vector<SaveRecord> Checkpointer::poll(bool wait) {
+  if (save_ == nullptr) return {};
+  if (!wait && anywhere(!save_->written)) return {};
+  if (auto record = finish(false)) return {std::move(*record)};
+  return {};
+}
+
+}  // namespace megatron::training

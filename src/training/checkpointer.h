@@ -1,0 +1,81 @@
+// Saving a run, as one rank sees it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/file_system.h"
+#include "checkpoint/save.h"
+#include "models/stage.h"
+#include "optim/optimizer.h"
+#include "training/checkpoint_settings.h"
+#include "training/log/record.h"
+#include "training/model_source.h"
+#include "training/save_directory.h"
+#include "training/trainer_state.h"
+
+namespace megatron::training {
+
+// What the checkpoints of a run hold beside its tensors.
+struct SavedFiles {
+  Json config;            // config.json
+  NamedFiles companions;  // tokenizer
+};
+
+class Checkpointer {
+ public:
+  // All are borrowed. ranks: of the run.
+  Checkpointer(const CheckpointSettings& settings, const SavedFiles& saved,
+               const models::Stage& model, const optim::Optimizer& optimizer, comm::Group& ranks,
+               Runtime& runtime, const FileSystem& files);
+  ~Checkpointer();  // waits for a writer thread; an unfinished save is dropped
+
+  // All below are collective.
+
+  // Throws Error when the disk has no room for a checkpoint.
+  void check_room() const;
+  // Saves, or with --async-save begins to, after an earlier save has ended. A failure is told and, with
+  // --exit-on-save-failure, thrown; `last`: thrown in any case. What is done is returned.
+  std::vector<SaveRecord> save(const TrainerState& state, bool last);
+  // Ends the save under way once all ranks have written their share. wait: when that takes long, too.
+  std::vector<SaveRecord> poll(bool wait);
+  bool under_way() const { return save_ != nullptr; }
+  int64_t last_saved() const { return last_saved_; }  // step; -1: none by this run
+
+ private:
+  struct UnderWay {
+    UnderWay(std::string path, checkpoint::Contents contents, comm::Group& ranks, Stream& stream,
+             const FileSystem& files, checkpoint::Save::Snapshot snapshot)
+        : save(std::move(path), std::move(contents), ranks, stream, files, snapshot) {}
+    checkpoint::Save save;
+    SaveRecord record;
+    double begin = 0;
+    std::thread writer;
+    std::atomic<bool> written = false;
+  };
+  checkpoint::Contents contents(const TrainerState& state) const;
+  void begin(const TrainerState& state);
+  std::optional<SaveRecord> finish(bool last);  // none: it failed, which was told
+  void track(int64_t iteration);
+  void remove_old(int64_t newest) const;
+  bool anywhere(bool here) const;  // on any rank
+  // Tells it, or throws it where the run is to end.
+  void failed(int64_t iteration, const std::string& why, bool last) const;
+
+  const CheckpointSettings& settings_;
+  const SavedFiles& saved_;
+  const models::Stage& model_;
+  const optim::Optimizer& optimizer_;
+  comm::Group& ranks_;
+  Runtime& runtime_;
+  const FileSystem& files_;
+  SaveDirectory directory_;
+  std::unique_ptr<UnderWay> save_;
+  int64_t last_saved_ = -1;
+};
+
+}  // namespace megatron::training

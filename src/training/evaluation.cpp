@@ -1,0 +1,251 @@
+#include "training/evaluation.h"
+
+#include <cmath>
+#include <numbers>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/progress.h"
+
+namespace megatron::training {
+namespace {
+
+constexpr int64_t kPasses = 8;  // forward passes of each rank between two signs of progress
+
+data::Split split_named(const std::string& name) {
+  return name == "train"  ? data::Split::train
+         : name == "test" ? data::Split::test
+                          : data::Split::valid;
+}
+
+bool names_data(const DataSettings& s) {
+  return s.mock_data || !s.data_path.empty() || !s.train_data_path.empty() ||
+         !s.valid_data_path.empty() || !s.test_data_path.empty() || s.data_args_path ||
+         s.per_split_data_args_path;
+}
+
+std::string model_directory(const std::optional<std::string>& load) {
+  MG_CHECK(load.has_value(), "--load DIR is needed: the model to evaluate");
+  return resolve_model_directory(*load);
+}
+
+void require_finite(const LossSum& loss, const std::string& of) {
+  MG_CHECK(std::isfinite(loss.sum),
+           "the loss of {} is {}: the model's weights hold values that are no numbers, or its "
+           "activations overflow",
+           of, loss.sum);
+}
+
+void add(LossSum& sum, const LossSum& loss) {
+  sum.sum += loss.sum;
+  sum.tokens += loss.tokens;
+}
+
+Json finite_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+
+}  // namespace
+
+void EvaluationSettings::fields(Fields& f) {
+  f.add("load", &load, "Hugging Face model directory, or the --save directory of a run");
+  f.add("input", &text.paths,
+        "text instead of a data set: files, directories or quoted patterns, as preprocess reads "
+        "them; each document is scored by itself");
+  f.add("input-format", &text.format, {"auto", "jsonl", "manpages"},
+        "auto: by the name; jsonl: every file holds JSON lines; manpages: troff sources of manual "
+        "pages, as plain text");
+  f.add("json-keys", &text.json_key, "key of a record that holds the text");
+  f.add_switch("whole-files", &text.whole_files, true,
+               "a plain text file is one document; else it is cut between paragraphs into "
+               "documents of 2 to 8 kB");
+  f.add_switch("append-eod", &text.append_eod, true,
+               "end each document of the text with the end-of-document token, which counts");
+  f.add_switch("prepend-eod", &text.prepend_eod, true,
+               "put the end-of-document token before each document, so that its first token counts "
+               "too");
+  f.add("eval-set", &set, {"train", "valid", "test"}, "part of --split to evaluate on");
+  f.add("eval-samples", &samples, "sequences to evaluate; default one pass over the set");
+  f.add("seq-length", &seq_length, "tokens of a sequence; default the model's positions");
+  f.add("stride", &stride,
+        "documents are scored by themselves in windows of --seq-length that begin so many tokens "
+        "apart, and each counts what the one before did not; default --seq-length");
+  f.add("per-document", &per_document,
+        "file for the loss of each document, a line of JSON each; of a data set, too, documents "
+        "are then scored by themselves");
+  f.add("micro-batch-size", &micro_batch_size,
+        "sequences that a rank takes at once; changes no result");
+  f.add_switch("bf16", &bf16, true, "compute in bfloat16; else fp32");
+  data.fields(f);
+  runtime.fields(f);
+}
+
+double EvaluationResult::perplexity() const { return std::exp(loss.mean()); }
+
+std::optional<double> EvaluationResult::bits_per_byte() const {
+  if (bytes <= 0) return std::nullopt;
+  return loss.sum / std::numbers::ln2 / static_cast<double>(bytes);
+}
+
+Json EvaluationResult::json() const {
+  Json out(Json::Object{{"evaluated", what},
+                        {"loss", loss.mean()},
+                        {"perplexity", finite_or_null(perplexity())},
+                        {"tokens", static_cast<int64_t>(loss.tokens)},
+                        {"sequences", sequences},
+                        {"unigram_entropy", unigram_entropy}});
+  if (!documents.empty()) out.set("documents", static_cast<int64_t>(documents.size()));
+  if (bytes >= 0) out.set("bytes", bytes);
+  if (const auto bits = bits_per_byte()) out.set("bits_per_byte", *bits);
+  return out;
+}
+
+Evaluation::Evaluation(EvaluationSettings settings, bool show)
+    : s_(std::move(settings)),
+      show_(show),
+      directory_(model_directory(s_.load)),
+      config_(models::config_from_hugging_face(directory_.config())) {
+  length_ = s_.seq_length.value_or(config_.max_position_embeddings);
+  stride_ = s_.stride.value_or(length_);
+  check();
+  if (!s_.data.tokenizer_model && !s_.data.tokenizer_type && !s_.data.mock_data)
+    s_.data.tokenizer_model = tokenizer_path({}, directory_.path());
+  const Vocabulary vocabulary = open_vocabulary(s_.data, config_.vocab_size);
+  MG_CHECK(vocabulary.eod >= 0 || !(s_.text.append_eod || s_.text.prepend_eod),
+           "--append-eod and --prepend-eod: the tokenizer {} names no end-of-document token",
+           vocabulary.directory);
+  if (!s_.text.paths.empty()) {
+    documents_ = read_documents(s_.text, vocabulary, config_.vocab_size, show);
+    return;
+  }
+  const data::Split split = split_named(s_.set);
+  if (s_.by_document()) {
+    documents_ = stored_documents(open_split(s_.data, vocabulary, split),
+                                  s_.text.prepend_eod ? vocabulary.eod : -1);
+    return;
+  }
+  std::array<std::optional<int64_t>, 3> wanted = {0, 0, 0};
+  wanted[static_cast<size_t>(split)] = s_.samples;
+  const Corpus corpus = open_corpus(s_.data, vocabulary, length_, s_.runtime.seed, wanted);
+  corpus.set(split);  // there is one
+  set_ = corpus.sets[static_cast<size_t>(split)];
+  count_ = std::min(s_.samples.value_or(set_->size()), set_->size());
+  MG_CHECK(
+      count_ > 0,
+      "the {} set has no full sequence of {} tokens; use a shorter --seq-length or change --split",
+      s_.set, length_);
+}
+
+void Evaluation::check() const {
+  MG_CHECK(s_.micro_batch_size > 0, "--micro-batch-size is {}; it must be positive",
+           s_.micro_batch_size);
+  MG_CHECK(s_.samples.value_or(1) > 0, "--eval-samples is {}; it must be positive", *s_.samples);
+  s_.runtime.check();
+  MG_CHECK(length_ > 0 && length_ <= config_.max_position_embeddings,
+           "--seq-length is {}; the model has {} positions", length_,
+           config_.max_position_embeddings);
+  MG_CHECK(stride_ > 0 && stride_ <= length_,
+           "--stride is {}; it must lie in [1, {}], the --seq-length", stride_, length_);
+  const bool text = !s_.text.paths.empty();
+  MG_CHECK(!text || !names_data(s_.data),
+           "--input {} and a data set are both given; evaluate one at a time", s_.text.paths[0]);
+  MG_CHECK(!text || !s_.data.split,
+           "--split divides a data set; the text of --input is taken whole");
+  MG_CHECK(text || !s_.text.append_eod,
+           "--append-eod is for the text of --input; token files end as preprocess wrote them");
+  MG_CHECK(s_.by_document() || !s_.text.prepend_eod,
+           "--prepend-eod is for documents that are scored by themselves: give --input, "
+           "--per-document or --stride");
+  MG_CHECK(!s_.by_document() || !s_.samples,
+           "--eval-samples counts sequences cut from the documents end to end, but {} scores each "
+           "document by itself: leave one out",
+           text        ? "--input"
+           : s_.stride ? "--stride"
+                       : "--per-document");
+}
+
+EvaluationResult Evaluation::run(comm::Group& world) const {
+  Runtime runtime(s_.runtime.device_value(), s_.runtime.threads_per_rank());
+  const DType type = s_.bf16 ? DType::bf16 : DType::f32;
+  const auto model = load_model(directory_, config_, runtime, type, 0);
+  const StepOptions options{.vocabulary = config_.vocab_size,
+                            .positions = config_.max_position_embeddings};
+  EvaluationResult result = documents_ != nullptr ? run_documents(*model, world, runtime, options)
+                                                  : run_samples(*model, world, runtime, options);
+  result.what = what();
+  MG_CHECK(result.loss.tokens > 0,
+           "the {} has no token to predict: every document has fewer than two, or the loss mask "
+           "hides them",
+           result.what);
+  if (world.rank() == 0) {
+    result.unigram_entropy = documents_ != nullptr ? unigram_entropy(*documents_)
+                                                   : unigram_entropy(*set_, 0, count_, length_);
+  }
+  return result;
+}
+
+EvaluationResult Evaluation::run_samples(const models::Stage& model, comm::Group& world,
+                                         Runtime& runtime, const StepOptions& options) const {
+  EvaluationResult result;
+  result.sequences = count_;
+  std::optional<Progress> progress;
+  if (show_ && world.rank() == 0) progress.emplace("evaluating", count_, "sequences");
+  const int64_t chunk = s_.micro_batch_size * world.size() * kPasses;
+  std::vector<int64_t> indices;
+  for (int64_t begin = 0; begin < count_; begin += chunk) {
+    indices.resize(static_cast<size_t>(std::min(chunk, count_ - begin)));
+    std::iota(indices.begin(), indices.end(), begin);
+    const auto losses = evaluate_samples(model, s_.bf16 ? DType::bf16 : DType::f32, *set_, indices,
+                                         s_.micro_batch_size, length_, world, runtime, options);
+    for (size_t i = 0; i < losses.size(); ++i) {
+      require_finite(losses[i], fmt::format("sequence {} of the {}", indices[i], what()));
+      add(result.loss, losses[i]);
+    }
+    if (progress) progress->update(begin + static_cast<int64_t>(indices.size()));
+  }
+  return result;
+}
+
+EvaluationResult Evaluation::run_documents(const models::Stage& model, comm::Group& world,
+                                           Runtime& runtime, const StepOptions& options) const {
+  const Documents& documents = *documents_;
+  EvaluationResult result;
+  int64_t total = 0;
+  for (int64_t d = 0; d < documents.size(); ++d) {
+    const int64_t tokens = documents.tokens(d);
+    total += std::max<int64_t>(0, tokens - 1);
+    result.sequences += static_cast<int64_t>(windows_of(d, tokens, length_, stride_).size());
+  }
+  std::optional<Progress> progress;
+  if (show_ && world.rank() == 0) progress.emplace("evaluating", total, "tokens");
+  const WindowShape shape{
+      .seq_length = length_, .stride = stride_, .micro_batch = s_.micro_batch_size};
+  const auto losses = document_losses(model, s_.bf16 ? DType::bf16 : DType::f32, documents, shape,
+                                      world, runtime, options, [&](int64_t done) {
+                                        if (progress) progress->update(done);
+                                      });
+  for (int64_t d = 0; d < documents.size(); ++d) {
+    const LossSum& loss = losses[static_cast<size_t>(d)];
+    require_finite(loss, documents.place(d));
+    add(result.loss, loss);
+    const int64_t bytes = documents.bytes(d);
+    if (bytes >= 0) result.bytes = std::max<int64_t>(0, result.bytes) + bytes;
+    if (world.rank() == 0) result.documents.push_back({documents.place(d), loss, bytes});
+  }
+  return result;
+}
+
+std::string document_lines(const std::vector<DocumentLoss>& documents) {
+  std::string lines;
+  for (size_t d = 0; d < documents.size(); ++d) {
+    const DocumentLoss& document = documents[d];
+    Json line(Json::Object{{"document", static_cast<int64_t>(d)},
+                           {"place", document.place},
+                           {"tokens", static_cast<int64_t>(document.loss.tokens)},
+                           {"loss", document.loss.tokens > 0 ? Json(document.loss.mean()) : Json()},
+                           {"sum", document.loss.sum}});
+    if (document.bytes >= 0) line.set("bytes", document.bytes);
+    lines += line.dump() + "\n";
+  }
+  return lines;
+}
+
+}  // namespace megatron::training

@@ -1,0 +1,82 @@
+// `megatron eval`: loss of a model on a data set, or on text.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "training/document_losses.h"
+#include "training/model_source.h"
+#include "training/settings.h"
+
+namespace megatron::training {
+
+struct EvaluationSettings {
+  std::optional<std::string> load;
+  std::string set = "valid";
+  std::optional<int64_t> samples, seq_length, stride;
+  int64_t micro_batch_size = 4;
+  bool bf16 = false;
+  TextInput text;  // paths empty: a data set
+  std::optional<std::string> per_document;
+  DataSettings data;
+  RuntimeSettings runtime;
+
+  void fields(Fields& fields);
+  // Documents one by one, not samples cut from them end to end.
+  bool by_document() const { return !text.paths.empty() || per_document || stride; }
+};
+
+struct DocumentLoss {
+  std::string place;
+  LossSum loss;
+  int64_t bytes = -1;  // of its text; -1: not known
+};
+
+struct EvaluationResult {
+  std::string what;  // "valid set", "text"
+  LossSum loss;
+  int64_t sequences = 0;
+  double unigram_entropy = 0;           // in nats, of the tokens that count
+  int64_t bytes = -1;                   // of the text; -1: not known
+  std::vector<DocumentLoss> documents;  // with by_document(), all of them
+
+  double perplexity() const;
+  std::optional<double> bits_per_byte() const;
+  Json json() const;
+};
+
+// A model and what it is evaluated on, opened and checked.
+class Evaluation {
+ public:
+  // show: progress bars, from rank 0. Throws Error naming the flag or file.
+  Evaluation(EvaluationSettings settings, bool show);
+
+  const EvaluationSettings& settings() const { return s_; }
+  // Collective; whole on rank 0, without the entropy on others. The same, bit for bit, for any number of
+  // ranks and any micro-batch. Throws Error naming the sample or document whose loss is not finite.
+  EvaluationResult run(comm::Group& world) const;
+
+ private:
+  void check() const;
+  EvaluationResult run_samples(const models::Stage& model, comm::Group& world, Runtime& runtime,
+                               const StepOptions& options) const;
+  EvaluationResult run_documents(const models::Stage& model, comm::Group& world, Runtime& runtime,
+                                 const StepOptions& options) const;
+  std::string what() const { return s_.text.paths.empty() ? s_.set + " set" : "text"; }
+
+  EvaluationSettings s_;
+  bool show_;
+  checkpoint::ModelDirectory directory_;
+  models::GptConfig config_;
+  int64_t length_ = 0, stride_ = 0;
+  std::shared_ptr<const data::Dataset> set_;  // one of the two
+  int64_t count_ = 0;                         // samples of the set
+  std::unique_ptr<Documents> documents_;
+};
+
+// JSON lines, one a document: {"document", "place", "tokens", "loss": mean or null, "sum", "bytes"}.
+std::string document_lines(const std::vector<DocumentLoss>& documents);
+
+}  // namespace megatron::training

@@ -1,0 +1,41 @@
+#include "training/log/interval.h"
+
+#include <utility>
+
+#include "base/error.h"
+
+namespace megatron::training {
+
+void Interval::add(const StepRecord& r) {
+  const double seconds = r.seconds * static_cast<double>(r.steps);
+  last_ = r;
+  steps_ += r.steps;
+  seconds_ += seconds;
+  tokens_ += r.tokens_per_second * seconds;
+  flops_ += r.flops_per_second * seconds;
+  share_ += r.peak_share * seconds;
+  data_ += r.data_wait * seconds;
+  communication_ += r.communication_wait * seconds;
+  save_ += r.save_wait * seconds;
+}
+
+StepRecord Interval::take() {
+  MG_ASSERT(steps_ > 0);
+  const Interval all = std::exchange(*this, {});
+  StepRecord mean = all.last_;
+  if (all.steps_ == mean.steps || !(all.seconds_ > 0)) {  // one record, or no time to weigh with
+    mean.steps = all.steps_;
+    return mean;
+  }
+  mean.steps = all.steps_;
+  mean.seconds = all.seconds_ / static_cast<double>(all.steps_);
+  mean.tokens_per_second = all.tokens_ / all.seconds_;
+  mean.flops_per_second = all.flops_ / all.seconds_;
+  mean.peak_share = mean.peak_share < 0 ? mean.peak_share : all.share_ / all.seconds_;
+  mean.data_wait = all.data_ / all.seconds_;
+  mean.communication_wait = all.communication_ / all.seconds_;
+  mean.save_wait = all.save_ / all.seconds_;
+  return mean;
+}
+
+}  // namespace megatron::training

@@ -1,0 +1,85 @@
+#include "training/log/machine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <thread>
+
+#include "base/error.h"
+#include "base/files.h"
+
+namespace megatron::training {
+namespace {
+
+// A file of /proc; empty where it cannot be read.
+std::string system_text(const char* path) {
+  try {
+    return read_file(path);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+std::string_view trimmed(std::string_view text) {
+  const size_t begin = text.find_first_not_of(" \t");
+  if (begin == text.npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
+}
+
+}  // namespace
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+std::string cpuinfo_value(const std::string& text, const std::string& name) {
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    const size_t colon = line.find(':');
+    if (colon != line.npos && trimmed(line.substr(0, colon)) == name) {
+      return std::string(trimmed(line.substr(colon + 1)));
+    }
+    begin = end + 1;
+  }
+  return {};
+}
+
+std::string cpu_name() { return cpuinfo_value(system_text("/proc/cpuinfo"), "model name"); }
+
+int64_t core_count() { return static_cast<int64_t>(std::thread::hardware_concurrency()); }
+
+int64_t memory_bytes() {
+  const int64_t pages = ::sysconf(_SC_PHYS_PAGES), size = ::sysconf(_SC_PAGESIZE);
+  return pages > 0 && size > 0 ? pages * size : 0;
+}
+
+std::vector<std::string> command_line() {
+  const std::string text = system_text("/proc/self/cmdline");
+  std::vector<std::string> arguments;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\0', begin), text.size());
+    arguments.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return arguments;
+}
+
+int64_t resident_bytes() {
+  const std::string text = system_text("/proc/self/statm");  // size resident shared ..., in pages
+  const size_t begin = text.find(' ');
+  if (begin == text.npos) return 0;
+  int64_t pages = 0;
+  std::from_chars(text.data() + begin + 1, text.data() + text.size(), pages);
+  return pages * ::sysconf(_SC_PAGESIZE);
+}
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace megatron::training

@@ -1,0 +1,18 @@
+#include "training/log/record.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tokenizers/unicode/utf8.h"
+
+namespace megatron::training {
+
+double perplexity(double loss) { return std::exp(std::min(20.0, loss)); }
+
+std::string readable(std::string_view text) {
+  std::string out;
+  tokenizers::append_lossy(text, true, out);
+  return out;
+}
+
+}  // namespace megatron::training

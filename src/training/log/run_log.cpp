@@ -1,0 +1,158 @@
+#include "training/log/run_log.h"
+
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/function_ref.h"
+#include "base/log.h"
+#include "training/log/console.h"
+#include "training/log/interval.h"
+#include "training/log/json_lines_log.h"
+#include "training/log/machine.h"
+#include "training/log/tensorboard.h"
+
+namespace megatron::training {
+
+void LogSettings::fields(Fields& f) {
+  f.add("log-interval", &log_interval,
+        "steps between log lines, on the console and in --log-jsonl; the first and the last step "
+        "have one, too");
+  f.add("log-jsonl", &log_jsonl,
+        "file that takes the log as JSON lines (docs/log.md); default log.jsonl in the --save "
+        "folder; a resumed run goes on in it, a new one keeps the old file as FILE.1, FILE.2 ...");
+  f.add("tensorboard-dir", &tensorboard_dir,
+        "folder for TensorBoard event files; its curves over consumed samples lie in vs_samples "
+        "below it; default: none");
+  f.add("tensorboard-log-interval", &tensorboard_log_interval,
+        "steps between points of TensorBoard, whatever --log-interval is");
+}
+
+void LogSettings::check() const {
+  MG_CHECK(log_interval > 0, "--log-interval is {}; it must be at least 1 step", log_interval);
+  MG_CHECK(tensorboard_log_interval > 0,
+           "--tensorboard-log-interval is {}; it must be at least 1 step",
+           tensorboard_log_interval);
+  MG_CHECK(!log_jsonl || !log_jsonl->empty(), "--log-jsonl is empty; give the name of a file");
+  MG_CHECK(!tensorboard_dir || !tensorboard_dir->empty(),
+           "--tensorboard-dir is empty; give the name of a folder");
+}
+
+struct RunLog::State {
+  const RunRecord run;
+  const int64_t log_interval, tensorboard_interval;
+  Progress* const progress;
+  std::optional<JsonLinesLog> json;
+  std::optional<TensorBoard> tensorboard;
+  Interval interval{}, tensorboard_points{};
+
+  void print(const std::string& line) {
+    if (progress != nullptr) {
+      progress->print(line);
+    } else {
+      std::fprintf(stdout, "%s\n", line.c_str());
+      std::fflush(stdout);
+    }
+  }
+
+  static StepRecord take(Interval& steps) {
+    StepRecord mean = steps.take();
+    if (mean.process_memory == 0) mean.process_memory = resident_bytes();
+    return mean;
+  }
+
+  // A log that fails is told once, and left alone from then.
+  template <class Log>
+  void attempt(std::optional<Log>& log, std::string_view what, FunctionRef<void(Log&)> write) {
+    if (!log) return;
+    try {
+      write(*log);
+    } catch (const Error& error) {
+      log.reset();
+      log::warning("{} ends here, the run goes on: {}", what, error.what());
+    }
+  }
+  void to_json_lines(FunctionRef<Json()> line) {
+    attempt<JsonLinesLog>(json, "the log of --log-jsonl",
+                          [&](JsonLinesLog& log) { log.write(line()); });
+  }
+  void to_tensorboard(FunctionRef<void(TensorBoard&)> write) {
+    attempt<TensorBoard>(tensorboard, "the log of --tensorboard-dir", write);
+  }
+};
+
+RunLog::RunLog(const LogSettings& settings, const std::string& save_directory, const RunRecord& run,
+               Progress* progress)
+    : state_(new State{.run = run,
+                       .log_interval = settings.log_interval,
+                       .tensorboard_interval = settings.tensorboard_log_interval,
+                       .progress = progress}) {
+  settings.check();
+  const double time = seconds_since_1970();
+  std::string path = settings.log_jsonl.value_or("");
+  if (path.empty() && !save_directory.empty()) path = save_directory + "/log.jsonl";
+  if (!path.empty()) {
+    try {
+      state_->json.emplace(path, run.iteration);
+      state_->json->write(to_json(run, time));
+    } catch (const Error& error) {
+      fail(
+          "{}: {}",
+          settings.log_jsonl ? "--log-jsonl" : "the log of --save (--log-jsonl names another file)",
+          error.what());
+    }
+  }
+  if (settings.tensorboard_dir) {
+    try {
+      state_->tensorboard.emplace(*settings.tensorboard_dir, run, time);
+    } catch (const Error& error) {
+      fail("--tensorboard-dir: {}", error.what());
+    }
+  }
+}
+
+RunLog::~RunLog() = default;
+
+void RunLog::step(const StepRecord& record) {
+  const double time = seconds_since_1970();
+  state_->interval.add(record);
+  state_->tensorboard_points.add(record);
+  const int64_t i = record.iteration;
+  if (i == 1 || i % state_->log_interval == 0 || i == state_->run.train_iters) {
+    const StepRecord mean = state_->take(state_->interval);
+    state_->print(console_line(mean, state_->run));
+    state_->to_json_lines([&] { return to_json(mean, time); });
+  }
+  if (i % state_->tensorboard_interval == 0) {
+    const StepRecord mean = state_->take(state_->tensorboard_points);
+    state_->to_tensorboard([&](TensorBoard& board) { board.step(mean, time); });
+  }
+}
+
+void RunLog::validation(const ValidationRecord& record) {
+  const double time = seconds_since_1970();
+  state_->print(console_line(record));
+  state_->to_json_lines([&] { return to_json(record, time); });
+  state_->to_tensorboard([&](TensorBoard& board) { board.validation(record, time); });
+}
+
+void RunLog::save(const SaveRecord& record) {
+  state_->to_json_lines([&] { return to_json(record, seconds_since_1970()); });
+}
+
+void RunLog::sample(const SampleRecord& record) {
+  const double time = seconds_since_1970();
+  state_->print(console_line(record));
+  state_->to_json_lines([&] { return to_json(record, time); });
+  state_->to_tensorboard([&](TensorBoard& board) { board.sample(record, time); });
+}
+
+void RunLog::note(int64_t iteration, bool warning, const std::string& text) {
+  state_->to_json_lines(
+      [&] { return note_to_json(iteration, warning, text, seconds_since_1970()); });
+}
+
+void RunLog::end(int64_t iteration, EndReason reason, const std::string& text) {
+  state_->to_json_lines([&] { return end_to_json(iteration, reason, text, seconds_since_1970()); });
+}
+
+}  // namespace megatron::training

@@ -1,0 +1,51 @@
+// The log of a run: a line on the console, JSONL, TensorBoard. Of rank 0 alone.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/fields.h"
+#include "base/progress.h"
+#include "training/log/record.h"
+
+namespace megatron::training {
+
+struct LogSettings {
+  int64_t log_interval = 100;
+  std::optional<std::string> log_jsonl;  // default: log.jsonl in the --save directory
+  std::optional<std::string> tensorboard_dir;
+  int64_t tensorboard_log_interval = 1;
+
+  void fields(
+      Fields&
+          fields);     // --log-interval, --log-jsonl, --tensorboard-dir, --tensorboard-log-interval
+  void check() const;  // throws Error naming the flag
+};
+
+class RunLog {
+ public:
+  // save_directory: "" for none. Opens the files; of an earlier run's, what lies beyond run.iteration is
+  // taken away (run.iteration 0 and an existing file: it is begun anew, the old one kept as
+  // <name>.1, .2 ...). Throws Error naming a file that cannot be written. progress: may be null.
+  RunLog(const LogSettings& settings, const std::string& save_directory, const RunRecord& run,
+         Progress* progress);
+  ~RunLog();
+
+  // After every step, or after several (record.steps). What is told are means: on the console and in
+  // JSONL over --log-interval (at iteration 1, at multiples, and at the last one, run.train_iters), in
+  // TensorBoard over --tensorboard-log-interval.
+  void step(const StepRecord& record);
+  void validation(const ValidationRecord& record);  // console, JSONL, TensorBoard
+  void sample(const SampleRecord& record);          // console, JSONL, TensorBoard
+  void save(const SaveRecord& record);              // JSONL only, as the next two
+  void note(int64_t iteration, bool warning, const std::string& text);
+  void end(int64_t iteration, EndReason reason, const std::string& text);
+  // A failure to write the log never ends a run: it is told once, and the file is left alone from then.
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace megatron::training

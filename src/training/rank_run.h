@@ -1,0 +1,65 @@
+// A training run as one rank sees it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/mesh.h"
+#include "training/checkpointer.h"
+#include "training/evaluate.h"
+#include "training/log/run_log.h"
+#include "training/prefetch.h"
+#include "training/run_plan.h"
+#include "training/step.h"
+#include "training/trainer.h"
+
+namespace megatron::training {
+
+class RankRun {
+ public:
+  // Makes the model and fills it. peak: FLOP/s of this machine, all threads. All are borrowed; the plan's
+  // beginning is read here only.
+  RankRun(const RunPlan& plan, double peak, comm::Group& world, const TrainHooks& hooks);
+
+  // Trains to the end; collective. Rank 0 logs.
+  TrainResult loop();
+
+ private:
+  bool lead() const { return world_.rank() == 0; }
+  void fill_model(const Beginning& beginning);
+  Prefetcher read_ahead() const;
+  void train_on(Prefetcher& data);
+  IterationReport one_step(int64_t iteration, Prefetcher& data);
+  void run_hook(const IterationReport& report);
+  void tell(const IterationReport& report);
+  void validate(int64_t iteration);
+  void write_samples(int64_t iteration);
+  void save(int64_t iteration, bool last);
+  void tell_saved(const std::vector<SaveRecord>& records);
+  std::optional<EndReason> end_after(int64_t iteration);
+  TrainerState state(int64_t iteration) const;
+  RunRecord run_record() const;
+
+  const RunPlan& plan_;
+  double peak_;
+  const TrainSettings& s_;
+  comm::Group& world_;
+  parallel::Mesh mesh_;
+  comm::Group& group_;  // data-parallel
+  const TrainHooks& hooks_;
+  double begin_;
+  Runtime runtime_;
+  models::GptModel model_;
+  StepOptions options_;
+  std::optional<TrainStep> step_;
+  std::optional<Checkpointer> checkpointer_;
+  std::optional<Progress> progress_;  // rank 0
+  std::optional<RunLog> log_;         // rank 0
+  TrainResult result_;
+  int64_t consumed_;      // samples
+  double save_wait_ = 0;  // seconds since the last step's end
+};
+
+}  // namespace megatron::training

@@ -1,0 +1,141 @@
+#include "training/resume.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "training/save_directory.h"
+
+namespace megatron::training {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::CheckpointDirectory;
+
+// Whether it holds on any of the processes.
+bool anywhere(bool here, comm::Group& processes, Runtime& runtime) {
+  Tensor flag = Tensor::empty(runtime.arena(MemoryClass::communication), {1}, DType::f64, "resume");
+  const double value = here ? 1 : 0;
+  copy_from(flag, std::span(&value, 1));
+  processes.all_reduce(flag, comm::Reduce::max, runtime.stream(), "resume.damaged")
+      .wait(runtime.stream());
+  return to_doubles(flag)[0] != 0;
+}
+
+// The checkpoint of one step, verified by all processes; null, and told why, when it is not whole.
+std::shared_ptr<const CheckpointDirectory> open_whole(const std::string& path,
+                                                      comm::Group& processes, Runtime& runtime) {
+  std::shared_ptr<const CheckpointDirectory> directory;
+  std::string problem;
+  try {
+    directory = std::make_shared<const CheckpointDirectory>(path);
+    directory->verify(runtime.pool(), processes.rank(), processes.size());
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  if (!anywhere(!problem.empty(), processes, runtime)) return directory;
+  log::warning("the checkpoint {} cannot be used: {}", path,
+               problem.empty() ? "another process found it damaged" : problem);
+  return nullptr;
+}
+
+// A checkpoint of a newer program is no damage to walk round.
+void refuse_newer(const std::string& path) {
+  try {
+    const Json state = Json::read(path + "/" + std::string(checkpoint::kTrainerState));
+    const Json* format = state.is_object() ? state.find("format") : nullptr;
+    if (format == nullptr || !format->is_integer() || format->as_integer() <= checkpoint::kFormat)
+      return;
+  } catch (const Error&) {
+    return;
+  }
+  CheckpointDirectory directory(path);  // throws Error telling who wrote it
+}
+
+// Steps to try, the best first.
+std::vector<int64_t> candidates(const SaveDirectory& folder, const CheckpointSettings& s) {
+  std::vector<int64_t> saved = folder.iterations();
+  if (s.ckpt_step) {
+    MG_CHECK(std::ranges::binary_search(saved, *s.ckpt_step),
+             "--ckpt-step {}: {} does not exist; {}", *s.ckpt_step,
+             folder.iteration_path(*s.ckpt_step),
+             saved.empty() ? "there are no checkpoints"
+                           : fmt::format("the newest there is of step {}", saved.back()));
+    return {*s.ckpt_step};
+  }
+  std::optional<int64_t> tracked;
+  try {
+    tracked = folder.tracked();
+  } catch (const Error& error) {
+    log::warning("{}: the newest checkpoint is taken", error.what());
+  }
+  if (tracked) std::erase_if(saved, [&](int64_t i) { return i > *tracked; });
+  std::ranges::reverse(saved);
+  return saved;
+}
+
+bool is_model(const std::string& path) {
+  std::error_code error;
+  return fs::exists(fs::path(path) / "config.json", error);
+}
+
+}  // namespace
+
+Beginning find_beginning(const CheckpointSettings& s, bool weights_only, comm::Group& processes,
+                         int threads) {
+  if (!s.load) return {};
+  const std::string& path = *s.load;
+  if (weights_only && is_model(path))
+    return {.weights = std::make_shared<const checkpoint::ModelDirectory>(path)};
+  const bool one = is_model(path) && checkpoint::is_checkpoint(path);
+  MG_CHECK(!one,
+           "--load {} is one checkpoint; name the folder it lies in, {}, and its step by "
+           "--ckpt-step (or add --finetune to take its weights alone)",
+           path, fs::path(path).lexically_normal().parent_path().string());
+  MG_CHECK(
+      !is_model(path),
+      "--load {} is a Hugging Face model without {}: a run cannot resume from it; add --finetune "
+      "to begin with its weights",
+      path, checkpoint::kTrainerState);
+  const SaveDirectory folder(path);
+  const std::vector<int64_t> steps = candidates(folder, s);
+  if (steps.empty()) {
+    MG_CHECK(!s.exit_on_missing_checkpoint,
+             "--load {} holds no checkpoint, and --exit-on-missing-checkpoint is given", path);
+    MG_CHECK(!weights_only, "--load {} holds no checkpoint and no model to begin with", path);
+    log::info("--load {} holds no checkpoint yet: training starts from scratch", path);
+    return {};
+  }
+  Runtime runtime({DeviceKind::cpu, 0}, threads);
+  Beginning beginning;
+  for (const int64_t step : steps) {
+    const double begin = now_seconds();
+    const std::string directory = folder.iteration_path(step);
+    refuse_newer(directory);
+    const auto checkpoint = open_whole(directory, processes, runtime);
+    if (checkpoint == nullptr) continue;
+    if (step != steps.front())
+      log::warning("the run goes on from step {}, not from step {}", step, steps.front());
+    const TrainerState state = TrainerState::from_json(checkpoint->trainer_state(), directory);
+    beginning.weights =
+        std::shared_ptr<const checkpoint::ModelDirectory>(checkpoint, &checkpoint->model());
+    if (!weights_only) {
+      beginning.checkpoint = checkpoint;
+      beginning.state = state;
+    }
+    log::info("{} {} (checksums verified in {})", weights_only ? "weights of" : "resuming from",
+              directory, format_duration(now_seconds() - begin));
+    return beginning;
+  }
+  fail(
+      "none of the {} checkpoints of {} is whole: {}; restore one, or remove them all to start "
+      "from "
+      "scratch",
+      steps.size(), path,
+      s.ckpt_step ? "only that of --ckpt-step was tried" : "see the warnings above");
+}
+
+}  // namespace megatron::training

@@ -1,0 +1,31 @@
+// What a run begins with, beside fresh weights.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "base/thread_pool.h"
+#include "checkpoint/checkpoint_directory.h"
+#include "comm/group.h"
+#include "training/checkpoint_settings.h"
+#include "training/trainer_state.h"
+
+namespace megatron::training {
+
+struct Beginning {
+  // The model's tensors; null: they are initialised.
+  std::shared_ptr<const checkpoint::ModelDirectory> weights;
+  // What a run is resumed from; weights lie in it. Null: step 0.
+  std::shared_ptr<const checkpoint::CheckpointDirectory> checkpoint;
+  TrainerState state;  // of the checkpoint
+};
+
+// What --load names: of a folder of checkpoints the one of --ckpt-step, or of the tracker, or the newest;
+// verified. One that is truncated, altered or partial is told and the one before it taken; none that is
+// whole: Error. No checkpoint yet: nothing, told too, or Error with --exit-on-missing-checkpoint.
+//   weights_only: --finetune means --load, which may be a Hugging Face directory then
+//   processes: those of the run; each verifies its share, and all choose the same
+Beginning find_beginning(const CheckpointSettings& settings, bool weights_only,
+                         comm::Group& processes, int threads);
+
+}  // namespace megatron::training

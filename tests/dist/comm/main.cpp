@@ -1,0 +1,41 @@
+// The test program. A launcher can start it, too: its tests then run on processes, or with
+// --scenario=NAME it does what is written there. --largest-message=BYTES: cuts messages there.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "dist/comm/scenarios.h"
+#include "dist/ranks.h"
+
+namespace {
+
+std::string flag(int argc, char** argv, std::string_view name) {
+  std::string value;
+  for (const std::string_view argument : std::span(argv, static_cast<size_t>(argc))) {
+    if (argument.starts_with(name)) value = argument.substr(name.size());
+  }
+  return value;
+}
+
+int run(int argc, char** argv) {
+  const std::string scenario = flag(argc, argv, "--scenario=");
+  const std::string largest = flag(argc, argv, "--largest-message=");
+  megatron::comm::Processes processes(largest.empty() ? int64_t{1} << 30 : std::stoll(largest));
+  if (!scenario.empty()) return megatron::testing::run_scenario(scenario, processes);
+  megatron::testing::processes() = &processes;
+  const int code = RUN_ALL_TESTS();
+  if (code != 0) processes.abort(code);
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 3;
+  }
+}

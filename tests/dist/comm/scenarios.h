@@ -1,0 +1,19 @@
+// What ranks do in a launched test program; each gives the program's exit code.
+#pragma once
+
+#include <string>
+
+#include "comm/processes.h"
+
+namespace megatron::testing {
+
+// A random sequence of collectives, the same for threads and processes: a digest of all that rank
+// got.
+std::string digest_of_collectives(comm::Group& world, uint64_t seed, int calls);
+// Of one reduction of more than a chunk.
+std::string digest_of_large_reduction(comm::Group& world);
+
+// Names and what they do: scenarios.cpp.
+int run_scenario(const std::string& name, comm::Processes& processes);
+
+}  // namespace megatron::testing

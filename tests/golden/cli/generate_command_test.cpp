@@ -1,0 +1,263 @@
+// `megatron generate`: where prompts come from, what ends a text, what is written.
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "golden/cli/process.h"
+#include "golden/selftest/support.h"
+#include "tokenizers/tokenizer.h"
+
+namespace megatron::testing {
+namespace {
+
+using Words = std::vector<std::string>;
+
+Words with(Words first, const Words& more) {
+  first.insert(first.end(), more.begin(), more.end());
+  return first;
+}
+
+// A model of 64 positions that knows nothing, made once.
+class GenerateCommand : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    place_ = new Workplace;
+    const std::string text = vectors("indexed/preprocess/corpus.jsonl");
+    for (const Words& command : {Words{"tokenizer", "train", "--input", text, "--output", "t",
+                                       "--vocab-size", "400", "--special-tokens", "<|endoftext|>"},
+                                 Words{"tokenizer", "train", "--input", text, "--output", "bare",
+                                       "--vocab-size", "300", "--special-tokens", "[PAD]"},
+                                 Words{"train",
+                                       "--num-layers",
+                                       "1",
+                                       "--hidden-size",
+                                       "16",
+                                       "--num-attention-heads",
+                                       "2",
+                                       "--seq-length",
+                                       "64",
+                                       "--micro-batch-size",
+                                       "1",
+                                       "--train-iters",
+                                       "1",
+                                       "--lr",
+                                       "1e-5",
+                                       "--mock-data",
+                                       "--tokenizer-model",
+                                       "t",
+                                       "--save",
+                                       "run"}}) {
+      const Outcome r = place_->run(command);
+      ASSERT_EQ(r.code, 0) << r.err;
+    }
+  }
+  static void TearDownTestSuite() {
+    delete place_;
+    place_ = nullptr;
+  }
+
+  static Outcome run(const Words& flags, const std::string& in = "/dev/null") {
+    const Outcome r = place_->run(with({"generate", "--load", "run", "--threads", "1"}, flags), in);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r;
+  }
+  static void refused(const Words& flags, const Words& parts, const std::string& in = "/dev/null") {
+    const auto before = place_->listing();
+    const Outcome r = place_->run(with({"generate", "--load", "run"}, flags), in);
+    EXPECT_EQ(r.code, 2) << r.out << r.err;
+    for (const std::string& part : parts)
+      EXPECT_NE(r.err.find(part), std::string::npos) << part << " is not in\n" << r.err;
+    EXPECT_EQ(place_->listing(), before);
+  }
+  static std::string file(const std::string& name, const std::string& text) {
+    write_file(*place_ / name, text);
+    return *place_ / name;
+  }
+  static std::vector<Json> lines(const std::string& name) {
+    std::vector<Json> all;
+    const std::string text = read_file(*place_ / name);
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = text.find('\n', begin);
+      all.push_back(Json::parse(text.substr(begin, end - begin)));
+      begin = end + 1;
+    }
+    return all;
+  }
+
+  static Workplace* place_;
+};
+Workplace* GenerateCommand::place_ = nullptr;
+
+TEST_F(GenerateCommand, PromptsComeFromEverywhere) {
+  const std::string once = run({"--prompt", "Hello there", "--max-tokens", "12"}).out;
+  EXPECT_TRUE(once.starts_with("Hello there")) << once;
+  EXPECT_GT(once.size(), 13u);
+  const std::string text = file("prompt.txt", "Hello there\n");
+  EXPECT_EQ(run({"--max-tokens", "12"}, text).out, once);
+  EXPECT_EQ(run({"--prompt", "-", "--max-tokens", "12"}, text).out, once);
+  EXPECT_EQ(run({"--prompt-file", "prompt.txt", "--max-tokens", "12"}).out, once);
+  file("one.jsonl", "{\"prompt\": \"Hello there\", \"answer\": 3}\n\n");
+  EXPECT_EQ(run({"--prompt-file", "one.jsonl", "--max-tokens", "12"}).out, once);
+
+  const std::string two = run({"--prompt", "Hello there", "A man", "--max-tokens", "12"}).out;
+  EXPECT_TRUE(two.starts_with("== prompt 1 of 2\n" + once)) << two;
+  EXPECT_NE(two.find("\n== prompt 2 of 2\nA man"), std::string::npos) << two;
+  file("two.txt", "Hello there\nA man\n");
+  EXPECT_EQ(run({"--prompt-file", "two.txt", "--prompt-a-line", "--max-tokens", "12"}).out, two);
+  file("two.jsonl", "{\"text\": \"Hello there\"}\n{\"prompt\": \"A man\"}");
+  EXPECT_EQ(run({"--prompt-file", "two.jsonl", "--max-tokens", "12"}).out, two);
+}
+
+// An empty prompt begins after the end of a document.
+TEST_F(GenerateCommand, BeginsWithNothing) {
+  run({"--prompt", "", "--max-tokens", "5", "--output", "nothing.jsonl"});
+  EXPECT_EQ(lines("nothing.jsonl")[0]["prompt_tokens"].as_array().size(), 1u);
+}
+
+TEST_F(GenerateCommand, ResultsDependOnNoBatchAndNoThreads) {
+  const Words prompts = {"--max-tokens",
+                         "12",
+                         "--logprobs",
+                         "2",
+                         "--prompt",
+                         "Hello there",
+                         "A",
+                         "The command reads a file and writes another",
+                         "x",
+                         "of the"};
+  const std::string all = run(prompts).out;
+  EXPECT_EQ(run(with({"--batch-size", "1", "--prefill-tokens", "3"}, prompts)).out, all);
+  EXPECT_EQ(run(with({"--batch-size", "2", "--threads", "2"}, prompts)).out, all);
+  EXPECT_NE(run(with({"--seed", "5"}, prompts)).out, all);
+  const Words greedy = with({"--temperature", "0"}, prompts);
+  EXPECT_EQ(run(with({"--seed", "5"}, greedy)).out, run(greedy).out);
+}
+
+TEST_F(GenerateCommand, JsonLines) {
+  run({"--prompt", "Hello there", "A man", "--max-tokens", "5", "--logprobs", "3", "--output",
+       "out.jsonl", "--ignore-eos"});
+  const auto all = lines("out.jsonl");
+  ASSERT_EQ(all.size(), 2u);
+  const auto tokenizer = tokenizers::Tokenizer::load(*place_ / "t");
+  for (size_t i = 0; i < 2; ++i) {
+    const Json& line = all[i];
+    EXPECT_EQ(line["request"].as_integer(), static_cast<int64_t>(i));
+    EXPECT_EQ(line["prompt"].as_string(), i == 0 ? "Hello there" : "A man");
+    EXPECT_EQ(line["finish"].as_string(), "length");
+    std::vector<int32_t> prompt, tokens;
+    for (const Json& id : line["prompt_tokens"].as_array())
+      prompt.push_back(static_cast<int32_t>(id.as_integer()));
+    EXPECT_EQ(prompt, tokenizer.encode(line["prompt"].as_string(), true));
+    for (const Json& id : line["tokens"].as_array())
+      tokens.push_back(static_cast<int32_t>(id.as_integer()));
+    ASSERT_EQ(tokens.size(), 5u);
+    EXPECT_EQ(line["text"].as_string(), tokenizer.decode(tokens, true));
+    const auto& of_prompt = line["prompt_logprobs"].as_array();
+    ASSERT_EQ(of_prompt.size(), prompt.size());
+    EXPECT_TRUE(of_prompt[0].is_null());
+    for (size_t t = 1; t < of_prompt.size(); ++t) EXPECT_LT(of_prompt[t].as_number(), 0);
+    for (size_t t = 0; t < 5; ++t) {
+      const double p = line["logprobs"].as_array()[t].as_number();
+      EXPECT_LT(p, 0);
+      const auto& top = line["top_logprobs"].as_array()[t].as_array();
+      ASSERT_EQ(top.size(), 3u);
+      EXPECT_GE(top[0].as_array()[1].as_number(), top[1].as_array()[1].as_number());
+      EXPECT_GE(top[0].as_array()[1].as_number(), p);
+      for (const Json& other : top) {
+        if (other.as_array()[0].as_integer() == tokens[t]) {
+          EXPECT_EQ(other.as_array()[1].as_number(), p);
+        }
+      }
+    }
+  }
+  run({"--prompt", "Hello there", "--max-tokens", "5", "--output", "plain.jsonl"});
+  EXPECT_FALSE(lines("plain.jsonl")[0].contains("logprobs"));
+}
+
+TEST_F(GenerateCommand, StopsBeforeAText) {
+  const Words flags = {"--prompt", "Hello there", "--max-tokens", "30", "--ignore-eos"};
+  run(with(flags, {"--output", "whole.jsonl"}));
+  const std::string whole = lines("whole.jsonl")[0]["text"].as_string();
+  // Eight bytes from the middle, from the beginning of a character on: they span tokens.
+  size_t begin = whole.size() / 2;
+  const auto inside = [&](size_t at) { return (whole[at] & 0xC0) == 0x80; };
+  while (inside(begin)) ++begin;
+  size_t end = begin + 8;
+  while (end < whole.size() && inside(end)) ++end;
+  const std::string stop = whole.substr(begin, end - begin);
+  const std::string expected = whole.substr(0, whole.find(stop));
+  const Words stops = {"--stop", "no such text", "--stop=" + stop};
+  run(with(flags, with(stops, {"--output", "cut.jsonl"})));
+  const Json cut = lines("cut.jsonl")[0];
+  EXPECT_EQ(cut["text"].as_string(), expected);
+  EXPECT_EQ(cut["finish"].as_string(), "stop");
+  EXPECT_LT(cut["tokens"].as_array().size(), 30u);
+  EXPECT_EQ(run(with(flags, stops)).out, "Hello there" + expected + "\n");
+}
+
+TEST_F(GenerateCommand, EndsAtThePositionsAndKeepsTheEndOfALongPrompt) {
+  std::string many;
+  for (int i = 0; i < 100; ++i) many += "x ";
+  const Outcome r =
+      run({"--prompt", many, "--max-tokens", "200", "--ignore-eos", "--output", "long.jsonl"});
+  EXPECT_NE(r.err.find("64 positions"), std::string::npos) << r.err;
+  const Json line = lines("long.jsonl")[0];
+  EXPECT_EQ(line["prompt_tokens"].as_array().size(), 32u);
+  EXPECT_EQ(line["tokens"].as_array().size(), 33u);
+  EXPECT_EQ(line["finish"].as_string(), "positions");
+}
+
+TEST_F(GenerateCommand, SaysHowFastItWas) {
+  const Outcome r = run({"--prompt", "Hello there", "--max-tokens", "5", "--ignore-eos"});
+  EXPECT_NE(r.err.find(" prompt tokens, "), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("| 5 generated tokens, "), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find(" tokens/s\n"), std::string::npos) << r.err;
+}
+
+TEST_F(GenerateCommand, Converses) {
+  const auto conversation = [&](const std::string& text) {
+    return run({"--interactive", "--max-tokens", "8", "--ignore-eos"}, file("lines", text)).out;
+  };
+  const std::string once =
+      run({"--prompt", "Hello there", "--max-tokens", "8", "--ignore-eos"}).out;
+  const std::string continued = once.substr(std::string("Hello there").size());
+  EXPECT_EQ(conversation("Hello there\n/quit\nno more\n"), "> " + continued + "> ");
+  EXPECT_EQ(conversation("Hello there\n"), "> " + continued + "> \n");
+  // The second line goes on from the text so far, unless that is forgotten.
+  EXPECT_EQ(conversation("Hello there\n/reset\nHello there\n"),
+            "> " + continued + "> > " + continued + "> \n");
+  const std::string two = conversation("Hello there\nHello there\n");
+  EXPECT_TRUE(two.starts_with("> " + continued + "> "));
+  EXPECT_NE(two, "> " + continued + "> " + continued + "> \n");
+}
+
+TEST_F(GenerateCommand, RefusesWhatMakesNoSense) {
+  refused({}, {"standard input", "--prompt"});
+  refused({"--prompt", "-"}, {"standard input"});
+  refused({"--prompt", "-", "-"}, {"twice"}, file("in", "x"));
+  refused({"--prompt", "", "--tokenizer-model", "bare"}, {"empty", "give some text"});
+  refused({"--prompt", "x", "--prompt-file", "y"}, {"--prompt-file"});
+  refused({"--prompt-file", "nowhere.txt"}, {"nowhere.txt"});
+  file("bad.jsonl", "{\"prompt\": \"x\"}\n{\"promt\": 3}\n");
+  refused({"--prompt-file", "bad.jsonl"}, {"bad.jsonl line 2", "\"prompt\""});
+  file("worse.jsonl", "{\"prompt\": \"x\"\n");
+  refused({"--prompt-file", "worse.jsonl"}, {"worse.jsonl line 1"});
+  file("empty.jsonl", "\n");
+  refused({"--prompt-file", "empty.jsonl"}, {"empty.jsonl", "no prompt"});
+  refused({"--prompt-file", "bad.jsonl", "--prompt-a-line"}, {"--prompt-a-line"});
+  refused({"--prompt", "x", "--prompt-a-line"}, {"--prompt-a-line"});
+  refused({"--prompt", "x", "--logprobs", "401"}, {"--logprobs is 401", "400"});
+  refused({"--prompt", "x", "--logprobs", "-1"}, {"--logprobs is -1"});
+  refused({"--prompt", "x", "--max-tokens", "-1"}, {"--max-tokens is -1"});
+  refused({"--prompt", "x", "--batch-size", "0"}, {"--batch-size is 0"});
+  refused({"--prompt", "x", "--prefill-tokens", "0"}, {"--prefill-tokens is 0"});
+  refused({"--prompt", "x", "--top-p", "1.5"}, {"--top-p is 1.5"});
+  refused({"--prompt", "x", "--min-p", "-1"}, {"--min-p is -1"});
+  refused({"--prompt", "x", "--repetition-penalty", "0"}, {"--repetition-penalty is 0"});
+  refused({"--prompt", "x", "--stop", ""}, {"--stop"});
+  refused({"--prompt", "x", "--output", "run/iter_0000001/config.json/x"}, {"config.json"});
+  refused({"--prompt", "x", "--interactive"}, {"--interactive"});
+  refused({"--interactive", "--output", "x"}, {"--output"});
+}
+
+}  // namespace
+}  // namespace megatron::testing

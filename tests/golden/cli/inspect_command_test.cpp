@@ -1,0 +1,80 @@
+// `megatron inspect` on a run's checkpoints and log.
+#include "golden/cli/tiny_run.h"
+
+namespace megatron::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Inspect : public ::testing::Test {
+ protected:
+  void SetUp() override { make_tiny_run(place_); }
+
+  std::string expect(int code, const Words& arguments, const Words& parts) {
+    const Outcome r = place_.run(arguments);
+    EXPECT_EQ(r.code, code) << r.out << r.err;
+    for (const std::string& part : parts)
+      EXPECT_NE((r.out + r.err).find(part), std::string::npos) << part << " is not in\n"
+                                                               << r.out << r.err;
+    return r.out;
+  }
+  // Turns one byte round.
+  void spoil(const std::string& name, size_t from_end) {
+    std::string bytes = read_file(place_ / name);
+    bytes[bytes.size() - 1 - from_end] ^= 1;
+    write_file(place_ / name, bytes);
+  }
+
+  Workplace place_;
+};
+
+TEST_F(Inspect, Checkpoint) {
+  const std::string out = expect(
+      0, {"inspect", "run/iter_0000002"},
+      {"checkpoint of step 2, 4 samples consumed, written by megatron", "precision  f32",
+       "seed       1234", "layout     ranks 1", "lr 0.001", "seq-length 16",
+       "model.layers.0.self_attn.q_proj.weight", "layers.0.attention.qkv.weight, rows 0-15 of 48",
+       "layers.0.attention.qkv.weight, rows 32-47 of 48", "embedding.weight", "optimizer:",
+       "exp_avg.model.norm.weight", "exp_avg_sq.model.norm.weight", "tokenizer.json"});
+  EXPECT_EQ(out.find("every checksum"), std::string::npos);
+  expect(0, {"inspect", "--verify", "run/iter_0000002"}, {"every checksum"});
+}
+
+TEST_F(Inspect, SaveDirectory) {
+  fs::create_directory(place_ / "run/iter_0000003.tmp");
+  write_file(place_ / "run/iter_0000003.tmp/model.safetensors", std::string(1000, 'x'));
+  expect(0, {"inspect", "run"},
+         {"3 checkpoints", "iter_0000001", "iter_0000002", "<- a run goes on from here",
+          "iter_0000003.tmp", "1.0 kB  unfinished", "checkpoint of step 2", "log of a run, done",
+          "Training loss", "Learning rate", "Saves"});
+  expect(0, {"inspect", "--verify", "run"}, {"all checksums compared"});
+  spoil("run/iter_0000001/model.safetensors", 0);
+  spoil("run/iter_0000001/optimizer-00001-of-00001.safetensors", 0);
+  const std::string damaged =
+      expect(1, {"inspect", "--verify", "run"},
+             {"damaged", "model.safetensors: ", "optimizer-00001-of-00001.safetensors: exp_avg"});
+  EXPECT_NE(damaged.find("damaged"), damaged.rfind("ok"));
+  expect(1, {"inspect", "--verify", "run/iter_0000001"}, {"iter_0000001: damaged"});
+  expect(0, {"inspect", "run"}, {"checkpoint of step 2"});  // sizes alone
+  fs::resize_file(place_ / "run/iter_0000001/model.safetensors", 100);
+  expect(0, {"inspect", "run"}, {"damaged", "100 bytes"});
+}
+
+TEST_F(Inspect, Log) {
+  expect(0, {"inspect", "run/log.jsonl"}, {"log of a run, done", "Iterations", "2"});
+  fs::remove_all(place_ / "run/iter_0000001");
+  fs::remove_all(place_ / "run/iter_0000002");
+  fs::remove(place_ / "run/latest_checkpointed_iteration.txt");
+  expect(0, {"inspect", "run"}, {"log of a run, done"});
+  write_file(place_ / "other.jsonl", "{\"text\": \"no log\"}\n");
+  expect(2, {"inspect", "other.jsonl"}, {"other.jsonl"});
+}
+
+TEST_F(Inspect, WhatCannotBeVerified) {
+  expect(2, {"inspect", "--verify", vectors("hf/llama")}, {"--verify", "trainer_state.json"});
+  expect(2, {"inspect", "--verify", "data"}, {"--verify", "data"});
+  expect(2, {"inspect", "nothing"}, {"nothing does not exist"});
+}
+
+}  // namespace
+}  // namespace megatron::testing

@@ -1,0 +1,160 @@
+// kill -9 at random moments of a run that saves often, and the same command again, until the run is done.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <map>
+#include <random>
+#include <sstream>
+#include <thread>
+
+#include "base/json.h"
+#include "golden/cli/process.h"
+
+namespace megatron::testing {
+
+class KillSeries {
+ public:
+  KillSeries(int ranks, int kills, unsigned seed) : ranks_(ranks), kills_(kills), random_(seed) {}
+
+  void run() {
+    ASSERT_EQ(place_.run(command("whole")).code, 0);
+    const std::map<int64_t, std::string> expected = losses("whole");
+    ASSERT_EQ(expected.size(), static_cast<size_t>(kSteps));
+    int done = 0, inside = 0, resumed = 0, runs = 0;
+    while (done < kills_) {
+      const std::string folder = "run" + std::to_string(runs++);
+      bool over = false;
+      while (!over) {
+        const bool had_one = std::filesystem::exists(place_ / (folder + "/" + kTracker));
+        Background child = place_.start(command(folder));
+        const bool killed = done < kills_ && kill_some_time(child, folder);
+        const Outcome outcome = child.wait();
+        const bool resumes = outcome.err.find("resuming from") != std::string::npos ||
+                             outcome.out.find("resuming from") != std::string::npos;
+        ASSERT_EQ(resumes, had_one && !done_before_loading(outcome)) << outcome.err;
+        resumed += resumes;
+        if (killed && outcome.code == 128 + SIGKILL) {
+          const bool in_save = inside_of_save(folder);
+          std::printf("kill %d: after step %lld, %s\n", ++done,
+                      static_cast<long long>(last_step(folder)),
+                      in_save ? "inside a save" : "between saves");
+          inside += in_save;
+          continue;
+        }
+        ASSERT_EQ(outcome.code, 0) << outcome.err;
+        over = true;
+      }
+      compare(folder, expected);
+    }
+    std::printf("%d kills, %d inside a save, %d resumes, %d runs; %d ranks\n", done, inside,
+                resumed, runs, ranks_);
+    EXPECT_GE(inside * 3, done);
+    EXPECT_GE(resumed, done);
+  }
+
+ private:
+  static constexpr int kSteps = 24;
+  static constexpr const char* kTracker = "latest_checkpointed_iteration.txt";
+
+  std::vector<std::string> command(const std::string& folder) const {
+    std::vector<std::string> flags = {"train"};
+    std::istringstream words(
+        "--num-layers 2 --hidden-size 128 --num-attention-heads 4 --seq-length 32 "
+        "--vocab-size 5000 --mock-data --micro-batch-size 2 --global-batch-size 4 --lr 1e-3 "
+        "--lr-decay-style cosine --train-iters 24 --save-interval 2 --save-keep 3 --log-interval 1 "
+        "--threads 1");
+    for (std::string word; words >> word;) flags.push_back(word);
+    for (const std::string& more : {std::string("--ranks"), std::to_string(ranks_),
+                                    std::string("--save"), folder, std::string("--load"), folder})
+      flags.push_back(more);
+    return flags;
+  }
+
+  // True when the child was killed before it ended by itself. The first checkpoint is waited for, so that
+  // every resume has one; then half of the kills are armed by the beginning of a save.
+  bool kill_some_time(Background& child, const std::string& folder) {
+    const auto wait_until = [&](auto&& condition) {
+      while (!child.ended()) {
+        if (condition()) return true;
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+      }
+      return false;
+    };
+    const int64_t before = last_step(folder);
+    const auto tracked = [&] {
+      return std::filesystem::exists(place_ / (folder + "/" + kTracker));
+    };
+    if (!wait_until([&] { return tracked() && last_step(folder) > before; })) return false;
+    std::uniform_int_distribution<int> delay(0, random_() % 2 == 0 ? 15000 : 60000);
+    if (random_() % 2 == 0 && !wait_until([&] { return inside_of_save(folder); })) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(delay(random_)));
+    if (child.ended()) return false;
+    child.kill(SIGKILL);
+    return true;
+  }
+
+  // A directory that is not whole yet, or is whole and not yet the tracker's.
+  bool inside_of_save(const std::string& folder) const {
+    int64_t newest = -1;
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(place_ / folder, error)) {
+      const std::string name = entry.path().filename().string();
+      if (!name.starts_with("iter_")) continue;
+      if (name.ends_with(".tmp")) return true;
+      newest = std::max<int64_t>(newest, std::stoll(name.substr(5)));
+    }
+    const std::string tracker = place_ / (folder + "/" + kTracker);
+    if (!std::filesystem::exists(tracker)) return newest >= 0;
+    return newest > std::stoll(read_file(tracker));
+  }
+
+  static bool done_before_loading(const Outcome& outcome) {
+    return outcome.code == 128 + SIGKILL && outcome.err.find("model:") == std::string::npos;
+  }
+
+  // Loss and gradient norm of each step as the log has them; the last one counts.
+  std::map<int64_t, std::string> losses(const std::string& folder) const {
+    std::map<int64_t, std::string> found;
+    std::istringstream lines(read_file(place_ / (folder + "/log.jsonl")));
+    for (std::string line; std::getline(lines, line);) {
+      const Json record = Json::parse(line);
+      if (record["type"].as_string() != "step") continue;
+      const bool is_new = found
+                              .emplace(record["iteration"].as_integer(),
+                                       record["loss"].dump() + " " + record["gradient_norm"].dump())
+                              .second;
+      EXPECT_TRUE(is_new) << "step " << record["iteration"].dump() << " is logged twice";
+    }
+    return found;
+  }
+
+  int64_t last_step(const std::string& folder) const {
+    const std::string file = place_ / (folder + "/log.jsonl");
+    if (!std::filesystem::exists(file)) return 0;
+    const std::string text = read_file(file);
+    const size_t at = text.rfind("\"type\": \"step\"");
+    if (at == text.npos) return 0;
+    const size_t number = text.find("\"iteration\":", at);
+    return number == text.npos ? 0 : std::atoll(text.c_str() + number + 12);
+  }
+
+  void compare(const std::string& folder, const std::map<int64_t, std::string>& expected) const {
+    EXPECT_EQ(losses(folder), expected) << folder;
+    const std::string last = "/iter_0000024";
+    for (const auto& entry : std::filesystem::directory_iterator(place_ / ("whole" + last))) {
+      const std::string name = "/" + entry.path().filename().string();
+      EXPECT_TRUE(read_file(place_ / ("whole" + last + name)) ==
+                  read_file(place_ / (folder + last + name)))
+          << folder << last << name << " differs from that of the run that was never killed";
+    }
+    EXPECT_EQ(read_file(place_ / (folder + "/" + kTracker)), "24");
+  }
+
+  Workplace place_;
+  int ranks_, kills_;
+  std::mt19937 random_;
+};
+
+}  // namespace megatron::testing

@@ -1,0 +1,385 @@
+// `megatron launch` with the launcher of this machine, and with one that stands in for launchers that
+// are not here. Ranks are small shell programs.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <thread>
+
+#include "comm/mpi_library.h"
+#include "golden/cli/process.h"
+
+namespace megatron::testing {
+namespace {
+
+using Words = std::vector<std::string>;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kRank = "R=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$SLURM_PROCID}}\n";
+
+bool alive(pid_t process) {
+  std::ifstream file(fmt::format("/proc/{}/stat", process));
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  const size_t at = text.rfind(')');
+  return at != text.npos && text[at + 2] != 'Z' && text[at + 2] != 'X';
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++n;
+  return n;
+}
+
+std::string last_line(std::string text) {
+  if (!text.empty() && text.back() == '\n') text.pop_back();
+  return text.substr(text.rfind('\n') + 1);
+}
+
+// A launch that runs while the test acts on it.
+class Running {
+ public:
+  Running(const Workplace& place, Words words) : out_(place / "out"), err_(place / "err") {
+    words.insert(words.begin(), {MEGATRON_BINARY, "launch"});
+    child_ = fork();
+    if (child_ != 0) return;
+    for (const int s : {SIGINT, SIGTERM, SIGUSR1}) signal(s, SIG_DFL);
+    const int in = open("/dev/null", O_RDONLY), out = open(out_.c_str(), O_WRONLY | O_CREAT, 0600),
+              err = open(err_.c_str(), O_WRONLY | O_CREAT, 0600);
+    if (dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0) _exit(126);
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  ~Running() {
+    if (child_ <= 0 || over_) return;
+    kill(child_, SIGKILL);
+    waitpid(child_, nullptr, 0);
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  std::string out() const { return read_file(out_); }
+  std::string err() const {
+    return std::filesystem::exists(err_) ? read_file(err_) : std::string();
+  }
+  void send(int signal) const { kill(child_, signal); }
+
+  bool until(const std::function<bool()>& condition, int seconds = 60) const {
+    const auto end = Clock::now() + std::chrono::seconds(seconds);
+    while (!condition()) {
+      if (Clock::now() > end) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return true;
+  }
+  // All ranks have printed "ready PID".
+  std::vector<pid_t> ready(size_t ranks) const {
+    EXPECT_TRUE(until([&] {
+      struct stat unused;
+      return stat(out_.c_str(), &unused) == 0 && count(out(), "ready ") == ranks &&
+             out().back() == '\n';
+    })) << err();
+    std::vector<pid_t> processes;
+    const std::string text = out();
+    for (size_t at = 0; (at = text.find("ready ", at)) != text.npos; ++at)
+      processes.push_back(std::stoi(text.substr(at + 6)));
+    return processes;
+  }
+  int code() {
+    int status = 0;
+    waitpid(child_, &status, 0);
+    over_ = true;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+ private:
+  pid_t child_ = 0;
+  bool over_ = false;
+  std::string out_, err_;
+};
+
+class Launch : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : {"SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE"})
+      unsetenv(name);
+  }
+
+  Words ranks(int n, const std::string& script) const {
+    return {"-np", std::to_string(n), "--program", "/bin/sh", "--", "-c", kRank + script};
+  }
+  Outcome run(Words words) const {
+    words.insert(words.begin(), "launch");
+    return place_.run(words);
+  }
+
+  // A launcher that says `version` and starts N ranks with `rank` and `size` set; it writes its own
+  // arguments to the file "arguments".
+  std::string stand_in(const std::string& name, const std::string& version, const std::string& rank,
+                       const std::string& size) const {
+    const std::string path = place_ / name;
+    std::ofstream(path) << fmt::format(
+        R"(#!/bin/sh
+if [ "$1" = --version ]; then echo '{0}'; exit 0; fi
+if [ "$1" = --mpi=list ]; then echo 'MPI plugin types are... none cray_shasta pmi2'; exit 0; fi
+for word in "$@"; do echo "$word"; done > '{1}/arguments'
+n=$(echo "$1 $2" | sed -E 's/(-n |--ntasks=)([0-9]+).*/\2/')
+while [ "$1" != "{2}" ]; do shift; done
+i=0; pids=
+while [ $i -lt $n ]; do {3}=$i {4}=$n SLURM_JOB_ID=9 SLURM_STEP_ID=0 "$@" & pids="$pids $!"; i=$((i+1)); done
+code=0
+for pid in $pids; do wait $pid || code=$?; done
+exit $code
+)",
+        version, place_.path(), std::filesystem::canonical(MEGATRON_BINARY).string(), rank, size);
+    chmod(path.c_str(), 0700);
+    return path;
+  }
+
+  Workplace place_;
+};
+
+// With the launcher of this machine.
+class LaunchHere : public Launch {
+ protected:
+  void SetUp() override {
+    Launch::SetUp();
+    if (run({"-np", "2", "--program", "true", "x"}).code != 0)
+      GTEST_SKIP() << "no MPI launcher starts ranks on this machine";
+  }
+};
+
+TEST_F(LaunchHere, LinesOfRanksAreMergedWhole) {
+  // Lines of 1 to 60,000 letters, faster than anybody reads; the last has no newline.
+  const Outcome r = run(ranks(2, R"(
+line=$R; while [ ${#line} -lt 60000 ]; do line=$line$line; done
+i=0
+while [ $i -lt 300 ]; do
+  echo $R$R$R; printf '%s\n' "$line"; i=$((i+1))
+done
+echo problem$R >&2
+printf "end$R")"));
+  EXPECT_EQ(r.code, 0) << r.err;
+  size_t lines = 0;
+  for (size_t at = 0, end = 0; at < r.out.size(); at = end + 1, ++lines) {
+    end = r.out.find('\n', at);
+    ASSERT_NE(end, std::string::npos);
+    const std::string line = r.out.substr(at, end - at);
+    ASSERT_TRUE(line.starts_with("[0] ") || line.starts_with("[1] ")) << line.substr(0, 50);
+    const std::string text = line.substr(4);
+    const char rank = line[1];
+    if (text.starts_with("end")) {
+      EXPECT_EQ(text, std::string("end") + rank);
+    } else {
+      EXPECT_TRUE(text.size() == 3 || text.size() == 65536) << text.size();
+      EXPECT_EQ(text.find_first_not_of(rank), std::string::npos);
+    }
+  }
+  EXPECT_EQ(lines, 2u * (300 * 2 + 1));
+  EXPECT_EQ(count(r.err, "\n[0] problem0\n") + count(r.err, "\n[1] problem1\n"), 2u) << r.err;
+  EXPECT_EQ(r.out.find("problem"), std::string::npos);
+}
+
+TEST_F(LaunchHere, ArgumentsAndInputComeThroughUntouched) {
+  const Outcome r = run({"--no-prefix", "-np", "1", "--program", "printf", "%s|", "a b", "", "-np",
+                         "'$(x)'", "--hosts"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(r.out, "a b||-np|'$(x)'|--hosts|\n");
+  if (comm::mpi_library().empty()) return;
+  const Outcome own = run({"-np", "2", "inspect", "--help"});  // this program, twice
+  EXPECT_EQ(own.code, 0) << own.err;
+  EXPECT_EQ(count(own.out, "[0] Usage: megatron inspect"), 1u) << own.out;
+  EXPECT_EQ(count(own.out, "[1] Usage: megatron inspect"), 1u) << own.out;
+}
+
+TEST_F(LaunchHere, RanksDoNotWaitForAReader) {
+  mkfifo((place_ / "out").c_str(), 0600);
+  const int reader = open((place_ / "out").c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  Running run(place_, ranks(2, R"(line=$R; while [ ${#line} -lt 1000 ]; do line=$line$line; done
+i=0
+while [ $i -lt 1000 ]; do echo "$line"; i=$((i+1)); done
+echo done >&2)"));
+  // Far more than a pipe holds, and nobody has read a byte.
+  EXPECT_TRUE(run.until([&] { return count(run.err(), "done\n") == 2; })) << run.err();
+  std::string text;
+  char buffer[65536];
+  EXPECT_TRUE(run.until([&] {
+    ssize_t n = 0;
+    while ((n = read(reader, buffer, sizeof buffer)) > 0)
+      text.append(buffer, static_cast<size_t>(n));
+    return n == 0;
+  }));
+  EXPECT_EQ(text.size(), 2u * 1000 * (4 + 1024 + 1));
+  EXPECT_EQ(run.code(), 0);
+  close(reader);
+}
+
+TEST_F(LaunchHere, TheFirstFailureIsNamed) {
+  const Outcome r = run(ranks(2, R"([ $R = 1 ] && { echo "error: no such file" >&2; exit 3; }
+sleep 600)"));
+  EXPECT_EQ(r.code, 3) << r.err;
+  const std::string last = last_line(r.err);
+  EXPECT_TRUE(last.starts_with("launch: rank 1 on ")) << r.err;
+  EXPECT_NE(last.find("failed first, with exit code 3: error: no such file"), std::string::npos)
+      << r.err;
+}
+
+TEST_F(LaunchHere, AKilledRankEndsOneThatHangs) {
+  const auto start = Clock::now();
+  Running run(place_, ranks(2, R"(echo ready $$
+[ $R = 1 ] && { sleep 1; kill -9 $$; }
+trap '' TERM INT
+while true; do sleep 0.2; done)"));
+  const std::vector<pid_t> processes = run.ready(2);
+  EXPECT_EQ(run.code(), 137);
+  EXPECT_NE(last_line(run.err()).find("rank 1 on "), std::string::npos) << run.err();
+  EXPECT_NE(last_line(run.err()).find("with signal 9 (SIGKILL)"), std::string::npos) << run.err();
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(30));
+  for (const pid_t process : processes) EXPECT_FALSE(alive(process));
+}
+
+TEST_F(LaunchHere, SignalsReachRanksWhichMayTakeTheirTime) {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+    Running run(place_, ranks(2, R"(trap 'sleep 2; echo saved; exit 4' INT TERM USR1
+echo ready $$
+while true; do sleep 0.1; done)"));
+    run.ready(2);
+    run.send(signal);
+    EXPECT_EQ(run.code(), 4) << signal << run.err();
+    EXPECT_EQ(count(run.out(), "saved\n"), 2u) << signal << run.out();
+    EXPECT_NE(last_line(run.err()).find("all ranks ended early"), std::string::npos) << run.err();
+    std::filesystem::remove(place_ / "out");
+    std::filesystem::remove(place_ / "err");
+  }
+}
+
+TEST_F(LaunchHere, ASecondInterruptEndsAtOnce) {
+  Running run(place_, ranks(2, "trap '' INT TERM\necho ready $$\nwhile true; do sleep 0.1; done"));
+  const std::vector<pid_t> processes = run.ready(2);
+  run.send(SIGINT);
+  EXPECT_TRUE(run.until([&] { return run.err().find("goes to the ranks") != std::string::npos; }));
+  run.send(SIGINT);
+  EXPECT_EQ(run.code(), 137) << run.err();
+  for (const pid_t process : processes) EXPECT_FALSE(alive(process));
+}
+
+TEST_F(LaunchHere, RanksDoNotOutliveLaunch) {
+  Running run(place_,
+              ranks(2, "trap '' INT TERM HUP\necho ready $$\nwhile true; do sleep 0.1; done"));
+  const std::vector<pid_t> processes = run.ready(2);
+  run.send(SIGKILL);
+  run.code();
+  for (const pid_t process : processes)
+    EXPECT_TRUE(run.until([&] { return !alive(process); }, 20)) << process;
+}
+
+TEST_F(LaunchHere, AProgramThatDoesNotStartIsNamed) {
+  const Outcome r = run({"-np", "2", "--program", "/no/such/program", "x"});
+  EXPECT_EQ(r.code, 127);
+  EXPECT_NE(r.err.find("/no/such/program cannot be started: No such file"), std::string::npos)
+      << r.err;
+}
+
+TEST_F(Launch, LaunchersOfOtherKinds) {
+  const std::string mpich =
+      stand_in("mpiexec", "HYDRA build details:\n    Version:   4.0.2", "PMI_RANK", "PMI_SIZE");
+  const std::string slurm = stand_in("srun", "slurm-wlm 22.05.8", "SLURM_PROCID", "SLURM_NTASKS");
+  for (const std::string& launcher : {mpich, slurm}) {
+    Words words = ranks(3, "echo rank $R; [ $R != 2 ] || exit 5");
+    words.insert(words.begin(), {"--launcher", launcher});
+    const Outcome r = run(words);
+    EXPECT_EQ(r.code, 5) << r.err;
+    for (const char* line : {"[0] rank 0\n", "[1] rank 1\n", "[2] rank 2\n"})
+      EXPECT_EQ(count(r.out, line), 1u) << r.out;
+    EXPECT_NE(last_line(r.err).find("rank 2 on "), std::string::npos) << r.err;
+  }
+  EXPECT_EQ(count(read_file(place_ / "arguments"), "--kill-on-bad-exit=1\n"), 1u);
+}
+
+TEST_F(Launch, ALauncherThatFailsIsHeard) {
+  const std::string path = place_ / "mpirun";
+  std::ofstream(path) << "#!/bin/sh\n[ \"$1\" = --version ] && { echo 'mpirun (Open MPI) 4.1.4'; "
+                         "exit 0; }\necho 'no host answers' >&2\nexit 9\n";
+  chmod(path.c_str(), 0700);
+  const Outcome r = run({"--launcher", path, "-np", "2", "--program", "true", "x"});
+  EXPECT_EQ(r.code, 9);
+  EXPECT_NE(r.err.find("[mpirun] no host answers\n"), std::string::npos) << r.err;
+  EXPECT_EQ(last_line(r.err),
+            "launch: the launcher ended (exit code 9) with 0 of 2 ranks started; its own lines say "
+            "why");
+}
+
+TEST_F(Launch, DryRunPrintsACommandThatCanBePasted) {
+  const std::string mpich =
+      stand_in("mpiexec", "HYDRA build details:\n    Version:   4.0.2", "PMI_RANK", "PMI_SIZE");
+  const Outcome r = run({"--launcher", mpich, "-np", "2", "--hosts", "a:1,b:1", "--program",
+                         "/opt/m", "--dry-run", "train", "--data-path", "my data"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(r.out, mpich + " -n 2 -hosts a:1,b:1 /opt/m train --data-path 'my data'\n");
+  EXPECT_FALSE(std::filesystem::exists(place_ / "arguments"));
+}
+
+TEST_F(Launch, BadInput) {
+  const auto refused = [&](Words words, const Words& parts) {
+    const Outcome r = run(words);
+    EXPECT_EQ(r.code, 2) << r.err;
+    for (const std::string& part : parts) EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
+  };
+  refused({"train"}, {"-np is needed"});
+  refused({}, {"-np is needed"});
+  refused({"-np", "2"}, {"COMMAND is needed"});
+  refused({"-np", "0", "train"}, {"-np is 0", "[1, 65536]"});
+  refused({"-np", "-3", "train"}, {"-np is -3"});
+  refused({"-np", "70000", "train"}, {"-np is 70000", "[1, 65536]"});
+  refused({"-np", "two", "train"}, {"--np", "two"});
+  refused({"-np", "2", "trian"}, {"no command 'trian'", "did you mean 'train'"});
+  refused({"-np", "2", "launch", "-np", "2", "train"}, {"launch does not start launch"});
+  refused({"-np", "2", "--host", "a", "train"}, {"no flag --host", "--hosts"});
+  refused({"--guard"}, {"--guard"});
+  refused({"--guard", "true"}, {"what megatron launch starts"});
+  const Words program = {"--program", "true", "x"};
+  const auto with = [&](Words words) {
+    words.insert(words.end(), program.begin(), program.end());
+    return words;
+  };
+  refused(with({"-np", "2", "--launcher", "slurm"}), {"--launcher is slurm", "srun or a path"});
+  refused(with({"-np", "2", "--launcher", "/bin/no"}), {"--launcher /bin/no", "no program"});
+  refused(with({"-np", "2", "--launcher", "/bin/true"}), {"/bin/true --version"});
+  const std::string mpich =
+      stand_in("mpiexec", "HYDRA build details:\n    Version:   4.0.2", "PMI_RANK", "PMI_SIZE");
+  refused(with({"--launcher", mpich, "-np", "2", "--hosts", "a:x"}), {"no number of slots"});
+  refused(with({"--launcher", mpich, "-np", "4", "--hosts", "a:2,b"}), {"-np 4", "3 slots"});
+  const Outcome help = run({"--help"});
+  EXPECT_EQ(help.code, 0);
+  EXPECT_NE(help.out.find("Usage: megatron launch -np N"), std::string::npos);
+}
+
+TEST_F(Launch, WithoutALauncherItSaysWhatToInstall) {
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", place_.path().c_str(), 1);
+  const Outcome r = run({"-np", "2", "--program", "/bin/true", "x"});
+  setenv("PATH", path.c_str(), 1);
+  EXPECT_EQ(r.code, 2);
+  for (const char* part : {"PATH", "openmpi-bin", "megatron train --ranks"})
+    EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
+}
+
+TEST_F(Launch, ARankDoesNotLaunch) {
+  setenv("OMPI_COMM_WORLD_RANK", "1", 1);
+  setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+  const Outcome r = run({"-np", "2", "--program", "true", "x"});
+  unsetenv("OMPI_COMM_WORLD_RANK");
+  unsetenv("OMPI_COMM_WORLD_SIZE");
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("runs as rank 1 of 2 itself"), std::string::npos) << r.err;
+}
+
+}  // namespace
+}  // namespace megatron::testing

@@ -1,0 +1,33 @@
+// Cached and uncached logits are the same bits, whatever the batch and the pieces.
+#include "golden/inference/bits.h"
+
+namespace megatron::testing {
+namespace {
+
+const std::vector<int64_t> kPieces = {1, 7, 64, 512};
+
+TEST(Bits, TinyGpt2) {
+  for (const DType type : {DType::f32, DType::bf16}) {
+    RandomModel m(gpt2_shape(2, 64, 4, 97, 320), type);
+    expect_bits_of_one_pass(m, {1, 2, 33, 130, 300}, {1, 2, 9}, kPieces);
+  }
+}
+
+TEST(Bits, TinyLlama) {
+  for (const DType type : {DType::f32, DType::bf16}) {
+    RandomModel m(llama_shape(2, 64, 8, 2, 97, 320), type);
+    expect_bits_of_one_pass(m, {1, 3, 65, 128, 300}, {1, 4, 9}, kPieces);
+  }
+}
+
+// The matrices of GPT-2 124M, two layers of its twelve.
+TEST(Bits, WidthsOf124M) {
+  for (const DType type : {DType::f32, DType::bf16}) {
+    RandomModel m(gpt2_shape(2, 768, 12, 1027, 320), type);
+    expect_bits_of_one_pass(m, {1, 60}, {1, 3}, {1, 512});
+    expect_bits_of_one_pass(m, {300}, {4}, {64});
+  }
+}
+
+}  // namespace
+}  // namespace megatron::testing

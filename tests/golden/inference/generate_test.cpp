@@ -1,0 +1,207 @@
+// Continuations: bits of log-probabilities, independence of the batch, and where they end.
+#include "inference/generate.h"
+
+#include <cmath>
+#include <map>
+
+#include "base/error.h"
+#include "golden/inference/losses.h"
+
+namespace megatron::testing {
+namespace {
+
+using inference::Finish;
+using inference::GenerateOptions;
+using inference::Generation;
+using inference::Request;
+
+std::vector<Request> requests(int64_t count, int64_t longest, int64_t vocabulary) {
+  std::vector<Request> all;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t length = 1 + i * 37 % longest;
+    all.push_back({.number = static_cast<uint64_t>(i),
+                   .prompt = random_tokens(length, vocabulary, 50 + static_cast<uint64_t>(i)),
+                   .max_tokens = 3 + i % 4,
+                   .sampling = {.temperature = 0.9, .top_k = 20, .seed = 3},
+                   .logprobs = i % 3});
+  }
+  return all;
+}
+
+// Everything of a generation that has bits.
+std::vector<double> numbers_of(const Generation& g) {
+  std::vector<double> all = g.prompt_log_probabilities;
+  for (const auto& token : g.tokens) {
+    all.push_back(token.draw.token);
+    all.push_back(token.draw.log_probability);
+    for (const auto& other : token.alternatives) {
+      all.push_back(other.token);
+      all.push_back(other.log_probability);
+    }
+  }
+  all.push_back(static_cast<double>(g.finish));
+  return all;
+}
+
+class Models : public ::testing::TestWithParam<std::tuple<bool, DType>> {
+ protected:
+  Models()
+      : m_(std::get<0>(GetParam()) ? llama_shape(2, 32, 4, 2, 97, 64)
+                                   : gpt2_shape(2, 32, 4, 97, 64),
+           std::get<1>(GetParam())) {}
+  std::vector<Generation> run(const std::vector<Request>& all, GenerateOptions options = {}) {
+    return inference::generate(m_.model, m_.runtime, all, options);
+  }
+  RandomModel m_;
+};
+
+TEST_P(Models, LogProbabilitiesAreMinusTheLossesOfEvaluation) {
+  const auto all = requests(7, 50, 97);
+  const auto results = run(all, {.batch = 3, .prefill = 16});
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(results[i].tokens.size(), static_cast<size_t>(all[i].max_tokens));
+    expect_losses_of_evaluation(m_, all[i], results[i]);
+  }
+}
+
+TEST_P(Models, AResultDependsOnNoBatch) {
+  const auto all = requests(9, 50, 97);
+  std::map<uint64_t, std::vector<double>> expected;
+  for (const Request& request : all)
+    expected[request.number] = numbers_of(run({request}, {.batch = 1, .prefill = 512})[0]);
+  for (const int64_t batch : {1, 2, 5, 9}) {
+    for (const int64_t prefill : {1, 7, 64, 512}) {
+      std::vector<Request> order = all;
+      std::rotate(order.begin(), order.begin() + batch % 7, order.end());
+      const auto results = run(order, {.batch = batch, .prefill = prefill});
+      for (size_t i = 0; i < order.size(); ++i) {
+        EXPECT_EQ(numbers_of(results[i]), expected[order[i].number])
+            << "request " << order[i].number << ", batch " << batch << ", prefill " << prefill;
+      }
+    }
+  }
+}
+
+TEST_P(Models, InTwoPartsAsInOne) {
+  Request request{.prompt = {1, 2, 3}, .max_tokens = 9, .sampling = {.seed = 5}};
+  const Tokens whole = tokens_of(run({request})[0]);
+  request.max_tokens = 4;
+  Tokens parts = tokens_of(run({request})[0]);
+  request.prompt.insert(request.prompt.end(), parts.begin(), parts.end());
+  request.max_tokens = 5;
+  const Tokens rest = tokens_of(run({request})[0]);
+  parts.insert(parts.end(), rest.begin(), rest.end());
+  EXPECT_EQ(parts, whole);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Models,
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Values(DType::f32, DType::bf16)));
+
+class Generate : public ::testing::Test {
+ protected:
+  Generation one(const Request& request, GenerateOptions options = {}) {
+    return inference::generate(m_.model, m_.runtime, std::span(&request, 1), options)[0];
+  }
+  RandomModel m_{gpt2_shape(2, 32, 4, 97, 16), DType::f32};
+};
+
+// The last position gives one more token, which none can follow.
+TEST_F(Generate, EndsAtTheModelsPositions) {
+  const Generation g = one({.prompt = {1, 2, 3}, .max_tokens = 40});
+  EXPECT_EQ(g.tokens.size(), 14u);
+  EXPECT_EQ(g.finish, Finish::positions);
+  EXPECT_EQ(one({.prompt = Tokens(16, 4), .max_tokens = 1}).finish, Finish::length);
+  EXPECT_EQ(one({.prompt = Tokens(16, 4), .max_tokens = 2}).tokens.size(), 1u);
+}
+
+TEST_F(Generate, EndsAfterAnEndToken) {
+  const Tokens all = tokens_of(one({.prompt = {1, 2, 3}, .max_tokens = 9}));
+  const Generation g = one({.prompt = {1, 2, 3}, .max_tokens = 9, .end_tokens = {96, all[4]}});
+  EXPECT_EQ(g.finish, Finish::end_token);
+  EXPECT_EQ(g.tokens.back().draw.token, all[4]);
+  EXPECT_LE(g.tokens.size(), 5u);
+}
+
+TEST_F(Generate, EndsWhenItIsToldAfterItWasSeen) {
+  std::vector<int32_t> seen;
+  const Request request{
+      .prompt = {1, 2, 3}, .max_tokens = 9, .stop = [&](std::span<const int32_t> generated) {
+        EXPECT_EQ(generated.size(), seen.size());
+        EXPECT_EQ(generated.back(), seen.back());
+        return generated.size() == 4;
+      }};
+  const auto results = inference::generate(
+      m_.model, m_.runtime, std::span(&request, 1), {},
+      [&](size_t, const inference::GeneratedToken& t) { seen.push_back(t.draw.token); });
+  EXPECT_EQ(results[0].tokens.size(), 4u);
+  EXPECT_EQ(results[0].finish, Finish::stop);
+  EXPECT_EQ(seen, tokens_of(results[0]));
+}
+
+TEST_F(Generate, OnlyLogProbabilitiesOfAPrompt) {
+  const Request request{.prompt = {1, 2, 3, 4}, .max_tokens = 0, .logprobs = 0};
+  const Generation g = one(request);
+  EXPECT_TRUE(g.tokens.empty());
+  expect_losses_of_evaluation(m_, request, g);
+  // Beside one that goes on.
+  const std::vector<Request> two = {request, {.prompt = {5, 6}, .max_tokens = 3}};
+  const auto results = inference::generate(m_.model, m_.runtime, two, {});
+  EXPECT_TRUE(results[0].tokens.empty());
+  EXPECT_EQ(results[0].prompt_log_probabilities, g.prompt_log_probabilities);
+  EXPECT_EQ(results[1].tokens.size(), 3u);
+}
+
+TEST_F(Generate, DrawsBelowTheVocabulary) {
+  const Generation g =
+      one({.prompt = {90}, .max_tokens = 16, .sampling = {.temperature = 50}, .logprobs = 3},
+          {.vocabulary = 5});
+  ASSERT_EQ(g.tokens.size(), 16u);
+  for (const auto& token : g.tokens) {
+    EXPECT_LT(token.draw.token, 5);
+    for (const auto& other : token.alternatives) EXPECT_LT(other.token, 5);
+  }
+}
+
+TEST_F(Generate, CountsWhatItDoes) {
+  inference::Statistics s;
+  const std::vector<Request> all = {{.prompt = {1, 2, 3}, .max_tokens = 4},
+                                    {.prompt = {1, 2, 3, 4, 5}, .max_tokens = 2}};
+  inference::generate(m_.model, m_.runtime, all, {.statistics = &s});
+  EXPECT_EQ(s.prompt_tokens, 8);
+  EXPECT_EQ(s.generated_tokens, 6);
+  EXPECT_EQ(s.decoded_tokens, 4);
+  EXPECT_GT(s.prefill_seconds, 0);
+  EXPECT_GT(s.decode_seconds, 0);
+}
+
+TEST_F(Generate, RefusesWhatTheModelCannotTake) {
+  const auto refused = [&](const Request& request, const std::string& part) {
+    try {
+      one(request);
+      ADD_FAILURE() << "not refused: " << part;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  };
+  refused({.prompt = {}}, "no tokens");
+  refused({.prompt = {97}}, "token 97");
+  refused({.prompt = {-1}}, "token -1");
+  refused({.prompt = Tokens(17, 1)}, "17 tokens, and the model 16 positions");
+  refused({.prompt = {1}, .max_tokens = -1}, "--max-tokens is -1");
+  refused({.prompt = {1}, .sampling = {.top_p = 0}}, "--top-p");
+  refused({.prompt = {1}, .logprobs = 98}, "--logprobs is 98");
+  EXPECT_THROW(one({.prompt = {1}}, {.batch = 0}), Error);
+  EXPECT_THROW(one({.prompt = {1}}, {.prefill = 0}), Error);
+  EXPECT_TRUE(inference::generate(m_.model, m_.runtime, {}, {}).empty());
+}
+
+TEST_F(Generate, SaysWhenTheModelIsBroken) {
+  Tensor weight = m_.model.parameters()[0]->parameter.value;
+  copy_from(weight, std::span<const float>(
+                        std::vector<float>(static_cast<size_t>(weight.elements()), std::nanf(""))));
+  EXPECT_THROW(one({.prompt = {1}}), Error);
+}
+
+}  // namespace
+}  // namespace megatron::testing

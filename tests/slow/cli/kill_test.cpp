@@ -1,0 +1,10 @@
+#include "golden/cli/kill_series.h"
+
+namespace megatron::testing {
+namespace {
+
+TEST(Kill, HundredTimesOneRank) { KillSeries(1, 100, 3).run(); }
+TEST(Kill, HundredTimesTwoRanks) { KillSeries(2, 100, 4).run(); }
+
+}  // namespace
+}  // namespace megatron::testing

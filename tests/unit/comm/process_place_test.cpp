@@ -1,0 +1,174 @@
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/error.h"
+#include "comm/processes.h"
+
+namespace megatron::comm {
+namespace {
+
+using Environment = std::map<std::string, std::string, std::less<>>;
+
+std::optional<ProcessPlace> place(const Environment& environment) {
+  return process_place([&](std::string_view name) -> std::optional<std::string> {
+    const auto found = environment.find(name);
+    return found == environment.end() ? std::nullopt : std::optional(found->second);
+  });
+}
+
+// "2 of 4, 0 of 2 here, by OMPI_COMM_WORLD_RANK".
+std::string text(const Environment& environment) {
+  const auto p = place(environment);
+  if (!p) return "none";
+  return fmt::format("{} of {}, {} of {} here, by {}", p->rank, p->size, p->local_rank,
+                     p->local_size, p->told_by);
+}
+
+void expect_error(const Environment& environment, std::initializer_list<std::string_view> parts) {
+  try {
+    ADD_FAILURE() << text(environment) << ", and no error with " << *parts.begin();
+  } catch (const Error& error) {
+    for (const auto part : parts) {
+      EXPECT_NE(std::string_view(error.what()).find(part), std::string::npos)
+          << "'" << part << "' in: " << error.what();
+    }
+  }
+}
+
+Environment with(Environment a, const Environment& b) {
+  for (const auto& [name, value] : b) a[name] = value;
+  return a;
+}
+
+const Environment kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "2"},
+                              {"OMPI_COMM_WORLD_SIZE", "4"},
+                              {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                              {"PMIX_RANK", "2"}};
+const Environment kHydra = {
+    {"PMI_RANK", "3"}, {"PMI_SIZE", "6"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
+// What an sbatch script with -n 4 itself sees.
+const Environment kBatch = {{"SLURM_JOB_ID", "17"},        {"SLURM_PROCID", "0"},
+                            {"SLURM_LOCALID", "0"},        {"SLURM_NODEID", "0"},
+                            {"SLURM_NTASKS", "4"},         {"SLURM_NPROCS", "4"},
+                            {"SLURM_TASKS_PER_NODE", "4"}, {"SLURM_TASK_PID", "4711"}};
+const Environment kStep = {{"SLURM_JOB_ID", "17"},        {"SLURM_STEP_ID", "0"},
+                           {"SLURM_PROCID", "5"},         {"SLURM_LOCALID", "1"},
+                           {"SLURM_NODEID", "2"},         {"SLURM_NTASKS", "7"},
+                           {"SLURM_STEP_NUM_TASKS", "7"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"}};
+const Environment kTorchrun = {{"RANK", "1"},
+                               {"WORLD_SIZE", "8"},
+                               {"LOCAL_RANK", "1"},
+                               {"LOCAL_WORLD_SIZE", "4"},
+                               {"MASTER_ADDR", "host0"},
+                               {"MASTER_PORT", "29500"}};
+
+TEST(ProcessPlace, OfAProcessStartedByItself) {
+  EXPECT_EQ(text({}), "none");
+  EXPECT_EQ(text({{"HOME", "/root"}, {"OMPI_COMM_WORLD_RANK", ""}, {"OMPI_COMM_WORLD_SIZE", ""}}),
+            "none");
+}
+
+TEST(ProcessPlace, OpenMpi) {
+  EXPECT_EQ(text(kOpenMpi), "2 of 4, 0 of 2 here, by OMPI_COMM_WORLD_RANK");
+  EXPECT_EQ(text({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}),
+            "0 of 1, 0 of 1 here, by OMPI_COMM_WORLD_RANK");
+  expect_error(with(kOpenMpi, {{"PMIX_RANK", "3"}}),
+               {"OMPI_COMM_WORLD_RANK=2", "PMIX_RANK=3", "contradict"});
+}
+
+TEST(ProcessPlace, Hydra) {
+  EXPECT_EQ(text(kHydra), "3 of 6, 1 of 2 here, by PMI_RANK");
+  EXPECT_EQ(text({{"PMI_RANK", "3"}, {"PMI_SIZE", "6"}}), "3 of 6, 0 of 1 here, by PMI_RANK");
+  // One of the two tells nothing.
+  EXPECT_EQ(text({{"PMI_RANK", "3"}, {"PMI_SIZE", "6"}, {"MPI_LOCALRANKID", "1"}}),
+            "3 of 6, 0 of 1 here, by PMI_RANK");
+}
+
+TEST(ProcessPlace, SlurmStep) {
+  EXPECT_EQ(text(kStep), "5 of 7, 1 of 2 here, by SLURM_PROCID");
+  const Environment last =
+      with(kStep, {{"SLURM_PROCID", "6"}, {"SLURM_NODEID", "3"}, {"SLURM_LOCALID", "0"}});
+  EXPECT_EQ(text(last), "6 of 7, 0 of 1 here, by SLURM_PROCID");
+  // A step smaller than its job.
+  EXPECT_EQ(text({{"SLURM_STEP_ID", "3"},
+                  {"SLURM_PROCID", "1"},
+                  {"SLURM_NTASKS", "8"},
+                  {"SLURM_STEP_NUM_TASKS", "2"}}),
+            "1 of 2, 0 of 1 here, by SLURM_PROCID");
+  EXPECT_EQ(text({{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}}),
+            "1 of 2, 0 of 1 here, by SLURM_PROCID");
+  // A node that the list does not reach.
+  EXPECT_EQ(text(with(kStep, {{"SLURM_NODEID", "9"}})), "5 of 7, 0 of 1 here, by SLURM_PROCID");
+  expect_error({{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}}, {"SLURM_STEP_NUM_TASKS"});
+  expect_error(with(kStep, {{"SLURM_STEP_TASKS_PER_NODE", "two"}}),
+               {"SLURM_STEP_TASKS_PER_NODE", "'two'"});
+  expect_error(with(kStep, {{"SLURM_STEP_TASKS_PER_NODE", "2(x"}}), {"'2(x'"});
+  expect_error(with(kStep, {{"SLURM_STEP_ID", "first"}}), {"SLURM_STEP_ID", "'first'"});
+}
+
+TEST(ProcessPlace, SlurmBatchScriptsAndShellsWereNotLaunched) {
+  EXPECT_EQ(text(kBatch), "none");
+  // Slurm's numbers of the batch script's, the extern and the interactive step.
+  for (const char* step : {"4294967291", "4294967292", "4294967290"})
+    EXPECT_EQ(text(with(kStep, {{"SLURM_STEP_ID", step}})), "none");
+  // The shell of salloc: the allocation's numbers only.
+  EXPECT_EQ(text({{"SLURM_JOB_ID", "17"}, {"SLURM_NTASKS", "4"}}), "none");
+  Environment without_rank = kStep;
+  without_rank.erase("SLURM_PROCID");
+  EXPECT_EQ(text(without_rank), "none");
+}
+
+TEST(ProcessPlace, PmixTellsARankAndItsLauncherTheSize) {
+  EXPECT_EQ(text(with(kStep, {{"PMIX_RANK", "5"}})), "5 of 7, 1 of 2 here, by PMIX_RANK");
+  expect_error(with(kStep, {{"PMIX_RANK", "4"}}), {"PMIX_RANK=4", "SLURM_PROCID=5", "contradict"});
+  expect_error({{"PMIX_RANK", "0"}}, {"PMIX_RANK", "number of ranks"});
+  expect_error(with(kBatch, {{"PMIX_RANK", "0"}}), {"PMIX_RANK", "number of ranks"});
+}
+
+TEST(ProcessPlace, RankAndWorldSizeNeedAMasterAddress) {
+  EXPECT_EQ(text(kTorchrun), "1 of 8, 1 of 4 here, by RANK");
+  EXPECT_EQ(text({{"RANK", "1"}, {"WORLD_SIZE", "8"}}), "none");
+  EXPECT_EQ(text({{"MASTER_ADDR", "host0"}}), "none");
+  expect_error({{"MASTER_ADDR", "host0"}, {"RANK", "1"}}, {"RANK is set", "WORLD_SIZE is not"});
+}
+
+TEST(ProcessPlace, TheInnermostLauncherCounts) {
+  // mpirun inside of a job, whose daemon srun started as task 1 of 2.
+  const Environment slurm = with(kStep, {{"SLURM_PROCID", "1"}});
+  EXPECT_EQ(text(with(slurm, kOpenMpi)), "2 of 4, 0 of 2 here, by OMPI_COMM_WORLD_RANK");
+  EXPECT_EQ(text(with(slurm, kHydra)), "3 of 6, 1 of 2 here, by PMI_RANK");
+  EXPECT_EQ(text(with(kBatch, kOpenMpi)), "2 of 4, 0 of 2 here, by OMPI_COMM_WORLD_RANK");
+  EXPECT_EQ(text(with(kTorchrun, kStep)), "5 of 7, 1 of 2 here, by SLURM_PROCID");
+  EXPECT_EQ(text(with(kHydra, kOpenMpi)), "2 of 4, 0 of 2 here, by OMPI_COMM_WORLD_RANK");
+}
+
+TEST(ProcessPlace, ContradictionsAndHalves) {
+  expect_error(with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "2"}}),
+               {"OMPI_COMM_WORLD_RANK=2", "OMPI_COMM_WORLD_SIZE=2", "contradict"});
+  expect_error(with(kHydra, {{"PMI_SIZE", "0"}}), {"PMI_RANK=3", "PMI_SIZE=0"});
+  expect_error(with(kHydra, {{"MPI_LOCALRANKID", "2"}}),
+               {"MPI_LOCALRANKID=2", "MPI_LOCALNRANKS=2"});
+  expect_error(with(kHydra, {{"MPI_LOCALNRANKS", "7"}}), {"MPI_LOCALNRANKS=7", "PMI_SIZE=6"});
+  expect_error({{"OMPI_COMM_WORLD_RANK", "0"}}, {"OMPI_COMM_WORLD_SIZE is not"});
+  expect_error({{"PMI_SIZE", "2"}}, {"PMI_SIZE is set", "PMI_RANK is not"});
+}
+
+TEST(ProcessPlace, OnlyNumbersFromZero) {
+  for (const char* wrong : {"x", "1x", " 1", "-1", "1.0", "99999999999", "0x1", "+1"}) {
+    expect_error(with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", wrong}}),
+                 {"OMPI_COMM_WORLD_RANK", fmt::format("'{}'", wrong)});
+    expect_error(with(kTorchrun, {{"LOCAL_RANK", wrong}}), {"LOCAL_RANK"});
+  }
+}
+
+TEST(ProcessPlace, ComesFromTheEnvironment) {
+  ::setenv("MEGATRON_TEST_VARIABLE", "7", 1);
+  EXPECT_EQ(environment()("MEGATRON_TEST_VARIABLE"), "7");
+  ::unsetenv("MEGATRON_TEST_VARIABLE");
+  EXPECT_EQ(environment()("MEGATRON_TEST_VARIABLE"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace megatron::comm

@@ -1,0 +1,177 @@
+// The page: nothing from a log gets out of its place, and it asks nobody for anything.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "base/json.h"
+#include "training/report/markup.h"
+#include "training/report/page.h"
+#include "unit/training/report_log.h"
+
+namespace megatron::training::report {
+namespace {
+
+size_t count_of(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+std::string page_of(const std::vector<std::string>& runs) {
+  return report_page(read_histories(runs), "");
+}
+
+std::string plain_log() {
+  std::string log = run_line(0, 1000);
+  for (int i = 1; i <= 5; ++i) log += step_line(i, 1000 + i, fmt::format("{}.5", 9 - i));
+  return log + line("validation", 5, "\"set\":\"valid\",\"loss\":4.0") +
+         line("save", 5,
+              "\"path\":\"a/iter_0000005\",\"bytes\":2000000,\"seconds\":1.5,\"wait\":0.25") +
+         line("sample", 5, "\"prompt\":\"To be\",\"text\":\", or not\"") +
+         line("note", 5, "\"level\":\"warning\",\"text\":\"slow disk\"") +
+         line("end", 5, "\"reason\":\"done\",\"text\":\"\"");
+}
+
+TEST(ReportMarkup, EscapesText) {
+  EXPECT_EQ(html("<a href=\"x\">&'"), "&lt;a href=&quot;x&quot;&gt;&amp;&#39;");
+  EXPECT_EQ(html(std::string_view("a\0b\x1b\n\x7f", 6)),
+            "a\xe2\x90\x80"
+            "b\xe2\x90\x9b\n\xe2\x90\xa1");
+  EXPECT_EQ(html("\xff"
+                 "a\xc3"),
+            "\xef\xbf\xbd"
+            "a\xef\xbf\xbd");
+  EXPECT_EQ(html("\xed\xa0\x80"), "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");  // a surrogate
+  EXPECT_EQ(html("\xc0\xaf"), "\xef\xbf\xbd\xef\xbf\xbd");                  // too long for '/'
+  EXPECT_EQ(html("ö 中 \xf0\x9f\x98\x80"), "ö 中 \xf0\x9f\x98\x80");
+}
+
+TEST(ReportMarkup, ScriptStringsEndNoScript) {
+  const std::string hostile = "</script><!--\xe2\x80\xa8\xe2\x80\xa9 & \"quoted\" \\";
+  const std::string text = script_string(hostile);
+  EXPECT_EQ(text.find_first_of("<>&"), text.npos) << text;
+  EXPECT_FALSE(has(text, "\xe2\x80\xa8"));
+  EXPECT_EQ(Json::parse(text).as_string(), hostile);
+  EXPECT_EQ(Json::parse(script_string("\xff")).as_string(), "\xef\xbf\xbd");
+}
+
+TEST(ReportMarkup, WritesNumbersAsPeopleExpect) {
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(script_numbers({1, 2.5, none}, 4), "[1,2.5,null]");
+  EXPECT_EQ(script_numbers({3, 3, 3}, 4), "3");
+  EXPECT_EQ(script_numbers({none, none}, 4), "null");
+  EXPECT_EQ(script_numbers({}, 4), "null");
+  EXPECT_EQ(script_numbers({std::numeric_limits<double>::infinity(), 1}, 4), "[null,1]");
+  EXPECT_EQ(grouped(1234567), "1,234,567");
+  EXPECT_EQ(grouped(-123), "-123");
+  EXPECT_EQ(count(8192), "8.19k");
+  EXPECT_EQ(count(124439808), "124.4M");
+  EXPECT_EQ(count(999), "999");
+  EXPECT_EQ(count(7e9), "7.00B");
+  EXPECT_EQ(duration(18.4 * 86400), "18d09h");
+  EXPECT_EQ(percent(0.4134), "41.3 %");
+  EXPECT_EQ(flops(1.236e12), "1.24 TFLOP/s");
+  EXPECT_EQ(moment(0), "–");
+  EXPECT_EQ(moment(1763717107), "2025-11-21 09:25:07");
+}
+
+TEST(ReportPage, AsksNobodyForAnything) {
+  const LogFolder folder;
+  const std::string page = page_of({folder.run("a", plain_log()), folder.run("b", plain_log())});
+  for (const char* part : {"http://", "https://", "src=", "@import", "url(", "<link rel=\"style",
+                           "fetch(", "XMLHttpRequest", "WebSocket", "import("})
+    EXPECT_FALSE(has(page, part)) << part;
+  EXPECT_TRUE(has(page, "default-src 'none'"));
+  EXPECT_LT(page.size(), 100000u);
+}
+
+TEST(ReportPage, HoldsWhatTheLogTellsWithoutScripts) {
+  const LogFolder folder;
+  const std::string page = page_of({folder.run("first", plain_log())});
+  for (const char* part :
+       {"<title>first</title>", "<noscript>", "4.5000", "4.0000", "iter_0000005", "2.0 MB",
+        "1.50 s", "0.25 s", "<span class=\"prompt\">To be</span>, or not", "slow disk", "--lr",
+        "parameters", "status done"})
+    EXPECT_TRUE(has(page, part)) << part;
+  EXPECT_FALSE(has(page, "{{"));
+}
+
+TEST(ReportPage, HostileTextStaysText) {
+  const std::string attack = "</script></style></title>\\\"'><img onerror=x()>\xff\xe2\x80\xa8";
+  const std::string quoted = Json(printable(attack)).dump();
+  std::string log = fmt::format(
+      "{{\"type\":\"run\",\"schema\":1,\"time\":1,\"iteration\":0,\"version\":{0},\"host\":{0},"
+      "\"command\":[{0}],\"flags\":{{{0}:{0}}},\"machine\":{{{0}:{0}}},\"precision\":{0},"
+      "\"layout\":{{\"ranks\":{0}}},\"flop_formula\":{0}}}\n",
+      quoted);
+  log += step_line(1, 2, "1.0");
+  log += line("validation", 1, "\"set\":" + quoted + ",\"loss\":1");
+  log += line("save", 1, "\"path\":" + quoted);
+  log += line("sample", 1, "\"prompt\":" + quoted + ",\"text\":" + quoted);
+  log += line("note", 1, "\"level\":" + quoted + ",\"text\":" + quoted);
+  log += line("end", 1, "\"reason\":" + quoted + ",\"text\":" + quoted);
+  const LogFolder folder;
+  const std::string one = folder.run("</title>\"<b>", log);
+  const RunHistory history = read_history(one, 10);
+  EXPECT_EQ(history.damaged, 0);
+  for (const std::string& page : {page_of({one}), page_of({one, folder.run("b", log)}),
+                                  report_page(read_histories({one}), attack)}) {
+    EXPECT_FALSE(has(page, "<img"));
+    EXPECT_FALSE(has(page, "<b>\"")) << "the run's name";
+    EXPECT_EQ(count_of(page, "</script>"), 2u);
+    EXPECT_EQ(count_of(page, "</title>"), 1u);
+    EXPECT_EQ(count_of(page, "</style>"), 1u);
+    EXPECT_FALSE(has(page, "\xff"));
+    EXPECT_TRUE(has(page, "&lt;img onerror=x()&gt;"));
+  }
+}
+
+TEST(ReportPage, ComparesRuns) {
+  const LogFolder folder;
+  std::string other = plain_log();
+  other.replace(other.find("0.001"), 5, "0.002");
+  const std::string page = page_of({folder.run("a", plain_log()), folder.run("b", other)});
+  const size_t differs = page.find("What differs"), command = page.find("<h3>Sessions");
+  ASSERT_NE(differs, page.npos);
+  const std::string part = page.substr(differs, command - differs);
+  EXPECT_TRUE(has(part, "--lr"));
+  EXPECT_TRUE(has(part, "<td>0.001</td><td>0.002</td>")) << part;
+  EXPECT_FALSE(has(part, "train_iters"));
+}
+
+TEST(ReportPage, TellsWhatChangedBetweenSessions) {
+  const LogFolder folder;
+  std::string second = run_line(5, 3000);
+  second.replace(second.find("0.001"), 5, "0.004");
+  const std::string page = page_of({folder.run("a", plain_log() + second)});
+  EXPECT_TRUE(has(page, "<code>--lr</code> 0.001 → 0.004"));
+}
+
+TEST(ReportPage, DataOfTheCurvesIsJson) {
+  const LogFolder folder;
+  const auto histories = read_histories(
+      {folder.run("a", plain_log() + run_line(3, 2000) + step_line(4, 2001, "null"))});
+  const Json data = Json::parse(curve_data(histories));
+  const Json& run = data.as_array().at(0);
+  EXPECT_EQ(run["name"].as_string(), "a");
+  EXPECT_EQ(run["restarts"], Json(Json::Array{3}));
+  EXPECT_EQ(run["steps"]["rows"].as_integer(), 4);
+  EXPECT_EQ(run["steps"]["iteration"].as_array().size(), 4u);
+  EXPECT_TRUE(run["steps"]["loss"].as_array().at(3).is_null());
+  EXPECT_EQ(run["steps"]["gradient_norm"].as_number(), 1.5);  // the same in all rows
+  EXPECT_TRUE(run["steps"]["data_wait"].is_null());
+  EXPECT_TRUE(run["means"].is_null());
+}
+
+TEST(ReportPage, EmptyLogsMakeAPage) {
+  const LogFolder folder;
+  const std::string page = page_of({folder.run("a", run_line(0, 1000))});
+  EXPECT_TRUE(has(page, "No generated text is in the log."));
+  EXPECT_TRUE(has(page, "No checkpoint is in the log."));
+  EXPECT_TRUE(has(page, "no validation"));
+}
+
+}  // namespace
+}  // namespace megatron::training::report

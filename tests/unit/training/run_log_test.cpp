@@ -1,0 +1,333 @@
+#include "training/log/run_log.h"
+
+#include <sys/resource.h>
+
+#include <cmath>
+#include <csignal>
+#include <functional>
+
+#include "training/log/console.h"
+#include "training/log/interval.h"
+#include "training/log/machine.h"
+#include "unit/training/event_reader.h"
+#include "unit/training/log_support.h"
+
+namespace megatron::training {
+namespace {
+
+using namespace log_test;
+
+TEST(Console, StepLineHasMegatronsFields) {
+  EXPECT_EQ(console_line(some_step(12), some_run()),
+            "iteration     12/50 | consumed samples: 96 | elapsed time per iteration (ms): 250.0 | "
+            "learning rate: 1.000000E-03 | global batch size: 8 | lm loss: 4.166667E-01 | grad "
+            "norm: 0.300 | tokens/s: 512 | TFLOP/s (model): 0.1500 | 75.0% of bf16 GEMM peak | "
+            "data wait: 1.0% | time left: 3m05s");
+}
+
+TEST(Console, WhatIsNotKnownIsNotANumber) {
+  StepRecord r = some_step(12);
+  r.peak_share = -1;
+  r.seconds_left = NAN;
+  r.gradient_norm = INFINITY;
+  r.flops_per_second = NAN;
+  r.data_wait = NAN;
+  const std::string line = console_line(r, some_run());
+  for (const char* part : {"| n/a of bf16 GEMM peak", "time left: n/a", "grad norm: n/a",
+                           "TFLOP/s (model): n/a", "data wait: n/a"}) {
+    EXPECT_NE(line.find(part), std::string::npos) << line;
+  }
+}
+
+TEST(Console, ValidationAndSampleLines) {
+  EXPECT_EQ(console_line(ValidationRecord{20, "valid", 2.0, 100}),
+            "validation loss at iteration 20 | lm loss value: 2.000000E+00 | lm loss PPL: "
+            "7.389056E+00");
+  EXPECT_EQ(console_line(ValidationRecord{5, "first", 50, 100}),
+            "validation loss at iteration 5 on first | lm loss value: 5.000000E+01 | lm loss PPL: "
+            "4.851652E+08");
+  EXPECT_EQ(console_line(SampleRecord{20, "Once", " up\non\t\x1b[31m\xc2\x9bm caf\xc3\xa9\x80"}),
+            "sample at iteration 20 | prompt: Once | text:  up\\non\\t\\x1b[31m\\u009bm "
+            "caf\xc3\xa9\xef\xbf\xbd");
+}
+
+TEST(Interval, MeansAreOverTimeAndTheRestIsTheLastStep) {
+  Interval interval;
+  StepRecord a = some_step(1), b = some_step(2);
+  a.seconds = 1;
+  a.tokens_per_second = 100;
+  a.flops_per_second = 10;
+  a.peak_share = 0.1;
+  a.data_wait = 0.5;
+  a.communication_wait = 0.25;
+  a.save_wait = 0;
+  b.steps = 2;
+  b.seconds = 1.5;  // 3 s together
+  b.tokens_per_second = 300;
+  b.flops_per_second = 30;
+  b.peak_share = 0.3;
+  b.data_wait = 0.1;
+  b.communication_wait = 0.05;
+  b.save_wait = 0.4;
+  interval.add(a);
+  interval.add(b);
+  const StepRecord mean = interval.take();
+  EXPECT_EQ(mean.iteration, 2);
+  EXPECT_EQ(mean.loss, b.loss);
+  EXPECT_EQ(mean.steps, 3);
+  EXPECT_DOUBLE_EQ(mean.seconds, 4.0 / 3);
+  EXPECT_DOUBLE_EQ(mean.tokens_per_second, 250);
+  EXPECT_DOUBLE_EQ(mean.flops_per_second, 25);
+  EXPECT_DOUBLE_EQ(mean.peak_share, 0.25);
+  EXPECT_DOUBLE_EQ(mean.data_wait, 0.2);
+  EXPECT_DOUBLE_EQ(mean.communication_wait, 0.1);
+  EXPECT_DOUBLE_EQ(mean.save_wait, 0.3);
+  interval.add(a);
+  EXPECT_EQ(interval.take().seconds, 1);  // begun anew
+  EXPECT_THROW(interval.take(), InternalError);
+  b.peak_share = -1;
+  interval.add(a);
+  interval.add(b);
+  EXPECT_EQ(interval.take().peak_share, -1);
+}
+
+TEST(Machine, TellsWhatItIs) {
+  EXPECT_FALSE(host_name().empty());
+  EXPECT_GE(core_count(), 1);
+  EXPECT_GT(resident_bytes(), 1 << 20);
+  EXPECT_LT(resident_bytes(), memory_bytes());
+  EXPECT_GT(seconds_since_1970(), 1.7e9);
+  ASSERT_FALSE(command_line().empty());
+  EXPECT_EQ(cpuinfo_value("processor\t: 0\nmodel name\t: A  B\r\nmodel name\t: C\n", "model name"),
+            "A  B");
+  EXPECT_EQ(cpuinfo_value("model name\t:\n", "model name"), "");
+  EXPECT_EQ(cpuinfo_value("model", "model name"), "");
+  EXPECT_EQ(cpuinfo_value("", "model name"), "");
+}
+
+TEST(LogSettings, NamesTheFlagThatIsWrong) {
+  const auto complaint = [](const std::function<void(LogSettings&)>& change) {
+    LogSettings s;
+    change(s);
+    return error_of([&] { s.check(); });
+  };
+  EXPECT_EQ(complaint([](LogSettings&) {}), "");
+  EXPECT_NE(complaint([](LogSettings& s) { s.log_interval = 0; }).find("--log-interval is 0"),
+            std::string::npos);
+  EXPECT_NE(complaint([](LogSettings& s) {
+              s.tensorboard_log_interval = -2;
+            }).find("--tensorboard-log-interval is -2"),
+            std::string::npos);
+  EXPECT_NE(complaint([](LogSettings& s) { s.log_jsonl = ""; }).find("--log-jsonl"),
+            std::string::npos);
+  EXPECT_NE(complaint([](LogSettings& s) { s.tensorboard_dir = ""; }).find("--tensorboard-dir"),
+            std::string::npos);
+  LogSettings s;
+  megatron::Fields fields;
+  s.fields(fields);
+  for (const char* flag :
+       {"log-interval", "log-jsonl", "tensorboard-dir", "tensorboard-log-interval"}) {
+    EXPECT_NE(fields.find(flag), nullptr) << flag;
+  }
+}
+
+std::vector<Json> records(const std::string& path) {
+  std::vector<Json> all;
+  for (const std::string& line : lines_of(read_file(path))) all.push_back(Json::parse(line));
+  return all;
+}
+
+// What `f` prints to standard output.
+std::string printed(const std::function<void()>& f) {
+  testing::internal::CaptureStdout();
+  f();
+  return testing::internal::GetCapturedStdout();
+}
+
+// The event file of `folder`.
+std::vector<Event> events_of(const std::string& folder) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.is_regular_file()) return read_events(read_file(entry.path().string()));
+  }
+  return {};
+}
+
+TEST(RunLog, TellsEachIntervalEverywhere) {
+  const TemporaryDirectory folder;
+  LogSettings settings;
+  settings.log_interval = 4;
+  settings.tensorboard_dir = folder / "board";
+  settings.tensorboard_log_interval = 2;
+  RunRecord run = some_run();
+  run.train_iters = 10;
+  const std::string text = printed([&] {
+    RunLog log(settings, folder.path(), run, nullptr);
+    for (int64_t i = 1; i <= 10; ++i) log.step(some_step(i));
+    log.validation({10, "valid", 2, 100});
+    log.save({10, 5, "x", 1, 1});
+    log.sample({10, "Once", "upon"});
+    log.note(10, false, "a note");
+    log.end(10, EndReason::done, "");
+  });
+  const std::vector<std::string> lines = lines_of(text);
+  ASSERT_EQ(lines.size(), 6u) << text;
+  const std::vector<int64_t> iterations = {1, 4, 8, 10};
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_TRUE(lines[i].starts_with(fmt::format("iteration {:>6}/10 | ", iterations[i]))) << text;
+  }
+  EXPECT_TRUE(lines[4].starts_with("validation loss at iteration 10 |"));
+  EXPECT_TRUE(lines[5].starts_with("sample at iteration 10 |"));
+
+  const std::vector<Json> json = records(folder / "log.jsonl");
+  ASSERT_EQ(json.size(), 10u);
+  std::vector<std::string> types;
+  for (const Json& record : json) types.push_back(record["type"].as_string());
+  EXPECT_EQ(types, (std::vector<std::string>{"run", "step", "step", "step", "step", "validation",
+                                             "save", "sample", "note", "end"}));
+  const std::vector<int64_t> steps = {1, 3, 4, 2};
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(json[i + 1]["iteration"], Json(iterations[i]));
+    EXPECT_EQ(json[i + 1]["steps"], Json(steps[i]));
+    EXPECT_NEAR(json[i + 1]["time"].as_number(), seconds_since_1970(), 60);
+  }
+  // Version, mark, configuration, points at 2, 4, 6, 8, 10, validation, sample.
+  const std::vector<Event> events = events_of(folder / "board");
+  ASSERT_EQ(events.size(), 10u);
+  EXPECT_EQ(events[3].step, 2);
+  EXPECT_EQ(events[7].step, 10);
+  EXPECT_EQ(events[7].scalars.at("lm loss"), 0.5f);
+}
+
+TEST(RunLog, AKilledAndResumedRunHasTheRecordsOfOneNeverKilled) {
+  const TemporaryDirectory folder;
+  LogSettings settings;
+  settings.log_interval = 3;
+  const auto steps = [&](const std::string& save, int64_t first, int64_t last) {
+    RunLog log(settings, save, some_run(first), nullptr);
+    for (int64_t i = first + 1; i <= last; ++i) log.step(some_step(i));
+  };
+  printed([&] {
+    steps(folder / "whole", 0, 20);
+    steps(folder / "killed", 0, 14);
+    steps(folder / "killed", 7, 20);  // the checkpoint of 7 was the last one
+  });
+  const auto losses = [](const std::string& path) {
+    std::vector<std::pair<int64_t, double>> all;
+    for (const Json& r : records(path)) {
+      if (r["type"] == Json("step"))
+        all.emplace_back(r["iteration"].as_integer(), r["loss"].as_number());
+    }
+    return all;
+  };
+  EXPECT_EQ(losses(folder / "killed/log.jsonl"), losses(folder / "whole/log.jsonl"));
+  EXPECT_EQ(losses(folder / "whole/log.jsonl").size(), 7u);
+  std::vector<int64_t> runs;
+  for (const Json& r : records(folder / "killed/log.jsonl"))
+    if (r["type"] == Json("run")) runs.push_back(r["iteration"].as_integer());
+  EXPECT_EQ(runs, (std::vector<int64_t>{0, 7}));
+}
+
+TEST(RunLog, TheFlagComesBeforeTheSaveFolderAndWithoutBothThereIsNoFile) {
+  const TemporaryDirectory folder;
+  LogSettings settings;
+  const std::string none =
+      printed([&] { RunLog(settings, "", some_run(), nullptr).step(some_step(1)); });
+  EXPECT_TRUE(none.starts_with("iteration ")) << none;
+  settings.log_jsonl = folder / "mine.jsonl";
+  {
+    RunLog log(settings, folder / "save", some_run(), nullptr);
+  }
+  EXPECT_EQ(records(folder / "mine.jsonl").size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(folder / "save"));
+}
+
+TEST(RunLog, AtTheStartAFileThatCannotBeWrittenIsAnError) {
+  const TemporaryDirectory folder;
+  write_file(folder / "file", "x");
+  LogSettings json, board;
+  json.log_jsonl = "/dev/full";
+  std::string text = error_of([&] { RunLog(json, "", some_run(), nullptr); });
+  EXPECT_TRUE(text.starts_with("--log-jsonl: cannot write '/dev/full'")) << text;
+  json.log_jsonl = folder / "file/log.jsonl";
+  text = error_of([&] { RunLog(json, "", some_run(), nullptr); });
+  EXPECT_TRUE(text.starts_with("--log-jsonl: ")) << text;
+  text = error_of([&] { RunLog({}, folder / "file", some_run(), nullptr); });
+  EXPECT_TRUE(text.starts_with("the log of --save (--log-jsonl names another file): ")) << text;
+  board.tensorboard_dir = folder / "file";
+  text = error_of([&] { RunLog(board, "", some_run(), nullptr); });
+  EXPECT_TRUE(text.starts_with("--tensorboard-dir: ")) << text;
+  EXPECT_NE(text.find(folder / "file"), std::string::npos) << text;
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+TEST(RunLog, AFileThatIsRemovedIsToldOnceAndTheRunGoesOn) {
+  const TemporaryDirectory folder;
+  LogSettings settings;
+  settings.log_interval = 1;
+  settings.tensorboard_dir = folder / "save/board";
+  testing::internal::CaptureStderr();
+  const std::string lines = printed([&] {
+    RunLog log(settings, folder / "save", some_run(), nullptr);
+    log.step(some_step(1));
+    std::filesystem::remove_all(folder / "save");
+    for (int64_t i = 2; i <= 5; ++i) log.step(some_step(i));
+    log.end(5, EndReason::done, "");
+  });
+  const std::string warnings = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(lines_of(lines).size(), 5u);
+  EXPECT_EQ(count(warnings, "warning"), 2u) << warnings;
+  EXPECT_EQ(count(warnings, "log.jsonl': somebody removed it"), 1u) << warnings;
+  EXPECT_EQ(count(warnings, "--tensorboard-dir"), 1u) << warnings;
+  EXPECT_FALSE(std::filesystem::exists(folder / "save"));
+}
+
+TEST(RunLog, AFullDiskIsToldOnceAndTheNextRunGoesOnInTheFile) {
+  const TemporaryDirectory folder;
+  LogSettings settings;
+  settings.log_interval = 1;
+  testing::internal::CaptureStderr();
+  printed([&] {
+    RunLog log(settings, folder.path(), some_run(), nullptr);
+    log.step(some_step(1));
+    // A limit of file sizes in the midst of the next line.
+    const auto limit = static_cast<rlim_t>(read_file(folder / "log.jsonl").size() + 100);
+    rlimit before{}, now{};
+    getrlimit(RLIMIT_FSIZE, &before);
+    now = {limit, before.rlim_max};
+    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &now);
+    for (int64_t i = 2; i <= 4; ++i) log.step(some_step(i));
+    setrlimit(RLIMIT_FSIZE, &before);
+    std::signal(SIGXFSZ, handler);
+    log.step(some_step(5));
+  });
+  const std::string warnings = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(count(warnings, "warning"), 1u) << warnings;
+  EXPECT_NE(warnings.find("ulimit -f"), std::string::npos) << warnings;
+  EXPECT_FALSE(read_file(folder / "log.jsonl").ends_with("\n"));
+  printed([&] { RunLog(settings, folder.path(), some_run(4), nullptr).step(some_step(5)); });
+  const std::vector<Json> all = records(folder / "log.jsonl");
+  ASSERT_EQ(all.size(), 4u);
+  EXPECT_EQ(all[1]["iteration"], Json(1));
+  EXPECT_EQ(all[3]["iteration"], Json(5));
+}
+
+TEST(RunLog, LinesGoAboveTheProgressBar) {
+  testing::internal::CaptureStderr();
+  const std::string text = printed([&] {
+    Progress progress("training", 50, "steps");
+    RunLog log({}, "", some_run(), &progress);
+    log.step(some_step(1));
+    progress.finish();
+  });
+  EXPECT_TRUE(text.starts_with("iteration      1/50 |")) << text;
+  testing::internal::GetCapturedStderr();
+}
+
+}  // namespace
+}  // namespace megatron::training
