@@ -18,16 +18,12 @@ std::string continue_text(const models::GptModel& model, Runtime& runtime,
                           const tokenizers::Tokenizer& tokenizer, const std::string& prompt,
                           int64_t tokens) {
   inference::Request request{.prompt = tokenizer.encode(prompt, true), .max_tokens = tokens};
-  const auto room = static_cast<size_t>(model.config().max_position_embeddings);
-  MG_CHECK(!request.prompt.empty() && request.prompt.size() < room,
-           "--sample-prompt '{}' has {} tokens; between 1 and {} fit the model", prompt,
-           request.prompt.size(), room - 1);
   request.sampling.temperature = 0.8;
   if (tokenizer.eod()) request.end_tokens = {*tokenizer.eod()};
   const inference::GenerateOptions options{.vocabulary = tokenizer.vocabulary_size()};
+  const auto generations = inference::generate(model, runtime, std::span(&request, 1), options);
   std::vector<int32_t> ids;
-  for (const auto& token :
-       inference::generate(model, runtime, std::span(&request, 1), options)[0].tokens)
+  for (const inference::GeneratedToken& token : generations[0].tokens)
     ids.push_back(token.draw.token);
   return tokenizer.decode(ids);
 }

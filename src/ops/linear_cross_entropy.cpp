@@ -64,7 +64,7 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
   return loss_T;
 }
 
-Tensor linear_logits(Tape& tape, const Tensor& x, const Weight& weight) {
+Tensor linear_logits(const Tensor& x, const Weight& weight, Tape& tape) {
   const Tensor& w_VH = weight.value();
   Tensor logits_TV =
       tape.empty({x.size(0), w_VH.size(0)}, kernels::accumulator(x.dtype()), "logits");

@@ -216,6 +216,21 @@ void check_run(const TrainSettings& s) {
   check_order(run);
 }
 
+void check_prompts(const RunPlan& plan) {
+  const RunSettings& run = plan.settings.run;
+  if (!run.sample_interval) return;
+  MG_CHECK(plan.vocabulary.tokenizer != nullptr,
+           "--sample-interval needs a tokenizer: give --tokenizer-model");
+  const int64_t room = plan.config.max_position_embeddings - 1;
+  for (const std::string& prompt : run.sample_prompt) {
+    const auto tokens =
+        static_cast<int64_t>(plan.vocabulary.tokenizer->encode(prompt, true).size());
+    MG_CHECK(tokens > 0 && tokens <= room,
+             "--sample-prompt '{}' has {} tokens; between 1 and {} fit the model", prompt, tokens,
+             room);
+  }
+}
+
 // What a resumed run takes from its checkpoint, and what must not have changed.
 void settle_beginning(RunPlan& plan) {
   TrainSettings& s = plan.settings;
@@ -318,8 +333,7 @@ RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes) {
     plan.beginning.weights = std::make_shared<const checkpoint::ModelDirectory>(source);
   }
   settle_beginning(plan);
-  MG_CHECK(!s.run.sample_interval || plan.vocabulary.tokenizer != nullptr,
-           "--sample-interval needs a tokenizer: give --tokenizer-model");
+  check_prompts(plan);
   if (s.checkpoint.save) plan.saved = describe_checkpoints(plan, source);
   open_data(plan);
   make_save_directory(plan, processes);

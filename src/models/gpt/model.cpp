@@ -146,7 +146,7 @@ Tensor GptModel::loss(Tape& tape, const Bundle& in, const nn::Batch& batch) cons
 }
 
 Tensor GptModel::loss_logits(Tape& tape, const Bundle& in) const {
-  return ops::linear_logits(tape, final_norm(tape, in).value, output_);
+  return ops::linear_logits(final_norm(tape, in).value, output_, tape);
 }
 
 nn::SequenceStateShape GptModel::state_shape(int64_t sequences, int64_t capacity) const {

@@ -1,0 +1,86 @@
+// What `megatron train` does round the steps.
+#include <chrono>
+#include <thread>
+
+#include "base/json.h"
+#include "golden/cli/tiny_run.h"
+
+namespace megatron::testing {
+namespace {
+
+class TrainingRun : public ::testing::Test {
+ protected:
+  void SetUp() override { make_tiny_run(place_); }
+
+  Words command(int steps, const std::string& folder, const Words& more) const {
+    return with(
+        with(tiny_train(steps), {"--save", folder, "--load", folder, "--log-interval", "1"}), more);
+  }
+  std::vector<Json> records(const std::string& folder, std::string_view type) const {
+    std::vector<Json> found;
+    const std::string text = read_file(place_ / (folder + "/log.jsonl"));
+    for (size_t at = 0, end; (end = text.find('\n', at)) != text.npos; at = end + 1) {
+      Json record = Json::parse(std::string_view(text).substr(at, end - at));
+      if (record["type"].as_string() == type) found.push_back(std::move(record));
+    }
+    return found;
+  }
+  Workplace place_;
+};
+
+TEST_F(TrainingRun, WritesSamplesWhileItTrains) {
+  const Outcome r = place_.run(
+      command(5, "out",
+              {"--sample-interval", "2", "--sample-prompt", "The", "A b", "--sample-tokens", "4"}));
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto samples = records("out", "sample");
+  ASSERT_EQ(samples.size(), 4u);
+  EXPECT_EQ(samples[3]["iteration"].as_integer(), 4);
+  EXPECT_EQ(samples[3]["prompt"].as_string(), "A b");
+  EXPECT_FALSE(samples[3]["text"].as_string().empty());
+}
+
+TEST_F(TrainingRun, APromptThatDoesNotFitIsRefusedBeforeTheFirstStep) {
+  std::string longer;
+  for (int i = 0; i < 40; ++i) longer += "word ";
+  const Outcome r = place_.run(command(
+      5, "out", {"--sample-interval", "2", "--sample-prompt", longer, "--sample-tokens", "4"}));
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("--sample-prompt"), std::string::npos) << r.err;
+  EXPECT_FALSE(std::filesystem::exists(place_ / "out"));
+}
+
+// Exit code 4, a checkpoint of the step it came to, and the same command goes on with the same bits.
+TEST_F(TrainingRun, ASignalEndsItAfterASave) {
+  const Words handled = {"--exit-signal-handler", "--save-interval", "1000"};
+  ASSERT_EQ(place_.run(command(400, "whole", handled)).code, 0);
+  {
+    Background child = place_.start(command(400, "parts", handled));
+    const std::string log = place_ / "parts/log.jsonl";
+    while (!child.ended() && (!std::filesystem::exists(log) || records("parts", "step").size() < 5))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    child.kill(SIGTERM);
+    const Outcome r = child.wait();
+    ASSERT_EQ(r.code, 4) << r.err;
+    EXPECT_NE(r.err.find("SIGTERM"), std::string::npos) << r.err;
+    EXPECT_EQ(records("parts", "end").back()["reason"].as_string(), "signal");
+  }
+  const Outcome rest = place_.run(command(400, "parts", handled));
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  const auto whole = records("whole", "step"), parts = records("parts", "step");
+  ASSERT_EQ(parts.size(), whole.size());
+  for (size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_EQ(parts[i]["loss"].dump(), whole[i]["loss"].dump());
+    EXPECT_EQ(parts[i]["gradient_norm"].dump(), whole[i]["gradient_norm"].dump());
+  }
+}
+
+TEST_F(TrainingRun, AnExitIntervalIsNoFailure) {
+  const Outcome r = place_.run(command(9, "out", {"--exit-interval", "4"}));
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(read_file(place_ / "out/latest_checkpointed_iteration.txt"), "4");
+  EXPECT_EQ(records("out", "end").back()["reason"].as_string(), "exit-interval");
+}
+
+}  // namespace
+}  // namespace megatron::testing
