@@ -11,6 +11,7 @@
 #include "cli/generate_output.h"
 #include "cli/generate_prompts.h"
 #include "tokenizers/tokenizer.h"
+#include "training/found_checkpoints.h"
 #include "training/model_source.h"
 #include "training/settings.h"
 
@@ -94,6 +95,7 @@ class Session {
         tokenizer_(tokenizers::Tokenizer::load(
             training::tokenizer_path(settings.tokenizer_model, directory_.path()))),
         runtime_(settings.runtime.device_value(), settings.runtime.threads_per_rank()) {
+    training::require_whole_model(directory_.path(), runtime_.pool());
     MG_CHECK(tokenizer_.vocabulary_size() <= config_.vocab_size,
              "the tokenizer has {} tokens and the model {}; they do not fit together",
              tokenizer_.vocabulary_size(), config_.vocab_size);

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/progress.h"
 #include "training/flops.h"
 #include "training/found_checkpoints.h"
@@ -99,6 +100,25 @@ void print_reasons(const training::FoundCheckpoint& found) {
   for (const std::string& reason : found.reasons) fmt::print("    {}\n", reason);
 }
 
+// What a run with --load takes: the newest of a condition, but none beyond the tracker's step. Null: none.
+const training::FoundCheckpoint* newest(const std::vector<training::FoundCheckpoint>& found,
+                                        training::Condition condition,
+                                        const training::SaveDirectory& directory) {
+  std::vector<int64_t> steps = directory.iterations();
+  try {
+    if (const auto tracked = directory.tracked())
+      std::erase_if(steps, [&](int64_t step) { return step > *tracked; });
+  } catch (const Error& error) {
+    log::warning("{}", error.what());
+  }
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const auto at =
+        std::ranges::find(found, directory.iteration_path(*step), &training::FoundCheckpoint::path);
+    if (at != found.end() && at->condition == condition) return &*at;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 void print_tensors(const std::vector<TensorInfo>& tensors) {
@@ -151,8 +171,7 @@ bool inspect_save_directory(const std::string& path, bool verify) {
   ThreadPool pool(threads_here());
   const training::SaveDirectory directory(path);
   const auto found = training::find_checkpoints(path, verify, pool);
-  const std::optional<int64_t> tracked = directory.tracked();
-  const std::string next = tracked ? directory.iteration_path(*tracked) : "";
+  const auto* const next = newest(found, training::Condition::whole, directory);
   fmt::print("{}: --save directory with {} {}{}\n", path, found.size(),
              found.size() == 1 ? "checkpoint" : "checkpoints",
              verify ? ", all checksums compared" : "");
@@ -160,19 +179,21 @@ bool inspect_save_directory(const std::string& path, bool verify) {
   for (const training::FoundCheckpoint& one : found) {
     fmt::print("  {:<24} {:>10}  {}{}\n", fs::path(one.path).filename().string(),
                bytes_text(one.bytes), training::name(one.condition),
-               one.path == next ? "  <- a run goes on from here" : "");
+               &one == next ? "  <- a run goes on from here" : "");
     print_reasons(one);
     whole = whole && one.condition != training::Condition::damaged;
   }
   std::error_code error;
   if (fs::exists(fs::path(path) / "log.jsonl", error)) inspect_run(path);
   if (verify && !whole) return false;
-  const std::string latest = training::resolve_model_directory(path);
-  if (!checkpoint::is_checkpoint(latest)) {
-    inspect_model(latest);
-    return true;
+  if (next != nullptr) return inspect_checkpoint(next->path, false);
+  const auto* const model = newest(found, training::Condition::model, directory);
+  if (model == nullptr) {
+    fmt::print("a run cannot go on from here: none of the checkpoints is whole\n");
+    return false;
   }
-  return inspect_checkpoint(latest, false);
+  inspect_model(model->path);
+  return true;
 }
 
 }  // namespace megatron::cli

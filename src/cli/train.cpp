@@ -1,5 +1,6 @@
 #include <array>
 #include <csignal>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -28,15 +29,27 @@ std::string continue_text(const models::GptModel& model, Runtime& runtime,
   return tokenizer.decode(ids);
 }
 
+// How a run that was ended before its last step goes on.
+std::string how_to_go_on(const training::CheckpointSettings& c) {
+  if (!c.save) return "nothing was saved: --save DIR keeps what a run has reached";
+  std::error_code error;
+  const bool resumes = c.load && std::filesystem::equivalent(*c.save, *c.load, error);
+  if (!resumes) return fmt::format("--load {} goes on", *c.save);
+  if (c.ckpt_step) return "the same command without --ckpt-step goes on";
+  return "the same command goes on";
+}
+
 int exit_code(const training::TrainResult& result) {
+  const std::string next = how_to_go_on(result.settings.checkpoint);
   switch (result.end) {
     case training::EndReason::signal:
-      log::info("ended by {} after a save; the same command goes on", signal_name(result.signal));
+      log::info("ended by {} after a save; {}", signal_name(result.signal), next);
       return kStoppedBySignal;
     case training::EndReason::exit_interval:
     case training::EndReason::exit_duration:
-      log::info("ended by --exit-{}; the same command goes on",
-                result.end == training::EndReason::exit_interval ? "interval" : "duration-in-mins");
+      log::info("ended by --exit-{}; {}",
+                result.end == training::EndReason::exit_interval ? "interval" : "duration-in-mins",
+                next);
       return 0;
     default: return 0;
   }

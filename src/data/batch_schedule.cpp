@@ -148,8 +148,7 @@ int64_t BatchSchedule::batch(int64_t consumed) const {
 }
 
 template <class F>
-void BatchSchedule::walk(F&& f) const {
-  int64_t consumed = 0;
+void BatchSchedule::walk(int64_t consumed, F&& f) const {
   for (size_t i = 0; i < stages_.size(); ++i) {
     const int64_t size = stages_[i].batch - stages_[i].batch % together_;
     const int64_t end = i + 1 < stages_.size() ? stages_[i + 1].begin : kForever;
@@ -160,9 +159,9 @@ void BatchSchedule::walk(F&& f) const {
   }
 }
 
-int64_t BatchSchedule::samples_after(int64_t iterations) const {
-  int64_t samples = 0;
-  walk([&](int64_t size, int64_t steps) {
+int64_t BatchSchedule::samples_after(int64_t iterations, int64_t consumed) const {
+  int64_t samples = consumed;
+  walk(consumed, [&](int64_t size, int64_t steps) {
     const int64_t now = std::min(steps, iterations);
     int64_t added = 0;
     MG_CHECK(!__builtin_mul_overflow(now, size, &added) && added <= kForever - samples,
@@ -181,7 +180,7 @@ int64_t BatchSchedule::samples_after(int64_t iterations) const {
 
 int64_t BatchSchedule::iterations_within(int64_t samples) const {
   int64_t iterations = 0;
-  walk([&](int64_t size, int64_t steps) {
+  walk(0, [&](int64_t size, int64_t steps) {
     const int64_t now = std::min(steps, samples / size);
     iterations += now;
     samples -= now * size;

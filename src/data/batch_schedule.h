@@ -46,16 +46,16 @@ class BatchSchedule {
   int64_t batch(int64_t consumed) const;   // as run: rounded down by divide()
   int64_t micro_batches(int64_t consumed) const { return batch(consumed) / together_; }  // a rank
 
-  // Whole steps only. Throws Error above 2^62 samples.
-  int64_t samples_after(int64_t iterations) const;
+  // Whole steps only, the first of them after `consumed` samples. Throws Error above 2^62 samples.
+  int64_t samples_after(int64_t iterations, int64_t consumed = 0) const;
   int64_t iterations_within(int64_t samples) const;  // that fit
 
  private:
   BatchSchedule(const char* source, std::vector<Stage> stages)
       : source_(source), stages_(std::move(stages)) {}
-  // Calls f(batch, steps) for each stage in turn, up to its end: steps that begin in it.
+  // Calls f(batch, steps) for each stage in turn, from `consumed` on up to its end: steps that begin in it.
   template <class F>
-  void walk(F&& f) const;
+  void walk(int64_t consumed, F&& f) const;
 
   // For messages: what gives the batches, and what else may be changed where they cannot be divided.
   const char* source_ = "";

@@ -65,6 +65,9 @@ void CheckpointSettings::check() const {
   positive(exit_interval, "exit-interval");
   positive(exit_duration_in_mins, "exit-duration-in-mins");
   MG_CHECK(!ckpt_step || *ckpt_step >= 0, "--ckpt-step is {}; it cannot be negative", *ckpt_step);
+  for (const auto& [folder, flag] : {std::pair{&save, "save"}, {&load, "load"}})
+    MG_CHECK(!*folder || !(*folder)->empty(), "--{} is empty; the name of a folder is wanted",
+             flag);
   const auto needs_save = [this](bool given, std::string_view flag) {
     MG_CHECK(!given || save, "--{} needs --save DIR: where to write checkpoints", flag);
   };
@@ -73,6 +76,7 @@ void CheckpointSettings::check() const {
   needs_save(save_retain_interval.has_value(), "save-retain-interval");
   needs_save(async_save, "async-save");
   needs_save(exit_on_save_failure, "exit-on-save-failure");
+  needs_save(exit_signal_handler, "exit-signal-handler");
   const auto needs_load = [this](bool given, std::string_view flag) {
     MG_CHECK(!given || load, "--{} needs --load DIR: where the checkpoints lie", flag);
   };

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/progress.h"
+#include "training/found_checkpoints.h"
 
 namespace megatron::training {
 namespace {
@@ -106,6 +107,8 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
   length_ = s_.seq_length.value_or(config_.max_position_embeddings);
   stride_ = s_.stride.value_or(length_);
   check();
+  ThreadPool pool(s_.runtime.threads_per_rank());
+  require_whole_model(directory_.path(), pool);
   if (!s_.data.tokenizer_model && !s_.data.tokenizer_type && !s_.data.mock_data)
     s_.data.tokenizer_model = tokenizer_path({}, directory_.path());
   const Vocabulary vocabulary = open_vocabulary(s_.data, config_.vocab_size);

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "models/gpt/model.h"
 #include "training/save_directory.h"
 
@@ -45,25 +46,15 @@ std::vector<std::string> unfinished(const std::string& path) {
   return found;
 }
 
-}  // namespace
-
-std::string_view name(Condition condition) {
-  switch (condition) {
-    case Condition::whole: return "ok";
-    case Condition::model: return "model only";
-    case Condition::damaged: return "damaged";
-    case Condition::unfinished: return "unfinished";
-  }
-  return "";
-}
-
-std::vector<std::string> damages(const checkpoint::CheckpointDirectory& checkpoint,
-                                 ThreadPool& pool) {
+// What of the files has another checksum than the one that was written.
+std::vector<std::string> differing(const std::string& directory,
+                                   std::span<const checkpoint::ListedFile> listed_files,
+                                   ThreadPool& pool) {
   std::vector<std::unique_ptr<checkpoint::SafetensorsFile>> tensor_files;
   std::vector<MappedFile> files;
   std::vector<Stretch> stretches;
-  for (const checkpoint::ListedFile& listed : checkpoint.files()) {
-    const std::string path = checkpoint.path() + "/" + listed.name;
+  for (const checkpoint::ListedFile& listed : listed_files) {
+    const std::string path = directory + "/" + listed.name;
     if (!listed.has_tensors) {
       stretches.push_back({listed.name, files.emplace_back(path).bytes(), listed.sum});
       continue;
@@ -86,6 +77,36 @@ std::vector<std::string> damages(const checkpoint::CheckpointDirectory& checkpoi
   for (size_t i = 0; i < stretches.size(); ++i)
     if (differs[i]) names.push_back(stretches[i].name);
   return names;
+}
+
+}  // namespace
+
+std::string_view name(Condition condition) {
+  switch (condition) {
+    case Condition::whole: return "ok";
+    case Condition::model: return "model only";
+    case Condition::damaged: return "damaged";
+    case Condition::unfinished: return "unfinished";
+  }
+  return "";
+}
+
+std::vector<std::string> damages(const checkpoint::CheckpointDirectory& checkpoint,
+                                 ThreadPool& pool) {
+  return differing(checkpoint.path(), checkpoint.files(), pool);
+}
+
+void require_whole_model(const std::string& path, ThreadPool& pool) {
+  if (!checkpoint::is_checkpoint(path)) return;
+  const std::string state = path + "/" + std::string(checkpoint::kTrainerState);
+  std::vector<checkpoint::ListedFile> files = checkpoint::unseal(read_file(state), state).files;
+  std::erase_if(files, [](const auto& file) { return file.name.starts_with("optimizer-"); });
+  const std::vector<std::string> found = differing(path, files, pool);
+  MG_CHECK(
+      found.empty(),
+      "the checkpoint {} is not as it was written: {} differs from its checksum; copy it there "
+      "again, or --load another one (without {} it would be taken as it is)",
+      path, found[0], checkpoint::kTrainerState);
 }
 
 FoundCheckpoint look_at_checkpoint(const std::string& path, bool verify, ThreadPool& pool) {

@@ -32,6 +32,10 @@ struct FoundCheckpoint {
 std::vector<std::string> damages(const checkpoint::CheckpointDirectory& checkpoint,
                                  ThreadPool& pool);
 
+// Before a checkpoint is read as a model: compares the checksums of all its files but the optimizer's, which
+// may be gone. Throws Error naming what is damaged. A directory that is no checkpoint has none.
+void require_whole_model(const std::string& path, ThreadPool& pool);
+
 // Opens one directory. verify: compares its checksums too. Does not throw for what is wrong with it.
 FoundCheckpoint look_at_checkpoint(const std::string& path, bool verify, ThreadPool& pool);
 

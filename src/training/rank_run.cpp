@@ -50,7 +50,7 @@ void RankRun::fill_model(const Beginning& beginning) {
 }
 
 TrainResult RankRun::loop() {
-  if (checkpointer_) checkpointer_->check_room();
+  if (checkpointer_ && plan_.iterations_left() > 0) checkpointer_->check_room();
   if (lead()) {
     progress_.emplace("training", *s_.batch.train_iters, "steps");
     log_.emplace(s_.log, s_.checkpoint.save.value_or(""), run_record(), &*progress_);
@@ -58,8 +58,14 @@ TrainResult RankRun::loop() {
   result_.first_iteration = plan_.first_iteration();
   int64_t last = plan_.first_iteration();
   try {
-    Prefetcher data = read_ahead();
-    train_on(data);
+    if (plan_.iterations_left() > 0) {
+      Prefetcher data = read_ahead();
+      train_on(data);
+    } else if (lead()) {
+      log::info("the run is at step {}, and {} were to be made: nothing is left to do; raise {}",
+                last, *s_.batch.train_iters,
+                s_.batch.train_samples ? "--train-samples" : "--train-iters");
+    }
   } catch (const std::exception& error) {
     if (!result_.iterations.empty()) last = result_.iterations.back().iteration;
     if (log_) log_->end(last, EndReason::error, error.what());
@@ -108,7 +114,7 @@ Prefetcher RankRun::read_ahead() const {
   }
   const int64_t together = shape.micro_batch_size * shape.size;
   return Prefetcher(set, std::move(sampler), *s_.batch.seq_length,
-                    (s_.batch.total_samples() - consumed_) / together,
+                    (plan_.last_sample() - consumed_) / together,
                     s_.batch.schedule.last() / together);
 }
 
@@ -221,9 +227,9 @@ void RankRun::tell_saved(const std::vector<SaveRecord>& records) {
   for (const SaveRecord& record : records) {
     result_.saved = record.path;
     log_->save(record);
-    log::info("saved iteration {} to {} ({} in {}; training stood still for {:.2f} s)",
+    log::info("saved iteration {} to {} ({} in {:.2f} s; training stood still for {:.2f} s)",
               record.iteration, record.path, format_bytes(static_cast<double>(record.bytes)),
-              format_duration(record.seconds), record.wait);
+              record.seconds, record.wait);
   }
 }
 

@@ -55,6 +55,23 @@ void refuse_newer(const std::string& path) {
   CheckpointDirectory directory(path);  // throws Error telling who wrote it
 }
 
+// Where the tracker names a step, a run has been here: it is not begun again by accident.
+void check_tracked(const SaveDirectory& folder, const std::vector<int64_t>& saved,
+                   int64_t tracked) {
+  if (std::ranges::binary_search(saved, tracked)) return;
+  const std::string tracker = folder.tracker_path(), path = folder.iteration_path(tracked);
+  MG_CHECK(!saved.empty(),
+           "{} names step {}, and there is no checkpoint at all in {}; bring {} back, or remove "
+           "the tracker file to start from scratch",
+           tracker, tracked, folder.path(), path);
+  MG_CHECK(saved.front() < tracked,
+           "{} names step {}, and the checkpoints that are there are of later steps, {} to {}; "
+           "write the step to go on from into it, or remove it: then the newest is taken",
+           tracker, tracked, saved.front(), saved.back());
+  log::warning("{} names step {}, and {} does not exist: an earlier checkpoint is taken", tracker,
+               tracked, path);
+}
+
 // Steps to try, the best first.
 std::vector<int64_t> candidates(const SaveDirectory& folder, const CheckpointSettings& s) {
   std::vector<int64_t> saved = folder.iterations();
@@ -72,9 +89,16 @@ std::vector<int64_t> candidates(const SaveDirectory& folder, const CheckpointSet
   } catch (const Error& error) {
     log::warning("{}: the newest checkpoint is taken", error.what());
   }
+  if (tracked) check_tracked(folder, saved, *tracked);
   if (tracked) std::erase_if(saved, [&](int64_t i) { return i > *tracked; });
   std::ranges::reverse(saved);
   return saved;
+}
+
+std::string folder_around(const std::string& path) {
+  fs::path whole = fs::absolute(path).lexically_normal();
+  if (!whole.has_filename()) whole = whole.parent_path();  // it ended in '/'
+  return whole.parent_path().string();
 }
 
 bool is_model(const std::string& path) {
@@ -90,11 +114,15 @@ Beginning find_beginning(const CheckpointSettings& s, bool weights_only, comm::G
   const std::string& path = *s.load;
   if (weights_only && is_model(path))
     return {.weights = std::make_shared<const checkpoint::ModelDirectory>(path)};
+  std::error_code error;
+  MG_CHECK(!fs::exists(path, error) || fs::is_directory(path, error),
+           "--load {} is a file; a folder of checkpoints is wanted{}", path,
+           weights_only ? ", or a Hugging Face directory" : "");
   const bool one = is_model(path) && checkpoint::is_checkpoint(path);
   MG_CHECK(!one,
            "--load {} is one checkpoint; name the folder it lies in, {}, and its step by "
            "--ckpt-step (or add --finetune to take its weights alone)",
-           path, fs::path(path).lexically_normal().parent_path().string());
+           path, folder_around(path));
   MG_CHECK(
       !is_model(path),
       "--load {} is a Hugging Face model without {}: a run cannot resume from it; add --finetune "
@@ -126,8 +154,8 @@ Beginning find_beginning(const CheckpointSettings& s, bool weights_only, comm::G
       beginning.checkpoint = checkpoint;
       beginning.state = state;
     }
-    log::info("{} {} (checksums verified in {})", weights_only ? "weights of" : "resuming from",
-              directory, format_duration(now_seconds() - begin));
+    log::info("{} {} (checksums verified in {:.2f} s)",
+              weights_only ? "weights of" : "resuming from", directory, now_seconds() - begin);
     return beginning;
   }
   fail(

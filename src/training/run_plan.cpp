@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
@@ -165,7 +166,8 @@ void open_data(RunPlan& plan) {
   const int64_t iterations = *s.batch.train_iters, batch = *s.batch.global_batch_size;
   data::SampleBudget budget;
   budget.train_iterations = iterations;
-  budget.train_samples = s.batch.train_samples.value_or(s.batch.total_samples());
+  budget.train_samples =
+      std::max(s.batch.train_samples.value_or(s.batch.total_samples()), plan.last_sample());
   budget.global_batch_size = budget.eval_global_batch_size = batch;
   budget.eval_interval = run.eval_interval.value_or(iterations + 1);
   budget.eval_iterations = run.eval_interval ? run.eval_iters : 0;
@@ -176,7 +178,7 @@ void open_data(RunPlan& plan) {
                             run.multiple_validation_sets);
   const data::Dataset& train = plan.corpus.set(data::Split::train);
   if (run.dataloader_type == "single")
-    check_enough(train, data::Split::train, s.batch.total_samples(),
+    check_enough(train, data::Split::train, plan.last_sample(),
                  "lower --train-iters, or use --dataloader-type cyclic");
   if (!run.eval_interval) return;
   const data::Dataset& valid = plan.corpus.set(data::Split::valid);
@@ -286,6 +288,11 @@ void claim_save_directory(RunPlan& plan, comm::Group& processes) {
            *c.save);
   const std::vector<int64_t> steps = folder.iterations();
   const bool own = c.load && std::filesystem::equivalent(*c.save, *c.load, error);
+  MG_CHECK(steps.empty() || !own || !c.finetune || plan.settings.run.model,
+           "--save {} holds a run's checkpoints up to iteration {}, and --finetune begins at step "
+           "0 and would overwrite them; choose another --save, or drop --finetune to go on from "
+           "them",
+           *c.save, steps.back());
   MG_CHECK(
       steps.empty() || own,
       "--save {} holds a run's checkpoints up to iteration {}, which this run would overwrite; "
@@ -308,6 +315,14 @@ void make_save_directory(RunPlan& plan, comm::Group& processes) {
 }
 
 }  // namespace
+
+int64_t RunPlan::iterations_left() const {
+  return std::max<int64_t>(0, *settings.batch.train_iters - first_iteration());
+}
+
+int64_t RunPlan::last_sample() const {
+  return settings.batch.schedule.samples_after(iterations_left(), beginning.state.consumed_samples);
+}
 
 RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes) {
   RunPlan plan{.settings = given};

@@ -28,6 +28,9 @@ struct RunPlan {
   optim::WeightDecay weight_decay;
 
   int64_t first_iteration() const { return beginning.state.iteration; }  // steps done before
+  int64_t iterations_left() const;                                       // 0 for a run that is done
+  // That the run will have consumed at its end, where the batches of its first part were others, too.
+  int64_t last_sample() const;
 };
 
 // Checks everything that a user can get wrong, and opens the data. Throws Error naming the value,

@@ -57,22 +57,28 @@ std::string SaveDirectory::iteration_path(int64_t iteration) const {
   return (fs::path(path_) / iteration_name(iteration)).string();
 }
 
+std::string SaveDirectory::tracker_path() const { return (fs::path(path_) / kTracker).string(); }
+
 std::vector<int64_t> SaveDirectory::iterations() const {
   std::vector<int64_t> found;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(path_, error)) {
-    const std::string name = entry.path().filename().string();
+  fs::directory_iterator entry(path_, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
     if (!name.starts_with(kPrefix)) continue;
     const auto iteration = whole_number(std::string_view(name).substr(kPrefix.size()));
-    if (iteration && name == iteration_name(*iteration) && entry.is_directory(error))
+    std::error_code unread;
+    if (iteration && name == iteration_name(*iteration) && entry->is_directory(unread))
       found.push_back(*iteration);
   }
+  MG_CHECK(!error || error == std::errc::no_such_file_or_directory,
+           "the folder {} cannot be looked into for checkpoints: {}", path_, error.message());
   std::ranges::sort(found);
   return found;
 }
 
 std::optional<int64_t> SaveDirectory::tracked() const {
-  const std::string file = (fs::path(path_) / kTracker).string();
+  const std::string file = tracker_path();
   std::error_code error;
   if (!fs::exists(file, error)) return std::nullopt;
   const std::string text = read_file(file);
@@ -112,7 +118,7 @@ SaveDirectory::Lock::~Lock() {
 SaveDirectory::Lock::Lock(Lock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
 
 void SaveDirectory::track(int64_t iteration) const {
-  write_file((fs::path(path_) / kTracker).string(), std::to_string(iteration), *files_);
+  write_file(tracker_path(), std::to_string(iteration), *files_);
 }
 
 void SaveDirectory::remove(int64_t iteration) const {

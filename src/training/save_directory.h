@@ -18,7 +18,9 @@ class SaveDirectory {
   bool exists() const;      // is a directory
   bool is_foreign() const;  // holds files, and none that a run with --save makes
   std::string iteration_path(int64_t iteration) const;  // DIR/iter_0000100
-  // Steps that have a directory, ascending; whether it is whole is not looked at.
+  std::string tracker_path() const;                     // DIR/latest_checkpointed_iteration.txt
+  // Steps that have a directory, ascending; whether it is whole is not looked at. Throws Error for a
+  // folder that is there and cannot be listed.
   std::vector<int64_t> iterations() const;
   // The step that the tracker file names; none where there is no such file. Throws Error for one that
   // holds something else.

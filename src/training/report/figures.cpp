@@ -12,7 +12,8 @@ namespace megatron::training::report {
 namespace {
 
 std::string loss_text(double loss) {
-  return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : "–";
+  if (!std::isfinite(loss)) return "–";
+  return std::abs(loss) < 1e6 ? fmt::format("{:.4f}", loss) : fmt::format("{:.4g}", loss);
 }
 
 Figure training_loss(const RunHistory& h) {

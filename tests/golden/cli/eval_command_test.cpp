@@ -124,5 +124,28 @@ TEST_F(Eval, NothingIsHalfWritten) {
   expect(2, with(kText, {"--mock-data"}), {"--input text.jsonl"});
 }
 
+// The weights and what lies beside them are those that were written; the optimizer is not needed.
+TEST_F(Eval, DamagedCheckpointsAreRefused) {
+  make_tiny_run(place_);
+  const std::string folder = "run/iter_0000002/";
+  const std::vector<Words> commands = {
+      {"eval", "--load", "run", "--data-path", "data", "--split", "1,0,0", "--eval-set", "train"},
+      {"generate", "--load", "run", "--prompt", "x", "--max-tokens", "1"}};
+  fs::remove(place_ / (folder + "optimizer-00001-of-00001.safetensors"));
+  for (const Words& command : commands) expect(0, command);
+  for (const std::string name : {"model.safetensors", "tokenizer.json"}) {
+    const std::string whole = read_file(place_ / (folder + name));
+    std::string bytes = whole;
+    bytes[bytes.size() - 2] ^= 1;
+    write_file(place_ / (folder + name), bytes);
+    for (const Words& command : commands) {
+      expect(2, command, {name});
+      EXPECT_EQ(place_.run(command).out, "");
+    }
+    write_file(place_ / (folder + name), whole);
+  }
+  for (const Words& command : commands) expect(0, command);
+}
+
 }  // namespace
 }  // namespace megatron::testing

@@ -60,6 +60,31 @@ TEST_F(Inspect, SaveDirectory) {
   expect(0, {"inspect", "run"}, {"damaged", "100 bytes"});
 }
 
+// As a run with --load does: the newest whole one, none beyond the tracker's.
+TEST_F(Inspect, TellsTheCheckpointThatARunGoesOnFrom) {
+  const std::string first = "iter_0000001", second = "iter_0000002",
+                    tracker = "run/latest_checkpointed_iteration.txt";
+  const auto goes_on_from = [&](const std::string& out) {
+    const size_t at = out.find("<- a run goes on from here");
+    if (at == std::string::npos) return std::string();
+    return out.substr(out.rfind("iter_", at), first.size());
+  };
+  EXPECT_EQ(goes_on_from(expect(0, {"inspect", "run"}, {})), second);
+  spoil("run/iter_0000002/model.safetensors", 0);
+  EXPECT_EQ(goes_on_from(expect(1, {"inspect", "--verify", "run"}, {})), first);
+  fs::remove(place_ / "run/iter_0000002/config.json");
+  EXPECT_EQ(goes_on_from(expect(0, {"inspect", "run"}, {"damaged", "checkpoint of step 1"})),
+            first);
+  write_file(place_ / tracker, "nonsense");
+  EXPECT_EQ(goes_on_from(expect(0, {"inspect", "run"}, {"nonsense"})), first);
+  write_file(place_ / tracker, "1");
+  EXPECT_EQ(goes_on_from(expect(0, {"inspect", "run"}, {})), first);
+  fs::remove(place_ / tracker);
+  EXPECT_EQ(goes_on_from(expect(0, {"inspect", "run"}, {})), first);
+  fs::remove(place_ / "run/iter_0000001/config.json");
+  EXPECT_EQ(goes_on_from(expect(1, {"inspect", "run"}, {"cannot go on"})), "");
+}
+
 TEST_F(Inspect, Log) {
   expect(0, {"inspect", "run/log.jsonl"}, {"log of a run, done", "Iterations", "2"});
   fs::remove_all(place_ / "run/iter_0000001");

@@ -110,6 +110,11 @@ TEST(Resume, FilesDoNotDependOnTheRanksThatSave) {
   }
 }
 
+class FullDisk final : public FileSystem {
+ public:
+  int64_t free_bytes(const std::string&) const override { return 1000; }
+};
+
 TEST(Resume, ARunThatIsDoneStaysAsItIs) {
   const TemporaryDirectory folder;
   const TrainSettings s = saving(tiny_llama(), folder / "run");
@@ -117,6 +122,8 @@ TEST(Resume, ARunThatIsDoneStaysAsItIs) {
   const TrainResult again = train(s);
   EXPECT_TRUE(again.iterations.empty());
   EXPECT_EQ(again.first_iteration, 7);
+  const FullDisk disk;
+  EXPECT_TRUE(train(s, {.files = &disk}).iterations.empty());
 }
 
 TEST(Resume, WithoutCheckpointItStartsFromScratchUnlessForbidden) {
@@ -237,6 +244,54 @@ TEST_F(ResumeErrors, AllDamagedIsAnError) {
 TEST_F(ResumeErrors, WithoutTrackerTheNewestIsTaken) {
   std::filesystem::remove(folder_ / "run/latest_checkpointed_iteration.txt");
   EXPECT_EQ(train(settings_).first_iteration, 4);
+}
+
+// A run that has been here is not begun again by accident.
+TEST_F(ResumeErrors, ATrackerThatNamesWhatIsNotThere) {
+  const std::string run = folder_ / "run", tracker = run + "/latest_checkpointed_iteration.txt";
+  write_file(tracker, "1");
+  expect_error(settings_, {"names step 1", "later steps, 2 to 4"});
+  EXPECT_EQ(read_file(tracker), "1");
+  write_file(tracker, "4");
+  std::filesystem::remove_all(run + "/iter_0000004");
+  EXPECT_EQ(train(settings_).first_iteration, 2);
+  for (const std::string name : {"2", "4", "6", "7"})
+    std::filesystem::remove_all(run + "/iter_000000" + name);
+  expect_error(settings_, {"names step 7", "no checkpoint at all", "remove the tracker file"});
+  std::filesystem::remove(tracker);
+  EXPECT_EQ(train(settings_).first_iteration, 0);
+}
+
+TEST_F(ResumeErrors, AFolderThatIsNone) {
+  settings_.checkpoint.save.reset();
+  settings_.checkpoint.save_interval.reset();
+  settings_.checkpoint.load = folder_ / "run/log.jsonl";
+  expect_error(settings_, {"log.jsonl is a file"});
+  std::filesystem::create_directory_symlink("loop", folder_ / "loop");
+  settings_.checkpoint.load = folder_ / "loop";
+  expect_error(settings_, {"loop cannot be looked into"});
+  settings_.checkpoint.load = folder_ / "run/iter_0000004/";
+  expect_error(settings_, {"name the folder it lies in, " + folder_ / "run,", "--ckpt-step"});
+}
+
+TEST_F(ResumeErrors, FinetuneDoesNotSaveOverItsBeginning) {
+  settings_.checkpoint.finetune = true;
+  expect_error(settings_, {"up to iteration 4", "--finetune", "another --save"});
+}
+
+// Steps count on, samples go on where the first part ended.
+TEST_F(ResumeErrors, OtherBatchSizesGoOn) {
+  settings_.checkpoint.override_scheduler = true;
+  for (const int64_t batch : {2, 16}) {
+    TrainSettings s = settings_;
+    s.batch.global_batch_size = batch;
+    s.checkpoint.save.reset();
+    s.checkpoint.save_interval.reset();
+    const TrainResult result = train(s);
+    ASSERT_EQ(result.iterations.size(), 3u);
+    EXPECT_EQ(result.iterations.back().consumed,
+              4 * *settings_.batch.global_batch_size + 3 * batch);
+  }
 }
 
 TEST_F(ResumeErrors, AnOlderStepIsGoneOnFrom) {
@@ -441,11 +496,6 @@ TEST(Saving, LeftoversOfEndedRunsAreCleared) {
   EXPECT_FALSE(std::filesystem::exists(folder / "run/iter_0000002.tmp"));
 }
 
-class FullDisk final : public FileSystem {
- public:
-  int64_t free_bytes(const std::string&) const override { return 1000; }
-};
-
 TEST(Saving, AFullDiskIsToldBeforeTheFirstStep) {
   const TemporaryDirectory folder;
   const FullDisk disk;
@@ -471,6 +521,9 @@ TEST(Saving, FlagsThatMakeNoSense) {
       },
       "--save-keep is 0");
   refused([](auto& c) { c.ckpt_step = 2; }, "--ckpt-step needs --load");
+  refused([](auto& c) { c.exit_signal_handler = true; }, "--exit-signal-handler needs --save");
+  refused([](auto& c) { c.save = ""; }, "--save is empty");
+  refused([](auto& c) { c.load = ""; }, "--load is empty");
   refused([](auto& c) { c.exit_interval = -1; }, "--exit-interval is -1");
   refused([](auto& c) { c.finetune = true; }, "--finetune");
   refused(

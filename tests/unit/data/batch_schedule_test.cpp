@@ -59,6 +59,7 @@ TEST(BatchSchedule, StepsEqualTheVectors) {
       ASSERT_EQ((std::vector{consumed, schedule.micro_batches(consumed), schedule.batch(consumed)}),
                 p);
       EXPECT_EQ(schedule.samples_after(iterations), consumed);
+      EXPECT_EQ(schedule.samples_after(1, consumed), consumed + schedule.batch(consumed));
       EXPECT_EQ(schedule.iterations_within(consumed), iterations);
       EXPECT_EQ(schedule.iterations_within(consumed + schedule.batch(consumed) - 1), iterations);
       consumed += schedule.batch(consumed);
