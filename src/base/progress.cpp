@@ -48,10 +48,12 @@ Scaled scale(double value, size_t units, double limit) {
 
 }  // namespace
 
-Progress::Progress(std::string label, int64_t total, std::string unit)
+Progress::Progress(std::string label, int64_t total, std::string unit, int64_t before)
     : label_(std::move(label)),
       unit_(std::move(unit)),
       total_(total),
+      before_(before),
+      done_(before),
       terminal_(::isatty(STDERR_FILENO) == 1),
       begin_(std::chrono::steady_clock::now()),
       drawn_(begin_) {}
@@ -93,7 +95,7 @@ void Progress::finish(std::string_view text) {
 
 void Progress::draw(bool last) {
   const double elapsed = Seconds(std::chrono::steady_clock::now() - begin_).count();
-  const double rate = elapsed > 0 ? static_cast<double>(done_) / elapsed : 0;
+  const double rate = elapsed > 0 ? static_cast<double>(done_ - before_) / elapsed : 0;
   // Bytes carry their own unit: 1.4 MB.
   const bool bytes = unit_ == "B";
   const auto amount = [bytes](double value) {

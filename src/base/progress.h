@@ -12,8 +12,9 @@ namespace megatron {
 
 class Progress {
  public:
-  // total < 0: not known. unit: "docs", "steps" ...; "B" is scaled to kB, MB ...
-  Progress(std::string label, int64_t total, std::string unit);
+  // total < 0: not known. unit: "docs", "steps" ...; "B" is scaled to kB, MB ... before: of the total,
+  // done by earlier work; it does not count in the rate.
+  Progress(std::string label, int64_t total, std::string unit, int64_t before = 0);
   ~Progress();  // finishes the line
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -26,7 +27,7 @@ class Progress {
   void draw(bool last);
 
   std::string label_, unit_, text_;
-  int64_t total_, done_ = 0;
+  int64_t total_, before_, done_;
   bool terminal_, finished_ = false;
   std::chrono::steady_clock::time_point begin_, drawn_;
 };

@@ -16,16 +16,24 @@ SignalWatch::SignalWatch(std::span<const int> signals) {
   MG_CHECK(error == 0, "signals cannot be held back: {}", std::generic_category().message(error));
 }
 
-SignalWatch::~SignalWatch() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+SignalWatch::~SignalWatch() {
+  while (waiting() > 0) continue;
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
 
-std::optional<int> SignalWatch::caught() {
-  if (caught_) return caught_;
+int SignalWatch::waiting() const {
   const timespec now{};
   siginfo_t info;
-  const int signal = sigtimedwait(&watched_, &info, &now);
-  if (signal <= 0) return std::nullopt;  // none, or interrupted by one that is not watched
-  caught_ = signal;
-  pthread_sigmask(SIG_UNBLOCK, &watched_, nullptr);
+  return sigtimedwait(&watched_, &info, &now);
+}
+
+std::optional<int> SignalWatch::caught() {
+  if (caught_ == 0) {
+    const int signal = waiting();
+    if (signal <= 0) return std::nullopt;  // none, or interrupted by one that is not watched
+    caught_ = signal;
+    pthread_sigmask(SIG_UNBLOCK, &watched_, nullptr);
+  }
   return caught_;
 }
 

@@ -1,6 +1,7 @@
 // Signals that are asked for where it suits, instead of ending the process.
 #pragma once
 
+#include <atomic>
 #include <csignal>
 #include <optional>
 #include <span>
@@ -13,16 +14,20 @@ namespace megatron {
 class SignalWatch {
  public:
   explicit SignalWatch(std::span<const int> signals);  // throws Error when the system refuses
-  ~SignalWatch();                                      // signals do again what they did before
+  // Signals do again what they did before; those that came and were not taken are dropped: what is over
+  // by then need not be ended.
+  ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
-  // A signal that has come; from then on the next one acts at once. Of one thread only.
+  // A signal that has come; from then on the next one acts at once. Of any thread.
   std::optional<int> caught();
 
  private:
+  int waiting() const;  // takes a signal; 0 or less: none
+
   sigset_t watched_, before_;
-  std::optional<int> caught_;
+  std::atomic<int> caught_ = 0;  // 0: none
 };
 
 std::string signal_name(int signal);  // "SIGTERM"

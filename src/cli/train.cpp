@@ -35,6 +35,7 @@ std::string how_to_go_on(const training::CheckpointSettings& c) {
   std::error_code error;
   const bool resumes = c.load && std::filesystem::equivalent(*c.save, *c.load, error);
   if (!resumes) return fmt::format("--load {} goes on", *c.save);
+  if (!c.save_optimizer && c.load_optimizer) return "the same command with --no-load-optim goes on";
   if (c.ckpt_step) return "the same command without --ckpt-step goes on";
   return "the same command goes on";
 }

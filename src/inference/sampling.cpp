@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -49,7 +50,8 @@ void penalize(std::vector<double>& scores, std::span<const int32_t> tokens, doub
   for (const int32_t id : seen) {
     if (id < 0 || static_cast<size_t>(id) >= scores.size()) continue;
     double& score = scores[static_cast<size_t>(id)];
-    score = score > 0 ? score / penalty : score * penalty;
+    score =
+        score > 0 ? std::min(score / penalty, std::numeric_limits<double>::max()) : score * penalty;
   }
 }
 

@@ -52,7 +52,7 @@ void RankRun::fill_model(const Beginning& beginning) {
 TrainResult RankRun::loop() {
   if (checkpointer_ && plan_.iterations_left() > 0) checkpointer_->check_room();
   if (lead()) {
-    progress_.emplace("training", *s_.batch.train_iters, "steps");
+    progress_.emplace("training", *s_.batch.train_iters, "steps", plan_.first_iteration());
     log_.emplace(s_.log, s_.checkpoint.save.value_or(""), run_record(), &*progress_);
   }
   result_.first_iteration = plan_.first_iteration();
@@ -239,7 +239,7 @@ std::optional<EndReason> RankRun::end_after(int64_t iteration) {
   if (c.exit_signal_handler || c.exit_duration_in_mins) {
     const int signal = hooks_.signals == nullptr ? 0 : hooks_.signals->caught().value_or(0);
     const bool late =
-        c.exit_duration_in_mins && now_seconds() - begin_ > 60 * *c.exit_duration_in_mins;
+        c.exit_duration_in_mins && now_seconds() - plan_.began > 60 * *c.exit_duration_in_mins;
     Tensor flags =
         Tensor::empty(runtime_.arena(MemoryClass::communication), {2}, DType::f64, "end.flags");
     copy_from(flags, std::span<const double>({static_cast<double>(signal), late ? 1.0 : 0.0}));

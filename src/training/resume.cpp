@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "training/found_checkpoints.h"
 #include "training/save_directory.h"
 
 namespace megatron::training {
@@ -112,8 +113,11 @@ Beginning find_beginning(const CheckpointSettings& s, bool weights_only, comm::G
                          int threads) {
   if (!s.load) return {};
   const std::string& path = *s.load;
-  if (weights_only && is_model(path))
+  if (weights_only && is_model(path)) {
+    ThreadPool pool(threads);
+    require_whole_model(path, pool);
     return {.weights = std::make_shared<const checkpoint::ModelDirectory>(path)};
+  }
   std::error_code error;
   MG_CHECK(!fs::exists(path, error) || fs::is_directory(path, error),
            "--load {} is a file; a folder of checkpoints is wanted{}", path,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -12,6 +13,7 @@
 #include "data/requested_samples.h"
 #include "tokenizers/tokenizer_file.h"
 #include "training/flops.h"
+#include "training/found_checkpoints.h"
 
 namespace megatron::training {
 namespace {
@@ -208,8 +210,9 @@ void check_run(const TrainSettings& s) {
            "--eval-interval is {}; it must be positive", *run.eval_interval);
   MG_CHECK(!run.sample_interval || *run.sample_interval > 0,
            "--sample-interval is {}; it must be positive", *run.sample_interval);
-  MG_CHECK(!run.sample_interval || !run.sample_prompt.empty(),
-           "--sample-interval needs --sample-prompt TEXT: what the texts begin with");
+  MG_CHECK(run.sample_interval.has_value() == !run.sample_prompt.empty(),
+           "--sample-interval and --sample-prompt TEXT go together: how often, and what the texts "
+           "begin with; give both or none");
   MG_CHECK(run.sample_tokens > 0, "--sample-tokens is {}; it must be positive", run.sample_tokens);
   MG_CHECK(!s.checkpoint.finetune || run.model || s.checkpoint.load,
            "--finetune begins with the weights of --model or --load, and neither is given");
@@ -231,6 +234,32 @@ void check_prompts(const RunPlan& plan) {
              "--sample-prompt '{}' has {} tokens; between 1 and {} fit the model", prompt, tokens,
              room);
   }
+}
+
+// That the optimizer's state is of the method, the momentum and the precision of this run.
+void check_optimizer_state(const TrainSettings& s, const Beginning& beginning) {
+  const TrainerState& state = beginning.state;
+  const std::string& path = beginning.checkpoint->path();
+  MG_CHECK(
+      state.has_optimizer,
+      "{} was saved without optimizer state (--no-save-optim); resume with --no-load-optim: the "
+      "optimizer begins anew",
+      path);
+  const std::string method = s.optimizer.config.method == optim::Method::adam ? "adam" : "sgd";
+  MG_CHECK(state.optimizer == method,
+           "{} holds the state of --optimizer {}, and this run uses {}; use the same, or "
+           "--no-load-optim",
+           path, state.optimizer, method);
+  MG_CHECK(state.precision == name(s.batch.type()),
+           "{} was trained in {}, and this run is in {}; use the same, or --no-load-optim", path,
+           state.precision, name(s.batch.type()));
+  const auto tensors = beginning.checkpoint->optimizer_tensors();
+  const bool saved = std::ranges::any_of(
+      tensors, [](const auto& tensor) { return tensor.name.starts_with("momentum_buffer."); });
+  MG_CHECK(method != "sgd" || saved == (s.optimizer.config.sgd_momentum > 0),
+           "{} was trained {} momentum, and --sgd-momentum is {}; use the same, or "
+           "--no-load-optim",
+           path, saved ? "with" : "without", s.optimizer.config.sgd_momentum);
 }
 
 // What a resumed run takes from its checkpoint, and what must not have changed.
@@ -256,19 +285,7 @@ void settle_beginning(RunPlan& plan) {
         "some may be seen twice or never",
         order);
   if (s.checkpoint.load_optimizer) {
-    MG_CHECK(
-        state.has_optimizer,
-        "{} was saved without optimizer state (--no-save-optim); resume with --no-load-optim: the "
-        "optimizer begins anew",
-        beginning.checkpoint->path());
-    const std::string method = s.optimizer.config.method == optim::Method::adam ? "adam" : "sgd";
-    MG_CHECK(state.optimizer == method,
-             "{} holds the state of --optimizer {}, and this run uses {}; use the same, or "
-             "--no-load-optim",
-             beginning.checkpoint->path(), state.optimizer, method);
-    MG_CHECK(state.precision == name(s.batch.type()),
-             "{} was trained in {}, and this run is in {}; use the same, or --no-load-optim",
-             beginning.checkpoint->path(), state.precision, name(s.batch.type()));
+    check_optimizer_state(s, beginning);
   } else {
     state.optimizer_steps = 0;
   }
@@ -325,7 +342,7 @@ int64_t RunPlan::last_sample() const {
 }
 
 RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes) {
-  RunPlan plan{.settings = given};
+  RunPlan plan{.began = now_seconds(), .settings = given};
   TrainSettings& s = plan.settings;
   s.runtime.check();
   s.batch.finalize(s.runtime.rank_count());
@@ -345,6 +362,8 @@ RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes) {
   if (plan.beginning.weights != nullptr) {
     check_architecture(plan.config, *plan.beginning.weights);
   } else if (s.checkpoint.finetune && s.run.model) {
+    ThreadPool pool(s.runtime.threads_per_rank());
+    require_whole_model(source, pool);
     plan.beginning.weights = std::make_shared<const checkpoint::ModelDirectory>(source);
   }
   settle_beginning(plan);

@@ -17,6 +17,7 @@ namespace megatron::training {
 
 // What all ranks share.
 struct RunPlan {
+  double began = 0;  // seconds of the steady clock
   TrainSettings settings;
   Vocabulary vocabulary;
   Corpus corpus;

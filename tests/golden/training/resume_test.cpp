@@ -193,6 +193,24 @@ TEST_F(ResumeErrors, AnotherOptimizerOrPrecision) {
   settings_.checkpoint.load_optimizer = false;
   EXPECT_EQ(train(settings_).iterations.size(), 3u);
 }
+TEST(Resume, MomentumMustStay) {
+  const TemporaryDirectory folder;
+  for (const double momentum : {0.0, 0.9}) {
+    TrainSettings s = saving(tiny_llama(), folder / fmt::format("{}", momentum));
+    s.optimizer.config.method = optim::Method::sgd;
+    s.optimizer.config.sgd_momentum = momentum;
+    s.checkpoint.exit_interval = 4;
+    train(s);
+    s.checkpoint.exit_interval.reset();
+    s.optimizer.config.sgd_momentum = 0.9 - momentum;
+    const std::string text = error_of(s);
+    EXPECT_NE(text.find(momentum > 0 ? "with momentum" : "without momentum"), text.npos) << text;
+    EXPECT_NE(text.find("--no-load-optim"), text.npos) << text;
+    s.optimizer.config.sgd_momentum = momentum;
+    EXPECT_EQ(train(s).iterations.size(), 3u);
+  }
+}
+
 TEST_F(ResumeErrors, AStepThatIsNotThere) {
   settings_.checkpoint.ckpt_step = 3;
   expect_error(settings_, {"--ckpt-step 3", "the newest there is of step 4"});
@@ -315,6 +333,23 @@ TEST_F(ResumeErrors, FinetuneTakesTheWeightsAlone) {
   EXPECT_LT(result.iterations.front().loss, losses(train(tiny_llama())).front());
   settings_.checkpoint.load = folder_ / "run/iter_0000004";
   EXPECT_EQ(losses(train(settings_)), losses(result));
+}
+
+// There is no other to take in its place.
+TEST_F(ResumeErrors, FinetuneRefusesADamagedCheckpoint) {
+  const std::string file = folder_ / "run/iter_0000004/model.safetensors";
+  std::string bytes = read_file(file);
+  bytes[bytes.size() - 2] ^= 1;
+  write_file(file, bytes);
+  settings_.checkpoint.finetune = true;
+  settings_.checkpoint.save.reset();
+  settings_.checkpoint.save_interval.reset();
+  settings_.checkpoint.load = folder_ / "run/iter_0000004";
+  expect_error(settings_, {"iter_0000004", "model.safetensors", "checksum"});
+  settings_.checkpoint.load.reset();
+  settings_.shape = {};
+  settings_.run.model = folder_ / "run/iter_0000004";
+  expect_error(settings_, {"iter_0000004", "model.safetensors", "checksum"});
 }
 
 TEST_F(ResumeErrors, SeedOfDropoutIsTheCheckpoints) {

@@ -83,6 +83,17 @@ TEST(Progress, OutsideATerminalPrintsAPlainLastLineOnce) {
   EXPECT_EQ(text.find_first_of("\r\x1b"), text.npos) << text;
 }
 
+// A resumed run: what was done before took none of this run's time.
+TEST(Progress, WhatWasDoneBeforeIsNotInTheRate) {
+  testing::internal::CaptureStderr();
+  {
+    Progress("training", 2000, "steps", 1000).finish();
+  }
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(text.find("training [============            ]  50%  1.0k/2.0k steps  0 steps/s"), 0u)
+      << text;
+}
+
 TEST(Progress, StrangeTotals) {
   for (const int64_t total : {-1, 0, 5}) {
     testing::internal::CaptureStderr();

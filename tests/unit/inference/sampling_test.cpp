@@ -126,6 +126,17 @@ TEST(Draw, RepetitionPenalty) {
   EXPECT_EQ(draw(logits, Tokens{0}, {.temperature = 0, .repetition_penalty = 3}, 0), 1);
   EXPECT_EQ(draw(logits, Tokens{0}, {.temperature = 0, .repetition_penalty = 1}, 0), 0);
   EXPECT_EQ(draw(logits, Tokens{1}, {.temperature = 0, .repetition_penalty = 0.25}, 0), 1);
+  // Beyond what a number holds.
+  for (const double temperature : {0.0, 1.0}) {
+    const std::vector<float> positive = {3, 2, 1};
+    EXPECT_EQ(
+        draw(positive, Tokens{2}, {.temperature = temperature, .repetition_penalty = 1e-320}, 0),
+        2);
+    const std::vector<float> negative = {-2, -3, -1};
+    EXPECT_EQ(
+        draw(negative, Tokens{0, 2}, {.temperature = temperature, .repetition_penalty = 1e308}, 0),
+        1);
+  }
 }
 
 TEST(Draw, DependsOnSeedRequestAndPositionAlone) {

@@ -62,6 +62,9 @@ TEST(ReportHistory, KnowsFiguresAndHowARunEnded) {
   EXPECT_EQ(figures_of(open)[2].detail, "of 100");
   EXPECT_EQ(figures_of(open)[3].value, "24");
   EXPECT_EQ(figures_of(open)[6].value, "30s");
+  const RunHistory far =
+      read_history(folder.run("far", run_line(0, 1) + step_line(1, 2, "1e300")), 9);
+  EXPECT_EQ(figures_of(far)[0].value, "1e+300");
   for (const auto& [reason, kind] :
        std::vector<std::pair<std::string, std::string>>{{"done", "done"},
                                                         {"signal", "stopped"},
