@@ -154,8 +154,10 @@ struct SampleOrder {
         data_sharding(settings.run.data_sharding) {
     if (!settings.batch.train_iters) return;
     train_samples = settings.batch.train_samples.value_or(settings.batch.total_samples());
-    // Where an index lies, how files are read and how many at a time change no sample.
+    // Where an index and the tokenizer's files lie, how files are read and how many at a time change
+    // no sample.
     const DataSettings plain;
+    static_cast<TokenizerSettings&>(data) = plain;
     data.data_cache_path = plain.data_cache_path;
     data.mmap_bin_files = plain.mmap_bin_files;
     data.builder_threads = plain.builder_threads;
