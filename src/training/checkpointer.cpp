@@ -3,6 +3,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "checkpoint/agreement.h"
+#include "comm/values.h"
 
 namespace megatron::training {
 
@@ -41,16 +43,6 @@ void Checkpointer::check_room() const {
   state.data = state.layout = Json::Object{};
   checkpoint::check_room(directory_.path(), contents(state).total_bytes(), files_,
                          "--save to another disk, make room there, or use --save-keep");
-}
-
-bool Checkpointer::anywhere(bool here) const {
-  Tensor flag =
-      Tensor::empty(runtime_.arena(MemoryClass::communication), {1}, DType::f64, "checkpoint.flag");
-  const double value = here ? 1 : 0;
-  copy_from(flag, std::span(&value, 1));
-  ranks_.all_reduce(flag, comm::Reduce::max, runtime_.stream(), "checkpoint.flag")
-      .wait(runtime_.stream());
-  return to_doubles(flag)[0] != 0;
 }
 
 void Checkpointer::failed(int64_t iteration, const std::string& why, bool last) const {
@@ -116,8 +108,7 @@ void Checkpointer::track(int64_t iteration) {
       problem = error.what();
     }
   }
-  if (anywhere(!problem.empty()))
-    fail("{}", problem.empty() ? "rank 0 could not write the tracker file" : problem);
+  checkpoint::agree(ranks_, runtime_.stream(), problem, 0, "checkpoint.tracker");
 }
 
 void Checkpointer::remove_old(int64_t newest) const {
@@ -151,7 +142,9 @@ std::vector<SaveRecord> Checkpointer::save(const TrainerState& state, bool last)
 
 std::vector<SaveRecord> Checkpointer::poll(bool wait) {
   if (save_ == nullptr) return {};
-  if (!wait && anywhere(!save_->written)) return {};
+  double writing = save_->written ? 0 : 1;
+  if (!wait) comm::largest(ranks_, runtime_.stream(), {&writing, 1}, "checkpoint.writing");
+  if (!wait && writing != 0) return {};
   if (auto record = finish(false)) return {std::move(*record)};
   return {};
 }

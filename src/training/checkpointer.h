@@ -62,7 +62,6 @@ class Checkpointer {
   std::optional<SaveRecord> finish(bool last);  // none: it failed, which was told
   void track(int64_t iteration);
   void remove_old(int64_t newest) const;
-  bool anywhere(bool here) const;  // on any rank
   // Tells it, or throws it where the run is to end.
   void failed(int64_t iteration, const std::string& why, bool last) const;
 

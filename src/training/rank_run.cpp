@@ -1,10 +1,12 @@
 #include "training/rank_run.h"
 
+#include <array>
 #include <cmath>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "comm/values.h"
 #include "data/sampler.h"
 #include "training/flops.h"
 
@@ -240,12 +242,8 @@ std::optional<EndReason> RankRun::end_after(int64_t iteration) {
     const int signal = hooks_.signals == nullptr ? 0 : hooks_.signals->caught().value_or(0);
     const bool late =
         c.exit_duration_in_mins && now_seconds() - plan_.began > 60 * *c.exit_duration_in_mins;
-    Tensor flags =
-        Tensor::empty(runtime_.arena(MemoryClass::communication), {2}, DType::f64, "end.flags");
-    copy_from(flags, std::span<const double>({static_cast<double>(signal), late ? 1.0 : 0.0}));
-    world_.all_reduce(flags, comm::Reduce::max, runtime_.stream(), "end.flags")
-        .wait(runtime_.stream());
-    const std::vector<double> anywhere = to_doubles(flags);
+    std::array anywhere = {static_cast<double>(signal), late ? 1.0 : 0.0};
+    comm::largest(world_, runtime_.stream(), anywhere, "end");
     result_.signal = static_cast<int>(anywhere[0]);
     if (result_.signal != 0) return EndReason::signal;
     if (anywhere[1] != 0) return EndReason::exit_duration;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "checkpoint/agreement.h"
 #include "training/found_checkpoints.h"
 #include "training/save_directory.h"
 
@@ -15,16 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using checkpoint::CheckpointDirectory;
-
-// Whether it holds on any of the processes.
-bool anywhere(bool here, comm::Group& processes, Runtime& runtime) {
-  Tensor flag = Tensor::empty(runtime.arena(MemoryClass::communication), {1}, DType::f64, "resume");
-  const double value = here ? 1 : 0;
-  copy_from(flag, std::span(&value, 1));
-  processes.all_reduce(flag, comm::Reduce::max, runtime.stream(), "resume.damaged")
-      .wait(runtime.stream());
-  return to_doubles(flag)[0] != 0;
-}
 
 // The checkpoint of one step, verified by all processes; null, and told why, when it is not whole.
 std::shared_ptr<const CheckpointDirectory> open_whole(const std::string& path,
@@ -37,10 +28,13 @@ std::shared_ptr<const CheckpointDirectory> open_whole(const std::string& path,
   } catch (const Error& error) {
     problem = error.what();
   }
-  if (!anywhere(!problem.empty(), processes, runtime)) return directory;
-  log::warning("the checkpoint {} cannot be used: {}", path,
-               problem.empty() ? "another process found it damaged" : problem);
-  return nullptr;
+  try {
+    checkpoint::agree(processes, runtime.stream(), problem, 0, "resume.whole");
+    return directory;
+  } catch (const Error& error) {
+    log::warning("the checkpoint {} cannot be used: {}", path, error.what());
+    return nullptr;
+  }
 }
 
 // A checkpoint of a newer program is no damage to walk round.
