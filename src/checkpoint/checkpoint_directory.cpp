@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "checkpoint/integrity.h"
 #include "checkpoint/name_list.h"
 
 namespace megatron::checkpoint {
@@ -61,30 +62,6 @@ std::vector<std::string> optimizer_names(const std::vector<ListedFile>& files) {
     if (is_optimizer_file(file.name)) names.push_back(file.name);
   }
   return names;
-}
-
-// What one checksum covers.
-struct Region {
-  const ListedFile* file;
-  std::string_view tensor;  // "" for the header, or a whole file
-  std::span<const std::byte> bytes;
-  uint64_t written;
-};
-
-// The regions that caller `part` checks: by falling size, each to the caller with the fewest bytes.
-std::vector<size_t> share(const std::vector<Region>& regions, int part, int parts) {
-  std::vector<size_t> order(regions.size()), mine;
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return regions[a].bytes.size() > regions[b].bytes.size();
-  });
-  std::vector<size_t> loads(static_cast<size_t>(parts));
-  for (const size_t i : order) {
-    const auto least = std::min_element(loads.begin(), loads.end());
-    *least += regions[i].bytes.size() + 1;
-    if (least - loads.begin() == part) mine.push_back(i);
-  }
-  return mine;
 }
 
 }  // namespace
@@ -173,37 +150,8 @@ std::string CheckpointDirectory::checksum(std::string_view tensor) const {
 }
 
 void CheckpointDirectory::verify(ThreadPool& pool, int part, int parts) const {
-  MG_ASSERT(part >= 0 && part < parts);
-  std::vector<MappedFile> texts;
-  texts.reserve(sealed_.files.size());
-  std::vector<Region> regions;
-  for (const ListedFile& file : sealed_.files) {
-    const SafetensorsFile* const tensors = find_tensors(file.name);
-    if (tensors == nullptr) {
-      texts.emplace_back(path() + "/" + file.name);
-      regions.push_back({&file, "", texts.back().bytes(), file.sum});
-      continue;
-    }
-    regions.push_back({&file, "", tensors->head(), file.sum});
-    for (const auto& [name, sum] : file.tensors)
-      regions.push_back({&file, name, tensors->bytes(*tensors->find(name)), sum});
-  }
-
-  const std::vector<size_t> mine = share(regions, part, parts);
-  std::vector<uint64_t> found(regions.size());
-  pool.parallel_for(static_cast<int64_t>(mine.size()), [&](int64_t block, int) {
-    const size_t i = mine[static_cast<size_t>(block)];
-    found[i] = checkpoint::checksum(regions[i].bytes);
-  });
-  const std::set<size_t> in_order(mine.begin(), mine.end());
-  for (const size_t i : in_order) {
-    const Region& region = regions[i];
-    const std::string what =
-        region.tensor.empty() ? "it has the" : fmt::format("tensor '{}' has the", region.tensor);
-    MG_CHECK(found[i] == region.written,
-             "'{}/{}' is damaged: {} checksum {}, and {} was written; {}", path(),
-             region.file->name, what, hexadecimal(found[i]), hexadecimal(region.written), kMend);
-  }
+  const std::vector<Damage> damage = find_damage(path(), files(), pool, part, parts);
+  MG_CHECK(damage.empty(), "'{}' is damaged: {}; {}", path(), damage[0].text(), kMend);
 }
 
 void CheckpointDirectory::load_optimizer(std::span<const HeldTensor> tensors) const {

@@ -14,6 +14,7 @@
 #include "base/progress.h"
 #include "training/flops.h"
 #include "training/found_checkpoints.h"
+#include "training/resume.h"
 #include "training/save_directory.h"
 
 namespace megatron::cli {
@@ -100,20 +101,14 @@ void print_reasons(const training::FoundCheckpoint& found) {
   for (const std::string& reason : found.reasons) fmt::print("    {}\n", reason);
 }
 
-// What a run with --load takes: the newest of a condition, but none beyond the tracker's step. Null: none.
-const training::FoundCheckpoint* newest(const std::vector<training::FoundCheckpoint>& found,
-                                        training::Condition condition,
-                                        const training::SaveDirectory& directory) {
-  std::vector<int64_t> steps = directory.iterations();
-  try {
-    if (const auto tracked = directory.tracked())
-      std::erase_if(steps, [&](int64_t step) { return step > *tracked; });
-  } catch (const Error& error) {
-    log::warning("{}", error.what());
-  }
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+// The first of the steps to try that is in a condition. Null: none.
+const training::FoundCheckpoint* first(const std::vector<training::FoundCheckpoint>& found,
+                                       training::Condition condition,
+                                       const training::SaveDirectory& directory,
+                                       const std::vector<int64_t>& steps) {
+  for (const int64_t step : steps) {
     const auto at =
-        std::ranges::find(found, directory.iteration_path(*step), &training::FoundCheckpoint::path);
+        std::ranges::find(found, directory.iteration_path(step), &training::FoundCheckpoint::path);
     if (at != found.end() && at->condition == condition) return &*at;
   }
   return nullptr;
@@ -171,7 +166,13 @@ bool inspect_save_directory(const std::string& path, bool verify) {
   ThreadPool pool(threads_here());
   const training::SaveDirectory directory(path);
   const auto found = training::find_checkpoints(path, verify, pool);
-  const auto* const next = newest(found, training::Condition::whole, directory);
+  std::vector<int64_t> steps;
+  try {
+    steps = training::steps_to_try(directory);
+  } catch (const Error& error) {
+    log::warning("{}", error.what());
+  }
+  const auto* const next = first(found, training::Condition::whole, directory, steps);
   fmt::print("{}: --save directory with {} {}{}\n", path, found.size(),
              found.size() == 1 ? "checkpoint" : "checkpoints",
              verify ? ", all checksums compared" : "");
@@ -187,7 +188,7 @@ bool inspect_save_directory(const std::string& path, bool verify) {
   if (fs::exists(fs::path(path) / "log.jsonl", error)) inspect_run(path);
   if (verify && !whole) return false;
   if (next != nullptr) return inspect_checkpoint(next->path, false);
-  const auto* const model = newest(found, training::Condition::model, directory);
+  const auto* const model = first(found, training::Condition::model, directory, steps);
   if (model == nullptr) {
     fmt::print("a run cannot go on from here: none of the checkpoints is whole\n");
     return false;

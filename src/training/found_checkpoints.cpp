@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "checkpoint/integrity.h"
 #include "models/gpt/model.h"
 #include "training/save_directory.h"
 
@@ -25,13 +26,6 @@ int64_t bytes_below(const std::string& path) {
   return bytes;
 }
 
-// A stretch of a file with a checksum of its own.
-struct Stretch {
-  std::string name;
-  std::span<const std::byte> bytes;
-  uint64_t written;
-};
-
 std::vector<std::string> unfinished(const std::string& path) {
   std::vector<std::string> found;
   std::error_code error;
@@ -46,39 +40,6 @@ std::vector<std::string> unfinished(const std::string& path) {
   return found;
 }
 
-// What of the files has another checksum than the one that was written.
-std::vector<std::string> differing(const std::string& directory,
-                                   std::span<const checkpoint::ListedFile> listed_files,
-                                   ThreadPool& pool) {
-  std::vector<std::unique_ptr<checkpoint::SafetensorsFile>> tensor_files;
-  std::vector<MappedFile> files;
-  std::vector<Stretch> stretches;
-  for (const checkpoint::ListedFile& listed : listed_files) {
-    const std::string path = directory + "/" + listed.name;
-    if (!listed.has_tensors) {
-      stretches.push_back({listed.name, files.emplace_back(path).bytes(), listed.sum});
-      continue;
-    }
-    const auto& file =
-        *tensor_files.emplace_back(std::make_unique<checkpoint::SafetensorsFile>(path));
-    stretches.push_back({listed.name + ": header", file.head(), listed.sum});
-    for (const auto& [tensor, sum] : listed.tensors) {
-      const checkpoint::TensorInfo* const info = file.find(tensor);
-      MG_CHECK(info != nullptr, "'{}' was changed meanwhile", path);
-      stretches.push_back({fmt::format("{}: {}", listed.name, tensor), file.bytes(*info), sum});
-    }
-  }
-  std::vector<char> differs(stretches.size());
-  pool.parallel_for(static_cast<int64_t>(stretches.size()), [&](int64_t i, int) {
-    const Stretch& stretch = stretches[static_cast<size_t>(i)];
-    differs[static_cast<size_t>(i)] = checkpoint::checksum(stretch.bytes) != stretch.written;
-  });
-  std::vector<std::string> names;
-  for (size_t i = 0; i < stretches.size(); ++i)
-    if (differs[i]) names.push_back(stretches[i].name);
-  return names;
-}
-
 }  // namespace
 
 std::string_view name(Condition condition) {
@@ -91,22 +52,16 @@ std::string_view name(Condition condition) {
   return "";
 }
 
-std::vector<std::string> damages(const checkpoint::CheckpointDirectory& checkpoint,
-                                 ThreadPool& pool) {
-  return differing(checkpoint.path(), checkpoint.files(), pool);
-}
-
 void require_whole_model(const std::string& path, ThreadPool& pool) {
   if (!checkpoint::is_checkpoint(path)) return;
   const std::string state = path + "/" + std::string(checkpoint::kTrainerState);
   std::vector<checkpoint::ListedFile> files = checkpoint::unseal(read_file(state), state).files;
   std::erase_if(files, [](const auto& file) { return file.name.starts_with("optimizer-"); });
-  const std::vector<std::string> found = differing(path, files, pool);
-  MG_CHECK(
-      found.empty(),
-      "the checkpoint {} is not as it was written: {} differs from its checksum; copy it there "
-      "again, or --load another one (without {} it would be taken as it is)",
-      path, found[0], checkpoint::kTrainerState);
+  const std::vector<checkpoint::Damage> found = checkpoint::find_damage(path, files, pool);
+  MG_CHECK(found.empty(),
+           "the checkpoint {} is not as it was written: {}; copy it there again, or --load another "
+           "one (without {} it would be taken as it is)",
+           path, found[0].text(), checkpoint::kTrainerState);
 }
 
 FoundCheckpoint look_at_checkpoint(const std::string& path, bool verify, ThreadPool& pool) {
@@ -118,7 +73,10 @@ FoundCheckpoint look_at_checkpoint(const std::string& path, bool verify, ThreadP
       return found;
     }
     const checkpoint::CheckpointDirectory checkpoint(path);
-    if (verify) found.reasons = damages(checkpoint, pool);
+    if (verify) {
+      for (const auto& damage : checkpoint::find_damage(path, checkpoint.files(), pool))
+        found.reasons.push_back(damage.text());
+    }
   } catch (const Error& error) {
     found.reasons = {error.what()};
   }

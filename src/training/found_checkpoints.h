@@ -27,11 +27,6 @@ struct FoundCheckpoint {
   std::vector<std::string> reasons;  // of damage
 };
 
-// Files ("model.safetensors") and tensors ("model.safetensors: lm_head.weight") whose checksum is not
-// the one that was written.
-std::vector<std::string> damages(const checkpoint::CheckpointDirectory& checkpoint,
-                                 ThreadPool& pool);
-
 // Before a checkpoint is read as a model: compares the checksums of all its files but the optimizer's, which
 // may be gone. Throws Error naming what is damaged. A directory that is no checkpoint has none.
 void require_whole_model(const std::string& path, ThreadPool& pool);

@@ -67,27 +67,15 @@ void check_tracked(const SaveDirectory& folder, const std::vector<int64_t>& save
                tracked, path);
 }
 
-// Steps to try, the best first.
+// That of --ckpt-step alone, or all that may be tried.
 std::vector<int64_t> candidates(const SaveDirectory& folder, const CheckpointSettings& s) {
-  std::vector<int64_t> saved = folder.iterations();
-  if (s.ckpt_step) {
-    MG_CHECK(std::ranges::binary_search(saved, *s.ckpt_step),
-             "--ckpt-step {}: {} does not exist; {}", *s.ckpt_step,
-             folder.iteration_path(*s.ckpt_step),
-             saved.empty() ? "there are no checkpoints"
-                           : fmt::format("the newest there is of step {}", saved.back()));
-    return {*s.ckpt_step};
-  }
-  std::optional<int64_t> tracked;
-  try {
-    tracked = folder.tracked();
-  } catch (const Error& error) {
-    log::warning("{}: the newest checkpoint is taken", error.what());
-  }
-  if (tracked) check_tracked(folder, saved, *tracked);
-  if (tracked) std::erase_if(saved, [&](int64_t i) { return i > *tracked; });
-  std::ranges::reverse(saved);
-  return saved;
+  if (!s.ckpt_step) return steps_to_try(folder);
+  const std::vector<int64_t> saved = folder.iterations();
+  MG_CHECK(std::ranges::binary_search(saved, *s.ckpt_step), "--ckpt-step {}: {} does not exist; {}",
+           *s.ckpt_step, folder.iteration_path(*s.ckpt_step),
+           saved.empty() ? "there are no checkpoints"
+                         : fmt::format("the newest there is of step {}", saved.back()));
+  return {*s.ckpt_step};
 }
 
 std::string folder_around(const std::string& path) {
@@ -102,6 +90,22 @@ bool is_model(const std::string& path) {
 }
 
 }  // namespace
+
+std::vector<int64_t> steps_to_try(const SaveDirectory& folder) {
+  std::vector<int64_t> saved = folder.iterations();
+  std::optional<int64_t> tracked;
+  try {
+    tracked = folder.tracked();
+  } catch (const Error& error) {
+    log::warning("{}: the newest checkpoint is taken", error.what());
+  }
+  if (tracked) {
+    check_tracked(folder, saved, *tracked);
+    std::erase_if(saved, [&](int64_t step) { return step > *tracked; });
+  }
+  std::ranges::reverse(saved);
+  return saved;
+}
 
 Beginning find_beginning(const CheckpointSettings& s, bool weights_only, comm::Group& processes,
                          int threads) {

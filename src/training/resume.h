@@ -3,11 +3,13 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint_directory.h"
 #include "comm/group.h"
 #include "training/checkpoint_settings.h"
+#include "training/save_directory.h"
 #include "training/trainer_state.h"
 
 namespace megatron::training {
@@ -19,6 +21,11 @@ struct Beginning {
   std::shared_ptr<const checkpoint::CheckpointDirectory> checkpoint;
   TrainerState state;  // of the checkpoint
 };
+
+// Steps of a folder of checkpoints that a run with --load tries, the best first: none beyond the tracker's,
+// all where there is no tracker or it holds nonsense (told). Throws Error where the tracker names a step, and
+// none up to it is there.
+std::vector<int64_t> steps_to_try(const SaveDirectory& folder);
 
 // What --load names: of a folder of checkpoints the one of --ckpt-step, or of the tracker, or the newest;
 // verified. One that is truncated, altered or partial is told and the one before it taken; none that is

@@ -50,9 +50,9 @@ TEST_F(Inspect, SaveDirectory) {
   expect(0, {"inspect", "--verify", "run"}, {"all checksums compared"});
   spoil("run/iter_0000001/model.safetensors", 0);
   spoil("run/iter_0000001/optimizer-00001-of-00001.safetensors", 0);
-  const std::string damaged =
-      expect(1, {"inspect", "--verify", "run"},
-             {"damaged", "model.safetensors: ", "optimizer-00001-of-00001.safetensors: exp_avg"});
+  const std::string damaged = expect(1, {"inspect", "--verify", "run"},
+                                     {"damaged", "model.safetensors: tensor '",
+                                      "optimizer-00001-of-00001.safetensors: tensor 'exp_avg"});
   EXPECT_NE(damaged.find("damaged"), damaged.rfind("ok"));
   expect(1, {"inspect", "--verify", "run/iter_0000001"}, {"iter_0000001: damaged"});
   expect(0, {"inspect", "run"}, {"checkpoint of step 2"});  // sizes alone

@@ -142,7 +142,7 @@ TEST_F(Checkpoint, EveryTensorIsVerifiedByOneOfSeveralCallers) {
       int found = 0;
       for (int part = 0; part < parts; ++part) {
         const std::string said = error_of([&] { damaged.verify(model_.pool(), part, parts); });
-        found += contains(said, listed.name + "' is damaged");
+        found += contains(said, "' is damaged: " + listed.name + ": ");
       }
       EXPECT_EQ(found, 1) << listed.name << " of " << parts;
     }
@@ -156,7 +156,8 @@ TEST_F(Checkpoint, NamesTheTensorThatIsDamaged) {
   text.back() ^= 0x40;
   put(file(name), text);
   const std::string last = SafetensorsFile(file(name)).tensors().back().name;
-  EXPECT_TRUE(contains(error(), name + "' is damaged: tensor '" + last + "' has the checksum"))
+  EXPECT_TRUE(
+      contains(error(), "' is damaged: " + name + ": tensor '" + last + "' has the checksum"))
       << error();
   EXPECT_TRUE(contains(error(), "use another checkpoint"));
 }

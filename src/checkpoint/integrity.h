@@ -1,0 +1,27 @@
+// Whether the files of a checkpoint are those that were written.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "checkpoint/file_list.h"
+
+namespace megatron::checkpoint {
+
+// A stretch of a file whose checksum is not the one that was written.
+struct Damage {
+  std::string file, tensor;  // tensor "": the header of a file of tensors, or all of another file
+  uint64_t found = 0, written = 0;
+
+  std::string text() const;  // "model.safetensors: tensor 'lm_head.weight' has the checksum ..."
+};
+
+// Compares the checksums of `files` in `directory`, in their order; of several callers, caller `part` of
+// `parts` takes its share by bytes. Throws Error for a file that cannot be read as it is listed.
+std::vector<Damage> find_damage(const std::string& directory, std::span<const ListedFile> files,
+                                ThreadPool& pool, int part = 0, int parts = 1);
+
+}  // namespace megatron::checkpoint
