@@ -70,7 +70,7 @@ int bench_step(const Arguments& arguments) {
   MG_CHECK(!s.run.eval_interval, "bench evaluates nothing; drop --eval-interval");
   s.runtime.check();
   Runtime whole(s.runtime.device_value(), s.runtime.rank_count() * s.runtime.threads_per_rank());
-  training::PeakMeter meter(whole, s.batch.type());
+  training::PeakMeter meter(whole, s.precision.type());
   meter.sample(1.0);
   std::vector<double> seconds;
   training::TrainHooks hooks;
@@ -94,7 +94,7 @@ int bench_step(const Arguments& arguments) {
       "{:.0f} tokens/s, {:.3f} TFLOP/s, {:.1f}% of {} GEMM peak (peak {:.3f} TFLOP/s, spread "
       "{:.0f}%{})\n",
       tokens / median, flops / median * 1e-12, 100 * flops / median / meter.peak(),
-      name(s.batch.type()), meter.peak() * 1e-12, 100 * meter.spread(),
+      name(s.precision.type()), meter.peak() * 1e-12, 100 * meter.spread(),
       meter.spread() > kNoisySpread ? ", noisy: claim nothing from this run" : "");
   return 0;
 }

@@ -31,6 +31,12 @@ class Event {
   std::shared_ptr<State> state_;
 };
 
+// Somebody who is told of the work of a stream (kernels/observer.h). The stream only carries it.
+class StreamWatcher {
+ public:
+  virtual ~StreamWatcher() = default;
+};
+
 class Stream {
  public:
   // scratch: arena of the kernels' temporary memory. Both are borrowed and outlive the stream.
@@ -44,6 +50,10 @@ class Stream {
   ThreadPool& pool() { return pool_; }
   Arena& scratch() { return scratch_; }
 
+  // Borrowed; null: nobody, the default.
+  void watch(StreamWatcher* watcher) { watcher_ = watcher; }
+  StreamWatcher* watcher() const { return watcher_; }
+
   virtual Event record() = 0;                 // reached when all work queued so far is done
   virtual void wait(const Event& event) = 0;  // later work of this stream starts after the event
   virtual void synchronize() = 0;  // blocks the host until all work queued so far is done
@@ -52,6 +62,7 @@ class Stream {
   Device device_;
   ThreadPool& pool_;
   Arena& scratch_;
+  StreamWatcher* watcher_ = nullptr;
 };
 
 // Streams of the reference, cpu and meta devices.

@@ -12,17 +12,10 @@
 
 namespace megatron::kernels {
 
-// The least work that the kernel's result needs: the floor of its time.
-struct Cost {
-  double flops = 0;
-  double bytes = 0;
-};
-
 struct Case {
   std::string kernel;  // entry of the table
   std::string name;    // "t=7 h=33 bf16 misaligned"
   DType dtype = DType::f32;
-  Cost cost;
   double tolerance =
       0;  // bound of |out - reference|, relative to the rms of the reference's output tensor
   bool real = false;  // a shape of real models: timed by the bench

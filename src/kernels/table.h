@@ -52,7 +52,8 @@ struct Table {
 const Table& table(DeviceKind kind);
 // What a user should know of matrix products in this type here; empty when there is nothing to say.
 std::string_view remark_on_products(DeviceKind kind, DType type);
-inline const Table& table(Stream& stream) { return table(stream.device().kind); }
+// That of the stream's device; where somebody watches the stream, one that tells them (observer.h).
+const Table& table(Stream& stream);
 
 // Kernels that a training step spends its time in: on a real device each must be the back-end's
 // own.

@@ -69,7 +69,7 @@ void Optimizer::set_scalar(Tensor& scalar, double value) {
   kernels::table(runtime_.stream()).fill({.out = scalar, .value = value}, runtime_.stream());
 }
 
-void Optimizer::find_scale(double divisor) {
+void Optimizer::find_norm(double divisor) {
   const kernels::Table& table = kernels::table(runtime_.stream());
   int64_t block = 0;
   for (const Entry& entry : entries_) {
@@ -92,9 +92,8 @@ void Optimizer::find_scale(double divisor) {
                    runtime_.stream());
 }
 
-void Optimizer::step(const StepInputs& inputs) {
+void Optimizer::update(const StepInputs& inputs) {
   ++steps_;
-  find_scale(inputs.divisor);
   set_scalar(learning_rate_, inputs.learning_rate);
   set_scalar(weight_decay_, inputs.weight_decay);
   set_scalar(step_, static_cast<double>(steps_));

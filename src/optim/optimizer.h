@@ -23,7 +23,6 @@ struct OptimizerConfig {
 // What one update needs of the run.
 struct StepInputs {
   double learning_rate = 0, weight_decay = 0;
-  double divisor = 1;  // of the raw gradients: number of tokens of the step
 };
 
 class Optimizer {
@@ -33,9 +32,13 @@ class Optimizer {
   Optimizer(std::vector<parallel::Placed*> parameters, const OptimizerConfig& config,
             Runtime& runtime);
 
-  void step(const StepInputs& inputs);
-  // L2 norm of all gradients of the last step, before clipping; read after the step. 0-d f64.
+  // Finds the norm of the gradients and the factor that divides and clips them. divisor: of the raw gradients,
+  // the number of tokens of the step. Nothing else changes, so that a step can be left out after it.
+  void find_norm(double divisor);
+  // L2 norm of all gradients before clipping, of find_norm(). 0-d f64.
   const Tensor& gradient_norm() const { return norm_; }
+  // Updates every parameter; after find_norm().
+  void update(const StepInputs& inputs);
 
   // All that must be kept, beside the parameters, for the next step to be the same: "exp_avg",
   // "exp_avg_sq", "momentum_buffer", and "remainder" (what a bf16 parameter lacks of its master
@@ -55,7 +58,6 @@ class Optimizer {
     parallel::Placed* placed;
     Tensor remainder, first, second;  // first: exp_avg or momentum_buffer
   };
-  void find_scale(double divisor);
   void set_scalar(Tensor& scalar, double value);
 
   OptimizerConfig config_;

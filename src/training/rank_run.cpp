@@ -22,7 +22,7 @@ RankRun::RankRun(const RunPlan& plan, double peak, comm::Group& world, const Tra
       hooks_(hooks),
       begin_(now_seconds()),
       runtime_(s_.runtime.device_value(), s_.runtime.threads_per_rank()),
-      model_(plan.config, runtime_, s_.batch.type(),
+      model_(plan.config, runtime_, s_.precision.type(),
              static_cast<uint64_t>(plan.beginning.state.seed)),
       consumed_(plan.beginning.state.consumed_samples) {
   options_.loss_scope = s_.batch.scope();
@@ -42,7 +42,7 @@ void RankRun::fill_model(const Beginning& beginning) {
     model_.initialize(static_cast<uint64_t>(s_.runtime.seed));
   }
   // A master weight begins as the weight's value.
-  step_.emplace(model_, s_.batch.type(), s_.optimizer.config, group_, runtime_, options_);
+  step_.emplace(model_, s_.precision.type(), s_.optimizer.config, group_, runtime_, options_);
   if (beginning.checkpoint == nullptr || !s_.checkpoint.load_optimizer) return;
   std::vector<checkpoint::HeldTensor> held;
   for (const optim::Optimizer::State& state : step_->optimizer().states())
@@ -193,10 +193,11 @@ void RankRun::validate(int64_t iteration) {
   for (const NamedSet& part : plan_.corpus.validation) {
     const LossSum sum =
         s_.run.full_validation
-            ? evaluate_all(model_, s_.batch.type(), *part.set, *s_.batch.micro_batch_size,
+            ? evaluate_all(model_, s_.precision.type(), *part.set, *s_.batch.micro_batch_size,
                            *s_.batch.seq_length, group_, runtime_, options_)
-            : evaluate(model_, s_.batch.type(), *part.set, first, count, *s_.batch.micro_batch_size,
-                       *s_.batch.seq_length, group_, runtime_, options_);
+            : evaluate(model_, s_.precision.type(), *part.set, first, count,
+                       *s_.batch.micro_batch_size, *s_.batch.seq_length, group_, runtime_,
+                       options_);
     if (!lead()) continue;
     result_.validation_loss = sum.mean();
     log_->validation({.iteration = iteration,
@@ -257,7 +258,7 @@ TrainerState RankRun::state(int64_t iteration) const {
   return {.iteration = iteration,
           .consumed_samples = consumed_,
           .seed = plan_.beginning.state.seed,
-          .precision = std::string(name(s_.batch.type())),
+          .precision = std::string(name(s_.precision.type())),
           .optimizer = adam ? "adam" : "sgd",
           .optimizer_steps = step_->optimizer().steps(),
           .has_optimizer = s_.checkpoint.save_optimizer,
@@ -278,7 +279,7 @@ RunRecord RankRun::run_record() const {
                    .train_iters = *s_.batch.train_iters,
                    .seq_length = *s_.batch.seq_length};
   record.device = s_.runtime.device;
-  record.precision = name(s_.batch.type());
+  record.precision = name(s_.precision.type());
   record.flop_formula = kFlopFormula;
   record.peak_flops = peak_;
   return record;

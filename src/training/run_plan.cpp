@@ -66,7 +66,7 @@ void check_memory(const models::GptConfig& config, const TrainSettings& s) {
   const double snapshot = s.checkpoint.async_save ? parameters * (4 + state) : 0;
   const double fixed = ranks * parameters * (4 + 4 + state) + snapshot;
   const double layer_inputs =
-      d(config.num_layers) * d(config.hidden_size) * size_of(s.batch.type());
+      d(config.num_layers) * d(config.hidden_size) * size_of(s.precision.type());
   const double tokens = ranks * d(*s.batch.micro_batch_size) * d(*s.batch.seq_length);
   const double moving = tokens * (layer_inputs + sizeof(int64_t) * 2);
   const double machine = d(sysconf(_SC_PHYS_PAGES)) * d(sysconf(_SC_PAGE_SIZE));
@@ -99,7 +99,7 @@ NamedFiles find_companions(const Vocabulary& vocabulary, const std::string& sour
 // A model that began as a Hugging Face directory keeps that directory's config.json but for the
 // stored type.
 SavedFiles describe_checkpoints(const RunPlan& plan, const std::string& source) {
-  Json config = models::config_to_hugging_face(plan.config, plan.settings.batch.type());
+  Json config = models::config_to_hugging_face(plan.config, plan.settings.precision.type());
   if (!source.empty()) {
     Json original = Json::read(source + "/config.json");
     original.set(original.contains("torch_dtype") ? "torch_dtype" : "dtype", config["dtype"]);
@@ -250,9 +250,9 @@ void check_optimizer_state(const TrainSettings& s, const Beginning& beginning) {
            "{} holds the state of --optimizer {}, and this run uses {}; use the same, or "
            "--no-load-optim",
            path, state.optimizer, method);
-  MG_CHECK(state.precision == name(s.batch.type()),
+  MG_CHECK(state.precision == name(s.precision.type()),
            "{} was trained in {}, and this run is in {}; use the same, or --no-load-optim", path,
-           state.precision, name(s.batch.type()));
+           state.precision, name(s.precision.type()));
   const auto tensors = beginning.checkpoint->optimizer_tensors();
   const bool saved = std::ranges::any_of(
       tensors, [](const auto& tensor) { return tensor.name.starts_with("momentum_buffer."); });

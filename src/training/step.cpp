@@ -47,6 +47,7 @@ void TrainStep::forward(InFlight& slot, const HostBatch& host, int micro_batch) 
       slot.batch.fill(host, options_.loss_scope, options_.vocabulary, options_.positions);
   slot.tape = std::make_unique<Tape>(runtime_, Tape::Mode::record, options_.table);
   slot.tape->listen(&gradients_);
+  if (options_.spans != nullptr) slot.tape->listen(options_.spans);
   const Bundle out =
       models::forward(stage_, *slot.tape, batch, models::Phase::train, options_.recompute);
   const Tensor loss = models::head_loss(stage_, *slot.tape, out, batch);
@@ -110,10 +111,10 @@ StepReport TrainStep::run(std::span<const HostBatch> micro_batches, double learn
                           double weight_decay) {
   double divisor = 1;
   StepReport report = accumulate(micro_batches, divisor);
-  optimizer_.step(
-      {.learning_rate = learning_rate, .weight_decay = weight_decay, .divisor = divisor});
+  optimizer_.find_norm(divisor);
   if (runtime_.device().has_data())
     report.gradient_norm = read_scalar(optimizer_.gradient_norm(), runtime_.stream());
+  optimizer_.update({.learning_rate = learning_rate, .weight_decay = weight_decay});
   return report;
 }
 

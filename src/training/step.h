@@ -20,6 +20,7 @@ struct StepOptions {
   int64_t vocabulary = 0, positions = 0;  // limits of what a batch may hold
   parallel::GradientBufferOptions buffer;
   const kernels::Table* table = nullptr;  // of forward and backward; default: the device's
+  SpanListener* spans = nullptr;          // told of every span of forward and backward
 };
 
 struct StepReport {

@@ -49,16 +49,16 @@ void announce(const RunPlan& plan, double peak) {
       "model: {} parameters, {} layers, hidden {}, vocabulary {}; {} ranks x {} threads on {}, {}",
       format_count(static_cast<double>(parameter_count(plan.config))), plan.config.num_layers,
       plan.config.hidden_size, plan.config.vocab_size, ranks, s.runtime.threads_per_rank(),
-      s.runtime.device, name(s.batch.type()));
+      s.runtime.device, name(s.precision.type()));
   if (plan.vocabulary.padded_size > plan.config.vocab_size) {
     log::info("Megatron-LM would pad the vocabulary to {} rows; here there are no padded rows",
               plan.vocabulary.padded_size);
   }
   announce_data(plan);
   const std::string_view remark =
-      kernels::remark_on_products(s.runtime.device_value().kind, s.batch.type());
+      kernels::remark_on_products(s.runtime.device_value().kind, s.precision.type());
   if (!remark.empty()) log::info("{}", remark);
-  log::info("measured {} GEMM peak of this machine: {:.3f} TFLOP/s", name(s.batch.type()),
+  log::info("measured {} GEMM peak of this machine: {:.3f} TFLOP/s", name(s.precision.type()),
             peak * 1e-12);
 }
 
@@ -71,7 +71,7 @@ namespace {
 double measure_peak(const RunPlan& plan, int ranks_here, int hosts) {
   const RuntimeSettings& r = plan.settings.runtime;
   Runtime whole(r.device_value(), ranks_here * r.threads_per_rank());
-  return hosts * best_rate(sample_gemm_rates(whole, plan.settings.batch.type(), 0.3));
+  return hosts * best_rate(sample_gemm_rates(whole, plan.settings.precision.type(), 0.3));
 }
 
 }  // namespace

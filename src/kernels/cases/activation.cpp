@@ -26,8 +26,6 @@ Case forward(const Block& s) {
   return {.kernel = "activation",
           .name = s.str(),
           .dtype = s.type,
-          .cost = {.flops = 10 * s.elements(),
-                   .bytes = bytes_of(s.type, s.elements() * (s.gated ? 3 : 2))},
           .tolerance = tolerance(s.type, 8),  // exp and tanh within 4 u, a few products
           .real = s.real,
           .make = [s](Runtime& runtime) {
@@ -45,8 +43,6 @@ Case backward(const Block& s) {
   return {.kernel = "activation_backward",
           .name = s.str(),
           .dtype = s.type,
-          .cost = {.flops = 20 * s.elements(),
-                   .bytes = bytes_of(s.type, s.elements() * (s.gated ? 5 : 3))},
           .tolerance = tolerance(
               s.type,
               64),  // as above; 1 - tanh^2 cancels where its factor is 9, times a gate of up to 4

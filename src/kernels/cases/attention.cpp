@@ -20,21 +20,6 @@ struct Heads {
   // token later. With `positions`: begins are shuffled too.
   std::vector<int64_t> documents = {};
 
-  double pairs() const {
-    double keys_of_query = static_cast<double>(keys);
-    if (!documents.empty() && !positions) {
-      double sum = 0, squares = 0;
-      for (const int64_t n : documents) {
-        sum += static_cast<double>(n);
-        squares += static_cast<double>(n * n);
-      }
-      keys_of_query = squares / sum;
-    }
-    return static_cast<double>(batch * heads * queries) * keys_of_query *
-           (causal && !positions ? 0.5 : 1);
-  }
-  double query_elements() const { return static_cast<double>(batch * queries * heads * width); }
-  double key_elements() const { return static_cast<double>(batch * keys * key_heads * width); }
   std::string str() const {
     return fmt::format("b={} t={} s={} n={}/{} d={} {}{}{}{}{}{}", batch, queries, keys, heads,
                        key_heads, width, describe(type, {}), causal ? " causal" : " full",
@@ -119,8 +104,6 @@ Case forward(const Heads& h) {
       .kernel = "attention",
       .name = h.str(),
       .dtype = h.type,
-      .cost = {.flops = 4 * h.pairs() * static_cast<double>(h.width),
-               .bytes = bytes_of(h.type, 2 * h.query_elements() + 2 * h.key_elements())},
       // Scores of size 4 from D products, their exp, then sums over S keys of which the result
       // keeps 1 / sqrt(S). In documents many queries see few keys: more elements stand far above
       // the rms than `tolerance` allows for.
@@ -139,8 +122,6 @@ Case backward(const Heads& h) {
   return {.kernel = "attention_backward",
           .name = h.str(),
           .dtype = h.type,
-          .cost = {.flops = 10 * h.pairs() * static_cast<double>(h.width),
-                   .bytes = bytes_of(h.type, 4 * h.query_elements() + 4 * h.key_elements())},
           // As forward, with sums over keys and queries. Under a causal mask the first key gets p =
           // 1, 1/2, ... of the queries: its gradient stands 1.4 sqrt(S) above the rms, where
           // `tolerance` allows for 4.

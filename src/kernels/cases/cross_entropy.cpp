@@ -51,9 +51,6 @@ Case cross_entropy_case(const Logits& l) {
       .kernel = "cross_entropy",
       .name = l.str(),
       .dtype = l.type,
-      .cost = {.flops = 6 * l.elements(),
-               .bytes = bytes_of(l.type, l.elements()) +
-                        (l.with_gradient ? bytes_of(l.gradient, l.elements()) : 0)},
       // A sum over V of exps (2 u, of scores of size 10); gradients of labels are near 1 where the
       // rms is 1 / sqrt(V), so their last bit is sqrt(V) / 8 of what `tolerance` allows for.
       .tolerance = tolerance(l.with_gradient ? l.gradient : accumulator(l.type),

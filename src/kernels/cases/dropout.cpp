@@ -32,11 +32,9 @@ Case::Call make(const Block& d, Runtime& runtime) {
 }
 
 Case dropout_case(const Block& d) {
-  const double elements = static_cast<double>(d.samples * d.length * d.channels);
   return {.kernel = "dropout",
           .name = d.str(),
           .dtype = d.type,
-          .cost = {.flops = elements, .bytes = bytes_of(d.type, 2 * elements)},
           .tolerance = tolerance(d.type, 2),  // 1 / (1 - p), and the product; the mask has no error
           .real = d.real,
           .make = [d](Runtime& runtime) { return make(d, runtime); }};

@@ -20,13 +20,11 @@ DType widest(std::initializer_list<DType> types) {
 }
 
 Case add_case(Shape shape, DType a, DType b, DType out, Layout layout, bool in_place, bool real) {
-  const double n = static_cast<double>(shape.elements());
   return {
       .kernel = "add",
       .name = fmt::format("{} {}+{} to {}{}", shape.str(), name(a), name(b), describe(out, layout),
                           in_place ? " in place" : ""),
       .dtype = widest({a, b, out}),
-      .cost = {.flops = n, .bytes = bytes_of(a, n) + bytes_of(b, n) + bytes_of(out, n)},
       .tolerance = rounding(out),
       .real = real,
       .make = [=](Runtime& runtime) {
@@ -40,12 +38,10 @@ Case add_case(Shape shape, DType a, DType b, DType out, Layout layout, bool in_p
 }
 
 Case copy_case(Shape shape, DType from, DType to, Layout layout, bool transposed, bool real) {
-  const double n = static_cast<double>(shape.elements());
   return {.kernel = "copy",
           .name = fmt::format("{} {} to {}{}", shape.str(), name(from), describe(to, layout),
                               transposed ? " transposed" : ""),
           .dtype = widest({from, to}),
-          .cost = {.flops = 0, .bytes = bytes_of(from, n) + bytes_of(to, n)},
           .tolerance = is_floating(to) ? rounding(to) : 0x1p-53,
           .real = real,
           .make = [=](Runtime& runtime) {
@@ -64,7 +60,6 @@ Case fill_case(Shape shape, DType type, double value, Layout layout, bool real) 
   return {.kernel = "fill",
           .name = fmt::format("{} {} value={}", shape.str(), describe(type, layout), value),
           .dtype = type,
-          .cost = {.flops = 0, .bytes = bytes_of(type, static_cast<double>(shape.elements()))},
           .tolerance = 0x1p-53,
           .real = real,
           .make = [=](Runtime& runtime) {
@@ -77,12 +72,10 @@ Case fill_case(Shape shape, DType type, double value, Layout layout, bool real) 
 
 Case column_sum_case(int64_t rows, int64_t n, DType type, float beta, Layout layout, bool real) {
   const DType wide = accumulator(type);
-  const double elements = static_cast<double>(rows * n);
   return {.kernel = "column_sum",
           .name = fmt::format("t={} n={} {}{}", rows, n, describe(type, layout),
                               beta != 0 ? " accumulated" : ""),
           .dtype = type,
-          .cost = {.flops = elements, .bytes = bytes_of(type, elements)},
           .tolerance = tolerance(wide, 2 + 0.4 * std::sqrt(rows)),  // a sum of T normal values
           .real = real,
           .make = [=](Runtime& runtime) {
@@ -102,8 +95,6 @@ Case sum_case(int64_t n, DType type, bool weighted, bool real) {
       .kernel = "sum",
       .name = fmt::format("t={} {}{}", n, name(type), weighted ? " weighted" : ""),
       .dtype = type,
-      .cost = {.flops = 2.0 * static_cast<double>(n),
-               .bytes = bytes_of(type, static_cast<double>(weighted ? 2 * n : n))},
       .tolerance = 0x1p-50,  // the order is given; a product may be fused
       .real = real,
       .make = [=](Runtime& runtime) {
@@ -119,8 +110,6 @@ Case sum_of_squares_case(int64_t n, DType type, Layout layout, bool real) {
   return {.kernel = "sum_of_squares",
           .name = fmt::format("n={} {}", n, describe(type, layout)),
           .dtype = type,
-          .cost = {.flops = 2.0 * static_cast<double>(n),
-                   .bytes = bytes_of(type, static_cast<double>(n))},
           .tolerance = 0x1p-53,  // the order is given: less than the last bit
           .real = real,
           .make = [=](Runtime& runtime) {

@@ -24,7 +24,6 @@ Case forward(const Lookup& l) {
   return {.kernel = "embedding",
           .name = l.str(),
           .dtype = l.type,
-          .cost = {.flops = 0, .bytes = bytes_of(l.type, 2 * l.elements())},
           .tolerance = tolerance(DType::f64, 1),  // a copy
           .real = l.real,
           .make = [l](Runtime& runtime) {
@@ -40,13 +39,9 @@ Case forward(const Lookup& l) {
 
 Case backward(const Lookup& l) {
   const DType wide = accumulator(l.type);
-  const double table = static_cast<double>(l.vocabulary * l.width);
   return {.kernel = "embedding_backward",
           .name = l.str() + (l.beta != 0 ? " accumulated" : ""),
           .dtype = l.type,
-          .cost = {.flops = l.elements(),
-                   .bytes = bytes_of(l.type, l.elements()) +
-                            bytes_of(wide, l.beta == 0 ? table : 2 * l.elements())},
           // A row adds up T / V gradients on average; rows that are met stand above the rms of a
           // sparse table.
           .tolerance = tolerance(wide, 2 + std::sqrt(l.tokens)),

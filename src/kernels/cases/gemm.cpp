@@ -65,18 +65,12 @@ Case::Call make(const Product& p, Runtime& runtime) {
 }
 
 Case gemm_case(const Product& p) {
-  const double groups = static_cast<double>(std::max<int64_t>(p.groups, 1));
-  const double m = static_cast<double>(p.m), k = static_cast<double>(p.k),
-               n = static_cast<double>(p.n);
-  const double a = m * k * (p.broadcast_a ? 1 : groups), b = k * n * (p.broadcast_b ? 1 : groups);
   return {
       .kernel = "gemm",
       .name = p.str(),
       .dtype = p.in,
-      .cost = {.flops = 2 * groups * m * n * k,
-               .bytes = bytes_of(p.in, a + b) + bytes_of(p.out, groups * m * n * (1 + p.beta))},
       // The rounding errors of a sum of K normal products walk to 0.4 sqrt(K) u of its rms sqrt(K).
-      .tolerance = tolerance(p.out, 1 + 0.4 * std::sqrt(k)),
+      .tolerance = tolerance(p.out, 1 + 0.4 * std::sqrt(static_cast<double>(p.k))),
       .real = p.real,
       .make = [p](Runtime& runtime) { return make(p, runtime); }};
 }

@@ -139,10 +139,6 @@ double tolerance(DType type, double roundings) {
   return 8 * roundings * 0x1p-24 + (type == DType::bf16 ? 0x1p-5 : 0);
 }
 
-double bytes_of(DType type, double elements) {
-  return static_cast<double>(size_of(type)) * elements;
-}
-
 std::string describe(DType type, Layout layout) {
   return std::string(name(type)) + (layout.row_padding > 0 ? " padded"
                                     : layout.offset > 0    ? " misaligned"

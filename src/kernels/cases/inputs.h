@@ -63,7 +63,6 @@ class Inputs {
 // to a neighbour: 2^-7 of an element below 4 rms, the largest of some 1e4 normal values.
 double tolerance(DType type, double roundings);
 
-double bytes_of(DType type, double elements);
 std::string describe(DType type, Layout layout);  // "bf16 misaligned"
 
 // Each family's Cases, in files of the family's name.

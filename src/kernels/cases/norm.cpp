@@ -26,14 +26,6 @@ struct Norm {
   std::string backward_name() const {
     return str() + (dsum_in ? " added" : "") + (beta != 0 ? " accumulated" : "");
   }
-  // x, residual -> sum, normed.
-  Cost forward_cost() const {
-    return {8 * elements(), bytes_of(type, elements() * (residual ? 4 : sum ? 3 : 2))};
-  }
-  // dnormed, sum, dsum_in -> dsum.
-  Cost backward_cost() const {
-    return {16 * elements(), bytes_of(type, elements() * (dsum_in ? 4 : 3))};
-  }
   // Means over H lose 0.4 sqrt(H) u; a handful of roundings follow.
   double forward_tolerance() const { return tolerance(type, 4 + 0.4 * std::sqrt(width)); }
   // The means' errors meet terms that cancel, and weight gradients add up T rows.
@@ -87,7 +79,6 @@ Case rms_forward(const Norm& n) {
   return {.kernel = "add_rms_norm",
           .name = n.forward_name(),
           .dtype = n.type,
-          .cost = n.forward_cost(),
           .tolerance = n.forward_tolerance(),
           .real = n.real,
           .make = [n](Runtime& runtime) {
@@ -102,7 +93,6 @@ Case rms_backward(const Norm& n) {
   return {.kernel = "add_rms_norm_backward",
           .name = n.backward_name(),
           .dtype = n.type,
-          .cost = n.backward_cost(),
           .tolerance = n.backward_tolerance(),
           .real = n.real,
           .make = [n](Runtime& runtime) {
@@ -118,7 +108,6 @@ Case layer_forward(const Norm& n) {
   return {.kernel = "add_layer_norm",
           .name = n.forward_name(),
           .dtype = n.type,
-          .cost = n.forward_cost(),
           .tolerance = n.forward_tolerance(),
           .real = n.real,
           .make = [n](Runtime& runtime) {
@@ -133,7 +122,6 @@ Case layer_backward(const Norm& n) {
   return {.kernel = "add_layer_norm_backward",
           .name = n.backward_name(),
           .dtype = n.type,
-          .cost = n.backward_cost(),
           .tolerance = n.backward_tolerance(),
           .real = n.real,
           .make = [n](Runtime& runtime) {

@@ -68,17 +68,10 @@ Case::Call make_sgd(const Step& s, Runtime& runtime) {
   return inputs.call([args](Stream& stream, const Table& table) { table.sgd(args, stream); });
 }
 
-// Gradient read; value, remainder and moments read and written.
-double moved_bytes(const Step& s, int moments) {
-  const double value = s.type == DType::bf16 ? 4 : static_cast<double>(size_of(s.type));
-  return 2 * value * s.elements() + bytes_of(accumulator(s.type), s.elements() * (1 + 2 * moments));
-}
-
 Case adam_case(const Step& s) {
   return {.kernel = "adam",
           .name = s.str(),
           .dtype = s.type,
-          .cost = {.flops = 15 * s.elements(), .bytes = moved_bytes(s, 2)},
           .tolerance = s.tolerance(),
           .real = s.real,
           .make = [s](Runtime& runtime) { return make_adam(s, runtime); }};
@@ -88,7 +81,6 @@ Case sgd_case(const Step& s) {
   return {.kernel = "sgd",
           .name = s.str() + fmt::format(" momentum={}", s.momentum),
           .dtype = s.type,
-          .cost = {.flops = 6 * s.elements(), .bytes = moved_bytes(s, s.momentum != 0 ? 1 : 0)},
           .tolerance = s.tolerance(),
           .real = s.real,
           .make = [s](Runtime& runtime) { return make_sgd(s, runtime); }};
@@ -98,8 +90,6 @@ Case grad_scale_case(int64_t n, double max_norm, bool real) {
   return {.kernel = "grad_scale",
           .name = fmt::format("n={} max_norm={}", n, max_norm),
           .dtype = DType::f64,
-          .cost = {.flops = static_cast<double>(n),
-                   .bytes = bytes_of(DType::f64, static_cast<double>(n))},
           .tolerance = 0x1p-50,  // the order is given; a root and two divisions
           .real = real,
           .make = [=](Runtime& runtime) {

@@ -52,11 +52,9 @@ Case::Call make(const Rotation& r, Runtime& runtime) {
 }
 
 Case rope_case(const Rotation& r) {
-  const double elements = static_cast<double>(r.tokens * r.heads * r.width);
   return {.kernel = "rope",
           .name = r.str(),
           .dtype = r.type,
-          .cost = {.flops = 3 * elements, .bytes = bytes_of(r.type, 2 * elements)},
           .tolerance = tolerance(r.type, 2),  // two products and their sum
           .real = r.real,
           .make = [r](Runtime& runtime) { return make(r, runtime); }};

@@ -49,7 +49,6 @@ Case forward(const Scores& s) {
   return {.kernel = "softmax",
           .name = s.str(),
           .dtype = s.type,
-          .cost = {.flops = 5 * s.elements(), .bytes = bytes_of(s.type, 2 * s.elements())},
           .tolerance = s.tolerance(),
           .real = s.real,
           .make = [s](Runtime& runtime) {
@@ -64,7 +63,6 @@ Case backward(const Scores& s) {
   return {.kernel = "softmax_backward",
           .name = s.str(),
           .dtype = s.type,
-          .cost = {.flops = 5 * s.elements(), .bytes = bytes_of(s.type, 3 * s.elements())},
           .tolerance = s.tolerance(),
           .real = s.real,
           .make = [s](Runtime& runtime) {

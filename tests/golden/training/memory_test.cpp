@@ -52,17 +52,17 @@ HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary, int32_t f
 std::array<Marks, 2> run(const Case& c, DeviceKind device, int threads) {
   TrainSettings s = c.llama ? tiny_llama() : tiny_gpt2();
   s.shape.hidden_dropout = s.shape.attention_dropout = c.dropout;
-  s.batch.bf16 = c.bf16;
+  s.precision.bf16 = c.bf16;
   models::GptConfig config = s.shape.to_config(*s.batch.seq_length);
   config.finalize();
   Runtime runtime({device, 0}, threads);
-  models::GptModel model(config, runtime, s.batch.type(), 1);
+  models::GptModel model(config, runtime, s.precision.type(), 1);
   model.initialize(1);
   const auto group = comm::single();
   const StepOptions options{.recompute = c.recompute,
                             .vocabulary = config.vocab_size,
                             .positions = config.max_position_embeddings};
-  TrainStep step(model, s.batch.type(), s.optimizer.config, *group, runtime, options);
+  TrainStep step(model, s.precision.type(), s.optimizer.config, *group, runtime, options);
   std::array<Marks, 2> found;
   for (int i = 0; i < 4; ++i) {
     const std::vector<HostBatch> batches = {batch(2, 32, 97, i, c.confined),

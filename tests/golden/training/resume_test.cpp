@@ -52,7 +52,7 @@ TEST(Resume, EveryBitIsThatOfOneRun) {
       for (const int ranks : {1, 2}) {
         const TemporaryDirectory folder;
         TrainSettings s = bf16 ? tiny_llama() : tiny_gpt2();
-        s.batch.bf16 = bf16;
+        s.precision.bf16 = bf16;
         s.optimizer.config.method = method;
         s.optimizer.lr_warmup_iters = 2;
         s.shape.attention_dropout = 0.2;
@@ -188,7 +188,7 @@ TEST_F(ResumeErrors, AnotherOptimizerOrPrecision) {
   settings_.optimizer.config.method = optim::Method::sgd;
   expect_error(settings_, {"--optimizer adam", "--no-load-optim"});
   settings_.optimizer.config.method = optim::Method::adam;
-  settings_.batch.bf16 = true;
+  settings_.precision.bf16 = true;
   expect_error(settings_, {"f32", "bf16", "--no-load-optim"});
   settings_.checkpoint.load_optimizer = false;
   EXPECT_EQ(train(settings_).iterations.size(), 3u);

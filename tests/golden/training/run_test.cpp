@@ -63,10 +63,10 @@ TEST(Run, AnotherSeedGivesOtherLosses) {
 TEST(Run, SamplingThePeakBetweenStepsChangesNoBit) {
   for (const bool bf16 : {false, true}) {
     TrainSettings s = tiny_llama();
-    s.batch.bf16 = bf16;
+    s.precision.bf16 = bf16;
     s.runtime.threads = 2;
     Runtime whole(s.runtime.device_value(), 2);
-    PeakMeter meter(whole, s.batch.type());
+    PeakMeter meter(whole, s.precision.type());
     int sampled = 0;
     TrainHooks hooks;
     hooks.after_step = [&](const IterationReport&) {
@@ -97,7 +97,7 @@ TEST(Run, RanksAndMicroBatchesAreEqualWithinRounding) {
 TEST(Run, ThreadCountChangesNoBit) {
   for (const bool bf16 : {false, true}) {
     TrainSettings s = tiny_llama();
-    s.batch.bf16 = bf16;
+    s.precision.bf16 = bf16;
     const auto one = train_losses(s);
     for (const int64_t threads : {2, 3}) {
       s.runtime.threads = threads;
@@ -157,7 +157,7 @@ TEST(Run, Bf16EndsWithinOnePercentOfFp32) {
   s.data.data_cache_path = cache / "index";
   s.runtime.threads = 2;
   const auto fp32 = train_losses(s);
-  s.batch.bf16 = true;
+  s.precision.bf16 = true;
   const auto bf16 = train_losses(s);
   const auto last = [](const std::vector<double>& l) {
     double sum = 0;

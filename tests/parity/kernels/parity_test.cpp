@@ -67,11 +67,8 @@ TEST(Cases, NamesAreUnique) {
     EXPECT_TRUE(seen.insert(c.kernel + " " + c.name).second) << c.kernel << " " << c.name;
 }
 
-TEST(Cases, HaveToleranceAndCost) {
-  for (const Case& c : cases()) {
-    EXPECT_GT(c.tolerance, 0) << c.kernel << " " << c.name;
-    EXPECT_TRUE(!c.real || c.cost.bytes > 0) << c.kernel << " " << c.name;
-  }
+TEST(Cases, HaveATolerance) {
+  for (const Case& c : cases()) EXPECT_GT(c.tolerance, 0) << c.kernel << " " << c.name;
 }
 
 // tools/check_coverage compares the names.

@@ -25,7 +25,7 @@ TrainSettings quickstart_run(const std::string& prefix, const std::string& token
   s.batch.micro_batch_size = 8;
   s.batch.global_batch_size = 16;
   s.batch.train_iters = 200;
-  s.batch.bf16 = bf16;
+  s.precision.bf16 = bf16;
   s.optimizer.lr = 3e-3;
   s.optimizer.min_lr = 3e-4;
   s.optimizer.lr_decay_style = optim::DecayStyle::cosine;

@@ -1,0 +1,65 @@
+// The least work that a kernel call needs: the floor of its time.
+#pragma once
+
+#include "kernels/operands.h"
+
+namespace megatron::kernels {
+
+struct Cost {
+  double flops = 0;  // of matrix products; 2MNK each, seen pairs only where attention is causal
+  double bytes = 0;  // each tensor once: read, written, or both
+};
+
+inline double product_flops(const GemmArgs& a) {
+  const double depth = static_cast<double>(a.a.size(a.transpose_a ? -2 : -1));
+  return 2 * static_cast<double>(a.out.elements()) * depth;
+}
+
+// Query-key pairs that a mask lets through, where positions count up from 0 and queries are the last of the
+// keys: causal leaves T (S - T) + T (T + 1) / 2 of T S. Documents inside a sample (q_begins) are not known here.
+inline double seen_pairs(int64_t queries, int64_t keys, bool causal) {
+  const auto t = static_cast<double>(queries), s = static_cast<double>(keys);
+  return causal && queries <= keys ? t * (s - t) + t * (t + 1) / 2 : t * s;
+}
+// `products` products over head size: forward 2 (scores, values), backward 5 (scores again, dP, dV, dQ, dK).
+template <class Args>
+double attention_flops(const Args& a, int products) {
+  const double heads = static_cast<double>(a.q.size(0) * a.q.size(2) * a.q.size(3));
+  return 2 * products * heads * seen_pairs(a.q.size(1), a.k.size(1), a.causal);
+}
+
+template <class Args>
+double flops_of(const Args&) {
+  return 0;
+}
+inline double flops_of(const GemmArgs& a) { return product_flops(a); }
+inline double flops_of(const AttentionArgs& a) { return attention_flops(a, 2); }
+inline double flops_of(const AttentionBackwardArgs& a) { return attention_flops(a, 5); }
+
+// Bytes of one operand that a call has to move.
+template <class Args>
+double bytes_of(const Args&, std::string_view, Access access, const Tensor& tensor) {
+  return static_cast<double>(tensor.bytes()) * (access == Access::update ? 2 : 1);
+}
+// Only the rows that are looked up.
+inline double bytes_of(const EmbeddingArgs& a, std::string_view name, Access,
+                       const Tensor& tensor) {
+  return static_cast<double>(name == "table" ? a.out.bytes() : tensor.bytes());
+}
+inline double bytes_of(const EmbeddingBackwardArgs& a, std::string_view name, Access access,
+                       const Tensor& tensor) {
+  if (name != "dtable" || access == Access::write) return static_cast<double>(tensor.bytes());
+  return 2 * static_cast<double>(a.dout.elements() * size_of(tensor.dtype()));
+}
+
+template <class Args>
+Cost cost_of(const Args& args) {
+  Cost cost{.flops = flops_of(args)};
+  Args copy = args;
+  visit(copy, [&](std::string_view name, Access access, const Tensor& tensor) {
+    if (tensor.defined()) cost.bytes += bytes_of(args, name, access, tensor);
+  });
+  return cost;
+}
+
+}  // namespace megatron::kernels

@@ -1,0 +1,40 @@
+// Seeing every kernel call of a stream: stream.watch(&observer).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "kernels/cost.h"
+#include "kernels/table.h"
+
+namespace megatron::kernels {
+
+struct Operand {
+  std::string_view name;
+  Access access = Access::read;
+  Tensor tensor;
+};
+
+// One call of a kernel while it is being made.
+struct Call {
+  std::string_view kernel;  // entry of the table
+  Cost cost;
+  std::span<const Operand> operands;  // defined ones, in the order of visit()
+  // Keeps what is no tensor of the arguments, and no tensor: calls the kernel of the stream's device on
+  // tensors like the operands, in their order.
+  using Again = std::function<void(std::span<const Tensor>, Stream&)>;
+  std::function<Again()> again;  // valid during the call
+};
+
+class Observer : public StreamWatcher {
+ public:
+  virtual void before(const Call&) {}
+  virtual void after(const Call&) = 0;  // on a host stream the kernel has run
+};
+
+// The table of a device whose every entry tells the stream's watcher, which is an Observer.
+const Table& observed_table(DeviceKind kind);
+
+}  // namespace megatron::kernels

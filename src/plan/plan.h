@@ -1,0 +1,77 @@
+// What a run will need, found before it begins by running the model's own code on the meta device.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "device/arena.h"
+#include "kernels/cost.h"
+
+namespace megatron::plan {
+
+// Parameters of one class in one span of the model.
+struct ParameterCount {
+  std::string span;   // "embedding", "layers.0", "head"
+  std::string group;  // "embedding", "attention", "mlp", "norm", "output"
+  int64_t count = 0;
+};
+
+// Calls of one kernel in a step, of all shapes together.
+struct KernelWork {
+  std::string kernel;
+  DType type = DType::f32;  // of its first floating operand
+  int64_t calls = 0;
+  kernels::Cost cost;             // of all calls
+  std::optional<double> seconds;  // estimated
+};
+
+// Calls of one collective in a step, as one rank makes them.
+struct TrafficWork {
+  std::string collective, call;
+  int ranks = 1;
+  int64_t calls = 0;
+  double bytes = 0, sent = 0;  // comm/traffic.h
+};
+
+struct FlopCount {
+  std::string formula;  // plan/flops.h
+  double flops = 0;     // of a step: all ranks, forward and backward
+};
+
+// Bytes that one rank holds.
+struct MemoryUse {
+  std::array<int64_t, kMemoryClasses> arenas{};  // high-water marks, by MemoryClass
+  int64_t host = 0;  // batches read ahead, snapshots, buffers of threads
+  int64_t arena_bytes() const {
+    int64_t sum = 0;
+    for (const int64_t bytes : arenas) sum += bytes;
+    return sum;
+  }
+};
+
+struct Plan {
+  std::string model;   // "124M parameters, 12 layers, hidden 768, vocabulary 50257"
+  std::string device;  // "cpu"
+  DType type = DType::f32;
+  int ranks = 1, ranks_here = 1, threads = 1;  // of the run; on this machine; of a rank
+  int64_t sequences = 0, length = 0;           // of a global batch
+  int64_t micro_batches = 0, micro_batch_size = 0;
+  int64_t iterations = 0;
+  std::vector<ParameterCount> parameters;
+  std::vector<FlopCount> flops;  // formula "model" first
+  MemoryUse memory;              // of a rank
+  int64_t program = 0;           // bytes of a process beside its ranks
+  int64_t machine = 0;           // bytes of memory this machine has; 0: not known
+  std::vector<KernelWork> kernels;
+  std::vector<TrafficWork> traffic;
+  std::optional<double> step_seconds;  // estimated for this machine
+
+  int64_t parameter_count() const;
+  int64_t process_bytes() const;  // of a process with ranks_here ranks
+};
+
+}  // namespace megatron::plan

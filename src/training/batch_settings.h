@@ -1,0 +1,35 @@
+// How many tokens a step takes, and how many steps there are.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fields.h"
+#include "data/batch_schedule.h"
+#include "training/batch.h"
+
+namespace megatron::training {
+
+struct BatchSettings {
+  std::optional<int64_t> seq_length, micro_batch_size, global_batch_size;
+  std::optional<int64_t> train_iters, train_samples;
+  std::optional<std::string> step_batch_size_schedule;
+  std::vector<std::string> rampup_batch_size;
+  bool decrease_batch_size = false;
+  bool per_token_loss = true;
+  bool recompute_activations = false;
+  std::optional<std::string> recompute_granularity;
+
+  void fields(Fields& fields);
+  LossScope scope() const { return per_token_loss ? LossScope::token : LossScope::micro_batch; }
+  bool recompute() const { return recompute_granularity.has_value(); }
+  // Fills defaults, the number of iterations and the schedule, and checks; data_parallel: number of
+  // ranks. With a schedule the global batch size becomes its last.
+  void finalize(int data_parallel);
+  int64_t total_samples() const { return schedule.samples_after(*train_iters); }  // consumed
+
+  data::BatchSchedule schedule;  // of finalize()
+};
+
+}  // namespace megatron::training

@@ -1,0 +1,32 @@
+// The optimizer and its schedules.
+#pragma once
+
+#include <optional>
+
+#include "base/fields.h"
+#include "optim/optimizer.h"
+#include "optim/schedule.h"
+#include "training/batch_settings.h"
+
+namespace megatron::training {
+
+struct OptimizerSettings {
+  optim::OptimizerConfig config;
+  std::optional<double> lr;
+  double min_lr = 0, lr_warmup_init = 0;
+  optim::DecayStyle lr_decay_style = optim::DecayStyle::linear;
+  std::optional<int64_t> lr_decay_iters, lr_decay_samples;
+  int64_t lr_warmup_iters = 0, lr_warmup_samples = 0;
+  std::optional<double> lr_warmup_fraction;
+  double weight_decay = 0.01;
+  std::optional<double> start_weight_decay, end_weight_decay;
+  optim::DecayIncrease weight_decay_increase = optim::DecayIncrease::constant;
+
+  void fields(Fields& fields);
+  // The two schedules in samples: a number of iterations means the samples that the finalized
+  // batch settings consume in them. Throws Error naming the flag.
+  optim::LearningRate learning_rate(const BatchSettings& batch) const;
+  optim::WeightDecay decay(const BatchSettings& batch) const;
+};
+
+}  // namespace megatron::training

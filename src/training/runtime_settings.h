@@ -1,0 +1,34 @@
+// Where a run is computed.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/fields.h"
+#include "comm/processes.h"
+#include "device/device.h"
+#include "parallel/mesh.h"
+
+namespace megatron::training {
+
+struct RuntimeSettings {
+  std::optional<int64_t> ranks, threads;
+  int64_t tensor_parallel = 1, pipeline_parallel = 1, context_parallel = 1, expert_parallel = 1;
+  std::string device = "cpu";
+  int64_t seed = 1234;
+
+  void fields(Fields& fields);
+  // Default: the product of the parallel sizes.
+  int rank_count() const {
+    return static_cast<int>(ranks.value_or(tensor_parallel * pipeline_parallel * context_parallel));
+  }
+  parallel::Layout layout() const;
+  int threads_per_rank() const;  // default: cores / ranks, at least 1
+  Device device_value() const;
+  // Of a process that a launcher started: --ranks is their number (throws Error where it is given and is
+  // another), and the cores are divided among those on this host.
+  void join(const comm::Processes& processes);
+  void check() const;
+};
+
+}  // namespace megatron::training
