@@ -16,3 +16,17 @@ function(megatron_embed_page room folder)
   configure_file(${folder}/page_sources.cpp.in ${CMAKE_CURRENT_BINARY_DIR}/${room}_page_sources.cpp @ONLY)
   target_sources(${room} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${room}_page_sources.cpp)
 endfunction()
+
+# megatron_embed_flags(ROOM FOLDER): the tables of FOLDER become constants of the program (FOLDER/embedded.cpp.in).
+function(megatron_embed_flags room folder)
+  if(NOT TARGET ${room})
+    return()
+  endif()
+  file(READ ${folder}/table.tsv TABLE)
+  file(READ ${folder}/older.tsv OLDER)
+  file(READ ${folder}/reasons.tsv REASONS)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
+    ${folder}/table.tsv ${folder}/older.tsv ${folder}/reasons.tsv)
+  configure_file(${folder}/embedded.cpp.in ${CMAKE_CURRENT_BINARY_DIR}/${room}_flag_tables.cpp @ONLY)
+  target_sources(${room} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${room}_flag_tables.cpp)
+endfunction()

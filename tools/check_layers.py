@@ -56,6 +56,7 @@ VENDORS = [
     (r"simdjson", r"(tokenizers|data|training/report)/", "tokenizers, data or training/report"),
     (r"unicode/", r"(tokenizers|data|jinja)/", "tokenizers, data or jinja"),
     (r"sentencepiece", r"tokenizers/", "tokenizers"),
+    (r"yaml-cpp", r"cli/", "cli"),
     (r"(zlib|zstd)\.h", r"data/", "data"),
     (r"(gtest|gmock|benchmark)/", r"(?!)", "tests/, never src/"),
 ]

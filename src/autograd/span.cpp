@@ -46,6 +46,7 @@ void recompute_dgrad(Backward& backward) {
            backward.needs(i) ? r.tape->leaf(backward.saved(i)) : Var(backward.saved(i)));
   }
   const Bundle out = r.forward(*r.tape, in);
+  for (SpanListener* listener : r.listeners) listener->leave(*r.span, Pass::recompute);
   for (size_t i = 0; i < r.outputs.size(); ++i) {
     if (backward.gradient(i).defined())
       r.tape->set_gradient(out[r.outputs[i]], backward.gradient(i));
@@ -56,7 +57,6 @@ void recompute_dgrad(Backward& backward) {
       backward.set(i, r.tape->gradient(in[r.inputs[i]]));
     }
   }
-  for (SpanListener* listener : r.listeners) listener->leave(*r.span, Pass::recompute);
 }
 
 void recompute_wgrad(Backward& backward) {
@@ -66,6 +66,15 @@ void recompute_wgrad(Backward& backward) {
 }
 
 }  // namespace
+
+std::string_view name(Pass pass) {
+  switch (pass) {
+    case Pass::forward: return "forward";
+    case Pass::backward: return "backward";
+    case Pass::recompute: return "recompute";
+  }
+  MG_ASSERT(false);
+}
 
 void Tape::mark(const Span& span, bool end) {
   if (!recording() || span_listeners_.empty()) return;
@@ -85,7 +94,7 @@ Bundle Tape::span(const Span& span, const Bundle& in, const SpanFunction& forwar
 }
 
 Bundle Tape::recomputed_span(const Span& span, const Bundle& in, const SpanFunction& forward) {
-  Tape discarded(runtime_, Mode::infer, table_);
+  Tape discarded(runtime_, Mode::infer, &kernels());
   Bundle constants;
   Recompute attributes{
       std::make_shared<const Span>(span), forward, {}, {}, span_listeners_, gradient_listener_, {}};

@@ -27,9 +27,14 @@ void Bundle::set(std::string_view name, Var var) {
 }
 
 Tape::Tape(Runtime& runtime, Mode mode, const kernels::Table* table)
-    : runtime_(runtime),
-      mode_(mode),
-      table_(table != nullptr ? table : &kernels::table(runtime.device().kind)) {}
+    : runtime_(runtime), mode_(mode), table_(table) {}
+
+void Tape::clear() {
+  while (!nodes_.empty()) nodes_.pop_back();
+  deferred_.clear();
+  gradients_.clear();
+  leaves_.clear();
+}
 
 Tensor Tape::empty(Shape shape, DType dtype, std::string_view label) const {
   return Tensor::empty(runtime_.arena(MemoryClass::activations), shape, dtype, label);
@@ -99,7 +104,7 @@ void Tape::accumulate(int id, Tensor gradient) {
   // A gradient may be shared by two Vars (residual sums), so the sum goes to a tensor of its own.
   MG_ASSERT(slot.shape() == gradient.shape());
   Tensor sum = empty(slot.shape(), slot.dtype(), "gradient.sum");
-  table_->add({.a = slot, .b = gradient, .out = sum}, stream());
+  kernels().add({.a = slot, .b = gradient, .out = sum}, stream());
   slot = std::move(sum);
 }
 

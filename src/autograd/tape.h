@@ -2,6 +2,7 @@
 #pragma once
 
 #include <any>
+#include <deque>
 #include <functional>
 #include <span>
 #include <string>
@@ -57,6 +58,7 @@ struct Node {
 };
 
 enum class Pass { forward, backward, recompute };
+std::string_view name(Pass pass);
 
 // A named stretch of the model: a layer, an embedding, a head. The one place where recompute,
 // parameter gather and free, offload and profiling listen.
@@ -82,7 +84,9 @@ class Tape {
 
   Runtime& runtime() const { return runtime_; }
   Stream& stream() const { return runtime_.stream(); }
-  const kernels::Table& kernels() const { return *table_; }
+  const kernels::Table& kernels() const {
+    return table_ != nullptr ? *table_ : megatron::kernels::table(stream());
+  }
   bool recording() const { return mode_ == Mode::record; }
   Tensor empty(Shape shape, DType dtype, std::string_view label) const;  // activations arena
 
@@ -119,6 +123,8 @@ class Tape {
   // need) to a later Part::weight. After Part::all or Part::weight the tape is empty.
   void backward(Part part = Part::all);
   size_t nodes() const { return nodes_.size(); }
+  // Empty, for another micro-batch: drops what is recorded and the gradients, keeps the memory of its lists.
+  void clear();
 
  private:
   friend class Backward;
@@ -129,12 +135,12 @@ class Tape {
 
   Runtime& runtime_;
   Mode mode_;
-  const kernels::Table* table_;
+  const kernels::Table* table_;  // null: the stream's, which may change while it is watched
   GradientListener* gradient_listener_ = nullptr;
   std::vector<SpanListener*> span_listeners_;
-  std::vector<Node> nodes_;
-  std::vector<Tensor> gradients_;  // by Var id
-  std::vector<bool> leaves_;       // by Var id: the gradient outlives backward
+  std::deque<Node> nodes_;        // and gradients_: grow without large blocks of memory
+  std::deque<Tensor> gradients_;  // by Var id
+  std::vector<bool> leaves_;      // by Var id: the gradient outlives backward
   struct Deferred {
     Node node;
     std::vector<Tensor> output_gradients;

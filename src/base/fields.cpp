@@ -125,6 +125,7 @@ void Fields::add(std::string_view name, std::optional<std::string>* value, std::
 void Fields::add(std::string_view name, std::vector<std::string>* value, std::string_view doc) {
   Field& field = append(name, "TEXT ...", doc);
   field.many = true;
+  field.get_all = [value] { return *value; };
   bind(field, value);
 }
 

@@ -23,8 +23,9 @@ struct Field {
   // Sets the setting from text; a switch takes none, or true or false. Throws Error naming the
   // flag, the value and what is accepted.
   std::function<void(const std::vector<std::string>& values)> set;
-  std::function<std::string()> get;  // current value as text
-  bool given = false;                // assign() was called
+  std::function<std::string()> get;                   // current value as text
+  std::function<std::vector<std::string>()> get_all;  // of a field of many: its values
+  bool given = false;                                 // assign() was called
 
   void assign(const std::vector<std::string>& values) {
     set(values);

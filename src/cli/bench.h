@@ -5,9 +5,11 @@
 
 namespace megatron::cli {
 
+int bench_step(const Arguments& arguments);
 int bench_tokenize(const Arguments& arguments);
 int bench_preprocess(const Arguments& arguments);
 int bench_index(const Arguments& arguments);
+int bench_kernels(const Arguments& arguments);
 int bench_generate(const Arguments& arguments);
 
 }  // namespace megatron::cli

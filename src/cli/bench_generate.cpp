@@ -1,15 +1,15 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "cli/bench.h"
 #include "inference/generate.h"
-#include "training/flops.h"
-#include "training/peak.h"
+#include "plan/flops.h"
+#include "plan/machine_rates.h"
+#include "plan/parameters.h"
 #include "training/settings.h"
 
 namespace megatron::cli {
@@ -32,27 +32,6 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Bytes read and written a second while memory far larger than the caches is copied by all threads:
-// the best of several rounds.
-double copy_bandwidth(Runtime& runtime) {
-  constexpr int64_t kBytes = int64_t{256} << 20, kBlock = int64_t{1} << 20;
-  Arena& arena = runtime.arena(MemoryClass::scratch);
-  const Tensor from = Tensor::empty(arena, {kBytes / 4}, DType::f32, "bench.from");
-  const Tensor to = Tensor::empty(arena, {kBytes / 4}, DType::f32, "bench.to");
-  std::memset(from.raw(), 1, static_cast<size_t>(kBytes));
-  double best = 0;
-  for (int round = 0; round < 6; ++round) {
-    const double begin = now_seconds();
-    runtime.pool().parallel_for(kBytes / kBlock, [&](int64_t block, int) {
-      std::memcpy(static_cast<std::byte*>(to.raw()) + block * kBlock,
-                  static_cast<const std::byte*>(from.raw()) + block * kBlock,
-                  static_cast<size_t>(kBlock));
-    });
-    if (round > 0) best = std::max(best, 2 * kBytes / (now_seconds() - begin));
-  }
-  return best;
-}
-
 // What the decode pass of a token reads: every weight but the position table and, of the embedding,
 // what serves as output weights; keys and values of the tokens before.
 double bytes_of_a_token(const models::GptConfig& c, DType type, double position) {
@@ -61,7 +40,7 @@ double bytes_of_a_token(const models::GptConfig& c, DType type, double position)
                              ? static_cast<double>(c.max_position_embeddings * c.hidden_size)
                              : 0;
   const double table = c.untied ? static_cast<double>(c.vocab_size * c.hidden_size) : 0;
-  const double weights = static_cast<double>(training::parameter_count(c)) - learned - table;
+  const double weights = static_cast<double>(plan::parameter_count(c)) - learned - table;
   const auto cache = static_cast<double>(2 * c.num_layers * c.num_query_groups * c.kv_channels);
   return size * (weights + cache * position);
 }
@@ -131,8 +110,7 @@ void print_prefill(GenerateBench& bench, int64_t prompt, double peak) {
   // The vocabulary's product is of the last token alone.
   const models::GptConfig& c = bench.config();
   const double head = 2.0 * static_cast<double>(c.vocab_size * c.hidden_size);
-  const double flops =
-      training::training_flops(c, prompt) / 3 - head * static_cast<double>(prompt - 1);
+  const double flops = plan::training_flops(c, prompt) / 3 - head * static_cast<double>(prompt - 1);
   fmt::print("prefill of {} tokens: {:.0f} tokens/s, {:.3f} TFLOP/s, {:.0f}% of the GEMM peak\n",
              prompt, static_cast<double>(prompt) / best, flops / best * 1e-12,
              100 * flops / best / peak);
@@ -185,14 +163,14 @@ int bench_generate(const Arguments& arguments) {
   runtime_settings.check();
   Runtime runtime({DeviceKind::cpu, 0}, runtime_settings.threads_per_rank());
   const DType type = bf16 ? DType::bf16 : DType::f32;
-  training::PeakMeter meter(runtime, type);
+  plan::PeakMeter meter(runtime, type);
   meter.sample(1.0);
-  const double bandwidth = copy_bandwidth(runtime);
+  const double bandwidth = plan::copy_bandwidth(runtime);
   GenerateBench bench(config, runtime, type);
   inference::Statistics warm_up;
   bench.tokens(prompt, 2, 1, warm_up);
   fmt::print("{} parameters in {}, {} threads; copy {:.1f} GB/s, GEMM peak {:.3f} TFLOP/s\n",
-             training::parameter_count(config), name(type), runtime.pool().size(), bandwidth * 1e-9,
+             plan::parameter_count(config), name(type), runtime.pool().size(), bandwidth * 1e-9,
              meter.peak() * 1e-12);
   print_decode(bench, prompt, max_tokens, 1, bandwidth);
   if (batch > 1) print_decode(bench, prompt, max_tokens, batch, bandwidth);

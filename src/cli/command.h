@@ -24,6 +24,7 @@ int verify(const Arguments& arguments);
 int bench(const Arguments& arguments);  // step | gemm
 int selftest(const Arguments& arguments);
 int inspect(const Arguments& arguments);
+int plan(const Arguments& arguments);
 int report(const Arguments& arguments);
 int index(const Arguments& arguments);
 int launch(const Arguments& arguments);

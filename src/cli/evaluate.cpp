@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/files.h"
+#include "base/log.h"
 #include "cli/command.h"
 #include "comm/processes.h"
 #include "training/evaluation.h"
@@ -61,14 +62,16 @@ int evaluate(const Arguments& arguments) {
   Fields fields;
   s.fields(fields);
   fields.add_switch("json", &json, true, "print the result as one JSON object");
-  if (const auto code =
-          parse("megatron eval --load DIR --data-path PREFIX | --input FILE... [flags]",
-                "Loss and perplexity of a model on the documents that --split holds out, or on "
-                "text: the same numbers for any number of ranks.",
-                fields, {}, arguments)) {
+  std::vector<std::string> notes;
+  if (const auto code = parse_training(
+          "megatron eval --load DIR --data-path PREFIX | --input FILE... [flags]",
+          "Loss and perplexity of a model on the documents that --split holds out, or on "
+          "text: the same numbers for any number of ranks.",
+          fields, arguments, notes)) {
     return *code;
   }
   return with_processes([&](comm::Processes& processes) {
+    for (const std::string& note : notes) log::info("{}", note);
     s.runtime.join(processes);
     return run_evaluation(std::move(s), json, processes);
   });

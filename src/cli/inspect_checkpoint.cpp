@@ -12,7 +12,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "training/flops.h"
+#include "plan/flops.h"
+#include "plan/parameters.h"
 #include "training/found_checkpoints.h"
 #include "training/resume.h"
 #include "training/save_directory.h"
@@ -50,7 +51,7 @@ models::GptConfig print_shape(const checkpoint::ModelDirectory& directory) {
       c.position_embedding == models::PositionEmbedding::rope ? "rotary" : "learned positions",
       c.untied ? "untied" : "tied");
   fmt::print("{} parameters; {:.3g} FLOPs to train on a sequence of {} tokens\n",
-             training::parameter_count(c), training::training_flops(c, c.max_position_embeddings),
+             plan::parameter_count(c), plan::training_flops(c, c.max_position_embeddings),
              c.max_position_embeddings);
   return c;
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "base/log.h"
 #include "base/progress.h"
 #include "cli/command.h"
 
@@ -11,13 +12,15 @@ int preprocess(const Arguments& arguments) {
   training::PreprocessSettings settings;
   Fields fields;
   settings.fields(fields);
-  if (const auto code = parse(
+  std::vector<std::string> notes;
+  if (const auto code = parse_training(
           "megatron preprocess --input PATH --output-prefix P --tokenizer-model DIR [flags]",
           "Tokenizes text into Megatron-LM's .bin/.idx files, in the order of the documents. Each "
           "file appears whole: after an interruption, start again.",
-          fields, {}, arguments)) {
+          fields, arguments, notes)) {
     return *code;
   }
+  for (const std::string& note : notes) log::info("{}", note);
   for (const auto& r : training::preprocess(settings)) {
     fmt::print("{}.bin/.idx: {} documents, {} tokens from {} ({:.2f} bytes a token)\n", r.prefix,
                r.documents, r.tokens, format_bytes(static_cast<double>(r.bytes)),

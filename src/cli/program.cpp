@@ -18,6 +18,7 @@ namespace {
 
 constexpr Subcommand kCommands[] = {
     {"train", "train a model: data, steps, evaluation, checkpoints", train},
+    {"plan", "what a training run will need: parameters, memory, operations, time", plan},
     {"launch", "run a command on many ranks, each a process, under MPI", launch},
     {"eval", "loss and perplexity of a model on a data set", evaluate},
     {"generate", "continue a prompt", generate},

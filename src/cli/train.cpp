@@ -61,10 +61,11 @@ int exit_code(const training::TrainResult& result) {
 int train(const Arguments& arguments) {
   training::TrainSettings settings;
   Fields fields = settings.fields();
-  if (const auto code =
-          parse("megatron train [flags]",
-                "Trains a GPT-2 or Llama style model. Flags have Megatron-LM's names and meanings.",
-                fields, {}, arguments)) {
+  std::vector<std::string> notes;
+  if (const auto code = parse_training(
+          "megatron train [flags]",
+          "Trains a GPT-2 or Llama style model. Flags have Megatron-LM's names and meanings.",
+          fields, arguments, notes)) {
     return *code;
   }
   // Before any thread is made, so that no signal ends the process behind the run's back.
@@ -73,6 +74,7 @@ int train(const Arguments& arguments) {
   const training::TrainHooks hooks{.continue_text = continue_text,
                                    .signals = signals ? &*signals : nullptr};
   return with_processes([&](comm::Processes& processes) {
+    for (const std::string& note : notes) log::info("{}", note);
     return exit_code(training::train(settings, hooks, &processes));
   });
 }

@@ -68,7 +68,10 @@ class Single final : public Group {
   }
 
   void barrier(std::string_view) override {}
-  std::unique_ptr<Group> split(int, int) override { return single(); }
+  std::unique_ptr<Group> split(int, int, int members) override {
+    MG_ASSERT(members == 1);
+    return single();
+  }
 
  private:
   static Work done(std::vector<Tensor> keep) { return {Event(), std::move(keep)}; }

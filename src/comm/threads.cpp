@@ -131,7 +131,7 @@ class ThreadGroup final : public Group {
     meet([] {});
   }
 
-  std::unique_ptr<Group> split(int color, int key) override {
+  std::unique_ptr<Group> split(int color, int key, int members) override {
     const CallTime time(seconds_);
     Entry& mine = enter("split", "split");
     mine.color = color;
@@ -145,15 +145,16 @@ class ThreadGroup final : public Group {
         return meeting_->entry(a).key < meeting_->entry(b).key;
       });
       if (part[0] != rank_ || part.size() == 1) return;
-      std::vector<int> members;
-      for (const int r : part) members.push_back(meeting_->members()[static_cast<size_t>(r)]);
-      mine.part = std::make_shared<Meeting>(meeting_->shared_world(), std::move(members));
+      std::vector<int> of_world;
+      for (const int r : part) of_world.push_back(meeting_->members()[static_cast<size_t>(r)]);
+      mine.part = std::make_shared<Meeting>(meeting_->shared_world(), std::move(of_world));
       meeting_->world().add(mine.part);
     });
     // A second round, so that nobody's next call wipes an entry that others still read.
     std::shared_ptr<Meeting> meeting;
     meet([&] { meeting = meeting_->entry(part[0]).part; });
     mine.part = nullptr;
+    MG_ASSERT(static_cast<int>(part.size()) == members);
     if (part.size() == 1) return single();
     const auto place = std::find(part.begin(), part.end(), rank_) - part.begin();
     return std::make_unique<ThreadGroup>(std::move(meeting), static_cast<int>(place));

@@ -33,6 +33,7 @@ std::unique_ptr<Group> observed(Group& group, TrafficListener& listener);
 
 // Rank `rank` of `size` that do not exist: calls check their arguments, move nothing and never wait. For meta
 // tensors, any size.
+// split() gives the key-th of `members` ranks.
 std::unique_ptr<Group> simulated(int rank, int size);
 
 }  // namespace megatron::comm

@@ -171,7 +171,9 @@ int64_t GptDataset::gather(int64_t k, std::vector<int64_t>& text,
 
 void GptDataset::read(int64_t k, Sample& sample) const {
   const auto length = static_cast<size_t>(config_.sequence_length);
-  std::vector<int64_t> text(length + static_cast<size_t>(request_.extra_tokens)), borders;
+  std::vector<int64_t>& text = sample.tokens;  // and the label of the last
+  text.resize(length + static_cast<size_t>(request_.extra_tokens));
+  std::vector<int64_t> borders;
   const int64_t filled = gather(k, text, borders);
   for (int64_t i = 0; config_.vocabulary_size > 0 && i < filled; ++i) {
     const int64_t token = text[static_cast<size_t>(i)];
@@ -181,8 +183,8 @@ void GptDataset::read(int64_t k, Sample& sample) const {
              source_->path(), k, token, config_.vocabulary_size);
   }
   std::fill(text.begin() + filled, text.end(), pad_);
-  sample.tokens.assign(text.begin(), text.begin() + static_cast<int64_t>(length));
   sample.labels.assign(text.begin() + 1, text.end());
+  text.resize(length);
   if (!config_.add_extra_token) sample.labels.push_back(pad_);
   mask(sample, borders);
 }

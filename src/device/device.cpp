@@ -1,5 +1,7 @@
 #include "device/device.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "device/stream.h"
 
@@ -20,10 +22,12 @@ std::string to_string(Device device) {
   return fmt::format("cuda:{}", device.index);
 }
 
-Runtime::Runtime(Device device, int threads)
+Runtime::Runtime(Device device, int threads, DeviceKind planned)
     : device_(device),
-      pool_(threads),
+      pool_(device.has_data() ? threads : std::min(threads, 1)),
       arenas_(device),
-      stream_(std::make_unique<HostStream>(device, pool_, arenas_[MemoryClass::scratch])) {}
+      stream_(std::make_unique<HostStream>(
+          device, pool_, arenas_[MemoryClass::scratch],
+          Stream::Plan{device.has_data() ? device.kind : planned, threads})) {}
 
 }  // namespace megatron

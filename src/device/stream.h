@@ -39,9 +39,14 @@ class StreamWatcher {
 
 class Stream {
  public:
-  // scratch: arena of the kernels' temporary memory. Both are borrowed and outlive the stream.
-  Stream(Device device, ThreadPool& pool, Arena& scratch)
-      : device_(device), pool_(pool), scratch_(scratch) {}
+  // Whose temporary memory kernels ask for: those of a device kind, on that many threads.
+  struct Plan {
+    DeviceKind kind = DeviceKind::cpu;
+    int threads = 1;
+  };
+  // scratch: arena of the kernels' temporary memory. It and the pool are borrowed and outlive the stream.
+  Stream(Device device, ThreadPool& pool, Arena& scratch, Plan plan)
+      : device_(device), pool_(pool), scratch_(scratch), plan_(plan) {}
   virtual ~Stream() = default;
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -49,6 +54,8 @@ class Stream {
   Device device() const { return device_; }
   ThreadPool& pool() { return pool_; }
   Arena& scratch() { return scratch_; }
+  // On meta: what the run is planned for. Elsewhere the stream's own kind and the threads of its pool.
+  const Plan& plan() const { return plan_; }
 
   // Borrowed; null: nobody, the default.
   void watch(StreamWatcher* watcher) { watcher_ = watcher; }
@@ -62,6 +69,7 @@ class Stream {
   Device device_;
   ThreadPool& pool_;
   Arena& scratch_;
+  Plan plan_;
   StreamWatcher* watcher_ = nullptr;
 };
 
@@ -77,8 +85,9 @@ class HostStream final : public Stream {
 // What one rank computes with.
 class Runtime {
  public:
-  // Throws Error for a device this build does not have, and for threads < 1.
-  Runtime(Device device, int threads);
+  // Throws Error for a device this build does not have, and for threads < 1. On meta no thread is started:
+  // kernels ask for the scratch memory that those of `planned` take with so many threads, and do nothing else.
+  Runtime(Device device, int threads, DeviceKind planned = DeviceKind::cpu);
 
   Device device() const { return device_; }
   ThreadPool& pool() { return pool_; }

@@ -64,9 +64,9 @@ bool accumulator_of(const Tensor& t, DType type) { return t.dtype() == accumulat
 
 bool last_is_dense(const Tensor& t) { return t.size(-1) <= 1 || t.stride(-1) == 1; }
 
-bool is_float_type(const Tensor& t) {
-  return t.dtype() == DType::f64 || t.dtype() == DType::f32 || t.dtype() == DType::bf16;
-}
+bool is_wide(const Tensor& t) { return t.dtype() == DType::f64 || t.dtype() == DType::f32; }
+bool is_float_type(const Tensor& t) { return is_floating(t.dtype()); }
+bool is_16_bit(const Tensor& t) { return t.dtype() == DType::bf16 || t.dtype() == DType::f16; }
 
 void check_mask(const Rules& rules, const DropoutArgs::Mask& mask, int64_t batch) {
   rules.require(mask.p >= 0 && mask.p < 1, "dropout p in [0, 1)");
@@ -96,7 +96,7 @@ void check_heads(const Rules& rules, std::initializer_list<const Tensor*> querie
     }
   }
   const Tensor &q = **queries.begin(), &k = **keys.begin();
-  rules.require(is_float_type(q), "f64, f32 or bf16");
+  rules.require(is_float_type(q), "a floating type");
   rules.require(q.size(0) == k.size(0) && q.size(3) == k.size(3), "q and k share B and D");
   rules.require(k.size(2) > 0 && q.size(2) % k.size(2) == 0,
                 "query heads are a multiple of key heads");
@@ -105,7 +105,7 @@ void check_heads(const Rules& rules, std::initializer_list<const Tensor*> querie
 void check_master(const Rules& rules, const MasterWeight& parameter, const Tensor& grad) {
   rules.defined(parameter.value, "parameter value defined");
   const Tensor& value = parameter.value;
-  rules.require(is_float_type(value) && value.is_contiguous(),
+  rules.require(is_float_type(value) && value.dtype() != DType::f16 && value.is_contiguous(),
                 "value f64, f32 or bf16, contiguous");
   rules.require(parameter.remainder.defined() == (value.dtype() == DType::bf16),
                 "remainder with bf16 only");
@@ -138,10 +138,10 @@ void check(const GemmArgs& args) {
                 "last dims of stride 1");
   rules.require(m <= 1 || args.out.stride(-2) >= n, "rows of out do not overlap");
   rules.require(is_float_type(args.a) && args.a.dtype() == args.b.dtype(),
-                "a and b both f64, f32 or bf16");
-  rules.require(args.out.dtype() == args.a.dtype() ||
-                    (args.a.dtype() == DType::bf16 && args.out.dtype() == DType::f32),
-                "out of the type of a, or f32 for bf16");
+                "a and b of one floating type");
+  rules.require(
+      args.out.dtype() == args.a.dtype() || (is_16_bit(args.a) && args.out.dtype() == DType::f32),
+      "out of the type of a, or f32 for bf16 and f16");
   rules.require(args.beta == 0 || args.beta == 1, "beta is 0 or 1");
   if (!args.bias.defined()) return;
   rules.require(rank == 2, "bias in 2-D only");
@@ -366,7 +366,7 @@ void check(const CrossEntropyArgs& args) {
   if (!args.dlogits.defined()) return;
   const DType given = args.dlogits.dtype();
   rules.require((type == DType::f64) == (given == DType::f64), "dlogits f64 for f64 logits only");
-  rules.require(is_float_type(args.dlogits), "dlogits f32 or bf16 (f64)");
+  rules.require(is_float_type(args.dlogits), "dlogits f32, bf16 or f16 (f64)");
   rules.dense(args.dlogits, args.logits.shape(), given, "dlogits [T,V] contiguous");
 }
 
@@ -461,8 +461,11 @@ void check(const AdamArgs& args) {
                              {"step", args.step},
                              {"scale", args.scale}});
   check_master(rules, args.parameter, args.grad);
-  rules.dense(args.exp_avg, args.grad.shape(), args.grad.dtype(), "exp_avg as grad");
-  rules.dense(args.exp_avg_sq, args.grad.shape(), args.grad.dtype(), "exp_avg_sq as grad");
+  for (const Tensor* moment : {&args.exp_avg, &args.exp_avg_sq}) {
+    const bool narrow = moment->defined() && moment->dtype() == DType::bf16;
+    rules.dense(*moment, args.grad.shape(), narrow ? DType::bf16 : args.grad.dtype(),
+                "exp_avg and exp_avg_sq as grad, or bf16");
+  }
   for (const Tensor* t : {&args.lr, &args.weight_decay, &args.step, &args.scale}) {
     rules.scalar(*t, "lr, weight_decay, step and scale 0-d f64");
   }
@@ -483,6 +486,54 @@ void check(const SgdArgs& args) {
     rules.dense(args.buffer, args.grad.shape(), args.grad.dtype(), "buffer as grad");
   for (const Tensor* t : {&args.lr, &args.weight_decay, &args.step, &args.scale}) {
     rules.scalar(*t, "lr, weight_decay, step and scale 0-d f64");
+  }
+}
+
+void check(const LionArgs& args) {
+  const Rules rules("lion", {{"value", args.parameter.value},
+                             {"remainder", args.parameter.remainder},
+                             {"grad", args.grad},
+                             {"exp_avg", args.exp_avg},
+                             {"lr", args.lr},
+                             {"weight_decay", args.weight_decay},
+                             {"scale", args.scale}});
+  check_master(rules, args.parameter, args.grad);
+  rules.dense(args.exp_avg, args.grad.shape(), args.grad.dtype(), "exp_avg as grad");
+  for (const Tensor* t : {&args.lr, &args.weight_decay, &args.scale})
+    rules.scalar(*t, "lr, weight_decay and scale 0-d f64");
+}
+
+void check(const MuonMomentumArgs& args) {
+  const Rules rules("muon_momentum", {{"grad", args.grad},
+                                      {"momentum", args.momentum},
+                                      {"scale", args.scale},
+                                      {"direction", args.direction}});
+  rules.require(args.grad.defined() && args.grad.is_contiguous() && is_wide(args.grad),
+                "grad f32 or f64, contiguous");
+  rules.dense(args.momentum, args.grad.shape(), args.grad.dtype(), "momentum as grad");
+  rules.dense(args.direction, args.grad.shape(), args.grad.dtype(), "direction as grad");
+  rules.scalar(args.scale, "scale 0-d f64");
+}
+
+void check(const UnitNormArgs& args) {
+  const Rules rules("unit_norm", {{"x", args.x}, {"partials", args.partials}, {"out", args.out}});
+  rules.require(args.x.defined() && args.x.is_contiguous() && is_wide(args.x),
+                "x f32 or f64, contiguous");
+  const bool narrow = args.out.defined() && args.out.dtype() == DType::bf16;
+  rules.dense(args.out, args.x.shape(), narrow ? DType::bf16 : args.x.dtype(), "out as x, or bf16");
+  rules.require(args.partials.defined() && args.partials.rank() == 1 &&
+                    args.partials.dtype() == DType::f64 && args.partials.is_contiguous(),
+                "partials f64 [n]");
+}
+
+void check(const WeightedSumArgs& args) {
+  const Rules rules("weighted_sum", {{"x", args.x}, {"y", args.y}, {"out", args.out}});
+  rules.require(args.x.defined() && args.y.defined() && args.out.defined(), "x, y and out defined");
+  for (const Tensor* t : {&args.x, &args.y, &args.out}) {
+    rules.require(t->is_contiguous() && t->shape() == args.x.shape() &&
+                      (is_wide(*t) || t->dtype() == DType::bf16) &&
+                      (t->dtype() == DType::f64) == (args.x.dtype() == DType::f64),
+                  "one shape, contiguous, f32 or bf16, or all f64");
   }
 }
 

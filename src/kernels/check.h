@@ -32,5 +32,9 @@ void check(const SumOfSquaresArgs& args);
 void check(const GradScaleArgs& args);
 void check(const AdamArgs& args);
 void check(const SgdArgs& args);
+void check(const LionArgs& args);
+void check(const MuonMomentumArgs& args);
+void check(const UnitNormArgs& args);
+void check(const WeightedSumArgs& args);
 
 }  // namespace megatron::kernels

@@ -52,6 +52,17 @@ inline double bytes_of(const EmbeddingBackwardArgs& a, std::string_view name, Ac
   return 2 * static_cast<double>(a.dout.elements() * size_of(tensor.dtype()));
 }
 
+// Tells calls of one kernel apart that do other work on operands of the same shapes.
+template <class Args>
+int form_of(const Args&) {
+  return 0;
+}
+inline int form_of(const GemmArgs& a) { return (a.transpose_a ? 1 : 0) + (a.transpose_b ? 2 : 0); }
+inline int form_of(const ActivationArgs& a) { return static_cast<int>(a.function); }
+inline int form_of(const ActivationBackwardArgs& a) { return static_cast<int>(a.function); }
+inline int form_of(const AttentionArgs& a) { return a.causal ? 1 : 0; }
+inline int form_of(const AttentionBackwardArgs& a) { return a.causal ? 1 : 0; }
+
 template <class Args>
 Cost cost_of(const Args& args) {
   Cost cost{.flops = flops_of(args)};

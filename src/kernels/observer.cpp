@@ -26,7 +26,8 @@ struct Entry<name, member> {
     visit(seen, [&](std::string_view operand, Access access, const Tensor& tensor) {
       if (tensor.defined()) operands.push_back({operand, access, tensor});
     });
-    Call call{.kernel = name.text, .cost = cost_of(args), .operands = operands};
+    Call call{
+        .kernel = name.text, .cost = cost_of(args), .form = form_of(args), .operands = operands};
     call.again = [&args] { return again(args); };
     observer.before(call);
     (table(stream.device().kind).*member)(args, stream);
@@ -83,6 +84,10 @@ Table observe(const Table& plain) {
   set<"grad_scale", &Table::grad_scale>(t, plain);
   set<"adam", &Table::adam>(t, plain);
   set<"sgd", &Table::sgd>(t, plain);
+  set<"lion", &Table::lion>(t, plain);
+  set<"muon_momentum", &Table::muon_momentum>(t, plain);
+  set<"unit_norm", &Table::unit_norm>(t, plain);
+  set<"weighted_sum", &Table::weighted_sum>(t, plain);
   return t;
 }
 

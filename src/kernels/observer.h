@@ -21,6 +21,7 @@ struct Operand {
 struct Call {
   std::string_view kernel;  // entry of the table
   Cost cost;
+  int form = 0;                       // form_of() the arguments (kernels/cost.h)
   std::span<const Operand> operands;  // defined ones, in the order of visit()
   // Keeps what is no tensor of the arguments, and no tensor: calls the kernel of the stream's device on
   // tensors like the operands, in their order.

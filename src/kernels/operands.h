@@ -193,5 +193,34 @@ void visit(SgdArgs& a, F&& f) {
   f("remainder", Access::update, a.parameter.remainder);
   f("buffer", Access::update, a.buffer);
 }
+template <class F>
+void visit(LionArgs& a, F&& f) {
+  f("grad", Access::read, a.grad);
+  f("lr", Access::read, a.lr);
+  f("weight_decay", Access::read, a.weight_decay);
+  f("scale", Access::read, a.scale);
+  f("parameter", Access::update, a.parameter.value);
+  f("remainder", Access::update, a.parameter.remainder);
+  f("exp_avg", Access::update, a.exp_avg);
+}
+template <class F>
+void visit(MuonMomentumArgs& a, F&& f) {
+  f("grad", Access::read, a.grad);
+  f("scale", Access::read, a.scale);
+  f("momentum", Access::update, a.momentum);
+  f("direction", Access::write, a.direction);
+}
+template <class F>
+void visit(UnitNormArgs& a, F&& f) {
+  f("x", Access::read, a.x);
+  f("partials", Access::read, a.partials);
+  f("out", Access::write, a.out);
+}
+template <class F>
+void visit(WeightedSumArgs& a, F&& f) {
+  f("x", Access::read, a.x);
+  f("y", Access::read, a.y);
+  f("out", Access::write, a.out);
+}
 
 }  // namespace megatron::kernels

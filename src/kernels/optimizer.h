@@ -20,7 +20,8 @@ struct GradScaleArgs {
 
 // How a parameter is held. f32 and f64 parameters are their own master copy. A bf16 parameter has
 // the signed remainder (i16): master bits = (bf16 bits << 16) + remainder, where bf16 is the master
-// rounded to nearest, ties away from zero.
+// rounded to nearest, ties away from zero. An f16 parameter has no remainder that could make it fp32 (its
+// exponents are fewer): it has a master copy in f32, which is what the kernels get, and is copied from it.
 struct MasterWeight {
   Tensor value;      // bf16, f32 or f64; contiguous
   Tensor remainder;  // i16 for bf16, else undefined
@@ -28,8 +29,9 @@ struct MasterWeight {
 
 // AdamW (Loshchilov & Hutter 2019), t counting from 1:  g = grad * scale; m = b1 m + (1-b1) g; v =
 // b2 v + (1-b2) g^2; w -= lr * (m / (1-b1^t) / (sqrt(v / (1-b2^t)) + eps) + weight_decay * w). grad
-// f32 (f64); exp_avg, exp_avg_sq f32 (f64). lr, weight_decay, step, scale: f64 0-d. Elements in f32
-// (f64 for f64) but for the factors 1-b^t, which are f64 rounded once.
+// f32 (f64); exp_avg, exp_avg_sq each of that type or bf16: w sees m and v before they are rounded
+// (to nearest, ties to even). lr, weight_decay, step, scale: f64 0-d. Elements in f32 (f64 for f64)
+// but for the factors 1-b^t, which are f64 rounded once.
 struct AdamArgs {
   MasterWeight parameter;
   Tensor grad, exp_avg, exp_avg_sq;
@@ -46,6 +48,41 @@ struct SgdArgs {
   Tensor lr, weight_decay, step, scale;
   double momentum = 0;
   bool decay = true;
+};
+
+// Lion (Chen et al., arXiv 2302.06675): g = grad * scale; w -= lr * (sign(b1 m + (1-b1) g) +
+// weight_decay * w), then m = b2 m + (1-b2) g; sign(0) = 0. Types and scalars as of Adam; exp_avg
+// (m) f32 (f64).
+struct LionArgs {
+  MasterWeight parameter;
+  Tensor grad, exp_avg;
+  Tensor lr, weight_decay, scale;
+  double beta1 = 0.95, beta2 = 0.98;
+  bool decay = true;
+};
+
+// Muon's direction before it is made orthogonal (Jordan et al. 2024): g = grad * scale; m += (1-mu)
+// (g - m); direction = nesterov ? (1-mu) g + mu m : m. All f32 (f64), of one shape, contiguous;
+// scale f64 0-d.
+struct MuonMomentumArgs {
+  Tensor grad, momentum, scale, direction;
+  double mu = 0.95;
+  bool nesterov = false;
+};
+
+// out = x / max(sqrt(sum of partials in ascending order), eps): x of unit Frobenius norm, where
+// partials are its sums of squares. x f32 (f64), out that or bf16, of one shape, contiguous; out may
+// be x. partials f64 [n]. The factor is f64, rounded once.
+struct UnitNormArgs {
+  Tensor x, partials, out;
+  double eps = 1e-7;
+};
+
+// out = x_weight x + y_weight y, of one shape, contiguous; each f32 or bf16 (all f64), the sum in f32
+// (f64), rounded once. out may be x or y.
+struct WeightedSumArgs {
+  Tensor x, y, out;
+  double x_weight = 1, y_weight = 1;
 };
 
 }  // namespace megatron::kernels

@@ -2,23 +2,24 @@
 
 #include "base/error.h"
 #include "kernels/cpu/matmul.h"
-#include "kernels/cpu/table.h"
-#include "kernels/meta/table.h"
 #include "kernels/reference/table.h"
+#include "kernels/widened.h"
 
 namespace megatron::kernels {
 
 const Table& table(DeviceKind kind) {
   switch (kind) {
     case DeviceKind::reference: return reference_table();
-    case DeviceKind::cpu: return cpu_table();
-    case DeviceKind::meta: return meta_table();
+    case DeviceKind::cpu: return widened_table(kind);
+    case DeviceKind::meta: return widened_table(kind);
     case DeviceKind::cuda: fail("this build has no CUDA back-end; use --device cpu");
   }
   MG_ASSERT(false);
 }
 
 std::string_view remark_on_products(DeviceKind kind, DType type) {
+  if (kind == DeviceKind::cpu && type == DType::f16)
+    return "fp16 is computed in fp32 and rounded: slower than fp32, and for numbers only";
   const bool widened = kind == DeviceKind::cpu && type == DType::bf16 &&
                        cpu::bf16_products() == cpu::Bf16Products::widened;
   return widened ? "this CPU has no AVX512_BF16: bf16 matrix products are computed in fp32, no "

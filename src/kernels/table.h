@@ -46,6 +46,10 @@ struct Table {
   void (*grad_scale)(const GradScaleArgs&, Stream&) = nullptr;
   void (*adam)(const AdamArgs&, Stream&) = nullptr;
   void (*sgd)(const SgdArgs&, Stream&) = nullptr;
+  void (*lion)(const LionArgs&, Stream&) = nullptr;
+  void (*muon_momentum)(const MuonMomentumArgs&, Stream&) = nullptr;
+  void (*unit_norm)(const UnitNormArgs&, Stream&) = nullptr;
+  void (*weighted_sum)(const WeightedSumArgs&, Stream&) = nullptr;
 };
 
 // Throws Error for a back-end that this build does not have.
@@ -79,7 +83,11 @@ inline constexpr std::string_view kHotKernels[] = {"gemm",
                                                    "sum_of_squares",
                                                    "grad_scale",
                                                    "adam",
-                                                   "sgd"};
+                                                   "sgd",
+                                                   "lion",
+                                                   "muon_momentum",
+                                                   "unit_norm",
+                                                   "weighted_sum"};
 
 // The type that sums and statistics are kept in.
 inline DType accumulator(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }

@@ -34,6 +34,7 @@ class Builder {
 };
 
 inline parallel::Init normal(double deviation) { return {parallel::Init::Kind::normal, deviation}; }
+inline parallel::Init xavier_uniform() { return {parallel::Init::Kind::xavier_uniform, 0}; }
 inline parallel::Init zeros() { return {parallel::Init::Kind::zeros, 0}; }
 inline parallel::Init ones() { return {parallel::Init::Kind::ones, 0}; }
 

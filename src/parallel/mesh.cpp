@@ -150,7 +150,8 @@ std::unique_ptr<comm::Group> make_group(const std::vector<std::vector<int>>& gro
   for (size_t g = 0; g < groups.size(); ++g) {
     const auto place = std::find(groups[g].begin(), groups[g].end(), world.rank());
     if (place != groups[g].end()) {
-      return world.split(static_cast<int>(g), static_cast<int>(place - groups[g].begin()));
+      return world.split(static_cast<int>(g), static_cast<int>(place - groups[g].begin()),
+                         static_cast<int>(groups[g].size()));
     }
   }
   MG_ASSERT(false);

@@ -1,6 +1,7 @@
 #include "parallel/placement.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
@@ -79,6 +80,23 @@ T convert(double value) {
 
 // Elements [begin, end) of the stream; out[0] is element `origin`.
 template <class T>
+void draw_uniform(T* out, int64_t origin, const RandomStream& stream, double width, int64_t begin,
+                  int64_t end) {
+  for (int64_t i = begin; i < end; ++i)
+    out[i - origin] = convert<T>(width * (2 * stream.uniform(static_cast<uint64_t>(i)) - 1));
+}
+
+double xavier_width(const Placement& placement) {
+  int64_t rows = 0, columns = 1;
+  for (const Part& part : placement.parts) {
+    rows += part.global[0];
+    columns = part.global.elements() / std::max<int64_t>(part.global[0], 1);
+  }
+  return std::sqrt(6.0 / static_cast<double>(rows + columns));
+}
+
+// The same of normals.
+template <class T>
 void draw(T* out, int64_t origin, const RandomStream& stream, double deviation, int64_t begin,
           int64_t end) {
   for (int64_t pair = begin / 2; 2 * pair < end; ++pair) {
@@ -91,20 +109,26 @@ void draw(T* out, int64_t origin, const RandomStream& stream, double deviation, 
 template <class T>
 void fill_parts(const Placed& placed, uint64_t seed, ThreadPool& pool) {
   T* const values = placed.parameter.value.data<T>();
-  const bool normal = placed.init.kind == Init::Kind::normal;
+  const bool uniform = placed.init.kind == Init::Kind::xavier_uniform;
+  const bool drawn = placed.init.kind == Init::Kind::normal || uniform;
+  const double width = uniform ? xavier_width(placed.placement) : placed.init.deviation;
   const T constant = convert<T>(placed.init.kind == Init::Kind::ones ? 1 : 0);
   for (const Part& part : placed.placement.parts) {
     const RandomStream stream(seed, part.name);
     for_each_run_of_part(part, placed.parameter.value.shape(), [&](const Run& run) {
       T* const out = values + run.local;
-      if (!normal) {
+      if (!drawn) {
         std::fill(out, out + run.size, constant);
         return;
       }
       pool.parallel_for((run.size + kDrawBlock - 1) / kDrawBlock, [&](int64_t block, int) {
         const int64_t begin = run.canonical + block * kDrawBlock;
-        draw(out, run.canonical, stream, placed.init.deviation, begin,
-             std::min(begin + kDrawBlock, run.canonical + run.size));
+        const int64_t end = std::min(begin + kDrawBlock, run.canonical + run.size);
+        if (uniform) {
+          draw_uniform(out, run.canonical, stream, width, begin, end);
+        } else {
+          draw(out, run.canonical, stream, width, begin, end);
+        }
       });
     });
   }

@@ -41,9 +41,14 @@ struct Placement {
 // How a parameter begins: normal draws are made for element i of canonical tensor `name` from
 // RandomStream(seed, name) at i, so that no layout changes them.
 struct Init {
-  enum class Kind { normal, zeros, ones } kind = Kind::zeros;
+  // xavier_uniform (Glorot & Bengio 2010): uniform in [-a, a), a = sqrt(6 / (rows + columns)) of the whole
+  // parameter, whose rows may be those of several canonical tensors.
+  enum class Kind { normal, zeros, ones, xavier_uniform } kind = Kind::zeros;
   double deviation = 0;  // of normal
 };
+
+// What optimizers may treat apart: the table of tokens (tied or not) and the output layer.
+enum class Role { hidden, embedding, output };
 
 // A parameter with all that the rooms above need to know of it.
 struct Placed {
@@ -51,6 +56,9 @@ struct Placed {
   Placement placement;
   Init init;
   bool decay = true;  // weight decay applies
+  Role role = Role::hidden;
+  // Rows of each of the matrices that lie one below the other in it ([q | k | v]); empty: it is one.
+  std::vector<int64_t> matrices;
 };
 
 // Fills the parameter's value (converted to its type); rows that no part covers become zero.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/setting_note.h"
 #include "device/arena.h"
 #include "kernels/cost.h"
 
@@ -16,7 +17,7 @@ namespace megatron::plan {
 // Parameters of one class in one span of the model.
 struct ParameterCount {
   std::string span;   // "embedding", "layers.0", "head"
-  std::string group;  // "embedding", "attention", "mlp", "norm", "output"
+  std::string group;  // "embedding", "position", "norm", "attention", "mlp", "output"
   int64_t count = 0;
 };
 
@@ -53,6 +54,11 @@ struct MemoryUse {
   }
 };
 
+// What Megatron-LM would expect for the same flags (plan/megatron_memory.h).
+struct MegatronEstimate {
+  int64_t weights_and_optimizer = 0, activations = 0;
+};
+
 struct Plan {
   std::string model;   // "124M parameters, 12 layers, hidden 768, vocabulary 50257"
   std::string device;  // "cpu"
@@ -69,9 +75,14 @@ struct Plan {
   std::vector<KernelWork> kernels;
   std::vector<TrafficWork> traffic;
   std::optional<double> step_seconds;  // estimated for this machine
+  double peak = 0;                     // FLOP/s of matrix products of all ranks; 0: not measured
+  std::optional<MegatronEstimate> megatron;
+  std::vector<SettingNote> derived;   // settings that nobody gave, or that are run otherwise
+  std::vector<std::string> remedies;  // flags with which a run would fit that does not
 
   int64_t parameter_count() const;
   int64_t process_bytes() const;  // of a process with ranks_here ranks
+  bool fits() const { return machine == 0 || process_bytes() <= machine; }
 };
 
 }  // namespace megatron::plan

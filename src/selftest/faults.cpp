@@ -37,8 +37,8 @@ class WithoutAllReduce final : public comm::Group {
     return group_.recv(t, from, stream, call);
   }
   void barrier(std::string_view call) override { group_.barrier(call); }
-  std::unique_ptr<comm::Group> split(int color, int key) override {
-    return group_.split(color, key);
+  std::unique_ptr<comm::Group> split(int color, int key, int members) override {
+    return group_.split(color, key, members);
   }
 
  private:

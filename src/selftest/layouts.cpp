@@ -33,8 +33,16 @@ struct Layout {
 
 struct Outcome {
   TensorMap gradients, parameters;  // of the first batch; after the steps of SGD
-  std::vector<double> sgd_losses, adam_losses, gradient_norms;
+  std::map<optim::Method, std::vector<double>> losses;
+  std::vector<double> gradient_norms;
 };
+
+// Muon with products in the model's own type.
+optim::OptimizerConfig config_of(optim::Method method) {
+  optim::OptimizerConfig config{.method = method};
+  config.muon.precision = optim::ProductPrecision::highest;
+  return config;
+}
 
 class Experiment {
  public:
@@ -51,7 +59,9 @@ class Experiment {
   Outcome run(const Layout& layout) const {
     return on_ranks(layout, [&](comm::Group& group, Outcome& outcome) {
       train(layout, group, optim::Method::sgd, outcome);
-      train(layout, group, optim::Method::adam, outcome);
+      for (const optim::Method method :
+           {optim::Method::adam, optim::Method::lion, optim::Method::muon})
+        train(layout, group, method, outcome);
     });
   }
   TensorMap gradients(const Layout& layout) const {
@@ -84,7 +94,7 @@ class Experiment {
           rank(group.rank()),
           runtime({e.device_, 0}, layout.threads),
           model(e.config_, runtime, e.type_, 3),
-          step(model, e.type_, {.method = method}, group, runtime,
+          step(model, e.type_, config_of(method), group, runtime,
                {.loss_scope = e.scope_,
                 .recompute = layout.recompute,
                 .vocabulary = e.config_.vocab_size,
@@ -118,10 +128,11 @@ class Experiment {
     Trial trial(*this, layout, method, group);
     const bool sgd = method == optim::Method::sgd;
     if (sgd) trial.take_gradients(outcome);
+    const double rate = sgd ? 0.05 : method == optim::Method::lion ? 1e-4 : 1e-3;
     for (int k = 0; k < kSteps; ++k) {
       const training::StepReport report =
-          trial.step.run(batches(layout, trial.rank, k), sgd ? 0.05 : 1e-3, 0.1);
-      (sgd ? outcome.sgd_losses : outcome.adam_losses).push_back(report.loss);
+          trial.step.run(batches(layout, trial.rank, k), {rate, 0.1});
+      outcome.losses[method].push_back(report.loss);
       outcome.gradient_norms.push_back(report.gradient_norm);
     }
     if (sgd) outcome.parameters = canonical_values(trial.model.parameters());
@@ -184,10 +195,10 @@ void compare(const Layout& layout, const Outcome& outcome, const Outcome& expect
   compare_tensors("gradients", layout.str(), outcome.gradients, expected.gradients, bound, report);
   compare_tensors("parameters", layout.str(), outcome.parameters, expected.parameters, bound,
                   report);
-  compare_numbers("losses of SGD", layout.str(), outcome.sgd_losses, expected.sgd_losses, bound,
-                  report);
-  compare_numbers("losses of AdamW", layout.str(), outcome.adam_losses, expected.adam_losses, bound,
-                  report);
+  for (const auto& [method, losses] : expected.losses) {
+    compare_numbers(fmt::format("losses of {}", optim::name(method)), layout.str(),
+                    outcome.losses.at(method), losses, bound, report);
+  }
   compare_numbers("gradient norms", layout.str(), outcome.gradient_norms, expected.gradient_norms,
                   bound, report);
 }

@@ -217,8 +217,8 @@ Report run_case(const std::string& directory, const Case& c, DeviceKind device, 
   Comparison comparison(c, expected, canonical_values(model.parameters()), report);
   for (int64_t k = 0; k < steps; ++k) {
     const double lr = rate.at(k * batch), wd = decay.at(k * batch);
-    const training::StepReport step =
-        train.run(tokens.micro_batches(k, *c.batch.micro_batch_size), lr, wd);
+    const training::StepReport step = train.run(tokens.micro_batches(k, *c.batch.micro_batch_size),
+                                                {lr, wd, rate.decoupled_at(k * batch)});
     comparison.scalar("loss", k, step.loss, tolerance::kTrajectoryLossRelative);
     comparison.scalar("grad_norm", k, step.gradient_norm,
                       tolerance::kTrajectoryGradientNormRelative);

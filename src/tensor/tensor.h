@@ -29,6 +29,7 @@ class Tensor {
   int64_t stride(int dim) const {
     return strides_[static_cast<size_t>(dim < 0 ? dim + rank() : dim)];
   }
+  int64_t offset() const { return offset_; }  // of the first element, in elements of the storage
   int64_t elements() const { return shape_.elements(); }
   int64_t bytes() const { return elements() * size_of(dtype_); }
   DType dtype() const { return dtype_; }

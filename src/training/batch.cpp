@@ -41,7 +41,7 @@ void check_segments(const HostBatch& host) {
 }  // namespace
 
 const nn::Batch& DeviceBatch::fill(const HostBatch& host, LossScope scope, int64_t vocabulary,
-                                   int64_t positions) {
+                                   int64_t positions, double loss_scale) {
   check_range(host.tokens, vocabulary, "token id",
               "the vocabulary (--vocab-size, or the tokenizer of the data)");
   check_range(host.positions, positions, "position", "--max-position-embeddings");
@@ -75,9 +75,10 @@ const nn::Batch& DeviceBatch::fill(const HostBatch& host, LossScope scope, int64
   if (confined) copy_from(batch_.segment_begins, std::span<const int32_t>(host.segment_begins));
   std::ranges::copy(host.samples, batch_.samples.data<int64_t>());
   const double divisor = scope == LossScope::token ? 1 : std::max(host.counted(), 1.0);
-  std::vector<double> weights(host.loss_mask.size());
-  for (size_t i = 0; i < weights.size(); ++i) weights[i] = host.loss_mask[i] / divisor;
-  copy_from(batch_.weights, std::span<const double>(weights));
+  weights_.resize(host.loss_mask.size());
+  for (size_t i = 0; i < weights_.size(); ++i)
+    weights_[i] = host.loss_mask[i] / divisor * loss_scale;
+  copy_from(batch_.weights, std::span<const double>(weights_));
   return batch_;
 }
 

@@ -33,14 +33,15 @@ class DeviceBatch {
  public:
   explicit DeviceBatch(Runtime& runtime, DType model_type) : runtime_(runtime), type_(model_type) {}
   // Throws Error naming a token or position outside [0, vocabulary) or [0, positions), or a segment
-  // that begins behind its token.
+  // that begins behind its token. loss_scale: factor of the weights.
   const nn::Batch& fill(const HostBatch& host, LossScope scope, int64_t vocabulary,
-                        int64_t positions);
+                        int64_t positions, double loss_scale = 1);
 
  private:
   Runtime& runtime_;
   DType type_;
   nn::Batch batch_;
+  std::vector<double> weights_;  // of the last batch; keeps its memory
 };
 
 }  // namespace megatron::training

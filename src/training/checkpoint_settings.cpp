@@ -34,6 +34,12 @@ void CheckpointSettings::fields(Fields& f) {
                "without a checkpoint in --load the run ends instead of starting from scratch");
   f.add_switch("finetune", &finetune, true,
                "begin at step 0 with the weights alone of --load or --model");
+  f.add("pretrained-checkpoint", &pretrained_checkpoint,
+        "folder of checkpoints, or Hugging Face directory, whose weights the run begins with (as "
+        "--load "
+        "with --finetune) while --load has no checkpoint yet");
+  f.add_switch("use-checkpoint-args", &use_checkpoint_args, true,
+               "the checkpoint of --load gives the model's shape, whatever flags say of it");
   f.add_switch("no-load-optim", &load_optimizer, false,
                "the optimizer begins anew; step, data and schedule go on");
   f.add_switch("no-load-rng", &load_rng, false,
@@ -82,6 +88,7 @@ void CheckpointSettings::check() const {
   };
   needs_load(ckpt_step.has_value(), "ckpt-step");
   needs_load(exit_on_missing_checkpoint, "exit-on-missing-checkpoint");
+  needs_load(use_checkpoint_args, "use-checkpoint-args");
   needs_load(!load_optimizer, "no-load-optim");
   needs_load(!load_rng, "no-load-rng");
   needs_load(override_scheduler, "override-opt-param-scheduler");

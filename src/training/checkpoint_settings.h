@@ -17,6 +17,8 @@ struct CheckpointSettings {
   std::optional<int64_t> ckpt_step;
   bool exit_on_missing_checkpoint = false;
   bool finetune = false;
+  std::optional<std::string> pretrained_checkpoint;
+  bool use_checkpoint_args = false;
   bool load_optimizer = true, load_rng = true;
   bool override_scheduler = false, use_checkpoint_scheduler = false;
   std::optional<int64_t> exit_interval;

@@ -160,22 +160,33 @@ std::vector<SplitTokens> open_split(const DataSettings& settings, const Vocabula
   return parts;
 }
 
-HostBatch read_batch(const data::Dataset& set, std::span<const int64_t> indices,
-                     int64_t seq_length) {
-  HostBatch batch{.sequences = static_cast<int64_t>(indices.size()), .length = seq_length};
-  data::Sample sample;
+namespace {
+
+template <class To, class From>
+void append(std::vector<To>& to, const std::vector<From>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+}  // namespace
+
+void BatchReader::read(std::span<const int64_t> indices, HostBatch& batch) {
+  batch.sequences = static_cast<int64_t>(indices.size());
+  batch.length = length_;
+  for (auto* values : {&batch.tokens, &batch.labels, &batch.positions, &batch.segment_begins})
+    values->clear();
+  batch.loss_mask.clear();
+  const auto tokens = static_cast<size_t>(batch.sequences * length_);
+  for (auto* values : {&batch.tokens, &batch.labels, &batch.positions}) values->reserve(tokens);
+  batch.loss_mask.reserve(tokens);
   for (const int64_t index : indices) {
-    set.read(index, sample);
-    batch.tokens.insert(batch.tokens.end(), sample.tokens.begin(), sample.tokens.end());
-    batch.labels.insert(batch.labels.end(), sample.labels.begin(), sample.labels.end());
-    batch.positions.insert(batch.positions.end(), sample.position_ids.begin(),
-                           sample.position_ids.end());
-    batch.loss_mask.insert(batch.loss_mask.end(), sample.loss_mask.begin(), sample.loss_mask.end());
-    batch.segment_begins.insert(batch.segment_begins.end(), sample.segment_begin.begin(),
-                                sample.segment_begin.end());
-    batch.samples.push_back(index);
+    set_.read(index, sample_);
+    append(batch.tokens, sample_.tokens);
+    append(batch.labels, sample_.labels);
+    append(batch.positions, sample_.position_ids);
+    append(batch.loss_mask, sample_.loss_mask);
+    append(batch.segment_begins, sample_.segment_begin);
   }
-  return batch;
+  batch.samples.assign(indices.begin(), indices.end());
 }
 
 }  // namespace megatron::training

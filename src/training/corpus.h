@@ -48,9 +48,18 @@ struct SplitTokens {
 std::vector<SplitTokens> open_split(const DataSettings& settings, const Vocabulary& vocabulary,
                                     data::Split split);
 
-// Samples `indices` of a set as one micro-batch; an index is also the number of its sample in the
-// run.
-HostBatch read_batch(const data::Dataset& set, std::span<const int64_t> indices,
-                     int64_t seq_length);
+// Samples of a set as micro-batches of sequences of one length.
+class BatchReader {
+ public:
+  BatchReader(const data::Dataset& set, int64_t seq_length) : set_(set), length_(seq_length) {}
+  // Fills `batch` with samples `indices`; an index is also the number of its sample in the run. A batch that held
+  // as many before asks for no memory.
+  void read(std::span<const int64_t> indices, HostBatch& batch);
+
+ private:
+  const data::Dataset& set_;
+  int64_t length_;
+  data::Sample sample_;
+};
 
 }  // namespace megatron::training

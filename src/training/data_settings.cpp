@@ -32,8 +32,6 @@ void DataSettings::fields(Fields& f) {
                "not they end with the end-of-document token");
   f.add_switch("no-mmap-bin-files", &mmap_bin_files, false,
                ".bin files are read piece by piece, not mapped");
-  f.add_switch("no-create-attention-mask-in-dataloader", &attention_mask_in_dataloader, false,
-               "accepted: attention masks are never made, with or without this flag");
   f.add_switch("allow-ambiguous-pad-tokens", &allow_ambiguous_pad_tokens, true,
                "labels that are the padding token do not count even where it is also the "
                "end-of-document or another special token");

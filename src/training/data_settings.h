@@ -18,7 +18,6 @@ struct DataSettings : TokenizerSettings {
   std::optional<int64_t> builder_threads;
   bool mmap_bin_files = true;
   bool allow_ambiguous_pad_tokens = false;
-  bool attention_mask_in_dataloader = false;  // accepted; makes no difference
   bool mock_data = false;
   bool reset_position_ids = false, eod_mask_loss = false;
   bool reset_attention_mask = false, inter_document_masking = false;

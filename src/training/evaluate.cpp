@@ -22,6 +22,7 @@ std::vector<double> token_losses(const models::Stage& stage, DeviceBatch& device
   const Bundle out = models::forward(stage, tape, device, models::Phase::evaluate);
   const Tensor loss = models::head_loss(stage, tape, out, device);
   runtime.stream().synchronize();
+  if (!runtime.device().has_data()) return std::vector<double>(batch.tokens.size());
   return to_doubles(loss);
 }
 
@@ -38,11 +39,12 @@ void put_sums(const HostBatch& batch, std::span<const double> losses, std::span<
 std::vector<double> gather(std::span<const double> mine, comm::Group& ranks, Runtime& runtime) {
   Tensor all = Tensor::empty(runtime.arena(MemoryClass::activations),
                              {static_cast<int64_t>(mine.size())}, DType::f64, "evaluate.sums");
-  copy_from(all, mine);
+  const bool has_data = runtime.device().has_data();
+  if (has_data) copy_from(all, mine);
   ranks.all_reduce(all, comm::Reduce::sum, runtime.stream(), "evaluate.sums")
       .wait(runtime.stream());
   runtime.stream().synchronize();
-  return to_doubles(all);
+  return has_data ? to_doubles(all) : std::vector<double>(mine.begin(), mine.end());
 }
 
 }  // namespace
@@ -55,12 +57,17 @@ std::vector<LossSum> evaluate_samples(const models::Stage& stage, DType type,
   if (indices.empty()) return {};
   DeviceBatch device_batch(runtime, type);
   std::vector<double> sums(2 * indices.size());
+  const bool planned =
+      !runtime.device().has_data();  // then the first passes and the last stand for all
   const auto together = static_cast<size_t>(micro_batch);
   const size_t stride = together * static_cast<size_t>(data_parallel.size());
+  BatchReader reader(set, seq_length);
+  HostBatch batch;
   for (size_t begin = together * static_cast<size_t>(data_parallel.rank()); begin < indices.size();
        begin += stride) {
     const auto taken = indices.subspan(begin, std::min(together, indices.size() - begin));
-    const HostBatch batch = read_batch(set, taken, seq_length);
+    if (planned && begin >= 2 * stride && begin + stride < indices.size()) continue;
+    reader.read(taken, batch);
     put_sums(batch, token_losses(stage, device_batch, batch, runtime, options),
              std::span(sums).subspan(2 * begin, 2 * taken.size()));
   }
@@ -98,8 +105,10 @@ LossSum evaluate_all(const models::Stage& stage, DType type, const data::Dataset
 
 double unigram_entropy(const data::Dataset& set, int64_t first, int64_t count, int64_t seq_length) {
   LabelCounts counts;
+  BatchReader reader(set, seq_length);
+  HostBatch batch;
   for (int64_t i = first; i < first + count; ++i) {
-    const HostBatch batch = read_batch(set, std::span(&i, 1), seq_length);
+    reader.read(std::span(&i, 1), batch);
     for (size_t t = 0; t < batch.labels.size(); ++t)
       if (batch.loss_mask[t] != 0) counts.add(batch.labels[t]);
   }

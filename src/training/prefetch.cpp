@@ -26,15 +26,23 @@ Prefetcher::~Prefetcher() {
 
 void Prefetcher::read_all(const data::Dataset& set, int64_t seq_length, int64_t count) {
   std::vector<int64_t> indices;
+  BatchReader reader(set, seq_length);
   try {
     for (int64_t i = 0; i < count; ++i) {
       MG_CHECK(sampler_->next(indices),
                "the training data end after {} samples, and the run needs more",
                sampler_->consumed());
-      HostBatch batch = read_batch(set, indices, seq_length);
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return stop_ || ready_.size() < capacity_; });
       if (stop_) return;
+      HostBatch batch;
+      if (!spare_.empty()) {
+        batch = std::move(spare_.back());
+        spare_.pop_back();
+      }
+      lock.unlock();
+      reader.read(indices, batch);
+      lock.lock();
       ready_.push_back(std::move(batch));
       lock.unlock();
       changed_.notify_all();
@@ -47,7 +55,7 @@ void Prefetcher::read_all(const data::Dataset& set, int64_t seq_length, int64_t 
   changed_.notify_all();
 }
 
-HostBatch Prefetcher::next() {
+void Prefetcher::next(HostBatch& batch) {
   std::unique_lock lock(mutex_);
   if (ready_.empty() && !failure_) {
     const double begin = now_seconds();
@@ -55,11 +63,11 @@ HostBatch Prefetcher::next() {
     waited_ += now_seconds() - begin;
   }
   if (ready_.empty()) std::rethrow_exception(failure_);
-  HostBatch batch = std::move(ready_.front());
+  std::swap(batch, ready_.front());
+  if (!ready_.front().tokens.empty()) spare_.push_back(std::move(ready_.front()));
   ready_.pop_front();
   lock.unlock();
   changed_.notify_all();
-  return batch;
 }
 
 }  // namespace megatron::training

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "data/dataset.h"
 #include "data/sampler.h"
@@ -24,9 +25,10 @@ class Prefetcher {
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
-  // The next micro-batch, in the sampler's order. Throws what reading it threw, and Error when the
+  // Exchanges `batch` for the next micro-batch, in the sampler's order; what it held is filled again later, so
+  // that a run reads into the same memory over and over. Throws what reading it threw, and Error when the
   // sampler had come to its end.
-  HostBatch next();
+  void next(HostBatch& batch);
   double waited() const { return waited_; }  // seconds that next() waited, in all
 
  private:
@@ -37,8 +39,9 @@ class Prefetcher {
   double waited_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<HostBatch> ready_;  // under the mutex, as are the two below
-  std::exception_ptr failure_;   // after the last of ready_
+  std::deque<HostBatch> ready_;  // under the mutex, as are the three below
+  std::vector<HostBatch> spare_;
+  std::exception_ptr failure_;  // after the last of ready_
   bool stop_ = false;
   std::thread thread_;
 };

@@ -1,5 +1,6 @@
 #include "training/rank_run.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -8,7 +9,7 @@
 #include "base/log.h"
 #include "comm/values.h"
 #include "data/sampler.h"
-#include "training/flops.h"
+#include "training/non_finite.h"
 
 namespace megatron::training {
 
@@ -16,23 +17,24 @@ RankRun::RankRun(const RunPlan& plan, double peak, comm::Group& world, const Tra
     : plan_(plan),
       peak_(peak),
       s_(plan.settings),
-      world_(world),
-      mesh_(parallel::Mesh::build(s_.runtime.layout(), world)),
+      profile_(s_.profile, world),
+      world_(profile_.world()),
+      mesh_(parallel::Mesh::build(s_.runtime.layout(), world_)),
       group_(mesh_.group({parallel::Axis::dp, parallel::Axis::cp})),
       hooks_(hooks),
       begin_(now_seconds()),
       runtime_(s_.runtime.device_value(), s_.runtime.threads_per_rank()),
       model_(plan.config, runtime_, s_.precision.type(),
              static_cast<uint64_t>(plan.beginning.state.seed)),
-      consumed_(plan.beginning.state.consumed_samples) {
-  options_.loss_scope = s_.batch.scope();
-  options_.recompute = s_.batch.recompute();
-  options_.vocabulary = plan.config.vocab_size;
-  options_.positions = plan.config.max_position_embeddings;
+      consumed_(plan.beginning.state.consumed_samples),
+      scheduled_(plan.beginning.state.scheduled_samples),
+      skipped_(plan.beginning.state.skipped_steps) {
+  passed_over_ = s_.run.skipped();
+  options_ = step_options(s_, plan.config);
   fill_model(plan.beginning);
   if (s_.checkpoint.save)
     checkpointer_.emplace(s_.checkpoint, plan.saved, model_, step_->optimizer(), world_, runtime_,
-                          hooks.files == nullptr ? system_files() : *hooks.files);
+                          files());
 }
 
 void RankRun::fill_model(const Beginning& beginning) {
@@ -49,10 +51,14 @@ void RankRun::fill_model(const Beginning& beginning) {
     held.push_back({state.name + ".", &state.placed->placement, state.value});
   beginning.checkpoint->load_optimizer(held);
   step_->optimizer().resume(beginning.state.optimizer_steps);
+  if (beginning.state.loss_scale && step_->loss_scale().dynamic())
+    step_->loss_scale().resume(*beginning.state.loss_scale);
 }
 
 TrainResult RankRun::loop() {
   if (checkpointer_ && plan_.iterations_left() > 0) checkpointer_->check_room();
+  profile_.open(plan_.first_iteration(), s_.run.skip_train ? 0 : *s_.batch.train_iters,
+                s_.profile.directory.value_or(s_.checkpoint.save.value_or(".")), files());
   if (lead()) {
     progress_.emplace("training", *s_.batch.train_iters, "steps", plan_.first_iteration());
     log_.emplace(s_.log, s_.checkpoint.save.value_or(""), run_record(), &*progress_);
@@ -60,7 +66,9 @@ TrainResult RankRun::loop() {
   result_.first_iteration = plan_.first_iteration();
   int64_t last = plan_.first_iteration();
   try {
-    if (plan_.iterations_left() > 0) {
+    if (s_.run.skip_train) {
+      validate(last);
+    } else if (plan_.iterations_left() > 0) {
       Prefetcher data = read_ahead();
       train_on(data);
     } else if (lead()) {
@@ -68,12 +76,15 @@ TrainResult RankRun::loop() {
                 last, *s_.batch.train_iters,
                 s_.batch.train_samples ? "--train-samples" : "--train-iters");
     }
+    if (result_.end == EndReason::done && plan_.evaluates_test_set())
+      test(s_.run.skip_train ? last : std::max(last, *s_.batch.train_iters));
   } catch (const std::exception& error) {
     if (!result_.iterations.empty()) last = result_.iterations.back().iteration;
     if (log_) log_->end(last, EndReason::error, error.what());
     throw;
   }
   if (!result_.iterations.empty()) last = result_.iterations.back().iteration;
+  finish_profile();
   if (log_) log_->end(last, result_.end, "");
   if (progress_) progress_->finish();
   return std::move(result_);
@@ -82,22 +93,37 @@ TrainResult RankRun::loop() {
 void RankRun::train_on(Prefetcher& data) {
   const int64_t iterations = *s_.batch.train_iters;
   for (int64_t i = plan_.first_iteration() + 1; i <= iterations; ++i) {
-    const IterationReport report = one_step(i, data);
-    if (lead()) tell(report);
-    run_hook(report);
-    if (s_.run.eval_interval && i % *s_.run.eval_interval == 0) validate(i);
-    if (s_.run.sample_interval && i % *s_.run.sample_interval == 0) write_samples(i);
-    const std::optional<EndReason> end = i == iterations ? EndReason::done : end_after(i);
-    const std::optional<int64_t>& interval = s_.checkpoint.save_interval;
-    if (checkpointer_ && (end || (interval && i % *interval == 0))) {
-      save(i, end.has_value());
-    } else if (checkpointer_) {
-      tell_saved(checkpointer_->poll(false));
+    profile_.begin(i, *step_, runtime_.stream());
+    if (std::ranges::binary_search(passed_over_, i - 1)) {
+      pass_over(data);
+    } else {
+      const IterationReport report = one_step(i, data);
+      if (lead()) tell(report);
+      run_hook(report);
+      if (s_.run.evaluates_after(i)) validate(i);
     }
+    const std::optional<EndReason> end = finish_iteration(i);
+    profile_.end(i, *step_, runtime_.stream());
     if (!end) continue;
     result_.end = *end;
     return;
   }
+}
+
+// Samples, the end of the run where it comes now, and what is saved. Nothing of it after a step that was passed over,
+// but for the last.
+std::optional<EndReason> RankRun::finish_iteration(int64_t i) {
+  const bool last = i == *s_.batch.train_iters;
+  if (!last && std::ranges::binary_search(passed_over_, i - 1)) return std::nullopt;
+  if (s_.run.sample_interval && i % *s_.run.sample_interval == 0) write_samples(i);
+  const std::optional<EndReason> end = last ? EndReason::done : end_after(i);
+  const std::optional<int64_t>& interval = s_.checkpoint.save_interval;
+  if (checkpointer_ && (end || (interval && i % *interval == 0))) {
+    save(i, end.has_value());
+  } else if (checkpointer_) {
+    tell_saved(checkpointer_->poll(false));
+  }
+  return end;
 }
 
 // While a step runs, the micro-batches of the next one are read.
@@ -120,30 +146,78 @@ Prefetcher RankRun::read_ahead() const {
                     s_.batch.schedule.last() / together);
 }
 
+void RankRun::read_step(Prefetcher& data) {
+  const Profile::Part part = profile_.part(Track::data, "wait for data");
+  micro_batches_.resize(static_cast<size_t>(s_.batch.schedule.micro_batches(consumed_)));
+  for (HostBatch& micro_batch : micro_batches_) data.next(micro_batch);
+}
+
+void RankRun::pass_over(Prefetcher& data) {
+  read_step(data);
+  consumed_ += s_.batch.schedule.batch(consumed_);
+}
+
 IterationReport RankRun::one_step(int64_t iteration, Prefetcher& data) {
   const double begin = now_seconds(), waited = data.waited();
   const double communicated = group_.seconds();
   const data::BatchSchedule& schedule = s_.batch.schedule;
-  std::vector<HostBatch> micro_batches;
-  for (int64_t m = schedule.micro_batches(consumed_); m > 0; --m)
-    micro_batches.push_back(data.next());
+  Profile::Part part = profile_.part(Track::step, "step");
+  read_step(data);
   IterationReport report{.iteration = iteration,
                          .batch = schedule.batch(consumed_),
-                         .learning_rate = plan_.learning_rate.at(consumed_),
-                         .weight_decay = plan_.weight_decay.at(consumed_),
+                         .learning_rate = plan_.learning_rate.at(scheduled_),
+                         .weight_decay = plan_.weight_decay.at(scheduled_),
                          .data_wait = data.waited() - waited};
-  const StepReport step = step_->run(micro_batches, report.learning_rate, report.weight_decay);
+  const StepReport step = step_->run(
+      micro_batches_, {.learning_rate = report.learning_rate,
+                       .weight_decay = report.weight_decay,
+                       .decoupled_learning_rate = plan_.learning_rate.decoupled_at(scheduled_)});
   consumed_ += report.batch;
   report.consumed = consumed_;
+  if (step.updated()) {
+    scheduled_ += report.batch;
+  } else {
+    ++skipped_;
+  }
   report.loss = step.loss;
+  report.loss_scale = options_.loss_scale ? step.loss_scale : 0;
+  report.outcome = step.outcome;
   report.gradient_norm = step.gradient_norm;
   report.communication_wait = group_.seconds() - communicated;
   report.seconds = now_seconds() - begin;
-  MG_CHECK(std::isfinite(step.loss) && std::isfinite(step.gradient_norm),
-           "loss {} and gradient norm {} at iteration {}: the run has diverged; lower --lr, or "
-           "check the data",
-           step.loss, step.gradient_norm, iteration);
+  if (part.on())
+    part.arguments =
+        fmt::format(R"({{"iteration":{},"samples":{},"loss":{},"gradient_norm":{}}})", iteration,
+                    report.batch, json_number(step.loss), json_number(step.gradient_norm));
+  if (step.outcome == StepOutcome::not_finite) not_finite(report);
   return report;
+}
+
+namespace {
+
+double unsigned_nan(double value) { return std::isnan(value) ? NAN : value; }
+
+}  // namespace
+
+// The weights and the optimizer are as they were before the step. What is told once is not looked for again.
+void RankRun::not_finite(const IterationReport& report) {
+  const bool stop = s_.precision.on_non_finite == OnNonFinite::stop;
+  const std::string what =
+      fmt::format("iteration {}: the loss is {} and the gradient norm {}", report.iteration,
+                  unsigned_nan(report.loss), unsigned_nan(report.gradient_norm));
+  std::string found;
+  if (!not_finite_told_) found = first_non_finite(*step_, model_, micro_batches_, world_, runtime_);
+  not_finite_told_ = true;
+  MG_CHECK(!stop,
+           "{}. First: {}. The step was left out and nothing saved after it; lower --lr, look at "
+           "the data, or go on without such steps with --on-non-finite skip",
+           what, found);
+  if (!lead()) return;
+  const std::string text =
+      fmt::format("{}; the step is left out{}", what,
+                  found.empty() ? fmt::format(" ({} so far)", skipped_) : ". First: " + found);
+  log::warning("{}", text);
+  log_->note(report.iteration, true, text);
 }
 
 // The other ranks stand still meanwhile.
@@ -154,86 +228,11 @@ void RankRun::run_hook(const IterationReport& report) {
   group_.barrier("hook.end");
 }
 
-void RankRun::tell(const IterationReport& report) {
-  result_.iterations.push_back(report);
-  const double samples = static_cast<double>(report.batch);
-  const double flops = training_flops(plan_.config, *s_.batch.seq_length) * samples;
-  const double whole = report.seconds + save_wait_;
-  StepRecord record{
-      .iteration = report.iteration,
-      .consumed_samples = report.consumed,
-      .consumed_tokens = report.consumed * *s_.batch.seq_length,
-      .loss = report.loss,
-      .learning_rate = report.learning_rate,
-      .gradient_norm = report.gradient_norm,
-      .weight_decay = report.weight_decay,
-      .global_batch_size = report.batch,
-      .seconds = report.seconds,
-      .tokens_per_second = samples * static_cast<double>(*s_.batch.seq_length) / report.seconds,
-      .flops_per_second = flops / report.seconds,
-      .peak_share = peak_ > 0 ? flops / report.seconds / peak_ : -1,
-      .data_wait = report.data_wait / report.seconds,
-      .communication_wait = report.communication_wait / report.seconds,
-      .save_wait = save_wait_ / whole};
-  const auto done = static_cast<double>(report.iteration - plan_.first_iteration());
-  record.seconds_left = (now_seconds() - begin_) / done *
-                        static_cast<double>(*s_.batch.train_iters - report.iteration);
-  for (int c = 0; c < kMemoryClasses; ++c)
-    record.memory[static_cast<size_t>(c)] =
-        runtime_.arena(static_cast<MemoryClass>(c)).high_water();
-  save_wait_ = 0;
-  log_->step(record);
-  progress_->update(report.iteration, fmt::format("loss {:.4f} | {} tokens/s", report.loss,
-                                                  format_count(record.tokens_per_second)));
-}
-
-void RankRun::validate(int64_t iteration) {
-  const int64_t count = s_.run.eval_iters * *s_.batch.global_batch_size;
-  const int64_t first = (iteration / *s_.run.eval_interval - 1) * count;
-  for (const NamedSet& part : plan_.corpus.validation) {
-    const LossSum sum =
-        s_.run.full_validation
-            ? evaluate_all(model_, s_.precision.type(), *part.set, *s_.batch.micro_batch_size,
-                           *s_.batch.seq_length, group_, runtime_, options_)
-            : evaluate(model_, s_.precision.type(), *part.set, first, count,
-                       *s_.batch.micro_batch_size, *s_.batch.seq_length, group_, runtime_,
-                       options_);
-    if (!lead()) continue;
-    result_.validation_loss = sum.mean();
-    log_->validation({.iteration = iteration,
-                      .set = s_.run.multiple_validation_sets ? part.name : "valid",
-                      .loss = sum.mean(),
-                      .tokens = sum.tokens});
-  }
-}
-
-void RankRun::write_samples(int64_t iteration) {
-  if (!hooks_.continue_text) return;
-  world_.barrier("sample.begin");
-  if (lead()) {
-    for (const std::string& prompt : s_.run.sample_prompt)
-      log_->sample({iteration, prompt,
-                    hooks_.continue_text(model_, runtime_, *plan_.vocabulary.tokenizer, prompt,
-                                         s_.run.sample_tokens)});
-  }
-  world_.barrier("sample.end");
-}
-
 void RankRun::save(int64_t iteration, bool last) {
+  const Profile::Part part = profile_.part(Track::step, "save");
   const double begin = now_seconds();
   tell_saved(checkpointer_->save(state(iteration), last));
   save_wait_ += now_seconds() - begin;
-}
-
-void RankRun::tell_saved(const std::vector<SaveRecord>& records) {
-  if (!lead()) return;
-  for (const SaveRecord& record : records) {
-    result_.saved = record.path;
-    log_->save(record);
-    log::info("saved iteration {} to {} ({} in {:.2f} s; training stood still for {:.2f} s)",
-              record.iteration, record.path, format_bytes(static_cast<double>(record.bytes)),
-              record.seconds, record.wait);
-  }
 }
 
 // Why the run ends after this step, before its last; the same on all ranks.
@@ -254,35 +253,22 @@ std::optional<EndReason> RankRun::end_after(int64_t iteration) {
 }
 
 TrainerState RankRun::state(int64_t iteration) const {
-  const bool adam = s_.optimizer.config.method == optim::Method::adam;
   return {.iteration = iteration,
           .consumed_samples = consumed_,
+          .scheduled_samples = scheduled_,
+          .skipped_steps = skipped_,
           .seed = plan_.beginning.state.seed,
           .precision = std::string(name(s_.precision.type())),
-          .optimizer = adam ? "adam" : "sgd",
+          .optimizer = std::string(optim::name(s_.optimizer.config.method)),
           .optimizer_steps = step_->optimizer().steps(),
           .has_optimizer = s_.checkpoint.save_optimizer,
+          .optimizer_settings = optimizer_settings(s_.optimizer),
+          .loss_scale = step_->loss_scale().dynamic() ? std::optional(step_->loss_scale().state())
+                                                      : std::nullopt,
           .learning_rate = plan_.learning_rate,
           .weight_decay = plan_.weight_decay,
           .data = data_settings(s_),
           .layout = layout_of(s_)};
-}
-
-RunRecord RankRun::run_record() const {
-  TrainSettings now = s_, plain;
-  RunRecord record{.iteration = plan_.first_iteration(),
-                   .flags = changed(now.fields(), plain.fields()),
-                   .model = models::describe(plan_.config),
-                   .layout = layout_of(s_),
-                   .parameters = parameter_count(plan_.config),
-                   .threads = s_.runtime.threads_per_rank(),
-                   .train_iters = *s_.batch.train_iters,
-                   .seq_length = *s_.batch.seq_length};
-  record.device = s_.runtime.device;
-  record.precision = name(s_.precision.type());
-  record.flop_formula = kFlopFormula;
-  record.peak_flops = peak_;
-  return record;
 }
 
 }  // namespace megatron::training

@@ -11,6 +11,7 @@
 #include "training/evaluate.h"
 #include "training/log/run_log.h"
 #include "training/prefetch.h"
+#include "training/profile/profile.h"
 #include "training/run_plan.h"
 #include "training/step.h"
 #include "training/trainer.h"
@@ -28,13 +29,26 @@ class RankRun {
 
  private:
   bool lead() const { return world_.rank() == 0; }
+  const FileSystem& files() const {
+    return hooks_.files == nullptr ? system_files() : *hooks_.files;
+  }
   void fill_model(const Beginning& beginning);
   Prefetcher read_ahead() const;
   void train_on(Prefetcher& data);
+  std::optional<EndReason> finish_iteration(int64_t iteration);
   IterationReport one_step(int64_t iteration, Prefetcher& data);
+  // What follows a step whose loss or gradients are not finite.
+  void not_finite(const IterationReport& report);
+  void read_step(Prefetcher& data);  // into micro_batches_
+  // Of --iterations-to-skip: the samples of the next step are read and passed over.
+  void pass_over(Prefetcher& data);
   void run_hook(const IterationReport& report);
   void tell(const IterationReport& report);
+  void finish_profile();
   void validate(int64_t iteration);
+  void test(int64_t iteration);
+  LossSum evaluate_set(const data::Dataset& set, int64_t first);
+  void tell_evaluated(int64_t iteration, const std::string& set, const LossSum& sum);
   void write_samples(int64_t iteration);
   void save(int64_t iteration, bool last);
   void tell_saved(const std::vector<SaveRecord>& records);
@@ -45,7 +59,8 @@ class RankRun {
   const RunPlan& plan_;
   double peak_;
   const TrainSettings& s_;
-  comm::Group& world_;
+  Profile profile_;
+  comm::Group& world_;  // the profile's
   parallel::Mesh mesh_;
   comm::Group& group_;  // data-parallel
   const TrainHooks& hooks_;
@@ -58,8 +73,13 @@ class RankRun {
   std::optional<Progress> progress_;  // rank 0
   std::optional<RunLog> log_;         // rank 0
   TrainResult result_;
-  int64_t consumed_;      // samples
-  double save_wait_ = 0;  // seconds since the last step's end
+  std::vector<HostBatch> micro_batches_;  // of the last step; keep their memory
+  std::vector<int64_t> passed_over_;      // steps of --iterations-to-skip, ascending
+  int64_t consumed_;                      // samples
+  int64_t scheduled_;                     // those of steps that changed the weights
+  int64_t skipped_;                       // steps that did not
+  double save_wait_ = 0;                  // seconds since the last step's end
+  bool not_finite_told_ = false;          // where it came from
 };
 
 }  // namespace megatron::training

@@ -11,8 +11,9 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "data/requested_samples.h"
+#include "plan/parameters.h"
 #include "tokenizers/tokenizer_file.h"
-#include "training/flops.h"
+#include "training/derived_settings.h"
 #include "training/found_checkpoints.h"
 
 namespace megatron::training {
@@ -29,6 +30,8 @@ std::string shape_source(const TrainSettings& s, const Beginning& beginning) {
              *s.shape.vocab_size, *s.run.model);
     return resolve_model_directory(*s.run.model);
   }
+  if (s.checkpoint.use_checkpoint_args && beginning.weights != nullptr)
+    return beginning.weights->path();
   const bool by_flags = !s.shape.first_shape_flag().empty() || s.shape.vocab_size;
   return beginning.weights == nullptr || by_flags ? "" : beginning.weights->path();
 }
@@ -53,34 +56,6 @@ models::GptConfig find_shape(const TrainSettings& s, const std::string& source,
            "--max-position-embeddings",
            *s.batch.seq_length, config.max_position_embeddings);
   return config;
-}
-
-// What all ranks hold during a step must fit the machine: weights, gradients and optimizer state,
-// and at least the input of each layer and what the host holds of a micro-batch.
-void check_memory(const models::GptConfig& config, const TrainSettings& s) {
-  const auto d = [](int64_t value) { return static_cast<double>(value); };
-  const double ranks = s.runtime.rank_count(), parameters = d(parameter_count(config));
-  const bool adam = s.optimizer.config.method == optim::Method::adam;
-  const double state = adam ? 8 : s.optimizer.config.sgd_momentum > 0 ? 4 : 0;
-  // A checkpoint in the making is a second copy of weights and state, of all ranks together.
-  const double snapshot = s.checkpoint.async_save ? parameters * (4 + state) : 0;
-  const double fixed = ranks * parameters * (4 + 4 + state) + snapshot;
-  const double layer_inputs =
-      d(config.num_layers) * d(config.hidden_size) * size_of(s.precision.type());
-  const double tokens = ranks * d(*s.batch.micro_batch_size) * d(*s.batch.seq_length);
-  const double moving = tokens * (layer_inputs + sizeof(int64_t) * 2);
-  const double machine = d(sysconf(_SC_PHYS_PAGES)) * d(sysconf(_SC_PAGE_SIZE));
-  MG_CHECK(fixed <= machine,
-           "the model has {} parameters; weights, gradients and optimizer state of {} ranks need "
-           "{} and the machine has {}: use a smaller model (--num-layers {}, --hidden-size {}) or "
-           "fewer --ranks",
-           format_count(parameters), ranks, format_bytes(fixed), format_bytes(machine),
-           config.num_layers, config.hidden_size);
-  MG_CHECK(fixed + moving <= machine,
-           "a micro-batch of {} sequences of {} tokens needs at least {} on {} ranks beside {} for "
-           "the model, and the machine has {}: use a smaller --micro-batch-size or --seq-length",
-           *s.batch.micro_batch_size, *s.batch.seq_length, format_bytes(moving), ranks,
-           format_bytes(fixed), format_bytes(machine));
 }
 
 // So that a checkpoint opens with the tokenizer of the run, whatever flags made it.
@@ -124,6 +99,38 @@ Vocabulary find_vocabulary(TrainSettings& s, const std::string& source) {
       s.data, models::config_from_hugging_face(Json::read(source + "/config.json")).vocab_size);
 }
 
+// The tokens that a tokenizer of this type mostly has; 0: not known.
+int64_t usual_vocabulary(const std::string& type) {
+  if (type == "GPT2BPETokenizer") return 50257;
+  if (type == "TikTokenizer") return 131072;
+  if (type.starts_with("BertWordPiece")) return 30522;
+  if (type == "Llama2Tokenizer" || type.ends_with("SentencePieceTokenizer")) return 32000;
+  return type == "HuggingFaceTokenizer" ? 128256 : 0;
+}
+
+// That of a run, but a plan needs no tokenizer: where its files are not here, only their number of tokens is told.
+Vocabulary vocabulary_for_plan(TrainSettings& s, const std::string& source,
+                               std::optional<SettingNote>& assumed) {
+  std::error_code error;
+  const auto absent = [&](const std::optional<std::string>& path) {
+    return path && !std::filesystem::exists(*path, error);
+  };
+  const bool missing = absent(s.data.tokenizer_model) || absent(s.data.vocab_file);
+  const std::string type = s.data.type_by_flags().value_or("HuggingFaceTokenizer");
+  if (!missing || usual_vocabulary(type) == 0) return find_vocabulary(s, source);
+  const int64_t size = s.shape.vocab_size.value_or(usual_vocabulary(type));
+  if (!s.shape.vocab_size)
+    assumed = {
+        "vocab-size", std::to_string(size),
+        fmt::format("{} is not here; of --tokenizer-type {}",
+                    s.data.tokenizer_model ? *s.data.tokenizer_model : *s.data.vocab_file, type)};
+  TokenizerSettings numbers = s.data;
+  for (auto* file : {&numbers.tokenizer_model, &numbers.vocab_file, &numbers.merge_file})
+    file->reset();
+  numbers.tokenizer_type = "NullTokenizer";
+  return open_vocabulary(numbers, size);
+}
+
 // Weights of another shape could not be filled in; told by name, not tensor by tensor.
 void check_architecture(const models::GptConfig& config,
                         const checkpoint::ModelDirectory& weights) {
@@ -149,8 +156,6 @@ void check_order(const RunSettings& run) {
            "--multiple-validation-sets needs --full-validation");
   MG_CHECK(run.validation_set_names.empty() || run.multiple_validation_sets,
            "--validation-set-names needs --multiple-validation-sets");
-  MG_CHECK(!run.full_validation || run.eval_interval,
-           "--full-validation needs --eval-interval: the steps between evaluations");
 }
 
 // A blend of prefixes without weights is read once only, so it may hold less than was asked for.
@@ -165,28 +170,31 @@ void check_enough(const data::Dataset& set, data::Split split, int64_t needed,
 void open_data(RunPlan& plan) {
   const TrainSettings& s = plan.settings;
   const RunSettings& run = s.run;
-  const int64_t iterations = *s.batch.train_iters, batch = *s.batch.global_batch_size;
+  const int64_t iterations = *s.batch.train_iters;
   data::SampleBudget budget;
   budget.train_iterations = iterations;
   budget.train_samples =
       std::max(s.batch.train_samples.value_or(s.batch.total_samples()), plan.last_sample());
-  budget.global_batch_size = budget.eval_global_batch_size = batch;
+  budget.global_batch_size = *s.batch.global_batch_size;
+  budget.eval_global_batch_size = s.eval_batch();
+  budget.start_eval_at_iteration = run.start_eval_at_iter;
+  budget.skip_train = run.skip_train;
   budget.eval_interval = run.eval_interval.value_or(iterations + 1);
-  budget.eval_iterations = run.eval_interval ? run.eval_iters : 0;
+  budget.eval_iterations = run.eval_interval || run.skip_train ? run.eval_iters : 0;
   budget.full_validation = run.full_validation;
   auto samples = data::requested_samples(budget);
-  samples[static_cast<size_t>(data::Split::test)] = 0;  // nothing reads it here
+  if (!plan.evaluates_test_set()) samples[static_cast<size_t>(data::Split::test)] = 0;
   plan.corpus = open_corpus(s.data, plan.vocabulary, *s.batch.seq_length, s.runtime.seed, samples,
                             run.multiple_validation_sets);
   const data::Dataset& train = plan.corpus.set(data::Split::train);
   if (run.dataloader_type == "single")
     check_enough(train, data::Split::train, plan.last_sample(),
                  "lower --train-iters, or use --dataloader-type cyclic");
-  if (!run.eval_interval) return;
+  if (!run.eval_interval && !run.skip_train) return;
+  const int64_t evaluations = run.skip_train ? 1 : run.evaluations_before(iterations + 1);
   const data::Dataset& valid = plan.corpus.set(data::Split::valid);
   if (!run.full_validation)
-    check_enough(valid, data::Split::valid,
-                 iterations / *run.eval_interval * run.eval_iters * batch,
+    check_enough(valid, data::Split::valid, evaluations * run.eval_iters * s.eval_batch(),
                  "lower --eval-iters or raise --eval-interval, or use --full-validation");
   const std::vector<std::string>& names = run.validation_set_names;
   MG_CHECK(names.empty() || names.size() == plan.corpus.validation.size(),
@@ -195,21 +203,13 @@ void open_data(RunPlan& plan) {
   for (size_t i = 0; i < names.size(); ++i) plan.corpus.validation[i].name = names[i];
 }
 
-}  // namespace
-
-namespace {
-
 void check_run(const TrainSettings& s) {
   const RunSettings& run = s.run;
   MG_CHECK(run.eval_iters >= 0, "--eval-iters is {}; it cannot be negative", run.eval_iters);
-  MG_CHECK(!run.eval_interval || run.eval_iters > 0,
-           "--eval-iters is 0 and --eval-interval {}: an evaluation needs at least one batch; drop "
-           "--eval-interval",
-           *run.eval_interval);
-  MG_CHECK(!run.eval_interval || *run.eval_interval > 0,
-           "--eval-interval is {}; it must be positive", *run.eval_interval);
-  MG_CHECK(!run.sample_interval || *run.sample_interval > 0,
-           "--sample-interval is {}; it must be positive", *run.sample_interval);
+  MG_CHECK(!run.skip_train || run.eval_iters > 0 || run.full_validation,
+           "--skip-train only evaluates, and --eval-iters 0 asks for no evaluation; give another "
+           "--eval-iters, or --full-validation");
+  run.check(s.batch, s.runtime.rank_count());
   MG_CHECK(run.sample_interval.has_value() == !run.sample_prompt.empty(),
            "--sample-interval and --sample-prompt TEXT go together: how often, and what the texts "
            "begin with; give both or none");
@@ -218,7 +218,21 @@ void check_run(const TrainSettings& s) {
            "--finetune begins with the weights of --model or --load, and neither is given");
   s.log.check();
   s.checkpoint.check();
+  s.profile.check(s.runtime.rank_count());
   check_order(run);
+}
+
+// What can be checked and filled in without any file.
+void settle(TrainSettings& s) {
+  s.runtime.check();
+  s.batch.finalize(s.runtime.rank_count());
+  s.optimizer.config.check();
+  s.precision.check();
+  if (s.run.eval_iters == 0 && !s.run.full_validation) {  // as in Megatron-LM: no evaluation
+    s.run.eval_interval.reset();
+    s.run.start_eval_at_iter.reset();
+  }
+  check_run(s);
 }
 
 void check_prompts(const RunPlan& plan) {
@@ -236,6 +250,23 @@ void check_prompts(const RunPlan& plan) {
   }
 }
 
+// Flags that decide which tensors there are, or their format, must stay; others may change, and
+// are told.
+void check_rule(const TrainSettings& s, const TrainerState& state, const std::string& path) {
+  const Json& saved = state.optimizer_settings;
+  if (saved.as_object().empty()) return;  // an older checkpoint
+  const Json now = optimizer_settings(s.optimizer);
+  for (const std::string flag : {"exp-avg-dtype", "exp-avg-sq-dtype", "muon-scalar-optimizer"}) {
+    const Json *before = saved.find(flag), *wanted = now.find(flag);
+    MG_CHECK(before == nullptr || wanted == nullptr || before->as_string() == wanted->as_string(),
+             "{} was trained with --{} {}, and it is {} now; use the same, or --no-load-optim",
+             path, flag, before->as_string(), wanted->as_string());
+  }
+  const std::string different = differences(saved, now);
+  if (!different.empty())
+    log::warning("the optimizer goes on with other settings than those of {}: {}", path, different);
+}
+
 // That the optimizer's state is of the method, the momentum and the precision of this run.
 void check_optimizer_state(const TrainSettings& s, const Beginning& beginning) {
   const TrainerState& state = beginning.state;
@@ -245,7 +276,7 @@ void check_optimizer_state(const TrainSettings& s, const Beginning& beginning) {
       "{} was saved without optimizer state (--no-save-optim); resume with --no-load-optim: the "
       "optimizer begins anew",
       path);
-  const std::string method = s.optimizer.config.method == optim::Method::adam ? "adam" : "sgd";
+  const std::string method(optim::name(s.optimizer.config.method));
   MG_CHECK(state.optimizer == method,
            "{} holds the state of --optimizer {}, and this run uses {}; use the same, or "
            "--no-load-optim",
@@ -260,6 +291,7 @@ void check_optimizer_state(const TrainSettings& s, const Beginning& beginning) {
            "{} was trained {} momentum, and --sgd-momentum is {}; use the same, or "
            "--no-load-optim",
            path, saved ? "with" : "without", s.optimizer.config.sgd_momentum);
+  check_rule(s, state, path);
 }
 
 // What a resumed run takes from its checkpoint, and what must not have changed.
@@ -268,16 +300,8 @@ void settle_beginning(RunPlan& plan) {
   Beginning& beginning = plan.beginning;
   if (beginning.checkpoint == nullptr) return;
   TrainerState& state = beginning.state;
-  const std::string different = schedule_differences(state, plan.learning_rate, plan.weight_decay);
-  MG_CHECK(
-      different.empty() || s.checkpoint.override_scheduler || s.checkpoint.use_checkpoint_scheduler,
-      "the schedule is not that of {}: {}. Say which holds: --override-opt-param-scheduler for "
-      "this command line, --use-checkpoint-opt-param-scheduler for the checkpoint",
-      beginning.checkpoint->path(), different);
-  if (s.checkpoint.use_checkpoint_scheduler) {
-    plan.learning_rate = state.learning_rate;
-    plan.weight_decay = state.weight_decay;
-  }
+  settle_schedule(state, beginning.checkpoint->path(), s.checkpoint, plan.learning_rate,
+                  plan.weight_decay);
   const std::string order = differences(state.data, data_settings(s));
   if (!order.empty())
     log::warning(
@@ -290,6 +314,18 @@ void settle_beginning(RunPlan& plan) {
     state.optimizer_steps = 0;
   }
   if (!s.checkpoint.load_rng) state.seed = s.runtime.seed;
+}
+
+// --pretrained-checkpoint is --load with --finetune until --load has a checkpoint.
+void settle_pretrained(TrainSettings& s) {
+  CheckpointSettings& c = s.checkpoint;
+  if (!c.pretrained_checkpoint) return;
+  MG_CHECK(!s.run.model,
+           "--pretrained-checkpoint {} and --model {} both give the weights; drop one",
+           *c.pretrained_checkpoint, *s.run.model);
+  if (c.load && !SaveDirectory(*c.load).iterations().empty()) return;
+  c.load = c.pretrained_checkpoint;
+  c.finetune = true;
 }
 
 // A folder that other runs' checkpoints, or other things, lie in is not written to by accident.
@@ -333,6 +369,11 @@ void make_save_directory(RunPlan& plan, comm::Group& processes) {
 
 }  // namespace
 
+bool RunPlan::evaluates_test_set() const {
+  const RunSettings& run = settings.run;
+  return (run.eval_iters > 0 || run.full_validation) && (run.skip_train || run.eval_interval);
+}
+
 int64_t RunPlan::iterations_left() const {
   return std::max<int64_t>(0, *settings.batch.train_iters - first_iteration());
 }
@@ -341,15 +382,43 @@ int64_t RunPlan::last_sample() const {
   return settings.batch.schedule.samples_after(iterations_left(), beginning.state.consumed_samples);
 }
 
+SettledRun settle_run(const TrainSettings& given) {
+  SettledRun run{.settings = given};
+  TrainSettings& s = run.settings;
+  const bool open_end = !s.batch.train_iters && !s.batch.train_samples;
+  if (open_end) s.batch.train_iters = 1;
+  settle(s);
+  if (open_end)  // so many that the batch size has grown
+    s.batch.train_iters =
+        s.batch.schedule.iterations_within(s.batch.schedule.stages().back().begin) + 1;
+  const bool by_flags = !s.shape.first_shape_flag().empty();
+  std::string source;
+  if (s.run.model) {
+    source = resolve_model_directory(*s.run.model);
+  } else if (!by_flags && s.checkpoint.load) {
+    source = resolve_model_directory(*s.checkpoint.load);
+  }
+  std::optional<SettingNote> assumed;
+  run.vocabulary = vocabulary_for_plan(s, source, assumed);
+  run.config = find_shape(s, source, run.vocabulary);
+  if (s.optimizer.lr) s.optimizer.learning_rate(s.batch);  // a plan needs none
+  s.optimizer.decay(s.batch);
+  run.notes = derived_settings({.given = given,
+                                .settings = s,
+                                .config = run.config,
+                                .vocabulary = run.vocabulary,
+                                .shape_source = source});
+  if (assumed) run.notes.push_back(*assumed);
+  return run;
+}
+
 RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes) {
   RunPlan plan{.began = now_seconds(), .settings = given};
   TrainSettings& s = plan.settings;
-  s.runtime.check();
-  s.batch.finalize(s.runtime.rank_count());
-  s.optimizer.config.check();
+  settle(s);
   plan.learning_rate = s.optimizer.learning_rate(s.batch);
   plan.weight_decay = s.optimizer.decay(s.batch);
-  check_run(s);
+  settle_pretrained(s);
   claim_save_directory(plan, processes);
   plan.beginning = find_beginning(s.checkpoint, s.checkpoint.finetune && !s.run.model, processes,
                                   s.runtime.threads_per_rank());
@@ -358,7 +427,9 @@ RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes) {
   const std::string source = shape_source(s, plan.beginning);
   plan.vocabulary = find_vocabulary(s, source);
   plan.config = find_shape(s, source, plan.vocabulary);
-  check_memory(plan.config, s);
+  plan.expected =
+      make_plan(s, plan.config, plan.vocabulary, {}, plan.beginning.state.consumed_samples);
+  require_memory(plan.expected);
   if (plan.beginning.weights != nullptr) {
     check_architecture(plan.config, *plan.beginning.weights);
   } else if (s.checkpoint.finetune && s.run.model) {
@@ -371,6 +442,14 @@ RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes) {
   if (s.checkpoint.save) plan.saved = describe_checkpoints(plan, source);
   open_data(plan);
   make_save_directory(plan, processes);
+  plan.notes = derived_settings(
+      {.given = given,
+       .settings = s,
+       .config = plan.config,
+       .vocabulary = plan.vocabulary,
+       .shape_source = source,
+       .resumed = plan.beginning.checkpoint ? &plan.beginning.state : nullptr,
+       .resumed_from = plan.beginning.checkpoint ? plan.beginning.checkpoint->path() : ""});
   return plan;
 }
 

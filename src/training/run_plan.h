@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "base/setting_note.h"
 #include "training/checkpointer.h"
 #include "training/corpus.h"
+#include "training/make_plan.h"
 #include "training/model_source.h"
 #include "training/resume.h"
 #include "training/settings.h"
@@ -27,12 +29,25 @@ struct RunPlan {
   SavedFiles saved;                         // of the checkpoints
   optim::LearningRate learning_rate;
   optim::WeightDecay weight_decay;
+  std::vector<SettingNote> notes;  // settings that were derived or changed
+  plan::Plan expected;             // what the run will need
 
   int64_t first_iteration() const { return beginning.state.iteration; }  // steps done before
+  bool evaluates_test_set() const;                                       // at its end
   int64_t iterations_left() const;                                       // 0 for a run that is done
   // That the run will have consumed at its end, where the batches of its first part were others, too.
   int64_t last_sample() const;
 };
+
+// A run without its files: what plans are made of. Needs no --lr, and --train-iters is 1 where not given.
+struct SettledRun {
+  TrainSettings settings;
+  Vocabulary vocabulary;
+  models::GptConfig config;
+  std::vector<SettingNote> notes;
+};
+// Opens no data; where a tokenizer's files are not here, its type tells the number of tokens, and a note says so.
+SettledRun settle_run(const TrainSettings& given);
 
 // Checks everything that a user can get wrong, and opens the data. Throws Error naming the value,
 // the limit and the flag. processes: those of the run.

@@ -9,16 +9,7 @@ namespace megatron::training {
 
 void RuntimeSettings::fields(Fields& f) {
   f.add("ranks", &ranks,
-        "ranks, as threads of this process; default the product of the parallel sizes; what the "
-        "sizes leave is data-parallel");
-  f.add("tensor-model-parallel-size", &tensor_parallel,
-        "ranks that share each layer's matrices; this version: 1");
-  f.add("pipeline-model-parallel-size", &pipeline_parallel,
-        "ranks that share the layers; this version: 1");
-  f.add("context-parallel-size", &context_parallel,
-        "ranks that share each sequence; this version: 1");
-  f.add("expert-model-parallel-size", &expert_parallel,
-        "ranks that share the experts; this version: 1");
+        "ranks, as threads of this process, that divide the data; default 1, or those launched");
   f.add("threads", &threads, "CPU threads of each rank; default cores / ranks");
   f.add("device", &device, {"cpu", "reference"},
         "cpu, or reference: plain loops, slow, for checking");
@@ -48,6 +39,8 @@ void RuntimeSettings::join(const comm::Processes& processes) {
   MG_CHECK(ranks.value_or(processes.size()) == processes.size(),
            "--ranks is {} and {} were launched; drop --ranks", *ranks, processes.description());
   ranks = processes.size();
+  launched_by = processes.description();
+  launched_here = processes.local_size();
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   if (!threads) threads = std::max(1, cores / processes.local_size());
 }

@@ -16,6 +16,8 @@ struct RuntimeSettings {
   int64_t tensor_parallel = 1, pipeline_parallel = 1, context_parallel = 1, expert_parallel = 1;
   std::string device = "cpu";
   int64_t seed = 1234;
+  std::string launched_by;  // of join(): "2 processes of OMPI_COMM_WORLD_RANK"; "": by itself
+  int launched_here = 0;    // of join(): processes on this host
 
   void fields(Fields& fields);
   // Default: the product of the parallel sizes.
@@ -23,6 +25,9 @@ struct RuntimeSettings {
     return static_cast<int>(ranks.value_or(tensor_parallel * pipeline_parallel * context_parallel));
   }
   parallel::Layout layout() const;
+  int ranks_here() const {
+    return launched_here > 0 ? launched_here : rank_count();
+  }  // on this host
   int threads_per_rank() const;  // default: cores / ranks, at least 1
   Device device_value() const;
   // Of a process that a launcher started: --ranks is their number (throws Error where it is given and is

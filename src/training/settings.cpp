@@ -13,6 +13,7 @@ Fields TrainSettings::fields() {
   run.fields(f);
   checkpoint.fields(f);
   log.fields(f);
+  profile.fields(f);
   return f;
 }
 

@@ -10,6 +10,7 @@
 #include "training/log/run_log.h"
 #include "training/optimizer_settings.h"
 #include "training/precision_settings.h"
+#include "training/profile_settings.h"
 #include "training/run_settings.h"
 #include "training/runtime_settings.h"
 
@@ -25,8 +26,12 @@ struct TrainSettings {
   RunSettings run;
   CheckpointSettings checkpoint;
   LogSettings log;
+  ProfileSettings profile;
 
   Fields fields();
+  // Of an evaluation: sequences of a global batch, and of a micro-batch.
+  int64_t eval_batch() const { return run.eval_batch(batch); }
+  int64_t eval_micro_batch() const { return run.eval_micro_batch(batch); }
 };
 
 }  // namespace megatron::training

@@ -1,7 +1,9 @@
 #include "training/step.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "parallel/schedule.h"
@@ -30,7 +32,33 @@ int largest_in_flight(const parallel::Schedule& schedule) {
   return largest;
 }
 
+// Tells when the block that it lives in begins and ends.
+class Told {
+ public:
+  Told(StepListener* listener, StepPart part) : listener_(listener), part_(part) {
+    if (listener_ != nullptr) listener_->began(part_);
+  }
+  ~Told() {
+    if (listener_ != nullptr) listener_->ended(part_);
+  }
+  Told(const Told&) = delete;
+  Told& operator=(const Told&) = delete;
+
+ private:
+  StepListener* listener_;
+  StepPart part_;
+};
+
 }  // namespace
+
+std::string_view name(StepPart part) {
+  switch (part) {
+    case StepPart::forward_backward: return "forward and backward";
+    case StepPart::norm: return "gradient norm";
+    case StepPart::update: return "update";
+  }
+  MG_ASSERT(false);
+}
 
 TrainStep::TrainStep(models::Stage& stage, DType type, const optim::OptimizerConfig& optimizer,
                      comm::Group& data_parallel, Runtime& runtime, const StepOptions& options)
@@ -40,14 +68,18 @@ TrainStep::TrainStep(models::Stage& stage, DType type, const optim::OptimizerCon
       options_(options),
       gradients_(parameters_of(stage), data_parallel, runtime, options.buffer),
       optimizer_(placed_of(stage), optimizer, runtime),
+      loss_scale_(options.loss_scale.value_or(LossScaleSettings{.constant = 1})),
       type_(type) {}
 
 void TrainStep::forward(InFlight& slot, const HostBatch& host, int micro_batch) {
-  const nn::Batch& batch =
-      slot.batch.fill(host, options_.loss_scope, options_.vocabulary, options_.positions);
-  slot.tape = std::make_unique<Tape>(runtime_, Tape::Mode::record, options_.table);
-  slot.tape->listen(&gradients_);
-  if (options_.spans != nullptr) slot.tape->listen(options_.spans);
+  const nn::Batch& batch = slot.batch.fill(host, options_.loss_scope, options_.vocabulary,
+                                           options_.positions, loss_scale_.value());
+  if (slot.tape == nullptr) {
+    slot.tape = std::make_unique<Tape>(runtime_, Tape::Mode::record, options_.table);
+    slot.tape->listen(&gradients_);
+    if (options_.spans != nullptr) slot.tape->listen(options_.spans);
+    if (listener_ != nullptr) slot.tape->listen(static_cast<SpanListener*>(listener_));
+  }
   const Bundle out =
       models::forward(stage_, *slot.tape, batch, models::Phase::train, options_.recompute);
   const Tensor loss = models::head_loss(stage_, *slot.tape, out, batch);
@@ -56,12 +88,10 @@ void TrainStep::forward(InFlight& slot, const HostBatch& host, int micro_batch) 
 }
 
 void TrainStep::forward_backward(std::span<const HostBatch> micro_batches) {
+  const Told part(listener_, StepPart::forward_backward);
   const int count = static_cast<int>(micro_batches.size());
   gradients_.begin_step(count);
-  if (!totals_.defined() || totals_.size(0) != count + 1) {
-    totals_ = Tensor::empty(runtime_.arena(MemoryClass::optimizer), {count + 1}, DType::f64,
-                            "step.totals");
-  }
+  make_totals(expected_ > 0 ? expected_ : count);
   const parallel::Schedule schedule = parallel::one_f_one_b(0, 1, count);
   const int live = largest_in_flight(schedule);
   while (static_cast<int>(in_flight_.size()) < live) {
@@ -69,14 +99,32 @@ void TrainStep::forward_backward(std::span<const HostBatch> micro_batches) {
   }
   for (const parallel::Action& action : schedule) {
     InFlight& slot = in_flight_[static_cast<size_t>(action.micro_batch % live)];
+    micro_batch_ = action.micro_batch;
     if (action.kind == parallel::Action::Kind::backward) {
       slot.tape->backward();
-      slot.tape.reset();
+      slot.tape->clear();
     } else {
       forward(slot, micro_batches[static_cast<size_t>(action.micro_batch)], action.micro_batch);
     }
   }
+  micro_batch_ = -1;
   gradients_.finish();
+}
+
+void TrainStep::make_totals(int64_t micro_batches) {
+  if (totals_.defined() && totals_.size(0) == micro_batches + 1) return;
+  totals_ = Tensor::empty(runtime_.arena(MemoryClass::optimizer), {micro_batches + 1}, DType::f64,
+                          "step.totals");
+}
+
+void TrainStep::expect(int64_t micro_batches) {
+  expected_ = micro_batches;
+  make_totals(micro_batches);
+}
+
+StepListener* TrainStep::listen(StepListener* listener) {
+  for (InFlight& slot : in_flight_) slot.tape.reset();  // a tape keeps its listeners
+  return std::exchange(listener_, listener);
 }
 
 StepReport TrainStep::accumulate(std::span<const HostBatch> micro_batches, double& divisor) {
@@ -89,7 +137,7 @@ StepReport TrainStep::accumulate(std::span<const HostBatch> micro_batches, doubl
       .fill({.out = totals_.slice(0, count, 1), .value = counted}, runtime_.stream());
   data_parallel_.all_reduce(totals_, comm::Reduce::sum, runtime_.stream(), "step.totals")
       .wait(runtime_.stream());
-  StepReport report;
+  StepReport report{.loss_scale = loss_scale_.value()};
   if (!runtime_.device().has_data()) {
     divisor = 1;
     return report;
@@ -104,17 +152,35 @@ StepReport TrainStep::accumulate(std::span<const HostBatch> micro_batches, doubl
   divisor = options_.loss_scope == LossScope::token
                 ? report.tokens
                 : static_cast<double>(micro_batches.size()) * data_parallel_.size();
+  divisor *= loss_scale_.value();
   return report;
 }
 
-StepReport TrainStep::run(std::span<const HostBatch> micro_batches, double learning_rate,
-                          double weight_decay) {
+// All ranks hold the same sums, so that they decide alike. A smaller loss scale may help where there is one;
+// a loss that is not finite at the least, it cannot.
+StepOutcome TrainStep::outcome(double loss, double gradient_norm) const {
+  if (std::isfinite(loss) && std::isfinite(gradient_norm)) return StepOutcome::updated;
+  if (options_.loss_scale && (std::isfinite(loss) || !loss_scale_.least()))
+    return StepOutcome::overflow;
+  return options_.check_finite ? StepOutcome::not_finite : StepOutcome::updated;
+}
+
+StepReport TrainStep::run(std::span<const HostBatch> micro_batches,
+                          const optim::StepInputs& inputs) {
   double divisor = 1;
   StepReport report = accumulate(micro_batches, divisor);
-  optimizer_.find_norm(divisor);
-  if (runtime_.device().has_data())
-    report.gradient_norm = read_scalar(optimizer_.gradient_norm(), runtime_.stream());
-  optimizer_.update({.learning_rate = learning_rate, .weight_decay = weight_decay});
+  {
+    const Told part(listener_, StepPart::norm);
+    optimizer_.find_norm(divisor);
+    if (runtime_.device().has_data()) {
+      report.gradient_norm = read_scalar(optimizer_.gradient_norm(), runtime_.stream());
+      report.outcome = outcome(report.loss, report.gradient_norm);
+    }
+  }
+  loss_scale_.after_step(!report.updated());
+  if (!report.updated()) return report;
+  const Told part(listener_, StepPart::update);
+  optimizer_.update(inputs);
   return report;
 }
 

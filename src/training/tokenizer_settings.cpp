@@ -10,7 +10,9 @@ void TokenizerSettings::fields(Fields& f) {
       "HuggingFaceTokenizer, GPT2BPETokenizer, SentencePieceTokenizer, GPTSentencePieceTokenizer, "
       "Llama2Tokenizer, TikTokenizer, BertWordPieceLowerCase, BertWordPieceCase, NullTokenizer "
       "(the text is ids), or ByteTokenizer (ids are bytes; Megatron-LM has it, but no type that "
-      "reaches it); default: what the content of --tokenizer-model is, NullTokenizer without one");
+      "reaches it); default: what the content of --tokenizer-model is; without one "
+      "GPT2BPETokenizer with --vocab-file and "
+      "--merge-file, else NullTokenizer");
   f.add("tokenizer-model", &tokenizer_model,
         "the tokenizer's file (tokenizer.json, SentencePiece .model, TikToken's) or its directory");
   f.add("vocab-file", &vocab_file, "vocab.json of GPT2BPETokenizer, vocab.txt of BertWordPiece");
@@ -24,17 +26,13 @@ void TokenizerSettings::fields(Fields& f) {
         "TikTokenizer: expression that cuts text, v1 or v2; default v2");
   f.add("tiktoken-num-special-tokens", &tiktoken_num_special_tokens,
         "TikTokenizer: ids before those of the file");
-  f.add_switch("tokenizer-sentencepiece-legacy", &sentencepiece_legacy, true, "not supported");
   for (const char* name : {"no-tokenizer-sentencepiece-ignore-extra-whitespaces",
                            "disable-tokenizer-sentencepiece-ignore-extra-whitespaces"}) {
     f.add_switch(name, &ignore_extra_whitespaces, false,
                  "for models that keep white space as it is; others are refused");
   }
-  f.add_switch("tokenizer-hf-no-use-fast", &hf_no_use_fast, true,
-               "accepted; there is one implementation here, with the fast one's results");
   f.add_switch("tokenizer-hf-no-include-special-tokens", &hf_include_special_tokens, false,
                "without the tokens that the tokenizer puts round each text");
-  f.add_switch("trust-remote-code", &trust_remote_code, true, "not supported");
   f.add("null-tokenizer-eod-id", &null_tokenizer_eod_id,
         "NullTokenizer: id that ends a document; default the last");
   f.add("null-tokenizer-pad-id", &null_tokenizer_pad_id,
@@ -45,6 +43,11 @@ void TokenizerSettings::fields(Fields& f) {
   f.add("padded-vocab-size", &padded_vocab_size, "rows of Megatron-LM's table; default as above");
   for (const char* name : {"no-pad-vocab-size", "disable-pad-vocab-size"})
     f.add_switch(name, &pad_vocab_size, false, "no padding");
+}
+
+std::optional<std::string> TokenizerSettings::type_by_flags() const {
+  if (tokenizer_type || tokenizer_model) return tokenizer_type;
+  return vocab_file && merge_file ? "GPT2BPETokenizer" : "NullTokenizer";
 }
 
 int64_t padded_vocabulary_size(const TokenizerSettings& s, int64_t size, int64_t tensor_parallel) {

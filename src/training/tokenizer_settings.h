@@ -16,14 +16,17 @@ struct TokenizerSettings {
   int64_t vocab_extra_ids = 0;
   std::optional<std::string> tiktoken_pattern;
   int64_t tiktoken_num_special_tokens = 1000;
-  bool sentencepiece_legacy = false, ignore_extra_whitespaces = true;
-  bool hf_no_use_fast = false, hf_include_special_tokens = true, trust_remote_code = false;
+  bool ignore_extra_whitespaces = true;
+  bool hf_include_special_tokens = true;
   std::optional<int64_t> null_tokenizer_eod_id;
   int64_t null_tokenizer_pad_id = -1;
   int64_t make_vocab_size_divisible_by = 128;
   std::optional<int64_t> padded_vocab_size;
   bool pad_vocab_size = true;
 
+  // The type that the flags tell: --tokenizer-type; GPT2BPETokenizer with --vocab-file and --merge-file;
+  // NullTokenizer without --tokenizer-model; none: the content of its file does.
+  std::optional<std::string> type_by_flags() const;
   // All but --vocab-size, which commands with a model have among the model's flags.
   void fields(Fields& fields);
 };

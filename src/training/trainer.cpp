@@ -6,8 +6,8 @@
 #include "comm/threads.h"
 #include "data/blended_dataset.h"
 #include "kernels/table.h"
-#include "training/flops.h"
-#include "training/peak.h"
+#include "plan/machine_rates.h"
+#include "plan/page.h"
 #include "training/rank_run.h"
 
 namespace megatron::training {
@@ -44,17 +44,14 @@ void announce_data(const RunPlan& plan) {
 
 void announce(const RunPlan& plan, double peak) {
   const TrainSettings& s = plan.settings;
-  const int ranks = s.runtime.rank_count();
-  log::info(
-      "model: {} parameters, {} layers, hidden {}, vocabulary {}; {} ranks x {} threads on {}, {}",
-      format_count(static_cast<double>(parameter_count(plan.config))), plan.config.num_layers,
-      plan.config.hidden_size, plan.config.vocab_size, ranks, s.runtime.threads_per_rank(),
-      s.runtime.device, name(s.precision.type()));
+  for (const std::string& line : plan::summary(plan.expected)) log::info("{}", line);
   if (plan.vocabulary.padded_size > plan.config.vocab_size) {
     log::info("Megatron-LM would pad the vocabulary to {} rows; here there are no padded rows",
               plan.vocabulary.padded_size);
   }
   announce_data(plan);
+  if (!plan.notes.empty()) log::info("settings that follow from others:");
+  for (const std::string& line : note_lines(plan.notes)) log::info("{}", line);
   const std::string_view remark =
       kernels::remark_on_products(s.runtime.device_value().kind, s.precision.type());
   if (!remark.empty()) log::info("{}", remark);
@@ -71,7 +68,8 @@ namespace {
 double measure_peak(const RunPlan& plan, int ranks_here, int hosts) {
   const RuntimeSettings& r = plan.settings.runtime;
   Runtime whole(r.device_value(), ranks_here * r.threads_per_rank());
-  return hosts * best_rate(sample_gemm_rates(whole, plan.settings.precision.type(), 0.3));
+  return hosts *
+         plan::best_rate(plan::sample_gemm_rates(whole, plan.settings.precision.type(), 0.3));
 }
 
 }  // namespace
@@ -86,7 +84,8 @@ TrainResult train(const TrainSettings& given, const TrainHooks& hooks, comm::Pro
   const int ranks = plan.settings.runtime.rank_count();
   const int ranks_here = launched ? processes->local_size() : ranks;
   double peak = 0;
-  if (group.rank() == 0) peak = measure_peak(plan, ranks_here, ranks / ranks_here);
+  if (group.rank() == 0)
+    peak = hooks.peak ? *hooks.peak : measure_peak(plan, ranks_here, ranks / ranks_here);
   group.barrier("peak");
   if (group.rank() == 0) announce(plan, peak);
   TrainResult result;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "models/gpt/model.h"
 #include "tokenizers/tokenizer.h"
 #include "training/settings.h"
+#include "training/step.h"
 
 namespace megatron::training {
 
@@ -19,6 +21,8 @@ struct IterationReport {
   int64_t batch = 0;      // global batch size of this step
   int64_t consumed = 0;   // samples of all steps up to this one
   double loss = 0, gradient_norm = 0, learning_rate = 0, weight_decay = 0;
+  double loss_scale = 0;  // of fp16; 0: the loss is not scaled
+  StepOutcome outcome = StepOutcome::updated;
   double seconds = 0;
   // Of them, those that rank 0 waited for data, and spent in collectives.
   double data_wait = 0, communication_wait = 0;
@@ -41,6 +45,8 @@ struct TrainHooks {
   std::function<std::string(const models::GptModel&, Runtime&, const tokenizers::Tokenizer&,
                             const std::string& prompt, int64_t tokens)>
       continue_text;
+  // FLOP/s of this machine's matrix products, all threads of the run; default: measured before step 0.
+  std::optional<double> peak;
   SignalWatch* signals = nullptr;     // of --exit-signal-handler
   const FileSystem* files = nullptr;  // what checkpoints are written through; default: the system's
 };

@@ -13,7 +13,12 @@ namespace {
 constexpr std::array kRateStyles = {
     std::pair{optim::DecayStyle::constant, "constant"},
     std::pair{optim::DecayStyle::linear, "linear"}, std::pair{optim::DecayStyle::cosine, "cosine"},
-    std::pair{optim::DecayStyle::inverse_square_root, "inverse-square-root"}};
+    std::pair{optim::DecayStyle::inverse_square_root, "inverse-square-root"},
+    std::pair{optim::DecayStyle::wsd, "WSD"}};
+constexpr std::array kWsdStyles = {std::pair{optim::WsdStyle::exponential, "exponential"},
+                                   std::pair{optim::WsdStyle::linear, "linear"},
+                                   std::pair{optim::WsdStyle::cosine, "cosine"},
+                                   std::pair{optim::WsdStyle::minus_sqrt, "minus_sqrt"}};
 constexpr std::array kDecayStyles = {std::pair{optim::DecayIncrease::constant, "constant"},
                                      std::pair{optim::DecayIncrease::linear, "linear"},
                                      std::pair{optim::DecayIncrease::cosine, "cosine"}};
@@ -38,6 +43,14 @@ class Reader {
              "{}: {} is {}; a whole number of at least 0 is wanted", where_, key, value.dump());
     return value.as_integer();
   }
+  int64_t integer(std::string_view key) const {
+    const Json& value = at(key);
+    MG_CHECK(value.is_integer(), "{}: {} is {}; a whole number is wanted", where_, key,
+             value.dump());
+    return value.as_integer();
+  }
+  const std::string& where() const { return where_; }
+  bool has(std::string_view key) const { return json_.contains(key); }
   double number(std::string_view key) const {
     const Json& value = at(key);
     MG_CHECK(value.is_number() && std::isfinite(value.as_number()),
@@ -88,33 +101,80 @@ void add_difference(std::string& text, std::string_view what, const std::string&
                       now);
 }
 
+Json schedule_json(const optim::LearningRate& r, const optim::WeightDecay& d) {
+  Json::Object json{{"lr", r.max},
+                    {"min_lr", r.min},
+                    {"lr_warmup_init", r.warmup_init},
+                    {"warmup_samples", r.warmup},
+                    {"decay_samples", r.decay},
+                    {"lr_decay_style", style_name(kRateStyles, r.style)},
+                    {"start_weight_decay", d.start},
+                    {"end_weight_decay", d.end},
+                    {"weight_decay_samples", d.steps},
+                    {"weight_decay_incr_style", style_name(kDecayStyles, d.style)}};
+  if (r.style == optim::DecayStyle::wsd) {
+    json.emplace_back("lr_wsd_decay_style", style_name(kWsdStyles, r.wsd_style));
+    json.emplace_back("wsd_decay_samples", r.wsd);
+  }
+  if (r.decoupled) {
+    json.emplace_back("decoupled_lr", r.decoupled->max);
+    json.emplace_back("decoupled_min_lr", r.decoupled->min);
+  }
+  return json;
+}
+
+optim::LearningRate rate_from(const Reader& in) {
+  optim::LearningRate rate{.max = in.number("lr"),
+                           .min = in.number("min_lr"),
+                           .warmup_init = in.number("lr_warmup_init"),
+                           .warmup = in.number("warmup_samples"),
+                           .decay = in.number("decay_samples"),
+                           .style = in.style("lr_decay_style", kRateStyles)};
+  if (rate.style == optim::DecayStyle::wsd) {
+    rate.wsd_style = in.style("lr_wsd_decay_style", kWsdStyles);
+    rate.wsd = in.number("wsd_decay_samples");
+  }
+  if (in.has("decoupled_lr"))
+    rate.decoupled = {in.number("decoupled_lr"), in.number("decoupled_min_lr")};
+  return rate;
+}
+
 }  // namespace
 
 Json TrainerState::to_json() const {
-  const optim::LearningRate& r = learning_rate;
-  const optim::WeightDecay& d = weight_decay;
-  return Json::Object{
-      {"format", checkpoint::kFormat},
-      {"written_by", fmt::format("megatron {}", version())},
-      {"iteration", iteration},
-      {"consumed_samples", consumed_samples},
-      {"seed", seed},
-      {"precision", precision},
-      {"optimizer",
-       Json::Object{{"method", optimizer}, {"steps", optimizer_steps}, {"saved", has_optimizer}}},
-      {"schedule", Json::Object{{"lr", r.max},
-                                {"min_lr", r.min},
-                                {"lr_warmup_init", r.warmup_init},
-                                {"warmup_samples", r.warmup},
-                                {"decay_samples", r.decay},
-                                {"lr_decay_style", style_name(kRateStyles, r.style)},
-                                {"start_weight_decay", d.start},
-                                {"end_weight_decay", d.end},
-                                {"weight_decay_samples", d.steps},
-                                {"weight_decay_incr_style", style_name(kDecayStyles, d.style)}}},
-      {"data", data},
-      {"layout", layout}};
+  Json::Object json{{"format", checkpoint::kFormat},
+                    {"written_by", fmt::format("megatron {}", version())},
+                    {"iteration", iteration},
+                    {"consumed_samples", consumed_samples},
+                    {"scheduled_samples", scheduled_samples},
+                    {"skipped_steps", skipped_steps},
+                    {"seed", seed},
+                    {"precision", precision},
+                    {"optimizer", Json::Object{{"method", optimizer},
+                                               {"steps", optimizer_steps},
+                                               {"saved", has_optimizer},
+                                               {"settings", optimizer_settings}}},
+                    {"schedule", schedule_json(learning_rate, weight_decay)},
+                    {"data", data},
+                    {"layout", layout}};
+  if (loss_scale)
+    json.emplace_back("loss_scale", Json::Object{{"value", loss_scale->value},
+                                                 {"good_steps", loss_scale->good_steps},
+                                                 {"overflows_left", loss_scale->overflows_left}});
+  return json;
 }
+
+namespace {
+
+LossScale::State scale_from(const Reader& in) {
+  const double value = in.number("value");
+  MG_CHECK(value > 0, "{}: value is {}; a scale above 0 is wanted", in.where(), value);
+  return {.value = value,
+          .good_steps = in.count("good_steps"),
+          .overflows_left = in.integer("overflows_left")};
+}
+
+}  // namespace
 
 TrainerState TrainerState::from_json(const Json& json, const std::string& path) {
   const Reader in(json, fmt::format("{}/{}", path, checkpoint::kTrainerState));
@@ -122,17 +182,17 @@ TrainerState TrainerState::from_json(const Json& json, const std::string& path) 
   TrainerState state;
   state.iteration = in.count("iteration");
   state.consumed_samples = in.count("consumed_samples");
+  state.scheduled_samples =
+      json.contains("scheduled_samples") ? in.count("scheduled_samples") : state.consumed_samples;
+  if (json.contains("skipped_steps")) state.skipped_steps = in.count("skipped_steps");
+  if (json.contains("loss_scale")) state.loss_scale = scale_from(in.inside("loss_scale"));
   state.seed = in.count("seed");
   state.precision = in.text("precision");
   state.optimizer = optimizer.text("method");
   state.optimizer_steps = optimizer.count("steps");
   state.has_optimizer = optimizer.truth("saved");
-  state.learning_rate = {.max = schedule.number("lr"),
-                         .min = schedule.number("min_lr"),
-                         .warmup_init = schedule.number("lr_warmup_init"),
-                         .warmup = schedule.number("warmup_samples"),
-                         .decay = schedule.number("decay_samples"),
-                         .style = schedule.style("lr_decay_style", kRateStyles)};
+  if (optimizer.has("settings")) state.optimizer_settings = optimizer.object("settings");
+  state.learning_rate = rate_from(schedule);
   state.weight_decay = {.start = schedule.number("start_weight_decay"),
                         .end = schedule.number("end_weight_decay"),
                         .steps = schedule.count("weight_decay_samples"),
@@ -202,29 +262,80 @@ Json layout_of(const TrainSettings& settings) {
                                                           r.context_parallel)}};
 }
 
-std::string schedule_differences(const TrainerState& saved, const optim::LearningRate& rate,
-                                 const optim::WeightDecay& decay) {
-  std::string text;
-  const auto number = [&text](std::string_view what, double before, double now) {
-    add_difference(text, what, fmt::format("{}", before), fmt::format("{}", now));
+std::vector<ScheduleDifference> schedule_differences(const TrainerState& saved,
+                                                     const optim::LearningRate& rate,
+                                                     const optim::WeightDecay& decay) {
+  std::vector<ScheduleDifference> found;
+  const auto compare = [&found](std::string_view setting, std::string before, std::string now) {
+    if (before != now)
+      found.push_back({std::string(setting), std::move(before), std::move(now)});
+  };
+  const auto number = [&compare](std::string_view setting, double before, double now) {
+    compare(setting, fmt::format("{}", before), fmt::format("{}", now));
   };
   const optim::LearningRate& r = saved.learning_rate;
   number("lr", r.max, rate.max);
   number("min-lr", r.min, rate.min);
   number("lr-warmup-init", r.warmup_init, rate.warmup_init);
-  number("warm-up samples", r.warmup, rate.warmup);
-  number("decay samples", r.decay, rate.decay);
-  add_difference(text, "lr-decay-style", style_name(kRateStyles, r.style),
+  number("lr-warmup-samples", r.warmup, rate.warmup);
+  number("lr-decay-samples", r.decay, rate.decay);
+  compare("lr-decay-style", style_name(kRateStyles, r.style),
                  style_name(kRateStyles, rate.style));
+  using optim::DecayStyle;
+  if (r.style == DecayStyle::wsd && rate.style == DecayStyle::wsd) {
+    number("lr-wsd-decay-samples", r.wsd, rate.wsd);
+    compare("lr-wsd-decay-style", style_name(kWsdStyles, r.wsd_style),
+                   style_name(kWsdStyles, rate.wsd_style));
+  }
+  const auto decoupled = [](const optim::LearningRate& l,
+                            double optim::LearningRate::Range::* end) {
+    return l.decoupled ? fmt::format("{}", *l.decoupled.*end) : std::string("absent");
+  };
+  using Range = optim::LearningRate::Range;
+  compare("decoupled-lr", decoupled(r, &Range::max), decoupled(rate, &Range::max));
+  compare("decoupled-min-lr", decoupled(r, &Range::min), decoupled(rate, &Range::min));
   const optim::WeightDecay& d = saved.weight_decay;
   number("start-weight-decay", d.start, decay.start);
   number("end-weight-decay", d.end, decay.end);
   if (d.start != d.end || decay.start != decay.end) {
-    number("weight decay samples", static_cast<double>(d.steps), static_cast<double>(decay.steps));
-    add_difference(text, "weight-decay-incr-style", style_name(kDecayStyles, d.style),
-                   style_name(kDecayStyles, decay.style));
+    const auto growth = [](const optim::WeightDecay& w) {
+      return fmt::format("{} over {} samples", style_name(kDecayStyles, w.style), w.steps);
+    };
+    compare("weight-decay-incr-style", growth(d), growth(decay));
   }
-  return text;
+  return found;
+}
+
+void settle_schedule(const TrainerState& saved, const std::string& path,
+                     const CheckpointSettings& settings, optim::LearningRate& rate,
+                     optim::WeightDecay& decay) {
+  std::string different;
+  for (const ScheduleDifference& d : schedule_differences(saved, rate, decay))
+    add_difference(different, d.setting, d.saved, d.now);
+  MG_CHECK(
+      different.empty() || settings.override_scheduler || settings.use_checkpoint_scheduler,
+      "the schedule is not that of {}: {}. Say which holds: --override-opt-param-scheduler for "
+      "this command line, --use-checkpoint-opt-param-scheduler for the checkpoint",
+      path, different);
+  if (!settings.use_checkpoint_scheduler) return;
+  rate = saved.learning_rate;
+  decay = saved.weight_decay;
+}
+
+Json optimizer_settings(const OptimizerSettings& settings) {
+  OptimizerSettings copy = settings;
+  const optim::OptimizerConfig& c = settings.config;
+  const auto of = [&c](std::string_view name) {
+    if (name.starts_with("adam-") || name.starts_with("exp-")) return c.uses(optim::Method::adam);
+    if (name.starts_with("sgd-")) return c.uses(optim::Method::sgd);
+    if (name.starts_with("lion-")) return c.uses(optim::Method::lion);
+    return name.starts_with("muon-") && c.uses(optim::Method::muon);
+  };
+  Json::Object object;
+  const Fields fields = copy.rule_fields();
+  for (const Field& field : fields.all())
+    if (of(field.name)) object.emplace_back(field.name, field.get());
+  return object;
 }
 
 std::string differences(const Json& saved, const Json& now) {

@@ -2,24 +2,32 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/json.h"
 #include "optim/schedule.h"
+#include "training/loss_scale.h"
 #include "training/settings.h"
 
 namespace megatron::training {
 
 // Samples, learning rate and random numbers of every later step follow from these: data samplers from
-// consumed_samples, the schedules from it, dropout from (seed, sample, position).
+// consumed_samples, the schedules from scheduled_samples, dropout from (seed, sample, position).
 struct TrainerState {
-  int64_t iteration = 0;         // steps done
-  int64_t consumed_samples = 0;  // of all steps up to this one
-  int64_t seed = 1234;           // of dropout
-  std::string precision;         // "bf16": of the weights
-  std::string optimizer;         // "adam"
-  int64_t optimizer_steps = 0;   // updates that its state has seen
-  bool has_optimizer = true;     // its state was saved
+  int64_t iteration = 0;          // steps done
+  int64_t consumed_samples = 0;   // of all steps up to this one
+  int64_t scheduled_samples = 0;  // of those that changed the weights: the place in the schedules
+  int64_t skipped_steps = 0;      // that did not
+  int64_t seed = 1234;            // of dropout
+  std::string precision;          // "bf16": of the weights
+  std::string optimizer;          // "adam"
+  int64_t optimizer_steps = 0;    // updates that its state has seen
+  bool has_optimizer = true;      // its state was saved
+  Json optimizer_settings =
+      Json::Object{};  // flags of its rules, as text: {"adam-beta1": "0.9", ...}
+  std::optional<LossScale::State> loss_scale;  // of a dynamic one
   optim::LearningRate learning_rate;
   optim::WeightDecay weight_decay;
   Json data;    // flags that decide which sample comes when, as text: {"seq-length": "1024", ...}
@@ -36,9 +44,25 @@ Json data_settings(const TrainSettings& settings);
 // Sizes of the layout, by name.
 Json layout_of(const TrainSettings& settings);
 
-// What differs between two schedules, as "lr 0.001 and 0.003; ..."; empty: nothing.
-std::string schedule_differences(const TrainerState& saved, const optim::LearningRate& rate,
-                                 const optim::WeightDecay& decay);
+// A setting that two schedules do not share.
+struct ScheduleDifference {
+  std::string setting;  // "lr"
+  std::string saved, now;
+};
+// The settings of a checkpoint's schedule that are others than those of `rate` and `decay`.
+std::vector<ScheduleDifference> schedule_differences(const TrainerState& saved,
+                                                     const optim::LearningRate& rate,
+                                                     const optim::WeightDecay& decay);
+// Which schedule a resumed run follows: `rate` and `decay` are those of its flags and become the
+// checkpoint's where the settings say so. Throws Error naming what differs where they say nothing.
+// path: the checkpoint's.
+void settle_schedule(const TrainerState& saved, const std::string& path,
+                     const CheckpointSettings& settings, optim::LearningRate& rate,
+                     optim::WeightDecay& decay);
+
+// The state's `optimizer_settings` of a run: the flags of the rules at work.
+Json optimizer_settings(const OptimizerSettings& settings);
+
 // The same of two objects of text.
 std::string differences(const Json& saved, const Json& now);
 

@@ -251,15 +251,6 @@ void Opener::open_bytes() {
   take(tokenizers::make_byte_codec(size), "");
 }
 
-void check_refused_flags(const TokenizerSettings& s) {
-  MG_CHECK(!s.trust_remote_code,
-           "--trust-remote-code is not supported: no code of a tokenizer's directory is run; use a "
-           "tokenizer.json, which says the same as data");
-  MG_CHECK(!s.sentencepiece_legacy,
-           "--tokenizer-sentencepiece-legacy is not supported: it adds special tokens behind a "
-           "finished model; use a model trained with them (user_defined_symbols, control_symbols)");
-}
-
 // Flags of other families, which would be read by nobody.
 void check_family_flags(const TokenizerSettings& s, std::string_view type, Family family) {
   const auto only = [&](bool given, std::string_view flag, bool fits) {
@@ -272,7 +263,8 @@ void check_family_flags(const TokenizerSettings& s, std::string_view type, Famil
   only(s.tokenizer_model.has_value(), "tokenizer-model",
        !plain && family != Family::null && family != Family::bytes);
   only(s.vocab_extra_ids != 0, "vocab-extra-ids", family == Family::bert);
-  only(s.tiktoken_pattern.has_value(), "tiktoken-pattern", family == Family::tik_token);
+  only(s.tiktoken_pattern.has_value(), "tiktoken-pattern",
+       family == Family::tik_token || family == Family::null);  // which cuts no text
   only(s.tiktoken_num_special_tokens != defaults.tiktoken_num_special_tokens,
        "tiktoken-num-special-tokens", family == Family::tik_token);
   only(s.null_tokenizer_eod_id.has_value(), "null-tokenizer-eod-id", family == Family::null);
@@ -284,8 +276,7 @@ void check_family_flags(const TokenizerSettings& s, std::string_view type, Famil
 
 // The type that the settings name, or that the file is.
 std::string type_of(const TokenizerSettings& s) {
-  if (s.tokenizer_type) return *s.tokenizer_type;
-  if (!s.tokenizer_model) return "NullTokenizer";
+  if (const auto type = s.type_by_flags()) return *type;
   switch (tokenizers::read_tokenizer_file(*s.tokenizer_model).kind) {
     case Kind::sentence_piece: return "SentencePieceTokenizer";
     case Kind::tik_token_list: return "TikTokenizer";
@@ -297,7 +288,6 @@ std::string type_of(const TokenizerSettings& s) {
 
 Vocabulary open_vocabulary(const TokenizerSettings& s, std::optional<int64_t> vocab_size,
                            int64_t tensor_parallel) {
-  check_refused_flags(s);
   const TokenizerType& type = type_named(type_of(s));
   check_family_flags(s, type.name, type.family);
   Vocabulary v = Opener(s, type.name, vocab_size).open(type.family);

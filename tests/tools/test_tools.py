@@ -1,5 +1,6 @@
 """The checkers of tools/ on small trees with planted faults: each is found, a sound tree passes."""
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -447,6 +448,100 @@ class Quickstart(unittest.TestCase):
 
     def test_output_of_somebody_else(self):
         self.refused("'mine' exists and is not an earlier quickstart's", "--output", "mine")
+
+
+FLAG_ROWS = """flag\tvalue\tdefault\tchoices\tverdict\twhy\tdetail
+--help\tswitch\t\t\tsupported\thelp\t
+--lr\tFLOAT\t0.10\t\tsupported\tloss\t
+--style\tTEXT\ta\ta|b\tsupported\tloss\tchoices
+--rate\tFLOAT\t\t\tsupported\t=--lr\t
+--graph\tswitch\t\t\tignored\tgpu\t
+--parts\tINT\t1\t\trefused\tparts\t1
+"""
+FLAG_HELP = """Usage: x
+
+Options:
+  -h,--help       print this help
+  --lr FLOAT      rate [0.1]
+  --style TEXT    style (a)
+                  [a]
+"""
+
+
+class FlagTable(unittest.TestCase):
+    options = {
+        "--help": ["help", "'==SUPPRESS=='", "_HelpAction", "None"],
+        "--lr": ["lr", "0.10", "_StoreAction", "None"],
+        "--style": ["style", "'a'", "_StoreAction", "('a', 'b')"],
+        "--rate": ["rate", "None", "_StoreAction", "None"],
+        "--graph": ["graph", "False", "_StoreTrueAction", "None"],
+        "--parts": ["parts", "1", "_StoreAction", "None"],
+    }
+
+    def check(self, change=lambda rows: rows, usage=FLAG_HELP, options=None, write=False):
+        """Exit code, output and table after a run on a small tree whose rows are changed."""
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder)
+            files = {
+                "tools/flag_table": (TOOLS / "flag_table").read_text(encoding="utf-8"),
+                "src/cli/flags/table.tsv": change(FLAG_ROWS),
+                "src/cli/flags/older.tsv": FLAG_ROWS.splitlines()[0] + "\n",
+                "src/cli/flags/reasons.tsv": "verdict\tid\tit\nignored\tgpu\tis\nrefused\tparts\tis\n",
+                "tests/golden/vectors/megatron/flags/megatron_flags.json": json.dumps(
+                    options or self.options
+                ),
+                "program": f"#!/bin/sh\ncat <<'END'\n{usage}END\n",
+            }
+            for name, content in files.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(content, encoding="utf-8")
+            (root / "program").chmod(0o755)
+            command = [sys.executable, "-B", root / "tools/flag_table", root / "program"]
+            done = subprocess.run(
+                command + (["--write"] if write else []), capture_output=True, text=True, check=False
+            )
+            self.assertEqual(done.stderr, "")
+            table = (root / "src/cli/flags/table.tsv").read_text(encoding="utf-8")
+        return done.returncode, done.stdout, table
+
+    def refused(self, text, **changes):
+        code, output, _ = self.check(**changes)
+        self.assertEqual(code, 1, output)
+        self.assertIn(text, output)
+
+    def test_sound_table(self):
+        code, output, table = self.check(write=True)
+        self.assertEqual(code, 0, output)
+        self.assertIn("of 6 options of Megatron-LM 4 are supported, 1 ignored, 1 refused", output)
+        self.assertEqual(table.replace("0.1\t", "0.10\t"), FLAG_ROWS)
+
+    def test_faults(self):
+        for old, new, text in [
+            ("--graph\tswitch\t\t\tignored\tgpu\t\n", "", "--graph is not in table.tsv"),
+            ("--graph", "--graphs", "--graphs is no option of Megatron-LM"),
+            ("ignored\tgpu", "ignored\tcpu", "reasons.tsv has no 'cpu' for ignored"),
+            ("ignored\tgpu", "refused\tparts", "no ignored flag has the reason 'gpu'"),
+            ("ignored\tgpu", "supported\tloss", "--graph is said to be supported"),
+            ("supported\tloss\t\n", "supported\t\t\n", "--lr names no observable"),
+            ("supported\tloss\t\n", "refused\tparts\t\n", "--lr is refused, and train has it"),
+            ("FLOAT\t0.1", "INT\t0.1", "--lr: the table says INT, train says FLOAT"),
+            ("=--lr", "=--lrr", "--rate is said to be --lrr"),
+            ("\ta|b", "\ta", "--style: default or choices are not"),
+            ("switch\t\t\tignored", "TEXT\t\t\tignored", "--graph: one of Megatron-LM"),
+            ("loss\tchoices", "loss\tdefault", "column detail says 'default'"),
+        ]:
+            self.assertIn(old, FLAG_ROWS)
+            self.refused(text, change=lambda rows, old=old, new=new: rows.replace(old, new, 1))
+
+    def test_new_flags(self):
+        self.refused("--lr: its default '0.2'", usage=FLAG_HELP.replace("0.1]", "0.2]"))
+        self.refused("--parts is refused, and train has it", usage=FLAG_HELP + "  --parts INT  n [1]\n")
+        more = {**self.options, "--new": ["new", "3", "_StoreAction", "None"]}
+        self.refused("--new is not in table.tsv", options=more)
+        code, output, table = self.check(options=more, write=True)
+        self.assertEqual(code, 1)
+        self.assertIn("no 'unsorted' for refused", output)
+        self.assertIn("--new\tTEXT\t3\t\trefused\tunsorted\t\n", table)
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ class MpiGroup final : public Group {
     transport_->agree({"barrier", std::string(call)});
   }
 
-  std::unique_ptr<Group> split(int color, int key) override {
+  std::unique_ptr<Group> split(int color, int key, int members) override {
     const CallTime time(seconds_);
     transport_->agree({"split", "split"});
     const int mine[] = {color, key};
@@ -157,6 +157,7 @@ class MpiGroup final : public Group {
     std::stable_sort(part.begin(), part.end(), [&](int a, int b) {
       return all[static_cast<size_t>(2 * a + 1)] < all[static_cast<size_t>(2 * b + 1)];
     });
+    MG_ASSERT(static_cast<int>(part.size()) == members);
     auto transport = transport_->part(part);
     if (transport == nullptr) return single();
     return std::make_unique<MpiGroup>(std::move(transport));

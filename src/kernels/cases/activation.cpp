@@ -65,15 +65,18 @@ std::vector<Block> shapes() {
   for (const Activation f :
        {Activation::gelu_tanh, Activation::gelu_erf, Activation::silu, Activation::relu}) {
     for (const bool gated : {false, true}) {
-      for (const DType type : {DType::f32, DType::bf16, DType::f64}) {
+      for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
         list.push_back({f, gated, 1, 1, type});
         list.push_back({f, gated, 7, 33, type, kMisaligned});
         list.push_back({f, gated, 0, 4, type});
         list.push_back({f, gated, 64, 100, type});
       }
-      for (const DType type : {DType::f32, DType::bf16})
-        list.push_back({f, gated, 1024, 3072, type, {}, true});
     }
+  }
+  for (const DType type : {DType::f32, DType::bf16}) {
+    list.push_back({Activation::gelu_tanh, false, 4096, 3072, type, {}, true});
+    list.push_back({Activation::gelu_erf, false, 4096, 3072, type, {}, true});
+    list.push_back({Activation::silu, true, 4096, 3072, type, {}, true});
   }
   return list;
 }

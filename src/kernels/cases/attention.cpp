@@ -82,8 +82,7 @@ AttentionArgs forward_args(Inputs& inputs, const Heads& h) {
 AttentionBackwardArgs backward_args(Inputs& inputs, const Heads& h) {
   Inputs forward_inputs(inputs.runtime());
   const AttentionArgs f = forward_args(forward_inputs, h);
-  table(inputs.has_data() ? DeviceKind::reference : DeviceKind::meta)
-      .attention(f, inputs.runtime().stream());
+  table(inputs.forward_of(h.real)).attention(f, inputs.runtime().stream());
   AttentionBackwardArgs args{.q = f.q, .k = f.k, .v = f.v, .out = f.out, .lse = f.lse};
   args.dout = inputs.normal("dout", f.out.shape(), h.type);
   args.q_positions = f.q_positions;
@@ -195,9 +194,34 @@ void add_confined(std::vector<Heads>& list, DType type) {
                   .documents = {1}});
 }
 
+// GPT-2 124M and a Llama of 160M parameters with 4 query groups, 4 x 1024 tokens; longer sequences, and
+// documents in one.
+void add_real(std::vector<Heads>& list, DType type) {
+  const auto add = [&](int64_t batch, int64_t length, int64_t key_heads, float dropout,
+                       std::vector<int64_t> documents) {
+    list.push_back({.batch = batch,
+                    .queries = length,
+                    .keys = length,
+                    .heads = 12,
+                    .key_heads = key_heads,
+                    .width = 64,
+                    .type = type,
+                    .dropout = dropout,
+                    .packed = true,
+                    .real = true,
+                    .documents = std::move(documents)});
+  };
+  add(4, 1024, 12, 0, {});
+  add(4, 1024, 12, 0.1f, {});
+  add(4, 1024, 4, 0, {});
+  add(1, 4096, 12, 0, {});
+  add(1, 4096, 12, 0, {700, 300, 1500, 20, 900});
+  add(1, 8192, 4, 0, {});
+}
+
 std::vector<Heads> shapes() {
   std::vector<Heads> list;
-  for (const DType type : {DType::f32, DType::bf16, DType::f64}) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     list.push_back({.type = type});
     list.push_back({.batch = 2,
                     .queries = 2,
@@ -284,35 +308,8 @@ std::vector<Heads> shapes() {
                     .type = type,
                     .packed = true});
     add_confined(list, type);
-    if (type == DType::f64) continue;
-    list.push_back({.batch = 1,
-                    .queries = 1024,
-                    .keys = 1024,
-                    .heads = 12,
-                    .key_heads = 12,
-                    .width = 64,
-                    .type = type,
-                    .packed = true,
-                    .real = true});
-    list.push_back({.batch = 1,
-                    .queries = 4096,
-                    .keys = 4096,
-                    .heads = 12,
-                    .key_heads = 12,
-                    .width = 64,
-                    .type = type,
-                    .packed = true,
-                    .real = true});
-    list.push_back({.batch = 1,
-                    .queries = 4096,
-                    .keys = 4096,
-                    .heads = 12,
-                    .key_heads = 12,
-                    .width = 64,
-                    .type = type,
-                    .packed = true,
-                    .real = true,
-                    .documents = {700, 300, 1500, 20, 900}});
+    if (!timed(type)) continue;
+    add_real(list, type);
   }
   return list;
 }

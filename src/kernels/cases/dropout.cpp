@@ -44,14 +44,14 @@ Case dropout_case(const Block& d) {
 
 void add_dropout_cases(std::vector<Case>& cases) {
   const auto add = [&](const Block& d) { cases.push_back(dropout_case(d)); };
-  for (const DType type : {DType::f32, DType::bf16, DType::f64}) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     add({.type = type});
     add({.samples = 2, .length = 3, .channels = 33, .type = type, .layout = kMisaligned});
     add({.samples = 3, .length = 7, .channels = 2, .type = type, .p = 0.5f, .in_place = true});
     add({.samples = 2, .length = 3, .channels = 33, .type = type, .p = 0});
     add({.samples = 1, .length = 0, .channels = 8, .type = type});
     add({.samples = 2, .length = 50, .channels = 96, .type = type, .p = 0.1f});
-    if (type != DType::f64)
+    if (timed(type))
       add({.samples = 4, .length = 1024, .channels = 768, .type = type, .p = 0.1f, .real = true});
   }
 }

@@ -9,10 +9,9 @@
 namespace megatron::kernels {
 namespace {
 
-constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f64};
+constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
 
-// f16 keeps 11 bits: neighbours are 2^-10 of an element of up to 8 rms apart.
-double rounding(DType type) { return type == DType::f16 ? 0x1p-7 : tolerance(type, 1); }
+double rounding(DType type) { return tolerance(type, 1); }
 
 DType widest(std::initializer_list<DType> types) {
   const auto size = [](DType type) { return size_of(type); };
@@ -138,7 +137,6 @@ void add_add_cases(std::vector<Case>& cases) {
       cases.push_back(add_case(shape, a, a, a, {}, false, false));
     cases.push_back(add_case({7, 33}, a, DType::f32, a, {}, true, false));
   }
-  cases.push_back(add_case({9}, DType::f16, DType::f16, DType::f16, {}, false, false));
   for (const DType type : {DType::f32, DType::bf16}) {
     cases.push_back(add_case({4096, 768}, type, type, type, {}, false, true));
   }
@@ -173,7 +171,9 @@ void add_reductions(std::vector<Case>& cases) {
       cases.push_back(column_sum_case(0, 5, type, beta, {}, false));
       cases.push_back(column_sum_case(300, 70, type, beta, {}, false));
     }
-    if (type != DType::f64) cases.push_back(column_sum_case(4096, 3072, type, 1, {}, true));
+    if (!timed(type)) continue;
+    for (const int64_t n : {768, 3072})
+      cases.push_back(column_sum_case(4096, n, type, 1, {}, true));
   }
   for (const DType type : {DType::f32, DType::f64}) {
     for (const int64_t n : {1, 2, 33, 5000}) {

@@ -64,7 +64,7 @@ Case backward(const Lookup& l) {
 
 std::vector<Lookup> shapes() {
   std::vector<Lookup> list;
-  for (const DType type : {DType::f32, DType::bf16, DType::f64}) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     list.push_back({.type = type});
     list.push_back(
         {.tokens = 7, .vocabulary = 5, .width = 33, .type = type, .layout = kMisaligned});
@@ -77,9 +77,15 @@ std::vector<Lookup> shapes() {
     list.push_back({.tokens = 0, .vocabulary = 5, .width = 4, .type = type});
     list.push_back({.tokens = 0, .vocabulary = 6, .width = 4, .type = type, .beta = 1});
     list.push_back({.tokens = 300, .vocabulary = 17, .width = 64, .type = type, .beta = 1});
-    if (type == DType::f64) continue;
-    list.push_back(
-        {.tokens = 4096, .vocabulary = 50304, .width = 768, .type = type, .beta = 1, .real = true});
+    if (!timed(type)) continue;
+    for (const int64_t vocabulary : {50257, 32000}) {
+      list.push_back({.tokens = 4096,
+                      .vocabulary = vocabulary,
+                      .width = 768,
+                      .type = type,
+                      .beta = 1,
+                      .real = true});
+    }
   }
   return list;
 }

@@ -75,11 +75,49 @@ Case gemm_case(const Product& p) {
       .make = [p](Runtime& runtime) { return make(p, runtime); }};
 }
 
+// y = x w^T [+ bias], dx = dy w, dw += dy^T x; w [out, in].
+void add_layer(std::vector<Product>& list, DType type, int64_t tokens, int64_t out, int64_t in,
+               bool bias, DType y) {
+  list.push_back({.m = tokens,
+                  .k = in,
+                  .n = out,
+                  .transpose_b = true,
+                  .bias = bias,
+                  .in = type,
+                  .out = y,
+                  .real = true});
+  list.push_back({.m = tokens, .k = out, .n = in, .in = type, .out = type, .real = true});
+  list.push_back(
+      {.m = out, .k = tokens, .n = in, .transpose_a = true, .beta = 1, .in = type, .real = true});
+}
+
+// GPT-2 124M and a Llama of 160M parameters, 4 x 1024 tokens: qkv, attention's output, feed-forward up
+// and down, and the logits of a chunk of tokens; attention's scores where it is composed.
+std::vector<Product> real_products(DType type) {
+  std::vector<Product> list;
+  for (const auto& [out, in] : {std::pair{2304, 768}, {768, 768}, {3072, 768}, {768, 3072}})
+    add_layer(list, type, 4096, out, in, true, type);
+  add_layer(list, type, 640, 50257, 768, false, DType::f32);
+  for (const auto& [out, in] : {std::pair{1280, 768}, {6144, 768}})
+    add_layer(list, type, 4096, out, in, false, type);
+  add_layer(list, type, 1024, 32000, 768, false, DType::f32);
+  list.push_back({.m = 1024,
+                  .k = 64,
+                  .n = 1024,
+                  .transpose_b = true,
+                  .in = type,
+                  .out = type,
+                  .groups = 12,
+                  .heads = true,
+                  .real = true});
+  return list;
+}
+
 }  // namespace
 
 void add_gemm_cases(std::vector<Case>& cases) {
   const auto add = [&](const Product& p) { cases.push_back(gemm_case(p)); };
-  for (const DType type : {DType::f32, DType::bf16, DType::f64}) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     for (const auto& [a, b] :
          {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
       add({.m = 7, .k = 13, .n = 33, .transpose_a = a, .transpose_b = b, .in = type, .out = type});
@@ -134,60 +172,20 @@ void add_gemm_cases(std::vector<Case>& cases) {
          .broadcast_a = true});
     add({.m = 128, .k = 192, .n = 256, .transpose_b = true, .bias = true, .in = type, .out = type});
   }
-  for (const float beta : {0.0f, 1.0f}) {
-    add({.m = 33, .k = 70, .n = 17, .transpose_a = true, .beta = beta, .in = DType::bf16});
-    add({.m = 64,
-         .k = 128,
-         .n = 96,
-         .transpose_a = true,
-         .beta = beta,
-         .in = DType::bf16,
-         .layout = kPadded});
+  for (const DType type : {DType::bf16, DType::f16}) {
+    for (const float beta : {0.0f, 1.0f}) {
+      add({.m = 33, .k = 70, .n = 17, .transpose_a = true, .beta = beta, .in = type});
+      add({.m = 64,
+           .k = 128,
+           .n = 96,
+           .transpose_a = true,
+           .beta = beta,
+           .in = type,
+           .layout = kPadded});
+    }
   }
   for (const DType type : {DType::f32, DType::bf16}) {
-    // GPT-2 124M: qkv, feed-forward up and down, logits, and gradients by input and by weight.
-    add({.m = 1024,
-         .k = 768,
-         .n = 2304,
-         .transpose_b = true,
-         .bias = true,
-         .in = type,
-         .out = type,
-         .real = true});
-    add({.m = 1024,
-         .k = 768,
-         .n = 3072,
-         .transpose_b = true,
-         .bias = true,
-         .in = type,
-         .out = type,
-         .real = true});
-    add({.m = 4096,
-         .k = 3072,
-         .n = 768,
-         .transpose_b = true,
-         .bias = true,
-         .in = type,
-         .out = type,
-         .real = true});
-    add({.m = 1024,
-         .k = 768,
-         .n = 50304,
-         .transpose_b = true,
-         .in = type,
-         .out = type,
-         .real = true});
-    add({.m = 4096, .k = 3072, .n = 768, .in = type, .out = type, .real = true});
-    add({.m = 768, .k = 4096, .n = 3072, .transpose_a = true, .beta = 1, .in = type, .real = true});
-    add({.m = 1024,
-         .k = 64,
-         .n = 1024,
-         .transpose_b = true,
-         .in = type,
-         .out = type,
-         .groups = 12,
-         .heads = true,
-         .real = true});
+    for (const Product& p : real_products(type)) add(p);
   }
 }
 

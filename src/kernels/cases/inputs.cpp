@@ -136,7 +136,7 @@ Case::Call Inputs::call(std::function<void(Stream&, const Table&)> run) {
 
 double tolerance(DType type, double roundings) {
   if (type == DType::f64) return 8 * roundings * 0x1p-53;
-  return 8 * roundings * 0x1p-24 + (type == DType::bf16 ? 0x1p-5 : 0);
+  return 8 * roundings * 0x1p-24 + (type == DType::bf16 ? 0x1p-5 : type == DType::f16 ? 0x1p-8 : 0);
 }
 
 std::string describe(DType type, Layout layout) {

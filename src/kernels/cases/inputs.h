@@ -27,6 +27,12 @@ class Inputs {
 
   Runtime& runtime() { return runtime_; }
   bool has_data() const { return runtime_.device().is_host(); }
+  // Whose forward gives a backward its inputs: the oracle's or, at real sizes, where it would take
+  // minutes, the device's own.
+  DeviceKind forward_of(bool real) const {
+    if (real || !has_data()) return runtime_.device().kind;
+    return DeviceKind::reference;
+  }
 
   // About standard normal values (a sum of four uniform ones), times scale, rounded to the type.
   Tensor normal(std::string_view name, Shape shape, DType type, double scale = 1,
@@ -59,9 +65,12 @@ class Inputs {
 };
 
 // Bound of the error of a result that is rounded `roundings` times in the accumulator's type (unit
-// roundoff u = 2^-53 or 2^-24), for elements of up to 8 times the rms; bf16 results may also round
-// to a neighbour: 2^-7 of an element below 4 rms, the largest of some 1e4 normal values.
+// roundoff u = 2^-53 or 2^-24), for elements of up to 8 times the rms; bf16 and f16 results may
+// also round to a neighbour: 2^-7 and 2^-10 of an element below 4 rms, the largest of some 1e4 normal values.
 double tolerance(DType type, double roundings);
+
+// Whether Cases of real models' shapes are in this format: f64 is for checks, f16 computed in f32.
+constexpr bool timed(DType type) { return type == DType::f32 || type == DType::bf16; }
 
 std::string describe(DType type, Layout layout);  // "bf16 misaligned"
 

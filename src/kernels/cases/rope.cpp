@@ -64,7 +64,7 @@ Case rope_case(const Rotation& r) {
 
 void add_rope_cases(std::vector<Case>& cases) {
   const auto add = [&](const Rotation& r) { cases.push_back(rope_case(r)); };
-  for (const DType type : {DType::f32, DType::bf16, DType::f64}) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     for (const bool interleaved : {false, true}) {
       add({.type = type, .interleaved = interleaved});
       add({.tokens = 0,
@@ -92,14 +92,21 @@ void add_rope_cases(std::vector<Case>& cases) {
              .in_place = true,
              .packed = true});
       }
-      if (type == DType::f64) continue;
-      add({.tokens = 4096,
-           .heads = 12,
-           .width = 64,
-           .half = 32,
-           .type = type,
-           .interleaved = interleaved,
-           .real = true});
+    }
+    if (!timed(type)) continue;
+    // Queries and keys of a Llama with 12 heads and 4 groups, and their gradients.
+    for (const int64_t heads : {12, 4}) {
+      for (const bool inverse : {false, true}) {
+        add({.tokens = 4096,
+             .heads = heads,
+             .width = 64,
+             .half = 32,
+             .type = type,
+             .inverse = inverse,
+             .in_place = inverse,
+             .packed = true,
+             .real = true});
+      }
     }
   }
 }

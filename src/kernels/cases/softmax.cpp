@@ -68,8 +68,7 @@ Case backward(const Scores& s) {
           .make = [s](Runtime& runtime) {
             Inputs inputs(runtime), forward_inputs(runtime);
             const SoftmaxArgs f = forward_args(forward_inputs, s);
-            table(inputs.has_data() ? DeviceKind::reference : DeviceKind::meta)
-                .softmax(f, runtime.stream());
+            table(inputs.forward_of(s.real)).softmax(f, runtime.stream());
             SoftmaxBackwardArgs args{.p = f.p,
                                      .dp = inputs.normal("dp", s.shape(), s.type, 1, s.layout),
                                      .ds = {},
@@ -84,7 +83,7 @@ Case backward(const Scores& s) {
 
 std::vector<Scores> shapes() {
   std::vector<Scores> list;
-  for (const DType type : {DType::f32, DType::bf16, DType::f64}) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     list.push_back({.type = type});
     list.push_back({.batch = 2,
                     .heads = 3,
@@ -108,7 +107,7 @@ std::vector<Scores> shapes() {
                     .begins = true});
     list.push_back({.batch = 1, .heads = 2, .queries = 0, .keys = 4, .type = type});
     list.push_back({.batch = 1, .heads = 2, .queries = 3, .keys = 0, .type = type});
-    if (type != DType::f64) {
+    if (timed(type)) {
       list.push_back(
           {.batch = 1, .heads = 12, .queries = 1024, .keys = 1024, .type = type, .real = true});
     }

@@ -21,24 +21,36 @@ class PackedKeys {
     uint32_t* values;  // [columns / 32][words(keys)][32]
   };
 
+  // Where keys and values lie in their memory.
+  struct Form {
+    explicit Form(const AttentionSizes& sizes) : once(sizes.row_blocks() > 1) {
+      const int64_t keys = once ? sizes.padded_keys : kKeyColumns;
+      value_offset = keys * sizes.word_width;
+      place_words = value_offset + words(sizes.kind, keys) * sizes.columns;
+    }
+    int64_t bytes(const AttentionSizes& sizes, int threads) const {
+      return (once ? sizes.batch * sizes.key_heads : threads) * place_words * 4;
+    }
+    bool once;
+    int64_t value_offset, place_words;
+  };
+
   PackedKeys(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPlaces& places,
-             Stream& stream)
-      : args_(args), sizes_(sizes), places_(places), once_(sizes.row_blocks() > 1) {
+             const Storage& memory, Stream& stream)
+      : args_(args),
+        sizes_(sizes),
+        places_(places),
+        form_(sizes),
+        data_(reinterpret_cast<uint32_t*>(memory.data())) {
+    if (!form_.once) return;
     const int64_t heads = sizes.batch * sizes.key_heads, blocks = sizes.key_blocks();
-    const int64_t keys = once_ ? sizes.padded_keys : kKeyColumns;
-    value_offset_ = keys * sizes.word_width;
-    place_words_ = value_offset_ + words(sizes.kind, keys) * sizes.columns;
-    const int64_t count = once_ ? heads : stream.pool().size();
-    storage_ = stream.scratch().allocate(count * place_words_ * 4, "attention keys");
-    data_ = reinterpret_cast<uint32_t*>(storage_->data());
-    if (!once_) return;
     stream.pool().parallel_for(heads * blocks, [&](int64_t index, int) {
       pack(index / blocks, index % blocks, at(index / blocks, index % blocks));
     });
   }
 
   Block block(int64_t head, int64_t block, int thread) const {
-    if (once_) return at(head, block);
+    if (form_.once) return at(head, block);
     const Block here = at(thread, 0);
     pack(head, block, here);
     return here;
@@ -46,10 +58,10 @@ class PackedKeys {
 
  private:
   Block at(int64_t place, int64_t block) const {
-    uint32_t* begin = data_ + place * place_words_;
+    uint32_t* begin = data_ + place * form_.place_words;
     const int64_t keys = block * kKeyColumns;
     return {begin + keys * sizes_.word_width,
-            begin + value_offset_ + words(sizes_.kind, keys) * sizes_.columns};
+            begin + form_.value_offset + words(sizes_.kind, keys) * sizes_.columns};
   }
 
   // Panels that some query may see; the keys after the last such key are zeros.
@@ -78,9 +90,7 @@ class PackedKeys {
   const AttentionArgs& args_;
   const AttentionSizes& sizes_;
   const KeyPlaces& places_;
-  bool once_;
-  int64_t value_offset_, place_words_;
-  std::shared_ptr<Storage> storage_;
+  Form form_;
   uint32_t* data_;
 };
 
@@ -169,15 +179,27 @@ void finish(const AttentionArgs& args, const AttentionSizes& sizes, const RowBlo
 
 }  // namespace
 
+AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream,
+                                   Bf16Products products) {
+  if (args.q.elements() == 0) return {};
+  const AttentionSizes sizes(args, products);
+  const int threads = stream.plan().threads;
+  Arena& arena = stream.scratch();
+  AttentionScratch scratch{.tile_bytes = Workspace(sizes, nullptr).bytes};
+  scratch.positions = arena.allocate(KeyPlaces::bytes(sizes), "attention key positions");
+  scratch.keys = arena.allocate(PackedKeys::Form(sizes).bytes(sizes, threads), "attention keys");
+  scratch.tiles = arena.allocate(scratch.tile_bytes * threads, "attention tiles");
+  return scratch;
+}
+
 void attention(const AttentionArgs& args, Stream& stream, Bf16Products products) {
   check(args);
   require_attention_type("attention", args.q.dtype());
   if (args.q.elements() == 0) return;
+  const AttentionScratch scratch = attention_scratch(args, stream, products);
   const AttentionSizes sizes(args, products);
-  const KeyPlaces places(sizes, stream.scratch());
-  const PackedKeys packed(args, sizes, places, stream);
-  const int64_t bytes = Workspace(sizes, nullptr).bytes;
-  const auto scratch = stream.scratch().allocate(bytes * stream.pool().size(), "attention tiles");
+  const KeyPlaces places(sizes, scratch.positions);
+  const PackedKeys packed(args, sizes, places, *scratch.keys, stream);
   const int64_t blocks = sizes.row_blocks();
   stream.pool().parallel_for(
       sizes.batch * sizes.key_heads * blocks, [&](int64_t index, int thread) {
@@ -185,7 +207,7 @@ void attention(const AttentionArgs& args, Stream& stream, Bf16Products products)
         // The last rows first: under a causal mask they see most.
         const RowBlock block(sizes, head / sizes.key_heads, head % sizes.key_heads,
                              blocks - 1 - index % blocks);
-        Workspace work(sizes, scratch->data() + thread * bytes);
+        Workspace work(sizes, scratch.tiles->data() + thread * scratch.tile_bytes);
         attend(args, sizes, places, packed, block, thread, work);
         finish(args, sizes, block, work);
       });

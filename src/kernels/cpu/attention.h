@@ -14,6 +14,17 @@ void attention_backward(const AttentionBackwardArgs& args, Stream& stream);
 void attention(const AttentionArgs& args, Stream& stream, Bf16Products products);
 void attention_backward(const AttentionBackwardArgs& args, Stream& stream, Bf16Products products);
 
+// Memory that a call takes of the scratch arena.
+struct AttentionScratch {
+  std::shared_ptr<Storage> positions, keys,
+      tiles;               // keys: of forward; null where nothing is computed
+  int64_t tile_bytes = 0;  // of one thread
+};
+AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream,
+                                   Bf16Products products);
+AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, Stream& stream,
+                                            Bf16Products products);
+
 // Plain loops, any of f64, f32 and bf16.
 void softmax(const SoftmaxArgs& args, Stream& stream);
 void softmax_backward(const SoftmaxBackwardArgs& args, Stream& stream);

@@ -200,18 +200,28 @@ class KeyHeadGradient {
 
 }  // namespace
 
+AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, Stream& stream,
+                                            Bf16Products products) {
+  const AttentionSizes sizes(args, products);
+  if (sizes.batch * sizes.key_heads * sizes.width == 0) return {};
+  AttentionScratch scratch{.tile_bytes = Workspace(sizes, nullptr).bytes};
+  Arena& arena = stream.scratch();
+  scratch.positions = arena.allocate(KeyPlaces::bytes(sizes), "attention key positions");
+  scratch.tiles =
+      arena.allocate(scratch.tile_bytes * stream.plan().threads, "attention gradient tiles");
+  return scratch;
+}
+
 void attention_backward(const AttentionBackwardArgs& args, Stream& stream, Bf16Products products) {
   check(args);
   require_attention_type("attention_backward", args.q.dtype());
+  const AttentionScratch scratch = attention_backward_scratch(args, stream, products);
+  if (scratch.tiles == nullptr) return;
   const AttentionSizes sizes(args, products);
-  if (sizes.batch * sizes.key_heads * sizes.width == 0) return;
-  const KeyPlaces places(sizes, stream.scratch());
-  const int64_t bytes = Workspace(sizes, nullptr).bytes;
-  const auto scratch =
-      stream.scratch().allocate(bytes * stream.pool().size(), "attention gradient tiles");
+  const KeyPlaces places(sizes, scratch.positions);
   // One thread computes a key head from end to end: sums over its queries have one order.
   stream.pool().parallel_for(sizes.batch * sizes.key_heads, [&](int64_t head, int thread) {
-    Workspace work(sizes, scratch->data() + thread * bytes);
+    Workspace work(sizes, scratch.tiles->data() + thread * scratch.tile_bytes);
     KeyHeadGradient(args, sizes, places, head / sizes.key_heads, head % sizes.key_heads, work)
         .run();
   });

@@ -53,11 +53,13 @@ int32_t AttentionSizes::key_begin(int64_t sample, int64_t t) const {
                             : std::numeric_limits<int32_t>::min();
 }
 
-KeyPlaces::KeyPlaces(const AttentionSizes& sizes, Arena& scratch)
-    : padded_keys_(sizes.padded_keys) {
+int64_t KeyPlaces::bytes(const AttentionSizes& sizes) {
+  return sizes.batch * (sizes.padded_keys + 2 * (sizes.padded_keys / kPanel) + 2) * 4;
+}
+
+KeyPlaces::KeyPlaces(const AttentionSizes& sizes, std::shared_ptr<Storage> memory)
+    : storage_(std::move(memory)), padded_keys_(sizes.padded_keys) {
   const int64_t panels = padded_keys_ / kPanel;
-  const int64_t count = sizes.batch * (padded_keys_ + 2 * panels + 2);
-  storage_ = scratch.allocate(count * 4, "attention key positions");
   key_ = reinterpret_cast<int32_t*>(storage_->data());
   lowest_ = key_ + sizes.batch * padded_keys_;
   highest_ = lowest_ + sizes.batch * panels;

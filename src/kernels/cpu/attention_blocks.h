@@ -69,7 +69,9 @@ struct KeyRange {
 // Positions of the keys of every sample, the lowest and the highest of each panel of kPanel keys.
 class KeyPlaces {
  public:
-  KeyPlaces(const AttentionSizes& sizes, Arena& scratch);
+  // memory: of bytes(sizes).
+  KeyPlaces(const AttentionSizes& sizes, std::shared_ptr<Storage> memory);
+  static int64_t bytes(const AttentionSizes& sizes);
   const int32_t* keys(int64_t sample, int64_t block) const {
     return key_ + sample * padded_keys_ + block * kKeyColumns;
   }

@@ -16,11 +16,68 @@
 HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
+namespace {
+
+// As f16's conversions (base/dtype.h), bit for bit.
+HWY_INLINE V load(const f16* p) {
+  const Words words;
+  const hn::RebindToSigned<Words> integers;
+  const auto bits = hn::PromoteTo(words, hn::LoadU(Halves(), reinterpret_cast<const uint16_t*>(p)));
+  const auto magnitude = hn::And(bits, hn::Set(words, 0x7fffu));
+  const auto sign = hn::ShiftLeft<16>(hn::Xor(bits, magnitude));
+  const auto shifted = hn::ShiftLeft<13>(magnitude);
+  const auto normal = hn::Add(shifted, hn::Set(words, 0x38000000u));
+  const auto special = hn::Or(shifted, hn::Set(words, 0x7f800000u));
+  const auto subnormal = hn::BitCast(
+      words, hn::Mul(hn::ConvertTo(kFloats, hn::BitCast(integers, magnitude)), set(0x1p-24f)));
+  const auto finite = hn::IfThenElse(hn::Lt(magnitude, hn::Set(words, 0x400u)), subnormal, normal);
+  const auto value = hn::IfThenElse(hn::Gt(magnitude, hn::Set(words, 0x7bffu)), special, finite);
+  return hn::BitCast(kFloats, hn::Or(value, sign));
+}
+HWY_INLINE void store(V v, f16* p) {
+  const Words words;
+  const auto bits = hn::BitCast(words, v);
+  const auto magnitude = hn::And(bits, hn::Set(words, 0x7fffffffu));
+  const auto sign = hn::ShiftRight<16>(hn::Xor(bits, magnitude));
+  const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(words, 1u));
+  const auto rounded = hn::Add(hn::Add(magnitude, hn::Set(words, 0xfffu)), odd);
+  const auto normal = hn::ShiftRight<13>(hn::Sub(rounded, hn::Set(words, 0x38000000u)));
+  const auto aligned = hn::Add(hn::BitCast(kFloats, magnitude), set(0.5f));  // last place: 2^-24
+  const auto subnormal = hn::Sub(hn::BitCast(words, aligned), hn::Set(words, 0x3f000000u));
+  const auto finite =
+      hn::IfThenElse(hn::Lt(magnitude, hn::Set(words, 0x38800000u)), subnormal, normal);
+  const auto special = hn::IfThenElse(hn::Gt(magnitude, hn::Set(words, 0x7f800000u)),
+                                      hn::Set(words, 0x7e00u), hn::Set(words, 0x7c00u));
+  const auto value =
+      hn::IfThenElse(hn::Gt(magnitude, hn::Set(words, 0x477fefffu)), special, finite);
+  hn::StoreU(hn::TruncateTo(Halves(), hn::Or(value, sign)), Halves(),
+             reinterpret_cast<uint16_t*>(p));
+}
+HWY_INLINE V load(const f16* p, Whole) { return load(p); }
+HWY_INLINE V load(const f16* p, Part part) {
+  f16 buffer[kLanes];
+  std::memcpy(static_cast<void*>(buffer), p, static_cast<size_t>(part.n) * sizeof(f16));
+  return load(buffer);
+}
+HWY_INLINE void store(V v, f16* p, Whole) { store(v, p); }
+HWY_INLINE void store(V v, f16* p, Part part) {
+  f16 buffer[kLanes];
+  store(v, buffer);
+  std::memcpy(static_cast<void*>(p), buffer, static_cast<size_t>(part.n) * sizeof(f16));
+}
+
+}  // namespace
 
 void widen(const bf16* x, float* out, int64_t count) {
   for_vectors(0, count, [&](int64_t i, auto n) { store(load(x + i, n), out + i, n); });
 }
 void narrow(const float* x, bf16* out, int64_t count) {
+  for_vectors(0, count, [&](int64_t i, auto n) { store(load(x + i, n), out + i, n); });
+}
+void widen_f16(const f16* x, float* out, int64_t count) {
+  for_vectors(0, count, [&](int64_t i, auto n) { store(load(x + i, n), out + i, n); });
+}
+void narrow_f16(const float* x, f16* out, int64_t count) {
   for_vectors(0, count, [&](int64_t i, auto n) { store(load(x + i, n), out + i, n); });
 }
 
@@ -33,6 +90,8 @@ namespace megatron::kernels::cpu {
 
 HWY_EXPORT(widen);
 HWY_EXPORT(narrow);
+HWY_EXPORT(widen_f16);
+HWY_EXPORT(narrow_f16);
 
 namespace {
 
@@ -86,6 +145,10 @@ void copy_run(const From* x, To* out, int64_t n) {
     HWY_DYNAMIC_DISPATCH(widen)(x, out, n);
   } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, bf16>) {
     HWY_DYNAMIC_DISPATCH(narrow)(x, out, n);
+  } else if constexpr (std::is_same_v<From, f16> && std::is_same_v<To, float>) {
+    HWY_DYNAMIC_DISPATCH(widen_f16)(x, out, n);
+  } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, f16>) {
+    HWY_DYNAMIC_DISPATCH(narrow_f16)(x, out, n);
   } else {
     for (int64_t i = 0; i < n; ++i) out[i] = converted<To>(x[i]);
   }

@@ -76,13 +76,8 @@ void cross_entropy_rows(const CrossEntropyArgs& args, Stream& stream) {
   const int32_t* labels = args.labels.data<int32_t>();
   const float* weights = args.weights.data<float>();
   float* loss = args.loss.data<float>();
-  // f32 gradients hold the exponentials until they are scaled; others have a row of each thread.
   constexpr bool kInPlace = std::is_same_v<D, float>;
-  Tensor memory;
-  if (!kInPlace && dlogits != nullptr) {
-    memory = Tensor::empty(stream.scratch(), {stream.pool().size(), vocabulary}, DType::f32,
-                           "exponentials of logits");
-  }
+  const Tensor memory = cross_entropy_scratch(args, stream);
   const int64_t rows = args.logits.size(0), height = rows_per_block(vocabulary);
   stream.pool().parallel_for(ceil_div(rows, height), [&](int64_t block, int thread) {
     for (int64_t t = block * height; t < std::min(rows, (block + 1) * height); ++t) {
@@ -125,6 +120,12 @@ HWY_AFTER_NAMESPACE();
 namespace megatron::kernels::cpu {
 
 HWY_EXPORT(softmax_cross_entropy);
+
+Tensor cross_entropy_scratch(const CrossEntropyArgs& args, Stream& stream) {
+  if (!args.dlogits.defined() || args.dlogits.dtype() == DType::f32) return {};
+  return Tensor::empty(stream.scratch(), {stream.plan().threads, args.logits.size(1)}, DType::f32,
+                       "exponentials of logits");
+}
 
 void cross_entropy(const CrossEntropyArgs& args, Stream& stream) {
   check(args);

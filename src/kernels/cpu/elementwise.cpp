@@ -67,7 +67,7 @@ void sum_columns(const ColumnSumArgs& args, Stream& stream) {
     const T* x = args.x.data<T>();
     const RowBlocks blocks(args.x.size(0));
     const int64_t width = args.x.size(1), chunks = ceil_div(width, kColumns);
-    const Tensor partials = partial_rows(blocks, width, stream);
+    const Tensor partials = column_sum_scratch(args, stream);
     stream.pool().parallel_for(blocks.count * chunks, [&](int64_t item, int) {
       const int64_t block = item / chunks, begin = item % chunks * kColumns;
       const int64_t first = block * blocks.height;
@@ -195,6 +195,10 @@ void fill(const FillArgs& args, Stream& stream) {
     case DType::u16: return fill_typed<uint16_t>(args, stream);
     case DType::u8: return fill_typed<uint8_t>(args, stream);
   }
+}
+
+Tensor column_sum_scratch(const ColumnSumArgs& args, Stream& stream) {
+  return partial_rows(RowBlocks(args.x.size(0)), args.x.size(1), stream);
 }
 
 void column_sum(const ColumnSumArgs& args, Stream& stream) {

@@ -10,6 +10,8 @@ void add(const AddArgs& args, Stream& stream);
 void copy(const CopyArgs& args, Stream& stream);
 void fill(const FillArgs& args, Stream& stream);
 void column_sum(const ColumnSumArgs& args, Stream& stream);
+// What a call of column_sum takes of the scratch arena.
+Tensor column_sum_scratch(const ColumnSumArgs& args, Stream& stream);
 void sum(const SumArgs& args, Stream& stream);
 void sum_of_squares(const SumOfSquaresArgs& args, Stream& stream);
 

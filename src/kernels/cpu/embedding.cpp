@@ -90,6 +90,11 @@ void embedding(const EmbeddingArgs& args, Stream& stream) {
              });
 }
 
+Tensor embedding_backward_scratch(const EmbeddingBackwardArgs& args, Stream& stream) {
+  const int64_t count = args.ids.elements(), rows = args.dtable.out.size(0);
+  return Tensor::empty(stream.scratch(), {rows + 1 + 3 * count + 1}, DType::i32, "tokens by row");
+}
+
 // The tokens are counted and sorted by row (a stable counting sort), so that each row of the table
 // is written by one thread, from its tokens in ascending order.
 void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream) {
@@ -99,8 +104,7 @@ void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream) {
                 width = args.dtable.out.size(1);
   const int32_t* ids = args.ids.data<int32_t>();
   float* dtable = args.dtable.out.data<float>();
-  const Tensor memory = Tensor::empty(stream.scratch(), {table_rows + 1 + 3 * count + 1},
-                                      DType::i32, "tokens by row");
+  const Tensor memory = embedding_backward_scratch(args, stream);
   int32_t* next = memory.data<int32_t>();
   int32_t* tokens = next + table_rows + 1;
   int32_t* rows = tokens + count;

@@ -8,5 +8,7 @@ namespace megatron::kernels::cpu {
 
 void embedding(const EmbeddingArgs& args, Stream& stream);
 void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream);
+// What a call of it takes of the scratch arena.
+Tensor embedding_backward_scratch(const EmbeddingBackwardArgs& args, Stream& stream);
 
 }  // namespace megatron::kernels::cpu

@@ -130,93 +130,156 @@ void store_any(const Problem& p, const Block& block, const float* sums) {
   store<float, bf16>(p, block, sums);
 }
 
-// rows x cols elements of type `type`, rows `stride` apart, as dense f32.
-const float* widen(Slot slot, const std::byte* from, DType type, int64_t rows, int64_t cols,
-                   int64_t stride) {
-  float* to = reinterpret_cast<float*>(thread_buffer(slot, rows * cols * 4));
-  for (int64_t i = 0; i < rows; ++i) {
-    if (type == DType::f32) {
-      std::copy_n(reinterpret_cast<const float*>(from) + i * stride, cols, to + i * cols);
-    } else {
-      const bf16* row = reinterpret_cast<const bf16*>(from) + i * stride;
-      for (int64_t j = 0; j < cols; ++j) to[i * cols + j] = static_cast<float>(row[j]);
+// Asks for rows of memory bit by bit, ahead of the copy that reads them.
+class RowsAhead {
+ public:
+  RowsAhead() = default;
+  RowsAhead(const std::byte* base, int64_t rows, int64_t row_bytes, int64_t stride_bytes)
+      : at_(base), row_bytes_(row_bytes), stride_(stride_bytes), rows_(rows), left_(row_bytes) {}
+  void lines(int64_t count) {
+    for (; count > 0 && rows_ > 0; --count) {
+      __builtin_prefetch(at_, 0, 2);
+      at_ += kLineBytes;
+      left_ -= kLineBytes;
+      if (left_ > 0) continue;
+      at_ += stride_ - (row_bytes_ - left_);
+      left_ = row_bytes_;
+      --rows_;
     }
   }
-  return to;
-}
+  int64_t all() const { return rows_ * ((row_bytes_ + kLineBytes - 1) / kLineBytes); }
 
-// Through dense f32 copies: for bf16 on a processor without bf16 products, and for rows that
-// overlap. The sum over k is cut at multiples of kDepth, which bounds the copies.
-void run_widened(const Problem& p, const Block& block) {
-  constexpr int64_t kDepth = 1024;
-  float* sums = reinterpret_cast<float*>(thread_buffer(Slot::c, block.m * block.n * 4));
-  for (int64_t k = 0; k < p.k; k += kDepth) {
-    const int64_t depth = std::min(kDepth, p.k - k);
-    const int64_t rows_a = p.transpose_a ? depth : block.m,
-                  cols_a = p.transpose_a ? block.m : depth;
-    const int64_t rows_b = p.transpose_b ? block.n : depth,
-                  cols_b = p.transpose_b ? depth : block.n;
-    multiply({.m = block.m,
-              .n = block.n,
-              .k = depth,
-              .a = widen(Slot::a, a_at(p, block, k), p.in, rows_a, cols_a, p.lda),
-              .b = widen(Slot::b, b_at(p, block, k), p.in, rows_b, cols_b, p.ldb),
-              .c = sums,
-              .lda = cols_a,
-              .ldb = cols_b,
-              .ldc = block.n,
-              .transpose_a = p.transpose_a,
-              .transpose_b = p.transpose_b,
-              .accumulate = k > 0});
+ private:
+  static constexpr int64_t kLineBytes = 64;
+  const std::byte* at_ = nullptr;
+  int64_t row_bytes_ = 0, stride_ = 0, rows_ = 0, left_ = 0;
+};
+
+// A block of a product in words and panels. Each sum is one chain over k in ascending order, in f32
+// words or pairs of bf16, begun at 0, wherever the element stands: it depends neither on the block nor
+// on the cuts of k.
+//
+// A slice of k at a time. All of b's slice lies in panels in the second-level cache; rows of a come
+// through in groups, and a strip of them stays in the first-level cache while all panels pass by. So b
+// is packed once for all rows of a block, and a copy of a is made once for all its columns.
+class PanelProduct {
+ public:
+  static constexpr int64_t kMaxRows = 1024, kMaxColumns = 768;
+
+  PanelProduct(const Problem& p, const Block& block, WordKind kind)
+      : p_(p), block_(block), kind_(kind), few_(block.m <= kGroup) {
+    sums_ = reinterpret_cast<float*>(thread_buffer(Slot::c, kMaxRows * kStride * 4));
+    rows_ = reinterpret_cast<uint32_t*>(thread_buffer(Slot::a, kGroup * kDepth * 4));
+    panels_ = reinterpret_cast<uint32_t*>(
+        thread_buffer(Slot::b, kMaxColumns / kPanel * kPanelWords * 4));
   }
-  store_any(p, block, sums);
-}
 
-// The forward form, rows of a by rows of b: each sum is one chain over k in ascending order, in f32
-// words or pairs of bf16, wherever the element stands. Cuts of k continue the chain.
-void run_panels(const Problem& p, const Block& block, WordKind kind) {
-  constexpr int64_t kDepth = 256;  // words: a panel of b stays in the first-level cache
-  constexpr int64_t kFewRows = 64;
-  const int64_t step = kind == WordKind::f32 ? kDepth : 2 * kDepth;
-  const int64_t stride = round_up(block.n, kPanel);
-  float* sums = reinterpret_cast<float*>(thread_buffer(Slot::c, block.m * stride * 4));
-  uint32_t* rows = reinterpret_cast<uint32_t*>(thread_buffer(Slot::a, block.m * kDepth * 4));
-  uint32_t* panel = reinterpret_cast<uint32_t*>(thread_buffer(Slot::b, kPanel * kDepth * 4));
-  for (int64_t k = 0; k < p.k; k += step) {
-    const int64_t depth = std::min(step, p.k - k), width = words(kind, depth);
-    rows_to_words(kind, {a_at(p, block, k), p.lda, p.in}, block.m, depth, rows);
-    for (int64_t j = 0; j < block.n; j += kPanel) {
-      const int64_t columns = std::min(kPanel, block.n - j);
-      const std::byte* b = b_at(p, block, k) + j * p.ldb * size_of(p.in);
-      const bool ahead = block.m <= kFewRows && j + 2 * kPanel <= block.n;
-      transpose_to_panel(kind, {b, p.ldb, p.in}, columns, depth,
-                         ahead ? b + kPanel * p.ldb * size_of(p.in) : nullptr, panel);
-      tile_product(kind, {.m = block.m,
-                          .n = kPanel,
-                          .k = width,
-                          .a = rows,
-                          .a_row = width,
-                          .a_step = 1,
-                          .b = panel,
-                          .panel = 0,
-                          .c = sums + j,
-                          .ldc = stride,
-                          .accumulate = k > 0});
-      if (k + depth < p.k) continue;
-      const std::byte* bias = bias_at(p, block);
-      store_sums({.rows = block.m,
-                  .columns = columns,
-                  .sums = sums + j,
-                  .sums_stride = stride,
-                  .bias = bias == nullptr ? nullptr : bias + j * size_of(p.bias_type),
-                  .bias_type = p.bias_type,
-                  .accumulate = p.accumulate,
-                  .out = out_at(p, block) + j * size_of(p.result),
-                  .out_stride = p.ldc,
-                  .out_type = p.result});
+  void run() {
+    // With few rows, packing is nearly all the work: each panel is used while the first-level cache
+    // holds it.
+    const int64_t columns = few_ ? kPanel : block_.n;
+    const int64_t step = kDepth * per_word();
+    for (int64_t k = 0; k < p_.k; k += step) {
+      const Slice slice{k, std::min(step, p_.k - k)};
+      for (int64_t j = 0; j < block_.n; j += columns) {
+        const Block right = part(0, 0, j, std::min(columns, block_.n - j));
+        pack_columns(right, slice);
+        for (int64_t i = 0; i < block_.m; i += kGroup) {
+          const Block group = part(i, std::min(kGroup, block_.m - i), j, right.n);
+          if (!few_ || j == 0) pack_rows(group, slice);
+          multiply_group(group, slice);
+        }
+      }
     }
   }
-}
+
+ private:
+  // Words of k in a slice; rows of a in a group; words from one panel to the next and from one row of
+  // sums to the next: a line more than they hold, since multiples of 4 KB share places of the caches.
+  static constexpr int64_t kDepth = 256, kGroup = 64;
+  static constexpr int64_t kPanelWords = kDepth * kPanel + 16, kStride = kMaxColumns + 16;
+
+  struct Slice {
+    int64_t k, depth;
+  };
+
+  int64_t per_word() const { return kind_ == WordKind::f32 ? 1 : 2; }
+  Block part(int64_t i, int64_t m, int64_t j, int64_t n) const {
+    return {.g = block_.g, .i = block_.i + i, .j = block_.j + j, .m = m, .n = n};
+  }
+
+  void pack_columns(const Block& right, const Slice& slice) {
+    const std::byte* b = b_at(p_, right, slice.k);
+    const int64_t width = words(kind_, slice.depth);
+    if (!p_.transpose_b) {
+      return rows_to_panels(kind_, {b, p_.ldb, p_.in}, slice.depth, width * per_word(), right.n,
+                            kPanelWords, panels_);
+    }
+    const int64_t panel_bytes = kPanel * p_.ldb * size_of(p_.in);
+    const int64_t end = block_.j + block_.n;
+    for (int64_t j = 0; j < right.n; j += kPanel, b += panel_bytes) {
+      const bool ahead = right.j + j + 2 * kPanel <= end;
+      transpose_to_panel(kind_, {b, p_.ldb, p_.in}, std::min(kPanel, right.n - j), slice.depth,
+                         ahead ? b + panel_bytes : nullptr, panels_ + j / kPanel * kPanelWords);
+    }
+  }
+
+  void pack_rows(const Block& group, const Slice& slice) {
+    const MatrixRows from{a_at(p_, group, slice.k), p_.lda, p_.in};
+    if (p_.transpose_a) return rows_to_strips(kind_, from, slice.depth, group.m, rows_);
+    rows_to_words(kind_, from, group.m, slice.depth, rows_);
+  }
+
+  RowsAhead group_after(const Block& group, const Slice& slice) const {
+    const int64_t rows = std::min(kGroup, block_.i + block_.m - group.i - group.m);
+    if (rows <= 0) return {};
+    const int64_t size = size_of(p_.in), stride = p_.lda * size;
+    Block next = group;
+    next.i += kGroup;
+    const std::byte* a = a_at(p_, next, slice.k);
+    return p_.transpose_a ? RowsAhead(a, slice.depth, rows * size, stride)
+                          : RowsAhead(a, rows, slice.depth * size, stride);
+  }
+
+  void multiply_group(const Block& group, const Slice& slice) {
+    const int64_t width = words(kind_, slice.depth);
+    float* sums = sums_ + (group.i - block_.i) * kStride + (group.j - block_.j);
+    RowsAhead next = group_after(group, slice);
+    const int64_t share = next.all() * kStrip / kGroup;
+    for (int64_t i = 0; i < group.m; i += kStrip) {
+      next.lines(share);
+      tile_product(kind_, {.m = std::min(kStrip, group.m - i),
+                           .n = round_up(group.n, kPanel),
+                           .k = width,
+                           .a = rows_ + i * width,
+                           .a_row = p_.transpose_a ? 1 : width,
+                           .a_step = p_.transpose_a ? kStrip : 1,
+                           .b = panels_,
+                           .panel = kPanelWords,
+                           .c = sums + i * kStride,
+                           .ldc = kStride,
+                           .accumulate = slice.k > 0});
+    }
+    if (slice.k + slice.depth < p_.k) return;
+    store_sums({.rows = group.m,
+                .columns = group.n,
+                .sums = sums,
+                .sums_stride = kStride,
+                .bias = bias_at(p_, group),
+                .bias_type = p_.bias_type,
+                .accumulate = p_.accumulate,
+                .out = out_at(p_, group),
+                .out_stride = p_.ldc,
+                .out_type = p_.result});
+  }
+
+  const Problem& p_;
+  const Block& block_;
+  WordKind kind_;
+  bool few_;
+  float* sums_;
+  uint32_t *rows_, *panels_;
+};
 
 // oneDNN has no f64: row k of b times column k of a, added to the block's sums; one chain of sums
 // an element.

@@ -1,15 +1,10 @@
 #include "kernels/cpu/matmul.h"
 
 #include <array>
-#include <dnnl.hpp>
 #include <memory>
 #include <unordered_map>
 
-#include "base/error.h"
-
-// libdnnl runs OpenMP regions of its own; the runtime's entry is declared here because its header
-// needs -fopenmp on some compilers.
-extern "C" void omp_set_num_threads(int);
+#include "kernels/cpu/onednn.h"
 
 namespace megatron::kernels::cpu {
 
@@ -40,33 +35,12 @@ Key key_of(const Product& p) {
   return {{p.m, p.n, p.k, p.lda, p.ldb, p.ldc, flags}};
 }
 
-memory::data_type type_of(DType type) {
-  MG_ASSERT(type == DType::f32 || type == DType::bf16);
-  return type == DType::f32 ? memory::data_type::f32 : memory::data_type::bf16;
-}
-
-memory::desc matrix(int64_t rows, int64_t cols, int64_t stride, bool transposed, DType type) {
-  return transposed ? memory::desc({rows, cols}, type_of(type), memory::dims{1, stride})
-                    : memory::desc({rows, cols}, type_of(type), memory::dims{stride, 1});
-}
-
 dnnl::matmul::primitive_desc describe(const Product& p, const dnnl::engine& engine) {
   const auto a = matrix(p.m, p.k, p.lda, p.transpose_a, p.in);
   const auto b = matrix(p.k, p.n, p.ldb, p.transpose_b, p.in);
   const auto c = matrix(p.m, p.n, p.ldc, false, p.out);
   const auto bias = p.bias == nullptr ? memory::desc() : matrix(1, p.n, p.n, false, p.bias_type);
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (p.accumulate) {
-    dnnl::post_ops sum;
-    sum.append_sum(1.0f);
-    attributes.set_post_ops(sum);
-  }
-#if DNNL_VERSION_MAJOR >= 3
-  return dnnl::matmul::primitive_desc(engine, a, b, bias, c, attributes);
-#else
-  return dnnl::matmul::primitive_desc(dnnl::matmul::desc(a, b, bias, c), attributes, engine);
-#endif
+  return matmul(a, b, bias, c, p.accumulate, engine);
 }
 
 class Plan {

@@ -1,5 +1,4 @@
-// One matrix product on the calling thread, by oneDNN. The only file that knows oneDNN and its
-// versions.
+// One matrix product on the calling thread, by oneDNN.
 #pragma once
 
 #include <cstddef>

@@ -117,9 +117,9 @@ void norm_rows_backward(const AddNormBackwardArgs& args, NormKind kind, int64_t 
 void norm_backward(const AddNormBackwardArgs& args, NormKind kind, Stream& stream) {
   const int64_t width = args.sum.size(1);
   const RowBlocks blocks(args.sum.size(0));
-  const bool has_bias = kind == NormKind::layer && args.dbias.out.defined();
-  const Tensor dweights = partial_rows(blocks, width, stream);
-  const Tensor dbiases = has_bias ? partial_rows(blocks, width, stream) : Tensor();
+  const NormPartials scratch = norm_backward_scratch(args, kind, stream);
+  const Tensor &dweights = scratch.dweights, &dbiases = scratch.dbiases;
+  const bool has_bias = dbiases.defined();
   for_storage_type("add_norm_backward", args.sum.dtype(), [&](auto type) {
     for_blocks(stream, blocks.rows, blocks.height, [&](int64_t begin, int64_t end) {
       const int64_t at = begin / blocks.height * width;
@@ -143,6 +143,15 @@ namespace megatron::kernels::cpu {
 
 HWY_EXPORT(norm_forward);
 HWY_EXPORT(norm_backward);
+
+NormPartials norm_backward_scratch(const AddNormBackwardArgs& args, NormKind kind, Stream& stream) {
+  const RowBlocks blocks(args.sum.size(0));
+  const int64_t width = args.sum.size(1);
+  NormPartials partials{partial_rows(blocks, width, stream), {}};
+  if (kind == NormKind::layer && args.dbias.out.defined())
+    partials.dbiases = partial_rows(blocks, width, stream);
+  return partials;
+}
 
 void add_rms_norm(const AddNormArgs& args, Stream& stream) {
   check(args, NormKind::rms);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/stream.h"
+#include "kernels/check.h"
 #include "kernels/norm.h"
 
 namespace megatron::kernels::cpu {
@@ -10,5 +11,10 @@ void add_rms_norm(const AddNormArgs& args, Stream& stream);
 void add_rms_norm_backward(const AddNormBackwardArgs& args, Stream& stream);
 void add_layer_norm(const AddNormArgs& args, Stream& stream);
 void add_layer_norm_backward(const AddNormBackwardArgs& args, Stream& stream);
+// What a backward call takes of the scratch arena: partial sums of rows.
+struct NormPartials {
+  Tensor dweights, dbiases;  // dbiases: undefined where there is no bias
+};
+NormPartials norm_backward_scratch(const AddNormBackwardArgs& args, NormKind kind, Stream& stream);
 
 }  // namespace megatron::kernels::cpu

@@ -83,6 +83,17 @@ HWY_INLINE V scalar(const Tensor& tensor) {
   return set(static_cast<float>(*tensor.data<double>()));
 }
 
+template <class F>
+void for_moments(const AdamArgs& args, F&& f) {
+  for_master("adam", args.parameter, [&](auto master) {
+    for_storage_type("adam", args.exp_avg.dtype(), [&](auto first) {
+      for_storage_type("adam", args.exp_avg_sq.dtype(), [&](auto second) {
+        f(master, args.exp_avg.data<decltype(first)>(), args.exp_avg_sq.data<decltype(second)>());
+      });
+    });
+  });
+}
+
 // No fused products: the same bits on every instruction set.
 void adam_step(const AdamArgs& args, Stream& stream) {
   const double step = *args.step.data<double>();
@@ -95,10 +106,8 @@ void adam_step(const AdamArgs& args, Stream& stream) {
   const V correction1 = set(static_cast<float>(1 - std::pow(args.beta1, step)));
   const V correction2 = set(static_cast<float>(1 - std::pow(args.beta2, step)));
   const V eps = set(static_cast<float>(args.eps));
-  for_master("adam", args.parameter, [&](auto master) {
+  for_moments(args, [&](auto master, auto* exp_avg, auto* exp_avg_sq) {
     const float* grad = args.grad.data<float>();
-    float* exp_avg = args.exp_avg.data<float>();
-    float* exp_avg_sq = args.exp_avg_sq.data<float>();
     for_blocks(stream, args.grad.elements(), kBlockElements, [&](int64_t begin, int64_t end) {
       for_vectors(begin, end, [&](int64_t i, auto n) {
         const V g = hn::Mul(load(grad + i, n), scale);
@@ -137,6 +146,81 @@ void sgd_step(const SgdArgs& args, Stream& stream) {
   });
 }
 
+// +1, -1, 0, or NaN.
+HWY_INLINE V sign(V v) {
+  const V zero = hn::Zero(kFloats);
+  const V one = hn::CopySign(set(1.0f), v);
+  return hn::IfThenElse(hn::Eq(v, zero), zero, hn::IfThenElse(hn::IsNaN(v), v, one));
+}
+
+void lion_step(const LionArgs& args, Stream& stream) {
+  const V lr = scalar(args.lr), scale = scalar(args.scale);
+  const V decay = args.decay ? scalar(args.weight_decay) : set(0.0f);
+  const V beta1 = set(static_cast<float>(args.beta1)),
+          rest1 = set(static_cast<float>(1 - args.beta1));
+  const V beta2 = set(static_cast<float>(args.beta2)),
+          rest2 = set(static_cast<float>(1 - args.beta2));
+  for_master("lion", args.parameter, [&](auto master) {
+    const float* grad = args.grad.data<float>();
+    float* exp_avg = args.exp_avg.data<float>();
+    for_blocks(stream, args.grad.elements(), kBlockElements, [&](int64_t begin, int64_t end) {
+      for_vectors(begin, end, [&](int64_t i, auto n) {
+        const V g = hn::Mul(load(grad + i, n), scale), m = load(exp_avg + i, n);
+        const V w = master.load_master(i, n);
+        const V step = sign(hn::Add(hn::Mul(beta1, m), hn::Mul(rest1, g)));
+        master.store_master(hn::Sub(w, hn::Mul(lr, hn::Add(step, hn::Mul(decay, w)))), i, n);
+        store(hn::Add(hn::Mul(beta2, m), hn::Mul(rest2, g)), exp_avg + i, n);
+      });
+    });
+  });
+}
+
+void momentum_step(const MuonMomentumArgs& args, Stream& stream) {
+  const V scale = scalar(args.scale), mu = set(static_cast<float>(args.mu)),
+          rest = set(static_cast<float>(1 - args.mu));
+  const float* grad = args.grad.data<float>();
+  float *momentum = args.momentum.data<float>(), *direction = args.direction.data<float>();
+  for_blocks(stream, args.grad.elements(), kBlockElements, [&](int64_t begin, int64_t end) {
+    for_vectors(begin, end, [&](int64_t i, auto n) {
+      const V g = hn::Mul(load(grad + i, n), scale);
+      const V before = load(momentum + i, n);
+      const V m = hn::Add(before, hn::Mul(rest, hn::Sub(g, before)));
+      store(m, momentum + i, n);
+      store(args.nesterov ? hn::Add(hn::Mul(rest, g), hn::Mul(mu, m)) : m, direction + i, n);
+    });
+  });
+}
+
+void multiply_elements(const UnitNormArgs& args, double factor, Stream& stream) {
+  const V by = set(static_cast<float>(factor));
+  for_storage_type("unit_norm", args.out.dtype(), [&](auto type) {
+    const float* x = args.x.data<float>();
+    auto* out = args.out.data<decltype(type)>();
+    for_blocks(stream, args.x.elements(), kBlockElements, [&](int64_t begin, int64_t end) {
+      for_vectors(begin, end,
+                  [&](int64_t i, auto n) { store(hn::Mul(load(x + i, n), by), out + i, n); });
+    });
+  });
+}
+
+void weighted_elements(const WeightedSumArgs& args, Stream& stream) {
+  const V a = set(static_cast<float>(args.x_weight)), b = set(static_cast<float>(args.y_weight));
+  const auto run = [&](const auto* x, const auto* y, auto* out) {
+    for_blocks(stream, args.x.elements(), kBlockElements, [&](int64_t begin, int64_t end) {
+      for_vectors(begin, end, [&](int64_t i, auto n) {
+        store(hn::Add(hn::Mul(a, load(x + i, n)), hn::Mul(b, load(y + i, n))), out + i, n);
+      });
+    });
+  };
+  for_storage_type("weighted_sum", args.x.dtype(), [&](auto x) {
+    for_storage_type("weighted_sum", args.y.dtype(), [&](auto y) {
+      for_storage_type("weighted_sum", args.out.dtype(), [&](auto out) {
+        run(args.x.data<decltype(x)>(), args.y.data<decltype(y)>(), args.out.data<decltype(out)>());
+      });
+    });
+  });
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace megatron::kernels::cpu
 HWY_AFTER_NAMESPACE();
@@ -146,6 +230,10 @@ namespace megatron::kernels::cpu {
 
 HWY_EXPORT(adam_step);
 HWY_EXPORT(sgd_step);
+HWY_EXPORT(lion_step);
+HWY_EXPORT(momentum_step);
+HWY_EXPORT(multiply_elements);
+HWY_EXPORT(weighted_elements);
 
 void grad_scale(const GradScaleArgs& args, Stream&) {
   check(args);
@@ -166,6 +254,31 @@ void adam(const AdamArgs& args, Stream& stream) {
 void sgd(const SgdArgs& args, Stream& stream) {
   check(args);
   HWY_DYNAMIC_DISPATCH(sgd_step)(args, stream);
+}
+
+void lion(const LionArgs& args, Stream& stream) {
+  check(args);
+  HWY_DYNAMIC_DISPATCH(lion_step)(args, stream);
+}
+
+void muon_momentum(const MuonMomentumArgs& args, Stream& stream) {
+  check(args);
+  require_storage_type("muon_momentum", args.grad.dtype());
+  HWY_DYNAMIC_DISPATCH(momentum_step)(args, stream);
+}
+
+void unit_norm(const UnitNormArgs& args, Stream& stream) {
+  check(args);
+  require_storage_type("unit_norm", args.x.dtype());
+  double squares = 0;
+  for (const double partial : args.partials.span<double>()) squares += partial;
+  const double factor = 1 / std::max(std::sqrt(squares), args.eps);
+  HWY_DYNAMIC_DISPATCH(multiply_elements)(args, factor, stream);
+}
+
+void weighted_sum(const WeightedSumArgs& args, Stream& stream) {
+  check(args);
+  HWY_DYNAMIC_DISPATCH(weighted_elements)(args, stream);
 }
 
 }  // namespace megatron::kernels::cpu

@@ -167,6 +167,51 @@ void panels_of_rows(WordKind kind, const MatrixRows& from, int64_t rows, int64_t
                           : f32_panels<bf16>(from, rows, padded, elements, panel, out);
 }
 
+// Words of consecutive columns, a part to each strip that has some; `strip` words from one to the next.
+template <int64_t N, class D>
+HWY_INLINE void store_strips(D d, hn::Vec<D> v, int64_t strip, uint32_t* out) {
+  if constexpr (N <= kStrip) {
+    hn::StoreU(v, d, out);
+  } else {
+    const hn::Half<D> half;
+    store_strips<N / 2>(half, hn::LowerHalf(half, v), strip, out);
+    store_strips<N / 2>(half, hn::UpperHalf(half, v), strip, out + N / 2 / kStrip * strip);
+  }
+}
+
+template <class T>
+void f32_strips(const MatrixRows& from, int64_t rows, int64_t elements, uint32_t* out) {
+  const int64_t strip = rows * kStrip;
+  for (int64_t r = 0; r < rows; ++r, out += kStrip) {
+    const T* row = reinterpret_cast<const T*>(from.base) + r * from.stride;
+    for (int64_t j = 0; j < round_up(elements, 16); j += kLanes)
+      store_strips<kLanes>(Words(), hn::BitCast(Words(), row_vector(row, j, elements)), strip,
+                           out + j / kStrip * strip + j % kStrip);
+  }
+}
+
+void pair_strips(const MatrixRows& from, int64_t rows, int64_t elements, uint32_t* out) {
+  const bf16* base = reinterpret_cast<const bf16*>(from.base);
+  const int64_t strip = words(WordKind::bf16_pair, rows) * kStrip;
+  for (int64_t r = 0; r < rows; r += 2, out += kStrip) {
+    const bf16* even = base + r * from.stride;
+    const bf16* odd = r + 1 < rows ? even + from.stride : nullptr;
+    for (int64_t j = 0; j < round_up(elements, 16); j += kLanes) {
+      const auto low = hn::BitCast(Words(), row_vector(even, j, elements));
+      const auto high = hn::BitCast(Words(), row_vector(odd, j, elements));
+      store_strips<kLanes>(Words(), hn::Or(hn::ShiftRight<16>(low), high), strip,
+                           out + j / kStrip * strip + j % kStrip);
+    }
+  }
+}
+
+void strips_of_rows(WordKind kind, const MatrixRows& from, int64_t rows, int64_t elements,
+                    uint32_t* out) {
+  if (kind == WordKind::bf16_pair) return pair_strips(from, rows, elements, out);
+  from.type == DType::f32 ? f32_strips<float>(from, rows, elements, out)
+                          : f32_strips<bf16>(from, rows, elements, out);
+}
+
 void words_of_rows(WordKind kind, const MatrixRows& from, int64_t rows, int64_t elements,
                    uint32_t* out) {
   const int64_t width = words(kind, elements), bytes = size_of(from.type);
@@ -215,6 +260,7 @@ namespace megatron::kernels::cpu {
 
 HWY_EXPORT(transposed_panel);
 HWY_EXPORT(panels_of_rows);
+HWY_EXPORT(strips_of_rows);
 HWY_EXPORT(words_of_rows);
 HWY_EXPORT(store_any);
 
@@ -225,6 +271,10 @@ void transpose_to_panel(WordKind kind, const MatrixRows& from, int64_t rows, int
 void rows_to_panels(WordKind kind, const MatrixRows& from, int64_t rows, int64_t padded,
                     int64_t elements, int64_t panel, uint32_t* out) {
   HWY_DYNAMIC_DISPATCH(panels_of_rows)(kind, from, rows, padded, elements, panel, out);
+}
+void rows_to_strips(WordKind kind, const MatrixRows& from, int64_t rows, int64_t elements,
+                    uint32_t* out) {
+  HWY_DYNAMIC_DISPATCH(strips_of_rows)(kind, from, rows, elements, out);
 }
 void rows_to_words(WordKind kind, const MatrixRows& from, int64_t rows, int64_t elements,
                    uint32_t* out) {

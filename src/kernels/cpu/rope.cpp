@@ -14,6 +14,8 @@ HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
+inline constexpr int64_t kAhead = 3;  // tokens
+
 struct Pair {
   V first, second;
 };
@@ -83,6 +85,13 @@ void rotate_head(const T* x, T* out, const float* cos, const float* sin, int64_t
   }
 }
 
+// Heads are parts of wider rows, which the processor does not foresee.
+template <class T>
+HWY_INLINE void ask_for(const T* row, int64_t elements) {
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  for (int64_t i = 0; i < elements; i += kLine) __builtin_prefetch(row + i);
+}
+
 void rotate_heads(const RopeArgs& args, Stream& stream) {
   const int64_t tokens = args.x.size(0), heads = args.x.size(1), dim = args.x.size(2);
   const int64_t positions = args.cos.size(0), half = args.cos.size(1);
@@ -101,6 +110,7 @@ void rotate_heads(const RopeArgs& args, Stream& stream) {
         const float* sin = args.sin.data<float>() + position * args.sin.stride(0);
         for (int64_t head = 0; head < heads; ++head) {
           const T* from = x + t * args.x.stride(0) + head * args.x.stride(1);
+          if (t + kAhead < end) ask_for(from + kAhead * args.x.stride(0), dim);
           T* to = out + t * args.out.stride(0) + head * args.out.stride(1);
           rotate_head(from, to, cos, sin, half, args.interleaved, sign);
           if (dim > 2 * half && to != from) {

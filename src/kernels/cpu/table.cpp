@@ -40,6 +40,10 @@ const Table& cpu_table() {
       .grad_scale = cpu::grad_scale,
       .adam = cpu::adam,
       .sgd = cpu::sgd,
+      .lion = cpu::lion,
+      .muon_momentum = cpu::muon_momentum,
+      .unit_norm = cpu::unit_norm,
+      .weighted_sum = cpu::weighted_sum,
   };
   return table;
 }

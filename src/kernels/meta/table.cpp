@@ -1,49 +1,78 @@
 #include "kernels/meta/table.h"
 
 #include "kernels/check.h"
+#include "kernels/cpu/table.h"
 
 namespace megatron::kernels {
 namespace {
 
-template <class Args>
-void check_only(const Args& args, Stream&) {
-  check(args);
+const Table& scratch_table(DeviceKind kind) {
+  static const Table none;
+  return kind == DeviceKind::cpu ? cpu_scratch_table() : none;
 }
 
-template <class Args, NormKind kind>
-void check_norm(const Args& args, Stream&) {
+// Asks for the scratch of the device that the run is planned for.
+template <auto member, class Args>
+void ask(const Args& args, Stream& stream) {
+  const auto scratch = scratch_table(stream.plan().kind).*member;
+  if (scratch != nullptr) scratch(args, stream);
+}
+
+template <auto member>
+struct Entry;
+
+template <class Args, void (*Table::*member)(const Args&, Stream&)>
+struct Entry<member> {
+  static void run(const Args& args, Stream& stream) {
+    check(args);
+    ask<member>(args, stream);
+  }
+};
+
+template <auto member>
+constexpr auto planned = Entry<member>::run;
+
+template <auto member, NormKind kind, class Args>
+void planned_norm(const Args& args, Stream& stream) {
   check(args, kind);
+  ask<member>(args, stream);
 }
 
 }  // namespace
 
 const Table& meta_table() {
   static const Table table = {
-      .gemm = check_only<GemmArgs>,
-      .add_rms_norm = check_norm<AddNormArgs, NormKind::rms>,
-      .add_rms_norm_backward = check_norm<AddNormBackwardArgs, NormKind::rms>,
-      .add_layer_norm = check_norm<AddNormArgs, NormKind::layer>,
-      .add_layer_norm_backward = check_norm<AddNormBackwardArgs, NormKind::layer>,
-      .activation = check_only<ActivationArgs>,
-      .activation_backward = check_only<ActivationBackwardArgs>,
-      .rope = check_only<RopeArgs>,
-      .attention = check_only<AttentionArgs>,
-      .attention_backward = check_only<AttentionBackwardArgs>,
-      .softmax = check_only<SoftmaxArgs>,
-      .softmax_backward = check_only<SoftmaxBackwardArgs>,
-      .embedding = check_only<EmbeddingArgs>,
-      .embedding_backward = check_only<EmbeddingBackwardArgs>,
-      .cross_entropy = check_only<CrossEntropyArgs>,
-      .dropout = check_only<DropoutArgs>,
-      .add = check_only<AddArgs>,
-      .copy = check_only<CopyArgs>,
-      .fill = check_only<FillArgs>,
-      .column_sum = check_only<ColumnSumArgs>,
-      .sum = check_only<SumArgs>,
-      .sum_of_squares = check_only<SumOfSquaresArgs>,
-      .grad_scale = check_only<GradScaleArgs>,
-      .adam = check_only<AdamArgs>,
-      .sgd = check_only<SgdArgs>,
+      .gemm = planned<&Table::gemm>,
+      .add_rms_norm = planned_norm<&Table::add_rms_norm, NormKind::rms, AddNormArgs>,
+      .add_rms_norm_backward =
+          planned_norm<&Table::add_rms_norm_backward, NormKind::rms, AddNormBackwardArgs>,
+      .add_layer_norm = planned_norm<&Table::add_layer_norm, NormKind::layer, AddNormArgs>,
+      .add_layer_norm_backward =
+          planned_norm<&Table::add_layer_norm_backward, NormKind::layer, AddNormBackwardArgs>,
+      .activation = planned<&Table::activation>,
+      .activation_backward = planned<&Table::activation_backward>,
+      .rope = planned<&Table::rope>,
+      .attention = planned<&Table::attention>,
+      .attention_backward = planned<&Table::attention_backward>,
+      .softmax = planned<&Table::softmax>,
+      .softmax_backward = planned<&Table::softmax_backward>,
+      .embedding = planned<&Table::embedding>,
+      .embedding_backward = planned<&Table::embedding_backward>,
+      .cross_entropy = planned<&Table::cross_entropy>,
+      .dropout = planned<&Table::dropout>,
+      .add = planned<&Table::add>,
+      .copy = planned<&Table::copy>,
+      .fill = planned<&Table::fill>,
+      .column_sum = planned<&Table::column_sum>,
+      .sum = planned<&Table::sum>,
+      .sum_of_squares = planned<&Table::sum_of_squares>,
+      .grad_scale = planned<&Table::grad_scale>,
+      .adam = planned<&Table::adam>,
+      .sgd = planned<&Table::sgd>,
+      .lion = planned<&Table::lion>,
+      .muon_momentum = planned<&Table::muon_momentum>,
+      .unit_norm = planned<&Table::unit_norm>,
+      .weighted_sum = planned<&Table::weighted_sum>,
   };
   return table;
 }

@@ -33,5 +33,9 @@ void sum_of_squares(const SumOfSquaresArgs& args, Stream& stream);
 void grad_scale(const GradScaleArgs& args, Stream& stream);
 void adam(const AdamArgs& args, Stream& stream);
 void sgd(const SgdArgs& args, Stream& stream);
+void lion(const LionArgs& args, Stream& stream);
+void muon_momentum(const MuonMomentumArgs& args, Stream& stream);
+void unit_norm(const UnitNormArgs& args, Stream& stream);
+void weighted_sum(const WeightedSumArgs& args, Stream& stream);
 
 }  // namespace megatron::kernels::reference

@@ -76,6 +76,55 @@ void sgd_step(const SgdArgs& args) {
   store_master(args.parameter, w);
 }
 
+template <class C>
+void lion_step(const LionArgs& args) {
+  std::vector<C> w = load_master<C>(args.parameter), m = load<C>(args.exp_avg);
+  const std::vector<C> grad = load<C>(args.grad);
+  const C b1 = static_cast<C>(args.beta1), rest1 = static_cast<C>(1 - args.beta1);
+  const C b2 = static_cast<C>(args.beta2), rest2 = static_cast<C>(1 - args.beta2);
+  const C lr = static_cast<C>(scalar(args.lr)), scale = static_cast<C>(scalar(args.scale));
+  const C decay = args.decay ? static_cast<C>(scalar(args.weight_decay)) : 0;
+  for (size_t i = 0; i < w.size(); ++i) {
+    const C g = grad[i] * scale, mixed = b1 * m[i] + rest1 * g;
+    const C sign = static_cast<C>((mixed > 0) - (mixed < 0));
+    w[i] -= lr * ((std::isnan(mixed) ? mixed : sign) + decay * w[i]);
+    m[i] = b2 * m[i] + rest2 * g;
+  }
+  store(args.exp_avg, m);
+  store_master(args.parameter, w);
+}
+
+template <class C>
+void momentum_step(const MuonMomentumArgs& args) {
+  std::vector<C> m = load<C>(args.momentum), direction(m.size());
+  const std::vector<C> grad = load<C>(args.grad);
+  const C mu = static_cast<C>(args.mu), rest = static_cast<C>(1 - args.mu);
+  const C scale = static_cast<C>(scalar(args.scale));
+  for (size_t i = 0; i < m.size(); ++i) {
+    const C g = grad[i] * scale;
+    m[i] += rest * (g - m[i]);
+    direction[i] = args.nesterov ? rest * g + mu * m[i] : m[i];
+  }
+  store(args.momentum, m);
+  store(args.direction, direction);
+}
+
+template <class C>
+void weighted(const WeightedSumArgs& args) {
+  std::vector<C> x = load<C>(args.x);
+  const std::vector<C> y = load<C>(args.y);
+  const C a = static_cast<C>(args.x_weight), b = static_cast<C>(args.y_weight);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = a * x[i] + b * y[i];
+  store(args.out, x);
+}
+
+template <class C>
+void scaled(const Tensor& from, double factor, const Tensor& to) {
+  std::vector<C> values = load<C>(from);
+  for (C& value : values) value *= static_cast<C>(factor);
+  store(to, values);
+}
+
 }  // namespace
 
 void grad_scale(const GradScaleArgs& args, Stream&) {
@@ -97,6 +146,30 @@ void adam(const AdamArgs& args, Stream&) {
 void sgd(const SgdArgs& args, Stream&) {
   check(args);
   args.grad.dtype() == DType::f64 ? sgd_step<double>(args) : sgd_step<float>(args);
+}
+
+void lion(const LionArgs& args, Stream&) {
+  check(args);
+  args.grad.dtype() == DType::f64 ? lion_step<double>(args) : lion_step<float>(args);
+}
+
+void muon_momentum(const MuonMomentumArgs& args, Stream&) {
+  check(args);
+  args.grad.dtype() == DType::f64 ? momentum_step<double>(args) : momentum_step<float>(args);
+}
+
+void unit_norm(const UnitNormArgs& args, Stream&) {
+  check(args);
+  double sum = 0;
+  for (const double partial : load<double>(args.partials)) sum += partial;
+  const double factor = 1 / std::max(std::sqrt(sum), args.eps);
+  args.x.dtype() == DType::f64 ? scaled<double>(args.x, factor, args.out)
+                               : scaled<float>(args.x, factor, args.out);
+}
+
+void weighted_sum(const WeightedSumArgs& args, Stream&) {
+  check(args);
+  args.x.dtype() == DType::f64 ? weighted<double>(args) : weighted<float>(args);
 }
 
 }  // namespace megatron::kernels::reference

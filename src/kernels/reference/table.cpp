@@ -31,6 +31,10 @@ const Table& reference_table() {
       .grad_scale = reference::grad_scale,
       .adam = reference::adam,
       .sgd = reference::sgd,
+      .lion = reference::lion,
+      .muon_momentum = reference::muon_momentum,
+      .unit_norm = reference::unit_norm,
+      .weighted_sum = reference::weighted_sum,
   };
   return table;
 }

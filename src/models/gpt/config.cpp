@@ -20,7 +20,7 @@ void GptFlags::fields(Fields& f) {
   f.add("hidden-size", &hidden_size, "width of the residual stream");
   f.add("ffn-hidden-size", &ffn_hidden_size,
         "width of the feed-forward block; default 4 x hidden, with --swiglu 8/3 x hidden rounded "
-        "up to 64");
+        "down to a multiple of 64");
   f.add("num-attention-heads", &num_attention_heads, "number of query heads");
   f.add("kv-channels", &kv_channels, "size of a head; default hidden / heads");
   f.add_switch("group-query-attention", &group_query_attention, true,
@@ -51,6 +51,15 @@ void GptFlags::fields(Fields& f) {
   f.add("attention-dropout", &attention_dropout, "dropout of attention probabilities; default 0.1");
   f.add("init-method-std", &init_method_std,
         "deviation of initial weights; block outputs have it divided by sqrt(2 x layers)");
+  f.add("embedding-init-method-std", &embedding_init_method_std,
+        "deviation of the embeddings' initial weights; default that of the others");
+  f.add_switch(
+      "init-method-xavier-uniform", &init_method_xavier_uniform, true,
+      "initial weights between -a and a, a = sqrt(6 / (inputs + outputs)), of all matrices");
+  f.add_switch(
+      "no-bias-gelu-fusion", &bias_gelu_fusion, false,
+      "GELU in its exact form, x Phi(x), which Megatron-LM computes where it does not fuse "
+      "it with the bias; else the tanh form");
 }
 
 GptConfig GptFlags::to_config(int64_t seq_length) const {
@@ -73,7 +82,9 @@ GptConfig GptFlags::to_config(int64_t seq_length) const {
   c.rotary_base = rotary_base;
   c.normalization = normalization;
   c.norm_epsilon = norm_epsilon;
-  c.activation = swiglu ? kernels::Activation::silu : kernels::Activation::gelu_tanh;
+  c.activation = swiglu             ? kernels::Activation::silu
+                 : bias_gelu_fusion ? kernels::Activation::gelu_tanh
+                                    : kernels::Activation::gelu_erf;
   c.gated = swiglu;
   c.qkv_bias = add_bias_linear || add_qkv_bias;
   c.attention_output_bias = c.mlp_bias = add_bias_linear;
@@ -81,7 +92,37 @@ GptConfig GptFlags::to_config(int64_t seq_length) const {
   c.hidden_dropout = hidden_dropout.value_or(0.1);
   c.attention_dropout = attention_dropout.value_or(0.1);
   c.init_method_std = init_method_std;
+  c.embedding_init_std = embedding_init_method_std;
+  c.xavier_init = init_method_xavier_uniform;
   return c;
+}
+
+GptFlags flags_of(const GptConfig& c) {
+  GptFlags f;
+  f.num_layers = c.num_layers;
+  f.hidden_size = c.hidden_size;
+  f.num_attention_heads = c.num_attention_heads;
+  f.ffn_hidden_size = c.ffn_hidden_size;
+  f.kv_channels = c.kv_channels;
+  f.max_position_embeddings = c.max_position_embeddings;
+  f.vocab_size = c.vocab_size;
+  f.group_query_attention = c.num_query_groups != c.num_attention_heads;
+  if (f.group_query_attention) f.num_query_groups = c.num_query_groups;
+  f.position_embedding = c.position_embedding;
+  f.rotary_base = c.rotary_base;
+  f.normalization = c.normalization;
+  f.norm_epsilon = c.norm_epsilon;
+  f.swiglu = c.gated;
+  f.add_bias_linear = c.mlp_bias;
+  f.add_qkv_bias = c.qkv_bias && !c.mlp_bias;
+  f.untie = c.untied;
+  f.hidden_dropout = c.hidden_dropout;
+  f.attention_dropout = c.attention_dropout;
+  f.init_method_std = c.init_method_std;
+  f.embedding_init_method_std = c.embedding_init_std;
+  f.init_method_xavier_uniform = c.xavier_init;
+  f.bias_gelu_fusion = c.activation != kernels::Activation::gelu_erf;
+  return f;
 }
 
 Json describe(const GptConfig& c) {
@@ -127,7 +168,10 @@ std::string GptFlags::first_shape_flag() const {
         {untie, "untie-embeddings-and-output-weights"},
         {rotary_base != 10000, "rotary-base"},
         {norm_epsilon != 1e-5, "norm-epsilon"},
-        {init_method_std != 0.02, "init-method-std"}}) {
+        {init_method_std != 0.02, "init-method-std"},
+        {embedding_init_method_std.has_value(), "embedding-init-method-std"},
+        {init_method_xavier_uniform, "init-method-xavier-uniform"},
+        {!bias_gelu_fusion, "no-bias-gelu-fusion"}}) {
     if (given) return flag;
   }
   return {};
@@ -177,6 +221,8 @@ void GptConfig::finalize() {
            "--norm-epsilon is {}; it must be positive", norm_epsilon);
   MG_CHECK(init_method_std >= 0 && std::isfinite(init_method_std),
            "--init-method-std is {}; it must be 0 or more", init_method_std);
+  MG_CHECK(!embedding_init_std || (*embedding_init_std >= 0 && std::isfinite(*embedding_init_std)),
+           "--embedding-init-method-std is {}; it must be 0 or more", *embedding_init_std);
   MG_CHECK(rotary_base > 0 && std::isfinite(rotary_base),
            "--rotary-base is {}; it must be positive", rotary_base);
 }

@@ -30,6 +30,10 @@ struct GptConfig {
   bool untied = false;  // own output weights
   double hidden_dropout = 0.1, attention_dropout = 0.1;
   double init_method_std = 0.02;
+  std::optional<double>
+      embedding_init_std;  // of the embeddings' initial weights; none: as all others
+  bool xavier_init =
+      false;  // matrices begin as parallel::Init::Kind::xavier_uniform, not as normals
 
   // Fills what was left at 0 and checks every size. Throws Error naming the values and the flags.
   void finalize();
@@ -52,6 +56,9 @@ struct GptFlags {
   bool untie = false;
   std::optional<double> hidden_dropout, attention_dropout;  // default 0.1
   double init_method_std = 0.02;
+  std::optional<double> embedding_init_method_std;
+  bool init_method_xavier_uniform = false;
+  bool bias_gelu_fusion = true;  // false: GELU in its exact form
 
   void fields(Fields& fields);
   // A flag that sets the shape and differs from its default; empty when there is none.
@@ -59,6 +66,9 @@ struct GptFlags {
   // seq_length: position embeddings when --max-position-embeddings is not given.
   GptConfig to_config(int64_t seq_length) const;
 };
+
+// The flags that describe a shape; dropouts included.
+GptFlags flags_of(const GptConfig& config);
 
 // A shape by the names of its flags, to be compared and logged; without dropouts and initial deviation,
 // on which no tensor's shape or meaning depends.

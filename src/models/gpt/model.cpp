@@ -12,7 +12,16 @@
 namespace megatron::models {
 namespace {
 
+parallel::Init matrix_init(const GptConfig& c) {
+  return c.xavier_init ? nn::xavier_uniform() : nn::normal(c.init_method_std);
+}
+
+parallel::Init embedding_init(const GptConfig& c) {
+  return c.embedding_init_std ? nn::normal(*c.embedding_init_std) : matrix_init(c);
+}
+
 parallel::Init output_init(const GptConfig& c) {
+  if (c.xavier_init) return nn::xavier_uniform();
   return nn::normal(c.init_method_std / std::sqrt(2.0 * static_cast<double>(c.num_layers)));
 }
 
@@ -25,6 +34,16 @@ Var dropout(Tape& tape, const Var& x, kernels::DropoutArgs::Mask mask, const nn:
   if (phase != Phase::train) return x;
   mask.samples = batch.samples;
   return ops::dropout(tape, x, mask);
+}
+
+// What a parameter is to an optimizer.
+void describe(parallel::Placed& placed, const GptConfig& c) {
+  const std::string& name = placed.parameter.name;
+  if (name == "embedding.weight") placed.role = parallel::Role::embedding;
+  if (name == "output.weight") placed.role = parallel::Role::output;
+  if (!name.ends_with("attention.qkv.weight")) return;
+  const int64_t q = c.num_attention_heads * c.kv_channels, k = c.num_query_groups * c.kv_channels;
+  placed.matrices = {q, k, k};
 }
 
 }  // namespace
@@ -47,7 +66,7 @@ DecoderLayer::DecoderLayer(nn::Builder& builder, const std::string& name, int64_
                   .dropout = c.attention_dropout,
                   .seed = seed,
                   .layer = index},
-                 rotary, nn::normal(c.init_method_std), output_init(c)),
+                 rotary, matrix_init(c), output_init(c)),
       mlp_norm_(builder, name + ".mlp_norm", c.hidden_size, c.normalization, c.norm_epsilon),
       mlp_(builder, name + ".mlp",
            {.hidden = c.hidden_size,
@@ -55,7 +74,7 @@ DecoderLayer::DecoderLayer(nn::Builder& builder, const std::string& name, int64_
             .activation = c.activation,
             .gated = c.gated,
             .bias = c.mlp_bias},
-           nn::normal(c.init_method_std), output_init(c)),
+           matrix_init(c), output_init(c)),
       attention_dropout_(dropout_mask(name + ".attention.hidden_dropout", c.hidden_dropout, seed)),
       mlp_dropout_(dropout_mask(name + ".mlp.hidden_dropout", c.hidden_dropout, seed)) {}
 
@@ -76,7 +95,7 @@ GptModel::GptModel(const GptConfig& config, Runtime& runtime, DType type, uint64
   });
   const GptConfig& c = config_;
   const bool rope = c.position_embedding == PositionEmbedding::rope;
-  const parallel::Init init = nn::normal(c.init_method_std);
+  const parallel::Init init = embedding_init(c);
   Parameter& table =
       builder.add("embedding.weight", {c.vocab_size, c.hidden_size}, init, c.untied ? 1 : 2);
   embedding_ = Weight(table, 0);
@@ -94,10 +113,14 @@ GptModel::GptModel(const GptConfig& config, Runtime& runtime, DType type, uint64
   }
   final_norm_ = std::make_unique<nn::AddNorm>(builder, "final_norm", c.hidden_size, c.normalization,
                                               c.norm_epsilon);
-  output_ = c.untied ? Weight(builder.add("output.weight", {c.vocab_size, c.hidden_size}, init))
-                     : Weight(table, 1);
+  output_ =
+      c.untied ? Weight(builder.add("output.weight", {c.vocab_size, c.hidden_size}, matrix_init(c)))
+               : Weight(table, 1);
   owned_ = builder.take();
-  for (const auto& placed : owned_) parameters_.push_back(placed.get());
+  for (const auto& placed : owned_) {
+    describe(*placed, c);
+    parameters_.push_back(placed.get());
+  }
 
   const auto parameters_below = [this](std::initializer_list<std::string> prefixes) {
     std::vector<Parameter*> found;

@@ -53,15 +53,26 @@ std::string in_one_line(const std::string& text) {
 }  // namespace
 
 std::string console_line(const StepRecord& r, const RunRecord& run) {
+  std::string scaling;
+  if (r.loss_scale != 0)
+    scaling = fmt::format("loss scale: {} | ", figure(r.loss_scale, Style::one));
+  std::string weights;
+  if (r.parameter_norm != 0)
+    weights = fmt::format("params norm: {} | ", figure(r.parameter_norm, Style::three));
+  std::string skipped;
+  if (r.loss_scale != 0 || r.skipped > 0)
+    skipped = fmt::format("number of skipped iterations: {} | ", r.skipped);
   return fmt::format(
       "iteration {:>6}/{} | consumed samples: {} | elapsed time per iteration (ms): {} | "
-      "learning rate: {} | global batch size: {} | lm loss: {} | grad norm: {} | tokens/s: {} | "
+      "learning rate: {} | global batch size: {} | lm loss: {} | {}grad norm: {} | {}{}tokens/s: "
+      "{} | "
       "TFLOP/s (model): {} | {} of {} GEMM peak | data wait: {} | time left: {}",
       r.iteration, run.train_iters, r.consumed_samples, figure(1000 * r.seconds, Style::one),
       figure(r.learning_rate, Style::scientific), r.global_batch_size,
-      figure(r.loss, Style::scientific), figure(r.gradient_norm, Style::three),
-      figure(r.tokens_per_second, Style::whole), figure(r.flops_per_second * 1e-12, Style::four),
-      percent(r.peak_share), run.precision, percent(r.data_wait),
+      figure(r.loss, Style::scientific), scaling, figure(r.gradient_norm, Style::three), weights,
+      skipped, figure(r.tokens_per_second, Style::whole),
+      figure(r.flops_per_second * 1e-12, Style::four), percent(r.peak_share), run.precision,
+      percent(r.data_wait),
       std::isfinite(r.seconds_left) && r.seconds_left >= 0 ? format_duration(r.seconds_left)
                                                            : "n/a");
 }

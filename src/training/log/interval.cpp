@@ -10,6 +10,7 @@ void Interval::add(const StepRecord& r) {
   const double seconds = r.seconds * static_cast<double>(r.steps);
   last_ = r;
   steps_ += r.steps;
+  skipped_ += r.skipped;
   seconds_ += seconds;
   tokens_ += r.tokens_per_second * seconds;
   flops_ += r.flops_per_second * seconds;
@@ -23,6 +24,7 @@ StepRecord Interval::take() {
   MG_ASSERT(steps_ > 0);
   const Interval all = std::exchange(*this, {});
   StepRecord mean = all.last_;
+  mean.skipped = all.skipped_;
   if (all.steps_ == mean.steps || !(all.seconds_ > 0)) {  // one record, or no time to weigh with
     mean.steps = all.steps_;
     return mean;

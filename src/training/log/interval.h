@@ -13,7 +13,7 @@ class Interval {
 
  private:
   StepRecord last_;
-  int64_t steps_ = 0;
+  int64_t steps_ = 0, skipped_ = 0;
   // Sums, each weighted with seconds.
   double seconds_ = 0, tokens_ = 0, flops_ = 0, share_ = 0, data_ = 0, communication_ = 0,
          save_ = 0;

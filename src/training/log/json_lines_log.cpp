@@ -82,7 +82,10 @@ Json to_json(const StepRecord& r, double time) {
   line.emplace_back("loss", number(r.loss));
   line.emplace_back("learning_rate", number(r.learning_rate));
   line.emplace_back("gradient_norm", number(r.gradient_norm));
+  if (r.parameter_norm != 0) line.emplace_back("parameter_norm", number(r.parameter_norm));
   line.emplace_back("weight_decay", number(r.weight_decay));
+  if (r.loss_scale != 0) line.emplace_back("loss_scale", number(r.loss_scale));
+  if (r.skipped > 0) line.emplace_back("skipped", r.skipped);
   line.emplace_back("global_batch_size", r.global_batch_size);
   line.emplace_back("steps", r.steps);
   line.emplace_back("seconds", number(r.seconds));

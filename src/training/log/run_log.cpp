@@ -25,6 +25,8 @@ void LogSettings::fields(Fields& f) {
         "below it; default: none");
   f.add("tensorboard-log-interval", &tensorboard_log_interval,
         "steps between points of TensorBoard, whatever --log-interval is");
+  f.add_switch("log-params-norm", &log_params_norm, true,
+               "the L2 norm of the weights is logged, too");
 }
 
 void LogSettings::check() const {

@@ -16,6 +16,7 @@ struct LogSettings {
   std::optional<std::string> log_jsonl;  // default: log.jsonl in the --save directory
   std::optional<std::string> tensorboard_dir;
   int64_t tensorboard_log_interval = 1;
+  bool log_params_norm = false;
 
   void fields(
       Fields&

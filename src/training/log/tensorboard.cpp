@@ -217,6 +217,10 @@ void TensorBoard::step(const StepRecord& r, double time) {
                                    {"grad-norm", r.gradient_norm}};
   EventFile::Scalars all = main;
   all.emplace_back("weight-decay", r.weight_decay);
+  if (r.parameter_norm != 0) all.emplace_back("params-norm", r.parameter_norm);
+  if (r.loss_scale != 0) all.emplace_back("loss-scale", r.loss_scale);
+  if (r.loss_scale != 0 || r.skipped > 0)
+    all.emplace_back("skipped-iterations", static_cast<double>(r.skipped));
   all.emplace_back("iteration-time", r.seconds);
   all.emplace_back("throughput", r.flops_per_second * 1e-12);
   all.emplace_back("tokens-per-second", r.tokens_per_second);

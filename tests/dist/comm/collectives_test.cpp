@@ -213,10 +213,11 @@ TEST_P(Collectives, MessagesArriveInOrder) {
 TEST_P(Collectives, SplitOrdersByKeyThenRank) {
   const int ranks = GetParam();
   each_rank(ranks, [&](Group& world, Runtime& runtime) {
-    const auto reversed = world.split(0, -world.rank());
+    const auto reversed = world.split(0, -world.rank(), ranks);
     EXPECT_EQ(reversed->size(), ranks);
     EXPECT_EQ(reversed->rank(), ranks - 1 - world.rank());
-    const auto halves = world.split(world.rank() % 2, 7);  // ranks 0, 2 and 1, 3
+    const auto halves = world.split(world.rank() % 2, 7,
+                                    (ranks + 1 - world.rank() % 2) / 2);  // ranks 0, 2 and 1, 3
     EXPECT_EQ(halves->rank(), world.rank() / 2);
     Tensor t = make(runtime, {1}, DType::f32, {std::pow(10.0, world.rank())});
     halves->all_reduce(t, Reduce::sum, runtime.stream(), "halves");
@@ -224,7 +225,8 @@ TEST_P(Collectives, SplitOrdersByKeyThenRank) {
     for (int r = world.rank() % 2; r < ranks; r += 2) expected += std::pow(10.0, r);
     EXPECT_EQ(to_doubles(t)[0], expected);
 
-    const auto nested = reversed->split(world.rank() == 0 ? 1 : 0, 0);
+    const auto nested =
+        reversed->split(world.rank() == 0 ? 1 : 0, 0, world.rank() == 0 ? 1 : ranks - 1);
     EXPECT_EQ(nested->size(), world.rank() == 0 ? 1 : ranks - 1);
     Tensor root = make(runtime, {1}, DType::i32, {static_cast<double>(world.rank())});
     nested->broadcast(root, 0, runtime.stream(), "nested");
@@ -236,7 +238,7 @@ TEST_P(Collectives, SplitOrdersByKeyThenRank) {
 TEST_P(Collectives, TwoThreadsOfARankUseTwoGroups) {
   const int ranks = GetParam();
   testing::run_ranks(ranks, [&](Group& world) {
-    const auto other = world.split(0, 0);
+    const auto other = world.split(0, 0, ranks);
     const auto work = [ranks](Group& group, int from) {
       Runtime runtime({DeviceKind::reference, 0}, 1);
       for (int i = from; i < from + 100; ++i) {

@@ -104,7 +104,7 @@ TEST(Failure, WakesAllRanksSoonAndTheFirstExceptionComesOut) {
   std::atomic<int> woken = 0;
   try {
     each_rank(4, [&](Group& world, Runtime& runtime) {
-      const auto pair = world.split(world.rank() / 2, 0);
+      const auto pair = world.split(world.rank() / 2, 0, 2);
       Tensor t = make(runtime, {1}, DType::f32, {1.0});
       if (world.rank() == 3) {
         std::this_thread::sleep_for(std::chrono::milliseconds(30));
@@ -164,7 +164,8 @@ TEST(Failure, AtAnyMoment) {
   for (int round = 0; round < 60; ++round) {
     EXPECT_THROW(each_rank(4,
                            [&](Group& world, Runtime& runtime) {
-                             const auto others = world.split(world.rank() == 0 ? 0 : 1, 0);
+                             const auto others = world.split(world.rank() == 0 ? 0 : 1, 0,
+                                                             world.rank() == 0 ? 1 : 3);
                              Tensor t =
                                  make(runtime, {5000}, DType::f32, std::vector<double>(5000, 1.0));
                              Tensor all = make(runtime, {15000}, DType::f32);

@@ -34,8 +34,10 @@ class RandomCalls {
         runtime_({DeviceKind::cpu, 0}, 2) {}
 
   std::string digest(int calls) {
-    const auto part = world_.split(static_cast<int>(pick(2)), world_.rank() % 2 ? 0 : 1);
-    const auto halves = world_.split(world_.rank() % 2, static_cast<int>(own_.bits(++drawn_) % 5));
+    const auto part =
+        world_.split(static_cast<int>(pick(2)), world_.rank() % 2 ? 0 : 1, world_.size());
+    const auto halves = world_.split(world_.rank() % 2, static_cast<int>(own_.bits(++drawn_) % 5),
+                                     (world_.size() + 1 - world_.rank() % 2) / 2);
     Group* const groups[] = {&world_, part.get(), halves.get()};
     for (int i = 0; i < calls; ++i) call(*groups[pick(3)]);
     return fmt::format("{:016x}", hash_);

@@ -183,7 +183,7 @@ class Recorder final : public Group {
   comm::Work send(Tensor, int, Stream&, std::string_view) override { return {}; }
   comm::Work recv(Tensor, int, Stream&, std::string_view) override { return {}; }
   void barrier(std::string_view) override {}
-  std::unique_ptr<Group> split(int, int) override { return comm::single(); }
+  std::unique_ptr<Group> split(int, int, int) override { return comm::single(); }
 };
 
 TEST(GradientBuffer, ReducesABucketWhenItIsFinalAndInOrder) {

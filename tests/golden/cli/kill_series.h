@@ -111,7 +111,7 @@ class KillSeries {
   }
 
   static bool done_before_loading(const Outcome& outcome) {
-    return outcome.code == 128 + SIGKILL && outcome.err.find("model:") == std::string::npos;
+    return outcome.code == 128 + SIGKILL && outcome.err.find("plan:") == std::string::npos;
   }
 
   // Loss and gradient norm of each step as the log has them; the last one counts.

@@ -56,7 +56,9 @@ TEST_P(Trajectory, IsMet) {
 
 INSTANTIATE_TEST_SUITE_P(Vectors, Trajectory,
                          ::testing::Values("llama_sgd", "llama_adamw", "llama_long", "gpt2_cosine",
-                                           "gpt2_mask", "gpt2_mask_microbatch"),
+                                           "gpt2_mask", "gpt2_mask_microbatch", "llama_wsd",
+                                           "llama_tied_clip", "llama_lion", "llama_muon",
+                                           "llama_muon_quintic"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(Verify, NoticesOneChangedWeight) {

@@ -1,6 +1,7 @@
 // Runs on blends: where data come from, in which order and in what batches they are read.
 #include <gtest/gtest.h>
 
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -91,7 +92,6 @@ TEST(Blend, UnmappedFilesAndBuilderThreadsChangeNoBit) {
   const auto expected = train_losses(run.settings);
   run.settings.data.mmap_bin_files = false;
   run.settings.data.builder_threads = 1;
-  run.settings.data.attention_mask_in_dataloader = false;
   EXPECT_TRUE(same_bits(train_losses(run.settings), expected));
 }
 
@@ -277,13 +277,19 @@ std::unique_ptr<data::Sampler> in_order(int64_t micro_batch) {
       data::SamplerShape{.total = 1000, .micro_batch_size = micro_batch});
 }
 
+HostBatch next(Prefetcher& data) {
+  HostBatch batch;
+  data.next(batch);
+  return batch;
+}
+
 TEST(Prefetcher, KeepsTheOrder) {
   const Counting set;
   for (const int64_t capacity : {1, 3, 100}) {
     Prefetcher data(set, in_order(2), 2, 20, capacity);
     for (int64_t i = 0; i < 20; ++i)
-      EXPECT_EQ(data.next().samples, (std::vector<int64_t>{2 * i, 2 * i + 1}));
-    EXPECT_THROW(data.next(), Error);
+      EXPECT_EQ(next(data).samples, (std::vector<int64_t>{2 * i, 2 * i + 1}));
+    EXPECT_THROW(next(data), Error);
     EXPECT_GE(data.waited(), 0);
   }
 }
@@ -291,10 +297,10 @@ TEST(Prefetcher, KeepsTheOrder) {
 TEST(Prefetcher, HandsOverErrorsWhereTheyBelong) {
   const Counting set(5);
   Prefetcher data(set, in_order(1), 2, 20, 100);
-  for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(data.next().samples[0], i);
+  for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(next(data).samples[0], i);
   for (int again = 0; again < 2; ++again) {
     try {
-      data.next();
+      next(data);
       FAIL();
     } catch (const Error& error) {
       EXPECT_STREQ(error.what(), "sample 5 is bad");
@@ -305,21 +311,34 @@ TEST(Prefetcher, HandsOverErrorsWhereTheyBelong) {
 TEST(Prefetcher, SaysThatTheDataEnd) {
   const Counting set;
   Prefetcher data(set, in_order(400), 2, 20, 100);
-  data.next();
-  data.next();
+  next(data);
+  next(data);
   try {
-    data.next();
+    next(data);
     FAIL();
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("end after 800 samples"), std::string::npos);
   }
 }
 
+TEST(Prefetcher, ReadsIntoTheMemoryThatComesBack) {
+  const Counting set;
+  Prefetcher data(set, in_order(2), 2, 20, 1);
+  std::set<const int32_t*> memory;
+  HostBatch batch;
+  for (int64_t i = 0; i < 20; ++i) {
+    data.next(batch);
+    EXPECT_EQ(batch.samples, (std::vector<int64_t>{2 * i, 2 * i + 1}));
+    memory.insert(batch.tokens.data());
+  }
+  EXPECT_LE(memory.size(), 3U);  // in use, ready, being read
+}
+
 TEST(Prefetcher, StopsWhenNobodyReads) {
   const Counting set;
   for (int i = 0; i < 50; ++i) {
     Prefetcher data(set, in_order(1), 2, 1000, 2);
-    if (i % 2 == 0) data.next();
+    if (i % 2 == 0) next(data);
   }
 }
 

@@ -51,7 +51,9 @@ HostBatch packed(const Resets& resets) {
   const data::GptDataset set(std::make_shared<const data::IndexedDataset>(prefix), config,
                              data::Split::train, std::nullopt);
   const int64_t first = 0;
-  return read_batch(set, std::span(&first, 1), kLength);
+  HostBatch batch;
+  BatchReader(set, kLength).read(std::span(&first, 1), batch);
+  return batch;
 }
 
 // Each document of a packed sequence as a sequence from position 0, with the same labels.

@@ -23,6 +23,7 @@ struct Case {
   bool llama = true, bf16 = false, recompute = false;
   double dropout = 0;
   bool confined = false;
+  optim::Method method = optim::Method::adam;
 };
 
 std::vector<Case> cases() {
@@ -31,7 +32,9 @@ std::vector<Case> cases() {
           {"llama_recompute", true, false, true},
           {"gpt2_fp32_dropout", false, false, false, 0.1},
           {"gpt2_bf16_recompute_dropout", false, true, true, 0.1},
-          {"llama_recompute_confined", true, false, true, 0, true}};
+          {"llama_recompute_confined", true, false, true, 0, true},
+          {"llama_bf16_lion", true, true, false, 0, false, optim::Method::lion},
+          {"llama_bf16_muon", true, true, false, 0, false, optim::Method::muon}};
 }
 
 HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary, int32_t first,
@@ -53,6 +56,7 @@ std::array<Marks, 2> run(const Case& c, DeviceKind device, int threads) {
   TrainSettings s = c.llama ? tiny_llama() : tiny_gpt2();
   s.shape.hidden_dropout = s.shape.attention_dropout = c.dropout;
   s.precision.bf16 = c.bf16;
+  s.optimizer.config.method = c.method;
   models::GptConfig config = s.shape.to_config(*s.batch.seq_length);
   config.finalize();
   Runtime runtime({device, 0}, threads);
@@ -68,7 +72,7 @@ std::array<Marks, 2> run(const Case& c, DeviceKind device, int threads) {
     const std::vector<HostBatch> batches = {batch(2, 32, 97, i, c.confined),
                                             batch(2, 32, 97, i + 1, c.confined),
                                             batch(2, 32, 97, i + 2, c.confined)};
-    step.run(batches, 1e-3, 0.01);
+    step.run(batches, {.learning_rate = 1e-3, .weight_decay = 0.01});
     if (i == 0) found[0] = marks(runtime);
   }
   found[1] = marks(runtime);
@@ -87,18 +91,17 @@ TEST(Memory, NoArenaGrowsAfterTheFirstStep) {
   }
 }
 
-// Scratch belongs to a kernel's own way of computing (packed weights, partial sums a thread); meta
-// kernels compute nothing.
+// Of all classes: meta kernels ask for the scratch that those of the planned device take.
 TEST(Memory, AMetaRunFindsTheMarksOfARealOne) {
   for (const Case& c : cases()) {
-    const auto real = run(c, DeviceKind::cpu, 2), meta = run(c, DeviceKind::meta, 1);
-    for (const MemoryClass m :
-         {MemoryClass::parameters, MemoryClass::gradients, MemoryClass::optimizer,
-          MemoryClass::activations, MemoryClass::communication}) {
-      EXPECT_EQ(real[1][static_cast<size_t>(m)], meta[1][static_cast<size_t>(m)])
-          << c.name << ": " << name(m);
+    for (const int threads : {1, 2, 5}) {
+      const auto real = run(c, DeviceKind::cpu, threads), meta = run(c, DeviceKind::meta, threads);
+      for (int i = 0; i < kMemoryClasses; ++i)
+        EXPECT_EQ(real[1][static_cast<size_t>(i)], meta[1][static_cast<size_t>(i)])
+            << c.name << ", " << threads << " threads: " << name(static_cast<MemoryClass>(i));
+      EXPECT_GT(meta[1][static_cast<size_t>(MemoryClass::activations)], 0);
+      EXPECT_GT(meta[1][static_cast<size_t>(MemoryClass::scratch)], 0);
     }
-    EXPECT_GT(meta[1][static_cast<size_t>(MemoryClass::activations)], 0);
   }
 }
 

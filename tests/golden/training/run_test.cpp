@@ -5,8 +5,8 @@
 #include "base/files.h"
 #include "base/tolerances.h"
 #include "golden/training/support.h"
+#include "plan/machine_rates.h"
 #include "tokenizers/tokenizer.h"
-#include "training/peak.h"
 
 namespace megatron::training {
 namespace {
@@ -66,7 +66,7 @@ TEST(Run, SamplingThePeakBetweenStepsChangesNoBit) {
     s.precision.bf16 = bf16;
     s.runtime.threads = 2;
     Runtime whole(s.runtime.device_value(), 2);
-    PeakMeter meter(whole, s.precision.type());
+    plan::PeakMeter meter(whole, s.precision.type());
     int sampled = 0;
     TrainHooks hooks;
     hooks.after_step = [&](const IterationReport&) {

@@ -255,13 +255,6 @@ TEST_F(VocabularyTest, RefusesByNameWithTheReason) {
   EXPECT_NE(refused(s_).find("--tokenizer-type is 'Tokenizer'; it can be HuggingFaceTokenizer, "),
             std::string::npos);
   s_ = {};
-  s_.trust_remote_code = true;
-  EXPECT_NE(refused(s_, 100).find("--trust-remote-code is not supported"), std::string::npos);
-  s_ = {};
-  s_.sentencepiece_legacy = true;
-  EXPECT_NE(refused(s_, 100).find("--tokenizer-sentencepiece-legacy is not supported"),
-            std::string::npos);
-  s_ = {};
   s_.merge_file = "m";
   EXPECT_EQ(refused(s_, 100),
             "--merge-file means nothing to the tokenizer NullTokenizer; leave it out");

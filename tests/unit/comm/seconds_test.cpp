@@ -48,7 +48,7 @@ TEST(Seconds, OfEveryCall) {
       calls.emplace_back([&] { world.all_reduce(small, Reduce::sum, stream, "x"); });
       calls.emplace_back([&] { world.broadcast(small, 0, stream, "x"); });
       calls.emplace_back([&] { world.barrier("x"); });
-      calls.emplace_back([&] { world.split(0, 0); });
+      calls.emplace_back([&] { world.split(0, 0, ranks); });
     }
     for (size_t i = 0; i < calls.size(); ++i) {
       const double so_far = world.seconds();

@@ -41,7 +41,7 @@ TEST(Single, IsTheIdentity) {
     EXPECT_EQ(to_doubles(out), values);
   }
   group->barrier("g");
-  EXPECT_EQ(group->split(3, 1)->size(), 1);
+  EXPECT_EQ(group->split(3, 1, 1)->size(), 1);
 }
 
 TEST(Single, RefusesToWaitForWhatNobodySends) {

@@ -20,7 +20,14 @@ std::optional<DecayStyle> decay_style(const std::string& name) {
   if (name == "linear") return DecayStyle::linear;
   if (name == "cosine") return DecayStyle::cosine;
   if (name == "inverse-square-root") return DecayStyle::inverse_square_root;
+  if (name == "WSD") return DecayStyle::wsd;
   return {};
+}
+
+WsdStyle wsd_style(const std::string& name) {
+  if (name == "linear") return WsdStyle::linear;
+  if (name == "cosine") return WsdStyle::cosine;
+  return name == "minus_sqrt" ? WsdStyle::minus_sqrt : WsdStyle::exponential;
 }
 
 std::optional<DecayIncrease> increase_style(const std::string& name) {
@@ -30,18 +37,30 @@ std::optional<DecayIncrease> increase_style(const std::string& name) {
   return {};
 }
 
+// `group`: a parameter group's own highest and lowest rate, weight decay.
+double number(const Json& c, const Json* group, std::string_view key) {
+  const Json* own = group == nullptr ? nullptr : group->find(key);
+  return own == nullptr ? c[key].as_number() : own->as_number();
+}
+
 LearningRate learning_rate(const Json& c, DecayStyle style) {
+  const auto given = [&c](std::string_view key) {
+    return c.contains(key) && !c[key].is_null() ? &c[key] : nullptr;
+  };
+  const Json *length = given("wsd_decay_steps"), *wsd = given("lr_wsd_decay_style");
   return {.max = c["max_lr"].as_number(),
           .min = c["min_lr"].as_number(),
           .warmup_init = c["init_lr"].as_number(),
           .warmup = c["lr_warmup_steps"].as_number(),
           .decay = c["lr_decay_steps"].as_number(),
-          .style = style};
+          .style = style,
+          .wsd = length == nullptr ? 0 : length->as_number(),
+          .wsd_style = wsd_style(wsd == nullptr ? "" : wsd->as_string())};
 }
 
-WeightDecay weight_decay(const Json& c, DecayIncrease style) {
-  return {.start = c["start_wd"].as_number(),
-          .end = c["end_wd"].as_number(),
+WeightDecay weight_decay(const Json& c, DecayIncrease style, const Json* group = nullptr) {
+  return {.start = number(c, group, "start_wd"),
+          .end = number(c, group, "end_wd"),
           .steps = c["wd_incr_steps"].as_integer(),
           .style = style};
 }
@@ -51,28 +70,44 @@ void expect_near(double value, double expected, const std::string& what) {
       << what << ": " << value << " " << expected;
 }
 
+// The rate and the weight decay of each group of a case's points.
+void compare(const Json& c, LearningRate rate, DecayIncrease increase, int& compared) {
+  const Json none = Json::Array{Json::Object{}};
+  const auto& groups = (c.contains("groups") ? c["groups"] : none).as_array();
+  for (const Json& point : c["values"].as_array()) {
+    const int64_t step = point.as_array()[0].as_integer();
+    if (point.as_array()[1].is_string()) continue;  // where the reference has no style it stops
+    ASSERT_EQ(point.as_array().size(), groups.size() + 1);
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const std::string where =
+          c["name"].as_string() + " at " + std::to_string(step) + ", group " + std::to_string(g);
+      const auto& values = point.as_array()[g + 1].as_array();
+      rate.decoupled = {number(c, &groups[g], "max_lr"), number(c, &groups[g], "min_lr")};
+      ASSERT_NO_THROW(rate.check()) << where;
+      expect_near(*rate.decoupled_at(step), values[0].as_number(), where);
+      if (g == 0) expect_near(rate.at(step), values[0].as_number(), where);
+      const WeightDecay decay = weight_decay(c, increase, &groups[g]);
+      ASSERT_NO_THROW(decay.check()) << where;
+      const Json* factor = groups[g].find("wd_mult");
+      expect_near((factor == nullptr ? 1 : factor->as_number()) * decay.at(step),
+                  values[1].as_number(), where);
+      ++compared;
+    }
+  }
+}
+
 TEST(Schedule, EqualsMegatron) {
   const Json all = cases();
-  int compared = 0;
+  int compared = 0, styles = 0;
   for (const Json& c : all.as_array()) {
     const auto style = decay_style(c["lr_decay_style"].as_string());
     const auto increase = increase_style(c["wd_incr_style"].as_string());
     if (c.contains("error") || !style || !increase) continue;
-    const std::string name = c["name"].as_string();
-    const LearningRate rate = learning_rate(c, *style);
-    const WeightDecay decay = weight_decay(c, *increase);
-    ASSERT_NO_THROW(rate.check()) << name;
-    ASSERT_NO_THROW(decay.check()) << name;
-    for (const Json& point : c["values"].as_array()) {
-      const int64_t step = point.as_array()[0].as_integer();
-      const auto& values = point.as_array()[1].as_array();
-      const std::string where = name + " at " + std::to_string(step);
-      expect_near(rate.at(step), values[0].as_number(), where);
-      expect_near(decay.at(step), values[1].as_number(), where);
-      ++compared;
-    }
+    styles += *style == DecayStyle::wsd;
+    compare(c, learning_rate(c, *style), *increase, compared);
   }
-  EXPECT_GT(compared, 1500);
+  EXPECT_GT(compared, 2500);
+  EXPECT_EQ(styles, 19);
 }
 
 TEST(Schedule, RefusesWhatMegatronRefuses) {
@@ -92,7 +127,25 @@ TEST(Schedule, RefusesWhatMegatronRefuses) {
         << c["name"].as_string();
     ++refused;
   }
-  EXPECT_EQ(refused, 7);
+  EXPECT_EQ(refused, 8);
+}
+
+TEST(Schedule, WsdAndDecoupledRatesHaveLimits) {
+  LearningRate rate{.max = 1e-3, .decay = 100, .style = DecayStyle::wsd, .wsd = 20};
+  EXPECT_NO_THROW(rate.check());
+  rate.wsd = 101;
+  EXPECT_THROW(rate.check(), Error);
+  rate.wsd = 20;
+  rate.decoupled = {1e-2, 2e-2};
+  EXPECT_THROW(rate.check(), Error);
+  rate.decoupled = {-1e-2, 0};
+  EXPECT_THROW(rate.check(), Error);
+  rate.decoupled = {1e-2, 1e-3};
+  EXPECT_NO_THROW(rate.check());
+  EXPECT_DOUBLE_EQ(*rate.decoupled_at(50), 1e-2);
+  EXPECT_DOUBLE_EQ(*rate.decoupled_at(101), 1e-3);
+  rate.decoupled.reset();
+  EXPECT_FALSE(rate.decoupled_at(50));
 }
 
 TEST(Schedule, RefusesNumbersThatAreNone) {

@@ -45,6 +45,15 @@ TEST(JsonRecords, RunHasEveryKeyAndTellsTheMachine) {
   EXPECT_EQ(to_json(bare, 0)["model"], Json(Json::Object{}));
 }
 
+TEST(JsonRecords, LossScaleAndSkippedStepsWhereThereAreAny) {
+  StepRecord r = some_step(3);
+  r.loss_scale = 0.5;
+  r.skipped = 2;
+  const Json line = to_json(r, 1);
+  EXPECT_EQ(line["loss_scale"], Json(0.5));
+  EXPECT_EQ(line["skipped"], Json(2));
+}
+
 TEST(JsonRecords, StepReadsBackToTheVeryNumbers) {
   StepRecord r = some_step(3);
   r.loss = std::nextafter(1.0 / 3, 1);

@@ -39,6 +39,32 @@ TEST(Console, WhatIsNotKnownIsNotANumber) {
   }
 }
 
+TEST(Console, LossScaleAndSkippedStepsStandAsInMegatron) {
+  StepRecord r = some_step(12);
+  r.loss_scale = 65536;
+  EXPECT_NE(console_line(r, some_run())
+                .find("lm loss: 4.166667E-01 | loss scale: 65536.0 | grad norm: 0.300 | number of "
+                      "skipped iterations: 0 | tokens/s: 512"),
+            std::string::npos);
+  r.loss_scale = 0;
+  r.skipped = 3;
+  EXPECT_NE(console_line(r, some_run())
+                .find("| grad norm: 0.300 | number of skipped iterations: 3 | tokens/s: 512"),
+            std::string::npos);
+}
+
+TEST(Interval, CountsSkippedSteps) {
+  Interval interval;
+  for (const int64_t skipped : {1, 0, 1}) {
+    StepRecord r = some_step(1);
+    r.skipped = skipped;
+    interval.add(r);
+  }
+  EXPECT_EQ(interval.take().skipped, 2);
+  interval.add(some_step(4));
+  EXPECT_EQ(interval.take().skipped, 0);
+}
+
 TEST(Console, ValidationAndSampleLines) {
   EXPECT_EQ(console_line(ValidationRecord{20, "valid", 2.0, 100}),
             "validation loss at iteration 20 | lm loss value: 2.000000E+00 | lm loss PPL: "

@@ -1,0 +1,18 @@
+// A setting that nobody gave, or that is run otherwise than it was given, and what made it so.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace megatron {
+
+struct SettingNote {
+  std::string flag;   // without dashes: "global-batch-size"
+  std::string value;  // that holds
+  std::string cause;  // "micro-batch-size 4 x 2 ranks"
+};
+
+// One line each, in columns: "  --global-batch-size 8   micro-batch-size 4 x 2 ranks".
+std::vector<std::string> note_lines(const std::vector<SettingNote>& notes);
+
+}  // namespace megatron

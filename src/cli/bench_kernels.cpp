@@ -1,0 +1,190 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "cli/bench.h"
+#include "cli/call_timing.h"
+#include "kernels/case.h"
+#include "plan/machine_rates.h"
+#include "training/runtime_settings.h"
+
+namespace megatron::cli {
+namespace {
+
+constexpr double kMemoryGoal = 80;
+constexpr double kNoisySpread = 0.15;
+
+struct Row {
+  std::string kernel, name;
+  double seconds = 0;
+  kernels::Cost cost;
+  bool cold = true;
+};
+
+// The limit that binds: its name, the rate that was reached and its share of the machine's.
+struct Judged {
+  bool products = false;
+  double rate = 0, percent = 0;
+};
+
+Judged judge(const Row& row, double peak, double bandwidth) {
+  const bool products = row.cost.flops / peak > row.cost.bytes / bandwidth;
+  const double rate = (products ? row.cost.flops : row.cost.bytes) / row.seconds;
+  return {products, rate, 100 * rate / (products ? peak : bandwidth)};
+}
+
+// Pairs that a causal mask and q_begins leave: cost.h counts them without the begins.
+void count_seen_pairs(SeenCall& call) {
+  const Tensor *begins = nullptr, *keys = nullptr;
+  for (const kernels::Operand& o : call.operands) {
+    if (o.name == "q_positions") return;
+    if (o.name == "q_begins") begins = &o.tensor;
+    if (o.name == "k") keys = &o.tensor;
+  }
+  if (begins == nullptr || keys == nullptr) return;
+  const int64_t length = begins->size(1);
+  double seen = 0;
+  const std::span<const int32_t> values = begins->span<int32_t>();
+  for (size_t i = 0; i < values.size(); ++i)
+    seen += static_cast<double>(static_cast<int64_t>(i) % length - values[i] + 1);
+  const double counted =
+      static_cast<double>(begins->size(0)) * kernels::seen_pairs(length, keys->size(1), true);
+  call.cost.flops *= seen / counted;
+}
+
+Row measure(const kernels::Case& c, Runtime& runtime, double seconds) {
+  CallKeeper keeper([&](const kernels::Call& call) { return call.kernel == c.kernel; });
+  const kernels::Case::Call call = c.make(runtime);
+  runtime.stream().watch(&keeper);
+  call.run(runtime.stream(), kernels::table(runtime.stream()));
+  runtime.stream().watch(nullptr);
+  SeenCall& seen = keeper.calls.back();  // a copy's Case restores by copies of its own
+  count_seen_pairs(seen);
+  ColdCall cold(seen, runtime);
+  return {c.kernel, c.name, cold.best_seconds(seconds), seen.cost, cold.cold()};
+}
+
+std::vector<kernels::Case> chosen(const std::string& kernel, bool bf16) {
+  std::vector<kernels::Case> all = kernels::cases(), some;
+  std::vector<std::string> names;
+  for (kernels::Case& c : all) {
+    if (!c.real) continue;
+    if (names.empty() || names.back() != c.kernel) names.push_back(c.kernel);
+    if ((kernel.empty() || c.kernel == kernel) && (c.dtype == DType::bf16) == bf16)
+      some.push_back(std::move(c));
+  }
+  std::string list;
+  for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+  MG_CHECK(kernel.empty() || std::ranges::find(names, kernel) != names.end(),
+           "--kernel is '{}'; kernels that have Cases of real sizes: {}", kernel, list);
+  MG_CHECK(!some.empty(), "--kernel {} has no Case of a real size in {}; {} --bf16", kernel,
+           bf16 ? "bf16" : "fp32", bf16 ? "drop" : "add");
+  return some;
+}
+
+std::string mark(const Row& row, const Judged& judged, bool bf16) {
+  if (!row.cold) return "in cache";
+  const double goal = judged.products ? (bf16 ? 65 : 75) : kMemoryGoal;
+  return judged.percent < goal ? fmt::format("below {:.0f}%", goal) : "";
+}
+
+void print_table(const std::vector<Row>& rows, double peak, double bandwidth, bool bf16) {
+  size_t kernel = 6, name = 4;
+  for (const Row& row : rows) {
+    kernel = std::max(kernel, row.kernel.size());
+    name = std::max(name, row.name.size());
+  }
+  fmt::print("{:<{}}  {:<{}}  {:>9}  {:>15}  {:>5}\n", "kernel", kernel, "case", name, "ms", "rate",
+             "% of");
+  for (const Row& row : rows) {
+    const Judged j = judge(row, peak, bandwidth);
+    const std::string line = fmt::format(
+        "{:<{}}  {:<{}}  {:>9.3f}  {:>7.1f} {:<7}  {:>5.1f} {}  {}", row.kernel, kernel, row.name,
+        name, row.seconds * 1e3, j.rate * 1e-9, j.products ? "GFLOP/s" : "GB/s", j.percent,
+        j.products ? "peak" : "copy", mark(row, j, bf16));
+    fmt::print("{}\n", line.substr(0, line.find_last_not_of(' ') + 1));
+  }
+}
+
+Json as_json(const std::vector<Row>& rows, double peak, double bandwidth, bool bf16) {
+  Json::Array list;
+  for (const Row& row : rows) {
+    const Judged j = judge(row, peak, bandwidth);
+    list.push_back(Json::Object{{"kernel", row.kernel},
+                                {"case", row.name},
+                                {"seconds", row.seconds},
+                                {"flops", row.cost.flops},
+                                {"bytes", row.cost.bytes},
+                                {"limit", j.products ? "gemm_peak" : "copy_bandwidth"},
+                                {"percent", j.percent},
+                                {"mark", mark(row, j, bf16)}});
+  }
+  return Json(std::move(list));
+}
+
+}  // namespace
+
+int bench_kernels(const Arguments& arguments) {
+  training::RuntimeSettings runtime_settings;
+  bool bf16 = false, json = false;
+  std::string kernel;
+  double seconds = 0.2;
+  Fields f;
+  f.add("kernel", &kernel, "only this entry of the kernel table");
+  f.add_switch("bf16", &bf16, true, "bfloat16; else fp32");
+  f.add("seconds", &seconds, "time to spend on each case");
+  f.add("threads", &runtime_settings.threads, "CPU threads; default all cores");
+  f.add_switch("json", &json, true, "print JSON");
+  if (const auto code = parse(
+          "megatron bench kernels [flags]",
+          "Every kernel at sizes of GPT-2 124M and of a Llama of 160M parameters beside the "
+          "limit that binds it: operations of its products (of attention: of the pairs that "
+          "are seen) over the measured GEMM peak, or the bytes of its tensors, each once, over "
+          "the measured copy bandwidth. Tensors rotate over 256 MB, so that caches are cold; a "
+          "call of little data is marked 'in cache'.",
+          f, {}, arguments)) {
+    return *code;
+  }
+  MG_CHECK(seconds > 0 && seconds <= 60, "--seconds is {}; it must lie in (0, 60]", seconds);
+  runtime_settings.check();
+  const std::vector<kernels::Case> list = chosen(kernel, bf16);
+  Runtime runtime({DeviceKind::cpu, 0}, runtime_settings.threads_per_rank());
+  plan::PeakMeter meter(runtime, bf16 ? DType::bf16 : DType::f32);
+  plan::BandwidthMeter copies(runtime);
+  std::vector<Row> rows;
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (i % 8 == 0) {
+      meter.sample(std::min(0.5, 5 * seconds));
+      copies.sample();
+    }
+    rows.push_back(measure(list[i], runtime, seconds));
+  }
+  meter.sample(std::min(0.5, 5 * seconds));
+  copies.sample();
+  const double peak = meter.peak(), bandwidth = copies.best();
+  const bool noisy = std::max(meter.spread(), copies.spread()) > kNoisySpread;
+  if (json) {
+    fmt::print("{}\n", Json(Json::Object{{"threads", int64_t{runtime.pool().size()}},
+                                         {"type", bf16 ? "bf16" : "fp32"},
+                                         {"gemm_peak", peak},
+                                         {"gemm_peak_spread", meter.spread()},
+                                         {"copy_bandwidth", bandwidth},
+                                         {"copy_bandwidth_spread", copies.spread()},
+                                         {"kernels", as_json(rows, peak, bandwidth, bf16)}})
+                           .dump(1));
+    return 0;
+  }
+  print_table(rows, peak, bandwidth, bf16);
+  fmt::print(
+      "{} GEMM peak {:.1f} GFLOP/s (spread {:.0f}%), copy {:.1f} GB/s (spread {:.0f}%), {} "
+      "threads{}\n",
+      bf16 ? "bf16" : "fp32", peak * 1e-9, 100 * meter.spread(), bandwidth * 1e-9,
+      100 * copies.spread(), runtime.pool().size(),
+      noisy ? "; noisy: claim nothing from this run" : "");
+  return 0;
+}
+
+}  // namespace megatron::cli

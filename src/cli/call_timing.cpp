@@ -1,0 +1,115 @@
+#include "cli/call_timing.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+namespace megatron::cli {
+namespace {
+
+constexpr double kWindow = 0.03;  // seconds of calls in a row that count as sustained
+
+// The bytes of a storage that tensors of one call lie in.
+struct Extent {
+  Tensor any;
+  std::byte* begin;
+  std::byte* end;
+  int64_t size;  // of an element: the same in all of them
+};
+
+int64_t reach(const Tensor& t) {  // elements from the first to behind the last
+  if (t.elements() == 0) return 0;
+  int64_t last = 0;
+  for (int i = 0; i < t.rank(); ++i) last += (t.size(i) - 1) * t.stride(i);
+  return last + 1;
+}
+
+std::vector<Extent> extents(const std::vector<kernels::Operand>& operands) {
+  std::vector<Extent> found;
+  for (const kernels::Operand& o : operands) {
+    auto* begin = static_cast<std::byte*>(o.tensor.raw());
+    begin -= reinterpret_cast<uintptr_t>(begin) % 64;
+    std::byte* end =
+        static_cast<std::byte*>(o.tensor.raw()) + reach(o.tensor) * size_of(o.tensor.dtype());
+    const auto same =
+        std::ranges::find_if(found, [&](const Extent& e) { return e.any.same_storage(o.tensor); });
+    if (same == found.end()) {
+      found.push_back({o.tensor, begin, end, static_cast<int64_t>(size_of(o.tensor.dtype()))});
+    } else {
+      same->begin = std::min(same->begin, begin);
+      same->end = std::max(same->end, end);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+void CallKeeper::after(const kernels::Call& call) {
+  if (!wanted_(call)) return;
+  calls.push_back({std::string(call.kernel),
+                   call.cost,
+                   {call.operands.begin(), call.operands.end()},
+                   call.again()});
+}
+
+ColdCall::ColdCall(const SeenCall& call, Runtime& runtime) : runtime_(runtime), again_(call.again) {
+  for (const Extent& e : extents(call.operands)) bytes_ += e.end - e.begin;
+  const int64_t sets =
+      std::clamp<int64_t>((kColdBytes + bytes_ - 1) / std::max<int64_t>(bytes_, 1), 1, kMostSets);
+  for (int64_t i = 0; i < sets; ++i) add_set(call);
+}
+
+void ColdCall::add_set(const SeenCall& call) {
+  const std::vector<Extent> blocks = extents(call.operands);
+  std::vector<Tensor> copies;
+  for (const Extent& e : blocks) {
+    const int64_t bytes = e.end - e.begin;
+    copies.push_back(Tensor::empty(runtime_.arena(MemoryClass::scratch),
+                                   {(bytes + e.size - 1) / e.size}, e.any.dtype(),
+                                   "bench.operand"));
+    std::memcpy(copies.back().raw(), e.begin, static_cast<size_t>(bytes));
+  }
+  std::vector<Tensor> tensors;
+  for (const kernels::Operand& o : call.operands) {
+    size_t block = 0;
+    while (!blocks[block].any.same_storage(o.tensor)) ++block;
+    const Tensor& t = o.tensor;
+    std::array<int64_t, kMaxRank> strides{};
+    for (int i = 0; i < t.rank(); ++i) strides[static_cast<size_t>(i)] = t.stride(i);
+    tensors.push_back(copies[block].view_as(t.dtype()).as_strided(
+        t.shape(), std::span(strides.data(), static_cast<size_t>(t.rank())),
+        (static_cast<std::byte*>(t.raw()) - blocks[block].begin) / size_of(t.dtype())));
+  }
+  sets_.push_back(std::move(tensors));
+}
+
+double ColdCall::best_seconds(double seconds) {
+  return cli::best_seconds(
+      seconds, [&](size_t turn) { again_(sets_[turn % sets_.size()], runtime_.stream()); });
+}
+
+double best_seconds(double seconds, const std::function<void(size_t turn)>& run) {
+  const double window_seconds = std::min(kWindow, seconds / 3);
+  size_t turn = 0;
+  run(turn++);
+  double best = 1e30;
+  const double end = now_seconds() + seconds;
+  for (int window = 0; window < 3 || now_seconds() < end; ++window) {
+    const double begin = now_seconds();
+    double elapsed = 0;
+    int calls = 0;
+    do {
+      run(turn++);
+      ++calls;
+      elapsed = now_seconds() - begin;
+    } while (elapsed < window_seconds);
+    best = std::min(best, elapsed / calls);
+  }
+  return best;
+}
+
+}  // namespace megatron::cli

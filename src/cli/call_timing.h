@@ -1,0 +1,56 @@
+// The time of a kernel call that was seen once (kernels/observer.h), with cold caches.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/observer.h"
+
+namespace megatron::cli {
+
+// A call, kept.
+struct SeenCall {
+  std::string kernel;
+  kernels::Cost cost;
+  std::vector<kernels::Operand> operands;
+  kernels::Call::Again again;
+};
+
+// Keeps what `wanted` says.
+class CallKeeper final : public kernels::Observer {
+ public:
+  explicit CallKeeper(std::function<bool(const kernels::Call&)> wanted)
+      : wanted_(std::move(wanted)) {}
+  void after(const kernels::Call& call) override;
+  std::vector<SeenCall> calls;
+
+ private:
+  std::function<bool(const kernels::Call&)> wanted_;
+};
+
+// Copies of a call's tensors, as many sets as it takes for 256 MB (at most 64) to be used between two uses
+// of one: more than caches hold. Tensors that lie in one storage do so in each set.
+class ColdCall {
+ public:
+  // From arena `scratch` of the runtime.
+  ColdCall(const SeenCall& call, Runtime& runtime);
+  // Seconds of a call: the best mean over windows of 30 ms, or of a third of `seconds`; three windows or more.
+  double best_seconds(double seconds);
+  // False where all the sets together fit into caches: the call moves less than 1 MB.
+  bool cold() const { return sets_.size() < kMostSets || bytes_ >= kColdBytes / kMostSets / 4; }
+
+ private:
+  static constexpr int64_t kColdBytes = int64_t{256} << 20, kMostSets = 64;
+  void add_set(const SeenCall& call);
+
+  Runtime& runtime_;
+  kernels::Call::Again again_;
+  int64_t bytes_ = 0;  // of a set
+  std::vector<std::vector<Tensor>> sets_;
+};
+
+// Seconds of `run`, measured in the same way.
+double best_seconds(double seconds, const std::function<void(size_t turn)>& run);
+
+}  // namespace megatron::cli

@@ -1,0 +1,197 @@
+#include "cli/config_file.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/files.h"
+
+namespace megatron::cli {
+namespace {
+
+constexpr size_t kLargestFile = 1 << 20, kMostEntries = 10000, kDeepestGroup = 16;
+
+// Text with the environment's variables in place of ${NAME}.
+std::string with_environment(std::string_view text, const std::string& where) {
+  std::string result;
+  while (!text.empty()) {
+    if (text.starts_with("$${")) {
+      result += "${";
+      text.remove_prefix(3);
+    } else if (text.starts_with("${")) {
+      const size_t end = text.find('}');
+      MG_CHECK(end != text.npos, "{}: '{}' has no closing brace; a plain ${{ is written $${{",
+               where, text);
+      const std::string name(text.substr(2, end - 2));
+      const char* value = std::getenv(name.c_str());
+      MG_CHECK(value != nullptr,
+               "{}: the environment has no variable {}; set it, or write $${{ for a plain ${{",
+               where, name);
+      result += value;
+      text.remove_prefix(end + 1);
+    } else {
+      result += text.front();
+      text.remove_prefix(1);
+    }
+  }
+  return result;
+}
+
+class Reader {
+ public:
+  explicit Reader(const std::string& path) : path_(path) {}
+
+  void read(const YAML::Node& map, size_t depth) {
+    MG_CHECK(depth <= kDeepestGroup, "{}: more than {} groups within each other", where(map),
+             kDeepestGroup);
+    for (const auto& entry : map) {
+      MG_CHECK(++seen_ <= kMostEntries, "{} has more than {} keys", path_, kMostEntries);
+      MG_CHECK(entry.first.IsScalar(), "{}: a key must be the name of a flag or a group",
+               where(entry.first));
+      take(entry.first, entry.second, depth);
+    }
+  }
+
+  std::vector<ConfigEntry> entries;
+
+ private:
+  std::string where(const YAML::Node& node) const {
+    return fmt::format("{}:{}", path_, node.Mark().line + 1);
+  }
+
+  void take(const YAML::Node& key, const YAML::Node& value, size_t depth) {
+    if (value.IsMap()) return read(value, depth + 1);
+    ConfigEntry entry{.name = key.Scalar(), .where = where(key)};
+    MG_CHECK(!value.IsNull(),
+             "{}: '{}' has no value; give one, or leave the key out for its default", entry.where,
+             entry.name);
+    if (value.IsScalar()) {
+      entry.values.push_back(with_environment(value.Scalar(), entry.where));
+    } else {
+      entry.is_list = true;
+      for (const YAML::Node& item : value) {
+        MG_CHECK(++seen_ <= kMostEntries, "{} has more than {} keys", path_, kMostEntries);
+        MG_CHECK(item.IsScalar(), "{}: the list of '{}' may hold numbers and texts only",
+                 where(item), entry.name);
+        entry.values.push_back(with_environment(item.Scalar(), where(item)));
+      }
+    }
+    entries.push_back(std::move(entry));
+  }
+
+  const std::string& path_;
+  size_t seen_ = 0;
+};
+
+// Takes a document's events and keeps nothing.
+class Nothing : public YAML::EventHandler {
+  using Mark = YAML::Mark;
+  using Anchor = YAML::anchor_t;
+  using Style = YAML::EmitterStyle::value;
+  using Text = std::string;
+
+  void OnDocumentStart(const Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const Mark&, Anchor) override {}
+  void OnAlias(const Mark&, Anchor) override {}
+  void OnScalar(const Mark&, const Text&, Anchor, const Text&) override {}
+  void OnSequenceStart(const Mark&, const Text&, Anchor, Style) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const Mark&, const Text&, Anchor, Style) override {}
+  void OnMapEnd() override {}
+};
+
+// Documents of a text, at most `limit`. (YAML::LoadAll() never ends on a text such as ", a: 1".)
+int count_documents(const std::string& text, int limit) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  Nothing handler;
+  int count = 0;
+  while (count < limit && parser.HandleNextDocument(handler)) ++count;
+  return count;
+}
+
+std::string with_dashes(std::string key) {
+  std::ranges::replace(key, '_', '-');
+  return key;
+}
+
+// Quoted unless no reader could take it for anything but this text.
+std::string scalar(std::string_view text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";
+  if (!text.empty() && text.find_first_not_of(kPlain) == text.npos &&
+      text.find_first_of("-.") != 0 && text != "null" && text != "Null" && text != "NULL") {
+    return std::string(text);
+  }
+  std::string quoted = "\"";
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (text.substr(i).starts_with("${")) quoted += '$';
+    if (c == '"' || c == '\\') {
+      quoted += '\\';
+      quoted += c;
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      quoted += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + '"';
+}
+
+std::string value_of(const Field& field) {
+  if (!field.many) return scalar(field.get());
+  std::string list;
+  for (const std::string& value : field.get_all())
+    list += (list.empty() ? "" : ", ") + scalar(value);
+  return '[' + list + ']';
+}
+
+}  // namespace
+
+std::vector<ConfigEntry> read_config(const std::string& path) {
+  const std::string text = read_file(path);
+  MG_CHECK(text.size() <= kLargestFile, "{} has {} bytes; a configuration file has at most {}",
+           path, text.size(), kLargestFile);
+  Reader reader(path);
+  try {
+    const int documents = count_documents(text, 2);
+    MG_CHECK(documents < 2,
+             "{} holds more than one YAML document, or text behind the end of one; give one", path);
+    if (documents == 0) return {};
+    const YAML::Node root = YAML::Load(text);
+    MG_CHECK(root.IsMap(), "{}: a configuration file holds lines like num-layers: 12", path);
+    reader.read(root, 0);
+  } catch (const YAML::Exception& e) {
+    fail("{}:{}: this is no YAML: {}", path, e.mark.line + 1, e.msg);
+  }
+  return std::move(reader.entries);
+}
+
+Field* find_by_key(Fields& fields, const std::string& key) {
+  if (Field* field = fields.find(key)) return field;
+  return fields.find(with_dashes(key));
+}
+
+std::string config_text(const Fields& fields, const std::vector<std::string>& heads) {
+  std::string text;
+  for (const std::string& head : heads) text += "# " + head + "\n";
+  for (const Field& field : fields.all()) {
+    const bool empty = field.many ? field.get_all().empty() : field.get().empty();
+    if (empty && !field.given) {
+      text += fmt::format("# {}: not set\n", field.name);
+    } else {
+      text +=
+          fmt::format("{}: {}{}\n", field.name, value_of(field), field.given ? "" : "  # default");
+    }
+  }
+  return text;
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,130 @@
+#include "cli/flags/foreign_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+
+namespace megatron::cli {
+namespace {
+
+constexpr std::string_view kWhen = "when ";
+
+std::string name_of(const FlagRow& row) { return std::string(row.flag.substr(2)); }
+
+// Throws Error unless Megatron-LM takes the values.
+void check_values(const FlagRow& row, const std::vector<std::string>& values) {
+  bool on = false;
+  int64_t integer = 0;
+  double number = 0;
+  std::string text;
+  Fields fields;
+  const std::string name = name_of(row);
+  if (row.is_switch()) {
+    fields.add_switch(name, &on, true, "");
+  } else if (!row.choices.empty()) {
+    std::vector<std::string> choices;
+    for (const std::string_view choice : split_list(row.choices, '|')) choices.emplace_back(choice);
+    fields.add(name, &text, std::move(choices), "");
+  } else if (row.value.starts_with("INT")) {
+    fields.add(name, &integer, "");
+  } else if (row.value.starts_with("FLOAT")) {
+    fields.add(name, &number, "");
+  } else {
+    fields.add(name, &text, "");
+  }
+  if (row.many()) {
+    for (const std::string& value : values) fields.all()[0].assign({value});
+  } else {
+    fields.all()[0].assign(values);
+  }
+}
+
+// Two texts of one value: "1.0" and "1".
+bool same_value(std::string_view a, std::string_view b) {
+  if (a == b) return true;
+  double x = 0, y = 0;
+  const auto number = [](std::string_view text, double& value) {
+    const char* end = text.data() + text.size();
+    const auto [at, error] = std::from_chars(text.data(), end, value);
+    return error == std::errc() && at == end;
+  };
+  return number(a, x) && number(b, y) && x == y;
+}
+
+bool is_off(const FlagRow& row, const std::vector<std::string>& values) {
+  return row.is_switch() && values == std::vector<std::string>{"false"};
+}
+
+}  // namespace
+
+void ForeignFlags::take(const FlagRow& row, const std::vector<std::string>& values) {
+  if (row.verdict == Verdict::supported) return set_other_spelling(row, values);
+  if (row.verdict == Verdict::ignored || row.is_switch()) check_values(row, values);
+  std::erase(ignored_, &row);  // of several the last counts
+  std::erase_if(refused_, [&](const Refused& r) { return r.row == &row; });
+  if (is_off(row, values)) return;
+  if (row.verdict == Verdict::ignored) return ignored_.push_back(&row);
+  const std::string text = fmt::format("{}", fmt::join(values, " "));
+  const auto accepted = split_list(row.detail, '|');
+  if (std::ranges::any_of(accepted, [&](auto value) { return same_value(value, text); })) return;
+  refused_.push_back(
+      {&row, row.is_switch() ? std::string(row.flag) : fmt::format("{} {}", row.flag, text)});
+}
+
+void ForeignFlags::set_other_spelling(const FlagRow& row, const std::vector<std::string>& values) {
+  MG_CHECK(row.why.starts_with('='),
+           "{} is a flag of megatron train, and not of this command; see --help", row.flag);
+  if (row.is_switch()) check_values(row, values);
+  if (is_off(row, values)) return;
+  const size_t space = row.why.find(' ');
+  const std::string_view other = row.why.substr(1, space - 1);
+  Field* field = fields_.find(other.substr(2));
+  MG_CHECK(field != nullptr,
+           "{} is an older spelling of {}, a flag of megatron train, and not of this command; see "
+           "--help",
+           row.flag, other);
+  std::vector<std::string> given = values;
+  if (space != row.why.npos) given = {std::string(row.why.substr(space + 1))};
+  field->assign(given);
+  notes_.push_back(fmt::format("{} is an older spelling, taken as {} {}", row.flag, other,
+                               fmt::join(given, " ")));
+}
+
+// condition: "--position-embedding-type rope" or, of a switch, "--swiglu"
+bool ForeignFlags::holds(std::string_view condition) const {
+  const size_t space = condition.find(' ');
+  const Field* field = fields_.find(condition.substr(2, space - 2));
+  return field != nullptr &&
+         field->get() == (space == condition.npos ? "true" : condition.substr(space + 1));
+}
+
+void ForeignFlags::finish() {
+  std::erase_if(refused_, [&](const Refused& r) {
+    return r.row->detail.starts_with(kWhen) && holds(r.row->detail.substr(kWhen.size()));
+  });
+  const auto line = [&](const Refused& r) {
+    return fmt::format("{} is refused: it {}", r.shown, table_.reason(*r.row));
+  };
+  if (refused_.size() == 1) throw Error(line(refused_[0]));
+  if (!refused_.empty()) {
+    std::string text = fmt::format("{} flags of Megatron-LM are refused:", refused_.size());
+    for (const Refused& r : refused_) text += "\n  " + line(r);
+    throw Error(text);
+  }
+  std::string text;
+  for (const ReasonRow& reason : table_.reasons()) {
+    std::string flags;
+    for (const FlagRow* row : ignored_) {
+      if (reason.verdict == Verdict::ignored && reason.id == row->why)
+        flags += (flags.empty() ? "" : ", ") + std::string(row->flag);
+    }
+    if (!flags.empty())
+      text += fmt::format("{}{} ({})", text.empty() ? "" : "; ", flags, reason.it);
+  }
+  if (!text.empty()) notes_.push_back("ignored, because they change nothing here: " + text);
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,45 @@
+// Flags of Megatron-LM that a command has no field for.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fields.h"
+#include "cli/flags/table.h"
+
+namespace megatron::cli {
+
+class ForeignFlags {
+ public:
+  // fields: those of the command; they are borrowed.
+  explicit ForeignFlags(Fields& fields) : fields_(fields) {}
+
+  // Null where Megatron-LM has no such flag. flag: with its dashes.
+  const FlagRow* find(std::string_view flag) const { return table_.find(flag); }
+
+  // Another spelling of a field sets it; an ignored flag is noted, a refused one kept for finish(). Throws Error for a
+  // value that Megatron-LM would not take, and for a flag that other commands have and this one lacks.
+  void take(const FlagRow& row, const std::vector<std::string>& values);
+
+  // Throws one Error that names all that were refused, each with its reason. After all fields are set.
+  void finish();
+
+  const std::vector<std::string>& notes() const { return notes_; }  // for the log; after finish()
+
+ private:
+  struct Refused {
+    const FlagRow* row;
+    std::string shown;  // the flag with its value
+  };
+  void set_other_spelling(const FlagRow& row, const std::vector<std::string>& values);
+  bool holds(std::string_view condition) const;
+
+  Fields& fields_;
+  FlagTable table_;
+  std::vector<const FlagRow*> ignored_;
+  std::vector<Refused> refused_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace megatron::cli

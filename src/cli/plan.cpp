@@ -1,0 +1,51 @@
+#include <langinfo.h>
+#include <locale.h>
+
+#include <string_view>
+
+#include "base/log.h"
+#include "cli/command.h"
+#include "plan/page.h"
+#include "plan/plan_json.h"
+#include "training/make_plan.h"
+
+namespace megatron::cli {
+namespace {
+
+// Whether the user's locale has the blocks that bars are drawn of.
+bool writes_utf8() {
+  const locale_t locale = newlocale(LC_CTYPE_MASK, "", nullptr);
+  if (locale == nullptr) return false;
+  const bool utf8 = std::string_view(nl_langinfo_l(CODESET, locale)) == "UTF-8";
+  freelocale(locale);
+  return utf8;
+}
+
+}  // namespace
+
+int plan(const Arguments& arguments) {
+  training::TrainSettings settings;
+  Fields fields = settings.fields();
+  bool json = false;
+  training::PlanOptions options{.time = true};
+  fields.add_switch("json", &json, true, "the plan as JSON, with all digits");
+  fields.add_switch("no-time", &options.time, false,
+                    "no estimate of the step time, for which kernels are run for some seconds");
+  std::vector<std::string> notes;
+  if (const auto code = parse_training(
+          "megatron plan [flags of megatron train] [--json] [--no-time]",
+          "What a training run will need, without running it: parameters, memory by class, "
+          "floating-point\noperations, traffic, and the time of a step on this machine. Takes the "
+          "flags of megatron train;\ndata need not be there, and --lr and --train-iters need not "
+          "be given.",
+          fields, arguments, notes)) {
+    return *code;
+  }
+  for (const std::string& note : notes) log::info("{}", note);
+  const plan::Plan found = training::make_plan(settings, options);
+  fmt::print("{}", json ? plan::to_json(found).dump(2) + "\n"
+                        : plan::page(found, {.blocks = writes_utf8()}));
+  return 0;
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,255 @@
+#include "cli/step_floor.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "cli/call_timing.h"
+#include "kernels/cpu/library_product.h"
+#include "models/gpt/model.h"
+#include "plan/machine_rates.h"
+#include "plan/recorder.h"
+#include "training/step.h"
+
+namespace megatron::cli {
+namespace {
+
+using kernels::cpu::LibraryProduct;
+using Order = LibraryProduct::Order;
+
+constexpr double kGoal = 85;
+
+plan::StepWork work_of_a_step(const models::GptConfig& config, const training::TrainSettings& s) {
+  Runtime meta({DeviceKind::meta, 0}, 1);
+  models::GptModel model(config, meta, s.precision.type(), 1);
+  const auto group = comm::single();
+  training::TrainStep step(model, s.precision.type(), s.optimizer.config, *group, meta,
+                           {.loss_scope = s.batch.scope(),
+                            .recompute = s.batch.recompute(),
+                            .vocabulary = config.vocab_size,
+                            .positions = config.max_position_embeddings});
+  training::HostBatch batch{.sequences = *s.batch.micro_batch_size, .length = *s.batch.seq_length};
+  const auto tokens = static_cast<size_t>(batch.sequences * batch.length);
+  batch.tokens.resize(tokens);
+  batch.labels.resize(tokens);
+  for (size_t i = 0; i < tokens; ++i)
+    batch.positions.push_back(static_cast<int32_t>(static_cast<int64_t>(i) % batch.length));
+  batch.loss_mask.assign(tokens, 1);
+  batch.samples.resize(static_cast<size_t>(batch.sequences));
+  const std::vector<training::HostBatch> batches(
+      static_cast<size_t>(*s.batch.global_batch_size / batch.sequences), batch);
+  plan::Recorder recorder;
+  meta.stream().watch(&recorder);
+  step.run(batches, {.learning_rate = 1e-3});
+  meta.stream().watch(nullptr);
+  return recorder.take();
+}
+
+// The call on real tensors of small values.
+SeenCall with_tensors(const plan::WorkItem& item, Runtime& runtime) {
+  const kernels::Table& table = kernels::table(runtime.stream());
+  SeenCall call{std::string(item.kernel), item.cost, {}, item.again};
+  for (size_t i = 0; i < item.operands.size(); ++i) {
+    const plan::OperandForm& form = item.operands[i];
+    Tensor block;
+    if (form.storage == static_cast<int>(i)) {
+      int64_t end = 0;
+      for (const plan::OperandForm& other : item.operands)
+        if (other.storage == form.storage) end = std::max(end, other.end());
+      block = Tensor::empty(runtime.arena(MemoryClass::scratch), {end / size_of(form.type)},
+                            form.type, "bench.operand");
+      table.fill({.out = block, .value = is_floating(form.type) ? 0.25 : 0}, runtime.stream());
+    } else {
+      const Tensor& first = call.operands[static_cast<size_t>(form.storage)].tensor;
+      const int64_t begin = item.operands[static_cast<size_t>(form.storage)].offset;
+      block =
+          first.as_strided({1}, std::span(form.strides).first(1), -begin / size_of(first.dtype()));
+    }
+    const auto strides = std::span(form.strides).first(static_cast<size_t>(form.shape.rank()));
+    call.operands.push_back({form.name, form.access,
+                             block.view_as(form.type).as_strided(
+                                 form.shape, strides, form.offset / size_of(form.type))});
+  }
+  return call;
+}
+
+const plan::OperandForm& operand(const plan::WorkItem& item, std::string_view name) {
+  const auto found = std::ranges::find(item.operands, name, &plan::OperandForm::name);
+  MG_ASSERT(found != item.operands.end());
+  return *found;
+}
+
+class LibraryRates {
+ public:
+  LibraryRates(Runtime& runtime, double seconds) : runtime_(runtime), seconds_(seconds) {}
+
+  // Fills plain, packed and transposed.
+  void measure(const LibraryProduct& p, ProductRates& rates) {
+    rates.plain = rate(p);
+    LibraryProduct packed = p;
+    packed.b = Order::packed;
+    rates.packed = rate(packed);
+    packed.a = Order::packed;
+    rates.packed = std::max(rates.packed, rate(packed));
+    for (const Order a : {Order::rows, Order::columns}) {
+      for (const Order b : {Order::rows, Order::columns}) {
+        if (a == p.a && b == p.b) continue;
+        LibraryProduct other = p;
+        other.a = a;
+        other.b = b;
+        rates.transposed = std::max(rates.transposed, rate(other));
+      }
+    }
+    LibraryProduct swapped = p;
+    std::swap(swapped.m, swapped.n);
+    swapped.a = p.b == Order::rows ? Order::columns : Order::rows;
+    swapped.b = p.a == Order::rows ? Order::columns : Order::rows;
+    rates.transposed = std::max(rates.transposed, rate(swapped));
+  }
+
+ private:
+  double rate(const LibraryProduct& p) {
+    double best = 0;
+    const double flops = 2.0 * static_cast<double>(p.batch * p.m) * static_cast<double>(p.n) *
+                         static_cast<double>(p.k);
+    kernels::cpu::with_library_product(
+        p, runtime_.pool().size(), runtime_.arena(MemoryClass::scratch),
+        [&](const std::function<void()>& run) {
+          best = flops / best_seconds(seconds_, [&](size_t) { run(); });
+        });
+    return best;
+  }
+
+  Runtime& runtime_;
+  double seconds_;
+};
+
+ProductRates gemm_rates(const plan::WorkItem& item, LibraryRates& library) {
+  const plan::OperandForm &a = operand(item, "a"), &out = operand(item, "out");
+  const bool transpose_a = (item.form & 1) != 0, transpose_b = (item.form & 2) != 0;
+  ProductRates rates{
+      .kernel = "gemm",
+      .form = fmt::format("{} {}{}", transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N',
+                          out.access == kernels::Access::update ? " +" : ""),
+      .m = out.shape[-2],
+      .n = out.shape[-1],
+      .k = a.shape[transpose_a ? -2 : -1]};
+  library.measure({.batch = out.shape.rank() == 3 ? out.shape[0] : 1,
+                   .m = rates.m,
+                   .n = rates.n,
+                   .k = rates.k,
+                   .a = transpose_a ? Order::columns : Order::rows,
+                   .b = transpose_b ? Order::columns : Order::rows,
+                   .accumulate = out.access == kernels::Access::update,
+                   .in = a.type,
+                   .out = out.type},
+                  rates);
+  return rates;
+}
+
+// Attention as the library would do it: batched products of all pairs at their rates, of which the seen ones
+// count. Scores and probabilities [T,S], in the type of q.
+ProductRates attention_rates(const plan::WorkItem& item, bool backward, LibraryRates& library) {
+  const plan::OperandForm &q = operand(item, "q"), &k = operand(item, "k");
+  const int64_t heads = q.shape[0] * q.shape[2], T = q.shape[1], S = k.shape[1], D = q.shape[3];
+  const auto product = [&](int64_t m, int64_t n, int64_t depth, Order a, Order b) {
+    return LibraryProduct{
+        .batch = heads, .m = m, .n = n, .k = depth, .a = a, .b = b, .in = q.type, .out = q.type};
+  };
+  const LibraryProduct scores = product(T, S, D, Order::rows, Order::columns);
+  const LibraryProduct values = product(T, D, S, Order::rows, Order::rows);
+  const LibraryProduct by_key = product(S, D, T, Order::columns, Order::rows);
+  // Forward: scores and values. Backward: scores again, dP; dQ; dV and dK.
+  std::vector<std::pair<LibraryProduct, int>> parts = {{scores, 1}, {values, 1}};
+  if (backward) parts = {{scores, 2}, {values, 1}, {by_key, 2}};
+  ProductRates rates{.kernel = std::string(item.kernel), .form = "", .m = T, .n = S, .k = D};
+  double count = 0, plain = 0, packed = 0, transposed = 0;  // sums of 1 / rate
+  for (const auto& [part, times] : parts) {
+    ProductRates one;
+    library.measure(part, one);
+    if (one.plain == 0) return rates;
+    count += times;
+    plain += times / one.plain;
+    packed += times / std::max(one.packed, 1.0);
+    transposed += times / std::max(one.transposed, 1.0);
+  }
+  rates.plain = count / plain;
+  rates.packed = count / packed;
+  rates.transposed = count / transposed;
+  return rates;
+}
+
+}  // namespace
+
+double ProductRates::best() const { return std::max({own, plain, packed, transposed}); }
+
+double StepFloor::product_seconds() const {
+  double sum = 0;
+  for (const ProductRates& p : products) sum += static_cast<double>(p.calls) * p.flops / p.best();
+  return sum;
+}
+
+double StepFloor::other_seconds() const {
+  double bytes = 0;
+  for (const OtherKernel& other : others) bytes += other.bytes;
+  return bytes / bandwidth;
+}
+
+StepFloor measure_floor(const models::GptConfig& config, const training::TrainSettings& settings,
+                        Runtime& runtime, double seconds) {
+  StepFloor floor;
+  plan::BandwidthMeter copies(runtime);
+  LibraryRates library(runtime, seconds);
+  copies.sample();
+  for (const plan::WorkItem& item : work_of_a_step(config, settings).kernels) {
+    if (item.cost.flops == 0) {
+      auto found = std::ranges::find(floor.others, item.kernel, &OtherKernel::kernel);
+      if (found == floor.others.end())
+        found = floor.others.insert(floor.others.end(), {std::string(item.kernel)});
+      found->calls += item.calls;
+      found->bytes += static_cast<double>(item.calls) * item.cost.bytes;
+      continue;
+    }
+    ProductRates rates = item.kernel == "gemm"
+                             ? gemm_rates(item, library)
+                             : attention_rates(item, item.kernel != "attention", library);
+    rates.calls = item.calls;
+    rates.flops = item.cost.flops;
+    ColdCall own(with_tensors(item, runtime), runtime);
+    rates.own = rates.flops / own.best_seconds(seconds);
+    floor.products.push_back(std::move(rates));
+    copies.sample(1);
+  }
+  floor.bandwidth = copies.best();
+  return floor;
+}
+
+void print_floor(const StepFloor& floor, double step_seconds) {
+  fmt::print("products of a step, GFLOP/s by call (oneDNN: plain, packed, transposed)\n");
+  fmt::print("{:<18} {:<5} {:>6} {:>6} {:>6} {:>5}  {:>7} {:>7} {:>7} {:>10} {:>7}  {:>8}\n",
+             "kernel", "form", "M", "N", "K", "calls", "own", "plain", "packed", "transposed",
+             "best", "ms");
+  for (const ProductRates& p : floor.products) {
+    fmt::print(
+        "{:<18} {:<5} {:>6} {:>6} {:>6} {:>5}  {:>7.0f} {:>7.0f} {:>7.0f} {:>10.0f} {:>7.0f}  "
+        "{:>8.2f}\n",
+        p.kernel, p.form, p.m, p.n, p.k, p.calls, p.own * 1e-9, p.plain * 1e-9, p.packed * 1e-9,
+        p.transposed * 1e-9, p.best() * 1e-9,
+        static_cast<double>(p.calls) * p.flops / p.best() * 1e3);
+  }
+  fmt::print("other kernels of a step, at the copy bandwidth of {:.1f} GB/s\n",
+             floor.bandwidth * 1e-9);
+  fmt::print("{:<26} {:>6} {:>9} {:>9}\n", "kernel", "calls", "GB", "ms");
+  for (const OtherKernel& other : floor.others) {
+    fmt::print("{:<26} {:>6} {:>9.3f} {:>9.2f}\n", other.kernel, other.calls, other.bytes * 1e-9,
+               other.bytes / floor.bandwidth * 1e3);
+  }
+  fmt::print(
+      "floor {:.3f} s: products {:.3f} s + other bytes {:.3f} s; the step runs at {:.1f}% of its "
+      "speed (goal {:.0f}%)\n",
+      floor.seconds(), floor.product_seconds(), floor.other_seconds(),
+      100 * floor.seconds() / step_seconds, kGoal);
+}
+
+}  // namespace megatron::cli

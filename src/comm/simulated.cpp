@@ -1,0 +1,87 @@
+#include "base/error.h"
+#include "comm/arguments.h"
+#include "comm/traffic.h"
+
+namespace megatron::comm {
+
+namespace {
+
+class Simulated final : public Group {
+ public:
+  Simulated(int rank, int size) : rank_(rank), size_(size) {
+    MG_ASSERT(size >= 1 && rank >= 0 && rank < size);
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  Work all_reduce(Tensor t, Reduce, Stream&, std::string_view) override {
+    MG_ASSERT(t.is_contiguous());
+    return done({std::move(t)});
+  }
+
+  Work all_gather(Tensor in, Tensor out, Stream&, std::string_view) override {
+    check_all_gather(in, out, size_);
+    return done({std::move(in), std::move(out)});
+  }
+
+  Work reduce_scatter(Tensor in, Tensor out, Reduce, Stream&, std::string_view) override {
+    check_reduce_scatter(in, out, size_);
+    return done({std::move(in), std::move(out)});
+  }
+
+  Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
+                  std::span<const int64_t> receive_counts, Stream&, std::string_view) override {
+    check_all_to_all(in, out, send_counts, receive_counts, size_);
+    return done({std::move(in), std::move(out)});
+  }
+
+  Work broadcast(Tensor t, int root, Stream&, std::string_view) override {
+    MG_ASSERT(t.is_contiguous() && is_rank(root));
+    return done({std::move(t)});
+  }
+
+  Work send(Tensor t, int to, Stream&, std::string_view) override {
+    MG_ASSERT(t.is_contiguous() && is_rank(to));
+    return done({std::move(t)});
+  }
+
+  Work recv(Tensor t, int from, Stream&, std::string_view) override {
+    MG_ASSERT(t.is_contiguous() && is_rank(from));
+    return done({std::move(t)});
+  }
+
+  void barrier(std::string_view) override {}
+
+  // The others' keys are not known: the ranks of a colour are taken to follow each other in the order of their
+  // keys, and this one to be the key-th where there are as many.
+  std::unique_ptr<Group> split(int, int key, int members) override {
+    MG_ASSERT(members >= 1 && members <= size_);
+    return simulated(key >= 0 && key < members ? key : 0, members);
+  }
+
+ private:
+  bool is_rank(int rank) const { return rank >= 0 && rank < size_; }
+  static Work done(std::vector<Tensor> keep) { return {Event(), std::move(keep)}; }
+
+  int rank_, size_;
+};
+
+}  // namespace
+
+std::unique_ptr<Group> simulated(int rank, int size) {
+  return std::make_unique<Simulated>(rank, size);
+}
+
+double sent_bytes(const Traffic& traffic) {
+  const std::string_view c = traffic.collective;
+  const double bytes = static_cast<double>(traffic.bytes);
+  const double others = static_cast<double>(traffic.ranks - 1) / traffic.ranks;
+  if (c == "all_reduce") return 2 * others * bytes;
+  if (c == "all_gather" || c == "reduce_scatter" || c == "all_to_all") return others * bytes;
+  if (c == "broadcast" || c == "send") return bytes;
+  MG_ASSERT(c == "recv" || c == "barrier" || c == "split");
+  return 0;
+}
+
+}  // namespace megatron::comm

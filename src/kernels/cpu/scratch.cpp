@@ -1,0 +1,43 @@
+// The scratch memory of the host's kernels: a table whose entries ask the arena for what a call of the kernel
+// takes, in the same order, by the functions that the kernels themselves ask with.
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/cross_entropy.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/embedding.h"
+#include "kernels/cpu/norm.h"
+#include "kernels/cpu/table.h"
+
+namespace megatron::kernels {
+namespace {
+
+template <auto scratch, class Args>
+void ask(const Args& args, Stream& stream) {
+  scratch(args, stream);
+}
+
+template <auto scratch, class Args>
+void ask_attention(const Args& args, Stream& stream) {
+  scratch(args, stream, cpu::bf16_products());
+}
+
+template <NormKind kind>
+void ask_norm(const AddNormBackwardArgs& args, Stream& stream) {
+  cpu::norm_backward_scratch(args, kind, stream);
+}
+
+}  // namespace
+
+const Table& cpu_scratch_table() {
+  static const Table table = {
+      .add_rms_norm_backward = ask_norm<NormKind::rms>,
+      .add_layer_norm_backward = ask_norm<NormKind::layer>,
+      .attention = ask_attention<cpu::attention_scratch, AttentionArgs>,
+      .attention_backward = ask_attention<cpu::attention_backward_scratch, AttentionBackwardArgs>,
+      .embedding_backward = ask<cpu::embedding_backward_scratch, EmbeddingBackwardArgs>,
+      .cross_entropy = ask<cpu::cross_entropy_scratch, CrossEntropyArgs>,
+      .column_sum = ask<cpu::column_sum_scratch, ColumnSumArgs>,
+  };
+  return table;
+}
+
+}  // namespace megatron::kernels

@@ -1,0 +1,146 @@
+#include "kernels/widened.h"
+
+#include <array>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/check.h"
+#include "kernels/cpu/table.h"
+#include "kernels/meta/table.h"
+#include "kernels/operands.h"
+
+namespace megatron::kernels {
+namespace {
+
+const Table& plain_table(DeviceKind kind) {
+  return kind == DeviceKind::cpu ? cpu_table() : meta_table();
+}
+
+// visit() of arguments that are only looked at.
+template <class Args, class F>
+void look_at(const Args& args, F&& f) {
+  visit(const_cast<Args&>(args), [&](std::string_view, Access, const Tensor& t) { f(t); });
+}
+
+template <class Args>
+bool has_f16(const Args& args) {
+  bool found = false;
+  look_at(args, [&](const Tensor& t) { found |= t.defined() && t.dtype() == DType::f16; });
+  return found;
+}
+
+// One f16 operand and its copy.
+struct Widened {
+  Tensor narrow, wide;
+  Access access;
+};
+
+// A copy of the operand's shape; dims of stride 0 stay so.
+Widened widen(const Tensor& narrow, Access access, Stream& stream) {
+  Tensor once = narrow;
+  for (int d = 0; d < narrow.rank(); ++d)
+    if (narrow.stride(d) == 0 && narrow.elements() > 0) once = once.slice(d, 0, 1);
+  Tensor wide = Tensor::empty(stream.scratch(), once.shape(), DType::f32, "widened");
+  if (access != Access::write)
+    plain_table(stream.device().kind).copy({.x = once, .out = wide}, stream);
+  if (once.elements() == narrow.elements()) return {narrow, wide, access};
+  std::array<int64_t, kMaxRank> strides{};
+  for (int d = 0; d < narrow.rank(); ++d)
+    strides[static_cast<size_t>(d)] = once.size(d) == narrow.size(d) ? wide.stride(d) : 0;
+  const std::span all(strides.data(), static_cast<size_t>(narrow.rank()));
+  return {narrow, wide.as_strided(narrow.shape(), all), access};
+}
+
+template <auto member, class Args>
+void run_widened(const Args& args, Stream& stream) {
+  const Table& plain = plain_table(stream.device().kind);
+  std::vector<Widened> operands;
+  Args wide = args;
+  visit(wide, [&](std::string_view, Access access, Tensor& t) {
+    if (!t.defined() || t.dtype() != DType::f16) return;
+    operands.push_back(widen(t, access, stream));
+    t = operands.back().wide;
+  });
+  (plain.*member)(wide, stream);
+  for (const Widened& o : operands)
+    if (o.access != Access::read) plain.copy({.x = o.wide, .out = o.narrow}, stream);
+}
+
+constexpr NormKind kRms = NormKind::rms, kLayer = NormKind::layer;
+
+void check_args(const auto& args, auto) { check(args); }
+void check_args(const AddNormBackwardArgs& args, NormKind kind) { check(args, kind); }
+
+template <auto member, NormKind kind = kRms>
+struct Entry;
+
+template <class Args, void (*Table::*member)(const Args&, Stream&), NormKind kind>
+struct Entry<member, kind> {
+  static void run(const Args& args, Stream& stream) {
+    if (!has_f16(args)) return (plain_table(stream.device().kind).*member)(args, stream);
+    check_args(args, kind);
+    run_widened<member>(args, stream);
+  }
+};
+
+// The statistics are of the sum as stored: it is rounded before they are formed.
+template <auto member, NormKind kind>
+void add_norm(const AddNormArgs& args, Stream& stream) {
+  if (!has_f16(args)) return (plain_table(stream.device().kind).*member)(args, stream);
+  check(args, kind);
+  AddNormArgs norm = args;
+  if (args.sum.defined()) {
+    if (args.residual.defined()) {
+      run_widened<&Table::add>(AddArgs{args.x, args.residual, args.sum}, stream);
+    } else {
+      plain_table(stream.device().kind).copy({.x = args.x, .out = args.sum}, stream);
+    }
+    norm.x = args.sum;
+    norm.residual = norm.sum = {};
+  }
+  run_widened<member>(norm, stream);
+}
+
+// Rows are only moved: those of any format of 16 bits alike.
+void embedding(const EmbeddingArgs& args, Stream& stream) {
+  const Table& plain = plain_table(stream.device().kind);
+  if (!has_f16(args)) return plain.embedding(args, stream);
+  check(args);
+  plain.embedding({.ids = args.ids,
+                   .table = args.table.view_as(DType::bf16),
+                   .out = args.out.view_as(DType::bf16)},
+                  stream);
+}
+
+Table widened(const Table& plain) {
+  Table t = plain;
+  t.gemm = Entry<&Table::gemm>::run;
+  t.add_rms_norm = add_norm<&Table::add_rms_norm, kRms>;
+  t.add_rms_norm_backward = Entry<&Table::add_rms_norm_backward, kRms>::run;
+  t.add_layer_norm = add_norm<&Table::add_layer_norm, kLayer>;
+  t.add_layer_norm_backward = Entry<&Table::add_layer_norm_backward, kLayer>::run;
+  t.activation = Entry<&Table::activation>::run;
+  t.activation_backward = Entry<&Table::activation_backward>::run;
+  t.rope = Entry<&Table::rope>::run;
+  t.attention = Entry<&Table::attention>::run;
+  t.attention_backward = Entry<&Table::attention_backward>::run;
+  t.softmax = Entry<&Table::softmax>::run;
+  t.softmax_backward = Entry<&Table::softmax_backward>::run;
+  t.embedding = embedding;
+  t.embedding_backward = Entry<&Table::embedding_backward>::run;
+  t.cross_entropy = Entry<&Table::cross_entropy>::run;
+  t.dropout = Entry<&Table::dropout>::run;
+  t.add = Entry<&Table::add>::run;
+  t.column_sum = Entry<&Table::column_sum>::run;
+  return t;
+}
+
+}  // namespace
+
+const Table& widened_table(DeviceKind kind) {
+  MG_ASSERT(kind == DeviceKind::cpu || kind == DeviceKind::meta);
+  static const Table cpu = widened(cpu_table()), meta = widened(meta_table());
+  return kind == DeviceKind::cpu ? cpu : meta;
+}
+
+}  // namespace megatron::kernels

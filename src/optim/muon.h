@@ -1,0 +1,82 @@
+// Muon: momentum made orthogonal by Newton-Schulz iterations (Jordan et al. 2024,
+// kellerjordan.github.io/posts/muon; scaling: Liu et al., arXiv 2502.16982).
+#pragma once
+
+#include <array>
+
+#include "optim/rule.h"
+
+namespace megatron::optim {
+
+// Published sets of (a, b, c), one for each iteration:
+//   simple         one triple for all (Jordan et al. 2024);
+//   quintic        five, in a cycle (Cesista, leloykun.github.io/ponder/muon-opt-coeffs);
+//   polar_express  eight, then the last (Amsel et al., arXiv 2505.16932), divided by 1.01^degree;
+//   cans           five, then the last (Grishina et al., arXiv 2506.10935);
+//   aol            four, in a cycle (github.com/thib-s/flash-newton-schulz).
+enum class NewtonSchulz { simple, quintic, polar_express, cans, aol };
+std::vector<std::array<double, 3>> coefficients(NewtonSchulz type, int64_t iterations);
+
+// Factor of the orthogonal matrix [M,N]: spectral sqrt(max(M,N)), unit_rms_norm sqrt(M/N),
+// shape_scaling sqrt(max(1, M/N)).
+enum class MuonScale { spectral, unit_rms_norm, shape_scaling };
+double scale_factor(MuonScale mode, int64_t rows, int64_t columns);
+
+// How the products of models in 16 or 32 bits are made; sums are always f32, and fp64 models compute
+// in fp64. highest and high: f32. medium: each factor is rounded to bf16, results and what lies
+// between products are f32. low: all of the iteration is held in bf16.
+enum class ProductPrecision { low, medium, high, highest };
+
+struct MuonConfig {
+  double momentum = 0.9;
+  bool nesterov = false;
+  bool split_qkv = true;  // q, k and v are three matrices, not one
+  MuonScale scale = MuonScale::spectral;
+  double extra_scale = 1;
+  NewtonSchulz coefficients = NewtonSchulz::quintic;
+  int64_t iterations = 5;
+  ProductPrecision precision = ProductPrecision::medium;
+
+  void check() const;  // throws Error naming the flag
+};
+
+// Whether Muon updates a parameter: a matrix between embedding and output layer.
+bool takes(const parallel::Placed& placed);
+
+// For each matrix p [M,N] of a parameter: g = gradient * scale; m += (1-mu)(g - m); d = nesterov ?
+// (1-mu) g + mu m : m; X = d / max(|d|_F, 1e-7); `iterations` times A = X X^T (or, if M > N, X^T X
+// on the other side), X = aX + (bA + cA^2) X; p = p (1 - lr weight_decay) - lr f X, f = extra_scale
+// * scale_factor. A gated MLP's [gate; up] is one matrix.
+class Muon final : public Rule {
+ public:
+  // parameters: all that it will update; buffers are made for the largest.
+  Muon(const MuonConfig& config, std::span<const parallel::Placed* const> parameters,
+       Runtime& runtime);
+
+  std::vector<State> states(DType wide) const override { return {{"momentum_buffer", wide}}; }
+  bool elementwise() const override { return false; }
+  void update(const Target& target, const StepScalars& step, Stream& stream) override;
+
+  // The iteration alone: x [M,N], of the models' wide type, becomes about U V^T of its U S V^T.
+  void orthogonalize(const Tensor& x, Stream& stream);
+
+ private:
+  struct Rows {
+    int64_t begin = 0, size = 0;
+  };
+  std::vector<Rows> matrices(const parallel::Placed& placed) const;
+  void update(const Target& target, const Rows& rows, const StepScalars& step, Stream& stream);
+  void iterate(const std::array<double, 3>& abc, const Tensor& x, Stream& stream);
+  // A tensor as a factor of products: itself, or rounded into `rounded`.
+  Tensor factor(const Tensor& x, const Tensor& rounded, Stream& stream) const;
+
+  MuonConfig config_;
+  std::vector<std::array<double, 3>> coefficients_;
+  DType held_ = DType::f32, multiplied_ = DType::f32;  // between products; as factors of products
+  // Flat, of the largest matrix [M,N] or [min,min]: the direction (wide); X and Y (held_), X rounded
+  // (multiplied_); A and A^2 (held_), A or bA + cA^2 rounded. Those of equal type share.
+  Tensor direction_, x_, y_, x_rounded_, gram_, square_, gram_rounded_;
+  Tensor partials_, factor_;
+};
+
+}  // namespace megatron::optim

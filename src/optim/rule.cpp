@@ -1,0 +1,96 @@
+#include "optim/rule.h"
+
+#include "kernels/table.h"
+#include "optim/optimizer.h"
+
+namespace megatron::optim {
+namespace {
+
+class Adam final : public Rule {
+ public:
+  explicit Adam(const OptimizerConfig& c) : c_(c) {}
+
+  std::vector<State> states(DType wide) const override {
+    const auto type = [wide](DType chosen) { return chosen == DType::bf16 ? chosen : wide; };
+    return {{"exp_avg", type(c_.exp_avg_type)}, {"exp_avg_sq", type(c_.exp_avg_sq_type)}};
+  }
+  void update(const Target& t, const StepScalars& step, Stream& stream) override {
+    kernels::table(stream).adam({.parameter = t.weight,
+                                 .grad = t.gradient(),
+                                 .exp_avg = t.states[0],
+                                 .exp_avg_sq = t.states[1],
+                                 .lr = t.learning_rate,
+                                 .weight_decay = step.weight_decay,
+                                 .step = step.step,
+                                 .scale = step.scale,
+                                 .beta1 = c_.adam_beta1,
+                                 .beta2 = c_.adam_beta2,
+                                 .eps = c_.adam_eps,
+                                 .decay = t.placed->decay},
+                                stream);
+  }
+
+ private:
+  OptimizerConfig c_;
+};
+
+class Sgd final : public Rule {
+ public:
+  explicit Sgd(double momentum) : momentum_(momentum) {}
+
+  std::vector<State> states(DType wide) const override {
+    if (momentum_ == 0) return {};
+    return {{"momentum_buffer", wide}};
+  }
+  void update(const Target& t, const StepScalars& step, Stream& stream) override {
+    kernels::table(stream).sgd({.parameter = t.weight,
+                                .grad = t.gradient(),
+                                .buffer = t.states.empty() ? Tensor() : t.states[0],
+                                .lr = t.learning_rate,
+                                .weight_decay = step.weight_decay,
+                                .step = step.step,
+                                .scale = step.scale,
+                                .momentum = momentum_,
+                                .decay = t.placed->decay},
+                               stream);
+  }
+
+ private:
+  double momentum_;
+};
+
+class Lion final : public Rule {
+ public:
+  Lion(double beta1, double beta2) : beta1_(beta1), beta2_(beta2) {}
+
+  std::vector<State> states(DType wide) const override { return {{"exp_avg", wide}}; }
+  void update(const Target& t, const StepScalars& step, Stream& stream) override {
+    kernels::table(stream).lion({.parameter = t.weight,
+                                 .grad = t.gradient(),
+                                 .exp_avg = t.states[0],
+                                 .lr = t.learning_rate,
+                                 .weight_decay = step.weight_decay,
+                                 .scale = step.scale,
+                                 .beta1 = beta1_,
+                                 .beta2 = beta2_,
+                                 .decay = t.placed->decay},
+                                stream);
+  }
+
+ private:
+  double beta1_, beta2_;
+};
+
+}  // namespace
+
+std::unique_ptr<Rule> make_adam(const OptimizerConfig& config) {
+  return std::make_unique<Adam>(config);
+}
+std::unique_ptr<Rule> make_sgd(const OptimizerConfig& config) {
+  return std::make_unique<Sgd>(config.sgd_momentum);
+}
+std::unique_ptr<Rule> make_lion(const OptimizerConfig& config) {
+  return std::make_unique<Lion>(config.lion_beta1, config.lion_beta2);
+}
+
+}  // namespace megatron::optim

@@ -1,0 +1,54 @@
+// How one parameter changes in a step: AdamW, SGD, Lion or Muon.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kernels/optimizer.h"
+#include "parallel/placement.h"
+
+namespace megatron::optim {
+
+struct OptimizerConfig;
+
+// The numbers of a step as kernels take them, 0-d f64.
+struct StepScalars {
+  Tensor weight_decay;
+  Tensor step;   // counts from 1
+  Tensor scale;  // divides and clips the gradients
+};
+
+// A parameter as a rule sees it.
+struct Target {
+  const parallel::Placed* placed = nullptr;
+  kernels::MasterWeight weight;
+  Tensor learning_rate;        // 0-d f64
+  std::vector<Tensor> states;  // as Rule::states() lists them
+
+  const Tensor& gradient() const { return placed->parameter.uses[0].grad; }
+};
+
+class Rule {
+ public:
+  struct State {
+    std::string_view name;
+    DType type;
+  };
+  virtual ~Rule() = default;
+
+  // What it keeps of each parameter whose gradient is of type `wide`: tensors of the parameter's
+  // shape, zero before the first step.
+  virtual std::vector<State> states(DType wide) const = 0;
+  // Whether elements change independently of each other, so that any part of a parameter can be
+  // updated alone, with that part of its states.
+  virtual bool elementwise() const { return true; }
+  virtual void update(const Target& target, const StepScalars& step, Stream& stream) = 0;
+};
+
+std::unique_ptr<Rule> make_adam(const OptimizerConfig& config);
+std::unique_ptr<Rule> make_sgd(const OptimizerConfig& config);
+std::unique_ptr<Rule> make_lion(const OptimizerConfig& config);
+
+}  // namespace megatron::optim

@@ -1,0 +1,20 @@
+// Columns of text.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace megatron::plan {
+
+// Rows of cells two spaces apart: the first column begins to the left, the others end to the right.
+class Grid {
+ public:
+  explicit Grid(std::vector<std::string> head) { add(std::move(head)); }
+  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  std::string text() const;  // a line feed behind each row, no space before it
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace megatron::plan

@@ -1,0 +1,55 @@
+// The machine's measured rates of matrix products and of memory, the yardsticks of every speed that is printed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "device/stream.h"
+#include "tensor/tensor.h"
+
+namespace megatron::plan {
+
+struct PeakShape {
+  int64_t m, n, k;
+  double rate = 0;  // FLOP/s, the best sustained in this sampling
+};
+
+// Samples products of at least five large shapes, in the form of a forward and of an input's gradient, for
+// about `seconds` in all and returns each shape's best rate.
+std::vector<PeakShape> sample_gemm_rates(Runtime& runtime, DType type, double seconds);
+double best_rate(const std::vector<PeakShape>& shapes);
+
+// Bytes read and written a second while all threads copy memory far larger than the caches: the best of
+// `rounds`. Takes 512 MB of the scratch arena.
+double copy_bandwidth(Runtime& runtime, int rounds = 5);
+
+// Peak over several samplings, and how far they lie apart: (largest - smallest) / largest.
+class PeakMeter {
+ public:
+  PeakMeter(Runtime& runtime, DType type) : runtime_(runtime), type_(type) {}
+  void sample(double seconds);
+  double peak() const;  // FLOP/s
+  double spread() const;
+
+ private:
+  Runtime& runtime_;
+  DType type_;
+  std::vector<double> samples_;
+};
+
+// Copy bandwidth over several samplings, likewise. Holds its 512 MB.
+class BandwidthMeter {
+ public:
+  explicit BandwidthMeter(Runtime& runtime);
+  void sample(int rounds = 3);
+  double best() const;  // bytes/s
+  double spread() const;
+
+ private:
+  Runtime& runtime_;
+  Tensor from_, to_;
+  std::vector<double> samples_;
+};
+
+}  // namespace megatron::plan

@@ -1,0 +1,58 @@
+// The memory that Megatron-LM expects a run to need, by its own formulas: of the rank that holds the most, in bytes, with
+// bf16 parameters and fp32 gradients, main parameters and Adam moments. What a run takes here is another figure: the plan's,
+// which is measured (plan.h); this one is for comparison with Megatron-LM's log.
+//
+//   weights and optimizer   18 a parameter; with the distributed optimizer 6 + 12 / data parallel size
+//   activations             of a layer and micro-batch of s x b tokens: sequence parallel and selective recompute
+//                           s b h (18 + 4 f / h) / tp, else s b h (10 + 24 / tp) and 5% on the sum; embedding, logits and the
+//                           micro-batches in flight of a pipeline beside them
+#pragma once
+
+#include <string>
+
+#include "plan/megatron_shape.h"
+#include "plan/plan.h"
+
+namespace megatron::plan {
+
+// How Megatron-LM would lay the run out, under its arguments' names.
+struct MegatronLayout {
+  int64_t seq_length = 0, micro_batch_size = 0;
+  std::optional<int64_t> num_microbatches;
+  int64_t tensor_model_parallel_size = 1, pipeline_model_parallel_size = 1, data_parallel_size = 1,
+          world_size = 1;
+  std::optional<int64_t> virtual_pipeline_model_parallel_size;
+  int64_t expert_tensor_parallel_size = 1, expert_model_parallel_size = 1;
+  bool use_distributed_optimizer = false, sequence_parallel = false, selective_recompute = false;
+
+  // Which of the two formulas of activations its report shows.
+  bool shows_sequence_parallel() const { return sequence_parallel && selective_recompute; }
+};
+
+// Parameters, by Megatron-LM's count.
+struct MegatronParameters {
+  int64_t block = 0, active_block = 0;  // active: with the experts that a token meets
+  int64_t prediction = 0, embedding = 0;
+  double most_loaded = 0, other = 0;  // of a shard
+  int64_t total() const { return block + prediction + embedding; }
+  int64_t active() const { return active_block + prediction + embedding; }
+};
+
+struct MegatronMemory {
+  MegatronParameters parameters;
+  double weights_and_optimizer = 0;
+  double activations_sequence_parallel = 0, activations = 0;
+  double layer_sequence_parallel = 0, layer = 0;  // of a layer and micro-batch
+};
+
+// Throws Error for experts without --moe-ffn-hidden-size, which the reference cannot count either.
+MegatronMemory megatron_memory(const MegatronShape& shape, const MegatronLayout& layout);
+
+// The lines that Megatron-LM prints of it, to the letter.
+std::string megatron_memory_report(const MegatronShape& shape, const MegatronLayout& layout);
+
+// For a run of this program: as many data-parallel ranks.
+MegatronEstimate megatron_estimate(const models::GptConfig& config, int64_t padded_vocabulary,
+                                   int64_t micro_batch_size, int64_t length, int ranks);
+
+}  // namespace megatron::plan

@@ -1,0 +1,78 @@
+// A model as Megatron-LM's arguments describe it, for the formulas that Megatron-LM reports by. It can say more than the
+// models of this program, so that the figures of any configuration can be compared.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/gpt/config.h"
+
+namespace megatron::plan {
+
+// Which layers are of a kind: a number, whose meaning is the argument's, or 0 and 1 for each layer.
+struct LayerFrequency {
+  int64_t every = 1;
+  std::vector<int64_t> layers;  // not empty: instead of `every`
+};
+
+enum class LinearAttention { none, gated_delta_net, gated_delta_net2 };
+
+// Members have the names of the arguments; what is not set is Megatron-LM's None.
+struct MegatronShape {
+  int64_t num_layers = 0, hidden_size = 0, num_attention_heads = 0;
+  int64_t ffn_hidden_size = 0, padded_vocab_size = 0;
+  std::optional<int64_t> kv_channels;  // hidden / heads
+  bool swiglu = false;
+  bool group_query_attention = false;
+  int64_t num_query_groups = 1;
+  bool attention_output_gate = false;
+  bool untie_embeddings_and_output_weights = false;
+  bool add_bias_linear = true;
+  bool rms_norm = false;
+  std::optional<int64_t> mtp_num_layers;
+
+  // Multi-latent attention.
+  bool multi_latent_attention = false;
+  std::optional<int64_t> q_lora_rank, kv_lora_rank, qk_head_dim, qk_pos_emb_head_dim, v_head_dim;
+
+  // Experts. moe_layer_freq `every` f: layers 0, f, 2f ...
+  std::optional<int64_t> num_experts;
+  LayerFrequency moe_layer_freq;
+  int64_t moe_router_topk = 2;
+  std::optional<int64_t> moe_ffn_hidden_size, moe_latent_size, moe_shared_expert_intermediate_size;
+  bool moe_shared_expert_gate = false;
+
+  // Linear attention. linear_attention_freq `every` f: all layers but f-1, 2f-1 ...
+  LinearAttention linear_attention = LinearAttention::none;
+  std::optional<LayerFrequency> linear_attention_freq;
+  std::optional<int64_t> linear_key_head_dim, linear_value_head_dim;    // 128
+  std::optional<int64_t> linear_num_key_heads, linear_num_value_heads;  // 16, 32
+  std::optional<int64_t> linear_conv_kernel_dim;                        // 4
+
+  // A letter a layer, instead of num_layers (empty: none): * attention, + multi-latent attention, - MLP, M Mamba-2, E experts, G gated
+  // delta net; behind each / the layers of one multi-token prediction.
+  std::string hybrid_layer_pattern;
+  int64_t mamba_state_dim = 128, mamba_head_dim = 64, mamba_num_groups = 8;
+  std::optional<int64_t> mamba_num_heads;  // 2 hidden / head
+
+  int64_t head_size() const { return kv_channels.value_or(hidden_size / num_attention_heads); }
+  int64_t key_groups() const {
+    return group_query_attention ? num_query_groups : num_attention_heads;
+  }
+  int64_t mlp_matrices() const { return swiglu ? 3 : 2; }
+  int64_t prediction_layers() const { return mtp_num_layers.value_or(0); }
+
+  // For each layer whether it has experts; whether its attention is linear.
+  std::vector<bool> expert_layers() const;
+  std::vector<bool> linear_layers() const;
+  // Weights of multi-latent attention; norm: of the two latents, in weights each element.
+  int64_t latent_attention_weights(int64_t norm) const;
+  // Throws Error naming the member that a formula cannot do without.
+  void check() const;
+};
+
+MegatronShape megatron_shape(const models::GptConfig& config, int64_t padded_vocabulary);
+
+}  // namespace megatron::plan

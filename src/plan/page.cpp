@@ -1,0 +1,69 @@
+#include "plan/page.h"
+
+#include <fmt/core.h>
+
+#include "plan/figures.h"
+#include "plan/page_sections.h"
+
+namespace megatron::plan {
+namespace {
+
+std::string layout(const Plan& p) {
+  return fmt::format("{} on {}, {} x {}", name(p.type), p.device, amount_text(p.ranks, "rank"),
+                     amount_text(p.threads, "thread"));
+}
+
+std::string batch(const Plan& p) {
+  return fmt::format("{} of {} = {} x {} of {}", amount_text(p.sequences, "sequence"),
+                     amount_text(p.length, "token"), amount_text(p.ranks, "rank"),
+                     amount_text(p.micro_batches, "micro-batch", "es"), p.micro_batch_size);
+}
+
+std::string classes(const MemoryUse& memory) {
+  std::string text;
+  for (const MemoryPart& part : memory_parts(memory))
+    if (part.bytes > 0)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", part.name, bytes_text(part.bytes));
+  return text;
+}
+
+std::string machine(const Plan& p) {
+  const std::string here = p.machine > 0 ? bytes_text(p.machine) : kUnknown;
+  return fmt::format("{} of the machine's {}: {}", bytes_text(p.process_bytes()), here,
+                     p.machine == 0 ? kUnknown
+                     : p.fits()     ? "fits"
+                                    : "does NOT fit");
+}
+
+double sent(const Plan& p) {
+  double sum = 0;
+  for (const TrafficWork& t : p.traffic) sum += t.sent;
+  return sum;
+}
+
+}  // namespace
+
+std::string page(const Plan& plan, const PageStyle& style) {
+  std::string text = fmt::format("{}\n{}\nA step: {}\n", plan.model, layout(plan), batch(plan));
+  for (const std::string& section :
+       {derived_section(plan), parameter_section(plan), memory_section(plan, style),
+        flops_section(plan), traffic_section(plan), kernel_section(plan), time_section(plan)}) {
+    if (!section.empty()) text += "\n" + section;
+  }
+  return text;
+}
+
+std::vector<std::string> summary(const Plan& plan) {
+  std::vector<std::string> lines = {
+      fmt::format("plan: {}; {}", plan.model, layout(plan)),
+      fmt::format("a step: {}; {}, {} sent by a rank", batch(plan),
+                  plan.flops.empty() ? kUnknown : flops_text(plan.flops.front().flops),
+                  bytes_text(sent(plan))),
+      fmt::format("memory of a rank: {} ({})",
+                  bytes_text(plan.memory.arena_bytes() + plan.memory.host), classes(plan.memory)),
+      fmt::format("memory of the process: {}", machine(plan))};
+  if (plan.step_seconds) lines.push_back("estimated: " + time_line(plan));
+  return lines;
+}
+
+}  // namespace megatron::plan

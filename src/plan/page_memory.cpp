@@ -1,0 +1,83 @@
+// The memory of a rank as a stacked bar with its legend, and what of the machine a process takes.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+
+#include "plan/bar.h"
+#include "plan/figures.h"
+#include "plan/grid.h"
+#include "plan/page_sections.h"
+
+namespace megatron::plan {
+namespace {
+
+constexpr size_t kBarCells = 72;
+
+struct Marks {
+  std::array<std::string, kMemoryClasses + 1> parts;
+  std::string used, over, free;
+};
+
+Marks marks_of(const PageStyle& style) {
+  if (style.blocks) return {{"█", "▓", "▒", "░", "▚", "▞", "═"}, "█", "!", "·"};
+  return {{"P", "G", "O", "A", "S", "C", "H"}, "#", "!", "."};
+}
+
+std::string machine_line(const Plan& plan, const Marks& marks) {
+  const int64_t process = plan.process_bytes();
+  const std::string who = fmt::format(
+      "{} and the program ({})", amount_text(plan.ranks_here, "rank"), bytes_text(plan.program));
+  if (plan.machine == 0)
+    return fmt::format("Memory of the process: {} = {}; of the machine: {}\n", bytes_text(process),
+                       who, kUnknown);
+  const int64_t inside = std::min(process, plan.machine);
+  const std::string bar = stacked_bar({{marks.used, inside}, {marks.over, process - inside}},
+                                      std::max(process, plan.machine), kBarCells, marks.free);
+  const double share = static_cast<double>(process) / static_cast<double>(plan.machine);
+  return fmt::format("Memory of the process: {} = {}\n  {}  {} of {}\n", bytes_text(process), who,
+                     bar, share_text(share), bytes_text(plan.machine));
+}
+
+std::string verdict(const Plan& plan) {
+  if (plan.fits()) return "";
+  std::string text = fmt::format("  The run does NOT fit: it needs {} and the machine has {}.{}\n",
+                                 bytes_text(plan.process_bytes()), bytes_text(plan.machine),
+                                 plan.remedies.empty() ? "" : " What would help:");
+  for (const std::string& remedy : plan.remedies) text += "    " + remedy + "\n";
+  return text;
+}
+
+}  // namespace
+
+std::vector<MemoryPart> memory_parts(const MemoryUse& memory) {
+  std::vector<MemoryPart> parts;
+  for (int i = 0; i < kMemoryClasses; ++i)
+    parts.push_back({name(static_cast<MemoryClass>(i)), memory.arenas[static_cast<size_t>(i)]});
+  parts.push_back({"host", memory.host});
+  return parts;
+}
+
+std::string memory_section(const Plan& plan, const PageStyle& style) {
+  const Marks marks = marks_of(style);
+  const std::vector<MemoryPart> parts = memory_parts(plan.memory);
+  const int64_t sum = plan.memory.arena_bytes() + plan.memory.host;
+  std::vector<BarPart> bar;
+  Grid legend({fmt::format("Memory of a rank: {}", bytes_text(sum))});
+  for (size_t i = 0; i < parts.size(); ++i) {
+    bar.push_back({marks.parts[i], parts[i].bytes});
+    if (parts[i].bytes == 0) continue;
+    const double share = static_cast<double>(parts[i].bytes) / static_cast<double>(sum);
+    legend.add({fmt::format("  {} {}", marks.parts[i], parts[i].name), bytes_text(parts[i].bytes),
+                share_text(share)});
+  }
+  std::string text = legend.text();
+  text += fmt::format("  {}\n", stacked_bar(bar, sum, kBarCells, marks.free));
+  if (plan.megatron)
+    text += fmt::format(
+        "  Megatron-LM's formulas give {} for weights and optimizer, {} for activations\n",
+        bytes_text(plan.megatron->weights_and_optimizer), bytes_text(plan.megatron->activations));
+  return text + machine_line(plan, marks) + verdict(plan);
+}
+
+}  // namespace megatron::plan

@@ -1,0 +1,30 @@
+// The parts of the page of a plan; each ends with a line feed, or is empty where there is nothing to tell.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plan/page.h"
+
+namespace megatron::plan {
+
+struct MemoryPart {
+  std::string_view name;
+  int64_t bytes = 0;
+};
+// The classes, then the host.
+std::vector<MemoryPart> memory_parts(const MemoryUse& memory);
+
+std::string derived_section(const Plan& plan);
+std::string parameter_section(const Plan& plan);
+std::string memory_section(const Plan& plan, const PageStyle& style);
+std::string flops_section(const Plan& plan);
+std::string traffic_section(const Plan& plan);
+std::string kernel_section(const Plan& plan);
+std::string time_section(const Plan& plan);
+
+// Step, speed, share of the peak and the whole run in a line.
+std::string time_line(const Plan& plan);
+
+}  // namespace megatron::plan

@@ -1,0 +1,129 @@
+// Settings, operations, traffic, kernels and time.
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <functional>
+#include <span>
+#include <tuple>
+
+#include "plan/figures.h"
+#include "plan/flops.h"
+#include "plan/grid.h"
+#include "plan/page_sections.h"
+#include "plan/speed.h"
+
+namespace megatron::plan {
+namespace {
+
+constexpr size_t kKernelsShown = 8;
+
+}  // namespace
+
+std::string derived_section(const Plan& plan) {
+  if (plan.derived.empty()) return "";
+  std::string text = "Settings that follow from others\n";
+  for (const std::string& line : note_lines(plan.derived)) text += line + "\n";
+  return text;
+}
+
+std::string flops_section(const Plan& plan) {
+  if (plan.flops.empty()) return "";
+  const auto meaning = [](std::string_view formula) -> std::string_view {
+    if (formula == kModelFlops) return "this program's: causal attention counts half";
+    if (formula == kMegatronFlops) return "Megatron-LM's: so too, and a padded vocabulary";
+    if (formula == kMegatronFullAttentionFlops) return "older ones: attention in full";
+    return "";
+  };
+  const double tokens = static_cast<double>(plan.sequences * plan.length);
+  Grid grid({"FLOPs by formula", "a step", "a token"});
+  for (const FlopCount& f : plan.flops)
+    grid.add({"  " + f.formula, flops_text(f.flops), flops_text(f.flops / tokens),
+              left(std::string(meaning(f.formula)), 46)});
+  return grid.text();
+}
+
+std::string traffic_section(const Plan& plan) {
+  const std::string title = "Traffic of a rank in a step";
+  if (plan.traffic.empty()) return title + ": none\n";
+  Grid grid({title, "of ranks", "calls", "bytes", "sent"});
+  for (const TrafficWork& t : plan.traffic)
+    grid.add({fmt::format("  {} {}", t.collective, t.call), std::to_string(t.ranks),
+              count_text(t.calls), bytes_text(t.bytes), bytes_text(t.sent)});
+  return grid.text();
+}
+
+namespace {
+
+// Most expensive first: by time, or where that is not known by the work.
+std::vector<KernelWork> by_cost(std::vector<KernelWork> work) {
+  const auto cost = [](const KernelWork& k) {
+    return std::tuple(k.seconds.value_or(-1), k.cost.flops, k.cost.bytes);
+  };
+  std::ranges::stable_sort(work, std::greater(), cost);
+  return work;
+}
+
+// Time only where it is known of each.
+KernelWork sum_of(std::span<const KernelWork> work) {
+  KernelWork sum{.seconds = 0.0};
+  for (const KernelWork& k : work) {
+    sum.calls += k.calls;
+    sum.cost.flops += k.cost.flops;
+    sum.cost.bytes += k.cost.bytes;
+    sum.seconds =
+        sum.seconds && k.seconds ? std::optional(*sum.seconds + *k.seconds) : std::nullopt;
+  }
+  return sum;
+}
+
+std::vector<std::string> kernel_row(const std::string& label, const KernelWork& k,
+                                    const std::optional<double>& all_seconds) {
+  const bool share = k.seconds && all_seconds && *all_seconds > 0;
+  return {"  " + label,
+          count_text(k.calls),
+          k.cost.flops > 0 ? flops_text(k.cost.flops) : "-",
+          bytes_text(k.cost.bytes),
+          text_or_unknown(k.seconds),
+          share ? share_text(*k.seconds / *all_seconds) : kUnknown};
+}
+
+}  // namespace
+
+std::string kernel_section(const Plan& plan) {
+  if (plan.kernels.empty()) return "";
+  const std::vector<KernelWork> work = by_cost(plan.kernels);
+  const KernelWork all = sum_of(work);
+  Grid grid({"Kernels of a rank in a step", "calls", "FLOPs", "bytes", "time", "share"});
+  const size_t shown = work.size() > kKernelsShown + 1 ? kKernelsShown : work.size();
+  for (size_t i = 0; i < shown; ++i)
+    grid.add(
+        kernel_row(fmt::format("{} {}", work[i].kernel, name(work[i].type)), work[i], all.seconds));
+  const auto others = std::span<const KernelWork>(work).subspan(shown);
+  if (!others.empty())
+    grid.add(kernel_row(fmt::format("{} others", others.size()), sum_of(others), all.seconds));
+  grid.add(kernel_row("all", all, all.seconds));
+  return grid.text();
+}
+
+std::string time_line(const Plan& plan) {
+  const Speed speed = speed_of(plan);
+  const std::string tokens =
+      speed.tokens_per_second
+          ? fmt::format("{:.{}f}", *speed.tokens_per_second, *speed.tokens_per_second < 10 ? 3 : 0)
+          : kUnknown;
+  const std::string peak = speed.peak_share
+                               ? fmt::format("{} of the GEMM peak {}/s",
+                                             share_text(*speed.peak_share), flops_text(plan.peak))
+                               : fmt::format("{} of the GEMM peak", kUnknown);
+  return fmt::format("{} a step, {} tokens/s, {}; {} in {}", text_or_unknown(plan.step_seconds),
+                     tokens, peak, amount_text(plan.iterations, "step"),
+                     text_or_unknown(speed.run_seconds));
+}
+
+std::string time_section(const Plan& plan) {
+  if (!plan.step_seconds) return fmt::format("Estimated on this machine: {}\n", kUnknown);
+  return fmt::format("Estimated on this machine\n  {}\n", time_line(plan));
+}
+
+}  // namespace megatron::plan

@@ -1,0 +1,93 @@
+#include "plan/parameters.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+
+namespace megatron::plan {
+namespace {
+
+// "layers.3.mlp.up.weight" is of the module "mlp", "final_norm.bias" of "final_norm".
+std::string_view module_of(std::string_view parameter) {
+  if (parameter.starts_with("layers."))
+    parameter.remove_prefix(parameter.find('.', std::string_view("layers.").size()) + 1);
+  return parameter.substr(0, parameter.find('.'));
+}
+
+std::string group_of(const std::string& parameter) {
+  const std::string_view module = module_of(parameter);
+  if (module == "position_embedding") return "position";
+  if (module.ends_with("norm")) return "norm";
+  for (const std::string_view group : {"embedding", "attention", "mlp", "output"})
+    if (module == group) return std::string(group);
+  throw InternalError(fmt::format("the parameter '{}' is of no class", parameter));
+}
+
+int64_t elements(const parallel::Placement& placement) {
+  int64_t sum = 0;
+  for (const parallel::Part& part : placement.parts) sum += part.global.elements();
+  return sum;
+}
+
+class Counter {
+ public:
+  explicit Counter(const models::Stage& stage) {
+    for (const parallel::Placed* placed : stage.parameters())
+      placed_.emplace(&placed->parameter, placed);
+  }
+
+  void add(const Span& span) {
+    const size_t begin = counts_.size();
+    for (const Parameter* parameter : span.parameters) {
+      const auto found = placed_.find(parameter);
+      if (found == placed_.end()) continue;
+      add(begin, span.name, group_of(parameter->name), elements(found->second->placement));
+      placed_.erase(found);
+    }
+  }
+
+  std::vector<ParameterCount> take() {
+    MG_ASSERT(placed_.empty());
+    return std::move(counts_);
+  }
+
+ private:
+  void add(size_t begin, const std::string& span, const std::string& group, int64_t count) {
+    const auto same = std::find_if(counts_.begin() + static_cast<std::ptrdiff_t>(begin),
+                                   counts_.end(), [&](const auto& c) { return c.group == group; });
+    if (same != counts_.end()) {
+      same->count += count;
+    } else {
+      counts_.push_back({span, group, count});
+    }
+  }
+
+  std::map<const Parameter*, const parallel::Placed*> placed_;
+  std::vector<ParameterCount> counts_;
+};
+
+}  // namespace
+
+std::vector<ParameterCount> count_parameters(const models::Stage& stage) {
+  Counter counter(stage);
+  for (const models::Segment& segment : stage.segments()) counter.add(segment.span);
+  counter.add(stage.head());
+  return counter.take();
+}
+
+int64_t parameter_count(const models::GptConfig& c) {
+  const int64_t h = c.hidden_size, q = c.num_attention_heads * c.kv_channels,
+                k = c.num_query_groups * c.kv_channels, f = c.ffn_hidden_size,
+                up = c.gated ? 2 * f : f;
+  const int64_t norm = c.normalization == nn::Normalization::layer_norm ? 2 * h : h;
+  const int64_t layer = 2 * norm + h * (q + 2 * k) + (c.qkv_bias ? q + 2 * k : 0) + q * h +
+                        (c.attention_output_bias ? h : 0) + h * up + f * h +
+                        (c.mlp_bias ? up + h : 0);
+  const int64_t positions = c.position_embedding == models::PositionEmbedding::learned_absolute
+                                ? c.max_position_embeddings * h
+                                : 0;
+  return c.num_layers * layer + norm + positions + c.vocab_size * h * (c.untied ? 2 : 1);
+}
+
+}  // namespace megatron::plan

@@ -1,0 +1,20 @@
+// How many parameters a model has, and where.
+#pragma once
+
+#include <vector>
+
+#include "models/gpt/config.h"
+#include "models/stage.h"
+#include "plan/plan.h"
+
+namespace megatron::plan {
+
+// Of each span of a stage (on any device, meta too) by class: embedding, position, norm, attention, mlp, output; in the
+// order of the spans. Counts are of canonical tensors, so that ranks which share a tensor count it as one rank does. A
+// parameter of several spans counts in the first. Throws Error for a parameter that no class is known for.
+std::vector<ParameterCount> count_parameters(const models::Stage& stage);
+
+// The sum, from the shape alone.
+int64_t parameter_count(const models::GptConfig& config);
+
+}  // namespace megatron::plan

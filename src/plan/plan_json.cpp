@@ -1,0 +1,133 @@
+#include "plan/plan_json.h"
+
+#include <cmath>
+#include <map>
+
+#include "plan/speed.h"
+
+namespace megatron::plan {
+namespace {
+
+// An integer where it is one.
+Json whole(double value) {
+  constexpr double kLargest = 9.2e18;
+  if (std::abs(value) < kLargest && value == std::trunc(value)) return static_cast<int64_t>(value);
+  return value;
+}
+
+Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
+
+// Sums by class, in the order they are met.
+void add(Json& classes, const std::string& group, int64_t count) {
+  const Json* before = classes.find(group);
+  classes.set(group, count + (before != nullptr ? before->as_integer() : 0));
+}
+
+Json parameters(const Plan& plan) {
+  Json by_class = Json::Object();
+  Json::Array spans;
+  for (const ParameterCount& p : plan.parameters) {
+    add(by_class, p.group, p.count);
+    if (spans.empty() || spans.back()["span"].as_string() != p.span)
+      spans.push_back(Json::Object{{"span", p.span}, {"total", 0}, {"classes", Json::Object()}});
+    Json& span = spans.back();
+    span.set("total", span["total"].as_integer() + p.count);
+    Json classes = span["classes"];
+    add(classes, p.group, p.count);
+    span.set("classes", std::move(classes));
+  }
+  return Json::Object{{"total", plan.parameter_count()},
+                      {"by_class", std::move(by_class)},
+                      {"by_span", std::move(spans)}};
+}
+
+Json memory(const Plan& plan) {
+  Json rank = Json::Object();
+  for (int i = 0; i < kMemoryClasses; ++i)
+    rank.set(name(static_cast<MemoryClass>(i)), plan.memory.arenas[static_cast<size_t>(i)]);
+  rank.set("host", plan.memory.host);
+  rank.set("total", plan.memory.arena_bytes() + plan.memory.host);
+  Json::Array remedies(plan.remedies.begin(), plan.remedies.end());
+  Json megatron;
+  if (plan.megatron) {
+    megatron = Json::Object{{"weights_and_optimizer", plan.megatron->weights_and_optimizer},
+                            {"activations", plan.megatron->activations}};
+  }
+  return Json::Object{{"rank", std::move(rank)},
+                      {"program", plan.program},
+                      {"process", plan.process_bytes()},
+                      {"machine", plan.machine > 0 ? Json(plan.machine) : Json()},
+                      {"fits", plan.fits()},
+                      {"remedies", std::move(remedies)},
+                      {"megatron", std::move(megatron)}};
+}
+
+Json kernels(const Plan& plan) {
+  Json::Array list;
+  for (const KernelWork& k : plan.kernels)
+    list.push_back(Json::Object{{"kernel", k.kernel},
+                                {"type", name(k.type)},
+                                {"calls", k.calls},
+                                {"flops", whole(k.cost.flops)},
+                                {"bytes", whole(k.cost.bytes)},
+                                {"seconds", or_null(k.seconds)}});
+  return list;
+}
+
+Json traffic(const Plan& plan) {
+  Json::Array list;
+  for (const TrafficWork& t : plan.traffic)
+    list.push_back(Json::Object{{"collective", t.collective},
+                                {"call", t.call},
+                                {"ranks", t.ranks},
+                                {"calls", t.calls},
+                                {"bytes", whole(t.bytes)},
+                                {"sent", whole(t.sent)}});
+  return list;
+}
+
+Json derived(const Plan& plan) {
+  Json::Array list;
+  for (const SettingNote& note : plan.derived)
+    list.push_back(Json::Object{{"flag", note.flag}, {"value", note.value}, {"cause", note.cause}});
+  return list;
+}
+
+Json time(const Plan& plan) {
+  const Speed speed = speed_of(plan);
+  return Json::Object{{"step_seconds", or_null(plan.step_seconds)},
+                      {"tokens_per_second", or_null(speed.tokens_per_second)},
+                      {"flops_per_second", or_null(speed.flops_per_second)},
+                      {"peak_flops_per_second", plan.peak > 0 ? Json(plan.peak) : Json()},
+                      {"peak_share", or_null(speed.peak_share)},
+                      {"run_seconds", or_null(speed.run_seconds)}};
+}
+
+}  // namespace
+
+Json to_json(const Plan& plan) {
+  Json flops = Json::Object();
+  for (const FlopCount& f : plan.flops) flops.set(f.formula, whole(f.flops));
+  return Json::Object{{"version", 1},
+                      {"model", plan.model},
+                      {"device", plan.device},
+                      {"precision", name(plan.type)},
+                      {"ranks", plan.ranks},
+                      {"ranks_here", plan.ranks_here},
+                      {"threads", plan.threads},
+                      {"batch", Json::Object{{"sequences", plan.sequences},
+                                             {"length", plan.length},
+                                             {"tokens", plan.sequences * plan.length},
+                                             {"micro_batches", plan.micro_batches},
+                                             {"micro_batch_size", plan.micro_batch_size}}},
+                      {"iterations", plan.iterations},
+                      {"parameters", parameters(plan)},
+                      {"memory", memory(plan)},
+                      {"flops", std::move(flops)},
+                      {"traffic", traffic(plan)},
+                      {"kernels", kernels(plan)},
+                      {"time", time(plan)},
+                      {"derived", derived(plan)}};
+}
+
+}  // namespace megatron::plan

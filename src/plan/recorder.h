@@ -1,0 +1,72 @@
+// The work of a step, seen on a meta run: which kernels are called how often on what, and what ranks tell each other.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "comm/traffic.h"
+#include "kernels/observer.h"
+#include "plan/plan.h"
+
+namespace megatron::plan {
+
+// An operand without its memory.
+struct OperandForm {
+  std::string_view name;
+  kernels::Access access = kernels::Access::read;
+  Shape shape;
+  std::array<int64_t, kMaxRank> strides{};
+  DType type = DType::f32;
+  int storage = 0;     // operands of a call with the same number share memory
+  int64_t offset = 0;  // bytes behind the first byte that the call's operands use of that memory
+
+  int64_t bytes() const { return shape.elements() * size_of(type); }
+  int64_t end() const;  // bytes from `offset`'s origin to behind the last element
+};
+
+// Calls of a kernel that do the same work: operands of the same shapes, strides, types and sharing of memory.
+struct WorkItem {
+  std::string_view kernel;
+  int form = 0;        // kernels::form_of() the arguments
+  kernels::Cost cost;  // of one call
+  std::vector<OperandForm> operands;
+  kernels::Call::Again again;
+  int64_t calls = 0;
+};
+
+struct CollectiveItem {
+  std::string collective, call;
+  int ranks = 1;
+  int64_t bytes = 0;
+  int64_t calls = 0;
+};
+
+struct StepWork {
+  std::vector<WorkItem> kernels;  // in the order of their first calls
+  std::vector<CollectiveItem> collectives;
+};
+
+// A step of `n` micro-batches, from one of two and one of three: those after the second are alike.
+StepWork extended(const StepWork& two, const StepWork& three, int64_t n);
+
+// Sums by kernel and type, by collective and name. seconds: of a call, by item; empty: not known.
+std::vector<KernelWork> kernel_work(const StepWork& work, std::span<const double> seconds = {});
+std::vector<TrafficWork> traffic_work(const StepWork& work);
+
+// Keeps no tensor, so that memory is given back as without it.
+class Recorder final : public kernels::Observer, public comm::TrafficListener {
+ public:
+  void after(const kernels::Call& call) override;
+  void communicated(const comm::Traffic& traffic) override;
+  // What was recorded since the last take(). Items keep their places: an item that was seen before has 0 calls.
+  StepWork take();
+
+ private:
+  StepWork work_;
+  std::unordered_map<std::string, size_t> kernels_, collectives_;
+  std::string key_;  // keeps its memory
+};
+
+}  // namespace megatron::plan

@@ -1,0 +1,145 @@
+#include "plan/replay_memory.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/philox.h"
+
+namespace megatron::plan {
+namespace {
+
+constexpr int64_t kAlignment = 4096;
+constexpr int64_t kPattern = int64_t{1} << 20;  // bytes of numbers that a pool repeats
+
+int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// In +-[0.01, 0.05]: products and sums of them are no denormals.
+float small_number(uint64_t index) {
+  const uint64_t bits = index * 0x9E3779B97F4A7C15u >> 40;
+  const float size = 0.01f + 0.04f * static_cast<float>(bits >> 1) / static_cast<float>(1 << 23);
+  return (bits & 1) != 0 ? size : -size;
+}
+
+template <class T>
+void put_numbers(std::byte* begin, int64_t bytes) {
+  T* numbers = reinterpret_cast<T*>(begin);
+  for (int64_t i = 0; i < bytes / static_cast<int64_t>(sizeof(T)); ++i)
+    numbers[i] = T(small_number(static_cast<uint64_t>(i)));
+}
+
+void put_numbers(std::byte* begin, int64_t bytes, DType type) {
+  switch (type) {
+    case DType::f32: return put_numbers<float>(begin, bytes);
+    case DType::f64: return put_numbers<double>(begin, bytes);
+    case DType::bf16: return put_numbers<bf16>(begin, bytes);
+    case DType::f16: return put_numbers<f16>(begin, bytes);
+    default: std::memset(begin, 0, static_cast<size_t>(bytes));
+  }
+}
+
+// Rows that the indices of a call may name.
+int64_t index_end(const OperandForm& form, const WorkItem& item) {
+  for (const OperandForm& o : item.operands) {
+    if (form.name == "ids" && (o.name == "table" || o.name == "dtable")) return o.shape[0];
+    if (form.name == "labels" && o.name == "logits") return o.shape[-1];
+    if (form.name == "positions" && o.name == "cos") return o.shape[0];
+  }
+  return 0;
+}
+
+double number_for(std::string_view name) {
+  if (name == "lr") return 1e-4;
+  if (name == "weight_decay") return 0.01;
+  if (name == "step") return 10;
+  return 1;
+}
+
+// Of integers, and of what a kernel divides by or takes roots of.
+double value_at(const OperandForm& form, const WorkItem& item, int64_t i) {
+  if (form.name == "ids" || form.name == "labels")
+    return static_cast<double>((i * 7919 + 13) % std::max<int64_t>(index_end(form, item), 1));
+  if (form.name == "positions") {
+    const int64_t end = index_end(form, item);
+    return static_cast<double>(end > 0 ? i % end : i);
+  }
+  if (form.name == "q_positions" || form.name == "k_positions")
+    return static_cast<double>(i % form.shape[-1]);
+  if (form.name == "samples") return static_cast<double>(i);
+  return is_floating(form.type) ? number_for(form.name) : 0;
+}
+
+// Positions, ids, weights of tokens, scalars of the optimizer: few bytes, whose values matter.
+bool is_small(const OperandForm& form) {
+  const std::string_view n = form.name;
+  if (!is_floating(form.type)) return form.type != DType::i16;
+  return n == "weights" || n == "rstd" || (form.type == DType::f64 && form.shape.elements() == 1);
+}
+
+}  // namespace
+
+Tensor ReplayMemory::small(const OperandForm& form, const WorkItem& item) {
+  Tensor t = Tensor::empty(runtime_.arena(MemoryClass::activations), form.shape, form.type,
+                           "replay.values");
+  std::vector<double> values(static_cast<size_t>(form.shape.elements()));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = value_at(form, item, static_cast<int64_t>(i));
+  if (is_floating(form.type)) {
+    copy_from(t, std::span<const double>(values));
+    return t;
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto value = static_cast<int64_t>(values[i]);
+    if (form.type == DType::i64) t.data<int64_t>()[i] = value;
+    if (form.type == DType::i32) t.data<int32_t>()[i] = static_cast<int32_t>(value);
+  }
+  return t;
+}
+
+Tensor ReplayMemory::take(DType type, bool written, int64_t bytes) {
+  Pool& pool = pools_[{type, written}];
+  const int64_t wanted = round_up(bytes);
+  if (!pool.memory.defined() || pool.memory.bytes() < wanted) {
+    pool = {};
+    const int64_t size = std::max(wanted, round_up(cold_ / 2));
+    pool.memory = Tensor::empty(runtime_.arena(MemoryClass::activations), {size / size_of(type)},
+                                type, "replay.operands");
+    auto* begin = static_cast<std::byte*>(pool.memory.raw());
+    put_numbers(begin, std::min(kPattern, size), type);
+    for (int64_t at = kPattern; at < size; at += kPattern)
+      std::memcpy(begin + at, begin, static_cast<size_t>(std::min(kPattern, size - at)));
+  }
+  if (pool.next + wanted > pool.memory.bytes()) pool.next = 0;
+  Tensor taken = pool.memory.slice(0, pool.next / size_of(type), wanted / size_of(type));
+  pool.next += wanted;
+  return taken;
+}
+
+std::vector<Tensor> ReplayMemory::operands(const WorkItem& item) {
+  const size_t count = item.operands.size();
+  std::vector<int64_t> bytes(count, 0);
+  std::vector<bool> written(count, false);
+  for (const OperandForm& form : item.operands) {
+    const auto storage = static_cast<size_t>(form.storage);
+    bytes[storage] = std::max(bytes[storage], form.end());
+    if (form.access != kernels::Access::read) written[storage] = true;
+  }
+  std::vector<Tensor> memory(count), tensors;
+  for (size_t i = 0; i < count; ++i) {
+    const OperandForm& form = item.operands[i];
+    const auto storage = static_cast<size_t>(form.storage);
+    if (is_small(form) && !written[storage]) {
+      tensors.push_back(small(form, item));
+      continue;
+    }
+    if (!memory[storage].defined())
+      memory[storage] = take(item.operands[storage].type, written[storage], bytes[storage]);
+    const std::span<const int64_t> strides(form.strides.data(),
+                                           static_cast<size_t>(form.shape.rank()));
+    tensors.push_back(memory[storage].view_as(form.type).as_strided(
+        form.shape, strides, form.offset / size_of(form.type)));
+  }
+  return tensors;
+}
+
+}  // namespace megatron::plan

@@ -1,0 +1,36 @@
+// Memory for operands of calls that are made for their time only.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "device/stream.h"
+#include "plan/recorder.h"
+
+namespace megatron::plan {
+
+// Operands lie one after another in pools of a few hundred megabytes, which are gone through in circles, so that
+// each is as cold as the pool is large. What is only read holds small random numbers; indices are in range, counts
+// and weights positive.
+class ReplayMemory {
+ public:
+  // cold: bytes that all pools have together, at least.
+  ReplayMemory(Runtime& runtime, int64_t cold) : runtime_(runtime), cold_(cold) {}
+
+  // The operands of a call, in their order. Contents of written ones are what earlier calls left.
+  std::vector<Tensor> operands(const WorkItem& item);
+
+ private:
+  struct Pool {
+    Tensor memory;
+    int64_t next = 0;  // bytes
+  };
+  Tensor take(DType type, bool written, int64_t bytes);
+  Tensor small(const OperandForm& form, const WorkItem& item);
+
+  Runtime& runtime_;
+  int64_t cold_;
+  std::map<std::pair<DType, bool>, Pool> pools_;
+};
+
+}  // namespace megatron::plan

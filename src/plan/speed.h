@@ -1,0 +1,19 @@
+// What follows from a plan's step time.
+#pragma once
+
+#include <optional>
+
+#include "plan/plan.h"
+
+namespace megatron::plan {
+
+struct Speed {  // each only where what it follows from is known
+  std::optional<double> tokens_per_second;
+  std::optional<double> flops_per_second;  // of formula "model"
+  std::optional<double> peak_share;
+  std::optional<double> run_seconds;  // of all iterations
+};
+
+Speed speed_of(const Plan& plan);
+
+}  // namespace megatron::plan

@@ -1,0 +1,39 @@
+// How long a step takes on this machine: every distinct call of a step is made here a few times, on operands of its
+// shapes with contents of no meaning, and the times are added up. Nothing is stored between runs.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "device/device.h"
+#include "plan/recorder.h"
+
+namespace megatron::plan {
+
+struct TimedRun {
+  Device device;
+  DType type = DType::f32;
+  int ranks = 1;            // side by side in this process, as they will be in a run
+  int threads = 1;          // of a rank
+  double host_seconds = 0;  // of a step, beside its kernels: ops, tape, memory
+  int64_t touched = 0;      // bytes that a step uses: caches are no colder than that
+};
+
+struct StepTime {
+  double seconds = 0;           // of a step
+  std::vector<double> kernels;  // of one call, by item of the StepWork
+  std::vector<double> collectives;
+  double peak = 0,
+         bandwidth = 0;  // FLOP/s and bytes/s of all ranks together (plan/machine_rates.h)
+};
+
+// A call with an operand above kLargestOperand bytes (of all ranks together), or longer than kLongestCall by the
+// machine's rates, is not made: its time is that of the largest call of its kernel and type that was made, times
+// the ratio of their costs; where there is none, the larger of FLOPs / peak and bytes / bandwidth. Takes about
+// kBudget seconds, more only where making every call once takes longer, and then at most kMostSeconds. nullopt:
+// there are far more ranks here than cores.
+inline constexpr int64_t kLargestOperand = int64_t{150} << 20;
+inline constexpr double kLongestCall = 0.5, kBudget = 1.0, kMostSeconds = 4.0;
+std::optional<StepTime> estimate_step_time(const StepWork& work, const TimedRun& run);
+
+}  // namespace megatron::plan

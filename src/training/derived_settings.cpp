@@ -1,0 +1,206 @@
+#include "training/derived_settings.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/error.h"
+
+namespace megatron::training {
+namespace {
+
+class Teller {
+ public:
+  explicit Teller(const Derivation& derivation)
+      : d_(derivation), given_(derivation.given), now_(derivation.settings) {}
+
+  std::vector<SettingNote> tell() {
+    runtime();
+    batch();
+    evaluation();
+    d_.shape_source.empty() ? shape_of_flags() : shape_of_model();
+    tokenizer();
+    schedule();
+    checkpoint();
+    return std::move(notes_);
+  }
+
+ private:
+  template <class Value>
+  void note(std::string_view flag, const Value& value, std::string cause) {
+    notes_.push_back({std::string(flag), fmt::format("{}", value), std::move(cause)});
+  }
+
+  void runtime() {
+    const RuntimeSettings& r = now_.runtime;
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    if (!r.launched_by.empty()) note("ranks", r.rank_count(), r.launched_by);
+    if (!given_.runtime.threads || !r.launched_by.empty())
+      note("threads", r.threads_per_rank(),
+           fmt::format("{} cores / {} on this machine", cores, ranks_text(r.ranks_here())));
+  }
+
+  static std::string ranks_text(int ranks) {
+    return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
+  }
+
+  void batch() {
+    const BatchSettings &g = given_.batch, &b = now_.batch;
+    const int ranks = now_.runtime.rank_count();
+    if (b.schedule.batch(0) != b.schedule.target(0)) {
+      note("global-batch-size", b.schedule.batch(0),
+           fmt::format("--decrease-batch-size-if-needed: {} is no multiple of micro-batch size {} "
+                       "x {}",
+                       b.schedule.target(0), *b.micro_batch_size, ranks_text(ranks)));
+    } else if (g.step_batch_size_schedule) {
+      note("global-batch-size", *b.global_batch_size,
+           "the last of --step-batch-size-schedule; of evaluations, too");
+    } else if (!g.global_batch_size) {
+      note("global-batch-size", *b.global_batch_size,
+           fmt::format("micro-batch size {} x {}", *b.micro_batch_size, ranks_text(ranks)));
+    }
+    if (g.train_samples)
+      note("train-iters", *b.train_iters,
+           fmt::format("whole steps that --train-samples {} fill", *g.train_samples));
+    if (g.recompute_activations && !g.recompute_granularity)
+      note("recompute-granularity", "full",
+           "--recompute-activations: attention stores no scores, so `selective` would have nothing "
+           "to recompute");
+  }
+
+  void evaluation() {
+    const RunSettings& run = now_.run;
+    if (given_.run.eval_interval && !run.eval_interval)
+      note("eval-interval", "none", "--eval-iters 0: no evaluation");
+    if (!run.eval_interval && !run.skip_train) return;
+    if (!run.eval_global_batch_size)
+      note("eval-global-batch-size", now_.eval_batch(), "that of training");
+    if (!run.eval_micro_batch_size)
+      note("eval-micro-batch-size", now_.eval_micro_batch(), "that of training");
+  }
+
+  void shape_of_flags() {
+    const models::GptFlags& f = now_.shape;
+    const models::GptConfig& c = d_.config;
+    if (!f.ffn_hidden_size)
+      note("ffn-hidden-size", c.ffn_hidden_size,
+           c.gated ? fmt::format("8/3 x hidden size {}, rounded down to a multiple of 64",
+                                 c.hidden_size)
+                   : fmt::format("4 x hidden size {}", c.hidden_size));
+    if (!f.kv_channels)
+      note("kv-channels", c.kv_channels,
+           fmt::format("hidden size {} / {} heads", c.hidden_size, c.num_attention_heads));
+    if (!f.group_query_attention)
+      note("num-query-groups", c.num_query_groups,
+           f.num_query_groups == 1
+               ? "every head has keys of its own without --group-query-attention"
+               : fmt::format("--num-query-groups {} says nothing without --group-query-attention",
+                             f.num_query_groups));
+    if (!f.max_position_embeddings)
+      note("max-position-embeddings", c.max_position_embeddings, "--seq-length");
+    if (f.vocab_size && *f.vocab_size != c.vocab_size)
+      note("vocab-size", c.vocab_size,
+           fmt::format("the tokenizer has more tokens than --vocab-size {}", *f.vocab_size));
+  }
+
+  // Under the names that would describe it.
+  void shape_of_model() {
+    models::GptFlags plain, taken = models::flags_of(d_.config), typed = given_.shape;
+    // These are not the model's, where they are given.
+    if (typed.hidden_dropout) typed.hidden_dropout = taken.hidden_dropout = std::nullopt;
+    if (typed.attention_dropout) typed.attention_dropout = taken.attention_dropout = std::nullopt;
+    Fields now, defaults, given;
+    taken.fields(now);
+    plain.fields(defaults);
+    typed.fields(given);
+    for (size_t i = 0; i < now.all().size(); ++i) {
+      const std::string value = now.all()[i].get(), usual = defaults.all()[i].get(),
+                        text = given.all()[i].get();
+      const bool overruled = text != usual && text != value;
+      if (value == usual && !overruled) continue;
+      note(now.all()[i].name, value,
+           fmt::format("config.json of {}{}", d_.shape_source,
+                       overruled ? fmt::format(", whatever is given ({})", text) : ""));
+    }
+  }
+
+  void tokenizer() {
+    const DataSettings &g = given_.data, &now = now_.data;
+    if (now.tokenizer_model != g.tokenizer_model)
+      note("tokenizer-model", *now.tokenizer_model, "the model's directory holds one");
+    const std::optional<std::string> type = now.type_by_flags();
+    if (!now.tokenizer_type && type)
+      note("tokenizer-type", *type,
+           *type == "NullTokenizer" ? "there is no --tokenizer-model"
+                                    : "--vocab-file and --merge-file");
+    if (type == "NullTokenizer" && now.tiktoken_pattern)
+      note("tiktoken-pattern", "none", "the NullTokenizer cuts no text");
+    const bool counted = d_.shape_source.empty() && !now_.shape.vocab_size;
+    if (counted) note("vocab-size", d_.config.vocab_size, "tokens of the tokenizer");
+  }
+
+  void schedule() {
+    const OptimizerSettings& o = now_.optimizer;
+    const BatchSettings& b = now_.batch;
+    const bool decays = o.lr_decay_style != optim::DecayStyle::constant;
+    if (decays && !o.lr_decay_iters && !o.lr_decay_samples) {
+      if (b.train_samples) {
+        note("lr-decay-samples", *b.train_samples, "--train-samples");
+      } else {
+        note("lr-decay-iters", *b.train_iters, "--train-iters");
+      }
+    }
+    if (!o.lr) return;  // a plan needs none
+    const optim::LearningRate typed = o.learning_rate(b);
+    if (o.lr_warmup_fraction)
+      note("lr-warmup-samples", typed.warmup,
+           fmt::format("{} of the {} samples of the decay", *o.lr_warmup_fraction, typed.decay));
+    if (o.start_weight_decay.has_value() != o.end_weight_decay.has_value())
+      note(o.start_weight_decay ? "end-weight-decay" : "start-weight-decay", o.weight_decay,
+           "--weight-decay");
+    if (o.decoupled_lr && !o.decoupled_min_lr) note("decoupled-min-lr", o.min_lr, "--min-lr");
+    if (d_.resumed != nullptr) schedule_of_checkpoint(typed, o.decay(b));
+  }
+
+  void schedule_of_checkpoint(const optim::LearningRate& rate, const optim::WeightDecay& decay) {
+    const bool checkpoints = now_.checkpoint.use_checkpoint_scheduler;
+    for (const ScheduleDifference& d : schedule_differences(*d_.resumed, rate, decay)) {
+      if (checkpoints) {
+        note(d.setting, d.saved,
+             fmt::format("--use-checkpoint-opt-param-scheduler: {} and not {}", d_.resumed_from,
+                         d.now));
+      } else {
+        note(d.setting, d.now,
+             fmt::format("--override-opt-param-scheduler: the command line and not {} ({})",
+                         d_.resumed_from, d.saved));
+      }
+    }
+  }
+
+  void checkpoint() {
+    const CheckpointSettings &g = given_.checkpoint, &c = now_.checkpoint;
+    if (c.load != g.load)
+      note("load", *c.load,
+           g.load ? fmt::format("--pretrained-checkpoint: {} has none yet", *g.load)
+                  : "--pretrained-checkpoint");
+    if (c.finetune != g.finetune) note("finetune", c.finetune, "--pretrained-checkpoint");
+    if (c.save_retain_interval && !c.save_keep) note("save-keep", 1, "--save-retain-interval");
+    if (d_.resumed != nullptr && d_.resumed->seed != now_.runtime.seed)
+      note("seed", d_.resumed->seed,
+           fmt::format("dropout goes on with that of {} (--no-load-rng: with --seed {})",
+                       d_.resumed_from, now_.runtime.seed));
+    if (c.save && !now_.log.log_jsonl)
+      note("log-jsonl", *c.save + "/log.jsonl", "the folder of --save");
+  }
+
+  const Derivation& d_;
+  const TrainSettings &given_, &now_;
+  std::vector<SettingNote> notes_;
+};
+
+}  // namespace
+
+std::vector<SettingNote> derived_settings(const Derivation& derivation) {
+  return Teller(derivation).tell();
+}
+
+}  // namespace megatron::training

@@ -1,0 +1,32 @@
+// Every setting of a run that nobody gave as it stands, with what made it so.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/setting_note.h"
+#include "models/gpt/config.h"
+#include "training/settings.h"
+#include "training/trainer_state.h"
+#include "training/vocabulary.h"
+
+namespace megatron::training {
+
+// What the settings of a run became, once it is known in full.
+struct Derivation {
+  const TrainSettings& given;     // as typed
+  const TrainSettings& settings;  // as run: after finalize()
+  const models::GptConfig& config;
+  const Vocabulary& vocabulary;
+  std::string shape_source;  // directory whose config.json gave the shape; "": the flags did
+  // Of the checkpoint that the run goes on from; null: it begins at step 0.
+  const TrainerState* resumed = nullptr;
+  std::string resumed_from;  // its path
+};
+
+// A note for each setting that was derived from others, or that is run otherwise than it was given.
+// Defaults that stand in --help are not told.
+std::vector<SettingNote> derived_settings(const Derivation& derivation);
+
+}  // namespace megatron::training

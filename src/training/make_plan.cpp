@@ -1,0 +1,355 @@
+#include "training/make_plan.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/progress.h"
+#include "comm/traffic.h"
+#include "data/dataset.h"
+#include "models/gpt/model.h"
+#include "plan/figures.h"
+#include "plan/flops.h"
+#include "plan/megatron_memory.h"
+#include "plan/parameters.h"
+#include "plan/recorder.h"
+#include "plan/step_time.h"
+#include "training/evaluate.h"
+#include "training/log/machine.h"
+#include "training/run_plan.h"
+
+namespace megatron::training {
+namespace {
+
+// Sequences without content, as many as are asked for.
+class EmptySamples final : public data::Dataset {
+ public:
+  EmptySamples(int64_t length, bool confined) {
+    const auto n = static_cast<size_t>(length);
+    sample_ = {.tokens = std::vector<int64_t>(n),
+               .labels = std::vector<int64_t>(n),
+               .position_ids = std::vector<int64_t>(n),
+               .loss_mask = std::vector<float>(n, 1),
+               .segment_begin = std::vector<int32_t>(confined ? n : 0)};
+  }
+  int64_t size() const override { return INT64_MAX; }
+  void read(int64_t, data::Sample& sample) const override { sample = sample_; }
+  void read_filler(data::Sample& sample) const override { sample = sample_; }
+
+ private:
+  data::Sample sample_;
+};
+
+bool confined(const TrainSettings& s) {
+  return s.data.reset_attention_mask || s.data.inter_document_masking;
+}
+
+// A micro-batch without its tokens: on meta nobody reads more than the first.
+HostBatch empty_batch(const TrainSettings& s) {
+  return {.sequences = *s.batch.micro_batch_size,
+          .length = *s.batch.seq_length,
+          .tokens = {0},
+          .positions = {0},
+          .labels = {0},
+          .loss_mask = {1},
+          .samples = {0},
+          .segment_begins = std::vector<int32_t>(confined(s) ? 1 : 0)};
+}
+
+// Of one with its tokens.
+int64_t batch_bytes(const TrainSettings& s) {
+  const int64_t tokens = *s.batch.micro_batch_size * *s.batch.seq_length;
+  return tokens * 4 * (confined(s) ? 5 : 4) + *s.batch.micro_batch_size * 8;
+}
+
+// Samples before the last stage of the batch sizes' schedule that the run comes to.
+int64_t last_stage(const TrainSettings& s) {
+  int64_t last = 0;
+  for (const data::BatchSchedule::Stage& stage : s.batch.schedule.stages())
+    if (stage.begin < s.batch.total_samples()) last = stage.begin;
+  return last;
+}
+
+// Micro-batches of a step, one number a stage of the schedule, after `consumed` samples.
+std::vector<int64_t> micro_batch_counts(const TrainSettings& s, int64_t consumed) {
+  const data::BatchSchedule& schedule = s.batch.schedule;
+  std::vector<int64_t> counts = {schedule.micro_batches(consumed)};
+  for (const data::BatchSchedule::Stage& stage : schedule.stages())
+    if (stage.begin > consumed && stage.begin <= last_stage(s))
+      counts.push_back(schedule.micro_batches(stage.begin));
+  return counts;
+}
+
+// The run on meta: what rank 0 does, as often as it takes for the arenas to be as large as they become.
+class MetaRun {
+ public:
+  MetaRun(const TrainSettings& s, const models::GptConfig& config)
+      : s_(s),
+        config_(config),
+        group_(comm::simulated(0, s.runtime.rank_count())),
+        told_(comm::observed(*group_, recorder_)),
+        runtime_({DeviceKind::meta, 0}, s.runtime.threads_per_rank(),
+                 s.runtime.device_value().kind),
+        model_(config, runtime_, s.precision.type(), 0),
+        options_(step_options(s, config)),
+        step_(model_, s.precision.type(), s.optimizer.config, *told_, runtime_, options_),
+        batch_(empty_batch(s)) {}
+
+  // The optimizer's arena grows when a schedule makes steps of more micro-batches; nothing else does.
+  void run(int64_t consumed) {
+    const std::vector<int64_t> counts = micro_batch_counts(s_, consumed);
+    step_.expect(counts.front());
+    step(std::min<int64_t>(counts.front(), 2));
+    for (const int64_t count : counts) step_.expect(count);
+    recorder_.take();
+    step(std::min<int64_t>(counts.back(), 2));
+    const plan::StepWork two = recorder_.take();
+    step(std::min<int64_t>(counts.back(), 3));
+    work_ = counts.back() <= 3 ? recorder_.take()
+                               : plan::extended(two, recorder_.take(), counts.back());
+    const bool evaluates = s_.run.eval_interval || s_.run.skip_train;
+    if (evaluates && memory().arena_bytes() <= memory_bytes()) evaluate_once();
+  }
+
+  // Seconds of a step of the run without its kernels.
+  double host_seconds() {
+    const int64_t all = s_.batch.schedule.micro_batches(last_stage(s_));
+    const double two = seconds_of_step(std::min<int64_t>(all, 2)),
+                 three = seconds_of_step(std::min<int64_t>(all, 3));
+    return all <= 3 ? three : three + static_cast<double>(all - 3) * std::max(0.0, three - two);
+  }
+
+  plan::MemoryUse memory() {
+    plan::MemoryUse use;
+    for (int i = 0; i < kMemoryClasses; ++i)
+      use.arenas[static_cast<size_t>(i)] = runtime_.arena(static_cast<MemoryClass>(i)).high_water();
+    use.host = host_bytes(use);
+    return use;
+  }
+  const plan::StepWork& work() const { return work_; }
+  const models::Stage& model() const { return model_; }
+
+ private:
+  void step(int64_t micro_batches) {
+    while (static_cast<int64_t>(batches_.size()) < micro_batches) batches_.push_back(batch_);
+    runtime_.stream().watch(&recorder_);
+    step_.run(std::span(batches_).first(static_cast<size_t>(micro_batches)), {});
+    runtime_.stream().watch(nullptr);
+  }
+
+  double seconds_of_step(int64_t micro_batches) {
+    const double begin = now_seconds();
+    step_.run(std::span(batches_).first(static_cast<size_t>(micro_batches)), {});
+    return now_seconds() - begin;
+  }
+
+  void evaluate_once() {
+    const EmptySamples samples(*s_.batch.seq_length, confined(s_));
+    const int64_t count =
+        s_.run.full_validation ? kUnknownSamples : s_.run.eval_iters * s_.eval_batch();
+    evaluate(model_, s_.precision.type(), samples, 0, std::min(count, kUnknownSamples),
+             s_.eval_micro_batch(), *s_.batch.seq_length, *told_, runtime_, options_);
+    recorder_.take();
+  }
+
+  // Micro-batches read ahead of a step, those in it and one that is being read; what threads keep for their
+  // products; the copy of this rank's share that an asynchronous save writes from.
+  int64_t host_bytes(const plan::MemoryUse& use) const {
+    const data::BatchSchedule& schedule = s_.batch.schedule;
+    const int64_t most = schedule.micro_batches(schedule.stages().back().begin);
+    const int64_t batches = (2 * most + 3) * batch_bytes(s_);
+    const int64_t threads = s_.runtime.threads_per_rank() * kThreadBytes;
+    if (!s_.checkpoint.async_save || !s_.checkpoint.save) return batches + threads;
+    const auto of = [&](MemoryClass c) { return use.arenas[static_cast<size_t>(c)]; };
+    const int64_t state = s_.checkpoint.save_optimizer ? of(MemoryClass::optimizer) : 0;
+    return batches + threads + (of(MemoryClass::parameters) + state) / s_.runtime.rank_count();
+  }
+
+  // Evaluations sum this many samples at once at most (training/evaluate.cpp).
+  static constexpr int64_t kUnknownSamples = 1 << 14;
+  static constexpr int64_t kThreadBytes = int64_t{6} << 20;  // tiles of products, stack
+
+  const TrainSettings& s_;
+  const models::GptConfig& config_;
+  plan::Recorder recorder_;
+  std::unique_ptr<comm::Group> group_, told_;
+  Runtime runtime_;
+  models::GptModel model_;
+  StepOptions options_;
+  TrainStep step_;
+  HostBatch batch_;
+  std::vector<HostBatch> batches_;
+  plan::StepWork work_;
+};
+
+std::string model_text(const models::GptConfig& c) {
+  return fmt::format("{} parameters, {} layers, hidden {}, vocabulary {}",
+                     plan::count_text(plan::parameter_count(c)), c.num_layers, c.hidden_size,
+                     c.vocab_size);
+}
+
+void add_time(plan::Plan& p, MetaRun& run, const TrainSettings& s) {
+  const double host = run.host_seconds();
+  const auto time = plan::estimate_step_time(run.work(), {.device = s.runtime.device_value(),
+                                                          .type = s.precision.type(),
+                                                          .ranks = s.runtime.ranks_here(),
+                                                          .threads = p.threads,
+                                                          .host_seconds = host,
+                                                          .touched = p.memory.arena_bytes()});
+  if (!time) return;
+  p.step_seconds = time->seconds;
+  p.peak = time->peak * p.ranks / p.ranks_here;
+  p.kernels = plan::kernel_work(run.work(), time->kernels);
+}
+
+// Beyond this no figure would be exact, and finding them would take as long as it is useless. A layer keeps at least
+// its input.
+void check_size(const TrainSettings& s, const models::GptConfig& c) {
+  const auto d = [](int64_t value) { return static_cast<double>(value); };
+  const double parameters = d(plan::parameter_count(c));
+  const double moving = d(*s.batch.micro_batch_size) * d(*s.batch.seq_length) *
+                        d(c.num_layers * c.hidden_size + c.vocab_size);
+  const double most_state = 1e15, most_moving = 4e12, machine = d(memory_bytes());
+  MG_CHECK(16 * parameters <= most_state,
+           "a model of {} parameters (--num-layers {}, --hidden-size {}) needs {} for its training "
+           "state, and the machine has {}: use a smaller model",
+           format_count(parameters), c.num_layers, c.hidden_size, format_bytes(16 * parameters),
+           format_bytes(machine));
+  MG_CHECK(2 * moving <= most_moving,
+           "a micro-batch of {} sequences of {} tokens needs at least {}, and the machine has {}: "
+           "use a smaller --micro-batch-size or --seq-length",
+           *s.batch.micro_batch_size, *s.batch.seq_length, format_bytes(2 * moving),
+           format_bytes(machine));
+}
+
+plan::Plan plan_of(const TrainSettings& s, const models::GptConfig& config,
+                   const Vocabulary& vocabulary, const PlanOptions& options, int64_t consumed) {
+  check_size(s, config);
+  const int64_t program = resident_bytes();
+  MetaRun run(s, config);
+  run.run(consumed);
+  const data::BatchSchedule& schedule = s.batch.schedule;
+  const int64_t last = last_stage(s);
+  plan::Plan p{
+      .model = model_text(config),
+      .device = s.runtime.device,
+      .type = s.precision.type(),
+      .ranks = s.runtime.rank_count(),
+      .ranks_here = s.runtime.ranks_here(),
+      .threads = s.runtime.threads_per_rank(),
+      .sequences = schedule.batch(last),
+      .length = *s.batch.seq_length,
+      .micro_batches = schedule.micro_batches(last),
+      .micro_batch_size = *s.batch.micro_batch_size,
+      .iterations = *s.batch.train_iters,
+      .parameters = plan::count_parameters(run.model()),
+      .flops = plan::step_flops(config, vocabulary.padded_size, schedule.batch(last),
+                                *s.batch.seq_length),
+      .memory = run.memory(),
+      .program = program * std::max(1, s.runtime.launched_here),
+      .machine = memory_bytes(),
+      .kernels = plan::kernel_work(run.work()),
+      .traffic = plan::traffic_work(run.work()),
+      .megatron = plan::megatron_estimate(config, vocabulary.padded_size, *s.batch.micro_batch_size,
+                                          *s.batch.seq_length, s.runtime.rank_count())};
+  if (options.time && p.fits()) add_time(p, run, s);
+  return p;
+}
+
+// Flags that make a run smaller, each with what it would need then; tried on the plan itself.
+class Remedies {
+ public:
+  Remedies(const TrainSettings& s, const models::GptConfig& config, const Vocabulary& vocabulary)
+      : s_(s), config_(config), vocabulary_(vocabulary) {}
+
+  std::vector<std::string> find() {
+    const int64_t micro = *s_.batch.micro_batch_size;
+    TrainSettings all = s_;
+    const auto give = [&](const std::string& flags, auto change) {
+      TrainSettings one = s_;
+      change(one);
+      change(all);
+      put(flags, one);
+      together_ += (together_.empty() ? "" : " ") + flags;
+      ++changes_;
+    };
+    if (s_.runtime.rank_count() > 1 && s_.runtime.launched_here == 0)
+      give("--ranks 1", [](TrainSettings& s) { s.runtime.ranks = 1; });
+    if (micro > 1)
+      give("--micro-batch-size 1", [](TrainSettings& s) { s.batch.micro_batch_size = 1; });
+    if (!s_.batch.recompute())
+      give("--recompute-granularity full",
+           [](TrainSettings& s) { s.batch.recompute_granularity = "full"; });
+    if (s_.precision.type() == DType::f32)
+      give("--bf16", [](TrainSettings& s) { s.precision.bf16 = true; });
+    if (found_.empty() && changes_ > 1) put(together_, all);
+    if (found_.empty())
+      found_.push_back(fmt::format("a smaller model (--num-layers {}, --hidden-size {})",
+                                   config_.num_layers, config_.hidden_size));
+    return found_;
+  }
+
+ private:
+  void put(const std::string& flags, TrainSettings& s) {
+    const int64_t batch = *s.batch.micro_batch_size * s.runtime.rank_count();
+    s.batch.schedule = data::BatchSchedule::constant(batch);
+    s.batch.schedule.divide(*s.batch.micro_batch_size, s.runtime.rank_count(), false);
+    const plan::Plan p = plan_of(s, config_, vocabulary_, {}, 0);
+    if (p.fits())
+      found_.push_back(fmt::format("{} (needs {})", flags,
+                                   format_bytes(static_cast<double>(p.process_bytes()))));
+  }
+
+  const TrainSettings& s_;
+  const models::GptConfig& config_;
+  const Vocabulary& vocabulary_;
+  std::vector<std::string> found_;
+  std::string together_;
+  int changes_ = 0;
+};
+
+}  // namespace
+
+StepOptions step_options(const TrainSettings& settings, const models::GptConfig& config) {
+  return {.loss_scope = settings.batch.scope(),
+          .recompute = settings.batch.recompute(),
+          .vocabulary = config.vocab_size,
+          .positions = config.max_position_embeddings,
+          .check_finite = settings.precision.check_for_nan_in_loss_and_grad,
+          .loss_scale = settings.precision.loss_scale()};
+}
+
+plan::Plan make_plan(const TrainSettings& settled, const models::GptConfig& config,
+                     const Vocabulary& vocabulary, const PlanOptions& options, int64_t consumed) {
+  plan::Plan p = plan_of(settled, config, vocabulary, options, consumed);
+  if (!p.fits()) p.remedies = Remedies(settled, config, vocabulary).find();
+  return p;
+}
+
+plan::Plan make_plan(const TrainSettings& given, const PlanOptions& options) {
+  const SettledRun run = settle_run(given);
+  plan::Plan p = make_plan(run.settings, run.config, run.vocabulary, options);
+  p.derived = run.notes;
+  return p;
+}
+
+void require_memory(const plan::Plan& p) {
+  if (p.fits()) return;
+  std::string classes, remedies;
+  for (int i = 0; i < kMemoryClasses; ++i) {
+    const int64_t bytes = p.memory.arenas[static_cast<size_t>(i)];
+    if (bytes > 0)
+      classes +=
+          fmt::format("{}{} {}", classes.empty() ? "" : ", ", name(static_cast<MemoryClass>(i)),
+                      format_bytes(static_cast<double>(bytes)));
+  }
+  for (const std::string& remedy : p.remedies) remedies += "\n  " + remedy;
+  fail(
+      "{} rank{} here, with micro-batches of {} sequences of {} tokens and a model of {}, need {} "
+      "({} each), and the machine has {}. What would fit:{}",
+      p.ranks_here, p.ranks_here == 1 ? "" : "s", p.micro_batch_size, p.length, p.model,
+      format_bytes(static_cast<double>(p.process_bytes())), classes,
+      format_bytes(static_cast<double>(p.machine)), remedies);
+}
+
+}  // namespace megatron::training

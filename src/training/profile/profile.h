@@ -1,0 +1,72 @@
+// --profile: the traced steps of one rank, from before step 0 to its file.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "training/profile/recorder.h"
+#include "training/profile_settings.h"
+
+namespace megatron::training {
+
+// Every rank of a run has one; it does nothing where nothing is to be traced. Only in traced steps is anything
+// watched.
+class Profile {
+ public:
+  // world: the run's ranks, borrowed.
+  Profile(const ProfileSettings& settings, comm::Group& world);
+
+  // The ranks, so that their calls can be traced; groups split from it, too.
+  comm::Group& world() const { return observed_ ? *observed_ : world_; }
+  // Before the first step; collective. The run makes iterations first + 1 ... last. The file is opened in
+  // `directory`: throws Error where that cannot be written.
+  void open(int64_t first, int64_t last, const std::string& directory, const FileSystem& files);
+
+  // Around each iteration; collective.
+  void begin(int64_t iteration, TrainStep& step, Stream& stream);
+  void end(int64_t iteration, TrainStep& step, Stream& stream);
+  // After the last one: the file is complete. other: told in the file beside the steps. Gives what there is to say
+  // to the user: where this rank's trace is or, of rank 0, why there is none.
+  std::string finish(Json::Object other);
+
+  // A stretch of the run, until the end of the block it lives in.
+  class Part {
+   public:
+    Part(Recorder* recorder, Track track, std::string_view name)
+        : recorder_(recorder), track_(track), name_(name), begin_(now_seconds()) {}
+    ~Part() {
+      if (recorder_ != nullptr)
+        recorder_->add(track_, std::string(name_), begin_, std::move(arguments));
+    }
+    Part(const Part&) = delete;
+    Part& operator=(const Part&) = delete;
+
+    bool on() const { return recorder_ != nullptr; }
+    std::string arguments = "{}";  // a JSON object
+
+   private:
+    Recorder* recorder_;
+    Track track_;
+    std::string_view name_;
+    double begin_;
+  };
+  Part part(Track track, std::string_view name) {
+    return {recorder_ && recorder_->on() ? &*recorder_ : nullptr, track, name};
+  }
+
+ private:
+  bool traced(int64_t iteration) const { return iteration >= begin_ && iteration <= end_; }
+
+  const ProfileSettings& settings_;
+  comm::Group& world_;
+  std::optional<Recorder> recorder_;  // none: this rank is not traced
+  std::unique_ptr<comm::Group> observed_;
+  std::optional<TraceFile> file_;
+  int64_t begin_ = 0, end_ = -1;  // iterations that are traced, of this run
+  int64_t last_ = 0;              // that was; 0: none
+  int64_t made_ = 0;              // by the run
+};
+
+}  // namespace megatron::training

@@ -1,0 +1,73 @@
+// What happens in a step, with its times: kernels, spans of the model, collectives, parts of the step.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "autograd/tape.h"
+#include "comm/traffic.h"
+#include "kernels/observer.h"
+#include "training/profile/trace_file.h"
+#include "training/step.h"
+
+namespace megatron::training {
+
+// Rows of the trace, from above.
+enum class Track { step, data, span, kernel, communication };
+inline constexpr int kTracks = 5;
+std::string_view name(Track track);
+
+// Listens while it is `on`; all calls are of one thread. Times are of the steady clock (base/clock.h). A kernel's
+// time is the host's: right where the stream is the host's.
+class Recorder final : public kernels::Observer, public StepListener, public comm::TrafficListener {
+ public:
+  // Events before base count as if they were at it.
+  void start(double base, const TrainStep& step);
+  void stop() { on_ = false; }
+  bool on() const { return on_; }
+
+  // A part of the run, from `begin` to now. arguments: a JSON object.
+  void add(Track track, std::string name, double begin, std::string arguments = "{}");
+
+  void before(const kernels::Call& call) override;
+  void after(const kernels::Call& call) override;
+  void enter(const Span& span, Pass pass) override;
+  void leave(const Span& span, Pass pass) override;
+  void began(StepPart part) override;
+  void ended(StepPart part) override;
+  void communicated(const comm::Traffic& traffic) override;
+
+  // Moves what was recorded to the file, each track in the order of time.
+  void write(TraceFile& file, int rank);
+
+ private:
+  struct Seen {
+    std::string_view name;
+    kernels::Access access;
+    DType type;
+    Shape shape;
+  };
+  struct Event {
+    Track track = Track::step;
+    std::string name;
+    double begin = 0, end = 0;
+    kernels::Cost cost;          // of a kernel
+    std::vector<Seen> operands;  // of a kernel
+    int micro_batch = -1;
+    std::string inside;     // the span that a kernel is of
+    std::string arguments;  // of the others
+  };
+  struct Open {
+    std::string name;
+    double begin;
+  };
+  static std::string arguments_of(const Event& event);
+
+  bool on_ = false;
+  double base_ = 0, kernel_begin_ = 0, part_begin_ = 0;
+  const TrainStep* step_ = nullptr;
+  std::vector<Open> spans_;
+  std::vector<Event> events_;
+};
+
+}  // namespace megatron::training

@@ -1,0 +1,132 @@
+// What a rank's run tells of itself, and of the model between the steps.
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "plan/flops.h"
+#include "plan/parameters.h"
+#include "training/log/machine.h"
+#include "training/rank_run.h"
+#include "training/weights_norm.h"
+
+namespace megatron::training {
+
+RunRecord RankRun::run_record() const {
+  TrainSettings now = s_, plain;
+  RunRecord record{.iteration = plan_.first_iteration(),
+                   .flags = changed(now.fields(), plain.fields()),
+                   .model = models::describe(plan_.config),
+                   .layout = layout_of(s_),
+                   .parameters = plan::parameter_count(plan_.config),
+                   .threads = s_.runtime.threads_per_rank(),
+                   .train_iters = *s_.batch.train_iters,
+                   .seq_length = *s_.batch.seq_length};
+  record.device = s_.runtime.device;
+  record.precision = name(s_.precision.type());
+  record.flop_formula = plan::kModelFlops;
+  record.peak_flops = peak_;
+  return record;
+}
+
+void RankRun::tell(const IterationReport& report) {
+  result_.iterations.push_back(report);
+  const double samples = static_cast<double>(report.batch);
+  const double flops = plan::training_flops(plan_.config, *s_.batch.seq_length) * samples;
+  const double whole = report.seconds + save_wait_;
+  StepRecord record{
+      .iteration = report.iteration,
+      .consumed_samples = report.consumed,
+      .consumed_tokens = report.consumed * *s_.batch.seq_length,
+      .loss = report.loss,
+      .learning_rate = report.learning_rate,
+      .gradient_norm = report.gradient_norm,
+      .weight_decay = report.weight_decay,
+      .loss_scale = report.loss_scale,
+      .skipped = report.outcome == StepOutcome::updated ? 0 : 1,
+      .global_batch_size = report.batch,
+      .seconds = report.seconds,
+      .tokens_per_second = samples * static_cast<double>(*s_.batch.seq_length) / report.seconds,
+      .flops_per_second = flops / report.seconds,
+      .peak_share = peak_ > 0 ? flops / report.seconds / peak_ : -1,
+      .data_wait = report.data_wait / report.seconds,
+      .communication_wait = report.communication_wait / report.seconds,
+      .save_wait = save_wait_ / whole};
+  if (s_.log.log_params_norm) record.parameter_norm = weights_norm(model_.parameters(), runtime_);
+  const auto done = static_cast<double>(report.iteration - plan_.first_iteration());
+  record.seconds_left = (now_seconds() - begin_) / done *
+                        static_cast<double>(*s_.batch.train_iters - report.iteration);
+  for (int c = 0; c < kMemoryClasses; ++c)
+    record.memory[static_cast<size_t>(c)] =
+        runtime_.arena(static_cast<MemoryClass>(c)).high_water();
+  save_wait_ = 0;
+  log_->step(record);
+  progress_->update(report.iteration, fmt::format("loss {:.4f} | {} tokens/s", report.loss,
+                                                  format_count(record.tokens_per_second)));
+}
+
+// One evaluation's share of a set, or all of it; `first` is its first sample.
+LossSum RankRun::evaluate_set(const data::Dataset& set, int64_t first) {
+  const int64_t micro_batch = s_.eval_micro_batch(), length = *s_.batch.seq_length;
+  if (s_.run.full_validation)
+    return evaluate_all(model_, s_.precision.type(), set, micro_batch, length, group_, runtime_,
+                        options_);
+  return evaluate(model_, s_.precision.type(), set, first, s_.run.eval_iters * s_.eval_batch(),
+                  micro_batch, length, group_, runtime_, options_);
+}
+
+void RankRun::tell_evaluated(int64_t iteration, const std::string& set, const LossSum& sum) {
+  if (!lead()) return;
+  log_->validation({.iteration = iteration, .set = set, .loss = sum.mean(), .tokens = sum.tokens});
+}
+
+void RankRun::validate(int64_t iteration) {
+  const Profile::Part part = profile_.part(Track::step, "validation");
+  const int64_t before = s_.run.skip_train ? 0 : s_.run.evaluations_before(iteration);
+  for (const NamedSet& part : plan_.corpus.validation) {
+    const LossSum sum = evaluate_set(*part.set, before * s_.run.eval_iters * s_.eval_batch());
+    result_.validation_loss = sum.mean();
+    tell_evaluated(iteration, s_.run.multiple_validation_sets ? part.name : "valid", sum);
+  }
+}
+
+void RankRun::test(int64_t iteration) {
+  const auto& set = plan_.corpus.sets[static_cast<size_t>(data::Split::test)];
+  if (set != nullptr && set->size() > 0) tell_evaluated(iteration, "test", evaluate_set(*set, 0));
+}
+
+void RankRun::finish_profile() {
+  Json::Array command;
+  for (const std::string& argument : command_line()) command.emplace_back(readable(argument));
+  const std::string told = profile_.finish({{"rank", world_.rank()},
+                                            {"ranks", world_.size()},
+                                            {"model", models::describe(plan_.config)},
+                                            {"precision", name(s_.precision.type())},
+                                            {"threads", runtime_.pool().size()},
+                                            {"version", version()},
+                                            {"command", std::move(command)}});
+  if (!told.empty()) log::info("{}", told);
+}
+
+void RankRun::write_samples(int64_t iteration) {
+  if (!hooks_.continue_text) return;
+  world_.barrier("sample.begin");
+  if (lead()) {
+    for (const std::string& prompt : s_.run.sample_prompt)
+      log_->sample({iteration, prompt,
+                    hooks_.continue_text(model_, runtime_, *plan_.vocabulary.tokenizer, prompt,
+                                         s_.run.sample_tokens)});
+  }
+  world_.barrier("sample.end");
+}
+
+void RankRun::tell_saved(const std::vector<SaveRecord>& records) {
+  if (!lead()) return;
+  for (const SaveRecord& record : records) {
+    result_.saved = record.path;
+    log_->save(record);
+    log::info("saved iteration {} to {} ({} in {:.2f} s; training stood still for {:.2f} s)",
+              record.iteration, record.path, format_bytes(static_cast<double>(record.bytes)),
+              record.seconds, record.wait);
+  }
+}
+
+}  // namespace megatron::training

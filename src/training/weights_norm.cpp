@@ -1,0 +1,32 @@
+#include "training/weights_norm.h"
+
+#include <cmath>
+
+#include "kernels/table.h"
+#include "tensor/tensor.h"
+
+namespace megatron::training {
+
+double weights_norm(std::span<parallel::Placed* const> parameters, Runtime& runtime) {
+  const kernels::Table& table = kernels::table(runtime.stream());
+  Arena& arena = runtime.arena(MemoryClass::scratch);
+  double sum = 0;
+  for (const parallel::Placed* placed : parameters) {
+    Tensor x = placed->parameter.value;
+    const int64_t blocks = (x.elements() + kernels::kNormBlock - 1) / kernels::kNormBlock;
+    if (blocks == 0) continue;
+    if (x.dtype() != DType::f32 && x.dtype() != DType::f64) {
+      const Tensor wide = Tensor::empty(arena, x.shape(), DType::f32, "weights_norm.wide");
+      table.copy({.x = x, .out = wide}, runtime.stream());
+      x = wide;
+    }
+    const Tensor partial = Tensor::empty(arena, {blocks}, DType::f64, "weights_norm.partial");
+    const Tensor total = Tensor::empty(arena, {}, DType::f64, "weights_norm.total");
+    table.sum_of_squares({.x = x, .partial = partial}, runtime.stream());
+    table.sum({.x = partial, .out = total}, runtime.stream());
+    sum += read_scalar(total, runtime.stream());
+  }
+  return std::sqrt(sum);
+}
+
+}  // namespace megatron::training

@@ -1,0 +1,144 @@
+// What `megatron bench step` and `megatron bench kernels` print, and refuse.
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "base/json.h"
+#include "golden/cli/process.h"
+
+namespace megatron::testing {
+namespace {
+
+using Words = std::vector<std::string>;
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::vector<Words> rows(const std::string& text, const std::string& first) {
+  std::vector<Words> found;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    Words row;
+    for (std::string word; words >> word;) row.push_back(word);
+    if (!row.empty() && row[0] == first) found.push_back(row);
+  }
+  return found;
+}
+
+// One thread: two would wait for each other in every small product where the machine has other work.
+Words tiny_step(bool bf16) {
+  Words words = {"bench",
+                 "step",
+                 "--num-layers",
+                 "2",
+                 "--hidden-size",
+                 "32",
+                 "--num-attention-heads",
+                 "4",
+                 "--vocab-size",
+                 "100",
+                 "--seq-length",
+                 "32",
+                 "--micro-batch-size",
+                 "2",
+                 "--train-iters",
+                 "2",
+                 "--threads",
+                 "1",
+                 "--floor-seconds",
+                 "0.0001"};
+  if (bf16) words.push_back("--bf16");
+  return words;
+}
+
+// Every product of the step stands in the floor's table, once a shape, and the others below it.
+TEST(BenchStep, PrintsTheFloorOfItsProductsAndBytes) {
+  const Workplace place;
+  for (const bool bf16 : {false, true}) {
+    const Outcome r = place.run(tiny_step(bf16));
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_TRUE(has(r.out, "own   plain  packed transposed    best")) << r.out;
+    const std::vector<Words> products = rows(r.out, "gemm");
+    // y = x w^T, dx = dy w and dw = dy^T x of qkv, output, up, down and the logits: of two layers.
+    int64_t calls = 0;
+    for (const Words& row : products) {
+      ASSERT_GE(row.size(), 12u) << r.out;
+      calls += std::stoll(row[row.size() - 7]);
+    }
+    EXPECT_EQ(calls, 3 * (2 * 4 + 1)) << r.out;
+    EXPECT_GE(products.size(), 12u) << r.out;
+    for (const char* kernel : {"attention", "attention_backward", "add_layer_norm", "adam"})
+      EXPECT_EQ(rows(r.out, kernel).size(), 1u) << kernel << r.out;
+    EXPECT_TRUE(has(r.out, " GB/s\n")) << r.out;
+    EXPECT_TRUE(has(r.out, "s; the step runs at ")) << r.out;
+    EXPECT_TRUE(has(r.out, "of its speed (goal 85%)")) << r.out;
+  }
+}
+
+TEST(BenchStep, PresetsAreModelsOfTheirNames) {
+  const Workplace place;
+  // A flag wins over the preset, wherever it stands.
+  const Words less = {"--num-layers",  "1", "--vocab-size", "500", "--seq-length", "16",
+                      "--train-iters", "2", "--no-floor"};
+  const std::pair<std::string, std::string> presets[] = {
+      // 500 x 768 + 16 x 768 + 2 norms and a last one + 12 x 768^2 + biases
+      {"gpt2-124m", "7485696 parameters"},
+      // 2 x 500 x 768 + norms + 768 x (1280 + 768 + 3 x 3072)
+      {"llama-160m", "9421056 parameters"}};
+  for (const auto& [preset, parameters] : presets) {
+    Words words = {"bench", "step"};
+    words.insert(words.end(), less.begin(), less.end());
+    words.insert(words.end(), {"--preset", preset});
+    const Outcome r = place.run(words);
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_TRUE(has(r.out, parameters)) << preset << r.out;
+  }
+}
+
+TEST(BenchKernels, JudgesEachCaseByTheLimitThatBinds) {
+  const Workplace place;
+  const Outcome text =
+      place.run({"bench", "kernels", "--kernel", "rope", "--seconds", "0.001", "--threads", "2"});
+  ASSERT_EQ(text.code, 0) << text.err;
+  for (const char* column : {"kernel", "case", "ms", "rate", "% of", "GEMM peak", "copy", "GB/s"})
+    EXPECT_TRUE(has(text.out, column)) << column << text.out;
+  EXPECT_EQ(rows(text.out, "rope").size(), 4u) << text.out;
+
+  const Outcome r = place.run({"bench", "kernels", "--kernel", "column_sum", "--bf16", "--seconds",
+                               "0.001", "--threads", "1", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json found = Json::parse(r.out);
+  EXPECT_EQ(found["threads"].as_integer(), 1);
+  EXPECT_GT(found["gemm_peak"].as_number(), 0);
+  EXPECT_GT(found["copy_bandwidth"].as_number(), 0);
+  EXPECT_EQ(found["kernels"].as_array().size(), 2u);
+  for (const Json& row : found["kernels"].as_array()) {
+    EXPECT_EQ(row["kernel"].as_string(), "column_sum");
+    EXPECT_EQ(row["limit"].as_string(), "copy_bandwidth");
+    EXPECT_GT(row["percent"].as_number(), 0);
+    EXPECT_TRUE(has(row["case"].as_string(), "bf16"));
+  }
+}
+
+TEST(Bench, RefusesWhatItDoesNotKnow) {
+  const Workplace place;
+  const std::pair<Words, Words> refused[] = {
+      {{"bench", "kernels", "--kernel", "gem"},
+       {"--kernel", "'gem'", "gemm", "attention_backward"}},
+      {{"bench", "kernels", "--kernel", "grad_scale", "--bf16"}, {"grad_scale", "--bf16"}},
+      {{"bench", "kernels", "--seconds", "0"}, {"--seconds", "0"}},
+      {{"bench", "step", "--preset", "gpt3"}, {"--preset", "gpt3", "gpt2-124m", "llama-160m"}},
+      {{"bench", "step", "--floor-seconds", "-1"}, {"--floor-seconds", "-1"}},
+      {{"bench", "kernel"}, {"kernel", "kernels"}}};
+  for (const auto& [words, parts] : refused) {
+    const Outcome r = place.run(words);
+    EXPECT_EQ(r.code, 2) << words[1] << r.out;
+    for (const std::string& part : parts)
+      EXPECT_TRUE(has(r.err + r.out, part)) << part << "\n" << r.err << r.out;
+  }
+}
+
+}  // namespace
+}  // namespace megatron::testing

@@ -1,0 +1,185 @@
+// Command lines that Megatron-LM's examples and documents show. Each is taken as it stands but for the program's name; what
+// is refused is refused by name, all at once, and with it left out the rest is checked and planned.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "cli/options.h"
+#include "training/make_plan.h"
+#include "training/settings.h"
+
+namespace megatron::cli {
+namespace {
+
+struct Example {
+  std::string name;
+  std::string flags;              // words apart by spaces
+  std::set<std::string> refused;  // flags that no code serves yet
+  double parameters = 0;          // of the model; vocabularies are not padded here
+};
+
+// examples/gpt3/train_gpt3_175b_distributed.sh
+const Example kGpt3Large = {
+    "GPT-3 175B",
+    "--num-layers 96 --hidden-size 12288 --num-attention-heads 96 --seq-length 2048 "
+    "--max-position-embeddings 2048 --attention-backend auto "
+    "--micro-batch-size 1 --global-batch-size 1536 --rampup-batch-size 16 16 5859375 "
+    "--train-iters 500000 --weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.95 "
+    "--init-method-std 0.006 --clip-grad 1.0 --fp16 --lr 6.0e-5 --lr-decay-style cosine "
+    "--min-lr 6.0e-6 --lr-warmup-fraction .001 --lr-decay-iters 430000 "
+    "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 16 "
+    "--data-path gpt3_text_document --vocab-file gpt2-vocab.json --merge-file gpt2-merges.txt "
+    "--split 949,50,1 "
+    "--log-interval 100 --save-interval 10000 --eval-interval 1000 --save checkpoints "
+    "--load checkpoints --eval-iters 10 --tensorboard-dir logs",
+    {"--tensor-model-parallel-size", "--pipeline-model-parallel-size"},
+    96.0 * (12.0 * 12288 * 12288 + 13 * 12288) + (50257.0 + 2048 + 2) * 12288};
+
+// examples/gpt3/train_gpt3_857m_distributed.sh
+const Example kGpt3Small = {
+    "GPT-3 857M",
+    "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 "
+    "--max-position-embeddings 2048 --attention-backend auto "
+    "--micro-batch-size 8 --global-batch-size 128 --train-iters 500000 --weight-decay 0.1 "
+    "--adam-beta1 0.9 --adam-beta2 0.95 --init-method-std 0.006 --clip-grad 1.0 --fp16 --lr 6.0e-5 "
+    "--lr-decay-style cosine --min-lr 6.0e-6 --lr-warmup-fraction .001 --lr-decay-iters 430000 "
+    "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 1 "
+    "--data-path gpt3_text_document --vocab-file gpt2-vocab.json --merge-file gpt2-merges.txt "
+    "--split 949,50,1 --log-interval 100 --save-interval 10000 --eval-interval 1000 "
+    "--save checkpoints --load checkpoints --eval-iters 10 --tensorboard-dir logs",
+    {"--tensor-model-parallel-size"},
+    24.0 * (12.0 * 1024 * 1024 + 13 * 1024) + (50257.0 + 2048 + 2) * 1024};
+
+// examples/pretrain_gpt.sh of 2023, with a spelling of its time.
+const Example kGpt345 = {
+    "GPT 345M",
+    "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 "
+    "--max-position-embeddings 1024 --micro-batch-size 4 --global-batch-size 8 --lr 0.00015 "
+    "--train-iters 500000 --lr-decay-iters 320000 --lr-decay-style cosine --min-lr 1.0e-5 "
+    "--weight-decay 1e-2 --lr-warmup-fraction .01 --clip-grad 1.0 --fp16 "
+    "--data-path my-gpt2_text_document --vocab-file gpt2-vocab.json --merge-file gpt2-merges.txt "
+    "--data-impl mmap --split 949,50,1 --log-interval 100 --save-interval 10000 "
+    "--eval-interval 1000 --eval-iters 10 --save checkpoints --load checkpoints",
+    {},
+    24.0 * (12.0 * 1024 * 1024 + 13 * 1024) + (50257.0 + 1024 + 2) * 1024};
+
+// examples/llama/train_llama3_8b_h100_fp8.sh with its mock data; the quotes are the shell's, which keeps them.
+const Example kLlama8b = {
+    "Llama 3 8B",
+    "--use-mcore-models --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 "
+    "--num-attention-heads 32 --group-query-attention --num-query-groups 8 --kv-channels 128 "
+    "--seq-length 8192 --max-position-embeddings 8192 --position-embedding-type rope "
+    "--rotary-base 1000000 --rotary-percent 1.0 --attention-dropout 0.0 --hidden-dropout 0.0 "
+    "--swiglu --init-method-std 0.0134 --attention-backend fused --apply-layernorm-1p "
+    "--untie-embeddings-and-output-weights --disable-bias-linear "
+    "--micro-batch-size 1 --global-batch-size 128 --train-samples 1953125000 "
+    "--lr-decay-samples 1949218748 --lr-warmup-samples 3906252 --lr 0.00015 --min-lr 0.00001 "
+    "--decoupled-lr 5.0e-4 --decoupled-min-lr 4.5e-5 --lr-decay-style cosine --clip-grad 1.0 "
+    "--weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.95 --bf16 --grad-reduce-in-bf16 "
+    "--cross-entropy-loss-fusion --calculate-per-token-loss --manual-gc "
+    "--empty-unused-memory-level 1 --exit-duration-in-mins 235 "
+    "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather "
+    "--fp8-format hybrid --fp8-amax-history-len 1024 --fp8-amax-compute-algo max "
+    "--fp8-param-gather "
+    "--tensor-model-parallel-size 1 --context-parallel-size 1 --sequence-parallel "
+    "--mock-data --tokenizer-type NullTokenizer --vocab-size 128256 --data-cache-path cache "
+    "--tiktoken-pattern v2 --split '99,1,0' --no-create-attention-mask-in-dataloader "
+    "--no-mmap-bin-files --num-workers 1 "
+    "--log-interval 1 --eval-iters 32 --eval-interval 100 --save-interval 1000 --log-throughput "
+    "--profile --profile-step-start 4 --profile-step-end 6 --ckpt-format torch_dist "
+    "--distributed-timeout-minutes 60 --save checkpoints/llama3_8b_fp8 "
+    "--load checkpoints/llama3_8b_fp8 --tensorboard-dir tensorboard_logs/llama3_8b_fp8",
+    {"--grad-reduce-in-bf16", "--use-distributed-optimizer", "--overlap-param-gather",
+     "--fp8-format", "--fp8-param-gather", "--fp8-amax-history-len", "--fp8-amax-compute-algo"},
+    32.0 * (4096.0 * (4096 + 2 * 1024 + 4096) + 3.0 * 4096 * 14336 + 4 * 4096) +
+        2.0 * 128256 * 4096 + 2 * 4096};
+
+// The journey from data to a trained model, on 8 GPUs.
+const Example kJourney = {
+    "Llama-style 2B",
+    "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel "
+    "--num-layers 24 --hidden-size 2048 --ffn-hidden-size 8192 --num-attention-heads 16 "
+    "--seq-length 2048 --max-position-embeddings 2048 --swiglu --normalization RMSNorm "
+    "--position-embedding-type rope --disable-bias-linear --untie-embeddings-and-output-weights "
+    "--transformer-impl transformer_engine --micro-batch-size 4 --global-batch-size 256 "
+    "--train-iters 100000 --lr 3e-4 --min-lr 3e-5 --lr-decay-style WSD "
+    "--lr-wsd-decay-style minus_sqrt --lr-wsd-decay-iters 10000 --lr-warmup-iters 2000 "
+    "--weight-decay 0.1 --clip-grad 1.0 --adam-beta2 0.95 --bf16 --use-distributed-optimizer "
+    "--overlap-grad-reduce --overlap-param-gather "
+    "--data-path 0.7 processed_data_text_document 0.3 other_text_document --split 949,50,1 "
+    "--data-cache-path /cache --tokenizer-type HuggingFaceTokenizer --tokenizer-model /path/tok "
+    "--save ckpt --load ckpt --save-interval 1000 --eval-interval 1000 --eval-iters 10 "
+    "--log-interval 10 --log-throughput --tensorboard-dir tb --async-save",
+    {"--tensor-model-parallel-size", "--pipeline-model-parallel-size",
+     "--use-distributed-optimizer", "--overlap-param-gather"},
+    24.0 * (4.0 * 2048 * 2048 + 3.0 * 2048 * 8192 + 2 * 2048) + 2.0 * 128256 * 2048 + 2048};
+
+std::vector<Example> examples() { return {kGpt3Large, kGpt3Small, kGpt345, kLlama8b, kJourney}; }
+
+Arguments words_of(const std::string& text) {
+  Arguments words;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(' ', at), text.size());
+    if (end > at) words.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
+// Flags at the beginning of an Error's lines.
+std::set<std::string> flags_of_lines(const std::string& text) {
+  std::set<std::string> flags;
+  for (size_t at = text.find("--"); at != text.npos;) {
+    const size_t end = text.find_first_of(" \n:=", at);
+    flags.insert(text.substr(at, end - at));
+    const size_t line = text.find("\n", at);
+    at = line == text.npos ? line : text.find("--", line);
+  }
+  return flags;
+}
+
+Arguments without(const Arguments& words, const std::set<std::string>& flags) {
+  Arguments kept;
+  bool drop = false;
+  for (const std::string& word : words) {
+    if (word.starts_with("--")) drop = flags.contains(word);
+    if (!drop) kept.push_back(word);
+  }
+  return kept;
+}
+
+std::string problem(const Arguments& words, training::TrainSettings& settings) {
+  Fields fields = settings.fields();
+  std::vector<std::string> notes;
+  try {
+    parse_training("megatron plan", "", fields, words, notes);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ExampleCommands, RefuseByNameWhatNoCodeServesYet) {
+  for (const Example& example : examples()) {
+    training::TrainSettings settings;
+    const std::string refusal = problem(words_of(example.flags), settings);
+    EXPECT_EQ(flags_of_lines(refusal), example.refused) << example.name << ": " << refusal;
+  }
+}
+
+TEST(ExampleCommands, AreCheckedAndPlannedWithoutIt) {
+  for (const Example& example : examples()) {
+    SCOPED_TRACE(example.name);
+    training::TrainSettings settings;
+    EXPECT_EQ(problem(without(words_of(example.flags), example.refused), settings), "");
+    const plan::Plan plan = training::make_plan(settings, {.time = false});
+    EXPECT_EQ(static_cast<double>(plan.parameter_count()), example.parameters);
+    EXPECT_FALSE(plan.derived.empty());
+    EXPECT_GT(plan.memory.arena_bytes(), 2 * plan.parameter_count());
+  }
+}
+
+}  // namespace
+}  // namespace megatron::cli

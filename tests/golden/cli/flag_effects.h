@@ -1,0 +1,73 @@
+// What a flag does, as a run shows it: each supported flag has a row, and the test of all rows flips it.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace megatron::testing {
+
+// Command lines of `megatron train`, words apart by spaces. Behind the command that all rows share (tiny_run()
+// in flag_effects.cpp) stand `base` and then `flip`; of a flag given twice the last counts, and "!name" takes a
+// flag of the shared command away. {w} is a folder of the run's own, {data} one with what prepare() makes, {vectors}
+// that of the golden vectors.
+// "!disk": checkpoints cannot be written.
+struct FlagRow {
+  std::string flag;        // without dashes
+  std::string observable;  // of Observed: what changes
+  std::string flip;        // with the flag
+  std::string base;        // of both runs
+  // With the flag's default: nothing changes. Empty: the default that its field lists, if it has one.
+  std::string same;
+  // A run before each of them, in the same folder.
+  std::string before;
+};
+
+std::vector<FlagRow> model_flags();
+std::vector<FlagRow> step_flags();        // batch, precision, optimizer, machine
+std::vector<FlagRow> data_flags();        // and evaluation
+std::vector<FlagRow> checkpoint_flags();  // and logs
+
+// What a run shows, by the name of the observable, as text that is alike where nothing changed:
+//   shape       the model's sizes and number of parameters
+//   loss        loss and gradient norm of each step, bit for bit
+//   batch       iteration, batch and samples consumed of each step
+//   schedule    learning rate and weight decay of each step
+//   memory      high-water marks of the arenas
+//   validation  set, loss and tokens of each evaluation
+//   log         the records of log.jsonl, but for times and the command line
+//   tensorboard sizes of the event files
+//   console     what is printed, but for figures of speed
+//   files       names of the files that lie in {w}
+//   maps        whether a .bin file is mapped during the run
+//   trace       number of events in the traces of --profile
+//   resumed     steps done before the run, and the weights it begins with
+//   tokenizer   ids of a text, and the ids of its special tokens
+//   end         why the run ended, or with which error
+struct Observed {
+  std::map<std::string, std::string> values;
+  std::string error;  // of a run that was refused or failed
+};
+
+// Runs rows; makes what they read once.
+class FlagBench {
+ public:
+  FlagBench();
+  ~FlagBench();
+  FlagBench(const FlagBench&) = delete;
+  FlagBench& operator=(const FlagBench&) = delete;
+
+  Observed run(const FlagRow& row, const std::string& more);
+  // Default of the row's flag as words, or "" where it has none.
+  std::string usual(const FlagRow& row) const;
+
+ private:
+  std::vector<std::string> words(const FlagRow& row, const std::string& more,
+                                 const std::string& folder) const;
+  void prepare();
+
+  std::string folder_;
+  int runs_ = 0;
+};
+
+}  // namespace megatron::testing

@@ -1,0 +1,62 @@
+// Supported means that a flag changes what its row says, and that its default changes nothing.
+#include "golden/cli/flag_effects.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <set>
+
+#include "cli/flags/table.h"
+#include "training/settings.h"
+
+namespace megatron::testing {
+namespace {
+
+void expect_effects(const std::vector<FlagRow>& rows) {
+  FlagBench bench;
+  for (const FlagRow& row : rows) {
+    SCOPED_TRACE("--" + row.flag + ", " + row.observable);
+    const bool may_fail = row.observable == "end";
+    Observed before = bench.run(row, ""), after = bench.run(row, row.flip);
+    EXPECT_TRUE(may_fail || before.error.empty()) << before.error;
+    EXPECT_TRUE(may_fail || after.error.empty()) << after.error;
+    EXPECT_TRUE(before.values.contains(row.observable) || after.values.contains(row.observable));
+    EXPECT_NE(before.values[row.observable], after.values[row.observable]) << row.flip;
+    const std::string usual = bench.usual(row);
+    if (usual.empty()) continue;
+    Observed same = bench.run(row, usual);
+    EXPECT_TRUE(may_fail || same.error.empty()) << same.error;
+    EXPECT_EQ(before.values[row.observable], same.values[row.observable]) << usual;
+  }
+}
+
+TEST(Flags, OfTheModelChangeWhatTheySay) { expect_effects(model_flags()); }
+TEST(Flags, OfStepsChangeWhatTheySay) { expect_effects(step_flags()); }
+TEST(Flags, OfDataAndEvaluationChangeWhatTheySay) { expect_effects(data_flags()); }
+TEST(Flags, OfCheckpointsAndLogsChangeWhatTheySay) { expect_effects(checkpoint_flags()); }
+
+// Each field has one row, each row a field, and the table of Megatron-LM's flags names the same observable.
+TEST(Flags, AllThatAreSupportedHaveARow) {
+  std::map<std::string, std::string> observables;
+  for (const auto& rows : {model_flags(), step_flags(), data_flags(), checkpoint_flags()})
+    for (const FlagRow& row : rows)
+      EXPECT_TRUE(observables.emplace(row.flag, row.observable).second) << row.flag << " twice";
+  training::TrainSettings settings;
+  const Fields fields = settings.fields();
+  std::set<std::string> names;
+  for (const Field& field : fields.all()) {
+    names.insert(field.name);
+    EXPECT_TRUE(observables.contains(field.name)) << "--" << field.name << " has no row";
+  }
+  const cli::FlagTable table;
+  for (const auto& [flag, observable] : observables) {
+    EXPECT_TRUE(names.contains(flag)) << "--" << flag << " has a row and is no flag";
+    const cli::FlagRow* row = table.find("--" + flag);
+    if (row == nullptr) continue;  // of this program alone
+    EXPECT_EQ(row->verdict, cli::Verdict::supported) << flag;
+    EXPECT_EQ(row->why, observable) << flag;
+  }
+}
+
+}  // namespace
+}  // namespace megatron::testing

@@ -1,0 +1,117 @@
+#include "golden/cli/flag_effects.h"
+
+namespace megatron::testing {
+namespace {
+
+const std::string kFile = "!mock-data --data-path {data}/a --split 1 ";
+const std::string kMany = "--global-batch-size 8 --seed 7";
+const std::string kSets = "!mock-data --train-data-path {data}/a ";
+
+std::vector<FlagRow> source_flags() {
+  return {
+      {"data-path", "loss", "--data-path {data}/b", kFile},
+      {"data-args-path", "loss", "!mock-data --split 1 --data-args-path {data}/list"},
+      {"train-data-path", "loss", "!mock-data --train-data-path {data}/a"},
+      {"valid-data-path", "validation", "--valid-data-path {data}/c",
+       kSets + "--valid-data-path {data}/b --eval-interval 3 --eval-iters 2"},
+      {"test-data-path", "validation", "--test-data-path {data}/c",
+       kSets + "--valid-data-path {data}/b --eval-interval 3 --eval-iters 2"},
+      {"per-split-data-args-path", "loss",
+       "!mock-data --per-split-data-args-path {data}/splits.json"},
+      {"mid-level-dataset-surplus", "end", "--mid-level-dataset-surplus 1.5",
+       "!mock-data --data-path 0.5 {data}/a 0.5 {data}/b --split 1 --data-cache-path {w}/cache"},
+      {"num-dataset-builder-threads", "end", "--num-dataset-builder-threads 2000", kFile,
+       "--num-dataset-builder-threads 2"},
+      {"split", "loss", "--split 50,50,0", kFile},
+      {"data-cache-path", "files", "--data-cache-path {w}/cache", kFile},
+      {"mock-data", "end", "--mock-data", "!mock-data"},
+      {"reset-position-ids", "loss", "--reset-position-ids", kFile + kMany},
+      {"reset-attention-mask", "loss", "--reset-attention-mask", kFile + kMany},
+      {"dataloader-inter-document-masking", "loss", "--dataloader-inter-document-masking",
+       kFile + kMany},
+      {"no-mmap-bin-files", "maps", "--no-mmap-bin-files", kFile},
+      {"allow-ambiguous-pad-tokens", "loss", "--allow-ambiguous-pad-tokens",
+       kFile + "--null-tokenizer-pad-id 63"},
+      {"eod-mask-loss", "loss", "--eod-mask-loss", kFile},
+      {"dataloader-type", "loss", "--dataloader-type cyclic", kFile},
+      {"no-data-sharding", "loss", "--no-data-sharding",
+       kFile + "--dataloader-type cyclic --ranks 2"},
+  };
+}
+
+std::vector<FlagRow> evaluation_flags() {
+  const std::string sets = kSets +
+                           "--valid-data-path {data}/b {data}/c --eval-interval 3 --eval-iters 1 "
+                           "--full-validation ";
+  return {
+      {"eval-interval", "validation", "--eval-interval 1", "--eval-iters 2"},
+      {"eval-iters", "validation", "--eval-iters 2", "--eval-interval 3"},
+      {"full-validation", "validation", "--full-validation",
+       "!mock-data --data-path {data}/a --split 60,40,0 --eval-interval 3 --eval-iters 1"},
+      {"multiple-validation-sets", "validation", "--multiple-validation-sets", sets},
+      {"validation-set-names", "validation", "--validation-set-names one two",
+       sets + "--multiple-validation-sets"},
+      {"eval-global-batch-size", "validation", "--eval-global-batch-size 4",
+       "--eval-interval 3 --eval-iters 1", "--eval-global-batch-size 2"},
+      {"eval-micro-batch-size", "memory", "--eval-micro-batch-size 8",
+       "--eval-interval 1 --eval-iters 1 --eval-global-batch-size 8", "--eval-micro-batch-size 1"},
+      {"start-eval-at-iter", "validation", "--start-eval-at-iter 2",
+       "--eval-interval 1 --eval-iters 1", "--start-eval-at-iter 0"},
+      {"skip-train", "batch", "--skip-train", "--eval-iters 1"},
+      {"iterations-to-skip", "batch", "--iterations-to-skip 1"},
+  };
+}
+
+std::vector<FlagRow> tokenizer_flags() {
+  const std::string bytes =
+      "!vocab-size --tokenizer-model {vectors}/tokenizers/trained/gpt2/tokenizer.json";
+  const std::string pair =
+      "!vocab-size --tokenizer-type GPT2BPETokenizer --vocab-file {data}/vocab.json "
+      "--merge-file {data}/merges.txt";
+  const std::string word =
+      "!vocab-size --tokenizer-type BertWordPieceLowerCase --vocab-file {data}/vocab.txt";
+  const std::string tik =
+      "--tokenizer-type TikTokenizer --tokenizer-model {data}/tik.json "
+      "--vocab-size 300 --tiktoken-num-special-tokens 10";
+  return {
+      {"tokenizer-type", "tokenizer", "--tokenizer-type ByteTokenizer", "--vocab-size 256",
+       "--tokenizer-type NullTokenizer"},
+      {"tokenizer-model", "tokenizer", bytes, ""},
+      {"vocab-file", "tokenizer", "--vocab-file {data}/other.json", pair},
+      {"merge-file", "tokenizer", "--merge-file {data}/no_merges.txt", pair},
+      {"vocab-extra-ids", "tokenizer", "--vocab-extra-ids 3", word},
+      {"tokenizer-special-tokens", "tokenizer", "--tokenizer-special-tokens <new>", bytes},
+      {"tiktoken-pattern", "tokenizer", "--tiktoken-pattern v1", tik, "--tiktoken-pattern v2"},
+      {"tiktoken-num-special-tokens", "tokenizer", "--tiktoken-num-special-tokens 20", tik,
+       "--tiktoken-num-special-tokens 10"},
+      {"no-tokenizer-sentencepiece-ignore-extra-whitespaces", "end",
+       "--no-tokenizer-sentencepiece-ignore-extra-whitespaces",
+       "!vocab-size --tokenizer-model "
+       "{vectors}/tokenizers/sentencepiece/unigram_nfkc_cf/tokenizer.model"},
+      {"disable-tokenizer-sentencepiece-ignore-extra-whitespaces", "end",
+       "--disable-tokenizer-sentencepiece-ignore-extra-whitespaces",
+       "!vocab-size --tokenizer-model "
+       "{vectors}/tokenizers/sentencepiece/unigram_nfkc_cf/tokenizer.model"},
+      {"tokenizer-hf-no-include-special-tokens", "tokenizer",
+       "--tokenizer-hf-no-include-special-tokens",
+       "!vocab-size --tokenizer-model {vectors}/tokenizers/trained/llama2/tokenizer.json"},
+      {"null-tokenizer-eod-id", "loss", "--null-tokenizer-eod-id 5", kFile + "--eod-mask-loss",
+       "--null-tokenizer-eod-id 63"},
+      {"null-tokenizer-pad-id", "loss", "--null-tokenizer-pad-id 5", kFile},
+      {"make-vocab-size-divisible-by", "console", "--make-vocab-size-divisible-by 96"},
+      {"padded-vocab-size", "console", "--padded-vocab-size 256", "", "--padded-vocab-size 128"},
+      {"no-pad-vocab-size", "console", "--no-pad-vocab-size"},
+      {"disable-pad-vocab-size", "console", "--disable-pad-vocab-size"},
+  };
+}
+
+}  // namespace
+
+std::vector<FlagRow> data_flags() {
+  std::vector<FlagRow> all;
+  for (auto& rows : {source_flags(), evaluation_flags(), tokenizer_flags()})
+    all.insert(all.end(), rows.begin(), rows.end());
+  return all;
+}
+
+}  // namespace megatron::testing

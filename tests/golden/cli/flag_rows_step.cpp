@@ -1,0 +1,122 @@
+#include <thread>
+
+#include "golden/cli/flag_effects.h"
+
+namespace megatron::testing {
+namespace {
+
+std::vector<FlagRow> batch_flags() {
+  const std::string uneven =
+      "!mock-data --data-path {data}/a --split 1 --eod-mask-loss --global-batch-size 4";
+  return {
+      {"seq-length", "loss", "--seq-length 8"},
+      {"micro-batch-size", "memory", "--micro-batch-size 2"},
+      {"global-batch-size", "batch", "--global-batch-size 4", "!global-batch-size",
+       "--global-batch-size 1"},
+      {"train-iters", "batch", "--train-iters 4"},
+      {"train-samples", "batch", "!train-iters --train-samples 8", "",
+       "!train-iters --train-samples 6"},
+      {"step-batch-size-schedule", "batch",
+       "!global-batch-size --step-batch-size-schedule 0:1,32:2", "",
+       "!global-batch-size --step-batch-size-schedule 0:2"},
+      {"rampup-batch-size", "batch", "--rampup-batch-size 1 1 2", "", "--rampup-batch-size 2 1 0"},
+      {"decrease-batch-size-if-needed", "end", "--decrease-batch-size-if-needed",
+       "--ranks 2 --global-batch-size 3"},
+      {"calculate-per-token-loss", "loss", "--calculate-per-token-loss",
+       uneven + " --no-calculate-per-token-loss", "--calculate-per-token-loss=false"},
+      {"no-calculate-per-token-loss", "loss", "--no-calculate-per-token-loss", uneven},
+      {"recompute-activations", "memory", "--recompute-activations"},
+      {"recompute-granularity", "memory", "--recompute-granularity full"},
+  };
+}
+
+std::vector<FlagRow> schedule_flags() {
+  const std::string samples = "!train-iters --train-samples 6";
+  const std::string wsd = "--lr-decay-style WSD --lr-wsd-decay-iters 2";
+  const std::string growing = "--weight-decay 0.1 --weight-decay-incr-style linear";
+  return {
+      {"lr", "loss", "--lr 5e-3"},
+      {"min-lr", "schedule", "--min-lr 1e-3"},
+      {"lr-decay-style", "schedule", "--lr-decay-style cosine"},
+      {"lr-decay-iters", "schedule", "--lr-decay-iters 10", "", "--lr-decay-iters 3"},
+      {"lr-decay-samples", "schedule", "--lr-decay-samples 20", samples, "--lr-decay-samples 6"},
+      {"lr-warmup-iters", "schedule", "--lr-warmup-iters 1"},
+      {"lr-warmup-samples", "schedule", "--lr-warmup-samples 3", samples},
+      {"lr-warmup-fraction", "schedule", "--lr-warmup-fraction 0.5", "", "--lr-warmup-fraction 0"},
+      {"lr-warmup-init", "schedule", "--lr-warmup-init 1e-3", "--lr-warmup-iters 2"},
+      {"weight-decay", "schedule", "--weight-decay 0.1"},
+      {"start-weight-decay", "schedule", "--start-weight-decay 0", growing,
+       "--start-weight-decay 0.1"},
+      {"end-weight-decay", "schedule", "--end-weight-decay 0.2", growing, "--end-weight-decay 0.1"},
+      {"weight-decay-incr-style", "schedule", "--weight-decay-incr-style cosine",
+       growing + " --start-weight-decay 0", "--weight-decay-incr-style linear"},
+      {"lr-wsd-decay-style", "schedule", "--lr-wsd-decay-style linear", wsd},
+      {"lr-wsd-decay-iters", "schedule", "--lr-wsd-decay-iters 1", wsd, "--lr-wsd-decay-iters 2"},
+      {"lr-wsd-decay-samples", "schedule", "--lr-wsd-decay-samples 2",
+       samples + " --lr-decay-style WSD --lr-wsd-decay-samples 4", "--lr-wsd-decay-samples 4"},
+      {"decoupled-lr", "loss", "--decoupled-lr 1e-3", "", "--decoupled-lr 1e-2"},
+      {"decoupled-min-lr", "loss", "--decoupled-min-lr 5e-3", "--decoupled-lr 1e-2",
+       "--decoupled-min-lr 0"},
+  };
+}
+
+std::vector<FlagRow> optimizer_flags() {
+  const std::string muon = "--optimizer muon";
+  return {
+      {"optimizer", "loss", "--optimizer sgd"},
+      {"clip-grad", "loss", "--clip-grad 0.01"},
+      {"adam-beta1", "loss", "--adam-beta1 0.5"},
+      {"adam-beta2", "loss", "--adam-beta2 0.9"},
+      {"adam-eps", "loss", "--adam-eps 1e-3"},
+      {"sgd-momentum", "loss", "--sgd-momentum 0.5", "--optimizer sgd"},
+      {"exp-avg-dtype", "loss", "--exp-avg-dtype bf16"},
+      {"exp-avg-sq-dtype", "loss", "--exp-avg-sq-dtype bf16"},
+      {"lion-beta1", "loss", "--lion-beta1 0.5", "--optimizer lion"},
+      {"lion-beta2", "loss", "--lion-beta2 0.2", "--optimizer lion --train-iters 6"},
+      {"muon-momentum", "loss", "--muon-momentum 0.5", muon},
+      {"muon-nesterov", "loss", "--muon-nesterov", muon},
+      {"muon-no-split-qkv", "loss", "--muon-no-split-qkv", muon},
+      {"muon-scale-mode", "loss", "--muon-scale-mode unit_rms_norm", muon},
+      {"muon-extra-scale-factor", "loss", "--muon-extra-scale-factor 0.5", muon},
+      {"muon-coefficient-type", "loss", "--muon-coefficient-type simple", muon},
+      {"muon-num-ns-steps", "loss", "--muon-num-ns-steps 2", muon},
+      {"muon-fp32-matmul-prec", "loss", "--muon-fp32-matmul-prec highest", muon},
+      {"muon-scalar-optimizer", "loss", "--muon-scalar-optimizer lion", muon},
+  };
+}
+
+// A loss scale of 2^32, the default, overflows in every step of so small a run.
+std::vector<FlagRow> precision_flags() {
+  const std::string diverging = "--lr 1e38 --train-iters 4";
+  return {
+      {"loss-scale", "log", "--loss-scale 128", "--fp16", "--loss-scale 0"},
+      {"initial-loss-scale", "log", "--initial-loss-scale 65536", "--fp16"},
+      {"min-loss-scale", "log", "--min-loss-scale 4294967296", "--fp16"},
+      {"loss-scale-window", "log", "--loss-scale-window 1", "--fp16 --initial-loss-scale 1024"},
+      {"hysteresis", "log", "--hysteresis 1", "--fp16"},
+      {"no-check-for-nan-in-loss-and-grad", "end", "--no-check-for-nan-in-loss-and-grad",
+       diverging},
+      {"on-non-finite", "end", "--on-non-finite skip", diverging},
+  };
+}
+
+std::vector<FlagRow> machine_flags() {
+  const auto cores = std::to_string(std::thread::hardware_concurrency());
+  return {
+      {"ranks", "log", "--ranks 2", "!ranks", "--ranks 1"},
+      {"threads", "log", "--threads 3", "!threads", "--threads " + cores},
+      {"device", "log", "--device reference"},
+  };
+}
+
+}  // namespace
+
+std::vector<FlagRow> step_flags() {
+  std::vector<FlagRow> all;
+  for (auto& rows :
+       {batch_flags(), schedule_flags(), optimizer_flags(), precision_flags(), machine_flags()})
+    all.insert(all.end(), rows.begin(), rows.end());
+  return all;
+}
+
+}  // namespace megatron::testing

@@ -1,0 +1,180 @@
+// `megatron plan`: figures that hold together, no data, models of any size.
+#include <sys/resource.h>
+
+#include "base/json.h"
+#include "golden/cli/tiny_run.h"
+
+namespace megatron::testing {
+namespace {
+
+Words flags(int layers, int hidden, int heads, int length, int vocabulary) {
+  return {"plan",
+          "--num-layers",
+          std::to_string(layers),
+          "--hidden-size",
+          std::to_string(hidden),
+          "--num-attention-heads",
+          std::to_string(heads),
+          "--seq-length",
+          std::to_string(length),
+          "--micro-batch-size",
+          "1",
+          "--vocab-size",
+          std::to_string(vocabulary)};
+}
+
+Words small() { return flags(2, 64, 4, 32, 1000); }
+
+class PlanCommand : public ::testing::Test {
+ protected:
+  Json json_of(const Words& arguments) {
+    const Outcome r = place_.run(with(arguments, {"--json"}));
+    EXPECT_EQ(r.code, 0) << r.err;
+    return Json::parse(r.out);
+  }
+  void expect_error(const Words& arguments, const std::string& part) {
+    const Outcome r = place_.run(arguments);
+    EXPECT_EQ(r.code, 2) << r.out;
+    EXPECT_EQ(r.out, "");
+    EXPECT_NE(r.err.find(part), std::string::npos) << part << " is not in\n" << r.err;
+  }
+
+  Workplace place_;
+};
+
+int64_t sum(const Json& object) {
+  int64_t total = 0;
+  for (const auto& [key, value] : object.as_object()) total += value.as_integer();
+  return total;
+}
+
+// 2 layers of 12 x 64^2 + 13 x 64, 1000 tokens and 32 positions of 64, and a final norm.
+TEST_F(PlanCommand, FiguresHoldTogether) {
+  const Json plan = json_of(with(
+      small(), {"--ranks", "2", "--global-batch-size", "8", "--train-iters", "10", "--no-time"}));
+  const Json& parameters = plan["parameters"];
+  EXPECT_EQ(parameters["total"].as_integer(), 2 * (12 * 4096 + 13 * 64) + 1032 * 64 + 128);
+  EXPECT_EQ(sum(parameters["by_class"]), parameters["total"].as_integer());
+  int64_t spans = 0;
+  for (const Json& span : parameters["by_span"].as_array()) {
+    EXPECT_EQ(sum(span["classes"]), span["total"].as_integer());
+    spans += span["total"].as_integer();
+  }
+  EXPECT_EQ(spans, parameters["total"].as_integer());
+
+  const Json& memory = plan["memory"];
+  const Json& rank = memory["rank"];
+  EXPECT_EQ(sum(rank), 2 * rank["total"].as_integer());  // the classes, and their sum
+  EXPECT_EQ(memory["process"].as_integer(),
+            memory["program"].as_integer() + 2 * rank["total"].as_integer());
+  EXPECT_GE(rank["parameters"].as_integer(), 4 * parameters["total"].as_integer());
+  EXPECT_GE(rank["gradients"].as_integer(), 4 * parameters["total"].as_integer());
+  EXPECT_GE(rank["optimizer"].as_integer(), 8 * parameters["total"].as_integer());
+  EXPECT_TRUE(memory["fits"].as_bool());
+  EXPECT_TRUE(memory["remedies"].as_array().empty());
+
+  EXPECT_EQ(plan["batch"]["tokens"].as_integer(), 8 * 32);
+  EXPECT_EQ(plan["batch"]["micro_batches"].as_integer(), 4);
+  EXPECT_EQ(plan["iterations"].as_integer(), 10);
+  EXPECT_EQ(plan["flops"].as_object().size(), 3U);
+  EXPECT_FALSE(plan["traffic"].as_array().empty());
+  EXPECT_FALSE(plan["kernels"].as_array().empty());
+  EXPECT_TRUE(plan["time"]["step_seconds"].is_null());
+}
+
+TEST_F(PlanCommand, OneRankMovesNothing) {
+  double sent = 0;
+  for (const Json& work : json_of(with(small(), {"--no-time"}))["traffic"].as_array())
+    sent += work["sent"].as_number();
+  EXPECT_EQ(sent, 0);
+}
+
+TEST_F(PlanCommand, EstimatesTheTimeOfAStep) {
+  const Json plan = json_of(with(small(), {"--train-iters", "10", "--threads", "1"}));
+  const Json& time = plan["time"];
+  const double step = time["step_seconds"].as_number();
+  EXPECT_GT(step, 0);
+  EXPECT_DOUBLE_EQ(time["tokens_per_second"].as_number(), 32 / step);
+  EXPECT_DOUBLE_EQ(time["run_seconds"].as_number(), 10 * step);
+  EXPECT_DOUBLE_EQ(time["flops_per_second"].as_number(), plan["flops"]["model"].as_number() / step);
+  for (const Json& kernel : plan["kernels"].as_array())
+    EXPECT_TRUE(kernel["seconds"].is_number()) << kernel["kernel"].as_string();
+}
+
+TEST_F(PlanCommand, Page) {
+  const Outcome r = place_.run(with(small(), {"--no-time"}));
+  EXPECT_EQ(r.code, 0) << r.err;
+  for (const char* part :
+       {"2 layers, hidden 64, vocabulary 1000", "  layers.0 - layers.1 ", " each\n",
+        "Memory of a rank: ", " parameters ", " activations ",
+        "Memory of the process: ", "FLOPs by formula", "megatron_full_attention",
+        "Kernels of a rank in a step", "gemm f32", "Estimated on this machine: n/a\n"})
+    EXPECT_NE(r.out.find(part), std::string::npos) << part << " is not in\n" << r.out;
+}
+
+TEST_F(PlanCommand, DataNeedNotBeThere) {
+  const Json plan = json_of(with(small(), {"--data-path", "nowhere/data", "--save", "kept", "--lr",
+                                           "1e-3", "--train-iters", "5", "--no-time"}));
+  EXPECT_EQ(plan["batch"]["sequences"].as_integer(), 1);
+  EXPECT_TRUE(place_.listing().empty());  // and nothing is written
+}
+
+TEST_F(PlanCommand, VocabularyOfATokenizer) {
+  Words arguments = small();
+  arguments.resize(arguments.size() - 2);
+  const Json plan =
+      json_of(with(arguments, {"--tokenizer-model", vectors("indexed/preprocess/tokenizer_bpe2k"),
+                               "--no-time"}));
+  EXPECT_EQ(plan["parameters"]["by_class"]["embedding"].as_integer(), 2048 * 64);
+}
+
+TEST_F(PlanCommand, WrongFlagsAreNamed) {
+  expect_error(with(small(), {"--num-attention-heads", "7"}), "--num-attention-heads");
+  expect_error(with(small(), {"--hiden-size", "7"}), "--hidden-size");
+  expect_error({"plan", "--num-layers", "2"}, "--seq-length is needed");
+  Words shapeless = small();
+  shapeless.erase(shapeless.begin() + 3, shapeless.begin() + 5);
+  expect_error(shapeless, "--hidden-size");
+  expect_error(with(small(), {"--ranks", "3", "--global-batch-size", "4"}), "--global-batch-size");
+  expect_error(with(small(), {"--json=perhaps"}), "--json");
+}
+
+TEST_F(PlanCommand, HelpExplains) {
+  const Outcome r = place_.run({"plan", "--help"});
+  EXPECT_EQ(r.code, 0);
+  for (const char* part : {"without running it", "--json", "--no-time", "--num-layers"})
+    EXPECT_NE(r.out.find(part), std::string::npos) << part;
+}
+
+rusage usage_of_children() {
+  rusage usage{};
+  getrusage(RUSAGE_CHILDREN, &usage);
+  return usage;
+}
+
+double seconds(const rusage& usage) {
+  const auto of = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return of(usage.ru_utime) + of(usage.ru_stime);
+}
+
+// GPT-3 (Brown et al. 2020) with Megatron-LM's vocabulary, which no machine of these tests could hold. Seconds are of
+// the processor: other tests may run beside this one.
+TEST_F(PlanCommand, Gpt3InTwoSecondsAndAGigabyte) {
+  const rusage before = usage_of_children();
+  const Outcome r = place_.run(
+      with(flags(96, 12288, 96, 2048, 51200), {"--bf16", "--json", "--global-batch-size", "1536"}));
+  const rusage after = usage_of_children();
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_LT(seconds(after) - seconds(before), 2);
+  EXPECT_LT(after.ru_maxrss, 1000 * 1000);  // kB
+  const Json plan = Json::parse(r.out);
+  EXPECT_EQ(plan["parameters"]["total"].as_integer(), 174'615'846'912);
+  EXPECT_EQ(plan["flops"]["megatron"].as_integer(), 3340597800160198656);
+  EXPECT_FALSE(plan["memory"]["fits"].as_bool());
+  EXPECT_FALSE(plan["memory"]["remedies"].as_array().empty());
+}
+
+}  // namespace
+}  // namespace megatron::testing

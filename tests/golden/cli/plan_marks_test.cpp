@@ -1,0 +1,133 @@
+// What `megatron plan` says before a run is what the run's arenas then hold, class by class.
+#include <filesystem>
+#include <map>
+#include <sstream>
+
+#include "base/json.h"
+#include "golden/cli/tiny_run.h"
+
+namespace megatron::testing {
+namespace {
+
+Words words(const std::string& text) {
+  std::istringstream in(text);
+  Words all;
+  for (std::string word; in >> word;) all.push_back(word);
+  return all;
+}
+
+const char* const kGpt =
+    "--mock-data --vocab-size 97 --num-layers 2 --hidden-size 32 --num-attention-heads 4 "
+    "--seq-length 32 --max-position-embeddings 32 --micro-batch-size 2 --train-iters 5 ";
+const char* const kLlama =
+    "--mock-data --vocab-size 1000 --num-layers 3 --hidden-size 48 --num-attention-heads 4 "
+    "--group-query-attention --num-query-groups 2 --ffn-hidden-size 96 --swiglu --normalization "
+    "RMSNorm --position-embedding-type rope --disable-bias-linear "
+    "--untie-embeddings-and-output-weights --hidden-dropout 0 --attention-dropout 0 --seq-length "
+    "40 --max-position-embeddings 64 --micro-batch-size 1 --train-iters 5 ";
+
+struct Marks {
+  std::map<std::string, int64_t> classes;
+  int64_t process = 0;
+};
+
+class PlanMarks : public ::testing::Test {
+ protected:
+  Marks planned(const std::string& flags) {
+    const Outcome r = place_.run(with({"plan", "--json", "--no-time"}, words(flags)));
+    EXPECT_EQ(r.code, 0) << r.err;
+    const Json plan = Json::parse(r.out);
+    Marks marks{.process = plan["memory"]["process"].as_integer()};
+    for (const auto& [name, bytes] : plan["memory"]["rank"].as_object())
+      if (name != "host" && name != "total") marks.classes[name] = bytes.as_integer();
+    return marks;
+  }
+
+  Marks shown(const std::string& flags) {
+    const std::string log = place_ / "log.jsonl";
+    std::filesystem::remove(log);
+    const Outcome r = place_.run(with(with({"train"}, words(flags)),
+                                      {"--lr", "1e-3", "--log-interval", "1", "--log-jsonl", log}));
+    EXPECT_EQ(r.code, 0) << r.err;
+    std::istringstream lines(read_file(log));
+    Marks marks;
+    for (std::string line; std::getline(lines, line);) {
+      const Json record = Json::parse(line);
+      if (record["type"].as_string() != "step") continue;
+      for (const auto& [name, bytes] : record["memory"].as_object())
+        (name == "process" ? marks.process : marks.classes[name]) = bytes.as_integer();
+    }
+    return marks;
+  }
+
+  void expect_equal(const char* model, const std::string& flags) {
+    const Marks plan = planned(model + flags), run = shown(model + flags);
+    EXPECT_EQ(plan.classes, run.classes) << flags;
+    EXPECT_EQ(plan.classes.size(), 6u);
+    EXPECT_GT(plan.classes.at("scratch"), 0);
+  }
+
+  Workplace place_;
+};
+
+TEST_F(PlanMarks, OfGptsAreThoseOfTheRun) {
+  for (const char* flags :
+       {"", "--bf16", "--recompute-granularity full",
+        "--hidden-dropout 0.1 --attention-dropout 0.1",
+        "--hidden-dropout 0 --attention-dropout 0 --bf16 --recompute-activations",
+        "--untie-embeddings-and-output-weights", "--global-batch-size 8",
+        "--global-batch-size 14 --bf16", "--threads 1", "--threads 3 --bf16",
+        "--reset-attention-mask --reset-position-ids",
+        "--global-batch-size 8 --rampup-batch-size 2 2 12",
+        "--no-calculate-per-token-loss --global-batch-size 6", "--fp16"})
+    expect_equal(kGpt, flags);
+}
+
+TEST_F(PlanMarks, OfRanksAreThoseOfTheRun) {
+  for (const char* flags : {"--ranks 2 --global-batch-size 12", "--ranks 3 --threads 2",
+                            "--eval-interval 1 --eval-iters 3 --ranks 2 --global-batch-size 8"})
+    expect_equal(kGpt, flags);
+  expect_equal(kLlama, "--global-batch-size 3 --ranks 3");
+}
+
+TEST_F(PlanMarks, WithEvaluationsAreThoseOfTheRun) {
+  for (const char* flags :
+       {"--eval-interval 2 --eval-iters 5",
+        "--eval-interval 2 --eval-iters 3 --eval-global-batch-size 24 --eval-micro-batch-size 8 "
+        "--recompute-granularity full"})
+    expect_equal(kGpt, flags);
+}
+
+TEST_F(PlanMarks, OfOptimizersAreThoseOfTheRun) {
+  for (const char* flags :
+       {"--optimizer sgd --sgd-momentum 0", "--optimizer sgd --sgd-momentum 0.9 --bf16",
+        "--optimizer lion --bf16", "--bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"})
+    expect_equal(kGpt, flags);
+  expect_equal(kLlama, "--optimizer muon");
+}
+
+TEST_F(PlanMarks, OfLlamasAreThoseOfTheRun) {
+  for (const char* flags :
+       {"", "--bf16 --global-batch-size 5", "--recompute-granularity full --bf16",
+        "--bf16 --reset-attention-mask --global-batch-size 4", "--clip-grad 0", "--fp16",
+        "--seq-length 700 --max-position-embeddings 700"})
+    expect_equal(kLlama, flags);
+}
+
+// Of models of some hundred megabytes, where it is not the program itself that counts.
+TEST_F(PlanMarks, ProcessMemoryIsWithinATenthAndAHundredMegabytes) {
+  const std::string large =
+      "--mock-data --vocab-size 20000 --num-layers 2 --hidden-size 768 --num-attention-heads 12 "
+      "--seq-length 64 --max-position-embeddings 64 --micro-batch-size 2 --train-iters 2 ";
+  for (const std::string& more : {std::string(""), std::string("--bf16 --ranks 2"),
+                                  std::string("--recompute-granularity full")}) {
+    const Marks plan = planned(large + more), run = shown(large + more);
+    EXPECT_GT(plan.process, int64_t{300} << 20);
+    EXPECT_NEAR(static_cast<double>(plan.process), static_cast<double>(run.process),
+                0.1 * static_cast<double>(run.process) + 100e6)
+        << more;
+  }
+}
+
+}  // namespace
+}  // namespace megatron::testing

@@ -1,0 +1,120 @@
+#include "plan/flops.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "models/gpt/model.h"
+#include "plan/parameters.h"
+
+namespace megatron::plan {
+namespace {
+
+models::GptConfig gpt2_124m() {
+  models::GptConfig c;
+  c.num_layers = 12;
+  c.hidden_size = 768;
+  c.num_attention_heads = 12;
+  c.max_position_embeddings = 1024;
+  c.vocab_size = 50257;
+  c.finalize();
+  return c;
+}
+
+// Hidden 64, 8 heads of 8, 2 key heads, feed-forward 192, 2 layers, 1000 tokens, untied.
+models::GptConfig small_llama() {
+  models::GptConfig c;
+  c.num_layers = 2;
+  c.hidden_size = 64;
+  c.num_attention_heads = 8;
+  c.num_query_groups = 2;
+  c.ffn_hidden_size = 192;
+  c.max_position_embeddings = 128;
+  c.vocab_size = 1000;
+  c.position_embedding = models::PositionEmbedding::rope;
+  c.normalization = nn::Normalization::rms_norm;
+  c.activation = kernels::Activation::silu;
+  c.gated = c.untied = true;
+  c.qkv_bias = c.attention_output_bias = c.mlp_bias = false;
+  c.finalize();
+  return c;
+}
+
+// Weights of the products: 12 layers x 12 x 768^2 = 84 934 656, head 50257 x 768 = 38 597 376.
+// Forward of 1024 tokens: 2 x 1024 x 123 532 032 = 252 993 601 536, and causal attention 12 x (2 x
+// 2 x 1024^2 x 768) / 2 = 19 327 352 832.
+TEST(Flops, Gpt2) {
+  EXPECT_DOUBLE_EQ(training_flops(gpt2_124m(), 1024), 3.0 * (252993601536.0 + 19327352832.0));
+}
+
+// A layer: 64 x (64 + 32) + 64 x 64 + 3 x 64 x 192 = 47 104 weights; head 64 000. Forward of 128
+// tokens: 2 x 128 x (94 208 + 64 000) = 40 501 248, and attention 2 x (2 x 2 x 128^2 x 64) / 2 = 4
+// 194 304.
+TEST(Flops, Llama) {
+  EXPECT_DOUBLE_EQ(training_flops(small_llama(), 128), 3.0 * (40501248.0 + 4194304.0));
+}
+
+TEST(Parameters, KnownCounts) {
+  EXPECT_EQ(parameter_count(gpt2_124m()), 124439808);
+  EXPECT_EQ(parameter_count(small_llama()), 2 * 47104 + 5 * 64 + 2 * 64000);
+}
+
+TEST(Parameters, AreThoseOfTheModel) {
+  std::vector<models::GptConfig> configs = {gpt2_124m(), small_llama()};
+  configs.push_back(small_llama());
+  configs.back().untied = false;
+  configs.back().qkv_bias = configs.back().attention_output_bias = configs.back().mlp_bias = true;
+  configs.push_back(small_llama());
+  configs.back().kv_channels = 24;
+  configs.back().qkv_bias = true;
+  for (const models::GptConfig& config : configs) {
+    Runtime meta({DeviceKind::meta, 0}, 1);
+    const models::GptModel model(config, meta, DType::bf16, 0);
+    int64_t elements = 0;
+    for (const parallel::Placed* placed : model.parameters())
+      elements += placed->parameter.value.elements();
+    EXPECT_EQ(parameter_count(config), elements);
+    Plan plan{.parameters = count_parameters(model)};
+    EXPECT_EQ(plan.parameter_count(), elements);
+  }
+}
+
+std::map<std::string, int64_t> counts(const models::GptConfig& config) {
+  Runtime meta({DeviceKind::meta, 0}, 1);
+  const models::GptModel model(config, meta, DType::bf16, 0);
+  std::map<std::string, int64_t> found;
+  for (const ParameterCount& p : count_parameters(model))
+    EXPECT_TRUE(found.emplace(p.span + " " + p.group, p.count).second);
+  return found;
+}
+
+TEST(Parameters, ByClassAndSpan) {
+  const auto gpt2 = counts(gpt2_124m());
+  EXPECT_EQ(gpt2.size(), 2 + 12 * 3 + 1);
+  EXPECT_EQ(gpt2.at("embedding embedding"), 50257 * 768);
+  EXPECT_EQ(gpt2.at("embedding position"), 1024 * 768);
+  EXPECT_EQ(gpt2.at("layers.11 norm"), 4 * 768);
+  EXPECT_EQ(gpt2.at("layers.11 attention"), 4 * 768 * 768 + 4 * 768);
+  EXPECT_EQ(gpt2.at("layers.11 mlp"), 8 * 768 * 768 + 5 * 768);
+  EXPECT_EQ(gpt2.at("head norm"), 2 * 768);
+  const auto llama = counts(small_llama());
+  EXPECT_EQ(llama.size(), 1 + 2 * 3 + 2);
+  EXPECT_EQ(llama.at("layers.0 attention"), 64 * 96 + 64 * 64);
+  EXPECT_EQ(llama.at("layers.0 mlp"), 3 * 64 * 192);
+  EXPECT_EQ(llama.at("head output"), 64000);
+}
+
+// 124M: the model's formula and Megatron-LM's differ by the padded rows of the vocabulary alone.
+TEST(Flops, FormulasOfAStep) {
+  const std::vector<FlopCount> flops = step_flops(gpt2_124m(), 50304, 512, 1024);
+  ASSERT_EQ(flops.size(), 3U);
+  EXPECT_EQ(flops[0].formula, "model");
+  EXPECT_EQ(flops[1].formula, "megatron");
+  EXPECT_EQ(flops[2].formula, "megatron_full_attention");
+  EXPECT_EQ(flops[1].flops, 418398534107136.0);
+  EXPECT_DOUBLE_EQ(flops[1].flops - flops[0].flops, 6.0 * 512 * 1024 * 768 * (50304 - 50257));
+  EXPECT_DOUBLE_EQ(flops[2].flops - flops[1].flops, 6.0 * 512 * 1024 * 1024 * 768 * 12);
+}
+
+}  // namespace
+}  // namespace megatron::plan

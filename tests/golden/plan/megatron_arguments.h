@@ -1,0 +1,13 @@
+// The arguments of the vectors as the formulas take them.
+#pragma once
+
+#include "base/json.h"
+#include "plan/megatron_memory.h"
+#include "plan/megatron_shape.h"
+
+namespace megatron::plan {
+
+MegatronShape shape_from(const Json& arguments);
+MegatronLayout layout_from(const Json& arguments, const Json& micro_batches);
+
+}  // namespace megatron::plan

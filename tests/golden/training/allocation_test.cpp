@@ -1,0 +1,166 @@
+// After its first step a run asks for no more memory: no arena grows, and nothing of more than 4 KiB comes from
+// the heap. Every allocation of this program passes here, whichever library makes it. The products of oneDNN 2.6 are
+// left out: its packed operands come from the heap in every call, and it offers no other way.
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <malloc.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <string_view>
+
+#include "golden/training/support.h"
+
+namespace {
+
+constexpr size_t kLargest = 4096;  // bytes
+constexpr int kKept = 8, kDepth = 24;
+
+// Of allocations above kLargest while counting is on.
+struct Counter {
+  std::atomic<bool> on = false;
+  std::atomic<int> count = 0;
+  std::array<size_t, kKept> bytes{};
+  std::array<std::array<void*, kDepth>, kKept> callers{};
+  std::array<int, kKept> depths{};
+
+  void add(size_t size) {
+    if (size <= kLargest || !on || is_from("libdnnl")) return;
+    const int i = count++;
+    if (i >= kKept) return;
+    const auto at = static_cast<size_t>(i);
+    bytes[at] = size;
+    depths[at] = backtrace(callers[at].data(), kDepth);
+  }
+
+  static bool is_from(std::string_view library) {
+    std::array<void*, 6> frames{};
+    const int depth = backtrace(frames.data(), frames.size());
+    for (int i = 0; i < depth; ++i) {
+      Dl_info info{};
+      if (dladdr(frames[static_cast<size_t>(i)], &info) != 0 && info.dli_fname != nullptr &&
+          std::string_view(info.dli_fname).find(library) != std::string_view::npos)
+        return true;
+    }
+    return false;
+  }
+};
+Counter counter;
+
+}  // namespace
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+extern "C" {
+void* __libc_malloc(size_t);
+void* __libc_calloc(size_t, size_t);
+void* __libc_realloc(void*, size_t);
+void* __libc_memalign(size_t, size_t);
+
+void* malloc(size_t bytes) {
+  counter.add(bytes);
+  return __libc_malloc(bytes);
+}
+void* calloc(size_t count, size_t bytes) {
+  counter.add(count * bytes);
+  return __libc_calloc(count, bytes);
+}
+void* realloc(void* old, size_t bytes) {
+  counter.add(bytes);
+  return __libc_realloc(old, bytes);
+}
+void* memalign(size_t alignment, size_t bytes) {
+  counter.add(bytes);
+  return __libc_memalign(alignment, bytes);
+}
+void* aligned_alloc(size_t alignment, size_t bytes) { return memalign(alignment, bytes); }
+int posix_memalign(void** out, size_t alignment, size_t bytes) {
+  *out = memalign(alignment, bytes);
+  return *out == nullptr ? ENOMEM : 0;
+}
+}
+
+namespace megatron::training {
+namespace {
+
+// Where the allocations came from, for a person who has to find them.
+std::string found() {
+  std::string text;
+  for (int i = 0; i < std::min(counter.count.load(), kKept); ++i) {
+    const auto at = static_cast<size_t>(i);
+    text += std::to_string(counter.bytes[at]) + " bytes from\n";
+    char** const names = backtrace_symbols(counter.callers[at].data(), counter.depths[at]);
+    for (int k = 2; k < counter.depths[at]; ++k) text += "    " + std::string(names[k]) + "\n";
+    free(names);
+  }
+  return text;
+}
+
+// Sequences of 512 tokens: every array that grows with tokens is above the limit.
+TrainSettings settings(bool llama) {
+  TrainSettings s = llama ? tiny_llama() : tiny_gpt2();
+  s.shape.hidden_size = 64;
+  s.shape.vocab_size = 2003;
+  s.batch.seq_length = 512;
+  s.batch.micro_batch_size = 4;
+  s.batch.global_batch_size = 16;
+  s.batch.train_iters = 5;
+  s.log.log_interval = 1;
+  return s;
+}
+
+void expect_no_allocation(const TrainSettings& s, const std::string& what) {
+  void* frames[1];
+  backtrace(frames, 1);  // loads what it needs
+  counter.count = 0;
+  TrainHooks hooks;
+  hooks.after_step = [&](const IterationReport& report) {
+    if (report.iteration == 1) counter.on = true;
+    if (report.iteration == *s.batch.train_iters - 1) counter.on = false;
+  };
+  train(s, hooks);
+  counter.on = false;
+  EXPECT_EQ(counter.count, 0) << what << "\n" << found();
+}
+
+TEST(Allocation, CounterSeesLargeOnes) {
+  counter.count = 0;
+  counter.on = true;
+  const std::vector<char> large(kLargest + 1), small(kLargest);
+  counter.on = false;
+  EXPECT_EQ(counter.count, 1);
+}
+
+TEST(Allocation, AStepTakesNothingFromTheHeap) {
+  for (const bool llama : {true, false}) {
+    for (const bool bf16 : {false, true}) {
+      TrainSettings s = settings(llama);
+      s.precision.bf16 = bf16;
+      s.runtime.threads = 2;
+      expect_no_allocation(s, (llama ? "llama " : "gpt2 ") + std::string(bf16 ? "bf16" : "fp32"));
+    }
+  }
+}
+
+TEST(Allocation, NorWithRecomputeDropoutAndSeveralRanks) {
+  TrainSettings s = settings(false);
+  s.batch.recompute_granularity = "full";
+  s.shape.hidden_dropout = s.shape.attention_dropout = 0.1;
+  expect_no_allocation(s, "recompute, dropout");
+  s.runtime.ranks = 2;
+  expect_no_allocation(s, "two ranks");
+}
+
+TEST(Allocation, NorWithDataOfDocuments) {
+  TrainSettings s = settings(true);
+  s.data.reset_attention_mask = s.data.reset_position_ids = true;
+  s.run.dataloader_type = "cyclic";
+  expect_no_allocation(s, "documents, cyclic");
+}
+
+}  // namespace
+}  // namespace megatron::training
+
+#endif

@@ -1,0 +1,246 @@
+// fp16: overflows, what a skipped step leaves, and how far from fp32 it is.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "checkpoint/model_directory.h"
+#include "golden/training/support.h"
+#include "training/step.h"
+#include "training/trainer_state.h"
+
+namespace megatron::training {
+namespace {
+
+const TrainHooks kQuick{.peak = 1e12};  // nothing is measured
+
+TrainSettings tiny_fp16(double initial_scale = 65536) {
+  TrainSettings s = tiny_llama();
+  s.precision.fp16 = true;
+  s.precision.loss_scaling.initial = initial_scale;
+  return s;
+}
+
+HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary) {
+  HostBatch b{.sequences = sequences, .length = length};
+  for (int64_t i = 0; i < sequences * length; ++i) {
+    b.tokens.push_back(static_cast<int32_t>(i * 7 % vocabulary));
+    b.labels.push_back(static_cast<int32_t>((i * 7 + 7) % vocabulary));
+    b.positions.push_back(static_cast<int32_t>(i % length));
+    b.loss_mask.push_back(1);
+  }
+  for (int64_t i = 0; i < sequences; ++i) b.samples.push_back(i);
+  return b;
+}
+
+// A model that makes single steps.
+struct Trial {
+  explicit Trial(const TrainSettings& s, bool check_finite = true)
+      : config(s.shape.to_config(*s.batch.seq_length)), runtime({DeviceKind::cpu, 0}, 1) {
+    config.finalize();
+    model.emplace(config, runtime, s.precision.type(), 1);
+    model->initialize(1);
+    const StepOptions options{.vocabulary = config.vocab_size,
+                              .positions = config.max_position_embeddings,
+                              .check_finite = check_finite,
+                              .loss_scale = s.precision.loss_scale()};
+    step.emplace(*model, s.precision.type(), s.optimizer.config, *group, runtime, options);
+  }
+  StepReport run() {
+    const std::vector<HostBatch> batches = {batch(2, 32, config.vocab_size)};
+    return step->run(batches, {1e-3, 0.1});
+  }
+  Parameter& parameter(std::string_view name) {
+    for (parallel::Placed* placed : model->parameters())
+      if (placed->parameter.name.find(name) != std::string::npos) return placed->parameter;
+    throw InternalError("no such parameter");
+  }
+  // All that a step changes.
+  std::vector<std::vector<double>> state() const {
+    std::vector<std::vector<double>> all;
+    for (const parallel::Placed* placed : model->parameters())
+      all.push_back(to_doubles(placed->parameter.value));
+    for (const auto& state : step->optimizer().states()) all.push_back(to_doubles(state.value));
+    all.push_back({static_cast<double>(step->optimizer().steps())});
+    return all;
+  }
+
+  models::GptConfig config;
+  Runtime runtime;
+  std::unique_ptr<comm::Group> group = comm::single();
+  std::optional<models::GptModel> model;
+  std::optional<TrainStep> step;
+};
+
+bool same_state(const Trial& trial, const std::vector<std::vector<double>>& before) {
+  const auto now = trial.state();
+  for (size_t i = 0; i < now.size(); ++i)
+    if (!same_bits(now[i], before[i])) return false;
+  return now.size() == before.size();
+}
+
+TEST(Fp16, LossesAreNearThoseOfFp32) {
+  for (const TrainSettings& plain : {tiny_llama(), tiny_gpt2()}) {
+    TrainSettings s = plain;
+    s.precision.fp16 = true;
+    s.precision.loss_scaling.initial = 1024;
+    // u = 2^-11 a rounding, and five steps of AdamW take the same way.
+    EXPECT_LE(distance(train_losses(s, kQuick), train_losses(plain, kQuick)), 4 * 0x1p-11);
+  }
+}
+
+TEST(Fp16, AnOverflowHalvesTheScaleAndDoesNotAdvanceTheSchedule) {
+  TrainSettings s = tiny_fp16(0x1p36);
+  s.batch.train_iters = 30;
+  s.optimizer.lr_warmup_iters = 3;
+  s.precision.loss_scaling.hysteresis = 2;
+  const TrainResult result = train(s, kQuick);
+  int64_t updates = 0;
+  double scale = 0x1p36;
+  for (const IterationReport& r : result.iterations) {
+    EXPECT_EQ(r.loss_scale, scale) << r.iteration;
+    EXPECT_EQ(r.consumed, 8 * r.iteration);
+    EXPECT_TRUE(std::isfinite(r.loss));
+    // Warm-up by samples of updated steps: 0, 1/3, 2/3, then cosine.
+    if (updates <= 3) {
+      EXPECT_DOUBLE_EQ(r.learning_rate, 5e-3 * static_cast<double>(updates) / 3) << r.iteration;
+    }
+    if (r.outcome == StepOutcome::updated) {
+      ++updates;
+    } else {
+      EXPECT_EQ(r.outcome, StepOutcome::overflow);
+      if (r.iteration > 1) scale /= 2;  // the first is the one that the hysteresis allows
+    }
+  }
+  EXPECT_EQ(result.iterations.front().outcome, StepOutcome::overflow);
+  EXPECT_GT(updates, 3);
+  EXPECT_LT(scale, 0x1p30);
+}
+
+TEST(Fp16, ASkippedStepLeavesEveryBit) {
+  Trial trial(tiny_fp16(0x1p40));
+  const auto before = trial.state();
+  const StepReport report = trial.run();
+  EXPECT_EQ(report.outcome, StepOutcome::overflow);
+  EXPECT_FALSE(std::isfinite(report.gradient_norm));
+  EXPECT_TRUE(same_state(trial, before));
+}
+
+TEST(Fp16, TheNormAndTheLossAreThoseWithoutScale) {
+  Trial scaled(tiny_fp16(4096)), plain(tiny_fp16(1));
+  const StepReport a = scaled.run(), b = plain.run();
+  EXPECT_TRUE(a.updated());
+  EXPECT_EQ(a.loss, b.loss);
+  EXPECT_NEAR(a.gradient_norm, b.gradient_norm, 2e-2 * b.gradient_norm);  // small ones vanish at 1
+  Trial wide(tiny_llama());
+  EXPECT_NEAR(a.gradient_norm, wide.run().gradient_norm, 4 * 0x1p-11 * b.gradient_norm);
+}
+
+// An activation beyond 65504: a smaller scale is tried down to the least, then it is no overflow.
+TEST(Fp16, AWeightThatIsTooLarge) {
+  TrainSettings s = tiny_fp16(4);
+  s.precision.loss_scaling.hysteresis = 1;
+  Trial trial(s);
+  kernels::table(trial.runtime.stream())
+      .fill({.out = trial.parameter("layers.0.mlp.down").value, .value = 60000},
+            trial.runtime.stream());
+  kernels::table(trial.runtime.stream())
+      .fill({.out = trial.parameter("layers.0.mlp.up").value, .value = 60000},
+            trial.runtime.stream());
+  const auto before = trial.state();
+  for (const double scale : {4.0, 2.0}) {
+    const StepReport report = trial.run();
+    EXPECT_EQ(report.loss_scale, scale);
+    EXPECT_EQ(report.outcome, StepOutcome::overflow);
+  }
+  EXPECT_EQ(trial.run().outcome, StepOutcome::not_finite);
+  EXPECT_TRUE(same_state(trial, before));
+}
+
+TEST(NotFinite, LeavesTheStepOutUnlessTheCheckIsOff) {
+  for (const bool bf16 : {false, true}) {
+    TrainSettings s = tiny_llama();
+    s.precision.bf16 = bf16;
+    for (const bool check : {true, false}) {
+      Trial trial(s, check);
+      kernels::table(trial.runtime.stream())
+          .fill({.out = trial.parameter("norm").value, .value = NAN}, trial.runtime.stream());
+      const auto before = trial.state();
+      EXPECT_EQ(trial.run().outcome, check ? StepOutcome::not_finite : StepOutcome::updated);
+      EXPECT_EQ(same_state(trial, before), check);
+    }
+  }
+}
+
+TEST(Fp16, RanksDecideAlike) {
+  TrainSettings s = tiny_fp16(0x1p34);
+  s.precision.loss_scaling.hysteresis = 1;
+  s.batch.train_iters = 20;
+  const TrainResult one = train(s, kQuick);
+  s.runtime.ranks = 2;
+  const TrainResult two = train(s, kQuick);
+  ASSERT_EQ(one.iterations.size(), two.iterations.size());
+  for (size_t i = 0; i < one.iterations.size(); ++i) {
+    EXPECT_EQ(one.iterations[i].outcome, two.iterations[i].outcome) << i;
+    EXPECT_EQ(one.iterations[i].loss_scale, two.iterations[i].loss_scale) << i;
+  }
+  EXPECT_LE(distance(losses(one), losses(two)), 4 * 0x1p-11);
+}
+
+TEST(Fp16, ACheckpointHoldsWeightsMastersAndScale) {
+  const TemporaryDirectory folder;
+  TrainSettings s = tiny_fp16(0x1p40);
+  s.precision.loss_scaling.hysteresis = 1;
+  s.checkpoint.save = folder / "run";
+  const TrainResult result = train(s, kQuick);
+  const Json state = Json::read(result.saved + "/trainer_state.json");
+  EXPECT_EQ(state["precision"], Json("f16"));
+  EXPECT_EQ(state["loss_scale"]["value"], Json(0x1p35));
+  EXPECT_EQ(state["scheduled_samples"], Json(0));
+  EXPECT_EQ(state["skipped_steps"], Json(5));
+  EXPECT_EQ(state["consumed_samples"], Json(40));
+  const Json config = Json::read(result.saved + "/config.json");
+  const Json* type =
+      config.find("dtype") != nullptr ? config.find("dtype") : config.find("torch_dtype");
+  ASSERT_NE(type, nullptr);
+  EXPECT_EQ(*type, Json("float16"));
+  EXPECT_NE(read_file(result.saved + "/model.safetensors").find("\"F16\""), std::string::npos);
+  EXPECT_NE(read_file(result.saved + "/optimizer-00001-of-00001.safetensors").find("\"master."),
+            std::string::npos);
+  const TrainerState read = TrainerState::from_json(state, result.saved);
+  EXPECT_EQ(read.scheduled_samples, 0);
+  EXPECT_EQ(read.loss_scale->value, 0x1p35);
+}
+
+// Written before steps could be skipped.
+TEST(TrainerState, WithoutItsPlaceInTheScheduleTakesTheSamples) {
+  const TrainerState written{.iteration = 3,
+                             .consumed_samples = 24,
+                             .scheduled_samples = 16,
+                             .data = Json::Object{},
+                             .layout = Json::Object{}};
+  Json::Object object = written.to_json().as_object();
+  EXPECT_EQ(TrainerState::from_json(object, "x").scheduled_samples, 16);
+  std::erase_if(object, [](const auto& field) { return field.first == "scheduled_samples"; });
+  EXPECT_EQ(TrainerState::from_json(object, "x").scheduled_samples, 24);
+}
+
+TEST(Fp16, ACheckpointIsEvaluatedAndGoneOnFromInAnotherFormat) {
+  const TemporaryDirectory folder;
+  TrainSettings s = tiny_fp16(1024);
+  s.checkpoint.save = folder / "run";
+  s.run.eval_interval = 5;
+  s.run.eval_iters = 2;
+  const TrainResult half = train(s, kQuick);
+  EXPECT_GT(half.validation_loss, 0);
+  s.precision = {};
+  s.checkpoint.save.reset();
+  s.checkpoint.load = half.saved;
+  s.checkpoint.finetune = true;
+  s.optimizer.lr = s.optimizer.min_lr = 0;
+  // The same weights on the same samples, computed in fp32.
+  EXPECT_NEAR(train(s, kQuick).validation_loss, half.validation_loss, 0x1p-11 * 5);
+}
+
+}  // namespace
+}  // namespace megatron::training

@@ -1,0 +1,256 @@
+// Every optimizer in whole runs: on some ranks as on one, stopped and resumed, with its flags.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/tolerances.h"
+#include "checkpoint/checkpoint_directory.h"
+#include "golden/training/support.h"
+#include "training/step.h"
+
+namespace megatron::training {
+namespace {
+
+using optim::Method;
+
+struct Variant {
+  std::string name;
+  std::function<void(optim::OptimizerConfig&)> set;
+};
+
+std::vector<Variant> variants() {
+  return {{"lion", [](auto& c) { c.method = Method::lion; }},
+          {"muon", [](auto& c) { c.method = Method::muon; }},
+          {"muon_low_lion",
+           [](auto& c) {
+             c.method = Method::muon;
+             c.muon_scalar = Method::lion;
+             c.muon.precision = optim::ProductPrecision::low;
+             c.muon.nesterov = true;
+             c.muon.split_qkv = false;
+           }},
+          {"adam_bf16_moments", [](auto& c) { c.exp_avg_type = c.exp_avg_sq_type = DType::bf16; }},
+          {"adam_bf16_second", [](auto& c) { c.exp_avg_sq_type = DType::bf16; }}};
+}
+
+TrainSettings tiny(const Variant& variant) {
+  TrainSettings s = tiny_llama();
+  variant.set(s.optimizer.config);
+  if (variant.name == "lion") s.optimizer.lr = 5e-4;
+  return s;
+}
+
+TrainSettings saving(TrainSettings s, const std::string& folder) {
+  s.checkpoint.save = s.checkpoint.load = folder;
+  s.batch.train_iters = 6;
+  return s;
+}
+
+std::string error_of(const TrainSettings& s) {
+  try {
+    train(s);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+void expect_parts(const std::string& text, std::initializer_list<std::string_view> parts) {
+  for (const std::string_view part : parts) EXPECT_NE(text.find(part), text.npos) << text;
+}
+
+TEST(Optimizers, AnyNumberOfRanksIsOne) {
+  for (const Variant& variant : variants()) {
+    // Where moments or products are rounded to 16 bits, another order of sums can go to the
+    // neighbour.
+    const bool rounded = variant.name != "lion";
+    TrainSettings s = tiny(variant);
+    s.batch.global_batch_size = 12;
+    s.batch.micro_batch_size = 2;
+    if (variant.name == "muon") s.optimizer.config.muon.precision = optim::ProductPrecision::high;
+    const auto expected = train_losses(s);
+    EXPECT_LT(expected.back(), expected.front()) << variant.name;
+    for (const int ranks : {2, 3}) {
+      s.runtime.ranks = ranks;
+      EXPECT_LE(distance(train_losses(s), expected),
+                rounded && variant.name != "muon" ? 1e-3 : tolerance::kLayoutFp32)
+          << variant.name << " on " << ranks;
+    }
+  }
+}
+
+TEST(Optimizers, TwoThreadsGiveTheSameBits) {
+  for (const Variant& variant : variants()) {
+    TrainSettings s = tiny(variant);
+    s.precision.bf16 = true;
+    const auto expected = train_losses(s);
+    s.runtime.threads = 2;
+    EXPECT_TRUE(same_bits(train_losses(s), expected)) << variant.name;
+  }
+}
+
+TEST(Optimizers, AResumedRunIsTheWholeRun) {
+  bool bf16 = false;
+  for (const Variant& variant : variants()) {
+    const TemporaryDirectory folder;
+    TrainSettings s = tiny(variant);
+    s.precision.bf16 = bf16 = !bf16;
+    s.runtime.ranks = bf16 ? 2 : 1;
+    const auto expected = train_losses(saving(s, folder / "whole"));
+    TrainSettings parts = saving(s, folder / "parts");
+    parts.checkpoint.exit_interval = 3;
+    train(parts);
+    parts.checkpoint.exit_interval.reset();
+    EXPECT_TRUE(same_bits(train_losses(parts), {expected.begin() + 3, expected.end()}))
+        << variant.name;
+    for (const auto file : {"model.safetensors", "optimizer-00001-of-00001.safetensors"}) {
+      const std::string path = std::string("/iter_0000006/") + file;
+      EXPECT_TRUE(read_file(folder / ("whole" + path)) == read_file(folder / ("parts" + path)))
+          << variant.name << " " << file;
+    }
+  }
+}
+
+class OptimizerResume : public ::testing::Test {
+ protected:
+  // A run of three of six steps.
+  TrainSettings stopped(const Variant& variant) {
+    TrainSettings s = saving(tiny(variant), folder_ / variant.name);
+    s.checkpoint.exit_interval = 3;
+    train(s);
+    s.checkpoint.exit_interval.reset();
+    return s;
+  }
+  TemporaryDirectory folder_;
+};
+
+TEST_F(OptimizerResume, AnotherMethodIsRefused) {
+  TrainSettings s = stopped(variants()[1]);
+  for (const Method method : {Method::adam, Method::lion, Method::sgd}) {
+    s.optimizer.config.method = method;
+    expect_parts(error_of(s), {"--optimizer muon", optim::name(method), "--no-load-optim"});
+  }
+  s.optimizer.config.method = Method::muon;
+  s.optimizer.config.muon_scalar = Method::lion;
+  expect_parts(error_of(s), {"--muon-scalar-optimizer adam", "lion now", "--no-load-optim"});
+  s.optimizer.config.muon_scalar = Method::adam;
+  s.optimizer.config.exp_avg_type = DType::bf16;
+  expect_parts(error_of(s), {"--exp-avg-dtype fp32", "bf16 now", "--no-load-optim"});
+  s.checkpoint.load_optimizer = false;
+  EXPECT_EQ(train(s).iterations.size(), 3u);
+}
+
+TEST_F(OptimizerResume, OtherBetasAreToldAndUsed) {
+  const TrainSettings s = stopped({"adam", [](auto&) {}});
+  TrainSettings other = s;
+  other.checkpoint.save.reset();
+  other.optimizer.config.adam_beta2 = 0.5;
+  ::testing::internal::CaptureStderr();
+  const auto changed = train_losses(other);
+  expect_parts(::testing::internal::GetCapturedStderr(),
+               {"adam-beta2", "'0.999' in the checkpoint and '0.5' now"});
+  ::testing::internal::CaptureStderr();
+  other.optimizer.config = s.optimizer.config;
+  other.optimizer.config.sgd_momentum = 0.5;  // not at work
+  EXPECT_NE(train_losses(other), changed);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr().find("other settings"), std::string::npos);
+}
+
+TEST_F(OptimizerResume, SchedulesAreSavedWhole) {
+  Variant plain{"wsd", [](auto&) {}};
+  TrainSettings s = saving(tiny(plain), folder_ / "wsd");
+  s.optimizer.lr_decay_style = optim::DecayStyle::wsd;
+  s.optimizer.lr_wsd_decay_iters = 2;
+  s.optimizer.lr_wsd_decay_style = optim::WsdStyle::cosine;
+  s.optimizer.decoupled_lr = 1e-3;
+  const auto expected = train_losses(s);
+  s.checkpoint.save = s.checkpoint.load = folder_ / "parts";
+  s.checkpoint.exit_interval = 3;
+  train(s);
+  s.checkpoint.exit_interval.reset();
+  TrainSettings other = s;
+  other.optimizer.lr_wsd_decay_iters = 3;
+  other.optimizer.lr_wsd_decay_style = optim::WsdStyle::linear;
+  other.optimizer.decoupled_lr.reset();
+  expect_parts(error_of(other), {"lr-wsd-decay-samples 16 in the checkpoint and 24 now",
+                                 "lr-wsd-decay-style cosine in the checkpoint and linear now",
+                                 "decoupled-lr 0.001 in the checkpoint and absent now",
+                                 "--use-checkpoint-opt-param-scheduler"});
+  other.checkpoint.save.reset();
+  other.checkpoint.use_checkpoint_scheduler = true;
+  EXPECT_TRUE(same_bits(train_losses(other), {expected.begin() + 3, expected.end()}));
+}
+
+TEST(Optimizers, DecoupledRateMovesTheEmbedding) {
+  TrainSettings s = tiny_llama();
+  const auto plain = train_losses(s);
+  s.optimizer.decoupled_lr = s.optimizer.lr;
+  EXPECT_TRUE(same_bits(train_losses(s), plain));
+  s.optimizer.decoupled_lr = 1e-4;
+  EXPECT_NE(train_losses(s), plain);
+  s.optimizer.decoupled_lr.reset();
+  s.optimizer.decoupled_min_lr = 1e-5;
+  expect_parts(error_of(s), {"--decoupled-min-lr 1e-05 needs --decoupled-lr"});
+}
+
+TEST(Optimizers, SamplesCountLikeIterations) {
+  TrainSettings s = tiny_llama();
+  s.optimizer.lr_decay_style = optim::DecayStyle::wsd;
+  s.optimizer.lr_decay_iters = 4;
+  s.optimizer.lr_wsd_decay_iters = 2;
+  s.optimizer.lr_warmup_iters = 1;
+  const auto expected = train_losses(s);
+  TrainSettings samples = tiny_llama();
+  samples.batch.train_iters.reset();
+  samples.batch.train_samples = 40;
+  samples.optimizer.lr_decay_style = optim::DecayStyle::wsd;
+  samples.optimizer.lr_decay_samples = 32;
+  samples.optimizer.lr_wsd_decay_samples = 16;
+  samples.optimizer.lr_warmup_samples = 8;
+  EXPECT_TRUE(same_bits(train_losses(samples), expected));
+
+  const auto mixed = [](TrainSettings given, auto&& change) {
+    change(given.optimizer);
+    return error_of(given);
+  };
+  expect_parts(mixed(s, [](auto& o) { o.lr_decay_samples = 8; }),
+               {"--lr-decay-samples does not go with --train-iters", "--lr-decay-iters"});
+  expect_parts(mixed(s, [](auto& o) { o.lr_warmup_samples = 8; }), {"use --lr-warmup-iters"});
+  expect_parts(mixed(s, [](auto& o) { o.lr_wsd_decay_samples = 8; }), {"--lr-wsd-decay-iters"});
+  expect_parts(mixed(samples, [](auto& o) { o.lr_decay_iters = 8; }),
+               {"--lr-decay-iters does not go with --train-samples", "--lr-decay-samples"});
+  expect_parts(mixed(samples, [](auto& o) { o.lr_warmup_iters = 8; }), {"--lr-warmup-samples"});
+  expect_parts(mixed(samples, [](auto& o) { o.lr_wsd_decay_iters = 8; }),
+               {"--lr-wsd-decay-samples"});
+  expect_parts(mixed(s, [](auto& o) { o.lr_wsd_decay_iters.reset(); }),
+               {"WSD needs --lr-wsd-decay-iters"});
+  expect_parts(mixed(s, [](auto& o) { o.lr_wsd_decay_iters = 5; }),
+               {"--lr-wsd-decay-iters is 5", "[1, 4]"});
+}
+
+// Two bytes less a parameter and moment.
+TEST(Optimizers, NarrowMomentsTakeHalf) {
+  const auto bytes = [](DType first, DType second) {
+    TrainSettings s = tiny_llama();
+    s.optimizer.config.exp_avg_type = first;
+    s.optimizer.config.exp_avg_sq_type = second;
+    models::GptConfig config = s.shape.to_config(*s.batch.seq_length);
+    config.finalize();
+    Runtime runtime({DeviceKind::meta, 0}, 1);
+    models::GptModel model(config, runtime, DType::f32, 1);
+    const auto group = comm::single();
+    const TrainStep step(model, DType::f32, s.optimizer.config, *group, runtime, {});
+    int64_t sum = 0;
+    for (const auto& state : step.optimizer().states()) sum += state.value.bytes();
+    return std::pair{sum, runtime.arena(MemoryClass::optimizer).high_water()};
+  };
+  const auto wide = bytes(DType::f32, DType::f32), one = bytes(DType::f32, DType::bf16),
+             both = bytes(DType::bf16, DType::bf16);
+  EXPECT_EQ(one.first, wide.first / 4 * 3);
+  EXPECT_EQ(both.first, wide.first / 2);
+  EXPECT_LT(both.second, one.second);
+  EXPECT_LT(one.second, wide.second);
+}
+
+}  // namespace
+}  // namespace megatron::training

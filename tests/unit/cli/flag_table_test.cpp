@@ -1,0 +1,343 @@
+// What becomes of each of Megatron-LM's flags.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdio>
+#include <map>
+
+#include "base/error.h"
+#include "cli/flags/foreign_flags.h"
+#include "cli/flags/table.h"
+#include "cli/options.h"
+#include "training/settings.h"
+
+namespace megatron::cli {
+namespace {
+
+using Words = std::vector<std::string>;
+
+// The settings of `megatron train` and what parse_training() makes of a command line.
+struct Train {
+  training::TrainSettings settings;
+  Fields fields = settings.fields();
+  Words notes;
+
+  std::optional<int> read(const Words& arguments) {
+    return parse_training("megatron train [flags]", "Trains.", fields, arguments, notes);
+  }
+  std::string error(const Words& arguments) {
+    try {
+      read(arguments);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  }
+  std::string value(const std::string& name) { return fields.find(name)->get(); }
+};
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+// A value that Megatron-LM takes, or one that is none of them.
+Words some_value(const FlagRow& row) {
+  if (row.is_switch()) return {};
+  if (!row.choices.empty()) return {std::string(split_list(row.choices, '|').back())};
+  return {row.value.starts_with("TEXT") ? "text" : "7"};
+}
+
+TEST(FlagTable, Counts) {
+  const FlagTable table;
+  std::map<Verdict, int> verdicts;
+  std::map<std::string, int> reasons;
+  for (const FlagRow& row : table.today()) {
+    ++verdicts[row.verdict];
+    if (row.verdict != Verdict::supported) ++reasons[std::string(row.why)];
+  }
+  EXPECT_EQ(table.today().size(), 878u);
+  EXPECT_EQ(verdicts[Verdict::supported], 163);
+  EXPECT_EQ(verdicts[Verdict::ignored], 175);
+  EXPECT_EQ(verdicts[Verdict::refused], 540);
+  const std::map<std::string, int> expected = {
+      {"absent", 9},
+      {"activation", 5},
+      {"always", 13},
+      {"attention-shape", 11},
+      {"checkpoint-choice", 5},
+      {"checkpoint-format", 3},
+      {"checkpoint-shape", 3},
+      {"context-parallel", 4},
+      {"data-source", 2},
+      {"distillation", 11},
+      {"dumps", 8},
+      {"encoder", 22},
+      {"experts", 76},
+      {"extra-layers", 2},
+      {"fault-tests", 11},
+      {"fine-tuning-data", 3},
+      {"frozen", 1},
+      {"gelu-form", 1},
+      {"gpu", 26},
+      {"host", 15},
+      {"imagined-ranks", 1},
+      {"index-cache", 2},
+      {"inference", 58},
+      {"infilling", 11},
+      {"initial-weights", 8},
+      {"latent-attention", 8},
+      {"launch", 6},
+      {"local-checkpoints", 8},
+      {"log-choice", 9},
+      {"log-files", 2},
+      {"loss-checks", 5},
+      {"low-precision", 23},
+      {"masks", 1},
+      {"multi-token", 7},
+      {"no-positions", 1},
+      {"norm-storage", 1},
+      {"older-engine", 3},
+      {"one-implementation", 2},
+      {"one-kernel", 20},
+      {"one-part", 32},
+      {"other-signal", 2},
+      {"overlap", 6},
+      {"parameter-gather", 2},
+      {"pipeline", 9},
+      {"positions", 9},
+      {"precision-choice", 5},
+      {"python", 4},
+      {"python-code", 1},
+      {"pytorch-profiler", 6},
+      {"random", 3},
+      {"reader", 2},
+      {"recompute-choice", 3},
+      {"reinforcement", 51},
+      {"remote-code", 1},
+      {"remote-files", 2},
+      {"residual-form", 7},
+      {"rotary-form", 9},
+      {"schedule-variant", 2},
+      {"sharded-optimizer", 23},
+      {"sparse-attention", 22},
+      {"state-space", 12},
+      {"supervision", 26},
+      {"telemetry", 3},
+      {"tensor-parallel", 4},
+      {"timers", 3},
+      {"tokenizer-variant", 2},
+      {"torch-files", 28},
+      {"vision", 24},
+      {"wandb", 4},
+      {"yaml-layout", 1},
+  };
+  EXPECT_EQ(reasons, expected);
+  std::map<Verdict, int> older;
+  for (const FlagRow& row : table.older()) ++older[row.verdict];
+  EXPECT_EQ(older[Verdict::supported], 2);
+  EXPECT_EQ(older[Verdict::ignored], 19);
+  EXPECT_EQ(older[Verdict::refused], 30);
+}
+
+TEST(FlagTable, SupportedFlagsAreFieldsOfTrain) {
+  const FlagTable table;
+  Train train;
+  for (const FlagRow& row : table.today()) {
+    if (row.verdict != Verdict::supported || row.why == "help") continue;
+    const bool other = row.why.starts_with("=");
+    const std::string_view flag = other ? row.why.substr(1, row.why.find(' ') - 1) : row.flag;
+    const Field* field = train.fields.find(flag.substr(2));
+    ASSERT_NE(field, nullptr) << row.flag;
+    if (other) continue;
+    EXPECT_EQ(field->is_switch, row.is_switch()) << row.flag;
+    EXPECT_EQ(field->many, row.many()) << row.flag;
+    EXPECT_EQ(field->is_switch ? "switch" : field->type, row.value) << row.flag;
+    const bool choices = fmt::format("{}", fmt::join(field->choices, "|")) == row.choices;
+    EXPECT_NE(choices, has(std::string(row.detail), "choices")) << row.flag;
+  }
+  for (const Field& field : train.fields.all()) {
+    const FlagRow* row = table.find("--" + field.name);
+    if (row != nullptr) {
+      EXPECT_EQ(row->verdict, Verdict::supported) << field.name;
+    }
+  }
+}
+
+TEST(FlagTable, EachRefusedFlagIsNamedWithItsReason) {
+  const FlagTable table;
+  for (const std::span<const FlagRow> rows : {table.today(), table.older()}) {
+    for (const FlagRow& row : rows) {
+      if (row.verdict != Verdict::refused || row.flag == "--openai-gelu") continue;
+      Train train;
+      ForeignFlags foreign(train.fields);
+      foreign.take(row, row.is_switch() ? Words() : Words{"12345"});
+      try {
+        foreign.finish();
+        ADD_FAILURE() << row.flag << " is not refused";
+      } catch (const Error& e) {
+        EXPECT_TRUE(std::string(e.what()).starts_with(std::string(row.flag) + " ")) << e.what();
+        EXPECT_TRUE(has(e.what(), std::string(table.reason(row)))) << e.what();
+      }
+    }
+  }
+}
+
+TEST(FlagTable, ValuesThatAskForWhatHappensAnywayAreAccepted) {
+  const FlagTable table;
+  int accepted = 0;
+  for (const FlagRow& row : table.today()) {
+    if (row.verdict != Verdict::refused || row.detail.starts_with("when ")) continue;
+    for (const std::string_view value : split_list(row.detail, '|')) {
+      Train train;
+      ForeignFlags foreign(train.fields);
+      foreign.take(row, {std::string(value)});
+      EXPECT_NO_THROW(foreign.finish()) << row.flag << ' ' << value;
+      EXPECT_TRUE(foreign.notes().empty()) << row.flag;
+      ++accepted;
+    }
+  }
+  EXPECT_GT(accepted, 100);
+  EXPECT_EQ(Train().error({"--tensor-model-parallel-size", "1", "--rotary-percent", "1"}), "");
+  EXPECT_EQ(Train().error({"--position-embedding-type=rope", "--no-position-embedding"}), "");
+  EXPECT_EQ(Train().error({"--no-position-embedding", "--position-embedding-type=rope"}), "");
+  EXPECT_TRUE(has(Train().error({"--no-position-embedding"}), "--no-position-embedding"));
+  EXPECT_EQ(Train().error({"--openai-gelu"}), "");
+  EXPECT_TRUE(has(Train().error({"--openai-gelu", "--no-bias-gelu-fusion"}),
+                  "--openai-gelu is refused: it asks for GELU in its tanh form"));
+  EXPECT_EQ(Train().error({"--qk-layernorm=false"}), "");
+}
+
+TEST(FlagTable, IgnoredFlagsAreToldAndTheirValuesRead) {
+  const FlagTable table;
+  for (const std::span<const FlagRow> rows : {table.today(), table.older()}) {
+    for (const FlagRow& row : rows) {
+      if (row.verdict != Verdict::ignored) continue;
+      Train train;
+      ForeignFlags foreign(train.fields);
+      foreign.take(row, some_value(row));
+      EXPECT_NO_THROW(foreign.finish());
+      ASSERT_EQ(foreign.notes().size(), 1u) << row.flag;
+      EXPECT_TRUE(has(foreign.notes()[0], fmt::format("{} ({})", row.flag, table.reason(row))));
+      if (row.value.starts_with("TEXT") && row.choices.empty()) continue;
+      EXPECT_THROW(ForeignFlags(train.fields).take(row, {"no-such-value"}), Error) << row.flag;
+    }
+  }
+}
+
+TEST(FlagTable, IgnoredFlagsOfALineAreToldTogether) {
+  Train train;
+  EXPECT_EQ(train.read({"--use-flash-attn", "--num-workers", "8", "--num-layers", "3",
+                        "--transformer-impl", "local", "--num-workers=2"}),
+            std::nullopt);
+  EXPECT_EQ(train.value("num-layers"), "3");
+  ASSERT_EQ(train.notes.size(), 1u);
+  EXPECT_TRUE(train.notes[0].starts_with("ignored, because they change nothing here: "));
+  EXPECT_TRUE(has(train.notes[0], "--use-flash-attn, --transformer-impl ("));
+  EXPECT_TRUE(has(train.notes[0], "; --num-workers ("));
+  EXPECT_TRUE(has(train.error({"--num-workers", "many"}), "--num-workers is 'many'"));
+  EXPECT_TRUE(has(train.error({"--num-workers", "1", "2"}), "'2' is one argument too many"));
+  EXPECT_TRUE(has(train.error({"--transformer-impl", "x"}), "transformer_engine"));
+}
+
+TEST(FlagTable, AllRefusedFlagsOfALineAreToldTogether) {
+  const std::string text =
+      Train().error({"--tensor-model-parallel-size", "8", "--num-layers", "3", "--fp8-format",
+                     "hybrid", "--recompute-modules", "mlp", "core_attn", "--use-flash-attn"});
+  EXPECT_TRUE(text.starts_with("3 flags of Megatron-LM are refused:\n"));
+  EXPECT_TRUE(has(text, "\n  --tensor-model-parallel-size 8 is refused: it divides "));
+  EXPECT_TRUE(has(text, "\n  --fp8-format hybrid is refused: it asks for "));
+  EXPECT_TRUE(has(text, "\n  --recompute-modules mlp core_attn is refused: it "));
+  EXPECT_EQ(Train().error({"--context-parallel-size=2", "--context-parallel-size=1"}), "");
+}
+
+TEST(FlagTable, OtherSpellingsSetTheFlagOfToday) {
+  const FlagTable table;
+  int spellings = 0;
+  for (const std::span<const FlagRow> rows : {table.today(), table.older()}) {
+    for (const FlagRow& row : rows) {
+      if (row.verdict != Verdict::supported || !row.why.starts_with("=")) continue;
+      Train older, today;
+      const size_t space = row.why.find(' ');
+      const std::string flag(row.why.substr(1, space - 1));
+      Words arguments = {std::string(row.flag)}, same = {flag};
+      if (!row.is_switch())
+        arguments.push_back(today.fields.find(flag.substr(2))->type == "INT" ? "3" : "0.25");
+      if (!row.is_switch()) same.push_back(arguments[1]);
+      if (space != row.why.npos) same = {flag + "=" + std::string(row.why.substr(space + 1))};
+      older.read(arguments);
+      today.read(same);
+      EXPECT_TRUE(changed(today.fields, older.fields).empty()) << row.flag;
+      EXPECT_TRUE(older.fields.find(flag.substr(2))->given) << row.flag;
+      ASSERT_EQ(older.notes.size(), 1u);
+      EXPECT_TRUE(older.notes[0].starts_with(std::string(row.flag) + " is an older spelling"));
+      ++spellings;
+    }
+  }
+  EXPECT_EQ(spellings, 9);
+}
+
+// Every spelling that Megatron-LM's documents still show and its parser no longer has.
+TEST(FlagTable, OlderSpellingsAreKnown) {
+  const FlagTable table;
+  for (const char* flag :
+       {"--data-impl", "--virtual-pipeline-model-parallel-size", "--use-custom-fsdp",
+        "--fp8-hybrid", "--model-parallel-size", "--batch-size", "--warmup",
+        "--checkpoint-activations", "--layernorm-epsilon", "--activations-checkpoint-method",
+        "--DDP-impl"}) {
+    EXPECT_NE(table.find(flag), nullptr) << flag;
+  }
+}
+
+TEST(FlagTable, FlagsAreToldFromMisspellings) {
+  Fields fields;
+  int64_t hidden = 0;
+  fields.add("hidden-size", &hidden, "width");
+  const auto error = [&](const Words& arguments) -> std::string {
+    try {
+      parse("megatron x", "x", fields, {}, arguments);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_TRUE(has(error({"--fp16"}), "--fp16 is a flag of Megatron-LM that this command does not"));
+  EXPECT_TRUE(has(error({"--hiden-size", "3"}), "did you mean --hidden-size"));
+  Words notes;
+  try {
+    parse_training("megatron x", "x", fields, {"--num-layers", "2"}, notes);
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_TRUE(has(e.what(), "--num-layers is a flag of megatron train")) << e.what();
+  }
+}
+
+// The program itself: exit code and message.
+std::pair<int, std::string> run(const std::string& arguments) {
+  const std::string command = std::string(MEGATRON_BINARY) + " " + arguments + " 2>&1";
+  std::FILE* pipe = ::popen(command.c_str(), "r");
+  std::string text;
+  std::array<char, 4096> buffer;
+  while (const size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe))
+    text.append(buffer.data(), n);
+  const int status = ::pclose(pipe);
+  return {WEXITSTATUS(status), text};
+}
+
+TEST(FlagTable, TheProgramRefuses) {
+  for (const std::string flag :
+       {"train --use-distributed-optimizer", "plan --num-experts 8",
+        "train --pipeline-model-parallel-size 2", "bench step --fp8-hybrid",
+        "train --wandb-project x", "eval --perform-rl-step", "train --yaml-cfg x.yaml",
+        "train --virtual-pipeline-model-parallel-size 2", "train --use-custom-fsdp",
+        "preprocess --data-impl lazy", "train --model-parallel-size 8"}) {
+    const auto [code, text] = run(flag);
+    EXPECT_EQ(code, 2) << flag;
+    EXPECT_TRUE(has(text, flag.substr(flag.find("--")) + " is refused: it ")) << text;
+  }
+  const auto [code, text] = run("train --use-flash-attn --batch-size 3 --print-config");
+  EXPECT_EQ(code, 0);
+  EXPECT_TRUE(has(text, "\nmicro-batch-size: 3\n")) << text;
+  EXPECT_TRUE(has(text, "# ignored, because they change nothing here: --use-flash-attn (")) << text;
+}
+
+}  // namespace
+}  // namespace megatron::cli

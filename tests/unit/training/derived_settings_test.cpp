@@ -1,0 +1,221 @@
+// Each setting that nobody gave is told with its cause.
+#include "training/derived_settings.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <thread>
+
+#include "base/error.h"
+#include "training/run_plan.h"
+
+namespace megatron::training {
+namespace {
+
+TrainSettings small() {
+  TrainSettings s;
+  s.shape.num_layers = 2;
+  s.shape.hidden_size = 48;
+  s.shape.num_attention_heads = 4;
+  s.shape.vocab_size = 100;
+  s.batch.seq_length = 16;
+  s.batch.micro_batch_size = 2;
+  s.batch.train_iters = 10;
+  s.optimizer.lr = 1e-3;
+  s.data.mock_data = true;
+  s.runtime.ranks = 2;
+  s.runtime.threads = 1;
+  return s;
+}
+
+// Every flag's value and cause, "VALUE: CAUSE".
+std::map<std::string, std::string> notes_of(const TrainSettings& settings) {
+  std::map<std::string, std::string> notes;
+  for (const SettingNote& note : settle_run(settings).notes)
+    notes[note.flag] = note.value + ": " + note.cause;
+  return notes;
+}
+
+TEST(DerivedSettings, OfTheShape) {
+  TrainSettings s = small();
+  auto notes = notes_of(s);
+  EXPECT_EQ(notes["ffn-hidden-size"], "192: 4 x hidden size 48");
+  EXPECT_EQ(notes["kv-channels"], "12: hidden size 48 / 4 heads");
+  EXPECT_EQ(notes["num-query-groups"],
+            "4: every head has keys of its own without --group-query-attention");
+  EXPECT_EQ(notes["max-position-embeddings"], "16: --seq-length");
+  s.shape.swiglu = true;
+  s.shape.num_query_groups = 2;
+  notes = notes_of(s);
+  EXPECT_EQ(notes["ffn-hidden-size"],
+            "128: 8/3 x hidden size 48, rounded down to a multiple of 64");
+  EXPECT_EQ(notes["num-query-groups"],
+            "4: --num-query-groups 2 says nothing without --group-query-attention");
+  s.shape.ffn_hidden_size = 64;
+  s.shape.kv_channels = 12;
+  s.shape.group_query_attention = true;
+  s.shape.max_position_embeddings = 16;
+  notes = notes_of(s);
+  for (const char* given :
+       {"ffn-hidden-size", "kv-channels", "num-query-groups", "max-position-embeddings", "threads"})
+    EXPECT_FALSE(notes.contains(given)) << given;
+}
+
+TEST(DerivedSettings, OfTheModelsDirectory) {
+  TrainSettings s = small();
+  const std::string llama = std::string(MEGATRON_GOLDEN) + "/hf/llama";
+  s.shape = {};
+  s.run.model = llama;
+  auto notes = notes_of(s);
+  EXPECT_EQ(notes["normalization"], "RMSNorm: config.json of " + llama);
+  EXPECT_EQ(notes["swiglu"], "true: config.json of " + llama);
+  EXPECT_EQ(notes["hidden-dropout"], "0: config.json of " + llama);
+  EXPECT_TRUE(notes.contains("num-layers"));
+  EXPECT_FALSE(notes.contains("num-attention-heads-of")) << "no flag of that name";
+  s.shape.hidden_dropout = 0.1;
+  EXPECT_FALSE(notes_of(s).contains("hidden-dropout")) << "it was given";
+}
+
+TEST(DerivedSettings, OfTheTokenizer) {
+  TrainSettings s = small();
+  EXPECT_EQ(notes_of(s)["tokenizer-type"], "NullTokenizer: there is no --tokenizer-model");
+  s.shape.vocab_size.reset();
+  s.data.tokenizer_model = std::string(MEGATRON_GOLDEN) + "/tokenizers/trained/llama3";
+  EXPECT_TRUE(notes_of(s)["vocab-size"].ends_with(": tokens of the tokenizer"));
+}
+
+TEST(DerivedSettings, OfTheBatch) {
+  TrainSettings s = small();
+  EXPECT_EQ(notes_of(s)["global-batch-size"], "4: micro-batch size 2 x 2 ranks");
+  s.batch.global_batch_size = 7;
+  s.batch.decrease_batch_size = true;
+  EXPECT_EQ(notes_of(s)["global-batch-size"],
+            "4: --decrease-batch-size-if-needed: 7 is no multiple of micro-batch size 2 x 2 ranks");
+  s.batch.global_batch_size.reset();
+  s.batch.decrease_batch_size = false;
+  s.batch.step_batch_size_schedule = "0:4 64:8";
+  EXPECT_EQ(notes_of(s)["global-batch-size"],
+            "8: the last of --step-batch-size-schedule; of evaluations, too");
+  s = small();
+  s.batch.train_iters.reset();
+  s.batch.train_samples = 22;
+  EXPECT_EQ(notes_of(s)["train-iters"], "5: whole steps that --train-samples 22 fill");
+  s.batch.recompute_activations = true;
+  EXPECT_TRUE(notes_of(s)["recompute-granularity"].starts_with("full: --recompute-activations"));
+}
+
+TEST(DerivedSettings, OfThreadsAndEvaluation) {
+  TrainSettings s = small();
+  s.runtime.threads.reset();
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  EXPECT_EQ(notes_of(s)["threads"],
+            fmt::format("{}: {} cores / 2 ranks on this machine", std::max(1, cores / 2), cores));
+  EXPECT_FALSE(notes_of(s).contains("eval-global-batch-size")) << "there is no evaluation";
+  s.run.eval_interval = 5;
+  EXPECT_EQ(notes_of(s)["eval-global-batch-size"], "4: that of training");
+  EXPECT_EQ(notes_of(s)["eval-micro-batch-size"], "2: that of training");
+  s.run.eval_iters = 0;
+  s.run.start_eval_at_iter = 2;
+  EXPECT_EQ(notes_of(s)["eval-interval"], "none: --eval-iters 0: no evaluation");
+  EXPECT_FALSE(notes_of(s).contains("eval-global-batch-size"));
+  EXPECT_FALSE(settle_run(s).settings.run.eval_interval.has_value());
+  s.run.full_validation = true;
+  EXPECT_FALSE(notes_of(s).contains("eval-interval")) << "the whole set, without --eval-iters";
+  s.run.full_validation = false;
+  s.run.skip_train = true;
+  EXPECT_THROW(settle_run(s), Error) << "nothing would be done";
+}
+
+TEST(DerivedSettings, OfTheSchedule) {
+  TrainSettings s = small();
+  EXPECT_EQ(notes_of(s)["lr-decay-iters"], "10: --train-iters");
+  s.optimizer.lr_warmup_fraction = 0.25;
+  EXPECT_EQ(notes_of(s)["lr-warmup-samples"], "10: 0.25 of the 40 samples of the decay");
+  s.optimizer.weight_decay_increase = optim::DecayIncrease::linear;
+  s.optimizer.start_weight_decay = 0;
+  EXPECT_EQ(notes_of(s)["end-weight-decay"], "0.01: --weight-decay");
+  s.optimizer.lr_decay_style = optim::DecayStyle::constant;
+  EXPECT_FALSE(notes_of(s).contains("lr-decay-iters"));
+  s.optimizer.lr_decay_style = optim::DecayStyle::linear;
+  s.batch.train_iters.reset();
+  s.batch.train_samples = 40;
+  EXPECT_EQ(notes_of(s)["lr-decay-samples"], "40: --train-samples");
+  EXPECT_FALSE(notes_of(s).contains("decoupled-min-lr"));
+  s.optimizer.min_lr = 1e-5;
+  s.optimizer.decoupled_lr = 1e-2;
+  EXPECT_EQ(notes_of(s)["decoupled-min-lr"], "1e-05: --min-lr");
+}
+
+TEST(DerivedSettings, OfACheckpoint) {
+  const TrainSettings given = small();
+  SettledRun run = settle_run(given);
+  run.settings.checkpoint.save = "run";
+  run.settings.checkpoint.save_retain_interval = 5;
+  run.settings.checkpoint.use_checkpoint_scheduler = true;
+  run.settings.checkpoint.load = "other";
+  run.settings.checkpoint.finetune = true;
+  TrainerState state;
+  state.seed = 77;
+  state.learning_rate = run.settings.optimizer.learning_rate(run.settings.batch);
+  state.learning_rate.max = 0.5;
+  state.learning_rate.style = optim::DecayStyle::cosine;
+  state.learning_rate.decoupled = {{.max = 0.25, .min = 0}};
+  state.weight_decay = run.settings.optimizer.decay(run.settings.batch);
+  std::map<std::string, std::string> notes;
+  for (const SettingNote& note :
+       derived_settings({.given = given,
+                         .settings = run.settings,
+                         .config = run.config,
+                         .vocabulary = run.vocabulary,
+                         .resumed = &state,
+                         .resumed_from = "run/iter_0000005"}))
+    notes[note.flag] = note.value + ": " + note.cause;
+  EXPECT_EQ(notes["lr"],
+            "0.5: --use-checkpoint-opt-param-scheduler: run/iter_0000005 and not 0.001");
+  EXPECT_EQ(notes["lr-decay-style"],
+            "cosine: --use-checkpoint-opt-param-scheduler: run/iter_0000005 and not linear");
+  EXPECT_EQ(notes["decoupled-lr"],
+            "0.25: --use-checkpoint-opt-param-scheduler: run/iter_0000005 and not absent");
+  EXPECT_EQ(notes["seed"],
+            "77: dropout goes on with that of run/iter_0000005 (--no-load-rng: with --seed 1234)");
+  EXPECT_EQ(notes["save-keep"], "1: --save-retain-interval");
+  EXPECT_EQ(notes["log-jsonl"], "run/log.jsonl: the folder of --save");
+  EXPECT_EQ(notes["load"], "other: --pretrained-checkpoint");
+  EXPECT_EQ(notes["finetune"], "true: --pretrained-checkpoint");
+  EXPECT_FALSE(notes.contains("min-lr"));
+}
+
+TEST(DerivedSettings, OfTheCommandLineOverACheckpoint) {
+  const TrainSettings given = small();
+  SettledRun run = settle_run(given);
+  run.settings.checkpoint.override_scheduler = true;
+  TrainerState state;
+  state.learning_rate = run.settings.optimizer.learning_rate(run.settings.batch);
+  state.learning_rate.min = 1e-4;
+  state.weight_decay = {.start = 0, .end = 0.1, .steps = 8, .style = optim::DecayIncrease::linear};
+  std::map<std::string, std::string> notes;
+  for (const SettingNote& note : derived_settings({.given = given,
+                                                   .settings = run.settings,
+                                                   .config = run.config,
+                                                   .vocabulary = run.vocabulary,
+                                                   .resumed = &state,
+                                                   .resumed_from = "run/iter_0000005"}))
+    notes[note.flag] = note.value + ": " + note.cause;
+  const std::string cause =
+      ": --override-opt-param-scheduler: the command line and not run/iter_0000005 ";
+  EXPECT_EQ(notes["min-lr"], "0" + cause + "(0.0001)");
+  EXPECT_EQ(notes["weight-decay-incr-style"],
+            "constant over 40 samples" + cause + "(linear over 8 samples)");
+  EXPECT_FALSE(notes.contains("lr"));
+}
+
+TEST(DerivedSettings, AreToldInColumns) {
+  EXPECT_EQ(note_lines({{"lr", "1", "because"}, {"threads", "12", "so"}}),
+            (std::vector<std::string>{"  --lr 1         because", "  --threads 12   so"}));
+  const std::string longest(60, 'x');
+  EXPECT_EQ(note_lines({{"save", longest, "a"}, {"lr", "1", "b"}})[1], "  --lr 1   b");
+  EXPECT_TRUE(note_lines({}).empty());
+}
+
+}  // namespace
+}  // namespace megatron::training

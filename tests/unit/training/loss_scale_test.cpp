@@ -1,0 +1,134 @@
+// The loss scale against the rule that its header tells.
+#include "training/loss_scale.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "training/precision_settings.h"
+
+namespace megatron::training {
+namespace {
+
+void steps(LossScale& scale, int count, bool overflow = false) {
+  for (int i = 0; i < count; ++i) scale.after_step(overflow);
+}
+
+TEST(LossScale, BeginsAt2To32) {
+  EXPECT_EQ(LossScale({}).value(), 0x1p32);
+  EXPECT_TRUE(LossScale({}).dynamic());
+}
+
+TEST(LossScale, HalvesFromTheLastOverflowOfTheHysteresisOn) {
+  LossScale scale({.initial = 1024, .hysteresis = 3});
+  steps(scale, 2, true);
+  EXPECT_EQ(scale.value(), 1024);
+  scale.after_step(true);
+  EXPECT_EQ(scale.value(), 512);
+  scale.after_step(true);
+  EXPECT_EQ(scale.value(), 256);
+}
+
+TEST(LossScale, GoodStepsDoNotFillTheHysteresis) {
+  LossScale scale({.initial = 1024, .window = 100, .hysteresis = 2});
+  scale.after_step(true);
+  steps(scale, 50);
+  scale.after_step(true);
+  EXPECT_EQ(scale.value(), 512);
+  steps(scale, 50);
+  scale.after_step(true);
+  EXPECT_EQ(scale.value(), 256);
+}
+
+TEST(LossScale, DoublesAfterAWindowAndFillsTheHysteresis) {
+  LossScale scale({.initial = 1024, .window = 5, .hysteresis = 2});
+  steps(scale, 2, true);
+  EXPECT_EQ(scale.value(), 512);
+  steps(scale, 4);
+  EXPECT_EQ(scale.value(), 512);
+  scale.after_step(false);
+  EXPECT_EQ(scale.value(), 1024);
+  scale.after_step(true);
+  EXPECT_EQ(scale.value(), 1024);  // the first of two again
+  scale.after_step(true);
+  EXPECT_EQ(scale.value(), 512);
+}
+
+TEST(LossScale, AnOverflowBeginsANewWindow) {
+  LossScale scale({.initial = 1024, .window = 5, .hysteresis = 9});
+  steps(scale, 4);
+  scale.after_step(true);
+  steps(scale, 4);
+  EXPECT_EQ(scale.value(), 1024);
+  scale.after_step(false);
+  EXPECT_EQ(scale.value(), 2048);
+}
+
+TEST(LossScale, StopsAtTheLeast) {
+  LossScale scale({.initial = 16, .least = 3, .hysteresis = 1});
+  steps(scale, 10, true);
+  EXPECT_EQ(scale.value(), 3);
+  EXPECT_TRUE(scale.least());
+}
+
+TEST(LossScale, AConstantOneStays) {
+  LossScale scale({.constant = 128, .window = 2, .hysteresis = 1});
+  steps(scale, 3, true);
+  steps(scale, 5);
+  EXPECT_EQ(scale.value(), 128);
+  EXPECT_FALSE(scale.dynamic());
+  EXPECT_TRUE(LossScale({.constant = 0}).dynamic());  // as Megatron-LM takes --loss-scale 0
+}
+
+TEST(LossScale, GoesOnFromItsState) {
+  LossScale one({.initial = 1024, .window = 4, .hysteresis = 2});
+  steps(one, 2, true);
+  steps(one, 3);
+  LossScale other({.initial = 1024, .window = 4, .hysteresis = 2});
+  other.resume(one.state());
+  for (const bool overflow : {false, true, true, false, true}) {
+    one.after_step(overflow);
+    other.after_step(overflow);
+    EXPECT_EQ(one.value(), other.value());
+  }
+}
+
+std::string refusal(const PrecisionSettings& s) {
+  try {
+    s.check();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(PrecisionSettings, RefuseWhatCannotBe) {
+  const auto has = [](const std::string& text, std::string_view part) {
+    EXPECT_NE(text.find(part), text.npos) << "'" << text << "' has no '" << part << "'";
+  };
+  EXPECT_EQ(refusal({}), "");
+  EXPECT_EQ(refusal({.fp16 = true}), "");
+  has(refusal({.bf16 = true, .fp16 = true}), "--bf16 and --fp16");
+  has(refusal({.bf16 = true, .loss_scaling = {.constant = 8}}), "--loss-scale is 8");
+  has(refusal({.loss_scaling = {.window = 7}}), "add --fp16");
+  has(refusal({.fp16 = true, .loss_scaling = {.initial = 0}}), "--initial-loss-scale is 0");
+  has(refusal({.fp16 = true, .loss_scaling = {.least = -1}}), "--min-loss-scale is -1");
+  has(refusal({.fp16 = true, .loss_scaling = {.window = 0}}), "--loss-scale-window is 0");
+  has(refusal({.fp16 = true, .loss_scaling = {.hysteresis = 0}}), "--hysteresis is 0");
+  has(refusal({.fp16 = true, .loss_scaling = {.initial = 2, .least = 4}}), "--min-loss-scale 4");
+  has(refusal({.fp16 = true, .loss_scaling = {.constant = 8, .hysteresis = 3}}), "--loss-scale 8");
+  has(refusal({.check_for_nan_in_loss_and_grad = false, .on_non_finite = OnNonFinite::skip}),
+      "--no-check-for-nan-in-loss-and-grad");
+}
+
+TEST(PrecisionSettings, OnlyFp16ScalesTheLoss) {
+  EXPECT_FALSE(PrecisionSettings{.bf16 = true}.loss_scale());
+  const auto scale = PrecisionSettings{.fp16 = true}.loss_scale();
+  ASSERT_TRUE(scale);
+  EXPECT_EQ(scale->initial, 4294967296);
+  EXPECT_EQ(scale->least, 1);
+  EXPECT_EQ(scale->window, 1000);
+  EXPECT_EQ(scale->hysteresis, 2);
+}
+
+}  // namespace
+}  // namespace megatron::training

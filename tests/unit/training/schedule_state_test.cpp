@@ -1,0 +1,98 @@
+// Schedules of resumed runs against Megatron-LM's (tests/golden/vectors/lr/README.md), and those of flags.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "training/trainer_state.h"
+
+namespace megatron::training {
+namespace {
+
+optim::LearningRate rate_of(const Json& j) {
+  EXPECT_EQ(j["lr_decay_style"].as_string(), "cosine");
+  return {.max = j["max_lr"].as_number(),
+          .min = j["min_lr"].as_number(),
+          .warmup = j["lr_warmup_steps"].as_number(),
+          .decay = j["lr_decay_steps"].as_number(),
+          .style = optim::DecayStyle::cosine};
+}
+
+optim::WeightDecay decay_of(const Json& j) {
+  const bool linear = j["wd_incr_style"].as_string() == "linear";
+  return {.start = j["start_wd"].as_number(),
+          .end = j["end_wd"].as_number(),
+          .steps = j["wd_incr_steps"].as_integer(),
+          .style = linear ? optim::DecayIncrease::linear : optim::DecayIncrease::constant};
+}
+
+TEST(ScheduleState, EqualsMegatronsUnderBothFlags) {
+  const Json cases = Json::read(std::string(MEGATRON_GOLDEN) + "/lr/load_state.json");
+  EXPECT_EQ(cases.as_array().size(), 12u);
+  for (const Json& c : cases.as_array()) {
+    TrainerState saved;
+    saved.learning_rate = rate_of(c["saved"]);
+    saved.weight_decay = decay_of(c["saved"]);
+    saved.data = saved.layout = Json::Object{};
+    saved = TrainerState::from_json(saved.to_json(), "x");
+    const CheckpointSettings how{.override_scheduler = c["override"].as_bool(),
+                                 .use_checkpoint_scheduler = c["use_checkpoint"].as_bool()};
+    optim::LearningRate rate = rate_of(c["new"]);
+    optim::WeightDecay decay = decay_of(c["new"]);
+    if (c.contains("error")) {
+      EXPECT_THROW(settle_schedule(saved, "x", how, rate, decay), Error) << c.dump();
+      continue;
+    }
+    settle_schedule(saved, "x", how, rate, decay);
+    const int64_t samples = c["num_steps"].as_integer();
+    EXPECT_NEAR(rate.at(samples), c["lr"].as_number(), 1e-12 * c["lr"].as_number()) << c.dump();
+    const optim::WeightDecay after = decay_of(c["state_after"]);
+    EXPECT_EQ(decay.start, after.start) << c.dump();
+    EXPECT_EQ(decay.style, after.style) << c.dump();
+    // Megatron-LM's value right after loading is the arguments', whatever its state says then.
+    if (!how.use_checkpoint_scheduler) {
+      EXPECT_NEAR(decay.at(samples), c["wd"].as_number(), 1e-12) << c.dump();
+    }
+  }
+}
+
+TEST(ScheduleState, KeepsWsdAndDecoupledRates) {
+  TrainerState state;
+  state.learning_rate = {.max = 1e-3,
+                         .warmup = 10,
+                         .decay = 100,
+                         .style = optim::DecayStyle::wsd,
+                         .wsd = 20,
+                         .wsd_style = optim::WsdStyle::minus_sqrt,
+                         .decoupled = optim::LearningRate::Range{2e-3, 1e-4}};
+  state.optimizer_settings = Json::Object{{"lion-beta1", "0.9"}};
+  state.data = state.layout = Json::Object{};
+  const TrainerState read = TrainerState::from_json(state.to_json(), "x");
+  EXPECT_TRUE(schedule_differences(read, state.learning_rate, state.weight_decay).empty());
+  EXPECT_EQ(read.optimizer_settings.dump(), state.optimizer_settings.dump());
+  for (const int64_t n : {5, 50, 85, 100, 101}) {
+    EXPECT_EQ(read.learning_rate.at(n), state.learning_rate.at(n));
+    EXPECT_EQ(read.learning_rate.decoupled_at(n), state.learning_rate.decoupled_at(n));
+  }
+}
+
+TEST(ScheduleState, FlagsRefuseWhatMegatronDoesNotKnow) {
+  OptimizerSettings settings;
+  Fields fields;
+  settings.fields(fields);
+  const auto refused = [&](std::string_view flag, const std::string& value) {
+    EXPECT_THROW(fields.find(flag)->assign({value}), Error) << flag << " " << value;
+  };
+  refused("lr-decay-style", "poly");
+  refused("weight-decay-incr-style", "poly");
+  refused("lr-wsd-decay-style", "poly");
+  refused("muon-coefficient-type", "septic");
+  refused("exp-avg-dtype", "fp8");
+  fields.find("lr-wsd-decay-style")->assign({"minus_sqrt"});
+  fields.find("muon-no-split-qkv")->assign({});
+  EXPECT_EQ(settings.lr_wsd_decay_style, optim::WsdStyle::minus_sqrt);
+  EXPECT_FALSE(settings.config.muon.split_qkv);
+}
+
+}  // namespace
+}  // namespace megatron::training
