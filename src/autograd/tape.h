@@ -123,7 +123,8 @@ class Tape {
   // need) to a later Part::weight. After Part::all or Part::weight the tape is empty.
   void backward(Part part = Part::all);
   size_t nodes() const { return nodes_.size(); }
-  // Empty, for another micro-batch: drops what is recorded and the gradients, keeps the memory of its lists.
+  // Empty, for another micro-batch: drops what is recorded and the gradients, keeps the memory of
+  // its lists.
   void clear();
 
  private:

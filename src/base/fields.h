@@ -77,7 +77,7 @@ class Fields {
   std::vector<Field> fields_;
 };
 
-// Name and value of each field that differs from its namesake in `defaults`, which lists the same fields.
+// Name and value of each field that differs from its namesake in `defaults`, of the same fields.
 std::vector<std::pair<std::string, std::string>> changed(const Fields& fields,
                                                          const Fields& defaults);
 

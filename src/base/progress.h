@@ -12,8 +12,8 @@ namespace megatron {
 
 class Progress {
  public:
-  // total < 0: not known. unit: "docs", "steps" ...; "B" is scaled to kB, MB ... before: of the total,
-  // done by earlier work; it does not count in the rate.
+  // total < 0: not known. unit: "docs", "steps" ...; "B" is scaled to kB, MB ... before: of the
+  // total, done by earlier work; it does not count in the rate.
   Progress(std::string label, int64_t total, std::string unit, int64_t before = 0);
   ~Progress();  // finishes the line
   Progress(const Progress&) = delete;

@@ -9,13 +9,13 @@
 
 namespace megatron {
 
-// While one lives, the signals named wait until caught() takes them; in every thread started after it.
-// One object a process at a time, made before other threads.
+// While one lives, the signals named wait until caught() takes them; in every thread started after
+// it. One object a process at a time, made before other threads.
 class SignalWatch {
  public:
   explicit SignalWatch(std::span<const int> signals);  // throws Error when the system refuses
-  // Signals do again what they did before; those that came and were not taken are dropped: what is over
-  // by then need not be ended.
+  // Signals do again what they did before; those that came and were not taken are dropped: what is
+  // over by then need not be ended.
   ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;

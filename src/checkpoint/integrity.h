@@ -19,8 +19,9 @@ struct Damage {
   std::string text() const;  // "model.safetensors: tensor 'lm_head.weight' has the checksum ..."
 };
 
-// Compares the checksums of `files` in `directory`, in their order; of several callers, caller `part` of
-// `parts` takes its share by bytes. Throws Error for a file that cannot be read as it is listed.
+// Compares the checksums of `files` in `directory`, in their order; of several callers, caller
+// `part` of `parts` takes its share by bytes. Throws Error for a file that cannot be read as it is
+// listed.
 std::vector<Damage> find_damage(const std::string& directory, std::span<const ListedFile> files,
                                 ThreadPool& pool, int part = 0, int parts = 1);
 

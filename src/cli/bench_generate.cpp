@@ -182,7 +182,7 @@ int bench_generate(const Arguments& arguments) {
     print_positions(bench, positions >= 1000 ? 100 : early, positions >= 1000 ? 900 : late, count);
   }
   meter.sample(1.0);
-  if (meter.spread() > 0.15) {
+  if (meter.spread() > plan::kNoisySpread) {
     fmt::print("the GEMM peak moved by {:.0f}% meanwhile: claim nothing from this run\n",
                100 * meter.spread());
   }

@@ -15,7 +15,6 @@ namespace megatron::cli {
 namespace {
 
 constexpr double kMemoryGoal = 80;
-constexpr double kNoisySpread = 0.15;
 
 struct Row {
   std::string kernel, name;
@@ -165,7 +164,7 @@ int bench_kernels(const Arguments& arguments) {
   meter.sample(std::min(0.5, 5 * seconds));
   copies.sample();
   const double peak = meter.peak(), bandwidth = copies.best();
-  const bool noisy = std::max(meter.spread(), copies.spread()) > kNoisySpread;
+  const bool noisy = std::max(meter.spread(), copies.spread()) > plan::kNoisySpread;
   if (json) {
     fmt::print("{}\n", Json(Json::Object{{"threads", int64_t{runtime.pool().size()}},
                                          {"type", bf16 ? "bf16" : "fp32"},

@@ -29,13 +29,14 @@ class CallKeeper final : public kernels::Observer {
   std::function<bool(const kernels::Call&)> wanted_;
 };
 
-// Copies of a call's tensors, as many sets as it takes for 256 MB (at most 64) to be used between two uses
-// of one: more than caches hold. Tensors that lie in one storage do so in each set.
+// Copies of a call's tensors, as many sets as it takes for 256 MB (at most 64) to be used between
+// two uses of one: more than caches hold. Tensors that lie in one storage do so in each set.
 class ColdCall {
  public:
   // From arena `scratch` of the runtime.
   ColdCall(const SeenCall& call, Runtime& runtime);
-  // Seconds of a call: the best mean over windows of 30 ms, or of a third of `seconds`; three windows or more.
+  // Seconds of a call: the best mean over windows of 30 ms, or of a third of `seconds`; three
+  // windows or more.
   double best_seconds(double seconds);
   // False where all the sets together fit into caches: the call moves less than 1 MB.
   bool cold() const { return sets_.size() < kMostSets || bytes_ >= kColdBytes / kMostSets / 4; }

@@ -34,8 +34,8 @@ int launch(const Arguments& arguments);
 // ended early by a signal, after a save.
 int run(const Arguments& arguments);
 
-// Runs what takes part in a run of several processes, where a launcher started them. A failure is told, by
-// rank 0 where all have it, and ends all of them. Ranks above 0 say nothing else.
+// Runs what takes part in a run of several processes, where a launcher started them. A failure is
+// told, by rank 0 where all have it, and ends all of them. Ranks above 0 say nothing else.
 int with_processes(const std::function<int(comm::Processes&)>& body);
 
 // All of standard input. Throws Error where it cannot be read.

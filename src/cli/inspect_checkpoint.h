@@ -11,8 +11,8 @@ namespace megatron::cli {
 void print_tensors(const std::vector<checkpoint::TensorInfo>& tensors);
 void inspect_model(const std::string& path);
 
-// False when --verify was asked for and found damage, which is printed. Throws Error when the directory
-// cannot be opened.
+// False when --verify was asked for and found damage, which is printed. Throws Error when the
+// directory cannot be opened.
 bool inspect_checkpoint(const std::string& path, bool verify);
 
 bool is_save_directory(const std::string& path);

@@ -14,8 +14,8 @@ struct DatasetInspection {
   int64_t characters = 500;  // of each document; 0: all
 };
 
-// Counts, document lengths in tokens (least, median, mean, greatest, histogram by powers of two) and
-// the first documents decoded. One pass over the lengths, a fixed amount of memory.
+// Counts, document lengths in tokens (least, median, mean, greatest, histogram by powers of two)
+// and the first documents decoded. One pass over the lengths, a fixed amount of memory.
 void inspect_dataset(const std::string& prefix, const DatasetInspection& inspection);
 
 }  // namespace megatron::cli

@@ -26,13 +26,19 @@ bool is_flag(std::string_view argument) {
          argument.substr(0, argument.find('=')).find_first_of(" \t\n") == argument.npos;
 }
 
-[[noreturn]] void unknown_flag(const std::string& flag, const Fields& fields) {
-  if (FlagTable().find(flag) != nullptr) {
+// megatrons: whether the command knows Megatron-LM's flags beside its own.
+[[noreturn]] void unknown_flag(const std::string& flag, const Fields& fields, bool megatrons) {
+  const FlagTable table;
+  if (table.find(flag) != nullptr) {
     fail("{} is a flag of Megatron-LM that this command does not have; see --help for those it has",
          flag);
   }
   std::vector<std::string> known = {"--help"};
   for (const Field& field : fields.all()) known.push_back("--" + field.name);
+  if (megatrons) {
+    for (const auto& rows : {table.today(), table.older()})
+      for (const FlagRow& row : rows) known.emplace_back(row.flag);
+  }
   const std::string near = nearest(flag, known);
   if (near.empty()) fail("there is no flag {}; see --help", flag);
   fail("there is no flag {}; did you mean {}? See --help", flag, near);
@@ -79,8 +85,8 @@ void print_help(const std::string& usage, const std::string& description, const 
   }
 }
 
-// A flag of the command line with its values; either a field of the command or a row of the table of
-// Megatron-LM's flags.
+// A flag of the command line with its values; either a field of the command or a row of the table
+// of Megatron-LM's flags.
 struct Item {
   Field* field;
   const FlagRow* row;
@@ -133,7 +139,7 @@ class Parser {
     Field* field = flag.starts_with("--") ? fields_.find(flag.substr(2)) : nullptr;
     Item item{field, nullptr, {}};
     if (field == nullptr && foreign_ != nullptr) item.row = foreign_->find(flag);
-    if (field == nullptr && item.row == nullptr) unknown_flag(flag, fields_);
+    if (field == nullptr && item.row == nullptr) unknown_flag(flag, fields_, foreign_ != nullptr);
     if (equals != argument.npos) {
       item.values.push_back(argument.substr(equals + 1));
     } else if (field != nullptr ? !field->is_switch : !item.row->is_switch()) {
@@ -195,7 +201,7 @@ void set_from_entry(const ConfigEntry& entry, Fields& fields, ForeignFlags& fore
       std::replace(flag.begin(), flag.end(), '_', '-');
       row = foreign.find(flag);
     }
-    if (row == nullptr) unknown_flag(flag, fields);
+    if (row == nullptr) unknown_flag(flag, fields, true);
   }
   const bool is_switch = field != nullptr ? field->is_switch : row->is_switch();
   const bool many =

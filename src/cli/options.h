@@ -33,10 +33,11 @@ std::optional<int> parse(const std::string& usage, const std::string& descriptio
 
 // As parse(), for commands whose flags are Megatron-LM's. Beside the fields there are
 //
-//   --config FILE        flags from a file (config_file.h), before those of the command line; of several
-//                        files, and of file and command line, the last counts
+//   --config FILE        flags from a file (config_file.h), before those of the command line; of
+//                        several files, and of file and command line, the last counts
 //   --print-config       prints the resulting configuration as such a file, and gives exit code 0
-//   Megatron-LM's others ignored, refused or older spellings (flags/table.h). All that are refused are told in one Error.
+//   Megatron-LM's others ignored, refused or older spellings (flags/table.h). All that are refused
+//                        are told in one Error.
 //
 // notes: becomes what to tell of them in the log, a line each.
 std::optional<int> parse_training(const std::string& usage, const std::string& description,

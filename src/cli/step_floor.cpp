@@ -148,8 +148,8 @@ ProductRates gemm_rates(const plan::WorkItem& item, LibraryRates& library) {
   return rates;
 }
 
-// Attention as the library would do it: batched products of all pairs at their rates, of which the seen ones
-// count. Scores and probabilities [T,S], in the type of q.
+// Attention as the library would do it: batched products of all pairs at their rates, of which the
+// seen ones count. Scores and probabilities [T,S], in the type of q.
 ProductRates attention_rates(const plan::WorkItem& item, bool backward, LibraryRates& library) {
   const plan::OperandForm &q = operand(item, "q"), &k = operand(item, "k");
   const int64_t heads = q.shape[0] * q.shape[2], T = q.shape[1], S = k.shape[1], D = q.shape[3];

@@ -1,5 +1,5 @@
-// The least time that a training step could take here: each of its products at the best rate of its shape in
-// this run, and the bytes of all other kernels at the copy bandwidth.
+// The least time that a training step could take here: each of its products at the best rate of its
+// shape in this run, and the bytes of all other kernels at the copy bandwidth.
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@
 
 namespace megatron::cli {
 
-// One shape of product, or attention's products over one shape, and what was measured of it (FLOP/s; 0: the
-// library does not have it). own: the step's call. plain: oneDNN, whole, on operands as they lie in the step.
-// packed: the same with b, or both, reordered beforehand. transposed: with a, b or both lying the other way, or
-// c^T = b^T a^T.
+// One shape of product, or attention's products over one shape, and what was measured of it
+// (FLOP/s; 0: the library does not have it). own: the step's call. plain: oneDNN, whole, on
+// operands as they lie in the step. packed: the same with b, or both, reordered beforehand.
+// transposed: with a, b or both lying the other way, or c^T = b^T a^T.
 struct ProductRates {
   std::string kernel, form;  // "gemm", "N T"
   int64_t m = 0, n = 0, k = 0, calls = 0;
@@ -37,8 +37,8 @@ struct StepFloor {
   double seconds() const { return product_seconds() + other_seconds(); }
 };
 
-// Of a step of one rank, whose kernel calls are found on the meta device. settings: finalized. seconds: of each
-// measurement.
+// Of a step of one rank, whose kernel calls are found on the meta device. settings: finalized.
+// seconds: of each measurement.
 StepFloor measure_floor(const models::GptConfig& config, const training::TrainSettings& settings,
                         Runtime& runtime, double seconds);
 

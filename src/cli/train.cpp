@@ -14,7 +14,8 @@ namespace {
 constexpr int kStoppedBySignal = 4;
 constexpr std::array kExitSignals = {SIGTERM, SIGINT, SIGUSR1};
 
-// What the model writes now, for people to read: drawn as `megatron generate` does by default, but cooler.
+// What the model writes now, for people to read: drawn as `megatron generate` does by default, but
+// cooler.
 std::string continue_text(const models::GptModel& model, Runtime& runtime,
                           const tokenizers::Tokenizer& tokenizer, const std::string& prompt,
                           int64_t tokens) {

@@ -51,8 +51,8 @@ class Group {
   virtual Work send(Tensor t, int to, Stream& stream, std::string_view call) = 0;
   virtual Work recv(Tensor t, int from, Stream& stream, std::string_view call) = 0;
   virtual void barrier(std::string_view call) = 0;
-  // Collective: ranks of one colour form a new group, ordered by (key, rank). members: how many ranks have this
-  // rank's colour; throws InternalError where that is found to be wrong.
+  // Collective: ranks of one colour form a new group, ordered by (key, rank). members: how many
+  // ranks have this rank's colour; throws InternalError where that is found to be wrong.
   virtual std::unique_ptr<Group> split(int color, int key, int members) = 0;
 
   // Seconds that this rank has spent in calls of this group so far, waiting included.

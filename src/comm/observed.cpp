@@ -7,7 +7,8 @@
 namespace megatron::comm {
 namespace {
 
-// A call that failed is not told: nothing is known to have moved. Nor is split(), which moves no tensor.
+// A call that failed is not told: nothing is known to have moved. Nor is split(), which moves no
+// tensor.
 class Observed final : public Group {
  public:
   Observed(Group& group, TrafficListener& listener) : group_(group), listener_(listener) {}

@@ -1,5 +1,5 @@
-// This process among those that a launcher started together. What carries it is chosen when the program
-// is built: comm/mpi, or comm/alone where there is no MPI.
+// This process among those that a launcher started together. What carries it is chosen when the
+// program is built: comm/mpi, or comm/alone where there is no MPI.
 #pragma once
 
 #include <functional>
@@ -19,17 +19,18 @@ struct ProcessPlace {
   std::string told_by;                 // "OMPI_COMM_WORLD_RANK"
 };
 
-// Reads OMPI_COMM_WORLD_*, PMI_*, PMIX_*, SLURM_* (only of a job step, not of a batch script itself) or
-// RANK / WORLD_SIZE (with MASTER_ADDR), in this order; none: the process was started by itself. Pure:
-// `variable` gives the environment. Throws Error naming variables that contradict each other or are no
-// numbers.
+// Reads OMPI_COMM_WORLD_*, PMI_*, PMIX_*, SLURM_* (only of a job step, not of a batch script
+// itself) or RANK / WORLD_SIZE (with MASTER_ADDR), in this order; none: the process was started by
+// itself. Pure: `variable` gives the environment. Throws Error naming variables that contradict
+// each other or are no numbers.
 using Variable = std::function<std::optional<std::string>(std::string_view name)>;
 std::optional<ProcessPlace> process_place(const Variable& variable);
 Variable environment();  // that of this process
 
-// The processes of a run. One object a process, made before threads are; MPI is initialised only where a
-// launcher started more than one, and left by the destructor. Groups may be used from any thread, each by
-// one at a time, and split() by one thread of the process at a time. A rank that waits gives its core away.
+// The processes of a run. One object a process, made before threads are; MPI is initialised only
+// where a launcher started more than one, and left by the destructor. Groups may be used from any
+// thread, each by one at a time, and split() by one thread of the process at a time. A rank that
+// waits gives its core away.
 class Processes {
  public:
   // Throws Error when a launcher started several processes and this build has no MPI, or MPI finds
@@ -51,8 +52,8 @@ class Processes {
   Group& group();
   std::string description() const;  // "4 processes under Open MPI 4.1.4", "one process"
 
-  // Runs body(world) on every rank: launched: this process is one rank of size(), and `ranks` must equal
-  // it; else `ranks` threads (comm/threads.h).
+  // Runs body(world) on every rank: launched: this process is one rank of size(), and `ranks` must
+  // equal it; else `ranks` threads (comm/threads.h).
   void run(int ranks, const std::function<void(Group& world)>& body);
 
   // Ends all processes of the run at once with this exit code (1-255), after this process has told

@@ -17,9 +17,9 @@ struct Traffic {
   double began = 0, ended = 0;  // seconds of the steady clock (base/clock.h)
 };
 
-// Bytes that the call's rank sends over its link by the best known algorithm: 2 (n-1)/n of all_reduce's bytes,
-// (n-1)/n of all_gather's, reduce_scatter's and all_to_all's, all of broadcast's and send's, 0 of recv's and
-// barrier's (Thakur et al. 2005).
+// Bytes that the call's rank sends over its link by the best known algorithm: 2 (n-1)/n of
+// all_reduce's bytes, (n-1)/n of all_gather's, reduce_scatter's and all_to_all's, all of
+// broadcast's and send's, 0 of recv's and barrier's (Thakur et al. 2005).
 double sent_bytes(const Traffic& traffic);
 
 class TrafficListener {
@@ -28,12 +28,12 @@ class TrafficListener {
   virtual void communicated(const Traffic& traffic) = 0;
 };
 
-// The group, borrowed as the listener is; every call is told once it is done. Groups split from it tell, too.
+// The group, borrowed as the listener is; every call is told once it is done. Groups split from it
+// tell, too.
 std::unique_ptr<Group> observed(Group& group, TrafficListener& listener);
 
-// Rank `rank` of `size` that do not exist: calls check their arguments, move nothing and never wait. For meta
-// tensors, any size.
-// split() gives the key-th of `members` ranks.
+// Rank `rank` of `size` that do not exist: calls check their arguments, move nothing and never
+// wait. For meta tensors, any size. split() gives the key-th of `members` ranks.
 std::unique_ptr<Group> simulated(int rank, int size);
 
 }  // namespace megatron::comm

@@ -53,11 +53,13 @@ class BatchSchedule {
  private:
   BatchSchedule(const char* source, std::vector<Stage> stages)
       : source_(source), stages_(std::move(stages)) {}
-  // Calls f(batch, steps) for each stage in turn, from `consumed` on up to its end: steps that begin in it.
+  // Calls f(batch, steps) for each stage in turn, from `consumed` on up to its end: steps that
+  // begin in it.
   template <class F>
   void walk(int64_t consumed, F&& f) const;
 
-  // For messages: what gives the batches, and what else may be changed where they cannot be divided.
+  // For messages: what gives the batches, and what else may be changed where they cannot be
+  // divided.
   const char* source_ = "";
   const char* remedy_ = ", or give --decrease-batch-size-if-needed";
   std::vector<Stage> stages_;

@@ -145,7 +145,8 @@ std::vector<SplitPlan> plan_splits(const BlendRequest& request, const GptDataset
   return plans;
 }
 
-// Each data set maps two files, and three of the index cache for each split; the system has a limit.
+// Each data set maps two files, and three of the index cache for each split; the system has a
+// limit.
 void check_maps(size_t sources, size_t sets) {
   constexpr const char* kLimit = "/proc/sys/vm/max_map_count";
   if (access(kLimit, R_OK) != 0) return;

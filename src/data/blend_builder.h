@@ -38,8 +38,8 @@ struct BlendSets {
 //   weights w      parts asked for share_of_blend(S, w, surplus), mixed by weight; the blend has
 //                  the sum of share_of_blend(S, w, 0) samples. S must be given
 //   no weights     parts of one epoch, mixed by size; min(S, their sum) samples, each at most once
-// The blend's index is a pure function of weights and size, made in less than a microsecond a sample
-// (2000 different weights) and not stored. Throws Error naming data set, split and remedy.
+// The blend's index is a pure function of weights and size, made in less than a microsecond a
+// sample (2000 different weights) and not stored. Throws Error naming data set, split and remedy.
 BlendSets build_blends(const BlendRequest& request, const GptDatasetConfig& config,
                        const std::array<std::optional<int64_t>, 3>& samples,
                        const OpenSource& open);

@@ -1,5 +1,5 @@
-// The bytes of a file as they are meant: plain, or unpacked from gzip or zstd, which are told by the
-// file's first bytes. Several gzip members or zstd frames one behind the other are one text.
+// The bytes of a file as they are meant: plain, or unpacked from gzip or zstd, which are told by
+// the file's first bytes. Several gzip members or zstd frames one behind the other are one text.
 #pragma once
 
 #include <cstdint>

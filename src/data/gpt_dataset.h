@@ -41,10 +41,10 @@ struct GptDatasetConfig {
 
 class GptDataset final : public Dataset {
  public:
-  // samples: none means one epoch. Loads the indices from the cache or builds and stores them; other
-  // threads and processes may do the same at the same time. Throws Error naming the split when it
-  // has no sequences, for a damaged source, and, before building, when the indices would take more
-  // than half of config.memory.
+  // samples: none means one epoch. Loads the indices from the cache or builds and stores them;
+  // other threads and processes may do the same at the same time. Throws Error naming the split
+  // when it has no sequences, for a damaged source, and, before building, when the indices would
+  // take more than half of config.memory.
   GptDataset(std::shared_ptr<const TokenSource> source, GptDatasetConfig config, Split split,
              std::optional<int64_t> samples);
 

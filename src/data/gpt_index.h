@@ -54,9 +54,9 @@ IntegerArray build_shuffle_index(const IndexPlan& plan, RandomState& random);
 void skip_document_index(const IndexRequest& request, const IndexPlan& plan, RandomState& random);
 
 // Rows (position in the document index, token offset) at which each sample starts, and one row more
-// for the end: row k > 0 stands at the last token that sample k - 1 shares with it, or behind its last
-// one (extra 0); at the chain's end when there is none. beside: work done by one of the threads
-// meanwhile.
+// for the end: row k > 0 stands at the last token that sample k - 1 shares with it, or behind its
+// last one (extra 0); at the chain's end when there is none. beside: work done by one of the
+// threads meanwhile.
 IntegerArray build_sample_index(
     const IndexRequest& request, const IndexPlan& plan, const IntegerArray& document_index,
     const Lengths& lengths, ThreadPool& pool, FunctionRef<void()> beside = [] {});

@@ -1,6 +1,6 @@
 // The indices of GPT data sets on disk: <key>.document_index.npy, .sample_index.npy and
-// .shuffle_index.npy, whose bytes are those that Megatron-LM would write, and <key>.json, which says
-// what they are.
+// .shuffle_index.npy, whose bytes are those that Megatron-LM would write, and <key>.json, which
+// says what they are.
 //
 // The key is a digest of all that the indices are made from: the content of the source's index (not
 // its name or place), which sequences, sequence length, epochs, seed. So moved, renamed and copied

@@ -138,9 +138,9 @@ class IndexedDatasetBuilder {
   // or one a sequence.
   void add_document(std::span<const int64_t> tokens, std::span<const int64_t> lengths,
                     std::span<const int> modes = {});
-  // Appends many documents: their tokens as they shall lie in the file, the number of tokens of each
-  // sequence, and the number of sequences of each document. Throws Error when the numbers do not
-  // add up. Not for multimodal files.
+  // Appends many documents: their tokens as they shall lie in the file, the number of tokens of
+  // each sequence, and the number of sequences of each document. Throws Error when the numbers do
+  // not add up. Not for multimodal files.
   void add_documents(std::span<const std::byte> tokens, std::span<const int32_t> lengths,
                      std::span<const int32_t> sequences);
   void add_documents(const SpilledBytes& tokens, const SpilledList<int32_t>& lengths,

@@ -32,8 +32,8 @@ struct SamplerShape {
 // micro_batch_size * size indices from `consumed` on; rank r takes the r-th part of it.
 class SequentialSampler final : public Sampler {
  public:
-  // Throws Error unless 0 <= consumed < total, sizes are positive and rank < size. Without drop_last
-  // the last micro-batch is short, or empty for some ranks.
+  // Throws Error unless 0 <= consumed < total, sizes are positive and rank < size. Without
+  // drop_last the last micro-batch is short, or empty for some ranks.
   explicit SequentialSampler(const SamplerShape& shape, bool drop_last = true);
 
   bool next(std::vector<int64_t>& indices) override;

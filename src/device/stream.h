@@ -44,7 +44,8 @@ class Stream {
     DeviceKind kind = DeviceKind::cpu;
     int threads = 1;
   };
-  // scratch: arena of the kernels' temporary memory. It and the pool are borrowed and outlive the stream.
+  // scratch: arena of the kernels' temporary memory. It and the pool are borrowed and outlive the
+  // stream.
   Stream(Device device, ThreadPool& pool, Arena& scratch, Plan plan)
       : device_(device), pool_(pool), scratch_(scratch), plan_(plan) {}
   virtual ~Stream() = default;
@@ -54,7 +55,8 @@ class Stream {
   Device device() const { return device_; }
   ThreadPool& pool() { return pool_; }
   Arena& scratch() { return scratch_; }
-  // On meta: what the run is planned for. Elsewhere the stream's own kind and the threads of its pool.
+  // On meta: what the run is planned for. Elsewhere the stream's own kind and the threads of its
+  // pool.
   const Plan& plan() const { return plan_; }
 
   // Borrowed; null: nobody, the default.
@@ -85,8 +87,9 @@ class HostStream final : public Stream {
 // What one rank computes with.
 class Runtime {
  public:
-  // Throws Error for a device this build does not have, and for threads < 1. On meta no thread is started:
-  // kernels ask for the scratch memory that those of `planned` take with so many threads, and do nothing else.
+  // Throws Error for a device this build does not have, and for threads < 1. On meta no thread is
+  // started: kernels ask for the scratch memory that those of `planned` take with so many threads,
+  // and do nothing else.
   Runtime(Device device, int threads, DeviceKind planned = DeviceKind::cpu);
 
   Device device() const { return device_; }

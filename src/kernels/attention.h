@@ -11,14 +11,13 @@ namespace megatron::kernels {
 //   q_begins[b,i] <= k_positions[b,j] <= q_positions[b,i].
 // Positions undefined: 0..T-1 and 0..S-1. q_begins undefined: no lower bound; it is in the units of
 // the positions, confines a query to its document, and what lies below it costs nothing where whole
-// blocks of keys do. causal false: no upper bound. p = softmax(s), then dropout on p. out = p v. lse
-// [B,N,T] = log sum exp of the seen scores, f32 (f64 for f64); a query that sees no key gives out 0
-// and lse -infinity. q, out [B,T,N,D], k, v [B,S,K,D]; last dim contiguous, other strides free; one
-// type. Sums in f32 (f64).
-// A row's bits depend on its query and on the keys that it sees at their indices, not on the number
-// of queries or keys. Of a sample, the keys behind the last one whose position lies between the
-// lowest q_begins and the highest q_positions are not read: a cache may hold anything there. Other
-// keys that a query does not see have to be finite.
+// blocks of keys do. causal false: no upper bound. p = softmax(s), then dropout on p. out = p v.
+// lse [B,N,T] = log sum exp of the seen scores, f32 (f64 for f64); a query that sees no key gives
+// out 0 and lse -infinity. q, out [B,T,N,D], k, v [B,S,K,D]; last dim contiguous, other strides
+// free; one type. Sums in f32 (f64). A row's bits depend on its query and on the keys that it sees
+// at their indices, not on the number of queries or keys. Of a sample, the keys behind the last one
+// whose position lies between the lowest q_begins and the highest q_positions are not read: a cache
+// may hold anything there. Other keys that a query does not see have to be finite.
 struct AttentionArgs {
   Tensor q, k, v;
   Tensor q_positions, k_positions;  // i32 [B,T], [B,S]; both or neither

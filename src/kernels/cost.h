@@ -15,13 +15,15 @@ inline double product_flops(const GemmArgs& a) {
   return 2 * static_cast<double>(a.out.elements()) * depth;
 }
 
-// Query-key pairs that a mask lets through, where positions count up from 0 and queries are the last of the
-// keys: causal leaves T (S - T) + T (T + 1) / 2 of T S. Documents inside a sample (q_begins) are not known here.
+// Query-key pairs that a mask lets through, where positions count up from 0 and queries are the
+// last of the keys: causal leaves T (S - T) + T (T + 1) / 2 of T S. Documents inside a sample
+// (q_begins) are not known here.
 inline double seen_pairs(int64_t queries, int64_t keys, bool causal) {
   const auto t = static_cast<double>(queries), s = static_cast<double>(keys);
   return causal && queries <= keys ? t * (s - t) + t * (t + 1) / 2 : t * s;
 }
-// `products` products over head size: forward 2 (scores, values), backward 5 (scores again, dP, dV, dQ, dK).
+// `products` products over head size: forward 2 (scores, values), backward 5 (scores again, dP, dV,
+// dQ, dK).
 template <class Args>
 double attention_flops(const Args& a, int products) {
   const double heads = static_cast<double>(a.q.size(0) * a.q.size(2) * a.q.size(3));

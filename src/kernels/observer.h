@@ -23,8 +23,8 @@ struct Call {
   Cost cost;
   int form = 0;                       // form_of() the arguments (kernels/cost.h)
   std::span<const Operand> operands;  // defined ones, in the order of visit()
-  // Keeps what is no tensor of the arguments, and no tensor: calls the kernel of the stream's device on
-  // tensors like the operands, in their order.
+  // Keeps what is no tensor of the arguments, and no tensor: calls the kernel of the stream's
+  // device on tensors like the operands, in their order.
   using Again = std::function<void(std::span<const Tensor>, Stream&)>;
   std::function<Again()> again;  // valid during the call
 };

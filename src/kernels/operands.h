@@ -1,5 +1,5 @@
-// The tensors of each kernel's arguments as one list. Whoever looks at calls from outside reads it: plans,
-// traces, the search for NaN, number formats that are computed by widening.
+// The tensors of each kernel's arguments as one list. Whoever looks at calls from outside reads it:
+// plans, traces, the search for NaN, number formats that are computed by widening.
 #pragma once
 
 #include <string_view>
@@ -12,8 +12,8 @@ enum class Access { read, write, update };  // update: read and written
 
 inline Access written(float beta) { return beta == 0 ? Access::write : Access::update; }
 
-// Calls f(name, access, tensor) for every tensor of `args`, undefined ones too, always in the same order.
-// `tensor` is a Tensor&: f may put another one in its place.
+// Calls f(name, access, tensor) for every tensor of `args`, undefined ones too, always in the same
+// order. `tensor` is a Tensor&: f may put another one in its place.
 template <class F>
 void visit(GemmArgs& a, F&& f) {
   f("a", Access::read, a.a);

@@ -20,8 +20,8 @@ struct GradScaleArgs {
 
 // How a parameter is held. f32 and f64 parameters are their own master copy. A bf16 parameter has
 // the signed remainder (i16): master bits = (bf16 bits << 16) + remainder, where bf16 is the master
-// rounded to nearest, ties away from zero. An f16 parameter has no remainder that could make it fp32 (its
-// exponents are fewer): it has a master copy in f32, which is what the kernels get, and is copied from it.
+// rounded to nearest, ties away from zero. f16 has too few exponents for that: such a parameter
+// has a master copy in f32, which is what the kernels get, and is copied from it.
 struct MasterWeight {
   Tensor value;      // bf16, f32 or f64; contiguous
   Tensor remainder;  // i16 for bf16, else undefined
@@ -71,15 +71,15 @@ struct MuonMomentumArgs {
 };
 
 // out = x / max(sqrt(sum of partials in ascending order), eps): x of unit Frobenius norm, where
-// partials are its sums of squares. x f32 (f64), out that or bf16, of one shape, contiguous; out may
-// be x. partials f64 [n]. The factor is f64, rounded once.
+// partials are its sums of squares. x f32 (f64), out that or bf16, of one shape, contiguous; out
+// may be x. partials f64 [n]. The factor is f64, rounded once.
 struct UnitNormArgs {
   Tensor x, partials, out;
   double eps = 1e-7;
 };
 
-// out = x_weight x + y_weight y, of one shape, contiguous; each f32 or bf16 (all f64), the sum in f32
-// (f64), rounded once. out may be x or y.
+// out = x_weight x + y_weight y, of one shape, contiguous; each f32 or bf16 (all f64), the sum in
+// f32 (f64), rounded once. out may be x or y.
 struct WeightedSumArgs {
   Tensor x, y, out;
   double x_weight = 1, y_weight = 1;

@@ -13,8 +13,8 @@ namespace megatron::ops {
 Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, const Tensor& labels,
                             const Tensor& weights);
 
-// The logits x w^T [T,V] that the loss is formed from, bit for bit: f32 (f64). Not an op: nothing is
-// recorded, the tape only computes.
+// The logits x w^T [T,V] that the loss is formed from, bit for bit: f32 (f64). Not an op: nothing
+// is recorded, the tape only computes.
 Tensor linear_logits(const Tensor& x, const Weight& weight, Tape& tape);
 
 }  // namespace megatron::ops

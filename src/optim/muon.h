@@ -22,9 +22,9 @@ std::vector<std::array<double, 3>> coefficients(NewtonSchulz type, int64_t itera
 enum class MuonScale { spectral, unit_rms_norm, shape_scaling };
 double scale_factor(MuonScale mode, int64_t rows, int64_t columns);
 
-// How the products of models in 16 or 32 bits are made; sums are always f32, and fp64 models compute
-// in fp64. highest and high: f32. medium: each factor is rounded to bf16, results and what lies
-// between products are f32. low: all of the iteration is held in bf16.
+// How the products of models in 16 or 32 bits are made; sums are always f32, and fp64 models
+// compute in fp64. highest and high: f32. medium: each factor is rounded to bf16, results and what
+// lies between products are f32. low: all of the iteration is held in bf16.
 enum class ProductPrecision { low, medium, high, highest };
 
 struct MuonConfig {
@@ -73,8 +73,8 @@ class Muon final : public Rule {
   MuonConfig config_;
   std::vector<std::array<double, 3>> coefficients_;
   DType held_ = DType::f32, multiplied_ = DType::f32;  // between products; as factors of products
-  // Flat, of the largest matrix [M,N] or [min,min]: the direction (wide); X and Y (held_), X rounded
-  // (multiplied_); A and A^2 (held_), A or bA + cA^2 rounded. Those of equal type share.
+  // Flat, of the largest matrix [M,N] or [min,min]: the direction (wide); X and Y (held_), X
+  // rounded (multiplied_); A and A^2 (held_), A or bA + cA^2 rounded. Those of equal type share.
   Tensor direction_, x_, y_, x_rounded_, gram_, square_, gram_rounded_;
   Tensor partials_, factor_;
 };

@@ -45,17 +45,19 @@ class Optimizer {
   Optimizer(std::vector<parallel::Placed*> parameters, const OptimizerConfig& config,
             Runtime& runtime);
 
-  // Finds the norm of the gradients and the factor that divides and clips them. divisor: of the raw gradients,
-  // the number of tokens of the step. Nothing else changes, so that a step can be left out after it.
+  // Finds the norm of the gradients and the factor that divides and clips them. divisor: of the raw
+  // gradients, the number of tokens of the step. Nothing else changes, so that a step can be left
+  // out after it.
   void find_norm(double divisor);
   // L2 norm of all gradients before clipping, of find_norm(). 0-d f64.
   const Tensor& gradient_norm() const { return norm_; }
   // Updates every parameter; after find_norm().
   void update(const StepInputs& inputs);
 
-  // All that must be kept, beside the parameters, for the next step to be the same: "remainder" (what
-  // a bf16 parameter lacks of its master weight) or "master" (an f16 parameter's, in f32), and what
-  // its rule keeps: "exp_avg", "exp_avg_sq", "momentum_buffer"; of the shape of their parameter.
+  // All that must be kept, beside the parameters, for the next step to be the same: "remainder"
+  // (what a bf16 parameter lacks of its master weight) or "master" (an f16 parameter's, in f32),
+  // and what its rule keeps: "exp_avg", "exp_avg_sq", "momentum_buffer"; of the shape of their
+  // parameter.
   struct State {
     std::string name;
     const parallel::Placed* placed = nullptr;

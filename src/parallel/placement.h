@@ -41,8 +41,8 @@ struct Placement {
 // How a parameter begins: normal draws are made for element i of canonical tensor `name` from
 // RandomStream(seed, name) at i, so that no layout changes them.
 struct Init {
-  // xavier_uniform (Glorot & Bengio 2010): uniform in [-a, a), a = sqrt(6 / (rows + columns)) of the whole
-  // parameter, whose rows may be those of several canonical tensors.
+  // xavier_uniform (Glorot & Bengio 2010): uniform in [-a, a), a = sqrt(6 / (rows + columns)) of
+  // the whole parameter, whose rows may be those of several canonical tensors.
   enum class Kind { normal, zeros, ones, xavier_uniform } kind = Kind::zeros;
   double deviation = 0;  // of normal
 };
@@ -57,7 +57,8 @@ struct Placed {
   Init init;
   bool decay = true;  // weight decay applies
   Role role = Role::hidden;
-  // Rows of each of the matrices that lie one below the other in it ([q | k | v]); empty: it is one.
+  // Rows of each of the matrices that lie one below the other in it ([q | k | v]); empty: it is
+  // one.
   std::vector<int64_t> matrices;
 };
 

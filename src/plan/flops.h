@@ -20,7 +20,8 @@ inline constexpr std::string_view kModelFlops = "model", kMegatronFlops = "megat
 // By formula "model", of one sequence of `length` tokens.
 double training_flops(const models::GptConfig& config, int64_t length);
 
-// Of a step of `sequences` by every formula, "model" first. padded_vocabulary: rows of Megatron-LM's table.
+// Of a step of `sequences` by every formula, "model" first. padded_vocabulary: rows of
+// Megatron-LM's table.
 std::vector<FlopCount> step_flops(const models::GptConfig& config, int64_t padded_vocabulary,
                                   int64_t sequences, int64_t length);
 

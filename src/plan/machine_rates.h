@@ -1,4 +1,5 @@
-// The machine's measured rates of matrix products and of memory, the yardsticks of every speed that is printed.
+// The machine's measured rates of matrix products and of memory, the yardsticks of every speed that
+// is printed.
 #pragma once
 
 #include <string>
@@ -10,18 +11,21 @@
 
 namespace megatron::plan {
 
+// Where the samples of a limit lie further apart, nothing may be claimed of the run.
+inline constexpr double kNoisySpread = 0.15;
+
 struct PeakShape {
   int64_t m, n, k;
   double rate = 0;  // FLOP/s, the best sustained in this sampling
 };
 
-// Samples products of at least five large shapes, in the form of a forward and of an input's gradient, for
-// about `seconds` in all and returns each shape's best rate.
+// Samples products of at least five large shapes, in the form of a forward and of an input's
+// gradient, for about `seconds` in all and returns each shape's best rate.
 std::vector<PeakShape> sample_gemm_rates(Runtime& runtime, DType type, double seconds);
 double best_rate(const std::vector<PeakShape>& shapes);
 
-// Bytes read and written a second while all threads copy memory far larger than the caches: the best of
-// `rounds`. Takes 512 MB of the scratch arena.
+// Bytes read and written a second while all threads copy memory far larger than the caches: the
+// best of `rounds`. Takes 512 MB of the scratch arena.
 double copy_bandwidth(Runtime& runtime, int rounds = 5);
 
 // Peak over several samplings, and how far they lie apart: (largest - smallest) / largest.

@@ -1,9 +1,10 @@
-// Floating-point operations of a step as Megatron-LM counts them: 2 a multiply-add, backward twice the forward; not norms,
-// rotations, routers, softmax, lookups, optimizer or recompute.
+// Floating-point operations of a step as Megatron-LM counts them: 2 a multiply-add, backward twice
+// the forward; not norms, rotations, routers, softmax, lookups, optimizer or recompute.
 //
-// h hidden, n heads, g key groups, d head size, V padded vocabulary, f feed-forward, k 3 with SwiGLU else 2 matrices, m
-// multi-token predictions, which are layers like the last one. FLOPs = token * T + pair * Q with T the real tokens of
-// the batch and Q the sum of the squared lengths of its sequences:
+// h hidden, n heads, g key groups, d head size, V padded vocabulary, f feed-forward, k 3 with
+// SwiGLU else 2 matrices, m multi-token predictions, which are layers like the last one. FLOPs =
+// token * T + pair * Q with T the real tokens of the batch and Q the sum of the squared lengths of
+// its sequences:
 //
 //   MLP                  token  6 h f k;  experts 6 h f_e topk k (latent size l: 6 (f_e topk k l + 2 l h)), shared 6 h f_s k
 //   attention            token  6 (h (n d + 2 g d + gate n d) + n d h), pair 6 n d
@@ -40,7 +41,8 @@ struct FlopTerms {
 // Keys that a query counts: those up to its own (on average half), or all.
 enum class Attention { causal, full };
 
-// Throws Error naming what a formula needs and was not told, and a letter of the pattern that it has no formula for.
+// Throws Error naming what a formula needs and was not told, and a letter of the pattern that it
+// has no formula for.
 FlopTerms megatron_flops(const MegatronShape& shape, Attention attention);
 
 }  // namespace megatron::plan

@@ -1,6 +1,7 @@
-// The memory that Megatron-LM expects a run to need, by its own formulas: of the rank that holds the most, in bytes, with
-// bf16 parameters and fp32 gradients, main parameters and Adam moments. What a run takes here is another figure: the plan's,
-// which is measured (plan.h); this one is for comparison with Megatron-LM's log.
+// The memory that Megatron-LM expects a run to need, by its own formulas: of the rank that holds
+// the most, in bytes, with bf16 parameters and fp32 gradients, main parameters and Adam moments.
+// What a run takes here is another figure: the plan's, which is measured (plan.h); this one is for
+// comparison with Megatron-LM's log.
 //
 //   weights and optimizer   18 a parameter; with the distributed optimizer 6 + 12 / data parallel size
 //   activations             of a layer and micro-batch of s x b tokens: sequence parallel and selective recompute

@@ -1,5 +1,6 @@
-// A model as Megatron-LM's arguments describe it, for the formulas that Megatron-LM reports by. It can say more than the
-// models of this program, so that the figures of any configuration can be compared.
+// A model as Megatron-LM's arguments describe it, for the formulas that Megatron-LM reports by. It
+// can say more than the models of this program, so that the figures of any configuration can be
+// compared.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +52,9 @@ struct MegatronShape {
   std::optional<int64_t> linear_num_key_heads, linear_num_value_heads;  // 16, 32
   std::optional<int64_t> linear_conv_kernel_dim;                        // 4
 
-  // A letter a layer, instead of num_layers (empty: none): * attention, + multi-latent attention, - MLP, M Mamba-2, E experts, G gated
-  // delta net; behind each / the layers of one multi-token prediction.
+  // A letter a layer, instead of num_layers (empty: none): * attention, + multi-latent attention, -
+  // MLP, M Mamba-2, E experts, G gated delta net; behind each / the layers of one multi-token
+  // prediction.
   std::string hybrid_layer_pattern;
   int64_t mamba_state_dim = 128, mamba_head_dim = 64, mamba_num_groups = 8;
   std::optional<int64_t> mamba_num_heads;  // 2 hidden / head

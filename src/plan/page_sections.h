@@ -1,4 +1,5 @@
-// The parts of the page of a plan; each ends with a line feed, or is empty where there is nothing to tell.
+// The parts of the page of a plan; each ends with a line feed, or is empty where there is nothing
+// to tell.
 #pragma once
 
 #include <string>

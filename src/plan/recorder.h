@@ -1,4 +1,5 @@
-// The work of a step, seen on a meta run: which kernels are called how often on what, and what ranks tell each other.
+// The work of a step, seen on a meta run: which kernels are called how often on what, and what
+// ranks tell each other.
 #pragma once
 
 #include <string>
@@ -26,7 +27,8 @@ struct OperandForm {
   int64_t end() const;  // bytes from `offset`'s origin to behind the last element
 };
 
-// Calls of a kernel that do the same work: operands of the same shapes, strides, types and sharing of memory.
+// Calls of a kernel that do the same work: operands of the same shapes, strides, types and sharing
+// of memory.
 struct WorkItem {
   std::string_view kernel;
   int form = 0;        // kernels::form_of() the arguments
@@ -60,7 +62,8 @@ class Recorder final : public kernels::Observer, public comm::TrafficListener {
  public:
   void after(const kernels::Call& call) override;
   void communicated(const comm::Traffic& traffic) override;
-  // What was recorded since the last take(). Items keep their places: an item that was seen before has 0 calls.
+  // What was recorded since the last take(). Items keep their places: an item that was seen before
+  // has 0 calls.
   StepWork take();
 
  private:

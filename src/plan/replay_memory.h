@@ -9,9 +9,9 @@
 
 namespace megatron::plan {
 
-// Operands lie one after another in pools of a few hundred megabytes, which are gone through in circles, so that
-// each is as cold as the pool is large. What is only read holds small random numbers; indices are in range, counts
-// and weights positive.
+// Operands lie one after another in pools of a few hundred megabytes, which are gone through in
+// circles, so that each is as cold as the pool is large. What is only read holds small random
+// numbers; indices are in range, counts and weights positive.
 class ReplayMemory {
  public:
   // cold: bytes that all pools have together, at least.

@@ -1,5 +1,6 @@
-// How long a step takes on this machine: every distinct call of a step is made here a few times, on operands of its
-// shapes with contents of no meaning, and the times are added up. Nothing is stored between runs.
+// How long a step takes on this machine: every distinct call of a step is made here a few times, on
+// operands of its shapes with contents of no meaning, and the times are added up. Nothing is stored
+// between runs.
 #pragma once
 
 #include <optional>
@@ -27,11 +28,12 @@ struct StepTime {
          bandwidth = 0;  // FLOP/s and bytes/s of all ranks together (plan/machine_rates.h)
 };
 
-// A call with an operand above kLargestOperand bytes (of all ranks together), or longer than kLongestCall by the
-// machine's rates, is not made: its time is that of the largest call of its kernel and type that was made, times
-// the ratio of their costs; where there is none, the larger of FLOPs / peak and bytes / bandwidth. Takes about
-// kBudget seconds, more only where making every call once takes longer, and then at most kMostSeconds. nullopt:
-// there are far more ranks here than cores.
+// A call with an operand above kLargestOperand bytes (of all ranks together), or longer than
+// kLongestCall by the machine's rates, is not made: its time is that of the largest call of its
+// kernel and type that was made, times the ratio of their costs; where there is none, the larger of
+// FLOPs / peak and bytes / bandwidth. Takes about kBudget seconds, more only where making every
+// call once takes longer, and then at most kMostSeconds. nullopt: there are far more ranks here
+// than cores.
 inline constexpr int64_t kLargestOperand = int64_t{150} << 20;
 inline constexpr double kLongestCall = 0.5, kBudget = 1.0, kMostSeconds = 4.0;
 std::optional<StepTime> estimate_step_time(const StepWork& work, const TimedRun& run);

@@ -9,9 +9,9 @@ namespace megatron::selftest {
 
 // One rank with all sequences in one micro-batch against 1, 2 and 4 data-parallel ranks as threads
 // and micro-batches from 1 sequence up, with and without recompute: gradients, 5 steps of SGD
-// (losses and parameters), 5 steps of AdamW, Lion and Muon (losses). reference computes in fp64, cpu in fp32. Both
-// ways in which tokens can weigh: with the mean of micro-batches, one rank with the same
-// micro-batch is the yardstick.
+// (losses and parameters), 5 steps of AdamW, Lion and Muon (losses). reference computes in fp64,
+// cpu in fp32. Both ways in which tokens can weigh: with the mean of micro-batches, one rank with
+// the same micro-batch is the yardstick.
 void check_layouts(const TinyModel& model, DeviceKind device, const Environment& environment,
                    Report& report);
 

@@ -52,8 +52,8 @@ void take_ids(const Json& file, const Codec& codec, const Ids& ids) {
   }
 }
 
-// A token of that name counts only when it is special: in a vocabulary learned from text, "<s>" is a
-// word.
+// A token of that name counts only when it is special: in a vocabulary learned from text, "<s>" is
+// a word.
 void take_first(const Codec& codec, std::optional<int32_t>& id,
                 std::initializer_list<const char*> names) {
   for (const char* name : names) {

@@ -27,8 +27,8 @@ struct CheckpointSettings {
 
   void fields(Fields& fields);
   void check() const;  // throws Error naming the flags
-  // Whether the checkpoint of `iteration` goes once `newest` is saved: of --save-keep's last ones and the
-  // multiples of --save-retain-interval none does.
+  // Whether the checkpoint of `iteration` goes once `newest` is saved: of --save-keep's last ones
+  // and the multiples of --save-retain-interval none does.
   bool removes_old() const { return save_keep || save_retain_interval; }
 };
 

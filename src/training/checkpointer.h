@@ -38,10 +38,11 @@ class Checkpointer {
 
   // Throws Error when the disk has no room for a checkpoint.
   void check_room() const;
-  // Saves, or with --async-save begins to, after an earlier save has ended. A failure is told and, with
-  // --exit-on-save-failure, thrown; `last`: thrown in any case. What is done is returned.
+  // Saves, or with --async-save begins to, after an earlier save has ended. A failure is told and,
+  // with --exit-on-save-failure, thrown; `last`: thrown in any case. What is done is returned.
   std::vector<SaveRecord> save(const TrainerState& state, bool last);
-  // Ends the save under way once all ranks have written their share. wait: when that takes long, too.
+  // Ends the save under way once all ranks have written their share. wait: when that takes long,
+  // too.
   std::vector<SaveRecord> poll(bool wait);
   bool under_way() const { return save_ != nullptr; }
   int64_t last_saved() const { return last_saved_; }  // step; -1: none by this run

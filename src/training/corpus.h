@@ -29,10 +29,10 @@ struct Corpus {
   const data::Dataset& set(data::Split split) const;
 };
 
-// The data that the settings name: mock data, one prefix or a blend, for all splits or each. samples:
-// how many each set is asked for; none: one pass; 0: the set is not opened. several_valid: the data
-// sets of a validation list of its own stay apart. Throws Error for more than one source of data,
-// token ids beyond the vocabulary, and more files than this machine maps.
+// The data that the settings name: mock data, one prefix or a blend, for all splits or each.
+// samples: how many each set is asked for; none: one pass; 0: the set is not opened. several_valid:
+// the data sets of a validation list of its own stay apart. Throws Error for more than one source
+// of data, token ids beyond the vocabulary, and more files than this machine maps.
 Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, int64_t seq_length,
                    int64_t seed, const std::array<std::optional<int64_t>, 3>& samples,
                    bool several_valid = false);
@@ -52,8 +52,8 @@ std::vector<SplitTokens> open_split(const DataSettings& settings, const Vocabula
 class BatchReader {
  public:
   BatchReader(const data::Dataset& set, int64_t seq_length) : set_(set), length_(seq_length) {}
-  // Fills `batch` with samples `indices`; an index is also the number of its sample in the run. A batch that held
-  // as many before asks for no memory.
+  // Fills `batch` with samples `indices`; an index is also the number of its sample in the run. A
+  // batch that held as many before asks for no memory.
   void read(std::span<const int64_t> indices, HostBatch& batch);
 
  private:

@@ -141,6 +141,10 @@ class Teller {
   void schedule() {
     const OptimizerSettings& o = now_.optimizer;
     const BatchSettings& b = now_.batch;
+    if (d_.resumed != nullptr) {
+      schedule_of_checkpoint(o.learning_rate(b), o.decay(b));
+      if (now_.checkpoint.use_checkpoint_scheduler) return;
+    }
     const bool decays = o.lr_decay_style != optim::DecayStyle::constant;
     if (decays && !o.lr_decay_iters && !o.lr_decay_samples) {
       if (b.train_samples) {
@@ -158,7 +162,6 @@ class Teller {
       note(o.start_weight_decay ? "end-weight-decay" : "start-weight-decay", o.weight_decay,
            "--weight-decay");
     if (o.decoupled_lr && !o.decoupled_min_lr) note("decoupled-min-lr", o.min_lr, "--min-lr");
-    if (d_.resumed != nullptr) schedule_of_checkpoint(typed, o.decay(b));
   }
 
   void schedule_of_checkpoint(const optim::LearningRate& rate, const optim::WeightDecay& decay) {

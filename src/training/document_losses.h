@@ -11,20 +11,20 @@
 
 namespace megatron::training {
 
-// Input tokens [begin, begin + length) of a document; the next token is predicted from each, and those
-// from `counted` on (an index inside the window) count.
+// Input tokens [begin, begin + length) of a document; the next token is predicted from each, and
+// those from `counted` on (an index inside the window) count.
 struct Window {
   int64_t document = 0, begin = 0, length = 0, counted = 0;
   bool operator==(const Window&) const = default;
 };
 
-// The windows of a document of `tokens` tokens: they begin `stride` tokens apart and reach to the last
-// token but one, and each counts what the one before did not. stride == length: they do not overlap. So
-// every token but the first counts once; no window for fewer than two tokens.
+// The windows of a document of `tokens` tokens: they begin `stride` tokens apart and reach to the
+// last token but one, and each counts what the one before did not. stride == length: they do not
+// overlap. So every token but the first counts once; no window for fewer than two tokens.
 std::vector<Window> windows_of(int64_t document, int64_t tokens, int64_t length, int64_t stride);
 
-// Sequences for windows of `window` tokens have this length: 16, 32, 64 ... but at most `longest`. It
-// depends on nothing else, so that a document's loss does not depend on the others.
+// Sequences for windows of `window` tokens have this length: 16, 32, 64 ... but at most `longest`.
+// It depends on nothing else, so that a document's loss does not depend on the others.
 int64_t padded_length(int64_t window, int64_t longest);
 
 // Windows as samples of one length; what a window leaves is padding without loss.
@@ -49,8 +49,8 @@ struct WindowShape {
 };
 
 // {sum, counted tokens} of each document; every rank gets all of them, bit for bit the same for any
-// number of ranks and any micro_batch. progress: called by every rank with the predicted positions done
-// so far.
+// number of ranks and any micro_batch. progress: called by every rank with the predicted positions
+// done so far.
 std::vector<LossSum> document_losses(const models::Stage& stage, DType type,
                                      const Documents& documents, const WindowShape& shape,
                                      comm::Group& ranks, Runtime& runtime,

@@ -34,14 +34,14 @@ struct TextInput {
   bool prepend_eod = false;  // and begins with it
 };
 
-// Tokenizes all of it and holds the ids: those that `preprocess` would write. model_tokens: ids must be
-// below. show: a progress bar. Throws Error naming the place of text that cannot be read or tokenized, and for text without a
-// token.
+// Tokenizes all of it and holds the ids: those that `preprocess` would write. model_tokens: ids
+// must be below. show: a progress bar. Throws Error naming the place of text that cannot be read or
+// tokenized, and for text without a token.
 std::unique_ptr<Documents> read_documents(const TextInput& input, const Vocabulary& vocabulary,
                                           int64_t model_tokens, bool show);
 
-// The documents of a split; one that is cut by its border, as far as it lies inside. prepend: an id put
-// before each document, or -1.
+// The documents of a split; one that is cut by its border, as far as it lies inside. prepend: an id
+// put before each document, or -1.
 std::unique_ptr<Documents> stored_documents(std::vector<SplitTokens> parts, int64_t prepend = -1);
 
 }  // namespace megatron::training

@@ -11,9 +11,10 @@
 
 namespace megatron::training {
 
-// Losses (LossSum of training/step.h) of samples `indices` of a set, divided over the ranks of the group; every rank gets all of them, in
-// the order of `indices`. Bit for bit the same for any number of ranks and any micro_batch (sequences a
-// forward pass): a sample's loss is summed by itself, in the order of its tokens.
+// Losses (LossSum of training/step.h) of samples `indices` of a set, divided over the ranks of the
+// group; every rank gets all of them, in the order of `indices`. Bit for bit the same for any
+// number of ranks and any micro_batch (sequences a forward pass): a sample's loss is summed by
+// itself, in the order of its tokens.
 std::vector<LossSum> evaluate_samples(const models::Stage& stage, DType type,
                                       const data::Dataset& set, std::span<const int64_t> indices,
                                       int64_t micro_batch, int64_t seq_length,
@@ -35,8 +36,8 @@ class LabelCounts {
     ++counts_[label];
     ++total_;
   }
-  // In nats, of the labels under their own frequencies: the loss of the best model that knows nothing
-  // of context. 0 without labels.
+  // In nats, of the labels under their own frequencies: the loss of the best model that knows
+  // nothing of context. 0 without labels.
   double entropy() const;
 
  private:

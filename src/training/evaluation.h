@@ -54,8 +54,9 @@ class Evaluation {
   Evaluation(EvaluationSettings settings, bool show);
 
   const EvaluationSettings& settings() const { return s_; }
-  // Collective; whole on rank 0, without the entropy on others. The same, bit for bit, for any number of
-  // ranks and any micro-batch. Throws Error naming the sample or document whose loss is not finite.
+  // Collective; whole on rank 0, without the entropy on others. The same, bit for bit, for any
+  // number of ranks and any micro-batch. Throws Error naming the sample or document whose loss is
+  // not finite.
   EvaluationResult run(comm::Group& world) const;
 
  private:
@@ -76,7 +77,8 @@ class Evaluation {
   std::unique_ptr<Documents> documents_;
 };
 
-// JSON lines, one a document: {"document", "place", "tokens", "loss": mean or null, "sum", "bytes"}.
+// JSON lines, one a document: {"document", "place", "tokens", "loss": mean or null, "sum",
+// "bytes"}.
 std::string document_lines(const std::vector<DocumentLoss>& documents);
 
 }  // namespace megatron::training

@@ -66,8 +66,8 @@ NonFinite find_in(DType type, const std::byte* data, int64_t n, int64_t stride, 
   }
 }
 
-// Rows of one distance between their elements: a contiguous tensor cut in blocks, any other one along its last
-// dimension.
+// Rows of one distance between their elements: a contiguous tensor cut in blocks, any other one
+// along its last dimension.
 struct Rows {
   explicit Rows(const Tensor& t) : tensor(t), contiguous(t.is_contiguous()) {
     elements = t.elements();
@@ -137,6 +137,8 @@ double largest_finite(const Tensor& tensor) {
   }
   return largest;
 }
+
+double unsigned_nan(double value) { return std::isnan(value) ? NAN : value; }
 
 double element_at(const Tensor& tensor, int64_t index) {
   Tensor rest = tensor;

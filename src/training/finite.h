@@ -19,6 +19,9 @@ NonFinite find_non_finite(const Tensor& tensor, bool minus_infinity_is_right, Th
 // Largest size of the finite elements of a floating tensor; 0 where there are none.
 double largest_finite(const Tensor& tensor);
 
+// The value, where it is NaN without its sign: that says nothing, and would be printed.
+double unsigned_nan(double value);
+
 // The element at a row-major index, and that index as a place: "[3, 7]".
 double element_at(const Tensor& tensor, int64_t index);
 std::string place_of(const Shape& shape, int64_t index);

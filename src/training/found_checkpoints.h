@@ -27,19 +27,21 @@ struct FoundCheckpoint {
   std::vector<std::string> reasons;  // of damage
 };
 
-// Before a checkpoint is read as a model: compares the checksums of all its files but the optimizer's, which
-// may be gone. Throws Error naming what is damaged. A directory that is no checkpoint has none.
+// Before a checkpoint is read as a model: compares the checksums of all its files but the
+// optimizer's, which may be gone. Throws Error naming what is damaged. A directory that is no
+// checkpoint has none.
 void require_whole_model(const std::string& path, ThreadPool& pool);
 
-// Opens one directory. verify: compares its checksums too. Does not throw for what is wrong with it.
+// Opens one directory. verify: compares its checksums too. Does not throw for what is wrong with
+// it.
 FoundCheckpoint look_at_checkpoint(const std::string& path, bool verify, ThreadPool& pool);
 
 // All of a --save directory: the steps, then what is unfinished.
 std::vector<FoundCheckpoint> find_checkpoints(const std::string& path, bool verify,
                                               ThreadPool& pool);
 
-// For each tensor on disk, which rows of which parameter of ours it is: "layers.0.mlp.up.weight, rows
-// 0-63 of 128"; and "transposed" where it lies so.
+// For each tensor on disk, which rows of which parameter of ours it is: "layers.0.mlp.up.weight,
+// rows 0-63 of 128"; and "transposed" where it lies so.
 std::vector<std::pair<std::string, std::string>> tensor_places(const models::GptConfig& config);
 
 }  // namespace megatron::training

@@ -1,4 +1,5 @@
-// The factor on the loss that keeps fp16 gradients away from zero and from overflow (Micikevicius et al. 2018).
+// The factor on the loss that keeps fp16 gradients away from zero and from overflow (Micikevicius
+// et al. 2018).
 #pragma once
 
 #include <cstdint>
@@ -6,7 +7,8 @@
 
 namespace megatron::training {
 
-// Megatron-LM's --loss-scale, --initial-loss-scale, --min-loss-scale, --loss-scale-window, --hysteresis.
+// Megatron-LM's --loss-scale, --initial-loss-scale, --min-loss-scale, --loss-scale-window,
+// --hysteresis.
 struct LossScaleSettings {
   std::optional<double> constant;  // that scale for the whole run; absent or 0: a dynamic one
   double initial = 4294967296;     // 2^32
@@ -15,10 +17,10 @@ struct LossScaleSettings {
   int64_t hysteresis = 2;
 };
 
-// After a step whose gradients overflowed, `hysteresis` overflows are counted down, and from the one that
-// makes it 0 on each halves the scale, not below `least`. After `window` steps in a row without overflow
-// the scale doubles and the count is full again. An overflow begins a new window; a step without one does
-// not fill the count. A constant scale stays.
+// After a step whose gradients overflowed, `hysteresis` overflows are counted down, and from the
+// one that makes it 0 on each halves the scale, not below `least`. After `window` steps in a row
+// without overflow the scale doubles and the count is full again. An overflow begins a new window;
+// a step without one does not fill the count. A constant scale stays.
 class LossScale {
  public:
   explicit LossScale(const LossScaleSettings& settings);

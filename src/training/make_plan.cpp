@@ -80,7 +80,8 @@ std::vector<int64_t> micro_batch_counts(const TrainSettings& s, int64_t consumed
   return counts;
 }
 
-// The run on meta: what rank 0 does, as often as it takes for the arenas to be as large as they become.
+// The run on meta: what rank 0 does, as often as it takes for the arenas to be as large as they
+// become.
 class MetaRun {
  public:
   MetaRun(const TrainSettings& s, const models::GptConfig& config)
@@ -95,7 +96,8 @@ class MetaRun {
         step_(model_, s.precision.type(), s.optimizer.config, *told_, runtime_, options_),
         batch_(empty_batch(s)) {}
 
-  // The optimizer's arena grows when a schedule makes steps of more micro-batches; nothing else does.
+  // The optimizer's arena grows when a schedule makes steps of more micro-batches; nothing else
+  // does.
   void run(int64_t consumed) {
     const std::vector<int64_t> counts = micro_batch_counts(s_, consumed);
     step_.expect(counts.front());
@@ -152,8 +154,8 @@ class MetaRun {
     recorder_.take();
   }
 
-  // Micro-batches read ahead of a step, those in it and one that is being read; what threads keep for their
-  // products; the copy of this rank's share that an asynchronous save writes from.
+  // Micro-batches read ahead of a step, those in it and one that is being read; what threads keep
+  // for their products; the copy of this rank's share that an asynchronous save writes from.
   int64_t host_bytes(const plan::MemoryUse& use) const {
     const data::BatchSchedule& schedule = s_.batch.schedule;
     const int64_t most = schedule.micro_batches(schedule.stages().back().begin);
@@ -202,8 +204,8 @@ void add_time(plan::Plan& p, MetaRun& run, const TrainSettings& s) {
   p.kernels = plan::kernel_work(run.work(), time->kernels);
 }
 
-// Beyond this no figure would be exact, and finding them would take as long as it is useless. A layer keeps at least
-// its input.
+// Beyond this no figure would be exact, and finding them would take as long as it is useless. A
+// layer keeps at least its input.
 void check_size(const TrainSettings& s, const models::GptConfig& c) {
   const auto d = [](int64_t value) { return static_cast<double>(value); };
   const double parameters = d(plan::parameter_count(c));
@@ -283,6 +285,8 @@ class Remedies {
     if (s_.precision.type() == DType::f32)
       give("--bf16", [](TrainSettings& s) { s.precision.bf16 = true; });
     if (found_.empty() && changes_ > 1) put(together_, all);
+    if (found_.empty()) put_least_batch("", s_);
+    if (found_.empty() && changes_ > 0) put_least_batch(together_ + " ", all);
     if (found_.empty())
       found_.push_back(fmt::format("a smaller model (--num-layers {}, --hidden-size {})",
                                    config_.num_layers, config_.hidden_size));
@@ -290,8 +294,19 @@ class Remedies {
   }
 
  private:
+  // With the steps that the run has at its end.
   void put(const std::string& flags, TrainSettings& s) {
-    const int64_t batch = *s.batch.micro_batch_size * s.runtime.rank_count();
+    put(flags, s, s_.batch.schedule.batch(last_stage(s_)));
+  }
+
+  // Where it is the batches read ahead that take the memory.
+  void put_least_batch(const std::string& flags, TrainSettings s) {
+    const int64_t least = *s.batch.micro_batch_size * s.runtime.rank_count();
+    if (least < s_.batch.schedule.batch(last_stage(s_)))
+      put(fmt::format("{}--global-batch-size {}", flags, least), s, least);
+  }
+
+  void put(const std::string& flags, TrainSettings& s, int64_t batch) {
     s.batch.schedule = data::BatchSchedule::constant(batch);
     s.batch.schedule.divide(*s.batch.micro_batch_size, s.runtime.rank_count(), false);
     const plan::Plan p = plan_of(s, config_, vocabulary_, {}, 0);

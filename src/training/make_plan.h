@@ -17,19 +17,20 @@ struct PlanOptions {
 // The options that the steps of a run have.
 StepOptions step_options(const TrainSettings& settings, const models::GptConfig& config);
 
-// Of a run whose settings are settled and whose shape is known. consumed: samples before it. parameters, flops,
-// memory, kernels, traffic, machine and, where asked for, the step's time are filled in; the memory is that of rank
-// 0, which holds as much as any other.
+// Of a run whose settings are settled and whose shape is known. consumed: samples before it.
+// parameters, flops, memory, kernels, traffic, machine and, where asked for, the step's time are
+// filled in; the memory is that of rank 0, which holds as much as any other.
 plan::Plan make_plan(const TrainSettings& settled, const models::GptConfig& config,
                      const Vocabulary& vocabulary, const PlanOptions& options,
                      int64_t consumed = 0);
 
-// Of a command line: settles and checks it as `train` does, but opens no data and no checkpoint, and needs no
-// --lr and no --train-iters. Where a tokenizer's files are not here, its type tells the number of tokens (a
-// note in Plan::derived says so). Throws Error naming the flag.
+// Of a command line: settles and checks it as `train` does, but opens no data and no checkpoint,
+// and needs no --lr and no --train-iters. Where a tokenizer's files are not here, its type tells
+// the number of tokens (a note in Plan::derived says so). Throws Error naming the flag.
 plan::Plan make_plan(const TrainSettings& given, const PlanOptions& options);
 
-// Throws Error when the machine cannot hold the run, with the flags that would help and what it would need then.
+// Throws Error when the machine cannot hold the run, with the flags that would help and what it
+// would need then.
 void require_memory(const plan::Plan& plan);
 
 }  // namespace megatron::training

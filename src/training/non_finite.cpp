@@ -43,8 +43,7 @@ std::string described(const Tensor& t, const models::Stage& stage) {
 // "inf at [3, 7], 12 elements in all"
 std::string described(const NonFinite& found, const Tensor& t) {
   const double value = element_at(t, found.first);
-  return fmt::format("{} at {}{}", std::isnan(value) ? NAN : value,
-                     place_of(t.shape(), found.first),
+  return fmt::format("{} at {}{}", unsigned_nan(value), place_of(t.shape(), found.first),
                      found.count == 1 ? "" : fmt::format(", {} elements in all", found.count));
 }
 

@@ -11,7 +11,8 @@ namespace megatron::training {
 
 struct ProfileSettings {
   bool profile = false;
-  // Steps done before the first traced step, and after the last one: 10 and 12 trace iterations 11 and 12.
+  // Steps done before the first traced step, and after the last one: 10 and 12 trace iterations 11
+  // and 12.
   int64_t step_start = 10, step_end = 12;
   std::vector<std::string> ranks;  // empty: rank 0
   std::optional<std::string> directory;

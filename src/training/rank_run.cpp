@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/values.h"
 #include "data/sampler.h"
+#include "training/finite.h"
 #include "training/non_finite.h"
 
 namespace megatron::training {
@@ -110,8 +110,8 @@ void RankRun::train_on(Prefetcher& data) {
   }
 }
 
-// Samples, the end of the run where it comes now, and what is saved. Nothing of it after a step that was passed over,
-// but for the last.
+// Samples, the end of the run where it comes now, and what is saved. Nothing of it after a step
+// that was passed over, but for the last.
 std::optional<EndReason> RankRun::finish_iteration(int64_t i) {
   const bool last = i == *s_.batch.train_iters;
   if (!last && std::ranges::binary_search(passed_over_, i - 1)) return std::nullopt;
@@ -193,13 +193,8 @@ IterationReport RankRun::one_step(int64_t iteration, Prefetcher& data) {
   return report;
 }
 
-namespace {
-
-double unsigned_nan(double value) { return std::isnan(value) ? NAN : value; }
-
-}  // namespace
-
-// The weights and the optimizer are as they were before the step. What is told once is not looked for again.
+// The weights and the optimizer are as they were before the step. What is told once is not looked
+// for again.
 void RankRun::not_finite(const IterationReport& report) {
   const bool stop = s_.precision.on_non_finite == OnNonFinite::stop;
   const std::string what =

@@ -20,8 +20,8 @@ namespace megatron::training {
 
 class RankRun {
  public:
-  // Makes the model and fills it. peak: FLOP/s of this machine, all threads. All are borrowed; the plan's
-  // beginning is read here only.
+  // Makes the model and fills it. peak: FLOP/s of this machine, all threads. All are borrowed; the
+  // plan's beginning is read here only.
   RankRun(const RunPlan& plan, double peak, comm::Group& world, const TrainHooks& hooks);
 
   // Trains to the end; collective. Rank 0 logs.

@@ -4,6 +4,7 @@
 #include "base/version.h"
 #include "plan/flops.h"
 #include "plan/parameters.h"
+#include "training/finite.h"
 #include "training/log/machine.h"
 #include "training/rank_run.h"
 #include "training/weights_norm.h"
@@ -59,18 +60,20 @@ void RankRun::tell(const IterationReport& report) {
         runtime_.arena(static_cast<MemoryClass>(c)).high_water();
   save_wait_ = 0;
   log_->step(record);
-  progress_->update(report.iteration, fmt::format("loss {:.4f} | {} tokens/s", report.loss,
-                                                  format_count(record.tokens_per_second)));
+  progress_->update(report.iteration,
+                    fmt::format("loss {:.4f} | {} tokens/s", unsigned_nan(report.loss),
+                                format_count(record.tokens_per_second)));
 }
 
-// One evaluation's share of a set, or all of it; `first` is its first sample.
+// One evaluation's share of a set, as far as that goes, or all of it; `first` is its first sample.
 LossSum RankRun::evaluate_set(const data::Dataset& set, int64_t first) {
   const int64_t micro_batch = s_.eval_micro_batch(), length = *s_.batch.seq_length;
   if (s_.run.full_validation)
     return evaluate_all(model_, s_.precision.type(), set, micro_batch, length, group_, runtime_,
                         options_);
-  return evaluate(model_, s_.precision.type(), set, first, s_.run.eval_iters * s_.eval_batch(),
-                  micro_batch, length, group_, runtime_, options_);
+  const int64_t count = std::min(s_.run.eval_iters * s_.eval_batch(), set.size() - first);
+  return evaluate(model_, s_.precision.type(), set, first, count, micro_batch, length, group_,
+                  runtime_, options_);
 }
 
 void RankRun::tell_evaluated(int64_t iteration, const std::string& set, const LossSum& sum) {
@@ -81,10 +84,10 @@ void RankRun::tell_evaluated(int64_t iteration, const std::string& set, const Lo
 void RankRun::validate(int64_t iteration) {
   const Profile::Part part = profile_.part(Track::step, "validation");
   const int64_t before = s_.run.skip_train ? 0 : s_.run.evaluations_before(iteration);
-  for (const NamedSet& part : plan_.corpus.validation) {
-    const LossSum sum = evaluate_set(*part.set, before * s_.run.eval_iters * s_.eval_batch());
+  for (const NamedSet& set : plan_.corpus.validation) {
+    const LossSum sum = evaluate_set(*set.set, before * s_.run.eval_iters * s_.eval_batch());
     result_.validation_loss = sum.mean();
-    tell_evaluated(iteration, s_.run.multiple_validation_sets ? part.name : "valid", sum);
+    tell_evaluated(iteration, s_.run.multiple_validation_sets ? set.name : "valid", sum);
   }
 }
 

@@ -22,14 +22,15 @@ struct Beginning {
   TrainerState state;  // of the checkpoint
 };
 
-// Steps of a folder of checkpoints that a run with --load tries, the best first: none beyond the tracker's,
-// all where there is no tracker or it holds nonsense (told). Throws Error where the tracker names a step, and
-// none up to it is there.
+// Steps of a folder of checkpoints that a run with --load tries, the best first: none beyond the
+// tracker's, all where there is no tracker or it holds nonsense (told). Throws Error where the
+// tracker names a step, and none up to it is there.
 std::vector<int64_t> steps_to_try(const SaveDirectory& folder);
 
-// What --load names: of a folder of checkpoints the one of --ckpt-step, or of the tracker, or the newest;
-// verified. One that is truncated, altered or partial is told and the one before it taken; none that is
-// whole: Error. No checkpoint yet: nothing, told too, or Error with --exit-on-missing-checkpoint.
+// What --load names: of a folder of checkpoints the one of --ckpt-step, or of the tracker, or the
+// newest; verified. One that is truncated, altered or partial is told and the one before it taken;
+// none that is whole: Error. No checkpoint yet: nothing, told too, or Error with
+// --exit-on-missing-checkpoint.
 //   weights_only: --finetune means --load, which may be a Hugging Face directory then
 //   processes: those of the run; each verifies its share, and all choose the same
 Beginning find_beginning(const CheckpointSettings& settings, bool weights_only,

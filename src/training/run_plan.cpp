@@ -108,7 +108,8 @@ int64_t usual_vocabulary(const std::string& type) {
   return type == "HuggingFaceTokenizer" ? 128256 : 0;
 }
 
-// That of a run, but a plan needs no tokenizer: where its files are not here, only their number of tokens is told.
+// That of a run, but a plan needs no tokenizer: where its files are not here, only their number of
+// tokens is told.
 Vocabulary vocabulary_for_plan(TrainSettings& s, const std::string& source,
                                std::optional<SettingNote>& assumed) {
   std::error_code error;
@@ -371,7 +372,7 @@ void make_save_directory(RunPlan& plan, comm::Group& processes) {
 
 bool RunPlan::evaluates_test_set() const {
   const RunSettings& run = settings.run;
-  return (run.eval_iters > 0 || run.full_validation) && (run.skip_train || run.eval_interval);
+  return run.eval_iters > 0 && (run.skip_train || run.eval_interval);
 }
 
 int64_t RunPlan::iterations_left() const {
@@ -408,7 +409,10 @@ SettledRun settle_run(const TrainSettings& given) {
                                 .config = run.config,
                                 .vocabulary = run.vocabulary,
                                 .shape_source = source});
-  if (assumed) run.notes.push_back(*assumed);
+  if (assumed) {
+    std::erase_if(run.notes, [&](const SettingNote& n) { return n.flag == assumed->flag; });
+    run.notes.push_back(*assumed);
+  }
   return run;
 }
 

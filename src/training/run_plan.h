@@ -33,20 +33,25 @@ struct RunPlan {
   plan::Plan expected;             // what the run will need
 
   int64_t first_iteration() const { return beginning.state.iteration; }  // steps done before
-  bool evaluates_test_set() const;                                       // at its end
-  int64_t iterations_left() const;                                       // 0 for a run that is done
-  // That the run will have consumed at its end, where the batches of its first part were others, too.
+  // At its end, once: on the third share of --split, or on test data of their own, if there are
+  // any.
+  bool evaluates_test_set() const;
+  int64_t iterations_left() const;  // 0 for a run that is done
+  // That the run will have consumed at its end, where the batches of its first part were others,
+  // too.
   int64_t last_sample() const;
 };
 
-// A run without its files: what plans are made of. Needs no --lr, and --train-iters is 1 where not given.
+// A run without its files: what plans are made of. Needs no --lr, and --train-iters is 1 where not
+// given.
 struct SettledRun {
   TrainSettings settings;
   Vocabulary vocabulary;
   models::GptConfig config;
   std::vector<SettingNote> notes;
 };
-// Opens no data; where a tokenizer's files are not here, its type tells the number of tokens, and a note says so.
+// Opens no data; where a tokenizer's files are not here, its type tells the number of tokens, and a
+// note says so.
 SettledRun settle_run(const TrainSettings& given);
 
 // Checks everything that a user can get wrong, and opens the data. Throws Error naming the value,

@@ -10,7 +10,7 @@ namespace megatron::training {
 void RunSettings::fields(Fields& f) {
   f.add("eval-interval", &eval_interval,
         "steps between evaluations on the validation split; default: none");
-  f.add("eval-iters", &eval_iters, "global batches of an evaluation");
+  f.add("eval-iters", &eval_iters, "global batches of an evaluation; 0: no evaluation");
   f.add("eval-global-batch-size", &eval_global_batch_size,
         "sequences of a global batch of evaluation; default --global-batch-size");
   f.add(
@@ -22,8 +22,7 @@ void RunSettings::fields(Fields& f) {
                "no training: the model is evaluated once, on the validation and the test set");
   f.add("iterations-to-skip", &iterations_to_skip,
         "steps that are left out, counted from 0: their samples are read and passed over, and "
-        "nothing "
-        "is learnt from them");
+        "nothing is learnt from them");
   f.add_switch("full-validation", &full_validation, true,
                "each evaluation takes the whole validation split, once, instead of --eval-iters");
   f.add_switch("multiple-validation-sets", &multiple_validation_sets, true,

@@ -27,8 +27,8 @@ struct RunSettings {
   int64_t sample_tokens = 64;
 
   void fields(Fields& fields);
-  // Numbers of --iterations-to-skip, in ascending order: n is the step after n others. Throws Error naming
-  // what is no number.
+  // Numbers of --iterations-to-skip, in ascending order: n is the step after n others. Throws Error
+  // naming what is no number.
   std::vector<int64_t> skipped() const;
   // The evaluations that a run makes before the one after `iteration` steps.
   int64_t evaluations_before(int64_t iteration) const;

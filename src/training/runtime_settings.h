@@ -30,8 +30,8 @@ struct RuntimeSettings {
   }  // on this host
   int threads_per_rank() const;  // default: cores / ranks, at least 1
   Device device_value() const;
-  // Of a process that a launcher started: --ranks is their number (throws Error where it is given and is
-  // another), and the cores are divided among those on this host.
+  // Of a process that a launcher started: --ranks is their number (throws Error where it is given
+  // and is another), and the cores are divided among those on this host.
   void join(const comm::Processes& processes);
   void check() const;
 };

@@ -19,18 +19,18 @@ class SaveDirectory {
   bool is_foreign() const;  // holds files, and none that a run with --save makes
   std::string iteration_path(int64_t iteration) const;  // DIR/iter_0000100
   std::string tracker_path() const;                     // DIR/latest_checkpointed_iteration.txt
-  // Steps that have a directory, ascending; whether it is whole is not looked at. Throws Error for a
-  // folder that is there and cannot be listed.
+  // Steps that have a directory, ascending; whether it is whole is not looked at. Throws Error for
+  // a folder that is there and cannot be listed.
   std::vector<int64_t> iterations() const;
-  // The step that the tracker file names; none where there is no such file. Throws Error for one that
-  // holds something else.
+  // The step that the tracker file names; none where there is no such file. Throws Error for one
+  // that holds something else.
   std::optional<int64_t> tracked() const;
 
   // Of the run that writes:
   // Makes the directory. Throws Error when it cannot be written.
   void create() const;
-  // Throws Error when another process of this machine writes here; the lock ends with the process, or
-  // with what is returned.
+  // Throws Error when another process of this machine writes here; the lock ends with the process,
+  // or with what is returned.
   class Lock;
   Lock lock() const;
   void track(int64_t iteration) const;  // whole or not at all
@@ -55,8 +55,8 @@ class SaveDirectory::Lock {
   int file_;
 };
 
-// A model directory as it is, or the checkpoint that the tracker of a --save directory names. Throws Error
-// naming what is missing.
+// A model directory as it is, or the checkpoint that the tracker of a --save directory names.
+// Throws Error naming what is missing.
 std::string resolve_model_directory(const std::string& path);
 
 }  // namespace megatron::training

@@ -156,8 +156,8 @@ StepReport TrainStep::accumulate(std::span<const HostBatch> micro_batches, doubl
   return report;
 }
 
-// All ranks hold the same sums, so that they decide alike. A smaller loss scale may help where there is one;
-// a loss that is not finite at the least, it cannot.
+// All ranks hold the same sums, so that they decide alike. A smaller loss scale may help where
+// there is one; a loss that is not finite at the least, it cannot.
 StepOutcome TrainStep::outcome(double loss, double gradient_norm) const {
   if (std::isfinite(loss) && std::isfinite(gradient_norm)) return StepOutcome::updated;
   if (options_.loss_scale && (std::isfinite(loss) || !loss_scale_.least()))

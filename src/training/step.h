@@ -1,6 +1,6 @@
 // One training step: forward and backward of every micro-batch by the schedule, reduction over
-// data-parallel ranks, gradient norm, clipping and update, which is left out where a gradient is not finite. `train`, `bench step`, `verify` and
-// `selftest` all run this one.
+// data-parallel ranks, gradient norm, clipping and update, which is left out where a gradient is
+// not finite. `train`, `bench step`, `verify` and `selftest` all run this one.
 #pragma once
 
 #include <memory>
@@ -69,10 +69,12 @@ class TrainStep {
   // returned through it.
   StepReport accumulate(std::span<const HostBatch> micro_batches, double& divisor);
 
-  // For plans: the next steps are of so many micro-batches, although run() is given fewer, which stand for all.
+  // For plans: the next steps are of so many micro-batches, although run() is given fewer, which
+  // stand for all.
   void expect(int64_t micro_batches);
 
-  // Who is told from the next step on, beside the options' listener; null: nobody. Borrowed. Gives who was before.
+  // Who is told from the next step on, beside the options' listener; null: nobody. Borrowed. Gives
+  // who was before.
   StepListener* listen(StepListener* listener);
   int micro_batch() const { return micro_batch_; }  // that is in forward or backward; -1: none
 

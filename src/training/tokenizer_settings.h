@@ -24,8 +24,8 @@ struct TokenizerSettings {
   std::optional<int64_t> padded_vocab_size;
   bool pad_vocab_size = true;
 
-  // The type that the flags tell: --tokenizer-type; GPT2BPETokenizer with --vocab-file and --merge-file;
-  // NullTokenizer without --tokenizer-model; none: the content of its file does.
+  // The type that the flags tell: --tokenizer-type; GPT2BPETokenizer with --vocab-file and
+  // --merge-file; NullTokenizer without --tokenizer-model; none: the content of its file does.
   std::optional<std::string> type_by_flags() const;
   // All but --vocab-size, which commands with a model have among the model's flags.
   void fields(Fields& fields);

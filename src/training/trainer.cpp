@@ -63,8 +63,8 @@ void announce(const RunPlan& plan, double peak) {
 
 namespace {
 
-// The machine's matrix-product rate with all its threads; of `hosts` machines, as many times. Processes on
-// one host leave it to their first.
+// The machine's matrix-product rate with all its threads; of `hosts` machines, as many times.
+// Processes on one host leave it to their first.
 double measure_peak(const RunPlan& plan, int ranks_here, int hosts) {
   const RuntimeSettings& r = plan.settings.runtime;
   Runtime whole(r.device_value(), ranks_here * r.threads_per_rank());

@@ -45,15 +45,16 @@ struct TrainHooks {
   std::function<std::string(const models::GptModel&, Runtime&, const tokenizers::Tokenizer&,
                             const std::string& prompt, int64_t tokens)>
       continue_text;
-  // FLOP/s of this machine's matrix products, all threads of the run; default: measured before step 0.
+  // FLOP/s of this machine's matrix products, all threads of the run; default: measured before step
+  // 0.
   std::optional<double> peak;
   SignalWatch* signals = nullptr;     // of --exit-signal-handler
   const FileSystem* files = nullptr;  // what checkpoints are written through; default: the system's
 };
 
-// Runs all ranks, from checked settings to the last checkpoint: as threads of this process or, where
-// `processes` were launched together, one in each. Everything a user can get wrong is checked before the
-// first step. Prints progress and log lines. The result is rank 0's.
+// Runs all ranks, from checked settings to the last checkpoint: as threads of this process or,
+// where `processes` were launched together, one in each. Everything a user can get wrong is checked
+// before the first step. Prints progress and log lines. The result is rank 0's.
 TrainResult train(const TrainSettings& settings, const TrainHooks& hooks = {},
                   comm::Processes* processes = nullptr);
 

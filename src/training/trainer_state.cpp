@@ -214,8 +214,8 @@ struct SampleOrder {
         data_sharding(settings.run.data_sharding) {
     if (!settings.batch.train_iters) return;
     train_samples = settings.batch.train_samples.value_or(settings.batch.total_samples());
-    // Where an index and the tokenizer's files lie, how files are read and how many at a time change
-    // no sample.
+    // Where an index and the tokenizer's files lie, how files are read and how many at a time
+    // change no sample.
     const DataSettings plain;
     static_cast<TokenizerSettings&>(data) = plain;
     data.data_cache_path = plain.data_cache_path;
@@ -267,8 +267,7 @@ std::vector<ScheduleDifference> schedule_differences(const TrainerState& saved,
                                                      const optim::WeightDecay& decay) {
   std::vector<ScheduleDifference> found;
   const auto compare = [&found](std::string_view setting, std::string before, std::string now) {
-    if (before != now)
-      found.push_back({std::string(setting), std::move(before), std::move(now)});
+    if (before != now) found.push_back({std::string(setting), std::move(before), std::move(now)});
   };
   const auto number = [&compare](std::string_view setting, double before, double now) {
     compare(setting, fmt::format("{}", before), fmt::format("{}", now));
@@ -279,13 +278,12 @@ std::vector<ScheduleDifference> schedule_differences(const TrainerState& saved,
   number("lr-warmup-init", r.warmup_init, rate.warmup_init);
   number("lr-warmup-samples", r.warmup, rate.warmup);
   number("lr-decay-samples", r.decay, rate.decay);
-  compare("lr-decay-style", style_name(kRateStyles, r.style),
-                 style_name(kRateStyles, rate.style));
+  compare("lr-decay-style", style_name(kRateStyles, r.style), style_name(kRateStyles, rate.style));
   using optim::DecayStyle;
   if (r.style == DecayStyle::wsd && rate.style == DecayStyle::wsd) {
     number("lr-wsd-decay-samples", r.wsd, rate.wsd);
     compare("lr-wsd-decay-style", style_name(kWsdStyles, r.wsd_style),
-                   style_name(kWsdStyles, rate.wsd_style));
+            style_name(kWsdStyles, rate.wsd_style));
   }
   const auto decoupled = [](const optim::LearningRate& l,
                             double optim::LearningRate::Range::* end) {

@@ -1,4 +1,5 @@
-// What a run must know, beside the tensors, to go on as if it had never stopped: trainer_state.json.
+// What a run must know, beside the tensors, to go on as if it had never stopped:
+// trainer_state.json.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,9 @@
 
 namespace megatron::training {
 
-// Samples, learning rate and random numbers of every later step follow from these: data samplers from
-// consumed_samples, the schedules from scheduled_samples, dropout from (seed, sample, position).
+// Samples, learning rate and random numbers of every later step follow from these: data samplers
+// from consumed_samples, the schedules from scheduled_samples, dropout from (seed, sample,
+// position).
 struct TrainerState {
   int64_t iteration = 0;          // steps done
   int64_t consumed_samples = 0;   // of all steps up to this one

@@ -39,7 +39,8 @@ struct Vocabulary {
 //   NullTokenizer              vocab_size; eod is the last id or --null-tokenizer-eod-id. The default
 //                              without --tokenizer-model
 //   ByteTokenizer              vocab_size, default 256; eod is 0
-// vocab_size: of --vocab-size or of the model. Throws Error naming the flag that is missing or wrong.
+// vocab_size: of --vocab-size or of the model. Throws Error naming the flag that is missing or
+// wrong.
 Vocabulary open_vocabulary(const TokenizerSettings& settings, std::optional<int64_t> vocab_size,
                            int64_t tensor_parallel = 1);
 

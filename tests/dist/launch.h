@@ -22,7 +22,8 @@ inline constexpr const char* kNoMpi =
     "this build has no MPI (MEGATRON_MPI, cmake/mpi.cmake), so nothing runs as processes";
 
 // What Open MPI needs in a container: work as root, more ranks than cores, no binding to cores, no
-// copies between processes by ptrace, no network and no ssh on one host. Reports of its own leaks are left out.
+// copies between processes by ptrace, no network and no ssh on one host. Reports of its own leaks
+// are left out.
 inline std::string container_settings() {
   return "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
          "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none "

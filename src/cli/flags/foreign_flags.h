@@ -18,11 +18,13 @@ class ForeignFlags {
   // Null where Megatron-LM has no such flag. flag: with its dashes.
   const FlagRow* find(std::string_view flag) const { return table_.find(flag); }
 
-  // Another spelling of a field sets it; an ignored flag is noted, a refused one kept for finish(). Throws Error for a
-  // value that Megatron-LM would not take, and for a flag that other commands have and this one lacks.
+  // Another spelling of a field sets it; an ignored flag is noted, a refused one kept for finish().
+  // Throws Error for a value that Megatron-LM would not take, and for a flag that other commands
+  // have and this one lacks.
   void take(const FlagRow& row, const std::vector<std::string>& values);
 
-  // Throws one Error that names all that were refused, each with its reason. After all fields are set.
+  // Throws one Error that names all that were refused, each with its reason. After all fields are
+  // set.
   void finish();
 
   const std::vector<std::string>& notes() const { return notes_; }  // for the log; after finish()

@@ -1,6 +1,6 @@
-// What becomes of each flag of Megatron-LM: table.tsv (its 878 options), older.tsv (spellings that its documents
-// and scripts still show) and reasons.tsv. tools/flag_table checks them against Megatron-LM's list and
-// this program's fields.
+// What becomes of each flag of Megatron-LM: table.tsv (its 878 options), older.tsv (spellings that
+// its documents and scripts still show) and reasons.tsv. tools/flag_table checks them against
+// Megatron-LM's list and this program's fields.
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@ namespace megatron::cli {
 enum class Verdict {
   supported,  // a field of `megatron train`, or another spelling of one
   ignored,    // taken, and told to change nothing
-  refused,  // an error with a reason and the alternative, but for values that ask for what happens anyway
+  refused,    // an error with a reason and the alternative, unless it asks for what happens anyway
 };
 
 // Columns of the tables; "a|b" is a list.
@@ -22,11 +22,11 @@ struct FlagRow {
   std::string_view initial;  // Megatron-LM's default, empty for none
   std::string_view choices;  // "a|b"
   Verdict verdict;
-  // supported: what a test sees change, or "=--lr-warmup-fraction" for another spelling of a flag, with
-  // its value behind a space where it is fixed. Else: a row of reasons.tsv.
+  // supported: what a test sees change, or "=--lr-warmup-fraction" for another spelling of a flag,
+  // with its value behind a space where it is fixed. Else: a row of reasons.tsv.
   std::string_view why;
-  // supported: "default", "choices", "value", where they differ from Megatron-LM's on purpose. refused: values that
-  // are accepted, "1|2", or "when --position-embedding-type rope".
+  // supported: "default", "choices", "value", where they differ from Megatron-LM's on purpose.
+  // refused: values that are accepted, "1|2", or "when --position-embedding-type rope".
   std::string_view detail;
 
   bool is_switch() const { return value == "switch"; }

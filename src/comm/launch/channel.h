@@ -1,4 +1,5 @@
-// Messages between `megatron launch` and the guard of each rank, over TCP; and handles of the system.
+// Messages between `megatron launch` and the guard of each rank, over TCP; and handles of the
+// system.
 #pragma once
 
 #include <cstdint>
@@ -68,7 +69,8 @@ class Channel {
   bool gone_ = false;
 };
 
-// Where a guard finds its launch, as one environment variable's value: "TOKEN,PORT,ADDRESS,ADDRESS...".
+// Where a guard finds its launch, as one environment variable's value:
+// "TOKEN,PORT,ADDRESS,ADDRESS...".
 inline constexpr const char* kMeetingVariable = "MEGATRON_LAUNCH";
 
 struct Meeting {

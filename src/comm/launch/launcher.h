@@ -1,5 +1,5 @@
-// The programs that start ranks under MPI: which one a machine has, and the options it needs. Pure: what
-// is known of machine and run comes in as values.
+// The programs that start ranks under MPI: which one a machine has, and the options it needs. Pure:
+// what is known of machine and run comes in as values.
 #pragma once
 
 #include <optional>
@@ -58,12 +58,13 @@ struct Option {
   std::string reason;              // empty for what is plain: -np
 };
 
-// What stands between the launcher and the program. Throws Error for what this launcher cannot do (more
-// ranks than slots or than the machine can carry, hosts for srun, uneven slots for Intel MPI).
+// What stands between the launcher and the program. Throws Error for what this launcher cannot do
+// (more ranks than slots or than the machine can carry, hosts for srun, uneven slots for Intel
+// MPI).
 std::vector<Option> launch_options(const Launcher& launcher, const Situation& situation);
 
-// Adds what carries the variable kMeetingVariable (channel.h) to ranks on other hosts, where the launcher
-// does not do so by itself.
+// Adds what carries the variable kMeetingVariable (channel.h) to ranks on other hosts, where the
+// launcher does not do so by itself.
 void export_meeting(const Launcher& launcher, std::vector<Option>& options);
 
 // Of the names of the variables that are set, those that ranks on other hosts get too.

@@ -10,8 +10,8 @@ namespace megatron::comm::launch {
 // The longest line that is kept together; a longer one is printed in pieces of this size.
 constexpr size_t kLongestLine = size_t{16} << 20;
 
-// One output stream of all ranks. Bytes of a rank come in pieces of any size; what is returned is the
-// complete lines, each with "[rank] " before it where prefix is set.
+// One output stream of all ranks. Bytes of a rank come in pieces of any size; what is returned is
+// the complete lines, each with "[rank] " before it where prefix is set.
 class LineMerger {
  public:
   LineMerger(int ranks, bool prefix) : parts_(static_cast<size_t>(ranks)), prefix_(prefix) {}

@@ -42,7 +42,8 @@ bool in_container() {
   }
 }
 
-// Cores that this process may use, hyper-threads of one core counted once: what Open MPI calls slots.
+// Cores that this process may use, hyper-threads of one core counted once: what Open MPI calls
+// slots.
 int usable_cores() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);

@@ -1,5 +1,5 @@
-// What became of the ranks of a run, what is to be done about it, and the verdict in the end. Pure: the
-// time comes in, in seconds.
+// What became of the ranks of a run, what is to be done about it, and the verdict in the end. Pure:
+// the time comes in, in seconds.
 #pragma once
 
 #include <optional>

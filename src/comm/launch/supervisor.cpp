@@ -280,8 +280,8 @@ class Supervisor {
     }
   }
 
-  // What the launcher says waits for a moment: when a rank has told how it failed, the launcher only
-  // tells it again, at length.
+  // What the launcher says waits for a moment: when a rank has told how it failed, the launcher
+  // only tells it again, at length.
   void print_launcher_lines() {
     const bool all = !launcher_out_.open() && !launcher_err_.open() && launcher_noted_;
     const double now = now_seconds();

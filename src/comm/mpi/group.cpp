@@ -14,8 +14,8 @@ namespace megatron::comm {
 
 namespace {
 
-// A reduction moves and adds this many bytes of a tensor at a time, so that what it holds beside the tensor is
-// bounded and stays near the core.
+// A reduction moves and adds this many bytes of a tensor at a time, so that what it holds beside
+// the tensor is bounded and stays near the core.
 constexpr int64_t kChunk = int64_t{16} << 20;
 // Up to here, bytes of all ranks together, every rank gets all and adds all: one exchange, not two.
 constexpr int64_t kSmall = int64_t{32} << 10;
@@ -183,8 +183,8 @@ class MpiGroup final : public Group {
     transport_->agree(header);
   }
 
-  // Every rank gets out(r) of every rank r. sources_ then names the ranks' numbers in rank order: mine, and the others' in
-  // scratch_.
+  // Every rank gets out(r) of every rank r. sources_ then names the ranks' numbers in rank order:
+  // mine, and the others' in scratch_.
   void collect(Numbers mine, FunctionRef<Bytes(int rank)> out) {
     const int64_t stride = rounded_up(mine.count) * size_of(mine.type);
     const auto needed = static_cast<size_t>(stride * size());

@@ -1,6 +1,6 @@
-// MPI in this process, from its start to its end. Every call of MPI goes through here: one at a time, none that
-// waits for other ranks inside MPI, so that threads may share it (MPI_THREAD_SERIALIZED is enough)
-// and a rank that waits gives its core away.
+// MPI in this process, from its start to its end. Every call of MPI goes through here: one at a
+// time, none that waits for other ranks inside MPI, so that threads may share it
+// (MPI_THREAD_SERIALIZED is enough) and a rank that waits gives its core away.
 #pragma once
 
 #include <mpi.h>

@@ -36,12 +36,12 @@ class Transport {
   void broadcast(Bytes bytes, int root);
   // Collective: the ranks' numbers one after another, `mine` of each.
   std::vector<int> gather(std::span<const int> mine);
-  // Collective: a transport of the ranks that are listed, in this order; each rank belongs to one list and
-  // gives its own. Null for a list of one.
+  // Collective: a transport of the ranks that are listed, in this order; each rank belongs to one
+  // list and gives its own. Null for a list of one.
   std::unique_ptr<Transport> part(std::span<const int> ranks);
 
-  // A message under a name; the sender goes on, its bytes have been copied. The receiver compares name, type
-  // and size; a difference throws Error.
+  // A message under a name; the sender goes on, its bytes have been copied. The receiver compares
+  // name, type and size; a difference throws Error.
   void send(const Tensor& tensor, int to, std::string_view call);
   void receive(Tensor& tensor, int from, std::string_view call);
 

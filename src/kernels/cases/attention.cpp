@@ -194,8 +194,8 @@ void add_confined(std::vector<Heads>& list, DType type) {
                   .documents = {1}});
 }
 
-// GPT-2 124M and a Llama of 160M parameters with 4 query groups, 4 x 1024 tokens; longer sequences, and
-// documents in one.
+// GPT-2 124M and a Llama of 160M parameters with 4 query groups, 4 x 1024 tokens; longer sequences,
+// and documents in one.
 void add_real(std::vector<Heads>& list, DType type) {
   const auto add = [&](int64_t batch, int64_t length, int64_t key_heads, float dropout,
                        std::vector<int64_t> documents) {

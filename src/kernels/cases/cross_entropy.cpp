@@ -28,8 +28,8 @@ Case::Call make(const Logits& l, Runtime& runtime) {
   const Shape shape{l.rows, l.vocabulary};
   const DType wide = accumulator(l.type);
   CrossEntropyArgs args{.logits = inputs.normal("logits", shape, l.type, 3, l.layout)};
-  // Every third row counts for nothing and has the label that is never read; none at real sizes, where
-  // such a row would cost less.
+  // Every third row counts for nothing and has the label that is never read; none at real sizes,
+  // where such a row would cost less.
   std::vector<double> labels, weights;
   for (int64_t t = 0; t < l.rows; ++t) {
     const bool ignored = t % 3 == 2 && !l.real;

@@ -91,8 +91,8 @@ void add_layer(std::vector<Product>& list, DType type, int64_t tokens, int64_t o
       {.m = out, .k = tokens, .n = in, .transpose_a = true, .beta = 1, .in = type, .real = true});
 }
 
-// GPT-2 124M and a Llama of 160M parameters, 4 x 1024 tokens: qkv, attention's output, feed-forward up
-// and down, and the logits of a chunk of tokens; attention's scores where it is composed.
+// GPT-2 124M and a Llama of 160M parameters, 4 x 1024 tokens: qkv, attention's output, feed-forward
+// up and down, and the logits of a chunk of tokens; attention's scores where it is composed.
 std::vector<Product> real_products(DType type) {
   std::vector<Product> list;
   for (const auto& [out, in] : {std::pair{2304, 768}, {768, 768}, {3072, 768}, {768, 3072}})

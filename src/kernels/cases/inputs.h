@@ -66,7 +66,8 @@ class Inputs {
 
 // Bound of the error of a result that is rounded `roundings` times in the accumulator's type (unit
 // roundoff u = 2^-53 or 2^-24), for elements of up to 8 times the rms; bf16 and f16 results may
-// also round to a neighbour: 2^-7 and 2^-10 of an element below 4 rms, the largest of some 1e4 normal values.
+// also round to a neighbour: 2^-7 and 2^-10 of an element below 4 rms, the largest of some 1e4
+// normal values.
 double tolerance(DType type, double roundings);
 
 // Whether Cases of real models' shapes are in this format: f64 is for checks, f16 computed in f32.

@@ -18,12 +18,19 @@ using Integers = hn::RebindToSigned<Floats>;
 
 void consecutive_random_row(uint32_t first, int64_t keys, uint32_t position, uint64_t sample,
                             uint64_t philox_key, uint32_t* words) {
-  for (int64_t j = 0; j < keys; j += 2 * kLanes) {
-    const PhiloxWords drawn =
-        philox_words((first + static_cast<uint32_t>(j)) / 4, position, sample, philox_key);
-    hn::StoreU(drawn.first, Words(), words + j);
-    hn::StoreU(drawn.second, Words(), words + j + kLanes);
-  }
+  const PhiloxRow row(position, sample, philox_key);
+  const auto draw = [&]<size_t N>(int64_t j) {
+    const auto drawn = row.consecutive<N>((first + static_cast<uint32_t>(j)) / 4);
+    for (const PhiloxWords& d : drawn) {
+      hn::StoreU(d.first, Words(), words + j);
+      hn::StoreU(d.second, Words(), words + j + kLanes);
+      j += 2 * kLanes;
+    }
+  };
+  constexpr int64_t kTwo = 2 * kLanes;
+  int64_t j = 0;
+  for (; j + 3 * kTwo < keys; j += 4 * kTwo) draw.template operator()<4>(j);
+  for (; j < keys; j += kTwo) draw.template operator()<1>(j);
 }
 
 // Values of the elements of a tile that are not seen are replaced.

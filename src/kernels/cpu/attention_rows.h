@@ -14,8 +14,8 @@ namespace megatron::kernels::cpu {
 inline constexpr int64_t kQueryRows = 64;
 inline constexpr int64_t kKeyColumns = 128;
 
-// Where the rows and columns of a tile stand. A key is seen when key_begin[i] <= key[j] <= limit[i];
-// a tile in which all are seen says so.
+// Where the rows and columns of a tile stand. A key is seen when key_begin[i] <= key[j] <=
+// limit[i]; a tile in which all are seen says so.
 struct TilePlace {
   int64_t rows;
   int64_t first;             // keys of the block before the tile's; a multiple of 32

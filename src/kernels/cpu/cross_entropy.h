@@ -7,8 +7,8 @@
 namespace megatron::kernels::cpu {
 
 void cross_entropy(const CrossEntropyArgs& args, Stream& stream);
-// What a call of it takes of the scratch arena: f32 gradients hold the exponentials until they are scaled, others
-// have a row of each thread.
+// What a call of it takes of the scratch arena: f32 gradients hold the exponentials until they are
+// scaled, others have a row of each thread.
 Tensor cross_entropy_scratch(const CrossEntropyArgs& args, Stream& stream);
 
 }  // namespace megatron::kernels::cpu

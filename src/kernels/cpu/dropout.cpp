@@ -15,25 +15,38 @@ HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
+// In the order of load_two.
+template <class T, size_t N>
+HWY_INLINE std::array<PhiloxWords, N> words_of_twos(const PhiloxRow& random, int64_t channel) {
+  const auto group = static_cast<uint32_t>(channel / 4);
+  if constexpr (sizeof(T) == sizeof(bf16)) {
+    return random.even_and_odd<N>(group);
+  } else {
+    return random.consecutive<N>(group);
+  }
+}
+
 template <class T>
-void dropout_row(const T* x, T* out, int64_t width, uint32_t position, uint64_t sample,
-                 uint64_t key, uint32_t threshold, float scale) {
-  const auto least = hn::Set(Words(), threshold);
-  const auto drop = [&](int64_t i, auto words, auto n) {
-    const auto dropped = hn::RebindMask(kFloats, hn::Lt(words, least));
-    store(hn::IfThenZeroElse(dropped, hn::Mul(load(x + i, n), set(scale))), out + i, n);
+void dropout_row(const T* x, T* out, int64_t width, const PhiloxRow& random, uint32_t threshold,
+                 float scale) {
+  constexpr size_t kTogether = 4;
+  constexpr int64_t kTwo = 2 * kLanes, kStep = kTogether * kTwo;
+  const auto drop = [&](V v, auto words) {
+    const auto dropped = hn::RebindMask(kFloats, hn::Lt(words, hn::Set(Words(), threshold)));
+    return hn::IfThenZeroElse(dropped, hn::Mul(v, set(scale)));
+  };
+  const auto drop_two = [&](int64_t i, const PhiloxWords& words, auto n) {
+    const Two v = load_two(x + i, n);
+    store_two({drop(v.a, words.first), drop(v.b, words.second)}, out + i, n);
   };
   int64_t i = 0;
-  for (; i + 2 * kLanes <= width; i += 2 * kLanes) {
-    const PhiloxWords words = philox_words(static_cast<uint32_t>(i / 4), position, sample, key);
-    drop(i, words.first, Whole{});
-    drop(i + kLanes, words.second, Whole{});
+  for (; i + kStep <= width; i += kStep) {
+    const auto words = words_of_twos<T, kTogether>(random, i);
+    for (size_t k = 0; k < kTogether; ++k)
+      drop_two(i + static_cast<int64_t>(k) * kTwo, words[k], Whole{});
   }
-  if (i < width) {
-    const PhiloxWords words = philox_words(static_cast<uint32_t>(i / 4), position, sample, key);
-    drop(i, words.first, Part{std::min(kLanes, width - i)});
-    if (i + kLanes < width) drop(i + kLanes, words.second, Part{width - i - kLanes});
-  }
+  for_twos(i, width,
+           [&](int64_t at, auto n) { drop_two(at, words_of_twos<T, 1>(random, at)[0], n); });
 }
 
 void dropout_rows(const DropoutArgs& args, Stream& stream) {
@@ -57,9 +70,9 @@ void dropout_rows(const DropoutArgs& args, Stream& stream) {
     const float scale = 1.0f / (1.0f - mask.p);
     for_blocks(stream, rows, rows_per_block(width), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        dropout_row(x + row * width, out + row * width, width,
-                    static_cast<uint32_t>(row % positions),
-                    static_cast<uint64_t>(samples[row / positions]), key, threshold, scale);
+        const PhiloxRow random(static_cast<uint32_t>(row % positions),
+                               static_cast<uint64_t>(samples[row / positions]), key);
+        dropout_row(x + row * width, out + row * width, width, random, threshold, scale);
       }
     });
   });

@@ -68,6 +68,13 @@ HWY_EXPORT(add_embedding_rows);
 
 namespace {
 
+// Rows of tokens lie apart: the processor does not foresee them.
+constexpr int64_t kAhead = 2;  // tokens
+
+void ask_for(const std::byte* row, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i);
+}
+
 void check_id(const char* kernel, int64_t id, int64_t token, int64_t rows) {
   MG_CHECK(id >= 0 && id < rows, "{}: id {} of token {} is outside of the table of {} rows", kernel,
            id, token, rows);
@@ -85,6 +92,8 @@ void embedding(const EmbeddingArgs& args, Stream& stream) {
              [&](int64_t begin, int64_t end) {
                for (int64_t t = begin; t < end; ++t) {
                  check_id("embedding", ids[t], t, rows);
+                 const int64_t later = ids[std::min(t + kAhead, end - 1)];
+                 if (later >= 0 && later < rows) ask_for(table + later * bytes, bytes);
                  std::memcpy(out + t * bytes, table + ids[t] * bytes, static_cast<size_t>(bytes));
                }
              });

@@ -124,13 +124,14 @@ void store(const Problem& p, const Block& block, const Sum* sums) {
   }
 }
 
-void store_any(const Problem& p, const Block& block, const float* sums) {
+// A product over nothing.
+void store_zeros(const Problem& p, const Block& block) {
   if (p.result == DType::f64) return store<double, double>(p, block, nullptr);
-  if (p.result == DType::f32) return store<float, float>(p, block, sums);
-  store<float, bf16>(p, block, sums);
+  if (p.result == DType::f32) return store<float, float>(p, block, nullptr);
+  store<float, bf16>(p, block, nullptr);
 }
 
-// Asks for rows of memory bit by bit, ahead of the copy that reads them.
+// Asks for rows of memory line by line, ahead of the copy that reads them.
 class RowsAhead {
  public:
   RowsAhead() = default;
@@ -156,12 +157,12 @@ class RowsAhead {
 };
 
 // A block of a product in words and panels. Each sum is one chain over k in ascending order, in f32
-// words or pairs of bf16, begun at 0, wherever the element stands: it depends neither on the block nor
-// on the cuts of k.
+// words or pairs of bf16, begun at 0, wherever the element stands: it depends neither on the block
+// nor on the cuts of k.
 //
 // A slice of k at a time. All of b's slice lies in panels in the second-level cache; rows of a come
-// through in groups, and a strip of them stays in the first-level cache while all panels pass by. So b
-// is packed once for all rows of a block, and a copy of a is made once for all its columns.
+// through in groups, and a strip of them stays in the first-level cache while all panels pass by.
+// So b is packed once for all rows of a block, and a copy of a is made once for all its columns.
 class PanelProduct {
  public:
   static constexpr int64_t kMaxRows = 1024, kMaxColumns = 768;
@@ -170,8 +171,8 @@ class PanelProduct {
       : p_(p), block_(block), kind_(kind), few_(block.m <= kGroup) {
     sums_ = reinterpret_cast<float*>(thread_buffer(Slot::c, kMaxRows * kStride * 4));
     rows_ = reinterpret_cast<uint32_t*>(thread_buffer(Slot::a, kGroup * kDepth * 4));
-    panels_ = reinterpret_cast<uint32_t*>(
-        thread_buffer(Slot::b, kMaxColumns / kPanel * kPanelWords * 4));
+    panels_ =
+        reinterpret_cast<uint32_t*>(thread_buffer(Slot::b, kMaxColumns / kPanel * kPanelWords * 4));
   }
 
   void run() {
@@ -194,8 +195,9 @@ class PanelProduct {
   }
 
  private:
-  // Words of k in a slice; rows of a in a group; words from one panel to the next and from one row of
-  // sums to the next: a line more than they hold, since multiples of 4 KB share places of the caches.
+  // Words of k in a slice; rows of a in a group; words from one panel to the next and from one row
+  // of sums to the next: a line more than they hold, since multiples of 4 KB share places of the
+  // caches.
   static constexpr int64_t kDepth = 256, kGroup = 64;
   static constexpr int64_t kPanelWords = kDepth * kPanel + 16, kStride = kMaxColumns + 16;
 
@@ -302,51 +304,83 @@ void run_f64(const Problem& p, const Block& block) {
   store<double, double>(p, block, sums);
 }
 
-bool forward_form(const Problem& p) {
-  return p.in != DType::f64 && !p.transpose_a && p.transpose_b;
+bool rows_overlap(const Problem& p) {
+  return p.lda < (p.transpose_a ? p.m : p.k) || p.ldb < (p.transpose_b ? p.k : p.n);
 }
 
-// Blocks are cut by the shape alone. 384 columns keep a block's slice of b in the second-level
-// cache and are what oneDNN's f32 kernels run best at; bf16 and panels take twice as many. Where
-// that leaves few blocks, they shrink, so that every core has some.
+enum class Way { zeros, f64, panels, library };
+
+Way way_of(const Problem& p, Bf16Products products, GradientProducts gradients) {
+  if (p.k == 0) return Way::zeros;
+  if (p.in == DType::f64) return Way::f64;
+  const bool forward = !p.transpose_a && p.transpose_b;
+  const bool widened = p.in == DType::bf16 && products == Bf16Products::widened;
+  if (forward || widened || gradients == GradientProducts::panels || rows_overlap(p))
+    return Way::panels;
+  return Way::library;
+}
+
 struct BlockSize {
   int64_t m, n;
 };
 
-BlockSize block_size(const Problem& p) {
+int64_t count(int64_t size, int64_t part) { return (size + part - 1) / part; }
+
+// oneDNN's order of sums depends on its block, so that blocks are cut by the shape alone. Where
+// that leaves few, they shrink, so that every core has some.
+BlockSize library_blocks(const Problem& p) {
   constexpr int64_t kFewBlocks = 16;
-  if (p.in == DType::f64) return {64, 64};
-  BlockSize size{512, p.in == DType::bf16 || forward_form(p) ? 768 : 384};
-  const auto blocks = [&] {
-    return p.batch * ((p.m + size.m - 1) / size.m) * ((p.n + size.n - 1) / size.n);
-  };
+  BlockSize size{512, 768};
+  const auto blocks = [&] { return p.batch * count(p.m, size.m) * count(p.n, size.n); };
   while (blocks() < kFewBlocks && size.m > 128 && p.m > size.m / 2) size.m /= 2;
   while (blocks() < kFewBlocks && size.n > 96 && p.n > size.n / 2) size.n /= 2;
   return size;
 }
 
-bool rows_overlap(const Problem& p) {
-  return p.lda < (p.transpose_a ? p.m : p.k) || p.ldb < (p.transpose_b ? p.k : p.n);
+// Sums in panels know nothing of blocks, so that these may be cut for the threads: as large as they
+// can be, since each packs its own operands, but as many for each thread.
+BlockSize panel_blocks(const Problem& p, int64_t threads) {
+  constexpr int64_t kLeast = 64, kMany = 4;
+  int64_t rows = count(p.m, PanelProduct::kMaxRows), cols = count(p.n, PanelProduct::kMaxColumns);
+  for (;;) {
+    const int64_t blocks = p.batch * rows * cols;
+    const BlockSize size{round_up(count(p.m, rows), kStrip), round_up(count(p.n, cols), kPanel)};
+    const bool even = blocks % threads == 0 || blocks >= kMany * threads;
+    if (even || std::max(size.m, size.n) <= kLeast) return size;
+    ++(size.m >= size.n ? rows : cols);
+  }
 }
 
-void run(const Problem& p, const Block& block, Bf16Products products) {
-  const bool narrow = p.in == DType::bf16, native = products == Bf16Products::native;
-  if (p.k == 0) return store_any(p, block, nullptr);
-  if (p.in == DType::f64) return run_f64(p, block);
-  if (forward_form(p))
-    return run_panels(p, block, narrow && native ? WordKind::bf16_pair : WordKind::f32);
-  if ((narrow && !native) || rows_overlap(p)) return run_widened(p, block);
-  run_direct(p, block);
+BlockSize block_size(const Problem& p, Way way, int threads) {
+  if (way == Way::panels) return panel_blocks(p, threads);
+  return way == Way::library ? library_blocks(p) : BlockSize{64, 64};
+}
+
+void run(const Problem& p, const Block& block, Way way, Bf16Products products) {
+  if (way == Way::zeros) return store_zeros(p, block);
+  if (way == Way::f64) return run_f64(p, block);
+  if (way == Way::library) return run_direct(p, block);
+  const bool pairs = p.in == DType::bf16 && products == Bf16Products::native;
+  PanelProduct(p, block, pairs ? WordKind::bf16_pair : WordKind::f32).run();
+}
+
+// The library has kernels for AMX, the panels have none.
+GradientProducts gradient_products(DType in) {
+#if defined(__x86_64__)
+  if (in == DType::bf16 && __builtin_cpu_supports("amx-bf16")) return GradientProducts::library;
+#endif
+  return GradientProducts::panels;
 }
 
 }  // namespace
 
-void gemm(const GemmArgs& args, Stream& stream, Bf16Products products) {
+void gemm(const GemmArgs& args, Stream& stream, Bf16Products products, GradientProducts gradients) {
   check(args);
   const Problem p = describe(args);
   if (p.batch * p.m * p.n == 0) return;
-  const BlockSize size = block_size(p);
-  const int64_t rows = (p.m + size.m - 1) / size.m, cols = (p.n + size.n - 1) / size.n;
+  const Way way = way_of(p, products, gradients);
+  const BlockSize size = block_size(p, way, stream.pool().size());
+  const int64_t rows = count(p.m, size.m), cols = count(p.n, size.n);
   stream.pool().parallel_for(p.batch * rows * cols, [&](int64_t index, int) {
     Block block{.g = index / (rows * cols),
                 .i = index / cols % rows * size.m,
@@ -355,10 +389,12 @@ void gemm(const GemmArgs& args, Stream& stream, Bf16Products products) {
                 .n = 0};
     block.m = std::min(size.m, p.m - block.i);
     block.n = std::min(size.n, p.n - block.j);
-    run(p, block, products);
+    run(p, block, way, products);
   });
 }
 
-void gemm(const GemmArgs& args, Stream& stream) { gemm(args, stream, bf16_products()); }
+void gemm(const GemmArgs& args, Stream& stream) {
+  gemm(args, stream, bf16_products(), gradient_products(args.a.dtype()));
+}
 
 }  // namespace megatron::kernels::cpu

@@ -1,5 +1,5 @@
-// Whole products as a caller of oneDNN would make them: what the blocks of kernels/cpu/gemm.cpp are measured
-// against.
+// Whole products as a caller of oneDNN would make them: what the blocks of kernels/cpu/gemm.cpp are
+// measured against.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace megatron::kernels::cpu {
 
-// `batch` products c [m,n] = (accumulate ? c : 0) + a [m,k] b [k,n], each dense; by all of `threads` OpenMP
-// threads.
+// `batch` products c [m,n] = (accumulate ? c : 0) + a [m,k] b [k,n], each dense; by all of
+// `threads` OpenMP threads.
 struct LibraryProduct {
   enum class Order {
     rows,     // row after row
@@ -25,9 +25,9 @@ struct LibraryProduct {
   DType in = DType::f32, out = DType::f32;
 };
 
-// Calls `measure` with a function that makes the product once, on operands of its own in `scratch`; on a
-// thread of its own, whose OpenMP settings are nobody else's. False: the library does not have this product.
-// bf16 needs native bf16_products().
+// Calls `measure` with a function that makes the product once, on operands of its own in `scratch`;
+// on a thread of its own, whose OpenMP settings are nobody else's. False: the library does not have
+// this product. bf16 needs native bf16_products().
 bool with_library_product(const LibraryProduct& product, int threads, Arena& scratch,
                           const std::function<void(const std::function<void()>& run)>& measure);
 

@@ -1,4 +1,4 @@
-// One matrix product on the calling thread, by oneDNN.
+// One matrix product on the calling thread, by oneDNN; and what all products of the host share.
 #pragma once
 
 #include <cstddef>

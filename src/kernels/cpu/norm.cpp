@@ -20,18 +20,18 @@ const T* data_or_null(const Tensor& tensor) {
   return tensor.defined() ? tensor.data<T>() : nullptr;
 }
 
-// sum = x + residual as stored; gives the sum's row (x's own, where there is nothing to add and
-// nowhere to store).
-template <class T>
-const T* add_row(const T* x, const T* residual, T* sum, int64_t width) {
-  if (residual != nullptr) {
-    for_vectors(0, width, [&](int64_t i, auto n) {
-      store(hn::Add(load(x + i, n), load(residual + i, n)), sum + i, n);
-    });
-    return sum;
-  }
-  if (sum != nullptr && sum != x) std::memcpy(sum, x, static_cast<size_t>(width) * sizeof(T));
-  return x;
+HWY_INLINE Two squares_of(Two v) { return {hn::Mul(v.a, v.a), hn::Mul(v.b, v.b)}; }
+HWY_INLINE Two minus(Two v, V mean) { return {hn::Sub(v.a, mean), hn::Sub(v.b, mean)}; }
+
+// sum = x + residual as stored; gives the sum of terms(sum).
+template <class T, class F>
+float add_row(const T* x, const T* residual, T* sum, int64_t width, F terms) {
+  return sum_of_twos<T>(width, [&](int64_t i, auto n) {
+    const Two a = load_two(x + i, n), b = load_two(residual + i, n);
+    const Two v{hn::Add(a.a, b.a), hn::Add(a.b, b.b)};
+    store_two(v, sum + i, n);
+    return terms(as_stored<T>(v));
+  });
 }
 
 template <class T>
@@ -41,30 +41,44 @@ void norm_rows(const AddNormArgs& args, NormKind kind, int64_t begin, int64_t en
   const T* bias = data_or_null<T>(args.bias);
   const T* residual = data_or_null<T>(args.residual);
   T* sum = args.sum.defined() ? args.sum.data<T>() : nullptr;
-  float* means = kind == NormKind::layer ? args.mean.data<float>() : nullptr;
   float* rstds = args.rstd.data<float>();
   for (int64_t row = begin; row < end; ++row) {
     const int64_t at = row * width;
-    const T* s = add_row(args.x.data<T>() + at, residual == nullptr ? nullptr : residual + at,
-                         sum == nullptr ? nullptr : sum + at, width);
-    T* out = args.normed.data<T>() + at;
+    const T* s = args.x.data<T>() + at;
+    // The first pass: adds the residual, where there is one.
+    const auto sum_of_row = [&](auto terms) {
+      if (residual != nullptr) {
+        const T* x = s;
+        s = sum + at;
+        return add_row(x, residual + at, sum + at, width, terms);
+      }
+      if (sum != nullptr && sum + at != s)
+        std::memcpy(sum + at, s, static_cast<size_t>(width) * sizeof(T));
+      return sum_of_twos<T>(width, [&](int64_t i, auto n) { return terms(load_two(s + i, n)); });
+    };
     V mean = hn::Zero(kFloats);
+    float squares = 0;
     if (kind == NormKind::layer) {
-      means[row] = sum_of(width, [&](int64_t i, auto n) { return load(s + i, n); }) /
-                   static_cast<float>(width);
-      mean = set(means[row]);
+      const float total = sum_of_row([](Two v) { return v; });
+      args.mean.data<float>()[row] = total / static_cast<float>(width);
+      mean = set(args.mean.data<float>()[row]);
+      squares = sum_of_twos<T>(
+          width, [&](int64_t i, auto n) { return squares_of(minus(load_two(s + i, n), mean)); });
+    } else {
+      squares = sum_of_row([](Two v) { return squares_of(v); });
     }
-    const float squares = sum_of(width, [&](int64_t i, auto n) {
-      const V centered = hn::Sub(load(s + i, n), mean);
-      return hn::Mul(centered, centered);
-    });
     rstds[row] =
         1.0f / std::sqrt(squares / static_cast<float>(width) + static_cast<float>(args.eps));
     const V rstd = set(rstds[row]);
-    for_vectors(0, width, [&](int64_t i, auto n) {
-      V v = hn::Mul(hn::Mul(hn::Sub(load(s + i, n), mean), rstd), load(weight + i, n));
-      if (bias != nullptr) v = hn::Add(v, load(bias + i, n));
-      store(v, out + i, n);
+    T* out = args.normed.data<T>() + at;
+    for_twos(0, width, [&](int64_t i, auto n) {
+      const Two centered = minus(load_two(s + i, n), mean), w = load_two(weight + i, n);
+      Two v{hn::Mul(hn::Mul(centered.a, rstd), w.a), hn::Mul(hn::Mul(centered.b, rstd), w.b)};
+      if (bias != nullptr) {
+        const Two b = load_two(bias + i, n);
+        v = {hn::Add(v.a, b.a), hn::Add(v.b, b.b)};
+      }
+      store_two(v, out + i, n);
     });
   }
 }

@@ -33,10 +33,10 @@ void transpose_to_panel(WordKind kind, const MatrixRows& from, int64_t rows, int
 void rows_to_panels(WordKind kind, const MatrixRows& from, int64_t rows, int64_t padded,
                     int64_t elements, int64_t panel, uint32_t* out);
 
-// The transpose of the matrix in strips of kStrip rows, as tile_product takes its first factor (a_row
-// 1, a_step kStrip): word l of column j at out[(j / kStrip * width + l) * kStrip + j % kStrip], of rows
-// 2 l and 2 l + 1 where they are paired; width = words(kind, rows). Columns up to a multiple of 16 are
-// written, those beyond the last as 0.
+// The transpose of the matrix in strips of kStrip rows, as tile_product takes its first factor
+// (a_row 1, a_step kStrip): word l of column j at out[(j / kStrip * width + l) * kStrip + j %
+// kStrip], of rows 2 l and 2 l + 1 where they are paired; width = words(kind, rows). Columns up to
+// a multiple of 16 are written, those beyond the last as 0.
 inline constexpr int64_t kStrip = 8;
 void rows_to_strips(WordKind kind, const MatrixRows& from, int64_t rows, int64_t elements,
                     uint32_t* out);

@@ -19,8 +19,9 @@ inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 // c [m,n] = a b + (accumulate ? c : 0), with n a multiple of kPanel and k in words.
 //   a: word (i, l) at a[i * a_row + l * a_step]: either way round, so that the transpose of a tile
 //   needs no copy. b: word (l, j) at b[j / 32 * panel + l * 32 + j % 32]. c: rows ldc apart.
-// Each element is one chain of sums in ascending l, begun at c or 0: f32 sum = fma(a, b, sum); pairs
-// as AVX512_BF16 sums them (vdpbf16ps). Its bits depend on no size but k, and k may be cut anywhere.
+// Each element is one chain of sums in ascending l, begun at c or 0: f32 sum = fma(a, b, sum);
+// pairs as AVX512_BF16 sums them (vdpbf16ps). Its bits depend on no size but k, and k may be cut
+// anywhere.
 struct TileProduct {
   int64_t m, n, k;
   const uint32_t* a;

@@ -70,8 +70,8 @@ struct GptFlags {
 // The flags that describe a shape; dropouts included.
 GptFlags flags_of(const GptConfig& config);
 
-// A shape by the names of its flags, to be compared and logged; without dropouts and initial deviation,
-// on which no tensor's shape or meaning depends.
+// A shape by the names of its flags, to be compared and logged; without dropouts and initial
+// deviation, on which no tensor's shape or meaning depends.
 Json describe(const GptConfig& config);
 
 // From a Hugging Face config.json of model_type gpt2 or llama. Throws Error naming the key and the

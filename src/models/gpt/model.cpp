@@ -2,6 +2,7 @@
 #include "models/gpt/model.h"
 
 #include <cmath>
+#include <unordered_map>
 
 #include "base/philox.h"
 #include "models/gpt/tensor_map.h"
@@ -44,6 +45,12 @@ void describe(parallel::Placed& placed, const GptConfig& c) {
   if (!name.ends_with("attention.qkv.weight")) return;
   const int64_t q = c.num_attention_heads * c.kv_channels, k = c.num_query_groups * c.kv_channels;
   placed.matrices = {q, k, k};
+}
+
+// "layers.3" of "layers.3.mlp.up.weight", "embedding" of "embedding.weight".
+std::string span_of(const std::string& parameter) {
+  const size_t dot = parameter.find('.');
+  return parameter.substr(0, parameter.starts_with("layers.") ? parameter.find('.', dot + 1) : dot);
 }
 
 }  // namespace
@@ -122,29 +129,29 @@ GptModel::GptModel(const GptConfig& config, Runtime& runtime, DType type, uint64
     parameters_.push_back(placed.get());
   }
 
-  const auto parameters_below = [this](std::initializer_list<std::string> prefixes) {
+  std::unordered_map<std::string, std::vector<Parameter*>> by_span;
+  for (const auto& placed : owned_)
+    by_span[span_of(placed->parameter.name)].push_back(&placed->parameter);
+  const auto parameters_below = [&](std::initializer_list<std::string> spans) {
     std::vector<Parameter*> found;
-    for (const auto& placed : owned_) {
-      for (const std::string& prefix : prefixes) {
-        if (placed->parameter.name.starts_with(prefix)) found.push_back(&placed->parameter);
-      }
-    }
+    for (const std::string& span : spans)
+      found.insert(found.end(), by_span[span].begin(), by_span[span].end());
     return found;
   };
   segments_.push_back(
-      {{.name = "embedding", .parameters = parameters_below({"embedding.", "position_embedding."})},
+      {{.name = "embedding", .parameters = parameters_below({"embedding", "position_embedding"})},
        [this](Tape& tape, const Bundle&, const nn::Batch& batch, Phase phase) {
          return embed(tape, batch, phase);
        }});
   for (int64_t i = 0; i < c.num_layers; ++i) {
     const DecoderLayer* layer = layers_[static_cast<size_t>(i)].get();
     const std::string name = "layers." + std::to_string(i);
-    segments_.push_back({{.name = name, .parameters = parameters_below({name + "."})},
+    segments_.push_back({{.name = name, .parameters = parameters_below({name})},
                          [layer](Tape& tape, const Bundle& in, const nn::Batch& batch,
                                  Phase phase) { return layer->forward(tape, in, batch, phase); }});
   }
   head_ = {.name = "head",
-           .parameters = parameters_below({"final_norm.", c.untied ? "output." : "embedding."})};
+           .parameters = parameters_below({"final_norm", c.untied ? "output" : "embedding"})};
 }
 
 void GptModel::initialize(uint64_t seed) {

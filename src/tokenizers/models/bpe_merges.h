@@ -1,5 +1,5 @@
-// The merges of byte-pair encoding (Sennrich et al., 2016): of all neighbours that have a merge, the
-// one of lowest rank is joined, the leftmost of equals, until none is left.
+// The merges of byte-pair encoding (Sennrich et al., 2016): of all neighbours that have a merge,
+// the one of lowest rank is joined, the leftmost of equals, until none is left.
 #pragma once
 
 #include <cstdint>

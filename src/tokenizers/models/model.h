@@ -15,8 +15,8 @@ namespace megatron::tokenizers {
 class Model {
  public:
   virtual ~Model() = default;
-  // Appends the ids of `piece` (not empty) and, unless `ranges` is null, the bytes of the piece that
-  // each token covers. Called by many threads at once, each with its own scratch.
+  // Appends the ids of `piece` (not empty) and, unless `ranges` is null, the bytes of the piece
+  // that each token covers. Called by many threads at once, each with its own scratch.
   virtual void encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids,
                       std::vector<Range>* ranges) const = 0;
   // Without ranges, a model may keep back pieces in `scratch`: finish appends what is left. To be

@@ -1,7 +1,7 @@
 // The tokens of words seen lately, at most 3 MB: two-way sets of 32-byte entries for words of up to
-// 15 bytes and 4 tokens (nearly all of a text in Latin letters), and of 64-byte entries for words of
-// up to 30 bytes and 7 tokens. Short words can wait, so that their entries are on the way from memory
-// while others are looked at.
+// 15 bytes and 4 tokens (nearly all of a text in Latin letters), and of 64-byte entries for words
+// of up to 30 bytes and 7 tokens. Short words can wait, so that their entries are on the way from
+// memory while others are looked at.
 #pragma once
 
 #include <cstdint>

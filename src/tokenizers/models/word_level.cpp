@@ -1,5 +1,5 @@
-// Models over whole words: WordLevel looks a piece up; WordPiece (Schuster and Nakajima, 2012; Wu et
-// al., 2016) cuts it into the longest tokens from the left.
+// Models over whole words: WordLevel looks a piece up; WordPiece (Schuster and Nakajima, 2012; Wu
+// et al., 2016) cuts it into the longest tokens from the left.
 #include <string>
 
 #include "base/error.h"

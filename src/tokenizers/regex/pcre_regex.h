@@ -1,6 +1,7 @@
 // Regular expressions on PCRE2's JIT. Its dialect and its Unicode version differ from what
 // tokenizer files are written for, so the pattern is rewritten first: \s is the property
-// White_Space, \w UTS 18's, and \p{..} of general categories has the characters of Unicode 15 and 16.
+// White_Space, \w UTS 18's, and \p{..} of general categories has the characters of Unicode 15 and
+// 16.
 #pragma once
 
 #include <string>

@@ -21,16 +21,16 @@ std::optional<std::string> tik_token_pattern(std::string_view name);  // "v1", "
 struct TikTokenOptions {
   std::string pattern = "v2";  // a name that tik_token_pattern knows
   int64_t special_count = 1000;
-  // The first special tokens; the others are <SPECIAL_i>. <unk>, <s>, </s>, <mask>, <pad>, <cls> and
-  // <sep> must be among them.
+  // The first special tokens; the others are <SPECIAL_i>. <unk>, <s>, </s>, <mask>, <pad>, <cls>
+  // and <sep> must be among them.
   std::vector<std::string> special_tokens = {"<unk>", "<s>",   "</s>", "<mask>",
                                              "<pad>", "<cls>", "<sep>"};
   // Special tokens and the file's; what the file has beyond it is left out.
   int64_t vocabulary_size = 131072;
 };
 
-// A JSON list of {"rank": 0, "token_bytes": base64, "token_str": ...} in order, the 256 bytes first.
-// Throws Error (without the file's name) naming the entry and what is wrong.
+// A JSON list of {"rank": 0, "token_bytes": base64, "token_str": ...} in order, the 256 bytes
+// first. Throws Error (without the file's name) naming the entry and what is wrong.
 std::unique_ptr<Codec> make_tik_token_list(std::string_view json, const TikTokenOptions& options);
 
 // Lines "<base64> <rank>". settings: {"pat_str": expression, "special_tokens": {name: id}}, and

@@ -3,8 +3,8 @@
 // 10.42 has 14.
 //
 // Older parts of that library know older versions: BertNormalizer and the punctuation classes
-// Unicode 8 (category_in_8), normal forms and StripAccents Unicode 9 (is_assigned_in, is_mark_in_9).
-// The normal forms themselves are ICU's.
+// Unicode 8 (category_in_8), normal forms and StripAccents Unicode 9 (is_assigned_in,
+// is_mark_in_9). The normal forms themselves are ICU's.
 #pragma once
 
 #include <cstdint>

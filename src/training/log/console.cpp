@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/progress.h"
+#include "training/finite.h"
 
 namespace megatron::training {
 namespace {
@@ -21,6 +22,12 @@ std::string figure(double value, Style style) {
     case Style::whole: return fmt::format("{:.0f}", value);
   }
   return {};
+}
+
+// A loss is known also where it is NaN or infinite.
+std::string loss_figure(double loss) {
+  return std::isfinite(loss) ? figure(loss, Style::scientific)
+                             : fmt::format("{}", unsigned_nan(loss));
 }
 
 std::string percent(double share) {
@@ -68,11 +75,10 @@ std::string console_line(const StepRecord& r, const RunRecord& run) {
       "{} | "
       "TFLOP/s (model): {} | {} of {} GEMM peak | data wait: {} | time left: {}",
       r.iteration, run.train_iters, r.consumed_samples, figure(1000 * r.seconds, Style::one),
-      figure(r.learning_rate, Style::scientific), r.global_batch_size,
-      figure(r.loss, Style::scientific), scaling, figure(r.gradient_norm, Style::three), weights,
-      skipped, figure(r.tokens_per_second, Style::whole),
-      figure(r.flops_per_second * 1e-12, Style::four), percent(r.peak_share), run.precision,
-      percent(r.data_wait),
+      figure(r.learning_rate, Style::scientific), r.global_batch_size, loss_figure(r.loss), scaling,
+      figure(r.gradient_norm, Style::three), weights, skipped,
+      figure(r.tokens_per_second, Style::whole), figure(r.flops_per_second * 1e-12, Style::four),
+      percent(r.peak_share), run.precision, percent(r.data_wait),
       std::isfinite(r.seconds_left) && r.seconds_left >= 0 ? format_duration(r.seconds_left)
                                                            : "n/a");
 }
@@ -80,8 +86,7 @@ std::string console_line(const StepRecord& r, const RunRecord& run) {
 std::string console_line(const ValidationRecord& r) {
   return fmt::format("validation loss at iteration {}{} | lm loss value: {} | lm loss PPL: {}",
                      r.iteration, r.set.empty() || r.set == "valid" ? "" : " on " + r.set,
-                     figure(r.loss, Style::scientific),
-                     figure(perplexity(r.loss), Style::scientific));
+                     loss_figure(r.loss), loss_figure(perplexity(r.loss)));
 }
 
 std::string console_line(const SampleRecord& r) {

@@ -1,5 +1,5 @@
-// Steps taken together to one record: rates and shares are means over their time, what a step is left
-// with (loss, learning rate, counts, memory) is the last one's.
+// Steps taken together to one record: rates and shares are means over their time, what a step is
+// left with (loss, learning rate, counts, memory) is the last one's.
 #pragma once
 
 #include "training/log/record.h"

@@ -158,7 +158,8 @@ namespace {
       line, path, why);
 }
 
-// Of a step as to_json() lays it out, found without reading all of it: a log may have a million of them.
+// Of a step as to_json() lays it out, found without reading all of it: a log may have a million of
+// them.
 std::optional<int64_t> step_iteration(std::string_view text) {
   constexpr std::string_view kStep = R"({"type": "step", "time": )", kKey = R"(, "iteration": )";
   if (!text.starts_with(kStep) || !text.ends_with("}}")) return std::nullopt;

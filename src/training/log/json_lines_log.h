@@ -24,8 +24,8 @@ Json end_to_json(int64_t iteration, EndReason reason, const std::string& text, d
 //   0: an existing file gets the first free name of <path>.1, <path>.2 ...
 //   else: records beyond the iteration, and a last line that is cut short, are taken away; the file is
 //   written anew, whole or not at all, or not touched where there is nothing to take away.
-// Throws Error naming the line, and touches nothing, when the file is not a log of a run or was written
-// by a newer version. What is no regular file (a pipe, a device) is left as it is.
+// Throws Error naming the line, and touches nothing, when the file is not a log of a run or was
+// written by a newer version. What is no regular file (a pipe, a device) is left as it is.
 void prepare_json_lines(const std::string& path, int64_t iteration);
 
 class JsonLinesLog {

@@ -7,7 +7,7 @@
 
 namespace megatron::training {
 
-double perplexity(double loss) { return std::exp(std::min(20.0, loss)); }
+double perplexity(double loss) { return std::exp(std::isnan(loss) ? loss : std::min(20.0, loss)); }
 
 std::string readable(std::string_view text) {
   std::string out;

@@ -1,9 +1,10 @@
-// What a run tells of itself. The same records go to the console, to the JSONL file and to TensorBoard.
+// What a run tells of itself. The same records go to the console, to the JSONL file and to
+// TensorBoard.
 //
-// JSONL, one object a line, UTF-8, "type" first. Numbers read back to the very value. A file is only
-// appended to; a resumed run first takes away what lies beyond the iteration it resumes from, and a last
-// line that was cut short. Keys that do not apply are absent. `schema` grows when a meaning changes; new
-// keys do not count. docs/log.md describes every key.
+// JSONL, one object a line, UTF-8, "type" first. Numbers read back to the very value. A file is
+// only appended to; a resumed run first takes away what lies beyond the iteration it resumes from,
+// and a last line that was cut short. Keys that do not apply are absent. `schema` grows when a
+// meaning changes; new keys do not count. docs/log.md describes every key.
 //
 //   {"type":"run", "schema":1, "time":..., "version":..., "host":..., "command":[...], "iteration":<resumed from, 0: none>,
 //    "flags":{"lr":"3e-3",...}, "model":{...}, "parameters":n, "layout":{"ranks":..,"data_parallel":..,...}, "threads":n,

@@ -26,23 +26,25 @@ struct LogSettings {
 
 class RunLog {
  public:
-  // save_directory: "" for none. Opens the files; of an earlier run's, what lies beyond run.iteration is
-  // taken away (run.iteration 0 and an existing file: it is begun anew, the old one kept as
-  // <name>.1, .2 ...). Throws Error naming a file that cannot be written. progress: may be null.
+  // save_directory: "" for none. Opens the files; of an earlier run's, what lies beyond
+  // run.iteration is taken away (run.iteration 0 and an existing file: it is begun anew, the old
+  // one kept as <name>.1, .2 ...). Throws Error naming a file that cannot be written. progress: may
+  // be null.
   RunLog(const LogSettings& settings, const std::string& save_directory, const RunRecord& run,
          Progress* progress);
   ~RunLog();
 
-  // After every step, or after several (record.steps). What is told are means: on the console and in
-  // JSONL over --log-interval (at iteration 1, at multiples, and at the last one, run.train_iters), in
-  // TensorBoard over --tensorboard-log-interval.
+  // After every step, or after several (record.steps). What is told are means: on the console and
+  // in JSONL over --log-interval (at iteration 1, at multiples, and at the last one,
+  // run.train_iters), in TensorBoard over --tensorboard-log-interval.
   void step(const StepRecord& record);
   void validation(const ValidationRecord& record);  // console, JSONL, TensorBoard
   void sample(const SampleRecord& record);          // console, JSONL, TensorBoard
   void save(const SaveRecord& record);              // JSONL only, as the next two
   void note(int64_t iteration, bool warning, const std::string& text);
   void end(int64_t iteration, EndReason reason, const std::string& text);
-  // A failure to write the log never ends a run: it is told once, and the file is left alone from then.
+  // A failure to write the log never ends a run: it is told once, and the file is left alone from
+  // then.
 
  private:
   struct State;

@@ -1,9 +1,10 @@
-// TensorBoard's event files: DIR/events.out.tfevents.<seconds>.<host>.<process>.0, read by TensorBoard
-// and its Python package.
+// TensorBoard's event files: DIR/events.out.tfevents.<seconds>.<host>.<process>.0, read by
+// TensorBoard and its Python package.
 //
-// A file is a sequence of records: u64 length | u32 masked CRC-32C of the length | data | u32 masked
-// CRC-32C of the data (little-endian; TFRecord). The data is a protobuf message Event: wall_time (1,
-// double), step (2, int64), and one of file_version (3), summary (5), session_log (7).
+// A file is a sequence of records: u64 length | u32 masked CRC-32C of the length | data | u32
+// masked CRC-32C of the data (little-endian; TFRecord). The data is a protobuf message Event:
+// wall_time (1, double), step (2, int64), and one of file_version (3), summary (5), session_log
+// (7).
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@
 
 namespace megatron::training {
 
-// CRC-32C (Castagnoli: polynomial 0x1EDC6F41, reflected, begun with and ended by exclusive or of all
-// ones).
+// CRC-32C (Castagnoli: polynomial 0x1EDC6F41, reflected, begun with and ended by exclusive or of
+// all ones).
 uint32_t crc32c(std::string_view bytes);
 // Rotated right by 15 bits plus 0xa282ead8 (TFRecord).
 uint32_t masked_crc32c(std::string_view bytes);
@@ -42,8 +43,9 @@ class EventFile {
   AppendFile file_;
 };
 
-// A run's records under Megatron-LM's tags (docs/log.md). Curves over consumed samples have a folder of
-// their own, DIR/vs_samples, since a resumed run takes back steps there and iterations here.
+// A run's records under Megatron-LM's tags (docs/log.md). Curves over consumed samples have a
+// folder of their own, DIR/vs_samples, since a resumed run takes back steps there and iterations
+// here.
 class TensorBoard {
  public:
   TensorBoard(const std::string& folder, const RunRecord& run, double time);

@@ -11,8 +11,8 @@
 
 namespace megatron::training {
 
-// Every rank of a run has one; it does nothing where nothing is to be traced. Only in traced steps is anything
-// watched.
+// Every rank of a run has one; it does nothing where nothing is to be traced. Only in traced steps
+// is anything watched.
 class Profile {
  public:
   // world: the run's ranks, borrowed.
@@ -20,15 +20,15 @@ class Profile {
 
   // The ranks, so that their calls can be traced; groups split from it, too.
   comm::Group& world() const { return observed_ ? *observed_ : world_; }
-  // Before the first step; collective. The run makes iterations first + 1 ... last. The file is opened in
-  // `directory`: throws Error where that cannot be written.
+  // Before the first step; collective. The run makes iterations first + 1 ... last. The file is
+  // opened in `directory`: throws Error where that cannot be written.
   void open(int64_t first, int64_t last, const std::string& directory, const FileSystem& files);
 
   // Around each iteration; collective.
   void begin(int64_t iteration, TrainStep& step, Stream& stream);
   void end(int64_t iteration, TrainStep& step, Stream& stream);
-  // After the last one: the file is complete. other: told in the file beside the steps. Gives what there is to say
-  // to the user: where this rank's trace is or, of rank 0, why there is none.
+  // After the last one: the file is complete. other: told in the file beside the steps. Gives what
+  // there is to say to the user: where this rank's trace is or, of rank 0, why there is none.
   std::string finish(Json::Object other);
 
   // A stretch of the run, until the end of the block it lives in.

@@ -1,4 +1,5 @@
-// What happens in a step, with its times: kernels, spans of the model, collectives, parts of the step.
+// What happens in a step, with its times: kernels, spans of the model, collectives, parts of the
+// step.
 #pragma once
 
 #include <string>
@@ -17,8 +18,8 @@ enum class Track { step, data, span, kernel, communication };
 inline constexpr int kTracks = 5;
 std::string_view name(Track track);
 
-// Listens while it is `on`; all calls are of one thread. Times are of the steady clock (base/clock.h). A kernel's
-// time is the host's: right where the stream is the host's.
+// Listens while it is `on`; all calls are of one thread. Times are of the steady clock
+// (base/clock.h). A kernel's time is the host's: right where the stream is the host's.
 class Recorder final : public kernels::Observer, public StepListener, public comm::TrafficListener {
  public:
   // Events before base count as if they were at it.

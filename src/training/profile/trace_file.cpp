@@ -4,12 +4,15 @@
 
 #include <cmath>
 
+#include "training/finite.h"
+
 namespace megatron::training {
 
 std::string json_text(std::string_view text) { return Json(text).dump(); }
 
 std::string json_number(double value) {
-  return std::isfinite(value) ? fmt::format("{}", value) : fmt::format("\"{}\"", value);
+  return std::isfinite(value) ? fmt::format("{}", value)
+                              : fmt::format("\"{}\"", unsigned_nan(value));
 }
 
 TraceFile::TraceFile(const std::string& path, const FileSystem& files)

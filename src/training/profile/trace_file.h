@@ -1,5 +1,5 @@
-// A file of Chrome's trace event format (the JSON object form), which chrome://tracing and ui.perfetto.dev open.
-// Format: Google, "Trace Event Format", 2016.
+// A file of Chrome's trace event format (the JSON object form), which chrome://tracing and
+// ui.perfetto.dev open. Format: Google, "Trace Event Format", 2016.
 #pragma once
 
 #include <string>
@@ -10,7 +10,8 @@
 
 namespace megatron::training {
 
-// A text as a JSON string, with its quotes; a number, or "nan" and the like, which JSON has no numbers for, as text.
+// A text as a JSON string, with its quotes; a number, or "nan" and the like, which JSON has no
+// numbers for, as text.
 std::string json_text(std::string_view text);
 std::string json_number(double value);
 
@@ -22,7 +23,8 @@ class TraceFile {
   const std::string& path() const { return path_; }
   // kind: "process_name" or "thread_name"; "..._sort_index" takes a number. value: JSON.
   void describe(std::string_view kind, int process, int thread, std::string_view value);
-  // One that lasts, in nanoseconds. arguments: a JSON object. Events of one thread nest or lie apart.
+  // One that lasts, in nanoseconds. arguments: a JSON object. Events of one thread nest or lie
+  // apart.
   struct Event {
     std::string_view name, category;
     int process = 0, thread = 0;

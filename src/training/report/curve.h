@@ -8,11 +8,11 @@
 
 namespace megatron::training::report {
 
-// Rows come in order and are kept whole. As long as there are at most `limit` of them, all are kept.
-// Then neighbours are taken together in buckets of 2, 4, 8 ... rows, and of each bucket stay the rows
-// where one of the watched columns is lowest or highest, and the first where one of them is not a
-// finite number; the first and the last row of all stay always. So every peak and every dip is
-// there, at its place. Memory: O(limit).
+// Rows come in order and are kept whole. As long as there are at most `limit` of them, all are
+// kept. Then neighbours are taken together in buckets of 2, 4, 8 ... rows, and of each bucket stay
+// the rows where one of the watched columns is lowest or highest, and the first where one of them
+// is not a finite number; the first and the last row of all stay always. So every peak and every
+// dip is there, at its place. Memory: O(limit).
 class Curve {
  public:
   Curve(size_t columns, std::vector<size_t> watched, size_t limit);

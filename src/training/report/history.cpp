@@ -47,8 +47,8 @@ std::string file_of(const std::string& run) {
            : fmt::format("there is one in '{}': give the directory of the run itself", inside));
 }
 
-// The lines of a log, in order, as far as the file reached when it was opened: a run that goes on may
-// write to it meanwhile. A last line without a line feed is one, too.
+// The lines of a log, in order, as far as the file reached when it was opened: a run that goes on
+// may write to it meanwhile. A last line without a line feed is one, too.
 class Lines {
  public:
   Lines(const std::string& path, int64_t bytes)

@@ -15,8 +15,8 @@
 
 namespace megatron::training::report {
 
-// The columns of a step's row. Shares are 0 to 1. `elapsed`: seconds that the run has been running, all
-// sessions together, without the time between them.
+// The columns of a step's row. Shares are 0 to 1. `elapsed`: seconds that the run has been running,
+// all sessions together, without the time between them.
 enum StepColumn : size_t {
   kIteration,
   kElapsed,
@@ -48,7 +48,8 @@ struct ValidationCurve {
   int64_t best_iteration = 0;
 };
 
-// Records of which at most a few hundred are kept: with more, every second one goes, the newest stays.
+// Records of which at most a few hundred are kept: with more, every second one goes, the newest
+// stays.
 struct Records {
   std::vector<Json> kept;
   int64_t seen = 0;
@@ -81,16 +82,17 @@ struct RunHistory {
   int64_t bytes = 0;
 };
 
-// Of step records at most `rows` are kept (Curve). run: a JSONL file, or a directory with log.jsonl.
+// Of step records at most `rows` are kept (Curve). run: a JSONL file, or a directory with
+// log.jsonl.
 //
 // A line that is no record is counted and passed over; a record that belongs to an iteration beyond
-// the one that a later session resumed from is replaced by that session's. Throws Error when there is
-// no such file, when it is not the log of a run, and when a newer version wrote it.
+// the one that a later session resumed from is replaced by that session's. Throws Error when there
+// is no such file, when it is not the log of a run, and when a newer version wrote it.
 RunHistory read_history(const std::string& run, size_t rows);
 
-// All of them. Names are the last parts of their paths, as many as it takes to tell them apart. Each
-// keeps as many rows as keep the page small. Throws Error as read_history, when a run is given twice,
-// and for more than 64 runs.
+// All of them. Names are the last parts of their paths, as many as it takes to tell them apart.
+// Each keeps as many rows as keep the page small. Throws Error as read_history, when a run is given
+// twice, and for more than 64 runs.
 std::vector<RunHistory> read_histories(const std::vector<std::string>& runs);
 
 }  // namespace megatron::training::report

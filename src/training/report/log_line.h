@@ -16,8 +16,9 @@ class LogLineParser {
   LogLineParser();
   ~LogLineParser();
 
-  // Reads a line. Bytes that are not UTF-8 inside of texts are replaced. Throws Error with the reason why
-  // it is no record: bad JSON, no "type", a step without an iteration, a number that is none.
+  // Reads a line. Bytes that are not UTF-8 inside of texts are replaced. Throws Error with the
+  // reason why it is no record: bad JSON, no "type", a step without an iteration, a number that is
+  // none.
   void parse(std::string_view line);
 
   // Of the line read last. `time` is NaN, and the iteration 0, where it tells none.

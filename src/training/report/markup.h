@@ -15,11 +15,12 @@ std::string printable(std::string_view text);
 // Text between tags or in a quoted attribute.
 std::string html(std::string_view text);
 
-// A JSON string that may stand in a script element: nothing in it ends the element or opens a comment.
+// A JSON string that may stand in a script element: nothing in it ends the element or opens a
+// comment.
 std::string script_string(std::string_view text);
 
-// Numbers of a JSON array, `digits` significant ones; null for what is not finite. One number when all
-// are the same, null when there is none at all.
+// Numbers of a JSON array, `digits` significant ones; null for what is not finite. One number when
+// all are the same, null when there is none at all.
 std::string script_numbers(const std::vector<double>& values, int digits);
 
 std::string grouped(int64_t value);  // "1,234,567"

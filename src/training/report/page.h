@@ -9,12 +9,12 @@
 namespace megatron::training::report {
 
 // One HTML file that needs nothing else: style, script and numbers are in it, and it asks no other
-// place for anything. Without scripts everything but the curves is there. title: "" makes one of the
-// names of the runs.
+// place for anything. Without scripts everything but the curves is there. title: "" makes one of
+// the names of the runs.
 std::string report_page(const std::vector<RunHistory>& histories, const std::string& title);
 
-// The numbers of the curves, as the page's script reads them (page/series.js): JSON that may stand in a
-// script element.
+// The numbers of the curves, as the page's script reads them (page/series.js): JSON that may stand
+// in a script element.
 std::string curve_data(const std::vector<RunHistory>& histories);
 
 }  // namespace megatron::training::report

@@ -1,5 +1,5 @@
-// The parts of the page that need no script: figures, memory, samples, configuration, events. Each is
-// HTML; all text from a log is escaped.
+// The parts of the page that need no script: figures, memory, samples, configuration, events. Each
+// is HTML; all text from a log is escaped.
 #pragma once
 
 #include <string>

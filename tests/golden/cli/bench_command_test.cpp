@@ -27,7 +27,8 @@ std::vector<Words> rows(const std::string& text, const std::string& first) {
   return found;
 }
 
-// One thread: two would wait for each other in every small product where the machine has other work.
+// One thread: two would wait for each other in every small product where the machine has other
+// work.
 Words tiny_step(bool bf16) {
   Words words = {"bench",
                  "step",
@@ -95,6 +96,25 @@ TEST(BenchStep, PresetsAreModelsOfTheirNames) {
     ASSERT_EQ(r.code, 0) << r.err;
     EXPECT_TRUE(has(r.out, parameters)) << preset << r.out;
   }
+}
+
+// A step that is left out makes no update, so its time is not that of a step.
+TEST(BenchStep, TimesOnlyStepsThatWereMade) {
+  const Workplace place;
+  const auto with = [](Words more) {
+    Words words = tiny_step(false);
+    words.push_back("--no-floor");
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  for (const Words& none : {Words{"--fp16"}, Words{"--exit-interval", "1"}}) {
+    const Outcome r = place.run(with(none));
+    EXPECT_EQ(r.code, 2) << r.out;
+    EXPECT_TRUE(has(r.err, "nothing to time")) << r.err;
+  }
+  const Outcome r = place.run(with({"--fp16", "--loss-scale", "1024"}));
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.out, "over 1 steps")) << r.out;
 }
 
 TEST(BenchKernels, JudgesEachCaseByTheLimitThatBinds) {

@@ -1,5 +1,5 @@
-// Every file of a checkpoint, spoiled in every way, under the program's commands: no signal, a message
-// that says what is wrong, and what a run falls back on.
+// Every file of a checkpoint, spoiled in every way, under the program's commands: no signal, a
+// message that says what is wrong, and what a run falls back on.
 #include <algorithm>
 #include <functional>
 

@@ -1,5 +1,6 @@
-// Command lines that Megatron-LM's examples and documents show. Each is taken as it stands but for the program's name; what
-// is refused is refused by name, all at once, and with it left out the rest is checked and planned.
+// Command lines that Megatron-LM's examples and documents show. Each is taken as it stands but for
+// the program's name; what is refused is refused by name, all at once, and with it left out the
+// rest is checked and planned.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -65,7 +66,8 @@ const Example kGpt345 = {
     {},
     24.0 * (12.0 * 1024 * 1024 + 13 * 1024) + (50257.0 + 1024 + 2) * 1024};
 
-// examples/llama/train_llama3_8b_h100_fp8.sh with its mock data; the quotes are the shell's, which keeps them.
+// examples/llama/train_llama3_8b_h100_fp8.sh with its mock data; the quotes are the shell's, which
+// keeps them.
 const Example kLlama8b = {
     "Llama 3 8B",
     "--use-mcore-models --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 "

@@ -1,4 +1,5 @@
-// What a flag does, as a run shows it: each supported flag has a row, and the test of all rows flips it.
+// What a flag does, as a run shows it: each supported flag has a row, and the test of all rows
+// flips it.
 #pragma once
 
 #include <map>
@@ -7,17 +8,18 @@
 
 namespace megatron::testing {
 
-// Command lines of `megatron train`, words apart by spaces. Behind the command that all rows share (tiny_run()
-// in flag_effects.cpp) stand `base` and then `flip`; of a flag given twice the last counts, and "!name" takes a
-// flag of the shared command away. {w} is a folder of the run's own, {data} one with what prepare() makes, {vectors}
-// that of the golden vectors.
-// "!disk": checkpoints cannot be written.
+// Command lines of `megatron train`, words apart by spaces. Behind the command that all rows share
+// (tiny_run() in flag_effects.cpp) stand `base` and then `flip`; of a flag given twice the last
+// counts, and "!name" takes a flag of the shared command away. {w} is a folder of the run's own,
+// {data} one with what prepare() makes, {vectors} that of the golden vectors. "!disk": checkpoints
+// cannot be written.
 struct FlagRow {
   std::string flag;        // without dashes
   std::string observable;  // of Observed: what changes
   std::string flip;        // with the flag
   std::string base;        // of both runs
-  // With the flag's default: nothing changes. Empty: the default that its field lists, if it has one.
+  // With the flag's default: nothing changes. Empty: the default that its field lists, if it has
+  // one.
   std::string same;
   // A run before each of them, in the same folder.
   std::string before;

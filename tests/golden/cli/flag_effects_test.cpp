@@ -20,6 +20,7 @@ void expect_effects(const std::vector<FlagRow>& rows) {
     Observed before = bench.run(row, ""), after = bench.run(row, row.flip);
     EXPECT_TRUE(may_fail || before.error.empty()) << before.error;
     EXPECT_TRUE(may_fail || after.error.empty()) << after.error;
+    EXPECT_TRUE(before.error.empty() || after.error.empty()) << before.error << "\n" << after.error;
     EXPECT_TRUE(before.values.contains(row.observable) || after.values.contains(row.observable));
     EXPECT_NE(before.values[row.observable], after.values[row.observable]) << row.flip;
     const std::string usual = bench.usual(row);
@@ -35,7 +36,8 @@ TEST(Flags, OfStepsChangeWhatTheySay) { expect_effects(step_flags()); }
 TEST(Flags, OfDataAndEvaluationChangeWhatTheySay) { expect_effects(data_flags()); }
 TEST(Flags, OfCheckpointsAndLogsChangeWhatTheySay) { expect_effects(checkpoint_flags()); }
 
-// Each field has one row, each row a field, and the table of Megatron-LM's flags names the same observable.
+// Each field has one row, each row a field, and the table of Megatron-LM's flags names the same
+// observable.
 TEST(Flags, AllThatAreSupportedHaveARow) {
   std::map<std::string, std::string> observables;
   for (const auto& rows : {model_flags(), step_flags(), data_flags(), checkpoint_flags()})

@@ -1,4 +1,5 @@
-// kill -9 at random moments of a run that saves often, and the same command again, until the run is done.
+// kill -9 at random moments of a run that saves often, and the same command again, until the run is
+// done.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -72,8 +73,8 @@ class KillSeries {
     return flags;
   }
 
-  // True when the child was killed before it ended by itself. The first checkpoint is waited for, so that
-  // every resume has one; then half of the kills are armed by the beginning of a save.
+  // True when the child was killed before it ended by itself. The first checkpoint is waited for,
+  // so that every resume has one; then half of the kills are armed by the beginning of a save.
   bool kill_some_time(Background& child, const std::string& folder) {
     const auto wait_until = [&](auto&& condition) {
       while (!child.ended()) {

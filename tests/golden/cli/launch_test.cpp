@@ -1,5 +1,5 @@
-// `megatron launch` with the launcher of this machine, and with one that stands in for launchers that
-// are not here. Ranks are small shell programs.
+// `megatron launch` with the launcher of this machine, and with one that stands in for launchers
+// that are not here. Ranks are small shell programs.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -159,8 +159,49 @@ double seconds(const rusage& usage) {
   return of(usage.ru_utime) + of(usage.ru_stime);
 }
 
-// GPT-3 (Brown et al. 2020) with Megatron-LM's vocabulary, which no machine of these tests could hold. Seconds are of
-// the processor: other tests may run beside this one.
+// The batches that are read ahead of a step are what does not fit: nothing but a smaller batch
+// helps.
+TEST_F(PlanCommand, RemediesKeepTheGlobalBatchUnlessItIsWhatDoesNotFit) {
+  const Json memory = json_of(with(small(), {"--global-batch-size", "2000000000", "--seq-length",
+                                             "4096", "--no-time"}))["memory"];
+  EXPECT_FALSE(memory["fits"].as_bool());
+  ASSERT_EQ(memory["remedies"].as_array().size(), 1u);
+  EXPECT_EQ(memory["remedies"].as_array()[0].as_string().find("--global-batch-size 1 (needs "), 0u)
+      << memory["remedies"].as_array()[0].as_string();
+}
+
+// The vocabulary that a missing tokenizer is taken to have is told once, with its cause.
+TEST_F(PlanCommand, TellsAnAssumedVocabularyOnce) {
+  const Words words = {"plan",
+                       "--num-layers",
+                       "2",
+                       "--hidden-size",
+                       "64",
+                       "--num-attention-heads",
+                       "4",
+                       "--seq-length",
+                       "32",
+                       "--max-position-embeddings",
+                       "32",
+                       "--micro-batch-size",
+                       "1",
+                       "--tokenizer-type",
+                       "GPT2BPETokenizer",
+                       "--vocab-file",
+                       place_ / "absent.json",
+                       "--merge-file",
+                       place_ / "absent.txt",
+                       "--no-time"};
+  const Json plan = json_of(words);
+  std::vector<std::string> causes;
+  for (const Json& note : plan["derived"].as_array())
+    if (note["flag"].as_string() == "vocab-size") causes.push_back(note["cause"].as_string());
+  ASSERT_EQ(causes.size(), 1u);
+  EXPECT_NE(causes[0].find("absent.json is not here"), std::string::npos) << causes[0];
+}
+
+// GPT-3 (Brown et al. 2020) with Megatron-LM's vocabulary, which no machine of these tests could
+// hold. Seconds are of the processor: other tests may run beside this one.
 TEST_F(PlanCommand, Gpt3InTwoSecondsAndAGigabyte) {
   const rusage before = usage_of_children();
   const Outcome r = place_.run(

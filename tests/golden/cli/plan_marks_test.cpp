@@ -1,4 +1,5 @@
 // What `megatron plan` says before a run is what the run's arenas then hold, class by class.
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <sstream>
@@ -54,8 +55,11 @@ class PlanMarks : public ::testing::Test {
     for (std::string line; std::getline(lines, line);) {
       const Json record = Json::parse(line);
       if (record["type"].as_string() != "step") continue;
-      for (const auto& [name, bytes] : record["memory"].as_object())
-        (name == "process" ? marks.process : marks.classes[name]) = bytes.as_integer();
+      for (const auto& [name, bytes] : record["memory"].as_object()) {
+        if (name != "process") marks.classes[name] = bytes.as_integer();
+        // After the last step a rank may have given its memory back already.
+        else marks.process = std::max(marks.process, bytes.as_integer());
+      }
     }
     return marks;
   }

@@ -50,7 +50,8 @@ TEST_F(TrainingRun, APromptThatDoesNotFitIsRefusedBeforeTheFirstStep) {
   EXPECT_FALSE(std::filesystem::exists(place_ / "out"));
 }
 
-// Exit code 4, a checkpoint of the step it came to, and the same command goes on with the same bits.
+// Exit code 4, a checkpoint of the step it came to, and the same command goes on with the same
+// bits.
 TEST_F(TrainingRun, ASignalEndsItAfterASave) {
   const Words handled = {"--exit-signal-handler", "--save-interval", "1000"};
   ASSERT_EQ(place_.run(command(400, "whole", handled)).code, 0);

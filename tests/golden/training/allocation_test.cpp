@@ -1,7 +1,6 @@
-// After its first step a run asks for no more memory: no arena grows, and nothing of more than 4 KiB comes from
-// the heap. Every allocation of this program passes here, whichever library makes it. The products of oneDNN 2.6 are
-// left out: its packed operands come from the heap in every call, and it offers no other way.
-#include <dlfcn.h>
+// After its first step a run asks for no more memory: no arena grows, and nothing of more than 4
+// KiB comes from the heap. Every allocation of this program passes here, whichever library makes
+// it.
 #include <execinfo.h>
 #include <malloc.h>
 
@@ -9,7 +8,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
-#include <string_view>
 
 #include "golden/training/support.h"
 
@@ -27,24 +25,12 @@ struct Counter {
   std::array<int, kKept> depths{};
 
   void add(size_t size) {
-    if (size <= kLargest || !on || is_from("libdnnl")) return;
+    if (size <= kLargest || !on) return;
     const int i = count++;
     if (i >= kKept) return;
     const auto at = static_cast<size_t>(i);
     bytes[at] = size;
     depths[at] = backtrace(callers[at].data(), kDepth);
-  }
-
-  static bool is_from(std::string_view library) {
-    std::array<void*, 6> frames{};
-    const int depth = backtrace(frames.data(), frames.size());
-    for (int i = 0; i < depth; ++i) {
-      Dl_info info{};
-      if (dladdr(frames[static_cast<size_t>(i)], &info) != 0 && info.dli_fname != nullptr &&
-          std::string_view(info.dli_fname).find(library) != std::string_view::npos)
-        return true;
-    }
-    return false;
   }
 };
 Counter counter;

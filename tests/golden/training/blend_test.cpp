@@ -256,6 +256,28 @@ TEST(Validation, TakesEachSetAsAWhole) {
   EXPECT_NE(error_of(s).find("--full-validation"), std::string::npos) << error_of(s);
 }
 
+// As Megatron-LM does: once, after the last step.
+TEST(Validation, EndsWithTheThirdShareOfTheSplit) {
+  Blended run;
+  TrainSettings& s = run.settings;
+  s.run.eval_iters = 1;
+  const auto log_of = [&](const std::string& split) {
+    s.data.split = split;
+    testing::internal::CaptureStdout();
+    train(s);
+    return testing::internal::GetCapturedStdout();
+  };
+  s.run.eval_interval = 3;
+  const std::string log = log_of("60,20,20");
+  const size_t at = log.find("iteration 5 on test | lm loss value");
+  ASSERT_NE(at, std::string::npos) << log;
+  EXPECT_EQ(log.find(" on test |", at + 20), std::string::npos) << log;
+  EXPECT_EQ(log_of("60,40,0").find(" on test |"), std::string::npos);
+  s.run.eval_iters = 0;
+  const std::string none = log_of("60,20,20");
+  EXPECT_EQ(none.find("lm loss value"), std::string::npos) << none;
+}
+
 // Sample k holds k; reading number `bad` fails.
 class Counting final : public data::Dataset {
  public:

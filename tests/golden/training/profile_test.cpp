@@ -65,7 +65,8 @@ struct Trace {
   std::string process;
 };
 
-// Events of a track lie within each other or apart; times are written in thousandths of a microsecond.
+// Events of a track lie within each other or apart; times are written in thousandths of a
+// microsecond.
 void expect_nested(const std::vector<Event>& events) {
   std::vector<Event> open;
   double last = 0;
@@ -278,6 +279,7 @@ TEST(Profile, TextAndNumbersOfATraceAreJson) {
   EXPECT_EQ(json_number(0.5), "0.5");
   EXPECT_EQ(json_number(INFINITY), "\"inf\"");
   EXPECT_EQ(json_number(NAN), "\"nan\"");
+  EXPECT_EQ(json_number(-NAN), "\"nan\"");
 }
 
 }  // namespace

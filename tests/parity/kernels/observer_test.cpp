@@ -53,8 +53,8 @@ bool is_output(const Operand& operand, const Case::Call& call) {
   return false;
 }
 
-// Every output of a Case is among the operands that the kernel is said to write: a tensor that operands.h
-// forgets, or calls an input, is found here.
+// Every output of a Case is among the operands that the kernel is said to write: a tensor that
+// operands.h forgets, or calls an input, is found here.
 TEST(Observer, SeesEveryOutputOfEveryKernel) {
   Runtime runtime({DeviceKind::meta, 0}, 1);
   std::map<std::string, int> kernels;

@@ -1,5 +1,5 @@
-// The report in a browser: it draws, and its console stays empty. What the page would ask the network for,
-// its content security policy forbids, and the browser says so on the console.
+// The report in a browser: it draws, and its console stays empty. What the page would ask the
+// network for, its content security policy forbids, and the browser says so on the console.
 #include <gtest/gtest.h>
 
 #include <cmath>

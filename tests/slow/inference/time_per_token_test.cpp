@@ -1,4 +1,5 @@
-// GPT-2 124M: a token late in a text costs little more than an early one, since keys and values are kept.
+// GPT-2 124M: a token late in a text costs little more than an early one, since keys and values are
+// kept.
 #include <algorithm>
 
 #include "base/clock.h"

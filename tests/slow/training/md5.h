@@ -1,4 +1,5 @@
-// MD5 (Rivest, RFC 1321): tells whether a corpus is the one that a stored curve belongs to. Not for security.
+// MD5 (Rivest, RFC 1321): tells whether a corpus is the one that a stored curve belongs to. Not for
+// security.
 #pragma once
 
 #include <string>

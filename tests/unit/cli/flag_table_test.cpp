@@ -61,7 +61,7 @@ TEST(FlagTable, Counts) {
   const std::map<std::string, int> expected = {
       {"absent", 9},
       {"activation", 5},
-      {"always", 13},
+      {"always", 12},
       {"attention-shape", 11},
       {"checkpoint-choice", 5},
       {"checkpoint-format", 3},
@@ -89,7 +89,7 @@ TEST(FlagTable, Counts) {
       {"local-checkpoints", 8},
       {"log-choice", 9},
       {"log-files", 2},
-      {"loss-checks", 5},
+      {"loss-checks", 6},
       {"low-precision", 23},
       {"masks", 1},
       {"multi-token", 7},
@@ -108,7 +108,7 @@ TEST(FlagTable, Counts) {
       {"python", 4},
       {"python-code", 1},
       {"pytorch-profiler", 6},
-      {"random", 3},
+      {"random", 4},
       {"reader", 2},
       {"recompute-choice", 3},
       {"reinforcement", 51},
@@ -120,7 +120,7 @@ TEST(FlagTable, Counts) {
       {"sharded-optimizer", 23},
       {"sparse-attention", 22},
       {"state-space", 12},
-      {"supervision", 26},
+      {"supervision", 25},
       {"telemetry", 3},
       {"tensor-parallel", 4},
       {"timers", 3},
@@ -247,6 +247,8 @@ TEST(FlagTable, AllRefusedFlagsOfALineAreToldTogether) {
   EXPECT_TRUE(has(text, "\n  --fp8-format hybrid is refused: it asks for "));
   EXPECT_TRUE(has(text, "\n  --recompute-modules mlp core_attn is refused: it "));
   EXPECT_EQ(Train().error({"--context-parallel-size=2", "--context-parallel-size=1"}), "");
+  EXPECT_EQ(Train().error({"--exit-signal", "SIGINT"}), "") << "the handler listens to it anyway";
+  EXPECT_TRUE(has(Train().error({"--exit-signal", "SIGHUP"}), "--exit-signal SIGHUP is refused"));
 }
 
 TEST(FlagTable, OtherSpellingsSetTheFlagOfToday) {
@@ -301,6 +303,8 @@ TEST(FlagTable, FlagsAreToldFromMisspellings) {
   };
   EXPECT_TRUE(has(error({"--fp16"}), "--fp16 is a flag of Megatron-LM that this command does not"));
   EXPECT_TRUE(has(error({"--hiden-size", "3"}), "did you mean --hidden-size"));
+  EXPECT_TRUE(has(Train().error({"--use-flash-atn"}), "did you mean --use-flash-attn"));
+  EXPECT_TRUE(has(error({"--use-flash-atn"}), "there is no flag --use-flash-atn; see --help"));
   Words notes;
   try {
     parse_training("megatron x", "x", fields, {"--num-layers", "2"}, notes);

@@ -17,11 +17,15 @@ class Maker {
   explicit Maker(int threads = 2) : runtime_(kCpu, threads) {}
   Stream& stream() { return runtime_.stream(); }
 
+  Tensor empty(Shape shape, DType type) {
+    return Tensor::empty(runtime_.arena(MemoryClass::activations), shape, type, "test");
+  }
+
   // Normal values in a matrix whose rows lie `padding` elements further apart than their length.
   Tensor matrix(Shape shape, DType type, int64_t padding = 0) {
     Shape wide = shape;
     wide.set(-1, shape[-1] + padding);
-    Tensor t = Tensor::empty(runtime_.arena(MemoryClass::activations), wide, type, "test");
+    Tensor t = empty(wide, type);
     std::vector<double> values(static_cast<size_t>(t.elements()));
     std::normal_distribution<double> normal;
     for (double& v : values) v = normal(random_);
@@ -75,22 +79,33 @@ double tolerance(DType out) { return out == DType::f64 ? 1e-13 : out == DType::f
 struct Types {
   DType in, out;
   Bf16Products products;
+  GradientProducts gradients = GradientProducts::panels;
 };
-constexpr Types kTypes[] = {{DType::f64, DType::f64, Bf16Products::native},
-                            {DType::f32, DType::f32, Bf16Products::native},
-                            {DType::bf16, DType::bf16, Bf16Products::native},
-                            {DType::bf16, DType::f32, Bf16Products::native},
-                            {DType::bf16, DType::bf16, Bf16Products::widened},
-                            {DType::bf16, DType::f32, Bf16Products::widened}};
+constexpr Types kTypes[] = {
+    {DType::f64, DType::f64, Bf16Products::native},
+    {DType::f32, DType::f32, Bf16Products::native},
+    {DType::bf16, DType::bf16, Bf16Products::native},
+    {DType::bf16, DType::f32, Bf16Products::native},
+    {DType::f32, DType::f32, Bf16Products::native, GradientProducts::library},
+    {DType::bf16, DType::bf16, Bf16Products::native, GradientProducts::library},
+    {DType::bf16, DType::f32, Bf16Products::native, GradientProducts::library},
+    {DType::bf16, DType::bf16, Bf16Products::widened},
+    {DType::bf16, DType::f32, Bf16Products::widened}};
 
-void run(const GemmArgs& args, Stream& stream, Bf16Products products) {
-  if (products == Bf16Products::native) return gemm(args, stream);
-  gemm(args, stream, products);
+void run(const GemmArgs& args, Stream& stream, const Types& types) {
+  const bool native = types.products == Bf16Products::native;
+  gemm(args, stream, native ? bf16_products() : types.products, types.gradients);
 }
 
 struct Sizes {
   int64_t m, n, k;
 };
+
+void copy_element(const Tensor& from, int64_t i, const Tensor& to, int64_t j) {
+  const auto size = static_cast<size_t>(size_of(from.dtype()));
+  std::memcpy(static_cast<std::byte*>(to.raw()) + static_cast<size_t>(j) * size,
+              static_cast<const std::byte*>(from.raw()) + static_cast<size_t>(i) * size, size);
+}
 
 class GemmShapes : public testing::TestWithParam<Sizes> {};
 
@@ -109,7 +124,7 @@ TEST_P(GemmShapes, MatchesPlainLoops) {
       args.out = maker.matrix({m, n}, types.out, padding);
       if (variant & 8) args.bias = maker.matrix({n}, types.in);
       const auto want = naive(args);
-      run(args, maker.stream(), types.products);
+      run(args, maker.stream(), types);
       EXPECT_LE(error(to_doubles(args.out), want), tolerance(types.out))
           << m << "x" << n << "x" << k << " " << name(types.in) << "->" << name(types.out)
           << " variant " << variant;
@@ -132,7 +147,7 @@ TEST(Gemm, SumsOverADepthOfSeveralBlocks) {
     args.out = maker.matrix({6, 9}, types.out);
     args.beta = 1;
     const auto want = naive(args);
-    run(args, maker.stream(), types.products);
+    run(args, maker.stream(), types);
     EXPECT_LE(error(to_doubles(args.out), want), tolerance(types.out));
   }
 }
@@ -146,7 +161,7 @@ TEST(Gemm, BatchesAndRepeatsMatrices) {
     args.b = once.as_strided({3, 8, 12}, std::array<int64_t, 3>{0, 12, 1});
     args.out = maker.matrix({3, 10, 12}, types.out, 5);
     const auto want = naive(args);
-    run(args, maker.stream(), types.products);
+    run(args, maker.stream(), types);
     EXPECT_LE(error(to_doubles(args.out), want), tolerance(types.out));
   }
 }
@@ -161,7 +176,7 @@ TEST(Gemm, ReadsRowsThatOverlapOrRepeat) {
       args.b = maker.matrix({16, 4}, types.in);
       args.out = maker.matrix({9, 4}, types.out);
       const auto want = naive(args);
-      run(args, maker.stream(), types.products);
+      run(args, maker.stream(), types);
       EXPECT_LE(error(to_doubles(args.out), want), tolerance(types.out)) << "stride " << stride;
     }
   }
@@ -179,47 +194,57 @@ TEST(Gemm, LeavesWhatLiesBetweenRowsAlone) {
   EXPECT_EQ(to_floats(wide.slice(1, 30, 10)), before);
 }
 
-// Bits of the product with 1, 2 and 3 threads; blocks are several in both directions.
+// Bits of the product with 1, 2 and 5 threads; blocks are several in both directions.
 TEST(Gemm, GivesTheSameBitsForAnyNumberOfThreads) {
-  for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
-    std::vector<double> first;
-    for (const int threads : {1, 2, 3}) {
-      Maker maker(threads);
-      GemmArgs args;
-      args.a = maker.matrix({300, 40}, type);
-      args.b = maker.matrix({40, 1000}, type);
-      args.out = maker.matrix({300, 1000}, type);
-      gemm(args, maker.stream());
-      const auto got = to_doubles(args.out);
-      if (first.empty()) first = got;
-      EXPECT_EQ(got, first) << name(type) << " with " << threads << " threads";
+  for (const Types& types : kTypes) {
+    for (const auto& [transpose_a, transpose_b] :
+         {std::pair{false, false}, {true, false}, {false, true}}) {
+      std::vector<double> first;
+      for (const int threads : {1, 2, 5}) {
+        Maker maker(threads);
+        GemmArgs args{.transpose_a = transpose_a, .transpose_b = transpose_b};
+        args.a = maker.matrix(transpose_a ? Shape{40, 1100} : Shape{1100, 40}, types.in);
+        args.b = maker.matrix(transpose_b ? Shape{800, 40} : Shape{40, 800}, types.in);
+        args.out = maker.empty({1100, 800}, types.out);
+        run(args, maker.stream(), types);
+        const auto got = to_doubles(args.out);
+        if (first.empty()) first = got;
+        EXPECT_TRUE(got == first) << name(types.in) << " with " << threads << " threads";
+      }
     }
   }
 }
 
-// An element has the same bits wherever its row and column stand.
+// An element has the same bits wherever its row and column stand, in every form of the product.
 TEST(Gemm, GivesAnElementTheSameBitsAtAnyIndex) {
   Maker maker;
+  const auto gradients = GradientProducts::panels;
   for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
-    GemmArgs all;
-    all.a = maker.matrix({133, 1100}, type);
-    all.b = maker.matrix({150, 1100}, type);
-    all.transpose_b = true;
-    all.out = maker.matrix({133, 150}, type);
-    gemm(all, maker.stream());
+    const Tensor a = maker.matrix({133, 1101}, type), b = maker.matrix({150, 1101}, type);
+    const Tensor a_turned = maker.matrix({1101, 133}, type),
+                 b_turned = maker.matrix({1101, 150}, type);
+    for (int64_t k = 0; k < 1101; ++k) {
+      for (int64_t i = 0; i < 133; ++i) copy_element(a, i * a.stride(0) + k, a_turned, k * 133 + i);
+      for (int64_t j = 0; j < 150; ++j) copy_element(b, j * b.stride(0) + k, b_turned, k * 150 + j);
+    }
+    const Tensor all = maker.empty({133, 150}, type);
+    gemm({.a = a, .b = b, .out = all, .transpose_b = true}, maker.stream(), bf16_products());
     for (const auto& [i, rows, j, cols] : {std::tuple{0, 64, 0, 150},
                                            {1, 131, 3, 140},
                                            {100, 33, 77, 73},
                                            {130, 3, 20, 16},
                                            {5, 1, 0, 150},
                                            {0, 133, 149, 1}}) {
-      GemmArgs part = all;
-      part.a = all.a.slice(0, i, rows);
-      part.b = all.b.slice(0, j, cols);
-      part.out = maker.matrix({rows, cols}, type);
-      gemm(part, maker.stream());
-      EXPECT_EQ(to_doubles(part.out), to_doubles(all.out.slice(0, i, rows).slice(1, j, cols)))
-          << name(type) << " rows " << i << "+" << rows << " columns " << j << "+" << cols;
+      for (int form = 0; form < 4; ++form) {
+        GemmArgs part{.transpose_a = (form & 1) != 0, .transpose_b = (form & 2) != 0};
+        part.a = part.transpose_a ? a_turned.slice(1, i, rows) : a.slice(0, i, rows);
+        part.b = part.transpose_b ? b.slice(0, j, cols) : b_turned.slice(1, j, cols);
+        part.out = maker.empty({rows, cols}, type);
+        gemm(part, maker.stream(), bf16_products(), gradients);
+        EXPECT_EQ(to_doubles(part.out), to_doubles(all.slice(0, i, rows).slice(1, j, cols)))
+            << name(type) << " form " << form << " rows " << i << "+" << rows << " columns " << j
+            << "+" << cols;
+      }
     }
   }
 }

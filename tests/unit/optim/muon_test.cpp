@@ -96,7 +96,8 @@ double distance(const Matrix& a, const Matrix& b) {
   return std::sqrt(squares / norm);
 }
 
-// Wide, tall and square matrices, in each precision: plain products of [rows, columns] are the oracle.
+// Wide, tall and square matrices, in each precision: plain products of [rows, columns] are the
+// oracle.
 TEST(Muon, IterationsArePlainProducts) {
   Runtime runtime({DeviceKind::cpu, 0}, 2);
   for (const auto& [rows, columns] : {std::pair{5, 9}, {9, 5}, {33, 33}, {1, 7}, {70, 3}}) {

@@ -187,8 +187,8 @@ std::string map_of(const std::vector<uint32_t>& units, std::string_view replacem
   return base64(blob.append(replacements));
 }
 
-// A trie of the one word 'a', which gives the text at `place`. The root leads to node 1 ^ 'a', whose
-// leaf is one of it.
+// A trie of the one word 'a', which gives the text at `place`. The root leads to node 1 ^ 'a',
+// whose leaf is one of it.
 std::vector<uint32_t> trie(uint32_t place) {
   std::vector<uint32_t> units(128, 0);
   units[0] = 1 << 10;

@@ -1,4 +1,5 @@
-// Our own matcher: equal to PCRE2 on random texts, linear on well-known patterns, bounded on others.
+// Our own matcher: equal to PCRE2 on random texts, linear on well-known patterns, bounded on
+// others.
 #include "tokenizers/regex/regex.h"
 
 #include <gtest/gtest.h>

@@ -162,13 +162,12 @@ TEST(DerivedSettings, OfACheckpoint) {
   state.learning_rate.decoupled = {{.max = 0.25, .min = 0}};
   state.weight_decay = run.settings.optimizer.decay(run.settings.batch);
   std::map<std::string, std::string> notes;
-  for (const SettingNote& note :
-       derived_settings({.given = given,
-                         .settings = run.settings,
-                         .config = run.config,
-                         .vocabulary = run.vocabulary,
-                         .resumed = &state,
-                         .resumed_from = "run/iter_0000005"}))
+  for (const SettingNote& note : derived_settings({.given = given,
+                                                   .settings = run.settings,
+                                                   .config = run.config,
+                                                   .vocabulary = run.vocabulary,
+                                                   .resumed = &state,
+                                                   .resumed_from = "run/iter_0000005"}))
     notes[note.flag] = note.value + ": " + note.cause;
   EXPECT_EQ(notes["lr"],
             "0.5: --use-checkpoint-opt-param-scheduler: run/iter_0000005 and not 0.001");
@@ -176,6 +175,7 @@ TEST(DerivedSettings, OfACheckpoint) {
             "cosine: --use-checkpoint-opt-param-scheduler: run/iter_0000005 and not linear");
   EXPECT_EQ(notes["decoupled-lr"],
             "0.25: --use-checkpoint-opt-param-scheduler: run/iter_0000005 and not absent");
+  EXPECT_FALSE(notes.contains("lr-decay-iters")) << "the flags' schedule is not the one that holds";
   EXPECT_EQ(notes["seed"],
             "77: dropout goes on with that of run/iter_0000005 (--no-load-rng: with --seed 1234)");
   EXPECT_EQ(notes["save-keep"], "1: --save-retain-interval");

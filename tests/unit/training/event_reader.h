@@ -1,4 +1,5 @@
-// Reads TensorBoard's event files as their format is described: every length and checksum is checked.
+// Reads TensorBoard's event files as their format is described: every length and checksum is
+// checked.
 #pragma once
 
 #include <bit>

@@ -111,6 +111,7 @@ TEST(JsonRecords, TheOthers) {
             (Names{"type", "time", "iteration", "set", "loss", "perplexity", "tokens"}));
   EXPECT_EQ(validation["perplexity"].as_number(), std::exp(2.0));
   EXPECT_EQ(to_json(ValidationRecord{9, "a", 50, 1}, 1)["perplexity"].as_number(), std::exp(20.0));
+  EXPECT_TRUE(to_json(ValidationRecord{9, "a", NAN, 1}, 1)["perplexity"].is_null());
   const Json save = to_json(SaveRecord{10, 77, "run/iter_0000010", 1.5, 0.25}, 1);
   EXPECT_EQ(save.dump(),
             R"({"type": "save", "time": 1.0, "iteration": 10, "path": "run/iter_0000010", )"

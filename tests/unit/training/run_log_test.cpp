@@ -39,6 +39,16 @@ TEST(Console, WhatIsNotKnownIsNotANumber) {
   }
 }
 
+TEST(Console, ALossThatIsNoNumberIsToldAsSuch) {
+  StepRecord r = some_step(12);
+  r.loss = -NAN;
+  EXPECT_NE(console_line(r, some_run()).find("| lm loss: nan |"), std::string::npos);
+  r.loss = INFINITY;
+  EXPECT_NE(console_line(r, some_run()).find("| lm loss: inf |"), std::string::npos);
+  EXPECT_EQ(console_line(ValidationRecord{20, "valid", -NAN, 100}),
+            "validation loss at iteration 20 | lm loss value: nan | lm loss PPL: nan");
+}
+
 TEST(Console, LossScaleAndSkippedStepsStandAsInMegatron) {
   StepRecord r = some_step(12);
   r.loss_scale = 65536;

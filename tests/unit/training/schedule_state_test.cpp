@@ -1,4 +1,5 @@
-// Schedules of resumed runs against Megatron-LM's (tests/golden/vectors/lr/README.md), and those of flags.
+// Schedules of resumed runs against Megatron-LM's (tests/golden/vectors/lr/README.md), and those of
+// flags.
 #include <gtest/gtest.h>
 
 #include <cmath>
