@@ -13,7 +13,7 @@ namespace {
 
 // Long enough for rank 0 to fail the same way on a crowded machine. Ranks above 0 take turns, so
 // that the lowest of those that fail is the one that tells.
-constexpr std::chrono::milliseconds kPatience{1000}, kTurn{50};
+constexpr std::chrono::milliseconds kPatience{3000}, kTurn{50};
 constexpr int kTurns = 20;
 
 }  // namespace

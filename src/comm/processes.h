@@ -59,9 +59,9 @@ class Processes {
   // Ends all processes of the run at once with this exit code (1-255), after this process has told
   // why. Returns only where there is one process.
   void abort(int code);
-  // Called before a failure is told. Ranks above 0 sleep for a second, in which abort() of a lower
-  // rank ends them: a failure that all ranks have alike (a wrong flag) is told once, by rank 0, and
-  // one rank's own failure is told by it, a second later.
+  // Called before a failure is told. Ranks above 0 sleep for three seconds, in which abort() of a
+  // lower rank ends them: a failure that all ranks have alike (a wrong flag) is told once, by rank
+  // 0, and one rank's own failure is told by it, that much later.
   void wait_for_lead() const;
 
  private:

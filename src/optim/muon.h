@@ -54,7 +54,6 @@ class Muon final : public Rule {
        Runtime& runtime);
 
   std::vector<State> states(DType wide) const override { return {{"momentum_buffer", wide}}; }
-  bool elementwise() const override { return false; }
   void update(const Target& target, const StepScalars& step, Stream& stream) override;
 
   // The iteration alone: x [M,N], of the models' wide type, becomes about U V^T of its U S V^T.

@@ -41,9 +41,6 @@ class Rule {
   // What it keeps of each parameter whose gradient is of type `wide`: tensors of the parameter's
   // shape, zero before the first step.
   virtual std::vector<State> states(DType wide) const = 0;
-  // Whether elements change independently of each other, so that any part of a parameter can be
-  // updated alone, with that part of its states.
-  virtual bool elementwise() const { return true; }
   virtual void update(const Target& target, const StepScalars& step, Stream& stream) = 0;
 };
 

@@ -176,8 +176,10 @@ IterationReport RankRun::one_step(int64_t iteration, Prefetcher& data) {
   report.consumed = consumed_;
   if (step.updated()) {
     scheduled_ += report.batch;
+    skipped_in_row_ = 0;
   } else {
     ++skipped_;
+    ++skipped_in_row_;
   }
   report.loss = step.loss;
   report.loss_scale = options_.loss_scale ? step.loss_scale : 0;
@@ -190,7 +192,20 @@ IterationReport RankRun::one_step(int64_t iteration, Prefetcher& data) {
         fmt::format(R"({{"iteration":{},"samples":{},"loss":{},"gradient_norm":{}}})", iteration,
                     report.batch, json_number(step.loss), json_number(step.gradient_norm));
   if (step.outcome == StepOutcome::not_finite) not_finite(report);
+  warn_of_skipped(report);
   return report;
+}
+
+// A scale that cannot fall would leave out every step and say so in a number alone.
+void RankRun::warn_of_skipped(const IterationReport& report) {
+  constexpr int64_t kMany = 50;  // 2^32 falls to 1 in 33 steps
+  if (!lead() || !options_.loss_scale || skipped_in_row_ != kMany) return;
+  const std::string text = fmt::format(
+      "the last {} steps were all left out, at a loss scale of {}: nothing is learned. Lower "
+      "--loss-scale or --min-loss-scale, or --lr, or train with --bf16",
+      kMany, report.loss_scale);
+  log::warning("{}", text);
+  log_->note(report.iteration, true, text);
 }
 
 // The weights and the optimizer are as they were before the step. What is told once is not looked

@@ -39,6 +39,7 @@ class RankRun {
   IterationReport one_step(int64_t iteration, Prefetcher& data);
   // What follows a step whose loss or gradients are not finite.
   void not_finite(const IterationReport& report);
+  void warn_of_skipped(const IterationReport& report);
   void read_step(Prefetcher& data);  // into micro_batches_
   // Of --iterations-to-skip: the samples of the next step are read and passed over.
   void pass_over(Prefetcher& data);
@@ -78,6 +79,7 @@ class RankRun {
   int64_t consumed_;                      // samples
   int64_t scheduled_;                     // those of steps that changed the weights
   int64_t skipped_;                       // steps that did not
+  int64_t skipped_in_row_ = 0;            // the last ones of this run
   double save_wait_ = 0;                  // seconds since the last step's end
   bool not_finite_told_ = false;          // where it came from
 };

@@ -126,6 +126,18 @@ TEST(Fp16, ASkippedStepLeavesEveryBit) {
   EXPECT_TRUE(same_state(trial, before));
 }
 
+TEST(Fp16, ARunThatSkipsEveryStepSaysSo) {
+  const TemporaryDirectory folder;
+  TrainSettings s = tiny_fp16();
+  s.precision.loss_scaling.constant = 1e30;
+  s.batch.train_iters = 51;
+  s.log.log_jsonl = folder / "log.jsonl";
+  train(s, kQuick);
+  const std::string log = read_file(folder / "log.jsonl");
+  EXPECT_NE(log.find("the last 50 steps were all left out, at a loss scale of 1e+30"),
+            std::string::npos);
+}
+
 TEST(Fp16, TheNormAndTheLossAreThoseWithoutScale) {
   Trial scaled(tiny_fp16(4096)), plain(tiny_fp16(1));
   const StepReport a = scaled.run(), b = plain.run();
