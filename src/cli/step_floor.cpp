@@ -7,10 +7,9 @@
 #include "base/error.h"
 #include "cli/call_timing.h"
 #include "kernels/cpu/library_product.h"
-#include "models/gpt/model.h"
 #include "plan/machine_rates.h"
-#include "plan/recorder.h"
-#include "training/step.h"
+#include "plan/replay_memory.h"
+#include "training/make_plan.h"
 
 namespace megatron::cli {
 namespace {
@@ -20,58 +19,14 @@ using Order = LibraryProduct::Order;
 
 constexpr double kGoal = 85;
 
-plan::StepWork work_of_a_step(const models::GptConfig& config, const training::TrainSettings& s) {
-  Runtime meta({DeviceKind::meta, 0}, 1);
-  models::GptModel model(config, meta, s.precision.type(), 1);
-  const auto group = comm::single();
-  training::TrainStep step(model, s.precision.type(), s.optimizer.config, *group, meta,
-                           {.loss_scope = s.batch.scope(),
-                            .recompute = s.batch.recompute(),
-                            .vocabulary = config.vocab_size,
-                            .positions = config.max_position_embeddings});
-  training::HostBatch batch{.sequences = *s.batch.micro_batch_size, .length = *s.batch.seq_length};
-  const auto tokens = static_cast<size_t>(batch.sequences * batch.length);
-  batch.tokens.resize(tokens);
-  batch.labels.resize(tokens);
-  for (size_t i = 0; i < tokens; ++i)
-    batch.positions.push_back(static_cast<int32_t>(static_cast<int64_t>(i) % batch.length));
-  batch.loss_mask.assign(tokens, 1);
-  batch.samples.resize(static_cast<size_t>(batch.sequences));
-  const std::vector<training::HostBatch> batches(
-      static_cast<size_t>(*s.batch.global_batch_size / batch.sequences), batch);
-  plan::Recorder recorder;
-  meta.stream().watch(&recorder);
-  step.run(batches, {.learning_rate = 1e-3});
-  meta.stream().watch(nullptr);
-  return recorder.take();
-}
-
-// The call on real tensors of small values.
-SeenCall with_tensors(const plan::WorkItem& item, Runtime& runtime) {
-  const kernels::Table& table = kernels::table(runtime.stream());
-  SeenCall call{std::string(item.kernel), item.cost, {}, item.again};
-  for (size_t i = 0; i < item.operands.size(); ++i) {
-    const plan::OperandForm& form = item.operands[i];
-    Tensor block;
-    if (form.storage == static_cast<int>(i)) {
-      int64_t end = 0;
-      for (const plan::OperandForm& other : item.operands)
-        if (other.storage == form.storage) end = std::max(end, other.end());
-      block = Tensor::empty(runtime.arena(MemoryClass::scratch), {end / size_of(form.type)},
-                            form.type, "bench.operand");
-      table.fill({.out = block, .value = is_floating(form.type) ? 0.25 : 0}, runtime.stream());
-    } else {
-      const Tensor& first = call.operands[static_cast<size_t>(form.storage)].tensor;
-      const int64_t begin = item.operands[static_cast<size_t>(form.storage)].offset;
-      block =
-          first.as_strided({1}, std::span(form.strides).first(1), -begin / size_of(first.dtype()));
-    }
-    const auto strides = std::span(form.strides).first(static_cast<size_t>(form.shape.rank()));
-    call.operands.push_back({form.name, form.access,
-                             block.view_as(form.type).as_strided(
-                                 form.shape, strides, form.offset / size_of(form.type))});
-  }
-  return call;
+// Seconds of one call, its operands lying elsewhere each time.
+double own_seconds(const plan::WorkItem& item, Runtime& runtime, double seconds) {
+  constexpr int64_t kColdBytes = int64_t{256} << 20;
+  plan::ReplayMemory memory(runtime, kColdBytes);
+  std::vector<std::vector<Tensor>> sets;
+  for (int i = 0; i < 16; ++i) sets.push_back(memory.operands(item));
+  return best_seconds(seconds,
+                      [&](size_t turn) { item.again(sets[turn % sets.size()], runtime.stream()); });
 }
 
 const plan::OperandForm& operand(const plan::WorkItem& item, std::string_view name) {
@@ -202,7 +157,8 @@ StepFloor measure_floor(const models::GptConfig& config, const training::TrainSe
   plan::BandwidthMeter copies(runtime);
   LibraryRates library(runtime, seconds);
   copies.sample();
-  for (const plan::WorkItem& item : work_of_a_step(config, settings).kernels) {
+  for (const plan::WorkItem& item : training::step_work(settings, config).kernels) {
+    if (item.calls == 0) continue;
     if (item.cost.flops == 0) {
       auto found = std::ranges::find(floor.others, item.kernel, &OtherKernel::kernel);
       if (found == floor.others.end())
@@ -216,8 +172,7 @@ StepFloor measure_floor(const models::GptConfig& config, const training::TrainSe
                              : attention_rates(item, item.kernel != "attention", library);
     rates.calls = item.calls;
     rates.flops = item.cost.flops;
-    ColdCall own(with_tensors(item, runtime), runtime);
-    rates.own = rates.flops / own.best_seconds(seconds);
+    rates.own = rates.flops / own_seconds(item, runtime, seconds);
     floor.products.push_back(std::move(rates));
     copies.sample(1);
   }

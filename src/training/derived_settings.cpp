@@ -145,6 +145,7 @@ class Teller {
       schedule_of_checkpoint(o.learning_rate(b), o.decay(b));
       if (now_.checkpoint.use_checkpoint_scheduler) return;
     }
+    if (!o.lr) return;  // a plan needs none
     const bool decays = o.lr_decay_style != optim::DecayStyle::constant;
     if (decays && !o.lr_decay_iters && !o.lr_decay_samples) {
       if (b.train_samples) {
@@ -153,7 +154,6 @@ class Teller {
         note("lr-decay-iters", *b.train_iters, "--train-iters");
       }
     }
-    if (!o.lr) return;  // a plan needs none
     const optim::LearningRate typed = o.learning_rate(b);
     if (o.lr_warmup_fraction)
       note("lr-warmup-samples", typed.warmup,

@@ -12,7 +12,6 @@
 #include "plan/flops.h"
 #include "plan/megatron_memory.h"
 #include "plan/parameters.h"
-#include "plan/recorder.h"
 #include "plan/step_time.h"
 #include "training/evaluate.h"
 #include "training/log/machine.h"
@@ -346,6 +345,12 @@ plan::Plan make_plan(const TrainSettings& given, const PlanOptions& options) {
   plan::Plan p = make_plan(run.settings, run.config, run.vocabulary, options);
   p.derived = run.notes;
   return p;
+}
+
+plan::StepWork step_work(const TrainSettings& settled, const models::GptConfig& config) {
+  MetaRun run(settled, config);
+  run.run(0);
+  return run.work();
 }
 
 void require_memory(const plan::Plan& p) {

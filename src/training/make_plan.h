@@ -3,6 +3,7 @@
 
 #include "models/gpt/config.h"
 #include "plan/plan.h"
+#include "plan/recorder.h"
 #include "training/settings.h"
 #include "training/step.h"
 #include "training/vocabulary.h"
@@ -28,6 +29,9 @@ plan::Plan make_plan(const TrainSettings& settled, const models::GptConfig& conf
 // and needs no --lr and no --train-iters. Where a tokenizer's files are not here, its type tells
 // the number of tokens (a note in Plan::derived says so). Throws Error naming the flag.
 plan::Plan make_plan(const TrainSettings& given, const PlanOptions& options);
+
+// The kernel calls and collectives of a step of such a run, in the largest of its batch sizes.
+plan::StepWork step_work(const TrainSettings& settled, const models::GptConfig& config);
 
 // Throws Error when the machine cannot hold the run, with the flags that would help and what it
 // would need then.
