@@ -1,7 +1,5 @@
 #include "data/blend_index.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -10,6 +8,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/machine_memory.h"
 #include "base/progress.h"
 #include "data/blend_list.h"
 
@@ -175,8 +174,7 @@ void check_size(size_t sets, int64_t samples) {
   MG_CHECK(sets > 0 && sets <= static_cast<size_t>(kMostBlendedSets),
            "a blend of {} data sets; 1 to {} are possible", sets, kMostBlendedSets);
   const double bytes = static_cast<double>(samples) * (sizeof(int16_t) + sizeof(int64_t));
-  const double memory =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+  const auto memory = static_cast<double>(machine_memory());
   MG_CHECK(bytes <= memory / 2,
            "the index of a blend of {} samples takes {}, more than half of the {} of memory here: "
            "ask for fewer samples (--train-iters, --train-samples, --global-batch-size, "

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/machine_memory.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "data/source_facts.h"
@@ -122,8 +123,7 @@ std::string GptDataset::cache_file(std::string_view suffix) const {
 
 void GptDataset::check_build() const {
   const int64_t bytes = index_bytes(plan_);
-  const int64_t memory =
-      config_.memory.value_or(int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE));
+  const int64_t memory = config_.memory.value_or(machine_memory());
   MG_CHECK(bytes <= memory / 2,
            "{}: the indices of {} {} samples ({} epochs of {} sequences) take {}, more than half "
            "of the {} of memory here: "

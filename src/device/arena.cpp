@@ -1,11 +1,11 @@
 #include "device/arena.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/machine_memory.h"
 
 namespace megatron {
 namespace {
@@ -19,8 +19,8 @@ class HostRange final : public AddressRange {
   HostRange() {
     // Address space only, as much as the machine has memory; a page costs memory when it is first
     // touched. Halve where the system limits address space.
-    const int64_t physical = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
-    for (size_ = std::max(physical, int64_t{1} << 30); size_ >= int64_t{1} << 28; size_ /= 2) {
+    for (size_ = std::max(machine_memory(), int64_t{1} << 30); size_ >= int64_t{1} << 28;
+         size_ /= 2) {
       void* p = mmap(nullptr, static_cast<size_t>(size_), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (p != MAP_FAILED) {

@@ -1,21 +1,16 @@
 #include "nn/sequence_state.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <numeric>
 
 #include "base/error.h"
+#include "base/machine_memory.h"
 
 namespace megatron::nn {
 namespace {
 
 // Keys that a pass looks at grow in steps, so that shapes repeat from token to token.
 constexpr int64_t kKeyStep = 128;
-
-double machine_bytes() {
-  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
-}
 
 }  // namespace
 
@@ -25,10 +20,11 @@ SequenceState::SequenceState(const SequenceStateShape& shape, DType type, Runtim
                        static_cast<double>(shape.sequences) * static_cast<double>(shape.capacity) *
                        static_cast<double>(shape.key_heads) * static_cast<double>(shape.head_size) *
                        static_cast<double>(size_of(type));
-  MG_CHECK(!runtime.device().is_host() || bytes <= machine_bytes(),
+  MG_CHECK(!runtime.device().is_host() || bytes <= static_cast<double>(machine_memory()),
            "the keys and values of {} sequences of {} tokens need {:.1f} GB, and the machine has "
            "{:.1f} GB; use a smaller --batch-size or --max-tokens, or --bf16",
-           shape.sequences, shape.capacity, bytes * 1e-9, machine_bytes() * 1e-9);
+           shape.sequences, shape.capacity, bytes * 1e-9,
+           static_cast<double>(machine_memory()) * 1e-9);
   const auto zeros = [&](std::string_view label) {
     Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations),
                              {shape.sequences, shape.capacity, shape.key_heads, shape.head_size},

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/machine_memory.h"
 #include "base/progress.h"
 #include "comm/traffic.h"
 #include "data/dataset.h"
@@ -109,7 +110,7 @@ class MetaRun {
     work_ = counts.back() <= 3 ? recorder_.take()
                                : plan::extended(two, recorder_.take(), counts.back());
     const bool evaluates = s_.run.eval_interval || s_.run.skip_train;
-    if (evaluates && memory().arena_bytes() <= memory_bytes()) evaluate_once();
+    if (evaluates && memory().arena_bytes() <= machine_memory()) evaluate_once();
   }
 
   // Seconds of a step of the run without its kernels.
@@ -210,7 +211,7 @@ void check_size(const TrainSettings& s, const models::GptConfig& c) {
   const double parameters = d(plan::parameter_count(c));
   const double moving = d(*s.batch.micro_batch_size) * d(*s.batch.seq_length) *
                         d(c.num_layers * c.hidden_size + c.vocab_size);
-  const double most_state = 1e15, most_moving = 4e12, machine = d(memory_bytes());
+  const double most_state = 1e15, most_moving = 4e12, machine = d(machine_memory());
   MG_CHECK(16 * parameters <= most_state,
            "a model of {} parameters (--num-layers {}, --hidden-size {}) needs {} for its training "
            "state, and the machine has {}: use a smaller model",
@@ -248,7 +249,7 @@ plan::Plan plan_of(const TrainSettings& s, const models::GptConfig& config,
                                 *s.batch.seq_length),
       .memory = run.memory(),
       .program = program * std::max(1, s.runtime.launched_here),
-      .machine = memory_bytes(),
+      .machine = machine_memory(),
       .kernels = plan::kernel_work(run.work()),
       .traffic = plan::traffic_work(run.work()),
       .megatron = plan::megatron_estimate(config, vocabulary.padded_size, *s.batch.micro_batch_size,

@@ -54,11 +54,6 @@ std::string cpu_name() { return cpuinfo_value(system_text("/proc/cpuinfo"), "mod
 
 int64_t core_count() { return static_cast<int64_t>(std::thread::hardware_concurrency()); }
 
-int64_t memory_bytes() {
-  const int64_t pages = ::sysconf(_SC_PHYS_PAGES), size = ::sysconf(_SC_PAGESIZE);
-  return pages > 0 && size > 0 ? pages * size : 0;
-}
-
 std::vector<std::string> command_line() {
   const std::string text = system_text("/proc/self/cmdline");
   std::vector<std::string> arguments;

@@ -10,7 +10,6 @@ namespace megatron::training {
 std::string host_name();
 std::string cpu_name();                   // "AMD EPYC 9654 96-Core Processor"
 int64_t core_count();                     // that this process may use
-int64_t memory_bytes();                   // of the machine
 std::vector<std::string> command_line();  // program and arguments
 int64_t resident_bytes();                 // of this process, now
 double seconds_since_1970();              // UTC
