@@ -36,10 +36,12 @@ struct Weight {
   const Tensor& value() const { return parameter->value; }
 };
 
-// Told when all uses of a parameter have the gradient of a micro-batch (0, 1, ... within a step).
+// Told when all uses of a parameter have the gradient of a micro-batch (0, 1, ... within a step),
+// and before a gradient is added to a use whose accumulator has no memory: to give it some.
 class GradientListener {
  public:
   virtual ~GradientListener() = default;
+  virtual void gradient_begins(Parameter&) {}
   virtual void gradient_final(Parameter& parameter, int micro_batch) = 0;
 };
 

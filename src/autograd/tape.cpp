@@ -34,6 +34,7 @@ void Tape::clear() {
   deferred_.clear();
   gradients_.clear();
   leaves_.clear();
+  remade_.clear();
 }
 
 Tensor Tape::empty(Shape shape, DType dtype, std::string_view label) const {
@@ -54,6 +55,11 @@ std::vector<Var> Tape::record(Node node, std::vector<Tensor> outputs) {
     for (Tensor& t : outputs) vars.emplace_back(std::move(t));
     return vars;
   }
+  if (!remade_.empty()) {
+    for (Saved& kept : node.saved)
+      for (const int input : node.inputs)
+        if (kept.kept() && kept.tensor().defined()) kept = saved(kept.tensor(), input);
+  }
   node.outputs.clear();
   for (Tensor& t : outputs) {
     const int id = static_cast<int>(gradients_.size());
@@ -66,9 +72,26 @@ std::vector<Var> Tape::record(Node node, std::vector<Tensor> outputs) {
   return vars;
 }
 
+// The Var is an input of the node that is being recorded, so that its storage is alive and no other
+// can have its address.
+Saved Tape::saved(const Tensor& tensor, int var) const {
+  const auto found = var < 0 ? remade_.end() : remade_.find(var);
+  if (found == remade_.end() || found->second.storage != tensor.storage_id()) return tensor;
+  std::shared_ptr<Source> source = found->second.source.lock();
+  MG_ASSERT(source != nullptr);
+  return {tensor, std::move(source), found->second.which};
+}
+
+void Tape::for_each_saved(size_t first, const std::function<void(Saved&)>& f) {
+  for (size_t i = first; i < nodes_.size(); ++i)
+    for (Saved& saved : nodes_[i].saved) f(saved);
+}
+
 GradSlot Tape::grad_slot(const Weight& weight) {
   if (!weight.parameter->trainable) return {};
   Parameter::Use& use = weight.parameter->uses[static_cast<size_t>(weight.use)];
+  if (!use.grad.defined() && gradient_listener_ != nullptr)
+    gradient_listener_->gradient_begins(*weight.parameter);
   const float beta = use.started ? 1.0f : 0.0f;
   use.started = true;
   return {use.grad, beta};
@@ -108,9 +131,9 @@ void Tape::accumulate(int id, Tensor gradient) {
   slot = std::move(sum);
 }
 
-void Tape::run_wgrad(Node& node, std::span<const Tensor> output_gradients) {
+void Tape::run_wgrad(Node& node, std::span<const Tensor> output_gradients, Part part) {
   if (node.wgrad != nullptr) {
-    Backward backward(*this, node, output_gradients);
+    Backward backward(*this, node, output_gradients, part);
     node.wgrad(backward);
   }
   for (const Weight& weight : node.weights) gradient_done(weight);
@@ -119,7 +142,7 @@ void Tape::run_wgrad(Node& node, std::span<const Tensor> output_gradients) {
 void Tape::backward(Part part) {
   MG_ASSERT(recording());
   if (part == Part::weight) {
-    for (Deferred& d : deferred_) run_wgrad(d.node, d.output_gradients);
+    for (Deferred& d : deferred_) run_wgrad(d.node, d.output_gradients, part);
     deferred_.clear();
     return;
   }
@@ -138,11 +161,12 @@ void Tape::backward(Part part) {
       for (const Weight& weight : node.weights) gradient_done(weight);
       continue;
     }
-    Backward backward(*this, node, output_gradients);
+    for (Saved& saved : node.saved) saved.restore(*this);
+    Backward backward(*this, node, output_gradients, part);
     if (node.dgrad != nullptr) node.dgrad(backward);
     const bool has_weights = node.wgrad != nullptr;
     if (part == Part::all || !has_weights) {
-      run_wgrad(node, output_gradients);
+      run_wgrad(node, output_gradients, part);
     } else {
       deferred_.push_back({std::move(node), std::move(output_gradients)});
     }

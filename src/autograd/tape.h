@@ -7,10 +7,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "autograd/parameter.h"
+#include "autograd/saved.h"
 #include "kernels/norm.h"
 #include "kernels/table.h"
 
@@ -49,7 +51,7 @@ class Backward;
 struct Node {
   std::string_view name;
   std::vector<int> inputs, outputs;  // ids of Vars; -1 for constants
-  std::vector<Tensor> saved;
+  std::vector<Saved> saved;
   std::vector<Weight> weights;
   std::any attributes;
   void (*dgrad)(Backward&) = nullptr;
@@ -110,10 +112,27 @@ class Tape {
   void gradient_done(const Weight& weight);
 
   using SpanFunction = std::function<Bundle(Tape&, const Bundle&)>;
-  // Runs forward(tape, in) as a span. With recompute nothing inside is kept; backward runs forward
-  // again, bit for bit alike. What forward captures must outlive the tape, and must not be a
-  // tensor.
+  // Runs forward(tape, in) as a span, recomputed where the span says so.
   Bundle span(const Span& span, const Bundle& in, const SpanFunction& forward);
+
+  // Runs forward(tape, in) and keeps nothing inside but `in`; backward runs it again, bit for bit
+  // alike (Chen et al. 2016). Spans inside are told to the listeners, in backward as
+  // Pass::recompute and then Pass::backward. What forward captures must outlive the tape, and must
+  // not be a tensor that nobody else keeps. remade: an output that later nodes do not keep, either;
+  // the first whose backward needs it has it computed again.
+  Bundle recompute(const Bundle& in, const SpanFunction& forward, std::string_view remade = {});
+  // How recompute() keeps its input where nothing is remade; by default, as it is.
+  using Keeper = std::function<std::shared_ptr<Source>(Tape&, const Tensor&)>;
+  void keep_inputs(Keeper keeper) { keeper_ = std::move(keeper); }
+
+  // A part of a layer: recompute() where its name is among those that recompute_modules() was told
+  // last, by default none; else forward(*this, in).
+  Bundle module(std::string_view name, const Bundle& in, const SpanFunction& forward,
+                std::string_view remade);
+  void recompute_modules(std::span<const std::string> names) {
+    modules_.assign(names.begin(), names.end());
+  }
+  bool recomputes(std::string_view module) const;
 
   // The gradient of a Var: set before backward (a stage's outputs), read after it (leaves).
   void set_gradient(const Var& var, Tensor gradient);
@@ -123,6 +142,8 @@ class Tape {
   // need) to a later Part::weight. After Part::all or Part::weight the tape is empty.
   void backward(Part part = Part::all);
   size_t nodes() const { return nodes_.size(); }
+  // Of the nodes recorded since there were `first`.
+  void for_each_saved(size_t first, const std::function<void(Saved&)>& f);
   // Empty, for another micro-batch: drops what is recorded and the gradients, keeps the memory of
   // its lists.
   void clear();
@@ -130,15 +151,23 @@ class Tape {
  private:
   friend class Backward;
   void accumulate(int id, Tensor gradient);
-  void run_wgrad(Node& node, std::span<const Tensor> output_gradients);
-  Bundle recomputed_span(const Span& span, const Bundle& in, const SpanFunction& forward);
+  void run_wgrad(Node& node, std::span<const Tensor> output_gradients, Part part);
+  class Stretch;
+  Bundle record_stretch(const Span* span, const Bundle& in, const SpanFunction& forward,
+                        std::string_view remade);
+  void tell(const Span& span, Pass pass, bool enters);
   void mark(const Span& span, bool end);
+  // As a node that takes `var` keeps a tensor of it.
+  Saved saved(const Tensor& tensor, int var) const;
 
   Runtime& runtime_;
   Mode mode_;
   const kernels::Table* table_;  // null: the stream's, which may change while it is watched
   GradientListener* gradient_listener_ = nullptr;
   std::vector<SpanListener*> span_listeners_;
+  Pass pass_ = Pass::forward;  // what forward functions run for
+  Keeper keeper_;
+  std::vector<std::string> modules_;
   std::deque<Node> nodes_;        // and gradients_: grow without large blocks of memory
   std::deque<Tensor> gradients_;  // by Var id
   std::vector<bool> leaves_;      // by Var id: the gradient outlives backward
@@ -147,15 +176,22 @@ class Tape {
     std::vector<Tensor> output_gradients;
   };
   std::vector<Deferred> deferred_;
+  struct Remade {
+    const void* storage;
+    std::weak_ptr<Source> source;  // its node has it
+    size_t which;
+  };
+  std::unordered_map<int, Remade> remade_;  // by Var id
 };
 
 // What a backward function of an op sees.
 class Backward {
  public:
-  Backward(Tape& tape, Node& node, std::span<const Tensor> output_gradients)
-      : tape_(tape), node_(node), output_gradients_(output_gradients) {}
+  Backward(Tape& tape, Node& node, std::span<const Tensor> output_gradients, Part part = Part::all)
+      : tape_(tape), node_(node), output_gradients_(output_gradients), part_(part) {}
 
   Tape& tape() { return tape_; }
+  Part part() const { return part_; }  // of backward: all, or input in dgrad and weight in wgrad
   Stream& stream() { return tape_.stream(); }
   const kernels::Table& kernels() { return tape_.kernels(); }
   Tensor empty(Shape shape, DType dtype, std::string_view label) {
@@ -165,7 +201,7 @@ class Backward {
   const Tensor& gradient(size_t output) const {
     return output_gradients_[output];
   }  // undefined: none arrived
-  const Tensor& saved(size_t index) const { return node_.saved[index]; }
+  const Tensor& saved(size_t index) const { return node_.saved[index].tensor(); }
   const Weight& weight(size_t index) const { return node_.weights[index]; }
   size_t weights() const { return node_.weights.size(); }
   template <class A>
@@ -187,6 +223,7 @@ class Backward {
   Tape& tape_;
   Node& node_;
   std::span<const Tensor> output_gradients_;
+  Part part_;
 };
 
 }  // namespace megatron

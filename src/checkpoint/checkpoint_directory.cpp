@@ -154,10 +154,15 @@ void CheckpointDirectory::verify(ThreadPool& pool, int part, int parts) const {
   MG_CHECK(damage.empty(), "'{}' is damaged: {}; {}", path(), damage[0].text(), kMend);
 }
 
-void CheckpointDirectory::load_optimizer(std::span<const HeldTensor> tensors) const {
-  MG_CHECK(has_optimizer() || tensors.empty(), "the checkpoint '{}' holds no optimizer state",
+void CheckpointDirectory::load_optimizer(std::span<const HeldTensor> tensors,
+                                         std::span<const WholeTensor> whole) const {
+  MG_CHECK(has_optimizer() || whole.empty(), "the checkpoint '{}' holds no optimizer state",
            path());
-  load(optimizer_, tensors, {}, "the optimizer");
+  load(optimizer_, tensors, whole, {}, "the optimizer");
+}
+
+void CheckpointDirectory::load_optimizer(std::span<const HeldTensor> tensors) const {
+  load_optimizer(tensors, whole_tensors(tensors));
 }
 
 }  // namespace megatron::checkpoint

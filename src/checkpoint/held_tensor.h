@@ -9,14 +9,30 @@
 
 namespace megatron::checkpoint {
 
-// `value` is of the shape of the parameter that `placement` belongs to. Its parts are stored under
-// prefix + their canonical names: "" for weights, "exp_avg." for a moment.
+// `value` holds elements [begin, begin + value.elements()) of a parameter of the shape `shape`, in
+// row-major order. The parts of `placement` are stored under prefix + their canonical names: "" for
+// weights, "exp_avg." for a moment.
 struct HeldTensor {
   std::string prefix;
   const parallel::Placement* placement = nullptr;  // outlives this
   Tensor value;
+  Shape shape;
+  int64_t begin = 0;
 };
 
-std::vector<HeldTensor> held(std::span<parallel::Placed* const> parameters);  // prefix ""
+std::vector<HeldTensor> held(std::span<parallel::Placed* const> parameters);  // whole; prefix ""
+std::vector<HeldTensor> held(std::span<const parallel::Shard> shards);        // prefix ""
+
+// A tensor of a checkpoint, whichever ranks hold its parts.
+struct WholeTensor {
+  std::string name;
+  Shape shape;  // as stored
+  DType dtype = DType::f32;
+};
+
+// The tensors that the parameters, or the optimizer state, of an undivided model are, in their
+// order; types are the values'. Values are not looked at: a model on meta will do.
+std::vector<WholeTensor> whole_tensors(std::span<const HeldTensor> undivided);
+std::vector<WholeTensor> whole_tensors(std::span<parallel::Placed* const> undivided);  // prefix ""
 
 }  // namespace megatron::checkpoint

@@ -1,4 +1,5 @@
 #include <cstring>
+#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -17,18 +18,17 @@ class Differences {
  public:
   explicit Differences(std::string_view owner) : owner_(owner) {}
 
-  void compare(const TensorFiles& files, const std::string& stored, const Part& part,
-               DType wanted) {
-    if (!names_.insert(stored).second) return;
-    const TensorInfo* const info = files.find(stored);
+  void compare(const TensorFiles& files, const WholeTensor& wanted) {
+    names_.insert(wanted.name);
+    const TensorInfo* const info = files.find(wanted.name);
     if (info == nullptr) {
-      missing_.push_back(stored);
-    } else if (const Shape shape = part.stored_shape(); info->shape != shape) {
-      shapes_.push_back(
-          fmt::format("{}: {} there, {} in {}", stored, info->shape.str(), shape.str(), owner_));
-    } else if (!convertible(info->dtype, wanted)) {
-      types_.push_back(
-          fmt::format("{}: {} there, {} in {}", stored, name(info->dtype), name(wanted), owner_));
+      missing_.push_back(wanted.name);
+    } else if (info->shape != wanted.shape) {
+      shapes_.push_back(fmt::format("{}: {} there, {} in {}", wanted.name, info->shape.str(),
+                                    wanted.shape.str(), owner_));
+    } else if (!convertible(info->dtype, wanted.dtype)) {
+      types_.push_back(fmt::format("{}: {} there, {} in {}", wanted.name, name(info->dtype),
+                                   name(wanted.dtype), owner_));
     }
   }
 
@@ -58,44 +58,63 @@ class Differences {
   std::vector<std::string> missing_, surplus_, shapes_, types_;
 };
 
+// What this rank holds belongs to the tensors of all ranks.
+void check_held(std::span<const HeldTensor> tensors, std::span<const WholeTensor> whole,
+                std::string_view owner) {
+  std::map<std::string_view, const Shape*> shapes;
+  for (const WholeTensor& tensor : whole) shapes.emplace(tensor.name, &tensor.shape);
+  for (const HeldTensor& tensor : tensors) {
+    for (const Part& part : tensor.placement->parts) {
+      const std::string stored = tensor.prefix + part.name;
+      const auto found = shapes.find(stored);
+      MG_CHECK(found != shapes.end(), "a rank holds tensor '{}', which is none of {}", stored,
+               owner);
+      MG_CHECK(*found->second == part.stored_shape(),
+               "a rank holds tensor '{}' as one of {}; in {} it is {}", stored,
+               part.stored_shape().str(), owner, found->second->str());
+    }
+  }
+}
+
 void fill(const TensorFiles& files, const HeldTensor& tensor) {
   const Tensor& value = tensor.value;
   if (!value.device().has_data()) return;
   int64_t covered = 0;
-  for (const Part& part : tensor.placement->parts) covered += elements_of(part, value);
+  for (const Part& part : tensor.placement->parts) {
+    for (const Block& block : blocks_of(part, tensor.shape, tensor.begin, value.elements()))
+      covered += block.elements();
+  }
   MG_ASSERT(covered <= value.elements());
   // What no part covers is padding, which is zero.
   if (covered < value.elements()) std::memset(value.raw(), 0, static_cast<size_t>(value.bytes()));
   for (const Part& part : tensor.placement->parts) {
     const std::string stored = tensor.prefix + part.name;
-    read_part(part, files.bytes(stored), files.find(stored)->dtype, value);
+    read_part(part, files.bytes(stored), files.find(stored)->dtype, tensor);
   }
 }
 
 }  // namespace
 
-std::vector<HeldTensor> held(std::span<Placed* const> parameters) {
-  std::vector<HeldTensor> tensors;
-  for (const Placed* placed : parameters)
-    tensors.push_back({"", &placed->placement, placed->parameter.value});
-  return tensors;
-}
-
 void load(const TensorFiles& files, std::span<const HeldTensor> tensors,
-          std::span<const std::string> ignored, std::string_view owner) {
+          std::span<const WholeTensor> whole, std::span<const std::string> ignored,
+          std::string_view owner) {
   Differences differences(owner);
-  for (const HeldTensor& tensor : tensors) {
-    for (const Part& part : tensor.placement->parts)
-      differences.compare(files, tensor.prefix + part.name, part, tensor.value.dtype());
-  }
+  for (const WholeTensor& tensor : whole) differences.compare(files, tensor);
   differences.find_surplus(files, ignored);
   differences.check(files.folder());
+  check_held(tensors, whole, owner);
   for (const HeldTensor& tensor : tensors) fill(files, tensor);
+}
+
+void load(const ModelDirectory& directory, std::span<const HeldTensor> tensors,
+          std::span<const WholeTensor> whole, std::span<const std::string> ignored) {
+  load(directory.tensors(), tensors, whole, ignored, "the model");
 }
 
 void load(const ModelDirectory& directory, std::span<Placed* const> parameters,
           std::span<const std::string> ignored) {
-  load(directory.tensors(), held(parameters), ignored, "the model");
+  const std::vector<HeldTensor> all = held(parameters);
+  load(directory, all, whole_tensors(all), ignored);
 }
 
 }  // namespace megatron::checkpoint

@@ -46,10 +46,13 @@ class ModelDirectory {
   std::vector<std::pair<std::string, std::string>> metadata_;
 };
 
-// Fills each parameter from the tensors its placement names, converted to its type. Every tensor of
-// the model must be there with the shape its placement says, and every tensor there must belong to
-// the model, but for the names in `ignored`: one Error lists all that is missing, surplus or of
-// another shape.
+// Fills what this rank holds of a model from the tensors that the placements name, converted to the
+// values' types; nothing else is read. Every tensor of `whole` (the same on all ranks) must be
+// there with its shape, and every tensor there must belong to it, but for the names in `ignored`:
+// one Error lists all that is missing, surplus or of another shape, on every rank alike.
+void load(const ModelDirectory& directory, std::span<const HeldTensor> tensors,
+          std::span<const WholeTensor> whole, std::span<const std::string> ignored = {});
+// The same of a model that is not divided.
 void load(const ModelDirectory& directory, std::span<parallel::Placed* const> parameters,
           std::span<const std::string> ignored = {});
 

@@ -11,7 +11,6 @@ namespace megatron::checkpoint {
 namespace {
 
 using parallel::Part;
-using parallel::Slice;
 
 constexpr int64_t kTile = 32;  // rows and columns of a transposed copy at a time
 
@@ -72,59 +71,7 @@ CopyRow conversion(DType from, DType to) {
   }
 }
 
-// Sizes before, at and after the axis. A 0-d tensor is one of one element.
-struct Extent {
-  int64_t outer = 1, length = 1, inner = 1;
-};
-
-Extent extent(const Shape& shape, int axis) {
-  MG_ASSERT(axis >= 0 && axis < std::max(shape.rank(), 1));
-  Extent e;
-  for (int d = 0; d < axis; ++d) e.outer *= shape[d];
-  if (shape.rank() > 0) e.length = shape[axis];
-  for (int d = axis + 1; d < shape.rank(); ++d) e.inner *= shape[d];
-  return e;
-}
-
-// A matrix of elements: where it begins and how far its rows and columns are apart, in elements.
-struct Matrix {
-  int64_t begin = 0, row = 0, column = 1;
-};
-
-struct Block {
-  int64_t rows = 0, columns = 0;
-  Matrix stored, local;
-};
-
-// The block of one slice. Stored row-major, a slice is `outer` runs of size * inner elements;
-// transposed it is a matrix whose rows are columns on disk.
-Block block_of(const Part& part, const Slice& slice, const Extent& global, const Extent& local) {
-  MG_ASSERT(slice.size >= 0 && slice.global_begin >= 0 && slice.local_begin >= 0);
-  MG_ASSERT(slice.global_begin <= global.length - slice.size &&
-            slice.local_begin <= local.length - slice.size);
-  Block block;
-  block.local = {slice.local_begin * local.inner, local.length * local.inner, 1};
-  if (!part.transposed) {
-    block.rows = global.outer;
-    block.columns = slice.size * global.inner;
-    block.stored = {slice.global_begin * global.inner, global.length * global.inner, 1};
-    return block;
-  }
-  MG_ASSERT(part.global.rank() == 2);
-  const int64_t out = part.global[0];
-  if (part.axis == 0) {
-    block.rows = slice.size;
-    block.columns = global.inner;
-    block.local.row = global.inner;
-    block.stored = {slice.global_begin, 1, out};
-  } else {
-    block.rows = out;
-    block.columns = slice.size;
-    block.stored = {slice.global_begin * out, 1, out};
-  }
-  return block;
-}
-
+// One side of a copy.
 struct Source {
   const std::byte* data;
   DType dtype;
@@ -181,12 +128,13 @@ void copy_block(const Block& block, Source from, Target to) {
   }
 }
 
-template <class F>
-void for_each_block(const Part& part, const Tensor& value, F&& f) {
+Source source_of(const Tensor& value, const Matrix& local) {
   MG_ASSERT(value.is_contiguous());
-  const Extent global = extent(part.global, part.axis), local = extent(value.shape(), part.axis);
-  MG_ASSERT(global.outer == local.outer && global.inner == local.inner);
-  for (const Slice& slice : part.slices) f(block_of(part, slice, global, local));
+  return {static_cast<const std::byte*>(value.raw()), value.dtype(), local};
+}
+
+void check_size(const Part& part, size_t bytes, DType dtype) {
+  MG_ASSERT(static_cast<int64_t>(bytes) == part.global.elements() * size_of(dtype));
 }
 
 }  // namespace
@@ -195,27 +143,46 @@ bool convertible(DType from, DType to) {
   return from == to || (is_floating(from) && is_floating(to));
 }
 
+int64_t read_part(const Part& part, std::span<const std::byte> stored, DType dtype,
+                  const HeldTensor& held) {
+  check_size(part, stored.size(), dtype);
+  const Tensor& value = held.value;
+  MG_ASSERT(value.is_contiguous());
+  int64_t elements = 0;
+  for (const Block& b : blocks_of(part, held.shape, held.begin, value.elements())) {
+    copy_block(b, {stored.data(), dtype, b.stored},
+               {static_cast<std::byte*>(value.raw()), value.dtype(), b.local});
+    elements += b.elements();
+  }
+  return elements;
+}
+
 void read_part(const Part& part, std::span<const std::byte> stored, DType dtype,
                const Tensor& value) {
-  MG_ASSERT(static_cast<int64_t>(stored.size()) == part.global.elements() * size_of(dtype));
-  std::byte* const local = static_cast<std::byte*>(value.raw());
-  for_each_block(part, value, [&](const Block& b) {
-    copy_block(b, {stored.data(), dtype, b.stored}, {local, value.dtype(), b.local});
-  });
+  read_part(part, stored, dtype, {"", nullptr, value, value.shape(), 0});
 }
 
 void write_part(const Part& part, const Tensor& value, std::span<std::byte> stored, DType dtype) {
-  MG_ASSERT(static_cast<int64_t>(stored.size()) == part.global.elements() * size_of(dtype));
-  const std::byte* const local = static_cast<const std::byte*>(value.raw());
-  for_each_block(part, value, [&](const Block& b) {
-    copy_block(b, {local, value.dtype(), b.local}, {stored.data(), dtype, b.stored});
-  });
+  check_size(part, stored.size(), dtype);
+  for (const Block& b : blocks_of(part, value.shape(), 0, value.elements()))
+    write_block(b, value, stored, dtype);
 }
 
-int64_t elements_of(const Part& part, const Tensor& value) {
-  int64_t elements = 0;
-  for_each_block(part, value, [&](const Block& b) { elements += b.rows * b.columns; });
-  return elements;
+void write_block(const Block& block, const Tensor& value, std::span<std::byte> stored,
+                 DType dtype) {
+  copy_block(block, source_of(value, block.local), {stored.data(), dtype, block.stored});
+}
+
+void pack_block(const Block& block, const Tensor& value, int64_t first, int64_t n, std::byte* out,
+                DType dtype) {
+  const Source whole = source_of(value, block.local);
+  for_each_rectangle(block.rows, block.columns, block.columns, first, first + n,
+                     [&](int64_t row, int64_t rows, int64_t column, int64_t columns) {
+                       Source from = whole;
+                       from.matrix.begin += row * from.matrix.row + column * from.matrix.column;
+                       const Matrix packed{row * block.columns + column - first, block.columns, 1};
+                       copy_block({rows, columns, {}, {}}, from, {out, dtype, packed});
+                     });
 }
 
 }  // namespace megatron::checkpoint

@@ -5,7 +5,8 @@
 #include <cstddef>
 #include <span>
 
-#include "parallel/placement.h"
+#include "checkpoint/held_tensor.h"
+#include "checkpoint/part_blocks.h"
 
 namespace megatron::checkpoint {
 
@@ -13,15 +14,23 @@ namespace megatron::checkpoint {
 // through f32.
 bool convertible(DType from, DType to);
 
-// `stored` is the whole canonical tensor as on disk (part.stored_shape(), any alignment), of the
-// type `dtype`; `value` is contiguous and on the host. Copies the part's slices, converted.
-// Placements that do not fit `value` are InternalErrors.
+// Below, `stored` is the whole canonical tensor as on disk (part.stored_shape(), any alignment), of
+// the type `dtype`; values are contiguous and on the host.
+
+// Copies what is held of the part, converted, and nothing else of `stored` is touched. Returns how
+// many elements that are. Placements that do not fit are InternalErrors.
+int64_t read_part(const parallel::Part& part, std::span<const std::byte> stored, DType dtype,
+                  const HeldTensor& held);
+// The same of a parameter that is held whole.
 void read_part(const parallel::Part& part, std::span<const std::byte> stored, DType dtype,
                const Tensor& value);
 void write_part(const parallel::Part& part, const Tensor& value, std::span<std::byte> stored,
                 DType dtype);
 
-// Elements of `value` that the part's slices take.
-int64_t elements_of(const parallel::Part& part, const Tensor& value);
+// One block of blocks_of(), whose local side is `value`.
+void write_block(const Block& block, const Tensor& value, std::span<std::byte> stored, DType dtype);
+// Elements [first, first + n) of the block, row after row, one after another in `out`.
+void pack_block(const Block& block, const Tensor& value, int64_t first, int64_t n, std::byte* out,
+                DType dtype);
 
 }  // namespace megatron::checkpoint

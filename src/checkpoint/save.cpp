@@ -10,8 +10,10 @@
 #include "checkpoint/agreement.h"
 #include "checkpoint/checkpoint_directory.h"
 #include "checkpoint/part_copy.h"
+#include "checkpoint/reshard.h"
 #include "checkpoint/save_plan.h"
 #include "checkpoint/staging.h"
+#include "checkpoint/writers.h"
 
 namespace megatron::checkpoint {
 namespace {
@@ -19,22 +21,25 @@ namespace {
 constexpr size_t kPiece = size_t{16} << 20;  // bytes of a write
 constexpr int kNewFile = O_WRONLY | O_CREAT;
 
-using Bytes = std::unique_ptr<std::byte[]>;
-
 size_t size_of(const PlannedTensor& tensor) { return static_cast<size_t>(tensor.bytes()); }
 
 // Whether the value's memory is the tensor as it is stored.
 bool lies_as_stored(const PlannedTensor& tensor) {
   if (tensor.pieces.size() != 1) return false;
-  const Piece& piece = tensor.pieces.front();
-  return !piece.part->transposed && piece.part->slices.size() == 1 &&
-         piece.value.dtype() == tensor.dtype && piece.value.bytes() == tensor.bytes() &&
-         piece.value.is_contiguous();
+  const auto& [value, block] = tensor.pieces.front();
+  return block.rows == 1 && block.local.column == 1 && value.dtype() == tensor.dtype &&
+         value.is_contiguous();
+}
+
+const std::byte* where_it_lies(const PlannedTensor& tensor) {
+  const auto& [value, block] = tensor.pieces.front();
+  return static_cast<const std::byte*>(value.raw()) +
+         block.local.begin * megatron::size_of(value.dtype());
 }
 
 void fill(const PlannedTensor& tensor, std::byte* out) {
   for (const Piece& piece : tensor.pieces)
-    write_part(*piece.part, piece.value, {out, size_of(tensor)}, tensor.dtype);
+    write_block(piece.block, piece.value, {out, size_of(tensor)}, tensor.dtype);
 }
 
 uint64_t identity(const SavePlan& plan) {
@@ -59,7 +64,8 @@ struct Save::State {
         staging(std::move(path), contents.trainer_state.has_value(), f) {}
 
   bool leads() const { return ranks.rank() == 0; }
-  void prepare(Snapshot snapshot);
+  void prepare();
+  void bring_together();
   void take_snapshot();
   void write_tensors();
   void write_file_of_tensors(size_t index, size_t first);
@@ -74,60 +80,64 @@ struct Save::State {
   const FileSystem& files;
   SavePlan plan;
   std::vector<PlannedTensor*> tensors;  // of the plan
-  std::vector<Bytes> snapshot;          // of tensors; empty: none, or not this rank's
-  std::vector<uint64_t> sums;           // of tensors: those this rank wrote
+  // Tensors that this rank writes, and whose values it does not hold as a whole or has copied.
+  std::vector<Bytes> copies;
+  bool copied = false;         // all that it writes
+  std::vector<uint64_t> sums;  // of tensors: those this rank wrote
   std::vector<uint64_t> head_sums, text_sums;
   std::string error = "the save was not written";
   Staging staging;
 };
 
 // What may fail on one rank before anything is written.
-void Save::State::prepare(Snapshot kind) {
-  plan = plan_save(contents, ranks.size());
-  check_whole(plan);
+void Save::State::prepare() {
+  plan = plan_save(contents);
+  attach_pieces(plan, contents);
   tensors = plan.tensors();
   sums.resize(tensors.size());
   head_sums.resize(plan.files.size());
   text_sums.resize(plan.texts.size());
-  for (const PlannedTensor* tensor : tensors) {
-    for (const Piece& piece : tensor->pieces) MG_ASSERT(piece.value.device().has_data());
+  if (!leads()) return;
+  for (PlannedText& text : plan.texts) {
+    if (!text.source.empty()) text.content = read_file(text.source);
+    text.source.clear();
   }
-  if (leads()) {
-    for (PlannedText& text : plan.texts) {
-      if (!text.source.empty()) text.content = read_file(text.source);
-      text.source.clear();
-    }
-    staging.clear();
-    check_room(folder_of(staging.path()), plan.bytes(contents.trainer_state), files,
-               "make room there or write to another place");
-    staging.make();
-  }
-  if (kind == Snapshot::copy) take_snapshot();
+  staging.clear();
+  check_room(folder_of(staging.path()), plan.bytes(contents.trainer_state), files,
+             "make room there or write to another place");
+  staging.make();
+}
+
+// Every tensor to its writer.
+void Save::State::bring_together() {
+  const WholeHolders holders(tensors, ranks, stream);
+  assign_writers(tensors, ranks.size(), holders);
+  if (holders.all()) copies.resize(tensors.size());
+  else copies = reshard(tensors, ranks, stream);
 }
 
 void Save::State::take_snapshot() {
   stream.synchronize();
-  snapshot.resize(tensors.size());
   std::vector<size_t> mine;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i]->writer != ranks.rank()) continue;
-    snapshot[i] = std::make_unique_for_overwrite<std::byte[]>(size_of(*tensors[i]));
+    if (tensors[i]->writer != ranks.rank() || copies[i] != nullptr) continue;
+    copies[i] = std::make_unique_for_overwrite<std::byte[]>(size_of(*tensors[i]));
     mine.push_back(i);
   }
   stream.pool().parallel_for(static_cast<int64_t>(mine.size()), [&](int64_t block, int) {
     const size_t i = mine[static_cast<size_t>(block)];
-    fill(*tensors[i], snapshot[i].get());
+    fill(*tensors[i], copies[i].get());
   });
   for (PlannedTensor* tensor : tensors) tensor->pieces.clear();
   contents.model.clear();
   contents.optimizer.clear();
+  copied = true;
 }
 
 std::span<const std::byte> Save::State::stored(size_t index, Bytes& buffer) const {
   const PlannedTensor& tensor = *tensors[index];
-  if (!snapshot.empty()) return {snapshot[index].get(), size_of(tensor)};
-  if (lies_as_stored(tensor))
-    return {static_cast<const std::byte*>(tensor.pieces.front().value.raw()), size_of(tensor)};
+  if (copies[index] != nullptr) return {copies[index].get(), size_of(tensor)};
+  if (lies_as_stored(tensor)) return {where_it_lies(tensor), size_of(tensor)};
   buffer = std::make_unique_for_overwrite<std::byte[]>(size_of(tensor));
   fill(tensor, buffer.get());
   return {buffer.get(), size_of(tensor)};
@@ -156,7 +166,7 @@ void Save::State::write_file_of_tensors(size_t index, size_t first) {
 }
 
 void Save::State::write_tensors() {
-  if (snapshot.empty()) stream.synchronize();
+  if (!copied) stream.synchronize();
   size_t first = 0;
   for (size_t i = 0; i < plan.files.size(); ++i) {
     const std::vector<PlannedTensor>& held = plan.files[i].tensors;
@@ -195,20 +205,33 @@ void Save::State::publish() {
   staging.publish();
 }
 
+namespace {
+
+// What `work` throws; "" for nothing.
+template <class F>
+std::string error_of(F&& work) {
+  try {
+    work();
+    return "";
+  } catch (const std::bad_alloc&) {
+    return "there is not enough memory for a copy of what is to be saved; use more ranks, or save "
+           "without such a copy";
+  } catch (const std::exception& failure) {
+    return failure.what();
+  }
+}
+
+}  // namespace
+
 Save::Save(std::string path, Contents contents, comm::Group& ranks, Stream& stream,
            const FileSystem& files, Snapshot snapshot)
     : state_(std::make_unique<State>(std::move(path), std::move(contents), ranks, stream, files)) {
-  std::string error;
-  try {
-    state_->prepare(snapshot);
-  } catch (const std::bad_alloc&) {
-    error =
-        "there is not enough memory for a copy of what is to be saved; use more ranks, or save "
-        "without such a copy";
-  } catch (const std::exception& failure) {
-    error = failure.what();
-  }
-  agree(ranks, stream, error, identity(state_->plan), "checkpoint: begin");
+  State& s = *state_;
+  const std::string error = error_of([&] { s.prepare(); });
+  agree(ranks, stream, error, identity(s.plan), "checkpoint: begin");
+  s.bring_together();
+  if (snapshot == Snapshot::none) return;
+  agree(ranks, stream, error_of([&] { s.take_snapshot(); }), 0, "checkpoint: copied");
 }
 
 Save::~Save() = default;

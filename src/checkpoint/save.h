@@ -17,13 +17,20 @@
 
 namespace megatron::checkpoint {
 
-// What lies in the directory. All ranks give the same but for the values of the tensors.
+// What lies in the directory. All ranks give the same but for what they hold of the tensors:
+// weights (model.safetensors, or shards with an index) and optimizer state
+// (optimizer-00001-of-00002.safetensors, always so numbered).
 struct Contents {
   Json config;                        // config.json
-  std::vector<HeldTensor> model;      // model.safetensors, or shards with an index
-  std::vector<HeldTensor> optimizer;  // optimizer-00001-of-00002.safetensors, always so numbered
-  std::function<DType(const std::string& name)> dtype;  // of a weight on disk; default: the value's
-  const ModelDirectory* like = nullptr;                 // keep its shard map and metadata
+  std::vector<HeldTensor> model;      // of this rank
+  std::vector<HeldTensor> optimizer;  // of this rank
+  // The tensors of all ranks, in the order of their files; empty: every rank holds all. Together
+  // the ranks hold every element, and each element of a tensor equally often (replicas hold the
+  // same; they may cut it in different places).
+  std::vector<WholeTensor> whole_model, whole_optimizer;
+  std::function<DType(const std::string& name)>
+      dtype;                             // of a weight on disk; default: the tensor's
+  const ModelDirectory* like = nullptr;  // keep its shard map and metadata
   int64_t shard_bytes = int64_t{5} << 30;
   std::vector<std::string> copied_files;  // paths, to be put beside the weights
   std::vector<std::pair<std::string, std::string>> written_files;  // names and content
@@ -36,9 +43,11 @@ struct Contents {
   int64_t total_bytes() const;
 };
 
-// One save. The files are a function of the contents alone: any number of ranks writes the same
-// bytes. Each tensor is written by one of the ranks that hold it whole (data-parallel replicas
-// share the tensors by bytes), straight to its place in its file.
+// One save. The files are a function of the tensors alone: any number of ranks and any layout
+// writes the same bytes. Each tensor is written by one rank, straight to its place in its file: by
+// one that holds it whole, if any, and all ranks share the bytes. What its writer lacks of a tensor
+// comes from the ranks that hold it, in the constructor: so much of the write is in memory then,
+// about total_bytes() / ranks, or less where ranks hold tensors whole.
 //
 //   Save save(path, contents, ranks, stream, files, Save::Snapshot::none);   // collective
 //   save.write();                                                            // each rank by itself
@@ -53,11 +62,12 @@ struct Contents {
 class Save {
  public:
   // copy: write() needs nothing of the run's tensors any more, which may change meanwhile; this
-  // rank copies what it is to write, and nothing else.
+  // rank copies what it is to write, and nothing else: about total_bytes() / ranks.
   enum class Snapshot { none, copy };
 
-  // Throws Error, on every rank alike, when the directory cannot be made, the tensors are not
-  // whole, or the disk has no room for total_bytes().
+  // Collective. Throws Error, on every rank alike, when the directory cannot be made, the disk has
+  // no room for total_bytes(), or the ranks' tensors are not together those of all ranks: naming
+  // one that is surplus or of another shape, or those of which elements are missing or double.
   Save(std::string path, Contents contents, comm::Group& ranks, Stream& stream,
        const FileSystem& files, Snapshot snapshot);
   ~Save();  // without finish(): what was written is removed

@@ -4,71 +4,81 @@
 #include <array>
 #include <filesystem>
 #include <map>
-#include <queue>
 #include <set>
 
 #include "base/error.h"
 #include "checkpoint/checkpoint_directory.h"
 #include "checkpoint/part_copy.h"
+#include "checkpoint/region.h"
 
 namespace megatron::checkpoint {
 namespace {
 
-using parallel::Part;
-using parallel::Slice;
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
-std::vector<PlannedTensor> collect(std::span<const HeldTensor> held,
+// The tensors of all ranks; where none are given, those that this rank holds are all.
+std::vector<PlannedTensor> planned(std::span<const WholeTensor> whole,
+                                   std::span<const HeldTensor> held,
                                    const std::function<DType(const std::string&)>& dtype) {
+  const std::vector<WholeTensor> here =
+      whole.empty() ? whole_tensors(held) : std::vector<WholeTensor>{};
   std::vector<PlannedTensor> tensors;
-  std::map<std::string, size_t> index_of;
-  for (const HeldTensor& h : held) {
-    MG_ASSERT(h.value.defined() && h.placement != nullptr);
-    for (const Part& part : h.placement->parts) {
-      const std::string stored = h.prefix + part.name;
-      const auto [at, is_new] = index_of.emplace(stored, tensors.size());
-      if (is_new) {
-        const DType type = dtype ? dtype(stored) : h.value.dtype();
-        tensors.push_back({stored, part.stored_shape(), type, {}});
-      }
-      PlannedTensor& tensor = tensors[at->second];
-      MG_CHECK(convertible(h.value.dtype(), tensor.dtype),
-               "tensor '{}' is {} and cannot be saved as {}", stored, name(h.value.dtype()),
-               name(tensor.dtype));
-      tensor.pieces.push_back({&part, h.value});
-    }
+  for (const WholeTensor& tensor : whole.empty() ? here : whole) {
+    PlannedTensor& added = tensors.emplace_back();
+    added.name = tensor.name;
+    added.shape = tensor.shape;
+    added.dtype = dtype ? dtype(tensor.name) : tensor.dtype;
   }
   return tensors;
 }
 
-// Every element of the tensor is held exactly once.
-void check_whole(const PlannedTensor& tensor) {
-  const Part& first = *tensor.pieces.front().part;
-  std::vector<Slice> slices;
+void attach(PlannedTensor& tensor, const HeldTensor& held, const parallel::Part& part) {
+  const Shape stored = part.stored_shape();
+  MG_CHECK(stored == tensor.shape,
+           "cannot save tensor '{}': this rank holds it as one of {}, and it is {}", tensor.name,
+           stored.str(), tensor.shape.str());
+  MG_CHECK(convertible(held.value.dtype(), tensor.dtype),
+           "tensor '{}' is {} and cannot be saved as {}", tensor.name, name(held.value.dtype()),
+           name(tensor.dtype));
+  MG_ASSERT(held.value.device().has_data());
+  for (const Block& block : blocks_of(part, held.shape, held.begin, held.value.elements()))
+    tensor.pieces.push_back({held.value, block});
+}
+
+void attach(std::span<PlannedFile> files, std::span<const HeldTensor> held) {
+  std::map<std::string_view, PlannedTensor*> by_name;
+  for (PlannedFile& file : files) {
+    for (PlannedTensor& tensor : file.tensors) by_name.emplace(tensor.name, &tensor);
+  }
+  for (const HeldTensor& h : held) {
+    for (const parallel::Part& part : h.placement->parts) {
+      const std::string stored = h.prefix + part.name;
+      const auto found = by_name.find(stored);
+      MG_CHECK(found != by_name.end(),
+               "cannot save tensor '{}', which a rank holds: it is none of those of all ranks",
+               stored);
+      attach(*found->second, h, part);
+    }
+  }
+}
+
+// Finds whether it is held whole, and that no element is held twice.
+void check_pieces(PlannedTensor& tensor) {
+  const int64_t wanted = tensor.shape.elements();
+  int64_t elements = 0;
+  std::vector<HeldRegion> regions;
   for (const Piece& piece : tensor.pieces) {
-    const Part& part = *piece.part;
-    MG_CHECK(
-        part.global == first.global && part.axis == first.axis &&
-            part.transposed == first.transposed,
-        "cannot put tensor '{}' together: parameters tell different shapes, axes or orders of it",
-        tensor.name);
-    slices.insert(slices.end(), part.slices.begin(), part.slices.end());
+    regions.push_back({region_of(piece.block)});
+    elements += piece.block.elements();
   }
-  std::sort(slices.begin(), slices.end(),
-            [](const Slice& a, const Slice& b) { return a.global_begin < b.global_begin; });
-  const int64_t length = first.global.rank() == 0 ? 1 : first.global[first.axis];
-  int64_t end = 0;
-  slices.push_back({length, 0, 0});
-  for (const Slice& slice : slices) {
-    MG_CHECK(slice.global_begin <= end,
-             "cannot put tensor '{}' together: [{}, {}) of the {} along its axis {} are held by no "
-             "parameter here",
-             tensor.name, end, slice.global_begin, length, first.axis);
-    MG_CHECK(slice.global_begin >= end || slice.size == 0,
-             "cannot put tensor '{}' together: index {} of its axis {} is held twice", tensor.name,
-             slice.global_begin, first.axis);
-    end += slice.size;
+  if (regions.size() > 1) {
+    const Coverage::Stretch most = coverage(regions, wanted).most;
+    MG_CHECK(most.times <= 1,
+             "cannot put tensor '{}' together: elements [{}, {}) of its {} are held twice by one "
+             "rank",
+             tensor.name, most.begin, most.end, wanted);
   }
+  tensor.whole = elements == wanted;
 }
 
 // The original library's order within a file: types by falling size, then names.
@@ -136,7 +146,8 @@ std::vector<PlannedFile> files_like(std::vector<PlannedTensor> tensors,
 }
 
 std::vector<PlannedFile> model_files(const Contents& contents) {
-  std::vector<PlannedTensor> tensors = collect(contents.model, contents.dtype);
+  std::vector<PlannedTensor> tensors =
+      planned(contents.whole_model, contents.model, contents.dtype);
   MG_CHECK(!tensors.empty(), "there are no tensors to save");
   if (contents.like != nullptr) return files_like(std::move(tensors), *contents.like);
   std::vector<PlannedFile> files = shards(std::move(tensors), contents.shard_bytes);
@@ -148,7 +159,7 @@ std::vector<PlannedFile> model_files(const Contents& contents) {
 
 std::vector<PlannedFile> optimizer_files(const Contents& contents) {
   std::vector<PlannedFile> files =
-      shards(collect(contents.optimizer, nullptr), contents.shard_bytes);
+      shards(planned(contents.whole_optimizer, contents.optimizer, nullptr), contents.shard_bytes);
   for (size_t i = 0; i < files.size(); ++i)
     files[i].name = shard_name("optimizer", i, files.size());
   return files;
@@ -206,20 +217,6 @@ void check_names(const SavePlan& plan) {
   }
 }
 
-void assign_writers(std::vector<PlannedTensor*> tensors, int ranks) {
-  std::stable_sort(tensors.begin(), tensors.end(),
-                   [](const auto* a, const auto* b) { return a->bytes() > b->bytes(); });
-  using Load = std::pair<int64_t, int>;  // bytes, rank
-  std::priority_queue<Load, std::vector<Load>, std::greater<>> loads;
-  for (int rank = 0; rank < ranks; ++rank) loads.emplace(0, rank);
-  for (PlannedTensor* tensor : tensors) {
-    const auto [bytes, rank] = loads.top();
-    loads.pop();
-    tensor->writer = rank;
-    loads.emplace(bytes + tensor->bytes(), rank);
-  }
-}
-
 }  // namespace
 
 int64_t PlannedText::bytes() const {
@@ -258,12 +255,13 @@ int64_t SavePlan::bytes(const std::optional<Json>& trainer_state) const {
   return total;
 }
 
-SavePlan plan_save(const Contents& contents, int ranks) {
+SavePlan plan_save(const Contents& contents) {
   MG_CHECK(contents.shard_bytes > 0, "the size limit of a shard is {} bytes; it must be at least 1",
            contents.shard_bytes);
   const Metadata plain = {{"format", "pt"}};
   SavePlan plan;
   plan.files = model_files(contents);
+  plan.model_files = plan.files.size();
   plan.texts = texts_of(contents, plan.files);
   for (PlannedFile& file : plan.files)
     lay_out(file, contents.like != nullptr ? contents.like->metadata() : plain);
@@ -272,16 +270,16 @@ SavePlan plan_save(const Contents& contents, int ranks) {
     plan.files.push_back(std::move(file));
   }
   check_names(plan);
-  assign_writers(plan.tensors(), ranks);
   return plan;
 }
 
-void check_whole(const SavePlan& plan) {
-  for (const PlannedFile& file : plan.files) {
-    for (const PlannedTensor& tensor : file.tensors) check_whole(tensor);
-  }
+void attach_pieces(SavePlan& plan, const Contents& contents) {
+  const std::span<PlannedFile> files = plan.files;
+  attach(files.first(plan.model_files), contents.model);
+  attach(files.subspan(plan.model_files), contents.optimizer);
+  for (PlannedTensor* tensor : plan.tensors()) check_pieces(*tensor);
 }
 
-int64_t Contents::total_bytes() const { return plan_save(*this, 1).bytes(trainer_state); }
+int64_t Contents::total_bytes() const { return plan_save(*this).bytes(trainer_state); }
 
 }  // namespace megatron::checkpoint

@@ -5,23 +5,25 @@
 #include <vector>
 
 #include "checkpoint/file_list.h"
+#include "checkpoint/part_blocks.h"
 #include "checkpoint/save.h"
 
 namespace megatron::checkpoint {
 
-// What one parameter holds of a tensor.
+// Elements of a tensor that a parameter of this rank holds.
 struct Piece {
-  const parallel::Part* part = nullptr;
   Tensor value;
+  Block block;
 };
 
 struct PlannedTensor {
   std::string name;
   Shape shape;  // as on disk
   DType dtype = DType::f32;
-  std::vector<Piece> pieces;
-  int64_t offset = 0;  // in its file
-  int writer = 0;      // the rank that writes it
+  std::vector<Piece> pieces;  // of this rank
+  bool whole = false;         // whether these are all of it
+  int64_t offset = 0;         // in its file
+  int writer = 0;             // the rank that writes it
 
   int64_t bytes() const { return shape.elements() * size_of(dtype); }
 };
@@ -41,6 +43,7 @@ struct PlannedText {
 
 struct SavePlan {
   std::vector<PlannedFile> files;  // weights, then optimizer state
+  size_t model_files = 0;          // how many of them have weights
   std::vector<PlannedText> texts;  // config.json, index, companions
   std::vector<PlannedTensor*> tensors();
 
@@ -49,12 +52,11 @@ struct SavePlan {
   int64_t bytes(const std::optional<Json>& trainer_state) const;  // of all files
 };
 
-// A function of the contents (the values' data apart) and the number of ranks, on which only
-// PlannedTensor::writer depends: tensors go by falling size to the rank with the fewest bytes so
-// far.
-SavePlan plan_save(const Contents& contents, int ranks);
+// A function of the contents, what the ranks hold of the tensors apart: the same on every rank.
+SavePlan plan_save(const Contents& contents);
 
-// Throws Error naming a tensor that is not held whole here, each element exactly once.
-void check_whole(const SavePlan& plan);
+// Sets the pieces of this rank. Throws Error naming a tensor held here that is not to be saved, is
+// of another shape or a type that cannot be converted, or of which an element is held twice.
+void attach_pieces(SavePlan& plan, const Contents& contents);
 
 }  // namespace megatron::checkpoint

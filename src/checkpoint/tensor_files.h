@@ -38,11 +38,13 @@ class TensorFiles {
   std::map<std::string_view, std::pair<size_t, const TensorInfo*>, std::less<>> tensors_;
 };
 
-// Fills each value from the stored tensors that its placement names, converted to its type. Every
-// tensor must be there with the shape its placement says, and every tensor there must be asked for,
-// but for the names in `ignored`: one Error lists all that is missing, surplus or of another shape.
-// `owner` is whose tensors they are in it: "the model".
+// Fills each value from the stored tensors that its placement names, converted to its type; only
+// what this rank holds of them is read. Every tensor of `whole` must be there with its shape, and
+// every tensor there must be in `whole`, but for the names in `ignored`: one Error lists all that
+// is missing, surplus or of another shape, on every rank alike. `owner` is whose tensors they are
+// in it: "the model".
 void load(const TensorFiles& files, std::span<const HeldTensor> tensors,
-          std::span<const std::string> ignored, std::string_view owner);
+          std::span<const WholeTensor> whole, std::span<const std::string> ignored,
+          std::string_view owner);
 
 }  // namespace megatron::checkpoint

@@ -45,6 +45,7 @@ constexpr Subcommand kCommands[] = {
     {"preprocess", "JSON lines to token files, by one worker and by two", bench_preprocess},
     {"index", "sample indices: built cold, stored, opened again", bench_index},
     {"kernels", "each kernel beside the limit that binds it", bench_kernels},
+    {"parallel", "each axis of parallelism on two ranks beside one", bench_parallel},
     {"generate", "text: tokens a second beside the bandwidth of memory", bench_generate},
 };
 

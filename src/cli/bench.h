@@ -11,5 +11,6 @@ int bench_preprocess(const Arguments& arguments);
 int bench_index(const Arguments& arguments);
 int bench_kernels(const Arguments& arguments);
 int bench_generate(const Arguments& arguments);
+int bench_parallel(const Arguments& arguments);
 
 }  // namespace megatron::cli

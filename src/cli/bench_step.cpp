@@ -138,6 +138,7 @@ void print_speed(const training::TrainResult& result, const std::vector<double>&
 int bench_step(const Arguments& arguments) {
   StepFields step;
   if (const auto code = read_flags(step, arguments)) return *code;
+  step.settings.settle_ranks();
   const training::TrainSettings& s = step.settings;
   check(s);
   MG_CHECK(step.floor_seconds > 0 && step.floor_seconds <= 10,

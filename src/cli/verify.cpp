@@ -42,7 +42,14 @@ int verify(const Arguments& arguments) {
       "load the model, save it to this new directory, and compare every byte of every tensor");
   fields.add("device", &device, {"cpu", "reference", "both"},
              "cpu computes in fp32, reference in fp64 by plain loops");
-  fields.add("threads", &runtime.threads, "CPU threads; default: all cores");
+  fields.add("threads", &runtime.threads, "CPU threads of each rank; default: cores / ranks");
+  int64_t tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1;
+  fields.add("tensor-model-parallel-size", &tensor_parallel,
+             "ranks, as threads, that share every layer");
+  fields.add("pipeline-model-parallel-size", &pipeline_parallel,
+             "ranks, as threads, that share the layers; they need not divide them evenly");
+  fields.add("data-parallel-size", &data_parallel,
+             "of trajectories: ranks, as threads, that share each step's micro-batches");
   const std::vector<Positional> positional = {
       {"DIR", "Hugging Face directories with expected.safetensors, or folders with case.json",
        &directories}};
@@ -51,6 +58,13 @@ int verify(const Arguments& arguments) {
             "Compares models and training runs with what another system computed for them.", fields,
             positional, arguments);
   if (done) return *done;
+  for (const auto& [axis, size] : {std::pair{"tensor-model", tensor_parallel},
+                                   {"pipeline-model", pipeline_parallel},
+                                   {"data", data_parallel}}) {
+    MG_CHECK(size >= 1 && size <= 64, "--{}-parallel-size is {}; it must lie in [1, 64]", axis,
+             size);
+  }
+  runtime.ranks = tensor_parallel * pipeline_parallel * data_parallel;
   runtime.check();
   MG_CHECK(!rewrite || directories.size() == 1, "--rewrite takes one directory, but {} are given",
            directories.size());
@@ -62,7 +76,11 @@ int verify(const Arguments& arguments) {
   const bool only_rewrite = rewrite && !fs::exists(directories[0] + "/expected.safetensors");
   for (const std::string& directory : only_rewrite ? std::vector<std::string>() : directories) {
     for (selftest::Report& report :
-         verify_directory(directory, {devices_named(device), runtime.threads_per_rank()})) {
+         verify_directory(directory, {.devices = devices_named(device),
+                                      .threads = runtime.threads_per_rank(),
+                                      .tensor_parallel = static_cast<int>(tensor_parallel),
+                                      .pipeline_parallel = static_cast<int>(pipeline_parallel),
+                                      .data_parallel = static_cast<int>(data_parallel)})) {
       fmt::print("{}", report.text());
       reports.push_back(std::move(report));
     }

@@ -6,11 +6,29 @@
 
 namespace megatron::comm {
 
+namespace {
+
+// "call 12 of 'tp'".
+std::string number_text(const CallHeader& h) {
+  if (h.number == 0) return {};
+  const char* const kind = h.operation == "recv" ? "message" : "call";
+  return fmt::format("{} {} of '{}'", kind, h.number, h.group);
+}
+
+}  // namespace
+
+std::string short_text(const CallHeader& h) {
+  const std::string number = number_text(h);
+  return fmt::format("{} '{}'{}", h.operation, h.call, number.empty() ? "" : " (" + number + ")");
+}
+
 std::string describe(const CallHeader& h) {
-  std::string text = fmt::format("{} '{}'", h.operation, h.call);
-  if (h.operation == "barrier" || h.operation == "split" || h.operation == "end") return text;
+  if (h.operation == "barrier" || h.operation == "split" || h.operation == "end")
+    return short_text(h);
+  const std::string number = number_text(h);
+  std::string text = fmt::format("{} '{}' ({}{}{} bytes of {}", h.operation, h.call, number,
+                                 number.empty() ? "" : ", ", h.bytes, name(h.type));
   const bool reduces = h.operation == "all_reduce" || h.operation == "reduce_scatter";
-  text += fmt::format(" ({} bytes of {}", h.bytes, name(h.type));
   if (reduces) text += fmt::format(", {}", name(h.op));
   if (h.root >= 0) text += fmt::format(", root {}", h.root);
   return text + (h.has_data ? ")" : ", on meta)");

@@ -20,12 +20,17 @@ struct CallHeader {
   int root = -1;
   bool has_data = true;
   std::span<const int64_t> send_counts, receive_counts;  // of all_to_all, else empty
+  std::string_view group;                                // its name; empty: not known
+  int64_t number = 0;  // in the group, from 1; of a recv, from its sender; 0: not known
 };
 
-// "all_reduce 'loss' (8 bytes of f32, sum)".
+// "all_reduce 'loss' (call 12 of 'tp', 8 bytes of f32, sum)".
 std::string describe(const CallHeader& header);
+// "all_reduce 'loss' (call 12 of 'tp')".
+std::string short_text(const CallHeader& header);
 
-// The same call with the same bytes and type; row counts are not looked at.
+// The same call with the same bytes and type; row counts, and what counts and names it, are not
+// looked at.
 bool same_call(const CallHeader& a, const CallHeader& b);
 
 // Empty when the headers of ranks [0, members.size()) agree; else a text naming two that differ, by

@@ -13,7 +13,12 @@
 
 namespace megatron::comm {
 
+// Seconds that a call may take, waiting included, before the run is given up; where nothing else is
+// said.
+inline constexpr double kMostSeconds = 600;
+
 enum class Reduce { sum, max };
+class Doing;
 
 // A collective under way. The tensors it reads and writes stay alive until wait() has returned.
 struct Work {
@@ -55,8 +60,18 @@ class Group {
   // ranks have this rank's colour; throws InternalError where that is found to be wrong.
   virtual std::unique_ptr<Group> split(int color, int key, int members) = 0;
 
+  // What texts of mismatches and hangs call it: "tp". The group of all ranks is "world"; what is
+  // split from a group has the name of that group until it gets its own.
+  virtual void set_name(std::string_view name) { static_cast<void>(name); }
   // Seconds that this rank has spent in calls of this group so far, waiting included.
-  double seconds() const { return seconds_; }
+  virtual double seconds() const { return seconds_; }
+  // Calls never wait: for the group of one rank, and ranks that do not exist.
+  virtual bool immediate() const { return false; }
+  // This rank fails: calls of it that are under way in other threads throw, and so do all later
+  // ones.
+  virtual void give_up() {}
+  // Where this rank tells what it does, for reports of hangs (comm/doing.h); null: nobody watches.
+  virtual Doing* doing() { return nullptr; }
 
  protected:
   double seconds_ = 0;  // every call adds its own

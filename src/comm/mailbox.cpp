@@ -8,9 +8,19 @@
 #include "comm/arguments.h"
 
 namespace megatron::comm {
+namespace {
 
-Message Mailbox::take_spare() {
-  if (spare_.empty()) return {};
+constexpr size_t kFirstBuffers = 8;
+
+}  // namespace
+
+Message Mailbox::take_spare(const Tensor& tensor) {
+  if (spare_.empty()) {
+    const size_t more = made_ == 0 ? kFirstBuffers : made_;
+    made_ += more;
+    const size_t bytes = host_data(tensor) == nullptr ? 0 : static_cast<size_t>(tensor.bytes());
+    for (size_t i = 0; i < more; ++i) spare_.emplace_back().data.reserve(bytes);
+  }
   Message message = std::move(spare_.back());
   spare_.pop_back();
   return message;
@@ -32,14 +42,18 @@ void pack(const Tensor& tensor, std::string_view call, Message& message) {
   if (!message.data.empty()) std::memcpy(message.data.data(), data, message.data.size());
 }
 
-std::string mismatch(const Message& message, const Tensor& tensor, std::string_view call, int from,
-                     int to) {
-  if (message.call == call && message.type == tensor.dtype() && message.bytes == tensor.bytes())
+std::string mismatch(const Message& message, const CallHeader& header, int from, int to) {
+  if (message.call == header.call && message.type == header.type && message.bytes == header.bytes)
     return {};
-  return fmt::format(
-      "rank {} sent '{}' ({} bytes of {}) while rank {} waits for '{}' ({} bytes of {}) from it",
-      from, message.call, message.bytes, name(message.type), to, call, tensor.bytes(),
-      name(tensor.dtype()));
+  CallHeader sent = {.operation = "recv", .call = message.call};
+  sent.group = header.group;
+  sent.number = message.number;
+  sent.type = message.type;
+  sent.bytes = message.bytes;
+  // "'forward 3' (message 4 of 'pp', 8 bytes of f32)".
+  const auto text = [](const CallHeader& h) { return describe(h).substr(h.operation.size() + 1); };
+  return fmt::format("rank {} sent {} while rank {} waits for {} from it", from, text(sent), to,
+                     text(header));
 }
 
 void unpack(const Message& message, Tensor& tensor) {

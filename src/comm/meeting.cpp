@@ -14,12 +14,28 @@ constexpr int kLooks = 64;
 
 }  // namespace
 
-void World::fail(std::exception_ptr failure, const std::string& reason) {
+World::World(int ranks) : ended_(static_cast<size_t>(ranks)), left_(static_cast<size_t>(ranks)) {
+  for (int r = 0; r < ranks; ++r) records_.push_back(std::make_unique<RankRecord>(r));
+}
+
+void World::fail(int rank, std::exception_ptr failure, const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);
-    if (failure_ == nullptr) {
+    if (failure_ == nullptr && (leaving_ < 0 || leaving_ == rank)) {
       failure_ = std::move(failure);
       reason_ = reason;
+    }
+    failed_.store(true, std::memory_order_release);
+  }
+  wake_all();
+}
+
+void World::leave(int rank) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_ == nullptr && leaving_ < 0) {
+      leaving_ = rank;
+      reason_ = fmt::format("rank {} failed", rank);
     }
     failed_.store(true, std::memory_order_release);
   }
@@ -31,9 +47,38 @@ void World::end(int rank) {
   wake_all();
 }
 
+void World::left(int rank) {
+  left_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
+}
+
+double World::longest() const {
+  double longest = 0;
+  for (const auto& record : records_) longest = std::max(longest, record->longest());
+  return longest;
+}
+
+std::vector<RankReport> World::reports() const {
+  std::vector<RankReport> reports;
+  for (const auto& record : records_) {
+    RankReport& report = reports.emplace_back(record->report());
+    if (ended(report.rank)) report.state = RankReport::State::has_ended;
+  }
+  return reports;
+}
+
+std::string World::reason() {
+  const std::lock_guard lock(mutex_);
+  return reason_;
+}
+
 void World::give_up(std::string_view call) {
   const std::lock_guard lock(mutex_);
   throw Error(fmt::format("'{}' was given up: {}", call, reason_));
+}
+
+void World::rethrow() const {
+  if (failure_ != nullptr) std::rethrow_exception(failure_);
+  MG_CHECK(!failed(), "{}", reason_);
 }
 
 void World::add(const std::shared_ptr<Meeting>& meeting) {
@@ -53,9 +98,10 @@ void World::wake_all() {
   for (const auto& meeting : meetings) meeting->wake();
 }
 
-Meeting::Meeting(std::shared_ptr<World> world, std::vector<int> members)
+Meeting::Meeting(std::shared_ptr<World> world, std::vector<int> members, uint64_t id)
     : world_(std::move(world)),
       members_(std::move(members)),
+      id_(id),
       entries_(members_.size()),
       present_(members_.size()),
       mailboxes_(members_.size() * members_.size()) {}
@@ -99,7 +145,7 @@ void Meeting::begin(int rank) {
         fmt::format("rank {} has ended while rank {} waits for it in {}",
                     members_[static_cast<size_t>(missing)], members_[static_cast<size_t>(rank)],
                     describe(entry(rank)));
-    world_->fail(std::make_exception_ptr(Error(text)), text);
+    world_->fail(members_[static_cast<size_t>(rank)], std::make_exception_ptr(Error(text)), text);
   }
   world_->give_up(call);
 }
@@ -128,19 +174,20 @@ std::string Meeting::disagreement() const {
       members_);
 }
 
-void Meeting::send(int from, int to, const Tensor& tensor, std::string_view call) {
+void Meeting::send(int from, int to, const Tensor& tensor, std::string_view call, int64_t number) {
   std::unique_lock lock(mutex_);
   if (world_->failed()) world_->give_up(call);
-  Message message = mailbox(from, to).take_spare();
+  Message message = mailbox(from, to).take_spare(tensor);
   lock.unlock();
   pack(tensor, call, message);
+  message.number = number;
   lock.lock();
   mailbox(from, to).push(std::move(message));
   lock.unlock();
   changed_.notify_all();
 }
 
-void Meeting::receive(int from, int to, Tensor& tensor, std::string_view call) {
+void Meeting::receive(int from, int to, Tensor& tensor, const CallHeader& header) {
   const int sender = members_[static_cast<size_t>(from)],
             receiver = members_[static_cast<size_t>(to)];
   std::unique_lock lock(mutex_);
@@ -149,14 +196,13 @@ void Meeting::receive(int from, int to, Tensor& tensor, std::string_view call) {
   const bool came = !box.empty() && !world_->failed();
   Message message = came ? box.pop() : Message();
   lock.unlock();
-  if (!came && world_->failed()) world_->give_up(call);
-  const std::string wrong =
-      came ? mismatch(message, tensor, call, sender, receiver)
-           : fmt::format("rank {} has ended while rank {} waits for '{}' from it", sender, receiver,
-                         call);
+  if (!came && world_->failed()) world_->give_up(header.call);
+  const std::string wrong = came ? mismatch(message, header, sender, receiver)
+                                 : fmt::format("rank {} has ended while rank {} waits for it in {}",
+                                               sender, receiver, describe(header));
   if (!wrong.empty()) {
-    world_->fail(std::make_exception_ptr(Error(wrong)), wrong);
-    world_->give_up(call);
+    world_->fail(receiver, std::make_exception_ptr(Error(wrong)), wrong);
+    world_->give_up(header.call);
   }
   unpack(message, tensor);
   lock.lock();

@@ -16,6 +16,7 @@
 #include "comm/call_header.h"
 #include "comm/group.h"
 #include "comm/mailbox.h"
+#include "comm/rank_record.h"
 
 namespace megatron::comm {
 
@@ -24,20 +25,29 @@ class Meeting;
 // The fate of all ranks of a run.
 class World {
  public:
-  explicit World(int ranks) : ended_(static_cast<size_t>(ranks)) {}
+  explicit World(int ranks);
 
   // Keeps the first failure and wakes everybody who waits.
-  void fail(std::exception_ptr failure, const std::string& reason);
-  void end(int rank);  // the rank's body has returned: it will not call again
+  void fail(int rank, std::exception_ptr failure, const std::string& reason);
+  // The rank fails with an exception that is not known yet: its fail() follows.
+  void leave(int rank);
+  void end(int rank);   // the rank's body has returned: it will not call again
+  void left(int rank);  // the rank's thread is over, in whatever way
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   bool ended(int rank) const {
     return ended_[static_cast<size_t>(rank)].load(std::memory_order_acquire);
   }
+  bool runs(int rank) const {
+    return !left_[static_cast<size_t>(rank)].load(std::memory_order_acquire);
+  }
+  RankRecord& record(int rank) { return *records_[static_cast<size_t>(rank)]; }
+  double longest() const;  // seconds since the oldest call that a rank is in began; 0: none
+  std::vector<RankReport> reports() const;
+  std::string reason();  // of the first failure
+
   // Throws Error: `call` was given up, and why.
   [[noreturn]] void give_up(std::string_view call);
-  std::exception_ptr failure() const {
-    return failure_;
-  }  // after all ranks have ended; null when none failed
+  void rethrow() const;  // the first failure, if there was one; after all ranks have ended
   void add(const std::shared_ptr<Meeting>& meeting);
 
  private:
@@ -47,8 +57,10 @@ class World {
   std::vector<std::weak_ptr<Meeting>> meetings_;
   std::atomic<bool> failed_ = false;
   std::exception_ptr failure_;
+  int leaving_ = -1;  // whose leave() came before any failure
   std::string reason_;
-  std::vector<std::atomic<bool>> ended_;
+  std::vector<std::atomic<bool>> ended_, left_;
+  std::vector<std::unique_ptr<RankRecord>> records_;
 };
 
 // What one rank brings to a collective call.
@@ -64,12 +76,13 @@ struct Entry : CallHeader {
 // of the world.
 class Meeting {
  public:
-  Meeting(std::shared_ptr<World> world, std::vector<int> members);
+  Meeting(std::shared_ptr<World> world, std::vector<int> members, uint64_t id);
 
   int size() const { return static_cast<int>(members_.size()); }
   World& world() const { return *world_; }
   const std::shared_ptr<World>& shared_world() const { return world_; }
   const std::vector<int>& members() const { return members_; }
+  uint64_t id() const { return id_; }
   Entry& entry(int rank) { return entries_[static_cast<size_t>(rank)]; }
 
   // Returns when every rank has come. Throws Error when a rank of the world fails, or ends without
@@ -82,8 +95,8 @@ class Meeting {
   // same on every rank.
   std::string disagreement() const;
 
-  void send(int from, int to, const Tensor& tensor, std::string_view call);
-  void receive(int from, int to, Tensor& tensor, std::string_view call);
+  void send(int from, int to, const Tensor& tensor, std::string_view call, int64_t number);
+  void receive(int from, int to, Tensor& tensor, const CallHeader& header);
   void wake();
 
  private:
@@ -101,6 +114,7 @@ class Meeting {
 
   std::shared_ptr<World> world_;
   std::vector<int> members_;  // ranks of the world
+  uint64_t id_;
   std::vector<Entry> entries_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,4 +1,8 @@
 #include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
 #include <utility>
 
 #include "base/clock.h"
@@ -7,13 +11,59 @@
 namespace megatron::comm {
 namespace {
 
+// Tells the listener, on the thread that made it: calls of other threads (comm/beside.h) are kept
+// until that thread comes by.
+class Teller {
+ public:
+  explicit Teller(TrafficListener& listener) : listener_(listener) {}
+
+  void tell(const Traffic& traffic) {
+    tell_kept();
+    if (is_listeners_thread()) return listener_.communicated(traffic);
+    const std::lock_guard lock(mutex_);
+    kept_.push_back({traffic, std::string(traffic.call)});
+    some_.store(true, std::memory_order_release);
+  }
+
+  void tell_kept() {
+    if (!is_listeners_thread() || !some_.load(std::memory_order_acquire)) return;
+    std::vector<Kept> kept;
+    {
+      const std::lock_guard lock(mutex_);
+      kept.swap(kept_);
+      some_.store(false, std::memory_order_release);
+    }
+    for (Kept& k : kept) {
+      k.traffic.call = k.call;
+      listener_.communicated(k.traffic);
+    }
+  }
+
+ private:
+  struct Kept {
+    Traffic traffic;
+    std::string call;
+  };
+  bool is_listeners_thread() const { return std::this_thread::get_id() == thread_; }
+
+  TrafficListener& listener_;
+  const std::thread::id thread_ = std::this_thread::get_id();
+  std::mutex mutex_;
+  std::vector<Kept> kept_;
+  std::atomic<bool> some_ = false;
+};
+
 // A call that failed is not told: nothing is known to have moved. Nor is split(), which moves no
 // tensor.
 class Observed final : public Group {
  public:
-  Observed(Group& group, TrafficListener& listener) : group_(group), listener_(listener) {}
-  Observed(std::unique_ptr<Group> group, TrafficListener& listener)
-      : owned_(std::move(group)), group_(*owned_), listener_(listener) {}
+  Observed(Group& group, std::shared_ptr<Teller> teller)
+      : group_(group), teller_(std::move(teller)) {}
+  Observed(std::unique_ptr<Group> group, std::shared_ptr<Teller> teller)
+      : owned_(std::move(group)), group_(*owned_), teller_(std::move(teller)) {}
+  ~Observed() override {
+    if (std::uncaught_exceptions() == 0) teller_->tell_kept();
+  }
 
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.size(); }
@@ -73,8 +123,13 @@ class Observed final : public Group {
 
   std::unique_ptr<Group> split(int color, int key, int members) override {
     const OwnSeconds seconds(*this);
-    return std::make_unique<Observed>(group_.split(color, key, members), listener_);
+    return std::make_unique<Observed>(group_.split(color, key, members), teller_);
   }
+
+  void set_name(std::string_view name) override { group_.set_name(name); }
+  bool immediate() const override { return group_.immediate(); }
+  void give_up() override { group_.give_up(); }
+  Doing* doing() override { return group_.doing(); }
 
  private:
   // The group's own seconds of a call are this one's, too, also where it throws.
@@ -100,19 +155,19 @@ class Observed final : public Group {
       return run();
     }();
     traffic.ended = now_seconds();
-    listener_.communicated(traffic);
+    teller_->tell(traffic);
     return work;
   }
 
   std::unique_ptr<Group> owned_;
   Group& group_;
-  TrafficListener& listener_;
+  std::shared_ptr<Teller> teller_;
 };
 
 }  // namespace
 
 std::unique_ptr<Group> observed(Group& group, TrafficListener& listener) {
-  return std::make_unique<Observed>(group, listener);
+  return std::make_unique<Observed>(group, std::make_shared<Teller>(listener));
 }
 
 }  // namespace megatron::comm

@@ -18,17 +18,20 @@ constexpr int kTurns = 20;
 
 }  // namespace
 
-void Processes::run(int ranks, const std::function<void(Group& world)>& body) {
-  if (!launched() || size() == 1) return run_ranks(ranks, body);
+void Processes::run(int ranks, const std::function<void(Group& world)>& body, double most_seconds) {
+  if (!launched() || size() == 1) return run_ranks(ranks, body, most_seconds);
   MG_CHECK(ranks == size(),
            "{} ranks were asked for, but the launcher started {} processes ({}), and each is one "
            "rank",
            ranks, size(), place_->told_by);
+  body_begins(most_seconds);
   body(group());
+  body_ended();
   group().barrier("end of the run");
 }
 
 void Processes::wait_for_lead() const {
+  be_quiet();
   if (rank() > 0) std::this_thread::sleep_for(kPatience + std::min(rank(), kTurns) * kTurn);
 }
 

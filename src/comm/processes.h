@@ -30,7 +30,8 @@ Variable environment();  // that of this process
 // The processes of a run. One object a process, made before threads are; MPI is initialised only
 // where a launcher started more than one, and left by the destructor. Groups may be used from any
 // thread, each by one at a time, and split() by one thread of the process at a time. A rank that
-// waits gives its core away.
+// waits gives its core away. A process that is ended by SIGTERM, as those of a launcher are whose
+// other process has died, tells first what it did.
 class Processes {
  public:
   // Throws Error when a launcher started several processes and this build has no MPI, or MPI finds
@@ -53,8 +54,11 @@ class Processes {
   std::string description() const;  // "4 processes under Open MPI 4.1.4", "one process"
 
   // Runs body(world) on every rank: launched: this process is one rank of size(), and `ranks` must
-  // equal it; else `ranks` threads (comm/threads.h).
-  void run(int ranks, const std::function<void(Group& world)>& body);
+  // equal it; else `ranks` threads (comm/threads.h). most_seconds: that a call may take; beyond,
+  // one process prints what each rank does and who has not come, and all end with code 2; 0: any
+  // time.
+  void run(int ranks, const std::function<void(Group& world)>& body,
+           double most_seconds = kMostSeconds);
 
   // Ends all processes of the run at once with this exit code (1-255), after this process has told
   // why. Returns only where there is one process.
@@ -66,6 +70,10 @@ class Processes {
 
  private:
   struct State;
+  void body_begins(double most_seconds);
+  void body_ended();
+  void be_quiet() const;  // this process tells itself why it ends
+
   std::optional<ProcessPlace> place_;
   std::unique_ptr<State> state_;
 };

@@ -52,6 +52,7 @@ class Simulated final : public Group {
   }
 
   void barrier(std::string_view) override {}
+  bool immediate() const override { return true; }
 
   // The others' keys are not known: the ranks of a colour are taken to follow each other in the
   // order of their keys, and this one to be the key-th where there are as many.

@@ -48,7 +48,7 @@ class Single final : public Group {
     const CallTime time(seconds_);
     MG_ASSERT(to == 0 && t.is_contiguous());
     stream.synchronize();
-    Message message = mailbox_.take_spare();
+    Message message = mailbox_.take_spare(t);
     pack(t, call, message);
     mailbox_.push(std::move(message));
     return done({std::move(t)});
@@ -60,7 +60,10 @@ class Single final : public Group {
     MG_CHECK(!mailbox_.empty(), "rank 0 waits for '{}' from itself, but sent nothing", call);
     stream.synchronize();
     Message message = mailbox_.pop();
-    const std::string wrong = mismatch(message, t, call, 0, 0);
+    const std::string wrong = mismatch(
+        message,
+        {.operation = "recv", .call = std::string(call), .type = t.dtype(), .bytes = t.bytes()}, 0,
+        0);
     MG_CHECK(wrong.empty(), "{}", wrong);
     unpack(message, t);
     mailbox_.give_back(std::move(message));
@@ -68,6 +71,7 @@ class Single final : public Group {
   }
 
   void barrier(std::string_view) override {}
+  bool immediate() const override { return true; }
   std::unique_ptr<Group> split(int, int, int members) override {
     MG_ASSERT(members == 1);
     return single();

@@ -10,7 +10,9 @@
 #include "comm/arguments.h"
 #include "comm/call_time.h"
 #include "comm/meeting.h"
+#include "comm/rank_record.h"
 #include "comm/reduce.h"
+#include "comm/watchdog.h"
 
 namespace megatron::comm {
 
@@ -22,8 +24,11 @@ constexpr int64_t kSliceUnit = 64;
 
 class ThreadGroup final : public Group {
  public:
-  ThreadGroup(std::shared_ptr<Meeting> meeting, int rank)
-      : meeting_(std::move(meeting)), rank_(rank) {}
+  ThreadGroup(std::shared_ptr<Meeting> meeting, int rank, std::string_view name)
+      : meeting_(std::move(meeting)),
+        rank_(rank),
+        record_(meeting_->world().record(rank_of_world())),
+        progress_(record_.add_group(meeting_->id(), name, meeting_->members())) {}
 
   int rank() const override { return rank_; }
   int size() const override { return meeting_->size(); }
@@ -113,7 +118,7 @@ class ThreadGroup final : public Group {
     const CallTime time(seconds_);
     MG_ASSERT(t.is_contiguous() && to >= 0 && to < size());
     stream.synchronize();
-    meeting_->send(rank_, to, t, call);
+    meeting_->send(rank_, to, t, call, record_.sent(*progress_, to));
     return done({std::move(t)});
   }
 
@@ -121,13 +126,16 @@ class ThreadGroup final : public Group {
     const CallTime time(seconds_);
     MG_ASSERT(t.is_contiguous() && from >= 0 && from < size());
     stream.synchronize();
-    meeting_->receive(from, rank_, t, call);
+    CallHeader header = {"recv", std::string(call), t.dtype(), t.bytes()};
+    header.has_data = t.device().has_data();
+    const OpenCall open(record_, *progress_, header, from);
+    meeting_->receive(from, rank_, t, header);
     return done({std::move(t)});
   }
 
   void barrier(std::string_view call) override {
     const CallTime time(seconds_);
-    enter("barrier", call);
+    const OpenCall open(record_, *progress_, enter("barrier", call));
     meet([] {});
   }
 
@@ -136,6 +144,7 @@ class ThreadGroup final : public Group {
     Entry& mine = enter("split", "split");
     mine.color = color;
     mine.key = key;
+    const OpenCall open(record_, *progress_, mine);
     std::vector<int> part;  // ranks of this group, in their new order
     meet([&] {
       for (int r = 0; r < size(); ++r) {
@@ -147,7 +156,8 @@ class ThreadGroup final : public Group {
       if (part[0] != rank_ || part.size() == 1) return;
       std::vector<int> of_world;
       for (const int r : part) of_world.push_back(meeting_->members()[static_cast<size_t>(r)]);
-      mine.part = std::make_shared<Meeting>(meeting_->shared_world(), std::move(of_world));
+      mine.part = std::make_shared<Meeting>(meeting_->shared_world(), std::move(of_world),
+                                            progress_->id_of_part(color));
       meeting_->world().add(mine.part);
     });
     // A second round, so that nobody's next call wipes an entry that others still read.
@@ -157,10 +167,17 @@ class ThreadGroup final : public Group {
     MG_ASSERT(static_cast<int>(part.size()) == members);
     if (part.size() == 1) return single();
     const auto place = std::find(part.begin(), part.end(), rank_) - part.begin();
-    return std::make_unique<ThreadGroup>(std::move(meeting), static_cast<int>(place));
+    return std::make_unique<ThreadGroup>(std::move(meeting), static_cast<int>(place),
+                                         progress_->name);
   }
 
+  void set_name(std::string_view name) override { record_.set_name(*progress_, name); }
+  void give_up() override { meeting_->world().leave(rank_of_world()); }
+  Doing* doing() override { return &record_.doing(); }
+
  private:
+  int rank_of_world() const { return meeting_->members()[static_cast<size_t>(rank_)]; }
+
   Entry& enter(std::string_view operation, std::string_view call) {
     Entry& mine = meeting_->entry(rank_);
     std::string text = std::move(mine.call);  // its memory is used again
@@ -197,6 +214,7 @@ class ThreadGroup final : public Group {
 
   void meet(Stream& stream, FunctionRef<void()> share) {
     stream.synchronize();
+    const OpenCall open(record_, *progress_, meeting_->entry(rank_));
     meet(share);
   }
 
@@ -218,46 +236,57 @@ class ThreadGroup final : public Group {
 
   std::shared_ptr<Meeting> meeting_;
   int rank_;
+  RankRecord& record_;
+  std::shared_ptr<GroupRecord> progress_;
   std::vector<const void*> sources_;
   std::vector<void*> destinations_;
 };
 
+// "rank 3 failed", and in what.
+std::string failure_of(RankRecord& record, int rank) {
+  const Doing::State doing = record.doing().state();
+  return fmt::format("rank {} failed{}", rank, doing.told() ? " (" + describe(doing) + ")" : "");
+}
+
 void run_rank(const std::shared_ptr<Meeting>& meeting, int rank,
               const std::function<void(Group& world)>& body) {
   World& world = meeting->world();
+  const auto failure = [&] { return failure_of(world.record(rank), rank); };
   try {
-    ThreadGroup group(meeting, rank);
+    ThreadGroup group(meeting, rank, "world");
     body(group);
     world.end(rank);
   } catch (const std::exception& error) {
-    world.fail(std::current_exception(), fmt::format("rank {} failed: {}", rank, error.what()));
+    world.fail(rank, std::current_exception(), fmt::format("{}: {}", failure(), error.what()));
   } catch (...) {
-    world.fail(std::current_exception(), fmt::format("rank {} failed", rank));
+    world.fail(rank, std::current_exception(), failure());
   }
+  world.left(rank);
 }
 
 }  // namespace
 
-void run_ranks(int ranks, const std::function<void(Group& world)>& body) {
+void run_ranks(int ranks, const std::function<void(Group& world)>& body, double most_seconds) {
   MG_CHECK(ranks >= 1, "{} ranks were asked for; at least 1 is needed", ranks);
   if (ranks == 1) return body(*single());
 
   const auto world = std::make_shared<World>(ranks);
   std::vector<int> members;
   for (int r = 0; r < ranks; ++r) members.push_back(r);
-  const auto meeting = std::make_shared<Meeting>(world, std::move(members));
+  const auto meeting = std::make_shared<Meeting>(world, std::move(members), kWorldId);
   world->add(meeting);
 
+  const Watchdog watchdog(*world, most_seconds);
   std::vector<std::thread> threads;
   try {
     for (int r = 0; r < ranks; ++r) threads.emplace_back([&, r] { run_rank(meeting, r, body); });
   } catch (const std::system_error& error) {
     const std::string text = fmt::format("cannot start thread {} of {} ranks: {}; use fewer ranks",
                                          threads.size(), ranks, error.what());
-    world->fail(std::make_exception_ptr(Error(text)), text);
+    world->fail(0, std::make_exception_ptr(Error(text)), text);
   }
   for (std::thread& thread : threads) thread.join();
-  if (world->failure() != nullptr) std::rethrow_exception(world->failure());
+  world->rethrow();
 }
 
 }  // namespace megatron::comm

@@ -29,7 +29,8 @@ class TrafficListener {
 };
 
 // The group, borrowed as the listener is; every call is told once it is done. Groups split from it
-// tell, too.
+// tell, too. The listener is called by this thread only: calls made by others (comm/beside.h) are
+// told with this one's next.
 std::unique_ptr<Group> observed(Group& group, TrafficListener& listener);
 
 // Rank `rank` of `size` that do not exist: calls check their arguments, move nothing and never

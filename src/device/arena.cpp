@@ -59,7 +59,7 @@ std::unique_ptr<AddressRange> reserve_no_memory() { return std::make_unique<Meta
 
 std::string_view name(MemoryClass memory_class) {
   constexpr std::array<std::string_view, kMemoryClasses> kNames = {
-      "parameters", "gradients", "optimizer", "activations", "scratch", "communication"};
+      "parameters", "gradients", "optimizer", "activations", "scratch", "communication", "offload"};
   return kNames[static_cast<size_t>(memory_class)];
 }
 
@@ -69,6 +69,8 @@ Storage::Storage(std::shared_ptr<Arena> arena, int64_t offset, int64_t bytes, st
 Storage::~Storage() { arena_->give_back(offset_, bytes_); }
 
 Device Storage::device() const { return arena_->device(); }
+
+MemoryClass Storage::memory_class() const { return arena_->memory_class(); }
 
 std::shared_ptr<Arena> Arena::make(Device device, MemoryClass memory_class) {
   MG_CHECK(device.is_host() || device.kind == DeviceKind::meta,
@@ -156,7 +158,10 @@ int64_t Arena::high_water() const {
 
 Arenas::Arenas(Device device) {
   for (int i = 0; i < kMemoryClasses; ++i) {
-    arenas_[static_cast<size_t>(i)] = Arena::make(device, static_cast<MemoryClass>(i));
+    const auto memory_class = static_cast<MemoryClass>(i);
+    const bool apart = memory_class == MemoryClass::offload && device.kind == DeviceKind::cuda;
+    arenas_[static_cast<size_t>(i)] =
+        Arena::make(apart ? Device{DeviceKind::cpu, 0} : device, memory_class);
   }
 }
 

@@ -17,8 +17,18 @@
 
 namespace megatron {
 
-enum class MemoryClass { parameters, gradients, optimizer, activations, scratch, communication };
-inline constexpr int kMemoryClasses = 6;
+// offload: memory of the host, for what does not stay on the device. A device that computes in host
+// memory has it apart.
+enum class MemoryClass {
+  parameters,
+  gradients,
+  optimizer,
+  activations,
+  scratch,
+  communication,
+  offload
+};
+inline constexpr int kMemoryClasses = 7;
 std::string_view name(MemoryClass memory_class);
 
 class Arena;
@@ -35,6 +45,7 @@ class Storage {
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
   Device device() const;
+  MemoryClass memory_class() const;
 
  private:
   std::shared_ptr<Arena> arena_;
@@ -83,7 +94,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   int64_t end_ = 0, in_use_ = 0, limit_ = INT64_MAX;
 };
 
-// One arena a class.
+// One arena a class; that of MemoryClass::offload is of host memory.
 class Arenas {
  public:
   explicit Arenas(Device device);

@@ -113,7 +113,7 @@ Pass::Pass(const models::GptModel& model, Runtime& runtime, nn::SequenceState& s
       tape_(runtime, Tape::Mode::infer),
       batch_(make_batch(model, runtime, plan)) {
   batch_.continuation = state.next(plan.first, batch_.sequences, batch_.length);
-  out_ = models::forward(model_, tape_, batch_, models::Phase::evaluate);
+  out_ = models::forward(model_, tape_, {}, batch_, models::Phase::evaluate);
 }
 
 std::vector<double> Pass::losses() {

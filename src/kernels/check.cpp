@@ -117,6 +117,12 @@ void check_master(const Rules& rules, const MasterWeight& parameter, const Tenso
               "grad f32 (f64) of the value's shape");
 }
 
+void check_tokens(const Rules& rules, const Tensor& labels, const Tensor& weights, int64_t rows,
+                  DType type) {
+  rules.dense(labels, {rows}, DType::i32, "labels i32 [T]");
+  rules.dense(weights, {rows}, type, "weights f32 (f64) [T]");
+}
+
 }  // namespace
 
 void check(const GemmArgs& args) {
@@ -360,14 +366,57 @@ void check(const CrossEntropyArgs& args) {
                 "logits [T,V] contiguous");
   const int64_t rows = args.logits.size(0);
   const DType type = accumulator(args.logits.dtype());
-  rules.dense(args.labels, {rows}, DType::i32, "labels i32 [T]");
-  rules.dense(args.weights, {rows}, type, "weights f32 (f64) [T]");
+  check_tokens(rules, args.labels, args.weights, rows, type);
   rules.dense(args.loss, {rows}, type, "loss f32 (f64) [T]");
   if (!args.dlogits.defined()) return;
   const DType given = args.dlogits.dtype();
   rules.require((type == DType::f64) == (given == DType::f64), "dlogits f64 for f64 logits only");
   rules.require(is_float_type(args.dlogits), "dlogits f32, bf16 or f16 (f64)");
   rules.dense(args.dlogits, args.logits.shape(), given, "dlogits [T,V] contiguous");
+}
+
+void check(const VocabularyStatsArgs& args) {
+  const Rules rules("vocabulary_stats", {{"logits", args.logits},
+                                         {"labels", args.labels},
+                                         {"weights", args.weights},
+                                         {"exponentials", args.exponentials},
+                                         {"stats", args.stats}});
+  rules.require(args.logits.defined() && args.logits.rank() == 2 && args.logits.is_contiguous() &&
+                    is_wide(args.logits),
+                "logits [T,V] f32 (f64), contiguous");
+  const int64_t rows = args.logits.size(0);
+  const DType type = args.logits.dtype();
+  check_tokens(rules, args.labels, args.weights, rows, type);
+  rules.dense(args.stats, {rows, 3}, type, "stats f32 (f64) [T,3]");
+  if (args.exponentials.defined())
+    rules.dense(args.exponentials, args.logits.shape(), type, "exponentials as logits");
+}
+
+void check(const VocabularyCrossEntropyArgs& args) {
+  const Rules rules("vocabulary_cross_entropy", {{"stats", args.stats},
+                                                 {"exponentials", args.exponentials},
+                                                 {"labels", args.labels},
+                                                 {"weights", args.weights},
+                                                 {"loss", args.loss},
+                                                 {"dlogits", args.dlogits}});
+  rules.require(args.stats.defined() && args.stats.rank() == 3 && args.stats.size(2) == 3 &&
+                    args.stats.is_contiguous() && is_wide(args.stats),
+                "stats f32 (f64) [ranks,T,3]");
+  rules.require(args.rank >= 0 && args.rank < args.stats.size(0), "rank is one of the ranks");
+  const int64_t rows = args.stats.size(1);
+  const DType type = args.stats.dtype();
+  check_tokens(rules, args.labels, args.weights, rows, type);
+  rules.dense(args.loss, {rows}, type, "loss f32 (f64) [T]");
+  if (!args.dlogits.defined()) return;
+  rules.require(args.exponentials.defined() && args.exponentials.rank() == 2 &&
+                    args.exponentials.size(0) == rows && args.exponentials.dtype() == type &&
+                    args.exponentials.is_contiguous(),
+                "exponentials f32 (f64) [T,V], contiguous");
+  rules.require(
+      is_float_type(args.dlogits) && (type == DType::f64) == (args.dlogits.dtype() == DType::f64),
+      "dlogits f32, bf16 or f16 (f64)");
+  rules.dense(args.dlogits, args.exponentials.shape(), args.dlogits.dtype(),
+              "dlogits [T,V] contiguous");
 }
 
 void check(const DropoutArgs& args) {
@@ -378,18 +427,28 @@ void check(const DropoutArgs& args) {
   rules.dense(args.out, args.x.shape(), args.x.dtype(), "out as x");
   if (args.mask.p == 0) return;
   rules.require(args.mask.samples.defined() && args.mask.samples.rank() == 1, "samples i64 [B]");
-  const int64_t batch = args.mask.samples.size(0);
+  const int64_t batch = args.mask.samples.size(0), first = args.mask.first_row;
   check_mask(rules, args.mask, batch);
+  if (args.mask.length != 0) {
+    rules.require(
+        first >= 0 && args.mask.length > 0 && first + args.x.size(0) <= batch * args.mask.length,
+        "rows [first_row, first_row + rows) of B * length");
+    return;
+  }
+  rules.require(first == 0, "a first row with the length only");
   rules.require(args.x.size(0) == 0 || (batch > 0 && args.x.size(0) % batch == 0),
                 "rows are a multiple of the samples");
 }
 
 void check(const AddArgs& args) {
   const Rules rules("add", {{"a", args.a}, {"b", args.b}, {"out", args.out}});
-  for (const Tensor* t : {&args.a, &args.b, &args.out}) {
+  for (const Tensor* t : {&args.a, &args.b, &args.out})
     rules.require(t->defined() && is_floating(t->dtype()), "a, b and out floating");
-    rules.dense(*t, args.a.shape(), t->dtype(), "one shape, contiguous");
-  }
+  const bool row = args.a.rank() == 2 && args.b.rank() == 1;
+  rules.dense(args.a, args.out.shape(), args.a.dtype(), "one shape, contiguous");
+  rules.dense(args.out, args.a.shape(), args.out.dtype(), "one shape, contiguous");
+  rules.dense(args.b, row ? Shape{args.a.size(1)} : args.a.shape(), args.b.dtype(),
+              "b of the shape of a, or one row of it, contiguous");
 }
 
 void check(const CopyArgs& args) {

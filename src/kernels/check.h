@@ -22,6 +22,8 @@ void check(const SoftmaxBackwardArgs& args);
 void check(const EmbeddingArgs& args);
 void check(const EmbeddingBackwardArgs& args);
 void check(const CrossEntropyArgs& args);
+void check(const VocabularyStatsArgs& args);
+void check(const VocabularyCrossEntropyArgs& args);
 void check(const DropoutArgs& args);
 void check(const AddArgs& args);
 void check(const CopyArgs& args);

@@ -15,4 +15,26 @@ struct CrossEntropyArgs {
   Tensor loss, dlogits;
 };
 
+// The same where ranks divide the vocabulary: this one has columns [first, first + V) of the
+// logits, V may be 0. Each forms what the others have to know of its columns, stats [T,3] f32
+// (f64): the largest logit m (-infinity where V is 0), the sum of exp(logit - m), and the label's
+// logit, -infinity where it is not among them. exponentials[t,v] = exp(logits[t,v] - m) when
+// defined; it may be logits. logits, exponentials [T,V] contiguous f32 (f64); labels, weights as
+// above; rows of weight 0 are left out: stats -infinity, 0, -infinity, exponentials 0.
+struct VocabularyStatsArgs {
+  Tensor logits, labels, weights;
+  int64_t first = 0;
+  Tensor exponentials, stats;
+};
+
+// loss and dlogits as above, of the whole vocabulary, from stats [ranks,T,3] of all ranks, this one
+// `rank` of them, and its exponentials. dlogits undefined: none, and exponentials are not read;
+// else [T,V], any of f32/bf16/f16 (f64 for f64); it may be exponentials. Sums over ranks are in
+// their order. A label that no rank has gives loss +infinity.
+struct VocabularyCrossEntropyArgs {
+  Tensor stats, exponentials, labels, weights;
+  int64_t first = 0, rank = 0;
+  Tensor loss, dlogits;
+};
+
 }  // namespace megatron::kernels

@@ -20,6 +20,9 @@ struct DropoutArgs {
     uint64_t seed = 0;
     uint64_t stream = 0;  // hash of the layer's name and the place of the dropout
     Tensor samples;
+    // Of x: its row 0 is this one of the B * T, where x has some of them only; and T, which is 0
+    // where x has all. Of attention: its head 0 is this one of the layer's.
+    int64_t first_row = 0, length = 0, first_head = 0;
   };
   Mask mask;
   Tensor x, out;

@@ -7,7 +7,7 @@
 namespace megatron::kernels {
 
 // out = a + b, of one shape, contiguous; each of any floating type, the sum in f32 (f64 where one
-// is f64). out may be a or b.
+// is f64). out may be a or b. For a [T,N], b may also be [N]: one row, added to all (a bias).
 struct AddArgs {
   Tensor a, b, out;
 };

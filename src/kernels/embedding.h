@@ -7,16 +7,21 @@
 namespace megatron::kernels {
 
 // out[t,:] = table[ids[t],:]. ids i32 [T] in [0, V) (checked when the data is read), table [V,H],
-// out [T,H], one type.
+// out [T,H], one type. part: the table's row 0 is row `first` of a larger one, and an id of a row
+// that is not here gives zeros.
 struct EmbeddingArgs {
   Tensor ids, table, out;
+  int64_t first = 0;
+  bool part = false;
 };
 
 // dtable = sum over t in ascending order of dout[t,:] into row ids[t], + beta * dtable; dtable
-// [V,H] f32 (f64 for f64).
+// [V,H] f32 (f64 for f64). part: ids of rows that are not here are left out.
 struct EmbeddingBackwardArgs {
   Tensor ids, dout;
   Accumulate dtable;
+  int64_t first = 0;
+  bool part = false;
 };
 
 }  // namespace megatron::kernels

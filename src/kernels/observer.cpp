@@ -74,6 +74,8 @@ Table observe(const Table& plain) {
   set<"embedding", &Table::embedding>(t, plain);
   set<"embedding_backward", &Table::embedding_backward>(t, plain);
   set<"cross_entropy", &Table::cross_entropy>(t, plain);
+  set<"vocabulary_stats", &Table::vocabulary_stats>(t, plain);
+  set<"vocabulary_cross_entropy", &Table::vocabulary_cross_entropy>(t, plain);
   set<"dropout", &Table::dropout>(t, plain);
   set<"add", &Table::add>(t, plain);
   set<"copy", &Table::copy>(t, plain);

@@ -127,6 +127,23 @@ void visit(CrossEntropyArgs& a, F&& f) {
   f("dlogits", Access::write, a.dlogits);
 }
 template <class F>
+void visit(VocabularyStatsArgs& a, F&& f) {
+  f("logits", Access::read, a.logits);
+  f("labels", Access::read, a.labels);
+  f("weights", Access::read, a.weights);
+  f("exponentials", Access::write, a.exponentials);
+  f("stats", Access::write, a.stats);
+}
+template <class F>
+void visit(VocabularyCrossEntropyArgs& a, F&& f) {
+  f("stats", Access::read, a.stats);
+  f("exponentials", Access::read, a.exponentials);
+  f("labels", Access::read, a.labels);
+  f("weights", Access::read, a.weights);
+  f("loss", Access::write, a.loss);
+  f("dlogits", Access::write, a.dlogits);
+}
+template <class F>
 void visit(DropoutArgs& a, F&& f) {
   f("samples", Access::read, a.mask.samples);
   f("x", Access::read, a.x);

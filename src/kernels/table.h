@@ -36,6 +36,8 @@ struct Table {
   void (*embedding)(const EmbeddingArgs&, Stream&) = nullptr;
   void (*embedding_backward)(const EmbeddingBackwardArgs&, Stream&) = nullptr;
   void (*cross_entropy)(const CrossEntropyArgs&, Stream&) = nullptr;
+  void (*vocabulary_stats)(const VocabularyStatsArgs&, Stream&) = nullptr;
+  void (*vocabulary_cross_entropy)(const VocabularyCrossEntropyArgs&, Stream&) = nullptr;
   void (*dropout)(const DropoutArgs&, Stream&) = nullptr;
   void (*add)(const AddArgs&, Stream&) = nullptr;
   void (*copy)(const CopyArgs&, Stream&) = nullptr;
@@ -74,6 +76,8 @@ inline constexpr std::string_view kHotKernels[] = {"gemm",
                                                    "embedding",
                                                    "embedding_backward",
                                                    "cross_entropy",
+                                                   "vocabulary_stats",
+                                                   "vocabulary_cross_entropy",
                                                    "dropout",
                                                    "add",
                                                    "copy",

@@ -108,7 +108,9 @@ void embedding(const EmbeddingArgs& args, Stream& stream) {
   check(args);
   plain.embedding({.ids = args.ids,
                    .table = args.table.view_as(DType::bf16),
-                   .out = args.out.view_as(DType::bf16)},
+                   .out = args.out.view_as(DType::bf16),
+                   .first = args.first,
+                   .part = args.part},
                   stream);
 }
 
@@ -129,6 +131,7 @@ Table widened(const Table& plain) {
   t.embedding = embedding;
   t.embedding_backward = Entry<&Table::embedding_backward>::run;
   t.cross_entropy = Entry<&Table::cross_entropy>::run;
+  t.vocabulary_cross_entropy = Entry<&Table::vocabulary_cross_entropy>::run;
   t.dropout = Entry<&Table::dropout>::run;
   t.add = Entry<&Table::add>::run;
   t.column_sum = Entry<&Table::column_sum>::run;

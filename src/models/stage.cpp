@@ -1,19 +1,130 @@
 #include "models/stage.h"
 
-namespace megatron::models {
+#include <algorithm>
+#include <optional>
 
-Bundle forward(const Stage& stage, Tape& tape, const nn::Batch& batch, Phase phase,
-               bool recompute) {
-  Bundle bundle;
-  bool first = true;
-  for (const Segment& segment : stage.segments()) {
-    Span span = segment.span;
-    span.recompute = recompute && !first;  // the embedding's input is the batch: nothing to save
-    bundle = tape.span(span, bundle, [&segment, &batch, phase](Tape& t, const Bundle& in) {
-      return segment.forward(t, in, batch, phase);
-    });
-    first = false;
+#include "autograd/offload.h"
+#include "base/error.h"
+#include "ops/elementwise.h"
+#include "parallel/saved_activations.h"
+
+namespace megatron::models {
+namespace {
+
+using Granularity = RecomputeOptions::Granularity;
+using Method = RecomputeOptions::Method;
+
+// One forward pass over the segments of a chunk.
+class Forward {
+ public:
+  Forward(std::span<const Segment> segments, Tape& tape, const nn::Batch& batch, Phase phase)
+      : segments_(segments), tape_(tape), batch_(batch), phase_(phase) {}
+
+  Bundle one(size_t i, const Bundle& in) {
+    return run(segments_[i].span, segments_[i], tape_, in, batch_, phase_);
   }
+
+  // Keeps its input only.
+  Bundle recomputed(size_t i, const Bundle& in) {
+    Span span = segments_[i].span;
+    span.recompute = true;
+    return run(span, segments_[i], tape_, flowing_alone(in), batch_, phase_);
+  }
+  // Segments [first, last) the same, together.
+  Bundle recomputed(size_t first, size_t last, const Bundle& in) {
+    if (last == first + 1) return recomputed(first, in);
+    const auto stretch = segments_.subspan(first, last - first);
+    return tape_.recompute(flowing_alone(in), [stretch, &batch = batch_, phase = phase_](
+                                                  Tape& tape, const Bundle& from) {
+      Bundle bundle = from;
+      for (const Segment& segment : stretch)
+        bundle = run(segment.span, segment, tape, bundle, batch, phase);
+      return bundle;
+    });
+  }
+
+ private:
+  static Bundle run(const Span& span, const Segment& segment, Tape& tape, const Bundle& in,
+                    const nn::Batch& batch, Phase phase) {
+    return tape.span(span, in, [&segment, &batch, phase](Tape& t, const Bundle& b) {
+      return segment.forward(t, b, batch, phase);
+    });
+  }
+  // One tensor in place of two.
+  Bundle flowing_alone(const Bundle& in) {
+    return {{"hidden", flowing(tape_, in)}, {"residual", Var()}};
+  }
+
+  std::span<const Segment> segments_;
+  Tape& tape_;
+  const nn::Batch& batch_;
+  Phase phase_;
+};
+
+Bundle forward_full(Forward& pass, size_t begin, size_t end, Bundle bundle,
+                    const RecomputeOptions& options) {
+  const auto layers = static_cast<size_t>(options.layers);
+  for (size_t i = begin; i < end;) {
+    if (options.method == Method::uniform) {
+      const size_t last = std::min(i + layers, end);
+      bundle = pass.recomputed(i, last, bundle);
+      i = last;
+    } else {
+      bundle = i - begin < layers ? pass.recomputed(i, bundle) : pass.one(i, bundle);
+      ++i;
+    }
+  }
+  return bundle;
+}
+
+Bundle forward_kept(Forward& pass, Tape& tape, size_t begin, size_t end, Bundle bundle,
+                    const OffloadOptions& options) {
+  Offloaded before;
+  for (size_t i = begin; i < end; ++i) {
+    const size_t first = tape.nodes();
+    bundle = pass.one(i, bundle);
+    before.bring_back_here(tape);  // backward is about to pass layer i: fetch layer i - 1
+    before = {};
+    if (i - begin < static_cast<size_t>(options.layers)) before = Offloaded::move(tape, first);
+  }
+  return bundle;
+}
+
+}  // namespace
+
+Var flowing(Tape& tape, const Bundle& bundle) {
+  const Var& hidden = bundle["hidden"];
+  if (!bundle.contains("residual") || !bundle["residual"].value.defined()) return hidden;
+  return ops::add(tape, hidden, bundle["residual"]);
+}
+
+Bundle forward(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch,
+               Phase phase, const RecomputeOptions& recompute, const OffloadOptions& offload) {
+  MG_ASSERT(recompute.layers > 0 && offload.layers >= 0);
+  MG_ASSERT(offload.layers == 0 || recompute.granularity == Granularity::none);
+  const auto segments = stage.segments();
+  Forward pass(segments, tape, batch, phase);
+  Bundle bundle = in;
+  if (!stage.part().embedding && !bundle.contains("residual")) bundle.set("residual", Var());
+  // The embedding's input is the batch, which is kept anyhow.
+  const size_t begin = stage.part().embedding ? 1 : 0, end = segments.size();
+  if (begin == 1) bundle = pass.one(0, bundle);
+  if (!tape.recording() || recompute.granularity == Granularity::none)
+    return forward_kept(pass, tape, begin, end, std::move(bundle),
+                        tape.recording() ? offload : OffloadOptions{});
+  if (recompute.granularity == Granularity::selective) {
+    tape.recompute_modules(recompute.modules);
+    bundle = forward_kept(pass, tape, begin, end, std::move(bundle), {});
+    tape.recompute_modules({});
+    return bundle;
+  }
+  if (recompute.distribute && recompute.tensor != nullptr && recompute.tensor->size() > 1) {
+    tape.keep_inputs([tp = *recompute.tensor](Tape& t, const Tensor& input) {
+      return parallel::keep_slice(t, input, tp);
+    });
+  }
+  bundle = forward_full(pass, begin, end, std::move(bundle), recompute);
+  tape.keep_inputs({});
   return bundle;
 }
 

@@ -11,6 +11,7 @@
 #include "autograd/tape.h"
 #include "nn/batch.h"
 #include "nn/builder.h"
+#include "parallel/layer_layout.h"
 
 namespace megatron::models {
 
@@ -25,14 +26,16 @@ struct Segment {
   std::function<Bundle(Tape&, const Bundle&, const nn::Batch&, Phase)> forward;
 };
 
+// A chunk of a model that one pipeline stage holds; all of it where there is one.
 class Stage {
  public:
   virtual ~Stage() = default;
 
-  // In order; those of the first stage begin with the embedding.
+  virtual const parallel::ModelPart& part() const = 0;
+  // In order; with part().embedding the first is the embedding, which takes an empty bundle.
   virtual std::span<const Segment> segments() const = 0;
-  // After the last segment of the last stage: loss of each token [T] (ops/linear_cross_entropy.h),
-  // and the logits [T,V].
+  // With part().head, after the last segment: loss of each token [T] (parallel/vocabulary.h), and
+  // the logits [T,V].
   virtual Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const = 0;
   virtual Var logits(Tape& tape, const Bundle& in) const = 0;
   // What enters the output head [T,H].
@@ -47,9 +50,33 @@ class Stage {
 // stage.loss() as a span of the tape.
 Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch);
 
-// Runs every segment as a span of the tape. `recompute` keeps only the segments' inputs. batch must
-// outlive the tape.
-Bundle forward(const Stage& stage, Tape& tape, const nn::Batch& batch, Phase phase,
-               bool recompute = false);
+// What forward does not keep but backward computes again (Chen et al. 2016; Korthikanti et al.
+// 2022).
+struct RecomputeOptions {
+  enum class Granularity { none, selective, full } granularity = Granularity::none;
+  // Of full. uniform: every `layers` layers in a row keep their input only; block: each of the
+  // first `layers` layers of a chunk does, the others keep everything.
+  enum class Method { uniform, block } method = Method::uniform;
+  int64_t layers = 1;
+  std::vector<std::string> modules;  // of selective: "core_attn", "mlp", "layernorm"
+  bool distribute =
+      false;  // --distribute-saved-activations: each tensor rank keeps a slice of them
+  const parallel::TensorParallel* tensor = nullptr;  // of `distribute`: those ranks; borrowed
+};
+
+// The first `layers` layers of a chunk have what they keep for backward in host memory. It comes
+// back one layer ahead. Without recompute.
+struct OffloadOptions {
+  int64_t layers = 0;
+};
+
+// Runs every segment of a chunk as a span of the tape. in: what the piece before gave ("hidden"
+// alone); empty for the first. batch must outlive the tape. Recompute and offload change no bit,
+// and nothing at all where the tape does not record.
+Bundle forward(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch,
+               Phase phase, const RecomputeOptions& recompute = {},
+               const OffloadOptions& offload = {});
+// hidden + residual, what goes to the next piece: [T,H] (tokens divided: [T/n,H]).
+Var flowing(Tape& tape, const Bundle& bundle);
 
 }  // namespace megatron::models

@@ -1,5 +1,6 @@
 #include "nn/attention.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -36,22 +37,58 @@ RotaryTable RotaryTable::make(Runtime& runtime, DType model_type, int64_t positi
   return table;
 }
 
+namespace {
+
+const AttentionConfig& checked(const AttentionConfig& c, int ranks) {
+  MG_CHECK(c.heads % ranks == 0,
+           "--num-attention-heads {} is not a multiple of --tensor-model-parallel-size {}: every "
+           "rank computes as many heads; change one of them",
+           c.heads, ranks);
+  MG_CHECK(c.key_heads % ranks == 0 || ranks % c.key_heads == 0,
+           "--num-query-groups {} is neither a multiple nor a divisor of "
+           "--tensor-model-parallel-size {}; change one of them",
+           c.key_heads, ranks);
+  MG_CHECK(
+      c.key_heads * c.head_size % ranks == 0,
+      "the {} values of a head's key (--kv-channels) cannot be divided among the {} ranks that "
+      "share it (--tensor-model-parallel-size {}, --num-query-groups {}); change one of them",
+      c.head_size, ranks / c.key_heads, ranks, c.key_heads);
+  return c;
+}
+
+std::vector<int64_t> qkv_blocks(const AttentionConfig& c) {
+  const int64_t q = c.heads * c.head_size, k = c.key_heads * c.head_size;
+  return {q, k, k};
+}
+
+}  // namespace
+
 Attention::Attention(Builder& builder, const std::string& name, const AttentionConfig& config,
                      const RotaryTable* rotary, parallel::Init init, parallel::Init output_init)
-    : config_(config),
-      qkv_(builder, name + ".qkv", config.hidden,
-           (config.heads + 2 * config.key_heads) * config.head_size, config.qkv_bias, init),
+    : config_(checked(config, builder.tensor().size())),
+      tensor_(builder.tensor()),
+      qkv_(builder, name + ".qkv", config.hidden, qkv_blocks(config), config.qkv_bias, init),
       output_(builder, name + ".output", config.heads * config.head_size, config.hidden,
               config.output_bias, output_init),
       rotary_(rotary),
+      heads_(config.heads / tensor_.size()),
+      key_heads_(std::max<int64_t>(config.key_heads / tensor_.size(), 1)),
       dropout_stream_(hash_name(name + ".dropout")) {}
+
+Var Attention::project(Tape& tape, const Var& x_TH) const {
+  const Var qkv = qkv_(tape, x_TH);
+  if (config_.key_heads >= tensor_.size()) return qkv;
+  return parallel::gather_key_head(tape, qkv, heads_ * config_.head_size,
+                                   config_.key_heads * config_.head_size, config_.head_size,
+                                   tensor_);
+}
 
 Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool train) const {
   ops::Rotary rotary;
   if (rotary_ != nullptr)
     rotary = {.cos = rotary_->cos, .sin = rotary_->sin, .positions = batch.positions};
-  ops::Heads heads = ops::split_heads(tape, qkv_(tape, x_TH), batch.sequences, config_.heads,
-                                      config_.key_heads, rotary);
+  ops::Heads heads =
+      ops::split_heads(tape, project(tape, x_TH), batch.sequences, heads_, key_heads_, rotary);
   ops::AttentionOptions options;
   options.scale = 1 / std::sqrt(static_cast<double>(config_.head_size));
   if (const Continuation& c = batch.continuation; c.state != nullptr) {
@@ -66,9 +103,16 @@ Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool 
     options.dropout = {.p = static_cast<float>(config_.dropout),
                        .seed = config_.seed,
                        .stream = dropout_stream_,
-                       .samples = batch.samples};
+                       .samples = batch.samples,
+                       .first_head = tensor_.rank() * heads_};
   }
-  return output_(tape, ops::attention(tape, heads, options));
+  const Bundle inner = tape.module(
+      "core_attn", {{"q", heads.q}, {"k", heads.k}, {"v", heads.v}},
+      [options](Tape& t, const Bundle& in) {
+        return Bundle{{"y", ops::attention(t, {in["q"], in["k"], in["v"]}, options)}};
+      },
+      "y");
+  return output_(tape, inner["y"]);
 }
 
 }  // namespace megatron::nn

@@ -25,7 +25,9 @@ struct RotaryTable {
 };
 
 // Parameters <name>.qkv.weight [(N+2K) D, H] = [q | k | v], <name>.output.weight [H, N D], and
-// their biases.
+// their biases. Tensor-parallel ranks hold the heads in equal shares: N must be a multiple of their
+// number, and K a multiple or a divisor of it (a key head is then shared by the ranks of its
+// queries); else the constructor throws Error naming the numbers and flags.
 class Attention {
  public:
   // rotary may be null: no rotation. It is borrowed.
@@ -33,10 +35,17 @@ class Attention {
             const RotaryTable* rotary, parallel::Init init, parallel::Init output_init);
   Var operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool train) const;
 
+  int64_t key_heads() const { return key_heads_; }  // whose keys and values this rank computes
+
  private:
-  AttentionConfig config_;
-  Linear qkv_, output_;
+  Var project(Tape& tape, const Var& x_TH) const;  // this rank's [q | k | v] [T, (N+2K) D]
+
+  AttentionConfig config_;  // of all ranks
+  parallel::TensorParallel tensor_;
+  ColumnLinear qkv_;
+  RowLinear output_;
   const RotaryTable* rotary_;
+  int64_t heads_, key_heads_;  // of this rank
   uint64_t dropout_stream_;
 };
 

@@ -1,16 +1,37 @@
 #include "nn/builder.h"
 
 namespace megatron::nn {
+namespace {
 
-Parameter& Builder::add(const std::string& name, Shape shape, parallel::Init init, int uses) {
+// A shape and a type without memory.
+Tensor shape_only(const Shape& shape, DType type, const std::string& name) {
+  const auto nowhere = Arena::make({DeviceKind::meta, 0}, MemoryClass::parameters);
+  return Tensor::empty(*nowhere, shape, type, name);
+}
+
+}  // namespace
+
+Parameter& Builder::add(const std::string& name, Shape shape, parallel::Init init, int uses,
+                        std::optional<parallel::Division> division) {
   auto placed = std::make_unique<parallel::Placed>();
-  placed->parameter.name = name;
-  placed->parameter.value =
-      Tensor::empty(runtime_.arena(MemoryClass::parameters), shape, type_, name);
-  placed->parameter.uses.resize(static_cast<size_t>(uses));
   placed->placement = placement_(name, shape);
-  placed->init = init;
+  placed->whole = shape;
   placed->decay = shape.rank() >= 2;
+  if (division) {
+    const std::vector<parallel::Slice> slices =
+        parallel::slices_of(*division, tensor_.size(), tensor_.rank());
+    placed->placement = parallel::narrowed(placed->placement, division->axis, slices);
+    int64_t held = 0;
+    for (const parallel::Slice& slice : slices) held += slice.size;
+    shape.set(division->axis, held);
+  }
+  placed->partial = !division && tensor_.divides_tokens();
+  placed->counted = division || tensor_.rank() == 0;
+  placed->division = std::move(division);
+  placed->init = init;
+  placed->parameter.name = name;
+  placed->parameter.value = shape_only(shape, type_, name);
+  placed->parameter.uses.resize(static_cast<size_t>(uses));
   parameters_.push_back(std::move(placed));
   return parameters_.back()->parameter;
 }

@@ -1,5 +1,5 @@
 // Where modules get their parameters: each is made once, in the model's type, with its placement
-// and its initial values' law.
+// and its initial values' law, and divided among the ranks that share the module.
 #pragma once
 
 #include <functional>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/placement.h"
+#include "parallel/tensor_parallel.h"
 
 namespace megatron::nn {
 
@@ -15,21 +15,28 @@ class Builder {
  public:
   using PlacementOf =
       std::function<parallel::Placement(const std::string& name, const Shape& shape)>;
-  // placement: maps a parameter's name and shape to canonical tensors; the model family's.
-  Builder(Runtime& runtime, DType type, PlacementOf placement)
-      : runtime_(runtime), type_(type), placement_(std::move(placement)) {}
+  // placement: maps a parameter's name and whole shape to canonical tensors; the model family's.
+  Builder(Runtime& runtime, DType type, PlacementOf placement,
+          const parallel::TensorParallel& tensor = {})
+      : runtime_(runtime), type_(type), placement_(std::move(placement)), tensor_(tensor) {}
 
-  // A parameter with undefined value. Weight decay applies to those of two dims or more.
-  Parameter& add(const std::string& name, Shape shape, parallel::Init init, int uses = 1);
+  // A parameter whose value has a shape and a type but no memory yet (parallel::allocate,
+  // parallel::DataParallel). shape: of all ranks' slices together. Weight decay applies to those of
+  // two dims or more. One that is not divided lies on every rank, and where tokens are divided its
+  // gradient there is a part of the sum.
+  Parameter& add(const std::string& name, Shape shape, parallel::Init init, int uses = 1,
+                 std::optional<parallel::Division> division = std::nullopt);
 
   Runtime& runtime() const { return runtime_; }
   DType type() const { return type_; }
+  const parallel::TensorParallel& tensor() const { return tensor_; }
   std::vector<std::unique_ptr<parallel::Placed>> take() { return std::move(parameters_); }
 
  private:
   Runtime& runtime_;
   DType type_;
   PlacementOf placement_;
+  parallel::TensorParallel tensor_;
   std::vector<std::unique_ptr<parallel::Placed>> parameters_;
 };
 

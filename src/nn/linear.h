@@ -1,20 +1,37 @@
 #pragma once
 
 #include "nn/builder.h"
-#include "ops/linear.h"
+#include "parallel/linear.h"
 
 namespace megatron::nn {
 
-// y = x w^T + b; parameters <name>.weight [out,in], <name>.bias [out].
-class Linear {
+// y = x w^T + b with the outputs divided among the tensor-parallel ranks; parameters <name>.weight
+// [out,in], <name>.bias [out], out the sum of `blocks`: matrices that are divided one by one ([q |
+// k | v]).
+class ColumnLinear {
  public:
-  Linear(Builder& builder, const std::string& name, int64_t in, int64_t out, bool bias,
-         parallel::Init init)
-      : weight_(builder.add(name + ".weight", {out, in}, init)),
-        bias_(bias ? Weight(builder.add(name + ".bias", {out}, zeros())) : Weight()) {}
-  Var operator()(Tape& tape, const Var& x) const { return ops::linear(tape, x, weight_, bias_); }
+  ColumnLinear(Builder& builder, const std::string& name, int64_t in, std::vector<int64_t> blocks,
+               bool bias, parallel::Init init);
+  Var operator()(Tape& tape, const Var& x) const {
+    return parallel::column_linear(tape, x, weight_, bias_, tensor_);
+  }
 
  private:
+  parallel::TensorParallel tensor_;
+  Weight weight_, bias_;
+};
+
+// The same with the inputs divided: it takes what a ColumnLinear's rank gives.
+class RowLinear {
+ public:
+  RowLinear(Builder& builder, const std::string& name, int64_t in, int64_t out, bool bias,
+            parallel::Init init);
+  Var operator()(Tape& tape, const Var& x) const {
+    return parallel::row_linear(tape, x, weight_, bias_, tensor_);
+  }
+
+ private:
+  parallel::TensorParallel tensor_;
   Weight weight_, bias_;
 };
 

@@ -13,22 +13,31 @@ struct MlpConfig {
 };
 
 // down(f(up x)), or down(f(gate x) * (up x)) when gated. Parameters <name>.up.weight [F, H] (gated:
-// [2F, H] = [gate | up]), <name>.down.weight [H, F], and their biases.
+// [2F, H] = [gate | up]), <name>.down.weight [H, F], and their biases. Module "mlp" of a tape: what
+// lies between the two products, with the first of them.
 class Mlp {
  public:
   Mlp(Builder& builder, const std::string& name, const MlpConfig& config, parallel::Init init,
       parallel::Init output_init)
       : config_(config),
-        up_(builder, name + ".up", config.hidden, (config.gated ? 2 : 1) * config.ffn, config.bias,
-            init),
+        up_(builder, name + ".up", config.hidden,
+            std::vector<int64_t>(config.gated ? 2 : 1, config.ffn), config.bias, init),
         down_(builder, name + ".down", config.ffn, config.hidden, config.bias, output_init) {}
   Var operator()(Tape& tape, const Var& x_TH) const {
-    return down_(tape, ops::activation(tape, up_(tape, x_TH), config_.activation, config_.gated));
+    const Bundle inner = tape.module(
+        "mlp", {{"x", x_TH}},
+        [this](Tape& t, const Bundle& in) {
+          return Bundle{
+              {"y", ops::activation(t, up_(t, in["x"]), config_.activation, config_.gated)}};
+        },
+        "y");
+    return down_(tape, inner["y"]);
   }
 
  private:
   MlpConfig config_;
-  Linear up_, down_;
+  ColumnLinear up_;
+  RowLinear down_;
 };
 
 }  // namespace megatron::nn

@@ -8,7 +8,7 @@ namespace megatron::nn {
 enum class Normalization { layer_norm, rms_norm };
 
 // {norm(x + residual), x + residual}; parameters <name>.weight [H] and, for LayerNorm, <name>.bias
-// [H].
+// [H]. Module "layernorm" of a tape: the sum is kept and the norm computed again.
 class AddNorm {
  public:
   AddNorm(Builder& builder, const std::string& name, int64_t hidden, Normalization kind, double eps)
@@ -18,11 +18,16 @@ class AddNorm {
                   : Weight()),
         eps_(eps) {}
   ops::AddNorm operator()(Tape& tape, const Var& x, const Var& residual) const {
+    return tape.recomputes("layernorm") ? recomputed(tape, x, residual) : normed(tape, x, residual);
+  }
+
+ private:
+  ops::AddNorm recomputed(Tape& tape, const Var& x, const Var& residual) const;
+  ops::AddNorm normed(Tape& tape, const Var& x, const Var& residual) const {
     return bias_ ? ops::add_layer_norm(tape, x, residual, weight_, bias_, eps_)
                  : ops::add_rms_norm(tape, x, residual, weight_, eps_);
   }
 
- private:
   Weight weight_, bias_;
   double eps_;
 };

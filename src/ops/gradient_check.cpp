@@ -59,6 +59,10 @@ void add_linear_cases(std::vector<GradientCase>& cases) {
   cases.push_back({"embedding", {}, {{6, 3}}, [](Tape& t, Vars, Weights w) {
                      return Result{{embedding(t, integers(t, {4, 0, 4, 5, 4}), w[0])}};
                    }});
+  // Rows 3 to 5 of a table: the ids before and behind them have no row here.
+  cases.push_back({"embedding_part", {}, {{3, 3}}, [](Tape& t, Vars, Weights w) {
+                     return Result{{embedding_part(t, integers(t, {4, 0, 4, 5, 6, 3}), w[0], 3)}};
+                   }});
   // Labels that are not read are out of range.
   cases.push_back({"linear_cross_entropy", {{5, 4}}, {{7, 4}}, [](Tape& t, Vars x, Weights w) {
                      const Tensor weights = doubles(t, {5}, {1, 0.5, 0, 1, 2});
@@ -78,6 +82,12 @@ void add_elementwise_cases(std::vector<GradientCase>& cases) {
                    }});
   cases.push_back({"dropout", {{kBatch * kLength, 3}}, {}, [](Tape& t, Vars x, Weights) {
                      return Result{{dropout(t, x[0], half_dropped(t))}};
+                   }});
+  cases.push_back({"dropout of some rows", {{4, 3}}, {}, [](Tape& t, Vars x, Weights) {
+                     kernels::DropoutArgs::Mask mask = half_dropped(t);
+                     mask.first_row = 3;
+                     mask.length = kLength;
+                     return Result{{dropout(t, x[0], mask)}};
                    }});
   using kernels::Activation;
   for (const auto& [name, function] : {std::pair{"gelu_tanh", Activation::gelu_tanh},

@@ -27,9 +27,10 @@ void linear_wgrad(Backward& backward) {
 
 }  // namespace
 
-Var linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias) {
+Var linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias, MemoryClass memory) {
   const Tensor& w = weight.value();
-  Tensor y = tape.empty({x.value.size(0), w.size(0)}, w.dtype(), "linear.y");
+  Tensor y = Tensor::empty(tape.runtime().arena(memory), {x.value.size(0), w.size(0)}, w.dtype(),
+                           "linear.y");
   tape.kernels().gemm(
       {.a = x.value, .b = w, .out = y, .transpose_b = true, .bias = bias ? bias.value() : Tensor()},
       tape.stream());

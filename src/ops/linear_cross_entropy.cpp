@@ -5,24 +5,24 @@
 namespace megatron::ops {
 namespace {
 
-// Logits of one chunk: 2^25 elements (128 MB in f32), so that reading and writing the weight's
-// gradient once a chunk costs a few per cent of the products.
-int64_t chunk_rows(int64_t vocabulary) {
-  return std::clamp<int64_t>((int64_t{1} << 25) / vocabulary / 64 * 64, 64, 4096);
-}
-
 void loss_dgrad(Backward& backward) {
   if (backward.needs(0)) backward.set(0, backward.saved(0));
 }
 
 }  // namespace
 
+// Logits of one chunk: 2^25 elements (128 MB in f32), so that reading and writing the weight's
+// gradient once a chunk costs a few per cent of the products.
+int64_t loss_chunk_rows(int64_t vocabulary) {
+  return std::clamp<int64_t>((int64_t{1} << 25) / vocabulary / 64 * 64, 64, 4096);
+}
+
 Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, const Tensor& labels,
                             const Tensor& weights) {
   const Tensor &x_TH = x.value, &w_VH = weight.value();
   const int64_t tokens = x_TH.size(0), vocabulary = w_VH.size(0);
   const DType type = x_TH.dtype(), sums = kernels::accumulator(type);
-  const int64_t rows = std::min(chunk_rows(vocabulary), std::max<int64_t>(tokens, 1));
+  const int64_t rows = std::min(loss_chunk_rows(vocabulary), std::max<int64_t>(tokens, 1));
   const kernels::Table& table = tape.kernels();
   Stream& stream = tape.stream();
   Tensor loss_T = tape.empty({tokens}, sums, "loss");

@@ -13,6 +13,9 @@ namespace megatron::ops {
 Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, const Tensor& labels,
                             const Tensor& weights);
 
+// Rows of a chunk of logits of so many columns.
+int64_t loss_chunk_rows(int64_t vocabulary);
+
 // The logits x w^T [T,V] that the loss is formed from, bit for bit: f32 (f64). Not an op: nothing
 // is recorded, the tape only computes.
 Tensor linear_logits(const Tensor& x, const Weight& weight, Tape& tape);

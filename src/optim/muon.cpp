@@ -14,6 +14,16 @@ Tensor matrix(const Tensor& buffer, int64_t rows, int64_t columns) {
   return buffer.slice(0, 0, rows * columns).view({rows, columns});
 }
 
+// Rows of a matrix, if there is one.
+Tensor part(const Tensor& whole, int64_t begin, int64_t size) {
+  return whole.defined() ? whole.slice(0, begin, size) : whole;
+}
+
+DType wide_type(std::span<const parallel::Placed* const> parameters) {
+  return parameters.empty() ? DType::f32
+                            : kernels::accumulator(parameters[0]->parameter.value.dtype());
+}
+
 int64_t norm_blocks(int64_t elements) {
   return (elements + kernels::kNormBlock - 1) / kernels::kNormBlock;
 }
@@ -79,17 +89,19 @@ bool takes(const parallel::Placed& placed) {
 }
 
 Muon::Muon(const MuonConfig& config, std::span<const parallel::Placed* const> parameters,
-           Runtime& runtime)
-    : config_(config), coefficients_(coefficients(config.coefficients, config.iterations)) {
-  DType wide = DType::f32;
-  int64_t largest = 0, square = 0;
+           comm::Group* tensor, Runtime& runtime)
+    : config_(config),
+      gathered_(parameters, tensor, wide_type(parameters), runtime),
+      coefficients_(coefficients(config.coefficients, config.iterations)) {
+  const DType wide = wide_type(parameters);
+  int64_t own = 0, largest = 0, square = 0;
   for (const parallel::Placed* placed : parameters) {
-    const Tensor& value = placed->parameter.value;
-    wide = kernels::accumulator(value.dtype());
+    const int64_t columns = gathered_.shape(*placed)[1];
     for (const Rows& rows : matrices(*placed)) {
-      const int64_t side = std::min(rows.size, value.size(1));
-      largest = std::max(largest, rows.size * value.size(1));
+      const int64_t side = std::min(rows.size, columns);
+      largest = std::max(largest, rows.size * columns);
       square = std::max(square, side * side);
+      if (!gathered_.is_divided(*placed)) own = std::max(own, rows.size * columns);
     }
   }
   const bool rounds = wide == DType::f32 && config.precision <= ProductPrecision::medium;
@@ -98,8 +110,8 @@ Muon::Muon(const MuonConfig& config, std::span<const parallel::Placed* const> pa
   const auto buffer = [&](int64_t elements, DType type, std::string_view label) {
     return Tensor::empty(runtime.arena(MemoryClass::optimizer), {elements}, type, label);
   };
-  direction_ = buffer(largest, wide, "muon.direction");
-  x_ = held_ == wide ? direction_ : buffer(largest, held_, "muon.x");
+  direction_ = buffer(own, wide, "muon.direction");
+  if (held_ != wide) x_ = buffer(largest, held_, "muon.x");
   y_ = buffer(largest, held_, "muon.y");
   gram_ = buffer(square, held_, "muon.gram");
   square_ = buffer(square, held_, "muon.square");
@@ -111,7 +123,7 @@ Muon::Muon(const MuonConfig& config, std::span<const parallel::Placed* const> pa
 }
 
 std::vector<Muon::Rows> Muon::matrices(const parallel::Placed& placed) const {
-  const int64_t all = placed.parameter.value.size(0);
+  const int64_t all = gathered_.shape(placed)[0];
   if (!config_.split_qkv || placed.matrices.empty()) return {{0, all}};
   std::vector<Rows> list;
   int64_t begin = 0;
@@ -162,35 +174,62 @@ void Muon::orthogonalize(const Tensor& given, Stream& stream) {
 }
 
 void Muon::update(const Target& target, const StepScalars& step, Stream& stream) {
-  for (const Rows& rows : matrices(*target.placed))
-    if (rows.size > 0) update(target, rows, step, stream);
+  if (gathered_.is_divided(*target.placed)) return update_divided(target, step, stream);
+  const int64_t columns = target.weight.value.size(1);
+  for (const Rows& rows : matrices(*target.placed)) {
+    if (rows.size == 0) continue;
+    const Tensor direction = matrix(direction_, rows.size, columns);
+    find_direction(target, rows, step, direction, stream);
+    orthogonalize(direction, stream);
+    set_factor(rows.size, columns, stream);
+    descend(target, rows, step, direction, stream);
+  }
 }
 
-void Muon::update(const Target& target, const Rows& rows, const StepScalars& step, Stream& stream) {
-  const kernels::Table& table = kernels::table(stream);
-  const auto part = [&rows](const Tensor& whole) {
-    return whole.defined() ? whole.slice(0, rows.begin, rows.size) : whole;
-  };
-  const int64_t columns = target.weight.value.size(1);
-  const Tensor direction = matrix(direction_, rows.size, columns);
-  table.muon_momentum({.grad = part(target.gradient()),
-                       .momentum = part(target.states[0]),
-                       .scale = step.scale,
-                       .direction = direction,
-                       .mu = config_.momentum,
-                       .nesterov = config_.nesterov},
-                      stream);
-  orthogonalize(direction, stream);
-  const double factor = config_.extra_scale * scale_factor(config_.scale, rows.size, columns);
-  table.fill({.out = factor_, .value = factor}, stream);
-  table.sgd({.parameter = {part(target.weight.value), part(target.weight.remainder)},
-             .grad = direction,
-             .lr = target.learning_rate,
-             .weight_decay = step.weight_decay,
-             .step = step.step,
-             .scale = factor_,
-             .decay = target.placed->decay},
-            stream);
+void Muon::update_divided(const Target& target, const StepScalars& step, Stream& stream) {
+  const parallel::Placed& placed = *target.placed;
+  const Tensor own = gathered_.slice(placed), whole = gathered_.whole(placed);
+  if (own.elements() > 0) find_direction(target, {0, own.size(0)}, step, own, stream);
+  gathered_.gather(placed, stream);
+  const std::vector<Rows> list = matrices(placed);
+  for (const Rows& rows : list)
+    if (rows.size > 0) orthogonalize(whole.slice(0, rows.begin, rows.size), stream);
+  gathered_.take(placed, stream);
+  for (const Rows& rows : list) {
+    set_factor(rows.size, whole.size(1), stream);
+    gathered_.for_each_row(placed, rows.begin, rows.size, [&](int64_t begin, int64_t size) {
+      descend(target, {begin, size}, step, own.slice(0, begin, size), stream);
+    });
+  }
+}
+
+void Muon::find_direction(const Target& target, const Rows& rows, const StepScalars& step,
+                          const Tensor& direction, Stream& stream) const {
+  kernels::table(stream).muon_momentum({.grad = part(target.gradient, rows.begin, rows.size),
+                                        .momentum = part(target.states[0], rows.begin, rows.size),
+                                        .scale = step.scale,
+                                        .direction = direction,
+                                        .mu = config_.momentum,
+                                        .nesterov = config_.nesterov},
+                                       stream);
+}
+
+void Muon::set_factor(int64_t rows, int64_t columns, Stream& stream) {
+  const double factor = config_.extra_scale * scale_factor(config_.scale, rows, columns);
+  kernels::table(stream).fill({.out = factor_, .value = factor}, stream);
+}
+
+void Muon::descend(const Target& target, const Rows& rows, const StepScalars& step,
+                   const Tensor& direction, Stream& stream) const {
+  kernels::table(stream).sgd({.parameter = {part(target.weight.value, rows.begin, rows.size),
+                                            part(target.weight.remainder, rows.begin, rows.size)},
+                              .grad = direction,
+                              .lr = target.learning_rate,
+                              .weight_decay = step.weight_decay,
+                              .step = step.step,
+                              .scale = factor_,
+                              .decay = target.placed->decay},
+                             stream);
 }
 
 }  // namespace megatron::optim

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "optim/gathered_matrix.h"
 #include "optim/rule.h"
 
 namespace megatron::optim {
@@ -46,12 +47,14 @@ bool takes(const parallel::Placed& placed);
 // For each matrix p [M,N] of a parameter: g = gradient * scale; m += (1-mu)(g - m); d = nesterov ?
 // (1-mu) g + mu m : m; X = d / max(|d|_F, 1e-7); `iterations` times A = X X^T (or, if M > N, X^T X
 // on the other side), X = aX + (bA + cA^2) X; p = p (1 - lr weight_decay) - lr f X, f = extra_scale
-// * scale_factor. A gated MLP's [gate; up] is one matrix.
+// * scale_factor. A gated MLP's [gate; up] is one matrix. d of a matrix that is divided among ranks
+// is gathered; each makes X of all of it and takes its slice.
 class Muon final : public Rule {
  public:
-  // parameters: all that it will update; buffers are made for the largest.
+  // parameters: all that it will update; buffers are made for the largest. tensor: the ranks among
+  // which Placed::division divides; null: one.
   Muon(const MuonConfig& config, std::span<const parallel::Placed* const> parameters,
-       Runtime& runtime);
+       comm::Group* tensor, Runtime& runtime);
 
   std::vector<State> states(DType wide) const override { return {{"momentum_buffer", wide}}; }
   void update(const Target& target, const StepScalars& step, Stream& stream) override;
@@ -63,13 +66,20 @@ class Muon final : public Rule {
   struct Rows {
     int64_t begin = 0, size = 0;
   };
+  // Of the whole parameter.
   std::vector<Rows> matrices(const parallel::Placed& placed) const;
-  void update(const Target& target, const Rows& rows, const StepScalars& step, Stream& stream);
+  void update_divided(const Target& target, const StepScalars& step, Stream& stream);
+  void find_direction(const Target& target, const Rows& rows, const StepScalars& step,
+                      const Tensor& direction, Stream& stream) const;
+  void set_factor(int64_t rows, int64_t columns, Stream& stream);
+  void descend(const Target& target, const Rows& rows, const StepScalars& step,
+               const Tensor& direction, Stream& stream) const;
   void iterate(const std::array<double, 3>& abc, const Tensor& x, Stream& stream);
   // A tensor as a factor of products: itself, or rounded into `rounded`.
   Tensor factor(const Tensor& x, const Tensor& rounded, Stream& stream) const;
 
   MuonConfig config_;
+  GatheredMatrix gathered_;
   std::vector<std::array<double, 3>> coefficients_;
   DType held_ = DType::f32, multiplied_ = DType::f32;  // between products; as factors of products
   // Flat, of the largest matrix [M,N] or [min,min]: the direction (wide); X and Y (held_), X

@@ -4,27 +4,13 @@
 
 #include "base/error.h"
 #include "kernels/table.h"
+#include "optim/norm_slots.h"
 
 namespace megatron::optim {
 namespace {
 
-// The rows of a part's slice within its parameter's gradient, as one flat tensor.
-Tensor part_rows(const Tensor& gradient, const parallel::Slice& slice) {
-  const int64_t row = gradient.elements() / std::max<int64_t>(gradient.size(0), 1);
-  return gradient.view({gradient.elements()}).slice(0, slice.local_begin * row, slice.size * row);
-}
-
 int64_t blocks_of(int64_t elements) {
   return (elements + kernels::kNormBlock - 1) / kernels::kNormBlock;
-}
-
-int64_t norm_blocks(const parallel::Placed& placed) {
-  const Tensor& value = placed.parameter.value;
-  const int64_t row = value.elements() / std::max<int64_t>(value.size(0), 1);
-  int64_t blocks = 0;
-  for (const parallel::Part& part : placed.placement.parts)
-    for (const parallel::Slice& slice : part.slices) blocks += blocks_of(slice.size * row);
-  return blocks;
 }
 
 std::unique_ptr<Rule> make_rule(Method method, const OptimizerConfig& config) {
@@ -64,58 +50,83 @@ void OptimizerConfig::check() const {
            "--exp-avg-dtype and --exp-avg-sq-dtype are of Adam's moments, and --optimizer is {}: "
            "drop them",
            name(method));
+  MG_CHECK(offload_fraction >= 0 && offload_fraction <= 1,
+           "--optimizer-offload-fraction is {}; it must lie in [0, 1]", offload_fraction);
   muon.check();
 }
 
-Optimizer::Optimizer(std::vector<parallel::Placed*> parameters, const OptimizerConfig& config,
-                     Runtime& runtime)
-    : config_(config), runtime_(runtime) {
+Optimizer::Optimizer(std::span<const parallel::Shard> shards, const OptimizerConfig& config,
+                     const OptimizerGroups& groups, Runtime& runtime)
+    : config_(config), groups_(groups), runtime_(runtime) {
   const bool muon = config.method == Method::muon;
   rule_ = make_rule(muon ? config.muon_scalar : config.method, config);
   for (Tensor* scalar : {&norm_, &divisor_, &learning_rate_, &decoupled_rate_,
                          &scalars_.weight_decay, &scalars_.step, &scalars_.scale})
     *scalar = zeros({}, DType::f64, "scalar");
-  std::erase_if(parameters, [](const auto* placed) { return !placed->parameter.trainable; });
   if (muon) {
     std::vector<const parallel::Placed*> taken;
-    std::ranges::copy_if(parameters, std::back_inserter(taken),
-                         [](const auto* placed) { return takes(*placed); });
-    muon_ = std::make_unique<Muon>(config.muon, taken, runtime);
+    for (const parallel::Shard& shard : shards) {
+      if (!shard.placed->parameter.trainable || !takes(*shard.placed)) continue;
+      MG_CHECK(shard.is_whole(),
+               "--optimizer muon updates whole matrices, and this rank keeps {} of the {} elements "
+               "of {}: use it without --use-distributed-optimizer and with "
+               "--data-parallel-sharding-strategy no_shard, or --optimizer adam",
+               shard.size(), shard.placed->parameter.value.elements(),
+               shard.placed->parameter.name);
+      taken.push_back(shard.placed);
+    }
+    muon_ = std::make_unique<Muon>(config.muon, taken, groups.tensor, runtime);
   }
-  int64_t blocks = 0;
-  for (parallel::Placed* placed : parameters) {
-    entries_.push_back(make_entry(*placed));
-    blocks += norm_blocks(*placed);
+  const NormSlots slots = norm_slots(shards, groups, runtime);
+  partials_ = zeros({slots.total}, DType::f64, "norm.partials");
+  double elements = 0, done = 0;
+  for (const parallel::Shard& shard : shards)
+    if (shard.placed->parameter.trainable) elements += static_cast<double>(shard.size());
+  for (size_t i = 0; i < shards.size(); ++i) {
+    if (!shards[i].placed->parameter.trainable) continue;
+    // Muon's ranks gather a matrix together, also those that have no row of it.
+    const bool gathers = muon_ != nullptr && takes(*shards[i].placed);
+    if (shards[i].size() == 0 && !gathers) continue;
+    entries_.push_back(make_entry(shards[i], done < config.offload_fraction * elements));
+    done += static_cast<double>(shards[i].size());
+    if (const int64_t first = slots.first[i]; first >= 0)
+      entries_.back().partials = partials_.slice(0, first, blocks_of(shards[i].size()));
   }
-  partials_ = zeros({blocks}, DType::f64, "norm.partials");
 }
 
-Tensor Optimizer::zeros(const Shape& shape, DType type, const std::string& label) {
-  Tensor t = Tensor::empty(runtime_.arena(MemoryClass::optimizer), shape, type, label);
+Tensor Optimizer::zeros(const Shape& shape, DType type, const std::string& label,
+                        MemoryClass memory_class) {
+  Tensor t = Tensor::empty(runtime_.arena(memory_class), shape, type, label);
   kernels::table(runtime_.stream()).fill({.out = t, .value = 0}, runtime_.stream());
   return t;
 }
 
-Optimizer::Entry Optimizer::make_entry(parallel::Placed& placed) {
-  const Parameter& p = placed.parameter;
-  const DType wide = kernels::accumulator(p.value.dtype());
-  Entry entry{.rule = muon_ != nullptr && takes(placed) ? muon_.get() : rule_.get()};
+Optimizer::Entry Optimizer::make_entry(const parallel::Shard& shard, bool offloaded) {
+  const MemoryClass where = offloaded ? MemoryClass::offload : MemoryClass::optimizer;
+  const parallel::Placed& placed = *shard.placed;
+  const std::string& name = placed.parameter.name;
+  const DType type = shard.value.dtype(), wide = kernels::accumulator(type);
+  Entry entry{.rule = muon_ != nullptr && takes(placed) ? muon_.get() : rule_.get(),
+              .value = shard.value,
+              .offloaded = offloaded};
   Target& target = entry.target;
   target.placed = &placed;
-  target.weight.value = p.value;
+  target.begin = shard.begin;
+  target.gradient = shard.gradient;
+  target.weight.value = shard.value;
   target.learning_rate = placed.role == parallel::Role::hidden ? learning_rate_ : decoupled_rate_;
-  if (p.value.dtype() == DType::bf16)
-    target.weight.remainder = zeros(p.value.shape(), DType::i16, p.name + ".remainder");
-  if (p.value.dtype() == DType::f16) {
-    entry.master = Tensor::empty(runtime_.arena(MemoryClass::optimizer), p.value.shape(), wide,
-                                 p.name + ".master");
-    kernels::table(runtime_.stream()).copy({.x = p.value, .out = entry.master}, runtime_.stream());
+  const Shape& shape = shard.value.shape();
+  if (type == DType::bf16)
+    target.weight.remainder = zeros(shape, DType::i16, name + ".remainder", where);
+  if (type == DType::f16) {
+    entry.master = zeros(shape, wide, name + ".master", where);
+    kernels::table(runtime_.stream())
+        .copy({.x = shard.value, .out = entry.master}, runtime_.stream());
     target.weight.value = entry.master;
   }
-  for (const Rule::State& state : entry.rule->states(wide)) {
+  for (const Rule::State& state : entry.rule->states(wide))
     target.states.push_back(
-        zeros(p.value.shape(), state.type, fmt::format("{}.{}", p.name, state.name)));
-  }
+        zeros(shape, state.type, fmt::format("{}.{}", name, state.name), where));
   return entry;
 }
 
@@ -124,18 +135,18 @@ void Optimizer::set_scalar(Tensor& scalar, double value) {
 }
 
 void Optimizer::find_norm(double divisor) {
-  const kernels::Table& table = kernels::table(runtime_.stream());
-  int64_t block = 0;
+  Stream& stream = runtime_.stream();
+  const kernels::Table& table = kernels::table(stream);
+  const bool several = groups_.norm != nullptr && groups_.norm->size() > 1;
+  if (several) table.fill({.out = partials_, .value = 0}, stream);
   for (const Entry& entry : entries_) {
-    for (const parallel::Part& part : entry.target.placed->placement.parts) {
-      for (const parallel::Slice& slice : part.slices) {
-        const Tensor rows = part_rows(entry.target.gradient(), slice);
-        const int64_t count = blocks_of(rows.elements());
-        table.sum_of_squares({.x = rows, .partial = partials_.slice(0, block, count)},
-                             runtime_.stream());
-        block += count;
-      }
-    }
+    if (!entry.partials.defined()) continue;
+    const Tensor& gradient = entry.target.gradient;
+    table.sum_of_squares({.x = gradient.view({gradient.elements()}), .partial = entry.partials},
+                         stream);
+  }
+  if (several) {
+    groups_.norm->all_reduce(partials_, comm::Reduce::sum, stream, "gradient norm").wait(stream);
   }
   set_scalar(divisor_, divisor);
   table.grad_scale({.partials = partials_,
@@ -143,7 +154,7 @@ void Optimizer::find_norm(double divisor) {
                     .max_norm = config_.clip_grad,
                     .norm = norm_,
                     .scale = scalars_.scale},
-                   runtime_.stream());
+                   stream);
 }
 
 void Optimizer::update(const StepInputs& inputs) {
@@ -152,12 +163,20 @@ void Optimizer::update(const StepInputs& inputs) {
   set_scalar(decoupled_rate_, inputs.decoupled_learning_rate.value_or(inputs.learning_rate));
   set_scalar(scalars_.weight_decay, inputs.weight_decay);
   set_scalar(scalars_.step, static_cast<double>(steps_));
-  for (const Entry& e : entries_) {
-    e.rule->update(e.target, scalars_, runtime_.stream());
-    if (!e.master.defined()) continue;
-    kernels::table(runtime_.stream())
-        .copy({.x = e.master, .out = e.target.placed->parameter.value}, runtime_.stream());
+  for (const Entry& entry : entries_) {
+    if (entry.offloaded) {
+      update_offloaded(entry);
+    } else {
+      update(entry);
+    }
   }
+}
+
+void Optimizer::update(const Entry& entry) {
+  Stream& stream = runtime_.stream();
+  entry.rule->update(entry.target, scalars_, stream);
+  if (entry.master.defined())
+    kernels::table(stream).copy({.x = entry.master, .out = entry.value}, stream);
 }
 
 std::vector<Optimizer::State> Optimizer::states() const {
@@ -165,7 +184,7 @@ std::vector<Optimizer::State> Optimizer::states() const {
   for (const Entry& e : entries_) {
     const parallel::Placed* placed = e.target.placed;
     const auto add = [&](std::string_view name, const Tensor& value) {
-      if (value.defined()) states.push_back({std::string(name), placed, value});
+      if (value.defined()) states.push_back({std::string(name), placed, e.target.begin, value});
     };
     add("remainder", e.target.weight.remainder);
     add("master", e.master);

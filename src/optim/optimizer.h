@@ -22,6 +22,10 @@ struct OptimizerConfig {
   MuonConfig muon;
   Method muon_scalar = Method::adam;  // of what Muon does not take: adam or lion
   double clip_grad = 1.0;             // 0: no clipping
+  // State and master weights of the first shards, until they are this share of the rank's elements,
+  // lie in host memory (MemoryClass::offload) and come to the device for the update, piece by
+  // piece.
+  double offload_fraction = 0;
 
   // Whether a rule is at work in this method: Muon's second one, too.
   bool uses(Method rule) const {
@@ -37,17 +41,32 @@ struct StepInputs {
       decoupled_learning_rate;  // of embedding and output layer; default: the same
 };
 
+// The ranks among which a model's parameters are divided. Groups are borrowed; null: one rank.
+struct OptimizerGroups {
+  // All ranks that together hold each element of the model once: its tensor-parallel slices, stages
+  // and shards. Where several hold the same, `counts` tells the one whose norm counts.
+  comm::Group* norm = nullptr;
+  bool counts = true;  // this rank is one of those (Placed::counted of each parameter, too)
+  comm::Group* tensor = nullptr;  // Muon: gathers the slices of a matrix
+  // On meta, where others tell nothing: norm_blocks() of the model; 0: as if every rank held as
+  // much.
+  int64_t norm_blocks = 0;
+};
+
 class Optimizer {
  public:
-  // Reads the gradients from use 0 of each parameter. State is allocated and zero; the
-  // master weight of a bf16 or f16 parameter begins as its value. The parameters outlive the
-  // optimizer.
-  Optimizer(std::vector<parallel::Placed*> parameters, const OptimizerConfig& config,
-            Runtime& runtime);
+  // Updates the shards' values from their gradients. State is allocated and zero, of the shard's
+  // shape; the master weight of a bf16 or f16 parameter begins as its value. The parameters outlive
+  // the optimizer. Collective over groups.norm. Throws Error for Muon with a matrix of which this
+  // rank has a shard only.
+  Optimizer(std::span<const parallel::Shard> shards, const OptimizerConfig& config,
+            const OptimizerGroups& groups, Runtime& runtime);
 
-  // Finds the norm of the gradients and the factor that divides and clips them. divisor: of the raw
-  // gradients, the number of tokens of the step. Nothing else changes, so that a step can be left
-  // out after it.
+  // Finds the norm of the gradients of all ranks' parameters and the factor that divides and clips
+  // them: squares are summed in f64 over blocks of kNormBlock elements of each parameter, and the
+  // blocks added in the order of the model, whoever holds them. divisor: of the raw gradients, the
+  // number of tokens of the step. Nothing else changes, so that a step can be left out after it.
+  // Collective.
   void find_norm(double divisor);
   // L2 norm of all gradients before clipping, of find_norm(). 0-d f64.
   const Tensor& gradient_norm() const { return norm_; }
@@ -57,10 +76,11 @@ class Optimizer {
   // All that must be kept, beside the parameters, for the next step to be the same: "remainder"
   // (what a bf16 parameter lacks of its master weight) or "master" (an f16 parameter's, in f32),
   // and what its rule keeps: "exp_avg", "exp_avg_sq", "momentum_buffer"; of the shape of their
-  // parameter.
+  // shard.
   struct State {
     std::string name;
     const parallel::Placed* placed = nullptr;
+    int64_t begin = 0;  // of the shard
     Tensor value;
   };
   std::vector<State> states() const;
@@ -72,17 +92,24 @@ class Optimizer {
   struct Entry {
     Target target;
     Rule* rule = nullptr;
-    Tensor master;  // of an f16 parameter
+    Tensor value;     // of the shard
+    Tensor master;    // of an f16 parameter
+    Tensor partials;  // its part of partials_; undefined: another rank counts it
+    bool offloaded = false;
   };
-  Entry make_entry(parallel::Placed& placed);
-  Tensor zeros(const Shape& shape, DType type, const std::string& label);
+  Entry make_entry(const parallel::Shard& shard, bool offloaded);
+  Tensor zeros(const Shape& shape, DType type, const std::string& label,
+               MemoryClass memory_class = MemoryClass::optimizer);
+  void update(const Entry& entry);
+  void update_offloaded(const Entry& entry);
   void set_scalar(Tensor& scalar, double value);
 
   OptimizerConfig config_;
+  OptimizerGroups groups_;
   Runtime& runtime_;
   std::unique_ptr<Rule> rule_, muon_;  // muon_: of the parameters that it takes
   std::vector<Entry> entries_;
-  Tensor partials_;  // f64: sums of squares of fixed blocks, in canonical order
+  Tensor partials_;  // f64: sums of squares of all ranks' blocks (optim/norm_slots.h)
   Tensor norm_, divisor_, learning_rate_, decoupled_rate_;
   StepScalars scalars_;
   int64_t steps_ = 0;

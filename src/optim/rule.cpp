@@ -16,7 +16,7 @@ class Adam final : public Rule {
   }
   void update(const Target& t, const StepScalars& step, Stream& stream) override {
     kernels::table(stream).adam({.parameter = t.weight,
-                                 .grad = t.gradient(),
+                                 .grad = t.gradient,
                                  .exp_avg = t.states[0],
                                  .exp_avg_sq = t.states[1],
                                  .lr = t.learning_rate,
@@ -44,7 +44,7 @@ class Sgd final : public Rule {
   }
   void update(const Target& t, const StepScalars& step, Stream& stream) override {
     kernels::table(stream).sgd({.parameter = t.weight,
-                                .grad = t.gradient(),
+                                .grad = t.gradient,
                                 .buffer = t.states.empty() ? Tensor() : t.states[0],
                                 .lr = t.learning_rate,
                                 .weight_decay = step.weight_decay,
@@ -66,7 +66,7 @@ class Lion final : public Rule {
   std::vector<State> states(DType wide) const override { return {{"exp_avg", wide}}; }
   void update(const Target& t, const StepScalars& step, Stream& stream) override {
     kernels::table(stream).lion({.parameter = t.weight,
-                                 .grad = t.gradient(),
+                                 .grad = t.gradient,
                                  .exp_avg = t.states[0],
                                  .lr = t.learning_rate,
                                  .weight_decay = step.weight_decay,

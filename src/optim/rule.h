@@ -20,14 +20,14 @@ struct StepScalars {
   Tensor scale;  // divides and clips the gradients
 };
 
-// A parameter as a rule sees it.
+// A parameter, or a shard of it, as a rule sees it.
 struct Target {
   const parallel::Placed* placed = nullptr;
+  int64_t begin = 0;  // of the shard
+  Tensor gradient;
   kernels::MasterWeight weight;
   Tensor learning_rate;        // 0-d f64
   std::vector<Tensor> states;  // as Rule::states() lists them
-
-  const Tensor& gradient() const { return placed->parameter.uses[0].grad; }
 };
 
 class Rule {

@@ -1,5 +1,7 @@
 #include "parallel/mesh.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "base/error.h"
@@ -75,29 +77,87 @@ int stride(const Grid& grid, Axis axis) {
 
 int expert_tp(const Layout& layout) { return layout.etp == 0 ? layout.tp : layout.etp; }
 
-void check_degrees(const Layout& layout, int world) {
-  const auto positive = [](int degree, std::string_view axis) {
-    MG_CHECK(degree >= 1, "the {} parallel degree is {}; it must be at least 1", axis, degree);
-  };
-  MG_CHECK(world >= 1, "the number of ranks is {}; it must be at least 1", world);
-  positive(layout.tp, "tensor");
-  positive(layout.cp, "context");
-  positive(layout.pp, "pipeline");
-  positive(layout.ep, "expert");
-  positive(expert_tp(layout), "expert tensor");
+constexpr std::string_view kTp = "--tensor-model-parallel-size", kCp = "--context-parallel-size",
+                           kPp = "--pipeline-model-parallel-size",
+                           kEp = "--expert-model-parallel-size",
+                           kEtp = "--expert-tensor-parallel-size",
+                           kInstances = "--num-distributed-optimizer-instances";
 
-  const auto divides = [world](int64_t a, int64_t b, int64_t c) {
-    return a <= world && b <= world && c <= world && a * b * c <= world && world % (a * b * c) == 0;
-  };
-  MG_CHECK(divides(layout.tp, layout.cp, layout.pp),
-           "{} ranks cannot be divided in tensor parallel {} x context parallel {} x pipeline "
-           "parallel {}: change one of these degrees or the number of ranks",
-           world, layout.tp, layout.cp, layout.pp);
-  MG_CHECK(divides(expert_tp(layout), layout.ep, layout.pp),
-           "{} ranks cannot be divided in expert tensor parallel {}{} x expert parallel {} x "
-           "pipeline parallel {}: change one of these degrees or the number of ranks",
-           world, expert_tp(layout), layout.etp == 0 ? " (as tensor parallel)" : "", layout.ep,
-           layout.pp);
+struct Degree {
+  std::string_view flag;
+  int value;
+};
+
+void check_divides(int world, std::initializer_list<Degree> degrees) {
+  int64_t product = 1;
+  std::string factors;
+  for (const Degree& degree : degrees) {
+    product = std::min<int64_t>(product, world + 1) * std::min<int64_t>(degree.value, world + 1);
+    if (degree.value == 1) continue;
+    factors += fmt::format("{}{} {}", factors.empty() ? "" : " x ", degree.flag, degree.value);
+  }
+  MG_CHECK(product <= world && world % product == 0,
+           "{} ranks cannot be divided by {}: change one of these, or --ranks", world, factors);
+}
+
+void check_sizes(const Layout& layout, int world) {
+  MG_CHECK(world >= 1, "--ranks is {}; it must be at least 1", world);
+  for (const Degree& degree :
+       {Degree{kTp, layout.tp}, Degree{kCp, layout.cp}, Degree{kPp, layout.pp},
+        Degree{kEp, layout.ep}, Degree{kEtp, expert_tp(layout)},
+        Degree{kInstances, layout.instances}}) {
+    MG_CHECK(degree.value >= 1, "{} is {}; it must be at least 1", degree.flag, degree.value);
+  }
+  for (const Degree& degree :
+       {Degree{"--tensor-parallel-num-weight-shards", layout.weight_shards},
+        Degree{"--expert-tensor-parallel-num-weight-shards", layout.expert_weight_shards}}) {
+    MG_CHECK(degree.value == 1,
+             "{} is {}: generalized tensor parallelism (gtp_remat) is not supported: use 1, and "
+             "--data-parallel-sharding-strategy optim_grads_params to keep a part of the weights "
+             "on each rank",
+             degree.flag, degree.value);
+  }
+}
+
+void check_hierarchy(const Layout& layout) {
+  if (layout.hierarchical_cp.empty()) return;
+  int64_t product = 1;
+  std::string levels;
+  for (const int size : layout.hierarchical_cp) {
+    MG_CHECK(size >= 1, "--hierarchical-context-parallel-sizes has {}; a level has at least 1 rank",
+             size);
+    product = std::min<int64_t>(product * size, int64_t{1} << 31);
+    levels += fmt::format("{}{}", levels.empty() ? "" : " x ", size);
+  }
+  MG_CHECK(product == layout.cp,
+           "--hierarchical-context-parallel-sizes {} do not make {} {}: their product must be it",
+           levels, kCp, layout.cp);
+}
+
+void check_replicas(const Layout& layout, int world) {
+  const int data = world / (layout.tp * layout.pp);
+  const int expert_data = world / (expert_tp(layout) * layout.ep * layout.pp);
+  MG_CHECK(data % layout.instances == 0,
+           "{} {} does not divide the {} data and context parallel ranks ({} ranks, {} {}, {} {}): "
+           "change one of them",
+           kInstances, layout.instances, data, world, kTp, layout.tp, kPp, layout.pp);
+  MG_CHECK(expert_data % layout.instances == 0,
+           "{} {} does not divide the {} data parallel ranks of experts ({} ranks, {} {}, {} {}, "
+           "{} {}): change one of them",
+           kInstances, layout.instances, expert_data, world, kEtp, expert_tp(layout), kEp,
+           layout.ep, kPp, layout.pp);
+  MG_CHECK(!layout.hybrid_cp || data % 2 == 0,
+           "--hybrid-context-parallel needs an even number of data and context parallel ranks, and "
+           "{} ranks with {} {} and {} {} leave {}",
+           world, kTp, layout.tp, kPp, layout.pp, data);
+}
+
+void check_degrees(const Layout& layout, int world) {
+  check_sizes(layout, world);
+  check_divides(world, {{kTp, layout.tp}, {kCp, layout.cp}, {kPp, layout.pp}});
+  check_divides(world, {{kEtp, expert_tp(layout)}, {kEp, layout.ep}, {kPp, layout.pp}});
+  check_hierarchy(layout);
+  check_replicas(layout, world);
 }
 
 Grid dense_grid(const Layout& layout, int world) {
@@ -118,11 +178,10 @@ Grid checked_grid(const Layout& layout, int world, bool expert) {
   const int dense_stride = stride(dense, Axis::pp), expert_stride = stride(experts, Axis::pp);
   MG_CHECK(layout.pp == 1 || dense_stride == expert_stride,
            "with the rank order '{}' ranks of neighbouring pipeline stages lie {} apart for dense "
-           "layers (tensor parallel {}, context parallel {}) but {} apart for experts (expert "
-           "tensor parallel {}, expert parallel {}): make the products equal, or put pp last in "
-           "the rank order",
-           layout.order, dense_stride, layout.tp, layout.cp, expert_stride, expert_tp(layout),
-           layout.ep);
+           "layers ({} {}, {} {}) but {} apart for experts ({} {}, {} {}): make the products "
+           "equal, or put pp last in the rank order (drop --use-tp-pp-dp-mapping)",
+           layout.order, dense_stride, kTp, layout.tp, kCp, layout.cp, expert_stride, kEtp,
+           expert_tp(layout), kEp, layout.ep);
   return expert ? experts : dense;
 }
 
@@ -141,6 +200,15 @@ std::vector<std::vector<int>> lists(const Grid& grid, int world, AxisSet axes) {
   std::vector<std::vector<int>> result;
   for (auto& [first, ranks] : groups) result.push_back(std::move(ranks));
   return result;
+}
+
+// "tp", "dp-cp".
+std::string text_of(AxisSet axes) {
+  std::string text;
+  for (const Axis axis : kAll) {
+    if (axes.contains(axis)) text += (text.empty() ? "" : "-") + std::string(name(axis));
+  }
+  return text;
 }
 
 // Collective: the group of this rank among the lists.
@@ -164,18 +232,29 @@ std::vector<std::vector<int>> rank_lists(const Layout& layout, int world, AxisSe
   return lists(checked_grid(layout, world, expert), world, axes);
 }
 
+comm::Group* Mesh::made(const Lists& lists, const std::string& name) {
+  std::unique_ptr<comm::Group>& group = made_[lists];
+  if (group == nullptr) {
+    group = make_group(lists, *world_);
+    group->set_name(name);
+  }
+  return group.get();
+}
+
 Mesh Mesh::build(const Layout& layout, comm::Group& world) {
   Mesh mesh;
   mesh.layout_ = layout;
   mesh.world_ = &world;
   const Grid dense = checked_grid(layout, world.size(), false),
              experts = checked_grid(layout, world.size(), true);
-  for (const AxisSet axes : {AxisSet(Axis::tp), AxisSet(Axis::cp), AxisSet(Axis::ep),
-                             AxisSet(Axis::dp), AxisSet(Axis::pp), AxisSet{Axis::dp, Axis::cp}}) {
-    mesh.groups_[axes] = make_group(lists(dense, world.size(), axes), world);
+  for (const AxisSet axes :
+       {AxisSet(Axis::tp), AxisSet(Axis::cp), AxisSet(Axis::ep), AxisSet(Axis::dp),
+        AxisSet(Axis::pp), AxisSet{Axis::dp, Axis::cp}, AxisSet{Axis::tp, Axis::pp}}) {
+    mesh.groups_[axes] = mesh.made(lists(dense, world.size(), axes), text_of(axes));
   }
   for (const AxisSet axes : {AxisSet(Axis::tp), AxisSet(Axis::ep), AxisSet(Axis::dp)}) {
-    mesh.expert_groups_[axes] = make_group(lists(experts, world.size(), axes), world);
+    mesh.expert_groups_[axes] =
+        mesh.made(lists(experts, world.size(), axes), "expert-" + text_of(axes));
   }
   return mesh;
 }

@@ -41,11 +41,19 @@ struct Layout {
   int etp = 0;  // expert tensor parallel; 0: as tp
   std::string order =
       "tp-cp-ep-dp-pp";  // fastest axis first; Megatron-LM's other one: "tp-cp-ep-pp-dp"
+  // Replicas of the optimizer: of the ranks along dp and cp, as many chunks of neighbours, each of
+  // which holds all of it (hybrid sharding).
+  int instances = 1;
+  std::vector<int> hierarchical_cp;  // levels of the cp axis, the innermost first; empty: one
+  bool hybrid_cp = false;            // groups of 2, 4, ... ranks along dp and cp, for samples of
+                                     // different lengths
+  // Megatron-LM's generalized tensor parallelism (axes gtp_remat): above 1 refused by name.
+  int weight_shards = 1, expert_weight_shards = 1;
 };
 
 // All groups along `axes` as lists of ranks, a pure function: the grid of `world` ranks in
 // layout.order, dense or expert view. Groups are in ascending order of their first rank. Throws
-// Error naming the degrees and the number of ranks when they do not fit together.
+// Error naming the degrees, the number of ranks and the flags when they do not fit together.
 std::vector<std::vector<int>> rank_lists(const Layout& layout, int world, AxisSet axes,
                                          bool expert = false);
 
@@ -59,14 +67,18 @@ class Mesh {
   int size(Axis axis) const;  // of the dense view
   int coordinate(Axis axis) const;
   // The group of this rank along some axes of the dense view; ep is 1 there. Only the sets that
-  // build() makes: each single axis, and {dp, cp}.
+  // build() makes: each single axis, {dp, cp} and {tp, pp}. Sets of the same ranks are one group.
   comm::Group& group(AxisSet axes) const;
   comm::Group& expert_group(AxisSet axes) const;  // ep, tp (etp), dp (expert data)
 
  private:
+  using Lists = std::vector<std::vector<int>>;
+  comm::Group* made(const Lists& lists, const std::string& name);
+
   Layout layout_;
   comm::Group* world_ = nullptr;
-  std::map<AxisSet, std::unique_ptr<comm::Group>> groups_, expert_groups_;
+  std::map<Lists, std::unique_ptr<comm::Group>> made_;
+  std::map<AxisSet, comm::Group*> groups_, expert_groups_;
 };
 
 }  // namespace megatron::parallel

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "parallel/tensor_parallel.h"
 
 namespace megatron::parallel {
 
@@ -67,7 +68,7 @@ void for_each_run_of_part(const Part& part, const Shape& local_shape, F&& f) {
   if (pending.size > 0) f(pending);
 }
 
-constexpr int64_t kDrawBlock = 1 << 16;  // elements drawn by one thread at a time; even
+constexpr int64_t kDrawBlock = 1 << 16;  // elements drawn by one thread at a time
 
 template <class T>
 T convert(double value) {
@@ -78,12 +79,11 @@ T convert(double value) {
   }
 }
 
-// Elements [begin, end) of the stream; out[0] is element `origin`.
+// Elements [begin, end) of the stream; out[0] is element `begin`.
 template <class T>
-void draw_uniform(T* out, int64_t origin, const RandomStream& stream, double width, int64_t begin,
-                  int64_t end) {
+void draw_uniform(T* out, const RandomStream& stream, double width, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i)
-    out[i - origin] = convert<T>(width * (2 * stream.uniform(static_cast<uint64_t>(i)) - 1));
+    out[i - begin] = convert<T>(width * (2 * stream.uniform(static_cast<uint64_t>(i)) - 1));
 }
 
 double xavier_width(const Placement& placement) {
@@ -97,58 +97,137 @@ double xavier_width(const Placement& placement) {
 
 // The same of normals.
 template <class T>
-void draw(T* out, int64_t origin, const RandomStream& stream, double deviation, int64_t begin,
-          int64_t end) {
+void draw(T* out, const RandomStream& stream, double deviation, int64_t begin, int64_t end) {
   for (int64_t pair = begin / 2; 2 * pair < end; ++pair) {
     const auto [even, odd] = stream.normals(static_cast<uint64_t>(pair));
-    if (2 * pair >= begin) out[2 * pair - origin] = convert<T>(deviation * even);
-    if (2 * pair + 1 < end) out[2 * pair + 1 - origin] = convert<T>(deviation * odd);
+    if (2 * pair >= begin) out[2 * pair - begin] = convert<T>(deviation * even);
+    if (2 * pair + 1 < end) out[2 * pair + 1 - begin] = convert<T>(deviation * odd);
   }
 }
 
+// What a part gives to elements [begin, begin + size) of the parameter, local counted from begin,
+// in pieces of at most kDrawBlock elements.
+std::vector<Run> pieces_of(const Part& part, const Shape& local_shape, int64_t begin,
+                           int64_t size) {
+  std::vector<Run> pieces;
+  for_each_run_of_part(part, local_shape, [&](const Run& run) {
+    const int64_t first = std::max(run.local, begin);
+    const int64_t end = std::min(run.local + run.size, begin + size);
+    for (int64_t at = first; at < end; at += kDrawBlock) {
+      pieces.push_back(
+          {run.canonical + at - run.local, at - begin, std::min<int64_t>(kDrawBlock, end - at)});
+    }
+  });
+  return pieces;
+}
+
 template <class T>
-void fill_parts(const Placed& placed, uint64_t seed, ThreadPool& pool) {
-  T* const values = placed.parameter.value.data<T>();
+void fill_parts(const Shard& shard, uint64_t seed, ThreadPool& pool) {
+  const Placed& placed = *shard.placed;
+  T* const values = shard.value.data<T>();
   const bool uniform = placed.init.kind == Init::Kind::xavier_uniform;
   const bool drawn = placed.init.kind == Init::Kind::normal || uniform;
   const double width = uniform ? xavier_width(placed.placement) : placed.init.deviation;
   const T constant = convert<T>(placed.init.kind == Init::Kind::ones ? 1 : 0);
   for (const Part& part : placed.placement.parts) {
     const RandomStream stream(seed, part.name);
-    for_each_run_of_part(part, placed.parameter.value.shape(), [&](const Run& run) {
-      T* const out = values + run.local;
+    const std::vector<Run> pieces =
+        pieces_of(part, placed.parameter.value.shape(), shard.begin, shard.size());
+    pool.parallel_for(static_cast<int64_t>(pieces.size()), [&](int64_t index, int) {
+      const Run& piece = pieces[static_cast<size_t>(index)];
+      T* const out = values + piece.local;
       if (!drawn) {
-        std::fill(out, out + run.size, constant);
-        return;
+        std::fill(out, out + piece.size, constant);
+      } else if (uniform) {
+        draw_uniform(out, stream, width, piece.canonical, piece.canonical + piece.size);
+      } else {
+        draw(out, stream, width, piece.canonical, piece.canonical + piece.size);
       }
-      pool.parallel_for((run.size + kDrawBlock - 1) / kDrawBlock, [&](int64_t block, int) {
-        const int64_t begin = run.canonical + block * kDrawBlock;
-        const int64_t end = std::min(begin + kDrawBlock, run.canonical + run.size);
-        if (uniform) {
-          draw_uniform(out, run.canonical, stream, width, begin, end);
-        } else {
-          draw(out, run.canonical, stream, width, begin, end);
-        }
-      });
     });
   }
 }
 
+// What lies in both: rows of a part and rows that are held, as rows of the part's tensor and of
+// what is held.
+std::vector<Slice> common(std::span<const Slice> of_part, std::span<const Slice> held) {
+  std::vector<Slice> found;
+  for (const Slice& p : of_part) {
+    for (const Slice& h : held) {
+      const int64_t begin = std::max(p.local_begin, h.global_begin);
+      const int64_t end = std::min(p.local_begin + p.size, h.global_begin + h.size);
+      if (begin >= end) continue;
+      const Slice slice = {p.global_begin + begin - p.local_begin,
+                           h.local_begin + begin - h.global_begin, end - begin};
+      if (!found.empty() && found.back().global_begin + found.back().size == slice.global_begin &&
+          found.back().local_begin + found.back().size == slice.local_begin) {
+        found.back().size += slice.size;
+      } else {
+        found.push_back(slice);
+      }
+    }
+  }
+  return found;
+}
+
+// The whole of the part's tensor is the whole of the parameter.
+bool is_everything(const Part& part) {
+  return part.slices.size() == 1 && part.slices[0].global_begin == 0 &&
+         part.slices[0].local_begin == 0 && part.slices[0].size == part.global[part.axis];
+}
+
 }  // namespace
 
-void initialize(Placed& placed, uint64_t seed, ThreadPool& pool) {
-  Tensor& value = placed.parameter.value;
-  MG_ASSERT(value.is_contiguous());
+std::vector<Slice> slices_of(const Division& division, int ranks, int rank) {
+  std::vector<Slice> slices;
+  int64_t block_begin = 0, local_begin = 0;
+  for (const int64_t block : division.blocks) {
+    const Slice share = share_of(block, ranks, rank);
+    slices.push_back({block_begin + share.global_begin, local_begin, share.size});
+    block_begin += block;
+    local_begin += share.size;
+  }
+  return slices;
+}
+
+Placement narrowed(const Placement& whole, int axis, std::span<const Slice> slices) {
+  Placement placement = whole;
+  for (Part& part : placement.parts) {
+    if (part.axis != axis) {
+      MG_ASSERT(placement.parts.size() == 1 && is_everything(part));
+      part.axis = axis;
+      part.slices = {{0, 0, part.global[axis]}};
+    }
+    part.slices = common(part.slices, slices);
+  }
+  return placement;
+}
+
+void initialize(const Shard& shard, uint64_t seed, ThreadPool& pool) {
+  const Tensor& value = shard.value;
+  MG_ASSERT(value.is_contiguous() && shard.begin >= 0 &&
+            shard.begin + shard.size() <= shard.placed->parameter.value.elements());
   if (!value.device().has_data()) return;
   if (value.bytes() > 0) std::memset(value.raw(), 0, static_cast<size_t>(value.bytes()));
   switch (value.dtype()) {
-    case DType::f64: return fill_parts<double>(placed, seed, pool);
-    case DType::f32: return fill_parts<float>(placed, seed, pool);
-    case DType::bf16: return fill_parts<bf16>(placed, seed, pool);
-    case DType::f16: return fill_parts<f16>(placed, seed, pool);
+    case DType::f64: return fill_parts<double>(shard, seed, pool);
+    case DType::f32: return fill_parts<float>(shard, seed, pool);
+    case DType::bf16: return fill_parts<bf16>(shard, seed, pool);
+    case DType::f16: return fill_parts<f16>(shard, seed, pool);
     default: break;
   }
   MG_ASSERT(is_floating(value.dtype()));
+}
+
+void initialize(Placed& placed, uint64_t seed, ThreadPool& pool) {
+  initialize(Shard{.placed = &placed, .value = placed.parameter.value}, seed, pool);
+}
+
+void allocate(std::span<Placed* const> parameters, Runtime& runtime) {
+  for (Placed* placed : parameters) {
+    Parameter& p = placed->parameter;
+    p.value = Tensor::empty(runtime.arena(MemoryClass::parameters), p.value.shape(),
+                            p.value.dtype(), p.name);
+  }
 }
 
 void for_each_run(

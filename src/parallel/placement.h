@@ -3,6 +3,8 @@
 #pragma once
 
 #include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,6 +49,14 @@ struct Init {
   double deviation = 0;  // of normal
 };
 
+// How a parameter of a layer is divided among tensor-parallel ranks, along `axis` of its whole
+// shape. blocks: sizes of the matrices that lie one after another along it ([q | k | v]); each is
+// divided by itself (share_of), and this rank's shares lie one after another.
+struct Division {
+  int axis = 0;
+  std::vector<int64_t> blocks;
+};
+
 // What optimizers may treat apart: the table of tokens (tied or not) and the output layer.
 enum class Role { hidden, embedding, output };
 
@@ -57,13 +67,44 @@ struct Placed {
   Init init;
   bool decay = true;  // weight decay applies
   Role role = Role::hidden;
-  // Rows of each of the matrices that lie one below the other in it ([q | k | v]); empty: it is
-  // one.
+  // Rows of each of the matrices that lie one below the other in it ([q | k | v]), of all ranks
+  // together; empty: it is one.
   std::vector<int64_t> matrices;
+  Shape whole;                       // shape of all ranks' slices together
+  std::optional<Division> division;  // none: every tensor-parallel rank holds all of it
+  // Each tensor-parallel rank's gradient is a part of the sum (a parameter used on divided tokens).
+  bool partial = false;
+  // Whether this rank counts it in norms: of several that hold the same, the first does.
+  bool counted = true;
+  // Another pipeline stage holds it, too, for another use (tied embeddings): one gradient.
+  bool tied_across_stages = false;
 };
 
-// Fills the parameter's value (converted to its type); rows that no part covers become zero.
+// The slices, in the coordinates of the whole shape, that a rank holds of a division.
+std::vector<Slice> slices_of(const Division& division, int ranks, int rank);
+// What is left of a whole parameter's placement when only `slices` of its dim `axis` are held.
+Placement narrowed(const Placement& whole, int axis, std::span<const Slice> slices);
+
+// Elements [begin, begin + value.elements()) of a parameter in row-major order: what a rank keeps
+// and updates of it.
+struct Shard {
+  Placed* placed = nullptr;
+  int64_t begin = 0;
+  Tensor value;     // of the model's type; of the parameter's shape when it is all of it, else [n]
+  Tensor gradient;  // of the accumulator's type and of value's shape; undefined: not trainable
+
+  int64_t size() const { return value.elements(); }
+  bool is_whole() const { return size() == placed->parameter.value.elements(); }
+};
+
+// Fills a shard's value (converted to its type); elements that no part covers become zero.
+void initialize(const Shard& shard, uint64_t seed, ThreadPool& pool);
+// The same of a parameter that is held whole.
 void initialize(Placed& placed, uint64_t seed, ThreadPool& pool);
+
+// Gives every parameter memory of its own, in the parameters' arena: for models that are not
+// trained. A trained one gets it from DataParallel (parallel/data_parallel.h).
+void allocate(std::span<Placed* const> parameters, Runtime& runtime);
 
 // Calls f(part, canonical element index of the run's begin, local element index, run length) for
 // each run of elements contiguous both in the canonical tensor (logical layout) and in our

@@ -5,20 +5,153 @@
 #include "base/error.h"
 
 namespace megatron::parallel {
+namespace {
+
+using Kind = Action::Kind;
+
+// Forwards of micro-batches in groups that go through the chunks in turn.
+Schedule forwards_in_groups(int micro_batches, int chunks, int group) {
+  Schedule forwards;
+  forwards.reserve(static_cast<size_t>(micro_batches) * static_cast<size_t>(chunks));
+  for (int begin = 0; begin < micro_batches; begin += group) {
+    const int end = std::min(begin + group, micro_batches);
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      for (int m = begin; m < end; ++m) forwards.push_back({Kind::forward, chunk, m});
+    }
+  }
+  return forwards;
+}
+
+void check_groups(int stages, int micro_batches, int group) {
+  MG_CHECK(
+      group >= stages && group <= micro_batches,
+      "the interleaved schedule takes groups of {} micro-batches "
+      "(--microbatch-group-size-per-virtual-pipeline-stage) through the chunks, on {} pipeline "
+      "stages with {} micro-batches a step: a group has at least as many micro-batches as there "
+      "are stages, and at most as many as there are in a step. Change the group, raise "
+      "--global-batch-size, or leave out --num-layers-per-virtual-pipeline-stage and "
+      "--num-virtual-stages-per-pipeline-rank",
+      group, stages, micro_batches);
+  const int rest = micro_batches % group;
+  MG_CHECK(
+      rest == 0 || rest >= stages,
+      "{} micro-batches a step in groups of {} "
+      "(--microbatch-group-size-per-virtual-pipeline-stage) leave a last group of {}, fewer than "
+      "the {} pipeline stages: stages would wait for one another. Change the group or "
+      "--global-batch-size so that nothing or at least {} micro-batches are left, or leave out "
+      "--num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank",
+      micro_batches, group, rest, stages, stages);
+}
+
+}  // namespace
 
 Schedule one_f_one_b(int stage, int stages, int micro_batches) {
   MG_ASSERT(stages >= 1 && stage >= 0 && stage < stages && micro_batches >= 0);
   const int warm_up = std::min(stages - stage - 1, micro_batches);
   Schedule schedule;
   schedule.reserve(2 * static_cast<size_t>(micro_batches));
-  for (int m = 0; m < warm_up; ++m) schedule.push_back({Action::Kind::forward, 0, m});
+  for (int m = 0; m < warm_up; ++m) schedule.push_back({Kind::forward, 0, m});
   for (int m = warm_up; m < micro_batches; ++m) {
-    schedule.push_back({Action::Kind::forward, 0, m});
-    schedule.push_back({Action::Kind::backward, 0, m - warm_up});
+    schedule.push_back({Kind::forward, 0, m});
+    schedule.push_back({Kind::backward, 0, m - warm_up});
   }
   for (int m = micro_batches - warm_up; m < micro_batches; ++m)
-    schedule.push_back({Action::Kind::backward, 0, m});
+    schedule.push_back({Kind::backward, 0, m});
   return schedule;
+}
+
+int interleaved_warm_up(int stage, int stages, int micro_batches, int chunks, int group) {
+  return std::min(2 * (stages - stage - 1) + (chunks - 1) * group, micro_batches * chunks);
+}
+
+Schedule interleaved(int stage, int stages, int micro_batches, int chunks, int group) {
+  MG_ASSERT(stages >= 1 && stage >= 0 && stage < stages && chunks >= 1 && micro_batches >= 0);
+  if (micro_batches == 0) return {};
+  check_groups(stages, micro_batches, group);
+
+  const Schedule forwards = forwards_in_groups(micro_batches, chunks, group);
+  const size_t total = forwards.size();
+  const auto warm_up =
+      static_cast<size_t>(interleaved_warm_up(stage, stages, micro_batches, chunks, group));
+  Schedule schedule;
+  schedule.reserve(2 * total);
+  for (size_t k = 0; k < total + warm_up; ++k) {
+    if (k < total) schedule.push_back(forwards[k]);
+    if (k < warm_up) continue;
+    const Action& like = forwards[k - warm_up];  // backward goes through the chunks the other way
+    schedule.push_back({Kind::backward, chunks - 1 - like.chunk, like.micro_batch});
+  }
+  return schedule;
+}
+
+std::string_view name(ScheduleKind kind) {
+  switch (kind) {
+    case ScheduleKind::one_f_one_b: return "1f1b";
+    case ScheduleKind::interleaved: return "interleaved";
+    case ScheduleKind::zero_bubble_h1: return "zb-h1";
+    case ScheduleKind::zero_bubble_v: return "zb-v";
+  }
+  MG_ASSERT(false);
+  return {};
+}
+
+int PipelineShape::piece(int stage, int chunk) const {
+  MG_ASSERT(stage >= 0 && stage < stages && chunk >= 0 && chunk < chunks);
+  if (kind == ScheduleKind::zero_bubble_v && chunk % 2 == 1)
+    return (chunk + 1) * stages - 1 - stage;
+  return chunk * stages + stage;
+}
+
+int PipelineShape::stage_of(int piece) const {
+  MG_ASSERT(piece >= 0 && piece < pieces());
+  const bool upwards = kind == ScheduleKind::zero_bubble_v && chunk_of(piece) % 2 == 1;
+  return upwards ? stages - 1 - piece % stages : piece % stages;
+}
+
+int PipelineShape::chunk_of(int piece) const {
+  MG_ASSERT(piece >= 0 && piece < pieces());
+  return piece / stages;
+}
+
+Schedule PipelineShape::schedule(int stage, int micro_batches) const {
+  switch (kind) {
+    case ScheduleKind::one_f_one_b:
+      MG_ASSERT(chunks == 1);
+      return one_f_one_b(stage, stages, micro_batches);
+    case ScheduleKind::interleaved:
+      return interleaved(stage, stages, micro_batches, chunks, group == 0 ? stages : group);
+    case ScheduleKind::zero_bubble_h1:
+      MG_ASSERT(chunks == 1);
+      return zero_bubble_h1(stage, stages, micro_batches);
+    case ScheduleKind::zero_bubble_v:
+      MG_ASSERT(chunks == 2);
+      return zero_bubble_v(stage, stages, micro_batches);
+  }
+  MG_ASSERT(false);
+  return {};
+}
+
+Schedule PipelineShape::forward_only(int stage, int micro_batches) const {
+  MG_ASSERT(stage >= 0 && stage < stages && micro_batches >= 0);
+  if (kind != ScheduleKind::zero_bubble_v)
+    return forwards_in_groups(micro_batches, chunks, group == 0 ? stages : group);
+  Schedule forwards = schedule(stage, micro_batches);
+  std::erase_if(forwards, [](const Action& action) { return action.kind != Kind::forward; });
+  return forwards;
+}
+
+int live_micro_batches(const Schedule& schedule, int chunk) {
+  const auto is_weight = [chunk](const Action& action) {
+    return action.kind == Kind::weight && action.chunk == chunk;
+  };
+  const bool split = std::any_of(schedule.begin(), schedule.end(), is_weight);
+  int live = 0, most = 0;
+  for (const Action& action : schedule) {
+    if (action.chunk != chunk) continue;
+    if (action.kind == Kind::forward) most = std::max(most, ++live);
+    if (action.kind == (split ? Kind::weight : Kind::backward)) --live;
+  }
+  return most;
 }
 
 }  // namespace megatron::parallel

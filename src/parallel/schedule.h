@@ -1,14 +1,18 @@
-// Pipeline schedules as pure functions: the list of actions of one stage. `training` executes it,
-// the planner simulates it, tests check it without any model.
+// Pipeline schedules as pure functions: the list of actions of one stage. The pipeline executes it
+// (parallel/pipeline.h), the planner simulates it, tests check it without any model.
 #pragma once
 
+#include <optional>
+#include <string_view>
 #include <vector>
 
 namespace megatron::parallel {
 
+// backward gives the input's gradient and, unless the schedule has an action `weight` for the same
+// chunk and micro-batch, the weights' gradients.
 struct Action {
   enum class Kind { forward, backward, weight } kind = Kind::forward;
-  int chunk = 0;  // model chunk of the stage (interleaved schedules)
+  int chunk = 0;  // of the model's chunks that the stage holds
   int micro_batch = 0;
   bool operator==(const Action&) const = default;
 };
@@ -18,5 +22,65 @@ using Schedule = std::vector<Action>;
 // forwards, then one forward and one backward in turn, then the remaining backwards. With one
 // stage: F0 B0 F1 B1 ...
 Schedule one_f_one_b(int stage, int stages, int micro_batches);
+
+// Interleaved 1F1B (Narayanan et al. 2021, section 2.2): each stage holds `chunks` chunks, and
+// groups of `group` micro-batches go through them in turn. Megatron-LM's order. Throws Error,
+// naming the numbers and flags, unless stages <= group <= micro_batches and what is left of the
+// last group is 0 or at least `stages`.
+Schedule interleaved(int stage, int stages, int micro_batches, int chunks, int group);
+// Its forwards before the first backward's forward: 2 (stages - stage - 1) + (chunks - 1) group, at
+// most all of them.
+int interleaved_warm_up(int stage, int stages, int micro_batches, int chunks, int group);
+
+// ZB-H1 (Qi et al. 2024, section 2.2): 1F1B's memory, its idle time cut to a third by weight
+// gradients that are computed later.
+Schedule zero_bubble_h1(int stage, int stages, int micro_batches);
+
+// ZB-V (Qi et al. 2024, section 6): two chunks a stage in the form of a V (chunk 0 goes down the
+// stages, chunk 1 back up), 1F1B's memory, no idle time where forward, input and weight gradients
+// take equally long.
+Schedule zero_bubble_v(int stage, int stages, int micro_batches);
+
+// All forwards, no backwards: evaluation. Chunks follow one another as the kind's do.
+enum class ScheduleKind { one_f_one_b, interleaved, zero_bubble_h1, zero_bubble_v };
+std::string_view name(ScheduleKind kind);  // "1f1b", "interleaved", "zb-h1", "zb-v"
+
+// Stages, chunks and their order along the model.
+struct PipelineShape {
+  ScheduleKind kind = ScheduleKind::one_f_one_b;
+  int stages = 1, chunks = 1;  // chunks: of each stage
+  int group = 0;               // of interleaved; 0: stages
+
+  // The place of a chunk along the model, 0 .. stages * chunks - 1, and back. Interleaved: chunk c
+  // of stage s is piece c * stages + s; zb-v: chunk 0 of stage s is piece s, chunk 1 is 2 stages -
+  // 1 - s.
+  int pieces() const { return stages * chunks; }
+  int piece(int stage, int chunk) const;
+  int stage_of(int piece) const;
+  int chunk_of(int piece) const;
+
+  Schedule schedule(int stage, int micro_batches) const;
+  // Forward of all micro-batches through all chunks, for evaluation.
+  Schedule forward_only(int stage, int micro_batches) const;
+};
+
+// The most micro-batches of one chunk that are between forward and the end of backward at once
+// (weight included where there is such an action).
+int live_micro_batches(const Schedule& schedule, int chunk);
+
+// Time of a step in simulated time: each action takes as long as given (backward: input gradients,
+// and weights' too where the stage's list has no action for them), a message `transfer`, beside the
+// compute. Throws Error, naming stage and action, when the stages wait for one another for ever.
+struct ActionTimes {
+  double forward = 1, input = 1, weight = 1, transfer = 0;
+};
+struct Simulated {
+  double seconds = 0;        // of the whole step
+  std::vector<double> idle;  // of each stage
+};
+Simulated simulate(const PipelineShape& shape, int micro_batches, const ActionTimes& times = {});
+// Of any lists, one a stage.
+Simulated simulate(const PipelineShape& shape, const std::vector<Schedule>& stages,
+                   const ActionTimes& times = {});
 
 }  // namespace megatron::parallel

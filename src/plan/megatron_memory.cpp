@@ -187,14 +187,12 @@ std::string megatron_memory_report(const MegatronShape& s, const MegatronLayout&
 }
 
 MegatronEstimate megatron_estimate(const models::GptConfig& config, int64_t padded_vocabulary,
-                                   int64_t micro_batch_size, int64_t length, int ranks) {
-  const MegatronMemory memory = megatron_memory(megatron_shape(config, padded_vocabulary),
-                                                {.seq_length = length,
-                                                 .micro_batch_size = micro_batch_size,
-                                                 .data_parallel_size = ranks,
-                                                 .world_size = ranks});
+                                   const MegatronLayout& layout) {
+  const MegatronMemory memory = megatron_memory(megatron_shape(config, padded_vocabulary), layout);
+  const double activations =
+      layout.shows_sequence_parallel() ? memory.activations_sequence_parallel : memory.activations;
   return {static_cast<int64_t>(std::llround(memory.weights_and_optimizer)),
-          static_cast<int64_t>(std::llround(memory.activations))};
+          static_cast<int64_t>(std::llround(activations))};
 }
 
 }  // namespace megatron::plan

@@ -52,8 +52,8 @@ MegatronMemory megatron_memory(const MegatronShape& shape, const MegatronLayout&
 // The lines that Megatron-LM prints of it, to the letter.
 std::string megatron_memory_report(const MegatronShape& shape, const MegatronLayout& layout);
 
-// For a run of this program: as many data-parallel ranks.
+// For a run of this program: what the report shows.
 MegatronEstimate megatron_estimate(const models::GptConfig& config, int64_t padded_vocabulary,
-                                   int64_t micro_batch_size, int64_t length, int ranks);
+                                   const MegatronLayout& layout);
 
 }  // namespace megatron::plan

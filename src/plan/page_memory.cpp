@@ -20,8 +20,8 @@ struct Marks {
 };
 
 Marks marks_of(const PageStyle& style) {
-  if (style.blocks) return {{"█", "▓", "▒", "░", "▚", "▞", "═"}, "█", "!", "·"};
-  return {{"P", "G", "O", "A", "S", "C", "H"}, "#", "!", "."};
+  if (style.blocks) return {{"█", "▓", "▒", "░", "▚", "▞", "╬", "═"}, "█", "!", "·"};
+  return {{"P", "G", "O", "A", "S", "C", "F", "H"}, "#", "!", "."};
 }
 
 std::string machine_line(const Plan& plan, const Marks& marks) {
@@ -46,6 +46,23 @@ std::string verdict(const Plan& plan) {
                                  plan.remedies.empty() ? "" : " What would help:");
   for (const std::string& remedy : plan.remedies) text += "    " + remedy + "\n";
   return text;
+}
+
+// The memory of a rank of each pipeline stage, where there are several.
+std::string stages_text(const Plan& plan) {
+  if (plan.stages.size() < 2) return "";
+  Grid grid({"  pipeline stage", "memory of a rank", "parameters", "gradients", "optimizer",
+             "activations"});
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const MemoryUse& use = plan.stages[s];
+    const auto of = [&use](MemoryClass c) {
+      return bytes_text(use.arenas[static_cast<size_t>(c)]);
+    };
+    grid.add({fmt::format("  {}", s), bytes_text(use.arena_bytes() + use.host),
+              of(MemoryClass::parameters), of(MemoryClass::gradients), of(MemoryClass::optimizer),
+              of(MemoryClass::activations)});
+  }
+  return grid.text();
 }
 
 }  // namespace
@@ -77,7 +94,7 @@ std::string memory_section(const Plan& plan, const PageStyle& style) {
     text += fmt::format(
         "  Megatron-LM's formulas give {} for weights and optimizer, {} for activations\n",
         bytes_text(plan.megatron->weights_and_optimizer), bytes_text(plan.megatron->activations));
-  return text + machine_line(plan, marks) + verdict(plan);
+  return text + stages_text(plan) + machine_line(plan, marks) + verdict(plan);
 }
 
 }  // namespace megatron::plan

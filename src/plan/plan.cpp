@@ -1,5 +1,7 @@
 #include "plan/plan.h"
 
+#include <algorithm>
+
 namespace megatron::plan {
 
 int64_t Plan::parameter_count() const {
@@ -8,8 +10,17 @@ int64_t Plan::parameter_count() const {
   return sum;
 }
 
+// Where not all ranks are here, each may be of the stage that holds the most.
 int64_t Plan::process_bytes() const {
-  return program + ranks_here * (memory.arena_bytes() + memory.host);
+  const auto bytes = [](const MemoryUse& use) { return use.arena_bytes() + use.host; };
+  if (stages.empty()) return program + ranks_here * bytes(memory);
+  int64_t sum = 0, most = 0;
+  for (const MemoryUse& stage : stages) {
+    sum += bytes(stage);
+    most = std::max(most, bytes(stage));
+  }
+  return program + (ranks_here == ranks ? sum * (ranks / static_cast<int>(stages.size()))
+                                        : most * ranks_here);
 }
 
 }  // namespace megatron::plan

@@ -68,10 +68,11 @@ struct Plan {
   int64_t micro_batches = 0, micro_batch_size = 0;
   int64_t iterations = 0;
   std::vector<ParameterCount> parameters;
-  std::vector<FlopCount> flops;  // formula "model" first
-  MemoryUse memory;              // of a rank
-  int64_t program = 0;           // bytes of a process beside its ranks
-  int64_t machine = 0;           // bytes of memory this machine has; 0: not known
+  std::vector<FlopCount> flops;   // formula "model" first
+  MemoryUse memory;               // of rank 0
+  std::vector<MemoryUse> stages;  // of a rank of each pipeline stage
+  int64_t program = 0;            // bytes of a process beside its ranks
+  int64_t machine = 0;            // bytes of memory this machine has; 0: not known
   std::vector<KernelWork> kernels;
   std::vector<TrafficWork> traffic;
   std::optional<double> step_seconds;  // estimated for this machine

@@ -41,19 +41,29 @@ Json parameters(const Plan& plan) {
                       {"by_span", std::move(spans)}};
 }
 
-Json memory(const Plan& plan) {
+Json memory_of(const MemoryUse& use) {
   Json rank = Json::Object();
-  for (int i = 0; i < kMemoryClasses; ++i)
-    rank.set(name(static_cast<MemoryClass>(i)), plan.memory.arenas[static_cast<size_t>(i)]);
-  rank.set("host", plan.memory.host);
-  rank.set("total", plan.memory.arena_bytes() + plan.memory.host);
+  for (int i = 0; i < kMemoryClasses; ++i) {
+    const auto memory_class = static_cast<MemoryClass>(i);
+    const int64_t bytes = use.arenas[static_cast<size_t>(i)];
+    if (bytes > 0 || memory_class != MemoryClass::offload) rank.set(name(memory_class), bytes);
+  }
+  rank.set("host", use.host);
+  rank.set("total", use.arena_bytes() + use.host);
+  return rank;
+}
+
+Json memory(const Plan& plan) {
+  Json::Array stages;
+  for (const MemoryUse& stage : plan.stages) stages.push_back(memory_of(stage));
   Json::Array remedies(plan.remedies.begin(), plan.remedies.end());
   Json megatron;
   if (plan.megatron) {
     megatron = Json::Object{{"weights_and_optimizer", plan.megatron->weights_and_optimizer},
                             {"activations", plan.megatron->activations}};
   }
-  return Json::Object{{"rank", std::move(rank)},
+  return Json::Object{{"rank", memory_of(plan.memory)},
+                      {"stages", std::move(stages)},
                       {"program", plan.program},
                       {"process", plan.process_bytes()},
                       {"machine", plan.machine > 0 ? Json(plan.machine) : Json()},

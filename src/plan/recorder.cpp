@@ -114,17 +114,20 @@ StepWork Recorder::take() {
   return taken;
 }
 
-StepWork extended(const StepWork& two, const StepWork& three, int64_t n) {
-  MG_ASSERT(n >= 3 && two.kernels.size() <= three.kernels.size());
-  StepWork work = three;
-  const auto extend = [n](auto& items, const auto& before) {
+StepWork extended(const StepWork& of_less, const StepWork& of_more, int64_t less, int64_t more,
+                  int64_t n) {
+  MG_ASSERT(less < more && more <= n && (n - more) % (more - less) == 0);
+  MG_ASSERT(of_less.kernels.size() <= of_more.kernels.size());
+  StepWork work = of_more;
+  const int64_t times = (n - more) / (more - less);
+  const auto extend = [times](auto& items, const auto& before) {
     for (size_t i = 0; i < items.size(); ++i) {
       const int64_t earlier = i < before.size() ? before[i].calls : 0;
-      items[i].calls += (n - 3) * (items[i].calls - earlier);
+      items[i].calls += times * (items[i].calls - earlier);
     }
   };
-  extend(work.kernels, two.kernels);
-  extend(work.collectives, two.collectives);
+  extend(work.kernels, of_less.kernels);
+  extend(work.collectives, of_less.collectives);
   return work;
 }
 

@@ -50,8 +50,10 @@ struct StepWork {
   std::vector<CollectiveItem> collectives;
 };
 
-// A step of `n` micro-batches, from one of two and one of three: those after the second are alike.
-StepWork extended(const StepWork& two, const StepWork& three, int64_t n);
+// A step of `n` micro-batches, from one of `less` and one of `more`: what the latter has beyond the
+// former comes again for every further more - less of them, which divides n - more.
+StepWork extended(const StepWork& of_less, const StepWork& of_more, int64_t less, int64_t more,
+                  int64_t n);
 
 // Sums by kernel and type, by collective and name. seconds: of a call, by item; empty: not known.
 std::vector<KernelWork> kernel_work(const StepWork& work, std::span<const double> seconds = {});

@@ -1,36 +1,87 @@
 #include "selftest/canonical.h"
 
-#include "checkpoint/part_copy.h"
+#include <algorithm>
+#include <bit>
 
 namespace megatron::selftest {
+namespace {
 
-TensorMap canonical(std::span<parallel::Placed* const> parameters,
-                    const std::function<Tensor(const parallel::Placed&)>& tensor_of) {
-  TensorMap tensors;
-  for (const parallel::Placed* placed : parameters) {
-    const Tensor tensor = tensor_of(*placed);
+// Where element `index` of the logical [out, in] order lies on disk.
+int64_t stored_index(const parallel::Part& part, int64_t index) {
+  if (!part.transposed) return index;
+  const int64_t rows = part.global[0], columns = part.global[1];
+  return index % columns * rows + index / columns;
+}
+
+// Calls f(part, index on disk, index within the shard) for every element of a shard that lies in a
+// canonical tensor.
+template <class F>
+void for_each_element(const parallel::Shard& shard, F&& f) {
+  parallel::for_each_run(*shard.placed, [&](const parallel::Part& part, int64_t canonical,
+                                            int64_t local, int64_t size) {
+    const int64_t begin = std::max(local, shard.begin),
+                  end = std::min(local + size, shard.begin + shard.size());
+    for (int64_t i = begin; i < end; ++i)
+      f(part, stored_index(part, canonical + i - local), i - shard.begin);
+  });
+}
+
+}  // namespace
+
+void GatheredTensors::add(std::span<const parallel::Shard> shards, const TensorOf& tensor_of,
+                          double divisor) {
+  const std::lock_guard lock(mutex_);
+  for (const parallel::Shard& shard : shards) {
+    const Tensor tensor = tensor_of(shard);
     if (!tensor.defined()) continue;
-    for (const parallel::Part& part : placed->placement.parts) {
-      std::vector<double>& values = tensors[part.name];
-      values.resize(static_cast<size_t>(part.global.elements()));
-      checkpoint::write_part(part, tensor, std::as_writable_bytes(std::span(values)), DType::f64);
+    const std::vector<double> values = to_doubles(tensor);
+    for (const parallel::Part& part : shard.placed->placement.parts) {
+      const auto elements = static_cast<size_t>(part.global.elements());
+      tensors_[part.name].resize(elements);
+      added_[part.name].resize(elements);
+      differs_.try_emplace(part.name, false);
     }
+    for_each_element(shard, [&](const parallel::Part& part, int64_t at, int64_t mine) {
+      const auto i = static_cast<size_t>(at);
+      const double value = values[static_cast<size_t>(mine)] / divisor;
+      double& held = tensors_.at(part.name)[i];
+      std::vector<bool>& added = added_.at(part.name);
+      if (added[i] && std::bit_cast<uint64_t>(held) != std::bit_cast<uint64_t>(value))
+        differs_[part.name] = true;
+      added[i] = true;
+      held = value;
+    });
   }
-  return tensors;
 }
 
-TensorMap canonical_values(std::span<parallel::Placed* const> parameters) {
-  return canonical(parameters,
-                   [](const parallel::Placed& placed) { return placed.parameter.value; });
+std::vector<std::string> GatheredTensors::different() const {
+  std::vector<std::string> names;
+  for (const auto& [name, differs] : differs_)
+    if (differs) names.push_back(name);
+  return names;
 }
 
-TensorMap canonical_gradients(std::span<parallel::Placed* const> parameters, double divisor) {
-  TensorMap tensors = canonical(
-      parameters, [](const parallel::Placed& placed) { return placed.parameter.uses[0].grad; });
-  for (auto& [name, values] : tensors) {
-    for (double& v : values) v /= divisor;
-  }
-  return tensors;
+std::vector<std::string> GatheredTensors::incomplete() const {
+  std::vector<std::string> names;
+  for (const auto& [name, added] : added_)
+    if (std::ranges::find(added, false) != added.end()) names.push_back(name);
+  return names;
+}
+
+TensorMap canonical(std::span<const parallel::Shard> shards, const TensorOf& tensor_of) {
+  GatheredTensors gathered;
+  gathered.add(shards, tensor_of);
+  return std::move(gathered.tensors());
+}
+
+TensorMap canonical_values(std::span<const parallel::Shard> shards) {
+  return canonical(shards, [](const parallel::Shard& shard) { return shard.value; });
+}
+
+TensorMap canonical_gradients(std::span<const parallel::Shard> shards, double divisor) {
+  GatheredTensors gathered;
+  gathered.add(shards, [](const parallel::Shard& shard) { return shard.gradient; }, divisor);
+  return std::move(gathered.tensors());
 }
 
 }  // namespace megatron::selftest

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,12 +16,30 @@ namespace megatron::selftest {
 using TensorMap =
     std::map<std::string, std::vector<double>>;  // canonical name -> elements in the layout on disk
 
-// The canonical tensors of what tensor_of gives for each parameter, a tensor of the parameter's
-// shape on the host; where it is undefined the parameter is left out.
-TensorMap canonical(std::span<parallel::Placed* const> parameters,
-                    const std::function<Tensor(const parallel::Placed&)>& tensor_of);
-TensorMap canonical_values(std::span<parallel::Placed* const> parameters);
-// Gradients of use 0, divided.
-TensorMap canonical_gradients(std::span<parallel::Placed* const> parameters, double divisor);
+// What a rank holds of the canonical tensors: tensor_of gives a tensor of as many elements as the
+// shard, on the host; where it is undefined the shard is left out.
+using TensorOf = std::function<Tensor(const parallel::Shard&)>;
+TensorMap canonical(std::span<const parallel::Shard> shards, const TensorOf& tensor_of);
+TensorMap canonical_values(std::span<const parallel::Shard> shards);
+// Divided.
+TensorMap canonical_gradients(std::span<const parallel::Shard> shards, double divisor);
+
+// Canonical tensors put together by ranks that are threads of this process, each of which adds its
+// shards. Replicas add the same elements: whether they agree bit for bit is kept.
+class GatheredTensors {
+ public:
+  void add(std::span<const parallel::Shard> shards, const TensorOf& tensor_of, double divisor = 1);
+  // After all ranks.
+  TensorMap& tensors() { return tensors_; }
+  // Names of tensors whose replicas differ, and of those of which elements are missing.
+  std::vector<std::string> different() const;
+  std::vector<std::string> incomplete() const;
+
+ private:
+  std::mutex mutex_;
+  TensorMap tensors_;
+  std::map<std::string, std::vector<bool>> added_;
+  std::map<std::string, bool> differs_;
+};
 
 }  // namespace megatron::selftest

@@ -1,49 +1,164 @@
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <cstring>
 #include <map>
 
 #include "base/error.h"
 #include "base/fields.h"
 #include "selftest/environment.h"
+#include "selftest/layout_matrix.h"
+#include "selftest/passing_group.h"
 
 namespace megatron::selftest {
 namespace {
 
-// Passes everything on but for all_reduce.
-class WithoutAllReduce final : public comm::Group {
+// Calls of the computation, by the begin of their names.
+constexpr std::string_view kGradients = "gradients, bucket", kPartial = "partial gradients, bucket",
+                           kTied = "tied gradients", kParameters = "parameters, bucket",
+                           kLossStats = "vocabulary_loss, stats";
+
+template <class T>
+void scale(std::span<T> values, double factor) {
+  for (T& value : values) value = static_cast<T>(value * factor);
+}
+
+void scale(const Tensor& t, double factor) {
+  if (t.dtype() == DType::f64) return scale(t.span<double>(), factor);
+  scale(t.span<float>(), factor);
+}
+
+class DroppedAllReduce final : public PassingGroup<DroppedAllReduce> {
  public:
-  explicit WithoutAllReduce(comm::Group& group) : group_(group) {}
-  int rank() const override { return group_.rank(); }
-  int size() const override { return group_.size(); }
-  comm::Work all_reduce(Tensor, comm::Reduce, Stream&, std::string_view) override { return {}; }
-  comm::Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
-    return group_.all_gather(in, out, stream, call);
+  using PassingGroup::PassingGroup;
+  comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& stream, std::string_view call) override {
+    if (call.starts_with(kGradients)) return {};
+    return PassingGroup::all_reduce(t, op, stream, call);
+  }
+};
+
+class UnreducedPartialGradients final : public PassingGroup<UnreducedPartialGradients> {
+ public:
+  using PassingGroup::PassingGroup;
+  comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& stream, std::string_view call) override {
+    if (call.starts_with(kPartial)) return {};
+    return PassingGroup::all_reduce(t, op, stream, call);
+  }
+};
+
+// The last stage's, which is the second of the two that hold the parameter.
+class TiedGradientTwice final : public PassingGroup<TiedGradientTwice> {
+ public:
+  using PassingGroup::PassingGroup;
+  comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& stream, std::string_view call) override {
+    if (call.starts_with(kTied) && rank() == 1) scale(t, 2);
+    return PassingGroup::all_reduce(t, op, stream, call);
+  }
+};
+
+// The sum over data-parallel ranks divided by their number; the step divides by all tokens.
+class AveragedGradients final : public PassingGroup<AveragedGradients> {
+ public:
+  using PassingGroup::PassingGroup;
+  comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& stream, std::string_view call) override {
+    return averaged(PassingGroup::all_reduce(t, op, stream, call), t, stream, call);
   }
   comm::Work reduce_scatter(Tensor in, Tensor out, comm::Reduce op, Stream& stream,
                             std::string_view call) override {
-    return group_.reduce_scatter(in, out, op, stream, call);
-  }
-  comm::Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
-                        std::span<const int64_t> receive_counts, Stream& stream,
-                        std::string_view call) override {
-    return group_.all_to_all(in, out, send_counts, receive_counts, stream, call);
-  }
-  comm::Work broadcast(Tensor t, int root, Stream& stream, std::string_view call) override {
-    return group_.broadcast(t, root, stream, call);
-  }
-  comm::Work send(Tensor t, int to, Stream& stream, std::string_view call) override {
-    return group_.send(t, to, stream, call);
-  }
-  comm::Work recv(Tensor t, int from, Stream& stream, std::string_view call) override {
-    return group_.recv(t, from, stream, call);
-  }
-  void barrier(std::string_view call) override { group_.barrier(call); }
-  std::unique_ptr<comm::Group> split(int color, int key, int members) override {
-    return group_.split(color, key, members);
+    return averaged(PassingGroup::reduce_scatter(in, out, op, stream, call), out, stream, call);
   }
 
  private:
-  comm::Group& group_;
+  comm::Work averaged(comm::Work work, const Tensor& t, Stream& stream, std::string_view call) {
+    if (!call.starts_with(kGradients)) return work;
+    work.wait(stream);
+    scale(t, 1.0 / size());
+    return {};
+  }
 };
+
+// Every rank's sum of exponentials counts as often as there are ranks: the loss grows by log(TP).
+class CountedTwiceInLoss final : public PassingGroup<CountedTwiceInLoss> {
+ public:
+  using PassingGroup::PassingGroup;
+  comm::Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
+    if (call.starts_with(kLossStats)) {
+      for (int64_t token = 0; token < in.size(0); ++token)
+        scale(in.select(0, token).slice(0, 1, 1), size());
+    }
+    return PassingGroup::all_gather(in, out, stream, call);
+  }
+};
+
+// What the other ranks hold of a bucket stays as it came with the bucket's first gather.
+class StaleParameters final : public PassingGroup<StaleParameters> {
+ public:
+  using PassingGroup::PassingGroup;
+  comm::Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
+    if (!call.starts_with(kParameters)) return PassingGroup::all_gather(in, out, stream, call);
+    const auto bytes = static_cast<size_t>(out.bytes()), own = static_cast<size_t>(in.bytes());
+    std::vector<std::byte>& kept = first_[std::string(call)];
+    if (kept.empty()) {
+      PassingGroup::all_gather(in, out, stream, call).wait(stream);
+      kept.resize(bytes);
+      std::memcpy(kept.data(), out.raw(), bytes);
+      return {};
+    }
+    const size_t begin = static_cast<size_t>(rank()) * own;
+    std::memmove(static_cast<std::byte*>(out.raw()) + begin, in.raw(), own);
+    std::memcpy(out.raw(), kept.data(), begin);
+    std::memcpy(static_cast<std::byte*>(out.raw()) + begin + own, kept.data() + begin + own,
+                bytes - begin - own);
+    return {};
+  }
+
+ private:
+  std::map<std::string, std::vector<std::byte>> first_;
+};
+
+template <class Group>
+Environment with_group() {
+  Environment environment;
+  environment.wrap = [](comm::Group& group) { return std::make_unique<Group>(group); };
+  return environment;
+}
+
+// "model.layers.2.mlp..." -> the name with another layer, as `other` says; other names as they are.
+void rename_layer(std::string& name, const std::function<int64_t(int64_t)>& other) {
+  for (const std::string_view before : {"layers.", ".h."}) {
+    const size_t found = name.find(before);
+    if (found == std::string::npos) continue;
+    const size_t begin = found + before.size(), end = name.find('.', begin);
+    name.replace(begin, end - begin,
+                 std::to_string(other(std::stoll(name.substr(begin, end - begin)))));
+    return;
+  }
+}
+
+// The layers of the first and of the last piece of the pipeline that have any, as many as both
+// have, hold each other's tensors: they are filled with those values, and their gradients are those
+// tensors'.
+void swap_stages(std::span<const parallel::Shard> shards,
+                 std::span<const parallel::ModelPart> pieces) {
+  const auto has_layers = [](const parallel::ModelPart& part) { return part.layers > 0; };
+  const parallel::ModelPart& first = *std::ranges::find_if(pieces, has_layers);
+  const parallel::ModelPart& last =
+      *std::ranges::find_if(pieces.rbegin(), pieces.rend(), has_layers);
+  const int64_t layers = &first == &last ? 0 : std::min(first.layers, last.layers);
+  const auto other = [&](int64_t layer) {
+    const int64_t in_first = layer - first.first_layer, in_last = layer - last.first_layer;
+    if (in_first >= 0 && in_first < layers) return last.first_layer + in_first;
+    return in_last >= 0 && in_last < layers ? first.first_layer + in_last : layer;
+  };
+  for (const parallel::Shard& shard : shards)
+    for (parallel::Part& part : shard.placed->placement.parts) rename_layer(part.name, other);
+}
+
+Environment with_swapped_stages() {
+  Environment environment;
+  environment.place = swap_stages;
+  return environment;
+}
 
 void doubled_embedding_backward(const kernels::EmbeddingBackwardArgs& args, Stream& stream) {
   kernels::table(stream).embedding_backward(args, stream);
@@ -78,29 +193,93 @@ Environment with_kernels(void (*change)(kernels::Table&)) {
   return environment;
 }
 
-}  // namespace
+// Ranks among which gradients are reduced first, and what is sharded is divided.
+int shards_of(const MatrixRow& row) { return row.layout.dp / row.layout.instances; }
 
-std::vector<std::string> fault_names() {
-  return {"dropped-all-reduce", "doubled-gradient", "shifted-rope-pairing", "off-by-one-label"};
+bool ends_on_two_stages(const MatrixRow& row) {
+  const parallel::PipelineShape& shape = row.layout.pipeline;
+  return shape.stage_of(0) != shape.stage_of(shape.pieces() - 1);
 }
 
-Environment faulty_environment(const std::string& fault) {
-  if (fault == "dropped-all-reduce") {
-    Environment environment;
-    environment.wrap = [](comm::Group& group) { return std::make_unique<WithoutAllReduce>(group); };
-    return environment;
-  }
-  if (fault == "doubled-gradient") {
-    return with_kernels(
-        [](kernels::Table& table) { table.embedding_backward = doubled_embedding_backward; });
-  }
-  if (fault == "shifted-rope-pairing")
-    return with_kernels([](kernels::Table& table) { table.rope = shifted_rope; });
-  if (fault == "off-by-one-label") {
-    return with_kernels([](kernels::Table& table) { table.cross_entropy = shifted_cross_entropy; });
-  }
-  const std::string near = nearest(fault, fault_names());
-  fail("there is no fault '{}'{}", fault,
+Environment with_doubled_gradient() {
+  return with_kernels(
+      [](kernels::Table& table) { table.embedding_backward = doubled_embedding_backward; });
+}
+Environment with_shifted_rope() {
+  return with_kernels([](kernels::Table& table) { table.rope = shifted_rope; });
+}
+Environment with_shifted_labels() {
+  return with_kernels([](kernels::Table& table) { table.cross_entropy = shifted_cross_entropy; });
+}
+
+}  // namespace
+
+const std::vector<Fault>& faults() {
+  using parallel::Sharding;
+  static const std::vector<Fault> all = {
+      {"doubled-gradient",
+       "embedding_backward adds its gradient twice",
+       true,
+       {},
+       with_doubled_gradient},
+      {"shifted-rope-pairing",
+       "rope pairs (2i, 2i+1) for (i, i + half), and the reverse",
+       true,
+       {},
+       with_shifted_rope},
+      {"off-by-one-label",
+       "cross_entropy takes the label of the next token",
+       true,
+       {},
+       with_shifted_labels},
+      {"dropped-all-reduce", "the all-reduce of gradients over data-parallel ranks does nothing",
+       true,
+       [](const MatrixRow& row) {
+         return shards_of(row) > 1 && row.layout.sharding == Sharding::none;
+       },
+       with_group<DroppedAllReduce>},
+      {"loss-off-by-log-tp",
+       "in the loss every rank's sum of exponentials counts as often as there are tensor-parallel "
+       "ranks",
+       false, [](const MatrixRow& row) { return row.layout.tp > 1; },
+       with_group<CountedTwiceInLoss>},
+      {"gradient-averaged-twice",
+       "the sum of gradients over data-parallel ranks is divided by their number, although the "
+       "step divides by the tokens of all",
+       true, [](const MatrixRow& row) { return shards_of(row) > 1; },
+       with_group<AveragedGradients>},
+      {"stale-parameters", "the gather of sharded parameters moves nothing after the first time",
+       false,
+       [](const MatrixRow& row) {
+         return shards_of(row) > 1 && row.layout.sharding != Sharding::none;
+       },
+       with_group<StaleParameters>},
+      {"swapped-stages", "the first and the last piece of the pipeline hold each other's layers",
+       false, [](const MatrixRow& row) { return row.layout.pipeline.pieces() > 1; },
+       with_swapped_stages},
+      {"unreduced-norm-gradient",
+       "under sequence parallelism the parts of a norm's or bias's gradient, of which each "
+       "tensor-parallel rank has one, are not added",
+       false, [](const MatrixRow& row) { return row.layout.sequence; },
+       with_group<UnreducedPartialGradients>},
+      {"tied-gradient-twice", "the last stage's gradient of the tied embedding is added twice",
+       false, [](const MatrixRow& row) { return !row.llama && ends_on_two_stages(row); },
+       with_group<TiedGradientTwice>},
+  };
+  return all;
+}
+
+std::vector<std::string> fault_names() {
+  std::vector<std::string> names;
+  for (const Fault& fault : faults()) names.push_back(fault.name);
+  return names;
+}
+
+const Fault& fault_named(const std::string& name) {
+  const auto found = std::ranges::find(faults(), name, &Fault::name);
+  if (found != faults().end()) return *found;
+  const std::string near = nearest(name, fault_names());
+  fail("there is no fault '{}'{}", name,
        near.empty() ? "" : fmt::format("; did you mean '{}'?", near));
 }
 

@@ -3,7 +3,7 @@
 #include "base/philox.h"
 #include "base/tolerances.h"
 #include "selftest/plain_model.h"
-#include "training/step.h"
+#include "training/trained_model.h"
 
 namespace megatron::selftest {
 namespace {
@@ -36,22 +36,20 @@ void check_model(const TinyModel& model, DeviceKind device, const Environment& e
   const bool wide = device == DeviceKind::reference;
   const DType type = wide ? DType::f64 : DType::f32;
   Runtime runtime({device, 0}, 1);
-  models::GptModel tested(config, runtime, type, 1);
-  randomize(tested, 2);
   const std::unique_ptr<comm::Group> alone = comm::single();
   const std::unique_ptr<comm::Group> wrapped = environment.wrap(*alone);
-  training::TrainStep step(tested, type, {}, wrapped ? *wrapped : *alone, runtime,
-                           {.vocabulary = config.vocab_size,
-                            .positions = config.max_position_embeddings,
-                            .table = environment.table(device)});
+  training::TrainedModel trained(config, type, 1, {}, wrapped ? *wrapped : *alone, runtime,
+                                 {.table = environment.table(device)});
+  randomize(trained.shards(), 2);
+  trained.step.begin({});
   const std::vector<training::HostBatch> batches = {random_batch(config, 0, 2, 9)};
-  TensorMap weights = canonical_values(tested.parameters());
+  TensorMap weights = canonical_values(trained.shards());
   double divisor = 1;
-  const double loss = step.accumulate(batches, divisor).loss;
+  const double loss = trained.step.accumulate(batches, divisor).loss;
   report.compare("loss", "loss", relative_error(loss, mean_loss(config, weights, batches[0])),
                  wide ? tolerance::kLayoutFp64 : tolerance::kGoldenLossRelative);
 
-  for (const auto& [name, gradient] : canonical_gradients(tested.parameters(), divisor)) {
+  for (const auto& [name, gradient] : canonical_gradients(trained.shards(), divisor)) {
     std::vector<double>& values = weights.at(name);
     const std::vector<double> start = values, direction = unit_direction(name, values.size());
     const auto loss_at = [&](double distance) {

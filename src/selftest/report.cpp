@@ -47,6 +47,13 @@ double Report::worst_share() const {
   return worst;
 }
 
+std::string Report::worst() const {
+  const auto most = std::ranges::max_element(kinds_, {}, &Kind::share);
+  if (most == kinds_.end()) return "";
+  return fmt::format("{} of {}: {:.1e} of {:.1e}", most->name, most->tensor, most->error,
+                     most->tolerance);
+}
+
 std::string Report::text() const {
   std::string text =
       fmt::format("{}: {}, {} compared\n", title_, passed() ? "passed" : "FAILED", compared());

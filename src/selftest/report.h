@@ -23,6 +23,7 @@ class Report {
   const std::vector<std::string>& failures() const { return failures_; }
   int64_t compared() const;    // tensors, of all kinds
   double worst_share() const;  // largest error / tolerance of all
+  std::string worst() const;   // of which: "gradients of NAME: 2.1e-07 of 5.0e-06"; "": none
   // Title, for each kind the number of tensors and the worst error with its tensor, then the
   // failures.
   std::string text() const;

@@ -6,6 +6,7 @@
 #include "base/tolerances.h"
 #include "kernels/case.h"
 #include "ops/gradient_check.h"
+#include "selftest/layout_matrix.h"
 #include "selftest/layouts.h"
 #include "selftest/model_check.h"
 
@@ -25,9 +26,9 @@ void add_kernel_checks(std::vector<Check>& all, int threads) {
   std::vector<std::pair<std::string, std::vector<kernels::Case>>> by_kernel;
   for (kernels::Case& c : kernels::cases()) {
     if (c.real) continue;
-    if (by_kernel.empty() || by_kernel.back().first != c.kernel)
-      by_kernel.push_back({c.kernel, {}});
-    by_kernel.back().second.push_back(std::move(c));
+    auto group = std::ranges::find(by_kernel, c.kernel, &decltype(by_kernel)::value_type::first);
+    if (group == by_kernel.end()) group = by_kernel.insert(group, {c.kernel, {}});
+    group->second.push_back(std::move(c));
   }
   for (auto& [kernel, cases] : by_kernel) {
     all.push_back({"kernels/" + kernel,
@@ -96,16 +97,92 @@ std::vector<Check> checks(int threads) {
   return all;
 }
 
-Summary run(const SelftestOptions& options, const std::function<void(std::string_view)>& print) {
-  const Environment environment =
-      options.fault.empty() ? Environment() : faulty_environment(options.fault);
+namespace {
+
+using Print = std::function<void(std::string_view)>;
+
+constexpr size_t kColumns = 100, kListedFailures = 5;
+
+// Lines of at most kColumns, cut between words; those after the first are indented.
+std::string lines(const std::string& first, size_t indent, std::string_view text) {
+  std::string result = first;
+  size_t column = first.size();
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    const bool starts = column == indent || column == first.size();
+    if (!starts && column + 1 + word.size() > kColumns) {
+      result += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (!starts) {
+      result += ' ';
+      ++column;
+    }
+    result += word;
+    column += word.size();
+    text.remove_prefix(std::min(word.size() + 1, text.size()));
+  }
+  return result + "\n";
+}
+
+void print_excluded(const std::vector<std::string>& excluded, const Print& print) {
+  for (size_t i = 0; i < excluded.size(); ++i) {
+    const size_t end = excluded[i].find(": ");
+    const std::string reason = excluded[i].substr(end + 2);
+    print("  " + excluded[i].substr(0, end) + "\n");
+    const bool same = i + 1 < excluded.size() && excluded[i + 1].ends_with(": " + reason);
+    if (!same) print(lines("      ", 6, reason));
+  }
+}
+
+void print_row(const std::string& name, const Report& report, double seconds, const Print& print) {
+  print(lines(report.passed() ? "ok      " : "FAILED  ", 8, name));
+  if (report.passed()) {
+    print(lines(
+        "        ", 8,
+        fmt::format("worst of {}: {}; {:.1f} s", report.compared(), report.worst(), seconds)));
+    return;
+  }
+  const size_t listed = std::min(report.failures().size(), kListedFailures);
+  for (size_t i = 0; i < listed; ++i) print(lines("        ", 10, report.failures()[i]));
+  if (report.failures().size() > listed)
+    print(fmt::format("        and {} more\n", report.failures().size() - listed));
+}
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// With a fault only rows that come to it, on the reference, until one fails.
+Summary run_matrix(const SelftestOptions& options, const Fault* fault,
+                   const Environment& environment, const Print& print) {
+  const LayoutMatrix matrix(options.layouts);
+  print(lines("", 0, matrix.summary() + (matrix.excluded().empty() ? "" : ":")));
+  print_excluded(matrix.excluded(), print);
+  MatrixRun matrix_run(environment, fault != nullptr);
+  Summary summary;
+  for (const MatrixRow& row : matrix.rows()) {
+    if (row.number % options.parts != options.part || (fault != nullptr && !fault->in_row(row)))
+      continue;
+    const std::string name = fmt::format("row {}: {}", row.number, row.str());
+    if (name.find(options.filter) == std::string::npos) continue;
+    const auto begin = std::chrono::steady_clock::now();
+    const Report report = run_check(
+        {name, [&](const Environment&, Report& into) { into = matrix_run.run(row); }}, environment);
+    (report.passed() ? summary.passed : summary.failed).push_back(name);
+    print_row(name, report, seconds_since(begin), print);
+    if (fault != nullptr && !report.passed()) break;
+  }
+  return summary;
+}
+
+Summary run_checks(const SelftestOptions& options, const Environment& environment,
+                   const Print& print) {
   Summary summary;
   for (const Check& check : checks(options.threads)) {
     if (check.name.find(options.filter) == std::string::npos) continue;
     const auto begin = std::chrono::steady_clock::now();
     const Report report = run_check(check, environment);
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double seconds = seconds_since(begin);
     (report.passed() ? summary.passed : summary.failed).push_back(check.name);
     if (report.passed()) {
       print(fmt::format("ok      {:<40} {:>5} compared, {:.1e} of what is allowed, {:.1f} s\n",
@@ -115,8 +192,26 @@ Summary run(const SelftestOptions& options, const std::function<void(std::string
                         report.failures().size(), report.compared(), report.failures().front()));
     }
   }
+  return summary;
+}
+
+}  // namespace
+
+Summary run(const SelftestOptions& options, const Print& print) {
+  const bool matrix = options.layouts > 0;
+  const Fault* const fault = options.fault.empty() ? nullptr : &fault_named(options.fault);
+  MG_CHECK(fault == nullptr || !matrix || fault->in_row,
+           "the layout matrix cannot see the fault '{}', which changes one rank as much as many: "
+           "run it without --layouts",
+           options.fault);
+  MG_CHECK(fault == nullptr || matrix || fault->in_checks,
+           "only the layout matrix comes to the fault '{}': give --layouts, too", options.fault);
+  const Environment environment = fault == nullptr ? Environment() : fault->environment();
+  if (fault != nullptr) print(lines("", 2, fmt::format("fault {}: {}", fault->name, fault->text)));
+  Summary summary = matrix ? run_matrix(options, fault, environment, print)
+                           : run_checks(options, environment, print);
   const size_t total = summary.passed.size() + summary.failed.size();
-  MG_CHECK(total > 0, "no check has '{}' in its name", options.filter);
+  MG_CHECK(total > 0, "no {} has '{}' in its name", matrix ? "row" : "check", options.filter);
   print(fmt::format("{} passed, {} failed\n", summary.passed.size(), summary.failed.size()));
   return summary;
 }

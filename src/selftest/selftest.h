@@ -29,12 +29,18 @@ struct SelftestOptions {
   std::string fault;   // name, or empty
   std::string filter;  // only checks whose name contains it
   int threads = 1;
+  // The layout matrix instead of the checks: strength 2 covers every pair of values, 3 every triple
+  // (0: the checks). Only every `parts`-th row from row `part` on. With a fault: the rows that come
+  // to it, in fp64, until one fails.
+  int layouts = 0;
+  int part = 0, parts = 1;
 };
 struct Summary {
   std::vector<std::string> passed, failed;  // names of checks
 };
 // print gets a line as each check ends, and the last line "N passed, N failed". A check that throws
-// has failed. Throws Error for an unknown fault and for a filter that leaves no check.
+// has failed. Throws Error for an unknown fault, for one that is given to the checks and is only in
+// the matrix, or the reverse, and for a filter that leaves no check or row.
 Summary run(const SelftestOptions& options, const std::function<void(std::string_view)>& print);
 
 }  // namespace megatron::selftest

@@ -1,5 +1,7 @@
 #include "selftest/tiny_models.h"
 
+#include <algorithm>
+
 #include "base/philox.h"
 
 namespace megatron::selftest {
@@ -37,20 +39,34 @@ std::vector<TinyModel> tiny_models() {
   return all;
 }
 
-void randomize(models::GptModel& model, uint64_t seed) {
-  model.initialize(seed);
-  for (parallel::Placed* placed : model.parameters()) {
-    Tensor& value = placed->parameter.value;
-    std::vector<double> values = to_doubles(value);
-    parallel::for_each_run(
-        *placed, [&](const parallel::Part& part, int64_t canonical, int64_t local, int64_t size) {
-          const RandomStream stream(seed + 1, part.name);
-          for (int64_t i = 0; i < size; ++i) {
-            values[static_cast<size_t>(local + i)] +=
-                0.1 * stream.normal(static_cast<uint64_t>(canonical + i));
-          }
-        });
-    copy_from(value, std::span<const double>(values));
+namespace {
+
+// Types other than bf16 hold what they are given here.
+void round_to(DType type, std::span<double> values) {
+  if (type != DType::bf16) return;
+  for (double& v : values) v = static_cast<float>(bf16(static_cast<float>(v)));
+}
+
+}  // namespace
+
+void randomize(std::span<const parallel::Shard> shards, uint64_t seed, DType held) {
+  ThreadPool pool(1);
+  for (parallel::Shard shard : shards) {
+    parallel::initialize(shard, seed, pool);
+    std::vector<double> values = to_doubles(shard.value);
+    round_to(held, values);
+    parallel::for_each_run(*shard.placed, [&](const parallel::Part& part, int64_t canonical,
+                                              int64_t local, int64_t size) {
+      const RandomStream stream(seed + 1, part.name);
+      const int64_t begin = std::max(local, shard.begin),
+                    end = std::min(local + size, shard.begin + shard.size());
+      for (int64_t i = begin; i < end; ++i) {
+        values[static_cast<size_t>(i - shard.begin)] +=
+            0.1 * stream.normal(static_cast<uint64_t>(canonical + i - local));
+      }
+    });
+    round_to(held, values);
+    copy_from(shard.value, std::span<const double>(values));
   }
 }
 

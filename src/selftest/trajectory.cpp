@@ -1,16 +1,19 @@
 #include "selftest/trajectory.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "base/tolerances.h"
 #include "checkpoint/model_directory.h"
+#include "comm/threads.h"
 #include "models/gpt/model.h"
 #include "selftest/canonical.h"
 #include "selftest/expected.h"
 #include "training/settings.h"
-#include "training/step.h"
+#include "training/trained_model.h"
+#include "training/whole_model.h"
 
 namespace megatron::selftest {
 namespace {
@@ -104,6 +107,25 @@ class Tokens {
   }
 
   int64_t steps() const { return steps_; }
+
+  // Sequences of a micro-batch such that data-parallel ranks have as many of them each: the case's
+  // or, where they are one number of counted tokens so that the mean of means stays, fewer.
+  int64_t micro_batch_for(int64_t ranks, const training::BatchSettings& batch) const {
+    const int64_t wanted = *batch.micro_batch_size;
+    if (sequences_ % (wanted * ranks) == 0) return wanted;
+    MG_CHECK(batch.per_token_loss || std::ranges::all_of(mask_, [](double m) { return m == 1; }),
+             "{} micro-batches a step cannot be divided among {} data-parallel ranks, nor can they "
+             "be cut: their loss is a mean of their means, and they count unequal numbers of "
+             "tokens; change --data-parallel-size",
+             sequences_ / wanted, ranks);
+    for (int64_t size = wanted - 1; size >= 1; --size)
+      if (wanted % size == 0 && sequences_ % (size * ranks) == 0) return size;
+    fail(
+        "{} sequences a step cannot be divided among {} data-parallel ranks; change "
+        "--data-parallel-size",
+        sequences_, ranks);
+  }
+
   std::vector<training::HostBatch> micro_batches(int64_t step, int64_t size) const {
     std::vector<training::HostBatch> batches;
     for (int64_t first = 0; first < sequences_; first += size) {
@@ -191,40 +213,79 @@ class Comparison {
   Report& report_;
 };
 
-Report run_case(const std::string& directory, const Case& c, DeviceKind device, int threads) {
+// What a run makes of the rows, put together by its ranks.
+struct Run {
+  std::vector<training::StepReport> steps;  // the same on all ranks
+  GatheredTensors start, first, last;       // parameters
+  std::map<std::string, GatheredTensors> states;
+};
+
+constexpr std::string_view kStates[] = {"exp_avg", "exp_avg_sq", "momentum_buffer"};
+
+Tensor value_of(const parallel::Shard& shard) { return shard.value; }
+
+void run_rank(const checkpoint::ModelDirectory& files, const models::GptConfig& config,
+              const Case& c, const Tokens& tokens, DeviceKind device, const VerifyOptions& options,
+              comm::Group& world, Run& run) {
   const DType type = device == DeviceKind::reference ? DType::f64 : DType::f32;
-  Report report(fmt::format("{} on {} in {}", directory, name(device), name(type)));
-  Runtime runtime({device, 0}, threads);
+  Runtime runtime({device, 0}, options.threads);
+  training::TrainedModel model(config, type, 0, options.layout(), world, runtime,
+                               {.loss_scope = c.batch.scope()});
+  checkpoint::load(files, checkpoint::held(model.shards()),
+                   training::whole_model(config, type).weights);
+  model.step.begin(c.optimizer.config);
+  run.start.add(model.shards(), value_of);
+  const optim::LearningRate rate = c.optimizer.learning_rate(c.batch);
+  const optim::WeightDecay decay = c.optimizer.decay(c.batch);
+  const int64_t batch = *c.batch.global_batch_size;
+  const comm::Group& data = model.ranks.data();
+  const int64_t size = tokens.micro_batch_for(data.size(), c.batch);
+  for (int64_t k = 0; k < tokens.steps(); ++k) {
+    const std::vector<training::HostBatch> all = tokens.micro_batches(k, size);
+    const size_t share = all.size() / static_cast<size_t>(data.size());
+    const training::StepReport step =
+        model.step.run(std::span(all).subspan(share * static_cast<size_t>(data.rank()), share),
+                       {rate.at(k * batch), decay.at(k * batch), rate.decoupled_at(k * batch)});
+    if (world.rank() == 0) run.steps.push_back(step);
+    if (k == 0) run.first.add(model.shards(), value_of);
+  }
+  run.last.add(model.shards(), value_of);
+  for (const std::string_view state : kStates) {
+    run.states.at(std::string(state)).add(model.shards(), [&](const parallel::Shard& shard) {
+      return model.step.optimizer().state(*shard.placed, state);
+    });
+  }
+}
+
+Report run_case(const std::string& directory, const Case& c, DeviceKind device,
+                const VerifyOptions& options) {
+  Report report(fmt::format("{} on {} in {}{}", directory, name(device),
+                            device == DeviceKind::reference ? "f64" : "f32", options.text()));
   const checkpoint::ModelDirectory files(c.start);
   models::GptConfig config = models::config_from_hugging_face(files.config());
   config.hidden_dropout = c.shape.hidden_dropout.value_or(0);
   config.attention_dropout = c.shape.attention_dropout.value_or(0);
   config.finalize();
-  models::GptModel model(config, runtime, type, 0);
-  checkpoint::load(files, model.parameters());
   const Tokens tokens(directory + "/tokens.safetensors", c, config);
-  const int64_t steps = tokens.steps(), batch = *c.batch.global_batch_size;
-  const optim::LearningRate rate = c.optimizer.learning_rate(c.batch);
-  const optim::WeightDecay decay = c.optimizer.decay(c.batch);
-  const std::unique_ptr<comm::Group> alone = comm::single();
-  training::TrainStep train(model, type, c.optimizer.config, *alone, runtime,
-                            {.loss_scope = c.batch.scope(),
-                             .vocabulary = config.vocab_size,
-                             .positions = config.max_position_embeddings});
+  Run run;
+  for (const std::string_view state : kStates) run.states[std::string(state)];
+  comm::run_ranks(options.ranks(), [&](comm::Group& world) {
+    run_rank(files, config, c, tokens, device, options, world, run);
+  });
 
   Expected expected(directory + "/expected.safetensors");
   MG_CHECK(expected.contains("loss"), "{}/expected.safetensors has no loss", directory);
-  Comparison comparison(c, expected, canonical_values(model.parameters()), report);
+  Comparison comparison(c, expected, std::move(run.start.tensors()), report);
+  const optim::LearningRate rate = c.optimizer.learning_rate(c.batch);
+  const optim::WeightDecay decay = c.optimizer.decay(c.batch);
+  const int64_t steps = tokens.steps(), batch = *c.batch.global_batch_size;
   for (int64_t k = 0; k < steps; ++k) {
-    const double lr = rate.at(k * batch), wd = decay.at(k * batch);
-    const training::StepReport step = train.run(tokens.micro_batches(k, *c.batch.micro_batch_size),
-                                                {lr, wd, rate.decoupled_at(k * batch)});
+    const training::StepReport& step = run.steps[static_cast<size_t>(k)];
     comparison.scalar("loss", k, step.loss, tolerance::kTrajectoryLossRelative);
     comparison.scalar("grad_norm", k, step.gradient_norm,
                       tolerance::kTrajectoryGradientNormRelative);
-    comparison.scalar("lr", k, lr, tolerance::kStoredFp32);
-    comparison.scalar("weight_decay", k, wd, tolerance::kStoredFp32);
-    if (k == 0) comparison.parameters("step1", canonical_values(model.parameters()));
+    comparison.scalar("lr", k, rate.at(k * batch), tolerance::kStoredFp32);
+    comparison.scalar("weight_decay", k, decay.at(k * batch), tolerance::kStoredFp32);
   }
   for (const std::string name : {"loss", "grad_norm", "lr", "weight_decay"}) {
     if (expected.contains(name) && expected.shape(name).elements() != steps) {
@@ -232,12 +293,11 @@ Report run_case(const std::string& directory, const Case& c, DeviceKind device, 
                               expected.shape(name).str(), steps));
     }
   }
-  comparison.parameters("final", canonical_values(model.parameters()));
-  for (const std::string state : {"exp_avg", "exp_avg_sq", "momentum_buffer"}) {
-    comparison.state(state, canonical(model.parameters(), [&](const parallel::Placed& placed) {
-                       return train.optimizer().state(placed, state);
-                     }));
-  }
+  comparison.parameters("step1", run.first.tensors());
+  comparison.parameters("final", run.last.tensors());
+  for (auto& [state, values] : run.states) comparison.state(state, values.tensors());
+  for (const std::string& name : run.last.different())
+    report.fail(fmt::format("ranks that hold {} have different values of it", name));
   expected.report_unused(report);
   return report;
 }
@@ -248,7 +308,7 @@ std::vector<Report> verify_trajectory(const std::string& directory, const Verify
   const Case c = read_case(directory);
   std::vector<Report> reports;
   for (const DeviceKind device : options.devices)
-    reports.push_back(run_case(directory, c, device, options.threads));
+    reports.push_back(run_case(directory, c, device, options));
   return reports;
 }
 

@@ -15,7 +15,9 @@ namespace megatron::selftest {
 // weight_decay [steps]; step1.<name>, final.<name>: parameters after the first and the last update;
 // exp_avg., exp_avg_sq., momentum_buffer.<name> after the last}. Runs training::TrainStep over all
 // rows and compares everything; a tensor of expected.safetensors that was not compared is a
-// failure. One report a device. Throws Error for a flag that is not known.
+// failure. Data-parallel ranks share the micro-batches, which are cut in smaller ones where there
+// are too few and that changes no loss. One report a device. Throws Error for a flag that is not
+// known.
 std::vector<Report> verify_trajectory(const std::string& directory, const VerifyOptions& options);
 
 }  // namespace megatron::selftest

@@ -2,15 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
+#include <optional>
 
 #include "base/error.h"
 #include "base/tolerances.h"
 #include "checkpoint/model_directory.h"
-#include "models/gpt/model.h"
-#include "parallel/gradient_buffer.h"
+#include "comm/threads.h"
 #include "selftest/canonical.h"
 #include "selftest/expected.h"
-#include "training/batch.h"
+#include "training/trained_model.h"
+#include "training/whole_model.h"
 
 namespace megatron::selftest {
 namespace {
@@ -48,95 +50,115 @@ training::HostBatch read_batch(Expected& expected, const models::GptConfig& conf
   return batch;
 }
 
-// What leaves each segment, as the value that flows.
-std::vector<Bundle> run_segments(const models::Stage& stage, Tape& tape, const nn::Batch& batch) {
-  std::vector<Bundle> bundles;
-  for (const models::Segment& segment : stage.segments()) {
-    bundles.push_back(segment.forward(tape, bundles.empty() ? Bundle() : bundles.back(), batch,
-                                      models::Phase::evaluate));
-  }
-  return bundles;
-}
+// What a model makes of a batch, put together by its ranks.
+struct Results {
+  std::mutex mutex;
+  TensorMap values;  // "hidden.0", "hidden.head", "logits"
+  GatheredTensors gradients;
+  double loss = 0, divisor = 1;
+};
 
 std::vector<double> flowing_value(const Bundle& bundle) {
   std::vector<double> values = to_doubles(bundle["hidden"].value);
-  if (!bundle["residual"].value.defined()) return values;
+  if (!bundle.contains("residual") || !bundle["residual"].value.defined()) return values;
   const std::vector<double> residual = to_doubles(bundle["residual"].value);
   for (size_t i = 0; i < values.size(); ++i) values[i] += residual[i];
   return values;
 }
 
-// One model on one device.
+// One rank's part of a model.
 class Subject {
  public:
-  Subject(const checkpoint::ModelDirectory& directory, DeviceKind device, int threads)
-      : runtime_({device, 0}, threads),
+  Subject(const checkpoint::ModelDirectory& directory, const models::GptConfig& config,
+          DeviceKind device, const VerifyOptions& options, comm::Group& world)
+      : runtime_({device, 0}, options.threads),
         type_(device == DeviceKind::reference ? DType::f64 : DType::f32),
-        model_(models::config_from_hugging_face(directory.config()), runtime_, type_, 0),
+        model_(config, type_, 0, options.layout(), world, runtime_, {}),
         device_batch_(runtime_, type_) {
-    checkpoint::load(directory, model_.parameters());
+    checkpoint::load(directory, checkpoint::held(model_.shards()),
+                     training::whole_model(config, type_).weights);
+    model_.step.begin({.method = optim::Method::sgd, .sgd_momentum = 0});
   }
 
-  const models::GptConfig& config() const { return model_.config(); }
-  void compare_forward(Expected& expected, const training::HostBatch& batch, Report& report);
-  void compare_gradients(Expected& expected, const training::HostBatch& batch, Report& report);
-  void compare_greedy(Expected& expected, const training::HostBatch& batch, Report& report);
+  // prefix: of the names of what is kept.
+  void forward(const training::HostBatch& batch, const std::string& prefix, Results& results);
+  void backward(const training::HostBatch& batch, Results& results);
 
  private:
-  const nn::Batch& fill(const training::HostBatch& batch) {
-    return device_batch_.fill(batch, training::LossScope::token, config().vocab_size,
-                              config().max_position_embeddings);
+  void keep(const std::string& name, std::vector<double> values, Results& results) const {
+    const std::lock_guard lock(results.mutex);
+    results.values[name] = std::move(values);
   }
-  int32_t next_token(const std::vector<int32_t>& tokens);
 
   Runtime runtime_;
   DType type_;
-  models::GptModel model_;
+  training::TrainedModel model_;
   training::DeviceBatch device_batch_;
 };
 
-void Subject::compare_forward(Expected& expected, const training::HostBatch& batch,
-                              Report& report) {
+// Segment by segment, so that all that flows between them is seen.
+void Subject::forward(const training::HostBatch& host, const std::string& prefix,
+                      Results& results) {
+  const models::GptModel& stage = model_.parts.chunk(0);
+  comm::Group* const stages = model_.ranks.stages();
+  const models::GptConfig& c = stage.config();
+  const nn::Batch& batch =
+      device_batch_.fill(host, training::LossScope::token, c.vocab_size, c.max_position_embeddings);
   Tape tape(runtime_, Tape::Mode::infer);
-  const std::vector<Bundle> bundles = run_segments(model_, tape, fill(batch));
-  const auto compare = [&](const std::string& kind, const std::string& name,
-                           const std::vector<double>& values) {
-    if (!expected.contains(name)) return;
-    report.compare(kind, name, largest_difference(values, expected.doubles(name)),
-                   tolerance::kGoldenLogitsAbsolute);
-  };
-  for (size_t i = 0; i < bundles.size(); ++i)
-    compare("hidden states", fmt::format("hidden.{}", i), flowing_value(bundles[i]));
-  compare("hidden states", "hidden.head",
-          to_doubles(model_.final_norm(tape, bundles.back()).value));
-  MG_CHECK(expected.contains("logits"), "expected.safetensors has no logits");
-  compare("logits", "logits", to_doubles(model_.logits(tape, bundles.back()).value));
+  Bundle bundle;
+  int64_t place = stage.part().embedding ? 0 : stage.part().first_layer + 1;
+  if (!stage.part().embedding) {
+    const Tensor hidden =
+        Tensor::empty(runtime_.arena(MemoryClass::activations),
+                      {host.sequences * host.length, c.hidden_size}, type_, "verify.hidden");
+    stages->recv(hidden, stages->rank() - 1, runtime_.stream(), "verify.hidden")
+        .wait(runtime_.stream());
+    bundle.set("hidden", Var(hidden));
+  }
+  for (const models::Segment& segment : stage.segments()) {
+    bundle = segment.forward(tape, bundle, batch, models::Phase::evaluate);
+    keep(fmt::format("{}hidden.{}", prefix, place++), flowing_value(bundle), results);
+  }
+  if (!stage.part().head) {
+    stages
+        ->send(models::flowing(tape, bundle).value, stages->rank() + 1, runtime_.stream(),
+               "verify.hidden")
+        .wait(runtime_.stream());
+    return;
+  }
+  keep(prefix + "hidden.head", to_doubles(stage.final_norm(tape, bundle).value), results);
+  keep(prefix + "logits", to_doubles(stage.logits(tape, bundle).value), results);
 }
 
-void Subject::compare_gradients(Expected& expected, const training::HostBatch& batch,
-                                Report& report) {
-  std::vector<Parameter*> parameters;
-  for (parallel::Placed* placed : model_.parameters()) parameters.push_back(&placed->parameter);
-  const std::unique_ptr<comm::Group> alone = comm::single();
-  parallel::GradientBuffer gradients(parameters, *alone, runtime_);
-  gradients.begin_step(1);
-  Tape tape(runtime_);
-  tape.listen(&gradients);
-  const nn::Batch& device = fill(batch);
-  const Bundle out = models::forward(model_, tape, device, models::Phase::evaluate);
-  const std::vector<double> losses = to_doubles(model_.loss(tape, out, device));
-  tape.backward();
-  gradients.finish();
-  const double counted = std::max(batch.counted(), 1.0);
-  double loss = 0;
-  for (const double l : losses) loss += l;
+void Subject::backward(const training::HostBatch& batch, Results& results) {
+  double divisor = 1;
+  const training::StepReport step = model_.step.accumulate({&batch, 1}, divisor);
+  results.gradients.add(
+      model_.shards(), [](const parallel::Shard& shard) { return shard.gradient; }, divisor);
+  const std::lock_guard lock(results.mutex);
+  results.loss = step.loss;
+}
+
+void compare_forward(Expected& expected, const Results& results, Report& report) {
+  MG_CHECK(expected.contains("logits"), "expected.safetensors has no logits");
+  for (const auto& [name, values] : results.values) {
+    if (!expected.contains(name)) continue;
+    report.compare(name == "logits" ? "logits" : "hidden states", name,
+                   largest_difference(values, expected.doubles(name)),
+                   tolerance::kGoldenLogitsAbsolute);
+  }
+}
+
+void compare_gradients(Expected& expected, Results& results, Report& report) {
   if (expected.contains("loss")) {
     const std::vector<double> value = expected.doubles("loss");
     report.compare("loss", "loss",
-                   value.size() == 1 ? relative_error(loss / counted, value[0]) : INFINITY,
+                   value.size() == 1 ? relative_error(results.loss, value[0]) : INFINITY,
                    tolerance::kGoldenLossRelative);
   }
-  for (const auto& [name, values] : canonical_gradients(model_.parameters(), counted)) {
+  for (const std::string& name : results.gradients.different())
+    report.fail(fmt::format("ranks that hold {} have different gradients of it", name));
+  for (const auto& [name, values] : results.gradients.tensors()) {
     const std::string key = "grad." + name;
     if (!expected.contains(key)) {
       report.fail(fmt::format("{} is not in expected.safetensors", key));
@@ -149,54 +171,89 @@ void Subject::compare_gradients(Expected& expected, const training::HostBatch& b
   }
 }
 
-int32_t Subject::next_token(const std::vector<int32_t>& tokens) {
-  training::HostBatch batch{.sequences = 1,
-                            .length = static_cast<int64_t>(tokens.size()),
-                            .tokens = tokens,
-                            .samples = {0}};
-  for (size_t i = 0; i < tokens.size(); ++i) batch.positions.push_back(static_cast<int32_t>(i));
-  batch.labels.assign(tokens.size(), 0);
-  batch.loss_mask.assign(tokens.size(), 0.0f);
-  Tape tape(runtime_, Tape::Mode::infer);
-  const std::vector<double> logits =
-      to_doubles(model_.logits(tape, run_segments(model_, tape, fill(batch)).back()).value);
-  const auto row = logits.end() - config().vocab_size;
-  return static_cast<int32_t>(std::max_element(row, logits.end()) - row);
-}
-
-void Subject::compare_greedy(Expected& expected, const training::HostBatch& batch, Report& report) {
-  if (!expected.contains("greedy")) return;
+// The prompt with the greedy tokens that are wanted behind it: a model that chooses each of them
+// where it sees those before would have generated them.
+std::optional<training::HostBatch> greedy_batch(Expected& expected,
+                                                const training::HostBatch& batch,
+                                                const models::GptConfig& config) {
+  if (!expected.contains("greedy")) return std::nullopt;
   const std::vector<int64_t> wanted = expected.integers("greedy");
   const int64_t total = kPrompt + static_cast<int64_t>(wanted.size());
   MG_CHECK(batch.length >= kPrompt,
            "input_ids has {} tokens a sequence; greedy tokens follow the first {}", batch.length,
            kPrompt);
-  MG_CHECK(total <= config().max_position_embeddings,
+  MG_CHECK(total <= config.max_position_embeddings,
            "{} tokens with the greedy ones are more than the model's {} positions", total,
-           config().max_position_embeddings);
-  std::vector<int32_t> tokens(batch.tokens.begin(), batch.tokens.begin() + kPrompt);
-  int64_t different = 0;
+           config.max_position_embeddings);
+  training::HostBatch greedy{.sequences = 1, .length = total, .samples = {0}};
+  greedy.tokens.assign(batch.tokens.begin(), batch.tokens.begin() + kPrompt);
   for (const int64_t token : wanted) {
-    tokens.push_back(next_token(tokens));
-    if (tokens.back() != token) ++different;
+    MG_CHECK(token >= 0 && token < config.vocab_size,
+             "greedy holds {}, outside of the vocabulary [0, {})", token, config.vocab_size);
+    greedy.tokens.push_back(static_cast<int32_t>(token));
+  }
+  for (int64_t i = 0; i < total; ++i) greedy.positions.push_back(static_cast<int32_t>(i));
+  greedy.labels.assign(greedy.tokens.size(), 0);
+  greedy.loss_mask.assign(greedy.tokens.size(), 0.0f);
+  return greedy;
+}
+
+void compare_greedy(const training::HostBatch& greedy, const Results& results, int64_t vocabulary,
+                    Report& report) {
+  const std::vector<double>& logits = results.values.at("greedy.logits");
+  int64_t different = 0;
+  for (size_t i = kPrompt; i < greedy.tokens.size(); ++i) {
+    const auto row = logits.begin() + static_cast<int64_t>(i - 1) * vocabulary;
+    const auto best = std::max_element(row, row + vocabulary) - row;
+    if (best != greedy.tokens[i]) ++different;
   }
   report.compare("greedy tokens", "greedy", static_cast<double>(different), 0);
 }
 
 }  // namespace
 
+training::ModelLayout VerifyOptions::layout() const {
+  return {.ranks = {.layout = {.tp = tensor_parallel, .pp = pipeline_parallel},
+                    .pipeline = {.stages = pipeline_parallel}},
+          .layers = {.uneven = true}};
+}
+
+std::string VerifyOptions::text() const {
+  std::string text;
+  const auto add = [&](std::string_view axis, int size) {
+    if (size > 1) text += fmt::format(", {} parallel {}", axis, size);
+  };
+  add("tensor", tensor_parallel);
+  add("pipeline", pipeline_parallel);
+  add("data", data_parallel);
+  return text;
+}
+
 std::vector<Report> verify(const std::string& directory, const VerifyOptions& options) {
+  MG_CHECK(options.data_parallel == 1,
+           "{} has the expected values of one batch, which {} data-parallel ranks cannot share: "
+           "leave out --data-parallel-size, which is for trajectories",
+           directory, options.data_parallel);
   const checkpoint::ModelDirectory files(directory);
+  models::GptConfig config = models::config_from_hugging_face(files.config());
+  config.hidden_dropout = config.attention_dropout = 0;
   std::vector<Report> reports;
   for (const DeviceKind device : options.devices) {
     Expected expected(directory + "/expected.safetensors");
-    Report report(fmt::format("{} on {} in {}", directory, name(device),
-                              device == DeviceKind::reference ? "f64" : "f32"));
-    Subject subject(files, device, options.threads);
-    const training::HostBatch batch = read_batch(expected, subject.config());
-    subject.compare_forward(expected, batch, report);
-    subject.compare_gradients(expected, batch, report);
-    subject.compare_greedy(expected, batch, report);
+    Report report(fmt::format("{} on {} in {}{}", directory, name(device),
+                              device == DeviceKind::reference ? "f64" : "f32", options.text()));
+    const training::HostBatch batch = read_batch(expected, config);
+    const auto greedy = greedy_batch(expected, batch, config);
+    Results results;
+    comm::run_ranks(options.ranks(), [&](comm::Group& world) {
+      Subject subject(files, config, device, options, world);
+      subject.forward(batch, "", results);
+      if (greedy) subject.forward(*greedy, "greedy.", results);
+      subject.backward(batch, results);
+    });
+    compare_forward(expected, results, report);
+    compare_gradients(expected, results, report);
+    if (greedy) compare_greedy(*greedy, results, config.vocab_size, report);
     expected.report_unused(report);
     reports.push_back(std::move(report));
   }

@@ -7,13 +7,21 @@
 
 #include "device/device.h"
 #include "selftest/report.h"
+#include "training/trained_model.h"
 
 namespace megatron::selftest {
 
 struct VerifyOptions {
   std::vector<DeviceKind> devices = {
       DeviceKind::cpu, DeviceKind::reference};  // cpu computes in f32, reference in f64
-  int threads = 1;
+  int threads = 1;                              // of a rank
+  // The model is divided among so many ranks, as threads; layers as evenly as they can be. data
+  // parallel: of trajectories only.
+  int tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1;
+
+  int ranks() const { return tensor_parallel * pipeline_parallel * data_parallel; }
+  training::ModelLayout layout() const;
+  std::string text() const;  // ", tensor parallel 2, pipeline parallel 2"; "" for one rank
 };
 
 // Compares, whatever type the weights are stored in: logits, loss, the gradient of every stored

@@ -130,6 +130,30 @@ Tensor Tensor::view_as(DType dtype) const {
   return t;
 }
 
+Tensor Tensor::whole() const {
+  Tensor t;
+  t.storage_ = storage_;
+  t.dtype_ = dtype_;
+  t.shape_ = {storage_->bytes() / size_of(dtype_)};
+  t.strides_[0] = 1;
+  return t;
+}
+
+Tensor Tensor::shell() const {
+  Tensor t = *this;
+  t.storage_.reset();
+  return t;
+}
+
+Tensor Tensor::on(const Tensor& other) const {
+  Tensor t = *this;
+  t.storage_ = other.storage_;
+  int64_t last = offset_;
+  for (int i = 0; i < rank(); ++i) last += (size(i) - 1) * stride(i);
+  MG_ASSERT(elements() == 0 || (last + 1) * size_of(dtype_) <= t.storage_->bytes());
+  return t;
+}
+
 void Tensor::check_type(DType wanted) const {
   if (dtype_ != wanted)
     throw InternalError(

@@ -36,6 +36,8 @@ class Tensor {
   Device device() const { return storage_->device(); }
   bool is_contiguous() const;
   bool same_storage(const Tensor& other) const { return storage_ == other.storage_; }
+  const void* storage_id() const { return storage_.get(); }  // tells storages apart while they live
+  MemoryClass memory_class() const { return storage_->memory_class(); }
 
   // First element. data<T>(): checks the type. Both assert that the tensor is on the host.
   template <class T>
@@ -58,6 +60,12 @@ class Tensor {
   Tensor transpose(int a, int b) const;
   Tensor as_strided(Shape shape, std::span<const int64_t> strides, int64_t offset = 0) const;
   Tensor view_as(DType dtype) const;  // same element size
+  Tensor whole() const;               // all elements of the storage, 1-d
+
+  // The view without its storage: undefined, and nothing is kept alive.
+  Tensor shell() const;
+  // This view, or shell of one, of the storage of another tensor, which is as large or larger.
+  Tensor on(const Tensor& other) const;
 
  private:
   void check_type(DType wanted) const;

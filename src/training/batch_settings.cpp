@@ -31,11 +31,6 @@ void BatchSettings::fields(Fields& f) {
   f.add_switch(
       "no-calculate-per-token-loss", &per_token_loss, false,
       "mean of the micro-batches' means, as Megatron-LM does without --calculate-per-token-loss");
-  f.add_switch("recompute-activations", &recompute_activations, true,
-               "same as --recompute-granularity full here: "
-               "attention never stores its scores, so selective recompute has nothing to save");
-  f.add("recompute-granularity", &recompute_granularity,
-        "full: keep each layer's input only and run its forward again in backward");
 }
 
 namespace {
@@ -100,14 +95,6 @@ void BatchSettings::finalize(int data_parallel) {
              *train_samples, schedule.batch(0));
     positive(train_iters, "train-samples, in iterations,");
   }
-  if (recompute_granularity && *recompute_granularity != "full") {
-    fail(
-        "--recompute-granularity is '{}'; 'full' is supported (attention never stores its scores, "
-        "so 'selective' would "
-        "recompute nothing)",
-        *recompute_granularity);
-  }
-  if (recompute_activations) recompute_granularity = "full";
 }
 
 }  // namespace megatron::training

@@ -18,12 +18,9 @@ struct BatchSettings {
   std::vector<std::string> rampup_batch_size;
   bool decrease_batch_size = false;
   bool per_token_loss = true;
-  bool recompute_activations = false;
-  std::optional<std::string> recompute_granularity;
 
   void fields(Fields& fields);
   LossScope scope() const { return per_token_loss ? LossScope::token : LossScope::micro_batch; }
-  bool recompute() const { return recompute_granularity.has_value(); }
   // Fills defaults, the number of iterations and the schedule, and checks; data_parallel: number of
   // ranks. With a schedule the global batch size becomes its last.
   void finalize(int data_parallel);

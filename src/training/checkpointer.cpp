@@ -1,5 +1,7 @@
 #include "training/checkpointer.h"
 
+#include <map>
+
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -7,14 +9,27 @@
 #include "comm/values.h"
 
 namespace megatron::training {
+namespace {
+
+// Tied embeddings of which a rank has both ends are two equal copies: the first stands for both.
+std::vector<checkpoint::HeldTensor> without_copies(std::vector<checkpoint::HeldTensor> tensors) {
+  std::map<std::string, const parallel::Placement*> first;
+  std::erase_if(tensors, [&](const checkpoint::HeldTensor& tensor) {
+    const std::string name = tensor.prefix + tensor.placement->parts.at(0).name;
+    return first.emplace(name, tensor.placement).first->second != tensor.placement;
+  });
+  return tensors;
+}
+
+}  // namespace
 
 Checkpointer::Checkpointer(const CheckpointSettings& settings, const SavedFiles& saved,
-                           const models::Stage& model, const optim::Optimizer& optimizer,
-                           comm::Group& ranks, Runtime& runtime, const FileSystem& files)
+                           const WholeModel& whole, const TrainStep& step, comm::Group& ranks,
+                           Runtime& runtime, const FileSystem& files)
     : settings_(settings),
       saved_(saved),
-      model_(model),
-      optimizer_(optimizer),
+      whole_(whole),
+      step_(step),
       ranks_(ranks),
       runtime_(runtime),
       files_(files),
@@ -27,10 +42,11 @@ Checkpointer::~Checkpointer() {
 checkpoint::Contents Checkpointer::contents(const TrainerState& state) const {
   checkpoint::Contents contents;
   contents.config = saved_.config;
-  contents.model = checkpoint::held(model_.parameters());
+  contents.model = without_copies(checkpoint::held(step_.shards()));
+  contents.whole_model = whole_.weights;
   if (state.has_optimizer) {
-    for (const optim::Optimizer::State& s : optimizer_.states())
-      contents.optimizer.push_back({s.name + ".", &s.placed->placement, s.value});
+    contents.optimizer = without_copies(held_states(step_.optimizer()));
+    contents.whole_optimizer = whole_.optimizer;
   }
   contents.written_files = saved_.companions;
   contents.trainer_state = state.to_json();

@@ -10,13 +10,13 @@
 
 #include "base/file_system.h"
 #include "checkpoint/save.h"
-#include "models/stage.h"
-#include "optim/optimizer.h"
 #include "training/checkpoint_settings.h"
 #include "training/log/record.h"
 #include "training/model_source.h"
 #include "training/save_directory.h"
+#include "training/step.h"
 #include "training/trainer_state.h"
+#include "training/whole_model.h"
 
 namespace megatron::training {
 
@@ -28,10 +28,11 @@ struct SavedFiles {
 
 class Checkpointer {
  public:
-  // All are borrowed. ranks: of the run.
-  Checkpointer(const CheckpointSettings& settings, const SavedFiles& saved,
-               const models::Stage& model, const optim::Optimizer& optimizer, comm::Group& ranks,
-               Runtime& runtime, const FileSystem& files);
+  // All are borrowed. whole: what a checkpoint consists of; step: what this rank holds of it.
+  // ranks: of the run.
+  Checkpointer(const CheckpointSettings& settings, const SavedFiles& saved, const WholeModel& whole,
+               const TrainStep& step, comm::Group& ranks, Runtime& runtime,
+               const FileSystem& files);
   ~Checkpointer();  // waits for a writer thread; an unfinished save is dropped
 
   // All below are collective.
@@ -68,8 +69,8 @@ class Checkpointer {
 
   const CheckpointSettings& settings_;
   const SavedFiles& saved_;
-  const models::Stage& model_;
-  const optim::Optimizer& optimizer_;
+  const WholeModel& whole_;
+  const TrainStep& step_;
   comm::Group& ranks_;
   Runtime& runtime_;
   const FileSystem& files_;

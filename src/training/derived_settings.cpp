@@ -33,7 +33,11 @@ class Teller {
   void runtime() {
     const RuntimeSettings& r = now_.runtime;
     const int cores = static_cast<int>(std::thread::hardware_concurrency());
-    if (!r.launched_by.empty()) note("ranks", r.rank_count(), r.launched_by);
+    if (!r.launched_by.empty()) {
+      note("ranks", r.rank_count(), r.launched_by);
+    } else if (!given_.runtime.ranks && r.rank_count() > 1) {
+      note("ranks", r.rank_count(), "the product of the parallel sizes");
+    }
     if (!given_.runtime.threads || !r.launched_by.empty())
       note("threads", r.threads_per_rank(),
            fmt::format("{} cores / {} on this machine", cores, ranks_text(r.ranks_here())));
@@ -45,7 +49,7 @@ class Teller {
 
   void batch() {
     const BatchSettings &g = given_.batch, &b = now_.batch;
-    const int ranks = now_.runtime.rank_count();
+    const int ranks = now_.data_parallel();
     if (b.schedule.batch(0) != b.schedule.target(0)) {
       note("global-batch-size", b.schedule.batch(0),
            fmt::format("--decrease-batch-size-if-needed: {} is no multiple of micro-batch size {} "
@@ -61,10 +65,6 @@ class Teller {
     if (g.train_samples)
       note("train-iters", *b.train_iters,
            fmt::format("whole steps that --train-samples {} fill", *g.train_samples));
-    if (g.recompute_activations && !g.recompute_granularity)
-      note("recompute-granularity", "full",
-           "--recompute-activations: attention stores no scores, so `selective` would have nothing "
-           "to recompute");
   }
 
   void evaluation() {

@@ -62,10 +62,8 @@ void WindowSet::read_filler(data::Sample& sample) const {
   std::fill(sample.loss_mask.begin(), sample.loss_mask.end(), 0.0f);
 }
 
-std::vector<LossSum> document_losses(const models::Stage& stage, DType type,
-                                     const Documents& documents, const WindowShape& shape,
-                                     comm::Group& ranks, Runtime& runtime,
-                                     const StepOptions& options,
+std::vector<LossSum> document_losses(LossPass& pass, const Documents& documents,
+                                     const WindowShape& shape,
                                      const std::function<void(int64_t done)>& progress) {
   std::map<int64_t, Bucket> buckets;
   std::vector<int64_t> document_of;  // of each window
@@ -82,13 +80,12 @@ std::vector<LossSum> document_losses(const models::Stage& stage, DType type,
   for (auto& [length, bucket] : buckets) {
     const WindowSet set(documents, std::move(bucket.windows), length);
     const int64_t together = shape.micro_batch * (shape.seq_length / length);
-    const int64_t chunk = together * ranks.size() * kPasses;
+    const int64_t chunk = together * pass.ranks().data().size() * kPasses;
     std::vector<int64_t> indices;
     for (int64_t begin = 0; begin < set.size(); begin += chunk) {
       indices.resize(static_cast<size_t>(std::min(chunk, set.size() - begin)));
       std::iota(indices.begin(), indices.end(), begin);
-      const auto losses =
-          evaluate_samples(stage, type, set, indices, together, length, ranks, runtime, options);
+      const auto losses = evaluate_samples(pass, set, indices, together, length);
       for (size_t i = 0; i < losses.size(); ++i) {
         of_window[bucket.places[static_cast<size_t>(begin) + i]] = losses[i];
         done += static_cast<int64_t>(losses[i].tokens);

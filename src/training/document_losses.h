@@ -50,11 +50,9 @@ struct WindowShape {
 
 // {sum, counted tokens} of each document; every rank gets all of them, bit for bit the same for any
 // number of ranks and any micro_batch. progress: called by every rank with the predicted positions
-// done so far.
-std::vector<LossSum> document_losses(const models::Stage& stage, DType type,
-                                     const Documents& documents, const WindowShape& shape,
-                                     comm::Group& ranks, Runtime& runtime,
-                                     const StepOptions& options,
+// done so far. Collective.
+std::vector<LossSum> document_losses(LossPass& pass, const Documents& documents,
+                                     const WindowShape& shape,
                                      const std::function<void(int64_t done)>& progress);
 
 // Of the labels that count.

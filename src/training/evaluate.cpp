@@ -5,26 +5,14 @@
 #include <map>
 #include <numeric>
 
+#include "training/rank_sums.h"
+
 namespace megatron::training {
 
 namespace {
 
 // Samples whose losses are held at once.
 constexpr int64_t kHeld = 1 << 14;
-
-// Loss of each token [B*S] in a forward pass; 0 where the mask hides the label.
-std::vector<double> token_losses(const models::Stage& stage, DeviceBatch& device_batch,
-                                 const HostBatch& batch, Runtime& runtime,
-                                 const StepOptions& options) {
-  const nn::Batch& device =
-      device_batch.fill(batch, LossScope::token, options.vocabulary, options.positions);
-  Tape tape(runtime, Tape::Mode::infer, options.table);
-  const Bundle out = models::forward(stage, tape, device, models::Phase::evaluate);
-  const Tensor loss = models::head_loss(stage, tape, out, device);
-  runtime.stream().synchronize();
-  if (!runtime.device().has_data()) return std::vector<double>(batch.tokens.size());
-  return to_doubles(loss);
-}
 
 // Sum and number of counted tokens of each sequence of a batch, one pair after the other.
 void put_sums(const HostBatch& batch, std::span<const double> losses, std::span<double> sums) {
@@ -35,60 +23,73 @@ void put_sums(const HostBatch& batch, std::span<const double> losses, std::span<
   }
 }
 
-// Every place of `mine` is zero on all ranks but one.
-std::vector<double> gather(std::span<const double> mine, comm::Group& ranks, Runtime& runtime) {
+// Every place of `mine` is zero on all ranks but one of the last stage.
+std::vector<double> gather(std::span<const double> mine, LossPass& pass) {
+  Runtime& runtime = pass.runtime();
   Tensor all = Tensor::empty(runtime.arena(MemoryClass::activations),
                              {static_cast<int64_t>(mine.size())}, DType::f64, "evaluate.sums");
   const bool has_data = runtime.device().has_data();
   if (has_data) copy_from(all, mine);
-  ranks.all_reduce(all, comm::Reduce::sum, runtime.stream(), "evaluate.sums")
-      .wait(runtime.stream());
+  sum_over_samples(all, pass.ranks(), runtime.stream(), "evaluate.sums");
   runtime.stream().synchronize();
   return has_data ? to_doubles(all) : std::vector<double>(mine.begin(), mine.end());
 }
 
 }  // namespace
 
-std::vector<LossSum> evaluate_samples(const models::Stage& stage, DType type,
-                                      const data::Dataset& set, std::span<const int64_t> indices,
-                                      int64_t micro_batch, int64_t seq_length,
-                                      comm::Group& data_parallel, Runtime& runtime,
-                                      const StepOptions& options) {
+std::vector<LossSum> evaluate_samples(LossPass& pass, const data::Dataset& set,
+                                      std::span<const int64_t> indices, int64_t micro_batch,
+                                      int64_t seq_length) {
   if (indices.empty()) return {};
-  DeviceBatch device_batch(runtime, type);
   std::vector<double> sums(2 * indices.size());
-  const bool planned =
-      !runtime.device().has_data();  // then the first passes and the last stand for all
+  // On meta the first passes and the last stand for all.
+  const bool planned = !pass.runtime().device().has_data();
+  const comm::Group& data = pass.ranks().data();
   const auto together = static_cast<size_t>(micro_batch);
-  const size_t stride = together * static_cast<size_t>(data_parallel.size());
+  const size_t stride = together * static_cast<size_t>(data.size());
   BatchReader reader(set, seq_length);
-  HostBatch batch;
-  for (size_t begin = together * static_cast<size_t>(data_parallel.rank()); begin < indices.size();
-       begin += stride) {
-    const auto taken = indices.subspan(begin, std::min(together, indices.size() - begin));
-    if (planned && begin >= 2 * stride && begin + stride < indices.size()) continue;
-    reader.read(taken, batch);
-    put_sums(batch, token_losses(stage, device_batch, batch, runtime, options),
-             std::span(sums).subspan(2 * begin, 2 * taken.size()));
+  std::vector<HostBatch> batches(pass.together());
+  std::vector<size_t> begins(batches.size());  // of the batches' samples within `indices`
+  size_t held = 0;
+  const auto run = [&] {
+    if (held == 0) return;
+    pass.run(std::span(batches).first(held), [&](int i, std::span<const double> losses) {
+      if (begins[static_cast<size_t>(i)] >= indices.size()) return;
+      const HostBatch& batch = batches[static_cast<size_t>(i)];
+      put_sums(batch, losses,
+               std::span(sums).subspan(2 * begins[static_cast<size_t>(i)],
+                                       2 * static_cast<size_t>(batch.sequences)));
+    });
+    held = 0;
+  };
+  // A rank for which the last turn has no samples runs others, which are not counted: parameters
+  // may be gathered among all ranks in a pass.
+  for (size_t turn = 0; turn < indices.size(); turn += stride) {
+    const size_t begin = turn + together * static_cast<size_t>(data.rank());
+    const size_t first = begin < indices.size() ? begin : 0;
+    const auto taken = indices.subspan(first, std::min(together, indices.size() - first));
+    if (planned && turn >= 2 * batches.size() * stride && turn + stride < indices.size()) continue;
+    reader.read(taken, batches[held]);
+    begins[held++] = begin;
+    if (held == batches.size()) run();
   }
-  sums = gather(sums, data_parallel, runtime);
+  run();
+  sums = gather(sums, pass);
   std::vector<LossSum> losses(indices.size());
   for (size_t i = 0; i < losses.size(); ++i) losses[i] = {sums[2 * i], sums[2 * i + 1]};
   return losses;
 }
 
-LossSum evaluate(const models::Stage& stage, DType type, const data::Dataset& set, int64_t first,
-                 int64_t count, int64_t micro_batch, int64_t seq_length, comm::Group& data_parallel,
-                 Runtime& runtime, const StepOptions& options) {
-  const int64_t together = micro_batch * data_parallel.size();
+LossSum evaluate(LossPass& pass, const data::Dataset& set, int64_t first, int64_t count,
+                 int64_t micro_batch, int64_t seq_length) {
+  const int64_t together = micro_batch * pass.ranks().data().size();
   const int64_t chunk = std::max<int64_t>(1, kHeld / together) * together;
   LossSum sum;
   std::vector<int64_t> indices;
   for (int64_t begin = first; begin < first + count; begin += chunk) {
     indices.resize(static_cast<size_t>(std::min(chunk, first + count - begin)));
     std::iota(indices.begin(), indices.end(), begin);
-    for (const LossSum& sample : evaluate_samples(stage, type, set, indices, micro_batch,
-                                                  seq_length, data_parallel, runtime, options)) {
+    for (const LossSum& sample : evaluate_samples(pass, set, indices, micro_batch, seq_length)) {
       sum.sum += sample.sum;
       sum.tokens += sample.tokens;
     }
@@ -96,11 +97,9 @@ LossSum evaluate(const models::Stage& stage, DType type, const data::Dataset& se
   return sum;
 }
 
-LossSum evaluate_all(const models::Stage& stage, DType type, const data::Dataset& set,
-                     int64_t micro_batch, int64_t seq_length, comm::Group& data_parallel,
-                     Runtime& runtime, const StepOptions& options) {
-  return evaluate(stage, type, set, 0, set.size(), micro_batch, seq_length, data_parallel, runtime,
-                  options);
+LossSum evaluate_all(LossPass& pass, const data::Dataset& set, int64_t micro_batch,
+                     int64_t seq_length) {
+  return evaluate(pass, set, 0, set.size(), micro_batch, seq_length);
 }
 
 double unigram_entropy(const data::Dataset& set, int64_t first, int64_t count, int64_t seq_length) {

@@ -7,27 +7,23 @@
 
 #include "comm/group.h"
 #include "training/corpus.h"
-#include "training/step.h"
+#include "training/loss_pass.h"
 
 namespace megatron::training {
 
-// Losses (LossSum of training/step.h) of samples `indices` of a set, divided over the ranks of the
-// group; every rank gets all of them, in the order of `indices`. Bit for bit the same for any
-// number of ranks and any micro_batch (sequences a forward pass): a sample's loss is summed by
-// itself, in the order of its tokens.
-std::vector<LossSum> evaluate_samples(const models::Stage& stage, DType type,
-                                      const data::Dataset& set, std::span<const int64_t> indices,
-                                      int64_t micro_batch, int64_t seq_length,
-                                      comm::Group& data_parallel, Runtime& runtime,
-                                      const StepOptions& options);
+// Losses (LossSum of training/step.h) of samples `indices` of a set, divided over the pass's
+// data-parallel ranks; every rank gets all of them, in the order of `indices`. Bit for bit the same
+// for any number of them and of pipeline stages, and any micro_batch (sequences a forward pass): a
+// sample's loss is summed by itself, in the order of its tokens. Collective.
+std::vector<LossSum> evaluate_samples(LossPass& pass, const data::Dataset& set,
+                                      std::span<const int64_t> indices, int64_t micro_batch,
+                                      int64_t seq_length);
 
 // Their sum, added in the order of the samples: samples [first, first + count), and all of a set.
-LossSum evaluate(const models::Stage& stage, DType type, const data::Dataset& set, int64_t first,
-                 int64_t count, int64_t micro_batch, int64_t seq_length, comm::Group& data_parallel,
-                 Runtime& runtime, const StepOptions& options);
-LossSum evaluate_all(const models::Stage& stage, DType type, const data::Dataset& set,
-                     int64_t micro_batch, int64_t seq_length, comm::Group& data_parallel,
-                     Runtime& runtime, const StepOptions& options);
+LossSum evaluate(LossPass& pass, const data::Dataset& set, int64_t first, int64_t count,
+                 int64_t micro_batch, int64_t seq_length);
+LossSum evaluate_all(LossPass& pass, const data::Dataset& set, int64_t micro_batch,
+                     int64_t seq_length);
 
 // Labels and how often they stand there.
 class LabelCounts {

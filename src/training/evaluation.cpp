@@ -169,10 +169,11 @@ EvaluationResult Evaluation::run(comm::Group& world) const {
   Runtime runtime(s_.runtime.device_value(), s_.runtime.threads_per_rank());
   const DType type = s_.bf16 ? DType::bf16 : DType::f32;
   const auto model = load_model(directory_, config_, runtime, type, 0);
-  const StepOptions options{.vocabulary = config_.vocab_size,
-                            .positions = config_.max_position_embeddings};
-  EvaluationResult result = documents_ != nullptr ? run_documents(*model, world, runtime, options)
-                                                  : run_samples(*model, world, runtime, options);
+  models::Stage* const whole = model.get();
+  const parallel::Ranks ranks({}, world);
+  LossPass pass({.chunks = {&whole, 1}, .type = type, .ranks = &ranks}, runtime,
+                {.vocabulary = config_.vocab_size, .positions = config_.max_position_embeddings});
+  EvaluationResult result = documents_ != nullptr ? run_documents(pass) : run_samples(pass);
   result.what = what();
   MG_CHECK(result.loss.tokens > 0,
            "the {} has no token to predict: every document has fewer than two, or the loss mask "
@@ -185,8 +186,8 @@ EvaluationResult Evaluation::run(comm::Group& world) const {
   return result;
 }
 
-EvaluationResult Evaluation::run_samples(const models::Stage& model, comm::Group& world,
-                                         Runtime& runtime, const StepOptions& options) const {
+EvaluationResult Evaluation::run_samples(LossPass& pass) const {
+  const comm::Group& world = pass.ranks().world();
   EvaluationResult result;
   result.sequences = count_;
   std::optional<Progress> progress;
@@ -196,8 +197,7 @@ EvaluationResult Evaluation::run_samples(const models::Stage& model, comm::Group
   for (int64_t begin = 0; begin < count_; begin += chunk) {
     indices.resize(static_cast<size_t>(std::min(chunk, count_ - begin)));
     std::iota(indices.begin(), indices.end(), begin);
-    const auto losses = evaluate_samples(model, s_.bf16 ? DType::bf16 : DType::f32, *set_, indices,
-                                         s_.micro_batch_size, length_, world, runtime, options);
+    const auto losses = evaluate_samples(pass, *set_, indices, s_.micro_batch_size, length_);
     for (size_t i = 0; i < losses.size(); ++i) {
       require_finite(losses[i], fmt::format("sequence {} of the {}", indices[i], what()));
       add(result.loss, losses[i]);
@@ -207,8 +207,8 @@ EvaluationResult Evaluation::run_samples(const models::Stage& model, comm::Group
   return result;
 }
 
-EvaluationResult Evaluation::run_documents(const models::Stage& model, comm::Group& world,
-                                           Runtime& runtime, const StepOptions& options) const {
+EvaluationResult Evaluation::run_documents(LossPass& pass) const {
+  const comm::Group& world = pass.ranks().world();
   const Documents& documents = *documents_;
   EvaluationResult result;
   int64_t total = 0;
@@ -221,10 +221,9 @@ EvaluationResult Evaluation::run_documents(const models::Stage& model, comm::Gro
   if (show_ && world.rank() == 0) progress.emplace("evaluating", total, "tokens");
   const WindowShape shape{
       .seq_length = length_, .stride = stride_, .micro_batch = s_.micro_batch_size};
-  const auto losses = document_losses(model, s_.bf16 ? DType::bf16 : DType::f32, documents, shape,
-                                      world, runtime, options, [&](int64_t done) {
-                                        if (progress) progress->update(done);
-                                      });
+  const auto losses = document_losses(pass, documents, shape, [&](int64_t done) {
+    if (progress) progress->update(done);
+  });
   for (int64_t d = 0; d < documents.size(); ++d) {
     const LossSum& loss = losses[static_cast<size_t>(d)];
     require_finite(loss, documents.place(d));

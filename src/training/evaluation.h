@@ -61,10 +61,8 @@ class Evaluation {
 
  private:
   void check() const;
-  EvaluationResult run_samples(const models::Stage& model, comm::Group& world, Runtime& runtime,
-                               const StepOptions& options) const;
-  EvaluationResult run_documents(const models::Stage& model, comm::Group& world, Runtime& runtime,
-                                 const StepOptions& options) const;
+  EvaluationResult run_samples(LossPass& pass) const;
+  EvaluationResult run_documents(LossPass& pass) const;
   std::string what() const { return s_.text.paths.empty() ? s_.set + " set" : "text"; }
 
   EvaluationSettings s_;

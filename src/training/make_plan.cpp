@@ -9,6 +9,7 @@
 #include "comm/traffic.h"
 #include "data/dataset.h"
 #include "models/gpt/model.h"
+#include "optim/norm_slots.h"
 #include "plan/figures.h"
 #include "plan/flops.h"
 #include "plan/megatron_memory.h"
@@ -17,6 +18,7 @@
 #include "training/evaluate.h"
 #include "training/log/machine.h"
 #include "training/run_plan.h"
+#include "training/trained_model.h"
 
 namespace megatron::training {
 namespace {
@@ -80,35 +82,41 @@ std::vector<int64_t> micro_batch_counts(const TrainSettings& s, int64_t consumed
   return counts;
 }
 
-// The run on meta: what rank 0 does, as often as it takes for the arenas to be as large as they
+// The run on meta: what one rank does, as often as it takes for the arenas to be as large as they
 // become.
 class MetaRun {
  public:
-  MetaRun(const TrainSettings& s, const models::GptConfig& config)
+  // whole: the undivided model.
+  MetaRun(const TrainSettings& s, const models::GptConfig& config, const models::GptModel& whole,
+          int rank)
       : s_(s),
         config_(config),
-        group_(comm::simulated(0, s.runtime.rank_count())),
+        group_(comm::simulated(rank, s.runtime.rank_count())),
         told_(comm::observed(*group_, recorder_)),
         runtime_({DeviceKind::meta, 0}, s.runtime.threads_per_rank(),
                  s.runtime.device_value().kind),
-        model_(config, runtime_, s.precision.type(), 0),
-        options_(step_options(s, config)),
-        step_(model_, s.precision.type(), s.optimizer.config, *told_, runtime_, options_),
-        batch_(empty_batch(s)) {}
+        model_(config, s.precision.type(), 0, model_layout(s, config), *told_, runtime_,
+               options(s, config, whole)),
+        batch_(empty_batch(s)) {
+    model_.step.begin(s.optimizer.config);
+  }
 
-  // The optimizer's arena grows when a schedule makes steps of more micro-batches; nothing else
-  // does.
+  // The optimizer's arena grows when a schedule makes steps of more micro-batches, and the
+  // activations' until a pipeline is full; nothing else does.
   void run(int64_t consumed) {
     const std::vector<int64_t> counts = micro_batch_counts(s_, consumed);
-    step_.expect(counts.front());
-    step(std::min<int64_t>(counts.front(), 2));
-    for (const int64_t count : counts) step_.expect(count);
+    model_.step.expect(counts.front());
+    const auto [less, more] = samples(counts.back());
+    step(std::min(counts.front(), less));
+    for (const int64_t count : counts) model_.step.expect(count);
     recorder_.take();
-    step(std::min<int64_t>(counts.back(), 2));
-    const plan::StepWork two = recorder_.take();
-    step(std::min<int64_t>(counts.back(), 3));
-    work_ = counts.back() <= 3 ? recorder_.take()
-                               : plan::extended(two, recorder_.take(), counts.back());
+    step(less);
+    const plan::StepWork before = recorder_.take();
+    if (more > less) step(more);
+    work_ = more == less ? before
+            : more == counts.back()
+                ? recorder_.take()
+                : plan::extended(before, recorder_.take(), less, more, counts.back());
     const bool evaluates = s_.run.eval_interval || s_.run.skip_train;
     if (evaluates && memory().arena_bytes() <= machine_memory()) evaluate_once();
   }
@@ -116,9 +124,12 @@ class MetaRun {
   // Seconds of a step of the run without its kernels.
   double host_seconds() {
     const int64_t all = s_.batch.schedule.micro_batches(last_stage(s_));
-    const double two = seconds_of_step(std::min<int64_t>(all, 2)),
-                 three = seconds_of_step(std::min<int64_t>(all, 3));
-    return all <= 3 ? three : three + static_cast<double>(all - 3) * std::max(0.0, three - two);
+    const auto [less, more] = samples(all);
+    const double begin = seconds_of_step(less);
+    if (more == less) return begin;
+    const double end = seconds_of_step(more);
+    return end + static_cast<double>(all - more) * std::max(0.0, end - begin) /
+                     static_cast<double>(more - less);
   }
 
   plan::MemoryUse memory() {
@@ -129,19 +140,42 @@ class MetaRun {
     return use;
   }
   const plan::StepWork& work() const { return work_; }
-  const models::Stage& model() const { return model_; }
+  const parallel::Ranks& ranks() const { return model_.ranks; }
 
  private:
+  static StepOptions options(const TrainSettings& s, const models::GptConfig& config,
+                             const models::GptModel& whole) {
+    StepOptions options = step_options(s, config);
+    options.norm_blocks =
+        optim::norm_blocks(whole.parameters(), static_cast<int>(s.parallel.tensor_parallel));
+    return options;
+  }
+
+  // Numbers of micro-batches of two steps that stand for one of `all`: what comes between the two
+  // comes again for every further micro-batch. A pipeline is full in both; where tensors of several
+  // micro-batches come and go, the holes between them grow for longer, so that steps of a pipeline
+  // that are not long are made as they are.
+  std::pair<int64_t, int64_t> samples(int64_t all) const {
+    const parallel::PipelineShape& shape = model_.ranks.pipeline();
+    if (shape.stages == 1) return {std::min<int64_t>(all, 2), std::min<int64_t>(all, 3)};
+    const int64_t together =
+        shape.kind == parallel::ScheduleKind::interleaved ? std::max(shape.group, shape.stages) : 1;
+    const int64_t full = (shape.stages / together + 1) * together + all % together;
+    if (full + together >= all || all <= kWholeSteps) return {all, all};
+    return {full, full + together};
+  }
+
   void step(int64_t micro_batches) {
     while (static_cast<int64_t>(batches_.size()) < micro_batches) batches_.push_back(batch_);
     runtime_.stream().watch(&recorder_);
-    step_.run(std::span(batches_).first(static_cast<size_t>(micro_batches)), {});
+    model_.step.run(std::span(batches_).first(static_cast<size_t>(micro_batches)), {});
     runtime_.stream().watch(nullptr);
   }
 
   double seconds_of_step(int64_t micro_batches) {
+    while (static_cast<int64_t>(batches_.size()) < micro_batches) batches_.push_back(batch_);
     const double begin = now_seconds();
-    step_.run(std::span(batches_).first(static_cast<size_t>(micro_batches)), {});
+    model_.step.run(std::span(batches_).first(static_cast<size_t>(micro_batches)), {});
     return now_seconds() - begin;
   }
 
@@ -149,8 +183,8 @@ class MetaRun {
     const EmptySamples samples(*s_.batch.seq_length, confined(s_));
     const int64_t count =
         s_.run.full_validation ? kUnknownSamples : s_.run.eval_iters * s_.eval_batch();
-    evaluate(model_, s_.precision.type(), samples, 0, std::min(count, kUnknownSamples),
-             s_.eval_micro_batch(), *s_.batch.seq_length, *told_, runtime_, options_);
+    evaluate(model_.loss_pass, samples, 0, std::min(count, kUnknownSamples), s_.eval_micro_batch(),
+             *s_.batch.seq_length);
     recorder_.take();
   }
 
@@ -164,11 +198,12 @@ class MetaRun {
     if (!s_.checkpoint.async_save || !s_.checkpoint.save) return batches + threads;
     const auto of = [&](MemoryClass c) { return use.arenas[static_cast<size_t>(c)]; };
     const int64_t state = s_.checkpoint.save_optimizer ? of(MemoryClass::optimizer) : 0;
-    return batches + threads + (of(MemoryClass::parameters) + state) / s_.runtime.rank_count();
+    return batches + threads + (of(MemoryClass::parameters) + state) / model_.ranks.data().size();
   }
 
   // Evaluations sum this many samples at once at most (training/evaluate.cpp).
   static constexpr int64_t kUnknownSamples = 1 << 14;
+  static constexpr int64_t kWholeSteps = 64;                 // micro-batches
   static constexpr int64_t kThreadBytes = int64_t{6} << 20;  // tiles of products, stack
 
   const TrainSettings& s_;
@@ -176,9 +211,7 @@ class MetaRun {
   plan::Recorder recorder_;
   std::unique_ptr<comm::Group> group_, told_;
   Runtime runtime_;
-  models::GptModel model_;
-  StepOptions options_;
-  TrainStep step_;
+  TrainedModel model_;
   HostBatch batch_;
   std::vector<HostBatch> batches_;
   plan::StepWork work_;
@@ -190,6 +223,13 @@ std::string model_text(const models::GptConfig& c) {
                      c.vocab_size);
 }
 
+// How much longer a step takes than the work of a stage.
+double pipeline_stretch(const parallel::PipelineShape& shape, int64_t micro_batches) {
+  if (shape.stages == 1) return 1;
+  const parallel::Simulated step = parallel::simulate(shape, static_cast<int>(micro_batches));
+  return step.seconds / (step.seconds - *std::ranges::max_element(step.idle));
+}
+
 void add_time(plan::Plan& p, MetaRun& run, const TrainSettings& s) {
   const double host = run.host_seconds();
   const auto time = plan::estimate_step_time(run.work(), {.device = s.runtime.device_value(),
@@ -199,9 +239,22 @@ void add_time(plan::Plan& p, MetaRun& run, const TrainSettings& s) {
                                                           .host_seconds = host,
                                                           .touched = p.memory.arena_bytes()});
   if (!time) return;
-  p.step_seconds = time->seconds;
+  p.step_seconds = time->seconds * pipeline_stretch(run.ranks().pipeline(), p.micro_batches);
   p.peak = time->peak * p.ranks / p.ranks_here;
   p.kernels = plan::kernel_work(run.work(), time->kernels);
+}
+
+// A rank of each pipeline stage, that of rank 0 first.
+std::vector<int> ranks_of_stages(const TrainSettings& s) {
+  return parallel::rank_lists(s.parallel.mesh_layout(), s.runtime.rank_count(),
+                              parallel::Axis::pp)[0];
+}
+
+double flops_of(const plan::StepWork& work) {
+  double flops = 0;
+  for (const plan::WorkItem& item : work.kernels)
+    flops += static_cast<double>(item.calls) * item.cost.flops;
+  return flops;
 }
 
 // Beyond this no figure would be exact, and finding them would take as long as it is useless. A
@@ -224,45 +277,87 @@ void check_size(const TrainSettings& s, const models::GptConfig& c) {
            format_bytes(machine));
 }
 
+// The run as Megatron-LM's memory report would read it.
+plan::MegatronLayout megatron_layout(const TrainSettings& s, const models::GptConfig& config) {
+  const parallel::PipelineShape shape = s.parallel.pipeline(config.num_layers);
+  plan::MegatronLayout layout{
+      .seq_length = *s.batch.seq_length,
+      .micro_batch_size = *s.batch.micro_batch_size,
+      .num_microbatches = s.batch.schedule.micro_batches(last_stage(s)),
+      .tensor_model_parallel_size = s.parallel.tensor_parallel,
+      .pipeline_model_parallel_size = s.parallel.pipeline_parallel,
+      .data_parallel_size = s.data_parallel(),
+      .world_size = s.runtime.rank_count(),
+      .use_distributed_optimizer = s.parallel.sharding() != parallel::Sharding::none,
+      .sequence_parallel = s.parallel.sequence_parallel && s.parallel.tensor_parallel > 1,
+      .selective_recompute = s.recompute.any() && s.recompute.granularity != "full"};
+  if (shape.chunks > 1) layout.virtual_pipeline_model_parallel_size = shape.chunks;
+  return layout;
+}
+
 plan::Plan plan_of(const TrainSettings& s, const models::GptConfig& config,
                    const Vocabulary& vocabulary, const PlanOptions& options, int64_t consumed) {
   check_size(s, config);
   const int64_t program = resident_bytes();
-  MetaRun run(s, config);
-  run.run(consumed);
+  Runtime shapes_only({DeviceKind::meta, 0}, 1);
+  const models::GptModel whole(config, shapes_only, s.precision.type(), 0);
+  std::vector<plan::MemoryUse> stages;
+  std::unique_ptr<MetaRun> first, busiest;  // rank 0; one of the stage with the most to compute
+  for (const int rank : ranks_of_stages(s)) {
+    auto run = std::make_unique<MetaRun>(s, config, whole, rank);
+    run->run(consumed);
+    stages.push_back(run->memory());
+    const bool more = busiest == nullptr || flops_of(run->work()) > flops_of(busiest->work());
+    if (first == nullptr) {
+      first = std::move(run);
+    } else if (more) {
+      busiest = std::move(run);
+    }
+  }
+  MetaRun& run = *first;
   const data::BatchSchedule& schedule = s.batch.schedule;
   const int64_t last = last_stage(s);
-  plan::Plan p{
-      .model = model_text(config),
-      .device = s.runtime.device,
-      .type = s.precision.type(),
-      .ranks = s.runtime.rank_count(),
-      .ranks_here = s.runtime.ranks_here(),
-      .threads = s.runtime.threads_per_rank(),
-      .sequences = schedule.batch(last),
-      .length = *s.batch.seq_length,
-      .micro_batches = schedule.micro_batches(last),
-      .micro_batch_size = *s.batch.micro_batch_size,
-      .iterations = *s.batch.train_iters,
-      .parameters = plan::count_parameters(run.model()),
-      .flops = plan::step_flops(config, vocabulary.padded_size, schedule.batch(last),
-                                *s.batch.seq_length),
-      .memory = run.memory(),
-      .program = program * std::max(1, s.runtime.launched_here),
-      .machine = machine_memory(),
-      .kernels = plan::kernel_work(run.work()),
-      .traffic = plan::traffic_work(run.work()),
-      .megatron = plan::megatron_estimate(config, vocabulary.padded_size, *s.batch.micro_batch_size,
-                                          *s.batch.seq_length, s.runtime.rank_count())};
-  if (options.time && p.fits()) add_time(p, run, s);
+  plan::Plan p{.model = model_text(config),
+               .device = s.runtime.device,
+               .type = s.precision.type(),
+               .ranks = s.runtime.rank_count(),
+               .ranks_here = s.runtime.ranks_here(),
+               .threads = s.runtime.threads_per_rank(),
+               .sequences = schedule.batch(last),
+               .length = *s.batch.seq_length,
+               .micro_batches = schedule.micro_batches(last),
+               .micro_batch_size = *s.batch.micro_batch_size,
+               .iterations = *s.batch.train_iters,
+               .parameters = plan::count_parameters(whole),
+               .flops = plan::step_flops(config, vocabulary.padded_size, schedule.batch(last),
+                                         *s.batch.seq_length),
+               .memory = stages.front(),
+               .stages = std::move(stages),
+               .program = program * std::max(1, s.runtime.launched_here),
+               .machine = machine_memory(),
+               .kernels = plan::kernel_work(run.work()),
+               .traffic = plan::traffic_work(run.work()),
+               .megatron = plan::megatron_estimate(config, vocabulary.padded_size,
+                                                   megatron_layout(s, config))};
+  if (options.time && p.fits()) add_time(p, busiest == nullptr ? run : *busiest, s);
   return p;
 }
 
 // Flags that make a run smaller, each with what it would need then; tried on the plan itself.
 class Remedies {
  public:
-  Remedies(const TrainSettings& s, const models::GptConfig& config, const Vocabulary& vocabulary)
-      : s_(s), config_(config), vocabulary_(vocabulary) {}
+  // plan: of the run that does not fit.
+  Remedies(const TrainSettings& s, const models::GptConfig& config, const Vocabulary& vocabulary,
+           const plan::Plan& plan)
+      : s_(s), config_(config), vocabulary_(vocabulary) {
+    for (const plan::MemoryUse& stage : plan.stages) {
+      int64_t bytes = 0;
+      for (const MemoryClass c :
+           {MemoryClass::parameters, MemoryClass::gradients, MemoryClass::optimizer})
+        bytes += stage.arenas[static_cast<size_t>(c)];
+      state_ = std::min(state_, bytes);
+    }
+  }
 
   std::vector<std::string> find() {
     const int64_t micro = *s_.batch.micro_batch_size;
@@ -275,13 +370,19 @@ class Remedies {
       together_ += (together_.empty() ? "" : " ") + flags;
       ++changes_;
     };
-    if (s_.runtime.rank_count() > 1 && s_.runtime.launched_here == 0)
-      give("--ranks 1", [](TrainSettings& s) { s.runtime.ranks = 1; });
+    if (s_.data_parallel() > 1 && s_.runtime.launched_here == 0) {
+      const int64_t one = s_.parallel.model_ranks();
+      give(fmt::format("--ranks {}", one), [one](TrainSettings& s) { s.runtime.ranks = one; });
+    }
     if (micro > 1)
       give("--micro-batch-size 1", [](TrainSettings& s) { s.batch.micro_batch_size = 1; });
-    if (!s_.batch.recompute())
-      give("--recompute-granularity full",
-           [](TrainSettings& s) { s.batch.recompute_granularity = "full"; });
+    if (!s_.recompute.any())
+      give("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+           [](TrainSettings& s) {
+             s.recompute.granularity = "full";
+             s.recompute.method = "uniform";
+             s.recompute.num_layers = 1;
+           });
     if (s_.precision.type() == DType::f32)
       give("--bf16", [](TrainSettings& s) { s.precision.bf16 = true; });
     if (found_.empty() && changes_ > 1) put(together_, all);
@@ -301,23 +402,42 @@ class Remedies {
 
   // Where it is the batches read ahead that take the memory.
   void put_least_batch(const std::string& flags, TrainSettings s) {
-    const int64_t least = *s.batch.micro_batch_size * s.runtime.rank_count();
+    const parallel::PipelineShape shape = s.parallel.pipeline(config_.num_layers);
+    const int64_t together =
+        shape.kind == parallel::ScheduleKind::interleaved ? std::max(shape.group, shape.stages) : 1;
+    const int64_t least = *s.batch.micro_batch_size * s.data_parallel() * together;
     if (least < s_.batch.schedule.batch(last_stage(s_)))
       put(fmt::format("{}--global-batch-size {}", flags, least), s, least);
   }
 
   void put(const std::string& flags, TrainSettings& s, int64_t batch) {
     s.batch.schedule = data::BatchSchedule::constant(batch);
-    s.batch.schedule.divide(*s.batch.micro_batch_size, s.runtime.rank_count(), false);
+    s.batch.schedule.divide(*s.batch.micro_batch_size, s.data_parallel(), false);
+    if (!allowed(s)) return;
+    const bool same_state = s.precision.type() == s_.precision.type();
+    if (same_state && state_ > machine_memory() / s.runtime.ranks_here()) return;
     const plan::Plan p = plan_of(s, config_, vocabulary_, {}, 0);
     if (p.fits())
       found_.push_back(fmt::format("{} (needs {})", flags,
                                    format_bytes(static_cast<double>(p.process_bytes()))));
   }
 
+  // Other flags may ask for what these settings change.
+  bool allowed(const TrainSettings& s) const {
+    std::vector<SettingNote> notes;
+    try {
+      s.parallel.check(s.runtime.rank_count(), config_.num_layers,
+                       s.batch.schedule.micro_batches(0), *s.batch.seq_length, notes);
+    } catch (const Error&) {
+      return false;
+    }
+    return true;
+  }
+
   const TrainSettings& s_;
   const models::GptConfig& config_;
   const Vocabulary& vocabulary_;
+  int64_t state_ = INT64_MAX;  // bytes that a rank holds at least, whatever its batches
   std::vector<std::string> found_;
   std::string together_;
   int changes_ = 0;
@@ -327,17 +447,26 @@ class Remedies {
 
 StepOptions step_options(const TrainSettings& settings, const models::GptConfig& config) {
   return {.loss_scope = settings.batch.scope(),
-          .recompute = settings.batch.recompute(),
+          .recompute = settings.recompute.options(),
+          .offload = settings.offload.options(),
           .vocabulary = config.vocab_size,
           .positions = config.max_position_embeddings,
+          .hidden = config.hidden_size,
           .check_finite = settings.precision.check_for_nan_in_loss_and_grad,
-          .loss_scale = settings.precision.loss_scale()};
+          .loss_scale = settings.precision.loss_scale(),
+          .data_parallel = settings.parallel.data_parallel(plan::parameter_count(config)),
+          .pipeline = settings.parallel.pipeline_options()};
+}
+
+ModelLayout model_layout(const TrainSettings& settings, const models::GptConfig& config) {
+  return {.ranks = settings.parallel.ranks_options(config.num_layers),
+          .layers = settings.parallel.placement()};
 }
 
 plan::Plan make_plan(const TrainSettings& settled, const models::GptConfig& config,
                      const Vocabulary& vocabulary, const PlanOptions& options, int64_t consumed) {
   plan::Plan p = plan_of(settled, config, vocabulary, options, consumed);
-  if (!p.fits()) p.remedies = Remedies(settled, config, vocabulary).find();
+  if (!p.fits()) p.remedies = Remedies(settled, config, vocabulary, p).find();
   return p;
 }
 
@@ -349,7 +478,9 @@ plan::Plan make_plan(const TrainSettings& given, const PlanOptions& options) {
 }
 
 plan::StepWork step_work(const TrainSettings& settled, const models::GptConfig& config) {
-  MetaRun run(settled, config);
+  Runtime shapes_only({DeviceKind::meta, 0}, 1);
+  const models::GptModel whole(config, shapes_only, settled.precision.type(), 0);
+  MetaRun run(settled, config, whole, 0);
   run.run(0);
   return run.work();
 }

@@ -5,7 +5,7 @@
 #include "plan/plan.h"
 #include "plan/recorder.h"
 #include "training/settings.h"
-#include "training/step.h"
+#include "training/trained_model.h"
 #include "training/vocabulary.h"
 
 namespace megatron::training {
@@ -17,10 +17,13 @@ struct PlanOptions {
 
 // The options that the steps of a run have.
 StepOptions step_options(const TrainSettings& settings, const models::GptConfig& config);
+// How they are divided.
+ModelLayout model_layout(const TrainSettings& settings, const models::GptConfig& config);
 
 // Of a run whose settings are settled and whose shape is known. consumed: samples before it.
 // parameters, flops, memory, kernels, traffic, machine and, where asked for, the step's time are
-// filled in; the memory is that of rank 0, which holds as much as any other.
+// filled in; memory, kernels and traffic are those of rank 0, which holds as much as any other of
+// its pipeline stage; `stages` has the memory of a rank of each.
 plan::Plan make_plan(const TrainSettings& settled, const models::GptConfig& config,
                      const Vocabulary& vocabulary, const PlanOptions& options,
                      int64_t consumed = 0);

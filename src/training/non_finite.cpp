@@ -24,18 +24,19 @@ bool within(const Tensor& part, const Tensor& whole) {
 }
 
 // The parameter that a tensor is, or whose gradient; empty: neither.
-std::string owner_of(const Tensor& tensor, const models::Stage& stage) {
-  for (const parallel::Placed* placed : stage.parameters()) {
-    const Parameter& p = placed->parameter;
-    if (within(tensor, p.value)) return p.name;
-    for (const Parameter::Use& use : p.uses)
-      if (within(tensor, use.grad)) return "the gradient of " + p.name;
+std::string owner_of(const Tensor& tensor, const TrainStep& step) {
+  for (const parallel::Shard& shard : step.shards()) {
+    const Parameter& p = shard.placed->parameter;
+    if (within(tensor, p.value) || within(tensor, shard.value)) return p.name;
+    bool gradient = within(tensor, shard.gradient);
+    for (const Parameter::Use& use : p.uses) gradient = gradient || within(tensor, use.grad);
+    if (gradient) return "the gradient of " + p.name;
   }
   return "";
 }
 
-std::string described(const Tensor& t, const models::Stage& stage) {
-  const std::string owner = owner_of(t, stage);
+std::string described(const Tensor& t, const TrainStep& step) {
+  const std::string owner = owner_of(t, step);
   return fmt::format("{} {}{}", t.shape().str(), name(t.dtype()),
                      owner.empty() ? "" : " = " + owner);
 }
@@ -50,13 +51,16 @@ std::string described(const NonFinite& found, const Tensor& t) {
 // Looks at every kernel call until the first one that writes what is not finite.
 class Search final : public kernels::Observer, public StepListener {
  public:
-  Search(const TrainStep& step, const models::Stage& stage,
-         std::span<const HostBatch> micro_batches, int rank, ThreadPool& pool)
-      : step_(step), stage_(stage), micro_batches_(micro_batches), rank_(rank), pool_(pool) {}
+  Search(const TrainStep& step, std::span<const HostBatch> micro_batches, int rank,
+         ThreadPool& pool)
+      : step_(step), micro_batches_(micro_batches), rank_(rank), pool_(pool) {}
 
+  // Number of the call that was found; -1: none. A call that read what was not finite comes behind
+  // every one that did not, for what it read may have come from another rank.
   int64_t call() const {
-    return found_.empty() ? -1 : calls_;
-  }  // of the finding; -1: there is none
+    if (found_.empty()) return -1;
+    return bad_inputs_.empty() ? calls_ : calls_ + (int64_t{1} << 40);
+  }
   const std::string& found() const { return found_; }
   void is_norm() { norm_ = true; }
 
@@ -73,7 +77,7 @@ class Search final : public kernels::Observer, public StepListener {
       if (const NonFinite bad = look(operand)) {
         bad_inputs_ +=
             fmt::format("{}its {} {} was already {}", bad_inputs_.empty() ? "" : "; ", operand.name,
-                        described(operand.tensor, stage_), described(bad, operand.tensor));
+                        described(operand.tensor, step_), described(bad, operand.tensor));
       }
     }
   }
@@ -85,7 +89,7 @@ class Search final : public kernels::Observer, public StepListener {
       const NonFinite bad = look(operand);
       if (!bad) continue;
       found_ = fmt::format("{} {} wrote to {} {} {}; {}", call.kernel, where(), operand.name,
-                           described(operand.tensor, stage_), described(bad, operand.tensor),
+                           described(operand.tensor, step_), described(bad, operand.tensor),
                            bad_inputs_.empty() ? inputs(call) : bad_inputs_);
       return;
     }
@@ -128,14 +132,13 @@ class Search final : public kernels::Observer, public StepListener {
         return other.access != kernels::Access::read && within(operand.tensor, other.tensor);
       });
       text += fmt::format("{}{} {}", text.empty() ? "it read " : ", ", operand.name,
-                          described(operand.tensor, stage_));
+                          described(operand.tensor, step_));
       if (!gone) text += fmt::format(" up to {:.3g}", largest_finite(operand.tensor));
     }
     return text.empty() ? "it reads no other number" : text + ", all finite";
   }
 
   const TrainStep& step_;
-  const models::Stage& stage_;
   std::span<const HostBatch> micro_batches_;
   int rank_;
   ThreadPool& pool_;
@@ -192,54 +195,59 @@ std::optional<int> earliest(int64_t call, comm::Group& ranks, Stream& stream) {
   return first;
 }
 
-// Parameters that a step began with; empty: they are finite.
-std::string bad_parameters(const models::Stage& stage, ThreadPool& pool) {
+// "layers.0.mlp.up.weight [96, 32]", or a part of its elements.
+std::string text_of(const parallel::Shard& shard) {
+  const Parameter& p = shard.placed->parameter;
+  const std::string text = fmt::format("{} {}", p.name, p.value.shape().str());
+  if (shard.is_whole()) return text;
+  return fmt::format("{}, elements {} to {}", text, shard.begin, shard.begin + shard.size() - 1);
+}
+
+// Parameters that a step began with, as far as this rank keeps them; empty: they are finite.
+std::string bad_parameters(const TrainStep& step, ThreadPool& pool) {
   std::string text;
   int more = 0;
-  for (const parallel::Placed* placed : stage.parameters()) {
-    const Parameter& p = placed->parameter;
-    const NonFinite bad = find_non_finite(p.value, false, pool);
+  for (const parallel::Shard& shard : step.shards()) {
+    if (shard.size() == 0) continue;
+    const NonFinite bad = find_non_finite(shard.value, false, pool);
     if (!bad) continue;
     if (!text.empty()) {
       ++more;
       continue;
     }
-    text = fmt::format("the parameter {} {} was {} before the step", p.name, p.value.shape().str(),
-                       described(bad, p.value));
+    text = fmt::format("the parameter {} was {} before the step", text_of(shard),
+                       described(bad, shard.value));
   }
   return more == 0 ? text : fmt::format("{}, and {} parameters after it", text, more);
 }
 
 // A sum over ranks that overflowed; empty: none did.
-std::string bad_sum(const models::Stage& stage, const comm::Group& ranks, ThreadPool& pool) {
-  for (const parallel::Placed* placed : stage.parameters()) {
-    const Parameter& p = placed->parameter;
-    if (!p.trainable) continue;
-    const Tensor& gradient = p.uses[0].grad;
-    if (const NonFinite bad = find_non_finite(gradient, false, pool))
+std::string bad_sum(const TrainStep& step, const comm::Group& ranks, ThreadPool& pool) {
+  for (const parallel::Shard& shard : step.shards()) {
+    if (!shard.gradient.defined() || shard.size() == 0) continue;
+    if (const NonFinite bad = find_non_finite(shard.gradient, false, pool))
       return fmt::format(
-          "the reduction of gradients: of {} {}, each rank's own is finite, and the sum over {} "
-          "ranks is {}",
-          p.name, gradient.shape().str(), ranks.size(), described(bad, gradient));
+          "the reduction of gradients: of {}, each rank's own is finite, and the sum over {} ranks "
+          "is {}",
+          text_of(shard), ranks.size(), described(bad, shard.gradient));
   }
   return "";
 }
 
 }  // namespace
 
-std::string first_non_finite(TrainStep& step, const models::Stage& stage,
-                             std::span<const HostBatch> micro_batches, comm::Group& ranks,
-                             Runtime& runtime) {
+std::string first_non_finite(TrainStep& step, std::span<const HostBatch> micro_batches,
+                             comm::Group& ranks, Runtime& runtime) {
   Stream& stream = runtime.stream();
-  const std::string parameters = bad_parameters(stage, runtime.pool());
-  Search search(step, stage, micro_batches, ranks.rank(), runtime.pool());
+  const std::string parameters = bad_parameters(step, runtime.pool());
+  Search search(step, micro_batches, ranks.rank(), runtime.pool());
   const Listening listening(step, stream, search);
   double divisor = 1;
   const StepReport report = step.accumulate(micro_batches, divisor);
   std::optional<int> first = earliest(search.call(), ranks, stream);
   std::string found = search.found();
   if (!first) {
-    found = bad_sum(stage, ranks, runtime.pool());
+    found = bad_sum(step, ranks, runtime.pool());
     first = earliest(found.empty() ? -1 : 0, ranks, stream);
   }
   if (!first) {

@@ -9,7 +9,9 @@
 #include "comm/values.h"
 #include "data/sampler.h"
 #include "training/finite.h"
+#include "training/make_plan.h"
 #include "training/non_finite.h"
+#include "training/weights_norm.h"
 
 namespace megatron::training {
 
@@ -19,40 +21,34 @@ RankRun::RankRun(const RunPlan& plan, double peak, comm::Group& world, const Tra
       s_(plan.settings),
       profile_(s_.profile, world),
       world_(profile_.world()),
-      mesh_(parallel::Mesh::build(s_.runtime.layout(), world_)),
-      group_(mesh_.group({parallel::Axis::dp, parallel::Axis::cp})),
       hooks_(hooks),
       begin_(now_seconds()),
       runtime_(s_.runtime.device_value(), s_.runtime.threads_per_rank()),
-      model_(plan.config, runtime_, s_.precision.type(),
-             static_cast<uint64_t>(plan.beginning.state.seed)),
+      model_(plan.config, s_.precision.type(), static_cast<uint64_t>(plan.beginning.state.seed),
+             model_layout(s_, plan.config), world_, runtime_, step_options(s_, plan.config)),
+      group_(model_.ranks.data()),
       consumed_(plan.beginning.state.consumed_samples),
       scheduled_(plan.beginning.state.scheduled_samples),
       skipped_(plan.beginning.state.skipped_steps) {
   passed_over_ = s_.run.skipped();
-  options_ = step_options(s_, plan.config);
   fill_model(plan.beginning);
   if (s_.checkpoint.save)
-    checkpointer_.emplace(s_.checkpoint, plan.saved, model_, step_->optimizer(), world_, runtime_,
+    checkpointer_.emplace(s_.checkpoint, plan.saved, plan.whole, model_.step, world_, runtime_,
                           files());
 }
 
 void RankRun::fill_model(const Beginning& beginning) {
   if (beginning.weights != nullptr) {
-    checkpoint::load(*beginning.weights, model_.parameters());
+    checkpoint::load(*beginning.weights, checkpoint::held(model_.shards()), plan_.whole.weights);
   } else {
     model_.initialize(static_cast<uint64_t>(s_.runtime.seed));
   }
-  // A master weight begins as the weight's value.
-  step_.emplace(model_, s_.precision.type(), s_.optimizer.config, group_, runtime_, options_);
+  model_.step.begin(s_.optimizer.config);
   if (beginning.checkpoint == nullptr || !s_.checkpoint.load_optimizer) return;
-  std::vector<checkpoint::HeldTensor> held;
-  for (const optim::Optimizer::State& state : step_->optimizer().states())
-    held.push_back({state.name + ".", &state.placed->placement, state.value});
-  beginning.checkpoint->load_optimizer(held);
-  step_->optimizer().resume(beginning.state.optimizer_steps);
-  if (beginning.state.loss_scale && step_->loss_scale().dynamic())
-    step_->loss_scale().resume(*beginning.state.loss_scale);
+  beginning.checkpoint->load_optimizer(held_states(model_.step.optimizer()), plan_.whole.optimizer);
+  model_.step.optimizer().resume(beginning.state.optimizer_steps);
+  if (beginning.state.loss_scale && model_.step.loss_scale().dynamic())
+    model_.step.loss_scale().resume(*beginning.state.loss_scale);
 }
 
 TrainResult RankRun::loop() {
@@ -93,7 +89,8 @@ TrainResult RankRun::loop() {
 void RankRun::train_on(Prefetcher& data) {
   const int64_t iterations = *s_.batch.train_iters;
   for (int64_t i = plan_.first_iteration() + 1; i <= iterations; ++i) {
-    profile_.begin(i, *step_, runtime_.stream());
+    model_.step.told_work().step(i);
+    profile_.begin(i, model_.step, runtime_.stream());
     if (std::ranges::binary_search(passed_over_, i - 1)) {
       pass_over(data);
     } else {
@@ -103,7 +100,7 @@ void RankRun::train_on(Prefetcher& data) {
       if (s_.run.evaluates_after(i)) validate(i);
     }
     const std::optional<EndReason> end = finish_iteration(i);
-    profile_.end(i, *step_, runtime_.stream());
+    profile_.end(i, model_.step, runtime_.stream());
     if (!end) continue;
     result_.end = *end;
     return;
@@ -147,6 +144,7 @@ Prefetcher RankRun::read_ahead() const {
 }
 
 void RankRun::read_step(Prefetcher& data) {
+  model_.step.told_work().phase("data");
   const Profile::Part part = profile_.part(Track::data, "wait for data");
   micro_batches_.resize(static_cast<size_t>(s_.batch.schedule.micro_batches(consumed_)));
   for (HostBatch& micro_batch : micro_batches_) data.next(micro_batch);
@@ -159,7 +157,7 @@ void RankRun::pass_over(Prefetcher& data) {
 
 IterationReport RankRun::one_step(int64_t iteration, Prefetcher& data) {
   const double begin = now_seconds(), waited = data.waited();
-  const double communicated = group_.seconds();
+  const double communicated = model_.ranks.seconds();
   const data::BatchSchedule& schedule = s_.batch.schedule;
   Profile::Part part = profile_.part(Track::step, "step");
   read_step(data);
@@ -168,7 +166,7 @@ IterationReport RankRun::one_step(int64_t iteration, Prefetcher& data) {
                          .learning_rate = plan_.learning_rate.at(scheduled_),
                          .weight_decay = plan_.weight_decay.at(scheduled_),
                          .data_wait = data.waited() - waited};
-  const StepReport step = step_->run(
+  const StepReport step = model_.step.run(
       micro_batches_, {.learning_rate = report.learning_rate,
                        .weight_decay = report.weight_decay,
                        .decoupled_learning_rate = plan_.learning_rate.decoupled_at(scheduled_)});
@@ -182,10 +180,12 @@ IterationReport RankRun::one_step(int64_t iteration, Prefetcher& data) {
     ++skipped_in_row_;
   }
   report.loss = step.loss;
-  report.loss_scale = options_.loss_scale ? step.loss_scale : 0;
+  report.loss_scale = model_.step.options().loss_scale ? step.loss_scale : 0;
   report.outcome = step.outcome;
   report.gradient_norm = step.gradient_norm;
-  report.communication_wait = group_.seconds() - communicated;
+  if (s_.log.log_params_norm)
+    report.parameter_norm = weights_norm(model_.shards(), model_.ranks, runtime_);
+  report.communication_wait = model_.ranks.seconds() - communicated;
   report.seconds = now_seconds() - begin;
   if (part.on())
     part.arguments =
@@ -199,7 +199,7 @@ IterationReport RankRun::one_step(int64_t iteration, Prefetcher& data) {
 // A scale that cannot fall would leave out every step and say so in a number alone.
 void RankRun::warn_of_skipped(const IterationReport& report) {
   constexpr int64_t kMany = 50;  // 2^32 falls to 1 in 33 steps
-  if (!lead() || !options_.loss_scale || skipped_in_row_ != kMany) return;
+  if (!lead() || !model_.step.options().loss_scale || skipped_in_row_ != kMany) return;
   const std::string text = fmt::format(
       "the last {} steps were all left out, at a loss scale of {}: nothing is learned. Lower "
       "--loss-scale or --min-loss-scale, or --lr, or train with --bf16",
@@ -216,7 +216,7 @@ void RankRun::not_finite(const IterationReport& report) {
       fmt::format("iteration {}: the loss is {} and the gradient norm {}", report.iteration,
                   unsigned_nan(report.loss), unsigned_nan(report.gradient_norm));
   std::string found;
-  if (!not_finite_told_) found = first_non_finite(*step_, model_, micro_batches_, world_, runtime_);
+  if (!not_finite_told_) found = first_non_finite(model_.step, micro_batches_, world_, runtime_);
   not_finite_told_ = true;
   MG_CHECK(!stop,
            "{}. First: {}. The step was left out and nothing saved after it; lower --lr, look at "
@@ -240,6 +240,7 @@ void RankRun::run_hook(const IterationReport& report) {
 
 void RankRun::save(int64_t iteration, bool last) {
   const Profile::Part part = profile_.part(Track::step, "save");
+  model_.step.told_work().phase("save");
   const double begin = now_seconds();
   tell_saved(checkpointer_->save(state(iteration), last));
   save_wait_ += now_seconds() - begin;
@@ -270,11 +271,12 @@ TrainerState RankRun::state(int64_t iteration) const {
           .seed = plan_.beginning.state.seed,
           .precision = std::string(name(s_.precision.type())),
           .optimizer = std::string(optim::name(s_.optimizer.config.method)),
-          .optimizer_steps = step_->optimizer().steps(),
+          .optimizer_steps = model_.step.optimizer().steps(),
           .has_optimizer = s_.checkpoint.save_optimizer,
           .optimizer_settings = optimizer_settings(s_.optimizer),
-          .loss_scale = step_->loss_scale().dynamic() ? std::optional(step_->loss_scale().state())
-                                                      : std::nullopt,
+          .loss_scale = model_.step.loss_scale().dynamic()
+                            ? std::optional(model_.step.loss_scale().state())
+                            : std::nullopt,
           .learning_rate = plan_.learning_rate,
           .weight_decay = plan_.weight_decay,
           .data = data_settings(s_),

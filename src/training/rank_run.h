@@ -6,14 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "parallel/mesh.h"
 #include "training/checkpointer.h"
 #include "training/evaluate.h"
 #include "training/log/run_log.h"
 #include "training/prefetch.h"
 #include "training/profile/profile.h"
 #include "training/run_plan.h"
-#include "training/step.h"
+#include "training/trained_model.h"
 #include "training/trainer.h"
 
 namespace megatron::training {
@@ -62,14 +61,11 @@ class RankRun {
   const TrainSettings& s_;
   Profile profile_;
   comm::Group& world_;  // the profile's
-  parallel::Mesh mesh_;
-  comm::Group& group_;  // data-parallel
   const TrainHooks& hooks_;
   double begin_;
   Runtime runtime_;
-  models::GptModel model_;
-  StepOptions options_;
-  std::optional<TrainStep> step_;
+  TrainedModel model_;
+  comm::Group& group_;  // data-parallel
   std::optional<Checkpointer> checkpointer_;
   std::optional<Progress> progress_;  // rank 0
   std::optional<RunLog> log_;         // rank 0

@@ -7,7 +7,6 @@
 #include "training/finite.h"
 #include "training/log/machine.h"
 #include "training/rank_run.h"
-#include "training/weights_norm.h"
 
 namespace megatron::training {
 
@@ -51,7 +50,7 @@ void RankRun::tell(const IterationReport& report) {
       .data_wait = report.data_wait / report.seconds,
       .communication_wait = report.communication_wait / report.seconds,
       .save_wait = save_wait_ / whole};
-  if (s_.log.log_params_norm) record.parameter_norm = weights_norm(model_.parameters(), runtime_);
+  if (s_.log.log_params_norm) record.parameter_norm = report.parameter_norm;
   const auto done = static_cast<double>(report.iteration - plan_.first_iteration());
   record.seconds_left = (now_seconds() - begin_) / done *
                         static_cast<double>(*s_.batch.train_iters - report.iteration);
@@ -68,12 +67,9 @@ void RankRun::tell(const IterationReport& report) {
 // One evaluation's share of a set, as far as that goes, or all of it; `first` is its first sample.
 LossSum RankRun::evaluate_set(const data::Dataset& set, int64_t first) {
   const int64_t micro_batch = s_.eval_micro_batch(), length = *s_.batch.seq_length;
-  if (s_.run.full_validation)
-    return evaluate_all(model_, s_.precision.type(), set, micro_batch, length, group_, runtime_,
-                        options_);
+  if (s_.run.full_validation) return evaluate_all(model_.loss_pass, set, micro_batch, length);
   const int64_t count = std::min(s_.run.eval_iters * s_.eval_batch(), set.size() - first);
-  return evaluate(model_, s_.precision.type(), set, first, count, micro_batch, length, group_,
-                  runtime_, options_);
+  return evaluate(model_.loss_pass, set, first, count, micro_batch, length);
 }
 
 void RankRun::tell_evaluated(int64_t iteration, const std::string& set, const LossSum& sum) {
@@ -83,6 +79,7 @@ void RankRun::tell_evaluated(int64_t iteration, const std::string& set, const Lo
 
 void RankRun::validate(int64_t iteration) {
   const Profile::Part part = profile_.part(Track::step, "validation");
+  model_.step.told_work().phase("validation");
   const int64_t before = s_.run.skip_train ? 0 : s_.run.evaluations_before(iteration);
   for (const NamedSet& set : plan_.corpus.validation) {
     const LossSum sum = evaluate_set(*set.set, before * s_.run.eval_iters * s_.eval_batch());
@@ -111,12 +108,14 @@ void RankRun::finish_profile() {
 
 void RankRun::write_samples(int64_t iteration) {
   if (!hooks_.continue_text) return;
+  model_.step.data_parallel().gather_all();
   world_.barrier("sample.begin");
   if (lead()) {
     for (const std::string& prompt : s_.run.sample_prompt)
-      log_->sample({iteration, prompt,
-                    hooks_.continue_text(model_, runtime_, *plan_.vocabulary.tokenizer, prompt,
-                                         s_.run.sample_tokens)});
+      log_->sample(
+          {iteration, prompt,
+           hooks_.continue_text(model_.parts.whole(), runtime_, *plan_.vocabulary.tokenizer, prompt,
+                                s_.run.sample_tokens)});
   }
   world_.barrier("sample.end");
 }

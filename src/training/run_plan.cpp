@@ -210,7 +210,7 @@ void check_run(const TrainSettings& s) {
   MG_CHECK(!run.skip_train || run.eval_iters > 0 || run.full_validation,
            "--skip-train only evaluates, and --eval-iters 0 asks for no evaluation; give another "
            "--eval-iters, or --full-validation");
-  run.check(s.batch, s.runtime.rank_count());
+  run.check(s.batch, s.data_parallel());
   MG_CHECK(run.sample_interval.has_value() == !run.sample_prompt.empty(),
            "--sample-interval and --sample-prompt TEXT go together: how often, and what the texts "
            "begin with; give both or none");
@@ -225,8 +225,15 @@ void check_run(const TrainSettings& s) {
 
 // What can be checked and filled in without any file.
 void settle(TrainSettings& s) {
+  const int64_t model_ranks = s.parallel.model_ranks();
+  s.settle_ranks();
   s.runtime.check();
-  s.batch.finalize(s.runtime.rank_count());
+  MG_CHECK(model_ranks > 0 && s.runtime.rank_count() % model_ranks == 0,
+           "{} ranks cannot be divided in tensor parallel {} x pipeline parallel {} x context "
+           "parallel {}: change --ranks (or the number of processes) or one of these sizes",
+           s.runtime.rank_count(), s.parallel.tensor_parallel, s.parallel.pipeline_parallel,
+           s.parallel.context_parallel);
+  s.batch.finalize(s.data_parallel());
   s.optimizer.config.check();
   s.precision.check();
   if (s.run.eval_iters == 0 && !s.run.full_validation) {  // as in Megatron-LM: no evaluation
@@ -234,6 +241,56 @@ void settle(TrainSettings& s) {
     s.run.start_eval_at_iter.reset();
   }
   check_run(s);
+}
+
+// That each batch size of the run fills the groups of an interleaved pipeline.
+void check_groups(const TrainSettings& s, const parallel::PipelineShape& shape) {
+  if (shape.kind != parallel::ScheduleKind::interleaved) return;
+  const int64_t group = shape.group == 0 ? shape.stages : shape.group;
+  const data::BatchSchedule& schedule = s.batch.schedule;
+  for (const data::BatchSchedule::Stage& stage : schedule.stages()) {
+    const int64_t count = schedule.micro_batches(stage.begin), rest = count % group;
+    if (stage.begin >= s.batch.total_samples()) return;
+    if (count >= group && (rest == 0 || rest >= shape.stages)) continue;
+    try {
+      shape.schedule(0, static_cast<int>(count));  // throws
+    } catch (const Error& e) {
+      fail(
+          "{}. So it would be from sample {} on: change --rampup-batch-size or "
+          "--step-batch-size-schedule",
+          e.what(), stage.begin);
+    }
+  }
+}
+
+// How the model is divided, once its shape is known. Notes of what has no effect, or another.
+std::vector<SettingNote> settle_layout(TrainSettings& s, const models::GptConfig& config) {
+  std::vector<SettingNote> notes;
+  const data::BatchSchedule& schedule = s.batch.schedule;
+  s.parallel.check(s.runtime.rank_count(), config.num_layers, schedule.micro_batches(0),
+                   *s.batch.seq_length, notes);
+  const parallel::PipelineShape shape = s.parallel.pipeline(config.num_layers);
+  check_groups(s, shape);
+  int64_t least = config.num_layers, most = 0;
+  for (const parallel::ModelPart& part :
+       parallel::place_layers(config.num_layers, shape, s.parallel.placement())) {
+    least = std::min(least, part.layers);
+    most = std::max(most, part.layers);
+  }
+  s.recompute.check(most, s.parallel.tensor_parallel, s.parallel.sequence_parallel, notes);
+  s.offload.check(least, s.recompute.any(), notes);
+  s.optimizer.config.offload_fraction = s.offload.fraction();
+  MG_CHECK(
+      s.optimizer.config.method != optim::Method::muon ||
+          s.parallel.sharding() == parallel::Sharding::none,
+      "--optimizer muon needs whole matrices, and --use-distributed-optimizer or "
+      "--data-parallel-sharding-strategy {} cuts them: drop the flag, or use adam, sgd or lion",
+      parallel::name(s.parallel.sharding()));
+  MG_CHECK(!s.run.sample_interval || s.parallel.tensor_parallel * s.parallel.pipeline_parallel == 1,
+           "--sample-interval needs the whole model on one rank, and tensor parallel {} x pipeline "
+           "parallel {} divides it: drop --sample-interval, and generate from the checkpoints",
+           s.parallel.tensor_parallel, s.parallel.pipeline_parallel);
+  return notes;
 }
 
 void check_prompts(const RunPlan& plan) {
@@ -386,6 +443,7 @@ int64_t RunPlan::last_sample() const {
 SettledRun settle_run(const TrainSettings& given) {
   SettledRun run{.settings = given};
   TrainSettings& s = run.settings;
+  s.runtime.planned = true;
   const bool open_end = !s.batch.train_iters && !s.batch.train_samples;
   if (open_end) s.batch.train_iters = 1;
   settle(s);
@@ -402,6 +460,7 @@ SettledRun settle_run(const TrainSettings& given) {
   std::optional<SettingNote> assumed;
   run.vocabulary = vocabulary_for_plan(s, source, assumed);
   run.config = find_shape(s, source, run.vocabulary);
+  const std::vector<SettingNote> layout = settle_layout(s, run.config);
   if (s.optimizer.lr) s.optimizer.learning_rate(s.batch);  // a plan needs none
   s.optimizer.decay(s.batch);
   run.notes = derived_settings({.given = given,
@@ -409,6 +468,7 @@ SettledRun settle_run(const TrainSettings& given) {
                                 .config = run.config,
                                 .vocabulary = run.vocabulary,
                                 .shape_source = source});
+  run.notes.insert(run.notes.end(), layout.begin(), layout.end());
   if (assumed) {
     std::erase_if(run.notes, [&](const SettingNote& n) { return n.flag == assumed->flag; });
     run.notes.push_back(*assumed);
@@ -431,6 +491,7 @@ RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes) {
   const std::string source = shape_source(s, plan.beginning);
   plan.vocabulary = find_vocabulary(s, source);
   plan.config = find_shape(s, source, plan.vocabulary);
+  const std::vector<SettingNote> layout = settle_layout(s, plan.config);
   plan.expected =
       make_plan(s, plan.config, plan.vocabulary, {}, plan.beginning.state.consumed_samples);
   require_memory(plan.expected);
@@ -454,6 +515,9 @@ RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes) {
        .shape_source = source,
        .resumed = plan.beginning.checkpoint ? &plan.beginning.state : nullptr,
        .resumed_from = plan.beginning.checkpoint ? plan.beginning.checkpoint->path() : ""});
+  plan.notes.insert(plan.notes.end(), layout.begin(), layout.end());
+  if (s.checkpoint.save || plan.beginning.weights != nullptr)
+    plan.whole = whole_model(plan.config, s.precision.type(), &s.optimizer.config);
   return plan;
 }
 

@@ -14,6 +14,7 @@
 #include "training/model_source.h"
 #include "training/resume.h"
 #include "training/settings.h"
+#include "training/whole_model.h"
 
 namespace megatron::training {
 
@@ -27,6 +28,7 @@ struct RunPlan {
   Beginning beginning;
   std::optional<SaveDirectory::Lock> lock;  // of --save
   SavedFiles saved;                         // of the checkpoints
+  WholeModel whole;                         // their tensors; empty where none is read or written
   optim::LearningRate learning_rate;
   optim::WeightDecay weight_decay;
   std::vector<SettingNote> notes;  // settings that were derived or changed

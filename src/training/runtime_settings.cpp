@@ -9,10 +9,14 @@ namespace megatron::training {
 
 void RuntimeSettings::fields(Fields& f) {
   f.add("ranks", &ranks,
-        "ranks, as threads of this process, that divide the data; default 1, or those launched");
+        "ranks, as threads of this process; default the product of the parallel sizes, or those "
+        "launched");
   f.add("threads", &threads, "CPU threads of each rank; default cores / ranks");
   f.add("device", &device, {"cpu", "reference"},
         "cpu, or reference: plain loops, slow, for checking");
+  f.add("distributed-timeout-minutes", &timeout_minutes,
+        "how long a call between ranks may take before all end with a report of what each does; 0: "
+        "any time");
   f.add("seed", &seed, "of initial weights, sample order and dropout");
 }
 
@@ -23,15 +27,6 @@ int RuntimeSettings::threads_per_rank() const {
 
 Device RuntimeSettings::device_value() const {
   return {device == "reference" ? DeviceKind::reference : DeviceKind::cpu, 0};
-}
-
-parallel::Layout RuntimeSettings::layout() const {
-  parallel::Layout layout;
-  layout.tp = static_cast<int>(tensor_parallel);
-  layout.pp = static_cast<int>(pipeline_parallel);
-  layout.cp = static_cast<int>(context_parallel);
-  layout.ep = static_cast<int>(expert_parallel);
-  return layout;
 }
 
 void RuntimeSettings::join(const comm::Processes& processes) {
@@ -46,23 +41,21 @@ void RuntimeSettings::join(const comm::Processes& processes) {
 }
 
 void RuntimeSettings::check() const {
-  for (const auto& [value, flag] : {std::pair{tensor_parallel, "tensor-model-parallel-size"},
-                                    {pipeline_parallel, "pipeline-model-parallel-size"},
-                                    {context_parallel, "context-parallel-size"},
-                                    {expert_parallel, "expert-model-parallel-size"}}) {
-    MG_CHECK(value == 1,
-             "--{} is {}; this version divides the data only: use 1, and --ranks N for N "
-             "data-parallel ranks",
-             flag, value);
-  }
-  MG_CHECK(ranks.value_or(1) >= 1 && ranks.value_or(1) <= 1024,
-           "--ranks is {}; it must lie in [1, 1024]", *ranks);
+  const bool many_hosts = planned || launched_here > 0;
+  const int64_t most = many_hosts ? 65536 : 1024;
+  MG_CHECK(ranks.value_or(1) >= 1 && ranks.value_or(1) <= most,
+           "--ranks is {} (where it is not given, the product of the parallel sizes); {}it must "
+           "lie in [1, {}]",
+           *ranks, many_hosts ? "" : "as threads of one process ", most);
   MG_CHECK(threads.value_or(1) >= 1 && threads.value_or(1) <= 1024,
            "--threads is {}; it must lie in [1, 1024]", *threads);
-  MG_CHECK(threads.value_or(1) * rank_count() <= 1024,
+  MG_CHECK(planned || threads.value_or(1) * ranks_here() <= 1024,
            "--threads {} of each of --ranks {} make {} threads; at most 1024 are possible: lower "
            "one of them",
-           threads.value_or(1), rank_count(), threads.value_or(1) * rank_count());
+           threads.value_or(1), ranks_here(), threads.value_or(1) * ranks_here());
+  MG_CHECK(timeout_minutes >= 0 && timeout_minutes <= 1e6,
+           "--distributed-timeout-minutes is {}; it must lie in [0, 1e6] (0: any time)",
+           timeout_minutes);
   MG_CHECK(seed >= 0 && seed < (int64_t{1} << 32), "--seed is {}; it must lie in [0, 2^32)", seed);
 }
 

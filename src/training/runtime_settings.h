@@ -7,24 +7,20 @@
 #include "base/fields.h"
 #include "comm/processes.h"
 #include "device/device.h"
-#include "parallel/mesh.h"
 
 namespace megatron::training {
 
 struct RuntimeSettings {
   std::optional<int64_t> ranks, threads;
-  int64_t tensor_parallel = 1, pipeline_parallel = 1, context_parallel = 1, expert_parallel = 1;
   std::string device = "cpu";
   int64_t seed = 1234;
-  std::string launched_by;  // of join(): "2 processes of OMPI_COMM_WORLD_RANK"; "": by itself
-  int launched_here = 0;    // of join(): processes on this host
+  double timeout_minutes = 10;  // of a call between ranks
+  std::string launched_by;      // of join(): "2 processes of OMPI_COMM_WORLD_RANK"; "": by itself
+  int launched_here = 0;        // of join(): processes on this host
+  bool planned = false;         // nothing is run: ranks may be of many hosts
 
   void fields(Fields& fields);
-  // Default: the product of the parallel sizes.
-  int rank_count() const {
-    return static_cast<int>(ranks.value_or(tensor_parallel * pipeline_parallel * context_parallel));
-  }
-  parallel::Layout layout() const;
+  int rank_count() const { return static_cast<int>(ranks.value_or(1)); }
   int ranks_here() const {
     return launched_here > 0 ? launched_here : rank_count();
   }  // on this host

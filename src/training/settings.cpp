@@ -8,6 +8,9 @@ Fields TrainSettings::fields() {
   batch.fields(f);
   precision.fields(f);
   optimizer.fields(f);
+  parallel.fields(f);
+  recompute.fields(f);
+  offload.fields(f);
   data.fields(f);
   runtime.fields(f);
   run.fields(f);

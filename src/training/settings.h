@@ -8,9 +8,12 @@
 #include "training/checkpoint_settings.h"
 #include "training/data_settings.h"
 #include "training/log/run_log.h"
+#include "training/offload_settings.h"
 #include "training/optimizer_settings.h"
+#include "training/parallel_settings.h"
 #include "training/precision_settings.h"
 #include "training/profile_settings.h"
+#include "training/recompute_settings.h"
 #include "training/run_settings.h"
 #include "training/runtime_settings.h"
 
@@ -21,6 +24,9 @@ struct TrainSettings {
   BatchSettings batch;
   PrecisionSettings precision;
   OptimizerSettings optimizer;
+  ParallelSettings parallel;
+  RecomputeSettings recompute;
+  OffloadSettings offload;
   DataSettings data;
   RuntimeSettings runtime;
   RunSettings run;
@@ -29,6 +35,15 @@ struct TrainSettings {
   ProfileSettings profile;
 
   Fields fields();
+  // The number of ranks, where it is not given, is the product of the parallel sizes.
+  void settle_ranks() {
+    parallel.check_sizes();
+    if (!runtime.ranks) runtime.ranks = parallel.model_ranks();
+  }
+  // Ranks that see different samples.
+  int data_parallel() const {
+    return runtime.rank_count() / static_cast<int>(parallel.model_ranks());
+  }
   // Of an evaluation: sequences of a global batch, and of a micro-batch.
   int64_t eval_batch() const { return run.eval_batch(batch); }
   int64_t eval_micro_batch() const { return run.eval_micro_batch(batch); }

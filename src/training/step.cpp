@@ -6,30 +6,25 @@
 #include <utility>
 
 #include "base/error.h"
-#include "parallel/schedule.h"
+#include "training/rank_sums.h"
 
 namespace megatron::training {
 namespace {
 
-std::vector<Parameter*> parameters_of(const models::Stage& stage) {
-  std::vector<Parameter*> parameters;
-  for (parallel::Placed* placed : stage.parameters()) parameters.push_back(&placed->parameter);
-  return parameters;
+std::vector<parallel::Placed*> placed_of(std::span<models::Stage* const> chunks) {
+  std::vector<parallel::Placed*> placed;
+  for (const models::Stage* chunk : chunks)
+    placed.insert(placed.end(), chunk->parameters().begin(), chunk->parameters().end());
+  return placed;
 }
 
-std::vector<parallel::Placed*> placed_of(const models::Stage& stage) {
-  return {stage.parameters().begin(), stage.parameters().end()};
-}
-
-// The most micro-batches that are between forward and backward at once.
-int largest_in_flight(const parallel::Schedule& schedule) {
-  int live = 0, largest = 0;
-  for (const parallel::Action& action : schedule) {
-    if (action.kind == parallel::Action::Kind::forward) ++live;
-    if (action.kind == parallel::Action::Kind::backward) --live;
-    largest = std::max(largest, live);
+std::vector<const Span*> spans_of(std::span<models::Stage* const> chunks) {
+  std::vector<const Span*> spans;
+  for (const models::Stage* chunk : chunks) {
+    for (const models::Segment& segment : chunk->segments()) spans.push_back(&segment.span);
+    if (chunk->part().head) spans.push_back(&chunk->head());
   }
-  return largest;
+  return spans;
 }
 
 // Tells when the block that it lives in begins and ends.
@@ -60,55 +55,125 @@ std::string_view name(StepPart part) {
   MG_ASSERT(false);
 }
 
-TrainStep::TrainStep(models::Stage& stage, DType type, const optim::OptimizerConfig& optimizer,
-                     comm::Group& data_parallel, Runtime& runtime, const StepOptions& options)
-    : stage_(stage),
-      data_parallel_(data_parallel),
+TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
+                     const parallel::Ranks& ranks, Runtime& runtime, const StepOptions& options)
+    : chunks_(chunks.begin(), chunks.end()),
+      ranks_(ranks),
+      tensor_(ranks.tensor()),
+      told_work_(ranks.world().doing()),
       runtime_(runtime),
       options_(options),
-      gradients_(parameters_of(stage), data_parallel, runtime, options.buffer),
-      optimizer_(placed_of(stage), optimizer, runtime),
+      data_parallel_(placed_of(chunks), spans_of(chunks), ranks.data_parallel(), runtime,
+                     options.data_parallel),
+      pipeline_(ranks.pipeline(), ranks.stages(), ranks.stages_beside(), runtime, options.pipeline),
       loss_scale_(options.loss_scale.value_or(LossScaleSettings{.constant = 1})),
-      type_(type) {}
+      type_(type),
+      in_flight_(chunks.size()) {
+  options_.recompute.tensor = &tensor_;
+}
 
-void TrainStep::forward(InFlight& slot, const HostBatch& host, int micro_batch) {
-  const nn::Batch& batch = slot.batch.fill(host, options_.loss_scope, options_.vocabulary,
-                                           options_.positions, loss_scale_.value());
+void TrainStep::begin(const optim::OptimizerConfig& optimizer) {
+  data_parallel_.parameters_changed();
+  optimizer_.emplace(
+      shards(), optimizer,
+      optim::OptimizerGroups{
+          .norm = ranks_.norm(), .tensor = tensor_.group, .norm_blocks = options_.norm_blocks},
+      runtime_);
+}
+
+TrainStep::InFlight& TrainStep::in_flight(int chunk, int micro_batch) {
+  std::vector<InFlight>& slots = in_flight_[static_cast<size_t>(chunk)];
+  return slots[static_cast<size_t>(micro_batch) % slots.size()];
+}
+
+// Slots for all that a chunk has between forward and backward at once.
+void TrainStep::make_room(int micro_batches) {
+  const parallel::Schedule schedule = ranks_.pipeline().schedule(pipeline_.stage(), micro_batches);
+  for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+    const auto live =
+        static_cast<size_t>(parallel::live_micro_batches(schedule, static_cast<int>(chunk)));
+    std::vector<InFlight>& slots = in_flight_[chunk];
+    while (slots.size() < live) slots.push_back({DeviceBatch(runtime_, type_), nullptr, {}, {}});
+  }
+}
+
+Tensor TrainStep::forward(int chunk, int micro_batch, const Tensor& input) {
+  micro_batch_ = micro_batch;
+  told_work_.phase("forward", micro_batch);
+  const models::Stage& stage = *chunks_[static_cast<size_t>(chunk)];
+  InFlight& slot = in_flight(chunk, micro_batch);
+  const nn::Batch& batch =
+      slot.batch.fill(batches_[static_cast<size_t>(micro_batch)], options_.loss_scope,
+                      options_.vocabulary, options_.positions, loss_scale_.value());
   if (slot.tape == nullptr) {
     slot.tape = std::make_unique<Tape>(runtime_, Tape::Mode::record, options_.table);
-    slot.tape->listen(&gradients_);
+    slot.tape->listen(static_cast<GradientListener*>(&data_parallel_));
+    slot.tape->listen(static_cast<SpanListener*>(&told_work_));
+    slot.tape->listen(static_cast<SpanListener*>(&data_parallel_));
     if (options_.spans != nullptr) slot.tape->listen(options_.spans);
     if (listener_ != nullptr) slot.tape->listen(static_cast<SpanListener*>(listener_));
   }
-  const Bundle out =
-      models::forward(stage_, *slot.tape, batch, models::Phase::train, options_.recompute);
-  const Tensor loss = models::head_loss(stage_, *slot.tape, out, batch);
+  Bundle in;
+  if (input.defined()) {
+    slot.input = slot.tape->leaf(input);
+    in.set("hidden", slot.input);
+  }
+  const Bundle out = models::forward(stage, *slot.tape, in, batch, models::Phase::train,
+                                     options_.recompute, options_.offload);
+  slot.input.value = {};  // what reads it keeps it
+  if (!stage.part().head) {
+    slot.output = models::flowing(*slot.tape, out);
+    return std::exchange(slot.output.value, {});  // backward needs its gradient only
+  }
+  const Tensor loss = models::head_loss(stage, *slot.tape, out, batch);
   kernels::table(runtime_.stream())
       .sum({.x = loss, .out = totals_.slice(0, micro_batch, 1).view({})}, runtime_.stream());
+  return {};
+}
+
+Tensor TrainStep::backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) {
+  micro_batch_ = micro_batch;
+  told_work_.phase("backward", micro_batch);
+  InFlight& slot = in_flight(chunk, micro_batch);
+  if (gradient.defined()) slot.tape->set_gradient(slot.output, gradient);
+  slot.tape->backward(weights ? Part::all : Part::input);
+  Tensor of_input;
+  if (slot.input.needs_gradient()) of_input = slot.tape->gradient(slot.input);
+  if (weights) end(slot);
+  return of_input;
+}
+
+void TrainStep::weight(int chunk, int micro_batch) {
+  micro_batch_ = micro_batch;
+  told_work_.phase("weight gradients", micro_batch);
+  InFlight& slot = in_flight(chunk, micro_batch);
+  slot.tape->backward(Part::weight);
+  end(slot);
+}
+
+void TrainStep::end(InFlight& slot) {
+  slot.input = slot.output = {};
+  slot.tape->clear();
+}
+
+Tensor TrainStep::receive_into(int, int micro_batch) {
+  const HostBatch& batch = batches_[static_cast<size_t>(micro_batch)];
+  const int64_t tokens = tensor_.tokens(batch.sequences * batch.length).size;
+  return Tensor::empty(runtime_.arena(MemoryClass::activations), {tokens, options_.hidden}, type_,
+                       "pipeline.received");
 }
 
 void TrainStep::forward_backward(std::span<const HostBatch> micro_batches) {
   const Told part(listener_, StepPart::forward_backward);
   const int count = static_cast<int>(micro_batches.size());
-  gradients_.begin_step(count);
+  data_parallel_.begin_step(count);
   make_totals(expected_ > 0 ? expected_ : count);
-  const parallel::Schedule schedule = parallel::one_f_one_b(0, 1, count);
-  const int live = largest_in_flight(schedule);
-  while (static_cast<int>(in_flight_.size()) < live) {
-    in_flight_.push_back({DeviceBatch(runtime_, type_), nullptr});
-  }
-  for (const parallel::Action& action : schedule) {
-    InFlight& slot = in_flight_[static_cast<size_t>(action.micro_batch % live)];
-    micro_batch_ = action.micro_batch;
-    if (action.kind == parallel::Action::Kind::backward) {
-      slot.tape->backward();
-      slot.tape->clear();
-    } else {
-      forward(slot, micro_batches[static_cast<size_t>(action.micro_batch)], action.micro_batch);
-    }
-  }
+  make_room(count);
+  batches_ = micro_batches;
+  pipeline_.run(count, *this);
   micro_batch_ = -1;
-  gradients_.finish();
+  told_work_.phase("reduction of gradients");
+  data_parallel_.finish();
 }
 
 void TrainStep::make_totals(int64_t micro_batches) {
@@ -123,7 +188,8 @@ void TrainStep::expect(int64_t micro_batches) {
 }
 
 StepListener* TrainStep::listen(StepListener* listener) {
-  for (InFlight& slot : in_flight_) slot.tape.reset();  // a tape keeps its listeners
+  for (std::vector<InFlight>& slots : in_flight_)
+    for (InFlight& slot : slots) slot.tape.reset();  // a tape keeps its listeners
   return std::exchange(listener_, listener);
 }
 
@@ -135,8 +201,7 @@ StepReport TrainStep::accumulate(std::span<const HostBatch> micro_batches, doubl
   const auto count = static_cast<int64_t>(micro_batches.size());
   kernels::table(runtime_.stream())
       .fill({.out = totals_.slice(0, count, 1), .value = counted}, runtime_.stream());
-  data_parallel_.all_reduce(totals_, comm::Reduce::sum, runtime_.stream(), "step.totals")
-      .wait(runtime_.stream());
+  sum_over_samples(totals_, ranks_, runtime_.stream(), "step.totals");
   StepReport report{.loss_scale = loss_scale_.value()};
   if (!runtime_.device().has_data()) {
     divisor = 1;
@@ -151,7 +216,7 @@ StepReport TrainStep::accumulate(std::span<const HostBatch> micro_batches, doubl
   report.loss = std::accumulate(totals.begin(), totals.end() - 1, 0.0) / report.tokens;
   divisor = options_.loss_scope == LossScope::token
                 ? report.tokens
-                : static_cast<double>(micro_batches.size()) * data_parallel_.size();
+                : static_cast<double>(micro_batches.size()) * ranks_.data().size();
   divisor *= loss_scale_.value();
   return report;
 }
@@ -171,16 +236,19 @@ StepReport TrainStep::run(std::span<const HostBatch> micro_batches,
   StepReport report = accumulate(micro_batches, divisor);
   {
     const Told part(listener_, StepPart::norm);
-    optimizer_.find_norm(divisor);
+    told_work_.phase("gradient norm");
+    optimizer_->find_norm(divisor);
     if (runtime_.device().has_data()) {
-      report.gradient_norm = read_scalar(optimizer_.gradient_norm(), runtime_.stream());
+      report.gradient_norm = read_scalar(optimizer_->gradient_norm(), runtime_.stream());
       report.outcome = outcome(report.loss, report.gradient_norm);
     }
   }
   loss_scale_.after_step(!report.updated());
   if (!report.updated()) return report;
   const Told part(listener_, StepPart::update);
-  optimizer_.update(inputs);
+  told_work_.phase("update");
+  optimizer_->update(inputs);
+  data_parallel_.parameters_changed();
   return report;
 }
 

@@ -1,6 +1,6 @@
-// One training step: forward and backward of every micro-batch by the schedule, reduction over
-// data-parallel ranks, gradient norm, clipping and update, which is left out where a gradient is
-// not finite. `train`, `bench step`, `verify` and `selftest` all run this one.
+// One training step: forward and backward of every micro-batch by the pipeline's schedule,
+// reduction over data-parallel ranks, gradient norm, clipping and update, which is left out where a
+// gradient is not finite. `train`, `bench step`, `verify` and `selftest` all run this one.
 #pragma once
 
 #include <memory>
@@ -10,20 +10,27 @@
 #include "comm/group.h"
 #include "models/stage.h"
 #include "optim/optimizer.h"
-#include "parallel/gradient_buffer.h"
+#include "parallel/data_parallel.h"
+#include "parallel/pipeline.h"
+#include "parallel/ranks.h"
 #include "training/batch.h"
 #include "training/loss_scale.h"
+#include "training/told_work.h"
 
 namespace megatron::training {
 
 struct StepOptions {
   LossScope loss_scope = LossScope::token;
-  bool recompute = false;                 // keep only the segments' inputs
+  models::RecomputeOptions recompute;  // its tensor ranks are the step's
+  models::OffloadOptions offload;
   int64_t vocabulary = 0, positions = 0;  // limits of what a batch may hold
+  int64_t hidden = 0;                     // of what travels between pipeline stages
+  int64_t norm_blocks = 0;                // for plans: of the whole model (optim/norm_slots.h)
   bool check_finite = true;               // no update where the loss or a gradient is not finite
   // With a scale (fp16), gradients that are not finite are an overflow of it, check_finite or not.
   std::optional<LossScaleSettings> loss_scale;
-  parallel::GradientBufferOptions buffer;
+  parallel::DataParallelOptions data_parallel;
+  parallel::PipelineOptions pipeline;
   const kernels::Table* table = nullptr;  // of forward and backward; default: the device's
   SpanListener* spans = nullptr;          // told of every span of forward and backward
 };
@@ -56,11 +63,19 @@ class StepListener : public SpanListener {
   virtual void ended(StepPart) {}
 };
 
-class TrainStep {
+class TrainStep final : private parallel::StageWork {
  public:
-  // data_parallel: ranks that hold the same model and see different samples. All are borrowed.
-  TrainStep(models::Stage& stage, DType type, const optim::OptimizerConfig& optimizer,
-            comm::Group& data_parallel, Runtime& runtime, const StepOptions& options);
+  // chunks: what this rank holds of the model, one for each of ranks.pipeline()'s chunks; their
+  // parameters get their memory here and are to be filled through shards(), before begin(). All are
+  // borrowed.
+  TrainStep(std::span<models::Stage* const> chunks, DType type, const parallel::Ranks& ranks,
+            Runtime& runtime, const StepOptions& options);
+
+  // Elements of parameters that this rank keeps, of all chunks in the model's order; to be filled
+  // once.
+  std::span<const parallel::Shard> shards() const { return data_parallel_.shards(); }
+  // After that: the optimizer, whose master weights begin as the values. Collective.
+  void begin(const optim::OptimizerConfig& optimizer);
 
   // micro_batches: this rank's, in order; every rank has as many. Collective.
   StepReport run(std::span<const HostBatch> micro_batches, const optim::StepInputs& inputs);
@@ -78,31 +93,48 @@ class TrainStep {
   StepListener* listen(StepListener* listener);
   int micro_batch() const { return micro_batch_; }  // that is in forward or backward; -1: none
 
-  optim::Optimizer& optimizer() { return optimizer_; }
-  const optim::Optimizer& optimizer() const { return optimizer_; }
+  optim::Optimizer& optimizer() { return *optimizer_; }  // after begin()
+  const optim::Optimizer& optimizer() const { return *optimizer_; }
+  // Who brings parameters where they are needed: to be told of the spans of other passes, too.
+  parallel::DataParallel& data_parallel() { return data_parallel_; }
+  std::span<models::Stage* const> chunks() const { return chunks_; }
+  const parallel::Ranks& ranks() const { return ranks_; }
+  const StepOptions& options() const { return options_; }
+  ToldWork& told_work() { return told_work_; }
   LossScale& loss_scale() { return loss_scale_; }  // constant 1 where the options have none
   const LossScale& loss_scale() const { return loss_scale_; }
 
  private:
-  // A micro-batch between its forward and its backward.
+  // A micro-batch of a chunk between its forward and the end of its backward.
   struct InFlight {
     DeviceBatch batch;
     std::unique_ptr<Tape> tape;
+    Var input, output;  // from and to the pieces beside the chunk
   };
-  void forward(InFlight& slot, const HostBatch& host, int micro_batch);
+  Tensor forward(int chunk, int micro_batch, const Tensor& input) override;
+  Tensor backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) override;
+  void weight(int chunk, int micro_batch) override;
+  Tensor receive_into(int chunk, int micro_batch) override;
+  void end(InFlight& slot);
+  InFlight& in_flight(int chunk, int micro_batch);
+  void make_room(int micro_batches);
   void forward_backward(std::span<const HostBatch> micro_batches);
   void make_totals(int64_t micro_batches);
   StepOutcome outcome(double loss, double gradient_norm) const;
 
-  models::Stage& stage_;
-  comm::Group& data_parallel_;
+  std::vector<models::Stage*> chunks_;
+  const parallel::Ranks& ranks_;
+  parallel::TensorParallel tensor_;
+  ToldWork told_work_;
   Runtime& runtime_;
   StepOptions options_;
-  parallel::GradientBuffer gradients_;
-  optim::Optimizer optimizer_;
+  parallel::DataParallel data_parallel_;
+  parallel::Pipeline pipeline_;
+  std::optional<optim::Optimizer> optimizer_;
   LossScale loss_scale_;
   DType type_;
-  std::vector<InFlight> in_flight_;
+  std::vector<std::vector<InFlight>> in_flight_;  // by chunk
+  std::span<const HostBatch> batches_;            // of the step under way
   StepListener* listener_ = nullptr;
   int micro_batch_ = -1;
   int64_t expected_ = 0;  // micro-batches; 0: those that are given

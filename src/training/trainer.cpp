@@ -18,11 +18,11 @@ void announce_data(const RunPlan& plan) {
   const data::Dataset& set = plan.corpus.set(data::Split::train);
   const auto* blend = dynamic_cast<const data::BlendedDataset*>(&set);
   log::info(
-      "data: {} training samples of {} tokens{}; global batch {} = {} ranks x {} micro-batches of "
-      "{}",
+      "data: {} training samples of {} tokens{}; global batch {} = {} data-parallel ranks x {} "
+      "micro-batches of {}",
       set.size(), *b.seq_length,
       blend != nullptr ? fmt::format(" of {} data sets", blend->parts().size()) : "",
-      b.schedule.batch(0), plan.settings.runtime.rank_count(), b.schedule.micro_batches(0),
+      b.schedule.batch(0), plan.settings.data_parallel(), b.schedule.micro_batches(0),
       *b.micro_batch_size);
   if (b.schedule.stages().size() > 1) {
     log::info("the global batch size grows to {} by sample {}", b.schedule.last(),
@@ -89,6 +89,7 @@ TrainResult train(const TrainSettings& given, const TrainHooks& hooks, comm::Pro
   group.barrier("peak");
   if (group.rank() == 0) announce(plan, peak);
   TrainResult result;
+  const double most_seconds = 60 * plan.settings.runtime.timeout_minutes;
   const auto body = [&](comm::Group& world) {
     RankRun run(plan, peak, world, hooks);
     world.barrier("model.filled");
@@ -101,9 +102,9 @@ TrainResult train(const TrainSettings& given, const TrainHooks& hooks, comm::Pro
     if (launched || world.rank() == 0) result = std::move(mine);
   };
   if (processes != nullptr) {
-    processes->run(ranks, body);
+    processes->run(ranks, body, most_seconds);
   } else {
-    comm::run_ranks(ranks, body);
+    comm::run_ranks(ranks, body, most_seconds);
   }
   result.config = plan.config;
   result.settings = plan.settings;

@@ -252,14 +252,14 @@ Json data_settings(const TrainSettings& settings) {
 }
 
 Json layout_of(const TrainSettings& settings) {
-  const RuntimeSettings& r = settings.runtime;
-  return Json::Object{{"ranks", r.rank_count()},
-                      {"tensor_parallel", r.tensor_parallel},
-                      {"pipeline_parallel", r.pipeline_parallel},
-                      {"context_parallel", r.context_parallel},
-                      {"expert_parallel", r.expert_parallel},
-                      {"data_parallel", r.rank_count() / (r.tensor_parallel * r.pipeline_parallel *
-                                                          r.context_parallel)}};
+  const ParallelSettings& p = settings.parallel;
+  return Json::Object{{"ranks", settings.runtime.rank_count()},
+                      {"tensor_parallel", p.tensor_parallel},
+                      {"pipeline_parallel", p.pipeline_parallel},
+                      {"context_parallel", p.context_parallel},
+                      {"expert_parallel", p.expert_parallel},
+                      {"data_parallel", settings.data_parallel()},
+                      {"sharding", std::string(parallel::name(p.sharding()))}};
 }
 
 std::vector<ScheduleDifference> schedule_differences(const TrainerState& saved,

@@ -7,12 +7,14 @@
 
 namespace megatron::training {
 
-double weights_norm(std::span<parallel::Placed* const> parameters, Runtime& runtime) {
+double weights_norm(std::span<const parallel::Shard> shards, const parallel::Ranks& ranks,
+                    Runtime& runtime) {
   const kernels::Table& table = kernels::table(runtime.stream());
   Arena& arena = runtime.arena(MemoryClass::scratch);
   double sum = 0;
-  for (const parallel::Placed* placed : parameters) {
-    Tensor x = placed->parameter.value;
+  for (const parallel::Shard& shard : shards) {
+    if (!shard.placed->counted) continue;
+    Tensor x = shard.value;
     const int64_t blocks = (x.elements() + kernels::kNormBlock - 1) / kernels::kNormBlock;
     if (blocks == 0) continue;
     if (x.dtype() != DType::f32 && x.dtype() != DType::f64) {
@@ -25,6 +27,13 @@ double weights_norm(std::span<parallel::Placed* const> parameters, Runtime& runt
     table.sum_of_squares({.x = x, .partial = partial}, runtime.stream());
     table.sum({.x = partial, .out = total}, runtime.stream());
     sum += read_scalar(total, runtime.stream());
+  }
+  if (comm::Group* const group = ranks.norm()) {
+    Tensor all = Tensor::empty(arena, {}, DType::f64, "weights_norm.all");
+    copy_from(all, std::span<const double>(&sum, 1));
+    group->all_reduce(all, comm::Reduce::sum, runtime.stream(), "weights.norm")
+        .wait(runtime.stream());
+    sum = read_scalar(all, runtime.stream());
   }
   return std::sqrt(sum);
 }

@@ -3,13 +3,13 @@
 
 #include <span>
 
-#include "device/stream.h"
-#include "parallel/placement.h"
+#include "parallel/ranks.h"
 
 namespace megatron::training {
 
-// L2 norm over all elements of this rank's parameters: sums of squares of fixed blocks, added in
-// f64 in the parameters' order.
-double weights_norm(std::span<parallel::Placed* const> parameters, Runtime& runtime);
+// L2 norm over all elements of the model: sums of squares of fixed blocks, added in f64 in the
+// order of the shards, then of the ranks. Collective.
+double weights_norm(std::span<const parallel::Shard> shards, const parallel::Ranks& ranks,
+                    Runtime& runtime);
 
 }  // namespace megatron::training

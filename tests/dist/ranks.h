@@ -17,9 +17,12 @@ inline comm::Processes*& processes() {
   return of_program;
 }
 
+// Seconds that a call may take in a test.
+inline constexpr double kMostSeconds = 10;
+
 inline void run_ranks(int ranks, const std::function<void(comm::Group& world)>& body) {
-  if (processes() != nullptr) return processes()->run(ranks, body);
-  comm::run_ranks(ranks, body);
+  if (processes() != nullptr) return processes()->run(ranks, body, kMostSeconds);
+  comm::run_ranks(ranks, body, kMostSeconds);
 }
 
 inline void each_rank(int ranks, DeviceKind device,

@@ -28,5 +28,8 @@ Group& Processes::group() { return *state_->world; }
 std::string Processes::description() const { return "one process"; }
 
 void Processes::abort(int) {}
+void Processes::body_begins(double) {}
+void Processes::body_ended() {}
+void Processes::be_quiet() const {}
 
 }  // namespace megatron::comm

@@ -27,7 +27,10 @@ class MpiGroup final : public Group {
  public:
   using Bytes = Transport::Bytes;
 
-  explicit MpiGroup(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
+  MpiGroup(std::unique_ptr<Transport> transport, uint64_t id, std::string_view name)
+      : transport_(std::move(transport)),
+        record_(transport_->session().record()),
+        progress_(record_.add_group(id, name, transport_->members())) {}
 
   int rank() const override { return transport_->rank(); }
   int size() const override { return transport_->size(); }
@@ -37,6 +40,7 @@ class MpiGroup final : public Group {
     MG_ASSERT(t.is_contiguous());
     CallHeader header = header_of("all_reduce", call, t, t.bytes());
     header.op = op;
+    const OpenCall open(record_, *progress_, header);
     agree(header, stream);
     std::byte* const data = host_data(t);
     if (data == nullptr) return done({std::move(t)});
@@ -57,7 +61,9 @@ class MpiGroup final : public Group {
   Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
     const CallTime time(seconds_);
     check_all_gather(in, out, size());
-    agree(header_of("all_gather", call, in, in.bytes()), stream);
+    CallHeader header = header_of("all_gather", call, in, in.bytes());
+    const OpenCall open(record_, *progress_, header);
+    agree(header, stream);
     std::byte *const from = host_data(in), *const to = host_data(out);
     const int64_t block = in.bytes();
     if (from != nullptr) {
@@ -74,6 +80,7 @@ class MpiGroup final : public Group {
     check_reduce_scatter(in, out, size());
     CallHeader header = header_of("reduce_scatter", call, in, out.bytes());
     header.op = op;
+    const OpenCall open(record_, *progress_, header);
     agree(header, stream);
     std::byte *const from = host_data(in), *const to = host_data(out);
     const int64_t element = size_of(in.dtype()), n = out.elements();
@@ -98,6 +105,7 @@ class MpiGroup final : public Group {
     CallHeader header = header_of("all_to_all", call, in, row);
     header.send_counts = send_counts;
     header.receive_counts = receive_counts;
+    const OpenCall open(record_, *progress_, header);
     agree(header, stream);
     std::byte *const from = host_data(in), *const to = host_data(out);
     if (from == nullptr && to == nullptr) return done({std::move(in), std::move(out)});
@@ -118,6 +126,7 @@ class MpiGroup final : public Group {
     MG_ASSERT(t.is_contiguous() && root >= 0 && root < size());
     CallHeader header = header_of("broadcast", call, t, t.bytes());
     header.root = root;
+    const OpenCall open(record_, *progress_, header);
     agree(header, stream);
     if (std::byte* const data = host_data(t); data != nullptr)
       transport_->broadcast(bytes(data, t.bytes()), root);
@@ -128,7 +137,7 @@ class MpiGroup final : public Group {
     const CallTime time(seconds_);
     MG_ASSERT(t.is_contiguous() && to >= 0 && to < size());
     stream.synchronize();
-    transport_->send(t, to, call);
+    transport_->send(t, to, call, record_.sent(*progress_, to));
     return done({std::move(t)});
   }
 
@@ -136,18 +145,24 @@ class MpiGroup final : public Group {
     const CallTime time(seconds_);
     MG_ASSERT(t.is_contiguous() && from >= 0 && from < size());
     stream.synchronize();
-    transport_->receive(t, from, call);
+    CallHeader header = header_of("recv", call, t, t.bytes());
+    const OpenCall open(record_, *progress_, header, from);
+    transport_->receive(t, from, header);
     return done({std::move(t)});
   }
 
   void barrier(std::string_view call) override {
     const CallTime time(seconds_);
-    transport_->agree({"barrier", std::string(call)});
+    CallHeader header = {"barrier", std::string(call)};
+    const OpenCall open(record_, *progress_, header);
+    transport_->agree(header);
   }
 
   std::unique_ptr<Group> split(int color, int key, int members) override {
     const CallTime time(seconds_);
-    transport_->agree({"split", "split"});
+    CallHeader header = {"split", "split"};
+    const OpenCall open(record_, *progress_, header);
+    transport_->agree(header);
     const int mine[] = {color, key};
     const std::vector<int> all = transport_->gather(mine);
     std::vector<int> part;  // ranks of this group, in their new order
@@ -160,8 +175,16 @@ class MpiGroup final : public Group {
     MG_ASSERT(static_cast<int>(part.size()) == members);
     auto transport = transport_->part(part);
     if (transport == nullptr) return single();
-    return std::make_unique<MpiGroup>(std::move(transport));
+    return std::make_unique<MpiGroup>(std::move(transport), progress_->id_of_part(color),
+                                      progress_->name);
   }
+
+  void set_name(std::string_view name) override { record_.set_name(*progress_, name); }
+  void give_up() override {
+    Session& session = transport_->session();
+    session.give_up(fmt::format("rank {} failed", session.rank()));
+  }
+  Doing* doing() override { return &record_.doing(); }
 
  private:
   struct Numbers {
@@ -226,6 +249,8 @@ class MpiGroup final : public Group {
   static Work done(std::vector<Tensor> keep) { return {Event(), std::move(keep)}; }
 
   std::unique_ptr<Transport> transport_;
+  RankRecord& record_;
+  std::shared_ptr<GroupRecord> progress_;
   std::vector<std::byte> scratch_;
   std::vector<const void*> sources_;
 };
@@ -237,8 +262,10 @@ std::unique_ptr<Group> mpi_world(std::shared_ptr<Session> session, int64_t large
   std::iota(members.begin(), members.end(), 0);
   const int rank = session->rank();
   const MPI_Comm world = session->world();
-  return std::make_unique<MpiGroup>(std::make_unique<Transport>(
-      std::move(session), world, std::move(members), rank, largest_message));
+  return std::make_unique<MpiGroup>(
+      std::make_unique<Transport>(std::move(session), world, std::move(members), rank,
+                                  largest_message),
+      kWorldId, "world");
 }
 
 }  // namespace megatron::comm

@@ -5,12 +5,15 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/mpi/group.h"
+#include "comm/mpi/watch.h"
 
 namespace megatron::comm {
 
 struct Processes::State {
+  std::optional<TermSignal> signal;
   std::shared_ptr<Session> session;  // null where there is one process
   std::unique_ptr<Group> world;
+  std::unique_ptr<Watch> watch;  // null where there is one process
   int exceptions = std::uncaught_exceptions();
 };
 
@@ -38,6 +41,7 @@ Processes::Processes(int64_t largest_message)
     state_->world = single();
     return;
   }
+  state_->signal.emplace();
   state_->session = std::make_shared<Session>();
   const Session& session = *state_->session;
   if (session.size() != place_->size || session.rank() != place_->rank) {
@@ -47,12 +51,14 @@ Processes::Processes(int64_t largest_message)
   place_->local_rank = session.local_rank();
   place_->local_size = session.local_size();
   state_->world = mpi_world(state_->session, largest_message);
+  state_->watch = std::make_unique<Watch>(state_->session, *state_->signal);
 }
 
 Processes::~Processes() {
   if (state_->session == nullptr || std::uncaught_exceptions() > state_->exceptions) return;
   try {
     state_->world.reset();
+    state_->watch->close();
     state_->session->finalize();
   } catch (const std::exception& error) {
     log::error("{}", error.what());
@@ -67,7 +73,20 @@ std::string Processes::description() const {
   return fmt::format("{} processes under {}", size(), state_->session->library());
 }
 
+void Processes::body_begins(double most_seconds) {
+  if (state_->watch != nullptr) state_->watch->body_begins(most_seconds);
+}
+
+void Processes::body_ended() {
+  if (state_->watch != nullptr) state_->watch->body_ended();
+}
+
+void Processes::be_quiet() const {
+  if (state_ != nullptr && state_->watch != nullptr) state_->watch->be_quiet();
+}
+
 void Processes::abort(int code) {
+  be_quiet();
   if (state_->session != nullptr) state_->session->abort(code);
 }
 

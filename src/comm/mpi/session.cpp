@@ -65,6 +65,7 @@ Session::Session() {
   call("rank", [&] { return MPI_Comm_rank(MPI_COMM_WORLD, &rank_); });
   call("size", [&] { return MPI_Comm_size(MPI_COMM_WORLD, &size_); });
   call("duplicate", [&] { return MPI_Comm_dup(MPI_COMM_WORLD, &world_); });
+  record_ = std::make_unique<RankRecord>(rank_);
   find_local_ranks();
 }
 
@@ -79,6 +80,7 @@ void Session::find_local_ranks() {
 }
 
 void Session::call(std::string_view what, FunctionRef<int()> function) {
+  MG_CHECK(!given_up(), "{}", reason_);
   const std::lock_guard lock(mutex_);
   const int code = function();
   if (code == MPI_SUCCESS) return;
@@ -100,6 +102,18 @@ bool Session::test(std::span<MPI_Request> requests) {
 
 void Session::wait(std::span<MPI_Request> requests, Pace pace) {
   for (Pauses pauses(pace); !test(requests);) pauses.pause();
+}
+
+bool Session::is_free() {
+  const std::unique_lock lock(mutex_, 200ms);
+  return lock.owns_lock();
+}
+
+void Session::give_up(const std::string& reason) {
+  const std::lock_guard lock(giving_up_);
+  if (given_up_) return;
+  reason_ = reason;
+  given_up_.store(true, std::memory_order_release);
 }
 
 void Session::adopt(std::vector<Parcel> parcels) {
@@ -129,6 +143,8 @@ void Session::finalize() {
 
 void Session::abort(int code) {
   std::fflush(nullptr);
+  // A launcher that is told to end a run may leave the last words of its processes unread.
+  std::this_thread::sleep_for(100ms);
   // A thread that is stuck inside MPI must not keep the run alive.
   std::unique_lock lock(mutex_, std::defer_lock);
   static_cast<void>(lock.try_lock_for(1s));

@@ -5,7 +5,9 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "base/function_ref.h"
+#include "comm/rank_record.h"
 
 namespace megatron::comm {
 
@@ -41,9 +44,19 @@ class Session {
   // Runs a call of MPI; throws Error with MPI's text when it fails.
   void call(std::string_view what, FunctionRef<int()> function);
   bool test(std::span<MPI_Request> requests);
+  // Whether a call would begin soon: no thread is inside MPI for long.
+  bool is_free();
   // patient: others may be long in coming. brisk: all are there, the data are on their way.
   enum class Pace { patient, brisk };
   void wait(std::span<MPI_Request> requests, Pace pace);
+
+  // From now on every call throws this reason, also where a thread waits already: what is under way
+  // ends in memory that may be gone, so nothing may move it on.
+  void give_up(const std::string& reason);
+  bool given_up() const { return given_up_.load(std::memory_order_acquire); }
+
+  // The calls of this process.
+  RankRecord& record() { return *record_; }
 
   // Keeps the messages of a group that goes away.
   void adopt(std::vector<Parcel> parcels);
@@ -60,6 +73,10 @@ class Session {
   MPI_Comm world_ = MPI_COMM_NULL;
   std::string library_;
   bool finalized_ = false;
+  std::atomic<bool> given_up_ = false;
+  std::mutex giving_up_;
+  std::string reason_;  // written once, before given_up_
+  std::unique_ptr<RankRecord> record_;
   std::vector<Parcel> left_;
 };
 

@@ -15,18 +15,19 @@ namespace {
 
 // What travels ahead of a message. Longer names are cut; they are compared as far as they go.
 struct Envelope {
-  int64_t bytes = 0;
+  int64_t bytes = 0, number = 0;
   DType type = DType::f32;
   bool has_data = true;
   uint8_t length = 0;
-  char call[245] = {};
+  char call[237] = {};
 };
 static_assert(sizeof(Envelope) == 256);
 
 std::string_view cut(std::string_view call) { return call.substr(0, sizeof(Envelope::call)); }
 
-Envelope envelope_of(const Tensor& tensor, std::string_view call) {
+Envelope envelope_of(const Tensor& tensor, std::string_view call, int64_t number) {
   Envelope envelope;
+  envelope.number = number;
   envelope.bytes = tensor.bytes();
   envelope.type = tensor.dtype();
   envelope.has_data = tensor.device().has_data();
@@ -108,7 +109,11 @@ void Transport::tell_disagreement(const CallHeader& header) {
 
   std::vector<CallHeader> headers;
   std::vector<std::vector<int64_t>> counts(texts.size());
-  for (size_t r = 0; r < texts.size(); ++r) headers.push_back(unpacked(texts[r], counts[r]));
+  for (size_t r = 0; r < texts.size(); ++r) {
+    CallHeader& other = headers.emplace_back(unpacked(texts[r], counts[r]));
+    other.group = header.group;
+    other.number = header.number;  // ranks of a communicator meet in calls of one number
+  }
   const auto of_rank = [&](int r) -> const CallHeader& { return headers[static_cast<size_t>(r)]; };
   const std::string wrong = disagreement(of_rank, members_);
   MG_ASSERT(!wrong.empty());
@@ -179,10 +184,10 @@ void Transport::collect_delivered() {
   on_their_way_.erase(delivered, on_their_way_.end());
 }
 
-void Transport::send(const Tensor& tensor, int to, std::string_view call) {
+void Transport::send(const Tensor& tensor, int to, std::string_view call, int64_t number) {
   collect_delivered();
   Parcel parcel = take_spare();
-  const Envelope envelope = envelope_of(tensor, call);
+  const Envelope envelope = envelope_of(tensor, call, number);
   const auto front = std::as_bytes(std::span(&envelope, 1));
   parcel.envelope.assign(front.begin(), front.end());
   const std::byte* const data = host_data(tensor);
@@ -196,7 +201,7 @@ void Transport::send(const Tensor& tensor, int to, std::string_view call) {
   on_their_way_.push_back(std::move(parcel));
 }
 
-void Transport::receive(Tensor& tensor, int from, std::string_view call) {
+void Transport::receive(Tensor& tensor, int from, const CallHeader& header) {
   collect_delivered();
   Envelope envelope;
   start_receive(std::as_writable_bytes(std::span(&envelope, 1)), from, Tag::envelope, requests_);
@@ -205,9 +210,11 @@ void Transport::receive(Tensor& tensor, int from, std::string_view call) {
   message.call.assign(envelope.call, envelope.length);
   message.type = envelope.type;
   message.bytes = envelope.bytes;
-  const std::string wrong =
-      mismatch(message, tensor, cut(call), members_[static_cast<size_t>(from)],
-               members_[static_cast<size_t>(rank_)]);
+  message.number = envelope.number;
+  CallHeader expected = header;
+  expected.call = cut(header.call);
+  const std::string wrong = mismatch(message, expected, members_[static_cast<size_t>(from)],
+                                     members_[static_cast<size_t>(rank_)]);
   MG_CHECK(wrong.empty(), "{}", wrong);
   MG_ASSERT(envelope.has_data == tensor.device().has_data());
   std::byte* const data = host_data(tensor);

@@ -40,10 +40,10 @@ class Transport {
   // list and gives its own. Null for a list of one.
   std::unique_ptr<Transport> part(std::span<const int> ranks);
 
-  // A message under a name; the sender goes on, its bytes have been copied. The receiver compares
-  // name, type and size; a difference throws Error.
-  void send(const Tensor& tensor, int to, std::string_view call);
-  void receive(Tensor& tensor, int from, std::string_view call);
+  // A message under a name and a number; the sender goes on, its bytes have been copied. The
+  // receiver compares name, type and size with its header; a difference throws Error.
+  void send(const Tensor& tensor, int to, std::string_view call, int64_t number);
+  void receive(Tensor& tensor, int from, const CallHeader& header);
 
  private:
   enum class Tag { envelope = 1, message = 2, collective = 3 };

@@ -19,12 +19,14 @@ struct Heads {
   // Lengths of the documents that attention is confined to, again and again; each sample starts one
   // token later. With `positions`: begins are shuffled too.
   std::vector<int64_t> documents = {};
+  int64_t first_head = 0;  // of dropout
 
   std::string str() const {
-    return fmt::format("b={} t={} s={} n={}/{} d={} {}{}{}{}{}{}", batch, queries, keys, heads,
+    return fmt::format("b={} t={} s={} n={}/{} d={} {}{}{}{}{}{}{}", batch, queries, keys, heads,
                        key_heads, width, describe(type, {}), causal ? " causal" : " full",
                        positions ? " positions" : "", dropout > 0 ? " dropout" : "",
-                       packed ? " packed" : "", documents.empty() ? "" : " documents");
+                       packed ? " packed" : "", documents.empty() ? "" : " documents",
+                       first_head > 0 ? fmt::format(" from head {}", first_head) : "");
   }
   std::vector<double> begins() const {
     std::vector<double> begins;
@@ -71,6 +73,7 @@ AttentionArgs forward_args(Inputs& inputs, const Heads& h) {
   if (h.dropout > 0) {
     args.dropout = {h.dropout, 1234, 77,
                     inputs.integers("samples", {h.batch}, DType::i64, 0, int64_t{1} << 40)};
+    args.dropout.first_head = h.first_head;
   }
   args.out = inputs.output("out", {h.batch, h.queries, h.heads, h.width}, h.type,
                            h.packed ? kPadded : Layout{});
@@ -290,6 +293,15 @@ std::vector<Heads> shapes() {
                     .width = 16,
                     .type = type,
                     .dropout = 0.25f});
+    list.push_back({.batch = 2,
+                    .queries = 21,
+                    .keys = 21,
+                    .heads = 4,
+                    .key_heads = 2,
+                    .width = 16,
+                    .type = type,
+                    .dropout = 0.25f,
+                    .first_head = 4});
     list.push_back({.batch = 1,
                     .queries = 18,
                     .keys = 27,

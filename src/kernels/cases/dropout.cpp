@@ -12,19 +12,25 @@ struct Block {
   bool in_place = false;
   Layout layout;
   bool real = false;
+  int64_t first_row = 0, rows = 0;  // of the samples' rows; rows 0: all, told as such
 
   std::string str() const {
-    return fmt::format("b={} t={} c={} p={} {}{}", samples, length, channels, p,
-                       describe(type, layout), in_place ? " in place" : "");
+    return fmt::format("b={} t={} c={} p={} {}{}{}", samples, length, channels, p,
+                       describe(type, layout), in_place ? " in place" : "",
+                       rows > 0 ? fmt::format(" rows {}+{}", first_row, rows) : "");
   }
 };
 
 Case::Call make(const Block& d, Runtime& runtime) {
   Inputs inputs(runtime);
-  const Shape shape{d.samples * d.length, d.channels};
+  const Shape shape{d.rows > 0 ? d.rows : d.samples * d.length, d.channels};
   DropoutArgs args{
       .mask = {d.p, 42, 4711,
                inputs.integers("samples", {d.samples}, DType::i64, 0, int64_t{1} << 40)}};
+  if (d.rows > 0) {
+    args.mask.first_row = d.first_row;
+    args.mask.length = d.length;
+  }
   args.x = inputs.normal("x", shape, d.type, 1, d.layout);
   args.out =
       d.in_place ? inputs.updated("out", args.x) : inputs.output("out", shape, d.type, d.layout);
@@ -51,6 +57,15 @@ void add_dropout_cases(std::vector<Case>& cases) {
     add({.samples = 2, .length = 3, .channels = 33, .type = type, .p = 0});
     add({.samples = 1, .length = 0, .channels = 8, .type = type});
     add({.samples = 2, .length = 50, .channels = 96, .type = type, .p = 0.1f});
+    add({.samples = 3,
+         .length = 7,
+         .channels = 33,
+         .type = type,
+         .layout = kMisaligned,
+         .first_row = 5,
+         .rows = 11});
+    add({.samples = 2, .length = 3, .channels = 8, .type = type, .first_row = 0, .rows = 6});
+    add({.samples = 2, .length = 9, .channels = 8, .type = type, .first_row = 17, .rows = 1});
     if (timed(type))
       add({.samples = 4, .length = 1024, .channels = 768, .type = type, .p = 0.1f, .real = true});
   }

@@ -18,18 +18,21 @@ DType widest(std::initializer_list<DType> types) {
   return *std::ranges::max_element(types, {}, size);
 }
 
-Case add_case(Shape shape, DType a, DType b, DType out, Layout layout, bool in_place, bool real) {
+Case add_case(Shape shape, DType a, DType b, DType out, Layout layout, bool in_place, bool real,
+              bool row = false) {
   return {
       .kernel = "add",
-      .name = fmt::format("{} {}+{} to {}{}", shape.str(), name(a), name(b), describe(out, layout),
-                          in_place ? " in place" : ""),
+      .name = fmt::format("{} {}+{}{} to {}{}", shape.str(), name(a), row ? "one row " : "",
+                          name(b), describe(out, layout), in_place ? " in place" : ""),
       .dtype = widest({a, b, out}),
       .tolerance = rounding(out),
       .real = real,
       .make = [=](Runtime& runtime) {
         Inputs inputs(runtime);
         AddArgs args{
-            inputs.normal("a", shape, a, 1, layout), inputs.normal("b", shape, b, 1, layout), {}};
+            inputs.normal("a", shape, a, 1, layout),
+            inputs.normal("b", row ? Shape{shape[1]} : shape, b, 1, {.offset = layout.offset}),
+            {}};
         args.out =
             in_place ? inputs.updated("out", args.a) : inputs.output("out", shape, out, layout);
         return inputs.call([args](Stream& stream, const Table& table) { table.add(args, stream); });
@@ -131,14 +134,18 @@ void add_add_cases(std::vector<Case>& cases) {
     for (const DType b : kTypes) {
       for (const DType out : kTypes) {
         cases.push_back(add_case({7, 33}, a, b, out, kMisaligned, false, false));
+        cases.push_back(add_case({7, 33}, a, b, out, kMisaligned, false, false, true));
       }
     }
     for (const Shape& shape : small_shapes())
       cases.push_back(add_case(shape, a, a, a, {}, false, false));
     cases.push_back(add_case({7, 33}, a, DType::f32, a, {}, true, false));
+    cases.push_back(add_case({5, 40}, a, a, a, {}, true, false, true));
+    cases.push_back(add_case({0, 3}, a, a, a, {}, false, false, true));
   }
   for (const DType type : {DType::f32, DType::bf16}) {
     cases.push_back(add_case({4096, 768}, type, type, type, {}, false, true));
+    cases.push_back(add_case({4096, 768}, type, type, type, {}, true, true, true));
   }
 }
 

@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cases/inputs.h"
@@ -13,10 +14,18 @@ struct Lookup {
   float beta = 0;
   Layout layout;
   bool real = false;
+  // Rows of a table, `first` of them before this part and as many behind it.
+  int64_t first = 0;
+  bool part = false;
 
   double elements() const { return static_cast<double>(tokens * width); }
   std::string str() const {
-    return fmt::format("t={} v={} h={} {}", tokens, vocabulary, width, describe(type, layout));
+    return fmt::format("t={} v={} h={} {}{}", tokens, vocabulary, width, describe(type, layout),
+                       part ? fmt::format(" part from {}", first) : "");
+  }
+  Tensor ids(Inputs& inputs) const {
+    const int64_t all = std::max<int64_t>(1, vocabulary + 2 * first);
+    return inputs.integers("ids", {tokens}, DType::i32, 0, part ? all : vocabulary);
   }
 };
 
@@ -29,9 +38,8 @@ Case forward(const Lookup& l) {
           .make = [l](Runtime& runtime) {
             Inputs inputs(runtime);
             const EmbeddingArgs args{
-                inputs.integers("ids", {l.tokens}, DType::i32, 0, l.vocabulary),
-                inputs.normal("table", {l.vocabulary, l.width}, l.type, 1, l.layout),
-                inputs.output("out", {l.tokens, l.width}, l.type, l.layout)};
+                l.ids(inputs), inputs.normal("table", {l.vocabulary, l.width}, l.type, 1, l.layout),
+                inputs.output("out", {l.tokens, l.width}, l.type, l.layout), l.first, l.part};
             return inputs.call(
                 [args](Stream& stream, const Table& table) { table.embedding(args, stream); });
           }};
@@ -50,12 +58,14 @@ Case backward(const Lookup& l) {
             Inputs inputs(runtime);
             const Shape shape{l.vocabulary, l.width};
             const EmbeddingBackwardArgs args{
-                inputs.integers("ids", {l.tokens}, DType::i32, 0, l.vocabulary),
+                l.ids(inputs),
                 inputs.normal("dout", {l.tokens, l.width}, l.type, 1, l.layout),
                 {l.beta == 0
                      ? inputs.output("dtable", shape, wide, l.layout)
                      : inputs.updated("dtable", inputs.normal("dtable", shape, wide, 1, l.layout)),
-                 l.beta}};
+                 l.beta},
+                l.first,
+                l.part};
             return inputs.call([args](Stream& stream, const Table& table) {
               table.embedding_backward(args, stream);
             });
@@ -77,6 +87,22 @@ std::vector<Lookup> shapes() {
     list.push_back({.tokens = 0, .vocabulary = 5, .width = 4, .type = type});
     list.push_back({.tokens = 0, .vocabulary = 6, .width = 4, .type = type, .beta = 1});
     list.push_back({.tokens = 300, .vocabulary = 17, .width = 64, .type = type, .beta = 1});
+    list.push_back({.tokens = 40,
+                    .vocabulary = 7,
+                    .width = 33,
+                    .type = type,
+                    .layout = kMisaligned,
+                    .first = 5,
+                    .part = true});
+    list.push_back({.tokens = 40,
+                    .vocabulary = 7,
+                    .width = 16,
+                    .type = type,
+                    .beta = 1,
+                    .first = 9,
+                    .part = true});
+    list.push_back(
+        {.tokens = 6, .vocabulary = 0, .width = 8, .type = type, .first = 9, .part = true});
     if (!timed(type)) continue;
     for (const int64_t vocabulary : {50257, 32000}) {
       list.push_back({.tokens = 4096,

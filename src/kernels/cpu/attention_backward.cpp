@@ -61,6 +61,7 @@ class KeyHeadGradient {
     for (int64_t b = 0; b < s_.row_blocks(); ++b) {
       const RowBlock block(s_, sample_, key_head_, b);
       pack_queries(block);
+      prefetch_queries(block.begin + kQueryRows);
       for (int64_t keys = 0; keys < s_.key_blocks(); ++keys) {
         const TilePlace place = block.tile(places_, keys);
         if (place.keys > 0) add_tile(block, place, keys);
@@ -87,10 +88,13 @@ class KeyHeadGradient {
       for (int64_t j = 0; j < padded; j += kPanel) {
         const int64_t rows = std::clamp<int64_t>(count - j, 0, kPanel);
         const int64_t at = (begin + j) * s_.word_width;
-        transpose_to_panel(s_.kind, keys.from(begin + j), rows, s_.width, nullptr,
-                           work_.keys_across + at);
-        transpose_to_panel(s_.kind, values.from(begin + j), rows, s_.width, nullptr,
-                           work_.values_across + at);
+        const bool ahead = begin + j + 2 * kPanel <= s_.keys;
+        const auto transpose = [&](const HeadRows& from, uint32_t* to) {
+          transpose_to_panel(s_.kind, from.from(begin + j), rows, s_.width,
+                             ahead ? from.row(begin + j + kPanel) : nullptr, to + at);
+        };
+        transpose(keys, work_.keys_across);
+        transpose(values, work_.values_across);
       }
       rows_to_panels(s_.kind, keys.from(begin), count, padded, s_.width,
                      words(s_.kind, padded) * kPanel, work_.keys_down + down(b));
@@ -117,14 +121,21 @@ class KeyHeadGradient {
     down_panels(work_.queries, block.rows, work_.queries_down);
     down_panels(work_.dout, block.rows, work_.dout_down);
     std::fill_n(work_.dqueries, block.rows * s_.columns, 0u);
+    row_products(dout, out, block.begin, block.count, work_.delta);
+    std::fill(work_.delta + block.count, work_.delta + block.rows, 0.0f);
     const float* lse = args_.lse.data<float>();
     for (int64_t i = 0; i < block.rows; ++i) {
       constexpr float kInfinity = std::numeric_limits<float>::infinity();
       const float row_lse = i < block.count ? lse[block.statistics_index(s_, i)] : kInfinity;
       work_.lse[i] =
           row_lse == -kInfinity ? kInfinity : row_lse;  // a row that sees nothing has p = 0
-      work_.delta[i] = i < block.count ? row_product(dout, out, block.begin + i) : 0.0f;
     }
+  }
+
+  void prefetch_queries(int64_t begin) const {
+    const int64_t count = std::min(kQueryRows, s_.queries * s_.group - begin);
+    for (const Tensor* t : {&args_.q, &args_.dout, &args_.out})
+      prefetch_rows(head(*t, s_.group), begin, count);
   }
 
   // scores = rows of `a` times a block of keys (or values).

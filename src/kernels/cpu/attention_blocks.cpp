@@ -148,7 +148,8 @@ TileDropout RowBlock::draw(const AttentionSizes& sizes, const TilePlace& place,
   if (mask.p == 0) return {};
   const auto number = static_cast<uint64_t>(mask.samples.data<int64_t>()[sample]);
   for (int64_t i = 0; i < count; ++i) {
-    const auto head = static_cast<uint64_t>(key_head * sizes.group + (begin + i) % sizes.group);
+    const auto head =
+        static_cast<uint64_t>(mask.first_head + key_head * sizes.group + (begin + i) % sizes.group);
     const uint64_t key = mask.seed * 0x9E3779B97F4A7C15ull ^ mix_stream(mask.stream, head);
     random_row(place.key, place.keys, static_cast<uint32_t>(position[i]), number, key,
                words + i * kKeyColumns);

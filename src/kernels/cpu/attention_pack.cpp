@@ -3,9 +3,60 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/error.h"
+#include "kernels/cpu/simd_targets.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attention_pack.cpp"
+#include "hwy/foreach_target.h"
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
+namespace HWY_NAMESPACE {
+
+template <class T>
+void unpack(const HeadRows& rows, int64_t begin, int64_t count, const float* values, int64_t stride,
+            const float* factors) {
+  const V zero = hn::Zero(kFloats);
+  for (int64_t i = 0; i < count; ++i, values += stride) {
+    T* to = reinterpret_cast<T*>(rows.row(begin + i));
+    const V factor = set(factors == nullptr ? 1.0f : factors[i]);
+    for_vectors(0, rows.width, [&](int64_t d, auto n) {
+      store(hn::Add(hn::Mul(load(values + d, n), factor), zero), to + d, n);
+    });
+  }
+}
+
+void unpack_any(const HeadRows& rows, int64_t begin, int64_t count, const float* values,
+                int64_t stride, const float* factors) {
+  if (rows.type == DType::f32) return unpack<float>(rows, begin, count, values, stride, factors);
+  unpack<bf16>(rows, begin, count, values, stride, factors);
+}
+
+template <class T>
+void products(const HeadRows& a, const HeadRows& b, int64_t begin, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    const T* left = reinterpret_cast<const T*>(a.row(begin + i));
+    const T* right = reinterpret_cast<const T*>(b.row(begin + i));
+    out[i] = sum_of(
+        a.width, [&](int64_t d, auto n) { return hn::Mul(load(left + d, n), load(right + d, n)); });
+  }
+}
+
+void products_any(const HeadRows& a, const HeadRows& b, int64_t begin, int64_t count, float* out) {
+  if (a.type == DType::f32) return products<float>(a, b, begin, count, out);
+  products<bf16>(a, b, begin, count, out);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace megatron::kernels::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace megatron::kernels::cpu {
+
+HWY_EXPORT(unpack_any);
+HWY_EXPORT(products_any);
 
 HeadRows::HeadRows(const Tensor& tensor, int64_t sample, int64_t key_head, int64_t heads)
     : position_stride(tensor.stride(1)),
@@ -16,6 +67,14 @@ HeadRows::HeadRows(const Tensor& tensor, int64_t sample, int64_t key_head, int64
       type(tensor.dtype()) {
   base = static_cast<std::byte*>(tensor.raw()) +
          (sample * tensor.stride(0) + key_head * group * head_stride) * element_size;
+}
+
+void prefetch_rows(const HeadRows& rows, int64_t begin, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const std::byte* row = rows.row(begin + i);
+    for (int64_t at = 0; at < rows.width * rows.element_size; at += 64)
+      __builtin_prefetch(row + at, 0, 2);
+  }
 }
 
 void pack_rows(const HeadRows& rows, int64_t begin, int64_t count, int64_t padded, WordKind kind,
@@ -37,52 +96,14 @@ void pack_rows(const HeadRows& rows, int64_t begin, int64_t count, int64_t padde
   std::fill_n(out, (padded - count) * width, 0u);
 }
 
-namespace {
-
-template <class T>
-float load_as_float(const std::byte* p, int64_t i) {
-  return static_cast<float>(reinterpret_cast<const T*>(p)[i]);
-}
-
-template <class T>
-void unpack(const HeadRows& rows, int64_t begin, int64_t count, const float* values, int64_t stride,
-            const float* factors) {
-  for (int64_t i = 0; i < count; ++i) {
-    T* to = reinterpret_cast<T*>(rows.row(begin + i));
-    const float factor = factors == nullptr ? 1.0f : factors[i];
-    for (int64_t d = 0; d < rows.width; ++d) to[d] = T(values[i * stride + d] * factor + 0.0f);
-  }
-}
-
-// Sixteen sums by d % 16, so that the loop is vectors on any instruction set and the order is one.
-template <class T>
-float dot(const std::byte* a, const std::byte* b, int64_t n) {
-  constexpr int64_t kSums = 16;
-  float sums[kSums] = {};
-  int64_t d = 0;
-  for (; d + kSums <= n; d += kSums) {
-    for (int64_t l = 0; l < kSums; ++l)
-      sums[l] += load_as_float<T>(a, d + l) * load_as_float<T>(b, d + l);
-  }
-  for (int64_t l = 0; d + l < n; ++l)
-    sums[l] += load_as_float<T>(a, d + l) * load_as_float<T>(b, d + l);
-  for (int64_t half = kSums / 2; half > 0; half /= 2) {
-    for (int64_t l = 0; l < half; ++l) sums[l] += sums[l + half];
-  }
-  return sums[0];
-}
-
-}  // namespace
-
 void unpack_rows(const HeadRows& rows, int64_t begin, int64_t count, const float* values,
                  int64_t stride, const float* factors) {
-  if (rows.type == DType::f32) return unpack<float>(rows, begin, count, values, stride, factors);
-  unpack<bf16>(rows, begin, count, values, stride, factors);
+  HWY_DYNAMIC_DISPATCH(unpack_any)(rows, begin, count, values, stride, factors);
 }
 
-float row_product(const HeadRows& a, const HeadRows& b, int64_t r) {
-  return a.type == DType::f32 ? dot<float>(a.row(r), b.row(r), a.width)
-                              : dot<bf16>(a.row(r), b.row(r), a.width);
+void row_products(const HeadRows& a, const HeadRows& b, int64_t begin, int64_t count, float* out) {
+  HWY_DYNAMIC_DISPATCH(products_any)(a, b, begin, count, out);
 }
 
 }  // namespace megatron::kernels::cpu
+#endif

@@ -23,6 +23,9 @@ struct HeadRows {
   DType type;
 };
 
+// Asks for rows [begin, begin + count), which a later call reads.
+void prefetch_rows(const HeadRows& rows, int64_t begin, int64_t count);
+
 // Rows [begin, begin + count) as words [padded][words(width)]; rows beyond count are zero. bf16
 // becomes pairs or f32.
 void pack_rows(const HeadRows& rows, int64_t begin, int64_t count, int64_t padded, WordKind kind,
@@ -33,7 +36,8 @@ void pack_rows(const HeadRows& rows, int64_t begin, int64_t count, int64_t padde
 void unpack_rows(const HeadRows& rows, int64_t begin, int64_t count, const float* values,
                  int64_t stride, const float* factors);
 
-// Sum over d of a[r, d] * b[r, d] in f32.
-float row_product(const HeadRows& a, const HeadRows& b, int64_t r);
+// out[i] = sum over d of a[begin + i, d] * b[begin + i, d] in f32, in one order for every width of
+// vector.
+void row_products(const HeadRows& a, const HeadRows& b, int64_t begin, int64_t count, float* out);
 
 }  // namespace megatron::kernels::cpu

@@ -1,5 +1,6 @@
 #include "kernels/cpu/attention_rows.h"
 
+#include <array>
 #include <limits>
 
 #include "base/philox.h"
@@ -60,10 +61,28 @@ HWY_INLINE hn::Vec<Words> upper_half(V v) {
   return hn::Add(hn::Add(bits, hn::Set(Words(), 0x7fffu)), odd);
 }
 
-// Columns j .. of row i of a tile of pairs of keys.
-HWY_INLINE void store_pairs(hn::Vec<Words> upper, uint32_t* words, int64_t i, int64_t j) {
-  uint16_t* to = reinterpret_cast<uint16_t*>(words + i * (kKeyColumns / 2)) + j;
-  hn::StoreU(hn::TruncateTo(Halves(), hn::ShiftRight<16>(upper)), Halves(), to);
+// Two vectors of upper halves as the pairs of 2 kLanes keys.
+HWY_INLINE void store_pairs(hn::Vec<Words> first, hn::Vec<Words> second, uint32_t* to) {
+#if HWY_TARGET == HWY_AVX3
+  alignas(64) static constexpr auto kUpper = [] {
+    std::array<uint16_t, 32> places{};
+    for (size_t i = 0; i < 32; ++i) places[i] = static_cast<uint16_t>(2 * i + 1);
+    return places;
+  }();
+  _mm512_storeu_si512(
+      to, _mm512_permutex2var_epi16(first.raw, _mm512_load_si512(kUpper.data()), second.raw));
+#else
+  uint16_t* halves = reinterpret_cast<uint16_t*>(to);
+  hn::StoreU(hn::TruncateTo(Halves(), hn::ShiftRight<16>(first)), Halves(), halves);
+  hn::StoreU(hn::TruncateTo(Halves(), hn::ShiftRight<16>(second)), Halves(), halves + kLanes);
+#endif
+}
+
+// e^y for what is rounded to pairs of bf16, and in full.
+template <WordKind kind>
+HWY_INLINE V power_of_e(V y) {
+  if constexpr (kind == WordKind::f32) return exp(y);
+  return exp2_for_bf16(hn::Mul(y, set(1.44269504f)));
 }
 
 // Scaled and masked scores, in place; the largest of them and `largest`.
@@ -79,80 +98,119 @@ HWY_INLINE float scale_scores(const SoftmaxStep& step, int64_t i, float largest)
   return hn::GetLane(hn::MaxOfLanes(kFloats, top));
 }
 
-// Taken by value: fields of a local are known not to change with the stores.
-void softmax_steps(SoftmaxStep step) {
-  constexpr float kHidden = -std::numeric_limits<float>::infinity();
-  for (int64_t i = 0; i < step.place.rows; ++i) {
-    const float before = step.maximum[i];
-    const float after = scale_scores(step, i, before);
-    const float base = after == kHidden ? 0.0f : after;
-    float* row = step.scores + i * kKeyColumns;
-    V sums[kSumVectors];
-    for (V& s : sums) s = hn::Zero(kFloats);
-    for (int64_t j = 0; j < step.place.keys; j += kSums) {
-      for (int64_t k = 0; k < kSumVectors; ++k) {
-        const int64_t at = j + k * kLanes;
-        const V p = exp(hn::Sub(load(row + at), set(base)));
-        sums[k] = hn::Add(sums[k], p);
-        const V weight = drop(step.dropout, i, at, p);
-        if (step.kind == WordKind::f32) {
-          store(weight, row + at);
-        } else {
-          store_pairs(upper_half(weight), step.weights, i, at);
-        }
+template <WordKind kind>
+HWY_INLINE float weigh_scores(const SoftmaxStep& step, int64_t i, float base) {
+  float* row = step.scores + i * kKeyColumns;
+  V sums[kSumVectors];
+  for (V& s : sums) s = hn::Zero(kFloats);
+  for (int64_t j = 0; j < step.place.keys; j += kSums) {
+    V weights[kSumVectors];
+    for (int64_t k = 0; k < kSumVectors; ++k) {
+      const int64_t at = j + k * kLanes;
+      const V p = power_of_e<kind>(hn::Sub(load(row + at), set(base)));
+      sums[k] = hn::Add(sums[k], p);
+      weights[k] = drop(step.dropout, i, at, p);
+    }
+    for (int64_t k = 0; k < kSumVectors; k += 2) {
+      const int64_t at = j + k * kLanes;
+      if constexpr (kind == WordKind::f32) {
+        store(weights[k], row + at);
+        store(weights[k + 1], row + at + kLanes);
+      } else {
+        store_pairs(upper_half(weights[k]), upper_half(weights[k + 1]),
+                    step.weights + (i * kKeyColumns + at) / 2);
       }
     }
-    const float sum = add_lanes(sums);
-    if (before == after) {
-      step.sum[i] += sum;
-      continue;
-    }
-    const V shrink = exp(set(before - base));
-    step.sum[i] = step.sum[i] * hn::GetLane(shrink) + sum;
-    step.maximum[i] = after;
+  }
+  return add_lanes(sums);
+}
+
+// The tile in passes, so that no row waits for the reductions of the one before. Taken by value:
+// fields of a local are known not to change with the stores.
+template <WordKind kind>
+void softmax_rows(SoftmaxStep step) {
+  constexpr float kHidden = -std::numeric_limits<float>::infinity();
+  const int64_t rows = step.place.rows;
+  float after[kQueryRows], base[kQueryRows], sums[kQueryRows], shrink[kQueryRows];
+  for (int64_t i = 0; i < rows; ++i) {
+    after[i] = scale_scores(step, i, step.maximum[i]);
+    base[i] = after[i] == kHidden ? 0.0f : after[i];
+  }
+  for (int64_t i = 0; i < rows; ++i) sums[i] = weigh_scores<kind>(step, i, base[i]);
+  for_vectors(0, rows, [&](int64_t i, auto n) {
+    const V factor = exp(hn::Sub(load(step.maximum + i, n), load(base + i, n)));
+    store(factor, shrink + i, n);
+    const V sum = hn::Add(hn::Mul(load(step.sum + i, n), factor), load(sums + i, n));
+    store(sum, step.sum + i, n);
+  });
+  for (int64_t i = 0; i < rows; ++i) {
+    if (step.maximum[i] == after[i]) continue;
+    step.maximum[i] = after[i];
     float* output = step.output + i * step.width;
     for (int64_t d = 0; d < step.width; d += kLanes)
-      store(hn::Mul(load(output + d), shrink), output + d);
+      store(hn::Mul(load(output + d), set(shrink[i])), output + d);
   }
+}
+
+void softmax_steps(const SoftmaxStep& step) {
+  step.kind == WordKind::f32 ? softmax_rows<WordKind::f32>(step)
+                             : softmax_rows<WordKind::bf16_pair>(step);
 }
 
 struct WeightAndSlope {
   V weight, slope;
 };
 
+template <WordKind kind>
 HWY_INLINE WeightAndSlope gradient(const GradientStep& step, int64_t i, int64_t j) {
   const V y = hn::Mul(load(step.scores + i * kKeyColumns + j), set(step.scale));
-  const V p = where_seen(step.place, i, j, exp(hn::Sub(y, set(step.lse[i]))), hn::Zero(kFloats));
+  const V p = where_seen(step.place, i, j, power_of_e<kind>(hn::Sub(y, set(step.lse[i]))),
+                         hn::Zero(kFloats));
   const V dp = drop(step.dropout, i, j, load(step.slopes + i * kKeyColumns + j));
   const V slope = hn::Mul(hn::Mul(p, set(step.scale)), hn::Sub(dp, set(step.delta[i])));
   return {drop(step.dropout, i, j, p), slope};
 }
 
-HWY_INLINE void store_row_pair(hn::Vec<Words> even, hn::Vec<Words> odd, uint32_t* words) {
-  const auto high = hn::And(odd, hn::Set(Words(), 0xffff0000u));
-  hn::StoreU(hn::Or(hn::ShiftRight<16>(even), high), Words(), words);
+void gradient_rows_f32(GradientStep step) {
+  for (int64_t i = 0; i < step.place.rows; ++i) {
+    for (int64_t j = 0; j < step.place.keys; j += kLanes) {
+      const WeightAndSlope both = gradient<WordKind::f32>(step, i, j);
+      store(both.weight, step.scores + i * kKeyColumns + j);
+      store(both.slope, step.slopes + i * kKeyColumns + j);
+    }
+  }
 }
 
-void gradient_steps(GradientStep step) {
+HWY_INLINE void store_row_pair(hn::Vec<Words> even, hn::Vec<Words> odd, uint32_t* words) {
+  const hn::Repartition<uint16_t, Words> halves;
+  const auto low = hn::BitCast(halves, hn::ShiftRight<16>(even));
+  hn::StoreU(hn::BitCast(Words(), hn::OddEven(hn::BitCast(halves, odd), low)), Words(), words);
+}
+
+void gradient_row_pairs(GradientStep step) {
   for (int64_t i = 0; i < step.place.rows; i += 2) {
-    for (int64_t j = 0; j < step.place.keys; j += kLanes) {
-      const WeightAndSlope even = gradient(step, i, j);
-      const WeightAndSlope odd = gradient(step, i + 1, j);
-      if (step.kind == WordKind::f32) {
-        store(even.weight, step.scores + i * kKeyColumns + j);
-        store(odd.weight, step.scores + (i + 1) * kKeyColumns + j);
-        store(even.slope, step.slopes + i * kKeyColumns + j);
-        store(odd.slope, step.slopes + (i + 1) * kKeyColumns + j);
-      } else {
-        const auto even_slope = upper_half(even.slope), odd_slope = upper_half(odd.slope);
-        store_pairs(even_slope, step.slope_pairs, i, j);
-        store_pairs(odd_slope, step.slope_pairs, i + 1, j);
-        store_row_pair(even_slope, odd_slope, step.slope_row_pairs + i / 2 * kKeyColumns + j);
+    for (int64_t j = 0; j < step.place.keys; j += 2 * kLanes) {
+      hn::Vec<Words> slopes[2][2];
+      for (int64_t half = 0; half < 2; ++half) {
+        const int64_t at = j + half * kLanes, word = i / 2 * kKeyColumns + at;
+        const WeightAndSlope even = gradient<WordKind::bf16_pair>(step, i, at);
+        const WeightAndSlope odd = gradient<WordKind::bf16_pair>(step, i + 1, at);
+        slopes[0][half] = upper_half(even.slope);
+        slopes[1][half] = upper_half(odd.slope);
+        store_row_pair(slopes[0][half], slopes[1][half], step.slope_row_pairs + word);
         store_row_pair(upper_half(even.weight), upper_half(odd.weight),
-                       step.weight_row_pairs + i / 2 * kKeyColumns + j);
+                       step.weight_row_pairs + word);
+      }
+      for (int64_t row = 0; row < 2; ++row) {
+        store_pairs(slopes[row][0], slopes[row][1],
+                    step.slope_pairs + ((i + row) * kKeyColumns + j) / 2);
       }
     }
   }
+}
+
+void gradient_steps(const GradientStep& step) {
+  step.kind == WordKind::f32 ? gradient_rows_f32(step) : gradient_row_pairs(step);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -17,9 +17,11 @@ HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+
 template <class T>
 float largest(const T* x, int64_t n) {
-  const V lowest = set(-std::numeric_limits<float>::infinity());
+  const V lowest = set(kNone);
   V most[4] = {lowest, lowest, lowest, lowest};
   int64_t i = 0;
   for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
@@ -112,6 +114,97 @@ void softmax_cross_entropy(const CrossEntropyArgs& args, Stream& stream) {
   });
 }
 
+void stats_of_rows(const VocabularyStatsArgs& args, Stream& stream) {
+  const int64_t vocabulary = args.logits.size(1);
+  const float* logits = args.logits.data<float>();
+  float* exponentials = args.exponentials.defined() ? args.exponentials.data<float>() : nullptr;
+  float* stats = args.stats.data<float>();
+  const int32_t* labels = args.labels.data<int32_t>();
+  const float* weights = args.weights.data<float>();
+  for_blocks(
+      stream, args.logits.size(0), rows_per_block(vocabulary), [&](int64_t begin, int64_t end) {
+        for (int64_t t = begin; t < end; ++t) {
+          const float* x = logits + t * vocabulary;
+          float* out = stats + 3 * t;
+          out[0] = out[2] = kNone;
+          out[1] = 0;
+          float* terms = exponentials == nullptr ? nullptr : exponentials + t * vocabulary;
+          if (weights[t] == 0) {
+            if (terms != nullptr) std::fill_n(terms, vocabulary, 0.0f);
+            continue;
+          }
+          const int64_t label = labels[t] - args.first;
+          if (label >= 0 && label < vocabulary) out[2] = x[label];
+          out[0] = largest(x, vocabulary);
+          out[1] = static_cast<float>(sum_of_exponentials(x, vocabulary, set(out[0]), terms));
+        }
+      });
+}
+
+// What all ranks know of a token.
+struct TokenStats {
+  double sum;  // of exp(logit - most) over the whole vocabulary
+  float most, of_label;
+};
+
+TokenStats token_stats(const float* stats, int64_t ranks, int64_t rows, int64_t t) {
+  TokenStats all{.sum = 0, .most = kNone, .of_label = kNone};
+  for (int64_t r = 0; r < ranks; ++r) {
+    const float* of_rank = stats + (r * rows + t) * 3;
+    all.most = std::max(all.most, of_rank[0]);
+    if (of_rank[2] != kNone) all.of_label = of_rank[2];
+  }
+  for (int64_t r = 0; r < ranks; ++r) {
+    const float* of_rank = stats + (r * rows + t) * 3;
+    all.sum += static_cast<double>(of_rank[1]) *
+               std::exp(static_cast<double>(of_rank[0]) - static_cast<double>(all.most));
+  }
+  return all;
+}
+
+template <class D>
+void divided_cross_entropy_rows(const VocabularyCrossEntropyArgs& args, Stream& stream) {
+  const int64_t ranks = args.stats.size(0), rows = args.stats.size(1);
+  const float* stats = args.stats.data<float>();
+  const int32_t* labels = args.labels.data<int32_t>();
+  const float* weights = args.weights.data<float>();
+  float* loss = args.loss.data<float>();
+  D* dlogits = args.dlogits.defined() ? args.dlogits.data<D>() : nullptr;
+  const float* exponentials = dlogits == nullptr ? nullptr : args.exponentials.data<float>();
+  const int64_t vocabulary = dlogits == nullptr ? 0 : args.dlogits.size(1);
+  const auto row = [&](int64_t t) {
+    D* dx = dlogits + t * vocabulary;
+    if (weights[t] == 0) {
+      loss[t] = 0;
+      std::fill_n(dx, vocabulary, D(0.0f));
+      return;
+    }
+    const TokenStats all = token_stats(stats, ranks, rows, t);
+    loss[t] = static_cast<float>(
+        std::log(all.sum) + (static_cast<double>(all.most) - static_cast<double>(all.of_label)));
+    if (vocabulary == 0) return;
+    const double here = stats[(args.rank * rows + t) * 3];
+    const auto share = static_cast<float>(std::exp(here - static_cast<double>(all.most)) / all.sum);
+    const float* x = exponentials + t * vocabulary;
+    const int64_t label = labels[t] - args.first;
+    const bool has_label = label >= 0 && label < vocabulary;
+    const float probability = has_label ? x[label] * share : 0.0f;
+    const V scale = set(share * weights[t]);
+    for_vectors(0, vocabulary,
+                [&](int64_t i, auto n) { store(hn::Mul(load(x + i, n), scale), dx + i, n); });
+    if (has_label) dx[label] = D(weights[t] * (probability - 1.0f));
+  };
+  for_blocks(stream, rows, rows_per_block(vocabulary), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) row(t);
+  });
+}
+
+void divided_cross_entropy(const VocabularyCrossEntropyArgs& args, Stream& stream) {
+  const DType gradient = args.dlogits.defined() ? args.dlogits.dtype() : DType::f32;
+  for_storage_type("vocabulary_cross_entropy", gradient,
+                   [&](auto type) { divided_cross_entropy_rows<decltype(type)>(args, stream); });
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace megatron::kernels::cpu
 HWY_AFTER_NAMESPACE();
@@ -120,11 +213,33 @@ HWY_AFTER_NAMESPACE();
 namespace megatron::kernels::cpu {
 
 HWY_EXPORT(softmax_cross_entropy);
+HWY_EXPORT(stats_of_rows);
+HWY_EXPORT(divided_cross_entropy);
+
+namespace {
+
+void require_f32(const char* kernel, DType type) {
+  if (type != DType::f32) refuse_type(kernel, type);
+}
+
+}  // namespace
 
 Tensor cross_entropy_scratch(const CrossEntropyArgs& args, Stream& stream) {
   if (!args.dlogits.defined() || args.dlogits.dtype() == DType::f32) return {};
   return Tensor::empty(stream.scratch(), {stream.plan().threads, args.logits.size(1)}, DType::f32,
                        "exponentials of logits");
+}
+
+void vocabulary_stats(const VocabularyStatsArgs& args, Stream& stream) {
+  check(args);
+  require_f32("vocabulary_stats", args.logits.dtype());
+  HWY_DYNAMIC_DISPATCH(stats_of_rows)(args, stream);
+}
+
+void vocabulary_cross_entropy(const VocabularyCrossEntropyArgs& args, Stream& stream) {
+  check(args);
+  require_f32("vocabulary_cross_entropy", args.stats.dtype());
+  HWY_DYNAMIC_DISPATCH(divided_cross_entropy)(args, stream);
 }
 
 void cross_entropy(const CrossEntropyArgs& args, Stream& stream) {

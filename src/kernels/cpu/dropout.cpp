@@ -62,7 +62,8 @@ void dropout_rows(const DropoutArgs& args, Stream& stream) {
       });
       return;
     }
-    const int64_t positions = rows / std::max<int64_t>(1, mask.samples.elements());
+    const int64_t positions =
+        mask.length > 0 ? mask.length : rows / std::max<int64_t>(1, mask.samples.elements());
     const int64_t* samples = mask.samples.data<int64_t>();
     const uint64_t key = mask.seed * 0x9E3779B97F4A7C15ull ^ mask.stream;
     const auto threshold =
@@ -70,8 +71,9 @@ void dropout_rows(const DropoutArgs& args, Stream& stream) {
     const float scale = 1.0f / (1.0f - mask.p);
     for_blocks(stream, rows, rows_per_block(width), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        const PhiloxRow random(static_cast<uint32_t>(row % positions),
-                               static_cast<uint64_t>(samples[row / positions]), key);
+        const int64_t of_all = mask.first_row + row;
+        const PhiloxRow random(static_cast<uint32_t>(of_all % positions),
+                               static_cast<uint64_t>(samples[of_all / positions]), key);
         dropout_row(x + row * width, out + row * width, width, random, threshold, scale);
       }
     });

@@ -21,6 +21,17 @@ void add_typed(const AddArgs& args, Stream& stream) {
   const A* a = args.a.data<A>();
   const B* b = args.b.data<B>();
   Out* out = args.out.data<Out>();
+  if (args.b.rank() < args.a.rank()) {
+    const int64_t width = args.b.elements();
+    for_blocks(stream, args.a.size(0), rows_per_block(width), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        for_vectors(0, width, [&](int64_t i, auto n) {
+          store(hn::Add(load(a + row * width + i, n), load(b + i, n)), out + row * width + i, n);
+        });
+      }
+    });
+    return;
+  }
   for_blocks(stream, args.out.elements(), kBlockElements, [&](int64_t begin, int64_t end) {
     for_vectors(begin, end, [&](int64_t i, auto n) {
       store(hn::Add(load(a + i, n), load(b + i, n)), out + i, n);

@@ -75,9 +75,14 @@ void ask_for(const std::byte* row, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i);
 }
 
-void check_id(const char* kernel, int64_t id, int64_t token, int64_t rows) {
-  MG_CHECK(id >= 0 && id < rows, "{}: id {} of token {} is outside of the table of {} rows", kernel,
-           id, token, rows);
+// The row of a table of `rows` rows that a token's id names; -1 where a part has no such row.
+template <class Args>
+int64_t row_of(const char* kernel, const Args& args, int64_t token, int64_t rows) {
+  const int64_t id = args.ids.template data<int32_t>()[token], row = id - args.first;
+  if (row >= 0 && row < rows) return row;
+  MG_CHECK(args.part, "{}: id {} of token {} is outside of the table of {} rows", kernel, id, token,
+           rows);
+  return -1;
 }
 
 }  // namespace
@@ -91,10 +96,14 @@ void embedding(const EmbeddingArgs& args, Stream& stream) {
   for_blocks(stream, args.ids.elements(), rows_per_block(args.table.size(1)),
              [&](int64_t begin, int64_t end) {
                for (int64_t t = begin; t < end; ++t) {
-                 check_id("embedding", ids[t], t, rows);
-                 const int64_t later = ids[std::min(t + kAhead, end - 1)];
+                 const int64_t row = row_of("embedding", args, t, rows);
+                 const int64_t later = ids[std::min(t + kAhead, end - 1)] - args.first;
                  if (later >= 0 && later < rows) ask_for(table + later * bytes, bytes);
-                 std::memcpy(out + t * bytes, table + ids[t] * bytes, static_cast<size_t>(bytes));
+                 if (row < 0) {
+                   std::memset(out + t * bytes, 0, static_cast<size_t>(bytes));
+                 } else {
+                   std::memcpy(out + t * bytes, table + row * bytes, static_cast<size_t>(bytes));
+                 }
                }
              });
 }
@@ -111,7 +120,6 @@ void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream) {
   require_storage_type("embedding_backward", args.dout.dtype());
   const int64_t count = args.ids.elements(), table_rows = args.dtable.out.size(0),
                 width = args.dtable.out.size(1);
-  const int32_t* ids = args.ids.data<int32_t>();
   float* dtable = args.dtable.out.data<float>();
   const Tensor memory = embedding_backward_scratch(args, stream);
   int32_t* next = memory.data<int32_t>();
@@ -121,8 +129,8 @@ void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream) {
 
   std::fill_n(next, table_rows + 1, 0);
   for (int64_t t = 0; t < count; ++t) {
-    check_id("embedding_backward", ids[t], t, table_rows);
-    ++next[ids[t] + 1];
+    const int64_t row = row_of("embedding_backward", args, t, table_rows);
+    if (row >= 0) ++next[row + 1];
   }
   int64_t hit = 0;
   for (int64_t row = 0; row < table_rows; ++row) {
@@ -132,7 +140,7 @@ void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream) {
     }
     next[row + 1] += next[row];
   }
-  starts[hit] = static_cast<int32_t>(count);
+  starts[hit] = next[table_rows];
   if (args.dtable.beta == 0) {
     for_blocks(stream, table_rows, rows_per_block(width), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
@@ -142,7 +150,10 @@ void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream) {
       }
     });
   }
-  for (int64_t t = 0; t < count; ++t) tokens[next[ids[t]]++] = static_cast<int32_t>(t);
+  for (int64_t t = 0; t < count; ++t) {
+    const int64_t row = row_of("embedding_backward", args, t, table_rows);
+    if (row >= 0) tokens[next[row]++] = static_cast<int32_t>(t);
+  }
   HWY_DYNAMIC_DISPATCH(add_embedding_rows)(args, tokens, rows, starts, hit, stream);
 }
 

@@ -198,7 +198,7 @@ class PanelProduct {
   // Words of k in a slice; rows of a in a group; words from one panel to the next and from one row
   // of sums to the next: a line more than they hold, since multiples of 4 KB share places of the
   // caches.
-  static constexpr int64_t kDepth = 256, kGroup = 64;
+  static constexpr int64_t kDepth = 128, kGroup = 64;
   static constexpr int64_t kPanelWords = kDepth * kPanel + 16, kStride = kMaxColumns + 16;
 
   struct Slice {

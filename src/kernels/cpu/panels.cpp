@@ -1,6 +1,7 @@
 #include "kernels/cpu/panels.h"
 
 #include <algorithm>
+#include <array>
 
 #include "kernels/cpu/simd_targets.h"
 
@@ -145,18 +146,45 @@ void f32_panels(const MatrixRows& from, int64_t rows, int64_t padded, int64_t el
   }
 }
 
+// Words of columns j .. j + 16 of a pair of rows.
+HWY_INLINE hn::Vec<Words> row_pair(const bf16* even, const bf16* odd, int64_t j, int64_t elements) {
+  const auto low = hn::BitCast(Words(), row_vector(even, j, elements));
+  const auto high = hn::BitCast(Words(), row_vector(odd, j, elements));
+  return hn::Or(hn::ShiftRight<16>(low), high);
+}
+
+// Words of consecutive columns of a pair of rows, a vector at a time: put(j, words). Up to a
+// multiple of `whole` columns; rows that are null and columns beyond the last are 0.
+template <class F>
+HWY_INLINE void for_row_pairs(const bf16* even, const bf16* odd, int64_t elements, int64_t whole,
+                              F put) {
+  int64_t j = 0;
+#if HWY_TARGET == HWY_AVX3
+  alignas(64) static constexpr auto kFirst = [] {
+    std::array<uint16_t, 32> places{};
+    for (size_t i = 0; i < 32; ++i) places[i] = static_cast<uint16_t>(i / 2 + i % 2 * 32);
+    return places;
+  }();
+  const __m512i first = _mm512_load_si512(kFirst.data());
+  const __m512i second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
+  for (; odd != nullptr && j + 2 * kLanes <= elements; j += 2 * kLanes) {
+    const __m512i low = _mm512_loadu_si512(even + j), high = _mm512_loadu_si512(odd + j);
+    put(j, hn::Vec<Words>{_mm512_permutex2var_epi16(low, first, high)});
+    put(j + kLanes, hn::Vec<Words>{_mm512_permutex2var_epi16(low, second, high)});
+  }
+#endif
+  for (; j < round_up(elements, whole); j += kLanes) put(j, row_pair(even, odd, j, elements));
+}
+
 void pair_panels(const MatrixRows& from, int64_t rows, int64_t padded, int64_t elements,
                  int64_t panel, uint32_t* out) {
   const bf16* base = reinterpret_cast<const bf16*>(from.base);
   for (int64_t r = 0; r < padded; r += 2, out += kPanel) {
     const bf16* even = r < rows ? base + r * from.stride : nullptr;
     const bf16* odd = r + 1 < rows ? base + (r + 1) * from.stride : nullptr;
-    for (int64_t j = 0; j < round_up(elements, kPanel); j += kLanes) {
-      const auto low = hn::BitCast(Words(), row_vector(even, j, elements));
-      const auto high = hn::BitCast(Words(), row_vector(odd, j, elements));
-      hn::StoreU(hn::Or(hn::ShiftRight<16>(low), high), Words(),
-                 out + j / kPanel * panel + j % kPanel);
-    }
+    for_row_pairs(even, odd, elements, kPanel, [&](int64_t j, hn::Vec<Words> v) {
+      hn::StoreU(v, Words(), out + j / kPanel * panel + j % kPanel);
+    });
   }
 }
 
@@ -197,12 +225,9 @@ void pair_strips(const MatrixRows& from, int64_t rows, int64_t elements, uint32_
   for (int64_t r = 0; r < rows; r += 2, out += kStrip) {
     const bf16* even = base + r * from.stride;
     const bf16* odd = r + 1 < rows ? even + from.stride : nullptr;
-    for (int64_t j = 0; j < round_up(elements, 16); j += kLanes) {
-      const auto low = hn::BitCast(Words(), row_vector(even, j, elements));
-      const auto high = hn::BitCast(Words(), row_vector(odd, j, elements));
-      store_strips<kLanes>(Words(), hn::Or(hn::ShiftRight<16>(low), high), strip,
-                           out + j / kStrip * strip + j % kStrip);
-    }
+    for_row_pairs(even, odd, elements, 16, [&](int64_t j, hn::Vec<Words> v) {
+      store_strips<kLanes>(Words(), v, strip, out + j / kStrip * strip + j % kStrip);
+    });
   }
 }
 

@@ -30,6 +30,8 @@ const Table& cpu_table() {
       .embedding = cpu::embedding,
       .embedding_backward = cpu::embedding_backward,
       .cross_entropy = cpu::cross_entropy,
+      .vocabulary_stats = cpu::vocabulary_stats,
+      .vocabulary_cross_entropy = cpu::vocabulary_cross_entropy,
       .dropout = cpu::dropout,
       .add = cpu::add,
       .copy = cpu::copy,

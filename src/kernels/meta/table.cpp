@@ -59,6 +59,8 @@ const Table& meta_table() {
       .embedding = planned<&Table::embedding>,
       .embedding_backward = planned<&Table::embedding_backward>,
       .cross_entropy = planned<&Table::cross_entropy>,
+      .vocabulary_stats = planned<&Table::vocabulary_stats>,
+      .vocabulary_cross_entropy = planned<&Table::vocabulary_cross_entropy>,
       .dropout = planned<&Table::dropout>,
       .add = planned<&Table::add>,
       .copy = planned<&Table::copy>,

@@ -88,7 +88,7 @@ struct Heads {
   void dropout_row(int64_t b, int64_t i, int64_t n, std::vector<C>& factors) const {
     std::fill(factors.begin(), factors.end(), C{1});
     if (mask.p == 0) return;
-    const Keep keep(mask, mix_stream(mask.stream, static_cast<uint64_t>(n)));
+    const Keep keep(mask, mix_stream(mask.stream, static_cast<uint64_t>(mask.first_head + n)));
     for (int64_t j = 0; j < keys; ++j) {
       factors[j] = keep(samples[b], visible.query(b, i), visible.key(b, j))
                        ? 1 / (1 - static_cast<C>(mask.p))

@@ -12,7 +12,7 @@ template <class C>
 void add_typed(const AddArgs& args) {
   std::vector<C> sum = load<C>(args.a);
   const std::vector<C> b = load<C>(args.b);
-  for (size_t i = 0; i < sum.size(); ++i) sum[i] += b[i];
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] += b[i % b.size()];
   store(args.out, sum);
 }
 

@@ -6,26 +6,38 @@
 namespace megatron::kernels::reference {
 namespace {
 
+// Rows of a table that the ids name; -1 where it has no such row.
+template <class Args>
+std::vector<int64_t> rows_of(const Args& args, int64_t vocabulary) {
+  std::vector<int64_t> rows = load_integers(args.ids);
+  for (int64_t& row : rows) {
+    row -= args.first;
+    const bool here = row >= 0 && row < vocabulary;
+    MG_ASSERT(here || args.part);
+    if (!here) row = -1;
+  }
+  return rows;
+}
+
 template <class C>
 void look_up(const EmbeddingArgs& args) {
-  const std::vector<int64_t> ids = load_integers(args.ids);
-  const int64_t vocabulary = args.table.size(0);
+  const std::vector<int64_t> rows = rows_of(args, args.table.size(0));
+  const std::vector<C> zeros(static_cast<size_t>(args.table.size(1)));
   for (int64_t t = 0; t < args.ids.size(0); ++t) {
-    MG_ASSERT(ids[t] >= 0 && ids[t] < vocabulary);
-    store(args.out.slice(0, t, 1), load<C>(args.table.slice(0, ids[t], 1)));
+    store(args.out.slice(0, t, 1), rows[t] < 0 ? zeros : load<C>(args.table.slice(0, rows[t], 1)));
   }
 }
 
 template <class C>
 void differentiate(const EmbeddingBackwardArgs& args) {
-  const std::vector<int64_t> ids = load_integers(args.ids);
+  const std::vector<int64_t> rows = rows_of(args, args.dtable.out.size(0));
   const std::vector<C> dout = load<C>(args.dout);
   const Tensor& table = args.dtable.out;
   const int64_t h = table.size(1);
   std::vector<C> sum(table.elements());
   for (int64_t t = 0; t < args.ids.size(0); ++t) {
-    MG_ASSERT(ids[t] >= 0 && ids[t] < table.size(0));
-    for (int64_t i = 0; i < h; ++i) sum[ids[t] * h + i] += dout[t * h + i];
+    if (rows[t] < 0) continue;
+    for (int64_t i = 0; i < h; ++i) sum[rows[t] * h + i] += dout[t * h + i];
   }
   if (args.dtable.beta != 0) {
     const std::vector<C> old = load<C>(table);

@@ -23,6 +23,8 @@ void softmax_backward(const SoftmaxBackwardArgs& args, Stream& stream);
 void embedding(const EmbeddingArgs& args, Stream& stream);
 void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream);
 void cross_entropy(const CrossEntropyArgs& args, Stream& stream);
+void vocabulary_stats(const VocabularyStatsArgs& args, Stream& stream);
+void vocabulary_cross_entropy(const VocabularyCrossEntropyArgs& args, Stream& stream);
 void dropout(const DropoutArgs& args, Stream& stream);
 void add(const AddArgs& args, Stream& stream);
 void copy(const CopyArgs& args, Stream& stream);

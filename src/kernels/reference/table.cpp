@@ -21,6 +21,8 @@ const Table& reference_table() {
       .embedding = reference::embedding,
       .embedding_backward = reference::embedding_backward,
       .cross_entropy = reference::cross_entropy,
+      .vocabulary_stats = reference::vocabulary_stats,
+      .vocabulary_cross_entropy = reference::vocabulary_cross_entropy,
       .dropout = reference::dropout,
       .add = reference::add,
       .copy = reference::copy,

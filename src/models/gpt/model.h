@@ -8,6 +8,8 @@
 #include "models/gpt/config.h"
 #include "models/stage.h"
 #include "nn/attention.h"
+#include "nn/dropout.h"
+#include "nn/embedding.h"
 #include "nn/mlp.h"
 #include "nn/sequence_state.h"
 
@@ -15,27 +17,34 @@ namespace megatron::models {
 
 class DecoderLayer {
  public:
-  // Named "layers.<index>".
-  DecoderLayer(nn::Builder& builder, int64_t index, const GptConfig& config,
+  // Named "layers.<index>" of the model; layer `state_layer` of a SequenceState.
+  DecoderLayer(nn::Builder& builder, int64_t index, int64_t state_layer, const GptConfig& config,
                const nn::RotaryTable* rotary, uint64_t seed);
   Bundle forward(Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) const;
 
+  int64_t key_heads() const { return attention_.key_heads(); }  // of this rank
+
  private:
-  DecoderLayer(nn::Builder& builder, const std::string& name, int64_t index,
+  DecoderLayer(nn::Builder& builder, const std::string& name, int64_t state_layer,
                const GptConfig& config, const nn::RotaryTable* rotary, uint64_t seed);
 
   nn::AddNorm attention_norm_;
   nn::Attention attention_;
   nn::AddNorm mlp_norm_;
   nn::Mlp mlp_;
-  kernels::DropoutArgs::Mask attention_dropout_, mlp_dropout_;
+  nn::Dropout attention_dropout_, mlp_dropout_;
 };
 
 class GptModel final : public Stage {
  public:
-  // Parameters are allocated, not filled: initialize() or checkpoint::load() does. seed: of
-  // dropout. config is final.
+  // The part of a model that a rank holds. Parameters have no memory: parallel::allocate or
+  // parallel::DataParallel gives it. seed: of dropout. config is final.
+  GptModel(const GptConfig& config, Runtime& runtime, DType type, uint64_t seed,
+           const parallel::ModelPart& part, const parallel::TensorParallel& tensor);
+  // A whole model by itself, allocated, not filled: initialize() or checkpoint::load() does.
   GptModel(const GptConfig& config, Runtime& runtime, DType type, uint64_t seed);
+
+  const parallel::ModelPart& part() const override { return part_; }
 
   std::span<const Segment> segments() const override { return segments_; }
   Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
@@ -46,22 +55,36 @@ class GptModel final : public Stage {
 
   // The logits that loss() is computed from: f32 (f64) [T,V], in every bit.
   Tensor loss_logits(Tape& tape, const Bundle& in) const;
-  // Of a state that fits this model.
+  // Of a state that fits this part of a model.
   nn::SequenceStateShape state_shape(int64_t sequences, int64_t capacity) const;
 
   const GptConfig& config() const { return config_; }
   void initialize(uint64_t seed);
 
  private:
+  void build_embedding(nn::Builder& builder, uint64_t seed);
+  void build_layers(nn::Builder& builder, DType type, uint64_t seed);
+  void build_head(nn::Builder& builder);
+  void list_parameters(nn::Builder& builder);
+  void list_segments();
   Bundle embed(Tape& tape, const nn::Batch& batch, Phase phase) const;
+
+  // Which use of a table the output layer is.
+  struct Output {
+    const nn::VocabularyTable* table = nullptr;
+    int use = 0;
+  };
 
   GptConfig config_;
   Runtime& runtime_;
+  parallel::ModelPart part_;
   nn::RotaryTable rotary_;
-  Weight embedding_, position_embedding_, output_;
+  std::unique_ptr<nn::VocabularyTable> embedding_, own_output_;
+  std::unique_ptr<nn::PositionTable> position_embedding_;
+  std::unique_ptr<nn::Dropout> embedding_dropout_;
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
   std::unique_ptr<nn::AddNorm> final_norm_;
-  kernels::DropoutArgs::Mask embedding_dropout_;
+  Output output_;
   std::vector<std::unique_ptr<parallel::Placed>> owned_;
   std::vector<parallel::Placed*> parameters_;
   std::vector<Segment> segments_;

@@ -99,7 +99,10 @@ Json to_json(const StepRecord& r, double time) {
   line.emplace_back("seconds_left", number(r.seconds_left));
   Json::Object memory;
   for (int i = 0; i < kMemoryClasses; ++i) {
-    memory.emplace_back(name(static_cast<MemoryClass>(i)), r.memory[static_cast<size_t>(i)]);
+    const auto memory_class = static_cast<MemoryClass>(i);
+    const int64_t bytes = r.memory[static_cast<size_t>(i)];
+    if (bytes > 0 || memory_class != MemoryClass::offload)
+      memory.emplace_back(name(memory_class), bytes);
   }
   if (r.process_memory > 0) memory.emplace_back("process", r.process_memory);
   line.emplace_back("memory", std::move(memory));

@@ -229,8 +229,10 @@ void TensorBoard::step(const StepRecord& r, double time) {
   all.emplace_back("communication-wait", r.communication_wait);
   all.emplace_back("save-wait", r.save_wait);
   for (int i = 0; i < kMemoryClasses; ++i) {
-    all.emplace_back(fmt::format("mem-{}-bytes", name(static_cast<MemoryClass>(i))),
-                     static_cast<double>(r.memory[static_cast<size_t>(i)]));
+    const auto memory_class = static_cast<MemoryClass>(i);
+    const int64_t bytes = r.memory[static_cast<size_t>(i)];
+    if (bytes > 0 || memory_class != MemoryClass::offload)
+      all.emplace_back(fmt::format("mem-{}-bytes", name(memory_class)), static_cast<double>(bytes));
   }
   if (r.process_memory > 0) {
     all.emplace_back("mem-process-bytes", static_cast<double>(r.process_memory));

@@ -211,6 +211,9 @@ std::string memory_by_class(const std::vector<RunHistory>& histories) {
     head.push_back(histories.size() > 1 ? html(h.name) : "Most in use");
   }
   for (int i = 0; i < kMemoryClasses; ++i) {
+    if (static_cast<MemoryClass>(i) == MemoryClass::offload &&
+        std::ranges::none_of(histories, [i](const RunHistory& h) { return memory_of(h, i) > 0; }))
+      continue;
     rows.push_back({fmt::format("<i class=\"swatch memory-{}\"></i>{}", i,
                                 name(static_cast<MemoryClass>(i)))});
     for (const RunHistory& h : histories) rows.back().push_back(bytes_text(memory_of(h, i)));

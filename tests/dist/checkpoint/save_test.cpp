@@ -3,11 +3,9 @@
 
 #include <sys/wait.h>
 
-#include <mutex>
-
 #include "base/log.h"
-#include "dist/ranks.h"
 #include "faulty_files.h"
+#include "saved.h"
 #include "unit/checkpoint/trained_model.h"
 
 namespace megatron::checkpoint {
@@ -36,13 +34,6 @@ void save_by(int ranks, const std::string& path, DType type, bool tied, uint64_t
   const FaultyFiles clean;
   const std::vector<const FileSystem*> files(static_cast<size_t>(ranks), &clean);
   save_by(ranks, path, type, tied, seed, files, snapshot);
-}
-
-std::map<std::string, std::string> texts(const std::string& path) {
-  std::map<std::string, std::string> texts;
-  for (const auto& entry : std::filesystem::directory_iterator(path))
-    texts[entry.path().filename().string()] = read_file(entry.path().string());
-  return texts;
 }
 
 TEST(Ranks, SaveTheSameBytesAndLoadThem) {
@@ -94,19 +85,6 @@ TEST(Ranks, ShareTheBytes) {
   EXPECT_LE(std::max({a, b, c}) - std::min({a, b, c}), 160 * 4);
 }
 
-// The error of each rank; one text for all of them.
-std::string error_of_ranks(int ranks, const std::function<void(comm::Group&, Runtime&)>& body) {
-  std::mutex mutex;
-  std::set<std::string> errors;
-  each_rank(ranks, [&](comm::Group& world, Runtime& runtime) {
-    const std::string error = error_of([&] { body(world, runtime); });
-    const std::lock_guard lock(mutex);
-    errors.insert(error);
-  });
-  EXPECT_EQ(errors.size(), 1u);
-  return *errors.begin();
-}
-
 TEST(Ranks, OfDifferentModelsSaveNothing) {
   const TemporaryDirectory folder;
   const auto saved = [&](DType type, int layers, comm::Group& world, Runtime& runtime) {
@@ -132,7 +110,8 @@ TEST(Ranks, ATensorThatOneRankHoldsInPartIsAnErrorOnAll) {
     Save save(folder / "m", {.config = Json(Json::Object{}), .model = held(model.parameters())},
               world, runtime.stream(), system_files(), Save::Snapshot::none);
   };
-  EXPECT_TRUE(contains(error_of_ranks(3, body), "[2, 4) of the 4 along its axis 0"));
+  EXPECT_TRUE(contains(error_of_ranks(3, body),
+                       "'w': elements [0, 6) of its 12 are held 3 times, and others 2 times"));
   EXPECT_TRUE(folder.names().empty());
 }
 

@@ -2,8 +2,11 @@
 // --scenario=NAME it does what is written there. --largest-message=BYTES: cuts messages there.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdio>
+#include <optional>
 
+#include "base/signal_watch.h"
 #include "dist/comm/scenarios.h"
 #include "dist/ranks.h"
 
@@ -20,6 +23,10 @@ std::string flag(int argc, char** argv, std::string_view name) {
 int run(int argc, char** argv) {
   const std::string scenario = flag(argc, argv, "--scenario=");
   const std::string largest = flag(argc, argv, "--largest-message=");
+  // As a program that takes signals where it suits.
+  std::optional<megatron::SignalWatch> signals;
+  const std::array watched = {SIGTERM};
+  if (scenario.ends_with("-signals-watched")) signals.emplace(watched);
   megatron::comm::Processes processes(largest.empty() ? int64_t{1} << 30 : std::stoll(largest));
   if (!scenario.empty()) return megatron::testing::run_scenario(scenario, processes);
   megatron::testing::processes() = &processes;

@@ -38,8 +38,10 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ProcessesOf, ::testing::Values(2, 3, 4));
 // The tests of the threads, on processes. Those of failures end a run, and some look at all ranks'
 // memory: they are not among them.
 std::string thread_tests(int ranks) {
-  const std::string all = fmt::format("Ranks/Collectives.*/{}", ranks - 1);
-  const std::string more = ranks == 2   ? ":Mismatch.RowCountsOfAllToAll"
+  const std::string all =
+      fmt::format("Ranks/Collectives.*/{}:Ranks/Beside.*/{}", ranks - 1, ranks - 1);
+  const std::string more = ranks == 2   ? ":Mismatch.RowCountsOfAllToAll:BesideGroup.*:"
+                                          "BesideFailure.*CallComesOut*"
                            : ranks == 3 ? ":Mismatch.IsToldOnEveryRank"
                                         : "";
   return "--gtest_filter=" + all + more + ":-*TwoHundredRounds*";
@@ -120,7 +122,8 @@ TEST_F(Processes, EndTogetherWhenOneFails) {
 
 TEST_F(Processes, DoNotWaitForOthersWhileAnExceptionUnwinds) {
   const Launched run = scenario(3, "fail-unwinding");
-  EXPECT_EQ(run.code, 3) << run.text;
+  // MPICH's launcher tells, now and then, how it ended another rank.
+  EXPECT_TRUE(run.code == 3 || (run.code == 9 && std::string(MEGATRON_MPI) == "mpich")) << run.text;
   EXPECT_EQ(count(run.text, "error: disk 8 is full"), 1u) << run.text;
 }
 

@@ -146,19 +146,6 @@ int large_digest(Processes& processes) {
   return 0;
 }
 
-// As the program does: tells an error once, then ends all.
-int tell(Processes& processes, int code, const std::function<void()>& body) {
-  try {
-    body();
-    return 0;
-  } catch (const std::exception& error) {
-    processes.wait_for_lead();
-    say(fmt::format("error: {}", error.what()));
-    processes.abort(code);
-    return code;
-  }
-}
-
 int fail_alike(Processes& processes) {
   return tell(processes, 2, [] { fail("no flag --sedd"); });
 }
@@ -275,6 +262,18 @@ int huge(Processes& processes) {
 
 }  // namespace
 
+int tell(Processes& processes, int code, const std::function<void()>& body) {
+  try {
+    body();
+    return 0;
+  } catch (const std::exception& error) {
+    processes.wait_for_lead();
+    say(fmt::format("error: {}", error.what()));
+    processes.abort(code);
+    return code;
+  }
+}
+
 std::string digest_of_collectives(Group& world, uint64_t seed, int calls) {
   return RandomCalls(world, seed).digest(calls);
 }
@@ -298,7 +297,8 @@ int run_scenario(const std::string& name, Processes& processes) {
       {"mismatched-message", mismatched_message},
       {"wait-idly", wait_idly},
       {"huge", huge}};
-  return scenarios.at(name)(processes);
+  const auto found = scenarios.find(name);
+  return found != scenarios.end() ? found->second(processes) : run_hang_scenario(name, processes);
 }
 
 }  // namespace megatron::testing

@@ -46,7 +46,7 @@ TEST(Mesh, GroupsAreTheRankLists) {
       EXPECT_EQ(&mesh.world(), &world);
       for (const AxisSet axes :
            {AxisSet(Axis::tp), AxisSet(Axis::cp), AxisSet(Axis::ep), AxisSet(Axis::dp),
-            AxisSet(Axis::pp), AxisSet{Axis::dp, Axis::cp}}) {
+            AxisSet(Axis::pp), AxisSet{Axis::dp, Axis::cp}, AxisSet{Axis::tp, Axis::pp}}) {
         const std::vector<int> list = list_with(layout, 8, axes, false, rank);
         EXPECT_EQ(list[static_cast<size_t>(mesh.group(axes).rank())], rank);
         EXPECT_EQ(ranks_of(mesh.group(axes), rank, runtime), list);
@@ -69,7 +69,8 @@ TEST(Mesh, SizesAndCoordinates) {
     EXPECT_EQ(mesh.coordinate(Axis::tp), rank % 2);
     EXPECT_EQ(mesh.coordinate(Axis::dp), rank / 2 % 2);
     EXPECT_EQ(mesh.coordinate(Axis::pp), rank / 4);
-    EXPECT_THROW(mesh.group({Axis::tp, Axis::pp}), InternalError);
+    EXPECT_THROW(mesh.group({Axis::tp, Axis::dp}), InternalError);
+    EXPECT_EQ(&mesh.group({Axis::dp, Axis::cp}), &mesh.group(Axis::dp));  // the same ranks
     EXPECT_THROW(mesh.expert_group(Axis::pp), InternalError);
   });
 }

@@ -1,6 +1,7 @@
-// What `megatron bench step` and `megatron bench kernels` print, and refuse.
+// What `megatron bench step`, `kernels` and `parallel` print, and refuse.
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <sstream>
 
 #include "base/json.h"
@@ -142,6 +143,51 @@ TEST(BenchKernels, JudgesEachCaseByTheLimitThatBinds) {
   }
 }
 
+// Every layout computes the same loss, and sends what the closed forms say.
+TEST(BenchParallel, MeasuresEachLayoutBesideOneRank) {
+  const Workplace place;
+  const Words tiny = {"bench",
+                      "parallel",
+                      "--num-layers",
+                      "2",
+                      "--hidden-size",
+                      "256",
+                      "--num-attention-heads",
+                      "4",
+                      "--vocab-size",
+                      "3000",
+                      "--seq-length",
+                      "64",
+                      "--micro-batches",
+                      "4",
+                      "--rounds",
+                      "1"};
+  const Outcome r = place.run(tiny);
+  ASSERT_EQ(r.code, 0) << r.err;
+  double loss = 0;
+  for (const std::string layout : {"one rank", "DP 2 ", "DP 2, ZeRO-1", "DP 2, ZeRO-3",
+                                   "PP 2, 1F1B", "PP 2, ZB-H1", "TP 2 ", "TP 2 + SP"}) {
+    const size_t begin = r.out.find("\n" + layout);
+    ASSERT_NE(begin, std::string::npos) << layout << r.out;
+    std::istringstream line(r.out.substr(begin + 1, r.out.find('\n', begin + 1) - begin - 1));
+    const Words words{std::istream_iterator<std::string>(line), {}};
+    ASSERT_GE(words.size(), 11u) << r.out;
+    const auto from_end = [&](size_t place_of) {
+      return std::stod(words[words.size() - place_of]);
+    };
+    if (layout == "one rank") loss = from_end(1);
+    EXPECT_NEAR(from_end(1), loss, 1e-5) << layout << r.out;
+    EXPECT_NEAR(from_end(4), from_end(3), 0.02 + 0.03 * from_end(3)) << layout << r.out;
+    EXPECT_EQ(from_end(4) > 0, layout != "one rank") << layout << r.out;
+  }
+  EXPECT_TRUE(has(r.out, "one rank's steps spread over 0%")) << r.out;
+
+  const Outcome help = place.run({"bench", "parallel", "--help"});
+  EXPECT_EQ(help.code, 0);
+  for (const char* flag : {"--micro-batches", "--only", "--rounds", "--bf16"})
+    EXPECT_TRUE(has(help.out, flag)) << flag << help.out;
+}
+
 TEST(Bench, RefusesWhatItDoesNotKnow) {
   const Workplace place;
   const std::pair<Words, Words> refused[] = {
@@ -151,6 +197,10 @@ TEST(Bench, RefusesWhatItDoesNotKnow) {
       {{"bench", "kernels", "--seconds", "0"}, {"--seconds", "0"}},
       {{"bench", "step", "--preset", "gpt3"}, {"--preset", "gpt3", "gpt2-124m", "llama-160m"}},
       {{"bench", "step", "--floor-seconds", "-1"}, {"--floor-seconds", "-1"}},
+      {{"bench", "parallel", "--micro-batches", "5"}, {"--micro-batches 5", "even"}},
+      {{"bench", "parallel", "--rounds", "0"}, {"--rounds", "0"}},
+      {{"bench", "parallel", "--only", "EP"}, {"--only", "EP", "DP 2, ZeRO-3", "TP 2 + SP"}},
+      {{"bench", "parallel", "--ranks", "2"}, {"--ranks"}},
       {{"bench", "kernel"}, {"kernel", "kernels"}}};
   for (const auto& [words, parts] : refused) {
     const Outcome r = place.run(words);

@@ -19,6 +19,8 @@ struct Example {
   std::string flags;              // words apart by spaces
   std::set<std::string> refused;  // flags that no code serves yet
   double parameters = 0;          // of the model; vocabularies are not padded here
+  int64_t ranks = 0;              // that the example's machines have
+  int stages = 1;
 };
 
 // examples/gpt3/train_gpt3_175b_distributed.sh
@@ -35,8 +37,10 @@ const Example kGpt3Large = {
     "--split 949,50,1 "
     "--log-interval 100 --save-interval 10000 --eval-interval 1000 --save checkpoints "
     "--load checkpoints --eval-iters 10 --tensorboard-dir logs",
-    {"--tensor-model-parallel-size", "--pipeline-model-parallel-size"},
-    96.0 * (12.0 * 12288 * 12288 + 13 * 12288) + (50257.0 + 2048 + 2) * 12288};
+    {},
+    96.0 * (12.0 * 12288 * 12288 + 13 * 12288) + (50257.0 + 2048 + 2) * 12288,
+    1024,
+    16};
 
 // examples/gpt3/train_gpt3_857m_distributed.sh
 const Example kGpt3Small = {
@@ -50,8 +54,9 @@ const Example kGpt3Small = {
     "--data-path gpt3_text_document --vocab-file gpt2-vocab.json --merge-file gpt2-merges.txt "
     "--split 949,50,1 --log-interval 100 --save-interval 10000 --eval-interval 1000 "
     "--save checkpoints --load checkpoints --eval-iters 10 --tensorboard-dir logs",
-    {"--tensor-model-parallel-size"},
-    24.0 * (12.0 * 1024 * 1024 + 13 * 1024) + (50257.0 + 2048 + 2) * 1024};
+    {},
+    24.0 * (12.0 * 1024 * 1024 + 13 * 1024) + (50257.0 + 2048 + 2) * 1024,
+    8};
 
 // examples/pretrain_gpt.sh of 2023, with a spelling of its time.
 const Example kGpt345 = {
@@ -64,7 +69,8 @@ const Example kGpt345 = {
     "--data-impl mmap --split 949,50,1 --log-interval 100 --save-interval 10000 "
     "--eval-interval 1000 --eval-iters 10 --save checkpoints --load checkpoints",
     {},
-    24.0 * (12.0 * 1024 * 1024 + 13 * 1024) + (50257.0 + 1024 + 2) * 1024};
+    24.0 * (12.0 * 1024 * 1024 + 13 * 1024) + (50257.0 + 1024 + 2) * 1024,
+    1};
 
 // examples/llama/train_llama3_8b_h100_fp8.sh with its mock data; the quotes are the shell's, which
 // keeps them.
@@ -93,10 +99,11 @@ const Example kLlama8b = {
     "--profile --profile-step-start 4 --profile-step-end 6 --ckpt-format torch_dist "
     "--distributed-timeout-minutes 60 --save checkpoints/llama3_8b_fp8 "
     "--load checkpoints/llama3_8b_fp8 --tensorboard-dir tensorboard_logs/llama3_8b_fp8",
-    {"--grad-reduce-in-bf16", "--use-distributed-optimizer", "--overlap-param-gather",
-     "--fp8-format", "--fp8-param-gather", "--fp8-amax-history-len", "--fp8-amax-compute-algo"},
+    {"--grad-reduce-in-bf16", "--fp8-format", "--fp8-param-gather", "--fp8-amax-history-len",
+     "--fp8-amax-compute-algo"},
     32.0 * (4096.0 * (4096 + 2 * 1024 + 4096) + 3.0 * 4096 * 14336 + 4 * 4096) +
-        2.0 * 128256 * 4096 + 2 * 4096};
+        2.0 * 128256 * 4096 + 2 * 4096,
+    8};
 
 // The journey from data to a trained model, on 8 GPUs.
 const Example kJourney = {
@@ -114,9 +121,10 @@ const Example kJourney = {
     "--data-cache-path /cache --tokenizer-type HuggingFaceTokenizer --tokenizer-model /path/tok "
     "--save ckpt --load ckpt --save-interval 1000 --eval-interval 1000 --eval-iters 10 "
     "--log-interval 10 --log-throughput --tensorboard-dir tb --async-save",
-    {"--tensor-model-parallel-size", "--pipeline-model-parallel-size",
-     "--use-distributed-optimizer", "--overlap-param-gather"},
-    24.0 * (4.0 * 2048 * 2048 + 3.0 * 2048 * 8192 + 2 * 2048) + 2.0 * 128256 * 2048 + 2048};
+    {},
+    24.0 * (4.0 * 2048 * 2048 + 3.0 * 2048 * 8192 + 2 * 2048) + 2.0 * 128256 * 2048 + 2048,
+    8,
+    2};
 
 std::vector<Example> examples() { return {kGpt3Large, kGpt3Small, kGpt345, kLlama8b, kJourney}; }
 
@@ -171,6 +179,32 @@ TEST(ExampleCommands, RefuseByNameWhatNoCodeServesYet) {
   }
 }
 
+// On as many ranks as the examples mean; a rank of each stage, and what all of them send.
+TEST(ExampleCommands, ArePlannedOnTheirRanks) {
+  for (const Example& example : examples()) {
+    SCOPED_TRACE(example.name);
+    training::TrainSettings settings;
+    Arguments words = without(words_of(example.flags), example.refused);
+    words.insert(words.end(), {"--ranks", std::to_string(example.ranks)});
+    EXPECT_EQ(problem(words, settings), "");
+    const plan::Plan plan = training::make_plan(settings, {.time = false});
+    EXPECT_EQ(plan.ranks, example.ranks);
+    EXPECT_EQ(static_cast<int>(plan.stages.size()), example.stages);
+    EXPECT_EQ(plan.traffic.empty(), example.ranks == 1);
+    const int64_t model_ranks = settings.parallel.model_ranks();
+    EXPECT_EQ(plan.micro_batches * plan.micro_batch_size * (example.ranks / model_ranks),
+              plan.sequences);
+    const auto weights = [](const plan::MemoryUse& use) {
+      return static_cast<double>(use.arenas[static_cast<size_t>(MemoryClass::parameters)]);
+    };
+    double bytes = 0;  // of one replica, 2 a parameter
+    for (const plan::MemoryUse& use : plan.stages)
+      bytes += weights(use) * static_cast<double>(model_ranks / example.stages);
+    EXPECT_GE(bytes, 2 * example.parameters);
+    EXPECT_LE(bytes, 2.1 * example.parameters);
+  }
+}
+
 TEST(ExampleCommands, AreCheckedAndPlannedWithoutIt) {
   for (const Example& example : examples()) {
     SCOPED_TRACE(example.name);
@@ -179,7 +213,8 @@ TEST(ExampleCommands, AreCheckedAndPlannedWithoutIt) {
     const plan::Plan plan = training::make_plan(settings, {.time = false});
     EXPECT_EQ(static_cast<double>(plan.parameter_count()), example.parameters);
     EXPECT_FALSE(plan.derived.empty());
-    EXPECT_GT(plan.memory.arena_bytes(), 2 * plan.parameter_count());
+    EXPECT_GT(plan.memory.arena_bytes() * settings.parallel.model_ranks(),
+              2 * plan.parameter_count());
   }
 }
 

@@ -27,6 +27,7 @@ struct FlagRow {
 
 std::vector<FlagRow> model_flags();
 std::vector<FlagRow> step_flags();        // batch, precision, optimizer, machine
+std::vector<FlagRow> parallel_flags();    // ranks, and what is kept for backward
 std::vector<FlagRow> data_flags();        // and evaluation
 std::vector<FlagRow> checkpoint_flags();  // and logs
 

@@ -33,6 +33,7 @@ void expect_effects(const std::vector<FlagRow>& rows) {
 
 TEST(Flags, OfTheModelChangeWhatTheySay) { expect_effects(model_flags()); }
 TEST(Flags, OfStepsChangeWhatTheySay) { expect_effects(step_flags()); }
+TEST(Flags, OfRanksChangeWhatTheySay) { expect_effects(parallel_flags()); }
 TEST(Flags, OfDataAndEvaluationChangeWhatTheySay) { expect_effects(data_flags()); }
 TEST(Flags, OfCheckpointsAndLogsChangeWhatTheySay) { expect_effects(checkpoint_flags()); }
 
@@ -40,7 +41,8 @@ TEST(Flags, OfCheckpointsAndLogsChangeWhatTheySay) { expect_effects(checkpoint_f
 // observable.
 TEST(Flags, AllThatAreSupportedHaveARow) {
   std::map<std::string, std::string> observables;
-  for (const auto& rows : {model_flags(), step_flags(), data_flags(), checkpoint_flags()})
+  for (const auto& rows :
+       {model_flags(), step_flags(), parallel_flags(), data_flags(), checkpoint_flags()})
     for (const FlagRow& row : rows)
       EXPECT_TRUE(observables.emplace(row.flag, row.observable).second) << row.flag << " twice";
   training::TrainSettings settings;

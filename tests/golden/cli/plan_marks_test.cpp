@@ -67,7 +67,7 @@ class PlanMarks : public ::testing::Test {
   void expect_equal(const char* model, const std::string& flags) {
     const Marks plan = planned(model + flags), run = shown(model + flags);
     EXPECT_EQ(plan.classes, run.classes) << flags;
-    EXPECT_EQ(plan.classes.size(), 6u);
+    EXPECT_EQ(plan.classes.size(), flags.find("offload") == flags.npos ? 6u : 7u);
     EXPECT_GT(plan.classes.at("scratch"), 0);
   }
 
@@ -92,6 +92,65 @@ TEST_F(PlanMarks, OfRanksAreThoseOfTheRun) {
                             "--eval-interval 1 --eval-iters 3 --ranks 2 --global-batch-size 8"})
     expect_equal(kGpt, flags);
   expect_equal(kLlama, "--global-batch-size 3 --ranks 3");
+}
+
+const char* const kDeep =
+    "--mock-data --vocab-size 97 --num-layers 4 --hidden-size 32 --num-attention-heads 4 "
+    "--seq-length 32 --max-position-embeddings 32 --micro-batch-size 2 --global-batch-size 16 "
+    "--train-iters 3 --distributed-timeout-minutes 0.3 ";
+
+TEST_F(PlanMarks, OfTensorRanksAreThoseOfTheRun) {
+  for (const char* flags :
+       {"", "--bf16", "--sequence-parallel", "--sequence-parallel --bf16 --ranks 4",
+        "--sequence-parallel --eval-interval 1 --eval-iters 3",
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2 "
+        "--distribute-saved-activations"})
+    expect_equal(kDeep, std::string("--tensor-model-parallel-size 2 ") + flags);
+}
+
+TEST_F(PlanMarks, OfStagesAreThoseOfTheRun) {
+  for (const char* flags :
+       {"", "--bf16 --no-overlap-p2p-communication", "--num-virtual-stages-per-pipeline-rank 2",
+        "--pipeline-schedule zb-h1", "--pipeline-schedule zb-v",
+        "--pipeline-schedule zb-v --untie-embeddings-and-output-weights --bf16",
+        "--decoder-first-pipeline-num-layers 1", "--eval-interval 1 --eval-iters 3",
+        "--num-virtual-stages-per-pipeline-rank 2 --eval-interval 1 --eval-iters 3",
+        "--tensor-model-parallel-size 2 --sequence-parallel"})
+    expect_equal(kDeep, std::string("--pipeline-model-parallel-size 2 ") + flags);
+  expect_equal(kDeep, "--pipeline-model-parallel-size 4 --pipeline-schedule zb-h1");
+}
+
+TEST_F(PlanMarks, OfShardedReplicasAreThoseOfTheRun) {
+  for (const char* flags :
+       {"--use-distributed-optimizer", "--use-distributed-optimizer --bf16",
+        "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather "
+        "--ddp-bucket-size 9000",
+        "--data-parallel-sharding-strategy optim_grads",
+        "--data-parallel-sharding-strategy optim_grads --overlap-grad-reduce",
+        "--data-parallel-sharding-strategy optim_grads_params",
+        "--data-parallel-sharding-strategy optim_grads_params --bf16 --eval-interval 1 "
+        "--eval-iters 3",
+        "--data-parallel-sharding-strategy optim_grads_params --overlap-grad-reduce "
+        "--overlap-param-gather",
+        "--data-parallel-sharding-strategy optim_grads_params --recompute-granularity full "
+        "--recompute-method uniform --recompute-num-layers 1"})
+    expect_equal(kDeep, std::string("--ranks 2 ") + flags);
+  expect_equal(kDeep,
+               "--ranks 4 --use-distributed-optimizer --num-distributed-optimizer-instances 2");
+  expect_equal(kDeep, "--ranks 4 --pipeline-model-parallel-size 2 --use-distributed-optimizer");
+}
+
+TEST_F(PlanMarks, OfRecomputeAndOffloadAreThoseOfTheRun) {
+  for (const char* flags :
+       {"--recompute-granularity selective --recompute-modules core_attn mlp layernorm",
+        "--recompute-granularity selective --recompute-modules mlp --bf16",
+        "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2 --bf16",
+        "--cpu-offloading-num-layers 2", "--cpu-offloading-num-layers 1 --bf16",
+        "--optimizer-cpu-offload", "--optimizer-cpu-offload --optimizer-offload-fraction 0.5",
+        "--optimizer-cpu-offload --cpu-offloading-num-layers 1 --pipeline-model-parallel-size 2",
+        "--optimizer-cpu-offload --ranks 2 --use-distributed-optimizer --bf16"})
+    expect_equal(kDeep, flags);
 }
 
 TEST_F(PlanMarks, WithEvaluationsAreThoseOfTheRun) {

@@ -37,7 +37,7 @@ inline std::vector<std::vector<float>> piecewise_logits(RandomModel& m,
                     .positions = integers(m.runtime, positions)};
     batch.continuation = state.next(0, count, batch.length);
     Tape tape(m.runtime, Tape::Mode::infer);
-    const Bundle out = models::forward(m.model, tape, batch, models::Phase::evaluate);
+    const Bundle out = models::forward(m.model, tape, {}, batch, models::Phase::evaluate);
     const std::vector<float> all = to_floats(m.model.loss_logits(tape, out));
     for (size_t b = 0; b < sequences.size(); ++b) {
       const auto row = all.begin() + static_cast<std::ptrdiff_t>(b * length * vocabulary);

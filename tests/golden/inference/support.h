@@ -112,7 +112,7 @@ inline nn::Batch whole_batch(RandomModel& m, const std::vector<Tokens>& sequence
 inline std::vector<float> whole_logits(RandomModel& m, const Tokens& tokens) {
   const nn::Batch batch = whole_batch(m, {tokens});
   Tape tape(m.runtime, Tape::Mode::infer);
-  const Bundle out = models::forward(m.model, tape, batch, models::Phase::evaluate);
+  const Bundle out = models::forward(m.model, tape, {}, batch, models::Phase::evaluate);
   return to_floats(m.model.loss_logits(tape, out));
 }
 
@@ -122,7 +122,7 @@ inline std::vector<float> whole_losses(RandomModel& m, const std::vector<Tokens>
                                        Tape::Mode mode = Tape::Mode::infer) {
   const nn::Batch batch = whole_batch(m, sequences);
   Tape tape(m.runtime, mode);
-  const Bundle out = models::forward(m.model, tape, batch, models::Phase::evaluate);
+  const Bundle out = models::forward(m.model, tape, {}, batch, models::Phase::evaluate);
   return to_floats(models::head_loss(m.model, tape, out, batch));
 }
 

@@ -43,6 +43,20 @@ TEST_P(Model, ComesBackByteForByte) {
   EXPECT_GT(report.compared(), 15);
 }
 
+// Three layers: stages get unequal shares of them, one of four none; two key heads: four ranks
+// share each.
+TEST_P(Model, AgreesHoweverItIsDivided) {
+  const std::string directory = vectors(std::string("hf/") + GetParam());
+  const int64_t compared = verify(directory, {}).at(0).compared();
+  for (const auto& [tensor, pipeline] : {std::pair{2, 1}, std::pair{1, 2}, std::pair{2, 2},
+                                         std::pair{4, 1}, std::pair{1, 3}, std::pair{2, 4}}) {
+    const std::vector<Report> reports =
+        verify(directory, {.tensor_parallel = tensor, .pipeline_parallel = pipeline});
+    expect_passed(reports, 2);
+    for (const Report& report : reports) EXPECT_EQ(report.compared(), compared) << report.text();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Vectors, Model,
                          ::testing::Values("gpt2", "llama", "llama_tied", "llama_bf16",
                                            "llama_fp16", "llama_sharded"),
@@ -54,12 +68,41 @@ TEST_P(Trajectory, IsMet) {
   expect_passed(verify_trajectory(vectors(std::string("train/") + GetParam()), {}), 2);
 }
 
+TEST_P(Trajectory, IsMetByEightRanks) {
+  const std::string directory = vectors(std::string("train/") + GetParam());
+  const std::vector<Report> reports = verify_trajectory(
+      directory, {.tensor_parallel = 2, .pipeline_parallel = 2, .data_parallel = 2});
+  expect_passed(reports, 2);
+  const int64_t compared = verify_trajectory(directory, {}).at(0).compared();
+  for (const Report& report : reports) EXPECT_EQ(report.compared(), compared) << report.text();
+}
+
 INSTANTIATE_TEST_SUITE_P(Vectors, Trajectory,
                          ::testing::Values("llama_sgd", "llama_adamw", "llama_long", "gpt2_cosine",
                                            "gpt2_mask", "gpt2_mask_microbatch", "llama_wsd",
                                            "llama_tied_clip", "llama_lion", "llama_muon",
                                            "llama_muon_quintic"),
                          [](const auto& info) { return std::string(info.param); });
+
+void expect_refused(const std::string& directory, const VerifyOptions& options,
+                    const std::vector<std::string>& words) {
+  try {
+    if (directory.starts_with("hf/")) verify(vectors(directory), options);
+    else verify_trajectory(vectors(directory), options);
+    ADD_FAILURE() << "no error with" << options.text();
+  } catch (const Error& e) {
+    for (const std::string& word : words)
+      EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << word << ": " << e.what();
+  }
+}
+
+TEST(Verify, SaysWhichLayoutsCannotBe) {
+  expect_refused("hf/llama", {.tensor_parallel = 3}, {"--tensor-model-parallel-size", "3", "4"});
+  expect_refused("hf/gpt2", {.tensor_parallel = 8}, {"--tensor-model-parallel-size", "8", "4"});
+  expect_refused("hf/llama", {.data_parallel = 2}, {"--data-parallel-size", "2"});
+  expect_refused("train/llama_sgd", {.data_parallel = 3}, {"--data-parallel-size", "4", "3"});
+  expect_refused("train/gpt2_mask_microbatch", {.data_parallel = 8}, {"--data-parallel-size", "8"});
+}
 
 TEST(Verify, NoticesOneChangedWeight) {
   for (const std::string name :

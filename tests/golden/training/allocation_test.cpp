@@ -132,11 +132,83 @@ TEST(Allocation, AStepTakesNothingFromTheHeap) {
 
 TEST(Allocation, NorWithRecomputeDropoutAndSeveralRanks) {
   TrainSettings s = settings(false);
-  s.batch.recompute_granularity = "full";
+  s.recompute.granularity = "full";
   s.shape.hidden_dropout = s.shape.attention_dropout = 0.1;
   expect_no_allocation(s, "recompute, dropout");
   s.runtime.ranks = 2;
   expect_no_allocation(s, "two ranks");
+}
+
+// Four layers, so that stages, chunks and recomputed blocks have some each.
+TrainSettings spread(bool bf16, int ranks) {
+  TrainSettings s = settings(false);
+  s.shape.num_layers = 4;
+  s.precision.bf16 = bf16;
+  s.runtime.ranks = ranks;
+  return s;
+}
+
+TEST(Allocation, NorWithTensorParallelism) {
+  for (const bool sequence : {false, true}) {
+    TrainSettings s = spread(sequence, 2);
+    s.parallel.tensor_parallel = 2;
+    s.parallel.sequence_parallel = sequence;
+    expect_no_allocation(s, sequence ? "TP 2, tokens divided" : "TP 2");
+  }
+}
+
+TEST(Allocation, NorWithAnySchedule) {
+  for (const std::string schedule : {"1f1b", "interleaved", "zb-h1", "zb-v"}) {
+    TrainSettings s = spread(schedule == "zb-v", 2);
+    s.parallel.pipeline_parallel = 2;
+    s.parallel.schedule = schedule;
+    if (schedule == "interleaved") s.parallel.virtual_stages = 2;
+    expect_no_allocation(s, "PP 2, " + schedule);
+  }
+}
+
+TEST(Allocation, NorWithShardedReplicas) {
+  for (const std::string strategy : {"no_shard", "optim", "optim_grads", "optim_grads_params"}) {
+    TrainSettings s = spread(strategy == "optim", 2);
+    s.parallel.sharding_strategy = strategy;
+    s.parallel.distributed_optimizer = strategy != "no_shard";
+    s.parallel.overlap_grad_reduce = true;
+    s.parallel.overlap_param_gather = strategy != "no_shard";
+    expect_no_allocation(s, "DP 2, " + strategy);
+  }
+}
+
+TEST(Allocation, NorWithRecomputedParts) {
+  TrainSettings s = spread(true, 1);
+  s.recompute.granularity = "selective";
+  s.recompute.modules = {"core_attn", "mlp", "layernorm"};
+  expect_no_allocation(s, "selective recompute");
+  s = spread(false, 1);
+  s.recompute.granularity = "full";
+  s.recompute.method = "block";
+  s.recompute.num_layers = 2;
+  expect_no_allocation(s, "recompute, block");
+}
+
+TEST(Allocation, NorWithStateInHostMemory) {
+  TrainSettings s = spread(true, 1);
+  s.offload.num_layers = 2;
+  expect_no_allocation(s, "activation offload");
+  s = spread(false, 1);
+  s.offload.optimizer = true;
+  expect_no_allocation(s, "optimizer offload");
+}
+
+TEST(Allocation, NorWithAllAtOnce) {
+  TrainSettings s = spread(true, 4);
+  s.parallel.tensor_parallel = s.parallel.pipeline_parallel = 2;
+  s.parallel.sequence_parallel = true;
+  expect_no_allocation(s, "TP 2, PP 2, tokens divided");
+  s.parallel.tensor_parallel = 1;
+  s.parallel.sequence_parallel = false;
+  s.parallel.distributed_optimizer = s.parallel.overlap_grad_reduce =
+      s.parallel.overlap_param_gather = true;
+  expect_no_allocation(s, "PP 2, DP 2, distributed optimizer");
 }
 
 TEST(Allocation, NorWithDataOfDocuments) {

@@ -8,7 +8,7 @@
 #include "data/indexed_dataset.h"
 #include "golden/training/support.h"
 #include "training/corpus.h"
-#include "training/step.h"
+#include "training/trained_model.h"
 
 namespace megatron::training {
 namespace {
@@ -79,12 +79,12 @@ class Model {
         runtime_({device, 0}, 2) {
     config_.init_method_std = 0.3;
     config_.finalize();
-    model_.emplace(config_, runtime_, type_, 1);
-    model_->initialize(1);
-    options_ = {.recompute = recompute,
-                .vocabulary = config_.vocab_size,
-                .positions = config_.max_position_embeddings};
-    step_.emplace(*model_, type_, settings.optimizer.config, *group_, runtime_, options_);
+    trained_.emplace(
+        config_, type_, 1, ModelLayout(), *group_, runtime_,
+        StepOptions{.recompute = recompute ? recomputed_layers() : models::RecomputeOptions()});
+    trained_->initialize(1);
+    trained_->step.begin(settings.optimizer.config);
+    model_ = &trained_->parts.whole();
   }
 
   // Of every token, in order.
@@ -93,9 +93,9 @@ class Model {
     for (const HostBatch& host : batches) {
       DeviceBatch device(runtime_, type_);
       const nn::Batch& batch =
-          device.fill(host, LossScope::token, options_.vocabulary, options_.positions);
+          device.fill(host, LossScope::token, config_.vocab_size, config_.max_position_embeddings);
       Tape tape(runtime_, Tape::Mode::infer);
-      const Bundle out = models::forward(*model_, tape, batch, models::Phase::evaluate);
+      const Bundle out = models::forward(*model_, tape, {}, batch, models::Phase::evaluate);
       for (const double loss : to_doubles(models::head_loss(*model_, tape, out, batch)))
         losses.push_back(loss);
     }
@@ -104,7 +104,7 @@ class Model {
 
   std::vector<std::vector<double>> gradients(const std::vector<HostBatch>& batches) {
     double divisor = 1;
-    step_->accumulate(batches, divisor);
+    trained_->step.accumulate(batches, divisor);
     std::vector<std::vector<double>> gradients;
     for (parallel::Placed* placed : model_->parameters())
       gradients.push_back(to_doubles(placed->parameter.uses[0].grad));
@@ -118,9 +118,8 @@ class Model {
   models::GptConfig config_;
   Runtime runtime_;
   std::unique_ptr<comm::Group> group_ = comm::single();
-  StepOptions options_;
-  std::optional<models::GptModel> model_;
-  std::optional<TrainStep> step_;
+  std::optional<TrainedModel> trained_;
+  const models::GptModel* model_ = nullptr;
 };
 
 double norm(const std::vector<double>& values) {

@@ -8,6 +8,7 @@
 #include "comm/threads.h"
 #include "data/indexed_dataset.h"
 #include "golden/training/support.h"
+#include "training/trained_model.h"
 
 namespace megatron::training {
 namespace {
@@ -103,15 +104,12 @@ LossSum evaluate_with(const Tiny& tiny, DeviceKind device, DType type, int64_t c
   std::vector<LossSum> sums(static_cast<size_t>(division.ranks));
   comm::run_ranks(division.ranks, [&](comm::Group& world) {
     Runtime runtime({device, 0}, division.threads);
-    models::GptModel model(tiny.config, runtime, type, 1);
+    TrainedModel model(tiny.config, type, 1, {}, world, runtime, {});
     model.initialize(1);
-    const StepOptions options{.vocabulary = 97, .positions = 32};
     const FirstOf set(tiny.set(), count);
     sums[static_cast<size_t>(world.rank())] =
-        division.all
-            ? evaluate_all(model, type, set, division.micro_batch, 32, world, runtime, options)
-            : evaluate(model, type, set, 0, count, division.micro_batch, 32, world, runtime,
-                       options);
+        division.all ? evaluate_all(model.loss_pass, set, division.micro_batch, 32)
+                     : evaluate(model.loss_pass, set, 0, count, division.micro_batch, 32);
   });
   for (const LossSum& sum : sums) {
     EXPECT_EQ(sum.sum, sums[0].sum);
@@ -158,24 +156,20 @@ TEST(EvaluateSamples, AndTheirSum) {
   const data::Dataset& set = tiny.set();
   comm::run_ranks(2, [&](comm::Group& world) {
     Runtime runtime({DeviceKind::cpu, 0}, 1);
-    models::GptModel model(tiny.config, runtime, DType::f32, 1);
+    TrainedModel model(tiny.config, DType::f32, 1, {}, world, runtime, {});
     model.initialize(1);
-    const StepOptions options{.vocabulary = 97, .positions = 32};
+    LossPass& pass = model.loss_pass;
     const std::vector<int64_t> indices = {8, 0, 3, 3, 5};
-    const auto losses =
-        evaluate_samples(model, DType::f32, set, indices, 2, 32, world, runtime, options);
+    const auto losses = evaluate_samples(pass, set, indices, 2, 32);
     ASSERT_EQ(losses.size(), indices.size());
     EXPECT_EQ(losses[2].sum, losses[3].sum);
     for (size_t i = 0; i < indices.size(); ++i) {
-      const LossSum alone =
-          evaluate(model, DType::f32, set, indices[i], 1, 1, 32, world, runtime, options);
+      const LossSum alone = evaluate(pass, set, indices[i], 1, 1, 32);
       EXPECT_EQ(losses[i].sum, alone.sum) << i;
     }
-    EXPECT_TRUE(
-        evaluate_samples(model, DType::f32, set, {}, 2, 32, world, runtime, options).empty());
-    EXPECT_EQ(evaluate(model, DType::f32, set, 3, 1, 4, 32, world, runtime, options).sum +
-                  evaluate(model, DType::f32, set, 4, 1, 4, 32, world, runtime, options).sum,
-              evaluate(model, DType::f32, set, 3, 2, 4, 32, world, runtime, options).sum);
+    EXPECT_TRUE(evaluate_samples(pass, set, {}, 2, 32).empty());
+    EXPECT_EQ(evaluate(pass, set, 3, 1, 4, 32).sum + evaluate(pass, set, 4, 1, 4, 32).sum,
+              evaluate(pass, set, 3, 2, 4, 32).sum);
   });
 }
 

@@ -6,7 +6,7 @@
 #include "base/json.h"
 #include "checkpoint/model_directory.h"
 #include "golden/training/support.h"
-#include "training/step.h"
+#include "training/trained_model.h"
 #include "training/trainer_state.h"
 
 namespace megatron::training {
@@ -38,13 +38,13 @@ struct Trial {
   explicit Trial(const TrainSettings& s, bool check_finite = true)
       : config(s.shape.to_config(*s.batch.seq_length)), runtime({DeviceKind::cpu, 0}, 1) {
     config.finalize();
-    model.emplace(config, runtime, s.precision.type(), 1);
-    model->initialize(1);
-    const StepOptions options{.vocabulary = config.vocab_size,
-                              .positions = config.max_position_embeddings,
-                              .check_finite = check_finite,
-                              .loss_scale = s.precision.loss_scale()};
-    step.emplace(*model, s.precision.type(), s.optimizer.config, *group, runtime, options);
+    trained.emplace(
+        config, s.precision.type(), 1, ModelLayout(), *group, runtime,
+        StepOptions{.check_finite = check_finite, .loss_scale = s.precision.loss_scale()});
+    trained->initialize(1);
+    model = &trained->parts.whole();
+    step = &trained->step;
+    step->begin(s.optimizer.config);
   }
   StepReport run() {
     const std::vector<HostBatch> batches = {batch(2, 32, config.vocab_size)};
@@ -68,8 +68,9 @@ struct Trial {
   models::GptConfig config;
   Runtime runtime;
   std::unique_ptr<comm::Group> group = comm::single();
-  std::optional<models::GptModel> model;
-  std::optional<TrainStep> step;
+  std::optional<TrainedModel> trained;
+  const models::GptModel* model = nullptr;
+  TrainStep* step = nullptr;
 };
 
 bool same_state(const Trial& trial, const std::vector<std::vector<double>>& before) {

@@ -3,7 +3,7 @@
 
 #include "comm/group.h"
 #include "golden/training/support.h"
-#include "training/step.h"
+#include "training/trained_model.h"
 
 namespace megatron::training {
 namespace {
@@ -18,10 +18,9 @@ Memory memory(TrainSettings s, int64_t sequences, int64_t length) {
   models::GptConfig config = s.shape.to_config(length);
   config.finalize();
   Runtime runtime({DeviceKind::meta, 0}, 2);
-  models::GptModel model(config, runtime, s.precision.type(), 1);
   const auto group = comm::single();
-  TrainStep step(model, s.precision.type(), s.optimizer.config, *group, runtime,
-                 {.vocabulary = config.vocab_size, .positions = config.max_position_embeddings});
+  TrainedModel model(config, s.precision.type(), 1, {}, *group, runtime, {});
+  model.step.begin(s.optimizer.config);
   HostBatch batch{.sequences = sequences, .length = length};
   const auto tokens = static_cast<size_t>(sequences * length);
   batch.tokens.assign(tokens, 1);
@@ -30,7 +29,7 @@ Memory memory(TrainSettings s, int64_t sequences, int64_t length) {
   for (size_t i = 0; i < tokens; ++i)
     batch.positions.push_back(static_cast<int32_t>(i % static_cast<size_t>(length)));
   for (int64_t i = 0; i < sequences; ++i) batch.samples.push_back(i);
-  step.run(std::span(&batch, 1), {.learning_rate = 1e-3});
+  model.step.run(std::span(&batch, 1), {.learning_rate = 1e-3});
   return {static_cast<double>(runtime.arena(MemoryClass::activations).high_water()),
           static_cast<double>(runtime.arena(MemoryClass::scratch).high_water())};
 }

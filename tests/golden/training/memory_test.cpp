@@ -4,7 +4,7 @@
 #include <array>
 
 #include "golden/training/support.h"
-#include "training/step.h"
+#include "training/trained_model.h"
 
 namespace megatron::training {
 namespace {
@@ -60,19 +60,17 @@ std::array<Marks, 2> run(const Case& c, DeviceKind device, int threads) {
   models::GptConfig config = s.shape.to_config(*s.batch.seq_length);
   config.finalize();
   Runtime runtime({device, 0}, threads);
-  models::GptModel model(config, runtime, s.precision.type(), 1);
-  model.initialize(1);
   const auto group = comm::single();
-  const StepOptions options{.recompute = c.recompute,
-                            .vocabulary = config.vocab_size,
-                            .positions = config.max_position_embeddings};
-  TrainStep step(model, s.precision.type(), s.optimizer.config, *group, runtime, options);
+  TrainedModel model(config, s.precision.type(), 1, {}, *group, runtime,
+                     {.recompute = c.recompute ? recomputed_layers() : models::RecomputeOptions()});
+  model.initialize(1);
+  model.step.begin(s.optimizer.config);
   std::array<Marks, 2> found;
   for (int i = 0; i < 4; ++i) {
     const std::vector<HostBatch> batches = {batch(2, 32, 97, i, c.confined),
                                             batch(2, 32, 97, i + 1, c.confined),
                                             batch(2, 32, 97, i + 2, c.confined)};
-    step.run(batches, {.learning_rate = 1e-3, .weight_decay = 0.01});
+    model.step.run(batches, {.learning_rate = 1e-3, .weight_decay = 0.01});
     if (i == 0) found[0] = marks(runtime);
   }
   found[1] = marks(runtime);

@@ -11,6 +11,7 @@
 #include "base/files.h"
 #include "comm/threads.h"
 #include "golden/training/support.h"
+#include "training/trained_model.h"
 
 namespace megatron::training {
 namespace {
@@ -50,13 +51,11 @@ struct Trained {
       : group(ranks),
         runtime({options.device, 0}, 1),
         config(shape(options)),
-        model(config, runtime, options.type, 1) {
-    model.initialize(1);
-    const StepOptions step_options{.recompute = options.recompute,
-                                   .vocabulary = config.vocab_size,
-                                   .positions = config.max_position_embeddings,
-                                   .spans = options.spans};
-    step.emplace(model, options.type, optim::OptimizerConfig(), ranks, runtime, step_options);
+        trained(config, options.type, 1, {}, ranks, runtime,
+                {.recompute = options.recompute ? recomputed_layers() : models::RecomputeOptions(),
+                 .spans = options.spans}) {
+    trained.initialize(1);
+    step->begin({});
   }
   static models::GptConfig shape(const Options& options) {
     TrainSettings s = options.llama ? tiny_llama() : tiny_gpt2();
@@ -93,14 +92,15 @@ struct Trained {
   }
   StepReport run(const std::vector<HostBatch>& batches) { return step->run(batches, {1e-3, 0.01}); }
   std::string search(const std::vector<HostBatch>& batches) {
-    return first_non_finite(*step, model, batches, group, runtime);
+    return first_non_finite(*step, batches, group, runtime);
   }
 
   comm::Group& group;
   Runtime runtime;
   models::GptConfig config;
-  models::GptModel model;
-  std::optional<TrainStep> step;
+  TrainedModel trained;
+  const models::GptModel& model = trained.parts.whole();
+  TrainStep* step = &trained.step;
 };
 
 void expect_in(const std::string& text, const std::vector<std::string>& parts) {

@@ -6,7 +6,7 @@
 #include "base/tolerances.h"
 #include "checkpoint/checkpoint_directory.h"
 #include "golden/training/support.h"
-#include "training/step.h"
+#include "training/trained_model.h"
 
 namespace megatron::training {
 namespace {
@@ -237,11 +237,11 @@ TEST(Optimizers, NarrowMomentsTakeHalf) {
     models::GptConfig config = s.shape.to_config(*s.batch.seq_length);
     config.finalize();
     Runtime runtime({DeviceKind::meta, 0}, 1);
-    models::GptModel model(config, runtime, DType::f32, 1);
     const auto group = comm::single();
-    const TrainStep step(model, DType::f32, s.optimizer.config, *group, runtime, {});
+    TrainedModel model(config, DType::f32, 1, {}, *group, runtime, {});
+    model.step.begin(s.optimizer.config);
     int64_t sum = 0;
-    for (const auto& state : step.optimizer().states()) sum += state.value.bytes();
+    for (const auto& state : model.step.optimizer().states()) sum += state.value.bytes();
     return std::pair{sum, runtime.arena(MemoryClass::optimizer).high_water()};
   };
   const auto wide = bytes(DType::f32, DType::f32), one = bytes(DType::f32, DType::bf16),

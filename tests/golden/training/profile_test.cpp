@@ -84,7 +84,7 @@ void expect_nested(const std::vector<Event>& events) {
 TrainSettings profiled(const std::string& folder) {
   TrainSettings s = tiny_gpt2();
   s.shape.hidden_dropout = s.shape.attention_dropout = 0.1;
-  s.batch.recompute_granularity = "full";
+  s.recompute.granularity = "full";
   s.runtime.ranks = 2;
   s.run.eval_interval = 2;
   s.run.eval_iters = 1;

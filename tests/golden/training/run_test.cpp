@@ -110,7 +110,7 @@ TEST(Run, RecomputeChangesNoBit) {
   for (TrainSettings s : {tiny_llama(), tiny_gpt2()}) {
     s.shape.hidden_dropout = s.shape.attention_dropout = 0.1;
     const auto kept = train_losses(s);
-    s.batch.recompute_granularity = "full";
+    s.recompute.granularity = "full";
     EXPECT_TRUE(same_bits(train_losses(s), kept));
   }
 }

@@ -33,6 +33,11 @@ class TemporaryDirectory {
   std::string path_;
 };
 
+// Of every layer, its input alone is kept.
+inline models::RecomputeOptions recomputed_layers() {
+  return {.granularity = models::RecomputeOptions::Granularity::full};
+}
+
 // Five steps of a two-layer Llama on synthetic tokens: sequences of 32, eight a step.
 inline TrainSettings tiny_llama() {
   TrainSettings s;
@@ -58,6 +63,7 @@ inline TrainSettings tiny_llama() {
   s.data.mock_data = true;
   s.runtime.ranks = 1;
   s.runtime.threads = 1;
+  s.runtime.timeout_minutes = 20.0 / 60;
   return s;
 }
 

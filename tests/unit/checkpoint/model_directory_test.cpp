@@ -222,7 +222,9 @@ TEST(Save, StackedTensorsGoApartAndComeBackOnOtherRanks) {
   EXPECT_EQ(second->values(1), (std::vector<double>{102, 103, 106, 107, 110, 111}));
   const std::string error =
       error_of([&] { save_model(folder / "n", Json(Json::Object{}), second->parameters(), {}); });
-  EXPECT_TRUE(contains(error, "'o'") && contains(error, "[0, 2) of the 4")) << error;
+  EXPECT_TRUE(contains(error, "'o': elements [0, 2) of its 12 are held by no rank") &&
+              contains(error, "'q': elements [0, 6) of its 12"))
+      << error;
   EXPECT_EQ(folder.names(), (std::set<std::string>{"m"}));
 }
 
@@ -242,7 +244,7 @@ TEST(Save, PutsATensorTogetherFromSeveralParameters) {
   model.add(Shape{1, 2}, DType::f32, part(1, 0, 1));
   EXPECT_TRUE(contains(
       error_of([&] { save_model(folder / "n", Json(Json::Object{}), model.parameters(), {}); }),
-      "index 1 of its axis 0 is held twice"));
+      "tensor 'a' together: elements [1, 2) of its 10 are held twice by one rank"));
 }
 
 TEST(Save, LeavesPaddingOutAndLoadsItAsZero) {

@@ -38,7 +38,8 @@ class TrainedModel {
         const DType state = prefix == "remainder." ? DType::i16 : DType::f32;
         optimizer_.push_back({prefix, &placed->placement,
                               Tensor::empty(runtime_.arena(MemoryClass::optimizer),
-                                            placed->parameter.value.shape(), state, "test")});
+                                            placed->parameter.value.shape(), state, "test"),
+                              placed->parameter.value.shape(), 0});
       }
     }
     fill(seed);

@@ -55,14 +55,15 @@ TEST(FlagTable, Counts) {
     if (row.verdict != Verdict::supported) ++reasons[std::string(row.why)];
   }
   EXPECT_EQ(table.today().size(), 878u);
-  EXPECT_EQ(verdicts[Verdict::supported], 163);
-  EXPECT_EQ(verdicts[Verdict::ignored], 175);
-  EXPECT_EQ(verdicts[Verdict::refused], 540);
+  EXPECT_EQ(verdicts[Verdict::supported], 194);
+  EXPECT_EQ(verdicts[Verdict::ignored], 171);
+  EXPECT_EQ(verdicts[Verdict::refused], 513);
   const std::map<std::string, int> expected = {
       {"absent", 9},
       {"activation", 5},
-      {"always", 12},
+      {"always", 13},
       {"attention-shape", 11},
+      {"buffers", 2},
       {"checkpoint-choice", 5},
       {"checkpoint-format", 3},
       {"checkpoint-shape", 3},
@@ -76,66 +77,69 @@ TEST(FlagTable, Counts) {
       {"fault-tests", 11},
       {"fine-tuning-data", 3},
       {"frozen", 1},
+      {"fsdp", 7},
       {"gelu-form", 1},
       {"gpu", 26},
-      {"host", 15},
+      {"host", 10},
       {"imagined-ranks", 1},
       {"index-cache", 2},
       {"inference", 58},
       {"infilling", 11},
       {"initial-weights", 8},
       {"latent-attention", 8},
-      {"launch", 6},
+      {"launch", 5},
       {"local-checkpoints", 8},
       {"log-choice", 9},
       {"log-files", 2},
       {"loss-checks", 6},
       {"low-precision", 23},
       {"masks", 1},
+      {"module-offload", 2},
       {"multi-token", 7},
+      {"muon-slices", 1},
+      {"no-context", 1},
       {"no-positions", 1},
       {"norm-storage", 1},
       {"older-engine", 3},
       {"one-implementation", 2},
-      {"one-kernel", 20},
-      {"one-part", 32},
+      {"one-kernel", 22},
       {"other-signal", 2},
-      {"overlap", 6},
-      {"parameter-gather", 2},
-      {"pipeline", 9},
+      {"outer-sharding", 2},
+      {"overlap", 23},
       {"positions", 9},
-      {"precision-choice", 5},
+      {"precision-choice", 8},
       {"python", 4},
       {"python-code", 1},
       {"pytorch-profiler", 6},
       {"random", 4},
       {"reader", 2},
-      {"recompute-choice", 3},
       {"reinforcement", 51},
       {"remote-code", 1},
       {"remote-files", 2},
+      {"reshard", 1},
       {"residual-form", 7},
       {"rotary-form", 9},
       {"schedule-variant", 2},
-      {"sharded-optimizer", 23},
       {"sparse-attention", 22},
       {"state-space", 12},
+      {"sums", 1},
       {"supervision", 25},
       {"telemetry", 3},
-      {"tensor-parallel", 4},
       {"timers", 3},
       {"tokenizer-variant", 2},
       {"torch-files", 28},
+      {"transport", 3},
       {"vision", 24},
       {"wandb", 4},
+      {"weight-shards", 5},
       {"yaml-layout", 1},
   };
   EXPECT_EQ(reasons, expected);
   std::map<Verdict, int> older;
   for (const FlagRow& row : table.older()) ++older[row.verdict];
-  EXPECT_EQ(older[Verdict::supported], 2);
-  EXPECT_EQ(older[Verdict::ignored], 19);
-  EXPECT_EQ(older[Verdict::refused], 30);
+  EXPECT_EQ(older[Verdict::supported], 10);
+  EXPECT_EQ(older[Verdict::ignored], 20);
+  EXPECT_EQ(older[Verdict::refused], 21);
 }
 
 TEST(FlagTable, SupportedFlagsAreFieldsOfTrain) {
@@ -240,12 +244,12 @@ TEST(FlagTable, IgnoredFlagsOfALineAreToldTogether) {
 
 TEST(FlagTable, AllRefusedFlagsOfALineAreToldTogether) {
   const std::string text =
-      Train().error({"--tensor-model-parallel-size", "8", "--num-layers", "3", "--fp8-format",
-                     "hybrid", "--recompute-modules", "mlp", "core_attn", "--use-flash-attn"});
+      Train().error({"--context-parallel-size", "8", "--num-layers", "3", "--fp8-format", "hybrid",
+                     "--offload-modules", "mlp", "core_attn", "--use-flash-attn"});
   EXPECT_TRUE(text.starts_with("3 flags of Megatron-LM are refused:\n"));
-  EXPECT_TRUE(has(text, "\n  --tensor-model-parallel-size 8 is refused: it divides "));
+  EXPECT_TRUE(has(text, "\n  --context-parallel-size 8 is refused: it "));
   EXPECT_TRUE(has(text, "\n  --fp8-format hybrid is refused: it asks for "));
-  EXPECT_TRUE(has(text, "\n  --recompute-modules mlp core_attn is refused: it "));
+  EXPECT_TRUE(has(text, "\n  --offload-modules mlp core_attn is refused: it moves "));
   EXPECT_EQ(Train().error({"--context-parallel-size=2", "--context-parallel-size=1"}), "");
   EXPECT_EQ(Train().error({"--exit-signal", "SIGINT"}), "") << "the handler listens to it anyway";
   EXPECT_TRUE(has(Train().error({"--exit-signal", "SIGHUP"}), "--exit-signal SIGHUP is refused"));
@@ -274,7 +278,7 @@ TEST(FlagTable, OtherSpellingsSetTheFlagOfToday) {
       ++spellings;
     }
   }
-  EXPECT_EQ(spellings, 9);
+  EXPECT_EQ(spellings, 17);
 }
 
 // Every spelling that Megatron-LM's documents still show and its parser no longer has.
@@ -328,11 +332,11 @@ std::pair<int, std::string> run(const std::string& arguments) {
 
 TEST(FlagTable, TheProgramRefuses) {
   for (const std::string flag :
-       {"train --use-distributed-optimizer", "plan --num-experts 8",
-        "train --pipeline-model-parallel-size 2", "bench step --fp8-hybrid",
+       {"train --context-parallel-size 2", "plan --num-experts 8",
+        "train --expert-model-parallel-size 2", "bench step --fp8-hybrid",
         "train --wandb-project x", "eval --perform-rl-step", "train --yaml-cfg x.yaml",
-        "train --virtual-pipeline-model-parallel-size 2", "train --use-custom-fsdp",
-        "preprocess --data-impl lazy", "train --model-parallel-size 8"}) {
+        "train --pipeline-model-parallel-split-rank 2", "preprocess --data-impl lazy",
+        "train --fine-grained-activation-offloading", "train --offload-modules mlp"}) {
     const auto [code, text] = run(flag);
     EXPECT_EQ(code, 2) << flag;
     EXPECT_TRUE(has(text, flag.substr(flag.find("--")) + " is refused: it ")) << text;

@@ -32,6 +32,18 @@ TEST(Runtime, GivesAnArenaAClassAndAStream) {
   EXPECT_NO_THROW(runtime.stream().wait(Event()));
 }
 
+TEST(Runtime, OffloadedMemoryIsCountedApart) {
+  Runtime runtime({DeviceKind::cpu}, 1);
+  Arena& host = runtime.arena(MemoryClass::offload);
+  EXPECT_EQ(name(MemoryClass::offload), "offload");
+  const auto block = host.allocate(100, "test");
+  EXPECT_TRUE(block->device().is_host());
+  EXPECT_EQ(block->memory_class(), MemoryClass::offload);
+  EXPECT_EQ(host.in_use(), 128);
+  EXPECT_EQ(runtime.arena(MemoryClass::activations).in_use(), 0);
+  EXPECT_EQ(runtime.arena(MemoryClass::optimizer).in_use(), 0);
+}
+
 TEST(Runtime, RefusesWhatTheBuildDoesNotHave) {
   EXPECT_THROW(Runtime({DeviceKind::cuda}, 1), Error);
   EXPECT_THROW(Runtime({DeviceKind::cpu}, 0), Error);

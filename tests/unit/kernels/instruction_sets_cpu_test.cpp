@@ -92,6 +92,23 @@ Results run_all(DType type) {
       {x, maker.integers({0, 5, 9, 77, 3, 3}), maker.values({1, 1, 1, 1, 1, 1}, DType::f32),
        near({rows}, DType::f32), near({rows, width}, type)},
       stream);
+  if (type != DType::f32) return r;
+  const Tensor labels = maker.integers({0, 5, 9, 77, 3, 3}),
+               weights = maker.values({1, 1, 1, 1, 1, 1}, type), stats = near({1, rows, 3}, type),
+               exponentials = near({rows, width}, type);
+  vocabulary_stats({.logits = x,
+                    .labels = labels,
+                    .weights = weights,
+                    .exponentials = exponentials,
+                    .stats = stats.select(0, 0)},
+                   stream);
+  vocabulary_cross_entropy({.stats = stats,
+                            .exponentials = exponentials,
+                            .labels = labels,
+                            .weights = weights,
+                            .loss = near({rows}, type),
+                            .dlogits = near({rows, width}, type)},
+                           stream);
   return r;
 }
 

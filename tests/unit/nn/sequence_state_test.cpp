@@ -30,7 +30,10 @@ class State : public ::testing::Test {
                    &rotary_, normal(0.5), normal(0.5)),
         parameters_(builder_.take()),
         state_(shape(), DType::f32, runtime_) {
-    for (const auto& p : parameters_) parallel::initialize(*p, 3, runtime_.pool());
+    for (const auto& p : parameters_) {
+      parallel::allocate(std::vector{p.get()}, runtime_);
+      parallel::initialize(*p, 3, runtime_.pool());
+    }
   }
 
   static SequenceStateShape shape() {

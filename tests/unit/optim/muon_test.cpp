@@ -40,6 +40,12 @@ parallel::Placed make(Runtime& runtime, int64_t rows, int64_t columns, DType typ
   return placed;
 }
 
+parallel::Shard shard_of(parallel::Placed& placed) {
+  return {.placed = &placed,
+          .value = placed.parameter.value,
+          .gradient = placed.parameter.uses[0].grad};
+}
+
 using Matrix = std::vector<std::vector<double>>;
 
 Matrix product(const Matrix& a, const Matrix& b) {
@@ -108,7 +114,7 @@ TEST(Muon, IterationsArePlainProducts) {
                                            {ProductPrecision::medium, 0.1},
                                            {ProductPrecision::low, 0.2}}) {
       MuonConfig config{.precision = precision};
-      Muon muon(config, std::span(&only, 1), runtime);
+      Muon muon(config, std::span(&only, 1), nullptr, runtime);
       Tensor x = placed.parameter.uses[0].grad;
       copy_from(x, std::span<const double>(normals(int64_t{rows} * columns, "x")));
       const Matrix expected = plain(to_matrix(x), coefficients(config.coefficients, 5));
@@ -133,7 +139,7 @@ TEST(Muon, SingularValuesBecomeOne) {
                                                {NewtonSchulz::aol, 4, 0.3}}) {
     const MuonConfig config{
         .coefficients = set, .iterations = iterations, .precision = ProductPrecision::highest};
-    Muon muon(config, std::span(&only, 1), runtime);
+    Muon muon(config, std::span(&only, 1), nullptr, runtime);
     Tensor x = placed.parameter.uses[0].grad;
     copy_from(x, std::span<const double>(normals(480, "x")));
     muon.orthogonalize(x, runtime.stream());
@@ -169,7 +175,8 @@ TEST(Muon, MatricesOfAParameterAreTakenOneByOne) {
     config.muon.split_qkv = split;
     parallel::Placed placed = make(runtime, 8, 6, DType::f32, "w");
     placed.matrices = std::move(matrices);
-    Optimizer optimizer({&placed}, config, runtime);
+    const parallel::Shard shard = shard_of(placed);
+    Optimizer optimizer(std::span(&shard, 1), config, {}, runtime);
     optimizer.find_norm(1);
     optimizer.update({.learning_rate = 0.1});
     return to_doubles(placed.parameter.value);
@@ -193,7 +200,8 @@ TEST(Optimizer, EmbeddingAndOutputAreApart) {
       config.exp_avg_type = DType::f32;
     }
     config.check();
-    Optimizer optimizer({&hidden, &table}, config, runtime);
+    const std::vector<parallel::Shard> shards = {shard_of(hidden), shard_of(table)};
+    Optimizer optimizer(shards, config, {}, runtime);
     EXPECT_TRUE(optimizer.state(hidden, "momentum_buffer").defined());
     EXPECT_FALSE(optimizer.state(table, "momentum_buffer").defined());
     EXPECT_EQ(optimizer.state(table, "exp_avg").dtype(), config.exp_avg_type);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 
 #include "base/error.h"
@@ -63,50 +64,191 @@ TEST(OneFOneB, OneStageAlternates) {
   EXPECT_EQ(one_f_one_b(0, 1, 2), expected);
 }
 
-TEST(OneFOneB, IsMegatrons) {
-  const Json file = Json::read(MEGATRON_GOLDEN "/schedules/one_f_one_b.json");
-  EXPECT_GE(file.as_array().size(), 9u);
+std::string text_of(const Schedule& schedule) {
+  std::string text;
+  for (const Action& action : schedule) {
+    const char* kind = action.kind == Action::Kind::forward ? "F" : "B";
+    text +=
+        fmt::format("{}{}{}.{}", text.empty() ? "" : " ", kind, action.micro_batch, action.chunk);
+  }
+  return text;
+}
+
+int most_live(const Schedule& schedule) {
+  int live = 0, most = 0;
+  for (const Action& action : schedule) {
+    live += action.kind == Action::Kind::forward ? 1 : -1;
+    most = std::max(most, live);
+  }
+  return most;
+}
+
+int integer(const Json& json, std::string_view key) {
+  return static_cast<int>(json[key].as_integer());
+}
+
+// What Megatron-LM ran on each stage, and what it refuses.
+TEST(Schedule, IsMegatrons) {
+  const Json file = Json::read(MEGATRON_GOLDEN "/pipeline/schedules.json");
+  int refused = 0;
   for (const Json& entry : file.as_array()) {
-    const auto stages = static_cast<int>(entry["stages"].as_integer());
-    const auto micro_batches = static_cast<int>(entry["micro_batches"].as_integer());
-    for (int stage = 0; stage < stages; ++stage) {
-      const Schedule schedule = one_f_one_b(stage, stages, micro_batches);
-      std::string text;
-      for (const Action& action : schedule) {
-        text += fmt::format("{}{}{}", text.empty() ? "" : " ",
-                            action.kind == Action::Kind::forward ? "F" : "B", action.micro_batch);
-      }
+    const int chunks = integer(entry, "chunks"), micro_batches = integer(entry, "micro_batches");
+    PipelineShape shape;
+    shape.kind = chunks == 0 ? ScheduleKind::one_f_one_b : ScheduleKind::interleaved;
+    shape.stages = integer(entry, "stages");
+    shape.chunks = std::max(chunks, 1);
+    shape.group = integer(entry, "group");
+    if (entry.contains("refused")) {
+      ++refused;
+      EXPECT_THROW(shape.schedule(0, micro_batches), Error);
+      continue;
+    }
+    const bool forward_only = entry["forward_only"].as_bool();
+    for (int stage = 0; stage < shape.stages; ++stage) {
+      const Schedule schedule = forward_only ? shape.forward_only(stage, micro_batches)
+                                             : shape.schedule(stage, micro_batches);
       const auto at = static_cast<size_t>(stage);
-      EXPECT_EQ(text, entry["actions"].as_array()[at].as_string());
-      EXPECT_EQ(check(schedule, micro_batches).live, entry["max_live"].as_array()[at].as_integer());
+      EXPECT_EQ(text_of(schedule), entry["actions"].as_array()[at].as_string());
+      EXPECT_EQ(most_live(schedule), entry["most_live"].as_array()[at].as_integer());
+    }
+  }
+  EXPECT_EQ(file.as_array().size(), 37u);
+  EXPECT_EQ(refused, 6);
+}
+
+TEST(Schedule, WarmUpsAreMegatrons) {
+  const Json file = Json::read(MEGATRON_GOLDEN "/pipeline/warmup_counts.json");
+  EXPECT_GE(file.as_array().size(), 470u);
+  for (const Json& entry : file.as_array()) {
+    const auto number = [&](size_t i) {
+      return static_cast<int>(entry.as_array()[i].as_integer());
+    };
+    const int stages = number(0), chunks = number(1), micro_batches = number(2);
+    const int group = number(3) == 0 ? stages : number(3);
+    const bool forward_only = number(4) != 0;
+    if (stages == 1 && chunks > 0) continue;  // which it refuses to run
+    for (int stage = 0; stage < stages; ++stage) {
+      int warm_up = micro_batches * std::max(chunks, 1);
+      if (!forward_only && chunks > 0)
+        warm_up = interleaved_warm_up(stage, stages, micro_batches, chunks, group);
+      if (!forward_only && chunks == 0) {
+        const Schedule schedule = one_f_one_b(stage, stages, micro_batches);
+        const auto backward = std::find_if(schedule.begin(), schedule.end(), [](const Action& a) {
+          return a.kind == Action::Kind::backward;
+        });
+        warm_up = static_cast<int>(backward - schedule.begin());
+        if (warm_up > stages - stage - 1) --warm_up;  // the steady state's first forward
+      }
+      EXPECT_EQ(warm_up, entry.as_array()[5].as_array()[static_cast<size_t>(stage)].as_integer());
     }
   }
 }
 
-// Runs all stages by their messages alone: nobody waits for ever.
-TEST(OneFOneB, StagesNeverWaitForEachOtherInACircle) {
-  for (const int stages : {1, 2, 3, 5}) {
-    for (const int micro_batches : {1, 4, 9}) {
-      std::vector<size_t> at(static_cast<size_t>(stages));
-      const auto count = static_cast<size_t>(stages);
-      std::vector<int> forwards(count), backwards(count);  // finished by each stage
-      for (bool moved = true; moved;) {
-        moved = false;
-        for (size_t s = 0; s < count; ++s) {
-          const Schedule schedule = one_f_one_b(static_cast<int>(s), stages, micro_batches);
-          if (at[s] == schedule.size()) continue;
-          const Action action = schedule[at[s]];
-          const bool forward = action.kind == Action::Kind::forward;
-          const bool ready = forward ? s == 0 || forwards[s - 1] > action.micro_batch
-                                     : s + 1 == count || backwards[s + 1] > action.micro_batch;
-          if (!ready) continue;
-          ++(forward ? forwards : backwards)[s];
-          ++at[s];
-          moved = true;
+TEST(Schedule, TablesAreMegatrons) {
+  const Json file = Json::read(MEGATRON_GOLDEN "/pipeline/schedule_tables.json");
+  EXPECT_EQ(file.as_array().size(), 9u);
+  for (const Json& entry : file.as_array()) {
+    const PipelineShape shape{ScheduleKind::interleaved, 1, integer(entry, "chunks"),
+                              integer(entry, "group")};
+    std::vector<std::pair<int64_t, int64_t>> expected, made;
+    for (const Json& pair : entry["table"].as_array())
+      expected.emplace_back(pair.as_array()[0].as_integer(), pair.as_array()[1].as_integer());
+    for (const Action& action : shape.forward_only(0, integer(entry, "micro_batches")))
+      made.emplace_back(action.micro_batch, action.chunk);
+    EXPECT_EQ(made, expected);
+  }
+}
+
+std::string refusal(int stages, int micro_batches, int group) {
+  try {
+    interleaved(0, stages, micro_batches, 2, group);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Interleaved, RefusalsNameNumbersAndFlags) {
+  for (const auto& [stages, micro_batches, group] : {std::array{4, 8, 3}, {4, 5, 6}, {4, 9, 6}}) {
+    const std::string text = refusal(stages, micro_batches, group);
+    for (const std::string& word :
+         {std::to_string(stages), std::to_string(micro_batches), std::to_string(group),
+          std::string("--num-layers-per-virtual-pipeline-stage"),
+          std::string("--microbatch-group-size-per-virtual-pipeline-stage"),
+          std::string("--global-batch-size")}) {
+      EXPECT_NE(text.find(word), std::string::npos) << word << " in: " << text;
+    }
+  }
+  EXPECT_EQ(refusal(4, 10, 6), "");
+  EXPECT_TRUE(interleaved(0, 4, 0, 2, 4).empty());
+  // Evaluation takes any number.
+  EXPECT_EQ((PipelineShape{ScheduleKind::interleaved, 4, 2, 0}.forward_only(1, 3).size()), 6u);
+}
+
+TEST(PipelineShape, PiecesAndBack) {
+  for (const auto kind : {ScheduleKind::interleaved, ScheduleKind::zero_bubble_v}) {
+    for (int stages = 1; stages <= 5; ++stages) {
+      const PipelineShape shape{kind, stages, kind == ScheduleKind::zero_bubble_v ? 2 : 3, 0};
+      std::vector<bool> seen(static_cast<size_t>(shape.pieces()));
+      for (int stage = 0; stage < stages; ++stage) {
+        for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+          const int piece = shape.piece(stage, chunk);
+          EXPECT_EQ(shape.stage_of(piece), stage);
+          EXPECT_EQ(shape.chunk_of(piece), chunk);
+          EXPECT_FALSE(seen.at(static_cast<size_t>(piece)));
+          seen[static_cast<size_t>(piece)] = true;
         }
       }
-      for (size_t s = 0; s < count; ++s) EXPECT_EQ(backwards[s], micro_batches);
     }
+  }
+  const PipelineShape v{ScheduleKind::zero_bubble_v, 4, 2, 0};
+  EXPECT_EQ(v.piece(1, 1), 6);
+  EXPECT_EQ((PipelineShape{ScheduleKind::interleaved, 4, 2, 0}.piece(1, 1)), 5);
+}
+
+// Narayanan et al. 2019 and 2021: idle time (stages - 1) (forward + backward), divided by the
+// chunks where there are some.
+TEST(Simulate, IdleTimeIsThePapers) {
+  for (int stages = 1; stages <= 8; ++stages) {
+    for (const int groups : {1, 2, 5}) {
+      const int micro_batches = groups * stages;
+      const ActionTimes times{1, 1.5, 0.5, 0};
+      const Simulated plain =
+          simulate(PipelineShape{ScheduleKind::one_f_one_b, stages, 1, 0}, micro_batches, times);
+      for (const double idle : plain.idle) EXPECT_DOUBLE_EQ(idle, 3.0 * (stages - 1));
+      EXPECT_DOUBLE_EQ(plain.seconds, 3.0 * (micro_batches + stages - 1));
+      for (int chunks = 2; chunks <= 4; ++chunks) {
+        const ActionTimes of_chunk{1.0 / chunks, 1.5 / chunks, 0.5 / chunks, 0};
+        const Simulated made = simulate(PipelineShape{ScheduleKind::interleaved, stages, chunks, 0},
+                                        micro_batches, of_chunk);
+        for (const double idle : made.idle) EXPECT_NEAR(idle, 3.0 * (stages - 1) / chunks, 1e-9);
+      }
+    }
+  }
+}
+
+TEST(Simulate, MessagesTakeTime) {
+  const PipelineShape shape{ScheduleKind::one_f_one_b, 3, 1, 0};
+  // One micro-batch goes down and up: two messages each way.
+  EXPECT_DOUBLE_EQ(simulate(shape, 1, {1, 1, 1, 0.25}).seconds, 3 * 3 + 4 * 0.25);
+}
+
+TEST(Simulate, StagesThatWaitForEachOtherAreNamed) {
+  using Kind = Action::Kind;
+  const PipelineShape shape{ScheduleKind::one_f_one_b, 2, 1, 0};
+  std::vector<Schedule> stages = {shape.schedule(0, 2), shape.schedule(1, 2)};
+  stages[0] = {
+      {Kind::forward, 0, 0}, {Kind::backward, 0, 0}, {Kind::forward, 0, 1}, {Kind::backward, 0, 1}};
+  EXPECT_NO_THROW(simulate(shape, stages));
+  stages[1] = {
+      {Kind::forward, 0, 0}, {Kind::forward, 0, 1}, {Kind::backward, 0, 0}, {Kind::backward, 0, 1}};
+  try {
+    simulate(shape, stages);
+    FAIL();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("stage 0 of 2"), std::string::npos) << text;
+    EXPECT_NE(text.find("backward of micro-batch 0, chunk 0"), std::string::npos) << text;
   }
 }
 

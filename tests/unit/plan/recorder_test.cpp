@@ -65,7 +65,7 @@ TEST_F(Recording, MicroBatchesAfterTheThirdAreLikeIt) {
     return recorder_.take();
   };
   const StepWork two = step(2), three = step(3);
-  const StepWork ten = extended(two, three, 10);
+  const StepWork ten = extended(two, three, 2, 3, 10);
   EXPECT_EQ(ten.kernels[0].calls, 1);
   EXPECT_EQ(ten.kernels[1].calls, 10);
 }

@@ -150,6 +150,24 @@ TEST_F(TensorTest, EmptyTensors) {
   EXPECT_EQ(tensor.device().kind, DeviceKind::cpu);
 }
 
+TEST_F(TensorTest, ShellsKeepTheViewAndNotTheMemory) {
+  Tensor tensor = make({3, 4});
+  copy_from(tensor, Values{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+  const Tensor view = tensor.slice(0, 1, 2).transpose(0, 1);
+  EXPECT_EQ(view.whole().shape(), (Shape{12}));
+  EXPECT_EQ(to_doubles(view.whole()), to_doubles(tensor));
+  EXPECT_EQ(view.storage_id(), tensor.storage_id());
+  const Tensor shell = view.shell();
+  EXPECT_FALSE(shell.defined());
+  EXPECT_EQ(shell.storage_id(), nullptr);
+  EXPECT_EQ(shell.shape(), view.shape());
+  Tensor other = make({3, 4});
+  copy_from(other, Values{10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21});
+  EXPECT_EQ(to_doubles(shell.on(other)), (Values{14, 18, 15, 19, 16, 20, 17, 21}));
+  EXPECT_EQ(to_doubles(view.on(other)), to_doubles(shell.on(other)));
+  EXPECT_THROW(shell.on(make({2, 4})), InternalError);
+}
+
 TEST_F(TensorTest, ReadScalar) {
   Tensor value = make({}, DType::f64);
   copy_from(value, Values{0.1});

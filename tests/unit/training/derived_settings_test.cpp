@@ -100,8 +100,8 @@ TEST(DerivedSettings, OfTheBatch) {
   s.batch.train_iters.reset();
   s.batch.train_samples = 22;
   EXPECT_EQ(notes_of(s)["train-iters"], "5: whole steps that --train-samples 22 fill");
-  s.batch.recompute_activations = true;
-  EXPECT_TRUE(notes_of(s)["recompute-granularity"].starts_with("full: --recompute-activations"));
+  s.recompute.activations = true;
+  EXPECT_EQ(notes_of(s)["recompute-granularity"], "selective: --recompute-activations");
 }
 
 TEST(DerivedSettings, OfThreadsAndEvaluation) {

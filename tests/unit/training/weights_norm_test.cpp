@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "models/gpt/model.h"
 #include "training/run_settings.h"
+#include "training/trained_model.h"
 
 namespace megatron::training {
 namespace {
@@ -78,10 +79,11 @@ TEST(WeightsNorm, IsThatOfAllElements) {
   const models::GptConfig config = small();
   for (const DType type : {DType::f32, DType::bf16}) {
     Runtime runtime({DeviceKind::cpu, 0}, 1);
-    models::GptModel model(config, runtime, type, 1);
+    const auto alone = comm::single();
+    TrainedModel model(config, type, 1, {}, *alone, runtime, {});
     model.initialize(1);
     double sum = 0;
-    for (const parallel::Placed* placed : model.parameters()) {
+    for (const parallel::Placed* placed : model.parts.parameters()) {
       const Tensor& w = placed->parameter.value;
       for (int64_t i = 0; i < w.elements(); ++i) {
         const double x =
@@ -89,7 +91,8 @@ TEST(WeightsNorm, IsThatOfAllElements) {
         sum += x * x;
       }
     }
-    EXPECT_NEAR(weights_norm(model.parameters(), runtime), std::sqrt(sum), 1e-12 * std::sqrt(sum));
+    EXPECT_NEAR(weights_norm(model.shards(), model.ranks, runtime), std::sqrt(sum),
+                1e-12 * std::sqrt(sum));
   }
 }
 

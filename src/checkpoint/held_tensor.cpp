@@ -1,0 +1,45 @@
+#include "checkpoint/held_tensor.h"
+
+#include <set>
+
+#include "base/error.h"
+
+namespace megatron::checkpoint {
+
+std::vector<HeldTensor> held(std::span<parallel::Placed* const> parameters) {
+  std::vector<HeldTensor> tensors;
+  for (const parallel::Placed* placed : parameters) {
+    const Tensor& value = placed->parameter.value;
+    tensors.push_back({"", &placed->placement, value, value.shape(), 0});
+  }
+  return tensors;
+}
+
+std::vector<HeldTensor> held(std::span<const parallel::Shard> shards) {
+  std::vector<HeldTensor> tensors;
+  for (const parallel::Shard& shard : shards) {
+    tensors.push_back({"", &shard.placed->placement, shard.value,
+                       shard.placed->parameter.value.shape(), shard.begin});
+  }
+  return tensors;
+}
+
+std::vector<WholeTensor> whole_tensors(std::span<const HeldTensor> undivided) {
+  std::vector<WholeTensor> tensors;
+  std::set<std::string> names;
+  for (const HeldTensor& tensor : undivided) {
+    MG_ASSERT(tensor.value.defined() && tensor.placement != nullptr);
+    for (const parallel::Part& part : tensor.placement->parts) {
+      const std::string stored = tensor.prefix + part.name;
+      if (names.insert(stored).second)
+        tensors.push_back({stored, part.stored_shape(), tensor.value.dtype()});
+    }
+  }
+  return tensors;
+}
+
+std::vector<WholeTensor> whole_tensors(std::span<parallel::Placed* const> undivided) {
+  return whole_tensors(held(undivided));
+}
+
+}  // namespace megatron::checkpoint

@@ -1,0 +1,303 @@
+// `megatron bench parallel`: each axis of parallelism on two ranks beside one rank.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <ctime>
+#include <map>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/philox.h"
+#include "base/progress.h"
+#include "cli/bench.h"
+#include "comm/threads.h"
+#include "comm/traffic.h"
+#include "plan/traffic_formula.h"
+#include "training/trained_model.h"
+
+namespace megatron::cli {
+namespace {
+
+struct Flags {
+  int64_t num_layers = 12, hidden_size = 768, num_attention_heads = 12, vocab_size = 50257;
+  int64_t seq_length = 256, micro_batch_size = 1, micro_batches = 32;
+  int64_t rounds = 3, threads = 1;
+  bool bf16 = false;
+  std::string only;
+};
+
+// How a step is spread; batches are divided among data-parallel ranks.
+struct Spread {
+  std::string name;
+  training::ModelLayout layout;
+  parallel::DataParallelOptions data;
+
+  int data_ranks() const { return ranks() / (layout.ranks.layout.tp * layout.ranks.layout.pp); }
+  int ranks() const { return name == "one rank" ? 1 : 2; }
+};
+
+models::GptConfig shape_of(const Flags& f) {
+  models::GptConfig config{.num_layers = f.num_layers,
+                           .hidden_size = f.hidden_size,
+                           .num_attention_heads = f.num_attention_heads,
+                           .max_position_embeddings = f.seq_length,
+                           .vocab_size = f.vocab_size};
+  config.hidden_dropout = config.attention_dropout = 0;
+  config.finalize();
+  return config;
+}
+
+// Layers of the first of two stages such that both have about as much to compute, the output layer
+// counted: a matrix of p parameters costs 2p a token.
+int64_t balanced_first_stage(const models::GptConfig& c) {
+  const double layer = 12.0 * static_cast<double>(c.hidden_size * c.hidden_size),
+               head = static_cast<double>(c.vocab_size * c.hidden_size);
+  const double layers = static_cast<double>(c.num_layers);
+  const double first = (layers + head / layer) / 2;
+  return std::clamp<int64_t>(static_cast<int64_t>(first + 0.5), 1, c.num_layers - 1);
+}
+
+Spread pipeline(const std::string& name, parallel::ScheduleKind kind, const models::GptConfig& c) {
+  Spread s{.name = name};
+  s.layout.ranks.layout.pp = 2;
+  s.layout.ranks.pipeline = {.kind = kind, .stages = 2};
+  s.layout.ranks.beside = true;
+  const int64_t first = balanced_first_stage(c);
+  s.layout.layers.first_stage_layers = first;
+  s.layout.layers.last_stage_layers = c.num_layers - first;
+  return s;
+}
+
+Spread data_parallel(const std::string& name, parallel::Sharding sharding) {
+  Spread s{.name = name};
+  s.layout.ranks.sharding = sharding;
+  s.layout.ranks.beside = true;
+  s.data = {.sharding = sharding, .overlap_reduce = true, .overlap_gather = true};
+  return s;
+}
+
+std::vector<Spread> spreads(const models::GptConfig& c) {
+  std::vector<Spread> all = {{.name = "one rank"},
+                             data_parallel("DP 2", parallel::Sharding::none),
+                             data_parallel("DP 2, ZeRO-1", parallel::Sharding::optimizer),
+                             data_parallel("DP 2, ZeRO-3", parallel::Sharding::parameters)};
+  if (c.num_layers > 1) {
+    all.push_back(pipeline("PP 2, 1F1B", parallel::ScheduleKind::one_f_one_b, c));
+    all.push_back(pipeline("PP 2, ZB-H1", parallel::ScheduleKind::zero_bubble_h1, c));
+  }
+  Spread tensor{.name = "TP 2"};
+  tensor.layout.ranks.layout.tp = 2;
+  tensor.layout.ranks.beside = true;
+  all.push_back(tensor);
+  tensor.name = "TP 2 + SP";
+  tensor.layout.ranks.sequence = true;
+  all.push_back(tensor);
+  return all;
+}
+
+std::vector<training::HostBatch> batches(const Flags& f, int64_t count, int64_t first) {
+  const RandomStream stream(7, "bench.tokens");
+  std::vector<training::HostBatch> all;
+  uint64_t at = static_cast<uint64_t>(first * f.micro_batch_size * f.seq_length);
+  for (int64_t b = 0; b < count; ++b) {
+    training::HostBatch batch{.sequences = f.micro_batch_size, .length = f.seq_length};
+    for (int64_t i = 0; i < f.micro_batch_size * f.seq_length; ++i, ++at) {
+      const auto token = [&](uint64_t k) {
+        return static_cast<int32_t>(stream.bits(k) % static_cast<uint64_t>(f.vocab_size));
+      };
+      batch.tokens.push_back(token(at));
+      batch.labels.push_back(token(at + 1));
+      batch.positions.push_back(static_cast<int32_t>(i % f.seq_length));
+      batch.loss_mask.push_back(1);
+    }
+    for (int64_t s = 0; s < f.micro_batch_size; ++s)
+      batch.samples.push_back((first + b) * f.micro_batch_size + s);
+    all.push_back(std::move(batch));
+  }
+  return all;
+}
+
+// Bytes that a rank sends; without the few numbers that the closed forms leave out.
+class Counter final : public comm::TrafficListener {
+ public:
+  void communicated(const comm::Traffic& traffic) override {
+    if (on && traffic.call != "step.totals" && traffic.call != "gradient norm")
+      sent += comm::sent_bytes(traffic);
+  }
+  bool on = false;
+  double sent = 0;
+};
+
+// Of all threads of this process.
+double processor_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+struct Timed {
+  double seconds = 0, processor = 0, loss = 0;
+  double sent = 0;  // by rank 0
+};
+
+// Waits until parameters that are gathered beside the compute have come.
+void settle(const training::TrainedModel& model) {
+  if (comm::Group* const beside = model.ranks.data_parallel().beside; beside != nullptr)
+    beside->barrier("bench.settle");
+}
+
+// One warm step, which changes no parameter, and one that is timed, from the moment that all ranks
+// have come to that when all have ended.
+Timed run_once(const Spread& spread, const Flags& f, const models::GptConfig& config) {
+  Timed timed;
+  comm::run_ranks(spread.ranks(), [&](comm::Group& threads) {
+    Counter counter;
+    const auto world = comm::observed(threads, counter);
+    Runtime runtime({DeviceKind::cpu, 0}, static_cast<int>(f.threads));
+    training::TrainedModel model(config, f.bf16 ? DType::bf16 : DType::f32, 1, spread.layout,
+                                 *world, runtime, {.data_parallel = spread.data});
+    model.initialize(1);
+    model.step.begin({});
+    const int64_t share = f.micro_batches / spread.data_ranks();
+    const auto mine = batches(f, share, model.ranks.data().rank() * share);
+    model.step.run(std::span(mine).first(static_cast<size_t>(std::min<int64_t>(share, 2))),
+                   {.learning_rate = 0});
+    settle(model);
+    world->barrier("bench.begin");
+    const double begin = now_seconds(), processor = processor_seconds();
+    counter.on = true;
+    const training::StepReport report =
+        model.step.run(mine, {.learning_rate = 1e-4, .weight_decay = 0.1});
+    settle(model);
+    world->barrier("bench.end");
+    if (world->rank() != 0) return;
+    timed.seconds = now_seconds() - begin;
+    timed.processor = processor_seconds() - processor;
+    timed.sent = counter.sent;
+    timed.loss = report.loss;
+  });
+  return timed;
+}
+
+// What rank 0 sends by the closed forms; none: one rank.
+double formula(const Spread& spread, const Flags& f, const models::GptConfig& config) {
+  const parallel::RanksOptions& r = spread.layout.ranks;
+  const plan::TrafficShape shape{.config = config,
+                                 .type = f.bf16 ? DType::bf16 : DType::f32,
+                                 .micro_batches = f.micro_batches / spread.data_ranks(),
+                                 .tokens = f.micro_batch_size * f.seq_length};
+  if (r.layout.tp > 1) return plan::tensor_parallel_bytes(shape, 2, r.sequence);
+  if (r.layout.pp > 1) return plan::pipeline_bytes(shape, r.pipeline, 0);
+  if (spread.ranks() == 1) return 0;
+  return plan::data_parallel_bytes(shape, plan::span_elements(config), 2, spread.data);
+}
+
+double median(const std::vector<Timed>& runs, double Timed::* of) {
+  std::vector<double> values;
+  for (const Timed& run : runs) values.push_back(run.*of);
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+void print_head() {
+  fmt::print("{:<14} {:>9} {:>9} {:>9} {:>8} {:>9} {:>8} {:>10} {:>10} {:>7}  loss\n", "layout",
+             "median s", "least s", "tokens/s", "speed", "CPU s", "CPU", "MB sent", "formula",
+             "bubble");
+}
+
+// one: of one rank.
+void print_row(const Spread& spread, const std::vector<Timed>& runs, const std::vector<Timed>& one,
+               const Flags& f, const models::GptConfig& config) {
+  const double tokens = static_cast<double>(f.micro_batches * f.micro_batch_size * f.seq_length);
+  const double middle = median(runs, &Timed::seconds), processor = median(runs, &Timed::processor);
+  std::string bubble = "-";
+  if (const auto& shape = spread.layout.ranks.pipeline; shape.stages > 1) {
+    const auto step = parallel::simulate(shape, static_cast<int>(f.micro_batches));
+    bubble = fmt::format("{:.1f}%", 100 * step.idle[0] / step.seconds);
+  }
+  fmt::print(
+      "{:<14} {:>9.3f} {:>9.3f} {:>9.0f} {:>7.2f}x {:>9.3f} {:>7.2f}x {:>10.2f} {:>10.2f} {:>7}  "
+      "{:.6f}\n",
+      spread.name, middle, std::ranges::min(runs, {}, &Timed::seconds).seconds, tokens / middle,
+      median(one, &Timed::seconds) / middle, processor, processor / median(one, &Timed::processor),
+      runs.back().sent * 1e-6, formula(spread, f, config) * 1e-6, bubble, runs.back().loss);
+}
+
+void check(const Flags& f) {
+  for (const auto& [value, flag] : {std::pair{f.num_layers, "num-layers"},
+                                    {f.hidden_size, "hidden-size"},
+                                    {f.num_attention_heads, "num-attention-heads"},
+                                    {f.vocab_size, "vocab-size"},
+                                    {f.seq_length, "seq-length"},
+                                    {f.micro_batch_size, "micro-batch-size"},
+                                    {f.micro_batches, "micro-batches"},
+                                    {f.rounds, "rounds"},
+                                    {f.threads, "threads"}})
+    MG_CHECK(value > 0 && value < (1 << 20), "--{} is {}; it must lie in [1, 2^20)", flag, value);
+  for (const auto& [value, flag] : {std::pair{f.micro_batches, "micro-batches"},
+                                    {f.num_attention_heads, "num-attention-heads"},
+                                    {f.seq_length, "seq-length"}}) {
+    MG_CHECK(value % 2 == 0, "--{} {} cannot be divided between two ranks; give an even number",
+             flag, value);
+  }
+}
+
+}  // namespace
+
+int bench_parallel(const Arguments& arguments) {
+  Flags f;
+  Fields fields;
+  fields.add("num-layers", &f.num_layers, "layers");
+  fields.add("hidden-size", &f.hidden_size, "hidden size");
+  fields.add("num-attention-heads", &f.num_attention_heads, "attention heads");
+  fields.add("vocab-size", &f.vocab_size, "rows of the table of tokens");
+  fields.add("seq-length", &f.seq_length, "tokens of a sequence");
+  fields.add("micro-batch-size", &f.micro_batch_size, "sequences of a micro-batch");
+  fields.add("micro-batches", &f.micro_batches, "of a step, all ranks together");
+  fields.add("rounds", &f.rounds, "how often each is measured, in turn");
+  fields.add("threads", &f.threads, "CPU threads of each rank");
+  fields.add_switch("bf16", &f.bf16, true, "bfloat16; else fp32");
+  fields.add("only", &f.only, "only rows whose name contains this, and one rank");
+  if (const auto code = parse(
+          "megatron bench parallel [flags]",
+          "A training step on two ranks, as threads, by each axis of parallelism beside the same "
+          "step on one rank: GPT-2 124M, sequence 256, 32 micro-batches. Give each rank a core of "
+          "its own. CPU: seconds that all threads computed, and how many times one rank's. MB "
+          "sent: "
+          "by rank 0, counted and by the closed form.",
+          fields, {}, arguments)) {
+    return *code;
+  }
+  check(f);
+  const models::GptConfig config = shape_of(f);
+  std::vector<Spread> all = spreads(config);
+  const auto is_meant = [&](const Spread& s) {
+    return s.ranks() > 1 && s.name.find(f.only) != std::string::npos;
+  };
+  if (std::ranges::none_of(all, is_meant)) {
+    std::string names;
+    for (const Spread& s : all) names += fmt::format("{}{}", names.empty() ? "" : "; ", s.name);
+    fail("--only {}: no row's name contains this; there are {}", f.only, names);
+  }
+  std::erase_if(all, [&](const Spread& s) { return s.ranks() > 1 && !is_meant(s); });
+  std::map<std::string, std::vector<Timed>> runs;
+  Progress progress("measuring", f.rounds * static_cast<int64_t>(all.size()), "runs");
+  int64_t done = 0;
+  for (int64_t round = 0; round < f.rounds; ++round) {
+    for (const Spread& spread : all) {
+      runs[spread.name].push_back(run_once(spread, f, config));
+      progress.update(++done, spread.name);
+    }
+  }
+  progress.finish();
+  const std::vector<Timed>& one = runs[all[0].name];
+  print_head();
+  for (const Spread& spread : all) print_row(spread, runs[spread.name], one, f, config);
+  const auto [least, most] = std::ranges::minmax(one, {}, &Timed::seconds);
+  const double spread = most.seconds / least.seconds - 1;
+  fmt::print("one rank's steps spread over {:.0f}%{}\n", 100 * spread,
+             spread > 0.15 ? ": noisy, claim nothing from this run" : "");
+  return 0;
+}
+
+}  // namespace megatron::cli

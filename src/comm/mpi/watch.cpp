@@ -1,0 +1,239 @@
+#include "comm/mpi/watch.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "comm/hang_report.h"
+#include "comm/launch/child.h"
+
+namespace megatron::comm {
+
+namespace {
+
+constexpr int kPause = 50;          // milliseconds between two looks
+constexpr int kLooks = 3;           // a process that was stopped for long gets time to go on
+constexpr double kAnswers = 2;      // seconds in which others answer
+constexpr double kHold = 8;         // for a lower rank that asks to tell and end the run
+constexpr double kLateAtEnd = 0.3;  // from the end of the body until others hear of it
+constexpr double kStuck = 0.3;      // a call this old may be one that never ends
+constexpr std::chrono::milliseconds kLastWords{150};
+constexpr double kIgnored = 0.7;  // so when there is a signal that nobody takes
+
+bool is_pending(int signal) {
+  sigset_t pending;
+  return ::sigpending(&pending) == 0 && sigismember(&pending, signal) == 1;
+}
+
+}  // namespace
+
+TermSignal::TermSignal() {
+  ::pthread_sigmask(SIG_BLOCK, nullptr, &mask_before_);
+  if (sigismember(&mask_before_, SIGTERM) == 0) file_ = launch::signal_file({SIGTERM});
+}
+
+TermSignal::~TermSignal() { ::pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr); }
+
+Watch::Watch(std::shared_ptr<Session> session, const TermSignal& signal)
+    : session_(std::move(session)),
+      record_(session_->record()),
+      signal_(signal),
+      stop_(launch::make_pipe()) {
+  session_->call("duplicate", [this] { return MPI_Comm_dup(session_->world(), &communicator_); });
+  thread_ = std::thread([this] { run(); });
+}
+
+Watch::~Watch() {
+  stop_.write.close();  // which the other end sees
+  if (thread_.joinable()) thread_.join();
+}
+
+void Watch::close() {
+  be_quiet();
+  stop_.write.close();
+  if (thread_.joinable()) thread_.join();
+  for (const auto& letter : letters_) {
+    // Whoever it was for has ended, too. Its bytes stay until MPI has ended.
+    if (session_->test({&letter->request, 1})) continue;
+    session_->call("free", [&] { return MPI_Request_free(&letter->request); });
+  }
+  session_->call("free", [this] { return MPI_Comm_free(&communicator_); });
+}
+
+void Watch::body_begins(double most_seconds) {
+  ++runs_;
+  ended_at_ = 0;
+  limit_ = most_seconds;
+}
+
+void Watch::body_ended() { ended_at_ = now_seconds(); }
+void Watch::be_quiet() { quiet_ = true; }
+
+void Watch::run() {
+  pollfd files[] = {{stop_.read.get(), POLLIN, 0}, {signal_.file().get(), POLLIN, 0}};
+  for (;;) {
+    ::poll(files, 2, kPause);
+    if (files[0].revents != 0) return;
+    if (files[1].revents != 0) on_signal();
+    try {
+      look();
+    } catch (const Error& error) {
+      if (session_->given_up()) continue;
+      log::error("rank {} no longer looks for hangs: {}", session_->rank(), error.what());
+      return;
+    }
+  }
+}
+
+void Watch::look() {
+  look_for_signal();
+  if (session_->given_up()) return;
+  look_for_hang();
+  // A thread that is inside MPI for long holds what this one needs.
+  if (!session_->is_free()) return;
+  read_letters();
+  look_for_ended();
+  announce_end();
+}
+
+void Watch::look_for_hang() {
+  const double limit = limit_, now = now_seconds();
+  overdue_ = limit > 0 && record_.longest() > limit ? overdue_ + 1 : 0;
+  if (overdue_ < kLooks || now < hold_until_ || quiet_) return;
+  answers_ = {own_report()};
+  if (session_->is_free()) ask_all();
+  tell_hang();
+}
+
+void Watch::ask_all() {
+  asking_ = true;
+  for (int r = 0; r < session_->size(); ++r) {
+    if (r != session_->rank()) send(r, Tag::request, {});
+  }
+  double until = now_seconds() + kAnswers;
+  while (now_seconds() < until) {
+    read_letters();
+    if (static_cast<int>(answers_.size()) == session_->size() && hold_until_ == 0) return;
+    until = std::max(until, hold_until_);
+    ::usleep(2000);
+  }
+}
+
+void Watch::tell_hang() {
+  for (int r = 0; r < session_->size(); ++r) {
+    const auto same = [r](const RankReport& report) { return report.rank == r; };
+    if (std::any_of(answers_.begin(), answers_.end(), same)) continue;
+    RankReport silent;
+    silent.rank = r;
+    silent.state = RankReport::State::is_silent;
+    answers_.push_back(silent);
+  }
+  std::sort(answers_.begin(), answers_.end(),
+            [](const RankReport& a, const RankReport& b) { return a.rank < b.rank; });
+  log::error("{}", hang_text(answers_, limit_));
+  session_->abort(kGivenUp);
+}
+
+void Watch::look_for_ended() {
+  if (ended_in_run_ != runs_) ended_.clear();
+  if (ended_.empty()) return;
+  const std::string text = waits_for_ever(record_.report(), ended_, kStuck);
+  if (!text.empty()) session_->give_up(text);
+}
+
+void Watch::look_for_signal() {
+  if (signal_.is_taken() || told_ || !is_pending(SIGTERM) || record_.longest() < kIgnored) return;
+  tell_own("has got SIGTERM, which waits for the end of its step");
+}
+
+void Watch::on_signal() {
+  if (launch::read_signals(signal_.file()).empty()) return;
+  tell_own("is ended by SIGTERM");
+  // A launcher that sees the end of a process may leave the last of its words unread.
+  if (told_) std::this_thread::sleep_for(kLastWords);
+  sigset_t mask;
+  sigemptyset(&mask);
+  sigaddset(&mask, SIGTERM);
+  ::pthread_sigmask(SIG_UNBLOCK, &mask, nullptr);
+  ::raise(SIGTERM);
+}
+
+void Watch::tell_own(std::string_view why) {
+  const RankReport report = own_report();
+  if (quiet_ || told_ || (!report.doing.told() && report.calls.empty())) return;
+  told_ = true;
+  const std::string line = line_of(report, {});
+  const std::string name = fmt::format("rank {}", report.rank);
+  log::error("{} {}{}", name, why, line.substr(name.size()));
+}
+
+RankReport Watch::own_report() const {
+  RankReport report = record_.report();
+  if (ended_at_ > 0) report.state = RankReport::State::has_ended;
+  return report;
+}
+
+void Watch::announce_end() {
+  const double ended_at = ended_at_;
+  if (ended_at == 0 || announced_ == runs_ || now_seconds() < ended_at + kLateAtEnd) return;
+  announced_ = runs_;
+  for (int r = 0; r < session_->size(); ++r) {
+    if (r != session_->rank())
+      send(r, Tag::ended, fmt::format("{} {}", announced_, own_report().packed()));
+  }
+}
+
+void Watch::send(int to, Tag tag, std::string bytes) {
+  std::erase_if(letters_, [this](const auto& l) { return session_->test({&l->request, 1}); });
+  Letter& letter = *letters_.emplace_back(std::make_unique<Letter>());
+  letter.bytes = std::move(bytes);
+  session_->call("send", [&] {
+    return MPI_Isend(letter.bytes.data(), static_cast<int>(letter.bytes.size()), MPI_BYTE, to,
+                     static_cast<int>(tag), communicator_, &letter.request);
+  });
+}
+
+void Watch::read_letters() {
+  for (;;) {
+    int there = 0, length = 0;
+    MPI_Status status;
+    session_->call("probe", [&] {
+      return MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, communicator_, &there, &status);
+    });
+    if (there == 0) return;
+    session_->call("probe", [&] { return MPI_Get_count(&status, MPI_BYTE, &length); });
+    std::string bytes(static_cast<size_t>(length), '\0');
+    MPI_Request request = MPI_REQUEST_NULL;
+    session_->call("receive", [&] {
+      return MPI_Irecv(bytes.data(), length, MPI_BYTE, status.MPI_SOURCE, status.MPI_TAG,
+                       communicator_, &request);
+    });
+    while (!session_->test({&request, 1})) std::this_thread::yield();
+    read_letter(status.MPI_SOURCE, static_cast<Tag>(status.MPI_TAG), bytes);
+  }
+}
+
+void Watch::read_letter(int from, Tag tag, std::string_view bytes) {
+  if (tag == Tag::request) {
+    send(from, Tag::report, own_report().packed());
+    told_ = true;
+    if (from < session_->rank()) hold_until_ = now_seconds() + kHold;
+  } else if (tag == Tag::report) {
+    if (asking_) answers_.push_back(RankReport::unpacked(bytes));
+  } else {
+    const size_t space = bytes.find(' ');
+    const int64_t run = std::stoll(std::string(bytes.substr(0, space)));
+    if (run != runs_) return;
+    if (ended_in_run_ != run) ended_.clear();
+    ended_in_run_ = run;
+    ended_.push_back(RankReport::unpacked(bytes.substr(space + 1)));
+  }
+}
+
+}  // namespace megatron::comm

@@ -1,0 +1,99 @@
+// Looks after this process among those of a run: a run in which nobody goes on ends and tells why,
+// and a process that others end tells what it was doing.
+#pragma once
+
+#include <atomic>
+#include <csignal>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/launch/channel.h"
+#include "comm/mpi/session.h"
+#include "comm/rank_record.h"
+
+namespace megatron::comm {
+
+// SIGTERM as something to read, from its making on in all threads that are made later: before MPI
+// starts its own.
+class TermSignal {
+ public:
+  TermSignal();
+  ~TermSignal();
+  TermSignal(const TermSignal&) = delete;
+  TermSignal& operator=(const TermSignal&) = delete;
+
+  bool is_taken() const { return file_.open(); }  // false where somebody else has blocked it before
+  const launch::Descriptor& file() const { return file_; }
+
+ private:
+  sigset_t mask_before_;
+  launch::Descriptor file_;
+};
+
+// One a process, with a thread and a communicator of its own. What it does: - A call of this
+// process that takes longer than the limit: asks all processes what they do, prints
+//   one report and ends all with kGivenUp.
+// - A call that waits for a process whose body has ended throws.
+// - SIGTERM, of a launcher whose other process has died or of a person: one line tells what this
+//   process did, then it dies of the signal as it would have. Where somebody else has blocked
+//   SIGTERM before (base/signal_watch.h) and does not take it while a call waits, only the line.
+class Watch {
+ public:
+  // Collective. signal: borrowed.
+  Watch(std::shared_ptr<Session> session, const TermSignal& signal);
+  ~Watch();
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  void close();  // collective; before MPI ends
+
+  void body_begins(double most_seconds);  // 0: any time
+  void body_ended();
+  void be_quiet();  // the program tells itself why it ends
+
+ private:
+  enum class Tag { request = 1, report, ended };
+  struct Letter {
+    std::string bytes;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+
+  void run();
+  void look();
+  void look_for_hang();
+  void look_for_ended();
+  void look_for_signal();
+  void on_signal();
+  void read_letters();
+  void read_letter(int from, Tag tag, std::string_view bytes);
+  void send(int to, Tag tag, std::string bytes);
+  void announce_end();
+  void ask_all();
+  [[noreturn]] void tell_hang();
+  RankReport own_report() const;
+  void tell_own(std::string_view why);
+
+  std::shared_ptr<Session> session_;
+  RankRecord& record_;
+  MPI_Comm communicator_ = MPI_COMM_NULL;
+  const TermSignal& signal_;
+  launch::Pipe stop_;
+
+  std::atomic<double> limit_ = 0, ended_at_ = 0;  // ended_at_: 0: the body runs, or none does
+  std::atomic<int64_t> runs_ = 0;
+  std::atomic<bool> quiet_ = false;
+
+  // Of the thread alone.
+  int overdue_ = 0;        // looks in a row that found a call too long
+  int64_t announced_ = 0;  // the run whose end was announced
+  bool asking_ = false, told_ = false;
+  double hold_until_ = 0;  // a lower rank asks: it tells
+  std::vector<RankReport> answers_, ended_;
+  int64_t ended_in_run_ = 0;
+  std::vector<std::unique_ptr<Letter>> letters_;
+  std::thread thread_;
+};
+
+}  // namespace megatron::comm

@@ -1,0 +1,73 @@
+#include "comm/watchdog.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "comm/hang_report.h"
+
+namespace megatron::comm {
+
+namespace {
+
+constexpr double kAtLeast = 1, kAfterHang = 5, kAfterFailure = 30;  // seconds
+constexpr double kLeastPause = 0.01, kMostPause = 0.25;             // between two looks
+constexpr int kLooks = 3;  // a process that was stopped for long gets time to go on
+
+}  // namespace
+
+Watchdog::Watchdog(World& world, double limit) : world_(world), limit_(limit) {
+  if (limit > 0) thread_ = std::thread([this] { watch(); });
+}
+
+Watchdog::~Watchdog() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  stop_.notify_one();
+  thread_.join();
+}
+
+void Watchdog::watch() {
+  const std::chrono::duration<double> pause(std::clamp(limit_ / 20, kLeastPause, kMostPause));
+  std::unique_lock lock(mutex_);
+  while (!stop_.wait_for(lock, pause, [this] { return stopped_; })) look();
+}
+
+void Watchdog::look() {
+  if (failed_at_ > 0) {
+    if (now_seconds() > failed_at_ + grace_) end_process();
+    return;
+  }
+  if (world_.failed()) {
+    failed_at_ = now_seconds();
+    grace_ = std::clamp(limit_, kAtLeast, kAfterFailure);
+    return;
+  }
+  overdue_ = world_.longest() > limit_ ? overdue_ + 1 : 0;
+  if (overdue_ < kLooks) return;
+  const std::string text = hang_text(world_.reports(), limit_);
+  failed_at_ = now_seconds();
+  grace_ = std::clamp(limit_, kAtLeast, kAfterHang);
+  world_.fail(-1, std::make_exception_ptr(Error(text)), text);
+}
+
+void Watchdog::end_process() {
+  const std::vector<RankReport> reports = world_.reports();
+  std::string text = world_.reason();
+  text += fmt::format("\nRanks that have not ended {:g} s later; the process ends:", grace_);
+  for (const RankReport& report : reports) {
+    if (world_.runs(report.rank)) text += "\n  " + line_of(report, reports);
+  }
+  log::error("{}", text);
+  std::fflush(nullptr);
+  std::_Exit(kGivenUp);
+}
+
+}  // namespace megatron::comm

@@ -1,0 +1,39 @@
+// Looks after ranks that are threads: a run in which nobody goes on ends, and tells why.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "comm/meeting.h"
+
+namespace megatron::comm {
+
+// From its making to its end. A call that takes longer than `limit` seconds fails the world with
+// one report of all ranks, so that each rank's call throws it. Ranks that have not ended five
+// seconds after such a report, or 30 after another failure (no more than the limit, but at least
+// one), cannot be woken, since they are in no call and come to none: the process prints what failed
+// and what they do, and exits with kGivenUp. limit <= 0: nothing is watched.
+class Watchdog {
+ public:
+  Watchdog(World& world, double limit);
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+ private:
+  void watch();
+  void look();
+  [[noreturn]] void end_process();
+
+  World& world_;
+  const double limit_;
+  int overdue_ = 0;  // looks in a row that found a call too long
+  double failed_at_ = 0, grace_ = 0;
+  std::mutex mutex_;
+  std::condition_variable stop_;
+  bool stopped_ = false;
+  std::thread thread_;
+};
+
+}  // namespace megatron::comm

@@ -1,0 +1,43 @@
+#include "nn/embedding.h"
+
+#include "ops/embedding.h"
+
+namespace megatron::nn {
+
+VocabularyTable::VocabularyTable(Builder& builder, const std::string& name, int64_t vocabulary,
+                                 int64_t hidden, parallel::Init init, int uses)
+    : tensor_(builder.tensor()),
+      weight_(&builder.add(name + ".weight", {vocabulary, hidden}, init, uses,
+                           parallel::Division{.axis = 0, .blocks = {vocabulary}})),
+      vocabulary_(vocabulary),
+      first_(parallel::share_of(vocabulary, tensor_.size(), tensor_.rank()).global_begin) {}
+
+Var VocabularyTable::look_up(Tape& tape, const Tensor& ids, int use) const {
+  return parallel::vocabulary_embedding(tape, ids, Weight(*weight_, use), first_, tensor_);
+}
+
+Tensor VocabularyTable::loss(Tape& tape, const Var& x, const Tensor& labels, const Tensor& weights,
+                             int use) const {
+  return parallel::vocabulary_cross_entropy(tape, x, Weight(*weight_, use), first_, labels, weights,
+                                            tensor_);
+}
+
+Var VocabularyTable::logits(Tape& tape, const Var& x, int use) const {
+  return parallel::vocabulary_linear(tape, x, Weight(*weight_, use), vocabulary_, tensor_);
+}
+
+Tensor VocabularyTable::loss_logits(Tape& tape, const Tensor& x, int use) const {
+  return parallel::vocabulary_logits(tape, x, Weight(*weight_, use), vocabulary_, tensor_);
+}
+
+PositionTable::PositionTable(Builder& builder, const std::string& name, int64_t positions,
+                             int64_t hidden, parallel::Init init)
+    : tensor_(builder.tensor()),
+      weight_(builder.add(name + ".weight", {positions, hidden}, init)) {}
+
+Var PositionTable::look_up(Tape& tape, const Tensor& positions) const {
+  const parallel::Slice rows = tensor_.tokens(positions.size(0));
+  return ops::embedding(tape, positions.slice(0, rows.global_begin, rows.size), weight_);
+}
+
+}  // namespace megatron::nn

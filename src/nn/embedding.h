@@ -1,0 +1,39 @@
+// Tables that are looked up, and the output layer.
+#pragma once
+
+#include "nn/builder.h"
+#include "parallel/vocabulary.h"
+
+namespace megatron::nn {
+
+// The table of tokens [V,H], its rows divided. A model may use one for input and output (tied).
+class VocabularyTable {
+ public:
+  // One parameter <name>.weight.
+  VocabularyTable(Builder& builder, const std::string& name, int64_t vocabulary, int64_t hidden,
+                  parallel::Init init, int uses);
+  Var look_up(Tape& tape, const Tensor& ids, int use) const;  // [T,H]; tokens divided: [T/n,H]
+  // As parallel/vocabulary.h.
+  Tensor loss(Tape& tape, const Var& x, const Tensor& labels, const Tensor& weights, int use) const;
+  Var logits(Tape& tape, const Var& x, int use) const;
+  Tensor loss_logits(Tape& tape, const Tensor& x, int use) const;
+
+ private:
+  parallel::TensorParallel tensor_;
+  Parameter* weight_;
+  int64_t vocabulary_, first_;
+};
+
+// The table of learned positions [P,H], whole on every rank: <name>.weight.
+class PositionTable {
+ public:
+  PositionTable(Builder& builder, const std::string& name, int64_t positions, int64_t hidden,
+                parallel::Init init);
+  Var look_up(Tape& tape, const Tensor& positions) const;  // [T,H]; tokens divided: [T/n,H]
+
+ private:
+  parallel::TensorParallel tensor_;
+  Weight weight_;
+};
+
+}  // namespace megatron::nn

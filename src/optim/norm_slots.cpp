@@ -1,0 +1,188 @@
+#include "optim/norm_slots.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <queue>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "base/philox.h"
+#include "kernels/elementwise.h"
+
+namespace megatron::optim {
+namespace {
+
+int64_t blocks_of(int64_t elements) {
+  return (elements + kernels::kNormBlock - 1) / kernels::kNormBlock;
+}
+
+// A parameter as one rank tells the others of it.
+struct Told {
+  int64_t name = 0;      // hashed
+  int64_t layer = -1;    // number in its name
+  int64_t elements = 0;  // of this tensor-parallel rank's slice
+  int64_t slice = 0;     // which one that is
+};
+constexpr size_t kNumbers = 4;
+
+// The first part of the name, between dots, that is a number.
+int64_t layer_of(std::string_view name) {
+  while (!name.empty()) {
+    const size_t dot = std::min(name.find('.'), name.size());
+    const std::string_view part = name.substr(0, dot);
+    const bool digits = !part.empty() && part.size() < 10 &&
+                        std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; });
+    if (digits) return std::stoll(std::string(part));
+    name.remove_prefix(std::min(dot + 1, name.size()));
+  }
+  return -1;
+}
+
+std::vector<Told> told_by(std::span<const parallel::Shard> shards, const OptimizerGroups& groups) {
+  std::vector<Told> told;
+  for (const parallel::Shard& shard : shards) {
+    const parallel::Placed& placed = *shard.placed;
+    const bool divided = placed.division && groups.tensor != nullptr;
+    told.push_back({.name = static_cast<int64_t>(hash_name(placed.parameter.name)),
+                    .layer = layer_of(placed.parameter.name),
+                    .elements = placed.parameter.value.elements(),
+                    .slice = divided ? groups.tensor->rank() : 0});
+  }
+  return told;
+}
+
+std::vector<int64_t> gathered(const std::vector<int64_t>& mine, comm::Group& group,
+                              Runtime& runtime, std::string_view call) {
+  Stream& stream = runtime.stream();
+  const auto n = static_cast<int64_t>(mine.size());
+  const Tensor in = Tensor::empty(stream.scratch(), {n}, DType::i64, call);
+  const Tensor out = Tensor::empty(stream.scratch(), {n * group.size()}, DType::i64, call);
+  std::memcpy(in.raw(), mine.data(), mine.size() * sizeof(int64_t));
+  group.all_gather(in, out, stream, call).wait(stream);
+  stream.synchronize();
+  const auto all = out.span<int64_t>();
+  return {all.begin(), all.end()};
+}
+
+// Of each rank, what it tells.
+std::vector<std::vector<Told>> exchange(const std::vector<Told>& mine, comm::Group& group,
+                                        Runtime& runtime) {
+  const std::vector<int64_t> counts =
+      gathered({static_cast<int64_t>(mine.size())}, group, runtime, "norm.counts");
+  const auto most = static_cast<size_t>(*std::ranges::max_element(counts));
+  std::vector<int64_t> numbers;
+  numbers.reserve(most * kNumbers);
+  for (const Told& t : mine) {
+    for (const int64_t number : {t.name, t.layer, t.elements, t.slice}) numbers.push_back(number);
+  }
+  numbers.resize(most * kNumbers);
+  const std::vector<int64_t> all = gathered(numbers, group, runtime, "norm.parameters");
+  std::vector<std::vector<Told>> lists(counts.size());
+  for (size_t r = 0; r < counts.size(); ++r) {
+    const int64_t* n = all.data() + r * most * kNumbers;
+    for (int64_t i = 0; i < counts[r]; ++i, n += kNumbers)
+      lists[r].push_back({n[0], n[1], n[2], n[3]});
+  }
+  return lists;
+}
+
+// Names in an order that every list agrees with; where the lists leave it open, by layer.
+std::vector<int64_t> merged(const std::vector<std::vector<Told>>& lists) {
+  struct Node {
+    int64_t layer = -1;
+    int before = 0;
+    std::vector<int64_t> after;
+  };
+  std::unordered_map<int64_t, Node> nodes;
+  std::vector<std::vector<int64_t>> seen;
+  for (const std::vector<Told>& list : lists) {
+    std::vector<int64_t> names;
+    for (const Told& t : list) names.push_back(t.name);
+    if (std::ranges::find(seen, names) != seen.end()) continue;  // of one stage
+    for (size_t i = 0; i < list.size(); ++i) {
+      nodes[list[i].name].layer = list[i].layer;
+      if (i == 0) continue;
+      nodes[names[i - 1]].after.push_back(names[i]);
+      ++nodes[names[i]].before;
+    }
+    seen.push_back(std::move(names));
+  }
+  using Ready = std::pair<int64_t, int64_t>;  // layer, name
+  std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready;
+  for (const auto& [name, node] : nodes)
+    if (node.before == 0) ready.emplace(node.layer, name);
+  std::vector<int64_t> order;
+  while (!ready.empty()) {
+    const int64_t name = ready.top().second;
+    ready.pop();
+    order.push_back(name);
+    for (const int64_t next : nodes[name].after)
+      if (--nodes[next].before == 0) ready.emplace(nodes[next].layer, next);
+  }
+  MG_ASSERT(order.size() == nodes.size());
+  return order;
+}
+
+}  // namespace
+
+NormSlots norm_slots(std::span<const parallel::Shard> all, const OptimizerGroups& groups,
+                     Runtime& runtime) {
+  const auto counts = [](const parallel::Shard& s) {
+    return s.placed->parameter.trainable && s.placed->counted;
+  };
+  std::vector<parallel::Shard> shards;
+  std::ranges::copy_if(all, std::back_inserter(shards), counts);
+  const std::vector<Told> mine = told_by(shards, groups);
+  const bool several = groups.norm != nullptr && groups.norm->size() > 1;
+  const bool exchanges = several && runtime.device().has_data();
+  const std::vector<std::vector<Told>> lists =
+      exchanges ? exchange(mine, *groups.norm, runtime) : std::vector<std::vector<Told>>{mine};
+
+  std::unordered_map<int64_t, std::map<int64_t, int64_t>> slices;  // name -> slice -> elements
+  for (const std::vector<Told>& list : lists)
+    for (const Told& t : list) slices[t.name][t.slice] = t.elements;
+  std::map<std::pair<int64_t, int64_t>, int64_t> begins;  // of {name, slice}
+  NormSlots slots;
+  for (const int64_t name : merged(lists)) {
+    for (const auto& [slice, elements] : slices[name]) {
+      begins[{name, slice}] = slots.total;
+      slots.total += blocks_of(elements);
+    }
+  }
+  size_t index = 0;
+  for (const parallel::Shard& shard : all) {
+    slots.first.push_back(-1);
+    if (!counts(shard)) continue;
+    const Told& told = mine[index++];
+    if (!groups.counts || shard.size() == 0) continue;
+    MG_ASSERT(shard.begin % kernels::kNormBlock == 0);
+    slots.first.back() = begins[{told.name, told.slice}] + shard.begin / kernels::kNormBlock;
+  }
+  if (several && !exchanges)
+    slots.total = groups.norm_blocks > 0 ? groups.norm_blocks : slots.total * groups.norm->size();
+  return slots;
+}
+
+int64_t norm_blocks(std::span<parallel::Placed* const> whole, int tensor_ranks) {
+  int64_t total = 0;
+  for (const parallel::Placed* placed : whole) {
+    const Tensor& value = placed->parameter.value;
+    if (!placed->parameter.trainable) continue;
+    if (!placed->division) {
+      total += blocks_of(value.elements());
+      continue;
+    }
+    const int64_t row = value.elements() / value.size(placed->division->axis);
+    for (int rank = 0; rank < tensor_ranks; ++rank) {
+      int64_t rows = 0;
+      for (const parallel::Slice& slice : slices_of(*placed->division, tensor_ranks, rank))
+        rows += slice.size;
+      total += blocks_of(rows * row);
+    }
+  }
+  return total;
+}
+
+}  // namespace megatron::optim

@@ -1,0 +1,136 @@
+#include "parallel/bucket_layout.h"
+
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "kernels/elementwise.h"
+
+namespace megatron::parallel {
+namespace {
+
+constexpr int64_t kBlock = kernels::kNormBlock;
+
+int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+// Whether n elements that begin at `begin` are cut only where blocks of theirs end, when every
+// `shard` elements are a border.
+bool is_place(int64_t begin, int64_t n, int64_t shard) {
+  const int64_t border = (begin / shard + 1) * shard, end = begin + n;
+  if (border >= end) return true;
+  return (border - begin) % kBlock == 0 && (border + shard >= end || shard % kBlock == 0);
+}
+
+// Where they can begin, at `from` or not far behind it. None: with shards of this size nowhere.
+std::optional<int64_t> place_of(int64_t from, int64_t n, int64_t shard) {
+  const int64_t border = (from / shard + 1) * shard;
+  for (const int64_t begin : {from, border - (border - from) / kBlock * kBlock, border})
+    if (is_place(begin, n, shard)) return begin;
+  return std::nullopt;
+}
+
+// Whether the entries can be placed in shards of this size; sets their begins.
+bool place(Bucket& bucket, int shards, int64_t shard, int64_t unit) {
+  int64_t end = 0;
+  for (Bucket::Entry& entry : bucket.entries) {
+    const auto begin = place_of(end, entry.room, shard);
+    if (!begin || *begin + entry.room > shards * shard) return false;
+    entry.begin = *begin;
+    end = rounded_up(*begin + entry.room, unit);
+  }
+  return true;
+}
+
+void place(Bucket& bucket, const BucketRules& rules) {
+  std::stable_partition(bucket.entries.begin(), bucket.entries.end(),
+                        [](const Bucket::Entry& e) { return !e.placed->partial; });
+  int64_t total = 0;
+  for (const Bucket::Entry& entry : bucket.entries) total += rounded_up(entry.room, rules.unit);
+  bucket.shard = rounded_up((total + rules.shards - 1) / rules.shards, rules.unit);
+  if (bucket.shard == 0) bucket.shard = rules.unit;
+  while (!place(bucket, rules.shards, bucket.shard, rules.unit)) bucket.shard += rules.unit;
+  for (const Bucket::Entry& entry : bucket.entries) {
+    if (!entry.placed->partial) continue;
+    if (bucket.partial_end == 0) bucket.partial_begin = entry.begin;
+    bucket.partial_end = entry.begin + entry.size();
+  }
+}
+
+// Elements that the first tensor-parallel rank has of a parameter: none has more, and every rank
+// counts the same.
+int64_t most_elements(const Placed& placed, int tensor_ranks) {
+  if (!placed.division || tensor_ranks == 1) return placed.parameter.value.elements();
+  int64_t held = 0;
+  for (const Slice& slice : slices_of(*placed.division, tensor_ranks, 0)) held += slice.size;
+  return placed.whole.elements() / placed.whole[placed.division->axis] * held;
+}
+
+// Which buckets are open, and which parameter goes where.
+class Filler {
+ public:
+  Filler(std::span<const Span* const> spans, const BucketRules& rules) : rules_(rules) {
+    for (size_t s = 0; s < spans.size(); ++s)
+      for (const Parameter* p : spans[s]->parameters) spans_of_[p].push_back(static_cast<int>(s));
+  }
+
+  void add(Placed& placed, size_t index) {
+    const std::vector<int>& spans = spans_of_[&placed.parameter];
+    const bool several = placed.parameter.uses.size() > 1 || spans.size() > 1;
+    const bool tied = placed.tied_across_stages;
+    const bool alone = rules_.shared_apart && several;
+    const int key = !rules_.by_span || spans.empty() ? -1 : spans[0];
+    std::vector<Open>& open = tied ? last_ : open_;
+    Open* found = nullptr;
+    for (Open& o : open) {
+      if (!o.closed && o.key == key && o.bucket.trainable == placed.parameter.trainable) found = &o;
+    }
+    if (found == nullptr || alone) {
+      open.push_back({.bucket = {}, .key = key});
+      found = &open.back();
+      found->bucket.trainable = placed.parameter.trainable;
+    }
+    Bucket& bucket = found->bucket;
+    const int64_t room = most_elements(placed, rules_.tensor_ranks);
+    bucket.entries.push_back({.placed = &placed, .index = index, .room = room});
+    bucket.shared = bucket.shared || alone || tied;
+    bucket.outside_spans = bucket.outside_spans || spans.empty();
+    for (const int s : spans) {
+      if (std::ranges::find(bucket.spans, s) == bucket.spans.end()) bucket.spans.push_back(s);
+    }
+    found->elements += room;
+    found->closed = alone || (!rules_.by_span && rules_.bucket_elements > 0 &&
+                              found->elements >= rules_.bucket_elements);
+  }
+
+  std::vector<Bucket> take() {
+    std::vector<Bucket> buckets;
+    for (std::vector<Open>* list : {&open_, &last_})
+      for (Open& o : *list) buckets.push_back(std::move(o.bucket));
+    for (Bucket& bucket : buckets) place(bucket, rules_);
+    return buckets;
+  }
+
+ private:
+  struct Open {
+    Bucket bucket;
+    int key = -1;
+    int64_t elements = 0;
+    bool closed = false;
+  };
+  const BucketRules& rules_;
+  std::unordered_map<const Parameter*, std::vector<int>> spans_of_;
+  std::vector<Open> open_, last_;
+};
+
+}  // namespace
+
+std::vector<Bucket> lay_out(std::span<Placed* const> parameters, std::span<const Span* const> spans,
+                            const BucketRules& rules) {
+  MG_ASSERT(rules.shards >= 1 && kBlock % rules.unit == 0);
+  Filler filler(spans, rules);
+  for (size_t i = parameters.size(); i-- > 0;) filler.add(*parameters[i], i);
+  return filler.take();
+}
+
+}  // namespace megatron::parallel

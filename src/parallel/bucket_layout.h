@@ -1,0 +1,48 @@
+// How a stage's parameters lie in buckets, and each bucket in equal shards.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "autograd/tape.h"
+#include "parallel/placement.h"
+
+namespace megatron::parallel {
+
+// Parameters that lie together and are reduced and gathered by one call. All are trainable or none.
+struct Bucket {
+  struct Entry {
+    Placed* placed = nullptr;
+    size_t index = 0;   // among the parameters
+    int64_t begin = 0;  // elements, from the bucket's begin
+    int64_t room = 0;   // elements that are kept for it: as many as any tensor-parallel rank needs
+
+    int64_t size() const { return placed->parameter.value.elements(); }
+  };
+  std::vector<Entry> entries;
+  int64_t shard = 0;  // elements of each shard; the bucket is all of them together
+  int64_t partial_begin = 0, partial_end = 0;  // elements of entries that are Placed::partial
+  bool trainable = true;
+  bool shared = false;         // of a parameter with several uses or spans, or tied across stages
+  std::vector<int> spans;      // that name some of its parameters
+  bool outside_spans = false;  // some of its parameters are in none
+};
+
+struct BucketRules {
+  int shards = 1;
+  int tensor_ranks = 1;         // which hold slices of the parameters, not all of one size
+  int64_t unit = 16;            // elements; parameters begin at multiples of it
+  int64_t bucket_elements = 0;  // a bucket is closed once it has so many; 0: never
+  bool by_span = false;         // every span is a bucket
+  bool shared_apart = false;    // a parameter of several uses or spans is a bucket by itself
+};
+
+// Buckets in the reverse of the order given, and so their entries, but for partial ones, which lie
+// at the end of their bucket. One of parameters tied across stages comes last. Borders of shards
+// cut a parameter only where its blocks of kernels::kNormBlock elements end. Buckets
+// are the same on all tensor-parallel ranks, whose slices may differ in size: the partial gradients
+// of a bucket are summed by one call.
+std::vector<Bucket> lay_out(std::span<Placed* const> parameters, std::span<const Span* const> spans,
+                            const BucketRules& rules);
+
+}  // namespace megatron::parallel

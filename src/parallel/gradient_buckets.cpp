@@ -1,0 +1,272 @@
+#include "parallel/gradient_buckets.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "kernels/table.h"
+
+namespace megatron::parallel {
+namespace {
+
+int size_of(const comm::Group* group) { return group == nullptr ? 1 : group->size(); }
+int rank_in(const comm::Group* group) { return group == nullptr ? 0 : group->rank(); }
+
+}  // namespace
+
+GradientBuckets::GradientBuckets(const std::vector<Bucket>& buckets,
+                                 const DataParallelGroups& groups, Runtime& runtime,
+                                 Sharding sharding, bool overlap)
+    : groups_(groups),
+      runtime_(runtime),
+      sharding_(sharding),
+      shards_(sharding == Sharding::none ? 1 : size_of(groups.shards)),
+      overlap_(overlap) {
+  Stream& stream = runtime.stream();
+  const kernels::Table& kernels = kernels::table(stream);
+  Arena& arena = runtime.arena(MemoryClass::gradients);
+  const int64_t rank = sharding == Sharding::none ? 0 : rank_in(groups.shards);
+  const bool keeps_all = sharding_ < Sharding::gradients;
+  int64_t kept = 0;
+  for (const Bucket& bucket : buckets) {
+    const size_t index = states_.size();
+    State& state = states_.emplace_back();
+    state.bucket = &bucket;
+    state.call = fmt::format("gradients, bucket {}", index);
+    state.call_partial = fmt::format("partial gradients, bucket {}", index);
+    state.call_instances = fmt::format("gradients across instances, bucket {}", index);
+    state.once = keeps_all || bucket.shared;
+    if (!bucket.trainable) continue;
+    for (const Bucket::Entry& entry : bucket.entries) {
+      const bool is_new = bucket_of_.emplace(&entry.placed->parameter, index).second;
+      MG_ASSERT(is_new);
+      if (entry.placed->tied_across_stages) tied_.push_back(entry.placed);
+    }
+    type_ = kernels::accumulator(bucket.entries[0].placed->parameter.value.dtype());
+    kept += (state.once ? shards_ : 1) * bucket.shard;
+  }
+
+  const Tensor buffer = Tensor::empty(arena, {kept}, type_, "gradients");
+  kernels.fill({buffer, 0}, stream);
+  int64_t end = 0;
+  for (State& state : states_) {
+    const Bucket& bucket = *state.bucket;
+    if (!bucket.trainable) continue;
+    const int64_t size = (state.once ? shards_ : 1) * bucket.shard;
+    const Tensor memory = buffer.slice(0, end, size);
+    end += size;
+    state.shard = state.once ? memory.slice(0, rank * bucket.shard, bucket.shard) : memory;
+    if (!state.once) continue;
+    state.full = memory;
+    for (const Bucket::Entry& entry : bucket.entries) {
+      Parameter& p = entry.placed->parameter;
+      p.uses[0].grad = memory.slice(0, entry.begin, entry.size()).view(p.value.shape());
+      for (size_t u = 1; u < p.uses.size(); ++u) {
+        p.uses[u].grad = Tensor::empty(arena, p.value.shape(), type_,
+                                       fmt::format("gradient of use {} of {}", u, p.name));
+      }
+    }
+  }
+  under_way_.reserve(states_.size());
+  // The copy for the embedding first: the order in which one stage adds its uses.
+  if (tied_.size() < 2) tied_.clear();
+  std::ranges::stable_sort(
+      tied_, [](const Placed* a, const Placed* b) { return a->counted && !b->counted; });
+}
+
+// Its sum cannot begin before all backwards are done: another stage takes part in it, or nothing
+// may run beside the compute.
+bool GradientBuckets::defers(const State& state) const {
+  if (!state.once) return false;
+  return !overlap_ || ((groups_.embedding != nullptr || !tied_.empty()) &&
+                       std::ranges::any_of(state.bucket->entries, [](const Bucket::Entry& e) {
+                         return e.placed->tied_across_stages;
+                       }));
+}
+
+int GradientBuckets::micro_batches_final(const State& state) const {
+  int least = micro_batches_;
+  for (const Bucket::Entry& entry : state.bucket->entries)
+    least = std::min(least, entry.placed->parameter.micro_batches_final());
+  return least;
+}
+
+void GradientBuckets::begin_step(int micro_batches) {
+  MG_ASSERT(micro_batches >= 1 && under_way_.empty());
+  micro_batches_ = micro_batches;
+  for (State& state : states_) {
+    state.reduced = 0;
+    state.shard_started = state.last = false;
+    for (const Bucket::Entry& entry : state.bucket->entries) {
+      for (Parameter::Use& use : entry.placed->parameter.uses) {
+        use.started = false;
+        use.micro_batches = 0;
+      }
+    }
+  }
+}
+
+void GradientBuckets::begins(Parameter& parameter) {
+  const auto found = bucket_of_.find(&parameter);
+  if (found != bucket_of_.end()) open(states_[found->second]);
+}
+
+void GradientBuckets::open(State& state) {
+  if (state.full.defined()) return;
+  const Bucket& bucket = *state.bucket;
+  const int64_t elements = shards_ * bucket.shard;
+  Stream& stream = runtime_.stream();
+  const kernels::Table& kernels = kernels::table(stream);
+  state.full = Tensor::empty(runtime_.arena(MemoryClass::gradients), {elements}, type_, state.call);
+  int64_t end = 0;
+  const auto fill_gap = [&](int64_t next) {
+    if (next > end) kernels.fill({state.full.slice(0, end, next - end), 0}, stream);
+  };
+  for (const Bucket::Entry& entry : bucket.entries) {
+    fill_gap(entry.begin);
+    end = entry.begin + entry.size();
+    Parameter& p = entry.placed->parameter;
+    p.uses[0].grad = state.full.slice(0, entry.begin, entry.size()).view(p.value.shape());
+  }
+  fill_gap(elements);
+}
+
+// The next gradients go to other memory.
+void GradientBuckets::close(State& state) {
+  for (const Bucket::Entry& entry : state.bucket->entries) {
+    Parameter::Use& use = entry.placed->parameter.uses[0];
+    use.grad = Tensor();
+    use.started = false;
+  }
+  state.full = Tensor();
+}
+
+void GradientBuckets::final(Parameter& parameter) {
+  const auto found = bucket_of_.find(&parameter);
+  if (found == bucket_of_.end()) return;
+  State& own = states_[found->second];
+  if (!own.once) {
+    const int final = micro_batches_final(own);
+    if (final > own.reduced) reduce(own, final);
+    return;
+  }
+  // In the order of the buffer only, which is the same on every rank.
+  for (State& state : states_) {
+    if (!state.once || !state.bucket->trainable || state.reduced > 0) continue;
+    if (defers(state) || micro_batches_final(state) < micro_batches_) break;
+    reduce(state, micro_batches_);
+  }
+}
+
+// Both copies of a tied parameter lie on this rank, whose stage has both ends of the model (zb-v).
+void GradientBuckets::sum_tied_copies() {
+  if (tied_.empty()) return;
+  Stream& stream = runtime_.stream();
+  const kernels::Table& kernels = kernels::table(stream);
+  const Tensor& sum = tied_[0]->parameter.uses[0].grad;
+  for (const Placed* placed : tied_) complete(states_[bucket_of_.at(&placed->parameter)]);
+  for (size_t i = 1; i < tied_.size(); ++i)
+    kernels.add({sum, tied_[i]->parameter.uses[0].grad, sum}, stream);
+  for (size_t i = 1; i < tied_.size(); ++i)
+    kernels.copy({.x = sum, .out = tied_[i]->parameter.uses[0].grad}, stream);
+  for (Placed* placed : tied_) placed->parameter.uses[0].started = true;
+}
+
+void GradientBuckets::finish() {
+  sum_tied_copies();
+  for (State& state : states_) {
+    if (state.bucket->trainable && state.reduced < micro_batches_) reduce(state, micro_batches_);
+  }
+  settle_some(true);
+  for (State& state : states_) {
+    state.across.wait(runtime_.stream());
+    state.across = {};
+  }
+}
+
+// Every use's gradient is added to the first's; what has none is zero.
+void GradientBuckets::complete(State& state) {
+  Stream& stream = runtime_.stream();
+  const kernels::Table& kernels = kernels::table(stream);
+  for (const Bucket::Entry& entry : state.bucket->entries) {
+    Parameter& parameter = entry.placed->parameter;
+    const Parameter::Use& first = parameter.uses[0];
+    if (!first.started) kernels.fill({first.grad, 0}, stream);
+    for (size_t u = 1; u < parameter.uses.size(); ++u) {
+      const Parameter::Use& use = parameter.uses[u];
+      if (use.started) kernels.add({first.grad, use.grad, first.grad}, stream);
+    }
+  }
+}
+
+void GradientBuckets::reduce(State& state, int micro_batches) {
+  Stream& stream = runtime_.stream();
+  const Bucket& bucket = *state.bucket;
+  settle_some(!state.once);
+  open(state);
+  complete(state);
+  if (size_of(groups_.tensor) > 1 && bucket.partial_end > bucket.partial_begin) {
+    const Tensor partial =
+        state.full.slice(0, bucket.partial_begin, bucket.partial_end - bucket.partial_begin);
+    groups_.tensor->all_reduce(partial, comm::Reduce::sum, stream, state.call_partial).wait(stream);
+  }
+  for (const Bucket::Entry& entry : bucket.entries) {
+    if (size_of(groups_.embedding) == 1 || !entry.placed->tied_across_stages) continue;
+    groups_.embedding
+        ->all_reduce(entry.placed->parameter.uses[0].grad, comm::Reduce::sum, stream,
+                     "tied gradients")
+        .wait(stream);
+  }
+  state.reduced = micro_batches;
+  state.last = micro_batches == micro_batches_;
+  reduce_over_shards(state);
+  under_way_.push_back(static_cast<size_t>(&state - states_.data()));
+  if (!overlap_) settle_some(true);
+}
+
+void GradientBuckets::reduce_over_shards(State& state) {
+  Stream& stream = runtime_.stream();
+  const Bucket& bucket = *state.bucket;
+  comm::Group* const shards =
+      overlap_ && groups_.beside != nullptr ? groups_.beside : groups_.shards;
+  if (sharding_ == Sharding::none) {
+    if (size_of(shards) > 1)
+      state.work = shards->all_reduce(state.full, comm::Reduce::sum, stream, state.call);
+    return;
+  }
+  const Tensor own = state.full.slice(0, shards->rank() * bucket.shard, bucket.shard);
+  const Tensor out = state.once || state.shard_started ? own : state.shard;
+  state.work = shards->reduce_scatter(state.full, out, comm::Reduce::sum, stream, state.call);
+  if (state.once) return;
+  if (state.shard_started) state.part = own;
+  state.shard_started = true;
+  close(state);
+}
+
+// The sum over shards is there; the one across instances begins.
+void GradientBuckets::settle(State& state) {
+  Stream& stream = runtime_.stream();
+  state.work.wait(stream);
+  state.work = {};
+  if (state.part.defined()) {
+    kernels::table(stream).add({state.shard, state.part, state.shard}, stream);
+    state.part = Tensor();
+  }
+  if (!state.last || size_of(groups_.instances) == 1) return;
+  comm::Group& instances = overlap_ && groups_.instances_beside != nullptr
+                               ? *groups_.instances_beside
+                               : *groups_.instances;
+  state.across = instances.all_reduce(state.shard, comm::Reduce::sum, stream, state.call_instances);
+}
+
+// In the order in which they were begun; those that are not done yet, too, with `all`.
+void GradientBuckets::settle_some(bool all) {
+  size_t done = 0;
+  for (; done < under_way_.size(); ++done) {
+    State& state = states_[under_way_[done]];
+    if (!all && !state.work.done.reached()) break;
+    settle(state);
+  }
+  under_way_.erase(under_way_.begin(), under_way_.begin() + static_cast<int64_t>(done));
+}
+
+}  // namespace megatron::parallel

@@ -1,0 +1,66 @@
+// The gradients of a stage's buckets: their memory and their sums over ranks.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+
+#include "parallel/bucket_layout.h"
+#include "parallel/data_parallel.h"
+
+namespace megatron::parallel {
+
+class GradientBuckets {
+ public:
+  // buckets: outlive this; they have as many shards as groups.shards has
+  // ranks (Sharding::none: one).
+  GradientBuckets(const std::vector<Bucket>& buckets, const DataParallelGroups& groups,
+                  Runtime& runtime, Sharding sharding, bool overlap);
+
+  // Of a bucket, this rank's shard, to be read after finish(). Undefined: not trainable.
+  const Tensor& shard(size_t bucket) const { return states_[bucket].shard; }
+
+  void begin_step(int micro_batches);
+  void begins(Parameter& parameter);
+  void final(Parameter& parameter);
+  void finish();
+
+ private:
+  // once: reduced after the last micro-batch, in the memory of all shards, which is kept. Else each
+  // micro-batch's gradients are reduced and added to the shard, and their memory is given back.
+  struct State {
+    const Bucket* bucket = nullptr;
+    std::string call, call_partial, call_instances;
+    bool once = true;
+    Tensor full,
+        shard;  // full: of all shards; undefined: nothing has come since the last reduction
+    bool shard_started = false;
+    int reduced = 0;    // micro-batches; with once, all at once
+    bool last = false;  // of this step's reductions of it is under way
+    Tensor part;        // what is to be added to the shard; undefined: nothing
+    comm::Work work, across;
+  };
+  bool defers(const State& state) const;
+  int micro_batches_final(const State& state) const;
+  void open(State& state);
+  void close(State& state);
+  void complete(State& state);
+  void sum_tied_copies();
+  void reduce(State& state, int micro_batches);
+  void reduce_over_shards(State& state);
+  void settle(State& state);
+  void settle_some(bool all);
+
+  DataParallelGroups groups_;
+  Runtime& runtime_;
+  Sharding sharding_;
+  int64_t shards_;
+  bool overlap_;
+  DType type_ = DType::f32;
+  std::vector<State> states_;
+  std::unordered_map<const Parameter*, size_t> bucket_of_;
+  std::vector<Placed*> tied_;      // both copies of a tied parameter, where both are this rank's
+  std::vector<size_t> under_way_;  // buckets whose sum over shards was begun, in that order
+  int micro_batches_ = 0;
+};
+
+}  // namespace megatron::parallel

@@ -1,0 +1,268 @@
+#include "parallel/layer_layout.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace megatron::parallel {
+
+namespace {
+
+constexpr std::string_view kLayoutFlag = "--pipeline-model-parallel-layout";
+constexpr size_t kLongest = size_t{1} << 20;  // of a layout with all repetitions written out
+
+// One symbol of a layout, and where in the text it stands.
+struct Symbol {
+  char symbol;
+  size_t place;
+};
+using Symbols = std::vector<Symbol>;
+
+// Reads a layout: symbols E t m L and '|', each, or several in parentheses, followed by *n where
+// they are repeated. Commas separate nothing and are left out.
+class LayoutReader {
+ public:
+  explicit LayoutReader(const std::string& text) : text_(text) {}
+
+  Symbols read() {
+    while (!ended()) {
+      if (text_[at_] == '(') {
+        read_group();
+      } else {
+        const Symbol symbol = read_symbol();
+        repeat({symbol}, has_factor() ? read_factor() : 1);
+      }
+    }
+    return result_;
+  }
+
+ private:
+  bool ended() {
+    while (at_ < text_.size() && text_[at_] == ',') ++at_;
+    return at_ == text_.size();
+  }
+
+  // `why` begins with a lower-case letter.
+  [[noreturn]] void refuse(size_t place, std::string_view why) const {
+    if (place >= text_.size()) fail("{} '{}' ends too early: {}", kLayoutFlag, text_, why);
+    fail("{} '{}': '{}' at character {}: {}", kLayoutFlag, text_, text_[place], place + 1, why);
+  }
+
+  Symbol read_symbol() {
+    if (std::string_view("EtmL|").find(text_[at_]) == std::string_view::npos) {
+      refuse(at_,
+             "a layout is made of E (embedding), t (layer), m (multi-token prediction), L (loss), "
+             "| between pieces, and *n after one of them or after (several)");
+    }
+    return {text_[at_], at_++};
+  }
+
+  void read_group() {
+    const size_t open = at_++;
+    Symbols group;
+    while (!ended() && text_[at_] != ')') {
+      if (text_[at_] == '(') refuse(at_, "parentheses do not stand within parentheses");
+      const Symbol symbol = read_symbol();
+      group.insert(group.end(), has_factor() ? static_cast<size_t>(read_factor()) : 1, symbol);
+      if (group.size() > kLongest) refuse(symbol.place, "it is repeated too often");
+    }
+    if (ended()) refuse(open, "no ) closes it");
+    if (group.empty()) refuse(at_, "nothing stands in the parentheses");
+    ++at_;
+    if (!has_factor()) refuse(at_, "a number of repetitions, *n, is wanted after the parentheses");
+    repeat(group, read_factor());
+  }
+
+  bool has_factor() { return !ended() && text_[at_] == '*'; }
+
+  int64_t read_factor() {
+    const size_t star = at_++;
+    int64_t factor = 0;
+    size_t digits = 0;
+    for (; !ended() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_, ++digits)
+      factor = std::min<int64_t>(factor * 10 + (text_[at_] - '0'), kLongest + 1);
+    if (digits == 0) refuse(star, "a number is wanted after it");
+    if (factor < 1 || factor > static_cast<int64_t>(kLongest))
+      refuse(star, fmt::format("the number after it must lie in [1, {}]", kLongest));
+    return factor;
+  }
+
+  void repeat(const Symbols& symbols, int64_t times) {
+    if (result_.size() + symbols.size() * static_cast<size_t>(times) > kLongest)
+      refuse(symbols[0].place, "it is repeated too often");
+    for (int64_t i = 0; i < times; ++i)
+      result_.insert(result_.end(), symbols.begin(), symbols.end());
+  }
+
+  const std::string& text_;
+  size_t at_ = 0;
+  Symbols result_;
+};
+
+void check_order(const Symbols& symbols, const std::string& text, int64_t num_layers) {
+  const auto refuse = [&](const Symbol& symbol, std::string_view why) {
+    fail("{} '{}': '{}' at character {}: {}", kLayoutFlag, text, symbol.symbol, symbol.place + 1,
+         why);
+  };
+  Symbols content;
+  for (const Symbol& symbol : symbols) {
+    if (symbol.symbol != '|') content.push_back(symbol);
+  }
+  MG_CHECK(!content.empty(), "{} '{}' has no E, t and L", kLayoutFlag, text);
+  if (content.front().symbol != 'E') refuse(content.front(), "the embedding, E, must come first");
+  for (size_t i = 1; i < content.size(); ++i) {
+    if (content[i].symbol == 'E') refuse(content[i], "the embedding is there twice");
+    if (content[i].symbol == 'L' && i + 1 < content.size())
+      refuse(content[i], "the loss must come last, and once");
+    if (content[i].symbol == 'm')
+      refuse(content[i], "layers of multi-token prediction (MTP) are not supported");
+  }
+  if (content.back().symbol != 'L') refuse(content.back(), "the loss, L, must come last");
+  const int64_t layers = static_cast<int64_t>(content.size()) - 2;
+  MG_CHECK(layers == num_layers,
+           "{} '{}' has {} layers (t), and --num-layers is {}: change one of them", kLayoutFlag,
+           text, layers, num_layers);
+}
+
+std::vector<ModelPart> place_by_layout(int64_t num_layers, const PipelineShape& shape,
+                                       const std::string& text) {
+  const Symbols symbols = LayoutReader(text).read();
+  check_order(symbols, text, num_layers);
+  std::vector<ModelPart> parts = {{0, 0, false, false}};
+  for (const Symbol& symbol : symbols) {
+    ModelPart& part = parts.back();
+    switch (symbol.symbol) {
+      case 'E': part.embedding = true; break;
+      case 't': ++part.layers; break;
+      case 'L': part.head = true; break;
+      case '|': parts.push_back({part.first_layer + part.layers, 0, false, false}); break;
+    }
+  }
+  MG_CHECK(static_cast<int>(parts.size()) == shape.pieces(),
+           "{} '{}' has {} pieces, and --pipeline-model-parallel-size {} stages with {} each make "
+           "{}: the pieces must be a multiple of the stages",
+           kLayoutFlag, text, parts.size(), shape.stages, shape.chunks, shape.pieces());
+  return parts;
+}
+
+// The layers of a stage's piece when a stage has `layers`.
+int64_t of_piece(int64_t layers, const PipelineShape& shape, std::string_view whose) {
+  MG_CHECK(layers % shape.chunks == 0,
+           "the {} layers of {} cannot be divided by its {} virtual stages: change "
+           "--num-layers-per-virtual-pipeline-stage or --num-virtual-stages-per-pipeline-rank, the "
+           "layers of the stage, or give --pipeline-model-parallel-layout",
+           layers, whose, shape.chunks);
+  return layers / shape.chunks;
+}
+
+// Layers of each stage where those of the first or the last are given.
+std::vector<int64_t> stages_by_ends(int64_t num_layers, const PipelineShape& shape,
+                                    const LayerPlacement& placement) {
+  constexpr std::string_view kFirst = "--decoder-first-pipeline-num-layers",
+                             kLast = "--decoder-last-pipeline-num-layers";
+  MG_CHECK(shape.stages > 1, "{} needs --pipeline-model-parallel-size above 1",
+           placement.first_stage_layers ? kFirst : kLast);
+  MG_CHECK(!placement.count_embedding && !placement.count_loss, "{} does not go with {}: drop one",
+           placement.first_stage_layers ? kFirst : kLast,
+           placement.count_embedding ? "--account-for-embedding-in-pipeline-split"
+                                     : "--account-for-loss-in-pipeline-split");
+  std::string given;
+  int64_t left = num_layers;
+  int middle = shape.stages;
+  for (const auto& [layers, flag] :
+       {std::pair{placement.first_stage_layers, kFirst}, {placement.last_stage_layers, kLast}}) {
+    if (!layers) continue;
+    MG_CHECK(*layers >= 1 && *layers <= num_layers, "{} is {}; it must lie in [1, --num-layers {}]",
+             flag, *layers, num_layers);
+    left -= *layers;
+    --middle;
+    given += fmt::format("{}{} {}", given.empty() ? "" : " and ", flag, *layers);
+  }
+  MG_CHECK(middle == 0 ? left == 0 : left >= middle && left % middle == 0,
+           "{} leave {} of --num-layers {} for the other {} of --pipeline-model-parallel-size {} "
+           "stages, which {}: change one of them, or give --pipeline-model-parallel-layout",
+           given, left, num_layers, middle, shape.stages,
+           left < middle ? "need a layer each"
+           : middle == 0 ? "has nowhere to put them"
+                         : "cannot divide them evenly");
+  std::vector<int64_t> stages(static_cast<size_t>(shape.stages), middle == 0 ? 0 : left / middle);
+  if (placement.first_stage_layers) stages.front() = *placement.first_stage_layers;
+  if (placement.last_stage_layers) stages.back() = *placement.last_stage_layers;
+  return stages;
+}
+
+std::vector<ModelPart> parts_of(const std::vector<int64_t>& layers) {
+  std::vector<ModelPart> parts;
+  int64_t first = 0;
+  for (const int64_t n : layers) {
+    parts.push_back({first, n, parts.empty(), parts.size() + 1 == layers.size()});
+    first += n;
+  }
+  return parts;
+}
+
+// The same number everywhere, the embedding and the loss counted as a layer where wanted.
+std::vector<int64_t> evenly(int64_t num_layers, const PipelineShape& shape,
+                            const LayerPlacement& placement) {
+  const int64_t total = num_layers + placement.count_embedding + placement.count_loss;
+  MG_CHECK(total % shape.stages == 0,
+           "--num-layers {}{}{} cannot be divided evenly by --pipeline-model-parallel-size {}: "
+           "change one of them, or place the layers by --decoder-first-pipeline-num-layers, "
+           "--decoder-last-pipeline-num-layers, --account-for-embedding-in-pipeline-split, "
+           "--account-for-loss-in-pipeline-split or --pipeline-model-parallel-layout",
+           num_layers, placement.count_embedding ? " and the embedding" : "",
+           placement.count_loss ? " and the loss" : "", shape.stages);
+  const int64_t each = of_piece(total / shape.stages, shape, "a pipeline stage");
+  std::vector<int64_t> layers(static_cast<size_t>(shape.pieces()), each);
+  layers.front() -= placement.count_embedding;
+  layers.back() -= placement.count_loss;
+  MG_CHECK(layers.front() >= 0 && layers.back() >= 0,
+           "--num-layers {} are too few for {} pieces of which the embedding and the loss fill "
+           "some: lower --pipeline-model-parallel-size",
+           num_layers, shape.pieces());
+  return layers;
+}
+
+}  // namespace
+
+std::vector<ModelPart> place_layers(int64_t num_layers, const PipelineShape& shape,
+                                    const LayerPlacement& placement) {
+  MG_CHECK(num_layers >= 0, "--num-layers is {}; it must be at least 0", num_layers);
+  const bool ends = placement.first_stage_layers || placement.last_stage_layers;
+  const bool counted = placement.count_embedding || placement.count_loss;
+  if (!placement.layout.empty()) {
+    MG_CHECK(!ends && !counted,
+             "--pipeline-model-parallel-layout says where every layer goes, and so does {}: drop "
+             "one",
+             placement.first_stage_layers  ? "--decoder-first-pipeline-num-layers"
+             : placement.last_stage_layers ? "--decoder-last-pipeline-num-layers"
+             : placement.count_embedding   ? "--account-for-embedding-in-pipeline-split"
+                                           : "--account-for-loss-in-pipeline-split");
+    return place_by_layout(num_layers, shape, placement.layout);
+  }
+  if (!ends && (counted || !placement.uneven))
+    return parts_of(evenly(num_layers, shape, placement));
+  std::vector<int64_t> layers;
+  const int pieces = shape.pieces();
+  if (ends) {
+    const std::vector<int64_t> stages = stages_by_ends(num_layers, shape, placement);
+    for (int piece = 0; piece < pieces; ++piece) {
+      const int stage = shape.stage_of(piece);
+      layers.push_back(of_piece(stages[static_cast<size_t>(stage)], shape,
+                                fmt::format("pipeline stage {}", stage)));
+    }
+  } else {
+    for (int64_t piece = 0; piece < pieces; ++piece)
+      layers.push_back((piece + 1) * num_layers / pieces - piece * num_layers / pieces);
+  }
+  return parts_of(layers);
+}
+
+int pieces_of_layout(const std::string& layout) {
+  const Symbols symbols = LayoutReader(layout).read();
+  return 1 + static_cast<int>(std::count_if(symbols.begin(), symbols.end(),
+                                            [](const Symbol& s) { return s.symbol == '|'; }));
+}
+
+}  // namespace megatron::parallel

@@ -1,0 +1,207 @@
+#include "parallel/linear.h"
+
+#include "base/error.h"
+#include "ops/linear.h"
+#include "parallel/exchange.h"
+
+namespace megatron::parallel {
+namespace {
+
+// A column product is two nodes that share what is under way between ranks: its input, whose
+// backward waits for the sum of dx, and the product, whose backward begins it. Between them runs
+// the weight's gradient.
+struct ColumnAttributes {
+  struct Pending {
+    PendingSum dx;
+    comm::Work x_work;
+    Tensor x;  // of all ranks, again
+  };
+  TensorParallel tp;
+  std::shared_ptr<Pending> pending = std::make_shared<Pending>();
+};
+
+void column_input_dgrad(Backward& backward) {
+  backward.attributes<ColumnAttributes>().pending->dx.wait(backward.stream());
+  if (backward.needs(0)) backward.set(0, backward.gradient(0));
+}
+
+void gather_x_again(Backward& backward, const ColumnAttributes& a) {
+  const Tensor& x = backward.saved(0);
+  a.pending->x = communication_buffer(backward.tape(), {a.tp.size() * x.size(0), x.size(1)},
+                                      x.dtype(), "column_linear, x again");
+  a.pending->x_work =
+      overlapped(a.tp).all_gather(x, a.pending->x, backward.stream(), "column_linear, x again");
+  if (a.tp.beside == nullptr) a.pending->x_work.wait(backward.stream());
+}
+
+void column_product_dgrad(Backward& backward) {
+  const auto& a = backward.attributes<ColumnAttributes>();
+  const Weight& weight = backward.weight(0);
+  if (a.tp.divides_tokens() && weight.parameter->trainable) gather_x_again(backward, a);
+  if (!backward.needs(0)) return;
+  const Tensor &dy = backward.gradient(0), &w = weight.value();
+  Tensor dx = Tensor::empty(backward.tape().runtime().arena(partial_memory(a.tp)),
+                            {dy.size(0), w.size(1)}, w.dtype(), "column_linear.dx");
+  backward.kernels().gemm({.a = dy, .b = w, .out = dx}, backward.stream());
+  a.pending->dx.begin(backward.tape(), dx, a.tp, "column_linear, gradient");
+  backward.set(0, a.pending->dx.result);  // complete when the input's backward has waited
+}
+
+void column_product_wgrad(Backward& backward) {
+  const auto& a = backward.attributes<ColumnAttributes>();
+  const Tensor& dy = backward.gradient(0);
+  if (const GradSlot dw = backward.grad_slot(0); dw.out.defined()) {
+    a.pending->x_work.wait(backward.stream());
+    const Tensor x = a.tp.divides_tokens() ? a.pending->x : backward.saved(0);
+    backward.kernels().gemm({.a = dy, .b = x, .out = dw.out, .transpose_a = true, .beta = dw.beta},
+                            backward.stream());
+    a.pending->x_work = {};
+    a.pending->x = {};
+  }
+  if (backward.weights() < 2) return;
+  if (const GradSlot db = backward.grad_slot(1); db.out.defined())
+    backward.kernels().column_sum({.x = dy, .out = db}, backward.stream());
+}
+
+void row_bias_dgrad(Backward& backward) {
+  if (backward.needs(0)) backward.set(0, backward.gradient(0));
+}
+
+void row_bias_wgrad(Backward& backward) {
+  if (const GradSlot db = backward.grad_slot(0); db.out.defined())
+    backward.kernels().column_sum({.x = backward.gradient(0), .out = db}, backward.stream());
+}
+
+// y + bias in the memory of y.
+Var add_bias(Tape& tape, const Var& y, const Weight& bias) {
+  const Tensor& t = y.value;
+  tape.kernels().add({.a = t, .b = bias.value(), .out = t}, tape.stream());
+  return tape.record_one({.name = "row_linear.bias",
+                          .inputs = {y.id},
+                          .weights = {bias},
+                          .dgrad = row_bias_dgrad,
+                          .wgrad = row_bias_wgrad},
+                         t);
+}
+
+// Which columns of a gathered [T, 2 k/n] a rank's key (value) head is made of: `pieces` ranks from
+// `first` on hold `width` columns each.
+struct KeyHead {
+  int64_t q, head_size, width;
+  int first, pieces;
+  comm::Group* group;
+
+  // Calls f(rank, columns [0, width) of its piece for keys or [width, 2 width) for values, where
+  // they lie in [q | key | value]).
+  template <class F>
+  void for_each_piece(F&& f) const {
+    for (int piece = 0; piece < pieces; ++piece) {
+      f(first + piece, 0, q + piece * width);
+      f(first + piece, width, q + head_size + piece * width);
+    }
+  }
+};
+
+void gather_key_head_dgrad(Backward& backward) {
+  if (!backward.needs(0)) return;
+  const auto& head = backward.attributes<KeyHead>();
+  const Tensor& dy = backward.gradient(0);
+  const int64_t tokens = dy.size(0), columns = 2 * head.width;
+  const kernels::Table& kernels = backward.kernels();
+  Stream& stream = backward.stream();
+  Tensor parts = communication_buffer(backward.tape(), {head.group->size(), tokens, columns},
+                                      dy.dtype(), "gather_key_head, gradient");
+  kernels.fill({.out = parts, .value = 0}, stream);
+  head.for_each_piece([&](int rank, int64_t from, int64_t to) {
+    kernels.copy(
+        {.x = dy.slice(1, to, head.width), .out = parts.select(0, rank).slice(1, from, head.width)},
+        stream);
+  });
+  Tensor own = communication_buffer(backward.tape(), {tokens, columns}, dy.dtype(),
+                                    "gather_key_head, gradient");
+  head.group->reduce_scatter(parts, own, comm::Reduce::sum, stream, "gather_key_head, gradient")
+      .wait(stream);
+  Tensor dqkv = backward.empty({tokens, head.q + columns}, dy.dtype(), "gather_key_head.dqkv");
+  kernels.copy({.x = dy.slice(1, 0, head.q), .out = dqkv.slice(1, 0, head.q)}, stream);
+  kernels.copy({.x = own, .out = dqkv.slice(1, head.q, columns)}, stream);
+  backward.set(0, dqkv);
+}
+
+}  // namespace
+
+Var column_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
+                  const TensorParallel& tp) {
+  if (alone(tp.group)) return ops::linear(tape, x, weight, bias);
+  const Tensor& w = weight.value();
+  Tensor whole = x.value;
+  if (tp.divides_tokens()) {
+    whole = gathered_rows(tape, x.value, *tp.group, "column_linear, x", MemoryClass::communication);
+  }
+  Tensor y = tape.empty({whole.size(0), w.size(0)}, w.dtype(), "column_linear.y");
+  tape.kernels().gemm(
+      {.a = whole, .b = w, .out = y, .transpose_b = true, .bias = bias ? bias.value() : Tensor()},
+      tape.stream());
+  ColumnAttributes attributes{.tp = tp};
+  Var input = x;
+  if (x.needs_gradient()) {
+    Node node{.name = "column_linear.x", .inputs = {x.id}, .dgrad = column_input_dgrad};
+    node.attributes = attributes;
+    input = tape.record_one(std::move(node), whole);
+  }
+  Node node{.name = "column_linear",
+            .inputs = {input.id},
+            .saved = {x.value},
+            .weights = {weight},
+            .dgrad = column_product_dgrad,
+            .wgrad = column_product_wgrad};
+  if (bias) node.weights.push_back(bias);
+  node.attributes = std::move(attributes);
+  return tape.record_one(std::move(node), y);
+}
+
+Var row_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
+               const TensorParallel& tp) {
+  if (alone(tp.group)) return ops::linear(tape, x, weight, bias);
+  const Var partial = ops::linear(tape, x, weight, {}, partial_memory(tp));
+  const Var y = sum_of_parts(tape, partial, tp, "row_linear");
+  return bias ? add_bias(tape, y, bias) : y;
+}
+
+Var gather_key_head(Tape& tape, const Var& qkv, int64_t q, int64_t k, int64_t head_size,
+                    const TensorParallel& tp) {
+  if (alone(tp.group)) return qkv;
+  const int64_t ranks = tp.size(), heads = k / head_size;
+  MG_CHECK(
+      heads > 0 && k % head_size == 0 && ranks % heads == 0 && k % ranks == 0,
+      "{} key heads of size {} cannot be divided among {} tensor-parallel ranks: these must be "
+      "a multiple of the heads, and the heads' columns of the ranks",
+      heads, head_size, ranks);
+  const int pieces = static_cast<int>(ranks / heads);
+  const KeyHead head{.q = q,
+                     .head_size = head_size,
+                     .width = k / ranks,
+                     .first = tp.rank() / pieces * pieces,
+                     .pieces = pieces,
+                     .group = tp.group};
+  const int64_t tokens = qkv.value.size(0), columns = 2 * head.width;
+  const DType type = qkv.value.dtype();
+  MG_ASSERT(qkv.value.size(1) == q + columns);
+  const kernels::Table& kernels = tape.kernels();
+  Stream& stream = tape.stream();
+  Tensor own = communication_buffer(tape, {tokens, columns}, type, "gather_key_head");
+  Tensor parts = communication_buffer(tape, {ranks, tokens, columns}, type, "gather_key_head");
+  kernels.copy({.x = qkv.value.slice(1, q, columns), .out = own}, stream);
+  tp.group->all_gather(own, parts, stream, "gather_key_head").wait(stream);
+  Tensor out = tape.empty({tokens, q + 2 * head_size}, type, "gather_key_head");
+  kernels.copy({.x = qkv.value.slice(1, 0, q), .out = out.slice(1, 0, q)}, stream);
+  head.for_each_piece([&](int rank, int64_t from, int64_t to) {
+    kernels.copy({.x = parts.select(0, rank).slice(1, from, head.width),
+                  .out = out.slice(1, to, head.width)},
+                 stream);
+  });
+  Node node{.name = "gather_key_head", .inputs = {qkv.id}, .dgrad = gather_key_head_dgrad};
+  node.attributes = head;
+  return tape.record_one(std::move(node), out);
+}
+
+}  // namespace megatron::parallel

@@ -1,0 +1,228 @@
+#include "parallel/parameter_buckets.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace megatron::parallel {
+namespace {
+
+int size_of(const comm::Group* group) { return group == nullptr ? 1 : group->size(); }
+int rank_in(const comm::Group* group) { return group == nullptr ? 0 : group->rank(); }
+
+}  // namespace
+
+ParameterBuckets::ParameterBuckets(const std::vector<Bucket>& buckets,
+                                   const std::vector<const megatron::Span*>& spans,
+                                   const DataParallelGroups& groups, Runtime& runtime,
+                                   Sharding sharding, bool overlap)
+    : groups_(groups),
+      runtime_(runtime),
+      sharding_(sharding),
+      shards_(sharding == Sharding::none ? 1 : size_of(groups.shards)),
+      overlap_(overlap) {
+  const int64_t rank = sharding == Sharding::none ? 0 : rank_in(groups.shards);
+  for (const megatron::Span* span : spans) {
+    const bool is_new = span_of_.emplace(span->name, spans_.size()).second;
+    MG_ASSERT(is_new);
+    spans_.push_back({.name = span->name, .buckets = {}});
+  }
+  int64_t kept = 0;
+  for (const Bucket& bucket : buckets) {
+    for (const int s : bucket.spans)
+      spans_[static_cast<size_t>(s)].buckets.push_back(states_.size());
+    kept += by_span() ? bucket.shard : shards_ * bucket.shard;
+    type_ = bucket.entries[0].placed->parameter.value.dtype();
+    State& state = states_.emplace_back();
+    state.bucket = &bucket;
+    state.call = fmt::format("parameters, bucket {}", states_.size() - 1);
+    for (const Bucket::Entry& entry : bucket.entries) {
+      MG_ASSERT(entry.placed->parameter.value.dtype() == type_);
+      state.absent.push_back(entry.placed->parameter.value);
+    }
+  }
+
+  Arena& arena = runtime.arena(MemoryClass::parameters);
+  const Tensor buffer = Tensor::empty(arena, {kept}, type_, "parameters");
+  int64_t end = 0;
+  for (State& state : states_) {
+    const int64_t size = by_span() ? state.bucket->shard : elements(state);
+    const Tensor memory = buffer.slice(0, end, size);
+    end += size;
+    if (by_span()) {
+      state.shard = memory;
+    } else {
+      state.full = memory;
+      state.shard =
+          gathers() ? memory.slice(0, rank * state.bucket->shard, state.bucket->shard) : memory;
+      show(state);
+    }
+  }
+  if (by_span()) make_room();
+}
+
+int64_t ParameterBuckets::elements(const State& state) const {
+  return shards_ * state.bucket->shard;
+}
+
+// Spans lie in turn at the begin and at the end of a room that is as large as the largest two that
+// follow one another (one, where nothing is fetched ahead), so that these two never overlap.
+void ParameterBuckets::make_room() {
+  int64_t room = 0, before = 0;
+  for (SpanState& span : spans_) {
+    for (const size_t b : span.buckets) span.size += elements(states_[b]);
+    room = std::max(room, span.size + (overlap_ ? before : 0));
+    before = span.size;
+  }
+  for (size_t s = 1; s < spans_.size() && overlap_; s += 2) spans_[s].begin = room - spans_[s].size;
+  Arena& arena = runtime_.arena(MemoryClass::parameters);
+  room_ = Tensor::empty(arena, {room}, type_, "parameters of spans");
+  for (State& state : states_) {
+    if (!state.bucket->outside_spans) continue;
+    state.full = Tensor::empty(arena, {elements(state)}, type_, "parameters outside spans");
+    show(state);
+  }
+}
+
+void ParameterBuckets::gather(State& state, bool wait) {
+  Stream& stream = runtime_.stream();
+  const bool beside = overlap_ && groups_.beside != nullptr;
+  comm::Group& shards = beside ? *groups_.beside : *groups_.shards;
+  state.work.wait(stream);  // of an earlier gather that nobody needed
+  state.work = shards.all_gather(state.shard, state.full, stream, state.call);
+  if (!wait) return;
+  state.work.wait(stream);
+  state.work = {};
+}
+
+void ParameterBuckets::show(State& state) {
+  for (const Bucket::Entry& entry : state.bucket->entries) {
+    Tensor& value = entry.placed->parameter.value;
+    value = state.full.slice(0, entry.begin, entry.size()).view(value.shape());
+  }
+}
+
+void ParameterBuckets::hide(State& state) {
+  for (size_t i = 0; i < state.absent.size(); ++i)
+    state.bucket->entries[i].placed->parameter.value = state.absent[i];
+}
+
+void ParameterBuckets::drop(State& state) {
+  MG_ASSERT(state.users == 0);
+  state.work.wait(runtime_.stream());
+  state.work = {};
+  state.full = Tensor();
+  state.begin = -1;
+  hide(state);
+}
+
+// The first layers are needed first, and lie last.
+void ParameterBuckets::changed() {
+  everything_ = false;
+  if (!gathers()) return;
+  for (size_t b = states_.size(); b-- > 0;) {
+    State& state = states_[b];
+    if (by_span() && !state.bucket->outside_spans) {
+      drop(state);
+    } else {
+      gather(state, !overlap_ || state.bucket->outside_spans);
+    }
+  }
+  if (by_span() && overlap_ && !spans_.empty()) fetch(0, false);
+}
+
+void ParameterBuckets::gather_all() {
+  if (!gathers() || everything_) return;
+  everything_ = true;
+  for (size_t b = states_.size(); b-- > 0;) {
+    State& state = states_[b];
+    if (by_span() && !state.bucket->outside_spans) {
+      drop(state);
+      state.full = Tensor::empty(runtime_.arena(MemoryClass::parameters), {elements(state)}, type_,
+                                 "all parameters");
+      gather(state, true);
+      show(state);
+    }
+    state.work.wait(runtime_.stream());
+    state.work = {};
+  }
+}
+
+void ParameterBuckets::begin_step() {
+  if (!everything_) return;
+  everything_ = false;
+  if (!by_span()) return;
+  for (State& state : states_)
+    if (!state.bucket->outside_spans) drop(state);
+}
+
+// Makes a span's buckets present or, without `wait`, begins to; false where a span at work is in
+// the way.
+bool ParameterBuckets::fetch(size_t index, bool wait) {
+  const SpanState& span = spans_[index];
+  int64_t begin = span.begin;
+  for (const size_t b : span.buckets) {
+    State& state = states_[b];
+    const int64_t end = begin + elements(state);
+    if (state.begin != begin && state.users == 0 && !state.bucket->outside_spans) {
+      for (State& other : states_) {
+        if (other.begin < 0 || other.begin >= end || other.begin + elements(other) <= begin)
+          continue;
+        if (other.users > 0) {
+          MG_ASSERT(!wait);
+          return false;
+        }
+        drop(other);
+      }
+      drop(state);
+      state.begin = begin;
+      state.full = room_.slice(0, begin, elements(state));
+      gather(state, false);
+    }
+    begin = end;
+  }
+  for (const size_t b : span.buckets) {
+    if (!wait) break;
+    states_[b].work.wait(runtime_.stream());
+    states_[b].work = {};
+  }
+  return true;
+}
+
+// Forward goes up, backward down; what is computed again goes up within a group of layers.
+void ParameterBuckets::prefetch(size_t index, Pass pass) {
+  const bool up = pass == Pass::forward || (pass == Pass::recompute && index == last_span_ + 1);
+  if (up ? index + 1 < spans_.size() : index > 0) fetch(up ? index + 1 : index - 1, false);
+}
+
+void ParameterBuckets::enter(const megatron::Span& span, Pass pass) {
+  if (!gathers() || everything_) return;
+  const auto found = span_of_.find(span.name);
+  if (found == span_of_.end()) return;
+  const size_t index = found->second;
+  if (!by_span()) {
+    for (const size_t b : spans_[index].buckets) {
+      states_[b].work.wait(runtime_.stream());
+      states_[b].work = {};
+    }
+    return;
+  }
+  fetch(index, true);
+  for (const size_t b : spans_[index].buckets)
+    if (states_[b].users++ == 0) show(states_[b]);
+  if (overlap_) prefetch(index, pass);
+  last_span_ = index;
+}
+
+void ParameterBuckets::leave(const megatron::Span& span) {
+  if (!by_span() || everything_) return;
+  const auto found = span_of_.find(span.name);
+  if (found == span_of_.end()) return;
+  for (const size_t b : spans_[found->second].buckets) {
+    State& state = states_[b];
+    MG_ASSERT(state.users > 0);
+    if (--state.users == 0 && !state.bucket->outside_spans) hide(state);
+  }
+}
+
+}  // namespace megatron::parallel

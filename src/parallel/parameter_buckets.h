@@ -1,0 +1,69 @@
+// The values of a stage's buckets: their memory, and how shards become whole.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+
+#include "parallel/bucket_layout.h"
+#include "parallel/data_parallel.h"
+
+namespace megatron::parallel {
+
+class ParameterBuckets {
+ public:
+  // buckets and spans: outlive this; spans have unique names.
+  ParameterBuckets(const std::vector<Bucket>& buckets, const std::vector<const Span*>& spans,
+                   const DataParallelGroups& groups, Runtime& runtime, Sharding sharding,
+                   bool overlap);
+
+  // Of a bucket, this rank's shard.
+  const Tensor& shard(size_t bucket) const { return states_[bucket].shard; }
+
+  void changed();
+  void gather_all();
+  void begin_step();
+  void enter(const megatron::Span& span, Pass pass);
+  void leave(const megatron::Span& span);
+
+ private:
+  struct State {
+    const Bucket* bucket = nullptr;
+    std::string call;
+    Tensor shard;
+    Tensor full;                 // of all shards; undefined: not held
+    std::vector<Tensor> absent;  // of each entry, while its value is not there: no memory
+    comm::Work work;             // of its gather
+    int users = 0;               // spans at work that need it
+    int64_t begin = -1;          // of the place in room_ where it lies; -1: in none
+  };
+  struct SpanState {
+    std::string name;
+    std::vector<size_t> buckets;
+    int64_t begin = 0, size = 0;  // elements of room_
+  };
+  bool gathers() const { return sharding_ != Sharding::none; }
+  bool by_span() const { return sharding_ == Sharding::parameters; }
+  int64_t elements(const State& state) const;
+  void make_room();
+  void gather(State& state, bool wait);
+  void show(State& state);
+  void hide(State& state);
+  void drop(State& state);
+  bool fetch(size_t span, bool wait);
+  void prefetch(size_t span, Pass pass);
+
+  DataParallelGroups groups_;
+  Runtime& runtime_;
+  Sharding sharding_;
+  int64_t shards_;
+  bool overlap_;
+  DType type_ = DType::f32;
+  std::vector<State> states_;
+  std::vector<SpanState> spans_;
+  std::unordered_map<std::string, size_t> span_of_;
+  Tensor room_;  // of the spans' values, one at work and the next
+  size_t last_span_ = 0;
+  bool everything_ = false;  // is held, since gather_all()
+};
+
+}  // namespace megatron::parallel

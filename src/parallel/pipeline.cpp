@@ -1,0 +1,280 @@
+#include "parallel/pipeline.h"
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "parallel/simulate.h"
+
+namespace megatron::parallel {
+namespace {
+
+using Kind = Action::Kind;
+
+// Messages that may be on their way from a stage at a time.
+constexpr size_t kSendsUnderWay = 4;
+
+// What goes before a message of variable shape: type, number of dimensions, sizes.
+constexpr int64_t kHeaderLength = 2 + kMaxRank;
+
+bool is_send(Transfer::Kind kind) {
+  return kind == Transfer::Kind::send_activation || kind == Transfer::Kind::send_gradient;
+}
+
+bool is_gradient(Transfer::Kind kind) {
+  return kind == Transfer::Kind::send_gradient || kind == Transfer::Kind::receive_gradient;
+}
+
+// Both ends know a message by the chunk that made it.
+std::string message_name(const PipelineShape& shape, int stage, const Transfer& transfer) {
+  int made_by = shape.piece(stage, transfer.chunk);
+  if (transfer.kind == Transfer::Kind::receive_activation) --made_by;
+  if (transfer.kind == Transfer::Kind::receive_gradient) ++made_by;
+  return fmt::format("{}, micro-batch {}, chunk {}",
+                     is_gradient(transfer.kind) ? "gradient" : "activation", transfer.micro_batch,
+                     shape.chunk_of(made_by));
+}
+
+void write_header(const Tensor& header, const Tensor& tensor) {
+  if (!header.device().has_data()) return;
+  const auto values = header.span<int64_t>();
+  values[0] = static_cast<int64_t>(tensor.dtype());
+  values[1] = tensor.rank();
+  for (int d = 0; d < kMaxRank; ++d)
+    values[static_cast<size_t>(2 + d)] = d < tensor.rank() ? tensor.size(d) : 0;
+}
+
+// The shape that a header tells; that of `expected` where there is no data.
+Shape read_header(const Tensor& header, const Tensor& expected, const std::string& message) {
+  if (!header.device().has_data()) return expected.shape();
+  const auto values = header.span<int64_t>();
+  MG_CHECK(
+      values[0] == static_cast<int64_t>(expected.dtype()),
+      "'{}' is a tensor of another type than the stage that receives it computes with ({}): the "
+      "stages of a pipeline need the same types",
+      message, name(expected.dtype()));
+  MG_ASSERT(values[1] >= 0 && values[1] <= kMaxRank);
+  return Shape(values.subspan(2, static_cast<size_t>(values[1])));
+}
+
+}  // namespace
+
+// The steps for one number of micro-batches, and the places for what lies between them.
+struct Pipeline::Prepared {
+  struct Named {
+    Step step;
+    std::string name;      // of a transfer
+    bool weights = false;  // of a backward: weights' gradients too
+  };
+  // What a chunk's action for a micro-batch needs: under way, or there.
+  struct Place {
+    Tensor tensor;
+    comm::Work work;
+  };
+
+  int micro_batches = 0;
+  std::vector<Named> steps;
+  std::vector<Place> inputs, gradients;  // of each chunk and micro-batch
+
+  Place& place(bool gradient, int chunk, int micro_batch) {
+    return (gradient ? gradients
+                     : inputs)[static_cast<size_t>(chunk * micro_batches + micro_batch)];
+  }
+};
+
+// One run of a prepared list.
+class Pipeline::Execution {
+ public:
+  Execution(Pipeline& pipeline, Prepared& prepared, StageWork& work)
+      : shape_(pipeline.shape_),
+        options_(pipeline.options_),
+        runtime_(pipeline.runtime_),
+        overlap_(pipeline.overlaps()),
+        group_(overlap_ ? pipeline.beside_ : pipeline.stages_),
+        stage_(pipeline.stage()),
+        prepared_(prepared),
+        work_(work) {
+    // What a run that failed has left.
+    for (auto& place : prepared_.inputs) place = {};
+    for (auto& place : prepared_.gradients) place = {};
+  }
+
+  void run(const std::function<void(const Action&)>& executed) {
+    for (const Prepared::Named& named : prepared_.steps) {
+      if (!named.step.is_transfer) {
+        act(named.step.action, named.weights);
+        if (executed) executed(named.step.action);
+      } else if (is_send(named.step.transfer.kind)) {
+        send(named.step.transfer, named.name);
+      } else {
+        receive(named.step.transfer, named.name);
+      }
+    }
+    for (Sent& sent : sent_) wait(sent);
+  }
+
+ private:
+  struct Sent {
+    Tensor header;
+    comm::Work shape, tensor;
+  };
+
+  void act(const Action& action, bool weights) {
+    const int piece = shape_.piece(stage_, action.chunk);
+    switch (action.kind) {
+      case Kind::forward: {
+        const Tensor input = take(false, piece == 0, action);
+        put(false, work_.forward(action.chunk, action.micro_batch, input), piece, piece + 1,
+            action);
+        return;
+      }
+      case Kind::backward: {
+        const Tensor gradient = take(true, piece + 1 == shape_.pieces(), action);
+        Tensor to_input = work_.backward(action.chunk, action.micro_batch, gradient, weights);
+        put(true, std::move(to_input), piece, piece - 1, action);
+        return;
+      }
+      case Kind::weight: return work_.weight(action.chunk, action.micro_batch);
+    }
+  }
+
+  // What an action needs, when it is there; undefined at the model's ends.
+  Tensor take(bool gradient, bool at_end, const Action& action) {
+    if (at_end) return {};
+    Prepared::Place place =
+        std::exchange(prepared_.place(gradient, action.chunk, action.micro_batch), {});
+    place.work.wait(runtime_.stream());
+    MG_ASSERT(place.tensor.defined());
+    return std::move(place.tensor);
+  }
+
+  // What an action made, for the piece beside it: kept where that one is of this stage, else until
+  // it is sent, which is the next thing this stage does with it.
+  void put(bool gradient, Tensor made, int piece, int next, const Action& action) {
+    const bool at_end = next < 0 || next == shape_.pieces();
+    MG_ASSERT(made.defined() != at_end);
+    if (at_end) return;
+    if (shape_.stage_of(next) == stage_)
+      prepared_.place(gradient, shape_.chunk_of(next), action.micro_batch).tensor = std::move(made);
+    else made_ = {std::move(made), gradient, shape_.chunk_of(piece), action.micro_batch};
+  }
+
+  void send(const Transfer& transfer, const std::string& name) {
+    const bool gradient = is_gradient(transfer.kind);
+    MG_ASSERT(made_.tensor.defined() && made_.gradient == gradient &&
+              made_.chunk == transfer.chunk && made_.micro_batch == transfer.micro_batch);
+    Sent& sent = sent_[sends_++ % kSendsUnderWay];
+    wait(sent);
+    const Tensor tensor = std::exchange(made_.tensor, {});
+    if (options_.variable_shapes) {
+      if (!sent.header.defined()) sent.header = header();
+      write_header(sent.header, tensor);
+      sent.shape = group_->send(sent.header, transfer.peer, runtime_.stream(), name + ", shape");
+    }
+    sent.tensor = group_->send(tensor, transfer.peer, runtime_.stream(), name);
+    if (!overlap_) wait(sent);
+  }
+
+  void wait(Sent& sent) {
+    std::exchange(sent.shape, {}).wait(runtime_.stream());
+    std::exchange(sent.tensor, {}).wait(runtime_.stream());
+  }
+
+  void receive(const Transfer& transfer, const std::string& name) {
+    Tensor into = work_.receive_into(transfer.chunk, transfer.micro_batch);
+    if (options_.variable_shapes) {
+      const Tensor header = this->header();
+      group_->recv(header, transfer.peer, runtime_.stream(), name + ", shape")
+          .wait(runtime_.stream());
+      runtime_.stream().synchronize();
+      const Shape shape = read_header(header, into, name);
+      if (!(shape == into.shape())) {
+        into = Tensor::empty(runtime_.arena(MemoryClass::activations), shape, into.dtype(),
+                             "received from another stage");
+      }
+    }
+    auto& place = prepared_.place(is_gradient(transfer.kind), transfer.chunk, transfer.micro_batch);
+    place.work = group_->recv(into, transfer.peer, runtime_.stream(), name);
+    place.tensor = std::move(into);
+  }
+
+  Tensor header() {
+    return Tensor::empty(runtime_.arena(MemoryClass::communication), {kHeaderLength}, DType::i64,
+                         "shape of a message");
+  }
+
+  // The one thing made that is not yet sent.
+  struct Made {
+    Tensor tensor;
+    bool gradient = false;
+    int chunk = 0, micro_batch = 0;
+  };
+
+  const PipelineShape& shape_;
+  const PipelineOptions& options_;
+  Runtime& runtime_;
+  const bool overlap_;
+  comm::Group* group_;
+  const int stage_;
+  Prepared& prepared_;
+  StageWork& work_;
+  Made made_;
+  std::array<Sent, kSendsUnderWay> sent_;
+  size_t sends_ = 0;
+};
+
+Pipeline::Pipeline(const PipelineShape& shape, comm::Group* stages, comm::Group* beside,
+                   Runtime& runtime, const PipelineOptions& options)
+    : shape_(shape), stages_(stages), beside_(beside), runtime_(runtime), options_(options) {
+  MG_ASSERT(shape.stages == (stages == nullptr ? 1 : stages->size()));
+  MG_ASSERT(beside == nullptr || (stages != nullptr && beside->size() == stages->size() &&
+                                  beside->rank() == stages->rank()));
+}
+
+Pipeline::~Pipeline() = default;
+
+int Pipeline::stage() const { return stages_ == nullptr ? 0 : stages_->rank(); }
+
+Pipeline::Prepared& Pipeline::prepare(int micro_batches, bool forward_only) {
+  auto& prepared = prepared_[{micro_batches, forward_only}];
+  if (prepared != nullptr) return *prepared;
+
+  std::vector<Schedule> stages;
+  for (int s = 0; s < shape_.stages; ++s) {
+    stages.push_back(forward_only ? shape_.forward_only(s, micro_batches)
+                                  : shape_.schedule(s, micro_batches));
+  }
+  auto made = std::make_unique<Prepared>();
+  made->micro_batches = micro_batches;
+  const std::vector<bool> deferred =
+      deferred_weights(shape_, stages[static_cast<size_t>(stage())], micro_batches);
+  // The shape of a message is waited for where its receive stands.
+  const Receives receives =
+      overlaps() && !options_.variable_shapes ? Receives::begun_ahead : Receives::waited_for;
+  for (const Step& step : with_transfers(shape_, stages, stage(), receives)) {
+    Prepared::Named named{step, {}, false};
+    if (step.is_transfer) {
+      named.name = message_name(shape_, stage(), step.transfer);
+    } else {
+      named.weights = !deferred[static_cast<size_t>(step.action.chunk * micro_batches +
+                                                    step.action.micro_batch)];
+    }
+    made->steps.push_back(std::move(named));
+  }
+  made->inputs.resize(deferred.size());
+  made->gradients.resize(deferred.size());
+  prepared = std::move(made);
+  return *prepared;
+}
+
+void Pipeline::run(int micro_batches, StageWork& work,
+                   const std::function<void(const Action&)>& executed) {
+  Execution(*this, prepare(micro_batches, false), work).run(executed);
+}
+
+void Pipeline::run_forward(int micro_batches, StageWork& work) {
+  Execution(*this, prepare(micro_batches, true), work).run({});
+}
+
+}  // namespace megatron::parallel

@@ -1,0 +1,171 @@
+#include "parallel/simulate.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace megatron::parallel {
+namespace {
+
+using Kind = Action::Kind;
+
+std::string_view word(Kind kind) {
+  switch (kind) {
+    case Kind::forward: return "forward";
+    case Kind::backward: return "backward";
+    case Kind::weight: return "weight gradient";
+  }
+  return {};
+}
+
+// Runs the lists against one another.
+class Run {
+ public:
+  Run(const PipelineShape& shape, const std::vector<Schedule>& stages, const ActionTimes& times)
+      : shape_(shape), stages_(stages), times_(times), micro_batches_(count_micro_batches(stages)) {
+    MG_ASSERT(static_cast<int>(stages.size()) == shape.stages);
+    for (auto& ends : ends_)
+      ends.assign(static_cast<size_t>(shape.pieces()) * static_cast<size_t>(micro_batches_), -1);
+    intervals_.resize(stages.size());
+    for (size_t s = 0; s < stages.size(); ++s) {
+      intervals_[s].reserve(stages[s].size());
+      deferred_.push_back(deferred_weights(shape, stages[s], micro_batches_));
+    }
+  }
+
+  std::vector<std::vector<Interval>> take() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (int s = 0; s < shape_.stages; ++s) {
+        while (advance(s)) moved = true;
+      }
+    }
+    for (size_t s = 0; s < stages_.size(); ++s) {
+      if (intervals_[s].size() < stages_[s].size()) report(static_cast<int>(s));
+    }
+    return std::move(intervals_);
+  }
+
+ private:
+  // Whether the stage's next action could be run.
+  bool advance(int stage) {
+    auto& done = intervals_[static_cast<size_t>(stage)];
+    const Schedule& list = stages_[static_cast<size_t>(stage)];
+    if (done.size() == list.size()) return false;
+    const Action& action = list[done.size()];
+    const int piece = shape_.piece(stage, action.chunk);
+    double ready = done.empty() ? 0 : done.back().end;
+    if (!can_begin(action, piece, ready)) return false;
+    const double end = ready + duration(stage, action);
+    end_of(action.kind, piece, action.micro_batch) = end;
+    done.push_back({ready, end});
+    return true;
+  }
+
+  // Moves `ready` to when all that the action needs is there; false while some of it is not.
+  bool can_begin(const Action& action, int piece, double& ready) {
+    const int m = action.micro_batch;
+    switch (action.kind) {
+      case Kind::forward: return piece == 0 || wait_for(Kind::forward, piece - 1, m, piece, ready);
+      case Kind::backward:
+        return wait_for(Kind::forward, piece, m, piece, ready) &&
+               (piece + 1 == shape_.pieces() ||
+                wait_for(Kind::backward, piece + 1, m, piece, ready));
+      case Kind::weight: return wait_for(Kind::backward, piece, m, piece, ready);
+    }
+    return false;
+  }
+
+  bool wait_for(Kind kind, int made_by, int micro_batch, int needed_by, double& ready) {
+    const double end = end_of(kind, made_by, micro_batch);
+    if (end < 0) return false;
+    const bool travels = shape_.stage_of(made_by) != shape_.stage_of(needed_by);
+    ready = std::max(ready, end + (travels ? times_.transfer : 0));
+    return true;
+  }
+
+  double duration(int stage, const Action& action) const {
+    switch (action.kind) {
+      case Kind::forward: return times_.forward;
+      case Kind::weight: return times_.weight;
+      case Kind::backward: break;
+    }
+    const auto at = static_cast<size_t>(action.chunk * micro_batches_ + action.micro_batch);
+    const bool deferred = deferred_[static_cast<size_t>(stage)][at];
+    return times_.input + (deferred ? 0 : times_.weight);
+  }
+
+  double& end_of(Kind kind, int piece, int micro_batch) {
+    return ends_[static_cast<int>(kind)][static_cast<size_t>(piece * micro_batches_ + micro_batch)];
+  }
+
+  [[noreturn]] void report(int stage) const {
+    const size_t at = intervals_[static_cast<size_t>(stage)].size();
+    const Action& action = stages_[static_cast<size_t>(stage)][at];
+    fail(
+        "the pipeline's stages wait for one another for ever: stage {} of {} cannot begin its "
+        "action "
+        "{}, {} of micro-batch {}, chunk {}",
+        stage, shape_.stages, at, word(action.kind), action.micro_batch, action.chunk);
+  }
+
+  const PipelineShape& shape_;
+  const std::vector<Schedule>& stages_;
+  const ActionTimes& times_;
+  const int micro_batches_;
+  std::vector<double> ends_[3];  // by kind; of each piece and micro-batch, -1: not yet
+  std::vector<std::vector<bool>> deferred_;
+  std::vector<std::vector<Interval>> intervals_;
+};
+
+}  // namespace
+
+int count_micro_batches(const std::vector<Schedule>& stages) {
+  int count = 0;
+  for (const Schedule& schedule : stages) {
+    for (const Action& action : schedule) {
+      MG_ASSERT(action.micro_batch >= 0);
+      count = std::max(count, action.micro_batch + 1);
+    }
+  }
+  return count;
+}
+
+std::vector<bool> deferred_weights(const PipelineShape& shape, const Schedule& schedule,
+                                   int micro_batches) {
+  std::vector<bool> deferred(static_cast<size_t>(shape.chunks * micro_batches));
+  for (const Action& action : schedule) {
+    MG_ASSERT(action.chunk >= 0 && action.chunk < shape.chunks);
+    if (action.kind == Kind::weight)
+      deferred[static_cast<size_t>(action.chunk * micro_batches + action.micro_batch)] = true;
+  }
+  return deferred;
+}
+
+std::vector<std::vector<Interval>> timeline(const PipelineShape& shape,
+                                            const std::vector<Schedule>& stages,
+                                            const ActionTimes& times) {
+  return Run(shape, stages, times).take();
+}
+
+Simulated simulate(const PipelineShape& shape, const std::vector<Schedule>& stages,
+                   const ActionTimes& times) {
+  Simulated result;
+  const auto intervals = timeline(shape, stages, times);
+  for (const auto& of_stage : intervals) {
+    double busy = 0;
+    for (const Interval& interval : of_stage) busy += interval.end - interval.begin;
+    if (!of_stage.empty()) result.seconds = std::max(result.seconds, of_stage.back().end);
+    result.idle.push_back(-busy);
+  }
+  for (double& idle : result.idle) idle += result.seconds;
+  return result;
+}
+
+Simulated simulate(const PipelineShape& shape, int micro_batches, const ActionTimes& times) {
+  std::vector<Schedule> stages;
+  for (int s = 0; s < shape.stages; ++s) stages.push_back(shape.schedule(s, micro_batches));
+  return simulate(shape, stages, times);
+}
+
+}  // namespace megatron::parallel

@@ -1,0 +1,182 @@
+#include "parallel/vocabulary.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "ops/embedding.h"
+#include "ops/linear.h"
+#include "ops/linear_cross_entropy.h"
+#include "parallel/exchange.h"
+#include "parallel/linear.h"
+
+namespace megatron::parallel {
+namespace {
+
+// Rows of the first ranks: share_of(V, n, 0), known from what any rank holds. A rank without rows
+// begins at V.
+int64_t largest_share(int64_t first, int64_t rows, int rank) {
+  return rank == 0 ? rows : (first + rank - 1) / rank;
+}
+
+using PendingDx = std::shared_ptr<PendingSum>;
+
+void loss_dgrad(Backward& backward) {
+  PendingSum& dx = *backward.attributes<PendingDx>();
+  if (dx.result.defined()) {
+    dx.wait(backward.stream());
+    backward.set(0, dx.result);
+  }
+}
+
+// The loss of one rank's rows of the vocabulary, chunk of tokens by chunk of tokens.
+class DividedLoss {
+ public:
+  DividedLoss(Tape& tape, const Var& x, const Weight& weight, int64_t first, const Tensor& labels,
+              const Tensor& weights, const TensorParallel& tp)
+      : tape_(tape),
+        weight_(weight),
+        first_(first),
+        labels_T_(labels),
+        weights_T_(weights),
+        tp_(tp),
+        tokens_(labels.elements()),
+        type_(x.value.dtype()),
+        sums_(kernels::accumulator(type_)),
+        needs_dx_(tape.recording() && x.needs_gradient()) {
+    MG_ASSERT(x.value.size(0) == tp.tokens(tokens_).size);
+    x_TH_ = tp.divides_tokens() ? gathered_rows(tape, x.value, *tp.group, "vocabulary_loss, x",
+                                                MemoryClass::communication)
+                                : x.value;
+    loss_T_ = tape.empty({tokens_}, sums_, "loss");
+    if (needs_dx_)
+      dx_TH_ =
+          Tensor::empty(tape.runtime().arena(partial_memory(tp)), x_TH_.shape(), type_, "loss.dx");
+  }
+
+  // Gives the sum of dx over the ranks under way.
+  PendingDx run() {
+    const int64_t columns = weight_.value().size(0);
+    const int64_t share = std::max<int64_t>(1, largest_share(first_, columns, tp_.rank()));
+    const int64_t rows = std::min(ops::loss_chunk_rows(share), std::max<int64_t>(tokens_, 1));
+    Arena& scratch = tape_.stream().scratch();
+    logits_CV_ = Tensor::empty(scratch, {rows, columns}, sums_, "loss.logits");
+    dlogits_CV_ = logits_CV_;
+    if (tape_.recording() && type_ != sums_)
+      dlogits_CV_ = Tensor::empty(scratch, {rows, columns}, type_, "loss.dlogits");
+    const auto pending = std::make_shared<PendingSum>();
+    for (int64_t begin = 0; begin < tokens_; begin += rows) {
+      const int64_t count = std::min(rows, tokens_ - begin);
+      form_loss(begin, count);
+      if (!tape_.recording()) continue;
+      const Tensor dlogits = dlogits_CV_.slice(0, 0, count);
+      if (needs_dx_) {
+        tape_.kernels().gemm(
+            {.a = dlogits, .b = weight_.value(), .out = dx_TH_.slice(0, begin, count)},
+            tape_.stream());
+        if (begin + count == tokens_)
+          pending->begin(tape_, dx_TH_, tp_, "vocabulary_loss, gradient");
+      }
+      if (const GradSlot dw = tape_.grad_slot(weight_); dw.out.defined()) {
+        tape_.kernels().gemm({.a = dlogits,
+                              .b = x_TH_.slice(0, begin, count),
+                              .out = dw.out,
+                              .transpose_a = true,
+                              .beta = dw.beta},
+                             tape_.stream());
+      }
+    }
+    return pending;
+  }
+
+  const Tensor& loss() const { return loss_T_; }
+
+ private:
+  // Of tokens [begin, begin + count); gradients of the logits where the tape records.
+  void form_loss(int64_t begin, int64_t count) {
+    Stream& stream = tape_.stream();
+    const Tensor logits = logits_CV_.slice(0, 0, count);
+    const Tensor labels = labels_T_.slice(0, begin, count),
+                 weights = weights_T_.slice(0, begin, count);
+    tape_.kernels().gemm({.a = x_TH_.slice(0, begin, count),
+                          .b = weight_.value(),
+                          .out = logits,
+                          .transpose_b = true},
+                         stream);
+    const Tensor exponentials = tape_.recording() ? logits : Tensor();
+    const Tensor stats = communication_buffer(tape_, {count, 3}, sums_, "loss.stats"),
+                 all = communication_buffer(tape_, {tp_.size(), count, 3}, sums_, "loss.stats");
+    tape_.kernels().vocabulary_stats({.logits = logits,
+                                      .labels = labels,
+                                      .weights = weights,
+                                      .first = first_,
+                                      .exponentials = exponentials,
+                                      .stats = stats},
+                                     stream);
+    tp_.group->all_gather(stats, all, stream, "vocabulary_loss, stats").wait(stream);
+    tape_.kernels().vocabulary_cross_entropy(
+        {.stats = all,
+         .exponentials = exponentials,
+         .labels = labels,
+         .weights = weights,
+         .first = first_,
+         .rank = tp_.rank(),
+         .loss = loss_T_.slice(0, begin, count),
+         .dlogits = tape_.recording() ? dlogits_CV_.slice(0, 0, count) : Tensor()},
+        stream);
+  }
+
+  Tape& tape_;
+  const Weight& weight_;
+  int64_t first_;
+  const Tensor &labels_T_, &weights_T_;
+  const TensorParallel& tp_;
+  int64_t tokens_;
+  DType type_, sums_;
+  bool needs_dx_;
+  Tensor x_TH_, dx_TH_, loss_T_, logits_CV_, dlogits_CV_;
+};
+
+}  // namespace
+
+Var vocabulary_embedding(Tape& tape, const Tensor& ids, const Weight& table, int64_t first,
+                         const TensorParallel& tp) {
+  if (alone(tp.group)) return ops::embedding(tape, ids, table);
+  const Var partial = ops::embedding_part(tape, ids, table, first, partial_memory(tp));
+  return sum_of_parts(tape, partial, tp, "vocabulary_embedding");
+}
+
+Tensor vocabulary_cross_entropy(Tape& tape, const Var& x, const Weight& weight, int64_t first,
+                                const Tensor& labels, const Tensor& weights,
+                                const TensorParallel& tp) {
+  if (alone(tp.group)) return ops::linear_cross_entropy(tape, x, weight, labels, weights);
+  DividedLoss loss(tape, x, weight, first, labels, weights, tp);
+  PendingDx dx = loss.run();
+  if (tape.recording()) {
+    tape.gradient_done(weight);
+    Node node{
+        .name = "vocabulary_cross_entropy", .inputs = {x.id}, .dgrad = loss_dgrad, .root = true};
+    node.attributes = std::move(dx);
+    tape.record_one(std::move(node), loss.loss());
+  }
+  return loss.loss();
+}
+
+Var vocabulary_linear(Tape& tape, const Var& x, const Weight& weight, int64_t vocabulary,
+                      const TensorParallel& tp) {
+  if (alone(tp.group)) return ops::linear(tape, x, weight);
+  const Var part = column_linear(tape, x, weight, {}, tp);
+  return gather_columns(tape, part, vocabulary, *tp.group, "vocabulary_linear");
+}
+
+Tensor vocabulary_logits(Tape& tape, const Tensor& x, const Weight& weight, int64_t vocabulary,
+                         const TensorParallel& tp) {
+  if (alone(tp.group)) return ops::linear_logits(x, weight, tape);
+  Tensor whole = x;
+  if (tp.divides_tokens()) {
+    whole = gathered_rows(tape, x, *tp.group, "vocabulary_logits, x", MemoryClass::communication);
+  }
+  return gathered_columns(tape, ops::linear_logits(whole, weight, tape), vocabulary, *tp.group,
+                          "vocabulary_logits");
+}
+
+}  // namespace megatron::parallel

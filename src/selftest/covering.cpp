@@ -1,0 +1,256 @@
+#include "selftest/covering.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+#include <queue>
+#include <tuple>
+
+#include "base/error.h"
+#include "base/philox.h"
+
+namespace megatron::selftest {
+namespace {
+
+constexpr size_t kMostRows = size_t{1} << 22;
+
+// All rows that are not refused, in the order of their values.
+class Possible {
+ public:
+  Possible(const std::vector<Factor>& factors, const Refusal& refusal)
+      : factors_(factors), refusal_(refusal), row_(factors.size(), kOpen) {}
+
+  std::vector<Row> take() {
+    choose(0);
+    return std::move(rows_);
+  }
+
+  // The same with some values chosen beforehand; told of each reason against a whole row.
+  void reasons(const Row& chosen, std::map<std::string, int64_t>& count) {
+    row_ = chosen;
+    const auto open = std::find(row_.begin(), row_.end(), kOpen);
+    if (open == row_.end()) {
+      ++count[refusal_(row_)];
+      return;
+    }
+    const size_t at = static_cast<size_t>(open - row_.begin());
+    for (size_t v = 0; v < factors_[at].values.size(); ++v) {
+      Row next = chosen;
+      next[at] = static_cast<int>(v);
+      reasons(next, count);
+    }
+  }
+
+ private:
+  void choose(size_t at) {
+    if (!refusal_(row_).empty()) return;
+    if (at == factors_.size()) {
+      MG_ASSERT(rows_.size() < kMostRows);
+      rows_.push_back(row_);
+      return;
+    }
+    for (size_t v = 0; v < factors_[at].values.size(); ++v) {
+      row_[at] = static_cast<int>(v);
+      choose(at + 1);
+    }
+    row_[at] = kOpen;
+  }
+
+  const std::vector<Factor>& factors_;
+  const Refusal& refusal_;
+  Row row_;
+  std::vector<Row> rows_;
+};
+
+// Numbers the tuples of values.
+class Tuples {
+ public:
+  Tuples(const std::vector<Factor>& factors, int strength) {
+    std::vector<size_t> chosen;
+    add(factors, chosen, static_cast<size_t>(strength));
+  }
+
+  size_t count() const { return count_; }
+  size_t of_row() const { return sets_.size(); }
+
+  // Told the number of each of the row's tuples.
+  template <class F>
+  void each(const Row& row, F&& told) const {
+    for (const Set& set : sets_) {
+      size_t number = 0;
+      for (size_t i = 0; i < set.factors.size(); ++i)
+        number = number * set.sizes[i] + static_cast<size_t>(row[set.factors[i]]);
+      told(set.begin + number);
+    }
+  }
+
+ private:
+  struct Set {
+    std::vector<size_t> factors, sizes;
+    size_t begin = 0;
+  };
+
+  void add(const std::vector<Factor>& factors, std::vector<size_t>& chosen, size_t strength) {
+    if (chosen.size() < strength) {
+      for (size_t f = chosen.empty() ? 0 : chosen.back() + 1; f < factors.size(); ++f) {
+        chosen.push_back(f);
+        add(factors, chosen, strength);
+        chosen.pop_back();
+      }
+      return;
+    }
+    Set set{chosen, {}, count_};
+    size_t size = 1;
+    for (const size_t f : chosen) {
+      set.sizes.push_back(factors[f].values.size());
+      size *= set.sizes.back();
+    }
+    sets_.push_back(std::move(set));
+    count_ += size;
+  }
+
+  std::vector<Set> sets_;
+  size_t count_ = 0;
+};
+
+// What a row would add only falls while rows are chosen: a row whose gain, counted anew, is still
+// the highest of the gains known is one of the best (Minoux 1978).
+class Greedy {
+ public:
+  Greedy(const std::vector<Row>& possible, const Tuples& tuples, uint64_t seed)
+      : possible_(possible), tuples_(tuples), missing_(tuples.count()) {
+    for (const Row& row : possible) {
+      tuples.each(row, [this](size_t tuple) {
+        left_ += !missing_[tuple];
+        missing_[tuple] = true;
+      });
+    }
+    const RandomStream random(seed, "order of rows");
+    for (size_t i = 0; i < possible.size(); ++i) queue_.push({tuples.of_row(), random.bits(i), i});
+  }
+
+  int64_t left() const { return left_; }
+
+  // The next row's place among the possible ones.
+  size_t take() {
+    for (;;) {
+      Candidate best = queue_.top();
+      queue_.pop();
+      best.gain = 0;
+      tuples_.each(possible_[best.row], [&](size_t tuple) { best.gain += missing_[tuple]; });
+      if (!queue_.empty() && best < queue_.top()) {
+        queue_.push(best);
+        continue;
+      }
+      tuples_.each(possible_[best.row], [this](size_t tuple) {
+        left_ -= missing_[tuple];
+        missing_[tuple] = false;
+      });
+      return best.row;
+    }
+  }
+
+ private:
+  struct Candidate {
+    size_t gain = 0;
+    uint64_t chance = 0;
+    size_t row = 0;
+    bool operator<(const Candidate& other) const {
+      return std::tie(gain, chance, row) < std::tie(other.gain, other.chance, other.row);
+    }
+  };
+
+  const std::vector<Row>& possible_;
+  const Tuples& tuples_;
+  std::vector<char> missing_;
+  int64_t left_ = 0;
+  std::priority_queue<Candidate> queue_;
+};
+
+// Rows whose every tuple another row has, too, the first ones last to go.
+void drop_needless(std::vector<Row>& rows, const Tuples& tuples) {
+  std::vector<int> times(tuples.count());
+  for (const Row& row : rows) tuples.each(row, [&](size_t tuple) { ++times[tuple]; });
+  for (size_t i = rows.size(); i-- > 0;) {
+    bool needed = false;
+    tuples.each(rows[i], [&](size_t tuple) { needed |= times[tuple] == 1; });
+    if (needed) continue;
+    tuples.each(rows[i], [&](size_t tuple) { --times[tuple]; });
+    rows.erase(rows.begin() + static_cast<int64_t>(i));
+  }
+}
+
+// What is said of the pair alone; else the reason that stands against most rows with it.
+std::string reason_of(const std::vector<Factor>& factors, const Refusal& refusal, const Row& pair) {
+  std::string reason = refusal(pair);
+  if (!reason.empty()) return reason;
+  std::map<std::string, int64_t> count;
+  Possible(factors, refusal).reasons(pair, count);
+  const auto most = std::max_element(
+      count.begin(), count.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most->first;
+}
+
+std::vector<ExcludedPair> excluded_pairs(const std::vector<Factor>& factors, const Refusal& refusal,
+                                         const std::vector<Row>& possible) {
+  const Tuples pairs(factors, 2);
+  std::vector<char> seen(pairs.count());
+  for (const Row& row : possible) pairs.each(row, [&](size_t pair) { seen[pair] = true; });
+  std::vector<ExcludedPair> excluded;
+  size_t number = 0;  // in the order of Tuples
+  for (size_t a = 0; a < factors.size(); ++a) {
+    for (size_t b = a + 1; b < factors.size(); ++b) {
+      for (size_t i = 0; i < factors[a].values.size(); ++i) {
+        for (size_t j = 0; j < factors[b].values.size(); ++j) {
+          if (seen[number++]) continue;
+          Row pair(factors.size(), kOpen);
+          pair[a] = static_cast<int>(i);
+          pair[b] = static_cast<int>(j);
+          excluded.push_back({static_cast<int>(a), pair[a], static_cast<int>(b), pair[b],
+                              reason_of(factors, refusal, pair)});
+        }
+      }
+    }
+  }
+  return excluded;
+}
+
+}  // namespace
+
+Covering cover(const std::vector<Factor>& factors, const Refusal& refusal, int strength,
+               uint64_t seed) {
+  MG_ASSERT(strength >= 1 && strength <= 3 && static_cast<int>(factors.size()) >= strength);
+  for (const Factor& factor : factors) MG_ASSERT(!factor.values.empty());
+  const std::vector<Row> possible = Possible(factors, refusal).take();
+  const Tuples tuples(factors, strength);
+
+  Covering covering;
+  covering.possible = static_cast<int64_t>(possible.size());
+  covering.excluded = excluded_pairs(factors, refusal, possible);
+  Greedy greedy(possible, tuples, seed);
+  covering.tuples = greedy.left();
+  while (greedy.left() > 0) covering.rows.push_back(possible[greedy.take()]);
+  drop_needless(covering.rows, tuples);
+  return covering;
+}
+
+std::string describe(const std::vector<Factor>& factors, const Row& row) {
+  std::string text;
+  for (size_t f = 0; f < factors.size(); ++f) {
+    if (row[f] == kOpen) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", factors[f].name,
+                        factors[f].values[static_cast<size_t>(row[f])]);
+  }
+  return text;
+}
+
+std::string describe(const std::vector<Factor>& factors, const ExcludedPair& pair) {
+  const Factor &first = factors[static_cast<size_t>(pair.first)],
+               &second = factors[static_cast<size_t>(pair.second)];
+  return fmt::format("{} {} with {} {}: {}", first.name,
+                     first.values[static_cast<size_t>(pair.first_value)], second.name,
+                     second.values[static_cast<size_t>(pair.second_value)], pair.reason);
+}
+
+}  // namespace megatron::selftest

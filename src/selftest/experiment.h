@@ -1,0 +1,78 @@
+// A few training steps of a small model, spread over ranks that are threads, and what came of them.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "selftest/canonical.h"
+#include "selftest/environment.h"
+#include "selftest/report.h"
+#include "selftest/tiny_models.h"
+#include "training/trained_model.h"
+
+namespace megatron::selftest {
+
+// How the steps are spread.
+struct Layout {
+  int tp = 1, dp = 1;
+  bool sequence = false;
+  parallel::PipelineShape pipeline;
+  parallel::LayerPlacement layers = {.uneven = true};
+  parallel::Sharding sharding = parallel::Sharding::none;
+  int instances = 1;
+  models::RecomputeOptions recompute;
+  bool overlap = false;
+  models::OffloadOptions offload;  // of activations
+  double optimizer_offload = 0;    // share of the optimizer's state in host memory
+  int64_t micro_batch = 8;
+  int threads = 1;
+
+  int ranks() const { return tp * dp * pipeline.stages; }
+  std::string str() const;  // "TP 2, SP, PP 2 interleaved x 2, DP 2 optim_grads, recompute full"
+  training::ModelLayout model_layout() const;
+};
+
+struct Outcome {
+  TensorMap gradients, parameters;  // of the first batch; after the steps of SGD
+  std::map<optim::Method, std::vector<double>> losses;
+  std::vector<double> gradient_norms;
+  std::vector<std::string> complaints;  // replicas that differ, elements that nobody holds
+};
+
+inline constexpr int kSteps = 5;
+
+class Experiment {
+ public:
+  // weights: the type in which the parameters begin, held in the type of the computation.
+  // sequences: of a step. All are borrowed.
+  Experiment(const TinyModel& model, DeviceKind device, DType type, DType weights,
+             training::LossScope scope, int64_t sequences, int64_t length,
+             const Environment& environment);
+
+  // Gradients of the first batch, then kSteps of SGD; kSteps of each other method.
+  Outcome run(const Layout& layout, const std::vector<optim::Method>& methods) const;
+  TensorMap gradients(const Layout& layout) const;
+
+ private:
+  struct Trial;
+  std::vector<training::HostBatch> batches(const Layout& layout, int rank, int step) const;
+  void train(const Layout& layout, comm::Group& world, optim::Method method, Outcome& outcome,
+             GatheredTensors& gradients, GatheredTensors& parameters) const;
+
+  const TinyModel& model_;
+  DeviceKind device_;
+  DType type_, weights_;
+  training::LossScope scope_;
+  int64_t sequences_, length_;
+  const Environment& environment_;
+};
+
+// tensor_metric of each tensor (base/tolerances.h).
+std::map<std::string, double> metrics(const TensorMap& tensors, const TensorMap& expected);
+
+// Compares everything of two outcomes; bound 0: bit for bit. what: of the layout.
+void compare_outcomes(const std::string& what, const Outcome& outcome, const Outcome& expected,
+                      double bound, Report& report);
+
+}  // namespace megatron::selftest

@@ -1,0 +1,249 @@
+#include "selftest/layout_factors.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/setting_note.h"
+#include "parallel/layer_layout.h"
+
+namespace megatron::selftest {
+namespace {
+
+enum Axis : size_t {
+  kTensor,
+  kSequence,
+  kPipeline,
+  kSchedule,
+  kData,
+  kSharding,
+  kInstances,
+  kRecompute,
+  kOverlap,
+  kOffload,
+  kTied,
+  kMicroBatch,
+};
+
+const std::string& value(const Row& row, Axis axis) {
+  const auto at = static_cast<size_t>(std::max(row[axis], 0));
+  return layout_factors()[axis].values[at];
+}
+
+int64_t number(const Row& row, Axis axis) { return std::stoll(value(row, axis)); }
+
+int64_t layers_of_piece(int64_t piece, int64_t pieces, int64_t num_layers) {
+  return (piece + 1) * num_layers / pieces - piece * num_layers / pieces;
+}
+
+// "Et|t||tL"
+std::string layout_text(int64_t pieces, int64_t num_layers) {
+  std::string text = "E";
+  for (int64_t piece = 0; piece < pieces; ++piece) {
+    if (piece > 0) text += '|';
+    text.append(static_cast<size_t>(layers_of_piece(piece, pieces, num_layers)), 't');
+  }
+  return text + 'L';
+}
+
+int64_t chunks_of(const std::string& schedule) {
+  return schedule == "interleaved" || schedule == "zb-v" ? 2 : 1;
+}
+
+// What the settings of a row say, of all that is chosen.
+class LayoutCheck {
+ public:
+  LayoutCheck(const Row& row, const LayoutLimits& limits)
+      : limits_(limits), settings_(layout_settings(row, limits)) {}
+
+  std::string ranks() const {
+    if (settings_.ranks() <= limits_.ranks) return {};
+    return fmt::format("{} ranks are more than {}", settings_.ranks(), limits_.ranks);
+  }
+
+  std::string parallel() const {
+    return said([this](std::vector<SettingNote>& notes) {
+      settings_.parallel.check(static_cast<int>(settings_.ranks()), limits_.num_layers, 0,
+                               limits_.seq_length, notes);
+    });
+  }
+
+  std::string micro_batches() const {
+    const int64_t at_once = settings_.data_parallel * settings_.micro_batch;
+    if (limits_.sequences % at_once != 0) {
+      return fmt::format("{} sequences cannot be divided into micro-batches of {} on {} ranks",
+                         limits_.sequences, settings_.micro_batch, settings_.data_parallel);
+    }
+    return said([&](std::vector<SettingNote>& notes) {
+      settings_.parallel.check(static_cast<int>(settings_.ranks()), limits_.num_layers,
+                               limits_.sequences / at_once, limits_.seq_length, notes);
+    });
+  }
+
+  std::string recompute() const {
+    return said([this](std::vector<SettingNote>& notes) {
+      settings_.recompute.check(most_layers(), settings_.parallel.tensor_parallel,
+                                settings_.parallel.sequence_parallel, notes);
+    });
+  }
+
+  std::string offload() const {
+    return said([this](std::vector<SettingNote>& notes) {
+      settings_.offload.check(least_layers(), settings_.recompute.any(), notes);
+    });
+  }
+
+ private:
+  // The text of an error, or of a note that a flag is without effect.
+  template <class F>
+  static std::string said(F&& check) {
+    std::vector<SettingNote> notes;
+    try {
+      check(notes);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    for (const SettingNote& note : notes) {
+      if (note.flag == "sequence-parallel")
+        return fmt::format("--{} becomes {}: {}", note.flag, note.value, note.cause);
+    }
+    return {};
+  }
+
+  int64_t pieces() const { return settings_.parallel.pipeline(limits_.num_layers).pieces(); }
+  int64_t least_layers() const { return limits_.num_layers / pieces(); }
+  int64_t most_layers() const { return (limits_.num_layers + pieces() - 1) / pieces(); }
+
+  const LayoutLimits& limits_;
+  const LayoutSettings settings_;
+};
+
+// A check that looks at some factors only, asked once for each of their values. `given`: values
+// that stand for factors it does not look at.
+struct Rule {
+  std::vector<Axis> axes;
+  std::string (LayoutCheck::*check)() const;
+  std::vector<std::pair<Axis, int>> given;
+  std::vector<std::optional<std::string>> known;
+};
+
+class Rules {
+ public:
+  explicit Rules(const LayoutLimits& limits) : limits_(limits) {
+    using Check = LayoutCheck;
+    // Those of fewer factors first: they say more plainly what is wrong.
+    add({kTensor, kSequence}, &Check::parallel);
+    add({kPipeline, kSchedule}, &Check::parallel);
+    add({kSharding, kInstances}, &Check::parallel, {{kData, 1}});
+    add({kData, kInstances}, &Check::parallel, {{kSharding, 1}});
+    add({kSharding, kOverlap}, &Check::parallel);
+    add({kRecompute, kOffload}, &Check::offload);
+    add({kPipeline, kOffload}, &Check::offload);
+    add({kSchedule, kOffload}, &Check::offload, {{kPipeline, 1}});
+    add({kData, kMicroBatch}, &Check::micro_batches);
+    add({kTensor, kPipeline, kData}, &Check::ranks);
+    add({kPipeline, kSchedule, kOffload}, &Check::offload);
+    add({kPipeline, kSchedule, kRecompute}, &Check::recompute);
+    add({kPipeline, kSchedule, kData, kMicroBatch}, &Check::micro_batches);
+    add({kTensor, kSequence, kPipeline, kSchedule, kData, kSharding, kInstances, kOverlap},
+        &Check::parallel);
+  }
+
+  std::string operator()(const Row& row) {
+    for (Rule& rule : rules_) {
+      size_t at = 0;
+      bool open = false;
+      for (const Axis axis : rule.axes) {
+        open |= row[axis] == kOpen;
+        at = at * layout_factors()[axis].values.size() + static_cast<size_t>(row[axis]);
+      }
+      if (open) continue;
+      auto& known = rule.known[at];
+      if (!known) known = ask(rule, row);
+      if (!known->empty()) return *known;
+    }
+    return {};
+  }
+
+ private:
+  void add(std::vector<Axis> axes, std::string (LayoutCheck::*check)() const,
+           std::vector<std::pair<Axis, int>> given = {}) {
+    size_t size = 1;
+    for (const Axis axis : axes) size *= layout_factors()[axis].values.size();
+    rules_.push_back({std::move(axes), check, std::move(given), {}});
+    rules_.back().known.resize(size);
+  }
+
+  std::string ask(const Rule& rule, const Row& row) const {
+    Row alone(layout_factors().size(), kOpen);
+    for (const auto& [axis, place] : rule.given) alone[axis] = place;
+    for (const Axis axis : rule.axes) alone[axis] = row[axis];
+    return (LayoutCheck(alone, limits_).*rule.check)();
+  }
+
+  const LayoutLimits limits_;
+  std::vector<Rule> rules_;
+};
+
+}  // namespace
+
+const std::vector<Factor>& layout_factors() {
+  static const std::vector<Factor> factors = {
+      {"tp", {"1", "2", "4"}},
+      {"sequence", {"off", "on"}},
+      {"pp", {"1", "2", "3", "4"}},
+      {"schedule", {"1f1b", "interleaved", "zb-h1", "zb-v"}},
+      {"dp", {"1", "2", "3", "4"}},
+      {"sharding", {"no_shard", "optim", "optim_grads", "optim_grads_params"}},
+      {"instances", {"1", "2"}},
+      {"recompute", {"none", "selective", "full-uniform", "full-block"}},
+      {"overlap", {"off", "on"}},
+      {"offload", {"none", "optimizer", "activations"}},
+      {"tied", {"no", "yes"}},
+      {"micro-batch", {"1", "2"}},
+  };
+  return factors;
+}
+
+LayoutSettings layout_settings(const Row& row, const LayoutLimits& limits) {
+  LayoutSettings result;
+  training::ParallelSettings& parallel = result.parallel;
+  parallel.tensor_parallel = number(row, kTensor);
+  parallel.sequence_parallel = value(row, kSequence) == "on";
+  parallel.pipeline_parallel = number(row, kPipeline);
+  parallel.schedule = value(row, kSchedule);
+  const int64_t chunks = chunks_of(*parallel.schedule);
+  const int64_t pieces = parallel.pipeline_parallel * chunks;
+  if (limits.num_layers % pieces != 0) parallel.layout = layout_text(pieces, limits.num_layers);
+  else if (chunks > 1) parallel.virtual_stages = chunks;
+  parallel.sharding_strategy = value(row, kSharding);
+  parallel.optimizer_instances = number(row, kInstances);
+  const bool overlap = value(row, kOverlap) == "on";
+  parallel.overlap_p2p = parallel.overlap_grad_reduce = overlap;
+  parallel.overlap_param_gather = overlap && *parallel.sharding_strategy != "no_shard";
+
+  const std::string& recompute = value(row, kRecompute);
+  if (recompute == "selective") result.recompute.granularity = recompute;
+  if (recompute == "full-uniform" || recompute == "full-block") {
+    result.recompute.granularity = "full";
+    result.recompute.method = recompute.substr(5);
+    result.recompute.num_layers = 1;
+  }
+  result.offload.optimizer = value(row, kOffload) == "optimizer";
+  result.offload.num_layers = value(row, kOffload) == "activations" ? 1 : 0;
+  result.data_parallel = number(row, kData);
+  result.micro_batch = number(row, kMicroBatch);
+  result.tied = value(row, kTied) == "yes";
+  return result;
+}
+
+Refusal layout_refusal(const LayoutLimits& limits) {
+  const auto rules = std::make_shared<Rules>(limits);
+  return [rules](const Row& row) { return (*rules)(row); };
+}
+
+}  // namespace megatron::selftest

@@ -1,0 +1,132 @@
+#include "selftest/layout_matrix.h"
+
+#include <fmt/core.h>
+
+#include <map>
+
+#include "base/tolerances.h"
+#include "selftest/layout_factors.h"
+
+namespace megatron::selftest {
+namespace {
+
+constexpr LayoutLimits kLimits;
+
+Layout layout_of(const LayoutSettings& s) {
+  return {.tp = static_cast<int>(s.parallel.tensor_parallel),
+          .dp = static_cast<int>(s.data_parallel),
+          .sequence = s.parallel.sequence_parallel,
+          .pipeline = s.parallel.pipeline(kLimits.num_layers),
+          .layers = s.parallel.placement(),
+          .sharding = s.parallel.sharding(),
+          .instances = static_cast<int>(s.parallel.optimizer_instances),
+          .recompute = s.recompute.options(),
+          .overlap = s.parallel.overlap_grad_reduce,
+          .offload = s.offload.options(),
+          .optimizer_offload = s.offload.fraction(),
+          .micro_batch = s.micro_batch};
+}
+
+// Four layers, so that four stages have one each; four heads for four ranks.
+std::vector<TinyModel> matrix_models() {
+  std::vector<TinyModel> all = tiny_models();
+  all.resize(2);  // gpt2, llama
+  for (TinyModel& m : all) {
+    m.config.num_layers = kLimits.num_layers;
+    m.config.num_attention_heads = 4;
+    m.config.kv_channels = 8;
+    m.config.num_query_groups = m.name == "llama" ? 2 : 4;
+    m.config.finalize();
+  }
+  return all;
+}
+
+// The same ranks without stages, sharding and what changes no bit.
+Layout plain(const Layout& layout) {
+  return {.tp = layout.tp,
+          .dp = layout.dp,
+          .sequence = layout.sequence,
+          .micro_batch = layout.micro_batch};
+}
+
+bool keeps_bits(const Layout& layout) {
+  const bool reduces_each = layout.sharding >= parallel::Sharding::gradients && layout.dp > 1;
+  const bool several = kLimits.sequences / layout.dp > layout.micro_batch;
+  return layout.instances == 1 && !(reduces_each && several);
+}
+
+}  // namespace
+
+std::string MatrixRow::str() const {
+  return fmt::format("{}, {}", llama ? "llama" : "gpt2", layout.str());
+}
+
+LayoutMatrix::LayoutMatrix(int strength)
+    : strength_(strength), covering_(cover(layout_factors(), layout_refusal(kLimits), strength)) {
+  for (const Row& row : covering_.rows) {
+    const int number = static_cast<int>(rows_.size());
+    const LayoutSettings settings = layout_settings(row, kLimits);
+    rows_.push_back({.number = number, .llama = !settings.tied, .layout = layout_of(settings)});
+  }
+}
+
+std::vector<std::string> LayoutMatrix::excluded() const {
+  std::vector<std::string> lines;
+  for (const ExcludedPair& pair : covering_.excluded)
+    lines.push_back(describe(layout_factors(), pair));
+  return lines;
+}
+
+std::string LayoutMatrix::summary() const {
+  return fmt::format(
+      "{} layouts have all {} {} of values of {} flags that the {} possible layouts have; {} pairs "
+      "cannot be",
+      rows_.size(), covering_.tuples, strength_ == 2 ? "pairs" : "triples", layout_factors().size(),
+      covering_.possible, covering_.excluded.size());
+}
+
+struct MatrixRun::State {
+  const Environment& environment;
+  bool only_fp64 = false;
+  std::vector<TinyModel> models = matrix_models();
+  std::map<std::string, Outcome> known = {};  // by type and row
+
+  const Outcome& outcome(const MatrixRow& row, DeviceKind device);
+};
+
+const Outcome& MatrixRun::State::outcome(const MatrixRow& row, DeviceKind device) {
+  const std::string key = fmt::format("{} {}", name(device), row.str());
+  const auto found = known.find(key);
+  if (found != known.end()) return found->second;
+  const DType type = device == DeviceKind::reference ? DType::f64 : DType::f32;
+  const Experiment experiment(models[row.llama ? 1 : 0], device, type, type,
+                              training::LossScope::token, kLimits.sequences, kLimits.seq_length,
+                              environment);
+  return known.emplace(key, experiment.run(row.layout, {optim::Method::sgd, optim::Method::adam}))
+      .first->second;
+}
+
+MatrixRun::MatrixRun(const Environment& environment, bool only_fp64)
+    : state_(std::make_unique<State>(State{environment, only_fp64})) {}
+MatrixRun::~MatrixRun() = default;
+
+Report MatrixRun::run(const MatrixRow& row) {
+  Report report(fmt::format("row {}: {}", row.number, row.str()));
+  MatrixRow one = row;
+  one.layout = {.micro_batch = 2};
+  const auto against = [&](const MatrixRow& other, DeviceKind device, double bound,
+                           const std::string& what) {
+    const Outcome& expected = state_->outcome(other, device);
+    compare_outcomes(what, state_->outcome(row, device), expected, bound, report);
+  };
+  against(one, DeviceKind::reference, tolerance::kLayoutFp64, "fp64");
+  if (state_->only_fp64) return report;
+  against(one, DeviceKind::cpu, tolerance::kLayoutFp32, "fp32");
+  MatrixRow same = row;
+  same.layout = plain(row.layout);
+  if (keeps_bits(row.layout) && same.str() != row.str())
+    against(same, DeviceKind::cpu, 0, "fp32, bit for bit");
+  return report;
+}
+
+}  // namespace megatron::selftest

@@ -1,0 +1,62 @@
+// The layout matrix: a covering set of ways to spread a run, each of which must give what one rank
+// gives.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "selftest/covering.h"
+#include "selftest/environment.h"
+#include "selftest/experiment.h"
+#include "selftest/report.h"
+
+namespace megatron::selftest {
+
+// Tensor parallel 1, 2, 4, tokens divided or not, 1 to 4 stages by each schedule, 1 to 4
+// data-parallel ranks by each sharding strategy, one or two instances, recompute, overlap, offload,
+// a tied GPT-2 with dropout or an untied Llama with grouped heads, 1 or 2 sequences a micro-batch;
+// up to 16 ranks. Rows come in a fixed order.
+struct MatrixRow {
+  int number = 0;
+  bool llama = false;  // untied; else a tied GPT-2
+  Layout layout;
+  std::string str() const;  // "gpt2, TP 2 SP, PP 2 1f1b, DP 2 optim, micro-batch 1"
+};
+
+class LayoutMatrix {
+ public:
+  // strength: 2: every pair of values that validation allows occurs; 3: every triple.
+  explicit LayoutMatrix(int strength);
+
+  const std::vector<MatrixRow>& rows() const { return rows_; }
+  // Pairs of values that cannot be, with their reasons, a line each.
+  std::vector<std::string> excluded() const;
+  std::string summary() const;  // "26 layouts have all 575 pairs of values of 12 flags ..."
+
+ private:
+  int strength_;
+  Covering covering_;
+  std::vector<MatrixRow> rows_;
+};
+
+// Runs rows on ranks that are threads. Each row: on the fp64 reference against one rank within
+// 1e-10; in fp32 on cpu against one rank within kLayoutFp32, and bit for bit against the same
+// tensor- and data-parallel ranks without stages, sharding, recompute, overlap and offload where
+// DESIGN's rules of equal bits hold: with sharded gradients and several micro-batches sums are
+// added in another order (docs/decisions). Compared are the loss, every parameter's gradient, the
+// norms and losses of steps of SGD and its parameters, and the losses of steps of AdamW.
+class MatrixRun {
+ public:
+  // only_fp64: leaves out what runs in fp32.
+  explicit MatrixRun(const Environment& environment, bool only_fp64 = false);
+  ~MatrixRun();
+  Report run(const MatrixRow& row);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace megatron::selftest

@@ -1,0 +1,59 @@
+#include "training/loss_pass.h"
+
+#include "base/error.h"
+
+namespace megatron::training {
+
+LossPass::LossPass(const EvaluatedModel& model, Runtime& runtime, const StepOptions& options)
+    : model_(model),
+      runtime_(runtime),
+      options_(options),
+      pipeline_(model.ranks->pipeline(), model.ranks->stages(), model.ranks->stages_beside(),
+                runtime, options.pipeline) {}
+
+void LossPass::run(std::span<const HostBatch> micro_batches, const Told& told) {
+  batches_ = micro_batches;
+  told_ = &told;
+  device_batch_.emplace(runtime_, model_.type);
+  pipeline_.run_forward(static_cast<int>(micro_batches.size()), *this);
+  device_batch_.reset();
+  batches_ = {};
+  told_ = nullptr;
+}
+
+Tensor LossPass::forward(int chunk, int micro_batch, const Tensor& input) {
+  const models::Stage& stage = *model_.chunks[static_cast<size_t>(chunk)];
+  const nn::Batch& batch =
+      device_batch_->fill(batches_[static_cast<size_t>(micro_batch)], LossScope::token,
+                          options_.vocabulary, options_.positions);
+  Tape tape(runtime_, Tape::Mode::infer, options_.table);
+  if (model_.parameters != nullptr) tape.listen(model_.parameters);
+  Bundle in;
+  if (input.defined()) in.set("hidden", Var(input));
+  const Bundle out = models::forward(stage, tape, in, batch, models::Phase::evaluate);
+  if (!stage.part().head) return models::flowing(tape, out).value;
+  const Tensor loss = models::head_loss(stage, tape, out, batch);
+  runtime_.stream().synchronize();
+  const bool has_data = runtime_.device().has_data();
+  (*told_)(micro_batch, has_data ? to_doubles(loss)
+                                 : std::vector<double>(
+                                       batches_[static_cast<size_t>(micro_batch)].tokens.size()));
+  return {};
+}
+
+size_t LossPass::together() const {
+  const int pieces = model_.ranks->pipeline().pieces();
+  return pieces == 1 ? 1 : 2 * static_cast<size_t>(pieces);
+}
+
+Tensor LossPass::backward(int, int, const Tensor&, bool) { MG_ASSERT(false); }
+void LossPass::weight(int, int) { MG_ASSERT(false); }
+
+Tensor LossPass::receive_into(int, int micro_batch) {
+  const HostBatch& batch = batches_[static_cast<size_t>(micro_batch)];
+  const int64_t tokens = model_.ranks->tensor().tokens(batch.sequences * batch.length).size;
+  return Tensor::empty(runtime_.arena(MemoryClass::activations), {tokens, options_.hidden},
+                       model_.type, "pipeline.received");
+}
+
+}  // namespace megatron::training

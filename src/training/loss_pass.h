@@ -1,0 +1,53 @@
+// Losses of tokens, without gradients, through all pipeline stages.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "parallel/pipeline.h"
+#include "training/step.h"
+
+namespace megatron::training {
+
+// What a pass needs of a model that is trained, or of one by itself.
+struct EvaluatedModel {
+  std::span<models::Stage* const> chunks;
+  DType type = DType::f32;
+  const parallel::Ranks* ranks = nullptr;
+  SpanListener* parameters = nullptr;  // brings them where they are needed; null: they are there
+};
+
+class LossPass final : private parallel::StageWork {
+ public:
+  // All are borrowed.
+  LossPass(const EvaluatedModel& model, Runtime& runtime, const StepOptions& options);
+
+  // Told of each micro-batch's losses [B*S], 0 where the mask hides the label, in ascending order;
+  // only on the stage that has the head, others are told nothing.
+  using Told = std::function<void(int micro_batch, std::span<const double> losses)>;
+  // Collective over the stages; each gives the same micro-batches. Without data (meta): zeros.
+  void run(std::span<const HostBatch> micro_batches, const Told& told);
+  // How many micro-batches keep all stages busy.
+  size_t together() const;
+  const parallel::Ranks& ranks() const { return *model_.ranks; }
+  Runtime& runtime() const { return runtime_; }
+
+ private:
+  Tensor forward(int chunk, int micro_batch, const Tensor& input) override;
+  Tensor backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) override;
+  void weight(int chunk, int micro_batch) override;
+  Tensor receive_into(int chunk, int micro_batch) override;
+
+  EvaluatedModel model_;
+  Runtime& runtime_;
+  StepOptions options_;
+  parallel::Pipeline pipeline_;
+  std::optional<DeviceBatch> device_batch_;  // of the run under way: its memory is not kept
+  std::span<const HostBatch> batches_;
+  const Told* told_ = nullptr;
+};
+
+}  // namespace megatron::training

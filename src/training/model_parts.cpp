@@ -1,0 +1,33 @@
+#include "training/model_parts.h"
+
+#include "base/error.h"
+
+namespace megatron::training {
+
+ModelParts::ModelParts(const models::GptConfig& config, const parallel::Ranks& ranks,
+                       const parallel::LayerPlacement& placement, Runtime& runtime, DType type,
+                       uint64_t seed) {
+  const parallel::PipelineShape& shape = ranks.pipeline();
+  const std::vector<parallel::ModelPart> parts =
+      parallel::place_layers(config.num_layers, shape, placement);
+  for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+    const auto piece = static_cast<size_t>(shape.piece(ranks.stage(), chunk));
+    models_.push_back(std::make_unique<models::GptModel>(config, runtime, type, seed, parts[piece],
+                                                         ranks.tensor()));
+    chunks_.push_back(models_.back().get());
+  }
+}
+
+const models::GptModel& ModelParts::whole() const {
+  MG_ASSERT(models_.size() == 1 && models_[0]->part().embedding && models_[0]->part().head);
+  return *models_[0];
+}
+
+std::vector<parallel::Placed*> ModelParts::parameters() const {
+  std::vector<parallel::Placed*> parameters;
+  for (const models::Stage* chunk : chunks_)
+    parameters.insert(parameters.end(), chunk->parameters().begin(), chunk->parameters().end());
+  return parameters;
+}
+
+}  // namespace megatron::training

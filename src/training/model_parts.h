@@ -1,0 +1,33 @@
+// What one rank of a run holds of a model.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "models/gpt/model.h"
+#include "parallel/layer_layout.h"
+#include "parallel/ranks.h"
+
+namespace megatron::training {
+
+// A chunk for each of ranks.pipeline()'s chunks; parameters without memory. Throws Error naming the
+// flags when the layers or heads cannot be given out. seed: of dropout.
+class ModelParts {
+ public:
+  ModelParts(const models::GptConfig& config, const parallel::Ranks& ranks,
+             const parallel::LayerPlacement& placement, Runtime& runtime, DType type,
+             uint64_t seed);
+
+  std::span<models::Stage* const> chunks() const { return chunks_; }
+  const models::GptModel& chunk(size_t index) const { return *models_[index]; }
+  // The whole model; only where this rank holds all of it.
+  const models::GptModel& whole() const;
+  std::vector<parallel::Placed*> parameters() const;  // of all chunks
+
+ private:
+  std::vector<std::unique_ptr<models::GptModel>> models_;
+  std::vector<models::Stage*> chunks_;
+};
+
+}  // namespace megatron::training

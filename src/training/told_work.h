@@ -1,0 +1,30 @@
+// What a rank does, told to whoever explains hangs (comm/doing.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "autograd/tape.h"
+#include "comm/doing.h"
+
+namespace megatron::training {
+
+// Hears of the spans of a rank's passes. doing: borrowed; null: nobody asks.
+class ToldWork final : public SpanListener {
+ public:
+  explicit ToldWork(comm::Doing* doing) : doing_(doing) {}
+
+  void step(int64_t number) {
+    if (doing_ != nullptr) doing_->step(number);
+  }
+  // micro_batch: -1 where the phase is of none.
+  void phase(std::string_view name, int64_t micro_batch = -1);
+  void enter(const Span& span, Pass pass) override;
+  void leave(const Span& span, Pass pass) override;
+
+ private:
+  comm::Doing* doing_;
+  std::vector<std::string> spans_;  // open ones
+};
+
+}  // namespace megatron::training

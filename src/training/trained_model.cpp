@@ -1,0 +1,33 @@
+#include "training/trained_model.h"
+
+namespace megatron::training {
+namespace {
+
+StepOptions completed(StepOptions options, const models::GptConfig& config) {
+  if (options.hidden == 0) options.hidden = config.hidden_size;
+  if (options.vocabulary == 0) options.vocabulary = config.vocab_size;
+  if (options.positions == 0) options.positions = config.max_position_embeddings;
+  return options;
+}
+
+}  // namespace
+
+TrainedModel::TrainedModel(const models::GptConfig& config, DType type, uint64_t seed,
+                           const ModelLayout& layout, comm::Group& world, Runtime& run_time,
+                           StepOptions options)
+    : runtime(run_time),
+      ranks(layout.ranks, world),
+      parts(config, ranks, layout.layers, runtime, type, seed),
+      step(parts.chunks(), type, ranks, runtime, completed(std::move(options), config)),
+      loss_pass({.chunks = parts.chunks(),
+                 .type = type,
+                 .ranks = &ranks,
+                 .parameters = &step.data_parallel()},
+                runtime, step.options()) {}
+
+void TrainedModel::initialize(uint64_t value_seed) {
+  for (const parallel::Shard& shard : shards())
+    parallel::initialize(shard, value_seed, runtime.pool());
+}
+
+}  // namespace megatron::training

@@ -1,0 +1,213 @@
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <map>
+#include <thread>
+
+#include "base/error.h"
+#include "comm/beside.h"
+#include "comm/doing.h"
+#include "dist/comm/scenarios.h"
+#include "dist/ranks.h"
+
+namespace megatron::testing {
+
+namespace {
+
+using comm::Group;
+using comm::Processes;
+using comm::Reduce;
+
+void reduce(Group& group, Runtime& runtime, std::string_view call) {
+  Tensor t = make(runtime, {2}, DType::f32, {1.0, 2.0});
+  group.all_reduce(t, Reduce::sum, runtime.stream(), call).wait(runtime.stream());
+}
+
+void sleep_for_ever(Group& world) {
+  world.doing()->phase("forward");
+  world.doing()->layer("attention");
+  for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));
+}
+
+using Body = void (*)(Group& world, Runtime& runtime);
+
+// A run of processes whose calls may take half a second.
+int with_limit(Processes& processes, Body body) {
+  return tell(processes, 7, [&] {
+    processes.run(
+        processes.size(),
+        [&](Group& world) {
+          Runtime runtime({DeviceKind::reference, 0}, 1);
+          body(world, runtime);
+        },
+        0.5);
+  });
+}
+
+int sleep(Processes& processes) {
+  return with_limit(processes, [](Group& world, Runtime& runtime) {
+    const auto group = world.split(0, world.rank(), world.size());
+    group->set_name("dp");
+    if (world.rank() == 1) sleep_for_ever(world);
+    world.doing()->phase("backward");
+    world.doing()->micro_batch(3);
+    reduce(*group, runtime, "grads");
+  });
+}
+
+int never_sent(Processes& processes) {
+  return with_limit(processes, [](Group& world, Runtime& runtime) {
+    Tensor t = make(runtime, {2}, DType::f32, {1.0, 2.0});
+    world.recv(t, 1 - world.rank(), runtime.stream(), world.rank() == 0 ? "forward" : "backward");
+  });
+}
+
+int beside_hang(Processes& processes) {
+  return with_limit(processes, [](Group& world, Runtime& runtime) {
+    const auto group = comm::beside(world.split(0, world.rank(), world.size()));
+    group->set_name("gradients");
+    if (world.rank() == 1) sleep_for_ever(world);
+    reduce(*group, runtime, "bucket");
+  });
+}
+
+int skip(Processes& processes) {
+  return with_limit(processes, [](Group& world, Runtime& runtime) {
+    reduce(world, runtime, "first");
+    if (world.rank() == 0) reduce(world, runtime, "second");
+    world.barrier("third");
+  });
+}
+
+// Ranks 0 and 2 are a pair; rank 2 ends without coming to it.
+void end_in(Group& world, Runtime& runtime, bool beside) {
+  auto pair = world.split(world.rank() % 2, world.rank(), world.rank() == 1 ? 1 : 2);
+  pair->set_name("pair");
+  if (beside) pair = comm::beside(std::move(pair));
+  if (world.rank() == 0) reduce(*pair, runtime, "gone");
+}
+
+int end_in_pair(Processes& processes) {
+  return tell(processes, 7, [&] {
+    processes.run(processes.size(), [](Group& world) {
+      Runtime runtime({DeviceKind::reference, 0}, 1);
+      end_in(world, runtime, false);
+    });
+  });
+}
+
+int end_beside(Processes& processes) {
+  return tell(processes, 7, [&] {
+    processes.run(processes.size(), [](Group& world) {
+      Runtime runtime({DeviceKind::reference, 0}, 1);
+      end_in(world, runtime, true);
+    });
+  });
+}
+
+int killed(Processes& processes) {
+  processes.run(processes.size(), [](Group& world) {
+    Runtime runtime({DeviceKind::reference, 0}, 1);
+    world.doing()->phase("backward");
+    if (world.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(400));
+      std::raise(SIGKILL);
+    }
+    reduce(world, runtime, "grads");
+  });
+  return 0;
+}
+
+int throws(Processes& processes) {
+  return tell(processes, 7, [&] {
+    processes.run(processes.size(), [](Group& world) {
+      Runtime runtime({DeviceKind::reference, 0}, 1);
+      world.doing()->phase("backward");
+      MG_CHECK(world.rank() != 0, "disk 7 is full");
+      reduce(world, runtime, "grads");
+    });
+  });
+}
+
+// A rank fails while a call of it is under way beside, for which nobody comes.
+int throws_beside(Processes& processes) {
+  return tell(processes, 7, [&] {
+    processes.run(processes.size(), [](Group& world) {
+      Runtime runtime({DeviceKind::reference, 0}, 1);
+      const auto group = comm::beside(world.split(0, world.rank(), world.size()));
+      Tensor t = make(runtime, {2}, DType::f32, {1.0, 2.0});
+      if (world.rank() == 1) return sleep_for_ever(world);
+      const comm::Work work = group->all_reduce(t, Reduce::sum, runtime.stream(), "lonely");
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      fail("disk 7 is full");
+    });
+  });
+}
+
+int launcher_ended(Processes& processes) {
+  processes.run(processes.size(), [](Group& world) {
+    world.doing()->step(3);
+    world.barrier("start");
+    if (world.rank() == 0) ::kill(::getppid(), SIGTERM);
+    sleep_for_ever(world);
+  });
+  return 0;
+}
+
+// One rank ends well a second before the others do, who have no need of it.
+int late_end(Processes& processes) {
+  processes.run(processes.size(), [](Group& world) {
+    Runtime runtime({DeviceKind::reference, 0}, 1);
+    const auto pair = world.split(world.rank() % 2, world.rank(), world.rank() == 1 ? 1 : 2);
+    reduce(*pair, runtime, "all");
+    if (world.rank() != 1) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    reduce(*pair, runtime, "all");
+  });
+  return 0;
+}
+
+// Threads of one process: without the processes of a launcher.
+int threads_sleep(Processes& processes) {
+  return tell(processes, 7, [] {
+    comm::run_ranks(
+        2, [](Group& world) { world.rank() == 1 ? sleep_for_ever(world) : world.barrier("step"); },
+        0.4);
+  });
+}
+
+int threads_fail_and_sleep(Processes& processes) {
+  return tell(processes, 7, [] {
+    comm::run_ranks(
+        2,
+        [](Group& world) {
+          if (world.rank() == 1) sleep_for_ever(world);
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          fail("disk 7 is full");
+        },
+        0.4);
+  });
+}
+
+}  // namespace
+
+int run_hang_scenario(const std::string& name, Processes& processes) {
+  static const std::map<std::string, int (*)(Processes&)> scenarios = {
+      {"sleep", sleep},
+      {"never-sent", never_sent},
+      {"beside-hang", beside_hang},
+      {"skip", skip},
+      {"end-in-pair", end_in_pair},
+      {"end-beside", end_beside},
+      {"killed", killed},
+      {"killed-signals-watched", killed},
+      {"throws", throws},
+      {"throws-beside", throws_beside},
+      {"launcher-ended", launcher_ended},
+      {"late-end", late_end},
+      {"threads-sleep", threads_sleep},
+      {"threads-fail-and-sleep", threads_fail_and_sleep}};
+  return scenarios.at(name)(processes);
+}
+
+}  // namespace megatron::testing

@@ -1,0 +1,217 @@
+// The gradient norm's bits, however a model is divided; and Muon over slices.
+#include <mutex>
+
+#include "base/error.h"
+#include "dist/parallel/toy_stage.h"
+#include "optim/optimizer.h"
+
+namespace megatron::optim {
+namespace {
+
+using testing::drawn;
+using testing::each_rank;
+
+// A model of three layers; sizes around a block of 16384.
+struct Item {
+  std::string name;
+  Shape shape;
+};
+const std::vector<Item> kModel = {
+    {"word", {70, 300}},      {"position", {5, 3}},       {"layers.0.b", {20000}},
+    {"layers.0.a", {7}},      {"layers.1.b", {3, 16384}}, {"layers.1.a", {33}},
+    {"layers.10.b", {16385}}, {"layers.10.a", {1}},       {"final", {65}}};
+
+// Elements of the model that a rank has, with gradients.
+class Held {
+ public:
+  explicit Held(Runtime& runtime) : runtime_(runtime) {}
+
+  parallel::Placed& add(const Item& item, int64_t begin, int64_t size) {
+    Arena& arena = runtime_.arena(MemoryClass::parameters);
+    parallel::Placed& placed = placed_.emplace_back();
+    placed.parameter.name = item.name;
+    placed.parameter.value = Tensor::empty(arena, item.shape, DType::f32, item.name);
+    parallel::Shard shard{.placed = &placed, .begin = begin};
+    const bool whole = size == item.shape.elements();
+    shard.value = Tensor::empty(arena, whole ? item.shape : Shape{size}, DType::f32, "value");
+    shard.gradient = Tensor::empty(arena, shard.value.shape(), DType::f32, "gradient");
+    std::vector<float> gradient(static_cast<size_t>(size));
+    for (size_t i = 0; i < gradient.size(); ++i)
+      gradient[i] = drawn(item.name.size() + static_cast<uint64_t>(item.shape.elements()),
+                          static_cast<uint64_t>(begin) + i);
+    copy_from(shard.gradient, std::span<const float>(gradient));
+    shards.push_back(shard);
+    return placed;
+  }
+  std::vector<parallel::Shard> shards;
+
+ private:
+  Runtime& runtime_;
+  std::deque<parallel::Placed> placed_;
+};
+
+double norm_of(const Held& held, const OptimizerGroups& groups, Runtime& runtime) {
+  Optimizer optimizer(held.shards, {}, groups, runtime);
+  optimizer.find_norm(7);
+  return read_scalar(optimizer.gradient_norm(), runtime.stream());
+}
+
+double of_one_rank() {
+  Runtime runtime({DeviceKind::cpu, 0}, 1);
+  Held held(runtime);
+  for (const Item& item : kModel) held.add(item, 0, item.shape.elements());
+  return norm_of(held, {}, runtime);
+}
+
+TEST(GradientNorm, IsTheSumOverBlocksInTheModelsOrder) {
+  Runtime runtime({DeviceKind::cpu, 0}, 1);
+  double sum = 0;
+  for (const Item& item : kModel) {
+    for (int64_t begin = 0; begin < item.shape.elements(); begin += kernels::kNormBlock) {
+      const int64_t size = std::min(kernels::kNormBlock, item.shape.elements() - begin);
+      Held held(runtime);
+      held.add(item, begin, size);
+      const Tensor partial =
+          Tensor::empty(runtime.arena(MemoryClass::activations), {1}, DType::f64, "partial");
+      const Tensor x = held.shards[0].gradient.view({size});
+      kernels::table(runtime.stream())
+          .sum_of_squares({.x = x, .partial = partial}, runtime.stream());
+      sum += to_doubles(partial)[0];
+    }
+  }
+  EXPECT_EQ(of_one_rank(), std::sqrt(sum) / 7);
+}
+
+// Interleaved stages: 0 has layers 0 and 10, 1 has layer 1 and a copy of the table.
+TEST(GradientNorm, BitsAreThoseOfOneRankOnStages) {
+  const double expected = of_one_rank();
+  each_rank(4, DeviceKind::cpu, [&](comm::Group& world, Runtime& runtime) {
+    const bool first = world.rank() % 2 == 0;  // two replicas; the first counts
+    Held held(runtime);
+    for (const Item& item : kModel) {
+      if (item.name.starts_with("layers.1.") == first) continue;
+      if (!first && !item.name.starts_with("layers.1.")) continue;
+      held.add(item, 0, item.shape.elements());
+    }
+    if (!first) held.add(kModel[0], 0, kModel[0].shape.elements()).counted = false;
+    EXPECT_EQ(norm_of(held, {.norm = &world, .counts = world.rank() < 2}, runtime), expected);
+  });
+}
+
+// Shards of any size, down to nothing, on three ranks.
+TEST(GradientNorm, BitsAreThoseOfOneRankOnShards) {
+  const double expected = of_one_rank();
+  for (int shift = 0; shift < 4; ++shift) {
+    each_rank(3, DeviceKind::cpu, [&](comm::Group& world, Runtime& runtime) {
+      Held held(runtime);
+      int block = shift;
+      for (const Item& item : kModel) {
+        // Each rank one run of each parameter's blocks.
+        const int64_t n = item.shape.elements(), blocks = (n + 16383) / 16384;
+        const int64_t begin =
+            std::min<int64_t>(blocks, world.rank() == 0 ? 0 : block % 2 + world.rank() - 1);
+        const int64_t end =
+            world.rank() == 2 ? blocks : std::min<int64_t>(blocks, block % 2 + world.rank());
+        held.add(item, std::min(n, begin * 16384),
+                 std::min(n, end * 16384) - std::min(n, begin * 16384));
+        block = block * 3 + 1 + shift;
+      }
+      EXPECT_EQ(norm_of(held, {.norm = &world}, runtime), expected);
+    });
+  }
+}
+
+TEST(GradientNorm, ANotFiniteGradientIsSeenByAll) {
+  each_rank(2, DeviceKind::cpu, [&](comm::Group& world, Runtime& runtime) {
+    Held held(runtime);
+    held.add(kModel[static_cast<size_t>(world.rank())], 0,
+             kModel[static_cast<size_t>(world.rank())].shape.elements());
+    if (world.rank() == 1) held.shards[0].gradient.data<float>()[3] = NAN;
+    EXPECT_TRUE(std::isnan(norm_of(held, {.norm = &world}, runtime)));
+  });
+}
+
+// A step of Muon on two matrices of [q | k | v] and one divided by columns: slices on ranks
+// together become what one rank makes of the whole.
+TEST(Muon, SlicesAreOneMatrix) {
+  constexpr int64_t kRows = 22, kColumns = 15;
+  const std::vector<int64_t> blocks = {12, 5, 5};
+  const auto element = [](uint64_t which, int64_t row, int64_t column) {
+    return drawn(which, static_cast<uint64_t>(row * 100 + column));
+  };
+  OptimizerConfig config{.method = Method::muon, .clip_grad = 0};
+  config.muon.precision = ProductPrecision::highest;
+  for (const DType type : {DType::f32, DType::bf16}) {
+    for (const int axis : {0, 1}) {
+      std::mutex mutex;
+      std::vector<float> expected;
+      for (const int ranks : {1, 2, 4}) {
+        each_rank(ranks, DeviceKind::cpu, [&](comm::Group& world, Runtime& runtime) {
+          parallel::Placed placed;
+          placed.parameter.name = "w";
+          placed.whole = Shape{kRows, kColumns};
+          placed.matrices = blocks;
+          placed.division =
+              parallel::Division{axis, axis == 0 ? blocks : std::vector<int64_t>{kColumns}};
+          const auto slices = parallel::slices_of(*placed.division, ranks, world.rank());
+          Shape shape = placed.whole;
+          int64_t size = 0;
+          for (const parallel::Slice& s : slices) size += s.size;
+          shape.set(axis, size);
+          Arena& arena = runtime.arena(MemoryClass::parameters);
+          placed.parameter.value = Tensor::empty(arena, shape, type, "value");
+          parallel::Shard shard{.placed = &placed, .value = placed.parameter.value};
+          shard.gradient = Tensor::empty(arena, shape, DType::f32, "gradient");
+          const auto for_each = [&](auto&& f) {
+            for (const parallel::Slice& s : slices) {
+              for (int64_t i = 0; i < s.size; ++i) {
+                for (int64_t j = 0; j < shape[1 - axis]; ++j) {
+                  const int64_t row = axis == 0 ? s.local_begin + i : j,
+                                column = axis == 0 ? j : s.local_begin + i;
+                  f(row * shape[1] + column, axis == 0 ? s.global_begin + i : j,
+                    axis == 0 ? j : s.global_begin + i);
+                }
+              }
+            }
+          };
+          std::vector<float> values(static_cast<size_t>(shape.elements())), gradient(values.size());
+          for_each([&](int64_t at, int64_t row, int64_t column) {
+            values[static_cast<size_t>(at)] = element(1, row, column);
+            gradient[static_cast<size_t>(at)] = element(2, row, column);
+          });
+          copy_from(shard.value, std::span<const float>(values));
+          copy_from(shard.gradient, std::span<const float>(gradient));
+          Optimizer optimizer(std::span(&shard, 1), config, {.norm = &world, .tensor = &world},
+                              runtime);
+          for (int step = 0; step < 2; ++step) {
+            optimizer.find_norm(1);
+            optimizer.update({.learning_rate = 0.1, .weight_decay = 0.1});
+          }
+          const std::vector<float> after = to_floats(shard.value);
+          const std::lock_guard lock(mutex);
+          if (ranks == 1) expected = after;
+          for_each([&](int64_t at, int64_t row, int64_t column) {
+            EXPECT_EQ(after[static_cast<size_t>(at)],
+                      expected[static_cast<size_t>(row * kColumns + column)]);
+          });
+        });
+      }
+    }
+  }
+}
+
+TEST(Muon, RefusesAPartOfAMatrix) {
+  Runtime runtime({DeviceKind::cpu, 0}, 1);
+  Held held(runtime);
+  held.add({"w", {3, 16384}}, 0, 16384);
+  try {
+    Optimizer(held.shards, {.method = Method::muon}, {}, runtime);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("--use-distributed-optimizer"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("--optimizer muon"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace megatron::optim

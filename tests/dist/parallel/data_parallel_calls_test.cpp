@@ -1,0 +1,297 @@
+// Which calls data parallelism makes, when, and what memory it takes.
+#include <chrono>
+#include <thread>
+
+#include "base/error.h"
+#include "comm/traffic.h"
+#include "dist/parallel/toy_stage.h"
+
+namespace megatron::parallel {
+namespace {
+
+using comm::Group;
+using testing::each_rank;
+using testing::kShardings;
+using testing::toy_parameters;
+using testing::ToyGroups;
+using testing::ToyParameter;
+using testing::ToyStage;
+
+// Writes down the calls of a rank of two whose other rank has nothing.
+class Recorder final : public Group {
+ public:
+  explicit Recorder(std::vector<std::string>& calls, std::string prefix = "")
+      : calls_(calls), prefix_(std::move(prefix)) {}
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  comm::Work all_reduce(Tensor t, comm::Reduce, Stream&, std::string_view call) override {
+    return told(call, {t});
+  }
+  comm::Work all_gather(Tensor in, Tensor out, Stream&, std::string_view call) override {
+    return told(call, {in, out});
+  }
+  comm::Work reduce_scatter(Tensor in, Tensor out, comm::Reduce, Stream&,
+                            std::string_view call) override {
+    return told(call, {in, out});
+  }
+  comm::Work all_to_all(Tensor, Tensor, std::span<const int64_t>, std::span<const int64_t>, Stream&,
+                        std::string_view) override {
+    return {};
+  }
+  comm::Work broadcast(Tensor, int, Stream&, std::string_view) override { return {}; }
+  comm::Work send(Tensor, int, Stream&, std::string_view) override { return {}; }
+  comm::Work recv(Tensor, int, Stream&, std::string_view) override { return {}; }
+  void barrier(std::string_view) override {}
+  std::unique_ptr<Group> split(int, int, int) override { return comm::single(); }
+
+ private:
+  comm::Work told(std::string_view call, std::vector<Tensor> keep) {
+    calls_.push_back(prefix_ + std::string(call));
+    return {Event(), std::move(keep)};
+  }
+  std::vector<std::string>& calls_;
+  std::string prefix_;
+};
+
+std::vector<std::string> gradient_calls(std::initializer_list<int> buckets) {
+  std::vector<std::string> names;
+  for (const int b : buckets) names.push_back(fmt::format("beside gradients, bucket {}", b));
+  return names;
+}
+
+TEST(DataParallelCalls, ABucketIsReducedWhenItIsFinalAndInOrder) {
+  Runtime runtime({DeviceKind::cpu, 0}, 1);
+  for (const Sharding sharding : {Sharding::none, Sharding::optimizer}) {
+    std::vector<std::string> calls;
+    Recorder group(calls), beside(calls, "beside ");
+    std::vector<ToyParameter> list;
+    for (int p = 0; p < 4; ++p) list.push_back({fmt::format("p{}", p), {8}, {0}});
+    list[0].uses = 2;
+    ToyStage stage(runtime, list);
+    DataParallel dp(stage.placed(), {}, {.shards = &group, .beside = &beside}, runtime,
+                    {.sharding = sharding, .bucket_elements = 1, .overlap_reduce = true});
+    EXPECT_EQ(dp.buckets(), 4);  // 3, 2, 1, 0
+    const auto give = [&](size_t p, size_t use, int m) {
+      stage.give(dp, stage[p].parameter, use, m, 0);
+    };
+    dp.begin_step(2);
+    for (const size_t p : {3, 2, 1, 0}) give(p, 0, 0);
+    give(0, 1, 0);
+    EXPECT_TRUE(calls.empty());  // not before the last micro-batch
+    give(2, 0, 1);
+    EXPECT_TRUE(calls.empty());  // bucket 0 comes first
+    give(3, 0, 1);
+    EXPECT_EQ(calls, gradient_calls({0, 1}));
+    give(0, 1, 1);
+    give(0, 0, 1);
+    EXPECT_EQ(calls, gradient_calls({0, 1}));  // parameter 1 has no gradient
+    dp.finish();
+    EXPECT_EQ(calls, gradient_calls({0, 1, 2, 3}));
+  }
+}
+
+TEST(DataParallelCalls, NothingRunsBesideWithoutOverlap) {
+  Runtime runtime({DeviceKind::cpu, 0}, 1);
+  for (const Sharding sharding : kShardings) {
+    for (const bool overlap : {false, true}) {
+      std::vector<std::string> calls;
+      Recorder group(calls), beside(calls, "beside ");
+      ToyStage stage(runtime, toy_parameters());
+      DataParallel dp(stage.placed(), stage.spans(), {.shards = &group, .beside = &beside}, runtime,
+                      {.sharding = sharding, .overlap_reduce = overlap, .overlap_gather = overlap});
+      stage.fill(dp.shards());
+      dp.parameters_changed();
+      dp.begin_step(2);
+      for (int m = 0; m < 2; ++m) stage.run(dp, m);
+      dp.finish();
+      EXPECT_FALSE(calls.empty());
+      for (const std::string& call : calls)
+        EXPECT_EQ(call.starts_with("beside "), overlap) << call << " " << name(sharding);
+    }
+  }
+}
+
+// A pass gathers each span once; what is there still is not gathered again.
+TEST(DataParallelCalls, SpansAreGatheredOnceAPass) {
+  Runtime runtime({DeviceKind::cpu, 0}, 1);
+  for (const bool overlap : {false, true}) {
+    std::vector<std::string> calls;
+    Recorder group(calls);
+    ToyStage stage(runtime, toy_parameters());
+    DataParallel dp(stage.placed(), stage.spans(), {.shards = &group}, runtime,
+                    {.sharding = Sharding::parameters, .overlap_gather = overlap});
+    stage.fill(dp.shards());
+    dp.parameters_changed();
+    for (int step = 0; step < 2; ++step) {
+      calls.clear();
+      dp.begin_step(1);
+      stage.run(dp, 0);
+      std::erase_if(calls, [](const std::string& c) { return !c.starts_with("parameters"); });
+      // Up: embedding {6, 5}, layers {4}, {3, 2}, {1}, head {0, 6}; down again.
+      std::vector<int> expected;
+      if (step == 0 && !overlap) expected = {5, 6, 4, 2, 3, 1, 0, 6, 1, 2, 3, 4, 5, 6};
+      if (step == 1 && !overlap) expected = {4, 2, 3, 1, 0, 6, 1, 2, 3, 4, 5, 6};
+      // One more span stays: the next one's.
+      if (step == 0 && overlap) expected = {4, 2, 3, 1, 0, 6, 2, 3, 4, 5, 6};
+      if (step == 1 && overlap) expected = {2, 3, 1, 0, 6, 2, 3, 4, 5, 6};
+      std::vector<std::string> names;
+      for (const int b : expected) names.push_back(fmt::format("parameters, bucket {}", b));
+      EXPECT_EQ(calls, names) << "step " << step << " overlap " << overlap;
+      dp.finish();
+    }
+  }
+}
+
+// --- Time.
+
+// Every call takes a while before it begins.
+class Delayed final : public Group {
+ public:
+  static constexpr auto kDelay = std::chrono::milliseconds(15);
+  explicit Delayed(std::unique_ptr<Group> group) : group_(std::move(group)) {}
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& stream, std::string_view call) override {
+    std::this_thread::sleep_for(kDelay);
+    return group_->all_reduce(t, op, stream, call);
+  }
+  comm::Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
+    std::this_thread::sleep_for(kDelay);
+    return group_->all_gather(in, out, stream, call);
+  }
+  comm::Work reduce_scatter(Tensor in, Tensor out, comm::Reduce op, Stream& stream,
+                            std::string_view call) override {
+    std::this_thread::sleep_for(kDelay);
+    return group_->reduce_scatter(in, out, op, stream, call);
+  }
+  comm::Work all_to_all(Tensor, Tensor, std::span<const int64_t>, std::span<const int64_t>, Stream&,
+                        std::string_view) override {
+    return {};
+  }
+  comm::Work broadcast(Tensor, int, Stream&, std::string_view) override { return {}; }
+  comm::Work send(Tensor, int, Stream&, std::string_view) override { return {}; }
+  comm::Work recv(Tensor, int, Stream&, std::string_view) override { return {}; }
+  void barrier(std::string_view call) override { group_->barrier(call); }
+  std::unique_ptr<Group> split(int color, int key, int members) override {
+    return group_->split(color, key, members);
+  }
+
+ private:
+  std::unique_ptr<Group> group_;
+};
+
+// Layers of equal size whose compute takes as long as a call. Seconds of a step and its update.
+double step_seconds(Sharding sharding, bool overlap) {
+  std::vector<ToyParameter> list;
+  std::vector<std::string> spans;
+  for (int s = 0; s < 8; ++s) {
+    spans.push_back(fmt::format("layers.{}", s));
+    list.push_back({fmt::format("layers.{}.weight", s), {100}, {s}});
+  }
+  double seconds = 0;
+  each_rank(2, DeviceKind::cpu, [&](Group& world, Runtime& runtime) {
+    ToyStage stage(runtime, list, DType::f32, spans);
+    const ToyGroups groups(world, 1, [](std::unique_ptr<Group> group) {
+      return std::make_unique<Delayed>(std::move(group));
+    });
+    DataParallel dp(stage.placed(), stage.spans(), groups.groups(), runtime,
+                    {.sharding = sharding,
+                     .bucket_elements = sharding == Sharding::parameters ? 0 : 100,
+                     .overlap_reduce = overlap,
+                     .overlap_gather = overlap});
+    stage.fill(dp.shards());
+    stage.at_work = [](size_t, Pass pass) {
+      if (pass != Pass::recompute) std::this_thread::sleep_for(Delayed::kDelay);
+    };
+    const auto begin = std::chrono::steady_clock::now();
+    dp.parameters_changed();
+    dp.begin_step(1);
+    stage.run(dp, world.rank());
+    dp.finish();
+    world.barrier("end");
+    if (world.rank() == 0)
+      seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  });
+  return seconds;
+}
+
+TEST(DataParallelTime, CallsRunBesideTheCompute) {
+  for (const Sharding sharding : kShardings) {
+    double apart = 0, together = 0;
+    for (int attempt = 0; attempt < 5; ++attempt) {  // a busy machine may be late
+      apart = step_seconds(sharding, false);
+      together = step_seconds(sharding, true);
+      if (together < 0.7 * apart || sharding == Sharding::none) break;
+    }
+    EXPECT_LT(together, (sharding == Sharding::none ? 0.85 : 0.7) * apart) << name(sharding);
+  }
+}
+
+// --- Memory.
+
+struct Bytes {
+  int64_t parameters = 0, gradients = 0;
+};
+
+// Of two micro-batches of a step.
+Bytes high_water(Group& shards, Runtime& runtime, Sharding sharding, bool overlap,
+                 const std::vector<ToyParameter>& list, const std::vector<std::string>& spans) {
+  std::unique_ptr<Group> beside;
+  if (runtime.device().has_data())
+    beside = comm::beside(shards.split(0, shards.rank(), shards.size()));
+  ToyStage stage(runtime, list, DType::f32, spans);
+  DataParallel dp(stage.placed(), stage.spans(), {.shards = &shards, .beside = beside.get()},
+                  runtime,
+                  {.sharding = sharding, .overlap_reduce = overlap, .overlap_gather = overlap});
+  if (runtime.device().has_data()) stage.fill(dp.shards());
+  Bytes bytes;
+  for (int step = 0; step < 3; ++step) {
+    dp.parameters_changed();
+    dp.begin_step(2);
+    for (int m = 0; m < 2; ++m) stage.run(dp, m);
+    dp.finish();
+    const Bytes now = {runtime.arena(MemoryClass::parameters).high_water(),
+                       runtime.arena(MemoryClass::gradients).high_water()};
+    if (step > 0) {  // after the first nothing grows
+      EXPECT_EQ(now.parameters, bytes.parameters);
+      EXPECT_EQ(now.gradients, bytes.gradients);
+    }
+    bytes = now;
+  }
+  return bytes;
+}
+
+// Eight layers of 4 x 16384 elements: nothing is padded.
+TEST(DataParallelMemory, FallsAsTheFormulasSay) {
+  constexpr int64_t kLayer = 4 * 16384, kAll = 8 * kLayer;
+  std::vector<ToyParameter> list;
+  std::vector<std::string> spans;
+  for (int s = 0; s < 8; ++s) {
+    spans.push_back(fmt::format("layers.{}", s));
+    list.push_back({fmt::format("layers.{}.weight", s), {kLayer}, {s}});
+  }
+  for (const int ranks : {1, 2, 4}) {
+    for (const bool overlap : {false, true}) {
+      each_rank(ranks, DeviceKind::cpu, [&](Group& world, Runtime&) {
+        const auto check = [&](Sharding sharding, int64_t parameters, int64_t gradients) {
+          Runtime own({DeviceKind::cpu, 0}, 1), meta({DeviceKind::meta, 0}, 1);
+          const Bytes bytes = high_water(world, own, sharding, overlap, list, spans);
+          EXPECT_EQ(bytes.parameters, 4 * parameters) << name(sharding) << " " << ranks;
+          EXPECT_EQ(bytes.gradients, 4 * gradients) << name(sharding) << " " << ranks;
+          const auto planned_ranks = comm::simulated(world.rank(), ranks);
+          const Bytes planned = high_water(*planned_ranks, meta, sharding, overlap, list, spans);
+          EXPECT_EQ(planned.parameters, bytes.parameters);
+          EXPECT_EQ(planned.gradients, bytes.gradients);
+        };
+        const int64_t buckets = ranks == 1 ? 0 : (overlap ? 2 : 1) * kLayer;
+        check(Sharding::none, kAll, kAll);
+        check(Sharding::optimizer, kAll, kAll);
+        check(Sharding::gradients, kAll, kAll / ranks + buckets);
+        check(Sharding::parameters, kAll / ranks + buckets, kAll / ranks + buckets);
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron::parallel

@@ -1,0 +1,390 @@
+#include "parallel/pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <new>
+#include <string>
+#include <thread>
+#include <tuple>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/beside.h"
+#include "comm/traffic.h"
+#include "dist/delaying.h"
+#include "dist/ranks.h"
+
+namespace {
+
+// Requests to the heap of more than 4 KB.
+std::atomic<int> large_requests = 0;
+
+}  // namespace
+
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  if (bytes > 4096) ++large_requests;
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace megatron::parallel {
+namespace {
+
+constexpr int64_t kHidden = 3;
+
+// A model of pieces y = scale x + shift, whose loss is the sum of what the last piece gives.
+double scale_of(int piece) { return 0.5 + 0.25 * piece; }
+double shift_of(int piece) { return 0.125 * piece - 0.3; }
+double input_of(int micro_batch, size_t element) {
+  return std::sin(1 + 3 * micro_batch + static_cast<double>(element));
+}
+
+struct Gradients {
+  double scale = 0, shift = 0;
+  bool operator==(const Gradients&) const = default;
+};
+
+// Rows of micro-batch m.
+struct Rows {
+  bool variable = false;
+  int64_t of(int micro_batch) const { return variable ? 1 + micro_batch % 3 : 2; }
+};
+
+class ToyWork : public StageWork {
+ public:
+  ToyWork(const PipelineShape& shape, int stage, Runtime& runtime, Rows rows)
+      : shape_(shape),
+        stage_(stage),
+        runtime_(runtime),
+        rows_(rows),
+        gradients(static_cast<size_t>(shape.chunks)) {}
+
+  Tensor forward(int chunk, int micro_batch, const Tensor& input) override {
+    const int piece = shape_.piece(stage_, chunk);
+    EXPECT_EQ(input.defined(), piece != 0);
+    std::vector<double> x(static_cast<size_t>(rows_.of(micro_batch) * kHidden));
+    if (input.defined()) {
+      EXPECT_EQ(input.shape(), (Shape{rows_.of(micro_batch), kHidden}));
+      x = to_doubles(input);
+    } else {
+      for (size_t i = 0; i < x.size(); ++i) x[i] = input_of(micro_batch, i);
+    }
+    inputs_[{chunk, micro_batch}] = x;
+    for (double& value : x) value = scale_of(piece) * value + shift_of(piece);
+    if (piece + 1 < shape_.pieces()) return tensor_of(micro_batch, x);
+    for (const double value : x) loss += value;
+    return {};
+  }
+
+  Tensor backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) override {
+    const int piece = shape_.piece(stage_, chunk);
+    EXPECT_EQ(gradient.defined(), piece + 1 < shape_.pieces());
+    std::vector<double> dy(inputs_.at({chunk, micro_batch}).size(), 1.0);
+    if (gradient.defined()) dy = to_doubles(gradient);
+    output_gradients_[{chunk, micro_batch}] = dy;
+    if (weights) weight(chunk, micro_batch);
+    for (double& value : dy) value *= scale_of(piece);
+    return piece == 0 ? Tensor() : tensor_of(micro_batch, dy);
+  }
+
+  void weight(int chunk, int micro_batch) override {
+    const std::vector<double>&x = inputs_.at({chunk, micro_batch}),
+          &dy = output_gradients_.at({chunk, micro_batch});
+    Gradients& sum = gradients[static_cast<size_t>(chunk)];
+    for (size_t i = 0; i < x.size(); ++i) {
+      sum.scale += x[i] * dy[i];
+      sum.shift += dy[i];
+    }
+    inputs_.erase({chunk, micro_batch});
+    output_gradients_.erase({chunk, micro_batch});
+  }
+
+  // With variable shapes this work knows the type only.
+  Tensor receive_into(int, int micro_batch) override {
+    const int64_t rows = rows_.variable ? 1 : rows_.of(micro_batch);
+    return testing::make(runtime_, {rows, kHidden}, DType::f64);
+  }
+
+  bool has_left() const { return !inputs_.empty() || !output_gradients_.empty(); }
+
+ private:
+  Tensor tensor_of(int micro_batch, const std::vector<double>& values) {
+    return testing::make(runtime_, {rows_.of(micro_batch), kHidden}, DType::f64, values);
+  }
+
+  const PipelineShape shape_;
+  const int stage_;
+  Runtime& runtime_;
+  const Rows rows_;
+  std::map<std::pair<int, int>, std::vector<double>> inputs_, output_gradients_;
+
+ public:
+  std::vector<Gradients> gradients;  // of each chunk
+  double loss = 0;
+};
+
+// What one rank finds that runs all pieces, micro-batch after micro-batch: the same bits.
+struct Expected {
+  std::vector<Gradients> of_piece;
+  double loss = 0;
+};
+Expected expected(int pieces, int micro_batches, Rows rows) {
+  Expected result;
+  result.of_piece.resize(static_cast<size_t>(pieces));
+  for (int m = 0; m < micro_batches; ++m) {
+    std::vector<std::vector<double>> x(static_cast<size_t>(pieces + 1));
+    x[0].resize(static_cast<size_t>(rows.of(m) * kHidden));
+    for (size_t i = 0; i < x[0].size(); ++i) x[0][i] = input_of(m, i);
+    for (int p = 0; p < pieces; ++p) {
+      const auto at = static_cast<size_t>(p);
+      for (const double value : x[at]) x[at + 1].push_back(scale_of(p) * value + shift_of(p));
+    }
+    for (const double value : x.back()) result.loss += value;
+    std::vector<double> dy(x[0].size(), 1.0);
+    for (int p = pieces - 1; p >= 0; --p) {
+      const auto at = static_cast<size_t>(p);
+      for (size_t i = 0; i < dy.size(); ++i) {
+        result.of_piece[at].scale += x[at][i] * dy[i];
+        result.of_piece[at].shift += dy[i];
+        dy[i] *= scale_of(p);
+      }
+    }
+  }
+  return result;
+}
+
+// The groups of a pipeline on all ranks, and the pipeline.
+struct OnStage {
+  OnStage(comm::Group& world, Runtime& runtime, const PipelineShape& shape,
+          const PipelineOptions& options)
+      : beside(options.overlap && world.size() > 1
+                   ? comm::beside(world.split(0, world.rank(), world.size()))
+                   : nullptr),
+        pipeline(shape, world.size() > 1 ? &world : nullptr, beside.get(), runtime, options) {}
+
+  std::unique_ptr<comm::Group> beside;
+  Pipeline pipeline;
+};
+
+void check_run(const PipelineShape& shape, const std::vector<int>& micro_batch_counts,
+               const PipelineOptions& options) {
+  const Rows rows{options.variable_shapes};
+  testing::each_rank(shape.stages, [&](comm::Group& world, Runtime& runtime) {
+    OnStage on(world, runtime, shape, options);
+    EXPECT_EQ(on.pipeline.stage(), world.rank());
+    for (const int micro_batches : micro_batch_counts) {
+      EXPECT_LE(runtime.arena(MemoryClass::activations).in_use(), 128);  // of the last call at most
+      const Expected wanted = expected(shape.pieces(), micro_batches, rows);
+      ToyWork work(shape, world.rank(), runtime, rows);
+      Schedule executed;
+      on.pipeline.run(micro_batches, work, [&](const Action& a) { executed.push_back(a); });
+      EXPECT_EQ(executed, shape.schedule(world.rank(), micro_batches));
+      EXPECT_FALSE(work.has_left());
+      for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+        const auto piece = static_cast<size_t>(shape.piece(world.rank(), chunk));
+        EXPECT_EQ(work.gradients[static_cast<size_t>(chunk)], wanted.of_piece[piece]);
+      }
+      const int last = shape.stage_of(shape.pieces() - 1);
+      if (world.rank() == last) {
+        EXPECT_EQ(work.loss, wanted.loss);
+      }
+
+      ToyWork evaluation(shape, world.rank(), runtime, rows);
+      on.pipeline.run_forward(micro_batches, evaluation);
+      if (world.rank() == last) {
+        EXPECT_EQ(evaluation.loss, wanted.loss);
+      }
+    }
+  });
+}
+
+void check_all(const PipelineOptions& options) {
+  for (int stages = 1; stages <= 4; ++stages) {
+    check_run({ScheduleKind::one_f_one_b, stages, 1, 0}, {1, 2, 7, 2}, options);
+    check_run({ScheduleKind::zero_bubble_h1, stages, 1, 0}, {1, 5, 8, 5}, options);
+    check_run({ScheduleKind::zero_bubble_v, stages, 2, 0}, {1, 4, 9, 4}, options);
+    for (int chunks = 1; chunks <= 4; ++chunks) {
+      check_run({ScheduleKind::interleaved, stages, chunks, 0}, {stages, 3 * stages, stages},
+                options);
+      check_run({ScheduleKind::interleaved, stages, chunks, stages + 1},
+                {stages + 1, 2 * stages + 1 + stages % 2}, options);
+    }
+  }
+}
+
+TEST(Pipeline, EverySchedulesGradientsAreOneRanksBitForBit) {
+  check_all({.overlap = false, .variable_shapes = false});
+}
+
+TEST(Pipeline, BesideTheCompute) { check_all({.overlap = true, .variable_shapes = false}); }
+
+TEST(Pipeline, VariableShapes) {
+  check_all({.overlap = false, .variable_shapes = true});
+  check_all({.overlap = true, .variable_shapes = true});
+}
+
+// A stage whose work fails in some action.
+class FailingWork final : public ToyWork {
+ public:
+  using ToyWork::ToyWork;
+  Tensor backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) override {
+    MG_CHECK(micro_batch != 2, "micro-batch 2 fails");
+    return ToyWork::backward(chunk, micro_batch, gradient, weights);
+  }
+};
+
+TEST(Pipeline, AStageThatFailsEndsAll) {
+  for (const bool overlap : {false, true}) {
+    const PipelineShape shape{ScheduleKind::zero_bubble_v, 4, 2, 0};
+    try {
+      testing::each_rank(4, [&](comm::Group& world, Runtime& runtime) {
+        OnStage on(world, runtime, shape, {overlap, false});
+        FailingWork failing(shape, world.rank(), runtime, {});
+        ToyWork fine(shape, world.rank(), runtime, {});
+        on.pipeline.run(8, world.rank() == 1 ? failing : fine);
+      });
+      FAIL() << "no rank failed";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("micro-batch 2 fails"), std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+TEST(Pipeline, StagesOfDifferentTypesAreToldApart) {
+  class Wide final : public ToyWork {
+   public:
+    Wide(const PipelineShape& shape, int stage, Runtime& runtime)
+        : ToyWork(shape, stage, runtime, {}), of(runtime) {}
+    Tensor receive_into(int, int) override { return testing::make(of, {2, kHidden}, DType::f32); }
+    Runtime& of;
+  };
+  const PipelineShape shape{ScheduleKind::one_f_one_b, 2, 1, 0};
+  for (const bool variable : {false, true}) {
+    EXPECT_THROW(testing::each_rank(2,
+                                    [&](comm::Group& world, Runtime& runtime) {
+                                      OnStage on(world, runtime, shape, {false, variable});
+                                      Wide work(shape, world.rank(), runtime);
+                                      on.pipeline.run(2, work);
+                                    }),
+                 Error);
+  }
+}
+
+class Calls final : public comm::TrafficListener {
+ public:
+  void communicated(const comm::Traffic& traffic) override {
+    made.push_back(fmt::format("{} {}", traffic.collective, traffic.call));
+  }
+  std::vector<std::string> made;
+};
+
+// By the chunk that made them, on both ends.
+TEST(Pipeline, MessagesHaveNames) {
+  const PipelineShape shape{ScheduleKind::interleaved, 2, 2, 0};
+  testing::each_rank(2, [&](comm::Group& world, Runtime& runtime) {
+    Calls calls;
+    const auto group = comm::observed(world, calls);
+    for (const bool variable : {false, true}) {
+      calls.made.clear();
+      Pipeline pipeline(shape, group.get(), nullptr, runtime, {false, variable});
+      ToyWork work(shape, world.rank(), runtime, {});
+      pipeline.run(2, work);
+      EXPECT_EQ(calls.made.size(), (variable ? 2u : 1u) * 2 * 6);
+      const std::string mine = world.rank() == 0 ? "send" : "recv",
+                        theirs = world.rank() == 0 ? "recv" : "send";
+      for (const std::string& call :
+           // Pieces 0 .. 3 lie on stages 0, 1, 0, 1.
+           {mine + " activation, micro-batch 1, chunk 0",
+            theirs + " activation, micro-batch 0, chunk 0",
+            mine + " activation, micro-batch 0, chunk 1",
+            theirs + " gradient, micro-batch 1, chunk 1",
+            mine + " gradient, micro-batch 1, chunk 1",
+            theirs + " gradient, micro-batch 0, chunk 0"}) {
+        EXPECT_EQ(std::count(calls.made.begin(), calls.made.end(), call), 1) << call;
+        if (!variable) continue;
+        EXPECT_EQ(std::count(calls.made.begin(), calls.made.end(), call + ", shape"), 1) << call;
+      }
+    }
+  });
+}
+
+// Takes some time for each action in which its core is free.
+class SlowWork final : public ToyWork {
+ public:
+  using ToyWork::ToyWork;
+  static constexpr std::chrono::milliseconds kAction{4};
+  Tensor forward(int chunk, int micro_batch, const Tensor& input) override {
+    std::this_thread::sleep_for(kAction);
+    return ToyWork::forward(chunk, micro_batch, input);
+  }
+  Tensor backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) override {
+    std::this_thread::sleep_for(kAction);
+    return ToyWork::backward(chunk, micro_batch, gradient, weights);
+  }
+  void weight(int chunk, int micro_batch) override {
+    std::this_thread::sleep_for(kAction);
+    ToyWork::weight(chunk, micro_batch);
+  }
+};
+
+double seconds_of_step(const PipelineShape& shape, bool overlap, bool forward_only) {
+  double seconds = 0;
+  testing::each_rank(shape.stages, [&](comm::Group& world, Runtime& runtime) {
+    testing::Delaying delaying(world, std::chrono::milliseconds(3));
+    OnStage on(delaying, runtime, shape, {overlap, false});
+    SlowWork work(shape, world.rank(), runtime, {});
+    world.barrier("begin");
+    const double begin = now_seconds();
+    if (forward_only) on.pipeline.run_forward(12, work);
+    else on.pipeline.run(12, work);
+    world.barrier("end");
+    if (world.rank() == 0) seconds = now_seconds() - begin;
+  });
+  return seconds;
+}
+
+// Every call takes three quarters of an action's time.
+TEST(Pipeline, MessagesBesideTheComputeCostLittle) {
+  const PipelineShape zero_bubble{ScheduleKind::zero_bubble_v, 4, 2, 0},
+      plain{ScheduleKind::one_f_one_b, 2, 1, 0};
+  for (const auto& [shape, forward_only, share] :
+       {std::tuple{plain, true, 0.75}, std::tuple{zero_bubble, false, 0.75}}) {
+    double best = 1;
+    for (int attempt = 0; attempt < 3 && best >= share; ++attempt) {
+      const double beside = seconds_of_step(shape, true, forward_only),
+                   waited = seconds_of_step(shape, false, forward_only);
+      best = std::min(best, beside / waited);
+      fmt::print("{}: {:.1f} ms beside the compute, {:.1f} ms without\n", name(shape.kind),
+                 1e3 * beside, 1e3 * waited);
+    }
+    EXPECT_LT(best, share);
+  }
+}
+
+// A later step of the same size asks the heap for nothing large.
+TEST(Pipeline, StepsAfterTheFirstUseItsMemory) {
+  const PipelineShape shape{ScheduleKind::interleaved, 2, 4, 0};
+  testing::each_rank(2, [&](comm::Group& world, Runtime& runtime) {
+    OnStage on(world, runtime, shape, {});
+    ToyWork work(shape, world.rank(), runtime, {});
+    on.pipeline.run(32, work);
+    world.barrier("first step");
+    if (world.rank() == 0) large_requests = 0;
+    world.barrier("counting");
+    on.pipeline.run(32, work);
+    world.barrier("second step");
+    EXPECT_EQ(large_requests.load(), 0);
+  });
+}
+
+}  // namespace
+}  // namespace megatron::parallel

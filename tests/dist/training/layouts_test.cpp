@@ -1,0 +1,163 @@
+// A run on any layout is the run of one rank: losses, norms, evaluations and checkpoints.
+#include "base/files.h"
+#include "dist/training/runs.h"
+
+namespace megatron::training {
+namespace {
+
+// like: flags of the layout that gives the same bits; null: only within rounding of one rank.
+struct Row {
+  const char* name;
+  const char* flags;
+  const char* like = nullptr;
+};
+
+void PrintTo(const Row& row, std::ostream* out) { *out << row.flags; }
+
+constexpr const char* kOne = "";
+constexpr const char* kReplicas = "--ranks 2";
+constexpr const char* kWholeBatch = "--ranks 2 --micro-batch-size 4";
+constexpr const char* kTensor = "--tensor-model-parallel-size 2";
+
+const std::vector<Row> kRows = {
+    {"stages", "--pipeline-model-parallel-size 2", kOne},
+    {"stages_alone", "--pipeline-model-parallel-size 4 --no-overlap-p2p-communication", kOne},
+    {"interleaved", "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2",
+     kOne},
+    {"zero_bubble_h1", "--pipeline-model-parallel-size 2 --pipeline-schedule zb-h1", kOne},
+    {"zero_bubble_v", "--pipeline-model-parallel-size 2 --pipeline-schedule zb-v", kOne},
+    {"zero_bubble_v_zero_1",
+     "--ranks 4 --pipeline-model-parallel-size 2 --pipeline-schedule zb-v "
+     "--use-distributed-optimizer",
+     kReplicas},
+    {"uneven", "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 1", kOne},
+    {"recompute_full",
+     "--pipeline-model-parallel-size 2 --recompute-granularity full --recompute-method block "
+     "--recompute-num-layers 1",
+     kOne},
+    {"recompute_selective",
+     "--pipeline-model-parallel-size 2 --recompute-granularity selective --recompute-modules "
+     "core_attn mlp layernorm",
+     kOne},
+    {"offload",
+     "--pipeline-model-parallel-size 2 --cpu-offloading-num-layers 1 --optimizer-cpu-offload "
+     "--optimizer-offload-fraction 0.5",
+     kOne},
+    {"replicas", kReplicas},
+    {"zero_1", "--ranks 2 --use-distributed-optimizer", kReplicas},
+    {"zero_1_overlapped",
+     "--ranks 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather "
+     "--ddp-bucket-size 3000",
+     kReplicas},
+    {"zero_1_stages", "--ranks 4 --pipeline-model-parallel-size 2 --use-distributed-optimizer",
+     kReplicas},
+    {"zero_1_offload", "--ranks 2 --use-distributed-optimizer --optimizer-cpu-offload", kReplicas},
+    {"zero_2_one_micro_batch",
+     "--ranks 2 --micro-batch-size 4 --data-parallel-sharding-strategy optim_grads", kWholeBatch},
+    {"zero_3_one_micro_batch",
+     "--ranks 2 --micro-batch-size 4 --data-parallel-sharding-strategy optim_grads_params",
+     kWholeBatch},
+    {"zero_2", "--ranks 2 --data-parallel-sharding-strategy optim_grads"},
+    {"zero_3", "--ranks 4 --data-parallel-sharding-strategy optim_grads_params"},
+    {"zero_3_overlapped",
+     "--ranks 4 --data-parallel-sharding-strategy optim_grads_params --overlap-grad-reduce "
+     "--overlap-param-gather --recompute-granularity full --recompute-method uniform "
+     "--recompute-num-layers 1"},
+    {"zero_3_instances",
+     "--ranks 4 --data-parallel-sharding-strategy optim_grads_params "
+     "--num-distributed-optimizer-instances 2"},
+    {"zero_3_stages",
+     "--ranks 4 --pipeline-model-parallel-size 2 --data-parallel-sharding-strategy "
+     "optim_grads_params"},
+    {"tensor", kTensor},
+    {"tensor_4", "--tensor-model-parallel-size 4"},
+    {"sequence", "--tensor-model-parallel-size 2 --sequence-parallel"},
+    {"sequence_distributed",
+     "--tensor-model-parallel-size 2 --recompute-granularity full --recompute-method uniform "
+     "--recompute-num-layers 1 --distribute-saved-activations",
+     kTensor},
+    {"tensor_stages", "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2", kTensor},
+    {"sequence_stages",
+     "--tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2"},
+    {"tensor_zero_1",
+     "--tensor-model-parallel-size 2 --sequence-parallel --ranks 4 --use-distributed-optimizer"},
+    {"stages_before_replicas", "--ranks 4 --pipeline-model-parallel-size 2 --use-tp-pp-dp-mapping",
+     kReplicas},
+};
+
+// A validation after every step, and the checkpoint of the last.
+TrainSettings evaluating(TrainSettings s, const std::string& flags) {
+  s.batch.train_iters = 3;
+  return with_flags(s, "--eval-interval 1 --eval-iters 2 " + flags);
+}
+
+class LayoutRun : public ::testing::TestWithParam<Row> {
+ protected:
+  TrainResult saved(TrainSettings s, const std::string& name) const {
+    s.checkpoint.save = folder_ / name;
+    return run(s);
+  }
+
+  void expect_same(const TrainSettings& model, const Row& row) const {
+    const TrainResult a = saved(evaluating(model, row.flags), "a"),
+                      b = saved(evaluating(model, row.like), "b");
+    EXPECT_TRUE(same_bits(losses(a), losses(b)));
+    EXPECT_TRUE(same_bits(norms(a), norms(b)));
+    EXPECT_EQ(a.validation_loss, b.validation_loss);
+    for (const auto& entry : std::filesystem::directory_iterator(a.saved)) {
+      if (entry.path().extension() != ".safetensors") continue;
+      const std::string name = "/" + entry.path().filename().string();
+      EXPECT_TRUE(read_file(a.saved + name) == read_file(b.saved + name)) << name;
+    }
+  }
+
+  void expect_near(const TrainSettings& model, const Row& row) const {
+    const TrainResult one = saved(evaluating(model, ""), "one"),
+                      many = saved(evaluating(model, row.flags), "many");
+    EXPECT_LE(distance(losses(many), losses(one)), tolerance::kLayoutFp32);
+    EXPECT_LE(distance(norms(many), norms(one)), tolerance::kLayoutFp32);
+    EXPECT_GT(one.validation_loss, 1);
+    EXPECT_LE(distance({many.validation_loss}, {one.validation_loss}), tolerance::kLayoutFp32);
+  }
+
+  // Of SGD with momentum: sums of gradients, and weights that are theirs (Adam divides what may be
+  // rounding alone).
+  void expect_tensors_near(TrainSettings model, const Row& row) const {
+    model.optimizer.config.method = optim::Method::sgd;
+    const SavedTensors one = saved_tensors(saved(evaluating(model, ""), "sgd_one").saved),
+                       many = saved_tensors(saved(evaluating(model, row.flags), "sgd").saved);
+    EXPECT_LE(distance(many.weights, one.weights), tolerance::kLayoutFp32);
+    EXPECT_LE(distance(many.states, one.states), tolerance::kLayoutFp32);
+  }
+
+  void expect_equal(const TrainSettings& model) const {
+    const Row& row = GetParam();
+    if (row.like != nullptr) expect_same(model, row);
+    expect_near(model, row);
+    expect_tensors_near(model, row);
+  }
+
+  TemporaryDirectory folder_;
+};
+
+TEST_P(LayoutRun, OfAGptIsThatOfOneRank) { expect_equal(deep_gpt2()); }
+TEST_P(LayoutRun, OfALlamaIsThatOfOneRank) { expect_equal(deep_llama()); }
+
+// Only evaluates, on the layout, what another layout saved.
+TEST_P(LayoutRun, EvaluatesWithoutTraining) {
+  TrainSettings s = evaluating(deep_llama(), "--pipeline-model-parallel-size 2");
+  s.checkpoint.save = folder_ / "saved";
+  const TrainResult trained = run(s);
+  s = evaluating(deep_llama(), "--skip-train --load " + (folder_ / "saved"));
+  const double one = run(s).validation_loss,
+               many = run(with_flags(s, GetParam().flags)).validation_loss;
+  EXPECT_GT(one, 1);
+  EXPECT_NE(one, trained.validation_loss);  // of the first samples, not of the third evaluation's
+  EXPECT_LE(distance({many}, {one}), tolerance::kLayoutFp32);
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, LayoutRun, ::testing::ValuesIn(kRows),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace megatron::training

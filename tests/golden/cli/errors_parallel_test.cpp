@@ -1,0 +1,198 @@
+// Layouts that cannot be: each is refused before the first step with exit code 2 and a text that
+// has the value, the limit and the flag to change, by `train` and by `plan` alike.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include "golden/cli/process.h"
+#include "golden/selftest/support.h"
+
+namespace megatron::testing {
+namespace {
+
+using Words = std::vector<std::string>;
+
+const Words kRun = {"--num-layers",
+                    "12",
+                    "--hidden-size",
+                    "16",
+                    "--num-attention-heads",
+                    "4",
+                    "--seq-length",
+                    "16",
+                    "--micro-batch-size",
+                    "1",
+                    "--global-batch-size",
+                    "8",
+                    "--train-iters",
+                    "10",
+                    "--lr",
+                    "1e-3",
+                    "--mock-data",
+                    "--vocab-size",
+                    "64"};
+
+Words words_of(const std::string& text) {
+  Words words;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(' ', at), text.size());
+    if (end > at) words.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
+class BadLayout : public ::testing::Test {
+ protected:
+  void refused(const std::string& flags, const Words& parts, const std::string& command = "train") {
+    Words line = {command};
+    line.insert(line.end(), kRun.begin(), kRun.end());
+    for (const std::string& word : words_of(flags)) line.push_back(word);
+    const Outcome r = place_.run(line);
+    EXPECT_EQ(r.code, 2) << flags << "\n" << r.out << r.err;
+    for (const std::string& part : parts)
+      EXPECT_NE(r.err.find(part), std::string::npos) << part << " in\n" << r.err << flags;
+    EXPECT_EQ(r.out.find("iteration"), std::string::npos) << flags << "\n" << r.out;
+    EXPECT_TRUE(place_.listing().empty()) << flags;
+  }
+
+  Workplace place_;
+};
+
+TEST_F(BadLayout, Sizes) {
+  for (const std::string axis : {"tensor", "pipeline"}) {
+    const std::string flag = "--" + axis + "-model-parallel-size";
+    for (const std::string value : {"0", "-1", "1000000000000000000"})
+      refused(flag + "=" + value, {flag + " is " + value + "; it must lie in [1, 1048576]"});
+    refused(flag + " 99999999999999999999", {flag, "99999999999999999999"});
+    refused(flag + " two", {flag + " is 'two'; give an integer"});
+    refused(flag + " 1.5", {flag + " is '1.5'"});
+    refused(flag + " 2000", {"--ranks is 2000 (where it is not given, the product of the parallel",
+                             "it must lie in [1, 1024]"});
+    refused(flag + " 2 --ranks 3",
+            {"3 ranks cannot be divided", axis + " parallel 2", "change --ranks"});
+  }
+  refused("--tensor-model-parallel-size 3",
+          {"--num-attention-heads 4 is not a multiple of --tensor-model-parallel-size 3"}, "plan");
+  refused(
+      "--tensor-model-parallel-size 4 --num-attention-heads 8 --group-query-attention "
+      "--num-query-groups 3",
+      {"--num-query-groups 3", "multiple"});
+  refused("--tensor-model-parallel-size 2 --sequence-parallel --seq-length 15",
+          {"--seq-length 15 cannot be divided by --tensor-model-parallel-size 2",
+           "drop --sequence-parallel"});
+  refused("--pipeline-model-parallel-size 5",
+          {"--num-layers 12 cannot be divided evenly by --pipeline-model-parallel-size 5",
+           "--decoder-first-pipeline-num-layers", "--pipeline-model-parallel-layout"},
+          "plan");
+}
+
+TEST_F(BadLayout, Chunks) {
+  const std::string two = "--pipeline-model-parallel-size 2 ",
+                    chunks = "--num-virtual-stages-per-pipeline-rank ",
+                    layers = "--num-layers-per-virtual-pipeline-stage ";
+  refused(chunks + "2", {"2 chunks a stage", "--pipeline-model-parallel-size above 1"});
+  refused(layers + "2", {"6 chunks a stage", "--pipeline-model-parallel-size above 1"});
+  refused(two + chunks + "0", {"--num-virtual-stages-per-pipeline-rank is 0"});
+  refused(two + chunks + "5", {"6 layers of a pipeline stage", "5 virtual stages"});
+  refused(two + layers + "5", {"--num-layers 12", "--num-layers-per-virtual-pipeline-stage 5"});
+  refused(two + chunks + "2 " + layers + "3", {"both say how many chunks", "drop one"});
+  refused(two + layers + "2 --decoder-first-pipeline-num-layers 4",
+          {"--num-layers-per-virtual-pipeline-stage 2 does not go with",
+           "use --num-virtual-stages-per-pipeline-rank"});
+  refused(two + chunks + "2 --global-batch-size 1",
+          {"groups of 2 micro-batches", "1 micro-batches", "raise --global-batch-size"});
+  refused("--pipeline-model-parallel-size 4 --global-batch-size 9 " + chunks + "3",
+          {"9 micro-batches", "groups of 4", "a last group of 1"});
+  refused(two + chunks + "2 --microbatch-group-size-per-virtual-pipeline-stage 9",
+          {"groups of 9 micro-batches", "8 micro-batches a step"});
+  // Only the second batch size of the run does not fit.
+  refused(two + chunks + "2 --rampup-batch-size 2 1 8",
+          {"3 micro-batches", "a last group of 1", "from sample 2 on", "--rampup-batch-size"});
+}
+
+TEST_F(BadLayout, Schedules) {
+  const std::string two = "--pipeline-model-parallel-size 2 ", flag = "--pipeline-schedule ";
+  refused(two + flag + "gpipe", {"'gpipe'", "1f1b, interleaved, zb-h1, zb-v"});
+  refused(flag + "zb-h1", {"zb-h1", "--pipeline-model-parallel-size above 1"});
+  refused(two + flag + "interleaved", {"give --num-virtual-stages-per-pipeline-rank"});
+  refused(two + flag + "zb-v --num-virtual-stages-per-pipeline-rank 3", {"two chunks", "3 are"});
+  refused(two + flag + "zb-h1 --num-virtual-stages-per-pipeline-rank 2", {"one chunk", "2 are"});
+  refused(two + flag + "zb-v --decoder-last-pipeline-num-layers 3",
+          {"--decoder-last-pipeline-num-layers", "use --pipeline-model-parallel-layout"});
+}
+
+TEST_F(BadLayout, LayersOfTheEnds) {
+  const std::string first = "--decoder-first-pipeline-num-layers ",
+                    two = "--pipeline-model-parallel-size 2 ";
+  refused(first + "2", {"--decoder-first-pipeline-num-layers needs", "above 1"});
+  refused(two + first + "0", {"--decoder-first-pipeline-num-layers is 0", "[1, --num-layers 12]"});
+  refused(two + first + "12", {"12 leave 0 of --num-layers 12", "need a layer each"});
+  refused(two + "--account-for-loss-in-pipeline-split",
+          {"--num-layers 12 and the loss cannot be divided evenly"});
+  refused(two + "--account-for-loss-in-pipeline-split " + first + "6", {"does not go with"});
+}
+
+// The text names the character.
+TEST_F(BadLayout, Letters) {
+  const std::pair<std::string, std::string> bad[] = {
+      {"t*6E|t*6L", "'t' at character 1: the embedding, E, must come first"},
+      {"Et*6|t*6", "'t' at character 6: the loss, L, must come last"},
+      {"Et*6|t*6Lt", "'L' at character 9: the loss must come last"},
+      {"E*2t*6|t*6L", "'E' at character 1: the embedding is there twice"},
+      {"Ex*6|t*6L", "'x' at character 2: a layout is made of E"},
+      {"Et*0|t*6L", "'*' at character 3: the number after it must lie in [1, 1048576]"},
+      {"Et*99999999999999999999|t*6L", "'*' at character 3: the number after it must lie in"},
+      {"Et*|t*6L", "'*' at character 3: a number is wanted"},
+      {"(Et*6|t*6L", "'(' at character 1: no ) closes it"},
+      {"((t|)*2)*6L", "'(' at character 2: parentheses do not stand within parentheses"},
+      {"Et*6|t*6mL", "'m' at character 9: layers of multi-token prediction"},
+      {"Et*6|t*6|L", "has 3 pieces, which cannot be divided by --pipeline-model-parallel-size 2"},
+      {"Et*6|t*7L", "has 13 layers (t), and --num-layers is 12: change one of them"},
+      {"|", "has no E, t and L"},
+  };
+  for (const auto& [layout, text] : bad)
+    refused("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout=" + layout, {text});
+  refused(
+      "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout=Et*6|t*6L "
+      "--decoder-first-pipeline-num-layers 6",
+      {"--pipeline-model-parallel-layout says where every layer goes", "drop one"});
+}
+
+TEST_F(BadLayout, Sharding) {
+  const std::string strategy = "--data-parallel-sharding-strategy ",
+                    instances = "--num-distributed-optimizer-instances ";
+  refused(strategy + "zero3", {"'zero3'", "no_shard, optim, optim_grads, optim_grads_params"});
+  refused(strategy + "no_shard --use-distributed-optimizer", {"contradict", "drop one"});
+  refused(strategy + "optim --use-torch-fsdp2", {"optim_grads_params, and optim is given"});
+  refused("--use-torch-fsdp2 --use-megatron-fsdp", {"both divide the parameters", "drop one"});
+  refused("--ranks 2 " + instances + "2", {instances + "2 needs --use-distributed-optimizer"});
+  refused("--ranks 4 --use-distributed-optimizer " + instances + "3",
+          {instances + "3 does not divide the 4 data"});
+  refused("--overlap-param-gather", {"give --use-distributed-optimizer"});
+  refused("--use-distributed-optimizer --overlap-param-gather", {"needs --overlap-grad-reduce"});
+  refused("--ddp-bucket-size 0", {"--ddp-bucket-size is 0; it must be at least 1"});
+  refused("--ddp-bucket-size 5 --ddp-num-buckets 5", {"both say how large a bucket is"});
+  refused("--optimizer muon --use-distributed-optimizer", {"muon needs whole matrices", "adam"});
+  refused("--ranks 2 --global-batch-size 3", {"--global-batch-size 3", "2 data-parallel ranks"});
+  refused("--context-parallel-size 2", {"--context-parallel-size 2 is refused", "leave it out"});
+  refused("--fine-grained-activation-offloading", {"use --cpu-offloading-num-layers"});
+  refused("--offload-modules mlp", {"use --cpu-offloading-num-layers"});
+}
+
+TEST_F(BadLayout, Memory) {
+  const std::string full = "--recompute-granularity full ";
+  refused("--recompute-granularity half", {"'half'", "full or selective"});
+  refused("--recompute-method block", {"is of --recompute-granularity full"});
+  refused(full + "--recompute-num-layers 0", {"--recompute-num-layers is 0", "[1, 12]"});
+  refused(full + "--recompute-num-layers 7 --pipeline-model-parallel-size 2",
+          {"--recompute-num-layers is 7", "[1, 6]"});
+  refused("--recompute-activations --recompute-modules moe", {"'moe'", "core_attn"});
+  refused(full + "--distribute-saved-activations", {"--tensor-model-parallel-size is 1"});
+  refused("--cpu-offloading-num-layers 12", {"--cpu-offloading-num-layers is 12", "[0, 11]"});
+  refused("--cpu-offloading-num-layers 2 --recompute-activations", {"leave it out"});
+  refused("--optimizer-cpu-offload --optimizer-offload-fraction 2", {"is 2", "[0, 1]"});
+  refused("--distributed-timeout-minutes -1", {"--distributed-timeout-minutes is -1", "[0, 1e6]"});
+}
+
+}  // namespace
+}  // namespace megatron::testing

@@ -1,0 +1,106 @@
+#include "golden/cli/flag_effects.h"
+
+namespace megatron::testing {
+namespace {
+
+std::vector<FlagRow> axis_flags() {
+  const std::string two = "--ranks 2 ", four = "--ranks 4 --global-batch-size 4 ";
+  return {
+      {"tensor-model-parallel-size", "memory", "--tensor-model-parallel-size 2", two},
+      {"sequence-parallel", "memory", "--sequence-parallel",
+       two + "--tensor-model-parallel-size 2"},
+      {"pipeline-model-parallel-size", "memory", "--pipeline-model-parallel-size 2", two},
+      // The first stage waits for the loss over a large vocabulary for far longer.
+      {"distributed-timeout-minutes", "end", "--distributed-timeout-minutes 0.000001",
+       two + "--pipeline-model-parallel-size 2 --seq-length 256 --vocab-size 20000"},
+      // Rank 1 is of the first stage, or of the last.
+      {"use-tp-pp-dp-mapping", "trace", "--use-tp-pp-dp-mapping",
+       four + "--pipeline-model-parallel-size 2 --profile --profile-step-start 0 "
+              "--profile-step-end 1 --profile-dir {w}/trace --profile-ranks 1"},
+  };
+}
+
+std::vector<FlagRow> pipeline_flags() {
+  const std::string stages =
+      "--ranks 2 --pipeline-model-parallel-size 2 --num-layers 4 --global-batch-size 4 ";
+  return {
+      {"num-layers-per-virtual-pipeline-stage", "memory",
+       "--num-layers-per-virtual-pipeline-stage 1", stages,
+       "--num-layers-per-virtual-pipeline-stage 2"},
+      {"num-virtual-stages-per-pipeline-rank", "memory", "--num-virtual-stages-per-pipeline-rank 2",
+       stages, "--num-virtual-stages-per-pipeline-rank 1"},
+      {"microbatch-group-size-per-virtual-pipeline-stage", "memory",
+       "--microbatch-group-size-per-virtual-pipeline-stage 4",
+       stages + "--num-virtual-stages-per-pipeline-rank 2",
+       "--microbatch-group-size-per-virtual-pipeline-stage 2"},
+      {"decoder-first-pipeline-num-layers", "memory", "--decoder-first-pipeline-num-layers 1",
+       stages, "--decoder-first-pipeline-num-layers 2"},
+      {"decoder-last-pipeline-num-layers", "memory", "--decoder-last-pipeline-num-layers 1", stages,
+       "--decoder-last-pipeline-num-layers 2"},
+      // Three layers and one of these make two for each stage.
+      {"account-for-embedding-in-pipeline-split", "memory",
+       "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split=false",
+       stages + "--num-layers 3 --account-for-loss-in-pipeline-split"},
+      {"account-for-loss-in-pipeline-split", "memory",
+       "--account-for-loss-in-pipeline-split --account-for-embedding-in-pipeline-split=false",
+       stages + "--num-layers 3 --account-for-embedding-in-pipeline-split"},
+      {"pipeline-model-parallel-layout", "memory", "--pipeline-model-parallel-layout Et|tttL",
+       stages, "--pipeline-model-parallel-layout Ett|ttL"},
+      {"pipeline-schedule", "memory", "--pipeline-schedule zb-v", stages,
+       "--pipeline-schedule 1f1b"},
+      {"no-overlap-p2p-communication", "memory", "--no-overlap-p2p-communication", stages},
+  };
+}
+
+std::vector<FlagRow> data_parallel_flags() {
+  const std::string two = "--ranks 2 ", four = "--ranks 4 --global-batch-size 4 ";
+  const std::string traced =
+      two + "--profile --profile-step-start 0 --profile-step-end 1 --profile-dir {w}/trace ";
+  return {
+      {"use-distributed-optimizer", "memory", "--use-distributed-optimizer", two},
+      {"data-parallel-sharding-strategy", "memory",
+       "--data-parallel-sharding-strategy optim_grads_params", two,
+       "--data-parallel-sharding-strategy no_shard"},
+      {"num-distributed-optimizer-instances", "memory", "--num-distributed-optimizer-instances 2",
+       four + "--use-distributed-optimizer"},
+      {"use-megatron-fsdp", "memory", "--use-megatron-fsdp", two},
+      {"use-custom-fsdp", "memory", "--use-custom-fsdp", two},
+      {"use-torch-fsdp2", "memory", "--use-torch-fsdp2", two},
+      {"overlap-grad-reduce", "trace", "--overlap-grad-reduce", traced + "--ddp-bucket-size 500"},
+      {"ddp-bucket-size", "trace", "--ddp-bucket-size 500", traced + "--overlap-grad-reduce",
+       "--ddp-bucket-size 40000000"},
+      {"ddp-num-buckets", "trace", "--ddp-num-buckets 4", traced + "--overlap-grad-reduce",
+       "--ddp-num-buckets 1"},
+      {"overlap-param-gather", "memory", "--overlap-param-gather",
+       two + "--data-parallel-sharding-strategy optim_grads_params --overlap-grad-reduce"},
+  };
+}
+
+std::vector<FlagRow> memory_flags() {
+  const std::string full = "--num-layers 4 --recompute-granularity full ";
+  return {
+      {"recompute-method", "memory", "--recompute-method block", full + "--recompute-num-layers 2",
+       "--recompute-method uniform"},
+      {"recompute-num-layers", "memory", "--recompute-num-layers 2", full,
+       "--recompute-num-layers 1"},
+      {"recompute-modules", "memory", "--recompute-modules mlp",
+       "--recompute-granularity selective", "--recompute-modules core_attn"},
+      {"distribute-saved-activations", "memory", "--distribute-saved-activations",
+       full + "--num-layers 8 --ranks 2 --tensor-model-parallel-size 2"},
+      {"cpu-offloading-num-layers", "memory", "--cpu-offloading-num-layers 1"},
+      {"optimizer-cpu-offload", "memory", "--optimizer-cpu-offload"},
+      {"optimizer-offload-fraction", "memory", "--optimizer-offload-fraction 0.5",
+       "--optimizer-cpu-offload", "--optimizer-offload-fraction 1"},
+  };
+}
+
+}  // namespace
+
+std::vector<FlagRow> parallel_flags() {
+  std::vector<FlagRow> all;
+  for (auto& rows : {axis_flags(), pipeline_flags(), data_parallel_flags(), memory_flags()})
+    all.insert(all.end(), rows.begin(), rows.end());
+  return all;
+}
+
+}  // namespace megatron::testing

@@ -1,0 +1,57 @@
+// A plan of a run that no machine here could make takes no longer than looking at it.
+#include <sys/resource.h>
+
+#include <sstream>
+
+#include "base/json.h"
+#include "golden/cli/tiny_run.h"
+
+namespace megatron::testing {
+namespace {
+
+// What ended children used so far: seconds of cores, and the bytes of the largest.
+struct Used {
+  double seconds = 0;
+  int64_t bytes = 0;
+};
+
+Used used_by_children() {
+  rusage use{};
+  getrusage(RUSAGE_CHILDREN, &use);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return {seconds(use.ru_utime) + seconds(use.ru_stime), int64_t{use.ru_maxrss} * 1024};
+}
+
+// GPT-3 175B as Narayanan et al. (2021) trained it, on 1024 ranks.
+TEST(PlanLarge, Of175BillionParametersOn1024Ranks) {
+  std::istringstream flags(
+      "plan --num-layers 96 --hidden-size 12288 --num-attention-heads 96 --seq-length 2048 "
+      "--max-position-embeddings 2048 --vocab-size 51200 --mock-data --micro-batch-size 1 "
+      "--global-batch-size 1536 --bf16 --tensor-model-parallel-size 8 --sequence-parallel "
+      "--pipeline-model-parallel-size 16 --num-layers-per-virtual-pipeline-stage 3 "
+      "--use-distributed-optimizer --recompute-granularity selective --ranks 1024 --no-time "
+      "--json");
+  Words words;
+  for (std::string word; flags >> word;) words.push_back(word);
+  const Workplace place;
+  const Used before = used_by_children();
+  const Outcome r = place.run(words);
+  const Used after = used_by_children();
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json plan = Json::parse(r.out);
+  EXPECT_NEAR(plan["parameters"]["total"].as_number(), 174.6e9, 0.2e9);
+  // 1/128 of the layers, and 1/8 of the embedding: bf16, with gradients in f32.
+  const Json& rank = plan["memory"]["rank"];
+  EXPECT_NEAR(rank["parameters"].as_number(), 2 * 1.46e9, 0.1e9);
+  EXPECT_NEAR(rank["gradients"].as_number(), 4 * 1.46e9, 0.2e9);
+  EXPECT_LE(rank["activations"].as_number(), 16e9);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_LT(after.seconds - before.seconds, 2);
+  EXPECT_LT(after.bytes, int64_t{1} << 30);
+#endif
+}
+
+}  // namespace
+}  // namespace megatron::testing

@@ -1,0 +1,156 @@
+// The layout matrix: what it covers, that every row gives what one rank gives, and that it catches
+// each deliberate fault of a layout.
+#include "selftest/layout_matrix.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+
+#include "base/error.h"
+#include "selftest/layout_factors.h"
+#include "selftest/selftest.h"
+#include "support.h"
+
+namespace megatron::selftest {
+namespace {
+
+struct Ran {
+  Summary summary;
+  std::string text;
+};
+
+Ran run_matrix(SelftestOptions options) {
+  Ran ran;
+  options.layouts = 2;
+  ran.summary = run(options, [&](std::string_view line) { ran.text += line; });
+  return ran;
+}
+
+std::vector<std::string> lines_of(const std::string& path) {
+  std::ifstream in(path);
+  EXPECT_TRUE(in.good()) << path;
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+// Which pairs cannot be is part of what users are told: a change of validation shows here.
+TEST(Matrix, ExcludesThePairsOfTheCheckedInListOnly) {
+  const LayoutMatrix matrix(2);
+  std::cout << matrix.summary() << "\n";
+  EXPECT_NE(matrix.summary().find(fmt::format("{} layouts", matrix.rows().size())),
+            std::string::npos);
+  std::string text;
+  for (const std::string& line : matrix.excluded()) text += line + "\n";
+  EXPECT_EQ(matrix.excluded(), lines_of(testing::vectors("layout_matrix/excluded.txt")))
+      << "the list now:\n"
+      << text;
+}
+
+TEST(Matrix, HasEveryPairOfValuesOrExcludesIt) {
+  const std::vector<Factor>& factors = layout_factors();
+  const Refusal refusal = layout_refusal(LayoutLimits{});
+  const Covering covering = cover(factors, refusal, 2);
+  EXPECT_EQ(covering.rows.size(), LayoutMatrix(2).rows().size());
+  for (const Row& row : covering.rows) EXPECT_EQ(refusal(row), "") << describe(factors, row);
+  const auto in_rows = [&](size_t a, int x, size_t b, int y) {
+    return std::ranges::any_of(covering.rows,
+                               [&](const Row& row) { return row[a] == x && row[b] == y; });
+  };
+  const auto is_excluded = [&](size_t a, int x, size_t b, int y) {
+    return std::ranges::any_of(covering.excluded, [&](const ExcludedPair& pair) {
+      return pair.first == static_cast<int>(a) && pair.first_value == x &&
+             pair.second == static_cast<int>(b) && pair.second_value == y;
+    });
+  };
+  for (size_t a = 0; a < factors.size(); ++a) {
+    for (size_t b = a + 1; b < factors.size(); ++b) {
+      for (int x = 0; x < static_cast<int>(factors[a].values.size()); ++x) {
+        for (int y = 0; y < static_cast<int>(factors[b].values.size()); ++y) {
+          EXPECT_NE(in_rows(a, x, b, y), is_excluded(a, x, b, y))
+              << factors[a].name << " " << factors[a].values[static_cast<size_t>(x)] << ", "
+              << factors[b].name << " " << factors[b].values[static_cast<size_t>(y)];
+        }
+      }
+    }
+  }
+}
+
+constexpr int kParts = 20;  // a few seconds each
+class Rows : public ::testing::TestWithParam<int> {};
+
+TEST_P(Rows, GiveWhatOneRankGives) {
+  const Ran ran = run_matrix({.part = GetParam(), .parts = kParts});
+  EXPECT_TRUE(ran.summary.failed.empty()) << ran.text;
+  EXPECT_GE(ran.summary.passed.size(), 1u);
+  for (const std::string& row : ran.summary.passed) std::cout << row << "\n";
+}
+
+INSTANTIATE_TEST_SUITE_P(Pairs, Rows, ::testing::Range(0, kParts),
+                         [](const auto& info) { return fmt::format("Part{}", info.param); });
+
+struct Wrong {
+  const char *fault, *named, *not_named;  // tensors whose gradients or parameters are reported
+};
+class LayoutFault : public ::testing::TestWithParam<Wrong> {};
+
+TEST_P(LayoutFault, IsCaughtByARowThatNamesATensor) {
+  const auto [fault, named, not_named] = GetParam();
+  const LayoutMatrix matrix(2);
+  const Environment environment = fault_named(fault).environment();
+  MatrixRun faulty(environment, true);
+  for (const MatrixRow& row : matrix.rows()) {
+    if (!fault_named(fault).in_row(row)) continue;
+    const Report report = faulty.run(row);
+    EXPECT_FALSE(report.passed()) << row.str();
+    const std::string text = report.text();
+    EXPECT_NE(text.find(named), std::string::npos) << text;
+    if (not_named != nullptr) {
+      EXPECT_EQ(text.find(not_named), std::string::npos) << text;
+    }
+    return;
+  }
+  FAIL() << "no row comes to it";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Faults, LayoutFault,
+    ::testing::Values(
+        Wrong{"dropped-all-reduce", "gradients of transformer.h.0.attn.c_attn.weight", nullptr},
+        Wrong{"loss-off-by-log-tp", "gradients of lm_head.weight", nullptr},
+        Wrong{"gradient-averaged-twice", "gradients of lm_head.weight, fp64: error 0.5", nullptr},
+        Wrong{"stale-parameters", "parameters of lm_head.weight", "FAILED: gradients of"},
+        Wrong{"swapped-stages", "gradients of model.layers.0.mlp.down_proj.weight", nullptr},
+        Wrong{"unreduced-norm-gradient", "gradients of model.layers.0.input_layernorm.weight",
+              "FAILED: gradients of model.layers.0.mlp"},
+        Wrong{"tied-gradient-twice", "gradients of transformer.wte.weight",
+              "FAILED: gradients of transformer.h"}),
+    [](const auto& info) {
+      std::string name = info.param.fault;
+      std::ranges::replace(name, '-', '_');
+      return name;
+    });
+
+TEST(LayoutFaults, AreNamedWithTheRowsThatCatchThem) {
+  const Ran ran = run_matrix({.fault = "unreduced-norm-gradient"});
+  ASSERT_EQ(ran.summary.failed.size(), 1u) << ran.text;
+  EXPECT_EQ(ran.summary.failed[0].find("row "), 0u);
+  EXPECT_NE(ran.text.find("FAILED  row "), std::string::npos) << ran.text;
+  EXPECT_NE(ran.text.find("layernorm.weight, fp64: error "), std::string::npos) << ran.text;
+}
+
+TEST(LayoutFaults, HaveATestEachAndAreRefusedWhereNothingComesToThem) {
+  const auto in_matrix = std::ranges::count_if(faults(), [](const Fault& fault) {
+    EXPECT_FALSE(fault.text.empty());
+    EXPECT_TRUE(fault.in_checks || fault.in_row) << fault.name;
+    return fault.in_row != nullptr;
+  });
+  EXPECT_EQ(in_matrix, 7);
+  EXPECT_THROW(run_matrix({.fault = "off-by-one-label"}), Error);
+  EXPECT_THROW(run({.fault = "swapped-stages"}, [](std::string_view) {}), Error);
+}
+
+}  // namespace
+}  // namespace megatron::selftest

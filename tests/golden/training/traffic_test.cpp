@@ -1,0 +1,224 @@
+// The bytes that a rank sends in a training step, counted call by call on ranks that only pretend,
+// equal the closed forms of plan/traffic_formula.h.
+#include "comm/traffic.h"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "parallel/bucket_layout.h"
+#include "plan/parameters.h"
+#include "plan/traffic_formula.h"
+#include "training/trained_model.h"
+
+namespace megatron::training {
+namespace {
+
+using namespace plan;
+using parallel::ScheduleKind;
+using parallel::Sharding;
+
+constexpr int64_t kMicroBatches = 8, kSequences = 2, kLength = 32;
+
+models::GptConfig gpt2() {
+  models::GptConfig c{.num_layers = 8,
+                      .hidden_size = 64,
+                      .num_attention_heads = 4,
+                      .max_position_embeddings = 64,
+                      .vocab_size = 2048};
+  c.hidden_dropout = c.attention_dropout = 0;
+  c.finalize();
+  return c;
+}
+
+models::GptConfig llama(int64_t groups, bool untied) {
+  models::GptConfig c = gpt2();
+  c.num_query_groups = groups;
+  c.ffn_hidden_size = 192;
+  c.position_embedding = models::PositionEmbedding::rope;
+  c.normalization = nn::Normalization::rms_norm;
+  c.activation = kernels::Activation::silu;
+  c.gated = true;
+  c.untied = untied;
+  c.qkv_bias = c.attention_output_bias = c.mlp_bias = false;
+  c.finalize();
+  return c;
+}
+
+std::vector<models::GptConfig> shapes() {
+  return {gpt2(), llama(4, true), llama(2, false), llama(1, true)};
+}
+
+class Counter final : public comm::TrafficListener {
+ public:
+  void communicated(const comm::Traffic& traffic) override {
+    if (traffic.call == "step.totals" || traffic.call == "gradient norm") return;
+    const double bytes = comm::sent_bytes(traffic);
+    sent += bytes;
+    calls[std::string(traffic.call.substr(0, traffic.call.find_first_of("0123456789")))] += bytes;
+  }
+  std::string text() const {
+    std::string text;
+    for (const auto& [call, bytes] : calls) text += fmt::format("  {}: {}\n", call, bytes);
+    return text;
+  }
+  double sent = 0;
+  std::map<std::string, double> calls;
+};
+
+struct RunOf {
+  models::GptConfig config;
+  DType type = DType::f32;
+  ModelLayout layout;
+  parallel::DataParallelOptions data;
+  int ranks = 1, rank = 0;
+
+  TrafficShape shape() const {
+    return {.config = config,
+            .type = type,
+            .micro_batches = kMicroBatches,
+            .tokens = kSequences * kLength};
+  }
+};
+
+// A step, after begin() and one step before it.
+Counter counted(const RunOf& run, const std::function<void(TrainedModel&)>& look = {}) {
+  Runtime runtime({DeviceKind::meta, 0}, 1);
+  const auto ranks = comm::simulated(run.rank, run.ranks);
+  Counter counter;
+  const auto world = comm::observed(*ranks, counter);
+  TrainedModel model(run.config, run.type, 1, run.layout, *world, runtime,
+                     {.data_parallel = run.data});
+  if (look) look(model);
+  model.step.begin({});
+  const size_t tokens = kSequences * kLength;
+  const HostBatch batch{.sequences = kSequences,
+                        .length = kLength,
+                        .tokens = std::vector<int32_t>(tokens),
+                        .positions = std::vector<int32_t>(tokens),
+                        .labels = std::vector<int32_t>(tokens),
+                        .loss_mask = std::vector<float>(tokens, 1),
+                        .samples = std::vector<int64_t>(kSequences),
+                        .segment_begins = {}};
+  const std::vector<HostBatch> batches(kMicroBatches, batch);
+  model.step.run(batches, {.learning_rate = 1e-3});
+  counter.sent = 0;
+  counter.calls.clear();
+  model.step.run(batches, {.learning_rate = 1e-3});
+  return counter;
+}
+
+std::string text(const RunOf& run) {
+  return fmt::format("{} layers, {} key groups, {}, {}, rank {} of {}", run.config.num_layers,
+                     run.config.num_query_groups, run.config.untied ? "untied" : "tied",
+                     name(run.type), run.rank, run.ranks);
+}
+
+TEST(Traffic, OfTensorParallelism) {
+  for (const models::GptConfig& config : shapes()) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      for (const int ranks : {2, 4}) {
+        for (const bool sequence : {false, true}) {
+          for (const bool beside : {false, true}) {
+            RunOf run{.config = config, .type = type, .ranks = ranks, .rank = ranks - 1};
+            run.layout.ranks.layout.tp = ranks;
+            run.layout.ranks.sequence = sequence;
+            run.layout.ranks.beside = beside;
+            const Counter counter = counted(run);
+            EXPECT_DOUBLE_EQ(counter.sent, tensor_parallel_bytes(run.shape(), ranks, sequence))
+                << text(run) << (sequence ? ", tokens divided" : "") << "\n"
+                << counter.text();
+          }
+        }
+      }
+    }
+  }
+}
+
+// Where a matrix is one block of the gradient norm or less, a border between shards may not cut it:
+// buckets are padded, which is no parameter of the model's.
+SpanElements padded(const RunOf& run, TrainedModel& model) {
+  std::vector<const Span*> spans;
+  const models::Stage& stage = *model.parts.chunks()[0];
+  for (const models::Segment& segment : stage.segments()) spans.push_back(&segment.span);
+  spans.push_back(&stage.head());
+  const int64_t unit = 64 / size_of(run.type);
+  const parallel::BucketRules rules{.shards = run.data.sharding == Sharding::none ? 1 : run.ranks,
+                                    .unit = std::max<int64_t>(unit, 16),
+                                    .bucket_elements = run.data.bucket_elements,
+                                    .by_span = run.data.sharding >= Sharding::gradients,
+                                    .shared_apart = run.data.sharding >= Sharding::gradients};
+  SpanElements elements{.spans = std::vector<int64_t>(spans.size()), .shared = 0};
+  for (const parallel::Bucket& b : parallel::lay_out(stage.parameters(), spans, rules)) {
+    int64_t& of = b.shared ? elements.shared : elements.spans[static_cast<size_t>(b.spans[0])];
+    of += rules.shards * b.shard;
+  }
+  return elements;
+}
+
+TEST(Traffic, OfDataParallelism) {
+  for (const models::GptConfig& config : shapes()) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      for (const int ranks : {2, 4}) {
+        for (const Sharding sharding :
+             {Sharding::none, Sharding::optimizer, Sharding::gradients, Sharding::parameters}) {
+          for (const bool overlap : {false, true}) {
+            RunOf run{.config = config, .type = type, .ranks = ranks, .rank = ranks - 1};
+            run.layout.ranks.sharding = sharding;
+            run.layout.ranks.beside = overlap;
+            run.data = {.sharding = sharding, .overlap_reduce = overlap, .overlap_gather = overlap};
+            SpanElements elements;
+            const Counter counter =
+                counted(run, [&](TrainedModel& model) { elements = padded(run, model); });
+            EXPECT_DOUBLE_EQ(counter.sent,
+                             data_parallel_bytes(run.shape(), elements, ranks, run.data))
+                << text(run) << ", " << name(sharding) << (overlap ? ", overlapped" : "") << "\n"
+                << counter.text();
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Traffic, SpansHoldTheParametersOfTheModel) {
+  for (const models::GptConfig& config : shapes()) {
+    const SpanElements elements = span_elements(config);
+    EXPECT_EQ(elements.total(), parameter_count(config));
+    RunOf run{.config = config};
+    counted(run, [&](TrainedModel& model) {
+      const SpanElements laid_out = padded(run, model);
+      EXPECT_EQ(laid_out.total(), elements.total());
+    });
+  }
+}
+
+TEST(Traffic, OfEachPipelineStage) {
+  const std::vector<std::pair<ScheduleKind, int>> kinds = {{ScheduleKind::one_f_one_b, 1},
+                                                           {ScheduleKind::zero_bubble_h1, 1},
+                                                           {ScheduleKind::interleaved, 2},
+                                                           {ScheduleKind::zero_bubble_v, 2}};
+  for (const models::GptConfig& config : shapes()) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      for (const int stages : {2, 4}) {
+        for (const auto& [kind, chunks] : kinds) {
+          for (int stage = 0; stage < stages; ++stage) {
+            RunOf run{.config = config, .type = type, .ranks = stages, .rank = stage};
+            parallel::RanksOptions& options = run.layout.ranks;
+            options.layout.pp = stages;
+            options.pipeline = {.kind = kind, .stages = stages, .chunks = chunks};
+            options.beside = true;
+            const Counter counter = counted(run);
+            EXPECT_DOUBLE_EQ(counter.sent, pipeline_bytes(run.shape(), options.pipeline, stage))
+                << text(run) << ", " << name(kind) << "\n"
+                << counter.text();
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron::training

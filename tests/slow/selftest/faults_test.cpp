@@ -1,0 +1,36 @@
+// Deliberate faults of layouts in every row of the layout matrix that comes to them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "selftest/layout_matrix.h"
+
+namespace megatron::selftest {
+namespace {
+
+class EachFault : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(EachFault, IsCaughtByEveryRowThatComesToItAndByNoOther) {
+  const Fault& fault = fault_named(GetParam());
+  if (!fault.in_row) GTEST_SKIP() << "the matrix cannot see it";
+  const LayoutMatrix matrix(2);
+  const Environment environment = fault.environment();
+  MatrixRun faulty(environment, true);
+  int caught = 0;
+  for (const MatrixRow& row : matrix.rows()) {
+    const Report report = faulty.run(row);
+    EXPECT_NE(report.passed(), fault.in_row(row)) << row.str() << "\n" << report.text();
+    caught += !report.passed();
+  }
+  EXPECT_GE(caught, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrix, EachFault, ::testing::ValuesIn(fault_names()),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace megatron::selftest

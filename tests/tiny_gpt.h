@@ -1,0 +1,171 @@
+// Small models of both families for tests, with weights, batches and gradients that are named by
+// the tensors of the whole model, whichever ranks hold them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/philox.h"
+#include "models/gpt/model.h"
+#include "tensor/tensor.h"
+
+namespace megatron::testing {
+
+inline models::GptConfig tiny_gpt2(int64_t heads = 4) {
+  models::GptConfig c{.num_layers = 3,
+                      .hidden_size = 24,
+                      .num_attention_heads = heads,
+                      .ffn_hidden_size = 50,
+                      .kv_channels = 6,
+                      .max_position_embeddings = 16,
+                      .vocab_size = 61};
+  c.hidden_dropout = c.attention_dropout = 0.25;
+  c.init_method_std = 0.2;
+  c.finalize();
+  return c;
+}
+
+inline models::GptConfig tiny_llama(int64_t heads, int64_t key_heads, bool untied) {
+  models::GptConfig c = tiny_gpt2(heads);
+  c.num_query_groups = key_heads;
+  c.position_embedding = models::PositionEmbedding::rope;
+  c.normalization = nn::Normalization::rms_norm;
+  c.activation = kernels::Activation::silu;
+  c.gated = true;
+  c.untied = untied;
+  c.qkv_bias = c.attention_output_bias = c.mlp_bias = !untied;
+  c.hidden_dropout = c.attention_dropout = 0;
+  c.finalize();
+  return c;
+}
+
+// Every element of a model's parameters gets a value of its own, the same in any layout.
+inline void fill_with_noise(std::span<parallel::Placed* const> parameters) {
+  for (parallel::Placed* placed : parameters) {
+    Tensor& value = placed->parameter.value;
+    std::vector<double> values(static_cast<size_t>(value.elements()));
+    for_each_run(*placed,
+                 [&](const parallel::Part& part, int64_t canonical, int64_t local, int64_t size) {
+                   const RandomStream stream(11, part.name);
+                   const double mean = part.name.find("norm") != std::string::npos ? 1 : 0;
+                   for (int64_t i = 0; i < size; ++i) {
+                     values[static_cast<size_t>(local + i)] =
+                         mean + 0.2 * stream.normal(static_cast<uint64_t>(canonical + i));
+                   }
+                 });
+    copy_from(value, std::span<const double>(values));
+  }
+}
+
+// Two sequences of eight tokens; some labels do not count.
+inline nn::Batch tiny_batch(Runtime& runtime, const models::GptConfig& config, DType type) {
+  constexpr int64_t sequences = 2, length = 8, tokens = sequences * length;
+  Arena& arena = runtime.arena(MemoryClass::activations);
+  const auto ids = [&](std::string_view name, int64_t end) {
+    const RandomStream stream(5, name);
+    std::vector<int32_t> values;
+    for (int64_t t = 0; t < tokens; ++t)
+      values.push_back(
+          static_cast<int32_t>(stream.bits(static_cast<uint64_t>(t)) % static_cast<uint64_t>(end)));
+    Tensor tensor = Tensor::empty(arena, {tokens}, DType::i32, name);
+    copy_from(tensor, std::span<const int32_t>(values));
+    return tensor;
+  };
+  nn::Batch batch{.sequences = sequences, .length = length};
+  batch.tokens = ids("tokens", config.vocab_size);
+  batch.labels = ids("labels", config.vocab_size);
+  batch.positions = Tensor::empty(arena, {tokens}, DType::i32, "positions");
+  batch.weights = Tensor::empty(arena, {tokens}, kernels::accumulator(type), "weights");
+  batch.samples = Tensor::empty(arena, {sequences}, DType::i64, "samples");
+  std::vector<int32_t> positions;
+  std::vector<double> weights;
+  for (int32_t t = 0; t < tokens; ++t) {
+    positions.push_back(t % length);
+    weights.push_back(t % 5 == 3 ? 0.0 : 0.75);
+  }
+  copy_from(batch.positions, std::span<const int32_t>(positions));
+  copy_from(batch.weights, std::span<const double>(weights));
+  batch.samples.data<int64_t>()[0] = 7;
+  batch.samples.data<int64_t>()[1] = 1003;
+  return batch;
+}
+
+// Accumulators without a buffer around them.
+inline void give_gradients(std::span<parallel::Placed* const> parameters, Runtime& runtime) {
+  for (parallel::Placed* placed : parameters) {
+    Parameter& p = placed->parameter;
+    for (Parameter::Use& use : p.uses) {
+      use = {.grad = Tensor::empty(runtime.arena(MemoryClass::gradients), p.value.shape(),
+                                   kernels::accumulator(p.value.dtype()), p.name)};
+    }
+  }
+}
+
+// The gradient of a parameter: of all its uses.
+inline std::vector<double> gradient_of(const Parameter& p) {
+  std::vector<double> sum(static_cast<size_t>(p.value.elements()));
+  for (const Parameter::Use& use : p.uses) {
+    EXPECT_TRUE(use.started) << p.name;
+    const std::vector<double> values = to_doubles(use.grad);
+    for (size_t i = 0; i < sum.size(); ++i) {
+      sum[i] += values[i];
+      if (use.grad.dtype() == DType::f32) sum[i] = static_cast<float>(sum[i]);
+    }
+  }
+  return sum;
+}
+
+// Values of the whole model by tensor and element, put together from those of its holders.
+class Canonical {
+ public:
+  // Puts in what a holder has of a parameter. Elements of divided parameters come from one holder;
+  // those of others may come from several, which agree.
+  void add(const parallel::Placed& placed, const std::vector<double>& values) {
+    for_each_run(placed, [&](const parallel::Part& part, int64_t canonical, int64_t local,
+                             int64_t size) {
+      auto& tensor = tensors_[part.name];
+      auto& seen = seen_[part.name];
+      tensor.resize(static_cast<size_t>(part.global.elements()));
+      seen.resize(tensor.size());
+      for (int64_t i = 0; i < size; ++i) {
+        const auto at = static_cast<size_t>(canonical + i);
+        const double value = values[static_cast<size_t>(local + i)];
+        if (seen[at]) {
+          ASSERT_FALSE(placed.division.has_value()) << part.name << " has two holders of " << at;
+          ASSERT_EQ(tensor[at], value) << part.name << " " << at;
+        }
+        seen[at] = true;
+        tensor[at] = value;
+      }
+    });
+  }
+  // Adds to what is there already: another part of a model's use of the same parameter.
+  void accumulate(const parallel::Placed& placed, const std::vector<double>& values, bool in_f32) {
+    for_each_run(placed,
+                 [&](const parallel::Part& part, int64_t canonical, int64_t local, int64_t size) {
+                   auto& tensor = tensors_.at(part.name);
+                   for (int64_t i = 0; i < size; ++i) {
+                     double& slot = tensor.at(static_cast<size_t>(canonical + i));
+                     slot += values[static_cast<size_t>(local + i)];
+                     if (in_f32) slot = static_cast<float>(slot);
+                   }
+                 });
+  }
+
+  const std::map<std::string, std::vector<double>>& tensors() const { return tensors_; }
+  bool complete() const {
+    for (const auto& [name, seen] : seen_)
+      for (const bool s : seen)
+        if (!s) return false;
+    return true;
+  }
+
+ private:
+  std::map<std::string, std::vector<double>> tensors_;
+  std::map<std::string, std::vector<bool>> seen_;
+};
+
+}  // namespace megatron::testing

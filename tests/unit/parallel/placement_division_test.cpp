@@ -1,0 +1,113 @@
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "parallel/placement.h"
+
+namespace megatron::parallel {
+namespace {
+
+using Rows = std::vector<std::array<int64_t, 3>>;
+
+Rows rows(std::span<const Slice> slices) {
+  Rows all;
+  for (const Slice& s : slices) all.push_back({s.global_begin, s.local_begin, s.size});
+  return all;
+}
+
+Placement stacked() {
+  Placement p;
+  p.parts = {{"q", {8, 3}, 0, {{0, 0, 8}}}, {"k", {4, 3}, 0, {{0, 8, 4}}}};
+  return p;
+}
+
+TEST(SlicesOf, EachBlockIsDividedByItself) {
+  const Division qkv{.axis = 0, .blocks = {8, 4, 4}};
+  EXPECT_EQ(rows(slices_of(qkv, 1, 0)), (Rows{{0, 0, 8}, {8, 8, 4}, {12, 12, 4}}));
+  EXPECT_EQ(rows(slices_of(qkv, 2, 1)), (Rows{{4, 0, 4}, {10, 4, 2}, {14, 6, 2}}));
+}
+
+TEST(SlicesOf, UnevenBlocksEndEarly) {
+  const Division odd{.axis = 1, .blocks = {5}};
+  Rows all;
+  for (int rank = 0; rank < 4; ++rank) all.push_back(rows(slices_of(odd, 4, rank))[0]);
+  EXPECT_EQ(all[0], (std::array<int64_t, 3>{0, 0, 2}));
+  EXPECT_EQ(all[1], (std::array<int64_t, 3>{2, 0, 2}));
+  EXPECT_EQ(all[2], (std::array<int64_t, 3>{4, 0, 1}));
+  EXPECT_EQ(all[3][2], 0);
+}
+
+TEST(Narrowed, StackedTensorsKeepTheirShares) {
+  const Division division{.axis = 0, .blocks = {8, 4}};
+  const Placement p = narrowed(stacked(), 0, slices_of(division, 2, 1));
+  ASSERT_EQ(p.parts.size(), 2u);
+  EXPECT_EQ(rows(p.parts[0].slices), (Rows{{4, 0, 4}}));
+  EXPECT_EQ(rows(p.parts[1].slices), (Rows{{2, 4, 2}}));
+  EXPECT_EQ(p.parts[1].global, (Shape{4, 3}));
+}
+
+// GPT-2's q, k and v are one tensor, of which a rank has three stretches.
+TEST(Narrowed, OneTensorOfSeveralBlocks) {
+  Placement whole;
+  whole.parts = {{"c_attn", {12, 3}, 0, {{0, 0, 12}}, true}};
+  const Division division{.axis = 0, .blocks = {4, 4, 4}};
+  const Placement p = narrowed(whole, 0, slices_of(division, 2, 1));
+  EXPECT_EQ(rows(p.parts[0].slices), (Rows{{2, 0, 2}, {6, 2, 2}, {10, 4, 2}}));
+  EXPECT_TRUE(p.parts[0].transposed);
+  EXPECT_EQ(rows(narrowed(whole, 0, slices_of(division, 1, 0)).parts[0].slices),
+            (Rows{{0, 0, 12}}));
+}
+
+TEST(Narrowed, AWholeTensorAlongItsOtherDim) {
+  Placement whole;
+  whole.parts = {{"proj", {3, 10}, 0, {{0, 0, 3}}, true}};
+  const Division division{.axis = 1, .blocks = {10}};
+  const Placement p = narrowed(whole, 1, slices_of(division, 4, 3));
+  EXPECT_EQ(p.parts[0].axis, 1);
+  EXPECT_EQ(rows(p.parts[0].slices), (Rows{{9, 0, 1}}));
+}
+
+TEST(Narrowed, SeveralTensorsHaveOneAxisOnly) {
+  const Division division{.axis = 1, .blocks = {3}};
+  EXPECT_THROW(narrowed(stacked(), 1, slices_of(division, 2, 0)), InternalError);
+}
+
+// Rows of several slices, of padding and of none.
+TEST(Narrowed, RowsThatNoTensorCovers) {
+  Placement padded;
+  padded.parts = {{"table", {5, 2}, 0, {{0, 0, 5}}}};
+  const std::vector<Slice> held = {{4, 0, 4}};  // rows 5 to 7 are padding
+  EXPECT_EQ(rows(narrowed(padded, 0, held).parts[0].slices), (Rows{{4, 0, 1}}));
+  const std::vector<Slice> none = {{6, 0, 2}};
+  EXPECT_TRUE(narrowed(padded, 0, none).parts[0].slices.empty());
+}
+
+TEST(Initialize, ShardsOfNarrowedPartsAreThoseOfTheWhole) {
+  Runtime runtime({DeviceKind::reference, 0}, 1);
+  const auto values = [&](const Placement& placement, const Shape& shape, int64_t begin,
+                          int64_t size) {
+    Placed p;
+    p.parameter.value =
+        Tensor::empty(runtime.arena(MemoryClass::parameters), shape, DType::f32, "whole");
+    p.placement = placement;
+    p.init = {Init::Kind::normal, 1};
+    const Tensor value = p.parameter.value.view({shape.elements()}).slice(0, begin, size);
+    initialize(Shard{.placed = &p, .begin = begin, .value = value}, 3, runtime.pool());
+    return to_doubles(value);
+  };
+  const std::vector<double> whole = values(stacked(), {12, 3}, 0, 36);
+  const Division division{.axis = 0, .blocks = {8, 4}};
+  const Placement half = narrowed(stacked(), 0, slices_of(division, 2, 1));
+  for (int64_t begin = 0; begin < 18; ++begin) {
+    for (int64_t size = 1; begin + size <= 18; ++size) {
+      const std::vector<double> some = values(half, {6, 3}, begin, size);
+      for (int64_t i = 0; i < size; ++i) {
+        const int64_t at = begin + i, row = at / 3;
+        const int64_t whole_row = row < 4 ? 4 + row : 8 + 2 + row - 4;
+        ASSERT_EQ(some[static_cast<size_t>(i)], whole[static_cast<size_t>(whole_row * 3 + at % 3)]);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron::parallel

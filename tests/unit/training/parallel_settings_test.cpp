@@ -1,0 +1,263 @@
+#include "training/parallel_settings.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace megatron::training {
+namespace {
+
+using parallel::ScheduleKind;
+using parallel::Sharding;
+
+// Settings of flags: "--tensor-model-parallel-size 2 --sequence-parallel".
+ParallelSettings of(const std::string& flags) {
+  ParallelSettings settings;
+  Fields fields;
+  settings.fields(fields);
+  std::vector<std::string> words;
+  for (size_t at = 0; at < flags.size();) {
+    const size_t end = std::min(flags.find(' ', at), flags.size());
+    if (end > at) words.push_back(flags.substr(at, end - at));
+    at = end + 1;
+  }
+  for (size_t i = 0; i < words.size();) {
+    Field* field = fields.find(words[i].substr(2));
+    EXPECT_NE(field, nullptr) << words[i];
+    std::vector<std::string> values;
+    for (++i; i < words.size() && words[i].substr(0, 2) != "--"; ++i) values.push_back(words[i]);
+    if (field != nullptr) field->assign(values);
+  }
+  return settings;
+}
+
+struct Run {
+  int ranks = 4;
+  int64_t layers = 8, micro_batches = 8, seq_length = 32;
+};
+
+// The notes, one a line, "flag value: cause".
+std::string notes_of(const std::string& flags, const Run& run = {}) {
+  std::vector<SettingNote> notes;
+  of(flags).check(run.ranks, run.layers, run.micro_batches, run.seq_length, notes);
+  std::string text;
+  for (const SettingNote& note : notes)
+    text += note.flag + " " + note.value + ": " + note.cause + "\n";
+  return text;
+}
+
+std::string error_of(const std::string& flags, const Run& run = {}) {
+  try {
+    return "(taken; notes: " + notes_of(flags, run) + ")";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+void expect_in(const std::string& text, std::initializer_list<std::string_view> parts) {
+  for (const auto part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' in: " << text;
+}
+
+TEST(ParallelSettings, OneRankIsTheDefault) {
+  EXPECT_EQ(notes_of("", {.ranks = 1}), "");
+  const parallel::RanksOptions options = ParallelSettings().ranks_options(8);
+  EXPECT_EQ(ParallelSettings().model_ranks(), 1);
+  EXPECT_EQ(options.pipeline.pieces(), 1);
+  EXPECT_FALSE(options.beside || options.sequence);
+  EXPECT_EQ(options.sharding, Sharding::none);
+}
+
+TEST(ParallelSettings, Mesh) {
+  const parallel::Layout layout =
+      of("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 3 "
+         "--num-distributed-optimizer-instances 5 --use-tp-pp-dp-mapping")
+          .mesh_layout();
+  EXPECT_EQ(layout.tp, 2);
+  EXPECT_EQ(layout.pp, 3);
+  EXPECT_EQ(layout.instances, 5);
+  EXPECT_EQ(layout.order, "tp-cp-ep-pp-dp");
+  EXPECT_EQ(ParallelSettings().mesh_layout().order, "tp-cp-ep-dp-pp");
+  expect_in(error_of("--tensor-model-parallel-size 3"),
+            {"4 ranks", "--tensor-model-parallel-size 3"});
+  expect_in(error_of("--pipeline-model-parallel-size 0"), {"-size is 0", "[1, "});
+  expect_in(error_of("--tensor-model-parallel-size 9223372036854775807"), {"[1, "});
+  EXPECT_GT(of("--tensor-model-parallel-size 9223372036854775807 --pipeline-model-parallel-size "
+               "9223372036854775807")
+                .model_ranks(),
+            0);
+}
+
+TEST(ParallelSettings, ContextAndExpertsAreRefusedByName) {
+  const auto error = [](const auto& set) {
+    ParallelSettings settings;
+    set(settings);
+    std::vector<SettingNote> notes;
+    try {
+      settings.check(4, 8, 8, 32, notes);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  expect_in(error([](ParallelSettings& s) { s.context_parallel = 2; }),
+            {"--context-parallel-size is 2", "use 1"});
+  expect_in(error([](ParallelSettings& s) { s.expert_parallel = 2; }),
+            {"--expert-model-parallel-size is 2", "use 1"});
+  expect_in(error([](ParallelSettings& s) { s.expert_tensor_parallel = 2; }),
+            {"--expert-tensor-parallel-size is 2", "leave it out"});
+  EXPECT_EQ(error([](ParallelSettings& s) { s.expert_tensor_parallel = 1; }), "");
+}
+
+TEST(ParallelSettings, SequenceParallelism) {
+  EXPECT_TRUE(of("--tensor-model-parallel-size 2 --sequence-parallel").ranks_options(8).sequence);
+  EXPECT_FALSE(of("--sequence-parallel").ranks_options(8).sequence);
+  expect_in(notes_of("--sequence-parallel"),
+            {"sequence-parallel false: --tensor-model-parallel-size 1"});
+  expect_in(error_of("--sequence-parallel --tensor-model-parallel-size 4", {.seq_length = 30}),
+            {"--seq-length 30", "--tensor-model-parallel-size 4"});
+}
+
+TEST(ParallelSettings, Chunks) {
+  const std::string pipeline = "--pipeline-model-parallel-size 2 ";
+  const auto chunks = [&](const std::string& flags) {
+    const parallel::PipelineShape shape = of(pipeline + flags).pipeline(8);
+    EXPECT_EQ(shape.kind, shape.chunks > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b);
+    return shape.chunks;
+  };
+  EXPECT_EQ(chunks(""), 1);
+  EXPECT_EQ(chunks("--num-layers-per-virtual-pipeline-stage 1"), 4);
+  EXPECT_EQ(chunks("--num-layers-per-virtual-pipeline-stage 4"), 1);
+  EXPECT_EQ(chunks("--num-virtual-stages-per-pipeline-rank 2"), 2);
+  EXPECT_EQ(chunks("--pipeline-model-parallel-layout Ett|tt|tt|ttL"), 2);
+  EXPECT_EQ(of(pipeline + "--num-layers-per-virtual-pipeline-stage 1 "
+                          "--account-for-embedding-in-pipeline-split "
+                          "--account-for-loss-in-pipeline-split")
+                .pipeline(6)
+                .chunks,
+            4);
+  expect_in(error_of(pipeline + "--num-layers-per-virtual-pipeline-stage 3"),
+            {"--num-layers 8", "stage 3"});
+  expect_in(error_of(pipeline + "--num-virtual-stages-per-pipeline-rank 3"),
+            {"the 4 layers", "3 virtual stages"});
+  expect_in(error_of(pipeline + "--num-virtual-stages-per-pipeline-rank 2 "
+                                "--num-layers-per-virtual-pipeline-stage 2"),
+            {"--num-layers-per-virtual-pipeline-stage and --num-virtual", "drop one"});
+  expect_in(error_of(pipeline + "--num-layers-per-virtual-pipeline-stage 2 "
+                                "--decoder-last-pipeline-num-layers 2"),
+            {"--decoder-last-pipeline-num-layers", "use --num-virtual-stages"});
+  expect_in(error_of(pipeline + "--pipeline-model-parallel-layout Ett|ttt|tttL"),
+            {"3 pieces", "--pipeline-model-parallel-size 2"});
+  // Megatron-LM: "pipeline-model-parallel size should be greater than 1 with interleaved schedule".
+  expect_in(error_of("--num-virtual-stages-per-pipeline-rank 2"),
+            {"2 chunks a stage", "--pipeline-model-parallel-size above 1"});
+}
+
+TEST(ParallelSettings, GroupsOfMicroBatchesFit) {
+  const std::string flags =
+      "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 "
+      "--microbatch-group-size-per-virtual-pipeline-stage ";
+  EXPECT_EQ(of(flags + "5").pipeline(8).group, 5);
+  EXPECT_EQ(notes_of(flags + "4"), "");
+  EXPECT_NE(error_of(flags + "3").substr(0, 6), "(taken");
+  EXPECT_NE(error_of(flags + "9").substr(0, 6), "(taken");
+  EXPECT_NE(error_of(flags + "5").substr(0, 6), "(taken");  // 8 % 5 is less than the stages
+  EXPECT_EQ(notes_of(flags + "5", {.micro_batches = 9}), "");
+  expect_in(notes_of("--microbatch-group-size-per-virtual-pipeline-stage 4"),
+            {"microbatch-group-size-per-virtual-pipeline-stage none", "1f1b"});
+}
+
+TEST(ParallelSettings, Schedules) {
+  const std::string pipeline = "--pipeline-model-parallel-size 2 --pipeline-schedule ";
+  EXPECT_EQ(of(pipeline + "zb-h1").pipeline(8).kind, ScheduleKind::zero_bubble_h1);
+  EXPECT_EQ(of(pipeline + "zb-v").pipeline(8).chunks, 2);
+  EXPECT_EQ(notes_of(pipeline + "zb-v"), "");
+  EXPECT_EQ(notes_of(pipeline + "zb-v --pipeline-model-parallel-layout Et|ttt|ttt|tL"), "");
+  EXPECT_EQ(notes_of(pipeline + "interleaved --num-virtual-stages-per-pipeline-rank 2"), "");
+  expect_in(error_of(pipeline + "zb"), {"'zb'", "1f1b, interleaved, zb-h1, zb-v"});
+  expect_in(error_of(pipeline + "interleaved"), {"several chunks"});
+  expect_in(error_of(pipeline + "1f1b --num-virtual-stages-per-pipeline-rank 2"),
+            {"1f1b has one chunk", "2 are given"});
+  expect_in(error_of(pipeline + "zb-v --num-virtual-stages-per-pipeline-rank 4"),
+            {"zb-v has two chunks", "4 are given"});
+  expect_in(error_of(pipeline + "zb-v --decoder-first-pipeline-num-layers 2"),
+            {"--decoder-first-pipeline-num-layers", "--pipeline-model-parallel-layout"});
+  expect_in(error_of("--pipeline-schedule zb-h1"), {"zb-h1 needs", "above 1"});
+  expect_in(error_of("--pipeline-schedule zb-v"), {"zb-v", "above 1"});
+}
+
+TEST(ParallelSettings, PlacementOfLayers) {
+  const parallel::LayerPlacement placement =
+      of("--decoder-first-pipeline-num-layers 3 --decoder-last-pipeline-num-layers 5 "
+         "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split "
+         "--pipeline-model-parallel-layout Et|tL")
+          .placement();
+  EXPECT_EQ(placement.first_stage_layers, 3);
+  EXPECT_EQ(placement.last_stage_layers, 5);
+  EXPECT_TRUE(placement.count_embedding && placement.count_loss);
+  EXPECT_EQ(placement.layout, "Et|tL");
+  expect_in(error_of("--pipeline-model-parallel-size 4", {.layers = 9}),
+            {"--num-layers 9", "--decoder-first-pipeline-num-layers"});
+  EXPECT_EQ(notes_of("--pipeline-model-parallel-size 4 --decoder-last-pipeline-num-layers 3",
+                     {.layers = 9}),
+            "");
+}
+
+TEST(ParallelSettings, Sharding) {
+  const std::string strategy = "--data-parallel-sharding-strategy ";
+  EXPECT_EQ(of("--use-distributed-optimizer").sharding(), Sharding::optimizer);
+  EXPECT_EQ(of(strategy + "optim_grads").sharding(), Sharding::gradients);
+  EXPECT_EQ(of("--use-distributed-optimizer " + strategy + "optim_grads").sharding(),
+            Sharding::gradients);
+  EXPECT_EQ(of("--use-torch-fsdp2").sharding(), Sharding::parameters);
+  for (const std::string fsdp : {"--use-megatron-fsdp", "--use-custom-fsdp"}) {
+    EXPECT_EQ(of(fsdp).sharding(), Sharding::parameters);
+    EXPECT_EQ(of(fsdp + " " + strategy + "no_shard").sharding(), Sharding::none);
+    expect_in(notes_of(fsdp + " --use-distributed-optimizer"),
+              {"data-parallel-sharding-strategy optim_grads_params: " + fsdp});
+  }
+  expect_in(notes_of("--use-torch-fsdp2"), {"optim_grads_params: --use-torch-fsdp2"});
+  expect_in(notes_of("--use-distributed-optimizer"), {"strategy optim: --use-distributed"});
+  expect_in(notes_of(strategy + "optim"), {"with --use-megatron-fsdp only"});
+  expect_in(error_of(strategy + "all"), {"'all'", "no_shard, optim, optim_grads, optim_grads_"});
+  expect_in(error_of("--use-distributed-optimizer " + strategy + "no_shard"), {"contradict"});
+  expect_in(error_of("--use-torch-fsdp2 --use-megatron-fsdp"), {"drop one"});
+  expect_in(error_of("--use-torch-fsdp2 --use-distributed-optimizer"), {"drop one"});
+  expect_in(error_of("--use-torch-fsdp2 " + strategy + "optim"), {"optim is given"});
+  expect_in(error_of("--num-distributed-optimizer-instances 2"),
+            {"instances 2 needs --use-distributed-optimizer"});
+  expect_in(error_of("--num-distributed-optimizer-instances 3 --use-distributed-optimizer"),
+            {"instances 3 does not divide the 4 data"});
+}
+
+TEST(ParallelSettings, Overlap) {
+  expect_in(error_of("--overlap-param-gather --overlap-grad-reduce"),
+            {"--overlap-param-gather", "--use-distributed-optimizer"});
+  expect_in(error_of("--overlap-param-gather --use-distributed-optimizer"),
+            {"needs --overlap-grad-reduce"});
+  const ParallelSettings settings =
+      of("--overlap-param-gather --use-distributed-optimizer --overlap-grad-reduce");
+  const parallel::DataParallelOptions options = settings.data_parallel(1000);
+  EXPECT_TRUE(options.overlap_gather && options.overlap_reduce);
+  EXPECT_EQ(options.bucket_elements, 0);
+  EXPECT_TRUE(settings.ranks_options(8).beside);
+  EXPECT_TRUE(of("--pipeline-model-parallel-size 2").ranks_options(8).beside);
+  const ParallelSettings waiting =
+      of("--pipeline-model-parallel-size 2 --no-overlap-p2p-communication");
+  EXPECT_FALSE(waiting.ranks_options(8).beside);
+  EXPECT_FALSE(waiting.pipeline_options().overlap);
+  expect_in(notes_of("--no-overlap-p2p-communication"), {"no stages"});
+}
+
+TEST(ParallelSettings, Buckets) {
+  EXPECT_EQ(of("--overlap-grad-reduce --ddp-bucket-size 7").data_parallel(100).bucket_elements, 7);
+  EXPECT_EQ(of("--overlap-grad-reduce --ddp-num-buckets 3").data_parallel(100).bucket_elements, 34);
+  EXPECT_EQ(of("--overlap-grad-reduce --ddp-num-buckets 3").data_parallel(0).bucket_elements, 1);
+  EXPECT_EQ(of("--ddp-bucket-size 7").data_parallel(100).bucket_elements, 0);
+  expect_in(notes_of("--ddp-bucket-size 7"), {"ddp-bucket-size none", "--overlap-grad-reduce"});
+  expect_in(error_of("--ddp-bucket-size 7 --ddp-num-buckets 3"), {"drop one"});
+  expect_in(error_of("--ddp-num-buckets 0"), {"--ddp-num-buckets is 0"});
+}
+
+}  // namespace
+}  // namespace megatron::training

@@ -1,0 +1,167 @@
+// Flags of recompute and offload: what they mean, and what is refused in which words.
+#include "training/recompute_settings.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "training/offload_settings.h"
+
+namespace megatron::training {
+namespace {
+
+using Granularity = models::RecomputeOptions::Granularity;
+using Method = models::RecomputeOptions::Method;
+
+// Settings of "--flag value" pairs; a switch has no value.
+template <class Settings>
+Settings of(const std::vector<std::pair<std::string, std::vector<std::string>>>& flags) {
+  Settings settings;
+  Fields fields;
+  settings.fields(fields);
+  for (const auto& [flag, values] : flags) fields.find(flag)->assign(values);
+  return settings;
+}
+RecomputeSettings recompute(
+    const std::vector<std::pair<std::string, std::vector<std::string>>>& flags) {
+  return of<RecomputeSettings>(flags);
+}
+
+// The text that check() refuses the settings with.
+std::string refusal(const RecomputeSettings& s, int64_t tensor = 1, bool sequence = false) {
+  std::vector<SettingNote> notes;
+  try {
+    s.check(4, tensor, sequence, notes);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+std::string refusal(const OffloadSettings& s, bool recomputes) {
+  std::vector<SettingNote> notes;
+  try {
+    s.check(4, recomputes, notes);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+void expect_says(const std::string& text, std::string_view part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+TEST(RecomputeSettings, NothingByDefault) {
+  const RecomputeSettings s;
+  EXPECT_FALSE(s.any());
+  EXPECT_EQ(refusal(s), "");
+  EXPECT_EQ(s.options().granularity, Granularity::none);
+}
+
+TEST(RecomputeSettings, Full) {
+  RecomputeSettings s = recompute({{"recompute-granularity", {"full"}}});
+  EXPECT_EQ(refusal(s), "");
+  EXPECT_EQ(s.options().granularity, Granularity::full);
+  EXPECT_EQ(s.options().method, Method::uniform);
+  EXPECT_EQ(s.options().layers, 1);
+  EXPECT_FALSE(s.options().distribute);
+  s = recompute({{"recompute-granularity", {"full"}},
+                 {"recompute-method", {"block"}},
+                 {"recompute-num-layers", {"3"}},
+                 {"distribute-saved-activations", {}}});
+  EXPECT_EQ(refusal(s, 2), "");
+  EXPECT_EQ(s.options().method, Method::block);
+  EXPECT_EQ(s.options().layers, 3);
+  EXPECT_TRUE(s.options().distribute);
+}
+
+TEST(RecomputeSettings, Selective) {
+  RecomputeSettings s = recompute({{"recompute-activations", {}}});
+  std::vector<SettingNote> notes;
+  s.check(4, 1, false, notes);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_EQ(notes[0].flag, "recompute-granularity");
+  EXPECT_EQ(notes[0].value, "selective");
+  EXPECT_EQ(s.options().granularity, Granularity::selective);
+  EXPECT_EQ(s.options().modules, std::vector<std::string>{"core_attn"});
+  s = recompute({{"recompute-granularity", {"selective"}},
+                 {"recompute-modules", {"layernorm", "mlp", "core_attn"}}});
+  EXPECT_EQ(refusal(s, 2, true), "");
+  EXPECT_EQ(s.options().modules, (std::vector<std::string>{"layernorm", "mlp", "core_attn"}));
+}
+
+TEST(RecomputeSettings, RefusesWhatDoesNotGoTogether) {
+  expect_says(refusal(recompute({{"recompute-granularity", {"half"}}})), "'half'");
+  expect_says(
+      refusal(recompute({{"recompute-activations", {}}, {"recompute-granularity", {"full"}}})),
+      "leave one of them out");
+  expect_says(refusal(recompute({{"recompute-method", {"uniform"}}})), "nothing is recomputed");
+  expect_says(refusal(recompute(
+                  {{"recompute-granularity", {"selective"}}, {"recompute-num-layers", {"2"}}})),
+              "--recompute-num-layers is of --recompute-granularity full");
+  expect_says(
+      refusal(recompute({{"recompute-granularity", {"full"}}, {"recompute-method", {"some"}}})),
+      "'some'; it is uniform or block");
+  for (const char* layers : {"0", "5"}) {
+    expect_says(refusal(recompute(
+                    {{"recompute-granularity", {"full"}}, {"recompute-num-layers", {layers}}})),
+                std::string("--recompute-num-layers is ") + layers + "; it must lie in [1, 4]");
+  }
+  expect_says(refusal(recompute({{"recompute-modules", {"mlp"}}})), "--recompute-modules");
+  expect_says(
+      refusal(recompute({{"recompute-granularity", {"full"}}, {"recompute-modules", {"mlp"}}})),
+      "choose selective");
+}
+
+TEST(RecomputeSettings, ModulesOfOtherModelsAreRefusedByName) {
+  for (const char* module : {"moe_act", "mla_up_proj", "moe", "shared_experts", "gdn_norm_out",
+                             "gdp_in_proj", "gdp_qkv", "mhc"}) {
+    const std::string text = refusal(recompute(
+        {{"recompute-granularity", {"selective"}}, {"recompute-modules", {"mlp", module}}}));
+    expect_says(text, "'" + std::string(module) + "' is of");
+    expect_says(text, "core_attn, mlp and layernorm");
+  }
+  expect_says(refusal(recompute({{"recompute-granularity", {"selective"}},
+                                 {"recompute-modules", {"attention"}}})),
+              "there is no module 'attention'");
+}
+
+TEST(RecomputeSettings, DistributedActivationsNeedTensorRanksThatHaveThemWhole) {
+  const RecomputeSettings s =
+      recompute({{"recompute-granularity", {"full"}}, {"distribute-saved-activations", {}}});
+  expect_says(refusal(s), "--tensor-model-parallel-size is 1");
+  EXPECT_EQ(refusal(s, 2), "");
+  expect_says(refusal(s, 2, true), "--sequence-parallel");
+  expect_says(
+      refusal(recompute({{"recompute-activations", {}}, {"distribute-saved-activations", {}}}), 2),
+      "what is recomputed is selective");
+}
+
+TEST(OffloadSettings, FewerLayersThanThereAreAndNoRecompute) {
+  OffloadSettings s = of<OffloadSettings>({{"cpu-offloading-num-layers", {"3"}}});
+  EXPECT_EQ(refusal(s, false), "");
+  EXPECT_EQ(s.options().layers, 3);
+  expect_says(refusal(s, true), "recomputation");
+  s.num_layers = 4;
+  expect_says(refusal(s, false), "--cpu-offloading-num-layers is 4; it must lie in [0, 3]");
+  s.num_layers = -1;
+  expect_says(refusal(s, false), "is -1");
+  s.num_layers = 0;
+  EXPECT_EQ(refusal(s, true), "");
+}
+
+TEST(OffloadSettings, OptimizerByFraction) {
+  EXPECT_EQ(of<OffloadSettings>({}).fraction(), 0);
+  EXPECT_EQ(of<OffloadSettings>({{"optimizer-cpu-offload", {}}}).fraction(), 1);
+  OffloadSettings s = of<OffloadSettings>({{"optimizer-offload-fraction", {"0.25"}}});
+  std::vector<SettingNote> notes;
+  s.check(4, false, notes);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_EQ(notes[0].flag, "optimizer-offload-fraction");
+  EXPECT_EQ(s.fraction(), 0);
+  s.optimizer = true;
+  EXPECT_EQ(s.fraction(), 0.25);
+  s.optimizer_fraction = 1.5;
+  expect_says(refusal(s, false), "--optimizer-offload-fraction is 1.5");
+}
+
+}  // namespace
+}  // namespace megatron::training
