@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/median.h"
 #include "cli/bench.h"
 #include "inference/generate.h"
 #include "plan/flops.h"
@@ -25,11 +26,6 @@ models::GptFlags gpt2_124m() {
   flags.max_position_embeddings = 1024;
   flags.hidden_dropout = flags.attention_dropout = 0;
   return flags;
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
 }
 
 // What the decode pass of a token reads: every weight but the position table and, of the embedding,

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/median.h"
 #include "base/philox.h"
 #include "base/progress.h"
 #include "cli/bench.h"
@@ -195,8 +196,7 @@ double formula(const Spread& spread, const Flags& f, const models::GptConfig& co
 double median(const std::vector<Timed>& runs, double Timed::* of) {
   std::vector<double> values;
   for (const Timed& run : runs) values.push_back(run.*of);
-  std::ranges::sort(values);
-  return values[values.size() / 2];
+  return megatron::median(std::move(values));
 }
 
 void print_head() {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/median.h"
 #include "base/progress.h"
 #include "cli/bench.h"
 #include "training/preprocess.h"
@@ -58,12 +59,6 @@ Measurement measure(training::PreprocessSettings s, const std::string& folder, i
   auto results = training::preprocess(s);
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
   return {time.count(), cpu_seconds() - cpu_before, std::move(results.at(0))};
-}
-
-// The middle one, the lower of two.
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[(values.size() - 1) / 2];
 }
 
 double peak_bytes() {

@@ -57,12 +57,6 @@ void sum_in_place(Tape& tape, const Tensor& x, comm::Group& group, std::string_v
   group.all_reduce(x, comm::Reduce::sum, tape.stream(), call).wait(tape.stream());
 }
 
-Tensor summed(Tape& tape, const Tensor& x, comm::Group& group, std::string_view call) {
-  const Tensor sum = copied(tape, x, MemoryClass::activations, call);
-  sum_in_place(tape, sum, group, call);
-  return sum;
-}
-
 Tensor gathered_rows(Tape& tape, const Tensor& x, comm::Group& group, std::string_view call,
                      MemoryClass memory) {
   const Tensor all = make(tape, memory, {group.size() * x.size(0), x.size(1)}, x.dtype(), call);
@@ -75,11 +69,6 @@ Tensor scattered_rows(Tape& tape, const Tensor& x, comm::Group& group, std::stri
   group.reduce_scatter(contiguous(tape, x, call), own, comm::Reduce::sum, tape.stream(), call)
       .wait(tape.stream());
   return own;
-}
-
-Tensor own_rows(Tape& tape, const Tensor& x, const comm::Group& group) {
-  const int64_t rows = share_of_rows(x, group);
-  return copied(tape, x.slice(0, group.rank() * rows, rows), MemoryClass::activations, "own rows");
 }
 
 Tensor gathered_columns(Tape& tape, const Tensor& x, int64_t total, comm::Group& group,

@@ -14,15 +14,11 @@ Tensor communication_buffer(Tape& tape, Shape shape, DType dtype, std::string_vi
 
 // Sum over the ranks, in x, which must be contiguous.
 void sum_in_place(Tape& tape, const Tensor& x, comm::Group& group, std::string_view call);
-// Sum over the ranks, in memory of its own.
-Tensor summed(Tape& tape, const Tensor& x, comm::Group& group, std::string_view call);
 // [n T, N]: the ranks' rows one after another. memory: of the result.
 Tensor gathered_rows(Tape& tape, const Tensor& x, comm::Group& group, std::string_view call,
                      MemoryClass memory);
 // [T/n, N]: this rank's rows of the sum over the ranks.
 Tensor scattered_rows(Tape& tape, const Tensor& x, comm::Group& group, std::string_view call);
-// [T/n, N]: this rank's rows.
-Tensor own_rows(Tape& tape, const Tensor& x, const comm::Group& group);
 // [T, total]: columns share_of(total, n, r) are those of rank r, whose x has as many.
 Tensor gathered_columns(Tape& tape, const Tensor& x, int64_t total, comm::Group& group,
                         std::string_view call);

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/median.h"
 #include "comm/threads.h"
 #include "plan/machine_rates.h"
 #include "plan/replay_memory.h"
@@ -34,11 +35,6 @@ int64_t largest_operand(const WorkItem& item) {
   int64_t largest = 0;
   for (const OperandForm& form : item.operands) largest = std::max(largest, form.end());
   return largest;
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[(values.size() - 1) / 2];
 }
 
 // What the ranks of a replay share. Rank 0 decides which call is next while the others wait.

@@ -3,27 +3,16 @@
 #include "training/trained_model.h"
 
 namespace megatron::training {
-namespace {
-
-void add(std::vector<checkpoint::WholeTensor>& tensors, const std::string& prefix,
-         const parallel::Placed& placed, DType type) {
-  for (const parallel::Part& part : placed.placement.parts)
-    tensors.push_back({prefix + part.name, part.stored_shape(), type});
-}
-
-}  // namespace
 
 WholeModel whole_model(const models::GptConfig& config, DType type,
                        const optim::OptimizerConfig* optimizer) {
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
   const std::unique_ptr<comm::Group> alone = comm::single();
   TrainedModel model(config, type, 0, {}, *alone, shapes_only, {});
-  WholeModel whole;
-  for (const parallel::Shard& shard : model.shards()) add(whole.weights, "", *shard.placed, type);
+  WholeModel whole{.weights = checkpoint::whole_tensors(checkpoint::held(model.shards()))};
   if (optimizer == nullptr) return whole;
   model.step.begin(*optimizer);
-  for (const optim::Optimizer::State& state : model.step.optimizer().states())
-    add(whole.optimizer, state.name + ".", *state.placed, state.value.dtype());
+  whole.optimizer = checkpoint::whole_tensors(held_states(model.step.optimizer()));
   return whole;
 }
 

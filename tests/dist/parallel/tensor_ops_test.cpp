@@ -6,7 +6,6 @@
 #include "dist/parallel/divided.h"
 #include "ops/linear.h"
 #include "ops/linear_cross_entropy.h"
-#include "parallel/collectives.h"
 #include "parallel/linear.h"
 #include "parallel/vocabulary.h"
 
@@ -259,67 +258,6 @@ TEST(TensorOps, VocabularyLinearAndLogits) {
         if (b.type != DType::bf16) {
           EXPECT_EQ(to_doubles(logits), to_doubles(y.value));
         }
-      });
-    }
-  }
-}
-
-// A collective as a body, where one rank does the same by plain slices: forward of x, backward of
-// dy, each whole or a share.
-enum class Held { whole, columns, rows, sum };
-
-Tensor held(Bench& b, const std::string& name, const Shape& shape, Held how) {
-  switch (how) {
-    case Held::whole: return b.drawn(name, shape);
-    case Held::columns: return b.columns(name, shape, b.share(shape[1]));
-    case Held::rows: return b.rows(name, shape, b.share(shape[0]));
-    case Held::sum: break;
-  }
-  // Parts that add up to the whole tensor.
-  std::vector<double> part = to_doubles(b.drawn(name, shape));
-  const double r = b.tp.rank(), n = b.tp.size();
-  for (double& v : part) v *= 2 * (r + 1) / (n * (n + 1));
-  return testing::make(b.runtime, shape, b.type, part);
-}
-
-How how(Held held) {
-  return held == Held::whole     ? How::same
-         : held == Held::columns ? How::columns
-         : held == Held::rows    ? How::rows
-                                 : How::sum;
-}
-
-TEST(TensorOps, Collectives) {
-  struct Kind {
-    const char* name;
-    Var (*op)(Tape&, const Var&, comm::Group*);
-    Held x, y, dy, dx;
-  };
-  for (const Kind& k : {
-           Kind{"copy_to", copy_to, Held::whole, Held::whole, Held::sum, Held::whole},
-           {"reduce_from", reduce_from, Held::sum, Held::whole, Held::whole, Held::whole},
-           {"scatter_to", scatter_to, Held::whole, Held::columns, Held::columns, Held::whole},
-           {"gather_from", gather_from, Held::columns, Held::whole, Held::whole, Held::columns},
-           {"sequence_scatter", sequence_scatter, Held::sum, Held::rows, Held::rows, Held::whole},
-           {"sequence_gather", sequence_gather, Held::rows, Held::whole, Held::sum, Held::rows},
-           {"sequence_split", sequence_split, Held::whole, Held::rows, Held::rows, Held::whole},
-       }) {
-    SCOPED_TRACE(k.name);
-    for (const Setting& s : settings()) {
-      expect_whole(s, [&](Bench& b) {
-        Tape tape(b.runtime);
-        const Var x = tape.leaf(held(b, "x", {kTokens, 24}, k.x));
-        const std::vector<double> before = to_doubles(x.value);
-        const Var y = k.op(tape, x, b.tp.group);
-        const Tensor dy = held(b, "dy", {kTokens, 24}, k.dy);
-        const std::vector<double> dy_before = to_doubles(dy);
-        tape.set_gradient(y, dy);
-        b.backward(tape);
-        b.give("y", y.value, how(k.y));
-        b.give("dx", tape.gradient(x), how(k.dx));
-        EXPECT_EQ(to_doubles(x.value), before);  // others may read them
-        EXPECT_EQ(to_doubles(dy), dy_before);
-        EXPECT_EQ(k.op(tape, x, nullptr).id, x.id);
       });
     }
   }
