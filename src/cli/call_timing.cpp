@@ -87,6 +87,32 @@ void ColdCall::add_set(const SeenCall& call) {
   sets_.push_back(std::move(tensors));
 }
 
+std::optional<double> rate_in_cache(const SeenCall& call, Device device, int threads,
+                                    double seconds) {
+  constexpr double kBytes = 512 << 10;  // half of what second-level caches hold
+  const auto bytes = [](const kernels::Operand& o) { return o.tensor.bytes(); };
+  const Tensor& largest = std::ranges::max_element(call.operands, {}, bytes)->tensor;
+  if (largest.rank() == 0 || call.kernel.starts_with("embedding")) return std::nullopt;
+  const int64_t rows = largest.size(0);
+  int64_t part = rows;
+  while (part > 1 &&
+         call.cost.bytes * static_cast<double>(part) > kBytes * static_cast<double>(rows))
+    part /= 2;
+  std::vector<Tensor> tensors;
+  for (const kernels::Operand& o : call.operands) {
+    const bool cut = o.tensor.rank() > 0 && o.tensor.size(0) == rows;
+    tensors.push_back(cut ? o.tensor.slice(0, 0, part) : o.tensor);
+  }
+  Runtime one(device, 1);
+  try {
+    const double taken = best_seconds(seconds, [&](size_t) { call.again(tensors, one.stream()); });
+    return threads * call.cost.bytes * static_cast<double>(part) / static_cast<double>(rows) /
+           taken;
+  } catch (const std::exception&) {  // its tensors do not belong together any more
+    return std::nullopt;
+  }
+}
+
 double ColdCall::best_seconds(double seconds) {
   return cli::best_seconds(
       seconds, [&](size_t turn) { again_(sets_[turn % sets_.size()], runtime_.stream()); });

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,12 @@ class ColdCall {
   int64_t bytes_ = 0;  // of a set
   std::vector<std::vector<Tensor>> sets_;
 };
+
+// Bytes a second that a call of a memory-bound kernel would move if memory cost nothing: the rate of
+// one thread on so few of the call's rows that they stay in a core's cache, times `threads`. None
+// where a call on fewer rows makes no sense (gathers, sums over fixed blocks).
+std::optional<double> rate_in_cache(const SeenCall& call, Device device, int threads,
+                                    double seconds);
 
 // Seconds of `run`, measured in the same way.
 double best_seconds(double seconds, const std::function<void(size_t turn)>& run);

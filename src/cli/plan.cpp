@@ -3,8 +3,10 @@
 
 #include <string_view>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "cli/command.h"
+#include "cli/continue_text.h"
 #include "plan/page.h"
 #include "plan/plan_json.h"
 #include "training/make_plan.h"
@@ -27,13 +29,17 @@ int plan(const Arguments& arguments) {
   training::TrainSettings settings;
   Fields fields = settings.fields();
   bool json = false;
-  training::PlanOptions options{.time = true};
+  training::PlanOptions options{.time = true, .continue_text = continue_text};
+  std::optional<int64_t> ranks_here;
   fields.add_switch("json", &json, true, "the plan as JSON, with all digits");
   fields.add_switch("no-time", &options.time, false,
                     "no estimate of the step time, for which kernels are run for some seconds");
+  fields.add("nproc-per-node", &ranks_here,
+             "ranks on each machine, of a run on several of them, one process each, as torchrun "
+             "names it; default: all, as threads of one process");
   std::vector<std::string> notes;
   if (const auto code = parse_training(
-          "megatron plan [flags of megatron train] [--json] [--no-time]",
+          "megatron plan [flags of megatron train] [--json] [--no-time] [--nproc-per-node N]",
           "What a training run will need, without running it: parameters, memory by class, "
           "floating-point\noperations, traffic, and the time of a step on this machine. Takes the "
           "flags of megatron train;\ndata need not be there, and --lr and --train-iters need not "
@@ -41,6 +47,7 @@ int plan(const Arguments& arguments) {
           fields, arguments, notes)) {
     return *code;
   }
+  if (ranks_here) settings.runtime.plan_for(*ranks_here);
   for (const std::string& note : notes) log::info("{}", note);
   const plan::Plan found = training::make_plan(settings, options);
   fmt::print("{}", json ? plan::to_json(found).dump(2) + "\n"

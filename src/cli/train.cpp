@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/command.h"
-#include "inference/generate.h"
+#include "cli/continue_text.h"
 #include "training/trainer.h"
 
 namespace megatron::cli {
@@ -13,22 +13,6 @@ namespace {
 
 constexpr int kStoppedBySignal = 4;
 constexpr std::array kExitSignals = {SIGTERM, SIGINT, SIGUSR1};
-
-// What the model writes now, for people to read: drawn as `megatron generate` does by default, but
-// cooler.
-std::string continue_text(const models::GptModel& model, Runtime& runtime,
-                          const tokenizers::Tokenizer& tokenizer, const std::string& prompt,
-                          int64_t tokens) {
-  inference::Request request{.prompt = tokenizer.encode(prompt, true), .max_tokens = tokens};
-  request.sampling.temperature = 0.8;
-  if (tokenizer.eod()) request.end_tokens = {*tokenizer.eod()};
-  const inference::GenerateOptions options{.vocabulary = tokenizer.vocabulary_size()};
-  const auto generations = inference::generate(model, runtime, std::span(&request, 1), options);
-  std::vector<int32_t> ids;
-  for (const inference::GeneratedToken& token : generations[0].tokens)
-    ids.push_back(token.draw.token);
-  return tokenizer.decode(ids);
-}
 
 // How a run that was ended before its last step goes on.
 std::string how_to_go_on(const training::CheckpointSettings& c) {

@@ -46,6 +46,9 @@ int verify(const Arguments& arguments) {
   int64_t tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1;
   fields.add("tensor-model-parallel-size", &tensor_parallel,
              "ranks, as threads, that share every layer");
+  bool sequence_parallel = false;
+  fields.add_switch("sequence-parallel", &sequence_parallel, true,
+                    "they divide the tokens, too, between the matrices");
   fields.add("pipeline-model-parallel-size", &pipeline_parallel,
              "ranks, as threads, that share the layers; they need not divide them evenly");
   fields.add("data-parallel-size", &data_parallel,
@@ -64,6 +67,9 @@ int verify(const Arguments& arguments) {
     MG_CHECK(size >= 1 && size <= 64, "--{}-parallel-size is {}; it must lie in [1, 64]", axis,
              size);
   }
+  MG_CHECK(!sequence_parallel || tensor_parallel > 1,
+           "--sequence-parallel divides tokens among tensor-parallel ranks: give "
+           "--tensor-model-parallel-size, too");
   runtime.ranks = tensor_parallel * pipeline_parallel * data_parallel;
   runtime.check();
   MG_CHECK(!rewrite || directories.size() == 1, "--rewrite takes one directory, but {} are given",
@@ -80,7 +86,8 @@ int verify(const Arguments& arguments) {
                                       .threads = runtime.threads_per_rank(),
                                       .tensor_parallel = static_cast<int>(tensor_parallel),
                                       .pipeline_parallel = static_cast<int>(pipeline_parallel),
-                                      .data_parallel = static_cast<int>(data_parallel)})) {
+                                      .data_parallel = static_cast<int>(data_parallel),
+                                      .sequence_parallel = sequence_parallel})) {
       fmt::print("{}", report.text());
       reports.push_back(std::move(report));
     }

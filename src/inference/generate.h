@@ -60,7 +60,7 @@ struct GenerateOptions {
 };
 
 // Continues all requests: as many at once as the batch has places, and the next one as soon as a
-// place is free. Prompts are read in pieces; after that each pass gives one token of every
+// place is free. On meta every token is one of equal logits'. Prompts are read in pieces; after that each pass gives one token of every
 // sequence. on_token sees each token as it comes. Throws Error for a request that the model cannot
 // take, before any is begun.
 std::vector<Generation> generate(

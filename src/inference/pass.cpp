@@ -10,7 +10,7 @@ namespace {
 Tensor integers(Runtime& runtime, const std::vector<int32_t>& values, std::string_view label) {
   Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations),
                            {static_cast<int64_t>(values.size())}, DType::i32, label);
-  copy_from(t, std::span<const int32_t>(values));
+  if (runtime.device().has_data()) copy_from(t, std::span<const int32_t>(values));
   return t;
 }
 
@@ -18,7 +18,7 @@ Tensor numbers(Runtime& runtime, const std::vector<double>& values, DType type,
                std::string_view label) {
   Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations),
                            {static_cast<int64_t>(values.size())}, type, label);
-  copy_from(t, std::span<const double>(values));
+  if (runtime.device().has_data()) copy_from(t, std::span<const double>(values));
   return t;
 }
 
@@ -64,6 +64,10 @@ bool PassPlan::has_labels() const {
 
 Logits::Logits(Tensor logits, Runtime& runtime) : logits_(std::move(logits)), runtime_(runtime) {
   runtime_.stream().synchronize();
+  if (!runtime_.device().has_data()) {
+    converted_.resize(static_cast<size_t>(logits_.elements()));
+    return;
+  }
   if (logits_.dtype() != DType::f32) converted_ = to_floats(logits_);
 }
 
@@ -98,7 +102,9 @@ std::vector<std::vector<double>> Logits::losses(
                         .loss = loss},
                        runtime_.stream());
     runtime_.stream().synchronize();
-    const std::vector<double> values = to_doubles(loss);
+    const std::vector<double> values = runtime_.device().has_data()
+                                           ? to_doubles(loss)
+                                           : std::vector<double>(static_cast<size_t>(rows));
     for (size_t r = 0; r < labels.size(); ++r)
       if (i < labels[r].size()) losses[r].push_back(values[r]);
   }

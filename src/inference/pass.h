@@ -26,7 +26,7 @@ struct PassPlan {
   bool has_labels() const;
 };
 
-// Logits [rows, V] as the loss is formed from, in f32 (f64).
+// Logits [rows, V] as the loss is formed from, in f32 (f64); zeros on meta.
 class Logits {
  public:
   Logits(Tensor logits, Runtime& runtime);

@@ -32,12 +32,18 @@ class Ranking {
     };
     const auto begin = ids_.begin() + static_cast<std::ptrdiff_t>(sorted_),
                end = ids_.begin() + static_cast<std::ptrdiff_t>(count);
-    if (end != ids_.end()) std::nth_element(begin, end, ids_.end(), before);
-    std::sort(begin, end, before);
+    if ((end - begin) * kFew < ids_.end() - begin) {
+      std::partial_sort(begin, end, ids_.end(), before);  // reads most ids once
+    } else {
+      if (end != ids_.end()) std::nth_element(begin, end, ids_.end(), before);
+      std::sort(begin, end, before);
+    }
     sorted_ = std::max(sorted_, count);
   }
 
  private:
+  static constexpr std::ptrdiff_t kFew = 64;  // a small part: one in so many
+
   std::span<const T> scores_;
   std::vector<int32_t> ids_;
   size_t sorted_ = 0;

@@ -1,7 +1,6 @@
 #include "plan/machine_rates.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/clock.h"
 #include "kernels/table.h"
@@ -10,7 +9,7 @@ namespace megatron::plan {
 namespace {
 
 constexpr double kWindow = 0.05;  // seconds of products in a row that count as sustained
-constexpr int64_t kCopied = int64_t{256} << 20, kCopyBlock = int64_t{1} << 20;
+constexpr int64_t kCopied = int64_t{256} << 20;
 
 double spread_of(const std::vector<double>& samples) {
   if (samples.empty()) return 0;
@@ -85,22 +84,22 @@ BandwidthMeter::BandwidthMeter(Runtime& runtime) : runtime_(runtime) {
   Arena& arena = runtime.arena(MemoryClass::scratch);
   from_ = Tensor::empty(arena, {kCopied / 4}, DType::f32, "rates.from");
   to_ = Tensor::empty(arena, {kCopied / 4}, DType::f32, "rates.to");
-  std::memset(from_.raw(), 1, static_cast<size_t>(kCopied));
-  std::memset(to_.raw(), 1, static_cast<size_t>(kCopied));
+  const kernels::Table& table = kernels::table(runtime.stream());
+  table.fill({.out = from_, .value = 1}, runtime.stream());
+  table.fill({.out = to_, .value = 1}, runtime.stream());
 }
 
-void BandwidthMeter::sample(int rounds) {
+double BandwidthMeter::sample(int rounds) {
+  const kernels::Table& table = kernels::table(runtime_.stream());
   double best = 0;
   for (int round = 0; round < rounds; ++round) {
     const double begin = now_seconds();
-    runtime_.pool().parallel_for(kCopied / kCopyBlock, [&](int64_t block, int) {
-      std::memcpy(static_cast<std::byte*>(to_.raw()) + block * kCopyBlock,
-                  static_cast<const std::byte*>(from_.raw()) + block * kCopyBlock,
-                  static_cast<size_t>(kCopyBlock));
-    });
+    table.copy({.x = from_, .out = to_}, runtime_.stream());
+    runtime_.stream().synchronize();
     best = std::max(best, 2 * kCopied / (now_seconds() - begin));
   }
   samples_.push_back(best);
+  return best;
 }
 
 double BandwidthMeter::best() const { return samples_.empty() ? 0 : std::ranges::max(samples_); }

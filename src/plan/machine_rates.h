@@ -24,8 +24,10 @@ struct PeakShape {
 std::vector<PeakShape> sample_gemm_rates(Runtime& runtime, DType type, double seconds);
 double best_rate(const std::vector<PeakShape>& shapes);
 
-// Bytes read and written a second while all threads copy memory far larger than the caches: the
-// best of `rounds`. Takes 512 MB of the scratch arena.
+// Bytes read and written a second while the kernel table's `copy` moves 256 MB of f32 from one
+// tensor to another by all threads, the best of `rounds`. As in STREAM (McCalpin, 1995), each byte
+// counts once where it is read and once where it is written; the copy writes past the caches, so no
+// line is read in order to be written. Takes 512 MB of the scratch arena.
 double copy_bandwidth(Runtime& runtime, int rounds = 5);
 
 // Peak over several samplings, and how far they lie apart: (largest - smallest) / largest.
@@ -46,8 +48,8 @@ class PeakMeter {
 class BandwidthMeter {
  public:
   explicit BandwidthMeter(Runtime& runtime);
-  void sample(int rounds = 3);
-  double best() const;  // bytes/s
+  double sample(int rounds = 3);  // gives what it found
+  double best() const;            // bytes/s
   double spread() const;
 
  private:

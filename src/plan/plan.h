@@ -71,8 +71,11 @@ struct Plan {
   std::vector<FlopCount> flops;   // formula "model" first
   MemoryUse memory;               // of rank 0
   std::vector<MemoryUse> stages;  // of a rank of each pipeline stage
-  int64_t program = 0;            // bytes of a process beside its ranks
-  int64_t machine = 0;            // bytes of memory this machine has; 0: not known
+  // Of the step that was run for `memory`; fewer than micro_batches: it stands for one of so many,
+  // whose activations may take some per cent more (holes between tensors that come and go).
+  int64_t run_micro_batches = 0;
+  int64_t program = 0;  // bytes of a process beside its ranks
+  int64_t machine = 0;  // bytes of memory this machine has; 0: not known
   std::vector<KernelWork> kernels;
   std::vector<TrafficWork> traffic;
   std::optional<double> step_seconds;  // estimated for this machine

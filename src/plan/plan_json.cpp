@@ -64,6 +64,7 @@ Json memory(const Plan& plan) {
   }
   return Json::Object{{"rank", memory_of(plan.memory)},
                       {"stages", std::move(stages)},
+                      {"run_micro_batches", plan.run_micro_batches},
                       {"program", plan.program},
                       {"process", plan.process_bytes()},
                       {"machine", plan.machine > 0 ? Json(plan.machine) : Json()},

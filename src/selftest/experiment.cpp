@@ -60,6 +60,7 @@ std::string Layout::str() const {
   if (overlap) text += ", overlap";
   if (offload.layers > 0) text += ", activations offloaded";
   if (optimizer_offload > 0) text += ", optimizer offloaded";
+  if (bucket_elements != kBucketElements) text += fmt::format(", buckets of {}", bucket_elements);
   text += fmt::format(", micro-batch {}", micro_batch);
   if (threads > 1) text += fmt::format(", {} threads", threads);
   return text;
@@ -83,7 +84,7 @@ struct Experiment::Trial {
                .recompute = layout.recompute,
                .offload = layout.offload,
                .data_parallel = {.sharding = layout.sharding,
-                                 .bucket_elements = 1 << 12,
+                                 .bucket_elements = layout.bucket_elements,
                                  .overlap_reduce = layout.overlap,
                                  .overlap_gather = layout.overlap},
                .pipeline = {.overlap = layout.overlap},

@@ -13,6 +13,9 @@
 
 namespace megatron::selftest {
 
+// Of a bucket of gradients, unless a layout says another: a few parameters of a small model.
+inline constexpr int64_t kBucketElements = 4096;
+
 // How the steps are spread.
 struct Layout {
   int tp = 1, dp = 1;
@@ -26,6 +29,7 @@ struct Layout {
   models::OffloadOptions offload;  // of activations
   double optimizer_offload = 0;    // share of the optimizer's state in host memory
   int64_t micro_batch = 8;
+  int64_t bucket_elements = kBucketElements;
   int threads = 1;
 
   int ranks() const { return tp * dp * pipeline.stages; }

@@ -17,7 +17,8 @@ namespace megatron::selftest {
 // Tensor parallel 1, 2, 4, tokens divided or not, 1 to 4 stages by each schedule, 1 to 4
 // data-parallel ranks by each sharding strategy, one or two instances, recompute, overlap, offload,
 // a tied GPT-2 with dropout or an untied Llama with grouped heads, 1 or 2 sequences a micro-batch;
-// up to 16 ranks. Rows come in a fixed order.
+// up to 16 ranks. Rows come in a fixed order; the last is beside the covering set: TP 4 with SP and
+// DP 3 of a sharded optimizer, whose tensor-parallel ranks would close small buckets at unlike places.
 struct MatrixRow {
   int number = 0;
   bool llama = false;  // untied; else a tied GPT-2
@@ -41,6 +42,9 @@ class LayoutMatrix {
   std::vector<MatrixRow> rows_;
 };
 
+// Which runs of a row are made.
+enum class Precisions { all, fp64, fp32 };
+
 // Runs rows on ranks that are threads. Each row: on the fp64 reference against one rank within
 // 1e-10; in fp32 on cpu against one rank within kLayoutFp32, and bit for bit against the same
 // tensor- and data-parallel ranks without stages, sharding, recompute, overlap and offload where
@@ -49,8 +53,7 @@ class LayoutMatrix {
 // norms and losses of steps of SGD and its parameters, and the losses of steps of AdamW.
 class MatrixRun {
  public:
-  // only_fp64: leaves out what runs in fp32.
-  explicit MatrixRun(const Environment& environment, bool only_fp64 = false);
+  explicit MatrixRun(const Environment& environment, Precisions precisions = Precisions::all);
   ~MatrixRun();
   Report run(const MatrixRow& row);
 

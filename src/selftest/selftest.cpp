@@ -158,7 +158,7 @@ Summary run_matrix(const SelftestOptions& options, const Fault* fault,
   const LayoutMatrix matrix(options.layouts);
   print(lines("", 0, matrix.summary() + (matrix.excluded().empty() ? "" : ":")));
   print_excluded(matrix.excluded(), print);
-  MatrixRun matrix_run(environment, fault != nullptr);
+  MatrixRun matrix_run(environment, fault != nullptr ? Precisions::fp64 : options.precisions);
   Summary summary;
   for (const MatrixRow& row : matrix.rows()) {
     if (row.number % options.parts != options.part || (fault != nullptr && !fault->in_row(row)))

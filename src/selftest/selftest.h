@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "selftest/environment.h"
+#include "selftest/layout_matrix.h"
 #include "selftest/report.h"
 
 namespace megatron::selftest {
@@ -34,6 +35,7 @@ struct SelftestOptions {
   // to it, in fp64, until one fails.
   int layouts = 0;
   int part = 0, parts = 1;
+  Precisions precisions = Precisions::all;  // of the layout matrix
 };
 struct Summary {
   std::vector<std::string> passed, failed;  // names of checks

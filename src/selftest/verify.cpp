@@ -58,14 +58,6 @@ struct Results {
   double loss = 0, divisor = 1;
 };
 
-std::vector<double> flowing_value(const Bundle& bundle) {
-  std::vector<double> values = to_doubles(bundle["hidden"].value);
-  if (!bundle.contains("residual") || !bundle["residual"].value.defined()) return values;
-  const std::vector<double> residual = to_doubles(bundle["residual"].value);
-  for (size_t i = 0; i < values.size(); ++i) values[i] += residual[i];
-  return values;
-}
-
 // One rank's part of a model.
 class Subject {
  public:
@@ -85,6 +77,9 @@ class Subject {
   void backward(const training::HostBatch& batch, Results& results);
 
  private:
+  // All rows of what tensor-parallel ranks may hold slices of.
+  std::vector<double> all_rows(Tensor rows);
+  std::vector<double> flowing_value(const Bundle& bundle);
   void keep(const std::string& name, std::vector<double> values, Results& results) const {
     const std::lock_guard lock(results.mutex);
     results.values[name] = std::move(values);
@@ -95,6 +90,24 @@ class Subject {
   training::TrainedModel model_;
   training::DeviceBatch device_batch_;
 };
+
+std::vector<double> Subject::all_rows(Tensor rows) {
+  const parallel::TensorParallel tensor = model_.ranks.tensor();
+  if (!tensor.divides_tokens()) return to_doubles(rows);
+  const Tensor all =
+      Tensor::empty(runtime_.arena(MemoryClass::activations),
+                    {rows.size(0) * tensor.size(), rows.size(1)}, type_, "verify.rows");
+  tensor.group->all_gather(rows, all, runtime_.stream(), "verify.rows").wait(runtime_.stream());
+  return to_doubles(all);
+}
+
+std::vector<double> Subject::flowing_value(const Bundle& bundle) {
+  std::vector<double> values = all_rows(bundle["hidden"].value);
+  if (!bundle.contains("residual") || !bundle["residual"].value.defined()) return values;
+  const std::vector<double> residual = all_rows(bundle["residual"].value);
+  for (size_t i = 0; i < values.size(); ++i) values[i] += residual[i];
+  return values;
+}
 
 // Segment by segment, so that all that flows between them is seen.
 void Subject::forward(const training::HostBatch& host, const std::string& prefix,
@@ -108,9 +121,9 @@ void Subject::forward(const training::HostBatch& host, const std::string& prefix
   Bundle bundle;
   int64_t place = stage.part().embedding ? 0 : stage.part().first_layer + 1;
   if (!stage.part().embedding) {
-    const Tensor hidden =
-        Tensor::empty(runtime_.arena(MemoryClass::activations),
-                      {host.sequences * host.length, c.hidden_size}, type_, "verify.hidden");
+    const int64_t tokens = model_.ranks.tensor().tokens(host.sequences * host.length).size;
+    const Tensor hidden = Tensor::empty(runtime_.arena(MemoryClass::activations),
+                                        {tokens, c.hidden_size}, type_, "verify.hidden");
     stages->recv(hidden, stages->rank() - 1, runtime_.stream(), "verify.hidden")
         .wait(runtime_.stream());
     bundle.set("hidden", Var(hidden));
@@ -126,7 +139,7 @@ void Subject::forward(const training::HostBatch& host, const std::string& prefix
         .wait(runtime_.stream());
     return;
   }
-  keep(prefix + "hidden.head", to_doubles(stage.final_norm(tape, bundle).value), results);
+  keep(prefix + "hidden.head", all_rows(stage.final_norm(tape, bundle).value), results);
   keep(prefix + "logits", to_doubles(stage.logits(tape, bundle).value), results);
 }
 
@@ -214,6 +227,7 @@ void compare_greedy(const training::HostBatch& greedy, const Results& results, i
 
 training::ModelLayout VerifyOptions::layout() const {
   return {.ranks = {.layout = {.tp = tensor_parallel, .pp = pipeline_parallel},
+                    .sequence = sequence_parallel,
                     .pipeline = {.stages = pipeline_parallel}},
           .layers = {.uneven = true}};
 }
@@ -224,6 +238,7 @@ std::string VerifyOptions::text() const {
     if (size > 1) text += fmt::format(", {} parallel {}", axis, size);
   };
   add("tensor", tensor_parallel);
+  if (sequence_parallel) text += ", sequence parallel";
   add("pipeline", pipeline_parallel);
   add("data", data_parallel);
   return text;

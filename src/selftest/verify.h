@@ -18,6 +18,7 @@ struct VerifyOptions {
   // The model is divided among so many ranks, as threads; layers as evenly as they can be. data
   // parallel: of trajectories only.
   int tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1;
+  bool sequence_parallel = false;  // the tensor-parallel ranks divide the tokens, too
 
   int ranks() const { return tensor_parallel * pipeline_parallel * data_parallel; }
   training::ModelLayout layout() const;

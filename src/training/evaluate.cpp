@@ -23,16 +23,28 @@ void put_sums(const HostBatch& batch, std::span<const double> losses, std::span<
   }
 }
 
-// Every place of `mine` is zero on all ranks but one of the last stage.
+// Every place of `mine` is zero on all ranks but one of the last stage. So many numbers at once that
+// the memory is the same for sets of any size.
 std::vector<double> gather(std::span<const double> mine, LossPass& pass) {
+  constexpr size_t kAtOnce = 2048;
   Runtime& runtime = pass.runtime();
-  Tensor all = Tensor::empty(runtime.arena(MemoryClass::activations),
-                             {static_cast<int64_t>(mine.size())}, DType::f64, "evaluate.sums");
+  Tensor piece = Tensor::empty(runtime.arena(MemoryClass::activations),
+                               {static_cast<int64_t>(kAtOnce)}, DType::f64, "evaluate.sums");
   const bool has_data = runtime.device().has_data();
-  if (has_data) copy_from(all, mine);
-  sum_over_samples(all, pass.ranks(), runtime.stream(), "evaluate.sums");
-  runtime.stream().synchronize();
-  return has_data ? to_doubles(all) : std::vector<double>(mine.begin(), mine.end());
+  std::vector<double> all(mine.begin(), mine.end());
+  for (size_t begin = 0; begin < all.size(); begin += kAtOnce) {
+    const std::span<double> part =
+        std::span(all).subspan(begin, std::min(kAtOnce, all.size() - begin));
+    const std::span<double> values = has_data ? piece.span<double>() : std::span<double>();
+    if (has_data) {
+      std::ranges::copy(part, values.begin());
+      std::ranges::fill(values.subspan(part.size()), 0.0);
+    }
+    sum_over_samples(piece, pass.ranks(), runtime.stream(), "evaluate.sums");
+    runtime.stream().synchronize();
+    if (has_data) std::ranges::copy(values.first(part.size()), part.begin());
+  }
+  return all;
 }
 
 }  // namespace

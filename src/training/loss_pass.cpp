@@ -6,27 +6,38 @@ namespace megatron::training {
 
 LossPass::LossPass(const EvaluatedModel& model, Runtime& runtime, const StepOptions& options)
     : model_(model),
+      told_work_(model.ranks->world().doing()),
       runtime_(runtime),
       options_(options),
       pipeline_(model.ranks->pipeline(), model.ranks->stages(), model.ranks->stages_beside(),
                 runtime, options.pipeline) {}
+
+void LossPass::begin(std::string_view phase) {
+  phase_ = phase;
+  done_ = 0;
+  told_work_.phase(phase_);
+}
 
 void LossPass::run(std::span<const HostBatch> micro_batches, const Told& told) {
   batches_ = micro_batches;
   told_ = &told;
   device_batch_.emplace(runtime_, model_.type);
   pipeline_.run_forward(static_cast<int>(micro_batches.size()), *this);
+  done_ += static_cast<int64_t>(micro_batches.size());
+  told_work_.phase(phase_);  // of no micro-batch
   device_batch_.reset();
   batches_ = {};
   told_ = nullptr;
 }
 
 Tensor LossPass::forward(int chunk, int micro_batch, const Tensor& input) {
+  told_work_.phase(phase_, done_ + micro_batch);
   const models::Stage& stage = *model_.chunks[static_cast<size_t>(chunk)];
   const nn::Batch& batch =
       device_batch_->fill(batches_[static_cast<size_t>(micro_batch)], LossScope::token,
                           options_.vocabulary, options_.positions);
   Tape tape(runtime_, Tape::Mode::infer, options_.table);
+  tape.listen(static_cast<SpanListener*>(&told_work_));
   if (model_.parameters != nullptr) tape.listen(model_.parameters);
   Bundle in;
   if (input.defined()) in.set("hidden", Var(input));

@@ -5,10 +5,13 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "parallel/pipeline.h"
 #include "training/step.h"
+#include "training/told_work.h"
 
 namespace megatron::training {
 
@@ -25,6 +28,9 @@ class LossPass final : private parallel::StageWork {
   // All are borrowed.
   LossPass(const EvaluatedModel& model, Runtime& runtime, const StepOptions& options);
 
+  // What the passes that follow are part of, for reports of hangs ("validation"); "evaluation" until
+  // it is told.
+  void begin(std::string_view phase);
   // Told of each micro-batch's losses [B*S], 0 where the mask hides the label, in ascending order;
   // only on the stage that has the head, others are told nothing.
   using Told = std::function<void(int micro_batch, std::span<const double> losses)>;
@@ -42,6 +48,9 @@ class LossPass final : private parallel::StageWork {
   Tensor receive_into(int chunk, int micro_batch) override;
 
   EvaluatedModel model_;
+  ToldWork told_work_;
+  std::string phase_ = "evaluation";
+  int64_t done_ = 0;  // micro-batches of the phase
   Runtime& runtime_;
   StepOptions options_;
   parallel::Pipeline pipeline_;

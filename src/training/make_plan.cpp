@@ -19,6 +19,7 @@
 #include "training/log/machine.h"
 #include "training/run_plan.h"
 #include "training/trained_model.h"
+#include "training/whole_on_one.h"
 
 namespace megatron::training {
 namespace {
@@ -103,10 +104,12 @@ class MetaRun {
 
   // The optimizer's arena grows when a schedule makes steps of more micro-batches, and the
   // activations' until a pipeline is full; nothing else does.
-  void run(int64_t consumed) {
+  // continue_text may be null.
+  void run(int64_t consumed, const Vocabulary& vocabulary, const ContinueText& continue_text) {
     const std::vector<int64_t> counts = micro_batch_counts(s_, consumed);
     model_.step.expect(counts.front());
     const auto [less, more] = samples(counts.back());
+    run_micro_batches_ = model_.ranks.pipeline().stages == 1 ? counts.back() : more;
     step(std::min(counts.front(), less));
     for (const int64_t count : counts) model_.step.expect(count);
     recorder_.take();
@@ -119,6 +122,8 @@ class MetaRun {
                 : plan::extended(before, recorder_.take(), less, more, counts.back());
     const bool evaluates = s_.run.eval_interval || s_.run.skip_train;
     if (evaluates && memory().arena_bytes() <= machine_memory()) evaluate_once();
+    if (s_.run.sample_interval && continue_text && vocabulary.tokenizer != nullptr)
+      sample_once(*vocabulary.tokenizer, continue_text);
   }
 
   // Seconds of a step of the run without its kernels.
@@ -140,6 +145,8 @@ class MetaRun {
     return use;
   }
   const plan::StepWork& work() const { return work_; }
+  // Of a pipeline; all where a step of one stage stands for itself.
+  int64_t run_micro_batches() const { return run_micro_batches_; }
   const parallel::Ranks& ranks() const { return model_.ranks; }
 
  private:
@@ -181,10 +188,20 @@ class MetaRun {
 
   void evaluate_once() {
     const EmptySamples samples(*s_.batch.seq_length, confined(s_));
+    // So many that every pass is full; a set may have more, or fewer.
+    const int64_t enough = (2 * static_cast<int64_t>(model_.loss_pass.together()) + 1) *
+                           s_.eval_micro_batch() * model_.ranks.data().size();
     const int64_t count =
-        s_.run.full_validation ? kUnknownSamples : s_.run.eval_iters * s_.eval_batch();
-    evaluate(model_.loss_pass, samples, 0, std::min(count, kUnknownSamples), s_.eval_micro_batch(),
-             *s_.batch.seq_length);
+        s_.run.full_validation ? enough : std::min(enough, s_.run.eval_iters * s_.eval_batch());
+    evaluate(model_.loss_pass, samples, 0, count, s_.eval_micro_batch(), *s_.batch.seq_length);
+    recorder_.take();
+  }
+
+  void sample_once(const tokenizers::Tokenizer& tokenizer, const ContinueText& continue_text) {
+    on_first_rank(model_, config_, s_.precision.type(), *told_, [&](const models::GptModel& whole) {
+      for (const std::string& prompt : s_.run.sample_prompt)
+        continue_text(whole, runtime_, tokenizer, prompt, s_.run.sample_tokens);
+    });
     recorder_.take();
   }
 
@@ -201,8 +218,6 @@ class MetaRun {
     return batches + threads + (of(MemoryClass::parameters) + state) / model_.ranks.data().size();
   }
 
-  // Evaluations sum this many samples at once at most (training/evaluate.cpp).
-  static constexpr int64_t kUnknownSamples = 1 << 14;
   static constexpr int64_t kWholeSteps = 64;                 // micro-batches
   static constexpr int64_t kThreadBytes = int64_t{6} << 20;  // tiles of products, stack
 
@@ -215,6 +230,7 @@ class MetaRun {
   HostBatch batch_;
   std::vector<HostBatch> batches_;
   plan::StepWork work_;
+  int64_t run_micro_batches_ = 0;
 };
 
 std::string model_text(const models::GptConfig& c) {
@@ -305,7 +321,7 @@ plan::Plan plan_of(const TrainSettings& s, const models::GptConfig& config,
   std::unique_ptr<MetaRun> first, busiest;  // rank 0; one of the stage with the most to compute
   for (const int rank : ranks_of_stages(s)) {
     auto run = std::make_unique<MetaRun>(s, config, whole, rank);
-    run->run(consumed);
+    run->run(consumed, vocabulary, options.continue_text);
     stages.push_back(run->memory());
     const bool more = busiest == nullptr || flops_of(run->work()) > flops_of(busiest->work());
     if (first == nullptr) {
@@ -333,6 +349,7 @@ plan::Plan plan_of(const TrainSettings& s, const models::GptConfig& config,
                                          *s.batch.seq_length),
                .memory = stages.front(),
                .stages = std::move(stages),
+               .run_micro_batches = run.run_micro_batches(),
                .program = program * std::max(1, s.runtime.launched_here),
                .machine = machine_memory(),
                .kernels = plan::kernel_work(run.work()),
@@ -360,6 +377,7 @@ class Remedies {
   }
 
   std::vector<std::string> find() {
+    divide_further();
     const int64_t micro = *s_.batch.micro_batch_size;
     TrainSettings all = s_;
     const auto give = [&](const std::string& flags, auto change) {
@@ -376,13 +394,17 @@ class Remedies {
     }
     if (micro > 1)
       give("--micro-batch-size 1", [](TrainSettings& s) { s.batch.micro_batch_size = 1; });
-    if (!s_.recompute.any())
+    if (!s_.recompute.any()) {
+      TrainSettings one = s_;
+      one.recompute.activations = true;
+      put("--recompute-activations", one);
       give("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
            [](TrainSettings& s) {
              s.recompute.granularity = "full";
              s.recompute.method = "uniform";
              s.recompute.num_layers = 1;
            });
+    }
     if (s_.precision.type() == DType::f32)
       give("--bf16", [](TrainSettings& s) { s.precision.bf16 = true; });
     if (found_.empty() && changes_ > 1) put(together_, all);
@@ -395,9 +417,34 @@ class Remedies {
   }
 
  private:
-  // With the steps that the run has at its end.
-  void put(const std::string& flags, TrainSettings& s) {
-    put(flags, s, s_.batch.schedule.batch(last_stage(s_)));
+  // The same ranks, which hold less each: of the state at best the share that is told.
+  void divide_further() {
+    const int64_t replicas = s_.data_parallel();
+    if (replicas % 2 == 0) {
+      TrainSettings s = s_;
+      s.parallel.tensor_parallel *= 2;
+      put(fmt::format("--tensor-model-parallel-size {}{}", s.parallel.tensor_parallel,
+                      s_.runtime.ranks ? "" : fmt::format(" --ranks {}", s_.runtime.rank_count())),
+          s, 0.5);
+    }
+    if (replicas == 1 || s_.optimizer.config.method == optim::Method::muon) return;
+    const double share = 1.0 / static_cast<double>(replicas);
+    TrainSettings s = s_;
+    if (s_.parallel.sharding() == parallel::Sharding::none) {
+      s.parallel.distributed_optimizer = true;
+      put("--use-distributed-optimizer", s, share);
+    }
+    if (s_.parallel.sharding() == parallel::Sharding::parameters) return;
+    s = s_;
+    s.parallel.distributed_optimizer = true;
+    s.parallel.sharding_strategy = "optim_grads_params";
+    put("--use-distributed-optimizer --data-parallel-sharding-strategy optim_grads_params", s,
+        share);
+  }
+
+  // With the steps that the run has at its end. share: of the state that ranks hold as it is.
+  void put(const std::string& flags, TrainSettings& s, double share = 1) {
+    put(flags, s, s_.batch.schedule.batch(last_stage(s_)), share);
   }
 
   // Where it is the batches read ahead that take the memory.
@@ -410,28 +457,23 @@ class Remedies {
       put(fmt::format("{}--global-batch-size {}", flags, least), s, least);
   }
 
-  void put(const std::string& flags, TrainSettings& s, int64_t batch) {
-    s.batch.schedule = data::BatchSchedule::constant(batch);
-    s.batch.schedule.divide(*s.batch.micro_batch_size, s.data_parallel(), false);
-    if (!allowed(s)) return;
+  void put(const std::string& flags, TrainSettings& s, int64_t batch, double share = 1) {
     const bool same_state = s.precision.type() == s_.precision.type();
-    if (same_state && state_ > machine_memory() / s.runtime.ranks_here()) return;
-    const plan::Plan p = plan_of(s, config_, vocabulary_, {}, 0);
-    if (p.fits())
-      found_.push_back(fmt::format("{} (needs {})", flags,
-                                   format_bytes(static_cast<double>(p.process_bytes()))));
-  }
-
-  // Other flags may ask for what these settings change.
-  bool allowed(const TrainSettings& s) const {
-    std::vector<SettingNote> notes;
+    const double state = share * static_cast<double>(state_);
+    if (same_state && state > static_cast<double>(machine_memory()) / s.runtime.ranks_here())
+      return;
     try {
+      s.batch.schedule = data::BatchSchedule::constant(batch);
+      s.batch.schedule.divide(*s.batch.micro_batch_size, s.data_parallel(), false);
+      std::vector<SettingNote> notes;
       s.parallel.check(s.runtime.rank_count(), config_.num_layers,
                        s.batch.schedule.micro_batches(0), *s.batch.seq_length, notes);
-    } catch (const Error&) {
-      return false;
+      const plan::Plan p = plan_of(s, config_, vocabulary_, {}, 0);
+      if (p.fits())
+        found_.push_back(fmt::format("{} (needs {})", flags,
+                                     format_bytes(static_cast<double>(p.process_bytes()))));
+    } catch (const Error&) {  // other flags, or the model's sizes, forbid these
     }
-    return true;
   }
 
   const TrainSettings& s_;
@@ -472,7 +514,9 @@ plan::Plan make_plan(const TrainSettings& settled, const models::GptConfig& conf
 
 plan::Plan make_plan(const TrainSettings& given, const PlanOptions& options) {
   const SettledRun run = settle_run(given);
-  plan::Plan p = make_plan(run.settings, run.config, run.vocabulary, options);
+  PlanOptions possible = options;
+  if (run.stands_in) possible.continue_text = {};  // it reads no prompt
+  plan::Plan p = make_plan(run.settings, run.config, run.vocabulary, possible);
   p.derived = run.notes;
   return p;
 }
@@ -481,7 +525,7 @@ plan::StepWork step_work(const TrainSettings& settled, const models::GptConfig& 
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
   const models::GptModel whole(config, shapes_only, settled.precision.type(), 0);
   MetaRun run(settled, config, whole, 0);
-  run.run(0);
+  run.run(0, {}, {});
   return run.work();
 }
 

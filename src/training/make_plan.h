@@ -1,7 +1,10 @@
 // What a training run will need: its own step, and its evaluation, run on the meta device.
 #pragma once
 
-#include "models/gpt/config.h"
+#include <functional>
+#include <string>
+
+#include "models/gpt/model.h"
 #include "plan/plan.h"
 #include "plan/recorder.h"
 #include "training/settings.h"
@@ -10,9 +13,16 @@
 
 namespace megatron::training {
 
+// Continues a prompt with up to `tokens` tokens (--sample-interval). On meta: as many, whatever they
+// are.
+using ContinueText =
+    std::function<std::string(const models::GptModel&, Runtime&, const tokenizers::Tokenizer&,
+                              const std::string& prompt, int64_t tokens)>;
+
 struct PlanOptions {
-  bool time =
-      false;  // estimate the time of a step, which takes a second or more; not of a run that does not fit
+  // Estimate the time of a step, which takes a second or more; not of a run that does not fit.
+  bool time = false;
+  ContinueText continue_text;  // what samples need is found out with it; null: not planned
 };
 
 // The options that the steps of a run have.

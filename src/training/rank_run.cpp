@@ -280,7 +280,7 @@ TrainerState RankRun::state(int64_t iteration) const {
           .learning_rate = plan_.learning_rate,
           .weight_decay = plan_.weight_decay,
           .data = data_settings(s_),
-          .layout = layout_of(s_)};
+          .layout = layout_of(s_, plan_.config.num_layers)};
 }
 
 }  // namespace megatron::training

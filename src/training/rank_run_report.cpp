@@ -7,6 +7,7 @@
 #include "training/finite.h"
 #include "training/log/machine.h"
 #include "training/rank_run.h"
+#include "training/whole_on_one.h"
 
 namespace megatron::training {
 
@@ -15,7 +16,7 @@ RunRecord RankRun::run_record() const {
   RunRecord record{.iteration = plan_.first_iteration(),
                    .flags = changed(now.fields(), plain.fields()),
                    .model = models::describe(plan_.config),
-                   .layout = layout_of(s_),
+                   .layout = layout_of(s_, plan_.config.num_layers),
                    .parameters = plan::parameter_count(plan_.config),
                    .threads = s_.runtime.threads_per_rank(),
                    .train_iters = *s_.batch.train_iters,
@@ -79,7 +80,7 @@ void RankRun::tell_evaluated(int64_t iteration, const std::string& set, const Lo
 
 void RankRun::validate(int64_t iteration) {
   const Profile::Part part = profile_.part(Track::step, "validation");
-  model_.step.told_work().phase("validation");
+  model_.loss_pass.begin("validation");
   const int64_t before = s_.run.skip_train ? 0 : s_.run.evaluations_before(iteration);
   for (const NamedSet& set : plan_.corpus.validation) {
     const LossSum sum = evaluate_set(*set.set, before * s_.run.eval_iters * s_.eval_batch());
@@ -89,6 +90,7 @@ void RankRun::validate(int64_t iteration) {
 }
 
 void RankRun::test(int64_t iteration) {
+  model_.loss_pass.begin("test");
   const auto& set = plan_.corpus.sets[static_cast<size_t>(data::Split::test)];
   if (set != nullptr && set->size() > 0) tell_evaluated(iteration, "test", evaluate_set(*set, 0));
 }
@@ -108,15 +110,14 @@ void RankRun::finish_profile() {
 
 void RankRun::write_samples(int64_t iteration) {
   if (!hooks_.continue_text) return;
-  model_.step.data_parallel().gather_all();
-  world_.barrier("sample.begin");
-  if (lead()) {
-    for (const std::string& prompt : s_.run.sample_prompt)
-      log_->sample(
-          {iteration, prompt,
-           hooks_.continue_text(model_.parts.whole(), runtime_, *plan_.vocabulary.tokenizer, prompt,
-                                s_.run.sample_tokens)});
-  }
+  model_.step.told_work().phase("samples");
+  on_first_rank(model_, plan_.config, s_.precision.type(), world_,
+                [&](const models::GptModel& whole) {
+                  for (const std::string& prompt : s_.run.sample_prompt)
+                    log_->sample({iteration, prompt,
+                                  hooks_.continue_text(whole, runtime_, *plan_.vocabulary.tokenizer,
+                                                       prompt, s_.run.sample_tokens)});
+                });
   world_.barrier("sample.end");
 }
 

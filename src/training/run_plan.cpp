@@ -111,7 +111,7 @@ int64_t usual_vocabulary(const std::string& type) {
 // That of a run, but a plan needs no tokenizer: where its files are not here, only their number of
 // tokens is told.
 Vocabulary vocabulary_for_plan(TrainSettings& s, const std::string& source,
-                               std::optional<SettingNote>& assumed) {
+                               std::optional<SettingNote>& assumed, bool& stands_in) {
   std::error_code error;
   const auto absent = [&](const std::optional<std::string>& path) {
     return path && !std::filesystem::exists(*path, error);
@@ -125,6 +125,7 @@ Vocabulary vocabulary_for_plan(TrainSettings& s, const std::string& source,
         "vocab-size", std::to_string(size),
         fmt::format("{} is not here; of --tokenizer-type {}",
                     s.data.tokenizer_model ? *s.data.tokenizer_model : *s.data.vocab_file, type)};
+  stands_in = true;
   TokenizerSettings numbers = s.data;
   for (auto* file : {&numbers.tokenizer_model, &numbers.vocab_file, &numbers.merge_file})
     file->reset();
@@ -286,22 +287,17 @@ std::vector<SettingNote> settle_layout(TrainSettings& s, const models::GptConfig
       "--optimizer muon needs whole matrices, and --use-distributed-optimizer or "
       "--data-parallel-sharding-strategy {} cuts them: drop the flag, or use adam, sgd or lion",
       parallel::name(s.parallel.sharding()));
-  MG_CHECK(!s.run.sample_interval || s.parallel.tensor_parallel * s.parallel.pipeline_parallel == 1,
-           "--sample-interval needs the whole model on one rank, and tensor parallel {} x pipeline "
-           "parallel {} divides it: drop --sample-interval, and generate from the checkpoints",
-           s.parallel.tensor_parallel, s.parallel.pipeline_parallel);
   return notes;
 }
 
-void check_prompts(const RunPlan& plan) {
-  const RunSettings& run = plan.settings.run;
+void check_prompts(const RunSettings& run, const Vocabulary& vocabulary,
+                   const models::GptConfig& config) {
   if (!run.sample_interval) return;
-  MG_CHECK(plan.vocabulary.tokenizer != nullptr,
+  MG_CHECK(vocabulary.tokenizer != nullptr,
            "--sample-interval needs a tokenizer: give --tokenizer-model");
-  const int64_t room = plan.config.max_position_embeddings - 1;
+  const int64_t room = config.max_position_embeddings - 1;
   for (const std::string& prompt : run.sample_prompt) {
-    const auto tokens =
-        static_cast<int64_t>(plan.vocabulary.tokenizer->encode(prompt, true).size());
+    const auto tokens = static_cast<int64_t>(vocabulary.tokenizer->encode(prompt, true).size());
     MG_CHECK(tokens > 0 && tokens <= room,
              "--sample-prompt '{}' has {} tokens; between 1 and {} fit the model", prompt, tokens,
              room);
@@ -458,9 +454,10 @@ SettledRun settle_run(const TrainSettings& given) {
     source = resolve_model_directory(*s.checkpoint.load);
   }
   std::optional<SettingNote> assumed;
-  run.vocabulary = vocabulary_for_plan(s, source, assumed);
+  run.vocabulary = vocabulary_for_plan(s, source, assumed, run.stands_in);
   run.config = find_shape(s, source, run.vocabulary);
   const std::vector<SettingNote> layout = settle_layout(s, run.config);
+  if (!run.stands_in) check_prompts(s.run, run.vocabulary, run.config);
   if (s.optimizer.lr) s.optimizer.learning_rate(s.batch);  // a plan needs none
   s.optimizer.decay(s.batch);
   run.notes = derived_settings({.given = given,
@@ -476,7 +473,8 @@ SettledRun settle_run(const TrainSettings& given) {
   return run;
 }
 
-RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes) {
+RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes,
+                      const ContinueText& continue_text) {
   RunPlan plan{.began = now_seconds(), .settings = given};
   TrainSettings& s = plan.settings;
   settle(s);
@@ -492,8 +490,9 @@ RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes) {
   plan.vocabulary = find_vocabulary(s, source);
   plan.config = find_shape(s, source, plan.vocabulary);
   const std::vector<SettingNote> layout = settle_layout(s, plan.config);
-  plan.expected =
-      make_plan(s, plan.config, plan.vocabulary, {}, plan.beginning.state.consumed_samples);
+  check_prompts(s.run, plan.vocabulary, plan.config);
+  plan.expected = make_plan(s, plan.config, plan.vocabulary, {.continue_text = continue_text},
+                            plan.beginning.state.consumed_samples);
   require_memory(plan.expected);
   if (plan.beginning.weights != nullptr) {
     check_architecture(plan.config, *plan.beginning.weights);
@@ -503,7 +502,6 @@ RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes) {
     plan.beginning.weights = std::make_shared<const checkpoint::ModelDirectory>(source);
   }
   settle_beginning(plan);
-  check_prompts(plan);
   if (s.checkpoint.save) plan.saved = describe_checkpoints(plan, source);
   open_data(plan);
   make_save_directory(plan, processes);

@@ -51,13 +51,16 @@ struct SettledRun {
   Vocabulary vocabulary;
   models::GptConfig config;
   std::vector<SettingNote> notes;
+  bool stands_in = false;  // the tokenizer knows the number of tokens only
 };
 // Opens no data; where a tokenizer's files are not here, its type tells the number of tokens, and a
 // note says so.
 SettledRun settle_run(const TrainSettings& given);
 
 // Checks everything that a user can get wrong, and opens the data. Throws Error naming the value,
-// the limit and the flag. processes: those of the run.
-RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes);
+// the limit and the flag. processes: those of the run. continue_text: what --sample-interval needs
+// is found out with it.
+RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes,
+                      const ContinueText& continue_text = {});
 
 }  // namespace megatron::training

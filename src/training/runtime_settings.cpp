@@ -40,7 +40,18 @@ void RuntimeSettings::join(const comm::Processes& processes) {
   if (!threads) threads = std::max(1, cores / processes.local_size());
 }
 
+void RuntimeSettings::plan_for(int64_t ranks_of_a_host) {
+  MG_CHECK(ranks_of_a_host >= 1 && ranks_of_a_host <= 1024,
+           "--nproc-per-node is {}; it must lie in [1, 1024]", ranks_of_a_host);
+  launched_here = static_cast<int>(ranks_of_a_host);
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (!threads) threads = std::max(1, cores / launched_here);
+}
+
 void RuntimeSettings::check() const {
+  MG_CHECK(!planned || launched_here == 0 || rank_count() % launched_here == 0,
+           "{} ranks cannot be divided among machines with --nproc-per-node {}: change one of them",
+           rank_count(), launched_here);
   const bool many_hosts = planned || launched_here > 0;
   const int64_t most = many_hosts ? 65536 : 1024;
   MG_CHECK(ranks.value_or(1) >= 1 && ranks.value_or(1) <= most,

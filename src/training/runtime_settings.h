@@ -16,7 +16,7 @@ struct RuntimeSettings {
   int64_t seed = 1234;
   double timeout_minutes = 10;  // of a call between ranks
   std::string launched_by;      // of join(): "2 processes of OMPI_COMM_WORLD_RANK"; "": by itself
-  int launched_here = 0;        // of join(): processes on this host
+  int launched_here = 0;        // of join() or plan_for(): processes on this host
   bool planned = false;         // nothing is run: ranks may be of many hosts
 
   void fields(Fields& fields);
@@ -29,6 +29,9 @@ struct RuntimeSettings {
   // Of a process that a launcher started: --ranks is their number (throws Error where it is given
   // and is another), and the cores are divided among those on this host.
   void join(const comm::Processes& processes);
+  // Of a plan of a run on hosts with so many ranks each, one process each; the cores of a host are
+  // divided among them.
+  void plan_for(int64_t ranks_of_a_host);
   void check() const;
 };
 

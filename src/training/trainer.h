@@ -11,6 +11,7 @@
 #include "comm/processes.h"
 #include "models/gpt/model.h"
 #include "tokenizers/tokenizer.h"
+#include "training/make_plan.h"
 #include "training/settings.h"
 #include "training/step.h"
 
@@ -42,10 +43,7 @@ struct TrainResult {
 
 struct TrainHooks {
   std::function<void(const IterationReport&)> after_step;  // on rank 0
-  // Continues a prompt with up to `tokens` tokens (--sample-interval); on rank 0.
-  std::function<std::string(const models::GptModel&, Runtime&, const tokenizers::Tokenizer&,
-                            const std::string& prompt, int64_t tokens)>
-      continue_text;
+  ContinueText continue_text;                              // on rank 0
   // FLOP/s of this machine's matrix products, all threads of the run; default: measured before step
   // 0.
   std::optional<double> peak;

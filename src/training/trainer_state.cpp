@@ -251,15 +251,20 @@ Json data_settings(const TrainSettings& settings) {
   return object;
 }
 
-Json layout_of(const TrainSettings& settings) {
+Json layout_of(const TrainSettings& settings, int64_t num_layers) {
   const ParallelSettings& p = settings.parallel;
+  const parallel::PipelineShape shape = p.pipeline(num_layers);
   return Json::Object{{"ranks", settings.runtime.rank_count()},
                       {"tensor_parallel", p.tensor_parallel},
+                      {"sequence_parallel", p.sequence_parallel && p.tensor_parallel > 1},
                       {"pipeline_parallel", p.pipeline_parallel},
+                      {"schedule", std::string(parallel::name(shape.kind))},
+                      {"chunks", shape.chunks},
                       {"context_parallel", p.context_parallel},
                       {"expert_parallel", p.expert_parallel},
                       {"data_parallel", settings.data_parallel()},
-                      {"sharding", std::string(parallel::name(p.sharding()))}};
+                      {"sharding", std::string(parallel::name(p.sharding()))},
+                      {"instances", p.optimizer_instances}};
 }
 
 std::vector<ScheduleDifference> schedule_differences(const TrainerState& saved,

@@ -43,8 +43,9 @@ struct TrainerState {
 // The state's `data` of a run.
 Json data_settings(const TrainSettings& settings);
 
-// Sizes of the layout, by name.
-Json layout_of(const TrainSettings& settings);
+// The layout by name: sizes, pipeline schedule and chunks of a stage, sharding. num_layers: of the
+// model.
+Json layout_of(const TrainSettings& settings, int64_t num_layers);
 
 // A setting that two schedules do not share.
 struct ScheduleDifference {

@@ -145,7 +145,8 @@ void forward(const ActivationArgs& args, Stream& stream) {
   for_storage_type("activation", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
     const T* x = args.x.data<T>();
-    T* out = args.out.data<T>();
+    const Output<T> out =
+        output_of<T>(args.out, args.gated ? args.out.size(1) : kBlockElements, {x});
     for_function<T>(args.function, [&](auto function) {
       using Function = decltype(function);
       if (!args.gated) {
@@ -162,7 +163,7 @@ void forward(const ActivationArgs& args, Stream& stream) {
         for (int64_t row = begin; row < end; ++row) {
           const T* gate = x + row * 2 * width;
           const T* up = gate + width;
-          T* to = out + row * width;
+          const Output<T> to = out + row * width;
           for_twos(0, width, [&](int64_t i, auto n) {
             ask_for_row_below(gate + i, 2 * width);
             ask_for_row_below(up + i, 2 * width);
@@ -181,7 +182,8 @@ void backward(const ActivationBackwardArgs& args, Stream& stream) {
     using T = decltype(type);
     const T* x = args.x.data<T>();
     const T* dout = args.dout.data<T>();
-    T* dx = args.dx.data<T>();
+    const Output<T> dx =
+        output_of<T>(args.dx, args.gated ? args.dout.size(1) : kBlockElements, {x, dout});
     for_function<T>(args.function, [&](auto function) {
       using Function = decltype(function);
       if (!args.gated) {
@@ -200,7 +202,7 @@ void backward(const ActivationBackwardArgs& args, Stream& stream) {
         for (int64_t row = begin; row < end; ++row) {
           const T* gate = x + row * 2 * width;
           const T* d = dout + row * width;
-          T* to = dx + row * 2 * width;
+          const Output<T> to = dx + row * 2 * width;
           for_twos(0, width, [&](int64_t i, auto n) {
             ask_for_row_below(gate + i, 2 * width);
             ask_for_row_below(gate + width + i, 2 * width);

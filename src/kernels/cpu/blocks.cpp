@@ -1,6 +1,7 @@
 #include "kernels/cpu/blocks.h"
 
 #include "base/error.h"
+#include "hwy/cache_control.h"
 
 namespace megatron::kernels::cpu {
 
@@ -8,6 +9,17 @@ RowBlocks::RowBlocks(int64_t rows_)
     : rows(rows_),
       height(std::max<int64_t>(32, ceil_div(rows_, 128))),
       count(ceil_div(rows_, height)) {}
+
+bool passes_caches(const Tensor& out, std::initializer_list<const void*> inputs) {
+  return out.bytes() >= kStreamedBytes && std::ranges::find(inputs, out.raw()) == inputs.end();
+}
+
+bool is_streamed(const Tensor& out, int64_t step, std::initializer_list<const void*> inputs) {
+  return passes_caches(out, inputs) && reinterpret_cast<uintptr_t>(out.raw()) % kCacheLine == 0 &&
+         step * size_of(out.dtype()) % kCacheLine == 0;
+}
+
+void finish_streamed_stores() { hwy::FlushStream(); }
 
 Tensor partial_rows(const RowBlocks& blocks, int64_t width, Stream& stream) {
   return Tensor::empty(stream.scratch(), {blocks.count, width}, DType::f32, "partial sums of rows");

@@ -1,8 +1,10 @@
-// Work cut in blocks that depend on shapes only, and the partial sums of such blocks.
+// Work cut in blocks that depend on shapes only, the partial sums of such blocks, and outputs that
+// are written past the caches.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 
 #include "base/dtype.h"
 #include "device/stream.h"
@@ -21,13 +23,59 @@ inline int64_t rows_per_block(int64_t width) {
   return std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, width));
 }
 
+// An output that the call does not read: every vector is stored as usual, or, where `streamed`,
+// past the caches (simd-inl.h).
+template <class T>
+struct Output {
+  T* p;
+  bool streamed;
+  Output operator+(int64_t i) const { return {p + i, streamed}; }
+};
+
+// An ordinary store first reads the line that it writes, a third of the traffic of an element-wise
+// kernel. Outputs from this size on are streamed: their first lines would be gone from a core's
+// share of the last cache before a reader comes.
+inline constexpr int64_t kStreamedBytes = int64_t{4} << 20;
+
+inline constexpr int64_t kCacheLine = 64;
+
+// Whether `out` is large, and none of the inputs is `out` itself, whose lines are in the cache when
+// they are written.
+bool passes_caches(const Tensor& out, std::initializer_list<const void*> inputs);
+// And whether runs that start at multiples of `step` elements start at cache lines: then all of
+// their vectors are streamed.
+bool is_streamed(const Tensor& out, int64_t step, std::initializer_list<const void*> inputs);
+
+template <class T>
+Output<T> output_of(const Tensor& out, int64_t step, std::initializer_list<const void*> inputs) {
+  return {out.data<T>(), is_streamed(out, step, inputs)};
+}
+
+// memcpy by streamed stores; `to` and `bytes` are multiples of cache lines.
+void copy_streamed(const void* from, void* to, int64_t bytes);
+
+// Streamed stores of a thread are seen by others in any order, the flag that its block is done
+// before the data perhaps: waits until all that this thread has stored is seen. (No test can show
+// that it is missing: the window is some hundred cycles.)
+void finish_streamed_stores();
+
+// Calls f(block, thread) for each block of [0, count); all stores of a block are seen by everybody
+// when it counts as done. Kernels that stream cut their work by this or by for_blocks.
+template <class F>
+void for_each_block(Stream& stream, int64_t count, F&& f) {
+  if (count <= 0) return;
+  stream.pool().parallel_for(count, [&](int64_t index, int thread) {
+    f(index, thread);
+    finish_streamed_stores();
+  });
+}
+
 // Calls f(begin, end) for each block of [0, n).
 template <class F>
 void for_blocks(Stream& stream, int64_t n, int64_t block, F&& f) {
   if (n <= 0) return;
-  stream.pool().parallel_for(ceil_div(n, block), [&](int64_t index, int) {
-    f(index * block, std::min(n, (index + 1) * block));
-  });
+  for_each_block(stream, ceil_div(n, block),
+                 [&](int64_t index, int) { f(index * block, std::min(n, (index + 1) * block)); });
 }
 
 // Reductions over rows: each block of rows gives one partial row in f32. At most 128 blocks, of at

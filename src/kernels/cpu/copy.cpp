@@ -1,5 +1,6 @@
 #include <array>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -12,6 +13,13 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/copy.cpp"
 #include "hwy/foreach_target.h"
 #include "kernels/cpu/simd-inl.h"
+
+#ifndef MEGATRON_KERNELS_CPU_COPY_SQUARE
+#define MEGATRON_KERNELS_CPU_COPY_SQUARE
+namespace megatron::kernels::cpu {
+inline constexpr int64_t kSquare = 32;  // rows and columns: two cache lines of f32, one of bf16
+}
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
@@ -66,12 +74,68 @@ HWY_INLINE void store(V v, f16* p, Part part) {
   std::memcpy(static_cast<void*>(p), buffer, static_cast<size_t>(part.n) * sizeof(f16));
 }
 
+using Four = hn::FixedTag<float, 4>;
+
+HWY_INLINE hn::Vec<Four> load_four(const float* p) { return hn::LoadU(Four(), p); }
+HWY_INLINE hn::Vec<Four> load_four(const bf16* p) {
+  const hn::FixedTag<uint32_t, 4> words;
+  const hn::FixedTag<uint16_t, 4> halves;
+  const auto bits = hn::PromoteTo(words, hn::LoadU(halves, reinterpret_cast<const uint16_t*>(p)));
+  return hn::BitCast(Four(), hn::ShiftLeft<16>(bits));
+}
+
+// out[r][c] = x[c][r]: `rows` and `columns` of at most kSquare, multiples of 4. Fours of four rows
+// are turned in registers into a square of f32 that the first-level cache holds, whose rows are
+// written whole: rows of out may lie at distances that the cache maps to one place.
+template <class From, class To>
+HWY_INLINE void transpose(const From* x, int64_t x_stride, Output<To> out, int64_t out_stride,
+                          int64_t rows, int64_t columns) {
+  const Four d;
+  alignas(64) float square[kSquare][kSquare];
+  for (int64_t c = 0; c < columns; c += 4) {
+    const From* p = x + c * x_stride;
+    for (int64_t r = 0; r < rows; r += 4) {
+      const auto v0 = load_four(p + r), v1 = load_four(p + x_stride + r);
+      const auto v2 = load_four(p + 2 * x_stride + r), v3 = load_four(p + 3 * x_stride + r);
+      const auto low = hn::InterleaveLower(d, v0, v1), low2 = hn::InterleaveLower(d, v2, v3);
+      const auto high = hn::InterleaveUpper(d, v0, v1), high2 = hn::InterleaveUpper(d, v2, v3);
+      hn::Store(hn::ConcatLowerLower(d, low2, low), d, &square[r][c]);
+      hn::Store(hn::ConcatUpperUpper(d, low2, low), d, &square[r + 1][c]);
+      hn::Store(hn::ConcatLowerLower(d, high2, high), d, &square[r + 2][c]);
+      hn::Store(hn::ConcatUpperUpper(d, high2, high), d, &square[r + 3][c]);
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for_vectors(0, columns, [&](int64_t c, auto n) {
+      store(load(square[r] + c, n), out + r * out_stride + c, n);
+    });
+  }
+}
+
 }  // namespace
 
-void widen(const bf16* x, float* out, int64_t count) {
+void transpose_f32(const float* x, int64_t x_stride, Output<float> out, int64_t out_stride,
+                   int64_t rows, int64_t columns) {
+  transpose(x, x_stride, out, out_stride, rows, columns);
+}
+void transpose_narrow(const float* x, int64_t x_stride, Output<bf16> out, int64_t out_stride,
+                      int64_t rows, int64_t columns) {
+  transpose(x, x_stride, out, out_stride, rows, columns);
+}
+void transpose_widen(const bf16* x, int64_t x_stride, Output<float> out, int64_t out_stride,
+                     int64_t rows, int64_t columns) {
+  transpose(x, x_stride, out, out_stride, rows, columns);
+}
+
+void stream_bytes(const uint8_t* from, uint8_t* to, int64_t count) {
+  const hn::ScalableTag<uint8_t> bytes;
+  constexpr int64_t kBytes = hn::MaxLanes(bytes);
+  for (int64_t i = 0; i < count; i += kBytes) hn::Stream(hn::LoadU(bytes, from + i), bytes, to + i);
+}
+void widen(const bf16* x, Output<float> out, int64_t count) {
   for_vectors(0, count, [&](int64_t i, auto n) { store(load(x + i, n), out + i, n); });
 }
-void narrow(const float* x, bf16* out, int64_t count) {
+void narrow(const float* x, Output<bf16> out, int64_t count) {
   for_vectors(0, count, [&](int64_t i, auto n) { store(load(x + i, n), out + i, n); });
 }
 void widen_f16(const f16* x, float* out, int64_t count) {
@@ -88,6 +152,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace megatron::kernels::cpu {
 
+HWY_EXPORT(transpose_f32);
+HWY_EXPORT(transpose_narrow);
+HWY_EXPORT(transpose_widen);
+HWY_EXPORT(stream_bytes);
 HWY_EXPORT(widen);
 HWY_EXPORT(narrow);
 HWY_EXPORT(widen_f16);
@@ -138,13 +206,18 @@ To converted(From value) {
 }
 
 template <class From, class To>
-void copy_run(const From* x, To* out, int64_t n) {
+void copy_run(const From* x, Output<To> to, int64_t n) {
+  To* out = to.p;
   if constexpr (std::is_same_v<From, To>) {
-    std::memmove(out, x, static_cast<size_t>(n) * sizeof(To));
+    const int64_t bytes = n * static_cast<int64_t>(sizeof(To));
+    const int64_t whole = to.streamed ? bytes / kCacheLine * kCacheLine : 0;
+    if (whole > 0) copy_streamed(x, out, whole);
+    std::memmove(reinterpret_cast<std::byte*>(out) + whole,
+                 reinterpret_cast<const std::byte*>(x) + whole, static_cast<size_t>(bytes - whole));
   } else if constexpr (std::is_same_v<From, bf16> && std::is_same_v<To, float>) {
-    HWY_DYNAMIC_DISPATCH(widen)(x, out, n);
+    HWY_DYNAMIC_DISPATCH(widen)(x, to, n);
   } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, bf16>) {
-    HWY_DYNAMIC_DISPATCH(narrow)(x, out, n);
+    HWY_DYNAMIC_DISPATCH(narrow)(x, to, n);
   } else if constexpr (std::is_same_v<From, f16> && std::is_same_v<To, float>) {
     HWY_DYNAMIC_DISPATCH(widen_f16)(x, out, n);
   } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, f16>) {
@@ -154,27 +227,52 @@ void copy_run(const From* x, To* out, int64_t n) {
   }
 }
 
-// rows x columns elements; a column index is the innermost of out. Each side is walked along its
-// own contiguous direction: a square of two cache lines goes through a buffer.
+// A square whose columns are runs of x and whose rows are runs of out; false for types and sizes
+// that have no vectors.
 template <class From, class To>
-void copy_tile(const From* x, To* out, const Dim& row, const Dim& column, int64_t rows,
+bool transposed(const From* x, int64_t x_stride, Output<To> out, int64_t out_stride, int64_t rows,
+                int64_t columns) {
+  if (rows % 4 != 0 || columns % 4 != 0) return false;
+  const auto run = [&](auto transpose) {
+    transpose(x, x_stride, out, out_stride, rows, columns);
+    return true;
+  };
+  if constexpr (std::is_same_v<From, float> && std::is_same_v<To, float>) {
+    return run(HWY_DYNAMIC_DISPATCH(transpose_f32));
+  } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, bf16>) {
+    return run(HWY_DYNAMIC_DISPATCH(transpose_narrow));
+  } else if constexpr (std::is_same_v<From, bf16> && std::is_same_v<To, float>) {
+    return run(HWY_DYNAMIC_DISPATCH(transpose_widen));
+  } else {
+    return false;
+  }
+}
+
+// rows x columns elements; a column index is the innermost of out. Each side is walked along its
+// own contiguous direction, through a square in the first-level cache.
+template <class From, class To>
+void copy_tile(const From* x, Output<To> out, const Dim& row, const Dim& column, int64_t rows,
                int64_t columns) {
   if (column.from == 1 && column.to == 1) {
     for (int64_t r = 0; r < rows; ++r) copy_run(x + r * row.from, out + r * row.to, columns);
     return;
   }
-  constexpr int64_t kSide = 128 / sizeof(To);
-  for (int64_t r0 = 0; r0 < rows; r0 += kSide) {
-    const int64_t height = std::min(kSide, rows - r0);
-    for (int64_t c0 = 0; c0 < columns; c0 += kSide) {
-      const int64_t width = std::min(kSide, columns - c0);
-      To square[kSide][kSide];
+  for (int64_t c0 = 0; c0 < columns; c0 += kSquare) {
+    const int64_t width = std::min(kSquare, columns - c0);
+    for (int64_t r0 = 0; r0 < rows; r0 += kSquare) {
+      const int64_t height = std::min(kSquare, rows - r0);
+      const From* from = x + r0 * row.from + c0 * column.from;
+      const Output<To> to = out + r0 * row.to + c0 * column.to;
+      if (row.from == 1 && column.to == 1 &&
+          transposed(from, column.from, to, row.to, height, width))
+        continue;
+      To square[kSquare][kSquare];
       for (int64_t c = 0; c < width; ++c) {
-        const From* source = x + r0 * row.from + (c0 + c) * column.from;
+        const From* source = from + c * column.from;
         for (int64_t r = 0; r < height; ++r) square[r][c] = converted<To>(source[r * row.from]);
       }
       for (int64_t r = 0; r < height; ++r) {
-        To* target = out + (r0 + r) * row.to + c0 * column.to;
+        To* target = to.p + r * row.to;
         for (int64_t c = 0; c < width; ++c) target[c * column.to] = square[r][c];
       }
     }
@@ -206,8 +304,11 @@ void copy_typed(const CopyArgs& args, Stream& stream) {
   const int64_t height = std::min(row.size, std::max<int64_t>(1, kBlockElements / width));
   const int64_t row_tiles = ceil_div(row.size, height), column_tiles = ceil_div(column.size, width);
   const From* x = args.x.data<From>();
-  To* out = args.out.data<To>();
-  stream.pool().parallel_for(outer * row_tiles * column_tiles, [&](int64_t item, int) {
+  int64_t step = std::gcd(kBlockElements, row.to);
+  for (int d = 0; d < layout.rank; ++d)
+    step = std::gcd(step, layout.dims[static_cast<size_t>(d)].to);
+  const Output<To> out{args.out.data<To>(), column.to == 1 && is_streamed(args.out, step, {x})};
+  for_each_block(stream, outer * row_tiles * column_tiles, [&](int64_t item, int) {
     const int64_t c = item % column_tiles * width, r = item / column_tiles % row_tiles * height;
     int64_t index = item / column_tiles / row_tiles;
     int64_t from = r * row.from + c * column.from, to = r * row.to + c * column.to;
@@ -234,6 +335,11 @@ void for_floating_type(DType type, F&& f) {
 }
 
 }  // namespace
+
+void copy_streamed(const void* from, void* to, int64_t bytes) {
+  HWY_DYNAMIC_DISPATCH(stream_bytes)
+  (static_cast<const uint8_t*>(from), static_cast<uint8_t*>(to), bytes);
+}
 
 void copy(const CopyArgs& args, Stream& stream) {
   check(args);

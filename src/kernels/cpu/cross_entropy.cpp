@@ -52,19 +52,20 @@ double sum_of_exponentials(const T* x, int64_t n, V shift, float* exponentials) 
 
 // exponentials [vocabulary] is memory for the numerators where there is a gradient; it may be dx.
 template <class T, class D>
-float cross_entropy_row(const T* x, D* dx, float* exponentials, int64_t vocabulary, int64_t label,
-                        float weight) {
+float cross_entropy_row(const T* x, Output<D> dx, float* exponentials, int64_t vocabulary,
+                        int64_t label, float weight) {
   const auto label_logit = static_cast<float>(x[label]);
   const float most = largest(x, vocabulary);
   const double sum = sum_of_exponentials(x, vocabulary, set(most), exponentials);
-  if (dx != nullptr) {
+  if (dx.p != nullptr) {
     const auto share = static_cast<float>(1 / sum);
     const float probability = exponentials[label] * share;
     const V scale = set(share * weight);
-    for_vectors(0, vocabulary, [&](int64_t i, auto n) {
+    for_vectors_of(dx, vocabulary, [&](int64_t i, auto n) {
       store(hn::Mul(load(exponentials + i, n), scale), dx + i, n);
     });
-    dx[label] = D(weight * (probability - 1.0f));
+    if (dx.streamed) finish_streamed_stores();  // before a plain store to one of their lines
+    dx.p[label] = D(weight * (probability - 1.0f));
   }
   return static_cast<float>(std::log(sum) +
                             (static_cast<double>(most) - static_cast<double>(label_logit)));
@@ -74,19 +75,24 @@ template <class T, class D>
 void cross_entropy_rows(const CrossEntropyArgs& args, Stream& stream) {
   const int64_t vocabulary = args.logits.size(1);
   const T* logits = args.logits.data<T>();
-  D* dlogits = args.dlogits.defined() ? args.dlogits.data<D>() : nullptr;
+  // In f32 the gradient holds the exponentials first.
+  const Output<D> dlogits =
+      !args.dlogits.defined()
+          ? Output<D>{nullptr, false}
+          : Output<D>{args.dlogits.data<D>(),
+                      !std::is_same_v<D, float> && passes_caches(args.dlogits, {logits})};
   const int32_t* labels = args.labels.data<int32_t>();
   const float* weights = args.weights.data<float>();
   float* loss = args.loss.data<float>();
   constexpr bool kInPlace = std::is_same_v<D, float>;
   const Tensor memory = cross_entropy_scratch(args, stream);
   const int64_t rows = args.logits.size(0), height = rows_per_block(vocabulary);
-  stream.pool().parallel_for(ceil_div(rows, height), [&](int64_t block, int thread) {
+  for_each_block(stream, ceil_div(rows, height), [&](int64_t block, int thread) {
     for (int64_t t = block * height; t < std::min(rows, (block + 1) * height); ++t) {
-      D* dx = dlogits == nullptr ? nullptr : dlogits + t * vocabulary;
+      const Output<D> dx = dlogits.p == nullptr ? dlogits : dlogits + t * vocabulary;
       if (weights[t] == 0) {
         loss[t] = 0;
-        if (dx != nullptr) std::fill_n(dx, vocabulary, D(0.0f));
+        if (dx.p != nullptr) std::fill_n(dx.p, vocabulary, D(0.0f));
         continue;
       }
       MG_CHECK(labels[t] >= 0 && labels[t] < vocabulary,
@@ -95,8 +101,8 @@ void cross_entropy_rows(const CrossEntropyArgs& args, Stream& stream) {
                labels[t], t, vocabulary);
       float* exponentials = nullptr;
       if constexpr (kInPlace) {
-        exponentials = dx;
-      } else if (dx != nullptr) {
+        exponentials = dx.p;
+      } else if (dx.p != nullptr) {
         exponentials = memory.data<float>() + thread * vocabulary;
       }
       loss[t] = cross_entropy_row(logits + t * vocabulary, dx, exponentials, vocabulary, labels[t],
@@ -169,14 +175,17 @@ void divided_cross_entropy_rows(const VocabularyCrossEntropyArgs& args, Stream& 
   const int32_t* labels = args.labels.data<int32_t>();
   const float* weights = args.weights.data<float>();
   float* loss = args.loss.data<float>();
-  D* dlogits = args.dlogits.defined() ? args.dlogits.data<D>() : nullptr;
-  const float* exponentials = dlogits == nullptr ? nullptr : args.exponentials.data<float>();
-  const int64_t vocabulary = dlogits == nullptr ? 0 : args.dlogits.size(1);
+  const bool has_gradient = args.dlogits.defined();
+  const float* exponentials = has_gradient ? args.exponentials.data<float>() : nullptr;
+  const Output<D> dlogits =
+      has_gradient ? Output<D>{args.dlogits.data<D>(), passes_caches(args.dlogits, {exponentials})}
+                   : Output<D>{nullptr, false};
+  const int64_t vocabulary = !has_gradient ? 0 : args.dlogits.size(1);
   const auto row = [&](int64_t t) {
-    D* dx = dlogits + t * vocabulary;
+    const Output<D> dx = dlogits + t * vocabulary;
     if (weights[t] == 0) {
       loss[t] = 0;
-      std::fill_n(dx, vocabulary, D(0.0f));
+      std::fill_n(dx.p, vocabulary, D(0.0f));
       return;
     }
     const TokenStats all = token_stats(stats, ranks, rows, t);
@@ -190,9 +199,11 @@ void divided_cross_entropy_rows(const VocabularyCrossEntropyArgs& args, Stream& 
     const bool has_label = label >= 0 && label < vocabulary;
     const float probability = has_label ? x[label] * share : 0.0f;
     const V scale = set(share * weights[t]);
-    for_vectors(0, vocabulary,
-                [&](int64_t i, auto n) { store(hn::Mul(load(x + i, n), scale), dx + i, n); });
-    if (has_label) dx[label] = D(weights[t] * (probability - 1.0f));
+    for_vectors_of(dx, vocabulary,
+                   [&](int64_t i, auto n) { store(hn::Mul(load(x + i, n), scale), dx + i, n); });
+    if (!has_label) return;
+    if (dx.streamed) finish_streamed_stores();  // before a plain store to one of their lines
+    dx.p[label] = D(weights[t] * (probability - 1.0f));
   };
   for_blocks(stream, rows, rows_per_block(vocabulary), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) row(t);

@@ -27,8 +27,8 @@ HWY_INLINE std::array<PhiloxWords, N> words_of_twos(const PhiloxRow& random, int
 }
 
 template <class T>
-void dropout_row(const T* x, T* out, int64_t width, const PhiloxRow& random, uint32_t threshold,
-                 float scale) {
+void dropout_row(const T* x, Output<T> out, int64_t width, const PhiloxRow& random,
+                 uint32_t threshold, float scale) {
   constexpr size_t kTogether = 4;
   constexpr int64_t kTwo = 2 * kLanes, kStep = kTogether * kTwo;
   const auto drop = [&](V v, auto words) {
@@ -55,13 +55,14 @@ void dropout_rows(const DropoutArgs& args, Stream& stream) {
   for_storage_type("dropout", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
     const T* x = args.x.data<T>();
-    T* out = args.out.data<T>();
     if (mask.p == 0) {
+      T* out = args.out.data<T>();
       for_blocks(stream, rows * width, kBlockElements, [&](int64_t begin, int64_t end) {
         std::memmove(out + begin, x + begin, static_cast<size_t>(end - begin) * sizeof(T));
       });
       return;
     }
+    const Output<T> out = output_of<T>(args.out, width, {x});
     const int64_t positions =
         mask.length > 0 ? mask.length : rows / std::max<int64_t>(1, mask.samples.elements());
     const int64_t* samples = mask.samples.data<int64_t>();

@@ -20,7 +20,8 @@ template <class A, class B, class Out>
 void add_typed(const AddArgs& args, Stream& stream) {
   const A* a = args.a.data<A>();
   const B* b = args.b.data<B>();
-  Out* out = args.out.data<Out>();
+  const Output<Out> out = output_of<Out>(
+      args.out, args.b.rank() < args.a.rank() ? args.b.elements() : kBlockElements, {a, b});
   if (args.b.rank() < args.a.rank()) {
     const int64_t width = args.b.elements();
     for_blocks(stream, args.a.size(0), rows_per_block(width), [&](int64_t begin, int64_t end) {

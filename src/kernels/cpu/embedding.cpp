@@ -93,6 +93,7 @@ void embedding(const EmbeddingArgs& args, Stream& stream) {
   const int32_t* ids = args.ids.data<int32_t>();
   const auto* table = static_cast<const std::byte*>(args.table.raw());
   auto* out = static_cast<std::byte*>(args.out.raw());
+  const bool streamed = is_streamed(args.out, args.table.size(1), {});
   for_blocks(stream, args.ids.elements(), rows_per_block(args.table.size(1)),
              [&](int64_t begin, int64_t end) {
                for (int64_t t = begin; t < end; ++t) {
@@ -101,6 +102,8 @@ void embedding(const EmbeddingArgs& args, Stream& stream) {
                  if (later >= 0 && later < rows) ask_for(table + later * bytes, bytes);
                  if (row < 0) {
                    std::memset(out + t * bytes, 0, static_cast<size_t>(bytes));
+                 } else if (streamed) {
+                   copy_streamed(table + row * bytes, out + t * bytes, bytes);
                  } else {
                    std::memcpy(out + t * bytes, table + row * bytes, static_cast<size_t>(bytes));
                  }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/check.h"
+#include "kernels/cpu/few_rows.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/panels.h"
 
@@ -176,6 +177,8 @@ class PanelProduct {
   }
 
   void run() {
+    if (!p_.transpose_a && p_.transpose_b && takes_few_rows(kind_, p_.in, block_.m))
+      return run_few_rows();
     // With few rows, packing is nearly all the work: each panel is used while the first-level cache
     // holds it.
     const int64_t columns = few_ ? kPanel : block_.n;
@@ -204,6 +207,25 @@ class PanelProduct {
   struct Slice {
     int64_t k, depth;
   };
+
+  // Nothing is packed but a.
+  void run_few_rows() {
+    const int64_t step = kGroup * kDepth / kFewRows * per_word();
+    for (int64_t k = 0; k < p_.k; k += step) {
+      const Slice slice{k, std::min(step, p_.k - k)};
+      pack_rows(block_, slice);
+      few_rows_product(kind_, {.m = block_.m,
+                               .n = block_.n,
+                               .elements = slice.depth,
+                               .a = rows_,
+                               .a_row = words(kind_, slice.depth),
+                               .b = {b_at(p_, block_, k), p_.ldb, p_.in},
+                               .c = sums_,
+                               .ldc = kStride,
+                               .accumulate = k > 0});
+    }
+    store(block_, sums_);
+  }
 
   int64_t per_word() const { return kind_ == WordKind::f32 ? 1 : 2; }
   Block part(int64_t i, int64_t m, int64_t j, int64_t n) const {
@@ -262,7 +284,10 @@ class PanelProduct {
                            .ldc = kStride,
                            .accumulate = slice.k > 0});
     }
-    if (slice.k + slice.depth < p_.k) return;
+    if (slice.k + slice.depth == p_.k) store(group, sums);
+  }
+
+  void store(const Block& group, const float* sums) const {
     store_sums({.rows = group.m,
                 .columns = group.n,
                 .sums = sums,

@@ -23,6 +23,24 @@ const T* data_or_null(const Tensor& tensor) {
 HWY_INLINE Two squares_of(Two v) { return {hn::Mul(v.a, v.a), hn::Mul(v.b, v.b)}; }
 HWY_INLINE Two minus(Two v, V mean) { return {hn::Sub(v.a, mean), hn::Sub(v.b, mean)}; }
 
+// Rows of this many elements fit the first-level cache twice.
+constexpr int64_t kLongestKeptRow = 4096;
+
+// The two vectors at `from`, as they are, past the caches.
+template <class T>
+HWY_INLINE void copy_two(const T* from, Output<T> to, Whole) {
+  const hn::ScalableTag<uint8_t> bytes;
+  constexpr int64_t kBytes = hn::MaxLanes(bytes);
+  const auto* source = reinterpret_cast<const uint8_t*>(from);
+  auto* target = reinterpret_cast<uint8_t*>(to.p);
+  for (int64_t i = 0; i < 2 * kLanes * static_cast<int64_t>(sizeof(T)); i += kBytes)
+    hn::Stream(hn::LoadU(bytes, source + i), bytes, target + i);
+}
+template <class T>
+HWY_INLINE void copy_two(const T* from, Output<T> to, Part part) {
+  std::memcpy(to.p, from, static_cast<size_t>(part.n) * sizeof(T));
+}
+
 // sum = x + residual as stored; gives the sum of terms(sum).
 template <class T, class F>
 float add_row(const T* x, const T* residual, T* sum, int64_t width, F terms) {
@@ -41,6 +59,11 @@ void norm_rows(const AddNormArgs& args, NormKind kind, int64_t begin, int64_t en
   const T* bias = data_or_null<T>(args.bias);
   const T* residual = data_or_null<T>(args.residual);
   T* sum = args.sum.defined() ? args.sum.data<T>() : nullptr;
+  const Output<T> normed = output_of<T>(args.normed, width, {args.x.raw(), residual, sum});
+  // The sum is read again: where it is streamed, from a row that is kept for it.
+  const bool keeps_row = residual != nullptr && width <= kLongestKeptRow &&
+                         is_streamed(args.sum, width, {args.x.raw(), residual, args.normed.raw()});
+  alignas(64) T kept[kLongestKeptRow];
   float* rstds = args.rstd.data<float>();
   for (int64_t row = begin; row < end; ++row) {
     const int64_t at = row * width;
@@ -49,8 +72,9 @@ void norm_rows(const AddNormArgs& args, NormKind kind, int64_t begin, int64_t en
     const auto sum_of_row = [&](auto terms) {
       if (residual != nullptr) {
         const T* x = s;
-        s = sum + at;
-        return add_row(x, residual + at, sum + at, width, terms);
+        T* row_sum = keeps_row ? kept : sum + at;
+        s = row_sum;
+        return add_row(x, residual + at, row_sum, width, terms);
       }
       if (sum != nullptr && sum + at != s)
         std::memcpy(sum + at, s, static_cast<size_t>(width) * sizeof(T));
@@ -70,8 +94,9 @@ void norm_rows(const AddNormArgs& args, NormKind kind, int64_t begin, int64_t en
     rstds[row] =
         1.0f / std::sqrt(squares / static_cast<float>(width) + static_cast<float>(args.eps));
     const V rstd = set(rstds[row]);
-    T* out = args.normed.data<T>() + at;
+    const Output<T> out = normed + at;
     for_twos(0, width, [&](int64_t i, auto n) {
+      if (keeps_row) copy_two(s + i, Output<T>{sum + at + i, true}, n);
       const Two centered = minus(load_two(s + i, n), mean), w = load_two(weight + i, n);
       Two v{hn::Mul(hn::Mul(centered.a, rstd), w.a), hn::Mul(hn::Mul(centered.b, rstd), w.b)};
       if (bias != nullptr) {
@@ -100,12 +125,14 @@ void norm_rows_backward(const AddNormBackwardArgs& args, NormKind kind, int64_t 
   const int64_t width = args.sum.size(1);
   const T* weight = args.weight.data<T>();
   const T* dsum_in = data_or_null<T>(args.dsum_in);
+  const Output<T> dsum =
+      output_of<T>(args.dsum, width, {args.sum.raw(), args.dnormed.raw(), dsum_in});
   const float per_element = 1.0f / static_cast<float>(width);
   for (int64_t row = begin; row < end; ++row) {
     const int64_t at = row * width;
     const T* s = args.sum.data<T>() + at;
     const T* d = args.dnormed.data<T>() + at;
-    T* out = args.dsum.data<T>() + at;
+    const Output<T> out = dsum + at;
     const V mean = set(kind == NormKind::layer ? args.mean.data<float>()[row] : 0.0f);
     const V rstd = set(args.rstd.data<float>()[row]);
     const TwoSums sums = two_sums_of(width, [&](int64_t i, auto n) {

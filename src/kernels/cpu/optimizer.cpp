@@ -179,7 +179,9 @@ void momentum_step(const MuonMomentumArgs& args, Stream& stream) {
   const V scale = scalar(args.scale), mu = set(static_cast<float>(args.mu)),
           rest = set(static_cast<float>(1 - args.mu));
   const float* grad = args.grad.data<float>();
-  float *momentum = args.momentum.data<float>(), *direction = args.direction.data<float>();
+  float* momentum = args.momentum.data<float>();
+  const Output<float> direction =
+      output_of<float>(args.direction, kBlockElements, {grad, momentum});
   for_blocks(stream, args.grad.elements(), kBlockElements, [&](int64_t begin, int64_t end) {
     for_vectors(begin, end, [&](int64_t i, auto n) {
       const V g = hn::Mul(load(grad + i, n), scale);
@@ -195,7 +197,7 @@ void multiply_elements(const UnitNormArgs& args, double factor, Stream& stream) 
   const V by = set(static_cast<float>(factor));
   for_storage_type("unit_norm", args.out.dtype(), [&](auto type) {
     const float* x = args.x.data<float>();
-    auto* out = args.out.data<decltype(type)>();
+    const auto out = output_of<decltype(type)>(args.out, kBlockElements, {x});
     for_blocks(stream, args.x.elements(), kBlockElements, [&](int64_t begin, int64_t end) {
       for_vectors(begin, end,
                   [&](int64_t i, auto n) { store(hn::Mul(load(x + i, n), by), out + i, n); });
@@ -205,7 +207,7 @@ void multiply_elements(const UnitNormArgs& args, double factor, Stream& stream) 
 
 void weighted_elements(const WeightedSumArgs& args, Stream& stream) {
   const V a = set(static_cast<float>(args.x_weight)), b = set(static_cast<float>(args.y_weight));
-  const auto run = [&](const auto* x, const auto* y, auto* out) {
+  const auto run = [&](const auto* x, const auto* y, auto out) {
     for_blocks(stream, args.x.elements(), kBlockElements, [&](int64_t begin, int64_t end) {
       for_vectors(begin, end, [&](int64_t i, auto n) {
         store(hn::Add(hn::Mul(a, load(x + i, n)), hn::Mul(b, load(y + i, n))), out + i, n);
@@ -215,7 +217,8 @@ void weighted_elements(const WeightedSumArgs& args, Stream& stream) {
   for_storage_type("weighted_sum", args.x.dtype(), [&](auto x) {
     for_storage_type("weighted_sum", args.y.dtype(), [&](auto y) {
       for_storage_type("weighted_sum", args.out.dtype(), [&](auto out) {
-        run(args.x.data<decltype(x)>(), args.y.data<decltype(y)>(), args.out.data<decltype(out)>());
+        run(args.x.data<decltype(x)>(), args.y.data<decltype(y)>(),
+            output_of<decltype(out)>(args.out, kBlockElements, {args.x.raw(), args.y.raw()}));
       });
     });
   });

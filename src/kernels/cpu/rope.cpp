@@ -1,5 +1,7 @@
 #include "kernels/cpu/rope.h"
 
+#include <numeric>
+
 #include "base/error.h"
 #include "kernels/check.h"
 #include "kernels/cpu/blocks.h"
@@ -68,12 +70,13 @@ HWY_INLINE void store_pairs(Pair pair, T* p, Part part) {
 }
 
 template <class T>
-void rotate_head(const T* x, T* out, const float* cos, const float* sin, int64_t half,
+void rotate_head(const T* x, Output<T> out, const float* cos, const float* sin, int64_t half,
                  bool interleaved, V sign) {
   if (interleaved) {
     for_vectors(0, half, [&](int64_t i, auto n) {
       const Pair pair = load_pairs(x + 2 * i, n);
-      store_pairs(rotate(pair, load(cos + i, n), hn::Mul(sign, load(sin + i, n))), out + 2 * i, n);
+      store_pairs(rotate(pair, load(cos + i, n), hn::Mul(sign, load(sin + i, n))), out.p + 2 * i,
+                  n);
     });
   } else {
     for_vectors(0, half, [&](int64_t i, auto n) {
@@ -98,7 +101,8 @@ void rotate_heads(const RopeArgs& args, Stream& stream) {
   for_storage_type("rope", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
     const T* x = args.x.data<T>();
-    T* out = args.out.data<T>();
+    const Output<T> out = output_of<T>(
+        args.out, std::gcd(half, std::gcd(args.out.stride(0), args.out.stride(1))), {x});
     const V sign = set(args.inverse ? -1.0f : 1.0f);
     for_blocks(stream, tokens, rows_per_block(heads * dim), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
@@ -111,10 +115,10 @@ void rotate_heads(const RopeArgs& args, Stream& stream) {
         for (int64_t head = 0; head < heads; ++head) {
           const T* from = x + t * args.x.stride(0) + head * args.x.stride(1);
           if (t + kAhead < end) ask_for(from + kAhead * args.x.stride(0), dim);
-          T* to = out + t * args.out.stride(0) + head * args.out.stride(1);
+          const Output<T> to = out + t * args.out.stride(0) + head * args.out.stride(1);
           rotate_head(from, to, cos, sin, half, args.interleaved, sign);
-          if (dim > 2 * half && to != from) {
-            std::memcpy(to + 2 * half, from + 2 * half,
+          if (dim > 2 * half && to.p != from) {
+            std::memcpy(to.p + 2 * half, from + 2 * half,
                         static_cast<size_t>(dim - 2 * half) * sizeof(T));
           }
         }

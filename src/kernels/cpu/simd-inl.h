@@ -14,6 +14,7 @@
 
 #include "base/dtype.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/blocks.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
@@ -67,6 +68,26 @@ HWY_INLINE void store(V v, bf16* p) {
   hn::StoreU(hn::TruncateTo(Halves(), upper), Halves(), reinterpret_cast<uint16_t*>(p));
 }
 
+// Past the caches where the output says so; streamed outputs are aligned (is_streamed). A vector of
+// fewer than 16 bytes (bf16 on 128-bit targets) has no such store.
+HWY_INLINE void store(V v, Output<float> out) {
+  if (out.streamed) {
+    hn::Stream(v, kFloats, out.p);
+  } else {
+    store(v, out.p);
+  }
+}
+HWY_INLINE void store(V v, Output<bf16> out) {
+  if constexpr (kLanes * sizeof(bf16) >= 16) {
+    if (out.streamed) {
+      const auto upper = hn::ShiftRight<16>(round_to_bf16(v));
+      return hn::Stream(hn::TruncateTo(Halves(), upper), Halves(),
+                        reinterpret_cast<uint16_t*>(out.p));
+    }
+  }
+  store(v, out.p);
+}
+
 template <class T>
 HWY_INLINE V load(const T* p, Whole) {
   return load(p);
@@ -87,6 +108,14 @@ HWY_INLINE void store(V v, T* p, Part part) {
   T buffer[kLanes];
   store(v, buffer);
   std::memcpy(p, buffer, static_cast<size_t>(part.n) * sizeof(T));
+}
+template <class T>
+HWY_INLINE void store(V v, Output<T> out, Whole) {
+  store(v, out);
+}
+template <class T>
+HWY_INLINE void store(V v, Output<T> out, Part part) {
+  store(v, out.p, part);
 }
 
 // v, with elements that are not meant replaced.
@@ -109,6 +138,19 @@ HWY_INLINE void for_vectors(int64_t begin, int64_t end, F f) {
   if (i < end) f(i, Part{end - i});
 }
 
+// As for_vectors over [0, n), f's whole vectors at multiples of their size in `out` where that is
+// streamed, wherever its first element lies.
+template <class T, class F>
+HWY_INLINE void for_vectors_of(Output<T> out, int64_t n, F f) {
+  int64_t head = 0;
+  if (out.streamed) {
+    const auto past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(out.p) % kCacheLine);
+    head = std::min(n, (kCacheLine - past) % kCacheLine / static_cast<int64_t>(sizeof(T)));
+  }
+  for (int64_t i = 0; i < head; i += kLanes) f(i, Part{std::min(kLanes, head - i)});
+  for_vectors(head, n, f);
+}
+
 // Two vectors of elements [i, i + 2 kLanes), in an order that depends on the type alone: of f32 as
 // they lie; of bf16 `a` has those at even places and `b` those at odd ones, which a shift and a
 // mask bring up and down (a third of the work of vectors in order). For loops over tensors of one
@@ -128,11 +170,27 @@ HWY_INLINE void store_two(Two v, float* p) {
   store(v.a, p);
   store(v.b, p + kLanes);
 }
-HWY_INLINE void store_two(Two v, bf16* p) {
+HWY_INLINE hn::Vec<hn::Repartition<uint16_t, Words>> rounded_two(Two v) {
   const hn::Repartition<uint16_t, Words> halves;
   const auto even = hn::BitCast(halves, hn::ShiftRight<16>(round_to_bf16(v.a)));
-  const auto odd = hn::BitCast(halves, round_to_bf16(v.b));
-  hn::StoreU(hn::OddEven(odd, even), halves, reinterpret_cast<uint16_t*>(p));
+  return hn::OddEven(hn::BitCast(halves, round_to_bf16(v.b)), even);
+}
+HWY_INLINE void store_two(Two v, bf16* p) {
+  const hn::Repartition<uint16_t, Words> halves;
+  hn::StoreU(rounded_two(v), halves, reinterpret_cast<uint16_t*>(p));
+}
+HWY_INLINE void store_two(Two v, Output<float> out) {
+  store(v.a, out);
+  store(v.b, out + kLanes);
+}
+HWY_INLINE void store_two(Two v, Output<bf16> out) {
+  const hn::Repartition<uint16_t, Words> halves;
+  auto* p = reinterpret_cast<uint16_t*>(out.p);
+  if (out.streamed) {
+    hn::Stream(rounded_two(v), halves, p);
+  } else {
+    hn::StoreU(rounded_two(v), halves, p);
+  }
 }
 // v as it is read back from memory of T.
 template <class T>
@@ -165,6 +223,14 @@ HWY_INLINE void store_two(Two v, T* p, Part part) {
   T buffer[2 * kLanes];
   store_two(v, buffer);
   std::memcpy(p, buffer, static_cast<size_t>(part.n) * sizeof(T));
+}
+template <class T>
+HWY_INLINE void store_two(Two v, Output<T> out, Whole) {
+  store_two(v, out);
+}
+template <class T>
+HWY_INLINE void store_two(Two v, Output<T> out, Part part) {
+  store_two(v, out.p, part);
 }
 
 // Calls f(i, Whole or Part) for the pairs of vectors of [begin, end).

@@ -5,8 +5,102 @@
 #include "base/error.h"
 #include "kernels/check.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/simd_targets.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/softmax.cpp"
+#include "hwy/foreach_target.h"
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
+namespace HWY_NAMESPACE {
+
+constexpr int64_t kChunk = 2048;  // elements whose exponentials are kept
+
+// Row of which the keys [begin, end) are seen, at least one; gives lse. p may be s.
+template <class T>
+float softmax_seen(const T* s, Output<T> p, int64_t keys, int64_t begin, int64_t end, float scale) {
+  const V factor = set(scale), lowest = set(-std::numeric_limits<float>::infinity());
+  const auto score = [&](int64_t i, auto n) { return hn::Mul(factor, load(s + i, n)); };
+  V most[2] = {lowest, lowest};
+  int64_t i = begin;
+  for (; i + 2 * kLanes <= end; i += 2 * kLanes) {
+    most[0] = hn::Max(most[0], score(i, Whole{}));
+    most[1] = hn::Max(most[1], score(i + kLanes, Whole{}));
+  }
+  for_vectors(i, end, [&](int64_t j, auto n) {
+    most[0] = hn::Max(most[0], keep_or(score(j, n), lowest, n));
+  });
+  const float top = hn::GetLane(hn::MaxOfLanes(kFloats, hn::Max(most[0], most[1])));
+  const auto fill = [&](int64_t from, int64_t to) {
+    for_vectors_of(p + from, to - from,
+                   [&](int64_t j, auto n) { store(hn::Zero(kFloats), p + from + j, n); });
+  };
+  if (top == -std::numeric_limits<float>::infinity()) {
+    fill(0, keys);
+    return top;
+  }
+  const V shift = set(top);
+  const auto exponential = [&](int64_t j, auto n) { return exp(hn::Sub(score(j, n), shift)); };
+  alignas(64) float kept[kChunk];
+  const bool keeps = end - begin <= kChunk;
+  const float sum = sum_of(end - begin, [&](int64_t j, auto n) {
+    const V e = exponential(begin + j, n);
+    if (keeps) store(e, kept + j, n);
+    return e;
+  });
+  const V share = set(1 / sum);
+  fill(0, begin);
+  for_vectors_of(p + begin, end - begin, [&](int64_t j, auto n) {
+    const V e = keeps ? load(kept + j, n) : exponential(begin + j, n);
+    store(hn::Mul(e, share), p + begin + j, n);
+  });
+  fill(end, keys);
+  return top + std::log(sum);
+}
+
+float softmax_f32(const float* s, Output<float> p, int64_t keys, int64_t begin, int64_t end,
+                  float scale) {
+  return softmax_seen(s, p, keys, begin, end, scale);
+}
+float softmax_bf16(const bf16* s, Output<bf16> p, int64_t keys, int64_t begin, int64_t end,
+                   float scale) {
+  return softmax_seen(s, p, keys, begin, end, scale);
+}
+
+template <class T>
+void softmax_row_backward(const T* p, const T* dp, Output<T> ds, int64_t keys, float scale) {
+  const float sum =
+      sum_of(keys, [&](int64_t i, auto n) { return hn::Mul(load(p + i, n), load(dp + i, n)); });
+  const V dot = set(sum), factor = set(scale);
+  for_vectors_of(ds, keys, [&](int64_t i, auto n) {
+    const V weight = hn::Mul(factor, load(p + i, n));
+    store(hn::Mul(weight, hn::Sub(load(dp + i, n), dot)), ds + i, n);
+  });
+}
+
+void softmax_backward_f32(const float* p, const float* dp, Output<float> ds, int64_t keys,
+                          float scale) {
+  softmax_row_backward(p, dp, ds, keys, scale);
+}
+void softmax_backward_bf16(const bf16* p, const bf16* dp, Output<bf16> ds, int64_t keys,
+                           float scale) {
+  softmax_row_backward(p, dp, ds, keys, scale);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace megatron::kernels::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace megatron::kernels::cpu {
+
+HWY_EXPORT(softmax_f32);
+HWY_EXPORT(softmax_bf16);
+HWY_EXPORT(softmax_backward_f32);
+HWY_EXPORT(softmax_backward_bf16);
 
 namespace {
 
@@ -28,9 +122,8 @@ void for_type(DType type, F&& f) {
 
 template <class F>
 void for_rows(Stream& stream, int64_t rows, F&& f) {
-  stream.pool().parallel_for((rows + kRowsPerBlock - 1) / kRowsPerBlock, [&](int64_t block, int) {
-    const int64_t end = std::min(rows, (block + 1) * kRowsPerBlock);
-    for (int64_t row = block * kRowsPerBlock; row < end; ++row) f(row);
+  for_blocks(stream, rows, kRowsPerBlock, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) f(row);
   });
 }
 
@@ -49,6 +142,9 @@ struct Sight {
     const int64_t key = keys == nullptr ? j : keys[j];
     return key >= begin && (!causal || key <= position);
   }
+  // The keys that are seen where these are counted by their places.
+  int64_t first() const { return std::max<int64_t>(begin, 0); }
+  int64_t last(int64_t count) const { return causal ? std::min(position + 1, count) : count; }
 
   bool causal;
   int64_t position, begin = std::numeric_limits<int32_t>::min();
@@ -72,6 +168,24 @@ Sum<T> softmax_row(const T* s, T* p, int64_t keys, Sum<T> scale, const Sight& si
   return top + std::log(sum);
 }
 
+// Vectors where the keys seen are a run; false for f64, other keys, or none.
+template <class T>
+bool softmax_run(const T* s, Output<T> p, int64_t keys, Sum<T> scale, const Sight& sight,
+                 Sum<T>& lse) {
+  if constexpr (std::is_same_v<T, double>) {
+    return false;
+  } else {
+    const int64_t begin = sight.first(), end = sight.last(keys);
+    if (sight.keys != nullptr || begin >= end) return false;
+    if constexpr (std::is_same_v<T, float>) {
+      lse = HWY_DYNAMIC_DISPATCH(softmax_f32)(s, p, keys, begin, end, scale);
+    } else {
+      lse = HWY_DYNAMIC_DISPATCH(softmax_bf16)(s, p, keys, begin, end, scale);
+    }
+    return true;
+  }
+}
+
 }  // namespace
 
 void softmax(const SoftmaxArgs& args, Stream& stream) {
@@ -80,11 +194,14 @@ void softmax(const SoftmaxArgs& args, Stream& stream) {
   for_type(args.s.dtype(), [&](auto type) {
     using T = decltype(type);
     const T* s = args.s.data<T>();
-    T* p = args.p.data<T>();
+    const Output<T> p{args.p.data<T>(), passes_caches(args.p, {s})};
+    const auto scale = static_cast<Sum<T>>(args.scale);
     Sum<T>* lse = args.lse.data<Sum<T>>();
     for_rows(stream, rows, [&](int64_t row) {
-      lse[row] = softmax_row(s + row * keys, p + row * keys, keys, static_cast<Sum<T>>(args.scale),
-                             Sight(args, row));
+      const Sight sight(args, row);
+      const int64_t at = row * keys;
+      if (!softmax_run(s + at, p + at, keys, scale, sight, lse[row]))
+        lse[row] = softmax_row(s + at, p.p + at, keys, scale, sight);
     });
   });
 }
@@ -96,20 +213,24 @@ void softmax_backward(const SoftmaxBackwardArgs& args, Stream& stream) {
     using T = decltype(type);
     const T* all_p = args.p.data<T>();
     const T* all_dp = args.dp.data<T>();
-    T* all_ds = args.ds.data<T>();
+    const Output<T> all_ds{args.ds.data<T>(), passes_caches(args.ds, {all_p, all_dp})};
     const auto scale = static_cast<Sum<T>>(args.scale);
     for_rows(stream, rows, [&](int64_t row) {
       const T* p = all_p + row * keys;
       const T* dp = all_dp + row * keys;
-      T* ds = all_ds + row * keys;
-      Sum<T> dot = 0;
-      for (int64_t j = 0; j < keys; ++j)
-        dot += static_cast<Sum<T>>(p[j]) * static_cast<Sum<T>>(dp[j]);
-      for (int64_t j = 0; j < keys; ++j) {
-        ds[j] = T(scale * static_cast<Sum<T>>(p[j]) * (static_cast<Sum<T>>(dp[j]) - dot));
+      const Output<T> ds = all_ds + row * keys;
+      if constexpr (std::is_same_v<T, float>) {
+        return HWY_DYNAMIC_DISPATCH(softmax_backward_f32)(p, dp, ds, keys, scale);
+      } else if constexpr (std::is_same_v<T, bf16>) {
+        return HWY_DYNAMIC_DISPATCH(softmax_backward_bf16)(p, dp, ds, keys, scale);
+      } else {
+        Sum<T> dot = 0;
+        for (int64_t j = 0; j < keys; ++j) dot += p[j] * dp[j];
+        for (int64_t j = 0; j < keys; ++j) ds.p[j] = scale * p[j] * (dp[j] - dot);
       }
     });
   });
 }
 
 }  // namespace megatron::kernels::cpu
+#endif

@@ -104,7 +104,9 @@ pid_t process_of_rank(const std::string& folder, int rank) {
     const std::string environment = '\0' + text("environ");
     for (const char* variable : {"OMPI_COMM_WORLD_RANK=", "PMI_RANK="}) {
       const std::string wanted = '\0' + (variable + std::to_string(rank)) + '\0';
-      if (environment.find(wanted) != environment.npos && text("comm").starts_with("megatron"))
+      const bool is_guard = text("cmdline").find("--guard") != std::string::npos;
+      if (environment.find(wanted) != environment.npos && text("comm").starts_with("megatron") &&
+          !is_guard)
         return std::stoi(name);
     }
   }
@@ -127,6 +129,11 @@ TEST_F(GridRun, ARankThatIsKilledEndsAllAndTheRunGoesOn) {
   const Outcome outcome = run.wait();
   EXPECT_NE(outcome.code, 0);
   EXPECT_LT(Clock::now() - killed, std::chrono::seconds(6));
+  for (const int other : {0, 1, 3}) {
+    const std::string report = "rank " + std::to_string(other) + " is ended by SIGTERM: step ";
+    EXPECT_NE(outcome.err.find(report), std::string::npos) << outcome.err;
+  }
+  EXPECT_NE(outcome.err.find("with signal 9 (SIGKILL)"), std::string::npos) << outcome.err;
   EXPECT_LT(std::stoll(read_file(tracker)), kSteps);
   const Outcome resumed = place_.run(launched(command("killed", grid(), kSteps)));
   ASSERT_EQ(resumed.code, 0) << resumed.out << resumed.err;

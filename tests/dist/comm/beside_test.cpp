@@ -24,10 +24,14 @@ std::atomic<size_t> largest_block = 0;
 
 }  // namespace
 
-[[gnu::noinline]] void* operator new(size_t bytes) {
+// Both forms, since the address sanitizer has a nothrow one of its own that is no malloc.
+[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   size_t largest = largest_block.load(std::memory_order_relaxed);
   while (bytes > largest && !largest_block.compare_exchange_weak(largest, bytes)) continue;
-  if (void* const block = std::malloc(bytes)) return block;
+  return std::malloc(bytes);
+}
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  if (void* const block = ::operator new(bytes, std::nothrow)) return block;
   throw std::bad_alloc();
 }
 [[gnu::noinline]] void operator delete(void* block) noexcept { std::free(block); }

@@ -20,6 +20,7 @@ using comm::Reduce;
 using Body = std::function<void(Group& world, Runtime& runtime)>;
 
 constexpr double kLimit = 0.4;  // seconds
+constexpr double kNoHang = 8;   // of ranks that are told at once, however late a core is theirs
 constexpr double kSoon = 10;    // on a machine that others use; else a few
 
 void pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
@@ -34,8 +35,8 @@ void reduce(Group& group, Runtime& runtime, std::string_view call, int64_t n = 2
   group.all_reduce(t, Reduce::sum, runtime.stream(), call).wait(runtime.stream());
 }
 
-// The text with which ranks that are threads end, within `seconds`.
-std::string end_of(int ranks, const Body& body, double seconds = kSoon) {
+// The text with which ranks that are threads end soon.
+std::string end_of(int ranks, const Body& body, double limit = kLimit) {
   const double start = now_seconds();
   std::string text = "(nothing was thrown)";
   try {
@@ -45,11 +46,11 @@ std::string end_of(int ranks, const Body& body, double seconds = kSoon) {
           Runtime runtime({DeviceKind::reference, 0}, 1);
           body(world, runtime);
         },
-        kLimit);
+        limit);
   } catch (const Error& error) {
     text = error.what();
   }
-  EXPECT_LT(now_seconds() - start, seconds) << text;
+  EXPECT_LT(now_seconds() - start, kSoon) << text;
   return text;
 }
 
@@ -136,39 +137,48 @@ TEST(Hang, IsNoneWhereCallsAreOnlySlow) {
 }
 
 TEST(Skipped, CallIsAMismatchWithNumbers) {
-  const std::string text = end_of(2, [](Group& world, Runtime& runtime) {
-    reduce(world, runtime, "first");
-    if (world.rank() == 0) reduce(world, runtime, "second");
-    reduce(world, runtime, "third");
-  });
+  const std::string text = end_of(
+      2,
+      [](Group& world, Runtime& runtime) {
+        reduce(world, runtime, "first");
+        if (world.rank() == 0) reduce(world, runtime, "second");
+        reduce(world, runtime, "third");
+      },
+      kNoHang);
   expect_contains(text,
                   {"rank 0 calls all_reduce 'second' (call 2 of 'world', 8 bytes of f32, sum)",
                    "rank 1 calls all_reduce 'third' (call 2 of 'world', 8 bytes of f32, sum)"});
 }
 
 TEST(Mismatched, MessagesHaveNumbers) {
-  const std::string text = end_of(2, [](Group& world, Runtime& runtime) {
-    Tensor t = make(runtime, {2}, DType::f32, {1.0, 2.0});
-    if (world.rank() == 0) {
-      world.send(t, 1, runtime.stream(), "forward 1");
-      world.send(t, 1, runtime.stream(), "forward 2");
-    } else {
-      world.recv(t, 0, runtime.stream(), "forward 1");
-      world.recv(t, 0, runtime.stream(), "forward 3");
-    }
-  });
+  const std::string text = end_of(
+      2,
+      [](Group& world, Runtime& runtime) {
+        Tensor t = make(runtime, {2}, DType::f32, {1.0, 2.0});
+        if (world.rank() == 0) {
+          world.send(t, 1, runtime.stream(), "forward 1");
+          world.send(t, 1, runtime.stream(), "forward 2");
+        } else {
+          world.recv(t, 0, runtime.stream(), "forward 1");
+          world.recv(t, 0, runtime.stream(), "forward 3");
+        }
+      },
+      kNoHang);
   expect_contains(text, {"rank 0 sent 'forward 2' (message 2 of 'world', 8 bytes of f32)",
                          "rank 1 waits for 'forward 3' (message 2 of 'world', 8 bytes of f32)"});
 }
 
 TEST(Ended, RankIsNoticedInAnyGroup) {
   for (const bool beside : {false, true}) {
-    const std::string text = end_of(3, [&](Group& world, Runtime& runtime) {
-      auto group = world.split(world.rank() == 0 ? 0 : 1, 0, world.rank() == 0 ? 1 : 2);
-      group->set_name("dp");
-      if (beside) group = comm::beside(std::move(group));
-      if (world.rank() == 1) reduce(*group, runtime, "gone");
-    });
+    const std::string text = end_of(
+        3,
+        [&](Group& world, Runtime& runtime) {
+          auto group = world.split(world.rank() == 0 ? 0 : 1, 0, world.rank() == 0 ? 1 : 2);
+          group->set_name("dp");
+          if (beside) group = comm::beside(std::move(group));
+          if (world.rank() == 1) reduce(*group, runtime, "gone");
+        },
+        kNoHang);
     expect_contains(text,
                     {"rank 2 has ended while rank 1 waits for it in all_reduce 'gone' (call 1 "
                      "of 'dp', 8 bytes of f32, sum)"});
@@ -177,19 +187,22 @@ TEST(Ended, RankIsNoticedInAnyGroup) {
 
 TEST(Failed, RankSaysWhatItDid) {
   std::atomic<bool> told = false;
-  const std::string text = end_of(2, [&](Group& world, Runtime&) {
-    if (world.rank() == 1) {
-      world.doing()->phase("save");
-      fail("disk 7 is full");
-    }
-    try {
-      world.barrier("step");
-    } catch (const Error& error) {
-      expect_contains(error.what(), {"rank 1 failed (save): disk 7 is full"});
-      told = true;
-      throw;
-    }
-  });
+  const std::string text = end_of(
+      2,
+      [&](Group& world, Runtime&) {
+        if (world.rank() == 1) {
+          world.doing()->phase("save");
+          fail("disk 7 is full");
+        }
+        try {
+          world.barrier("step");
+        } catch (const Error& error) {
+          expect_contains(error.what(), {"rank 1 failed (save): disk 7 is full"});
+          told = true;
+          throw;
+        }
+      },
+      kNoHang);
   EXPECT_EQ(text, "disk 7 is full");
   EXPECT_TRUE(told);
 }

@@ -27,9 +27,13 @@ std::atomic<int> large_requests = 0;
 
 }  // namespace
 
-[[gnu::noinline]] void* operator new(size_t bytes) {
+// Both forms, since the address sanitizer has a nothrow one of its own that is no malloc.
+[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   if (bytes > 4096) ++large_requests;
-  if (void* memory = std::malloc(bytes)) return memory;
+  return std::malloc(bytes);
+}
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  if (void* memory = ::operator new(bytes, std::nothrow)) return memory;
   throw std::bad_alloc();
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }

@@ -308,7 +308,7 @@ std::string FlagBench::usual(const FlagRow& row) const {
 }
 
 Observed FlagBench::run(const FlagRow& row, const std::string& more) {
-  const std::string folder = fmt::format("{}/{}", folder_, runs_++);
+  const std::string folder = fmt::format("{}/{:03}", folder_, runs_++);
   fs::create_directories(folder);
   Observed seen;
   ::testing::internal::CaptureStdout();

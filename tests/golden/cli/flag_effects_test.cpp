@@ -12,9 +12,18 @@
 namespace megatron::testing {
 namespace {
 
-void expect_effects(const std::vector<FlagRow>& rows) {
+constexpr size_t kParts = 6;
+
+using Rows = std::vector<FlagRow> (*)();
+
+// Every kParts-th row of a set.
+class Flags : public ::testing::TestWithParam<std::tuple<Rows, size_t>> {};
+
+TEST_P(Flags, ChangeWhatTheySay) {
   FlagBench bench;
-  for (const FlagRow& row : rows) {
+  const std::vector<FlagRow> rows = std::get<0>(GetParam())();
+  for (size_t r = std::get<1>(GetParam()); r < rows.size(); r += kParts) {
+    const FlagRow& row = rows[r];
     SCOPED_TRACE("--" + row.flag + ", " + row.observable);
     const bool may_fail = row.observable == "end";
     Observed before = bench.run(row, ""), after = bench.run(row, row.flip);
@@ -31,15 +40,27 @@ void expect_effects(const std::vector<FlagRow>& rows) {
   }
 }
 
-TEST(Flags, OfTheModelChangeWhatTheySay) { expect_effects(model_flags()); }
-TEST(Flags, OfStepsChangeWhatTheySay) { expect_effects(step_flags()); }
-TEST(Flags, OfRanksChangeWhatTheySay) { expect_effects(parallel_flags()); }
-TEST(Flags, OfDataAndEvaluationChangeWhatTheySay) { expect_effects(data_flags()); }
-TEST(Flags, OfCheckpointsAndLogsChangeWhatTheySay) { expect_effects(checkpoint_flags()); }
+std::string part_name(const ::testing::TestParamInfo<std::tuple<Rows, size_t>>& info) {
+  return "Part" + std::to_string(std::get<1>(info.param));
+}
+
+using ::testing::Combine;
+using ::testing::Range;
+using ::testing::Values;
+INSTANTIATE_TEST_SUITE_P(Model, Flags, Combine(Values(model_flags), Range(size_t{0}, kParts)),
+                         part_name);
+INSTANTIATE_TEST_SUITE_P(Steps, Flags, Combine(Values(step_flags), Range(size_t{0}, kParts)),
+                         part_name);
+INSTANTIATE_TEST_SUITE_P(Ranks, Flags, Combine(Values(parallel_flags), Range(size_t{0}, kParts)),
+                         part_name);
+INSTANTIATE_TEST_SUITE_P(Data, Flags, Combine(Values(data_flags), Range(size_t{0}, kParts)),
+                         part_name);
+INSTANTIATE_TEST_SUITE_P(Checkpoints, Flags,
+                         Combine(Values(checkpoint_flags), Range(size_t{0}, kParts)), part_name);
 
 // Each field has one row, each row a field, and the table of Megatron-LM's flags names the same
 // observable.
-TEST(Flags, AllThatAreSupportedHaveARow) {
+TEST(FlagRows, AllThatAreSupportedHaveARow) {
   std::map<std::string, std::string> observables;
   for (const auto& rows :
        {model_flags(), step_flags(), parallel_flags(), data_flags(), checkpoint_flags()})

@@ -1,5 +1,5 @@
 // kill -9 at random moments of a run that saves often, and the same command again, until the run is
-// done.
+// done; so often as is said, and until a third of the kills came inside a save.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,13 +24,13 @@ class KillSeries {
     const std::map<int64_t, std::string> expected = losses("whole");
     ASSERT_EQ(expected.size(), static_cast<size_t>(kSteps));
     int done = 0, inside = 0, resumed = 0, runs = 0;
-    while (done < kills_) {
+    while (done < kills_ || inside * 3 < done) {
       const std::string folder = "run" + std::to_string(runs++);
       bool over = false;
       while (!over) {
         const bool had_one = std::filesystem::exists(place_ / (folder + "/" + kTracker));
         Background child = place_.start(command(folder));
-        const bool killed = done < kills_ && kill_some_time(child, folder);
+        const bool killed = (done < kills_ || inside * 3 < done) && kill_some_time(child, folder);
         const Outcome outcome = child.wait();
         const bool resumes = outcome.err.find("resuming from") != std::string::npos ||
                              outcome.out.find("resuming from") != std::string::npos;
@@ -51,7 +51,6 @@ class KillSeries {
     }
     std::printf("%d kills, %d inside a save, %d resumes, %d runs; %d ranks\n", done, inside,
                 resumed, runs, ranks_);
-    EXPECT_GE(inside * 3, done);
     EXPECT_GE(resumed, done);
   }
 

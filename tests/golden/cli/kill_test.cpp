@@ -4,8 +4,20 @@
 namespace megatron::testing {
 namespace {
 
-TEST(Kill, ThirtyTimesOneRank) { KillSeries(1, 30, 1).run(); }
-TEST(Kill, ThirtyTimesTwoRanks) { KillSeries(2, 30, 2).run(); }
+// Thirty kills of one rank and of two, in parts that end soon.
+class Kill : public ::testing::TestWithParam<std::tuple<int, unsigned>> {};
+
+TEST_P(Kill, ThreeTimes) {
+  const auto [ranks, part] = GetParam();
+  KillSeries(ranks, 3, 10 * part + static_cast<unsigned>(ranks)).run();
+}
+
+INSTANTIATE_TEST_SUITE_P(Series, Kill,
+                         ::testing::Combine(::testing::Values(1, 2), ::testing::Range(0U, 10U)),
+                         [](const auto& info) {
+                           return std::to_string(std::get<0>(info.param)) + "_ranks_part" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
 
 }  // namespace
 }  // namespace megatron::testing

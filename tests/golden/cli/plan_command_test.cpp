@@ -1,7 +1,10 @@
 // `megatron plan`: figures that hold together, no data, models of any size.
 #include <sys/resource.h>
 
+#include <cmath>
+
 #include "base/json.h"
+#include "base/machine_memory.h"
 #include "golden/cli/tiny_run.h"
 
 namespace megatron::testing {
@@ -168,6 +171,50 @@ TEST_F(PlanCommand, RemediesKeepTheGlobalBatchUnlessItIsWhatDoesNotFit) {
   ASSERT_EQ(memory["remedies"].as_array().size(), 1u);
   EXPECT_EQ(memory["remedies"].as_array()[0].as_string().find("--global-batch-size 1 (needs "), 0u)
       << memory["remedies"].as_array()[0].as_string();
+}
+
+// Of a run on several machines only what one of them holds counts.
+TEST_F(PlanCommand, CountsTheRanksOfOneMachine) {
+  const Words words = with(small(), {"--ranks", "8", "--global-batch-size", "64", "--no-time"});
+  const Json all = json_of(words), node = json_of(with(words, {"--nproc-per-node", "2"}));
+  EXPECT_EQ(all["ranks_here"].as_integer(), 8);
+  EXPECT_EQ(node["ranks_here"].as_integer(), 2);
+  const auto of = [](const Json& plan, const char* key) {
+    return plan["memory"][key].as_integer();
+  };
+  const auto ranks = [&](const Json& plan) { return of(plan, "process") - of(plan, "program"); };
+  EXPECT_LT(ranks(node), ranks(all) / 3);
+  const Outcome r = place_.run(with(words, {"--nproc-per-node", "3"}));
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("--nproc-per-node 3"), std::string::npos) << r.err;
+}
+
+// Eight ranks of a model whose state fits only when they divide it.
+TEST_F(PlanCommand, ProposesToDivideWhatDoesNotFit) {
+  const double machine = static_cast<double>(machine_memory());
+  // 12 layers hidden^2 parameters of 16 bytes on 8 ranks: one and a half machines.
+  const auto hidden = static_cast<int64_t>(std::sqrt(1.5 * machine / 8 / 16 / 12 / 2) / 64) * 64;
+  const Json memory =
+      json_of(with(flags(2, hidden, 4, 32, 100),
+                   {"--ranks", "8", "--global-batch-size", "8", "--no-time"}))["memory"];
+  EXPECT_FALSE(memory["fits"].as_bool());
+  std::string all;
+  for (const Json& remedy : memory["remedies"].as_array()) all += remedy.as_string() + "\n";
+  for (const char* flag :
+       {"--tensor-model-parallel-size 2 (needs ", "--use-distributed-optimizer (needs ",
+        "--data-parallel-sharding-strategy optim_grads_params (needs "})
+    EXPECT_NE(all.find(flag), std::string::npos) << flag << " in:\n" << all;
+}
+
+// A long step of a pipeline is planned by a shorter one, and the plan says so.
+TEST_F(PlanCommand, TellsWhereAShorterStepStandsForALongOne) {
+  const auto text = [&](const char* batch) {
+    return place_.run(with(flags(2, 32, 4, 32, 100), {"--pipeline-model-parallel-size", "2",
+                                                      "--global-batch-size", batch, "--no-time"}));
+  };
+  EXPECT_EQ(text("64").out.find("which stands for"), std::string::npos);
+  const Outcome r = text("65");
+  EXPECT_NE(r.out.find("which stands for one of 65"), std::string::npos) << r.out << r.err;
 }
 
 // The vocabulary that a missing tokenizer is taken to have is told once, with its cause.

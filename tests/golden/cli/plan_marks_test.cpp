@@ -64,7 +64,7 @@ class PlanMarks : public ::testing::Test {
     return marks;
   }
 
-  void expect_equal(const char* model, const std::string& flags) {
+  void expect_equal(const std::string& model, const std::string& flags) {
     const Marks plan = planned(model + flags), run = shown(model + flags);
     EXPECT_EQ(plan.classes, run.classes) << flags;
     EXPECT_EQ(plan.classes.size(), flags.find("offload") == flags.npos ? 6u : 7u);
@@ -74,123 +74,194 @@ class PlanMarks : public ::testing::Test {
   Workplace place_;
 };
 
-TEST_F(PlanMarks, OfGptsAreThoseOfTheRun) {
-  for (const char* flags :
-       {"", "--bf16", "--recompute-granularity full",
-        "--hidden-dropout 0.1 --attention-dropout 0.1",
-        "--hidden-dropout 0 --attention-dropout 0 --bf16 --recompute-activations",
-        "--untie-embeddings-and-output-weights", "--global-batch-size 8",
-        "--global-batch-size 14 --bf16", "--threads 1", "--threads 3 --bf16",
-        "--reset-attention-mask --reset-position-ids",
-        "--global-batch-size 8 --rampup-batch-size 2 2 12",
-        "--no-calculate-per-token-loss --global-batch-size 6", "--fp16"})
-    expect_equal(kGpt, flags);
-}
-
-TEST_F(PlanMarks, OfRanksAreThoseOfTheRun) {
-  for (const char* flags : {"--ranks 2 --global-batch-size 12", "--ranks 3 --threads 2",
-                            "--eval-interval 1 --eval-iters 3 --ranks 2 --global-batch-size 8"})
-    expect_equal(kGpt, flags);
-  expect_equal(kLlama, "--global-batch-size 3 --ranks 3");
-}
-
 const char* const kDeep =
     "--mock-data --vocab-size 97 --num-layers 4 --hidden-size 32 --num-attention-heads 4 "
     "--seq-length 32 --max-position-embeddings 32 --micro-batch-size 2 --global-batch-size 16 "
     "--train-iters 3 --distributed-timeout-minutes 0.3 ";
 
-TEST_F(PlanMarks, OfTensorRanksAreThoseOfTheRun) {
-  for (const char* flags :
-       {"", "--bf16", "--sequence-parallel", "--sequence-parallel --bf16 --ranks 4",
-        "--sequence-parallel --eval-interval 1 --eval-iters 3",
-        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2 "
-        "--distribute-saved-activations"})
-    expect_equal(kDeep, std::string("--tensor-model-parallel-size 2 ") + flags);
-}
+const char* const kReal =
+    "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 "
+    "--max-position-embeddings 32 --micro-batch-size 2 --global-batch-size 16 --train-iters 3 "
+    "--data-cache-path cache --data-path " MEGATRON_GOLDEN
+    "/indexed/preprocess/bpe2k_eod_text_document ";
 
-TEST_F(PlanMarks, OfStagesAreThoseOfTheRun) {
-  for (const char* flags :
-       {"", "--bf16 --no-overlap-p2p-communication", "--num-virtual-stages-per-pipeline-rank 2",
-        "--pipeline-schedule zb-h1", "--pipeline-schedule zb-v",
-        "--pipeline-schedule zb-v --untie-embeddings-and-output-weights --bf16",
-        "--decoder-first-pipeline-num-layers 1", "--eval-interval 1 --eval-iters 3",
-        "--num-virtual-stages-per-pipeline-rank 2 --eval-interval 1 --eval-iters 3",
-        "--tensor-model-parallel-size 2 --sequence-parallel"})
-    expect_equal(kDeep, std::string("--pipeline-model-parallel-size 2 ") + flags);
-  expect_equal(kDeep, "--pipeline-model-parallel-size 4 --pipeline-schedule zb-h1");
-}
+struct Case {
+  std::string name, model, flags;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.flags; }
 
-TEST_F(PlanMarks, OfShardedReplicasAreThoseOfTheRun) {
-  for (const char* flags :
-       {"--use-distributed-optimizer", "--use-distributed-optimizer --bf16",
-        "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather "
-        "--ddp-bucket-size 9000",
-        "--data-parallel-sharding-strategy optim_grads",
-        "--data-parallel-sharding-strategy optim_grads --overlap-grad-reduce",
-        "--data-parallel-sharding-strategy optim_grads_params",
-        "--data-parallel-sharding-strategy optim_grads_params --bf16 --eval-interval 1 "
-        "--eval-iters 3",
-        "--data-parallel-sharding-strategy optim_grads_params --overlap-grad-reduce "
-        "--overlap-param-gather",
-        "--data-parallel-sharding-strategy optim_grads_params --recompute-granularity full "
-        "--recompute-method uniform --recompute-num-layers 1"})
-    expect_equal(kDeep, std::string("--ranks 2 ") + flags);
-  expect_equal(kDeep,
-               "--ranks 4 --use-distributed-optimizer --num-distributed-optimizer-instances 2");
-  expect_equal(kDeep, "--ranks 4 --pipeline-model-parallel-size 2 --use-distributed-optimizer");
-}
+// Each run by itself, so that none takes long.
+class Cases {
+ public:
+  Cases() {
+    gpts();
+    ranks();
+    tensor_ranks();
+    stages();
+    sharded_replicas();
+    recompute_and_offload();
+    with_evaluations();
+    samples();
+    whole_validation_set();
+    optimizers();
+    llamas();
+  }
+  std::vector<Case> take() { return std::move(all_); }
 
-TEST_F(PlanMarks, OfRecomputeAndOffloadAreThoseOfTheRun) {
-  for (const char* flags :
-       {"--recompute-granularity selective --recompute-modules core_attn mlp layernorm",
-        "--recompute-granularity selective --recompute-modules mlp --bf16",
-        "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
-        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2 --bf16",
-        "--cpu-offloading-num-layers 2", "--cpu-offloading-num-layers 1 --bf16",
-        "--optimizer-cpu-offload", "--optimizer-cpu-offload --optimizer-offload-fraction 0.5",
-        "--optimizer-cpu-offload --cpu-offloading-num-layers 1 --pipeline-model-parallel-size 2",
-        "--optimizer-cpu-offload --ranks 2 --use-distributed-optimizer --bf16"})
-    expect_equal(kDeep, flags);
-}
+ private:
+  void gpts() {
+    begin("Gpts");
+    for (const char* flags :
+         {"", "--bf16", "--recompute-granularity full",
+          "--hidden-dropout 0.1 --attention-dropout 0.1",
+          "--hidden-dropout 0 --attention-dropout 0 --bf16 --recompute-activations",
+          "--untie-embeddings-and-output-weights", "--global-batch-size 8",
+          "--global-batch-size 14 --bf16", "--threads 1", "--threads 3 --bf16",
+          "--reset-attention-mask --reset-position-ids",
+          "--global-batch-size 8 --rampup-batch-size 2 2 12",
+          "--no-calculate-per-token-loss --global-batch-size 6", "--fp16"})
+      add(kGpt, flags);
+  }
+  void ranks() {
+    begin("Ranks");
+    for (const char* flags : {"--ranks 2 --global-batch-size 12", "--ranks 3 --threads 2",
+                              "--eval-interval 1 --eval-iters 3 --ranks 2 --global-batch-size 8"})
+      add(kGpt, flags);
+    add(kLlama, "--global-batch-size 3 --ranks 3");
+  }
+  void tensor_ranks() {
+    begin("TensorRanks");
+    for (const char* flags :
+         {"", "--bf16", "--sequence-parallel", "--sequence-parallel --bf16 --ranks 4",
+          "--sequence-parallel --eval-interval 1 --eval-iters 3",
+          "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2 "
+          "--distribute-saved-activations"})
+      add(kDeep, std::string("--tensor-model-parallel-size 2 ") + flags);
+  }
+  void stages() {
+    begin("Stages");
+    for (const char* flags :
+         {"", "--bf16 --no-overlap-p2p-communication", "--num-virtual-stages-per-pipeline-rank 2",
+          "--pipeline-schedule zb-h1", "--pipeline-schedule zb-v",
+          "--pipeline-schedule zb-v --untie-embeddings-and-output-weights --bf16",
+          "--decoder-first-pipeline-num-layers 1", "--eval-interval 1 --eval-iters 3",
+          "--num-virtual-stages-per-pipeline-rank 2 --eval-interval 1 --eval-iters 3",
+          "--tensor-model-parallel-size 2 --sequence-parallel"})
+      add(kDeep, std::string("--pipeline-model-parallel-size 2 ") + flags);
+    add(kDeep, "--pipeline-model-parallel-size 4 --pipeline-schedule zb-h1");
+  }
+  void sharded_replicas() {
+    begin("ShardedReplicas");
+    for (const char* flags :
+         {"--use-distributed-optimizer", "--use-distributed-optimizer --bf16",
+          "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather "
+          "--ddp-bucket-size 9000",
+          "--data-parallel-sharding-strategy optim_grads",
+          "--data-parallel-sharding-strategy optim_grads --overlap-grad-reduce",
+          "--data-parallel-sharding-strategy optim_grads_params",
+          "--data-parallel-sharding-strategy optim_grads_params --bf16 --eval-interval 1 "
+          "--eval-iters 3",
+          "--data-parallel-sharding-strategy optim_grads_params --overlap-grad-reduce "
+          "--overlap-param-gather",
+          "--data-parallel-sharding-strategy optim_grads_params --recompute-granularity full "
+          "--recompute-method uniform --recompute-num-layers 1"})
+      add(kDeep, std::string("--ranks 2 ") + flags);
+    add(kDeep, "--ranks 4 --use-distributed-optimizer --num-distributed-optimizer-instances 2");
+    add(kDeep, "--ranks 4 --pipeline-model-parallel-size 2 --use-distributed-optimizer");
+  }
+  void recompute_and_offload() {
+    begin("RecomputeAndOffload");
+    for (const char* flags :
+         {"--recompute-granularity selective --recompute-modules core_attn mlp layernorm",
+          "--recompute-granularity selective --recompute-modules mlp --bf16",
+          "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
+          "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2 --bf16",
+          "--cpu-offloading-num-layers 2", "--cpu-offloading-num-layers 1 --bf16",
+          "--optimizer-cpu-offload", "--optimizer-cpu-offload --optimizer-offload-fraction 0.5",
+          "--optimizer-cpu-offload --cpu-offloading-num-layers 1 --pipeline-model-parallel-size 2",
+          "--optimizer-cpu-offload --ranks 2 --use-distributed-optimizer --bf16"})
+      add(kDeep, flags);
+  }
+  void with_evaluations() {
+    begin("WithEvaluations");
+    for (const char* flags :
+         {"--eval-interval 2 --eval-iters 5",
+          "--eval-interval 2 --eval-iters 3 --eval-global-batch-size 24 --eval-micro-batch-size 8 "
+          "--recompute-granularity full"})
+      add(kGpt, flags);
+  }
+  // Texts that the model writes, which the first rank of any layout gathers it for.
+  void samples() {
+    begin("Samples");
+    const std::string more =
+        std::string("--tokenizer-model ") + MEGATRON_GOLDEN +
+        "/indexed/preprocess/tokenizer_bpe2k --split 1,0,0 --sample-interval 1 "
+        "--sample-prompt The --sample-tokens 9 ";
+    for (const char* flags :
+         {"", "--bf16", "--ranks 2 --data-parallel-sharding-strategy optim_grads_params",
+          "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2 --bf16"})
+      add(kReal, more + flags);
+  }
+  // However many samples the set has, and the plan opens no data.
+  void whole_validation_set() {
+    begin("WholeValidationSet");
+    const std::string whole =
+        "--vocab-size 2500 --split 90,10,0 --full-validation --eval-interval 1 ";
+    add(kReal, whole);
+    add(kReal, whole + "--pipeline-model-parallel-size 2");
+    add(kGpt, "--eval-interval 1 --eval-iters 40");
+  }
+  void optimizers() {
+    begin("Optimizers");
+    for (const char* flags :
+         {"--optimizer sgd --sgd-momentum 0", "--optimizer sgd --sgd-momentum 0.9 --bf16",
+          "--optimizer lion --bf16", "--bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"})
+      add(kGpt, flags);
+    add(kLlama, "--optimizer muon");
+  }
+  void llamas() {
+    begin("Llamas");
+    for (const char* flags :
+         {"", "--bf16 --global-batch-size 5", "--recompute-granularity full --bf16",
+          "--bf16 --reset-attention-mask --global-batch-size 4", "--clip-grad 0", "--fp16",
+          "--seq-length 700 --max-position-embeddings 700"})
+      add(kLlama, flags);
+  }
+  void begin(const std::string& group) {
+    group_ = group;
+    number_ = 0;
+  }
+  void add(const std::string& model, const std::string& flags) {
+    all_.push_back({group_ + std::to_string(number_++), model, flags});
+  }
 
-TEST_F(PlanMarks, WithEvaluationsAreThoseOfTheRun) {
-  for (const char* flags :
-       {"--eval-interval 2 --eval-iters 5",
-        "--eval-interval 2 --eval-iters 3 --eval-global-batch-size 24 --eval-micro-batch-size 8 "
-        "--recompute-granularity full"})
-    expect_equal(kGpt, flags);
-}
+  std::string group_;
+  int number_ = 0;
+  std::vector<Case> all_;
+};
 
-TEST_F(PlanMarks, OfOptimizersAreThoseOfTheRun) {
-  for (const char* flags :
-       {"--optimizer sgd --sgd-momentum 0", "--optimizer sgd --sgd-momentum 0.9 --bf16",
-        "--optimizer lion --bf16", "--bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"})
-    expect_equal(kGpt, flags);
-  expect_equal(kLlama, "--optimizer muon");
-}
+class PlanMarksOf : public PlanMarks, public ::testing::WithParamInterface<Case> {};
 
-TEST_F(PlanMarks, OfLlamasAreThoseOfTheRun) {
-  for (const char* flags :
-       {"", "--bf16 --global-batch-size 5", "--recompute-granularity full --bf16",
-        "--bf16 --reset-attention-mask --global-batch-size 4", "--clip-grad 0", "--fp16",
-        "--seq-length 700 --max-position-embeddings 700"})
-    expect_equal(kLlama, flags);
-}
+TEST_P(PlanMarksOf, APlanAreThoseOfTheRun) { expect_equal(GetParam().model, GetParam().flags); }
+
+INSTANTIATE_TEST_SUITE_P(Runs, PlanMarksOf, ::testing::ValuesIn(Cases().take()),
+                         [](const auto& info) { return info.param.name; });
 
 // Of models of some hundred megabytes, where it is not the program itself that counts.
-TEST_F(PlanMarks, ProcessMemoryIsWithinATenthAndAHundredMegabytes) {
+class PlanOfAProcess : public PlanMarks, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(PlanOfAProcess, IsWithinATenthAndAHundredMegabytes) {
   const std::string large =
       "--mock-data --vocab-size 20000 --num-layers 2 --hidden-size 768 --num-attention-heads 12 "
       "--seq-length 64 --max-position-embeddings 64 --micro-batch-size 2 --train-iters 2 ";
-  for (const std::string& more : {std::string(""), std::string("--bf16 --ranks 2"),
-                                  std::string("--recompute-granularity full")}) {
-    const Marks plan = planned(large + more), run = shown(large + more);
-    EXPECT_GT(plan.process, int64_t{300} << 20);
-    EXPECT_NEAR(static_cast<double>(plan.process), static_cast<double>(run.process),
-                0.1 * static_cast<double>(run.process) + 100e6)
-        << more;
-  }
+  const Marks plan = planned(large + GetParam()), run = shown(large + GetParam());
+  EXPECT_GT(plan.process, int64_t{300} << 20);
+  EXPECT_NEAR(static_cast<double>(plan.process), static_cast<double>(run.process),
+              0.1 * static_cast<double>(run.process) + 100e6);
 }
+
+INSTANTIATE_TEST_SUITE_P(Large, PlanOfAProcess,
+                         ::testing::Values("", "--bf16 --ranks 2", "--recompute-granularity full"));
 
 }  // namespace
 }  // namespace megatron::testing

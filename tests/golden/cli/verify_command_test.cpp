@@ -39,6 +39,16 @@ TEST(VerifyCommand, TellsModelsFromTrajectoriesAndPrintsEachKind) {
   }
 }
 
+TEST(VerifyCommand, DividesTokensOfModelsAndTrajectories) {
+  const Result r =
+      run_captured({"verify", vectors("hf/gpt2"), vectors("train/llama_adamw"), "--device", "cpu",
+                    "--tensor-model-parallel-size", "2", "--sequence-parallel"});
+  EXPECT_EQ(r.code, 0) << r.out;
+  EXPECT_TRUE(has(r.out, "f32, tensor parallel 2, sequence parallel: passed")) << r.out;
+  EXPECT_TRUE(has(r.out, "2 passed, 0 failed")) << r.out;
+  EXPECT_NE(run_captured({"verify", vectors("hf/gpt2"), "--sequence-parallel"}).code, 0);
+}
+
 TEST(VerifyCommand, FailsWithOneWeightChanged) {
   const TemporaryDirectory directory;
   const std::string model = directory / "gpt2";

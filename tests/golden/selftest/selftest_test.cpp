@@ -21,23 +21,32 @@ Summary quiet_run(const SelftestOptions& options) {
   return summary;
 }
 
-class Passing : public ::testing::TestWithParam<const char*> {};
+class Passing : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Passing, OnThisMachine) {
   std::string text;
   const Summary summary =
       run({.filter = GetParam(), .threads = 2}, [&](std::string_view line) { text += line; });
   EXPECT_TRUE(summary.failed.empty()) << text;
-  EXPECT_GE(summary.passed.size(), 3u);
+  EXPECT_GE(summary.passed.size(), 1u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Checks, Passing,
-                         ::testing::Values("kernels/", "gradients/", "model/", "layouts/", "bits/"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           name.pop_back();
-                           return name;
-                         });
+// Those of ranks one by one, so that each ends soon.
+std::vector<std::string> filters() {
+  std::vector<std::string> all = {"kernels/", "gradients/", "model/", "bits/"};
+  for (const Check& check : checks(1))
+    if (check.name.starts_with("layouts/")) all.push_back(check.name);
+  EXPECT_EQ(all.size(), 4u + 9);
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Checks, Passing, ::testing::ValuesIn(filters()), [](const auto& info) {
+  std::string name = info.param;
+  if (name.ends_with('/')) name.pop_back();
+  for (char& c : name)
+    if (c == '/' || c == ' ') c = '_';
+  return name;
+});
 
 struct Caught {
   const char *fault, *check;

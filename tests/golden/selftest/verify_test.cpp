@@ -57,6 +57,18 @@ TEST_P(Model, AgreesHoweverItIsDivided) {
   }
 }
 
+TEST_P(Model, AgreesWithTokensDividedToo) {
+  const std::string directory = vectors(std::string("hf/") + GetParam());
+  const int64_t compared = verify(directory, {}).at(0).compared();
+  for (const auto& [tensor, pipeline] : {std::pair{2, 1}, std::pair{4, 1}, std::pair{2, 2}}) {
+    const std::vector<Report> reports = verify(
+        directory,
+        {.tensor_parallel = tensor, .pipeline_parallel = pipeline, .sequence_parallel = true});
+    expect_passed(reports, 2);
+    for (const Report& report : reports) EXPECT_EQ(report.compared(), compared) << report.text();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Vectors, Model,
                          ::testing::Values("gpt2", "llama", "llama_tied", "llama_bf16",
                                            "llama_fp16", "llama_sharded"),

@@ -101,7 +101,7 @@ void expect_no_allocation(const TrainSettings& s, const std::string& what) {
   void* frames[1];
   backtrace(frames, 1);  // loads what it needs
   counter.count = 0;
-  TrainHooks hooks;
+  TrainHooks hooks{.peak = 1e12};
   hooks.after_step = [&](const IterationReport& report) {
     if (report.iteration == 1) counter.on = true;
     if (report.iteration == *s.batch.train_iters - 1) counter.on = false;
@@ -157,26 +157,43 @@ TEST(Allocation, NorWithTensorParallelism) {
   }
 }
 
-TEST(Allocation, NorWithAnySchedule) {
-  for (const std::string schedule : {"1f1b", "interleaved", "zb-h1", "zb-v"}) {
-    TrainSettings s = spread(schedule == "zb-v", 2);
-    s.parallel.pipeline_parallel = 2;
-    s.parallel.schedule = schedule;
-    if (schedule == "interleaved") s.parallel.virtual_stages = 2;
-    expect_no_allocation(s, "PP 2, " + schedule);
-  }
+std::string words(const ::testing::TestParamInfo<const char*>& info) {
+  std::string name = info.param;
+  for (char& c : name)
+    if (c == '-') c = '_';
+  return name;
 }
 
-TEST(Allocation, NorWithShardedReplicas) {
-  for (const std::string strategy : {"no_shard", "optim", "optim_grads", "optim_grads_params"}) {
-    TrainSettings s = spread(strategy == "optim", 2);
-    s.parallel.sharding_strategy = strategy;
-    s.parallel.distributed_optimizer = strategy != "no_shard";
-    s.parallel.overlap_grad_reduce = true;
-    s.parallel.overlap_param_gather = strategy != "no_shard";
-    expect_no_allocation(s, "DP 2, " + strategy);
-  }
+class AllocationOfSchedule : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(AllocationOfSchedule, TakesNothingFromTheHeap) {
+  const std::string schedule = GetParam();
+  TrainSettings s = spread(schedule == "zb-v", 2);
+  s.parallel.pipeline_parallel = 2;
+  s.parallel.schedule = schedule;
+  if (schedule == "interleaved") s.parallel.virtual_stages = 2;
+  expect_no_allocation(s, "PP 2, " + schedule);
 }
+
+INSTANTIATE_TEST_SUITE_P(Any, AllocationOfSchedule,
+                         ::testing::Values("1f1b", "interleaved", "zb-h1", "zb-v"), words);
+
+class AllocationOfShards : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(AllocationOfShards, TakesNothingFromTheHeap) {
+  const std::string strategy = GetParam();
+  TrainSettings s = spread(strategy == "optim", 2);
+  s.parallel.sharding_strategy = strategy;
+  s.parallel.distributed_optimizer = strategy != "no_shard";
+  s.parallel.overlap_grad_reduce = true;
+  s.parallel.overlap_param_gather = strategy != "no_shard";
+  expect_no_allocation(s, "DP 2, " + strategy);
+}
+
+INSTANTIATE_TEST_SUITE_P(Any, AllocationOfShards,
+                         ::testing::Values("no_shard", "optim", "optim_grads",
+                                           "optim_grads_params"),
+                         words);
 
 TEST(Allocation, NorWithRecomputedParts) {
   TrainSettings s = spread(true, 1);

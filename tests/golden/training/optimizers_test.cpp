@@ -16,10 +16,13 @@ using optim::Method;
 struct Variant {
   std::string name;
   std::function<void(optim::OptimizerConfig&)> set;
+  bool bf16 = false;  // of a run that is resumed, on two ranks
 };
 
+void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
+
 std::vector<Variant> variants() {
-  return {{"lion", [](auto& c) { c.method = Method::lion; }},
+  return {{"lion", [](auto& c) { c.method = Method::lion; }, true},
           {"muon", [](auto& c) { c.method = Method::muon; }},
           {"muon_low_lion",
            [](auto& c) {
@@ -28,9 +31,10 @@ std::vector<Variant> variants() {
              c.muon.precision = optim::ProductPrecision::low;
              c.muon.nesterov = true;
              c.muon.split_qkv = false;
-           }},
+           },
+           true},
           {"adam_bf16_moments", [](auto& c) { c.exp_avg_type = c.exp_avg_sq_type = DType::bf16; }},
-          {"adam_bf16_second", [](auto& c) { c.exp_avg_sq_type = DType::bf16; }}};
+          {"adam_bf16_second", [](auto& c) { c.exp_avg_sq_type = DType::bf16; }, true}};
 }
 
 TrainSettings tiny(const Variant& variant) {
@@ -59,25 +63,49 @@ void expect_parts(const std::string& text, std::initializer_list<std::string_vie
   for (const std::string_view part : parts) EXPECT_NE(text.find(part), text.npos) << text;
 }
 
-TEST(Optimizers, AnyNumberOfRanksIsOne) {
-  for (const Variant& variant : variants()) {
-    // Where moments or products are rounded to 16 bits, another order of sums can go to the
-    // neighbour.
-    const bool rounded = variant.name != "lion";
-    TrainSettings s = tiny(variant);
-    s.batch.global_batch_size = 12;
-    s.batch.micro_batch_size = 2;
-    if (variant.name == "muon") s.optimizer.config.muon.precision = optim::ProductPrecision::high;
-    const auto expected = train_losses(s);
-    EXPECT_LT(expected.back(), expected.front()) << variant.name;
-    for (const int ranks : {2, 3}) {
-      s.runtime.ranks = ranks;
-      EXPECT_LE(distance(train_losses(s), expected),
-                rounded && variant.name != "muon" ? 1e-3 : tolerance::kLayoutFp32)
-          << variant.name << " on " << ranks;
-    }
+// Of each optimizer.
+class OptimizerRun : public ::testing::TestWithParam<Variant> {};
+
+TEST_P(OptimizerRun, OfAnyNumberOfRanksIsThatOfOne) {
+  const Variant& variant = GetParam();
+  // Where moments or products are rounded to 16 bits, another order of sums can go to the
+  // neighbour.
+  const bool rounded = variant.name != "lion";
+  TrainSettings s = tiny(variant);
+  s.batch.global_batch_size = 12;
+  s.batch.micro_batch_size = 2;
+  if (variant.name == "muon") s.optimizer.config.muon.precision = optim::ProductPrecision::high;
+  const auto expected = train_losses(s);
+  EXPECT_LT(expected.back(), expected.front());
+  for (const int ranks : {2, 3}) {
+    s.runtime.ranks = ranks;
+    EXPECT_LE(distance(train_losses(s), expected),
+              rounded && variant.name != "muon" ? 1e-3 : tolerance::kLayoutFp32)
+        << "on " << ranks;
   }
 }
+
+TEST_P(OptimizerRun, ThatIsResumedIsTheWholeRun) {
+  const Variant& variant = GetParam();
+  const TemporaryDirectory folder;
+  TrainSettings s = tiny(variant);
+  s.precision.bf16 = variant.bf16;
+  s.runtime.ranks = variant.bf16 ? 2 : 1;
+  const auto expected = train_losses(saving(s, folder / "whole"));
+  TrainSettings parts = saving(s, folder / "parts");
+  parts.checkpoint.exit_interval = 3;
+  train(parts, {.peak = 1e12});
+  parts.checkpoint.exit_interval.reset();
+  EXPECT_TRUE(same_bits(train_losses(parts), {expected.begin() + 3, expected.end()}));
+  for (const auto file : {"model.safetensors", "optimizer-00001-of-00001.safetensors"}) {
+    const std::string path = std::string("/iter_0000006/") + file;
+    EXPECT_TRUE(read_file(folder / ("whole" + path)) == read_file(folder / ("parts" + path)))
+        << file;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, OptimizerRun, ::testing::ValuesIn(variants()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(Optimizers, TwoThreadsGiveTheSameBits) {
   for (const Variant& variant : variants()) {
@@ -86,28 +114,6 @@ TEST(Optimizers, TwoThreadsGiveTheSameBits) {
     const auto expected = train_losses(s);
     s.runtime.threads = 2;
     EXPECT_TRUE(same_bits(train_losses(s), expected)) << variant.name;
-  }
-}
-
-TEST(Optimizers, AResumedRunIsTheWholeRun) {
-  bool bf16 = false;
-  for (const Variant& variant : variants()) {
-    const TemporaryDirectory folder;
-    TrainSettings s = tiny(variant);
-    s.precision.bf16 = bf16 = !bf16;
-    s.runtime.ranks = bf16 ? 2 : 1;
-    const auto expected = train_losses(saving(s, folder / "whole"));
-    TrainSettings parts = saving(s, folder / "parts");
-    parts.checkpoint.exit_interval = 3;
-    train(parts);
-    parts.checkpoint.exit_interval.reset();
-    EXPECT_TRUE(same_bits(train_losses(parts), {expected.begin() + 3, expected.end()}))
-        << variant.name;
-    for (const auto file : {"model.safetensors", "optimizer-00001-of-00001.safetensors"}) {
-      const std::string path = std::string("/iter_0000006/") + file;
-      EXPECT_TRUE(read_file(folder / ("whole" + path)) == read_file(folder / ("parts" + path)))
-          << variant.name << " " << file;
-    }
   }
 }
 

@@ -1,4 +1,5 @@
 // A run that stops and goes on is the run that never stopped.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <condition_variable>
@@ -46,32 +47,41 @@ void expect_same_checkpoint(const std::string& a, const std::string& b) {
   EXPECT_GE(files, 4);
 }
 
-TEST(Resume, EveryBitIsThatOfOneRun) {
+class EveryResume
+    : public ::testing::TestWithParam<std::tuple<DType, optim::Method, int /*ranks*/>> {};
+
+TEST_P(EveryResume, HasTheBitsOfOneRun) {
+  const auto [type, method, ranks] = GetParam();
   const TrainHooks quick{.peak = 1e12};  // nothing is measured
-  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
-    for (const optim::Method method : {optim::Method::adam, optim::Method::sgd}) {
-      for (const int ranks : {1, 2}) {
-        const TemporaryDirectory folder;
-        TrainSettings s = type == DType::f32 ? tiny_gpt2() : tiny_llama();
-        s.precision.bf16 = type == DType::bf16;
-        s.precision.fp16 = type == DType::f16;
-        // The scale is too large at first, the stop lies within a window.
-        s.precision.loss_scaling = {.initial = 0x1p17, .window = 2, .hysteresis = 1};
-        if (!s.precision.fp16) s.precision.loss_scaling = {};
-        s.optimizer.config.method = method;
-        s.optimizer.lr_warmup_iters = 2;
-        s.shape.attention_dropout = 0.2;
-        if (type == DType::f32) s.shape.hidden_dropout = 0.2;  // Llama has none
-        s.runtime.ranks = ranks;
-        const TrainSettings whole = saving(s, folder / "whole"),
-                            parts = saving(s, folder / "parts");
-        const auto expected = train_losses(whole, quick);
-        EXPECT_TRUE(same_bits(in_two_runs(parts, 3, quick), expected));
-        expect_same_checkpoint(folder / "whole/iter_0000007", folder / "parts/iter_0000007");
-      }
-    }
-  }
+  const TemporaryDirectory folder;
+  TrainSettings s = type == DType::f32 ? tiny_gpt2() : tiny_llama();
+  s.precision.bf16 = type == DType::bf16;
+  s.precision.fp16 = type == DType::f16;
+  // The scale is too large at first, the stop lies within a window.
+  s.precision.loss_scaling = {.initial = 0x1p17, .window = 2, .hysteresis = 1};
+  if (!s.precision.fp16) s.precision.loss_scaling = {};
+  s.optimizer.config.method = method;
+  s.optimizer.lr_warmup_iters = 2;
+  s.shape.attention_dropout = 0.2;
+  if (type == DType::f32) s.shape.hidden_dropout = 0.2;  // Llama has none
+  s.runtime.ranks = ranks;
+  const TrainSettings whole = saving(s, folder / "whole"), parts = saving(s, folder / "parts");
+  const auto expected = train_losses(whole, quick);
+  EXPECT_TRUE(same_bits(in_two_runs(parts, 3, quick), expected));
+  expect_same_checkpoint(folder / "whole/iter_0000007", folder / "parts/iter_0000007");
 }
+
+std::string kind_name(const ::testing::TestParamInfo<EveryResume::ParamType>& info) {
+  const auto& [type, method, ranks] = info.param;
+  return fmt::format("{}_{}_{}", name(type), optim::name(method), ranks);
+}
+
+INSTANTIATE_TEST_SUITE_P(Resume, EveryResume,
+                         ::testing::Combine(::testing::Values(DType::f32, DType::bf16, DType::f16),
+                                            ::testing::Values(optim::Method::adam,
+                                                              optim::Method::sgd),
+                                            ::testing::Values(1, 2)),
+                         kind_name);
 
 TEST(Resume, CyclicOrderGoesOnInTheMiddleOfAnEpoch) {
   for (const bool sharded : {true, false}) {

@@ -15,7 +15,7 @@ TEST_P(EachFault, IsCaughtByEveryRowThatComesToItAndByNoOther) {
   if (!fault.in_row) GTEST_SKIP() << "the matrix cannot see it";
   const LayoutMatrix matrix(2);
   const Environment environment = fault.environment();
-  MatrixRun faulty(environment, true);
+  MatrixRun faulty(environment, Precisions::fp64);
   int caught = 0;
   for (const MatrixRow& row : matrix.rows()) {
     const Report report = faulty.run(row);

@@ -233,6 +233,8 @@ TEST(Gemm, GivesAnElementTheSameBitsAtAnyIndex) {
                                            {1, 131, 3, 140},
                                            {100, 33, 77, 73},
                                            {130, 3, 20, 16},
+                                           {7, 2, 1, 149},
+                                           {9, 4, 2, 77},
                                            {5, 1, 0, 150},
                                            {0, 133, 149, 1}}) {
       for (int form = 0; form < 4; ++form) {
@@ -245,6 +247,22 @@ TEST(Gemm, GivesAnElementTheSameBitsAtAnyIndex) {
             << name(type) << " form " << form << " rows " << i << "+" << rows << " columns " << j
             << "+" << cols;
       }
+    }
+  }
+}
+
+// Few rows go another way than many (kernels/cpu/few_rows.h), and a long sum in several slices.
+TEST(Gemm, GivesFewRowsTheBitsOfMany) {
+  Maker maker;
+  for (const DType type : {DType::f32, DType::bf16}) {
+    const Tensor a = maker.matrix({9, 4611}, type), b = maker.matrix({53, 4611}, type);
+    const Tensor many = maker.empty({9, 53}, DType::f32);
+    gemm({.a = a, .b = b, .out = many, .transpose_b = true}, maker.stream(), bf16_products());
+    for (int64_t rows = 1; rows <= 5; ++rows) {
+      const Tensor few = maker.empty({rows, 53}, DType::f32);
+      gemm({.a = a.slice(0, 2, rows), .b = b, .out = few, .transpose_b = true}, maker.stream(),
+           bf16_products());
+      EXPECT_EQ(to_doubles(few), to_doubles(many.slice(0, 2, rows))) << name(type) << " " << rows;
     }
   }
 }

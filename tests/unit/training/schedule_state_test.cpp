@@ -57,6 +57,27 @@ TEST(ScheduleState, EqualsMegatronsUnderBothFlags) {
   }
 }
 
+// What the ranks were, for people; older files say less of it, or nothing.
+TEST(ScheduleState, KeepsAnyLayout) {
+  TrainSettings settings;
+  settings.runtime.ranks = 8;
+  settings.parallel.tensor_parallel = settings.parallel.pipeline_parallel = 2;
+  settings.parallel.sequence_parallel = true;
+  settings.parallel.virtual_stages = 2;
+  const Json layout = layout_of(settings, 8);
+  EXPECT_EQ(layout["schedule"].as_string(), "interleaved");
+  EXPECT_EQ(layout["chunks"].as_integer(), 2);
+  EXPECT_TRUE(layout["sequence_parallel"].as_bool());
+  EXPECT_EQ(layout["instances"].as_integer(), 1);
+  EXPECT_EQ(layout["data_parallel"].as_integer(), 2);
+  TrainerState state;
+  state.data = Json::Object{};
+  for (const Json& saved : {layout, Json(Json::Object{{"ranks", 4}}), Json(Json::Object{})}) {
+    state.layout = saved;
+    EXPECT_EQ(TrainerState::from_json(state.to_json(), "x").layout.dump(), saved.dump());
+  }
+}
+
 TEST(ScheduleState, KeepsWsdAndDecoupledRates) {
   TrainerState state;
   state.learning_rate = {.max = 1e-3,

@@ -1,0 +1,23 @@
+#include "cli/continue_text.h"
+
+#include "inference/generate.h"
+
+namespace megatron::cli {
+
+std::string continue_text(const models::GptModel& model, Runtime& runtime,
+                          const tokenizers::Tokenizer& tokenizer, const std::string& prompt,
+                          int64_t tokens) {
+  inference::Request request{.prompt = tokenizer.encode(prompt, true), .max_tokens = tokens};
+  request.sampling.temperature = 0.8;
+  const bool has_data = runtime.device().has_data();
+  if (has_data && tokenizer.eod()) request.end_tokens = {*tokenizer.eod()};
+  const inference::GenerateOptions options{.vocabulary = tokenizer.vocabulary_size()};
+  const auto generations = inference::generate(model, runtime, std::span(&request, 1), options);
+  if (!has_data) return {};
+  std::vector<int32_t> ids;
+  for (const inference::GeneratedToken& token : generations[0].tokens)
+    ids.push_back(token.draw.token);
+  return tokenizer.decode(ids);
+}
+
+}  // namespace megatron::cli

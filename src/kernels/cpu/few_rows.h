@@ -1,0 +1,30 @@
+// Products of few rows with a matrix that is read once, straight from memory: what generation
+// spends its time in.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/panels.h"
+#include "kernels/cpu/tiles.h"
+
+namespace megatron::kernels::cpu {
+
+// c [m,n] = a b^T + (accumulate ? c : 0): row i of a at a + i * a_row, in words(kind, elements)
+// words, n rows of b of `elements` elements. Each element has the bits that tile_product gives it.
+struct FewRowsProduct {
+  int64_t m, n, elements;
+  const uint32_t* a;
+  int64_t a_row;
+  MatrixRows b;
+  float* c;
+  int64_t ldc;
+  bool accumulate;
+};
+
+inline constexpr int64_t kFewRows = 8;
+
+// Whether few_rows_product takes m rows of that kind with a b of that type, on this processor.
+bool takes_few_rows(WordKind kind, DType type, int64_t m);
+void few_rows_product(WordKind kind, const FewRowsProduct& product);
+
+}  // namespace megatron::kernels::cpu

@@ -1,0 +1,121 @@
+#include "training/whole_on_one.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
+
+#include "base/error.h"
+#include "checkpoint/held_tensor.h"
+
+namespace megatron::training {
+namespace {
+
+// Below every value, so that the largest of the ranks' is that of those who hold the element.
+template <class T>
+void fill_lowest(const Tensor& t) {
+  if constexpr (sizeof(T) == 2) {
+    std::ranges::fill(t.span<T>(), T(-std::numeric_limits<float>::infinity()));
+  } else {
+    std::ranges::fill(t.span<T>(), -std::numeric_limits<T>::infinity());
+  }
+}
+
+void fill_lowest(const Tensor& t) {
+  switch (t.dtype()) {
+    case DType::f64: return fill_lowest<double>(t);
+    case DType::f32: return fill_lowest<float>(t);
+    case DType::bf16: return fill_lowest<bf16>(t);
+    case DType::f16: return fill_lowest<f16>(t);
+    default: MG_ASSERT(false);
+  }
+}
+
+// Elements [begin, begin + value.elements()) of a parameter.
+struct Piece {
+  const parallel::Placed* placed = nullptr;
+  int64_t begin = 0;
+  Tensor value;
+};
+using Pieces = std::map<std::string, std::vector<Piece>>;  // by canonical tensor
+
+Pieces pieces_of(std::span<const parallel::Shard> shards) {
+  Pieces pieces;
+  for (const parallel::Shard& shard : shards)
+    for (const parallel::Part& part : shard.placed->placement.parts)
+      if (shard.size() > 0) pieces[part.name].push_back({shard.placed, shard.begin, shard.value});
+  return pieces;
+}
+
+Pieces pieces_of(std::span<parallel::Placed* const> parameters) {
+  Pieces pieces;
+  for (const parallel::Placed* placed : parameters)
+    for (const parallel::Part& part : placed->placement.parts)
+      pieces[part.name].push_back({placed, 0, placed->parameter.value});
+  return pieces;
+}
+
+// Copies what a piece has of a canonical tensor there, or back.
+void copy_runs(const Piece& piece, const std::string& name, const Tensor& canonical, bool back) {
+  const int64_t size = size_of(canonical.dtype());
+  auto* const whole = static_cast<std::byte*>(canonical.raw());
+  auto* const mine = static_cast<std::byte*>(piece.value.raw());
+  const int64_t end = piece.begin + piece.value.elements();
+  parallel::for_each_run(
+      *piece.placed, [&](const parallel::Part& part, int64_t there, int64_t local, int64_t count) {
+        const int64_t first = std::max(local, piece.begin), last = std::min(local + count, end);
+        if (part.name != name || first >= last) return;
+        std::byte* const a = whole + (there + first - local) * size;
+        std::byte* const b = mine + (first - piece.begin) * size;
+        std::memcpy(back ? b : a, back ? a : b, static_cast<size_t>((last - first) * size));
+      });
+}
+
+// On rank 0 the whole model; null on others.
+std::unique_ptr<models::GptModel> gathered(const TrainedModel& model,
+                                           const models::GptConfig& config, DType type,
+                                           comm::Group& world) {
+  Runtime& runtime = model.runtime;
+  Runtime shapes_only({DeviceKind::meta, 0}, 1);
+  const models::GptModel undivided(config, shapes_only, type, 0);
+  std::unique_ptr<models::GptModel> whole;
+  if (world.rank() == 0) {
+    whole = std::make_unique<models::GptModel>(config, runtime, type, 0);
+    parallel::allocate(whole->parameters(), runtime);
+  }
+  Pieces held = pieces_of(model.shards()), wanted;
+  if (whole != nullptr) wanted = pieces_of(whole->parameters());
+  const bool has_data = runtime.device().has_data();
+  runtime.stream().synchronize();
+  for (const checkpoint::WholeTensor& tensor : checkpoint::whole_tensors(undivided.parameters())) {
+    const Tensor canonical = Tensor::empty(runtime.arena(MemoryClass::activations),
+                                           {tensor.shape.elements()}, type, "samples.tensor");
+    if (has_data) {
+      fill_lowest(canonical);
+      for (const Piece& piece : held[tensor.name]) copy_runs(piece, tensor.name, canonical, false);
+    }
+    world.all_reduce(canonical, comm::Reduce::max, runtime.stream(), "samples.tensor")
+        .wait(runtime.stream());
+    runtime.stream().synchronize();
+    if (!has_data) continue;
+    for (const Piece& piece : wanted[tensor.name]) copy_runs(piece, tensor.name, canonical, true);
+  }
+  return whole;
+}
+
+}  // namespace
+
+void on_first_rank(TrainedModel& model, const models::GptConfig& config, DType type,
+                   comm::Group& world,
+                   const std::function<void(const models::GptModel& whole)>& told) {
+  if (model.ranks.tensor().size() == 1 && model.ranks.pipeline().stages == 1 &&
+      model.ranks.pipeline().chunks == 1) {
+    model.step.data_parallel().gather_all();
+    if (world.rank() == 0) told(model.parts.whole());
+    return;
+  }
+  const auto whole = gathered(model, config, type, world);
+  if (whole != nullptr) told(*whole);
+}
+
+}  // namespace megatron::training
