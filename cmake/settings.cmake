@@ -3,8 +3,9 @@
 add_library(megatron_settings INTERFACE)
 target_include_directories(megatron_settings INTERFACE ${CMAKE_SOURCE_DIR}/src)
 # Designated initialisers leave fields at their defaults on purpose; -Wrestrict has false alarms in GCC 12 (its bug 105329).
-target_compile_options(megatron_settings INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers -Wno-restrict
-  -ffp-contract=off -fno-math-errno)
+target_compile_options(megatron_settings INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wno-missing-field-initializers;-Wno-restrict;-ffp-contract=off;-fno-math-errno>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Werror,-Wno-missing-field-initializers,-ffp-contract=off,-fno-math-errno>")
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
 set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1")
 

@@ -86,4 +86,10 @@ inline constexpr double kTrajectoryState = 1e-4;
 // order of sums adds at most sqrt(2) = 1.41 of it; the rest is scatter.
 inline constexpr double kBf16ErrorFactor = 1.5;
 
+// CUDA against the CPU. fp32: the promise of the project's numbers; sums in another order, fused
+// multiply-adds and other exponentials take a few hundred u of a loss after a few steps, 2e-5.
+inline constexpr double kCudaLossRelative = 1e-4;
+// Losses of runs in 16 bits: u of bf16 moves a logit, and the mean over a batch's tokens less.
+inline constexpr double kCudaNarrowLossRelative = 3.9e-3;
+
 }  // namespace megatron::tolerance

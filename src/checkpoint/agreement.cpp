@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "base/error.h"
 
@@ -13,10 +12,10 @@ void put_together(comm::Group& ranks, Stream& stream, std::span<uint64_t> values
   if (ranks.size() == 1 || values.empty()) return;
   const Tensor tensor = Tensor::empty(stream.scratch(), Shape{static_cast<int64_t>(values.size())},
                                       DType::i64, "save");
-  std::memcpy(tensor.raw(), values.data(), values.size_bytes());
+  copy_bytes_from(tensor, std::as_bytes(values));
   ranks.all_reduce(tensor, comm::Reduce::sum, stream, call).wait(stream);
   stream.synchronize();
-  std::memcpy(values.data(), tensor.raw(), values.size_bytes());
+  copy_bytes_to(tensor, std::as_writable_bytes(values));
 }
 
 void agree(comm::Group& ranks, Stream& stream, const std::string& error, uint64_t plan,
@@ -34,10 +33,12 @@ void agree(comm::Group& ranks, Stream& stream, const std::string& error, uint64_
     if (size == 1) throw Error(error);
     const Tensor text = Tensor::empty(stream.scratch(), Shape{static_cast<int64_t>(told[first])},
                                       DType::u8, "save");
-    if (first == rank) std::memcpy(text.raw(), error.data(), error.size());
+    if (first == rank) copy_bytes_from(text, std::as_bytes(std::span(error)));
     ranks.broadcast(text, static_cast<int>(first), stream, call).wait(stream);
     stream.synchronize();
-    throw Error(std::string(static_cast<const char*>(text.raw()), told[first]));
+    std::string reason(told[first], ' ');
+    copy_bytes_to(text, std::as_writable_bytes(std::span(reason)));
+    throw Error(reason);
   }
   for (size_t r = 1; r < size; ++r) {
     MG_CHECK(told[size + r] == told[size],

@@ -1,7 +1,6 @@
 #include "checkpoint/exchange.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "base/error.h"
@@ -15,14 +14,14 @@ Tensor numbers(Stream& stream, int64_t count) {
 
 Tensor tensor_of(Stream& stream, std::span<const int64_t> values) {
   const Tensor tensor = numbers(stream, static_cast<int64_t>(values.size()));
-  if (!values.empty()) std::memcpy(tensor.raw(), values.data(), values.size_bytes());
+  copy_bytes_from(tensor, std::as_bytes(values));
   return tensor;
 }
 
 Numbers values_of(const Tensor& tensor) {
-  if (tensor.elements() == 0) return {};
-  const auto values = tensor.span<int64_t>();
-  return {values.begin(), values.end()};
+  Numbers values(static_cast<size_t>(tensor.elements()));
+  copy_bytes_to(tensor, std::as_writable_bytes(std::span(values)));
+  return values;
 }
 
 int64_t sum(std::span<const int64_t> values) {

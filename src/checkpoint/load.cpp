@@ -79,6 +79,12 @@ void check_held(std::span<const HeldTensor> tensors, std::span<const WholeTensor
 void fill(const TensorFiles& files, const HeldTensor& tensor) {
   const Tensor& value = tensor.value;
   if (!value.device().has_data()) return;
+  if (!value.device().is_host()) {
+    HeldTensor here = tensor;
+    here.value = on_host(value, false);
+    fill(files, here);
+    return copy_bytes_from(value, bytes_of(here.value));
+  }
   int64_t covered = 0;
   for (const Part& part : tensor.placement->parts) {
     for (const Block& block : blocks_of(part, tensor.shape, tensor.begin, value.elements()))

@@ -249,7 +249,9 @@ void Resharding::receive_requests() {
 Tensor Resharding::buffer(std::span<const Lane> lanes, std::string_view label) const {
   int64_t bytes = 0;
   for (const Lane& lane : lanes) bytes += std::min(lane.bytes(), limit_);
-  const auto arena = Arena::make(stream_.device(), MemoryClass::communication);
+  const Device device = stream_.device();
+  const auto arena = Arena::make(device.has_data() ? Device{DeviceKind::cpu, 0} : device,
+                                 MemoryClass::communication);
   return Tensor::empty(*arena, Shape{bytes}, DType::u8, label);
 }
 

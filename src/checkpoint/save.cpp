@@ -42,6 +42,12 @@ void fill(const PlannedTensor& tensor, std::byte* out) {
     write_block(piece.block, piece.value, {out, size_of(tensor)}, tensor.dtype);
 }
 
+Contents values_on_host(Contents contents) {
+  for (std::vector<HeldTensor>* const list : {&contents.model, &contents.optimizer})
+    for (HeldTensor& tensor : *list) tensor.value = on_host(tensor.value);
+  return contents;
+}
+
 uint64_t identity(const SavePlan& plan) {
   std::string text;
   for (const PlannedFile& file : plan.files) text += file.name + '\0' + file.head;
@@ -57,7 +63,7 @@ std::string gibibytes(int64_t bytes) {
 
 struct Save::State {
   State(std::string path, Contents given, comm::Group& group, Stream& s, const FileSystem& f)
-      : contents(std::move(given)),
+      : contents(values_on_host(std::move(given))),
         ranks(group),
         stream(s),
         files(f),

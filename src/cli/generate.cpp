@@ -58,8 +58,7 @@ Fields GenerateSettings::fields() {
   f.add("prefill-tokens", &prefill_tokens, "tokens of prompts that are read at once");
   f.add_switch("bf16", &bf16, true, "compute in bfloat16; else fp32");
   f.add("threads", &runtime.threads, "CPU threads; default all cores");
-  f.add("device", &runtime.device, {"cpu", "reference"},
-        "cpu, or reference: plain loops, slow, for checking");
+  runtime.add_device(f);
   return f;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/program_path.h"
 #include "cli/command.h"
 #include "comm/launch/child.h"
 #include "comm/launch/guard.h"
@@ -120,7 +121,7 @@ int start(const LaunchSettings& settings, const Arguments& command) {
   if (settings.hosts) situation.hosts = comm::launch::parse_hosts(*settings.hosts);
   std::vector<comm::launch::Option> options = comm::launch::launch_options(launcher, situation);
 
-  Arguments program = {settings.program.value_or(comm::launch::own_path())};
+  Arguments program = {settings.program.value_or(program_path())};
   program.insert(program.end(), command.begin(), command.end());
   const auto command_line = [&](const Arguments& last) {
     Arguments words = {launcher.path};
@@ -140,7 +141,7 @@ int start(const LaunchSettings& settings, const Arguments& command) {
   comm::launch::Job job;
   job.other_hosts = !situation.hosts.empty() || situation.batch_system;
   if (job.other_hosts) comm::launch::export_meeting(launcher, options);
-  Arguments guarded = {comm::launch::own_path(), "launch", kGuard};
+  Arguments guarded = {program_path(), "launch", kGuard};
   guarded.insert(guarded.end(), program.begin(), program.end());
   job.words = command_line(guarded);
   job.launcher_name = launcher.path.substr(launcher.path.rfind('/') + 1);

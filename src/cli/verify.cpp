@@ -15,6 +15,7 @@ namespace fs = std::filesystem;
 std::vector<DeviceKind> devices_named(const std::string& name) {
   if (name == "cpu") return {DeviceKind::cpu};
   if (name == "reference") return {DeviceKind::reference};
+  if (name == "cuda") return {DeviceKind::cuda};
   return {DeviceKind::cpu, DeviceKind::reference};
 }
 
@@ -40,8 +41,9 @@ int verify(const Arguments& arguments) {
   fields.add(
       "rewrite", &rewrite,
       "load the model, save it to this new directory, and compare every byte of every tensor");
-  fields.add("device", &device, {"cpu", "reference", "both"},
-             "cpu computes in fp32, reference in fp64 by plain loops");
+  fields.add("device", &device, {"cpu", "reference", "both", "cuda"},
+             "cpu and cuda compute in fp32, reference in fp64 by plain loops; both: cpu and "
+             "reference");
   fields.add("threads", &runtime.threads, "CPU threads of each rank; default: cores / ranks");
   int64_t tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1;
   fields.add("tensor-model-parallel-size", &tensor_parallel,

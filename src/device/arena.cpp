@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/machine_memory.h"
+#include "device/wing.h"
 
 namespace megatron {
 namespace {
@@ -46,6 +47,26 @@ class HostRange final : public AddressRange {
   int64_t size_ = 0;
 };
 
+// What a user can do about an arena that is full.
+std::string_view remedy(MemoryClass memory_class) {
+  switch (memory_class) {
+    case MemoryClass::parameters:
+    case MemoryClass::gradients:
+      return "divide the model by --tensor-model-parallel-size, --pipeline-model-parallel-size or "
+             "--data-parallel-sharding-strategy optim_grads_params";
+    case MemoryClass::optimizer:
+      return "divide its state by --use-distributed-optimizer, or hold it in host memory by "
+             "--optimizer-cpu-offload";
+    case MemoryClass::activations:
+      return "use a smaller --micro-batch-size or --seq-length, or --recompute-granularity "
+             "selective";
+    case MemoryClass::scratch:
+    case MemoryClass::communication: return "use a smaller --micro-batch-size or --seq-length";
+    case MemoryClass::offload: return "offload less to host memory";
+  }
+  MG_ASSERT(false);
+}
+
 class MetaRange final : public AddressRange {
  public:
   std::byte* base() const override { return nullptr; }
@@ -73,9 +94,15 @@ Device Storage::device() const { return arena_->device(); }
 MemoryClass Storage::memory_class() const { return arena_->memory_class(); }
 
 std::shared_ptr<Arena> Arena::make(Device device, MemoryClass memory_class) {
-  MG_CHECK(device.is_host() || device.kind == DeviceKind::meta,
-           "this build has no memory for device '{}'", to_string(device));
-  auto range = device.is_host() ? reserve_host_memory() : reserve_no_memory();
+  std::unique_ptr<AddressRange> range;
+  if (device.kind == DeviceKind::cuda && memory_class == MemoryClass::offload) {
+    range = cuda_wing().reserve_pinned();
+    device = {DeviceKind::cpu, 0};
+  } else if (device.kind == DeviceKind::cuda) {
+    range = cuda_wing().reserve(device);
+  } else {
+    range = device.is_host() ? reserve_host_memory() : reserve_no_memory();
+  }
   return std::shared_ptr<Arena>(new Arena(device, memory_class, std::move(range)));
 }
 
@@ -103,10 +130,9 @@ std::shared_ptr<Storage> Arena::allocate(int64_t bytes, std::string_view label) 
     if (extends) offset = last->first;
     MG_CHECK(offset + size <= limit_,
              "out of {} memory on {}: {} bytes for {} do not fit beside {} bytes in use (limit "
-             "{}); use a smaller "
-             "--micro-batch-size or --seq-length, or recompute activations",
-             name(class_), to_string(device_), bytes, label, in_use_, limit_);
-    range_->grow(offset + size);
+             "{}); {}",
+             name(class_), to_string(device_), bytes, label, in_use_, limit_, remedy(class_));
+    grow(offset + size, bytes, label);
     if (extends) {
       free_by_size_.erase({last->second, last->first});
       free_by_offset_.erase(last);
@@ -116,6 +142,15 @@ std::shared_ptr<Storage> Arena::allocate(int64_t bytes, std::string_view label) 
   in_use_ += size;
   std::byte* data = range_->base() == nullptr ? nullptr : range_->base() + offset;
   return std::make_shared<Storage>(shared_from_this(), offset, bytes, data);
+}
+
+void Arena::grow(int64_t end, int64_t bytes, std::string_view label) {
+  try {
+    range_->grow(end);
+  } catch (const Error& error) {
+    fail("out of {} memory on {}: {} bytes for {} do not fit beside {} bytes in use ({}); {}",
+         name(class_), to_string(device_), bytes, label, in_use_, error.what(), remedy(class_));
+  }
 }
 
 void Arena::give_back(int64_t offset, int64_t bytes) {
@@ -157,12 +192,8 @@ int64_t Arena::high_water() const {
 }
 
 Arenas::Arenas(Device device) {
-  for (int i = 0; i < kMemoryClasses; ++i) {
-    const auto memory_class = static_cast<MemoryClass>(i);
-    const bool apart = memory_class == MemoryClass::offload && device.kind == DeviceKind::cuda;
-    arenas_[static_cast<size_t>(i)] =
-        Arena::make(apart ? Device{DeviceKind::cpu, 0} : device, memory_class);
-  }
+  for (int i = 0; i < kMemoryClasses; ++i)
+    arenas_[static_cast<size_t>(i)] = Arena::make(device, static_cast<MemoryClass>(i));
 }
 
 }  // namespace megatron

@@ -59,7 +59,7 @@ class AddressRange {
  public:
   virtual ~AddressRange() = default;
   virtual std::byte* base() const = 0;  // null on meta
-  // Makes [0, bytes) usable. Throws Error when the device has no more.
+  // Makes [0, bytes) usable. Throws Error, with nothing changed, when the device has no more.
   virtual void grow(int64_t bytes) = 0;
 };
 std::unique_ptr<AddressRange> reserve_host_memory();
@@ -82,6 +82,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
  private:
   friend class Storage;
   Arena(Device device, MemoryClass memory_class, std::unique_ptr<AddressRange> range);
+  void grow(int64_t end, int64_t bytes, std::string_view label);
   void give_back(int64_t offset, int64_t bytes);
   void insert_free(int64_t offset, int64_t bytes);
 
@@ -94,7 +95,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   int64_t end_ = 0, in_use_ = 0, limit_ = INT64_MAX;
 };
 
-// One arena a class; that of MemoryClass::offload is of host memory.
+// One arena a class; that of MemoryClass::offload is of host memory, pinned where the device is a
+// GPU.
 class Arenas {
  public:
   explicit Arenas(Device device);

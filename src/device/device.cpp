@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "device/stream.h"
+#include "device/wing.h"
 
 namespace megatron {
 
@@ -26,8 +27,10 @@ Runtime::Runtime(Device device, int threads, DeviceKind planned)
     : device_(device),
       pool_(device.has_data() ? threads : std::min(threads, 1)),
       arenas_(device),
-      stream_(std::make_unique<HostStream>(
-          device, pool_, arenas_[MemoryClass::scratch],
-          Stream::Plan{device.has_data() ? device.kind : planned, threads})) {}
+      stream_(device.kind == DeviceKind::cuda
+                  ? cuda_wing().make_stream(device, pool_, arenas_[MemoryClass::scratch])
+                  : std::make_unique<HostStream>(
+                        device, pool_, arenas_[MemoryClass::scratch],
+                        Stream::Plan{device.has_data() ? device.kind : planned, threads})) {}
 
 }  // namespace megatron

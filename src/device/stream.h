@@ -26,6 +26,7 @@ class Event {
   void wait_on_host() const {
     if (state_ != nullptr) state_->wait();
   }
+  State* state() const { return state_.get(); }  // null: already reached
 
  private:
   std::shared_ptr<State> state_;
@@ -75,7 +76,7 @@ class Stream {
   StreamWatcher* watcher_ = nullptr;
 };
 
-// Streams of the reference, cpu and meta devices.
+// Streams of the reference, cpu and meta devices. CUDA's are made by its wing (device/wing.h).
 class HostStream final : public Stream {
  public:
   using Stream::Stream;
@@ -87,7 +88,7 @@ class HostStream final : public Stream {
 // What one rank computes with.
 class Runtime {
  public:
-  // Throws Error for a device this build does not have, and for threads < 1. On meta no thread is
+  // Throws Error for a device that is not there, and for threads < 1. On meta no thread is
   // started: kernels ask for the scratch memory that those of `planned` take with so many threads,
   // and do nothing else.
   Runtime(Device device, int threads, DeviceKind planned = DeviceKind::cpu);

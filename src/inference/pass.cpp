@@ -10,7 +10,7 @@ namespace {
 Tensor integers(Runtime& runtime, const std::vector<int32_t>& values, std::string_view label) {
   Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations),
                            {static_cast<int64_t>(values.size())}, DType::i32, label);
-  if (runtime.device().has_data()) copy_from(t, std::span<const int32_t>(values));
+  if (runtime.device().has_data()) copy_from(t, std::span<const int32_t>(values), runtime.stream());
   return t;
 }
 
@@ -18,7 +18,7 @@ Tensor numbers(Runtime& runtime, const std::vector<double>& values, DType type,
                std::string_view label) {
   Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations),
                            {static_cast<int64_t>(values.size())}, type, label);
-  if (runtime.device().has_data()) copy_from(t, std::span<const double>(values));
+  if (runtime.device().has_data()) copy_from(t, std::span<const double>(values), runtime.stream());
   return t;
 }
 
@@ -68,7 +68,7 @@ Logits::Logits(Tensor logits, Runtime& runtime) : logits_(std::move(logits)), ru
     converted_.resize(static_cast<size_t>(logits_.elements()));
     return;
   }
-  if (logits_.dtype() != DType::f32) converted_ = to_floats(logits_);
+  if (logits_.dtype() != DType::f32 || !logits_.device().is_host()) converted_ = to_floats(logits_);
 }
 
 std::span<const float> Logits::row(int64_t index) const {

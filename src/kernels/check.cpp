@@ -24,7 +24,8 @@ class Rules {
     }
     const Tensor* first = nullptr;
     for (const Named& named : tensors) {
-      if (!named.tensor.defined()) continue;
+      // Any device reads and writes the host memory of offload arenas.
+      if (!named.tensor.defined() || named.tensor.memory_class() == MemoryClass::offload) continue;
       if (first == nullptr) first = &named.tensor;
       require(named.tensor.device() == first->device(), "one device for all");
     }

@@ -1,6 +1,7 @@
 #include "kernels/table.h"
 
 #include "base/error.h"
+#include "device/wing.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/reference/table.h"
 #include "kernels/widened.h"
@@ -12,7 +13,11 @@ const Table& table(DeviceKind kind) {
     case DeviceKind::reference: return reference_table();
     case DeviceKind::cpu: return widened_table(kind);
     case DeviceKind::meta: return widened_table(kind);
-    case DeviceKind::cuda: fail("this build has no CUDA back-end; use --device cpu");
+    case DeviceKind::cuda: {
+      using Kernels = const Table* (*)();
+      static const Table& own = *reinterpret_cast<Kernels>(cuda_symbol("megatron_cuda_kernels"))();
+      return own;
+    }
   }
   MG_ASSERT(false);
 }

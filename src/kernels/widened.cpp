@@ -29,6 +29,12 @@ bool has_f16(const Args& args) {
   return found;
 }
 
+// Whether the device, or the one that a run on meta is planned for, has no f16.
+template <class Args>
+bool widens(const Args& args, const Stream& stream) {
+  return stream.plan().kind != DeviceKind::cuda && has_f16(args);
+}
+
 // One f16 operand and its copy.
 struct Widened {
   Tensor narrow, wide;
@@ -77,7 +83,7 @@ struct Entry;
 template <class Args, void (*Table::*member)(const Args&, Stream&), NormKind kind>
 struct Entry<member, kind> {
   static void run(const Args& args, Stream& stream) {
-    if (!has_f16(args)) return (plain_table(stream.device().kind).*member)(args, stream);
+    if (!widens(args, stream)) return (plain_table(stream.device().kind).*member)(args, stream);
     check_args(args, kind);
     run_widened<member>(args, stream);
   }
@@ -86,7 +92,7 @@ struct Entry<member, kind> {
 // The statistics are of the sum as stored: it is rounded before they are formed.
 template <auto member, NormKind kind>
 void add_norm(const AddNormArgs& args, Stream& stream) {
-  if (!has_f16(args)) return (plain_table(stream.device().kind).*member)(args, stream);
+  if (!widens(args, stream)) return (plain_table(stream.device().kind).*member)(args, stream);
   check(args, kind);
   AddNormArgs norm = args;
   if (args.sum.defined()) {
@@ -104,7 +110,7 @@ void add_norm(const AddNormArgs& args, Stream& stream) {
 // Rows are only moved: those of any format of 16 bits alike.
 void embedding(const EmbeddingArgs& args, Stream& stream) {
   const Table& plain = plain_table(stream.device().kind);
-  if (!has_f16(args)) return plain.embedding(args, stream);
+  if (!widens(args, stream)) return plain.embedding(args, stream);
   check(args);
   plain.embedding({.ids = args.ids,
                    .table = args.table.view_as(DType::bf16),

@@ -19,21 +19,20 @@ RotaryTable RotaryTable::make(Runtime& runtime, DType model_type, int64_t positi
   table.sin =
       Tensor::empty(runtime.arena(MemoryClass::parameters), {positions, pairs}, type, "rotary.sin");
   if (!runtime.device().has_data()) return table;
-  std::vector<double> frequencies(static_cast<size_t>(pairs)), cos(frequencies), sin(frequencies);
+  std::vector<double> frequencies(static_cast<size_t>(pairs));
+  std::vector<double> cos(static_cast<size_t>(positions * pairs)), sin(cos);
   for (int64_t i = 0; i < pairs; ++i) {
     frequencies[static_cast<size_t>(i)] =
         std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(rotary_dims));
   }
-  for (int64_t p = 0; p < positions; ++p) {
-    for (size_t i = 0; i < frequencies.size(); ++i) {
-      const double angle = static_cast<double>(p) * frequencies[i];
-      cos[i] = std::cos(angle);
-      sin[i] = std::sin(angle);
-    }
-    Tensor cos_row = table.cos.slice(0, p, 1), sin_row = table.sin.slice(0, p, 1);
-    copy_from(cos_row, std::span<const double>(cos));
-    copy_from(sin_row, std::span<const double>(sin));
+  for (size_t i = 0; i < cos.size(); ++i) {
+    const double angle =
+        static_cast<double>(i / frequencies.size()) * frequencies[i % frequencies.size()];
+    cos[i] = std::cos(angle);
+    sin[i] = std::sin(angle);
   }
+  copy_from(table.cos, std::span<const double>(cos), runtime.stream());
+  copy_from(table.sin, std::span<const double>(sin), runtime.stream());
   return table;
 }
 

@@ -58,8 +58,8 @@ Continuation SequenceState::next(int64_t first, int64_t sequences, int64_t token
               static_cast<int32_t>(held[static_cast<size_t>(b)]));
     std::iota(k.begin() + b * keys, k.begin() + (b + 1) * keys, 0);
   }
-  copy_from(c.q_positions, std::span<const int32_t>(q));
-  copy_from(c.k_positions, std::span<const int32_t>(k));
+  copy_from(c.q_positions, std::span<const int32_t>(q), runtime_.stream());
+  copy_from(c.k_positions, std::span<const int32_t>(k), runtime_.stream());
   return c;
 }
 

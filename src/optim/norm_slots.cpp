@@ -1,7 +1,6 @@
 #include "optim/norm_slots.h"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <queue>
@@ -59,11 +58,12 @@ std::vector<int64_t> gathered(const std::vector<int64_t>& mine, comm::Group& gro
   const auto n = static_cast<int64_t>(mine.size());
   const Tensor in = Tensor::empty(stream.scratch(), {n}, DType::i64, call);
   const Tensor out = Tensor::empty(stream.scratch(), {n * group.size()}, DType::i64, call);
-  std::memcpy(in.raw(), mine.data(), mine.size() * sizeof(int64_t));
+  copy_bytes_from(in, std::as_bytes(std::span(mine)));
   group.all_gather(in, out, stream, call).wait(stream);
   stream.synchronize();
-  const auto all = out.span<int64_t>();
-  return {all.begin(), all.end()};
+  std::vector<int64_t> all(static_cast<size_t>(out.elements()));
+  copy_bytes_to(out, std::as_writable_bytes(std::span(all)));
+  return all;
 }
 
 // Of each rank, what it tells.

@@ -17,6 +17,7 @@ constexpr size_t kSendsUnderWay = 4;
 
 // What goes before a message of variable shape: type, number of dimensions, sizes.
 constexpr int64_t kHeaderLength = 2 + kMaxRank;
+using Header = std::array<int64_t, kHeaderLength>;
 
 bool is_send(Transfer::Kind kind) {
   return kind == Transfer::Kind::send_activation || kind == Transfer::Kind::send_gradient;
@@ -38,24 +39,23 @@ std::string message_name(const PipelineShape& shape, int stage, const Transfer& 
 
 void write_header(const Tensor& header, const Tensor& tensor) {
   if (!header.device().has_data()) return;
-  const auto values = header.span<int64_t>();
-  values[0] = static_cast<int64_t>(tensor.dtype());
-  values[1] = tensor.rank();
-  for (int d = 0; d < kMaxRank; ++d)
-    values[static_cast<size_t>(2 + d)] = d < tensor.rank() ? tensor.size(d) : 0;
+  Header values{static_cast<int64_t>(tensor.dtype()), tensor.rank()};
+  for (int d = 0; d < tensor.rank(); ++d) values[static_cast<size_t>(2 + d)] = tensor.size(d);
+  copy_bytes_from(header, std::as_bytes(std::span(values)));
 }
 
 // The shape that a header tells; that of `expected` where there is no data.
 Shape read_header(const Tensor& header, const Tensor& expected, const std::string& message) {
   if (!header.device().has_data()) return expected.shape();
-  const auto values = header.span<int64_t>();
+  Header values;
+  copy_bytes_to(header, std::as_writable_bytes(std::span(values)));
   MG_CHECK(
       values[0] == static_cast<int64_t>(expected.dtype()),
       "'{}' is a tensor of another type than the stage that receives it computes with ({}): the "
       "stages of a pipeline need the same types",
       message, name(expected.dtype()));
   MG_ASSERT(values[1] >= 0 && values[1] <= kMaxRank);
-  return Shape(values.subspan(2, static_cast<size_t>(values[1])));
+  return Shape(std::span(values).subspan(2, static_cast<size_t>(values[1])));
 }
 
 }  // namespace

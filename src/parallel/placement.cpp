@@ -203,10 +203,16 @@ Placement narrowed(const Placement& whole, int axis, std::span<const Slice> slic
 }
 
 void initialize(const Shard& shard, uint64_t seed, ThreadPool& pool) {
-  const Tensor& value = shard.value;
-  MG_ASSERT(value.is_contiguous() && shard.begin >= 0 &&
+  MG_ASSERT(shard.value.is_contiguous() && shard.begin >= 0 &&
             shard.begin + shard.size() <= shard.placed->parameter.value.elements());
-  if (!value.device().has_data()) return;
+  if (!shard.value.device().has_data()) return;
+  if (!shard.value.device().is_host()) {
+    Shard drawn = shard;
+    drawn.value = on_host(shard.value, false);
+    initialize(drawn, seed, pool);
+    return copy_bytes_from(shard.value, bytes_of(drawn.value));
+  }
+  const Tensor& value = shard.value;
   if (value.bytes() > 0) std::memset(value.raw(), 0, static_cast<size_t>(value.bytes()));
   switch (value.dtype()) {
     case DType::f64: return fill_parts<double>(shard, seed, pool);

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/tolerances.h"
 #include "checkpoint/model_directory.h"
+#include "comm/staged.h"
 #include "comm/threads.h"
 #include "models/gpt/model.h"
 #include "selftest/canonical.h"
@@ -270,7 +271,9 @@ Report run_case(const std::string& directory, const Case& c, DeviceKind device,
   Run run;
   for (const std::string_view state : kStates) run.states[std::string(state)];
   comm::run_ranks(options.ranks(), [&](comm::Group& world) {
-    run_rank(files, config, c, tokens, device, options, world, run);
+    std::unique_ptr<comm::Group> made;
+    run_rank(files, config, c, tokens, device, options, comm::for_device(world, {device, 0}, made),
+             run);
   });
 
   Expected expected(directory + "/expected.safetensors");

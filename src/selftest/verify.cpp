@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/tolerances.h"
 #include "checkpoint/model_directory.h"
+#include "comm/staged.h"
 #include "comm/threads.h"
 #include "selftest/canonical.h"
 #include "selftest/expected.h"
@@ -261,7 +262,8 @@ std::vector<Report> verify(const std::string& directory, const VerifyOptions& op
     const auto greedy = greedy_batch(expected, batch, config);
     Results results;
     comm::run_ranks(options.ranks(), [&](comm::Group& world) {
-      Subject subject(files, config, device, options, world);
+      std::unique_ptr<comm::Group> made;
+      Subject subject(files, config, device, options, comm::for_device(world, {device, 0}, made));
       subject.forward(batch, "", results);
       if (greedy) subject.forward(*greedy, "greedy.", results);
       subject.backward(batch, results);

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "device/wing.h"
 
 namespace megatron {
 
@@ -68,7 +69,13 @@ bool Tensor::is_contiguous() const {
 
 void* Tensor::raw() const {
   MG_ASSERT(defined() && device().is_host());
-  return storage_->data() + offset_ * size_of(dtype_);
+  return address();
+}
+
+void* Tensor::address() const {
+  MG_ASSERT(defined());
+  std::byte* const data = storage_->data();
+  return data == nullptr ? nullptr : data + offset_ * size_of(dtype_);
 }
 
 Tensor Tensor::view(Shape shape) const {
@@ -180,11 +187,72 @@ void for_each_offset(const Tensor& t, F&& f) {
   }
 }
 
+// Elements from the first to the last, those between that are none of the tensor's included.
+int64_t span_of(const Tensor& t) {
+  if (t.elements() == 0) return 0;
+  int64_t last = 0;
+  for (int d = 0; d < t.rank(); ++d) last += (t.size(d) - 1) * t.stride(d);
+  return last + 1;
+}
+
+// The elements of a tensor in host memory, under its strides: its own memory, or a copy of what a
+// CUDA tensor spans.
+class HostElements {
+ public:
+  explicit HostElements(const Tensor& t) : t_(t) {
+    if (t.device().kind != DeviceKind::cuda) {
+      data_ = static_cast<std::byte*>(t.raw());
+      return;
+    }
+    copy_.resize(static_cast<size_t>(span_of(t) * size_of(t.dtype())));
+    data_ = copy_.data();
+  }
+  void read() {
+    if (!copy_.empty())
+      cuda_wing().copy_now(data_, t_.address(), static_cast<int64_t>(copy_.size()), t_.device());
+  }
+  void write(Stream* stream = nullptr) {
+    if (copy_.empty()) return;
+    const auto bytes = static_cast<int64_t>(copy_.size());
+    if (stream != nullptr) return cuda_wing().copy(t_.address(), data_, bytes, *stream);
+    cuda_wing().copy_now(t_.address(), data_, bytes, t_.device());
+  }
+  template <class T>
+  T* data() {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  const Tensor& t_;
+  std::vector<std::byte> copy_;
+  std::byte* data_ = nullptr;
+};
+
+// Calls f(T{}) with the type of the tensor's elements.
+template <class F>
+void for_type(DType type, F&& f) {
+  switch (type) {
+    case DType::f64: return f(double{});
+    case DType::f32: return f(float{});
+    case DType::bf16: return f(bf16{});
+    case DType::f16: return f(f16{});
+    case DType::i64: return f(int64_t{});
+    case DType::i32: return f(int32_t{});
+    case DType::i16: return f(int16_t{});
+    case DType::i8: return f(int8_t{});
+    case DType::u16: return f(uint16_t{});
+    case DType::u8: return f(uint8_t{});
+  }
+}
+
 template <class To>
 std::vector<To> convert(const Tensor& t) {
   std::vector<To> out;
   out.reserve(static_cast<size_t>(t.elements()));
-  const auto read = [&]<class From>(const From* data) {
+  HostElements elements(t);
+  elements.read();
+  for_type(t.dtype(), [&]<class From>(From) {
+    const From* data = elements.data<From>();
     for_each_offset(t, [&](int64_t offset) {
       if constexpr (sizeof(From) == 2 && !std::is_integral_v<From>) {
         out.push_back(static_cast<To>(static_cast<float>(data[offset])));
@@ -192,26 +260,18 @@ std::vector<To> convert(const Tensor& t) {
         out.push_back(static_cast<To>(data[offset]));
       }
     });
-  };
-  switch (t.dtype()) {
-    case DType::f64: read(t.data<double>()); break;
-    case DType::f32: read(t.data<float>()); break;
-    case DType::bf16: read(t.data<bf16>()); break;
-    case DType::f16: read(t.data<f16>()); break;
-    case DType::i64: read(t.data<int64_t>()); break;
-    case DType::i32: read(t.data<int32_t>()); break;
-    case DType::i16: read(t.data<int16_t>()); break;
-    case DType::i8: read(t.data<int8_t>()); break;
-    case DType::u16: read(t.data<uint16_t>()); break;
-    case DType::u8: read(t.data<uint8_t>()); break;
-  }
+  });
   return out;
 }
 
 template <class From>
-void assign(Tensor& t, std::span<const From> values) {
+void assign(const Tensor& t, std::span<const From> values, Stream* stream = nullptr) {
   MG_ASSERT(static_cast<int64_t>(values.size()) == t.elements());
-  const auto write = [&]<class To>(To* data) {
+  HostElements elements(t);
+  MG_ASSERT(stream == nullptr || t.is_contiguous());
+  if (!t.is_contiguous()) elements.read();
+  for_type(t.dtype(), [&]<class To>(To) {
+    To* data = elements.data<To>();
     size_t i = 0;
     for_each_offset(t, [&](int64_t offset) {
       if constexpr (sizeof(To) == 2 && !std::is_integral_v<To>) {
@@ -220,19 +280,8 @@ void assign(Tensor& t, std::span<const From> values) {
         data[offset] = static_cast<To>(values[i++]);
       }
     });
-  };
-  switch (t.dtype()) {
-    case DType::f64: write(t.data<double>()); break;
-    case DType::f32: write(t.data<float>()); break;
-    case DType::bf16: write(t.data<bf16>()); break;
-    case DType::f16: write(t.data<f16>()); break;
-    case DType::i64: write(t.data<int64_t>()); break;
-    case DType::i32: write(t.data<int32_t>()); break;
-    case DType::i16: write(t.data<int16_t>()); break;
-    case DType::i8: write(t.data<int8_t>()); break;
-    case DType::u16: write(t.data<uint16_t>()); break;
-    case DType::u8: write(t.data<uint8_t>()); break;
-  }
+  });
+  elements.write(stream);
 }
 
 }  // namespace
@@ -242,6 +291,56 @@ std::vector<float> to_floats(const Tensor& tensor) { return convert<float>(tenso
 void copy_from(Tensor& tensor, std::span<const double> values) { assign(tensor, values); }
 void copy_from(Tensor& tensor, std::span<const float> values) { assign(tensor, values); }
 void copy_from(Tensor& tensor, std::span<const int32_t> values) { assign(tensor, values); }
+void copy_from(Tensor& tensor, std::span<const double> values, Stream& stream) {
+  assign(tensor, values, &stream);
+}
+void copy_from(Tensor& tensor, std::span<const int32_t> values, Stream& stream) {
+  assign(tensor, values, &stream);
+}
+void copy_from(Tensor& tensor, std::span<const int64_t> values, Stream& stream) {
+  assign(tensor, values, &stream);
+}
+
+void copy_bytes_from(const Tensor& tensor, std::span<const std::byte> bytes) {
+  MG_ASSERT(tensor.is_contiguous() && static_cast<int64_t>(bytes.size()) == tensor.bytes());
+  if (bytes.empty()) return;
+  if (tensor.device().kind == DeviceKind::cuda)
+    return cuda_wing().copy_now(tensor.address(), bytes.data(), tensor.bytes(), tensor.device());
+  std::memcpy(tensor.raw(), bytes.data(), bytes.size());
+}
+
+std::span<const std::byte> bytes_of(const Tensor& tensor) {
+  MG_ASSERT(tensor.is_contiguous());
+  return {static_cast<const std::byte*>(tensor.raw()), static_cast<size_t>(tensor.bytes())};
+}
+
+void copy_bytes_to(const Tensor& tensor, std::span<std::byte> bytes) {
+  MG_ASSERT(tensor.is_contiguous() && static_cast<int64_t>(bytes.size()) == tensor.bytes());
+  if (bytes.empty()) return;
+  if (tensor.device().kind == DeviceKind::cuda)
+    return cuda_wing().copy_now(bytes.data(), tensor.address(), tensor.bytes(), tensor.device());
+  std::memcpy(bytes.data(), tensor.raw(), bytes.size());
+}
+
+Tensor on_host(const Tensor& tensor, bool filled) {
+  if (tensor.device().kind != DeviceKind::cuda) return tensor;
+  const auto arena = Arena::make({DeviceKind::cpu, 0}, tensor.memory_class());
+  const Tensor copy = Tensor::empty(*arena, {span_of(tensor)}, tensor.dtype(), "host copy");
+  if (filled && copy.bytes() > 0)
+    cuda_wing().copy_now(copy.raw(), tensor.address(), copy.bytes(), tensor.device());
+  std::array<int64_t, kMaxRank> strides{};
+  for (int d = 0; d < tensor.rank(); ++d) strides[static_cast<size_t>(d)] = tensor.stride(d);
+  return copy.as_strided(tensor.shape(),
+                         std::span(strides.data(), static_cast<size_t>(tensor.rank())));
+}
+
+void fill_zero(const Tensor& tensor, Stream& stream) {
+  MG_ASSERT(tensor.is_contiguous());
+  if (tensor.bytes() == 0) return;
+  if (tensor.device().kind == DeviceKind::cuda)
+    return cuda_wing().fill(tensor.address(), 0, tensor.bytes(), stream);
+  std::memset(tensor.raw(), 0, static_cast<size_t>(tensor.bytes()));
+}
 
 double read_scalar(const Tensor& tensor, Stream& stream) {
   MG_ASSERT(tensor.elements() == 1 && tensor.device().has_data());

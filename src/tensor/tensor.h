@@ -46,6 +46,8 @@ class Tensor {
     return static_cast<T*>(raw());
   }
   void* raw() const;
+  // First element where it lies: an address of the device's memory. Null on meta.
+  void* address() const;
   template <class T>
   std::span<T> span() const {
     check_contiguous();
@@ -78,13 +80,26 @@ class Tensor {
   DType dtype_ = DType::f32;
 };
 
-// Host copies of a tensor on the host, for tests, checkpoints and results. They convert between
-// floating types.
+// Host copies of a tensor, for tests, checkpoints and results. They convert between floating types.
+// Of a CUDA tensor they wait for all work queued on its device.
 std::vector<double> to_doubles(const Tensor& tensor);  // row-major; strided tensors too
 std::vector<float> to_floats(const Tensor& tensor);
 void copy_from(Tensor& tensor, std::span<const double> values);
 void copy_from(Tensor& tensor, std::span<const float> values);
 void copy_from(Tensor& tensor, std::span<const int32_t> values);
+// The bytes of a contiguous tensor, likewise.
+void copy_bytes_from(const Tensor& tensor, std::span<const std::byte> bytes);
+std::span<const std::byte> bytes_of(const Tensor& tensor);  // of one on the host
+void copy_bytes_to(const Tensor& tensor, std::span<std::byte> bytes);
+// Of a CUDA tensor: a tensor of the same shape, strides and type in host memory, with its values if
+// `filled`. Of any other: the tensor itself.
+Tensor on_host(const Tensor& tensor, bool filled = true);
+// In the order of the stream, without waiting for it; `values` may be changed when the call returns.
+// CUDA tensors are contiguous.
+void copy_from(Tensor& tensor, std::span<const double> values, Stream& stream);
+void copy_from(Tensor& tensor, std::span<const int32_t> values, Stream& stream);
+void copy_from(Tensor& tensor, std::span<const int64_t> values, Stream& stream);
+void fill_zero(const Tensor& tensor, Stream& stream);  // contiguous
 
 // The value of a one-element tensor, after the stream's work. Throws InternalError on meta: nothing
 // below `training` may let a value decide what runs.

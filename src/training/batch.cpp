@@ -1,7 +1,6 @@
 #include "training/batch.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/error.h"
 #include "kernels/table.h"
@@ -69,16 +68,18 @@ const nn::Batch& DeviceBatch::fill(const HostBatch& host, LossScope scope, int64
              "label {} is outside [0, {}): the data does not fit the vocabulary", host.labels[i],
              vocabulary);
   }
-  copy_from(batch_.tokens, std::span<const int32_t>(host.tokens));
-  copy_from(batch_.positions, std::span<const int32_t>(host.positions));
-  copy_from(batch_.labels, std::span<const int32_t>(host.labels));
-  if (confined) copy_from(batch_.segment_begins, std::span<const int32_t>(host.segment_begins));
-  std::ranges::copy(host.samples, batch_.samples.data<int64_t>());
+  Stream& stream = runtime_.stream();
+  copy_from(batch_.tokens, std::span<const int32_t>(host.tokens), stream);
+  copy_from(batch_.positions, std::span<const int32_t>(host.positions), stream);
+  copy_from(batch_.labels, std::span<const int32_t>(host.labels), stream);
+  if (confined)
+    copy_from(batch_.segment_begins, std::span<const int32_t>(host.segment_begins), stream);
+  copy_from(batch_.samples, std::span<const int64_t>(host.samples), stream);
   const double divisor = scope == LossScope::token ? 1 : std::max(host.counted(), 1.0);
   weights_.resize(host.loss_mask.size());
   for (size_t i = 0; i < weights_.size(); ++i)
     weights_[i] = host.loss_mask[i] / divisor * loss_scale;
-  copy_from(batch_.weights, std::span<const double>(weights_));
+  copy_from(batch_.weights, std::span<const double>(weights_), stream);
   return batch_;
 }
 

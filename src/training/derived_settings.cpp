@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "device/wing.h"
 
 namespace megatron::training {
 namespace {
@@ -38,6 +39,8 @@ class Teller {
     } else if (!given_.runtime.ranks && r.rank_count() > 1) {
       note("ranks", r.rank_count(), "the product of the parallel sizes");
     }
+    if (r.device == "auto" && r.device_kind() == DeviceKind::cuda)
+      note("device", "cuda", "a GPU was found: " + cuda_wing().devices()[0].name);
     if (!given_.runtime.threads || !r.launched_by.empty())
       note("threads", r.threads_per_rank(),
            fmt::format("{} cores / {} on this machine", cores, ranks_text(r.ranks_here())));

@@ -1,6 +1,7 @@
 #include "training/evaluate.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -35,14 +36,14 @@ std::vector<double> gather(std::span<const double> mine, LossPass& pass) {
   for (size_t begin = 0; begin < all.size(); begin += kAtOnce) {
     const std::span<double> part =
         std::span(all).subspan(begin, std::min(kAtOnce, all.size() - begin));
-    const std::span<double> values = has_data ? piece.span<double>() : std::span<double>();
-    if (has_data) {
-      std::ranges::copy(part, values.begin());
-      std::ranges::fill(values.subspan(part.size()), 0.0);
-    }
+    std::array<double, kAtOnce> values{};
+    std::ranges::copy(part, values.begin());
+    if (has_data) copy_bytes_from(piece, std::as_bytes(std::span(values)));
     sum_over_samples(piece, pass.ranks(), runtime.stream(), "evaluate.sums");
     runtime.stream().synchronize();
-    if (has_data) std::ranges::copy(values.first(part.size()), part.begin());
+    if (!has_data) continue;
+    copy_bytes_to(piece, std::as_writable_bytes(std::span(values)));
+    std::ranges::copy(std::span(values).first(part.size()), part.begin());
   }
   return all;
 }

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/progress.h"
+#include "comm/staged.h"
 #include "training/found_checkpoints.h"
 
 namespace megatron::training {
@@ -165,8 +166,10 @@ void Evaluation::check() const {
                        : "--per-document");
 }
 
-EvaluationResult Evaluation::run(comm::Group& world) const {
+EvaluationResult Evaluation::run(comm::Group& ranks_of_run) const {
   Runtime runtime(s_.runtime.device_value(), s_.runtime.threads_per_rank());
+  std::unique_ptr<comm::Group> made;
+  comm::Group& world = comm::for_device(ranks_of_run, runtime.device(), made);
   const DType type = s_.bf16 ? DType::bf16 : DType::f32;
   const auto model = load_model(directory_, config_, runtime, type, 0);
   models::Stage* const whole = model.get();

@@ -98,7 +98,8 @@ struct Rows {
 NonFinite find_non_finite(const Tensor& tensor, bool minus_infinity_is_right, ThreadPool& pool) {
   NonFinite all;
   if (!is_floating(tensor.dtype())) return all;
-  const Rows rows(tensor);
+  const Tensor here = on_host(tensor);
+  const Rows rows(here);
   std::mutex mutex;
   const int64_t together = std::max<int64_t>(1, kBlock / std::max<int64_t>(1, rows.length));
   pool.parallel_for((rows.count + together - 1) / together, [&](int64_t block, int) {
@@ -118,7 +119,8 @@ NonFinite find_non_finite(const Tensor& tensor, bool minus_infinity_is_right, Th
 
 double largest_finite(const Tensor& tensor) {
   double largest = 0;
-  const Rows rows(tensor);
+  const Tensor here = on_host(tensor);
+  const Rows rows(here);
   for (int64_t row = 0; row < rows.count; ++row) {
     const std::byte* const begin = rows.data(row);
     const int64_t length = rows.length_of(row), step = rows.stride * size_of(tensor.dtype());

@@ -94,8 +94,7 @@ class MetaRun {
         config_(config),
         group_(comm::simulated(rank, s.runtime.rank_count())),
         told_(comm::observed(*group_, recorder_)),
-        runtime_({DeviceKind::meta, 0}, s.runtime.threads_per_rank(),
-                 s.runtime.device_value().kind),
+        runtime_({DeviceKind::meta, 0}, s.runtime.threads_per_rank(), s.runtime.device_kind()),
         model_(config, s.precision.type(), 0, model_layout(s, config), *told_, runtime_,
                options(s, config, whole)),
         batch_(empty_batch(s)) {
@@ -334,7 +333,7 @@ plan::Plan plan_of(const TrainSettings& s, const models::GptConfig& config,
   const data::BatchSchedule& schedule = s.batch.schedule;
   const int64_t last = last_stage(s);
   plan::Plan p{.model = model_text(config),
-               .device = s.runtime.device,
+               .device = std::string(name(s.runtime.device_kind())),
                .type = s.precision.type(),
                .ranks = s.runtime.rank_count(),
                .ranks_here = s.runtime.ranks_here(),

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <optional>
 #include <vector>
 
@@ -18,8 +17,8 @@ namespace {
 
 bool within(const Tensor& part, const Tensor& whole) {
   if (!whole.defined() || !part.same_storage(whole)) return false;
-  const auto* begin = static_cast<const std::byte*>(whole.raw());
-  const auto* at = static_cast<const std::byte*>(part.raw());
+  const auto* begin = static_cast<const std::byte*>(whole.address());
+  const auto* at = static_cast<const std::byte*>(part.address());
   return at >= begin && at < begin + whole.bytes();
 }
 
@@ -176,10 +175,12 @@ std::string told_by(int rank, const std::string& text, comm::Group& ranks, Strea
   comm::largest(ranks, stream, {&length, 1}, "non-finite.length");
   Tensor bytes =
       Tensor::empty(stream.scratch(), {static_cast<int64_t>(length)}, DType::u8, "non-finite.text");
-  if (ranks.rank() == rank) std::memcpy(bytes.raw(), text.data(), text.size());
+  if (ranks.rank() == rank) copy_bytes_from(bytes, std::as_bytes(std::span(text)));
   ranks.broadcast(bytes, rank, stream, "non-finite.text").wait(stream);
   stream.synchronize();
-  return {static_cast<const char*>(bytes.raw()), static_cast<size_t>(bytes.elements())};
+  std::string told(static_cast<size_t>(bytes.elements()), ' ');
+  copy_bytes_to(bytes, std::as_writable_bytes(std::span(told)));
+  return told;
 }
 
 // The rank with the earliest call; none: no rank found anything.

@@ -21,7 +21,7 @@ RunRecord RankRun::run_record() const {
                    .threads = s_.runtime.threads_per_rank(),
                    .train_iters = *s_.batch.train_iters,
                    .seq_length = *s_.batch.seq_length};
-  record.device = s_.runtime.device;
+  record.device = to_string(runtime_.device());
   record.precision = name(s_.precision.type());
   record.flop_formula = plan::kModelFlops;
   record.peak_flops = peak_;

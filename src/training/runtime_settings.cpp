@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "device/wing.h"
 
 namespace megatron::training {
 
@@ -12,12 +13,16 @@ void RuntimeSettings::fields(Fields& f) {
         "ranks, as threads of this process; default the product of the parallel sizes, or those "
         "launched");
   f.add("threads", &threads, "CPU threads of each rank; default cores / ranks");
-  f.add("device", &device, {"cpu", "reference"},
-        "cpu, or reference: plain loops, slow, for checking");
+  add_device(f);
   f.add("distributed-timeout-minutes", &timeout_minutes,
         "how long a call between ranks may take before all end with a report of what each does; 0: "
         "any time");
   f.add("seed", &seed, "of initial weights, sample order and dropout");
+}
+
+void RuntimeSettings::add_device(Fields& f) {
+  f.add("device", &device, {"auto", "cuda", "cpu", "reference"},
+        "auto: cuda where a GPU is found, else cpu; reference: plain loops, slow, for checking");
 }
 
 int RuntimeSettings::threads_per_rank() const {
@@ -25,8 +30,16 @@ int RuntimeSettings::threads_per_rank() const {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / rank_count());
 }
 
-Device RuntimeSettings::device_value() const {
-  return {device == "reference" ? DeviceKind::reference : DeviceKind::cpu, 0};
+DeviceKind RuntimeSettings::device_kind() const {
+  if (device == "reference") return DeviceKind::reference;
+  if (device == "cuda") return DeviceKind::cuda;
+  return device == "auto" && cuda_state().wing != nullptr ? DeviceKind::cuda : DeviceKind::cpu;
+}
+
+Device RuntimeSettings::device_value(int rank) const {
+  const DeviceKind kind = device_kind();
+  if (kind != DeviceKind::cuda) return {kind, 0};
+  return {kind, rank % static_cast<int>(cuda_wing().devices().size())};
 }
 
 void RuntimeSettings::join(const comm::Processes& processes) {

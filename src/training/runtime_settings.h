@@ -12,7 +12,7 @@ namespace megatron::training {
 
 struct RuntimeSettings {
   std::optional<int64_t> ranks, threads;
-  std::string device = "cpu";
+  std::string device = "auto";
   int64_t seed = 1234;
   double timeout_minutes = 10;  // of a call between ranks
   std::string launched_by;      // of join(): "2 processes of OMPI_COMM_WORLD_RANK"; "": by itself
@@ -25,7 +25,12 @@ struct RuntimeSettings {
     return launched_here > 0 ? launched_here : rank_count();
   }  // on this host
   int threads_per_rank() const;  // default: cores / ranks, at least 1
-  Device device_value() const;
+  void add_device(Fields& fields);
+  // auto: cuda where the program found a GPU. Nothing is asked of a device that is named.
+  DeviceKind device_kind() const;
+  // Of a rank of this host: ranks take its GPUs in turn. Throws Error where there is no GPU and
+  // --device is cuda.
+  Device device_value(int rank = 0) const;
   // Of a process that a launcher started: --ranks is their number (throws Error where it is given
   // and is another), and the cores are divided among those on this host.
   void join(const comm::Processes& processes);

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "comm/staged.h"
 #include "comm/threads.h"
 #include "data/blended_dataset.h"
 #include "kernels/table.h"
@@ -90,7 +91,9 @@ TrainResult train(const TrainSettings& given, const TrainHooks& hooks, comm::Pro
   if (group.rank() == 0) announce(plan, peak);
   TrainResult result;
   const double most_seconds = 60 * plan.settings.runtime.timeout_minutes;
-  const auto body = [&](comm::Group& world) {
+  const auto body = [&](comm::Group& ranks_of_run) {
+    std::unique_ptr<comm::Group> made;
+    comm::Group& world = comm::for_device(ranks_of_run, plan.settings.runtime.device_value(), made);
     RankRun run(plan, peak, world, hooks);
     world.barrier("model.filled");
     if (launched || world.rank() == 0) {  // the files need not stay open

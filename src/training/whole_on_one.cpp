@@ -55,11 +55,12 @@ Pieces pieces_of(std::span<parallel::Placed* const> parameters) {
   return pieces;
 }
 
-// Copies what a piece has of a canonical tensor there, or back.
+// Copies what a piece has of a canonical tensor, which is on the host, there, or back.
 void copy_runs(const Piece& piece, const std::string& name, const Tensor& canonical, bool back) {
   const int64_t size = size_of(canonical.dtype());
+  const Tensor value = on_host(piece.value);
   auto* const whole = static_cast<std::byte*>(canonical.raw());
-  auto* const mine = static_cast<std::byte*>(piece.value.raw());
+  auto* const mine = static_cast<std::byte*>(value.raw());
   const int64_t end = piece.begin + piece.value.elements();
   parallel::for_each_run(
       *piece.placed, [&](const parallel::Part& part, int64_t there, int64_t local, int64_t count) {
@@ -69,6 +70,7 @@ void copy_runs(const Piece& piece, const std::string& name, const Tensor& canoni
         std::byte* const b = mine + (first - piece.begin) * size;
         std::memcpy(back ? b : a, back ? a : b, static_cast<size_t>((last - first) * size));
       });
+  if (back && !value.same_storage(piece.value)) copy_bytes_from(piece.value, bytes_of(value));
 }
 
 // On rank 0 the whole model; null on others.
@@ -90,15 +92,19 @@ std::unique_ptr<models::GptModel> gathered(const TrainedModel& model,
   for (const checkpoint::WholeTensor& tensor : checkpoint::whole_tensors(undivided.parameters())) {
     const Tensor canonical = Tensor::empty(runtime.arena(MemoryClass::activations),
                                            {tensor.shape.elements()}, type, "samples.tensor");
+    const Tensor here = on_host(canonical, false);  // itself but on a GPU
+    const bool apart = !here.same_storage(canonical);
     if (has_data) {
-      fill_lowest(canonical);
-      for (const Piece& piece : held[tensor.name]) copy_runs(piece, tensor.name, canonical, false);
+      fill_lowest(here);
+      for (const Piece& piece : held[tensor.name]) copy_runs(piece, tensor.name, here, false);
+      if (apart) copy_bytes_from(canonical, bytes_of(here));
     }
     world.all_reduce(canonical, comm::Reduce::max, runtime.stream(), "samples.tensor")
         .wait(runtime.stream());
     runtime.stream().synchronize();
     if (!has_data) continue;
-    for (const Piece& piece : wanted[tensor.name]) copy_runs(piece, tensor.name, canonical, true);
+    const Tensor summed = on_host(canonical);
+    for (const Piece& piece : wanted[tensor.name]) copy_runs(piece, tensor.name, summed, true);
   }
   return whole;
 }

@@ -121,12 +121,4 @@ std::vector<int> read_signals(const Descriptor& file) {
   return signals;
 }
 
-std::string own_path() {
-  char path[4096];
-  const ssize_t n = ::readlink("/proc/self/exe", path, sizeof path);
-  MG_CHECK(n > 0 && n < static_cast<ssize_t>(sizeof path),
-           "the program does not find its own path in /proc/self/exe; is /proc mounted?");
-  return std::string(path, static_cast<size_t>(n));
-}
-
 }  // namespace megatron::comm::launch

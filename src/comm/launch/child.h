@@ -31,7 +31,4 @@ std::optional<std::string> output_of(const std::vector<std::string>& words, doub
 Descriptor signal_file(const std::vector<int>& signals);
 std::vector<int> read_signals(const Descriptor& file);
 
-// The path of the program that runs.
-std::string own_path();
-
 }  // namespace megatron::comm::launch

@@ -185,6 +185,8 @@ void add_cross_entropy_cases(std::vector<Case>& cases) {
     add({.rows = 7, .vocabulary = 33, .type = type, .gradient = gradient, .layout = kMisaligned});
     add({.rows = 0, .vocabulary = 8, .type = type, .gradient = gradient});
     add({.rows = 40, .vocabulary = 1000, .type = type, .gradient = gradient});
+    // More than a multiprocessor of a GPU keeps.
+    add({.rows = 2, .vocabulary = 130000, .type = type, .gradient = gradient});
     if (type == gradient) {
       add({.rows = 8, .vocabulary = 129, .type = type, .gradient = gradient, .in_place = true});
       add({.rows = 8,

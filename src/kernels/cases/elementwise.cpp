@@ -11,6 +11,9 @@ namespace {
 
 constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
 
+// Rows that lie apart, each where vectors of 16 bytes can begin.
+constexpr Layout kAlignedRows = {.offset = 16, .row_padding = 16};
+
 double rounding(DType type) { return tolerance(type, 1); }
 
 DType widest(std::initializer_list<DType> types) {
@@ -155,12 +158,15 @@ void add_copy_cases(std::vector<Case>& cases) {
     for (const DType to : kFloating) {
       cases.push_back(copy_case({7, 33}, from, to, kPadded, false, false));
       cases.push_back(copy_case({5, 3, 70}, from, to, {}, true, false));
+      cases.push_back(copy_case({70, 3, 75}, from, to, kMisaligned, true, false));
+      cases.push_back(copy_case({9, 64}, from, to, kAlignedRows, false, false));
     }
     for (const Shape& shape : small_shapes())
       cases.push_back(copy_case(shape, from, from, {}, false, false));
   }
   for (const DType type : {DType::i64, DType::i32, DType::i16, DType::i8, DType::u16, DType::u8}) {
     cases.push_back(copy_case({7, 33}, type, type, kMisaligned, true, false));
+    cases.push_back(copy_case({70, 75}, type, type, {}, true, false));
   }
   cases.push_back(copy_case({2, 2, 3, 3, 2, 5}, DType::f32, DType::bf16, {}, true, false));
   for (const auto& [from, to] :

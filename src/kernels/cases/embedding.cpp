@@ -101,6 +101,7 @@ std::vector<Lookup> shapes() {
                     .beta = 1,
                     .first = 9,
                     .part = true});
+    list.push_back({.tokens = 700, .vocabulary = 3, .width = 133, .type = type});
     list.push_back(
         {.tokens = 6, .vocabulary = 0, .width = 8, .type = type, .first = 9, .part = true});
     if (!timed(type)) continue;

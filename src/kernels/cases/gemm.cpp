@@ -18,6 +18,7 @@ struct Product {
   int64_t groups = 0;                             // 0: 2-D
   bool broadcast_a = false, broadcast_b = false;  // one matrix for all groups
   bool heads = false;                             // [M,G,K] seen as [G,M,K]
+  bool windows = false;                           // each row of a begins one element later
   Layout layout;
   bool real = false;
 
@@ -30,7 +31,8 @@ struct Product {
                                     {bias, " bias"},
                                     {broadcast_a, " one a"},
                                     {broadcast_b, " one b"},
-                                    {heads, " heads"}}) {
+                                    {heads, " heads"},
+                                    {windows, " windows"}}) {
       if (set) text += word;
     }
     return text;
@@ -55,6 +57,10 @@ Case::Call make(const Product& p, Runtime& runtime) {
   GemmArgs args{.transpose_a = p.transpose_a, .transpose_b = p.transpose_b, .beta = p.beta};
   args.a = p.transpose_a ? matrices(inputs, "a", p, p.k, p.m, p.broadcast_a)
                          : matrices(inputs, "a", p, p.m, p.k, p.broadcast_a);
+  if (p.windows) {
+    const Tensor values = inputs.normal("a", {args.a.size(0) + args.a.size(1)}, p.in);
+    args.a = values.as_strided(args.a.shape(), std::array<int64_t, 2>{1, 1});
+  }
   args.b = p.transpose_b ? matrices(inputs, "b", p, p.n, p.k, p.broadcast_b)
                          : matrices(inputs, "b", p, p.k, p.n, p.broadcast_b);
   if (p.bias) args.bias = inputs.normal("bias", {p.n}, p.in, 1, {.offset = p.layout.offset});
@@ -171,8 +177,11 @@ void add_gemm_cases(std::vector<Case>& cases) {
          .groups = 4,
          .broadcast_a = true});
     add({.m = 128, .k = 192, .n = 256, .transpose_b = true, .bias = true, .in = type, .out = type});
+    add({.m = 9, .k = 33, .n = 7, .in = type, .out = type, .windows = true});
+    add({.m = 9, .k = 33, .n = 7, .transpose_a = true, .in = type, .out = type, .windows = true});
   }
   for (const DType type : {DType::bf16, DType::f16}) {
+    add({.m = 7, .k = 40, .n = 24, .transpose_b = true, .bias = true, .in = type});
     for (const float beta : {0.0f, 1.0f}) {
       add({.m = 33, .k = 70, .n = 17, .transpose_a = true, .beta = beta, .in = type});
       add({.m = 64,

@@ -117,10 +117,9 @@ Tensor Inputs::output(std::string_view name, Shape shape, DType type, Layout lay
 }
 
 Tensor Inputs::updated(std::string_view name, const Tensor& tensor) {
-  const Tensor first =
+  Tensor first =
       Tensor::empty(runtime_.arena(MemoryClass::activations), tensor.shape(), tensor.dtype(), name);
-  table(runtime_.device().has_data() ? DeviceKind::reference : DeviceKind::meta)
-      .copy({.x = tensor, .out = first}, runtime_.stream());
+  if (has_data()) copy_from(first, to_doubles(tensor));
   restored_.emplace_back(tensor, first);
   outputs_.emplace_back(name, tensor);
   return tensor;

@@ -26,11 +26,11 @@ class Inputs {
   explicit Inputs(Runtime& runtime) : runtime_(runtime) {}
 
   Runtime& runtime() { return runtime_; }
-  bool has_data() const { return runtime_.device().is_host(); }
+  bool has_data() const { return runtime_.device().has_data(); }
   // Whose forward gives a backward its inputs: the oracle's or, at real sizes, where it would take
-  // minutes, the device's own.
+  // minutes, and on CUDA, whose memory it cannot read, the device's own.
   DeviceKind forward_of(bool real) const {
-    if (real || !has_data()) return runtime_.device().kind;
+    if (real || !runtime_.device().is_host()) return runtime_.device().kind;
     return DeviceKind::reference;
   }
 

@@ -145,6 +145,10 @@ std::vector<Norm> shapes() {
     list.push_back({.rows = 0, .width = 8, .type = type});
     list.push_back({.rows = 0, .width = 8, .type = type, .residual = false, .beta = 1});
     list.push_back({.rows = 150, .width = 96, .type = type, .beta = 1});
+    // Rows of whole vectors: many in few threads, one in many, and one too long for registers.
+    list.push_back({.rows = 300, .width = 264, .type = type, .beta = 1});
+    list.push_back({.rows = 5, .width = 2048, .type = type});
+    list.push_back({.rows = 3, .width = size_of(type) > 2 ? 4360 : 17000, .type = type, .beta = 1});
     if (!timed(type)) continue;
     list.push_back({.rows = 4096, .width = 768, .type = type, .beta = 1, .real = true});
   }

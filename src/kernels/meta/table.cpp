@@ -2,12 +2,14 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/table.h"
+#include "kernels/cuda_scratch/table.h"
 
 namespace megatron::kernels {
 namespace {
 
 const Table& scratch_table(DeviceKind kind) {
   static const Table none;
+  if (kind == DeviceKind::cuda) return cuda_scratch_table();
   return kind == DeviceKind::cpu ? cpu_scratch_table() : none;
 }
 

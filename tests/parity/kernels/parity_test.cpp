@@ -98,7 +98,5 @@ TEST(Cases, ComparisonSeesAnError) {
   }
 }
 
-TEST(Table, RefusesABackEndThatIsNotBuilt) { EXPECT_THROW(table(DeviceKind::cuda), Error); }
-
 }  // namespace
 }  // namespace megatron::kernels

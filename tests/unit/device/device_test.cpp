@@ -44,8 +44,8 @@ TEST(Runtime, OffloadedMemoryIsCountedApart) {
   EXPECT_EQ(runtime.arena(MemoryClass::optimizer).in_use(), 0);
 }
 
-TEST(Runtime, RefusesWhatTheBuildDoesNotHave) {
-  EXPECT_THROW(Runtime({DeviceKind::cuda}, 1), Error);
+TEST(Runtime, RefusesWhatTheMachineDoesNotHave) {
+  EXPECT_THROW(Runtime({DeviceKind::cuda, 99}, 1), Error);
   EXPECT_THROW(Runtime({DeviceKind::cpu}, 0), Error);
 }
 

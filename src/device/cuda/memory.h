@@ -1,0 +1,22 @@
+// Where the arenas of a GPU get their addresses from.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "device/arena.h"
+
+namespace megatron::cuda {
+
+// Addresses for as many bytes as the device has; memory is mapped to them, in pieces of 2 MiB or
+// more, as the range grows. Destruction waits for the device's work.
+std::unique_ptr<AddressRange> reserve_device_memory(int device);
+
+// Addresses for as many bytes as the host has; memory is pinned in pieces of kPinnedPiece as the
+// range grows. Destruction waits for the work of the GPU that was current.
+std::unique_ptr<AddressRange> reserve_pinned_memory();
+
+// A copy may not go across the border of two pinned pieces; borders lie at multiples of this.
+inline constexpr int64_t kPinnedPiece = int64_t{64} << 20;
+
+}  // namespace megatron::cuda

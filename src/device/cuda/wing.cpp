@@ -1,0 +1,161 @@
+#include "device/wing.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+
+#include "base/error.h"
+#include "device/cuda/libraries.h"
+#include "device/cuda/memory.h"
+#include "device/cuda/runtime_call.h"
+#include "device/cuda/stream.h"
+
+namespace megatron::cuda {
+namespace {
+
+std::string dotted(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+class Wing final : public CudaWing {
+ public:
+  Wing(std::vector<CudaDevice> devices, std::string versions)
+      : devices_(std::move(devices)), versions_(std::move(versions)) {}
+
+  std::span<const CudaDevice> devices() const override { return devices_; }
+  std::string versions() const override { return versions_; }
+
+  std::unique_ptr<AddressRange> reserve(Device device) const override {
+    check_device(device);
+    return reserve_device_memory(device.index);
+  }
+  std::unique_ptr<AddressRange> reserve_pinned() const override { return reserve_pinned_memory(); }
+  std::unique_ptr<Stream> make_stream(Device device, ThreadPool& pool,
+                                      Arena& scratch) const override {
+    check_device(device);
+    return std::make_unique<CudaStream>(device, pool, scratch);
+  }
+
+  void copy(void* to, const void* from, int64_t bytes, Stream& stream) const override {
+    const cudaStream_t handle = handle_of(stream);
+    each_piece(to, from, bytes, [&](std::byte* target, const std::byte* source, int64_t size) {
+      check(cudaMemcpyAsync(target, source, static_cast<size_t>(size), cudaMemcpyDefault, handle),
+            "cudaMemcpyAsync");
+    });
+  }
+
+  void fill(void* to, int value, int64_t bytes, Stream& stream) const override {
+    if (bytes == 0) return;
+    check(cudaMemsetAsync(to, value, static_cast<size_t>(bytes), handle_of(stream)),
+          "cudaMemsetAsync");
+  }
+
+  void copy_now(void* to, const void* from, int64_t bytes, Device device) const override {
+    check_device(device);
+    check(cudaSetDevice(device.index), "cudaSetDevice");
+    // Streams that do not block are not waited for by a copy, and a copy to the device returns
+    // before its bytes are there.
+    check(cudaDeviceSynchronize(), "the work queued on a GPU");
+    each_piece(to, from, bytes, [](std::byte* target, const std::byte* source, int64_t size) {
+      check(cudaMemcpy(target, source, static_cast<size_t>(size), cudaMemcpyDefault), "cudaMemcpy");
+    });
+    check(cudaStreamSynchronize(nullptr), "cudaMemcpy");
+  }
+
+ private:
+  void check_device(Device device) const {
+    MG_CHECK(device.index >= 0 && device.index < static_cast<int>(devices_.size()),
+             "there is no GPU {}; this machine has {}, counted from 0", device.index,
+             devices_.size());
+  }
+
+  // f(to, from, bytes) for pieces that do not go across a border of pinned memory.
+  template <class F>
+  static void each_piece(void* to, const void* from, int64_t bytes, F&& f) {
+    auto* target = static_cast<std::byte*>(to);
+    const auto* source = static_cast<const std::byte*>(from);
+    const auto left = [](const void* p) {
+      return kPinnedPiece - static_cast<int64_t>(reinterpret_cast<uintptr_t>(p) % kPinnedPiece);
+    };
+    while (bytes > 0) {
+      const int64_t size = std::min({bytes, left(target), left(source)});
+      f(target, source, size);
+      target += size;
+      source += size;
+      bytes -= size;
+    }
+  }
+
+  std::vector<CudaDevice> devices_;
+  std::string versions_;
+};
+
+// Empty, or why no GPU can be used, in one line.
+std::string find_devices(std::vector<CudaDevice>& devices) {
+  int driver = 0, runtime = 0, count = 0;
+  check(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
+  const cudaError_t counted = cudaGetDeviceCount(&count);
+  cudaDriverGetVersion(&driver);
+  cudaGetLastError();
+  if (driver == 0) return "no NVIDIA driver is loaded (libcuda.so.1 is not found)";
+  if (counted == cudaErrorInsufficientDriver)
+    return fmt::format("the NVIDIA driver is of CUDA {}, and this build needs that of CUDA {}",
+                       dotted(driver), dotted(runtime));
+  if (counted == cudaErrorNoDevice || (counted == cudaSuccess && count == 0))
+    return "the NVIDIA driver finds no GPU";
+  if (counted != cudaSuccess)
+    return fmt::format("the NVIDIA driver fails: {}", cudaGetErrorString(counted));
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp p;
+    check(cudaGetDeviceProperties(&p, i), "cudaGetDeviceProperties");
+    devices.push_back({.name = p.name,
+                       .memory = static_cast<int64_t>(p.totalGlobalMem),
+                       .multiprocessors = p.multiProcessorCount,
+                       .major = p.major,
+                       .minor = p.minor});
+  }
+  return "";
+}
+
+std::string versions(const std::vector<Library>& libraries) {
+  int driver = 0, runtime = 0;
+  check(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
+  check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
+  std::string text = fmt::format("CUDA {}, driver {}", dotted(runtime), dotted(driver));
+  for (const Library& l : libraries)
+    text += fmt::format(", {} {}.{}.{}", l.name, l.major, l.minor, l.patch);
+  return text;
+}
+
+// The wing, or why there is none.
+std::unique_ptr<Wing> open_wing(std::string& why_not) {
+  const std::vector<Library> libraries = loaded_libraries(MEGATRON_CUDA_LIBRARIES);
+  std::vector<CudaDevice> devices;
+  why_not = mismatch(libraries);
+  if (why_not.empty()) why_not = find_devices(devices);
+  if (!why_not.empty()) return nullptr;
+  return std::make_unique<Wing>(std::move(devices), versions(libraries));
+}
+
+}  // namespace
+}  // namespace megatron::cuda
+
+extern "C" __attribute__((visibility("default"))) const megatron::CudaWing* megatron_cuda_wing(
+    const char* interface, char* why_not, size_t size) {
+  using namespace megatron;
+  std::string reason;
+  static std::unique_ptr<cuda::Wing> wing;
+  if (std::string_view(interface) != MEGATRON_CUDA_INTERFACE) {
+    reason = "libmegatron_cuda.so beside the program is of another build; build both together";
+  } else if (wing == nullptr) {
+    try {
+      wing = cuda::open_wing(reason);
+    } catch (const std::exception& error) {
+      reason = error.what();
+    }
+  }
+  std::snprintf(why_not, size, "%s", reason.c_str());
+  return reason.empty() ? wing.get() : nullptr;
+}

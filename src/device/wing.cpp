@@ -1,0 +1,72 @@
+#include "device/wing.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "base/error.h"
+#include "base/program_path.h"
+
+namespace megatron {
+namespace {
+
+// The shared object makes its wing by a function of this name and type: null, and the reason as a
+// string that ends with a zero, where there is no device or the program is another build.
+constexpr const char* kMakeWing = "megatron_cuda_wing";
+using MakeWing = const CudaWing* (*)(const char* interface, char* why_not, size_t size);
+
+struct Opened {
+  void* library = nullptr;
+  CudaState state;
+};
+
+Opened open_wing() {
+  Opened opened;
+  std::string path = program_path();
+  path.replace(path.rfind('/') + 1, std::string::npos, "libmegatron_cuda.so");
+  if (::access(path.c_str(), F_OK) != 0) {
+    opened.state.why_not = "this build has no CUDA (cmake -DMEGATRON_CUDA=ON makes " + path + ")";
+    return opened;
+  }
+  // Never closed: storages and streams hold functions of it until the program ends.
+  opened.library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (opened.library == nullptr) {
+    opened.state.why_not = dlerror();
+    return opened;
+  }
+  const auto make = reinterpret_cast<MakeWing>(dlsym(opened.library, kMakeWing));
+  if (make == nullptr) {
+    opened.state.why_not = path + " is not of this program";
+    return opened;
+  }
+  std::array<char, 512> why_not{};
+  opened.state.wing = make(MEGATRON_CUDA_INTERFACE, why_not.data(), why_not.size());
+  opened.state.why_not = why_not.data();
+  return opened;
+}
+
+const Opened& opened() {
+  static const Opened once = open_wing();
+  return once;
+}
+
+}  // namespace
+
+const CudaState& cuda_state() { return opened().state; }
+
+const CudaWing& cuda_wing() {
+  const CudaState& state = cuda_state();
+  MG_CHECK(state.wing != nullptr, "CUDA cannot be used: {}; use --device cpu", state.why_not);
+  return *state.wing;
+}
+
+void* cuda_symbol(const char* name) {
+  cuda_wing();
+  void* const symbol = dlsym(opened().library, name);
+  MG_CHECK(symbol != nullptr, "the CUDA library beside the program lacks '{}'; build it again",
+           name);
+  return symbol;
+}
+
+}  // namespace megatron

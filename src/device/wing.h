@@ -1,0 +1,66 @@
+// CUDA comes as one shared object, libmegatron_cuda.so beside the program: what src/*/cuda and
+// src/comm/nccl hold, linked with NVIDIA's libraries. It is opened the first time that CUDA is
+// asked for, so that one program runs on machines with and without a GPU, its driver and its
+// libraries, and can say what it found. Of the shared object this room sees the interface below;
+// other rooms find theirs by cuda_symbol().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/arena.h"
+#include "device/device.h"
+#include "device/stream.h"
+
+namespace megatron {
+
+struct CudaDevice {
+  std::string name;    // "NVIDIA H200"
+  int64_t memory = 0;  // bytes
+  int multiprocessors = 0;
+  int major = 0, minor = 0;  // compute capability
+};
+
+// What the shared object does for this room. Calls throw Error with CUDA's own words.
+class CudaWing {
+ public:
+  virtual ~CudaWing() = default;
+  virtual std::span<const CudaDevice> devices() const = 0;  // at least one
+  // "CUDA 13.0, driver 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0"
+  virtual std::string versions() const = 0;
+
+  // Device memory, mapped as it grows.
+  virtual std::unique_ptr<AddressRange> reserve(Device device) const = 0;
+  // Host memory that the device copies from and to beside its work.
+  virtual std::unique_ptr<AddressRange> reserve_pinned() const = 0;
+  virtual std::unique_ptr<Stream> make_stream(Device device, ThreadPool& pool,
+                                              Arena& scratch) const = 0;
+
+  // Queued on the stream of a CUDA device. Host memory that is read may be changed when the call
+  // returns, but that of an arena for offloading not before the copy is done; host memory that is
+  // written has its bytes when the stream has been synchronized.
+  virtual void copy(void* to, const void* from, int64_t bytes, Stream& stream) const = 0;
+  virtual void fill(void* to, int value, int64_t bytes, Stream& stream) const = 0;
+  // The same between any two of host and device, after all work that was queued on the device
+  // before; done when the call returns.
+  virtual void copy_now(void* to, const void* from, int64_t bytes, Device device) const = 0;
+};
+
+// What was found: the open wing, or null and why in one line ("no NVIDIA driver is loaded", ...).
+// The first call opens the shared object and asks the driver for devices.
+struct CudaState {
+  const CudaWing* wing = nullptr;
+  std::string why_not;
+};
+const CudaState& cuda_state();
+
+// Throws Error saying why there is none and what to do.
+const CudaWing& cuda_wing();
+
+// A function that the open shared object exports; throws Error when it has none of that name.
+void* cuda_symbol(const char* name);
+
+}  // namespace megatron

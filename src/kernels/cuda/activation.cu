@@ -1,0 +1,193 @@
+#include "kernels/check.h"
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/chunk.h"
+
+namespace megatron::kernels::cuda {
+namespace {
+
+// Chunks that a thread reads before it computes, so that more loads are on their way.
+constexpr int kTogether = 2;
+
+// Value and derivative at x.
+struct Slope {
+  float value, derivative;
+};
+
+// x sigmoid(2 u), which is 0.5 x (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3).
+struct GeluTanh {
+  __device__ static float minus_twice_u(float x) {
+    return x * fmaf(x * x, -0.0713548163f, -1.59576912f);
+  }
+  __device__ static float value(float x) { return x / (1.0f + expf(minus_twice_u(x))); }
+  __device__ static Slope slope(float x) {
+    const float s = 1.0f / (1.0f + expf(minus_twice_u(x))), xs = x * s;
+    return {xs, fmaf(xs * (1.0f - s), fmaf(x * x, 0.214064449f, 1.59576912f), s)};
+  }
+};
+struct GeluErf {
+  __device__ static float distribution(float x) { return fmaf(0.5f, erff(0.707106781f * x), 0.5f); }
+  __device__ static float value(float x) { return x * distribution(x); }
+  __device__ static Slope slope(float x) {
+    const float d = distribution(x), density = 0.398942280f * expf(-0.5f * x * x);
+    return {x * d, fmaf(x, density, d)};
+  }
+};
+struct Silu {
+  __device__ static float value(float x) { return x / (1.0f + expf(-x)); }
+  __device__ static Slope slope(float x) {
+    const float s = 1.0f / (1.0f + expf(-x));
+    return {x * s, s * fmaf(x, 1.0f - s, 1.0f)};
+  }
+};
+struct Relu {
+  __device__ static float value(float x) { return x > 0.0f ? x : 0.0f; }
+  __device__ static Slope slope(float x) { return x > 0.0f ? Slope{x, 1.0f} : Slope{0.0f, 0.0f}; }
+};
+
+// Calls f with one of the above.
+template <class F>
+__device__ void with(Activation function, F f) {
+  switch (function) {
+    case Activation::gelu_tanh: return f(GeluTanh{});
+    case Activation::gelu_erf: return f(GeluErf{});
+    case Activation::silu: return f(Silu{});
+    case Activation::relu: return f(Relu{});
+  }
+}
+
+// Plain tensors are one row.
+template <class T>
+struct Rows {
+  const T *x, *dout;  // dout, dx: of backward
+  T *out, *dx;
+  int64_t width;           // of out
+  uint32_t items, chunks;  // of all rows, of one
+  Activation function;
+  bool whole;
+};
+
+// Where the chunk of an item lies.
+struct Place {
+  template <class T>
+  __device__ Place(const Rows<T>& rows, uint32_t item, bool gated) {
+    const uint32_t row = item / rows.chunks;
+    const auto i = static_cast<int64_t>(item - row * rows.chunks) * kChunk<T>;
+    count = item < rows.items ? rows.width - i : 0;
+    out = row * rows.width + i;
+    x = gated ? out + row * rows.width : out;
+  }
+  int64_t count, out, x;
+};
+
+__device__ uint32_t item_of(int k) { return (blockIdx.x * kTogether + k) * kThreads + threadIdx.x; }
+
+template <class T, bool kGated>
+__global__ void __launch_bounds__(kThreads) apply(Rows<T> rows) {
+  constexpr int N = kChunk<T>;
+  Vector<T, N> gate[kTogether], up[kGated ? kTogether : 1];
+#pragma unroll
+  for (int k = 0; k < kTogether; ++k) {
+    const Place at(rows, item_of(k), kGated);
+    gate[k] = load_chunk<N>(rows.x + at.x, at.count, rows.whole);
+    if constexpr (kGated) up[k] = load_chunk<N>(rows.x + at.x + rows.width, at.count, rows.whole);
+  }
+  with(rows.function, [&](auto function) {
+    using Function = decltype(function);
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k) {
+      const Place at(rows, item_of(k), kGated);
+      Vector<T, N> out;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        float value = Function::value(to_float(gate[k].at[j]));
+        if constexpr (kGated) value *= to_float(up[k].at[j]);
+        out.at[j] = from_float<T>(value);
+      }
+      store_chunk(rows.out + at.out, out, at.count, rows.whole);
+    }
+  });
+}
+
+template <class T, bool kGated>
+__global__ void __launch_bounds__(kThreads) differentiate(Rows<T> rows) {
+  constexpr int N = kChunk<T>;
+  Vector<T, N> gate[kTogether], up[kGated ? kTogether : 1], dout[kTogether];
+#pragma unroll
+  for (int k = 0; k < kTogether; ++k) {
+    const Place at(rows, item_of(k), kGated);
+    gate[k] = load_chunk<N>(rows.x + at.x, at.count, rows.whole);
+    dout[k] = load_chunk<N>(rows.dout + at.out, at.count, rows.whole);
+    if constexpr (kGated) up[k] = load_chunk<N>(rows.x + at.x + rows.width, at.count, rows.whole);
+  }
+  with(rows.function, [&](auto function) {
+    using Function = decltype(function);
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k) {
+      const Place at(rows, item_of(k), kGated);
+      Vector<T, N> dgate;
+      [[maybe_unused]] Vector<T, N> dup;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const Slope slope = Function::slope(to_float(gate[k].at[j]));
+        float d = to_float(dout[k].at[j]);
+        if constexpr (kGated) {
+          dup.at[j] = from_float<T>(d * slope.value);
+          d *= to_float(up[k].at[j]);
+        }
+        dgate.at[j] = from_float<T>(d * slope.derivative);
+      }
+      store_chunk(rows.dx + at.x, dgate, at.count, rows.whole);
+      if constexpr (kGated) store_chunk(rows.dx + at.x + rows.width, dup, at.count, rows.whole);
+    }
+  });
+}
+
+template <class T>
+Rows<T> rows_of(const char* kernel, Activation function, bool gated, const Tensor& x,
+                const Tensor& out, const Tensor& dout, const Tensor& dx) {
+  const Tensor& of_width = out.defined() ? out : dout;
+  Rows<T> rows{.x = address_of<T>(x),
+               .dout = address_of<T>(dout),
+               .out = address_of<T>(out),
+               .dx = address_of<T>(dx),
+               .width = gated ? of_width.size(1) : of_width.elements(),
+               .items = 0,
+               .chunks = 0,
+               .function = function,
+               .whole = false};
+  const int64_t chunks = ceil_div(rows.width, kChunk<T>);
+  rows.items = count_items(kernel, of_width.elements() / rows.width * chunks);
+  rows.chunks = static_cast<uint32_t>(chunks);
+  rows.whole = rows.width % kChunk<T> == 0 && are_aligned({rows.x, rows.dout, rows.out, rows.dx});
+  return rows;
+}
+
+Grid grid_of(uint32_t items) { return grid_for(ceil_div(items, kTogether)); }
+
+}  // namespace
+
+void activation(const ActivationArgs& args, Stream& stream) {
+  check(args);
+  for_storage_type("activation", args.x.dtype(), [&](auto type) {
+    using T = decltype(type);
+    if (args.out.elements() == 0) return;
+    const Rows<T> rows =
+        rows_of<T>("activation", args.function, args.gated, args.x, args.out, {}, {});
+    launch("activation", args.gated ? apply<T, true> : apply<T, false>, grid_of(rows.items), stream,
+           rows);
+  });
+}
+
+void activation_backward(const ActivationBackwardArgs& args, Stream& stream) {
+  check(args);
+  for_storage_type("activation_backward", args.x.dtype(), [&](auto type) {
+    using T = decltype(type);
+    if (args.dout.elements() == 0) return;
+    const Rows<T> rows = rows_of<T>("activation_backward", args.function, args.gated, args.x, {},
+                                    args.dout, args.dx);
+    launch("activation_backward", args.gated ? differentiate<T, true> : differentiate<T, false>,
+           grid_of(rows.items), stream, rows);
+  });
+}
+
+}  // namespace megatron::kernels::cuda

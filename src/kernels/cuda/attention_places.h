@@ -1,0 +1,112 @@
+// Which keys a query sees, and which blocks of keys a block of queries sees none of.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <climits>
+#include <cstdint>
+
+#include "device/stream.h"
+#include "kernels/cuda_scratch/attention.h"
+
+namespace megatron::kernels::cuda {
+
+// The position of a key that nobody sees: behind the last that is read. Queries without an upper
+// bound see every key below it.
+inline constexpr int kNever = INT_MAX;
+
+// Of the queries of a block of rows: the lowest and the highest of their q_begins, and of the
+// positions up to which they see.
+struct alignas(16) RowSpan {
+  int lowest_begin, highest_begin, lowest_limit, highest_limit;
+};
+// Of a block of keys: the lowest and the highest position.
+struct alignas(8) KeySpan {
+  int lowest, highest;
+};
+
+__device__ inline bool meet(const RowSpan& rows, const KeySpan& keys) {
+  return keys.lowest <= rows.highest_limit && keys.highest >= rows.lowest_begin;
+}
+__device__ inline bool all_seen(const RowSpan& rows, const KeySpan& keys) {
+  return keys.highest <= rows.lowest_limit && keys.lowest >= rows.highest_begin;
+}
+
+// The positions of a call. Row r of a key head is query r / group.
+struct Places {
+  int queries, keys, group;
+  int row_tile, key_tile, row_blocks, key_blocks;
+  bool causal;
+  const int32_t *q_positions, *k_positions, *q_begins;  // null: as in AttentionArgs
+  // [samples, row_blocks], [samples, key_blocks] and [samples]; null: they follow from indices.
+  RowSpan* row_spans;
+  KeySpan* key_spans;
+  int32_t* key_ends;
+
+  __device__ int rows() const { return queries * group; }
+  __device__ int position(int sample, int query) const {
+    return q_positions == nullptr ? query : q_positions[int64_t{sample} * queries + query];
+  }
+  __device__ int limit(int sample, int query) const {
+    return causal ? position(sample, query) : kNever - 1;
+  }
+  __device__ int begin(int sample, int query) const {
+    return q_begins == nullptr ? INT_MIN : q_begins[int64_t{sample} * queries + query];
+  }
+  __device__ int key(int sample, int index) const {
+    return k_positions == nullptr ? index : k_positions[int64_t{sample} * keys + index];
+  }
+
+  __device__ int first_query(int block) const { return block * row_tile / group; }
+  __device__ int last_query(int block) const {
+    return (min((block + 1) * row_tile, rows()) - 1) / group;
+  }
+  __device__ RowSpan row_span(int sample, int block) const {
+    if (row_spans != nullptr) return row_spans[int64_t{sample} * row_blocks + block];
+    if (!causal) return {INT_MIN, INT_MIN, kNever - 1, kNever - 1};
+    return {INT_MIN, INT_MIN, first_query(block), last_query(block)};
+  }
+  __device__ KeySpan key_span(int sample, int block) const {
+    if (key_spans != nullptr) return key_spans[int64_t{sample} * key_blocks + block];
+    return {block * key_tile, min((block + 1) * key_tile, keys) - 1};
+  }
+  // Keys of the sample up to the last that may be read.
+  __device__ int key_end(int sample) const {
+    if (key_ends != nullptr) return key_ends[sample];
+    return causal ? min(queries, keys) : keys;
+  }
+};
+
+// Of a call with these blocks. `spans` (AttentionScratch) are filled by kernels that are queued
+// here; undefined: they follow from indices.
+template <class Args>
+Places places_of(const Args& args, const AttentionBlocks& blocks, const Tensor& spans,
+                 Stream& stream);
+
+// The places of a tile's query rows; rows beyond the last see nothing.
+template <int kRows>
+struct RowPlaces {
+  int begin[kRows], limit[kRows], position[kRows];
+
+  // Called by all threads of a block.
+  __device__ void fill(const Places& places, int sample, int first) {
+    for (int i = threadIdx.x; i < kRows; i += blockDim.x) {
+      const int row = first + i, query = row / places.group;
+      const bool there = row < places.rows();
+      begin[i] = there ? places.begin(sample, query) : kNever;
+      limit[i] = there ? places.limit(sample, query) : INT_MIN;
+      position[i] = there ? places.position(sample, query) : 0;
+    }
+  }
+  __device__ bool sees(int row, int key) const { return begin[row] <= key && key <= limit[row]; }
+};
+
+// The positions of a tile's keys, kNever for those that are not read. Called by all threads.
+template <int kKeys>
+__device__ void fill_keys(const Places& places, int sample, int first, int end,
+                          int (&positions)[kKeys]) {
+  for (int j = threadIdx.x; j < kKeys; j += blockDim.x)
+    positions[j] = first + j < end ? places.key(sample, first + j) : kNever;
+}
+
+}  // namespace megatron::kernels::cuda

@@ -1,0 +1,96 @@
+#include "kernels/check.h"
+#include "kernels/cuda/cross_entropy.h"
+#include "kernels/cuda/dynamic_shared.h"
+#include "kernels/cuda/logits.h"
+
+namespace megatron::kernels::cuda {
+
+int64_t logits_memory(const Stream& stream) {
+  constexpr int kOthers = 1024;  // bytes of shared memory that are not the row's
+  int bytes = 0;
+  megatron::cuda::check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                               stream.device().index),
+                        "cudaDeviceGetAttribute");
+  return bytes - kOthers;
+}
+
+namespace {
+
+// T: of logits, D: of dlogits. One block a row.
+template <class T, class D>
+struct Losses {
+  const T* logits;
+  D* dlogits;  // null for none
+  const int32_t* labels;
+  const float* weights;
+  float* loss;
+  int64_t width, keeps;
+  bool whole;
+};
+
+template <class T, class D>
+__global__ void __launch_bounds__(kLogitsThreads) loss_of_row(Losses<T, D> a) {
+  constexpr int N = kChunk<T>;
+  __shared__ float partial[kWarp];
+  const int64_t t = blockIdx.x;
+  D* dlogits = a.dlogits == nullptr ? nullptr : a.dlogits + t * a.width;
+  const float weight = a.weights[t];
+  if (weight == 0) {
+    if (threadIdx.x == 0) a.loss[t] = 0;
+    if (dlogits != nullptr) clear_row<N>(dlogits, a.width, a.whole);
+    return;
+  }
+  const LogitsRow<T> row{a.logits + t * a.width, reinterpret_cast<Vector<T, N>*>(dynamic_shared()),
+                         a.width, a.keeps, a.whole};
+  const int64_t label = a.labels[t];
+  const bool known = label >= 0 && label < a.width;
+  const float of_label = known ? to_float(row.x[label]) : NAN;
+  const SoftmaxSum all = row.sum(partial);
+  if (threadIdx.x == 0) a.loss[t] = logf(all.sum) + (all.most - of_label);
+  if (dlogits == nullptr) return;
+  const float share = 1.0f / all.sum, scale = share * weight;
+  row.template each<false>([&](const Vector<T, N>& values, int64_t i, int64_t count) {
+    Vector<D, N> out;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const float e = expf(to_float(values.at[j]) - all.most);
+      out.at[j] = from_float<D>(i + j == label ? weight * fmaf(e, share, -1.0f) : e * scale);
+    }
+    store_chunk(dlogits + i, out, count, a.whole);
+  });
+}
+
+template <class T, class D>
+void losses(const CrossEntropyArgs& args, Stream& stream) {
+  const int64_t rows = args.logits.size(0), width = args.logits.size(1);
+  const int64_t chunks = ceil_div(width, kChunk<T>), memory = logits_memory(stream);
+  Losses<T, D> a{.logits = address_of<T>(args.logits),
+                 .dlogits = address_of<D>(args.dlogits),
+                 .labels = address_of<int32_t>(args.labels),
+                 .weights = address_of<float>(args.weights),
+                 .loss = address_of<float>(args.loss),
+                 .width = width,
+                 .keeps = args.dlogits.defined() ? std::min(chunks, memory / kVectorBytes) : 0,
+                 .whole = false};
+  a.whole = width % kChunk<T> == 0 && are_aligned({a.logits, a.dlogits});
+  const Grid grid{.blocks = dim3(static_cast<unsigned>(rows)),
+                  .threads = dim3(logits_threads(chunks)),
+                  .dynamic_shared = static_cast<size_t>(a.keeps * kVectorBytes)};
+  allow_dynamic_shared(loss_of_row<T, D>, static_cast<size_t>(memory));
+  launch("cross_entropy", loss_of_row<T, D>, grid, stream, a);
+}
+
+}  // namespace
+
+void cross_entropy(const CrossEntropyArgs& args, Stream& stream) {
+  check(args);
+  for_storage_type("cross_entropy", args.logits.dtype(), [&](auto type) {
+    using T = decltype(type);
+    if (args.logits.size(0) == 0) return;
+    if (!args.dlogits.defined()) return losses<T, T>(args, stream);
+    for_storage_type("cross_entropy", args.dlogits.dtype(),
+                     [&](auto gradient) { losses<T, decltype(gradient)>(args, stream); });
+  });
+}
+
+}  // namespace megatron::kernels::cuda

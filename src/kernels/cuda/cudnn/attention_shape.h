@@ -1,0 +1,31 @@
+// What a plan of attention depends on.
+#pragma once
+
+#include <cudnn.h>
+
+#include <compare>
+
+#include "kernels/cuda_scratch/library_attention.h"
+
+namespace megatron::kernels::cuda::cudnn {
+
+// From one sample, head and token to the next, in elements.
+struct Strides {
+  int64_t sample = 0, head = 0, token = 0;
+  auto operator<=>(const Strides&) const = default;
+};
+
+struct AttentionShape {
+  int64_t batch = 1, heads = 1, key_heads = 1, queries = 1, keys = 1, width = 1;
+  cudnnDataType_t type = CUDNN_DATA_BFLOAT16;
+  bool causal = true;
+  Strides q = {}, k = {}, v = {}, out = {};
+  Strides dout = {}, dq = {}, dk = {}, dv = {};  // of backward
+  auto operator<=>(const AttentionShape&) const = default;
+};
+
+// Of one part of a call.
+AttentionShape shape_of(const AttentionArgs& args, const LibraryAttentionPart& part);
+AttentionShape shape_of(const AttentionBackwardArgs& args, const LibraryAttentionPart& part);
+
+}  // namespace megatron::kernels::cuda::cudnn

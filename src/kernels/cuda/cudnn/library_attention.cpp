@@ -1,0 +1,89 @@
+#include "kernels/cuda/library_attention.h"
+
+#include <map>
+#include <memory>
+
+#include "device/cuda/stream.h"
+#include "kernels/cuda/cudnn/attention_graph.h"
+#include "kernels/cuda/cudnn/attention_run.h"
+
+namespace megatron::kernels::cuda {
+namespace {
+
+using cudnn::AttentionShape;
+using cudnn::Plan;
+
+// cuDNN and its plans, kept for a stream.
+class AttentionPlans {
+ public:
+  static AttentionPlans& of(Stream& stream) {
+    static constexpr char kKey = 0;
+    megatron::cuda::CudaStream& cuda = megatron::cuda::cuda_stream(stream);
+    const cudaStream_t handle = cuda.handle();
+    std::shared_ptr<void>& state = cuda.state(&kKey);
+    if (state == nullptr) state = std::make_shared<AttentionPlans>(handle);
+    return *static_cast<AttentionPlans*>(state.get());
+  }
+
+  explicit AttentionPlans(cudaStream_t stream) {
+    cudnnHandle_t made = nullptr;
+    cudnn::check(cudnnCreate(&made), "cudnnCreate");
+    library_.reset(made);
+    cudnn::check(cudnnSetStream(made, stream), "cudnnSetStream");
+  }
+
+  cudnnHandle_t library() const { return library_.get(); }
+
+  // Null where cuDNN has none.
+  const Plan* forward(const AttentionShape& shape, const LibraryAttentionPart& part) {
+    return find(forward_, shape, part, cudnn::attention_graph);
+  }
+  const Plan* backward(const AttentionShape& shape, const LibraryAttentionPart& part) {
+    return find(backward_, shape, part, cudnn::attention_backward_graph);
+  }
+
+ private:
+  using Known = std::map<AttentionShape, std::unique_ptr<Plan>>;
+
+  template <class MakeGraph>
+  const Plan* find(Known& known, const AttentionShape& shape, const LibraryAttentionPart& part,
+                   const MakeGraph& graph) {
+    const auto found = known.find(shape);
+    if (found != known.end()) return found->second.get();
+    std::unique_ptr<Plan> plan = Plan::make(graph(shape), {.library = library(), .device = nullptr},
+                                            {.least = part.ordered, .most = part.workspace});
+    return known.emplace(shape, std::move(plan)).first->second.get();
+  }
+
+  struct Destroy {
+    void operator()(cudnnHandle_t library) const { cudnnDestroy(library); }
+  };
+  std::unique_ptr<std::remove_pointer_t<cudnnHandle_t>, Destroy> library_;
+  Known forward_, backward_;
+};
+
+}  // namespace
+
+bool library_attention(const AttentionArgs& args, Stream& stream) {
+  if (!library_takes(args)) return false;
+  const LibraryAttentionPart part = library_part(args);
+  AttentionPlans& plans = AttentionPlans::of(stream);
+  const Plan* const plan = plans.forward(cudnn::shape_of(args, part), part);
+  if (plan == nullptr) return false;
+  const LibraryAttentionScratch scratch = library_attention_scratch(args, stream);
+  cudnn::run_attention(*plan, plans.library(), args, part, scratch);
+  return true;
+}
+
+bool library_attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
+  if (!library_takes(args)) return false;
+  const LibraryAttentionPart part = library_part(args);
+  AttentionPlans& plans = AttentionPlans::of(stream);
+  const Plan* const plan = plans.backward(cudnn::shape_of(args, part), part);
+  if (plan == nullptr) return false;
+  const LibraryAttentionScratch scratch = library_attention_scratch(args, stream);
+  cudnn::run_attention(*plan, plans.library(), args, part, scratch);
+  return true;
+}
+
+}  // namespace megatron::kernels::cuda

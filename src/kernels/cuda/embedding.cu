@@ -1,0 +1,316 @@
+#include "kernels/check.h"
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/embedding.h"
+#include "kernels/cuda/reduce.h"
+#include "kernels/cuda_scratch/embedding.h"
+
+namespace megatron::kernels::cuda {
+namespace {
+
+constexpr int kWarps = kThreads / kWarp;
+
+// The ids of tokens, and the rows of the table that they name.
+struct Ids {
+  const int32_t* ids;
+  int64_t tokens, rows, first;
+
+  // -1: the table has no such row. Without a part that is the caller's error, and the row is left
+  // out: what reads data checks ids.
+  __device__ int64_t row(int64_t token) const {
+    const int64_t row = ids[token] - first;
+    return row >= 0 && row < rows ? row : -1;
+  }
+};
+
+// Rows as units of bytes: a warp copies kAtOnce of them a lane.
+template <class Unit>
+__global__ void __launch_bounds__(kThreads)
+    gather(Ids ids, const Unit* table, Unit* out, int64_t width, int64_t slabs) {
+  constexpr int kAtOnce = 4;
+  const int lane = threadIdx.x % kWarp;
+  const int64_t item = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp, token = item / slabs;
+  if (token >= ids.tokens) return;
+  const int64_t row = ids.row(token), begin = (item - token * slabs) * kWarp * kAtOnce + lane;
+  Unit units[kAtOnce];
+#pragma unroll
+  for (int u = 0; u < kAtOnce; ++u) {
+    const int64_t i = begin + u * kWarp;
+    units[u] = row >= 0 && i < width ? table[row * width + i] : Unit{};
+  }
+#pragma unroll
+  for (int u = 0; u < kAtOnce; ++u) {
+    const int64_t i = begin + u * kWarp;
+    if (i < width) out[token * width + i] = units[u];
+  }
+}
+
+template <class Unit>
+void run_gather(const EmbeddingArgs& args, const Ids& ids, Stream& stream) {
+  constexpr int64_t kSlab = 4 * kWarp;
+  const int64_t bytes = args.table.size(1) * size_of(args.table.dtype());
+  const int64_t width = bytes / static_cast<int64_t>(sizeof(Unit)), slabs = ceil_div(width, kSlab);
+  if (ids.tokens == 0 || width == 0) return;
+  launch("embedding", gather<Unit>,
+         Grid{dim3(static_cast<unsigned>(ceil_div(ids.tokens * slabs, kWarps)))}, stream, ids,
+         static_cast<const Unit*>(args.table.address()), static_cast<Unit*>(args.out.address()),
+         width, slabs);
+}
+
+// For the gradient the tokens are listed by row. counts[row] tokens name a row; its list lies in
+// tokens before ends[row]. hits are the rows with a list, in any order, and totals the number of
+// listed tokens and of hits. Where lists lie changes from run to run, what they hold does not.
+struct Lists {
+  int32_t *counts, *totals, *ends, *tokens, *hits;
+};
+
+__global__ void __launch_bounds__(kThreads) clear(int32_t* words, int64_t n) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < n) words[i] = 0;
+}
+
+__global__ void __launch_bounds__(kThreads) count_tokens(Ids ids, Lists lists) {
+  const int64_t token = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (token >= ids.tokens) return;
+  const int64_t row = ids.row(token);
+  if (row >= 0) atomicAdd(lists.counts + row, 1);
+}
+
+// Gives each row a place for its list: a warp asks once for all of its rows.
+__global__ void __launch_bounds__(kThreads) place_lists(Lists lists, int64_t rows) {
+  const int lane = threadIdx.x % kWarp;
+  const int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int32_t count = row < rows ? lists.counts[row] : 0;
+  int32_t before = count;
+  for (int distance = 1; distance < kWarp; distance *= 2) {
+    const int32_t other = __shfl_sync(kAllLanes, before, lane - distance);
+    if (lane >= distance) before += other;
+  }
+  const unsigned hit = __ballot_sync(kAllLanes, count > 0);
+  int32_t place = 0, number = 0;
+  if (lane == kWarp - 1 && hit != 0) {
+    place = atomicAdd(lists.totals, before);
+    number = atomicAdd(lists.totals + 1, __popc(hit));
+  }
+  place = __shfl_sync(kAllLanes, place, kWarp - 1);
+  number = __shfl_sync(kAllLanes, number, kWarp - 1);
+  if (row < rows) lists.ends[row] = place + before - count;
+  if (count > 0) lists.hits[number + __popc(hit & ((1u << lane) - 1))] = static_cast<int32_t>(row);
+}
+
+// In any order within a list.
+__global__ void __launch_bounds__(kThreads) list_tokens(Ids ids, Lists lists) {
+  const int64_t token = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (token >= ids.tokens) return;
+  const int64_t row = ids.row(token);
+  if (row >= 0) lists.tokens[atomicAdd(lists.ends + row, 1)] = static_cast<int32_t>(token);
+}
+
+// A warp puts a list in ascending order: a short one by counting lesser tokens, a longer one by
+// going through all ids again.
+__global__ void __launch_bounds__(kThreads) order_lists(Ids ids, Lists lists) {
+  const int lane = threadIdx.x % kWarp;
+  const int64_t hit = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  if (hit >= lists.totals[1]) return;
+  const int64_t row = lists.hits[hit];
+  const int32_t count = lists.counts[row];
+  int32_t* list = lists.tokens + lists.ends[row] - count;
+  if (count <= kWarp) {
+    const int32_t mine = lane < count ? list[lane] : 0;
+    int lesser = 0;
+    for (int k = 0; k < count; ++k) lesser += __shfl_sync(kAllLanes, mine, k) < mine ? 1 : 0;
+    if (lane < count) list[lesser] = mine;
+    return;
+  }
+  constexpr int kAtOnce = 8;
+  int32_t done = 0;
+  for (int64_t begin = 0; begin < ids.tokens && done < count; begin += kAtOnce * kWarp) {
+    bool here[kAtOnce];
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      const int64_t token = begin + u * kWarp + lane;
+      here[u] = token < ids.tokens && ids.row(token) == row;
+    }
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      const unsigned found = __ballot_sync(kAllLanes, here[u]);
+      if (here[u])
+        list[done + __popc(found & ((1u << lane) - 1))] =
+            static_cast<int32_t>(begin + u * kWarp + lane);
+      done += __popc(found);
+    }
+  }
+}
+
+// What the gradient's last step works on. A warp adds kColumns<T> neighbouring columns a lane.
+template <class T>
+inline constexpr int kColumns = kNeighbours<T>;
+template <class T>
+struct Gradient {
+  const T* dout;
+  float* dtable;
+  int64_t width, slabs;
+  bool vectors, accumulate;
+};
+
+template <class T>
+__device__ void add_tokens(const Gradient<T>& g, const int32_t* tokens, int count,
+                           const Span& columns, float (&sum)[kColumns<T>]) {
+  constexpr int kAtOnce = 32 / kColumns<T>;
+  for (int first = 0; first < count; first += kAtOnce) {
+    float values[kAtOnce][kColumns<T>];
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      if (first + u >= count) continue;
+      const int64_t row = tokens[first + u] * g.width;
+      read(g.dout, {row + columns.first, columns.count, columns.vector}, values[u]);
+    }
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      if (first + u >= count) continue;
+#pragma unroll
+      for (int k = 0; k < kColumns<T>; ++k) sum[k] += values[u][k];
+    }
+  }
+}
+
+template <class T>
+__device__ void put(const Gradient<T>& g, int64_t row, const Span& columns,
+                    float (&sum)[kColumns<T>]) {
+  const Span place{row * g.width + columns.first, columns.count, columns.vector};
+  if (g.accumulate) {
+    float old[kColumns<T>];
+    read(g.dtable, place, old);
+#pragma unroll
+    for (int k = 0; k < kColumns<T>; ++k) sum[k] += old[k];
+  }
+  write(g.dtable, place, sum);
+}
+
+// A block has a slab of columns of kWarps hits, one a warp. A list of more than kLong tokens is cut
+// into kWarps parts, which all of its warps add, and whose sums are added in order.
+constexpr int kLong = 64;
+
+template <class T>
+__device__ void add_hits(const Gradient<T>& g, const Lists& lists, int64_t block) {
+  constexpr int kSlab = kWarp * kColumns<T>;
+  __shared__ float partial[kWarps][kSlab];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int64_t group = block / g.slabs, first_hit = group * kWarps;
+  const int64_t column = (block - group * g.slabs) * kSlab + lane * kColumns<T>;
+  const int count = left<kColumns<T>>(g.width - column);
+  const Span columns{column, count, g.vectors && count == kColumns<T>};
+  const int64_t hits = lists.totals[1];
+  for (int k = 0; k < kWarps && first_hit + k < hits; ++k) {
+    const int64_t row = lists.hits[first_hit + k];
+    const int32_t tokens = lists.counts[row];
+    const int32_t* list = lists.tokens + lists.ends[row] - tokens;
+    float sum[kColumns<T>] = {};
+    if (tokens <= kLong) {
+      if (warp != k) continue;
+      add_tokens(g, list, tokens, columns, sum);
+      put(g, row, columns, sum);
+      continue;
+    }
+    const int part = (tokens + kWarps - 1) / kWarps, begin = warp * part;
+    add_tokens(g, list + begin, begin < tokens ? min(part, tokens - begin) : 0, columns, sum);
+#pragma unroll
+    for (int c = 0; c < kColumns<T>; ++c) partial[warp][c * kWarp + lane] = sum[c];
+    __syncthreads();
+    if (warp == k) {
+#pragma unroll
+      for (int c = 0; c < kColumns<T>; ++c) {
+        sum[c] = 0;
+        for (int w = 0; w < kWarps; ++w) sum[c] += partial[w][c * kWarp + lane];
+      }
+      put(g, row, columns, sum);
+    }
+    __syncthreads();
+  }
+}
+
+// The first blocks add the rows that are hit; the others, if any, clear the rest of the table, a
+// row a warp.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    add_rows(Gradient<T> g, Lists lists, int64_t hit_blocks, int64_t rows) {
+  if (blockIdx.x < hit_blocks) return add_hits(g, lists, blockIdx.x);
+  const int64_t row = (blockIdx.x - hit_blocks) * kWarps + threadIdx.x / kWarp;
+  if (row >= rows || lists.counts[row] != 0) return;
+  constexpr int kFour = kNeighbours<float>;
+  const float zeros[kFour] = {};
+  for (int64_t i = threadIdx.x % kWarp * kFour; i < g.width; i += kWarp * kFour) {
+    const int count = left<kFour>(g.width - i);
+    write(g.dtable, {row * g.width + i, count, g.vectors && count == kFour}, zeros);
+  }
+}
+
+Lists lists_in(const Tensor& memory, int64_t rows, int64_t tokens) {
+  Lists lists{};
+  lists.counts = static_cast<int32_t*>(memory.address());
+  lists.totals = lists.counts + rows;
+  lists.ends = lists.totals + 2;
+  lists.tokens = lists.ends + rows;
+  lists.hits = lists.tokens + tokens;
+  return lists;
+}
+
+template <class T>
+void run_backward(const EmbeddingBackwardArgs& args, const Ids& ids, Stream& stream) {
+  const auto name = "embedding_backward";
+  const int64_t width = args.dout.size(1);
+  constexpr int kCount = kColumns<T>;
+  Gradient<T> g{.dout = static_cast<const T*>(args.dout.address()),
+                .dtable = static_cast<float*>(args.dtable.out.address()),
+                .width = width,
+                .slabs = ceil_div(width, kWarp * kCount),
+                .vectors = false,
+                .accumulate = args.dtable.beta != 0};
+  g.vectors = width % kCount == 0 && aligned<kCount>(g.dout) && aligned<kCount>(g.dtable);
+  const Tensor memory = embedding_backward_scratch(args, stream);
+  if (ids.rows == 0 || width == 0) return;
+  const Lists lists = lists_in(memory, ids.rows, ids.tokens);
+  const int64_t most_hits = std::min(ids.rows, ids.tokens);
+  launch(name, clear, grid_for(ids.rows + 2), stream, lists.counts, ids.rows + 2);
+  if (ids.tokens > 0) {
+    launch(name, count_tokens, grid_for(ids.tokens), stream, ids, lists);
+    launch(name, place_lists, grid_for(ids.rows), stream, lists, ids.rows);
+    launch(name, list_tokens, grid_for(ids.tokens), stream, ids, lists);
+    launch(name, order_lists, grid_for(most_hits * kWarp), stream, ids, lists);
+  }
+  const int64_t hit_blocks = ceil_div(most_hits, kWarps) * g.slabs;
+  const int64_t blocks = hit_blocks + (g.accumulate ? 0 : ceil_div(ids.rows, kWarps));
+  if (blocks == 0) return;
+  launch(name, add_rows<T>, Grid{dim3(static_cast<unsigned>(blocks))}, stream, g, lists, hit_blocks,
+         ids.rows);
+}
+
+template <class Args>
+Ids ids_of(const Args& args, const Tensor& table) {
+  return {static_cast<const int32_t*>(args.ids.address()), args.ids.elements(), table.size(0),
+          args.first};
+}
+
+}  // namespace
+
+void embedding(const EmbeddingArgs& args, Stream& stream) {
+  check(args);
+  for_storage_type("embedding", args.table.dtype(), [&](auto type) {
+    using Wide = Vector<uint32_t, 4>;
+    using Narrow = std::conditional_t<sizeof(type) == 2, uint16_t, uint32_t>;
+    const auto* table = static_cast<const Wide*>(args.table.address());
+    const auto* out = static_cast<const Wide*>(args.out.address());
+    const int64_t bytes = args.table.size(1) * static_cast<int64_t>(sizeof(type));
+    const bool wide = bytes % kVectorBytes == 0 && aligned<1>(table) && aligned<1>(out);
+    const Ids ids = ids_of(args, args.table);
+    wide ? run_gather<Wide>(args, ids, stream) : run_gather<Narrow>(args, ids, stream);
+  });
+}
+
+void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream) {
+  check(args);
+  for_storage_type("embedding_backward", args.dout.dtype(), [&](auto type) {
+    run_backward<decltype(type)>(args, ids_of(args, args.dtable.out), stream);
+  });
+}
+
+}  // namespace megatron::kernels::cuda

@@ -1,0 +1,175 @@
+#include "kernels/cuda/gemm.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "device/cuda/runtime_call.h"
+#include "device/cuda/stream.h"
+#include "kernels/check.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/numbers.h"
+#include "kernels/cuda/product_plans.h"
+#include "kernels/cuda_products.h"
+#include "kernels/cuda_scratch/gemm.h"
+
+namespace megatron::kernels::cuda {
+namespace {
+
+using megatron::cuda::handle_of;
+
+// Row stride of a matrix; a single row has any.
+int64_t row_stride(const Tensor& t) { return t.size(-2) == 1 ? t.size(-1) : t.stride(-2); }
+
+// The largest power of two up to 16 that divides the address.
+uint32_t alignment(const void* p) {
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  return static_cast<uint32_t>(std::min<uintptr_t>(16, address & -address));
+}
+
+struct Call {
+  Product product;
+  ProductPointers pointers;
+};
+
+// Operands over nothing: zeros [M,1] and [1,N], one for all products of a batch.
+void put_zeros(const Tensor& zeros, Call& call, Stream& stream) {
+  megatron::cuda::check(
+      cudaMemsetAsync(zeros.address(), 0, static_cast<size_t>(zeros.bytes()), handle_of(stream)),
+      "cudaMemsetAsync of a product's zeros");
+  Product& p = call.product;
+  call.pointers.a = call.pointers.b = zeros.address();
+  p.k = 1;
+  p.row_a = p.transpose_a ? p.m : 1;
+  p.row_b = p.transpose_b ? 1 : p.n;
+  p.batch_a = p.batch_b = 0;
+}
+
+const Tensor& dense(const Tensor& given, const Tensor& room, Stream& stream) {
+  if (!room.defined()) return given;
+  copy({.x = given, .out = room}, stream);
+  return room;
+}
+
+Call prepare(const GemmArgs& args, const GemmScratch& scratch, Stream& stream) {
+  Call call;
+  Product& p = call.product;
+  const Tensor& out = args.out;
+  const bool batched = out.rank() == 3;
+  p.batch = batched ? out.size(0) : 1;
+  p.m = out.size(-2);
+  p.n = out.size(-1);
+  p.k = args.a.size(args.transpose_a ? -2 : -1);
+  p.transpose_a = args.transpose_a;
+  p.transpose_b = args.transpose_b;
+  p.accumulate = args.beta == 1;
+  p.in = args.a.dtype();
+  p.out = out.dtype();
+  p.row_out = row_stride(out);
+  if (p.batch > 1) p.batch_out = out.stride(0);
+  call.pointers.out = out.address();
+  call.pointers.workspace = scratch.workspace.address();
+  p.workspace = scratch.workspace.bytes();
+  if (args.bias.defined()) {
+    p.bias = true;
+    call.pointers.bias = dense(args.bias, scratch.bias, stream).address();
+  }
+  if (p.k == 0) {
+    put_zeros(scratch.zeros, call, stream);
+  } else {
+    const Tensor &a = dense(args.a, scratch.a, stream), &b = dense(args.b, scratch.b, stream);
+    call.pointers.a = a.address();
+    call.pointers.b = b.address();
+    p.row_a = row_stride(a);
+    p.row_b = row_stride(b);
+    if (p.batch > 1) {
+      p.batch_a = a.stride(0);
+      p.batch_b = b.stride(0);
+    }
+  }
+  p.align_a = alignment(call.pointers.a);
+  p.align_b = alignment(call.pointers.b);
+  p.align_out = alignment(call.pointers.out);
+  return call;
+}
+
+class Timer {
+ public:
+  explicit Timer(cudaStream_t stream) : stream_(stream) {
+    check(cudaEventCreate(&begin_), "cudaEventCreate");
+    check(cudaEventCreate(&end_), "cudaEventCreate");
+  }
+  ~Timer() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+  void start() { check(cudaEventRecord(begin_, stream_), "cudaEventRecord"); }
+  double stop() {
+    check(cudaEventRecord(end_, stream_), "cudaEventRecord");
+    check(cudaEventSynchronize(end_), "cudaEventSynchronize");
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, begin_, end_), "cudaEventElapsedTime");
+    return milliseconds * 1e-3;
+  }
+
+ private:
+  static void check(cudaError_t result, const char* what) { megatron::cuda::check(result, what); }
+  cudaStream_t stream_;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
+void check_call(const GemmArgs& args) {
+  check(args);
+  if (args.a.dtype() == DType::f64) refuse_type("gemm", DType::f64);
+}
+
+}  // namespace
+
+void gemm(const GemmArgs& args, Stream& stream) {
+  check_call(args);
+  if (args.out.elements() == 0) return;
+  const GemmScratch scratch = gemm_scratch(args, stream);
+  const Call call = prepare(args, scratch, stream);
+  ProductPlans& plans = ProductPlans::of(stream);
+  ProductPlan& plan = plans.plan(call.product);
+  plans.run(call.product, plan, plan.chosen, call.pointers, handle_of(stream));
+}
+
+std::vector<double> time_products(const GemmArgs& args, Stream& stream, int repeats) {
+  check_call(args);
+  if (args.out.elements() == 0) return {};
+  const GemmScratch scratch = gemm_scratch(args, stream);
+  const Call call = prepare(args, scratch, stream);
+  ProductPlans& plans = ProductPlans::of(stream);
+  ProductPlan& plan = plans.plan(call.product);
+  const cudaStream_t handle = handle_of(stream);
+  std::vector<double> seconds;
+  Timer timer(handle);
+  for (size_t i = 0; i < plan.algorithms.size(); ++i) {
+    plans.run(call.product, plan, i, call.pointers, handle);
+    timer.start();
+    for (int run = 0; run < repeats; ++run) plans.run(call.product, plan, i, call.pointers, handle);
+    seconds.push_back(timer.stop() / std::max(1, repeats));
+  }
+  return seconds;
+}
+
+void choose_product(const GemmArgs& args, Stream& stream, int index) {
+  check_call(args);
+  if (args.out.elements() == 0) return;
+  const GemmScratch scratch = gemm_scratch(args, stream);
+  ProductPlan& plan = ProductPlans::of(stream).plan(prepare(args, scratch, stream).product);
+  MG_ASSERT(index >= 0 && static_cast<size_t>(index) < plan.algorithms.size());
+  plan.chosen = static_cast<size_t>(index);
+}
+
+}  // namespace megatron::kernels::cuda
+
+extern "C" __attribute__((visibility("default"))) const megatron::kernels::CudaProducts*
+megatron_cuda_products() {
+  static const megatron::kernels::CudaProducts products = {
+      .time = megatron::kernels::cuda::time_products,
+      .choose = megatron::kernels::cuda::choose_product};
+  return &products;
+}

@@ -1,0 +1,28 @@
+// CUDA's matrix product, by cuBLASLt; contract in kernels/gemm.h.
+#pragma once
+
+#include <vector>
+
+#include "device/stream.h"
+#include "kernels/gemm.h"
+
+namespace megatron::kernels::cuda {
+
+// Types f32 (no TF32), bf16 and f16 with f32 sums; f64 throws Error. Where a call's sums are split
+// over K, the parts are f32 and are added in a fixed order, so that the same call gives the same
+// bits in every run on one kind of GPU with one version of cuBLASLt. What the contract promises of
+// the forward form does not hold: cuBLASLt takes other kernels for other sizes, so that an
+// element's bits may depend on the number of rows and columns, and on whether the tensors are
+// aligned to 16 bytes.
+void gemm(const GemmArgs& args, Stream& stream);
+
+// The algorithms that gemm can take for such a call, each timed on the stream over `repeats` runs:
+// seconds a run, in the library's order of expectation. gemm takes the first unless told otherwise.
+// out is written (with beta = 1 added to). Waits for the stream; not for a stream in capture.
+std::vector<double> time_products(const GemmArgs& args, Stream& stream, int repeats);
+
+// gemm takes the algorithm of that index for such calls on this stream from now on. Which one was
+// fastest differs from run to run: for equal bits, what was chosen has to be kept with the run.
+void choose_product(const GemmArgs& args, Stream& stream, int index);
+
+}  // namespace megatron::kernels::cuda

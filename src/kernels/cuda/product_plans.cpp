@@ -1,0 +1,180 @@
+#include "kernels/cuda/product_plans.h"
+
+#include <array>
+
+#include "base/error.h"
+#include "device/cuda/stream.h"
+#include "kernels/cuda/numbers.h"
+
+namespace megatron::kernels::cuda {
+namespace {
+
+void check(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  fail("CUDA: {} failed: {} ({})", call, cublasLtGetStatusName(status),
+       cublasLtGetStatusString(status));
+}
+
+cudaDataType_t type_of(DType type) {
+  switch (type) {
+    case DType::f32: return CUDA_R_32F;
+    case DType::bf16: return CUDA_R_16BF;
+    case DType::f16: return CUDA_R_16F;
+    default: refuse_type("gemm", type);
+  }
+}
+
+// A row-major matrix [rows, columns] is column-major [columns, rows].
+Layout make_layout(DType type, int64_t rows, int64_t columns, int64_t row, int64_t batch,
+                   int64_t matrix) {
+  cublasLtMatrixLayout_t made = nullptr;
+  check(cublasLtMatrixLayoutCreate(&made, type_of(type), static_cast<uint64_t>(columns),
+                                   static_cast<uint64_t>(rows), row),
+        "cublasLtMatrixLayoutCreate");
+  Layout layout(made);
+  if (batch == 1) return layout;
+  const auto count = static_cast<int32_t>(batch);
+  check(cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
+                                         sizeof(count)),
+        "cublasLtMatrixLayoutSetAttribute(batch count)");
+  check(cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &matrix,
+                                         sizeof(matrix)),
+        "cublasLtMatrixLayoutSetAttribute(batch offset)");
+  return layout;
+}
+
+template <class T>
+void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  check(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)),
+        "cublasLtMatmulDescSetAttribute");
+}
+template <class T>
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+         const T& value) {
+  check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
+        "cublasLtMatmulPreferenceSetAttribute");
+}
+
+// out^T = op(b)^T op(a)^T.
+ProductPlan describe(const Product& p) {
+  ProductPlan plan;
+  cublasLtMatmulDesc_t operation = nullptr;
+  check(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+        "cublasLtMatmulDescCreate");
+  plan.operation.reset(operation);
+  set(operation, CUBLASLT_MATMUL_DESC_TRANSA,
+      static_cast<int32_t>(p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N));
+  set(operation, CUBLASLT_MATMUL_DESC_TRANSB,
+      static_cast<int32_t>(p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N));
+  if (p.bias) {
+    set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_BIAS));
+    set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(p.out)));
+  }
+  plan.a = p.transpose_b ? make_layout(p.in, p.n, p.k, p.row_b, p.batch, p.batch_b)
+                         : make_layout(p.in, p.k, p.n, p.row_b, p.batch, p.batch_b);
+  plan.b = p.transpose_a ? make_layout(p.in, p.k, p.m, p.row_a, p.batch, p.batch_a)
+                         : make_layout(p.in, p.m, p.k, p.row_a, p.batch, p.batch_a);
+  plan.out = make_layout(p.out, p.m, p.n, p.row_out, p.batch, p.batch_out);
+  return plan;
+}
+
+// Sums in place depend on which block comes first, and those of out's type are rounded twice.
+constexpr uint32_t kReductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+
+Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference_of(const Product& p) {
+  cublasLtMatmulPreference_t made = nullptr;
+  check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
+  Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference(made);
+  set(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(p.workspace));
+  set(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kReductions);
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.align_b);
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.align_a);
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.align_out);
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.align_out);
+  return preference;
+}
+
+bool deterministic(const cublasLtMatmulAlgo_t& algorithm) {
+  int32_t parts = 0;
+  uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
+  size_t written = 0;
+  check(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts,
+                                             sizeof(parts), &written),
+        "cublasLtMatmulAlgoConfigGetAttribute(split of K)");
+  check(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                             &scheme, sizeof(scheme), &written),
+        "cublasLtMatmulAlgoConfigGetAttribute(reduction)");
+  if (scheme == CUBLASLT_REDUCTION_SCHEME_NONE) return parts <= 1;
+  return scheme == kReductions;
+}
+
+std::string text_of(const Product& p) {
+  return fmt::format("{} products of op(a) [{},{}] and op(b) [{},{}], {} to {}", p.batch, p.m, p.k,
+                     p.k, p.n, name(p.in), name(p.out));
+}
+
+void find_algorithms(cublasLtHandle_t library, const Product& p, ProductPlan& plan) {
+  constexpr int kMost = 16;
+  const auto preference = preference_of(p);
+  std::array<cublasLtMatmulHeuristicResult_t, kMost> found{};
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      library, plan.operation.get(), plan.a.get(), plan.b.get(), plan.out.get(), plan.out.get(),
+      preference.get(), kMost, found.data(), &count);
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
+  for (int i = 0; i < count; ++i) {
+    const cublasLtMatmulHeuristicResult_t& result = found[static_cast<size_t>(i)];
+    if (result.state == CUBLAS_STATUS_SUCCESS &&
+        result.workspaceSize <= static_cast<size_t>(p.workspace) && deterministic(result.algo))
+      plan.algorithms.push_back(result.algo);
+  }
+  MG_CHECK(
+      !plan.algorithms.empty(),
+      "CUDA: cuBLASLt {} has no deterministic algorithm for {}; sizes that are multiples of 8, "
+      "or another version of cuBLASLt, may have one",
+      cublasLtGetVersion(), text_of(p));
+}
+
+}  // namespace
+
+ProductPlans& ProductPlans::of(Stream& stream) {
+  static constexpr char kKey = 0;
+  megatron::cuda::CudaStream& cuda = megatron::cuda::cuda_stream(stream);
+  cuda.handle();  // the library is made for the thread's device
+  std::shared_ptr<void>& state = cuda.state(&kKey);
+  if (state == nullptr) state = std::make_shared<ProductPlans>();
+  return *static_cast<ProductPlans*>(state.get());
+}
+
+ProductPlans::ProductPlans() {
+  cublasLtHandle_t library = nullptr;
+  check(cublasLtCreate(&library), "cublasLtCreate");
+  library_.reset(library);
+}
+
+ProductPlan& ProductPlans::plan(const Product& product) {
+  if (const auto known = plans_.find(product); known != plans_.end()) return known->second;
+  ProductPlan plan = describe(product);
+  if (product.bias) {
+    // Algorithms are chosen by the alignment of this pointer; each call puts its own here.
+    const void* const aligned = reinterpret_cast<const void*>(uintptr_t{16});
+    set(plan.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
+  }
+  find_algorithms(library_.get(), product, plan);
+  return plans_.emplace(product, std::move(plan)).first->second;
+}
+
+void ProductPlans::run(const Product& product, ProductPlan& plan, size_t algorithm,
+                       const ProductPointers& pointers, cudaStream_t stream) {
+  const float one = 1, beta = product.accumulate ? 1 : 0;
+  if (product.bias) set(plan.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, pointers.bias);
+  const cublasStatus_t status =
+      cublasLtMatmul(library_.get(), plan.operation.get(), &one, pointers.b, plan.a.get(),
+                     pointers.a, plan.b.get(), &beta, pointers.out, plan.out.get(), pointers.out,
+                     plan.out.get(), &plan.algorithms.at(algorithm), pointers.workspace,
+                     static_cast<size_t>(product.workspace), stream);
+  if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]]
+    check(status, ("cublasLtMatmul of " + text_of(product)).c_str());
+}
+
+}  // namespace megatron::kernels::cuda

@@ -1,0 +1,75 @@
+// Plans of matrix products by cuBLASLt, kept for a stream.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/dtype.h"
+#include "device/stream.h"
+
+namespace megatron::kernels::cuda {
+
+// All that determines a plan. Row-major: out [M,N] = op(a) op(b) + bias + (accumulate ? out : 0),
+// `batch` times; strides in elements, rows do not overlap.
+struct Product {
+  int64_t batch = 1, m = 0, n = 0, k = 0;
+  int64_t row_a = 0, row_b = 0, row_out = 0;        // from one row to the next
+  int64_t batch_a = 0, batch_b = 0, batch_out = 0;  // from one matrix to the next
+  bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
+  DType in = DType::f32, out = DType::f32;              // the bias is of the type of out
+  uint32_t align_a = 16, align_b = 16, align_out = 16;  // bytes, true of the pointers
+  int64_t workspace = 0;                                // bytes
+
+  auto operator<=>(const Product&) const = default;
+};
+
+struct ProductPointers {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* out = nullptr;
+  const void* bias = nullptr;  // aligned to 16 bytes
+  void* workspace = nullptr;
+};
+
+template <auto destroy>
+struct Destroy {
+  template <class T>
+  void operator()(T* handle) const {
+    destroy(handle);
+  }
+};
+template <class Handle, auto destroy>
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<destroy>>;
+using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+
+// Descriptors and algorithms of one product.
+struct ProductPlan {
+  Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation;
+  Layout a, b, out;  // as cuBLASLt sees row-major matrices: a is column-major op(b)^T
+  std::vector<cublasLtMatmulAlgo_t> algorithms;  // deterministic; at least one
+  size_t chosen = 0;
+};
+
+class ProductPlans {
+ public:
+  // The stream's own.
+  static ProductPlans& of(Stream& stream);
+  ProductPlans();
+
+  // Made by the first call. Throws Error when cuBLASLt has no algorithm.
+  ProductPlan& plan(const Product& product);
+  // Queues the product with one of its algorithms.
+  void run(const Product& product, ProductPlan& plan, size_t algorithm,
+           const ProductPointers& pointers, cudaStream_t stream);
+
+ private:
+  Owned<cublasLtHandle_t, cublasLtDestroy> library_;
+  std::map<Product, ProductPlan> plans_;
+};
+
+}  // namespace megatron::kernels::cuda

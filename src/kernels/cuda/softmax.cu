@@ -1,0 +1,169 @@
+#include <limits>
+
+#include "kernels/check.h"
+#include "kernels/cuda/chunk.h"
+#include "kernels/cuda/softmax.h"
+#include "kernels/cuda/softmax_sum.h"
+
+namespace megatron::kernels::cuda {
+namespace {
+
+constexpr int kRowsPerBlock = kThreads / kWarp;  // a warp each
+
+template <class T>
+struct Scores {
+  const T* s;
+  T* p;
+  float* lse;
+  const int32_t *q_positions, *k_positions, *q_begins;  // null where there are none
+  int64_t rows, queries, keys, heads_and_queries;
+  float scale;
+  bool causal, whole;
+};
+
+// Which keys a query sees.
+struct Sight {
+  template <class T>
+  __device__ Sight(const Scores<T>& a, int64_t row)
+      : causal(a.causal), position(static_cast<int>(row % a.queries)) {
+    const int64_t sample = row / a.heads_and_queries, query = sample * a.queries + position;
+    if (a.q_begins != nullptr) begin = a.q_begins[query];
+    if (a.q_positions == nullptr) return;
+    position = a.q_positions[query];
+    keys = a.k_positions + sample * a.keys;
+  }
+  __device__ bool sees(int64_t j) const {
+    const int key = keys == nullptr ? static_cast<int>(j) : keys[j];
+    return key >= begin && (!causal || key <= position);
+  }
+
+  bool causal;
+  int position, begin = std::numeric_limits<int32_t>::min();
+  const int32_t* keys = nullptr;
+};
+
+template <class T>
+struct Seen {
+  float at[kChunk<T>];  // -infinity where not seen
+};
+
+template <class T>
+__device__ Seen<T> seen_scores(const Scores<T>& a, const Sight& sight, int64_t row, int64_t j) {
+  constexpr int N = kChunk<T>;
+  const Vector<T, N> s = load_chunk<N>(a.s + row * a.keys + j, a.keys - j, a.whole);
+  Seen<T> seen;
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    seen.at[i] = j + i < a.keys && sight.sees(j + i) ? a.scale * to_float(s.at[i]) : -INFINITY;
+  return seen;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) normalise(Scores<T> a) {
+  constexpr int N = kChunk<T>;
+  const int lane = threadIdx.x % kWarp;
+  const int64_t row =
+      static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + static_cast<int>(threadIdx.x) / kWarp;
+  if (row >= a.rows) return;
+  const Sight sight(a, row);
+  SoftmaxSum all;
+  for (int64_t j = lane * N; j < a.keys; j += kWarp * N) all.add(seen_scores(a, sight, row, j).at);
+  all = warp_merge(all);
+  const bool none = all.most == -INFINITY;
+  const float share = none ? 0.0f : 1.0f / all.sum;
+  for (int64_t j = lane * N; j < a.keys; j += kWarp * N) {
+    const Seen<T> seen = seen_scores(a, sight, row, j);
+    Vector<T, N> p;
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      p.at[i] = from_float<T>(expf(seen.at[i] - SoftmaxSum::shift(all.most)) * share);
+    store_chunk(a.p + row * a.keys + j, p, a.keys - j, a.whole);
+  }
+  if (lane == 0) a.lse[row] = none ? -INFINITY : all.most + logf(all.sum);
+}
+
+template <class T>
+struct Gradients {
+  const T *p, *dp;
+  T* ds;
+  int64_t rows, keys;
+  float scale;
+  bool whole;
+};
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) differentiate(Gradients<T> a) {
+  constexpr int N = kChunk<T>;
+  const int lane = threadIdx.x % kWarp;
+  const int64_t row =
+      static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + static_cast<int>(threadIdx.x) / kWarp;
+  if (row >= a.rows) return;
+  const int64_t at = row * a.keys;
+  float dot = 0;
+  for (int64_t j = lane * N; j < a.keys; j += kWarp * N) {
+    const Vector<T, N> p = load_chunk<N>(a.p + at + j, a.keys - j, a.whole);
+    const Vector<T, N> dp = load_chunk<N>(a.dp + at + j, a.keys - j, a.whole);
+#pragma unroll
+    for (int i = 0; i < N; ++i) dot = fmaf(to_float(p.at[i]), to_float(dp.at[i]), dot);
+  }
+  dot = warp_sum(dot);
+  for (int64_t j = lane * N; j < a.keys; j += kWarp * N) {
+    const Vector<T, N> p = load_chunk<N>(a.p + at + j, a.keys - j, a.whole);
+    const Vector<T, N> dp = load_chunk<N>(a.dp + at + j, a.keys - j, a.whole);
+    Vector<T, N> ds;
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      ds.at[i] = from_float<T>(a.scale * to_float(p.at[i]) * (to_float(dp.at[i]) - dot));
+    store_chunk(a.ds + at + j, ds, a.keys - j, a.whole);
+  }
+}
+
+Grid a_warp_a_row(int64_t rows) { return grid_for(rows * kWarp); }
+
+}  // namespace
+
+void softmax(const SoftmaxArgs& args, Stream& stream) {
+  check(args);
+  const int64_t queries = args.s.size(2), keys = args.s.size(3),
+                of_sample = args.s.size(1) * queries;
+  const int64_t rows = args.s.size(0) * of_sample;
+  for_storage_type("softmax", args.s.dtype(), [&](auto type) {
+    using T = decltype(type);
+    if (rows == 0) return;
+    Scores<T> a{.s = address_of<T>(args.s),
+                .p = address_of<T>(args.p),
+                .lse = address_of<float>(args.lse),
+                .q_positions = address_of<int32_t>(args.q_positions),
+                .k_positions = address_of<int32_t>(args.k_positions),
+                .q_begins = address_of<int32_t>(args.q_begins),
+                .rows = rows,
+                .queries = queries,
+                .keys = keys,
+                .heads_and_queries = of_sample,
+                .scale = static_cast<float>(args.scale),
+                .causal = args.causal,
+                .whole = false};
+    a.whole = keys % kChunk<T> == 0 && are_aligned({a.s, a.p});
+    launch("softmax", normalise<T>, a_warp_a_row(rows), stream, a);
+  });
+}
+
+void softmax_backward(const SoftmaxBackwardArgs& args, Stream& stream) {
+  check(args);
+  for_storage_type("softmax_backward", args.p.dtype(), [&](auto type) {
+    using T = decltype(type);
+    if (args.p.elements() == 0) return;
+    const int64_t keys = args.p.size(3), rows = args.p.elements() / keys;
+    Gradients<T> a{.p = address_of<T>(args.p),
+                   .dp = address_of<T>(args.dp),
+                   .ds = address_of<T>(args.ds),
+                   .rows = rows,
+                   .keys = keys,
+                   .scale = static_cast<float>(args.scale),
+                   .whole = false};
+    a.whole = keys % kChunk<T> == 0 && are_aligned({a.p, a.dp, a.ds});
+    launch("softmax_backward", differentiate<T>, a_warp_a_row(rows), stream, a);
+  });
+}
+
+}  // namespace megatron::kernels::cuda

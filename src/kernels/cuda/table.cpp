@@ -1,0 +1,59 @@
+#include "kernels/cuda/table.h"
+
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/cross_entropy.h"
+#include "kernels/cuda/dropout.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/embedding.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/norm.h"
+#include "kernels/cuda/optimizer.h"
+#include "kernels/cuda/rope.h"
+#include "kernels/cuda/softmax.h"
+
+namespace megatron::kernels {
+
+const Table& cuda_table() {
+  static const Table table = {
+      .gemm = cuda::gemm,
+      .add_rms_norm = cuda::add_rms_norm,
+      .add_rms_norm_backward = cuda::add_rms_norm_backward,
+      .add_layer_norm = cuda::add_layer_norm,
+      .add_layer_norm_backward = cuda::add_layer_norm_backward,
+      .activation = cuda::activation,
+      .activation_backward = cuda::activation_backward,
+      .rope = cuda::rope,
+      .attention = cuda::attention,
+      .attention_backward = cuda::attention_backward,
+      .softmax = cuda::softmax,
+      .softmax_backward = cuda::softmax_backward,
+      .embedding = cuda::embedding,
+      .embedding_backward = cuda::embedding_backward,
+      .cross_entropy = cuda::cross_entropy,
+      .vocabulary_stats = cuda::vocabulary_stats,
+      .vocabulary_cross_entropy = cuda::vocabulary_cross_entropy,
+      .dropout = cuda::dropout,
+      .add = cuda::add,
+      .copy = cuda::copy,
+      .fill = cuda::fill,
+      .column_sum = cuda::column_sum,
+      .sum = cuda::sum,
+      .sum_of_squares = cuda::sum_of_squares,
+      .grad_scale = cuda::grad_scale,
+      .adam = cuda::adam,
+      .sgd = cuda::sgd,
+      .lion = cuda::lion,
+      .muon_momentum = cuda::muon_momentum,
+      .unit_norm = cuda::unit_norm,
+      .weighted_sum = cuda::weighted_sum,
+  };
+  return table;
+}
+
+}  // namespace megatron::kernels
+
+extern "C" __attribute__((visibility("default"))) const megatron::kernels::Table*
+megatron_cuda_kernels() {
+  return &megatron::kernels::cuda_table();
+}

@@ -1,0 +1,70 @@
+#include "kernels/cuda_scratch/attention.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace megatron::kernels::cuda {
+namespace {
+
+AttentionBlocks blocks_of(const Tensor& q, const Tensor& k, int64_t row_tile, int64_t key_tile) {
+  AttentionBlocks blocks{.row_tile = row_tile, .key_tile = key_tile};
+  const int64_t rows = q.size(1) * (q.size(2) / k.size(2));
+  blocks.row_blocks = (rows + row_tile - 1) / row_tile;
+  blocks.key_blocks = (k.size(1) + key_tile - 1) / key_tile;
+  blocks.span_words = q.size(0) * (4 * blocks.row_blocks + 2 * blocks.key_blocks + 1);
+  return blocks;
+}
+
+template <class Args>
+Tensor spans(const Args& args, const AttentionBlocks& blocks, Stream& stream) {
+  if (!args.q_positions.defined() && !args.q_begins.defined()) return {};
+  return Tensor::empty(stream.scratch(), {blocks.span_words}, DType::i32, "attention spans");
+}
+
+}  // namespace
+
+void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k) {
+  const int64_t width = q.size(3), rows = q.size(1) * (q.size(2) / k.size(2)), keys = k.size(1);
+  MG_CHECK(width <= kAttentionWidth,
+           "{} on CUDA takes heads up to {} wide, not {}: use more heads that are narrower", kernel,
+           kAttentionWidth, width);
+  constexpr int64_t kMost = int64_t{1} << 30;
+  MG_CHECK(rows <= kMost && keys <= kMost,
+           "{} on CUDA takes up to {} queries of the heads that share a key head, and keys, not {} "
+           "and {}: use shorter sequences",
+           kernel, kMost, rows, keys);
+  const int64_t blocks = std::max(rows, keys) / kFewRows + 1, heads = q.size(0) * k.size(2);
+  MG_CHECK(blocks * heads <= kMost, "{} on CUDA: {} sequences of {} tokens are too many: use fewer",
+           kernel, q.size(0), std::max(q.size(1), keys));
+}
+
+AttentionBlocks forward_blocks(const AttentionArgs& args) {
+  const int64_t rows = args.q.size(1) * (args.q.size(2) / args.k.size(2));
+  const AttentionTile tile = forward_tile(tile_width(args.q.size(3)), rows <= kFewRows);
+  return blocks_of(args.q, args.k, tile.rows, tile.others);
+}
+
+AttentionBlocks query_gradient_blocks(const AttentionBackwardArgs& args) {
+  const AttentionTile tile = query_gradient_tile(tile_width(args.q.size(3)));
+  return blocks_of(args.q, args.k, tile.rows, tile.others);
+}
+
+AttentionBlocks key_gradient_blocks(const AttentionBackwardArgs& args) {
+  const AttentionTile tile = key_gradient_tile(tile_width(args.q.size(3)));
+  return blocks_of(args.q, args.k, tile.others, tile.rows);
+}
+
+AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream) {
+  return {.spans = spans(args, forward_blocks(args), stream)};
+}
+
+AttentionBackwardScratch attention_backward_scratch(const AttentionBackwardArgs& args,
+                                                    Stream& stream) {
+  const Shape shape = {args.q.size(0), args.q.size(2), args.q.size(1)};
+  return {.delta = Tensor::empty(stream.scratch(), shape, DType::f32, "attention delta"),
+          .query_spans = spans(args, query_gradient_blocks(args), stream),
+          .key_spans = spans(args, key_gradient_blocks(args), stream)};
+}
+
+}  // namespace megatron::kernels::cuda

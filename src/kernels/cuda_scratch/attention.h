@@ -1,0 +1,60 @@
+// How CUDA's own attention is cut, and its scratch memory: asked for by the kernels, and by meta
+// when a run is planned for CUDA.
+#pragma once
+
+#include "device/stream.h"
+#include "kernels/attention.h"
+
+namespace megatron::kernels::cuda {
+
+// The widest head.
+inline constexpr int64_t kAttentionWidth = 256;
+// Throws Error naming the kernel for wider heads, and for more work than 32 bits number.
+void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k);
+
+// A block of threads makes `rows` rows of results and goes over what they meet in tiles of
+// `others`. Query rows are those of a key head: its queries times the query heads that share it,
+// heads first, so that keys and values are read once for all of them.
+struct AttentionTile {
+  int rows, others;
+};
+// Columns that a head's width is padded to in the tiles.
+constexpr int tile_width(int64_t width) { return width <= 64 ? 64 : width <= 128 ? 128 : 256; }
+
+// A row's bits depend on `others` and not on `rows`: few rows take few.
+inline constexpr int kFewRows = 8;
+constexpr AttentionTile forward_tile(int width, bool few_rows) {
+  const int rows = few_rows ? kFewRows : width == 256 ? 32 : 64;
+  return {rows, width == 64 ? 64 : 32};
+}
+// Rows are queries, others keys.
+constexpr AttentionTile query_gradient_tile(int width) {
+  return {width == 256 ? 32 : 64, width == 64 ? 64 : width == 128 ? 32 : 16};
+}
+// Rows are keys, others queries.
+constexpr AttentionTile key_gradient_tile(int width) { return query_gradient_tile(width); }
+
+// Blocks of one call's query rows and keys.
+struct AttentionBlocks {
+  int64_t row_tile, key_tile;
+  int64_t row_blocks, key_blocks;  // of one sample and key head
+  int64_t span_words;              // i32 words of the spans of all samples (AttentionSpans)
+};
+AttentionBlocks forward_blocks(const AttentionArgs& args);
+AttentionBlocks query_gradient_blocks(const AttentionBackwardArgs& args);
+AttentionBlocks key_gradient_blocks(const AttentionBackwardArgs& args);
+
+// Spans of positions of every block (i32; kernels/cuda/attention_places.h), undefined where they
+// follow from indices alone.
+struct AttentionScratch {
+  Tensor spans;
+};
+AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream);
+struct AttentionBackwardScratch {
+  Tensor delta;                   // [B,N,T] f32: sum of dout * out
+  Tensor query_spans, key_spans;  // of query_gradient_blocks and of key_gradient_blocks
+};
+AttentionBackwardScratch attention_backward_scratch(const AttentionBackwardArgs& args,
+                                                    Stream& stream);
+
+}  // namespace megatron::kernels::cuda

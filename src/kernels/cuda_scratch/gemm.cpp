@@ -1,0 +1,45 @@
+#include "kernels/cuda_scratch/gemm.h"
+
+#include <algorithm>
+
+namespace megatron::kernels::cuda {
+namespace {
+
+bool rows_overlap(const Tensor& t) { return t.size(-2) > 1 && t.stride(-2) < t.size(-1); }
+
+// Blocks of an arena are aligned to 64 bytes.
+bool aligned(const Tensor& t) { return t.offset() * size_of(t.dtype()) % 16 == 0; }
+
+}  // namespace
+
+int64_t product_workspace(int64_t products, int64_t m, int64_t n) {
+  constexpr int64_t kParts = 64, kLeast = int64_t{1} << 20, kMost = int64_t{64} << 20;
+  const int64_t sums = products * m * n * size_of(DType::f32);
+  return sums > kMost / kParts ? kMost : std::max(kLeast, kParts * sums);
+}
+
+GemmScratch gemm_scratch(const GemmArgs& args, Stream& stream) {
+  GemmScratch scratch;
+  if (args.out.elements() == 0) return scratch;
+  Arena& arena = stream.scratch();
+  const auto dense = [&](const Tensor& like, DType type, const char* label) {
+    return Tensor::empty(arena, like.shape(), type, label);
+  };
+  const int64_t workspace = product_workspace(args.out.rank() == 3 ? args.out.size(0) : 1,
+                                              args.out.size(-2), args.out.size(-1));
+  scratch.workspace = Tensor::empty(arena, {workspace}, DType::u8, "gemm workspace");
+  const DType type = args.a.dtype();
+  if (args.a.elements() == 0) {
+    const int64_t most = std::max(args.out.size(-2), args.out.size(-1));
+    scratch.zeros = Tensor::empty(arena, {most}, type, "gemm zeros");
+  } else {
+    if (rows_overlap(args.a)) scratch.a = dense(args.a, type, "gemm a");
+    if (rows_overlap(args.b)) scratch.b = dense(args.b, type, "gemm b");
+  }
+  const Tensor& bias = args.bias;
+  if (bias.defined() && (bias.dtype() != args.out.dtype() || !aligned(bias)))
+    scratch.bias = dense(bias, args.out.dtype(), "gemm bias");
+  return scratch;
+}
+
+}  // namespace megatron::kernels::cuda

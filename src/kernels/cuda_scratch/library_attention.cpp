@@ -1,0 +1,116 @@
+#include "kernels/cuda_scratch/library_attention.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+namespace megatron::kernels::cuda {
+namespace {
+
+constexpr int64_t kSlack = 64 << 10;  // what a plan takes of any shape
+constexpr int64_t kPart = int64_t{768} << 20, kMost = int64_t{4} << 30;
+
+int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+
+// [B,T,N,D] as a library reads it: rows of D values, each aligned to 16 bytes. Blocks of an arena
+// are aligned to 64.
+bool aligned(const Tensor& t) {
+  constexpr int64_t kValues = 8;
+  const int64_t width = t.size(3);
+  if (t.offset() % kValues != 0) return false;
+  for (const int dim : {0, 1, 2}) {
+    if (t.size(dim) == 1) continue;
+    if (t.stride(dim) % kValues != 0 || t.stride(dim) < width) return false;
+  }
+  return true;
+}
+
+template <class Args>
+bool takes(const Args& args, std::initializer_list<const Tensor*> tensors) {
+  const DType type = args.q.dtype();
+  const int64_t queries = args.q.size(1), keys = args.k.size(1), width = args.q.size(3);
+  if (type != DType::bf16 && type != DType::f16) return false;
+  if (args.q_positions.defined() || args.q_begins.defined() || args.dropout.p > 0) return false;
+  if (args.causal && queries != keys) return false;
+  if (args.q.size(0) == 0 || args.q.size(2) == 0 || args.lse.offset() % 4 != 0) return false;
+  for (const int64_t length : {queries, keys}) {
+    if (length < 128 || length % 64 != 0) return false;
+  }
+  if (width == 0 || width % 8 != 0 || width > 256) return false;
+  return std::all_of(tensors.begin(), tensors.end(), [](const Tensor* t) { return aligned(*t); });
+}
+
+// The gradients of all scores and, where key heads are shared, those of keys and values of each
+// query head.
+int64_t backward_bytes(const AttentionBackwardArgs& args, int64_t samples, int64_t key_heads) {
+  const int64_t group = args.q.size(2) / args.k.size(2), size = size_of(args.q.dtype());
+  const int64_t heads = samples * key_heads * group;
+  const int64_t queries = round_up(args.q.size(1), 128), keys = round_up(args.k.size(1), 128);
+  const int64_t scores = heads * queries * keys * size;
+  const int64_t each = group == 1 ? 0 : 2 * heads * keys * args.q.size(3) * size;
+  return scores + each + kSlack;
+}
+
+template <class Fits>
+int64_t largest_divisor(int64_t of, const Fits& fits) {
+  for (int64_t part = of; part > 1; --part) {
+    if (of % part == 0 && fits(part)) return part;
+  }
+  return 1;
+}
+
+}  // namespace
+
+bool library_takes(const AttentionArgs& args) {
+  return takes(args, {&args.q, &args.k, &args.v, &args.out});
+}
+
+bool library_takes(const AttentionBackwardArgs& args) {
+  return takes(args,
+               {&args.q, &args.k, &args.v, &args.out, &args.dout, &args.dq, &args.dk, &args.dv}) &&
+         backward_bytes(args, 1, 1) <= kMost;
+}
+
+LibraryAttentionPart library_part(const AttentionArgs& args) {
+  return {.samples = args.q.size(0), .key_heads = args.k.size(2), .workspace = kSlack};
+}
+
+LibraryAttentionPart library_part(const AttentionBackwardArgs& args) {
+  LibraryAttentionPart part;
+  const int64_t samples = args.q.size(0), key_heads = args.k.size(2);
+  const auto fits = [&](int64_t s, int64_t h) { return backward_bytes(args, s, h) <= kPart; };
+  part.key_heads = fits(1, key_heads)
+                       ? key_heads
+                       : largest_divisor(key_heads, [&](int64_t h) { return fits(1, h); });
+  if (part.key_heads == key_heads)
+    part.samples = largest_divisor(samples, [&](int64_t s) { return fits(s, key_heads); });
+  part.workspace = backward_bytes(args, part.samples, part.key_heads);
+  part.ordered = part.samples * part.key_heads * (args.q.size(2) / key_heads) * args.q.size(1) *
+                 args.k.size(1) * size_of(args.q.dtype());
+  return part;
+}
+
+LibraryAttentionScratch library_attention_scratch(const AttentionArgs& args, Stream& stream) {
+  return {.workspace = Tensor::empty(stream.scratch(), {library_part(args).workspace}, DType::u8,
+                                     "attention workspace"),
+          .delta = {}};
+}
+
+LibraryAttentionScratch library_attention_scratch(const AttentionBackwardArgs& args,
+                                                  Stream& stream) {
+  const LibraryAttentionPart part = library_part(args);
+  const int64_t heads = args.q.size(2) / args.k.size(2) * part.key_heads;
+  return {.workspace =
+              Tensor::empty(stream.scratch(), {part.workspace}, DType::u8, "attention workspace"),
+          .delta = Tensor::empty(stream.scratch(), {part.samples, heads, args.q.size(1)},
+                                 DType::f32, "attention delta")};
+}
+
+void ask_library_scratch(const AttentionArgs& args, Stream& stream) {
+  if (library_takes(args)) library_attention_scratch(args, stream);
+}
+
+void ask_library_scratch(const AttentionBackwardArgs& args, Stream& stream) {
+  if (library_takes(args)) library_attention_scratch(args, stream);
+}
+
+}  // namespace megatron::kernels::cuda

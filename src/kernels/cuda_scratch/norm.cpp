@@ -1,0 +1,31 @@
+#include "kernels/cuda_scratch/norm.h"
+
+#include <algorithm>
+
+namespace megatron::kernels::cuda {
+namespace {
+
+constexpr int64_t kMostBlocks = 264;  // two of each of the 132 multiprocessors of an H200
+constexpr int64_t kLeastRows = 8;
+
+int64_t blocks_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
+}  // namespace
+
+NormBlocks::NormBlocks(int64_t rows_)
+    : rows(rows_),
+      height(std::max(kLeastRows, blocks_of(rows_, kMostBlocks))),
+      count(blocks_of(rows_, height)) {}
+
+NormPartials norm_backward_scratch(const AddNormBackwardArgs& args, NormKind kind, Stream& stream) {
+  const NormBlocks blocks(args.sum.size(0));
+  const auto partials = [&](const char* label) {
+    return Tensor::empty(stream.scratch(), {blocks.count, args.sum.size(1)}, DType::f32, label);
+  };
+  NormPartials all{partials("partial sums of dweight"), {}};
+  if (kind == NormKind::layer && args.dbias.out.defined())
+    all.dbiases = partials("partial sums of dbias");
+  return all;
+}
+
+}  // namespace megatron::kernels::cuda

@@ -1,0 +1,23 @@
+// The scratch memory of CUDA's backward norms: the kernels ask with these functions, and so does
+// meta when a run is planned for CUDA.
+#pragma once
+
+#include "device/stream.h"
+#include "kernels/check.h"
+#include "kernels/norm.h"
+
+namespace megatron::kernels::cuda {
+
+// Weight gradients are summed over blocks of rows, at most 264, of at least 8 rows.
+struct NormBlocks {
+  explicit NormBlocks(int64_t rows);
+  int64_t rows, height, count;
+};
+
+// Each block's sums, [blocks, H] f32.
+struct NormPartials {
+  Tensor dweights, dbiases;  // dbiases: undefined where there is no bias
+};
+NormPartials norm_backward_scratch(const AddNormBackwardArgs& args, NormKind kind, Stream& stream);
+
+}  // namespace megatron::kernels::cuda

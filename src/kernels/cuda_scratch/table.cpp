@@ -1,0 +1,48 @@
+#include "kernels/cuda_scratch/table.h"
+
+#include "kernels/cuda_scratch/attention.h"
+#include "kernels/cuda_scratch/elementwise.h"
+#include "kernels/cuda_scratch/embedding.h"
+#include "kernels/cuda_scratch/gemm.h"
+#include "kernels/cuda_scratch/library_attention.h"
+#include "kernels/cuda_scratch/norm.h"
+
+namespace megatron::kernels {
+namespace {
+
+template <auto scratch, class Args>
+void ask(const Args& args, Stream& stream) {
+  scratch(args, stream);
+}
+
+template <NormKind kind>
+void ask_norm(const AddNormBackwardArgs& args, Stream& stream) {
+  cuda::norm_backward_scratch(args, kind, stream);
+}
+
+void ask_attention(const AttentionArgs& args, Stream& stream) {
+  cuda::ask_library_scratch(args, stream);
+  cuda::attention_scratch(args, stream);
+}
+
+void ask_attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
+  cuda::ask_library_scratch(args, stream);
+  cuda::attention_backward_scratch(args, stream);
+}
+
+}  // namespace
+
+const Table& cuda_scratch_table() {
+  static const Table table = {
+      .gemm = ask<cuda::gemm_scratch, GemmArgs>,
+      .add_rms_norm_backward = ask_norm<NormKind::rms>,
+      .add_layer_norm_backward = ask_norm<NormKind::layer>,
+      .attention = ask_attention,
+      .attention_backward = ask_attention_backward,
+      .embedding_backward = ask<cuda::embedding_backward_scratch, EmbeddingBackwardArgs>,
+      .column_sum = ask<cuda::column_sum_scratch, ColumnSumArgs>,
+  };
+  return table;
+}
+
+}  // namespace megatron::kernels

@@ -1,0 +1,228 @@
+// The program with --device cuda, on the CUDA wing that is compiled for the CPU (tests/cuda_shim):
+// every kernel, copy, stream and event of a run but NVIDIA's libraries.
+#include <cmath>
+#include <sstream>
+
+#include "base/json.h"
+#include "base/tolerances.h"
+#include "golden/cli/tiny_run.h"
+
+namespace megatron::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+Words words(const std::string& text) {
+  std::istringstream in(text);
+  Words all;
+  for (std::string word; in >> word;) all.push_back(word);
+  return all;
+}
+
+const char* const kModel =
+    "--mock-data --vocab-size 203 --num-layers 2 --hidden-size 64 --num-attention-heads 4 "
+    "--seq-length 64 --max-position-embeddings 64 --micro-batch-size 2 --global-batch-size 4 --lr "
+    "1e-3 --lr-decay-iters 6 --log-interval 1 --threads 1 ";
+
+struct Step {
+  double loss = 0, gradient_norm = 0;
+  bool operator==(const Step&) const = default;
+};
+
+std::vector<Json> steps_of(const std::string& log) {
+  std::istringstream lines(read_file(log));
+  std::vector<Json> steps;
+  for (std::string line; std::getline(lines, line);) {
+    Json record = Json::parse(line);
+    if (record["type"].as_string() == "step") steps.push_back(std::move(record));
+  }
+  return steps;
+}
+
+std::vector<Step> train(const Workplace& place, const std::string& device, int steps,
+                        const std::string& flags) {
+  const std::string log = place / (device + ".jsonl");
+  fs::remove(log);
+  const Outcome r = place.run(with(with({"train", "--device", device}, words(kModel + flags)),
+                                   {"--train-iters", std::to_string(steps), "--log-jsonl", log}));
+  EXPECT_EQ(r.code, 0) << r.out << r.err;
+  std::vector<Step> found;
+  for (const Json& record : steps_of(log)) {
+    const Json& norm = record["gradient_norm"];
+    found.push_back({record["loss"].as_number(), norm.is_null() ? NAN : norm.as_number()});
+  }
+  return found;
+}
+
+// --- Models and trajectories of other systems.
+
+class CudaVerify : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(CudaVerify, EqualsTheOtherSystem) {
+  const Workplace place;
+  const Outcome r = place.run({"verify", "--device", "cuda", vectors(GetParam())});
+  EXPECT_EQ(r.code, 0) << r.out << r.err;
+  EXPECT_NE(r.out.find(" on cuda in f32: passed"), std::string::npos) << r.out;
+}
+
+std::string last_name(const ::testing::TestParamInfo<std::string>& info) {
+  return info.param.substr(info.param.find('/') + 1);
+}
+INSTANTIATE_TEST_SUITE_P(Models, CudaVerify,
+                         ::testing::Values("hf/gpt2", "hf/llama", "hf/llama_bf16", "hf/llama_fp16",
+                                           "hf/llama_sharded", "hf/llama_tied"),
+                         last_name);
+INSTANTIATE_TEST_SUITE_P(Runs, CudaVerify,
+                         ::testing::Values("train/gpt2_cosine", "train/gpt2_mask",
+                                           "train/gpt2_mask_microbatch", "train/llama_adamw",
+                                           "train/llama_lion", "train/llama_muon",
+                                           "train/llama_sgd", "train/llama_tied_clip",
+                                           "train/llama_wsd"),
+                         last_name);
+
+TEST(CudaVerifyLayouts, RanksShareOneGpu) {
+  const Workplace place;
+  for (const char* axis : {"tensor-model", "pipeline-model"}) {
+    const Outcome r = place.run({"verify", "--device", "cuda", vectors("hf/llama"),
+                                 "--" + std::string(axis) + "-parallel-size", "2"});
+    EXPECT_EQ(r.code, 0) << r.out << r.err;
+  }
+}
+
+// --- Training.
+
+struct Flags {
+  std::string name, flags;
+};
+void PrintTo(const Flags& flags, std::ostream* out) { *out << flags.flags; }
+
+class CudaTraining : public ::testing::TestWithParam<Flags> {};
+
+// In fp32 the losses are the CPU's (DESIGN: 1e-4); in 16 bits each lies as far from fp32 as the
+// format's roundings may take it.
+TEST_P(CudaTraining, HasTheLossesOfTheCpu) {
+  const Workplace place;
+  const std::string& flags = GetParam().flags;
+  const std::vector<Step> cpu = train(place, "cpu", 3, flags),
+                          cuda = train(place, "cuda", 3, flags);
+  ASSERT_EQ(cpu.size(), 3U);
+  ASSERT_EQ(cuda.size(), 3U);
+  const bool narrow = flags.find("16") != std::string::npos;
+  const double bound = narrow ? tolerance::kCudaNarrowLossRelative : tolerance::kCudaLossRelative;
+  for (size_t i = 0; i < cpu.size(); ++i) {
+    EXPECT_NEAR(cuda[i].loss, cpu[i].loss, bound * cpu[i].loss) << "step " << i + 1;
+    if (std::isfinite(cpu[i].gradient_norm)) {
+      EXPECT_NEAR(cuda[i].gradient_norm, cpu[i].gradient_norm, 10 * bound * cpu[i].gradient_norm);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Runs, CudaTraining,
+    ::testing::Values(
+        Flags{"Gpt", ""}, Flags{"Bf16", "--bf16"},
+        Flags{"Fp16", "--fp16 --initial-loss-scale 1024"},
+        Flags{"Llama",
+              "--swiglu --normalization RMSNorm --position-embedding-type rope "
+              "--disable-bias-linear --untie-embeddings-and-output-weights "
+              "--group-query-attention --num-query-groups 2"},
+        Flags{"Documents", "--reset-attention-mask --reset-position-ids --eod-mask-loss"},
+        Flags{"Tensor", "--tensor-model-parallel-size 2 --sequence-parallel"},
+        Flags{"Pipeline", "--pipeline-model-parallel-size 2"},
+        Flags{"Sharded",
+              "--ranks 2 --use-megatron-fsdp --data-parallel-sharding-strategy "
+              "optim_grads_params"},
+        Flags{"Recompute",
+              "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"},
+        Flags{"OffloadedActivations", "--cpu-offloading-num-layers 1"},
+        Flags{"OffloadedOptimizer", "--optimizer-cpu-offload --use-distributed-optimizer"}),
+    [](const auto& info) { return info.param.name; });
+
+// The same bits in every run, and after a run was stopped and resumed.
+class CudaBits : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(CudaBits, AreTheSameInEveryRunAndAfterAResume) {
+  const Workplace place;
+  const std::string& flags = GetParam();
+  const std::vector<Step> whole = train(place, "cuda", 4, flags);
+  EXPECT_EQ(whole.size(), 4U);
+  EXPECT_EQ(train(place, "cuda", 4, flags), whole);
+  const std::string saved = flags + " --save run --load run --save-interval 2";
+  std::vector<Step> parts = train(place, "cuda", 2, saved);
+  for (const Step& step : train(place, "cuda", 4, saved)) parts.push_back(step);
+  EXPECT_EQ(parts, whole);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, CudaBits, ::testing::Values("", "--bf16"));
+
+// A checkpoint knows no device.
+TEST(CudaResume, TakesTheCheckpointOfTheCpu) {
+  const Workplace place;
+  const std::vector<Step> whole = train(place, "cpu", 4, "");
+  const std::string saved = "--save run --load run --save-interval 2";
+  train(place, "cpu", 2, saved);
+  const std::vector<Step> rest = train(place, "cuda", 4, saved);
+  ASSERT_EQ(rest.size(), 2U);
+  for (size_t i = 0; i < rest.size(); ++i)
+    EXPECT_NEAR(rest[i].loss, whole[i + 2].loss, tolerance::kCudaLossRelative * whole[i + 2].loss);
+}
+
+// --- What is planned.
+
+class CudaPlan : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(CudaPlan, IsWhatTheArenasThenHold) {
+  const Workplace place;
+  const Outcome r = place.run(with({"plan", "--json", "--no-time", "--device", "cuda"},
+                                   words(kModel + GetParam() + " --train-iters 3")));
+  ASSERT_EQ(r.code, 0) << r.err;
+  std::map<std::string, int64_t> planned, shown;
+  const Json plan = Json::parse(r.out);
+  for (const auto& [name, bytes] : plan["memory"]["rank"].as_object())
+    if (name != "host" && name != "total") planned[name] = bytes.as_integer();
+  train(place, "cuda", 3, GetParam());
+  const std::vector<Json> steps = steps_of(place / "cuda.jsonl");
+  ASSERT_FALSE(steps.empty());
+  for (const auto& [name, bytes] : steps.back()["memory"].as_object())
+    if (name != "process") shown[name] = bytes.as_integer();
+  EXPECT_EQ(planned, shown);
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, CudaPlan,
+                         ::testing::Values("", "--bf16", "--fp16",
+                                           "--bf16 --micro-batch-size 1 --seq-length 128 "
+                                           "--max-position-embeddings 128 --attention-dropout 0"));
+
+// --- Evaluation and generation.
+
+TEST(CudaModel, EvaluatesAndContinuesTextAsTheCpu) {
+  const Workplace place;
+  make_tiny_run(place);
+  std::map<std::string, std::string> texts, losses;
+  for (const std::string device : {"cpu", "cuda"}) {
+    const Outcome text =
+        place.run({"generate", "--load", "run", "--device", device, "--prompt", "The file",
+                   "--prompt", "A", "--max-tokens", "6", "--temperature", "0", "--threads", "1"});
+    EXPECT_EQ(text.code, 0) << text.err;
+    texts[device] = text.out;
+    const Outcome loss = place.run({"eval", "--load", "run", "--device", device, "--data-path",
+                                    "data", "--threads", "1", "--json"});
+    EXPECT_EQ(loss.code, 0) << loss.err;
+    losses[device] = loss.out;
+  }
+  EXPECT_EQ(texts["cuda"], texts["cpu"]);
+  const double cpu = Json::parse(losses["cpu"])["loss"].as_number();
+  EXPECT_NEAR(Json::parse(losses["cuda"])["loss"].as_number(), cpu,
+              tolerance::kCudaLossRelative * cpu);
+}
+
+// Where a GPU is found it is the default.
+TEST(CudaDefault, IsTheGpu) {
+  const Workplace place;
+  const Outcome r = place.run(with({"train"}, words(std::string(kModel) + "--train-iters 1")));
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_NE((r.out + r.err).find("f32 on cuda"), std::string::npos) << r.out << r.err;
+}
+
+}  // namespace
+}  // namespace megatron::testing

@@ -1,0 +1,473 @@
+#include <cublasLt.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "base/dtype.h"
+#include "cuda_shim/work.h"
+
+struct cublasLtContext {
+  bool turn = false;  // sums in place come in another order each time
+};
+struct cublasLtMatrixLayoutOpaque_t {
+  cudaDataType type;
+  uint64_t rows, cols;
+  int64_t ld;
+  int32_t batch = 1;
+  int64_t offset = 0;
+};
+struct cublasLtMatmulDescOpaque_t {
+  cublasComputeType_t compute;
+  cudaDataType scale;
+  int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
+  uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  const void* bias = nullptr;
+  int32_t bias_type = -1;
+};
+struct cublasLtMatmulPreferenceOpaque_t {
+  uint64_t workspace = 0;
+  uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
+  std::array<uint32_t, 4> alignment{256, 256, 256, 256};
+};
+
+namespace {
+
+using megatron::bf16;
+using megatron::f16;
+using Layout = cublasLtMatrixLayoutOpaque_t;
+using Operation = cublasLtMatmulDescOpaque_t;
+
+struct Call {
+  Operation operation;
+  Layout a, b, c, d;
+};
+
+// What lies in cublasLtMatmulAlgo_t.
+struct Algorithm {
+  uint64_t call;  // fingerprint of the call that it was chosen for
+  uint64_t workspace;
+  int32_t parts;
+  uint32_t scheme;
+  std::array<uint32_t, 4> alignment;  // of A, B, C and D, as promised
+  uint32_t bias_alignment;
+};
+static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
+
+int64_t bytes(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
+
+uint32_t alignment(const void* p) {
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  return static_cast<uint32_t>(std::min<uintptr_t>(256, address & -address));
+}
+
+uint64_t fingerprint(const Call& call) {
+  uint64_t hash = 14695981039346656037u;
+  const auto mix = [&hash](uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
+  for (const Layout* l : {&call.a, &call.b, &call.c, &call.d}) {
+    for (const uint64_t value : {uint64_t{l->type}, l->rows, l->cols, static_cast<uint64_t>(l->ld),
+                                 static_cast<uint64_t>(l->batch), static_cast<uint64_t>(l->offset)})
+      mix(value);
+  }
+  mix(static_cast<uint64_t>(call.operation.transpose_a));
+  mix(static_cast<uint64_t>(call.operation.transpose_b));
+  mix(call.operation.epilogue);
+  return hash;
+}
+
+bool supported_types(const Call& call) {
+  const cudaDataType in = call.a.type, out = call.d.type;
+  if (call.operation.compute != CUBLAS_COMPUTE_32F || call.operation.scale != CUDA_R_32F)
+    return false;
+  if (call.b.type != in || call.c.type != out) return false;
+  if (in == CUDA_R_32F) return out == CUDA_R_32F;
+  return (in == CUDA_R_16BF || in == CUDA_R_16F) && (out == in || out == CUDA_R_32F);
+}
+
+bool has_bias(const Operation& operation) { return operation.epilogue == CUBLASLT_EPILOGUE_BIAS; }
+
+cublasStatus_t examine(const Call& call) {
+  for (const Layout* l : {&call.a, &call.b, &call.c, &call.d}) {
+    if (l->rows == 0 || l->cols == 0 || l->ld < static_cast<int64_t>(l->rows))
+      return CUBLAS_STATUS_INVALID_VALUE;
+    if (l->batch < 1 || l->batch != call.a.batch) return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  const bool ta = call.operation.transpose_a != CUBLAS_OP_N;
+  const bool tb = call.operation.transpose_b != CUBLAS_OP_N;
+  const uint64_t m = ta ? call.a.cols : call.a.rows, k = ta ? call.a.rows : call.a.cols;
+  const uint64_t n = tb ? call.b.rows : call.b.cols, kb = tb ? call.b.cols : call.b.rows;
+  if (kb != k || call.d.rows != m || call.d.cols != n || call.c.rows != m || call.c.cols != n)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  if (call.d.batch > 1 && call.d.offset == 0) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!supported_types(call)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (call.operation.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_SUCCESS;
+  if (!has_bias(call.operation)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (call.operation.bias == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  const bool own = call.operation.bias_type == -1 ||
+                   call.operation.bias_type == static_cast<int32_t>(call.d.type);
+  return own ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+// A matrix on the device whose column j of matrix g begins at `at(g, j)`.
+struct Matrix {
+  const std::byte* data;
+  Layout layout;
+  const std::byte* at(int64_t g, int64_t column) const {
+    return data + (g * layout.offset + column * layout.ld) * bytes(layout.type);
+  }
+};
+
+float load(const std::byte* p, cudaDataType type, int64_t i) {
+  if (type == CUDA_R_32F) return reinterpret_cast<const float*>(p)[i];
+  if (type == CUDA_R_16BF) return static_cast<float>(reinterpret_cast<const bf16*>(p)[i]);
+  return static_cast<float>(reinterpret_cast<const f16*>(p)[i]);
+}
+void store(std::byte* p, cudaDataType type, int64_t i, float value) {
+  if (type == CUDA_R_32F) {
+    reinterpret_cast<float*>(p)[i] = value;
+  } else if (type == CUDA_R_16BF) {
+    reinterpret_cast<bf16*>(p)[i] = bf16(value);
+  } else {
+    reinterpret_cast<f16*>(p)[i] = f16(value);
+  }
+}
+
+// op(matrix) of one of a batch as columns one behind the other.
+std::vector<float> columns(const Matrix& matrix, int64_t g, bool transposed) {
+  const auto rows = static_cast<int64_t>(matrix.layout.rows);
+  const auto cols = static_cast<int64_t>(matrix.layout.cols);
+  std::vector<float> values(static_cast<size_t>(rows * cols));
+  for (int64_t j = 0; j < cols; ++j) {
+    const std::byte* from = matrix.at(g, j);
+    for (int64_t i = 0; i < rows; ++i)
+      values[static_cast<size_t>(transposed ? i * cols + j : j * rows + i)] =
+          load(from, matrix.layout.type, i);
+  }
+  return values;
+}
+
+struct Work {
+  Call call;
+  Algorithm algorithm;
+  const void *a, *b, *c, *bias;
+  void *d, *workspace;
+  float alpha, beta;
+  bool backwards;  // sums in place: the last part first
+};
+
+// Columns of A over parts of k, each summed from 0, then the parts in order.
+void sum(const Work& work, const std::vector<float>& a, const float* b, int64_t m, int64_t k,
+         std::vector<float>& sums) {
+  std::vector<float> part(static_cast<size_t>(m));
+  std::fill(sums.begin(), sums.end(), 0.0f);
+  const int64_t parts = std::max(1, work.algorithm.parts), length = (k + parts - 1) / parts;
+  for (int64_t p = 0; p < parts; ++p) {
+    const int64_t begin = (work.backwards ? parts - 1 - p : p) * length;
+    std::fill(part.begin(), part.end(), 0.0f);
+    for (int64_t l = begin; l < std::min(k, begin + length); ++l) {
+      const float* column = a.data() + l * m;
+      for (int64_t i = 0; i < m; ++i) part[static_cast<size_t>(i)] += column[i] * b[l];
+    }
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += part[i];
+  }
+}
+
+void multiply(const Work& work) {
+  const Call& call = work.call;
+  const auto matrix = [](const void* p, const Layout& layout) {
+    return Matrix{static_cast<const std::byte*>(p), layout};
+  };
+  const Matrix a = matrix(work.a, call.a), b = matrix(work.b, call.b);
+  const Matrix c = matrix(work.c, call.c), d = matrix(work.d, call.d);
+  const auto m = static_cast<int64_t>(call.d.rows), n = static_cast<int64_t>(call.d.cols);
+  const auto* bias = static_cast<const std::byte*>(work.bias);
+  if (work.algorithm.workspace > 0) std::memset(work.workspace, 0xff, work.algorithm.workspace);
+  std::vector<float> sums(static_cast<size_t>(m));
+  for (int64_t g = 0; g < call.d.batch; ++g) {
+    const std::vector<float> left = columns(a, g, call.operation.transpose_a != CUBLAS_OP_N);
+    const std::vector<float> right = columns(b, g, call.operation.transpose_b != CUBLAS_OP_N);
+    const int64_t k = static_cast<int64_t>(left.size()) / m;
+    for (int64_t j = 0; j < n; ++j) {
+      sum(work, left, right.data() + j * k, m, k, sums);
+      auto* out = const_cast<std::byte*>(d.at(g, j));
+      for (int64_t i = 0; i < m; ++i) {
+        float value = work.alpha * sums[static_cast<size_t>(i)];
+        if (work.beta != 0) value += work.beta * load(c.at(g, j), call.c.type, i);
+        if (bias != nullptr) value += load(bias, call.d.type, i);
+        store(out, call.d.type, i, value);
+      }
+    }
+  }
+}
+
+bool on_device(const void* p, const Layout& l) {
+  const int64_t last = (l.batch - 1) * l.offset + (static_cast<int64_t>(l.cols) - 1) * l.ld +
+                       static_cast<int64_t>(l.rows) - 1;
+  return cuda_shim::is_device_memory(p, static_cast<size_t>((last + 1) * bytes(l.type)));
+}
+
+// A call that cuBLASLt refuses, or takes and does wrong.
+cublasStatus_t refuse(cublasStatus_t status, const char* why) {
+  cuda_shim::problem(fmt::format("cuBLASLt: {}", why));
+  return status;
+}
+
+cublasStatus_t examine_memory(const Work& work, size_t workspace_bytes) {
+  const Algorithm& way = work.algorithm;
+  if (way.call != fingerprint(work.call))
+    return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "an algorithm of another product");
+  if (way.workspace > workspace_bytes || alignment(work.workspace) < 16 ||
+      !cuda_shim::is_device_memory(work.workspace, workspace_bytes))
+    return refuse(CUBLAS_STATUS_INVALID_VALUE, "a workspace that is too small or misplaced");
+  const std::array<const void*, 4> pointers{work.a, work.b, work.c, work.d};
+  const std::array<const Layout*, 4> layouts{&work.call.a, &work.call.b, &work.call.c,
+                                             &work.call.d};
+  for (size_t i = 0; i < pointers.size(); ++i) {
+    if (alignment(pointers[i]) < way.alignment[i])
+      return refuse(CUBLAS_STATUS_INVALID_VALUE, "a matrix aligned to less than was promised");
+    if (!on_device(pointers[i], *layouts[i]))
+      return refuse(CUBLAS_STATUS_INVALID_VALUE, "a matrix that is not memory of the device");
+  }
+  if (work.bias == nullptr) return CUBLAS_STATUS_SUCCESS;
+  if (alignment(work.bias) < way.bias_alignment)
+    return refuse(CUBLAS_STATUS_INVALID_VALUE, "a bias aligned to less than was promised");
+  const size_t bias_bytes = work.call.d.rows * static_cast<size_t>(bytes(work.call.d.type));
+  if (!cuda_shim::is_device_memory(work.bias, bias_bytes))
+    return refuse(CUBLAS_STATUS_INVALID_VALUE, "a bias that is not memory of the device");
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+template <class T>
+cublasStatus_t take(T& to, const void* from, size_t size) {
+  if (from == nullptr || size != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy(&to, from, size);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+template <class T>
+cublasStatus_t give(const T& from, void* to, size_t size, size_t* written) {
+  if (to == nullptr || size != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy(to, &from, size);
+  if (written != nullptr) *written = size;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+template <class T, class... Values>
+cublasStatus_t make(T** made, const Values&... values) {
+  if (made == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  *made = new T{values...};
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+// The ways that the library knows, the best one first: with few columns and rows, over parts of K.
+std::vector<Algorithm> ways(const Call& call, const cublasLtMatmulPreferenceOpaque_t& preference) {
+  const bool ta = call.operation.transpose_a != CUBLAS_OP_N;
+  const uint64_t k = ta ? call.a.rows : call.a.cols;
+  const uint64_t sums = call.d.rows * call.d.cols * static_cast<uint64_t>(call.d.batch) * 4;
+  Algorithm way{.call = fingerprint(call),
+                .workspace = 0,
+                .parts = 1,
+                .scheme = CUBLASLT_REDUCTION_SCHEME_NONE,
+                .alignment = preference.alignment,
+                .bias_alignment = has_bias(call.operation) ? alignment(call.operation.bias) : 1};
+  std::vector<Algorithm> list;
+  const auto add = [&](int32_t parts, uint32_t scheme, uint64_t workspace) {
+    if (scheme != 0 && (preference.schemes & scheme) == 0) return;
+    if (workspace > preference.workspace) return;
+    way.parts = parts;
+    way.scheme = scheme;
+    way.workspace = workspace;
+    list.push_back(way);
+  };
+  const bool deep = k > call.d.rows && k > call.d.cols;
+  if (deep) {
+    add(4, CUBLASLT_REDUCTION_SCHEME_INPLACE, 4096);
+    add(2, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 2 * sums);
+  }
+  add(1, CUBLASLT_REDUCTION_SCHEME_NONE, 0);
+  if (!deep && k > 1) add(2, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 2 * sums);
+  return list;
+}
+
+}  // namespace
+
+extern "C" {
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { return make(handle); }
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  delete handle;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+const char* cublasLtGetStatusName(cublasStatus_t status) {
+  switch (status) {
+    case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
+    case CUBLAS_STATUS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
+    case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
+  }
+  return "CUBLAS_STATUS_UNKNOWN";
+}
+const char* cublasLtGetStatusString(cublasStatus_t status) {
+  switch (status) {
+    case CUBLAS_STATUS_SUCCESS: return "success";
+    case CUBLAS_STATUS_NOT_INITIALIZED: return "the library was not initialized";
+    case CUBLAS_STATUS_INVALID_VALUE: return "an unsupported value or parameter was passed";
+    case CUBLAS_STATUS_NOT_SUPPORTED: return "the functionality requested is not supported";
+  }
+  return "unknown";
+}
+size_t cublasLtGetVersion() { return 130100; }
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type,
+                                          uint64_t rows, uint64_t cols, int64_t ld) {
+  return make(layout, type, rows, cols, ld);
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  delete layout;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void* from, size_t size) {
+  if (layout == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  switch (attribute) {
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: return take(layout->batch, from, size);
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: return take(layout->offset, from, size);
+    case CUBLASLT_MATRIX_LAYOUT_LD: return take(layout->ld, from, size);
+    default: return CUBLAS_STATUS_INVALID_VALUE;
+  }
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* operation,
+                                        cublasComputeType_t compute, cudaDataType scale) {
+  return make(operation, compute, scale);
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t operation) {
+  delete operation;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void* from, size_t size) {
+  if (operation == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA: return take(operation->transpose_a, from, size);
+    case CUBLASLT_MATMUL_DESC_TRANSB: return take(operation->transpose_b, from, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE: return take(operation->epilogue, from, size);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return take(operation->bias, from, size);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return take(operation->bias_type, from, size);
+  }
+  return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
+  return make(preference);
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  delete preference;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void* from, size_t size) {
+  if (preference == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return take(preference->workspace, from, size);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return take(preference->schemes, from, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+      return take(preference->alignment.at(
+                      static_cast<size_t>(attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES)),
+                  from, size);
+  }
+  return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t library,
+                                              cublasLtMatmulDesc_t operation,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int most,
+                                              cublasLtMatmulHeuristicResult_t results[],
+                                              int* count) {
+  if (library == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
+  if (operation == nullptr || a == nullptr || b == nullptr || c == nullptr || d == nullptr ||
+      preference == nullptr || results == nullptr || count == nullptr || most < 1)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  const Call call{*operation, *a, *b, *c, *d};
+  if (const cublasStatus_t status = examine(call); status != CUBLAS_STATUS_SUCCESS) return status;
+  const std::array<cudaDataType, 4> types{a->type, b->type, c->type, d->type};
+  for (size_t i = 0; i < types.size(); ++i) {
+    const uint32_t promised = preference->alignment[i];
+    if (promised < bytes(types[i]) || (promised & (promised - 1)) != 0)
+      return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  *count = 0;
+  for (const Algorithm& way : ways(call, *preference)) {
+    if (*count == most) break;
+    cublasLtMatmulHeuristicResult_t& result = results[(*count)++];
+    result = {};
+    std::memcpy(&result.algo, &way, sizeof(way));
+    result.workspaceSize = way.workspace;
+    result.wavesCount = 1;
+  }
+  return *count > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void* to, size_t size, size_t* written) {
+  if (algorithm == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  Algorithm way;
+  std::memcpy(&way, algorithm, sizeof(way));
+  switch (attribute) {
+    case CUBLASLT_ALGO_CONFIG_SPLITK_NUM: return give(way.parts, to, size, written);
+    case CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME: return give(way.scheme, to, size, written);
+  }
+  return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t library, cublasLtMatmulDesc_t operation,
+                              const void* alpha, const void* A, cublasLtMatrixLayout_t a,
+                              const void* B, cublasLtMatrixLayout_t b, const void* beta,
+                              const void* C, cublasLtMatrixLayout_t c, void* D,
+                              cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algorithm,
+                              void* workspace, size_t workspace_bytes, cudaStream_t stream) {
+  if (library == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
+  if (operation == nullptr || alpha == nullptr || beta == nullptr || a == nullptr || b == nullptr ||
+      c == nullptr || d == nullptr || algorithm == nullptr)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  Work work{.call = {*operation, *a, *b, *c, *d},
+            .algorithm = {},
+            .a = A,
+            .b = B,
+            .c = C,
+            .bias = has_bias(*operation) ? operation->bias : nullptr,
+            .d = D,
+            .workspace = workspace,
+            .alpha = *static_cast<const float*>(alpha),
+            .beta = *static_cast<const float*>(beta),
+            .backwards = false};
+  if (const cublasStatus_t status = examine(work.call); status != CUBLAS_STATUS_SUCCESS)
+    return refuse(status, "a product that it has not");
+  Algorithm& way = work.algorithm;
+  std::memcpy(&way, algorithm, sizeof(way));
+  if (const cublasStatus_t status = examine_memory(work, workspace_bytes);
+      status != CUBLAS_STATUS_SUCCESS)
+    return status;
+  if (way.scheme == CUBLASLT_REDUCTION_SCHEME_INPLACE) {
+    work.backwards = library->turn;
+    library->turn = !library->turn;
+  }
+  const cudaError_t queued =
+      cuda_shim::enqueue(stream, "cublasLtMatmul", [work] { multiply(work); });
+  return queued == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+}  // extern "C"

@@ -1,0 +1,9 @@
+// CUDA's names of element types that its libraries compute with.
+#pragma once
+
+typedef enum cudaDataType_t {
+  CUDA_R_32F = 0,
+  CUDA_R_64F = 1,
+  CUDA_R_16F = 2,
+  CUDA_R_16BF = 14,
+} cudaDataType;

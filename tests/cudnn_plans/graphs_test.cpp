@@ -1,0 +1,121 @@
+// The graphs of attention as the interpreter computes them, part by part, against the reference.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/cuda/cudnn/attention_graph.h"
+#include "kernels/cuda/cudnn/attention_run.h"
+#include "kernels/table.h"
+
+namespace megatron::kernels::cuda {
+namespace {
+
+struct Call {
+  int64_t samples, queries, keys, heads, key_heads;
+  bool causal;
+  DType type;
+};
+
+class CudnnGraphs : public testing::TestWithParam<Call> {
+ protected:
+  static constexpr int64_t kWidth = 16;
+
+  Tensor empty(Shape shape, DType type) {
+    return Tensor::empty(runtime.arena(MemoryClass::activations), shape, type, "t");
+  }
+  Tensor filled(int64_t length, int64_t heads, double step) {
+    Tensor t = empty({GetParam().samples, length, heads, kWidth}, GetParam().type);
+    std::vector<double> values(static_cast<size_t>(t.elements()));
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = std::sin(step * static_cast<double>(i * i % 7919));
+    copy_from(t, values);
+    return t;
+  }
+  // Parts of one tensor, or each its own where there are not as many keys as queries.
+  void SetUp() override {
+    const auto [samples, queries, keys, heads, key_heads, causal, type] = GetParam();
+    if (queries == keys) {
+      const Tensor qkv = filled(queries, heads + 2 * key_heads, 0.37);
+      args.q = qkv.slice(2, 0, heads);
+      args.k = qkv.slice(2, heads, key_heads);
+      args.v = qkv.slice(2, heads + key_heads, key_heads);
+    } else {
+      args.q = filled(queries, heads, 0.37);
+      args.k = filled(keys, key_heads, 0.61);
+      args.v = filled(keys, key_heads, 0.83);
+    }
+    args.dout = filled(queries, heads, 0.29);
+    args.out = empty(args.q.shape(), type);
+    args.lse = empty({samples, heads, queries}, DType::f32);
+    args.dq = empty(args.q.shape(), type);
+    args.dk = empty(args.k.shape(), type);
+    args.dv = empty(args.v.shape(), type);
+    args.causal = causal;
+    args.scale = 0.25;
+  }
+  AttentionArgs forward() const {
+    AttentionArgs f;
+    f.q = args.q;
+    f.k = args.k;
+    f.v = args.v;
+    f.out = args.out;
+    f.lse = args.lse;
+    f.causal = args.causal;
+    f.scale = args.scale;
+    return f;
+  }
+  template <class Args>
+  void run(const Args& call, LibraryAttentionPart part,
+           std::unique_ptr<cudnn::Graph> (*graph)(const cudnn::AttentionShape&)) {
+    ASSERT_TRUE(library_takes(call));
+    const auto plan = cudnn::Plan::make(graph(cudnn::shape_of(call, part)), {},
+                                        {.least = 0, .most = library_part(call).workspace});
+    ASSERT_NE(plan, nullptr);
+    cudnn::run_attention(*plan, nullptr, call, part,
+                         library_attention_scratch(call, runtime.stream()));
+  }
+  // Within two roundings of the largest element.
+  void expect_near(const Tensor& t, const std::vector<double>& expected, const char* name) const {
+    const std::vector<double> values = to_doubles(t);
+    double largest = 0, worst = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      largest = std::max(largest, std::fabs(expected[i]));
+      worst = std::max(worst, std::fabs(values[i] - expected[i]));
+    }
+    EXPECT_LT(worst, (GetParam().type == DType::bf16 ? 1.0 / 64 : 1.0 / 512) * largest) << name;
+  }
+
+  Runtime runtime{{DeviceKind::reference}, 1};
+  AttentionBackwardArgs args;
+};
+
+TEST_P(CudnnGraphs, AreAttention) {
+  const Table& reference = table(DeviceKind::reference);
+  reference.attention(forward(), runtime.stream());
+  reference.attention_backward(args, runtime.stream());
+  const std::vector<double> out = to_doubles(args.out), lse = to_doubles(args.lse);
+  const std::vector<double> dq = to_doubles(args.dq), dk = to_doubles(args.dk),
+                            dv = to_doubles(args.dv);
+  for (const bool whole : {true, false}) {
+    LibraryAttentionPart part = library_part(args);
+    if (!whole) part.samples = part.key_heads = 1;
+    for (const Tensor* t : {&args.out, &args.lse, &args.dq, &args.dk, &args.dv})
+      reference.fill({.out = *t, .value = 1000}, runtime.stream());
+    run(forward(), part, cudnn::attention_graph);
+    run(args, part, cudnn::attention_backward_graph);
+    expect_near(args.out, out, "out");
+    expect_near(args.lse, lse, "lse");
+    expect_near(args.dq, dq, "dq");
+    expect_near(args.dk, dk, "dk");
+    expect_near(args.dv, dv, "dv");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Calls, CudnnGraphs,
+                         testing::Values(Call{2, 128, 128, 4, 2, true, DType::bf16},
+                                         Call{1, 128, 128, 2, 2, true, DType::f16},
+                                         Call{2, 128, 192, 2, 1, false, DType::f16},
+                                         Call{1, 192, 128, 3, 3, false, DType::bf16}));
+
+}  // namespace
+}  // namespace megatron::kernels::cuda

@@ -1,0 +1,207 @@
+// CUDA's attention where the Cases do not go: every width of tiles, the same bits wherever a query
+// stands, and what is behind the last key.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "device/wing.h"
+#include "kernels/table.h"
+
+namespace megatron::kernels {
+namespace {
+
+// Tensors of one device; the same values under the same number.
+class Maker {
+ public:
+  explicit Maker(Runtime& runtime) : runtime_(runtime) {}
+
+  Tensor empty(Shape shape, DType type) {
+    return Tensor::empty(runtime_.arena(MemoryClass::activations), shape, type, "test");
+  }
+  Tensor values(Shape shape, DType type, uint32_t number) {
+    Tensor tensor = empty(shape, type);
+    std::vector<double> all(static_cast<size_t>(tensor.elements()));
+    uint64_t state = number * 0x9E3779B97F4A7C15ull + 1;
+    for (double& x : all) {
+      state = state * 6364136223846793005ull + 1442695040888963407ull;
+      x = static_cast<double>(state >> 40) / (1 << 22) - 2;
+    }
+    copy_from(tensor, std::span<const double>(all));
+    return tensor;
+  }
+  Tensor counting(Shape shape, int32_t first) {
+    Tensor tensor = empty(shape, DType::i32);
+    std::vector<int32_t> all(static_cast<size_t>(tensor.elements()));
+    for (size_t i = 0; i < all.size(); ++i) all[i] = first + static_cast<int32_t>(i);
+    copy_from(tensor, std::span<const int32_t>(all));
+    return tensor;
+  }
+  Stream& stream() { return runtime_.stream(); }
+
+ private:
+  Runtime& runtime_;
+};
+
+struct Problem {
+  int64_t queries, keys, heads, key_heads, width;
+  DType type = DType::f32;
+  float dropout = 0;
+};
+
+AttentionArgs forward_args(Maker& make, const Problem& p) {
+  const Shape rows = {1, p.queries, p.heads, p.width}, keys = {1, p.keys, p.key_heads, p.width};
+  AttentionArgs args{.q = make.values(rows, p.type, 1),
+                     .k = make.values(keys, p.type, 2),
+                     .v = make.values(keys, p.type, 3)};
+  args.scale = 1 / std::sqrt(static_cast<double>(p.width));
+  args.out = make.empty(rows, p.type);
+  args.lse = make.empty({1, p.heads, p.queries}, DType::f32);
+  if (p.dropout > 0) {
+    args.dropout = {.p = p.dropout, .seed = 7, .stream = 11};
+    args.dropout.samples = make.empty({1}, DType::i64);
+    const int64_t number = (int64_t{3} << 33) + 5;
+    copy_bytes_from(args.dropout.samples, std::as_bytes(std::span(&number, 1)));
+  }
+  return args;
+}
+
+AttentionBackwardArgs backward_args(Maker& make, const AttentionArgs& f) {
+  AttentionBackwardArgs args{.q = f.q, .k = f.k, .v = f.v, .out = f.out, .lse = f.lse};
+  args.dout = make.values(f.q.shape(), f.q.dtype(), 4);
+  args.causal = f.causal;
+  args.scale = f.scale;
+  args.dropout = f.dropout;
+  args.dq = make.empty(f.q.shape(), f.q.dtype());
+  args.dk = make.empty(f.k.shape(), f.k.dtype());
+  args.dv = make.empty(f.v.shape(), f.v.dtype());
+  return args;
+}
+
+using Results = std::vector<std::vector<double>>;
+
+Results run(Runtime& runtime, const Problem& p) {
+  Maker make(runtime);
+  const AttentionArgs args = forward_args(make, p);
+  const AttentionBackwardArgs back = backward_args(make, args);
+  table(make.stream()).attention(args, make.stream());
+  table(make.stream()).attention_backward(back, make.stream());
+  make.stream().synchronize();
+  Results all;
+  for (const Tensor& t : {args.out, args.lse, back.dq, back.dk, back.dv})
+    all.push_back(to_doubles(t));
+  return all;
+}
+
+class CudaAttention : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda_state().wing == nullptr) GTEST_SKIP() << cuda_state().why_not;
+  }
+};
+
+TEST_F(CudaAttention, EqualsReferenceAtEveryWidth) {
+  Runtime cuda({DeviceKind::cuda}, 1), reference({DeviceKind::reference}, 1);
+  for (const int64_t width : {63, 65, 96, 128, 129, 192, 256}) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      const Problem p{37, 70, 2, 1, width, type, width % 2 == 0 ? 0.3f : 0.0f};
+      const Results got = run(cuda, p), want = run(reference, p);
+      const double bound = type == DType::f32 ? 2e-5 : 4e-2;
+      for (size_t i = 0; i < want.size(); ++i) {
+        for (size_t j = 0; j < want[i].size(); ++j) {
+          ASSERT_NEAR(got[i][j], want[i][j], bound * std::max(1.0, std::abs(want[i][j])))
+              << "width " << width << " " << name(type) << ", result " << i << " at " << j;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaAttention, RefusesWiderHeads) {
+  Runtime cuda({DeviceKind::cuda}, 1);
+  EXPECT_THROW(run(cuda, {4, 4, 1, 1, 257}), Error);
+}
+
+// The last queries alone, with their positions, give the bits that they have among all, in tiles of
+// many rows and of few: decoding equals training.
+TEST_F(CudaAttention, GivesAQueryTheSameBitsWhereverItStands) {
+  constexpr int64_t kT = 150;
+  Runtime cuda({DeviceKind::cuda}, 1);
+  Maker make(cuda);
+  for (const int64_t width : {32, 80, 192}) {
+    const AttentionArgs all = forward_args(make, {kT, kT, 4, 2, width, DType::f32, 0.2f});
+    table(make.stream()).attention(all, make.stream());
+    for (const int64_t first : {1, 77, 148}) {
+      AttentionArgs part = all;
+      part.q = all.q.slice(1, first, kT - first);
+      part.out = make.empty(part.q.shape(), DType::f32);
+      part.lse = make.empty({1, 4, kT - first}, DType::f32);
+      part.q_positions = make.counting({1, kT - first}, static_cast<int32_t>(first));
+      part.k_positions = make.counting({1, kT}, 0);
+      table(make.stream()).attention(part, make.stream());
+      EXPECT_EQ(to_doubles(part.out), to_doubles(all.out.slice(1, first, kT - first)))
+          << "width " << width << " from " << first;
+    }
+  }
+}
+
+// A cache longer than what was written to it.
+TEST_F(CudaAttention, DoesNotReadBehindTheLastKeyThatIsSeen) {
+  constexpr int64_t kKeys = 200, kWritten = 70, kLast = 2;
+  Runtime cuda({DeviceKind::cuda}, 1);
+  Maker make(cuda);
+  AttentionArgs args = forward_args(make, {kLast, kKeys, 2, 1, 40});
+  args.q_positions = make.counting({1, kLast}, kWritten - kLast);
+  args.k_positions = make.counting({1, kKeys}, 0);
+  AttentionBackwardArgs back = backward_args(make, args);
+  back.q_positions = args.q_positions;
+  back.k_positions = args.k_positions;
+  const auto results = [&] {
+    table(make.stream()).attention(args, make.stream());
+    table(make.stream()).attention_backward(back, make.stream());
+    Results all;
+    for (const Tensor& t : {args.out, args.lse, back.dq, back.dk, back.dv})
+      all.push_back(to_doubles(t));
+    return all;
+  };
+  const Results want = results();
+  Tensor rest_k = args.k.slice(1, kWritten, kKeys - kWritten),
+         rest_v = args.v.slice(1, kWritten, kKeys - kWritten);
+  const std::vector<double> nan(static_cast<size_t>(rest_k.elements()),
+                                std::numeric_limits<double>::quiet_NaN());
+  copy_from(rest_k, std::span<const double>(nan));
+  copy_from(rest_v, std::span<const double>(nan));
+  EXPECT_EQ(results(), want);
+}
+
+// Keys in two parts, each with the log sum exp of all: their gradients add up to the gradient of
+// the whole.
+TEST_F(CudaAttention, TakesTheLogSumExpOfAllKeysInBackward) {
+  Runtime cuda({DeviceKind::cuda}, 1);
+  Maker make(cuda);
+  AttentionArgs args = forward_args(make, {80, 160, 2, 1, 16});
+  args.causal = false;
+  const AttentionBackwardArgs whole = backward_args(make, args);
+  table(make.stream()).attention(args, make.stream());
+  table(make.stream()).attention_backward(whole, make.stream());
+  const Results want = {to_doubles(whole.dq), to_doubles(whole.dk), to_doubles(whole.dv)};
+  Results got = {std::vector<double>(want[0].size()), {}, {}};
+  for (const int64_t begin : {0, 60}) {
+    AttentionBackwardArgs part = whole;
+    for (Tensor* t : {&part.k, &part.v, &part.dk, &part.dv})
+      *t = t->slice(1, begin, begin == 0 ? 60 : 100);
+    table(make.stream()).attention_backward(part, make.stream());
+    const auto dq = to_doubles(part.dq), dk = to_doubles(part.dk), dv = to_doubles(part.dv);
+    for (size_t i = 0; i < dq.size(); ++i) got[0][i] += dq[i];
+    got[1].insert(got[1].end(), dk.begin(), dk.end());
+    got[2].insert(got[2].end(), dv.begin(), dv.end());
+  }
+  for (size_t i = 0; i < want.size(); ++i) {
+    ASSERT_EQ(got[i].size(), want[i].size());
+    for (size_t j = 0; j < want[i].size(); ++j) ASSERT_NEAR(got[i][j], want[i][j], 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace megatron::kernels

@@ -1,0 +1,175 @@
+// Every small Case: CUDA's kernels against the reference, on a GPU or on CUDA's runtime for the CPU
+// (tests/cuda_shim), and the same bits whatever the order of threads.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <map>
+
+#include "base/error.h"
+#include "device/wing.h"
+#include "kernels/case.h"
+
+namespace megatron::kernels {
+namespace {
+
+// Few Cases a test, so that each takes a moment.
+constexpr size_t kPart = 12;
+
+struct Part {
+  std::string kernel;
+  DType dtype = DType::f32;
+  size_t number = 0;
+  std::vector<Case> cases;
+};
+
+std::vector<Part> parts() {
+  std::vector<Part> all;
+  std::map<std::pair<std::string, DType>, std::vector<Case>> grouped;
+  for (const Case& c : cases()) {
+    if (!c.real && c.dtype != DType::f64) grouped[{c.kernel, c.dtype}].push_back(c);
+  }
+  for (const auto& [key, list] : grouped) {
+    for (size_t i = 0; i < list.size(); i += kPart) {
+      const auto begin = list.begin() + static_cast<std::ptrdiff_t>(i);
+      const auto end = list.begin() + static_cast<std::ptrdiff_t>(std::min(list.size(), i + kPart));
+      all.push_back({key.first, key.second, i / kPart, {begin, end}});
+    }
+  }
+  return all;
+}
+
+void PrintTo(const Part& part, std::ostream* out) { *out << part.cases.size() << " cases"; }
+
+template <class F>
+F* symbol(const char* name) {
+  return reinterpret_cast<F*>(cuda_symbol(name));
+}
+
+// Where there is a GPU, the shim is not what the program opened.
+bool has_shim() { return cuda_wing().devices().front().name == "CUDA shim on the CPU"; }
+std::string problems() { return has_shim() ? symbol<const char*()>("shim_problems")() : ""; }
+
+std::vector<std::vector<double>> outputs(const Case& c, Runtime& runtime) {
+  const Case::Call call = c.make(runtime);
+  call.run(runtime.stream(), table(runtime.stream()));
+  runtime.stream().synchronize();
+  std::vector<std::vector<double>> all;
+  for (const auto& [name, tensor] : call.outputs) all.push_back(to_doubles(tensor));
+  return all;
+}
+
+bool same_bits(const std::vector<std::vector<double>>& a,
+               const std::vector<std::vector<double>>& b) {
+  return std::ranges::equal(a, b, [](const auto& x, const auto& y) {
+    return std::ranges::equal(x, y, {}, std::bit_cast<uint64_t, double>,
+                              std::bit_cast<uint64_t, double>);
+  });
+}
+
+// Whether CUDA has a kernel of its own.
+bool has_entry(const std::string& kernel) {
+  const Table& t = table(DeviceKind::cuda);
+  const std::map<std::string, bool> entries = {
+      {"gemm", t.gemm != nullptr},
+      {"add_rms_norm", t.add_rms_norm != nullptr},
+      {"add_rms_norm_backward", t.add_rms_norm_backward != nullptr},
+      {"add_layer_norm", t.add_layer_norm != nullptr},
+      {"add_layer_norm_backward", t.add_layer_norm_backward != nullptr},
+      {"activation", t.activation != nullptr},
+      {"activation_backward", t.activation_backward != nullptr},
+      {"rope", t.rope != nullptr},
+      {"attention", t.attention != nullptr},
+      {"attention_backward", t.attention_backward != nullptr},
+      {"softmax", t.softmax != nullptr},
+      {"softmax_backward", t.softmax_backward != nullptr},
+      {"embedding", t.embedding != nullptr},
+      {"embedding_backward", t.embedding_backward != nullptr},
+      {"cross_entropy", t.cross_entropy != nullptr},
+      {"vocabulary_stats", t.vocabulary_stats != nullptr},
+      {"vocabulary_cross_entropy", t.vocabulary_cross_entropy != nullptr},
+      {"dropout", t.dropout != nullptr},
+      {"add", t.add != nullptr},
+      {"copy", t.copy != nullptr},
+      {"fill", t.fill != nullptr},
+      {"column_sum", t.column_sum != nullptr},
+      {"sum", t.sum != nullptr},
+      {"sum_of_squares", t.sum_of_squares != nullptr},
+      {"grad_scale", t.grad_scale != nullptr},
+      {"adam", t.adam != nullptr},
+      {"sgd", t.sgd != nullptr},
+      {"lion", t.lion != nullptr},
+      {"muon_momentum", t.muon_momentum != nullptr},
+      {"unit_norm", t.unit_norm != nullptr},
+      {"weighted_sum", t.weighted_sum != nullptr},
+  };
+  return entries.at(kernel);
+}
+
+class CudaParity : public testing::TestWithParam<Part> {
+ protected:
+  void SetUp() override { ASSERT_NE(cuda_state().wing, nullptr) << cuda_state().why_not; }
+};
+
+// compare_with_reference runs it twice and wants the same bits.
+TEST_P(CudaParity, EqualsReference) {
+  if (!has_entry(GetParam().kernel)) GTEST_SKIP() << "composed on CUDA";
+  Runtime runtime({DeviceKind::cuda}, 2);
+  for (const Case& c : GetParam().cases) {
+    try {
+      const CaseResult result = compare_with_reference(c, runtime);
+      EXPECT_LE(result.worst, 1) << c.kernel << " " << c.name << ": " << result.output;
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << c.kernel << " " << c.name << ": " << error.what();
+    }
+    EXPECT_EQ(problems(), "") << c.kernel << " " << c.name;
+  }
+}
+
+// A __syncthreads that is missing shows when the threads run in another order.
+TEST_P(CudaParity, OrderOfThreadsDoesNotMatter) {
+  if (!has_entry(GetParam().kernel)) GTEST_SKIP() << "composed on CUDA";
+  if (!has_shim()) GTEST_SKIP() << "a GPU has an order of its own";
+  Runtime runtime({DeviceKind::cuda}, 2);
+  auto* const set = symbol<bool(const char*, int64_t)>("shim_set");
+  for (const Case& c : GetParam().cases) {
+    try {
+      const auto ascending = outputs(c, runtime);
+      ASSERT_TRUE(set("descending", 1));
+      const auto descending = outputs(c, runtime);
+      EXPECT_TRUE(same_bits(ascending, descending)) << c.kernel << " " << c.name;
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << c.kernel << " " << c.name << ": " << error.what();
+    }
+    set("descending", 0);
+    EXPECT_EQ(problems(), "") << c.kernel << " " << c.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, CudaParity, testing::ValuesIn(parts()), [](const auto& info) {
+  return info.param.kernel + "_" + std::string(name(info.param.dtype)) + "_" +
+         std::to_string(info.param.number);
+});
+
+// Sums and copies take doubles; whatever else does not says so.
+TEST(Cuda, DoublesAreRightOrRefusedInWords) {
+  ASSERT_NE(cuda_state().wing, nullptr) << cuda_state().why_not;
+  Runtime runtime({DeviceKind::cuda}, 1);
+  int right = 0, refused = 0;
+  for (const Case& c : cases()) {
+    if (c.real || c.dtype != DType::f64 || !has_entry(c.kernel)) continue;
+    try {
+      const CaseResult result = compare_with_reference(c, runtime);
+      EXPECT_LE(result.worst, 1) << c.kernel << " " << c.name << ": " << result.output;
+      ++right;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("f64"), std::string::npos) << error.what();
+      ++refused;
+    }
+  }
+  EXPECT_GT(right, 0);
+  EXPECT_GT(refused, 0);
+}
+
+}  // namespace
+}  // namespace megatron::kernels

@@ -1,0 +1,336 @@
+// CUDA through its wing, here the one on the CPU (tests/cuda_shim): copies, order of streams,
+// memory that grows, misuse, and what is said where there is no GPU.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <thread>
+
+#include "base/error.h"
+#include "base/program_path.h"
+#include "device/wing.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr const char* kLibrary = "libmegatron_cuda.so";
+constexpr Device kGpu{DeviceKind::cuda, 0};
+
+std::string beside_the_program(const std::string& name) {
+  return std::filesystem::path(program_path()).replace_filename(name);
+}
+
+template <class F>
+F* of_shim(const char* name) {
+  return reinterpret_cast<F*>(cuda_symbol(name));
+}
+std::string problems() { return of_shim<const char*()>("shim_problems")(); }
+void set(const char* name, int64_t value) {
+  ASSERT_TRUE(of_shim<bool(const char*, int64_t)>("shim_set")(name, value));
+}
+int64_t alive(const char* name) { return of_shim<int64_t(const char*)>("shim_alive")(name); }
+
+class Cuda : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_NE(cuda_state().wing, nullptr) << cuda_state().why_not; }
+  void TearDown() override { EXPECT_EQ(problems(), ""); }
+
+  static std::vector<int> numbers(int n, int first = 0) {
+    std::vector<int> values(static_cast<size_t>(n));
+    std::iota(values.begin(), values.end(), first);
+    return values;
+  }
+  static int64_t size(const std::vector<int>& values) {
+    return static_cast<int64_t>(values.size() * sizeof(int));
+  }
+  static std::vector<int> read(const Storage& storage, int n) {
+    std::vector<int> values(static_cast<size_t>(n));
+    cuda_wing().copy_now(values.data(), storage.data(), size(values), kGpu);
+    return values;
+  }
+};
+
+TEST_F(Cuda, TellsItsDevicesAndVersions) {
+  const CudaDevice& device = cuda_wing().devices().front();
+  EXPECT_EQ(device.name, "CUDA shim on the CPU");
+  EXPECT_EQ(device.multiprocessors, 132);
+  EXPECT_EQ(device.major * 10 + device.minor, 90);
+  EXPECT_EQ(cuda_wing().versions(), "CUDA 13.0, driver 13.0");
+  EXPECT_EQ(cuda_state().why_not, "");
+}
+
+TEST_F(Cuda, CopiesAndFills) {
+  Runtime runtime(kGpu, 1);
+  Arena& arena = runtime.arena(MemoryClass::activations);
+  const auto a = arena.allocate(400, "a"), b = arena.allocate(400, "b");
+  std::vector<int> values = numbers(100);
+  cuda_wing().copy(a->data(), values.data(), 400, runtime.stream());
+  std::ranges::fill(values, -1);  // it was read at the call
+  cuda_wing().copy(b->data(), a->data(), 400, runtime.stream());
+  cuda_wing().fill(a->data(), 0, 200, runtime.stream());
+  std::vector<int> back(100, 7);
+  cuda_wing().copy(back.data(), b->data(), 400, runtime.stream());
+  EXPECT_EQ(back.front(), 7);  // queued
+  runtime.stream().synchronize();
+  EXPECT_EQ(back, numbers(100));
+  std::vector<int> half = numbers(100);
+  std::fill(half.begin(), half.begin() + 50, 0);
+  EXPECT_EQ(read(*a, 100), half);
+}
+
+TEST_F(Cuda, CopyNowComesAfterAllWorkOfTheDevice) {
+  Runtime one(kGpu, 1), other(kGpu, 1);
+  const auto block = one.arena(MemoryClass::activations).allocate(4, "block");
+  cuda_wing().fill(block->data(), 1, 4, one.stream());
+  EXPECT_EQ(read(*block, 1).front(), 0x01010101);
+  const int value = 5;
+  cuda_wing().copy_now(block->data(), &value, 4, kGpu);
+  const auto copied = other.arena(MemoryClass::activations).allocate(4, "copied");
+  cuda_wing().copy(copied->data(), block->data(), 4, other.stream());  // no wait is needed
+  EXPECT_EQ(read(*copied, 1).front(), 5);
+}
+
+// What two streams make of one number: 3, doubled by the second one's copy to the end.
+struct TwoStreams {
+  TwoStreams() : a(kGpu, 1), b(kGpu, 1), from(allocate()), to(allocate()) {
+    cuda_wing().fill(from->data(), 0, 4, a.stream());
+    cuda_wing().fill(to->data(), 0, 4, a.stream());
+    a.stream().synchronize();
+  }
+  std::shared_ptr<Storage> allocate() {
+    return a.arena(MemoryClass::activations).allocate(4, "number");
+  }
+  void write() { cuda_wing().fill(from->data(), 3, 4, a.stream()); }
+  int move() {
+    cuda_wing().copy(to->data(), from->data(), 4, b.stream());
+    b.stream().synchronize();
+    int value = -1;
+    cuda_wing().copy_now(&value, to->data(), 4, kGpu);
+    return value;
+  }
+  Runtime a, b;
+  std::shared_ptr<Storage> from, to;
+};
+
+TEST_F(Cuda, AStreamWaitsForAnother) {
+  TwoStreams two;
+  two.write();
+  two.b.stream().wait(two.a.stream().record());
+  EXPECT_EQ(two.move(), 0x03030303);
+}
+TEST_F(Cuda, WithoutAWaitTheResultIsWrong) {
+  TwoStreams two;
+  two.write();
+  EXPECT_EQ(two.move(), 0);
+}
+// Planted: the event of before the work.
+TEST_F(Cuda, WithAWaitForTheWrongEventTheResultIsWrong) {
+  TwoStreams two;
+  const Event before = two.a.stream().record();
+  two.write();
+  two.b.stream().wait(before);
+  EXPECT_EQ(two.move(), 0);
+}
+
+TEST_F(Cuda, EventsAreReachedWhenTheWorkIsDone) {
+  Runtime runtime(kGpu, 1);
+  const auto block = runtime.arena(MemoryClass::activations).allocate(4, "block");
+  cuda_wing().fill(block->data(), 1, 4, runtime.stream());
+  const Event event = runtime.stream().record();
+  EXPECT_FALSE(event.reached());
+  event.wait_on_host();
+  EXPECT_TRUE(event.reached());
+  runtime.stream().wait(Event());
+}
+
+TEST_F(Cuda, StreamsOfSeveralHostThreads) {
+  std::vector<std::thread> threads;
+  std::vector<int> last(3);
+  for (size_t t = 0; t < last.size(); ++t) {
+    threads.emplace_back([&last, t] {
+      Runtime runtime(kGpu, 1);
+      const auto block = runtime.arena(MemoryClass::activations).allocate(4, "block");
+      for (int i = 0; i <= 100; ++i) {
+        cuda_wing().copy(block->data(), &i, 4, runtime.stream());
+        if (i % 10 == 0) runtime.stream().synchronize();
+      }
+      cuda_wing().copy(&last[t], block->data(), 4, runtime.stream());
+      runtime.stream().synchronize();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(last, std::vector<int>(3, 100));
+}
+
+TEST_F(Cuda, ArenasGrowInPlaceAndGiveBack) {
+  const int64_t before = alive("bytes");
+  {
+    const auto arena = Arena::make(kGpu, MemoryClass::parameters);
+    EXPECT_EQ(alive("bytes"), before);  // addresses only
+    const auto first = arena->allocate(4, "first");
+    EXPECT_EQ(alive("bytes"), before + 2 * kMiB);
+    const int value = 9;
+    cuda_wing().copy_now(first->data(), &value, 4, kGpu);
+    const auto second = arena->allocate(50 * kMiB, "second");
+    EXPECT_EQ(read(*first, 1).front(), 9);
+    const auto ends = numbers(2);
+    cuda_wing().copy_now(second->data() + 50 * kMiB - 8, ends.data(), 8, kGpu);
+    // A step of an eighth, where there is memory for it.
+    const auto third = arena->allocate(2 * kMiB, "third");
+    EXPECT_EQ(alive("bytes"), before + 60 * kMiB);
+  }
+  EXPECT_EQ(alive("bytes"), before);
+}
+
+TEST_F(Cuda, OutOfMemoryNamesTheClassTheBytesAndTheFlag) {
+  set("memory", 16 * kMiB);
+  {
+    const auto arena = Arena::make(kGpu, MemoryClass::activations);
+    const auto kept = arena->allocate(8 * kMiB, "kept");
+    try {
+      arena->allocate(10 * kMiB, "hidden states");
+      ADD_FAILURE() << "10 of 8 MiB";
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      for (const char* part : {"out of activations memory on cuda:0",
+                               "10485760 bytes for hidden states", "8388608 bytes in use",
+                               "the GPU has 8388608 of 16777216 bytes free", "--micro-batch-size"})
+        EXPECT_NE(text.find(part), std::string::npos) << text;
+    }
+    // Nothing has changed: what fits is still given, to the last byte.
+    const auto rest = arena->allocate(8 * kMiB, "rest");
+    EXPECT_EQ(arena->high_water(), 16 * kMiB);
+    EXPECT_EQ(rest->data(), kept->data() + 8 * kMiB);
+  }
+  set("memory", 1024 * kMiB);
+}
+
+TEST_F(Cuda, OffloadedMemoryIsPinnedAndOfTheHost) {
+  Runtime runtime(kGpu, 1);
+  EXPECT_EQ(alive("pinned"), 0);
+  const auto host = runtime.arena(MemoryClass::offload).allocate(100 * kMiB, "state");
+  EXPECT_TRUE(host->device().is_host());
+  EXPECT_EQ(alive("pinned"), 128 * kMiB);
+  // A copy may go across the border of two pinned pieces.
+  const auto block = runtime.arena(MemoryClass::activations).allocate(80 * kMiB, "block");
+  std::ranges::fill(std::span(host->data(), static_cast<size_t>(80 * kMiB)), std::byte{5});
+  cuda_wing().copy(block->data(), host->data(), 80 * kMiB, runtime.stream());
+  runtime.stream().synchronize();
+  std::vector<int> end(1);
+  cuda_wing().copy_now(end.data(), block->data() + 80 * kMiB - 4, 4, kGpu);
+  EXPECT_EQ(end.front(), 0x05050505);
+}
+
+TEST_F(Cuda, UseAfterFreeIsRefused) {
+  Runtime runtime(kGpu, 1);
+  std::byte* gone = nullptr;
+  {
+    const auto arena = Arena::make(kGpu, MemoryClass::gradients);
+    gone = arena->allocate(64, "gone")->data();
+  }
+  EXPECT_THROW(cuda_wing().fill(gone, 0, 64, runtime.stream()), Error);
+  int value = 0;
+  EXPECT_THROW(cuda_wing().copy_now(&value, gone, 4, kGpu), Error);
+  EXPECT_NE(problems().find("not all device memory that is allocated"), std::string::npos);
+}
+
+// Planted: memory that goes while its copy is queued.
+TEST_F(Cuda, FreedUnderAQueuedCopy) {
+  Runtime runtime(kGpu, 1);
+  auto arena = Arena::make(kGpu, MemoryClass::gradients);
+  const auto kept = runtime.arena(MemoryClass::activations).allocate(4, "kept");
+  cuda_wing().fill(kept->data(), 6, 4, runtime.stream());
+  {
+    const auto block = arena->allocate(4, "block");
+    cuda_wing().copy(kept->data(), block->data(), 4, runtime.stream());
+  }
+  arena.reset();  // waits for the device before it unmaps
+  EXPECT_EQ(read(*kept, 1).front(), -1);
+}
+
+TEST_F(Cuda, DevicesThatAreNotThereAreRefused) {
+  try {
+    Runtime({DeviceKind::cuda, 7}, 1);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "there is no GPU 7; this machine has 1, counted from 0");
+  }
+}
+
+using CudaDeath = Cuda;
+
+// Planted: a stream that nobody destroys is told when the program ends.
+TEST_F(CudaDeath, LeakedStream) {
+  EXPECT_EXIT(
+      {
+        auto* leaked = new Runtime(kGpu, 1);
+        leaked->stream().record();
+        std::exit(0);
+      },
+      testing::ExitedWithCode(86), "not destroyed when the program ended: 1 streams");
+}
+
+// What a copy of the shared object, which knows nothing of this program's, says to a caller.
+std::string said(const char* interface, int64_t driver, int64_t devices) {
+  namespace fs = std::filesystem;
+  std::string folder = (fs::temp_directory_path() / "megatron_cuda_XXXXXX").string();
+  EXPECT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string path = folder + "/copy.so";
+  fs::copy_file(beside_the_program(kLibrary), path);
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  fs::remove_all(folder);
+  if (library == nullptr) return dlerror();
+  const auto shim_set =
+      reinterpret_cast<bool (*)(const char*, int64_t)>(dlsym(library, "shim_set"));
+  using MakeWing = const CudaWing* (*)(const char*, char*, size_t);
+  const auto make = reinterpret_cast<MakeWing>(dlsym(library, "megatron_cuda_wing"));
+  EXPECT_TRUE(shim_set("driver", driver) && shim_set("devices", devices));
+  std::array<char, 512> text{};
+  EXPECT_EQ(make(interface, text.data(), text.size()), nullptr);
+  return text.data();
+}
+
+TEST(CudaWing, SaysWhyThereIsNoneInOneLine) {
+  EXPECT_EQ(said("0123456789abcdef", 13000, 1),
+            "libmegatron_cuda.so beside the program is of another build; build both together");
+  EXPECT_EQ(said(MEGATRON_CUDA_INTERFACE, 0, 1),
+            "no NVIDIA driver is loaded (libcuda.so.1 is not found)");
+  EXPECT_EQ(said(MEGATRON_CUDA_INTERFACE, 12020, 1),
+            "the NVIDIA driver is of CUDA 12.2, and this build needs that of CUDA 13.0");
+  EXPECT_EQ(said(MEGATRON_CUDA_INTERFACE, 13000, 0), "the NVIDIA driver finds no GPU");
+}
+
+// What a copy of this program says in a folder with that file as its shared object.
+std::string said_beside(const char* library) {
+  namespace fs = std::filesystem;
+  std::string folder = (fs::temp_directory_path() / "megatron_cuda_XXXXXX").string();
+  EXPECT_NE(mkdtemp(folder.data()), nullptr);
+  fs::copy_file(program_path(), folder + "/program");
+  if (library != nullptr) std::ofstream(folder + "/" + kLibrary) << library;
+  const std::string command =
+      folder + "/program --gtest_filter=Cuda.TellsItsDevicesAndVersions 2>&1";
+  std::string text;
+  FILE* const pipe = popen(command.c_str(), "r");
+  std::array<char, 256> part{};
+  while (std::fgets(part.data(), part.size(), pipe) != nullptr) text += part.data();
+  pclose(pipe);
+  fs::remove_all(folder);
+  return text;
+}
+
+TEST(CudaWing, SaysThatItIsNotThereOrNoLibrary) {
+  std::string text = said_beside(nullptr);
+  EXPECT_NE(text.find("this build has no CUDA (cmake -DMEGATRON_CUDA=ON"), std::string::npos)
+      << text;
+  text = said_beside("no library");
+  EXPECT_NE(text.find("libmegatron_cuda.so: file too short"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace megatron

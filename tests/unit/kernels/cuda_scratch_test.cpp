@@ -1,0 +1,128 @@
+// What CUDA's products and a library's attention ask of the scratch memory, and which attention is
+// handed to the library.
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "kernels/cuda_scratch/gemm.h"
+#include "kernels/cuda_scratch/library_attention.h"
+
+namespace megatron::kernels::cuda {
+namespace {
+
+class CudaScratch : public testing::Test {
+ protected:
+  Tensor tensor(Shape shape, DType type) {
+    return Tensor::empty(runtime.arena(MemoryClass::activations), shape, type, "t");
+  }
+  GemmArgs product(int64_t m, int64_t k, int64_t n, DType in, DType out) {
+    GemmArgs args;
+    args.a = tensor({m, k}, in);
+    args.b = tensor({k, n}, in);
+    args.out = tensor({m, n}, out);
+    return args;
+  }
+  // As a model's layer calls it: parts of one tensor.
+  AttentionBackwardArgs attention(int64_t samples, int64_t length, int64_t heads, int64_t key_heads,
+                                  int64_t width, DType type) {
+    const auto all = [&](int64_t count) { return tensor({samples, length, count, width}, type); };
+    const Tensor qkv = all(heads + 2 * key_heads), gradients = all(heads + 2 * key_heads);
+    AttentionBackwardArgs args;
+    args.q = qkv.slice(2, 0, heads);
+    args.k = qkv.slice(2, heads, key_heads);
+    args.v = qkv.slice(2, heads + key_heads, key_heads);
+    args.out = all(heads);
+    args.dout = all(heads);
+    args.lse = tensor({samples, heads, length}, DType::f32);
+    args.dq = gradients.slice(2, 0, heads);
+    args.dk = gradients.slice(2, heads, key_heads);
+    args.dv = gradients.slice(2, heads + key_heads, key_heads);
+    return args;
+  }
+
+  Runtime runtime{{DeviceKind::meta}, 1};
+};
+
+TEST_F(CudaScratch, ProductsHaveRoomForPartsOfTheirSums) {
+  EXPECT_EQ(product_workspace(1, 3, 5), 1 << 20);
+  EXPECT_EQ(product_workspace(4, 64, 64), 64 * 4 * 4 * 64 * 64);
+  EXPECT_EQ(product_workspace(1, 8192, 128256), 64 << 20);
+}
+
+TEST_F(CudaScratch, ProductsCopyWhatCublasLtCannotRead) {
+  GemmArgs args = product(6, 8, 16, DType::bf16, DType::bf16);
+  args.bias = tensor({16}, DType::bf16);
+  const GemmScratch plain = gemm_scratch(args, runtime.stream());
+  EXPECT_TRUE(plain.workspace.defined());
+  EXPECT_FALSE(plain.a.defined() || plain.b.defined() || plain.bias.defined() ||
+               plain.zeros.defined());
+
+  args.bias = tensor({19}, DType::bf16).slice(0, 3, 16);
+  EXPECT_TRUE(gemm_scratch(args, runtime.stream()).bias.defined()) << "6 bytes behind a block";
+  args = product(6, 8, 16, DType::bf16, DType::f32);
+  args.bias = tensor({16}, DType::bf16);
+  EXPECT_EQ(gemm_scratch(args, runtime.stream()).bias.dtype(), DType::f32);
+  const std::array<int64_t, 2> windows{1, 1};
+  args.a = args.a.as_strided({6, 8}, windows);
+  EXPECT_EQ(gemm_scratch(args, runtime.stream()).a.shape(), (Shape{6, 8}));
+}
+
+TEST_F(CudaScratch, ProductsOverNothingHaveZeros) {
+  EXPECT_EQ(gemm_scratch(product(3, 0, 7, DType::f32, DType::f32), runtime.stream()).zeros.shape(),
+            Shape{7});
+  EXPECT_FALSE(
+      gemm_scratch(product(0, 4, 7, DType::f32, DType::f32), runtime.stream()).workspace.defined());
+}
+
+TEST_F(CudaScratch, TheLibraryTakesAttentionOfTraining) {
+  const auto takes = [](const AttentionBackwardArgs& args) { return library_takes(args); };
+  AttentionBackwardArgs args = attention(2, 256, 4, 2, 64, DType::bf16);
+  EXPECT_TRUE(takes(args));
+  args.causal = false;
+  EXPECT_TRUE(takes(args));
+  args.q_begins = tensor({2, 256}, DType::i32);
+  EXPECT_FALSE(takes(args)) << "documents";
+  args = attention(2, 256, 4, 2, 64, DType::f16);
+  EXPECT_TRUE(takes(args));
+  args.dropout.p = 0.1f;
+  EXPECT_FALSE(takes(args));
+  EXPECT_FALSE(takes(attention(2, 256, 4, 2, 64, DType::f32)));
+  EXPECT_FALSE(takes(attention(2, 200, 4, 2, 64, DType::bf16))) << "not a multiple of 64";
+  EXPECT_FALSE(takes(attention(2, 64, 4, 2, 64, DType::bf16))) << "too short";
+  EXPECT_FALSE(takes(attention(2, 256, 4, 2, 20, DType::bf16))) << "rows of 40 bytes";
+  EXPECT_FALSE(takes(attention(2, 256, 4, 2, 264, DType::bf16))) << "too wide";
+  EXPECT_FALSE(takes(attention(1, 65536, 8, 1, 128, DType::bf16))) << "64 GiB of scores a key head";
+  args = attention(2, 256, 4, 4, 64, DType::bf16);
+  args.dq = tensor({2 * 256 * 4 * 64 + 4}, DType::bf16)
+                .slice(0, 4, 2 * 256 * 4 * 64)
+                .view({2, 256, 4, 64});
+  EXPECT_FALSE(takes(args)) << "8 bytes behind a block";
+}
+
+TEST_F(CudaScratch, BackwardIsCutWhereTheScoresAreLarge) {
+  const auto part = [&](int64_t samples, int64_t length, int64_t heads, int64_t key_heads) {
+    return library_part(attention(samples, length, heads, key_heads, 128, DType::bf16));
+  };
+  const LibraryAttentionPart small = part(6, 1024, 12, 12);  // 144 MiB of scores
+  EXPECT_EQ(small.samples, 6);
+  EXPECT_EQ(small.key_heads, 12);
+  const LibraryAttentionPart many = part(40, 1024, 12, 12);  // 24 MiB a sample
+  EXPECT_EQ(many.samples, 20) << "the largest divisor of 40 below 768 / 24";
+  const LibraryAttentionPart llama = part(1, 4096, 32, 8);  // 128 MiB a key head
+  EXPECT_EQ(llama.samples, 1);
+  EXPECT_EQ(llama.key_heads, 4);
+  EXPECT_EQ(llama.ordered, int64_t{2} * 16 * 4096 * 4096);
+  EXPECT_GE(llama.workspace, llama.ordered);
+  EXPECT_LE(llama.workspace, int64_t{768} << 20);
+  EXPECT_EQ(part(1, 16384, 32, 8).key_heads, 1) << "2 GiB a key head";
+}
+
+TEST_F(CudaScratch, AttentionAsksForOnePart) {
+  const AttentionBackwardArgs args = attention(1, 4096, 32, 8, 128, DType::bf16);
+  const LibraryAttentionScratch scratch = library_attention_scratch(args, runtime.stream());
+  EXPECT_EQ(scratch.workspace.bytes(), library_part(args).workspace);
+  EXPECT_EQ(scratch.delta.shape(), (Shape{1, 16, 4096}));
+}
+
+}  // namespace
+}  // namespace megatron::kernels::cuda
