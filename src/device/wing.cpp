@@ -29,6 +29,7 @@ Opened open_wing() {
     opened.state.why_not = "this build has no CUDA (cmake -DMEGATRON_CUDA=ON makes " + path + ")";
     return opened;
   }
+  opened.state.built = true;
   // Never closed: storages and streams hold functions of it until the program ends.
   opened.library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (opened.library == nullptr) {

@@ -54,6 +54,7 @@ class CudaWing {
 struct CudaState {
   const CudaWing* wing = nullptr;
   std::string why_not;
+  bool built = false;  // the shared object lies beside the program
 };
 const CudaState& cuda_state();
 

@@ -41,6 +41,8 @@ class Teller {
     }
     if (r.device == "auto" && r.device_kind() == DeviceKind::cuda)
       note("device", "cuda", "a GPU was found: " + cuda_wing().devices()[0].name);
+    else if (r.device == "auto" && cuda_state().built)
+      note("device", "cpu", "CUDA cannot be used: " + cuda_state().why_not);
     if (!given_.runtime.threads || !r.launched_by.empty())
       note("threads", r.threads_per_rank(),
            fmt::format("{} cores / {} on this machine", cores, ranks_text(r.ranks_here())));

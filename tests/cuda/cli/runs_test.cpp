@@ -224,5 +224,27 @@ TEST(CudaDefault, IsTheGpu) {
   EXPECT_NE((r.out + r.err).find("f32 on cuda"), std::string::npos) << r.out << r.err;
 }
 
+// A copy of the program beside a shared object that cannot be opened.
+TEST(CudaDefault, IsTheCpuWhereNoGpuCanBeUsedAndSaysSo) {
+  const Workplace place;
+  const std::string program = place / "megatron";
+  fs::copy_file(MEGATRON_BINARY, program);
+  write_file(place / "libmegatron_cuda.so", "no library");
+  const auto run = [&](const std::string& device) {
+    const std::string command = "cd " + place.path() + " && ./megatron train " + kModel +
+                                " --train-iters 1 --device " + device + " >out 2>&1";
+    const int status = std::system(command.c_str());
+    return std::pair(WEXITSTATUS(status), read_file(place / "out"));
+  };
+  const auto [code, text] = run("auto");
+  EXPECT_EQ(code, 0) << text;
+  EXPECT_NE(text.find("f32 on cpu"), std::string::npos) << text;
+  EXPECT_NE(text.find("--device cpu"), std::string::npos) << text;
+  EXPECT_NE(text.find("CUDA cannot be used: "), std::string::npos) << text;
+  const auto [refused, error] = run("cuda");
+  EXPECT_EQ(refused, 2) << error;
+  EXPECT_NE(error.find("use --device cpu"), std::string::npos) << error;
+}
+
 }  // namespace
 }  // namespace megatron::testing
