@@ -334,14 +334,6 @@ Tensor on_host(const Tensor& tensor, bool filled) {
                          std::span(strides.data(), static_cast<size_t>(tensor.rank())));
 }
 
-void fill_zero(const Tensor& tensor, Stream& stream) {
-  MG_ASSERT(tensor.is_contiguous());
-  if (tensor.bytes() == 0) return;
-  if (tensor.device().kind == DeviceKind::cuda)
-    return cuda_wing().fill(tensor.address(), 0, tensor.bytes(), stream);
-  std::memset(tensor.raw(), 0, static_cast<size_t>(tensor.bytes()));
-}
-
 double read_scalar(const Tensor& tensor, Stream& stream) {
   MG_ASSERT(tensor.elements() == 1 && tensor.device().has_data());
   stream.synchronize();

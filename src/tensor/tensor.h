@@ -99,7 +99,6 @@ Tensor on_host(const Tensor& tensor, bool filled = true);
 void copy_from(Tensor& tensor, std::span<const double> values, Stream& stream);
 void copy_from(Tensor& tensor, std::span<const int32_t> values, Stream& stream);
 void copy_from(Tensor& tensor, std::span<const int64_t> values, Stream& stream);
-void fill_zero(const Tensor& tensor, Stream& stream);  // contiguous
 
 // The value of a one-element tensor, after the stream's work. Throws InternalError on meta: nothing
 // below `training` may let a value decide what runs.

@@ -40,7 +40,9 @@ class Teller {
       note("ranks", r.rank_count(), "the product of the parallel sizes");
     }
     if (r.device == "auto" && r.device_kind() == DeviceKind::cuda)
-      note("device", "cuda", "a GPU was found: " + cuda_wing().devices()[0].name);
+      note("device", "cuda",
+           fmt::format("a GPU was found: {}; {}", cuda_wing().devices()[0].name,
+                       cuda_wing().versions()));
     else if (r.device == "auto" && cuda_state().built)
       note("device", "cpu", "CUDA cannot be used: " + cuda_state().why_not);
     if (!given_.runtime.threads || !r.launched_by.empty())

@@ -9,7 +9,6 @@
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/numbers.h"
 #include "kernels/cuda/product_plans.h"
-#include "kernels/cuda_products.h"
 #include "kernels/cuda_scratch/gemm.h"
 
 namespace megatron::kernels::cuda {
@@ -92,84 +91,17 @@ Call prepare(const GemmArgs& args, const GemmScratch& scratch, Stream& stream) {
   return call;
 }
 
-class Timer {
- public:
-  explicit Timer(cudaStream_t stream) : stream_(stream) {
-    check(cudaEventCreate(&begin_), "cudaEventCreate");
-    check(cudaEventCreate(&end_), "cudaEventCreate");
-  }
-  ~Timer() {
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-  }
-  Timer(const Timer&) = delete;
-  Timer& operator=(const Timer&) = delete;
-  void start() { check(cudaEventRecord(begin_, stream_), "cudaEventRecord"); }
-  double stop() {
-    check(cudaEventRecord(end_, stream_), "cudaEventRecord");
-    check(cudaEventSynchronize(end_), "cudaEventSynchronize");
-    float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, begin_, end_), "cudaEventElapsedTime");
-    return milliseconds * 1e-3;
-  }
-
- private:
-  static void check(cudaError_t result, const char* what) { megatron::cuda::check(result, what); }
-  cudaStream_t stream_;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-};
-
-void check_call(const GemmArgs& args) {
-  check(args);
-  if (args.a.dtype() == DType::f64) refuse_type("gemm", DType::f64);
-}
-
 }  // namespace
 
 void gemm(const GemmArgs& args, Stream& stream) {
-  check_call(args);
+  check(args);
+  if (args.a.dtype() == DType::f64) refuse_type("gemm", DType::f64);
   if (args.out.elements() == 0) return;
   const GemmScratch scratch = gemm_scratch(args, stream);
   const Call call = prepare(args, scratch, stream);
   ProductPlans& plans = ProductPlans::of(stream);
   ProductPlan& plan = plans.plan(call.product);
-  plans.run(call.product, plan, plan.chosen, call.pointers, handle_of(stream));
-}
-
-std::vector<double> time_products(const GemmArgs& args, Stream& stream, int repeats) {
-  check_call(args);
-  if (args.out.elements() == 0) return {};
-  const GemmScratch scratch = gemm_scratch(args, stream);
-  const Call call = prepare(args, scratch, stream);
-  ProductPlans& plans = ProductPlans::of(stream);
-  ProductPlan& plan = plans.plan(call.product);
-  const cudaStream_t handle = handle_of(stream);
-  std::vector<double> seconds;
-  Timer timer(handle);
-  for (size_t i = 0; i < plan.algorithms.size(); ++i) {
-    plans.run(call.product, plan, i, call.pointers, handle);
-    timer.start();
-    for (int run = 0; run < repeats; ++run) plans.run(call.product, plan, i, call.pointers, handle);
-    seconds.push_back(timer.stop() / std::max(1, repeats));
-  }
-  return seconds;
-}
-
-void choose_product(const GemmArgs& args, Stream& stream, int index) {
-  check_call(args);
-  if (args.out.elements() == 0) return;
-  const GemmScratch scratch = gemm_scratch(args, stream);
-  ProductPlan& plan = ProductPlans::of(stream).plan(prepare(args, scratch, stream).product);
-  MG_ASSERT(index >= 0 && static_cast<size_t>(index) < plan.algorithms.size());
-  plan.chosen = static_cast<size_t>(index);
+  plans.run(call.product, plan, call.pointers, handle_of(stream));
 }
 
 }  // namespace megatron::kernels::cuda
-
-extern "C" __attribute__((visibility("default"))) const megatron::kernels::CudaProducts*
-megatron_cuda_products() {
-  static const megatron::kernels::CudaProducts products = {
-      .time = megatron::kernels::cuda::time_products,
-      .choose = megatron::kernels::cuda::choose_product};
-  return &products;
-}

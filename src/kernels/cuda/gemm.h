@@ -1,8 +1,6 @@
 // CUDA's matrix product, by cuBLASLt; contract in kernels/gemm.h.
 #pragma once
 
-#include <vector>
-
 #include "device/stream.h"
 #include "kernels/gemm.h"
 
@@ -15,14 +13,5 @@ namespace megatron::kernels::cuda {
 // element's bits may depend on the number of rows and columns, and on whether the tensors are
 // aligned to 16 bytes.
 void gemm(const GemmArgs& args, Stream& stream);
-
-// The algorithms that gemm can take for such a call, each timed on the stream over `repeats` runs:
-// seconds a run, in the library's order of expectation. gemm takes the first unless told otherwise.
-// out is written (with beta = 1 added to). Waits for the stream; not for a stream in capture.
-std::vector<double> time_products(const GemmArgs& args, Stream& stream, int repeats);
-
-// gemm takes the algorithm of that index for such calls on this stream from now on. Which one was
-// fastest differs from run to run: for equal bits, what was chosen has to be kept with the run.
-void choose_product(const GemmArgs& args, Stream& stream, int index);
 
 }  // namespace megatron::kernels::cuda

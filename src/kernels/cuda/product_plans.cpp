@@ -113,7 +113,7 @@ std::string text_of(const Product& p) {
                      p.k, p.n, name(p.in), name(p.out));
 }
 
-void find_algorithms(cublasLtHandle_t library, const Product& p, ProductPlan& plan) {
+void find_algorithm(cublasLtHandle_t library, const Product& p, ProductPlan& plan) {
   constexpr int kMost = 16;
   const auto preference = preference_of(p);
   std::array<cublasLtMatmulHeuristicResult_t, kMost> found{};
@@ -124,12 +124,12 @@ void find_algorithms(cublasLtHandle_t library, const Product& p, ProductPlan& pl
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
   for (int i = 0; i < count; ++i) {
     const cublasLtMatmulHeuristicResult_t& result = found[static_cast<size_t>(i)];
+    plan.algorithm = result.algo;
     if (result.state == CUBLAS_STATUS_SUCCESS &&
         result.workspaceSize <= static_cast<size_t>(p.workspace) && deterministic(result.algo))
-      plan.algorithms.push_back(result.algo);
+      return;
   }
-  MG_CHECK(
-      !plan.algorithms.empty(),
+  fail(
       "CUDA: cuBLASLt {} has no deterministic algorithm for {}; sizes that are multiples of 8, "
       "or another version of cuBLASLt, may have one",
       cublasLtGetVersion(), text_of(p));
@@ -160,19 +160,18 @@ ProductPlan& ProductPlans::plan(const Product& product) {
     const void* const aligned = reinterpret_cast<const void*>(uintptr_t{16});
     set(plan.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
   }
-  find_algorithms(library_.get(), product, plan);
+  find_algorithm(library_.get(), product, plan);
   return plans_.emplace(product, std::move(plan)).first->second;
 }
 
-void ProductPlans::run(const Product& product, ProductPlan& plan, size_t algorithm,
-                       const ProductPointers& pointers, cudaStream_t stream) {
+void ProductPlans::run(const Product& product, ProductPlan& plan, const ProductPointers& pointers,
+                       cudaStream_t stream) {
   const float one = 1, beta = product.accumulate ? 1 : 0;
   if (product.bias) set(plan.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, pointers.bias);
-  const cublasStatus_t status =
-      cublasLtMatmul(library_.get(), plan.operation.get(), &one, pointers.b, plan.a.get(),
-                     pointers.a, plan.b.get(), &beta, pointers.out, plan.out.get(), pointers.out,
-                     plan.out.get(), &plan.algorithms.at(algorithm), pointers.workspace,
-                     static_cast<size_t>(product.workspace), stream);
+  const cublasStatus_t status = cublasLtMatmul(
+      library_.get(), plan.operation.get(), &one, pointers.b, plan.a.get(), pointers.a,
+      plan.b.get(), &beta, pointers.out, plan.out.get(), pointers.out, plan.out.get(),
+      &plan.algorithm, pointers.workspace, static_cast<size_t>(product.workspace), stream);
   if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]]
     check(status, ("cublasLtMatmul of " + text_of(product)).c_str());
 }

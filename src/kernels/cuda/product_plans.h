@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <vector>
 
 #include "base/dtype.h"
 #include "device/stream.h"
@@ -47,12 +46,11 @@ template <class Handle, auto destroy>
 using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<destroy>>;
 using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 
-// Descriptors and algorithms of one product.
+// Descriptors and the algorithm of one product.
 struct ProductPlan {
   Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation;
   Layout a, b, out;  // as cuBLASLt sees row-major matrices: a is column-major op(b)^T
-  std::vector<cublasLtMatmulAlgo_t> algorithms;  // deterministic; at least one
-  size_t chosen = 0;
+  cublasLtMatmulAlgo_t algorithm{};  // the first that is deterministic, as the library expects
 };
 
 class ProductPlans {
@@ -63,9 +61,9 @@ class ProductPlans {
 
   // Made by the first call. Throws Error when cuBLASLt has no algorithm.
   ProductPlan& plan(const Product& product);
-  // Queues the product with one of its algorithms.
-  void run(const Product& product, ProductPlan& plan, size_t algorithm,
-           const ProductPointers& pointers, cudaStream_t stream);
+  // Queues the product.
+  void run(const Product& product, ProductPlan& plan, const ProductPointers& pointers,
+           cudaStream_t stream);
 
  private:
   Owned<cublasLtHandle_t, cublasLtDestroy> library_;
