@@ -2,6 +2,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -152,6 +153,7 @@ void forward(const ActivationArgs& args, Stream& stream) {
       if (!args.gated) {
         for_blocks(stream, args.x.elements(), kBlockElements, [&](int64_t begin, int64_t end) {
           for_twos(begin, end, [&](int64_t i, auto n) {
+            __builtin_prefetch(x + i + kElementsAhead<T>);
             const Two v = load_two(x + i, n);
             store_two({Function::value(v.a), Function::value(v.b)}, out + i, n);
           });
@@ -189,6 +191,8 @@ void backward(const ActivationBackwardArgs& args, Stream& stream) {
       if (!args.gated) {
         for_blocks(stream, args.x.elements(), kBlockElements, [&](int64_t begin, int64_t end) {
           for_twos(begin, end, [&](int64_t i, auto n) {
+            __builtin_prefetch(x + i + kElementsAhead<T>);
+            __builtin_prefetch(dout + i + kElementsAhead<T>);
             const Two v = load_two(x + i, n), d = load_two(dout + i, n);
             store_two({hn::Mul(d.a, Function::slope(v.a).derivative),
                        hn::Mul(d.b, Function::slope(v.b).derivative)},

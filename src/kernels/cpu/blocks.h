@@ -35,7 +35,7 @@ struct Output {
 // An ordinary store first reads the line that it writes, a third of the traffic of an element-wise
 // kernel. Outputs from this size on are streamed: their first lines would be gone from a core's
 // share of the last cache before a reader comes.
-inline constexpr int64_t kStreamedBytes = int64_t{4} << 20;
+inline constexpr int64_t kStreamedBytes = int64_t{2} << 20;
 
 inline constexpr int64_t kCacheLine = 64;
 

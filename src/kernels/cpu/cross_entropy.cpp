@@ -35,13 +35,15 @@ float largest(const T* x, int64_t n) {
 }
 
 // Sum of exp(x - shift): f32 sums of 4096 elements, added in f64. exponentials, where not null,
-// gets the terms; it may be x.
+// gets the terms; it may be x. Meanwhile memory would stand still: n elements at `next` are asked
+// for.
 template <class T>
-double sum_of_exponentials(const T* x, int64_t n, V shift, float* exponentials) {
+double sum_of_exponentials(const T* x, int64_t n, V shift, float* exponentials, const T* next) {
   constexpr int64_t kChunk = 4096;
   double sum = 0;
   for (int64_t begin = 0; begin < n; begin += kChunk) {
     sum += sum_of(std::min(kChunk, n - begin), [&](int64_t i, auto part) {
+      __builtin_prefetch(next + begin + i, 0, 2);
       const V e = exp(hn::Sub(load(x + begin + i, part), shift));
       if (exponentials != nullptr) store(e, exponentials + begin + i, part);
       return e;
@@ -52,11 +54,11 @@ double sum_of_exponentials(const T* x, int64_t n, V shift, float* exponentials) 
 
 // exponentials [vocabulary] is memory for the numerators where there is a gradient; it may be dx.
 template <class T, class D>
-float cross_entropy_row(const T* x, Output<D> dx, float* exponentials, int64_t vocabulary,
-                        int64_t label, float weight) {
+float cross_entropy_row(const T* x, const T* next, Output<D> dx, float* exponentials,
+                        int64_t vocabulary, int64_t label, float weight) {
   const auto label_logit = static_cast<float>(x[label]);
   const float most = largest(x, vocabulary);
-  const double sum = sum_of_exponentials(x, vocabulary, set(most), exponentials);
+  const double sum = sum_of_exponentials(x, vocabulary, set(most), exponentials, next);
   if (dx.p != nullptr) {
     const auto share = static_cast<float>(1 / sum);
     const float probability = exponentials[label] * share;
@@ -86,9 +88,13 @@ void cross_entropy_rows(const CrossEntropyArgs& args, Stream& stream) {
   float* loss = args.loss.data<float>();
   constexpr bool kInPlace = std::is_same_v<D, float>;
   const Tensor memory = cross_entropy_scratch(args, stream);
-  const int64_t rows = args.logits.size(0), height = rows_per_block(vocabulary);
+  // Blocks of several rows, and several for each thread.
+  const int64_t rows = args.logits.size(0);
+  const int64_t height =
+      std::max(rows_per_block(vocabulary), std::min<int64_t>(8, rows / (4 * stream.pool().size())));
   for_each_block(stream, ceil_div(rows, height), [&](int64_t block, int thread) {
-    for (int64_t t = block * height; t < std::min(rows, (block + 1) * height); ++t) {
+    const int64_t end = std::min(rows, (block + 1) * height);
+    for (int64_t t = block * height; t < end; ++t) {
       const Output<D> dx = dlogits.p == nullptr ? dlogits : dlogits + t * vocabulary;
       if (weights[t] == 0) {
         loss[t] = 0;
@@ -105,8 +111,9 @@ void cross_entropy_rows(const CrossEntropyArgs& args, Stream& stream) {
       } else if (dx.p != nullptr) {
         exponentials = memory.data<float>() + thread * vocabulary;
       }
-      loss[t] = cross_entropy_row(logits + t * vocabulary, dx, exponentials, vocabulary, labels[t],
-                                  weights[t]);
+      const T* row = logits + t * vocabulary;
+      loss[t] = cross_entropy_row(row, t + 1 < end ? row + vocabulary : row, dx, exponentials,
+                                  vocabulary, labels[t], weights[t]);
     }
   });
 }
@@ -127,24 +134,25 @@ void stats_of_rows(const VocabularyStatsArgs& args, Stream& stream) {
   float* stats = args.stats.data<float>();
   const int32_t* labels = args.labels.data<int32_t>();
   const float* weights = args.weights.data<float>();
-  for_blocks(
-      stream, args.logits.size(0), rows_per_block(vocabulary), [&](int64_t begin, int64_t end) {
-        for (int64_t t = begin; t < end; ++t) {
-          const float* x = logits + t * vocabulary;
-          float* out = stats + 3 * t;
-          out[0] = out[2] = kNone;
-          out[1] = 0;
-          float* terms = exponentials == nullptr ? nullptr : exponentials + t * vocabulary;
-          if (weights[t] == 0) {
-            if (terms != nullptr) std::fill_n(terms, vocabulary, 0.0f);
-            continue;
-          }
-          const int64_t label = labels[t] - args.first;
-          if (label >= 0 && label < vocabulary) out[2] = x[label];
-          out[0] = largest(x, vocabulary);
-          out[1] = static_cast<float>(sum_of_exponentials(x, vocabulary, set(out[0]), terms));
-        }
-      });
+  for_blocks(stream, args.logits.size(0), rows_per_block(vocabulary),
+             [&](int64_t begin, int64_t end) {
+               for (int64_t t = begin; t < end; ++t) {
+                 const float* x = logits + t * vocabulary;
+                 float* out = stats + 3 * t;
+                 out[0] = out[2] = kNone;
+                 out[1] = 0;
+                 float* terms = exponentials == nullptr ? nullptr : exponentials + t * vocabulary;
+                 if (weights[t] == 0) {
+                   if (terms != nullptr) std::fill_n(terms, vocabulary, 0.0f);
+                   continue;
+                 }
+                 const int64_t label = labels[t] - args.first;
+                 if (label >= 0 && label < vocabulary) out[2] = x[label];
+                 out[0] = largest(x, vocabulary);
+                 out[1] = static_cast<float>(sum_of_exponentials(x, vocabulary, set(out[0]), terms,
+                                                                 t + 1 < end ? x + vocabulary : x));
+               }
+             });
 }
 
 // What all ranks know of a token.

@@ -5,6 +5,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -50,30 +51,20 @@ void add_elements(const AddArgs& args, Stream& stream) {
   });
 }
 
-// partial[begin, end) = sum of `rows` rows of x, in ascending order. Rows are asked for four ahead:
-// one is too short for the processor to foresee.
+// partial[begin, end) = sum of `rows` rows of x, in ascending order: the sums stay in the first-level
+// cache, and x is read as it lies.
 template <class T>
 void sum_rows(const T* x, int64_t rows, int64_t stride, int64_t begin, int64_t end,
               float* partial) {
-  std::fill(partial + begin, partial + end, 0.0f);
-  int64_t row = 0;
-  for (; row + 4 <= rows; row += 4) {
-    const T* at = x + row * stride;
-    for_vectors(begin, end, [&](int64_t i, auto n) {
-      V sum = load(partial + i, n);
-      for (int64_t k = 0; k < 4; ++k) {
-        __builtin_prefetch(at + (k + 4) * stride + i);
-        sum = hn::Add(sum, load(at + k * stride + i, n));
-      }
-      store(sum, partial + i, n);
+  ColumnSums<T> sums(partial, begin, end);
+  for (int64_t row = 0; row < rows; ++row, x += stride) {
+    for_twos(begin, end, [&](int64_t i, auto n) {
+      __builtin_prefetch(x + i + kElementsAhead<T>);
+      const Two sum = sums.at(i, n), v = load_two(x + i, n);
+      sums.set(i, {hn::Add(sum.a, v.a), hn::Add(sum.b, v.b)}, n);
     });
   }
-  for (; row < rows; ++row) {
-    const T* at = x + row * stride;
-    for_vectors(begin, end, [&](int64_t i, auto n) {
-      store(hn::Add(load(partial + i, n), load(at + i, n)), partial + i, n);
-    });
-  }
+  sums.in_order();
 }
 
 void sum_columns(const ColumnSumArgs& args, Stream& stream) {
@@ -116,7 +107,10 @@ double block_sum_of_squares(const T* x, int64_t n) {
     }
   };
   int64_t i = 0;
-  for (; i + 8 <= n; i += 8) add_eight(x + i);
+  for (; i + 8 <= n; i += 8) {
+    __builtin_prefetch(x + i + kElementsAhead<T>);
+    add_eight(x + i);
+  }
   if (i < n) {
     T last[8] = {};
     std::copy(x + i, x + n, last);

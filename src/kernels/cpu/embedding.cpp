@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "kernels/check.h"
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -17,6 +18,8 @@ namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
 inline constexpr int64_t kEmbeddingColumns = 1024;
+// Rows of tokens and of tables lie apart: the processor does not foresee them.
+inline constexpr int64_t kRowsAhead = 2;
 
 // out[begin, end) = sum of the rows `tokens` of dout, in their order, + (accumulate ? out : 0).
 template <class T>
@@ -48,7 +51,15 @@ void add_embedding_rows(const EmbeddingBackwardArgs& args, const int32_t* tokens
     using T = decltype(type);
     stream.pool().parallel_for(ceil_div(hit, height) * chunks, [&](int64_t block, int) {
       const int64_t begin = block % chunks * kEmbeddingColumns, first = block / chunks * height;
-      for (int64_t k = first; k < std::min(hit, first + height); ++k) {
+      const int64_t last = std::min(hit, first + height);
+      const int64_t bytes = std::min(width - begin, kEmbeddingColumns);
+      for (int64_t k = first; k < last; ++k) {
+        if (k + kRowsAhead < last) {
+          const int64_t later = k + kRowsAhead;
+          ask_for(args.dout.data<T>() + tokens[starts[later]] * width + begin,
+                  bytes * static_cast<int64_t>(sizeof(T)));
+          ask_for(dtable + rows[later] * width + begin, bytes * 4);
+        }
         add_token_rows(args.dout.data<T>(), width, tokens + starts[k], starts[k + 1] - starts[k],
                        args.dtable.beta != 0, dtable + rows[k] * width, begin,
                        std::min(width, begin + kEmbeddingColumns));
@@ -68,12 +79,7 @@ HWY_EXPORT(add_embedding_rows);
 
 namespace {
 
-// Rows of tokens lie apart: the processor does not foresee them.
 constexpr int64_t kAhead = 2;  // tokens
-
-void ask_for(const std::byte* row, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i);
-}
 
 // The row of a table of `rows` rows that a token's id names; -1 where a part has no such row.
 template <class Args>

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "kernels/cpu/matmul.h"
+#include "kernels/cpu/rows_ahead.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -18,9 +19,7 @@ namespace megatron::kernels::cpu {
 namespace {
 
 // Rows of b whose sums are one vector, and words of a row that a vector holds.
-constexpr int64_t kLanes = 16;
-// Lines of each row that are asked for ahead of the one that is read.
-constexpr int64_t kAhead = 12;
+constexpr int64_t kLanes = 16, kLineBytes = 64;
 
 using Vector = int32_t __attribute__((vector_size(64)));
 
@@ -91,44 +90,35 @@ template <WordKind kind>
 // stored.
 struct Rows {
   const std::byte* at[kLanes] = {};
-  Rows() = default;
   Rows(const FewRowsProduct& p, int64_t j) {
     for (int64_t r = 0; r < kLanes; ++r)
       at[r] = p.b.base + std::min(j + r, p.n - 1) * p.b.stride * size_of(p.b.type);
   }
 };
 
-template <int64_t kGroups>
-struct Block {
-  Rows groups[kGroups];
-  Block(const FewRowsProduct& p, int64_t j) {
-    for (int64_t g = 0; g < kGroups; ++g) groups[g] = Rows(p, j + g * kLanes);
-  }
-  const Rows& operator[](int64_t g) const { return groups[g]; }
-};
-
-inline __mmask16 columns_from(const FewRowsProduct& p, int64_t j) {
-  return static_cast<__mmask16>((1u << std::clamp<int64_t>(p.n - j, 0, kLanes)) - 1);
+// Rows [j, j + 16) of b, as far as they are there.
+RowsAhead rows_ahead(const FewRowsProduct& p, int64_t j) {
+  const int64_t size = size_of(p.b.type), stride = p.b.stride * size;
+  return RowsAhead(p.b.base + j * stride, std::clamp<int64_t>(p.n - j, 0, kLanes),
+                   p.elements * size, stride);
 }
 
-// A line of 64 bytes of each row, of which `elements` are there, turned to columns. soon: where the
-// lines lie that are asked for.
+// A line of each row, of which `elements` are there, turned to columns.
 template <WordKind kind>
-[[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void load_columns(
-    const Rows& rows, int64_t line, int64_t elements, const Rows& soon, int64_t soon_line,
-    Vector (&t)[kLanes]) {
+[[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void load_columns(const Rows& rows,
+                                                                        int64_t line,
+                                                                        int64_t elements,
+                                                                        Vector (&t)[kLanes]) {
   constexpr int64_t kLine = kind == WordKind::bf16_pair ? 2 * kLanes : kLanes;
   if (elements >= kLine) {
 #pragma GCC unroll 16
-    for (int r = 0; r < kLanes; ++r) {
-      _mm_prefetch(soon.at[r] + soon_line * 64, _MM_HINT_T0);
-      t[r] = reinterpret_cast<Vector>(_mm512_loadu_si512(rows.at[r] + line * 64));
-    }
+    for (int r = 0; r < kLanes; ++r)
+      t[r] = reinterpret_cast<Vector>(_mm512_loadu_si512(rows.at[r] + line * kLineBytes));
   } else {
     const auto held = static_cast<uint32_t>((uint64_t{1} << elements) - 1);
 #pragma GCC unroll 16
     for (int r = 0; r < kLanes; ++r) {
-      const std::byte* const at = rows.at[r] + line * 64;
+      const std::byte* const at = rows.at[r] + line * kLineBytes;
       t[r] = reinterpret_cast<Vector>(
           kind == WordKind::bf16_pair ? _mm512_maskz_loadu_epi16(held, at)
                                       : _mm512_maskz_loadu_epi32(static_cast<__mmask16>(held), at));
@@ -137,64 +127,53 @@ template <WordKind kind>
   transpose(t);
 }
 
-// M rows of a with kGroups times 16 rows of b: as many chains of sums as hide their latency.
-template <WordKind kind, int64_t M, int64_t kGroups>
+// M rows of a with 16 rows of b at a time, while the next 16 are asked for.
+template <WordKind kind, int64_t M>
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] void product(const FewRowsProduct& p) {
   constexpr int64_t kLine = kind == WordKind::bf16_pair ? 2 * kLanes : kLanes;
   const int64_t width = words(kind, p.elements), lines = (width + kLanes - 1) / kLanes;
-  for (int64_t j = 0; j < p.n; j += kGroups * kLanes) {
-    const Block<kGroups> now(p, j), next(p, j + kGroups * kLanes);
-    __m512 sums[kGroups][M];
-    for (int64_t g = 0; g < kGroups; ++g) {
-      const __mmask16 held = p.accumulate ? columns_from(p, j + g * kLanes) : __mmask16{0};
-      for (int64_t i = 0; i < M; ++i)
-        sums[g][i] = _mm512_maskz_loadu_ps(held, p.c + i * p.ldc + j + g * kLanes);
-    }
+  rows_ahead(p, 0).lines(kLanes * lines);
+  for (int64_t j = 0; j < p.n; j += kLanes) {
+    const Rows rows(p, j);
+    RowsAhead next = rows_ahead(p, j + kLanes);
+    const auto columns = static_cast<__mmask16>((1u << std::min<int64_t>(p.n - j, kLanes)) - 1);
+    __m512 sums[M];
+    for (int64_t i = 0; i < M; ++i)
+      sums[i] = _mm512_maskz_loadu_ps(p.accumulate ? columns : __mmask16{0}, p.c + i * p.ldc + j);
     for (int64_t line = 0; line < lines; ++line) {
       const uint32_t* const a = p.a + line * kLanes;
       const int64_t count = std::min(kLanes, width - line * kLanes);
-#pragma GCC unroll 2
-      for (int64_t g = 0; g < kGroups; ++g) {
-        const Rows& rows = now[g];
-        const bool here = line + kAhead < lines;
-        const Rows& soon = here ? now[g] : next[g];
-        Vector t[kLanes];
-        load_columns<kind>(rows, line, p.elements - line * kLine, soon,
-                           line + kAhead - (here ? 0 : lines), t);
-        if (count == kLanes) {
+      next.lines(kLanes);
+      Vector t[kLanes];
+      load_columns<kind>(rows, line, p.elements - line * kLine, t);
+      if (count == kLanes) {
 #pragma GCC unroll 16
-          for (int l = 0; l < kLanes; ++l) {
+        for (int l = 0; l < kLanes; ++l) {
 #pragma GCC unroll 8
-            for (int64_t i = 0; i < M; ++i)
-              sums[g][i] = add_product<kind>(sums[g][i], a[i * p.a_row + l], t[l]);
-          }
-        } else {
-          for (int64_t l = 0; l < count; ++l)
-            for (int64_t i = 0; i < M; ++i)
-              sums[g][i] = add_product<kind>(sums[g][i], a[i * p.a_row + l], t[l]);
+          for (int64_t i = 0; i < M; ++i)
+            sums[i] = add_product<kind>(sums[i], a[i * p.a_row + l], t[l]);
         }
+      } else {
+        for (int64_t l = 0; l < count; ++l)
+          for (int64_t i = 0; i < M; ++i)
+            sums[i] = add_product<kind>(sums[i], a[i * p.a_row + l], t[l]);
       }
     }
-    for (int64_t g = 0; g < kGroups; ++g) {
-      for (int64_t i = 0; i < M; ++i) {
-        _mm512_mask_storeu_ps(p.c + i * p.ldc + j + g * kLanes, columns_from(p, j + g * kLanes),
-                              sums[g][i]);
-      }
-    }
+    for (int64_t i = 0; i < M; ++i) _mm512_mask_storeu_ps(p.c + i * p.ldc + j, columns, sums[i]);
   }
 }
 
 template <WordKind kind>
 void product_of(const FewRowsProduct& p) {
   switch (p.m) {
-    case 1: return product<kind, 1, 2>(p);
-    case 2: return product<kind, 2, 2>(p);
-    case 3: return product<kind, 3, 1>(p);
-    case 4: return product<kind, 4, 1>(p);
-    case 5: return product<kind, 5, 1>(p);
-    case 6: return product<kind, 6, 1>(p);
-    case 7: return product<kind, 7, 1>(p);
-    case 8: return product<kind, 8, 1>(p);
+    case 1: return product<kind, 1>(p);
+    case 2: return product<kind, 2>(p);
+    case 3: return product<kind, 3>(p);
+    case 4: return product<kind, 4>(p);
+    case 5: return product<kind, 5>(p);
+    case 6: return product<kind, 6>(p);
+    case 7: return product<kind, 7>(p);
+    case 8: return product<kind, 8>(p);
     default: MG_ASSERT(false);
   }
 }

@@ -6,6 +6,7 @@
 #include "kernels/cpu/few_rows.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/panels.h"
+#include "kernels/cpu/rows_ahead.h"
 
 namespace megatron::kernels::cpu {
 
@@ -132,31 +133,6 @@ void store_zeros(const Problem& p, const Block& block) {
   store<float, bf16>(p, block, nullptr);
 }
 
-// Asks for rows of memory line by line, ahead of the copy that reads them.
-class RowsAhead {
- public:
-  RowsAhead() = default;
-  RowsAhead(const std::byte* base, int64_t rows, int64_t row_bytes, int64_t stride_bytes)
-      : at_(base), row_bytes_(row_bytes), stride_(stride_bytes), rows_(rows), left_(row_bytes) {}
-  void lines(int64_t count) {
-    for (; count > 0 && rows_ > 0; --count) {
-      __builtin_prefetch(at_, 0, 2);
-      at_ += kLineBytes;
-      left_ -= kLineBytes;
-      if (left_ > 0) continue;
-      at_ += stride_ - (row_bytes_ - left_);
-      left_ = row_bytes_;
-      --rows_;
-    }
-  }
-  int64_t all() const { return rows_ * ((row_bytes_ + kLineBytes - 1) / kLineBytes); }
-
- private:
-  static constexpr int64_t kLineBytes = 64;
-  const std::byte* at_ = nullptr;
-  int64_t row_bytes_ = 0, stride_ = 0, rows_ = 0, left_ = 0;
-};
-
 // A block of a product in words and panels. Each sum is one chain over k in ascending order, in f32
 // words or pairs of bf16, begun at 0, wherever the element stands: it depends neither on the block
 // nor on the cuts of k.
@@ -210,7 +186,7 @@ class PanelProduct {
 
   // Nothing is packed but a.
   void run_few_rows() {
-    const int64_t step = kGroup * kDepth / kFewRows * per_word();
+    const int64_t step = kGroup * kDepth / block_.m / kDepth * kDepth * per_word();
     for (int64_t k = 0; k < p_.k; k += step) {
       const Slice slice{k, std::min(step, p_.k - k)};
       pack_rows(block_, slice);

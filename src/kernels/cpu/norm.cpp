@@ -128,6 +128,7 @@ void norm_rows_backward(const AddNormBackwardArgs& args, NormKind kind, int64_t 
   const Output<T> dsum =
       output_of<T>(args.dsum, width, {args.sum.raw(), args.dnormed.raw(), dsum_in});
   const float per_element = 1.0f / static_cast<float>(width);
+  ColumnSums<T> dweights(dweight, 0, width), dbiases(dbias, 0, dbias == nullptr ? 0 : width);
   for (int64_t row = begin; row < end; ++row) {
     const int64_t at = row * width;
     const T* s = args.sum.data<T>() + at;
@@ -135,24 +136,38 @@ void norm_rows_backward(const AddNormBackwardArgs& args, NormKind kind, int64_t 
     const Output<T> out = dsum + at;
     const V mean = set(kind == NormKind::layer ? args.mean.data<float>()[row] : 0.0f);
     const V rstd = set(args.rstd.data<float>()[row]);
-    const TwoSums sums = two_sums_of(width, [&](int64_t i, auto n) {
-      const V xhat = hn::Mul(hn::Sub(load(s + i, n), mean), rstd);
-      const V dy = load(d + i, n);
-      const V g = hn::Mul(dy, load(weight + i, n));
-      store(hn::MulAdd(dy, xhat, load(dweight + i, n)), dweight + i, n);
-      if (dbias != nullptr) store(hn::Add(dy, load(dbias + i, n)), dbias + i, n);
-      return TwoTerms{g, hn::Mul(g, xhat)};
+    const auto normed = [&](int64_t i, auto n) {
+      const Two centered = minus(load_two(s + i, n), mean);
+      return Two{hn::Mul(centered.a, rstd), hn::Mul(centered.b, rstd)};
+    };
+    const TwoSums sums = two_sums_of_twos<T>(width, [&](int64_t i, auto n) {
+      const Two xhat = normed(i, n), dy = load_two(d + i, n), w = load_two(weight + i, n);
+      const Two g{hn::Mul(dy.a, w.a), hn::Mul(dy.b, w.b)};
+      const Two dw = dweights.at(i, n);
+      dweights.set(i, {hn::MulAdd(dy.a, xhat.a, dw.a), hn::MulAdd(dy.b, xhat.b, dw.b)}, n);
+      if (dbias != nullptr) {
+        const Two db = dbiases.at(i, n);
+        dbiases.set(i, {hn::Add(dy.a, db.a), hn::Add(dy.b, db.b)}, n);
+      }
+      return TwoTerms{g, {hn::Mul(g.a, xhat.a), hn::Mul(g.b, xhat.b)}};
     });
     const V mean_g = set(kind == NormKind::layer ? sums.a * per_element : 0.0f);
     const V mean_gx = set(sums.b * per_element);
-    for_vectors(0, width, [&](int64_t i, auto n) {
-      const V xhat = hn::Mul(hn::Sub(load(s + i, n), mean), rstd);
-      const V g = hn::Mul(load(d + i, n), load(weight + i, n));
-      V v = hn::Mul(rstd, hn::Sub(hn::Sub(g, mean_g), hn::Mul(xhat, mean_gx)));
-      if (dsum_in != nullptr) v = hn::Add(v, load(dsum_in + at + i, n));
-      store(v, out + i, n);
+    const auto slope = [&](V dy, V w, V xhat) {
+      return hn::Mul(rstd, hn::Sub(hn::Sub(hn::Mul(dy, w), mean_g), hn::Mul(xhat, mean_gx)));
+    };
+    for_twos(0, width, [&](int64_t i, auto n) {
+      const Two xhat = normed(i, n), dy = load_two(d + i, n), w = load_two(weight + i, n);
+      Two v{slope(dy.a, w.a, xhat.a), slope(dy.b, w.b, xhat.b)};
+      if (dsum_in != nullptr) {
+        const Two in = load_two(dsum_in + at + i, n);
+        v = {hn::Add(v.a, in.a), hn::Add(v.b, in.b)};
+      }
+      store_two(v, out + i, n);
     });
   }
+  dweights.in_order();
+  dbiases.in_order();
 }
 
 void norm_backward(const AddNormBackwardArgs& args, NormKind kind, Stream& stream) {
@@ -166,8 +181,6 @@ void norm_backward(const AddNormBackwardArgs& args, NormKind kind, Stream& strea
       const int64_t at = begin / blocks.height * width;
       float* dweight = dweights.data<float>() + at;
       float* dbias = has_bias ? dbiases.data<float>() + at : nullptr;
-      std::fill_n(dweight, width, 0.0f);
-      if (has_bias) std::fill_n(dbias, width, 0.0f);
       norm_rows_backward<decltype(type)>(args, kind, begin, end, dweight, dbias);
     });
   });

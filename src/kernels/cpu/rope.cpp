@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "kernels/check.h"
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -16,7 +17,8 @@ HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-inline constexpr int64_t kAhead = 3;  // tokens
+// Heads are parts of wider rows, which the processor does not foresee.
+inline constexpr int64_t kBytesAhead = 6144;
 
 struct Pair {
   V first, second;
@@ -69,30 +71,53 @@ HWY_INLINE void store_pairs(Pair pair, T* p, Part part) {
   std::memcpy(p, buffer, static_cast<size_t>(2 * part.n) * sizeof(T));
 }
 
+// Where the heads of one token lie.
 template <class T>
-void rotate_head(const T* x, Output<T> out, const float* cos, const float* sin, int64_t half,
-                 bool interleaved, V sign) {
-  if (interleaved) {
-    for_vectors(0, half, [&](int64_t i, auto n) {
-      const Pair pair = load_pairs(x + 2 * i, n);
-      store_pairs(rotate(pair, load(cos + i, n), hn::Mul(sign, load(sin + i, n))), out.p + 2 * i,
-                  n);
-    });
-  } else {
-    for_vectors(0, half, [&](int64_t i, auto n) {
-      const Pair pair{load(x + i, n), load(x + half + i, n)};
-      const Pair rotated = rotate(pair, load(cos + i, n), hn::Mul(sign, load(sin + i, n)));
-      store(rotated.first, out + i, n);
-      store(rotated.second, out + half + i, n);
-    });
-  }
+struct Heads {
+  const T* x;
+  Output<T> out;
+  int64_t count, x_stride, out_stride;
+};
+
+template <class T>
+void rotate_halves(const Heads<T>& heads, const float* cos, const float* sin, int64_t half,
+                   V sign) {
+  for_twos(0, half, [&](int64_t i, auto n) {
+    const Two c = load_two_for<T>(cos + i, n), s = load_two_for<T>(sin + i, n);
+    const Two signed_s{hn::Mul(sign, s.a), hn::Mul(sign, s.b)};
+    for (int64_t head = 0; head < heads.count; ++head) {
+      const T* x = heads.x + head * heads.x_stride + i;
+      const Output<T> out = heads.out + head * heads.out_stride + i;
+      const Two first = load_two(x, n), second = load_two(x + half, n);
+      const Pair a = rotate({first.a, second.a}, c.a, signed_s.a);
+      const Pair b = rotate({first.b, second.b}, c.b, signed_s.b);
+      store_two({a.first, b.first}, out, n);
+      store_two({a.second, b.second}, out + half, n);
+    }
+  });
 }
 
-// Heads are parts of wider rows, which the processor does not foresee.
 template <class T>
-HWY_INLINE void ask_for(const T* row, int64_t elements) {
-  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
-  for (int64_t i = 0; i < elements; i += kLine) __builtin_prefetch(row + i);
+void rotate_neighbours(const Heads<T>& heads, const float* cos, const float* sin, int64_t half,
+                       V sign) {
+  for_vectors(0, half, [&](int64_t i, auto n) {
+    const V c = load(cos + i, n), s = hn::Mul(sign, load(sin + i, n));
+    for (int64_t head = 0; head < heads.count; ++head) {
+      const Pair pair = load_pairs(heads.x + head * heads.x_stride + 2 * i, n);
+      store_pairs(rotate(pair, c, s), (heads.out + head * heads.out_stride).p + 2 * i, n);
+    }
+  });
+}
+
+// Channels that are not rotated.
+template <class T>
+void copy_rest(const Heads<T>& heads, int64_t rotated, int64_t dim) {
+  if (rotated == dim || heads.out.p == heads.x) return;
+  for (int64_t head = 0; head < heads.count; ++head) {
+    std::memcpy(heads.out.p + head * heads.out_stride + rotated,
+                heads.x + head * heads.x_stride + rotated,
+                static_cast<size_t>(dim - rotated) * sizeof(T));
+  }
 }
 
 void rotate_heads(const RopeArgs& args, Stream& stream) {
@@ -103,25 +128,30 @@ void rotate_heads(const RopeArgs& args, Stream& stream) {
     const T* x = args.x.data<T>();
     const Output<T> out = output_of<T>(
         args.out, std::gcd(half, std::gcd(args.out.stride(0), args.out.stride(1))), {x});
+    const int32_t* places = args.positions.data<int32_t>();
+    const float *cos = args.cos.data<float>(), *sin = args.sin.data<float>();
+    const int64_t cos_stride = args.cos.stride(0), sin_stride = args.sin.stride(0);
+    const int64_t x_stride = args.x.stride(0), out_stride = args.out.stride(0);
+    const int64_t x_head = args.x.stride(1), out_head = args.out.stride(1);
+    const bool interleaved = args.interleaved;
     const V sign = set(args.inverse ? -1.0f : 1.0f);
+    const int64_t run = heads * x_head * static_cast<int64_t>(sizeof(T));
+    const int64_t ahead = ceil_div(kBytesAhead, run) * x_stride;
     for_blocks(stream, tokens, rows_per_block(heads * dim), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
-        const int64_t position = args.positions.data<int32_t>()[t];
+        const int64_t position = places[t];
         MG_CHECK(position >= 0 && position < positions,
                  "rope: position {} of token {} is outside of the table of {} positions", position,
                  t, positions);
-        const float* cos = args.cos.data<float>() + position * args.cos.stride(0);
-        const float* sin = args.sin.data<float>() + position * args.sin.stride(0);
-        for (int64_t head = 0; head < heads; ++head) {
-          const T* from = x + t * args.x.stride(0) + head * args.x.stride(1);
-          if (t + kAhead < end) ask_for(from + kAhead * args.x.stride(0), dim);
-          const Output<T> to = out + t * args.out.stride(0) + head * args.out.stride(1);
-          rotate_head(from, to, cos, sin, half, args.interleaved, sign);
-          if (dim > 2 * half && to.p != from) {
-            std::memcpy(to.p + 2 * half, from + 2 * half,
-                        static_cast<size_t>(dim - 2 * half) * sizeof(T));
-          }
+        const float *c = cos + position * cos_stride, *s = sin + position * sin_stride;
+        const Heads<T> of_token{x + t * x_stride, out + t * out_stride, heads, x_head, out_head};
+        ask_for(of_token.x + ahead, run);
+        if (interleaved) {
+          rotate_neighbours(of_token, c, s, half, sign);
+        } else {
+          rotate_halves(of_token, c, s, half, sign);
         }
+        copy_rest(of_token, 2 * half, dim);
       }
     });
   });

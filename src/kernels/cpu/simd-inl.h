@@ -233,6 +233,38 @@ HWY_INLINE void store_two(Two v, Output<T> out, Part part) {
   store_two(v, out.p, part);
 }
 
+// Elements of f32 in load_two's order for T, in memory as they lie.
+template <class T>
+HWY_INLINE Two load_two_for(const float* p, Whole) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return load_two(p);
+  } else {
+    Two v;
+    hn::LoadInterleaved2(kFloats, p, v.a, v.b);
+    return v;
+  }
+}
+template <class T>
+HWY_INLINE Two load_two_for(const float* p, Part part) {
+  float buffer[2 * kLanes] = {};
+  std::memcpy(buffer, p, static_cast<size_t>(part.n) * sizeof(float));
+  return load_two_for<T>(buffer, Whole{});
+}
+template <class T>
+HWY_INLINE void store_two_for(Two v, float* p, Whole) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    store_two(v, p);
+  } else {
+    hn::StoreInterleaved2(v.a, v.b, kFloats, p);
+  }
+}
+template <class T>
+HWY_INLINE void store_two_for(Two v, float* p, Part part) {
+  float buffer[2 * kLanes];
+  store_two_for<T>(v, buffer, Whole{});
+  std::memcpy(p, buffer, static_cast<size_t>(part.n) * sizeof(float));
+}
+
 // Calls f(i, Whole or Part) for the pairs of vectors of [begin, end).
 template <class F>
 HWY_INLINE void for_twos(int64_t begin, int64_t end, F f) {
@@ -240,6 +272,27 @@ HWY_INLINE void for_twos(int64_t begin, int64_t end, F f) {
   for (; i + 2 * kLanes <= end; i += 2 * kLanes) f(i, Whole{});
   if (i < end) f(i, Part{end - i});
 }
+
+// Sums of columns over rows of T: whole pairs of vectors are kept in load_two's order until
+// in_order() has put them as they lie.
+template <class T>
+class ColumnSums {
+ public:
+  ColumnSums(float* sums, int64_t begin, int64_t end) : sums_(sums), begin_(begin), end_(end) {
+    std::fill(sums + begin, sums + end, 0.0f);
+  }
+  HWY_INLINE Two at(int64_t i, Whole) const { return load_two(sums_ + i); }
+  HWY_INLINE Two at(int64_t i, Part part) const { return load_two_for<T>(sums_ + i, part); }
+  HWY_INLINE void set(int64_t i, Two v, Whole) { store_two(v, sums_ + i); }
+  HWY_INLINE void set(int64_t i, Two v, Part part) { store_two_for<T>(v, sums_ + i, part); }
+  void in_order() {
+    for_twos(begin_, end_, [&](int64_t i, auto n) { store_two_for<T>(at(i, n), sums_ + i, n); });
+  }
+
+ private:
+  float* sums_;
+  int64_t begin_, end_;
+};
 
 // Sums over [0, n): element i goes to one of 32 sums by i % 32, and these are added by halves (lane
 // l + lane l + 16, ...): one order for every width of vector.
@@ -296,68 +349,79 @@ HWY_INLINE Two keep_two(Two v, Part part) {
   }
 }
 
-// As sum_of, f(i, Whole or Part) giving the terms of the two vectors at i in load_two's order for
-// T. Of bf16 neighbours are added first, 0 + 1, 2 + 3, ..., then halves: one order for every width.
-template <class T, class F>
-HWY_INLINE float sum_of_twos(int64_t n, F f) {
+// The 32 sums of two vectors at a time in load_two's order for T. Of bf16 neighbours are added
+// first, 0 + 1, 2 + 3, ..., then halves: one order for every width.
+template <class T>
+class Sums {
+ public:
+  static constexpr int64_t kPairs = kSumVectors / 2;
+  Sums() {
+    for (V& s : sums_) s = hn::Zero(kFloats);
+  }
+  HWY_INLINE void add(int64_t k, Two terms, Whole) {
+    sums_[2 * k] = hn::Add(sums_[2 * k], terms.a);
+    sums_[2 * k + 1] = hn::Add(sums_[2 * k + 1], terms.b);
+  }
+  HWY_INLINE void add(int64_t k, Two terms, Part part) {
+    add(k, keep_two<T>(terms, part), Whole{});
+  }
+  HWY_INLINE float total() {
+    if constexpr (sizeof(T) == sizeof(bf16)) {
+      V pairs[kPairs];
+      for (int64_t k = 0; k < kPairs; ++k) pairs[k] = hn::Add(sums_[2 * k], sums_[2 * k + 1]);
+      return add_lanes(pairs);
+    } else {
+      return add_lanes(sums_);
+    }
+  }
+
+ private:
+  V sums_[kSumVectors];
+};
+
+// Calls f(k, i, Whole or Part) for the pairs of vectors of [0, n), whose terms go to pair k of the
+// sums.
+template <class F>
+HWY_INLINE void for_sums(int64_t n, F f) {
   constexpr int64_t kPairs = kSumVectors / 2;
-  V sums[kSumVectors];
-  for (V& s : sums) s = hn::Zero(kFloats);
-  const auto add = [&](int64_t k, Two terms) {
-    sums[2 * k] = hn::Add(sums[2 * k], terms.a);
-    sums[2 * k + 1] = hn::Add(sums[2 * k + 1], terms.b);
-  };
   int64_t i = 0;
   for (; i + kSums <= n; i += kSums) {
-    for (int64_t k = 0; k < kPairs; ++k) add(k, f(i + k * 2 * kLanes, Whole{}));
+    for (int64_t k = 0; k < kPairs; ++k) f(k, i + k * 2 * kLanes, Whole{});
   }
   for (int64_t k = 0; k < kPairs && i < n; ++k, i += 2 * kLanes) {
     if (i + 2 * kLanes <= n) {
-      add(k, f(i, Whole{}));
+      f(k, i, Whole{});
     } else {
-      add(k, keep_two<T>(f(i, Part{n - i}), Part{n - i}));
+      f(k, i, Part{n - i});
     }
-  }
-  if constexpr (sizeof(T) == sizeof(bf16)) {
-    V pairs[kPairs];
-    for (int64_t k = 0; k < kPairs; ++k) pairs[k] = hn::Add(sums[2 * k], sums[2 * k + 1]);
-    return add_lanes(pairs);
-  } else {
-    return add_lanes(sums);
   }
 }
 
+// As sum_of, f(i, Whole or Part) giving the terms of the two vectors at i in load_two's order for
+// T.
+template <class T, class F>
+HWY_INLINE float sum_of_twos(int64_t n, F f) {
+  Sums<T> sums;
+  for_sums(n, [&](int64_t k, int64_t i, auto part) { sums.add(k, f(i, part), part); });
+  return sums.total();
+}
+
 struct TwoTerms {
-  V a, b;
+  Two a, b;
 };
 struct TwoSums {
   float a, b;
 };
-template <class F>
-HWY_INLINE TwoSums two_sums_of(int64_t n, F f) {
-  V a[kSumVectors], b[kSumVectors];
-  for (V& s : a) s = hn::Zero(kFloats);
-  for (V& s : b) s = hn::Zero(kFloats);
-  int64_t i = 0;
-  for (; i + kSums <= n; i += kSums) {
-    for (int64_t k = 0; k < kSumVectors; ++k) {
-      const TwoTerms terms = f(i + k * kLanes, Whole{});
-      a[k] = hn::Add(a[k], terms.a);
-      b[k] = hn::Add(b[k], terms.b);
-    }
-  }
-  for (int64_t k = 0; k < kSumVectors; ++k, i += kLanes) {
-    if (i + kLanes <= n) {
-      const TwoTerms terms = f(i, Whole{});
-      a[k] = hn::Add(a[k], terms.a);
-      b[k] = hn::Add(b[k], terms.b);
-    } else if (i < n) {
-      const TwoTerms terms = f(i, Part{n - i});
-      a[k] = hn::Add(a[k], keep(terms.a, Part{n - i}));
-      b[k] = hn::Add(b[k], keep(terms.b, Part{n - i}));
-    }
-  }
-  return {add_lanes(a), add_lanes(b)};
+// Two sums as sum_of_twos.
+template <class T, class F>
+HWY_INLINE TwoSums two_sums_of_twos(int64_t n, F f) {
+  Sums<T> a, b;
+  for_sums(n, [&](int64_t k, int64_t i, auto part) {
+    const TwoTerms terms = f(i, part);
+    a.add(k, terms.a, part);
+    b.add(k, terms.b, part);
+  });
+  return {a.total(), b.total()};
 }
 
 // v * 2^n for integral n; exact but for a result below the smallest normal number, which is rounded
