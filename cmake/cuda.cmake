@@ -88,7 +88,8 @@ endfunction()
 function(megatron_cuda_sources out)
   cmake_parse_arguments(WING "" "" "WITHOUT" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/device/cuda/*.cpp ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cpp
-    ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cu ${CMAKE_SOURCE_DIR}/src/comm/nccl/*.cpp)
+    ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cu ${CMAKE_SOURCE_DIR}/src/comm/nccl/*.cpp
+    ${CMAKE_SOURCE_DIR}/src/comm/nccl/*.cu)
   foreach(folder ${WING_WITHOUT})
     list(FILTER sources EXCLUDE REGEX "/src/${folder}/")
   endforeach()
@@ -137,7 +138,7 @@ endfunction()
 
 # The wing on the CPU: the same sources against tests/cuda_shim, in `folder`.
 function(megatron_cuda_shim folder)
-  megatron_cuda_sources(sources WITHOUT comm/nccl kernels/cuda/cudnn)
+  megatron_cuda_sources(sources WITHOUT kernels/cuda/cudnn)
   set(kernels ${sources})
   list(FILTER kernels INCLUDE REGEX "[.]cu$")
   set_property(SOURCE ${kernels} PROPERTY LANGUAGE CXX)

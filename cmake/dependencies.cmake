@@ -14,10 +14,18 @@ pkg_check_modules(sentencepiece REQUIRED IMPORTED_TARGET sentencepiece)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 
-# Debian's dnnl config asks for OpenCL's development files, so the library is found by name.
-find_library(DNNL_LIBRARY dnnl REQUIRED)
-find_path(DNNL_INCLUDE dnnl.hpp REQUIRED)
-add_library(dnnl_cpu INTERFACE)
-# Debian's dnnl runs on GCC's OpenMP; every thread that calls it sets its own OpenMP thread count to one.
-target_link_libraries(dnnl_cpu INTERFACE ${DNNL_LIBRARY} gomp)
-target_include_directories(dnnl_cpu SYSTEM INTERFACE ${DNNL_INCLUDE})
+# oneDNN, or plain loops in its place: the wings onednn and without_onednn of src/kernels/cpu. Debian's dnnl config asks for
+# OpenCL's development files, so the library is found by name.
+if(MEGATRON_ONEDNN)
+  find_library(DNNL_LIBRARY dnnl REQUIRED)
+  find_path(DNNL_INCLUDE dnnl.hpp REQUIRED)
+  add_library(dnnl_cpu INTERFACE)
+  # Debian's dnnl runs on GCC's OpenMP; every thread that calls it sets its own OpenMP thread count to one.
+  target_link_libraries(dnnl_cpu INTERFACE ${DNNL_LIBRARY} gomp)
+  target_include_directories(dnnl_cpu SYSTEM INTERFACE ${DNNL_INCLUDE})
+  set(MEGATRON_KERNELS_WITHOUT cpu/without_onednn)
+  set(MEGATRON_KERNELS_LIBRARIES dnnl_cpu)
+else()
+  set(MEGATRON_KERNELS_WITHOUT cpu/onednn)
+  set(MEGATRON_KERNELS_LIBRARIES "")
+endif()

@@ -96,7 +96,7 @@ class Tape::Stretch final : public Source {
 };
 
 Bundle Tape::record_stretch(const Span* span, const Bundle& in, const SpanFunction& forward,
-                            std::string_view remade) {
+                            Names remade) {
   Tape discarded(runtime_, Mode::infer, &kernels());
   if (span == nullptr) discarded.span_listeners_ = span_listeners_;
   discarded.pass_ = pass_;
@@ -111,27 +111,30 @@ Bundle Tape::record_stretch(const Span* span, const Bundle& in, const SpanFuncti
     constants.set(name, Var(var.value));
     node.inputs.push_back(var.id);
     Saved kept = saved(var.value, var.id);
-    if (remade.empty() && keeper_ && kept.kept() && var.value.defined())
+    if (remade.size() == 0 && keeper_ && kept.kept() && var.value.defined())
       kept = Saved(var.value, keeper_(*this, var.value));
     stretch->add_input(name, std::move(kept), var.needs_gradient());
   }
   const Bundle values = forward(discarded, constants);
   std::vector<Tensor> outputs;
+  const auto is_remade = [&](const std::string& name) {
+    return std::ranges::find(remade, name) != remade.end();
+  };
   for (const auto& [name, var] : values.all()) {
-    stretch->add_output(name, name == remade);
+    stretch->add_output(name, is_remade(name));
     outputs.push_back(var.value);
   }
   const std::vector<Var> vars = record(std::move(node), std::move(outputs));
   Bundle out;
   for (size_t i = 0; i < vars.size(); ++i) {
     const std::string& name = values.all()[i].first;
-    if (name == remade) remade_[vars[i].id] = {vars[i].value.storage_id(), stretch, i};
+    if (is_remade(name)) remade_[vars[i].id] = {vars[i].value.storage_id(), stretch, i};
     out.set(name, vars[i]);
   }
   return out;
 }
 
-Bundle Tape::recompute(const Bundle& in, const SpanFunction& forward, std::string_view remade) {
+Bundle Tape::recompute(const Bundle& in, const SpanFunction& forward, Names remade) {
   return recording() ? record_stretch(nullptr, in, forward, remade) : forward(*this, in);
 }
 
@@ -140,7 +143,7 @@ bool Tape::recomputes(std::string_view module) const {
 }
 
 Bundle Tape::module(std::string_view name, const Bundle& in, const SpanFunction& forward,
-                    std::string_view remade) {
+                    Names remade) {
   return recomputes(name) ? recompute(in, forward, remade) : forward(*this, in);
 }
 

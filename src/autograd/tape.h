@@ -4,6 +4,7 @@
 #include <any>
 #include <deque>
 #include <functional>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -118,17 +119,17 @@ class Tape {
   // Runs forward(tape, in) and keeps nothing inside but `in`; backward runs it again, bit for bit
   // alike (Chen et al. 2016). Spans inside are told to the listeners, in backward as
   // Pass::recompute and then Pass::backward. What forward captures must outlive the tape, and must
-  // not be a tensor that nobody else keeps. remade: an output that later nodes do not keep, either;
-  // the first whose backward needs it has it computed again.
-  Bundle recompute(const Bundle& in, const SpanFunction& forward, std::string_view remade = {});
+  // not be a tensor that nobody else keeps. remade: outputs that later nodes do not keep, either;
+  // the first whose backward needs one has them computed again.
+  using Names = std::initializer_list<std::string_view>;
+  Bundle recompute(const Bundle& in, const SpanFunction& forward, Names remade = {});
   // How recompute() keeps its input where nothing is remade; by default, as it is.
   using Keeper = std::function<std::shared_ptr<Source>(Tape&, const Tensor&)>;
   void keep_inputs(Keeper keeper) { keeper_ = std::move(keeper); }
 
   // A part of a layer: recompute() where its name is among those that recompute_modules() was told
   // last, by default none; else forward(*this, in).
-  Bundle module(std::string_view name, const Bundle& in, const SpanFunction& forward,
-                std::string_view remade);
+  Bundle module(std::string_view name, const Bundle& in, const SpanFunction& forward, Names remade);
   void recompute_modules(std::span<const std::string> names) {
     modules_.assign(names.begin(), names.end());
   }
@@ -154,7 +155,7 @@ class Tape {
   void run_wgrad(Node& node, std::span<const Tensor> output_gradients, Part part);
   class Stretch;
   Bundle record_stretch(const Span* span, const Bundle& in, const SpanFunction& forward,
-                        std::string_view remade);
+                        Names remade);
   void tell(const Span& span, Pass pass, bool enters);
   void mark(const Span& span, bool end);
   // As a node that takes `var` keeps a tensor of it.

@@ -44,6 +44,9 @@ inline constexpr double kLayoutFp32 = 5e-6;
 // 2e-11 of the third derivative, rounding u / h = 1e-11 of the value; times 100 for sums over tens
 // of elements. One op, relative to the largest gradient of its tensor (at least 1e-3):
 inline constexpr double kDifferenceOp = 3e-9;
+// The same in fp32 on another device against fp64: sums over tens of terms whose factors are
+// products, exponentials and reciprocals of a few u each; 64 u of the largest gradient.
+inline constexpr double kDeviceGradientOp = 4e-6;
 // A whole model, absolute, along a direction of length 1: values of size 5, and layers that
 // multiply the third derivative.
 inline constexpr double kDifferenceModel = 1e-8;

@@ -3,8 +3,9 @@
 #include <fmt/core.h>
 
 #include "base/error.h"
-#include "base/log.h"
+#include "cli/bench_device.h"
 #include "cli/command.h"
+#include "cli/device_flag.h"
 #include "plan/machine_rates.h"
 #include "training/runtime_settings.h"
 
@@ -18,6 +19,7 @@ int bench_gemm(const Arguments& arguments) {
   Fields f;
   f.add_switch("bf16", &bf16, true, "bfloat16; else fp32");
   f.add("seconds", &seconds, "time to spend");
+  add_bench_device(f, runtime_settings);
   f.add("threads", &runtime_settings.threads, "CPU threads; default all cores");
   if (const auto code =
           parse("megatron bench gemm [flags]",
@@ -27,14 +29,17 @@ int bench_gemm(const Arguments& arguments) {
   }
   MG_CHECK(seconds > 0 && seconds <= 3600, "--seconds is {}; it must lie in (0, 3600]", seconds);
   runtime_settings.check();
-  Runtime runtime({DeviceKind::cpu, 0}, runtime_settings.threads_per_rank());
+  tell_device(runtime_settings);
+  const Device device = runtime_settings.device_value();
+  Runtime runtime(device, runtime_settings.threads_per_rank());
   const DType type = bf16 ? DType::bf16 : DType::f32;
   const auto shapes = plan::sample_gemm_rates(runtime, type, seconds);
   fmt::print("{:>6} {:>6} {:>6}  {:>10}\n", "M", "N", "K", "GFLOP/s");
   for (const auto& s : shapes)
     fmt::print("{:>6} {:>6} {:>6}  {:>10.1f}\n", s.m, s.n, s.k, s.rate * 1e-9);
-  fmt::print("{} GEMM peak {:.3f} TFLOP/s with {} threads\n", name(type),
-             plan::best_rate(shapes) * 1e-12, runtime.pool().size());
+  const double peak = plan::best_rate(shapes);
+  fmt::print("{} GEMM peak {:.3f} TFLOP/s{} with {}\n", name(type), peak * 1e-12,
+             data_sheet_share(device, type, peak), device_text(device, runtime.pool().size()));
   return 0;
 }
 

@@ -7,6 +7,9 @@
 #include "base/error.h"
 #include "base/median.h"
 #include "cli/bench.h"
+#include "cli/bench_device.h"
+#include "cli/bench_models.h"
+#include "cli/device_flag.h"
 #include "inference/generate.h"
 #include "plan/flops.h"
 #include "plan/machine_rates.h"
@@ -15,18 +18,6 @@
 
 namespace megatron::cli {
 namespace {
-
-// GPT-2 124M (Radford et al. 2019).
-models::GptFlags gpt2_124m() {
-  models::GptFlags flags;
-  flags.num_layers = 12;
-  flags.hidden_size = 768;
-  flags.num_attention_heads = 12;
-  flags.vocab_size = 50257;
-  flags.max_position_embeddings = 1024;
-  flags.hidden_dropout = flags.attention_dropout = 0;
-  return flags;
-}
 
 // What the decode pass of a token reads: every weight but the position table and, of the embedding,
 // what serves as output weights; keys and values of the tokens before.
@@ -132,27 +123,46 @@ void print_positions(GenerateBench& bench, int64_t early, int64_t late, int64_t 
 
 }  // namespace
 
-int bench_generate(const Arguments& arguments) {
-  training::RuntimeSettings runtime_settings;
+namespace {
+
+struct GenerateFlags {
+  explicit GenerateFlags(std::string_view model) : shape(shape_of(model)) {}
+
+  training::RuntimeSettings runtime;
+  std::string preset{kDefaultBenchModel};
   bool bf16 = false;
   int64_t prompt = 128, max_tokens = 256, batch = 8;
-  models::GptFlags shape = gpt2_124m();
-  Fields f;
-  f.add_switch("bf16", &bf16, true, "bfloat16; else fp32");
-  f.add("prompt-tokens", &prompt, "length of the prompt");
-  f.add("max-tokens", &max_tokens, "tokens to generate");
-  f.add("batch-size", &batch, "sequences of the second decode measurement");
-  shape.fields(f);
-  f.add("threads", &runtime_settings.threads, "CPU threads; default all cores");
-  if (const auto code =
-          parse("megatron bench generate [flags]",
-                "Generation with random weights, GPT-2 124M without flags: tokens/s of decoding "
-                "beside the machine's copy bandwidth, of prompts beside its matrix-product peak, "
-                "and the time of a token near the beginning and near the end of the positions.",
-                f, {}, arguments)) {
-    return *code;
+  models::GptFlags shape;
+
+  std::optional<int> read(const Arguments& arguments) {
+    Fields f;
+    f.add("preset", &preset, bench_models(), "the model without flags");
+    f.add_switch("bf16", &bf16, true, "bfloat16; else fp32");
+    f.add("prompt-tokens", &prompt, "length of the prompt");
+    f.add("max-tokens", &max_tokens, "tokens to generate");
+    f.add("batch-size", &batch, "sequences of the second decode measurement");
+    shape.fields(f);
+    add_bench_device(f, runtime);
+    f.add("threads", &runtime.threads, "CPU threads; default all cores");
+    return parse("megatron bench generate [flags]",
+                 "Generation with random weights, GPT-2 124M without flags: tokens/s of decoding "
+                 "beside the machine's copy bandwidth, of prompts beside its matrix-product peak, "
+                 "and the time of a token near the beginning and near the end of the positions.",
+                 f, {}, arguments);
   }
-  models::GptConfig config = shape.to_config(1024);
+};
+
+}  // namespace
+
+int bench_generate(const Arguments& arguments) {
+  GenerateFlags first(kDefaultBenchModel);
+  if (const auto code = first.read(arguments)) return *code;
+  GenerateFlags flags(first.preset);
+  if (const auto code = flags.read(arguments)) return *code;
+  const int64_t prompt = flags.prompt, max_tokens = flags.max_tokens, batch = flags.batch;
+  training::RuntimeSettings& runtime_settings = flags.runtime;
+  const bool bf16 = flags.bf16;
+  models::GptConfig config = flags.shape.to_config(1024);
   config.finalize();
   const int64_t positions = config.max_position_embeddings;
   MG_CHECK(prompt > 0 && max_tokens >= 2 && prompt + std::min(max_tokens, positions) <= positions,
@@ -161,7 +171,10 @@ int bench_generate(const Arguments& arguments) {
            prompt, max_tokens, positions);
   MG_CHECK(batch > 0, "--batch-size is {}; it must be positive", batch);
   runtime_settings.check();
-  Runtime runtime({DeviceKind::cpu, 0}, runtime_settings.threads_per_rank());
+  tell_device(runtime_settings);
+  const Device device = runtime_settings.device_value();
+  Runtime runtime(device, runtime_settings.threads_per_rank());
+  GpuWatch watch(device);
   const DType type = bf16 ? DType::bf16 : DType::f32;
   plan::PeakMeter meter(runtime, type);
   meter.sample(1.0);
@@ -169,11 +182,12 @@ int bench_generate(const Arguments& arguments) {
   GenerateBench bench(config, runtime, type);
   inference::Statistics warm_up;
   bench.tokens(prompt, 2, 1, warm_up);
-  fmt::print("{} parameters in {}, {} threads; GEMM peak {:.3f} TFLOP/s\n",
-             plan::parameter_count(config), name(type), runtime.pool().size(),
-             meter.peak() * 1e-12);
+  fmt::print("{} parameters in {}, {}; GEMM peak {:.3f} TFLOP/s\n", plan::parameter_count(config),
+             name(type), device_text(device, runtime.pool().size()), meter.peak() * 1e-12);
   print_decode(bench, prompt, max_tokens, 1, copies);
+  watch.look();
   if (batch > 1) print_decode(bench, prompt, max_tokens, batch, copies);
+  watch.look();
   print_prefill(bench, prompt, meter.peak());
   print_prefill(bench, std::min<int64_t>(512, positions), meter.peak());
   const int64_t early = positions / 10, late = positions * 9 / 10;
@@ -181,6 +195,8 @@ int bench_generate(const Arguments& arguments) {
   if (early > 0 && count >= 2) {
     print_positions(bench, positions >= 1000 ? 100 : early, positions >= 1000 ? 900 : late, count);
   }
+  watch.look();
+  if (const std::string clocks = watch.text(); !clocks.empty()) fmt::print("{}\n", clocks);
   meter.sample(1.0);
   if (meter.spread() > plan::kNoisySpread) {
     fmt::print("the GEMM peak moved by {:.0f}% meanwhile: claim nothing from this run\n",

@@ -7,7 +7,9 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/bench.h"
+#include "cli/bench_device.h"
 #include "cli/call_timing.h"
+#include "cli/device_flag.h"
 #include "kernels/case.h"
 #include "plan/machine_rates.h"
 #include "training/runtime_settings.h"
@@ -68,7 +70,8 @@ void count_seen_pairs(SeenCall& call) {
   if (begins == nullptr || keys == nullptr) return;
   const int64_t length = begins->size(1);
   double seen = 0;
-  const std::span<const int32_t> values = begins->span<int32_t>();
+  const Tensor readable = on_host(*begins);
+  const std::span<const int32_t> values = readable.span<int32_t>();
   for (size_t i = 0; i < values.size(); ++i)
     seen += static_cast<double>(static_cast<int64_t>(i) % length - values[i] + 1);
   const double counted =
@@ -99,7 +102,8 @@ Row measure(const kernels::Case& c, Runtime& runtime, double seconds,
     if (!row.moved || seen.cost.flops > 0) break;
     before = after;
   }
-  if (row.cold && seen.cost.flops == 0)
+  const bool on_a_host = runtime.device().is_host();
+  if (row.cold && seen.cost.flops == 0 && on_a_host)
     row.in_cache = rate_in_cache(seen, runtime.device(), runtime.pool().size(), seconds);
   return row;
 }
@@ -122,6 +126,12 @@ std::vector<kernels::Case> chosen(const std::string& kernel, bool bf16) {
   return some;
 }
 
+// Whether --allow-nondeterministic changes the call.
+bool has_another_order(const kernels::Case& c, Device device) {
+  const bool sums = c.kernel == "gemm" || c.kernel == "attention_backward";
+  return device.kind == DeviceKind::cuda && sums;
+}
+
 std::string mark(const Row& row, const Judged& judged, bool bf16) {
   if (!row.cold) return "in cache";
   if (row.moved && judged.limit != Limit::peak) return "noisy";
@@ -135,12 +145,12 @@ void print_table(const std::vector<Row>& rows, double peak, bool bf16) {
     kernel = std::max(kernel, row.kernel.size());
     name = std::max(name, row.name.size());
   }
-  fmt::print("{:<{}}  {:<{}}  {:>9}  {:>15}  {:>5}\n", "kernel", kernel, "case", name, "ms", "rate",
+  fmt::print("{:<{}}  {:<{}}  {:>9}  {:>16}  {:>5}\n", "kernel", kernel, "case", name, "ms", "rate",
              "% of");
   for (const Row& row : rows) {
     const Judged j = judge(row, peak);
     const std::string line = fmt::format(
-        "{:<{}}  {:<{}}  {:>9.3f}  {:>7.1f} {:<7}  {:>5.1f} {}  {}", row.kernel, kernel, row.name,
+        "{:<{}}  {:<{}}  {:>9.4f}  {:>8.1f} {:<7}  {:>5.1f} {}  {}", row.kernel, kernel, row.name,
         name, row.seconds * 1e3, j.rate * 1e-9, j.limit == Limit::peak ? "GFLOP/s" : "GB/s",
         j.percent, megatron::cli::name(j.limit), mark(row, j, bf16));
     fmt::print("{}\n", line.substr(0, line.find_last_not_of(' ') + 1));
@@ -176,6 +186,7 @@ int bench_kernels(const Arguments& arguments) {
   f.add("kernel", &kernel, "only this entry of the kernel table");
   f.add_switch("bf16", &bf16, true, "bfloat16; else fp32");
   f.add("seconds", &seconds, "time to spend on each case");
+  add_bench_device(f, runtime_settings);
   f.add("threads", &runtime_settings.threads, "CPU threads; default all cores");
   f.add_switch("json", &json, true, "print JSON");
   if (const auto code = parse(
@@ -185,27 +196,40 @@ int bench_kernels(const Arguments& arguments) {
           "that are seen) over the measured GEMM peak; 'copy': the bytes of its tensors, each "
           "once, over the copy bandwidth measured right before and after; 'arithmetic': where a "
           "kernel is slower than "
-          "that bandwidth even with its data in cache, the rate it has there. Tensors rotate over "
-          "256 MB, so that caches are cold; a call of little data is marked 'in cache'.",
+          "that bandwidth even with its data in cache, the rate it has there (of a CPU). Tensors "
+          "rotate over "
+          "256 MB, so that caches are cold; a call of little data is marked 'in cache'. On a GPU, "
+          "'any order' is the same with --allow-nondeterministic.",
           f, {}, arguments)) {
     return *code;
   }
   MG_CHECK(seconds > 0 && seconds <= 60, "--seconds is {}; it must lie in (0, 60]", seconds);
   runtime_settings.check();
   const std::vector<kernels::Case> list = chosen(kernel, bf16);
-  Runtime runtime({DeviceKind::cpu, 0}, runtime_settings.threads_per_rank());
+  tell_device(runtime_settings);
+  const Device device = runtime_settings.device_value();
+  Runtime runtime(device, runtime_settings.threads_per_rank());
+  GpuWatch watch(device);
   plan::PeakMeter meter(runtime, bf16 ? DType::bf16 : DType::f32);
   plan::BandwidthMeter copies(runtime);
   std::vector<Row> rows;
   for (size_t i = 0; i < list.size(); ++i) {
     if (i % 8 == 0) meter.sample(std::min(0.5, 5 * seconds));
     rows.push_back(measure(list[i], runtime, seconds, copies));
+    if (has_another_order(list[i], device)) {
+      runtime.stream().allow_nondeterministic(true);
+      rows.push_back(measure(list[i], runtime, seconds, copies));
+      rows.back().name += ", any order";
+      runtime.stream().allow_nondeterministic(false);
+    }
+    watch.look();
   }
   meter.sample(std::min(0.5, 5 * seconds));
   const double peak = meter.peak(), bandwidth = copies.best();
   const bool noisy = meter.spread() > plan::kNoisySpread;
   if (json) {
-    fmt::print("{}\n", Json(Json::Object{{"threads", int64_t{runtime.pool().size()}},
+    fmt::print("{}\n", Json(Json::Object{{"device", device_text(device, runtime.pool().size())},
+                                         {"threads", int64_t{runtime.pool().size()}},
                                          {"type", bf16 ? "bf16" : "fp32"},
                                          {"gemm_peak", peak},
                                          {"gemm_peak_spread", meter.spread()},
@@ -217,11 +241,13 @@ int bench_kernels(const Arguments& arguments) {
   }
   print_table(rows, peak, bf16);
   fmt::print(
-      "{} GEMM peak {:.1f} GFLOP/s (spread {:.0f}%), copy {:.1f} to {:.1f} GB/s (each kernel "
-      "beside those next to it), {} threads{}\n",
-      bf16 ? "bf16" : "fp32", peak * 1e-9, 100 * meter.spread(),
-      (1 - copies.spread()) * bandwidth * 1e-9, bandwidth * 1e-9, runtime.pool().size(),
+      "{} GEMM peak {:.1f} GFLOP/s{} (spread {:.0f}%), copy {:.1f} to {:.1f} GB/s (each kernel "
+      "beside those next to it), {}{}\n",
+      bf16 ? "bf16" : "fp32", peak * 1e-9, data_sheet_share(device, meter.type(), peak),
+      100 * meter.spread(), (1 - copies.spread()) * bandwidth * 1e-9, bandwidth * 1e-9,
+      device_text(device, runtime.pool().size()),
       noisy ? "; the peak is noisy: claim no share of it from this run" : "");
+  if (const std::string clocks = watch.text(); !clocks.empty()) fmt::print("{}\n", clocks);
   return 0;
 }
 

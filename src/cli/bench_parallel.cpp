@@ -23,6 +23,7 @@ struct Flags {
   int64_t num_layers = 12, hidden_size = 768, num_attention_heads = 12, vocab_size = 50257;
   int64_t seq_length = 256, micro_batch_size = 1, micro_batches = 32;
   int64_t rounds = 3, threads = 1;
+  std::string device = "cpu";
   bool bf16 = false;
   std::string only;
 };
@@ -256,6 +257,8 @@ int bench_parallel(const Arguments& arguments) {
   fields.add("micro-batches", &f.micro_batches, "of a step, all ranks together");
   fields.add("rounds", &f.rounds, "how often each is measured, in turn");
   fields.add("threads", &f.threads, "CPU threads of each rank");
+  fields.add("device", &f.device, {"cpu"},
+             "ranks that share one GPU take turns, which tells nothing");
   fields.add_switch("bf16", &f.bf16, true, "bfloat16; else fp32");
   fields.add("only", &f.only, "only rows whose name contains this, and one rank");
   if (const auto code = parse(

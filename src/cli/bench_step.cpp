@@ -5,42 +5,28 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/bench.h"
+#include "cli/bench_device.h"
+#include "cli/bench_models.h"
 #include "cli/step_floor.h"
+#include "cli/step_kernels.h"
 #include "plan/flops.h"
 #include "plan/machine_rates.h"
 #include "plan/parameters.h"
+#include "training/run_plan.h"
 #include "training/trainer.h"
 
 namespace megatron::cli {
 namespace {
 
-constexpr std::string_view kGpt2 = "gpt2-124m", kLlama = "llama-160m";
+constexpr int64_t kGpuSteps = 25, kGpuUntimed = 5;
+constexpr double kGpuSample = 0.4;  // seconds; a product takes it a millisecond
 
-// GPT-2 124M (Radford et al. 2019), or a Llama (Touvron et al. 2023) of the same depth and width
-// with 4 query groups and own output weights: 153 million parameters. Sequence 1024, micro-batch 4,
-// no dropout.
-void set_defaults(training::TrainSettings& s, std::string_view preset) {
-  s.shape.num_layers = 12;
-  s.shape.hidden_size = 768;
-  s.shape.num_attention_heads = 12;
-  s.shape.vocab_size = 50257;
-  s.shape.hidden_dropout = s.shape.attention_dropout = 0;
-  s.batch.seq_length = 1024;
-  s.batch.micro_batch_size = 4;
-  s.batch.train_iters = 6;
+void set_defaults(training::TrainSettings& s, std::string_view preset, DeviceKind device) {
+  set_bench_model(s, preset);
+  s.batch.train_iters = device == DeviceKind::cuda ? kGpuSteps : 6;
   s.optimizer.lr = 6e-4;
   s.optimizer.lr_decay_style = optim::DecayStyle::constant;
   s.log.log_interval = 1;
-  if (preset == kGpt2) return;
-  s.shape.vocab_size = 32000;
-  s.shape.ffn_hidden_size = 3072;
-  s.shape.group_query_attention = true;
-  s.shape.num_query_groups = 4;
-  s.shape.position_embedding = models::PositionEmbedding::rope;
-  s.shape.normalization = nn::Normalization::rms_norm;
-  s.shape.swiglu = true;
-  s.shape.add_bias_linear = false;
-  s.shape.untie = true;
 }
 
 // Mock data and a number of tokens are for runs without data of their own.
@@ -54,10 +40,12 @@ void use_given_data(training::TrainSettings& s, Fields& fields) {
   if (!fields.find("num-attention-heads")->given) s.shape.num_attention_heads.reset();
 }
 
-void check(const training::TrainSettings& s) {
-  MG_CHECK(s.batch.train_iters.value_or(0) >= 2,
-           "--train-iters is {}; at least 2 are needed: the first step is not timed",
-           s.batch.train_iters.value_or(0));
+void check(const training::TrainSettings& s, int64_t untimed) {
+  MG_CHECK(untimed >= 1,
+           "--untimed-steps is {}; it must be at least 1: the first step takes memory", untimed);
+  MG_CHECK(s.batch.train_iters.value_or(0) > untimed,
+           "--train-iters is {}; at least {} are needed: --untimed-steps {} leaves out the first",
+           s.batch.train_iters.value_or(0), untimed + 1, untimed);
   MG_CHECK(
       !s.batch.step_batch_size_schedule && s.batch.rampup_batch_size.empty() &&
           !s.batch.decrease_batch_size,
@@ -71,16 +59,28 @@ void check(const training::TrainSettings& s) {
 
 struct StepFields {
   training::TrainSettings settings;
-  std::string preset{kGpt2};
-  bool floor = true;
+  std::string preset{kDefaultBenchModel};
+  bool floor = true, kernels_only = false, json = false;
   double floor_seconds = 0.12;
+  std::optional<int64_t> untimed;
 
   Fields fields() {
     Fields f = settings.fields();
-    f.add("preset", &preset, {std::string(kGpt2), std::string(kLlama)}, "the model without flags");
+    f.add("preset", &preset, bench_models(), "the model without flags");
     f.add_switch("no-floor", &floor, false, "leave out the floor of the step");
     f.add("floor-seconds", &floor_seconds, "time of each measurement of the floor");
+    f.add_switch("kernels-only", &kernels_only, true,
+                 "train no step: measure each kernel of one by itself");
+    f.add("untimed-steps", &untimed,
+          "steps at the beginning that are not timed; default 1, on a GPU a fifth of "
+          "--train-iters and at most 5");
+    f.add_switch("json", &json, true, "print JSON");
     return f;
+  }
+  int64_t untimed_steps() const {
+    const int64_t steps = settings.batch.train_iters.value_or(0);
+    const bool gpu = settings.runtime.device_kind() == DeviceKind::cuda;
+    return untimed.value_or(gpu ? std::clamp<int64_t>(steps / 5, 1, kGpuUntimed) : 1);
   }
 };
 
@@ -92,45 +92,140 @@ std::optional<int> read_flags(StepFields& step, const Arguments& arguments) {
     const auto code = parse_training(
         "megatron bench step [train flags]",
         "Times the training step of `megatron train` (data, clipping and optimizer included) "
-        "beside "
-        "the machine's matrix-product peak, sampled before, between and after the steps, and "
-        "beside "
-        "the step's floor: each product at the best rate of its shape among plain, packed, "
-        "transposed and our own calls in this run, other kernels at the copy bandwidth. Without "
-        "flags: GPT-2 124M, sequence 1024, micro-batch 4, all cores, fp32 (--bf16 for bf16). The "
-        "first step is not timed.",
+        "beside the machine's matrix-product peak, sampled around the steps, and beside the "
+        "step's floor. On a CPU: each product at the best rate of its shape among plain, packed, "
+        "transposed and our own calls in this run, other kernels at the copy bandwidth. On a GPU: "
+        "each kernel of the step by itself, its products at the peak, the others' bytes at the "
+        "copy bandwidth; tokens a second, MFU of the data sheet's peak, clocks and power. Without "
+        "flags: GPT-2 124M, sequence 1024, micro-batch 4, fp32 (--bf16 for bf16).",
         fields, arguments, notes);
     if (!code) use_given_data(into.settings, fields);
     return code;
   };
   StepFields first;
-  set_defaults(first.settings, kGpt2);
+  set_defaults(first.settings, kDefaultBenchModel, DeviceKind::cpu);
   if (const auto code = read(first)) return code;
-  set_defaults(step.settings, first.preset);
+  set_defaults(step.settings, first.preset, first.settings.runtime.device_kind());
   const auto code = read(step);
   for (const std::string& note : notes) log::info("{}", note);
   return code;
 }
 
-void print_speed(const training::TrainResult& result, const std::vector<double>& seconds,
-                 const plan::PeakMeter& meter) {
-  const double median = seconds[seconds.size() / 2];
+// What was measured of the steps.
+struct StepSpeed {
+  std::vector<double> seconds;   // of timed steps, the shortest first
+  double tokens = 0, flops = 0;  // of a step
+  double first_loss = 0, last_loss = 0;
+  double median() const { return seconds[seconds.size() / 2]; }
+};
+
+StepSpeed speed_of(const training::TrainResult& result, int64_t untimed) {
+  StepSpeed speed;
+  for (const training::IterationReport& report : result.iterations) {
+    // A step that was left out has no update, which would make it too fast.
+    const bool whole = report.outcome == training::StepOutcome::updated;
+    if (report.iteration > untimed && whole) speed.seconds.push_back(report.seconds);
+  }
+  std::ranges::sort(speed.seconds);
   const auto sequences = static_cast<double>(*result.settings.batch.global_batch_size);
   const int64_t length = *result.settings.batch.seq_length;
-  const double tokens = sequences * static_cast<double>(length);
-  const double flops = plan::training_flops(result.config, length) * sequences;
+  speed.tokens = sequences * static_cast<double>(length);
+  speed.flops = plan::training_flops(result.config, length) * sequences;
+  if (!result.iterations.empty()) {
+    speed.first_loss = result.iterations.front().loss;
+    speed.last_loss = result.iterations.back().loss;
+  }
+  return speed;
+}
+
+void print_speed(const training::TrainResult& result, const StepSpeed& speed, Device device,
+                 const plan::PeakMeter& meter, const GpuWatch& watch) {
+  const double rate = speed.flops / speed.median();
   fmt::print(
       "FLOPs of a step: {:.4g} (2MNK a product, three times the forward, causal attention half); "
       "{} parameters\n",
-      flops, plan::parameter_count(result.config));
-  fmt::print("step time: median {:.3f} s, {:.3f} to {:.3f} s over {} steps\n", median,
-             seconds.front(), seconds.back(), seconds.size());
+      speed.flops, plan::parameter_count(result.config));
+  fmt::print("step time: median {:.3f} s, {:.3f} to {:.3f} s over {} steps\n", speed.median(),
+             speed.seconds.front(), speed.seconds.back(), speed.seconds.size());
   fmt::print(
-      "{:.0f} tokens/s, {:.3f} TFLOP/s, {:.1f}% of {} GEMM peak (peak {:.3f} TFLOP/s, spread "
+      "{:.0f} tokens/s, {:.3f} TFLOP/s{}, {:.1f}% of {} GEMM peak (peak {:.3f} TFLOP/s, spread "
       "{:.0f}%{})\n",
-      tokens / median, flops / median * 1e-12, 100 * flops / median / meter.peak(),
-      name(result.settings.precision.type()), meter.peak() * 1e-12, 100 * meter.spread(),
+      speed.tokens / speed.median(), rate * 1e-12, data_sheet_share(device, meter.type(), rate),
+      100 * rate / meter.peak(), name(meter.type()), meter.peak() * 1e-12, 100 * meter.spread(),
       meter.spread() > plan::kNoisySpread ? ", noisy: claim nothing from this run" : "");
+  fmt::print("loss {:.4f} at the first step, {:.4f} at the last, on {}\n", speed.first_loss,
+             speed.last_loss,
+             result.settings.data.mock_data ? "mock data" : result.settings.data.data_path[0]);
+  if (device.kind != DeviceKind::cuda) return;
+  fmt::print("{}\n{}\n", device_text(device, 1), watch.text());
+}
+
+Json as_json(const training::TrainResult& result, const StepSpeed& speed, Device device,
+             const plan::PeakMeter& meter, const GpuWatch& watch) {
+  const double rate = speed.flops / speed.median();
+  const auto sheet = data_sheet_of(device, meter.type());
+  return Json::Object{{"device", device_text(device, result.settings.runtime.threads_per_rank())},
+                      {"type", name(meter.type())},
+                      {"parameters", plan::parameter_count(result.config)},
+                      {"sequence", *result.settings.batch.seq_length},
+                      {"micro_batch", *result.settings.batch.micro_batch_size},
+                      {"global_batch", *result.settings.batch.global_batch_size},
+                      {"steps", static_cast<int64_t>(speed.seconds.size())},
+                      {"step_seconds", speed.median()},
+                      {"fastest_seconds", speed.seconds.front()},
+                      {"slowest_seconds", speed.seconds.back()},
+                      {"tokens_per_second", speed.tokens / speed.median()},
+                      {"flops_per_second", rate},
+                      {"data_sheet_peak", sheet ? Json(*sheet) : Json()},
+                      {"mfu", sheet ? Json(rate / *sheet) : Json()},
+                      {"gemm_peak", meter.peak()},
+                      {"gemm_peak_spread", meter.spread()},
+                      {"first_loss", speed.first_loss},
+                      {"last_loss", speed.last_loss},
+                      {"clocks", watch.text()}};
+}
+
+// The kernels of a step on a GPU, or anywhere without a step.
+StepKernels measure_kernels(const models::GptConfig& config, const training::TrainSettings& s,
+                            Runtime& runtime, double peak, double seconds) {
+  plan::BandwidthMeter copies(runtime);
+  copies.sample();
+  return measure_step_kernels(config, s, runtime, {peak, copies.best()}, seconds);
+}
+
+bool has_floor(const training::TrainSettings& s) {
+  const bool gpu = s.runtime.device_kind() == DeviceKind::cuda;
+  return s.runtime.rank_count() == 1 && (gpu || !s.precision.fp16);
+}
+
+constexpr const char* kNoFloor =
+    "no floor: it is measured for one rank, on cpu in fp32 or bf16, on a GPU in any type\n";
+
+int bench_kernels_of_step(const StepFields& step, plan::PeakMeter& meter) {
+  MG_CHECK(step.settings.runtime.rank_count() == 1,
+           "--kernels-only measures the step of one rank; drop --ranks and the parallel sizes");
+  const training::SettledRun run = training::settle_run(step.settings);
+  Runtime runtime(run.settings.runtime.device_value(), run.settings.runtime.threads_per_rank());
+  runtime.stream().allow_nondeterministic(run.settings.runtime.allow_nondeterministic);
+  GpuWatch watch(runtime.device());
+  const StepKernels kernels =
+      measure_kernels(run.config, run.settings, runtime, meter.peak(), step.floor_seconds);
+  watch.look();
+  if (step.json) {
+    fmt::print("{}\n",
+               Json(Json::Object{{"device", device_text(runtime.device(), runtime.pool().size())},
+                                 {"type", name(meter.type())},
+                                 {"gemm_peak", kernels.limits.peak},
+                                 {"copy_bandwidth", kernels.limits.bandwidth},
+                                 {"clocks", watch.text()},
+                                 {"kernels", as_json(kernels)}})
+                   .dump(1));
+    return 0;
+  }
+  print_step_kernels(kernels, std::nullopt);
+  fmt::print("{}\n", device_text(runtime.device(), runtime.pool().size()));
+  if (const std::string clocks = watch.text(); !clocks.empty()) fmt::print("{}\n", clocks);
+  return 0;
 }
 
 }  // namespace
@@ -140,34 +235,49 @@ int bench_step(const Arguments& arguments) {
   if (const auto code = read_flags(step, arguments)) return *code;
   step.settings.settle_ranks();
   const training::TrainSettings& s = step.settings;
-  check(s);
+  check(s, step.untimed_steps());
   MG_CHECK(step.floor_seconds > 0 && step.floor_seconds <= 10,
            "--floor-seconds is {}; it must lie in (0, 10]", step.floor_seconds);
-  Runtime whole(s.runtime.device_value(), s.runtime.rank_count() * s.runtime.threads_per_rank());
-  plan::PeakMeter meter(whole, s.precision.type());
-  meter.sample(1.0);
-  std::vector<double> seconds;
-  training::TrainHooks hooks;
+  const Device device = s.runtime.device_value();
+  const bool gpu = device.kind == DeviceKind::cuda;
+  const int threads = s.runtime.rank_count() * s.runtime.threads_per_rank();
+  // On a GPU what the samples take would be missing in the run.
+  std::optional<Runtime> whole;
+  if (!gpu) whole.emplace(device, threads);
+  plan::PeakMeter meter = whole ? plan::PeakMeter(*whole, s.precision.type())
+                                : plan::PeakMeter(device, threads, s.precision.type());
+  meter.sample(gpu ? kGpuSample : 1.0);
+  if (step.kernels_only) return bench_kernels_of_step(step, meter);
+  GpuWatch watch(device);
+  training::TrainHooks hooks{.peak = meter.peak()};
   hooks.after_step = [&](const training::IterationReport& report) {
-    // A step that was left out has no update, which would make it too fast.
-    const bool whole_step = report.outcome == training::StepOutcome::updated;
-    if (report.iteration > 1 && whole_step) seconds.push_back(report.seconds);
-    meter.sample(0.5);
+    if (gpu && report.iteration > step.untimed_steps()) watch.look();
+    if (!gpu) meter.sample(0.5);
   };
   const training::TrainResult result = training::train(s, hooks);
-  MG_CHECK(!seconds.empty(),
+  if (gpu) meter.sample(kGpuSample);
+  const StepSpeed speed = speed_of(result, step.untimed_steps());
+  MG_CHECK(!speed.seconds.empty(),
            "no step after the first was made whole, so that there is nothing to time{}",
            s.precision.fp16 ? ": each overflowed its loss scale; give --loss-scale 1024" : "");
-  std::ranges::sort(seconds);
-  print_speed(result, seconds, meter);
-  if (!step.floor) return 0;
-  if (s.runtime.rank_count() > 1 || s.precision.fp16 ||
-      s.runtime.device_value().kind != DeviceKind::cpu) {
-    fmt::print("no floor: it is measured for one rank on cpu in fp32 or bf16\n");
+  if (step.json) {
+    fmt::print("{}\n", as_json(result, speed, device, meter, watch).dump(1));
     return 0;
   }
-  const StepFloor floor = measure_floor(result.config, result.settings, whole, step.floor_seconds);
-  print_floor(floor, seconds[seconds.size() / 2]);
+  print_speed(result, speed, device, meter, watch);
+  if (!step.floor) return 0;
+  if (!has_floor(s)) {
+    fmt::print(kNoFloor);
+  } else if (gpu) {
+    Runtime runtime(device, threads);
+    runtime.stream().allow_nondeterministic(s.runtime.allow_nondeterministic);
+    print_step_kernels(
+        measure_kernels(result.config, result.settings, runtime, meter.peak(), step.floor_seconds),
+        speed.median());
+  } else {
+    print_floor(measure_floor(result.config, result.settings, *whole, step.floor_seconds),
+                speed.median());
+  }
   return 0;
 }
 

@@ -6,6 +6,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "device/wing.h"
+#include "plan/call_clock.h"
 
 namespace megatron::cli {
 namespace {
@@ -30,10 +32,10 @@ int64_t reach(const Tensor& t) {  // elements from the first to behind the last
 std::vector<Extent> extents(const std::vector<kernels::Operand>& operands) {
   std::vector<Extent> found;
   for (const kernels::Operand& o : operands) {
-    auto* begin = static_cast<std::byte*>(o.tensor.raw());
+    auto* begin = static_cast<std::byte*>(o.tensor.address());
     begin -= reinterpret_cast<uintptr_t>(begin) % 64;
     std::byte* end =
-        static_cast<std::byte*>(o.tensor.raw()) + reach(o.tensor) * size_of(o.tensor.dtype());
+        static_cast<std::byte*>(o.tensor.address()) + reach(o.tensor) * size_of(o.tensor.dtype());
     const auto same =
         std::ranges::find_if(found, [&](const Extent& e) { return e.any.same_storage(o.tensor); });
     if (same == found.end()) {
@@ -71,7 +73,11 @@ void ColdCall::add_set(const SeenCall& call) {
     copies.push_back(Tensor::empty(runtime_.arena(MemoryClass::scratch),
                                    {(bytes + e.size - 1) / e.size}, e.any.dtype(),
                                    "bench.operand"));
-    std::memcpy(copies.back().raw(), e.begin, static_cast<size_t>(bytes));
+    if (runtime_.device().kind == DeviceKind::cuda) {
+      cuda_wing().copy(copies.back().address(), e.begin, bytes, runtime_.stream());
+    } else {
+      std::memcpy(copies.back().raw(), e.begin, static_cast<size_t>(bytes));
+    }
   }
   std::vector<Tensor> tensors;
   for (const kernels::Operand& o : call.operands) {
@@ -82,7 +88,7 @@ void ColdCall::add_set(const SeenCall& call) {
     for (int i = 0; i < t.rank(); ++i) strides[static_cast<size_t>(i)] = t.stride(i);
     tensors.push_back(copies[block].view_as(t.dtype()).as_strided(
         t.shape(), std::span(strides.data(), static_cast<size_t>(t.rank())),
-        (static_cast<std::byte*>(t.raw()) - blocks[block].begin) / size_of(t.dtype())));
+        (static_cast<std::byte*>(t.address()) - blocks[block].begin) / size_of(t.dtype())));
   }
   sets_.push_back(std::move(tensors));
 }
@@ -105,7 +111,8 @@ std::optional<double> rate_in_cache(const SeenCall& call, Device device, int thr
   }
   Runtime one(device, 1);
   try {
-    const double taken = best_seconds(seconds, [&](size_t) { call.again(tensors, one.stream()); });
+    const double taken =
+        best_seconds(one, seconds, [&](size_t) { call.again(tensors, one.stream()); });
     return threads * call.cost.bytes * static_cast<double>(part) / static_cast<double>(rows) /
            taken;
   } catch (const std::exception&) {  // its tensors do not belong together any more
@@ -114,27 +121,21 @@ std::optional<double> rate_in_cache(const SeenCall& call, Device device, int thr
 }
 
 double ColdCall::best_seconds(double seconds) {
-  return cli::best_seconds(
-      seconds, [&](size_t turn) { again_(sets_[turn % sets_.size()], runtime_.stream()); });
+  return cli::best_seconds(runtime_, seconds, [&](size_t turn) {
+    again_(sets_[turn % sets_.size()], runtime_.stream());
+  });
 }
 
-double best_seconds(double seconds, const std::function<void(size_t turn)>& run) {
-  const double window_seconds = std::min(kWindow, seconds / 3);
+double best_seconds(Runtime& runtime, double seconds, const std::function<void(size_t turn)>& run) {
+  const double window = std::min(kWindow, seconds / 3);
+  plan::CallClock clock(runtime);
   size_t turn = 0;
   run(turn++);
+  runtime.stream().synchronize();
   double best = 1e30;
   const double end = now_seconds() + seconds;
-  for (int window = 0; window < 3 || now_seconds() < end; ++window) {
-    const double begin = now_seconds();
-    double elapsed = 0;
-    int calls = 0;
-    do {
-      run(turn++);
-      ++calls;
-      elapsed = now_seconds() - begin;
-    } while (elapsed < window_seconds);
-    best = std::min(best, elapsed / calls);
-  }
+  for (int windows = 0; windows < 3 || now_seconds() < end; ++windows)
+    best = std::min(best, clock.mean_seconds(window, [&] { run(turn++); }));
   return best;
 }
 

@@ -36,8 +36,8 @@ class ColdCall {
  public:
   // From arena `scratch` of the runtime.
   ColdCall(const SeenCall& call, Runtime& runtime);
-  // Seconds of a call: the best mean over windows of 30 ms, or of a third of `seconds`; three
-  // windows or more.
+  // Seconds of a call (plan/call_clock.h): the best mean over windows of 30 ms, or of a third of
+  // `seconds`; three windows or more.
   double best_seconds(double seconds);
   // False where all the sets together fit into caches: the call moves less than 1 MB.
   bool cold() const { return sets_.size() < kMostSets || bytes_ >= kColdBytes / kMostSets / 4; }
@@ -52,13 +52,13 @@ class ColdCall {
   std::vector<std::vector<Tensor>> sets_;
 };
 
-// Bytes a second that a call of a memory-bound kernel would move if memory cost nothing: the rate of
-// one thread on so few of the call's rows that they stay in a core's cache, times `threads`. None
-// where a call on fewer rows makes no sense (gathers, sums over fixed blocks).
+// Bytes a second that a call of a memory-bound kernel would move if memory cost nothing: the rate
+// of one thread on so few of the call's rows that they stay in a core's cache, times `threads`.
+// None where a call on fewer rows makes no sense (gathers, sums over fixed blocks).
 std::optional<double> rate_in_cache(const SeenCall& call, Device device, int threads,
                                     double seconds);
 
-// Seconds of `run`, measured in the same way.
-double best_seconds(double seconds, const std::function<void(size_t turn)>& run);
+// Seconds of `run`, which queues work on the runtime's stream, measured in the same way.
+double best_seconds(Runtime& runtime, double seconds, const std::function<void(size_t turn)>& run);
 
 }  // namespace megatron::cli

@@ -6,6 +6,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "cli/command.h"
+#include "cli/device_flag.h"
 #include "comm/processes.h"
 #include "training/evaluation.h"
 
@@ -72,6 +73,7 @@ int evaluate(const Arguments& arguments) {
   }
   return with_processes([&](comm::Processes& processes) {
     for (const std::string& note : notes) log::info("{}", note);
+    tell_device(s.runtime);
     s.runtime.join(processes);
     return run_evaluation(std::move(s), json, processes);
   });

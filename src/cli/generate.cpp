@@ -8,6 +8,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "cli/command.h"
+#include "cli/device_flag.h"
 #include "cli/generate_output.h"
 #include "cli/generate_prompts.h"
 #include "tokenizers/tokenizer.h"
@@ -263,6 +264,7 @@ int generate(const Arguments& arguments) {
   const bool conversation = settings.prompts.is_conversation();
   std::vector<std::string> prompts;
   if (!conversation) prompts = settings.prompts.read();
+  tell_device(settings.runtime);
   Session session(settings);
   if (conversation) {
     converse(session);

@@ -37,6 +37,9 @@ int plan(const Arguments& arguments) {
   fields.add("nproc-per-node", &ranks_here,
              "ranks on each machine, of a run on several of them, one process each, as torchrun "
              "names it; default: all, as threads of one process");
+  fields.add("device-memory", &options.device_memory,
+             "GiB of memory that each GPU has, of a run with --device cuda; default: this "
+             "machine's, or without a GPU those of an H200");
   std::vector<std::string> notes;
   if (const auto code = parse_training(
           "megatron plan [flags of megatron train] [--json] [--no-time] [--nproc-per-node N]",
@@ -47,6 +50,8 @@ int plan(const Arguments& arguments) {
           fields, arguments, notes)) {
     return *code;
   }
+  MG_CHECK(options.device_memory.value_or(1) > 0 && options.device_memory.value_or(1) <= 1e6,
+           "--device-memory is {}; it must lie in (0, 1e6] GiB", *options.device_memory);
   if (ranks_here) settings.runtime.plan_for(*ranks_here);
   for (const std::string& note : notes) log::info("{}", note);
   const plan::Plan found = training::make_plan(settings, options);

@@ -2,18 +2,40 @@
 
 #include <fmt/core.h>
 
+#include <charconv>
 #include <cstdio>
+#include <tuple>
 
 #include "base/error.h"
 #include "cli/command.h"
 #include "training/settings.h"
 
 namespace megatron::cli {
+namespace {
+
+// "2/9"
+std::pair<int, int> part_of(std::string_view text) {
+  const size_t slash = text.find('/');
+  int part = -1, parts = 0;
+  if (slash != std::string_view::npos) {
+    const auto read = [](std::string_view digits, int& value) {
+      const auto [end, error] =
+          std::from_chars(digits.data(), digits.data() + digits.size(), value);
+      return error == std::errc() && end == digits.data() + digits.size();
+    };
+    if (!read(text.substr(0, slash), part) || !read(text.substr(slash + 1), parts)) parts = 0;
+  }
+  MG_CHECK(part >= 0 && part < parts,
+           "--part is '{}'; it must be I/N with whole numbers and 0 <= I < N, such as 0/4", text);
+  return {part, parts};
+}
+
+}  // namespace
 
 int selftest(const Arguments& arguments) {
   megatron::selftest::SelftestOptions options;
   training::RuntimeSettings runtime;
-  std::string fault = "none";
+  std::string fault = "none", device = "cpu", part;
   std::vector<std::string> faults = megatron::selftest::fault_names();
   faults.push_back(fault);
   bool layouts = false, triples = false;
@@ -28,7 +50,16 @@ int selftest(const Arguments& arguments) {
       "fault", &fault, faults,
       "run with a deliberate fault, which a check (with --layouts: a row) must catch: the exit "
       "code is then 1");
-  fields.add("filter", &options.filter, "only checks with this text in their names");
+  fields.add("device", &device, {"cpu", "cuda"},
+             "what is checked: the CPU's kernels, or those of a GPU, with ranks as threads on it");
+  fields.add_switch("real", &options.real, true,
+                    "with --device cuda: kernels at the sizes of real models, against the CPU's");
+  fields.add("part", &part,
+             "I/N: of the matrix' rows only every Nth from row I on, counted from 0; \"0/4\" to "
+             "\"3/4\" are all");
+  fields.add("filter", &options.filter,
+             "only checks with this text in their names; =NAME: that check alone");
+  fields.add_switch("list", &options.list, true, "print the names of the checks, and run none");
   fields.add("threads", &runtime.threads, "CPU threads; default: all cores");
   const auto done = parse("megatron selftest [flags]",
                           "Checks kernels, gradients, models and layouts on this machine.", fields,
@@ -38,6 +69,11 @@ int selftest(const Arguments& arguments) {
   options.threads = runtime.threads_per_rank();
   MG_CHECK(layouts || !triples, "--triples is of --layouts: give both");
   options.layouts = triples ? 3 : layouts ? 2 : 0;
+  options.device = device == "cuda" ? DeviceKind::cuda : DeviceKind::cpu;
+  if (!part.empty()) {
+    MG_CHECK(layouts, "--part is of --layouts: give both");
+    std::tie(options.part, options.parts) = part_of(part);
+  }
   if (fault != "none") options.fault = fault;
   const auto summary = megatron::selftest::run(options, [](std::string_view line) {
     fmt::print("{}", line);

@@ -25,7 +25,7 @@ double own_seconds(const plan::WorkItem& item, Runtime& runtime, double seconds)
   plan::ReplayMemory memory(runtime, kColdBytes);
   std::vector<std::vector<Tensor>> sets;
   for (int i = 0; i < 16; ++i) sets.push_back(memory.operands(item));
-  return best_seconds(seconds,
+  return best_seconds(runtime, seconds,
                       [&](size_t turn) { item.again(sets[turn % sets.size()], runtime.stream()); });
 }
 
@@ -71,7 +71,7 @@ class LibraryRates {
     kernels::cpu::with_library_product(
         p, runtime_.pool().size(), runtime_.arena(MemoryClass::scratch),
         [&](const std::function<void()>& run) {
-          best = flops / best_seconds(seconds_, [&](size_t) { run(); });
+          best = flops / best_seconds(runtime_, seconds_, [&](size_t) { run(); });
         });
     return best;
   }

@@ -181,6 +181,7 @@ class Beside final : public Group {
   bool immediate() const override { return group_->immediate(); }
   void give_up() override { group_->give_up(); }
   Doing* doing() override { return group_->doing(); }
+  Member* member() override { return group_->member(); }
 
  private:
   bool at_once(Stream& stream) const { return group_->immediate() || !stream.device().has_data(); }
@@ -274,6 +275,7 @@ class Beside final : public Group {
 }  // namespace
 
 std::unique_ptr<Group> beside(std::unique_ptr<Group> group) {
+  if (group->queued()) return group;
   return std::make_unique<Beside>(std::move(group));
 }
 

@@ -12,7 +12,8 @@ namespace megatron::comm {
 // call has ended on this rank. A call that failed throws from the wait, and so does every later
 // call. barrier() and split() wait for what was given before. The tensors must not change before
 // the wait; several waits for one Work are allowed. Reductions run on one core. seconds() are those
-// that the caller waited. On meta, and of a simulated group, calls are made at once.
+// that the caller waited. On meta, and of a simulated group, calls are made at once. A
+// group whose calls are queued is handed back as it is.
 std::unique_ptr<Group> beside(std::unique_ptr<Group> group);
 
 }  // namespace megatron::comm

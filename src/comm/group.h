@@ -19,6 +19,7 @@ inline constexpr double kMostSeconds = 600;
 
 enum class Reduce { sum, max };
 class Doing;
+class Member;
 
 // A collective under way. The tensors it reads and writes stay alive until wait() has returned.
 struct Work {
@@ -72,6 +73,10 @@ class Group {
   virtual void give_up() {}
   // Where this rank tells what it does, for reports of hangs (comm/doing.h); null: nobody watches.
   virtual Doing* doing() { return nullptr; }
+  // Calls on a GPU's tensors are queued on a stream of the group's own and return at once.
+  virtual bool queued() const { return false; }
+  // This rank among those that end together (comm/member.h); null: it is told by nobody.
+  virtual Member* member() { return nullptr; }
 
  protected:
   double seconds_ = 0;  // every call adds its own

@@ -130,6 +130,8 @@ class Observed final : public Group {
   bool immediate() const override { return group_.immediate(); }
   void give_up() override { group_.give_up(); }
   Doing* doing() override { return group_.doing(); }
+  bool queued() const override { return group_.queued(); }
+  Member* member() override { return group_.member(); }
 
  private:
   // The group's own seconds of a call are this one's, too, also where it throws.

@@ -5,6 +5,8 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "comm/star.h"
 #include "comm/threads.h"
 
 namespace megatron::comm {
@@ -28,6 +30,20 @@ void Processes::run(int ranks, const std::function<void(Group& world)>& body, do
   body(group());
   body_ended();
   group().barrier("end of the run");
+}
+
+void Processes::end_meeting(bool failed) {
+  if (failed || aborted_) return;
+  try {
+    star()->end();
+  } catch (const std::exception& error) {
+    log::error("{}", error.what());
+  }
+}
+
+void Processes::abort_meeting(int code) {
+  aborted_ = true;
+  star()->abort(code);
 }
 
 void Processes::wait_for_lead() const {

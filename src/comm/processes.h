@@ -12,6 +12,8 @@
 
 namespace megatron::comm {
 
+class Star;
+
 // A place among processes, as the environment tells it.
 struct ProcessPlace {
   int rank = 0, size = 1;
@@ -27,11 +29,12 @@ using Variable = std::function<std::optional<std::string>(std::string_view name)
 std::optional<ProcessPlace> process_place(const Variable& variable);
 Variable environment();  // that of this process
 
-// The processes of a run. One object a process, made before threads are; MPI is initialised only
-// where a launcher started more than one, and left by the destructor. Groups may be used from any
-// thread, each by one at a time, and split() by one thread of the process at a time. A rank that
-// waits gives its core away. A process that is ended by SIGTERM, as those of a launcher are whose
-// other process has died, tells first what it did.
+// The processes of a run. One object a process, made before threads are. Where a launcher started
+// more than one, MPI is initialised, and left by the destructor; but those that RANK, WORLD_SIZE,
+// MASTER_ADDR and MASTER_PORT tell their places (torchrun, Kubernetes) meet over TCP (comm/star.h).
+// Groups may be used from any thread, each by one at a time, and split() by one thread of the
+// process at a time. A rank that waits gives its core away. A process that is ended by SIGTERM, as
+// those of a launcher are whose other process has died, tells first what it did.
 class Processes {
  public:
   // Throws Error when a launcher started several processes and this build has no MPI, or MPI finds
@@ -47,6 +50,7 @@ class Processes {
   bool launched() const { return place_.has_value(); }
   int rank() const { return place_ ? place_->rank : 0; }
   int size() const { return place_ ? place_->size : 1; }
+  int local_rank() const { return place_ ? place_->local_rank : 0; }
   int local_size() const { return place_ ? place_->local_size : 1; }  // on this host
   bool lead() const { return rank() == 0; }
   // All processes; single() where there is one. Reductions are bit for bit those of threads.
@@ -70,11 +74,18 @@ class Processes {
 
  private:
   struct State;
+  // Seconds that the processes of a rendezvous have to come.
+  static constexpr double kMeetingSeconds = 300;
+  bool meets() const { return place_ && place_->size > 1 && place_->told_by == "RANK"; }
   void body_begins(double most_seconds);
   void body_ended();
+  Star* star();  // null: MPI's, or one process
+  void end_meeting(bool failed);
+  void abort_meeting(int code);
   void be_quiet() const;  // this process tells itself why it ends
 
   std::optional<ProcessPlace> place_;
+  bool aborted_ = false;
   std::unique_ptr<State> state_;
 };
 

@@ -95,13 +95,14 @@ class Staged final : public Group {
 
   void barrier(std::string_view call) override { group_.barrier(call); }
   std::unique_ptr<Group> split(int color, int key, int members) override {
-    return std::make_unique<Staged>(group_.split(color, key, members));
+    return staged(group_.split(color, key, members));
   }
   void set_name(std::string_view name) override { group_.set_name(name); }
   double seconds() const override { return group_.seconds(); }
   bool immediate() const override { return group_.immediate(); }
   void give_up() override { group_.give_up(); }
   Doing* doing() override { return group_.doing(); }
+  Member* member() override { return group_.member(); }
 
  private:
   static bool passes(const Tensor& t) { return t.device().kind != DeviceKind::cuda; }
@@ -122,10 +123,23 @@ class Staged final : public Group {
 }  // namespace
 
 std::unique_ptr<Group> staged(Group& group) { return std::make_unique<Staged>(group); }
+std::unique_ptr<Group> staged(std::unique_ptr<Group> group) {
+  return std::make_unique<Staged>(std::move(group));
+}
 
-Group& for_device(Group& group, Device device, std::unique_ptr<Group>& made) {
+Group& for_device(Group& group, Device device, std::unique_ptr<Group>& made, GpuBackend backend) {
   if (device.kind != DeviceKind::cuda) return group;
-  made = staged(group);
+  bool apart = false;
+  if (group.size() > 1 && group.member() != nullptr && backend != GpuBackend::gloo) {
+    const std::string shared = shared_gpu(group, device);
+    apart = shared.empty();
+    MG_CHECK(
+        apart || backend == GpuBackend::automatic,
+        "--distributed-backend nccl: {}, and NCCL needs one for each rank; use fewer ranks, or "
+        "--distributed-backend gloo, which goes through host memory",
+        shared);
+  }
+  made = apart ? gpu_group(group, device) : staged(group);
   return *made;
 }
 

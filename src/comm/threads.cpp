@@ -10,6 +10,7 @@
 #include "comm/arguments.h"
 #include "comm/call_time.h"
 #include "comm/meeting.h"
+#include "comm/member.h"
 #include "comm/rank_record.h"
 #include "comm/reduce.h"
 #include "comm/watchdog.h"
@@ -22,7 +23,7 @@ namespace {
 // line.
 constexpr int64_t kSliceUnit = 64;
 
-class ThreadGroup final : public Group {
+class ThreadGroup final : public Group, public Member {
  public:
   ThreadGroup(std::shared_ptr<Meeting> meeting, int rank, std::string_view name)
       : meeting_(std::move(meeting)),
@@ -174,6 +175,14 @@ class ThreadGroup final : public Group {
   void set_name(std::string_view name) override { record_.set_name(*progress_, name); }
   void give_up() override { meeting_->world().leave(rank_of_world()); }
   Doing* doing() override { return &record_.doing(); }
+  Member* member() override { return this; }
+
+  RankRecord& record() override { return record_; }
+  const std::shared_ptr<GroupRecord>& progress() override { return progress_; }
+  std::string failure() const override {
+    World& world = meeting_->world();
+    return world.failed() ? world.reason() : "";
+  }
 
  private:
   int rank_of_world() const { return meeting_->members()[static_cast<size_t>(rank_)]; }
@@ -265,6 +274,11 @@ void run_rank(const std::shared_ptr<Meeting>& meeting, int rank,
 }
 
 }  // namespace
+
+std::unique_ptr<Group> thread_group(std::shared_ptr<Meeting> meeting, int rank,
+                                    std::string_view name) {
+  return std::make_unique<ThreadGroup>(std::move(meeting), rank, name);
+}
 
 void run_ranks(int ranks, const std::function<void(Group& world)>& body, double most_seconds) {
   MG_CHECK(ranks >= 1, "{} ranks were asked for; at least 1 is needed", ranks);

@@ -7,6 +7,11 @@
 
 namespace megatron::comm {
 
+class Meeting;
+// The group of one rank of a meeting (comm/meeting.h), whose other ranks meet it from other threads.
+std::unique_ptr<Group> thread_group(std::shared_ptr<Meeting> meeting, int rank,
+                                    std::string_view name);
+
 // Runs body(world) on `ranks` threads, one a rank, and returns when all are done. ranks 1: on the
 // calling thread with the group of one rank. When a body throws, the collectives of the other ranks
 // throw too, and the first exception is rethrown here. most_seconds: that a call may take; beyond,

@@ -140,6 +140,10 @@ std::shared_ptr<Storage> Arena::allocate(int64_t bytes, std::string_view label) 
     end_ = offset + size;
   }
   in_use_ += size;
+  if (noted_) {
+    int64_t& noted_end = (*noted_)[offset];
+    noted_end = std::max(noted_end, offset + size);
+  }
   std::byte* data = range_->base() == nullptr ? nullptr : range_->base() + offset;
   return std::make_shared<Storage>(shared_from_this(), offset, bytes, data);
 }
@@ -179,6 +183,34 @@ void Arena::give_back(int64_t offset, int64_t bytes) {
 void Arena::insert_free(int64_t offset, int64_t bytes) {
   free_by_offset_[offset] = bytes;
   free_by_size_.insert({bytes, offset});
+}
+
+void Arena::note() {
+  const std::lock_guard lock(mutex_);
+  noted_.emplace();
+}
+
+std::vector<Arena::Extent> Arena::noted() {
+  const std::lock_guard lock(mutex_);
+  MG_ASSERT(noted_.has_value());
+  std::vector<Extent> extents;
+  for (const auto& [begin, end] : *noted_) {
+    if (!extents.empty() && begin <= extents.back().end)
+      extents.back().end = std::max(extents.back().end, end);
+    else extents.push_back({begin, end});
+  }
+  noted_.reset();
+  return extents;
+}
+
+bool Arena::is_free(std::span<const Extent> extents) const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::all_of(extents, [&](const Extent& extent) {
+    const auto next = free_by_offset_.upper_bound(extent.begin);
+    if (next == free_by_offset_.begin()) return false;
+    const auto [begin, bytes] = *std::prev(next);
+    return begin + bytes >= extent.end;
+  });
 }
 
 int64_t Arena::in_use() const {

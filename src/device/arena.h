@@ -9,9 +9,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "device/device.h"
 
@@ -79,6 +82,18 @@ class Arena : public std::enable_shared_from_this<Arena> {
   int64_t high_water() const;                        // end of the highest block ever handed out
   void set_limit(int64_t bytes) { limit_ = bytes; }  // allocate throws beyond it
 
+  // Where recorded work has its memory (device/recording.h). Addresses of an arena stay usable, so
+  // that such work may be queued again as long as nobody else keeps something there.
+  struct Extent {
+    int64_t begin = 0, end = 0;
+    bool operator==(const Extent&) const = default;
+  };
+  // From now on, what is handed out is noted; noted() ends that and gives it, ascending and joined
+  // where it touches.
+  void note();
+  std::vector<Extent> noted();
+  bool is_free(std::span<const Extent> extents) const;  // nothing of them is handed out now
+
  private:
   friend class Storage;
   Arena(Device device, MemoryClass memory_class, std::unique_ptr<AddressRange> range);
@@ -93,6 +108,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::map<int64_t, int64_t> free_by_offset_;           // offset -> bytes
   std::set<std::pair<int64_t, int64_t>> free_by_size_;  // {bytes, offset}
   int64_t end_ = 0, in_use_ = 0, limit_ = INT64_MAX;
+  std::optional<std::map<int64_t, int64_t>> noted_;  // begin -> end; some overlap
 };
 
 // One arena a class; that of MemoryClass::offload is of host memory, pinned where the device is a

@@ -60,6 +60,10 @@ class Stream {
   // pool.
   const Plan& plan() const { return plan_; }
 
+  // Whether kernels may take faster ways whose last bits differ from run to run; by default not.
+  void allow_nondeterministic(bool allow) { nondeterministic_ = allow; }
+  bool nondeterministic() const { return nondeterministic_; }
+
   // Borrowed; null: nobody, the default.
   void watch(StreamWatcher* watcher) { watcher_ = watcher; }
   StreamWatcher* watcher() const { return watcher_; }
@@ -67,12 +71,15 @@ class Stream {
   virtual Event record() = 0;                 // reached when all work queued so far is done
   virtual void wait(const Event& event) = 0;  // later work of this stream starts after the event
   virtual void synchronize() = 0;  // blocks the host until all work queued so far is done
+  // Work is recorded instead of queued (device/recording.h): nobody may wait for it.
+  virtual bool recording() const { return false; }
 
  private:
   Device device_;
   ThreadPool& pool_;
   Arena& scratch_;
   Plan plan_;
+  bool nondeterministic_ = false;
   StreamWatcher* watcher_ = nullptr;
 };
 

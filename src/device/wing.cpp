@@ -21,6 +21,15 @@ struct Opened {
   CudaState state;
 };
 
+// Why the system does not open a shared object, in its words, and what to do where one that it needs
+// is missing: "libcudnn.so.9: cannot open shared object file: No such file or directory".
+std::string refusal(const std::string& words) {
+  const size_t colon = words.find(": cannot open shared object file");
+  if (colon == std::string::npos) return words;
+  return words.substr(0, colon) +
+         " is not found; install it, or name its folder in LD_LIBRARY_PATH";
+}
+
 Opened open_wing() {
   Opened opened;
   std::string path = program_path();
@@ -33,7 +42,7 @@ Opened open_wing() {
   // Never closed: storages and streams hold functions of it until the program ends.
   opened.library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (opened.library == nullptr) {
-    opened.state.why_not = dlerror();
+    opened.state.why_not = refusal(dlerror());
     return opened;
   }
   const auto make = reinterpret_cast<MakeWing>(dlsym(opened.library, kMakeWing));

@@ -13,6 +13,7 @@
 
 #include "device/arena.h"
 #include "device/device.h"
+#include "device/recording.h"
 #include "device/stream.h"
 
 namespace megatron {
@@ -22,6 +23,19 @@ struct CudaDevice {
   int64_t memory = 0;  // bytes
   int multiprocessors = 0;
   int major = 0, minor = 0;  // compute capability
+  std::string pci;           // "0000:18:00.0"
+};
+
+// Times what is queued on a stream by the device's own clock.
+class DeviceTimer {
+ public:
+  virtual ~DeviceTimer() = default;
+  // What is queued between the two calls is timed. The device takes none of it up before end() is
+  // called, so that it never waits for the host within, but waits no longer than 50 ms: the host
+  // blocks when a device's queue, of about a thousand launches, is full.
+  virtual void begin() = 0;
+  // Seconds; returns when that work is done.
+  virtual double end() = 0;
 };
 
 // What the shared object does for this room. Calls throw Error with CUDA's own words.
@@ -38,6 +52,10 @@ class CudaWing {
   virtual std::unique_ptr<AddressRange> reserve_pinned() const = 0;
   virtual std::unique_ptr<Stream> make_stream(Device device, ThreadPool& pool,
                                               Arena& scratch) const = 0;
+  // Of a stream of make_stream(), which outlives it.
+  virtual std::unique_ptr<DeviceTimer> make_timer(Stream& stream) const = 0;
+  // Begins to record the work of a stream of make_stream(), which outlives it.
+  virtual std::unique_ptr<StreamRecording> record(Stream& stream) const = 0;
 
   // Queued on the stream of a CUDA device. Host memory that is read may be changed when the call
   // returns, but that of an arena for offloading not before the copy is done; host memory that is

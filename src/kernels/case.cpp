@@ -90,20 +90,19 @@ void compare(const std::vector<Output>& outputs, const std::vector<Output>& othe
   }
 }
 
-}  // namespace
-
-CaseResult compare_with_reference(const Case& kernel_case, Runtime& runtime) {
+CaseResult compare_with(DeviceKind oracle_kind, double tolerance, const Case& kernel_case,
+                        Runtime& runtime) {
   MG_CHECK(runtime.device().has_data(),
            "a case cannot be compared on device '{}', which holds no data",
            to_string(runtime.device()));
-  Runtime oracle({DeviceKind::reference}, runtime.pool().size());
+  Runtime oracle({oracle_kind}, runtime.pool().size());
   const std::vector<Output> wanted = results(kernel_case.make(oracle), oracle);
   const Case::Call call = kernel_case.make(runtime);
   const std::vector<Output> outputs = results(call, runtime);
   MG_ASSERT(wanted.size() == outputs.size());
   CaseResult result;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const double worst = relative_error(outputs[i], wanted[i]) / kernel_case.tolerance;
+    const double worst = relative_error(outputs[i], wanted[i]) / tolerance;
     if (i == 0 || worst > result.worst) result = {worst, outputs[i].name};
   }
   compare(outputs, results(call, runtime), " differs when run again", result);
@@ -114,6 +113,16 @@ CaseResult compare_with_reference(const Case& kernel_case, Runtime& runtime) {
             result);
   }
   return result;
+}
+
+}  // namespace
+
+CaseResult compare_with_reference(const Case& kernel_case, Runtime& runtime) {
+  return compare_with(DeviceKind::reference, kernel_case.tolerance, kernel_case, runtime);
+}
+
+CaseResult compare_with_cpu(const Case& kernel_case, Runtime& runtime) {
+  return compare_with(DeviceKind::cpu, 2 * kernel_case.tolerance, kernel_case, runtime);
 }
 
 }  // namespace megatron::kernels

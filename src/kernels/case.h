@@ -38,5 +38,8 @@ struct CaseResult {
   std::string output;
 };
 CaseResult compare_with_reference(const Case& kernel_case, Runtime& runtime);
+// The same against the CPU's kernels, for shapes of real models, where the reference takes minutes:
+// each of the two may be as far from it as the Case's tolerance says.
+CaseResult compare_with_cpu(const Case& kernel_case, Runtime& runtime);
 
 }  // namespace megatron::kernels

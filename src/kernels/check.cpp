@@ -1,73 +1,11 @@
 #include "kernels/check.h"
 
-#include <array>
 #include <initializer_list>
 
-#include "base/error.h"
+#include "kernels/check_rules.h"
 
 namespace megatron::kernels {
 namespace {
-
-struct Named {
-  const char* name;
-  const Tensor& tensor;
-};
-
-// The rules of one call, which name its tensors when broken.
-class Rules {
- public:
-  Rules(const char* kernel, std::initializer_list<Named> tensors) : kernel_(kernel) {
-    MG_ASSERT(tensors.size() <= kMost);
-    for (const Named& named : tensors) {
-      names_[count_] = named.name;
-      tensors_[count_++] = &named.tensor;
-    }
-    const Tensor* first = nullptr;
-    for (const Named& named : tensors) {
-      // Any device reads and writes the host memory of offload arenas.
-      if (!named.tensor.defined() || named.tensor.memory_class() == MemoryClass::offload) continue;
-      if (first == nullptr) first = &named.tensor;
-      require(named.tensor.device() == first->device(), "one device for all");
-    }
-  }
-  void require(bool condition, const char* rule) const {
-    if (!condition) [[unlikely]]
-      broken(rule);
-  }
-  void defined(const Tensor& t, const char* rule) const { require(t.defined(), rule); }
-  // A defined, contiguous tensor of a shape and type.
-  void dense(const Tensor& t, const Shape& shape, DType type, const char* rule) const {
-    require(t.defined() && t.shape() == shape && t.dtype() == type && t.is_contiguous(), rule);
-  }
-  void scalar(const Tensor& t, const char* rule) const { dense(t, {}, DType::f64, rule); }
-
- private:
-  [[noreturn]] void broken(const char* rule) const {
-    std::string text = fmt::format("internal error: {}: broken rule '{}' with", kernel_, rule);
-    for (size_t i = 0; i < count_; ++i) {
-      const Tensor& tensor = *tensors_[i];
-      text += tensor.defined()
-                  ? fmt::format(" {} {} {}", names_[i], tensor.shape().str(), name(tensor.dtype()))
-                  : fmt::format(" {} undefined", names_[i]);
-      if (tensor.defined() && !tensor.is_contiguous()) text += " strided";
-    }
-    throw InternalError(text);
-  }
-
-  static constexpr size_t kMost = 13;
-  const char* kernel_;
-  std::array<const char*, kMost> names_{};
-  std::array<const Tensor*, kMost> tensors_{};
-  size_t count_ = 0;
-};
-
-bool accumulator_of(const Tensor& t, DType type) { return t.dtype() == accumulator(type); }
-
-bool last_is_dense(const Tensor& t) { return t.size(-1) <= 1 || t.stride(-1) == 1; }
-
-bool is_wide(const Tensor& t) { return t.dtype() == DType::f64 || t.dtype() == DType::f32; }
-bool is_float_type(const Tensor& t) { return is_floating(t.dtype()); }
-bool is_16_bit(const Tensor& t) { return t.dtype() == DType::bf16 || t.dtype() == DType::f16; }
 
 void check_mask(const Rules& rules, const DropoutArgs::Mask& mask, int64_t batch) {
   rules.require(mask.p >= 0 && mask.p < 1, "dropout p in [0, 1)");
@@ -125,37 +63,6 @@ void check_tokens(const Rules& rules, const Tensor& labels, const Tensor& weight
 }
 
 }  // namespace
-
-void check(const GemmArgs& args) {
-  const Rules rules("gemm", {{"a", args.a}, {"b", args.b}, {"out", args.out}, {"bias", args.bias}});
-  rules.require(args.a.defined() && args.b.defined() && args.out.defined(), "a, b and out defined");
-  const int rank = args.out.rank();
-  rules.require((rank == 2 || rank == 3) && args.a.rank() == rank && args.b.rank() == rank,
-                "a, b and out of rank 2, or 3 with a batch");
-  const int64_t m = args.a.size(args.transpose_a ? -1 : -2),
-                k = args.a.size(args.transpose_a ? -2 : -1);
-  const int64_t n = args.b.size(args.transpose_b ? -2 : -1);
-  rules.require(args.b.size(args.transpose_b ? -1 : -2) == k,
-                "inner sizes of op(a) and op(b) equal");
-  rules.require(args.out.size(-2) == m && args.out.size(-1) == n, "out is [M,N]");
-  rules.require(
-      rank == 2 || (args.a.size(0) == args.out.size(0) && args.b.size(0) == args.out.size(0)),
-      "one batch size");
-  rules.require(last_is_dense(args.a) && last_is_dense(args.b) && last_is_dense(args.out),
-                "last dims of stride 1");
-  rules.require(m <= 1 || args.out.stride(-2) >= n, "rows of out do not overlap");
-  rules.require(is_float_type(args.a) && args.a.dtype() == args.b.dtype(),
-                "a and b of one floating type");
-  rules.require(
-      args.out.dtype() == args.a.dtype() || (is_16_bit(args.a) && args.out.dtype() == DType::f32),
-      "out of the type of a, or f32 for bf16 and f16");
-  rules.require(args.beta == 0 || args.beta == 1, "beta is 0 or 1");
-  if (!args.bias.defined()) return;
-  rules.require(rank == 2, "bias in 2-D only");
-  rules.require(args.bias.rank() == 1 && args.bias.size(0) == n && args.bias.is_contiguous() &&
-                    (args.bias.dtype() == args.a.dtype() || args.bias.dtype() == args.out.dtype()),
-                "bias [N] of the type of a or of out");
-}
 
 void check(const AddNormArgs& args, NormKind kind) {
   const bool layer = kind == NormKind::layer;

@@ -59,7 +59,9 @@ template <class Args>
 int form_of(const Args&) {
   return 0;
 }
-inline int form_of(const GemmArgs& a) { return (a.transpose_a ? 1 : 0) + (a.transpose_b ? 2 : 0); }
+inline int form_of(const GemmArgs& a) {
+  return (a.transpose_a ? 1 : 0) + (a.transpose_b ? 2 : 0) + 4 * static_cast<int>(a.epilogue);
+}
 inline int form_of(const ActivationArgs& a) { return static_cast<int>(a.function); }
 inline int form_of(const ActivationBackwardArgs& a) { return static_cast<int>(a.function); }
 inline int form_of(const AttentionArgs& a) { return a.causal ? 1 : 0; }

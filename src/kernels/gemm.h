@@ -1,9 +1,17 @@
 // Matrix product.
 #pragma once
 
+#include "kernels/norm.h"
 #include "tensor/tensor.h"
 
 namespace megatron::kernels {
+
+// What becomes of s = op(a) op(b) + bias on its way to out; gelu is the tanh form of
+// kernels/activation.h.
+//   none           out = s + beta * out
+//   gelu           out = gelu(s), and aux = s where aux is defined
+//   gelu_gradient  out = s * gelu'(aux)
+enum class Epilogue { none, gelu, gelu_gradient };
 
 // out = op(a) op(b) + bias + beta * out, op(t) = t or its transpose over the last two dims.
 //   a [M,K] (transpose_a: [K,M]), b [K,N] (transpose_b: [N,K]), out [M,N], bias [N] or undefined.
@@ -15,11 +23,26 @@ namespace megatron::kernels {
 // result does not depend on the number of threads. In the forward form (a as it is, b transposed)
 // an element's bits depend neither on the number of rows nor on the number of columns, nor on which
 // block it falls into: a token has the same logits alone, among others and in a training batch.
+//
+// With an epilogue: 2-D, beta 0, no bias for gelu_gradient; out and aux [M,N] contiguous, of one
+// type, not the same memory. A back-end may round s to the type of out before it goes on.
+//
+// bias_gradient, or none: the sums over k of op(a), the gradient of a bias beside that of its
+// weight; out [M] f32 (f64) = sum over k of a[k,m] + bias_gradient.beta * out. 2-D, transpose_a, a
+// contiguous, no epilogue. Its sums are in an order fixed by the shape.
 struct GemmArgs {
   Tensor a, b, out;
   bool transpose_a = false, transpose_b = false;
   float beta = 0;
   Tensor bias;
+  Epilogue epilogue = Epilogue::none;
+  Tensor aux;
+  Accumulate bias_gradient;
 };
+
+// Whether a call is more than a product with a bias.
+inline bool has_epilogue(const GemmArgs& args) {
+  return args.epilogue != Epilogue::none || args.bias_gradient.out.defined();
+}
 
 }  // namespace megatron::kernels

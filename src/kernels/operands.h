@@ -20,6 +20,8 @@ void visit(GemmArgs& a, F&& f) {
   f("b", Access::read, a.b);
   f("bias", Access::read, a.bias);
   f("out", written(a.beta), a.out);
+  f("aux", a.epilogue == Epilogue::gelu ? Access::write : Access::read, a.aux);
+  f("bias_gradient", written(a.bias_gradient.beta), a.bias_gradient.out);
 }
 template <class F>
 void visit(AddNormArgs& a, F&& f) {

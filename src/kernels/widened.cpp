@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "kernels/check.h"
 #include "kernels/cpu/table.h"
+#include "kernels/epilogue.h"
 #include "kernels/meta/table.h"
 #include "kernels/operands.h"
 
@@ -120,9 +121,16 @@ void embedding(const EmbeddingArgs& args, Stream& stream) {
                   stream);
 }
 
+// Each part is rounded to f16.
+void gemm(const GemmArgs& args, Stream& stream) {
+  if (!widens(args, stream) || !has_epilogue(args)) return Entry<&Table::gemm>::run(args, stream);
+  check(args);
+  gemm_by_parts(args, widened_table(stream.device().kind), stream);
+}
+
 Table widened(const Table& plain) {
   Table t = plain;
-  t.gemm = Entry<&Table::gemm>::run;
+  t.gemm = gemm;
   t.add_rms_norm = add_norm<&Table::add_rms_norm, kRms>;
   t.add_rms_norm_backward = Entry<&Table::add_rms_norm_backward, kRms>::run;
   t.add_layer_norm = add_norm<&Table::add_layer_norm, kLayer>;

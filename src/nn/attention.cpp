@@ -105,12 +105,12 @@ Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool 
                        .samples = batch.samples,
                        .first_head = tensor_.rank() * heads_};
   }
-  const Bundle inner = tape.module(
-      "core_attn", {{"q", heads.q}, {"k", heads.k}, {"v", heads.v}},
-      [options](Tape& t, const Bundle& in) {
-        return Bundle{{"y", ops::attention(t, {in["q"], in["k"], in["v"]}, options)}};
-      },
-      "y");
+  const Bundle inner =
+      tape.module("core_attn", {{"q", heads.q}, {"k", heads.k}, {"v", heads.v}},
+                  [options](Tape& t, const Bundle& in) {
+                    return Bundle{{"y", ops::attention(t, {in["q"], in["k"], in["v"]}, options)}};
+                  },
+                  {"y"});
   return output_(tape, inner["y"]);
 }
 

@@ -15,6 +15,10 @@ class ColumnLinear {
   Var operator()(Tape& tape, const Var& x) const {
     return parallel::column_linear(tape, x, weight_, bias_, tensor_);
   }
+  // With its gelu (ops::linear_gelu).
+  ops::Gelu gelu(Tape& tape, const Var& x, bool keeps_v) const {
+    return parallel::column_linear_gelu(tape, x, weight_, bias_, tensor_, keeps_v);
+  }
 
  private:
   parallel::TensorParallel tensor_;
@@ -28,6 +32,9 @@ class RowLinear {
             parallel::Init init);
   Var operator()(Tape& tape, const Var& x) const {
     return parallel::row_linear(tape, x, weight_, bias_, tensor_);
+  }
+  Var operator()(Tape& tape, const ops::Gelu& g) const {
+    return parallel::row_linear(tape, g, weight_, bias_, tensor_);
   }
 
  private:

@@ -14,7 +14,7 @@ struct MlpConfig {
 
 // down(f(up x)), or down(f(gate x) * (up x)) when gated. Parameters <name>.up.weight [F, H] (gated:
 // [2F, H] = [gate | up]), <name>.down.weight [H, F], and their biases. Module "mlp" of a tape: what
-// lies between the two products, with the first of them.
+// lies between the two products, with the first of them. A plain gelu_tanh is of the products.
 class Mlp {
  public:
   Mlp(Builder& builder, const std::string& name, const MlpConfig& config, parallel::Init init,
@@ -24,17 +24,30 @@ class Mlp {
             std::vector<int64_t>(config.gated ? 2 : 1, config.ffn), config.bias, init),
         down_(builder, name + ".down", config.ffn, config.hidden, config.bias, output_init) {}
   Var operator()(Tape& tape, const Var& x_TH) const {
+    if (config_.activation == kernels::Activation::gelu_tanh && !config_.gated)
+      return with_gelu(tape, x_TH);
     const Bundle inner = tape.module(
         "mlp", {{"x", x_TH}},
         [this](Tape& t, const Bundle& in) {
           return Bundle{
               {"y", ops::activation(t, up_(t, in["x"]), config_.activation, config_.gated)}};
         },
-        "y");
+        {"y"});
     return down_(tape, inner["y"]);
   }
 
  private:
+  Var with_gelu(Tape& tape, const Var& x_TH) const {
+    const bool differentiated = tape.recording();
+    const Bundle inner = tape.module("mlp", {{"x", x_TH}},
+                                     [this, differentiated](Tape& t, const Bundle& in) {
+                                       const ops::Gelu g = up_.gelu(t, in["x"], differentiated);
+                                       return Bundle{{"v", g.x}, {"y", g.y}};
+                                     },
+                                     {"v", "y"});
+    return down_(tape, ops::Gelu{inner["v"], inner["y"]});
+  }
+
   MlpConfig config_;
   ColumnLinear up_;
   RowLinear down_;

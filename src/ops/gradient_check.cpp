@@ -1,6 +1,7 @@
 #include "ops/gradient_check.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/error.h"
@@ -30,8 +31,8 @@ Tensor integers(Tape& tape, const std::vector<int32_t>& values) {
   return t;
 }
 
-Tensor doubles(Tape& tape, const Shape& shape, const std::vector<double>& values) {
-  Tensor t = tape.empty(shape, DType::f64, "gradient_check.doubles");
+Tensor numbers(Tape& tape, DType type, const Shape& shape, const std::vector<double>& values) {
+  Tensor t = tape.empty(shape, type, "gradient_check.numbers");
   copy_from(t, std::span<const double>(values));
   return t;
 }
@@ -45,7 +46,9 @@ std::vector<double> normals(std::string_view name, int64_t count) {
 
 kernels::DropoutArgs::Mask half_dropped(Tape& tape) {
   Tensor samples = tape.empty({kBatch}, DType::i64, "gradient_check.samples");
-  for (int64_t b = 0; b < kBatch; ++b) samples.data<int64_t>()[b] = 7 + b;
+  std::array<int64_t, kBatch> numbers{};
+  for (size_t b = 0; b < numbers.size(); ++b) numbers[b] = static_cast<int64_t>(7 + b);
+  copy_bytes_from(samples, std::as_bytes(std::span(numbers)));
   return {.p = 0.5f, .seed = 3, .stream = 11, .samples = samples};
 }
 
@@ -56,6 +59,13 @@ void add_linear_cases(std::vector<GradientCase>& cases) {
   cases.push_back({"linear with bias", {{6, 5}}, {{4, 5}, {4}}, [](Tape& t, Vars x, Weights w) {
                      return Result{{linear(t, x[0], w[0], w[1])}};
                    }});
+  cases.push_back({"linear of linear_gelu",
+                   {{6, 5}},
+                   {{7, 5}, {7}, {4, 7}, {4}},
+                   [](Tape& t, Vars x, Weights w) {
+                     const Gelu inner = linear_gelu(t, x[0], w[0], w[1], true);
+                     return Result{{linear(t, inner, w[2], w[3])}};
+                   }});
   cases.push_back({"embedding", {}, {{6, 3}}, [](Tape& t, Vars, Weights w) {
                      return Result{{embedding(t, integers(t, {4, 0, 4, 5, 4}), w[0])}};
                    }});
@@ -65,7 +75,8 @@ void add_linear_cases(std::vector<GradientCase>& cases) {
                    }});
   // Labels that are not read are out of range.
   cases.push_back({"linear_cross_entropy", {{5, 4}}, {{7, 4}}, [](Tape& t, Vars x, Weights w) {
-                     const Tensor weights = doubles(t, {5}, {1, 0.5, 0, 1, 2});
+                     const DType type = kernels::accumulator(x[0].value.dtype());
+                     const Tensor weights = numbers(t, type, {5}, {1, 0.5, 0, 1, 2});
                      return Result{{},
                                    linear_cross_entropy(t, x[0], w[0],
                                                         integers(t, {0, 6, -100, 3, 3}), weights),
@@ -127,7 +138,7 @@ void add_norm_cases(std::vector<GradientCase>& cases) {
 }
 
 // Angles that differ for every position and pair; positions out of order.
-Rotary some_rotary(Tape& tape, bool interleaved) {
+Rotary some_rotary(Tape& tape, DType type, bool interleaved) {
   std::vector<double> cos, sin;
   std::vector<int32_t> positions;
   for (int i = 0; i < 16; ++i) {
@@ -136,8 +147,8 @@ Rotary some_rotary(Tape& tape, bool interleaved) {
   }
   for (int64_t i = 0; i < kBatch * kLength; ++i)
     positions.push_back(static_cast<int32_t>(i * 3 % 8));
-  return {doubles(tape, {8, 2}, cos), doubles(tape, {8, 2}, sin), integers(tape, positions),
-          interleaved};
+  return {numbers(tape, type, {8, 2}, cos), numbers(tape, type, {8, 2}, sin),
+          integers(tape, positions), interleaved};
 }
 
 // Each sample has a document of one token at its own place, and one behind it.
@@ -155,7 +166,8 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
   const Shape qkv = {kBatch * kLength, (kHeads + 2 * kKeyHeads) * kSize};
   const auto split_case = [&](const std::string& name, bool rotates, bool interleaved) {
     cases.push_back({name, {qkv}, {}, [rotates, interleaved](Tape& t, Vars x, Weights) {
-                       const Rotary rotary = rotates ? some_rotary(t, interleaved) : Rotary{};
+                       const DType type = kernels::accumulator(x[0].value.dtype());
+                       const Rotary rotary = rotates ? some_rotary(t, type, interleaved) : Rotary{};
                        const Heads h = split_heads(t, x[0], kBatch, kHeads, kKeyHeads, rotary);
                        return Result{{h.q, h.k, h.v}};
                      }});
@@ -186,11 +198,12 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
   attention_case("attention_composed confined to documents", {.composed = true, .confined = true});
 }
 
-// A case's tensors, and its objective on a fresh tape.
+// A case's tensors, and its objective on a fresh tape. The tensors' values are those of f32, in
+// whatever type.
 class Evaluation {
  public:
-  Evaluation(const GradientCase& c, Runtime& runtime, const kernels::Table* table)
-      : case_(c), runtime_(runtime), table_(table), parameters_(c.weights.size()) {
+  Evaluation(const GradientCase& c, DType type, Runtime& runtime, const kernels::Table* table)
+      : case_(c), type_(type), runtime_(runtime), table_(table), parameters_(c.weights.size()) {
     for (size_t i = 0; i < c.inputs.size(); ++i)
       inputs_.push_back(drawn(c.inputs[i], fmt::format("{} input {}", c.name, i)));
     for (size_t i = 0; i < c.weights.size(); ++i) {
@@ -209,8 +222,8 @@ class Evaluation {
     const Result result = case_.run(tape, vars, weights());
     for (size_t i = 0; i < result.outputs.size(); ++i) {
       const Var& out = result.outputs[i];
-      tape.set_gradient(out,
-                        doubles(tape, out.value.shape(), coefficients(i, out.value.elements())));
+      tape.set_gradient(
+          out, numbers(tape, type_, out.value.shape(), coefficients(i, out.value.elements())));
     }
     tape.backward();
     std::vector<std::vector<double>> gradients;
@@ -243,8 +256,8 @@ class Evaluation {
  private:
   Tensor drawn(const Shape& shape, const std::string& name) {
     Tensor t =
-        Tensor::empty(runtime_.arena(MemoryClass::parameters), shape, DType::f64, "gradient_check");
-    copy_from(t, std::span<const double>(normals(name, shape.elements())));
+        Tensor::empty(runtime_.arena(MemoryClass::parameters), shape, type_, "gradient_check");
+    copy_from(t, std::span<const double>(single(normals(name, shape.elements()))));
     return t;
   }
   std::vector<Weight> weights() {
@@ -253,7 +266,11 @@ class Evaluation {
     return weights;
   }
   static std::vector<double> coefficients(size_t output, int64_t count) {
-    return normals(fmt::format("coefficients {}", output), count);
+    return single(normals(fmt::format("coefficients {}", output), count));
+  }
+  static std::vector<double> single(std::vector<double> values) {
+    for (double& v : values) v = static_cast<float>(v);
+    return values;
   }
   static double dot(const std::vector<double>& a, const std::vector<double>& b) {
     double sum = 0;
@@ -262,6 +279,7 @@ class Evaluation {
   }
 
   const GradientCase& case_;
+  DType type_;
   Runtime& runtime_;
   const kernels::Table* table_;
   std::vector<Tensor> inputs_;
@@ -281,7 +299,7 @@ std::vector<GradientCase> gradient_cases() {
 
 GradientError gradient_error(const GradientCase& gradient_case, Runtime& runtime,
                              const kernels::Table* table) {
-  Evaluation evaluation(gradient_case, runtime, table);
+  Evaluation evaluation(gradient_case, DType::f64, runtime, table);
   const std::vector<std::vector<double>> gradients = evaluation.backward();
   GradientError error;
   for (size_t i = 0; i < evaluation.tensors(); ++i) {
@@ -297,9 +315,29 @@ GradientError gradient_error(const GradientCase& gradient_case, Runtime& runtime
       const double difference = (above - below) / (2 * kStep);
       largest = std::max(largest, std::abs(difference));
       const double distance = std::abs(gradients[i][j] - difference);
-      if (!(distance <= worst)) worst = distance;
+      if (!(distance <= worst) && !std::isnan(worst)) worst = distance;
     }
-    if (!(worst / largest <= error.worst)) error = {worst / largest, evaluation.name(i)};
+    if (!(worst / largest <= error.worst) && !std::isnan(error.worst))
+      error = {worst / largest, evaluation.name(i)};
+  }
+  return error;
+}
+
+GradientError gradient_distance(const GradientCase& gradient_case, DType type, Runtime& runtime) {
+  Runtime oracle({DeviceKind::reference}, 1);
+  Evaluation exact(gradient_case, DType::f64, oracle, nullptr);
+  Evaluation tried(gradient_case, type, runtime, nullptr);
+  const std::vector<std::vector<double>> wanted = exact.backward(), gradients = tried.backward();
+  GradientError error;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    double largest = 1e-3, worst = 0;
+    for (size_t j = 0; j < wanted[i].size(); ++j) {
+      largest = std::max(largest, std::abs(wanted[i][j]));
+      const double distance = std::abs(gradients[i][j] - wanted[i][j]);
+      if (!(distance <= worst) && !std::isnan(worst)) worst = distance;
+    }
+    if (!(worst / largest <= error.worst) && !std::isnan(error.worst))
+      error = {worst / largest, exact.name(i)};
   }
   return error;
 }

@@ -34,5 +34,8 @@ struct GradientError {
 // runtime: a device that computes in fp64. table: its kernels, by default.
 GradientError gradient_error(const GradientCase& gradient_case, Runtime& runtime,
                              const kernels::Table* table = nullptr);
+// Backward in `type` on the runtime against backward of the reference in fp64, which is compared
+// with differences as above; relative to the same.
+GradientError gradient_distance(const GradientCase& gradient_case, DType type, Runtime& runtime);
 
 }  // namespace megatron::ops

@@ -12,35 +12,93 @@ void linear_dgrad(Backward& backward) {
   backward.set(0, dx);
 }
 
-void linear_wgrad(Backward& backward) {
+void linear_of_gelu_dgrad(Backward& backward) {
+  if (!backward.needs(0)) return;
   const Tensor& dy = backward.gradient(0);
-  if (const GradSlot dw = backward.grad_slot(0); dw.out.defined()) {
-    backward.kernels().gemm(
-        {.a = dy, .b = backward.saved(0), .out = dw.out, .transpose_a = true, .beta = dw.beta},
-        backward.stream());
-  }
-  if (backward.weights() < 2) return;
-  if (const GradSlot db = backward.grad_slot(1); db.out.defined()) {
-    backward.kernels().column_sum({.x = dy, .out = db}, backward.stream());
-  }
+  const Tensor& w = backward.weight(0).value();
+  Tensor dx = backward.empty({dy.size(0), w.size(1)}, w.dtype(), "linear.dx");
+  backward.kernels().gemm({.a = dy,
+                           .b = w,
+                           .out = dx,
+                           .epilogue = kernels::Epilogue::gelu_gradient,
+                           .aux = backward.saved(1)},
+                          backward.stream());
+  backward.set(0, dx);
+}
+
+void linear_wgrad(Backward& backward) {
+  linear_weight_gradients(backward, backward.gradient(0), backward.saved(0));
+}
+
+Node linear_node(const Weight& weight, const Weight& bias) {
+  Node node{.name = "linear", .weights = {weight}, .dgrad = linear_dgrad, .wgrad = linear_wgrad};
+  if (bias) node.weights.push_back(bias);
+  return node;
+}
+
+Tensor result(Tape& tape, const Tensor& x, const Tensor& w, MemoryClass memory) {
+  return Tensor::empty(tape.runtime().arena(memory), {x.size(0), w.size(0)}, w.dtype(), "linear.y");
 }
 
 }  // namespace
 
+kernels::GemmArgs linear_call(const Tensor& x, const Weight& weight, const Weight& bias,
+                              const Tensor& y) {
+  return {.a = x,
+          .b = weight.value(),
+          .out = y,
+          .transpose_b = true,
+          .bias = bias ? bias.value() : Tensor()};
+}
+
+kernels::GemmArgs linear_gelu_call(const Tensor& x, const Weight& weight, const Weight& bias,
+                                   const Tensor& v, const Tensor& y) {
+  kernels::GemmArgs call = linear_call(x, weight, bias, y);
+  call.epilogue = kernels::Epilogue::gelu;
+  call.aux = v;
+  return call;
+}
+
+void linear_weight_gradients(Backward& backward, const Tensor& dy, const Tensor& x) {
+  const GradSlot dw = backward.grad_slot(0);
+  const GradSlot db = backward.weights() < 2 ? GradSlot() : backward.grad_slot(1);
+  if (dw.out.defined()) {
+    backward.kernels().gemm(
+        {.a = dy, .b = x, .out = dw.out, .transpose_a = true, .beta = dw.beta, .bias_gradient = db},
+        backward.stream());
+  } else if (db.out.defined()) {
+    backward.kernels().column_sum({.x = dy, .out = db}, backward.stream());
+  }
+}
+
 Var linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias, MemoryClass memory) {
+  Tensor y = result(tape, x.value, weight.value(), memory);
+  tape.kernels().gemm(linear_call(x.value, weight, bias, y), tape.stream());
+  Node node = linear_node(weight, bias);
+  node.inputs = {x.id};
+  node.saved = {x.value};
+  return tape.record_one(std::move(node), y);
+}
+
+Gelu linear_gelu(Tape& tape, const Var& x, const Weight& weight, const Weight& bias, bool keeps_v) {
   const Tensor& w = weight.value();
-  Tensor y = Tensor::empty(tape.runtime().arena(memory), {x.value.size(0), w.size(0)}, w.dtype(),
-                           "linear.y");
-  tape.kernels().gemm(
-      {.a = x.value, .b = w, .out = y, .transpose_b = true, .bias = bias ? bias.value() : Tensor()},
-      tape.stream());
-  Node node{.name = "linear",
-            .inputs = {x.id},
-            .saved = {x.value},
-            .weights = {weight},
-            .dgrad = linear_dgrad,
-            .wgrad = linear_wgrad};
-  if (bias) node.weights.push_back(bias);
+  Tensor v = keeps_v ? result(tape, x.value, w, MemoryClass::activations) : Tensor();
+  Tensor y = tape.empty({x.value.size(0), w.size(0)}, w.dtype(), "gelu");
+  tape.kernels().gemm(linear_gelu_call(x.value, weight, bias, v, y), tape.stream());
+  Node node = linear_node(weight, bias);
+  node.inputs = {x.id};
+  node.saved = {x.value};
+  return {tape.record_one(std::move(node), v), y};
+}
+
+Var linear(Tape& tape, const Gelu& g, const Weight& weight, const Weight& bias,
+           MemoryClass memory) {
+  Tensor y = result(tape, g.y.value, weight.value(), memory);
+  tape.kernels().gemm(linear_call(g.y.value, weight, bias, y), tape.stream());
+  Node node = linear_node(weight, bias);
+  node.inputs = {g.x.id, g.y.id};
+  node.saved = {g.y.value, g.x.value};
+  node.dgrad = linear_of_gelu_dgrad;
   return tape.record_one(std::move(node), y);
 }
 

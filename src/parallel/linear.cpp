@@ -49,18 +49,11 @@ void column_product_dgrad(Backward& backward) {
 
 void column_product_wgrad(Backward& backward) {
   const auto& a = backward.attributes<ColumnAttributes>();
-  const Tensor& dy = backward.gradient(0);
-  if (const GradSlot dw = backward.grad_slot(0); dw.out.defined()) {
-    a.pending->x_work.wait(backward.stream());
-    const Tensor x = a.tp.divides_tokens() ? a.pending->x : backward.saved(0);
-    backward.kernels().gemm({.a = dy, .b = x, .out = dw.out, .transpose_a = true, .beta = dw.beta},
-                            backward.stream());
-    a.pending->x_work = {};
-    a.pending->x = {};
-  }
-  if (backward.weights() < 2) return;
-  if (const GradSlot db = backward.grad_slot(1); db.out.defined())
-    backward.kernels().column_sum({.x = dy, .out = db}, backward.stream());
+  a.pending->x_work.wait(backward.stream());
+  const Tensor x = a.tp.divides_tokens() ? a.pending->x : backward.saved(0);
+  ops::linear_weight_gradients(backward, backward.gradient(0), x);
+  a.pending->x_work = {};
+  a.pending->x = {};
 }
 
 void row_bias_dgrad(Backward& backward) {
@@ -82,6 +75,37 @@ Var add_bias(Tape& tape, const Var& y, const Weight& bias) {
                           .dgrad = row_bias_dgrad,
                           .wgrad = row_bias_wgrad},
                          t);
+}
+
+Tensor whole_input(Tape& tape, const Var& x, const TensorParallel& tp) {
+  if (!tp.divides_tokens()) return x.value;
+  return gathered_rows(tape, x.value, *tp.group, "column_linear, x", MemoryClass::communication);
+}
+
+// The nodes of a column product.
+Var record_column(Tape& tape, const Var& x, const Tensor& whole, const Weight& weight,
+                  const Weight& bias, const TensorParallel& tp, const Tensor& y) {
+  ColumnAttributes attributes{.tp = tp};
+  Var input = x;
+  if (x.needs_gradient()) {
+    Node node{.name = "column_linear.x", .inputs = {x.id}, .dgrad = column_input_dgrad};
+    node.attributes = attributes;
+    input = tape.record_one(std::move(node), whole);
+  }
+  Node node{.name = "column_linear",
+            .inputs = {input.id},
+            .saved = {x.value},
+            .weights = {weight},
+            .dgrad = column_product_dgrad,
+            .wgrad = column_product_wgrad};
+  if (bias) node.weights.push_back(bias);
+  node.attributes = std::move(attributes);
+  return tape.record_one(std::move(node), y);
+}
+
+Var row_sum(Tape& tape, const Var& partial, const Weight& bias, const TensorParallel& tp) {
+  const Var y = sum_of_parts(tape, partial, tp, "row_linear");
+  return bias ? add_bias(tape, y, bias) : y;
 }
 
 // Which columns of a gathered [T, 2 k/n] a rank's key (value) head is made of: `pieces` ranks from
@@ -132,39 +156,33 @@ void gather_key_head_dgrad(Backward& backward) {
 Var column_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
                   const TensorParallel& tp) {
   if (alone(tp.group)) return ops::linear(tape, x, weight, bias);
-  const Tensor& w = weight.value();
-  Tensor whole = x.value;
-  if (tp.divides_tokens()) {
-    whole = gathered_rows(tape, x.value, *tp.group, "column_linear, x", MemoryClass::communication);
-  }
+  const Tensor whole = whole_input(tape, x, tp), &w = weight.value();
   Tensor y = tape.empty({whole.size(0), w.size(0)}, w.dtype(), "column_linear.y");
-  tape.kernels().gemm(
-      {.a = whole, .b = w, .out = y, .transpose_b = true, .bias = bias ? bias.value() : Tensor()},
-      tape.stream());
-  ColumnAttributes attributes{.tp = tp};
-  Var input = x;
-  if (x.needs_gradient()) {
-    Node node{.name = "column_linear.x", .inputs = {x.id}, .dgrad = column_input_dgrad};
-    node.attributes = attributes;
-    input = tape.record_one(std::move(node), whole);
-  }
-  Node node{.name = "column_linear",
-            .inputs = {input.id},
-            .saved = {x.value},
-            .weights = {weight},
-            .dgrad = column_product_dgrad,
-            .wgrad = column_product_wgrad};
-  if (bias) node.weights.push_back(bias);
-  node.attributes = std::move(attributes);
-  return tape.record_one(std::move(node), y);
+  tape.kernels().gemm(ops::linear_call(whole, weight, bias, y), tape.stream());
+  return record_column(tape, x, whole, weight, bias, tp, y);
+}
+
+ops::Gelu column_linear_gelu(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
+                             const TensorParallel& tp, bool keeps_v) {
+  if (alone(tp.group)) return ops::linear_gelu(tape, x, weight, bias, keeps_v);
+  const Tensor whole = whole_input(tape, x, tp), &w = weight.value();
+  const Shape shape{whole.size(0), w.size(0)};
+  Tensor v = keeps_v ? tape.empty(shape, w.dtype(), "column_linear.y") : Tensor();
+  Tensor y = tape.empty(shape, w.dtype(), "gelu");
+  tape.kernels().gemm(ops::linear_gelu_call(whole, weight, bias, v, y), tape.stream());
+  return {record_column(tape, x, whole, weight, bias, tp, v), y};
 }
 
 Var row_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
                const TensorParallel& tp) {
   if (alone(tp.group)) return ops::linear(tape, x, weight, bias);
-  const Var partial = ops::linear(tape, x, weight, {}, partial_memory(tp));
-  const Var y = sum_of_parts(tape, partial, tp, "row_linear");
-  return bias ? add_bias(tape, y, bias) : y;
+  return row_sum(tape, ops::linear(tape, x, weight, {}, partial_memory(tp)), bias, tp);
+}
+
+Var row_linear(Tape& tape, const ops::Gelu& g, const Weight& weight, const Weight& bias,
+               const TensorParallel& tp) {
+  if (alone(tp.group)) return ops::linear(tape, g, weight, bias);
+  return row_sum(tape, ops::linear(tape, g, weight, {}, partial_memory(tp)), bias, tp);
 }
 
 Var gather_key_head(Tape& tape, const Var& qkv, int64_t q, int64_t k, int64_t head_size,

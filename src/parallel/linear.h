@@ -3,6 +3,7 @@
 #pragma once
 
 #include "autograd/tape.h"
+#include "ops/linear.h"
 #include "parallel/tensor_parallel.h"
 
 namespace megatron::parallel {
@@ -15,10 +16,18 @@ namespace megatron::parallel {
 Var column_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
                   const TensorParallel& tp);
 
+// The same of ops::linear_gelu.
+ops::Gelu column_linear_gelu(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
+                             const TensorParallel& tp, bool keeps_v);
+
 // Inputs divided: y = sum over ranks of x w^T, + b. x [T, in/n], weight [out, in/n], bias [out],
 // the same on all ranks, or none. y [T, out], the same on all ranks; tokens divided: [T/n, out],
 // and the gradient of the bias is a part of the sum.
 Var row_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
+               const TensorParallel& tp);
+
+// The same of g.y; g.x takes the gradient, as in ops::linear.
+Var row_linear(Tape& tape, const ops::Gelu& g, const Weight& weight, const Weight& bias,
                const TensorParallel& tp);
 
 // Key and value heads for ranks that are more than these heads. qkv [T, q + 2 k/n] holds the

@@ -9,7 +9,7 @@ namespace megatron::plan {
 namespace {
 
 constexpr double kWindow = 0.05;  // seconds of products in a row that count as sustained
-constexpr int64_t kCopied = int64_t{256} << 20;
+constexpr int64_t kCopied = int64_t{256} << 20;  // on a host
 
 double spread_of(const std::vector<double>& samples) {
   if (samples.empty()) return 0;
@@ -17,33 +17,86 @@ double spread_of(const std::vector<double>& samples) {
   return (most - least) / most;
 }
 
+// Numbers in [-1, 1), all bits of which change.
+void fill_randomly(Tensor& t) {
+  constexpr int64_t kPart = int64_t{1} << 20;
+  std::vector<float> numbers(static_cast<size_t>(std::min(kPart, t.elements())));
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const uint64_t bits = (i + 1) * 0x9E3779B97F4A7C15u;
+    numbers[i] = static_cast<float>((bits ^ bits >> 29) >> 40) * 0x1p-23f - 1.0f;
+  }
+  Tensor all = t.view({t.elements()});
+  for (int64_t at = 0; at < all.elements(); at += kPart) {
+    Tensor part = all.slice(0, at, std::min(kPart, all.elements() - at));
+    copy_from(part, std::span<const float>(numbers).first(static_cast<size_t>(part.elements())));
+  }
+}
+
+// Operands of a product, and what makes it.
+class PeakProduct {
+ public:
+  PeakProduct(Runtime& runtime, DType type, const PeakShape& shape, bool transpose_b)
+      : runtime_(runtime), clock_(runtime), transpose_b_(transpose_b) {
+    Arena& arena = runtime.arena(MemoryClass::scratch);
+    a_ = Tensor::empty(arena, {shape.m, shape.k}, type, "peak.a");
+    b_ = transpose_b ? Tensor::empty(arena, {shape.n, shape.k}, type, "peak.b")
+                     : Tensor::empty(arena, {shape.k, shape.n}, type, "peak.b");
+    out_ = Tensor::empty(arena, {shape.m, shape.n}, type, "peak.out");
+    flops_ = 2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) *
+             static_cast<double>(shape.k);
+    if (runtime.device().kind == DeviceKind::cuda) {
+      fill_randomly(a_);
+      fill_randomly(b_);
+      return;
+    }
+    const kernels::Table& table = kernels::table(runtime.stream());
+    table.fill({.out = a_, .value = 0.5}, runtime.stream());
+    table.fill({.out = b_, .value = 0.25}, runtime.stream());
+  }
+
+  void run() const {
+    kernels::table(runtime_.stream())
+        .gemm({.a = a_, .b = b_, .out = out_, .transpose_b = transpose_b_}, runtime_.stream());
+  }
+  double one_seconds() {
+    return clock_.mean_seconds(0, [this] { run(); });
+  }
+  double best_rate(double seconds) {
+    double best = 0;
+    const double end = now_seconds() + seconds;
+    do {
+      best = std::max(best, flops_ / clock_.mean_seconds(kWindow, [this] { run(); }));
+    } while (now_seconds() < end);
+    return best;
+  }
+
+ private:
+  Runtime& runtime_;
+  CallClock clock_;
+  Tensor a_, b_, out_;
+  bool transpose_b_;
+  double flops_ = 0;
+};
+
 double best_of(Runtime& runtime, DType type, const PeakShape& shape, bool transpose_b,
                double seconds) {
-  Arena& arena = runtime.arena(MemoryClass::scratch);
-  const kernels::Table& table = kernels::table(runtime.stream());
-  Tensor a = Tensor::empty(arena, {shape.m, shape.k}, type, "peak.a");
-  Tensor b = transpose_b ? Tensor::empty(arena, {shape.n, shape.k}, type, "peak.b")
-                         : Tensor::empty(arena, {shape.k, shape.n}, type, "peak.b");
-  Tensor out = Tensor::empty(arena, {shape.m, shape.n}, type, "peak.out");
-  table.fill({.out = a, .value = 0.5}, runtime.stream());
-  table.fill({.out = b, .value = 0.25}, runtime.stream());
-  const double flops = 2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) *
-                       static_cast<double>(shape.k);
-  double best = 0;
-  const double end = now_seconds() + seconds;
-  do {
-    const double begin = now_seconds();
-    double elapsed = 0;
-    int products = 0;
-    do {
-      table.gemm({.a = a, .b = b, .out = out, .transpose_b = transpose_b}, runtime.stream());
-      runtime.stream().synchronize();
-      ++products;
-      elapsed = now_seconds() - begin;
-    } while (elapsed < kWindow);
-    best = std::max(best, flops * products / elapsed);
-  } while (now_seconds() < end);
-  return best;
+  return PeakProduct(runtime, type, shape, transpose_b).best_rate(seconds);
+}
+
+// Of a GPU: how fast it is says how large a product must be.
+std::vector<PeakShape> cubes(Runtime& runtime, DType type) {
+  constexpr int64_t kSmallest = 128, kLargest = 8192;
+  constexpr double kEnough = 1e-3;
+  std::vector<PeakShape> shapes;
+  for (int64_t n = kSmallest; n <= kLargest; n *= 2) {
+    shapes.push_back({n, n, n});
+    PeakProduct product(runtime, type, shapes.back(), true);
+    product.run();  // the plan of a shape is made once
+    if (product.one_seconds() >= kEnough) break;
+  }
+  constexpr size_t kMeasured = 2;
+  if (shapes.size() > kMeasured) shapes.erase(shapes.begin(), shapes.end() - kMeasured);
+  return shapes;
 }
 
 }  // namespace
@@ -54,6 +107,7 @@ std::vector<PeakShape> sample_gemm_rates(Runtime& runtime, DType type, double se
                                    {1024, 3072, 768},
                                    {1024, 768, 3072},
                                    {768, 2048, 2048}};
+  if (runtime.device().kind == DeviceKind::cuda) shapes = cubes(runtime, type);
   const double each = seconds / static_cast<double>(2 * shapes.size());
   for (PeakShape& shape : shapes) {
     for (const bool transpose_b : {true, false})
@@ -73,31 +127,52 @@ double copy_bandwidth(Runtime& runtime, int rounds) {
 }
 
 void PeakMeter::sample(double seconds) {
-  samples_.push_back(best_rate(sample_gemm_rates(runtime_, type_, seconds)));
+  if (runtime_ != nullptr) {
+    samples_.push_back(best_rate(sample_gemm_rates(*runtime_, type_, seconds)));
+  } else {
+    Runtime own(device_, threads_);
+    samples_.push_back(best_rate(sample_gemm_rates(own, type_, seconds)));
+  }
 }
 
 double PeakMeter::peak() const { return samples_.empty() ? 0 : std::ranges::max(samples_); }
 
 double PeakMeter::spread() const { return spread_of(samples_); }
 
-BandwidthMeter::BandwidthMeter(Runtime& runtime) : runtime_(runtime) {
-  Arena& arena = runtime.arena(MemoryClass::scratch);
-  from_ = Tensor::empty(arena, {kCopied / 4}, DType::f32, "rates.from");
-  to_ = Tensor::empty(arena, {kCopied / 4}, DType::f32, "rates.to");
-  const kernels::Table& table = kernels::table(runtime.stream());
-  table.fill({.out = from_, .value = 1}, runtime.stream());
-  table.fill({.out = to_, .value = 1}, runtime.stream());
+BandwidthMeter::BandwidthMeter(Runtime& runtime) : runtime_(runtime), clock_(runtime) {
+  if (runtime.device().kind != DeviceKind::cuda) {
+    make(kCopied);
+    return;
+  }
+  constexpr int64_t kSmallest = int64_t{1} << 20, kLargest = int64_t{1} << 30;
+  constexpr double kEnough = 2e-4;
+  for (int64_t bytes = kSmallest;; bytes *= 2) {
+    make(bytes);
+    copy_once();
+    if (bytes == kLargest || copy_once() >= kEnough) return;
+  }
+}
+
+void BandwidthMeter::make(int64_t bytes) {
+  Arena& arena = runtime_.arena(MemoryClass::scratch);
+  from_ = to_ = {};
+  from_ = Tensor::empty(arena, {bytes / 4}, DType::f32, "rates.from");
+  to_ = Tensor::empty(arena, {bytes / 4}, DType::f32, "rates.to");
+  const kernels::Table& table = kernels::table(runtime_.stream());
+  table.fill({.out = from_, .value = 1}, runtime_.stream());
+  table.fill({.out = to_, .value = 1}, runtime_.stream());
+}
+
+double BandwidthMeter::copy_once() {
+  return clock_.seconds([this] {
+    kernels::table(runtime_.stream()).copy({.x = from_, .out = to_}, runtime_.stream());
+  });
 }
 
 double BandwidthMeter::sample(int rounds) {
-  const kernels::Table& table = kernels::table(runtime_.stream());
   double best = 0;
-  for (int round = 0; round < rounds; ++round) {
-    const double begin = now_seconds();
-    table.copy({.x = from_, .out = to_}, runtime_.stream());
-    runtime_.stream().synchronize();
-    best = std::max(best, 2 * kCopied / (now_seconds() - begin));
-  }
+  for (int round = 0; round < rounds; ++round)
+    best = std::max(best, 2 * static_cast<double>(from_.bytes()) / copy_once());
   samples_.push_back(best);
   return best;
 }

@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "device/stream.h"
+#include "plan/call_clock.h"
 #include "tensor/tensor.h"
 
 namespace megatron::plan {
@@ -19,32 +20,41 @@ struct PeakShape {
   double rate = 0;  // FLOP/s, the best sustained in this sampling
 };
 
-// Samples products of at least five large shapes, in the form of a forward and of an input's
-// gradient, for about `seconds` in all and returns each shape's best rate.
+// Samples products of large shapes, in the form of a forward and of an input's gradient, for about
+// `seconds` in all and returns each shape's best rate. On a host these are at least five shapes; on
+// a GPU cubes of random numbers (a GPU's clock depends on how many bits change) of twice the size
+// of the one before, the last of 8192 or the first that takes a millisecond.
 std::vector<PeakShape> sample_gemm_rates(Runtime& runtime, DType type, double seconds);
 double best_rate(const std::vector<PeakShape>& shapes);
 
 // Bytes read and written a second while the kernel table's `copy` moves 256 MB of f32 from one
 // tensor to another by all threads, the best of `rounds`. As in STREAM (McCalpin, 1995), each byte
 // counts once where it is read and once where it is written; the copy writes past the caches, so no
-// line is read in order to be written. Takes 512 MB of the scratch arena.
+// line is read in order to be written. Takes 512 MB of the scratch arena. On a GPU it moves as much
+// as takes it 0.2 ms, 1 GB at most.
 double copy_bandwidth(Runtime& runtime, int rounds = 5);
 
 // Peak over several samplings, and how far they lie apart: (largest - smallest) / largest.
 class PeakMeter {
  public:
-  PeakMeter(Runtime& runtime, DType type) : runtime_(runtime), type_(type) {}
+  PeakMeter(Runtime& runtime, DType type) : runtime_(&runtime), type_(type) {}
+  // With a runtime for each sampling, so that no memory is held between them.
+  PeakMeter(Device device, int threads, DType type)
+      : device_(device), threads_(threads), type_(type) {}
   void sample(double seconds);
+  DType type() const { return type_; }
   double peak() const;  // FLOP/s
   double spread() const;
 
  private:
-  Runtime& runtime_;
+  Runtime* runtime_ = nullptr;
+  Device device_;
+  int threads_ = 1;
   DType type_;
   std::vector<double> samples_;
 };
 
-// Copy bandwidth over several samplings, likewise. Holds its 512 MB.
+// Copy bandwidth over several samplings, likewise. Holds its two tensors.
 class BandwidthMeter {
  public:
   explicit BandwidthMeter(Runtime& runtime);
@@ -53,7 +63,11 @@ class BandwidthMeter {
   double spread() const;
 
  private:
+  void make(int64_t bytes);
+  double copy_once();
+
   Runtime& runtime_;
+  CallClock clock_;
   Tensor from_, to_;
   std::vector<double> samples_;
 };

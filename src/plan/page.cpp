@@ -50,6 +50,11 @@ std::string machine(const Plan& p) {
                                     : "does NOT fit");
 }
 
+std::string gpu(const Plan& p) {
+  return fmt::format("{} of the {} of a GPU ({}): {}", bytes_text(p.gpu_bytes()),
+                     bytes_text(p.gpu->bytes), p.gpu->name, p.fits_gpu() ? "fits" : "does NOT fit");
+}
+
 double sent(const Plan& p) {
   double sum = 0;
   for (const TrafficWork& t : p.traffic) sum += t.sent;
@@ -76,7 +81,8 @@ std::vector<std::string> summary(const Plan& plan) {
                   bytes_text(sent(plan))),
       fmt::format("memory of a rank: {} ({})",
                   bytes_text(plan.memory.arena_bytes() + plan.memory.host), classes(plan.memory)),
-      fmt::format("memory of the process: {}", machine(plan))};
+      plan.gpu ? fmt::format("memory of a GPU: {}", gpu(plan))
+               : fmt::format("memory of the process: {}", machine(plan))};
   if (plan.step_seconds) lines.push_back("estimated: " + time_line(plan));
   return lines;
 }

@@ -39,10 +39,28 @@ std::string machine_line(const Plan& plan, const Marks& marks) {
                      bar, share_text(share), bytes_text(plan.machine));
 }
 
+std::string gpu_line(const Plan& plan, const Marks& marks) {
+  if (!plan.gpu) return "";
+  const GpuMemory& gpu = *plan.gpu;
+  const int64_t needed = plan.gpu_bytes(), inside = std::min(needed, gpu.bytes);
+  const std::string bar = stacked_bar({{marks.used, inside}, {marks.over, needed - inside}},
+                                      std::max(needed, gpu.bytes), kBarCells, marks.free);
+  const double share = static_cast<double>(needed) / static_cast<double>(gpu.bytes);
+  return fmt::format("Memory of a GPU: {} = {} and CUDA ({})\n  {}  {} of {}\n  {}{}\n",
+                     bytes_text(needed), amount_text(gpu.ranks, "rank"),
+                     bytes_text(gpu.processes * GpuMemory::kOverhead), bar, share_text(share),
+                     bytes_text(gpu.bytes), gpu.name,
+                     gpu.assumed.empty() ? "" : ": " + gpu.assumed);
+}
+
 std::string verdict(const Plan& plan) {
   if (plan.fits()) return "";
-  std::string text = fmt::format("  The run does NOT fit: it needs {} and the machine has {}.{}\n",
-                                 bytes_text(plan.process_bytes()), bytes_text(plan.machine),
+  const std::string shortage =
+      plan.fits_gpu() ? fmt::format("{} and the machine has {}", bytes_text(plan.process_bytes()),
+                                    bytes_text(plan.machine))
+                      : fmt::format("{} of a GPU's memory, which has {}",
+                                    bytes_text(plan.gpu_bytes()), bytes_text(plan.gpu->bytes));
+  std::string text = fmt::format("  The run does NOT fit: it needs {}.{}\n", shortage,
                                  plan.remedies.empty() ? "" : " What would help:");
   for (const std::string& remedy : plan.remedies) text += "    " + remedy + "\n";
   return text;
@@ -101,7 +119,8 @@ std::string memory_section(const Plan& plan, const PageStyle& style) {
         "may "
         "take some per cent more\n",
         plan.run_micro_batches, plan.micro_batches);
-  return text + stages_text(plan) + machine_line(plan, marks) + verdict(plan);
+  return text + stages_text(plan) + gpu_line(plan, marks) + machine_line(plan, marks) +
+         verdict(plan);
 }
 
 }  // namespace megatron::plan

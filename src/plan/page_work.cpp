@@ -122,7 +122,11 @@ std::string time_line(const Plan& plan) {
 }
 
 std::string time_section(const Plan& plan) {
-  if (!plan.step_seconds) return fmt::format("Estimated on this machine: {}\n", kUnknown);
+  if (!plan.step_seconds) {
+    const bool elsewhere = plan.gpu && !plan.gpu->assumed.empty();
+    return fmt::format("Estimated on this machine: {}{}\n", kUnknown,
+                       elsewhere ? " (it has no GPU that can be measured)" : "");
+  }
   return fmt::format("Estimated on this machine\n  {}\n", time_line(plan));
 }
 

@@ -10,9 +10,19 @@ int64_t Plan::parameter_count() const {
   return sum;
 }
 
+namespace {
+
+int64_t offloaded(const MemoryUse& use) {
+  return use.arenas[static_cast<size_t>(MemoryClass::offload)];
+}
+
+}  // namespace
+
 // Where not all ranks are here, each may be of the stage that holds the most.
 int64_t Plan::process_bytes() const {
-  const auto bytes = [](const MemoryUse& use) { return use.arena_bytes() + use.host; };
+  const auto bytes = [this](const MemoryUse& use) {
+    return (gpu ? offloaded(use) : use.arena_bytes()) + use.host;
+  };
   if (stages.empty()) return program + ranks_here * bytes(memory);
   int64_t sum = 0, most = 0;
   for (const MemoryUse& stage : stages) {
@@ -21,6 +31,14 @@ int64_t Plan::process_bytes() const {
   }
   return program + (ranks_here == ranks ? sum * (ranks / static_cast<int>(stages.size()))
                                         : most * ranks_here);
+}
+
+int64_t Plan::gpu_bytes() const {
+  if (!gpu) return 0;
+  const auto bytes = [](const MemoryUse& use) { return use.arena_bytes() - offloaded(use); };
+  int64_t most = bytes(memory);
+  for (const MemoryUse& stage : stages) most = std::max(most, bytes(stage));
+  return gpu->ranks * most + gpu->processes * GpuMemory::kOverhead;
 }
 
 }  // namespace megatron::plan

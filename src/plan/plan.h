@@ -59,6 +59,17 @@ struct MegatronEstimate {
   int64_t weights_and_optimizer = 0, activations = 0;
 };
 
+// The GPU that ranks of a CUDA run compute on.
+struct GpuMemory {
+  std::string name;     // "NVIDIA H200"
+  int64_t bytes = 0;    // that it has
+  int ranks = 1;        // of this machine that share one, at most
+  int processes = 1;    // they belong to
+  std::string assumed;  // "": a GPU of this machine; else why it is another
+  // What the driver's context and the libraries' code take in each process; an allowance.
+  static constexpr int64_t kOverhead = int64_t{512} << 20;
+};
+
 struct Plan {
   std::string model;   // "124M parameters, 12 layers, hidden 768, vocabulary 50257"
   std::string device;  // "cpu"
@@ -74,8 +85,9 @@ struct Plan {
   // Of the step that was run for `memory`; fewer than micro_batches: it stands for one of so many,
   // whose activations may take some per cent more (holes between tensors that come and go).
   int64_t run_micro_batches = 0;
-  int64_t program = 0;  // bytes of a process beside its ranks
-  int64_t machine = 0;  // bytes of memory this machine has; 0: not known
+  int64_t program = 0;           // bytes of a process beside its ranks
+  int64_t machine = 0;           // bytes of memory this machine has; 0: not known
+  std::optional<GpuMemory> gpu;  // of a CUDA run, whose arenas but `offload` lie there
   std::vector<KernelWork> kernels;
   std::vector<TrafficWork> traffic;
   std::optional<double> step_seconds;  // estimated for this machine
@@ -85,8 +97,10 @@ struct Plan {
   std::vector<std::string> remedies;  // flags with which a run would fit that does not
 
   int64_t parameter_count() const;
-  int64_t process_bytes() const;  // of a process with ranks_here ranks
-  bool fits() const { return machine == 0 || process_bytes() <= machine; }
+  int64_t process_bytes() const;  // of the host's memory, of a process with ranks_here ranks
+  int64_t gpu_bytes() const;      // of the fullest GPU; 0 without one
+  bool fits_gpu() const { return !gpu || gpu_bytes() <= gpu->bytes; }
+  bool fits() const { return fits_gpu() && (machine == 0 || process_bytes() <= machine); }
 };
 
 }  // namespace megatron::plan

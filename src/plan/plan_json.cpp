@@ -53,6 +53,15 @@ Json memory_of(const MemoryUse& use) {
   return rank;
 }
 
+Json gpu(const Plan& plan) {
+  if (!plan.gpu) return Json();
+  return Json::Object{{"name", plan.gpu->name},
+                      {"bytes", plan.gpu->bytes},
+                      {"needed", plan.gpu_bytes()},
+                      {"ranks", plan.gpu->ranks},
+                      {"found", plan.gpu->assumed.empty()}};
+}
+
 Json memory(const Plan& plan) {
   Json::Array stages;
   for (const MemoryUse& stage : plan.stages) stages.push_back(memory_of(stage));
@@ -67,6 +76,7 @@ Json memory(const Plan& plan) {
                       {"run_micro_batches", plan.run_micro_batches},
                       {"program", plan.program},
                       {"process", plan.process_bytes()},
+                      {"gpu", gpu(plan)},
                       {"machine", plan.machine > 0 ? Json(plan.machine) : Json()},
                       {"fits", plan.fits()},
                       {"remedies", std::move(remedies)},

@@ -69,6 +69,11 @@ double value_at(const OperandForm& form, const WorkItem& item, int64_t i) {
   return is_floating(form.type) ? number_for(form.name) : 0;
 }
 
+template <class T>
+std::vector<T> whole(const std::vector<double>& values) {
+  return {values.begin(), values.end()};
+}
+
 // Positions, ids, weights of tokens, scalars of the optimizer: few bytes, whose values matter.
 bool is_small(const OperandForm& form) {
   const std::string_view n = form.name;
@@ -84,14 +89,13 @@ Tensor ReplayMemory::small(const OperandForm& form, const WorkItem& item) {
   std::vector<double> values(static_cast<size_t>(form.shape.elements()));
   for (size_t i = 0; i < values.size(); ++i)
     values[i] = value_at(form, item, static_cast<int64_t>(i));
-  if (is_floating(form.type)) {
-    copy_from(t, std::span<const double>(values));
-    return t;
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    const auto value = static_cast<int64_t>(values[i]);
-    if (form.type == DType::i64) t.data<int64_t>()[i] = value;
-    if (form.type == DType::i32) t.data<int32_t>()[i] = static_cast<int32_t>(value);
+  Stream& stream = runtime_.stream();
+  if (form.type == DType::i64) {
+    copy_from(t, std::span<const int64_t>(whole<int64_t>(values)), stream);
+  } else if (form.type == DType::i32) {
+    copy_from(t, std::span<const int32_t>(whole<int32_t>(values)), stream);
+  } else if (is_floating(form.type)) {
+    copy_from(t, std::span<const double>(values), stream);
   }
   return t;
 }
@@ -104,15 +108,24 @@ Tensor ReplayMemory::take(DType type, bool written, int64_t bytes) {
     const int64_t size = std::max(wanted, round_up(cold_ / 2));
     pool.memory = Tensor::empty(runtime_.arena(MemoryClass::activations), {size / size_of(type)},
                                 type, "replay.operands");
-    auto* begin = static_cast<std::byte*>(pool.memory.raw());
-    put_numbers(begin, std::min(kPattern, size), type);
-    for (int64_t at = kPattern; at < size; at += kPattern)
-      std::memcpy(begin + at, begin, static_cast<size_t>(std::min(kPattern, size - at)));
+    fill(pool.memory);
   }
   if (pool.next + wanted > pool.memory.bytes()) pool.next = 0;
   Tensor taken = pool.memory.slice(0, pool.next / size_of(type), wanted / size_of(type));
   pool.next += wanted;
   return taken;
+}
+
+void ReplayMemory::fill(const Tensor& pool) {
+  const int64_t size = pool.bytes();
+  std::vector<std::byte> pattern(static_cast<size_t>(std::min(kPattern, size)));
+  put_numbers(pattern.data(), static_cast<int64_t>(pattern.size()), pool.dtype());
+  const int64_t unit = size_of(pool.dtype());
+  for (int64_t at = 0; at < size; at += kPattern) {
+    const int64_t part = std::min(kPattern, size - at);
+    copy_bytes_from(pool.slice(0, at / unit, part / unit),
+                    std::span(pattern).first(static_cast<size_t>(part)));
+  }
 }
 
 std::vector<Tensor> ReplayMemory::operands(const WorkItem& item) {

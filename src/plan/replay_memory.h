@@ -26,6 +26,7 @@ class ReplayMemory {
     int64_t next = 0;  // bytes
   };
   Tensor take(DType type, bool written, int64_t bytes);
+  static void fill(const Tensor& pool);
   Tensor small(const OperandForm& form, const WorkItem& item);
 
   Runtime& runtime_;

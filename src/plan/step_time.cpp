@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/median.h"
 #include "comm/threads.h"
+#include "plan/call_clock.h"
 #include "plan/machine_rates.h"
 #include "plan/replay_memory.h"
 
@@ -29,6 +30,11 @@ Rates measure_rates(const TimedRun& run) {
   Runtime whole(run.device, run.ranks * run.threads);
   const double peak = best_rate(sample_gemm_rates(whole, run.type, 0.25));
   return {peak, copy_bandwidth(whole, 2)};
+}
+
+// Of a rank.
+int64_t most_bytes(const TimedRun& run) {
+  return kLargestOperand * (run.device.kind == DeviceKind::cuda ? 16 : 1) / run.ranks;
 }
 
 int64_t largest_operand(const WorkItem& item) {
@@ -60,10 +66,11 @@ class Replay {
   void run(comm::Group& world) {
     Runtime runtime(run_.device, run_.threads);
     ReplayMemory memory(runtime, std::min(run_.touched, kColdest) / run_.ranks);
+    CallClock clock(runtime);
     for (int round = 0; goes_on(world, round); ++round) {
       for (const size_t index : order_) {
         if (!goes_on(world, round)) break;
-        const double seconds = time_call(index, memory, runtime, world);
+        const double seconds = time_call(index, memory, runtime, clock, world);
         if (world.rank() == 0) kernels_[index].push_back(seconds);
       }
       if (round < 2) time_collectives(world, runtime);
@@ -83,7 +90,7 @@ class Replay {
 
   bool can_be_made(size_t index) const {
     const WorkItem& item = work_.kernels[index];
-    return item.calls > 0 && largest_operand(item) <= kLargestOperand / run_.ranks &&
+    return item.calls > 0 && largest_operand(item) <= most_bytes(run_) &&
            expected_[index] <= kLongestCall;
   }
 
@@ -99,7 +106,8 @@ class Replay {
   }
 
   // The mean of all ranks, which make the call at once.
-  double time_call(size_t index, ReplayMemory& memory, Runtime& runtime, comm::Group& world) {
+  double time_call(size_t index, ReplayMemory& memory, Runtime& runtime, CallClock& clock,
+                   comm::Group& world) {
     const WorkItem& item = work_.kernels[index];
     const bool is_short = expected_[index] < kShort;
     const int count = is_short ? 4 : 1;
@@ -108,10 +116,10 @@ class Replay {
     if (is_short)
       item.again(operands[0], runtime.stream());  // what a thread makes once for a shape
     world.barrier("replay.call");
-    const double begin = now_seconds();
-    for (const auto& tensors : operands) item.again(tensors, runtime.stream());
-    runtime.stream().synchronize();
-    return (now_seconds() - begin) / count;
+    const double seconds = clock.seconds([&] {
+      for (const auto& tensors : operands) item.again(tensors, runtime.stream());
+    });
+    return seconds / count;
   }
 
   void time_collectives(comm::Group& world, Runtime& runtime) {
@@ -119,7 +127,7 @@ class Replay {
       const CollectiveItem& item = work_.collectives[i];
       if (item.calls == 0 || item.collective != "all_reduce" || item.ranks != world.size())
         continue;
-      const int64_t bytes = std::min(item.bytes, kLargestOperand / run_.ranks);
+      const int64_t bytes = std::min(item.bytes, most_bytes(run_));
       const Tensor t = Tensor::empty(runtime.arena(MemoryClass::communication),
                                      {std::max<int64_t>(bytes / 4, 1)}, DType::f32, "replay.sum");
       kernels::table(runtime.stream()).fill({.out = t, .value = 0.01}, runtime.stream());
@@ -187,8 +195,10 @@ std::optional<StepTime> estimate_step_time(const StepWork& work, const TimedRun&
                 .peak = rates.peak,
                 .bandwidth = rates.bandwidth};
   scale(work, rates, run.ranks, time.kernels);
-  time.seconds =
-      run.host_seconds + sum(work.kernels, time.kernels) + sum(work.collectives, time.collectives);
+  const double kernels = sum(work.kernels, time.kernels);
+  time.seconds = sum(work.collectives, time.collectives) +
+                 (run.device.kind == DeviceKind::cuda ? std::max(run.host_seconds, kernels)
+                                                      : run.host_seconds + kernels);
   return time;
 }
 

@@ -28,12 +28,14 @@ struct StepTime {
          bandwidth = 0;  // FLOP/s and bytes/s of all ranks together (plan/machine_rates.h)
 };
 
-// A call with an operand above kLargestOperand bytes (of all ranks together), or longer than
+// A call with an operand above kLargestOperand bytes (of all ranks together; on a GPU sixteen times
+// that), or longer than
 // kLongestCall by the machine's rates, is not made: its time is that of the largest call of its
 // kernel and type that was made, times the ratio of their costs; where there is none, the larger of
 // FLOPs / peak and bytes / bandwidth. Takes about kBudget seconds, more only where making every
 // call once takes longer, and then at most kMostSeconds. nullopt: there are far more ranks here
-// than cores.
+// than cores. On a GPU the host's part of a step runs beside the kernels, so the longer of both
+// counts.
 inline constexpr int64_t kLargestOperand = int64_t{150} << 20;
 inline constexpr double kLongestCall = 0.5, kBudget = 1.0, kMostSeconds = 4.0;
 std::optional<StepTime> estimate_step_time(const StepWork& work, const TimedRun& run);

@@ -6,12 +6,14 @@
 #include <functional>
 
 #include "base/tolerances.h"
+#include "comm/staged.h"
 #include "comm/threads.h"
 
 namespace megatron::selftest {
 namespace {
 
-constexpr double kMostSeconds = 20;  // that a call of ranks may take
+// That a call of ranks may take. Ranks that share a GPU open its libraries one after the other.
+double most_seconds(DeviceKind device) { return device == DeviceKind::cuda ? 120 : 20; }
 
 // Muon with products in the model's own type.
 optim::OptimizerConfig config_of(optim::Method method, const Layout& layout) {
@@ -149,10 +151,12 @@ Outcome Experiment::run(const Layout& layout, const std::vector<optim::Method>& 
       layout.ranks(),
       [&](comm::Group& world) {
         const std::unique_ptr<comm::Group> wrapped = environment_.wrap(world);
+        std::unique_ptr<comm::Group> made;
+        comm::Group& group = comm::for_device(wrapped ? *wrapped : world, {device_, 0}, made);
         for (const optim::Method method : methods)
-          train(layout, wrapped ? *wrapped : world, method, outcome, gradients, parameters);
+          train(layout, group, method, outcome, gradients, parameters);
       },
-      kMostSeconds);
+      most_seconds(device_));
   for (const auto& [kind, gathered] :
        {std::pair{"gradient", &gradients}, std::pair{"value", &parameters}}) {
     for (const std::string& name : gathered->different())
@@ -171,14 +175,16 @@ TensorMap Experiment::gradients(const Layout& layout) const {
       layout.ranks(),
       [&](comm::Group& world) {
         const std::unique_ptr<comm::Group> wrapped = environment_.wrap(world);
-        Trial trial(*this, layout, optim::Method::sgd, wrapped ? *wrapped : world);
+        std::unique_ptr<comm::Group> made;
+        Trial trial(*this, layout, optim::Method::sgd,
+                    comm::for_device(wrapped ? *wrapped : world, {device_, 0}, made));
         double divisor = 1;
         trial.model.step.accumulate(batches(layout, trial.model.ranks.data().rank(), 0), divisor);
         gathered.add(
             trial.model.shards(), [](const parallel::Shard& shard) { return shard.gradient; },
             divisor);
       },
-      kMostSeconds);
+      most_seconds(device_));
   return std::move(gathered.tensors());
 }
 

@@ -103,6 +103,7 @@ std::string LayoutMatrix::summary() const {
 struct MatrixRun::State {
   const Environment& environment;
   Precisions precisions = Precisions::all;
+  DeviceKind device = DeviceKind::cpu;  // of fp32
   std::vector<TinyModel> models = matrix_models();
   std::map<std::string, Outcome> known = {};  // by type and row
 
@@ -121,8 +122,8 @@ const Outcome& MatrixRun::State::outcome(const MatrixRow& row, DeviceKind device
       .first->second;
 }
 
-MatrixRun::MatrixRun(const Environment& environment, Precisions precisions)
-    : state_(std::make_unique<State>(State{environment, precisions})) {}
+MatrixRun::MatrixRun(const Environment& environment, Precisions precisions, DeviceKind device)
+    : state_(std::make_unique<State>(State{environment, precisions, device})) {}
 MatrixRun::~MatrixRun() = default;
 
 Report MatrixRun::run(const MatrixRow& row) {
@@ -137,11 +138,11 @@ Report MatrixRun::run(const MatrixRow& row) {
   if (state_->precisions != Precisions::fp32)
     against(one, DeviceKind::reference, tolerance::kLayoutFp64, "fp64");
   if (state_->precisions == Precisions::fp64) return report;
-  against(one, DeviceKind::cpu, tolerance::kLayoutFp32, "fp32");
+  against(one, state_->device, tolerance::kLayoutFp32, "fp32");
   MatrixRow same = row;
   same.layout = plain(row.layout);
   if (keeps_bits(row.layout) && same.str() != row.str())
-    against(same, DeviceKind::cpu, 0, "fp32, bit for bit");
+    against(same, state_->device, 0, "fp32, bit for bit");
   return report;
 }
 

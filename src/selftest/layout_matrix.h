@@ -46,14 +46,15 @@ class LayoutMatrix {
 enum class Precisions { all, fp64, fp32 };
 
 // Runs rows on ranks that are threads. Each row: on the fp64 reference against one rank within
-// 1e-10; in fp32 on cpu against one rank within kLayoutFp32, and bit for bit against the same
+// 1e-10; in fp32 on the device against one rank within kLayoutFp32, and bit for bit against the same
 // tensor- and data-parallel ranks without stages, sharding, recompute, overlap and offload where
 // DESIGN's rules of equal bits hold: with sharded gradients and several micro-batches sums are
 // added in another order (docs/decisions). Compared are the loss, every parameter's gradient, the
 // norms and losses of steps of SGD and its parameters, and the losses of steps of AdamW.
 class MatrixRun {
  public:
-  explicit MatrixRun(const Environment& environment, Precisions precisions = Precisions::all);
+  explicit MatrixRun(const Environment& environment, Precisions precisions = Precisions::all,
+                     DeviceKind device = DeviceKind::cpu);
   ~MatrixRun();
   Report run(const MatrixRow& row);
 

@@ -47,10 +47,10 @@ void check_layouts(const TinyModel& model, DeviceKind device, const Environment&
   }
 }
 
-void check_bf16_layouts(const TinyModel& model, const Environment& environment, Report& report) {
+void check_bf16_layouts(const TinyModel& model, DeviceKind device, const Environment& environment,
+                        Report& report) {
   const auto experiment = [&](DType type) {
-    return selftest::experiment(model, DeviceKind::cpu, type, DType::bf16, LossScope::token,
-                                environment);
+    return selftest::experiment(model, device, type, DType::bf16, LossScope::token, environment);
   };
   const Experiment bf16 = experiment(DType::bf16);
   const TensorMap oracle = experiment(DType::f32).gradients({});
@@ -67,10 +67,10 @@ void check_bf16_layouts(const TinyModel& model, const Environment& environment, 
   }
 }
 
-void check_bits(const TinyModel& model, const Environment& environment, Report& report) {
+void check_bits(const TinyModel& model, DeviceKind device, const Environment& environment,
+                Report& report) {
   for (const LossScope scope : {LossScope::token, LossScope::micro_batch}) {
-    const Experiment tried =
-        experiment(model, DeviceKind::cpu, DType::f32, DType::f32, scope, environment);
+    const Experiment tried = experiment(model, device, DType::f32, DType::f32, scope, environment);
     const Outcome first = tried.run({.micro_batch = 4}, kMethods);
     for (const Layout& layout :
          {Layout{.micro_batch = 4}, Layout{.recompute = whole_layers(), .micro_batch = 4},

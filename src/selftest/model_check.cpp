@@ -2,6 +2,7 @@
 
 #include "base/philox.h"
 #include "base/tolerances.h"
+#include "comm/staged.h"
 #include "selftest/plain_model.h"
 #include "training/trained_model.h"
 
@@ -38,7 +39,9 @@ void check_model(const TinyModel& model, DeviceKind device, const Environment& e
   Runtime runtime({device, 0}, 1);
   const std::unique_ptr<comm::Group> alone = comm::single();
   const std::unique_ptr<comm::Group> wrapped = environment.wrap(*alone);
-  training::TrainedModel trained(config, type, 1, {}, wrapped ? *wrapped : *alone, runtime,
+  std::unique_ptr<comm::Group> made;
+  comm::Group& group = comm::for_device(wrapped ? *wrapped : *alone, {device, 0}, made);
+  training::TrainedModel trained(config, type, 1, {}, group, runtime,
                                  {.table = environment.table(device)});
   randomize(trained.shards(), 2);
   trained.step.begin({});

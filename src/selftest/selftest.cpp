@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/tolerances.h"
+#include "device/wing.h"
 #include "kernels/case.h"
 #include "ops/gradient_check.h"
 #include "selftest/layout_matrix.h"
@@ -15,44 +16,59 @@ namespace {
 
 void compare_case(const kernels::Case& c, Runtime& runtime, Report& report) {
   try {
-    const kernels::CaseResult result = kernels::compare_with_reference(c, runtime);
+    const kernels::CaseResult result = c.real ? kernels::compare_with_cpu(c, runtime)
+                                              : kernels::compare_with_reference(c, runtime);
     report.compare("cases", c.name + ": " + result.output, result.worst * c.tolerance, c.tolerance);
   } catch (const Error&) {
     if (c.dtype != DType::f64) throw;  // a type that a back-end may refuse
   }
 }
 
-void add_kernel_checks(std::vector<Check>& all, int threads) {
+void add_kernel_checks(std::vector<Check>& all, const std::string& group, bool real,
+                       DeviceKind device, int threads) {
   std::vector<std::pair<std::string, std::vector<kernels::Case>>> by_kernel;
   for (kernels::Case& c : kernels::cases()) {
-    if (c.real) continue;
-    auto group = std::ranges::find(by_kernel, c.kernel, &decltype(by_kernel)::value_type::first);
-    if (group == by_kernel.end()) group = by_kernel.insert(group, {c.kernel, {}});
-    group->second.push_back(std::move(c));
+    if (c.real != real) continue;
+    auto found = std::ranges::find(by_kernel, c.kernel, &decltype(by_kernel)::value_type::first);
+    if (found == by_kernel.end()) found = by_kernel.insert(found, {c.kernel, {}});
+    found->second.push_back(std::move(c));
   }
   for (auto& [kernel, cases] : by_kernel) {
-    all.push_back({"kernels/" + kernel,
-                   [threads, cases = std::move(cases)](const Environment&, Report& report) {
-                     Runtime runtime({DeviceKind::cpu, 0}, threads);
+    all.push_back({group + kernel,
+                   [device, threads, cases = std::move(cases)](const Environment&, Report& report) {
+                     Runtime runtime({device, 0}, threads);
                      for (const kernels::Case& c : cases) compare_case(c, runtime, report);
                    }});
   }
 }
 
-void add_gradient_checks(std::vector<Check>& all) {
+void check_gradients(const ops::GradientCase& c, DeviceKind device, const Environment& environment,
+                     Report& report) {
+  if (device == DeviceKind::cuda) {
+    Runtime runtime({device, 0}, 1);
+    const ops::GradientError error = ops::gradient_distance(c, DType::f32, runtime);
+    return report.compare("gradients", error.tensor, error.worst, tolerance::kDeviceGradientOp);
+  }
+  Runtime runtime({DeviceKind::reference, 0}, 1);
+  const ops::GradientError error =
+      ops::gradient_error(c, runtime, environment.table(DeviceKind::reference));
+  report.compare("gradients", error.tensor, error.worst, tolerance::kDifferenceOp);
+}
+
+void add_gradient_checks(std::vector<Check>& all, DeviceKind device) {
   for (const ops::GradientCase& c : ops::gradient_cases()) {
-    all.push_back({"gradients/" + c.name, [c](const Environment& environment, Report& report) {
-                     Runtime runtime({DeviceKind::reference, 0}, 1);
-                     const ops::GradientError error =
-                         ops::gradient_error(c, runtime, environment.table(DeviceKind::reference));
-                     report.compare("gradients", error.tensor, error.worst,
-                                    tolerance::kDifferenceOp);
-                   }});
+    all.push_back(
+        {"gradients/" + c.name, [c, device](const Environment& environment, Report& report) {
+           check_gradients(c, device, environment, report);
+         }});
   }
 }
 
-void add_model_checks(std::vector<Check>& all) {
-  for (const DeviceKind device : {DeviceKind::reference, DeviceKind::cpu}) {
+// With the CPU, the reference is checked too.
+void add_model_checks(std::vector<Check>& all, DeviceKind tested) {
+  std::vector<DeviceKind> devices = {tested};
+  if (tested == DeviceKind::cpu) devices.insert(devices.begin(), DeviceKind::reference);
+  for (const DeviceKind device : devices) {
     const std::string type = device == DeviceKind::reference ? " fp64" : " fp32";
     for (const TinyModel& model : tiny_models()) {
       all.push_back({"model/" + model.name + type,
@@ -67,12 +83,13 @@ void add_model_checks(std::vector<Check>& all) {
   }
   for (const TinyModel& model : tiny_models()) {
     all.push_back({"layouts/" + model.name + " bf16",
-                   [model](const Environment& environment, Report& report) {
-                     check_bf16_layouts(model, environment, report);
+                   [model, tested](const Environment& environment, Report& report) {
+                     check_bf16_layouts(model, tested, environment, report);
                    }});
-    all.push_back({"bits/" + model.name, [model](const Environment& environment, Report& report) {
-                     check_bits(model, environment, report);
-                   }});
+    all.push_back(
+        {"bits/" + model.name, [model, tested](const Environment& environment, Report& report) {
+           check_bits(model, tested, environment, report);
+         }});
   }
 }
 
@@ -89,11 +106,15 @@ Report run_check(const Check& check, const Environment& environment) {
 
 }  // namespace
 
-std::vector<Check> checks(int threads) {
+std::vector<Check> checks(int threads, DeviceKind device, bool real) {
   std::vector<Check> all;
-  add_kernel_checks(all, threads);
-  add_gradient_checks(all);
-  add_model_checks(all);
+  if (real) {
+    add_kernel_checks(all, "real/", true, device, threads);
+    return all;
+  }
+  add_kernel_checks(all, "kernels/", false, device, threads);
+  add_gradient_checks(all, device);
+  add_model_checks(all, device);
   return all;
 }
 
@@ -102,6 +123,12 @@ namespace {
 using Print = std::function<void(std::string_view)>;
 
 constexpr size_t kColumns = 100, kListedFailures = 5;
+
+bool selected(const SelftestOptions& options, const std::string& name) {
+  const std::string_view filter = options.filter;
+  return filter.starts_with('=') ? name == filter.substr(1)
+                                 : name.find(filter) != std::string::npos;
+}
 
 // Lines of at most kColumns, cut between words; those after the first are indented.
 std::string lines(const std::string& first, size_t indent, std::string_view text) {
@@ -152,19 +179,24 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
+Precisions precisions_of(const SelftestOptions& options) {
+  if (!options.fault.empty()) return Precisions::fp64;
+  return options.device == DeviceKind::cuda ? Precisions::fp32 : options.precisions;
+}
+
 // With a fault only rows that come to it, on the reference, until one fails.
 Summary run_matrix(const SelftestOptions& options, const Fault* fault,
                    const Environment& environment, const Print& print) {
   const LayoutMatrix matrix(options.layouts);
   print(lines("", 0, matrix.summary() + (matrix.excluded().empty() ? "" : ":")));
   print_excluded(matrix.excluded(), print);
-  MatrixRun matrix_run(environment, fault != nullptr ? Precisions::fp64 : options.precisions);
+  MatrixRun matrix_run(environment, precisions_of(options), options.device);
   Summary summary;
   for (const MatrixRow& row : matrix.rows()) {
     if (row.number % options.parts != options.part || (fault != nullptr && !fault->in_row(row)))
       continue;
     const std::string name = fmt::format("row {}: {}", row.number, row.str());
-    if (name.find(options.filter) == std::string::npos) continue;
+    if (!selected(options, name)) continue;
     const auto begin = std::chrono::steady_clock::now();
     const Report report = run_check(
         {name, [&](const Environment&, Report& into) { into = matrix_run.run(row); }}, environment);
@@ -178,8 +210,8 @@ Summary run_matrix(const SelftestOptions& options, const Fault* fault,
 Summary run_checks(const SelftestOptions& options, const Environment& environment,
                    const Print& print) {
   Summary summary;
-  for (const Check& check : checks(options.threads)) {
-    if (check.name.find(options.filter) == std::string::npos) continue;
+  for (const Check& check : checks(options.threads, options.device, options.real)) {
+    if (!selected(options, check.name)) continue;
     const auto begin = std::chrono::steady_clock::now();
     const Report report = run_check(check, environment);
     const double seconds = seconds_since(begin);
@@ -195,6 +227,19 @@ Summary run_checks(const SelftestOptions& options, const Environment& environmen
   return summary;
 }
 
+void print_names(const SelftestOptions& options, const Print& print) {
+  if (options.layouts > 0) {
+    const LayoutMatrix matrix(options.layouts);
+    for (const MatrixRow& row : matrix.rows()) {
+      const std::string name = fmt::format("row {}: {}", row.number, row.str());
+      if (row.number % options.parts == options.part && selected(options, name)) print(name + "\n");
+    }
+    return;
+  }
+  for (const Check& check : checks(options.threads, options.device, options.real))
+    if (selected(options, check.name)) print(check.name + "\n");
+}
+
 }  // namespace
 
 Summary run(const SelftestOptions& options, const Print& print) {
@@ -206,6 +251,19 @@ Summary run(const SelftestOptions& options, const Print& print) {
            options.fault);
   MG_CHECK(fault == nullptr || matrix || fault->in_checks,
            "only the layout matrix comes to the fault '{}': give --layouts, too", options.fault);
+  const bool cuda = options.device == DeviceKind::cuda;
+  MG_CHECK(fault == nullptr || !cuda,
+           "faults change kernels and calls of the CPU: run them with --device cpu");
+  MG_CHECK(!options.real || (cuda && !matrix),
+           "--real compares CUDA's kernels with the CPU's: give --device cuda, and not --layouts");
+  if (options.list) {
+    print_names(options, print);
+    return {};
+  }
+  if (cuda) {
+    const CudaWing& wing = cuda_wing();
+    print(lines("", 2, fmt::format("{}; {}", wing.devices().front().name, wing.versions())));
+  }
   const Environment environment = fault == nullptr ? Environment() : fault->environment();
   if (fault != nullptr) print(lines("", 2, fmt::format("fault {}: {}", fault->name, fault->text)));
   Summary summary = matrix ? run_matrix(options, fault, environment, print)

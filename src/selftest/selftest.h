@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "device/device.h"
 #include "selftest/environment.h"
 #include "selftest/layout_matrix.h"
 #include "selftest/report.h"
@@ -17,32 +18,38 @@ struct Check {
   std::function<void(const Environment&, Report&)> run;
 };
 
-// threads: CPU threads of the kernel checks.
-//   kernels/<entry>        every Case that is not of real size: cpu against the reference
-//   gradients/<op>         central differences in fp64
+// threads: CPU threads of the kernel checks. device: cpu or cuda.
+//   kernels/<entry>        every Case that is not of real size: the device against the reference
+//   gradients/<op>         central differences in fp64; on cuda fp32 against fp64
 //   model/<model> <type>   a training step's loss and gradients against plain loops of another kind
 //   layouts/<model> <type> data-parallel ranks and micro-batches against one rank; in bf16 the
 //                          gradients' errors against fp32
 //   bits/<model>           bit for bit: repeated, recomputed, with other numbers of threads
-std::vector<Check> checks(int threads);
+// real, on cuda: instead of them
+//   real/<entry>           every Case of real size against the CPU's kernels
+std::vector<Check> checks(int threads, DeviceKind device = DeviceKind::cpu, bool real = false);
 
 struct SelftestOptions {
   std::string fault;   // name, or empty
-  std::string filter;  // only checks whose name contains it
+  std::string filter;  // only checks whose name contains it; "=NAME": that one alone
   int threads = 1;
+  DeviceKind device = DeviceKind::cpu;  // or cuda
+  bool real = false;                    // cuda's kernels at real sizes instead of the checks
   // The layout matrix instead of the checks: strength 2 covers every pair of values, 3 every triple
   // (0: the checks). Only every `parts`-th row from row `part` on. With a fault: the rows that come
   // to it, in fp64, until one fails.
   int layouts = 0;
   int part = 0, parts = 1;
-  Precisions precisions = Precisions::all;  // of the layout matrix
+  Precisions precisions = Precisions::all;  // of the layout matrix; on cuda fp32 always
+  bool list = false;  // prints the names of checks or rows that would run, and runs none
 };
 struct Summary {
   std::vector<std::string> passed, failed;  // names of checks
 };
 // print gets a line as each check ends, and the last line "N passed, N failed". A check that throws
 // has failed. Throws Error for an unknown fault, for one that is given to the checks and is only in
-// the matrix, or the reverse, and for a filter that leaves no check or row.
+// the matrix, or the reverse, for a fault or real sizes on a device that has none, and for a filter
+// or part that leaves no check or row.
 Summary run(const SelftestOptions& options, const std::function<void(std::string_view)>& print);
 
 }  // namespace megatron::selftest

@@ -100,8 +100,8 @@ void copy_from(Tensor& tensor, std::span<const double> values, Stream& stream);
 void copy_from(Tensor& tensor, std::span<const int32_t> values, Stream& stream);
 void copy_from(Tensor& tensor, std::span<const int64_t> values, Stream& stream);
 
-// The value of a one-element tensor, after the stream's work. Throws InternalError on meta: nothing
-// below `training` may let a value decide what runs.
+// The value of a one-element tensor, after the stream's work. Throws InternalError on meta, and
+// while the stream's work is recorded: nothing below `training` may let a value decide what runs.
 double read_scalar(const Tensor& tensor, Stream& stream);
 
 }  // namespace megatron

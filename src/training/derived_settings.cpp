@@ -4,7 +4,6 @@
 #include <thread>
 
 #include "base/error.h"
-#include "device/wing.h"
 
 namespace megatron::training {
 namespace {
@@ -39,12 +38,9 @@ class Teller {
     } else if (!given_.runtime.ranks && r.rank_count() > 1) {
       note("ranks", r.rank_count(), "the product of the parallel sizes");
     }
-    if (r.device == "auto" && r.device_kind() == DeviceKind::cuda)
-      note("device", "cuda",
-           fmt::format("a GPU was found: {}; {}", cuda_wing().devices()[0].name,
-                       cuda_wing().versions()));
-    else if (r.device == "auto" && cuda_state().built)
-      note("device", "cpu", "CUDA cannot be used: " + cuda_state().why_not);
+    if (auto device = r.device_note()) notes_.push_back(std::move(*device));
+    if (auto composed = r.composed_note()) notes_.push_back(std::move(*composed));
+    if (auto order = r.order_note()) notes_.push_back(std::move(*order));
     if (!given_.runtime.threads || !r.launched_by.empty())
       note("threads", r.threads_per_rank(),
            fmt::format("{} cores / {} on this machine", cores, ranks_text(r.ranks_here())));

@@ -167,9 +167,10 @@ void Evaluation::check() const {
 }
 
 EvaluationResult Evaluation::run(comm::Group& ranks_of_run) const {
-  Runtime runtime(s_.runtime.device_value(), s_.runtime.threads_per_rank());
+  Runtime runtime(s_.runtime.device_value(ranks_of_run.rank()), s_.runtime.threads_per_rank());
   std::unique_ptr<comm::Group> made;
-  comm::Group& world = comm::for_device(ranks_of_run, runtime.device(), made);
+  comm::Group& world =
+      comm::for_device(ranks_of_run, runtime.device(), made, s_.runtime.gpu_backend());
   const DType type = s_.bf16 ? DType::bf16 : DType::f32;
   const auto model = load_model(directory_, config_, runtime, type, 0);
   models::Stage* const whole = model.get();

@@ -8,10 +8,12 @@
 #include "base/progress.h"
 #include "comm/traffic.h"
 #include "data/dataset.h"
+#include "device/wing.h"
 #include "models/gpt/model.h"
 #include "optim/norm_slots.h"
 #include "plan/figures.h"
 #include "plan/flops.h"
+#include "plan/known_gpus.h"
 #include "plan/megatron_memory.h"
 #include "plan/parameters.h"
 #include "plan/step_time.h"
@@ -83,6 +85,39 @@ std::vector<int64_t> micro_batch_counts(const TrainSettings& s, int64_t consumed
   return counts;
 }
 
+// Beyond this no rank fits, whatever the rest of its run needs.
+int64_t most_memory(const TrainSettings& s) {
+  const bool gpu = s.runtime.device_kind() == DeviceKind::cuda;
+  return gpu ? 8 * plan::kPlannedGpuMemory : machine_memory();
+}
+
+// Of a CUDA run. Ranks of a machine take its GPUs in turn (RuntimeSettings::device_value).
+std::optional<plan::GpuMemory> gpu_of(const TrainSettings& s, std::optional<double> device_memory) {
+  if (s.runtime.device_kind() != DeviceKind::cuda) return std::nullopt;
+  const int here = s.runtime.ranks_here();
+  plan::GpuMemory gpu;
+  if (const CudaWing* wing = cuda_state().wing; wing != nullptr) {
+    const auto devices = static_cast<int>(wing->devices().size());
+    const CudaDevice& least = *std::ranges::min_element(wing->devices(), {}, &CudaDevice::memory);
+    gpu = {.name = least.name, .bytes = least.memory, .ranks = (here + devices - 1) / devices};
+  } else {
+    gpu = {
+        .name = std::string(plan::kPlannedGpu),
+        .bytes = plan::kPlannedGpuMemory,
+        .assumed = fmt::format("there is no GPU here, so that one for each rank is assumed, of {} "
+                               "GiB (--device-memory GIB of another)",
+                               plan::kPlannedGpuMemory >> 30)};
+  }
+  if (device_memory) {
+    constexpr double kGiB = 1 << 30;
+    gpu.bytes = static_cast<int64_t>(*device_memory * kGiB);
+    gpu.name = fmt::format("{:g} GiB", *device_memory);
+    gpu.assumed = "as --device-memory says";
+  }
+  gpu.processes = s.runtime.launched_here > 0 ? gpu.ranks : 1;
+  return gpu;
+}
+
 // The run on meta: what one rank does, as often as it takes for the arenas to be as large as they
 // become.
 class MetaRun {
@@ -98,6 +133,7 @@ class MetaRun {
         model_(config, s.precision.type(), 0, model_layout(s, config), *told_, runtime_,
                options(s, config, whole)),
         batch_(empty_batch(s)) {
+    runtime_.stream().allow_nondeterministic(s.runtime.allow_nondeterministic);
     model_.step.begin(s.optimizer.config);
   }
 
@@ -120,7 +156,7 @@ class MetaRun {
                 ? recorder_.take()
                 : plan::extended(before, recorder_.take(), less, more, counts.back());
     const bool evaluates = s_.run.eval_interval || s_.run.skip_train;
-    if (evaluates && memory().arena_bytes() <= machine_memory()) evaluate_once();
+    if (evaluates && memory().arena_bytes() <= most_memory(s_)) evaluate_once();
     if (s_.run.sample_interval && continue_text && vocabulary.tokenizer != nullptr)
       sample_once(*vocabulary.tokenizer, continue_text);
   }
@@ -246,6 +282,7 @@ double pipeline_stretch(const parallel::PipelineShape& shape, int64_t micro_batc
 }
 
 void add_time(plan::Plan& p, MetaRun& run, const TrainSettings& s) {
+  if (p.gpu && cuda_state().wing == nullptr) return;
   const double host = run.host_seconds();
   const auto time = plan::estimate_step_time(run.work(), {.device = s.runtime.device_value(),
                                                           .type = s.precision.type(),
@@ -351,6 +388,7 @@ plan::Plan plan_of(const TrainSettings& s, const models::GptConfig& config,
                .run_micro_batches = run.run_micro_batches(),
                .program = program * std::max(1, s.runtime.launched_here),
                .machine = machine_memory(),
+               .gpu = gpu_of(s, options.device_memory),
                .kernels = plan::kernel_work(run.work()),
                .traffic = plan::traffic_work(run.work()),
                .megatron = plan::megatron_estimate(config, vocabulary.padded_size,
@@ -364,8 +402,10 @@ class Remedies {
  public:
   // plan: of the run that does not fit.
   Remedies(const TrainSettings& s, const models::GptConfig& config, const Vocabulary& vocabulary,
-           const plan::Plan& plan)
-      : s_(s), config_(config), vocabulary_(vocabulary) {
+           const plan::Plan& plan, std::optional<double> device_memory)
+      : s_(s), config_(config), vocabulary_(vocabulary), device_memory_(device_memory) {
+    share_of_a_rank_ =
+        plan.gpu ? plan.gpu->bytes / plan.gpu->ranks : machine_memory() / s.runtime.ranks_here();
     for (const plan::MemoryUse& stage : plan.stages) {
       int64_t bytes = 0;
       for (const MemoryClass c :
@@ -459,18 +499,20 @@ class Remedies {
   void put(const std::string& flags, TrainSettings& s, int64_t batch, double share = 1) {
     const bool same_state = s.precision.type() == s_.precision.type();
     const double state = share * static_cast<double>(state_);
-    if (same_state && state > static_cast<double>(machine_memory()) / s.runtime.ranks_here())
-      return;
+    const double of_a_rank =
+        static_cast<double>(share_of_a_rank_) * s_.runtime.ranks_here() / s.runtime.ranks_here();
+    if (same_state && state > of_a_rank) return;
     try {
       s.batch.schedule = data::BatchSchedule::constant(batch);
       s.batch.schedule.divide(*s.batch.micro_batch_size, s.data_parallel(), false);
       std::vector<SettingNote> notes;
       s.parallel.check(s.runtime.rank_count(), config_.num_layers,
                        s.batch.schedule.micro_batches(0), *s.batch.seq_length, notes);
-      const plan::Plan p = plan_of(s, config_, vocabulary_, {}, 0);
+      const plan::Plan p = plan_of(s, config_, vocabulary_, {.device_memory = device_memory_}, 0);
       if (p.fits())
-        found_.push_back(fmt::format("{} (needs {})", flags,
-                                     format_bytes(static_cast<double>(p.process_bytes()))));
+        found_.push_back(fmt::format(
+            "{} (needs {})", flags,
+            format_bytes(static_cast<double>(p.gpu ? p.gpu_bytes() : p.process_bytes()))));
     } catch (const Error&) {  // other flags, or the model's sizes, forbid these
     }
   }
@@ -478,7 +520,9 @@ class Remedies {
   const TrainSettings& s_;
   const models::GptConfig& config_;
   const Vocabulary& vocabulary_;
-  int64_t state_ = INT64_MAX;  // bytes that a rank holds at least, whatever its batches
+  std::optional<double> device_memory_;
+  int64_t share_of_a_rank_ = 0;  // bytes that there are
+  int64_t state_ = INT64_MAX;    // bytes that a rank holds at least, whatever its batches
   std::vector<std::string> found_;
   std::string together_;
   int changes_ = 0;
@@ -495,6 +539,7 @@ StepOptions step_options(const TrainSettings& settings, const models::GptConfig&
           .hidden = config.hidden_size,
           .check_finite = settings.precision.check_for_nan_in_loss_and_grad,
           .loss_scale = settings.precision.loss_scale(),
+          .record_after = settings.graphs.record_after(settings.parallel),
           .data_parallel = settings.parallel.data_parallel(plan::parameter_count(config)),
           .pipeline = settings.parallel.pipeline_options()};
 }
@@ -507,7 +552,8 @@ ModelLayout model_layout(const TrainSettings& settings, const models::GptConfig&
 plan::Plan make_plan(const TrainSettings& settled, const models::GptConfig& config,
                      const Vocabulary& vocabulary, const PlanOptions& options, int64_t consumed) {
   plan::Plan p = plan_of(settled, config, vocabulary, options, consumed);
-  if (!p.fits()) p.remedies = Remedies(settled, config, vocabulary, p).find();
+  if (!p.fits())
+    p.remedies = Remedies(settled, config, vocabulary, p, options.device_memory).find();
   return p;
 }
 
@@ -539,12 +585,16 @@ void require_memory(const plan::Plan& p) {
                       format_bytes(static_cast<double>(bytes)));
   }
   for (const std::string& remedy : p.remedies) remedies += "\n  " + remedy;
+  const bool gpu = !p.fits_gpu();
+  const int ranks = gpu ? p.gpu->ranks : p.ranks_here;
+  const auto bytes = [](int64_t count) { return format_bytes(static_cast<double>(count)); };
   fail(
-      "{} rank{} here, with micro-batches of {} sequences of {} tokens and a model of {}, need {} "
-      "({} each), and the machine has {}. What would fit:{}",
-      p.ranks_here, p.ranks_here == 1 ? "" : "s", p.micro_batch_size, p.length, p.model,
-      format_bytes(static_cast<double>(p.process_bytes())), classes,
-      format_bytes(static_cast<double>(p.machine)), remedies);
+      "{} rank{} {}, with micro-batches of {} sequences of {} tokens and a model of {}, need {} "
+      "({} each), and the {} has {}. What would fit:{}",
+      ranks, ranks == 1 ? "" : "s", gpu ? "on a GPU" : "here", p.micro_batch_size, p.length,
+      p.model, bytes(gpu ? p.gpu_bytes() : p.process_bytes()), classes,
+      gpu ? fmt::format("GPU ({})", p.gpu->name) : "machine", bytes(gpu ? p.gpu->bytes : p.machine),
+      remedies);
 }
 
 }  // namespace megatron::training

@@ -23,6 +23,9 @@ struct PlanOptions {
   // Estimate the time of a step, which takes a second or more; not of a run that does not fit.
   bool time = false;
   ContinueText continue_text;  // what samples need is found out with it; null: not planned
+  // GiB that a GPU has; else those of this machine's smallest GPU, or without any those of the one
+  // that is planned for (plan/known_gpus.h).
+  std::optional<double> device_memory;
 };
 
 // The options that the steps of a run have.

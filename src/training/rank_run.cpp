@@ -23,13 +23,14 @@ RankRun::RankRun(const RunPlan& plan, double peak, comm::Group& world, const Tra
       world_(profile_.world()),
       hooks_(hooks),
       begin_(now_seconds()),
-      runtime_(s_.runtime.device_value(), s_.runtime.threads_per_rank()),
+      runtime_(s_.runtime.device_value(world.rank()), s_.runtime.threads_per_rank()),
       model_(plan.config, s_.precision.type(), static_cast<uint64_t>(plan.beginning.state.seed),
              model_layout(s_, plan.config), world_, runtime_, step_options(s_, plan.config)),
       group_(model_.ranks.data()),
       consumed_(plan.beginning.state.consumed_samples),
       scheduled_(plan.beginning.state.scheduled_samples),
       skipped_(plan.beginning.state.skipped_steps) {
+  runtime_.stream().allow_nondeterministic(s_.runtime.allow_nondeterministic);
   passed_over_ = s_.run.skipped();
   fill_model(plan.beginning);
   if (s_.checkpoint.save)
@@ -81,6 +82,7 @@ TrainResult RankRun::loop() {
   }
   if (!result_.iterations.empty()) last = result_.iterations.back().iteration;
   finish_profile();
+  tell_recorded();
   if (log_) log_->end(last, result_.end, "");
   if (progress_) progress_->finish();
   return std::move(result_);

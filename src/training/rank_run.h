@@ -45,6 +45,7 @@ class RankRun {
   void run_hook(const IterationReport& report);
   void tell(const IterationReport& report);
   void finish_profile();
+  void tell_recorded() const;
   void validate(int64_t iteration);
   void test(int64_t iteration);
   LossSum evaluate_set(const data::Dataset& set, int64_t first);

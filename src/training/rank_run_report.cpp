@@ -108,6 +108,14 @@ void RankRun::finish_profile() {
   if (!told.empty()) log::info("{}", told);
 }
 
+void RankRun::tell_recorded() const {
+  if (!lead() || !s_.graphs.record_after(s_.parallel) || runtime_.device().kind != DeviceKind::cuda)
+    return;
+  const RecordedCounts counts = model_.step.recorded();
+  log::info("CUDA graphs: {} recorded, {} micro-batches launched from them", counts.recorded,
+            counts.replayed);
+}
+
 void RankRun::write_samples(int64_t iteration) {
   if (!hooks_.continue_text) return;
   model_.step.told_work().phase("samples");

@@ -280,6 +280,7 @@ std::vector<SettingNote> settle_layout(TrainSettings& s, const models::GptConfig
   }
   s.recompute.check(most, s.parallel.tensor_parallel, s.parallel.sequence_parallel, notes);
   s.offload.check(least, s.recompute.any(), notes);
+  s.graphs.check(s.runtime.device_kind(), s.parallel, s.data_parallel(), s.offload, notes);
   s.optimizer.config.offload_fraction = s.offload.fraction();
   MG_CHECK(
       s.optimizer.config.method != optim::Method::muon ||

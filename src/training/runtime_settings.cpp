@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "device/wing.h"
+#include "kernels/own_kernels.h"
 
 namespace megatron::training {
 
@@ -14,6 +15,13 @@ void RuntimeSettings::fields(Fields& f) {
         "launched");
   f.add("threads", &threads, "CPU threads of each rank; default cores / ranks");
   add_device(f);
+  f.add(
+      "distributed-backend", &distributed_backend, {"auto", "nccl", "gloo"},
+      "what carries the GPUs' tensors between ranks: NCCL, or host memory (gloo); auto: NCCL where "
+      "each rank has a GPU of its own");
+  f.add_switch("allow-nondeterministic", &allow_nondeterministic, true,
+               "on a GPU, take kernels that are faster and whose last bits differ from run to run "
+               "(the gradient of cuDNN's attention, sums of products in parts)");
   f.add("distributed-timeout-minutes", &timeout_minutes,
         "how long a call between ranks may take before all end with a report of what each does; 0: "
         "any time");
@@ -23,6 +31,10 @@ void RuntimeSettings::fields(Fields& f) {
 void RuntimeSettings::add_device(Fields& f) {
   f.add("device", &device, {"auto", "cuda", "cpu", "reference"},
         "auto: cuda where a GPU is found, else cpu; reference: plain loops, slow, for checking");
+  f.add_switch(
+      "allow-composed", &allow_composed, true,
+      "compute on a GPU even where it has no kernel of its own for a part of the step, and "
+      "other kernels compute it together");
 }
 
 int RuntimeSettings::threads_per_rank() const {
@@ -36,10 +48,51 @@ DeviceKind RuntimeSettings::device_kind() const {
   return device == "auto" && cuda_state().wing != nullptr ? DeviceKind::cuda : DeviceKind::cpu;
 }
 
+std::optional<SettingNote> RuntimeSettings::device_note() const {
+  if (device != "auto") return std::nullopt;
+  const CudaState& cuda = cuda_state();
+  if (cuda.wing != nullptr)
+    return SettingNote{"device", "cuda",
+                       fmt::format("a GPU was found: {}; {}", cuda.wing->devices()[0].name,
+                                   cuda.wing->versions())};
+  if (cuda.built) return SettingNote{"device", "cpu", "CUDA cannot be used: " + cuda.why_not};
+  return std::nullopt;
+}
+
+std::optional<SettingNote> RuntimeSettings::composed_note() const {
+  if (!allow_composed) return std::nullopt;
+  const std::string_view kind = name(device_kind());
+  std::string names;
+  for (const std::string_view one : kernels::composed_kernels(kernels::table(device_kind())))
+    names += (names.empty() ? "" : ", ") + std::string(one);
+  return SettingNote{"allow-composed", "true",
+                     fmt::format("{} has {}", kind,
+                                 names.empty() ? "its own kernels for each part of a step"
+                                               : "no kernel of its own for " + names)};
+}
+
+std::optional<SettingNote> RuntimeSettings::order_note() const {
+  if (!allow_nondeterministic) return std::nullopt;
+  const DeviceKind kind = device_kind();
+  if (kind == DeviceKind::cuda)
+    return SettingNote{"allow-nondeterministic", "true",
+                       "gradients of attention and of weights may change from run to run"};
+  return SettingNote{"allow-nondeterministic", "false",
+                     fmt::format("{} has no faster kernels in another order", name(kind))};
+}
+
 Device RuntimeSettings::device_value(int rank) const {
   const DeviceKind kind = device_kind();
   if (kind != DeviceKind::cuda) return {kind, 0};
-  return {kind, rank % static_cast<int>(cuda_wing().devices().size())};
+  if (!allow_composed) kernels::require_own_kernels(kernels::table(kind), kind);
+  const int place = launched_by.empty() ? rank : launched_place;
+  return {kind, place % static_cast<int>(cuda_wing().devices().size())};
+}
+
+comm::GpuBackend RuntimeSettings::gpu_backend() const {
+  return distributed_backend == "nccl"   ? comm::GpuBackend::nccl
+         : distributed_backend == "gloo" ? comm::GpuBackend::gloo
+                                         : comm::GpuBackend::automatic;
 }
 
 void RuntimeSettings::join(const comm::Processes& processes) {
@@ -49,6 +102,7 @@ void RuntimeSettings::join(const comm::Processes& processes) {
   ranks = processes.size();
   launched_by = processes.description();
   launched_here = processes.local_size();
+  launched_place = processes.local_rank();
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   if (!threads) threads = std::max(1, cores / processes.local_size());
 }

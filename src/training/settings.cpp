@@ -11,6 +11,7 @@ Fields TrainSettings::fields() {
   parallel.fields(f);
   recompute.fields(f);
   offload.fields(f);
+  graphs.fields(f);
   data.fields(f);
   runtime.fields(f);
   run.fields(f);

@@ -7,6 +7,7 @@
 #include "training/batch_settings.h"
 #include "training/checkpoint_settings.h"
 #include "training/data_settings.h"
+#include "training/graph_settings.h"
 #include "training/log/run_log.h"
 #include "training/offload_settings.h"
 #include "training/optimizer_settings.h"
@@ -27,6 +28,7 @@ struct TrainSettings {
   ParallelSettings parallel;
   RecomputeSettings recompute;
   OffloadSettings offload;
+  GraphSettings graphs;
   DataSettings data;
   RuntimeSettings runtime;
   RunSettings run;

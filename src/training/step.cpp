@@ -70,6 +70,11 @@ TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
       type_(type),
       in_flight_(chunks.size()) {
   options_.recompute.tensor = &tensor_;
+  if (!options_.record_after || runtime.stream().plan().kind != DeviceKind::cuda) return;
+  MG_ASSERT(chunks.size() == 1 && tensor_.size() == 1);
+  std::vector<Parameter*> parameters;
+  for (parallel::Placed* placed : chunks[0]->parameters()) parameters.push_back(&placed->parameter);
+  recorded_.emplace(std::move(parameters), runtime, data_parallel_, *options_.record_after);
 }
 
 void TrainStep::begin(const optim::OptimizerConfig& optimizer) {
@@ -97,7 +102,35 @@ void TrainStep::make_room(int micro_batches) {
   }
 }
 
+// Data-parallel ranks that exchange beside the compute do so in the micro-batches at the ends of the
+// step.
+bool TrainStep::recordable(int micro_batch) const {
+  if (!recorded_ || listener_ != nullptr || options_.spans != nullptr ||
+      options_.table != nullptr || runtime_.stream().watcher() != nullptr)
+    return false;
+  if (ranks_.data().size() == 1) return true;
+  const bool first = micro_batch == 0, last = micro_batch + 1 == static_cast<int>(batches_.size());
+  return !(first && options_.data_parallel.overlap_gather) &&
+         !(last && options_.data_parallel.overlap_reduce);
+}
+
+RecordedCounts TrainStep::recorded() const {
+  return recorded_ ? recorded_->counts() : RecordedCounts{};
+}
+
+Tensor TrainStep::total(int micro_batch) const { return totals_.slice(0, micro_batch, 1).view({}); }
+
+void TrainStep::make_tape(InFlight& slot) {
+  slot.tape = std::make_unique<Tape>(runtime_, Tape::Mode::record, options_.table);
+  slot.tape->listen(recorded_ ? static_cast<GradientListener*>(&*recorded_) : &data_parallel_);
+  slot.tape->listen(static_cast<SpanListener*>(&told_work_));
+  slot.tape->listen(static_cast<SpanListener*>(&data_parallel_));
+  if (options_.spans != nullptr) slot.tape->listen(options_.spans);
+  if (listener_ != nullptr) slot.tape->listen(static_cast<SpanListener*>(listener_));
+}
+
 Tensor TrainStep::forward(int chunk, int micro_batch, const Tensor& input) {
+  using Way = RecordedMicroBatches::Way;
   micro_batch_ = micro_batch;
   told_work_.phase("forward", micro_batch);
   const models::Stage& stage = *chunks_[static_cast<size_t>(chunk)];
@@ -105,14 +138,9 @@ Tensor TrainStep::forward(int chunk, int micro_batch, const Tensor& input) {
   const nn::Batch& batch =
       slot.batch.fill(batches_[static_cast<size_t>(micro_batch)], options_.loss_scope,
                       options_.vocabulary, options_.positions, loss_scale_.value());
-  if (slot.tape == nullptr) {
-    slot.tape = std::make_unique<Tape>(runtime_, Tape::Mode::record, options_.table);
-    slot.tape->listen(static_cast<GradientListener*>(&data_parallel_));
-    slot.tape->listen(static_cast<SpanListener*>(&told_work_));
-    slot.tape->listen(static_cast<SpanListener*>(&data_parallel_));
-    if (options_.spans != nullptr) slot.tape->listen(options_.spans);
-    if (listener_ != nullptr) slot.tape->listen(static_cast<SpanListener*>(listener_));
-  }
+  way_ = recordable(micro_batch) ? recorded_->begin(batch) : Way::as_ever;
+  if (way_ == Way::replay) return {};
+  if (slot.tape == nullptr) make_tape(slot);
   Bundle in;
   if (input.defined()) {
     slot.input = slot.tape->leaf(input);
@@ -127,20 +155,33 @@ Tensor TrainStep::forward(int chunk, int micro_batch, const Tensor& input) {
   }
   const Tensor loss = models::head_loss(stage, *slot.tape, out, batch);
   kernels::table(runtime_.stream())
-      .sum({.x = loss, .out = totals_.slice(0, micro_batch, 1).view({})}, runtime_.stream());
+      .sum({.x = loss, .out = way_ == Way::record ? recorded_->loss() : total(micro_batch)},
+           runtime_.stream());
   return {};
 }
 
 Tensor TrainStep::backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) {
+  using Way = RecordedMicroBatches::Way;
   micro_batch_ = micro_batch;
   told_work_.phase("backward", micro_batch);
   InFlight& slot = in_flight(chunk, micro_batch);
-  if (gradient.defined()) slot.tape->set_gradient(slot.output, gradient);
-  slot.tape->backward(weights ? Part::all : Part::input);
   Tensor of_input;
-  if (slot.input.needs_gradient()) of_input = slot.tape->gradient(slot.input);
-  if (weights) end(slot);
+  if (way_ != Way::replay) {
+    if (gradient.defined()) slot.tape->set_gradient(slot.output, gradient);
+    slot.tape->backward(weights ? Part::all : Part::input);
+    if (slot.input.needs_gradient()) of_input = slot.tape->gradient(slot.input);
+    if (weights) end(slot);
+  }
+  if (recorded_) finish_recorded(micro_batch);
   return of_input;
+}
+
+void TrainStep::finish_recorded(int micro_batch) {
+  recorded_->end();
+  if (std::exchange(way_, RecordedMicroBatches::Way::as_ever) == RecordedMicroBatches::Way::as_ever)
+    return;
+  kernels::table(runtime_.stream())
+      .copy({.x = recorded_->loss(), .out = total(micro_batch)}, runtime_.stream());
 }
 
 void TrainStep::weight(int chunk, int micro_batch) {
@@ -167,10 +208,16 @@ void TrainStep::forward_backward(std::span<const HostBatch> micro_batches) {
   const Told part(listener_, StepPart::forward_backward);
   const int count = static_cast<int>(micro_batches.size());
   data_parallel_.begin_step(count);
+  if (recorded_) recorded_->begin_step();
   make_totals(expected_ > 0 ? expected_ : count);
   make_room(count);
   batches_ = micro_batches;
-  pipeline_.run(count, *this);
+  try {
+    pipeline_.run(count, *this);
+  } catch (...) {
+    if (recorded_) recorded_->drop();
+    throw;
+  }
   micro_batch_ = -1;
   told_work_.phase("reduction of gradients");
   data_parallel_.finish();

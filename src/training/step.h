@@ -15,6 +15,7 @@
 #include "parallel/ranks.h"
 #include "training/batch.h"
 #include "training/loss_scale.h"
+#include "training/recorded_micro_batches.h"
 #include "training/told_work.h"
 
 namespace megatron::training {
@@ -29,6 +30,10 @@ struct StepOptions {
   bool check_finite = true;               // no update where the loss or a gradient is not finite
   // With a scale (fp16), gradients that are not finite are an overflow of it, check_finite or not.
   std::optional<LossScaleSettings> loss_scale;
+  // On CUDA: micro-batches are recorded when so many steps are over (recorded_micro_batches.h).
+  // Absent: never. For one chunk and no tensor-parallel ranks, whose parameters and gradients are
+  // whole and stay where they are.
+  std::optional<int64_t> record_after;
   parallel::DataParallelOptions data_parallel;
   parallel::PipelineOptions pipeline;
   const kernels::Table* table = nullptr;  // of forward and backward; default: the device's
@@ -92,6 +97,9 @@ class TrainStep final : private parallel::StageWork {
   // who was before.
   StepListener* listen(StepListener* listener);
   int micro_batch() const { return micro_batch_; }  // that is in forward or backward; -1: none
+  // Micro-batches that were recorded and replayed so far; none while somebody listens to the step or
+  // watches its stream, or where ranks are to exchange gradients or parameters beside them.
+  RecordedCounts recorded() const;
 
   optim::Optimizer& optimizer() { return *optimizer_; }  // after begin()
   const optim::Optimizer& optimizer() const { return *optimizer_; }
@@ -116,6 +124,10 @@ class TrainStep final : private parallel::StageWork {
   void weight(int chunk, int micro_batch) override;
   Tensor receive_into(int chunk, int micro_batch) override;
   void end(InFlight& slot);
+  bool recordable(int micro_batch) const;
+  void make_tape(InFlight& slot);
+  void finish_recorded(int micro_batch);
+  Tensor total(int micro_batch) const;  // where the sum of its losses goes
   InFlight& in_flight(int chunk, int micro_batch);
   void make_room(int micro_batches);
   void forward_backward(std::span<const HostBatch> micro_batches);
@@ -133,8 +145,10 @@ class TrainStep final : private parallel::StageWork {
   std::optional<optim::Optimizer> optimizer_;
   LossScale loss_scale_;
   DType type_;
-  std::vector<std::vector<InFlight>> in_flight_;  // by chunk
-  std::span<const HostBatch> batches_;            // of the step under way
+  std::optional<RecordedMicroBatches> recorded_;
+  RecordedMicroBatches::Way way_ = RecordedMicroBatches::Way::as_ever;  // of the micro-batch
+  std::vector<std::vector<InFlight>> in_flight_;                        // by chunk
+  std::span<const HostBatch> batches_;                                  // of the step under way
   StepListener* listener_ = nullptr;
   int micro_batch_ = -1;
   int64_t expected_ = 0;  // micro-batches; 0: those that are given

@@ -53,6 +53,12 @@ void announce(const RunPlan& plan, double peak) {
   announce_data(plan);
   if (!plan.notes.empty()) log::info("settings that follow from others:");
   for (const std::string& line : note_lines(plan.notes)) log::info("{}", line);
+  if (s.runtime.gpu_backend() == comm::GpuBackend::nccl &&
+      s.runtime.device_kind() != DeviceKind::cuda) {
+    log::info(
+        "--distributed-backend nccl is for GPUs: ranks on the {} exchange through host memory",
+        name(s.runtime.device_kind()));
+  }
   const std::string_view remark =
       kernels::remark_on_products(s.runtime.device_value().kind, s.precision.type());
   if (!remark.empty()) log::info("{}", remark);
@@ -93,7 +99,11 @@ TrainResult train(const TrainSettings& given, const TrainHooks& hooks, comm::Pro
   const double most_seconds = 60 * plan.settings.runtime.timeout_minutes;
   const auto body = [&](comm::Group& ranks_of_run) {
     std::unique_ptr<comm::Group> made;
-    comm::Group& world = comm::for_device(ranks_of_run, plan.settings.runtime.device_value(), made);
+    const RuntimeSettings& runtime = plan.settings.runtime;
+    comm::Group& world = comm::for_device(ranks_of_run, runtime.device_value(ranks_of_run.rank()),
+                                          made, runtime.gpu_backend());
+    if (runtime.device_kind() == DeviceKind::cuda && world.size() > 1 && world.rank() == 0)
+      log::info("the GPUs' ranks exchange {}", world.queued() ? "by NCCL" : "through host memory");
     RankRun run(plan, peak, world, hooks);
     world.barrier("model.filled");
     if (launched || world.rank() == 0) {  // the files need not stay open

@@ -3,11 +3,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "base/dtype.h"
+#include "cuda_shim/control.h"
 #include "cuda_shim/work.h"
 
 struct cublasLtContext {
@@ -25,8 +29,10 @@ struct cublasLtMatmulDescOpaque_t {
   cudaDataType scale;
   int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  const void* bias = nullptr;
+  const void* bias = nullptr;  // or where its gradient goes
   int32_t bias_type = -1;
+  void* aux = nullptr;
+  int64_t aux_ld = 0;
 };
 struct cublasLtMatmulPreferenceOpaque_t {
   uint64_t workspace = 0;
@@ -41,6 +47,16 @@ using megatron::f16;
 using Layout = cublasLtMatrixLayoutOpaque_t;
 using Operation = cublasLtMatmulDescOpaque_t;
 
+// Products that were queued, by epilogue and reduction.
+struct Queued {
+  std::mutex mutex;
+  std::map<std::pair<uint32_t, uint32_t>, int64_t> count;
+};
+Queued& queued_products() {
+  static Queued queued;
+  return queued;
+}
+
 struct Call {
   Operation operation;
   Layout a, b, c, d;
@@ -53,7 +69,7 @@ struct Algorithm {
   int32_t parts;
   uint32_t scheme;
   std::array<uint32_t, 4> alignment;  // of A, B, C and D, as promised
-  uint32_t bias_alignment;
+  uint32_t bias_alignment, aux_alignment;
 };
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
 
@@ -75,6 +91,7 @@ uint64_t fingerprint(const Call& call) {
   mix(static_cast<uint64_t>(call.operation.transpose_a));
   mix(static_cast<uint64_t>(call.operation.transpose_b));
   mix(call.operation.epilogue);
+  mix(static_cast<uint64_t>(call.operation.aux_ld));
   return hash;
 }
 
@@ -87,7 +104,37 @@ bool supported_types(const Call& call) {
   return (in == CUDA_R_16BF || in == CUDA_R_16F) && (out == in || out == CUDA_R_32F);
 }
 
-bool has_bias(const Operation& operation) { return operation.epilogue == CUBLASLT_EPILOGUE_BIAS; }
+bool adds_bias(const Operation& o) {
+  return o.epilogue == CUBLASLT_EPILOGUE_BIAS || o.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS ||
+         o.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+bool sums_b(const Operation& o) { return o.epilogue == CUBLASLT_EPILOGUE_BGRADB; }
+bool has_bias(const Operation& o) { return adds_bias(o) || sums_b(o); }
+bool differentiates(const Operation& o) { return o.epilogue == CUBLASLT_EPILOGUE_DGELU; }
+bool has_aux(const Operation& o) {
+  return differentiates(o) || o.epilogue == CUBLASLT_EPILOGUE_GELU_AUX ||
+         o.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+bool applies_gelu(const Operation& o) {
+  return (o.epilogue & CUBLASLT_EPILOGUE_GELU) != 0 && !differentiates(o);
+}
+
+cublasStatus_t examine_epilogue(const Call& call) {
+  const Operation& o = call.operation;
+  if (has_aux(o)) {
+    if (o.aux == nullptr || o.aux_ld < static_cast<int64_t>(call.d.rows) || o.aux_ld % 8 != 0)
+      return CUBLAS_STATUS_INVALID_VALUE;
+    if (alignment(o.aux) < 16) return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  const bool plain = o.epilogue == CUBLASLT_EPILOGUE_DEFAULT;
+  if (!plain && !has_bias(o) && !has_aux(o) && !applies_gelu(o)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!plain && o.epilogue != CUBLASLT_EPILOGUE_BIAS && call.d.batch > 1)
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!has_bias(o)) return CUBLAS_STATUS_SUCCESS;
+  if (o.bias == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  const bool own = o.bias_type == -1 || o.bias_type == static_cast<int32_t>(call.d.type);
+  return own ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
 
 cublasStatus_t examine(const Call& call) {
   for (const Layout* l : {&call.a, &call.b, &call.c, &call.d}) {
@@ -103,12 +150,7 @@ cublasStatus_t examine(const Call& call) {
     return CUBLAS_STATUS_INVALID_VALUE;
   if (call.d.batch > 1 && call.d.offset == 0) return CUBLAS_STATUS_INVALID_VALUE;
   if (!supported_types(call)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (call.operation.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_SUCCESS;
-  if (!has_bias(call.operation)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (call.operation.bias == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
-  const bool own = call.operation.bias_type == -1 ||
-                   call.operation.bias_type == static_cast<int32_t>(call.d.type);
-  return own ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+  return examine_epilogue(call);
 }
 
 // A matrix on the device whose column j of matrix g begins at `at(g, j)`.
@@ -158,6 +200,39 @@ struct Work {
   bool backwards;  // sums in place: the last part first
 };
 
+struct Gelu {
+  float value, slope;
+};
+Gelu gelu(float x) {
+  const float u = 0.797884561f * (x + 0.044715f * x * x * x), t = std::tanh(u);
+  const float du = 0.797884561f * (1 + 3 * 0.044715f * x * x);
+  return {0.5f * x * (1 + t), 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * du};
+}
+
+// What the epilogue makes of an element, row i of column j.
+float finish(const Work& work, float value, int64_t i, int64_t j) {
+  const Operation& o = work.call.operation;
+  const cudaDataType type = work.call.d.type;
+  if (adds_bias(o)) value += load(static_cast<const std::byte*>(work.bias), type, i);
+  auto* const aux = static_cast<std::byte*>(o.aux);
+  const int64_t at = j * o.aux_ld + i;
+  if (differentiates(o)) return value * gelu(load(aux, type, at)).slope;
+  if (has_aux(o)) store(aux, type, at, value);
+  return applies_gelu(o) ? gelu(value).value : value;
+}
+
+// Sums over k of each column of op(B) [k, n].
+void sum_columns(const Work& work, const std::vector<float>& b, int64_t n) {
+  if (!sums_b(work.call.operation)) return;
+  auto* const to = static_cast<std::byte*>(const_cast<void*>(work.bias));
+  const int64_t k = static_cast<int64_t>(b.size()) / n;
+  for (int64_t j = 0; j < n; ++j) {
+    float total = 0;
+    for (int64_t l = 0; l < k; ++l) total += b[static_cast<size_t>(j * k + l)];
+    store(to, work.call.d.type, j, total);
+  }
+}
+
 // Columns of A over parts of k, each summed from 0, then the parts in order.
 void sum(const Work& work, const std::vector<float>& a, const float* b, int64_t m, int64_t k,
          std::vector<float>& sums) {
@@ -183,7 +258,6 @@ void multiply(const Work& work) {
   const Matrix a = matrix(work.a, call.a), b = matrix(work.b, call.b);
   const Matrix c = matrix(work.c, call.c), d = matrix(work.d, call.d);
   const auto m = static_cast<int64_t>(call.d.rows), n = static_cast<int64_t>(call.d.cols);
-  const auto* bias = static_cast<const std::byte*>(work.bias);
   if (work.algorithm.workspace > 0) std::memset(work.workspace, 0xff, work.algorithm.workspace);
   std::vector<float> sums(static_cast<size_t>(m));
   for (int64_t g = 0; g < call.d.batch; ++g) {
@@ -196,10 +270,10 @@ void multiply(const Work& work) {
       for (int64_t i = 0; i < m; ++i) {
         float value = work.alpha * sums[static_cast<size_t>(i)];
         if (work.beta != 0) value += work.beta * load(c.at(g, j), call.c.type, i);
-        if (bias != nullptr) value += load(bias, call.d.type, i);
-        store(out, call.d.type, i, value);
+        store(out, call.d.type, i, finish(work, value, i, j));
       }
     }
+    sum_columns(work, right, n);
   }
 }
 
@@ -231,10 +305,19 @@ cublasStatus_t examine_memory(const Work& work, size_t workspace_bytes) {
     if (!on_device(pointers[i], *layouts[i]))
       return refuse(CUBLAS_STATUS_INVALID_VALUE, "a matrix that is not memory of the device");
   }
+  const Operation& o = work.call.operation;
+  if (has_aux(o)) {
+    const Layout& d = work.call.d;
+    if (alignment(o.aux) < way.aux_alignment)
+      return refuse(CUBLAS_STATUS_INVALID_VALUE, "an aux aligned to less than was promised");
+    if (!on_device(o.aux, {d.type, d.rows, d.cols, o.aux_ld}))
+      return refuse(CUBLAS_STATUS_INVALID_VALUE, "an aux that is not memory of the device");
+  }
   if (work.bias == nullptr) return CUBLAS_STATUS_SUCCESS;
   if (alignment(work.bias) < way.bias_alignment)
     return refuse(CUBLAS_STATUS_INVALID_VALUE, "a bias aligned to less than was promised");
-  const size_t bias_bytes = work.call.d.rows * static_cast<size_t>(bytes(work.call.d.type));
+  const size_t bias_length = sums_b(o) ? work.call.d.cols : work.call.d.rows;
+  const size_t bias_bytes = bias_length * static_cast<size_t>(bytes(work.call.d.type));
   if (!cuda_shim::is_device_memory(work.bias, bias_bytes))
     return refuse(CUBLAS_STATUS_INVALID_VALUE, "a bias that is not memory of the device");
   return CUBLAS_STATUS_SUCCESS;
@@ -272,7 +355,8 @@ std::vector<Algorithm> ways(const Call& call, const cublasLtMatmulPreferenceOpaq
                 .parts = 1,
                 .scheme = CUBLASLT_REDUCTION_SCHEME_NONE,
                 .alignment = preference.alignment,
-                .bias_alignment = has_bias(call.operation) ? alignment(call.operation.bias) : 1};
+                .bias_alignment = has_bias(call.operation) ? alignment(call.operation.bias) : 1,
+                .aux_alignment = has_aux(call.operation) ? alignment(call.operation.aux) : 1};
   std::vector<Algorithm> list;
   const auto add = [&](int32_t parts, uint32_t scheme, uint64_t workspace) {
     if (scheme != 0 && (preference.schemes & scheme) == 0) return;
@@ -360,6 +444,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
     case CUBLASLT_MATMUL_DESC_EPILOGUE: return take(operation->epilogue, from, size);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return take(operation->bias, from, size);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return take(operation->bias_type, from, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return take(operation->aux, from, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return take(operation->aux_ld, from, size);
   }
   return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -467,7 +553,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t library, cublasLtMatmulDesc_t ope
   }
   const cudaError_t queued =
       cuda_shim::enqueue(stream, "cublasLtMatmul", [work] { multiply(work); });
-  return queued == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+  if (queued != cudaSuccess) return CUBLAS_STATUS_INVALID_VALUE;
+  const std::lock_guard lock(queued_products().mutex);
+  ++queued_products().count[{operation->epilogue, way.scheme}];
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+int64_t shim_products(uint32_t epilogue, uint32_t reduction) {
+  const std::lock_guard lock(queued_products().mutex);
+  return queued_products().count[{epilogue, reduction}];
 }
 
 }  // extern "C"

@@ -15,6 +15,12 @@ CUresult no(CUresult error, const std::string& text) {
   return error;
 }
 
+// The driver's error where the thread records work.
+CUresult unless_recording(const char* call) {
+  const bool recording = refuse_while_recording(call) != cudaSuccess;
+  return recording ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
 CUresult get_granularity(size_t* bytes, const CUmemAllocationProp* p,
                          CUmemAllocationGranularity_flags) {
   if (p->type != CU_MEM_ALLOCATION_TYPE_PINNED || p->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
@@ -47,6 +53,7 @@ CUresult create(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemA
                 unsigned long long) {
   Machine& m = machine();
   const Lock lock(m.mutex);
+  if (const CUresult error = unless_recording("cuMemCreate"); error != CUDA_SUCCESS) return error;
   if (bytes == 0 || bytes % kGranule != 0 || p->location.id < 0 || p->location.id >= kMaxDevices)
     return no(CUDA_ERROR_INVALID_VALUE, "cuMemCreate: not whole granules of a device");
   if (bytes > free_memory(p->location.id)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -78,6 +85,7 @@ CUresult map(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAllocationH
              unsigned long long) {
   Machine& m = machine();
   const Lock lock(m.mutex);
+  if (const CUresult error = unless_recording("cuMemMap"); error != CUDA_SUCCESS) return error;
   const auto memory = m.physical.find(handle);
   if (memory == m.physical.end() || offset != 0 || memory->second.first != bytes)
     return no(CUDA_ERROR_INVALID_VALUE, "cuMemMap: not the whole of memory that was created");
@@ -114,6 +122,8 @@ CUresult each_mapping(CUdeviceptr p, size_t bytes, const char* call, F&& f) {
 
 CUresult set_access(CUdeviceptr p, size_t bytes, const CUmemAccessDesc* access, size_t count) {
   const Lock lock(machine().mutex);
+  if (const CUresult error = unless_recording("cuMemSetAccess"); error != CUDA_SUCCESS)
+    return error;
   if (count != 1 || access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
     return no(CUDA_ERROR_INVALID_VALUE, "cuMemSetAccess: one device reads and writes here");
   return each_mapping(p, bytes, "cuMemSetAccess", [](const auto& entry) {
@@ -124,6 +134,7 @@ CUresult set_access(CUdeviceptr p, size_t bytes, const CUmemAccessDesc* access, 
 
 CUresult unmap(CUdeviceptr p, size_t bytes) {
   const Lock lock(machine().mutex);
+  if (const CUresult error = unless_recording("cuMemUnmap"); error != CUDA_SUCCESS) return error;
   return each_mapping(p, bytes, "cuMemUnmap", [](const auto& entry) {
     close_pages(entry->first, entry->second.bytes);
     drop(entry->second.handle);

@@ -20,7 +20,7 @@ std::string take_problems() {
 // What is alive, in words.
 std::string leaks() {
   std::string text;
-  for (const char* what : {"streams", "events", "bytes", "pinned"}) {
+  for (const char* what : {"streams", "events", "graphs", "communicators", "bytes", "pinned"}) {
     if (shim_alive(what) != 0)
       text += fmt::format("not destroyed when the program ended: {} {}\n", shim_alive(what), what);
   }
@@ -35,6 +35,12 @@ void at_end() {
   _exit(86);
 }
 
+// What a process that cannot be told by a call is told: CUDA_SHIM_DEVICES, CUDA_SHIM_DRIVER.
+int64_t told_first(const char* variable, int64_t usual) {
+  const char* const told = std::getenv(variable);
+  return told == nullptr ? usual : std::atoll(told);
+}
+
 thread_local int device_of_thread = 0;
 
 }  // namespace
@@ -42,10 +48,29 @@ thread_local int device_of_thread = 0;
 Machine& machine() {
   static Machine* const only = [] {
     auto* made = new Machine;  // outlives every static that may still call
+    Settings& settings = made->settings;
+    settings.devices = told_first("CUDA_SHIM_DEVICES", settings.devices);
+    settings.driver = told_first("CUDA_SHIM_DRIVER", settings.driver);
     std::atexit(at_end);
     return made;
   }();
   return *only;
+}
+
+void Mutex::pause() {
+  constexpr std::chrono::microseconds kPause{200};  // other processes tell nothing
+  struct Whole {
+    Mutex& mutex;
+    int depth = 0;
+    void unlock() {
+      depth = mutex.depth_;
+      for (int i = 0; i < depth; ++i) mutex.unlock();
+    }
+    void lock() {
+      for (int i = 0; i < depth; ++i) mutex.lock();
+    }
+  } whole{*this};
+  changed_.wait_for(whole, kPause);
 }
 
 void problem(const std::string& text) {
@@ -111,6 +136,8 @@ int64_t shim_alive(const char* name) {
   int64_t sum = 0;
   if (what == "streams") return static_cast<int64_t>(m.streams.size());
   if (what == "events") return static_cast<int64_t>(m.events.size());
+  if (what == "graphs") return static_cast<int64_t>(m.graphs.size() + m.executables.size());
+  if (what == "communicators") return m.communicators;
   if (what == "bytes") {
     for (const size_t used : m.used) sum += static_cast<int64_t>(used);
     return sum;
@@ -152,6 +179,18 @@ constexpr ErrorText kErrors[] = {
      "pointer does not correspond to a registered memory region"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
     {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
+     "operation not permitted when stream is capturing"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
+     "operation failed due to a previous error during capture"},
+    {cudaErrorStreamCaptureUnmatched, "cudaErrorStreamCaptureUnmatched",
+     "the capture was not initiated in this stream"},
+    {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation",
+     "dependency created on uncaptured work in another stream"},
+    {cudaErrorCapturedEvent, "cudaErrorCapturedEvent",
+     "operation not permitted on an event last recorded in a capturing stream"},
+    {cudaErrorStreamCaptureWrongThread, "cudaErrorStreamCaptureWrongThread",
+     "attempt to terminate a thread-local capture sequence from another thread"},
 };
 thread_local cudaError_t last_error = cudaSuccess;
 

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -10,6 +12,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -30,6 +33,8 @@ struct Marker {
   double seconds = 0;  // when it was reached
 };
 
+// Work that tells cudaErrorNotReady waits for somebody outside its stream (other ranks of a
+// collective) and is called again later; the stream stands still until then.
 struct Operation {
   std::string name;
   std::function<cudaError_t()> work;  // empty: none
@@ -44,12 +49,42 @@ struct Range {
   bool accessible = true;
 };
 
+// What a stream records instead of queueing it (graphs.cpp).
+struct Recording {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  std::thread::id thread;  // that began it
+  std::vector<Operation> work;
+  bool spoiled = false;
+};
+
 struct Settings {
   int64_t devices = 1, memory = int64_t{1} << 30, driver = 13000, descending = 0, threads = 0;
 };
 
+// Recursive. Whoever waits for work that others must queue lets them in meanwhile.
+class Mutex {
+ public:
+  void lock() {
+    mutex_.lock();
+    ++depth_;
+  }
+  void unlock() {
+    --depth_;
+    mutex_.unlock();
+  }
+  // Leaves it altogether until something has changed or some time has passed.
+  void pause();
+  void changed() { changed_.notify_all(); }
+
+ private:
+  std::recursive_mutex mutex_;
+  std::condition_variable_any changed_;
+  int depth_ = 0;
+};
+
 struct Machine {
-  std::recursive_mutex mutex;
+  Mutex mutex;
+  uint64_t operations = 0;  // that have run
   Settings settings;
   cudaError_t sticky = cudaSuccess;
   std::string problems;  // behind problem_mutex
@@ -57,6 +92,9 @@ struct Machine {
 
   std::vector<cudaStream_t> streams;  // the oldest first
   std::set<cudaEvent_t> events;
+  std::set<cudaGraph_t> graphs;
+  std::set<cudaGraphExec_t> executables;
+  int64_t communicators = 0;
   cudaStream_t default_streams[kMaxDevices] = {};
 
   std::map<uintptr_t, Range> device_memory;      // alive
@@ -70,7 +108,7 @@ struct Machine {
   std::unordered_map<const void*, size_t> dynamic_shared;  // that kernels may have
 };
 Machine& machine();
-using Lock = std::lock_guard<std::recursive_mutex>;
+using Lock = std::lock_guard<Mutex>;
 
 // A problem, and the call's error.
 cudaError_t refuse(cudaError_t error, const std::string& text);
@@ -80,10 +118,23 @@ int current_device();
 bool has_devices();
 cudaStream_t stream_of(cudaStream_t stream);  // the default stream for null; null for a dead one
 
-// Runs a stream's work, all of it or up to a marker.
+// Runs a stream's work, all of it or up to a marker. While that waits for somebody, all other
+// streams go on, and other threads may call.
 void run(cudaStream_t stream, const Marker* until = nullptr);
-void run_all();
+// The same as far as it goes without waiting; whether that was all.
+bool advance(cudaStream_t stream, const Marker* until = nullptr);
+void run_all(int device);
 std::string kernel_name(const void* kernel);
+
+// What a call that waits, maps memory or the like may not do while work is recorded: the error, with
+// the recording spoiled, or success. of_device: waits for all that the device does; else the call is
+// only forbidden to the thread that records.
+cudaError_t refuse_while_recording(const char* call, bool of_device = false);
+// The same of a call with one stream, or with an event.
+cudaError_t refuse_recording_stream(const char* call, cudaStream_t stream);
+cudaError_t refuse_recorded_event(const char* call, cudaEvent_t event);
+// Queues work on a stream that does not record.
+cudaError_t queue(cudaStream_t stream, Operation operation);
 
 // Runs all blocks of a kernel; empty, or what is wrong with it.
 struct KernelWork {
@@ -103,9 +154,11 @@ struct CUstream_st {
   int device = 0;
   bool non_blocking = false;
   std::deque<cuda_shim::Operation> work;
+  std::unique_ptr<cuda_shim::Recording> recording = nullptr;
 };
 struct CUevent_st {
   int device = 0;
   bool timing = false;
   std::shared_ptr<cuda_shim::Marker> marker;
+  cudaStream_t recorded_in = nullptr;  // a stream that recorded it instead of queueing it
 };

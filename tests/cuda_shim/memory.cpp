@@ -142,6 +142,8 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 cudaError_t cudaMalloc(void** p, size_t bytes) {
   Machine& m = machine();
   const Lock lock(m.mutex);
+  if (const cudaError_t error = refuse_while_recording("cudaMalloc"); error != cudaSuccess)
+    return error;
   *p = nullptr;
   if (!has_devices()) return cudaErrorNoDevice;
   if (bytes == 0) return cudaSuccess;
@@ -159,12 +161,14 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
 cudaError_t cudaFree(void* p) {
   Machine& m = machine();
   const Lock lock(m.mutex);
+  if (const cudaError_t error = refuse_while_recording("cudaFree"); error != cudaSuccess)
+    return error;
   if (p == nullptr) return cudaSuccess;
   const auto entry = m.device_memory.find(address(p));
   if (entry == m.device_memory.end() || entry->second.handle != 0)
     return refuse(cudaErrorInvalidValue,
                   fmt::format("cudaFree: {} is not allocated, or was freed before", p));
-  run_all();
+  run_all(entry->second.device);
   m.used[entry->second.device] -= entry->second.bytes;
   close_pages(entry->first, (entry->second.bytes + 4095) / 4096 * 4096);
   m.device_memory.erase(entry);
@@ -174,6 +178,8 @@ cudaError_t cudaFree(void* p) {
 cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
   Machine& m = machine();
   const Lock lock(m.mutex);
+  if (const cudaError_t error = refuse_while_recording("cudaHostAlloc"); error != cudaSuccess)
+    return error;
   if (!has_devices()) return cudaErrorNoDevice;
   *p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (*p == MAP_FAILED) return cudaErrorMemoryAllocation;
@@ -183,11 +189,13 @@ cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
 cudaError_t cudaFreeHost(void* p) {
   Machine& m = machine();
   const Lock lock(m.mutex);
+  if (const cudaError_t error = refuse_while_recording("cudaFreeHost"); error != cudaSuccess)
+    return error;
   if (p == nullptr) return cudaSuccess;
   const auto entry = m.pinned.find(address(p));
   if (entry == m.pinned.end() || entry->second.device != -1)
     return refuse(cudaErrorInvalidValue, fmt::format("cudaFreeHost: {} is not allocated", p));
-  run_all();
+  run_all(current_device());
   munmap(p, entry->second.bytes);
   m.pinned.erase(entry);
   return m.sticky;
@@ -196,6 +204,8 @@ cudaError_t cudaFreeHost(void* p) {
 cudaError_t cudaHostRegister(void* p, size_t bytes, unsigned) {
   Machine& m = machine();
   const Lock lock(m.mutex);
+  if (const cudaError_t error = refuse_while_recording("cudaHostRegister"); error != cudaSuccess)
+    return error;
   if (!has_devices()) return cudaErrorNoDevice;
   if (bytes == 0 || p == nullptr) return refuse(cudaErrorInvalidValue, "cudaHostRegister: nothing");
   if (place_of(p, bytes) != Place::pageable)
@@ -207,6 +217,8 @@ cudaError_t cudaHostRegister(void* p, size_t bytes, unsigned) {
 cudaError_t cudaHostUnregister(void* p) {
   Machine& m = machine();
   const Lock lock(m.mutex);
+  if (const cudaError_t error = refuse_while_recording("cudaHostUnregister"); error != cudaSuccess)
+    return error;
   const auto entry = m.pinned.find(address(p));
   if (entry == m.pinned.end() || entry->second.device == -1)
     return refuse(cudaErrorHostMemoryNotRegistered,
@@ -229,6 +241,10 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                   "cudaMemcpyAsync: the pointers are not of that direction");
   if (source != Place::pageable)
     return queue_copy(stream, "copy", [=] { return copy_bytes(to, from, bytes); });
+  if (const cudaError_t error =
+          refuse_recording_stream("a copy from pageable memory", stream_of(stream));
+      error != cudaSuccess)
+    return error;
   // Pageable memory is read before the call returns.
   const auto* const begin = static_cast<const std::byte*>(from);
   return queue_copy(stream, "copy", [to, staged = std::vector<std::byte>(begin, begin + bytes)] {
@@ -241,6 +257,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   Machine& m = machine();
   const Lock lock(m.mutex);
+  if (const cudaError_t error = refuse_while_recording("cudaMemcpy"); error != cudaSuccess)
+    return error;
   const cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, nullptr);
   if (error != cudaSuccess || bytes == 0) return error;
   if (place_of(to, bytes) == Place::device) return m.sticky;

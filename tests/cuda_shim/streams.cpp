@@ -25,18 +25,37 @@ cudaError_t no_event(const char* call) {
                 fmt::format("{} with an event that does not exist", call));
 }
 
-void run_one(Operation& operation) {
+// False: it waits for somebody.
+bool run_one(Operation& operation) {
   Machine& m = machine();
-  if (operation.wait != nullptr && !operation.wait->done)
-    run(operation.wait->stream, operation.wait.get());
+  if (operation.wait != nullptr && !operation.wait->done &&
+      !advance(operation.wait->stream, operation.wait.get()))
+    return false;
   if (operation.work && m.sticky == cudaSuccess) {
     const cudaError_t error = operation.work();
+    if (error == cudaErrorNotReady) return false;
     if (error != cudaSuccess) m.sticky = error;
   }
   if (operation.mark != nullptr) {
     operation.mark->done = true;
     operation.mark->seconds = now();
   }
+  ++m.operations;
+  return true;
+}
+
+bool is_alive(cudaStream_t stream) {
+  const Machine& m = machine();
+  return std::ranges::count(m.streams, stream) + std::ranges::count(m.default_streams, stream) > 0;
+}
+
+// The youngest first: what an older one should have waited for does not happen by chance.
+std::vector<cudaStream_t> all_streams() {
+  const Machine& m = machine();
+  std::vector<cudaStream_t> streams(m.streams.rbegin(), m.streams.rend());
+  for (const cudaStream_t stream : m.default_streams)
+    if (stream != nullptr) streams.push_back(stream);
+  return streams;
 }
 
 cudaError_t make_stream(cudaStream_t* stream, bool non_blocking) {
@@ -66,17 +85,22 @@ void follow_order_of_calls(cudaStream_t stream) {
   }
 }
 
+}  // namespace
+
 cudaError_t queue(cudaStream_t stream, Operation operation) {
   const Lock lock(machine().mutex);
   if (machine().sticky != cudaSuccess) return machine().sticky;
   stream = stream_of(stream);
   if (stream == nullptr) return no_stream();
+  if (stream->recording != nullptr) {
+    stream->recording->work.push_back(std::move(operation));
+    return cudaSuccess;
+  }
   follow_order_of_calls(stream);
   stream->work.push_back(std::move(operation));
+  machine().mutex.changed();
   return cudaSuccess;
 }
-
-}  // namespace
 
 cudaStream_t stream_of(cudaStream_t stream) {
   Machine& m = machine();
@@ -89,22 +113,30 @@ cudaStream_t stream_of(cudaStream_t stream) {
 }
 
 // A wait that is queued belongs to an event that was recorded before, so that this ends.
-void run(cudaStream_t stream, const Marker* until) {
+bool advance(cudaStream_t stream, const Marker* until) {
   while (!stream->work.empty() && (until == nullptr || !until->done)) {
     Operation operation = std::move(stream->work.front());
     stream->work.pop_front();
-    run_one(operation);
+    if (run_one(operation)) continue;
+    stream->work.push_front(std::move(operation));
+    return false;
+  }
+  return true;
+}
+
+void run(cudaStream_t stream, const Marker* until) {
+  Machine& m = machine();
+  while (is_alive(stream) && !advance(stream, until)) {
+    const uint64_t before = m.operations;
+    for (const cudaStream_t other : all_streams())
+      if (is_alive(other)) advance(other);
+    if (m.operations == before) m.mutex.pause();
   }
 }
 
-// The youngest first: what an older one should have waited for does not happen by chance.
-void run_all() {
-  Machine& m = machine();
-  const std::vector<cudaStream_t> streams(m.streams.rbegin(), m.streams.rend());
-  for (const cudaStream_t stream : streams) run(stream);
-  for (const cudaStream_t stream : m.default_streams) {
-    if (stream != nullptr) run(stream);
-  }
+void run_all(int device) {
+  for (const cudaStream_t stream : all_streams())
+    if (is_alive(stream) && stream->device == device) run(stream);
 }
 
 cudaError_t enqueue(cudaStream_t stream, std::string name, std::function<void()> work) {
@@ -144,6 +176,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   Machine& m = machine();
   const Lock lock(m.mutex);
   if (std::ranges::count(m.streams, stream) == 0) return no_stream();
+  if (stream->recording != nullptr) problem("a stream was destroyed while its work is recorded");
   if (!stream->work.empty()) {
     problem(fmt::format("a stream was destroyed with work queued: {}, the first of them '{}'",
                         stream->work.size(), stream->work.front().name));
@@ -159,6 +192,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   const Lock lock(m.mutex);
   stream = stream_of(stream);
   if (stream == nullptr) return no_stream();
+  if (const cudaError_t error = refuse_recording_stream("cudaStreamSynchronize", stream);
+      error != cudaSuccess)
+    return error;
   run(stream);
   return m.sticky;
 }
@@ -167,6 +203,9 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   const Lock lock(m.mutex);
   stream = stream_of(stream);
   if (stream == nullptr) return no_stream();
+  if (const cudaError_t error = refuse_recording_stream("cudaStreamQuery", stream);
+      error != cudaSuccess)
+    return error;
   if (m.sticky != cudaSuccess) return m.sticky;
   return stream->work.empty() ? cudaSuccess : cudaErrorNotReady;
 }
@@ -175,13 +214,24 @@ cudaError_t cudaDeviceSynchronize() {
   Machine& m = machine();
   const Lock lock(m.mutex);
   if (!has_devices()) return cudaErrorNoDevice;
-  run_all();
+  if (const cudaError_t error = refuse_while_recording("cudaDeviceSynchronize", true);
+      error != cudaSuccess)
+    return error;
+  run_all(current_device());
   return m.sticky;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const Lock lock(machine().mutex);
   if (!machine().events.contains(event)) return no_event("cudaStreamWaitEvent");
+  stream = stream_of(stream);
+  if (stream == nullptr) return no_stream();
+  if (event->recorded_in != nullptr || stream->recording != nullptr) {
+    if (event->recorded_in == stream && stream->recording != nullptr) return cudaSuccess;
+    if (stream->recording != nullptr) stream->recording->spoiled = true;
+    return refuse(cudaErrorStreamCaptureIsolation,
+                  "a wait between work that is recorded and other work");
+  }
   if (event->marker == nullptr) {
     problem("a stream waits for an event that was never recorded, which is no wait");
     return cudaSuccess;
@@ -220,6 +270,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return refuse(cudaErrorInvalidResourceHandle,
                   fmt::format("an event of device {} is recorded in a stream of device {}",
                               event->device, stream->device));
+  event->recorded_in = stream->recording != nullptr ? stream : nullptr;
+  if (stream->recording != nullptr) {
+    event->marker = nullptr;
+    return cudaSuccess;
+  }
   event->marker = std::make_shared<Marker>();
   event->marker->stream = stream;
   return queue(stream, {.name = "event", .work = {}, .wait = nullptr, .mark = event->marker});
@@ -229,10 +284,15 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   Machine& m = machine();
   const Lock lock(m.mutex);
   if (!m.events.contains(event)) return no_event("cudaEventQuery");
+  if (const cudaError_t error = refuse_recorded_event("cudaEventQuery", event);
+      error != cudaSuccess)
+    return error;
   if (m.sticky != cudaSuccess) return m.sticky;
   Marker* const marker = event->marker.get();
-  if (marker != nullptr && !marker->done && ++marker->queries >= kPatience)
-    run(marker->stream, marker);
+  if (marker != nullptr && !marker->done && ++marker->queries >= kPatience &&
+      !advance(marker->stream, marker)) {
+    for (const cudaStream_t other : all_streams()) advance(other);
+  }
   return marker == nullptr || marker->done ? m.sticky : cudaErrorNotReady;
 }
 
@@ -240,6 +300,9 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   Machine& m = machine();
   const Lock lock(m.mutex);
   if (!m.events.contains(event)) return no_event("cudaEventSynchronize");
+  if (const cudaError_t error = refuse_recorded_event("cudaEventSynchronize", event);
+      error != cudaSuccess)
+    return error;
   if (event->marker == nullptr)
     problem("the host waits for an event that was never recorded, which is no wait");
   else if (!event->marker->done) run(event->marker->stream, event->marker.get());

@@ -64,15 +64,28 @@ class CudnnGraphs : public testing::TestWithParam<Call> {
     f.scale = args.scale;
     return f;
   }
-  template <class Args>
-  void run(const Args& call, LibraryAttentionPart part,
-           std::unique_ptr<cudnn::Graph> (*graph)(const cudnn::AttentionShape&)) {
+  void run(const AttentionArgs& call, LibraryAttentionPart part) {
     ASSERT_TRUE(library_takes(call));
-    const auto plan = cudnn::Plan::make(graph(cudnn::shape_of(call, part)), {},
+    const auto plan = cudnn::Plan::make(cudnn::attention_graph(cudnn::shape_of(call, part)), {},
                                         {.least = 0, .most = library_part(call).workspace});
     ASSERT_NE(plan, nullptr);
     cudnn::run_attention(*plan, nullptr, call, part,
                          library_attention_scratch(call, runtime.stream()));
+  }
+  void run(const AttentionBackwardArgs& call, LibraryAttentionPart part, bool any_order) {
+    ASSERT_TRUE(library_takes(call, any_order));
+    const auto graph =
+        any_order ? cudnn::attention_backward_graph_in_any_order : cudnn::attention_backward_graph;
+    const auto plan =
+        cudnn::Plan::make(graph(cudnn::shape_of(call, part)), {},
+                          {.least = 0, .most = library_part(call, any_order).workspace});
+    ASSERT_NE(plan, nullptr);
+    runtime.stream().allow_nondeterministic(any_order);
+    const LibraryAttentionScratch scratch = library_attention_scratch(call, runtime.stream());
+    EXPECT_EQ(scratch.dq_sums.defined(), any_order);
+    cudnn::run_attention(*plan, nullptr, call, part, scratch, [&](const Tensor& sums) {
+      table(DeviceKind::reference).fill({.out = sums, .value = 0}, runtime.stream());
+    });
   }
   // Within two roundings of the largest element.
   void expect_near(const Tensor& t, const std::vector<double>& expected, const char* name) const {
@@ -96,13 +109,14 @@ TEST_P(CudnnGraphs, AreAttention) {
   const std::vector<double> out = to_doubles(args.out), lse = to_doubles(args.lse);
   const std::vector<double> dq = to_doubles(args.dq), dk = to_doubles(args.dk),
                             dv = to_doubles(args.dv);
-  for (const bool whole : {true, false}) {
-    LibraryAttentionPart part = library_part(args);
+  for (const auto& [whole, any_order] :
+       {std::pair{true, false}, {false, false}, {true, true}, {false, true}}) {
+    LibraryAttentionPart part = library_part(args, any_order);
     if (!whole) part.samples = part.key_heads = 1;
     for (const Tensor* t : {&args.out, &args.lse, &args.dq, &args.dk, &args.dv})
       reference.fill({.out = *t, .value = 1000}, runtime.stream());
-    run(forward(), part, cudnn::attention_graph);
-    run(args, part, cudnn::attention_backward_graph);
+    run(forward(), part);
+    run(args, part, any_order);
     expect_near(args.out, out, "out");
     expect_near(args.lse, lse, "lse");
     expect_near(args.dq, dq, "dq");

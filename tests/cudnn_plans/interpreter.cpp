@@ -168,6 +168,7 @@ class Run {
       case CUDNN_POINTWISE_ADD: return x + y;
       case CUDNN_POINTWISE_SUB: return x - y;
       case CUDNN_POINTWISE_DIV: return x / y;
+      case CUDNN_POINTWISE_IDENTITY: return x;
       case CUDNN_POINTWISE_EXP: return std::exp(x);
       case CUDNN_POINTWISE_LOG: return std::log(x);
       case CUDNN_POINTWISE_CMP_GE: return x >= y ? 1.0f : 0.0f;
@@ -275,7 +276,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t handle,
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t) { return CUDNN_STATUS_SUCCESS; }
 
 // One choice a graph, whose plan needs the memory of the largest tensor when it has more than two
-// products, as backward has.
+// products, as backward has, and no memory to add them in.
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t handle,
                                        cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t, int64_t most, int64_t* count,
@@ -289,15 +290,18 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t handle,
     *count = 0;
   } else if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
     int64_t products = 0, largest = 0;
+    bool adds = false;
     for (const Described* operation : of(handle)
                                           .at(CUDNN_ATTR_ENGINE_OPERATION_GRAPH)
                                           .all<const Described*>(CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
       if (operation->type != CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR) continue;
       ++products;
+      adds |= operation->at(CUDNN_ATTR_OPERATION_MATMUL_CDESC)
+                  .attributes.contains(CUDNN_ATTR_TENSOR_REORDERING_MODE);
       const Values out(operation->at(CUDNN_ATTR_OPERATION_MATMUL_CDESC));
       largest = std::max(largest, static_cast<int64_t>(out.at.size()) * 2);
     }
-    *static_cast<int64_t*>(values) = products > 2 ? largest : 0;
+    *static_cast<int64_t*>(values) = products > 2 && !adds ? largest : 0;
   }
   return CUDNN_STATUS_SUCCESS;
 }

@@ -78,6 +78,7 @@ COVERED = {
 
 class ToolTest(unittest.TestCase):
     tool = ""
+    arguments = ()  # before the tree
     tree = {}
 
     def check(self, **changes):
@@ -93,7 +94,7 @@ class ToolTest(unittest.TestCase):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_text(text)
             done = subprocess.run(
-                [sys.executable, "-B", str(TOOLS / self.tool), folder],
+                [sys.executable, "-B", str(TOOLS / self.tool), *self.arguments, folder],
                 capture_output=True,
                 text=True,
                 check=False,

@@ -1,16 +1,21 @@
 // A build without MPI: a process is alone.
 #include "comm/processes.h"
 
+#include <exception>
+
 #include "base/error.h"
+#include "comm/star.h"
 
 namespace megatron::comm {
 
 struct Processes::State {
   std::unique_ptr<Group> world = single();
+  std::unique_ptr<Star> star;
+  int exceptions = std::uncaught_exceptions();
 };
 
 Processes::Processes(int64_t) : place_(process_place(environment())) {
-  if (size() > 1) {
+  if (size() > 1 && !meets()) {
     wait_for_lead();
     fail(
         "a launcher started {} processes ({}), but this program was built without MPI: install "
@@ -19,16 +24,27 @@ Processes::Processes(int64_t) : place_(process_place(environment())) {
         size(), place_->told_by, size());
   }
   state_ = std::make_unique<State>();
+  if (meets())
+    state_->star = make_star(meeting_place(environment()), rank(), size(), kMeetingSeconds);
 }
 
-Processes::~Processes() = default;
+Processes::~Processes() {
+  if (star() != nullptr) end_meeting(std::uncaught_exceptions() > state_->exceptions);
+}
 
-Group& Processes::group() { return *state_->world; }
+Group& Processes::group() { return star() != nullptr ? star()->world() : *state_->world; }
+Star* Processes::star() { return state_->star.get(); }
 
-std::string Processes::description() const { return "one process"; }
+std::string Processes::description() const {
+  return meets() ? fmt::format("{} processes that met over TCP", size()) : "one process";
+}
 
-void Processes::abort(int) {}
-void Processes::body_begins(double) {}
+void Processes::abort(int code) {
+  if (star() != nullptr) abort_meeting(code);
+}
+void Processes::body_begins(double most_seconds) {
+  if (star() != nullptr) star()->body_begins(most_seconds);
+}
 void Processes::body_ended() {}
 void Processes::be_quiet() const {}
 

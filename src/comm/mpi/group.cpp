@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "comm/arguments.h"
 #include "comm/call_time.h"
+#include "comm/member.h"
 #include "comm/mpi/transport.h"
 #include "comm/reduce.h"
 
@@ -23,7 +24,7 @@ constexpr int64_t kSliceUnit = 64;  // elements; slices begin at its multiples
 
 int64_t rounded_up(int64_t n) { return (n + kSliceUnit - 1) / kSliceUnit * kSliceUnit; }
 
-class MpiGroup final : public Group {
+class MpiGroup final : public Group, public Member {
  public:
   using Bytes = Transport::Bytes;
 
@@ -185,6 +186,14 @@ class MpiGroup final : public Group {
     session.give_up(fmt::format("rank {} failed", session.rank()));
   }
   Doing* doing() override { return &record_.doing(); }
+  Member* member() override { return this; }
+
+  RankRecord& record() override { return record_; }
+  const std::shared_ptr<GroupRecord>& progress() override { return progress_; }
+  std::string failure() const override {
+    const Session& session = transport_->session();
+    return session.given_up() ? session.reason() : "";
+  }
 
  private:
   struct Numbers {

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "comm/mpi/group.h"
 #include "comm/mpi/watch.h"
+#include "comm/star.h"
 
 namespace megatron::comm {
 
@@ -14,6 +15,7 @@ struct Processes::State {
   std::shared_ptr<Session> session;  // null where there is one process
   std::unique_ptr<Group> world;
   std::unique_ptr<Watch> watch;  // null where there is one process
+  std::unique_ptr<Star> star;    // in place of MPI
   int exceptions = std::uncaught_exceptions();
 };
 
@@ -41,6 +43,10 @@ Processes::Processes(int64_t largest_message)
     state_->world = single();
     return;
   }
+  if (meets()) {
+    state_->star = make_star(meeting_place(environment()), rank(), size(), kMeetingSeconds);
+    return;
+  }
   state_->signal.emplace();
   state_->session = std::make_shared<Session>();
   const Session& session = *state_->session;
@@ -55,6 +61,7 @@ Processes::Processes(int64_t largest_message)
 }
 
 Processes::~Processes() {
+  if (state_->star != nullptr) end_meeting(std::uncaught_exceptions() > state_->exceptions);
   if (state_->session == nullptr || std::uncaught_exceptions() > state_->exceptions) return;
   try {
     state_->world.reset();
@@ -66,14 +73,19 @@ Processes::~Processes() {
   }
 }
 
-Group& Processes::group() { return *state_->world; }
+Group& Processes::group() {
+  return state_->star != nullptr ? state_->star->world() : *state_->world;
+}
+Star* Processes::star() { return state_->star.get(); }
 
 std::string Processes::description() const {
   if (size() == 1) return "one process";
+  if (meets()) return fmt::format("{} processes that met over TCP", size());
   return fmt::format("{} processes under {}", size(), state_->session->library());
 }
 
 void Processes::body_begins(double most_seconds) {
+  if (state_->star != nullptr) state_->star->body_begins(most_seconds);
   if (state_->watch != nullptr) state_->watch->body_begins(most_seconds);
 }
 
@@ -87,6 +99,7 @@ void Processes::be_quiet() const {
 
 void Processes::abort(int code) {
   be_quiet();
+  if (state_->star != nullptr) return abort_meeting(code);
   if (state_->session != nullptr) state_->session->abort(code);
 }
 

@@ -54,6 +54,7 @@ class Session {
   // ends in memory that may be gone, so nothing may move it on.
   void give_up(const std::string& reason);
   bool given_up() const { return given_up_.load(std::memory_order_acquire); }
+  const std::string& reason() const { return reason_; }  // once it is given up
 
   // The calls of this process.
   RankRecord& record() { return *record_; }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/machine_memory.h"
 #include "device/cuda/driver.h"
+#include "device/cuda/recording.h"
 #include "device/cuda/runtime_call.h"
 
 namespace megatron::cuda {
@@ -50,7 +51,8 @@ struct Driver {
 
 class DeviceRange final : public AddressRange {
  public:
-  explicit DeviceRange(int device) : device_(device) {
+  DeviceRange(int device, std::shared_ptr<RecordingGate> gate)
+      : device_(device), gate_(std::move(gate)) {
     properties_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties_.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     properties_.location.id = device;
@@ -65,6 +67,7 @@ class DeviceRange final : public AddressRange {
   }
 
   ~DeviceRange() override {
+    const auto waiting = gate_->wait_for_device();
     cudaSetDevice(device_);
     cudaDeviceSynchronize();
     int64_t at = 0;
@@ -79,6 +82,7 @@ class DeviceRange final : public AddressRange {
 
   void grow(int64_t bytes) override {
     if (bytes <= mapped_) return;
+    const MemoryWhileRecording allowed;
     check(cudaSetDevice(device_), "cudaSetDevice");
     const int64_t needed = round_up(bytes - mapped_, unit_);
     const int64_t ahead = round_up(std::min(mapped_ / kGrowth, kLargestStep), unit_);
@@ -116,6 +120,7 @@ class DeviceRange final : public AddressRange {
 
   Driver driver_;
   int device_;
+  std::shared_ptr<RecordingGate> gate_;
   CUmemAllocationProp properties_{};
   CUdeviceptr base_ = 0;
   int64_t size_ = 0, unit_ = 0, mapped_ = 0;
@@ -124,7 +129,8 @@ class DeviceRange final : public AddressRange {
 
 class PinnedRange final : public AddressRange {
  public:
-  PinnedRange() : size_(round_up(machine_memory(), kPinnedPiece)) {
+  explicit PinnedRange(std::vector<std::shared_ptr<RecordingGate>> gates)
+      : gates_(std::move(gates)), size_(round_up(machine_memory(), kPinnedPiece)) {
     check(cudaGetDevice(&device_), "cudaGetDevice");
     space_ = mmap(nullptr, static_cast<size_t>(size_ + kPinnedPiece), PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -136,6 +142,7 @@ class PinnedRange final : public AddressRange {
   }
 
   ~PinnedRange() override {
+    const auto waiting = gates_[static_cast<size_t>(device_)]->wait_for_device();
     cudaSetDevice(device_);
     cudaDeviceSynchronize();
     for (int64_t at = 0; at < pinned_; at += kPinnedPiece) cudaHostUnregister(base_ + at);
@@ -146,6 +153,7 @@ class PinnedRange final : public AddressRange {
 
   void grow(int64_t bytes) override {
     const int64_t before = pinned_;
+    const MemoryWhileRecording allowed;
     for (; pinned_ < bytes; pinned_ += kPinnedPiece) {
       const cudaError_t result =
           pinned_ + kPinnedPiece > size_
@@ -161,6 +169,7 @@ class PinnedRange final : public AddressRange {
   }
 
  private:
+  std::vector<std::shared_ptr<RecordingGate>> gates_;
   int device_ = 0;
   void* space_ = nullptr;
   std::byte* base_ = nullptr;
@@ -169,9 +178,13 @@ class PinnedRange final : public AddressRange {
 
 }  // namespace
 
-std::unique_ptr<AddressRange> reserve_device_memory(int device) {
-  return std::make_unique<DeviceRange>(device);
+std::unique_ptr<AddressRange> reserve_device_memory(int device,
+                                                    std::shared_ptr<RecordingGate> gate) {
+  return std::make_unique<DeviceRange>(device, std::move(gate));
 }
-std::unique_ptr<AddressRange> reserve_pinned_memory() { return std::make_unique<PinnedRange>(); }
+std::unique_ptr<AddressRange> reserve_pinned_memory(
+    std::vector<std::shared_ptr<RecordingGate>> gates) {
+  return std::make_unique<PinnedRange>(std::move(gates));
+}
 
 }  // namespace megatron::cuda

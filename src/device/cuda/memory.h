@@ -3,18 +3,23 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "device/arena.h"
+#include "device/cuda/gate.h"
 
 namespace megatron::cuda {
 
 // Addresses for as many bytes as the device has; memory is mapped to them, in pieces of 2 MiB or
 // more, as the range grows. Destruction waits for the device's work.
-std::unique_ptr<AddressRange> reserve_device_memory(int device);
+std::unique_ptr<AddressRange> reserve_device_memory(int device,
+                                                    std::shared_ptr<RecordingGate> gate);
 
 // Addresses for as many bytes as the host has; memory is pinned in pieces of kPinnedPiece as the
 // range grows. Destruction waits for the work of the GPU that was current.
-std::unique_ptr<AddressRange> reserve_pinned_memory();
+// gates: of all devices.
+std::unique_ptr<AddressRange> reserve_pinned_memory(
+    std::vector<std::shared_ptr<RecordingGate>> gates);
 
 // A copy may not go across the border of two pinned pieces; borders lie at multiples of this.
 inline constexpr int64_t kPinnedPiece = int64_t{64} << 20;

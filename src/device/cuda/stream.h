@@ -3,24 +3,47 @@
 
 #include <cuda_runtime.h>
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 #include "device/stream.h"
 
 namespace megatron::cuda {
 
-// A point in a CUDA stream.
+// Events of a device, without times, for any number of threads: those that are given back are given
+// out again. Destroyed with it.
+class EventPool {
+ public:
+  explicit EventPool(int device) : device_(device) {}
+  ~EventPool();
+  EventPool(const EventPool&) = delete;
+  EventPool& operator=(const EventPool&) = delete;
+  int device() const { return device_; }
+  cudaEvent_t take();
+  void give_back(cudaEvent_t event);
+
+ private:
+  int device_;
+  std::mutex mutex_;
+  std::vector<cudaEvent_t> free_;
+};
+
+// A point in a CUDA stream. Gives its event back to the pool at its end: who waits for it then has
+// queued the waiting, which later records of the event do not change.
 class EventState final : public Event::State {
  public:
-  explicit EventState(int device);  // of the device's
+  explicit EventState(std::shared_ptr<EventPool> pool);
   ~EventState() override;
   bool reached() override;
   void wait() override;
   cudaEvent_t handle() const { return event_; }
 
  private:
-  cudaEvent_t event_ = nullptr;
+  std::shared_ptr<EventPool> pool_;
+  cudaEvent_t event_;
 };
 
 // Work that is queued in order and runs beside the host's. wait() of another CUDA stream's event
@@ -32,9 +55,22 @@ class CudaStream final : public Stream {
   Event record() override;
   void wait(const Event& event) override;
   void synchronize() override;
+  bool recording() const override { return recording_; }
+
+  // What device/cuda/recording.h needs: from begin to end, work is recorded as a graph, which the
+  // caller destroys. drop: throws nothing, null where the recording was spoiled.
+  void begin_recording();
+  cudaGraph_t end_recording();
+  cudaGraph_t drop_recording();
 
   // The stream, its device made the calling thread's own.
   cudaStream_t handle() const;
+
+  // Whoever makes this stream wait for others (other ranks) is told when the host has waited for it,
+  // and may throw: what it waited for did not come. Again before the stream's end, with `ends`, when
+  // it makes sure that what was queued comes to an end, and throws nothing. One a key.
+  using Told = std::function<void(bool ends)>;
+  void tell(const void* key, const Told& told);
 
   // What somebody keeps for this stream, a library's handle and plans: one slot a key, null at
   // first. Let go when the stream's work is done, before the stream is.
@@ -42,7 +78,10 @@ class CudaStream final : public Stream {
 
  private:
   cudaStream_t stream_ = nullptr;
+  bool recording_ = false;
+  std::shared_ptr<EventPool> events_;
   std::map<const void*, std::shared_ptr<void>> states_;
+  std::map<const void*, Told> told_;
 };
 
 // Of streams of a CUDA device.

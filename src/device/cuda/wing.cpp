@@ -7,10 +7,14 @@
 #include <optional>
 
 #include "base/error.h"
+#include "device/cuda/gate.h"
 #include "device/cuda/libraries.h"
 #include "device/cuda/memory.h"
+#include "device/cuda/recording.h"
 #include "device/cuda/runtime_call.h"
 #include "device/cuda/stream.h"
+#include "device/cuda/timer.h"
+#include "device/cuda/waited.h"
 
 namespace megatron::cuda {
 namespace {
@@ -22,20 +26,33 @@ std::string dotted(int version) {
 class Wing final : public CudaWing {
  public:
   Wing(std::vector<CudaDevice> devices, std::string versions)
-      : devices_(std::move(devices)), versions_(std::move(versions)) {}
+      : devices_(std::move(devices)), versions_(std::move(versions)) {
+    for (size_t i = 0; i < devices_.size(); ++i)
+      gates_.push_back(std::make_shared<RecordingGate>());
+  }
 
   std::span<const CudaDevice> devices() const override { return devices_; }
   std::string versions() const override { return versions_; }
 
   std::unique_ptr<AddressRange> reserve(Device device) const override {
     check_device(device);
-    return reserve_device_memory(device.index);
+    return reserve_device_memory(device.index, gate(device));
   }
-  std::unique_ptr<AddressRange> reserve_pinned() const override { return reserve_pinned_memory(); }
+  std::unique_ptr<AddressRange> reserve_pinned() const override {
+    return reserve_pinned_memory(gates_);
+  }
   std::unique_ptr<Stream> make_stream(Device device, ThreadPool& pool,
                                       Arena& scratch) const override {
     check_device(device);
-    return std::make_unique<CudaStream>(device, pool, scratch);
+    auto stream = std::make_unique<CudaStream>(device, pool, scratch);
+    waited_.add(*stream);
+    return stream;
+  }
+  std::unique_ptr<DeviceTimer> make_timer(Stream& stream) const override {
+    return std::make_unique<StreamTimer>(cuda_stream(stream));
+  }
+  std::unique_ptr<StreamRecording> record(Stream& stream) const override {
+    return cuda::record(cuda_stream(stream), *gate(stream.device()));
   }
 
   void copy(void* to, const void* from, int64_t bytes, Stream& stream) const override {
@@ -55,9 +72,10 @@ class Wing final : public CudaWing {
   void copy_now(void* to, const void* from, int64_t bytes, Device device) const override {
     check_device(device);
     check(cudaSetDevice(device.index), "cudaSetDevice");
+    const auto waiting = gate(device)->wait_for_device();
     // Streams that do not block are not waited for by a copy, and a copy to the device returns
     // before its bytes are there.
-    check(cudaDeviceSynchronize(), "the work queued on a GPU");
+    waited_.wait(device.index);
     each_piece(to, from, bytes, [](std::byte* target, const std::byte* source, int64_t size) {
       check(cudaMemcpy(target, source, static_cast<size_t>(size), cudaMemcpyDefault), "cudaMemcpy");
     });
@@ -88,7 +106,13 @@ class Wing final : public CudaWing {
     }
   }
 
+  const std::shared_ptr<RecordingGate>& gate(Device device) const {
+    return gates_[static_cast<size_t>(device.index)];
+  }
+
   std::vector<CudaDevice> devices_;
+  mutable WaitedStreams waited_{static_cast<int>(devices_.size())};
+  std::vector<std::shared_ptr<RecordingGate>> gates_;  // by device
   std::string versions_;
 };
 
@@ -110,11 +134,13 @@ std::string find_devices(std::vector<CudaDevice>& devices) {
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp p;
     check(cudaGetDeviceProperties(&p, i), "cudaGetDeviceProperties");
-    devices.push_back({.name = p.name,
-                       .memory = static_cast<int64_t>(p.totalGlobalMem),
-                       .multiprocessors = p.multiProcessorCount,
-                       .major = p.major,
-                       .minor = p.minor});
+    devices.push_back(
+        {.name = p.name,
+         .memory = static_cast<int64_t>(p.totalGlobalMem),
+         .multiprocessors = p.multiProcessorCount,
+         .major = p.major,
+         .minor = p.minor,
+         .pci = fmt::format("{:04x}:{:02x}:{:02x}.0", p.pciDomainID, p.pciBusID, p.pciDeviceID)});
   }
   return "";
 }

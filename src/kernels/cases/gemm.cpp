@@ -19,6 +19,9 @@ struct Product {
   bool broadcast_a = false, broadcast_b = false;  // one matrix for all groups
   bool heads = false;                             // [M,G,K] seen as [G,M,K]
   bool windows = false;                           // each row of a begins one element later
+  Epilogue epilogue = Epilogue::none;
+  bool aux = false;
+  enum class Sums { none, written, added } bias_gradient = Sums::none;
   Layout layout;
   bool real = false;
 
@@ -32,7 +35,12 @@ struct Product {
                                     {broadcast_a, " one a"},
                                     {broadcast_b, " one b"},
                                     {heads, " heads"},
-                                    {windows, " windows"}}) {
+                                    {windows, " windows"},
+                                    {epilogue == Epilogue::gelu, " gelu"},
+                                    {epilogue == Epilogue::gelu_gradient, " gelu gradient"},
+                                    {epilogue == Epilogue::gelu && aux, " aux"},
+                                    {bias_gradient != Sums::none, " bias gradient"},
+                                    {bias_gradient == Sums::added, " added"}}) {
       if (set) text += word;
     }
     return text;
@@ -52,6 +60,23 @@ Tensor matrices(Inputs& inputs, const char* name, const Product& p, int64_t rows
   return inputs.normal(name, {p.groups, rows, columns}, p.in, 1, p.layout);
 }
 
+void add_epilogue(const Product& p, Inputs& inputs, GemmArgs& args) {
+  const Layout layout{.offset = p.layout.offset};
+  args.epilogue = p.epilogue;
+  if (p.epilogue == Epilogue::gelu && p.aux)
+    args.aux = inputs.output("aux", args.out.shape(), p.out, layout);
+  if (p.epilogue == Epilogue::gelu_gradient)
+    args.aux = inputs.normal("aux", args.out.shape(), p.out, 1, layout);
+  if (p.bias_gradient == Product::Sums::none) return;
+  const DType type = accumulator(p.in);
+  if (p.bias_gradient == Product::Sums::written) {
+    args.bias_gradient.out = inputs.output("bias_gradient", {p.m}, type, layout);
+  } else {
+    args.bias_gradient = {
+        inputs.updated("bias_gradient", inputs.normal("bias_gradient", {p.m}, type, 1, layout)), 1};
+  }
+}
+
 Case::Call make(const Product& p, Runtime& runtime) {
   Inputs inputs(runtime);
   GemmArgs args{.transpose_a = p.transpose_a, .transpose_b = p.transpose_b, .beta = p.beta};
@@ -67,18 +92,24 @@ Case::Call make(const Product& p, Runtime& runtime) {
   const Shape shape = p.groups == 0 ? Shape{p.m, p.n} : Shape{p.groups, p.m, p.n};
   args.out = p.beta == 0 ? inputs.output("out", shape, p.out, p.layout)
                          : inputs.updated("out", inputs.normal("out", shape, p.out, 1, p.layout));
+  add_epilogue(p, inputs, args);
   return inputs.call([args](Stream& stream, const Table& table) { table.gemm(args, stream); });
 }
 
+// The rounding errors of a sum of K normal products walk to 0.4 sqrt(K) u of its rms sqrt(K). An
+// epilogue adds a function within 8 u (cases/activation.cpp), of sums that may have been rounded.
+double bound(const Product& p) {
+  const double walk = 1 + 0.4 * std::sqrt(static_cast<double>(p.k));
+  return p.epilogue == Epilogue::none ? tolerance(p.out, walk) : 2 * tolerance(p.out, walk + 8);
+}
+
 Case gemm_case(const Product& p) {
-  return {
-      .kernel = "gemm",
-      .name = p.str(),
-      .dtype = p.in,
-      // The rounding errors of a sum of K normal products walk to 0.4 sqrt(K) u of its rms sqrt(K).
-      .tolerance = tolerance(p.out, 1 + 0.4 * std::sqrt(static_cast<double>(p.k))),
-      .real = p.real,
-      .make = [p](Runtime& runtime) { return make(p, runtime); }};
+  return {.kernel = "gemm",
+          .name = p.str(),
+          .dtype = p.in,
+          .tolerance = bound(p),
+          .real = p.real,
+          .make = [p](Runtime& runtime) { return make(p, runtime); }};
 }
 
 // y = x w^T [+ bias], dx = dy w, dw += dy^T x; w [out, in].
@@ -117,6 +148,71 @@ std::vector<Product> real_products(DType type) {
                   .heads = true,
                   .real = true});
   return list;
+}
+
+// Of a GPT's feed-forward block: up and gelu, what reaches it from the product that reads it, and
+// the gradients of weights and biases; sizes that are multiples of 8, or none.
+std::vector<Product> epilogues(DType type, int64_t tokens, int64_t width, int64_t inner) {
+  std::vector<Product> list;
+  const Product up{.m = tokens,
+                   .k = width,
+                   .n = inner,
+                   .transpose_b = true,
+                   .bias = true,
+                   .in = type,
+                   .out = type,
+                   .epilogue = Epilogue::gelu,
+                   .aux = true};
+  list.push_back(up);
+  list.push_back({.m = tokens,
+                  .k = width,
+                  .n = inner,
+                  .in = type,
+                  .out = type,
+                  .epilogue = Epilogue::gelu_gradient});
+  list.push_back({.m = inner,
+                  .k = tokens,
+                  .n = width,
+                  .transpose_a = true,
+                  .beta = 1,
+                  .in = type,
+                  .out = accumulator(type),
+                  .bias_gradient = Product::Sums::added});
+  return list;
+}
+
+void add_small_epilogues(std::vector<Product>& list, DType type) {
+  for (const auto& [tokens, width, inner] : {std::tuple{7, 13, 33}, {40, 24, 72}, {0, 4, 8}}) {
+    for (Product p : epilogues(type, tokens, width, inner)) {
+      list.push_back(p);
+      if (p.m == 7 || p.bias_gradient != Product::Sums::none) {
+        p.layout = {.offset = 3};
+        list.push_back(p);
+      }
+      if (p.epilogue == Epilogue::gelu) {
+        p.aux = p.bias = false;
+        list.push_back(p);
+        p.aux = true;
+        list.push_back(p);
+        p.aux = false;
+        p.bias = true;
+        list.push_back(p);
+      }
+      if (p.bias_gradient != Product::Sums::none) {
+        p.layout = {};
+        p.bias_gradient = Product::Sums::written;
+        list.push_back(p);
+      }
+    }
+  }
+  // Nothing is made but the bias's gradient.
+  list.push_back({.m = 5,
+                  .k = 9,
+                  .n = 0,
+                  .transpose_a = true,
+                  .in = type,
+                  .out = accumulator(type),
+                  .bias_gradient = Product::Sums::added});
 }
 
 }  // namespace
@@ -179,6 +275,9 @@ void add_gemm_cases(std::vector<Case>& cases) {
     add({.m = 128, .k = 192, .n = 256, .transpose_b = true, .bias = true, .in = type, .out = type});
     add({.m = 9, .k = 33, .n = 7, .in = type, .out = type, .windows = true});
     add({.m = 9, .k = 33, .n = 7, .transpose_a = true, .in = type, .out = type, .windows = true});
+    std::vector<Product> more;
+    add_small_epilogues(more, type);
+    for (const Product& p : more) add(p);
   }
   for (const DType type : {DType::bf16, DType::f16}) {
     add({.m = 7, .k = 40, .n = 24, .transpose_b = true, .bias = true, .in = type});
@@ -195,6 +294,10 @@ void add_gemm_cases(std::vector<Case>& cases) {
   }
   for (const DType type : {DType::f32, DType::bf16}) {
     for (const Product& p : real_products(type)) add(p);
+    for (Product p : epilogues(type, 4096, 768, 3072)) {
+      p.real = true;
+      add(p);
+    }
   }
 }
 

@@ -7,6 +7,8 @@
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/panels.h"
 #include "kernels/cpu/rows_ahead.h"
+#include "kernels/cpu/table.h"
+#include "kernels/epilogue.h"
 
 namespace megatron::kernels::cpu {
 
@@ -368,7 +370,8 @@ void run(const Problem& p, const Block& block, Way way, Bf16Products products) {
 // The library has kernels for AMX, the panels have none.
 GradientProducts gradient_products(DType in) {
 #if defined(__x86_64__)
-  if (in == DType::bf16 && __builtin_cpu_supports("amx-bf16")) return GradientProducts::library;
+  if (has_library() && in == DType::bf16 && __builtin_cpu_supports("amx-bf16"))
+    return GradientProducts::library;
 #endif
   return GradientProducts::panels;
 }
@@ -395,6 +398,10 @@ void gemm(const GemmArgs& args, Stream& stream, Bf16Products products, GradientP
 }
 
 void gemm(const GemmArgs& args, Stream& stream) {
+  if (has_epilogue(args)) {
+    check(args);
+    return gemm_by_parts(args, cpu_table(), stream);
+  }
   gemm(args, stream, bf16_products(), gradient_products(args.a.dtype()));
 }
 

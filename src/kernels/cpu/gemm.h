@@ -14,7 +14,7 @@ void gemm(const GemmArgs& args, Stream& stream);
 // whatever the shape, and ask the heap for nothing after a thread's first product.
 enum class GradientProducts { panels, library };
 
-// The call above asks the processor; this one lets the tests take every way.
+// The call above asks the processor; this one lets the tests take every way, without an epilogue.
 void gemm(const GemmArgs& args, Stream& stream, Bf16Products products,
           GradientProducts gradients = GradientProducts::panels);
 

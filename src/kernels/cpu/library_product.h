@@ -27,7 +27,8 @@ struct LibraryProduct {
 
 // Calls `measure` with a function that makes the product once, on operands of its own in `scratch`;
 // on a thread of its own, whose OpenMP settings are nobody else's. False: the library does not have
-// this product. bf16 needs native bf16_products().
+// this product, or this build has no library (has_library() of kernels/cpu/matmul.h). bf16 needs
+// native bf16_products().
 bool with_library_product(const LibraryProduct& product, int threads, Arena& scratch,
                           const std::function<void(const std::function<void()>& run)>& measure);
 

@@ -1,4 +1,5 @@
-// One matrix product on the calling thread, by oneDNN; and what all products of the host share.
+// One matrix product on the calling thread, by oneDNN (kernels/cpu/onednn) or, in a build without
+// it, by plain loops (kernels/cpu/without_onednn); and what all products of the host share.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +28,7 @@ struct Product {
 // that a shape that was met before costs neither allocation nor compilation. bf16 needs native
 // bf16_products().
 void multiply(const Product& product);
+bool has_library();  // whether that is oneDNN
 
 // How bf16 is multiplied: by the processor's products of bf16 pairs, or widened to f32 block by
 // block (slower, more exact).

@@ -25,10 +25,16 @@ void ask_norm(const AddNormBackwardArgs& args, Stream& stream) {
   cpu::norm_backward_scratch(args, kind, stream);
 }
 
+void ask_bias_gradient(const GemmArgs& args, Stream& stream) {
+  if (args.bias_gradient.out.defined())
+    cpu::column_sum_scratch({.x = args.a, .out = args.bias_gradient}, stream);
+}
+
 }  // namespace
 
 const Table& cpu_scratch_table() {
   static const Table table = {
+      .gemm = ask_bias_gradient,
       .add_rms_norm_backward = ask_norm<NormKind::rms>,
       .add_layer_norm_backward = ask_norm<NormKind::layer>,
       .attention = ask_attention<cpu::attention_scratch, AttentionArgs>,

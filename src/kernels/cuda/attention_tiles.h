@@ -73,9 +73,15 @@ struct HeadRows {
   bool whole;
 };
 
-// A thread's loads in flight. The sums of wide heads fill the registers.
+// A thread's loads in flight. The sums of wide heads fill the registers, which compilers for GPUs
+// before Hopper share out less tightly.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+inline constexpr int kMostLoads = 4;
+#else
+inline constexpr int kMostLoads = 8;
+#endif
 template <int kWidth>
-inline constexpr int kLoadsTogether = kWidth == 256 ? 4 : 8;
+inline constexpr int kLoadsTogether = kWidth == 256 ? 4 : kMostLoads;
 
 // Rows first to first + kRows - 1 as f32; rows from `end` on and columns from `width` on are zero.
 template <int kRows, int kWidth, class T>

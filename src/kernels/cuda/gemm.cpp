@@ -1,6 +1,7 @@
 #include "kernels/cuda/gemm.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 #include "device/cuda/runtime_call.h"
@@ -8,8 +9,11 @@
 #include "kernels/check.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/numbers.h"
+#include "kernels/cuda/partial_rows.h"
 #include "kernels/cuda/product_plans.h"
+#include "kernels/cuda/table.h"
 #include "kernels/cuda_scratch/gemm.h"
+#include "kernels/epilogue.h"
 
 namespace megatron::kernels::cuda {
 namespace {
@@ -68,6 +72,7 @@ Call prepare(const GemmArgs& args, const GemmScratch& scratch, Stream& stream) {
   call.pointers.out = out.address();
   call.pointers.workspace = scratch.workspace.address();
   p.workspace = scratch.workspace.bytes();
+  p.any_order = stream.nondeterministic();
   if (args.bias.defined()) {
     p.bias = true;
     call.pointers.bias = dense(args.bias, scratch.bias, stream).address();
@@ -91,17 +96,54 @@ Call prepare(const GemmArgs& args, const GemmScratch& scratch, Stream& stream) {
   return call;
 }
 
+// Whether the library may do it with the product: it asks rows of aux, in its own view columns, to
+// be a multiple of 8 apart. How exact its gelu is, it does not tell: in fp32 ours is taken.
+bool may_fuse(const GemmArgs& args) {
+  if (args.out.elements() == 0 || args.a.elements() == 0) return false;
+  if (args.epilogue != Epilogue::none && args.a.dtype() == DType::f32) return false;
+  if (args.bias.defined() && args.bias_gradient.out.defined()) return false;  // it has one pointer
+  if (!args.aux.defined()) return true;
+  return args.aux.size(1) % 8 == 0 && alignment(args.aux.address()) == 16;
+}
+
+// Whether it is done.
+bool fuse(const GemmArgs& args, const GemmScratch& scratch, Stream& stream) {
+  Call call = prepare(args, scratch, stream);
+  Product& p = call.product;
+  p.epilogue = args.epilogue;
+  p.aux = args.aux.defined();
+  p.bias_gradient = args.bias_gradient.out.defined();
+  if (p.aux) call.pointers.aux = args.aux.address();
+  const Tensor& sums = args.bias_gradient.out;
+  const Tensor& written = scratch.bias_gradient.defined() ? scratch.bias_gradient : sums;
+  if (p.bias_gradient) call.pointers.bias = written.address();
+  if (!ProductPlans::of(stream).run_if_there(p, call.pointers, handle_of(stream))) return false;
+  if (scratch.bias_gradient.defined()) {
+    const std::array<int64_t, 2> row{sums.elements(), 1};
+    add_partial_rows(written.as_strided({1, sums.elements()}, row), args.bias_gradient, stream);
+  }
+  return true;
+}
+
+bool fused(const GemmArgs& args, Stream& stream) {
+  const GemmScratch scratch = gemm_scratch(args, stream);
+  return may_fuse(args) && fuse(args, scratch, stream);
+}
+
 }  // namespace
 
 void gemm(const GemmArgs& args, Stream& stream) {
   check(args);
   if (args.a.dtype() == DType::f64) refuse_type("gemm", DType::f64);
+  if (has_epilogue(args)) {
+    if (!fused(args, stream)) gemm_by_parts(args, cuda_table(), stream);
+    return;
+  }
   if (args.out.elements() == 0) return;
   const GemmScratch scratch = gemm_scratch(args, stream);
   const Call call = prepare(args, scratch, stream);
   ProductPlans& plans = ProductPlans::of(stream);
-  ProductPlan& plan = plans.plan(call.product);
-  plans.run(call.product, plan, call.pointers, handle_of(stream));
+  plans.run(call.product, plans.plan(call.product), call.pointers, handle_of(stream));
 }
 
 }  // namespace megatron::kernels::cuda

@@ -12,6 +12,9 @@ namespace megatron::kernels::cuda {
 // the forward form does not hold: cuBLASLt takes other kernels for other sizes, so that an
 // element's bits may depend on the number of rows and columns, and on whether the tensors are
 // aligned to 16 bytes.
+// Epilogues are cuBLASLt's where it has the product with them; else kernels of our own that follow
+// it, which round in between. cuBLASLt takes an aux whose rows are multiples of 8 values, aligned to
+// 16 bytes.
 void gemm(const GemmArgs& args, Stream& stream);
 
 }  // namespace megatron::kernels::cuda

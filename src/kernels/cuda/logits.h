@@ -9,8 +9,15 @@
 
 namespace megatron::kernels::cuda {
 
-// Chunks that a thread reads before it computes.
+// Chunks that a thread has to read where there are threads for all of them; and those that it reads
+// before it computes, fewer where code takes more registers than there are. The order of its chunks,
+// and with it every sum, is the same.
 inline constexpr int kLogitsTogether = 4;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+inline constexpr int kLogitsInFlight = 2;
+#else
+inline constexpr int kLogitsInFlight = kLogitsTogether;
+#endif
 inline constexpr int kLogitsThreads = 896;  // which leaves each 72 registers
 
 template <class T>
@@ -28,16 +35,16 @@ struct LogitsRow {
   template <bool kKeep, class F>
   __device__ void each(F f) const {
     const int64_t chunks = (width + N - 1) / N, threads = blockDim.x;
-    for (int64_t first = threadIdx.x; first < chunks; first += kLogitsTogether * threads) {
-      Values values[kLogitsTogether];
+    for (int64_t first = threadIdx.x; first < chunks; first += kLogitsInFlight * threads) {
+      Values values[kLogitsInFlight];
 #pragma unroll
-      for (int k = 0; k < kLogitsTogether; ++k) {
+      for (int k = 0; k < kLogitsInFlight; ++k) {
         const int64_t chunk = first + k * threads;
         if (!kKeep && chunk < keeps) values[k] = kept[chunk];
         else values[k] = load_chunk<N>(x + chunk * N, width - chunk * N, whole);
       }
 #pragma unroll
-      for (int k = 0; k < kLogitsTogether; ++k) {
+      for (int k = 0; k < kLogitsInFlight; ++k) {
         const int64_t chunk = first + k * threads;
         if (chunk >= chunks) break;
         if (kKeep && chunk < keeps) kept[chunk] = values[k];

@@ -55,6 +55,34 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
         "cublasLtMatmulPreferenceSetAttribute");
 }
 
+// Of the transposed product, whose columns are the rows of ours: the gradient of a bias is summed
+// over its B.
+cublasLtEpilogue_t epilogue_of(const Product& p) {
+  if (p.bias_gradient) return CUBLASLT_EPILOGUE_BGRADB;
+  switch (p.epilogue) {
+    case Epilogue::none: return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    case Epilogue::gelu:
+      if (p.aux) return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+      return p.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    case Epilogue::gelu_gradient: return CUBLASLT_EPILOGUE_DGELU;
+  }
+  MG_ASSERT(false);
+}
+
+// Algorithms are chosen by the alignment of pointers; each call puts its own here.
+void describe_epilogue(const Product& p, cublasLtMatmulDesc_t operation) {
+  const void* const aligned = reinterpret_cast<const void*>(uintptr_t{16});
+  set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(epilogue_of(p)));
+  if (p.bias || p.bias_gradient) {
+    const DType type = p.bias_gradient ? DType::f32 : p.out;
+    set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(type)));
+    set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
+  }
+  if (!p.aux) return;
+  set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);
+  set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aligned);
+}
+
 // out^T = op(b)^T op(a)^T.
 ProductPlan describe(const Product& p) {
   ProductPlan plan;
@@ -66,10 +94,7 @@ ProductPlan describe(const Product& p) {
       static_cast<int32_t>(p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N));
   set(operation, CUBLASLT_MATMUL_DESC_TRANSB,
       static_cast<int32_t>(p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N));
-  if (p.bias) {
-    set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_BIAS));
-    set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(p.out)));
-  }
+  describe_epilogue(p, operation);
   plan.a = p.transpose_b ? make_layout(p.in, p.n, p.k, p.row_b, p.batch, p.batch_b)
                          : make_layout(p.in, p.k, p.n, p.row_b, p.batch, p.batch_b);
   plan.b = p.transpose_a ? make_layout(p.in, p.k, p.m, p.row_a, p.batch, p.batch_a)
@@ -78,15 +103,16 @@ ProductPlan describe(const Product& p) {
   return plan;
 }
 
-// Sums in place depend on which block comes first, and those of out's type are rounded twice.
-constexpr uint32_t kReductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+// Sums of out's type are rounded twice, those in place depend on which block comes first.
+constexpr uint32_t kReductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+                   kAnyOrder = kReductions | CUBLASLT_REDUCTION_SCHEME_INPLACE;
 
 Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference_of(const Product& p) {
   cublasLtMatmulPreference_t made = nullptr;
   check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
   Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference(made);
   set(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(p.workspace));
-  set(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kReductions);
+  set(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, p.any_order ? kAnyOrder : kReductions);
   set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.align_b);
   set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.align_a);
   set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.align_out);
@@ -113,7 +139,8 @@ std::string text_of(const Product& p) {
                      p.k, p.n, name(p.in), name(p.out));
 }
 
-void find_algorithm(cublasLtHandle_t library, const Product& p, ProductPlan& plan) {
+// Whether there is one.
+bool find_algorithm(cublasLtHandle_t library, const Product& p, ProductPlan& plan) {
   constexpr int kMost = 16;
   const auto preference = preference_of(p);
   std::array<cublasLtMatmulHeuristicResult_t, kMost> found{};
@@ -121,18 +148,20 @@ void find_algorithm(cublasLtHandle_t library, const Product& p, ProductPlan& pla
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       library, plan.operation.get(), plan.a.get(), plan.b.get(), plan.out.get(), plan.out.get(),
       preference.get(), kMost, found.data(), &count);
-  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
+  // Versions refuse an epilogue that they have not by one or the other.
+  const bool unknown =
+      epilogue_of(p) != CUBLASLT_EPILOGUE_DEFAULT && status == CUBLAS_STATUS_INVALID_VALUE;
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || unknown) return false;
+  check(status, "cublasLtMatmulAlgoGetHeuristic");
   for (int i = 0; i < count; ++i) {
     const cublasLtMatmulHeuristicResult_t& result = found[static_cast<size_t>(i)];
     plan.algorithm = result.algo;
     if (result.state == CUBLAS_STATUS_SUCCESS &&
-        result.workspaceSize <= static_cast<size_t>(p.workspace) && deterministic(result.algo))
-      return;
+        result.workspaceSize <= static_cast<size_t>(p.workspace) &&
+        (p.any_order || deterministic(result.algo)))
+      return true;
   }
-  fail(
-      "CUDA: cuBLASLt {} has no deterministic algorithm for {}; sizes that are multiples of 8, "
-      "or another version of cuBLASLt, may have one",
-      cublasLtGetVersion(), text_of(p));
+  return false;
 }
 
 }  // namespace
@@ -152,28 +181,54 @@ ProductPlans::ProductPlans() {
   library_.reset(library);
 }
 
+ProductPlan* ProductPlans::find(const Product& product) {
+  if (const auto known = plans_.find(product); known != plans_.end()) return known->second.get();
+  auto plan = std::make_unique<ProductPlan>(describe(product));
+  if (!find_algorithm(library_.get(), product, *plan)) plan.reset();
+  return plans_.emplace(product, std::move(plan)).first->second.get();
+}
+
 ProductPlan& ProductPlans::plan(const Product& product) {
-  if (const auto known = plans_.find(product); known != plans_.end()) return known->second;
-  ProductPlan plan = describe(product);
-  if (product.bias) {
-    // Algorithms are chosen by the alignment of this pointer; each call puts its own here.
-    const void* const aligned = reinterpret_cast<const void*>(uintptr_t{16});
-    set(plan.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
-  }
-  find_algorithm(library_.get(), product, plan);
-  return plans_.emplace(product, std::move(plan)).first->second;
+  ProductPlan* const plan = find(product);
+  MG_CHECK(plan != nullptr,
+           "CUDA: cuBLASLt {} has no {}algorithm for {}; sizes that are multiples of 8, or another "
+           "version of cuBLASLt, may have one",
+           cublasLtGetVersion(), product.any_order ? "" : "deterministic ", text_of(product));
+  return *plan;
+}
+
+cublasStatus_t ProductPlans::queue(const Product& product, ProductPlan& plan,
+                                   const ProductPointers& pointers, cudaStream_t stream) {
+  const float one = 1, beta = product.accumulate ? 1 : 0;
+  cublasLtMatmulDesc_t const operation = plan.operation.get();
+  if (pointers.bias != nullptr) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, pointers.bias);
+  if (pointers.aux != nullptr)
+    set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, pointers.aux);
+  return cublasLtMatmul(library_.get(), operation, &one, pointers.b, plan.a.get(), pointers.a,
+                        plan.b.get(), &beta, pointers.out, plan.out.get(), pointers.out,
+                        plan.out.get(), &plan.algorithm, pointers.workspace,
+                        static_cast<size_t>(product.workspace), stream);
 }
 
 void ProductPlans::run(const Product& product, ProductPlan& plan, const ProductPointers& pointers,
                        cudaStream_t stream) {
-  const float one = 1, beta = product.accumulate ? 1 : 0;
-  if (product.bias) set(plan.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, pointers.bias);
-  const cublasStatus_t status = cublasLtMatmul(
-      library_.get(), plan.operation.get(), &one, pointers.b, plan.a.get(), pointers.a,
-      plan.b.get(), &beta, pointers.out, plan.out.get(), pointers.out, plan.out.get(),
-      &plan.algorithm, pointers.workspace, static_cast<size_t>(product.workspace), stream);
+  const cublasStatus_t status = queue(product, plan, pointers, stream);
   if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]]
     check(status, ("cublasLtMatmul of " + text_of(product)).c_str());
+}
+
+bool ProductPlans::run_if_there(const Product& product, const ProductPointers& pointers,
+                                cudaStream_t stream) {
+  ProductPlan* const plan = find(product);
+  if (plan == nullptr) return false;
+  const cublasStatus_t status = queue(product, *plan, pointers, stream);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
+    plans_[product].reset();
+    return false;
+  }
+  if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]]
+    check(status, ("cublasLtMatmul of " + text_of(product)).c_str());
+  return true;
 }
 
 }  // namespace megatron::kernels::cuda

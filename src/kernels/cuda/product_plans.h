@@ -10,11 +10,13 @@
 
 #include "base/dtype.h"
 #include "device/stream.h"
+#include "kernels/gemm.h"
 
 namespace megatron::kernels::cuda {
 
 // All that determines a plan. Row-major: out [M,N] = op(a) op(b) + bias + (accumulate ? out : 0),
-// `batch` times; strides in elements, rows do not overlap.
+// `batch` times; strides in elements, rows do not overlap. Epilogues as in kernels/gemm.h: aux is
+// contiguous, and the gradient of a bias is written, not added.
 struct Product {
   int64_t batch = 1, m = 0, n = 0, k = 0;
   int64_t row_a = 0, row_b = 0, row_out = 0;        // from one row to the next
@@ -23,6 +25,9 @@ struct Product {
   DType in = DType::f32, out = DType::f32;              // the bias is of the type of out
   uint32_t align_a = 16, align_b = 16, align_out = 16;  // bytes, true of the pointers
   int64_t workspace = 0;                                // bytes
+  Epilogue epilogue = Epilogue::none;
+  bool aux = false, bias_gradient = false;
+  bool any_order = false;  // of sums: bits may differ from run to run
 
   auto operator<=>(const Product&) const = default;
 };
@@ -31,7 +36,9 @@ struct ProductPointers {
   const void* a = nullptr;
   const void* b = nullptr;
   void* out = nullptr;
-  const void* bias = nullptr;  // aligned to 16 bytes
+  // Aligned to 16 bytes: the bias, or where its gradient goes, in f32; aux.
+  const void* bias = nullptr;
+  void* aux = nullptr;
   void* workspace = nullptr;
 };
 
@@ -50,7 +57,7 @@ using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 struct ProductPlan {
   Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation;
   Layout a, b, out;  // as cuBLASLt sees row-major matrices: a is column-major op(b)^T
-  cublasLtMatmulAlgo_t algorithm{};  // the first that is deterministic, as the library expects
+  cublasLtMatmulAlgo_t algorithm{};  // the first whose order of sums may be taken
 };
 
 class ProductPlans {
@@ -64,10 +71,17 @@ class ProductPlans {
   // Queues the product.
   void run(const Product& product, ProductPlan& plan, const ProductPointers& pointers,
            cudaStream_t stream);
+  // Queues it where cuBLASLt does it: not every epilogue is there for every product, and an algorithm
+  // that it names may be refused by it. False: nothing is queued, now and from now on.
+  bool run_if_there(const Product& product, const ProductPointers& pointers, cudaStream_t stream);
 
  private:
+  ProductPlan* find(const Product& product);  // null when it has none
+  cublasStatus_t queue(const Product& product, ProductPlan& plan, const ProductPointers& pointers,
+                       cudaStream_t stream);
+
   Owned<cublasLtHandle_t, cublasLtDestroy> library_;
-  std::map<Product, ProductPlan> plans_;
+  std::map<Product, std::unique_ptr<ProductPlan>> plans_;
 };
 
 }  // namespace megatron::kernels::cuda

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/cuda_scratch/elementwise.h"
+
 namespace megatron::kernels::cuda {
 namespace {
 
@@ -20,6 +22,8 @@ int64_t product_workspace(int64_t products, int64_t m, int64_t n) {
 
 GemmScratch gemm_scratch(const GemmArgs& args, Stream& stream) {
   GemmScratch scratch;
+  const Accumulate& sums = args.bias_gradient;
+  if (sums.out.defined()) column_sum_scratch({.x = args.a, .out = sums}, stream);
   if (args.out.elements() == 0) return scratch;
   Arena& arena = stream.scratch();
   const auto dense = [&](const Tensor& like, DType type, const char* label) {
@@ -39,6 +43,8 @@ GemmScratch gemm_scratch(const GemmArgs& args, Stream& stream) {
   const Tensor& bias = args.bias;
   if (bias.defined() && (bias.dtype() != args.out.dtype() || !aligned(bias)))
     scratch.bias = dense(bias, args.out.dtype(), "gemm bias");
+  if (sums.out.defined() && (sums.beta != 0 || !aligned(sums.out)))
+    scratch.bias_gradient = dense(sums.out, DType::f32, "gemm bias gradient");
   return scratch;
 }
 

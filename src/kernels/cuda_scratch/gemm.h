@@ -13,12 +13,16 @@ int64_t product_workspace(int64_t products, int64_t m, int64_t n);
 
 // Undefined where the call does not need it. Operands are copied where cuBLASLt cannot read them as
 // they lie: matrices with rows that overlap, a bias of another type than out or not aligned to 16
-// bytes. Nothing is asked for where out is empty.
+// bytes; it writes the gradient of a bias, so that one to add to, or not aligned, goes by scratch.
+// Nothing is asked for where out is empty. A call with a bias's gradient asks for column_sum's
+// scratch before, and lets it go: whether cuBLASLt has the product with it is not known before it
+// is asked.
 struct GemmScratch {
-  Tensor workspace;  // u8 [product_workspace]
-  Tensor a, b;       // contiguous
-  Tensor bias;       // of the type of out
-  Tensor zeros;      // [max(M,N)] of the type of a: both operands of a product with K = 0
+  Tensor workspace;      // u8 [product_workspace]
+  Tensor a, b;           // contiguous
+  Tensor bias;           // of the type of out
+  Tensor bias_gradient;  // f32 [M]
+  Tensor zeros;          // [max(M,N)] of the type of a: both operands of a product with K = 0
 };
 GemmScratch gemm_scratch(const GemmArgs& args, Stream& stream);
 

@@ -39,15 +39,30 @@ bool takes(const Args& args, std::initializer_list<const Tensor*> tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [](const Tensor* t) { return aligned(*t); });
 }
 
-// The gradients of all scores and, where key heads are shared, those of keys and values of each
-// query head.
-int64_t backward_bytes(const AttentionBackwardArgs& args, int64_t samples, int64_t key_heads) {
+int64_t heads_of(const AttentionBackwardArgs& args, int64_t samples, int64_t key_heads) {
+  return samples * key_heads * (args.q.size(2) / args.k.size(2));
+}
+
+// dq in f32.
+int64_t dq_sums(const AttentionBackwardArgs& args, int64_t heads) {
+  return heads * round_up(args.q.size(1), 128) * round_up(args.q.size(3), 16);
+}
+
+// What a library keeps beside the gradients: those of all scores, unless the order is any; where
+// key heads are shared, those of keys and values of each query head.
+int64_t workspace_bytes(const AttentionBackwardArgs& args, int64_t heads, bool any_order) {
   const int64_t group = args.q.size(2) / args.k.size(2), size = size_of(args.q.dtype());
-  const int64_t heads = samples * key_heads * group;
   const int64_t queries = round_up(args.q.size(1), 128), keys = round_up(args.k.size(1), 128);
-  const int64_t scores = heads * queries * keys * size;
+  const int64_t scores = any_order ? 0 : heads * queries * keys * size;
   const int64_t each = group == 1 ? 0 : 2 * heads * keys * args.q.size(3) * size;
   return scores + each + kSlack;
+}
+
+int64_t backward_bytes(const AttentionBackwardArgs& args, int64_t samples, int64_t key_heads,
+                       bool any_order) {
+  const int64_t heads = heads_of(args, samples, key_heads);
+  const int64_t sums = any_order ? dq_sums(args, heads) * size_of(DType::f32) : 0;
+  return workspace_bytes(args, heads, any_order) + sums;
 }
 
 template <class Fits>
@@ -64,45 +79,56 @@ bool library_takes(const AttentionArgs& args) {
   return takes(args, {&args.q, &args.k, &args.v, &args.out});
 }
 
-bool library_takes(const AttentionBackwardArgs& args) {
+bool library_takes(const AttentionBackwardArgs& args, bool any_order) {
   return takes(args,
                {&args.q, &args.k, &args.v, &args.out, &args.dout, &args.dq, &args.dk, &args.dv}) &&
-         backward_bytes(args, 1, 1) <= kMost;
+         backward_bytes(args, 1, 1, any_order) <= kMost;
 }
 
 LibraryAttentionPart library_part(const AttentionArgs& args) {
   return {.samples = args.q.size(0), .key_heads = args.k.size(2), .workspace = kSlack};
 }
 
-LibraryAttentionPart library_part(const AttentionBackwardArgs& args) {
+LibraryAttentionPart library_part(const AttentionBackwardArgs& args, bool any_order) {
   LibraryAttentionPart part;
   const int64_t samples = args.q.size(0), key_heads = args.k.size(2);
-  const auto fits = [&](int64_t s, int64_t h) { return backward_bytes(args, s, h) <= kPart; };
+  const auto fits = [&](int64_t s, int64_t h) {
+    return backward_bytes(args, s, h, any_order) <= kPart;
+  };
   part.key_heads = fits(1, key_heads)
                        ? key_heads
                        : largest_divisor(key_heads, [&](int64_t h) { return fits(1, h); });
   if (part.key_heads == key_heads)
     part.samples = largest_divisor(samples, [&](int64_t s) { return fits(s, key_heads); });
-  part.workspace = backward_bytes(args, part.samples, part.key_heads);
-  part.ordered = part.samples * part.key_heads * (args.q.size(2) / key_heads) * args.q.size(1) *
-                 args.k.size(1) * size_of(args.q.dtype());
+  const int64_t heads = heads_of(args, part.samples, part.key_heads);
+  part.workspace = workspace_bytes(args, heads, any_order);
+  if (any_order) {
+    part.dq_sums = dq_sums(args, heads);
+  } else {
+    part.ordered = heads * args.q.size(1) * args.k.size(1) * size_of(args.q.dtype());
+  }
   return part;
 }
 
 LibraryAttentionScratch library_attention_scratch(const AttentionArgs& args, Stream& stream) {
-  return {.workspace = Tensor::empty(stream.scratch(), {library_part(args).workspace}, DType::u8,
-                                     "attention workspace"),
-          .delta = {}};
+  LibraryAttentionScratch scratch;
+  scratch.workspace = Tensor::empty(stream.scratch(), {library_part(args).workspace}, DType::u8,
+                                    "attention workspace");
+  return scratch;
 }
 
 LibraryAttentionScratch library_attention_scratch(const AttentionBackwardArgs& args,
                                                   Stream& stream) {
-  const LibraryAttentionPart part = library_part(args);
+  const LibraryAttentionPart part = library_part(args, stream.nondeterministic());
   const int64_t heads = args.q.size(2) / args.k.size(2) * part.key_heads;
-  return {.workspace =
-              Tensor::empty(stream.scratch(), {part.workspace}, DType::u8, "attention workspace"),
-          .delta = Tensor::empty(stream.scratch(), {part.samples, heads, args.q.size(1)},
-                                 DType::f32, "attention delta")};
+  Arena& arena = stream.scratch();
+  LibraryAttentionScratch scratch;
+  scratch.workspace = Tensor::empty(arena, {part.workspace}, DType::u8, "attention workspace");
+  scratch.delta =
+      Tensor::empty(arena, {part.samples, heads, args.q.size(1)}, DType::f32, "attention delta");
+  if (part.dq_sums > 0)
+    scratch.dq_sums = Tensor::empty(arena, {part.dq_sums}, DType::f32, "attention dq in f32");
+  return scratch;
 }
 
 void ask_library_scratch(const AttentionArgs& args, Stream& stream) {
@@ -110,7 +136,7 @@ void ask_library_scratch(const AttentionArgs& args, Stream& stream) {
 }
 
 void ask_library_scratch(const AttentionBackwardArgs& args, Stream& stream) {
-  if (library_takes(args)) library_attention_scratch(args, stream);
+  if (library_takes(args, stream.nondeterministic())) library_attention_scratch(args, stream);
 }
 
 }  // namespace megatron::kernels::cuda

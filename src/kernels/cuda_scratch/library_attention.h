@@ -12,25 +12,29 @@ namespace megatron::kernels::cuda {
 // multiple of 8; all that is read or written aligned to 16 bytes. Each shape costs the library a
 // second once, so that those of generation are left to our own kernels.
 bool library_takes(const AttentionArgs& args);
-// And one key head of a sample needs no more than 4 GiB.
-bool library_takes(const AttentionBackwardArgs& args);
+// And one key head of a sample needs no more than 4 GiB. any_order: the library may add to dq as
+// blocks of threads come, in f32, so that its bits differ from run to run.
+bool library_takes(const AttentionBackwardArgs& args, bool any_order = false);
 
 // A call is made in parts of so many samples and key heads, which divide those of the call: all
-// heads unless it is one sample. Backward keeps two bytes a score: parts are as large as 768 MiB
-// allow, at least one key head.
+// heads unless it is one sample. Backward keeps two bytes a score or, in any order, four a value of
+// dq: parts are as large as 768 MiB allow, at least one key head.
 struct LibraryAttentionPart {
   int64_t samples = 1, key_heads = 1;
   int64_t workspace = 0;  // bytes, the most that a plan may ask for
   // The gradients of all scores: a backward plan that asks for less has no room for them, and adds
-  // to dq as blocks of threads come.
+  // to dq as blocks of threads come. 0 in any order.
   int64_t ordered = 0;
+  int64_t dq_sums = 0;  // in any order: values of dq in f32, beside the workspace
 };
 LibraryAttentionPart library_part(const AttentionArgs& args);
-LibraryAttentionPart library_part(const AttentionBackwardArgs& args);
+LibraryAttentionPart library_part(const AttentionBackwardArgs& args, bool any_order = false);
 
+// Of backward's part: that which the stream allows.
 struct LibraryAttentionScratch {
   Tensor workspace;  // u8, of one part
   Tensor delta;      // f32 [samples, heads, queries] of one part; undefined in forward
+  Tensor dq_sums;    // f32, of one part in any order; else undefined
 };
 LibraryAttentionScratch library_attention_scratch(const AttentionArgs& args, Stream& stream);
 LibraryAttentionScratch library_attention_scratch(const AttentionBackwardArgs& args,

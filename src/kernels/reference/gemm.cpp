@@ -1,9 +1,36 @@
 #include "kernels/check.h"
 #include "kernels/reference/elements.h"
+#include "kernels/reference/gelu.h"
 #include "kernels/reference/kernels.h"
 
 namespace megatron::kernels::reference {
 namespace {
+
+// Sums of the columns of a [K,M], rows in order.
+template <class C>
+void sum_columns(const Tensor& a, const Accumulate& to) {
+  const std::vector<C> values = load<C>(a);
+  const int64_t rows = a.size(0), columns = a.size(1);
+  std::vector<C> sums(columns);
+  for (int64_t k = 0; k < rows; ++k)
+    for (int64_t m = 0; m < columns; ++m) sums[m] += values[k * columns + m];
+  if (to.beta != 0) {
+    const std::vector<C> before = load<C>(to.out);
+    for (int64_t m = 0; m < columns; ++m) sums[m] += before[m];
+  }
+  store(to.out, sums);
+}
+
+template <class C>
+void apply(const GemmArgs& args, std::vector<C>& out) {
+  if (args.epilogue == Epilogue::gelu) {
+    if (args.aux.defined()) store(args.aux, out);
+    for (C& x : out) x = gelu_tanh(x).value;
+  } else if (args.epilogue == Epilogue::gelu_gradient) {
+    const std::vector<C> aux = load<C>(args.aux);
+    for (size_t i = 0; i < out.size(); ++i) out[i] *= gelu_tanh(aux[i]).slope;
+  }
+}
 
 template <class C>
 void multiply(const GemmArgs& args, Stream& stream) {
@@ -27,7 +54,9 @@ void multiply(const GemmArgs& args, Stream& stream) {
     }
     for (int64_t j = 0; j < n; ++j) out_row[j] += bias.empty() ? sum[j] : sum[j] + bias[j];
   });
+  apply(args, out);
   store(args.out, out);
+  if (args.bias_gradient.out.defined()) sum_columns<C>(args.a, args.bias_gradient);
 }
 
 }  // namespace

@@ -1,58 +1,12 @@
 // The program with --device cuda, on the CUDA wing that is compiled for the CPU (tests/cuda_shim):
 // every kernel, copy, stream and event of a run but NVIDIA's libraries.
 #include <cmath>
-#include <sstream>
 
-#include "base/json.h"
 #include "base/tolerances.h"
-#include "golden/cli/tiny_run.h"
+#include "cuda/cli/training_runs.h"
 
 namespace megatron::testing {
 namespace {
-
-namespace fs = std::filesystem;
-
-Words words(const std::string& text) {
-  std::istringstream in(text);
-  Words all;
-  for (std::string word; in >> word;) all.push_back(word);
-  return all;
-}
-
-const char* const kModel =
-    "--mock-data --vocab-size 203 --num-layers 2 --hidden-size 64 --num-attention-heads 4 "
-    "--seq-length 64 --max-position-embeddings 64 --micro-batch-size 2 --global-batch-size 4 --lr "
-    "1e-3 --lr-decay-iters 6 --log-interval 1 --threads 1 ";
-
-struct Step {
-  double loss = 0, gradient_norm = 0;
-  bool operator==(const Step&) const = default;
-};
-
-std::vector<Json> steps_of(const std::string& log) {
-  std::istringstream lines(read_file(log));
-  std::vector<Json> steps;
-  for (std::string line; std::getline(lines, line);) {
-    Json record = Json::parse(line);
-    if (record["type"].as_string() == "step") steps.push_back(std::move(record));
-  }
-  return steps;
-}
-
-std::vector<Step> train(const Workplace& place, const std::string& device, int steps,
-                        const std::string& flags) {
-  const std::string log = place / (device + ".jsonl");
-  fs::remove(log);
-  const Outcome r = place.run(with(with({"train", "--device", device}, words(kModel + flags)),
-                                   {"--train-iters", std::to_string(steps), "--log-jsonl", log}));
-  EXPECT_EQ(r.code, 0) << r.out << r.err;
-  std::vector<Step> found;
-  for (const Json& record : steps_of(log)) {
-    const Json& norm = record["gradient_norm"];
-    found.push_back({record["loss"].as_number(), norm.is_null() ? NAN : norm.as_number()});
-  }
-  return found;
-}
 
 // --- Models and trajectories of other systems.
 
@@ -132,6 +86,7 @@ INSTANTIATE_TEST_SUITE_P(
         Flags{"Sharded",
               "--ranks 2 --use-megatron-fsdp --data-parallel-sharding-strategy "
               "optim_grads_params"},
+        Flags{"AnyOrder", "--bf16 --allow-nondeterministic"},
         Flags{"Recompute",
               "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"},
         Flags{"OffloadedActivations", "--cpu-offloading-num-layers 1"},
@@ -154,6 +109,16 @@ TEST_P(CudaBits, AreTheSameInEveryRunAndAfterAResume) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, CudaBits, ::testing::Values("", "--bf16"));
+
+// A product gives gelu its sums before they are rounded, there and when it is made again.
+TEST(CudaRecompute, HasTheBitsOfARunThatKeepsAll) {
+  const Workplace place;
+  const std::vector<Step> kept = train(place, "cuda", 3, "--bf16");
+  EXPECT_EQ(kept.size(), 3U);
+  EXPECT_EQ(train(place, "cuda", 3,
+                  "--bf16 --recompute-granularity selective --recompute-modules mlp layernorm"),
+            kept);
+}
 
 // A checkpoint knows no device.
 TEST(CudaResume, TakesTheCheckpointOfTheCpu) {
@@ -190,8 +155,12 @@ TEST_P(CudaPlan, IsWhatTheArenasThenHold) {
 
 INSTANTIATE_TEST_SUITE_P(Runs, CudaPlan,
                          ::testing::Values("", "--bf16", "--fp16",
+                                           "--cuda-graph-impl local --cuda-graph-warmup-steps 1",
                                            "--bf16 --micro-batch-size 1 --seq-length 128 "
-                                           "--max-position-embeddings 128 --attention-dropout 0"));
+                                           "--max-position-embeddings 128 --attention-dropout 0",
+                                           "--bf16 --micro-batch-size 1 --seq-length 128 "
+                                           "--max-position-embeddings 128 --attention-dropout 0 "
+                                           "--allow-nondeterministic"));
 
 // --- Evaluation and generation.
 

@@ -163,15 +163,25 @@ TEST(Launcher, OfAnotherKindIsToldSo) {
   const std::string kind = MEGATRON_MPI;
   const std::string other =
       kind == "mpich" ? "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 " : "PMI_RANK=0 PMI_SIZE=2 ";
-  for (const std::string& set : {other, std::string("RANK=0 WORLD_SIZE=2 MASTER_ADDR=here ")}) {
+  const Launched run =
+      run_line(container_settings() + other + this_program() + " --scenario=place", 60);
+  EXPECT_EQ(run.code, 3) << run.text;
+  if (has_mpi()) {
+    expect_contains(run, {"rank 0 of 2 processes", "found rank 0 of 1", "megatron launch"});
+  } else {
+    expect_contains(run, {"started 2 processes", "without MPI", "libopenmpi-dev"});
+  }
+}
+
+// Processes without MPI meet at MASTER_ADDR:MASTER_PORT.
+TEST(Launcher, ThatTellsNoPortIsToldSo) {
+  for (const std::string& port : {std::string(), std::string("MASTER_PORT=-1 ")}) {
     const Launched run =
-        run_line(container_settings() + set + this_program() + " --scenario=place", 60);
+        run_line(container_settings() + "RANK=0 WORLD_SIZE=2 MASTER_ADDR=localhost " + port +
+                     this_program() + " --scenario=place",
+                 60);
     EXPECT_EQ(run.code, 3) << run.text;
-    if (has_mpi()) {
-      expect_contains(run, {"rank 0 of 2 processes", "found rank 0 of 1", "megatron launch"});
-    } else {
-      expect_contains(run, {"started 2 processes", "without MPI", "libopenmpi-dev"});
-    }
+    expect_contains(run, {"MASTER_PORT", "port"});
   }
 }
 

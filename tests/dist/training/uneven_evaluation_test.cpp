@@ -5,11 +5,12 @@ namespace megatron::training {
 namespace {
 
 double validation_loss(const std::string& flags) {
+  const TemporaryDirectory place;
   const auto result = run(with_flags(
       deep_gpt2(), "--mock-data false --vocab-size 2500 --data-path " MEGATRON_GOLDEN
                    "/indexed/preprocess/bpe2k_eod_text_document --train-iters 1 --split 90,10,0 "
-                   "--full-validation --eval-interval 1 " +
-                       flags));
+                   "--full-validation --eval-interval 1 --data-cache-path " +
+                       place / "cache" + " " + flags));
   EXPECT_GT(result.validation_loss, 0);
   return result.validation_loss;
 }

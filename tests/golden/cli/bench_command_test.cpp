@@ -201,6 +201,9 @@ TEST(Bench, RefusesWhatItDoesNotKnow) {
       {{"bench", "step", "--floor-seconds", "-1"}, {"--floor-seconds", "-1"}},
       {{"bench", "parallel", "--micro-batches", "5"}, {"--micro-batches 5", "even"}},
       {{"bench", "parallel", "--rounds", "0"}, {"--rounds", "0"}},
+      {{"bench", "parallel", "--device", "cuda"}, {"--device", "cuda", "cpu"}},
+      {{"bench", "step", "--untimed-steps", "6"},
+       {"--train-iters is 6; at least 7 are needed: --untimed-steps 6"}},
       {{"bench", "parallel", "--only", "EP"}, {"--only", "EP", "DP 2, ZeRO-3", "TP 2 + SP"}},
       {{"bench", "parallel", "--ranks", "2"}, {"--ranks"}},
       {{"bench", "kernel"}, {"kernel", "kernels"}}};

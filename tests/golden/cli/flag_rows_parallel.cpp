@@ -11,6 +11,7 @@ std::vector<FlagRow> axis_flags() {
        two + "--tensor-model-parallel-size 2"},
       {"pipeline-model-parallel-size", "memory", "--pipeline-model-parallel-size 2", two},
       // The first stage waits for the loss over a large vocabulary for far longer.
+      {"distributed-backend", "console", "--distributed-backend nccl"},
       {"distributed-timeout-minutes", "end", "--distributed-timeout-minutes 0.000001",
        two + "--pipeline-model-parallel-size 2 --seq-length 256 --vocab-size 20000"},
       // Rank 1 is of the first stage, or of the last.
@@ -88,6 +89,10 @@ std::vector<FlagRow> memory_flags() {
       {"distribute-saved-activations", "memory", "--distribute-saved-activations",
        full + "--num-layers 8 --ranks 2 --tensor-model-parallel-size 2"},
       {"cpu-offloading-num-layers", "memory", "--cpu-offloading-num-layers 1"},
+      {"allow-composed", "console", "--allow-composed"},
+      {"allow-nondeterministic", "console", "--allow-nondeterministic"},
+      {"cuda-graph-impl", "console", "--cuda-graph-impl local"},
+      {"cuda-graph-warmup-steps", "end", "--cuda-graph-warmup-steps -1"},
       {"optimizer-cpu-offload", "memory", "--optimizer-cpu-offload"},
       {"optimizer-offload-fraction", "memory", "--optimizer-offload-fraction 0.5",
        "--optimizer-cpu-offload", "--optimizer-offload-fraction 1"},

@@ -120,7 +120,7 @@ TEST_F(RecomputeTest, RemadeOutputsAreComputedOnceWhenTheyAreNeeded) {
       return t.module(
           name, {{"x", x}},
           [&w](Tape& inner, const Bundle& in) { return Bundle{{"y", product(inner, in["x"], w)}}; },
-          "y")["y"];
+          {"y"})["y"];
     };
   };
   const auto forward = [&](const std::vector<std::string>& modules) {
@@ -154,7 +154,7 @@ TEST_F(RecomputeTest, ModulesAreNotRecomputedInsideAStretch) {
         EXPECT_FALSE(inner.recomputes("m"));
         return inner.module(
             "m", in, [&](Tape& u, const Bundle& v) { return Bundle{{"x", product(u, v["x"], a)}}; },
-            "x");
+            {"x"});
       })["x"];
     };
   };
@@ -214,7 +214,7 @@ TEST_F(RecomputeTest, InferringRunsOnceAndKeepsNothing) {
     const auto body = [&](Tape& t, const Bundle& in) {
       return Bundle{{"x", product(t, in["x"], a)}};
     };
-    const Bundle out = tape.module("m", tape.recompute({{"x", x}}, body), body, "x");
+    const Bundle out = tape.module("m", tape.recompute({{"x", x}}, body), body, {"x"});
     EXPECT_FALSE(out["x"].needs_gradient());
   }
   runtime.stream().watch(nullptr);

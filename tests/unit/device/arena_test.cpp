@@ -56,6 +56,28 @@ TEST(Arena, TakesTheSmallestBlockThatFits) {
   EXPECT_EQ(arena->high_water(), 1024 + 64 + 256 + 64);
 }
 
+// What recorded work took may be taken by others in between, and is theirs while they hold it.
+TEST(Arena, NotesWhereBlocksLayAndWhetherTheyAreFree) {
+  const auto arena = make();
+  const auto before = arena->allocate(64, "before");
+  arena->note();
+  auto a = arena->allocate(100, "a"), b = arena->allocate(64, "b");
+  a.reset();
+  a = arena->allocate(64, "a, again");
+  a.reset();
+  const std::vector<Arena::Extent> noted = arena->noted();
+  EXPECT_EQ(noted, (std::vector<Arena::Extent>{{64, 256}}));
+  EXPECT_FALSE(arena->is_free(noted));  // b
+  b.reset();
+  EXPECT_TRUE(arena->is_free(noted));
+  const auto other = arena->allocate(1, "other");
+  EXPECT_FALSE(arena->is_free(noted));
+  EXPECT_TRUE(arena->is_free(std::vector<Arena::Extent>{{128, 256}}));
+  EXPECT_FALSE(arena->is_free(std::vector<Arena::Extent>{{128, 320}}));  // never handed out
+  EXPECT_TRUE(arena->is_free({}));
+  EXPECT_THROW(arena->noted(), InternalError);
+}
+
 TEST(Arena, NeighboursMergeInAnyOrder) {
   for (const std::vector<size_t>& order :
        {std::vector<size_t>{0, 1, 2}, {2, 1, 0}, {0, 2, 1}, {1, 0, 2}}) {

@@ -84,6 +84,32 @@ TEST_F(Cuda, CopiesAndFills) {
   EXPECT_EQ(read(*a, 100), half);
 }
 
+// By the device's clock: without the host's time between two calls, and without what came before.
+TEST_F(Cuda, TimerMeasuresWhatIsQueuedBetween) {
+  Runtime runtime(kGpu, 1);
+  const auto block = runtime.arena(MemoryClass::activations).allocate(8 * kMiB, "block");
+  const auto timer = cuda_wing().make_timer(runtime.stream());
+  const auto fill = [&](int times) {
+    for (int i = 0; i < times; ++i) cuda_wing().fill(block->data(), i, 8 * kMiB, runtime.stream());
+  };
+  fill(1);
+  timer->begin();
+  const double nothing = timer->end();
+  fill(20);
+  timer->begin();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  fill(1);
+  const double one = timer->end();
+  timer->begin();
+  fill(20);
+  const double many = timer->end();
+  EXPECT_GE(nothing, 0);
+  EXPECT_LT(nothing, many);
+  EXPECT_LT(one, 0.15) << "with the host's time";
+  EXPECT_GT(many, 0);
+  timer->begin();  // and nobody asks for the end
+}
+
 TEST_F(Cuda, CopyNowComesAfterAllWorkOfTheDevice) {
   Runtime one(kGpu, 1), other(kGpu, 1);
   const auto block = one.arena(MemoryClass::activations).allocate(4, "block");

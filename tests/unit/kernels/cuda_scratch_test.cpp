@@ -67,6 +67,32 @@ TEST_F(CudaScratch, ProductsCopyWhatCublasLtCannotRead) {
   EXPECT_EQ(gemm_scratch(args, runtime.stream()).a.shape(), (Shape{6, 8}));
 }
 
+TEST_F(CudaScratch, ProductsHaveRoomForTheBiasGradientThatCublasLtCannotAdd) {
+  GemmArgs args;
+  args.a = tensor({4096, 48}, DType::bf16);
+  args.b = tensor({4096, 32}, DType::bf16);
+  args.out = tensor({48, 32}, DType::f32);
+  args.transpose_a = true;
+  args.bias_gradient = {tensor({48}, DType::f32), 0};
+  EXPECT_FALSE(gemm_scratch(args, runtime.stream()).bias_gradient.defined());
+  args.bias_gradient.beta = 1;
+  EXPECT_EQ(gemm_scratch(args, runtime.stream()).bias_gradient.shape(), Shape{48});
+  args.bias_gradient = {tensor({51}, DType::f32).slice(0, 3, 48), 0};
+  EXPECT_TRUE(gemm_scratch(args, runtime.stream()).bias_gradient.defined()) << "12 bytes behind";
+}
+
+TEST_F(CudaScratch, ACallThatTheLibraryMayRefuseHasRoomForItsParts) {
+  GemmArgs args;
+  args.a = tensor({8192, 400000}, DType::bf16);
+  args.b = tensor({8192, 1}, DType::bf16);
+  args.out = tensor({400000, 1}, DType::f32);
+  args.transpose_a = true;
+  args.bias_gradient.out = tensor({400000}, DType::f32);
+  gemm_scratch(args, runtime.stream());
+  EXPECT_EQ(runtime.arena(MemoryClass::scratch).high_water(), int64_t{4} * 128 * 400000)
+      << "of column_sum, more than the product's";
+}
+
 TEST_F(CudaScratch, ProductsOverNothingHaveZeros) {
   EXPECT_EQ(gemm_scratch(product(3, 0, 7, DType::f32, DType::f32), runtime.stream()).zeros.shape(),
             Shape{7});
@@ -97,6 +123,21 @@ TEST_F(CudaScratch, TheLibraryTakesAttentionOfTraining) {
                 .slice(0, 4, 2 * 256 * 4 * 64)
                 .view({2, 256, 4, 64});
   EXPECT_FALSE(takes(args)) << "8 bytes behind a block";
+}
+
+TEST_F(CudaScratch, BackwardInAnyOrderKeepsSumsOfDqInsteadOfScores) {
+  const AttentionBackwardArgs args = attention(1, 8192, 32, 8, 128, DType::bf16);
+  const LibraryAttentionPart ordered = library_part(args), any = library_part(args, true);
+  EXPECT_EQ(ordered.key_heads, 1);
+  EXPECT_EQ(ordered.dq_sums, 0);
+  EXPECT_EQ(any.key_heads, 8);
+  EXPECT_EQ(any.ordered, 0);
+  EXPECT_EQ(any.dq_sums, int64_t{32} * 8192 * 128);
+  EXPECT_LT(any.workspace, ordered.workspace / 2);
+  EXPECT_TRUE(library_takes(attention(1, 65536, 8, 1, 128, DType::bf16), true));
+  EXPECT_FALSE(library_attention_scratch(args, runtime.stream()).dq_sums.defined());
+  runtime.stream().allow_nondeterministic(true);
+  EXPECT_EQ(library_attention_scratch(args, runtime.stream()).dq_sums.elements(), any.dq_sums);
 }
 
 TEST_F(CudaScratch, BackwardIsCutWhereTheScoresAreLarge) {

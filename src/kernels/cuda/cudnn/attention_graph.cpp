@@ -25,7 +25,7 @@ class AttentionGraph {
     return std::move(graph_);
   }
 
-  std::unique_ptr<Graph> backward() {
+  std::unique_ptr<Graph> backward(bool any_order) {
     const Value &q = queries(kQ, s_.q), &k = transposed(kK, s_.k), &v = transposed(kV, s_.v);
     const Value &out = queries(kOut, s_.out), &dout = queries(kDout, s_.dout);
     const Value &lse = stored_row(kLse), &delta = deltas(dout, out);
@@ -45,7 +45,13 @@ class AttentionGraph {
     key_gradient(turned(ds), q, keys(kDk, s_.dk));
     const Sizes sizes{s_.batch, s_.key_heads, s_.keys, s_.width};
     const Value& untransposed = graph_->reshape(k, graph_->inner(sizes, as_keys(s_.k), s_.type));
-    graph_->matmul(ds, untransposed, queries(kDq, s_.dq));
+    const Value& dq = queries(kDq, s_.dq);
+    if (any_order) {
+      const Value& sums = graph_->sums(kDqSums, {s_.batch, s_.heads, s_.queries, s_.width});
+      graph_->unary(CUDNN_POINTWISE_IDENTITY, graph_->matmul(ds, untransposed, sums), dq);
+    } else {
+      graph_->matmul(ds, untransposed, dq);
+    }
     return std::move(graph_);
   }
 
@@ -126,7 +132,11 @@ std::unique_ptr<Graph> attention_graph(const AttentionShape& shape) {
 }
 
 std::unique_ptr<Graph> attention_backward_graph(const AttentionShape& shape) {
-  return AttentionGraph(shape).backward();
+  return AttentionGraph(shape).backward(false);
+}
+
+std::unique_ptr<Graph> attention_backward_graph_in_any_order(const AttentionShape& shape) {
+  return AttentionGraph(shape).backward(true);
 }
 
 }  // namespace megatron::kernels::cuda::cudnn

@@ -21,6 +21,7 @@ enum AttentionId : int64_t {
   kDk,
   kDv,
   kDelta,   // sums over dout * out, written
+  kDqSums,  // f32 [batch, heads, queries, width], zero before: dq before it is rounded
   kScale,   // f32 scalars: of the scores,
   kHidden,  // the score of a key that a query does not see: -infinity,
   kOne,     // and 1
@@ -31,5 +32,7 @@ std::unique_ptr<Graph> attention_graph(const AttentionShape& shape);
 // q, k, v, out, lse, dout -> dq, dk, dv. dq is the sum over keys in one order: cuDNN keeps the
 // gradients of all scores in its workspace, 2 bytes each.
 std::unique_ptr<Graph> attention_backward_graph(const AttentionShape& shape);
+// The same with dq summed in kDqSums as blocks of threads come.
+std::unique_ptr<Graph> attention_backward_graph_in_any_order(const AttentionShape& shape);
 
 }  // namespace megatron::kernels::cuda::cudnn

@@ -52,7 +52,8 @@ void run_attention(const Plan& plan, cudnnHandle_t library, const AttentionArgs&
 }
 
 void run_attention(const Plan& plan, cudnnHandle_t library, const AttentionBackwardArgs& args,
-                   const LibraryAttentionPart& part, const LibraryAttentionScratch& scratch) {
+                   const LibraryAttentionPart& part, const LibraryAttentionScratch& scratch,
+                   FunctionRef<void(const Tensor&)> zero) {
   Scalars scalars{.scale = static_cast<float>(args.scale)};
   for_parts(args.q, args.k, part, [&](const Place& at) {
     std::map<int64_t, void*> pointers{
@@ -62,6 +63,10 @@ void run_attention(const Plan& plan, cudnnHandle_t library, const AttentionBackw
         {kDq, at.of_queries(args.dq)}, {kDk, at.of_keys(args.dk)},
         {kDv, at.of_keys(args.dv)},    {kDelta, scratch.delta.address()},
         {kScale, &scalars.scale},      {kOne, &scalars.one}};
+    if (scratch.dq_sums.defined()) {
+      zero(scratch.dq_sums);
+      pointers[kDqSums] = scratch.dq_sums.address();
+    }
     if (args.causal) pointers[kHidden] = &scalars.hidden;
     plan.run(library, pointers, scratch.workspace.address());
   });

@@ -3,7 +3,8 @@
 namespace megatron::kernels::cuda::cudnn {
 
 const Value& Graph::tensor(int64_t id, const Sizes& sizes, const Sizes& strides,
-                           cudnnDataType_t type, bool is_inner, bool is_scalar) {
+                           cudnnDataType_t type, bool is_inner, bool is_scalar,
+                           cudnnBackendTensorReordering_t order) {
   constexpr int64_t kAlignment = 16;
   Value& value = values_.emplace_back(Descriptor(CUDNN_BACKEND_TENSOR_DESCRIPTOR), sizes, strides);
   value.descriptor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, id)
@@ -13,6 +14,9 @@ const Value& Graph::tensor(int64_t id, const Sizes& sizes, const Sizes& strides,
       .set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, kAlignment);
   if (is_inner) value.descriptor.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, true);
   if (is_scalar) value.descriptor.set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, true);
+  if (order != CUDNN_TENSOR_REORDERING_NONE)
+    value.descriptor.set(CUDNN_ATTR_TENSOR_REORDERING_MODE, CUDNN_TYPE_TENSOR_REORDERING_MODE, 1,
+                         &order);
   value.descriptor.finalize();
   return value;
 }
@@ -20,6 +24,11 @@ const Value& Graph::tensor(int64_t id, const Sizes& sizes, const Sizes& strides,
 const Value& Graph::stored(int64_t id, const Sizes& sizes, const Sizes& strides,
                            cudnnDataType_t type) {
   return tensor(id, sizes, strides, type, false, false);
+}
+
+const Value& Graph::sums(int64_t id, const Sizes& sizes) {
+  return tensor(id, sizes, dense(sizes), CUDNN_DATA_FLOAT, false, false,
+                CUDNN_TENSOR_REORDERING_F16x16);
 }
 
 const Value& Graph::scalar(int64_t id) {

@@ -23,6 +23,9 @@ class Graph {
  public:
   // A tensor in memory, aligned to 16 bytes; `id` names it when the plan is run.
   const Value& stored(int64_t id, const Sizes& sizes, const Sizes& strides, cudnnDataType_t type);
+  // f32 in memory that is zero before the plan is run, and added to as blocks of threads come; dense,
+  // but in an order of the library's own.
+  const Value& sums(int64_t id, const Sizes& sizes);
   // An f32 in host memory, read when the plan is run.
   const Value& scalar(int64_t id);
   const Value& inner(const Sizes& sizes, const Sizes& strides, cudnnDataType_t type);
@@ -44,7 +47,8 @@ class Graph {
 
  private:
   const Value& tensor(int64_t id, const Sizes& sizes, const Sizes& strides, cudnnDataType_t type,
-                      bool is_inner, bool is_scalar);
+                      bool is_inner, bool is_scalar,
+                      cudnnBackendTensorReordering_t order = CUDNN_TENSOR_REORDERING_NONE);
   Descriptor& operation(cudnnBackendDescriptorType_t type);
   Descriptor& pointwise(cudnnPointwiseMode_t mode, cudnnDataType_t computed, const Value& x,
                         const Value& out, int64_t axis = -1);

@@ -6,6 +6,7 @@
 #include "device/cuda/stream.h"
 #include "kernels/cuda/cudnn/attention_graph.h"
 #include "kernels/cuda/cudnn/attention_run.h"
+#include "kernels/cuda/elementwise.h"
 
 namespace megatron::kernels::cuda {
 namespace {
@@ -36,22 +37,27 @@ class AttentionPlans {
 
   // Null where cuDNN has none.
   const Plan* forward(const AttentionShape& shape, const LibraryAttentionPart& part) {
-    return find(forward_, shape, part, cudnn::attention_graph);
+    return find(forward_, shape, cudnn::attention_graph, {.least = 0, .most = part.workspace});
   }
-  const Plan* backward(const AttentionShape& shape, const LibraryAttentionPart& part) {
-    return find(backward_, shape, part, cudnn::attention_backward_graph);
+  const Plan* backward(const AttentionShape& shape, const LibraryAttentionPart& part,
+                       bool any_order) {
+    if (any_order)
+      return find(backward_in_any_order_, shape, cudnn::attention_backward_graph_in_any_order,
+                  {.least = 0, .most = part.workspace, .any_order = true});
+    return find(backward_, shape, cudnn::attention_backward_graph,
+                {.least = part.ordered, .most = part.workspace});
   }
 
  private:
   using Known = std::map<AttentionShape, std::unique_ptr<Plan>>;
 
   template <class MakeGraph>
-  const Plan* find(Known& known, const AttentionShape& shape, const LibraryAttentionPart& part,
-                   const MakeGraph& graph) {
+  const Plan* find(Known& known, const AttentionShape& shape, const MakeGraph& graph,
+                   const cudnn::Limits& limits) {
     const auto found = known.find(shape);
     if (found != known.end()) return found->second.get();
-    std::unique_ptr<Plan> plan = Plan::make(graph(shape), {.library = library(), .device = nullptr},
-                                            {.least = part.ordered, .most = part.workspace});
+    std::unique_ptr<Plan> plan =
+        Plan::make(graph(shape), {.library = library(), .device = nullptr}, limits);
     return known.emplace(shape, std::move(plan)).first->second.get();
   }
 
@@ -59,7 +65,7 @@ class AttentionPlans {
     void operator()(cudnnHandle_t library) const { cudnnDestroy(library); }
   };
   std::unique_ptr<std::remove_pointer_t<cudnnHandle_t>, Destroy> library_;
-  Known forward_, backward_;
+  Known forward_, backward_, backward_in_any_order_;
 };
 
 }  // namespace
@@ -76,13 +82,15 @@ bool library_attention(const AttentionArgs& args, Stream& stream) {
 }
 
 bool library_attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
-  if (!library_takes(args)) return false;
-  const LibraryAttentionPart part = library_part(args);
+  const bool any_order = stream.nondeterministic();
+  if (!library_takes(args, any_order)) return false;
+  const LibraryAttentionPart part = library_part(args, any_order);
   AttentionPlans& plans = AttentionPlans::of(stream);
-  const Plan* const plan = plans.backward(cudnn::shape_of(args, part), part);
+  const Plan* const plan = plans.backward(cudnn::shape_of(args, part), part, any_order);
   if (plan == nullptr) return false;
   const LibraryAttentionScratch scratch = library_attention_scratch(args, stream);
-  cudnn::run_attention(*plan, plans.library(), args, part, scratch);
+  cudnn::run_attention(*plan, plans.library(), args, part, scratch,
+                       [&](const Tensor& sums) { fill({.out = sums, .value = 0}, stream); });
   return true;
 }
 

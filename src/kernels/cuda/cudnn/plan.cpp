@@ -59,7 +59,7 @@ std::unique_ptr<Plan> Plan::make(std::unique_ptr<Graph> graph, const Target& tar
                                  const Limits& limits) {
   std::unique_ptr<Plan> plan(new Plan(std::move(graph), target));
   for (const Descriptor& choice : plan->choices(target)) {
-    if (!deterministic(choice)) continue;
+    if (!limits.any_order && !deterministic(choice)) continue;
     Descriptor compiled(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     compiled.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, choice);
     if (target.library != nullptr) compiled.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, target.library);

@@ -15,16 +15,17 @@ struct Target {
   const Descriptor* device = nullptr;
 };
 
-// Bytes of workspace that a plan may take.
+// Bytes of workspace that a plan may take, and whether its bits may differ from run to run.
 struct Limits {
   int64_t least = 0, most = 0;
+  bool any_order = false;
 };
 
 class Plan {
  public:
-  // The first of cuDNN's choices for the graph that keeps to the limits and is not noted as one
-  // whose bits differ from run to run; null where there is none. Compiles for about a second: not
-  // for a stream in capture.
+  // The first of cuDNN's choices for the graph that keeps to the limits and, unless any order is
+  // allowed, is not noted as one whose bits differ from run to run; null where there is none.
+  // Compiles for about a second: not for a stream in capture.
   static std::unique_ptr<Plan> make(std::unique_ptr<Graph> graph, const Target& target,
                                     const Limits& limits);
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <unordered_map>
 
-#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/onednn/onednn.h"
 
 namespace megatron::kernels::cpu {
 
@@ -103,14 +103,6 @@ class Plans {
   std::unordered_map<Key, Plan, KeyHash> plans_;
 };
 
-struct Buffer {
-  struct Free {
-    void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{64}); }
-  };
-  std::unique_ptr<std::byte, Free> data;
-  int64_t bytes = 0;
-};
-
 }  // namespace
 
 void multiply(const Product& product) {
@@ -123,24 +115,6 @@ void multiply(const Product& product) {
   }
 }
 
-Bf16Products bf16_products() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512bf16")) return Bf16Products::native;
-#endif
-  return Bf16Products::widened;
-}
-
-std::byte* thread_buffer(Slot slot, int64_t bytes) {
-  thread_local std::array<Buffer, static_cast<size_t>(Slot::count)> buffers;
-  Buffer& buffer = buffers[static_cast<size_t>(slot)];
-  if (buffer.bytes < bytes || buffer.data == nullptr) {
-    const int64_t size = (bytes + 4095) / 4096 * 4096 + 4096;
-    buffer.data.reset();
-    buffer.data.reset(
-        static_cast<std::byte*>(::operator new(static_cast<size_t>(size), std::align_val_t{64})));
-    buffer.bytes = size;
-  }
-  return buffer.data.get();
-}
+bool has_library() { return true; }
 
 }  // namespace megatron::kernels::cpu

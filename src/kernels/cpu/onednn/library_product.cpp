@@ -4,7 +4,7 @@
 #include <exception>
 #include <thread>
 
-#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/onednn/onednn.h"
 #include "tensor/tensor.h"
 
 namespace megatron::kernels::cpu {

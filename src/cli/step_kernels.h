@@ -1,0 +1,49 @@
+// The kernels of a training step, each call measured by itself and held against the machine.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "kernels/cost.h"
+#include "models/gpt/config.h"
+#include "training/settings.h"
+
+namespace megatron::cli {
+
+// Rates that a call is held against.
+struct Limits {
+  double peak = 0, bandwidth = 0;  // FLOP/s and bytes/s
+};
+
+// Calls of one kernel on operands of one shape.
+struct StepKernel {
+  std::string kernel, shape;  // "gemm", "N T 4096 x 6144 x 4096 bf16"
+  int64_t calls = 0;          // in a step
+  kernels::Cost cost;         // of one call
+  double seconds = 0;         // likewise; its operands lay elsewhere in each
+  double all() const { return static_cast<double>(calls) * seconds; }
+  // The longer of the times that its products and its bytes take.
+  double floor(const Limits& limits) const;
+  bool is_product(const Limits& limits) const;
+};
+
+struct StepKernels {
+  Limits limits;
+  std::vector<StepKernel> kernels;  // those that take the longest first
+  double seconds() const;           // of all calls
+  double floor() const;
+};
+
+// Of a step of one rank, whose calls are found on the meta device. settings: finalized. seconds: of
+// each measurement.
+StepKernels measure_step_kernels(const models::GptConfig& config,
+                                 const training::TrainSettings& settings, Runtime& runtime,
+                                 const Limits& limits, double seconds);
+
+// step_seconds: what a step took; none: no step was made.
+void print_step_kernels(const StepKernels& kernels, std::optional<double> step_seconds);
+Json as_json(const StepKernels& kernels);
+
+}  // namespace megatron::cli

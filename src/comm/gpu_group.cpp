@@ -1,0 +1,471 @@
+#include "comm/gpu_group.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+#include "base/error.h"
+#include "base/function_ref.h"
+#include "comm/arguments.h"
+#include "comm/call_time.h"
+#include "comm/gpu_rank.h"
+#include "comm/staged.h"
+#include "device/wing.h"
+
+namespace megatron::comm {
+namespace {
+
+constexpr int64_t kChunk = int64_t{64}
+                           << 20;  // bytes that a reduction in rank order takes at a time
+// Up to here, bytes of all ranks together, every rank gets all and adds all: one exchange, not two.
+constexpr int64_t kSmall = int64_t{64} << 10;
+constexpr int64_t kSliceUnit = 64;  // elements; slices begin at its multiples
+constexpr std::chrono::milliseconds kLook{50};
+
+int64_t rounded_up(int64_t n) { return (n + kSliceUnit - 1) / kSliceUnit * kSliceUnit; }
+
+bool is_exact(DType type) { return size_of(type) != 2 && !is_floating(type); }
+// Whether NCCL's own reduction is the one that is asked for; its maximum forgets NaNs.
+bool is_nccls(DType type, Reduce op) {
+  return is_exact(type) || (op == Reduce::sum && (type == DType::f32 || type == DType::f64));
+}
+
+Tensor of_id(const CommunicatorId& id, Stream& host) {
+  const Tensor tensor = Tensor::empty(host.scratch(), Shape{static_cast<int64_t>(id.bytes.size())},
+                                      DType::u8, "name of a NCCL communicator");
+  copy_bytes_from(tensor, std::as_bytes(std::span(id.bytes)));
+  return tensor;
+}
+
+CommunicatorId id_of(const Tensor& tensor) {
+  CommunicatorId id;
+  copy_bytes_to(tensor, std::as_writable_bytes(std::span(id.bytes)));
+  return id;
+}
+
+// Messages to one rank. Its communicator comes to be when the receiver wants a first message, and
+// nobody waits for that: until then messages wait here.
+class Outbox {
+ public:
+  Outbox(std::shared_ptr<GpuRank> rank, const CommunicatorId& id)
+      : state_(std::make_shared<State>(std::move(rank))),
+        thread_([state = state_, id] { state->open(id); }) {}
+
+  // A receiver that never comes keeps the thread where nobody gets it out of.
+  ~Outbox() {
+    if (state_->wait()) thread_.join();
+    else thread_.detach();
+  }
+  Outbox(const Outbox&) = delete;
+  Outbox& operator=(const Outbox&) = delete;
+
+  Arena& arena() { return *state_->arena; }
+  // copied: when `letter` has its bytes.
+  void post(Tensor letter, Event copied) { state_->post({std::move(letter), std::move(copied)}); }
+
+ private:
+  struct Letter {
+    Tensor tensor;
+    Event copied;
+  };
+
+  struct State {
+    explicit State(std::shared_ptr<GpuRank> rank)
+        : rank(std::move(rank)),
+          arena(Arena::make(this->rank->device(), MemoryClass::communication)) {}
+
+    void open(const CommunicatorId& id) {
+      try {
+        auto communicator = rank->nccl().join(id, 0, 2, rank->device());
+        const std::lock_guard lock(mutex);
+        lane = std::make_unique<GpuLane>(rank, std::move(communicator));
+        rank->nccl().set_aside(lane->stream());
+        for (Letter& letter : waiting) send(std::move(letter));
+        waiting.clear();
+      } catch (const std::exception& error) {
+        rank->give_up(error.what());
+      }
+      const std::lock_guard lock(mutex);
+      opened = true;
+      changed.notify_one();
+    }
+
+    void post(Letter letter) {
+      const std::lock_guard lock(mutex);
+      if (lane == nullptr) return waiting.push_back(std::move(letter));
+      send(std::move(letter));
+    }
+
+    void send(Letter letter) {
+      lane->let_go();
+      Stream& stream = lane->stream();
+      stream.wait(letter.copied);
+      lane->communicator().send(letter.tensor.address(), letter.tensor.bytes(), 1, stream);
+      lane->add(stream.record(), nullptr, nullptr, -1, std::move(letter.tensor));
+    }
+
+    // False: the run has failed first.
+    bool wait() {
+      std::unique_lock lock(mutex);
+      while (!opened && !rank->failed()) changed.wait_for(lock, kLook);
+      if (opened) lane.reset();
+      return opened;
+    }
+
+    const std::shared_ptr<GpuRank> rank;
+    const std::shared_ptr<Arena> arena;
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<Letter> waiting;
+    std::unique_ptr<GpuLane> lane;
+    bool opened = false;
+  };
+
+  const std::shared_ptr<State> state_;
+  std::thread thread_;
+};
+
+class GpuGroup final : public Group {
+ public:
+  GpuGroup(Group& host, std::shared_ptr<GpuRank> rank) : host_(host), common_(std::move(rank)) {}
+  GpuGroup(std::unique_ptr<Group> host, std::shared_ptr<GpuRank> rank)
+      : own_(std::move(host)), host_(*own_), common_(std::move(rank)) {}
+
+  ~GpuGroup() override {
+    if (std::uncaught_exceptions() > exceptions_)
+      common_->give_up(fmt::format("rank {} failed", rank()));
+    // Communicators end on all their ranks together: in one order, whoever they are of.
+    while (!inboxes_.empty() || !outboxes_.empty()) {
+      const bool in = outboxes_.empty() ||
+                      (!inboxes_.empty() && std::pair(inboxes_.begin()->first, rank()) <
+                                                std::pair(rank(), outboxes_.begin()->first));
+      if (in) inboxes_.erase(inboxes_.begin());
+      else outboxes_.erase(outboxes_.begin());
+    }
+  }
+
+  int rank() const override { return host_.rank(); }
+  int size() const override { return host_.size(); }
+
+  Work all_reduce(Tensor t, Reduce op, Stream& stream, std::string_view call) override {
+    if (passes(t)) return host_.all_reduce(std::move(t), op, stream, call);
+    MG_ASSERT(t.is_contiguous());
+    return queue(header_of("all_reduce", call, t, t.bytes(), op), stream, {t}, [&](GpuLane& lane) {
+      if (is_nccls(t.dtype(), op))
+        return lane.communicator().all_reduce(t.address(), t.elements(), t.dtype(), op,
+                                              lane.stream());
+      const int64_t element = size_of(t.dtype()), chunk = rounded_up(kChunk / element);
+      for (int64_t at = 0; at < t.elements(); at += chunk) {
+        const Numbers part{data(t) + at * element, std::min(chunk, t.elements() - at), t.dtype()};
+        if (part.bytes() * size() <= kSmall) reduce_all(lane, part, op);
+        else reduce_slices(lane, part, op);
+      }
+    });
+  }
+
+  Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
+    if (passes(in)) return host_.all_gather(std::move(in), std::move(out), stream, call);
+    check_all_gather(in, out, size());
+    return queue(
+        header_of("all_gather", call, in, in.bytes()), stream, {in, out}, [&](GpuLane& lane) {
+          lane.communicator().all_gather(in.address(), out.address(), in.bytes(), lane.stream());
+        });
+  }
+
+  Work reduce_scatter(Tensor in, Tensor out, Reduce op, Stream& stream,
+                      std::string_view call) override {
+    if (passes(in)) return host_.reduce_scatter(std::move(in), std::move(out), op, stream, call);
+    check_reduce_scatter(in, out, size());
+    return queue(header_of("reduce_scatter", call, in, out.bytes(), op), stream, {in, out},
+                 [&](GpuLane& lane) {
+                   const int64_t n = out.elements(), element = size_of(in.dtype());
+                   if (is_nccls(in.dtype(), op))
+                     return lane.communicator().reduce_scatter(in.address(), out.address(), n,
+                                                               in.dtype(), op, lane.stream());
+                   const int64_t chunk = rounded_up(kChunk / element / size());
+                   for (int64_t at = 0; at < n; at += chunk) {
+                     const int64_t here = std::min(chunk, n - at);
+                     reduce_blocks(
+                         lane,
+                         [&](int r) {
+                           return Communicator::Piece{data(in) + (r * n + at) * element,
+                                                      here * element};
+                         },
+                         {data(out) + at * element, here, in.dtype()}, op);
+                   }
+                 });
+  }
+
+  Work all_to_all(Tensor in, Tensor out, std::span<const int64_t> send_counts,
+                  std::span<const int64_t> receive_counts, Stream& stream,
+                  std::string_view call) override {
+    if (passes(in))
+      return host_.all_to_all(std::move(in), std::move(out), send_counts, receive_counts, stream,
+                              call);
+    check_all_to_all(in, out, send_counts, receive_counts, size());
+    const int64_t row = row_bytes(in);
+    const auto pieces = [row](std::byte* at, std::span<const int64_t> counts) {
+      std::vector<Communicator::Piece> pieces;
+      for (const int64_t count : counts) {
+        pieces.push_back({at, count * row});
+        at += count * row;
+      }
+      return pieces;
+    };
+    // Ranks may have no rows, and come all the same.
+    return queue(header_of("all_to_all", call, in, row), stream, {in, out}, [&](GpuLane& lane) {
+      lane.communicator().exchange(pieces(data(in), send_counts), pieces(data(out), receive_counts),
+                                   lane.stream());
+    });
+  }
+
+  Work broadcast(Tensor t, int root, Stream& stream, std::string_view call) override {
+    if (passes(t)) return host_.broadcast(std::move(t), root, stream, call);
+    MG_ASSERT(t.is_contiguous() && root >= 0 && root < size());
+    CallHeader header = header_of("broadcast", call, t, t.bytes());
+    header.root = root;
+    return queue(std::move(header), stream, {t}, [&](GpuLane& lane) {
+      lane.communicator().broadcast(t.address(), t.bytes(), root, lane.stream());
+    });
+  }
+
+  Work send(Tensor t, int to, Stream& stream, std::string_view call) override {
+    if (passes(t)) return host_.send(std::move(t), to, stream, call);
+    const CallTime time(seconds_);
+    MG_ASSERT(t.is_contiguous() && to >= 0 && to < size() && to != rank());
+    begin(stream, call);
+    member()->record().sent(*member()->progress(), to);
+    if (t.bytes() == 0) return {{}, {std::move(t)}};
+    Outbox& box = outbox(to);
+    const Tensor letter = Tensor::empty(box.arena(), t.shape(), t.dtype(), "message");
+    cuda_wing().copy(letter.address(), t.address(), t.bytes(), stream);
+    const Event copied = stream.record();
+    box.post(letter, copied);
+    return {copied, {std::move(t)}};
+  }
+
+  Work recv(Tensor t, int from, Stream& stream, std::string_view call) override {
+    if (passes(t)) return host_.recv(std::move(t), from, stream, call);
+    const CallTime time(seconds_);
+    MG_ASSERT(t.is_contiguous() && from >= 0 && from < size() && from != rank());
+    begin(stream, call);
+    if (t.bytes() == 0) return {{}, {std::move(t)}};
+    GpuLane& lane = inbox(from);
+    return queue_on(lane, header_of("recv", call, t, t.bytes()), from, stream, {t}, [&](GpuLane&) {
+      lane.communicator().receive(t.address(), t.bytes(), 0, lane.stream());
+    });
+  }
+
+  void barrier(std::string_view call) override { host_.barrier(call); }
+
+  std::unique_ptr<Group> split(int color, int key, int members) override {
+    auto part = host_.split(color, key, members);
+    if (part->size() == 1) return staged(std::move(part));
+    return std::make_unique<GpuGroup>(std::move(part), common_);
+  }
+
+  void set_name(std::string_view name) override {
+    if (lane_ != nullptr) {  // calls under way are told by the name they had
+      lane_->stream().synchronize();
+      lane_->let_go();
+    }
+    host_.set_name(name);
+  }
+  double seconds() const override { return seconds_ + host_.seconds(); }
+  bool queued() const override { return true; }
+  void give_up() override {
+    host_.give_up();
+    common_->give_up(fmt::format("rank {} failed", rank()));
+  }
+  Doing* doing() override { return host_.doing(); }
+  Member* member() override { return host_.member(); }
+
+ private:
+  struct Numbers {
+    std::byte* data;
+    int64_t count;
+    DType type;
+    int64_t bytes() const { return count * size_of(type); }
+  };
+  using Pieces = std::vector<Communicator::Piece>;
+
+  static bool passes(const Tensor& t) { return t.device().kind != DeviceKind::cuda; }
+  static std::byte* data(const Tensor& t) { return static_cast<std::byte*>(t.address()); }
+
+  static CallHeader header_of(std::string_view operation, std::string_view call, const Tensor& t,
+                              int64_t bytes, Reduce op = Reduce::sum) {
+    CallHeader header = {operation, std::string(call), t.dtype(), bytes};
+    header.op = op;
+    return header;
+  }
+
+  // From now on the caller's stream may wait for other ranks.
+  void begin(Stream& stream, std::string_view call) {
+    common_->check(call);
+    common_->nccl().tell(
+        stream, common_.get(),
+        [common = std::weak_ptr(common_), exceptions = std::uncaught_exceptions()](bool ends) {
+          const auto rank = common.lock();
+          if (rank == nullptr) return;
+          if (!ends) return rank->check("what the stream waits for");
+          if (std::uncaught_exceptions() > exceptions) rank->give_up("this rank failed");
+        });
+  }
+
+  Work queue(CallHeader header, Stream& stream, std::vector<Tensor> tensors,
+             FunctionRef<void(GpuLane&)> work) {
+    const CallTime time(seconds_);
+    const bool nothing = std::all_of(tensors.begin(), tensors.end(),
+                                     [](const Tensor& t) { return t.elements() == 0; });
+    if (nothing && header.operation != "all_to_all") return {{}, std::move(tensors)};
+    begin(stream, header.call);
+    if (lane_ == nullptr) lane_ = open();
+    return queue_on(*lane_, std::move(header), -1, stream, std::move(tensors), work);
+  }
+
+  Work queue_on(GpuLane& lane, CallHeader header, int peer, Stream& stream,
+                std::vector<Tensor> tensors, FunctionRef<void(GpuLane&)> work) {
+    lane.let_go();
+    lane.stream().wait(stream.record());
+    try {
+      work(lane);
+    } catch (const Error&) {
+      common_->check(header.call);
+      throw;
+    }
+    Event done = lane.stream().record();
+    lane.add(done, std::make_unique<CallHeader>(std::move(header)), host_.member(), peer, {});
+    return {std::move(done), std::move(tensors)};
+  }
+
+  std::unique_ptr<GpuLane> open() {
+    const Tensor name =
+        of_id(rank() == 0 ? common_->nccl().make_id() : CommunicatorId{}, common_->host());
+    host_.broadcast(name, 0, common_->host(), "NCCL communicator").wait(common_->host());
+    return std::make_unique<GpuLane>(
+        common_, common_->nccl().join(id_of(name), rank(), size(), common_->device()));
+  }
+
+  Outbox& outbox(int to) {
+    auto& box = outboxes_[to];
+    if (box != nullptr) return *box;
+    const CommunicatorId id = common_->nccl().make_id();
+    host_.send(of_id(id, common_->host()), to, common_->host(), "NCCL communicator of messages")
+        .wait(common_->host());
+    box = std::make_unique<Outbox>(common_, id);
+    return *box;
+  }
+
+  GpuLane& inbox(int from) {
+    auto& box = inboxes_[from];
+    if (box != nullptr) return *box;
+    const Tensor name = of_id({}, common_->host());
+    host_.recv(name, from, common_->host(), "NCCL communicator of messages").wait(common_->host());
+    box = std::make_unique<GpuLane>(common_,
+                                    common_->nccl().join(id_of(name), 1, 2, common_->device()));
+    return *box;
+  }
+
+  // --- Reductions in rank order.
+
+  // Bytes for one part of every rank; given back at once, since only the lane's stream uses it.
+  Tensor room(GpuLane& lane, const Numbers& part) const {
+    return Tensor::empty(lane.arena(), Shape{size() * rounded_up(part.count)}, part.type,
+                         "parts of all ranks");
+  }
+
+  // sum = the reduction of block(r) of every rank r; this rank gives block(r) to rank r.
+  void reduce_blocks(GpuLane& lane, FunctionRef<Communicator::Piece(int)> block, Numbers sum,
+                     Reduce op) {
+    const Tensor parts = room(lane, sum);
+    const int64_t stride = rounded_up(sum.count);
+    Pieces out, in;
+    for (int r = 0; r < size(); ++r) {
+      out.push_back(block(r));
+      in.push_back({data(parts) + r * stride * size_of(sum.type), sum.bytes()});
+    }
+    lane.communicator().exchange(out, in, lane.stream());
+    common_->nccl().reduce(parts.address(), stride, size(), sum.data, sum.count, sum.type, op,
+                           lane.stream());
+  }
+
+  void reduce_all(GpuLane& lane, Numbers t, Reduce op) {
+    const Tensor parts = room(lane, t);
+    lane.communicator().all_gather(t.data, parts.address(), t.bytes(), lane.stream());
+    common_->nccl().reduce(parts.address(), t.count, size(), t.data, t.count, t.type, op,
+                           lane.stream());
+  }
+
+  // Rank r reduces slice r and gives it to the others.
+  void reduce_slices(GpuLane& lane, Numbers t, Reduce op) {
+    const int64_t element = size_of(t.type), share = rounded_up((t.count + size() - 1) / size());
+    const auto slice = [&](int r) {
+      const int64_t begin = std::min(t.count, r * share), end = std::min(t.count, begin + share);
+      return Communicator::Piece{t.data + begin * element, (end - begin) * element};
+    };
+    const Communicator::Piece mine = slice(rank());
+    reduce_blocks(lane, slice, {static_cast<std::byte*>(mine.data), mine.bytes / element, t.type},
+                  op);
+    const Pieces out(static_cast<size_t>(size()), mine);
+    Pieces in;
+    for (int r = 0; r < size(); ++r) in.push_back(slice(r));
+    lane.communicator().exchange(out, in, lane.stream());
+  }
+
+  const std::unique_ptr<Group> own_;
+  Group& host_;
+  const std::shared_ptr<GpuRank> common_;
+  const int exceptions_ = std::uncaught_exceptions();
+  std::unique_ptr<GpuLane> lane_;
+  std::map<int, std::unique_ptr<Outbox>> outboxes_;  // by the other's rank
+  std::map<int, std::unique_ptr<GpuLane>> inboxes_;
+};
+
+// This machine among others: the name it has, and the start of its system.
+int64_t machine_number() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  uint64_t hash = 1469598103934665603u;  // FNV-1a
+  for (const char c : name.data() + boot)
+    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return static_cast<int64_t>(hash);
+}
+
+}  // namespace
+
+std::string shared_gpu(Group& host, Device device) {
+  ThreadPool pool(1);
+  const auto arena = Arena::make({DeviceKind::cpu, 0}, MemoryClass::communication);
+  HostStream stream({DeviceKind::cpu, 0}, pool, *arena, Stream::Plan{DeviceKind::cpu, 1});
+  const std::array<int64_t, 2> mine = {machine_number(), nccl().place_of(device)};
+  const Tensor own = Tensor::empty(*arena, Shape{2}, DType::i64, "a rank's GPU"),
+               all = Tensor::empty(*arena, Shape{2 * host.size()}, DType::i64, "the ranks' GPUs");
+  copy_bytes_from(own, std::as_bytes(std::span(mine)));
+  host.all_gather(own, all, stream, "GPUs of the ranks").wait(stream);
+  const std::span<const int64_t> places = all.span<int64_t>();
+  std::map<std::pair<int64_t, int64_t>, int> seen;
+  for (int r = 0; r < host.size(); ++r) {
+    const auto at = static_cast<size_t>(2 * r);
+    const auto [first, is_new] = seen.try_emplace({places[at], places[at + 1]}, r);
+    if (!is_new) return fmt::format("ranks {} and {} share a GPU", first->second, r);
+  }
+  return "";
+}
+
+std::unique_ptr<Group> gpu_group(Group& host, Device device) {
+  MG_ASSERT(host.member() != nullptr && host.size() > 1);
+  return std::make_unique<GpuGroup>(host, std::make_shared<GpuRank>(device, *host.member()));
+}
+
+}  // namespace megatron::comm

@@ -1,0 +1,130 @@
+#include "comm/gpu_rank.h"
+
+#include <chrono>
+#include <utility>
+
+#include "base/error.h"
+#include "device/wing.h"
+
+namespace megatron::comm {
+
+namespace {
+
+constexpr std::chrono::milliseconds kPause{50};  // between two looks
+constexpr Device kHost{DeviceKind::cpu, 0};
+
+}  // namespace
+
+const Nccl& nccl() {
+  using Find = const Nccl*();
+  return *reinterpret_cast<Find*>(cuda_symbol("megatron_cuda_nccl"))();
+}
+
+// --- One communicator.
+
+GpuLane::GpuLane(std::shared_ptr<GpuRank> rank, std::unique_ptr<Communicator> communicator)
+    : rank_(std::move(rank)),
+      arena_(Arena::make(rank_->device(), MemoryClass::communication)),
+      communicator_(std::move(communicator)),
+      stream_(cuda_wing().make_stream(rank_->device(), rank_->pool(), rank_->scratch())) {
+  rank_->add(*this);
+}
+
+GpuLane::~GpuLane() {
+  try {
+    stream_->synchronize();
+  } catch (const std::exception& error) {
+    rank_->give_up(error.what());
+  }
+  rank_->remove(*this);
+  under_way_.clear();
+}
+
+void GpuLane::add(Event reached, std::unique_ptr<CallHeader> header, Member* member, int peer,
+                  Tensor tensor) {
+  UnderWay one{std::move(reached), std::move(header), nullptr, nullptr, std::move(tensor)};
+  if (one.header != nullptr) {
+    one.progress = member->progress();
+    one.call = std::make_unique<OpenCall>(member->record(), *one.progress, *one.header, peer);
+  }
+  const std::lock_guard lock(mutex_);
+  under_way_.push_back(std::move(one));
+}
+
+// Each is over before those behind it.
+void GpuLane::let_go() {
+  const std::lock_guard lock(mutex_);
+  while (!under_way_.empty() && under_way_.front().reached.reached()) under_way_.pop_front();
+}
+
+bool GpuLane::idle() {
+  const std::lock_guard lock(mutex_);
+  return under_way_.empty();
+}
+
+// --- All of a rank.
+
+GpuRank::GpuRank(Device device, Member& member)
+    : nccl_(comm::nccl()),
+      device_(device),
+      member_(member),
+      host_arena_(Arena::make(kHost, MemoryClass::communication)),
+      scratch_(Arena::make(device, MemoryClass::scratch)),
+      host_(kHost, pool_, *host_arena_, Stream::Plan{DeviceKind::cpu, 1}),
+      thread_([this] { watch(); }) {}
+
+GpuRank::~GpuRank() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void GpuRank::add(GpuLane& lane) {
+  const std::lock_guard lock(mutex_);
+  lanes_.insert(&lane);
+  if (failed()) lane.communicator().abort();
+}
+
+void GpuRank::remove(GpuLane& lane) {
+  const std::lock_guard lock(mutex_);
+  lanes_.erase(&lane);
+}
+
+void GpuRank::give_up(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (failed()) return;
+  reason_ = reason;
+  failed_.store(true, std::memory_order_release);
+  for (GpuLane* lane : lanes_) lane->communicator().abort();
+}
+
+void GpuRank::check(std::string_view call) {
+  if (!failed()) return;
+  const std::lock_guard lock(mutex_);
+  fail("'{}' was given up: {}", call, reason_);
+}
+
+void GpuRank::watch() {
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, kPause, [this] { return stopped_; })) {
+    if (failed()) continue;
+    std::string reason = member_.failure();
+    try {
+      for (GpuLane* lane : lanes_) {
+        if (reason.empty()) reason = lane->communicator().failure();
+        lane->let_go();
+      }
+    } catch (const std::exception& error) {  // of the device
+      reason = error.what();
+    }
+    if (reason.empty()) continue;
+    lock.unlock();
+    give_up(reason);
+    lock.lock();
+  }
+}
+
+}  // namespace megatron::comm

@@ -1,0 +1,102 @@
+// What all groups of one rank on one GPU have in common (comm/gpu_group.h).
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/member.h"
+
+namespace megatron::comm {
+
+class GpuRank;
+
+// A communicator and the stream of its calls.
+class GpuLane {
+ public:
+  GpuLane(std::shared_ptr<GpuRank> rank, std::unique_ptr<Communicator> communicator);
+  ~GpuLane();
+  GpuLane(const GpuLane&) = delete;
+  GpuLane& operator=(const GpuLane&) = delete;
+
+  Communicator& communicator() { return *communicator_; }
+  Stream& stream() { return *stream_; }
+  Arena& arena() { return *arena_; }  // of what only this lane's stream reads and writes
+
+  // What is on its way: an open call of the rank, and tensors that live as long. reached: when it
+  // is over. Those that are over are let go.
+  void add(Event reached, std::unique_ptr<CallHeader> header, Member* member, int peer,
+           Tensor tensor);
+  void let_go();
+  bool idle();
+
+ private:
+  struct UnderWay {
+    Event reached;
+    std::unique_ptr<CallHeader> header;
+    std::shared_ptr<GroupRecord> progress;
+    std::unique_ptr<OpenCall> call;
+    Tensor tensor;
+  };
+
+  const std::shared_ptr<GpuRank> rank_;
+  const std::shared_ptr<Arena> arena_;
+  const std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Stream> stream_;
+  std::mutex mutex_;
+  std::deque<UnderWay> under_way_;
+};
+
+// A thread of its own looks after the calls that are under way: it lets them go when they are over,
+// and gives all up when the ranks' run has failed or NCCL has.
+class GpuRank {
+ public:
+  // member: of the group of all ranks; borrowed.
+  GpuRank(Device device, Member& member);
+  ~GpuRank();
+  GpuRank(const GpuRank&) = delete;
+  GpuRank& operator=(const GpuRank&) = delete;
+
+  const Nccl& nccl() const { return nccl_; }
+  Device device() const { return device_; }
+  // For calls of the host's groups, and to make streams.
+  Stream& host() { return host_; }
+  ThreadPool& pool() { return pool_; }
+  Arena& scratch() { return *scratch_; }
+
+  void add(GpuLane& lane);
+  void remove(GpuLane& lane);
+
+  // Ends all that is queued; the first reason counts.
+  void give_up(const std::string& reason);
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  // Throws Error: `call` was given up, and why.
+  void check(std::string_view call);
+
+ private:
+  void watch();
+
+  const Nccl& nccl_;
+  const Device device_;
+  Member& member_;
+  ThreadPool pool_{1};
+  const std::shared_ptr<Arena> host_arena_, scratch_;
+  HostStream host_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<GpuLane*> lanes_;
+  std::string reason_;
+  std::atomic<bool> failed_ = false;
+  bool stopped_ = false;
+  std::thread thread_;
+};
+
+}  // namespace megatron::comm

@@ -1,0 +1,21 @@
+// A rank of a group as those see it that carry a part of its calls elsewhere (comm/gpu_group.h).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/rank_record.h"
+
+namespace megatron::comm {
+
+class Member {
+ public:
+  virtual ~Member() = default;
+  virtual RankRecord& record() = 0;                            // of the rank
+  virtual const std::shared_ptr<GroupRecord>& progress() = 0;  // of the rank in this group
+  // Why calls of this group throw: another rank has failed, or this one; empty: they do not. Any
+  // thread may ask.
+  virtual std::string failure() const = 0;
+};
+
+}  // namespace megatron::comm

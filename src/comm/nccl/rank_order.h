@@ -1,0 +1,21 @@
+// Reductions that NCCL would round at every rank.
+#pragma once
+
+#include "comm/group.h"
+
+namespace megatron::comm {
+
+struct RankOrder {
+  const void* sources;
+  int64_t stride;  // elements from one rank's to the next one's
+  int ranks;
+  void* out;
+  int64_t count;
+  DType type;
+  Reduce op;
+};
+
+// Nccl::reduce() (comm/communicator.h), on the GPU.
+void reduce_in_rank_order(const RankOrder& work, Stream& stream);
+
+}  // namespace megatron::comm

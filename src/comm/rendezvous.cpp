@@ -1,0 +1,211 @@
+#include "comm/rendezvous.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <system_error>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+namespace megatron::comm {
+namespace {
+
+constexpr uint32_t kMagic = 0x4d474331;  // "MGC1"
+constexpr std::chrono::milliseconds kPause{50};
+constexpr size_t kPiece = size_t{64} << 20;  // of a frame: memory follows the bytes that came
+
+struct Head {
+  uint32_t magic = kMagic, kind = 0;
+  uint64_t bytes = 0;
+};
+
+std::string reason() { return std::system_category().message(errno); }
+
+bool read_all(int file, void* to, size_t bytes) {
+  auto* at = static_cast<char*>(to);
+  while (bytes > 0) {
+    const ssize_t n = ::recv(file, at, bytes, 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    at += n;
+    bytes -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+void write_all(int file, const void* from, size_t bytes) {
+  const auto* at = static_cast<const char*>(from);
+  while (bytes > 0) {
+    const ssize_t n = ::send(file, at, bytes, MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    MG_CHECK(n > 0, "a process of this run has ended: its connection is closed ({})", reason());
+    at += n;
+    bytes -= static_cast<size_t>(n);
+  }
+}
+
+void set(int file, int level, int option, int value) {
+  ::setsockopt(file, level, option, &value, sizeof value);
+}
+
+// Small frames go at once, and a host that is gone without a word is noticed within a minute.
+void prepare(int file) {
+  set(file, IPPROTO_TCP, TCP_NODELAY, 1);
+  set(file, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(file, IPPROTO_TCP, TCP_KEEPIDLE, 20);
+  set(file, IPPROTO_TCP, TCP_KEEPINTVL, 10);
+  set(file, IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+void set_patience_of(int file, int option, int seconds) {
+  const timeval time{.tv_sec = seconds, .tv_usec = 0};
+  ::setsockopt(file, SOL_SOCKET, option, &time, sizeof time);
+}
+
+// Where nobody listens, the system may connect a socket of this host to itself, and then nobody can.
+bool is_its_own_peer(int file) {
+  sockaddr_storage here{}, there{};
+  socklen_t a = sizeof here, b = sizeof there;
+  return ::getsockname(file, reinterpret_cast<sockaddr*>(&here), &a) == 0 &&
+         ::getpeername(file, reinterpret_cast<sockaddr*>(&there), &b) == 0 && a == b &&
+         std::memcmp(&here, &there, a) == 0;
+}
+
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+};
+
+// A connected socket, or why there is none.
+launch::Descriptor try_to_connect(const MeetingPlace& place, int seconds, std::string& why) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  const int code =
+      ::getaddrinfo(place.address.c_str(), std::to_string(place.port).c_str(), &hints, &found);
+  if (code != 0) {
+    why = ::gai_strerror(code);
+    return launch::Descriptor();
+  }
+  const std::unique_ptr<addrinfo, FreeAddresses> list(found);
+  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
+    launch::Descriptor socket(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (socket.open()) set_patience_of(socket.get(), SO_SNDTIMEO, seconds);
+    if (!socket.open() || ::connect(socket.get(), a->ai_addr, a->ai_addrlen) != 0) {
+      why = errno == EINPROGRESS ? "no answer" : reason();
+    } else if (is_its_own_peer(socket.get())) {
+      why = "nobody listens there";
+    } else {
+      set_patience_of(socket.get(), SO_SNDTIMEO, 0);
+      return socket;
+    }
+  }
+  return launch::Descriptor();
+}
+
+}  // namespace
+
+MeetingPlace meeting_place(const Variable& variable) {
+  const std::string address = variable("MASTER_ADDR").value_or(""),
+                    port = variable("MASTER_PORT").value_or("");
+  MG_CHECK(!address.empty() && !port.empty(),
+           "the environment variables RANK and WORLD_SIZE are set, but {} is not: a launcher such "
+           "as torchrun sets MASTER_ADDR, the host of rank 0, and MASTER_PORT, a free port there",
+           address.empty() ? "MASTER_ADDR" : "MASTER_PORT");
+  MeetingPlace place{address, 0};
+  const char* const end = port.data() + port.size();
+  const auto [stop, wrong] = std::from_chars(port.data(), end, place.port);
+  MG_CHECK(wrong == std::errc() && stop == end && place.port >= 1 && place.port <= 65535,
+           "the environment variable MASTER_PORT is '{}', and not a port from 1 to 65535", port);
+  // torchrun itself listens at the port that it tells then.
+  if (variable("TORCHELASTIC_USE_AGENT_STORE") == "True") place.port += place.port < 65535 ? 1 : -1;
+  return place;
+}
+
+void Line::send(uint32_t kind, std::string_view bytes) {
+  const Head head{.kind = kind, .bytes = bytes.size()};
+  write_all(socket_.get(), &head, sizeof head);
+  write_all(socket_.get(), bytes.data(), bytes.size());
+}
+
+std::optional<Line::Frame> Line::receive(int64_t most) {
+  Head head;
+  if (!read_all(socket_.get(), &head, sizeof head) || head.magic != kMagic ||
+      head.bytes > static_cast<uint64_t>(most))
+    return std::nullopt;
+  Frame frame{head.kind, {}};
+  while (frame.bytes.size() < head.bytes) {
+    const size_t at = frame.bytes.size(), more = std::min<size_t>(kPiece, head.bytes - at);
+    frame.bytes.resize(at + more);
+    if (!read_all(socket_.get(), frame.bytes.data() + at, more)) return std::nullopt;
+  }
+  return frame;
+}
+
+void Line::set_patience(int seconds) { set_patience_of(socket_.get(), SO_RCVTIMEO, seconds); }
+
+void Line::shut() { ::shutdown(socket_.get(), SHUT_RDWR); }
+
+Line connect_to(const MeetingPlace& place, double seconds) {
+  std::string why;
+  for (const double until = now_seconds() + seconds;;) {
+    const int left = std::max(1, static_cast<int>(until - now_seconds()));
+    launch::Descriptor socket = try_to_connect(place, left, why);
+    if (socket.open()) {
+      prepare(socket.get());
+      return Line(std::move(socket));
+    }
+    MG_CHECK(now_seconds() < until,
+             "rank 0 cannot be reached at {}:{} within {:g} s: {}. MASTER_ADDR must be the host of "
+             "rank 0, and MASTER_PORT a port that its firewall lets through",
+             place.address, place.port, seconds, why);
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+Reception::Reception(int port) : socket_(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  sockaddr_in6 six{};
+  six.sin6_family = AF_INET6;
+  six.sin6_port = htons(static_cast<uint16_t>(port));
+  sockaddr_in four{};
+  four.sin_family = AF_INET;
+  four.sin_port = six.sin6_port;
+  const bool has_six = socket_.open();
+  if (!has_six) socket_ = launch::Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  set(socket_.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (has_six) set(socket_.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  const int bound = has_six
+                        ? ::bind(socket_.get(), reinterpret_cast<sockaddr*>(&six), sizeof six)
+                        : ::bind(socket_.get(), reinterpret_cast<sockaddr*>(&four), sizeof four);
+  MG_CHECK(bound == 0 && ::listen(socket_.get(), SOMAXCONN) == 0,
+           "rank 0 cannot wait for the other ranks at port {} (MASTER_PORT): {}; choose another "
+           "port",
+           port, reason());
+}
+
+std::optional<Line> Reception::accept() {
+  for (;;) {
+    launch::Descriptor socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (socket.open()) {
+      prepare(socket.get());
+      return Line(std::move(socket));
+    }
+    if (errno == EINVAL || errno == EBADF) return std::nullopt;
+    // Of one connection only, or for want of descriptors or memory: others end.
+    if (errno != EINTR && errno != ECONNABORTED) std::this_thread::sleep_for(kPause);
+  }
+}
+
+void Reception::shut() { ::shutdown(socket_.get(), SHUT_RDWR); }
+
+}  // namespace megatron::comm

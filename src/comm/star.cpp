@@ -1,0 +1,358 @@
+#include "comm/star.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <list>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "comm/hang_report.h"
+#include "comm/meeting.h"
+#include "comm/star_frames.h"
+#include "comm/star_group.h"
+#include "comm/threads.h"
+#include "comm/watchdog.h"
+
+namespace megatron::comm {
+namespace {
+
+using star::Hello;
+using star::Kind;
+
+constexpr std::chrono::milliseconds kPause{50}, kLastWords{100};
+constexpr int kHelloSeconds = 10;
+constexpr double kGrace = 30;  // seconds, when rank 0 is gone
+
+uint32_t number(Kind kind) { return static_cast<uint32_t>(kind); }
+
+[[noreturn]] void end_process(int code) {
+  std::fflush(nullptr);
+  std::this_thread::sleep_for(kLastWords);
+  std::_Exit(code);
+}
+
+// Codes of exit are 1 to 255, whatever the bytes are.
+int code_of(const std::string& bytes) { return std::clamp(std::atoi(bytes.c_str()), 1, 255); }
+
+std::optional<Hello> hello_of(const std::optional<Line::Frame>& frame) {
+  Hello hello;
+  if (!frame || frame->kind != number(Kind::hello) || frame->bytes.size() != sizeof hello)
+    return std::nullopt;
+  std::memcpy(&hello, frame->bytes.data(), sizeof hello);
+  return hello;
+}
+
+// --- Rank 0.
+
+class Center final : public Star {
+ public:
+  Center(const MeetingPlace& place, int size, double seconds)
+      : size_(size), world_(std::make_shared<World>(size)), reception_(place.port) {
+    std::vector<int> members;
+    for (int r = 0; r < size; ++r) members.push_back(r);
+    meeting_ = std::make_shared<Meeting>(world_, std::move(members), kWorldId);
+    world_->add(meeting_);
+    group_ = thread_group(meeting_, 0, "world");
+    accepting_ = std::thread([this] { accept(); });
+    try {
+      wait_for_all(place, seconds);
+    } catch (...) {
+      close();
+      throw;
+    }
+    telling_ = std::thread([this] { tell_failure(); });
+  }
+  ~Center() override { close(); }
+
+  Group& world() override { return *group_; }
+  void body_begins(double most_seconds) override {
+    watchdog_ = std::make_unique<Watchdog>(*world_, most_seconds);
+  }
+
+  void end() override {
+    std::unique_lock lock(mutex_);
+    while (static_cast<int>(gone_.size()) < size_ - 1 && !world_->failed())
+      changed_.wait_for(lock, kPause);
+    lock.unlock();
+    ended_ = !world_->failed();
+    send_all(Kind::bye, "");
+  }
+
+  void abort(int code) override { send_all(Kind::abort, std::to_string(code)); }
+
+ private:
+  void wait_for_all(const MeetingPlace& place, double seconds) {
+    std::unique_lock lock(mutex_);
+    const auto all = [this] { return static_cast<int>(lives_.size()) == size_ - 1; };
+    if (!changed_.wait_for(lock, std::chrono::duration<double>(seconds), all)) {
+      std::string missing;
+      for (int r = 1; r < size_; ++r)
+        if (!lives_.contains(r)) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
+      fail(
+          "of the {} ranks (WORLD_SIZE), these did not come to {}:{} (MASTER_ADDR, MASTER_PORT) "
+          "within {:g} s: {}; look whether they were started, and with the same address",
+          size_, place.address, place.port, seconds, missing);
+    }
+    complete_ = true;
+    lock.unlock();
+    send_all(Kind::welcome, "");
+  }
+
+  void accept() {
+    while (auto line = reception_.accept()) {
+      let_go();
+      const std::lock_guard lock(mutex_);
+      if (closed_) return;
+      Served& one = served_.emplace_back(std::move(*line));
+      one.thread = std::thread([this, &one] {
+        serve(one.line);
+        one.over = true;
+      });
+    }
+  }
+
+  // Of connections that are over, whoever they were of: a run may be knocked at for weeks.
+  void let_go() {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    served_.remove_if([this](Served& one) {
+      const auto is_kept = [&one](const auto& live) { return live.second == &one.line; };
+      if (!one.over || std::ranges::any_of(lives_, is_kept)) return false;
+      one.thread.join();
+      return true;
+    });
+  }
+
+  void serve(Line& line) {
+    try {
+      line.set_patience(kHelloSeconds);
+      const std::optional<Hello> hello = hello_of(line.receive(star::kMostHello));
+      if (!hello) return line.shut();  // somebody else
+      line.set_patience(0);
+      if (hello->size != size_ || hello->rank < 1 || hello->rank >= size_)
+        return line.send(number(Kind::refusal),
+                         fmt::format("rank 0 has WORLD_SIZE {}, and this process is rank {} of {}",
+                                     size_, hello->rank, hello->size));
+      if (hello->part == 0) return live(line, hello->rank);
+      if (auto group = part(*hello)) serve_calls(line, std::move(group), part_maker());
+    } catch (const std::exception&) {  // the process is gone: its live connection tells
+    }
+    line.shut();
+  }
+
+  // Until the process ends, in whatever way.
+  void live(Line& line, int rank) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!lives_.try_emplace(rank, &line).second)
+        return line.send(number(Kind::refusal),
+                         fmt::format("two processes say that they are rank {}", rank));
+      changed_.notify_all();
+    }
+    while (const auto frame = line.receive(star::kMostHello)) {
+      if (frame->kind == number(Kind::abort)) {
+        send_all(Kind::abort, frame->bytes, rank);
+        end_process(code_of(frame->bytes));
+      }
+      if (frame->kind != number(Kind::bye)) break;
+      const std::lock_guard lock(mutex_);
+      gone_.insert(rank);
+      changed_.notify_all();
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    if (closed_ || !complete_) {
+      lives_.erase(rank);
+      return;
+    }
+    const std::string text = fmt::format("rank {} has ended: its connection closed", rank);
+    world_->fail(rank, std::make_exception_ptr(Error(text)), text);
+  }
+
+  std::unique_ptr<Group> part(const Hello& hello) {
+    const std::lock_guard lock(mutex_);
+    if (hello.part == 1) {
+      const bool first = complete_ && joined_.insert(hello.rank).second;
+      return first ? thread_group(meeting_, hello.rank, "world") : nullptr;
+    }
+    const auto found = parts_.find(hello.part);
+    if (found == parts_.end()) return nullptr;
+    auto group = std::move(found->second);
+    parts_.erase(found);
+    return group;
+  }
+
+  PartMaker part_maker() {
+    return [this](std::unique_ptr<Group> group) {
+      const std::lock_guard lock(mutex_);
+      parts_[++next_part_] = std::move(group);
+      return next_part_;
+    };
+  }
+
+  void tell_failure() {
+    std::unique_lock lock(mutex_);
+    while (!closed_ && !world_->failed()) changed_.wait_for(lock, kPause);
+    if (closed_) return;
+    lock.unlock();
+    send_all(Kind::failure, world_->reason());
+  }
+
+  void send_all(Kind kind, const std::string& bytes, int but = 0) {
+    const std::lock_guard sending(sending_);
+    std::map<int, Line*> lives;
+    {
+      const std::lock_guard lock(mutex_);
+      lives = lives_;
+    }
+    for (const auto& [rank, line] : lives) {
+      if (rank == but) continue;
+      try {
+        line->send(number(kind), bytes);
+      } catch (const Error&) {  // gone, which its thread sees
+      }
+    }
+  }
+
+  // Others hear why before their connections end.
+  void close() {
+    if (complete_ && !ended_) {
+      if (world_->failed()) send_all(Kind::failure, world_->reason());
+      std::this_thread::sleep_for(kLastWords);
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      closed_ = true;
+      changed_.notify_all();
+    }
+    const std::string text = "rank 0 has ended";
+    world_->fail(0, std::make_exception_ptr(Error(text)), text);
+    reception_.shut();
+    accepting_.join();
+    for (Served& one : served_) one.line.shut();
+    for (Served& one : served_) one.thread.join();
+    if (telling_.joinable()) telling_.join();
+    watchdog_.reset();
+    parts_.clear();
+  }
+
+  struct Served {
+    explicit Served(Line line) : line(std::move(line)) {}
+    Line line;
+    std::thread thread;
+    std::atomic<bool> over = false;
+  };
+
+  const int size_;
+  const std::shared_ptr<World> world_;
+  std::shared_ptr<Meeting> meeting_;
+  std::unique_ptr<Group> group_;
+  Reception reception_;
+  std::mutex mutex_, sending_;
+  std::condition_variable changed_;
+  std::list<Served> served_;
+  std::map<int, Line*> lives_;  // by rank
+  std::set<int> joined_, gone_;
+  std::map<int64_t, std::unique_ptr<Group>> parts_;
+  int64_t next_part_ = 1;
+  bool complete_ = false, closed_ = false, ended_ = false;
+  std::unique_ptr<Watchdog> watchdog_;
+  std::thread accepting_, telling_;
+};
+
+// --- Any other rank.
+
+class Ray final : public Star {
+ public:
+  Ray(const MeetingPlace& place, int rank, int size, double seconds)
+      : home_(std::make_shared<Home>(place, rank, size)), live_(home_->connect(0, seconds)) {
+    live_.set_patience(static_cast<int>(seconds) + kHelloSeconds);
+    const auto frame = live_.receive(star::kMostHello);
+    MG_CHECK(frame.has_value(),
+             "rank 0 at {}:{} (MASTER_ADDR, MASTER_PORT) has ended before all ranks had come, or "
+             "it is another program",
+             place.address, place.port);
+    MG_CHECK(frame->kind == number(Kind::welcome), "{}", frame->bytes);
+    live_.set_patience(0);
+    world_ = star_group(home_, 1, kWorldId, "world", rank, all(size));
+    listening_ = std::thread([this] { listen(); });
+  }
+  ~Ray() override {
+    ending_ = true;
+    world_.reset();
+    live_.shut();
+    listening_.join();
+  }
+
+  Group& world() override { return *world_; }
+  void body_begins(double) override {}
+
+  void end() override {
+    ending_ = true;
+    live_.send(number(Kind::bye), "");
+    listening_.join();  // until rank 0 says so, too
+    listening_ = std::thread([] {});
+  }
+
+  void abort(int code) override {
+    ending_ = true;
+    try {
+      live_.send(number(Kind::abort), std::to_string(code));
+    } catch (const Error&) {  // rank 0 has ended
+    }
+  }
+
+ private:
+  static std::vector<int> all(int size) {
+    std::vector<int> ranks;
+    for (int r = 0; r < size; ++r) ranks.push_back(r);
+    return ranks;
+  }
+
+  void listen() {
+    while (const auto frame = live_.receive(star::kMostCall)) {
+      if (frame->kind == number(Kind::abort)) end_process(code_of(frame->bytes));
+      if (frame->kind == number(Kind::failure)) home_->fail(frame->bytes);
+      if (frame->kind == number(Kind::bye)) return;
+    }
+    if (ending_) return;
+    home_->fail("rank 0 has ended: its connection closed");
+    end_if_stuck();
+  }
+
+  // A thread may be inside a library that waits for the others for ever (NCCL, making a communicator).
+  void end_if_stuck() {
+    for (const double until = now_seconds() + kGrace; now_seconds() < until;) {
+      if (ending_) return;
+      std::this_thread::sleep_for(kPause);
+    }
+    log::error("rank {} has not ended {:g} s after the run failed ({}), and is ended",
+               home_->rank(), kGrace, home_->failure());
+    end_process(kGivenUp);
+  }
+
+  const std::shared_ptr<Home> home_;
+  Line live_;
+  std::unique_ptr<Group> world_;
+  std::atomic<bool> ending_ = false;
+  std::thread listening_;
+};
+
+}  // namespace
+
+std::unique_ptr<Star> make_star(const MeetingPlace& place, int rank, int size, double seconds) {
+  MG_ASSERT(size > 1 && rank >= 0 && rank < size);
+  if (rank == 0) return std::make_unique<Center>(place, size, seconds);
+  return std::make_unique<Ray>(place, rank, size, seconds);
+}
+
+}  // namespace megatron::comm

@@ -1,0 +1,30 @@
+// The processes of a run that no MPI connects (torchrun, Kubernetes): each talks to rank 0 over TCP,
+// where its calls are made as those of a thread. Meant for what the host tells: names of NCCL
+// communicators, numbers, barriers; a GPU's tensors go through NCCL, or with --distributed-backend
+// gloo through rank 0, slowly.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/group.h"
+#include "comm/rendezvous.h"
+
+namespace megatron::comm {
+
+class Star {
+ public:
+  virtual ~Star() = default;  // after end()
+  virtual Group& world() = 0;
+  virtual void body_begins(double most_seconds) = 0;
+  // Returns when all processes have come to it, or one has failed.
+  virtual void end() = 0;
+  // All processes end with this code, but for this one, whose caller ends it.
+  virtual void abort(int code) = 0;
+};
+
+// Returns when all processes have come; throws Error naming the place and those that have not within
+// `seconds`. size > 1. Where a process ends without end() the calls of all others throw.
+std::unique_ptr<Star> make_star(const MeetingPlace& place, int rank, int size, double seconds);
+
+}  // namespace megatron::comm

@@ -1,0 +1,65 @@
+// What the processes of comm/star.h tell each other.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/doing.h"
+#include "comm/group.h"
+
+namespace megatron::comm::star {
+
+enum class Kind : uint32_t {
+  hello = 1,  // to rank 0: Hello
+  welcome,    // from there: all have come
+  refusal,    // from there: why this process is no rank of the run
+  call,       // to rank 0: Call
+  reply,      // from there: the bytes that the call gives
+  error,      // from there: what it throws
+  failure,    // from there: why all calls throw
+  bye,        // either: the run is over
+  abort,      // either: "CODE"
+};
+
+// Of a connection. part 0: it tells ends; 1: calls of the group of all ranks; else of a group that a
+// split made, by its number.
+struct Hello {
+  int32_t rank = 0, size = 0;
+  int64_t part = 0;
+};
+
+constexpr int64_t kMostHello = 4096, kMostCall = int64_t{1} << 36;
+
+struct Call {
+  enum class Operation : uint32_t {
+    all_reduce,
+    all_gather,
+    reduce_scatter,
+    all_to_all,
+    broadcast,
+    send,
+    recv,
+    barrier,
+    split,
+    name
+  };
+  Operation operation = Operation::barrier;
+  DType type = DType::u8;
+  Reduce op = Reduce::sum;
+  int32_t peer = 0;  // root, to or from
+  int32_t color = 0, key = 0, members = 0;
+  int64_t row = 1;        // elements of a row of all_to_all
+  int64_t out_bytes = 0;  // of the reply
+  std::vector<int64_t> send_counts, receive_counts;
+  std::string name;
+  Doing::State doing;
+  std::string_view data;  // of the packed bytes
+};
+
+std::string packed(const Call& call, std::string_view data);
+// Throws Error for bytes that are no call.
+Call unpacked(std::string_view bytes);
+
+}  // namespace megatron::comm::star

@@ -1,0 +1,46 @@
+// Both ends of the calls of comm/star.h: a group whose calls are made at rank 0, and their making.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "comm/group.h"
+#include "comm/rank_record.h"
+#include "comm/rendezvous.h"
+
+namespace megatron::comm {
+
+// Of one process above rank 0: where rank 0 is, and why calls throw. Any thread.
+class Home {
+ public:
+  Home(MeetingPlace place, int rank, int size)
+      : place_(std::move(place)), rank_(rank), size_(size), record_(rank) {}
+  int rank() const { return rank_; }
+  RankRecord& record() { return record_; }
+  // A new connection, of a group's number.
+  Line connect(int64_t part, double seconds) const;
+  void fail(const std::string& reason);  // the first counts
+  std::string failure() const;           // empty: none
+
+ private:
+  const MeetingPlace place_;
+  const int rank_, size_;
+  RankRecord record_;
+  mutable std::mutex mutex_;
+  std::string reason_;
+};
+
+// part: see Hello. place: this rank's among `members`, ranks of the world.
+std::unique_ptr<Group> star_group(std::shared_ptr<Home> home, int64_t part, uint64_t id,
+                                  std::string_view name, int place, std::vector<int> members);
+
+// Keeps a group that a split has made, until its rank connects; its number.
+using PartMaker = std::function<int64_t(std::unique_ptr<Group>)>;
+// At rank 0: makes the calls that come over the line, until it ends. Throws Error for bytes that are
+// no calls.
+void serve_calls(Line& line, std::unique_ptr<Group> group, const PartMaker& keep);
+
+}  // namespace megatron::comm

@@ -1,0 +1,70 @@
+#include "device/cuda/timer.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#include "base/error.h"
+#include "device/cuda/runtime_call.h"
+
+namespace megatron::cuda {
+
+// What a stream waits at, as a function that the driver calls on a thread of its own.
+class StreamTimer::Gate {
+ public:
+  void close() {
+    const std::lock_guard lock(mutex_);
+    open_ = false;
+  }
+  void open() {
+    {
+      const std::lock_guard lock(mutex_);
+      open_ = true;
+    }
+    opened_.notify_all();
+  }
+  static void pass(void* gate) { static_cast<Gate*>(gate)->wait(); }
+
+ private:
+  void wait() {
+    std::unique_lock lock(mutex_);
+    opened_.wait_for(lock, std::chrono::milliseconds(50), [this] { return open_; });
+  }
+
+  std::mutex mutex_;
+  std::condition_variable opened_;
+  bool open_ = true;
+};
+
+StreamTimer::StreamTimer(CudaStream& stream) : stream_(stream), gate_(std::make_unique<Gate>()) {
+  stream.handle();  // makes its device the thread's own
+  check(cudaEventCreate(&begin_), "cudaEventCreate");
+  const cudaError_t made = cudaEventCreate(&end_);
+  if (made != cudaSuccess) cudaEventDestroy(begin_);
+  check(made, "cudaEventCreate");
+}
+
+StreamTimer::~StreamTimer() {
+  gate_->open();
+  cudaStreamSynchronize(stream_.handle());  // nothing is left that would pass the gate
+  cudaEventDestroy(begin_);
+  cudaEventDestroy(end_);
+}
+
+void StreamTimer::begin() {
+  const cudaStream_t stream = stream_.handle();
+  gate_->close();
+  check(cudaLaunchHostFunc(stream, Gate::pass, gate_.get()), "cudaLaunchHostFunc");
+  check(cudaEventRecord(begin_, stream), "cudaEventRecord");
+}
+
+double StreamTimer::end() {
+  check(cudaEventRecord(end_, stream_.handle()), "cudaEventRecord");
+  gate_->open();
+  check(cudaEventSynchronize(end_), "the work that is timed");
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, begin_, end_), "cudaEventElapsedTime");
+  return milliseconds * 1e-3;
+}
+
+}  // namespace megatron::cuda

@@ -1,0 +1,34 @@
+// Clock and power of a GPU, read from NVIDIA's management library (libnvidia-ml.so.1), which comes
+// with the driver and is opened when it is asked for.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "device/wing.h"
+
+namespace megatron {
+
+struct GpuReading {
+  int clock = 0, most_clock = 0;      // MHz of the multiprocessors; the highest that it may have
+  double power = 0, power_limit = 0;  // W
+  int temperature = 0;                // degrees Celsius
+};
+
+class GpuSensors {
+ public:
+  explicit GpuSensors(const CudaDevice& device);
+  ~GpuSensors();
+  // Empty, or why nothing can be read, in one line.
+  const std::string& why_not() const { return why_not_; }
+  // None where it cannot be read; a figure that this GPU does not tell is 0.
+  std::optional<GpuReading> read() const;
+
+ private:
+  struct Library;
+  std::unique_ptr<Library> library_;
+  std::string why_not_;
+};
+
+}  // namespace megatron

@@ -1,0 +1,75 @@
+// What check() of each kernel's arguments is made of.
+#pragma once
+
+#include <array>
+#include <initializer_list>
+
+#include "base/error.h"
+#include "kernels/table.h"
+
+namespace megatron::kernels {
+
+struct Named {
+  const char* name;
+  const Tensor& tensor;
+};
+
+// The rules of one call, which name its tensors when broken.
+class Rules {
+ public:
+  Rules(const char* kernel, std::initializer_list<Named> tensors) : kernel_(kernel) {
+    MG_ASSERT(tensors.size() <= kMost);
+    for (const Named& named : tensors) {
+      names_[count_] = named.name;
+      tensors_[count_++] = &named.tensor;
+    }
+    const Tensor* first = nullptr;
+    for (const Named& named : tensors) {
+      // Any device reads and writes the host memory of offload arenas.
+      if (!named.tensor.defined() || named.tensor.memory_class() == MemoryClass::offload) continue;
+      if (first == nullptr) first = &named.tensor;
+      require(named.tensor.device() == first->device(), "one device for all");
+    }
+  }
+  void require(bool condition, const char* rule) const {
+    if (!condition) [[unlikely]]
+      broken(rule);
+  }
+  void defined(const Tensor& t, const char* rule) const { require(t.defined(), rule); }
+  // A defined, contiguous tensor of a shape and type.
+  void dense(const Tensor& t, const Shape& shape, DType type, const char* rule) const {
+    require(t.defined() && t.shape() == shape && t.dtype() == type && t.is_contiguous(), rule);
+  }
+  void scalar(const Tensor& t, const char* rule) const { dense(t, {}, DType::f64, rule); }
+
+ private:
+  [[noreturn]] void broken(const char* rule) const {
+    std::string text = fmt::format("internal error: {}: broken rule '{}' with", kernel_, rule);
+    for (size_t i = 0; i < count_; ++i) {
+      const Tensor& tensor = *tensors_[i];
+      text += tensor.defined()
+                  ? fmt::format(" {} {} {}", names_[i], tensor.shape().str(), name(tensor.dtype()))
+                  : fmt::format(" {} undefined", names_[i]);
+      if (tensor.defined() && !tensor.is_contiguous()) text += " strided";
+    }
+    throw InternalError(text);
+  }
+
+  static constexpr size_t kMost = 13;
+  const char* kernel_;
+  std::array<const char*, kMost> names_{};
+  std::array<const Tensor*, kMost> tensors_{};
+  size_t count_ = 0;
+};
+
+inline bool accumulator_of(const Tensor& t, DType type) { return t.dtype() == accumulator(type); }
+
+inline bool last_is_dense(const Tensor& t) { return t.size(-1) <= 1 || t.stride(-1) == 1; }
+
+inline bool is_wide(const Tensor& t) { return t.dtype() == DType::f64 || t.dtype() == DType::f32; }
+inline bool is_float_type(const Tensor& t) { return is_floating(t.dtype()); }
+inline bool is_16_bit(const Tensor& t) {
+  return t.dtype() == DType::bf16 || t.dtype() == DType::f16;
+}
+
+}  // namespace megatron::kernels

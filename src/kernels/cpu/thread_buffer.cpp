@@ -1,0 +1,40 @@
+#include <array>
+#include <memory>
+
+#include "kernels/cpu/matmul.h"
+
+namespace megatron::kernels::cpu {
+
+namespace {
+
+struct Buffer {
+  struct Free {
+    void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{64}); }
+  };
+  std::unique_ptr<std::byte, Free> data;
+  int64_t bytes = 0;
+};
+
+}  // namespace
+
+Bf16Products bf16_products() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512bf16")) return Bf16Products::native;
+#endif
+  return Bf16Products::widened;
+}
+
+std::byte* thread_buffer(Slot slot, int64_t bytes) {
+  thread_local std::array<Buffer, static_cast<size_t>(Slot::count)> buffers;
+  Buffer& buffer = buffers[static_cast<size_t>(slot)];
+  if (buffer.bytes < bytes || buffer.data == nullptr) {
+    const int64_t size = (bytes + 4095) / 4096 * 4096 + 4096;
+    buffer.data.reset();
+    buffer.data.reset(
+        static_cast<std::byte*>(::operator new(static_cast<size_t>(size), std::align_val_t{64})));
+    buffer.bytes = size;
+  }
+  return buffer.data.get();
+}
+
+}  // namespace megatron::kernels::cpu

@@ -1,0 +1,30 @@
+// The time of work that is queued on a stream.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "device/stream.h"
+#include "device/wing.h"
+
+namespace megatron::plan {
+
+class CallClock {
+ public:
+  explicit CallClock(Runtime& runtime);
+
+  // Seconds that the device takes for what `work` queues on the runtime's stream: on a host by the
+  // host's clock, on a GPU by its own, without the host's time for queueing.
+  double seconds(const std::function<void()>& work);
+  // Mean seconds of a call, of as many in a row as take about `window` seconds, at least one; on a
+  // GPU, whose queue ends, of kMostQueued at most. 0: of one call.
+  double mean_seconds(double window, const std::function<void()>& call);
+
+  static constexpr int kMostQueued = 64;
+
+ private:
+  Stream& stream_;
+  std::unique_ptr<DeviceTimer> timer_;  // of a GPU
+};
+
+}  // namespace megatron::plan

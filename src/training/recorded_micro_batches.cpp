@@ -1,0 +1,149 @@
+#include "training/recorded_micro_batches.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "device/wing.h"
+
+namespace megatron::training {
+namespace {
+
+constexpr size_t kMostForms = 8;  // a run has two: the first micro-batch of a step, and the others
+
+uint64_t place(const Tensor& tensor) {
+  return tensor.defined() ? reinterpret_cast<uintptr_t>(tensor.address()) : 0;
+}
+
+}  // namespace
+
+struct RecordedMicroBatches::Form {
+  // How a micro-batch changes a use of a parameter.
+  struct Change {
+    bool started = false;  // holds a gradient afterwards
+    int micro_batches = 0;
+  };
+  std::vector<uint64_t> key;
+  bool made = false;  // as ever, once
+  std::unique_ptr<RecordedWork> work;
+  std::array<std::vector<Arena::Extent>, kMemoryClasses> memory;
+  std::vector<Change> changes;              // of the uses of all parameters, in their order
+  std::vector<Parameter*> final_gradients;  // in the order of backward
+};
+
+RecordedMicroBatches::RecordedMicroBatches(std::vector<Parameter*> parameters, Runtime& runtime,
+                                           GradientListener& next, int64_t warm_up)
+    : parameters_(std::move(parameters)), runtime_(runtime), next_(next), warm_up_(warm_up) {
+  std::erase_if(parameters_, [](const Parameter* p) { return !p->trainable; });
+  loss_ = Tensor::empty(runtime.arena(MemoryClass::optimizer), {}, DType::f64, "step.loss");
+}
+
+RecordedMicroBatches::~RecordedMicroBatches() = default;
+
+std::vector<uint64_t> RecordedMicroBatches::key_of(const nn::Batch& batch) const {
+  std::vector<uint64_t> key = {static_cast<uint64_t>(batch.sequences),
+                               static_cast<uint64_t>(batch.length)};
+  for (const Tensor* input : {&batch.tokens, &batch.positions, &batch.labels, &batch.weights,
+                              &batch.samples, &batch.segment_begins})
+    key.push_back(place(*input));
+  for (const Parameter* p : parameters_) {
+    key.push_back(place(p->value));
+    for (const Parameter::Use& use : p->uses) {
+      key.push_back(place(use.grad));
+      key.push_back(use.started ? 1 : 0);
+    }
+  }
+  return key;
+}
+
+RecordedMicroBatches::Form& RecordedMicroBatches::form_of(const nn::Batch& batch) {
+  std::vector<uint64_t> key = key_of(batch);
+  for (const std::unique_ptr<Form>& form : forms_)
+    if (form->key == key) return *form;
+  if (forms_.size() == kMostForms) forms_.erase(forms_.begin());
+  forms_.push_back(std::make_unique<Form>());
+  forms_.back()->key = std::move(key);
+  return *forms_.back();
+}
+
+bool RecordedMicroBatches::memory_is_free(const Form& form) const {
+  for (int i = 0; i < kMemoryClasses; ++i) {
+    if (!runtime_.arena(static_cast<MemoryClass>(i)).is_free(form.memory[static_cast<size_t>(i)]))
+      return false;
+  }
+  return true;
+}
+
+RecordedMicroBatches::Way RecordedMicroBatches::begin(const nn::Batch& batch) {
+  MG_ASSERT(form_ == nullptr);
+  if (runtime_.device().kind != DeviceKind::cuda) return Way::as_ever;
+  Form& form = form_of(batch);
+  if (form.work != nullptr && memory_is_free(form)) {
+    replay(form);
+    return Way::replay;
+  }
+  form_ = &form;
+  form.work.reset();
+  if (!form.made || steps_ <= warm_up_) return Way::as_ever;
+  form.final_gradients.clear();
+  counts_before_.clear();
+  for (const Parameter* p : parameters_)
+    for (const Parameter::Use& use : p->uses) counts_before_.push_back(use.micro_batches);
+  for (int i = 0; i < kMemoryClasses; ++i) runtime_.arena(static_cast<MemoryClass>(i)).note();
+  recording_ = cuda_wing().record(runtime_.stream());
+  return Way::record;
+}
+
+void RecordedMicroBatches::end() {
+  if (form_ == nullptr) return;
+  Form& form = *std::exchange(form_, nullptr);
+  form.made = true;
+  if (recording_ == nullptr) return;
+  form.work = std::exchange(recording_, nullptr)->finish();
+  for (int i = 0; i < kMemoryClasses; ++i)
+    form.memory[static_cast<size_t>(i)] = runtime_.arena(static_cast<MemoryClass>(i)).noted();
+  form.changes.clear();
+  for (const Parameter* p : parameters_) {
+    for (const Parameter::Use& use : p->uses) {
+      const int before = counts_before_[form.changes.size()];
+      form.changes.push_back({use.started, use.micro_batches - before});
+    }
+  }
+  ++counts_.recorded;
+  queue(form);
+}
+
+void RecordedMicroBatches::drop() {
+  form_ = nullptr;
+  recording_.reset();
+}
+
+// What backward does to the parameters on the host.
+void RecordedMicroBatches::replay(Form& form) {
+  size_t i = 0;
+  for (Parameter* p : parameters_) {
+    for (Parameter::Use& use : p->uses) {
+      use.started = form.changes[i].started;
+      use.micro_batches += form.changes[i].micro_batches;
+      ++i;
+    }
+  }
+  queue(form);
+}
+
+void RecordedMicroBatches::queue(Form& form) {
+  form.work->queue();
+  ++counts_.replayed;
+  for (Parameter* p : form.final_gradients) next_.gradient_final(*p, p->micro_batches_final() - 1);
+}
+
+void RecordedMicroBatches::gradient_begins(Parameter& parameter) {
+  MG_ASSERT(recording_ == nullptr);
+  next_.gradient_begins(parameter);
+}
+
+void RecordedMicroBatches::gradient_final(Parameter& parameter, int micro_batch) {
+  if (recording_ == nullptr) return next_.gradient_final(parameter, micro_batch);
+  form_->final_gradients.push_back(&parameter);
+}
+
+}  // namespace megatron::training

@@ -1,0 +1,77 @@
+// Forward and backward of a micro-batch, recorded once and then queued as a whole (CUDA graphs,
+// device/recording.h): the same work on the same memory, so that no bit changes, for one call of the
+// host's instead of one for each kernel.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "autograd/tape.h"
+#include "device/recording.h"
+#include "nn/batch.h"
+
+namespace megatron::training {
+
+struct RecordedCounts {
+  int64_t recorded = 0;  // recordings made
+  int64_t replayed = 0;  // micro-batches queued from one, that of its making among them
+};
+
+// Of the micro-batches of one chunk that computes without talking to other ranks. What a recording
+// holds fixed is its form: where inputs, parameters and gradients lie, the batch's shape, and which
+// gradients are the first of the step (stored) or later ones (added). A form is made as ever until
+// `warm_up` steps are over, and once at least; then it is recorded, once for all steps.
+//
+// Between two replays, other work may take the memory of a form's tensors; where some of that is
+// still held when the form comes again, it is recorded anew. Inputs (nn::Batch) are filled before
+// begin(), and lie where they are for all micro-batches.
+//
+// What is told of gradients (GradientListener) is told after the backward of a micro-batch that is
+// recorded or replayed: never while work is recorded.
+class RecordedMicroBatches final : public GradientListener {
+ public:
+  // parameters, runtime and next, who is told of gradients, are borrowed. Only on a CUDA device is
+  // anything recorded; elsewhere the memory is taken, for plans.
+  RecordedMicroBatches(std::vector<Parameter*> parameters, Runtime& runtime, GradientListener& next,
+                       int64_t warm_up);
+  ~RecordedMicroBatches() override;
+
+  void begin_step() { ++steps_; }
+
+  // What the caller does between begin() and end(): nothing after `replay`, where all is queued;
+  // else forward and backward, with this as the tape's listener and loss() as where the sum of
+  // losses goes.
+  enum class Way { as_ever, record, replay };
+  Way begin(const nn::Batch& batch);
+  void end();
+  void drop();  // of a micro-batch that failed: nothing is recorded any more
+  const Tensor& loss() const { return loss_; }  // 0-d f64
+
+  const RecordedCounts& counts() const { return counts_; }
+
+  void gradient_begins(Parameter& parameter) override;
+  void gradient_final(Parameter& parameter, int micro_batch) override;
+
+ private:
+  struct Form;
+  std::vector<uint64_t> key_of(const nn::Batch& batch) const;
+  Form& form_of(const nn::Batch& batch);
+  bool memory_is_free(const Form& form) const;
+  void replay(Form& form);
+  void queue(Form& form);
+
+  std::vector<Parameter*> parameters_;  // trainable ones
+  Runtime& runtime_;
+  GradientListener& next_;
+  int64_t warm_up_, steps_ = 0;
+  Tensor loss_;
+  std::vector<std::unique_ptr<Form>> forms_;
+  Form* form_ = nullptr;  // of the micro-batch under way
+  std::unique_ptr<StreamRecording> recording_;
+  std::vector<int> counts_before_;  // micro-batches in each use, when it began
+  RecordedCounts counts_;
+};
+
+}  // namespace megatron::training

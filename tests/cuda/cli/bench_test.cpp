@@ -1,0 +1,138 @@
+// `megatron bench` and `megatron plan` on a GPU, in miniature on the CUDA wing for the CPU.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <sstream>
+
+#include "base/json.h"
+#include "golden/cli/process.h"
+
+namespace megatron::testing {
+namespace {
+
+using Words = std::vector<std::string>;
+
+Words words(const std::string& text) {
+  std::istringstream in(text);
+  Words all;
+  for (std::string word; in >> word;) all.push_back(word);
+  return all;
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+const char* const kTiny =
+    "bench step --device cuda --bf16 --num-layers 1 --hidden-size 32 --num-attention-heads 2 "
+    "--vocab-size 100 --seq-length 16 --micro-batch-size 1 --train-iters 3 --threads 1 "
+    "--floor-seconds 0.0001 ";
+
+TEST(CudaBench, StepPrintsItsSpeedAndEachKernelOfIt) {
+  const Workplace place;
+  const Outcome r = place.run(words(kTiny));
+  ASSERT_EQ(r.code, 0) << r.err;
+  for (const char* part :
+       {"tokens/s", "% of bf16 GEMM peak", "over 2 steps", "loss ", "on mock data",
+        "CUDA shim on the CPU, CUDA 13.0", "clocks and power are not known: NVIDIA's management",
+        "ms a call", "N T 16 x 32 x 32 bf16", "attention_backward", "add_layer_norm", "adam",
+        "kernels ", "% of the floor's speed"})
+    EXPECT_TRUE(has(r.out, part)) << part << "\n" << r.out;
+}
+
+TEST(CudaBench, KernelsOfAStepAreMeasuredWithoutIt) {
+  const Workplace place;
+  const Outcome r = place.run(words(std::string(kTiny) + "--kernels-only --json"));
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json found = Json::parse(r.out);
+  EXPECT_GT(found["gemm_peak"].as_number(), 0);
+  EXPECT_GT(found["copy_bandwidth"].as_number(), 0);
+  int64_t products = 0;
+  double before = 1e30;
+  for (const Json& kernel : found["kernels"].as_array()) {
+    EXPECT_GT(kernel["seconds"].as_number(), 0);
+    EXPECT_GT(kernel["percent"].as_number(), 0);
+    const double all =
+        kernel["seconds"].as_number() * static_cast<double>(kernel["calls"].as_integer());
+    EXPECT_LE(all, before);  // what takes the longest comes first
+    before = all;
+    if (kernel["kernel"].as_string() == "gemm") products += kernel["calls"].as_integer();
+  }
+  EXPECT_EQ(products, 3 * (4 + 1));  // of a layer, and the logits
+}
+
+TEST(CudaBench, KernelsAreHeldAgainstTheGpu) {
+  const Workplace place;
+  const Outcome r = place.run(words(
+      "bench kernels --device cuda --kernel weighted_sum --seconds 0.0001 --threads 1 --json"));
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json found = Json::parse(r.out);
+  EXPECT_TRUE(has(found["device"].as_string(), "CUDA shim on the CPU"));
+  ASSERT_FALSE(found["kernels"].as_array().empty());
+  for (const Json& row : found["kernels"].as_array()) {
+    EXPECT_EQ(row["limit"].as_string(), "copy");
+    EXPECT_GT(row["percent"].as_number(), 0);
+    EXPECT_TRUE(row["bytes_per_second_in_cache"].is_null());
+  }
+}
+
+TEST(CudaBench, GenerateAndGemm) {
+  const Workplace place;
+  const Outcome text = place.run(
+      words("bench generate --device cuda --num-layers 1 --hidden-size 32 --num-attention-heads 2 "
+            "--vocab-size 100 --max-position-embeddings 16 --prompt-tokens 4 --max-tokens 3 "
+            "--batch-size 2 --threads 1"));
+  EXPECT_EQ(text.code, 0) << text.err;
+  for (const char* part :
+       {"decode, 1 at once", "decode, 2 at once", "prefill of 4 tokens", "CUDA shim on the CPU"})
+    EXPECT_TRUE(has(text.out, part)) << part << "\n" << text.out;
+  const Outcome gemm = place.run(words("bench gemm --device cuda --seconds 0.01 --threads 1"));
+  EXPECT_EQ(gemm.code, 0) << gemm.err;
+  EXPECT_TRUE(has(gemm.out, "fp32 GEMM peak") || has(gemm.out, "f32 GEMM peak")) << gemm.out;
+}
+
+// Clocks and power are those of the management library, where there is one.
+TEST(CudaBench, ClocksAndPowerAreTold) {
+  const Workplace place;
+  const std::string command = "cd " + place.path() +
+                              " && LD_LIBRARY_PATH=" MEGATRON_PLAYED "/management " MEGATRON_BINARY
+                              " " +
+                              kTiny + "--no-floor >said 2>&1";
+  const int status = std::system(command.c_str());
+  const std::string said = read_file(place / "said");
+  EXPECT_EQ(WEXITSTATUS(status), 0) << said;
+  EXPECT_TRUE(
+      has(said, "SM clock 1965 to 1980 MHz (most 1980), power 612 to 612 W (limit 700 W), 61 C"))
+      << said;
+}
+
+TEST(CudaPlanning, NamesTheMemoryOfTheGpu) {
+  const Workplace place;
+  const std::string run =
+      "plan --device cuda --mock-data --vocab-size 203 --num-layers 2 --hidden-size 64 "
+      "--num-attention-heads 4 --seq-length 64 --micro-batch-size 2 --threads 1 ";
+  const Outcome fits = place.run(words(run));
+  ASSERT_EQ(fits.code, 0) << fits.err;
+  EXPECT_TRUE(has(fits.out, "Memory of a GPU: ")) << fits.out;
+  EXPECT_TRUE(has(fits.out, "of 1.07 GB\n  CUDA shim on the CPU\n")) << fits.out;
+  EXPECT_FALSE(has(fits.out, "Estimated on this machine: n/a")) << fits.out;
+  const Outcome small = place.run(words(run + "--no-time --device-memory 0.5"));
+  EXPECT_TRUE(has(small.out, "The run does NOT fit: it needs ")) << small.out;
+  EXPECT_TRUE(has(small.out, "of a GPU's memory, which has 537 MB")) << small.out;
+  EXPECT_EQ(place.run(words(run + "--device-memory -1")).code, 2);
+}
+
+// Training refuses before its first step what the GPU cannot hold.
+TEST(CudaPlanning, TrainingNamesTheMemoryOfTheGpu) {
+  const Workplace place;
+  const Outcome r = place.run(
+      words("train --device cuda --mock-data --vocab-size 50000 --num-layers 8 --hidden-size 512 "
+            "--num-attention-heads 8 --seq-length 64 --micro-batch-size 2 --lr 1e-3 "
+            "--train-iters 2 --threads 1"));
+  EXPECT_EQ(r.code, 2) << r.out;
+  for (const char* part : {"1 rank on a GPU", "and the GPU (CUDA shim on the CPU) has 1.1 GB"})
+    EXPECT_TRUE(has(r.err, part)) << part << "\n" << r.err;
+}
+
+}  // namespace
+}  // namespace megatron::testing

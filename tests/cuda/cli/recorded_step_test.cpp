@@ -1,0 +1,136 @@
+// A step whose micro-batches are recorded, beside other work of the device that takes and keeps
+// memory between the steps.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "comm/threads.h"
+#include "device/wing.h"
+#include "training/trained_model.h"
+
+namespace megatron::training {
+namespace {
+
+constexpr int64_t kVocabulary = 61, kLength = 16;
+
+models::GptConfig tiny() {
+  models::GptConfig c;
+  c.num_layers = 1;
+  c.hidden_size = 16;
+  c.num_attention_heads = 2;
+  c.max_position_embeddings = kLength;
+  c.vocab_size = kVocabulary;
+  c.finalize();
+  return c;
+}
+
+HostBatch batch_of(int64_t sample) {
+  const auto n = static_cast<size_t>(kLength);
+  HostBatch batch{.sequences = 1, .length = kLength, .loss_mask = std::vector<float>(n, 1)};
+  batch.samples = {sample};
+  for (int64_t i = 0; i < kLength; ++i) {
+    batch.tokens.push_back(static_cast<int32_t>((7 * sample + 5 * i) % kVocabulary));
+    batch.positions.push_back(static_cast<int32_t>(i));
+    batch.labels.push_back(static_cast<int32_t>((7 * sample + 5 * i + 5) % kVocabulary));
+  }
+  return batch;
+}
+
+// Steps of two micro-batches; the first one is a warm-up.
+class Trial {
+ public:
+  explicit Trial(bool recorded)
+      : runtime({DeviceKind::cuda, 0}, 1),
+        model(config_, DType::f32, 3, {}, *world_, runtime, options(recorded)) {
+    model.initialize(5);
+    model.step.begin({});
+  }
+  StepReport step() {
+    const std::vector<HostBatch> batches = {batch_of(2 * steps_), batch_of(2 * steps_ + 1)};
+    ++steps_;
+    return model.step.run(batches, {.learning_rate = 1e-2});
+  }
+  RecordedCounts counts() const { return model.step.recorded(); }
+  Arena& activations() { return runtime.arena(MemoryClass::activations); }
+  // A block in the midst of what the steps use, full of bytes that are no number.
+  std::shared_ptr<Storage> take() {
+    auto block = activations().allocate(activations().high_water() / 2, "of other work");
+    cuda_wing().fill(block->data(), 0xff, block->bytes(), runtime.stream());
+    return block;
+  }
+
+ private:
+  static StepOptions options(bool recorded) {
+    StepOptions options;
+    if (recorded) options.record_after = 1;
+    return options;
+  }
+  models::GptConfig config_ = tiny();
+  std::unique_ptr<comm::Group> world_ = comm::single();
+  int64_t steps_ = 0;
+
+ public:
+  Runtime runtime;
+  TrainedModel model;
+};
+
+bool same(const StepReport& a, const StepReport& b) {
+  return a.loss == b.loss && a.gradient_norm == b.gradient_norm && a.tokens == b.tokens;
+}
+
+TEST(RecordedStep, OtherWorkMayHaveTheMemoryBetween) {
+  Trial plain(false), recorded(true);
+  const int64_t mark = [&] {
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(same(recorded.step(), plain.step()));
+    return recorded.activations().high_water();
+  }();
+  EXPECT_EQ(recorded.counts().recorded, 2);
+  recorded.take();
+  EXPECT_TRUE(same(recorded.step(), plain.step()));
+  EXPECT_EQ(recorded.counts().recorded, 2);
+  EXPECT_EQ(recorded.counts().replayed, 4);
+  EXPECT_EQ(recorded.activations().high_water(), mark);
+  for (const parallel::Shard& shard : recorded.model.shards())
+    for (const Parameter::Use& use : shard.placed->parameter.uses)
+      EXPECT_EQ(use.micro_batches, 2) << shard.placed->parameter.name;
+}
+
+TEST(RecordedStep, IsRecordedAnewWhereOtherWorkKeepsTheMemory) {
+  Trial plain(false), recorded(true);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(same(recorded.step(), plain.step()));
+  const std::shared_ptr<Storage> kept = recorded.take();
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(same(recorded.step(), plain.step()));
+  EXPECT_EQ(recorded.counts().recorded, 4);  // both, once
+  EXPECT_EQ(recorded.counts().replayed, 6);
+  std::vector<unsigned char> bytes(static_cast<size_t>(kept->bytes()));
+  cuda_wing().copy_now(bytes.data(), kept->data(), kept->bytes(), kept->device());
+  EXPECT_TRUE(std::ranges::all_of(bytes, [](unsigned char b) { return b == 0xff; }));
+}
+
+class Counting final : public StepListener {
+ public:
+  void enter(const Span&, Pass) override { ++spans; }
+  void leave(const Span&, Pass) override {}
+  int spans = 0;
+};
+
+// Who listens hears of every span.
+TEST(RecordedStep, IsMadeAsEverWhileSomebodyListens) {
+  Trial plain(false), recorded(true);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(same(recorded.step(), plain.step()));
+  Counting one, other;
+  recorded.model.step.listen(&one);
+  plain.model.step.listen(&other);
+  EXPECT_TRUE(same(recorded.step(), plain.step()));
+  EXPECT_GT(one.spans, 0);
+  EXPECT_EQ(one.spans, other.spans);
+  EXPECT_EQ(recorded.counts().replayed, 2);
+  recorded.model.step.listen(nullptr);
+  EXPECT_TRUE(same(recorded.step(), plain.step()));
+  EXPECT_EQ(recorded.counts().replayed, 4);
+  EXPECT_EQ(recorded.counts().recorded, 2);
+}
+
+}  // namespace
+}  // namespace megatron::training

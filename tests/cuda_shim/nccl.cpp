@@ -1,0 +1,514 @@
+// NCCL between the shim's devices. What a rank gives to others lies in files of a folder in shared
+// memory, one a rank and call, so that ranks may be threads or processes.
+#include <fmt/core.h>
+#include <nccl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "machine.h"
+
+namespace fs = std::filesystem;
+
+struct ncclComm {
+  std::string folder;
+  int rank = 0, size = 1, device = 0;
+  cudaStream_t stream = nullptr;  // of all calls
+  bool aborted = false;
+  ncclResult_t error = ncclSuccess;
+  int64_t collectives = 0, queued = 0;
+  std::map<int, int64_t> sent, received;  // by the other's rank
+};
+
+namespace cuda_shim {
+namespace {
+
+const char* const kRoot = "/dev/shm";
+const char* const kPrefix = "megatron_nccl_";
+
+thread_local std::string last_text = "no error";
+
+ncclResult_t wrong(ncclResult_t result, const std::string& text) {
+  last_text = text;
+  problem("NCCL: " + text);
+  return result;
+}
+
+enum class Kind { all_reduce, broadcast, all_gather, reduce_scatter, send, receive };
+const char* name(Kind kind) {
+  constexpr const char* kNames[] = {"ncclAllReduce",     "ncclBroadcast", "ncclAllGather",
+                                    "ncclReduceScatter", "ncclSend",      "ncclRecv"};
+  return kNames[static_cast<int>(kind)];
+}
+
+size_t size_of(ncclDataType_t type) {
+  switch (type) {
+    case ncclInt8:
+    case ncclUint8: return 1;
+    case ncclFloat16:
+    case ncclBfloat16: return 2;
+    case ncclInt64:
+    case ncclUint64:
+    case ncclFloat64: return 8;
+    default: return 4;
+  }
+}
+
+// What ranks must have alike.
+struct Header {
+  Kind kind;
+  ncclDataType_t type;
+  ncclRedOp_t op;
+  int root;
+  size_t count;
+  bool operator==(const Header&) const = default;
+};
+std::string text_of(const Header& h) {
+  return fmt::format("{} of {} elements of type {}, operation {}, root {}", name(h.kind), h.count,
+                     static_cast<int>(h.type), static_cast<int>(h.op), h.root);
+}
+
+struct Part {
+  Header header;
+  const void* from = nullptr;
+  void* to = nullptr;
+  int peer = -1;
+  int64_t number = 0;
+  bool done = false;
+};
+
+// --- Files.
+
+void post(const std::string& path, const void* head, size_t head_bytes, const void* data,
+          size_t bytes) {
+  const std::string unfinished = fmt::format("{}.{}", path, ::gettid());
+  {
+    std::ofstream out(unfinished, std::ios::binary);
+    out.write(static_cast<const char*>(head), static_cast<std::streamsize>(head_bytes));
+    if (bytes > 0) out.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
+  }
+  fs::rename(unfinished, path);
+}
+
+std::optional<std::string> read(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return std::nullopt;
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+Header header_of(const std::string& bytes) {
+  Header h;
+  std::memcpy(&h, bytes.data(), sizeof h);
+  return h;
+}
+const char* data_of(const std::string& bytes) { return bytes.data() + sizeof(Header); }
+
+// Folders of processes that were killed.
+void sweep() {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(kRoot, error)) {
+    const std::string file = entry.path().filename();
+    if (!file.starts_with(kPrefix)) continue;
+    const int process = std::atoi(file.c_str() + std::strlen(kPrefix));
+    if (process > 0 && ::kill(process, 0) != 0 && errno == ESRCH)
+      fs::remove_all(entry.path(), error);
+  }
+}
+
+// --- Arithmetic. NCCL adds in an order of its own: here from the last rank down.
+
+template <class T>
+void combine(T* sum, const char* bytes, size_t count, ncclRedOp_t op) {
+  for (size_t i = 0; i < count; ++i) {
+    T x;
+    std::memcpy(&x, bytes + i * sizeof x, sizeof x);
+    if (op == ncclSum) sum[i] = static_cast<T>(sum[i] + x);
+    else if (x > sum[i]) sum[i] = x;
+  }
+}
+
+bool reduce(void* to, const std::vector<std::string>& files, size_t offset, size_t count,
+            const Header& h) {
+  const size_t bytes = count * size_of(h.type);
+  std::memcpy(to, data_of(files.back()) + offset, bytes);
+  for (size_t r = files.size() - 1; r-- > 0;) {
+    const char* const from = data_of(files[r]) + offset;
+    switch (h.type) {
+      case ncclFloat32: combine(static_cast<float*>(to), from, count, h.op); break;
+      case ncclFloat64: combine(static_cast<double*>(to), from, count, h.op); break;
+      case ncclInt32: combine(static_cast<int32_t*>(to), from, count, h.op); break;
+      case ncclInt64: combine(static_cast<int64_t*>(to), from, count, h.op); break;
+      case ncclUint8: combine(static_cast<uint8_t*>(to), from, count, h.op); break;
+      default: return false;  // 16 bits would be rounded at each rank
+    }
+  }
+  return true;
+}
+
+// --- A call, or those between ncclGroupStart and ncclGroupEnd, of one communicator.
+
+class Launch {
+ public:
+  Launch(ncclComm* comm, std::vector<Part> parts) : comm_(comm), parts_(std::move(parts)) {}
+
+  cudaError_t attempt() {
+    if (comm_->aborted) return finish();
+    if (!posted_ && !post_all()) return finish();
+    posted_ = true;
+    bool all = true;
+    for (Part& part : parts_) {
+      if (!part.done) part.done = take(part);
+      all = all && part.done;
+    }
+    return all ? finish() : cudaErrorNotReady;
+  }
+
+ private:
+  cudaError_t finish() {
+    posted_ = false;
+    for (Part& part : parts_) part.done = false;
+    --comm_->queued;
+    if (comm_->aborted && comm_->queued == 0) delete comm_;
+    machine().mutex.changed();
+    return cudaSuccess;
+  }
+
+  std::string file(const Part& part, int from) const {
+    if (part.header.kind == Kind::send || part.header.kind == Kind::receive)
+      return fmt::format("{}/message.{}.{}.{}", comm_->folder, from,
+                         from == part.peer ? comm_->rank : part.peer, part.number);
+    return fmt::format("{}/call.{}.{}", comm_->folder, part.number, from);
+  }
+  size_t bytes_from(const Part& p) const {
+    const size_t scattered = p.header.kind == Kind::reduce_scatter ? comm_->size : 1;
+    return p.header.count * size_of(p.header.type) * scattered;
+  }
+  size_t bytes_to(const Part& p) const {
+    const size_t gathered = p.header.kind == Kind::all_gather ? comm_->size : 1;
+    return p.header.count * size_of(p.header.type) * gathered;
+  }
+  bool fail(const std::string& text) {
+    wrong(ncclInvalidArgument, text);
+    comm_->error = ncclInvalidArgument;
+    return false;
+  }
+  bool is_memory(const void* p, size_t bytes, const Part& part) {
+    if (bytes == 0 || is_device_memory(p, bytes)) return true;
+    return fail(fmt::format("{}: {} bytes at {} are not all device memory that is allocated",
+                            name(part.header.kind), bytes, p));
+  }
+
+  bool post_all() {
+    for (Part& part : parts_) {
+      const Kind kind = part.header.kind;
+      const bool gives =
+          kind != Kind::receive && (kind != Kind::broadcast || comm_->rank == part.header.root);
+      if (gives && !is_memory(part.from, bytes_from(part), part)) return false;
+      if (kind != Kind::send && !is_memory(part.to, bytes_to(part), part)) return false;
+      part.number = kind == Kind::send      ? comm_->sent[part.peer]++
+                    : kind == Kind::receive ? comm_->received[part.peer]++
+                                            : comm_->collectives++;
+      if (kind != Kind::receive)
+        post(file(part, comm_->rank), &part.header, sizeof part.header, part.from,
+             gives ? bytes_from(part) : 0);
+    }
+    machine().mutex.changed();
+    return true;
+  }
+
+  // Whether it is done. A message was taken when its file is gone.
+  bool take(const Part& part) {
+    const Header& h = part.header;
+    if (h.kind == Kind::send) return !fs::exists(file(part, comm_->rank));
+    if (h.kind == Kind::receive) {
+      const auto bytes = read(file(part, part.peer));
+      if (!bytes) return false;
+      fs::remove(file(part, part.peer));
+      const Header theirs = header_of(*bytes);
+      if (theirs.count == h.count && theirs.type == h.type)
+        std::memcpy(part.to, data_of(*bytes), bytes_to(part));
+      else
+        fail(fmt::format("rank {} expects {}, and rank {} sent {}", comm_->rank, text_of(h),
+                         part.peer, text_of(theirs)));
+      return true;
+    }
+    std::vector<std::string> files;
+    for (int r = 0; r < comm_->size; ++r) {
+      if (!fs::exists(file(part, r))) return false;
+    }
+    for (int r = 0; r < comm_->size; ++r) files.push_back(read(file(part, r)).value());
+    if (part.number > 0) {  // everybody has come here, so nobody reads the one before
+      Part before = part;
+      --before.number;
+      fs::remove(file(before, comm_->rank));
+    }
+    for (int r = 0; r < comm_->size; ++r) {
+      const Header theirs = header_of(files[static_cast<size_t>(r)]);
+      if (theirs == h) continue;
+      fail(fmt::format("rank {} calls {}, and rank {} {}", comm_->rank, text_of(h), r,
+                       text_of(theirs)));
+      return true;
+    }
+    deliver(part, files);
+    return true;
+  }
+
+  void deliver(const Part& part, const std::vector<std::string>& files) {
+    const Header& h = part.header;
+    const size_t bytes = h.count * size_of(h.type);
+    const auto rank = static_cast<size_t>(comm_->rank);
+    if (h.kind == Kind::broadcast) {
+      std::memcpy(part.to, data_of(files[static_cast<size_t>(h.root)]), bytes);
+    } else if (h.kind == Kind::all_gather) {
+      for (size_t r = 0; r < files.size(); ++r)
+        std::memcpy(static_cast<std::byte*>(part.to) + r * bytes, data_of(files[r]), bytes);
+    } else {
+      const size_t offset = h.kind == Kind::reduce_scatter ? rank * bytes : 0;
+      if (!reduce(part.to, files, offset, h.count, h))
+        fail(fmt::format("{} adds no elements of type {} here", name(h.kind),
+                         static_cast<int>(h.type)));
+    }
+  }
+
+  ncclComm* comm_;
+  std::vector<Part> parts_;
+  bool posted_ = false;
+};
+
+struct Given {
+  ncclComm* comm;
+  cudaStream_t stream;
+  Part part;
+};
+thread_local int group_depth = 0;
+thread_local std::vector<Given> given_in_group;
+
+std::set<ncclComm*>& communicators() {
+  static auto* const all = new std::set<ncclComm*>;  // behind the machine's mutex
+  return *all;
+}
+
+ncclResult_t launch(std::vector<Given> given) {
+  const Lock lock(machine().mutex);
+  while (!given.empty()) {
+    ncclComm* const comm = given.front().comm;
+    const cudaStream_t stream = given.front().stream;
+    std::vector<Part> parts;
+    std::vector<Given> others;
+    for (Given& g : given) {
+      if (g.comm == comm) parts.push_back(g.part);
+      else others.push_back(std::move(g));
+    }
+    given = std::move(others);
+    ++comm->queued;
+    const auto work = std::make_shared<Launch>(comm, std::move(parts));
+    if (queue(stream, {.name = "NCCL",
+                       .work = [work] { return work->attempt(); },
+                       .wait = nullptr,
+                       .mark = nullptr}) != cudaSuccess)
+      return ncclUnhandledCudaError;
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t give(ncclComm* comm, cudaStream_t stream, Part part) {
+  {
+    const Lock lock(machine().mutex);
+    const char* const call = name(part.header.kind);
+    if (!communicators().contains(comm))
+      return wrong(ncclInvalidArgument, fmt::format("{} of no communicator", call));
+    if (comm->aborted) return wrong(ncclInvalidUsage, fmt::format("{} after an abort", call));
+    const cudaStream_t own = stream_of(stream);
+    if (own == nullptr || own->device != comm->device)
+      return wrong(ncclInvalidArgument, fmt::format("{} on a stream that does not exist, or of "
+                                                    "another device than the communicator's {}",
+                                                    call, comm->device));
+    if (comm->stream != nullptr && comm->stream != own)
+      return wrong(ncclInvalidUsage, fmt::format("{} on a second stream", call));
+    comm->stream = own;
+    const bool message = part.header.kind == Kind::send || part.header.kind == Kind::receive;
+    const int other = message ? part.peer : part.header.root;
+    if (other >= comm->size || other < (message ? 0 : -1))
+      return wrong(ncclInvalidArgument, fmt::format("{}: there is no rank {}", call, other));
+  }
+  given_in_group.push_back({comm, stream, part});
+  if (group_depth > 0) return ncclSuccess;
+  return launch(std::exchange(given_in_group, {}));
+}
+
+// A rank that has ended says so; the last one removes the folder.
+bool all_ended(const ncclComm& comm) {
+  for (int r = 0; r < comm.size; ++r)
+    if (!fs::exists(fmt::format("{}/end.{}", comm.folder, r))) return false;
+  return true;
+}
+void end(const ncclComm& comm) {
+  std::error_code error;
+  if (fs::exists(comm.folder, error))
+    post(fmt::format("{}/end.{}", comm.folder, comm.rank), "", 0, nullptr, 0);
+}
+
+}  // namespace
+}  // namespace cuda_shim
+
+using namespace cuda_shim;
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = NCCL_MAJOR * 10000 + NCCL_MINOR * 100 + NCCL_PATCH;
+  return ncclSuccess;
+}
+const char* ncclGetErrorString(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess: return "no error";
+    case ncclInvalidArgument: return "invalid argument";
+    case ncclInvalidUsage: return "invalid usage";
+    case ncclUnhandledCudaError: return "unhandled cuda error";
+    case ncclRemoteError: return "remote process exited or there was a network error";
+    default: return "internal error";
+  }
+}
+const char* ncclGetLastError(ncclComm_t) { return last_text.c_str(); }
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  static std::atomic<int> next = 0;
+  if (next == 0) sweep();
+  std::memset(id, 0, sizeof *id);
+  const std::string folder =
+      fmt::format("{}/{}{}_{}", kRoot, kPrefix, static_cast<int>(::getpid()), next++);
+  fs::create_directory(folder);
+  std::memcpy(id->internal, folder.data(), folder.size());
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank) {
+  *comm = nullptr;
+  if (rank < 0 || rank >= ranks || std::memchr(id.internal, 0, sizeof id.internal) == nullptr)
+    return wrong(ncclInvalidArgument, fmt::format("rank {} of {}", rank, ranks));
+  const char* const apart = std::getenv("NCCL_P2P_DIRECT_DISABLE");
+  if (apart == nullptr || std::strcmp(apart, "1") != 0)
+    return wrong(ncclInvalidUsage,
+                 "GPUs of a process would read each other's memory, which is mapped for one only; "
+                 "NCCL_P2P_DIRECT_DISABLE is not 1");
+  auto made = std::make_unique<ncclComm>();
+  made->folder = id.internal;
+  made->rank = rank;
+  made->size = ranks;
+  made->device = current_device();
+  const int mine[] = {ranks, made->device};
+  const auto file = [&](int r) { return fmt::format("{}/init.{}", made->folder, r); };
+  if (fs::exists(file(rank)))
+    return wrong(ncclInvalidUsage, fmt::format("rank {} comes twice", rank));
+  post(file(rank), mine, sizeof mine, nullptr, 0);
+  std::vector<int> devices;
+  for (int r = 0; r < ranks; ++r) {
+    while (!fs::exists(file(r))) ::usleep(200);
+    const std::string bytes = read(file(r)).value();
+    int theirs[2];
+    std::memcpy(theirs, bytes.data(), sizeof theirs);
+    if (theirs[0] != ranks)
+      return wrong(ncclInvalidArgument, fmt::format("rank {} names {} ranks, and rank {} {}", rank,
+                                                    ranks, r, theirs[0]));
+    const auto same = std::find(devices.begin(), devices.end(), theirs[1]);
+    if (same != devices.end())
+      return wrong(
+          ncclInvalidUsage,
+          fmt::format("Duplicate GPU detected : rank {} and rank {} both on CUDA device {}",
+                      same - devices.begin(), r, theirs[1]));
+    devices.push_back(theirs[1]);
+  }
+  const Lock lock(machine().mutex);
+  ++machine().communicators;
+  *comm = made.release();
+  communicators().insert(*comm);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  constexpr int kPatience = 100000;  // of 200 us each
+  Machine& m = machine();
+  const Lock lock(m.mutex);
+  if (communicators().erase(comm) == 0)
+    return wrong(ncclInvalidArgument, "ncclCommDestroy of no communicator");
+  if (comm->queued > 0) {
+    problem("NCCL: a communicator was destroyed with calls queued");
+    run(comm->stream);
+  }
+  end(*comm);
+  int waited = 0;
+  while (fs::exists(comm->folder) && !all_ended(*comm) && ++waited < kPatience) m.mutex.pause();
+  if (waited == kPatience) problem("NCCL: ncclCommDestroy waits for a rank that does not come");
+  std::error_code error;
+  fs::remove_all(comm->folder, error);
+  --m.communicators;
+  delete comm;
+  return ncclSuccess;
+}
+
+// Calls that are queued still name it: they are over when the stream has run.
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  Machine& m = machine();
+  const Lock lock(m.mutex);
+  if (communicators().erase(comm) == 0)
+    return wrong(ncclInvalidArgument, "ncclCommAbort of no communicator");
+  comm->aborted = true;
+  end(*comm);
+  std::error_code error;
+  if (all_ended(*comm)) fs::remove_all(comm->folder, error);
+  --m.communicators;
+  if (comm->queued == 0) delete comm;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  const Lock lock(machine().mutex);
+  if (!communicators().contains(comm))
+    return wrong(ncclInvalidArgument, "ncclCommGetAsyncError of no communicator");
+  *error = comm->error;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() {
+  ++group_depth;
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+  if (group_depth == 0) return wrong(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+  if (--group_depth > 0) return ncclSuccess;
+  return launch(std::exchange(given_in_group, {}));
+}
+
+ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return give(comm, stream,
+              {.header = {Kind::all_reduce, type, op, -1, count}, .from = from, .to = to});
+}
+ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return give(comm, stream,
+              {.header = {Kind::broadcast, type, ncclSum, root, count}, .from = from, .to = to});
+}
+ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return give(comm, stream,
+              {.header = {Kind::all_gather, type, ncclSum, -1, count}, .from = from, .to = to});
+}
+ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return give(comm, stream,
+              {.header = {Kind::reduce_scatter, type, op, -1, count}, .from = from, .to = to});
+}
+ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  return give(comm, stream,
+              {.header = {Kind::send, type, ncclSum, -1, count}, .from = from, .peer = peer});
+}
+ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return give(comm, stream,
+              {.header = {Kind::receive, type, ncclSum, -1, count}, .to = to, .peer = peer});
+}

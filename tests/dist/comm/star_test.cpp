@@ -1,0 +1,235 @@
+// Processes that meet over TCP, here as threads with a Star each.
+#include "comm/star.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/doing.h"
+#include "comm/member.h"
+#include "comm/star_frames.h"
+#include "dist/ranks.h"
+
+namespace megatron {
+namespace {
+
+using comm::Group;
+using comm::MeetingPlace;
+using comm::Reduce;
+using comm::Star;
+using testing::make;
+
+int free_port() {
+  const int file = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t length = sizeof address;
+  EXPECT_EQ(::bind(file, reinterpret_cast<sockaddr*>(&address), length), 0);
+  ::getsockname(file, reinterpret_cast<sockaddr*>(&address), &length);
+  ::close(file);
+  return ntohs(address.sin_port);
+}
+
+std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "(nothing was thrown)";
+}
+
+// Runs body(star, rank) for each process; the errors that they end with, "" for none.
+std::vector<std::string> each_process(int size, const std::function<void(Star&, int rank)>& body) {
+  const MeetingPlace place{"localhost", free_port()};
+  std::vector<std::string> errors(static_cast<size_t>(size));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r) {
+    threads.emplace_back([&, r] {
+      const auto star = comm::make_star(place, r, size, 10);
+      star->body_begins(60);
+      try {
+        body(*star, r);
+        star->end();
+      } catch (const Error& error) {
+        errors[static_cast<size_t>(r)] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+class Stars : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Processes, Stars, ::testing::Values(2, 3, 4));
+
+TEST_P(Stars, CallsAreThoseOfThreads) {
+  const int size = GetParam();
+  const auto errors = each_process(size, [size](Star& star, int rank) {
+    Group& world = star.world();
+    ASSERT_EQ(world.rank(), rank);
+    ASSERT_EQ(world.size(), size);
+    Runtime runtime({DeviceKind::cpu, 0}, 1);
+    Stream& stream = runtime.stream();
+    const double sum = size * (size + 1) / 2.0;
+    Tensor a = make(runtime, {3}, DType::bf16, {rank + 1.0, 0.5, -1});
+    world.all_reduce(a, Reduce::sum, stream, "sum").wait(stream);
+    EXPECT_EQ(to_doubles(a), (std::vector<double>{sum, size * 0.5, -1.0 * size}));
+    Tensor all = make(runtime, {size}, DType::f32);
+    world.all_gather(make(runtime, {1}, DType::f32, {rank + 1.0}), all, stream, "gather");
+    EXPECT_EQ(to_doubles(all)[static_cast<size_t>(size - 1)], size);
+    Tensor part = make(runtime, {1}, DType::f32);
+    world.reduce_scatter(all, part, Reduce::max, stream, "scatter");
+    EXPECT_EQ(to_doubles(part)[0], rank + 1);
+    const std::vector<int64_t> counts(static_cast<size_t>(size), 1);
+    Tensor moved = make(runtime, {size, 1}, DType::f32);
+    world.all_to_all(all.view({size, 1}), moved, counts, counts, stream, "rows");
+    EXPECT_EQ(to_doubles(moved), std::vector<double>(static_cast<size_t>(size), rank + 1));
+    Tensor told = make(runtime, {2}, DType::f32, {rank + 0.0, 7});
+    world.broadcast(told, size - 1, stream, "tell");
+    EXPECT_EQ(to_doubles(told)[0], size - 1);
+    const int next = (rank + 1) % size, before = (rank + size - 1) % size;
+    Tensor from = make(runtime, {1}, DType::f32);
+    world.send(part, next, stream, "ring");
+    world.recv(from, before, stream, "ring");
+    EXPECT_EQ(to_doubles(from)[0], before + 1);
+    const auto turned = world.split(0, -rank, size);
+    turned->set_name("turned");
+    EXPECT_EQ(turned->rank(), size - 1 - rank);
+    turned->broadcast(told, 0, stream, "first");
+    const auto alone = turned->split(rank, 0, 1);
+    EXPECT_EQ(alone->size(), 1);
+    turned->barrier("last");
+    EXPECT_EQ(turned->member()->failure(), "");
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+TEST(StarErrors, CallsThatDifferAreNamed) {
+  const auto errors = each_process(2, [](Star& star, int rank) {
+    Runtime runtime({DeviceKind::cpu, 0}, 1);
+    Tensor t = make(runtime, {2 + rank}, DType::f32);
+    star.world().all_reduce(t, Reduce::sum, runtime.stream(), "uneven");
+  });
+  for (const std::string& error : errors) {
+    EXPECT_NE(error.find("8 bytes of f32"), std::string::npos) << error;
+    EXPECT_NE(error.find("12 bytes of f32"), std::string::npos) << error;
+  }
+}
+
+// Rank 1 ends without a word; rank 2 waits for it in a call, and rank 0 comes to one later.
+TEST(StarErrors, AProcessThatEndsIsNamed) {
+  const double began = now_seconds();
+  const auto errors = each_process(3, [](Star& star, int rank) {
+    star.world().barrier("begin");
+    MG_CHECK(rank != 1, "gone");
+    star.world().barrier("after");
+  });
+  EXPECT_EQ(errors[1], "gone");
+  for (const size_t r : {size_t{0}, size_t{2}})
+    EXPECT_NE(errors[r].find("rank 1 has ended"), std::string::npos) << errors[r];
+  EXPECT_LT(now_seconds() - began, 5);
+}
+
+TEST(StarErrors, RanksThatDoNotComeAreNamed) {
+  const MeetingPlace place{"localhost", free_port()};
+  std::string late;
+  std::thread other([&] { late = error_of([&] { comm::make_star(place, 2, 3, 0.5); }); });
+  const std::string text = error_of([&] { comm::make_star(place, 0, 3, 0.5); });
+  other.join();
+  EXPECT_NE(text.find("within 0.5 s: 1;"), std::string::npos) << text;
+  EXPECT_NE(text.find("localhost:" + std::to_string(place.port)), std::string::npos) << text;
+  EXPECT_NE(late.find("has ended before all ranks had come"), std::string::npos) << late;
+  const std::string nobody = error_of([&] { comm::make_star(place, 1, 3, 0.2); });
+  EXPECT_NE(nobody.find("rank 0 cannot be reached at localhost:"), std::string::npos) << nobody;
+}
+
+TEST(StarErrors, ARankOfAnotherRunIsRefused) {
+  const MeetingPlace place{"localhost", free_port()};
+  std::thread zero([&] { error_of([&] { comm::make_star(place, 0, 2, 1); }); });
+  const std::string text = error_of([&] { comm::make_star(place, 3, 4, 1); });
+  zero.join();
+  EXPECT_NE(text.find("rank 0 has WORLD_SIZE 2, and this process is rank 3 of 4"),
+            std::string::npos)
+      << text;
+}
+
+TEST(StarErrors, TheMeetingPlaceIsToldByVariables) {
+  const auto place = [](const std::string& port, const std::string& kept) {
+    return comm::meeting_place([=](std::string_view name) -> std::optional<std::string> {
+      if (name == "MASTER_ADDR") return "host0";
+      if (name == "MASTER_PORT") return port;
+      return name == "TORCHELASTIC_USE_AGENT_STORE" ? std::optional(kept) : std::nullopt;
+    });
+  };
+  EXPECT_EQ(place("29500", "").port, 29500);
+  EXPECT_EQ(place("29500", "").address, "host0");
+  EXPECT_EQ(place("29500", "True").port, 29501);
+  EXPECT_EQ(place("65535", "True").port, 65534);
+  for (const char* wrong : {"0", "65536", "29500x", "-1", ""}) {
+    const std::string text = error_of([&] { place(wrong, ""); });
+    EXPECT_NE(text.find("MASTER_PORT"), std::string::npos) << text;
+  }
+}
+
+// A connection of this host that carries these bytes, and no more.
+comm::launch::Descriptor stranger(int port, const std::string& bytes) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  for (const double until = now_seconds() + 5; now_seconds() < until;) {
+    comm::launch::Descriptor file(::socket(AF_INET, SOCK_STREAM, 0));
+    if (::connect(file.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
+      EXPECT_EQ(::send(file.get(), bytes.data(), bytes.size(), 0), std::ssize(bytes));
+      return file;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ADD_FAILURE() << "nobody listens";
+  return comm::launch::Descriptor();
+}
+
+// Somebody who speaks another protocol, says nothing, sends a length that nobody has, or says that
+// it is a rank that is there.
+TEST(StarErrors, HostileBytesHarmNobody) {
+  const int port = free_port();
+  const MeetingPlace place{"localhost", port};
+  std::unique_ptr<Star> zero, one;
+  std::thread first([&] { zero = comm::make_star(place, 0, 2, 10); });
+  std::vector<comm::launch::Descriptor> strangers;
+  std::string huge(16, '\x7f');
+  std::memcpy(huge.data(), "1CGM\1\0\0\0", 8);
+  for (const std::string& bytes : {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(), huge})
+    strangers.push_back(stranger(port, bytes));
+  for (const size_t closed : {size_t{0}, size_t{2}}) {
+    char byte = 0;
+    EXPECT_LE(::recv(strangers[closed].get(), &byte, 1, 0), 0);
+  }
+  one = comm::make_star(place, 1, 2, 10);
+  first.join();
+  std::thread there([&] {
+    one->world().barrier("still");
+    one->world().barrier("and after an impostor");
+    one->end();
+  });
+  zero->world().barrier("still");  // rank 1 is there
+  comm::Line impostor = comm::connect_to(place, 5);
+  const comm::star::Hello hello{1, 2, 1};
+  impostor.send(static_cast<uint32_t>(comm::star::Kind::hello),
+                {reinterpret_cast<const char*>(&hello), sizeof hello});
+  EXPECT_FALSE(impostor.receive(comm::star::kMostHello).has_value());
+  zero->world().barrier("and after an impostor");
+  zero->end();
+  there.join();
+}
+
+}  // namespace
+}  // namespace megatron

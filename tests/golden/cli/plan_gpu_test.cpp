@@ -1,0 +1,64 @@
+// Plans of runs on a GPU, made where there is none.
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "base/json.h"
+#include "golden/cli/process.h"
+
+namespace megatron::testing {
+namespace {
+
+std::vector<std::string> plan(const std::string& flags) {
+  std::istringstream in("plan --device cuda --bf16 --mock-data --threads 1 " + flags);
+  std::vector<std::string> all;
+  for (std::string word; in >> word;) all.push_back(word);
+  return all;
+}
+
+const std::string kLlama8b =
+    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 "
+    "--group-query-attention --num-query-groups 8 --vocab-size 128256 --seq-length 4096 "
+    "--swiglu --normalization RMSNorm --position-embedding-type rope --rotary-base 500000 "
+    "--disable-bias-linear --untie-embeddings-and-output-weights --hidden-dropout 0 "
+    "--attention-dropout 0 --micro-batch-size 1 --global-batch-size 8 ";
+
+// The master is the bf16 value and 16 bits beside it, so that 8 billion parameters take 16 bytes
+// each. The first recompute is Megatron's, the second that of `bench step --preset llama-8b`.
+class PlanGpu8b : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Recompute, PlanGpu8b,
+                         ::testing::Values("--recompute-activations",
+                                           "--recompute-granularity selective --recompute-modules "
+                                           "mlp layernorm"));
+
+TEST_P(PlanGpu8b, FitsOneH200) {
+  const Workplace place;
+  const Outcome r = place.run(plan(kLlama8b + "--json " + GetParam()));
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json memory = Json::parse(r.out)["memory"];
+  EXPECT_TRUE(memory["fits"].as_bool()) << r.out;
+  EXPECT_EQ(memory["gpu"]["name"].as_string(), "H200");
+  EXPECT_FALSE(memory["gpu"]["found"].as_bool());
+  EXPECT_EQ(memory["gpu"]["bytes"].as_integer(), int64_t{139} << 30);
+  EXPECT_LE(memory["gpu"]["needed"].as_integer(), int64_t{139} << 30);
+  EXPECT_GT(memory["gpu"]["needed"].as_integer(), 16 * int64_t{8'030'000'000});
+  EXPECT_LT(memory["process"].as_integer(), 1'000'000'000);
+  EXPECT_TRUE(Json::parse(r.out)["time"]["step_seconds"].is_null());
+}
+
+TEST(PlanGpu, WhatDoesNotFitIsToldWithTheGpusMemory) {
+  const Workplace place;
+  const Outcome whole = place.run(plan(kLlama8b + "--micro-batch-size 2"));
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  for (const char* part :
+       {"The run does NOT fit: it needs ", " of a GPU's memory, which has 149 GB",
+        "--micro-batch-size 1 (needs ", "there is no GPU here",
+        "Estimated on this machine: n/a (it has no GPU that can be measured)"})
+    EXPECT_NE(whole.out.find(part), std::string::npos) << part << "\n" << whole.out;
+  const Outcome larger = place.run(plan(kLlama8b + "--device-memory 192"));
+  EXPECT_EQ(larger.out.find("NOT fit"), std::string::npos) << larger.out;
+  EXPECT_NE(larger.out.find("as --device-memory says"), std::string::npos) << larger.out;
+}
+
+}  // namespace
+}  // namespace megatron::testing

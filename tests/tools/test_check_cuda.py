@@ -1,0 +1,101 @@
+"""tools/check_cuda with a compiler, a build and a history that are played."""
+
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+
+KERNEL = """ptxas info    : Function properties for {name}
+    0 bytes stack frame, {stores} bytes spill stores, {loads} bytes spill loads
+"""
+
+
+class Cuda(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.root = Path(self.folder.name)
+        (self.root / "tools").mkdir()
+        (self.root / "tools/check_cuda").write_bytes((TOOLS / "check_cuda").read_bytes())
+        self.play("nvcc", "printf 'compute_80\\ncompute_90\\ncompute_100\\n'")
+        self.play("cmake", "exit 0")
+        self.play("git", "exit 0")
+        self.build(KERNEL.format(name="gemm", stores=0, loads=0))
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def play(self, name, script):
+        path = self.root / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/bash\n{script}\n")
+        path.chmod(0o755)
+
+    def build(self, log, code=0):
+        (self.root / "compiled").write_text(log)
+        self.play("ninja", f"cat {self.root}/compiled; exit {code}")
+
+    def run_tool(self, *arguments):
+        done = subprocess.run(
+            ["bash", str(self.root / "tools/check_cuda"), *arguments],
+            env={"PATH": f"{self.root}/bin:/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def test_sound_kernels(self):
+        code, text = self.run_tool()
+        self.assertEqual(code, 0, text)
+        self.assertIn("sm_90a: 1 kernels, 0 with spills, 0 CPU-seconds", text)
+
+    def test_spills_are_refused(self):
+        self.build(KERNEL.format(name="attend", stores=8, loads=16))
+        code, text = self.run_tool("80")
+        self.assertEqual(code, 1, text)
+        self.assertIn("spills 24 bytes: attend", text)
+
+    def test_a_build_that_fails(self):
+        self.build("gemm.cu: error: no such thing\n", code=1)
+        code, text = self.run_tool()
+        self.assertEqual(code, 1, text)
+        self.assertIn("error: no such thing", text)
+        self.assertIn("sm_90a does not build", text)
+
+    def test_a_compiler_that_tells_nothing(self):
+        self.build("")
+        self.assertEqual(self.run_tool()[0], 1)
+
+    def test_all_architectures_are_checked_and_unknown_ones_named(self):
+        self.play("git", "echo src/kernels/cuda/gemm.cu")
+        code, text = self.run_tool("--changed")
+        self.assertEqual(code, 0, text)
+        for line in ("sm_90a: 1 kernels", "sm_80: 1 kernels", "sm_100a: 1 kernels"):
+            self.assertIn(line, text)
+        for left_out in ("sm_89: left out", "sm_120a: left out"):
+            self.assertIn(left_out, text)
+
+    def test_one_architecture_where_nothing_changed(self):
+        code, text = self.run_tool("--changed")
+        self.assertEqual(code, 0, text)
+        self.assertIn("sm_90a: ", text)
+        self.assertNotIn("sm_80", text)
+
+    def test_a_history_that_is_not_known_is_told(self):
+        self.play("git", "exit 128")
+        code, text = self.run_tool("--changed")
+        self.assertEqual(code, 0, text)
+        self.assertIn("no commit before this one", text)
+
+    def test_too_much_time_is_refused(self):
+        tool = self.root / "tools/check_cuda"
+        tool.write_text(tool.read_text().replace("seconds_allowed=360", "seconds_allowed=-1"))
+        code, text = self.run_tool()
+        self.assertEqual(code, 1, text)
+        self.assertIn("sm_90a may take", text)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,127 @@
+// Work of a stream that is recorded and queued again, on the wing of tests/cuda_shim.
+#include "device/recording.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "base/error.h"
+#include "device/wing.h"
+
+namespace megatron {
+namespace {
+
+constexpr Device kGpu{DeviceKind::cuda, 0};
+
+template <class F>
+F* of_shim(const char* name) {
+  return reinterpret_cast<F*>(cuda_symbol(name));
+}
+std::string problems() { return of_shim<const char*()>("shim_problems")(); }
+int64_t alive(const char* name) { return of_shim<int64_t(const char*)>("shim_alive")(name); }
+
+class Recorded : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_NE(cuda_state().wing, nullptr) << cuda_state().why_not; }
+  void TearDown() override {
+    EXPECT_EQ(problems(), "");
+    EXPECT_EQ(alive("graphs"), 0);
+  }
+  int value(const Storage& storage) {
+    int host = -1;
+    cuda_wing().copy_now(&host, storage.data(), sizeof host, kGpu);
+    return host;
+  }
+  void put(const Storage& storage, int value) {
+    cuda_wing().copy(storage.data(), &value, sizeof value, runtime_.stream());
+  }
+
+  Runtime runtime_{kGpu, 1};
+  Arena& arena_ = runtime_.arena(MemoryClass::activations);
+  Stream& stream_ = runtime_.stream();
+};
+
+TEST_F(Recorded, WorkRunsWhenItIsQueuedAndReadsWhatIsThereThen) {
+  const auto from = arena_.allocate(4, "from"), to = arena_.allocate(4, "to");
+  put(*to, 1);
+  std::unique_ptr<StreamRecording> recording = cuda_wing().record(stream_);
+  EXPECT_TRUE(stream_.recording());
+  cuda_wing().copy(to->data(), from->data(), 4, stream_);
+  const std::unique_ptr<RecordedWork> work = recording->finish();
+  EXPECT_FALSE(stream_.recording());
+  EXPECT_EQ(value(*to), 1);
+  for (const int number : {5, 7}) {
+    put(*from, number);
+    work->queue();
+    EXPECT_EQ(value(*to), number);
+  }
+}
+
+TEST_F(Recorded, WhatIsNotFinishedIsDropped) {
+  const auto to = arena_.allocate(4, "to");
+  put(*to, 1);
+  {
+    const std::unique_ptr<StreamRecording> recording = cuda_wing().record(stream_);
+    cuda_wing().fill(to->data(), 0, 4, stream_);
+  }
+  EXPECT_FALSE(stream_.recording());
+  EXPECT_EQ(value(*to), 1);
+}
+
+// Nothing that was recorded has run: nobody can wait for it.
+TEST_F(Recorded, NobodyWaitsForIt) {
+  const auto to = arena_.allocate(4, "to");
+  const std::unique_ptr<StreamRecording> recording = cuda_wing().record(stream_);
+  cuda_wing().fill(to->data(), 0, 4, stream_);
+  EXPECT_THROW(stream_.synchronize(), InternalError);
+  EXPECT_THROW(value(*to), InternalError);
+  EXPECT_NE(recording->finish(), nullptr);
+}
+
+TEST_F(Recorded, MemoryMayGrowMeanwhile) {
+  const std::unique_ptr<StreamRecording> recording = cuda_wing().record(stream_);
+  const auto block = arena_.allocate(int64_t{8} << 20, "block");
+  cuda_wing().fill(block->data(), 1, 4, stream_);
+  recording->finish()->queue();
+  EXPECT_EQ(value(*block), 0x01010101);
+}
+
+// A copy that waits for the whole device would spoil another thread's recording.
+TEST_F(Recorded, OtherThreadsWaitForTheDeviceAfterIt) {
+  Runtime other(kGpu, 1);
+  const auto block = other.arena(MemoryClass::activations).allocate(4, "block");
+  cuda_wing().fill(block->data(), 2, 4, other.stream());
+  std::unique_ptr<StreamRecording> recording = cuda_wing().record(stream_);
+  std::atomic<int> read = 0;
+  std::thread reader([&] { read = value(*block); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(read, 0);
+  EXPECT_NE(recording->finish(), nullptr);
+  reader.join();
+  EXPECT_EQ(read, 0x02020202);
+}
+
+// Events go round: as many are made as are held at once.
+TEST_F(Recorded, EventsAreUsedAgain) {
+  const auto to = arena_.allocate(4, "to");
+  Runtime other(kGpu, 1);
+  for (int i = 0; i < 50; ++i) {
+    put(*to, i);
+    const Event one = stream_.record(), two = stream_.record();
+    other.stream().wait(two);
+  }
+  EXPECT_EQ(alive("events"), 2);
+  const Event held = stream_.record();
+  put(*to, 60);
+  stream_.record();  // of another event, although only `held` was given out
+  cuda_wing().fill(to->data(), 0, 4, stream_);
+  EXPECT_FALSE(held.reached());
+  held.wait_on_host();
+  EXPECT_TRUE(held.reached());
+  stream_.synchronize();
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,166 @@
+"""The program on this machine: its libraries, its commands, and what they print."""
+
+import glob
+import hashlib
+import math
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+VECTORS = ROOT / "tests/golden/vectors"
+# cuDNN compiles its graphs with NVRTC, which it opens itself.
+LIBRARIES = ("libcublasLt.so.*", "libcudnn.so.9", "libnccl.so.2", "libnvrtc.so.*")
+
+
+class Failure(Exception):
+    """A step that failed, and why."""
+
+
+class NotRun(Exception):
+    """A step that cannot run here, and why."""
+
+
+class OutOfTime(Exception):
+    """A command was stopped because the time of all steps was used up."""
+
+
+def library_folders():
+    """Folders of NVIDIA's libraries that the loader does not know: the toolkit's and pip's."""
+    known = run_quietly(["ldconfig", "-p"]) or run_quietly(["/sbin/ldconfig", "-p"])
+    site = "lib/python3*/*-packages/nvidia"
+    places = ["/usr/local/cuda/lib64", "/usr/local/cuda/lib", "/usr/local/nvidia/lib64"]
+    prefixes = (sys.prefix, os.environ.get("VIRTUAL_ENV"), Path.home() / ".local", "/usr")
+    for prefix in (*prefixes, "/usr/local", "/opt/*/.venv", "/opt/conda"):
+        if prefix:
+            places += sorted(glob.glob(f"{prefix}/{site}/*/lib"))
+    folders, seen = [], set(re.findall(r"^\t(\S+) ", known, re.MULTILINE))
+    for name in LIBRARIES:
+        for path in (p for place in places for p in sorted(glob.glob(f"{place}/{name}"))):
+            folder, file = os.path.split(path)
+            # libcublasLt.so.12 may be known where .13 is needed
+            if re.search(r"[.]so[.][0-9]+$", file) and file not in seen:
+                seen.add(file)
+                folders += [folder] if folder not in folders else []
+    return folders
+
+
+def run_quietly(command):
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+class Ran:
+    def __init__(self, command, code, text, seconds):
+        self.command, self.code, self.text, self.seconds = command, code, text, seconds
+
+    def lines(self):
+        return [line for line in self.text.splitlines() if line.strip()]
+
+    def why(self):
+        """The end of what it said, and how it ended."""
+        ended = f"exit status {self.code}"
+        if self.code < 0:
+            ended = f"ended by {signal.Signals(-self.code).name}"
+        said = [line.strip() for line in self.lines() if "FAILED" in line or "rror" in line]
+        return "; ".join((said or self.lines()[-1:])[:3] + [ended])
+
+
+class Machine:
+    """Runs the program with the libraries that it needs, and keeps all that commands print."""
+
+    def __init__(self, program, output, device):
+        self.work = Path(tempfile.mkdtemp(prefix="gpu_check."))
+        self.program = self.unpacked(Path(program))
+        self.device = device
+        self.environment = dict(os.environ)
+        path = [os.environ.get("LD_LIBRARY_PATH", ""), *library_folders()]
+        self.environment["LD_LIBRARY_PATH"] = ":".join(p for p in path if p)
+        self.log, self.lock, self.end = output / "gpu_check.log", threading.Lock(), math.inf
+
+    def unpacked(self, program):
+        if not program.is_file():
+            raise SystemExit(f"gpu_check: {program} is no file; tools/check_binary makes a pack")
+        if program.suffix != ".gz":
+            return program.resolve()
+        with tarfile.open(program) as pack:
+            pack.extractall(self.work)
+        return self.work / "megatron-check/megatron"
+
+    def commit(self):
+        beside = self.program.with_name("commit")
+        if beside.is_file():
+            return beside.read_text(encoding="utf-8").strip()
+        said = run_quietly(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]).strip()
+        changed = run_quietly(["git", "-C", str(ROOT), "status", "--porcelain", "--", "src"])
+        return (said or "unknown") + (" with changes" if changed else "")
+
+    def fingerprint(self):
+        digest = hashlib.sha256()
+        for name in (self.program.name, "libmegatron_cuda.so"):
+            path = self.program.with_name(name)
+            digest.update(path.read_bytes() if path.is_file() else b"none")
+        return digest.hexdigest()[:16]
+
+    def run(self, command, limit, cwd=None, watch=None):
+        """The command's end. watch(process) may end it early."""
+        command = [str(word) for word in command]
+        begin = time.monotonic()
+        seconds = min(limit, self.end - begin)
+        if seconds <= 0:
+            raise OutOfTime
+        with tempfile.TemporaryFile("w+", errors="replace", dir=self.work) as out:
+            process = subprocess.Popen(
+                command,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=cwd or self.work,
+                env=self.environment,
+                start_new_session=True,
+            )
+            ended = True
+            try:
+                if watch:
+                    watch(process, begin + seconds)
+                process.wait(max(begin + seconds - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                ended = False
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            out.seek(0)
+            ran = Ran(command, process.returncode, out.read(), time.monotonic() - begin)
+        with self.lock, self.log.open("a", encoding="utf-8") as log:
+            log.write(f"\n$ {shlex.join(command)}\n{ran.text}[{ran.seconds:.1f} s]\n")
+        if not ended:
+            if seconds < limit:
+                raise OutOfTime
+            raise Failure(f"took longer than {limit} s and was ended")
+        return ran
+
+    def megatron(self, *words, limit=240, cwd=None, watch=None):
+        return self.run([self.program, *words], limit, cwd, watch)
+
+    def close(self):
+        shutil.rmtree(self.work, ignore_errors=True)
+
+
+class Step:
+    """run(machine) gives the figure of a step that passed."""
+
+    def __init__(self, part, name, command, run, alone=False):
+        self.part, self.name, self.command, self.run, self.alone = part, name, command, run, alone

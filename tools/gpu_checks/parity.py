@@ -1,0 +1,132 @@
+"""Kernels, gradients, models, layouts and models of other systems, and compute-sanitizer."""
+
+import os
+import re
+import shlex
+import shutil
+
+from gpu_checks.machine import ROOT, VECTORS, Failure, NotRun, Step
+
+SMALL_CHECKS = ("=kernels/fill", "=kernels/unit_norm", "=gradients/add", "=model/gpt2 fp32")
+SANITIZED = ("kernels/softmax", "kernels/add_layer_norm_backward", "kernels/sum_of_squares")
+
+
+def selftest(part, name, *words, limit=240):
+    words = ["selftest", "--device", "cuda", *words]
+
+    def run(machine):
+        ran = machine.megatron(*words, limit=limit)
+        if ran.code != 0:
+            raise Failure(ran.why())
+        said = [re.sub(r"^ok +\S.*? {2,}", "", line) for line in ran.lines() if line[:2] == "ok"]
+        rows = [line.strip() for line in ran.lines() if "worst of" in line]
+        return (rows or said)[0].strip() if len(said) == 1 else ran.lines()[-1].strip()
+
+    return Step(part, name, "megatron " + shlex.join(words), run)
+
+
+def names_of(machine, *words):
+    ran = machine.megatron("selftest", "--list", "--device", "cuda", *words)
+    if ran.code != 0:
+        raise SystemExit("gpu_check: the program lists no checks: " + ran.why())
+    return ran.lines()
+
+
+def check_steps(machine, small):
+    if small:
+        return [selftest("parity", f[1:], "--filter", f) for f in SMALL_CHECKS]
+    groups = ("kernels/", "model/", "layouts/", "bits/")
+    steps = [selftest("parity", "gradients", "--filter", "gradients/")]
+    for name in names_of(machine):
+        if name.startswith(groups):
+            steps.append(selftest("parity", name, "--filter", "=" + name))
+    for name in names_of(machine, "--real"):
+        steps.append(selftest("parity", name, "--real", "--filter", "=" + name))
+    tests = machine.program.with_name("parity_kernels")
+    if tests.is_file():
+        steps.append(Step("parity", tests.name, tests.name, lambda m: parity_tests(m, tests)))
+    return steps
+
+
+def parity_tests(machine, tests):
+    """Those of the test program that are no Cases, which the selftest has."""
+    ran = machine.run([tests, "--gtest_filter=CudaAttention.*:Cuda.*"], 240)
+    if ran.code != 0:
+        raise Failure(ran.why())
+    if "SKIPPED" in ran.text:
+        raise Failure("tests were skipped: " + ran.lines()[-1])
+    return next(line for line in ran.lines() if "PASSED" in line).strip("[ ]")
+
+
+def verify(folder, *words):
+    words = ["verify", "--device", "cuda", f"tests/golden/vectors/{folder}", *words]
+
+    def run(machine):
+        ran = machine.megatron(*words, cwd=ROOT)
+        if ran.code != 0:
+            raise Failure(ran.why())
+        return ran.lines()[-1].strip()
+
+    return Step("parity", f"verify {' '.join(words[3:])}", "megatron " + shlex.join(words), run)
+
+
+def verify_steps(small):
+    if small:
+        return [verify("hf/gpt2")]
+    folders = [
+        f"{kind}/{p.name}"
+        for kind in ("hf", "train")
+        for p in sorted((VECTORS / kind).iterdir())
+        if p.is_dir()
+    ]
+    steps = [verify(folder) for folder in folders]
+    for flag in ("--tensor-model-parallel-size", "--pipeline-model-parallel-size"):
+        steps.append(verify("hf/llama", flag, "2"))
+    return steps
+
+
+def sanitizer():
+    for place in (shutil.which("compute-sanitizer"), "/usr/local/cuda/bin/compute-sanitizer"):
+        if place and os.access(place, os.X_OK):
+            return place
+    raise NotRun("there is no compute-sanitizer here")
+
+
+def sanitize(machine, tool, check):
+    command = [sanitizer(), "--tool", tool, "--error-exitcode", "77", machine.program]
+    ran = machine.run([*command, "selftest", "--device", "cuda", "--filter", check], 240)
+    refused = re.search(r".*(not supported|LibraryNotLoaded|not permitted|error 999).*", ran.text)
+    if refused and "ERROR SUMMARY: 0 errors" not in ran.text:
+        raise NotRun("this machine does not allow it: " + refused.group(0).strip(" ="))
+    if ran.code != 0 or "SUMMARY" not in ran.text:
+        said = [line.strip(" =") for line in ran.lines() if line.startswith("=====")]
+        raise Failure("; ".join([*said[1:3], ran.why()]))
+    return next(line.strip(" =") for line in reversed(ran.lines()) if "SUMMARY" in line)
+
+
+def sanitizer_steps(small):
+    steps = []
+    for tool in ("memcheck",) if small else ("memcheck", "racecheck"):
+        for check in SANITIZED[:1] if small else SANITIZED:
+            command = (
+                f"compute-sanitizer --tool {tool} megatron selftest --device cuda --filter {check}"
+            )
+            steps.append(
+                Step(
+                    "parity",
+                    f"{tool}, {check}",
+                    command,
+                    lambda m, t=tool, c=check: sanitize(m, t, c),
+                )
+            )
+    return steps
+
+
+def layout_steps(machine, small):
+    """Few rows at once, so that an end by the clock loses little. In small: are the words right?"""
+    parts = (len(names_of(machine, "--layouts")) + 2) // 3
+    steps = []
+    for part in range(1 if small else parts):
+        words = ["--layouts", "--part", f"{part}/{parts}"] + (["--list"] if small else [])
+        steps.append(selftest("layouts", f"layouts {part + 1} of {parts}", *words, limit=300))
+    return steps
