@@ -78,7 +78,7 @@ std::optional<SettingNote> RuntimeSettings::order_note() const {
     return SettingNote{"allow-nondeterministic", "true",
                        "gradients of attention and of weights may change from run to run"};
   return SettingNote{"allow-nondeterministic", "false",
-                     fmt::format("{} has no faster kernels in another order", name(kind))};
+                     fmt::format("{} adds each sum one way only", name(kind))};
 }
 
 Device RuntimeSettings::device_value(int rank) const {
