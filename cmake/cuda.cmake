@@ -114,7 +114,9 @@ function(megatron_cuda_wing)
   add_library(megatron_cuda MODULE ${sources})
   megatron_cuda_link(megatron_cuda)
   megatron_cuda_libraries(libraries)
+  string(REPLACE ";" "," code "${MEGATRON_CUDA_ARCHITECTURES}")
   target_compile_definitions(megatron_cuda PRIVATE MEGATRON_CUDA_LIBRARIES="${libraries}")
+  set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/device/cuda/wing.cpp APPEND PROPERTY COMPILE_DEFINITIONS MEGATRON_CUDA_CODE="${code}")
   foreach(architecture ${MEGATRON_CUDA_ARCHITECTURES})
     target_compile_options(megatron_cuda PRIVATE
       "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-gencode=arch=compute_${architecture},code=sm_${architecture}>")
@@ -147,6 +149,7 @@ function(megatron_cuda_shim folder)
   add_library(megatron_cuda_shim MODULE ${sources} $<TARGET_OBJECTS:cuda_shim>)
   target_include_directories(megatron_cuda_shim BEFORE PRIVATE ${CMAKE_SOURCE_DIR}/tests/cuda_shim/include)
   megatron_cuda_link(megatron_cuda_shim)
-  target_compile_definitions(megatron_cuda_shim PRIVATE MEGATRON_CUDA_LIBRARIES="")        # it has none of NVIDIA's
+  # It has none of NVIDIA's libraries, and its kernels run anywhere.
+  target_compile_definitions(megatron_cuda_shim PRIVATE MEGATRON_CUDA_LIBRARIES="" MEGATRON_CUDA_CODE="")
   set_target_properties(megatron_cuda_shim PROPERTIES PREFIX lib LIBRARY_OUTPUT_DIRECTORY ${folder})
 endfunction()

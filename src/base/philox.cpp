@@ -25,8 +25,14 @@ double RandomStream::uniform(uint64_t index) const {
 double RandomStream::normal(uint64_t index) const { return normals(index / 2)[index % 2]; }
 
 std::array<double, 2> RandomStream::normals(uint64_t pair) const {
-  const double radius = std::sqrt(-2 * std::log(1 - uniform(2 * pair)));
-  const double angle = 2 * std::numbers::pi * uniform(2 * pair + 1);
+  const PhiloxCounter r = philox(
+      {static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32), stream_low_, stream_high_},
+      key_);
+  const auto uniform = [](uint32_t low, uint32_t high) {
+    return static_cast<double>((uint64_t{high} << 32 | low) >> 11) * 0x1p-53;
+  };
+  const double radius = std::sqrt(-2 * std::log(1 - uniform(r[0], r[1])));
+  const double angle = 2 * std::numbers::pi * uniform(r[2], r[3]);
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/bench.h"
@@ -24,7 +25,7 @@ struct Row {
   double seconds = 0;
   kernels::Cost cost;
   bool cold = true;
-  double bandwidth = 0;            // of copies right before and after
+  double bandwidth = 0;            // of copies beside it
   bool moved = false;              // these lie far apart
   std::optional<double> in_cache;  // bytes a second with its data in cache
 };
@@ -79,11 +80,43 @@ void count_seen_pairs(SeenCall& call) {
   call.cost.flops *= seen / counted;
 }
 
-// Memory may be shared with others, so that its bandwidth moves: a kernel is measured between two
-// copies, and again (up to kTries times) where they disagree.
+// A while of a kernel, and the rate of the copies right before and after it.
+struct Turn {
+  double seconds = 0, bandwidth = 0;
+  double pace() const { return 1 / (seconds * bandwidth); }  // by which turns are compared
+};
+
+// Memory may be shared with others, so that its bandwidth moves: a kernel runs in turn with copies,
+// for about `seconds`. Turns whose two copies disagree do not count; until kLeast agree, there are
+// up to kTries times as many. The median turn is the result.
+void measure_in_turns(ColdCall& call, double seconds, plan::BandwidthMeter& copies, Row& row) {
+  constexpr size_t kTries = 4, kLeast = 3;
+  constexpr double kLongest = 0.01;
+  std::vector<Turn> steady, others;
+  double spent = 0, before = copies.sample(1);
+  const auto wanted = [&](size_t times) {
+    return steady.size() + others.size() < times * kLeast ||
+           spent < static_cast<double>(times) * seconds;
+  };
+  while (wanted(1) || (steady.size() < kLeast && wanted(kTries))) {
+    const double begin = now_seconds();
+    const double taken = call.mean_seconds(std::min(kLongest, seconds / kLeast));
+    spent += now_seconds() - begin;
+    const double after = copies.sample(1), larger = std::max(before, after);
+    const bool agree = std::min(before, after) >= (1 - plan::kNoisySpread) * larger;
+    (agree ? steady : others).push_back({taken, (before + after) / 2});
+    before = after;
+  }
+  row.moved = steady.size() < kLeast;
+  if (row.moved) steady.insert(steady.end(), others.begin(), others.end());
+  const auto middle = steady.begin() + static_cast<std::ptrdiff_t>((steady.size() - 1) / 2);
+  std::ranges::nth_element(steady, middle, {}, &Turn::pace);
+  row.seconds = middle->seconds;
+  row.bandwidth = middle->bandwidth;
+}
+
 Row measure(const kernels::Case& c, Runtime& runtime, double seconds,
             plan::BandwidthMeter& copies) {
-  constexpr int kTries = 4, kRounds = 2;
   CallKeeper keeper([&](const kernels::Call& call) { return call.kernel == c.kernel; });
   const kernels::Case::Call call = c.make(runtime);
   runtime.stream().watch(&keeper);
@@ -93,26 +126,23 @@ Row measure(const kernels::Case& c, Runtime& runtime, double seconds,
   count_seen_pairs(seen);
   ColdCall cold(seen, runtime);
   Row row{.kernel = c.kernel, .name = c.name, .cost = seen.cost, .cold = cold.cold()};
-  double before = copies.sample(kRounds);
-  for (int i = 0; i < kTries; ++i) {
+  if (seen.cost.flops > 0) {
+    row.bandwidth = copies.sample();
     row.seconds = cold.best_seconds(seconds);
-    const double after = copies.sample(kRounds);
-    row.bandwidth = std::max(before, after);
-    row.moved = std::min(before, after) < (1 - plan::kNoisySpread) * row.bandwidth;
-    if (!row.moved || seen.cost.flops > 0) break;
-    before = after;
+    return row;
   }
-  const bool on_a_host = runtime.device().is_host();
-  if (row.cold && seen.cost.flops == 0 && on_a_host)
+  measure_in_turns(cold, seconds, copies, row);
+  if (row.cold && runtime.device().is_host())
     row.in_cache = rate_in_cache(seen, runtime.device(), runtime.pool().size(), seconds);
   return row;
 }
 
-std::vector<kernels::Case> chosen(const std::string& kernel, bool bf16) {
+std::vector<kernels::Case> chosen(const std::string& kernel, bool bf16, bool gpu) {
   std::vector<kernels::Case> all = kernels::cases(), some;
   std::vector<std::string> names;
   for (kernels::Case& c : all) {
-    if (!c.real) continue;
+    const bool f16 = c.name.find(" f16") != std::string::npos;  // of any operand
+    if (!c.real || f16 || (c.large && !gpu)) continue;
     if (names.empty() || names.back() != c.kernel) names.push_back(c.kernel);
     if ((kernel.empty() || c.kernel == kernel) && (c.dtype == DType::bf16) == bf16)
       some.push_back(std::move(c));
@@ -194,7 +224,7 @@ int bench_kernels(const Arguments& arguments) {
           "Every kernel at sizes of GPT-2 124M and of a Llama of 160M parameters beside the "
           "limit that binds it: 'peak': operations of its products (of attention: of the pairs "
           "that are seen) over the measured GEMM peak; 'copy': the bytes of its tensors, each "
-          "once, over the copy bandwidth measured right before and after; 'arithmetic': where a "
+          "once, over the copy bandwidth, measured in turn with the kernel; 'arithmetic': where a "
           "kernel is slower than "
           "that bandwidth even with its data in cache, the rate it has there (of a CPU). Tensors "
           "rotate over "
@@ -205,7 +235,8 @@ int bench_kernels(const Arguments& arguments) {
   }
   MG_CHECK(seconds > 0 && seconds <= 60, "--seconds is {}; it must lie in (0, 60]", seconds);
   runtime_settings.check();
-  const std::vector<kernels::Case> list = chosen(kernel, bf16);
+  const std::vector<kernels::Case> list =
+      chosen(kernel, bf16, runtime_settings.device_kind() == DeviceKind::cuda);
   tell_device(runtime_settings);
   const Device device = runtime_settings.device_value();
   Runtime runtime(device, runtime_settings.threads_per_rank());

@@ -58,7 +58,8 @@ void CallKeeper::after(const kernels::Call& call) {
                    call.again()});
 }
 
-ColdCall::ColdCall(const SeenCall& call, Runtime& runtime) : runtime_(runtime), again_(call.again) {
+ColdCall::ColdCall(const SeenCall& call, Runtime& runtime)
+    : runtime_(runtime), clock_(runtime), again_(call.again) {
   for (const Extent& e : extents(call.operands)) bytes_ += e.end - e.begin;
   const int64_t sets =
       std::clamp<int64_t>((kColdBytes + bytes_ - 1) / std::max<int64_t>(bytes_, 1), 1, kMostSets);
@@ -120,10 +121,18 @@ std::optional<double> rate_in_cache(const SeenCall& call, Device device, int thr
   }
 }
 
+void ColdCall::run() { again_(sets_[turn_++ % sets_.size()], runtime_.stream()); }
+
 double ColdCall::best_seconds(double seconds) {
-  return cli::best_seconds(runtime_, seconds, [&](size_t turn) {
-    again_(sets_[turn % sets_.size()], runtime_.stream());
-  });
+  return cli::best_seconds(runtime_, seconds, [this](size_t) { run(); });
+}
+
+double ColdCall::mean_seconds(double window) {
+  if (turn_ == 0) {
+    run();
+    runtime_.stream().synchronize();
+  }
+  return clock_.mean_seconds(window, [this] { run(); });
 }
 
 double best_seconds(Runtime& runtime, double seconds, const std::function<void(size_t turn)>& run) {

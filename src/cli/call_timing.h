@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/observer.h"
+#include "plan/call_clock.h"
 
 namespace megatron::cli {
 
@@ -39,6 +40,8 @@ class ColdCall {
   // Seconds of a call (plan/call_clock.h): the best mean over windows of 30 ms, or of a third of
   // `seconds`; three windows or more.
   double best_seconds(double seconds);
+  // The mean over about `window` seconds of calls in a row; the first call of all does not count.
+  double mean_seconds(double window);
   // False where all the sets together fit into caches: the call moves less than 1 MB.
   bool cold() const { return sets_.size() < kMostSets || bytes_ >= kColdBytes / kMostSets / 4; }
 
@@ -46,10 +49,14 @@ class ColdCall {
   static constexpr int64_t kColdBytes = int64_t{256} << 20, kMostSets = 64;
   void add_set(const SeenCall& call);
 
+  void run();
+
   Runtime& runtime_;
+  plan::CallClock clock_;
   kernels::Call::Again again_;
   int64_t bytes_ = 0;  // of a set
   std::vector<std::vector<Tensor>> sets_;
+  size_t turn_ = 0;
 };
 
 // Bytes a second that a call of a memory-bound kernel would move if memory cost nothing: the rate

@@ -20,8 +20,10 @@ struct CommunicatorId {
 // One rank's end of a communicator, on one GPU. All calls but failure() and abort() come from one
 // thread at a time and name one stream, on which they are queued: the data have moved when it has
 // come that far, and that is when the other ranks have come, too. Addresses are the GPU's. Calls
-// throw Error with NCCL's words, and after an abort. Destruction waits until the others destroy or
-// abort theirs.
+// throw Error with NCCL's words, after an abort, and what the patience throws that the communicator
+// was made with: it is asked again and again while NCCL is not ready (a first call to another rank
+// waits for that one). Destruction waits until the others destroy or abort theirs, or the patience
+// ends.
 class Communicator {
  public:
   struct Piece {
@@ -50,13 +52,17 @@ class Communicator {
   virtual void abort() noexcept = 0;
 };
 
+// Throws Error where nobody is to wait any longer.
+using Patience = std::function<void()>;
+
 class Nccl {
  public:
   virtual ~Nccl() = default;
   virtual CommunicatorId make_id() const = 0;
-  // Returns when all ranks have come. Each rank has a GPU of its own.
+  // Returns when all ranks have come. Each rank has a GPU of its own. The patience may be asked by
+  // any thread that uses the communicator, and as long as that lives.
   virtual std::unique_ptr<Communicator> join(const CommunicatorId& id, int rank, int size,
-                                             Device device) const = 0;
+                                             Device device, Patience patience) const = 0;
   // Tells a GPU from all others of its machine, whatever its index here.
   virtual int64_t place_of(Device device) const = 0;
   // out[i] = sources[0 * stride + i], sources[1 * stride + i], ... of `ranks`, combined in order in

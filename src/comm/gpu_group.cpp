@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <condition_variable>
 #include <exception>
 #include <fstream>
 #include <map>
@@ -29,7 +27,6 @@ constexpr int64_t kChunk = int64_t{64}
 // Up to here, bytes of all ranks together, every rank gets all and adds all: one exchange, not two.
 constexpr int64_t kSmall = int64_t{64} << 10;
 constexpr int64_t kSliceUnit = 64;  // elements; slices begin at its multiples
-constexpr std::chrono::milliseconds kLook{50};
 
 int64_t rounded_up(int64_t n) { return (n + kSliceUnit - 1) / kSliceUnit * kSliceUnit; }
 
@@ -60,10 +57,10 @@ class Outbox {
       : state_(std::make_shared<State>(std::move(rank))),
         thread_([state = state_, id] { state->open(id); }) {}
 
-  // A receiver that never comes keeps the thread where nobody gets it out of.
+  // Returns when the receiver has come, or the run has failed.
   ~Outbox() {
-    if (state_->wait()) thread_.join();
-    else thread_.detach();
+    thread_.join();
+    state_->lane.reset();
   }
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
@@ -85,7 +82,7 @@ class Outbox {
 
     void open(const CommunicatorId& id) {
       try {
-        auto communicator = rank->nccl().join(id, 0, 2, rank->device());
+        auto communicator = rank->join(id, 0, 2);
         const std::lock_guard lock(mutex);
         lane = std::make_unique<GpuLane>(rank, std::move(communicator));
         rank->nccl().set_aside(lane->stream());
@@ -94,9 +91,6 @@ class Outbox {
       } catch (const std::exception& error) {
         rank->give_up(error.what());
       }
-      const std::lock_guard lock(mutex);
-      opened = true;
-      changed.notify_one();
     }
 
     void post(Letter letter) {
@@ -110,24 +104,14 @@ class Outbox {
       Stream& stream = lane->stream();
       stream.wait(letter.copied);
       lane->communicator().send(letter.tensor.address(), letter.tensor.bytes(), 1, stream);
-      lane->add(stream.record(), nullptr, nullptr, -1, std::move(letter.tensor));
-    }
-
-    // False: the run has failed first.
-    bool wait() {
-      std::unique_lock lock(mutex);
-      while (!opened && !rank->failed()) changed.wait_for(lock, kLook);
-      if (opened) lane.reset();
-      return opened;
+      lane->add(stream.record(), nullptr, std::move(letter.tensor));
     }
 
     const std::shared_ptr<GpuRank> rank;
     const std::shared_ptr<Arena> arena;
     std::mutex mutex;
-    std::condition_variable changed;
     std::vector<Letter> waiting;
     std::unique_ptr<GpuLane> lane;
-    bool opened = false;
   };
 
   const std::shared_ptr<State> state_;
@@ -143,7 +127,9 @@ class GpuGroup final : public Group {
   ~GpuGroup() override {
     if (std::uncaught_exceptions() > exceptions_)
       common_->give_up(fmt::format("rank {} failed", rank()));
+    const auto call = call_of({"end", "NCCL communicators"}, -1);
     // Communicators end on all their ranks together: in one order, whoever they are of.
+    lane_.reset();
     while (!inboxes_.empty() || !outboxes_.empty()) {
       const bool in = outboxes_.empty() ||
                       (!inboxes_.empty() && std::pair(inboxes_.begin()->first, rank()) <
@@ -242,6 +228,7 @@ class GpuGroup final : public Group {
     if (passes(t)) return host_.send(std::move(t), to, stream, call);
     const CallTime time(seconds_);
     MG_ASSERT(t.is_contiguous() && to >= 0 && to < size() && to != rank());
+    MG_ASSERT(!stream.recording());
     begin(stream, call);
     member()->record().sent(*member()->progress(), to);
     if (t.bytes() == 0) return {{}, {std::move(t)}};
@@ -257,10 +244,11 @@ class GpuGroup final : public Group {
     if (passes(t)) return host_.recv(std::move(t), from, stream, call);
     const CallTime time(seconds_);
     MG_ASSERT(t.is_contiguous() && from >= 0 && from < size() && from != rank());
+    MG_ASSERT(!stream.recording());
     begin(stream, call);
     if (t.bytes() == 0) return {{}, {std::move(t)}};
-    GpuLane& lane = inbox(from);
-    return queue_on(lane, header_of("recv", call, t, t.bytes()), from, stream, {t}, [&](GpuLane&) {
+    auto open = call_of(header_of("recv", call, t, t.bytes()), from);
+    return queue_on(inbox(from), std::move(open), stream, {t}, [&](GpuLane& lane) {
       lane.communicator().receive(t.address(), t.bytes(), 0, lane.stream());
     });
   }
@@ -282,6 +270,12 @@ class GpuGroup final : public Group {
   }
   double seconds() const override { return seconds_ + host_.seconds(); }
   bool queued() const override { return true; }
+  void queued_again(Stream& stream, std::string_view call) override {
+    if (lane_ == nullptr) return;
+    begin(stream, call);
+    lane_->let_go();
+    lane_->add(stream.record(), call_of({"CUDA graph", std::string(call)}, -1), {});
+  }
   void give_up() override {
     host_.give_up();
     common_->give_up(fmt::format("rank {} failed", rank()));
@@ -328,22 +322,31 @@ class GpuGroup final : public Group {
                                      [](const Tensor& t) { return t.elements() == 0; });
     if (nothing && header.operation != "all_to_all") return {{}, std::move(tensors)};
     begin(stream, header.call);
-    if (lane_ == nullptr) lane_ = open();
-    return queue_on(*lane_, std::move(header), -1, stream, std::move(tensors), work);
+    auto open_call = call_of(std::move(header), -1);
+    if (lane_ == nullptr) {
+      MG_ASSERT(!stream.recording());
+      lane_ = open();
+    }
+    return queue_on(*lane_, std::move(open_call), stream, std::move(tensors), work);
   }
 
-  Work queue_on(GpuLane& lane, CallHeader header, int peer, Stream& stream,
+  std::unique_ptr<GpuCall> call_of(CallHeader header, int peer) {
+    return std::make_unique<GpuCall>(std::move(header), *host_.member(), peer);
+  }
+
+  Work queue_on(GpuLane& lane, std::unique_ptr<GpuCall> call, Stream& stream,
                 std::vector<Tensor> tensors, FunctionRef<void(GpuLane&)> work) {
-    lane.let_go();
+    const bool recorded = stream.recording();  // then nobody may ask how far a stream is
+    if (!recorded) lane.let_go();
     lane.stream().wait(stream.record());
     try {
       work(lane);
     } catch (const Error&) {
-      common_->check(header.call);
+      common_->check(call->name());
       throw;
     }
     Event done = lane.stream().record();
-    lane.add(done, std::make_unique<CallHeader>(std::move(header)), host_.member(), peer, {});
+    if (!recorded) lane.add(done, std::move(call), {});
     return {std::move(done), std::move(tensors)};
   }
 
@@ -351,8 +354,7 @@ class GpuGroup final : public Group {
     const Tensor name =
         of_id(rank() == 0 ? common_->nccl().make_id() : CommunicatorId{}, common_->host());
     host_.broadcast(name, 0, common_->host(), "NCCL communicator").wait(common_->host());
-    return std::make_unique<GpuLane>(
-        common_, common_->nccl().join(id_of(name), rank(), size(), common_->device()));
+    return std::make_unique<GpuLane>(common_, common_->join(id_of(name), rank(), size()));
   }
 
   Outbox& outbox(int to) {
@@ -370,8 +372,7 @@ class GpuGroup final : public Group {
     if (box != nullptr) return *box;
     const Tensor name = of_id({}, common_->host());
     host_.recv(name, from, common_->host(), "NCCL communicator of messages").wait(common_->host());
-    box = std::make_unique<GpuLane>(common_,
-                                    common_->nccl().join(id_of(name), 1, 2, common_->device()));
+    box = std::make_unique<GpuLane>(common_, common_->join(id_of(name), 1, 2));
     return *box;
   }
 

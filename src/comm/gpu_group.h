@@ -19,6 +19,10 @@ enum class GpuBackend { automatic, nccl, gloo };
 // with the bits of the other groups. A message is copied before its call returns its Work, so that
 // the sender goes on whether or not the receiver has come.
 //
+// Where the caller's stream is recorded (device/recording.h), so are collectives, of all ranks or of
+// none, once they have been made as ever; messages may not be. Recorded work is given up before the
+// group.
+//
 // Communicators are made by the first call that needs them: one a group, and one for each pair and
 // direction of messages. What the ranks call is not compared (NCCL cannot): ranks that differ wait
 // for each other until the time of a call is over, and the report tells what each is in. Where a

@@ -40,15 +40,9 @@ GpuLane::~GpuLane() {
   under_way_.clear();
 }
 
-void GpuLane::add(Event reached, std::unique_ptr<CallHeader> header, Member* member, int peer,
-                  Tensor tensor) {
-  UnderWay one{std::move(reached), std::move(header), nullptr, nullptr, std::move(tensor)};
-  if (one.header != nullptr) {
-    one.progress = member->progress();
-    one.call = std::make_unique<OpenCall>(member->record(), *one.progress, *one.header, peer);
-  }
+void GpuLane::add(Event reached, std::unique_ptr<GpuCall> call, Tensor tensor) {
   const std::lock_guard lock(mutex_);
-  under_way_.push_back(std::move(one));
+  under_way_.push_back({std::move(reached), std::move(call), std::move(tensor)});
 }
 
 // Each is over before those behind it.
@@ -82,6 +76,10 @@ GpuRank::~GpuRank() {
   thread_.join();
 }
 
+std::unique_ptr<Communicator> GpuRank::join(const CommunicatorId& id, int rank, int size) {
+  return nccl_.join(id, rank, size, device_, [this] { check("a call of NCCL"); });
+}
+
 void GpuRank::add(GpuLane& lane) {
   const std::lock_guard lock(mutex_);
   lanes_.insert(&lane);
@@ -98,13 +96,15 @@ void GpuRank::give_up(const std::string& reason) {
   if (failed()) return;
   reason_ = reason;
   failed_.store(true, std::memory_order_release);
-  for (GpuLane* lane : lanes_) lane->communicator().abort();
+  // All at once: what one had is given back when the kernels of all others have ended, here and at
+  // the other ranks, which may begin with another one.
+  std::vector<std::thread> threads;
+  for (GpuLane* lane : lanes_) threads.emplace_back([lane] { lane->communicator().abort(); });
+  for (std::thread& thread : threads) thread.join();
 }
 
-void GpuRank::check(std::string_view call) {
-  if (!failed()) return;
-  const std::lock_guard lock(mutex_);
-  fail("'{}' was given up: {}", call, reason_);
+void GpuRank::check(std::string_view call) const {
+  if (failed()) fail("'{}' was given up: {}", call, reason_);
 }
 
 void GpuRank::watch() {

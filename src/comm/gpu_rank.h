@@ -19,6 +19,22 @@ namespace megatron::comm {
 
 class GpuRank;
 
+// A call of the rank, open from its making to its end.
+class GpuCall {
+ public:
+  // peer: of a recv, the sender; else -1.
+  GpuCall(CallHeader header, Member& member, int peer)
+      : header_(std::move(header)),
+        progress_(member.progress()),
+        open_(member.record(), *progress_, header_, peer) {}
+  const std::string& name() const { return header_.call; }
+
+ private:
+  CallHeader header_;
+  const std::shared_ptr<GroupRecord> progress_;
+  const OpenCall open_;
+};
+
 // A communicator and the stream of its calls.
 class GpuLane {
  public:
@@ -31,19 +47,16 @@ class GpuLane {
   Stream& stream() { return *stream_; }
   Arena& arena() { return *arena_; }  // of what only this lane's stream reads and writes
 
-  // What is on its way: an open call of the rank, and tensors that live as long. reached: when it
-  // is over. Those that are over are let go.
-  void add(Event reached, std::unique_ptr<CallHeader> header, Member* member, int peer,
-           Tensor tensor);
+  // What is on its way: a call, or null, and a tensor that lives as long. reached: when it is over.
+  // Those that are over are let go.
+  void add(Event reached, std::unique_ptr<GpuCall> call, Tensor tensor);
   void let_go();
   bool idle();
 
  private:
   struct UnderWay {
     Event reached;
-    std::unique_ptr<CallHeader> header;
-    std::shared_ptr<GroupRecord> progress;
-    std::unique_ptr<OpenCall> call;
+    std::unique_ptr<GpuCall> call;
     Tensor tensor;
   };
 
@@ -72,14 +85,17 @@ class GpuRank {
   ThreadPool& pool() { return pool_; }
   Arena& scratch() { return *scratch_; }
 
+  // Returns when all ranks of the communicator have come; throws Error when the run fails first.
+  std::unique_ptr<Communicator> join(const CommunicatorId& id, int rank, int size);
+
   void add(GpuLane& lane);
   void remove(GpuLane& lane);
 
-  // Ends all that is queued; the first reason counts.
+  // Ends all that is queued, and waits until it has ended; the first reason counts.
   void give_up(const std::string& reason);
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   // Throws Error: `call` was given up, and why.
-  void check(std::string_view call);
+  void check(std::string_view call) const;
 
  private:
   void watch();
@@ -93,7 +109,7 @@ class GpuRank {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::set<GpuLane*> lanes_;
-  std::string reason_;
+  std::string reason_;  // does not change when it has failed
   std::atomic<bool> failed_ = false;
   bool stopped_ = false;
   std::thread thread_;

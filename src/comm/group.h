@@ -73,8 +73,12 @@ class Group {
   virtual void give_up() {}
   // Where this rank tells what it does, for reports of hangs (comm/doing.h); null: nobody watches.
   virtual Doing* doing() { return nullptr; }
-  // Calls on a GPU's tensors are queued on a stream of the group's own and return at once.
+  // Calls on a GPU's tensors are queued on a stream of the group's own and return at once; they may
+  // be recorded (device/recording.h), where all ranks of the group do so.
   virtual bool queued() const { return false; }
+  // Work of the stream that holds recorded calls of this group was queued once more: reports tell
+  // that this rank is in `call` until the stream has come so far. Throws as a call does.
+  virtual void queued_again(Stream&, std::string_view call) { static_cast<void>(call); }
   // This rank among those that end together (comm/member.h); null: it is told by nobody.
   virtual Member* member() { return nullptr; }
 

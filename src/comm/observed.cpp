@@ -131,6 +131,9 @@ class Observed final : public Group {
   void give_up() override { group_.give_up(); }
   Doing* doing() override { return group_.doing(); }
   bool queued() const override { return group_.queued(); }
+  void queued_again(Stream& stream, std::string_view call) override {
+    group_.queued_again(stream, call);
+  }
   Member* member() override { return group_.member(); }
 
  private:

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -24,6 +25,7 @@ namespace {
 
 constexpr uint32_t kMagic = 0x4d474331;  // "MGC1"
 constexpr std::chrono::milliseconds kPause{50};
+constexpr int kAddressSeconds = 10;          // for one of a name's addresses to answer
 constexpr size_t kPiece = size_t{64} << 20;  // of a frame: memory follows the bytes that came
 
 struct Head {
@@ -87,6 +89,13 @@ struct FreeAddresses {
   void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
 };
 
+std::string text_of(const addrinfo& address) {
+  std::array<char, NI_MAXHOST> text{};
+  ::getnameinfo(address.ai_addr, address.ai_addrlen, text.data(), text.size(), nullptr, 0,
+                NI_NUMERICHOST);
+  return text.data();
+}
+
 // A connected socket, or why there is none.
 launch::Descriptor try_to_connect(const MeetingPlace& place, int seconds, std::string& why) {
   addrinfo hints{}, *found = nullptr;
@@ -94,17 +103,22 @@ launch::Descriptor try_to_connect(const MeetingPlace& place, int seconds, std::s
   const int code =
       ::getaddrinfo(place.address.c_str(), std::to_string(place.port).c_str(), &hints, &found);
   if (code != 0) {
-    why = ::gai_strerror(code);
+    why = code == EAI_SYSTEM ? reason() : ::gai_strerror(code);
     return launch::Descriptor();
   }
   const std::unique_ptr<addrinfo, FreeAddresses> list(found);
+  why.clear();
+  const auto add = [&why, several = found->ai_next != nullptr](const addrinfo& a,
+                                                               const std::string& text) {
+    why += (why.empty() ? "" : ", ") + (several ? text_of(a) + ": " : "") + text;
+  };
   for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
     launch::Descriptor socket(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (socket.open()) set_patience_of(socket.get(), SO_SNDTIMEO, seconds);
     if (!socket.open() || ::connect(socket.get(), a->ai_addr, a->ai_addrlen) != 0) {
-      why = errno == EINPROGRESS ? "no answer" : reason();
+      add(*a, errno == EINPROGRESS ? "no answer" : reason());
     } else if (is_its_own_peer(socket.get())) {
-      why = "nobody listens there";
+      add(*a, "nobody listens there");
     } else {
       set_patience_of(socket.get(), SO_SNDTIMEO, 0);
       return socket;
@@ -122,13 +136,22 @@ MeetingPlace meeting_place(const Variable& variable) {
            "the environment variables RANK and WORLD_SIZE are set, but {} is not: a launcher such "
            "as torchrun sets MASTER_ADDR, the host of rank 0, and MASTER_PORT, a free port there",
            address.empty() ? "MASTER_ADDR" : "MASTER_PORT");
-  MeetingPlace place{address, 0};
+  MeetingPlace place;
+  const bool brackets = address.size() > 2 && address.front() == '[' && address.back() == ']';
+  place.address = brackets ? address.substr(1, address.size() - 2) : address;
   const char* const end = port.data() + port.size();
   const auto [stop, wrong] = std::from_chars(port.data(), end, place.port);
   MG_CHECK(wrong == std::errc() && stop == end && place.port >= 1 && place.port <= 65535,
            "the environment variable MASTER_PORT is '{}', and not a port from 1 to 65535", port);
   // torchrun itself listens at the port that it tells then.
-  if (variable("TORCHELASTIC_USE_AGENT_STORE") == "True") place.port += place.port < 65535 ? 1 : -1;
+  if (variable("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+    place.port += place.port < 65535 ? 1 : -1;
+    place.port_by = "beside MASTER_PORT, which torchrun keeps for itself";
+  }
+  for (const char* name : {"TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"}) {
+    if (const auto id = variable(name); id && !id->empty() && place.run.empty())
+      place.run = fmt::format("{} {}", name, *id);
+  }
   return place;
 }
 
@@ -160,37 +183,39 @@ Line connect_to(const MeetingPlace& place, double seconds) {
   std::string why;
   for (const double until = now_seconds() + seconds;;) {
     const int left = std::max(1, static_cast<int>(until - now_seconds()));
-    launch::Descriptor socket = try_to_connect(place, left, why);
+    launch::Descriptor socket = try_to_connect(place, std::min(left, kAddressSeconds), why);
     if (socket.open()) {
       prepare(socket.get());
       return Line(std::move(socket));
     }
     MG_CHECK(now_seconds() < until,
              "rank 0 cannot be reached at {}:{} within {:g} s: {}. MASTER_ADDR must be the host of "
-             "rank 0, and MASTER_PORT a port that its firewall lets through",
-             place.address, place.port, seconds, why);
+             "rank 0, and the port ({}) one that its firewall lets through",
+             place.address, place.port, seconds, why, place.port_by);
     std::this_thread::sleep_for(kPause);
   }
 }
 
-Reception::Reception(int port) : socket_(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+Reception::Reception(const MeetingPlace& place) {
   sockaddr_in6 six{};
   six.sin6_family = AF_INET6;
-  six.sin6_port = htons(static_cast<uint16_t>(port));
+  six.sin6_port = htons(static_cast<uint16_t>(place.port));
   sockaddr_in four{};
   four.sin_family = AF_INET;
   four.sin_port = six.sin6_port;
-  const bool has_six = socket_.open();
-  if (!has_six) socket_ = launch::Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  set(socket_.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  if (has_six) set(socket_.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  const int bound = has_six
-                        ? ::bind(socket_.get(), reinterpret_cast<sockaddr*>(&six), sizeof six)
-                        : ::bind(socket_.get(), reinterpret_cast<sockaddr*>(&four), sizeof four);
-  MG_CHECK(bound == 0 && ::listen(socket_.get(), SOMAXCONN) == 0,
-           "rank 0 cannot wait for the other ranks at port {} (MASTER_PORT): {}; choose another "
-           "port",
-           port, reason());
+  const auto bind = [this](int family, const void* address, socklen_t bytes) {
+    socket_ = launch::Descriptor(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!socket_.open()) return false;
+    set(socket_.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+    if (family == AF_INET6) set(socket_.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+    return ::bind(socket_.get(), static_cast<const sockaddr*>(address), bytes) == 0;
+  };
+  // A host may have no IPv6, or have it switched off.
+  const bool bound = bind(AF_INET6, &six, sizeof six) ||
+                     (errno != EADDRINUSE && errno != EACCES && bind(AF_INET, &four, sizeof four));
+  MG_CHECK(bound && ::listen(socket_.get(), SOMAXCONN) == 0,
+           "rank 0 cannot wait for the other ranks at port {} ({}): {}; choose another MASTER_PORT",
+           place.port, place.port_by, reason());
 }
 
 std::optional<Line> Reception::accept() {

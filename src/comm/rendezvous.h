@@ -17,10 +17,13 @@ namespace megatron::comm {
 struct MeetingPlace {
   std::string address;
   int port = 0;
+  std::string port_by = "MASTER_PORT";  // what told it
+  std::string run;  // "SLURM_JOB_ID 71": that those who meet have alike; empty: nobody told one
 };
 
-// MASTER_ADDR and MASTER_PORT; the port beside it where torchrun keeps that one for itself
-// (TORCHELASTIC_USE_AGENT_STORE is True). Throws Error where one is missing or is no port.
+// MASTER_ADDR, a name or an address of IPv4 or IPv6, and MASTER_PORT; the port beside it where
+// torchrun keeps that one for itself (TORCHELASTIC_USE_AGENT_STORE is True). The run is that of
+// TORCHELASTIC_RUN_ID or SLURM_JOB_ID. Throws Error where one of the first is missing or is no port.
 MeetingPlace meeting_place(const Variable& variable);
 
 // A connection that carries frames: a magic number, a kind, a length, and as many bytes. One thread
@@ -44,13 +47,14 @@ class Line {
   launch::Descriptor socket_;
 };
 
-// Tries again until `seconds` are over; then throws Error naming the place and the last reason.
+// Tries all addresses that the place's name has, again and again until `seconds` are over; then
+// throws Error naming the place and the last reasons.
 Line connect_to(const MeetingPlace& place, double seconds);
 
-// Waits at a port of all addresses of this host. Throws Error where it is taken.
+// Waits at a port of all addresses of this host, of IPv4 and IPv6. Throws Error where it is taken.
 class Reception {
  public:
-  explicit Reception(int port);
+  explicit Reception(const MeetingPlace& place);
   std::optional<Line> accept();  // empty: it was shut
   void shut();
 

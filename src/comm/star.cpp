@@ -28,7 +28,7 @@ namespace {
 using star::Hello;
 using star::Kind;
 
-constexpr std::chrono::milliseconds kPause{50}, kLastWords{100};
+constexpr std::chrono::milliseconds kPause{50}, kTurn{2}, kLastWords{100};
 constexpr int kHelloSeconds = 10;
 constexpr double kGrace = 30;  // seconds, when rank 0 is gone
 
@@ -56,7 +56,7 @@ std::optional<Hello> hello_of(const std::optional<Line::Frame>& frame) {
 class Center final : public Star {
  public:
   Center(const MeetingPlace& place, int size, double seconds)
-      : size_(size), world_(std::make_shared<World>(size)), reception_(place.port) {
+      : size_(size), run_(place.run), world_(std::make_shared<World>(size)), reception_(place) {
     std::vector<int> members;
     for (int r = 0; r < size; ++r) members.push_back(r);
     meeting_ = std::make_shared<Meeting>(world_, std::move(members), kWorldId);
@@ -75,13 +75,17 @@ class Center final : public Star {
 
   Group& world() override { return *group_; }
   void body_begins(double most_seconds) override {
+    most_seconds_ = most_seconds;
     watchdog_ = std::make_unique<Watchdog>(*world_, most_seconds);
   }
 
   void end() override {
     std::unique_lock lock(mutex_);
-    while (static_cast<int>(gone_.size()) < size_ - 1 && !world_->failed())
+    for (const double began = now_seconds();
+         static_cast<int>(gone_.size()) < size_ - 1 && !world_->failed();) {
       changed_.wait_for(lock, kPause);
+      if (most_seconds_ > 0 && now_seconds() > began + most_seconds_) end_overdue(lock);
+    }
     lock.unlock();
     ended_ = !world_->failed();
     send_all(Kind::bye, "");
@@ -90,6 +94,18 @@ class Center final : public Star {
   void abort(int code) override { send_all(Kind::abort, std::to_string(code)); }
 
  private:
+  // A rank may hang where it makes no call, so that no watchdog sees it.
+  [[noreturn]] void end_overdue(std::unique_lock<std::mutex>& lock) {
+    std::string missing;
+    for (int r = 1; r < size_; ++r)
+      if (!gone_.contains(r)) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
+    lock.unlock();
+    log::error("{:g} s after the end of the run these ranks have not ended, and all are: {}",
+               most_seconds_, missing);
+    send_all(Kind::abort, std::to_string(kGivenUp));
+    end_process(kGivenUp);
+  }
+
   void wait_for_all(const MeetingPlace& place, double seconds) {
     std::unique_lock lock(mutex_);
     const auto all = [this] { return static_cast<int>(lives_.size()) == size_ - 1; };
@@ -142,6 +158,14 @@ class Center final : public Star {
         return line.send(number(Kind::refusal),
                          fmt::format("rank 0 has WORLD_SIZE {}, and this process is rank {} of {}",
                                      size_, hello->rank, hello->size));
+      const Hello own = star::hello_of(0, size_, 0, run_);
+      const std::string_view mine = run_of(own), theirs = run_of(*hello);
+      if (!mine.empty() && !theirs.empty() && mine != theirs)
+        return line.send(
+            number(Kind::refusal),
+            fmt::format("rank 0 is of the run '{}', and this process, rank {}, of '{}': each run "
+                        "needs a MASTER_PORT of its own",
+                        mine, hello->rank, theirs));
       if (hello->part == 0) return live(line, hello->rank);
       if (auto group = part(*hello)) serve_calls(line, std::move(group), part_maker());
     } catch (const std::exception&) {  // the process is gone: its live connection tells
@@ -253,6 +277,7 @@ class Center final : public Star {
   };
 
   const int size_;
+  const std::string run_;
   const std::shared_ptr<World> world_;
   std::shared_ptr<Meeting> meeting_;
   std::unique_ptr<Group> group_;
@@ -265,6 +290,7 @@ class Center final : public Star {
   std::map<int64_t, std::unique_ptr<Group>> parts_;
   int64_t next_part_ = 1;
   bool complete_ = false, closed_ = false, ended_ = false;
+  double most_seconds_ = 0;
   std::unique_ptr<Watchdog> watchdog_;
   std::thread accepting_, telling_;
 };
@@ -294,13 +320,20 @@ class Ray final : public Star {
   }
 
   Group& world() override { return *world_; }
-  void body_begins(double) override {}
+  void body_begins(double most_seconds) override { most_seconds_ = most_seconds; }
 
   void end() override {
     ending_ = true;
     live_.send(number(Kind::bye), "");
-    listening_.join();  // until rank 0 says so, too
-    listening_ = std::thread([] {});
+    // Until rank 0 says so, too, which tells sooner if it waits for others.
+    const double began = now_seconds();
+    while (!over_) {
+      std::this_thread::sleep_for(kTurn);
+      if (most_seconds_ <= 0 || now_seconds() < began + most_seconds_ + kGrace) continue;
+      log::error("rank {} is ended: rank 0 has not ended {:g} s after the end of the run",
+                 home_->rank(), most_seconds_ + kGrace);
+      end_process(kGivenUp);
+    }
   }
 
   void abort(int code) override {
@@ -319,6 +352,11 @@ class Ray final : public Star {
   }
 
   void listen() {
+    hear();
+    over_ = true;
+  }
+
+  void hear() {
     while (const auto frame = live_.receive(star::kMostCall)) {
       if (frame->kind == number(Kind::abort)) end_process(code_of(frame->bytes));
       if (frame->kind == number(Kind::failure)) home_->fail(frame->bytes);
@@ -343,7 +381,8 @@ class Ray final : public Star {
   const std::shared_ptr<Home> home_;
   Line live_;
   std::unique_ptr<Group> world_;
-  std::atomic<bool> ending_ = false;
+  std::atomic<bool> ending_ = false, over_ = false;
+  double most_seconds_ = 0;
   std::thread listening_;
 };
 

@@ -17,7 +17,8 @@ class Star {
   virtual ~Star() = default;  // after end()
   virtual Group& world() = 0;
   virtual void body_begins(double most_seconds) = 0;
-  // Returns when all processes have come to it, or one has failed.
+  // Returns when all processes have come to it, or one has failed. Where some do not come within
+  // the time of a call, they are named, and all processes end with code 2.
   virtual void end() = 0;
   // All processes end with this code, but for this one, whose caller ends it.
   virtual void abort(int code) = 0;

@@ -1,5 +1,6 @@
 #include "comm/star_frames.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -56,6 +57,17 @@ class Reader {
 };
 
 }  // namespace
+
+Hello hello_of(int rank, int size, int64_t part, std::string_view run) {
+  Hello hello{rank, size, part};
+  std::copy_n(run.data(), std::min(run.size(), hello.run.size()), hello.run.data());
+  return hello;
+}
+
+std::string_view run_of(const Hello& hello) {
+  const auto end = std::find(hello.run.begin(), hello.run.end(), '\0');
+  return {hello.run.data(), static_cast<size_t>(end - hello.run.begin())};
+}
 
 std::string packed(const Call& c, std::string_view data) {
   std::string out;

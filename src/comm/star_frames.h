@@ -1,6 +1,7 @@
 // What the processes of comm/star.h tell each other.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -24,11 +25,14 @@ enum class Kind : uint32_t {
 };
 
 // Of a connection. part 0: it tells ends; 1: calls of the group of all ranks; else of a group that a
-// split made, by its number.
+// split made, by its number. run: as the place of the meeting tells it, the rest zeros.
 struct Hello {
   int32_t rank = 0, size = 0;
   int64_t part = 0;
+  std::array<char, 96> run{};
 };
+Hello hello_of(int rank, int size, int64_t part, std::string_view run);
+std::string_view run_of(const Hello& hello);
 
 constexpr int64_t kMostHello = 4096, kMostCall = int64_t{1} << 36;
 

@@ -288,7 +288,7 @@ class Server {
 
 Line Home::connect(int64_t part, double seconds) const {
   Line line = connect_to(place_, seconds);
-  const star::Hello hello{rank_, size_, part};
+  const star::Hello hello = star::hello_of(rank_, size_, part, place_.run);
   line.send(number(Kind::hello), {reinterpret_cast<const char*>(&hello), sizeof hello});
   return line;
 }

@@ -9,15 +9,17 @@ namespace megatron {
 
 class RecordedWork {
  public:
-  virtual ~RecordedWork() = default;  // waits for its stream; before the stream is destroyed
+  virtual ~RecordedWork() = default;  // what is queued goes on; before the stream is destroyed
   virtual void queue() = 0;           // on the stream that it was recorded of
 };
 
 // From its making (CudaWing::record) to its end, what is queued on the stream is recorded and does
-// not run. One thread begins, queues and ends; meanwhile it may not wait for work of the device, nor
-// copy from memory that is not pinned (InternalError or Error, and the recording is lost). Threads
-// of other streams of the device go on, but copies that wait for the whole device wait for the end
-// of the recording.
+// not run. Streams of the device that wait for an event of it take part from then on, until the
+// end, which waits for them; they outlive what was recorded, which is work of theirs, too. One
+// thread begins, queues and ends; meanwhile it may not wait for work of the device, nor copy from
+// memory that is not pinned (InternalError or Error, and the recording is lost). Threads of other
+// streams of the device go on, but copies that wait for the whole device wait for the end of the
+// recording.
 class StreamRecording {
  public:
   virtual ~StreamRecording() = default;  // what is not finished is dropped

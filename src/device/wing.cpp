@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 
 #include "base/error.h"
 #include "base/program_path.h"
@@ -64,6 +65,8 @@ const Opened& opened() {
 }  // namespace
 
 const CudaState& cuda_state() { return opened().state; }
+
+void load_kernels_at_once() { ::setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
 
 const CudaWing& cuda_wing() {
   const CudaState& state = cuda_state();

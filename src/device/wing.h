@@ -36,6 +36,8 @@ class DeviceTimer {
   virtual void begin() = 0;
   // Seconds; returns when that work is done.
   virtual double end() = 0;
+  // Of the last end(): none of the time is the host's, who came to the end soon enough.
+  virtual bool exact() const = 0;
 };
 
 // What the shared object does for this room. Calls throw Error with CUDA's own words.
@@ -75,6 +77,12 @@ struct CudaState {
   bool built = false;  // the shared object lies beside the program
 };
 const CudaState& cuda_state();
+
+// For ranks with a GPU each, before CUDA is asked for: kernels are loaded when CUDA is opened, unless
+// the environment's CUDA_MODULE_LOADING says otherwise. CUDA would load each when it is first
+// called, and may wait for the device then: for calls of NCCL that wait for other ranks, which may
+// wait for this one.
+void load_kernels_at_once();
 
 // Throws Error saying why there is none and what to do.
 const CudaWing& cuda_wing();

@@ -18,7 +18,8 @@ struct Case {
   DType dtype = DType::f32;
   double tolerance =
       0;  // bound of |out - reference|, relative to the rms of the reference's output tensor
-  bool real = false;  // a shape of real models: timed by the bench
+  bool real = false;   // a shape of real models: timed by the bench
+  bool large = false;  // and that of a Llama of 8 billion parameters, for GPUs
   // Makes the same inputs from a seed on any runtime (host devices: filled; meta: shapes only) and
   // returns the call.
   struct Call {
@@ -39,7 +40,8 @@ struct CaseResult {
 };
 CaseResult compare_with_reference(const Case& kernel_case, Runtime& runtime);
 // The same against the CPU's kernels, for shapes of real models, where the reference takes minutes:
-// each of the two may be as far from it as the Case's tolerance says.
+// each of the two may be as far from it as the Case's tolerance says, of an element beyond 4 rms
+// as far as of one that is as large: of 1e7 elements some are.
 CaseResult compare_with_cpu(const Case& kernel_case, Runtime& runtime);
 
 }  // namespace megatron::kernels

@@ -327,6 +327,14 @@ void check(const VocabularyCrossEntropyArgs& args) {
               "dlogits [T,V] contiguous");
 }
 
+void check(const DrawArgs& args) {
+  const Rules rules("draw", {{"out", args.out}});
+  rules.require(args.out.defined() && args.out.rank() == 2 && is_float_type(args.out) &&
+                    (args.out.stride(1) == 1 || args.out.size(1) <= 1) && args.out.stride(0) >= 0,
+                "out [rows,columns] of a floating type, columns side by side");
+  rules.require(args.first >= 0 && args.step >= 0, "first and step not below 0");
+}
+
 void check(const DropoutArgs& args) {
   const Rules rules("dropout", {{"x", args.x}, {"out", args.out}, {"samples", args.mask.samples}});
   rules.require(

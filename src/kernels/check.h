@@ -24,6 +24,7 @@ void check(const EmbeddingBackwardArgs& args);
 void check(const CrossEntropyArgs& args);
 void check(const VocabularyStatsArgs& args);
 void check(const VocabularyCrossEntropyArgs& args);
+void check(const DrawArgs& args);
 void check(const DropoutArgs& args);
 void check(const AddArgs& args);
 void check(const CopyArgs& args);

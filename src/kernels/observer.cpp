@@ -76,6 +76,7 @@ Table observe(const Table& plain) {
   set<"cross_entropy", &Table::cross_entropy>(t, plain);
   set<"vocabulary_stats", &Table::vocabulary_stats>(t, plain);
   set<"vocabulary_cross_entropy", &Table::vocabulary_cross_entropy>(t, plain);
+  set<"draw", &Table::draw>(t, plain);
   set<"dropout", &Table::dropout>(t, plain);
   set<"add", &Table::add>(t, plain);
   set<"copy", &Table::copy>(t, plain);

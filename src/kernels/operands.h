@@ -146,6 +146,10 @@ void visit(VocabularyCrossEntropyArgs& a, F&& f) {
   f("dlogits", Access::write, a.dlogits);
 }
 template <class F>
+void visit(DrawArgs& a, F&& f) {
+  f("out", Access::write, a.out);
+}
+template <class F>
 void visit(DropoutArgs& a, F&& f) {
   f("samples", Access::read, a.mask.samples);
   f("x", Access::read, a.x);

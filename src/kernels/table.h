@@ -10,6 +10,7 @@
 #include "kernels/activation.h"
 #include "kernels/attention.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/draw.h"
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
@@ -38,6 +39,7 @@ struct Table {
   void (*cross_entropy)(const CrossEntropyArgs&, Stream&) = nullptr;
   void (*vocabulary_stats)(const VocabularyStatsArgs&, Stream&) = nullptr;
   void (*vocabulary_cross_entropy)(const VocabularyCrossEntropyArgs&, Stream&) = nullptr;
+  void (*draw)(const DrawArgs&, Stream&) = nullptr;
   void (*dropout)(const DropoutArgs&, Stream&) = nullptr;
   void (*add)(const AddArgs&, Stream&) = nullptr;
   void (*copy)(const CopyArgs&, Stream&) = nullptr;

@@ -86,16 +86,8 @@ Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool 
   ops::Rotary rotary;
   if (rotary_ != nullptr)
     rotary = {.cos = rotary_->cos, .sin = rotary_->sin, .positions = batch.positions};
-  ops::Heads heads =
-      ops::split_heads(tape, project(tape, x_TH), batch.sequences, heads_, key_heads_, rotary);
   ops::AttentionOptions options;
   options.scale = 1 / std::sqrt(static_cast<double>(config_.head_size));
-  if (const Continuation& c = batch.continuation; c.state != nullptr) {
-    MG_ASSERT(!batch.segment_begins.defined());
-    heads = c.state->extend(tape, config_.layer, heads, c);
-    options.q_positions = c.q_positions;
-    options.k_positions = c.k_positions;
-  }
   if (batch.segment_begins.defined())
     options.q_begins = batch.segment_begins.view({batch.sequences, batch.length});
   if (train && config_.dropout > 0) {
@@ -104,6 +96,17 @@ Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool 
                        .stream = dropout_stream_,
                        .samples = batch.samples,
                        .first_head = tensor_.rank() * heads_};
+  }
+  ops::PackedHeads packed{project(tape, x_TH), batch.sequences, heads_, key_heads_, rotary};
+  const Continuation& c = batch.continuation;
+  if (c.state == nullptr && !tape.recomputes("core_attn"))
+    return output_(tape, ops::attention(tape, std::move(packed), options));
+  ops::Heads heads = ops::split_heads(tape, std::move(packed));
+  if (c.state != nullptr) {
+    MG_ASSERT(!batch.segment_begins.defined());
+    heads = c.state->extend(tape, config_.layer, heads, c);
+    options.q_positions = c.q_positions;
+    options.k_positions = c.k_positions;
   }
   const Bundle inner =
       tape.module("core_attn", {{"q", heads.q}, {"k", heads.k}, {"v", heads.v}},

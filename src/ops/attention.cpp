@@ -5,54 +5,75 @@
 namespace megatron::ops {
 namespace {
 
-struct SplitAttributes {
-  int64_t heads, key_heads;
+// Heads of packed qkv [T, (N+2K) D].
+struct Packing {
+  int64_t batch, heads, key_heads;
   bool interleaved;
+
+  explicit Packing(const PackedHeads& packed)
+      : batch(packed.batch),
+        heads(packed.heads),
+        key_heads(packed.key_heads),
+        interleaved(packed.rotary.interleaved) {}
+
+  int64_t columns(int64_t head_size) const { return (heads + 2 * key_heads) * head_size; }
+  // `count` heads from `first` on as [T, count, D].
+  Tensor part(const Tensor& qkv, int64_t first, int64_t count) const {
+    const int64_t size = qkv.size(1) / (heads + 2 * key_heads);
+    const std::array<int64_t, 3> strides = {qkv.stride(0), size, 1};
+    return qkv.slice(1, first * size, count * size).as_strided({qkv.size(0), count, size}, strides);
+  }
+  Tensor q(const Tensor& qkv) const { return by_sequence(part(qkv, 0, heads)); }
+  Tensor k(const Tensor& qkv) const { return by_sequence(part(qkv, heads, key_heads)); }
+  Tensor v(const Tensor& qkv) const { return by_sequence(part(qkv, heads + key_heads, key_heads)); }
+  // The heads that are rotated: those of q and k, side by side.
+  Tensor rotated(const Tensor& qkv) const { return part(qkv, 0, heads + key_heads); }
+
+ private:
+  Tensor by_sequence(const Tensor& t) const {
+    const int64_t length = t.size(0) / batch;
+    const std::array<int64_t, 4> strides = {length * t.stride(0), t.stride(0), t.stride(1), 1};
+    return t.as_strided({batch, length, t.size(1), t.size(2)}, strides);
+  }
 };
 
-// Columns [begin, begin + heads * D) of x [T, C] as [T, heads, D].
-Tensor head_columns(const Tensor& x, int64_t begin, int64_t heads, int64_t head_size) {
-  const std::array<int64_t, 3> strides = {x.stride(0), head_size, 1};
-  return x.slice(1, begin, heads * head_size).as_strided({x.size(0), heads, head_size}, strides);
+void rotate(const Packing& packing, const Tensor& qkv, kernels::RopeArgs by,
+            const kernels::Table& kernels, Stream& stream) {
+  if (!by.cos.defined()) return;
+  by.x = by.out = packing.rotated(qkv);
+  kernels.rope(by, stream);
 }
 
 void split_heads_dgrad(Backward& backward) {
-  const auto& [heads, key_heads, interleaved] = backward.attributes<SplitAttributes>();
+  const auto& packing = backward.attributes<Packing>();
   const Tensor &dq = backward.gradient(0), &dk = backward.gradient(1), &dv = backward.gradient(2);
   MG_ASSERT(dq.defined() && dk.defined() && dv.defined());
   const int64_t tokens = dq.size(0) * dq.size(1), head_size = dq.size(3);
   Tensor dqkv =
-      backward.empty({tokens, (heads + 2 * key_heads) * head_size}, dq.dtype(), "split_heads.dqkv");
-  const auto rotated = [&](const Tensor& gradient, int64_t begin, int64_t count) {
+      backward.empty({tokens, packing.columns(head_size)}, dq.dtype(), "split_heads.dqkv");
+  const auto rotated = [&](const Tensor& gradient, int64_t first, int64_t count) {
     const Tensor in = gradient.view({tokens, count, head_size});
-    Tensor out = head_columns(dqkv, begin, count, head_size);
+    const Tensor out = packing.part(dqkv, first, count);
     if (backward.saved(0).defined()) {
       backward.kernels().rope({.x = in,
                                .out = out,
                                .cos = backward.saved(0),
                                .sin = backward.saved(1),
                                .positions = backward.saved(2),
-                               .interleaved = interleaved,
+                               .interleaved = packing.interleaved,
                                .inverse = true},
                               backward.stream());
     } else {
       backward.kernels().copy({.x = in, .out = out}, backward.stream());
     }
   };
-  rotated(dq, 0, heads);
-  rotated(dk, heads * head_size, key_heads);
+  rotated(dq, 0, packing.heads);
+  rotated(dk, packing.heads, packing.key_heads);
   backward.kernels().copy(
-      {.x = dv.view({tokens, key_heads, head_size}),
-       .out = head_columns(dqkv, (heads + key_heads) * head_size, key_heads, head_size)},
+      {.x = dv.view({tokens, packing.key_heads, head_size}),
+       .out = packing.part(dqkv, packing.heads + packing.key_heads, packing.key_heads)},
       backward.stream());
   backward.set(0, dqkv);
-}
-
-// [T, n, D] with free strides as [B, S, n, D].
-Tensor by_sequence(const Tensor& t, int64_t batch) {
-  const int64_t length = t.size(0) / batch;
-  const std::array<int64_t, 4> strides = {length * t.stride(0), t.stride(0), t.stride(1), 1};
-  return t.as_strided({batch, length, t.size(1), t.size(2)}, strides);
 }
 
 struct AttentionAttributes {
@@ -60,20 +81,57 @@ struct AttentionAttributes {
   bool causal;
   Tensor q_positions, k_positions, q_begins;
   kernels::DropoutArgs::Mask dropout;
+
+  explicit AttentionAttributes(const AttentionOptions& options)
+      : scale(options.scale),
+        causal(options.causal),
+        q_positions(options.q_positions),
+        k_positions(options.k_positions),
+        q_begins(options.q_begins),
+        dropout(options.dropout) {}
 };
 
-void attention_dgrad(Backward& backward) {
-  const auto& a = backward.attributes<AttentionAttributes>();
-  const Tensor &q = backward.saved(0), &k = backward.saved(1), &v = backward.saved(2),
-               &out = backward.saved(3);
-  Tensor dq = backward.empty(q.shape(), q.dtype(), "attention.dq");
-  Tensor dk = backward.empty(k.shape(), k.dtype(), "attention.dk");
-  Tensor dv = backward.empty(v.shape(), v.dtype(), "attention.dv");
-  backward.kernels().attention_backward({.q = q,
-                                         .k = k,
-                                         .v = v,
+struct QueriesKeysValues {
+  Tensor q, k, v;
+};
+
+struct Attended {
+  Tensor out, lse;
+};
+
+Attended attend(Tape& tape, const QueriesKeysValues& in, const AttentionOptions& options) {
+  const Tensor& q = in.q;
+  const int64_t batch = q.size(0), length = q.size(1), count = q.size(2);
+  Attended made{
+      .out = tape.empty(q.shape(), q.dtype(), "attention.out"),
+      .lse = tape.empty({batch, count, length}, kernels::accumulator(q.dtype()), "attention.lse")};
+  tape.kernels().attention({.q = q,
+                            .k = in.k,
+                            .v = in.v,
+                            .q_positions = options.q_positions,
+                            .k_positions = options.k_positions,
+                            .q_begins = options.q_begins,
+                            .causal = options.causal,
+                            .scale = options.scale,
+                            .dropout = options.dropout,
+                            .out = made.out,
+                            .lse = made.lse},
+                           tape.stream());
+  return made;
+}
+
+Tensor as_rows(const Tensor& out) {
+  return out.view({out.size(0) * out.size(1), out.size(2) * out.size(3)});
+}
+
+// The gradients of `in` go to `to`.
+void attend_back(Backward& backward, const AttentionAttributes& a, const QueriesKeysValues& in,
+                 const Tensor& out, const Tensor& lse, const QueriesKeysValues& to) {
+  backward.kernels().attention_backward({.q = in.q,
+                                         .k = in.k,
+                                         .v = in.v,
                                          .out = out,
-                                         .lse = backward.saved(4),
+                                         .lse = lse,
                                          .dout = backward.gradient(0).view(out.shape()),
                                          .q_positions = a.q_positions,
                                          .k_positions = a.k_positions,
@@ -81,74 +139,99 @@ void attention_dgrad(Backward& backward) {
                                          .causal = a.causal,
                                          .scale = a.scale,
                                          .dropout = a.dropout,
-                                         .dq = dq,
-                                         .dk = dk,
-                                         .dv = dv},
+                                         .dq = to.q,
+                                         .dk = to.k,
+                                         .dv = to.v},
                                         backward.stream());
-  backward.set(0, dq);
-  backward.set(1, dk);
-  backward.set(2, dv);
+}
+
+void attention_dgrad(Backward& backward) {
+  const QueriesKeysValues in{backward.saved(0), backward.saved(1), backward.saved(2)};
+  const QueriesKeysValues to{backward.empty(in.q.shape(), in.q.dtype(), "attention.dq"),
+                             backward.empty(in.k.shape(), in.k.dtype(), "attention.dk"),
+                             backward.empty(in.v.shape(), in.v.dtype(), "attention.dv")};
+  attend_back(backward, backward.attributes<AttentionAttributes>(), in, backward.saved(3),
+              backward.saved(4), to);
+  backward.set(0, to.q);
+  backward.set(1, to.k);
+  backward.set(2, to.v);
+}
+
+struct PackedAttributes {
+  Packing packing;
+  AttentionAttributes attention;
+};
+
+QueriesKeysValues parts(const Packing& packing, const Tensor& qkv) {
+  return {packing.q(qkv), packing.k(qkv), packing.v(qkv)};
+}
+
+void packed_attention_dgrad(Backward& backward) {
+  const auto& [packing, attention] = backward.attributes<PackedAttributes>();
+  const Tensor& qkv = backward.saved(0);
+  const Tensor dqkv = backward.empty(qkv.shape(), qkv.dtype(), "attention.dqkv");
+  attend_back(backward, attention, parts(packing, qkv), backward.saved(1), backward.saved(2),
+              parts(packing, dqkv));
+  rotate(packing, dqkv,
+         {.cos = backward.saved(3),
+          .sin = backward.saved(4),
+          .positions = backward.saved(5),
+          .interleaved = packing.interleaved,
+          .inverse = true},
+         backward.kernels(), backward.stream());
+  backward.set(0, dqkv);
+}
+
+// The values of q, k and v, q and k rotated.
+QueriesKeysValues rotated_parts(Tape& tape, const PackedHeads& packed) {
+  const Packing packing(packed);
+  const Rotary& rotary = packed.rotary;
+  rotate(packing, packed.qkv.value,
+         {.cos = rotary.cos,
+          .sin = rotary.sin,
+          .positions = rotary.positions,
+          .interleaved = rotary.interleaved},
+         tape.kernels(), tape.stream());
+  return parts(packing, packed.qkv.value);
 }
 
 }  // namespace
 
-Heads split_heads(Tape& tape, const Var& qkv, int64_t batch, int64_t heads, int64_t key_heads,
-                  const Rotary& rotary) {
-  const int64_t tokens = qkv.value.size(0), head_size = qkv.value.size(1) / (heads + 2 * key_heads);
-  const auto part = [&](int64_t begin, int64_t count, bool rotates) {
-    const Tensor in = head_columns(qkv.value, begin, count, head_size);
-    if (!rotary.cos.defined()) return by_sequence(in, batch);  // views: all three stay together
-    Tensor out = tape.empty({tokens, count, head_size}, qkv.value.dtype(), "split_heads");
-    if (rotates) {
-      tape.kernels().rope({.x = in,
-                           .out = out,
-                           .cos = rotary.cos,
-                           .sin = rotary.sin,
-                           .positions = rotary.positions,
-                           .interleaved = rotary.interleaved},
-                          tape.stream());
-    } else {
-      tape.kernels().copy({.x = in, .out = out}, tape.stream());
-    }
-    return by_sequence(out, batch);
-  };
-  const Tensor q = part(0, heads, true);
-  const Tensor k = part(heads * head_size, key_heads, true);
-  const Tensor v = part((heads + key_heads) * head_size, key_heads, false);
+Heads split_heads(Tape& tape, PackedHeads&& packed) {
+  const QueriesKeysValues in = rotated_parts(tape, packed);
+  const Rotary& rotary = packed.rotary;
   Node node{.name = "split_heads",
-            .inputs = {qkv.id},
+            .inputs = {packed.qkv.id},
             .saved = {rotary.cos, rotary.sin, rotary.positions},
             .dgrad = split_heads_dgrad};
-  node.attributes = SplitAttributes{heads, key_heads, rotary.interleaved};
-  const std::vector<Var> out = tape.record(std::move(node), {q, k, v});
+  node.attributes = Packing(packed);
+  const std::vector<Var> out = tape.record(std::move(node), {in.q, in.k, in.v});
   return {out[0], out[1], out[2]};
 }
 
 Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options) {
   if (tape.kernels().attention == nullptr) return attention_composed(tape, heads, options);
-  const Tensor& q = heads.q.value;
-  const int64_t batch = q.size(0), length = q.size(1), count = q.size(2), head_size = q.size(3);
-  Tensor out = tape.empty({batch, length, count, head_size}, q.dtype(), "attention.out");
-  Tensor lse = tape.empty({batch, count, length}, kernels::accumulator(q.dtype()), "attention.lse");
-  tape.kernels().attention({.q = q,
-                            .k = heads.k.value,
-                            .v = heads.v.value,
-                            .q_positions = options.q_positions,
-                            .k_positions = options.k_positions,
-                            .q_begins = options.q_begins,
-                            .causal = options.causal,
-                            .scale = options.scale,
-                            .dropout = options.dropout,
-                            .out = out,
-                            .lse = lse},
-                           tape.stream());
+  const QueriesKeysValues in{heads.q.value, heads.k.value, heads.v.value};
+  const auto& [out, lse] = attend(tape, in, options);
   Node node{.name = "attention",
             .inputs = {heads.q.id, heads.k.id, heads.v.id},
-            .saved = {q, heads.k.value, heads.v.value, out, lse},
+            .saved = {in.q, in.k, in.v, out, lse},
             .dgrad = attention_dgrad};
-  node.attributes = AttentionAttributes{options.scale,       options.causal,   options.q_positions,
-                                        options.k_positions, options.q_begins, options.dropout};
-  return tape.record_one(std::move(node), out.view({batch * length, count * head_size}));
+  node.attributes = AttentionAttributes(options);
+  return tape.record_one(std::move(node), as_rows(out));
+}
+
+Var attention(Tape& tape, PackedHeads&& packed, const AttentionOptions& options) {
+  if (tape.kernels().attention == nullptr)
+    return attention_composed(tape, split_heads(tape, std::move(packed)), options);
+  const auto& [out, lse] = attend(tape, rotated_parts(tape, packed), options);
+  const Rotary& rotary = packed.rotary;
+  Node node{.name = "packed_attention",
+            .inputs = {packed.qkv.id},
+            .saved = {packed.qkv.value, out, lse, rotary.cos, rotary.sin, rotary.positions},
+            .dgrad = packed_attention_dgrad};
+  node.attributes = PackedAttributes{Packing(packed), AttentionAttributes(options)};
+  return tape.record_one(std::move(node), as_rows(out));
 }
 
 }  // namespace megatron::ops

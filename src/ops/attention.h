@@ -15,9 +15,16 @@ struct Rotary {
   bool interleaved = false;
 };
 
-// Splits qkv [B*S, (N+2K) D] = [q heads | k heads | v heads] and rotates q and k (Su et al. 2021).
-Heads split_heads(Tape& tape, const Var& qkv, int64_t batch, int64_t heads, int64_t key_heads,
-                  const Rotary& rotary = {});
+// A product's [q heads | k heads | v heads]. The ops below take its values over: they rotate q and
+// k where they lie (Su et al. 2021), so that nobody else may read them, before or after.
+struct PackedHeads {
+  Var qkv;                                      // [B*S, (N+2K) D]
+  int64_t batch = 1, heads = 1, key_heads = 1;  // B, N, K
+  Rotary rotary;
+};
+
+// Views of qkv.
+Heads split_heads(Tape& tape, PackedHeads&& packed);
 
 struct AttentionOptions {
   double scale = 1;
@@ -27,9 +34,13 @@ struct AttentionOptions {
   kernels::DropoutArgs::Mask dropout;
 };
 
-// out [B*S, N*D] = softmax(scale q k^T over the seen keys) v.   Runs the fused kernel, or
+// out [B*S, N*D] = softmax(scale q k^T over the seen keys) v. Runs the fused kernel, or
 // attention_composed where there is none.
 Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options);
+
+// attention(split_heads(packed)), bit for bit. Its backward makes the gradient of qkv in one tensor,
+// where that of the two copies the gradients of q, k and v together.
+Var attention(Tape& tape, PackedHeads&& packed, const AttentionOptions& options);
 
 // The definition by matrix products and a softmax; stores the S x S probabilities. No dropout.
 Var attention_composed(Tape& tape, const Heads& heads, const AttentionOptions& options);

@@ -164,12 +164,23 @@ Tensor some_begins(Tape& tape) {
 void add_attention_cases(std::vector<GradientCase>& cases) {
   constexpr int64_t kHeads = 4, kKeyHeads = 2, kSize = 4;
   const Shape qkv = {kBatch * kLength, (kHeads + 2 * kKeyHeads) * kSize};
+  // Of a copy, which they may change.
+  const auto packed = [](Tape& t, const Var& x, bool rotates, bool interleaved) {
+    Tensor own = t.empty(x.value.shape(), x.value.dtype(), "gradient_check.qkv");
+    t.kernels().copy({.x = x.value, .out = own}, t.stream());
+    const DType type = kernels::accumulator(x.value.dtype());
+    const Rotary rotary = rotates ? some_rotary(t, type, interleaved) : Rotary{};
+    return PackedHeads{Var(own, x.id), kBatch, kHeads, kKeyHeads, rotary};
+  };
   const auto split_case = [&](const std::string& name, bool rotates, bool interleaved) {
-    cases.push_back({name, {qkv}, {}, [rotates, interleaved](Tape& t, Vars x, Weights) {
-                       const DType type = kernels::accumulator(x[0].value.dtype());
-                       const Rotary rotary = rotates ? some_rotary(t, type, interleaved) : Rotary{};
-                       const Heads h = split_heads(t, x[0], kBatch, kHeads, kKeyHeads, rotary);
+    cases.push_back({name, {qkv}, {}, [=](Tape& t, Vars x, Weights) {
+                       const Heads h = split_heads(t, packed(t, x[0], rotates, interleaved));
                        return Result{{h.q, h.k, h.v}};
+                     }});
+    cases.push_back({"attention of " + name, {qkv}, {}, [=](Tape& t, Vars x, Weights) {
+                       const AttentionOptions options{.scale = 0.5f};
+                       return Result{
+                           {attention(t, packed(t, x[0], rotates, interleaved), options)}};
                      }});
   };
   split_case("split_heads", false, false);

@@ -1,11 +1,12 @@
 #include "parallel/placement.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <cstring>
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "kernels/table.h"
 #include "parallel/tensor_parallel.h"
 
 namespace megatron::parallel {
@@ -68,24 +69,6 @@ void for_each_run_of_part(const Part& part, const Shape& local_shape, F&& f) {
   if (pending.size > 0) f(pending);
 }
 
-constexpr int64_t kDrawBlock = 1 << 16;  // elements drawn by one thread at a time
-
-template <class T>
-T convert(double value) {
-  if constexpr (sizeof(T) == 2) {
-    return T(static_cast<float>(value));
-  } else {
-    return static_cast<T>(value);
-  }
-}
-
-// Elements [begin, end) of the stream; out[0] is element `begin`.
-template <class T>
-void draw_uniform(T* out, const RandomStream& stream, double width, int64_t begin, int64_t end) {
-  for (int64_t i = begin; i < end; ++i)
-    out[i - begin] = convert<T>(width * (2 * stream.uniform(static_cast<uint64_t>(i)) - 1));
-}
-
 double xavier_width(const Placement& placement) {
   int64_t rows = 0, columns = 1;
   for (const Part& part : placement.parts) {
@@ -95,56 +78,44 @@ double xavier_width(const Placement& placement) {
   return std::sqrt(6.0 / static_cast<double>(rows + columns));
 }
 
-// The same of normals.
-template <class T>
-void draw(T* out, const RandomStream& stream, double deviation, int64_t begin, int64_t end) {
-  for (int64_t pair = begin / 2; 2 * pair < end; ++pair) {
-    const auto [even, odd] = stream.normals(static_cast<uint64_t>(pair));
-    if (2 * pair >= begin) out[2 * pair - begin] = convert<T>(deviation * even);
-    if (2 * pair + 1 < end) out[2 * pair + 1 - begin] = convert<T>(deviation * odd);
-  }
-}
+// `count` runs of one size that lie as far apart in the canonical tensor as here.
+struct Runs {
+  Run first;
+  int64_t count = 1, canonical_step = 0, local_step = 0;
 
-// What a part gives to elements [begin, begin + size) of the parameter, local counted from begin,
-// in pieces of at most kDrawBlock elements.
-std::vector<Run> pieces_of(const Part& part, const Shape& local_shape, int64_t begin,
-                           int64_t size) {
-  std::vector<Run> pieces;
+  // Whether `run` goes on with them; then it is counted.
+  bool take(const Run& run) {
+    const int64_t canonical = run.canonical - first.canonical, local = run.local - first.local;
+    if (run.size != first.size || canonical < 0 || local < 0) return false;
+    if (count == 1) {
+      canonical_step = canonical;
+      local_step = local;
+    }
+    if (canonical != count * canonical_step || local != count * local_step) return false;
+    ++count;
+    return true;
+  }
+};
+
+// What a part gives to elements [begin, begin + size) of the parameter, local counted from begin.
+std::vector<Runs> runs_of(const Part& part, const Shape& local_shape, int64_t begin, int64_t size) {
+  std::vector<Runs> all;
   for_each_run_of_part(part, local_shape, [&](const Run& run) {
     const int64_t first = std::max(run.local, begin);
     const int64_t end = std::min(run.local + run.size, begin + size);
-    for (int64_t at = first; at < end; at += kDrawBlock) {
-      pieces.push_back(
-          {run.canonical + at - run.local, at - begin, std::min<int64_t>(kDrawBlock, end - at)});
-    }
+    if (first >= end) return;
+    const Run kept = {run.canonical + first - run.local, first - begin, end - first};
+    if (all.empty() || !all.back().take(kept)) all.push_back({kept});
   });
-  return pieces;
+  return all;
 }
 
-template <class T>
-void fill_parts(const Shard& shard, uint64_t seed, ThreadPool& pool) {
-  const Placed& placed = *shard.placed;
-  T* const values = shard.value.data<T>();
-  const bool uniform = placed.init.kind == Init::Kind::xavier_uniform;
-  const bool drawn = placed.init.kind == Init::Kind::normal || uniform;
-  const double width = uniform ? xavier_width(placed.placement) : placed.init.deviation;
-  const T constant = convert<T>(placed.init.kind == Init::Kind::ones ? 1 : 0);
-  for (const Part& part : placed.placement.parts) {
-    const RandomStream stream(seed, part.name);
-    const std::vector<Run> pieces =
-        pieces_of(part, placed.parameter.value.shape(), shard.begin, shard.size());
-    pool.parallel_for(static_cast<int64_t>(pieces.size()), [&](int64_t index, int) {
-      const Run& piece = pieces[static_cast<size_t>(index)];
-      T* const out = values + piece.local;
-      if (!drawn) {
-        std::fill(out, out + piece.size, constant);
-      } else if (uniform) {
-        draw_uniform(out, stream, width, piece.canonical, piece.canonical + piece.size);
-      } else {
-        draw(out, stream, width, piece.canonical, piece.canonical + piece.size);
-      }
-    });
-  }
+// The elements of `values` [n] that runs fill, a run a row.
+Tensor rows_of(const Tensor& values, const Runs& runs) {
+  const int64_t extent = (runs.count - 1) * runs.local_step + runs.first.size;
+  const std::array<int64_t, 2> strides = {runs.local_step, 1};
+  return values.slice(0, runs.first.local, extent)
+      .as_strided({runs.count, runs.first.size}, strides);
 }
 
 // What lies in both: rows of a part and rows that are held, as rows of the part's tensor and of
@@ -202,30 +173,41 @@ Placement narrowed(const Placement& whole, int axis, std::span<const Slice> slic
   return placement;
 }
 
-void initialize(const Shard& shard, uint64_t seed, ThreadPool& pool) {
+void initialize(const Shard& shard, uint64_t seed, Stream& stream) {
   MG_ASSERT(shard.value.is_contiguous() && shard.begin >= 0 &&
             shard.begin + shard.size() <= shard.placed->parameter.value.elements());
+  MG_ASSERT(is_floating(shard.value.dtype()));
   if (!shard.value.device().has_data()) return;
-  if (!shard.value.device().is_host()) {
-    Shard drawn = shard;
-    drawn.value = on_host(shard.value, false);
-    initialize(drawn, seed, pool);
-    return copy_bytes_from(shard.value, bytes_of(drawn.value));
+  const Placed& placed = *shard.placed;
+  const kernels::Table& kernels = kernels::table(stream);
+  const Tensor values = shard.value.view({shard.size()});
+  kernels.fill({.out = values, .value = 0}, stream);
+  if (placed.init.kind == Init::Kind::zeros) return;
+  const bool uniform = placed.init.kind == Init::Kind::xavier_uniform;
+  kernels::DrawArgs draws{
+      .kind = uniform ? kernels::DrawArgs::Kind::uniform : kernels::DrawArgs::Kind::normal,
+      .scale = uniform ? xavier_width(placed.placement) : placed.init.deviation,
+      .seed = seed};
+  for (const Part& part : placed.placement.parts) {
+    draws.stream = hash_name(part.name);
+    for (const Runs& runs :
+         runs_of(part, placed.parameter.value.shape(), shard.begin, shard.size())) {
+      const Tensor rows = rows_of(values, runs);
+      if (placed.init.kind == Init::Kind::ones) {
+        for (int64_t row = 0; row < runs.count; ++row)
+          kernels.fill({.out = rows.slice(0, row, 1), .value = 1}, stream);
+        continue;
+      }
+      draws.first = runs.first.canonical;
+      draws.step = runs.canonical_step;
+      draws.out = rows;
+      kernels.draw(draws, stream);
+    }
   }
-  const Tensor& value = shard.value;
-  if (value.bytes() > 0) std::memset(value.raw(), 0, static_cast<size_t>(value.bytes()));
-  switch (value.dtype()) {
-    case DType::f64: return fill_parts<double>(shard, seed, pool);
-    case DType::f32: return fill_parts<float>(shard, seed, pool);
-    case DType::bf16: return fill_parts<bf16>(shard, seed, pool);
-    case DType::f16: return fill_parts<f16>(shard, seed, pool);
-    default: break;
-  }
-  MG_ASSERT(is_floating(value.dtype()));
 }
 
-void initialize(Placed& placed, uint64_t seed, ThreadPool& pool) {
-  initialize(Shard{.placed = &placed, .value = placed.parameter.value}, seed, pool);
+void initialize(Placed& placed, uint64_t seed, Stream& stream) {
+  initialize(Shard{.placed = &placed, .value = placed.parameter.value}, seed, stream);
 }
 
 void allocate(std::span<Placed* const> parameters, Runtime& runtime) {

@@ -98,9 +98,9 @@ struct Shard {
 };
 
 // Fills a shard's value (converted to its type); elements that no part covers become zero.
-void initialize(const Shard& shard, uint64_t seed, ThreadPool& pool);
+void initialize(const Shard& shard, uint64_t seed, Stream& stream);
 // The same of a parameter that is held whole.
-void initialize(Placed& placed, uint64_t seed, ThreadPool& pool);
+void initialize(Placed& placed, uint64_t seed, Stream& stream);
 
 // Gives every parameter memory of its own, in the parameters' arena: for models that are not
 // trained. A trained one gets it from DataParallel (parallel/data_parallel.h).

@@ -6,15 +6,25 @@
 
 namespace megatron::plan {
 
+namespace {
+
+constexpr int kMostTimes = 3;
+
+}  // namespace
+
 CallClock::CallClock(Runtime& runtime) : stream_(runtime.stream()) {
   if (runtime.device().kind == DeviceKind::cuda) timer_ = cuda_wing().make_timer(stream_);
 }
 
 double CallClock::seconds(const std::function<void()>& work) {
   if (timer_) {
-    timer_->begin();
-    work();
-    return timer_->end();
+    double seconds = 0;
+    for (int times = 0; times == 0 || (times < kMostTimes && !timer_->exact()); ++times) {
+      timer_->begin();
+      work();
+      seconds = timer_->end();
+    }
+    return seconds;
   }
   const double begin = now_seconds();
   work();

@@ -14,7 +14,8 @@ class CallClock {
   explicit CallClock(Runtime& runtime);
 
   // Seconds that the device takes for what `work` queues on the runtime's stream: on a host by the
-  // host's clock, on a GPU by its own, without the host's time for queueing.
+  // host's clock, on a GPU by its own, without the host's time for queueing: where that is long, as
+  // it may be the first time, `work` is made again.
   double seconds(const std::function<void()>& work);
   // Mean seconds of a call, of as many in a row as take about `window` seconds, at least one; on a
   // GPU, whose queue ends, of kMostQueued at most. 0: of one call.

@@ -66,8 +66,9 @@ struct GpuMemory {
   int ranks = 1;        // of this machine that share one, at most
   int processes = 1;    // they belong to
   std::string assumed;  // "": a GPU of this machine; else why it is another
-  // What the driver's context and the libraries' code take in each process; an allowance.
-  static constexpr int64_t kOverhead = int64_t{512} << 20;
+  // What the driver's context and the libraries' code take in each process, and what arenas map ahead
+  // of their use; an allowance.
+  static constexpr int64_t kOverhead = int64_t{1} << 30;
 };
 
 struct Plan {

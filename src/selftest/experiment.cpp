@@ -93,7 +93,7 @@ struct Experiment::Trial {
                .table = e.environment_.table(e.device_)}) {
     e.environment_.place(model.shards(), parallel::place_layers(e.model_.config.num_layers,
                                                                 layout.pipeline, layout.layers));
-    randomize(model.shards(), 4, e.weights_);
+    randomize(model.shards(), 4, runtime.stream(), e.weights_);
     model.step.begin(config_of(method, layout));
   }
 

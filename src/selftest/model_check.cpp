@@ -43,7 +43,7 @@ void check_model(const TinyModel& model, DeviceKind device, const Environment& e
   comm::Group& group = comm::for_device(wrapped ? *wrapped : *alone, {device, 0}, made);
   training::TrainedModel trained(config, type, 1, {}, group, runtime,
                                  {.table = environment.table(device)});
-  randomize(trained.shards(), 2);
+  randomize(trained.shards(), 2, runtime.stream());
   trained.step.begin({});
   const std::vector<training::HostBatch> batches = {random_batch(config, 0, 2, 9)};
   TensorMap weights = canonical_values(trained.shards());

@@ -49,20 +49,19 @@ void round_to(DType type, std::span<double> values) {
 
 }  // namespace
 
-void randomize(std::span<const parallel::Shard> shards, uint64_t seed, DType held) {
-  ThreadPool pool(1);
+void randomize(std::span<const parallel::Shard> shards, uint64_t seed, Stream& stream, DType held) {
   for (parallel::Shard shard : shards) {
-    parallel::initialize(shard, seed, pool);
+    parallel::initialize(shard, seed, stream);
     std::vector<double> values = to_doubles(shard.value);
     round_to(held, values);
     parallel::for_each_run(*shard.placed, [&](const parallel::Part& part, int64_t canonical,
                                               int64_t local, int64_t size) {
-      const RandomStream stream(seed + 1, part.name);
+      const RandomStream noise(seed + 1, part.name);
       const int64_t begin = std::max(local, shard.begin),
                     end = std::min(local + size, shard.begin + shard.size());
       for (int64_t i = begin; i < end; ++i) {
         values[static_cast<size_t>(i - shard.begin)] +=
-            0.1 * stream.normal(static_cast<uint64_t>(canonical + i - local));
+            0.1 * noise.normal(static_cast<uint64_t>(canonical + i - local));
       }
     });
     round_to(held, values);

@@ -21,7 +21,8 @@ std::vector<TinyModel> tiny_models();
 // Every parameter, norms and biases too, gets values that differ from element to element, the same
 // in any layout.
 // held: bf16 rounds them, whatever the type of the model.
-void randomize(std::span<const parallel::Shard> shards, uint64_t seed, DType held = DType::f64);
+void randomize(std::span<const parallel::Shard> shards, uint64_t seed, Stream& stream,
+               DType held = DType::f64);
 
 // Sequences [first, first + sequences) of an endless run of random tokens; about one label in five
 // does not count.

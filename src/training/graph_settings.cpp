@@ -8,7 +8,8 @@ void GraphSettings::fields(Fields& f) {
   f.add(
       "cuda-graph-impl", &impl, {"none", "local", "transformer_engine", "full_iteration"},
       "local: on a GPU, forward and backward of a micro-batch are recorded and then launched as a "
-      "whole, with the same bits; for one tensor-parallel rank and one pipeline stage");
+      "whole, with the same bits; for one pipeline stage, and tensor-parallel ranks with a GPU "
+      "each");
   f.add("cuda-graph-warmup-steps", &warmup_steps,
         "of --cuda-graph-impl local: steps before micro-batches are recorded");
 }
@@ -31,12 +32,12 @@ void GraphSettings::check(DeviceKind device, const ParallelSettings& parallel, i
            "--cuda-graph-impl full_iteration records the optimizer, too, whose learning rate and "
            "clipping change from step to step here; use local, which records whole micro-batches");
   const auto one = [](int64_t ranks, std::string_view flag) {
-    MG_CHECK(ranks == 1,
-             "--cuda-graph-impl local records what one rank computes alone, and with --{} {} ranks "
-             "exchange within a micro-batch; leave one of them out",
-             flag, ranks);
+    MG_CHECK(
+        ranks == 1,
+        "--cuda-graph-impl local records forward and backward of a micro-batch as one, and with "
+        "--{} {} ranks send messages between them; leave one of them out",
+        flag, ranks);
   };
-  one(parallel.tensor_parallel, "tensor-model-parallel-size");
   one(parallel.pipeline_parallel, "pipeline-model-parallel-size");
   one(parallel.context_parallel, "context-parallel-size");
   MG_CHECK(data_parallel == 1 || parallel.sharding() < parallel::Sharding::gradients,
@@ -51,7 +52,7 @@ void GraphSettings::check(DeviceKind device, const ParallelSettings& parallel, i
 }
 
 std::optional<int64_t> GraphSettings::record_after(const ParallelSettings& parallel) const {
-  if (impl != "local" || parallel.model_ranks() > 1) return std::nullopt;
+  if (impl != "local" || parallel.model_ranks() > parallel.tensor_parallel) return std::nullopt;
   return warmup_steps;
 }
 

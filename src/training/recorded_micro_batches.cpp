@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "comm/values.h"
 #include "device/wing.h"
 
 namespace megatron::training {
 namespace {
 
+constexpr Device kHost{DeviceKind::cpu, 0};
 constexpr size_t kMostForms = 8;  // a run has two: the first micro-batch of a step, and the others
 
 uint64_t place(const Tensor& tensor) {
@@ -25,14 +27,23 @@ struct RecordedMicroBatches::Form {
   std::vector<uint64_t> key;
   bool made = false;  // as ever, once
   std::unique_ptr<RecordedWork> work;
+  int64_t number = 0;  // of the recording, the same on all ranks
   std::array<std::vector<Arena::Extent>, kMemoryClasses> memory;
   std::vector<Change> changes;              // of the uses of all parameters, in their order
   std::vector<Parameter*> final_gradients;  // in the order of backward
 };
 
 RecordedMicroBatches::RecordedMicroBatches(std::vector<Parameter*> parameters, Runtime& runtime,
-                                           GradientListener& next, int64_t warm_up)
-    : parameters_(std::move(parameters)), runtime_(runtime), next_(next), warm_up_(warm_up) {
+                                           GradientListener& next, int64_t warm_up,
+                                           comm::Group* ranks, comm::Group* beside)
+    : parameters_(std::move(parameters)),
+      runtime_(runtime),
+      next_(next),
+      warm_up_(warm_up),
+      ranks_(ranks),
+      beside_(beside),
+      host_arena_(Arena::make(kHost, MemoryClass::communication)),
+      host_(kHost, runtime.pool(), *host_arena_, {DeviceKind::cpu, 1}) {
   std::erase_if(parameters_, [](const Parameter* p) { return !p->trainable; });
   loss_ = Tensor::empty(runtime.arena(MemoryClass::optimizer), {}, DType::f64, "step.loss");
 }
@@ -73,24 +84,38 @@ bool RecordedMicroBatches::memory_is_free(const Form& form) const {
   return true;
 }
 
-RecordedMicroBatches::Way RecordedMicroBatches::begin(const nn::Batch& batch) {
+RecordedMicroBatches::Way RecordedMicroBatches::begin(const nn::Batch& batch, bool recordable) {
   MG_ASSERT(form_ == nullptr);
   if (runtime_.device().kind != DeviceKind::cuda) return Way::as_ever;
+  if (!recordable) return agreed(Way::as_ever, 0);
   Form& form = form_of(batch);
-  if (form.work != nullptr && memory_is_free(form)) {
+  Way way = form.made && steps_ > warm_up_ ? Way::record : Way::as_ever;
+  if (form.work != nullptr && memory_is_free(form)) way = Way::replay;
+  way = agreed(way, form.number);
+  if (way == Way::replay) {
     replay(form);
-    return Way::replay;
+    return way;
   }
   form_ = &form;
+  if (way == Way::as_ever) return way;
   form.work.reset();
-  if (!form.made || steps_ <= warm_up_) return Way::as_ever;
   form.final_gradients.clear();
   counts_before_.clear();
   for (const Parameter* p : parameters_)
     for (const Parameter::Use& use : p->uses) counts_before_.push_back(use.micro_batches);
   for (int i = 0; i < kMemoryClasses; ++i) runtime_.arena(static_cast<MemoryClass>(i)).note();
   recording_ = cuda_wing().record(runtime_.stream());
-  return Way::record;
+  return way;
+}
+
+// The ranks' parts of one recording are launched together, or none is.
+RecordedMicroBatches::Way RecordedMicroBatches::agreed(Way own, int64_t recording) {
+  if (ranks_ == nullptr) return own;
+  const auto level = static_cast<double>(own), number = static_cast<double>(recording);
+  std::array<double, 3> largest = {-level, number, -number};
+  comm::largest(*ranks_, host_, largest, "recorded micro-batch");
+  const Way least = static_cast<Way>(static_cast<int>(-largest[0]));
+  return least == Way::replay && largest[1] != -largest[2] ? Way::record : least;
 }
 
 void RecordedMicroBatches::end() {
@@ -108,7 +133,7 @@ void RecordedMicroBatches::end() {
       form.changes.push_back({use.started, use.micro_batches - before});
     }
   }
-  ++counts_.recorded;
+  form.number = ++counts_.recorded;
   queue(form);
 }
 
@@ -133,6 +158,8 @@ void RecordedMicroBatches::replay(Form& form) {
 void RecordedMicroBatches::queue(Form& form) {
   form.work->queue();
   ++counts_.replayed;
+  for (comm::Group* group : {ranks_, beside_})
+    if (group != nullptr) group->queued_again(runtime_.stream(), "recorded micro-batch");
   for (Parameter* p : form.final_gradients) next_.gradient_final(*p, p->micro_batches_final() - 1);
 }
 

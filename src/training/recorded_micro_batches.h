@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "autograd/tape.h"
+#include "comm/group.h"
 #include "device/recording.h"
 #include "nn/batch.h"
 
@@ -19,32 +20,37 @@ struct RecordedCounts {
   int64_t replayed = 0;  // micro-batches queued from one, that of its making among them
 };
 
-// Of the micro-batches of one chunk that computes without talking to other ranks. What a recording
-// holds fixed is its form: where inputs, parameters and gradients lie, the batch's shape, and which
-// gradients are the first of the step (stored) or later ones (added). A form is made as ever until
-// `warm_up` steps are over, and once at least; then it is recorded, once for all steps.
+// Of the micro-batches of one chunk that talks to no other ranks, but to those that it shares its
+// matrices with. What a recording holds fixed is its form: where inputs, parameters and gradients
+// lie, the batch's shape, and which gradients are the first of the step (stored) or later ones
+// (added). A form is made as ever until `warm_up` steps are over, and once at least; then it is
+// recorded, once for all steps.
 //
 // Between two replays, other work may take the memory of a form's tensors; where some of that is
 // still held when the form comes again, it is recorded anew. Inputs (nn::Batch) are filled before
 // begin(), and lie where they are for all micro-batches.
 //
+// Ranks whose calls are recorded (comm::Group::queued()) do all of it alike: they agree before each
+// micro-batch, by a call on host memory, and make it as ever, or record it, where one of them must.
+//
 // What is told of gradients (GradientListener) is told after the backward of a micro-batch that is
 // recorded or replayed: never while work is recorded.
 class RecordedMicroBatches final : public GradientListener {
  public:
-  // parameters, runtime and next, who is told of gradients, are borrowed. Only on a CUDA device is
-  // anything recorded; elsewhere the memory is taken, for plans.
+  // parameters, runtime, next, who is told of gradients, and ranks, whose calls are in a
+  // micro-batch (null: of none), are borrowed; beside: the same ranks again, or null. Only on a CUDA
+  // device is anything recorded; elsewhere the memory is taken, for plans.
   RecordedMicroBatches(std::vector<Parameter*> parameters, Runtime& runtime, GradientListener& next,
-                       int64_t warm_up);
+                       int64_t warm_up, comm::Group* ranks, comm::Group* beside);
   ~RecordedMicroBatches() override;
 
   void begin_step() { ++steps_; }
 
   // What the caller does between begin() and end(): nothing after `replay`, where all is queued;
-  // else forward and backward, with this as the tape's listener and loss() as where the sum of
-  // losses goes.
+  // else forward and backward, with this as the tape's listener and, where it is recorded, loss() as
+  // where the sum of losses goes. Unless `recordable` on all ranks, it is made as ever.
   enum class Way { as_ever, record, replay };
-  Way begin(const nn::Batch& batch);
+  Way begin(const nn::Batch& batch, bool recordable);
   void end();
   void drop();  // of a micro-batch that failed: nothing is recorded any more
   const Tensor& loss() const { return loss_; }  // 0-d f64
@@ -59,6 +65,7 @@ class RecordedMicroBatches final : public GradientListener {
   std::vector<uint64_t> key_of(const nn::Batch& batch) const;
   Form& form_of(const nn::Batch& batch);
   bool memory_is_free(const Form& form) const;
+  Way agreed(Way own, int64_t recording);
   void replay(Form& form);
   void queue(Form& form);
 
@@ -66,6 +73,9 @@ class RecordedMicroBatches final : public GradientListener {
   Runtime& runtime_;
   GradientListener& next_;
   int64_t warm_up_, steps_ = 0;
+  comm::Group *ranks_, *beside_;
+  std::shared_ptr<Arena> host_arena_;
+  HostStream host_;  // of calls with these
   Tensor loss_;
   std::vector<std::unique_ptr<Form>> forms_;
   Form* form_ = nullptr;  // of the micro-batch under way

@@ -43,13 +43,20 @@ int RuntimeSettings::threads_per_rank() const {
 }
 
 DeviceKind RuntimeSettings::device_kind() const {
+  prepare_cuda();
   if (device == "reference") return DeviceKind::reference;
   if (device == "cuda") return DeviceKind::cuda;
   return device == "auto" && cuda_state().wing != nullptr ? DeviceKind::cuda : DeviceKind::cpu;
 }
 
+void RuntimeSettings::prepare_cuda() const {
+  const bool on_gpus = !planned && (device == "auto" || device == "cuda");
+  if (on_gpus && rank_count() > 1 && distributed_backend != "gloo") load_kernels_at_once();
+}
+
 std::optional<SettingNote> RuntimeSettings::device_note() const {
   if (device != "auto") return std::nullopt;
+  prepare_cuda();
   const CudaState& cuda = cuda_state();
   if (cuda.wing != nullptr)
     return SettingNote{"device", "cuda",

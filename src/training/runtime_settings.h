@@ -54,6 +54,7 @@ struct RuntimeSettings {
   // divided among them.
   void plan_for(int64_t ranks_of_a_host);
   void check() const;
+  void prepare_cuda() const;  // before it is asked for
 };
 
 }  // namespace megatron::training

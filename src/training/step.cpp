@@ -71,10 +71,14 @@ TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
       in_flight_(chunks.size()) {
   options_.recompute.tensor = &tensor_;
   if (!options_.record_after || runtime.stream().plan().kind != DeviceKind::cuda) return;
-  MG_ASSERT(chunks.size() == 1 && tensor_.size() == 1);
+  MG_ASSERT(chunks.size() == 1 && ranks.stages() == nullptr);
+  MG_CHECK(!runtime.device().has_data() || tensor_.size() == 1 || tensor_.group->queued(),
+           "--cuda-graph-impl local cannot record what tensor-parallel ranks exchange through host "
+           "memory: give each rank a GPU of its own, for NCCL, or leave it out");
   std::vector<Parameter*> parameters;
   for (parallel::Placed* placed : chunks[0]->parameters()) parameters.push_back(&placed->parameter);
-  recorded_.emplace(std::move(parameters), runtime, data_parallel_, *options_.record_after);
+  recorded_.emplace(std::move(parameters), runtime, data_parallel_, *options_.record_after,
+                    tensor_.group, tensor_.beside);
 }
 
 void TrainStep::begin(const optim::OptimizerConfig& optimizer) {
@@ -105,8 +109,8 @@ void TrainStep::make_room(int micro_batches) {
 // Data-parallel ranks that exchange beside the compute do so in the micro-batches at the ends of the
 // step.
 bool TrainStep::recordable(int micro_batch) const {
-  if (!recorded_ || listener_ != nullptr || options_.spans != nullptr ||
-      options_.table != nullptr || runtime_.stream().watcher() != nullptr)
+  if (listener_ != nullptr || options_.spans != nullptr || options_.table != nullptr ||
+      runtime_.stream().watcher() != nullptr)
     return false;
   if (ranks_.data().size() == 1) return true;
   const bool first = micro_batch == 0, last = micro_batch + 1 == static_cast<int>(batches_.size());
@@ -138,7 +142,7 @@ Tensor TrainStep::forward(int chunk, int micro_batch, const Tensor& input) {
   const nn::Batch& batch =
       slot.batch.fill(batches_[static_cast<size_t>(micro_batch)], options_.loss_scope,
                       options_.vocabulary, options_.positions, loss_scale_.value());
-  way_ = recordable(micro_batch) ? recorded_->begin(batch) : Way::as_ever;
+  way_ = recorded_ ? recorded_->begin(batch, recordable(micro_batch)) : Way::as_ever;
   if (way_ == Way::replay) return {};
   if (slot.tape == nullptr) make_tape(slot);
   Bundle in;

@@ -31,8 +31,8 @@ struct StepOptions {
   // With a scale (fp16), gradients that are not finite are an overflow of it, check_finite or not.
   std::optional<LossScaleSettings> loss_scale;
   // On CUDA: micro-batches are recorded when so many steps are over (recorded_micro_batches.h).
-  // Absent: never. For one chunk and no tensor-parallel ranks, whose parameters and gradients are
-  // whole and stay where they are.
+  // Absent: never. For one chunk whose parameters and gradients stay where they are, and
+  // tensor-parallel ranks that talk by NCCL.
   std::optional<int64_t> record_after;
   parallel::DataParallelOptions data_parallel;
   parallel::PipelineOptions pipeline;

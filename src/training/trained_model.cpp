@@ -27,7 +27,7 @@ TrainedModel::TrainedModel(const models::GptConfig& config, DType type, uint64_t
 
 void TrainedModel::initialize(uint64_t value_seed) {
   for (const parallel::Shard& shard : shards())
-    parallel::initialize(shard, value_seed, runtime.pool());
+    parallel::initialize(shard, value_seed, runtime.stream());
 }
 
 }  // namespace megatron::training

@@ -33,6 +33,13 @@ struct Thread {
   uint3 index{};
 };
 
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes;
+  bool there;
+};
+
 struct Fiber {
   Context context{kStack};
   bool parked = false;  // waits for a thread to run
@@ -47,6 +54,9 @@ class Block {
   // Called by fibers.
   [[noreturn]] void live();  // a fiber's life: threads, one after another
   const uint64_t* exchange(WarpCall call, unsigned mask, uint64_t value);
+  const Operands* exchange(const Operands& operands);
+  void copy_later(const Copy& copy);
+  void wait_for_copies();
   void sync();
   [[noreturn]] void stop(std::string why);
   bool running() const { return running_; }
@@ -79,6 +89,8 @@ class Block {
   std::string fault_;
   std::array<Thread, kMaxThreads> thread_;
   std::array<std::array<std::array<uint64_t, kLanes>, 2>, kMaxThreads / kLanes> given_;
+  std::array<std::array<std::array<Operands, kLanes>, 2>, kMaxThreads / kLanes> operands_;
+  std::array<std::vector<Copy>, kMaxThreads> copies_;  // that threads have not waited for
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> idle_;
   Context scheduler_, abandoned_;
@@ -147,6 +159,7 @@ void Block::prepare(const KernelWork& work, int64_t index) {
     const auto t = static_cast<unsigned>(i);
     thread_[static_cast<size_t>(i)] = {
         .index = {t % size.x, t / size.x % size.y, t / (size.x * size.y)}};
+    copies_[static_cast<size_t>(i)].clear();
   }
   const auto b = static_cast<uint64_t>(index);
   blockIdx = {static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
@@ -250,6 +263,8 @@ void Block::live() {
     Fiber* const fiber = thread_[static_cast<size_t>(current_)].fiber;
     for (;;) {
       (*work_->thread)();
+      if (!copies_[static_cast<size_t>(current_)].empty())
+        stop("it ends before the copies that it began");
       Thread& thread = thread_[static_cast<size_t>(current_)];
       thread.state = State::ended;
       const int next = current_ + (work_->descending ? -1 : 1);
@@ -288,6 +303,34 @@ const uint64_t* Block::exchange(WarpCall call, unsigned mask, uint64_t value) {
   return given.data();
 }
 
+const Operands* Block::exchange(const Operands& operands) {
+  const auto t = static_cast<size_t>(current_);
+  auto& given = operands_[t / kLanes][thread_[t].odd];
+  given[t % kLanes] = operands;
+  exchange(WarpCall::product, ~0u, 0);
+  return given.data();
+}
+
+void Block::copy_later(const Copy& copy) {
+  for (const void* p : {static_cast<const void*>(copy.to), copy.from})
+    if (reinterpret_cast<uintptr_t>(p) % copy.bytes != 0)
+      stop(fmt::format("a copy of {} bytes from {} to {}", copy.bytes, copy.from, copy.to));
+  std::memset(copy.to, 0xff, copy.bytes);
+  copies_[static_cast<size_t>(current_)].push_back(copy);
+}
+
+void Block::wait_for_copies() {
+  auto& copies = copies_[static_cast<size_t>(current_)];
+  for (const Copy& copy : copies) {
+    if (copy.there) {
+      std::memcpy(copy.to, copy.from, copy.bytes);
+    } else {
+      std::memset(copy.to, 0, copy.bytes);
+    }
+  }
+  copies.clear();
+}
+
 void Block::sync() { give_way(State::at_block); }
 
 void Block::stop(std::string why) {
@@ -302,6 +345,13 @@ void Block::stop(std::string why) {
 const uint64_t* exchange(WarpCall call, unsigned mask, uint64_t value) {
   return block_of_thread->exchange(call, mask, value);
 }
+const Operands* exchange_operands(const Operands& operands) {
+  return block_of_thread->exchange(operands);
+}
+void copy_later(void* to, const void* from, int bytes, bool there) {
+  block_of_thread->copy_later({to, from, static_cast<size_t>(bytes), there});
+}
+void wait_for_copies() { block_of_thread->wait_for_copies(); }
 void sync_block() { block_of_thread->sync(); }
 void stop_kernel(const char* why) { block_of_thread->stop(why); }
 

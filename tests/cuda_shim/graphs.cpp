@@ -2,16 +2,17 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
 
 #include "machine.h"
 
 struct CUgraph_st {
   int device = 0;
-  std::vector<cuda_shim::Operation> work;
+  std::vector<cuda_shim::Recording::Branch> branches;
 };
 struct CUgraphExec_st {
   int device = 0;
-  std::vector<cuda_shim::Operation> work;
+  std::vector<cuda_shim::Recording::Branch> branches;
 };
 
 namespace cuda_shim {
@@ -28,7 +29,110 @@ cudaError_t no_graph(const char* call) {
   return refuse(cudaErrorInvalidValue, fmt::format("{} with a graph that does not exist", call));
 }
 
+// Whether the end of the first branch comes after all that the others do.
+bool is_joined(const std::vector<Recording::Branch>& branches) {
+  std::map<const Marker*, std::pair<size_t, size_t>> marks;  // {branch, operations up to it}
+  for (size_t b = 0; b < branches.size(); ++b)
+    for (size_t i = 0; i < branches[b].work.size(); ++i)
+      if (const Marker* mark = branches[b].work[i].mark.get()) marks[mark] = {b, i + 1};
+  std::vector<size_t> reached(branches.size(), 0), looked(branches.size(), 0);
+  reached[0] = branches[0].work.size();
+  for (bool more = true; more;) {
+    more = false;
+    for (size_t b = 0; b < branches.size(); ++b) {
+      for (; looked[b] < reached[b]; ++looked[b], more = true) {
+        const auto mark = marks.find(branches[b].work[looked[b]].wait.get());
+        if (mark == marks.end()) continue;
+        const auto [other, end] = mark->second;
+        reached[other] = std::max(reached[other], end);
+      }
+    }
+  }
+  for (size_t b = 1; b < branches.size(); ++b) {
+    const auto& work = branches[b].work;
+    for (size_t i = reached[b]; i < work.size(); ++i)
+      if (work[i].mark == nullptr) return false;
+  }
+  return true;
+}
+
+Operation of_marks(std::shared_ptr<Marker> wait, std::shared_ptr<Marker> mark) {
+  return {.name = "order in a graph", .work = {}, .wait = std::move(wait), .mark = std::move(mark)};
+}
+
+// One launch of a graph: its first branch on the stream that it is launched on, the others on
+// streams of their own, which end with it.
+class GraphLaunch {
+ public:
+  GraphLaunch(const std::vector<Recording::Branch>& branches, cudaStream_t stream)
+      : branches_(branches), streams_{stream} {
+    for (size_t b = 1; b < branches.size(); ++b) {
+      streams_.push_back(
+          new CUstream_st{.device = stream->device, .non_blocking = true, .work = {}});
+      machine().branches.push_back(streams_.back());
+    }
+  }
+
+  cudaError_t queue() {
+    const auto begin = marker(0);
+    cudaError_t error = cuda_shim::queue(streams_[0], of_marks(nullptr, begin));
+    for (size_t b = 0; b < branches_.size() && error == cudaSuccess; ++b) {
+      if (b > 0) error = cuda_shim::queue(streams_[b], of_marks(begin, nullptr));
+      for (const Operation& operation : branches_[b].work)
+        if (error == cudaSuccess) error = cuda_shim::queue(streams_[b], of_this(operation));
+    }
+    for (size_t b = 1; b < branches_.size() && error == cudaSuccess; ++b) error = end(b);
+    return error;
+  }
+
+ private:
+  std::shared_ptr<Marker> marker(size_t branch) const {
+    auto made = std::make_shared<Marker>();
+    made->stream = streams_[branch];
+    return made;
+  }
+
+  // Of the marker that was recorded.
+  std::shared_ptr<Marker> of_this(const std::shared_ptr<Marker>& recorded) {
+    if (recorded == nullptr) return nullptr;
+    auto& made = markers_[recorded.get()];
+    for (size_t b = 0; made == nullptr && b < branches_.size(); ++b)
+      if (branches_[b].stream == recorded->stream) made = marker(b);
+    return made;
+  }
+  Operation of_this(Operation operation) {
+    operation.wait = of_this(operation.wait);
+    operation.mark = of_this(operation.mark);
+    return operation;
+  }
+
+  cudaError_t end(size_t branch) {
+    const auto over = marker(branch);
+    const cudaError_t error = cuda_shim::queue(streams_[branch], of_marks(nullptr, over));
+    if (error != cudaSuccess) return error;
+    return cuda_shim::queue(streams_[0], {.name = "end of a graph's branch",
+                                          .work =
+                                              [own = streams_[branch]] {
+                                                std::erase(machine().branches, own);
+                                                delete own;
+                                                return cudaSuccess;
+                                              },
+                                          .wait = over,
+                                          .mark = nullptr});
+  }
+
+  const std::vector<Recording::Branch>& branches_;
+  std::vector<cudaStream_t> streams_;
+  std::map<const Marker*, std::shared_ptr<Marker>> markers_;
+};
+
 }  // namespace
+
+std::vector<Operation>& Recording::work_of(cudaStream_t stream) {
+  const auto found = std::ranges::find(branches, stream, &Branch::stream);
+  if (found != branches.end()) return found->work;
+  return branches.emplace_back(stream, std::vector<Operation>()).work;
+}
 
 cudaError_t refuse_while_recording(const char* call, bool of_device) {
   const std::thread::id self = std::this_thread::get_id();
@@ -52,12 +156,25 @@ cudaError_t refuse_recording_stream(const char* call, cudaStream_t stream) {
 }
 
 cudaError_t refuse_recorded_event(const char* call, cudaEvent_t event) {
-  if (event->recorded_in == nullptr) return cudaSuccess;
-  const cudaStream_t stream = event->recorded_in;
-  if (std::ranges::count(machine().streams, stream) != 0 && stream->recording != nullptr)
-    stream->recording->spoiled = true;
+  if (!event->recorded) return cudaSuccess;
+  if (const auto recording = event->recording.lock()) recording->spoiled = true;
   return refuse(cudaErrorCapturedEvent,
                 fmt::format("{} of an event that was recorded into a graph", call));
+}
+
+// A stream that waits for what is recorded takes part in the recording from then on.
+cudaError_t record_wait(cudaStream_t stream, cudaEvent_t event) {
+  const std::shared_ptr<Recording> recording = event->recording.lock();
+  if (event->recorded && recording == nullptr)
+    return refuse_recorded_event("cudaStreamWaitEvent", event);
+  if (recording == nullptr || (stream->recording != nullptr && stream->recording != recording)) {
+    stream->recording->spoiled = true;
+    return refuse(cudaErrorStreamCaptureIsolation,
+                  "a wait between work that is recorded and other work");
+  }
+  stream->recording = recording;
+  recording->work_of(stream).push_back(of_marks(event->marker, nullptr));
+  return cudaSuccess;
 }
 
 }  // namespace cuda_shim
@@ -77,9 +194,10 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
                   "cudaStreamBeginCapture of no stream, or of the default stream");
   if (stream->recording != nullptr)
     return spoil(*stream->recording, "cudaStreamBeginCapture of a stream whose work is recorded");
-  stream->recording = std::make_unique<Recording>();
+  stream->recording = std::make_shared<Recording>();
   stream->recording->mode = mode;
   stream->recording->thread = std::this_thread::get_id();
+  stream->recording->work_of(stream);
   return m.sticky;
 }
 
@@ -87,15 +205,22 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   Machine& m = machine();
   const Lock lock(m.mutex);
   *graph = nullptr;
-  if (std::ranges::count(m.streams, stream) == 0 || stream->recording == nullptr)
+  if (std::ranges::count(m.streams, stream) == 0 || stream->recording == nullptr ||
+      stream->recording->branches[0].stream != stream)
     return refuse(cudaErrorStreamCaptureUnmatched, "cudaStreamEndCapture without a begin");
   if (stream->recording->thread != std::this_thread::get_id() &&
       stream->recording->mode != cudaStreamCaptureModeRelaxed)
     return refuse(cudaErrorStreamCaptureWrongThread,
                   "cudaStreamEndCapture by another thread than the one that began");
-  const std::unique_ptr<Recording> recording = std::move(stream->recording);
+  const std::shared_ptr<Recording> recording = stream->recording;
+  for (const cudaStream_t other : m.streams)
+    if (other->recording == recording) other->recording = nullptr;
   if (recording->spoiled) return cudaErrorStreamCaptureInvalidated;
-  *graph = new CUgraph_st{.device = stream->device, .work = std::move(recording->work)};
+  if (!is_joined(recording->branches))
+    return refuse(cudaErrorStreamCaptureUnjoined,
+                  "the work of a stream is recorded, and the stream that began does not wait for "
+                  "the last of it");
+  *graph = new CUgraph_st{.device = stream->device, .branches = std::move(recording->branches)};
   m.graphs.insert(*graph);
   return m.sticky;
 }
@@ -109,7 +234,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
   if (const cudaError_t error = refuse_while_recording("cudaGraphInstantiate");
       error != cudaSuccess)
     return error;
-  *executable = new CUgraphExec_st{.device = graph->device, .work = graph->work};
+  *executable = new CUgraphExec_st{.device = graph->device, .branches = graph->branches};
   m.executables.insert(*executable);
   return m.sticky;
 }
@@ -125,10 +250,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   if (const cudaError_t error = refuse_recording_stream("cudaGraphLaunch", own);
       error != cudaSuccess)
     return error;
-  for (const Operation& operation : executable->work) {
-    if (const cudaError_t error = queue(own, operation); error != cudaSuccess) return error;
-  }
-  return m.sticky;
+  const cudaError_t error = GraphLaunch(executable->branches, own).queue();
+  return error != cudaSuccess ? error : m.sticky;
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {

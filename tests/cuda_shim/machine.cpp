@@ -35,7 +35,8 @@ void at_end() {
   _exit(86);
 }
 
-// What a process that cannot be told by a call is told: CUDA_SHIM_DEVICES, CUDA_SHIM_DRIVER.
+// What a process that cannot be told by a call is told: CUDA_SHIM_DEVICES, CUDA_SHIM_DRIVER,
+// CUDA_SHIM_CAPABILITY.
 int64_t told_first(const char* variable, int64_t usual) {
   const char* const told = std::getenv(variable);
   return told == nullptr ? usual : std::atoll(told);
@@ -51,6 +52,7 @@ Machine& machine() {
     Settings& settings = made->settings;
     settings.devices = told_first("CUDA_SHIM_DEVICES", settings.devices);
     settings.driver = told_first("CUDA_SHIM_DRIVER", settings.driver);
+    settings.capability = told_first("CUDA_SHIM_CAPABILITY", settings.capability);
     std::atexit(at_end);
     return made;
   }();
@@ -97,9 +99,16 @@ bool has_devices() {
 
 unsigned short half_bits(float x) { return megatron::f16(x).bits; }
 float half_value(unsigned short bits) {
-  megatron::f16 x;
-  x.bits = bits;
-  return static_cast<float>(x);
+  static const std::vector<float> values = [] {
+    std::vector<float> all(1 << 16);
+    for (size_t i = 0; i < all.size(); ++i) {
+      megatron::f16 x;
+      x.bits = static_cast<uint16_t>(i);
+      all[i] = static_cast<float>(x);
+    }
+    return all;
+  }();
+  return values[bits];
 }
 
 }  // namespace cuda_shim
@@ -115,6 +124,7 @@ bool shim_set(const char* name, int64_t value) {
                       : what == "driver"     ? &s.driver
                       : what == "descending" ? &s.descending
                       : what == "threads"    ? &s.threads
+                      : what == "nccl_looks" ? &s.nccl_looks
                                              : nullptr;
   if (at == nullptr) return false;
   *at = value;
@@ -187,6 +197,8 @@ constexpr ErrorText kErrors[] = {
      "the capture was not initiated in this stream"},
     {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation",
      "dependency created on uncaptured work in another stream"},
+    {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined",
+     "capturing stream has unjoined work"},
     {cudaErrorCapturedEvent, "cudaErrorCapturedEvent",
      "operation not permitted on an event last recorded in a capturing stream"},
     {cudaErrorStreamCaptureWrongThread, "cudaErrorStreamCaptureWrongThread",
@@ -255,8 +267,12 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     case cudaDevAttrWarpSize: *value = 32; return cudaSuccess;
     case cudaDevAttrMultiProcessorCount: *value = 132; return cudaSuccess;
     case cudaDevAttrL2CacheSize: *value = 50 << 20; return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = static_cast<int>(machine().settings.capability / 10);
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = static_cast<int>(machine().settings.capability % 10);
+      return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 228 << 10; return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = kDynamicSharedOptIn; return cudaSuccess;
   }

@@ -39,6 +39,7 @@ struct Operation {
   std::string name;
   std::function<cudaError_t()> work;  // empty: none
   std::shared_ptr<Marker> wait, mark;
+  std::function<void()> queued = {};  // told when it is queued; of what is recorded, each time
 };
 
 // Bytes that a device or the host's pinned memory has.
@@ -49,16 +50,24 @@ struct Range {
   bool accessible = true;
 };
 
-// What a stream records instead of queueing it (graphs.cpp).
+// What a stream records instead of queueing it, and those that wait for what it records
+// (graphs.cpp). Its markers stand for those of each launch.
 struct Recording {
+  struct Branch {
+    cudaStream_t stream = nullptr;
+    std::vector<Operation> work;
+  };
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
-  std::thread::id thread;  // that began it
-  std::vector<Operation> work;
+  std::thread::id thread;        // that began it
+  std::vector<Branch> branches;  // the first one's stream began it
   bool spoiled = false;
+
+  std::vector<Operation>& work_of(cudaStream_t stream);
 };
 
 struct Settings {
-  int64_t devices = 1, memory = int64_t{1} << 30, driver = 13000, descending = 0, threads = 0;
+  int64_t devices = 1, memory = int64_t{2} << 30, driver = 13000, descending = 0, threads = 0,
+          capability = 90, nccl_looks = 1;
 };
 
 // Recursive. Whoever waits for work that others must queue lets them in meanwhile.
@@ -90,7 +99,8 @@ struct Machine {
   std::string problems;  // behind problem_mutex
   std::mutex problem_mutex;
 
-  std::vector<cudaStream_t> streams;  // the oldest first
+  std::vector<cudaStream_t> streams;   // the oldest first
+  std::vector<cudaStream_t> branches;  // of graphs under way
   std::set<cudaEvent_t> events;
   std::set<cudaGraph_t> graphs;
   std::set<cudaGraphExec_t> executables;
@@ -133,6 +143,8 @@ cudaError_t refuse_while_recording(const char* call, bool of_device = false);
 // The same of a call with one stream, or with an event.
 cudaError_t refuse_recording_stream(const char* call, cudaStream_t stream);
 cudaError_t refuse_recorded_event(const char* call, cudaEvent_t event);
+// Makes a stream wait for an event where one of both is recorded.
+cudaError_t record_wait(cudaStream_t stream, cudaEvent_t event);
 // Queues work on a stream that does not record.
 cudaError_t queue(cudaStream_t stream, Operation operation);
 
@@ -154,11 +166,12 @@ struct CUstream_st {
   int device = 0;
   bool non_blocking = false;
   std::deque<cuda_shim::Operation> work;
-  std::unique_ptr<cuda_shim::Recording> recording = nullptr;
+  std::shared_ptr<cuda_shim::Recording> recording = nullptr;
 };
 struct CUevent_st {
   int device = 0;
   bool timing = false;
   std::shared_ptr<cuda_shim::Marker> marker;
-  cudaStream_t recorded_in = nullptr;  // a stream that recorded it instead of queueing it
+  bool recorded = false;                          // into a graph, instead of being queued
+  std::weak_ptr<cuda_shim::Recording> recording;  // of that graph, while it goes on
 };

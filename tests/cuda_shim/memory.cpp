@@ -201,7 +201,7 @@ cudaError_t cudaFreeHost(void* p) {
   return m.sticky;
 }
 
-cudaError_t cudaHostRegister(void* p, size_t bytes, unsigned) {
+cudaError_t cudaHostRegister(void* p, size_t bytes, unsigned flags) {
   Machine& m = machine();
   const Lock lock(m.mutex);
   if (const cudaError_t error = refuse_while_recording("cudaHostRegister"); error != cudaSuccess)
@@ -211,6 +211,8 @@ cudaError_t cudaHostRegister(void* p, size_t bytes, unsigned) {
   if (place_of(p, bytes) != Place::pageable)
     return refuse(cudaErrorHostMemoryAlreadyRegistered,
                   fmt::format("cudaHostRegister: {} is pinned already", p));
+  if (flags != (cudaHostRegisterPortable | cudaHostRegisterMapped))
+    problem("cudaHostRegister: kernels, and other devices, are not promised this memory");
   m.pinned[address(p)] = {.bytes = bytes};
   return cudaSuccess;
 }

@@ -1,43 +1,15 @@
-// NCCL between the shim's devices. What a rank gives to others lies in files of a folder in shared
-// memory, one a rank and call, so that ranks may be threads or processes.
+// Calls of NCCL between the shim's devices.
 #include <fmt/core.h>
-#include <nccl.h>
-#include <signal.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <optional>
 
-#include "machine.h"
+#include "communicators.h"
 
 namespace fs = std::filesystem;
 
-struct ncclComm {
-  std::string folder;
-  int rank = 0, size = 1, device = 0;
-  cudaStream_t stream = nullptr;  // of all calls
-  bool aborted = false;
-  ncclResult_t error = ncclSuccess;
-  int64_t collectives = 0, queued = 0;
-  std::map<int, int64_t> sent, received;  // by the other's rank
-};
-
 namespace cuda_shim {
 namespace {
-
-const char* const kRoot = "/dev/shm";
-const char* const kPrefix = "megatron_nccl_";
-
-thread_local std::string last_text = "no error";
-
-ncclResult_t wrong(ncclResult_t result, const std::string& text) {
-  last_text = text;
-  problem("NCCL: " + text);
-  return result;
-}
 
 enum class Kind { all_reduce, broadcast, all_gather, reduce_scatter, send, receive };
 const char* name(Kind kind) {
@@ -66,11 +38,13 @@ struct Header {
   ncclRedOp_t op;
   int root;
   size_t count;
+  int64_t recorded = 0;  // 0: in no graph; else which recorded call it is, of messages 1
   bool operator==(const Header&) const = default;
 };
 std::string text_of(const Header& h) {
-  return fmt::format("{} of {} elements of type {}, operation {}, root {}", name(h.kind), h.count,
-                     static_cast<int>(h.type), static_cast<int>(h.op), h.root);
+  return fmt::format("{} of {} elements of type {}, operation {}, root {}, recorded {}",
+                     name(h.kind), h.count, static_cast<int>(h.type), static_cast<int>(h.op),
+                     h.root, h.recorded);
 }
 
 struct Part {
@@ -84,41 +58,12 @@ struct Part {
 
 // --- Files.
 
-void post(const std::string& path, const void* head, size_t head_bytes, const void* data,
-          size_t bytes) {
-  const std::string unfinished = fmt::format("{}.{}", path, ::gettid());
-  {
-    std::ofstream out(unfinished, std::ios::binary);
-    out.write(static_cast<const char*>(head), static_cast<std::streamsize>(head_bytes));
-    if (bytes > 0) out.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
-  }
-  fs::rename(unfinished, path);
-}
-
-std::optional<std::string> read(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return std::nullopt;
-  return std::string(std::istreambuf_iterator<char>(in), {});
-}
-
 Header header_of(const std::string& bytes) {
   Header h;
   std::memcpy(&h, bytes.data(), sizeof h);
   return h;
 }
 const char* data_of(const std::string& bytes) { return bytes.data() + sizeof(Header); }
-
-// Folders of processes that were killed.
-void sweep() {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(kRoot, error)) {
-    const std::string file = entry.path().filename();
-    if (!file.starts_with(kPrefix)) continue;
-    const int process = std::atoi(file.c_str() + std::strlen(kPrefix));
-    if (process > 0 && ::kill(process, 0) != 0 && errno == ESRCH)
-      fs::remove_all(entry.path(), error);
-  }
-}
 
 // --- Arithmetic. NCCL adds in an order of its own: here from the last rank down.
 
@@ -165,15 +110,18 @@ class Launch {
       if (!part.done) part.done = take(part);
       all = all && part.done;
     }
-    return all ? finish() : cudaErrorNotReady;
+    if (all) return finish();
+    if (!std::exchange(running_, true)) ++comm_->running;
+    return cudaErrorNotReady;
   }
 
  private:
   cudaError_t finish() {
     posted_ = false;
+    if (std::exchange(running_, false)) --comm_->running;
     for (Part& part : parts_) part.done = false;
     --comm_->queued;
-    if (comm_->aborted && comm_->queued == 0) delete comm_;
+    delete_if_over(comm_);
     machine().mutex.changed();
     return cudaSuccess;
   }
@@ -230,7 +178,7 @@ class Launch {
       if (!bytes) return false;
       fs::remove(file(part, part.peer));
       const Header theirs = header_of(*bytes);
-      if (theirs.count == h.count && theirs.type == h.type)
+      if (theirs.count == h.count && theirs.type == h.type && theirs.recorded == h.recorded)
         std::memcpy(part.to, data_of(*bytes), bytes_to(part));
       else
         fail(fmt::format("rank {} expects {}, and rank {} sent {}", comm_->rank, text_of(h),
@@ -277,7 +225,7 @@ class Launch {
 
   ncclComm* comm_;
   std::vector<Part> parts_;
-  bool posted_ = false;
+  bool posted_ = false, running_ = false;
 };
 
 struct Given {
@@ -288,13 +236,39 @@ struct Given {
 thread_local int group_depth = 0;
 thread_local std::vector<Given> given_in_group;
 
-std::set<ncclComm*>& communicators() {
-  static auto* const all = new std::set<ncclComm*>;  // behind the machine's mutex
-  return *all;
+// Until the last graph that the call is in is destroyed, and has run.
+std::shared_ptr<void> held_by_graph(ncclComm* comm) {
+  ++comm->graphs;
+  return std::shared_ptr<void>(comm, [comm](void*) {
+    const Lock lock(machine().mutex);
+    --comm->graphs;
+    delete_if_over(comm);
+    machine().mutex.changed();
+  });
+}
+
+// A call is recorded by all of its ranks, or by none, and each launches its part of one recording.
+void number(ncclComm* comm, cudaStream_t stream, Part& part, bool message) {
+  if (stream->recording == nullptr) return;
+  part.header.recorded = message ? 1 : ++comm->recorded;
+}
+
+// The calls of one communicator on one stream.
+ncclResult_t launch(ncclComm* comm, cudaStream_t stream, const std::vector<Part>& parts) {
+  const auto work = std::make_shared<Launch>(comm, parts);
+  const std::shared_ptr<void> held = stream_of(stream)->recording ? held_by_graph(comm) : nullptr;
+  if (queue(stream, {.name = "NCCL",
+                     .work = [work, held] { return work->attempt(); },
+                     .wait = nullptr,
+                     .mark = nullptr,
+                     .queued = [comm] { ++comm->queued; }}) != cudaSuccess)
+    return ncclUnhandledCudaError;
+  return ncclSuccess;
 }
 
 ncclResult_t launch(std::vector<Given> given) {
   const Lock lock(machine().mutex);
+  ncclResult_t result = ncclSuccess;
   while (!given.empty()) {
     ncclComm* const comm = given.front().comm;
     const cudaStream_t stream = given.front().stream;
@@ -305,15 +279,11 @@ ncclResult_t launch(std::vector<Given> given) {
       else others.push_back(std::move(g));
     }
     given = std::move(others);
-    ++comm->queued;
-    const auto work = std::make_shared<Launch>(comm, std::move(parts));
-    if (queue(stream, {.name = "NCCL",
-                       .work = [work] { return work->attempt(); },
-                       .wait = nullptr,
-                       .mark = nullptr}) != cudaSuccess)
-      return ncclUnhandledCudaError;
+    const ncclResult_t one =
+        begin(comm, [comm, stream, parts] { return launch(comm, stream, parts); });
+    if (one != ncclSuccess) result = one;
   }
-  return ncclSuccess;
+  return result;
 }
 
 ncclResult_t give(ncclComm* comm, cudaStream_t stream, Part part) {
@@ -322,7 +292,9 @@ ncclResult_t give(ncclComm* comm, cudaStream_t stream, Part part) {
     const char* const call = name(part.header.kind);
     if (!communicators().contains(comm))
       return wrong(ncclInvalidArgument, fmt::format("{} of no communicator", call));
-    if (comm->aborted) return wrong(ncclInvalidUsage, fmt::format("{} after an abort", call));
+    if (comm->proceed)
+      return wrong(ncclInvalidArgument, fmt::format("{} before a call was settled", call));
+    if (comm->finalized) return wrong(ncclInvalidUsage, fmt::format("{} after the end", call));
     const cudaStream_t own = stream_of(stream);
     if (own == nullptr || own->device != comm->device)
       return wrong(ncclInvalidArgument, fmt::format("{} on a stream that does not exist, or of "
@@ -335,142 +307,17 @@ ncclResult_t give(ncclComm* comm, cudaStream_t stream, Part part) {
     const int other = message ? part.peer : part.header.root;
     if (other >= comm->size || other < (message ? 0 : -1))
       return wrong(ncclInvalidArgument, fmt::format("{}: there is no rank {}", call, other));
+    number(comm, own, part, message);
   }
   given_in_group.push_back({comm, stream, part});
   if (group_depth > 0) return ncclSuccess;
   return launch(std::exchange(given_in_group, {}));
 }
 
-// A rank that has ended says so; the last one removes the folder.
-bool all_ended(const ncclComm& comm) {
-  for (int r = 0; r < comm.size; ++r)
-    if (!fs::exists(fmt::format("{}/end.{}", comm.folder, r))) return false;
-  return true;
-}
-void end(const ncclComm& comm) {
-  std::error_code error;
-  if (fs::exists(comm.folder, error))
-    post(fmt::format("{}/end.{}", comm.folder, comm.rank), "", 0, nullptr, 0);
-}
-
 }  // namespace
 }  // namespace cuda_shim
 
 using namespace cuda_shim;
-
-ncclResult_t ncclGetVersion(int* version) {
-  *version = NCCL_MAJOR * 10000 + NCCL_MINOR * 100 + NCCL_PATCH;
-  return ncclSuccess;
-}
-const char* ncclGetErrorString(ncclResult_t result) {
-  switch (result) {
-    case ncclSuccess: return "no error";
-    case ncclInvalidArgument: return "invalid argument";
-    case ncclInvalidUsage: return "invalid usage";
-    case ncclUnhandledCudaError: return "unhandled cuda error";
-    case ncclRemoteError: return "remote process exited or there was a network error";
-    default: return "internal error";
-  }
-}
-const char* ncclGetLastError(ncclComm_t) { return last_text.c_str(); }
-
-ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
-  static std::atomic<int> next = 0;
-  if (next == 0) sweep();
-  std::memset(id, 0, sizeof *id);
-  const std::string folder =
-      fmt::format("{}/{}{}_{}", kRoot, kPrefix, static_cast<int>(::getpid()), next++);
-  fs::create_directory(folder);
-  std::memcpy(id->internal, folder.data(), folder.size());
-  return ncclSuccess;
-}
-
-ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank) {
-  *comm = nullptr;
-  if (rank < 0 || rank >= ranks || std::memchr(id.internal, 0, sizeof id.internal) == nullptr)
-    return wrong(ncclInvalidArgument, fmt::format("rank {} of {}", rank, ranks));
-  const char* const apart = std::getenv("NCCL_P2P_DIRECT_DISABLE");
-  if (apart == nullptr || std::strcmp(apart, "1") != 0)
-    return wrong(ncclInvalidUsage,
-                 "GPUs of a process would read each other's memory, which is mapped for one only; "
-                 "NCCL_P2P_DIRECT_DISABLE is not 1");
-  auto made = std::make_unique<ncclComm>();
-  made->folder = id.internal;
-  made->rank = rank;
-  made->size = ranks;
-  made->device = current_device();
-  const int mine[] = {ranks, made->device};
-  const auto file = [&](int r) { return fmt::format("{}/init.{}", made->folder, r); };
-  if (fs::exists(file(rank)))
-    return wrong(ncclInvalidUsage, fmt::format("rank {} comes twice", rank));
-  post(file(rank), mine, sizeof mine, nullptr, 0);
-  std::vector<int> devices;
-  for (int r = 0; r < ranks; ++r) {
-    while (!fs::exists(file(r))) ::usleep(200);
-    const std::string bytes = read(file(r)).value();
-    int theirs[2];
-    std::memcpy(theirs, bytes.data(), sizeof theirs);
-    if (theirs[0] != ranks)
-      return wrong(ncclInvalidArgument, fmt::format("rank {} names {} ranks, and rank {} {}", rank,
-                                                    ranks, r, theirs[0]));
-    const auto same = std::find(devices.begin(), devices.end(), theirs[1]);
-    if (same != devices.end())
-      return wrong(
-          ncclInvalidUsage,
-          fmt::format("Duplicate GPU detected : rank {} and rank {} both on CUDA device {}",
-                      same - devices.begin(), r, theirs[1]));
-    devices.push_back(theirs[1]);
-  }
-  const Lock lock(machine().mutex);
-  ++machine().communicators;
-  *comm = made.release();
-  communicators().insert(*comm);
-  return ncclSuccess;
-}
-
-ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  constexpr int kPatience = 100000;  // of 200 us each
-  Machine& m = machine();
-  const Lock lock(m.mutex);
-  if (communicators().erase(comm) == 0)
-    return wrong(ncclInvalidArgument, "ncclCommDestroy of no communicator");
-  if (comm->queued > 0) {
-    problem("NCCL: a communicator was destroyed with calls queued");
-    run(comm->stream);
-  }
-  end(*comm);
-  int waited = 0;
-  while (fs::exists(comm->folder) && !all_ended(*comm) && ++waited < kPatience) m.mutex.pause();
-  if (waited == kPatience) problem("NCCL: ncclCommDestroy waits for a rank that does not come");
-  std::error_code error;
-  fs::remove_all(comm->folder, error);
-  --m.communicators;
-  delete comm;
-  return ncclSuccess;
-}
-
-// Calls that are queued still name it: they are over when the stream has run.
-ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  Machine& m = machine();
-  const Lock lock(m.mutex);
-  if (communicators().erase(comm) == 0)
-    return wrong(ncclInvalidArgument, "ncclCommAbort of no communicator");
-  comm->aborted = true;
-  end(*comm);
-  std::error_code error;
-  if (all_ended(*comm)) fs::remove_all(comm->folder, error);
-  --m.communicators;
-  if (comm->queued == 0) delete comm;
-  return ncclSuccess;
-}
-
-ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
-  const Lock lock(machine().mutex);
-  if (!communicators().contains(comm))
-    return wrong(ncclInvalidArgument, "ncclCommGetAsyncError of no communicator");
-  *error = comm->error;
-  return ncclSuccess;
-}
 
 ncclResult_t ncclGroupStart() {
   ++group_depth;

@@ -46,13 +46,16 @@ bool run_one(Operation& operation) {
 
 bool is_alive(cudaStream_t stream) {
   const Machine& m = machine();
-  return std::ranges::count(m.streams, stream) + std::ranges::count(m.default_streams, stream) > 0;
+  return std::ranges::count(m.streams, stream) + std::ranges::count(m.branches, stream) +
+             std::ranges::count(m.default_streams, stream) >
+         0;
 }
 
 // The youngest first: what an older one should have waited for does not happen by chance.
 std::vector<cudaStream_t> all_streams() {
   const Machine& m = machine();
-  std::vector<cudaStream_t> streams(m.streams.rbegin(), m.streams.rend());
+  std::vector<cudaStream_t> streams(m.branches.rbegin(), m.branches.rend());
+  streams.insert(streams.end(), m.streams.rbegin(), m.streams.rend());
   for (const cudaStream_t stream : m.default_streams)
     if (stream != nullptr) streams.push_back(stream);
   return streams;
@@ -93,9 +96,10 @@ cudaError_t queue(cudaStream_t stream, Operation operation) {
   stream = stream_of(stream);
   if (stream == nullptr) return no_stream();
   if (stream->recording != nullptr) {
-    stream->recording->work.push_back(std::move(operation));
+    stream->recording->work_of(stream).push_back(std::move(operation));
     return cudaSuccess;
   }
+  if (operation.queued) operation.queued();
   follow_order_of_calls(stream);
   stream->work.push_back(std::move(operation));
   machine().mutex.changed();
@@ -105,7 +109,9 @@ cudaError_t queue(cudaStream_t stream, Operation operation) {
 cudaStream_t stream_of(cudaStream_t stream) {
   Machine& m = machine();
   if (stream != nullptr && stream != cudaStreamLegacy)
-    return std::ranges::count(m.streams, stream) != 0 ? stream : nullptr;
+    return std::ranges::count(m.streams, stream) + std::ranges::count(m.branches, stream) != 0
+               ? stream
+               : nullptr;
   if (!has_devices()) return nullptr;
   cudaStream_t& own = m.default_streams[current_device()];
   if (own == nullptr) own = new CUstream_st{.device = current_device(), .work = {}};
@@ -226,12 +232,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (!machine().events.contains(event)) return no_event("cudaStreamWaitEvent");
   stream = stream_of(stream);
   if (stream == nullptr) return no_stream();
-  if (event->recorded_in != nullptr || stream->recording != nullptr) {
-    if (event->recorded_in == stream && stream->recording != nullptr) return cudaSuccess;
-    if (stream->recording != nullptr) stream->recording->spoiled = true;
-    return refuse(cudaErrorStreamCaptureIsolation,
-                  "a wait between work that is recorded and other work");
-  }
+  if (event->recorded || stream->recording != nullptr) return record_wait(stream, event);
   if (event->marker == nullptr) {
     problem("a stream waits for an event that was never recorded, which is no wait");
     return cudaSuccess;
@@ -270,11 +271,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return refuse(cudaErrorInvalidResourceHandle,
                   fmt::format("an event of device {} is recorded in a stream of device {}",
                               event->device, stream->device));
-  event->recorded_in = stream->recording != nullptr ? stream : nullptr;
-  if (stream->recording != nullptr) {
-    event->marker = nullptr;
-    return cudaSuccess;
-  }
+  event->recorded = stream->recording != nullptr;
+  event->recording = stream->recording;
   event->marker = std::make_shared<Marker>();
   event->marker->stream = stream;
   return queue(stream, {.name = "event", .work = {}, .wait = nullptr, .mark = event->marker});
@@ -287,11 +285,14 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (const cudaError_t error = refuse_recorded_event("cudaEventQuery", event);
       error != cudaSuccess)
     return error;
+  if (const cudaError_t error = refuse_while_recording("cudaEventQuery"); error != cudaSuccess)
+    return error;
   if (m.sticky != cudaSuccess) return m.sticky;
   Marker* const marker = event->marker.get();
   if (marker != nullptr && !marker->done && ++marker->queries >= kPatience &&
       !advance(marker->stream, marker)) {
-    for (const cudaStream_t other : all_streams()) advance(other);
+    for (const cudaStream_t other : all_streams())
+      if (is_alive(other)) advance(other);
   }
   return marker == nullptr || marker->done ? m.sticky : cudaErrorNotReady;
 }
@@ -301,6 +302,9 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const Lock lock(m.mutex);
   if (!m.events.contains(event)) return no_event("cudaEventSynchronize");
   if (const cudaError_t error = refuse_recorded_event("cudaEventSynchronize", event);
+      error != cudaSuccess)
+    return error;
+  if (const cudaError_t error = refuse_while_recording("cudaEventSynchronize");
       error != cudaSuccess)
     return error;
   if (event->marker == nullptr)

@@ -77,6 +77,33 @@ class Cuda(unittest.TestCase):
         for left_out in ("sm_89: left out", "sm_120a: left out"):
             self.assertIn(left_out, text)
 
+    def test_of_a_tree_with_changes_and_new_files(self):
+        def git(*words):
+            name = ["-c", "user.name=a", "-c", "user.email=a@b"]
+            subprocess.run(["/usr/bin/git", *name, *words], cwd=self.root, check=True)
+
+        (self.root / "bin/git").unlink()
+        kernels = self.root / "src/kernels/cuda"
+        kernels.mkdir(parents=True)
+        (kernels / "gemm.cu").write_text("1")
+        git("init", "-q")
+        git("add", "tools", "src")
+        for name in ("first", "second"):
+            git("commit", "-q", "--allow-empty", "-m", name)
+
+        def others_too():
+            code, text = self.run_tool("--changed")
+            self.assertEqual(code, 0, text)
+            return "sm_80: " in text
+
+        self.assertFalse(others_too())
+        (kernels / "gemm.cu").write_text("2")
+        self.assertTrue(others_too())
+        (kernels / "gemm.cu").write_text("1")
+        self.assertFalse(others_too())
+        (kernels / "softmax.cu").write_text("1")
+        self.assertTrue(others_too())
+
     def test_one_architecture_where_nothing_changed(self):
         code, text = self.run_tool("--changed")
         self.assertEqual(code, 0, text)

@@ -3,10 +3,12 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import unittest
 import unittest.mock
 from pathlib import Path
@@ -46,7 +48,8 @@ def train():
     rest = "--save" if "--save" in words else "--log-interval"
     flags = " ".join(words[3 : words.index(rest)]).replace(os.environ["TREE"] + "/", "")
     recorded = json.load(open(os.environ["LOSSES"])).values()
-    losses = next(r["losses"] for r in recorded if r["flags"] == flags)
+    launch = [9.0] if "launch" in os.getcwd() else None
+    losses = launch or next(r["losses"] for r in recorded if r["flags"] == flags)
     run = Path("run/latest_checkpointed_iteration.txt")
     done = int(run.read_text()) if "--load" in words and run.exists() else 0
     with open(value("--log-jsonl"), "a") as log:
@@ -94,6 +97,7 @@ class Played(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
+        self.out = self.folder / "out"
         self.program = self.folder / "megatron"
         self.program.write_text(PROGRAM, encoding="utf-8")
         self.program.chmod(0o755)
@@ -102,7 +106,7 @@ class Played(unittest.TestCase):
         command = [sys.executable, TOOL, part, "--small", "--program", program or self.program]
         environment = {**os.environ, "FAULT": fault, "LOSSES": str(LOSSES), "TREE": str(ROOT)}
         done = subprocess.run(
-            [*command, "--output", self.folder / "out", *flags],
+            [*command, "--output", self.out, *flags],
             capture_output=True,
             text=True,
             env=environment,
@@ -111,7 +115,7 @@ class Played(unittest.TestCase):
         return done.returncode, done.stdout + done.stderr
 
     def results(self):
-        return (self.folder / "out/nvidia-play.md").read_text(encoding="utf-8")
+        return (self.out / "nvidia-play.md").read_text(encoding="utf-8")
 
     def steps(self):
         code, text = self.check("--list")
@@ -143,6 +147,18 @@ class Passing(Played):
         self.assertIn("begin anew", text)
         self.assertIn(" 0 of them done before", text)
 
+    def test_goes_on_in_a_new_folder(self):
+        self.check(part="layouts")
+        earlier, self.out = self.out, self.folder / "next"
+        code, text = self.check("--from", earlier, part="all")
+        self.assertEqual(code, 0, text)
+        self.assertIn(" 1 of them done before", text)
+        for words in ("## gpu_check layouts", "## gpu_check parity"):
+            self.assertIn(words, self.results())
+        code, text = self.check("--from", self.folder, part="all")
+        self.assertEqual(code, 2, text)
+        self.assertIn("there is no gpu_check.json there", text)
+
     def test_takes_a_pack(self):
         (self.folder / "commit").write_text("abc1234\n", encoding="utf-8")
         pack = self.folder / "pack.tar.gz"
@@ -157,7 +173,8 @@ class Passing(Played):
 class Faults(Played):
     def expect(self, fault, step, words):
         part = "speed" if fault == "speed" else "parity"
-        code, text = self.check("--state", self.folder / fault, fault=fault, part=part)
+        self.out = self.folder / fault
+        code, text = self.check(fault=fault, part=part)
         self.assertEqual(code, 1, text)
         failed = [line for line in text.splitlines() if line.startswith("FAILED")]
         self.assertTrue(any(step in line and words in line for line in failed), text)
@@ -175,9 +192,9 @@ class Faults(Played):
 
     def test_a_failed_step_is_run_again_by_the_next_call(self):
         self.expect("verify", "verify", "exit status 1")
-        code, text = self.check("--state", self.folder / "verify", part="parity")
+        code, text = self.check(part="parity")
         self.assertEqual(code, 0, text)
-        self.assertIn(f"{self.steps() - 4} of them done before", text)
+        self.assertIn(f"{self.steps() - 5} of them done before", text)
         self.assertRegex(text, r"passed +verify")
 
     def test_no_gpu_is_told(self):
@@ -194,6 +211,73 @@ class Faults(Played):
         code, text = self.check(part="parity")
         self.assertEqual(code, 0, text)
         self.assertRegex(text, r"passed +gradients/add")
+
+    def test_killed_it_leaves_its_results_and_nothing_that_runs(self):
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            self.out = self.folder / number.name
+            environment = {**os.environ, "FAULT": "hang", "LOSSES": str(LOSSES), "TREE": str(ROOT)}
+            command = [sys.executable, TOOL, "parity", "--small", "--program", self.program]
+            with subprocess.Popen(
+                [*command, "--jobs", "1", "--output", self.out],
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
+            ) as tool:
+                while "unit_norm" not in tool.stdout.readline():
+                    pass
+                hung = f"{self.program} selftest --device cuda --filter =gradients/add"
+                self.assertTrue(self.waits_until(lambda: self.runs(hung)))
+                tool.send_signal(number)
+            self.assertTrue(self.waits_until(lambda: not self.runs(hung)))
+            self.assertIn("kernels/unit_norm", self.results())
+            code, text = self.check(part="parity")
+            self.assertEqual(code, 0, text)
+            self.assertIn(" 2 of them done before", text)
+
+    def runs(self, command):
+        return subprocess.run(["pgrep", "-f", command], capture_output=True, check=False).stdout
+
+    def waits_until(self, condition):
+        end = time.monotonic() + 10
+        while not condition() and time.monotonic() < end:
+            time.sleep(0.02)
+        return condition()
+
+
+class Times(unittest.TestCase):
+    def setUp(self):
+        sys.path.insert(0, str(ROOT / "tools"))
+        from gpu_checks import machine, results
+
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.output = Path(folder.name)
+        self.machine = machine.Machine(sys.executable, self.output, "cuda")
+        self.addCleanup(self.machine.close)
+        self.results, self.step = results, machine.Step
+
+    def step_of(self, seconds, name, limit=9, likely=None):
+        def run(machine):
+            machine.run(["sleep", seconds])
+            return "slept"
+
+        return self.step("speed", name, f"sleep {seconds}", run, limit, likely)
+
+    def run_steps(self, steps, seconds):
+        found = self.results.Results(self.machine, "Play", "1", self.output / "state", self.output)
+        end = time.monotonic() + seconds
+        self.results.run_part(self.machine, steps, found, end, 1)
+        return {name: step["status"] for name, step in found.finished.items()}
+
+    def test_a_step_that_takes_too_long_costs_its_limit_only(self):
+        steps = [self.step_of(60, "hang", limit=0.2), self.step_of(0, "next")]
+        begin = time.monotonic()
+        self.assertEqual(self.run_steps(steps, 30), {"hang": "FAILED", "next": "passed"})
+        self.assertLess(time.monotonic() - begin, 10)
+
+    def test_a_timed_step_is_begun_where_it_is_likely_to_end(self):
+        steps = [self.step_of(0, name, likely=s) for name, s in (("long", 99), ("short", 0.1))]
+        self.assertEqual(self.run_steps(steps, 20), {"short": "passed"})
 
 
 class Libraries(unittest.TestCase):

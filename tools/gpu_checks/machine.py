@@ -1,5 +1,6 @@
 """The program on this machine: its libraries, its commands, and what they print."""
 
+import ctypes
 import glob
 import hashlib
 import math
@@ -34,6 +35,15 @@ class OutOfTime(Exception):
     """A command was stopped because the time of all steps was used up."""
 
 
+LIBC = ctypes.CDLL(None)
+
+
+def end_with_parent():
+    """In a child: it is killed when the thread that began it is gone, however that ended."""
+    death_signal = 1  # PR_SET_PDEATHSIG of prctl
+    LIBC.prctl(death_signal, signal.SIGKILL)
+
+
 def library_folders():
     """Folders of NVIDIA's libraries that the loader does not know: the toolkit's and pip's."""
     known = run_quietly(["ldconfig", "-p"]) or run_quietly(["/sbin/ldconfig", "-p"])
@@ -62,6 +72,14 @@ def run_quietly(command):
     return done.stdout if done.returncode == 0 else ""
 
 
+def end_of(process):
+    """Of one that was killed. It may hang in the driver, and all later ones need not."""
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired as error:
+        raise Failure("it was killed and does not end: the driver holds it") from error
+
+
 class Ran:
     def __init__(self, command, code, text, seconds):
         self.command, self.code, self.text, self.seconds = command, code, text, seconds
@@ -88,7 +106,9 @@ class Machine:
         self.environment = dict(os.environ)
         path = [os.environ.get("LD_LIBRARY_PATH", ""), *library_folders()]
         self.environment["LD_LIBRARY_PATH"] = ":".join(p for p in path if p)
-        self.log, self.lock, self.end = output / "gpu_check.log", threading.Lock(), math.inf
+        self.log, self.lock = output / "gpu_check.log", threading.Lock()
+        self.end, self.step_of_thread = math.inf, threading.local()
+        self.running = set()
 
     def unpacked(self, program):
         if not program.is_file():
@@ -114,13 +134,27 @@ class Machine:
             digest.update(path.read_bytes() if path.is_file() else b"none")
         return digest.hexdigest()[:16]
 
-    def run(self, command, limit, cwd=None, watch=None):
-        """The command's end. watch(process) may end it early."""
+    def begin_step(self, limit):
+        """All commands of this thread's step may take so many seconds together."""
+        self.step_of_thread.end = time.monotonic() + limit
+        self.step_of_thread.limit = limit
+
+    def seconds_left(self):
+        """Of this thread's step, or of all steps."""
+        end = min(self.end, getattr(self.step_of_thread, "end", math.inf))
+        return end - time.monotonic()
+
+    def took_too_long(self):
+        if self.end <= getattr(self.step_of_thread, "end", math.inf):
+            return OutOfTime()
+        return Failure(f"took longer than {self.step_of_thread.limit} s and was ended")
+
+    def run(self, command, cwd=None, watch=None):
+        """The command's end. watch(process, end) may end it early."""
         command = [str(word) for word in command]
-        begin = time.monotonic()
-        seconds = min(limit, self.end - begin)
+        begin, seconds = time.monotonic(), self.seconds_left()
         if seconds <= 0:
-            raise OutOfTime
+            raise self.took_too_long()
         with tempfile.TemporaryFile("w+", errors="replace", dir=self.work) as out:
             process = subprocess.Popen(
                 command,
@@ -130,37 +164,49 @@ class Machine:
                 cwd=cwd or self.work,
                 env=self.environment,
                 start_new_session=True,
+                preexec_fn=end_with_parent,
             )
+            self.running.add(process.pid)
+            end = math.inf if seconds == math.inf else begin + seconds
             ended = True
             try:
                 if watch:
-                    watch(process, begin + seconds)
-                process.wait(max(begin + seconds - time.monotonic(), 0.1))
+                    watch(process, end)
+                process.wait(None if end == math.inf else max(end - time.monotonic(), 0.1))
             except subprocess.TimeoutExpired:
                 ended = False
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                end_of(process)
+                self.running.discard(process.pid)
             out.seek(0)
             ran = Ran(command, process.returncode, out.read(), time.monotonic() - begin)
         with self.lock, self.log.open("a", encoding="utf-8") as log:
             log.write(f"\n$ {shlex.join(command)}\n{ran.text}[{ran.seconds:.1f} s]\n")
         if not ended:
-            if seconds < limit:
-                raise OutOfTime
-            raise Failure(f"took longer than {limit} s and was ended")
+            raise self.took_too_long()
         return ran
 
-    def megatron(self, *words, limit=240, cwd=None, watch=None):
-        return self.run([self.program, *words], limit, cwd, watch)
+    def megatron(self, *words, cwd=None, watch=None):
+        return self.run([self.program, *words], cwd, watch)
+
+    def kill_all(self):
+        for pid in list(self.running):
+            try:
+                os.killpg(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
 
     def close(self):
         shutil.rmtree(self.work, ignore_errors=True)
 
 
 class Step:
-    """run(machine) gives the figure of a step that passed."""
+    """run(machine) gives the figure of a step that passed. It fails when it takes longer than
+    `limit` seconds. One that is timed runs alone, and is not begun when less time is left than
+    the `likely` seconds that it takes on an H200."""
 
-    def __init__(self, part, name, command, run, alone=False):
-        self.part, self.name, self.command, self.run, self.alone = part, name, command, run, alone
+    def __init__(self, part, name, command, run, limit=120, likely=None):
+        self.part, self.name, self.command, self.run = part, name, command, run
+        self.limit, self.likely = limit, likely

@@ -10,11 +10,15 @@ import time
 from gpu_checks.machine import Failure, NotRun, OutOfTime, run_quietly
 
 
+def page_of(gpu):
+    return re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-") + ".md"
+
+
 class Results:
     """Finished steps, on disk as they come: as rows of GPU.md and in the state file."""
 
     def __init__(self, machine, gpu, versions, state, output):
-        self.path = output / (re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-") + ".md")
+        self.path = output / page_of(gpu)
         self.gpu, self.state, self.lock, self.section = gpu, state, threading.Lock(), None
         self.commit = machine.commit()
         self.head = f"commit {self.commit}, {versions}"
@@ -30,28 +34,25 @@ class Results:
     def add(self, step, status, figure, seconds):
         with self.lock:
             if status != "out of time":
+                self.append(step, status, figure)  # first: a row twice is better than none
                 self.finished[step.name] = {"status": status, "figure": figure}
                 temporary = self.state.with_suffix(".new")
                 text = json.dumps({**self.key, "finished": self.finished}, indent=1)
                 temporary.write_text(text + "\n", encoding="utf-8")
                 temporary.replace(self.state)
-                self.append(step, status, figure)
             print(f"{status:8} {step.name}: {figure} [{seconds:.1f} s]", flush=True)
 
     def append(self, step, status, figure):
-        new = not self.path.exists()
+        text = "" if self.path.exists() else f"# {self.gpu}\n"
+        if self.section != step.part:
+            self.section = step.part
+            today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+            text += f"\n## gpu_check {step.part}\n\n{today}, {self.head}.\n\n"
+            text += "| what | command | result |\n|---|---|---|\n"
+        cells = (step.name, f"`{step.command}`", f"{status}: {figure}")
+        cells = (cell.replace("|", "\\|").replace("\n", " ") for cell in cells)
         with self.path.open("a", encoding="utf-8") as out:
-            if new:
-                out.write(f"# {self.gpu}\n")
-            if self.section != step.part:
-                self.section = step.part
-                today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-                out.write(f"\n## gpu_check {step.part}\n\n{today}, {self.head}.\n\n")
-                out.write("| what | command | result |\n|---|---|---|\n")
-            cells = (step.name, f"`{step.command}`", f"{status}: {figure}")
-            out.write(
-                "| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |\n"
-            )
+            out.write(text + "| " + " | ".join(cells) + " |\n")
 
     def unfinished(self, steps):
         """Steps that never ran, then those that failed."""
@@ -79,8 +80,9 @@ class Results:
 
 def run_step(machine, step, results, end):
     begin = time.monotonic()
-    if begin >= end:
+    if begin + (step.likely or 0) >= end:
         return
+    machine.begin_step(step.limit)
     try:
         status, figure = "passed", step.run(machine)
     except Failure as failure:
@@ -95,23 +97,25 @@ def run_step(machine, step, results, end):
 
 
 def run_part(machine, steps, results, end, jobs):
-    """Those that are timed run alone."""
+    """Those that are timed run alone, each if there is time enough for it."""
     machine.end = end
-    together = [step for step in steps if not step.alone]
+    together = [step for step in steps if step.likely is None]
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for done in [pool.submit(run_step, machine, s, results, end) for s in together]:
             done.result()
-    for step in (step for step in steps if step.alone):
+    for step in (step for step in steps if step.likely is not None):
         run_step(machine, step, results, end)
 
 
 def open_gpu(machine):
     """What the program calls the GPU and the libraries; ends where there is none."""
-    ran = machine.megatron("selftest", "--device", "cuda", "--filter", "=kernels/fill", limit=120)
-    if ran.code not in (0, 1) or "; " not in (ran.lines() or [""])[0]:
+    machine.begin_step(120)
+    ran = machine.megatron("selftest", "--device", "cuda", "--filter", "=kernels/fill")
+    said = [line for line in ran.lines() if not re.match(r"\d\d:\d\d:\d\d ", line)]
+    if ran.code not in (0, 1) or "; " not in (said or [""])[0]:
         print("gpu_check: no GPU can be used: " + ran.why())
         raise SystemExit(2)
-    gpu, versions = ran.lines()[0].split("; ", 1)
+    gpu, versions = said[0].split("; ", 1)
     query = "--query-gpu=driver_version,clocks.sm,clocks.max.sm,power.limit,memory.total"
     card = run_quietly(["nvidia-smi", query, "--format=csv,noheader"]).splitlines()
     if card:

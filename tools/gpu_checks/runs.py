@@ -72,12 +72,12 @@ def records_of(path):
     return steps
 
 
-def train(machine, words, folder, watch=None, limit=240):
+def train(machine, words, folder, watch=None):
     """Loss and gradient norm of each step."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log.jsonl"
     words = [*words, "--log-interval", "1", "--log-jsonl", log]
-    ran = machine.megatron(*words, limit=limit, cwd=folder, watch=watch)
+    ran = machine.megatron(*words, cwd=folder, watch=watch)
     if ran.code != 0 and not (watch and ran.code == -signal.SIGKILL):
         raise Failure(ran.why())
     return records_of(log) if log.is_file() else {}
@@ -188,7 +188,7 @@ def record(program, small):
         for form in (True,) if small else (True, False):
             for name in RUNS:
                 words = train_words(name, form, "cpu")
-                steps = train(machine, words, machine.work / key_of(name, form), limit=600)
+                steps = train(machine, words, machine.work / key_of(name, form))
                 losses = [steps[i + 1][0] for i in range(len(steps))]
                 known[key_of(name, form)] = {"flags": portable(words), "losses": losses}
                 print(f"{key_of(name, form)}: {losses[0]} to {losses[-1]}", flush=True)

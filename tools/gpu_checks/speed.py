@@ -4,29 +4,29 @@ import json
 import os
 import re
 import shlex
+import time
 
 from gpu_checks.machine import ROOT, VECTORS, Failure, Step
 from gpu_checks.runs import records_of
 
-# Model, sequence, micro-batch, sequences a step, more flags; those that matter most first.
-EIGHT = "--recompute-granularity selective"
-SPEEDS = (
-    ("llama-8b", 4096, 1, 8, EIGHT),
-    ("gpt2-1558m", 1024, 8, 32, ""),
-    ("gpt2-124m", 1024, 32, 128, ""),
-    ("llama-1b", 4096, 4, 16, ""),
-    ("llama-3b", 4096, 2, 8, ""),
-    ("llama-8b", 8192, 1, 4, EIGHT),
-    ("gpt2-1558m", 4096, 2, 8, ""),
-    ("gpt2-124m", 4096, 8, 32, ""),
-    ("llama-1b", 8192, 2, 8, ""),
-    ("llama-3b", 8192, 1, 4, ""),
-    ("llama-8b", 1024, 4, 32, EIGHT),
-    ("gpt2-1558m", 8192, 1, 4, ""),
-    ("gpt2-124m", 8192, 4, 16, ""),
-    ("llama-1b", 1024, 16, 64, ""),
-    ("llama-3b", 1024, 8, 32, ""),
+# Model, sequence, micro-batch, sequences a step, and the seconds that 25 steps likely take.
+TARGETS = (("llama-8b", 4096, 1, 8, 140), ("gpt2-1558m", 1024, 8, 32, 45))
+OTHERS = (
+    ("gpt2-124m", 1024, 32, 128, 25),
+    ("llama-1b", 4096, 4, 16, 55),
+    ("llama-3b", 4096, 2, 8, 70),
+    ("llama-8b", 8192, 1, 4, 150),
+    ("gpt2-1558m", 4096, 2, 8, 45),
+    ("gpt2-124m", 4096, 8, 32, 25),
+    ("llama-1b", 8192, 2, 8, 55),
+    ("llama-3b", 8192, 1, 4, 70),
+    ("llama-8b", 1024, 4, 32, 140),
+    ("gpt2-1558m", 8192, 1, 4, 50),
+    ("gpt2-124m", 8192, 4, 16, 30),
+    ("llama-1b", 1024, 16, 64, 50),
+    ("llama-3b", 1024, 8, 32, 65),
 )
+TEXT = ("--data-path", "docs_text_document")
 PUBLISHED = {  # for each GPU
     ("gpt2-124m", 1024): "llm.c on 8 H100: about 475,000 tokens/s",
     ("gpt2-1558m", 1024): "llm.c on 8 H100: 46,800 to 48,500 tokens/s, 46 to 48%",
@@ -75,7 +75,7 @@ def bench_step(machine, words, published, small):
     text = text_data(machine, small)
     log = machine.work / f"bench {len(os.listdir(machine.work))}.jsonl"
     more = ["--data-path", text, "--split", "1,0,0", "--log-jsonl", log]
-    said = figures(machine.megatron(*words, *more, limit=300), "step time|tokens/s|floor|clock")
+    said = figures(machine.megatron(*words, *more), "step time|tokens/s|floor|clock")
     losses = [loss for _, (loss, _) in sorted(records_of(log).items())]
     if not losses[-1] < losses[0]:
         raise Failure(f"the loss did not fall: {losses[0]} to {losses[-1]}")
@@ -83,43 +83,109 @@ def bench_step(machine, words, published, small):
     return "; ".join(said + ([f"published: {published}"] if published else []))
 
 
-def bench(name, words, pattern):
-    def run(machine):
-        return "<br>".join(figures(machine.megatron(*words, limit=300), pattern))
+def timed(name, words, run, likely):
+    limit = max(120, 2 * likely)
+    return Step("speed", name, "megatron " + shlex.join(words), run, limit, likely)
 
-    return Step("speed", name, "megatron " + shlex.join(words), run, alone=True)
+
+def bench(name, words, pattern, likely):
+    def run(machine):
+        return "<br>".join(figures(machine.megatron(*words), pattern))
+
+    return timed(name, words, run, likely)
+
+
+def model_step(model, length, micro, batch, likely, small=""):
+    words = ["bench", "step", "--device", "cuda", "--bf16", "--preset", model]
+    words += ["--seq-length", str(length), "--micro-batch-size", str(micro)]
+    words += [
+        "--global-batch-size",
+        str(batch),
+        "--train-iters",
+        "25",
+        "--no-floor",
+        *small.split(),
+    ]
+    published = "" if small else PUBLISHED.get((model, length))
+    return timed(
+        f"{model}, sequence {length}",
+        [*words, *TEXT],
+        lambda machine: bench_step(machine, words, published, small),
+        likely,
+    )
+
+
+def first_step_seconds(machine, words, folder):
+    """From before the process starts until its first step is logged."""
+    folder.mkdir(exist_ok=True)
+    log = folder / "log.jsonl"
+    log.unlink(missing_ok=True)
+    begin, stepped = time.monotonic(), []
+
+    def watch(process, end):
+        while not stepped and time.monotonic() < end:
+            if log.is_file() and records_of(log):
+                stepped.append(time.monotonic() - begin)
+            elif process.poll() is not None:
+                return
+            time.sleep(0.002)
+
+    ran = machine.megatron(*words, "--log-jsonl", log, cwd=folder, watch=watch)
+    if ran.code != 0:
+        raise Failure(ran.why())
+    if not stepped:
+        raise Failure("it logged no step")
+    return stepped[0]
+
+
+def launch_step(name, shape, likely, small=False):
+    words = ["train", "--device", "cuda", "--bf16", *shape.split(), "--micro-batch-size", "1"]
+    words += ["--train-iters", "1", "--log-interval", "1", "--lr", "1e-4", "--split", "1,0,0"]
+
+    def run(machine):
+        data = ["--data-path", text_data(machine, small), "--data-cache-path", "cache"]
+        folder = machine.work / f"launch {name}"
+        first, second = (first_step_seconds(machine, [*words, *data], folder) for _ in range(2))
+        return f"{first:.1f} s from launch to the first step, {second:.1f} s with its index cached"
+
+    return timed(f"launch, {name}", [*words, *TEXT], run, likely)
+
+
+GPT2 = "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --vocab-size 50257 "
+EIGHT = (
+    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --ffn-hidden-size 14336 "
+    "--group-query-attention --num-query-groups 8 --vocab-size 128256 --swiglu "
+    "--normalization RMSNorm --position-embedding-type rope --rotary-base 500000 "
+    "--disable-bias-linear --untie-embeddings-and-output-weights --hidden-dropout 0 "
+    "--attention-dropout 0 --recompute-granularity selective --recompute-modules mlp layernorm "
+)
 
 
 def speed_steps(small):
-    few = ["--seconds", "0.01", "--kernel", "fill"] if small else []
-    kernels = "%|GB/s|FLOP/s|clock"
-    steps = [
-        bench("kernels, bf16", ["bench", "kernels", "--device", "cuda", "--bf16", *few], kernels),
-        bench("kernels, fp32", ["bench", "kernels", "--device", "cuda", *few], kernels),
-    ]
-    speeds = SPEEDS
+    """What the first targets are of comes first."""
+    kernels, pattern = ["bench", "kernels", "--device", "cuda"], "%|GB/s|FLOP/s|clock"
     if small:
-        tiny = (
-            "--num-layers 1 --hidden-size 32 --num-attention-heads 2 --vocab-size 2048 "
-            "--train-iters 10 --lr 1e-2"
-        )
-        speeds, steps = (("gpt2-124m", 32, 2, 2, tiny),), steps[1:]
-    for place, (model, length, micro, batch, flags) in enumerate(speeds):
-        words = ["bench", "step", "--device", "cuda", "--bf16", "--preset", model]
-        words += ["--seq-length", str(length), "--micro-batch-size", str(micro)]
-        words += ["--global-batch-size", str(batch), "--train-iters", "25", *flags.split()]
-        if small or place > 0:
-            words.append("--no-floor")
-        published = "" if small else PUBLISHED.get((model, length))
-        step = Step(
-            "speed",
-            f"{model}, sequence {length}",
-            "megatron " + shlex.join(words) + " --data-path docs_text_document",
-            lambda m, w=words, p=published: bench_step(m, w, p, small),
-            alone=True,
-        )
-        steps.insert(place if place < 3 else len(steps), step)
-    if not small:
-        words = ["bench", "generate", "--device", "cuda", "--bf16"]
-        steps.append(bench("generation, GPT-2 124M", words, "tokens/s"))
-    return steps
+        tiny = "--num-layers 1 --hidden-size 32 --num-attention-heads 2 --vocab-size 2048 "
+        few = ["--seconds", "0.01", "--kernel", "fill"]
+        return [
+            model_step("gpt2-124m", 32, 2, 2, 1, tiny + "--train-iters 10 --lr 1e-2"),
+            bench("kernels, fp32", [*kernels, *few], pattern, 1),
+            launch_step("tiny", tiny + "--seq-length 32 --max-position-embeddings 32", 1, True),
+        ]
+    eight = ["bench", "step", "--device", "cuda", "--bf16", "--preset", "llama-8b"]
+    return [
+        *(model_step(*row) for row in TARGETS),
+        bench("kernels of a step, llama-8b", [*eight, "--kernels-only"], "%|FLOP/s|GB/s", 60),
+        bench("kernels, bf16", [*kernels, "--bf16"], pattern, 60),
+        launch_step("GPT-2 124M", GPT2 + "--seq-length 1024 --max-position-embeddings 1024", 20),
+        launch_step("Llama 8B", EIGHT + "--seq-length 4096 --max-position-embeddings 4096", 60),
+        *(model_step(*row) for row in OTHERS[:3]),
+        bench("kernels, fp32", kernels, pattern, 60),
+        bench(
+            "generation, GPT-2 124M",
+            ["bench", "generate", "--device", "cuda", "--bf16"],
+            "tokens/s",
+            30,
+        ),
+        *(model_step(*row) for row in OTHERS[3:]),
+    ]

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <thread>
 
 #include "base/error.h"
 #include "comm/nccl/rank_order.h"
@@ -22,6 +23,9 @@ static_assert(sizeof(ncclUniqueId) == sizeof(CommunicatorId));
 
 // For a thread that is inside NCCL, when another gives up.
 constexpr std::chrono::seconds kPatience{1};
+// Looks at NCCL without a pause between them, and the pause after those.
+constexpr int kQuickLooks = 2000;
+constexpr std::chrono::microseconds kPause{100};
 
 void check(ncclResult_t result, const char* call, ncclComm_t comm) {
   if (result == ncclSuccess) return;
@@ -43,17 +47,33 @@ ncclDataType_t type_of(DType type) {
 ncclRedOp_t operation_of(Reduce op) { return op == Reduce::sum ? ncclSum : ncclMax; }
 size_t size(int64_t n) { return static_cast<size_t>(n); }
 
+// NCCL does not block: a call is begun, and what it may still have to do (all of it, where others
+// must come) goes on in a thread of NCCL's. No other call of the communicator, and none of CUDA for
+// its stream, may come before that is over, which each call here waits for.
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(const CommunicatorId& id, int rank, int ranks, Device device) : rank_(rank) {
-    cuda::check(cudaSetDevice(device.index), "cudaSetDevice");
+  NcclCommunicator(const CommunicatorId& id, int rank, int ranks, Device device, Patience patience)
+      : rank_(rank), device_(device.index), patience_(std::move(patience)) {
+    cuda::check(cudaSetDevice(device_), "cudaSetDevice");
     ncclUniqueId name;
     std::memcpy(&name, id.bytes.data(), sizeof name);
-    check(ncclCommInitRank(&comm_, ranks, name, rank), "ncclCommInitRank", nullptr);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    try {
+      settle(ncclCommInitRankConfig(&comm_, ranks, name, rank, &config), "ncclCommInitRankConfig");
+    } catch (...) {
+      if (comm_ != nullptr) ncclCommAbort(comm_);
+      throw;
+    }
   }
 
   ~NcclCommunicator() override {
-    if (!aborted_) ncclCommDestroy(comm_);
+    try {
+      call("ncclCommFinalize", [&] { return ncclCommFinalize(comm_); });
+      ncclCommDestroy(comm_);
+    } catch (const std::exception&) {  // who gave up has told why
+      abort();
+    }
   }
 
   void all_reduce(void* data, int64_t count, DType type, Reduce op, Stream& stream) override {
@@ -94,7 +114,7 @@ class NcclCommunicator final : public Communicator {
     call("ncclGroupEnd", [&] {
       ncclResult_t result = ncclGroupStart();
       const auto add = [&result](ncclResult_t next) {
-        if (result == ncclSuccess) result = next;
+        if (result == ncclSuccess || result == ncclInProgress) result = next;
       };
       for (int r = 0; r < static_cast<int>(out.size()); ++r) {
         if (r == rank_) continue;
@@ -132,31 +152,56 @@ class NcclCommunicator final : public Communicator {
 
   // A thread that is stuck inside NCCL is helped by nothing else.
   void abort() noexcept override {
+    given_up_ = true;
     std::unique_lock lock(mutex_, std::defer_lock);
     static_cast<void>(lock.try_lock_for(kPatience));
-    if (!aborted_.exchange(true)) ncclCommAbort(comm_);
+    if (aborted_.exchange(true)) return;
+    cudaSetDevice(device_);
+    ncclCommAbort(comm_);
   }
 
  private:
   template <class F>
   void call(const char* name, F&& f) {
     const std::lock_guard lock(mutex_);
-    MG_CHECK(!aborted_, "{} after the communicator was given up", name);
-    const ncclResult_t result = f();
-    check(result, name, aborted_ ? nullptr : comm_);
+    check_alive(name);
+    settle(f(), name);
   }
 
-  const int rank_;
+  void check_alive(const char* name) const {
+    MG_CHECK(!given_up_, "{} after the communicator was given up", name);
+  }
+
+  // Until what the call began is done: queued, or, where it makes or ends the communicator, over.
+  void settle(ncclResult_t result, const char* name) {
+    for (int looks = 0; result == ncclInProgress; ++looks) {
+      patience_();
+      check_alive(name);
+      const ncclResult_t looked = ncclCommGetAsyncError(comm_, &result);
+      if (looked != ncclSuccess) result = looked;
+      if (result != ncclInProgress) break;
+      if (looks < kQuickLooks) std::this_thread::yield();
+      else std::this_thread::sleep_for(kPause);
+    }
+    check(result, name, given_up_ ? nullptr : comm_);
+  }
+
+  const int rank_, device_;
+  const Patience patience_;
   ncclComm_t comm_ = nullptr;
   std::timed_mutex mutex_;
-  std::atomic<bool> aborted_ = false;
+  std::atomic<bool> given_up_ = false, aborted_ = false;
 };
 
 class Library final : public Nccl {
  public:
   // Arenas are mapped for their own GPU alone (device/cuda/memory.cpp), and NCCL would let GPUs of
-  // one process read each other's tensors in place. It has no other way to be told.
-  Library() { ::setenv("NCCL_P2P_DIRECT_DISABLE", "1", 1); }
+  // one process read each other's tensors in place, and would give tensors of calls in CUDA graphs
+  // to other processes. It has no other way to be told.
+  Library() {
+    ::setenv("NCCL_P2P_DIRECT_DISABLE", "1", 1);
+    ::setenv("NCCL_GRAPH_REGISTER", "0", 1);
+  }
 
   CommunicatorId make_id() const override {
     ncclUniqueId name;
@@ -166,9 +211,9 @@ class Library final : public Nccl {
     return id;
   }
 
-  std::unique_ptr<Communicator> join(const CommunicatorId& id, int rank, int size,
-                                     Device device) const override {
-    return std::make_unique<NcclCommunicator>(id, rank, size, device);
+  std::unique_ptr<Communicator> join(const CommunicatorId& id, int rank, int size, Device device,
+                                     Patience patience) const override {
+    return std::make_unique<NcclCommunicator>(id, rank, size, device, std::move(patience));
   }
 
   int64_t place_of(Device device) const override {

@@ -10,6 +10,9 @@
 namespace megatron::cuda {
 namespace {
 
+// NCCL's communicators that do not block, and CUDA graphs of its calls.
+constexpr int kLeastNcclMinor = 18;
+
 // What the library says; it was loaded as one that this shared object needs. 0: it is not there.
 long long version_number(std::string_view name) {
   if (name == "cuBLASLt" || name == "cuDNN") {
@@ -56,6 +59,10 @@ std::string mismatch(const std::vector<Library>& libraries) {
       return fmt::format(
           "this build needs {0} {1}, and {2}.{3}.{4} was found; install version {1} or build again",
           l.name, l.built_major, l.major, l.minor, l.patch);
+    if (l.name == "NCCL" && l.major == 2 && l.minor < kLeastNcclMinor)
+      return fmt::format(
+          "NCCL 2.{} or later is needed, and {}.{}.{} was found; install a later one",
+          kLeastNcclMinor, l.major, l.minor, l.patch);
   }
   return "";
 }

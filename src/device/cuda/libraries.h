@@ -20,7 +20,7 @@ std::vector<Library> loaded_libraries(std::string_view built);
 // The number that a library tells as its version, taken apart: 130100 (cuBLASLt, NCCL, cuDNN 9),
 // 8907 (cuDNN 8).
 Library version_of(std::string_view name, int built_major, long long number);
-// Empty, or which one is of another major version, in one line.
+// Empty, or which one is of another major version, or too old, in one line.
 std::string mismatch(const std::vector<Library>& libraries);
 
 }  // namespace megatron::cuda

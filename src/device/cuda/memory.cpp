@@ -15,8 +15,9 @@ namespace megatron::cuda {
 namespace {
 
 constexpr unsigned kSince = 10020;  // the version of CUDA that brought these functions
-// A range grows by this share of itself, up to so many bytes, so that mapping stays rare.
-constexpr int64_t kGrowth = 8, kLargestStep = int64_t{512} << 20;
+// A range grows by this share of itself, up to so many bytes, so that mapping stays rare and what all
+// ranges have mapped ahead is less than a plan leaves to CUDA.
+constexpr int64_t kGrowth = 8, kLargestStep = int64_t{64} << 20;
 
 int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -158,7 +159,8 @@ class PinnedRange final : public AddressRange {
       const cudaError_t result =
           pinned_ + kPinnedPiece > size_
               ? cudaErrorMemoryAllocation
-              : cudaHostRegister(base_ + pinned_, kPinnedPiece, cudaHostRegisterPortable);
+              : cudaHostRegister(base_ + pinned_, kPinnedPiece,
+                                 cudaHostRegisterPortable | cudaHostRegisterMapped);
       if (result == cudaSuccess) continue;
       cudaGetLastError();
       const int64_t reached = pinned_;

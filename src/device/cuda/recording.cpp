@@ -9,23 +9,26 @@ namespace {
 class Graph final : public RecordedWork {
  public:
   // Gives `graph` up, too.
-  Graph(CudaStream& stream, cudaGraph_t graph) : stream_(stream), handle_(stream.handle()) {
+  Graph(CudaStream& stream, std::vector<CudaStream*> others, cudaGraph_t graph)
+      : stream_(stream), others_(std::move(others)) {
     const cudaError_t made = cudaGraphInstantiate(&executable_, graph, 0);
     cudaGraphDestroy(graph);
     check(made, "cudaGraphInstantiate");
   }
-  ~Graph() override {
-    cudaStreamSynchronize(handle_);
-    cudaGraphExecDestroy(executable_);
-  }
+  ~Graph() override { cudaGraphExecDestroy(executable_); }
+  // To the other streams, too, it is work of theirs.
   void queue() override {
     MG_ASSERT(!stream_.recording());
+    for (CudaStream* other : others_) stream_.wait(other->record());
     check(cudaGraphLaunch(executable_, stream_.handle()), "cudaGraphLaunch");
+    if (others_.empty()) return;
+    const Event done = stream_.record();
+    for (CudaStream* other : others_) other->wait(done);
   }
 
  private:
   CudaStream& stream_;
-  cudaStream_t handle_;
+  const std::vector<CudaStream*> others_;
   cudaGraphExec_t executable_ = nullptr;
 };
 
@@ -48,10 +51,11 @@ class Recording final : public StreamRecording {
   }
   std::unique_ptr<RecordedWork> finish() override {
     MG_ASSERT(lock_.owns_lock());
-    const cudaGraph_t graph = stream_.end_recording();
+    std::vector<CudaStream*> others;
+    const cudaGraph_t graph = stream_.end_recording(others);
     gate_.recorded();
     lock_.unlock();
-    return std::make_unique<Graph>(stream_, graph);
+    return std::make_unique<Graph>(stream_, std::move(others), graph);
   }
 
  private:

@@ -7,7 +7,9 @@
 
 namespace megatron::cuda {
 
+// A thread that has no device of its own would make a context on the first one.
 EventPool::~EventPool() {
+  cudaSetDevice(device_);
   for (const cudaEvent_t event : free_) cudaEventDestroy(event);
 }
 
@@ -31,12 +33,36 @@ void EventPool::give_back(cudaEvent_t event) {
   free_.push_back(event);
 }
 
-EventState::EventState(std::shared_ptr<EventPool> pool)
-    : pool_(std::move(pool)), event_(pool_->take()) {}
+void ToldOf::add(const void* key, std::shared_ptr<const Told> told) {
+  const std::lock_guard lock(mutex_);
+  all_.insert_or_assign(key, std::move(told));
+}
+
+void ToldOf::add(const ToldOf& others) {
+  if (&others == this) return;
+  const All theirs = others.all();
+  const std::lock_guard lock(mutex_);
+  for (const auto& [key, told] : theirs) all_.insert_or_assign(key, told);
+}
+
+void ToldOf::tell(bool ends) const {
+  for (const auto& [key, told] : all()) (*told)(ends);
+}
+
+ToldOf::All ToldOf::all() const {
+  const std::lock_guard lock(mutex_);
+  return all_;
+}
+
+EventState::EventState(std::shared_ptr<EventPool> pool, std::shared_ptr<Capture> capture,
+                       std::shared_ptr<const ToldOf> told)
+    : pool_(std::move(pool)),
+      capture_(std::move(capture)),
+      told_(std::move(told)),
+      event_(pool_->take()) {}
 
 EventState::~EventState() { pool_->give_back(event_); }
 
-// A thread that has no device of its own would make a context on the first one.
 bool EventState::reached() {
   check(cudaSetDevice(pool_->device()), "cudaSetDevice");
   const cudaError_t result = cudaEventQuery(event_);
@@ -48,6 +74,7 @@ bool EventState::reached() {
 void EventState::wait() {
   check(cudaSetDevice(pool_->device()), "cudaSetDevice");
   check(cudaEventSynchronize(event_), "the work before an event");
+  told_->tell(false);
 }
 
 CudaStream::CudaStream(Device device, ThreadPool& pool, Arena& scratch)
@@ -58,9 +85,11 @@ CudaStream::CudaStream(Device device, ThreadPool& pool, Arena& scratch)
 }
 
 CudaStream::~CudaStream() {
-  for (const auto& [key, told] : told_) told(true);
+  cudaSetDevice(device().index);
+  told_->tell(true);
   cudaStreamSynchronize(stream_);
   states_.clear();
+  cudaStreamSynchronize(stream_);  // until now other threads could record events here (waited.h)
   cudaStreamDestroy(stream_);
 }
 
@@ -70,7 +99,7 @@ cudaStream_t CudaStream::handle() const {
 }
 
 Event CudaStream::record() {
-  auto state = std::make_shared<EventState>(events_);
+  auto state = std::make_shared<EventState>(events_, capture_, told_);
   check(cudaEventRecord(state->handle(), handle()), "cudaEventRecord");
   return Event(std::move(state));
 }
@@ -80,37 +109,51 @@ void CudaStream::wait(const Event& event) {
   const auto* const other = dynamic_cast<const EventState*>(event.state());
   if (other == nullptr) return event.wait_on_host();
   check(cudaStreamWaitEvent(handle(), other->handle(), 0), "cudaStreamWaitEvent");
+  told_->add(other->told());
+  if (capture_ != nullptr || other->capture() == nullptr) return;
+  capture_ = other->capture();
+  capture_->others.push_back(this);
 }
 
 void CudaStream::synchronize() {
-  MG_ASSERT(!recording_);
+  MG_ASSERT(!recording());
   check(cudaStreamSynchronize(handle()), "the work queued on a stream");
-  for (const auto& [key, told] : told_) told(false);
+  told_->tell(false);
 }
 
-void CudaStream::tell(const void* key, const Told& told) { told_.insert_or_assign(key, told); }
+void CudaStream::tell(const void* key, const Told& told) {
+  told_->add(key, std::make_shared<const Told>(told));
+}
 
 void CudaStream::begin_recording() {
-  MG_ASSERT(!recording_);
+  MG_ASSERT(!recording());
   check(cudaStreamBeginCapture(handle(), cudaStreamCaptureModeThreadLocal),
         "cudaStreamBeginCapture");
-  recording_ = true;
+  capture_ = std::make_shared<Capture>();
 }
 
-cudaGraph_t CudaStream::end_recording() {
-  MG_ASSERT(recording_);
-  recording_ = false;
+cudaGraph_t CudaStream::end_recording(std::vector<CudaStream*>& others) {
+  MG_ASSERT(recording());
+  for (CudaStream* other : capture_->others) wait(other->record());
   cudaGraph_t graph = nullptr;
-  check(cudaStreamEndCapture(handle(), &graph), "cudaStreamEndCapture");
+  const cudaError_t ended = cudaStreamEndCapture(handle(), &graph);
+  others = capture_->others;
+  leave(*std::exchange(capture_, nullptr));
+  check(ended, "cudaStreamEndCapture");
   return graph;
 }
 
 cudaGraph_t CudaStream::drop_recording() {
-  recording_ = false;
+  if (capture_ != nullptr) leave(*std::exchange(capture_, nullptr));
   cudaGraph_t graph = nullptr;
   cudaStreamEndCapture(stream_, &graph);
   cudaGetLastError();
   return graph;
+}
+
+void CudaStream::leave(Capture& capture) {
+  for (CudaStream* other : capture.others) other->capture_ = nullptr;
+  capture.others.clear();
 }
 
 }  // namespace megatron::cuda

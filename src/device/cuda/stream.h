@@ -31,18 +31,51 @@ class EventPool {
   std::vector<cudaEvent_t> free_;
 };
 
+// Who is told that the host has waited for work of a stream, and may throw: what the work waited for
+// did not come. Again before the stream's end, with `ends`, when it makes sure that what was queued
+// comes to an end, and throws nothing.
+using Told = std::function<void(bool ends)>;
+
+// Those of one stream, one a key. Any thread.
+class ToldOf {
+ public:
+  void add(const void* key, std::shared_ptr<const Told> told);
+  void add(const ToldOf& others);
+  void tell(bool ends) const;
+
+ private:
+  using All = std::map<const void*, std::shared_ptr<const Told>>;
+  All all() const;
+
+  mutable std::mutex mutex_;
+  All all_;
+};
+
+class CudaStream;
+
+// What streams record together: the one that began it, and those that wait for its events.
+struct Capture {
+  std::vector<CudaStream*> others;
+};
+
 // A point in a CUDA stream. Gives its event back to the pool at its end: who waits for it then has
 // queued the waiting, which later records of the event do not change.
 class EventState final : public Event::State {
  public:
-  explicit EventState(std::shared_ptr<EventPool> pool);
+  // capture: that the point lies in; null: none.
+  EventState(std::shared_ptr<EventPool> pool, std::shared_ptr<Capture> capture,
+             std::shared_ptr<const ToldOf> told);
   ~EventState() override;
   bool reached() override;
   void wait() override;
   cudaEvent_t handle() const { return event_; }
+  const std::shared_ptr<Capture>& capture() const { return capture_; }
+  const ToldOf& told() const { return *told_; }
 
  private:
   std::shared_ptr<EventPool> pool_;
+  std::shared_ptr<Capture> capture_;
+  std::shared_ptr<const ToldOf> told_;
   cudaEvent_t event_;
 };
 
@@ -55,21 +88,20 @@ class CudaStream final : public Stream {
   Event record() override;
   void wait(const Event& event) override;
   void synchronize() override;
-  bool recording() const override { return recording_; }
+  bool recording() const override { return capture_ != nullptr; }
 
   // What device/cuda/recording.h needs: from begin to end, work is recorded as a graph, which the
-  // caller destroys. drop: throws nothing, null where the recording was spoiled.
+  // caller destroys, with that of the streams that waited for this one meanwhile; `others` gets
+  // them. drop: throws nothing, null where the recording was spoiled.
   void begin_recording();
-  cudaGraph_t end_recording();
+  cudaGraph_t end_recording(std::vector<CudaStream*>& others);
   cudaGraph_t drop_recording();
 
   // The stream, its device made the calling thread's own.
   cudaStream_t handle() const;
 
-  // Whoever makes this stream wait for others (other ranks) is told when the host has waited for it,
-  // and may throw: what it waited for did not come. Again before the stream's end, with `ends`, when
-  // it makes sure that what was queued comes to an end, and throws nothing. One a key.
-  using Told = std::function<void(bool ends)>;
+  // For whoever makes this stream wait for others (other ranks): he is told of this stream, of those
+  // that wait for an event of it from now on, and of events of each.
   void tell(const void* key, const Told& told);
 
   // What somebody keeps for this stream, a library's handle and plans: one slot a key, null at
@@ -77,11 +109,13 @@ class CudaStream final : public Stream {
   std::shared_ptr<void>& state(const void* key) { return states_[key]; }
 
  private:
+  void leave(Capture& capture);
+
   cudaStream_t stream_ = nullptr;
-  bool recording_ = false;
+  std::shared_ptr<Capture> capture_;  // null: it records nothing
   std::shared_ptr<EventPool> events_;
   std::map<const void*, std::shared_ptr<void>> states_;
-  std::map<const void*, Told> told_;
+  const std::shared_ptr<ToldOf> told_ = std::make_shared<ToldOf>();
 };
 
 // Of streams of a CUDA device.

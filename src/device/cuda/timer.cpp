@@ -15,6 +15,7 @@ class StreamTimer::Gate {
   void close() {
     const std::lock_guard lock(mutex_);
     open_ = false;
+    held_ = true;
   }
   void open() {
     {
@@ -23,17 +24,22 @@ class StreamTimer::Gate {
     }
     opened_.notify_all();
   }
+  // Whether nobody has passed it but when it was open.
+  bool held() const {
+    const std::lock_guard lock(mutex_);
+    return held_;
+  }
   static void pass(void* gate) { static_cast<Gate*>(gate)->wait(); }
 
  private:
   void wait() {
     std::unique_lock lock(mutex_);
-    opened_.wait_for(lock, std::chrono::milliseconds(50), [this] { return open_; });
+    held_ = opened_.wait_for(lock, std::chrono::milliseconds(50), [this] { return open_; });
   }
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable opened_;
-  bool open_ = true;
+  bool open_ = true, held_ = true;
 };
 
 StreamTimer::StreamTimer(CudaStream& stream) : stream_(stream), gate_(std::make_unique<Gate>()) {
@@ -57,6 +63,8 @@ void StreamTimer::begin() {
   check(cudaLaunchHostFunc(stream, Gate::pass, gate_.get()), "cudaLaunchHostFunc");
   check(cudaEventRecord(begin_, stream), "cudaEventRecord");
 }
+
+bool StreamTimer::exact() const { return gate_->held(); }
 
 double StreamTimer::end() {
   check(cudaEventRecord(end_, stream_.handle()), "cudaEventRecord");

@@ -16,6 +16,7 @@ class StreamTimer final : public DeviceTimer {
   ~StreamTimer() override;
   void begin() override;
   double end() override;
+  bool exact() const override;
 
  private:
   class Gate;

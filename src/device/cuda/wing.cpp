@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "device/cuda/architectures.h"
 #include "device/cuda/gate.h"
 #include "device/cuda/libraries.h"
 #include "device/cuda/memory.h"
@@ -141,6 +142,8 @@ std::string find_devices(std::vector<CudaDevice>& devices) {
          .major = p.major,
          .minor = p.minor,
          .pci = fmt::format("{:04x}:{:02x}:{:02x}.0", p.pciDomainID, p.pciBusID, p.pciDeviceID)});
+    const std::string missing = no_code_for(MEGATRON_CUDA_CODE, p.name, p.major, p.minor);
+    if (!missing.empty()) return missing;
   }
   return "";
 }

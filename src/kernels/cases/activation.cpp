@@ -11,7 +11,7 @@ struct Block {
   int64_t rows = 1, width = 1;  // of out
   DType type = DType::f32;
   Layout layout;
-  bool real = false;
+  bool real = false, large = false;
 
   double elements() const { return static_cast<double>(rows * width); }
   int64_t in_width() const { return gated ? 2 * width : width; }
@@ -28,6 +28,7 @@ Case forward(const Block& s) {
           .dtype = s.type,
           .tolerance = tolerance(s.type, 8),  // exp and tanh within 4 u, a few products
           .real = s.real,
+          .large = s.large,
           .make = [s](Runtime& runtime) {
             Inputs inputs(runtime);
             const ActivationArgs args{
@@ -47,6 +48,7 @@ Case backward(const Block& s) {
               s.type,
               64),  // as above; 1 - tanh^2 cancels where its factor is 9, times a gate of up to 4
           .real = s.real,
+          .large = s.large,
           .make = [s](Runtime& runtime) {
             Inputs inputs(runtime);
             const ActivationBackwardArgs args{
@@ -73,11 +75,12 @@ std::vector<Block> shapes() {
       }
     }
   }
-  for (const DType type : {DType::f32, DType::bf16}) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
     list.push_back({Activation::gelu_tanh, false, 4096, 3072, type, {}, true});
     list.push_back({Activation::gelu_erf, false, 4096, 3072, type, {}, true});
     list.push_back({Activation::silu, true, 4096, 3072, type, {}, true});
   }
+  list.push_back({Activation::silu, true, 4096, 14336, DType::bf16, {}, true, true});
   return list;
 }
 

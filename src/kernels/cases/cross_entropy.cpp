@@ -157,7 +157,7 @@ void add_divided_cases(std::vector<Case>& cases) {
       add({.rows = 8, .vocabulary = 129, .type = type, .gradient = type, .in_place = true});
       add({.rows = 8, .vocabulary = 129, .type = type, .gradient = type, .with_gradient = false});
     }
-    if (type != DType::f32 || !timed(gradient)) continue;
+    if (type != DType::f32 || !trained(gradient)) continue;
     for (const auto& [rows, vocabulary] : {std::pair{1280, 25129}, {4096, 8000}}) {
       add({.rows = rows,
            .vocabulary = vocabulary,
@@ -195,7 +195,7 @@ void add_cross_entropy_cases(std::vector<Case>& cases) {
            .gradient = gradient,
            .with_gradient = false});
     }
-    if (type != DType::f32 || !timed(gradient)) continue;  // logits of training are f32
+    if (type != DType::f32 || !trained(gradient)) continue;  // logits of training are f32
     for (const auto& [rows, vocabulary] : {std::pair{640, 50257}, {1024, 32000}}) {
       add({.rows = rows,
            .vocabulary = vocabulary,

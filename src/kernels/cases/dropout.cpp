@@ -66,7 +66,7 @@ void add_dropout_cases(std::vector<Case>& cases) {
          .rows = 11});
     add({.samples = 2, .length = 3, .channels = 8, .type = type, .first_row = 0, .rows = 6});
     add({.samples = 2, .length = 9, .channels = 8, .type = type, .first_row = 17, .rows = 1});
-    if (timed(type))
+    if (trained(type))
       add({.samples = 4, .length = 1024, .channels = 768, .type = type, .p = 0.1f, .real = true});
   }
 }

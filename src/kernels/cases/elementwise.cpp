@@ -184,7 +184,7 @@ void add_reductions(std::vector<Case>& cases) {
       cases.push_back(column_sum_case(0, 5, type, beta, {}, false));
       cases.push_back(column_sum_case(300, 70, type, beta, {}, false));
     }
-    if (!timed(type)) continue;
+    if (!trained(type)) continue;
     for (const int64_t n : {768, 3072})
       cases.push_back(column_sum_case(4096, n, type, 1, {}, true));
   }

@@ -104,7 +104,7 @@ std::vector<Lookup> shapes() {
     list.push_back({.tokens = 700, .vocabulary = 3, .width = 133, .type = type});
     list.push_back(
         {.tokens = 6, .vocabulary = 0, .width = 8, .type = type, .first = 9, .part = true});
-    if (!timed(type)) continue;
+    if (!trained(type)) continue;
     for (const int64_t vocabulary : {50257, 32000}) {
       list.push_back({.tokens = 4096,
                       .vocabulary = vocabulary,

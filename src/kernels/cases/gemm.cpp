@@ -23,7 +23,7 @@ struct Product {
   bool aux = false;
   enum class Sums { none, written, added } bias_gradient = Sums::none;
   Layout layout;
-  bool real = false;
+  bool real = false, large = false;
 
   std::string str() const {
     std::string text = groups > 0 ? fmt::format("g={} ", groups) : "";
@@ -109,6 +109,7 @@ Case gemm_case(const Product& p) {
           .dtype = p.in,
           .tolerance = bound(p),
           .real = p.real,
+          .large = p.large,
           .make = [p](Runtime& runtime) { return make(p, runtime); }};
 }
 
@@ -126,6 +127,15 @@ void add_layer(std::vector<Product>& list, DType type, int64_t tokens, int64_t o
   list.push_back({.m = tokens, .k = out, .n = in, .in = type, .out = type, .real = true});
   list.push_back(
       {.m = out, .k = tokens, .n = in, .transpose_a = true, .beta = 1, .in = type, .real = true});
+}
+
+// The feed-forward block of a Llama of 8 billion parameters, 4096 tokens.
+std::vector<Product> large_products() {
+  std::vector<Product> list;
+  for (const auto& [out, in] : {std::pair{28672, 4096}, {4096, 14336}})
+    add_layer(list, DType::bf16, 4096, out, in, false, DType::bf16);
+  for (Product& p : list) p.large = true;
+  return list;
 }
 
 // GPT-2 124M and a Llama of 160M parameters, 4 x 1024 tokens: qkv, attention's output, feed-forward
@@ -292,8 +302,10 @@ void add_gemm_cases(std::vector<Case>& cases) {
            .layout = kPadded});
     }
   }
-  for (const DType type : {DType::f32, DType::bf16}) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
     for (const Product& p : real_products(type)) add(p);
+    if (type == DType::bf16)
+      for (const Product& p : large_products()) add(p);
     for (Product p : epilogues(type, 4096, 768, 3072)) {
       p.real = true;
       add(p);

@@ -70,8 +70,8 @@ class Inputs {
 // normal values.
 double tolerance(DType type, double roundings);
 
-// Whether Cases of real models' shapes are in this format: f64 is for checks, f16 computed in f32.
-constexpr bool timed(DType type) { return type == DType::f32 || type == DType::bf16; }
+// Whether Cases of real models' shapes are in this format: f64 is for checks.
+constexpr bool trained(DType type) { return type != DType::f64; }
 
 std::string describe(DType type, Layout layout);  // "bf16 misaligned"
 
@@ -84,6 +84,7 @@ void add_attention_cases(std::vector<Case>& cases);
 void add_softmax_cases(std::vector<Case>& cases);
 void add_embedding_cases(std::vector<Case>& cases);
 void add_cross_entropy_cases(std::vector<Case>& cases);
+void add_draw_cases(std::vector<Case>& cases);
 void add_dropout_cases(std::vector<Case>& cases);
 void add_elementwise_cases(std::vector<Case>& cases);
 void add_optimizer_cases(std::vector<Case>& cases);

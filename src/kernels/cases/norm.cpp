@@ -14,7 +14,7 @@ struct Norm {
   bool dsum_in = true;               // backward
   float beta = 0;
   Layout layout;
-  bool real = false;
+  bool real = false, large = false;
 
   double elements() const { return static_cast<double>(rows * width); }
   std::string str() const {
@@ -81,6 +81,7 @@ Case rms_forward(const Norm& n) {
           .dtype = n.type,
           .tolerance = n.forward_tolerance(),
           .real = n.real,
+          .large = n.large,
           .make = [n](Runtime& runtime) {
             Inputs inputs(runtime);
             const AddNormArgs args = forward_args(inputs, n, false);
@@ -95,6 +96,7 @@ Case rms_backward(const Norm& n) {
           .dtype = n.type,
           .tolerance = n.backward_tolerance(),
           .real = n.real,
+          .large = n.large,
           .make = [n](Runtime& runtime) {
             Inputs inputs(runtime);
             const AddNormBackwardArgs args = backward_args(inputs, n, false);
@@ -110,6 +112,7 @@ Case layer_forward(const Norm& n) {
           .dtype = n.type,
           .tolerance = n.forward_tolerance(),
           .real = n.real,
+          .large = n.large,
           .make = [n](Runtime& runtime) {
             Inputs inputs(runtime);
             const AddNormArgs args = forward_args(inputs, n, true);
@@ -124,6 +127,7 @@ Case layer_backward(const Norm& n) {
           .dtype = n.type,
           .tolerance = n.backward_tolerance(),
           .real = n.real,
+          .large = n.large,
           .make = [n](Runtime& runtime) {
             Inputs inputs(runtime);
             const AddNormBackwardArgs args = backward_args(inputs, n, true);
@@ -149,8 +153,11 @@ std::vector<Norm> shapes() {
     list.push_back({.rows = 300, .width = 264, .type = type, .beta = 1});
     list.push_back({.rows = 5, .width = 2048, .type = type});
     list.push_back({.rows = 3, .width = size_of(type) > 2 ? 4360 : 17000, .type = type, .beta = 1});
-    if (!timed(type)) continue;
+    if (!trained(type)) continue;
     list.push_back({.rows = 4096, .width = 768, .type = type, .beta = 1, .real = true});
+    if (type != DType::bf16) continue;
+    list.push_back(
+        {.rows = 4096, .width = 4096, .type = type, .beta = 1, .real = true, .large = true});
   }
   return list;
 }

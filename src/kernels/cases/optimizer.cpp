@@ -16,7 +16,7 @@ struct Step {
   double momentum = 0.9;                             // SGD
   bool narrow_first = false, narrow_second = false;  // Adam: moments in bf16
   Layout layout;
-  bool real = false;
+  bool real = false, large = false;
 
   double elements() const { return static_cast<double>(shape.elements()); }
   std::string str() const {
@@ -122,6 +122,7 @@ Case lion_case(const Step& s) {
           .dtype = s.type,
           .tolerance = s.tolerance(),
           .real = s.real,
+          .large = s.large,
           .make = [s](Runtime& runtime) { return make_lion(s, runtime); }};
 }
 
@@ -131,6 +132,7 @@ Case muon_momentum_case(const Step& s, bool nesterov) {
           .dtype = s.type,
           .tolerance = s.tolerance(),
           .real = s.real,
+          .large = s.large,
           .make = [=](Runtime& runtime) { return make_momentum(s, nesterov, runtime); }};
 }
 
@@ -140,6 +142,7 @@ Case unit_norm_case(const Step& s, DType out) {
           .dtype = s.type,
           .tolerance = kernels::tolerance(out, 2),
           .real = s.real,
+          .large = s.large,
           .make = [=](Runtime& runtime) { return make_unit_norm(s, out, runtime); }};
 }
 
@@ -150,6 +153,7 @@ Case weighted_sum_case(const Step& s, std::array<DType, 3> types) {
           .dtype = types[0],
           .tolerance = kernels::tolerance(types[2], 3),
           .real = s.real,
+          .large = s.large,
           .make = [=](Runtime& runtime) { return make_weighted_sum(s, types, runtime); }};
 }
 
@@ -188,6 +192,7 @@ Case adam_case(const Step& s) {
           .dtype = s.type,
           .tolerance = narrow ? kernels::tolerance(DType::bf16, 8) : s.tolerance(),
           .real = s.real,
+          .large = s.large,
           .make = [s](Runtime& runtime) { return make_adam(s, runtime); }};
 }
 
@@ -197,6 +202,7 @@ Case sgd_case(const Step& s) {
           .dtype = s.type,
           .tolerance = s.tolerance(),
           .real = s.real,
+          .large = s.large,
           .make = [s](Runtime& runtime) { return make_sgd(s, runtime); }};
 }
 
@@ -228,6 +234,7 @@ std::vector<Step> steps() {
     list.push_back({.shape = {70, 300}, .type = type, .step = 2});
     if (type != DType::f64) list.push_back({.shape = {50304, 768}, .type = type, .real = true});
   }
+  list.push_back({.shape = {14336, 4096}, .type = DType::bf16, .real = true, .large = true});
   return list;
 }
 

@@ -13,7 +13,7 @@ struct Rotation {
   bool interleaved = false, inverse = false;
   bool in_place = false, packed = false;  // packed: the heads of a wider row
   Layout layout;
-  bool real = false;
+  bool real = false, large = false;
 
   std::string str() const {
     return fmt::format("t={} n={} d={} half={} {}{}{}{}{}", tokens, heads, width, half,
@@ -57,6 +57,7 @@ Case rope_case(const Rotation& r) {
           .dtype = r.type,
           .tolerance = tolerance(r.type, 2),  // two products and their sum
           .real = r.real,
+          .large = r.large,
           .make = [r](Runtime& runtime) { return make(r, runtime); }};
 }
 
@@ -93,20 +94,30 @@ void add_rope_cases(std::vector<Case>& cases) {
              .packed = true});
       }
     }
-    if (!timed(type)) continue;
-    // Queries and keys of a Llama with 12 heads and 4 groups, and their gradients.
-    for (const int64_t heads : {12, 4}) {
-      for (const bool inverse : {false, true}) {
-        add({.tokens = 4096,
-             .heads = heads,
-             .width = 64,
-             .half = 32,
-             .type = type,
-             .inverse = inverse,
-             .in_place = inverse,
-             .packed = true,
-             .real = true});
-      }
+    if (!trained(type)) continue;
+    // Queries and keys of a Llama with 12 heads and 4 groups where their product left them, and
+    // their gradients.
+    for (const bool inverse : {false, true}) {
+      add({.tokens = 4096,
+           .heads = 12 + 4,
+           .width = 64,
+           .half = 32,
+           .type = type,
+           .inverse = inverse,
+           .in_place = true,
+           .packed = true,
+           .real = true});
+      if (type != DType::bf16) continue;
+      add({.tokens = 4096,
+           .heads = 32 + 8,
+           .width = 128,
+           .half = 64,
+           .type = type,
+           .inverse = inverse,
+           .in_place = true,
+           .packed = true,
+           .real = true,
+           .large = true});
     }
   }
 }

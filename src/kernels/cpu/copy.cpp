@@ -1,25 +1,22 @@
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <numeric>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "kernels/check.h"
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/simd_targets.h"
+#include "kernels/cpu/transpose.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/copy.cpp"
 #include "hwy/foreach_target.h"
 #include "kernels/cpu/simd-inl.h"
-
-#ifndef MEGATRON_KERNELS_CPU_COPY_SQUARE
-#define MEGATRON_KERNELS_CPU_COPY_SQUARE
-namespace megatron::kernels::cpu {
-inline constexpr int64_t kSquare = 32;  // rows and columns: two cache lines of f32, one of bf16
-}
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
@@ -74,58 +71,7 @@ HWY_INLINE void store(V v, f16* p, Part part) {
   std::memcpy(static_cast<void*>(p), buffer, static_cast<size_t>(part.n) * sizeof(f16));
 }
 
-using Four = hn::FixedTag<float, 4>;
-
-HWY_INLINE hn::Vec<Four> load_four(const float* p) { return hn::LoadU(Four(), p); }
-HWY_INLINE hn::Vec<Four> load_four(const bf16* p) {
-  const hn::FixedTag<uint32_t, 4> words;
-  const hn::FixedTag<uint16_t, 4> halves;
-  const auto bits = hn::PromoteTo(words, hn::LoadU(halves, reinterpret_cast<const uint16_t*>(p)));
-  return hn::BitCast(Four(), hn::ShiftLeft<16>(bits));
-}
-
-// out[r][c] = x[c][r]: `rows` and `columns` of at most kSquare, multiples of 4. Fours of four rows
-// are turned in registers into a square of f32 that the first-level cache holds, whose rows are
-// written whole: rows of out may lie at distances that the cache maps to one place.
-template <class From, class To>
-HWY_INLINE void transpose(const From* x, int64_t x_stride, Output<To> out, int64_t out_stride,
-                          int64_t rows, int64_t columns) {
-  const Four d;
-  alignas(64) float square[kSquare][kSquare];
-  for (int64_t c = 0; c < columns; c += 4) {
-    const From* p = x + c * x_stride;
-    for (int64_t r = 0; r < rows; r += 4) {
-      const auto v0 = load_four(p + r), v1 = load_four(p + x_stride + r);
-      const auto v2 = load_four(p + 2 * x_stride + r), v3 = load_four(p + 3 * x_stride + r);
-      const auto low = hn::InterleaveLower(d, v0, v1), low2 = hn::InterleaveLower(d, v2, v3);
-      const auto high = hn::InterleaveUpper(d, v0, v1), high2 = hn::InterleaveUpper(d, v2, v3);
-      hn::Store(hn::ConcatLowerLower(d, low2, low), d, &square[r][c]);
-      hn::Store(hn::ConcatUpperUpper(d, low2, low), d, &square[r + 1][c]);
-      hn::Store(hn::ConcatLowerLower(d, high2, high), d, &square[r + 2][c]);
-      hn::Store(hn::ConcatUpperUpper(d, high2, high), d, &square[r + 3][c]);
-    }
-  }
-  for (int64_t r = 0; r < rows; ++r) {
-    for_vectors(0, columns, [&](int64_t c, auto n) {
-      store(load(square[r] + c, n), out + r * out_stride + c, n);
-    });
-  }
-}
-
 }  // namespace
-
-void transpose_f32(const float* x, int64_t x_stride, Output<float> out, int64_t out_stride,
-                   int64_t rows, int64_t columns) {
-  transpose(x, x_stride, out, out_stride, rows, columns);
-}
-void transpose_narrow(const float* x, int64_t x_stride, Output<bf16> out, int64_t out_stride,
-                      int64_t rows, int64_t columns) {
-  transpose(x, x_stride, out, out_stride, rows, columns);
-}
-void transpose_widen(const bf16* x, int64_t x_stride, Output<float> out, int64_t out_stride,
-                     int64_t rows, int64_t columns) {
-  transpose(x, x_stride, out, out_stride, rows, columns);
-}
 
 void stream_bytes(const uint8_t* from, uint8_t* to, int64_t count) {
   const hn::ScalableTag<uint8_t> bytes;
@@ -152,9 +98,6 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace megatron::kernels::cpu {
 
-HWY_EXPORT(transpose_f32);
-HWY_EXPORT(transpose_narrow);
-HWY_EXPORT(transpose_widen);
 HWY_EXPORT(stream_bytes);
 HWY_EXPORT(widen);
 HWY_EXPORT(narrow);
@@ -227,26 +170,7 @@ void copy_run(const From* x, Output<To> to, int64_t n) {
   }
 }
 
-// A square whose columns are runs of x and whose rows are runs of out; false for types and sizes
-// that have no vectors.
-template <class From, class To>
-bool transposed(const From* x, int64_t x_stride, Output<To> out, int64_t out_stride, int64_t rows,
-                int64_t columns) {
-  if (rows % 4 != 0 || columns % 4 != 0) return false;
-  const auto run = [&](auto transpose) {
-    transpose(x, x_stride, out, out_stride, rows, columns);
-    return true;
-  };
-  if constexpr (std::is_same_v<From, float> && std::is_same_v<To, float>) {
-    return run(HWY_DYNAMIC_DISPATCH(transpose_f32));
-  } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, bf16>) {
-    return run(HWY_DYNAMIC_DISPATCH(transpose_narrow));
-  } else if constexpr (std::is_same_v<From, bf16> && std::is_same_v<To, float>) {
-    return run(HWY_DYNAMIC_DISPATCH(transpose_widen));
-  } else {
-    return false;
-  }
-}
+constexpr int64_t kSquare = 32;  // rows and columns
 
 // rows x columns elements; a column index is the innermost of out. Each side is walked along its
 // own contiguous direction, through a square in the first-level cache.
@@ -263,9 +187,6 @@ void copy_tile(const From* x, Output<To> out, const Dim& row, const Dim& column,
       const int64_t height = std::min(kSquare, rows - r0);
       const From* from = x + r0 * row.from + c0 * column.from;
       const Output<To> to = out + r0 * row.to + c0 * column.to;
-      if (row.from == 1 && column.to == 1 &&
-          transposed(from, column.from, to, row.to, height, width))
-        continue;
       To square[kSquare][kSquare];
       for (int64_t c = 0; c < width; ++c) {
         const From* source = from + c * column.from;
@@ -279,9 +200,85 @@ void copy_tile(const From* x, Output<To> out, const Dim& row, const Dim& column,
   }
 }
 
+// Where the elements of `dims` lie that have this index among them.
+struct Place {
+  int64_t from = 0, to = 0;
+};
+Place place(std::span<const Dim> dims, int64_t index) {
+  Place at;
+  for (size_t d = dims.size(); d-- > 0;) {
+    at.from += index % dims[d].size * dims[d].from;
+    at.to += index % dims[d].size * dims[d].to;
+    index /= dims[d].size;
+  }
+  return at;
+}
+
+int64_t elements(std::span<const Dim> dims) {
+  int64_t count = 1;
+  for (const Dim& dim : dims) count *= dim.size;
+  return count;
+}
+
+// The largest power of two up to kBlockElements that divides all strides of out.
+int64_t common_step(const Dim& row, std::span<const Dim> outer) {
+  int64_t step = std::gcd(kBlockElements, row.to);
+  for (const Dim& dim : outer) step = std::gcd(step, dim.to);
+  return step;
+}
+
+// What vectors can transpose: T as it is where it is converted, else its bits.
+template <class T, class Other>
+using Turned = std::conditional_t<
+    !std::is_same_v<T, Other>, T,
+    std::conditional_t<sizeof(T) == 4, float, std::conditional_t<sizeof(T) == 2, uint16_t, T>>>;
+template <class From, class To>
+constexpr bool kTurns = requires(const Turned<From, To>* x, Output<Turned<To, From>> out) {
+  transpose(x, {}, 0, out, 0);
+};
+
+// Runs of x to rows of out in which they lie apart: the columns of a row are those dims, from the
+// innermost on, that are one run of out, so that their lines are written whole. False where x has no
+// runs, or out's are x's.
+template <class From, class To>
+bool copy_turned(const CopyArgs& args, const Layout& layout, Stream& stream) {
+  const std::span<const Dim> dims(layout.dims.data(), static_cast<size_t>(layout.rank));
+  if (dims.back().from == 1 || dims.back().to != 1) return false;
+  const auto is_run = [](const Dim& dim) { return dim.from == 1; };
+  const auto row = std::find_if(dims.begin(), dims.end(), is_run);
+  if (row == dims.end()) return false;
+  size_t first = dims.size();  // of the dims of a row
+  for (int64_t count = 1; !is_run(dims[first - 1]) && dims[first - 1].to == count;)
+    count *= dims[--first].size;
+  const std::span<const Dim> inner = dims.subspan(first);
+  std::vector<Dim> outer(dims.begin(), row);
+  outer.insert(outer.end(), row + 1, dims.begin() + static_cast<std::ptrdiff_t>(first));
+
+  constexpr int64_t kColumns = 256;
+  const int64_t width = elements(inner), columns = std::min(width, kColumns);
+  const int64_t rows = std::min(row->size, std::max<int64_t>(1, kBlockElements / columns));
+  const int64_t column_tiles = ceil_div(width, columns), row_tiles = ceil_div(row->size, rows);
+  const auto* x = static_cast<const Turned<From, To>*>(args.x.raw());
+  const bool streamed = is_streamed(args.out, common_step(*row, outer), {x});
+  const Output<Turned<To, From>> out{static_cast<Turned<To, From>*>(args.out.raw()), streamed};
+  for_each_block(stream, elements(outer) * row_tiles * column_tiles, [&](int64_t item, int) {
+    const int64_t c = item % column_tiles * columns, r = item / column_tiles % row_tiles * rows;
+    const Place at = place(outer, item / column_tiles / row_tiles);
+    std::array<int64_t, kColumns> places;
+    const int64_t count = std::min(columns, width - c);
+    for (int64_t i = 0; i < count; ++i) places[static_cast<size_t>(i)] = place(inner, c + i).from;
+    transpose(x + at.from + r, {places.data(), static_cast<size_t>(count)},
+              std::min(rows, row->size - r), out + at.to + r * row->to + c, row->to);
+  });
+  return true;
+}
+
 template <class From, class To>
 void copy_typed(const CopyArgs& args, Stream& stream) {
   Layout layout = layout_of(args.x, args.out);
+  if constexpr (kTurns<From, To>) {
+    if (copy_turned<From, To>(args, layout, stream)) return;
+  }
   const Dim column = layout.dims[static_cast<size_t>(--layout.rank)];
   Dim row{1, 0, 0};
   if (layout.rank > 0) {
@@ -297,28 +294,19 @@ void copy_typed(const CopyArgs& args, Stream& stream) {
       layout.dims[static_cast<size_t>(d)] = layout.dims[static_cast<size_t>(d + 1)];
     --layout.rank;
   }
-  int64_t outer = 1;
-  for (int d = 0; d < layout.rank; ++d) outer *= layout.dims[static_cast<size_t>(d)].size;
+  const std::span<const Dim> outer(layout.dims.data(), static_cast<size_t>(layout.rank));
   const bool runs = column.from == 1 && column.to == 1;
   const int64_t width = std::min(column.size, runs ? kBlockElements : int64_t{256});
   const int64_t height = std::min(row.size, std::max<int64_t>(1, kBlockElements / width));
   const int64_t row_tiles = ceil_div(row.size, height), column_tiles = ceil_div(column.size, width);
   const From* x = args.x.data<From>();
-  int64_t step = std::gcd(kBlockElements, row.to);
-  for (int d = 0; d < layout.rank; ++d)
-    step = std::gcd(step, layout.dims[static_cast<size_t>(d)].to);
-  const Output<To> out{args.out.data<To>(), column.to == 1 && is_streamed(args.out, step, {x})};
-  for_each_block(stream, outer * row_tiles * column_tiles, [&](int64_t item, int) {
+  const Output<To> out{args.out.data<To>(),
+                       column.to == 1 && is_streamed(args.out, common_step(row, outer), {x})};
+  for_each_block(stream, elements(outer) * row_tiles * column_tiles, [&](int64_t item, int) {
     const int64_t c = item % column_tiles * width, r = item / column_tiles % row_tiles * height;
-    int64_t index = item / column_tiles / row_tiles;
-    int64_t from = r * row.from + c * column.from, to = r * row.to + c * column.to;
-    for (int d = layout.rank - 1; d >= 0; --d) {
-      const Dim& dim = layout.dims[static_cast<size_t>(d)];
-      from += index % dim.size * dim.from;
-      to += index % dim.size * dim.to;
-      index /= dim.size;
-    }
-    copy_tile(x + from, out + to, row, column, std::min(height, row.size - r),
+    const Place at = place(outer, item / column_tiles / row_tiles);
+    copy_tile(x + at.from + r * row.from + c * column.from,
+              out + at.to + r * row.to + c * column.to, row, column, std::min(height, row.size - r),
               std::min(width, column.size - c));
   });
 }

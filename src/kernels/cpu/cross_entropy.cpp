@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "kernels/check.h"
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -34,43 +35,85 @@ float largest(const T* x, int64_t n) {
       hn::MaxOfLanes(kFloats, hn::Max(hn::Max(most[0], most[1]), hn::Max(most[2], most[3]))));
 }
 
-// Sum of exp(x - shift): f32 sums of 4096 elements, added in f64. exponentials, where not null,
-// gets the terms; it may be x. Meanwhile memory would stand still: n elements at `next` are asked
-// for.
+// The row after the one that is worked on: read, and its largest element found, a part at a time,
+// so that memory never stands still.
 template <class T>
-double sum_of_exponentials(const T* x, int64_t n, V shift, float* exponentials, const T* next) {
+class NextRow {
+ public:
+  NextRow(const T* x, int64_t n) : x_(x), n_(n), most_(set(kNone)) {}
+  HWY_INLINE void take() {
+    if (at_ + kLanes > n_) return;
+    __builtin_prefetch(x_ + at_ + 4 * kElementsAhead<T>);
+    most_ = hn::Max(most_, load(x_ + at_));
+    at_ += kLanes;
+  }
+  float largest() {
+    while (at_ + kLanes <= n_) take();
+    if (at_ < n_) {
+      const Part part{n_ - at_};
+      most_ = hn::Max(most_, keep_or(load(x_ + at_, part), set(kNone), part));
+    }
+    return hn::GetLane(hn::MaxOfLanes(kFloats, most_));
+  }
+
+ private:
+  const T* x_;
+  int64_t n_, at_ = 0;
+  V most_;
+};
+
+// Sum of exp(x - shift): f32 sums of 4096 elements, added in f64. exponentials, where not null,
+// gets the terms; it may be x. Takes three quarters of `next`.
+template <class T>
+double sum_of_exponentials(const T* x, int64_t n, V shift, float* exponentials, NextRow<T>& next) {
   constexpr int64_t kChunk = 4096;
+  NextRow<T> taken = next;
   double sum = 0;
   for (int64_t begin = 0; begin < n; begin += kChunk) {
     sum += sum_of(std::min(kChunk, n - begin), [&](int64_t i, auto part) {
-      __builtin_prefetch(next + begin + i, 0, 2);
+      if (i / kLanes % 4 != 3) taken.take();
       const V e = exp(hn::Sub(load(x + begin + i, part), shift));
       if (exponentials != nullptr) store(e, exponentials + begin + i, part);
       return e;
     });
   }
+  next = taken;
   return sum;
 }
 
-// exponentials [vocabulary] is memory for the numerators where there is a gradient; it may be dx.
+// dx = exponentials * scale, but of_label at the label, which may lie outside. exponentials may be
+// dx. Takes a quarter of `next`.
+template <class D, class T>
+void gradient_of_row(const float* exponentials, float scale, Output<D> dx, int64_t n, int64_t label,
+                     float of_label, NextRow<T>& next) {
+  const V factor = set(scale), own = set(of_label), lanes = hn::Iota(kFloats, 0);
+  NextRow<T> taken = next;
+  for_vectors_of(dx, n, [&](int64_t i, auto part) {
+    if (i / kLanes % 4 == 3) taken.take();
+    V v = hn::Mul(load(exponentials + i, part), factor);
+    const auto lane = static_cast<uint64_t>(label - i);
+    if (lane < static_cast<uint64_t>(kLanes))
+      v = hn::IfThenElse(hn::Eq(lanes, set(static_cast<float>(lane))), own, v);
+    store(v, dx + i, part);
+  });
+  next = taken;
+}
+
+// most: the row's largest logit; becomes that of `next`. exponentials [vocabulary] is memory for
+// the numerators where there is a gradient; it may be dx.
 template <class T, class D>
-float cross_entropy_row(const T* x, const T* next, Output<D> dx, float* exponentials,
+float cross_entropy_row(const T* x, NextRow<T> next, float& most, Output<D> dx, float* exponentials,
                         int64_t vocabulary, int64_t label, float weight) {
-  const auto label_logit = static_cast<float>(x[label]);
-  const float most = largest(x, vocabulary);
+  const double above =
+      static_cast<double>(most) - static_cast<double>(static_cast<float>(x[label]));
   const double sum = sum_of_exponentials(x, vocabulary, set(most), exponentials, next);
   if (dx.p != nullptr) {
     const auto share = static_cast<float>(1 / sum);
-    const float probability = exponentials[label] * share;
-    const V scale = set(share * weight);
-    for_vectors_of(dx, vocabulary, [&](int64_t i, auto n) {
-      store(hn::Mul(load(exponentials + i, n), scale), dx + i, n);
-    });
-    if (dx.streamed) finish_streamed_stores();  // before a plain store to one of their lines
-    dx.p[label] = D(weight * (probability - 1.0f));
+    gradient_of_row(exponentials, share * weight, dx, vocabulary, label,
+                    weight * (exponentials[label] * share - 1.0f), next);
   }
-  return static_cast<float>(std::log(sum) +
-                            (static_cast<double>(most) - static_cast<double>(label_logit)));
+  most = next.largest();
+  return static_cast<float>(std::log(sum) + above);
 }
 
 template <class T, class D>
@@ -94,11 +137,14 @@ void cross_entropy_rows(const CrossEntropyArgs& args, Stream& stream) {
       std::max(rows_per_block(vocabulary), std::min<int64_t>(8, rows / (4 * stream.pool().size())));
   for_each_block(stream, ceil_div(rows, height), [&](int64_t block, int thread) {
     const int64_t end = std::min(rows, (block + 1) * height);
+    float most = kNone;
+    bool known = false;  // the largest of row t, from reading ahead
     for (int64_t t = block * height; t < end; ++t) {
       const Output<D> dx = dlogits.p == nullptr ? dlogits : dlogits + t * vocabulary;
       if (weights[t] == 0) {
         loss[t] = 0;
         if (dx.p != nullptr) std::fill_n(dx.p, vocabulary, D(0.0f));
+        known = false;
         continue;
       }
       MG_CHECK(labels[t] >= 0 && labels[t] < vocabulary,
@@ -112,8 +158,10 @@ void cross_entropy_rows(const CrossEntropyArgs& args, Stream& stream) {
         exponentials = memory.data<float>() + thread * vocabulary;
       }
       const T* row = logits + t * vocabulary;
-      loss[t] = cross_entropy_row(row, t + 1 < end ? row + vocabulary : row, dx, exponentials,
-                                  vocabulary, labels[t], weights[t]);
+      if (!known) most = largest(row, vocabulary);
+      loss[t] = cross_entropy_row(row, NextRow<T>(row + vocabulary, t + 1 < end ? vocabulary : 0),
+                                  most, dx, exponentials, vocabulary, labels[t], weights[t]);
+      known = true;
     }
   });
 }
@@ -134,25 +182,30 @@ void stats_of_rows(const VocabularyStatsArgs& args, Stream& stream) {
   float* stats = args.stats.data<float>();
   const int32_t* labels = args.labels.data<int32_t>();
   const float* weights = args.weights.data<float>();
-  for_blocks(stream, args.logits.size(0), rows_per_block(vocabulary),
-             [&](int64_t begin, int64_t end) {
-               for (int64_t t = begin; t < end; ++t) {
-                 const float* x = logits + t * vocabulary;
-                 float* out = stats + 3 * t;
-                 out[0] = out[2] = kNone;
-                 out[1] = 0;
-                 float* terms = exponentials == nullptr ? nullptr : exponentials + t * vocabulary;
-                 if (weights[t] == 0) {
-                   if (terms != nullptr) std::fill_n(terms, vocabulary, 0.0f);
-                   continue;
-                 }
-                 const int64_t label = labels[t] - args.first;
-                 if (label >= 0 && label < vocabulary) out[2] = x[label];
-                 out[0] = largest(x, vocabulary);
-                 out[1] = static_cast<float>(sum_of_exponentials(x, vocabulary, set(out[0]), terms,
-                                                                 t + 1 < end ? x + vocabulary : x));
-               }
-             });
+  for_blocks(
+      stream, args.logits.size(0), rows_per_block(vocabulary), [&](int64_t begin, int64_t end) {
+        float most = kNone;
+        bool known = false;  // the largest of row t, from reading ahead
+        for (int64_t t = begin; t < end; ++t) {
+          const float* x = logits + t * vocabulary;
+          float* out = stats + 3 * t;
+          out[0] = out[2] = kNone;
+          out[1] = 0;
+          float* terms = exponentials == nullptr ? nullptr : exponentials + t * vocabulary;
+          if (weights[t] == 0) {
+            if (terms != nullptr) std::fill_n(terms, vocabulary, 0.0f);
+            known = false;
+            continue;
+          }
+          const int64_t label = labels[t] - args.first;
+          if (label >= 0 && label < vocabulary) out[2] = x[label];
+          out[0] = known ? most : largest(x, vocabulary);
+          NextRow<float> next(x + vocabulary, t + 1 < end ? vocabulary : 0);
+          out[1] = static_cast<float>(sum_of_exponentials(x, vocabulary, set(out[0]), terms, next));
+          most = next.largest();
+          known = true;
+        }
+      });
 }
 
 // What all ranks know of a token.
@@ -205,13 +258,10 @@ void divided_cross_entropy_rows(const VocabularyCrossEntropyArgs& args, Stream& 
     const float* x = exponentials + t * vocabulary;
     const int64_t label = labels[t] - args.first;
     const bool has_label = label >= 0 && label < vocabulary;
-    const float probability = has_label ? x[label] * share : 0.0f;
-    const V scale = set(share * weights[t]);
-    for_vectors_of(dx, vocabulary,
-                   [&](int64_t i, auto n) { store(hn::Mul(load(x + i, n), scale), dx + i, n); });
-    if (!has_label) return;
-    if (dx.streamed) finish_streamed_stores();  // before a plain store to one of their lines
-    dx.p[label] = D(weights[t] * (probability - 1.0f));
+    const float of_label = has_label ? weights[t] * (x[label] * share - 1.0f) : 0.0f;
+    NextRow<float> none(x, 0);
+    gradient_of_row(x, share * weights[t], dx, vocabulary, has_label ? label : -kLanes, of_label,
+                    none);
   };
   for_blocks(stream, rows, rows_per_block(vocabulary), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) row(t);

@@ -4,6 +4,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -41,6 +42,7 @@ void dropout_row(const T* x, Output<T> out, int64_t width, const PhiloxRow& rand
   };
   int64_t i = 0;
   for (; i + kStep <= width; i += kStep) {
+    ask_for(x + i + kElementsAhead<T>, kStep * static_cast<int64_t>(sizeof(T)));
     const auto words = words_of_twos<T, kTogether>(random, i);
     for (size_t k = 0; k < kTogether; ++k)
       drop_two(i + static_cast<int64_t>(k) * kTwo, words[k], Whole{});

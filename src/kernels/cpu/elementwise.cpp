@@ -51,15 +51,15 @@ void add_elements(const AddArgs& args, Stream& stream) {
   });
 }
 
-// partial[begin, end) = sum of `rows` rows of x, in ascending order: the sums stay in the first-level
-// cache, and x is read as it lies.
+// partial[begin, end) = sum of `rows` rows of x, in ascending order: the sums stay in the
+// first-level cache, and x is read as it lies.
 template <class T>
 void sum_rows(const T* x, int64_t rows, int64_t stride, int64_t begin, int64_t end,
               float* partial) {
   ColumnSums<T> sums(partial, begin, end);
   for (int64_t row = 0; row < rows; ++row, x += stride) {
     for_twos(begin, end, [&](int64_t i, auto n) {
-      __builtin_prefetch(x + i + kElementsAhead<T>);
+      ask_for(x + i + 2 * kElementsAhead<T>, 2 * kLanes * static_cast<int64_t>(sizeof(T)));
       const Two sum = sums.at(i, n), v = load_two(x + i, n);
       sums.set(i, {hn::Add(sum.a, v.a), hn::Add(sum.b, v.b)}, n);
     });
@@ -68,18 +68,22 @@ void sum_rows(const T* x, int64_t rows, int64_t stride, int64_t begin, int64_t e
 }
 
 void sum_columns(const ColumnSumArgs& args, Stream& stream) {
-  constexpr int64_t kColumns = 4096;
+  constexpr int64_t kColumns = 4096, kRunsPerThread = 8;  // runs are long: memory is slow to start
   for_storage_type("column_sum", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
     const T* x = args.x.data<T>();
     const RowBlocks blocks(args.x.size(0));
     const int64_t width = args.x.size(1), chunks = ceil_div(width, kColumns);
+    const int64_t items = blocks.count * chunks;
     const Tensor partials = column_sum_scratch(args, stream);
-    stream.pool().parallel_for(blocks.count * chunks, [&](int64_t item, int) {
-      const int64_t block = item / chunks, begin = item % chunks * kColumns;
-      const int64_t first = block * blocks.height;
-      sum_rows(x + first * width, std::min(blocks.height, blocks.rows - first), width, begin,
-               std::min(width, begin + kColumns), partials.data<float>() + block * width);
+    const int64_t run = std::max<int64_t>(1, items / (kRunsPerThread * stream.pool().size()));
+    for_blocks(stream, items, run, [&](int64_t first_item, int64_t last_item) {
+      for (int64_t item = first_item; item < last_item; ++item) {
+        const int64_t block = item / chunks, begin = item % chunks * kColumns;
+        const int64_t first = block * blocks.height;
+        sum_rows(x + first * width, std::min(blocks.height, blocks.rows - first), width, begin,
+                 std::min(width, begin + kColumns), partials.data<float>() + block * width);
+      }
     });
     add_partial_rows(partials, args.out, stream);
   });

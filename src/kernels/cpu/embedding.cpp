@@ -1,6 +1,9 @@
 #include "kernels/cpu/embedding.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "kernels/check.h"
@@ -21,24 +24,38 @@ inline constexpr int64_t kEmbeddingColumns = 1024;
 // Rows of tokens and of tables lie apart: the processor does not foresee them.
 inline constexpr int64_t kRowsAhead = 2;
 
-// out[begin, end) = sum of the rows `tokens` of dout, in their order, + (accumulate ? out : 0).
+// out[0, n) = sum of n elements at the rows `tokens` of dout, in their order, + (accumulate ? out :
+// 0). Asks for as much at later_dout and later_out.
 template <class T>
 void add_token_rows(const T* dout, int64_t width, const int32_t* tokens, int64_t count,
-                    bool accumulate, float* out, int64_t begin, int64_t end) {
+                    bool accumulate, float* out, int64_t n, const T* later_dout,
+                    const float* later_out) {
   float sums[kEmbeddingColumns];
-  const int64_t n = end - begin;
-  const T* first = dout + tokens[0] * width + begin;
-  for_vectors(0, n, [&](int64_t i, auto part) { store(load(first + i, part), sums + i, part); });
+  const T* first = dout + tokens[0] * width;
+  const auto finish = [&](V sum, int64_t i, auto part) {
+    store(accumulate ? hn::Add(sum, load(out + i, part)) : sum, out + i, part);
+  };
+  for_vectors(0, n, [&](int64_t i, auto part) {
+    __builtin_prefetch(later_dout + i);
+    __builtin_prefetch(later_out + i);
+    const V v = load(first + i, part);
+    if (count == 1) {
+      finish(v, i, part);
+    } else {
+      store(v, sums + i, part);
+    }
+  });
   for (int64_t k = 1; k < count; ++k) {
-    const T* row = dout + tokens[k] * width + begin;
+    const T* row = dout + tokens[k] * width;
     for_vectors(0, n, [&](int64_t i, auto part) {
-      store(hn::Add(load(sums + i, part), load(row + i, part)), sums + i, part);
+      const V sum = hn::Add(load(sums + i, part), load(row + i, part));
+      if (k + 1 == count) {
+        finish(sum, i, part);
+      } else {
+        store(sum, sums + i, part);
+      }
     });
   }
-  for_vectors(0, n, [&](int64_t i, auto part) {
-    const V sum = load(sums + i, part);
-    store(accumulate ? hn::Add(sum, load(out + begin + i, part)) : sum, out + begin + i, part);
-  });
 }
 
 // tokens sorted by row; tokens of rows[k] are [starts[k], starts[k + 1]).
@@ -46,23 +63,19 @@ void add_embedding_rows(const EmbeddingBackwardArgs& args, const int32_t* tokens
                         const int32_t* rows, const int32_t* starts, int64_t hit, Stream& stream) {
   const int64_t width = args.dout.size(1);
   const int64_t chunks = ceil_div(width, kEmbeddingColumns), height = rows_per_block(width);
-  float* dtable = args.dtable.out.data<float>();
   for_storage_type("embedding_backward", args.dout.dtype(), [&](auto type) {
     using T = decltype(type);
     stream.pool().parallel_for(ceil_div(hit, height) * chunks, [&](int64_t block, int) {
       const int64_t begin = block % chunks * kEmbeddingColumns, first = block / chunks * height;
       const int64_t last = std::min(hit, first + height);
-      const int64_t bytes = std::min(width - begin, kEmbeddingColumns);
+      const int64_t n = std::min(width - begin, kEmbeddingColumns);
+      const T* dout = args.dout.data<T>() + begin;
+      float* dtable = args.dtable.out.data<float>() + begin;
       for (int64_t k = first; k < last; ++k) {
-        if (k + kRowsAhead < last) {
-          const int64_t later = k + kRowsAhead;
-          ask_for(args.dout.data<T>() + tokens[starts[later]] * width + begin,
-                  bytes * static_cast<int64_t>(sizeof(T)));
-          ask_for(dtable + rows[later] * width + begin, bytes * 4);
-        }
-        add_token_rows(args.dout.data<T>(), width, tokens + starts[k], starts[k + 1] - starts[k],
-                       args.dtable.beta != 0, dtable + rows[k] * width, begin,
-                       std::min(width, begin + kEmbeddingColumns));
+        const int64_t later = std::min(k + kRowsAhead, last - 1);
+        add_token_rows(dout, width, tokens + starts[k], starts[k + 1] - starts[k],
+                       args.dtable.beta != 0, dtable + rows[k] * width, n,
+                       dout + tokens[starts[later]] * width, dtable + rows[later] * width);
       }
     });
   });
@@ -118,52 +131,85 @@ void embedding(const EmbeddingArgs& args, Stream& stream) {
 }
 
 Tensor embedding_backward_scratch(const EmbeddingBackwardArgs& args, Stream& stream) {
-  const int64_t count = args.ids.elements(), rows = args.dtable.out.size(0);
-  return Tensor::empty(stream.scratch(), {rows + 1 + 3 * count + 1}, DType::i32, "tokens by row");
+  return Tensor::empty(stream.scratch(), {6 * args.ids.elements() + 1}, DType::i32,
+                       "tokens by row");
 }
 
-// The tokens are counted and sorted by row (a stable counting sort), so that each row of the table
-// is written by one thread, from its tokens in ascending order.
+namespace {
+
+struct RowTokens {
+  int32_t* rows;
+  int32_t* tokens;
+};
+
+// Sorts n tokens by row, equal ones in their order: by 11 bits of the row at a time, from the
+// lowest (radix sort). Gives the sorted ones, `from` or `other`.
+RowTokens sorted(RowTokens from, RowTokens other, int64_t n, int64_t table_rows) {
+  constexpr int kBits = 11;
+  constexpr uint32_t kMask = (1u << kBits) - 1;
+  for (int shift = 0; (table_rows - 1) >> shift > 0; shift += kBits) {
+    const auto part = [&](int64_t i) {
+      return static_cast<uint32_t>(from.rows[i]) >> shift & kMask;
+    };
+    std::array<int32_t, kMask + 2> next{};
+    for (int64_t i = 0; i < n; ++i) ++next[part(i) + 1];
+    for (size_t k = 1; k < next.size(); ++k) next[k] += next[k - 1];
+    for (int64_t i = 0; i < n; ++i) {
+      const int32_t to = next[part(i)]++;
+      other.rows[to] = from.rows[i];
+      other.tokens[to] = from.tokens[i];
+    }
+    std::swap(from, other);
+  }
+  return from;
+}
+
+// Zero where none of the `hit` rows, ascending, lies.
+void clear_other_rows(const EmbeddingBackwardArgs& args, const int32_t* rows, int64_t hit,
+                      Stream& stream) {
+  const int64_t width = args.dtable.out.size(1);
+  float* dtable = args.dtable.out.data<float>();
+  for_blocks(stream, args.dtable.out.size(0), rows_per_block(width),
+             [&](int64_t begin, int64_t end) {
+               const int32_t* next = std::lower_bound(rows, rows + hit, begin);
+               while (begin < end) {
+                 const int64_t stop = next == rows + hit ? end : std::min<int64_t>(end, *next++);
+                 std::fill_n(dtable + begin * width, (stop - begin) * width, 0.0f);
+                 begin = stop + 1;
+               }
+             });
+}
+
+}  // namespace
+
+// The tokens are sorted by row, so that each row of the table is written by one thread, from its
+// tokens in ascending order.
 void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream) {
   check(args);
   require_storage_type("embedding_backward", args.dout.dtype());
-  const int64_t count = args.ids.elements(), table_rows = args.dtable.out.size(0),
-                width = args.dtable.out.size(1);
-  float* dtable = args.dtable.out.data<float>();
+  const int64_t count = args.ids.elements(), table_rows = args.dtable.out.size(0);
   const Tensor memory = embedding_backward_scratch(args, stream);
-  int32_t* next = memory.data<int32_t>();
-  int32_t* tokens = next + table_rows + 1;
-  int32_t* rows = tokens + count;
-  int32_t* starts = rows + count;
-
-  std::fill_n(next, table_rows + 1, 0);
+  const auto part = [&](int64_t k) { return memory.data<int32_t>() + k * count; };
+  RowTokens all{part(0), part(1)};
+  int64_t taken = 0;
   for (int64_t t = 0; t < count; ++t) {
     const int64_t row = row_of("embedding_backward", args, t, table_rows);
-    if (row >= 0) ++next[row + 1];
+    if (row < 0) continue;
+    all.rows[taken] = static_cast<int32_t>(row);
+    all.tokens[taken++] = static_cast<int32_t>(t);
   }
+  all = sorted(all, {part(2), part(3)}, taken, table_rows);
+  int32_t* rows = part(4);
+  int32_t* starts = part(5);
   int64_t hit = 0;
-  for (int64_t row = 0; row < table_rows; ++row) {
-    if (next[row + 1] != 0) {
-      rows[hit] = static_cast<int32_t>(row);
-      starts[hit++] = next[row];
-    }
-    next[row + 1] += next[row];
+  for (int64_t i = 0; i < taken; ++i) {
+    if (i > 0 && all.rows[i] == all.rows[i - 1]) continue;
+    rows[hit] = all.rows[i];
+    starts[hit++] = static_cast<int32_t>(i);
   }
-  starts[hit] = next[table_rows];
-  if (args.dtable.beta == 0) {
-    for_blocks(stream, table_rows, rows_per_block(width), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const int64_t first = row;
-        while (row < end && next[row] == next[row + 1]) ++row;
-        std::fill_n(dtable + first * width, (row - first) * width, 0.0f);
-      }
-    });
-  }
-  for (int64_t t = 0; t < count; ++t) {
-    const int64_t row = row_of("embedding_backward", args, t, table_rows);
-    if (row >= 0) tokens[next[row]++] = static_cast<int32_t>(t);
-  }
-  HWY_DYNAMIC_DISPATCH(add_embedding_rows)(args, tokens, rows, starts, hit, stream);
+  starts[hit] = static_cast<int32_t>(taken);
+  if (args.dtable.beta == 0) clear_other_rows(args, rows, hit, stream);
+  HWY_DYNAMIC_DISPATCH(add_embedding_rows)(args, all.tokens, rows, starts, hit, stream);
 }
 
 }  // namespace megatron::kernels::cpu

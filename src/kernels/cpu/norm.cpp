@@ -4,6 +4,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -128,6 +129,7 @@ void norm_rows_backward(const AddNormBackwardArgs& args, NormKind kind, int64_t 
   const Output<T> dsum =
       output_of<T>(args.dsum, width, {args.sum.raw(), args.dnormed.raw(), dsum_in});
   const float per_element = 1.0f / static_cast<float>(width);
+  constexpr int64_t kTwoBytes = 2 * kLanes * static_cast<int64_t>(sizeof(T));
   ColumnSums<T> dweights(dweight, 0, width), dbiases(dbias, 0, dbias == nullptr ? 0 : width);
   for (int64_t row = begin; row < end; ++row) {
     const int64_t at = row * width;
@@ -141,6 +143,7 @@ void norm_rows_backward(const AddNormBackwardArgs& args, NormKind kind, int64_t 
       return Two{hn::Mul(centered.a, rstd), hn::Mul(centered.b, rstd)};
     };
     const TwoSums sums = two_sums_of_twos<T>(width, [&](int64_t i, auto n) {
+      if (dsum_in != nullptr) ask_for(dsum_in + at + i, kTwoBytes);
       const Two xhat = normed(i, n), dy = load_two(d + i, n), w = load_two(weight + i, n);
       const Two g{hn::Mul(dy.a, w.a), hn::Mul(dy.b, w.b)};
       const Two dw = dweights.at(i, n);
@@ -157,6 +160,8 @@ void norm_rows_backward(const AddNormBackwardArgs& args, NormKind kind, int64_t 
       return hn::Mul(rstd, hn::Sub(hn::Sub(hn::Mul(dy, w), mean_g), hn::Mul(xhat, mean_gx)));
     };
     for_twos(0, width, [&](int64_t i, auto n) {
+      ask_for(s + width + i, kTwoBytes);
+      ask_for(d + width + i, kTwoBytes);
       const Two xhat = normed(i, n), dy = load_two(d + i, n), w = load_two(weight + i, n);
       Two v{slope(dy.a, w.a, xhat.a), slope(dy.b, w.b, xhat.b)};
       if (dsum_in != nullptr) {

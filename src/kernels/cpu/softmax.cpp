@@ -6,6 +6,7 @@
 #include "kernels/check.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -76,6 +77,8 @@ void softmax_row_backward(const T* p, const T* dp, Output<T> ds, int64_t keys, f
       sum_of(keys, [&](int64_t i, auto n) { return hn::Mul(load(p + i, n), load(dp + i, n)); });
   const V dot = set(sum), factor = set(scale);
   for_vectors_of(ds, keys, [&](int64_t i, auto n) {
+    __builtin_prefetch(p + keys + i);  // the next row, while memory would stand still
+    __builtin_prefetch(dp + keys + i);
     const V weight = hn::Mul(factor, load(p + i, n));
     store(hn::Mul(weight, hn::Sub(load(dp + i, n), dot)), ds + i, n);
   });

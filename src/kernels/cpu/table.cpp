@@ -3,6 +3,7 @@
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/cross_entropy.h"
+#include "kernels/cpu/draw.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/embedding.h"
@@ -32,6 +33,7 @@ const Table& cpu_table() {
       .cross_entropy = cpu::cross_entropy,
       .vocabulary_stats = cpu::vocabulary_stats,
       .vocabulary_cross_entropy = cpu::vocabulary_cross_entropy,
+      .draw = cpu::draw,
       .dropout = cpu::dropout,
       .add = cpu::add,
       .copy = cpu::copy,

@@ -1,6 +1,8 @@
 #include "kernels/check.h"
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/chunk.h"
+#include "kernels/cuda/divisor.h"
+#include "kernels/cuda/exponential.h"
 
 namespace megatron::kernels::cuda {
 namespace {
@@ -13,29 +15,43 @@ struct Slope {
   float value, derivative;
 };
 
+// sigmoid(-x)
+__device__ float sigmoid_of_minus(float x) { return reciprocal_approx(1.0f + exp_approx(x)); }
+
 // x sigmoid(2 u), which is 0.5 x (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3).
 struct GeluTanh {
   __device__ static float minus_twice_u(float x) {
     return x * fmaf(x * x, -0.0713548163f, -1.59576912f);
   }
-  __device__ static float value(float x) { return x / (1.0f + expf(minus_twice_u(x))); }
+  __device__ static float value(float x) { return x * sigmoid_of_minus(minus_twice_u(x)); }
   __device__ static Slope slope(float x) {
-    const float s = 1.0f / (1.0f + expf(minus_twice_u(x))), xs = x * s;
+    const float s = sigmoid_of_minus(minus_twice_u(x)), xs = x * s;
     return {xs, fmaf(xs * (1.0f - s), fmaf(x * x, 0.214064449f, 1.59576912f), s)};
   }
 };
+// x Phi(x); beyond |x| remains a polynomial of t = 1 / (1 + 0.3275911 |x| / sqrt(2)), times
+// exp(-x^2 / 2) / 2, within 7.5e-8 (Abramowitz & Stegun 7.1.26).
 struct GeluErf {
-  __device__ static float distribution(float x) { return fmaf(0.5f, erff(0.707106781f * x), 0.5f); }
-  __device__ static float value(float x) { return x * distribution(x); }
+  // e: exp(-x^2 / 2)
+  __device__ static float distribution(float x, float e) {
+    const float t = reciprocal_approx(fmaf(0.231641888f, fabsf(x), 1.0f));
+    float p = fmaf(t, 0.530702715f, -0.726576013f);
+    p = fmaf(t, p, 0.710706870f);
+    p = fmaf(t, p, -0.142248368f);
+    p = fmaf(t, p, 0.127414796f);
+    const float rest = p * t * e;
+    return x < 0.0f ? rest : 1.0f - rest;
+  }
+  __device__ static float value(float x) { return x * distribution(x, exp_approx(-0.5f * x * x)); }
   __device__ static Slope slope(float x) {
-    const float d = distribution(x), density = 0.398942280f * expf(-0.5f * x * x);
-    return {x * d, fmaf(x, density, d)};
+    const float e = exp_approx(-0.5f * x * x), d = distribution(x, e);
+    return {x * d, fmaf(x, 0.398942280f * e, d)};
   }
 };
 struct Silu {
-  __device__ static float value(float x) { return x / (1.0f + expf(-x)); }
+  __device__ static float value(float x) { return x * sigmoid_of_minus(-x); }
   __device__ static Slope slope(float x) {
-    const float s = 1.0f / (1.0f + expf(-x));
+    const float s = sigmoid_of_minus(-x);
     return {x * s, s * fmaf(x, 1.0f - s, 1.0f)};
   }
 };
@@ -60,8 +76,9 @@ template <class T>
 struct Rows {
   const T *x, *dout;  // dout, dx: of backward
   T *out, *dx;
-  int64_t width;           // of out
-  uint32_t items, chunks;  // of all rows, of one
+  int64_t width;   // of out
+  uint32_t items;  // chunks of all rows
+  Divisor chunks;  // of a row
   Activation function;
   bool whole;
 };
@@ -70,8 +87,8 @@ struct Rows {
 struct Place {
   template <class T>
   __device__ Place(const Rows<T>& rows, uint32_t item, bool gated) {
-    const uint32_t row = item / rows.chunks;
-    const auto i = static_cast<int64_t>(item - row * rows.chunks) * kChunk<T>;
+    const uint32_t row = rows.chunks.quotient(item);
+    const auto i = static_cast<int64_t>(item - row * rows.chunks.value()) * kChunk<T>;
     count = item < rows.items ? rows.width - i : 0;
     out = row * rows.width + i;
     x = gated ? out + row * rows.width : out;
@@ -146,18 +163,18 @@ template <class T>
 Rows<T> rows_of(const char* kernel, Activation function, bool gated, const Tensor& x,
                 const Tensor& out, const Tensor& dout, const Tensor& dx) {
   const Tensor& of_width = out.defined() ? out : dout;
+  const int64_t width = gated ? of_width.size(1) : of_width.elements();
+  const int64_t chunks = ceil_div(width, kChunk<T>);
+  const uint32_t items = count_items(kernel, of_width.elements() / width * chunks);
   Rows<T> rows{.x = address_of<T>(x),
                .dout = address_of<T>(dout),
                .out = address_of<T>(out),
                .dx = address_of<T>(dx),
-               .width = gated ? of_width.size(1) : of_width.elements(),
-               .items = 0,
-               .chunks = 0,
+               .width = width,
+               .items = items,
+               .chunks = Divisor(static_cast<uint32_t>(chunks)),
                .function = function,
                .whole = false};
-  const int64_t chunks = ceil_div(rows.width, kChunk<T>);
-  rows.items = count_items(kernel, of_width.elements() / rows.width * chunks);
-  rows.chunks = static_cast<uint32_t>(chunks);
   rows.whole = rows.width % kChunk<T> == 0 && are_aligned({rows.x, rows.dout, rows.out, rows.dx});
   return rows;
 }

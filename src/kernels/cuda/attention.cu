@@ -1,23 +1,15 @@
-// The forward of attention with the online softmax (Milakov and Gimelshein 2018) in tiles (Dao et
-// al. 2022), in f32 for every type.
+// Attention in f32, and of wide heads in bf16 and f16, by multiplications and additions in f32.
 #include <cmath>
 
 #include "kernels/check.h"
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/attention_call.h"
+#include "kernels/cuda/attention_forward.h"
 #include "kernels/cuda/dynamic_shared.h"
 #include "kernels/cuda/library_attention.h"
 #include "kernels/cuda_scratch/library_attention.h"
 
 namespace megatron::kernels::cuda {
 namespace {
-
-template <class T>
-struct ForwardCall {
-  AttentionCall call;
-  HeadTensor<T> q, k, v, out;
-  float* lse;
-};
 
 template <int kWidth, int kRows, int kKeys>
 struct ForwardTiles {
@@ -95,11 +87,8 @@ __device__ void store_rows(const ForwardCall<T>& work, const HeadBlock& block,
     const bool hidden = sum == 0;
     store_columns<kWidth>(out.row(row), out.whole, work.call.width, hidden ? 0.0f : 1.0f / sum,
                           state.out[i]);
-    if (across() == 0) {
-      constexpr float kLn2 = 0.693147180559945309f;
-      work.lse[statistics_index(work.call, block, row)] =
-          hidden ? -INFINITY : fmaf(state.maximum[i], kLn2, logf(sum));
-    }
+    if (across() == 0)
+      work.lse[statistics_index(work.call, block, row)] = log_sum_exp(state.maximum[i], sum);
   }
 }
 
@@ -164,20 +153,14 @@ void attention(const AttentionArgs& args, Stream& stream) {
   check_attention_sizes("attention", args.q, args.k);
   const AttentionScratch scratch = attention_scratch(args, stream);
   if (done) return;
+  if (on_tensor_cores(args.q)) return tensor_core_attention(args, scratch.spans, stream);
   const AttentionBlocks blocks = forward_blocks(args);
-  for_storage_type("attention", args.q.dtype(), [&](auto type) {
+  for_tiles("attention", args.q, [&](auto type, auto width) {
     using T = decltype(type);
-    const ForwardCall<T> work{.call = call_of(args, blocks, scratch.spans, stream),
-                              .q = head_tensor<T>(args.q),
-                              .k = head_tensor<T>(args.k),
-                              .v = head_tensor<T>(args.v),
-                              .out = head_tensor<T>(args.out),
-                              .lse = static_cast<float*>(args.lse.address())};
-    for_width(tile_width(args.q.size(3)), [&](auto padded_width) {
-      constexpr int kWidth = decltype(padded_width)::value;
-      blocks.row_tile == kFewRows ? launch_forward<T, kWidth, true>(work, blocks, stream)
-                                  : launch_forward<T, kWidth, false>(work, blocks, stream);
-    });
+    constexpr int kWidth = decltype(width)::value;
+    const auto work = forward_call<T>(args, blocks, scratch.spans, stream);
+    blocks.row_tile == kFewRows ? launch_forward<T, kWidth, true>(work, blocks, stream)
+                                : launch_forward<T, kWidth, false>(work, blocks, stream);
   });
 }
 

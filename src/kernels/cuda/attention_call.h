@@ -72,6 +72,17 @@ void for_width(int width, F&& f) {
   }
 }
 
+// Calls f(T{}, integral_constant) with the type and padded width of the kernels without tensor
+// cores, which bf16 and f16 take with wide heads alone.
+template <class F>
+void for_tiles(const char* kernel, const Tensor& q, F&& f) {
+  for_storage_type(kernel, q.dtype(), [&](auto type) {
+    for_width(tile_width(q.size(3)), [&](auto width) {
+      if constexpr (sizeof(type) == sizeof(float) || width > kTensorCoreWidth) f(type, width);
+    });
+  });
+}
+
 // One block of threads for each of `blocks` of each key head, with Tiles in shared memory.
 template <class Tiles, class Work>
 void launch_tiles(const char* name, void (*kernel)(Work), const Work& work, int64_t blocks,

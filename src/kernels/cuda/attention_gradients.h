@@ -14,6 +14,11 @@ void query_gradient(const AttentionBackwardArgs& args, const Tensor& delta, cons
                     Stream& stream);
 void key_gradient(const AttentionBackwardArgs& args, const Tensor& delta, const Tensor& spans,
                   Stream& stream);
+// Of calls that are computed on tensor cores (on_tensor_cores).
+void tensor_core_query_gradient(const AttentionBackwardArgs& args, const Tensor& delta,
+                                const Tensor& spans, Stream& stream);
+void tensor_core_key_gradient(const AttentionBackwardArgs& args, const Tensor& delta,
+                              const Tensor& spans, Stream& stream);
 
 template <class T>
 struct GradientCall {

@@ -115,17 +115,16 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_keys(GradientCa
 
 void key_gradient(const AttentionBackwardArgs& args, const Tensor& delta, const Tensor& spans,
                   Stream& stream) {
+  if (on_tensor_cores(args.q)) return tensor_core_key_gradient(args, delta, spans, stream);
   const AttentionBlocks blocks = key_gradient_blocks(args);
-  for_storage_type("attention_backward", args.q.dtype(), [&](auto type) {
+  for_tiles("attention_backward", args.q, [&](auto type, auto width) {
     using T = decltype(type);
+    constexpr int kWidth = decltype(width)::value;
+    constexpr AttentionTile kTile = gradient_tile(kWidth);
     const auto work = gradient_call<T>(args, blocks, delta, spans, stream);
-    for_width(tile_width(args.q.size(3)), [&](auto width) {
-      constexpr int kWidth = decltype(width)::value;
-      constexpr AttentionTile kTile = key_gradient_tile(kWidth);
-      launch_tiles<KeyTiles<kWidth, kTile.rows, kTile.others>>(
-          "attention_backward, dk and dv", differentiate_keys<T, kWidth, kTile.rows, kTile.others>,
-          work, blocks.key_blocks, stream);
-    });
+    launch_tiles<KeyTiles<kWidth, kTile.rows, kTile.others>>(
+        "attention_backward, dk and dv", differentiate_keys<T, kWidth, kTile.rows, kTile.others>,
+        work, blocks.key_blocks, stream);
   });
 }
 

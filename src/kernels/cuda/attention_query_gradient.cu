@@ -95,17 +95,16 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_queries(Gradien
 
 void query_gradient(const AttentionBackwardArgs& args, const Tensor& delta, const Tensor& spans,
                     Stream& stream) {
+  if (on_tensor_cores(args.q)) return tensor_core_query_gradient(args, delta, spans, stream);
   const AttentionBlocks blocks = query_gradient_blocks(args);
-  for_storage_type("attention_backward", args.q.dtype(), [&](auto type) {
+  for_tiles("attention_backward", args.q, [&](auto type, auto width) {
     using T = decltype(type);
+    constexpr int kWidth = decltype(width)::value;
+    constexpr AttentionTile kTile = gradient_tile(kWidth);
     const auto work = gradient_call<T>(args, blocks, delta, spans, stream);
-    for_width(tile_width(args.q.size(3)), [&](auto width) {
-      constexpr int kWidth = decltype(width)::value;
-      constexpr AttentionTile kTile = query_gradient_tile(kWidth);
-      launch_tiles<QueryTiles<kWidth, kTile.rows, kTile.others>>(
-          "attention_backward, dq", differentiate_queries<T, kWidth, kTile.rows, kTile.others>,
-          work, blocks.row_blocks, stream);
-    });
+    launch_tiles<QueryTiles<kWidth, kTile.rows, kTile.others>>(
+        "attention_backward, dq", differentiate_queries<T, kWidth, kTile.rows, kTile.others>, work,
+        blocks.row_blocks, stream);
   });
 }
 

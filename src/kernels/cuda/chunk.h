@@ -53,6 +53,14 @@ __device__ Vector<T, N> load_chunk(const T* p, int64_t count, bool whole) {
   }
   return to;
 }
+// Has the cache of the second level read what lies there, which is some tensor's, beforehand.
+template <class T>
+__device__ void ask_for([[maybe_unused]] const T* p) {
+#ifdef __CUDA_ARCH__
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+#endif
+}
+
 template <int N, class T>
 __device__ void store_chunk(T* p, const Vector<T, N>& from, int64_t count, bool whole) {
   constexpr int kPart = N < kChunk<T> ? N : kChunk<T>;

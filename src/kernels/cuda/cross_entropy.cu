@@ -51,10 +51,13 @@ __global__ void __launch_bounds__(kLogitsThreads) loss_of_row(Losses<T, D> a) {
   const float share = 1.0f / all.sum, scale = share * weight;
   row.template each<false>([&](const Vector<T, N>& values, int64_t i, int64_t count) {
     Vector<D, N> out;
+    const auto e = [&](int j) { return exp_approx(to_float(values.at[j]) - all.most); };
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const float e = expf(to_float(values.at[j]) - all.most);
-      out.at[j] = from_float<D>(i + j == label ? weight * fmaf(e, share, -1.0f) : e * scale);
+    for (int j = 0; j < N; ++j) out.at[j] = from_float<D>(e(j) * scale);
+    if (label >= i && label < i + N) {
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        if (i + j == label) out.at[j] = from_float<D>(weight * fmaf(e(j), share, -1.0f));
     }
     store_chunk(dlogits + i, out, count, a.whole);
   });

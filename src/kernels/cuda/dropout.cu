@@ -1,10 +1,14 @@
 #include "kernels/check.h"
 #include "kernels/cuda/chunk.h"
+#include "kernels/cuda/divisor.h"
 #include "kernels/cuda/dropout.h"
 #include "kernels/cuda/philox.h"
 
 namespace megatron::kernels::cuda {
 namespace {
+
+// Chunks that a thread reads before it computes.
+constexpr int kTogether = 2;
 
 template <class T>
 struct Rows {
@@ -12,42 +16,54 @@ struct Rows {
   T* out;
   const int64_t* samples;  // null: all is kept
   int64_t width;
-  uint32_t first_row, length;
-  uint32_t items, chunks;  // of all rows, of one
+  uint32_t first_row, items;  // items: chunks of all rows
+  Divisor chunks, length;     // of a row; rows of a sample
   uint64_t key;
   uint32_t threshold;
   float scale;
   bool whole;
 };
 
+// x, as it is kept or dropped.
+template <class T>
+__device__ Vector<T, kChunk<T>> kept(const Rows<T>& rows, Vector<T, kChunk<T>> x, uint32_t row,
+                                     uint32_t channel) {
+  const uint32_t of_all = rows.first_row + row, sample = rows.length.quotient(of_all);
+  const uint32_t position = of_all - sample * rows.length.value();
+  const int64_t number = rows.samples[sample];
+#pragma unroll
+  for (int group = 0; group < kChunk<T> / 4; ++group) {
+    const PhiloxWords words = dropout_words(rows.key, number, position, channel / 4 + group);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      T& value = x.at[group * 4 + j];
+      const float scaled = to_float(value) * rows.scale;
+      value = from_float<T>(words.at[j] >= rows.threshold ? scaled : 0.0f);
+    }
+  }
+  return x;
+}
+
 template <class T>
 __global__ void __launch_bounds__(kThreads) drop(Rows<T> rows) {
   constexpr int N = kChunk<T>;
-  const uint32_t item = blockIdx.x * kThreads + threadIdx.x;
-  if (item >= rows.items) return;
-  const uint32_t row = item / rows.chunks;
-  const auto channel = static_cast<int64_t>(item - row * rows.chunks) * N;
-  const int64_t at = row * rows.width + channel, count = rows.width - channel;
-  const Vector<T, N> x = load_chunk<N>(rows.x + at, count, rows.whole);
-  if (rows.samples == nullptr) {
-    store_chunk(rows.out + at, x, count, rows.whole);
-    return;
-  }
-  const uint32_t of_all = rows.first_row + row, sample = of_all / rows.length;
-  const uint32_t position = of_all - sample * rows.length;
-  const int64_t number = rows.samples[sample];
-  Vector<T, N> out;
+  Vector<T, N> x[kTogether];
+  uint32_t row[kTogether], channel[kTogether];
+  int64_t count[kTogether];
 #pragma unroll
-  for (int group = 0; group < N / 4; ++group) {
-    const PhiloxWords words =
-        dropout_words(rows.key, number, position, static_cast<uint32_t>(channel / 4) + group);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float kept = to_float(x.at[group * 4 + j]) * rows.scale;
-      out.at[group * 4 + j] = from_float<T>(words.at[j] >= rows.threshold ? kept : 0.0f);
-    }
+  for (int k = 0; k < kTogether; ++k) {
+    const uint32_t item = (blockIdx.x * kTogether + k) * kThreads + threadIdx.x;
+    row[k] = rows.chunks.quotient(item);
+    channel[k] = (item - row[k] * rows.chunks.value()) * N;
+    count[k] = item < rows.items ? rows.width - channel[k] : 0;
+    x[k] = load_chunk<N>(rows.x + row[k] * rows.width + channel[k], count[k], rows.whole);
   }
-  store_chunk(rows.out + at, out, count, rows.whole);
+#pragma unroll
+  for (int k = 0; k < kTogether; ++k) {
+    if (count[k] <= 0) break;
+    if (rows.samples != nullptr) x[k] = kept(rows, x[k], row[k], channel[k]);
+    store_chunk(rows.out + row[k] * rows.width + channel[k], x[k], count[k], rows.whole);
+  }
 }
 
 }  // namespace
@@ -65,21 +81,22 @@ void dropout(const DropoutArgs& args, Stream& stream) {
                  .samples = nullptr,
                  .width = width,
                  .first_row = static_cast<uint32_t>(mask.first_row),
-                 .length = 1,
                  .items = count_items("dropout", count * chunks),
-                 .chunks = static_cast<uint32_t>(chunks),
+                 .chunks = Divisor(static_cast<uint32_t>(chunks)),
+                 .length = Divisor(1),
                  .key = dropout_key(mask.seed, mask.stream),
                  .threshold = dropout_threshold(mask.p),
-                 .scale = 1.0f / (1.0f - mask.p)};
+                 .scale = 1.0f / (1.0f - mask.p),
+                 .whole = false};
     rows.whole = are_aligned({rows.x, rows.out}) && width % kChunk<T> == 0;
     if (mask.p > 0) {
       rows.samples = address_of<int64_t>(mask.samples);
       const int64_t samples = mask.samples.elements();
       const int64_t length = mask.length > 0 ? mask.length : count / samples;
       count_items("dropout", samples * length);
-      rows.length = static_cast<uint32_t>(length);
+      rows.length = Divisor(static_cast<uint32_t>(length));
     }
-    launch("dropout", drop<T>, grid_for(rows.items), stream, rows);
+    launch("dropout", drop<T>, grid_for(ceil_div(rows.items, kTogether)), stream, rows);
   });
 }
 

@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads) order_lists(Ids ids, Lists lists) {
     if (lane < count) list[lesser] = mine;
     return;
   }
-  constexpr int kAtOnce = 8;
+  constexpr int kAtOnce = 16;
   int32_t done = 0;
   for (int64_t begin = 0; begin < ids.tokens && done < count; begin += kAtOnce * kWarp) {
     bool here[kAtOnce];
@@ -173,18 +173,27 @@ __device__ void add_tokens(const Gradient<T>& g, const int32_t* tokens, int coun
   }
 }
 
+// What lies in a row before.
+template <class T>
+__device__ void read_old(const Gradient<T>& g, int64_t row, const Span& columns,
+                         float (&old)[kColumns<T>]) {
+  if (!g.accumulate) return;
+  read(g.dtable, {row * g.width + columns.first, columns.count, columns.vector}, old);
+}
 template <class T>
 __device__ void put(const Gradient<T>& g, int64_t row, const Span& columns,
-                    float (&sum)[kColumns<T>]) {
-  const Span place{row * g.width + columns.first, columns.count, columns.vector};
+                    const float (&old)[kColumns<T>], float (&sum)[kColumns<T>]) {
   if (g.accumulate) {
-    float old[kColumns<T>];
-    read(g.dtable, place, old);
 #pragma unroll
     for (int k = 0; k < kColumns<T>; ++k) sum[k] += old[k];
   }
-  write(g.dtable, place, sum);
+  write(g.dtable, {row * g.width + columns.first, columns.count, columns.vector}, sum);
 }
+
+// A row that is named, and where its list is. tokens: 0 for none.
+struct Hit {
+  int32_t row, tokens, begin;
+};
 
 // A block has a slab of columns of kWarps hits, one a warp. A list of more than kLong tokens is cut
 // into kWarps parts, which all of its warps add, and whose sums are added in order.
@@ -194,21 +203,31 @@ template <class T>
 __device__ void add_hits(const Gradient<T>& g, const Lists& lists, int64_t block) {
   constexpr int kSlab = kWarp * kColumns<T>;
   __shared__ float partial[kWarps][kSlab];
+  __shared__ Hit hits[kWarps];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t group = block / g.slabs, first_hit = group * kWarps;
+  if (threadIdx.x < kWarps) {
+    Hit hit{};
+    if (first_hit + threadIdx.x < lists.totals[1]) {
+      hit.row = lists.hits[first_hit + threadIdx.x];
+      hit.tokens = lists.counts[hit.row];
+      hit.begin = lists.ends[hit.row] - hit.tokens;
+    }
+    hits[threadIdx.x] = hit;
+  }
+  __syncthreads();
   const int64_t column = (block - group * g.slabs) * kSlab + lane * kColumns<T>;
   const int count = left<kColumns<T>>(g.width - column);
   const Span columns{column, count, g.vectors && count == kColumns<T>};
-  const int64_t hits = lists.totals[1];
-  for (int k = 0; k < kWarps && first_hit + k < hits; ++k) {
-    const int64_t row = lists.hits[first_hit + k];
-    const int32_t tokens = lists.counts[row];
-    const int32_t* list = lists.tokens + lists.ends[row] - tokens;
-    float sum[kColumns<T>] = {};
+  for (int k = 0; k < kWarps && hits[k].tokens > 0; ++k) {
+    const int32_t row = hits[k].row, tokens = hits[k].tokens;
+    const int32_t* list = lists.tokens + hits[k].begin;
+    float sum[kColumns<T>] = {}, old[kColumns<T>] = {};
+    if (warp == k) read_old(g, row, columns, old);
     if (tokens <= kLong) {
       if (warp != k) continue;
       add_tokens(g, list, tokens, columns, sum);
-      put(g, row, columns, sum);
+      put(g, row, columns, old, sum);
       continue;
     }
     const int part = (tokens + kWarps - 1) / kWarps, begin = warp * part;
@@ -222,7 +241,7 @@ __device__ void add_hits(const Gradient<T>& g, const Lists& lists, int64_t block
         sum[c] = 0;
         for (int w = 0; w < kWarps; ++w) sum[c] += partial[w][c * kWarp + lane];
       }
-      put(g, row, columns, sum);
+      put(g, row, columns, old, sum);
     }
     __syncthreads();
   }

@@ -29,6 +29,13 @@ uint32_t alignment(const void* p) {
   return static_cast<uint32_t>(std::min<uintptr_t>(16, address & -address));
 }
 
+// The first multiple of kWorkspaceAlignment in it.
+void* aligned(const Tensor& workspace) {
+  constexpr uintptr_t kUnit = kWorkspaceAlignment;
+  const auto address = reinterpret_cast<uintptr_t>(workspace.address());
+  return reinterpret_cast<void*>((address + kUnit - 1) / kUnit * kUnit);
+}
+
 struct Call {
   Product product;
   ProductPointers pointers;
@@ -70,8 +77,8 @@ Call prepare(const GemmArgs& args, const GemmScratch& scratch, Stream& stream) {
   p.row_out = row_stride(out);
   if (p.batch > 1) p.batch_out = out.stride(0);
   call.pointers.out = out.address();
-  call.pointers.workspace = scratch.workspace.address();
-  p.workspace = scratch.workspace.bytes();
+  call.pointers.workspace = aligned(scratch.workspace);
+  p.workspace = scratch.workspace.bytes() - kWorkspaceAlignment;
   p.any_order = stream.nondeterministic();
   if (args.bias.defined()) {
     p.bias = true;

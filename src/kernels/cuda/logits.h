@@ -13,7 +13,7 @@ namespace megatron::kernels::cuda {
 // before it computes, fewer where code takes more registers than there are. The order of its chunks,
 // and with it every sum, is the same.
 inline constexpr int kLogitsTogether = 4;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ >= 1000)
 inline constexpr int kLogitsInFlight = 2;
 #else
 inline constexpr int kLogitsInFlight = kLogitsTogether;
@@ -31,35 +31,49 @@ struct LogitsRow {
   bool whole;
 
   // Calls f(values, first element, elements) for each of the thread's chunks: from memory, which
-  // keeps them, or as kept.
+  // keeps them, or as kept and, what is not, from memory again, the last first: it was read last and
+  // is in the cache. Values beyond the row are -infinity.
   template <bool kKeep, class F>
   __device__ void each(F f) const {
-    const int64_t chunks = (width + N - 1) / N, threads = blockDim.x;
-    for (int64_t first = threadIdx.x; first < chunks; first += kLogitsInFlight * threads) {
+    const int threads = static_cast<int>(blockDim.x), step = kLogitsInFlight * threads;
+    const int chunks = static_cast<int>((width + N - 1) / N), last = (chunks - 1) / step * step;
+    for (int begin = 0; begin < chunks; begin += step) {
+      const int first = (kKeep ? begin : last - begin) + static_cast<int>(threadIdx.x);
       Values values[kLogitsInFlight];
 #pragma unroll
       for (int k = 0; k < kLogitsInFlight; ++k) {
-        const int64_t chunk = first + k * threads;
-        if (!kKeep && chunk < keeps) values[k] = kept[chunk];
-        else values[k] = load_chunk<N>(x + chunk * N, width - chunk * N, whole);
+        const int chunk = first + k * threads;
+        values[k] = !kKeep && chunk < keeps ? kept[chunk] : load(chunk);
       }
 #pragma unroll
       for (int k = 0; k < kLogitsInFlight; ++k) {
-        const int64_t chunk = first + k * threads;
+        const int chunk = first + k * threads;
         if (chunk >= chunks) break;
         if (kKeep && chunk < keeps) kept[chunk] = values[k];
-        f(values[k], chunk * N, width - chunk * N);
+        const int64_t element = static_cast<int64_t>(chunk) * N;
+        f(values[k], element, width - element);
       }
     }
+  }
+
+  __device__ Values load(int chunk) const {
+    const int64_t element = static_cast<int64_t>(chunk) * N, count = width - element;
+    Values values = load_chunk<N>(x + element, count, whole);
+    if (!whole) {
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        if (j >= count) values.at[j] = from_float<T>(-INFINITY);
+    }
+    return values;
   }
 
   // Of the whole row, in every thread; `partial` as block_sum's.
   __device__ SoftmaxSum sum(float* partial) const {
     SoftmaxSum mine;
-    each<true>([&](const Values& values, int64_t, int64_t count) {
+    each<true>([&](const Values& values, int64_t, int64_t) {
       float numbers[N];
 #pragma unroll
-      for (int j = 0; j < N; ++j) numbers[j] = j < count ? to_float(values.at[j]) : -INFINITY;
+      for (int j = 0; j < N; ++j) numbers[j] = to_float(values.at[j]);
       mine.add(numbers);
     });
     return block_merge(mine, partial);
@@ -77,10 +91,15 @@ __device__ void clear_row(T* row, int64_t width, bool whole) {
     store_chunk(row + i, zeros, width - i, whole);
 }
 
-// Threads for rows of that many chunks.
+// Threads for rows of that many chunks: as many as leave room beside them for the rows, and the
+// registers, of others, up to four on a multiprocessor. A row's sums depend on them.
 inline unsigned logits_threads(int64_t chunks) {
+  constexpr int64_t kRows = 200 << 10;  // bytes of rows on a multiprocessor
+  const int64_t blocks =
+      std::clamp<int64_t>(kRows / std::max<int64_t>(chunks * kVectorBytes, 1), 1, 4);
   const int64_t threads = ceil_div(ceil_div(chunks, kLogitsTogether), kWarp) * kWarp;
-  return static_cast<unsigned>(std::clamp<int64_t>(threads, kWarp, kLogitsThreads));
+  return static_cast<unsigned>(
+      std::clamp<int64_t>(threads, kWarp, kLogitsThreads / blocks / kWarp * kWarp));
 }
 // Bytes of shared memory that a row's block may have on the stream's device.
 int64_t logits_memory(const Stream& stream);

@@ -95,21 +95,31 @@ __device__ Chunks<T> load_chunks(const Rows<T>& rows, int64_t at, int i, bool pr
   return in;
 }
 
+// Brings what load_chunks will read into the second-level cache.
+template <class T>
+__device__ void ask_for_chunks(const Rows<T>& rows, int64_t at, int i) {
+  if (i >= rows.width) return;
+  ask_for(rows.sum + at + i);
+  ask_for(rows.dnormed + at + i);
+  if (rows.dsum_in != nullptr) ask_for(rows.dsum_in + at + i);
+}
+
 // Adds the teams' sums [kKept][chunk] of the columns in the order of the teams; the last team
 // writes them to a partial row. `shared` [width].
 template <class T>
-__device__ void add_teams(float (&sums)[kKept][kChunk<T>], float* shared, float* to, int width,
-                          int team, int teams, int team_threads, int lane) {
+__device__ void add_teams(const Rows<T>& rows, const float (&sums)[kKept][kChunk<T>], float* shared,
+                          float* to, int team, int teams, int lane) {
+  constexpr int N = kChunk<T>;
   for (int turn = 0; turn < teams; ++turn) {
     if (turn == team) {
       float* target = turn == teams - 1 ? to : shared;
 #pragma unroll
       for (int k = 0; k < kKept; ++k) {
+        const int i = (k * rows.team + lane) * N, count = rows.width - i;
+        auto sum = load_chunk<N>(shared + i, turn == 0 ? 0 : count, rows.whole);
 #pragma unroll
-        for (int j = 0; j < kChunk<T>; ++j) {
-          const int i = (k * team_threads + lane) * kChunk<T> + j;
-          if (i < width) target[i] = turn == 0 ? sums[k][j] : shared[i] + sums[k][j];
-        }
+        for (int j = 0; j < N; ++j) sum.at[j] += sums[k][j];
+        store_chunk(target + i, sum, count, rows.whole);
       }
     }
     __syncthreads();
@@ -141,6 +151,11 @@ __global__ void __launch_bounds__(kMostThreads) differentiate(Rows<T> rows) {
     Chunks<T> in[K];
 #pragma unroll
     for (int k = 0; k < K; ++k) in[k] = load_chunks(rows, at, (k * rows.team + lane) * N, present);
+    if (row + teams < end) {
+#pragma unroll
+      for (int k = 0; k < K; ++k)
+        ask_for_chunks(rows, at + teams * rows.width, (k * rows.team + lane) * N);
+    }
     RowFactors factors;
     if (present) {
       factors.rstd = rows.rstd[row];
@@ -173,9 +188,8 @@ __global__ void __launch_bounds__(kMostThreads) differentiate(Rows<T> rows) {
   }
   auto* shared = reinterpret_cast<float*>(dynamic_shared());
   const int64_t to = static_cast<int64_t>(blockIdx.x) * rows.width;
-  add_teams<T>(dweight, shared, rows.dweights + to, rows.width, team, teams, rows.team, lane);
-  if constexpr (kLayer)
-    add_teams<T>(dbias, shared, rows.dbiases + to, rows.width, team, teams, rows.team, lane);
+  add_teams<T>(rows, dweight, shared, rows.dweights + to, team, teams, lane);
+  if constexpr (kLayer) add_teams<T>(rows, dbias, shared, rows.dbiases + to, team, teams, lane);
 }
 
 // Rows are read twice, the second time from the cache.

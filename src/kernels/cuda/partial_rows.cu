@@ -5,7 +5,8 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-constexpr int kWarps = 16;
+// Of a norm's partial rows (kernels/cuda_scratch/norm.h) a warp reads all that are its own at once.
+constexpr int kWarps = 32, kAtOnce = 9;
 
 // Warp w of a block adds rows w, w + kWarps, ... of 32 columns; the warps' sums are added in order.
 __global__ void __launch_bounds__(kWarp* kWarps)
@@ -14,9 +15,15 @@ __global__ void __launch_bounds__(kWarp* kWarps)
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + lane;
   float sum = 0;
-  if (column < width) {
-#pragma unroll 8
-    for (int64_t row = warp; row < rows; row += kWarps) sum += partials[row * width + column];
+  for (int64_t first = warp; column < width && first < rows; first += kAtOnce * kWarps) {
+    float values[kAtOnce];
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      const int64_t row = first + u * kWarps;
+      values[u] = row < rows ? partials[row * width + column] : 0.0f;
+    }
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) sum += values[u];
   }
   sums[warp][lane] = sum;
   __syncthreads();

@@ -39,7 +39,7 @@ struct ProductPointers {
   // Aligned to 16 bytes: the bias, or where its gradient goes, in f32; aux.
   const void* bias = nullptr;
   void* aux = nullptr;
-  void* workspace = nullptr;
+  void* workspace = nullptr;  // aligned to 256 bytes
 };
 
 template <auto destroy>

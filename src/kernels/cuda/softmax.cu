@@ -2,6 +2,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/chunk.h"
+#include "kernels/cuda/exponential.h"
 #include "kernels/cuda/softmax.h"
 #include "kernels/cuda/softmax_sum.h"
 
@@ -9,6 +10,10 @@ namespace megatron::kernels::cuda {
 namespace {
 
 constexpr int kRowsPerBlock = kThreads / kWarp;  // a warp each
+// Chunks of a row, 1024 keys, that a lane reads at once and keeps in registers. Longer rows are read
+// again from there on.
+template <class T>
+inline constexpr int kKept = 1024 / (kWarp * kChunk<T>);
 
 template <class T>
 struct Scores {
@@ -43,42 +48,59 @@ struct Sight {
 };
 
 template <class T>
+using Chunk = Vector<T, kChunk<T>>;
+
+template <class T>
 struct Seen {
   float at[kChunk<T>];  // -infinity where not seen
 };
 
+// Of scores from key j on.
 template <class T>
-__device__ Seen<T> seen_scores(const Scores<T>& a, const Sight& sight, int64_t row, int64_t j) {
-  constexpr int N = kChunk<T>;
-  const Vector<T, N> s = load_chunk<N>(a.s + row * a.keys + j, a.keys - j, a.whole);
+__device__ Seen<T> seen_scores(const Scores<T>& a, const Sight& sight, const Chunk<T>& s,
+                               int64_t j) {
   Seen<T> seen;
 #pragma unroll
-  for (int i = 0; i < N; ++i)
+  for (int i = 0; i < kChunk<T>; ++i)
     seen.at[i] = j + i < a.keys && sight.sees(j + i) ? a.scale * to_float(s.at[i]) : -INFINITY;
   return seen;
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) normalise(Scores<T> a) {
+__global__ void __launch_bounds__(kThreads, 2) normalise(Scores<T> a) {
   constexpr int N = kChunk<T>;
-  const int lane = threadIdx.x % kWarp;
+  const int64_t lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t row =
       static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + static_cast<int>(threadIdx.x) / kWarp;
   if (row >= a.rows) return;
+  const int64_t at = row * a.keys;
+  const auto load = [&](int64_t j) { return load_chunk<N>(a.s + at + j, a.keys - j, a.whole); };
+  const auto key = [&](int round) { return (round * kWarp + lane) * N; };
+  Chunk<T> s[kKept<T>];
+#pragma unroll
+  for (int k = 0; k < kKept<T>; ++k) s[k] = load(key(k));
   const Sight sight(a, row);
   SoftmaxSum all;
-  for (int64_t j = lane * N; j < a.keys; j += kWarp * N) all.add(seen_scores(a, sight, row, j).at);
-  all = warp_merge(all);
-  const bool none = all.most == -INFINITY;
-  const float share = none ? 0.0f : 1.0f / all.sum;
-  for (int64_t j = lane * N; j < a.keys; j += kWarp * N) {
-    const Seen<T> seen = seen_scores(a, sight, row, j);
-    Vector<T, N> p;
 #pragma unroll
-    for (int i = 0; i < N; ++i)
-      p.at[i] = from_float<T>(expf(seen.at[i] - SoftmaxSum::shift(all.most)) * share);
-    store_chunk(a.p + row * a.keys + j, p, a.keys - j, a.whole);
-  }
+  for (int k = 0; k < kKept<T>; ++k)
+    if (key(k) < a.keys) all.add(seen_scores(a, sight, s[k], key(k)).at);
+  for (int64_t j = key(kKept<T>); j < a.keys; j += kWarp * N)
+    all.add(seen_scores(a, sight, load(j), j).at);
+  all = warp_merge(all);
+
+  const bool none = all.most == -INFINITY;
+  const float share = none ? 0.0f : 1.0f / all.sum, most = SoftmaxSum::shift(all.most);
+  const auto store = [&](const Chunk<T>& scores, int64_t j) {
+    const Seen<T> seen = seen_scores(a, sight, scores, j);
+    Chunk<T> p;
+#pragma unroll
+    for (int i = 0; i < N; ++i) p.at[i] = from_float<T>(exp_approx(seen.at[i] - most) * share);
+    store_chunk(a.p + at + j, p, a.keys - j, a.whole);
+  };
+#pragma unroll
+  for (int k = 0; k < kKept<T>; ++k)
+    if (key(k) < a.keys) store(s[k], key(k));
+  for (int64_t j = key(kKept<T>); j < a.keys; j += kWarp * N) store(load(j), j);
   if (lane == 0) a.lse[row] = none ? -INFINITY : all.most + logf(all.sum);
 }
 
@@ -92,30 +114,48 @@ struct Gradients {
 };
 
 template <class T>
+struct Pair {
+  Chunk<T> p, dp;
+};
+
+template <class T>
 __global__ void __launch_bounds__(kThreads) differentiate(Gradients<T> a) {
   constexpr int N = kChunk<T>;
-  const int lane = threadIdx.x % kWarp;
+  const int64_t lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t row =
       static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + static_cast<int>(threadIdx.x) / kWarp;
   if (row >= a.rows) return;
   const int64_t at = row * a.keys;
+  const auto load = [&](int64_t j) {
+    const int64_t count = a.keys - j;
+    return Pair<T>{load_chunk<N>(a.p + at + j, count, a.whole),
+                   load_chunk<N>(a.dp + at + j, count, a.whole)};
+  };
+  const auto key = [&](int round) { return (round * kWarp + lane) * N; };
   float dot = 0;
-  for (int64_t j = lane * N; j < a.keys; j += kWarp * N) {
-    const Vector<T, N> p = load_chunk<N>(a.p + at + j, a.keys - j, a.whole);
-    const Vector<T, N> dp = load_chunk<N>(a.dp + at + j, a.keys - j, a.whole);
+  const auto add = [&](const Pair<T>& pair) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) dot = fmaf(to_float(p.at[i]), to_float(dp.at[i]), dot);
-  }
+    for (int i = 0; i < N; ++i) dot = fmaf(to_float(pair.p.at[i]), to_float(pair.dp.at[i]), dot);
+  };
+  Pair<T> kept[kKept<T>];
+#pragma unroll
+  for (int k = 0; k < kKept<T>; ++k) kept[k] = load(key(k));
+#pragma unroll
+  for (int k = 0; k < kKept<T>; ++k) add(kept[k]);
+  for (int64_t j = key(kKept<T>); j < a.keys; j += kWarp * N) add(load(j));
   dot = warp_sum(dot);
-  for (int64_t j = lane * N; j < a.keys; j += kWarp * N) {
-    const Vector<T, N> p = load_chunk<N>(a.p + at + j, a.keys - j, a.whole);
-    const Vector<T, N> dp = load_chunk<N>(a.dp + at + j, a.keys - j, a.whole);
-    Vector<T, N> ds;
+
+  const auto store = [&](const Pair<T>& pair, int64_t j) {
+    Chunk<T> ds;
 #pragma unroll
     for (int i = 0; i < N; ++i)
-      ds.at[i] = from_float<T>(a.scale * to_float(p.at[i]) * (to_float(dp.at[i]) - dot));
+      ds.at[i] = from_float<T>(a.scale * to_float(pair.p.at[i]) * (to_float(pair.dp.at[i]) - dot));
     store_chunk(a.ds + at + j, ds, a.keys - j, a.whole);
-  }
+  };
+#pragma unroll
+  for (int k = 0; k < kKept<T>; ++k)
+    if (key(k) < a.keys) store(kept[k], key(k));
+  for (int64_t j = key(kKept<T>); j < a.keys; j += kWarp * N) store(load(j), j);
 }
 
 Grid a_warp_a_row(int64_t rows) { return grid_for(rows * kWarp); }

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/exponential.h"
 #include "kernels/cuda/reduce.h"
 
 namespace megatron::kernels::cuda {
@@ -21,12 +22,12 @@ struct SoftmaxSum {
     const float by = shift(top);
     float terms = 0;
 #pragma unroll
-    for (int j = 0; j < N; ++j) terms += expf(values[j] - by);
-    sum = (top > most ? sum * expf(most - by) : sum) + terms;
+    for (int j = 0; j < N; ++j) terms += exp_approx(values[j] - by);
+    sum = (top > most ? sum * exp_approx(most - by) : sum) + terms;
     most = top;
   }
   // This part of a row whose largest value is `top`.
-  __device__ float scaled_to(float top) const { return sum * expf(most - shift(top)); }
+  __device__ float scaled_to(float top) const { return sum * exp_approx(most - shift(top)); }
 };
 
 __device__ inline SoftmaxSum warp_merge(SoftmaxSum mine) {

@@ -3,6 +3,7 @@
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cross_entropy.h"
+#include "kernels/cuda/draw.h"
 #include "kernels/cuda/dropout.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/embedding.h"
@@ -33,6 +34,7 @@ const Table& cuda_table() {
       .cross_entropy = cuda::cross_entropy,
       .vocabulary_stats = cuda::vocabulary_stats,
       .vocabulary_cross_entropy = cuda::vocabulary_cross_entropy,
+      .draw = cuda::draw,
       .dropout = cuda::dropout,
       .add = cuda::add,
       .copy = cuda::copy,

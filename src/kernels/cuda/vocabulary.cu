@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kLogitsThreads) stats_of_row(Columns a) {
   row.each<false>([&](const Vector<float, kFloats>& values, int64_t i, int64_t count) {
     Vector<float, kFloats> out;
 #pragma unroll
-    for (int j = 0; j < kFloats; ++j) out.at[j] = expf(values.at[j] - all.most);
+    for (int j = 0; j < kFloats; ++j) out.at[j] = exp_approx(values.at[j] - all.most);
     store_chunk(exponentials + i, out, count, a.whole);
   });
 }
@@ -96,10 +96,11 @@ __global__ void __launch_bounds__(kLogitsThreads) divided_loss_of_row(Parts<D> a
   row.each<false>([&](const Vector<float, kFloats>& values, int64_t i, int64_t count) {
     Vector<D, kFloats> out;
 #pragma unroll
-    for (int j = 0; j < kFloats; ++j) {
-      const float g =
-          i + j == label ? weight * fmaf(values.at[j], share, -1.0f) : values.at[j] * scale;
-      out.at[j] = from_float<D>(g);
+    for (int j = 0; j < kFloats; ++j) out.at[j] = from_float<D>(values.at[j] * scale);
+    if (label >= i && label < i + kFloats) {
+#pragma unroll
+      for (int j = 0; j < kFloats; ++j)
+        if (i + j == label) out.at[j] = from_float<D>(weight * fmaf(values.at[j], share, -1.0f));
     }
     store_chunk(dlogits + i, out, count, a.whole);
   });

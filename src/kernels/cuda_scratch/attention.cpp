@@ -16,6 +16,12 @@ AttentionBlocks blocks_of(const Tensor& q, const Tensor& k, int64_t row_tile, in
   return blocks;
 }
 
+AttentionTile gradient_tile_of(const Tensor& q) {
+  const int64_t width = q.size(3);
+  return on_tensor_cores(q) ? tensor_core_gradient_tile(tensor_core_width(width))
+                            : gradient_tile(tile_width(width));
+}
+
 template <class Args>
 Tensor spans(const Args& args, const AttentionBlocks& blocks, Stream& stream) {
   if (!args.q_positions.defined() && !args.q_begins.defined()) return {};
@@ -23,6 +29,11 @@ Tensor spans(const Args& args, const AttentionBlocks& blocks, Stream& stream) {
 }
 
 }  // namespace
+
+bool on_tensor_cores(const Tensor& q) {
+  const DType type = q.dtype();
+  return (type == DType::bf16 || type == DType::f16) && q.size(3) <= kTensorCoreWidth;
+}
 
 void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k) {
   const int64_t width = q.size(3), rows = q.size(1) * (q.size(2) / k.size(2)), keys = k.size(1);
@@ -41,17 +52,20 @@ void check_attention_sizes(const char* kernel, const Tensor& q, const Tensor& k)
 
 AttentionBlocks forward_blocks(const AttentionArgs& args) {
   const int64_t rows = args.q.size(1) * (args.q.size(2) / args.k.size(2));
-  const AttentionTile tile = forward_tile(tile_width(args.q.size(3)), rows <= kFewRows);
+  const int64_t width = args.q.size(3);
+  const AttentionTile tile = on_tensor_cores(args.q)
+                                 ? tensor_core_forward_tile(tensor_core_width(width))
+                                 : forward_tile(tile_width(width), rows <= kFewRows);
   return blocks_of(args.q, args.k, tile.rows, tile.others);
 }
 
 AttentionBlocks query_gradient_blocks(const AttentionBackwardArgs& args) {
-  const AttentionTile tile = query_gradient_tile(tile_width(args.q.size(3)));
+  const AttentionTile tile = gradient_tile_of(args.q);
   return blocks_of(args.q, args.k, tile.rows, tile.others);
 }
 
 AttentionBlocks key_gradient_blocks(const AttentionBackwardArgs& args) {
-  const AttentionTile tile = key_gradient_tile(tile_width(args.q.size(3)));
+  const AttentionTile tile = gradient_tile_of(args.q);
   return blocks_of(args.q, args.k, tile.others, tile.rows);
 }
 

@@ -27,12 +27,20 @@ constexpr AttentionTile forward_tile(int width, bool few_rows) {
   const int rows = few_rows ? kFewRows : width == 256 ? 32 : 64;
   return {rows, width == 64 ? 64 : 32};
 }
-// Rows are queries, others keys.
-constexpr AttentionTile query_gradient_tile(int width) {
+// Rows are queries and others keys, or rows are keys and others queries.
+constexpr AttentionTile gradient_tile(int width) {
   return {width == 256 ? 32 : 64, width == 64 ? 64 : width == 128 ? 32 : 16};
 }
-// Rows are keys, others queries.
-constexpr AttentionTile key_gradient_tile(int width) { return query_gradient_tile(width); }
+
+// Tensor cores compute bf16 and f16 of heads up to 128 wide, in tiles of a width of their own; few
+// rows and many take the same.
+inline constexpr int64_t kTensorCoreWidth = 128;
+bool on_tensor_cores(const Tensor& q);
+constexpr int tensor_core_width(int64_t width) {
+  return width <= 64 ? 64 : width <= 80 ? 80 : width <= 96 ? 96 : 128;
+}
+constexpr AttentionTile tensor_core_forward_tile(int width) { return {128, width == 64 ? 64 : 32}; }
+constexpr AttentionTile tensor_core_gradient_tile(int width) { return {64, width == 64 ? 64 : 32}; }
 
 // Blocks of one call's query rows and keys.
 struct AttentionBlocks {

@@ -31,7 +31,8 @@ GemmScratch gemm_scratch(const GemmArgs& args, Stream& stream) {
   };
   const int64_t workspace = product_workspace(args.out.rank() == 3 ? args.out.size(0) : 1,
                                               args.out.size(-2), args.out.size(-1));
-  scratch.workspace = Tensor::empty(arena, {workspace}, DType::u8, "gemm workspace");
+  scratch.workspace =
+      Tensor::empty(arena, {workspace + kWorkspaceAlignment}, DType::u8, "gemm workspace");
   const DType type = args.a.dtype();
   if (args.a.elements() == 0) {
     const int64_t most = std::max(args.out.size(-2), args.out.size(-1));

@@ -10,6 +10,9 @@ namespace megatron::kernels::cuda {
 // Bytes that cuBLASLt may use beside products [M,N]: room for the sums of 64 parts of K, from 1 to
 // 64 MiB. An algorithm that wants more is not taken.
 int64_t product_workspace(int64_t products, int64_t m, int64_t n);
+// Where it begins: cuBLASLt's kernels for Hopper want more than the 64 bytes that blocks of an arena
+// are aligned to, and more than its documentation says.
+inline constexpr int64_t kWorkspaceAlignment = 256;
 
 // Undefined where the call does not need it. Operands are copied where cuBLASLt cannot read them as
 // they lie: matrices with rows that overlap, a bias of another type than out or not aligned to 16
@@ -18,7 +21,7 @@ int64_t product_workspace(int64_t products, int64_t m, int64_t n);
 // scratch before, and lets it go: whether cuBLASLt has the product with it is not known before it
 // is asked.
 struct GemmScratch {
-  Tensor workspace;      // u8 [product_workspace]
+  Tensor workspace;      // u8 [product_workspace], and room to align it
   Tensor a, b;           // contiguous
   Tensor bias;           // of the type of out
   Tensor bias_gradient;  // f32 [M]

@@ -63,6 +63,7 @@ const Table& meta_table() {
       .cross_entropy = planned<&Table::cross_entropy>,
       .vocabulary_stats = planned<&Table::vocabulary_stats>,
       .vocabulary_cross_entropy = planned<&Table::vocabulary_cross_entropy>,
+      .draw = planned<&Table::draw>,
       .dropout = planned<&Table::dropout>,
       .add = planned<&Table::add>,
       .copy = planned<&Table::copy>,

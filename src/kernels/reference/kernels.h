@@ -25,6 +25,7 @@ void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream);
 void cross_entropy(const CrossEntropyArgs& args, Stream& stream);
 void vocabulary_stats(const VocabularyStatsArgs& args, Stream& stream);
 void vocabulary_cross_entropy(const VocabularyCrossEntropyArgs& args, Stream& stream);
+void draw(const DrawArgs& args, Stream& stream);
 void dropout(const DropoutArgs& args, Stream& stream);
 void add(const AddArgs& args, Stream& stream);
 void copy(const CopyArgs& args, Stream& stream);

@@ -23,6 +23,7 @@ const Table& reference_table() {
       .cross_entropy = reference::cross_entropy,
       .vocabulary_stats = reference::vocabulary_stats,
       .vocabulary_cross_entropy = reference::vocabulary_cross_entropy,
+      .draw = reference::draw,
       .dropout = reference::dropout,
       .add = reference::add,
       .copy = reference::copy,

@@ -192,7 +192,8 @@ void GptModel::list_segments() {
 }
 
 void GptModel::initialize(uint64_t seed) {
-  for (parallel::Placed* placed : parameters_) parallel::initialize(*placed, seed, runtime_.pool());
+  for (parallel::Placed* placed : parameters_)
+    parallel::initialize(*placed, seed, runtime_.stream());
 }
 
 Bundle GptModel::embed(Tape& tape, const nn::Batch& batch, Phase phase) const {

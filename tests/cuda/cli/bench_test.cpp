@@ -114,7 +114,7 @@ TEST(CudaPlanning, NamesTheMemoryOfTheGpu) {
   const Outcome fits = place.run(words(run));
   ASSERT_EQ(fits.code, 0) << fits.err;
   EXPECT_TRUE(has(fits.out, "Memory of a GPU: ")) << fits.out;
-  EXPECT_TRUE(has(fits.out, "of 1.07 GB\n  CUDA shim on the CPU\n")) << fits.out;
+  EXPECT_TRUE(has(fits.out, "of 2.15 GB\n  CUDA shim on the CPU\n")) << fits.out;
   EXPECT_FALSE(has(fits.out, "Estimated on this machine: n/a")) << fits.out;
   const Outcome small = place.run(words(run + "--no-time --device-memory 0.5"));
   EXPECT_TRUE(has(small.out, "The run does NOT fit: it needs ")) << small.out;
@@ -126,11 +126,11 @@ TEST(CudaPlanning, NamesTheMemoryOfTheGpu) {
 TEST(CudaPlanning, TrainingNamesTheMemoryOfTheGpu) {
   const Workplace place;
   const Outcome r = place.run(
-      words("train --device cuda --mock-data --vocab-size 50000 --num-layers 8 --hidden-size 512 "
+      words("train --device cuda --mock-data --vocab-size 100000 --num-layers 8 --hidden-size 512 "
             "--num-attention-heads 8 --seq-length 64 --micro-batch-size 2 --lr 1e-3 "
             "--train-iters 2 --threads 1"));
   EXPECT_EQ(r.code, 2) << r.out;
-  for (const char* part : {"1 rank on a GPU", "and the GPU (CUDA shim on the CPU) has 1.1 GB"})
+  for (const char* part : {"1 rank on a GPU", "and the GPU (CUDA shim on the CPU) has 2.1 GB"})
     EXPECT_TRUE(has(r.err, part)) << part << "\n" << r.err;
 }
 

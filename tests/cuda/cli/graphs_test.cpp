@@ -69,7 +69,16 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Ranks",
              "--num-layers 1 --ranks 2 --global-batch-size 6 --use-distributed-optimizer "
              "--overlap-grad-reduce --overlap-param-gather",
-             1, 4}),
+             1, 4},
+        // Calls of NCCL within: sums in its order, and in rank order (bf16).
+        Case{"Tensor", "--num-layers 1 --tensor-model-parallel-size 2"},
+        Case{"TensorBf16", kLlama + "--num-layers 1 --tensor-model-parallel-size 2 --bf16"},
+        Case{"Sequence",
+             "--num-layers 1 --tensor-model-parallel-size 2 --sequence-parallel "
+             "--recompute-granularity selective --recompute-modules core_attn mlp"},
+        Case{"TensorAndData",
+             "--num-layers 1 --ranks 4 --global-batch-size 4 --tensor-model-parallel-size 2 "
+             "--use-distributed-optimizer"}),
     [](const auto& info) { return info.param.name; });
 
 // What an evaluation or a sample keeps where a graph has its memory has it recorded anew.
@@ -113,7 +122,8 @@ TEST(CudaGraphsRefused, ByNameBeforeStep0) {
       EXPECT_NE(r.err.find(word), std::string::npos) << flags << "\n" << r.err;
   };
   const std::string local = "--cuda-graph-impl local ";
-  refused(local + "--tensor-model-parallel-size 2", {"--tensor-model-parallel-size 2", "alone"});
+  refused(local + "--tensor-model-parallel-size 2 --distributed-backend gloo",
+          {"tensor-parallel", "host memory"});
   refused(local + "--pipeline-model-parallel-size 2", {"--pipeline-model-parallel-size 2"});
   refused(local + "--ranks 2 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads",
           {"optim_grads", "use optim"});

@@ -3,8 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <functional>
 #include <vector>
 
+#include "base/error.h"
+#include "comm/gpu_group.h"
+#include "comm/staged.h"
 #include "comm/threads.h"
 #include "device/wing.h"
 #include "training/trained_model.h"
@@ -40,9 +46,12 @@ HostBatch batch_of(int64_t sample) {
 // Steps of two micro-batches; the first one is a warm-up.
 class Trial {
  public:
-  explicit Trial(bool recorded)
-      : runtime({DeviceKind::cuda, 0}, 1),
-        model(config_, DType::f32, 3, {}, *world_, runtime, options(recorded)) {
+  explicit Trial(bool recorded) : Trial(recorded, nullptr) {}
+  // The matrices divided among `ranks`, each with a GPU of its own.
+  Trial(bool recorded, comm::Group* ranks)
+      : world_(ranks == nullptr ? *alone_ : *ranks),
+        runtime({DeviceKind::cuda, world_.rank()}, 1),
+        model(config_, DType::f32, 3, layout(world_), world_, runtime, options(recorded)) {
     model.initialize(5);
     model.step.begin({});
   }
@@ -66,8 +75,15 @@ class Trial {
     if (recorded) options.record_after = 1;
     return options;
   }
+  static ModelLayout layout(const comm::Group& ranks) {
+    ModelLayout layout;
+    layout.ranks.layout.tp = ranks.size();
+    layout.ranks.beside = true;
+    return layout;
+  }
   models::GptConfig config_ = tiny();
-  std::unique_ptr<comm::Group> world_ = comm::single();
+  const std::unique_ptr<comm::Group> alone_ = comm::single();
+  comm::Group& world_;
   int64_t steps_ = 0;
 
  public:
@@ -106,6 +122,67 @@ TEST(RecordedStep, IsRecordedAnewWhereOtherWorkKeepsTheMemory) {
   std::vector<unsigned char> bytes(static_cast<size_t>(kept->bytes()));
   cuda_wing().copy_now(bytes.data(), kept->data(), kept->bytes(), kept->device());
   EXPECT_TRUE(std::ranges::all_of(bytes, [](unsigned char b) { return b == 0xff; }));
+}
+
+// --- Two tensor-parallel ranks with a GPU each.
+
+[[maybe_unused]] const int kDevices = ::setenv("CUDA_SHIM_DEVICES", "4", 1);
+
+void two_ranks(const std::function<void(comm::Group&)>& body,
+               comm::GpuBackend backend = comm::GpuBackend::nccl) {
+  comm::run_ranks(
+      2,
+      [&](comm::Group& ranks) {
+        std::unique_ptr<comm::Group> made;
+        body(comm::for_device(ranks, {DeviceKind::cuda, ranks.rank()}, made, backend));
+      },
+      20);
+}
+
+// The parts of one recording are launched together: where one rank cannot, both record anew.
+TEST(RecordedStepOfRanks, AllRecordAnewWhereOneMust) {
+  two_ranks([](comm::Group& ranks) {
+    Trial plain(false, &ranks), recorded(true, &ranks);
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(same(recorded.step(), plain.step()));
+    EXPECT_EQ(recorded.counts().recorded, 2);
+    const std::shared_ptr<Storage> kept = ranks.rank() == 1 ? recorded.take() : nullptr;
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(same(recorded.step(), plain.step()));
+    EXPECT_EQ(recorded.counts().recorded, 4);
+    EXPECT_EQ(recorded.counts().replayed, 6);
+  });
+}
+
+// Nobody hangs, although recorded calls hold the communicators.
+TEST(RecordedStepOfRanks, ARankThatFailsEndsTheOther) {
+  std::atomic<int> told = 0;
+  const auto fails = [&] {
+    two_ranks([&](comm::Group& ranks) {
+      Trial recorded(true, &ranks);
+      for (int i = 0; i < 3; ++i) recorded.step();
+      if (ranks.rank() == 1) fail("no more");
+      try {
+        for (int i = 0; i < 3; ++i) recorded.step();
+      } catch (const Error&) {
+        ++told;
+        throw;
+      }
+    });
+  };
+  EXPECT_THROW(fails(), Error);
+  EXPECT_EQ(told, 1);
+}
+
+TEST(RecordedStepOfRanks, IsRefusedThroughHostMemory) {
+  std::atomic<int> refused = 0;
+  const auto try_it = [&](comm::Group& ranks) {
+    try {
+      Trial recorded(true, &ranks);
+    } catch (const Error& error) {
+      refused += std::string(error.what()).find("host memory") != std::string::npos ? 1 : 0;
+    }
+  };
+  two_ranks(try_it, comm::GpuBackend::gloo);
+  EXPECT_EQ(refused, 2);
 }
 
 class Counting final : public StepListener {

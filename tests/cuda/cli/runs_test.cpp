@@ -156,6 +156,8 @@ TEST_P(CudaPlan, IsWhatTheArenasThenHold) {
 INSTANTIATE_TEST_SUITE_P(Runs, CudaPlan,
                          ::testing::Values("", "--bf16", "--fp16",
                                            "--cuda-graph-impl local --cuda-graph-warmup-steps 1",
+                                           "--cuda-graph-impl local --cuda-graph-warmup-steps 1 "
+                                           "--tensor-model-parallel-size 2 --sequence-parallel",
                                            "--bf16 --micro-batch-size 1 --seq-length 128 "
                                            "--max-position-embeddings 128 --attention-dropout 0",
                                            "--bf16 --micro-batch-size 1 --seq-length 128 "

@@ -56,6 +56,11 @@ struct Rank {
   }
 };
 
+std::string problems() {
+  using Problems = const char*();
+  return reinterpret_cast<Problems*>(cuda_symbol("shim_problems"))();
+}
+
 void each_rank(int ranks, const std::function<void(Rank&)>& body, double most_seconds = 60) {
   run_ranks(
       ranks,
@@ -102,7 +107,15 @@ void expect_same(const Tensor& gpu, const Tensor& cpu, bool exact) {
   for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-4) << i;
 }
 
-class GpuGroups : public ::testing::TestWithParam<int> {};
+// NCCL's calls are done at once, or when they have been looked at once or several times.
+class GpuGroups : public ::testing::TestWithParam<int> {
+  static void set_looks(int looks) {
+    using Set = bool(const char*, int64_t);
+    ASSERT_TRUE(reinterpret_cast<Set*>(cuda_symbol("shim_set"))("nccl_looks", looks));
+  }
+  void SetUp() override { set_looks(GetParam() == 4 ? 4 : GetParam() - 2); }
+  void TearDown() override { set_looks(1); }
+};
 INSTANTIATE_TEST_SUITE_P(Ranks, GpuGroups, ::testing::Values(2, 3, 4));
 
 TEST_P(GpuGroups, ReductionsAreThoseOfThreads) {
@@ -274,20 +287,121 @@ TEST(GpuGroupEnds, WhatNcclFindsIsAnError) {
       }
     });
   });
-  EXPECT_NE(text.find("NCCL failed"), std::string::npos) << text;
-  using Problems = const char*();
-  const std::string problems = reinterpret_cast<Problems*>(cuda_symbol("shim_problems"))();
-  EXPECT_NE(problems.find("ncclAllReduce of 20 elements"), std::string::npos) << problems;
+  EXPECT_NE(text.find("NCCL"), std::string::npos) << text;
+  EXPECT_NE(text.find("ncclAllReduce of 20 elements"), std::string::npos) << text;
+  EXPECT_NE(problems().find("ncclAllReduce of 20 elements"), std::string::npos);
 }
 
 TEST(GpuGroupEnds, TwoRanksOfOneGpuAreRefusedByNccl) {
   const CommunicatorId id = nccl().make_id();
   const std::string text = error_of([&] {
-    run_ranks(2, [&](Group& world) { nccl().join(id, world.rank(), 2, {DeviceKind::cuda, 0}); });
+    run_ranks(
+        2, [&](Group& world) { nccl().join(id, world.rank(), 2, {DeviceKind::cuda, 0}, [] {}); });
   });
   EXPECT_NE(text.find("Duplicate GPU"), std::string::npos) << text;
-  using Problems = const char*();
-  reinterpret_cast<Problems*>(cuda_symbol("shim_problems"))();
+  problems();
+}
+
+// Rank 1 does what comes before, and not what makes the communicator.
+void name_communicator(Rank& r) {
+  const Tensor name = r.made(r.cpu, {128}, DType::u8);
+  r.host.broadcast(name, 0, r.cpu.stream(), "NCCL communicator").wait(r.cpu.stream());
+}
+
+TEST(GpuGroupEnds, ARankThatFailsWhileACommunicatorIsMadeIsNamed) {
+  const double began = now_seconds();
+  const std::string text = error_of([] {
+    each_rank(3, [](Rank& r) {
+      if (r.rank() == 1) name_communicator(r);
+      MG_CHECK(r.rank() != 1, "rank 1 has had enough");
+      const Tensor t = r.filled(r.runtime, 40, DType::f32, [](int64_t) { return 1; });
+      const std::string mine =
+          error_of([&] { r.group.all_reduce(t, Reduce::sum, r.stream(), "first"); });
+      EXPECT_NE(mine.find("rank 1 has had enough"), std::string::npos) << mine;
+      fail("{}", mine);
+    });
+  });
+  EXPECT_EQ(text, "rank 1 has had enough");
+  EXPECT_LT(now_seconds() - began, 5);
+}
+
+TEST(GpuGroupEnds, ARankThatDoesNotComeToACommunicatorIsNamed) {
+  const std::string text = error_of([] {
+    each_rank(
+        2,
+        [](Rank& r) {
+          const Tensor t = r.filled(r.runtime, 40, DType::f32, [](int64_t) { return 1; });
+          if (r.rank() == 1) name_communicator(r);
+          else r.group.all_reduce(t, Reduce::sum, r.stream(), "first");
+          r.host.barrier("after");
+        },
+        1);
+  });
+  EXPECT_NE(text.find("all_reduce 'first'"), std::string::npos) << text;
+  EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+}
+
+// Calls of two communicators are under way: each ends only when both are given up.
+TEST(GpuGroupEnds, AllCommunicatorsAreGivenUpAtOnce) {
+  const double began = now_seconds();
+  const std::string text = error_of([] {
+    each_rank(2, [](Rank& r) {
+      const auto other = r.group.split(0, r.rank(), 2);
+      const Tensor a = r.filled(r.runtime, 40, DType::f32, [](int64_t) { return 1; }),
+                   b = r.filled(r.runtime, 40, DType::f32, [](int64_t) { return 1; });
+      for (int times = r.rank() == 0 ? 2 : 1; times > 0; --times) {
+        const Work first = r.group.all_reduce(a, Reduce::sum, r.stream(), "first");
+        other->all_reduce(b, Reduce::sum, r.stream(), "second").wait(r.stream());
+        first.wait(r.stream());
+        if (r.rank() == 1 || times == 2) r.stream().synchronize();
+      }
+      MG_CHECK(r.rank() != 1, "rank 1 has had enough");
+      r.stream().synchronize();
+    });
+  });
+  EXPECT_EQ(text, "rank 1 has had enough");
+  EXPECT_LT(now_seconds() - began, 3);
+  EXPECT_EQ(problems(), "");
+}
+
+// Work that is given up ends, and leaves what it should have written as it was: whoever waits for it
+// in any way is told.
+TEST(GpuGroupEnds, NobodyReadsWhatHasNotCome) {
+  const std::string text = error_of([] {
+    each_rank(2, [](Rank& r) {
+      const Tensor t = r.filled(r.runtime, 40, DType::f32, [](int64_t) { return 1; }),
+                   letter = r.made(r.runtime, {40}, DType::f32);
+      if (r.rank() == 1) r.group.send(t, 0, r.stream(), "letter").wait(r.stream());
+      else r.group.recv(letter, 1, r.stream(), "letter").wait(r.stream());
+      r.group.all_reduce(t, Reduce::sum, r.stream(), "both").wait(r.stream());
+      r.stream().synchronize();
+      MG_CHECK(r.rank() != 1, "rank 1 has had enough");
+      const Work received = r.group.recv(letter, 1, r.stream(), "letter");
+      const Work reduced = r.group.all_reduce(t, Reduce::sum, r.stream(), "one");
+      const Event before = r.stream().record();
+      received.wait(r.stream());
+      reduced.wait(r.stream());
+      const Event after = r.stream().record();
+      Runtime other(r.runtime.device(), 1);
+      other.stream().wait(after);
+      const Event of_other = other.stream().record();
+      const std::function<void()> ways[] = {[&] { received.done.wait_on_host(); },
+                                            [&] { reduced.done.wait_on_host(); },
+                                            [&] { after.wait_on_host(); },
+                                            [&] { of_other.wait_on_host(); },
+                                            [&] { other.stream().synchronize(); },
+                                            [&] { to_doubles(letter); },
+                                            [&] { to_doubles(t); },
+                                            [&] { r.cpu.stream().wait(received.done); },
+                                            [&] { r.stream().synchronize(); }};
+      for (size_t i = 0; i < std::size(ways); ++i) {
+        const std::string mine = error_of(ways[i]);
+        EXPECT_NE(mine.find("rank 1 has had enough"), std::string::npos) << i << " " << mine;
+      }
+      fail("told");
+    });
+  });
+  EXPECT_EQ(text, "rank 1 has had enough");
 }
 
 // --- The choice.

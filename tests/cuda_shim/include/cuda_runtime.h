@@ -39,6 +39,7 @@ enum cudaError_t {
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901,
   cudaErrorStreamCaptureUnmatched = 903,
+  cudaErrorStreamCaptureUnjoined = 904,
   cudaErrorStreamCaptureIsolation = 905,
   cudaErrorCapturedEvent = 907,
   cudaErrorStreamCaptureWrongThread = 908,
@@ -110,9 +111,10 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
 
-// Graphs: a stretch of one stream's work, recorded instead of queued, and then queued as a whole as
-// often as one likes. What CUDA forbids meanwhile is an error and spoils the recording; so is, here,
-// a copy from pageable memory, which would be read when the graph runs, and a second stream.
+// Graphs: a stretch of a stream's work, and of those that wait for it, recorded instead of queued,
+// and then queued as a whole as often as one likes. What CUDA forbids meanwhile is an error and
+// spoils the recording; so is, here, a copy from pageable memory, which would be read when the graph
+// runs.
 struct CUgraph_st;
 struct CUgraphExec_st;
 using cudaGraph_t = CUgraph_st*;
@@ -143,7 +145,8 @@ enum : unsigned {
   cudaHostAllocDefault = 0,
   cudaHostAllocPortable = 1,
   cudaHostRegisterDefault = 0,
-  cudaHostRegisterPortable = 1
+  cudaHostRegisterPortable = 1,
+  cudaHostRegisterMapped = 2
 };
 cudaError_t cudaMalloc(void** p, size_t bytes);
 template <class T>

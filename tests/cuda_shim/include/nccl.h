@@ -1,5 +1,7 @@
 // NCCL on the CPU, as far as src/comm/nccl uses it, for GPUs of one process and of several of one
-// host. Names and numbers are NCCL's. Calls of one communicator come from one stream; data move when
+// host. Names and numbers are NCCL's. What a communicator that does not block is asked for is in
+// progress until ncclCommGetAsyncError tells that it is not: before, it takes no other call, and
+// nothing is queued. Calls of one communicator come from one stream; data move when
 // that stream runs, and it stands still until the other ranks have come to the call.
 #pragma once
 
@@ -47,10 +49,17 @@ const char* ncclGetErrorString(ncclResult_t result);
 const char* ncclGetLastError(ncclComm_t comm);  // of the thread, comm may be null
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
-// Returns when all ranks have come.
-ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank);
-// Returns when all ranks have come, or have aborted theirs.
+struct ncclConfig_t {
+  int blocking;
+};
+#define NCCL_CONFIG_INITIALIZER {.blocking = 1}
+// Done when all ranks have come.
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config);
+// Done when all ranks have come, or have aborted theirs.
+ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
+// Waits for the kernels of other communicators on the device that are under way.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
 

@@ -179,6 +179,113 @@ TEST(StarErrors, TheMeetingPlaceIsToldByVariables) {
   }
 }
 
+TEST(StarErrors, ThePlaceMayBeAnAddressOfIpv6AndTellsTheRun) {
+  const auto place = [](const std::string& address, const std::string& torch,
+                        const std::string& slurm) {
+    return comm::meeting_place([=](std::string_view name) -> std::optional<std::string> {
+      if (name == "MASTER_ADDR") return address;
+      if (name == "MASTER_PORT") return "29500";
+      if (name == "TORCHELASTIC_RUN_ID") return torch;
+      return name == "SLURM_JOB_ID" ? std::optional(slurm) : std::nullopt;
+    });
+  };
+  EXPECT_EQ(place("[::1]", "", "").address, "::1");
+  EXPECT_EQ(place("::1", "", "").run, "");
+  EXPECT_EQ(place("h", "", "71").run, "SLURM_JOB_ID 71");
+  EXPECT_EQ(place("h", "a", "71").run, "TORCHELASTIC_RUN_ID a");
+}
+
+TEST(StarErrors, RanksMeetOverIpv4AndIpv6) {
+  const int six = ::socket(AF_INET6, SOCK_STREAM, 0);
+  sockaddr_in6 loop{};
+  loop.sin6_family = AF_INET6;
+  loop.sin6_addr = in6addr_loopback;
+  const bool has_six =
+      six >= 0 && ::bind(six, reinterpret_cast<sockaddr*>(&loop), sizeof loop) == 0;
+  if (six >= 0) ::close(six);
+  for (const std::string address : {"127.0.0.1", "::1", "localhost"}) {
+    if (address == "::1" && !has_six) continue;
+    MeetingPlace place{address, free_port()};
+    std::thread zero([&] {
+      const auto star = comm::make_star(place, 0, 2, 10);
+      star->world().barrier("met");
+      star->end();
+    });
+    const auto star = comm::make_star(place, 1, 2, 10);
+    star->world().barrier("met");
+    star->end();
+    zero.join();
+  }
+}
+
+// One that listens at one of a name's addresses is found behind those where nobody does, and all of
+// them are named where there is nobody.
+TEST(StarErrors, AllAddressesOfANameAreTried) {
+  const int file = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  ASSERT_EQ(::bind(file, reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(::listen(file, 1), 0);
+  ::getsockname(file, reinterpret_cast<sockaddr*>(&address), &length);
+  const MeetingPlace place{"localhost", ntohs(address.sin_port)};
+  EXPECT_EQ(error_of([&] { comm::connect_to(place, 2); }), "(nothing was thrown)");
+  ::close(file);
+  const std::string text = error_of([&] { comm::connect_to(place, 0.1); });
+  EXPECT_NE(text.find("Connection refused"), std::string::npos) << text;
+  const std::string unknown =
+      error_of([] { comm::connect_to({"no-such-host.invalid", 29500}, 0.1); });
+  EXPECT_NE(unknown.find("no-such-host.invalid:29500"), std::string::npos) << unknown;
+}
+
+TEST(StarErrors, APortThatIsTakenIsNamed) {
+  const int port = free_port();
+  comm::Reception first(MeetingPlace{"localhost", port});
+  MeetingPlace place{"localhost", port};
+  place.port_by = "beside MASTER_PORT";
+  const std::string text = error_of([&] { comm::make_star(place, 0, 2, 1); });
+  EXPECT_NE(text.find(std::to_string(port) + " (beside MASTER_PORT): Address already in use"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("choose another MASTER_PORT"), std::string::npos) << text;
+}
+
+TEST(StarErrors, AProcessOfAnotherRunIsRefusedByName) {
+  const int port = free_port();
+  MeetingPlace ours{"localhost", port}, theirs = ours, nobodys = ours;
+  ours.run = "SLURM_JOB_ID 71";
+  theirs.run = "SLURM_JOB_ID 72";
+  std::string text;
+  std::thread zero([&] {
+    const auto star = comm::make_star(ours, 0, 2, 10);
+    star->end();
+  });
+  text = error_of([&] { comm::make_star(theirs, 1, 2, 5); });
+  comm::make_star(nobodys, 1, 2, 10)->end();  // it tells no run, and is taken
+  zero.join();
+  EXPECT_NE(text.find("rank 0 is of the run 'SLURM_JOB_ID 71', and this process, rank 1, of "
+                      "'SLURM_JOB_ID 72'"),
+            std::string::npos)
+      << text;
+}
+
+TEST(StarErrorsDeathTest, ARankThatDoesNotEndIsNamedAndAllEnd) {
+  const auto run = [] {
+    const MeetingPlace place{"localhost", free_port()};
+    std::thread one([&] {
+      const auto star = comm::make_star(place, 1, 2, 10);
+      star->body_begins(0.3);
+      std::this_thread::sleep_for(std::chrono::seconds(30));
+    });
+    const auto star = comm::make_star(place, 0, 2, 10);
+    star->body_begins(0.3);
+    star->end();
+    one.join();
+  };
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(2), "have not ended, and all are: 1");
+}
+
 // A connection of this host that carries these bytes, and no more.
 comm::launch::Descriptor stranger(int port, const std::string& bytes) {
   sockaddr_in address{};
@@ -222,7 +329,7 @@ TEST(StarErrors, HostileBytesHarmNobody) {
   });
   zero->world().barrier("still");  // rank 1 is there
   comm::Line impostor = comm::connect_to(place, 5);
-  const comm::star::Hello hello{1, 2, 1};
+  const comm::star::Hello hello = comm::star::hello_of(1, 2, 1, "");
   impostor.send(static_cast<uint32_t>(comm::star::Kind::hello),
                 {reinterpret_cast<const char*>(&hello), sizeof hello});
   EXPECT_FALSE(impostor.receive(comm::star::kMostHello).has_value());

@@ -46,7 +46,7 @@ Gradients run(parallel::Sharding sharding, bool overlap, const Options& options)
         {.shards = &world, .beside = beside.get()}, runtime,
         {.sharding = sharding, .overlap_reduce = overlap, .overlap_gather = overlap});
     for (const parallel::Shard& shard : dp.shards())
-      if (shard.size() > 0) parallel::initialize(shard, 5, runtime.pool());
+      if (shard.size() > 0) parallel::initialize(shard, 5, runtime.stream());
     dp.parameters_changed();
     const nn::Batch batch = testing::tiny_batch(runtime, config, DType::f32);
     dp.begin_step(1);

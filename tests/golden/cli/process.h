@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +21,8 @@ namespace megatron::testing {
 struct Outcome {
   int code = 0;  // 128 + signal when it was killed
   std::string out, err;
+  double seconds = 0;  // of cores
+  int64_t bytes = 0;   // of memory, at most
 };
 
 // A process that runs meanwhile.
@@ -43,8 +46,12 @@ class Background {
   }
   Outcome wait() {
     int status = 0;
-    waitpid(std::exchange(child_, -1), &status, 0);
+    rusage used{};
+    wait4(std::exchange(child_, -1), &status, 0, &used);
     Outcome outcome;
+    for (const timeval& t : {used.ru_utime, used.ru_stime})
+      outcome.seconds += static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+    outcome.bytes = int64_t{used.ru_maxrss} * 1024;
     outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     outcome.out = read_file(prefix_ + "out");
     outcome.err = read_file(prefix_ + "err");

@@ -103,11 +103,11 @@ class CudaAttention : public testing::Test {
 
 TEST_F(CudaAttention, EqualsReferenceAtEveryWidth) {
   Runtime cuda({DeviceKind::cuda}, 1), reference({DeviceKind::reference}, 1);
-  for (const int64_t width : {63, 65, 96, 128, 129, 192, 256}) {
-    for (const DType type : {DType::f32, DType::bf16}) {
+  for (const int64_t width : {63, 64, 65, 80, 96, 128, 129, 192, 256}) {
+    for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
       const Problem p{37, 70, 2, 1, width, type, width % 2 == 0 ? 0.3f : 0.0f};
       const Results got = run(cuda, p), want = run(reference, p);
-      const double bound = type == DType::f32 ? 2e-5 : 4e-2;
+      const double bound = type == DType::f32 ? 2e-5 : type == DType::bf16 ? 4e-2 : 5e-3;
       for (size_t i = 0; i < want.size(); ++i) {
         for (size_t j = 0; j < want[i].size(); ++j) {
           ASSERT_NEAR(got[i][j], want[i][j], bound * std::max(1.0, std::abs(want[i][j])))
@@ -129,19 +129,25 @@ TEST_F(CudaAttention, GivesAQueryTheSameBitsWhereverItStands) {
   constexpr int64_t kT = 150;
   Runtime cuda({DeviceKind::cuda}, 1);
   Maker make(cuda);
-  for (const int64_t width : {32, 80, 192}) {
-    const AttentionArgs all = forward_args(make, {kT, kT, 4, 2, width, DType::f32, 0.2f});
+  struct Form {
+    int64_t width;
+    DType type;
+  };
+  for (const auto& [width, type] :
+       {Form{32, DType::f32}, Form{80, DType::f32}, Form{192, DType::f32}, Form{64, DType::bf16},
+        Form{80, DType::f16}}) {
+    const AttentionArgs all = forward_args(make, {kT, kT, 4, 2, width, type, 0.2f});
     table(make.stream()).attention(all, make.stream());
     for (const int64_t first : {1, 77, 148}) {
       AttentionArgs part = all;
       part.q = all.q.slice(1, first, kT - first);
-      part.out = make.empty(part.q.shape(), DType::f32);
+      part.out = make.empty(part.q.shape(), type);
       part.lse = make.empty({1, 4, kT - first}, DType::f32);
       part.q_positions = make.counting({1, kT - first}, static_cast<int32_t>(first));
       part.k_positions = make.counting({1, kT}, 0);
       table(make.stream()).attention(part, make.stream());
       EXPECT_EQ(to_doubles(part.out), to_doubles(all.out.slice(1, first, kT - first)))
-          << "width " << width << " from " << first;
+          << name(type) << ", width " << width << " from " << first;
     }
   }
 }
@@ -150,56 +156,62 @@ TEST_F(CudaAttention, GivesAQueryTheSameBitsWhereverItStands) {
 TEST_F(CudaAttention, DoesNotReadBehindTheLastKeyThatIsSeen) {
   constexpr int64_t kKeys = 200, kWritten = 70, kLast = 2;
   Runtime cuda({DeviceKind::cuda}, 1);
-  Maker make(cuda);
-  AttentionArgs args = forward_args(make, {kLast, kKeys, 2, 1, 40});
-  args.q_positions = make.counting({1, kLast}, kWritten - kLast);
-  args.k_positions = make.counting({1, kKeys}, 0);
-  AttentionBackwardArgs back = backward_args(make, args);
-  back.q_positions = args.q_positions;
-  back.k_positions = args.k_positions;
-  const auto results = [&] {
-    table(make.stream()).attention(args, make.stream());
-    table(make.stream()).attention_backward(back, make.stream());
-    Results all;
-    for (const Tensor& t : {args.out, args.lse, back.dq, back.dk, back.dv})
-      all.push_back(to_doubles(t));
-    return all;
-  };
-  const Results want = results();
-  Tensor rest_k = args.k.slice(1, kWritten, kKeys - kWritten),
-         rest_v = args.v.slice(1, kWritten, kKeys - kWritten);
-  const std::vector<double> nan(static_cast<size_t>(rest_k.elements()),
-                                std::numeric_limits<double>::quiet_NaN());
-  copy_from(rest_k, std::span<const double>(nan));
-  copy_from(rest_v, std::span<const double>(nan));
-  EXPECT_EQ(results(), want);
+  for (const DType type : {DType::f32, DType::bf16}) {
+    Maker make(cuda);
+    AttentionArgs args = forward_args(make, {kLast, kKeys, 2, 1, 40, type});
+    args.q_positions = make.counting({1, kLast}, kWritten - kLast);
+    args.k_positions = make.counting({1, kKeys}, 0);
+    AttentionBackwardArgs back = backward_args(make, args);
+    back.q_positions = args.q_positions;
+    back.k_positions = args.k_positions;
+    const auto results = [&] {
+      table(make.stream()).attention(args, make.stream());
+      table(make.stream()).attention_backward(back, make.stream());
+      Results all;
+      for (const Tensor& t : {args.out, args.lse, back.dq, back.dk, back.dv})
+        all.push_back(to_doubles(t));
+      return all;
+    };
+    const Results want = results();
+    Tensor rest_k = args.k.slice(1, kWritten, kKeys - kWritten),
+           rest_v = args.v.slice(1, kWritten, kKeys - kWritten);
+    const std::vector<double> nan(static_cast<size_t>(rest_k.elements()),
+                                  std::numeric_limits<double>::quiet_NaN());
+    copy_from(rest_k, std::span<const double>(nan));
+    copy_from(rest_v, std::span<const double>(nan));
+    EXPECT_EQ(results(), want);
+  }
 }
 
 // Keys in two parts, each with the log sum exp of all: their gradients add up to the gradient of
 // the whole.
 TEST_F(CudaAttention, TakesTheLogSumExpOfAllKeysInBackward) {
   Runtime cuda({DeviceKind::cuda}, 1);
-  Maker make(cuda);
-  AttentionArgs args = forward_args(make, {80, 160, 2, 1, 16});
-  args.causal = false;
-  const AttentionBackwardArgs whole = backward_args(make, args);
-  table(make.stream()).attention(args, make.stream());
-  table(make.stream()).attention_backward(whole, make.stream());
-  const Results want = {to_doubles(whole.dq), to_doubles(whole.dk), to_doubles(whole.dv)};
-  Results got = {std::vector<double>(want[0].size()), {}, {}};
-  for (const int64_t begin : {0, 60}) {
-    AttentionBackwardArgs part = whole;
-    for (Tensor* t : {&part.k, &part.v, &part.dk, &part.dv})
-      *t = t->slice(1, begin, begin == 0 ? 60 : 100);
-    table(make.stream()).attention_backward(part, make.stream());
-    const auto dq = to_doubles(part.dq), dk = to_doubles(part.dk), dv = to_doubles(part.dv);
-    for (size_t i = 0; i < dq.size(); ++i) got[0][i] += dq[i];
-    got[1].insert(got[1].end(), dk.begin(), dk.end());
-    got[2].insert(got[2].end(), dv.begin(), dv.end());
-  }
-  for (size_t i = 0; i < want.size(); ++i) {
-    ASSERT_EQ(got[i].size(), want[i].size());
-    for (size_t j = 0; j < want[i].size(); ++j) ASSERT_NEAR(got[i][j], want[i][j], 1e-5);
+  for (const DType type : {DType::f32, DType::bf16}) {
+    const double bound = type == DType::f32 ? 1e-5 : 2e-2;
+    Maker make(cuda);
+    AttentionArgs args = forward_args(make, {80, 160, 2, 1, 16, type});
+    args.causal = false;
+    const AttentionBackwardArgs whole = backward_args(make, args);
+    table(make.stream()).attention(args, make.stream());
+    table(make.stream()).attention_backward(whole, make.stream());
+    const Results want = {to_doubles(whole.dq), to_doubles(whole.dk), to_doubles(whole.dv)};
+    Results got = {std::vector<double>(want[0].size()), {}, {}};
+    for (const int64_t begin : {0, 60}) {
+      AttentionBackwardArgs part = whole;
+      for (Tensor* t : {&part.k, &part.v, &part.dk, &part.dv})
+        *t = t->slice(1, begin, begin == 0 ? 60 : 100);
+      table(make.stream()).attention_backward(part, make.stream());
+      const auto dq = to_doubles(part.dq), dk = to_doubles(part.dk), dv = to_doubles(part.dv);
+      for (size_t i = 0; i < dq.size(); ++i) got[0][i] += dq[i];
+      got[1].insert(got[1].end(), dk.begin(), dk.end());
+      got[2].insert(got[2].end(), dv.begin(), dv.end());
+    }
+    for (size_t i = 0; i < want.size(); ++i) {
+      ASSERT_EQ(got[i].size(), want[i].size());
+      for (size_t j = 0; j < want[i].size(); ++j)
+        ASSERT_NEAR(got[i][j], want[i][j], bound * std::max(1.0, std::abs(want[i][j])));
+    }
   }
 }
 

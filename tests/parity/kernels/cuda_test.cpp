@@ -88,6 +88,7 @@ bool has_entry(const std::string& kernel) {
       {"cross_entropy", t.cross_entropy != nullptr},
       {"vocabulary_stats", t.vocabulary_stats != nullptr},
       {"vocabulary_cross_entropy", t.vocabulary_cross_entropy != nullptr},
+      {"draw", t.draw != nullptr},
       {"dropout", t.dropout != nullptr},
       {"add", t.add != nullptr},
       {"copy", t.copy != nullptr},

@@ -65,11 +65,12 @@ class Product : public testing::Test {
                           size_t workspace) {
     const float one = 1, zero = 0;
     return cublasLtMatmul(library, operation, &one, pa, a, memory + kB, b, &zero, memory + kD, d,
-                          memory + kD, d, &way.algo, memory + kWorkspace, workspace, stream);
+                          memory + kD, d, &way.algo, memory + workspace_at, workspace, stream);
   }
 
   static constexpr size_t kBytes = 1 << 16;
-  static constexpr int kB = 64, kD = 128, kWorkspace = 256;  // places in memory, in f32
+  static constexpr int kB = 64, kD = 128;  // places in memory, in f32
+  int workspace_at = 256;
   cublasLtHandle_t library = nullptr;
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatmulPreference_t preference = nullptr;
@@ -165,6 +166,10 @@ TEST_F(Product, RefusesMemoryThatIsNotAsPromised) {
   EXPECT_NE(problem().find("aligned to less"), std::string::npos);
   EXPECT_EQ(multiply(ways[0], memory, ways[0].workspaceSize - 1), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_NE(problem().find("workspace"), std::string::npos);
+  workspace_at += 32;
+  EXPECT_EQ(multiply(ways[0], memory, 4096), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_NE(problem().find("workspace"), std::string::npos) << "128 bytes behind";
+  workspace_at -= 32;
   alignas(16) const std::vector<float> host(64);
   EXPECT_EQ(multiply(ways[1], host.data(), 4096), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_NE(problem().find("not memory of the device"), std::string::npos);

@@ -90,6 +90,8 @@ TEST_F(Graphs, RefuseWhatCudaForbidsWhileWorkIsRecorded) {
       {"cudaMemcpy", [&] { return cudaMemcpy(&host, p_, 4, cudaMemcpyDeviceToHost); }},
       {"pageable", [&] { return cudaMemcpyAsync(p_, &host, 4, cudaMemcpyHostToDevice, stream_); }},
       {"other work", [&] { return cudaStreamWaitEvent(stream_, event_); }},
+      {"cudaEventQuery", [&] { return cudaEventQuery(event_); }},
+      {"cudaEventSynchronize", [&] { return cudaEventSynchronize(event_); }},
       {"cudaStreamBeginCapture",
        [&] { return cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed); }},
   };
@@ -138,6 +140,92 @@ TEST_F(Graphs, TellEventsThatWereRecordedIntoOne) {
   cudaGraph_t graph = nullptr;
   EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaErrorStreamCaptureInvalidated);
   EXPECT_NE(std::string(shim_problems()).find("cudaEventQuery"), std::string::npos);
+}
+
+// --- A second stream that waits for what is recorded.
+
+class GraphsOfTwoStreams : public Graphs {
+ protected:
+  // `from` goes on with what `stream` has so far.
+  void follow(cudaStream_t stream, cudaStream_t from) {
+    EXPECT_EQ(cudaEventRecord(event_, from), cudaSuccess);
+    EXPECT_EQ(cudaStreamWaitEvent(stream, event_), cudaSuccess);
+  }
+  cudaGraph_t end() {
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+    return graph;
+  }
+  // Launched `times`; what is queued on `stream_` afterwards comes after it.
+  void run(cudaGraph_t graph, int times) {
+    cudaGraphExec_t executable = nullptr;
+    ASSERT_EQ(cudaGraphInstantiate(&executable, graph), cudaSuccess);
+    ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    for (int i = 0; i < times; ++i) EXPECT_EQ(cudaGraphLaunch(executable, stream_), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+    EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  }
+};
+
+// p = 2 (p + v), by turns of two streams.
+TEST_F(GraphsOfTwoStreams, RunInTheOrderOfTheirWaits) {
+  set(0, 1);
+  set(1, 10);
+  begin();
+  queue(stream_);
+  follow(other_, stream_);
+  cudaLaunchConfig_t config{};
+  config.stream = other_;
+  EXPECT_EQ(cudaLaunchKernelEx(&config, add_to, p_, p_), cudaSuccess);
+  follow(stream_, other_);
+  queue(stream_);
+  const cudaGraph_t graph = end();
+  EXPECT_EQ(cudaStreamSynchronize(other_), cudaSuccess);
+  EXPECT_EQ(value(), 1);
+  run(graph, 2);
+  EXPECT_EQ(value(), 2 * (2 * (1 + 10) + 10 + 10) + 10);
+}
+
+TEST_F(GraphsOfTwoStreams, EndTogether) {
+  begin();
+  queue(stream_);
+  follow(other_, stream_);
+  queue(other_);
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaErrorStreamCaptureUnjoined);
+  EXPECT_NE(std::string(shim_problems()).find("does not wait for the last"), std::string::npos);
+  queue(other_);  // records no more
+}
+
+// Without the last wait the two would add at once.
+TEST_F(GraphsOfTwoStreams, WhatNobodyWaitsForComesLate) {
+  set(0, 1);
+  set(1, 10);
+  begin();
+  follow(other_, stream_);
+  queue(other_);
+  cudaLaunchConfig_t config{};
+  config.stream = stream_;
+  EXPECT_EQ(cudaLaunchKernelEx(&config, add_to, p_, p_), cudaSuccess);  // should wait
+  follow(stream_, other_);
+  run(end(), 1);
+  EXPECT_EQ(value(), 12);  // not 22
+}
+
+TEST_F(GraphsOfTwoStreams, AreOneRecording) {
+  ASSERT_EQ(cudaEventRecord(event_, other_), cudaSuccess);
+  begin();
+  cudaEvent_t inside = nullptr;
+  cudaEventCreateWithFlags(&inside, cudaEventDisableTiming);
+  ASSERT_EQ(cudaEventRecord(inside, stream_), cudaSuccess);
+  ASSERT_EQ(cudaStreamWaitEvent(other_, inside), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(other_), cudaErrorStreamCaptureUnsupported);
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(other_, &graph), cudaErrorStreamCaptureUnmatched);
+  EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaErrorStreamCaptureInvalidated);
+  EXPECT_EQ(cudaStreamWaitEvent(other_, inside), cudaErrorCapturedEvent);
+  EXPECT_NE(std::string(shim_problems()), "");
+  EXPECT_EQ(cudaEventDestroy(inside), cudaSuccess);
 }
 
 }  // namespace

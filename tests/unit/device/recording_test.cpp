@@ -70,6 +70,49 @@ TEST_F(Recorded, WhatIsNotFinishedIsDropped) {
   EXPECT_EQ(value(*to), 1);
 }
 
+// Another stream that waits for recorded work is recorded, too, and ends with it.
+TEST_F(Recorded, StreamsTakePartThatWaitForIt) {
+  Runtime other(kGpu, 1);
+  const auto from = arena_.allocate(4, "from"), to = arena_.allocate(4, "to"),
+             last = arena_.allocate(4, "last");
+  put(*to, 1);
+  std::unique_ptr<StreamRecording> recording = cuda_wing().record(stream_);
+  cuda_wing().copy(to->data(), from->data(), 4, stream_);
+  other.stream().wait(stream_.record());
+  EXPECT_TRUE(other.stream().recording());
+  EXPECT_THROW(other.stream().synchronize(), InternalError);
+  cuda_wing().copy(last->data(), to->data(), 4, other.stream());  // nobody waits for it
+  const std::unique_ptr<RecordedWork> work = recording->finish();
+  EXPECT_FALSE(other.stream().recording());
+  EXPECT_EQ(value(*to), 1);
+  for (const int number : {5, 7}) {
+    put(*from, number);
+    work->queue();
+    EXPECT_EQ(value(*last), number);
+  }
+  // What the other stream has before a launch comes before it, and after it what it has then.
+  cuda_wing().fill(from->data(), 1, 4, other.stream());
+  work->queue();
+  cuda_wing().fill(to->data(), 2, 4, other.stream());
+  other.stream().synchronize();
+  EXPECT_EQ(value(*last), 0x01010101);
+  EXPECT_EQ(value(*to), 0x02020202);
+}
+
+TEST_F(Recorded, StreamsThatTookPartGoOnWhereItIsDropped) {
+  Runtime other(kGpu, 1);
+  const auto to = arena_.allocate(4, "to");
+  {
+    const std::unique_ptr<StreamRecording> recording = cuda_wing().record(stream_);
+    other.stream().wait(stream_.record());
+    cuda_wing().fill(to->data(), 1, 4, other.stream());
+  }
+  EXPECT_NE(problems().find("the last of it"), std::string::npos);
+  cuda_wing().fill(to->data(), 2, 4, other.stream());
+  other.stream().synchronize();
+  EXPECT_EQ(value(*to), 0x02020202);
+}
+
 // Nothing that was recorded has run: nobody can wait for it.
 TEST_F(Recorded, NobodyWaitsForIt) {
   const auto to = arena_.allocate(4, "to");

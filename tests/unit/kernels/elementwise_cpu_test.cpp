@@ -184,6 +184,38 @@ TEST(CpuCopy, AnyStridesAndTypes) {
   EXPECT_TRUE(same_bits(turned, maker.integers({1, 4, 2, 5, 3, 6}).view({3, 2})));
 }
 
+// Against a copy that keeps the order, for outputs of 2 MB and more and for smaller ones.
+template <class To>
+void expect_turned(Maker& maker, const Tensor& x, DType to) {
+  const Tensor source = x.transpose(0, 2);
+  Tensor kept = maker.empty(x.shape(), to), turned = maker.empty(source.shape(), to);
+  copy({x, kept}, maker.stream());
+  copy({source, turned}, maker.stream());
+  const int64_t planes = x.size(0), rows = x.size(1), width = x.size(2);
+  const auto *want = static_cast<const To*>(kept.raw()),
+             *got = static_cast<const To*>(turned.raw());
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < width; ++i) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t p = 0; p < planes; ++p) wrong += *got++ != want[(p * rows + r) * width + i];
+    }
+  }
+  EXPECT_EQ(wrong, 0) << x.shape().str() << " " << name(x.dtype()) << " to " << name(to);
+}
+
+TEST(CpuCopy, TransposesEveryBit) {
+  Maker maker;
+  for (const Shape& shape : {Shape{12, 704, 64}, Shape{1, 150, 333}, Shape{5, 7, 3}}) {
+    const Tensor x = maker.normal(shape, DType::f32), y = maker.normal(shape, DType::bf16);
+    x.data<float>()[3] = std::bit_cast<float>(0x7f800001u);
+    y.data<bf16>()[5].bits = 0xff81;
+    expect_turned<uint32_t>(maker, x, DType::f32);
+    expect_turned<uint16_t>(maker, x, DType::bf16);
+    expect_turned<uint32_t>(maker, y, DType::f32);
+    expect_turned<uint16_t>(maker, y, DType::bf16);
+  }
+}
+
 TEST(CpuCopy, RoundsToBf16AsTheScalarTypeDoes) {
   Maker maker;
   Doubles values;

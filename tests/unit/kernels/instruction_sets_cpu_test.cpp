@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/cross_entropy.h"
+#include "kernels/cpu/draw.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/norm.h"
@@ -36,6 +37,8 @@ Results run_all(DType type) {
 
   add({x, d, equal({rows, width}, type)}, stream);
   copy({x, equal({rows, width}, type == DType::f32 ? DType::bf16 : DType::f32)}, stream);
+  for (const DType to : {DType::f32, DType::bf16})
+    copy({x.transpose(0, 1), equal({width, rows}, to)}, stream);
   column_sum({x, {equal({width}, DType::f32), 0}}, stream);
   const Tensor g = maker.normal({1000}, DType::f32);
   sum_of_squares({g, equal({1}, DType::f64)}, stream);
@@ -44,6 +47,10 @@ Results run_all(DType type) {
   const DropoutArgs::Mask mask{0.25f, 5, 6, samples};
   const Tensor dropped = equal({rows, width}, type);
   dropout({mask, x, dropped}, stream);
+  for (const auto kind : {DrawArgs::Kind::normal, DrawArgs::Kind::uniform}) {
+    for (const DType to : {type, DType::f64})
+      draw({kind, 0.02, 7, 8, 3, 501, equal({3, 500}, to)}, stream);
+  }
   for (const bool interleaved : {false, true}) {
     rope(
         {x.view({rows, 1, width}), equal({rows, 1, width}, type), maker.normal({4, 37}, DType::f32),

@@ -127,7 +127,7 @@ TEST(ModelPlacement, ShardsBeginAsTheirParameterDoes) {
               .begin = begin,
               .value = Tensor::empty(held.runtime.arena(MemoryClass::parameters), {size}, type,
                                      "shard")};
-          initialize(shard, kSeed, held.runtime.pool());
+          initialize(shard, kSeed, held.runtime.stream());
           const std::vector<double> values = to_doubles(shard.value);
           joined.insert(joined.end(), values.begin(), values.end());
           EXPECT_EQ(shard.is_whole(), size == elements);

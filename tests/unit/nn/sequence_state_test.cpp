@@ -32,7 +32,7 @@ class State : public ::testing::Test {
         state_(shape(), DType::f32, runtime_) {
     for (const auto& p : parameters_) {
       parallel::allocate(std::vector{p.get()}, runtime_);
-      parallel::initialize(*p, 3, runtime_.pool());
+      parallel::initialize(*p, 3, runtime_.stream());
     }
   }
 

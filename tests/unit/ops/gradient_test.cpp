@@ -103,6 +103,50 @@ TEST(Attention, RunsItsDefinitionWhereThereIsNoKernel) {
   }
 }
 
+// Output and gradient of packed heads, as one op or as two.
+std::vector<std::vector<double>> attend_packed(Runtime& runtime, DType type, bool rotates,
+                                               bool split) {
+  constexpr int64_t kBatch = 2, kLength = 37, kHeads = 6, kKeyHeads = 3, kSize = 8;
+  Tape tape(runtime);
+  const Var qkv =
+      tape.leaf(drawn(runtime, {kBatch * kLength, (kHeads + 2 * kKeyHeads) * kSize}, type, 1));
+  PackedHeads packed{qkv, kBatch, kHeads, kKeyHeads, {}};
+  if (rotates) {
+    packed.rotary = {drawn(runtime, {kLength, kSize / 2 - 1}, DType::f32, 2),
+                     drawn(runtime, {kLength, kSize / 2 - 1}, DType::f32, 3),
+                     Tensor::empty(runtime.arena(MemoryClass::activations), {kBatch * kLength},
+                                   DType::i32, "positions")};
+    for (int32_t i = 0; i < kBatch * kLength; ++i)
+      packed.rotary.positions.data<int32_t>()[i] = i * 5 % kLength;
+  }
+  const AttentionOptions options{.scale = 0.35f};
+  Var out;
+  if (split) {
+    const Heads heads = split_heads(tape, std::move(packed));
+    for (const Var& part : {heads.q, heads.k, heads.v})
+      EXPECT_TRUE(part.value.same_storage(qkv.value));
+    out = attention(tape, heads, options);
+  } else {
+    out = attention(tape, std::move(packed), options);
+  }
+  tape.set_gradient(out, drawn(runtime, out.value.shape(), type, 4));
+  tape.backward();
+  return {to_doubles(out.value), to_doubles(tape.gradient(qkv))};
+}
+
+TEST(Attention, OfPackedHeadsIsThatOfItsParts) {
+  Runtime runtime({DeviceKind::cpu, 0}, 2);
+  for (const DType type : {DType::f32, DType::bf16}) {
+    std::vector<std::vector<double>> plain;
+    for (const bool rotates : {false, true}) {
+      const auto whole = attend_packed(runtime, type, rotates, false);
+      EXPECT_EQ(whole, attend_packed(runtime, type, rotates, true)) << name(type) << rotates;
+      EXPECT_NE(whole, plain);
+      plain = whole;
+    }
+  }
+}
+
 // Enough rows for several chunks of the loss: the result is that of one.
 TEST(LinearCrossEntropy, ChunksDoNotShow) {
   Runtime runtime({DeviceKind::cpu, 0}, 2);

@@ -91,7 +91,7 @@ TEST(Initialize, ShardsOfNarrowedPartsAreThoseOfTheWhole) {
     p.placement = placement;
     p.init = {Init::Kind::normal, 1};
     const Tensor value = p.parameter.value.view({shape.elements()}).slice(0, begin, size);
-    initialize(Shard{.placed = &p, .begin = begin, .value = value}, 3, runtime.pool());
+    initialize(Shard{.placed = &p, .begin = begin, .value = value}, 3, runtime.stream());
     return to_doubles(value);
   };
   const std::vector<double> whole = values(stacked(), {12, 3}, 0, 36);

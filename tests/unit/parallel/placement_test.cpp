@@ -62,7 +62,7 @@ Canonical initialised(int tp, DType type) {
     const std::vector<Part> parts = qkv(tp, rank, 6);
     const int64_t rows = parts[2].slices[0].local_begin + parts[2].slices[0].size;
     Placed p = host.placed({rows, 6}, type, parts);
-    initialize(p, kSeed, host.runtime.pool());
+    initialize(p, kSeed, host.runtime.stream());
     collect(p, all);
   }
   return all;
@@ -94,7 +94,7 @@ TEST(Initialize, ColumnSlicesAndTransposedTensors) {
       const int64_t n = 8 / ranks;
       // `transposed` is about the disk: the logical order decides.
       Placed p = host.placed({3, n}, DType::f32, {{"o", {3, 8}, 1, {{rank * n, 0, n}}, rank == 1}});
-      initialize(p, kSeed, host.runtime.pool());
+      initialize(p, kSeed, host.runtime.stream());
       collect(p, ranks == 1 ? whole : halves);
     }
   }
@@ -106,7 +106,7 @@ TEST(Initialize, PaddedRowsAreZeroAndOnesAreOnes) {
   for (const Init init :
        {Init{Init::Kind::normal, 1.0}, Init{Init::Kind::ones, 0}, Init{Init::Kind::zeros, 0}}) {
     Placed p = host.placed({5, 2}, DType::bf16, {{"embedding", {3, 2}, 0, {{0, 0, 3}}}}, init);
-    initialize(p, kSeed, host.runtime.pool());
+    initialize(p, kSeed, host.runtime.stream());
     const std::vector<double> values = to_doubles(p.parameter.value);
     for (size_t i = 0; i < 10; ++i) {
       if (i >= 6) {
@@ -123,7 +123,7 @@ TEST(Initialize, PaddedRowsAreZeroAndOnesAreOnes) {
 TEST(Initialize, HasTheDeviationAsked) {
   Host host;
   Placed p = host.placed({400, 50}, DType::f32, {{"w", {400, 50}, 0, {{0, 0, 400}}}});
-  initialize(p, kSeed, host.runtime.pool());
+  initialize(p, kSeed, host.runtime.stream());
   double sum = 0, squares = 0;
   for (const double v : to_doubles(p.parameter.value)) {
     sum += v;
@@ -140,7 +140,7 @@ TEST(Initialize, LeavesMetaAlone) {
       Tensor::empty(runtime.arena(MemoryClass::parameters), {4, 2}, DType::bf16, "weight");
   p.placement.parts = {{"w", {4, 2}, 0, {{0, 0, 4}}}};
   p.init = {Init::Kind::normal, 1.0};
-  initialize(p, kSeed, runtime.pool());
+  initialize(p, kSeed, runtime.stream());
 }
 
 struct Stretch {

@@ -19,7 +19,9 @@ TEST(KnownGpus, AreFoundByTheNameThatTheDriverTells) {
     ASSERT_TRUE(data_sheet(name).has_value()) << name;
     EXPECT_EQ(data_sheet(name)->half_peak, peak) << name;
   }
-  for (const char* unknown : {"NVIDIA L40", "NVIDIA H2001", "CUDA shim on the CPU", ""})
+  for (const char* unknown :
+       {"NVIDIA L40", "NVIDIA H2001", "NVIDIA A100X", "NVIDIA H100 80GB HBM2e",
+        "NVIDIA H200 MIG 1g.18gb", "NVIDIA GeForce RTX 4090 D", "CUDA shim on the CPU", ""})
     EXPECT_FALSE(data_sheet(unknown).has_value()) << unknown;
 }
 

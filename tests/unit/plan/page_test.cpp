@@ -104,17 +104,17 @@ TEST(PlanPage, GpusHaveMemoryOfTheirOwn) {
   EXPECT_EQ(plan.gpu_bytes(), 2 * 339'500'000 + GpuMemory::kOverhead);
   EXPECT_EQ(plan.process_bytes(), 60'000'000 + 2 * 11'500'000);
   EXPECT_TRUE(plan.fits());
-  EXPECT_TRUE(contains(page(plan, {}), "Memory of a GPU: 1.22 GB = 2 ranks and CUDA (537 MB)\n"));
-  EXPECT_TRUE(contains(page(plan, {}), "  0.8% of 150 GB\n  NVIDIA H200\n"));
+  EXPECT_TRUE(contains(page(plan, {}), "Memory of a GPU: 1.75 GB = 2 ranks and CUDA (1.07 GB)\n"));
+  EXPECT_TRUE(contains(page(plan, {}), "  1.2% of 150 GB\n  NVIDIA H200\n"));
   EXPECT_TRUE(contains(summary(plan)[3],
-                       "memory of a GPU: 1.22 GB of the 150 GB of a GPU (NVIDIA H200): fits"));
+                       "memory of a GPU: 1.75 GB of the 150 GB of a GPU (NVIDIA H200): fits"));
   plan.gpu->bytes = 1'000'000'000;
   plan.gpu->assumed = "as --device-memory says";
   plan.step_seconds.reset();
   EXPECT_FALSE(plan.fits());
   EXPECT_TRUE(contains(page(plan, {}), "  NVIDIA H200: as --device-memory says\n"));
   EXPECT_TRUE(contains(page(plan, {}),
-                       "does NOT fit: it needs 1.22 GB of a GPU's memory, which has 1.00 GB."));
+                       "does NOT fit: it needs 1.75 GB of a GPU's memory, which has 1.00 GB."));
   EXPECT_TRUE(contains(page(plan, {}),
                        "Estimated on this machine: n/a (it has no GPU that can be measured)\n"));
   EXPECT_EQ(to_json(plan)["memory"]["gpu"]["needed"].as_integer(), plan.gpu_bytes());

@@ -23,7 +23,7 @@ enum AttentionId : int64_t {
   kDelta,   // sums over dout * out, written
   kDqSums,  // f32 [batch, heads, queries, width], zero before: dq before it is rounded
   kScale,   // f32 scalars: of the scores,
-  kHidden,  // the score of a key that a query does not see: -infinity,
+  kHidden,  // the score of a key that a query does not see: none is less,
   kOne,     // and 1
 };
 

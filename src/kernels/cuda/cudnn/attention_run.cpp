@@ -33,8 +33,14 @@ void for_parts(const Tensor& q, const Tensor& k, const LibraryAttentionPart& par
   }
 }
 
+// Versions before 9.10 want the least finite number where later ones take -infinity.
+float hidden_score() {
+  using Limits = std::numeric_limits<float>;
+  return cudnnGetVersion() < 91000 ? Limits::lowest() : -Limits::infinity();
+}
+
 struct Scalars {
-  float scale, hidden = -std::numeric_limits<float>::infinity(), one = 1;
+  float scale, hidden = hidden_score(), one = 1;
 };
 
 }  // namespace

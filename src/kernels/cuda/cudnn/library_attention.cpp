@@ -1,8 +1,11 @@
 #include "kernels/cuda/library_attention.h"
 
+#include <array>
 #include <map>
 #include <memory>
 
+#include "base/error.h"
+#include "base/log.h"
 #include "device/cuda/stream.h"
 #include "kernels/cuda/cudnn/attention_graph.h"
 #include "kernels/cuda/cudnn/attention_run.h"
@@ -13,6 +16,22 @@ namespace {
 
 using cudnn::AttentionShape;
 using cudnn::Plan;
+
+// That our own kernels compute a call of training, and what cuDNN said last.
+void tell_of_no_plan(const AttentionShape& s, const char* pass, const std::string& why) {
+  log::warning(
+      "cuDNN {} has no {} of attention in {} with {} heads of {} over {} and {} tokens ({}); our "
+      "own "
+      "kernels, which are slower, compute it",
+      cudnnGetVersion(), pass, s.type == CUDNN_DATA_BFLOAT16 ? "bf16" : "fp16", s.heads, s.width,
+      s.queries, s.keys, why.empty() ? "no plan within the scratch memory" : why);
+}
+
+std::string last_words() {
+  std::array<char, 512> words{};
+  cudnnGetLastErrorString(words.data(), words.size());
+  return words.data();
+}
 
 // cuDNN and its plans, kept for a stream.
 class AttentionPlans {
@@ -37,14 +56,16 @@ class AttentionPlans {
 
   // Null where cuDNN has none.
   const Plan* forward(const AttentionShape& shape, const LibraryAttentionPart& part) {
-    return find(forward_, shape, cudnn::attention_graph, {.least = 0, .most = part.workspace});
+    return find(forward_, "forward", shape, cudnn::attention_graph,
+                {.least = 0, .most = part.workspace});
   }
   const Plan* backward(const AttentionShape& shape, const LibraryAttentionPart& part,
                        bool any_order) {
     if (any_order)
-      return find(backward_in_any_order_, shape, cudnn::attention_backward_graph_in_any_order,
+      return find(backward_in_any_order_, "backward in any order", shape,
+                  cudnn::attention_backward_graph_in_any_order,
                   {.least = 0, .most = part.workspace, .any_order = true});
-    return find(backward_, shape, cudnn::attention_backward_graph,
+    return find(backward_, "backward", shape, cudnn::attention_backward_graph,
                 {.least = part.ordered, .most = part.workspace});
   }
 
@@ -52,12 +73,17 @@ class AttentionPlans {
   using Known = std::map<AttentionShape, std::unique_ptr<Plan>>;
 
   template <class MakeGraph>
-  const Plan* find(Known& known, const AttentionShape& shape, const MakeGraph& graph,
-                   const cudnn::Limits& limits) {
+  const Plan* find(Known& known, const char* pass, const AttentionShape& shape,
+                   const MakeGraph& graph, const cudnn::Limits& limits) {
     const auto found = known.find(shape);
     if (found != known.end()) return found->second.get();
-    std::unique_ptr<Plan> plan =
-        Plan::make(graph(shape), {.library = library(), .device = nullptr}, limits);
+    std::unique_ptr<Plan> plan;
+    try {
+      plan = Plan::make(graph(shape), {.library = library(), .device = nullptr}, limits);
+      if (plan == nullptr) tell_of_no_plan(shape, pass, last_words());
+    } catch (const Error& error) {  // a graph that this version, or this device, does not know
+      tell_of_no_plan(shape, pass, error.what());
+    }
     return known.emplace(shape, std::move(plan)).first->second.get();
   }
 

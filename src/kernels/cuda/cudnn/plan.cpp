@@ -41,7 +41,9 @@ std::vector<Descriptor> Plan::choices(const Target& target) const {
   const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations_)
       .set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+#if CUDNN_VERSION >= 90800
   if (target.device != nullptr) heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target.device);
+#endif
   std::vector<Descriptor> found;
   if (heuristics.try_finalize() != CUDNN_STATUS_SUCCESS) return found;
   const int64_t most =
@@ -63,8 +65,10 @@ std::unique_ptr<Plan> Plan::make(std::unique_ptr<Graph> graph, const Target& tar
     Descriptor compiled(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     compiled.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, choice);
     if (target.library != nullptr) compiled.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, target.library);
+#if CUDNN_VERSION >= 90800
     if (target.device != nullptr)
       compiled.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.device);
+#endif
     if (compiled.try_finalize() != CUDNN_STATUS_SUCCESS) continue;
     const int64_t workspace = compiled.get_int64(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
     if (workspace < limits.least || workspace > limits.most) continue;

@@ -9,7 +9,7 @@
 namespace megatron::kernels::cuda::cudnn {
 
 // Whom a plan is made for: a library's device or, without one, a description of a device
-// (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR), for plans that are only looked at.
+// (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, since cuDNN 9.8), for plans that are only looked at.
 struct Target {
   cudnnHandle_t library = nullptr;
   const Descriptor* device = nullptr;

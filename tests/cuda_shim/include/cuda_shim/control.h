@@ -9,7 +9,9 @@
 
 // "devices": how many there are (1); "memory": bytes of each (1 GiB); "driver": CUDA's version as
 // cudaDriverGetVersion tells it (13000; 0: no driver); "descending": 1 runs threads, warps and
-// blocks from the highest index down (0); "threads": OS threads that run blocks (a core each).
+// blocks from the highest index down (0); "threads": OS threads that run blocks (a core each);
+// "nccl_looks": how often calls of NCCL that do not block are in progress when they are looked at
+// (1).
 // False: no such name.
 CUDA_SHIM_EXPORT bool shim_set(const char* name, int64_t value);
 // The problems since the last call, a line each; errors that stick to the device are lifted. The

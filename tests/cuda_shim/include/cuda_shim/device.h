@@ -34,11 +34,20 @@ struct Here {
 };
 extern __thread Here here;
 
-enum class WarpCall { shuffle, ballot, sync };
+enum class WarpCall { shuffle, ballot, sync, matrices, product };
 // Waits for all lanes of the warp, which must make the same call; what each of them gave, by lane.
 // It may be read until the thread's next call.
 const uint64_t* exchange(WarpCall call, unsigned mask, uint64_t value);
+// The same of a lane's part of the operands of a product of matrices.
+struct Operands {
+  float value[12];
+};
+const Operands* exchange_operands(const Operands& operands);
 void sync_block();
+// Fills `to` with NaNs, and copies, or fills with zeros, when the thread waits. Stops the kernel for
+// addresses that are no multiples of `bytes`, and where a thread ends that has not waited.
+void copy_later(void* to, const void* from, int bytes, bool there);
+void wait_for_copies();
 // Gives up the kernel.
 [[noreturn]] void stop_kernel(const char* why);
 

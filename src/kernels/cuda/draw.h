@@ -1,0 +1,11 @@
+// CUDA's draws; contract in kernels/draw.h.
+#pragma once
+
+#include "device/stream.h"
+#include "kernels/draw.h"
+
+namespace megatron::kernels::cuda {
+
+void draw(const DrawArgs& args, Stream& stream);
+
+}  // namespace megatron::kernels::cuda

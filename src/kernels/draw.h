@@ -1,0 +1,25 @@
+// The first values of weights, drawn where they lie.
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/tensor.h"
+
+namespace megatron::kernels {
+
+// out[r, c] = scale times draw first + r * step + c of RandomStream(seed, stream) (base/philox.h):
+// `normal`, or `uniform` in [-1, 1). Made in f64 and rounded to out's type by way of f32 (f64 as it
+// is). out [rows, columns], its columns side by side. Every draw is made by itself, so that it does
+// not depend on what else is drawn. Back-ends other than the reference take logarithm, sine and
+// cosine by the same additions and products (draw_terms.h): their bits are the same.
+struct DrawArgs {
+  enum class Kind { normal, uniform };
+
+  Kind kind = Kind::normal;
+  double scale = 1;
+  uint64_t seed = 0, stream = 0;
+  int64_t first = 0, step = 0;
+  Tensor out;
+};
+
+}  // namespace megatron::kernels

@@ -1,0 +1,62 @@
+// One rank's run on the meta device: its step, its evaluation and its samples, without a number computed.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "comm/group.h"
+#include "models/gpt/model.h"
+#include "plan/plan.h"
+#include "plan/recorder.h"
+#include "training/batch.h"
+#include "training/make_plan.h"
+#include "training/settings.h"
+#include "training/trained_model.h"
+#include "training/vocabulary.h"
+
+namespace megatron::training {
+
+// Samples before the last stage of the batch sizes' schedule that the run comes to.
+int64_t last_stage(const TrainSettings& settings);
+
+// What one rank does, as often as it takes for the arenas to be as large as they become.
+class MetaRun {
+ public:
+  // whole: the undivided model. Settings and configuration outlive this.
+  MetaRun(const TrainSettings& settings, const models::GptConfig& config,
+          const models::GptModel& whole, int rank);
+
+  // consumed: samples before it. continue_text may be null.
+  void run(int64_t consumed, const Vocabulary& vocabulary, const ContinueText& continue_text);
+
+  // Seconds of a step of the run without its kernels.
+  double host_seconds();
+
+  plan::MemoryUse memory();
+  const plan::StepWork& work() const { return work_; }
+  // Of a pipeline; all where a step of one stage stands for itself.
+  int64_t run_micro_batches() const { return run_micro_batches_; }
+  const parallel::Ranks& ranks() const { return model_.ranks; }
+
+ private:
+  std::pair<int64_t, int64_t> samples(int64_t all) const;
+  void step(int64_t micro_batches);
+  double seconds_of_step(int64_t micro_batches);
+  void evaluate_once();
+  void sample_once(const tokenizers::Tokenizer& tokenizer, const ContinueText& continue_text);
+  int64_t host_bytes(const plan::MemoryUse& use) const;
+
+  const TrainSettings& s_;
+  const models::GptConfig& config_;
+  plan::Recorder recorder_;
+  std::unique_ptr<comm::Group> group_, told_;
+  Runtime runtime_;
+  TrainedModel model_;
+  HostBatch batch_;
+  std::vector<HostBatch> batches_;
+  plan::StepWork work_;
+  int64_t run_micro_batches_ = 0;
+};
+
+}  // namespace megatron::training

@@ -1,0 +1,138 @@
+// Collectives that are recorded with the work between them and launched as a whole, by ranks that are
+// threads with a GPU each.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/gpu_group.h"
+#include "comm/staged.h"
+#include "comm/threads.h"
+#include "device/wing.h"
+
+namespace megatron::comm {
+namespace {
+
+[[maybe_unused]] const int kDevices = ::setenv("CUDA_SHIM_DEVICES", "4", 1);
+
+struct Rank {
+  Group& group;
+  Runtime& runtime;
+  Stream& stream() const { return runtime.stream(); }
+
+  Tensor empty(int64_t n, DType type) const {
+    return Tensor::empty(runtime.arena(MemoryClass::activations), {n}, type, "test");
+  }
+  void fill(Tensor t, double first) const {
+    std::vector<double> values(static_cast<size_t>(t.elements()));
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] =
+          first + static_cast<double>((7 * i + 13 * static_cast<size_t>(group.rank())) % 29) / 3;
+    copy_from(t, std::span<const double>(values));
+  }
+};
+
+void each_rank(int ranks, const std::function<void(Rank&)>& body) {
+  run_ranks(
+      ranks,
+      [&](Group& world) {
+        const Device device{DeviceKind::cuda, world.rank()};
+        Runtime runtime(device, 1);
+        std::unique_ptr<Group> made;
+        Rank rank{for_device(world, device, made, GpuBackend::nccl), runtime};
+        body(rank);
+      },
+      20);
+}
+
+// A chain of calls, each of which needs what the one before gave.
+struct Chain {
+  Tensor x, all, sum, part, moved;
+
+  Chain(const Rank& r, int64_t n, DType type)
+      : x(r.empty(n, type)),
+        all(r.empty(n * r.group.size(), type)),
+        sum(r.empty(n * r.group.size(), type)),
+        part(r.empty(n, type)),
+        moved(r.empty(n, type)) {}
+
+  void run(Rank& r) const {
+    Stream& s = r.stream();
+    r.group.all_reduce(x, Reduce::sum, s, "sum").wait(s);
+    r.group.all_gather(x, all, s, "gather").wait(s);
+    cuda_wing().copy(sum.address(), all.address(), all.bytes(), s);
+    r.group.reduce_scatter(sum, part, Reduce::sum, s, "scatter").wait(s);
+    const auto size = static_cast<size_t>(r.group.size());
+    const std::vector<int64_t> counts(size, part.elements() / r.group.size());
+    r.group.all_to_all(part, moved, counts, counts, s, "move").wait(s);
+  }
+  std::vector<double> result() const { return to_doubles(moved); }
+};
+
+// Sums by NCCL, and in rank order: of all at once, and in slices.
+TEST(RecordedCalls, HaveTheBitsOfCallsThatAreNot) {
+  each_rank(2, [](Rank& r) {
+    for (const auto& [type, n] :
+         {std::pair(DType::f32, 512), std::pair(DType::bf16, 512), std::pair(DType::f16, 40000)}) {
+      const Chain eager(r, n, type), recorded(r, n, type);
+      r.fill(eager.x, 1);
+      eager.run(r);
+      r.fill(recorded.x, 5);
+      recorded.run(r);  // makes what a first call makes
+      std::unique_ptr<StreamRecording> recording = cuda_wing().record(r.stream());
+      recorded.run(r);
+      const std::unique_ptr<RecordedWork> work = recording->finish();
+      for (int i = 0; i < 3; ++i) {
+        r.fill(recorded.x, 1);
+        work->queue();
+        r.group.queued_again(r.stream(), "chain");
+        EXPECT_EQ(recorded.result(), eager.result());
+        r.fill(eager.x, 1);  // calls of both kinds take turns
+        eager.run(r);
+      }
+    }
+  });
+}
+
+// NCCL asks that ranks record together, and launch parts of one recording.
+TEST(RecordedCalls, AreRecordedByAllRanksOrByNone) {
+  const auto differ = [&](Rank& r) {
+    const Chain chain(r, 64, DType::f32);
+    r.fill(chain.x, 1);
+    chain.run(r);
+    r.stream().synchronize();
+    std::unique_ptr<RecordedWork> work;
+    if (r.group.rank() == 0) {
+      std::unique_ptr<StreamRecording> recording = cuda_wing().record(r.stream());
+      r.group.all_reduce(chain.x, Reduce::sum, r.stream(), "differs").wait(r.stream());
+      work = recording->finish();
+      work->queue();
+    } else {
+      r.group.all_reduce(chain.x, Reduce::sum, r.stream(), "differs").wait(r.stream());
+    }
+    r.stream().synchronize();
+    for (const double until = now_seconds() + 5; now_seconds() < until;) {
+      r.group.all_reduce(chain.x, Reduce::sum, r.stream(), "later").wait(r.stream());
+      r.stream().synchronize();
+    }
+  };
+  EXPECT_THROW(each_rank(2, differ), Error);
+  using Problems = const char*();
+  const std::string told = reinterpret_cast<Problems*>(cuda_symbol("shim_problems"))();
+  EXPECT_NE(told.find("recorded 1"), std::string::npos) << told;
+}
+
+// Messages are copied and sent by others: they are not recorded.
+TEST(RecordedCalls, AreNoMessages) {
+  each_rank(2, [](Rank& r) {
+    const Tensor x = r.empty(4, DType::f32);
+    const std::unique_ptr<StreamRecording> recording = cuda_wing().record(r.stream());
+    if (r.group.rank() == 0) EXPECT_THROW(r.group.send(x, 1, r.stream(), "message"), InternalError);
+    else EXPECT_THROW(r.group.recv(x, 0, r.stream(), "message"), InternalError);
+  });
+}
+
+}  // namespace
+}  // namespace megatron::comm

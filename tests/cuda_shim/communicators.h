@@ -1,0 +1,47 @@
+// NCCL's communicators on the CPU: what their calls (nccl.cpp) and their ends (communicators.cpp)
+// have in common. What a rank gives to others lies in files of a folder in shared memory, so that
+// ranks may be threads or processes.
+#pragma once
+
+#include <nccl.h>
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "machine.h"
+
+struct ncclComm {
+  std::string folder;
+  int rank = 0, size = 1, device = 0;
+  cudaStream_t stream = nullptr;  // of all calls
+  bool blocking = true, aborted = false, finalized = false;
+  ncclResult_t error = ncclSuccess;
+  // Of one that does not block: what was asked for last goes on when ncclCommGetAsyncError has been
+  // called so often, and until this tells no more that it is in progress.
+  std::function<ncclResult_t()> proceed;
+  int64_t looks = 0;
+  int64_t collectives = 0, queued = 0;
+  int64_t running = 0;               // of those queued, what the device waits in for other ranks
+  int64_t recorded = 0, graphs = 0;  // collectives recorded so far; calls in graphs that are there
+  std::map<int, int64_t> sent, received;  // by the other's rank
+};
+
+namespace cuda_shim {
+
+std::set<ncclComm*>& communicators();  // alive, behind the machine's mutex
+void delete_if_over(const ncclComm* comm);
+
+// A problem, and the call's result.
+ncclResult_t wrong(ncclResult_t result, const std::string& text);
+
+// Of one that does not block: `proceed` begins. Else it is done when the call returns.
+ncclResult_t begin(ncclComm* comm, std::function<ncclResult_t()> proceed);
+
+void post(const std::string& path, const void* head, size_t head_bytes, const void* data,
+          size_t bytes);
+std::optional<std::string> read(const std::string& path);
+
+}  // namespace cuda_shim
