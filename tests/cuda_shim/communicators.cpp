@@ -154,7 +154,11 @@ const char* ncclGetErrorString(ncclResult_t result) {
     default: return "internal error";
   }
 }
-const char* ncclGetLastError(ncclComm_t) { return last_text.c_str(); }
+const char* ncclGetLastError(ncclComm_t comm) {
+  const Lock lock(machine().mutex);
+  if (communicators().contains(comm) && !comm->words.empty()) last_text = comm->words;
+  return last_text.c_str();
+}
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   static std::atomic<int> next = 0;

@@ -19,6 +19,7 @@ struct ncclComm {
   cudaStream_t stream = nullptr;  // of all calls
   bool blocking = true, aborted = false, finalized = false;
   ncclResult_t error = ncclSuccess;
+  std::string words;  // about an error that its stream has met, in whichever thread
   // Of one that does not block: what was asked for last goes on when ncclCommGetAsyncError has been
   // called so often, and until this tells no more that it is in progress.
   std::function<ncclResult_t()> proceed;

@@ -142,6 +142,7 @@ class Launch {
   }
   bool fail(const std::string& text) {
     wrong(ncclInvalidArgument, text);
+    comm_->words = text;
     comm_->error = ncclInvalidArgument;
     return false;
   }
