@@ -22,9 +22,8 @@ double RandomStream::uniform(uint64_t index) const {
   return static_cast<double>(bits(index) >> 11) * 0x1p-53;
 }
 
-double RandomStream::normal(uint64_t index) const { return normals(index / 2)[index % 2]; }
-
-std::array<double, 2> RandomStream::normals(uint64_t pair) const {
+double RandomStream::normal(uint64_t index) const {
+  const uint64_t pair = index / 2;
   const PhiloxCounter r = philox(
       {static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32), stream_low_, stream_high_},
       key_);
@@ -33,7 +32,7 @@ std::array<double, 2> RandomStream::normals(uint64_t pair) const {
   };
   const double radius = std::sqrt(-2 * std::log(1 - uniform(r[0], r[1])));
   const double angle = 2 * std::numbers::pi * uniform(r[2], r[3]);
-  return {radius * std::cos(angle), radius * std::sin(angle)};
+  return radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle));
 }
 
 }  // namespace megatron

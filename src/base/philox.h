@@ -39,9 +39,8 @@ class RandomStream {
 
   uint64_t bits(uint64_t index) const;   // 64 uniform bits
   double uniform(uint64_t index) const;  // [0, 1), 53 bits
-  double normal(uint64_t index) const;   // mean 0, deviation 1
-  // Elements 2 * pair and 2 * pair + 1 of the normals: Box-Muller in fp64.
-  std::array<double, 2> normals(uint64_t pair) const;
+  // Mean 0, deviation 1: elements 2 i and 2 i + 1 by Box-Muller in fp64.
+  double normal(uint64_t index) const;
 
  private:
   PhiloxKey key_;

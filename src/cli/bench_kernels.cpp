@@ -145,7 +145,7 @@ std::vector<kernels::Case> chosen(const std::string& kernel, bool bf16, bool gpu
   for (kernels::Case& c : all) {
     const bool f16 = c.name.find(" f16") != std::string::npos;  // of any operand
     if (!c.real || f16 || (c.large && !gpu)) continue;
-    if (names.empty() || names.back() != c.kernel) names.push_back(c.kernel);
+    if (std::ranges::find(names, c.kernel) == names.end()) names.push_back(c.kernel);
     if ((kernel.empty() || c.kernel == kernel) && (c.dtype == DType::bf16) == bf16)
       some.push_back(std::move(c));
   }

@@ -15,12 +15,7 @@ namespace {
 std::vector<double> normals(int64_t count, const std::string& name) {
   const RandomStream stream(7, name);
   std::vector<double> values;
-  for (int64_t pair = 0; 2 * pair < count; ++pair) {
-    const auto [a, b] = stream.normals(static_cast<uint64_t>(pair));
-    values.push_back(a);
-    values.push_back(b);
-  }
-  values.resize(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) values.push_back(stream.normal(static_cast<uint64_t>(i)));
   return values;
 }
 
