@@ -16,6 +16,12 @@ namespace {
 constexpr uint32_t kOpen = 1u << 31;
 constexpr int kSpins = 1000;  // some 20-50 microseconds: the gap between two kernels
 
+// Neighbouring blocks of a job; those from `next` on are still to be taken.
+struct alignas(64) Share {
+  std::atomic<int64_t> next{0};
+  int64_t end = 0;
+};
+
 void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -37,11 +43,11 @@ struct ThreadPool::State {
   std::atomic<std::thread::id> caller;  // that thread
 
   const FunctionRef<void(int64_t, int)>* job = nullptr;
-  int64_t blocks = 0;
+  std::vector<Share> shares;  // as many as threads
+  int shares_used = 1;
   std::mutex error_mutex;
   std::exception_ptr error;
 
-  alignas(64) std::atomic<int64_t> next{0};    // the next block to take
   alignas(64) std::atomic<uint32_t> gate{0};   // kOpen | number of workers inside
   alignas(64) std::atomic<uint32_t> epoch{0};  // counts jobs; workers sleep on it
   std::atomic<bool> stopping{false};
@@ -61,15 +67,28 @@ struct ThreadPool::State {
     }
   }
 
+  void divide(int64_t blocks, int parts) {
+    shares_used = parts;
+    for (int64_t i = 0; i < parts; ++i) {
+      Share& share = shares[static_cast<size_t>(i)];
+      share.next.store(blocks * i / parts, std::memory_order_relaxed);
+      share.end = blocks * (i + 1) / parts;
+    }
+  }
+
+  // Those of the thread's own share, then what the next threads have left.
   void take_blocks(int thread) {
     try {
-      while (true) {
-        const int64_t block = next.fetch_add(1, std::memory_order_relaxed);
-        if (block >= blocks) return;
-        (*job)(block, thread);
+      for (int i = 0; i < shares_used; ++i) {
+        Share& share = shares[static_cast<size_t>((thread + i) % shares_used)];
+        while (true) {
+          const int64_t block = share.next.fetch_add(1, std::memory_order_relaxed);
+          if (block >= share.end) break;
+          (*job)(block, thread);
+        }
       }
     } catch (...) {
-      next.store(blocks, std::memory_order_relaxed);
+      for (Share& share : shares) share.next.store(share.end, std::memory_order_relaxed);
       const std::lock_guard lock(error_mutex);
       if (!error) error = std::current_exception();
     }
@@ -108,6 +127,7 @@ ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
   MG_CHECK(threads >= 1, "the number of threads is {}; it must be at least 1", threads);
   State& s = *state_;
   s.size = threads;
+  s.shares = std::vector<Share>(static_cast<size_t>(threads));
   const unsigned cores = std::thread::hardware_concurrency();
   s.spins = static_cast<unsigned>(threads) <= cores ? kSpins : 0;
   try {
@@ -125,6 +145,14 @@ ThreadPool::~ThreadPool() { state_->stop(); }
 int ThreadPool::size() const { return state_->size; }
 
 void ThreadPool::parallel_for(int64_t blocks, FunctionRef<void(int64_t block, int thread)> f) {
+  run(blocks, 1, f);
+}
+
+void ThreadPool::parallel_shares(int64_t blocks, FunctionRef<void(int64_t block, int thread)> f) {
+  run(blocks, size(), f);
+}
+
+void ThreadPool::run(int64_t blocks, int shares, FunctionRef<void(int64_t, int)> f) {
   State& s = *state_;
   const int inside = s.size == 1 ? 0 : s.thread_inside();
   if (inside >= 0) {
@@ -134,8 +162,7 @@ void ThreadPool::parallel_for(int64_t blocks, FunctionRef<void(int64_t block, in
   const std::lock_guard lock(s.callers);
   s.caller.store(std::this_thread::get_id(), std::memory_order_relaxed);
   s.job = &f;
-  s.blocks = blocks;
-  s.next.store(0, std::memory_order_relaxed);
+  s.divide(blocks, shares);
   if (blocks > 1) {
     s.gate.fetch_or(kOpen, std::memory_order_release);
     s.epoch.fetch_add(1, std::memory_order_release);

@@ -25,19 +25,21 @@ struct Row {
   double seconds = 0;
   kernels::Cost cost;
   bool cold = true;
-  double bandwidth = 0;            // of copies beside it
+  bool only_reads = false;         // all but a tenth of its bytes
+  double bandwidth = 0;            // of copies beside it; of reading alone where that is all it does
   bool moved = false;              // these lie far apart
   std::optional<double> in_cache;  // bytes a second with its data in cache
 };
 
 // What a kernel is held against: its floor is the longest of the times that its products, its bytes
 // and its other arithmetic take.
-enum class Limit { peak, copy, arithmetic };
+enum class Limit { peak, copy, read, arithmetic };
 
 std::string_view name(Limit limit) {
   switch (limit) {
     case Limit::peak: return "peak";
     case Limit::copy: return "copy";
+    case Limit::read: return "read";
     case Limit::arithmetic: return "arithmetic";
   }
   return "";
@@ -59,7 +61,7 @@ Judged judge(const Row& row, double peak) {
   constexpr double kAlike = 1.25;
   if (row.in_cache && *row.in_cache < row.bandwidth && rate < kAlike * *row.in_cache)
     return {Limit::arithmetic, rate, 100 * rate / *row.in_cache};
-  return {Limit::copy, rate, 100 * rate / row.bandwidth};
+  return {row.only_reads ? Limit::read : Limit::copy, rate, 100 * rate / row.bandwidth};
 }
 
 // Pairs that a causal mask and q_begins leave: cost.h counts them without the begins.
@@ -82,20 +84,30 @@ void count_seen_pairs(SeenCall& call) {
   call.cost.flops *= seen / counted;
 }
 
+// Whether a call writes less than a tenth of what it moves.
+bool only_reads(const SeenCall& call) {
+  double written = 0;
+  for (const kernels::Operand& o : call.operands) {
+    if (o.access != kernels::Access::read) written += static_cast<double>(o.tensor.bytes());
+  }
+  return 10 * written < call.cost.bytes;
+}
+
 // A while of a kernel, and the rate of the copies right before and after it.
 struct Turn {
   double seconds = 0, bandwidth = 0;
   double pace() const { return 1 / (seconds * bandwidth); }  // by which turns are compared
 };
 
-// Memory may be shared with others, so that its bandwidth moves: a kernel runs in turn with copies,
-// for about `seconds`. Turns whose two copies disagree do not count; until kLeast agree, there are
-// up to kTries times as many. The median turn is the result.
+// Memory may be shared with others, so that its bandwidth moves: a kernel runs in turn with copies
+// (one that only reads, with reading), for about `seconds`. Turns whose two copies disagree do not
+// count; until kLeast agree, there are up to kTries times as many. The median turn is the result.
 void measure_in_turns(ColdCall& call, double seconds, plan::BandwidthMeter& copies, Row& row) {
   constexpr size_t kTries = 4, kLeast = 3;
   constexpr double kLongest = 0.01;
   std::vector<Turn> steady, others;
-  double spent = 0, before = copies.sample(1);
+  const auto sample = [&] { return row.only_reads ? copies.sample_reading(1) : copies.sample(1); };
+  double spent = 0, before = sample();
   const auto wanted = [&](size_t times) {
     return steady.size() + others.size() < times * kLeast ||
            spent < static_cast<double>(times) * seconds;
@@ -104,7 +116,7 @@ void measure_in_turns(ColdCall& call, double seconds, plan::BandwidthMeter& copi
     const double begin = now_seconds();
     const double taken = call.mean_seconds(std::min(kLongest, seconds / kLeast));
     spent += now_seconds() - begin;
-    const double after = copies.sample(1), larger = std::max(before, after);
+    const double after = sample(), larger = std::max(before, after);
     const bool agree = std::min(before, after) >= (1 - plan::kNoisySpread) * larger;
     (agree ? steady : others).push_back({taken, (before + after) / 2});
     before = after;
@@ -133,6 +145,7 @@ Row measure(const kernels::Case& c, Runtime& runtime, double seconds,
     row.seconds = cold.best_seconds(seconds);
     return row;
   }
+  row.only_reads = runtime.device().is_host() && only_reads(seen);
   measure_in_turns(cold, seconds, copies, row);
   if (row.cold && runtime.device().is_host())
     row.in_cache = rate_in_cache(seen, runtime.device(), runtime.pool().size(), seconds);
@@ -226,8 +239,9 @@ int bench_kernels(const Arguments& arguments) {
           "Every kernel at sizes of GPT-2 124M and of a Llama of 160M parameters beside the "
           "limit that binds it: 'peak': operations of its products (of attention: of the pairs "
           "that are seen) over the measured GEMM peak; 'copy': the bytes of its tensors, each "
-          "once, over the copy bandwidth, measured in turn with the kernel; 'arithmetic': where a "
-          "kernel is slower than "
+          "once, over the copy bandwidth, measured in turn with the kernel; 'read': of a kernel "
+          "that reads and writes next to nothing, over the bandwidth of reading alone (of a CPU); "
+          "'arithmetic': where a kernel is slower than "
           "that bandwidth even with its data in cache, the rate it has there (of a CPU). Tensors "
           "rotate over "
           "256 MB, so that caches are cold; a call of little data is marked 'in cache'. On a GPU, "
@@ -245,6 +259,7 @@ int bench_kernels(const Arguments& arguments) {
   GpuWatch watch(device);
   plan::PeakMeter meter(runtime, bf16 ? DType::bf16 : DType::f32);
   plan::BandwidthMeter copies(runtime);
+  copies.sample();
   std::vector<Row> rows;
   for (size_t i = 0; i < list.size(); ++i) {
     if (i % 8 == 0) meter.sample(std::min(0.5, 5 * seconds));
@@ -268,16 +283,19 @@ int bench_kernels(const Arguments& arguments) {
                                          {"gemm_peak_spread", meter.spread()},
                                          {"copy_bandwidth", bandwidth},
                                          {"copy_bandwidth_spread", copies.spread()},
+                                         {"read_bandwidth", copies.best_reading()},
                                          {"kernels", as_json(rows, peak, bf16)}})
                            .dump(1));
     return 0;
   }
   print_table(rows, peak, bf16);
+  const double reading = copies.best_reading();
   fmt::print(
       "{} GEMM peak {:.1f} GFLOP/s{} (spread {:.0f}%), copy {:.1f} to {:.1f} GB/s (each kernel "
-      "beside those next to it), {}{}\n",
+      "beside those next to it){}, {}{}\n",
       bf16 ? "bf16" : "fp32", peak * 1e-9, data_sheet_share(device, meter.type(), peak),
       100 * meter.spread(), (1 - copies.spread()) * bandwidth * 1e-9, bandwidth * 1e-9,
+      reading > 0 ? fmt::format(", reading up to {:.1f} GB/s", reading * 1e-9) : "",
       device_text(device, runtime.pool().size()),
       noisy ? "; the peak is noisy: claim no share of it from this run" : "");
   if (const std::string clocks = watch.text(); !clocks.empty()) fmt::print("{}\n", clocks);

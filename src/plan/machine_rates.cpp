@@ -1,8 +1,10 @@
 #include "plan/machine_rates.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "kernels/table.h"
 
 namespace megatron::plan {
@@ -30,6 +32,20 @@ void fill_randomly(Tensor& t) {
     Tensor part = all.slice(0, at, std::min(kPart, all.elements() - at));
     copy_from(part, std::span<const float>(numbers).first(static_cast<size_t>(part.elements())));
   }
+}
+
+// By as many sums as hide the time of an addition, asking for memory 2 KB ahead.
+uint64_t sum_of_words(const uint64_t* words, int64_t count) {
+  constexpr int64_t kSums = 16, kAhead = 256;
+  uint64_t sums[kSums] = {};
+  int64_t i = 0;
+  for (; i + kSums <= count; i += kSums) {
+    __builtin_prefetch(words + i + kAhead);
+    __builtin_prefetch(words + i + kAhead + kSums / 2);
+    for (int64_t k = 0; k < kSums; ++k) sums[k] += words[i + k];
+  }
+  for (; i < count; ++i) sums[0] += words[i];
+  return std::accumulate(sums, sums + kSums, uint64_t{0});
 }
 
 // Operands of a product, and what makes it.
@@ -169,12 +185,34 @@ double BandwidthMeter::copy_once() {
   });
 }
 
+double BandwidthMeter::read_once() {
+  constexpr int64_t kBlock = 1 << 14;  // words
+  const auto* words = static_cast<const uint64_t*>(from_.raw());
+  const int64_t count = from_.bytes() / static_cast<int64_t>(sizeof(uint64_t));
+  const double begin = now_seconds();
+  runtime_.pool().parallel_shares((count + kBlock - 1) / kBlock, [&](int64_t block, int) {
+    const int64_t first = block * kBlock;
+    const uint64_t sum = sum_of_words(words + first, std::min(kBlock, count - first));
+    read_.fetch_xor(sum, std::memory_order_relaxed);
+  });
+  return now_seconds() - begin;
+}
+
 double BandwidthMeter::sample(int rounds) {
-  double best = 0;
-  for (int round = 0; round < rounds; ++round)
-    best = std::max(best, 2 * static_cast<double>(from_.bytes()) / copy_once());
-  samples_.push_back(best);
-  return best;
+  double least = copy_once();
+  for (int round = 1; round < rounds; ++round) least = std::min(least, copy_once());
+  return samples_.emplace_back(2 * static_cast<double>(from_.bytes()) / least);
+}
+
+double BandwidthMeter::sample_reading(int rounds) {
+  MG_ASSERT(runtime_.device().is_host());
+  double least = read_once();
+  for (int round = 1; round < rounds; ++round) least = std::min(least, read_once());
+  return reading_.emplace_back(static_cast<double>(from_.bytes()) / least);
+}
+
+double BandwidthMeter::best_reading() const {
+  return reading_.empty() ? 0 : std::ranges::max(reading_);
 }
 
 double BandwidthMeter::best() const { return samples_.empty() ? 0 : std::ranges::max(samples_); }

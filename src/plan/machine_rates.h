@@ -2,6 +2,8 @@
 // is printed.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -62,14 +64,21 @@ class BandwidthMeter {
   double best() const;            // bytes/s
   double spread() const;
 
+  // Bytes a second while all threads read one of the tensors and write nothing; of a host only.
+  // Less than what a copy moves where reading and writing have ways of their own to memory.
+  double sample_reading(int rounds = 3);
+  double best_reading() const;  // 0 where there is no sample
+
  private:
   void make(int64_t bytes);
   double copy_once();
+  double read_once();
 
   Runtime& runtime_;
   CallClock clock_;
   Tensor from_, to_;
-  std::vector<double> samples_;
+  std::vector<double> samples_, reading_;
+  std::atomic<uint64_t> read_{0};  // what was read, so that it is
 };
 
 }  // namespace megatron::plan

@@ -61,6 +61,29 @@ Case copy_case(Shape shape, DType from, DType to, Layout layout, bool transposed
           }};
 }
 
+// The keys' columns of what the product of attention's input gives, taken out or put back.
+Case part_of_rows_case(DType type, bool out) {
+  constexpr int64_t kTokens = 4096, kColumns = 768, kWidth = 3 * kColumns;
+  return {.kernel = "copy",
+          .name = fmt::format("[{}, {}] {} {} rows of {}", kTokens, kColumns, name(type),
+                              out ? "out of" : "into", kWidth),
+          .dtype = type,
+          .tolerance = rounding(type),
+          .real = true,
+          .make = [=](Runtime& runtime) {
+            Inputs inputs(runtime);
+            const auto part = [&](const Tensor& all) { return all.slice(1, kColumns, kColumns); };
+            const Shape whole{kTokens, kWidth}, own{kTokens, kColumns};
+            CopyArgs args{out ? part(inputs.normal("x", whole, type))
+                              : inputs.normal("x", own, type),
+                          {}};
+            args.out = out ? inputs.output("out", own, type)
+                           : part(inputs.updated("out", inputs.normal("out", whole, type)));
+            return inputs.call(
+                [args](Stream& stream, const Table& table) { table.copy(args, stream); });
+          }};
+}
+
 Case fill_case(Shape shape, DType type, double value, Layout layout, bool real) {
   return {.kernel = "fill",
           .name = fmt::format("{} {} value={}", shape.str(), describe(type, layout), value),
@@ -172,7 +195,9 @@ void add_copy_cases(std::vector<Case>& cases) {
   for (const auto& [from, to] :
        {std::pair{DType::f32, DType::bf16}, {DType::bf16, DType::f32}, {DType::f32, DType::f32}}) {
     cases.push_back(copy_case({4096, 768}, from, to, {}, false, true));
-    cases.push_back(copy_case({12, 1024, 64}, from, to, {}, true, true));
+  }
+  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+    for (const bool out : {true, false}) cases.push_back(part_of_rows_case(type, out));
   }
 }
 

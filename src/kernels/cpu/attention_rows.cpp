@@ -81,7 +81,7 @@ HWY_INLINE void store_pairs(hn::Vec<Words> first, hn::Vec<Words> second, uint32_
 // e^y for what is rounded to pairs of bf16, and in full.
 template <WordKind kind>
 HWY_INLINE V power_of_e(V y) {
-  if constexpr (kind == WordKind::f32) return exp(y);
+  if constexpr (kind == WordKind::f32) return exp_up_to_90(y);
   return exp2_for_bf16(hn::Mul(y, set(1.44269504f)));
 }
 
@@ -138,7 +138,7 @@ void softmax_rows(SoftmaxStep step) {
   }
   for (int64_t i = 0; i < rows; ++i) sums[i] = weigh_scores<kind>(step, i, base[i]);
   for_vectors(0, rows, [&](int64_t i, auto n) {
-    const V factor = exp(hn::Sub(load(step.maximum + i, n), load(base + i, n)));
+    const V factor = exp_up_to_90(hn::Sub(load(step.maximum + i, n), load(base + i, n)));
     store(factor, shrink + i, n);
     const V sum = hn::Add(hn::Mul(load(step.sum + i, n), factor), load(sums + i, n));
     store(sum, step.sum + i, n);

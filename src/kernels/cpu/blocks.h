@@ -64,7 +64,7 @@ void finish_streamed_stores();
 template <class F>
 void for_each_block(Stream& stream, int64_t count, F&& f) {
   if (count <= 0) return;
-  stream.pool().parallel_for(count, [&](int64_t index, int thread) {
+  stream.pool().parallel_shares(count, [&](int64_t index, int thread) {
     f(index, thread);
     finish_streamed_stores();
   });

@@ -4,14 +4,12 @@
 #include <numeric>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "kernels/check.h"
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/simd_targets.h"
-#include "kernels/cpu/transpose.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/copy.cpp"
@@ -227,58 +225,9 @@ int64_t common_step(const Dim& row, std::span<const Dim> outer) {
   return step;
 }
 
-// What vectors can transpose: T as it is where it is converted, else its bits.
-template <class T, class Other>
-using Turned = std::conditional_t<
-    !std::is_same_v<T, Other>, T,
-    std::conditional_t<sizeof(T) == 4, float, std::conditional_t<sizeof(T) == 2, uint16_t, T>>>;
-template <class From, class To>
-constexpr bool kTurns = requires(const Turned<From, To>* x, Output<Turned<To, From>> out) {
-  transpose(x, {}, 0, out, 0);
-};
-
-// Runs of x to rows of out in which they lie apart: the columns of a row are those dims, from the
-// innermost on, that are one run of out, so that their lines are written whole. False where x has no
-// runs, or out's are x's.
-template <class From, class To>
-bool copy_turned(const CopyArgs& args, const Layout& layout, Stream& stream) {
-  const std::span<const Dim> dims(layout.dims.data(), static_cast<size_t>(layout.rank));
-  if (dims.back().from == 1 || dims.back().to != 1) return false;
-  const auto is_run = [](const Dim& dim) { return dim.from == 1; };
-  const auto row = std::find_if(dims.begin(), dims.end(), is_run);
-  if (row == dims.end()) return false;
-  size_t first = dims.size();  // of the dims of a row
-  for (int64_t count = 1; !is_run(dims[first - 1]) && dims[first - 1].to == count;)
-    count *= dims[--first].size;
-  const std::span<const Dim> inner = dims.subspan(first);
-  std::vector<Dim> outer(dims.begin(), row);
-  outer.insert(outer.end(), row + 1, dims.begin() + static_cast<std::ptrdiff_t>(first));
-
-  constexpr int64_t kColumns = 256;
-  const int64_t width = elements(inner), columns = std::min(width, kColumns);
-  const int64_t rows = std::min(row->size, std::max<int64_t>(1, kBlockElements / columns));
-  const int64_t column_tiles = ceil_div(width, columns), row_tiles = ceil_div(row->size, rows);
-  const auto* x = static_cast<const Turned<From, To>*>(args.x.raw());
-  const bool streamed = is_streamed(args.out, common_step(*row, outer), {x});
-  const Output<Turned<To, From>> out{static_cast<Turned<To, From>*>(args.out.raw()), streamed};
-  for_each_block(stream, elements(outer) * row_tiles * column_tiles, [&](int64_t item, int) {
-    const int64_t c = item % column_tiles * columns, r = item / column_tiles % row_tiles * rows;
-    const Place at = place(outer, item / column_tiles / row_tiles);
-    std::array<int64_t, kColumns> places;
-    const int64_t count = std::min(columns, width - c);
-    for (int64_t i = 0; i < count; ++i) places[static_cast<size_t>(i)] = place(inner, c + i).from;
-    transpose(x + at.from + r, {places.data(), static_cast<size_t>(count)},
-              std::min(rows, row->size - r), out + at.to + r * row->to + c, row->to);
-  });
-  return true;
-}
-
 template <class From, class To>
 void copy_typed(const CopyArgs& args, Stream& stream) {
   Layout layout = layout_of(args.x, args.out);
-  if constexpr (kTurns<From, To>) {
-    if (copy_turned<From, To>(args, layout, stream)) return;
-  }
   const Dim column = layout.dims[static_cast<size_t>(--layout.rank)];
   Dim row{1, 0, 0};
   if (layout.rank > 0) {

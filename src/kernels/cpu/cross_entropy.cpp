@@ -72,7 +72,7 @@ double sum_of_exponentials(const T* x, int64_t n, V shift, float* exponentials, 
   for (int64_t begin = 0; begin < n; begin += kChunk) {
     sum += sum_of(std::min(kChunk, n - begin), [&](int64_t i, auto part) {
       if (i / kLanes % 4 != 3) taken.take();
-      const V e = exp(hn::Sub(load(x + begin + i, part), shift));
+      const V e = exp_up_to_90(hn::Sub(load(x + begin + i, part), shift));
       if (exponentials != nullptr) store(e, exponentials + begin + i, part);
       return e;
     });
@@ -88,13 +88,18 @@ void gradient_of_row(const float* exponentials, float scale, Output<D> dx, int64
                      float of_label, NextRow<T>& next) {
   const V factor = set(scale), own = set(of_label), lanes = hn::Iota(kFloats, 0);
   NextRow<T> taken = next;
-  for_vectors_of(dx, n, [&](int64_t i, auto part) {
-    if (i / kLanes % 4 == 3) taken.take();
-    V v = hn::Mul(load(exponentials + i, part), factor);
+  for_twos_of(dx, n, [&](int64_t i, auto part) {
+    if (i / kLanes % 4 >= 2) taken.take();
+    const Two terms = load_two(exponentials + i, part);
+    Two v{hn::Mul(terms.a, factor), hn::Mul(terms.b, factor)};
     const auto lane = static_cast<uint64_t>(label - i);
-    if (lane < static_cast<uint64_t>(kLanes))
-      v = hn::IfThenElse(hn::Eq(lanes, set(static_cast<float>(lane))), own, v);
-    store(v, dx + i, part);
+    if (lane < static_cast<uint64_t>(2 * kLanes)) {
+      const auto replaced = [&](V x, uint64_t at) {
+        return hn::IfThenElse(hn::Eq(lanes, set(static_cast<float>(at))), own, x);
+      };
+      v = {replaced(v.a, lane), replaced(v.b, lane - static_cast<uint64_t>(kLanes))};
+    }
+    store_in_order(v, dx + i, part);
   });
   next = taken;
 }

@@ -1,7 +1,6 @@
 #include "kernels/cpu/elementwise.h"
 
-#include <cmath>
-#include <cstring>
+#include <algorithm>
 
 #include "kernels/check.h"
 #include "kernels/cpu/blocks.h"
@@ -51,6 +50,14 @@ void add_elements(const AddArgs& args, Stream& stream) {
   });
 }
 
+// `lines` cache lines past the caches, each as `line`.
+void stream_line(const uint8_t* line, uint8_t* to, int64_t lines) {
+  const hn::ScalableTag<uint8_t> bytes;
+  constexpr int64_t kBytes = hn::MaxLanes(bytes);
+  for (int64_t end = lines * kCacheLine, i = 0; i < end; i += kBytes)
+    hn::Stream(hn::Load(bytes, line + i % kCacheLine), bytes, to + i);
+}
+
 // partial[begin, end) = sum of `rows` rows of x, in ascending order: the sums stay in the
 // first-level cache, and x is read as it lies.
 template <class T>
@@ -68,22 +75,18 @@ void sum_rows(const T* x, int64_t rows, int64_t stride, int64_t begin, int64_t e
 }
 
 void sum_columns(const ColumnSumArgs& args, Stream& stream) {
-  constexpr int64_t kColumns = 4096, kRunsPerThread = 8;  // runs are long: memory is slow to start
+  constexpr int64_t kColumns = 4096;
   for_storage_type("column_sum", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
     const T* x = args.x.data<T>();
     const RowBlocks blocks(args.x.size(0));
     const int64_t width = args.x.size(1), chunks = ceil_div(width, kColumns);
-    const int64_t items = blocks.count * chunks;
     const Tensor partials = column_sum_scratch(args, stream);
-    const int64_t run = std::max<int64_t>(1, items / (kRunsPerThread * stream.pool().size()));
-    for_blocks(stream, items, run, [&](int64_t first_item, int64_t last_item) {
-      for (int64_t item = first_item; item < last_item; ++item) {
-        const int64_t block = item / chunks, begin = item % chunks * kColumns;
-        const int64_t first = block * blocks.height;
-        sum_rows(x + first * width, std::min(blocks.height, blocks.rows - first), width, begin,
-                 std::min(width, begin + kColumns), partials.data<float>() + block * width);
-      }
+    for_each_block(stream, blocks.count * chunks, [&](int64_t item, int) {
+      const int64_t block = item / chunks, begin = item % chunks * kColumns;
+      const int64_t first = block * blocks.height;
+      sum_rows(x + first * width, std::min(blocks.height, blocks.rows - first), width, begin,
+               std::min(width, begin + kColumns), partials.data<float>() + block * width);
     });
     add_partial_rows(partials, args.out, stream);
   });
@@ -147,6 +150,7 @@ HWY_AFTER_NAMESPACE();
 namespace megatron::kernels::cpu {
 
 HWY_EXPORT(add_elements);
+HWY_EXPORT(stream_line);
 HWY_EXPORT(sum_columns);
 HWY_EXPORT(sum_squares);
 
@@ -161,13 +165,18 @@ void fill_typed(const FillArgs& args, Stream& stream) {
   } else {
     value = static_cast<T>(args.value);
   }
-  const bool zero = args.value == 0 && !std::signbit(args.value);
+  const bool streamed = is_streamed(args.out, kBlockElements, {});
+  constexpr int64_t kInLine = kCacheLine / static_cast<int64_t>(sizeof(T));
+  alignas(kCacheLine) T line[kInLine];
+  std::fill_n(line, kInLine, value);
   for_blocks(stream, args.out.elements(), kBlockElements, [&](int64_t begin, int64_t end) {
-    if (zero) {
-      std::memset(static_cast<void*>(out + begin), 0, static_cast<size_t>(end - begin) * sizeof(T));
-    } else {
-      std::fill(out + begin, out + end, value);
+    if (streamed) {
+      const int64_t lines = (end - begin) / kInLine;
+      HWY_DYNAMIC_DISPATCH(stream_line)
+      (reinterpret_cast<const uint8_t*>(line), reinterpret_cast<uint8_t*>(out + begin), lines);
+      begin += lines * kInLine;
     }
+    std::fill(out + begin, out + end, value);
   });
 }
 

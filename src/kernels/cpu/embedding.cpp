@@ -65,7 +65,7 @@ void add_embedding_rows(const EmbeddingBackwardArgs& args, const int32_t* tokens
   const int64_t chunks = ceil_div(width, kEmbeddingColumns), height = rows_per_block(width);
   for_storage_type("embedding_backward", args.dout.dtype(), [&](auto type) {
     using T = decltype(type);
-    stream.pool().parallel_for(ceil_div(hit, height) * chunks, [&](int64_t block, int) {
+    stream.pool().parallel_shares(ceil_div(hit, height) * chunks, [&](int64_t block, int) {
       const int64_t begin = block % chunks * kEmbeddingColumns, first = block / chunks * height;
       const int64_t last = std::min(hit, first + height);
       const int64_t n = std::min(width - begin, kEmbeddingColumns);

@@ -138,15 +138,19 @@ HWY_INLINE void for_vectors(int64_t begin, int64_t end, F f) {
   if (i < end) f(i, Part{end - i});
 }
 
+// Elements of `out`, of n, before the first cache line that begins there; 0 where stores need not
+// begin with lines.
+template <class T>
+HWY_INLINE int64_t before_line(Output<T> out, int64_t n) {
+  if (!out.streamed) return 0;
+  const auto past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(out.p) % kCacheLine);
+  return std::min(n, (kCacheLine - past) % kCacheLine / static_cast<int64_t>(sizeof(T)));
+}
 // As for_vectors over [0, n), f's whole vectors at multiples of their size in `out` where that is
 // streamed, wherever its first element lies.
 template <class T, class F>
 HWY_INLINE void for_vectors_of(Output<T> out, int64_t n, F f) {
-  int64_t head = 0;
-  if (out.streamed) {
-    const auto past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(out.p) % kCacheLine);
-    head = std::min(n, (kCacheLine - past) % kCacheLine / static_cast<int64_t>(sizeof(T)));
-  }
+  const int64_t head = before_line(out, n);
   for (int64_t i = 0; i < head; i += kLanes) f(i, Part{std::min(kLanes, head - i)});
   for_vectors(head, n, f);
 }
@@ -233,6 +237,30 @@ HWY_INLINE void store_two(Two v, Output<T> out, Part part) {
   store_two(v, out.p, part);
 }
 
+// A pair of vectors as they lie.
+HWY_INLINE void store_in_order(Two v, Output<float> out) { store_two(v, out); }
+HWY_INLINE void store_in_order(Two v, Output<bf16> out) {
+  const hn::Repartition<uint16_t, Words> halves;
+  const auto rounded = [&](V x) { return hn::BitCast(halves, round_to_bf16(x)); };
+  const auto bits = hn::ConcatOdd(halves, rounded(v.b), rounded(v.a));
+  auto* p = reinterpret_cast<uint16_t*>(out.p);
+  if (out.streamed) {
+    hn::Stream(bits, halves, p);
+  } else {
+    hn::StoreU(bits, halves, p);
+  }
+}
+template <class T>
+HWY_INLINE void store_in_order(Two v, Output<T> out, Whole) {
+  store_in_order(v, out);
+}
+template <class T>
+HWY_INLINE void store_in_order(Two v, Output<T> out, Part part) {
+  T buffer[2 * kLanes];
+  store_in_order(v, Output<T>{buffer, false});
+  std::memcpy(out.p, buffer, static_cast<size_t>(part.n) * sizeof(T));
+}
+
 // Elements of f32 in load_two's order for T, in memory as they lie.
 template <class T>
 HWY_INLINE Two load_two_for(const float* p, Whole) {
@@ -271,6 +299,14 @@ HWY_INLINE void for_twos(int64_t begin, int64_t end, F f) {
   int64_t i = begin;
   for (; i + 2 * kLanes <= end; i += 2 * kLanes) f(i, Whole{});
   if (i < end) f(i, Part{end - i});
+}
+
+// As for_vectors_of.
+template <class T, class F>
+HWY_INLINE void for_twos_of(Output<T> out, int64_t n, F f) {
+  const int64_t head = before_line(out, n);
+  for (int64_t i = 0; i < head; i += 2 * kLanes) f(i, Part{std::min(2 * kLanes, head - i)});
+  for_twos(head, n, f);
 }
 
 // Sums of columns over rows of T: whole pairs of vectors are kept in load_two's order until
@@ -440,20 +476,65 @@ HWY_INLINE V scale_by_power(V v, V n) {
 #endif
 }
 
-// e^x for every x, within 1.1 ulp (of the least number where the result is below the smallest
-// normal number); 0 below -104, infinity above 88.73, NaN for NaN.
-HWY_INLINE V exp(V x) {
-  const V bounded = hn::Min(set(90.0f), hn::Max(set(-105.0f), x));
-  const V n = hn::Round(hn::Mul(bounded, set(1.44269504f)));
-  V r = hn::NegMulAdd(n, set(0.693145752f), bounded);
-  r = hn::NegMulAdd(n, set(1.42860677e-6f), r);
-  V q = hn::MulAdd(r, set(0.00139262135f), set(0.00836320297f));
-  q = hn::MulAdd(q, r, set(0.0416665544f));
-  q = hn::MulAdd(q, r, set(0.166665768f));
-  q = hn::MulAdd(q, r, set(0.5f));
-  q = hn::MulAdd(hn::Mul(r, r), q, r);
-  return scale_by_power(hn::Add(q, set(1.0f)), n);
+// v 2^floor(y).
+HWY_INLINE V scale_by_floor(V v, V y) {
+#if HWY_TARGET == HWY_AVX3
+  return V{_mm512_scalef_ps(v.raw, y.raw)};
+#else
+  return scale_by_power(v, hn::Floor(y));
+#endif
 }
+
+// r + r^2 / 2 + r^3 / 6 ... = e^r - 1, for |r| < 1/2 ln 2 or 1/32 ln 2.
+HWY_INLINE V exp_less_one(V r) {
+  V q = set(0.5f);
+  if constexpr (kLanes >= 8) {
+    q = hn::MulAdd(r, set(0.166666672f), q);
+  } else {
+    V p = hn::MulAdd(r, set(0.00139262135f), set(0.00836320297f));
+    p = hn::MulAdd(p, r, set(0.0416665544f));
+    p = hn::MulAdd(p, r, set(0.166665768f));
+    q = hn::MulAdd(p, r, q);
+  }
+  return hn::MulAdd(hn::Mul(r, r), q, r);
+}
+
+// 2^(i / 16) for i = the lowest four bits of each word.
+HWY_INLINE V sixteenth_powers_of_two(V words) {
+  alignas(64) static constexpr float kPowers[16] = {
+      1.0f,         1.04427378f, 1.09050773f, 1.13878863f, 1.18920711f, 1.24185781f,
+      1.29683955f,  1.35425555f, 1.41421356f, 1.47682615f, 1.54221083f, 1.61049033f,
+      1.68179283f,  1.75625216f, 1.83400809f, 1.91520656f};
+  const auto bits = hn::BitCast(Words(), words);
+#if HWY_TARGET == HWY_AVX3
+  return V{_mm512_permutexvar_ps(bits.raw, _mm512_load_ps(kPowers))};
+#else
+  const auto index = hn::IndicesFromVec(kFloats, hn::And(bits, hn::Set(Words(), 7u)));
+  const V low = hn::TableLookupLanes(hn::Load(kFloats, kPowers), index);
+  const V high = hn::TableLookupLanes(hn::Load(kFloats, kPowers + 8), index);
+  const auto in_high = hn::Ne(hn::And(bits, hn::Set(Words(), 8u)), hn::Zero(Words()));
+  return hn::IfThenElse(hn::RebindMask(kFloats, in_high), high, low);
+#endif
+}
+
+// e^x for x up to 90, within 1.1 ulp (of the least number where the result is below the smallest
+// normal number); 0 below -104, infinity above 88.73, NaN for NaN. e^x = 2^n e^r; where vectors
+// hold a table, n is a multiple of 1/16 (Tang, 1989), else an integer.
+HWY_INLINE V exp_up_to_90(V x) {
+  x = hn::Max(set(-105.0f), x);
+  constexpr bool kTable = kLanes >= 8;
+  constexpr float kRounder = kTable ? 0x1.8p19f : 0x1.8p23f;  // its last place is that of n
+  const V rounded = hn::MulAdd(x, set(1.44269504f), set(kRounder));
+  const V n = hn::Sub(rounded, set(kRounder));
+  V r = hn::NegMulAdd(n, set(0.693145752f), x);
+  r = hn::NegMulAdd(n, set(1.42860677e-6f), r);
+  const V above_one = exp_less_one(r);
+  if constexpr (!kTable) return scale_by_power(hn::Add(above_one, set(1.0f)), n);
+  const V power = sixteenth_powers_of_two(rounded);
+  return scale_by_floor(hn::MulAdd(power, above_one, power), n);
+}
+
+HWY_INLINE V exp(V x) { return exp_up_to_90(hn::Min(set(90.0f), x)); }
 
 // y - floor(y), 0 for an infinity.
 HWY_INLINE V above_floor(V y) {
@@ -461,15 +542,6 @@ HWY_INLINE V above_floor(V y) {
   return V{_mm512_reduce_ps(y.raw, 0x09)};
 #else
   return hn::Sub(y, hn::Floor(y));
-#endif
-}
-
-// v 2^floor(y).
-HWY_INLINE V scale_by_floor(V v, V y) {
-#if HWY_TARGET == HWY_AVX3
-  return V{_mm512_scalef_ps(v.raw, y.raw)};
-#else
-  return scale_by_power(v, hn::Floor(y));
 #endif
 }
 

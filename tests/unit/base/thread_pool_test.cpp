@@ -34,6 +34,43 @@ TEST_P(ThreadPools, RunsEachBlockOnce) {
   }
 }
 
+TEST_P(ThreadPools, SharesRunEachBlockOnceAndInOrder) {
+  ThreadPool pool(GetParam());
+  for (const int64_t blocks : {0, 1, 2, 3, 7, 64, 1000}) {
+    std::vector<int> calls(static_cast<size_t>(blocks));
+    std::vector<std::vector<int64_t>> taken(static_cast<size_t>(GetParam()));  // by thread
+    pool.parallel_shares(blocks, [&](int64_t block, int thread) {
+      ++calls[static_cast<size_t>(block)];
+      taken[static_cast<size_t>(thread)].push_back(block);
+    });
+    EXPECT_EQ(calls, std::vector<int>(static_cast<size_t>(blocks), 1));
+    for (const std::vector<int64_t>& of_thread : taken) {
+      int64_t turns = 0;  // from a later share to an earlier one
+      for (size_t i = 1; i < of_thread.size(); ++i) turns += of_thread[i] < of_thread[i - 1];
+      EXPECT_LE(turns, 1);
+    }
+  }
+}
+
+// A thread that is kept busy by one block leaves the rest of its share to others.
+TEST_P(ThreadPools, SharesAreHelpedWith) {
+  ThreadPool pool(GetParam());
+  constexpr int64_t kBlocks = 40;
+  std::atomic<int64_t> done = 0;
+  pool.parallel_shares(kBlocks, [&](int64_t block, int) {
+    if (block == 0 && GetParam() > 1) {
+      const auto begin = std::chrono::steady_clock::now();
+      while (done < kBlocks - 1 &&
+             std::chrono::steady_clock::now() - begin < std::chrono::seconds(10)) {
+        std::this_thread::yield();
+      }
+      EXPECT_EQ(done, kBlocks - 1);
+    }
+    ++done;
+  });
+  EXPECT_EQ(done, kBlocks);
+}
+
 TEST_P(ThreadPools, EachThreadHasItsNumberToItself) {
   ThreadPool pool(GetParam());
   std::vector<int64_t> sums(static_cast<size_t>(GetParam()));  // not atomic
@@ -88,6 +125,7 @@ TEST_P(ThreadPools, RethrowsAndStaysUsable) {
                                    }),
                  Error);
     EXPECT_THROW(pool.parallel_for(100, [](int64_t, int) { throw 1; }), int);
+    EXPECT_THROW(pool.parallel_shares(100, [](int64_t, int) { throw 1; }), int);
     EXPECT_THROW(pool.parallel_for(1, [](int64_t, int) { throw std::bad_alloc(); }),
                  std::bad_alloc);
     std::atomic<int> calls = 0;

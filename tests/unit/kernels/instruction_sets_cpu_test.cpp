@@ -3,6 +3,8 @@
 #include <hwy/targets.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/cross_entropy.h"
@@ -119,26 +121,63 @@ Results run_all(DType type) {
   return r;
 }
 
-TEST(CpuInstructionSets, AgreeWithEachOther) {
+// Calls f(name) once with each instruction set that this processor has.
+template <class F>
+void for_each_target(F f) {
   const int64_t supported = hwy::SupportedTargets();
+  for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4}) {
+    if ((supported & target) == 0) continue;
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().DeInit();
+    f(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(0);
+    hwy::GetChosenTarget().DeInit();
+  }
+}
+
+TEST(CpuInstructionSets, AgreeWithEachOther) {
   for (const DType type : kTypes) {
     const Results best = run_all(type);
-    for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4}) {
-      if ((supported & target) == 0) continue;
-      hwy::SetSupportedTargetsForTest(target);
-      hwy::GetChosenTarget().DeInit();
+    for_each_target([&](const char* target) {
       const Results other = run_all(type);
-      hwy::SetSupportedTargetsForTest(0);
-      hwy::GetChosenTarget().DeInit();
       for (size_t i = 0; i < best.equal.size(); ++i) {
         EXPECT_TRUE(same_bits(best.equal[i], other.equal[i]))
-            << hwy::TargetName(target) << " " << i;
+            << target << " " << i;
       }
       for (size_t i = 0; i < best.near.size(); ++i) {
-        expect_near(other.near[i], to_doubles(best.near[i]), hwy::TargetName(target));
+        expect_near(other.near[i], to_doubles(best.near[i]), target);
       }
-    }
+    });
   }
+}
+
+// The terms of vocabulary_stats are exp(logit - largest logit); here the largest is 0.
+TEST(CpuInstructionSets, ExponentialsAreWithinTheirBound) {
+  Doubles x{0, -std::numeric_limits<double>::infinity(), -1e30};
+  for (double at = -112; at < 0; at += 0.00037) x.push_back(static_cast<float>(at));
+  for_each_target([&](const char* target) {
+    Maker maker;
+    const auto n = static_cast<int64_t>(x.size());
+    const Tensor terms = maker.empty({1, n}, DType::f32);
+    vocabulary_stats({.logits = maker.values(x, DType::f32).view({1, n}),
+                      .labels = maker.integers({0}),
+                      .weights = maker.values({1}, DType::f32),
+                      .exponentials = terms,
+                      .stats = maker.empty({1, 3}, DType::f32)},
+                     maker.stream());
+    const Doubles got = to_doubles(terms);
+    double worst = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      int exponent = 0;
+      const double want = std::exp(x[i]);
+      std::frexp(want, &exponent);
+      worst = std::max(worst, std::abs(got[i] - want) / std::ldexp(1, std::max(exponent - 24, -149)));
+    }
+    EXPECT_LE(worst, 1.1) << target;
+    EXPECT_EQ(got[0], 1) << target;
+    EXPECT_EQ(got[1], 0) << target;
+    EXPECT_EQ(got[2], 0) << target;
+  });
 }
 
 }  // namespace

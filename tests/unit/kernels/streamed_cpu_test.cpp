@@ -87,6 +87,9 @@ TEST_P(Streamed, ElementsHaveTheBitsOfOrdinaryStores) {
         copy({.x = part(from, first, n), .out = out}, stream);
       });
     }
+    expect_same("fill", {width}, type, rows, [&](int64_t, int64_t, const Tensor& out) {
+      fill({.out = out, .value = -1.375}, stream);
+    });
     expect_same("weighted sum", {width}, type, rows,
                 [&](int64_t first, int64_t n, const Tensor& out) {
                   weighted_sum({.x = part(a, first, n),
