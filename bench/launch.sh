@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Seconds from launch to the end of the first training step: a model of 10 million parameters, index cache warm.
+# Seconds from launch to the end of the first training step (a model of 10 million parameters, index cache warm; the aim is 1 s),
+# and of `megatron train --help`, which lists every flag (50 ms).
 #   bench/launch.sh [PROGRAM [RUNS]]     PROGRAM: default build/release/megatron; RUNS: default 5
-# Prints each run's wall seconds, from before the process starts until its first step is logged, and their median.
+# Prints each run's wall seconds, from before the process starts until its first step is logged or it has ended, and medians.
 set -euo pipefail
 export LC_ALL=C.UTF-8
 
@@ -42,4 +43,13 @@ for ((run = 0; run <= runs; ++run)); do
   times+=("$seconds")
   echo "run $run: $seconds s from launch to the first step"
 done
-printf '%s\n' "${times[@]}" | sort -n | awk '{ t[NR] = $1 } END { printf "median: %.3f s\n", t[int((NR + 1) / 2)] }'
+median() { printf '%s\n' "$@" | sort -n | awk '{ t[NR] = $1 } END { print t[int((NR + 1) / 2)] }'; }
+printf 'median: %.3f s\n' "$(median "${times[@]}")"
+
+times=()
+for ((run = 0; run < 2 * runs; ++run)); do
+  begin=$EPOCHREALTIME
+  "$program" train --help >"$work/help"
+  times+=("$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", 1000 * (b - a) }')")
+done
+printf -- '--help: median %.1f ms of %d runs\n' "$(median "${times[@]}")" "${#times[@]}"

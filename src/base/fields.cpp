@@ -79,6 +79,7 @@ template <class T>
 void bind(Field& field, T* value) {
   field.set = [name = field.name, value](const Values& values) { assign(name, values, value); };
   field.get = [value] { return text_of(*value); };
+  field.restore = [value, initial = *value] { *value = initial; };
   field.initial = field.get();
 }
 
@@ -147,7 +148,28 @@ void Fields::add_switch(std::string_view name, bool* value, bool to, std::string
     *value = values.empty() || values[0] == "true" ? to : !to;
   };
   field.get = [value, to] { return std::string(*value == to ? "true" : "false"); };
+  field.restore = [value, initial = *value] { *value = initial; };
   field.initial = field.get();
+}
+
+void Fields::replace(const std::vector<std::string>& flags, const std::vector<std::string>& others,
+                     const std::function<bool(const Field&)>& when) {
+  for (const std::string& flag : flags) {
+    Field* const field = find(flag);
+    MG_ASSERT(field != nullptr);
+    for (const std::string& other : others) {
+      MG_ASSERT(find(other) != nullptr);
+      field->replaces.push_back({other, when});
+    }
+  }
+}
+
+void Fields::of(const std::vector<std::string>& flags, const std::function<std::string()>& idle) {
+  for (const std::string& flag : flags) {
+    Field* const field = find(flag);
+    MG_ASSERT(field != nullptr && !field->idle);
+    field->idle = idle;
+  }
 }
 
 Field* Fields::find(std::string_view name) {
@@ -161,7 +183,7 @@ void Fields::add_choice(std::string_view name, std::vector<std::string> choices,
                         std::function<void(const std::string&)> set,
                         std::function<std::string()> get, std::string_view doc) {
   Field& field = append(name, "TEXT", doc);
-  field.set = [name = field.name, choices, set = std::move(set)](const Values& values) {
+  field.set = [name = field.name, choices, set](const Values& values) {
     const std::string& text = single(name, values);
     if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
       const std::string near = nearest(text, choices);
@@ -173,6 +195,7 @@ void Fields::add_choice(std::string_view name, std::vector<std::string> choices,
   field.choices = std::move(choices);
   field.get = std::move(get);
   field.initial = field.get();
+  field.restore = [set, initial = field.initial] { set(initial); };
 }
 
 Field& Fields::append(std::string_view name, std::string_view type, std::string_view doc) {
@@ -195,6 +218,25 @@ std::vector<std::pair<std::string, std::string>> changed(const Fields& fields,
     if (value != defaults.all()[i].get()) values.emplace_back(field.name, std::move(value));
   }
   return values;
+}
+
+std::vector<std::string> idle_notes(const Fields& fields) {
+  std::vector<std::pair<std::string, Values>> modes;  // what turns one off, its flags
+  for (const Field& field : fields.all()) {
+    const bool usual = field.get() == field.initial;
+    const bool said = field.given && !(usual && (field.is_switch || !field.where.empty()));
+    std::string cause = said && field.idle ? field.idle() : "";
+    if (cause.empty()) continue;
+    auto mode = std::find_if(modes.begin(), modes.end(),
+                             [&cause](const auto& m) { return m.first == cause; });
+    if (mode == modes.end()) mode = modes.insert(mode, {std::move(cause), {}});
+    mode->second.push_back("--" + field.name + (field.is_switch ? "" : " " + field.get()));
+  }
+  Values lines;
+  for (const auto& [cause, flags] : modes)
+    lines.push_back(fmt::format("{} {} nothing: {}", fmt::join(flags, ", "),
+                                flags.size() == 1 ? "does" : "do", cause));
+  return lines;
 }
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {

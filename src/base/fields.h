@@ -25,11 +25,25 @@ struct Field {
   std::function<void(const std::vector<std::string>& values)> set;
   std::function<std::string()> get;                   // current value as text
   std::function<std::vector<std::string>()> get_all;  // of a field of many: its values
-  bool given = false;                                 // assign() was called
+  std::function<void()> restore;                      // the default again
+  struct Replaced {
+    std::string name;
+    std::function<bool(const Field&)> when;  // of this field's value
+  };
+  std::vector<Replaced> replaces;     // fields that it takes the place of: Fields::replace()
+  std::function<std::string()> idle;  // why it does nothing as others stand, or "": Fields::of()
+  bool given = false;                 // assign() was called
+  std::string where;                  // the line of a file that gave it, "run.yaml:3"
 
   void assign(const std::vector<std::string>& values) {
     set(values);
     given = true;
+    where.clear();
+  }
+  void unset() {
+    restore();
+    given = false;
+    where.clear();
   }
 };
 
@@ -64,6 +78,17 @@ class Fields {
     add_choice(name, std::move(names), std::move(set), std::move(get), doc);
   }
 
+  // Flags that do not go together: each of `flags`, given on the command line, takes the place of
+  // `others` that a configuration file gives.
+  // when: asked of a flag of `flags` once it is set; false: the two go together.
+  void replace(
+      const std::vector<std::string>& flags, const std::vector<std::string>& others,
+      const std::function<bool(const Field&)>& when = [](const Field&) { return true; });
+
+  // Flags of a mode of other settings. idle: "" in the mode, else what keeps them from doing
+  // anything as it is told, "--optimizer is adam".
+  void of(const std::vector<std::string>& flags, const std::function<std::string()>& idle);
+
   std::vector<Field>& all() { return fields_; }
   const std::vector<Field>& all() const { return fields_; }
   Field* find(std::string_view name);
@@ -80,6 +105,10 @@ class Fields {
 // Name and value of each field that differs from its namesake in `defaults`, of the same fields.
 std::vector<std::pair<std::string, std::string>> changed(const Fields& fields,
                                                          const Fields& defaults);
+
+// "--lion-beta1 0.9, --lion-beta2 0.5 do nothing: --optimizer is adam": a line for each mode that
+// is off, of the flags that were given (in a file: with another value than their defaults).
+std::vector<std::string> idle_notes(const Fields& fields);
 
 // The candidate with the smallest edit distance to `word`; empty when none is near.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);

@@ -68,17 +68,26 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-std::string read_file(const std::string& path) {
+std::string read_file(const std::string& path) { return read_file(path, kLargestText); }
+
+std::string read_file(const std::string& path, size_t limit) {
   check_name(path);
   const Descriptor file(open_to_read(path, O_RDONLY));
   MG_CHECK(file.get() >= 0, "cannot open '{}': {}", path, reason(errno));
   const struct stat status = status_of(file.get(), path);
   MG_CHECK(!S_ISDIR(status.st_mode), "cannot read '{}': it is a directory", path);
+  const auto check_size = [&](size_t size) {
+    MG_CHECK(size <= limit, "'{}' is larger than {}; no file of this kind is", path,
+             limit >= size_t{1} << 30 ? fmt::format("{} GiB", limit >> 30)
+                                      : fmt::format("{} bytes", limit));
+  };
   // The size is a hint: of pipes and of /proc it is 0, and the file may change meanwhile. Some
   // files of /proc give all they have to the first read, and nothing to a second one.
+  const auto hint = static_cast<size_t>(std::max<off_t>(status.st_size, 0));
+  check_size(hint);
   std::string text;
   size_t size = 0;
-  text.resize(static_cast<size_t>(std::max<off_t>(status.st_size, 0)) + 4096);
+  text.resize(hint + 4096);
   while (true) {
     const ssize_t n =
         ::read(file.get(), text.data() + size, std::min(text.size() - size, kLargestTransfer));
@@ -86,8 +95,9 @@ std::string read_file(const std::string& path) {
     MG_CHECK(n >= 0, "cannot read '{}': {}", path, reason(errno));
     if (n == 0) break;
     size += static_cast<size_t>(n);
-    MG_CHECK(size <= kLargestText, "'{}' is larger than 4 GiB; no file of this kind is", path);
-    if (size == text.size()) text.resize(size + std::max(size / 2, size_t{4096}));
+    check_size(size);
+    if (size == text.size())
+      text.resize(std::min(size + std::max(size / 2, size_t{4096}), limit + 1));
   }
   text.resize(size);
   return text;

@@ -15,8 +15,10 @@ namespace megatron {
 // The directory that a path lies in; "." where it names none.
 std::string folder_of(const std::string& path);
 
-// The whole file, up to 4 GiB. Throws Error naming the path and the reason.
+// The whole file, up to `limit` bytes (4 GiB). Throws Error naming the path and the reason; of a
+// larger file no more than 4 KB beyond that are read.
 std::string read_file(const std::string& path);
+std::string read_file(const std::string& path, size_t limit);
 
 // A file mapped read-only. An empty file is an empty span. Throws Error naming the path and the
 // reason.

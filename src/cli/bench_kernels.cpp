@@ -25,9 +25,9 @@ struct Row {
   double seconds = 0;
   kernels::Cost cost;
   bool cold = true;
-  bool only_reads = false;         // all but a tenth of its bytes
-  double bandwidth = 0;            // of copies beside it; of reading alone where that is all it does
-  bool moved = false;              // these lie far apart
+  bool only_reads = false;  // all but a tenth of its bytes
+  double bandwidth = 0;     // of copies beside it; of reading alone where that is all it does
+  bool moved = false;       // these lie far apart
   std::optional<double> in_cache;  // bytes a second with its data in cache
 };
 

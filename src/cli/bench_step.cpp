@@ -9,10 +9,13 @@
 #include "cli/bench_models.h"
 #include "cli/step_floor.h"
 #include "cli/step_kernels.h"
+#include "plan/figures.h"
 #include "plan/flops.h"
 #include "plan/machine_rates.h"
 #include "plan/parameters.h"
+#include "training/make_plan.h"
 #include "training/run_plan.h"
+#include "training/settle.h"
 #include "training/trainer.h"
 
 namespace megatron::cli {
@@ -54,7 +57,7 @@ void check(const training::TrainSettings& s, int64_t untimed) {
   MG_CHECK(!s.checkpoint.save && !s.checkpoint.load,
            "bench saves and resumes nothing; drop --save and --load");
   MG_CHECK(!s.run.eval_interval, "bench evaluates nothing; drop --eval-interval");
-  s.runtime.check();
+  training::check_settings(s, false);
 }
 
 struct StepFields {
@@ -84,21 +87,28 @@ struct StepFields {
   }
 };
 
-// The flags' values, over the defaults of the preset among them.
-std::optional<int> read_flags(StepFields& step, const Arguments& arguments) {
+// The flags' values, over the defaults of the preset among them. fields: become those of `step`.
+std::optional<int> read_flags(StepFields& step, Fields& fields, const Arguments& arguments) {
   std::vector<std::string> notes;
   const auto read = [&](StepFields& into) {
-    Fields fields = into.fields();
+    fields = into.fields();
+    const PrintConfig print{.check =
+                                [&] {
+                                  use_given_data(into.settings, fields);
+                                  check(into.settings, into.untimed_steps());
+                                },
+                            .fields = into.settings.fields().all().size()};
     const auto code = parse_training(
         "megatron bench step [train flags]",
         "Times the training step of `megatron train` (data, clipping and optimizer included) "
-        "beside the machine's matrix-product peak, sampled around the steps, and beside the "
+        "beside the estimate that `megatron plan` makes of it before, beside the machine's "
+        "matrix-product peak, sampled around the steps, and beside the "
         "step's floor. On a CPU: each product at the best rate of its shape among plain, packed, "
         "transposed and our own calls in this run, other kernels at the copy bandwidth. On a GPU: "
         "each kernel of the step by itself, its products at the peak, the others' bytes at the "
         "copy bandwidth; tokens a second, MFU of the data sheet's peak, clocks and power. Without "
         "flags: GPT-2 124M, sequence 1024, micro-batch 4, fp32 (--bf16 for bf16).",
-        fields, arguments, notes);
+        fields, arguments, notes, print);
     if (!code) use_given_data(into.settings, fields);
     return code;
   };
@@ -116,6 +126,7 @@ struct StepSpeed {
   std::vector<double> seconds;   // of timed steps, the shortest first
   double tokens = 0, flops = 0;  // of a step
   double first_loss = 0, last_loss = 0;
+  std::optional<double> planned;  // seconds of a step, by an estimate made before the first
   double median() const { return seconds[seconds.size() / 2]; }
 };
 
@@ -147,6 +158,10 @@ void print_speed(const training::TrainResult& result, const StepSpeed& speed, De
       speed.flops, plan::parameter_count(result.config));
   fmt::print("step time: median {:.3f} s, {:.3f} to {:.3f} s over {} steps\n", speed.median(),
              speed.seconds.front(), speed.seconds.back(), speed.seconds.size());
+  if (speed.planned)
+    fmt::print("megatron plan's estimate, made before: {:.3f} s, {:.2f} of the median\n",
+               *speed.planned, *speed.planned / speed.median());
+  else fmt::print("megatron plan's estimate: {}\n", plan::kUnknown);
   fmt::print(
       "{:.0f} tokens/s, {:.3f} TFLOP/s{}, {:.1f}% of {} GEMM peak (peak {:.3f} TFLOP/s, spread "
       "{:.0f}%{})\n",
@@ -164,25 +179,28 @@ Json as_json(const training::TrainResult& result, const StepSpeed& speed, Device
              const plan::PeakMeter& meter, const GpuWatch& watch) {
   const double rate = speed.flops / speed.median();
   const auto sheet = data_sheet_of(device, meter.type());
-  return Json::Object{{"device", device_text(device, result.settings.runtime.threads_per_rank())},
-                      {"type", name(meter.type())},
-                      {"parameters", plan::parameter_count(result.config)},
-                      {"sequence", *result.settings.batch.seq_length},
-                      {"micro_batch", *result.settings.batch.micro_batch_size},
-                      {"global_batch", *result.settings.batch.global_batch_size},
-                      {"steps", static_cast<int64_t>(speed.seconds.size())},
-                      {"step_seconds", speed.median()},
-                      {"fastest_seconds", speed.seconds.front()},
-                      {"slowest_seconds", speed.seconds.back()},
-                      {"tokens_per_second", speed.tokens / speed.median()},
-                      {"flops_per_second", rate},
-                      {"data_sheet_peak", sheet ? Json(*sheet) : Json()},
-                      {"mfu", sheet ? Json(rate / *sheet) : Json()},
-                      {"gemm_peak", meter.peak()},
-                      {"gemm_peak_spread", meter.spread()},
-                      {"first_loss", speed.first_loss},
-                      {"last_loss", speed.last_loss},
-                      {"clocks", watch.text()}};
+  return Json::Object{
+      {"device", device_text(device, result.settings.runtime.threads_per_rank())},
+      {"type", name(meter.type())},
+      {"parameters", plan::parameter_count(result.config)},
+      {"sequence", *result.settings.batch.seq_length},
+      {"micro_batch", *result.settings.batch.micro_batch_size},
+      {"global_batch", *result.settings.batch.global_batch_size},
+      {"steps", static_cast<int64_t>(speed.seconds.size())},
+      {"step_seconds", speed.median()},
+      {"fastest_seconds", speed.seconds.front()},
+      {"slowest_seconds", speed.seconds.back()},
+      {"plan_seconds", speed.planned ? Json(*speed.planned) : Json()},
+      {"plan_ratio", speed.planned ? Json(*speed.planned / speed.median()) : Json()},
+      {"tokens_per_second", speed.tokens / speed.median()},
+      {"flops_per_second", rate},
+      {"data_sheet_peak", sheet ? Json(*sheet) : Json()},
+      {"mfu", sheet ? Json(rate / *sheet) : Json()},
+      {"gemm_peak", meter.peak()},
+      {"gemm_peak_spread", meter.spread()},
+      {"first_loss", speed.first_loss},
+      {"last_loss", speed.last_loss},
+      {"clocks", watch.text()}};
 }
 
 // The kernels of a step on a GPU, or anywhere without a step.
@@ -228,11 +246,7 @@ int bench_kernels_of_step(const StepFields& step, plan::PeakMeter& meter) {
   return 0;
 }
 
-}  // namespace
-
-int bench_step(const Arguments& arguments) {
-  StepFields step;
-  if (const auto code = read_flags(step, arguments)) return *code;
+int run_bench_step(StepFields& step) {
   step.settings.settle_ranks();
   const training::TrainSettings& s = step.settings;
   check(s, step.untimed_steps());
@@ -248,6 +262,7 @@ int bench_step(const Arguments& arguments) {
                                 : plan::PeakMeter(device, threads, s.precision.type());
   meter.sample(gpu ? kGpuSample : 1.0);
   if (step.kernels_only) return bench_kernels_of_step(step, meter);
+  const std::optional<double> planned = training::make_plan(s, {.time = true}).step_seconds;
   GpuWatch watch(device);
   training::TrainHooks hooks{.peak = meter.peak()};
   hooks.after_step = [&](const training::IterationReport& report) {
@@ -256,7 +271,8 @@ int bench_step(const Arguments& arguments) {
   };
   const training::TrainResult result = training::train(s, hooks);
   if (gpu) meter.sample(kGpuSample);
-  const StepSpeed speed = speed_of(result, step.untimed_steps());
+  StepSpeed speed = speed_of(result, step.untimed_steps());
+  speed.planned = planned;
   MG_CHECK(!speed.seconds.empty(),
            "no step after the first was made whole, so that there is nothing to time{}",
            s.precision.fp16 ? ": each overflowed its loss scale; give --loss-scale 1024" : "");
@@ -279,6 +295,15 @@ int bench_step(const Arguments& arguments) {
                 speed.median());
   }
   return 0;
+}
+
+}  // namespace
+
+int bench_step(const Arguments& arguments) {
+  StepFields step;
+  Fields fields;
+  if (const auto code = read_flags(step, fields, arguments)) return *code;
+  return naming_places(fields, [&] { return run_bench_step(step); });
 }
 
 }  // namespace megatron::cli

@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <span>
 #include <sstream>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "data/json_lines.h"
 
 namespace megatron::cli {
 namespace {
@@ -65,8 +67,12 @@ class Reader {
   }
 
   void take(const YAML::Node& key, const YAML::Node& value, size_t depth) {
-    if (value.IsMap()) return read(value, depth + 1);
     ConfigEntry entry{.name = key.Scalar(), .where = where(key)};
+    if (value.IsMap()) {
+      entry.is_group = true;
+      entries.push_back(std::move(entry));
+      return read(value, depth + 1);
+    }
     MG_CHECK(!value.IsNull(),
              "{}: '{}' has no value; give one, or leave the key out for its default", entry.where,
              entry.name);
@@ -116,6 +122,22 @@ int count_documents(const std::string& text, int limit) {
   return count;
 }
 
+// The whole file, as text in which every quote that is not closed is an error.
+std::string read_text(const std::string& path) {
+  std::string text = read_file(path, kLargestFile);
+  const size_t zero = text.find('\0');
+  const auto line_of = [&](size_t at) {
+    return std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n') + 1;
+  };
+  MG_CHECK(zero == text.npos, "{}:{}: a zero byte; a configuration file is text in UTF-8", path,
+           line_of(zero));
+  MG_CHECK(data::is_utf8(text), "{} is not UTF-8; a configuration file is text in UTF-8", path);
+  // yaml-cpp takes the end of a file behind a line's end for the closing quote. Within quotes this
+  // is one more character before the end, elsewhere a comment.
+  if (text.ends_with('\n') || text.ends_with('\r')) text += '#';
+  return text;
+}
+
 std::string with_dashes(std::string key) {
   std::ranges::replace(key, '_', '-');
   return key;
@@ -145,6 +167,10 @@ std::string scalar(std::string_view text) {
   return quoted + '"';
 }
 
+bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
 std::string value_of(const Field& field) {
   if (!field.many) return scalar(field.get());
   std::string list;
@@ -156,9 +182,7 @@ std::string value_of(const Field& field) {
 }  // namespace
 
 std::vector<ConfigEntry> read_config(const std::string& path) {
-  const std::string text = read_file(path);
-  MG_CHECK(text.size() <= kLargestFile, "{} has {} bytes; a configuration file has at most {}",
-           path, text.size(), kLargestFile);
+  const std::string text = read_text(path);
   Reader reader(path);
   try {
     const int documents = count_documents(text, 2);
@@ -169,6 +193,8 @@ std::vector<ConfigEntry> read_config(const std::string& path) {
     MG_CHECK(root.IsMap(), "{}: a configuration file holds lines like num-layers: 12", path);
     reader.read(root, 0);
   } catch (const YAML::Exception& e) {
+    MG_CHECK(e.msg != YAML::ErrorMsg::EOF_IN_SCALAR,
+             "{} ends within a text in quotes; close the quote", path);
     fail("{}:{}: this is no YAML: {}", path, e.mark.line + 1, e.msg);
   }
   return std::move(reader.entries);
@@ -179,10 +205,10 @@ Field* find_by_key(Fields& fields, const std::string& key) {
   return fields.find(with_dashes(key));
 }
 
-std::string config_text(const Fields& fields, const std::vector<std::string>& heads) {
+std::string config_text(const Fields& fields, size_t count, const std::vector<std::string>& heads) {
   std::string text;
   for (const std::string& head : heads) text += "# " + head + "\n";
-  for (const Field& field : fields.all()) {
+  for (const Field& field : std::span(fields.all()).first(count)) {
     const bool empty = field.many ? field.get_all().empty() : field.get().empty();
     if (empty && !field.given) {
       text += fmt::format("# {}: not set\n", field.name);
@@ -192,6 +218,23 @@ std::string config_text(const Fields& fields, const std::vector<std::string>& he
     }
   }
   return text;
+}
+
+std::string with_places(std::string text, const Fields& fields) {
+  const auto names = [&text](const std::string& flag) {
+    for (size_t at = text.find(flag); at != text.npos; at = text.find(flag, at + 1)) {
+      const size_t end = at + flag.size();
+      if (end == text.size() || (text[end] != '-' && !is_letter(text[end]))) return true;
+    }
+    return false;
+  };
+  std::string places;
+  for (const Field& field : fields.all()) {
+    if (field.where.empty() || !names("--" + field.name)) continue;
+    places +=
+        fmt::format("{}--{} stands in {}", places.empty() ? "" : ", ", field.name, field.where);
+  }
+  return places.empty() ? text : fmt::format("{} ({})", text, places);
 }
 
 }  // namespace megatron::cli

@@ -73,9 +73,11 @@ int evaluate(const Arguments& arguments) {
   }
   return with_processes([&](comm::Processes& processes) {
     for (const std::string& note : notes) log::info("{}", note);
-    tell_device(s.runtime);
-    s.runtime.join(processes);
-    return run_evaluation(std::move(s), json, processes);
+    return naming_places(fields, [&] {
+      tell_device(s.runtime);
+      s.runtime.join(processes);
+      return run_evaluation(s, json, processes);
+    });
   });
 }
 

@@ -3,10 +3,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cstdio>
+#include <utility>
 
 #include "base/error.h"
-#include "cli/config_file.h"
+#include "base/function_ref.h"
 #include "cli/flags/foreign_flags.h"
 
 namespace megatron::cli {
@@ -33,15 +36,16 @@ bool is_flag(std::string_view argument) {
     fail("{} is a flag of Megatron-LM that this command does not have; see --help for those it has",
          flag);
   }
-  std::vector<std::string> known = {"--help"};
-  for (const Field& field : fields.all()) known.push_back("--" + field.name);
+  std::vector<std::string> known = {"help"};  // without dashes, which every flag has
+  for (const Field& field : fields.all()) known.push_back(field.name);
   if (megatrons) {
     for (const auto& rows : {table.today(), table.older()})
-      for (const FlagRow& row : rows) known.emplace_back(row.flag);
+      for (const FlagRow& row : rows) known.emplace_back(row.flag.substr(2));
   }
-  const std::string near = nearest(flag, known);
+  const std::string near =
+      nearest(flag.substr(std::min(flag.find_first_not_of('-'), flag.size())), known);
   if (near.empty()) fail("there is no flag {}; see --help", flag);
-  fail("there is no flag {}; did you mean {}? See --help", flag, near);
+  fail("there is no flag {}; did you mean --{}? See --help", flag, near);
 }
 
 std::string meaning_of(const Field& field) {
@@ -190,19 +194,40 @@ std::string lower_boolean(const std::string& text) {
   return text;
 }
 
+// What a key of a file names; at most one of the two.
+struct Named {
+  Field* field = nullptr;
+  const FlagRow* row = nullptr;
+};
+
+Named named_by(const std::string& key, Fields& fields, const ForeignFlags& foreign) {
+  if (Field* field = find_by_key(fields, key)) return {.field = field};
+  std::string flag = "--" + key;
+  const FlagRow* row = foreign.find(flag);
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return {.row = row != nullptr ? row : foreign.find(flag)};
+}
+
+// The flags of the files of --config themselves, and what is no setting.
+constexpr std::array<std::string_view, 3> kOutsideOfFiles = {"config", "print-config", "help"};
+
 void set_from_entry(const ConfigEntry& entry, Fields& fields, ForeignFlags& foreign) {
   std::vector<std::string> values = entry.values;
-  Field* field = find_by_key(fields, entry.name);
-  const FlagRow* row = nullptr;
-  if (field == nullptr) {
-    std::string flag = "--" + entry.name;
-    row = foreign.find(flag);
-    if (row == nullptr) {
-      std::replace(flag.begin(), flag.end(), '_', '-');
-      row = foreign.find(flag);
-    }
-    if (row == nullptr) unknown_flag(flag, fields, true);
+  std::string name = entry.name;
+  std::replace(name.begin(), name.end(), '_', '-');
+  for (const std::string_view outside : kOutsideOfFiles)
+    MG_CHECK(name != outside, "'{}' cannot stand in a file; give --{} on the command line",
+             entry.name, outside);
+  const auto [field, row] = named_by(entry.name, fields, foreign);
+  const bool known = field != nullptr || row != nullptr;
+  if (entry.is_group) {
+    MG_CHECK(!known,
+             "'{}' is a flag and cannot name a group of flags; give it a value, or the group "
+             "another name",
+             entry.name);
+    return;
   }
+  if (!known) unknown_flag("--" + name, fields, true);
   const bool is_switch = field != nullptr ? field->is_switch : row->is_switch();
   const bool many =
       field != nullptr ? field->many : row->many() || row->verdict == Verdict::refused;
@@ -212,7 +237,9 @@ void set_from_entry(const ConfigEntry& entry, Fields& fields, ForeignFlags& fore
   if (field != nullptr) {
     field->assign(values);
   } else {
+    foreign.stand_in(entry.where);
     foreign.take(*row, values);
+    foreign.stand_in("");
   }
 }
 
@@ -226,14 +253,56 @@ void read_config_file(const std::string& path, Fields& fields, ForeignFlags& for
       MG_CHECK(other != name, "{}: '{}' stands in {} already; a flag stands once in a file",
                entry.where, entry.name, where);
     }
-    seen.emplace_back(std::move(name), entry.where);
+    if (!entry.is_group) seen.emplace_back(std::move(name), entry.where);
     try {
       set_from_entry(entry, fields, foreign);
     } catch (const Error& e) {
       fail("{}: {}", entry.where, e.what());
     }
+    for (Field& set : fields.all())
+      if (set.given && set.where.empty()) set.where = entry.where;
   }
 }
+
+// Sets fields from a file or the command line, over what came before it.
+class Layers {
+ public:
+  explicit Layers(Fields& fields) : fields_(fields) {}
+
+  // set: assigns what this one gives.
+  void add(FunctionRef<void()> set) {
+    std::vector<Field>& all = fields_.all();
+    std::vector<bool> before;
+    for (Field& field : all) before.push_back(std::exchange(field.given, false));
+    set();
+    for (const Field& field : all) {
+      if (!field.given || (field.is_switch && field.get() == "false")) continue;
+      for (const Field::Replaced& other : field.replaces)
+        if (other.when(field)) give_way(other.name, field, before);
+    }
+    for (size_t i = 0; i < all.size(); ++i) all[i].given = all[i].given || before[i];
+  }
+
+  const std::vector<std::string>& notes() const { return notes_; }
+
+ private:
+  // before: of each field, whether an earlier one gave it.
+  void give_way(const std::string& name, const Field& to, std::vector<bool>& before) {
+    Field& field = *fields_.find(name);
+    const auto at = static_cast<size_t>(&field - &fields_.all()[0]);
+    if (field.given || !before[at]) return;
+    const std::string value = field.get(), where = field.where;
+    field.unset();
+    before[at] = false;
+    if (field.get() == value) return;
+    notes_.push_back(field.is_switch
+                         ? fmt::format("{}: {} gives way to --{}", where, name, to.name)
+                         : fmt::format("{}: {} {} gives way to --{}", where, name, value, to.name));
+  }
+
+  Fields& fields_;
+  std::vector<std::string> notes_;
+};
 
 // The flags that parse_training() adds to a command's.
 struct ConfigFlags {
@@ -264,7 +333,7 @@ std::optional<int> parse(const std::string& usage, const std::string& descriptio
 
 std::optional<int> parse_training(const std::string& usage, const std::string& description,
                                   Fields& fields, const Arguments& arguments,
-                                  std::vector<std::string>& notes) {
+                                  std::vector<std::string>& notes, const PrintConfig& print) {
   ConfigFlags config;
   const size_t own = fields.all().size();
   Fields all = fields;
@@ -273,7 +342,7 @@ std::optional<int> parse_training(const std::string& usage, const std::string& d
     print_help(usage, description, all, {});
     return 0;
   }
-  ForeignFlags foreign(fields);
+  ForeignFlags foreign(all);
   const std::vector<Positional> no_positional;
   Parser parser(all, &foreign, no_positional);
   std::vector<Item> items = parser.cut(arguments);
@@ -282,16 +351,25 @@ std::optional<int> parse_training(const std::string& usage, const std::string& d
   };
   const auto rest = std::stable_partition(items.begin(), items.end(), of_config);
   parser.set({items.begin(), rest});
-  for (const std::string& path : config.files) read_config_file(path, fields, foreign);
-  parser.set({rest, items.end()});
-  for (size_t i = 0; i < own; ++i) fields.all()[i].given |= all.all()[i].given;
+  Layers layers(all);
+  for (const std::string& path : config.files)
+    layers.add([&] { read_config_file(path, all, foreign); });
+  layers.add([&] { parser.set({rest, items.end()}); });
+  for (size_t i = 0; i < own; ++i) {
+    fields.all()[i].given = all.all()[i].given;
+    fields.all()[i].where = all.all()[i].where;
+  }
   foreign.finish();
   notes = foreign.notes();
+  for (std::string& note : idle_notes(fields)) notes.push_back(std::move(note));
+  notes.insert(notes.end(), layers.notes().begin(), layers.notes().end());
   if (!config.print) return std::nullopt;
   std::vector<std::string> heads = {usage.substr(0, usage.find(" [")) +
                                     ": every setting; a file for --config"};
   heads.insert(heads.end(), notes.begin(), notes.end());
-  fmt::print("{}", config_text(fields, heads));
+  fmt::print("{}", config_text(fields, std::min(print.fields, own), heads));
+  std::fflush(stdout);
+  naming_places(fields, print.check);
   return 0;
 }
 

@@ -1,11 +1,15 @@
 // Command lines made from Fields.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/fields.h"
+#include "cli/config_file.h"
 
 namespace megatron::cli {
 
@@ -31,17 +35,36 @@ struct Positional {
 std::optional<int> parse(const std::string& usage, const std::string& description, Fields& fields,
                          const std::vector<Positional>& positional, const Arguments& arguments);
 
+// What --print-config does beside printing.
+struct PrintConfig {
+  // Throws Error for settings that the command would refuse before it opens a file.
+  std::function<void()> check = [] {};
+  size_t fields = SIZE_MAX;  // so many are printed, of the first
+};
+
 // As parse(), for commands whose flags are Megatron-LM's. Beside the fields there are
 //
 //   --config FILE        flags from a file (config_file.h), before those of the command line; of
-//                        several files, and of file and command line, the last counts
-//   --print-config       prints the resulting configuration as such a file, and gives exit code 0
+//                        several files, and of file and command line, the last counts: also where
+//                        it gives a flag that takes the place of another (Fields::replace)
+//   --print-config       prints the resulting configuration as such a file, and gives exit code 0;
+//                        where PrintConfig::check refuses it, throws that Error behind the print
 //   Megatron-LM's others ignored, refused or older spellings (flags/table.h). All that are refused
 //                        are told in one Error.
 //
-// notes: becomes what to tell of them in the log, a line each.
+// notes: becomes what to tell of all this in the log, a line each.
 std::optional<int> parse_training(const std::string& usage, const std::string& description,
                                   Fields& fields, const Arguments& arguments,
-                                  std::vector<std::string>& notes);
+                                  std::vector<std::string>& notes, const PrintConfig& print = {});
+
+// f's result. An Error that names flags which stand in files of --config also names their lines.
+template <class F>
+auto naming_places(const Fields& fields, F&& f) {
+  try {
+    return f();
+  } catch (const Error& e) {
+    throw Error(with_places(e.what(), fields));
+  }
+}
 
 }  // namespace megatron::cli

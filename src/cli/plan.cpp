@@ -10,6 +10,7 @@
 #include "plan/page.h"
 #include "plan/plan_json.h"
 #include "training/make_plan.h"
+#include "training/settle.h"
 
 namespace megatron::cli {
 namespace {
@@ -31,6 +32,7 @@ int plan(const Arguments& arguments) {
   bool json = false;
   training::PlanOptions options{.time = true, .continue_text = continue_text};
   std::optional<int64_t> ranks_here;
+  const size_t of_train = fields.all().size();
   fields.add_switch("json", &json, true, "the plan as JSON, with all digits");
   fields.add_switch("no-time", &options.time, false,
                     "no estimate of the step time, for which kernels are run for some seconds");
@@ -40,6 +42,15 @@ int plan(const Arguments& arguments) {
   fields.add("device-memory", &options.device_memory,
              "GiB of memory that each GPU has, of a run with --device cuda; default: this "
              "machine's, or without a GPU those of an H200");
+  const auto take_ranks_here = [&] {
+    if (ranks_here) settings.runtime.plan_for(*ranks_here);
+  };
+  const PrintConfig print{.check =
+                              [&] {
+                                take_ranks_here();
+                                training::check_settings(settings, true);
+                              },
+                          .fields = of_train};
   std::vector<std::string> notes;
   if (const auto code = parse_training(
           "megatron plan [flags of megatron train] [--json] [--no-time] [--nproc-per-node N]",
@@ -47,14 +58,16 @@ int plan(const Arguments& arguments) {
           "floating-point\noperations, traffic, and the time of a step on this machine. Takes the "
           "flags of megatron train;\ndata need not be there, and --lr and --train-iters need not "
           "be given.",
-          fields, arguments, notes)) {
+          fields, arguments, notes, print)) {
     return *code;
   }
   MG_CHECK(options.device_memory.value_or(1) > 0 && options.device_memory.value_or(1) <= 1e6,
            "--device-memory is {}; it must lie in (0, 1e6] GiB", *options.device_memory);
-  if (ranks_here) settings.runtime.plan_for(*ranks_here);
   for (const std::string& note : notes) log::info("{}", note);
-  const plan::Plan found = training::make_plan(settings, options);
+  const plan::Plan found = naming_places(fields, [&] {
+    take_ranks_here();
+    return training::make_plan(settings, options);
+  });
   fmt::print("{}", json ? plan::to_json(found).dump(2) + "\n"
                         : plan::page(found, {.blocks = writes_utf8()}));
   return 0;

@@ -21,7 +21,8 @@ int preprocess(const Arguments& arguments) {
     return *code;
   }
   for (const std::string& note : notes) log::info("{}", note);
-  for (const auto& r : training::preprocess(settings)) {
+  const auto results = naming_places(fields, [&] { return training::preprocess(settings); });
+  for (const auto& r : results) {
     fmt::print("{}.bin/.idx: {} documents, {} tokens from {} ({:.2f} bytes a token)\n", r.prefix,
                r.documents, r.tokens, format_bytes(static_cast<double>(r.bytes)),
                static_cast<double>(r.bytes) / static_cast<double>(r.tokens));

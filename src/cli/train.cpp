@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/continue_text.h"
+#include "training/settle.h"
 #include "training/trainer.h"
 
 namespace megatron::cli {
@@ -50,7 +51,8 @@ int train(const Arguments& arguments) {
   if (const auto code = parse_training(
           "megatron train [flags]",
           "Trains a GPT-2 or Llama style model. Flags have Megatron-LM's names and meanings.",
-          fields, arguments, notes)) {
+          fields, arguments, notes,
+          {.check = [&] { training::check_settings(settings, false); }})) {
     return *code;
   }
   // Before any thread is made, so that no signal ends the process behind the run's back.
@@ -60,7 +62,8 @@ int train(const Arguments& arguments) {
                                    .signals = signals ? &*signals : nullptr};
   return with_processes([&](comm::Processes& processes) {
     for (const std::string& note : notes) log::info("{}", note);
-    return exit_code(training::train(settings, hooks, &processes));
+    return naming_places(fields,
+                         [&] { return exit_code(training::train(settings, hooks, &processes)); });
   });
 }
 

@@ -89,7 +89,9 @@ std::string hang_text(std::span<const RankReport> reports, double limit) {
   if (longest != nullptr)
     text += fmt::format("rank {} is {}", rank, waiting_text(*longest, rank, reports));
   text += fmt::format(
-      " (the limit is {:g} s; where a call may take longer, raise --distributed-timeout-minutes)",
+      " (the limit is {:g} s; where a call may take longer, raise --distributed-timeout-minutes, "
+      "or "
+      "--distributed-timeout-seconds-after-init where that is given)",
       limit);
   for (const RankReport& report : reports) text += "\n  " + line_of(report, reports);
   return text;

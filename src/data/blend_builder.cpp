@@ -127,7 +127,8 @@ std::shared_ptr<const Dataset> blend(const SplitPlan& plan,
       blend_by_weight(normalized(weights), std::min(*plan.samples, total)));
 }
 
-std::vector<SplitPlan> plan_splits(const BlendRequest& request, const GptDatasetConfig& config,
+std::vector<SplitPlan> plan_splits(const BlendRequest& request,
+                                   const std::optional<std::string>& shares,
                                    const std::array<std::optional<int64_t>, 3>& samples) {
   MG_CHECK(request.surplus >= 0 && request.surplus <= 1,
            "--mid-level-dataset-surplus is {}; it must lie in [0, 1]", request.surplus);
@@ -136,7 +137,7 @@ std::vector<SplitPlan> plan_splits(const BlendRequest& request, const GptDataset
     const auto split = static_cast<Split>(i);
     if (samples[i] == 0) continue;
     if (request.all) {
-      if (config.split && !parse_split(*config.split)[i]) continue;
+      if (shares && !parse_split(*shares)[i]) continue;
       plans.push_back(plan_split(request, *request.all, split, samples[i]));
     } else if (request.per_split[i]) {
       plans.push_back(plan_split(request, *request.per_split[i], split, samples[i]));
@@ -162,10 +163,15 @@ void check_maps(size_t sources, size_t sets) {
 
 }  // namespace
 
+void check_blends(const BlendRequest& request, const std::optional<std::string>& shares,
+                  const std::array<std::optional<int64_t>, 3>& samples) {
+  plan_splits(request, shares, samples);
+}
+
 BlendSets build_blends(const BlendRequest& request, const GptDatasetConfig& config,
                        const std::array<std::optional<int64_t>, 3>& samples,
                        const OpenSource& open) {
-  const std::vector<SplitPlan> plans = plan_splits(request, config, samples);
+  const std::vector<SplitPlan> plans = plan_splits(request, config.split, samples);
   std::map<std::string, std::shared_ptr<const TokenSource>> sources;
   std::map<Wanted, std::shared_ptr<const Dataset>> built;
   std::vector<decltype(sources)::value_type*> to_open;

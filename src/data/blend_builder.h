@@ -44,4 +44,8 @@ BlendSets build_blends(const BlendRequest& request, const GptDatasetConfig& conf
                        const std::array<std::optional<int64_t>, 3>& samples,
                        const OpenSource& open);
 
+// What build_blends refuses before it opens anything. shares: the split's, of one list.
+void check_blends(const BlendRequest& request, const std::optional<std::string>& shares,
+                  const std::array<std::optional<int64_t>, 3>& samples);
+
 }  // namespace megatron::data

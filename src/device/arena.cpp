@@ -87,7 +87,9 @@ std::string_view name(MemoryClass memory_class) {
 Storage::Storage(std::shared_ptr<Arena> arena, int64_t offset, int64_t bytes, std::byte* data)
     : arena_(std::move(arena)), offset_(offset), bytes_(bytes), data_(data) {}
 
-Storage::~Storage() { arena_->give_back(offset_, bytes_); }
+Storage::~Storage() {
+  if (bytes_ > 0) arena_->give_back(offset_, bytes_);
+}
 
 Device Storage::device() const { return arena_->device(); }
 
@@ -112,6 +114,12 @@ Arena::Arena(Device device, MemoryClass memory_class, std::unique_ptr<AddressRan
 std::shared_ptr<Storage> Arena::allocate(int64_t bytes, std::string_view label) {
   MG_ASSERT(bytes >= 0);
   if (bytes == 0) return std::make_shared<Storage>(shared_from_this(), 0, 0, nullptr);
+  const int64_t offset = take(bytes, label);
+  std::byte* data = range_->base() == nullptr ? nullptr : range_->base() + offset;
+  return std::make_shared<Storage>(shared_from_this(), offset, bytes, data);
+}
+
+int64_t Arena::take(int64_t bytes, std::string_view label) {
   const int64_t size = round_up(bytes);
   const std::lock_guard lock(mutex_);
   int64_t offset = end_;
@@ -144,8 +152,8 @@ std::shared_ptr<Storage> Arena::allocate(int64_t bytes, std::string_view label) 
     int64_t& noted_end = (*noted_)[offset];
     noted_end = std::max(noted_end, offset + size);
   }
-  std::byte* data = range_->base() == nullptr ? nullptr : range_->base() + offset;
-  return std::make_shared<Storage>(shared_from_this(), offset, bytes, data);
+  if (listener_ != nullptr) listener_->taken(offset, size);
+  return offset;
 }
 
 void Arena::grow(int64_t end, int64_t bytes, std::string_view label) {
@@ -158,10 +166,10 @@ void Arena::grow(int64_t end, int64_t bytes, std::string_view label) {
 }
 
 void Arena::give_back(int64_t offset, int64_t bytes) {
-  if (bytes == 0) return;
   const std::lock_guard lock(mutex_);
   int64_t size = round_up(bytes);
   in_use_ -= size;
+  if (listener_ != nullptr) listener_->given_back(offset);
   auto next = free_by_offset_.lower_bound(offset);
   if (next != free_by_offset_.end() && next->first == offset + size) {
     size += next->second;
@@ -183,6 +191,22 @@ void Arena::give_back(int64_t offset, int64_t bytes) {
 void Arena::insert_free(int64_t offset, int64_t bytes) {
   free_by_offset_[offset] = bytes;
   free_by_size_.insert({bytes, offset});
+}
+
+void Arena::listen(ArenaListener* listener) {
+  const std::lock_guard lock(mutex_);
+  listener_ = listener;
+}
+
+std::shared_ptr<Arena> Arena::copy() const {
+  MG_ASSERT(device_.kind == DeviceKind::meta);
+  std::shared_ptr<Arena> copy = make(device_, class_);
+  const std::lock_guard lock(mutex_);
+  copy->free_by_offset_ = free_by_offset_;
+  copy->free_by_size_ = free_by_size_;
+  copy->end_ = end_;
+  copy->in_use_ = in_use_;
+  return copy;
 }
 
 void Arena::note() {

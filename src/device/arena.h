@@ -68,6 +68,15 @@ class AddressRange {
 std::unique_ptr<AddressRange> reserve_host_memory();
 std::unique_ptr<AddressRange> reserve_no_memory();  // meta
 
+// Told of an arena's blocks, in the order in which they are handed out and given back. Empty ones
+// are left out.
+class ArenaListener {
+ public:
+  virtual ~ArenaListener() = default;
+  virtual void taken(int64_t offset, int64_t bytes) = 0;
+  virtual void given_back(int64_t offset) = 0;
+};
+
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
   static std::shared_ptr<Arena> make(Device device, MemoryClass memory_class);
@@ -75,12 +84,20 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // A block aligned to 64 bytes; its contents are undefined. Throws Error naming class, bytes and
   // label when there is no memory left. Zero bytes give a storage without block.
   std::shared_ptr<Storage> allocate(int64_t bytes, std::string_view label);
+  // The same without a Storage: the block's offset, which goes to give_back() with its bytes, above
+  // 0.
+  int64_t take(int64_t bytes, std::string_view label);
+  void give_back(int64_t offset, int64_t bytes);
 
   Device device() const { return device_; }
   MemoryClass memory_class() const { return class_; }
   int64_t in_use() const;                            // bytes handed out now
   int64_t high_water() const;                        // end of the highest block ever handed out
   void set_limit(int64_t bytes) { limit_ = bytes; }  // allocate throws beyond it
+  void listen(ArenaListener* listener);              // borrowed; null: nobody, the default
+  // On meta: another arena with the same free blocks and high-water mark. What this one has handed
+  // out now stays taken there.
+  std::shared_ptr<Arena> copy() const;
 
   // Where recorded work has its memory (device/recording.h). Addresses of an arena stay usable, so
   // that such work may be queued again as long as nobody else keeps something there.
@@ -95,10 +112,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   bool is_free(std::span<const Extent> extents) const;  // nothing of them is handed out now
 
  private:
-  friend class Storage;
   Arena(Device device, MemoryClass memory_class, std::unique_ptr<AddressRange> range);
   void grow(int64_t end, int64_t bytes, std::string_view label);
-  void give_back(int64_t offset, int64_t bytes);
   void insert_free(int64_t offset, int64_t bytes);
 
   Device device_;
@@ -109,6 +124,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::set<std::pair<int64_t, int64_t>> free_by_size_;  // {bytes, offset}
   int64_t end_ = 0, in_use_ = 0, limit_ = INT64_MAX;
   std::optional<std::map<int64_t, int64_t>> noted_;  // begin -> end; some overlap
+  ArenaListener* listener_ = nullptr;
 };
 
 // One arena a class; that of MemoryClass::offload is of host memory, pinned where the device is a

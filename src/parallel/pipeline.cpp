@@ -111,7 +111,8 @@ class Pipeline::Execution {
         receive(named.step.transfer, named.name);
       }
     }
-    for (Sent& sent : sent_) wait(sent);
+    // The first sent first, so that what steps do with memory ends alike, however many are sent.
+    for (size_t i = 0; i < kSendsUnderWay; ++i) wait(sent_[(sends_ + i) % kSendsUnderWay]);
   }
 
  private:

@@ -112,13 +112,6 @@ std::string memory_section(const Plan& plan, const PageStyle& style) {
     text += fmt::format(
         "  Megatron-LM's formulas give {} for weights and optimizer, {} for activations\n",
         bytes_text(plan.megatron->weights_and_optimizer), bytes_text(plan.megatron->activations));
-  if (plan.run_micro_batches > 0 && plan.stages.size() > 1 &&
-      plan.run_micro_batches < plan.micro_batches)
-    text += fmt::format(
-        "  Activations are those of a step of {} micro-batches, which stands for one of {}: that "
-        "may "
-        "take some per cent more\n",
-        plan.run_micro_batches, plan.micro_batches);
   return text + stages_text(plan) + gpu_line(plan, marks) + machine_line(plan, marks) +
          verdict(plan);
 }

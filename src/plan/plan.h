@@ -66,8 +66,8 @@ struct GpuMemory {
   int ranks = 1;        // of this machine that share one, at most
   int processes = 1;    // they belong to
   std::string assumed;  // "": a GPU of this machine; else why it is another
-  // What the driver's context and the libraries' code take in each process, and what arenas map ahead
-  // of their use; an allowance.
+  // What the driver's context and the libraries' code take in each process, and what arenas map
+  // ahead of their use; an allowance.
   static constexpr int64_t kOverhead = int64_t{1} << 30;
 };
 
@@ -83,12 +83,9 @@ struct Plan {
   std::vector<FlopCount> flops;   // formula "model" first
   MemoryUse memory;               // of rank 0
   std::vector<MemoryUse> stages;  // of a rank of each pipeline stage
-  // Of the step that was run for `memory`; fewer than micro_batches: it stands for one of so many,
-  // whose activations may take some per cent more (holes between tensors that come and go).
-  int64_t run_micro_batches = 0;
-  int64_t program = 0;           // bytes of a process beside its ranks
-  int64_t machine = 0;           // bytes of memory this machine has; 0: not known
-  std::optional<GpuMemory> gpu;  // of a CUDA run, whose arenas but `offload` lie there
+  int64_t program = 0;            // bytes of a process beside its ranks
+  int64_t machine = 0;            // bytes of memory this machine has; 0: not known
+  std::optional<GpuMemory> gpu;   // of a CUDA run, whose arenas but `offload` lie there
   std::vector<KernelWork> kernels;
   std::vector<TrafficWork> traffic;
   std::optional<double> step_seconds;  // estimated for this machine

@@ -73,7 +73,6 @@ Json memory(const Plan& plan) {
   }
   return Json::Object{{"rank", memory_of(plan.memory)},
                       {"stages", std::move(stages)},
-                      {"run_micro_batches", plan.run_micro_batches},
                       {"program", plan.program},
                       {"process", plan.process_bytes()},
                       {"gpu", gpu(plan)},

@@ -100,19 +100,23 @@ Tensor ReplayMemory::small(const OperandForm& form, const WorkItem& item) {
   return t;
 }
 
-Tensor ReplayMemory::take(DType type, bool written, int64_t bytes) {
+void ReplayMemory::reserve(DType type, bool written, int64_t bytes) {
   Pool& pool = pools_[{type, written}];
-  const int64_t wanted = round_up(bytes);
-  if (!pool.memory.defined() || pool.memory.bytes() < wanted) {
+  if (!pool.memory.defined() || pool.memory.bytes() < bytes) {
     pool = {};
-    const int64_t size = std::max(wanted, round_up(cold_ / 2));
+    const int64_t size = std::max(bytes, round_up(cold_ / 2));
     pool.memory = Tensor::empty(runtime_.arena(MemoryClass::activations), {size / size_of(type)},
                                 type, "replay.operands");
     fill(pool.memory);
   }
-  if (pool.next + wanted > pool.memory.bytes()) pool.next = 0;
-  Tensor taken = pool.memory.slice(0, pool.next / size_of(type), wanted / size_of(type));
-  pool.next += wanted;
+  if (pool.next + bytes > pool.memory.bytes()) pool.next = 0;
+}
+
+Tensor ReplayMemory::take(DType type, bool written, int64_t bytes) {
+  Pool& pool = pools_[{type, written}];
+  const int64_t size = round_up(bytes);
+  Tensor taken = pool.memory.slice(0, pool.next / size_of(type), size / size_of(type));
+  pool.next += size;
   return taken;
 }
 
@@ -131,17 +135,25 @@ void ReplayMemory::fill(const Tensor& pool) {
 std::vector<Tensor> ReplayMemory::operands(const WorkItem& item) {
   const size_t count = item.operands.size();
   std::vector<int64_t> bytes(count, 0);
-  std::vector<bool> written(count, false);
+  std::vector<bool> written(count, false), pooled(count, false);
   for (const OperandForm& form : item.operands) {
     const auto storage = static_cast<size_t>(form.storage);
     bytes[storage] = std::max(bytes[storage], form.end());
     if (form.access != kernels::Access::read) written[storage] = true;
+    if (!is_small(form)) pooled[storage] = true;
   }
+  // Together, so that no two of a call lie at one place.
+  std::map<std::pair<DType, bool>, int64_t> together;
+  for (size_t i = 0; i < count; ++i) {
+    pooled[i] = pooled[i] || written[i];
+    if (pooled[i]) together[{item.operands[i].type, written[i]}] += round_up(bytes[i]);
+  }
+  for (const auto& [pool, all] : together) reserve(pool.first, pool.second, all);
   std::vector<Tensor> memory(count), tensors;
   for (size_t i = 0; i < count; ++i) {
     const OperandForm& form = item.operands[i];
     const auto storage = static_cast<size_t>(form.storage);
-    if (is_small(form) && !written[storage]) {
+    if (!pooled[storage]) {
       tensors.push_back(small(form, item));
       continue;
     }

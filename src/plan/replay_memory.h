@@ -10,8 +10,8 @@
 namespace megatron::plan {
 
 // Operands lie one after another in pools of a few hundred megabytes, which are gone through in
-// circles, so that each is as cold as the pool is large. What is only read holds small random
-// numbers; indices are in range, counts and weights positive.
+// circles, so that those of one call lie apart and each is as cold as the pool is large. What is
+// only read holds small random numbers; indices are in range, counts and weights positive.
 class ReplayMemory {
  public:
   // cold: bytes that all pools have together, at least.
@@ -25,6 +25,7 @@ class ReplayMemory {
     Tensor memory;
     int64_t next = 0;  // bytes
   };
+  void reserve(DType type, bool written, int64_t bytes);  // so many lie ahead, one after another
   Tensor take(DType type, bool written, int64_t bytes);
   static void fill(const Tensor& pool);
   Tensor small(const OperandForm& form, const WorkItem& item);

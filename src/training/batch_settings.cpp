@@ -1,9 +1,9 @@
 #include "training/batch_settings.h"
 
-#include <bit>
 #include <charconv>
 
 #include "base/error.h"
+#include "models/gpt/config.h"
 
 namespace megatron::training {
 
@@ -63,12 +63,12 @@ data::BatchSchedule make_schedule(const BatchSettings& s) {
 
 void BatchSettings::finalize(int data_parallel) {
   const auto positive = [](const std::optional<int64_t>& value, std::string_view flag,
-                           int64_t limit = int64_t{1} << 31) {
+                           int64_t most = (int64_t{1} << 31) - 1) {
     MG_CHECK(value.has_value(), "--{} is needed", flag);
-    MG_CHECK(*value > 0 && *value < limit, "--{} is {}; it must lie in [1, 2^{})", flag, *value,
-             std::bit_width(static_cast<uint64_t>(limit)) - 1);
+    MG_CHECK(*value > 0 && *value <= most, "--{} is {}; it must lie in [1, {}]", flag, *value,
+             most);
   };
-  positive(seq_length, "seq-length");
+  positive(seq_length, "seq-length", models::kMaxPositions);
   positive(micro_batch_size, "micro-batch-size");
   MG_CHECK(!train_iters || !train_samples,
            "--train-iters {} and --train-samples {} are both given; give one", *train_iters,

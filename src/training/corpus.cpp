@@ -20,7 +20,12 @@ struct Sources {
   bool mock = false;
 };
 
-Sources find_sources(const DataSettings& s) {
+std::string split_of(const DataSettings& settings) {
+  return settings.split.value_or(settings.mock_data ? "1,1,1" : "969, 30, 1");
+}
+
+// What the flags themselves say; of lists in files nothing.
+Sources sources_of_flags(const DataSettings& s) {
   const std::array<const std::vector<std::string>*, 3> own = {
       &s.train_data_path, &s.valid_data_path, &s.test_data_path};
   constexpr std::array<const char*, 3> kOwn = {"--train-data-path", "--valid-data-path",
@@ -32,29 +37,46 @@ Sources find_sources(const DataSettings& s) {
   if (s.data_args_path) flags.push_back("--data-args-path");
   if (given != own.end()) flags.push_back(kOwn[static_cast<size_t>(given - own.begin())]);
   if (s.per_split_data_args_path) flags.push_back("--per-split-data-args-path");
-  MG_CHECK(!flags.empty(),
-           "there is no data: give --data-path PREFIX (or --train-data-path and its kin, "
-           "--data-args-path, --per-split-data-args-path) or --mock-data");
-  MG_CHECK(flags.size() == 1, "{} and {} are both given, and each names the data: give one",
+  MG_CHECK(flags.size() <= 1, "{} and {} are both given, and each names the data: give one",
            flags[0], flags[1]);
   const bool divided = given == own.end() && !s.per_split_data_args_path;
   MG_CHECK(divided || !s.split, "--split {} has nothing to divide: {} names the data of each split",
            *s.split, flags[0]);
+  if (divided) data::parse_split(split_of(s));
   Sources sources{.blend = {.all = {}, .per_split = {}}, .mock = s.mock_data};
   if (s.mock_data) {
     sources.blend.all = data::BlendList{{kMock}, {}};
   } else if (!s.data_path.empty()) {
     sources.blend.all = data::parse_blend_list(s.data_path, "--data-path");
-  } else if (s.data_args_path) {
-    sources.blend.all = data::read_blend_list(*s.data_args_path, "--data-args-path");
-  } else if (s.per_split_data_args_path) {
-    sources.blend.per_split =
-        data::read_split_blend_lists(*s.per_split_data_args_path, "--per-split-data-args-path");
   } else {
     for (size_t i = 0; i < own.size(); ++i)
       if (!own[i]->empty()) sources.blend.per_split[i] = data::parse_blend_list(*own[i], kOwn[i]);
   }
   return sources;
+}
+
+Sources find_sources(const DataSettings& s) {
+  require_data(s);
+  Sources sources = sources_of_flags(s);
+  if (s.data_args_path)
+    sources.blend.all = data::read_blend_list(*s.data_args_path, "--data-args-path");
+  if (s.per_split_data_args_path)
+    sources.blend.per_split =
+        data::read_split_blend_lists(*s.per_split_data_args_path, "--per-split-data-args-path");
+  return sources;
+}
+
+// How the sources are mixed.
+void settle_blend(data::BlendRequest& blend, const DataSettings& s, bool several_valid) {
+  blend.surplus = s.mid_level_dataset_surplus;
+  blend.several_valid = several_valid;
+  blend.threads =
+      s.builder_threads.value_or(std::max<int64_t>(1, std::thread::hardware_concurrency()));
+  MG_CHECK(blend.threads >= 1 && blend.threads <= 1024,
+           "--num-dataset-builder-threads is {}; it must lie in [1, 1024]", blend.threads);
+  MG_CHECK(!several_valid || !(blend.all || s.data_args_path),
+           "--multiple-validation-sets needs data sets of validation alone: give --valid-data-path "
+           "or --per-split-data-args-path");
 }
 
 data::GptDatasetConfig dataset_config(const DataSettings& settings, const Vocabulary& vocabulary) {
@@ -63,11 +85,7 @@ data::GptDatasetConfig dataset_config(const DataSettings& settings, const Vocabu
   config.reset_attention_mask = settings.reset_attention_mask;
   config.inter_document_masking = settings.inter_document_masking;
   config.eod_mask_loss = settings.eod_mask_loss;
-  MG_CHECK(vocabulary.eod >= 0 || !(settings.reset_position_ids || settings.reset_attention_mask ||
-                                    settings.eod_mask_loss),
-           "--reset-position-ids, --reset-attention-mask and --eod-mask-loss need an "
-           "end-of-document token, and the tokenizer has none; "
-           "--dataloader-inter-document-masking goes by stored sequences instead");
+  check_masks(settings, vocabulary);
   config.eod = vocabulary.eod;
   config.pad = vocabulary.pad;
   if (vocabulary.eod >= 0) config.special = {vocabulary.eod};
@@ -80,10 +98,6 @@ data::GptDatasetConfig dataset_config(const DataSettings& settings, const Vocabu
   config.cache = !settings.mock_data || settings.data_cache_path.has_value();
   config.cache_path = settings.data_cache_path;
   return config;
-}
-
-std::string split_of(const DataSettings& settings) {
-  return settings.split.value_or(settings.mock_data ? "1,1,1" : "969, 30, 1");
 }
 
 std::shared_ptr<const data::IndexedDataset> open_tokens(const DataSettings& settings,
@@ -107,19 +121,47 @@ const data::Dataset& Corpus::set(data::Split split) const {
   return *set;
 }
 
+bool names_data(const DataSettings& s) {
+  return s.mock_data || !s.data_path.empty() || !s.train_data_path.empty() ||
+         !s.valid_data_path.empty() || !s.test_data_path.empty() || s.data_args_path ||
+         s.per_split_data_args_path;
+}
+
+void require_data(const DataSettings& s) {
+  MG_CHECK(names_data(s),
+           "there is no data: give --data-path PREFIX (or --train-data-path and its kin, "
+           "--data-args-path, --per-split-data-args-path) or --mock-data");
+}
+
+void check_data(const DataSettings& s, const std::array<std::optional<int64_t>, 3>& samples,
+                bool several_valid, const std::vector<std::string>& names) {
+  Sources sources = sources_of_flags(s);
+  settle_blend(sources.blend, s, several_valid);
+  data::check_blends(sources.blend, sources.blend.all ? std::optional(split_of(s)) : std::nullopt,
+                     samples);
+  const auto& valid = sources.blend.per_split[static_cast<size_t>(data::Split::valid)];
+  if (valid && several_valid) check_names(names, valid->prefixes.size());
+}
+
+void check_names(const std::vector<std::string>& names, size_t sets) {
+  MG_CHECK(names.empty() || names.size() == sets,
+           "--validation-set-names has {} names, and there are {} validation sets", names.size(),
+           sets);
+}
+
+void check_masks(const DataSettings& s, const Vocabulary& vocabulary) {
+  MG_CHECK(
+      vocabulary.eod >= 0 || !(s.reset_position_ids || s.reset_attention_mask || s.eod_mask_loss),
+      "--reset-position-ids, --reset-attention-mask and --eod-mask-loss need an "
+      "end-of-document token, and the tokenizer has none; "
+      "--dataloader-inter-document-masking goes by stored sequences instead");
+}
+
 Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, int64_t seq_length,
                    int64_t seed, const std::array<std::optional<int64_t>, 3>& samples,
                    bool several_valid) {
   Sources sources = find_sources(settings);
-  sources.blend.surplus = settings.mid_level_dataset_surplus;
-  sources.blend.several_valid = several_valid;
-  sources.blend.threads =
-      settings.builder_threads.value_or(std::max<int64_t>(1, std::thread::hardware_concurrency()));
-  MG_CHECK(sources.blend.threads >= 1 && sources.blend.threads <= 1024,
-           "--num-dataset-builder-threads is {}; it must lie in [1, 1024]", sources.blend.threads);
-  MG_CHECK(!several_valid || !sources.blend.all,
-           "--multiple-validation-sets needs data sets of validation alone: give --valid-data-path "
-           "or --per-split-data-args-path");
+  settle_blend(sources.blend, settings, several_valid);
   data::GptDatasetConfig config = dataset_config(settings, vocabulary);
   config.sequence_length = seq_length;
   config.seed = seed;

@@ -29,6 +29,17 @@ struct Corpus {
   const data::Dataset& set(data::Split split) const;
 };
 
+bool names_data(const DataSettings& settings);    // whether a flag does
+void require_data(const DataSettings& settings);  // throws Error where none does
+
+// What can be said against these flags without opening a file: more than one source of data,
+// weights or shares that are none, samples that cannot be counted. Where no flag names data,
+// nothing is wrong. names: of validation sets. Throws Error as open_corpus does.
+void check_data(const DataSettings& settings, const std::array<std::optional<int64_t>, 3>& samples,
+                bool several_valid, const std::vector<std::string>& names);
+void check_names(const std::vector<std::string>& names, size_t sets);
+void check_masks(const DataSettings& settings, const Vocabulary& vocabulary);
+
 // The data that the settings name: mock data, one prefix or a blend, for all splits or each.
 // samples: how many each set is asked for; none: one pass; 0: the set is not opened. several_valid:
 // the data sets of a validation list of its own stay apart. Throws Error for more than one source

@@ -1,6 +1,24 @@
 #include "training/data_settings.h"
 
 namespace megatron::training {
+namespace {
+
+// Each source of data takes the place of the others in a configuration file.
+void replace_sources(Fields& f) {
+  using Names = std::vector<std::string>;
+  const std::vector<Names> sources = {{"mock-data"},
+                                      {"data-path"},
+                                      {"data-args-path"},
+                                      {"train-data-path", "valid-data-path", "test-data-path"},
+                                      {"per-split-data-args-path"}};
+  for (const Names& source : sources)
+    for (const Names& other : sources)
+      if (&source != &other) f.replace(source, other);
+  f.replace(sources[3], {"split"});
+  f.replace(sources[4], {"split"});
+}
+
+}  // namespace
 
 void DataSettings::fields(Fields& f) {
   f.add("data-path", &data_path,
@@ -37,6 +55,7 @@ void DataSettings::fields(Fields& f) {
                "end-of-document or another special token");
   f.add_switch("eod-mask-loss", &eod_mask_loss, true,
                "no loss where the input is the end-of-document token");
+  replace_sources(f);
 }
 
 }  // namespace megatron::training

@@ -149,22 +149,31 @@ class Teller {
       if (now_.checkpoint.use_checkpoint_scheduler) return;
     }
     if (!o.lr) return;  // a plan needs none
+    // Nor has it to end.
+    const bool ends = given_.batch.train_iters || given_.batch.train_samples;
     const bool decays = o.lr_decay_style != optim::DecayStyle::constant;
-    if (decays && !o.lr_decay_iters && !o.lr_decay_samples) {
+    if (ends && decays && !o.lr_decay_iters && !o.lr_decay_samples) {
       if (b.train_samples) {
         note("lr-decay-samples", *b.train_samples, "--train-samples");
       } else {
         note("lr-decay-iters", *b.train_iters, "--train-iters");
       }
     }
-    const optim::LearningRate typed = o.learning_rate(b);
-    if (o.lr_warmup_fraction)
-      note("lr-warmup-samples", typed.warmup,
-           fmt::format("{} of the {} samples of the decay", *o.lr_warmup_fraction, typed.decay));
+    if (ends && o.lr_warmup_fraction) note_warmup(o.learning_rate(b));
     if (o.start_weight_decay.has_value() != o.end_weight_decay.has_value())
       note(o.start_weight_decay ? "end-weight-decay" : "start-weight-decay", o.weight_decay,
            "--weight-decay");
     if (o.decoupled_lr && !o.decoupled_min_lr) note("decoupled-min-lr", o.min_lr, "--min-lr");
+  }
+
+  // In the unit of the run, whole.
+  void note_warmup(const optim::LearningRate& typed) {
+    const BatchSettings& b = now_.batch;
+    const auto samples = static_cast<int64_t>(typed.warmup);
+    note(b.train_samples ? "lr-warmup-samples" : "lr-warmup-iters",
+         b.train_samples ? samples : b.schedule.iterations_within(samples),
+         fmt::format("{} x {} samples of the decay = {} samples",
+                     *now_.optimizer.lr_warmup_fraction, typed.decay, typed.warmup));
   }
 
   void schedule_of_checkpoint(const optim::LearningRate& rate, const optim::WeightDecay& decay) {

@@ -20,12 +20,6 @@ data::Split split_named(const std::string& name) {
                           : data::Split::valid;
 }
 
-bool names_data(const DataSettings& s) {
-  return s.mock_data || !s.data_path.empty() || !s.train_data_path.empty() ||
-         !s.valid_data_path.empty() || !s.test_data_path.empty() || s.data_args_path ||
-         s.per_split_data_args_path;
-}
-
 std::string model_directory(const std::optional<std::string>& load) {
   MG_CHECK(load.has_value(), "--load DIR is needed: the model to evaluate");
   return resolve_model_directory(*load);
@@ -78,6 +72,14 @@ void EvaluationSettings::fields(Fields& f) {
   f.add_switch("bf16", &bf16, true, "compute in bfloat16; else fp32");
   data.fields(f);
   runtime.fields(f);
+  const std::vector<std::string> sources = {
+      "mock-data",       "data-path",      "data-args-path",          "train-data-path",
+      "valid-data-path", "test-data-path", "per-split-data-args-path"};
+  f.replace({"input"}, sources);
+  f.replace({"input"}, {"split"});
+  f.replace(sources, {"input"});
+  f.replace({"per-document"}, {"eval-samples"});
+  f.replace({"eval-samples"}, {"per-document"});
 }
 
 double EvaluationResult::perplexity() const { return std::exp(loss.mean()); }

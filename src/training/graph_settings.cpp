@@ -12,6 +12,8 @@ void GraphSettings::fields(Fields& f) {
       "each");
   f.add("cuda-graph-warmup-steps", &warmup_steps,
         "of --cuda-graph-impl local: steps before micro-batches are recorded");
+  f.of({"cuda-graph-warmup-steps"},
+       [this] { return impl == "none" ? "--cuda-graph-impl is none" : ""; });
 }
 
 void GraphSettings::check(DeviceKind device, const ParallelSettings& parallel, int data_parallel,

@@ -16,6 +16,7 @@
 #include "plan/step_time.h"
 #include "training/log/machine.h"
 #include "training/meta_run.h"
+#include "training/remedies.h"
 #include "training/run_plan.h"
 #include "training/trained_model.h"
 
@@ -90,24 +91,25 @@ double flops_of(const plan::StepWork& work) {
   return flops;
 }
 
-// Beyond this no figure would be exact, and finding them would take as long as it is useless. A
-// layer keeps at least its input.
+// Bytes are counted in 64 bits, whatever machine there is: a class of memory of the whole model,
+// and of all of a micro-batch's tensors, is to stay below them. A layer keeps some thirty times its
+// input.
 void check_size(const TrainSettings& s, const models::GptConfig& c) {
   const auto d = [](int64_t value) { return static_cast<double>(value); };
-  const double parameters = d(plan::parameter_count(c));
-  const double moving = d(*s.batch.micro_batch_size) * d(*s.batch.seq_length) *
-                        d(c.num_layers * c.hidden_size + c.vocab_size);
-  const double most_state = 1e15, most_moving = 4e12, machine = d(machine_memory());
-  MG_CHECK(16 * parameters <= most_state,
-           "a model of {} parameters (--num-layers {}, --hidden-size {}) needs {} for its training "
-           "state, and the machine has {}: use a smaller model",
-           format_count(parameters), c.num_layers, c.hidden_size, format_bytes(16 * parameters),
-           format_bytes(machine));
-  MG_CHECK(2 * moving <= most_moving,
-           "a micro-batch of {} sequences of {} tokens needs at least {}, and the machine has {}: "
-           "use a smaller --micro-batch-size or --seq-length",
-           *s.batch.micro_batch_size, *s.batch.seq_length, format_bytes(2 * moving),
-           format_bytes(machine));
+  const double most = 0x1p62, state = 16 * d(plan::parameter_count(c));
+  const double moving = 256 * d(*s.batch.micro_batch_size) * d(*s.batch.seq_length) *
+                        (d(c.num_layers) * d(c.hidden_size + c.ffn_hidden_size) + d(c.vocab_size));
+  MG_CHECK(
+      state <= most,
+      "a model of {} parameters (--num-layers {}, --hidden-size {}) has a training state of {}, "
+      "and what can be counted ends at {}: use a smaller model",
+      format_count(state / 16), c.num_layers, c.hidden_size, format_bytes(state),
+      format_bytes(most));
+  MG_CHECK(moving <= most,
+           "the tensors of a micro-batch of {} sequences of {} tokens may take {}, and what can be "
+           "counted ends at {}: use a smaller --micro-batch-size or --seq-length",
+           *s.batch.micro_batch_size, *s.batch.seq_length, format_bytes(moving),
+           format_bytes(most));
 }
 
 // The run as Megatron-LM's memory report would read it.
@@ -166,7 +168,6 @@ plan::Plan plan_of(const TrainSettings& s, const models::GptConfig& config,
                                          *s.batch.seq_length),
                .memory = stages.front(),
                .stages = std::move(stages),
-               .run_micro_batches = run.run_micro_batches(),
                .program = program * std::max(1, s.runtime.launched_here),
                .machine = machine_memory(),
                .gpu = gpu_of(s, options.device_memory),
@@ -177,137 +178,6 @@ plan::Plan plan_of(const TrainSettings& s, const models::GptConfig& config,
   if (options.time && p.fits()) add_time(p, busiest == nullptr ? run : *busiest, s);
   return p;
 }
-
-// Flags that make a run smaller, each with what it would need then; tried on the plan itself.
-class Remedies {
- public:
-  // plan: of the run that does not fit.
-  Remedies(const TrainSettings& s, const models::GptConfig& config, const Vocabulary& vocabulary,
-           const plan::Plan& plan, std::optional<double> device_memory)
-      : s_(s), config_(config), vocabulary_(vocabulary), device_memory_(device_memory) {
-    share_of_a_rank_ =
-        plan.gpu ? plan.gpu->bytes / plan.gpu->ranks : machine_memory() / s.runtime.ranks_here();
-    for (const plan::MemoryUse& stage : plan.stages) {
-      int64_t bytes = 0;
-      for (const MemoryClass c :
-           {MemoryClass::parameters, MemoryClass::gradients, MemoryClass::optimizer})
-        bytes += stage.arenas[static_cast<size_t>(c)];
-      state_ = std::min(state_, bytes);
-    }
-  }
-
-  std::vector<std::string> find() {
-    divide_further();
-    const int64_t micro = *s_.batch.micro_batch_size;
-    TrainSettings all = s_;
-    const auto give = [&](const std::string& flags, auto change) {
-      TrainSettings one = s_;
-      change(one);
-      change(all);
-      put(flags, one);
-      together_ += (together_.empty() ? "" : " ") + flags;
-      ++changes_;
-    };
-    if (s_.data_parallel() > 1 && s_.runtime.launched_here == 0) {
-      const int64_t one = s_.parallel.model_ranks();
-      give(fmt::format("--ranks {}", one), [one](TrainSettings& s) { s.runtime.ranks = one; });
-    }
-    if (micro > 1)
-      give("--micro-batch-size 1", [](TrainSettings& s) { s.batch.micro_batch_size = 1; });
-    if (!s_.recompute.any()) {
-      TrainSettings one = s_;
-      one.recompute.activations = true;
-      put("--recompute-activations", one);
-      give("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
-           [](TrainSettings& s) {
-             s.recompute.granularity = "full";
-             s.recompute.method = "uniform";
-             s.recompute.num_layers = 1;
-           });
-    }
-    if (s_.precision.type() == DType::f32)
-      give("--bf16", [](TrainSettings& s) { s.precision.bf16 = true; });
-    if (found_.empty() && changes_ > 1) put(together_, all);
-    if (found_.empty()) put_least_batch("", s_);
-    if (found_.empty() && changes_ > 0) put_least_batch(together_ + " ", all);
-    if (found_.empty())
-      found_.push_back(fmt::format("a smaller model (--num-layers {}, --hidden-size {})",
-                                   config_.num_layers, config_.hidden_size));
-    return found_;
-  }
-
- private:
-  // The same ranks, which hold less each: of the state at best the share that is told.
-  void divide_further() {
-    const int64_t replicas = s_.data_parallel();
-    if (replicas % 2 == 0) {
-      TrainSettings s = s_;
-      s.parallel.tensor_parallel *= 2;
-      put(fmt::format("--tensor-model-parallel-size {}{}", s.parallel.tensor_parallel,
-                      s_.runtime.ranks ? "" : fmt::format(" --ranks {}", s_.runtime.rank_count())),
-          s, 0.5);
-    }
-    if (replicas == 1 || s_.optimizer.config.method == optim::Method::muon) return;
-    const double share = 1.0 / static_cast<double>(replicas);
-    TrainSettings s = s_;
-    if (s_.parallel.sharding() == parallel::Sharding::none) {
-      s.parallel.distributed_optimizer = true;
-      put("--use-distributed-optimizer", s, share);
-    }
-    if (s_.parallel.sharding() == parallel::Sharding::parameters) return;
-    s = s_;
-    s.parallel.distributed_optimizer = true;
-    s.parallel.sharding_strategy = "optim_grads_params";
-    put("--use-distributed-optimizer --data-parallel-sharding-strategy optim_grads_params", s,
-        share);
-  }
-
-  // With the steps that the run has at its end. share: of the state that ranks hold as it is.
-  void put(const std::string& flags, TrainSettings& s, double share = 1) {
-    put(flags, s, s_.batch.schedule.batch(last_stage(s_)), share);
-  }
-
-  // Where it is the batches read ahead that take the memory.
-  void put_least_batch(const std::string& flags, TrainSettings s) {
-    const parallel::PipelineShape shape = s.parallel.pipeline(config_.num_layers);
-    const int64_t together =
-        shape.kind == parallel::ScheduleKind::interleaved ? std::max(shape.group, shape.stages) : 1;
-    const int64_t least = *s.batch.micro_batch_size * s.data_parallel() * together;
-    if (least < s_.batch.schedule.batch(last_stage(s_)))
-      put(fmt::format("{}--global-batch-size {}", flags, least), s, least);
-  }
-
-  void put(const std::string& flags, TrainSettings& s, int64_t batch, double share = 1) {
-    const bool same_state = s.precision.type() == s_.precision.type();
-    const double state = share * static_cast<double>(state_);
-    const double of_a_rank =
-        static_cast<double>(share_of_a_rank_) * s_.runtime.ranks_here() / s.runtime.ranks_here();
-    if (same_state && state > of_a_rank) return;
-    try {
-      s.batch.schedule = data::BatchSchedule::constant(batch);
-      s.batch.schedule.divide(*s.batch.micro_batch_size, s.data_parallel(), false);
-      std::vector<SettingNote> notes;
-      s.parallel.check(s.runtime.rank_count(), config_.num_layers,
-                       s.batch.schedule.micro_batches(0), *s.batch.seq_length, notes);
-      const plan::Plan p = plan_of(s, config_, vocabulary_, {.device_memory = device_memory_}, 0);
-      if (p.fits())
-        found_.push_back(fmt::format(
-            "{} (needs {})", flags,
-            format_bytes(static_cast<double>(p.gpu ? p.gpu_bytes() : p.process_bytes()))));
-    } catch (const Error&) {  // other flags, or the model's sizes, forbid these
-    }
-  }
-
-  const TrainSettings& s_;
-  const models::GptConfig& config_;
-  const Vocabulary& vocabulary_;
-  std::optional<double> device_memory_;
-  int64_t share_of_a_rank_ = 0;  // bytes that there are
-  int64_t state_ = INT64_MAX;    // bytes that a rank holds at least, whatever its batches
-  std::vector<std::string> found_;
-  std::string together_;
-  int changes_ = 0;
-};
 
 }  // namespace
 
@@ -333,8 +203,12 @@ ModelLayout model_layout(const TrainSettings& settings, const models::GptConfig&
 plan::Plan make_plan(const TrainSettings& settled, const models::GptConfig& config,
                      const Vocabulary& vocabulary, const PlanOptions& options, int64_t consumed) {
   plan::Plan p = plan_of(settled, config, vocabulary, options, consumed);
-  if (!p.fits())
-    p.remedies = Remedies(settled, config, vocabulary, p, options.device_memory).find();
+  if (p.fits()) return p;
+  const PlanOptions of_remedies{.device_memory = options.device_memory};
+  p.remedies = find_remedies(settled, config, p,
+                             [&](const TrainSettings& other, const models::GptConfig& shape) {
+                               return plan_of(other, shape, vocabulary, of_remedies, 0);
+                             });
   return p;
 }
 

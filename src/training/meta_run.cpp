@@ -1,6 +1,7 @@
 #include "training/meta_run.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/clock.h"
 #include "base/machine_memory.h"
@@ -11,9 +12,17 @@
 #include "training/whole_on_one.h"
 
 namespace megatron::training {
+
+int64_t last_stage(const TrainSettings& s) {
+  int64_t last = 0;
+  for (const data::BatchSchedule::Stage& stage : s.batch.schedule.stages())
+    if (stage.begin < s.batch.total_samples()) last = stage.begin;
+  return last;
+}
+
 namespace {
 
-constexpr int64_t kWholeSteps = 64;                 // micro-batches
+constexpr int64_t kPlayed = 4096;                   // micro-batches, where the batch grows
 constexpr int64_t kThreadBytes = int64_t{6} << 20;  // tiles of products, stack
 
 // Sequences without content, as many as are asked for.
@@ -57,14 +66,34 @@ int64_t batch_bytes(const TrainSettings& s) {
   return tokens * 4 * (confined(s) ? 5 : 4) + *s.batch.micro_batch_size * 8;
 }
 
-// Micro-batches of a step, one number a stage of the schedule, after `consumed` samples.
-std::vector<int64_t> micro_batch_counts(const TrainSettings& s, int64_t consumed) {
+// Of the run after `begin` iterations and `consumed` samples. At least one, of at least one step.
+std::vector<BatchPhase> phases_of(const TrainSettings& s, int64_t begin, int64_t consumed) {
   const data::BatchSchedule& schedule = s.batch.schedule;
-  std::vector<int64_t> counts = {schedule.micro_batches(consumed)};
-  for (const data::BatchSchedule::Stage& stage : schedule.stages())
-    if (stage.begin > consumed && stage.begin <= last_stage(s))
-      counts.push_back(schedule.micro_batches(stage.begin));
-  return counts;
+  const std::vector<data::BatchSchedule::Stage>& stages = schedule.stages();
+  std::vector<BatchPhase> phases;
+  int64_t done = begin, samples = consumed;
+  for (size_t i = 0; i + 1 < stages.size() && stages[i + 1].begin <= last_stage(s); ++i) {
+    if (stages[i + 1].begin <= samples) continue;
+    const int64_t batch = schedule.batch(stages[i].begin);
+    const int64_t steps = (stages[i + 1].begin - samples + batch - 1) / batch;
+    done += steps;
+    samples += steps * batch;
+    phases.push_back({schedule.micro_batches(stages[i].begin), done});
+  }
+  phases.push_back(
+      {schedule.micro_batches(last_stage(s)), std::max(*s.batch.train_iters, done + 1)});
+  return phases;
+}
+
+// As many of them as are played soon, evenly spread, the first and the last among them.
+std::vector<BatchPhase> thinned(const std::vector<BatchPhase>& phases) {
+  const int64_t most = std::max<int64_t>(2, kPlayed / phases.back().micro_batches);
+  const auto count = static_cast<int64_t>(phases.size());
+  if (count <= most) return phases;
+  std::vector<BatchPhase> some;
+  for (int64_t i = 0; i < most; ++i)
+    some.push_back(phases[static_cast<size_t>(i * (count - 1) / (most - 1))]);
+  return some;
 }
 
 // Beyond this no rank fits, whatever the rest of its run needs.
@@ -83,13 +112,6 @@ StepOptions options(const TrainSettings& s, const models::GptConfig& config,
 
 }  // namespace
 
-int64_t last_stage(const TrainSettings& s) {
-  int64_t last = 0;
-  for (const data::BatchSchedule::Stage& stage : s.batch.schedule.stages())
-    if (stage.begin < s.batch.total_samples()) last = stage.begin;
-  return last;
-}
-
 MetaRun::MetaRun(const TrainSettings& s, const models::GptConfig& config,
                  const models::GptModel& whole, int rank)
     : s_(s),
@@ -104,28 +126,66 @@ MetaRun::MetaRun(const TrainSettings& s, const models::GptConfig& config,
   model_.step.begin(s.optimizer.config);
 }
 
-// The optimizer's arena grows when a schedule makes steps of more micro-batches, and the
-// activations' until a pipeline is full; nothing else does.
+// The optimizer's arena grows when a schedule makes steps of more micro-batches. Without a
+// pipeline, the others do not from the second step on.
 void MetaRun::run(int64_t consumed, const Vocabulary& vocabulary,
                   const ContinueText& continue_text) {
-  const std::vector<int64_t> counts = micro_batch_counts(s_, consumed);
-  model_.step.expect(counts.front());
-  const auto [less, more] = samples(counts.back());
-  run_micro_batches_ = model_.ranks.pipeline().stages == 1 ? counts.back() : more;
-  step(std::min(counts.front(), less));
-  for (const int64_t count : counts) model_.step.expect(count);
-  recorder_.take();
-  step(less);
-  const plan::StepWork before = recorder_.take();
-  if (more > less) step(more);
-  work_ = more == less ? before
-          : more == counts.back()
-              ? recorder_.take()
-              : plan::extended(before, recorder_.take(), less, more, counts.back());
-  const bool evaluates = s_.run.eval_interval || s_.run.skip_train;
-  if (evaluates && memory().arena_bytes() <= most_memory(s_)) evaluate_once();
+  const int64_t begin = s_.batch.schedule.iterations_within(consumed);
+  const std::vector<BatchPhase> phases = phases_of(s_, begin, consumed);
+  const int64_t first = phases.front().micro_batches, last = phases.back().micro_batches;
+  const auto expect_all = [&] {
+    for (const BatchPhase& phase : phases) model_.step.expect(phase.micro_batches);
+  };
+  std::function<void()> write;
   if (s_.run.sample_interval && continue_text && vocabulary.tokenizer != nullptr)
-    sample_once(*vocabulary.tokenizer, continue_text);
+    write = [&] { sample_once(*vocabulary.tokenizer, continue_text); };
+  model_.step.expect(first);
+  const auto [less, more] = samples(last);
+  if (model_.ranks.pipeline().stages > 1) {
+    run_pipeline(thinned(phases), begin, expect_all, write);
+  } else {
+    step(std::min(first, less));
+    expect_all();
+    step(less);
+    if (more > less) step(more);
+    if (evaluates()) evaluate_once();
+    if (write) write();
+  }
+  work_ = more == last ? works_.at(more)
+                       : plan::extended(works_.at(less), works_.at(more), less, more, last);
+}
+
+// The arenas' marks are those of the run's own steps, and of what comes between them, played from
+// what short steps do.
+void MetaRun::run_pipeline(const std::vector<BatchPhase>& phases, int64_t begin,
+                           const std::function<void()>& expect_all,
+                           const std::function<void()>& write) {
+  const RunSettings& run = s_.run;
+  constexpr auto kNever = std::numeric_limits<int64_t>::max();
+  const auto every = [](int64_t interval, int64_t start) {
+    return [=](int64_t i) { return (std::max(i, start) + interval - 1) / interval * interval; };
+  };
+  ArenaMarks marks(runtime_, {.make = [this](int64_t count) { step(count); },
+                              .samples = [this](int64_t all) { return samples(all); }});
+  bool seen = true;
+  for (const BatchPhase& phase : phases) {
+    seen = marks.see_steps(phase.micro_batches, phase.end) && seen;
+    if (&phase == &phases.front()) expect_all();
+  }
+  if (evaluates()) {
+    const auto next = run.eval_interval
+                          ? every(*run.eval_interval, run.start_eval_at_iter.value_or(0))
+                          : std::function([](int64_t) { return kNever; });
+    seen = marks.see_between([this] { evaluate_once(); }, next, true) && seen;
+  }
+  if (write) seen = marks.see_between(write, every(*run.sample_interval, 0), false) && seen;
+  if (seen) marks_ = marks.play(begin);
+  else  // no part of a step comes again and again
+    for (int i = 0; i < 2; ++i) step(phases.back().micro_batches);
+}
+
+bool MetaRun::evaluates() {
+  return (s_.run.eval_interval || s_.run.skip_train) && memory().arena_bytes() <= most_memory(s_);
 }
 
 double MetaRun::host_seconds() {
@@ -142,29 +202,26 @@ plan::MemoryUse MetaRun::memory() {
   plan::MemoryUse use;
   for (int i = 0; i < kMemoryClasses; ++i)
     use.arenas[static_cast<size_t>(i)] = runtime_.arena(static_cast<MemoryClass>(i)).high_water();
+  if (marks_) {
+    const int64_t optimizer = use.arenas[static_cast<size_t>(MemoryClass::optimizer)];
+    use.arenas = *marks_;
+    use.arenas[static_cast<size_t>(MemoryClass::optimizer)] = optimizer;
+  }
   use.host = host_bytes(use);
   return use;
 }
 
-// Numbers of micro-batches of two steps that stand for one of `all`: what comes between the two
-// comes again for every further micro-batch. A pipeline is full in both; where tensors of several
-// micro-batches come and go, the holes between them grow for longer, so that steps of a pipeline
-// that are not long are made as they are.
-std::pair<int64_t, int64_t> MetaRun::samples(int64_t all) const {
-  const parallel::PipelineShape& shape = model_.ranks.pipeline();
-  if (shape.stages == 1) return {std::min<int64_t>(all, 2), std::min<int64_t>(all, 3)};
-  const int64_t together =
-      shape.kind == parallel::ScheduleKind::interleaved ? std::max(shape.group, shape.stages) : 1;
-  const int64_t full = (shape.stages / together + 1) * together + all % together;
-  if (full + together >= all || all <= kWholeSteps) return {all, all};
-  return {full, full + together};
+parallel::ShortSteps MetaRun::samples(int64_t all) const {
+  return parallel::short_steps(model_.ranks.pipeline(), model_.ranks.stage(), all);
 }
 
 void MetaRun::step(int64_t micro_batches) {
   while (static_cast<int64_t>(batches_.size()) < micro_batches) batches_.push_back(batch_);
+  recorder_.take();
   runtime_.stream().watch(&recorder_);
   model_.step.run(std::span(batches_).first(static_cast<size_t>(micro_batches)), {});
   runtime_.stream().watch(nullptr);
+  works_[micro_batches] = recorder_.take();
 }
 
 double MetaRun::seconds_of_step(int64_t micro_batches) {
@@ -182,7 +239,6 @@ void MetaRun::evaluate_once() {
   const int64_t count =
       s_.run.full_validation ? enough : std::min(enough, s_.run.eval_iters * s_.eval_batch());
   evaluate(model_.loss_pass, samples, 0, count, s_.eval_micro_batch(), *s_.batch.seq_length);
-  recorder_.take();
 }
 
 void MetaRun::sample_once(const tokenizers::Tokenizer& tokenizer,
@@ -191,7 +247,6 @@ void MetaRun::sample_once(const tokenizers::Tokenizer& tokenizer,
     for (const std::string& prompt : s_.run.sample_prompt)
       continue_text(whole, runtime_, tokenizer, prompt, s_.run.sample_tokens);
   });
-  recorder_.take();
 }
 
 // Micro-batches read ahead of a step, those in it and one that is being read; what threads keep

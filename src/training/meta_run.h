@@ -1,7 +1,12 @@
-// One rank's run on the meta device: its step, its evaluation and its samples, without a number computed.
+// One rank's run on the meta device: its step, its evaluation and its samples, without a number
+// computed.
 #pragma once
 
+#include <array>
+#include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -9,6 +14,7 @@
 #include "models/gpt/model.h"
 #include "plan/plan.h"
 #include "plan/recorder.h"
+#include "training/arena_marks.h"
 #include "training/batch.h"
 #include "training/make_plan.h"
 #include "training/settings.h"
@@ -16,6 +22,12 @@
 #include "training/vocabulary.h"
 
 namespace megatron::training {
+
+// Steps of one batch size.
+struct BatchPhase {
+  int64_t micro_batches = 0;
+  int64_t end = 0;  // the last iteration of them
+};
 
 // Samples before the last stage of the batch sizes' schedule that the run comes to.
 int64_t last_stage(const TrainSettings& settings);
@@ -35,12 +47,13 @@ class MetaRun {
 
   plan::MemoryUse memory();
   const plan::StepWork& work() const { return work_; }
-  // Of a pipeline; all where a step of one stage stands for itself.
-  int64_t run_micro_batches() const { return run_micro_batches_; }
   const parallel::Ranks& ranks() const { return model_.ranks; }
 
  private:
-  std::pair<int64_t, int64_t> samples(int64_t all) const;
+  parallel::ShortSteps samples(int64_t all) const;
+  void run_pipeline(const std::vector<BatchPhase>& phases, int64_t begin,
+                    const std::function<void()>& expect_all, const std::function<void()>& write);
+  bool evaluates();
   void step(int64_t micro_batches);
   double seconds_of_step(int64_t micro_batches);
   void evaluate_once();
@@ -55,8 +68,9 @@ class MetaRun {
   TrainedModel model_;
   HostBatch batch_;
   std::vector<HostBatch> batches_;
+  std::map<int64_t, plan::StepWork> works_;  // of the last step of so many micro-batches
   plan::StepWork work_;
-  int64_t run_micro_batches_ = 0;
+  std::optional<std::array<int64_t, kMemoryClasses>> marks_;  // of a pipeline
 };
 
 }  // namespace megatron::training

@@ -3,7 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
+#include <array>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -22,30 +23,51 @@ bool within(const Tensor& part, const Tensor& whole) {
   return at >= begin && at < begin + whole.bytes();
 }
 
-// The parameter that a tensor is, or whose gradient; empty: neither.
-std::string owner_of(const Tensor& tensor, const TrainStep& step) {
+// The parameter that a tensor is, or whose gradient; null: neither.
+struct Owner {
+  const Parameter* parameter = nullptr;
+  bool gradient = false;
+};
+
+Owner owner_of(const Tensor& tensor, const TrainStep& step) {
   for (const parallel::Shard& shard : step.shards()) {
     const Parameter& p = shard.placed->parameter;
-    if (within(tensor, p.value) || within(tensor, shard.value)) return p.name;
+    if (within(tensor, p.value) || within(tensor, shard.value)) return {&p};
     bool gradient = within(tensor, shard.gradient);
     for (const Parameter::Use& use : p.uses) gradient = gradient || within(tensor, use.grad);
-    if (gradient) return "the gradient of " + p.name;
+    if (gradient) return {&p, true};
   }
-  return "";
+  return {};
 }
 
 std::string described(const Tensor& t, const TrainStep& step) {
-  const std::string owner = owner_of(t, step);
-  return fmt::format("{} {}{}", t.shape().str(), name(t.dtype()),
-                     owner.empty() ? "" : " = " + owner);
+  const Owner owner = owner_of(t, step);
+  const std::string text = fmt::format("{} {}", t.shape().str(), name(t.dtype()));
+  if (owner.parameter == nullptr) return text;
+  return fmt::format("{} = {}{}", text, owner.gradient ? "the gradient of " : "",
+                     owner.parameter->name);
 }
 
-// "inf at [3, 7], 12 elements in all"
-std::string described(const NonFinite& found, const Tensor& t) {
+// "inf at [3, 7], 12 elements in all", where the tensor is elements `begin` and on of one of
+// `shape`.
+std::string described(const NonFinite& found, const Tensor& t, const Shape& shape, int64_t begin) {
   const double value = element_at(t, found.first);
-  return fmt::format("{} at {}{}", unsigned_nan(value), place_of(t.shape(), found.first),
+  return fmt::format("{} at {}{}", unsigned_nan(value), place_of(shape, begin + found.first),
                      found.count == 1 ? "" : fmt::format(", {} elements in all", found.count));
 }
+
+std::string described(const NonFinite& found, const Tensor& t) {
+  return described(found, t, t.shape(), 0);
+}
+
+// Where something stands in the order in which one rank would come to it; of several the least.
+using Place = std::array<int64_t, 5>;
+
+// What a rank, or the earliest of several, has to tell; without a place: nothing.
+struct Finding {
+  std::optional<Place> place;
+  std::string text;
+};
 
 // Looks at every kernel call until the first one that writes what is not finite.
 class Search final : public kernels::Observer, public StepListener {
@@ -54,13 +76,7 @@ class Search final : public kernels::Observer, public StepListener {
          ThreadPool& pool)
       : step_(step), micro_batches_(micro_batches), rank_(rank), pool_(pool) {}
 
-  // Number of the call that was found; -1: none. A call that read what was not finite comes behind
-  // every one that did not, for what it read may have come from another rank.
-  int64_t call() const {
-    if (found_.empty()) return -1;
-    return bad_inputs_.empty() ? calls_ : calls_ + (int64_t{1} << 40);
-  }
-  const std::string& found() const { return found_; }
+  const Finding& found() const { return found_; }
   void is_norm() { norm_ = true; }
 
   void enter(const Span& span, Pass pass) override { spans_.push_back({span.name, pass}); }
@@ -68,12 +84,15 @@ class Search final : public kernels::Observer, public StepListener {
 
   // What a call reads may be overwritten by it, so it is looked at before.
   void before(const kernels::Call& call) override {
-    if (!found_.empty()) return;
+    if (found_.place) return;
     ++calls_;
     bad_inputs_.clear();
+    received_ = false;
     for (const kernels::Operand& operand : call.operands) {
       if (operand.access == kernels::Access::write) continue;
       if (const NonFinite bad = look(operand)) {
+        const Owner owner = owner_of(operand.tensor, step_);
+        received_ = received_ || owner.parameter == nullptr || owner.gradient;
         bad_inputs_ +=
             fmt::format("{}its {} {} was already {}", bad_inputs_.empty() ? "" : "; ", operand.name,
                         described(operand.tensor, step_), described(bad, operand.tensor));
@@ -82,14 +101,15 @@ class Search final : public kernels::Observer, public StepListener {
   }
 
   void after(const kernels::Call& call) override {
-    if (!found_.empty()) return;
+    if (found_.place) return;
     for (const kernels::Operand& operand : call.operands) {
       if (operand.access == kernels::Access::read) continue;
       const NonFinite bad = look(operand);
       if (!bad) continue;
-      found_ = fmt::format("{} {} wrote to {} {} {}; {}", call.kernel, where(), operand.name,
-                           described(operand.tensor, step_), described(bad, operand.tensor),
-                           bad_inputs_.empty() ? inputs(call) : bad_inputs_);
+      found_ = {place(),
+                fmt::format("{} {} wrote to {} {} {}; {}", call.kernel, where(), operand.name,
+                            described(operand.tensor, step_), described(bad, operand.tensor),
+                            bad_inputs_.empty() ? inputs(call) : bad_inputs_)};
       return;
     }
   }
@@ -101,15 +121,32 @@ class Search final : public kernels::Observer, public StepListener {
   };
 
   NonFinite look(const kernels::Operand& operand) const {
-    return find_non_finite(operand.tensor, operand.name == "lse", pool_);
+    const bool may_be_none = operand.name == "lse" || operand.name == "stats";
+    return find_non_finite(operand.tensor, may_be_none, pool_);
+  }
+
+  // What came from another rank stands behind all that did not, for it was made there.
+  // Micro-batches follow one another, each with forward, backward and the weights' gradients that
+  // are made later, through the pieces of the model and back; then come the sums over ranks and the
+  // norm.
+  Place place() const {
+    const parallel::Ranks& ranks = step_.ranks();
+    const std::optional<parallel::Action>& action = step_.action();
+    if (!action)
+      return {received_, static_cast<int64_t>(micro_batches_.size()), 0, ranks.stage(), calls_};
+    const int piece = ranks.pipeline().piece(ranks.stage(), action->chunk);
+    const bool forward = action->kind == parallel::Action::Kind::forward;
+    return {received_, action->micro_batch, static_cast<int64_t>(action->kind),
+            forward ? piece : -piece, calls_};
   }
 
   // "in layers.1 (backward of micro-batch 0, samples 8 to 9, rank 1)"
   std::string where() const {
     if (norm_) return fmt::format("of the gradient norm (rank {})", rank_);
+    if (!step_.action()) return fmt::format("of the reduction of gradients (rank {})", rank_);
     const int micro_batch = step_.micro_batch();
     std::string samples;
-    if (micro_batch >= 0 && !micro_batches_[static_cast<size_t>(micro_batch)].samples.empty()) {
+    if (!micro_batches_[static_cast<size_t>(micro_batch)].samples.empty()) {
       const auto& all = micro_batches_[static_cast<size_t>(micro_batch)].samples;
       const auto [low, high] = std::ranges::minmax(all);
       samples = low == high ? fmt::format(", sample {}", low)
@@ -144,7 +181,9 @@ class Search final : public kernels::Observer, public StepListener {
   std::vector<Open> spans_;
   int64_t calls_ = 0;
   bool norm_ = false;
-  std::string bad_inputs_, found_;
+  std::string bad_inputs_;
+  bool received_ = false;  // of these, one is no parameter: nothing that this rank made
+  Finding found_;
 };
 
 // While it lives, a step and its stream tell a search.
@@ -183,56 +222,94 @@ std::string told_by(int rank, const std::string& text, comm::Group& ranks, Strea
   return told;
 }
 
-// The rank with the earliest call; none: no rank found anything.
-std::optional<int> earliest(int64_t call, comm::Group& ranks, Stream& stream) {
-  std::vector<double> calls(static_cast<size_t>(ranks.size()), -1);
-  calls[static_cast<size_t>(ranks.rank())] = static_cast<double>(call);
-  comm::largest(ranks, stream, calls, "non-finite.calls");
-  std::optional<int> first;
-  for (int r = 0; r < ranks.size(); ++r) {
-    const double mine = calls[static_cast<size_t>(r)];
-    if (mine >= 0 && (!first || mine < calls[static_cast<size_t>(*first)])) first = r;
+// The earliest of the ranks' findings, of the lowest of its ranks; others: that have one, too.
+struct First : Finding {
+  int others = 0;
+};
+First first_of(const Finding& mine, comm::Group& ranks, Stream& stream) {
+  constexpr size_t kWidth = 1 + Place().size();  // 1 where there is one, its place
+  const double kNone = std::numeric_limits<double>::lowest();
+  std::vector<double> all(static_cast<size_t>(ranks.size()) * kWidth, kNone);
+  if (mine.place) {
+    double* const at = &all[static_cast<size_t>(ranks.rank()) * kWidth];
+    at[0] = 1;
+    std::ranges::transform(*mine.place, at + 1,
+                           [](int64_t value) { return static_cast<double>(value); });
   }
+  comm::largest(ranks, stream, all, "non-finite.places");
+  First first;
+  int rank = 0;
+  for (int r = 0; r < ranks.size(); ++r) {
+    const double* const at = &all[static_cast<size_t>(r) * kWidth];
+    if (at[0] != 1) continue;
+    if (first.place) ++first.others;
+    Place place;
+    std::transform(at + 1, at + kWidth, place.begin(),
+                   [](double value) { return static_cast<int64_t>(value); });
+    if (first.place && *first.place <= place) continue;
+    first.place = place;
+    rank = r;
+  }
+  if (first.place) first.text = told_by(rank, mine.text, ranks, stream);
   return first;
 }
 
-// "layers.0.mlp.up.weight [96, 32]", or a part of its elements.
-std::string text_of(const parallel::Shard& shard) {
-  const Parameter& p = shard.placed->parameter;
-  const std::string text = fmt::format("{} {}", p.name, p.value.shape().str());
-  if (shard.is_whole()) return text;
-  return fmt::format("{}, elements {} to {}", text, shard.begin, shard.begin + shard.size() - 1);
+// The place in the model of a shard of a step.
+Place place_in_model(const TrainStep& step, size_t shard) {
+  size_t end = 0;
+  for (size_t chunk = 0; chunk < step.chunks().size(); ++chunk) {
+    end += step.chunks()[chunk]->parameters().size();
+    const parallel::Ranks& ranks = step.ranks();
+    const int piece = ranks.pipeline().piece(ranks.stage(), static_cast<int>(chunk));
+    if (shard < end) return {piece, static_cast<int64_t>(shard)};
+  }
+  MG_ASSERT(false);
 }
 
-// Parameters that a step began with, as far as this rank keeps them; empty: they are finite.
-std::string bad_parameters(const TrainStep& step, ThreadPool& pool) {
-  std::string text;
+// "layers.0.mlp.up.weight [96, 32]", with several ranks of which.
+std::string text_of(const parallel::Shard& shard, const comm::Group& ranks) {
+  const Parameter& p = shard.placed->parameter;
+  const std::string text = fmt::format("{} {}", p.name, p.value.shape().str());
+  return ranks.size() == 1 ? text : fmt::format("{} of rank {}", text, ranks.rank());
+}
+
+std::string described(const NonFinite& found, const Tensor& t, const parallel::Shard& shard) {
+  return described(found, t, shard.placed->parameter.value.shape(), shard.begin);
+}
+
+// Parameters that a step began with, as far as this rank keeps them.
+Finding bad_parameters(const TrainStep& step, const comm::Group& ranks, ThreadPool& pool) {
+  Finding found;
   int more = 0;
-  for (const parallel::Shard& shard : step.shards()) {
+  for (size_t i = 0; i < step.shards().size(); ++i) {
+    const parallel::Shard& shard = step.shards()[i];
     if (shard.size() == 0) continue;
     const NonFinite bad = find_non_finite(shard.value, false, pool);
     if (!bad) continue;
-    if (!text.empty()) {
+    if (found.place) {
       ++more;
       continue;
     }
-    text = fmt::format("the parameter {} was {} before the step", text_of(shard),
-                       described(bad, shard.value));
+    found = {place_in_model(step, i),
+             fmt::format("the parameter {} was {} before the step", text_of(shard, ranks),
+                         described(bad, shard.value, shard))};
   }
-  return more == 0 ? text : fmt::format("{}, and {} parameters after it", text, more);
+  if (more > 0) found.text += fmt::format(", and {} parameters after it", more);
+  return found;
 }
 
-// A sum over ranks that overflowed; empty: none did.
-std::string bad_sum(const TrainStep& step, const comm::Group& ranks, ThreadPool& pool) {
-  for (const parallel::Shard& shard : step.shards()) {
+// A sum over ranks that overflowed.
+Finding bad_sum(const TrainStep& step, const comm::Group& ranks, ThreadPool& pool) {
+  for (size_t i = 0; i < step.shards().size(); ++i) {
+    const parallel::Shard& shard = step.shards()[i];
     if (!shard.gradient.defined() || shard.size() == 0) continue;
     if (const NonFinite bad = find_non_finite(shard.gradient, false, pool))
-      return fmt::format(
-          "the reduction of gradients: of {}, each rank's own is finite, and the sum over {} ranks "
-          "is {}",
-          text_of(shard), ranks.size(), described(bad, shard.gradient));
+      return {place_in_model(step, i),
+              fmt::format("the reduction of gradients: of {}, each rank's own is finite, and the "
+                          "sum over ranks is {}",
+                          text_of(shard, ranks), described(bad, shard.gradient, shard))};
   }
-  return "";
+  return {};
 }
 
 }  // namespace
@@ -240,30 +317,33 @@ std::string bad_sum(const TrainStep& step, const comm::Group& ranks, ThreadPool&
 std::string first_non_finite(TrainStep& step, std::span<const HostBatch> micro_batches,
                              comm::Group& ranks, Runtime& runtime) {
   Stream& stream = runtime.stream();
-  const std::string parameters = bad_parameters(step, runtime.pool());
+  const Finding parameters = bad_parameters(step, ranks, runtime.pool());
   Search search(step, micro_batches, ranks.rank(), runtime.pool());
   const Listening listening(step, stream, search);
   double divisor = 1;
   const StepReport report = step.accumulate(micro_batches, divisor);
-  std::optional<int> first = earliest(search.call(), ranks, stream);
-  std::string found = search.found();
-  if (!first) {
-    found = bad_sum(step, ranks, runtime.pool());
-    first = earliest(found.empty() ? -1 : 0, ranks, stream);
-  }
-  if (!first) {
+  First first = first_of(search.found(), ranks, stream);
+  // Every rank's first was made of what came from others, and none had made it.
+  if (first.place && first.place->front() != 0)
+    first.text += ranks.size() == 1 ? "; no kernel made that: it was there before the step"
+                                    : "; no kernel of any rank made that: a sum over ranks did, or "
+                                      "what moved it between them";
+  if (!first.place) first = first_of(bad_sum(step, ranks, runtime.pool()), ranks, stream);
+  if (!first.place) {
     search.is_norm();
     step.optimizer().find_norm(divisor);
-    first = earliest(search.call(), ranks, stream);
-    found = search.found();
+    first = first_of(search.found(), ranks, stream);
   }
-  if (!first)
+  if (!first.place)
     return fmt::format(
         "the same micro-batches, made again, gave a finite loss of {} and finite gradients: such a "
         "difference comes from the machine (memory, or a processor that is clocked too high)",
         report.loss);
-  if (!found.empty() && !parameters.empty()) found += "; " + parameters;
-  return told_by(*first, found, ranks, stream);
+  const First bad = first_of(parameters, ranks, stream);
+  if (bad.place) first.text += "; " + bad.text;
+  if (bad.others > 0)
+    first.text += fmt::format("; {} other ranks hold such parameters, too", bad.others);
+  return first.text;
 }
 
 }  // namespace megatron::training

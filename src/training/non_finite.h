@@ -13,16 +13,24 @@ namespace megatron::training {
 // Runs forward and backward of the micro-batches again, whose bits repeat (dropout is keyed by
 // sample), and looks at what every kernel reads and writes, then at the reduced gradients and at
 // their norm. The first kernel that writes a value that is not finite is told:
-//   "gemm in layers.1 (forward of micro-batch 0, rank 1) wrote inf to out [64, 48] f32 at [3, 7], 12 elements in
-//    all; it read a [64, 32] f32 up to 2e+30, b [48, 32] f32 up to 3e+20 = layers.1.mlp.up.weight, all finite"
+//   "gemm in layers.1 (forward of micro-batch 0, rank 1) wrote inf to out [64, 48] f32 at [3, 7],
+//    12 elements in all; it read a [64, 32] f32 up to 2e+30, b [48, 32] f32 up to 3e+20 =
+//    layers.1.mlp.up.weight, all finite"
 // with the parameter where an operand is one, or its gradient; where an input was not finite
-// already, that one with its place; and parameters that were not finite before the step. Several
-// ranks: the earliest kernel, of the lowest rank; what each rank finds is only ever its own, for
-// ranks meet where gradients are reduced.
+// already, that one with its place; and the parameters that were not finite before the step, of any
+// rank.
+//
+// Several ranks: each finds its own first, and one of these is told: of the earliest micro-batch,
+// forward before backward, the pieces of the model in the order of that pass, then the calls of a
+// rank, then the lowest rank. Where one call of a step went wrong, that is the one that a single
+// rank tells; of several, a rank tells that which its own schedule came to first. What a rank
+// received, as an activation or within a sum, was made by another, so it counts only where no rank
+// has any other finding; it is then told that no kernel made it.
 //
 // What counts as not finite, by operand: NaN everywhere. Infinity everywhere but -infinity in
 // `lse`, of attention and of softmax, which is right for a query that sees no key
-// (kernels/attention.h). Scores are masked within the kernels and never stored, so none is
+// (kernels/attention.h), and in `stats`, where it is a label that lies on another tensor-parallel
+// rank (kernels/cross_entropy.h). Scores are masked within the kernels and never stored, so none is
 // -infinity by right; nor is a mean, a rstd (epsilon is added under the root), a loss, or a weight
 // of a masked token, which is 0. Integers are passed over. What a kernel reads decides only where a
 // bad value came from, never that there is one: rows that no token looks up may hold anything.

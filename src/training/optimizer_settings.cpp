@@ -46,6 +46,31 @@ void OptimizerSettings::fields(Fields& f) {
                                     {"cosine", optim::DecayIncrease::cosine}},
                                    "how weight decay grows from start to end");
   f.add("clip-grad", &config.clip_grad, "largest L2 norm of all gradients; 0: no clipping");
+  name_modes(f);
+}
+
+void OptimizerSettings::name_modes(Fields& f) const {
+  using optim::DecayStyle;
+  const auto style = [now = f.find("lr-decay-style")->get] {
+    return "--lr-decay-style is " + now();
+  };
+  f.of({"lr-wsd-decay-style", "lr-wsd-decay-iters", "lr-wsd-decay-samples"},
+       [this, style] { return lr_decay_style == DecayStyle::wsd ? "" : style(); });
+  f.of({"min-lr", "decoupled-min-lr"},
+       [this, style] { return lr_decay_style == DecayStyle::constant ? style() : ""; });
+  f.of({"lr-decay-iters", "lr-decay-samples"}, [this, style] {
+    return lr_decay_style == DecayStyle::constant && !lr_warmup_fraction ? style() : "";
+  });
+  f.of({"lr-warmup-init"}, [this] {
+    const bool warms_up =
+        lr_warmup_fraction.value_or(0) > 0 || lr_warmup_iters != 0 || lr_warmup_samples != 0;
+    return warms_up ? "" : "there is no warm-up";
+  });
+  f.of({"weight-decay"}, [this] {
+    return start_weight_decay && end_weight_decay
+               ? "--start-weight-decay and --end-weight-decay are given"
+               : "";
+  });
 }
 
 Fields OptimizerSettings::rule_fields() {
@@ -75,6 +100,21 @@ void OptimizerSettings::add_rule_fields(Fields& f) {
   f.add("lion-beta1", &config.lion_beta1, "Lion: share of the momentum in the step's sign");
   f.add("lion-beta2", &config.lion_beta2, "Lion: decay of the momentum");
   add_muon_fields(f);
+  const auto of = [&](const std::vector<std::string>& flags, Method method) {
+    f.of(flags, [this, method, now = f.find("optimizer")->get,
+                 scalar = f.find("muon-scalar-optimizer")->get] {
+      if (config.uses(method)) return std::string();
+      const bool muon = config.method == Method::muon && method != Method::sgd;
+      return "--optimizer is " + now() + (muon ? " with --muon-scalar-optimizer " + scalar() : "");
+    });
+  };
+  of({"adam-beta1", "adam-beta2", "adam-eps"}, Method::adam);
+  of({"sgd-momentum"}, Method::sgd);
+  of({"lion-beta1", "lion-beta2"}, Method::lion);
+  of({"muon-momentum", "muon-nesterov", "muon-no-split-qkv", "muon-scale-mode",
+      "muon-extra-scale-factor", "muon-coefficient-type", "muon-num-ns-steps",
+      "muon-fp32-matmul-prec", "muon-scalar-optimizer"},
+     Method::muon);
 }
 
 void OptimizerSettings::add_muon_fields(Fields& f) {
@@ -131,15 +171,33 @@ void OptimizerSettings::check_unit(const BatchSettings& batch) const {
   }
 }
 
+// In the unit of the run, in which the flags are given.
+void OptimizerSettings::check_warmup(const BatchSettings& batch) const {
+  const bool by_samples = batch.train_samples.has_value();
+  const std::string unit = by_samples ? "samples" : "iters";
+  const int64_t warmup = by_samples ? lr_warmup_samples : lr_warmup_iters;
+  MG_CHECK(
+      !lr_warmup_fraction || warmup == 0,
+      "--lr-warmup-fraction {} and --lr-warmup-{} {} both say how long the learning rate warms "
+      "up: give one",
+      *lr_warmup_fraction, unit, warmup);
+  const std::optional<int64_t>& given = by_samples ? lr_decay_samples : lr_decay_iters;
+  const int64_t decay = given.value_or(by_samples ? *batch.train_samples : *batch.train_iters);
+  MG_CHECK(decay > 0, "--lr-decay-{} is {}; it must be positive", unit, decay);
+  const int64_t most = by_samples ? INT64_MAX : int64_t{1} << 31;
+  MG_CHECK(warmup >= 0 && warmup <= most, "--lr-warmup-{} is {}; it must lie in [0, {}]", unit,
+           warmup, most);
+  MG_CHECK(warmup < decay,
+           "--lr-warmup-{0} is {1}, and the learning rate decays over {2} {3} (--{4}-{0}): the "
+           "warm-up must be shorter; lower the one or raise the other",
+           unit, warmup, decay, by_samples ? "samples" : "iterations",
+           given ? "lr-decay" : "train");
+}
+
 optim::LearningRate OptimizerSettings::learning_rate(const BatchSettings& batch) const {
   MG_CHECK(lr.has_value(), "--lr is needed");
   check_unit(batch);
-  const int warm_ups = (lr_warmup_fraction ? 1 : 0) + (lr_warmup_iters != 0 ? 1 : 0) +
-                       (lr_warmup_samples != 0 ? 1 : 0);
-  MG_CHECK(warm_ups <= 1,
-           "of --lr-warmup-fraction {}, --lr-warmup-iters {} and --lr-warmup-samples {} only one "
-           "can be given",
-           lr_warmup_fraction.value_or(0), lr_warmup_iters, lr_warmup_samples);
+  check_warmup(batch);
   MG_CHECK(!decoupled_min_lr || decoupled_lr, "--decoupled-min-lr {} needs --decoupled-lr",
            *decoupled_min_lr);
   MG_CHECK(!lr_warmup_fraction || (*lr_warmup_fraction >= 0 && *lr_warmup_fraction < 1),
@@ -174,7 +232,9 @@ double OptimizerSettings::wsd_samples(const BatchSettings& batch) const {
            batch.train_samples ? "lr-wsd-decay-samples" : "lr-wsd-decay-iters");
   if (lr_wsd_decay_samples) return static_cast<double>(*lr_wsd_decay_samples);
   const int64_t last = lr_decay_iters.value_or(*batch.train_iters);
-  MG_CHECK(*lr_wsd_decay_iters > 0 && *lr_wsd_decay_iters <= last,
+  MG_CHECK(*lr_wsd_decay_iters > 0, "--lr-wsd-decay-iters is {}; it must be positive",
+           *lr_wsd_decay_iters);
+  MG_CHECK(*lr_wsd_decay_iters <= last,
            "--lr-wsd-decay-iters is {}; it must lie in [1, {}], the steps until --min-lr",
            *lr_wsd_decay_iters, last);
   return static_cast<double>(batch.schedule.samples_after(last) -

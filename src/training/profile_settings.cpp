@@ -30,6 +30,8 @@ void ProfileSettings::fields(Fields& f) {
   f.add("profile-ranks", &ranks, "ranks that are traced, a file each; default rank 0");
   f.add("profile-dir", &directory,
         "folder of the traces; default that of --save, else the current one");
+  f.of({"profile-step-start", "profile-step-end", "profile-ranks"},
+       [this] { return profile ? "" : "there is no --profile"; });
 }
 
 void ProfileSettings::check(int rank_count) const {

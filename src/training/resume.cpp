@@ -121,15 +121,18 @@ Beginning find_beginning(const CheckpointSettings& s, bool weights_only, comm::G
            "--load {} is a file; a folder of checkpoints is wanted{}", path,
            weights_only ? ", or a Hugging Face directory" : "");
   const bool one = is_model(path) && checkpoint::is_checkpoint(path);
+  const std::string_view weights =
+      s.finetune
+          ? "drop --load to begin with the weights of --model, or drop --model to begin with "
+            "its weights"
+          : "add --finetune to begin with its weights";
   MG_CHECK(!one,
            "--load {} is one checkpoint; name the folder it lies in, {}, and its step by "
-           "--ckpt-step (or add --finetune to take its weights alone)",
-           path, folder_around(path));
-  MG_CHECK(
-      !is_model(path),
-      "--load {} is a Hugging Face model without {}: a run cannot resume from it; add --finetune "
-      "to begin with its weights",
-      path, checkpoint::kTrainerState);
+           "--ckpt-step, or {} alone",
+           path, folder_around(path), weights);
+  MG_CHECK(!is_model(path),
+           "--load {} is a Hugging Face model without {}: a run cannot resume from it; {}", path,
+           checkpoint::kTrainerState, weights);
   const SaveDirectory folder(path);
   const std::vector<int64_t> steps = candidates(folder, s);
   if (steps.empty()) {

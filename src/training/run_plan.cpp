@@ -10,26 +10,19 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "data/requested_samples.h"
+#include "plan/page.h"
 #include "plan/parameters.h"
 #include "tokenizers/tokenizer_file.h"
 #include "training/derived_settings.h"
 #include "training/found_checkpoints.h"
+#include "training/settle.h"
 
 namespace megatron::training {
 namespace {
 
 // The directory that gives the model's shape; empty: the flags do.
 std::string shape_source(const TrainSettings& s, const Beginning& beginning) {
-  if (s.run.model) {
-    const std::string flag = s.shape.first_shape_flag();
-    MG_CHECK(flag.empty(), "--{} and --model {} both give the model's shape; drop one", flag,
-             *s.run.model);
-    MG_CHECK(!s.shape.vocab_size,
-             "--vocab-size {} and --model {} both give the number of tokens; drop one",
-             *s.shape.vocab_size, *s.run.model);
-    return resolve_model_directory(*s.run.model);
-  }
+  if (s.run.model) return resolve_model_directory(*s.run.model);
   if (s.checkpoint.use_checkpoint_args && beginning.weights != nullptr)
     return beginning.weights->path();
   const bool by_flags = !s.shape.first_shape_flag().empty() || s.shape.vocab_size;
@@ -51,10 +44,7 @@ models::GptConfig find_shape(const TrainSettings& s, const std::string& source,
   MG_CHECK(config.vocab_size >= vocabulary.size,
            "the model has {} tokens and the tokenizer {}; they do not fit together",
            config.vocab_size, vocabulary.size);
-  MG_CHECK(*s.batch.seq_length <= config.max_position_embeddings,
-           "--seq-length is {} and the model has {} positions; shorten the one or raise "
-           "--max-position-embeddings",
-           *s.batch.seq_length, config.max_position_embeddings);
+  check_length(s.batch, config);
   return config;
 }
 
@@ -146,20 +136,6 @@ void check_architecture(const models::GptConfig& config,
       weights.path(), different);
 }
 
-void check_order(const RunSettings& run) {
-  MG_CHECK(run.dataloader_type != "external",
-           "--dataloader-type external hands over batches that another program makes; this program "
-           "reads its own: use single or cyclic");
-  MG_CHECK(run.dataloader_type == "single" || run.dataloader_type == "cyclic",
-           "--dataloader-type is '{}'; single and cyclic are supported", run.dataloader_type);
-  MG_CHECK(run.data_sharding || run.dataloader_type == "cyclic",
-           "--no-data-sharding is of --dataloader-type cyclic; drop it");
-  MG_CHECK(!run.multiple_validation_sets || run.full_validation,
-           "--multiple-validation-sets needs --full-validation");
-  MG_CHECK(run.validation_set_names.empty() || run.multiple_validation_sets,
-           "--validation-set-names needs --multiple-validation-sets");
-}
-
 // A blend of prefixes without weights is read once only, so it may hold less than was asked for.
 void check_enough(const data::Dataset& set, data::Split split, int64_t needed,
                   std::string_view remedy) {
@@ -173,19 +149,7 @@ void open_data(RunPlan& plan) {
   const TrainSettings& s = plan.settings;
   const RunSettings& run = s.run;
   const int64_t iterations = *s.batch.train_iters;
-  data::SampleBudget budget;
-  budget.train_iterations = iterations;
-  budget.train_samples =
-      std::max(s.batch.train_samples.value_or(s.batch.total_samples()), plan.last_sample());
-  budget.global_batch_size = *s.batch.global_batch_size;
-  budget.eval_global_batch_size = s.eval_batch();
-  budget.start_eval_at_iteration = run.start_eval_at_iter;
-  budget.skip_train = run.skip_train;
-  budget.eval_interval = run.eval_interval.value_or(iterations + 1);
-  budget.eval_iterations = run.eval_interval || run.skip_train ? run.eval_iters : 0;
-  budget.full_validation = run.full_validation;
-  auto samples = data::requested_samples(budget);
-  if (!plan.evaluates_test_set()) samples[static_cast<size_t>(data::Split::test)] = 0;
+  const auto samples = samples_of_run(s, plan.last_sample());
   plan.corpus = open_corpus(s.data, plan.vocabulary, *s.batch.seq_length, s.runtime.seed, samples,
                             run.multiple_validation_sets);
   const data::Dataset& train = plan.corpus.set(data::Split::train);
@@ -199,96 +163,8 @@ void open_data(RunPlan& plan) {
     check_enough(valid, data::Split::valid, evaluations * run.eval_iters * s.eval_batch(),
                  "lower --eval-iters or raise --eval-interval, or use --full-validation");
   const std::vector<std::string>& names = run.validation_set_names;
-  MG_CHECK(names.empty() || names.size() == plan.corpus.validation.size(),
-           "--validation-set-names has {} names, and there are {} validation sets", names.size(),
-           plan.corpus.validation.size());
+  check_names(names, plan.corpus.validation.size());
   for (size_t i = 0; i < names.size(); ++i) plan.corpus.validation[i].name = names[i];
-}
-
-void check_run(const TrainSettings& s) {
-  const RunSettings& run = s.run;
-  MG_CHECK(run.eval_iters >= 0, "--eval-iters is {}; it cannot be negative", run.eval_iters);
-  MG_CHECK(!run.skip_train || run.eval_iters > 0 || run.full_validation,
-           "--skip-train only evaluates, and --eval-iters 0 asks for no evaluation; give another "
-           "--eval-iters, or --full-validation");
-  run.check(s.batch, s.data_parallel());
-  MG_CHECK(run.sample_interval.has_value() == !run.sample_prompt.empty(),
-           "--sample-interval and --sample-prompt TEXT go together: how often, and what the texts "
-           "begin with; give both or none");
-  MG_CHECK(run.sample_tokens > 0, "--sample-tokens is {}; it must be positive", run.sample_tokens);
-  MG_CHECK(!s.checkpoint.finetune || run.model || s.checkpoint.load,
-           "--finetune begins with the weights of --model or --load, and neither is given");
-  s.log.check();
-  s.checkpoint.check();
-  s.profile.check(s.runtime.rank_count());
-  check_order(run);
-}
-
-// What can be checked and filled in without any file.
-void settle(TrainSettings& s) {
-  const int64_t model_ranks = s.parallel.model_ranks();
-  s.settle_ranks();
-  s.runtime.check();
-  MG_CHECK(model_ranks > 0 && s.runtime.rank_count() % model_ranks == 0,
-           "{} ranks cannot be divided in tensor parallel {} x pipeline parallel {} x context "
-           "parallel {}: change --ranks (or the number of processes) or one of these sizes",
-           s.runtime.rank_count(), s.parallel.tensor_parallel, s.parallel.pipeline_parallel,
-           s.parallel.context_parallel);
-  s.batch.finalize(s.data_parallel());
-  s.optimizer.config.check();
-  s.precision.check();
-  if (s.run.eval_iters == 0 && !s.run.full_validation) {  // as in Megatron-LM: no evaluation
-    s.run.eval_interval.reset();
-    s.run.start_eval_at_iter.reset();
-  }
-  check_run(s);
-}
-
-// That each batch size of the run fills the groups of an interleaved pipeline.
-void check_groups(const TrainSettings& s, const parallel::PipelineShape& shape) {
-  if (shape.kind != parallel::ScheduleKind::interleaved) return;
-  const int64_t group = shape.group == 0 ? shape.stages : shape.group;
-  const data::BatchSchedule& schedule = s.batch.schedule;
-  for (const data::BatchSchedule::Stage& stage : schedule.stages()) {
-    const int64_t count = schedule.micro_batches(stage.begin), rest = count % group;
-    if (stage.begin >= s.batch.total_samples()) return;
-    if (count >= group && (rest == 0 || rest >= shape.stages)) continue;
-    try {
-      shape.schedule(0, static_cast<int>(count));  // throws
-    } catch (const Error& e) {
-      fail(
-          "{}. So it would be from sample {} on: change --rampup-batch-size or "
-          "--step-batch-size-schedule",
-          e.what(), stage.begin);
-    }
-  }
-}
-
-// How the model is divided, once its shape is known. Notes of what has no effect, or another.
-std::vector<SettingNote> settle_layout(TrainSettings& s, const models::GptConfig& config) {
-  std::vector<SettingNote> notes;
-  const data::BatchSchedule& schedule = s.batch.schedule;
-  s.parallel.check(s.runtime.rank_count(), config.num_layers, schedule.micro_batches(0),
-                   *s.batch.seq_length, notes);
-  const parallel::PipelineShape shape = s.parallel.pipeline(config.num_layers);
-  check_groups(s, shape);
-  int64_t least = config.num_layers, most = 0;
-  for (const parallel::ModelPart& part :
-       parallel::place_layers(config.num_layers, shape, s.parallel.placement())) {
-    least = std::min(least, part.layers);
-    most = std::max(most, part.layers);
-  }
-  s.recompute.check(most, s.parallel.tensor_parallel, s.parallel.sequence_parallel, notes);
-  s.offload.check(least, s.recompute.any(), notes);
-  s.graphs.check(s.runtime.device_kind(), s.parallel, s.data_parallel(), s.offload, notes);
-  s.optimizer.config.offload_fraction = s.offload.fraction();
-  MG_CHECK(
-      s.optimizer.config.method != optim::Method::muon ||
-          s.parallel.sharding() == parallel::Sharding::none,
-      "--optimizer muon needs whole matrices, and --use-distributed-optimizer or "
-      "--data-parallel-sharding-strategy {} cuts them: drop the flag, or use adam, sgd or lion",
-      parallel::name(s.parallel.sharding()));
-  return notes;
 }
 
 void check_prompts(const RunSettings& run, const Vocabulary& vocabulary,
@@ -375,9 +251,6 @@ void settle_beginning(RunPlan& plan) {
 void settle_pretrained(TrainSettings& s) {
   CheckpointSettings& c = s.checkpoint;
   if (!c.pretrained_checkpoint) return;
-  MG_CHECK(!s.run.model,
-           "--pretrained-checkpoint {} and --model {} both give the weights; drop one",
-           *c.pretrained_checkpoint, *s.run.model);
   if (c.load && !SaveDirectory(*c.load).iterations().empty()) return;
   c.load = c.pretrained_checkpoint;
   c.finetune = true;
@@ -424,10 +297,7 @@ void make_save_directory(RunPlan& plan, comm::Group& processes) {
 
 }  // namespace
 
-bool RunPlan::evaluates_test_set() const {
-  const RunSettings& run = settings.run;
-  return run.eval_iters > 0 && (run.skip_train || run.eval_interval);
-}
+bool RunPlan::evaluates_test_set() const { return settings.run.evaluates_test_set(); }
 
 int64_t RunPlan::iterations_left() const {
   return std::max<int64_t>(0, *settings.batch.train_iters - first_iteration());
@@ -440,13 +310,7 @@ int64_t RunPlan::last_sample() const {
 SettledRun settle_run(const TrainSettings& given) {
   SettledRun run{.settings = given};
   TrainSettings& s = run.settings;
-  s.runtime.planned = true;
-  const bool open_end = !s.batch.train_iters && !s.batch.train_samples;
-  if (open_end) s.batch.train_iters = 1;
-  settle(s);
-  if (open_end)  // so many that the batch size has grown
-    s.batch.train_iters =
-        s.batch.schedule.iterations_within(s.batch.schedule.stages().back().begin) + 1;
+  settle_planned(s);
   const bool by_flags = !s.shape.first_shape_flag().empty();
   std::string source;
   if (s.run.model) {
@@ -458,9 +322,10 @@ SettledRun settle_run(const TrainSettings& given) {
   run.vocabulary = vocabulary_for_plan(s, source, assumed, run.stands_in);
   run.config = find_shape(s, source, run.vocabulary);
   const std::vector<SettingNote> layout = settle_layout(s, run.config);
-  if (!run.stands_in) check_prompts(s.run, run.vocabulary, run.config);
-  if (s.optimizer.lr) s.optimizer.learning_rate(s.batch);  // a plan needs none
-  s.optimizer.decay(s.batch);
+  if (!run.stands_in) {
+    check_prompts(s.run, run.vocabulary, run.config);
+    check_masks(s.data, run.vocabulary);
+  }
   run.notes = derived_settings({.given = given,
                                 .settings = s,
                                 .config = run.config,
@@ -494,6 +359,8 @@ RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes,
   check_prompts(s.run, plan.vocabulary, plan.config);
   plan.expected = make_plan(s, plan.config, plan.vocabulary, {.continue_text = continue_text},
                             plan.beginning.state.consumed_samples);
+  if (!plan.expected.fits() && processes.rank() == 0)
+    for (const std::string& line : plan::summary(plan.expected)) log::info("{}", line);
   require_memory(plan.expected);
   if (plan.beginning.weights != nullptr) {
     check_architecture(plan.config, *plan.beginning.weights);

@@ -42,6 +42,11 @@ void RunSettings::fields(Fields& f) {
         "steps between texts that the model writes for the log; default: none");
   f.add("sample-prompt", &sample_prompt, "what they begin with, one text or several");
   f.add("sample-tokens", &sample_tokens, "tokens of each");
+  f.of({"sample-tokens"},
+       [this] { return sample_interval ? "" : "there is no --sample-interval"; });
+  f.of({"eval-iters", "eval-global-batch-size", "eval-micro-batch-size"}, [this] {
+    return eval_interval || skip_train ? "" : "there is no --eval-interval: nothing is evaluated";
+  });
 }
 
 std::vector<int64_t> RunSettings::skipped() const {

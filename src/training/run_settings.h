@@ -33,6 +33,7 @@ struct RunSettings {
   // The evaluations that a run makes before the one after `iteration` steps.
   int64_t evaluations_before(int64_t iteration) const;
   bool evaluates_after(int64_t iteration) const;
+  bool evaluates_test_set() const { return eval_iters > 0 && (skip_train || eval_interval); }
   // Throws Error naming the flags; ranks: data-parallel. After the batch settings' finalize().
   void check(const BatchSettings& batch, int ranks) const;
   int64_t eval_batch(const BatchSettings& batch) const;

@@ -25,6 +25,12 @@ void RuntimeSettings::fields(Fields& f) {
   f.add("distributed-timeout-minutes", &timeout_minutes,
         "how long a call between ranks may take before all end with a report of what each does; 0: "
         "any time");
+  f.add("distributed-timeout-seconds-after-init", &timeout_seconds,
+        "the same in seconds, in place of the minutes");
+  f.replace({"distributed-timeout-minutes"}, {"distributed-timeout-seconds-after-init"});
+  f.of({"distributed-timeout-minutes"}, [this] {
+    return timeout_seconds ? "--distributed-timeout-seconds-after-init says how long" : "";
+  });
   f.add("seed", &seed, "of initial weights, sample order and dropout");
 }
 
@@ -96,6 +102,10 @@ Device RuntimeSettings::device_value(int rank) const {
   return {kind, place % static_cast<int>(cuda_wing().devices().size())};
 }
 
+double RuntimeSettings::most_seconds() const {
+  return timeout_seconds.value_or(60 * timeout_minutes);
+}
+
 comm::GpuBackend RuntimeSettings::gpu_backend() const {
   return distributed_backend == "nccl"   ? comm::GpuBackend::nccl
          : distributed_backend == "gloo" ? comm::GpuBackend::gloo
@@ -141,6 +151,9 @@ void RuntimeSettings::check() const {
   MG_CHECK(timeout_minutes >= 0 && timeout_minutes <= 1e6,
            "--distributed-timeout-minutes is {}; it must lie in [0, 1e6] (0: any time)",
            timeout_minutes);
+  MG_CHECK(!timeout_seconds || (*timeout_seconds >= 0 && *timeout_seconds <= 6e7),
+           "--distributed-timeout-seconds-after-init is {}; it must lie in [0, 6e7] (0: any time)",
+           *timeout_seconds);
   MG_CHECK(seed >= 0 && seed < (int64_t{1} << 32), "--seed is {}; it must lie in [0, 2^32)", seed);
 }
 

@@ -19,11 +19,12 @@ struct RuntimeSettings {
   std::string distributed_backend = "auto";
   bool allow_nondeterministic = false;
   int64_t seed = 1234;
-  double timeout_minutes = 10;  // of a call between ranks
-  std::string launched_by;      // of join(): "2 processes of OMPI_COMM_WORLD_RANK"; "": by itself
-  int launched_here = 0;        // of join() or plan_for(): processes on this host
-  int launched_place = 0;       // of join(): this process among those on this host
-  bool planned = false;         // nothing is run: ranks may be of many hosts
+  double timeout_minutes = 10;            // of a call between ranks
+  std::optional<double> timeout_seconds;  // in place of it
+  std::string launched_by;  // of join(): "2 processes of OMPI_COMM_WORLD_RANK"; "": by itself
+  int launched_here = 0;    // of join() or plan_for(): processes on this host
+  int launched_place = 0;   // of join(): this process among those on this host
+  bool planned = false;     // nothing is run: ranks may be of many hosts
 
   void fields(Fields& fields);
   int rank_count() const { return static_cast<int>(ranks.value_or(1)); }
@@ -34,18 +35,19 @@ struct RuntimeSettings {
   void add_device(Fields& fields);
   // auto: cuda where the program found a GPU. Nothing is asked of a device that is named.
   DeviceKind device_kind() const;
-  // What `auto` became and why, where there is something to say: a GPU was found, or the program has
-  // CUDA beside it and cannot use it.
+  // What `auto` became and why, where there is something to say: a GPU was found, or the program
+  // has CUDA beside it and cannot use it.
   std::optional<SettingNote> device_note() const;
   // Of --allow-composed: which kernels are.
   std::optional<SettingNote> composed_note() const;
   // What --allow-nondeterministic does on this device.
   std::optional<SettingNote> order_note() const;
-  // Of a rank that is a thread of this process, or of the one that a process is: the ranks of a host
-  // take its GPUs in turn. Throws Error where there is no GPU and --device is cuda,
-  // and where CUDA has no kernel of its own for a part of a step (kernels/own_kernels.h), unless
+  // Of a rank that is a thread of this process, or of the one that a process is: the ranks of a
+  // host take its GPUs in turn. Throws Error where there is no GPU and --device is cuda, and where
+  // CUDA has no kernel of its own for a part of a step (kernels/own_kernels.h), unless
   // --allow-composed.
   Device device_value(int rank = 0) const;
+  double most_seconds() const;  // of a call between ranks; 0: any time
   comm::GpuBackend gpu_backend() const;
   // Of a process that a launcher started: --ranks is their number (throws Error where it is given
   // and is another), and the cores are divided among those on this host.

@@ -106,8 +106,8 @@ void TrainStep::make_room(int micro_batches) {
   }
 }
 
-// Data-parallel ranks that exchange beside the compute do so in the micro-batches at the ends of the
-// step.
+// Data-parallel ranks that exchange beside the compute do so in the micro-batches at the ends of
+// the step.
 bool TrainStep::recordable(int micro_batch) const {
   if (listener_ != nullptr || options_.spans != nullptr || options_.table != nullptr ||
       runtime_.stream().watcher() != nullptr)
@@ -135,7 +135,7 @@ void TrainStep::make_tape(InFlight& slot) {
 
 Tensor TrainStep::forward(int chunk, int micro_batch, const Tensor& input) {
   using Way = RecordedMicroBatches::Way;
-  micro_batch_ = micro_batch;
+  action_ = {parallel::Action::Kind::forward, chunk, micro_batch};
   told_work_.phase("forward", micro_batch);
   const models::Stage& stage = *chunks_[static_cast<size_t>(chunk)];
   InFlight& slot = in_flight(chunk, micro_batch);
@@ -166,7 +166,7 @@ Tensor TrainStep::forward(int chunk, int micro_batch, const Tensor& input) {
 
 Tensor TrainStep::backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) {
   using Way = RecordedMicroBatches::Way;
-  micro_batch_ = micro_batch;
+  action_ = {parallel::Action::Kind::backward, chunk, micro_batch};
   told_work_.phase("backward", micro_batch);
   InFlight& slot = in_flight(chunk, micro_batch);
   Tensor of_input;
@@ -189,7 +189,7 @@ void TrainStep::finish_recorded(int micro_batch) {
 }
 
 void TrainStep::weight(int chunk, int micro_batch) {
-  micro_batch_ = micro_batch;
+  action_ = {parallel::Action::Kind::weight, chunk, micro_batch};
   told_work_.phase("weight gradients", micro_batch);
   InFlight& slot = in_flight(chunk, micro_batch);
   slot.tape->backward(Part::weight);
@@ -222,7 +222,7 @@ void TrainStep::forward_backward(std::span<const HostBatch> micro_batches) {
     if (recorded_) recorded_->drop();
     throw;
   }
-  micro_batch_ = -1;
+  action_.reset();
   told_work_.phase("reduction of gradients");
   data_parallel_.finish();
 }

@@ -96,9 +96,11 @@ class TrainStep final : private parallel::StageWork {
   // Who is told from the next step on, beside the options' listener; null: nobody. Borrowed. Gives
   // who was before.
   StepListener* listen(StepListener* listener);
-  int micro_batch() const { return micro_batch_; }  // that is in forward or backward; -1: none
-  // Micro-batches that were recorded and replayed so far; none while somebody listens to the step or
-  // watches its stream, or where ranks are to exchange gradients or parameters beside them.
+  // Of the pipeline's schedule, that is being made; none where all are over, or none has begun.
+  const std::optional<parallel::Action>& action() const { return action_; }
+  int micro_batch() const { return action_ ? action_->micro_batch : -1; }  // of it; -1: none
+  // Micro-batches that were recorded and replayed so far; none while somebody listens to the step
+  // or watches its stream, or where ranks are to exchange gradients or parameters beside them.
   RecordedCounts recorded() const;
 
   optim::Optimizer& optimizer() { return *optimizer_; }  // after begin()
@@ -150,7 +152,7 @@ class TrainStep final : private parallel::StageWork {
   std::vector<std::vector<InFlight>> in_flight_;                        // by chunk
   std::span<const HostBatch> batches_;                                  // of the step under way
   StepListener* listener_ = nullptr;
-  int micro_batch_ = -1;
+  std::optional<parallel::Action> action_;
   int64_t expected_ = 0;  // micro-batches; 0: those that are given
   Tensor totals_;         // f64: loss sum of each micro-batch, then the counted tokens
 };

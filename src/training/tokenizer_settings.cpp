@@ -43,6 +43,22 @@ void TokenizerSettings::fields(Fields& f) {
   f.add("padded-vocab-size", &padded_vocab_size, "rows of Megatron-LM's table; default as above");
   for (const char* name : {"no-pad-vocab-size", "disable-pad-vocab-size"})
     f.add_switch(name, &pad_vocab_size, false, "no padding");
+  const std::vector<std::string> lists = {"vocab-file", "merge-file"};
+  f.replace({"tokenizer-model"}, lists);
+  f.replace(lists, {"tokenizer-model"});
+  f.replace({"tokenizer-type"}, {"tokenizer-model", "vocab-file", "merge-file"},
+            [](const Field& field) {
+              return field.get() == "NullTokenizer" || field.get() == "ByteTokenizer";
+            });
+  f.replace({"make-vocab-size-divisible-by", "no-pad-vocab-size", "disable-pad-vocab-size"},
+            {"padded-vocab-size"});
+  f.of({"make-vocab-size-divisible-by"}, [this] {
+    if (padded_vocab_size) return "--padded-vocab-size says how many rows there are";
+    return pad_vocab_size ? "" : "the vocabulary is not padded";
+  });
+  f.of({"no-pad-vocab-size", "disable-pad-vocab-size"}, [this] {
+    return padded_vocab_size ? "--padded-vocab-size says how many rows there are" : "";
+  });
 }
 
 std::optional<std::string> TokenizerSettings::type_by_flags() const {

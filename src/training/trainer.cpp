@@ -96,7 +96,7 @@ TrainResult train(const TrainSettings& given, const TrainHooks& hooks, comm::Pro
   group.barrier("peak");
   if (group.rank() == 0) announce(plan, peak);
   TrainResult result;
-  const double most_seconds = 60 * plan.settings.runtime.timeout_minutes;
+  const double most_seconds = plan.settings.runtime.most_seconds();
   const auto body = [&](comm::Group& ranks_of_run) {
     std::unique_ptr<comm::Group> made;
     const RuntimeSettings& runtime = plan.settings.runtime;

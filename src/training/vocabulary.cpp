@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "models/gpt/config.h"
 #include "tokenizers/definition.h"
 #include "tokenizers/plain_codecs.h"
 #include "tokenizers/sentence_piece/sentence_piece.h"
@@ -187,11 +188,13 @@ void Opener::open_sentence_piece() {
   check_kind(file, Kind::sentence_piece, "a SentencePiece .model");
   v_.add_special_tokens = false;
   take(tokenizers::make_codec(file), file.directory());
-  MG_CHECK(s_.ignore_extra_whitespaces || !tokenizers::removes_extra_spaces(file.content),
-           "--no-tokenizer-sentencepiece-ignore-extra-whitespaces: the normaliser of {} makes one "
-           "space of many, and marking them as Megatron-LM does is not supported; use a model "
-           "trained with remove_extra_whitespaces=false, or leave the flag out",
-           file.path);
+  MG_CHECK(
+      s_.ignore_extra_whitespaces || !tokenizers::removes_extra_spaces(file.content),
+      "--no-tokenizer-sentencepiece-ignore-extra-whitespaces (or "
+      "--disable-tokenizer-sentencepiece-ignore-extra-whitespaces): the normaliser of {} makes "
+      "one space of many, and marking them as Megatron-LM does is not supported; use a model "
+      "trained with remove_extra_whitespaces=false, or leave the flag out",
+      file.path);
 }
 
 void Opener::open_tik_token() {
@@ -233,8 +236,8 @@ void Opener::open_null() {
   MG_CHECK(vocab_size_.has_value(),
            "without a tokenizer (--tokenizer-model) the number of tokens is needed: --vocab-size");
   const int64_t size = *vocab_size_, eod = s_.null_tokenizer_eod_id.value_or(size - 1);
-  MG_CHECK(size > 0 && size < (int64_t{1} << 31), "--vocab-size is {}; it must lie in [1, 2^31)",
-           size);
+  MG_CHECK(size > 0 && size <= models::kMaxVocabulary, "--vocab-size is {}; it must lie in [1, {}]",
+           size, models::kMaxVocabulary);
   MG_CHECK(eod >= 0 && eod < size,
            "--null-tokenizer-eod-id is {}; it must lie in [0, {}) (--vocab-size)", eod, size);
   MG_CHECK(s_.null_tokenizer_pad_id >= -1 && s_.null_tokenizer_pad_id < size,
@@ -246,8 +249,9 @@ void Opener::open_null() {
 
 void Opener::open_bytes() {
   const int64_t size = vocab_size_.value_or(256);
-  MG_CHECK(size >= 256 && size < (int64_t{1} << 31),
-           "--vocab-size is {}; with ByteTokenizer it must lie in [256, 2^31)", size);
+  MG_CHECK(size >= 256 && size <= models::kMaxVocabulary,
+           "--vocab-size is {}; with ByteTokenizer it must lie in [256, {}]", size,
+           models::kMaxVocabulary);
   take(tokenizers::make_byte_codec(size), "");
 }
 

@@ -58,20 +58,26 @@ bool is_off(const FlagRow& row, const std::vector<std::string>& values) {
   return row.is_switch() && values == std::vector<std::string>{"false"};
 }
 
+std::string shown(const FlagRow& row, const std::string& value) {
+  return row.is_switch() ? std::string(row.flag) : fmt::format("{} {}", row.flag, value);
+}
+
 }  // namespace
 
 void ForeignFlags::take(const FlagRow& row, const std::vector<std::string>& values) {
   if (row.verdict == Verdict::supported) return set_other_spelling(row, values);
   if (row.verdict == Verdict::ignored || row.is_switch()) check_values(row, values);
+  const auto of_row = [&row](const Refused& r) { return r.row == &row; };
   std::erase(ignored_, &row);  // of several the last counts
-  std::erase_if(refused_, [&](const Refused& r) { return r.row == &row; });
+  std::erase_if(refused_, of_row);
+  std::erase_if(accepted_, of_row);
   if (is_off(row, values)) return;
   if (row.verdict == Verdict::ignored) return ignored_.push_back(&row);
   const std::string text = fmt::format("{}", fmt::join(values, " "));
   const auto accepted = split_list(row.detail, '|');
-  if (std::ranges::any_of(accepted, [&](auto value) { return same_value(value, text); })) return;
-  refused_.push_back(
-      {&row, row.is_switch() ? std::string(row.flag) : fmt::format("{} {}", row.flag, text)});
+  const bool taken =
+      std::ranges::any_of(accepted, [&](auto value) { return same_value(value, text); });
+  (taken ? accepted_ : refused_).push_back({&row, place_ + shown(row, text)});
 }
 
 void ForeignFlags::set_other_spelling(const FlagRow& row, const std::vector<std::string>& values) {
@@ -88,32 +94,38 @@ void ForeignFlags::set_other_spelling(const FlagRow& row, const std::vector<std:
            row.flag, other);
   std::vector<std::string> given = values;
   if (space != row.why.npos) given = {std::string(row.why.substr(space + 1))};
+  const std::string before = field->given ? field->get() : "";
   field->assign(given);
-  notes_.push_back(fmt::format("{} is an older spelling, taken as {} {}", row.flag, other,
-                               fmt::join(given, " ")));
+  std::erase_if(spellings_, [&row](const Spelling& s) { return s.row == &row; });
+  spellings_.push_back(
+      {&row, field, shown(row, fmt::format("{}", fmt::join(values, " "))), field->get(), before});
 }
 
-// condition: "--position-embedding-type rope" or, of a switch, "--swiglu"
-bool ForeignFlags::holds(std::string_view condition) const {
-  const size_t space = condition.find(' ');
-  const Field* field = fields_.find(condition.substr(2, space - 2));
-  return field != nullptr &&
-         field->get() == (space == condition.npos ? "true" : condition.substr(space + 1));
-}
-
-void ForeignFlags::finish() {
-  std::erase_if(refused_, [&](const Refused& r) {
-    return r.row->detail.starts_with(kWhen) && holds(r.row->detail.substr(kWhen.size()));
-  });
-  const auto line = [&](const Refused& r) {
-    return fmt::format("{} is refused: it {}", r.shown, table_.reason(*r.row));
-  };
-  if (refused_.size() == 1) throw Error(line(refused_[0]));
-  if (!refused_.empty()) {
-    std::string text = fmt::format("{} flags of Megatron-LM are refused:", refused_.size());
-    for (const Refused& r : refused_) text += "\n  " + line(r);
-    throw Error(text);
+void ForeignFlags::note_spellings() {
+  for (const Spelling& s : spellings_) {
+    if (!s.field->given) continue;  // another flag took its place, of which a line tells
+    const std::string now = fmt::format("--{} {}", s.field->name, s.field->get());
+    if (s.field->get() != s.set) {
+      notes_.push_back(
+          fmt::format("{} is an older spelling of --{}, and changes nothing: {} stands "
+                      "behind it",
+                      s.shown, s.field->name, now));
+    } else {
+      const bool instead = !s.before.empty() && s.before != s.set;
+      notes_.push_back(fmt::format("{} is an older spelling, taken as {}{}", s.shown, now,
+                                   instead ? ", in place of " + s.before + " before it" : ""));
+    }
   }
+  for (const Refused& r : accepted_) {
+    const auto older = table_.older();
+    if (r.row >= older.data() && r.row < older.data() + older.size())
+      notes_.push_back(r.shown + " is an older spelling for what happens here anyway");
+    else if (r.row->detail.starts_with(kWhen))
+      notes_.push_back(r.shown + " asks for what happens here anyway");
+  }
+}
+
+void ForeignFlags::note_ignored() {
   std::string text;
   for (const ReasonRow& reason : table_.reasons()) {
     std::string flags;
@@ -125,6 +137,34 @@ void ForeignFlags::finish() {
       text += fmt::format("{}{} ({})", text.empty() ? "" : "; ", flags, reason.it);
   }
   if (!text.empty()) notes_.push_back("ignored, because they change nothing here: " + text);
+}
+
+// condition: "--position-embedding-type rope" or, of a switch, "--swiglu"
+bool ForeignFlags::holds(std::string_view condition) const {
+  const size_t space = condition.find(' ');
+  const Field* field = fields_.find(condition.substr(2, space - 2));
+  const std::string_view value = space == condition.npos ? "true" : condition.substr(space + 1);
+  return field == nullptr ? value == "false" : field->get() == value;
+}
+
+void ForeignFlags::finish() {
+  const auto holding =
+      std::stable_partition(refused_.begin(), refused_.end(), [&](const Refused& r) {
+        return !r.row->detail.starts_with(kWhen) || !holds(r.row->detail.substr(kWhen.size()));
+      });
+  accepted_.insert(accepted_.end(), holding, refused_.end());
+  refused_.erase(holding, refused_.end());
+  const auto line = [&](const Refused& r) {
+    return fmt::format("{} is refused: it {}", r.shown, table_.reason(*r.row));
+  };
+  if (refused_.size() == 1) throw Error(line(refused_[0]));
+  if (!refused_.empty()) {
+    std::string text = fmt::format("{} flags of Megatron-LM are refused:", refused_.size());
+    for (const Refused& r : refused_) text += "\n  " + line(r);
+    throw Error(text);
+  }
+  note_spellings();
+  note_ignored();
 }
 
 }  // namespace megatron::cli

@@ -18,10 +18,13 @@ class ForeignFlags {
   // Null where Megatron-LM has no such flag. flag: with its dashes.
   const FlagRow* find(std::string_view flag) const { return table_.find(flag); }
 
-  // Another spelling of a field sets it; an ignored flag is noted, a refused one kept for finish().
-  // Throws Error for a value that Megatron-LM would not take, and for a flag that other commands
-  // have and this one lacks.
+  // Another spelling of a field sets it, and of several spellings the last counts; an ignored flag
+  // is noted, a refused one kept for finish(). Throws Error for a value that Megatron-LM would not
+  // take, and for a flag that other commands have and this one lacks.
   void take(const FlagRow& row, const std::vector<std::string>& values);
+
+  // Those that are taken from now on stand in this line of a file, "run.yaml:3"; empty: in none.
+  void stand_in(const std::string& where) { place_ = where.empty() ? "" : where + ": "; }
 
   // Throws one Error that names all that were refused, each with its reason. After all fields are
   // set.
@@ -34,14 +37,25 @@ class ForeignFlags {
     const FlagRow* row;
     std::string shown;  // the flag with its value
   };
+  struct Spelling {  // another one, of a field
+    const FlagRow* row;
+    const Field* field;
+    std::string shown;        // the flag with its value
+    std::string set, before;  // the field's value behind it, and an earlier one that was given
+  };
   void set_other_spelling(const FlagRow& row, const std::vector<std::string>& values);
   bool holds(std::string_view condition) const;
+  void note_spellings();
+  void note_ignored();
 
   Fields& fields_;
   FlagTable table_;
   std::vector<const FlagRow*> ignored_;
   std::vector<Refused> refused_;
+  std::vector<Refused> accepted_;  // that ask for what happens anyway
+  std::vector<Spelling> spellings_;
   std::vector<std::string> notes_;
+  std::string place_;
 };
 
 }  // namespace megatron::cli

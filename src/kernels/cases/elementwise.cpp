@@ -74,9 +74,8 @@ Case part_of_rows_case(DType type, bool out) {
             Inputs inputs(runtime);
             const auto part = [&](const Tensor& all) { return all.slice(1, kColumns, kColumns); };
             const Shape whole{kTokens, kWidth}, own{kTokens, kColumns};
-            CopyArgs args{out ? part(inputs.normal("x", whole, type))
-                              : inputs.normal("x", own, type),
-                          {}};
+            CopyArgs args{
+                out ? part(inputs.normal("x", whole, type)) : inputs.normal("x", own, type), {}};
             args.out = out ? inputs.output("out", own, type)
                            : part(inputs.updated("out", inputs.normal("out", whole, type)));
             return inputs.call(

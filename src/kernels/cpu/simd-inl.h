@@ -502,9 +502,9 @@ HWY_INLINE V exp_less_one(V r) {
 // 2^(i / 16) for i = the lowest four bits of each word.
 HWY_INLINE V sixteenth_powers_of_two(V words) {
   alignas(64) static constexpr float kPowers[16] = {
-      1.0f,         1.04427378f, 1.09050773f, 1.13878863f, 1.18920711f, 1.24185781f,
-      1.29683955f,  1.35425555f, 1.41421356f, 1.47682615f, 1.54221083f, 1.61049033f,
-      1.68179283f,  1.75625216f, 1.83400809f, 1.91520656f};
+      1.0f,        1.04427378f, 1.09050773f, 1.13878863f, 1.18920711f, 1.24185781f,
+      1.29683955f, 1.35425555f, 1.41421356f, 1.47682615f, 1.54221083f, 1.61049033f,
+      1.68179283f, 1.75625216f, 1.83400809f, 1.91520656f};
   const auto bits = hn::BitCast(Words(), words);
 #if HWY_TARGET == HWY_AVX3
   return V{_mm512_permutexvar_ps(bits.raw, _mm512_load_ps(kPowers))};

@@ -44,7 +44,9 @@ float softmax_seen(const T* s, Output<T> p, int64_t keys, int64_t begin, int64_t
     return top;
   }
   const V shift = set(top);
-  const auto exponential = [&](int64_t j, auto n) { return exp_up_to_90(hn::Sub(score(j, n), shift)); };
+  const auto exponential = [&](int64_t j, auto n) {
+    return exp_up_to_90(hn::Sub(score(j, n), shift));
+  };
   alignas(64) float kept[kChunk];
   const bool keeps = end - begin <= kChunk;
   const float sum = sum_of(end - begin, [&](int64_t j, auto n) {

@@ -11,7 +11,11 @@ namespace {
 
 // Far above any model, and small enough that no product of sizes leaves 63 bits.
 constexpr int64_t kMaxLayers = 1 << 16, kMaxHidden = 1 << 20, kMaxWidth = 1 << 24,
-                  kMaxHeadSize = 1 << 16, kMaxVocabulary = 1 << 28, kMaxPositions = 1 << 28;
+                  kMaxHeadSize = 1 << 16;
+
+void check_size(int64_t value, int64_t limit, std::string_view flag) {
+  MG_CHECK(value > 0 && value <= limit, "--{} is {}; it must lie in [1, {}]", flag, value, limit);
+}
 
 }  // namespace
 
@@ -60,6 +64,18 @@ void GptFlags::fields(Fields& f) {
       "no-bias-gelu-fusion", &bias_gelu_fusion, false,
       "GELU in its exact form, x Phi(x), which Megatron-LM computes where it does not fuse "
       "it with the bias; else the tanh form");
+  f.of({"rotary-base"}, [this] {
+    const bool rope = position_embedding == PositionEmbedding::rope;
+    return rope ? "" : "--position-embedding-type is learned_absolute";
+  });
+  f.of({"add-qkv-bias"}, [this] {
+    return add_bias_linear ? "without --disable-bias-linear all linear layers have biases" : "";
+  });
+  f.of({"no-bias-gelu-fusion"},
+       [this] { return swiglu ? "with --swiglu no GELU is computed" : ""; });
+  f.of({"init-method-std"}, [this] {
+    return init_method_xavier_uniform ? "--init-method-xavier-uniform draws the weights" : "";
+  });
 }
 
 GptConfig GptFlags::to_config(int64_t seq_length) const {
@@ -69,13 +85,20 @@ GptConfig GptFlags::to_config(int64_t seq_length) const {
              flag);
     return *value;
   };
+  // 0 would mean the default.
+  const auto optional = [](const std::optional<int64_t>& value, int64_t limit,
+                           std::string_view flag) {
+    if (value) check_size(*value, limit, flag);
+    return value.value_or(0);
+  };
   GptConfig c;
   c.num_layers = required(num_layers, "num-layers");
   c.hidden_size = required(hidden_size, "hidden-size");
   c.num_attention_heads = required(num_attention_heads, "num-attention-heads");
-  c.ffn_hidden_size = ffn_hidden_size.value_or(0);
-  c.kv_channels = kv_channels.value_or(0);
-  c.num_query_groups = group_query_attention ? num_query_groups : 0;
+  c.ffn_hidden_size = optional(ffn_hidden_size, kMaxWidth, "ffn-hidden-size");
+  c.kv_channels = optional(kv_channels, kMaxHeadSize, "kv-channels");
+  if (group_query_attention)
+    c.num_query_groups = optional(num_query_groups, kMaxHidden, "num-query-groups");
   c.max_position_embeddings = max_position_embeddings.value_or(seq_length);
   c.vocab_size = vocab_size.value_or(0);
   c.position_embedding = position_embedding;
@@ -178,16 +201,13 @@ std::string GptFlags::first_shape_flag() const {
 }
 
 void GptConfig::finalize() {
-  const auto size = [](int64_t value, int64_t limit, std::string_view flag) {
-    MG_CHECK(value > 0 && value <= limit, "--{} is {}; it must lie in [1, {}]", flag, value, limit);
-  };
-  size(num_layers, kMaxLayers, "num-layers");
-  size(hidden_size, kMaxHidden, "hidden-size");
-  size(num_attention_heads, kMaxHidden, "num-attention-heads");
-  size(vocab_size, kMaxVocabulary, "vocab-size");
-  size(max_position_embeddings, kMaxPositions, "max-position-embeddings");
+  check_size(num_layers, kMaxLayers, "num-layers");
+  check_size(hidden_size, kMaxHidden, "hidden-size");
+  check_size(num_attention_heads, kMaxHidden, "num-attention-heads");
+  check_size(vocab_size, kMaxVocabulary, "vocab-size");
+  check_size(max_position_embeddings, kMaxPositions, "max-position-embeddings");
   if (num_query_groups == 0) num_query_groups = num_attention_heads;
-  size(num_query_groups, kMaxHidden, "num-query-groups");
+  check_size(num_query_groups, kMaxHidden, "num-query-groups");
   MG_CHECK(
       num_attention_heads % num_query_groups == 0,
       "--num-attention-heads {} is not a multiple of --num-query-groups {}; change one of them",
@@ -199,7 +219,7 @@ void GptConfig::finalize() {
              hidden_size, num_attention_heads);
     kv_channels = hidden_size / num_attention_heads;
   }
-  size(kv_channels, kMaxHeadSize, "kv-channels");
+  check_size(kv_channels, kMaxHeadSize, "kv-channels");
   MG_CHECK(num_attention_heads * kv_channels <= kMaxWidth,
            "--num-attention-heads {} times the head size {} (--kv-channels) is above {}",
            num_attention_heads, kv_channels, kMaxWidth);
@@ -211,7 +231,7 @@ void GptConfig::finalize() {
     ffn_hidden_size =
         gated ? std::max<int64_t>(8 * hidden_size / 3 / 64 * 64, 64) : 4 * hidden_size;
   }
-  size(ffn_hidden_size, kMaxWidth, "ffn-hidden-size");
+  check_size(ffn_hidden_size, kMaxWidth, "ffn-hidden-size");
   const auto probability = [](double value, std::string_view flag) {
     MG_CHECK(value >= 0 && value < 1, "--{} is {}; it must lie in [0, 1)", flag, value);
   };

@@ -11,6 +11,9 @@
 
 namespace megatron::models {
 
+// The largest tables.
+constexpr int64_t kMaxVocabulary = 1 << 28, kMaxPositions = 1 << 28;
+
 enum class PositionEmbedding { learned_absolute, rope };
 
 struct GptConfig {

@@ -27,6 +27,8 @@ void LogSettings::fields(Fields& f) {
         "steps between points of TensorBoard, whatever --log-interval is");
   f.add_switch("log-params-norm", &log_params_norm, true,
                "the L2 norm of the weights is logged, too");
+  f.of({"tensorboard-log-interval"},
+       [this] { return tensorboard_dir ? "" : "there is no --tensorboard-dir"; });
 }
 
 void LogSettings::check() const {

@@ -1,13 +1,17 @@
 #include "golden/cli/flag_effects.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <set>
+#include <thread>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -17,8 +21,25 @@
 #include "data/indexed_dataset.h"
 #include "faulty_files.h"
 #include "inference/generate.h"
+#include "plan/plan_json.h"
+#include "training/make_plan.h"
 #include "training/trainer.h"
 #include "training/vocabulary.h"
+
+namespace {
+
+std::atomic<int> threads_started = 0;
+
+}  // namespace
+
+// Threads are counted on their way to the system's function.
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
+                              void* (*body)(void*), void* argument) noexcept {
+  static const auto create =
+      reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+  ++threads_started;
+  return create(thread, attributes, body, argument);
+}
 
 namespace megatron::testing {
 namespace {
@@ -132,6 +153,16 @@ std::string files_in(const std::string& folder) {
   return all;
 }
 
+std::string index_sizes(const std::string& folder) {
+  std::string all;
+  if (!fs::exists(folder + "/cache")) return all;
+  std::multiset<uintmax_t> sizes;
+  for (const auto& entry : fs::recursive_directory_iterator(folder + "/cache"))
+    if (entry.is_regular_file()) sizes.insert(entry.file_size());
+  for (const uintmax_t size : sizes) all += fmt::format("{} ", size);
+  return all;
+}
+
 std::string event_sizes(const std::string& folder) {
   std::multiset<uintmax_t> sizes;
   for (const auto& entry : fs::recursive_directory_iterator(folder))
@@ -194,16 +225,59 @@ std::string continue_text(const models::GptModel& model, Runtime& runtime,
   return ids;
 }
 
-TrainSettings settings_of(const std::vector<std::string>& words) {
+struct Parsed {
   TrainSettings settings;
-  Fields fields = settings.fields();
+  std::string idle;  // of the flag
+};
+
+Parsed parse(const std::vector<std::string>& words, const std::string& flag) {
+  Parsed parsed;
+  Fields fields = parsed.settings.fields();
   cli::parse("train", "", fields, {}, words);
-  return settings;
+  const Field* field = fields.find(flag);
+  if (field != nullptr && field->idle) parsed.idle = field->idle();
+  return parsed;
 }
 
+// Keeps whether the thread of the rank writes.
+class WatchedFiles final : public FileSystem {
+ public:
+  explicit WatchedFiles(const FileSystem& files) : files_(files) {}
+
+  std::string writers() const { return others_ ? (rank_ ? "both" : "others") : "the rank's"; }
+
+  int open(const std::string& path, int flags) const override { return files_.open(path, flags); }
+  int64_t write(int file, std::span<const std::byte> bytes) const override {
+    return files_.write(file, bytes);
+  }
+  int64_t write_at(int file, std::span<const std::byte> bytes, int64_t offset) const override {
+    (std::this_thread::get_id() == rank_thread ? rank_ : others_) = true;
+    return files_.write_at(file, bytes, offset);
+  }
+  int resize(int file, int64_t bytes) const override { return files_.resize(file, bytes); }
+  int sync(int file) const override { return files_.sync(file); }
+  int close(int file) const override { return files_.close(file); }
+  int rename(const std::string& from, const std::string& to) const override {
+    return files_.rename(from, to);
+  }
+  int exchange(const std::string& a, const std::string& b) const override {
+    return files_.exchange(a, b);
+  }
+  int make_directory(const std::string& path) const override { return files_.make_directory(path); }
+  int remove(const std::string& path) const override { return files_.remove(path); }
+  int64_t free_bytes(const std::string& path) const override { return files_.free_bytes(path); }
+
+  std::atomic<std::thread::id> rank_thread;
+
+ private:
+  const FileSystem& files_;
+  mutable std::atomic<bool> rank_ = false, others_ = false;
+};
+
 // A run as the program makes it, but for the measured peak; SIGUSR1 comes after its first step.
-TrainResult train_once(const TrainSettings& settings, const FileSystem& files,
+TrainResult train_once(const TrainSettings& settings, const FileSystem& given_files,
                        std::map<std::string, std::string>& values) {
+  WatchedFiles files(given_files);
   static constexpr std::array kSignals = {SIGUSR1};
   std::optional<SignalWatch> signals;
   if (settings.checkpoint.exit_signal_handler) signals.emplace(kSignals);
@@ -213,11 +287,16 @@ TrainResult train_once(const TrainSettings& settings, const FileSystem& files,
   hooks.signals = signals ? &*signals : nullptr;
   hooks.continue_text = continue_text;
   hooks.after_step = [&](const IterationReport& report) {
+    files.rank_thread = std::this_thread::get_id();
     if (report.iteration == 1) kill(getpid(), SIGUSR1);
     const std::string maps = read_file("/proc/self/maps");
     values["maps"] = maps.find(".bin\n") != maps.npos ? "mapped" : "none";
   };
-  return training::train(settings, hooks);
+  const int before = threads_started;
+  TrainResult result = training::train(settings, hooks);
+  values["threads"] = fmt::format("{}", threads_started - before);
+  values["writers"] = files.writers();
+  return result;
 }
 
 // `documents` documents of 40 tokens, the last of them 63, that count upwards in steps of `step`.
@@ -307,6 +386,13 @@ std::string FlagBench::usual(const FlagRow& row) const {
   return field->initial.empty() ? "" : fmt::format("--{} {}", row.flag, field->initial);
 }
 
+bool FlagBench::has_mode(const FlagRow& row) const {
+  TrainSettings settings;
+  Fields fields = settings.fields();
+  const Field* field = fields.find(row.flag);
+  return field != nullptr && field->idle != nullptr;
+}
+
 Observed FlagBench::run(const FlagRow& row, const std::string& more) {
   const std::string folder = fmt::format("{}/{:03}", folder_, runs_++);
   fs::create_directories(folder);
@@ -318,12 +404,17 @@ Observed FlagBench::run(const FlagRow& row, const std::string& more) {
       FlagRow first = row;
       first.base = row.before;
       std::map<std::string, std::string> unused;
-      train_once(settings_of(words(first, "", folder)), FaultyFiles(), unused);
+      train_once(parse(words(first, "", folder), "").settings, FaultyFiles(), unused);
       fs::remove(folder + "/log");
     }
-    const TrainSettings settings = settings_of(words(row, more, folder));
+    const Parsed parsed = parse(words(row, more, folder), row.flag);
+    const TrainSettings& settings = parsed.settings;
+    seen.idle = parsed.idle;
     if (row.observable == "tokenizer") {
       seen.values["tokenizer"] = ids_of(settings);
+    } else if (row.observable == "plan") {
+      const Json plan = plan::to_json(training::make_plan(settings, {}));
+      seen.values["plan"] = plan["flops"].dump() + plan["memory"]["megatron"].dump();
     } else {
       const FaultyFiles files =
           row.base.find("!disk") == row.base.npos ? FaultyFiles() : FaultyFiles(Fault::io_error, 9);
@@ -337,9 +428,12 @@ Observed FlagBench::run(const FlagRow& row, const std::string& more) {
   printed += ::testing::internal::GetCapturedStdout();
   read_log(folder + "/log", seen.values);
   seen.values["console"] = steady_lines(printed);
+  seen.values["note"] = seen.values["console"];
   seen.values["files"] = files_in(folder);
+  seen.values["index"] = index_sizes(folder);
   seen.values["tensorboard"] = event_sizes(folder);
   if (!seen.error.empty()) seen.values["end"] = seen.error;
+  seen.values["error"] = seen.error;
   for (auto& [name, value] : seen.values) replace_all(value, folder, "{w}");
   fs::remove_all(folder);
   return seen;

@@ -23,6 +23,9 @@ struct FlagRow {
   std::string same;
   // A run before each of them, in the same folder.
   std::string before;
+  // Of a flag that has a mode (Field::idle): what stands in place of `base` where the mode is off,
+  // and the flag changes nothing.
+  std::string idle;
 };
 
 std::vector<FlagRow> model_flags();
@@ -42,14 +45,22 @@ std::vector<FlagRow> checkpoint_flags();  // and logs
 //   tensorboard sizes of the event files
 //   console     what is printed, but for figures of speed
 //   files       names of the files that lie in {w}
+//   index       sizes of the files in {w}/cache
+//   writers     which threads write checkpoints: the rank's, or others
+//   threads     how many threads the run starts
 //   maps        whether a .bin file is mapped during the run
 //   trace       number of events in the traces of --profile
 //   resumed     steps done before the run, and the weights it begins with
 //   tokenizer   ids of a text, and the ids of its special tokens
-//   end         why the run ended, or with which error
+//   end         why the run ended; the run without the flag may fail, the one with it may not
+//   error       with which error the run with the flag ends: what such a flag is for
+//   plan        operations and memory that are planned, by Megatron-LM's formulas, too
+//   gpu         nothing without a GPU; tests/cuda/cli/flags_test.cpp sees what changes with one
+//   note        the line that says that nothing changes, on every machine that there is
 struct Observed {
   std::map<std::string, std::string> values;
   std::string error;  // of a run that was refused or failed
+  std::string idle;   // what the row's Field::idle says of its settings
 };
 
 // Runs rows; makes what they read once.
@@ -63,6 +74,7 @@ class FlagBench {
   Observed run(const FlagRow& row, const std::string& more);
   // Default of the row's flag as words, or "" where it has none.
   std::string usual(const FlagRow& row) const;
+  bool has_mode(const FlagRow& row) const;  // Field::idle
 
  private:
   std::vector<std::string> words(const FlagRow& row, const std::string& more,

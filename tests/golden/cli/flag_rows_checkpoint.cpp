@@ -13,9 +13,9 @@ std::vector<FlagRow> saving_flags() {
       {"save-interval", "files", "--save-interval 1", "--save {w}/run"},
       {"save-keep", "files", "--save-keep 1", kSaved},
       {"save-retain-interval", "files", "--save-retain-interval 2", kSaved},
-      {"async-save", "console", "--async-save", kSaved},
+      {"async-save", "writers", "--async-save", kSaved},
       {"no-save-optim", "files", "--no-save-optim", "--save {w}/run"},
-      {"exit-on-save-failure", "end", "--exit-on-save-failure", kSaved + "!disk"},
+      {"exit-on-save-failure", "error", "--exit-on-save-failure", kSaved + "!disk"},
   };
 }
 
@@ -24,7 +24,7 @@ std::vector<FlagRow> loading_flags() {
   return {
       {"load", "resumed", kGoOn, "--lr-decay-iters 5 --train-iters 5", "", kSaved},
       {"ckpt-step", "resumed", "--ckpt-step 2", kGoOn, "--ckpt-step 3", kSaved},
-      {"exit-on-missing-checkpoint", "end", "--exit-on-missing-checkpoint", "--load {w}/none"},
+      {"exit-on-missing-checkpoint", "error", "--exit-on-missing-checkpoint", "--load {w}/none"},
       {"finetune", "resumed", "--finetune", kGoOn, "", kSaved},
       {"pretrained-checkpoint", "resumed", "--pretrained-checkpoint {w}/run",
        "--lr-decay-iters 5 --load {w}/none", "", kSaved},
@@ -72,7 +72,8 @@ std::vector<FlagRow> log_flags() {
        "--profile-step-start 1"},
       {"profile-step-end", "trace", "--profile-step-end 3", traced + "--profile",
        "--profile-step-end 1"},
-      {"profile-ranks", "files", "--profile-ranks 1", traced + "--profile --ranks 2"},
+      {"profile-ranks", "files", "--profile-ranks 1", traced + "--profile --ranks 2", "", "",
+       "--ranks 2"},
       {"profile-dir", "files", "--profile-dir {w}/other", traced + "--profile",
        "--profile-dir {w}/trace"},
   };

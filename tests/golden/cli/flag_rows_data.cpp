@@ -4,6 +4,7 @@ namespace megatron::testing {
 namespace {
 
 const std::string kFile = "!mock-data --data-path {data}/a --split 1 ";
+const std::string kBlend = "!mock-data --data-path 0.5 {data}/a 0.5 {data}/b --split 1 ";
 const std::string kMany = "--global-batch-size 8 --seed 7";
 const std::string kSets = "!mock-data --train-data-path {data}/a ";
 
@@ -18,10 +19,11 @@ std::vector<FlagRow> source_flags() {
        kSets + "--valid-data-path {data}/b --eval-interval 3 --eval-iters 2"},
       {"per-split-data-args-path", "loss",
        "!mock-data --per-split-data-args-path {data}/splits.json"},
-      {"mid-level-dataset-surplus", "end", "--mid-level-dataset-surplus 1.5",
-       "!mock-data --data-path 0.5 {data}/a 0.5 {data}/b --split 1 --data-cache-path {w}/cache"},
-      {"num-dataset-builder-threads", "end", "--num-dataset-builder-threads 2000", kFile,
-       "--num-dataset-builder-threads 2"},
+      // Samples so long that each epoch has two.
+      {"mid-level-dataset-surplus", "index", "--mid-level-dataset-surplus 1",
+       kBlend + "--seq-length 1024 --data-cache-path {w}/cache"},
+      {"num-dataset-builder-threads", "threads", "--num-dataset-builder-threads 1",
+       kBlend + "--num-dataset-builder-threads 2", "--num-dataset-builder-threads 2"},
       {"split", "loss", "--split 50,50,0", kFile},
       {"data-cache-path", "files", "--data-cache-path {w}/cache", kFile},
       {"mock-data", "end", "--mock-data", "!mock-data"},
@@ -54,7 +56,8 @@ std::vector<FlagRow> evaluation_flags() {
       {"eval-global-batch-size", "validation", "--eval-global-batch-size 4",
        "--eval-interval 3 --eval-iters 1", "--eval-global-batch-size 2"},
       {"eval-micro-batch-size", "memory", "--eval-micro-batch-size 8",
-       "--eval-interval 1 --eval-iters 1 --eval-global-batch-size 8", "--eval-micro-batch-size 1"},
+       "--eval-interval 1 --eval-iters 1 --eval-global-batch-size 8", "--eval-micro-batch-size 1",
+       "", "--eval-global-batch-size 8"},
       {"start-eval-at-iter", "validation", "--start-eval-at-iter 2",
        "--eval-interval 1 --eval-iters 1", "--start-eval-at-iter 0"},
       {"skip-train", "batch", "--skip-train", "--eval-iters 1"},
@@ -84,11 +87,11 @@ std::vector<FlagRow> tokenizer_flags() {
       {"tiktoken-pattern", "tokenizer", "--tiktoken-pattern v1", tik, "--tiktoken-pattern v2"},
       {"tiktoken-num-special-tokens", "tokenizer", "--tiktoken-num-special-tokens 20", tik,
        "--tiktoken-num-special-tokens 10"},
-      {"no-tokenizer-sentencepiece-ignore-extra-whitespaces", "end",
+      {"no-tokenizer-sentencepiece-ignore-extra-whitespaces", "error",
        "--no-tokenizer-sentencepiece-ignore-extra-whitespaces",
        "!vocab-size --tokenizer-model "
        "{vectors}/tokenizers/sentencepiece/unigram_nfkc_cf/tokenizer.model"},
-      {"disable-tokenizer-sentencepiece-ignore-extra-whitespaces", "end",
+      {"disable-tokenizer-sentencepiece-ignore-extra-whitespaces", "error",
        "--disable-tokenizer-sentencepiece-ignore-extra-whitespaces",
        "!vocab-size --tokenizer-model "
        "{vectors}/tokenizers/sentencepiece/unigram_nfkc_cf/tokenizer.model"},
@@ -98,10 +101,12 @@ std::vector<FlagRow> tokenizer_flags() {
       {"null-tokenizer-eod-id", "loss", "--null-tokenizer-eod-id 5", kFile + "--eod-mask-loss",
        "--null-tokenizer-eod-id 63"},
       {"null-tokenizer-pad-id", "loss", "--null-tokenizer-pad-id 5", kFile},
-      {"make-vocab-size-divisible-by", "console", "--make-vocab-size-divisible-by 96"},
-      {"padded-vocab-size", "console", "--padded-vocab-size 256", "", "--padded-vocab-size 128"},
-      {"no-pad-vocab-size", "console", "--no-pad-vocab-size"},
-      {"disable-pad-vocab-size", "console", "--disable-pad-vocab-size"},
+      {"make-vocab-size-divisible-by", "plan", "--make-vocab-size-divisible-by 96", "", "", "",
+       "--padded-vocab-size 256"},
+      {"padded-vocab-size", "plan", "--padded-vocab-size 256", "", "--padded-vocab-size 128"},
+      {"no-pad-vocab-size", "plan", "--no-pad-vocab-size", "", "", "", "--padded-vocab-size 256"},
+      {"disable-pad-vocab-size", "plan", "--disable-pad-vocab-size", "", "", "",
+       "--padded-vocab-size 256"},
   };
 }
 

@@ -5,15 +5,20 @@ namespace {
 
 std::vector<FlagRow> axis_flags() {
   const std::string two = "--ranks 2 ", four = "--ranks 4 --global-batch-size 4 ";
+  // The first stage waits for the loss over a large vocabulary far longer than the rows' limits.
+  const std::string waiting =
+      two + "--pipeline-model-parallel-size 2 --seq-length 256 --vocab-size 20000";
   return {
       {"tensor-model-parallel-size", "memory", "--tensor-model-parallel-size 2", two},
       {"sequence-parallel", "memory", "--sequence-parallel",
        two + "--tensor-model-parallel-size 2"},
       {"pipeline-model-parallel-size", "memory", "--pipeline-model-parallel-size 2", two},
-      // The first stage waits for the loss over a large vocabulary for far longer.
-      {"distributed-backend", "console", "--distributed-backend nccl"},
-      {"distributed-timeout-minutes", "end", "--distributed-timeout-minutes 0.000001",
-       two + "--pipeline-model-parallel-size 2 --seq-length 256 --vocab-size 20000"},
+      {"distributed-backend", "gpu", "--distributed-backend nccl"},
+      {"distributed-timeout-minutes", "error", "--distributed-timeout-minutes 0.000001", waiting,
+       "", "", "--distributed-timeout-seconds-after-init 600 " + waiting},
+      {"distributed-timeout-seconds-after-init", "error",
+       "--distributed-timeout-seconds-after-init 0.00006", waiting,
+       "--distributed-timeout-seconds-after-init 600"},
       // Rank 1 is of the first stage, or of the last.
       {"use-tp-pp-dp-mapping", "trace", "--use-tp-pp-dp-mapping",
        four + "--pipeline-model-parallel-size 2 --profile --profile-step-start 0 "
@@ -89,10 +94,10 @@ std::vector<FlagRow> memory_flags() {
       {"distribute-saved-activations", "memory", "--distribute-saved-activations",
        full + "--num-layers 8 --ranks 2 --tensor-model-parallel-size 2"},
       {"cpu-offloading-num-layers", "memory", "--cpu-offloading-num-layers 1"},
-      {"allow-composed", "console", "--allow-composed"},
-      {"allow-nondeterministic", "console", "--allow-nondeterministic"},
-      {"cuda-graph-impl", "console", "--cuda-graph-impl local"},
-      {"cuda-graph-warmup-steps", "end", "--cuda-graph-warmup-steps -1"},
+      {"allow-composed", "note", "--allow-composed"},
+      {"allow-nondeterministic", "gpu", "--allow-nondeterministic"},
+      {"cuda-graph-impl", "gpu", "--cuda-graph-impl local"},
+      {"cuda-graph-warmup-steps", "gpu", "--cuda-graph-warmup-steps 2", "--cuda-graph-impl local"},
       {"optimizer-cpu-offload", "memory", "--optimizer-cpu-offload"},
       {"optimizer-offload-fraction", "memory", "--optimizer-offload-fraction 0.5",
        "--optimizer-cpu-offload", "--optimizer-offload-fraction 1"},

@@ -32,19 +32,22 @@ std::vector<FlagRow> batch_flags() {
 
 std::vector<FlagRow> schedule_flags() {
   const std::string samples = "!train-iters --train-samples 6";
+  const std::string constant = "--lr-decay-style constant";
   const std::string wsd = "--lr-decay-style WSD --lr-wsd-decay-iters 2";
   const std::string growing = "--weight-decay 0.1 --weight-decay-incr-style linear";
   return {
       {"lr", "loss", "--lr 5e-3"},
-      {"min-lr", "schedule", "--min-lr 1e-3"},
+      {"min-lr", "schedule", "--min-lr 1e-3", "", "", "", constant},
       {"lr-decay-style", "schedule", "--lr-decay-style cosine"},
-      {"lr-decay-iters", "schedule", "--lr-decay-iters 10", "", "--lr-decay-iters 3"},
-      {"lr-decay-samples", "schedule", "--lr-decay-samples 20", samples, "--lr-decay-samples 6"},
+      {"lr-decay-iters", "schedule", "--lr-decay-iters 10", "", "--lr-decay-iters 3", "", constant},
+      {"lr-decay-samples", "schedule", "--lr-decay-samples 20", samples, "--lr-decay-samples 6", "",
+       samples + " " + constant},
       {"lr-warmup-iters", "schedule", "--lr-warmup-iters 1"},
       {"lr-warmup-samples", "schedule", "--lr-warmup-samples 3", samples},
       {"lr-warmup-fraction", "schedule", "--lr-warmup-fraction 0.5", "", "--lr-warmup-fraction 0"},
       {"lr-warmup-init", "schedule", "--lr-warmup-init 1e-3", "--lr-warmup-iters 2"},
-      {"weight-decay", "schedule", "--weight-decay 0.1"},
+      {"weight-decay", "schedule", "--weight-decay 0.1", "", "", "",
+       "--start-weight-decay 0.2 --end-weight-decay 0.2"},
       {"start-weight-decay", "schedule", "--start-weight-decay 0", growing,
        "--start-weight-decay 0.1"},
       {"end-weight-decay", "schedule", "--end-weight-decay 0.2", growing, "--end-weight-decay 0.1"},
@@ -53,10 +56,11 @@ std::vector<FlagRow> schedule_flags() {
       {"lr-wsd-decay-style", "schedule", "--lr-wsd-decay-style linear", wsd},
       {"lr-wsd-decay-iters", "schedule", "--lr-wsd-decay-iters 1", wsd, "--lr-wsd-decay-iters 2"},
       {"lr-wsd-decay-samples", "schedule", "--lr-wsd-decay-samples 2",
-       samples + " --lr-decay-style WSD --lr-wsd-decay-samples 4", "--lr-wsd-decay-samples 4"},
+       samples + " --lr-decay-style WSD --lr-wsd-decay-samples 4", "--lr-wsd-decay-samples 4", "",
+       samples},
       {"decoupled-lr", "loss", "--decoupled-lr 1e-3", "", "--decoupled-lr 1e-2"},
       {"decoupled-min-lr", "loss", "--decoupled-min-lr 5e-3", "--decoupled-lr 1e-2",
-       "--decoupled-min-lr 0"},
+       "--decoupled-min-lr 0", "", "--decoupled-lr 1e-2 " + constant},
   };
 }
 
@@ -65,9 +69,9 @@ std::vector<FlagRow> optimizer_flags() {
   return {
       {"optimizer", "loss", "--optimizer sgd"},
       {"clip-grad", "loss", "--clip-grad 0.01"},
-      {"adam-beta1", "loss", "--adam-beta1 0.5"},
-      {"adam-beta2", "loss", "--adam-beta2 0.9"},
-      {"adam-eps", "loss", "--adam-eps 1e-3"},
+      {"adam-beta1", "loss", "--adam-beta1 0.5", "", "", "", "--optimizer sgd"},
+      {"adam-beta2", "loss", "--adam-beta2 0.9", "", "", "", "--optimizer sgd"},
+      {"adam-eps", "loss", "--adam-eps 1e-3", "", "", "", "--optimizer lion"},
       {"sgd-momentum", "loss", "--sgd-momentum 0.5", "--optimizer sgd"},
       {"exp-avg-dtype", "loss", "--exp-avg-dtype bf16"},
       {"exp-avg-sq-dtype", "loss", "--exp-avg-sq-dtype bf16"},

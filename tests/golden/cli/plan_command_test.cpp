@@ -1,5 +1,6 @@
 // `megatron plan`: figures that hold together, no data, models of any size.
 #include <cmath>
+#include <cstdlib>
 
 #include "base/json.h"
 #include "base/machine_memory.h"
@@ -191,15 +192,37 @@ TEST_F(PlanCommand, ProposesToDivideWhatDoesNotFit) {
     EXPECT_NE(all.find(flag), std::string::npos) << flag << " in:\n" << all;
 }
 
-// A long step of a pipeline is planned by a shorter one, and the plan says so.
-TEST_F(PlanCommand, TellsWhereAShorterStepStandsForALongOne) {
-  const auto text = [&](const char* batch) {
-    return place_.run(with(flags(2, 32, 4, 32, 100), {"--pipeline-model-parallel-size", "2",
-                                                      "--global-batch-size", batch, "--no-time"}));
+// A pipeline's long steps are made of short ones, and no part of a figure is left out for that.
+TEST_F(PlanCommand, ALongStepOfAPipelineTakesNoLonger) {
+  const auto activations = [&](const std::string& batch) {
+    const Words words =
+        with(flags(4, 32, 4, 32, 100), {"--pipeline-model-parallel-size", "2",
+                                        "--global-batch-size", batch, "--no-time", "--json"});
+    const Outcome r = place_.run(words);
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_LT(r.seconds, 2);
+    return Json::parse(r.out)["memory"]["rank"]["activations"].as_integer();
   };
-  EXPECT_EQ(text("64").out.find("which stands for"), std::string::npos);
-  const Outcome r = text("65");
-  EXPECT_NE(r.out.find("which stands for one of 65"), std::string::npos) << r.out << r.err;
+  const int64_t few = activations("12"), many = activations("20000");
+  EXPECT_GT(many, few);
+  EXPECT_EQ(activations("400000"), many);
+}
+
+// The same plan, before the first step.
+TEST_F(PlanCommand, TrainPrintsItFirst) {
+  Words words =
+      with(small(), {"--mock-data", "--lr", "1e-3", "--train-iters", "2", "--log-interval", "1"});
+  words[0] = "train";
+  std::string line = "'" MEGATRON_BINARY "'";
+  for (const std::string& word : words) line += " " + word;
+  ASSERT_EQ(std::system((line + " > '" + (place_ / "told") + "' 2>&1 < /dev/null").c_str()), 0);
+  const std::string told = read_file(place_ / "told");
+  const size_t plan = told.find("plan: 166k parameters"),
+               memory = told.find("memory of the process: "),
+               step = told.find("iteration      1/2");
+  ASSERT_NE(step, told.npos) << told;
+  EXPECT_LT(plan, memory) << told;
+  EXPECT_LT(memory, step) << told;
 }
 
 // The vocabulary that a missing tokenizer is taken to have is told once, with its cause.

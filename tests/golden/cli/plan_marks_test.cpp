@@ -85,6 +85,12 @@ const char* const kReal =
     "--data-cache-path cache --data-path " MEGATRON_GOLDEN
     "/indexed/preprocess/bpe2k_eod_text_document ";
 
+// Steps of many micro-batches, through which holes between tensors grow for hundreds of them.
+const char* const kLong =
+    "--mock-data --vocab-size 97 --num-layers 4 --hidden-size 32 --num-attention-heads 4 "
+    "--seq-length 32 --max-position-embeddings 32 --micro-batch-size 2 --train-iters 4 "
+    "--distributed-timeout-minutes 0.3 --pipeline-model-parallel-size 2 ";
+
 struct Case {
   std::string name, model, flags;
 };
@@ -98,6 +104,7 @@ class Cases {
     ranks();
     tensor_ranks();
     stages();
+    long_steps();
     sharded_replicas();
     recompute_and_offload();
     with_evaluations();
@@ -150,6 +157,28 @@ class Cases {
       add(kDeep, std::string("--pipeline-model-parallel-size 2 ") + flags);
     add(kDeep, "--pipeline-model-parallel-size 4 --pipeline-schedule zb-h1");
   }
+  void long_steps() {
+    begin("LongSteps");
+    for (const char* flags :
+         {"--global-batch-size 128", "--global-batch-size 130", "--global-batch-size 260",
+          "--global-batch-size 260 --train-iters 1", "--global-batch-size 260 --bf16",
+          "--global-batch-size 260 --pipeline-schedule zb-v",
+          "--global-batch-size 130 --pipeline-schedule zb-h1 --bf16",
+          "--global-batch-size 132 --num-virtual-stages-per-pipeline-rank 2",
+          "--global-batch-size 132 --recompute-granularity full --eval-interval 2 --eval-iters 2",
+          "--global-batch-size 260 --tensor-model-parallel-size 2 --sequence-parallel",
+          "--global-batch-size 260 --ranks 4 --data-parallel-sharding-strategy "
+          "optim_grads_params",
+          "--global-batch-size 132 --rampup-batch-size 12 40 512",
+          "--global-batch-size 24 --rampup-batch-size 2 2 60 --train-iters 14",
+          "--step-batch-size-schedule 0:132,8448:12 --train-iters 6",
+          "--global-batch-size 130 --pipeline-model-parallel-size 4 --eval-interval 3 "
+          "--eval-iters 40",
+          "--global-batch-size 132 --num-virtual-stages-per-pipeline-rank 2 "
+          "--microbatch-group-size-per-virtual-pipeline-stage 3",
+          "--global-batch-size 130 --cpu-offloading-num-layers 1"})
+      add(kLong, flags);
+  }
   void sharded_replicas() {
     begin("ShardedReplicas");
     for (const char* flags :
@@ -199,7 +228,8 @@ class Cases {
         "--sample-prompt The --sample-tokens 9 ";
     for (const char* flags :
          {"", "--bf16", "--ranks 2 --data-parallel-sharding-strategy optim_grads_params",
-          "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2 --bf16"})
+          "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2 --bf16",
+          "--pipeline-model-parallel-size 2 --global-batch-size 96 --sample-interval 2"})
       add(kReal, more + flags);
   }
   // However many samples the set has, and the plan opens no data.
@@ -260,8 +290,16 @@ TEST_P(PlanOfAProcess, IsWithinATenthAndAHundredMegabytes) {
               0.1 * static_cast<double>(run.process) + 100e6);
 }
 
-INSTANTIATE_TEST_SUITE_P(Large, PlanOfAProcess,
-                         ::testing::Values("", "--bf16 --ranks 2", "--recompute-granularity full"));
+INSTANTIATE_TEST_SUITE_P(
+    Large, PlanOfAProcess,
+    ::testing::Values("", "--bf16 --ranks 2", "--recompute-granularity full",
+                      "--tensor-model-parallel-size 2 --sequence-parallel",
+                      "--pipeline-model-parallel-size 2 --global-batch-size 8",
+                      "--ranks 2 --use-distributed-optimizer",
+                      "--ranks 2 --data-parallel-sharding-strategy optim_grads_params --bf16",
+                      "--swiglu --normalization RMSNorm --position-embedding-type rope "
+                      "--disable-bias-linear --untie-embeddings-and-output-weights "
+                      "--group-query-attention --num-query-groups 4"));
 
 }  // namespace
 }  // namespace megatron::testing

@@ -4,6 +4,7 @@
 #include <execinfo.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -97,7 +98,7 @@ TrainSettings settings(bool llama) {
   return s;
 }
 
-void expect_no_allocation(const TrainSettings& s, const std::string& what) {
+TrainResult expect_no_allocation(const TrainSettings& s, const std::string& what) {
   void* frames[1];
   backtrace(frames, 1);  // loads what it needs
   counter.count = 0;
@@ -106,9 +107,10 @@ void expect_no_allocation(const TrainSettings& s, const std::string& what) {
     if (report.iteration == 1) counter.on = true;
     if (report.iteration == *s.batch.train_iters - 1) counter.on = false;
   };
-  train(s, hooks);
+  const TrainResult result = train(s, hooks);
   counter.on = false;
   EXPECT_EQ(counter.count, 0) << what << "\n" << found();
+  return result;
 }
 
 TEST(Allocation, CounterSeesLargeOnes) {
@@ -155,6 +157,54 @@ TEST(Allocation, NorWithTensorParallelism) {
     s.parallel.sequence_parallel = sequence;
     expect_no_allocation(s, sequence ? "TP 2, tokens divided" : "TP 2");
   }
+}
+
+// fp16 is computed by widening. The first step overflows and is left out; then some are made, and
+// as the scale doubles after each of them, one overflows again.
+TEST(Allocation, NorWithFp16) {
+  for (const bool llama : {true, false}) {
+    TrainSettings s = settings(llama);
+    s.precision.fp16 = true;
+    s.precision.loss_scaling.initial = 0x1p24;
+    s.precision.loss_scaling.window = 1;
+    s.precision.loss_scaling.hysteresis = 1;
+    s.batch.train_iters = 16;
+    const TrainResult result = expect_no_allocation(s, llama ? "llama fp16" : "gpt2 fp16");
+    const auto& steps = result.iterations;
+    const auto made = std::ranges::find(steps, StepOutcome::updated, &IterationReport::outcome);
+    EXPECT_EQ(steps.front().outcome, StepOutcome::overflow);
+    ASSERT_LT(made, steps.end() - 2);
+    EXPECT_NE(
+        std::find_if(made, steps.end() - 2,
+                     [](const IterationReport& r) { return r.outcome != StepOutcome::updated; }),
+        steps.end() - 2);
+  }
+}
+
+TEST(Allocation, NorWithAnyOptimizer) {
+  for (const optim::Method method :
+       {optim::Method::sgd, optim::Method::lion, optim::Method::muon}) {
+    for (const bool bf16 : {false, true}) {
+      TrainSettings s = settings(!bf16);
+      s.precision.bf16 = bf16;
+      s.optimizer.config.method = method;
+      expect_no_allocation(s, std::string(optim::name(method)) + (bf16 ? " bf16" : " fp32"));
+    }
+  }
+}
+
+TEST(Allocation, NorWithMomentsOfSixteenBits) {
+  TrainSettings s = settings(true);
+  s.precision.bf16 = true;
+  s.optimizer.config.exp_avg_type = s.optimizer.config.exp_avg_sq_type = DType::bf16;
+  expect_no_allocation(s, "bf16 moments");
+}
+
+TEST(Allocation, NorWithMuonOfTensorRanks) {
+  TrainSettings s = spread(true, 2);
+  s.optimizer.config.method = optim::Method::muon;
+  s.parallel.tensor_parallel = 2;
+  expect_no_allocation(s, "muon, TP 2");
 }
 
 std::string words(const ::testing::TestParamInfo<const char*>& info) {

@@ -127,6 +127,97 @@ TEST(Fp16, ASkippedStepLeavesEveryBit) {
   EXPECT_TRUE(same_state(trial, before));
 }
 
+// An infinity among the weights while backward of layer 1 runs, from begin() to end().
+struct Planter final : StepListener {
+  explicit Planter(Tensor& tensor) : weight(tensor), values(to_doubles(tensor)) {}
+  void enter(const Span& span, Pass pass) override { plant(span, pass, INFINITY); }
+  void leave(const Span& span, Pass pass) override { plant(span, pass, values[0]); }
+  void plant(const Span& span, Pass pass, double value) {
+    if (span.name != "layers.1" || pass != Pass::backward) return;
+    std::vector<double> changed = values;
+    changed[0] = value;
+    copy_from(weight, changed);
+  }
+
+  Tensor& weight;
+  std::vector<double> values;
+};
+
+// With that step or without it: all later ones are the same in every bit.
+TEST(Fp16, APlantedInfinityHalvesTheScaleAndChangesNothingElse) {
+  TrainSettings s = tiny_fp16(1024);
+  s.precision.loss_scaling.hysteresis = 1;
+  Trial planted(s), without(s);
+  for (Trial* trial : {&planted, &without}) {
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(trial->run().updated());
+  }
+  const auto before = planted.state();
+  Planter planter(planted.parameter("layers.1.mlp.down").value);
+  planted.step->listen(&planter);
+  const StepReport report = planted.run();
+  planted.step->listen(nullptr);
+  EXPECT_EQ(report.outcome, StepOutcome::overflow);
+  EXPECT_TRUE(std::isfinite(report.loss));
+  EXPECT_EQ(report.loss_scale, 1024);
+  EXPECT_EQ(planted.step->loss_scale().value(), 512);
+  EXPECT_TRUE(same_state(planted, before));
+  without.step->loss_scale().resume(planted.step->loss_scale().state());
+  for (int i = 0; i < 3; ++i) {
+    const StepReport a = planted.run(), b = without.run();
+    EXPECT_TRUE(a.updated());
+    EXPECT_EQ(a.loss_scale, 512);
+    EXPECT_EQ(a.loss, b.loss);
+    EXPECT_EQ(a.gradient_norm, b.gradient_norm);
+  }
+  EXPECT_TRUE(same_state(planted, without.state()));
+}
+
+// The scale doubles after three steps, and that is one time too often: step 4 overflows, and the
+// others are made with the scale of the first. A run that passes over the samples of step 4 takes
+// the same learning rates, weight decays and weights.
+TEST(Fp16, AStepThatOverflowsInARunDoesNotAdvanceTheSchedules) {
+  const TemporaryDirectory folder;
+  TrainSettings s = tiny_fp16(0x1p40);
+  s.precision.loss_scaling.hysteresis = 1;
+  s.optimizer.lr = 1e-4;
+  s.optimizer.lr_decay_style = optim::DecayStyle::linear;
+  s.optimizer.lr_decay_iters = 10;
+  s.optimizer.start_weight_decay = 0.01;
+  s.optimizer.end_weight_decay = 0.1;
+  s.optimizer.weight_decay_increase = optim::DecayIncrease::linear;
+  s.batch.train_iters = 40;
+  const double largest = train(s, kQuick).iterations.back().loss_scale;
+
+  s.precision.loss_scaling.initial = largest;
+  s.precision.loss_scaling.window = 3;
+  s.batch.train_iters = 7;
+  s.checkpoint.save = folder / "overflow";
+  const TrainResult overflow = train(s, kQuick);
+  s.precision.loss_scaling.window = 1000;
+  s.run.iterations_to_skip = {"3"};  // the step after three others
+  s.checkpoint.save = folder / "without";
+  const TrainResult without = train(s, kQuick);
+
+  ASSERT_EQ(overflow.iterations.size(), 7);
+  ASSERT_EQ(without.iterations.size(), 6);
+  const IterationReport& fourth = overflow.iterations[3];
+  ASSERT_EQ(fourth.outcome, StepOutcome::overflow);
+  EXPECT_EQ(fourth.loss_scale, 2 * largest);
+  for (size_t i = 0; i < 6; ++i) {
+    const IterationReport &a = overflow.iterations[i < 3 ? i : i + 1], &b = without.iterations[i];
+    EXPECT_EQ(a.iteration, b.iteration);
+    EXPECT_EQ(a.outcome, StepOutcome::updated);
+    EXPECT_EQ(a.loss_scale, largest);
+    EXPECT_EQ(a.loss, b.loss);
+    EXPECT_EQ(a.learning_rate, b.learning_rate);
+    EXPECT_EQ(a.weight_decay, b.weight_decay);
+    EXPECT_DOUBLE_EQ(a.learning_rate, 1e-4 * (1 - static_cast<double>(i) / 10));
+    EXPECT_GT(a.weight_decay, i == 0 ? 0 : without.iterations[i - 1].weight_decay);
+  }
+  for (const char* file : {"/model.safetensors", "/optimizer-00001-of-00001.safetensors"})
+    EXPECT_EQ(read_file(overflow.saved + file), read_file(without.saved + file)) << file;
+}
+
 TEST(Fp16, ARunThatSkipsEveryStepSaysSo) {
   const TemporaryDirectory folder;
   TrainSettings s = tiny_llama();

@@ -24,6 +24,8 @@ struct Case {
   double dropout = 0;
   bool confined = false;
   optim::Method method = optim::Method::adam;
+  bool fp16 = false;  // the first step overflows, the others do not
+  DType moments = DType::f32;
 };
 
 std::vector<Case> cases() {
@@ -34,7 +36,16 @@ std::vector<Case> cases() {
           {"gpt2_bf16_recompute_dropout", false, true, true, 0.1},
           {"llama_recompute_confined", true, false, true, 0, true},
           {"llama_bf16_lion", true, true, false, 0, false, optim::Method::lion},
-          {"llama_bf16_muon", true, true, false, 0, false, optim::Method::muon}};
+          {"llama_bf16_muon", true, true, false, 0, false, optim::Method::muon},
+          {.name = "llama_sgd", .method = optim::Method::sgd},
+          {.name = "llama_fp16", .fp16 = true},
+          {.name = "gpt2_fp16_recompute_dropout",
+           .llama = false,
+           .recompute = true,
+           .dropout = 0.1,
+           .fp16 = true},
+          {.name = "llama_fp16_muon", .method = optim::Method::muon, .fp16 = true},
+          {.name = "llama_bf16_moments", .bf16 = true, .moments = DType::bf16}};
 }
 
 HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary, int32_t first,
@@ -56,13 +67,17 @@ std::array<Marks, 2> run(const Case& c, DeviceKind device, int threads) {
   TrainSettings s = c.llama ? tiny_llama() : tiny_gpt2();
   s.shape.hidden_dropout = s.shape.attention_dropout = c.dropout;
   s.precision.bf16 = c.bf16;
+  s.precision.fp16 = c.fp16;
+  s.precision.loss_scaling.initial = 0x1p40;
   s.optimizer.config.method = c.method;
+  s.optimizer.config.exp_avg_type = s.optimizer.config.exp_avg_sq_type = c.moments;
   models::GptConfig config = s.shape.to_config(*s.batch.seq_length);
   config.finalize();
   Runtime runtime({device, 0}, threads);
   const auto group = comm::single();
   TrainedModel model(config, s.precision.type(), 1, {}, *group, runtime,
-                     {.recompute = c.recompute ? recomputed_layers() : models::RecomputeOptions()});
+                     {.recompute = c.recompute ? recomputed_layers() : models::RecomputeOptions(),
+                      .loss_scale = s.precision.loss_scale()});
   model.initialize(1);
   model.step.begin(s.optimizer.config);
   std::array<Marks, 2> found;
@@ -70,8 +85,12 @@ std::array<Marks, 2> run(const Case& c, DeviceKind device, int threads) {
     const std::vector<HostBatch> batches = {batch(2, 32, 97, i, c.confined),
                                             batch(2, 32, 97, i + 1, c.confined),
                                             batch(2, 32, 97, i + 2, c.confined)};
-    model.step.run(batches, {.learning_rate = 1e-3, .weight_decay = 0.01});
-    if (i == 0) found[0] = marks(runtime);
+    const StepReport report =
+        model.step.run(batches, {.learning_rate = 1e-3, .weight_decay = 0.01});
+    EXPECT_EQ(report.updated(), !c.fp16 || i > 0 || device == DeviceKind::meta) << c.name;
+    if (i > 0) continue;
+    found[0] = marks(runtime);
+    if (c.fp16) model.step.loss_scale().resume({.value = 1024});
   }
   found[1] = marks(runtime);
   return found;

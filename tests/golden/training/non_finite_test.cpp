@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <limits>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "comm/threads.h"
+#include "comm/values.h"
 #include "golden/training/support.h"
 #include "training/trained_model.h"
 
@@ -43,22 +45,32 @@ struct Options {
   DType type = DType::f32;
   DeviceKind device = DeviceKind::cpu;
   SpanListener* spans = nullptr;
+  int64_t layers = 2;
+  ModelLayout layout;
 };
 
-// A model and its step, of one rank.
+void multiply(Tensor& tensor, double factor) {
+  std::vector<double> values = to_doubles(tensor);
+  for (double& v : values) v *= factor;
+  copy_from(tensor, values);
+}
+
+// A model and its step, as one rank holds them.
 struct Trained {
   Trained(comm::Group& ranks, const Options& options)
       : group(ranks),
         runtime({options.device, 0}, 1),
         config(shape(options)),
-        trained(config, options.type, 1, {}, ranks, runtime,
+        trained(config, options.type, 1, options.layout, ranks, runtime,
                 {.recompute = options.recompute ? recomputed_layers() : models::RecomputeOptions(),
+                 .data_parallel = {.sharding = options.layout.ranks.sharding},
                  .spans = options.spans}) {
     trained.initialize(1);
     step->begin({});
   }
   static models::GptConfig shape(const Options& options) {
     TrainSettings s = options.llama ? tiny_llama() : tiny_gpt2();
+    s.shape.num_layers = options.layers;
     s.shape.hidden_dropout = s.shape.attention_dropout = 0.1;
     models::GptConfig config = s.shape.to_config(*s.batch.seq_length);
     config.finalize();
@@ -66,7 +78,7 @@ struct Trained {
   }
 
   Parameter& parameter(const std::string& name) {
-    for (parallel::Placed* placed : model.parameters())
+    for (parallel::Placed* placed : trained.parts.parameters())
       if (placed->parameter.name == name) return placed->parameter;
     throw InternalError("no parameter " + name);
   }
@@ -76,16 +88,34 @@ struct Trained {
     values.at(index) = value;
     copy_from(t, values);
   }
+  // The last rank that keeps anything of a parameter. Collective.
+  int last_with(const std::string& name) {
+    double last = -1;
+    for (const parallel::Shard& shard : trained.shards())
+      if (shard.placed->parameter.name == name && shard.size() > 0) last = group.rank();
+    comm::largest(group, runtime.stream(), {&last, 1}, "last");
+    return static_cast<int>(last);
+  }
   void multiply(const std::string& name, double factor) {
-    Tensor& t = parameter(name).value;
-    std::vector<double> values = to_doubles(t);
-    for (double& v : values) v *= factor;
-    copy_from(t, values);
+    training::multiply(parameter(name).value, factor);
+  }
+  // What this rank keeps of a parameter, where it keeps anything: all of it times `factor`, and
+  // its last element plus `more`.
+  void change(const std::string& name, double factor, double more) {
+    for (const parallel::Shard& shard : trained.shards()) {
+      if (shard.placed->parameter.name != name || shard.size() == 0) continue;
+      Tensor kept = shard.value;
+      std::vector<double> values = to_doubles(kept);
+      for (double& v : values) v *= factor;
+      values.back() += more;
+      copy_from(kept, values);
+    }
+    step->data_parallel().parameters_changed();
   }
   // Parameters and the optimizer's state.
   std::vector<std::vector<double>> state() {
     std::vector<std::vector<double>> all;
-    for (const parallel::Placed* placed : model.parameters())
+    for (const parallel::Placed* placed : trained.parts.parameters())
       all.push_back(to_doubles(placed->parameter.value));
     for (const auto& s : step->optimizer().states()) all.push_back(to_doubles(s.value));
     return all;
@@ -99,7 +129,6 @@ struct Trained {
   Runtime runtime;
   models::GptConfig config;
   TrainedModel trained;
-  const models::GptModel& model = trained.parts.whole();
   TrainStep* step = &trained.step;
 };
 
@@ -111,6 +140,17 @@ void expect_in(const std::string& text, const std::vector<std::string>& parts) {
 class FirstNonFinite : public ::testing::Test {
  protected:
   std::unique_ptr<comm::Group> alone = comm::single();
+  // Of a step of one micro-batch.
+  double largest_gradient() {
+    Trained t(*alone, {});
+    double divisor = 0, largest = 0;
+    t.step->accumulate(std::vector{batch(0)}, divisor);
+    for (const parallel::Placed* placed : t.trained.parts.parameters())
+      for (const double g : to_doubles(placed->parameter.uses[0].grad))
+        largest = std::max(largest, std::abs(g));
+    return largest;
+  }
+
   std::vector<HostBatch> batches = {batch(0), batch(10), batch(20)};
 };
 
@@ -216,16 +256,7 @@ TEST_F(FirstNonFinite, OfOneRankIsToldToAllAndTheEarliestWins) {
 
 // Twice a gradient just below the largest number.
 TEST_F(FirstNonFinite, OfTheSumOverRanks) {
-  double largest = 0;
-  {
-    Trained t(*alone, {});
-    double divisor = 0;
-    t.step->accumulate(std::vector{batch(0)}, divisor);
-    for (const parallel::Placed* placed : t.model.parameters())
-      for (const double g : to_doubles(placed->parameter.uses[0].grad))
-        largest = std::max(largest, std::abs(g));
-  }
-  const auto weight = static_cast<float>(2.5e38 / largest);
+  const auto weight = static_cast<float>(2.5e38 / largest_gradient());
   std::vector<std::string> texts(2);
   comm::run_ranks(2, [&](comm::Group& ranks) {
     Trained t(ranks, {});
@@ -234,10 +265,135 @@ TEST_F(FirstNonFinite, OfTheSumOverRanks) {
     texts[static_cast<size_t>(ranks.rank())] = t.search(mine);
   });
   expect_in(texts[0], {"the reduction of gradients: of ",
-                       "each rank's own is finite, and the sum "
-                       "over 2 ranks is "});
+                       "each rank's own is finite, and the sum over ranks is "});
   EXPECT_EQ(texts[0], texts[1]);
 }
+
+// Gradients that are reduced after each micro-batch, so that the next one adds to an infinity.
+TEST_F(FirstNonFinite, OfTheSumOverRanksWithinAStep) {
+  const auto weight = static_cast<float>(2.5e38 / largest_gradient());
+  std::vector<std::string> texts(2);
+  comm::run_ranks(2, [&](comm::Group& ranks) {
+    Trained t(ranks, {.layout = {.ranks = {.sharding = parallel::Sharding::gradients}}});
+    const std::vector<HostBatch> mine = {batch(0, weight), batch(0)};
+    EXPECT_EQ(t.run(mine).outcome, StepOutcome::not_finite);
+    texts[static_cast<size_t>(ranks.rank())] = t.search(mine);
+  });
+  expect_in(texts[0], {"add ", " = the gradient of ", "no kernel of any rank made that"});
+  EXPECT_EQ(texts[0], texts[1]);
+}
+
+// Up to the rank that found it: "gemm in layers.0 (forward of micro-batch 0, samples 0 to 1".
+std::string call_of(const std::string& text) { return text.substr(0, text.find(", rank ")); }
+
+struct Spread {
+  const char* name;
+  int ranks;
+  parallel::RanksOptions options;
+};
+void PrintTo(const Spread& spread, std::ostream* out) { *out << spread.name; }
+
+// Layouts, whose data-parallel ranks are given the same micro-batches: what is told is what one
+// rank tells.
+class FirstNonFiniteOf : public ::testing::TestWithParam<Spread> {
+ protected:
+  // What all ranks are told after `change` on each, with `plant` while it runs.
+  using Change = std::function<void(Trained&)>;
+  using Plant = std::function<void(Trained&, const Span&, Pass, bool enters)>;
+  std::string told(const Spread& spread, const Change& change, const Plant& plant = {}) const {
+    std::vector<std::string> texts(static_cast<size_t>(spread.ranks));
+    comm::run_ranks(spread.ranks, [&](comm::Group& group) {
+      Planter planter;
+      Trained t(group, {.spans = &planter, .layers = 4, .layout = {.ranks = spread.options}});
+      planter.plant = [&](const Span& span, Pass pass, bool enters) {
+        if (plant) plant(t, span, pass, enters);
+      };
+      change(t);
+      EXPECT_EQ(t.run(batches).outcome, StepOutcome::not_finite);
+      texts[static_cast<size_t>(group.rank())] = t.search(batches);
+    });
+    for (const std::string& text : texts) EXPECT_EQ(text, texts[0]);
+    return texts[0];
+  }
+  // On this layout, which is to tell the same call as one rank.
+  std::string told(const Change& change, const Plant& plant = {}) const {
+    const std::string text = told(GetParam(), change, plant);
+    EXPECT_EQ(call_of(text), call_of(told({"", 1, {}}, change, plant)));
+    return text;
+  }
+
+  std::vector<HostBatch> batches = {batch(0, kMany), batch(10, kMany), batch(20, kMany),
+                                    batch(30, kMany)};
+  static constexpr float kMany = 0x1p30f;  // so that backward has large numbers
+};
+
+TEST_P(FirstNonFiniteOf, ABadParameterOfOneRank) {
+  for (const std::string name : {"layers.0.mlp.down.weight", "layers.3.attention.qkv.weight"}) {
+    std::atomic<int> holder = 0;
+    const std::string text = told([&](Trained& t) {
+      const int last = t.last_with(name);
+      holder = std::max(holder.load(), last);  // of the layout, whose ranks are more than one
+      t.change(name, 1, t.group.rank() == last ? kNan : 0);
+    });
+    expect_in(text, {"gemm in " + name.substr(0, 8) + " (forward of micro-batch 0, samples 0 to 1",
+                     " = " + name + " was already nan at [", "the parameter " + name + " [",
+                     fmt::format("] of rank {} was nan at [", holder.load())});
+  }
+}
+
+TEST_P(FirstNonFiniteOf, TheEarliestOfTwoBadParameters) {
+  const std::string text = told([](Trained& t) {
+    for (const char* name : {"layers.3.mlp.up.weight", "layers.1.mlp.down.weight"})
+      t.change(name, 1, kInfinity);
+  });
+  expect_in(text, {"gemm in layers.1 (forward of micro-batch 0",
+                   " = layers.1.mlp.down.weight was already inf at [",
+                   "the parameter layers.1.mlp.down.weight ["});
+}
+
+TEST_P(FirstNonFiniteOf, AnOverflow) {
+  for (const std::string layer : {"layers.0", "layers.3"}) {
+    const std::string text = told([&](Trained& t) { t.change(layer + ".mlp.up.weight", 1e22, 0); });
+    expect_in(text, {"activation in " + layer + " (forward of micro-batch 0", "all finite"});
+    EXPECT_EQ(text.find("before the step"), std::string::npos) << text;
+  }
+}
+
+TEST_P(FirstNonFiniteOf, AnOverflowOfBackward) {
+  for (const std::string layer : {"layers.0", "layers.3"}) {
+    const std::string weight = layer + ".mlp.down.weight";
+    std::vector<Tensor> held(static_cast<size_t>(GetParam().ranks));
+    const auto plant = [&](Trained& t, const Span& span, Pass pass, bool enters) {
+      if (span.name != layer || pass != Pass::backward) return;
+      Tensor& value = held[static_cast<size_t>(t.group.rank())];
+      if (enters) value = t.parameter(weight).value;
+      multiply(value, enters ? 0x1p120 : 0x1p-120);
+    };
+    const std::string text = told([](Trained&) {}, plant);
+    expect_in(text, {"gemm in " + layer + " (backward of micro-batch 0", "all finite"});
+  }
+}
+
+using parallel::ScheduleKind;
+using parallel::Sharding;
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, FirstNonFiniteOf,
+    ::testing::Values(
+        Spread{"TP", 2, {.layout = {.tp = 2}}},
+        Spread{"TPTokensDivided", 2, {.layout = {.tp = 2}, .sequence = true}},
+        Spread{"PP", 2, {.layout = {.pp = 2}, .pipeline = {.stages = 2}}},
+        Spread{"PPOfFour", 4, {.layout = {.pp = 4}, .pipeline = {.stages = 4}}},
+        Spread{
+            "Interleaved", 2, {.layout = {.pp = 2}, .pipeline = {ScheduleKind::interleaved, 2, 2}}},
+        Spread{"ZbV", 2, {.layout = {.pp = 2}, .pipeline = {ScheduleKind::zero_bubble_v, 2, 2}}},
+        Spread{"ZbH1", 2, {.layout = {.pp = 2}, .pipeline = {ScheduleKind::zero_bubble_h1, 2}}},
+        Spread{"ZeRO1", 2, {.sharding = Sharding::optimizer}},
+        Spread{"ZeRO3", 2, {.sharding = Sharding::parameters}},
+        Spread{"TPAndPP", 4, {.layout = {.tp = 2, .pp = 2}, .pipeline = {.stages = 2}}},
+        Spread{"PPAndZeRO3",
+               4,
+               {.layout = {.pp = 2}, .pipeline = {.stages = 2}, .sharding = Sharding::parameters}}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 TEST_F(FirstNonFinite, WhatIsFiniteAgainIsToldAsSuch) {
   Trained t(*alone, {});

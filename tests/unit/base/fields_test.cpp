@@ -71,6 +71,32 @@ TEST(Fields, SetAndGet) {
   EXPECT_EQ(s.fields.find("no-bias")->get(), "true");
 }
 
+TEST(Fields, UnsetGivesTheDefaultBack) {
+  Settings s;
+  s.data = {"d"};
+  Fields fields;  // its defaults are what stands when it is added
+  fields.add("data", &s.data, "Data.");
+  s.fields.all().push_back(fields.all()[0]);
+  s.fields.all().back().name = "other-data";
+  const std::pair<const char*, std::vector<std::string>> given[] = {
+      {"num-layers", {"-7"}}, {"lr", {"1e-05"}},   {"name", {"a b"}},     {"heads", {"4"}},
+      {"clip", {"0.5"}},      {"path", {"/x"}},    {"other-data", {"a"}}, {"kind", {"llama"}},
+      {"no-bias", {}},        {"shape", {"round"}}};
+  for (const auto& [flag, values] : given) {
+    Field& field = *s.fields.find(flag);
+    const std::string initial = field.get();
+    field.assign(values);
+    field.where = "run.yaml:1";
+    EXPECT_NE(field.get(), initial) << flag;
+    field.unset();
+    EXPECT_EQ(field.get(), initial) << flag;
+    EXPECT_FALSE(field.given) << flag;
+    EXPECT_EQ(field.where, "") << flag;
+  }
+  EXPECT_FALSE(s.heads.has_value());
+  EXPECT_EQ(s.data, std::vector<std::string>{"d"});
+}
+
 TEST(Fields, DescribeThemselves) {
   Settings s;
   const auto field = [&](const char* name) -> const Field& { return *s.fields.find(name); };

@@ -69,6 +69,15 @@ TEST_F(Files, ReadErrorsNamePathAndReason) {
   EXPECT_THROW(read_file(std::string("a\0b", 3)), Error);
 }
 
+TEST_F(Files, ReadsNoMoreThanTheLimit) {
+  write_file(folder_ + "/a", "hello");
+  EXPECT_EQ(read_file(folder_ + "/a", 5), "hello");
+  EXPECT_EQ(error_of([&] { read_file(folder_ + "/a", 4); }),
+            "'" + folder_ + "/a' is larger than 4 bytes; no file of this kind is");
+  EXPECT_EQ(error_of([&] { read_file("/dev/zero", 10000); }),
+            "'/dev/zero' is larger than 10000 bytes; no file of this kind is");
+}
+
 TEST_F(Files, MapsBytes) {
   write_file(folder_ + "/a", "hello");
   MappedFile map(folder_ + "/a");

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -39,11 +40,18 @@ class ConfigFile : public ::testing::Test {
     training::TrainSettings settings;
     Fields fields = settings.fields();
     Words notes;
+    PrintConfig print_config;
     std::optional<int> read(const Words& arguments) {
-      return parse_training("megatron train [flags]", "", fields, arguments, notes);
+      return parse_training("megatron train [flags]", "", fields, arguments, notes, print_config);
     }
     std::string value(const std::string& name) { return fields.find(name)->get(); }
   };
+
+  std::string without_folder(std::string text) const {
+    const std::string folder = folder_.string() + "/";
+    for (size_t at; (at = text.find(folder)) != text.npos;) text.erase(at, folder.size());
+    return text;
+  }
 
   // The error of a file's text, without the folder's name.
   std::string error(const std::string& text, Words more = {}) {
@@ -51,10 +59,7 @@ class ConfigFile : public ::testing::Test {
     try {
       Train().read(more);
     } catch (const Error& e) {
-      std::string what = e.what();
-      const std::string folder = folder_.string() + "/";
-      for (size_t at; (at = what.find(folder)) != what.npos;) what.erase(at, folder.size());
-      return what;
+      return without_folder(e.what());
     }
     return "";
   }
@@ -74,7 +79,7 @@ TEST_F(ConfigFile, SetsFlags) {
   Train train;
   train.read({"--config", file("num-layers: 12\n"
                                "hidden_size: 768   # _ counts as -\n"
-                               "optimizer:\n"
+                               "schedule:\n"
                                "  lr: 1e-3\n"
                                "  nested: {min_lr: 1e-4, optimizer: sgd}\n"
                                "bf16: True\n"
@@ -109,6 +114,132 @@ TEST_F(ConfigFile, TheLastOfSeveralCountsAndFlagsWin) {
   EXPECT_FALSE(train.settings.precision.bf16);
 }
 
+// Also where the two do not go together: what is above takes the place of what is below.
+TEST_F(ConfigFile, FlagsWinOverThoseThatTheyExclude) {
+  const std::string path = file(
+      "train-samples: 100\nlr-decay-samples: 50\nfp16: true\nloss-scale: 8\nmock-data: true\n"
+      "step-batch-size-schedule: 0:4\nlr-warmup-samples: 10\ngroup:\n  swiglu: true\n"
+      "num-layers: 3\n");
+  Train train;
+  train.read({"--train-iters", "20", "--bf16", "--data-path", "a", "--global-batch-size", "8",
+              "--lr-warmup-fraction", "0.1", "--model", "m", "--config", path});
+  for (const std::string flag : {"train-samples", "lr-decay-samples", "loss-scale",
+                                 "step-batch-size-schedule", "num-layers"})
+    EXPECT_EQ(train.value(flag), "") << flag;
+  for (const std::string flag : {"fp16", "mock-data", "swiglu"})
+    EXPECT_EQ(train.value(flag), "false") << flag;
+  EXPECT_EQ(train.value("lr-warmup-samples"), "0");
+  EXPECT_FALSE(train.fields.find("train-samples")->given);
+  EXPECT_EQ(train.value("train-iters"), "20");
+  ASSERT_EQ(train.notes.size(), 9u);
+  const auto told = [&](const std::string& line) {
+    return std::ranges::any_of(
+        train.notes, [&](const std::string& note) { return without_folder(note) == line; });
+  };
+  EXPECT_TRUE(told("run.yaml:1: train-samples 100 gives way to --train-iters"));
+  EXPECT_TRUE(told("run.yaml:3: fp16 gives way to --bf16"));
+  EXPECT_TRUE(told("run.yaml:9: swiglu gives way to --model"));
+  Train off;  // asks for nothing
+  off.read({"--config", path, "--bf16=false"});
+  EXPECT_EQ(off.value("fp16"), "true");
+  EXPECT_TRUE(off.notes.empty());
+  const std::string above = file("train-iters: 3\nlr: 1\n", "above.yaml");
+  Train files;
+  files.read({"--config", path, above});
+  EXPECT_EQ(files.value("train-samples"), "");
+  EXPECT_EQ(files.value("train-iters"), "3");
+  Train both;  // of one file: for the checks that follow
+  both.read({"--config", file("train-iters: 3\ntrain-samples: 100\n")});
+  EXPECT_EQ(both.value("train-samples"), "100");
+  EXPECT_EQ(both.value("train-iters"), "3");
+}
+
+// What the file says, the command line, the fields that keep the file's value, and those that lose
+// it.
+TEST_F(ConfigFile, WhatGoesTogetherStays) {
+  struct Case {
+    std::string text;
+    Words flags, keep, lose;
+  };
+  for (const Case& c : {
+           Case{"fp16: true\ninitial-loss-scale: 65536\nhysteresis: 4\n",
+                {"--loss-scale", "0"},
+                {"initial-loss-scale", "hysteresis"},
+                {}},
+           Case{"fp16: true\nloss-scale: 1024\n", {"--hysteresis", "2"}, {"loss-scale"}, {}},
+           Case{"fp16: true\nloss-scale: 1024\n", {"--hysteresis", "3"}, {}, {"loss-scale"}},
+           Case{"no-check-for-nan-in-loss-and-grad: true\n",
+                {"--on-non-finite", "stop"},
+                {"no-check-for-nan-in-loss-and-grad"},
+                {}},
+           Case{"no-check-for-nan-in-loss-and-grad: true\n",
+                {"--on-non-finite", "skip"},
+                {},
+                {"no-check-for-nan-in-loss-and-grad"}},
+           Case{"recompute-granularity: full\nrecompute-method: uniform\nrecompute-num-layers: 3\n",
+                {"--recompute-granularity", "full"},
+                {"recompute-method", "recompute-num-layers"},
+                {}},
+           Case{"recompute-granularity: full\nrecompute-method: uniform\nrecompute-num-layers: 3\n",
+                {"--recompute-granularity", "selective"},
+                {},
+                {"recompute-method", "recompute-num-layers"}},
+           Case{"model: some/llama\n", {"--num-layers", "2"}, {}, {"model"}},
+           Case{"distributed-timeout-seconds-after-init: 60\n",
+                {"--distributed-timeout-minutes", "5"},
+                {},
+                {"distributed-timeout-seconds-after-init"}},
+           Case{"start-weight-decay: 0.1\nend-weight-decay: 0.2\n",
+                {"--weight-decay", "0.3"},
+                {},
+                {"start-weight-decay", "end-weight-decay"}},
+           Case{"padded-vocab-size: 128\n",
+                {"--make-vocab-size-divisible-by", "64"},
+                {},
+                {"padded-vocab-size"}},
+           Case{"vocab-file: a\nmerge-file: b\n",
+                {"--tokenizer-type", "GPT2BPETokenizer"},
+                {"vocab-file", "merge-file"},
+                {}},
+           Case{"vocab-file: a\nmerge-file: b\n",
+                {"--tokenizer-type", "NullTokenizer"},
+                {},
+                {"vocab-file", "merge-file"}},
+           Case{"data-parallel-sharding-strategy: optim\n",
+                {"--use-torch-fsdp2"},
+                {},
+                {"data-parallel-sharding-strategy"}},
+       }) {
+    SCOPED_TRACE(c.text + c.flags[0]);
+    Train train;
+    Words words = {"--config", file(c.text)};
+    words.insert(words.end(), c.flags.begin(), c.flags.end());
+    train.read(words);
+    for (const std::string& name : c.keep) EXPECT_TRUE(train.fields.find(name)->given) << name;
+    for (const std::string& name : c.lose) EXPECT_FALSE(train.fields.find(name)->given) << name;
+    EXPECT_EQ(train.notes.size(), c.lose.size());
+  }
+}
+
+TEST_F(ConfigFile, LaterErrorsNameTheLines) {
+  Train train;
+  train.read({"--config", file("seq-length: 8\n\ntrain-iters: 3\ntrain-samples: 100\n"),
+              "--seq-length", "16"});
+  const auto thrown = [&](const std::string& text) {
+    try {
+      naming_places(train.fields, [&]() -> int { throw Error(text); });
+    } catch (const Error& e) {
+      return without_folder(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(thrown("--train-iters 3 and --train-samples are both given; give one"),
+            "--train-iters 3 and --train-samples are both given; give one (--train-iters stands in "
+            "run.yaml:3, --train-samples stands in run.yaml:4)");
+  EXPECT_EQ(thrown("--seq-length is 16"), "--seq-length is 16");
+  EXPECT_EQ(thrown("--train-iters-of-another is 3"), "--train-iters-of-another is 3");
+}
+
 TEST_F(ConfigFile, TakesTheEnvironment) {
   ::setenv("MEGATRON_TEST_PLACE", "/a b", 1);
   ::unsetenv("MEGATRON_TEST_NOTHING");
@@ -130,7 +261,12 @@ TEST_F(ConfigFile, MegatronsOtherFlagsAreTreatedAsOnACommandLine) {
   EXPECT_EQ(train.value("micro-batch-size"), "4");
   ASSERT_EQ(train.notes.size(), 2u);
   EXPECT_TRUE(has(train.notes[1], "--use-flash-attn"));
-  EXPECT_TRUE(has(error("num-layers: 1\nnum-experts: 8\n"), "--num-experts 8 is refused: it "));
+  EXPECT_TRUE(
+      has(error("num-layers: 1\nnum-experts: 8\n"), "run.yaml:2: --num-experts 8 is refused: it "));
+  const std::string two = error("num-experts: 8\n", {"--context-parallel-size", "2"});
+  EXPECT_TRUE(has(two, "\n  run.yaml:1: --num-experts 8 is refused: it ")) << two;
+  EXPECT_TRUE(has(two, "\n  --context-parallel-size 2 is refused: it ")) << two;
+  EXPECT_TRUE(has(error("batch-size: 4\n", {"--lr", "x"}), "--lr is 'x'"));
   EXPECT_TRUE(has(error("num-workers: x\n"), "run.yaml:1: --num-workers is 'x'"));
   EXPECT_EQ(error("tensor-model-parallel-size: 8\n", {"--tensor-model-parallel-size", "1"}), "");
 }
@@ -152,7 +288,14 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   EXPECT_TRUE(has(error(", lr: 1\nbf1[: true\nd!t: 0.7, a]\n"), "run.yaml"));
   EXPECT_TRUE(has(error("lr: {\n"), "this is no YAML"));
   EXPECT_TRUE(has(error("lr: 1\n bad: 2\n"), "run.yaml:2: this is no YAML"));
-  EXPECT_TRUE(has(error("config: x\n"), "there is no flag --config"));
+  EXPECT_TRUE(has(error("config: x\n"), "run.yaml:1: 'config' cannot stand in a file"));
+  EXPECT_TRUE(has(error("print_config: true\n"), "run.yaml:1: 'print_config' cannot stand in a "));
+  EXPECT_TRUE(has(error("help: true\n"), "run.yaml:1: 'help' cannot stand in a file"));
+  for (const std::string group : {"num-layers", "num_layers", "num-experts", "optimizer", "bf16"})
+    EXPECT_TRUE(has(error(group + ": {hidden-size: 3}\n"),
+                    "run.yaml:1: '" + group + "' is a flag and cannot name a group"))
+        << group;
+  EXPECT_TRUE(has(error("data-path: {}\n"), "run.yaml:1: 'data-path' is a flag"));
   EXPECT_TRUE(has(error("a: &a {b: *a}\n"), "run.yaml"));
   EXPECT_THROW(Train().read({"--config", "/nonexistent.yaml"}), Error);
   EXPECT_THROW(Train().read({"--config"}), Error);
@@ -167,6 +310,53 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
             ", b: " + before + ", c: " + before + ", d: " + before + "}\n";
   }
   EXPECT_NE(error(bomb), "");
+}
+
+TEST_F(ConfigFile, WhatIsNoTextIsRefused) {
+  EXPECT_TRUE(has(error("\xff\xfe"), "run.yaml is not UTF-8"));
+  EXPECT_TRUE(has(error("lr: 1\nsave: \xe9\n"), "run.yaml is not UTF-8"));
+  EXPECT_TRUE(has(error(std::string(2, '\0')), "run.yaml:1: a zero byte"));
+  EXPECT_TRUE(has(error(std::string("lr: 1\n\0", 7)), "run.yaml:2: a zero byte"));
+  for (const std::string quote : {"'", "\""}) {
+    for (const std::string end : {"", "\n", " \n", "\n\n", "\r\n", "\n# a\n"})
+      EXPECT_EQ(error("save: " + quote + "unterminated" + end),
+                "run.yaml ends within a text in quotes; close the quote")
+          << quote << end;
+  }
+  EXPECT_EQ(error("save: 'a'\n"), "");
+  Train literal;
+  literal.read({"--config", file("save: |+\n  a\n\n"), "--lr", "1"});
+  EXPECT_EQ(literal.value("save"), "a\n\n");
+  EXPECT_EQ(Train().read({"--config", "/dev/null"}), std::nullopt);
+  try {
+    Train().read({"--config", "/dev/zero"});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_TRUE(has(e.what(), "'/dev/zero' is larger than 1048576 bytes")) << e.what();
+  }
+}
+
+// Some fields are the command's own; the rest is checked behind the print.
+TEST_F(ConfigFile, PrintsAsMuchAsAnotherCommandReads) {
+  Train train;
+  train.print_config.fields = train.fields.all().size();
+  bool own = false;
+  train.fields.add_switch("of-this-command", &own, true, "");
+  const std::string text = print(train, {"--num-layers", "4", "--of-this-command"});
+  EXPECT_FALSE(has(text, "of-this-command"));
+  EXPECT_TRUE(has(text, "profile")) << "the last of the others";
+  Train other;
+  EXPECT_EQ(other.read({"--config", file(text)}), std::nullopt);
+  Train wrong;
+  wrong.print_config.check = [] { fail("--num-layers is 0"); };
+  ::testing::internal::CaptureStdout();
+  try {
+    wrong.read({"--config", file("num-layers: 0\n"), "--print-config"});
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_EQ(without_folder(e.what()), "--num-layers is 0 (--num-layers stands in run.yaml:1)");
+  }
+  EXPECT_TRUE(has(::testing::internal::GetCapturedStdout(), "\nnum-layers: 0\n"));
 }
 
 TEST_F(ConfigFile, WhatIsPrintedReadsBack) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "cli/flags/foreign_flags.h"
@@ -37,6 +38,18 @@ struct Train {
   std::string value(const std::string& name) { return fields.find(name)->get(); }
 };
 
+// The program itself: exit code and message.
+std::pair<int, std::string> run(const std::string& arguments) {
+  const std::string command = std::string(MEGATRON_BINARY) + " " + arguments + " 2>&1";
+  std::FILE* pipe = ::popen(command.c_str(), "r");
+  std::string text;
+  std::array<char, 4096> buffer;
+  while (const size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe))
+    text.append(buffer.data(), n);
+  const int status = ::pclose(pipe);
+  return {WEXITSTATUS(status), text};
+}
+
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 // A value that Megatron-LM takes, or one that is none of them.
@@ -55,19 +68,19 @@ TEST(FlagTable, Counts) {
     if (row.verdict != Verdict::supported) ++reasons[std::string(row.why)];
   }
   EXPECT_EQ(table.today().size(), 878u);
-  EXPECT_EQ(verdicts[Verdict::supported], 199);
-  EXPECT_EQ(verdicts[Verdict::ignored], 166);
-  EXPECT_EQ(verdicts[Verdict::refused], 513);
+  EXPECT_EQ(verdicts[Verdict::supported], 200);
+  EXPECT_EQ(verdicts[Verdict::ignored], 164);
+  EXPECT_EQ(verdicts[Verdict::refused], 514);
   const std::map<std::string, int> expected = {
       {"absent", 9},
       {"activation", 5},
-      {"always", 13},
+      {"always", 12},
       {"attention-shape", 11},
       {"buffers", 2},
-      {"checkpoint-choice", 5},
       {"checkpoint-format", 3},
       {"checkpoint-shape", 3},
       {"context-parallel", 4},
+      {"contradiction", 1},
       {"data-source", 2},
       {"distillation", 11},
       {"dumps", 8},
@@ -87,14 +100,17 @@ TEST(FlagTable, Counts) {
       {"inference", 58},
       {"infilling", 11},
       {"initial-weights", 8},
+      {"iteration-number", 1},
       {"latent-attention", 8},
-      {"launch", 4},
+      {"launch", 3},
       {"local-checkpoints", 8},
-      {"log-choice", 9},
+      {"log-curves", 2},
+      {"log-elsewhere", 4},
       {"log-files", 2},
       {"loss-checks", 6},
       {"low-precision", 23},
       {"masks", 1},
+      {"master-weights", 1},
       {"module-offload", 2},
       {"multi-token", 7},
       {"muon-slices", 1},
@@ -107,29 +123,34 @@ TEST(FlagTable, Counts) {
       {"other-signal", 2},
       {"outer-sharding", 2},
       {"overlap", 23},
+      {"phases", 1},
       {"positions", 9},
       {"precision-choice", 8},
       {"python", 4},
       {"python-code", 1},
       {"pytorch-profiler", 6},
-      {"random", 4},
+      {"random", 3},
       {"reader", 2},
       {"reinforcement", 51},
       {"remote-code", 1},
       {"remote-files", 2},
+      {"replicas", 1},
       {"reshard", 1},
       {"residual-form", 7},
       {"rotary-form", 9},
-      {"schedule-variant", 2},
+      {"self-tests", 1},
       {"sparse-attention", 22},
       {"state-space", 12},
+      {"strictness", 1},
       {"sums", 1},
       {"supervision", 25},
       {"telemetry", 3},
       {"timers", 3},
+      {"tokenizer-files", 2},
       {"tokenizer-variant", 2},
       {"torch-files", 28},
       {"transport", 3},
+      {"unmeasured", 3},
       {"vision", 24},
       {"wandb", 4},
       {"weight-shards", 5},
@@ -139,8 +160,8 @@ TEST(FlagTable, Counts) {
   std::map<Verdict, int> older;
   for (const FlagRow& row : table.older()) ++older[row.verdict];
   EXPECT_EQ(older[Verdict::supported], 10);
-  EXPECT_EQ(older[Verdict::ignored], 20);
-  EXPECT_EQ(older[Verdict::refused], 21);
+  EXPECT_EQ(older[Verdict::ignored], 18);
+  EXPECT_EQ(older[Verdict::refused], 23);
 }
 
 TEST(FlagTable, SupportedFlagsAreFieldsOfTrain) {
@@ -171,7 +192,8 @@ TEST(FlagTable, EachRefusedFlagIsNamedWithItsReason) {
   const FlagTable table;
   for (const std::span<const FlagRow> rows : {table.today(), table.older()}) {
     for (const FlagRow& row : rows) {
-      if (row.verdict != Verdict::refused || row.flag == "--openai-gelu") continue;
+      // Refused beside another flag alone: AFlagThatContradictsAnotherIsRefused.
+      if (row.verdict != Verdict::refused || row.detail.ends_with(" false")) continue;
       Train train;
       ForeignFlags foreign(train.fields);
       foreign.take(row, row.is_switch() ? Words() : Words{"12345"});
@@ -209,6 +231,34 @@ TEST(FlagTable, ValuesThatAskForWhatHappensAnywayAreAccepted) {
   EXPECT_TRUE(has(Train().error({"--openai-gelu", "--no-bias-gelu-fusion"}),
                   "--openai-gelu is refused: it asks for GELU in its tanh form"));
   EXPECT_EQ(Train().error({"--qk-layernorm=false"}), "");
+}
+
+TEST(FlagTable, AFlagThatContradictsAnotherIsRefused) {
+  std::set<std::string> tested;
+  for (const auto& [flag, other] :
+       {std::pair<std::string, std::string>{"--openai-gelu", "--no-bias-gelu-fusion"},
+        {"--bias-gelu-fusion", "--no-bias-gelu-fusion"},
+        {"--overlap-p2p-communication", "--no-overlap-p2p-communication"},
+        {"--deterministic-mode", "--allow-nondeterministic"}}) {
+    Train alone;
+    EXPECT_EQ(alone.error({flag}), "");
+    ASSERT_EQ(alone.notes.size(), 1u) << flag;
+    EXPECT_TRUE(has(alone.notes[0], flag)) << alone.notes[0];
+    EXPECT_TRUE(has(alone.notes[0], "what happens here anyway")) << alone.notes[0];
+    EXPECT_EQ(Train().error({flag + "=false", other}), "");
+    for (const Words& both : {Words{flag, other}, Words{other, flag}}) {
+      const std::string text = Train().error(both);
+      EXPECT_TRUE(has(text, flag + " is refused: it asks for ")) << text;
+      EXPECT_TRUE(has(text, other)) << text;
+    }
+    tested.insert(flag);
+  }
+  const FlagTable table;
+  std::set<std::string> all;
+  for (const std::span<const FlagRow> rows : {table.today(), table.older()})
+    for (const FlagRow& row : rows)
+      if (row.detail.starts_with("when ") && row.detail.ends_with(" false")) all.emplace(row.flag);
+  EXPECT_EQ(tested, all);
 }
 
 TEST(FlagTable, IgnoredFlagsAreToldAndTheirValuesRead) {
@@ -275,22 +325,117 @@ TEST(FlagTable, OtherSpellingsSetTheFlagOfToday) {
       EXPECT_TRUE(changed(today.fields, older.fields).empty()) << row.flag;
       EXPECT_TRUE(older.fields.find(flag.substr(2))->given) << row.flag;
       ASSERT_EQ(older.notes.size(), 1u);
-      EXPECT_TRUE(older.notes[0].starts_with(std::string(row.flag) + " is an older spelling"));
+      const std::string shown = fmt::format("{}", fmt::join(arguments, " "));
+      EXPECT_TRUE(older.notes[0].starts_with(shown + " is an older spelling, taken as " + flag));
       ++spellings;
     }
   }
   EXPECT_EQ(spellings, 19);
 }
 
-// Every spelling that Megatron-LM's documents still show and its parser no longer has.
-TEST(FlagTable, OlderSpellingsAreKnown) {
-  const FlagTable table;
-  for (const char* flag :
-       {"--data-impl", "--virtual-pipeline-model-parallel-size", "--use-custom-fsdp",
-        "--fp8-hybrid", "--model-parallel-size", "--batch-size", "--warmup",
-        "--checkpoint-activations", "--layernorm-epsilon", "--activations-checkpoint-method",
-        "--DDP-impl"}) {
-    EXPECT_NE(table.find(flag), nullptr) << flag;
+// Of several spellings of a setting the last counts, and the note says which one that is.
+TEST(FlagTable, OfTwoSpellingsTheLastCounts) {
+  const auto notes = [](const Words& arguments, const std::string& flag, const std::string& value) {
+    Train train;
+    EXPECT_EQ(train.error(arguments), "");
+    EXPECT_EQ(train.value(flag), value);
+    return train.notes;
+  };
+  EXPECT_EQ(
+      notes({"--warmup", "0.01", "--lr-warmup-fraction", "0.5"}, "lr-warmup-fraction", "0.5"),
+      (Words{"--warmup 0.01 is an older spelling of --lr-warmup-fraction, and changes nothing: "
+             "--lr-warmup-fraction 0.5 stands behind it"}));
+  EXPECT_EQ(
+      notes({"--lr-warmup-fraction", "0.5", "--warmup", "0.01"}, "lr-warmup-fraction", "0.01"),
+      (Words{"--warmup 0.01 is an older spelling, taken as --lr-warmup-fraction 0.01, in place of "
+             "0.5 before it"}));
+  EXPECT_EQ(notes({"--batch-size", "4", "--micro-batch-size", "2"}, "micro-batch-size", "2").size(),
+            1u);
+  EXPECT_EQ(notes({"--batch-size", "4", "--micro-batch-size", "4"}, "micro-batch-size", "4"),
+            (Words{"--batch-size 4 is an older spelling, taken as --micro-batch-size 4"}));
+  EXPECT_EQ(notes({"--batch-size", "4", "--batch-size", "3"}, "micro-batch-size", "3"),
+            (Words{"--batch-size 3 is an older spelling, taken as --micro-batch-size 3, in place "
+                   "of 4 before it"}));
+}
+
+// Spellings that Megatron-LM's documents still show: a note, or a refusal by name.
+TEST(FlagTable, OlderSpellingsAreTold) {
+  const std::string taken = " is an older spelling, taken as ";
+  for (const auto& [line, note] : {
+           std::pair<Words, std::string>{{"--data-impl", "mmap"},
+                                         "--data-impl mmap is an older spelling for what happens "
+                                         "here anyway"},
+           {{"--virtual-pipeline-model-parallel-size", "2"},
+            "--virtual-pipeline-model-parallel-size 2" + taken +
+                "--num-virtual-stages-per-pipeline-rank 2"},
+           {{"--model-parallel-size", "2"},
+            "--model-parallel-size 2" + taken + "--tensor-model-parallel-size 2"},
+           {{"--batch-size", "4"}, "--batch-size 4" + taken + "--micro-batch-size 4"},
+           {{"--warmup", "0.1"}, "--warmup 0.1" + taken + "--lr-warmup-fraction 0.1"},
+           {{"--checkpoint-activations"},
+            "--checkpoint-activations" + taken + "--recompute-granularity full"},
+           {{"--layernorm-epsilon", "0.1"},
+            "--layernorm-epsilon 0.1" + taken + "--norm-epsilon 0.1"},
+       }) {
+    Train train;
+    EXPECT_EQ(train.error(line), "");
+    EXPECT_EQ(train.notes, Words{note});
+  }
+  EXPECT_TRUE(has(Train().error({"--fp8-hybrid"}), "--fp8-hybrid is refused: it asks for 8-bit"));
+  EXPECT_TRUE(has(Train().error({"--data-impl", "lazy"}), "--data-impl lazy is refused: it is"));
+  // A flag of its own, which the plan and the run tell as what it sets.
+  const auto [code, text] =
+      run("plan --no-time --num-layers 1 --hidden-size 16 --num-attention-heads 2 --vocab-size 64 "
+          "--seq-length 16 --micro-batch-size 1 --ranks 2 --mock-data --use-custom-fsdp");
+  EXPECT_EQ(code, 0) << text;
+  EXPECT_TRUE(has(text, "--data-parallel-sharding-strategy optim_grads_params")) << text;
+  EXPECT_TRUE(has(text, "   --use-custom-fsdp: the same division, made here\n")) << text;
+}
+
+// A flag that does nothing as the others stand is told with the flag that makes it so.
+TEST(FlagTable, FlagsOfAModeThatIsOffAreTold) {
+  for (
+      const auto& [line, note] : {
+          std::pair<std::string, std::string>{
+              "--lion-beta1 0.9 --lion-beta2=0.95",
+              "--lion-beta1 0.9, --lion-beta2 0.95 do nothing: --optimizer is adam"},
+          {"--adam-beta1 0.9 --optimizer sgd", "--adam-beta1 0.9 does nothing: --optimizer is sgd"},
+          {"--sgd-momentum 0.5 --optimizer muon",
+           "--sgd-momentum 0.5 does nothing: --optimizer is muon"},
+          {"--lion-beta1 0.9 --optimizer muon",
+           "--lion-beta1 0.9 does nothing: --optimizer is muon with --muon-scalar-optimizer adam"},
+          {"--muon-nesterov", "--muon-nesterov does nothing: --optimizer is adam"},
+          {"--lr-wsd-decay-iters 5 --lr-wsd-decay-style linear",
+           "--lr-wsd-decay-style linear, --lr-wsd-decay-iters 5 do nothing: --lr-decay-style is "
+           "linear"},
+          {"--min-lr 0.1 --lr-decay-style constant",
+           "--min-lr 0.1 does nothing: --lr-decay-style is constant"},
+          {"--num-layers 1 --rotary-base 500",
+           "--rotary-base 500 does nothing: --position-embedding-type is learned_absolute"},
+          {"--swiglu --no-bias-gelu-fusion",
+           "--no-bias-gelu-fusion does nothing: with --swiglu no GELU is computed"},
+          {"--add-qkv-bias",
+           "--add-qkv-bias does nothing: without --disable-bias-linear all "
+           "linear layers have biases"},
+          {"--profile-step-start 4", "--profile-step-start 4 does nothing: there is no --profile"},
+          {"--distributed-timeout-minutes 3 --distributed-timeout-seconds-after-init 60",
+           "--distributed-timeout-minutes 3 does nothing: --distributed-timeout-seconds-after-init "
+           "says how long"},
+      }) {
+    Train train;
+    Words words;
+    for (const std::string_view word : split_list(line, ' ')) words.emplace_back(word);
+    EXPECT_EQ(train.error(words), "");
+    EXPECT_EQ(train.notes, Words{note});
+  }
+  for (const Words& line : {Words{"--lion-beta1", "0.9", "--optimizer", "lion"},
+                            {"--optimizer", "muon", "--adam-beta1", "0.8"},
+                            {"--rotary-base", "500", "--model", "some/llama"},
+                            {"--muon-nesterov=false"},
+                            {"--no-bias-gelu-fusion"}}) {
+    Train train;
+    EXPECT_EQ(train.error(line), "");
+    EXPECT_EQ(train.notes, Words{}) << line[0];
   }
 }
 
@@ -319,18 +464,6 @@ TEST(FlagTable, FlagsAreToldFromMisspellings) {
   }
 }
 
-// The program itself: exit code and message.
-std::pair<int, std::string> run(const std::string& arguments) {
-  const std::string command = std::string(MEGATRON_BINARY) + " " + arguments + " 2>&1";
-  std::FILE* pipe = ::popen(command.c_str(), "r");
-  std::string text;
-  std::array<char, 4096> buffer;
-  while (const size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe))
-    text.append(buffer.data(), n);
-  const int status = ::pclose(pipe);
-  return {WEXITSTATUS(status), text};
-}
-
 TEST(FlagTable, TheProgramRefuses) {
   for (const std::string flag :
        {"train --context-parallel-size 2", "plan --num-experts 8",
@@ -343,7 +476,8 @@ TEST(FlagTable, TheProgramRefuses) {
     EXPECT_TRUE(has(text, flag.substr(flag.find("--")) + " is refused: it ")) << text;
   }
   const auto [code, text] = run("train --use-flash-attn --batch-size 3 --print-config");
-  EXPECT_EQ(code, 0);
+  EXPECT_EQ(code, 2);
+  EXPECT_TRUE(has(text, "--seq-length is needed")) << text;
   EXPECT_TRUE(has(text, "\nmicro-batch-size: 3\n")) << text;
   EXPECT_TRUE(has(text, "# ignored, because they change nothing here: --use-flash-attn (")) << text;
 }

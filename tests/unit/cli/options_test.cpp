@@ -132,6 +132,9 @@ TEST(Options, ErrorsNameTheFlag) {
   EXPECT_TRUE(says(Command().error({"--num-layer", "1"}), {"--num-layer;", "--num-layers"}));
   EXPECT_TRUE(says(Command().error({"--num-layer=1"}), {"--num-layer;", "--num-layers"}));
   EXPECT_TRUE(says(Command().error({"-lr", "1"}), {"there is no flag -lr", "--lr"}));
+  EXPECT_EQ(Command().error({"--foo"}), "there is no flag --foo; see --help");
+  EXPECT_EQ(Command().error({"--keyz"}),
+            "there is no flag --keyz; did you mean --keys? See --help");
   EXPECT_TRUE(says(Command().error({"--"}, true), {"PATH", "what to read"}));
   EXPECT_TRUE(says(Command().error({"--num-layers", "[1]"}), {"--num-layers", "'[1]'"}));
   Fields none;

@@ -141,8 +141,7 @@ TEST(CpuInstructionSets, AgreeWithEachOther) {
     for_each_target([&](const char* target) {
       const Results other = run_all(type);
       for (size_t i = 0; i < best.equal.size(); ++i) {
-        EXPECT_TRUE(same_bits(best.equal[i], other.equal[i]))
-            << target << " " << i;
+        EXPECT_TRUE(same_bits(best.equal[i], other.equal[i])) << target << " " << i;
       }
       for (size_t i = 0; i < best.near.size(); ++i) {
         expect_near(other.near[i], to_doubles(best.near[i]), target);
@@ -171,7 +170,8 @@ TEST(CpuInstructionSets, ExponentialsAreWithinTheirBound) {
       int exponent = 0;
       const double want = std::exp(x[i]);
       std::frexp(want, &exponent);
-      worst = std::max(worst, std::abs(got[i] - want) / std::ldexp(1, std::max(exponent - 24, -149)));
+      worst =
+          std::max(worst, std::abs(got[i] - want) / std::ldexp(1, std::max(exponent - 24, -149)));
     }
     EXPECT_LE(worst, 1.1) << target;
     EXPECT_EQ(got[0], 1) << target;

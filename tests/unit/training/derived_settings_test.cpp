@@ -130,7 +130,8 @@ TEST(DerivedSettings, OfTheSchedule) {
   TrainSettings s = small();
   EXPECT_EQ(notes_of(s)["lr-decay-iters"], "10: --train-iters");
   s.optimizer.lr_warmup_fraction = 0.25;
-  EXPECT_EQ(notes_of(s)["lr-warmup-samples"], "10: 0.25 of the 40 samples of the decay");
+  EXPECT_EQ(notes_of(s)["lr-warmup-iters"], "2: 0.25 x 40 samples of the decay = 10 samples");
+  EXPECT_FALSE(notes_of(s).contains("lr-warmup-samples")) << "a run by iterations refuses it";
   s.optimizer.weight_decay_increase = optim::DecayIncrease::linear;
   s.optimizer.start_weight_decay = 0;
   EXPECT_EQ(notes_of(s)["end-weight-decay"], "0.01: --weight-decay");
@@ -140,6 +141,13 @@ TEST(DerivedSettings, OfTheSchedule) {
   s.batch.train_iters.reset();
   s.batch.train_samples = 40;
   EXPECT_EQ(notes_of(s)["lr-decay-samples"], "40: --train-samples");
+  s.optimizer.lr_warmup_fraction = 0.13;
+  EXPECT_EQ(notes_of(s)["lr-warmup-samples"], "5: 0.13 x 40 samples of the decay = 5.2 samples");
+  TrainSettings open = small();  // a plan of steps without an end
+  open.batch.train_iters.reset();
+  EXPECT_FALSE(notes_of(open).contains("lr-decay-iters"));
+  open.optimizer.lr_warmup_fraction = 0.25;
+  EXPECT_FALSE(notes_of(open).contains("lr-warmup-iters"));
   EXPECT_FALSE(notes_of(s).contains("decoupled-min-lr"));
   s.optimizer.min_lr = 1e-5;
   s.optimizer.decoupled_lr = 1e-2;

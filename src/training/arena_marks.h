@@ -1,0 +1,82 @@
+// High-water marks of a whole run's arenas, of a rank of a pipeline: its steps, and what comes
+// between them, are seen on meta, few of them and short, and played in the run's order for as long
+// as anything changes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "device/stream.h"
+#include "parallel/short_steps.h"
+#include "plan/arena_trace.h"
+
+namespace megatron::training {
+
+// How steps are made.
+struct MetaSteps {
+  std::function<void(int64_t micro_batches)> make;
+  std::function<parallel::ShortSteps(int64_t all)> samples;
+};
+
+class ArenaMarks {
+ public:
+  // Before the first step.
+  ArenaMarks(Runtime& runtime, MetaSteps steps);
+  ~ArenaMarks();
+  ArenaMarks(const ArenaMarks&) = delete;
+  ArenaMarks& operator=(const ArenaMarks&) = delete;
+
+  // Sees the steps of the run that follow those seen so far, up to iteration `end`. False, as is
+  // the next function: they cannot be played, since short ones do not stand for them, or they give
+  // back what others took.
+  bool see_steps(int64_t micro_batches, int64_t end);
+  // Sees what is done after iterations: next gives the first one that it follows, of this one and
+  // those behind it. at_end: and once more after the last.
+  bool see_between(const std::function<void()>& work, std::function<int64_t(int64_t)> next,
+                   bool at_end);
+
+  // begin: iterations before the run. Of what was seen with true.
+  std::array<int64_t, kMemoryClasses> play(int64_t begin);
+
+ private:
+  // What is done with each arena.
+  using Seen = std::array<plan::ArenaEvents, kMemoryClasses>;
+  using Work = std::array<plan::StepEvents, kMemoryClasses>;
+  struct Phase {
+    std::optional<Work> first;  // another one, which takes what stays
+    Work later;
+    int64_t end = 0;
+  };
+  struct Between {
+    Work first, later;
+    std::function<int64_t(int64_t)> next;
+    bool at_end = false;
+    bool begun = false;
+    const Work& work() const { return begun ? later : first; }
+  };
+
+  Seen see(const std::function<void()>& work);
+  const Seen& see_later(int64_t micro_batches);
+  static std::optional<Seen> repeated_part(const Seen& less, const Seen& more);
+  static std::optional<Work> lengthened(const Seen& step, const Seen& part, int64_t again);
+  void play(const Work& work);
+  void play(Between& between);
+  void play_phase(const Phase& phase, int64_t& at);
+  bool quiet(const Work& work) const { return quiet_.contains(&work); }
+
+  Runtime& runtime_;
+  MetaSteps steps_;
+  std::array<plan::ArenaTrace, kMemoryClasses> traces_;
+  std::array<std::optional<plan::ArenaReplay>, kMemoryClasses> replays_;
+  std::map<int64_t, Seen> later_;  // steps by micro-batches, made after one that took what stays
+  std::vector<Phase> phases_;
+  std::vector<Between> between_;
+  std::set<const Work*> quiet_;  // which change nothing as it is now
+};
+
+}  // namespace megatron::training

@@ -1,0 +1,197 @@
+#include "training/settle.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "data/requested_samples.h"
+#include "training/corpus.h"
+
+namespace megatron::training {
+namespace {
+
+void check_order(const RunSettings& run) {
+  MG_CHECK(run.dataloader_type != "external",
+           "--dataloader-type external hands over batches that another program makes; this program "
+           "reads its own: use single or cyclic");
+  MG_CHECK(run.dataloader_type == "single" || run.dataloader_type == "cyclic",
+           "--dataloader-type is '{}'; single and cyclic are supported", run.dataloader_type);
+  MG_CHECK(run.data_sharding || run.dataloader_type == "cyclic",
+           "--no-data-sharding is of --dataloader-type cyclic; drop it");
+  MG_CHECK(!run.multiple_validation_sets || run.full_validation,
+           "--multiple-validation-sets needs --full-validation");
+  MG_CHECK(run.validation_set_names.empty() || run.multiple_validation_sets,
+           "--validation-set-names needs --multiple-validation-sets");
+}
+
+// A model that exists has a shape and a number of tokens.
+void check_shape_source(const TrainSettings& s) {
+  if (!s.run.model) return;
+  const std::string flag = s.shape.first_shape_flag();
+  MG_CHECK(flag.empty(), "--{} and --model {} both give the model's shape; drop one", flag,
+           *s.run.model);
+  MG_CHECK(!s.shape.vocab_size,
+           "--vocab-size {} and --model {} both give the number of tokens; drop one",
+           *s.shape.vocab_size, *s.run.model);
+}
+
+void check_run(const TrainSettings& s) {
+  const RunSettings& run = s.run;
+  MG_CHECK(run.eval_iters >= 0, "--eval-iters is {}; it cannot be negative", run.eval_iters);
+  MG_CHECK(!run.skip_train || run.eval_iters > 0 || run.full_validation,
+           "--skip-train only evaluates, and --eval-iters 0 asks for no evaluation; give another "
+           "--eval-iters, or --full-validation");
+  run.check(s.batch, s.data_parallel());
+  MG_CHECK(run.sample_interval.has_value() == !run.sample_prompt.empty(),
+           "--sample-interval and --sample-prompt TEXT go together: how often, and what the texts "
+           "begin with; give both or none");
+  MG_CHECK(run.sample_tokens > 0, "--sample-tokens is {}; it must be positive", run.sample_tokens);
+  MG_CHECK(!s.checkpoint.finetune || run.model || s.checkpoint.load,
+           "--finetune begins with the weights of --model or --load, and neither is given");
+  s.log.check();
+  s.checkpoint.check();
+  s.profile.check(s.runtime.rank_count());
+  check_order(run);
+  MG_CHECK(!s.checkpoint.pretrained_checkpoint || !run.model,
+           "--pretrained-checkpoint {} and --model {} both give the weights; drop one",
+           *s.checkpoint.pretrained_checkpoint, *run.model);
+  check_shape_source(s);
+  check_data(s.data, samples_of_run(s, s.batch.total_samples()), run.multiple_validation_sets,
+             run.validation_set_names);
+}
+
+// That each batch size of the run fills the groups of an interleaved pipeline.
+void check_groups(const TrainSettings& s, const parallel::PipelineShape& shape) {
+  if (shape.kind != parallel::ScheduleKind::interleaved) return;
+  const int64_t group = shape.group == 0 ? shape.stages : shape.group;
+  const data::BatchSchedule& schedule = s.batch.schedule;
+  for (const data::BatchSchedule::Stage& stage : schedule.stages()) {
+    const int64_t count = schedule.micro_batches(stage.begin), rest = count % group;
+    if (stage.begin >= s.batch.total_samples()) return;
+    if (count >= group && (rest == 0 || rest >= shape.stages)) continue;
+    try {
+      shape.schedule(0, static_cast<int>(count));  // throws
+    } catch (const Error& e) {
+      fail(
+          "{}. So it would be from sample {} on: change --rampup-batch-size or "
+          "--step-batch-size-schedule",
+          e.what(), stage.begin);
+    }
+  }
+}
+
+}  // namespace
+
+std::array<std::optional<int64_t>, 3> samples_of_run(const TrainSettings& s, int64_t last_sample) {
+  const RunSettings& run = s.run;
+  const int64_t iterations = *s.batch.train_iters;
+  data::SampleBudget budget;
+  budget.train_iterations = iterations;
+  budget.train_samples =
+      std::max(s.batch.train_samples.value_or(s.batch.total_samples()), last_sample);
+  budget.global_batch_size = *s.batch.global_batch_size;
+  budget.eval_global_batch_size = s.eval_batch();
+  budget.start_eval_at_iteration = run.start_eval_at_iter;
+  budget.skip_train = run.skip_train;
+  budget.eval_interval = run.eval_interval.value_or(iterations + 1);
+  budget.eval_iterations = run.eval_interval || run.skip_train ? run.eval_iters : 0;
+  budget.full_validation = run.full_validation;
+  auto samples = data::requested_samples(budget);
+  if (!run.evaluates_test_set()) samples[static_cast<size_t>(data::Split::test)] = 0;
+  return samples;
+}
+
+void settle(TrainSettings& s) {
+  const int64_t model_ranks = s.parallel.model_ranks();
+  s.settle_ranks();
+  s.runtime.check();
+  MG_CHECK(model_ranks > 0 && s.runtime.rank_count() % model_ranks == 0,
+           "{} ranks cannot be divided in tensor parallel {} x pipeline parallel {} x context "
+           "parallel {}: change --ranks (or the number of processes) or one of these sizes",
+           s.runtime.rank_count(), s.parallel.tensor_parallel, s.parallel.pipeline_parallel,
+           s.parallel.context_parallel);
+  s.batch.finalize(s.data_parallel());
+  s.optimizer.config.check();
+  s.precision.check();
+  if (s.run.eval_iters == 0 && !s.run.full_validation) {  // as in Megatron-LM: no evaluation
+    s.run.eval_interval.reset();
+    s.run.start_eval_at_iter.reset();
+  }
+  check_run(s);
+}
+
+void settle_planned(TrainSettings& s) {
+  s.runtime.planned = true;
+  const bool open_end = !s.batch.train_iters && !s.batch.train_samples;
+  if (open_end) s.batch.train_iters = 1;
+  settle(s);
+  if (open_end)  // so many that the batch size has grown
+    s.batch.train_iters =
+        s.batch.schedule.iterations_within(s.batch.schedule.stages().back().begin) + 1;
+  OptimizerSettings rate = s.optimizer;
+  if (!rate.lr) rate.lr = std::max({1.0, rate.min_lr, rate.lr_warmup_init});
+  if (open_end && !rate.lr_decay_iters) {  // a run in which the rest has room
+    const auto within = [](int64_t value) {
+      return std::clamp<int64_t>(value, 0, int64_t{1} << 31);
+    };
+    rate.lr_decay_iters =
+        within(rate.lr_warmup_iters) + within(rate.lr_wsd_decay_iters.value_or(0)) + 1;
+  }
+  rate.learning_rate(s.batch);
+  s.optimizer.decay(s.batch);
+}
+
+std::vector<SettingNote> settle_layout(TrainSettings& s, const models::GptConfig& config) {
+  std::vector<SettingNote> notes;
+  const data::BatchSchedule& schedule = s.batch.schedule;
+  s.parallel.check(s.runtime.rank_count(), config.num_layers, schedule.micro_batches(0),
+                   *s.batch.seq_length, notes);
+  const parallel::PipelineShape shape = s.parallel.pipeline(config.num_layers);
+  check_groups(s, shape);
+  int64_t least = config.num_layers, most = 0;
+  for (const parallel::ModelPart& part :
+       parallel::place_layers(config.num_layers, shape, s.parallel.placement())) {
+    least = std::min(least, part.layers);
+    most = std::max(most, part.layers);
+  }
+  s.recompute.check(most, s.parallel.tensor_parallel, s.parallel.sequence_parallel, notes);
+  s.offload.check(least, s.recompute.any(), notes);
+  s.graphs.check(s.runtime.device_kind(), s.parallel, s.data_parallel(), s.offload, notes);
+  s.optimizer.config.offload_fraction = s.offload.fraction();
+  MG_CHECK(
+      s.optimizer.config.method != optim::Method::muon ||
+          s.parallel.sharding() == parallel::Sharding::none,
+      "--optimizer muon needs whole matrices, and --use-distributed-optimizer or "
+      "--data-parallel-sharding-strategy {} cuts them: drop the flag, or use adam, sgd or lion",
+      parallel::name(s.parallel.sharding()));
+  return notes;
+}
+
+void check_settings(const TrainSettings& given, bool planned) {
+  TrainSettings s = given;
+  if (planned) {
+    settle_planned(s);
+  } else {
+    settle(s);
+    s.optimizer.learning_rate(s.batch);
+    s.optimizer.decay(s.batch);
+    require_data(s.data);
+  }
+  const CheckpointSettings& c = s.checkpoint;
+  const bool by_flags = !s.shape.first_shape_flag().empty();
+  if (s.run.model || c.use_checkpoint_args) return;
+  if (!by_flags && (c.load || c.pretrained_checkpoint)) return;
+  models::GptConfig config = s.shape.to_config(*s.batch.seq_length);
+  config.vocab_size = s.shape.vocab_size.value_or(1);  // a tokenizer tells
+  config.finalize();
+  check_length(s.batch, config);
+  settle_layout(s, config);
+}
+
+void check_length(const BatchSettings& batch, const models::GptConfig& config) {
+  MG_CHECK(*batch.seq_length <= config.max_position_embeddings,
+           "--seq-length is {} and the model has {} positions; shorten the one or raise "
+           "--max-position-embeddings",
+           *batch.seq_length, config.max_position_embeddings);
+}
+
+}  // namespace megatron::training
