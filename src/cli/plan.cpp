@@ -53,7 +53,8 @@ int plan(const Arguments& arguments) {
                           .fields = of_train};
   std::vector<std::string> notes;
   if (const auto code = parse_training(
-          "megatron plan [flags of megatron train] [--json] [--no-time] [--nproc-per-node N]",
+          "megatron plan [flags of megatron train] [--json] [--no-time] [--nproc-per-node N] "
+          "[--device-memory GIB]",
           "What a training run will need, without running it: parameters, memory by class, "
           "floating-point\noperations, traffic, and the time of a step on this machine. Takes the "
           "flags of megatron train;\ndata need not be there, and --lr and --train-iters need not "

@@ -63,6 +63,16 @@ std::optional<StepEvents> lengthened(ArenaEvents step, const ArenaEvents& part, 
   return StepEvents{std::move(step), begin, begin + part.size(), again};
 }
 
+ArenaEvents flattened(const StepEvents& step) {
+  const std::span<const int64_t> events(step.events);
+  ArenaEvents all(events.begin(), events.begin() + static_cast<std::ptrdiff_t>(step.end));
+  const auto part = events.subspan(step.begin, step.end - step.begin);
+  for (int64_t i = 0; i < step.again; ++i) all.insert(all.end(), part.begin(), part.end());
+  const auto rest = events.subspan(step.end);
+  all.insert(all.end(), rest.begin(), rest.end());
+  return all;
+}
+
 void ArenaReplay::play(const StepEvents& step) {
   const std::span<const int64_t> events(step.events);
   const auto reach =

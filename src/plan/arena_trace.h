@@ -49,6 +49,8 @@ std::optional<ArenaEvents> repeated_part(const ArenaEvents& less, const ArenaEve
 // others took.
 std::optional<StepEvents> lengthened(ArenaEvents step, const ArenaEvents& part, int64_t again);
 
+ArenaEvents flattened(const StepEvents& step);  // all of them, one after another
+
 // A copy of a meta arena on which steps are played. As often as a part may come again, it takes no
 // longer than until the blocks lie where they lay after an earlier time.
 class ArenaReplay {

@@ -83,6 +83,7 @@ struct Plan {
   std::vector<FlopCount> flops;   // formula "model" first
   MemoryUse memory;               // of rank 0
   std::vector<MemoryUse> stages;  // of a rank of each pipeline stage
+  bool exact = true;              // false: they may be some per cent off
   int64_t program = 0;            // bytes of a process beside its ranks
   int64_t machine = 0;            // bytes of memory this machine has; 0: not known
   std::optional<GpuMemory> gpu;   // of a CUDA run, whose arenas but `offload` lie there

@@ -73,6 +73,7 @@ Json memory(const Plan& plan) {
   }
   return Json::Object{{"rank", memory_of(plan.memory)},
                       {"stages", std::move(stages)},
+                      {"exact", plan.exact},
                       {"program", plan.program},
                       {"process", plan.process_bytes()},
                       {"gpu", gpu(plan)},
@@ -128,7 +129,7 @@ Json time(const Plan& plan) {
 Json to_json(const Plan& plan) {
   Json flops = Json::Object();
   for (const FlopCount& f : plan.flops) flops.set(f.formula, whole(f.flops));
-  return Json::Object{{"version", 1},
+  return Json::Object{{"version", 2},
                       {"model", plan.model},
                       {"device", plan.device},
                       {"precision", name(plan.type)},

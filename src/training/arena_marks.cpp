@@ -72,6 +72,10 @@ bool ArenaMarks::see_steps(int64_t micro_batches, int64_t end) {
     part = repeated_part(see_later(less), later_[more]);
   }
   if (!part) return false;
+  if (more > less) {  // that the part goes where the longer one has it
+    const auto once = lengthened(later_[less], *part, 1);
+    if (!once || !std::ranges::equal(*once, later_[more], {}, plan::flattened)) return false;
+  }
   const int64_t again = more > less ? (micro_batches - less) / (more - less) : 0;
   auto first_work = first ? lengthened(*first, *part, again) : std::nullopt;
   auto later_work = lengthened(later_[less], *part, again);

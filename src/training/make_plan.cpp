@@ -137,11 +137,13 @@ plan::Plan plan_of(const TrainSettings& s, const models::GptConfig& config,
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
   const models::GptModel whole(config, shapes_only, s.precision.type(), 0);
   std::vector<plan::MemoryUse> stages;
+  bool exact = true;
   std::unique_ptr<MetaRun> first, busiest;  // rank 0; one of the stage with the most to compute
   for (const int rank : ranks_of_stages(s)) {
     auto run = std::make_unique<MetaRun>(s, config, whole, rank);
     run->run(consumed, vocabulary, options.continue_text);
     stages.push_back(run->memory());
+    exact = exact && run->exact();
     const bool more = busiest == nullptr || flops_of(run->work()) > flops_of(busiest->work());
     if (first == nullptr) {
       first = std::move(run);
@@ -168,6 +170,7 @@ plan::Plan plan_of(const TrainSettings& s, const models::GptConfig& config,
                                          *s.batch.seq_length),
                .memory = stages.front(),
                .stages = std::move(stages),
+               .exact = exact,
                .program = program * std::max(1, s.runtime.launched_here),
                .machine = machine_memory(),
                .gpu = gpu_of(s, options.device_memory),

@@ -9,6 +9,7 @@
 #include "optim/norm_slots.h"
 #include "plan/known_gpus.h"
 #include "training/evaluate.h"
+#include "training/weights_norm.h"
 #include "training/whole_on_one.h"
 
 namespace megatron::training {
@@ -142,12 +143,15 @@ void MetaRun::run(int64_t consumed, const Vocabulary& vocabulary,
   model_.step.expect(first);
   const auto [less, more] = samples(last);
   if (model_.ranks.pipeline().stages > 1) {
-    run_pipeline(thinned(phases), begin, expect_all, write);
+    const std::vector<BatchPhase> some = thinned(phases);
+    exact_ = some.size() == phases.size();
+    run_pipeline(some, begin, expect_all, write);
   } else {
     step(std::min(first, less));
     expect_all();
     step(less);
     if (more > less) step(more);
+    if (s_.log.log_params_norm) norm_once();
     if (evaluates()) evaluate_once();
     if (write) write();
   }
@@ -172,16 +176,23 @@ void MetaRun::run_pipeline(const std::vector<BatchPhase>& phases, int64_t begin,
     seen = marks.see_steps(phase.micro_batches, phase.end) && seen;
     if (&phase == &phases.front()) expect_all();
   }
+  if (s_.log.log_params_norm)
+    seen = marks.see_between([this] { norm_once(); }, every(1, 0), false) && seen;
   if (evaluates()) {
     const auto next = run.eval_interval
                           ? every(*run.eval_interval, run.start_eval_at_iter.value_or(0))
                           : std::function([](int64_t) { return kNever; });
-    seen = marks.see_between([this] { evaluate_once(); }, next, true) && seen;
+    seen = marks.see_between([this] { evaluate_once(); }, next,
+                             run.evaluates_test_set() || run.skip_train) &&
+           seen;
   }
   if (write) seen = marks.see_between(write, every(*run.sample_interval, 0), false) && seen;
-  if (seen) marks_ = marks.play(begin);
-  else  // no part of a step comes again and again
-    for (int i = 0; i < 2; ++i) step(phases.back().micro_batches);
+  if (seen) {
+    marks_ = marks.play(begin);
+    return;
+  }
+  exact_ = false;
+  for (int i = 0; i < 2; ++i) step(phases.back().micro_batches);
 }
 
 bool MetaRun::evaluates() {
@@ -203,6 +214,7 @@ plan::MemoryUse MetaRun::memory() {
   for (int i = 0; i < kMemoryClasses; ++i)
     use.arenas[static_cast<size_t>(i)] = runtime_.arena(static_cast<MemoryClass>(i)).high_water();
   if (marks_) {
+    // What steps of any number expect is taken outside of those that are seen.
     const int64_t optimizer = use.arenas[static_cast<size_t>(MemoryClass::optimizer)];
     use.arenas = *marks_;
     use.arenas[static_cast<size_t>(MemoryClass::optimizer)] = optimizer;
@@ -240,6 +252,8 @@ void MetaRun::evaluate_once() {
       s_.run.full_validation ? enough : std::min(enough, s_.run.eval_iters * s_.eval_batch());
   evaluate(model_.loss_pass, samples, 0, count, s_.eval_micro_batch(), *s_.batch.seq_length);
 }
+
+void MetaRun::norm_once() { weights_norm(model_.shards(), model_.ranks, runtime_); }
 
 void MetaRun::sample_once(const tokenizers::Tokenizer& tokenizer,
                           const ContinueText& continue_text) {

@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "comm/group.h"
@@ -48,6 +47,8 @@ class MetaRun {
   plan::MemoryUse memory();
   const plan::StepWork& work() const { return work_; }
   const parallel::Ranks& ranks() const { return model_.ranks; }
+  // False: memory() is that of other work, which stands for the run's.
+  bool exact() const { return exact_; }
 
  private:
   parallel::ShortSteps samples(int64_t all) const;
@@ -57,6 +58,7 @@ class MetaRun {
   void step(int64_t micro_batches);
   double seconds_of_step(int64_t micro_batches);
   void evaluate_once();
+  void norm_once();
   void sample_once(const tokenizers::Tokenizer& tokenizer, const ContinueText& continue_text);
   int64_t host_bytes(const plan::MemoryUse& use) const;
 
@@ -71,6 +73,7 @@ class MetaRun {
   std::map<int64_t, plan::StepWork> works_;  // of the last step of so many micro-batches
   plan::StepWork work_;
   std::optional<std::array<int64_t, kMemoryClasses>> marks_;  // of a pipeline
+  bool exact_ = true;
 };
 
 }  // namespace megatron::training

@@ -102,51 +102,59 @@ class Remedies {
     if (s_.precision.type() == DType::f32)
       give({"--bf16"}, [](TrainSettings& s) { s.precision.bf16 = true; });
     if (found_.empty() && changes_ > 1) put(together_, all_);
-    const optim::OptimizerConfig& optimizer = s_.optimizer.config;
-    if (optimizer.method != optim::Method::adam || optimizer.exp_avg_type != DType::f32 ||
-        optimizer.exp_avg_sq_type != DType::f32)
-      return;
-    give({"--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", kHalfMoments}, [](TrainSettings& s) {
-      s.optimizer.config.exp_avg_type = s.optimizer.config.exp_avg_sq_type = DType::bf16;
-    });
-    if (found_.empty() && changes_ > 1) put(together_, all_);
+    const std::string moments = smaller_moments(all_with_moments_ = all_);
+    if (moments.empty()) return;
+    TrainSettings one = s_;
+    smaller_moments(one);
+    put({moments, kHalfMoments}, one);
+    if (found_.empty() && changes_ > 0) put(with_moments(), all_with_moments_);
+  }
+
+  // Puts Adam's moments in bf16. The flags; empty: there are none in f32.
+  static std::string smaller_moments(TrainSettings& s) {
+    optim::OptimizerConfig& optimizer = s.optimizer.config;
+    std::string flags;
+    if (optimizer.method != optim::Method::adam) return flags;
+    if (optimizer.exp_avg_type == DType::f32) flags = "--exp-avg-dtype bf16";
+    if (optimizer.exp_avg_sq_type == DType::f32)
+      flags += (flags.empty() ? "" : " ") + std::string("--exp-avg-sq-dtype bf16");
+    optimizer.exp_avg_type = optimizer.exp_avg_sq_type = DType::bf16;
+    return flags;
   }
 
   // Where it is the batches read ahead that take the memory.
   void smaller_batch() {
     put_least_batch({"", 1, true}, s_);
-    if (found_.empty() && changes_ > 0) put_least_batch(with_all("", 1), all_);
+    if (found_.empty() && changes_ > 0) put_least_batch(with_moments(), all_with_moments_);
   }
 
+  // Lion's would be no less than Adam's with moments in bf16.
   void less_state() {
     if (s_.optimizer.config.method != optim::Method::adam) return;
-    for (const optim::Method method : {optim::Method::lion, optim::Method::sgd}) {
-      const bool sgd = method == optim::Method::sgd;
-      const std::string flags = sgd ? "--optimizer sgd --sgd-momentum 0" : "--optimizer lion";
-      const double share = sgd ? kNoMoments : kHalfMoments;
-      for (const bool all : {false, true}) {
-        TrainSettings s = all ? all_ : s_;
-        s.optimizer.config.method = method;
-        s.optimizer.config.exp_avg_type = s.optimizer.config.exp_avg_sq_type = DType::f32;
-        if (sgd) s.optimizer.config.sgd_momentum = 0;
-        const size_t before = found_.size();
-        put(all ? with_all(flags, share) : Change{flags, share, true}, s);
-        if (found_.size() > before) break;
-      }
-    }
+    const std::string flags = "--optimizer sgd --sgd-momentum 0";
+    const auto sgd = [](TrainSettings s) {
+      s.optimizer.config.method = optim::Method::sgd;
+      s.optimizer.config.sgd_momentum = 0;
+      return s;
+    };
+    put({flags, kNoMoments, true}, sgd(s_));
+    if (found_.empty() && changes_ > 0)
+      put({joined(together_.flags, flags), std::min(kNoMoments, together_.share), true}, sgd(all_));
   }
 
   // The longest of a half, a quarter and so on that fits.
   void shorter_sequences() {
-    for (const bool all : {false, true}) {
+    const auto put_shorter = [this](const Change& change, const TrainSettings& of) {
       for (int64_t length = *s_.batch.seq_length / 2; found_.empty() && length >= kShortestSequence;
            length /= 2) {
-        TrainSettings s = all ? all_ : s_;
+        TrainSettings s = of;
         s.batch.seq_length = length;
-        const std::string flags = fmt::format("--seq-length {}", length);
-        put(all ? with_all(flags, 1) : Change{flags, 1, true}, s);
+        put({joined(change.flags, fmt::format("--seq-length {}", length)), change.share, true}, s);
       }
-    }
+    };
+    put_shorter({}, s_);
+    const Change all = with_moments();
+    if (!all.flags.empty()) put_shorter(all, all_with_moments_);
   }
 
   template <class F>
@@ -155,13 +163,20 @@ class Remedies {
     apply(one);
     apply(all_);
     put(change, one);
-    together_ = {together_.flags + (together_.flags.empty() ? "" : " ") + change.flags,
-                 together_.share * change.share};
+    together_ = {joined(together_.flags, change.flags), together_.share * change.share};
     ++changes_;
   }
 
-  Change with_all(const std::string& flags, double share) const {
-    return {together_.flags + " " + flags, std::min(share, together_.share), true};
+  static std::string joined(const std::string& flags, const std::string& more) {
+    return flags + (flags.empty() || more.empty() ? "" : " ") + more;
+  }
+
+  // Those of all_with_moments_; of one that has another result.
+  Change with_moments() const {
+    TrainSettings s = all_;
+    const std::string moments = smaller_moments(s);
+    return {joined(together_.flags, moments),
+            moments.empty() ? together_.share : std::min(kHalfMoments, together_.share)};
   }
 
   // With the steps that the run has at its end.
@@ -175,7 +190,8 @@ class Remedies {
         shape.kind == parallel::ScheduleKind::interleaved ? std::max(shape.group, shape.stages) : 1;
     const int64_t least = *s.batch.micro_batch_size * s.data_parallel() * together;
     if (least >= s_.batch.schedule.batch(last_stage(s_))) return;
-    change.flags += fmt::format("--global-batch-size {}", least);
+    change.flags = joined(change.flags, fmt::format("--global-batch-size {}", least));
+    change.other = true;
     put(change, s, least);
   }
 
@@ -194,6 +210,7 @@ class Remedies {
         static_cast<double>(share_of_a_rank_) * s_.runtime.ranks_here() / s.runtime.ranks_here();
     if (state > of_a_rank) return;
     try {
+      s.optimizer.config.check();
       s.batch.schedule = data::BatchSchedule::constant(batch);
       s.batch.schedule.divide(*s.batch.micro_batch_size, s.data_parallel(), false);
       std::vector<SettingNote> notes;
@@ -215,8 +232,9 @@ class Remedies {
   int64_t share_of_a_rank_ = 0;  // bytes that there are
   // Bytes that a rank holds at least, whatever its batches.
   int64_t state_ = std::numeric_limits<int64_t>::max();
-  TrainSettings all_;  // with each change that keeps the result
-  Change together_;    // their flags
+  TrainSettings all_;               // with each change that keeps the result, but the moments
+  TrainSettings all_with_moments_;  // with the moments
+  Change together_;                 // the flags of all_
   int changes_ = 0;
   std::vector<std::string> found_;
 };

@@ -11,6 +11,7 @@ double weights_norm(std::span<const parallel::Shard> shards, const parallel::Ran
                     Runtime& runtime) {
   const kernels::Table& table = kernels::table(runtime.stream());
   Arena& arena = runtime.arena(MemoryClass::scratch);
+  const bool reads = runtime.device().has_data();
   double sum = 0;
   for (const parallel::Shard& shard : shards) {
     if (!shard.placed->counted) continue;
@@ -26,14 +27,14 @@ double weights_norm(std::span<const parallel::Shard> shards, const parallel::Ran
     const Tensor total = Tensor::empty(arena, {}, DType::f64, "weights_norm.total");
     table.sum_of_squares({.x = x, .partial = partial}, runtime.stream());
     table.sum({.x = partial, .out = total}, runtime.stream());
-    sum += read_scalar(total, runtime.stream());
+    if (reads) sum += read_scalar(total, runtime.stream());
   }
   if (comm::Group* const group = ranks.norm()) {
     Tensor all = Tensor::empty(arena, {}, DType::f64, "weights_norm.all");
-    copy_from(all, std::span<const double>(&sum, 1));
+    if (reads) copy_from(all, std::span<const double>(&sum, 1));
     group->all_reduce(all, comm::Reduce::sum, runtime.stream(), "weights.norm")
         .wait(runtime.stream());
-    sum = read_scalar(all, runtime.stream());
+    if (reads) sum = read_scalar(all, runtime.stream());
   }
   return std::sqrt(sum);
 }

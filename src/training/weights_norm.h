@@ -8,7 +8,7 @@
 namespace megatron::training {
 
 // L2 norm over all elements of the model: sums of squares of fixed blocks, added in f64 in the
-// order of the shards, then of the ranks. Collective.
+// order of the shards, then of the ranks. Collective. On meta 0, with the memory that it takes.
 double weights_norm(std::span<const parallel::Shard> shards, const parallel::Ranks& ranks,
                     Runtime& runtime);
 

@@ -192,15 +192,16 @@ TEST_F(PlanCommand, ProposesToDivideWhatDoesNotFit) {
     EXPECT_NE(all.find(flag), std::string::npos) << flag << " in:\n" << all;
 }
 
-// A pipeline's long steps are made of short ones, and no part of a figure is left out for that.
-TEST_F(PlanCommand, ALongStepOfAPipelineTakesNoLonger) {
+// A pipeline's long steps are made of short ones: of 200,000 micro-batches it would take minutes.
+TEST_F(PlanCommand, ALongStepOfAPipelineIsMadeOfShortOnes) {
   const auto activations = [&](const std::string& batch) {
     const Words words =
         with(flags(4, 32, 4, 32, 100), {"--pipeline-model-parallel-size", "2",
                                         "--global-batch-size", batch, "--no-time", "--json"});
     const Outcome r = place_.run(words);
     EXPECT_EQ(r.code, 0) << r.err;
-    EXPECT_LT(r.seconds, 2);
+    EXPECT_LT(r.seconds, 20);
+    EXPECT_TRUE(Json::parse(r.out)["memory"]["exact"].as_bool());
     return Json::parse(r.out)["memory"]["rank"]["activations"].as_integer();
   };
   const int64_t few = activations("12"), many = activations("20000");

@@ -38,6 +38,7 @@ class PlanMarks : public ::testing::Test {
     const Outcome r = place_.run(with({"plan", "--json", "--no-time"}, words(flags)));
     EXPECT_EQ(r.code, 0) << r.err;
     const Json plan = Json::parse(r.out);
+    EXPECT_TRUE(plan["memory"]["exact"].as_bool());
     Marks marks{.process = plan["memory"]["process"].as_integer()};
     for (const auto& [name, bytes] : plan["memory"]["rank"].as_object())
       if (name != "host" && name != "total") marks.classes[name] = bytes.as_integer();
@@ -152,6 +153,7 @@ class Cases {
           "--pipeline-schedule zb-h1", "--pipeline-schedule zb-v",
           "--pipeline-schedule zb-v --untie-embeddings-and-output-weights --bf16",
           "--decoder-first-pipeline-num-layers 1", "--eval-interval 1 --eval-iters 3",
+          "--bf16 --log-params-norm",
           "--num-virtual-stages-per-pipeline-rank 2 --eval-interval 1 --eval-iters 3",
           "--tensor-model-parallel-size 2 --sequence-parallel"})
       add(kDeep, std::string("--pipeline-model-parallel-size 2 ") + flags);
@@ -160,7 +162,9 @@ class Cases {
   void long_steps() {
     begin("LongSteps");
     for (const char* flags :
-         {"--global-batch-size 128", "--global-batch-size 130", "--global-batch-size 260",
+         {"--global-batch-size 130 --train-iters 2 --eval-interval 2 --eval-iters 40 "
+          "--pipeline-schedule zb-v",
+          "--global-batch-size 128", "--global-batch-size 130", "--global-batch-size 260",
           "--global-batch-size 260 --train-iters 1", "--global-batch-size 260 --bf16",
           "--global-batch-size 260 --pipeline-schedule zb-v",
           "--global-batch-size 130 --pipeline-schedule zb-h1 --bf16",
@@ -239,7 +243,10 @@ class Cases {
         "--vocab-size 2500 --split 90,10,0 --full-validation --eval-interval 1 ";
     add(kReal, whole);
     add(kReal, whole + "--pipeline-model-parallel-size 2");
+    // An interval that the run does not come to, and no test set: it never evaluates.
+    add(kReal, whole + "--eval-interval 9 --eval-iters 0 --pipeline-model-parallel-size 2");
     add(kGpt, "--eval-interval 1 --eval-iters 40");
+    add(kGpt, "--bf16 --log-params-norm");
   }
   void optimizers() {
     begin("Optimizers");

@@ -108,6 +108,19 @@ TEST_F(ArenaSteps, PlayedAreThoseThatAreMade) {
   EXPECT_GT(marks.size(), 1u);  // or any short step would do
 }
 
+TEST_F(ArenaSteps, WhatIsPlayedOnceMoreIsTheLongerStep) {
+  const auto part = repeated_part(seen_.less, seen_.more);
+  ASSERT_TRUE(part);
+  const auto longer = lengthened(seen_.less, *part, 1);
+  ASSERT_TRUE(longer);
+  EXPECT_EQ(flattened(*longer), seen_.more);
+  // A part that comes again behind something else is put there, which is another step.
+  const ArenaEvents less = {8, -1, 16, -1, 8, -1}, more = {8, -1, 8, -1, 16, -1, 8, -1};
+  const auto other = repeated_part(less, more);
+  ASSERT_TRUE(other);
+  EXPECT_NE(flattened(lengthened(less, *other, 1).value()), more);
+}
+
 TEST_F(ArenaSteps, APartThatIsNotRepeatedIsNone) {
   EXPECT_FALSE(repeated_part(seen_.first, seen_.more));  // what stays is taken in one of them
   EXPECT_FALSE(repeated_part(seen_.more, seen_.less));
