@@ -91,25 +91,24 @@ double flops_of(const plan::StepWork& work) {
   return flops;
 }
 
-// Bytes are counted in 64 bits, whatever machine there is: a class of memory of the whole model,
-// and of all of a micro-batch's tensors, is to stay below them. A layer keeps some thirty times its
-// input.
+// Bytes are counted in 64 bits, whatever machine there is: a class of memory of the whole model is to
+// stay below them. A step on meta goes through the logits of a micro-batch piece by piece.
 void check_size(const TrainSettings& s, const models::GptConfig& c) {
   const auto d = [](int64_t value) { return static_cast<double>(value); };
-  const double most = 0x1p62, state = 16 * d(plan::parameter_count(c));
-  const double moving = 256 * d(*s.batch.micro_batch_size) * d(*s.batch.seq_length) *
-                        (d(c.num_layers) * d(c.hidden_size + c.ffn_hidden_size) + d(c.vocab_size));
+  constexpr double kMost = 0x1p62;
+  constexpr int64_t kMostTokens = int64_t{1} << 28;
+  const double state = 16 * d(plan::parameter_count(c));
   MG_CHECK(
-      state <= most,
+      state <= kMost,
       "a model of {} parameters (--num-layers {}, --hidden-size {}) has a training state of {}, "
       "and what can be counted ends at {}: use a smaller model",
       format_count(state / 16), c.num_layers, c.hidden_size, format_bytes(state),
-      format_bytes(most));
-  MG_CHECK(moving <= most,
-           "the tensors of a micro-batch of {} sequences of {} tokens may take {}, and what can be "
-           "counted ends at {}: use a smaller --micro-batch-size or --seq-length",
-           *s.batch.micro_batch_size, *s.batch.seq_length, format_bytes(moving),
-           format_bytes(most));
+      format_bytes(kMost));
+  MG_CHECK(d(*s.batch.micro_batch_size) * d(*s.batch.seq_length) <= d(kMostTokens),
+           "--micro-batch-size is {}: of --seq-length {} a micro-batch can have {} at most, {} "
+           "tokens: use a smaller --micro-batch-size or --seq-length",
+           *s.batch.micro_batch_size, *s.batch.seq_length, kMostTokens / *s.batch.seq_length,
+           kMostTokens);
 }
 
 // The run as Megatron-LM's memory report would read it.

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/machine_memory.h"
 #include "base/progress.h"
 #include "plan/page.h"
 #include "plan/parameters.h"
@@ -295,6 +296,23 @@ void make_save_directory(RunPlan& plan, comm::Group& processes) {
   plan.lock.emplace(folder.lock());
 }
 
+// Refuses at once what no flag could make fit, of which a plan would take long: with weights,
+// gradients and moments in as few bytes as there can be, divided among all ranks.
+void require_hope(const TrainSettings& s, const models::GptConfig& config) {
+  if (s.runtime.device_kind() != DeviceKind::cpu || machine_memory() == 0) return;
+  constexpr double kLeastBytes = 4, kTimes = 4;
+  const double parameters = static_cast<double>(plan::parameter_count(config));
+  const double share = static_cast<double>(s.runtime.ranks_here()) / s.runtime.rank_count();
+  const double least = kLeastBytes * parameters * share;
+  MG_CHECK(
+      least <= kTimes * static_cast<double>(machine_memory()),
+      "a model of {} parameters (--num-layers {}, --hidden-size {}) takes more than {} here, "
+      "and the machine has {}: use a smaller model, or more machines (megatron plan tells what "
+      "a run needs)",
+      format_count(parameters), config.num_layers, config.hidden_size, format_bytes(least),
+      format_bytes(static_cast<double>(machine_memory())));
+}
+
 }  // namespace
 
 bool RunPlan::evaluates_test_set() const { return settings.run.evaluates_test_set(); }
@@ -357,6 +375,7 @@ RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes,
   plan.config = find_shape(s, source, plan.vocabulary);
   const std::vector<SettingNote> layout = settle_layout(s, plan.config);
   check_prompts(s.run, plan.vocabulary, plan.config);
+  require_hope(s, plan.config);
   plan.expected = make_plan(s, plan.config, plan.vocabulary, {.continue_text = continue_text},
                             plan.beginning.state.consumed_samples);
   if (!plan.expected.fits() && processes.rank() == 0)
