@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "base/machine_memory.h"
@@ -102,12 +103,14 @@ class Remedies {
     if (s_.precision.type() == DType::f32)
       give({"--bf16"}, [](TrainSettings& s) { s.precision.bf16 = true; });
     if (found_.empty() && changes_ > 1) put(together_, all_);
-    const std::string moments = smaller_moments(all_with_moments_ = all_);
-    if (moments.empty()) return;
     TrainSettings one = s_;
-    smaller_moments(one);
+    const std::string moments = smaller_moments(one);
+    if (moments.empty()) return;
     put({moments, kHalfMoments}, one);
-    if (found_.empty() && changes_ > 0) put(with_moments(), all_with_moments_);
+    if (found_.empty() && changes_ > 0) {
+      const auto [change, s] = with_moments();
+      put(change, s);
+    }
   }
 
   // Puts Adam's moments in bf16. The flags; empty: there are none in f32.
@@ -125,7 +128,8 @@ class Remedies {
   // Where it is the batches read ahead that take the memory.
   void smaller_batch() {
     put_least_batch({"", 1, true}, s_);
-    if (found_.empty() && changes_ > 0) put_least_batch(with_moments(), all_with_moments_);
+    const auto [all, s] = with_moments();
+    if (found_.empty() && !all.flags.empty()) put_least_batch(all, s);
   }
 
   // Lion's would be no less than Adam's with moments in bf16.
@@ -153,8 +157,8 @@ class Remedies {
       }
     };
     put_shorter({}, s_);
-    const Change all = with_moments();
-    if (!all.flags.empty()) put_shorter(all, all_with_moments_);
+    const auto [all, s] = with_moments();
+    if (!all.flags.empty()) put_shorter(all, s);
   }
 
   template <class F>
@@ -171,12 +175,12 @@ class Remedies {
     return flags + (flags.empty() || more.empty() ? "" : " ") + more;
   }
 
-  // Those of all_with_moments_; of one that has another result.
-  Change with_moments() const {
+  // All changes that keep the result.
+  std::pair<Change, TrainSettings> with_moments() const {
     TrainSettings s = all_;
     const std::string moments = smaller_moments(s);
-    return {joined(together_.flags, moments),
-            moments.empty() ? together_.share : std::min(kHalfMoments, together_.share)};
+    const double share = moments.empty() ? 1 : kHalfMoments;
+    return {{joined(together_.flags, moments), std::min(share, together_.share)}, s};
   }
 
   // With the steps that the run has at its end.
@@ -232,9 +236,8 @@ class Remedies {
   int64_t share_of_a_rank_ = 0;  // bytes that there are
   // Bytes that a rank holds at least, whatever its batches.
   int64_t state_ = std::numeric_limits<int64_t>::max();
-  TrainSettings all_;               // with each change that keeps the result, but the moments
-  TrainSettings all_with_moments_;  // with the moments
-  Change together_;                 // the flags of all_
+  TrainSettings all_;  // with each change that keeps the result, but for the moments' types
+  Change together_;    // the flags of all_
   int changes_ = 0;
   std::vector<std::string> found_;
 };

@@ -47,7 +47,8 @@ void replace_by_command_line(Fields& f, const Names& of_shape) {
          {"use-megatron-fsdp", "use-custom-fsdp", "data-parallel-sharding-strategy"});
   f.replace({"weight-decay"}, {"start-weight-decay", "end-weight-decay"});
   either({"model"}, {"pretrained-checkpoint"});
-  either({"model"}, of_shape);
+  f.replace({"model"}, of_shape);
+  f.replace(of_shape, {"model"}, differs);
 }
 
 }  // namespace

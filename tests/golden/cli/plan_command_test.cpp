@@ -209,6 +209,17 @@ TEST_F(PlanCommand, ALongStepOfAPipelineIsMadeOfShortOnes) {
   EXPECT_EQ(activations("400000"), many);
 }
 
+// A batch that grows through more sizes than are played.
+TEST_F(PlanCommand, TellsWhereTheMarksStandForOthers) {
+  const Words words = with(flags(4, 32, 4, 32, 100),
+                           {"--pipeline-model-parallel-size", "2", "--global-batch-size", "260",
+                            "--rampup-batch-size", "1", "1", "10000", "--no-time"});
+  const Outcome page = place_.run(words), json = place_.run(with(words, {"--json"}));
+  EXPECT_EQ(page.code, 0) << page.err;
+  EXPECT_NE(page.out.find("and may be some per cent off"), page.out.npos) << page.out;
+  EXPECT_FALSE(Json::parse(json.out)["memory"]["exact"].as_bool());
+}
+
 // The same plan, before the first step.
 TEST_F(PlanCommand, TrainPrintsItFirst) {
   Words words =

@@ -185,6 +185,7 @@ TEST_F(ConfigFile, WhatGoesTogetherStays) {
                 {},
                 {"recompute-method", "recompute-num-layers"}},
            Case{"model: some/llama\n", {"--num-layers", "2"}, {}, {"model"}},
+           Case{"model: some/llama\n", {"--norm-epsilon", "1e-5"}, {"model"}, {}},
            Case{"distributed-timeout-seconds-after-init: 60\n",
                 {"--distributed-timeout-minutes", "5"},
                 {},
