@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "training/run_plan.h"
+#include "unit/training/small_settings.h"
 
 namespace megatron::training {
 namespace {
@@ -13,17 +14,9 @@ namespace {
 using Words = std::vector<std::string>;
 
 TrainSettings small() {
-  TrainSettings s;
-  s.shape.num_layers = 2;
-  s.shape.hidden_size = 48;
-  s.shape.num_attention_heads = 4;
-  s.shape.vocab_size = 100;
-  s.batch.seq_length = 16;
-  s.batch.micro_batch_size = 2;
+  TrainSettings s = small_settings();
   s.batch.global_batch_size = 8;
   s.batch.train_iters = 20;
-  s.optimizer.lr = 1e-3;
-  s.runtime.threads = 1;
   return s;
 }
 
