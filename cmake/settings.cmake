@@ -21,7 +21,8 @@ endif()
 
 find_program(MEGATRON_CCACHE ccache)
 if(MEGATRON_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${MEGATRON_CCACHE})
+  # For precompiled headers; their macros and times are looked at by the compiler itself.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${MEGATRON_CCACHE})
 endif()
 find_program(MEGATRON_MOLD mold)
 if(MEGATRON_MOLD)

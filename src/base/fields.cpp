@@ -230,7 +230,8 @@ std::vector<std::string> idle_notes(const Fields& fields) {
     auto mode = std::find_if(modes.begin(), modes.end(),
                              [&cause](const auto& m) { return m.first == cause; });
     if (mode == modes.end()) mode = modes.insert(mode, {std::move(cause), {}});
-    mode->second.push_back("--" + field.name + (field.is_switch ? "" : " " + field.get()));
+    mode->second.push_back(field.is_switch ? "--" + field.name
+                                           : fmt::format("--{} {}", field.name, field.get()));
   }
   Values lines;
   for (const auto& [cause, flags] : modes)

@@ -259,7 +259,7 @@ std::vector<int64_t> SafetensorsFile::integers(std::string_view name) const {
 
 namespace {
 
-std::string quoted(const std::string& text) { return Json(text).dump(); }
+std::string json_text(const std::string& text) { return Json(text).dump(); }
 
 }  // namespace
 
@@ -267,9 +267,10 @@ std::string safetensors_head(const std::string& path, std::span<TensorInfo> tens
                              std::span<const std::pair<std::string, std::string>> metadata) {
   std::string text = "{";
   if (!metadata.empty()) {
-    text += quoted(std::string(kMetadata)) + ":{";
+    text += json_text(std::string(kMetadata)) + ":{";
     for (size_t i = 0; i < metadata.size(); ++i) {
-      text += (i == 0 ? "" : ",") + quoted(metadata[i].first) + ":" + quoted(metadata[i].second);
+      text +=
+          (i == 0 ? "" : ",") + json_text(metadata[i].first) + ":" + json_text(metadata[i].second);
     }
     text += "}";
   }
@@ -290,8 +291,8 @@ std::string safetensors_head(const std::string& path, std::span<TensorInfo> tens
       shape += fmt::format("{}{}", d == 0 ? "" : ",", tensor.shape[d]);
     }
     text += fmt::format(R"({}{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-                        text.size() == 1 ? "" : ",", quoted(tensor.name), format_name(tensor.dtype),
-                        shape, tensor.begin, tensor.end);
+                        text.size() == 1 ? "" : ",", json_text(tensor.name),
+                        format_name(tensor.dtype), shape, tensor.begin, tensor.end);
   }
   text += "}";
   text.resize((text.size() + 7) / 8 * 8, ' ');
