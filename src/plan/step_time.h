@@ -37,7 +37,7 @@ struct StepTime {
 // than cores. On a GPU the host's part of a step runs beside the kernels, so the longer of both
 // counts.
 inline constexpr int64_t kLargestOperand = int64_t{150} << 20;
-inline constexpr double kLongestCall = 0.5, kBudget = 1.0, kMostSeconds = 4.0;
+inline constexpr double kLongestCall = 0.5, kBudget = 2.0, kMostSeconds = 4.0;
 std::optional<StepTime> estimate_step_time(const StepWork& work, const TimedRun& run);
 
 }  // namespace megatron::plan
