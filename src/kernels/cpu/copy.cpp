@@ -9,6 +9,7 @@
 #include "kernels/check.h"
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -168,6 +169,18 @@ void copy_run(const From* x, Output<To> to, int64_t n) {
   }
 }
 
+// Rows of consecutive elements. Where they lie apart the machine does not see which is next.
+template <class From, class To>
+void copy_rows(const From* x, Output<To> out, const Dim& row, int64_t rows, int64_t columns) {
+  constexpr int64_t kMostAhead = 4096;  // bytes
+  const int64_t ahead =
+      row.from == columns ? 0 : std::min(columns * static_cast<int64_t>(sizeof(From)), kMostAhead);
+  for (int64_t r = 0; r < rows; ++r, x += row.from) {
+    if (r + 1 < rows) ask_for(x + row.from, ahead);
+    copy_run(x, out + r * row.to, columns);
+  }
+}
+
 constexpr int64_t kSquare = 32;  // rows and columns
 
 // rows x columns elements; a column index is the innermost of out. Each side is walked along its
@@ -176,7 +189,7 @@ template <class From, class To>
 void copy_tile(const From* x, Output<To> out, const Dim& row, const Dim& column, int64_t rows,
                int64_t columns) {
   if (column.from == 1 && column.to == 1) {
-    for (int64_t r = 0; r < rows; ++r) copy_run(x + r * row.from, out + r * row.to, columns);
+    copy_rows(x, out, row, rows, columns);
     return;
   }
   for (int64_t c0 = 0; c0 < columns; c0 += kSquare) {
