@@ -21,8 +21,10 @@ endif()
 
 find_program(MEGATRON_CCACHE ccache)
 if(MEGATRON_CCACHE)
-  # For precompiled headers; their macros and times are looked at by the compiler itself.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${MEGATRON_CCACHE})
+  # Precompiled headers are cached where their macros and times are left to the compiler, and shared by build folders where
+  # paths in these are relative.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros
+    CCACHE_BASEDIR=${CMAKE_BINARY_DIR} ${MEGATRON_CCACHE})
 endif()
 find_program(MEGATRON_MOLD mold)
 if(MEGATRON_MOLD)
