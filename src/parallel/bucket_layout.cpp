@@ -1,7 +1,10 @@
 #include "parallel/bucket_layout.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <ranges>
+#include <tuple>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -79,33 +82,26 @@ class Filler {
     const bool several = placed.parameter.uses.size() > 1 || spans.size() > 1;
     const bool tied = placed.tied_across_stages;
     const bool alone = rules_.shared_apart && several;
+    const bool trainable = placed.parameter.trainable;
     const int key = !rules_.by_span || spans.empty() ? -1 : spans[0];
-    std::vector<Open>& open = tied ? last_ : open_;
-    Open* found = nullptr;
-    for (Open& o : open) {
-      if (!o.closed && o.key == key && o.bucket.trainable == placed.parameter.trainable) found = &o;
-    }
-    if (found == nullptr || alone) {
-      open.push_back({.bucket = {}, .key = key});
-      found = &open.back();
-      found->bucket.trainable = placed.parameter.trainable;
-    }
-    Bucket& bucket = found->bucket;
+    Open& open = alone ? begin(tied, trainable) : find_or_begin(tied, trainable, key);
+    Bucket& bucket = open.bucket;
     const int64_t room = most_elements(placed, rules_.tensor_ranks);
     bucket.entries.push_back({.placed = &placed, .index = index, .room = room});
     bucket.shared = bucket.shared || alone || tied;
     bucket.outside_spans = bucket.outside_spans || spans.empty();
     for (const int s : spans) {
-      if (std::ranges::find(bucket.spans, s) == bucket.spans.end()) bucket.spans.push_back(s);
+      const auto latest_first = std::views::reverse(bucket.spans);
+      if (std::ranges::find(latest_first, s) == latest_first.end()) bucket.spans.push_back(s);
     }
-    found->elements += room;
-    found->closed = alone || (!rules_.by_span && rules_.bucket_elements > 0 &&
-                              found->elements >= rules_.bucket_elements);
+    open.elements += room;
+    const bool full = rules_.bucket_elements > 0 && open.elements >= rules_.bucket_elements;
+    if (full && !alone && !rules_.by_span) open_.erase({tied, trainable, key});
   }
 
   std::vector<Bucket> take() {
     std::vector<Bucket> buckets;
-    for (std::vector<Open>* list : {&open_, &last_})
+    for (std::vector<Open>* list : {&first_, &last_})
       for (Open& o : *list) buckets.push_back(std::move(o.bucket));
     for (Bucket& bucket : buckets) place(bucket, rules_);
     return buckets;
@@ -114,13 +110,25 @@ class Filler {
  private:
   struct Open {
     Bucket bucket;
-    int key = -1;
     int64_t elements = 0;
-    bool closed = false;
   };
+
+  Open& begin(bool tied, bool trainable) {
+    Open& open = (tied ? last_ : first_).emplace_back();
+    open.bucket.trainable = trainable;
+    return open;
+  }
+  Open& find_or_begin(bool tied, bool trainable, int key) {
+    std::vector<Open>& list = tied ? last_ : first_;
+    const auto [place, is_new] = open_.try_emplace({tied, trainable, key}, list.size());
+    return is_new ? begin(tied, trainable) : list[place->second];
+  }
+
   const BucketRules& rules_;
   std::unordered_map<const Parameter*, std::vector<int>> spans_of_;
-  std::vector<Open> open_, last_;
+  std::vector<Open> first_, last_;  // last_: of parameters that are tied across stages
+  // The bucket that still takes parameters: tied, trainable, span or -1 -> place in its list.
+  std::map<std::tuple<bool, bool, int>, size_t> open_;
 };
 
 }  // namespace

@@ -62,63 +62,82 @@ class NextRow {
   V most_;
 };
 
+// The gradient of a row whose exponentials are known, written a part at a time: exponentials *
+// scale, but of_label at the label, which may lie outside of the row. exponentials may be dx.
+template <class D>
+class GradientOfRow {
+ public:
+  GradientOfRow() = default;
+  GradientOfRow(const float* exponentials, Output<D> dx, int64_t n, float scale, int64_t label,
+                float of_label)
+      : exponentials_(exponentials),
+        dx_(dx),
+        n_(n),
+        label_(label),
+        scale_(scale),
+        of_label_(of_label) {
+    for (const int64_t head = before_line(dx, n); at_ < head;)
+      write(Part{std::min(2 * kLanes, head - at_)});
+  }
+  HWY_INLINE void take() {
+    if (at_ + 2 * kLanes <= n_) {
+      write(Whole{});
+    } else if (at_ < n_) {
+      write(Part{n_ - at_});
+    }
+  }
+  void rest() {
+    while (at_ < n_) take();
+  }
+
+ private:
+  static constexpr int64_t count(Whole) { return 2 * kLanes; }
+  static int64_t count(Part part) { return part.n; }
+  template <class P>
+  HWY_INLINE void write(P part) {
+    const V factor = set(scale_), lanes = hn::Iota(kFloats, 0);
+    const Two terms = load_two(exponentials_ + at_, part);
+    Two v{hn::Mul(terms.a, factor), hn::Mul(terms.b, factor)};
+    const auto lane = static_cast<uint64_t>(label_ - at_);
+    if (lane < static_cast<uint64_t>(2 * kLanes)) {
+      const auto replaced = [&](V x, uint64_t at) {
+        return hn::IfThenElse(hn::Eq(lanes, set(static_cast<float>(at))), set(of_label_), x);
+      };
+      v = {replaced(v.a, lane), replaced(v.b, lane - static_cast<uint64_t>(kLanes))};
+    }
+    store_in_order(v, dx_ + at_, part);
+    at_ += count(part);
+  }
+
+  const float* exponentials_ = nullptr;
+  Output<D> dx_{nullptr, false};
+  int64_t n_ = 0, at_ = 0, label_ = 0;
+  float scale_ = 0, of_label_ = 0;
+};
+
 // Sum of exp(x - shift): f32 sums of 4096 elements, added in f64. exponentials, where not null,
-// gets the terms; it may be x. Takes three quarters of `next`.
-template <class T>
-double sum_of_exponentials(const T* x, int64_t n, V shift, float* exponentials, NextRow<T>& next) {
+// gets the terms; it may be x, or what `before` still reads. Takes all of `next` and of `before`:
+// reading, computing and writing go on beside each other.
+template <class T, class D>
+double sum_of_exponentials(const T* x, int64_t n, V shift, float* exponentials, NextRow<T>& next,
+                           GradientOfRow<D>& before) {
   constexpr int64_t kChunk = 4096;
   NextRow<T> taken = next;
+  GradientOfRow<D> written = before;
   double sum = 0;
+  written.take();
   for (int64_t begin = 0; begin < n; begin += kChunk) {
     sum += sum_of(std::min(kChunk, n - begin), [&](int64_t i, auto part) {
-      if (i / kLanes % 4 != 3) taken.take();
+      if (i / kLanes % 2 == 0) written.take();
+      taken.take();
       const V e = exp_up_to_90(hn::Sub(load(x + begin + i, part), shift));
       if (exponentials != nullptr) store(e, exponentials + begin + i, part);
       return e;
     });
   }
   next = taken;
+  before = written;
   return sum;
-}
-
-// dx = exponentials * scale, but of_label at the label, which may lie outside. exponentials may be
-// dx. Takes a quarter of `next`.
-template <class D, class T>
-void gradient_of_row(const float* exponentials, float scale, Output<D> dx, int64_t n, int64_t label,
-                     float of_label, NextRow<T>& next) {
-  const V factor = set(scale), own = set(of_label), lanes = hn::Iota(kFloats, 0);
-  NextRow<T> taken = next;
-  for_twos_of(dx, n, [&](int64_t i, auto part) {
-    if (i / kLanes % 4 >= 2) taken.take();
-    const Two terms = load_two(exponentials + i, part);
-    Two v{hn::Mul(terms.a, factor), hn::Mul(terms.b, factor)};
-    const auto lane = static_cast<uint64_t>(label - i);
-    if (lane < static_cast<uint64_t>(2 * kLanes)) {
-      const auto replaced = [&](V x, uint64_t at) {
-        return hn::IfThenElse(hn::Eq(lanes, set(static_cast<float>(at))), own, x);
-      };
-      v = {replaced(v.a, lane), replaced(v.b, lane - static_cast<uint64_t>(kLanes))};
-    }
-    store_in_order(v, dx + i, part);
-  });
-  next = taken;
-}
-
-// most: the row's largest logit; becomes that of `next`. exponentials [vocabulary] is memory for
-// the numerators where there is a gradient; it may be dx.
-template <class T, class D>
-float cross_entropy_row(const T* x, NextRow<T> next, float& most, Output<D> dx, float* exponentials,
-                        int64_t vocabulary, int64_t label, float weight) {
-  const double above =
-      static_cast<double>(most) - static_cast<double>(static_cast<float>(x[label]));
-  const double sum = sum_of_exponentials(x, vocabulary, set(most), exponentials, next);
-  if (dx.p != nullptr) {
-    const auto share = static_cast<float>(1 / sum);
-    gradient_of_row(exponentials, share * weight, dx, vocabulary, label,
-                    weight * (exponentials[label] * share - 1.0f), next);
-  }
-  most = next.largest();
-  return static_cast<float>(std::log(sum) + above);
 }
 
 template <class T, class D>
@@ -144,6 +163,7 @@ void cross_entropy_rows(const CrossEntropyArgs& args, Stream& stream) {
     const int64_t end = std::min(rows, (block + 1) * height);
     float most = kNone;
     bool known = false;  // the largest of row t, from reading ahead
+    GradientOfRow<D> before;
     for (int64_t t = block * height; t < end; ++t) {
       const Output<D> dx = dlogits.p == nullptr ? dlogits : dlogits + t * vocabulary;
       if (weights[t] == 0) {
@@ -162,12 +182,21 @@ void cross_entropy_rows(const CrossEntropyArgs& args, Stream& stream) {
       } else if (dx.p != nullptr) {
         exponentials = memory.data<float>() + thread * vocabulary;
       }
-      const T* row = logits + t * vocabulary;
-      if (!known) most = largest(row, vocabulary);
-      loss[t] = cross_entropy_row(row, NextRow<T>(row + vocabulary, t + 1 < end ? vocabulary : 0),
-                                  most, dx, exponentials, vocabulary, labels[t], weights[t]);
+      const T* x = logits + t * vocabulary;
+      if (!known) most = largest(x, vocabulary);
+      const double above =
+          static_cast<double>(most) - static_cast<double>(static_cast<float>(x[labels[t]]));
+      NextRow<T> next(x + vocabulary, t + 1 < end ? vocabulary : 0);
+      const double sum = sum_of_exponentials(x, vocabulary, set(most), exponentials, next, before);
+      loss[t] = static_cast<float>(std::log(sum) + above);
+      most = next.largest();
       known = true;
+      if (dx.p == nullptr) continue;
+      const auto share = static_cast<float>(1 / sum);
+      before = GradientOfRow<D>(exponentials, dx, vocabulary, share * weights[t], labels[t],
+                                weights[t] * (exponentials[labels[t]] * share - 1.0f));
     }
+    before.rest();
   });
 }
 
@@ -187,30 +216,32 @@ void stats_of_rows(const VocabularyStatsArgs& args, Stream& stream) {
   float* stats = args.stats.data<float>();
   const int32_t* labels = args.labels.data<int32_t>();
   const float* weights = args.weights.data<float>();
-  for_blocks(
-      stream, args.logits.size(0), rows_per_block(vocabulary), [&](int64_t begin, int64_t end) {
-        float most = kNone;
-        bool known = false;  // the largest of row t, from reading ahead
-        for (int64_t t = begin; t < end; ++t) {
-          const float* x = logits + t * vocabulary;
-          float* out = stats + 3 * t;
-          out[0] = out[2] = kNone;
-          out[1] = 0;
-          float* terms = exponentials == nullptr ? nullptr : exponentials + t * vocabulary;
-          if (weights[t] == 0) {
-            if (terms != nullptr) std::fill_n(terms, vocabulary, 0.0f);
-            known = false;
-            continue;
-          }
-          const int64_t label = labels[t] - args.first;
-          if (label >= 0 && label < vocabulary) out[2] = x[label];
-          out[0] = known ? most : largest(x, vocabulary);
-          NextRow<float> next(x + vocabulary, t + 1 < end ? vocabulary : 0);
-          out[1] = static_cast<float>(sum_of_exponentials(x, vocabulary, set(out[0]), terms, next));
-          most = next.largest();
-          known = true;
-        }
-      });
+  for_blocks(stream, args.logits.size(0), rows_per_block(vocabulary),
+             [&](int64_t begin, int64_t end) {
+               float most = kNone;
+               bool known = false;  // the largest of row t, from reading ahead
+               for (int64_t t = begin; t < end; ++t) {
+                 const float* x = logits + t * vocabulary;
+                 float* out = stats + 3 * t;
+                 out[0] = out[2] = kNone;
+                 out[1] = 0;
+                 float* terms = exponentials == nullptr ? nullptr : exponentials + t * vocabulary;
+                 if (weights[t] == 0) {
+                   if (terms != nullptr) std::fill_n(terms, vocabulary, 0.0f);
+                   known = false;
+                   continue;
+                 }
+                 const int64_t label = labels[t] - args.first;
+                 if (label >= 0 && label < vocabulary) out[2] = x[label];
+                 out[0] = known ? most : largest(x, vocabulary);
+                 NextRow<float> next(x + vocabulary, t + 1 < end ? vocabulary : 0);
+                 GradientOfRow<float> none;
+                 out[1] = static_cast<float>(
+                     sum_of_exponentials(x, vocabulary, set(out[0]), terms, next, none));
+                 most = next.largest();
+                 known = true;
+               }
+             });
 }
 
 // What all ranks know of a token.
@@ -264,9 +295,8 @@ void divided_cross_entropy_rows(const VocabularyCrossEntropyArgs& args, Stream& 
     const int64_t label = labels[t] - args.first;
     const bool has_label = label >= 0 && label < vocabulary;
     const float of_label = has_label ? weights[t] * (x[label] * share - 1.0f) : 0.0f;
-    NextRow<float> none(x, 0);
-    gradient_of_row(x, share * weights[t], dx, vocabulary, has_label ? label : -kLanes, of_label,
-                    none);
+    GradientOfRow<D>(x, dx, vocabulary, share * weights[t], has_label ? label : -kLanes, of_label)
+        .rest();
   };
   for_blocks(stream, rows, rows_per_block(vocabulary), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) row(t);
