@@ -75,14 +75,14 @@ void Progress::update(int64_t done, std::string_view text) {
   draw(false);
 }
 
-void Progress::print(std::string_view line) {
+void Progress::print(std::string_view line, std::FILE* to) {
   if (terminal_) {
     std::fputs("\r\x1b[K", stderr);
     std::fflush(stderr);
   }
-  std::fwrite(line.data(), 1, line.size(), stdout);
-  std::fputc('\n', stdout);
-  std::fflush(stdout);
+  std::fwrite(line.data(), 1, line.size(), to);
+  std::fputc('\n', to);
+  std::fflush(to);
   if (terminal_ && !finished_) draw(false);
 }
 

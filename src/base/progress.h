@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <string_view>
 
@@ -20,8 +21,9 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void update(int64_t done, std::string_view text = {});
-  void print(std::string_view line);        // a line of its own on standard output, above the bar
   void finish(std::string_view text = {});  // draws the last state and ends the line
+  // A line of its own, above the bar.
+  void print(std::string_view line, std::FILE* to = stdout);
 
  private:
   void draw(bool last);

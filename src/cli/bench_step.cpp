@@ -77,7 +77,7 @@ struct StepFields {
     f.add("untimed-steps", &untimed,
           "steps at the beginning that are not timed; default 1, on a GPU a fifth of "
           "--train-iters and at most 5");
-    f.add_switch("json", &json, true, "print JSON");
+    f.add_switch("json", &json, true, "print JSON; the lines of steps go to standard error");
     return f;
   }
   int64_t untimed_steps() const {
@@ -175,7 +175,8 @@ void print_speed(const training::TrainResult& result, const StepSpeed& speed, De
   fmt::print("{}\n{}\n", device_text(device, 1), watch.text());
 }
 
-Json as_json(const training::TrainResult& result, const StepSpeed& speed, Device device,
+// floor: null where none was measured.
+Json as_json(const training::TrainResult& result, const StepSpeed& speed, Json floor, Device device,
              const plan::PeakMeter& meter, const GpuWatch& watch) {
   const double rate = speed.flops / speed.median();
   const auto sheet = data_sheet_of(device, meter.type());
@@ -200,6 +201,7 @@ Json as_json(const training::TrainResult& result, const StepSpeed& speed, Device
       {"gemm_peak_spread", meter.spread()},
       {"first_loss", speed.first_loss},
       {"last_loss", speed.last_loss},
+      {"floor", std::move(floor)},
       {"clocks", watch.text()}};
 }
 
@@ -217,7 +219,7 @@ bool has_floor(const training::TrainSettings& s) {
 }
 
 constexpr const char* kNoFloor =
-    "no floor: it is measured for one rank, on cpu in fp32 or bf16, on a GPU in any type\n";
+    "no floor: it is measured for one rank, on cpu in fp32 or bf16, on a GPU in any type";
 
 int bench_kernels_of_step(const StepFields& step, plan::PeakMeter& meter) {
   MG_CHECK(step.settings.runtime.rank_count() == 1,
@@ -264,7 +266,7 @@ int run_bench_step(StepFields& step) {
   if (step.kernels_only) return bench_kernels_of_step(step, meter);
   const std::optional<double> planned = training::make_plan(s, {.time = true}).step_seconds;
   GpuWatch watch(device);
-  training::TrainHooks hooks{.peak = meter.peak()};
+  training::TrainHooks hooks{.peak = meter.peak(), .lines = step.json ? stderr : stdout};
   hooks.after_step = [&](const training::IterationReport& report) {
     if (gpu && report.iteration > step.untimed_steps()) watch.look();
     if (!gpu) meter.sample(0.5);
@@ -276,24 +278,25 @@ int run_bench_step(StepFields& step) {
   MG_CHECK(!speed.seconds.empty(),
            "no step after the first was made whole, so that there is nothing to time{}",
            s.precision.fp16 ? ": each overflowed its loss scale; give --loss-scale 1024" : "");
-  if (step.json) {
-    fmt::print("{}\n", as_json(result, speed, device, meter, watch).dump(1));
-    return 0;
-  }
-  print_speed(result, speed, device, meter, watch);
-  if (!step.floor) return 0;
-  if (!has_floor(s)) {
-    fmt::print(kNoFloor);
-  } else if (gpu) {
+  if (!step.json) print_speed(result, speed, device, meter, watch);
+  Json floor;
+  if (step.floor && !has_floor(s)) {
+    log::info("{}", kNoFloor);
+  } else if (step.floor && gpu) {
     Runtime runtime(device, threads);
     runtime.stream().allow_nondeterministic(s.runtime.allow_nondeterministic);
-    print_step_kernels(
-        measure_kernels(result.config, result.settings, runtime, meter.peak(), step.floor_seconds),
-        speed.median());
-  } else {
-    print_floor(measure_floor(result.config, result.settings, *whole, step.floor_seconds),
-                speed.median());
+    const StepKernels kernels =
+        measure_kernels(result.config, result.settings, runtime, meter.peak(), step.floor_seconds);
+    if (step.json) floor = as_json(kernels);
+    else print_step_kernels(kernels, speed.median());
+  } else if (step.floor) {
+    const StepFloor found =
+        measure_floor(result.config, result.settings, *whole, step.floor_seconds);
+    if (step.json) floor = as_json(found);
+    else print_floor(found, speed.median());
   }
+  if (step.json)
+    fmt::print("{}\n", as_json(result, speed, std::move(floor), device, meter, watch).dump(1));
   return 0;
 }
 

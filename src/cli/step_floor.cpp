@@ -207,4 +207,29 @@ void print_floor(const StepFloor& floor, double step_seconds) {
       100 * floor.seconds() / step_seconds, kGoal);
 }
 
+Json as_json(const StepFloor& floor) {
+  Json::Array products, others;
+  for (const ProductRates& p : floor.products) {
+    products.push_back(Json::Object{{"kernel", p.kernel},
+                                    {"form", p.form},
+                                    {"m", p.m},
+                                    {"n", p.n},
+                                    {"k", p.k},
+                                    {"calls", p.calls},
+                                    {"flops", p.flops},
+                                    {"flops_per_second", p.own},
+                                    {"best_flops_per_second", p.best()}});
+  }
+  for (const OtherKernel& other : floor.others) {
+    others.push_back(
+        Json::Object{{"kernel", other.kernel}, {"calls", other.calls}, {"bytes", other.bytes}});
+  }
+  return Json::Object{{"seconds", floor.seconds()},
+                      {"product_seconds", floor.product_seconds()},
+                      {"other_seconds", floor.other_seconds()},
+                      {"copy_bandwidth", floor.bandwidth},
+                      {"products", std::move(products)},
+                      {"others", std::move(others)}};
+}
+
 }  // namespace megatron::cli

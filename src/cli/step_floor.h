@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "models/gpt/config.h"
 #include "training/settings.h"
 
@@ -43,5 +44,6 @@ StepFloor measure_floor(const models::GptConfig& config, const training::TrainSe
                         Runtime& runtime, double seconds);
 
 void print_floor(const StepFloor& floor, double step_seconds);
+Json as_json(const StepFloor& floor);
 
 }  // namespace megatron::cli

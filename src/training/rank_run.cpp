@@ -58,7 +58,7 @@ TrainResult RankRun::loop() {
                 s_.profile.directory.value_or(s_.checkpoint.save.value_or(".")), files());
   if (lead()) {
     progress_.emplace("training", *s_.batch.train_iters, "steps", plan_.first_iteration());
-    log_.emplace(s_.log, s_.checkpoint.save.value_or(""), run_record(), &*progress_);
+    log_.emplace(s_.log, s_.checkpoint.save.value_or(""), run_record(), &*progress_, hooks_.lines);
   }
   result_.first_iteration = plan_.first_iteration();
   int64_t last = plan_.first_iteration();

@@ -1,6 +1,7 @@
 // The training loop.
 #pragma once
 
+#include <cstdio>
 #include <functional>
 #include <optional>
 #include <string>
@@ -47,6 +48,7 @@ struct TrainHooks {
   // FLOP/s of this machine's matrix products, all threads of the run; default: measured before step
   // 0.
   std::optional<double> peak;
+  std::FILE* lines = stdout;          // where the lines of steps and evaluations go
   SignalWatch* signals = nullptr;     // of --exit-signal-handler
   const FileSystem* files = nullptr;  // what checkpoints are written through; default: the system's
 };

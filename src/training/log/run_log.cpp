@@ -45,16 +45,17 @@ struct RunLog::State {
   const RunRecord run;
   const int64_t log_interval, tensorboard_interval;
   Progress* const progress;
+  std::FILE* const console;
   std::optional<JsonLinesLog> json;
   std::optional<TensorBoard> tensorboard;
   Interval interval{}, tensorboard_points{};
 
   void print(const std::string& line) {
     if (progress != nullptr) {
-      progress->print(line);
+      progress->print(line, console);
     } else {
-      std::fprintf(stdout, "%s\n", line.c_str());
-      std::fflush(stdout);
+      std::fprintf(console, "%s\n", line.c_str());
+      std::fflush(console);
     }
   }
 
@@ -85,11 +86,12 @@ struct RunLog::State {
 };
 
 RunLog::RunLog(const LogSettings& settings, const std::string& save_directory, const RunRecord& run,
-               Progress* progress)
+               Progress* progress, std::FILE* console)
     : state_(new State{.run = run,
                        .log_interval = settings.log_interval,
                        .tensorboard_interval = settings.tensorboard_log_interval,
-                       .progress = progress}) {
+                       .progress = progress,
+                       .console = console}) {
   settings.check();
   const double time = seconds_since_1970();
   std::string path = settings.log_jsonl.value_or("");

@@ -1,6 +1,7 @@
 // The log of a run: a line on the console, JSONL, TensorBoard. Of rank 0 alone.
 #pragma once
 
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,9 +30,9 @@ class RunLog {
   // save_directory: "" for none. Opens the files; of an earlier run's, what lies beyond
   // run.iteration is taken away (run.iteration 0 and an existing file: it is begun anew, the old
   // one kept as <name>.1, .2 ...). Throws Error naming a file that cannot be written. progress: may
-  // be null.
+  // be null. console: where lines go.
   RunLog(const LogSettings& settings, const std::string& save_directory, const RunRecord& run,
-         Progress* progress);
+         Progress* progress, std::FILE* console = stdout);
   ~RunLog();
 
   // After every step, or after several (record.steps). What is told are means: on the console and

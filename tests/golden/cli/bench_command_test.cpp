@@ -79,6 +79,29 @@ TEST(BenchStep, PrintsTheFloorOfItsProductsAndBytes) {
   }
 }
 
+TEST(BenchStep, PrintsJsonAlone) {
+  const Workplace place;
+  Words words = tiny_step(true);
+  words.push_back("--json");
+  const Outcome r = place.run(words);
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.err, "iteration      2/2")) << r.err;
+  const Json step = Json::parse(r.out);
+  EXPECT_EQ(step["type"].as_string(), "bf16");
+  EXPECT_EQ(step["steps"].as_integer(), 1);
+  EXPECT_GT(step["tokens_per_second"].as_number(), 0);
+  const Json& floor = step["floor"];
+  int64_t calls = 0;
+  for (const Json& product : floor["products"].as_array()) {
+    if (product["kernel"].as_string() == "gemm") calls += product["calls"].as_integer();
+    EXPECT_GE(product["best_flops_per_second"].as_number(),
+              product["flops_per_second"].as_number());
+  }
+  EXPECT_EQ(calls, 3 * (2 * 4 + 1)) << r.out;
+  EXPECT_DOUBLE_EQ(floor["seconds"].as_number(),
+                   floor["product_seconds"].as_number() + floor["other_seconds"].as_number());
+}
+
 TEST(BenchStep, PresetsAreModelsOfTheirNames) {
   const Workplace place;
   // A flag wins over the preset, wherever it stands.
