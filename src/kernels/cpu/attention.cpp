@@ -6,6 +6,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/attention_blocks.h"
+#include "kernels/cpu/few_rows.h"
 
 namespace megatron::kernels::cpu {
 
@@ -47,6 +48,11 @@ class PackedKeys {
     stream.pool().parallel_for(heads * blocks, [&](int64_t index, int) {
       pack(index / blocks, index % blocks, at(index / blocks, index % blocks));
     });
+  }
+
+  // Whether so many rows, all there are, go by keys and values as they lie instead.
+  bool in_place(int64_t rows) const {
+    return !form_.once && takes_few_rows(sizes_.kind, args_.k.dtype(), rows);
   }
 
   Block block(int64_t head, int64_t block, int thread) const {
@@ -112,6 +118,91 @@ struct Workspace {
   float maximum[kQueryRows], sum[kQueryRows];
 };
 
+// One tile: scores of queries with keys, and the output's share of its values.
+class PackedTile {
+ public:
+  PackedTile(const AttentionSizes& sizes, const PackedKeys::Block& from, int64_t block,
+             const TilePlace& place)
+      : sizes_(sizes), place_(place) {
+    keys_ = from.keys + place.first * sizes.word_width;
+    values_ = from.values + words(sizes.kind, place.first) * kPanel;
+    value_panel_ = words(sizes.kind, sizes.block_keys(block)) * kPanel;
+  }
+  void score(Workspace& work) const {
+    tile_product(sizes_.kind, {.m = place_.rows,
+                               .n = place_.keys,
+                               .k = sizes_.word_width,
+                               .a = work.queries,
+                               .a_row = sizes_.word_width,
+                               .a_step = 1,
+                               .b = keys_,
+                               .panel = sizes_.word_width * kPanel,
+                               .c = floats(work.scores),
+                               .ldc = kKeyColumns,
+                               .accumulate = false});
+  }
+  void add_values(const uint32_t* weights, Workspace& work) const {
+    tile_product(sizes_.kind, {.m = place_.rows,
+                               .n = sizes_.columns,
+                               .k = words(sizes_.kind, place_.keys),
+                               .a = weights,
+                               .a_row = words(sizes_.kind, kKeyColumns),
+                               .a_step = 1,
+                               .b = values_,
+                               .panel = value_panel_,
+                               .c = floats(work.output),
+                               .ldc = sizes_.columns,
+                               .accumulate = true});
+  }
+
+ private:
+  const AttentionSizes& sizes_;
+  const TilePlace& place_;
+  const uint32_t *keys_, *values_;
+  int64_t value_panel_;
+};
+
+// The same for few rows: keys and values are read where they lie. Keys that no row sees are left
+// out, so that their scores hold anything, and their weights are zero.
+class TileInPlace {
+ public:
+  TileInPlace(const AttentionArgs& args, const AttentionSizes& sizes, const RowBlock& rows,
+              int64_t first, int64_t keys, const TilePlace& place)
+      : sizes_(sizes),
+        rows_(place.rows),
+        count_(keys),
+        keys_(HeadRows(args.k, rows.sample, rows.key_head, 1).from(first)),
+        values_(HeadRows(args.v, rows.sample, rows.key_head, 1).from(first)) {}
+  void score(Workspace& work) const {
+    prefetch_rows(values_, count_, sizes_.width);
+    few_rows_product(sizes_.kind, {.m = rows_,
+                                   .n = count_,
+                                   .elements = sizes_.width,
+                                   .a = work.queries,
+                                   .a_row = sizes_.word_width,
+                                   .b = keys_,
+                                   .c = floats(work.scores),
+                                   .ldc = kKeyColumns,
+                                   .accumulate = false});
+  }
+  void add_values(const uint32_t* weights, Workspace& work) const {
+    few_rows_plain_product(sizes_.kind, {.m = rows_,
+                                         .n = sizes_.width,
+                                         .elements = count_,
+                                         .a = weights,
+                                         .a_row = words(sizes_.kind, kKeyColumns),
+                                         .b = values_,
+                                         .c = floats(work.output),
+                                         .ldc = sizes_.columns,
+                                         .accumulate = true});
+  }
+
+ private:
+  const AttentionSizes& sizes_;
+  int64_t rows_, count_;
+  MatrixRows keys_, values_;
+};
+
 // Rows of `block`: online softmax over the blocks of keys in ascending order.
 void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPlaces& places,
             const PackedKeys& packed, const RowBlock& block, int thread, Workspace& work) {
@@ -121,44 +212,33 @@ void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPla
   std::fill_n(work.maximum, block.rows, -std::numeric_limits<float>::infinity());
   std::fill_n(work.sum, block.rows, 0.0f);
   std::fill_n(work.output, block.rows * sizes.columns, 0u);
+  const bool in_place = packed.in_place(block.count);
   const bool pairs = sizes.kind == WordKind::bf16_pair;
   const uint32_t* weights = pairs ? work.weights : work.scores;
   for (int64_t b = 0; b < sizes.key_blocks(); ++b) {
-    const TilePlace place = block.tile(places, b);
+    TilePlace place = block.tile(places, b);
     if (place.keys == 0) continue;
-    const PackedKeys::Block operands = packed.block(head, b, thread);
-    tile_product(sizes.kind, {.m = block.rows,
-                              .n = place.keys,
-                              .k = sizes.word_width,
-                              .a = work.queries,
-                              .a_row = sizes.word_width,
-                              .a_step = 1,
-                              .b = operands.keys + place.first * sizes.word_width,
-                              .panel = sizes.word_width * kPanel,
-                              .c = floats(work.scores),
-                              .ldc = kKeyColumns,
-                              .accumulate = false});
-    softmax_step({.place = place,
-                  .dropout = block.draw(sizes, place, work.random),
-                  .kind = sizes.kind,
-                  .scale = static_cast<float>(args.scale),
-                  .scores = floats(work.scores),
-                  .weights = work.weights,
-                  .maximum = work.maximum,
-                  .sum = work.sum,
-                  .output = floats(work.output),
-                  .width = sizes.columns});
-    tile_product(sizes.kind, {.m = block.rows,
-                              .n = sizes.columns,
-                              .k = words(sizes.kind, place.keys),
-                              .a = weights,
-                              .a_row = words(sizes.kind, kKeyColumns),
-                              .a_step = 1,
-                              .b = operands.values + words(sizes.kind, place.first) * kPanel,
-                              .panel = words(sizes.kind, sizes.block_keys(b)) * kPanel,
-                              .c = floats(work.output),
-                              .ldc = sizes.columns,
-                              .accumulate = true});
+    const auto tile = [&](const auto& products) {
+      products.score(work);
+      softmax_step({.place = place,
+                    .dropout = block.draw(sizes, place, work.random),
+                    .kind = sizes.kind,
+                    .scale = static_cast<float>(args.scale),
+                    .scores = floats(work.scores),
+                    .weights = work.weights,
+                    .maximum = work.maximum,
+                    .sum = work.sum,
+                    .output = floats(work.output),
+                    .width = sizes.columns});
+      products.add_values(weights, work);
+    };
+    if (in_place) {
+      place.rows = block.count;
+      const int64_t seen = places.reachable(block.sample, b).reachable;
+      tile(TileInPlace(args, sizes, block, b * kKeyColumns + place.first, seen, place));
+    } else {
+      tile(PackedTile(sizes, packed.block(head, b, thread), b, place));
+    }
   }
 }
 

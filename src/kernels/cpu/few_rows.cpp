@@ -163,6 +163,136 @@ template <WordKind kind, int64_t M>
   }
 }
 
+// Rows of sums of a plain product that are made at once, and columns: so many vectors of sums.
+constexpr int64_t kPlainRows = 4, kPlainColumns = 64;
+
+using Halves = int16_t __attribute__((vector_size(64)));
+
+// The lower or upper four elements of each 128 bits of two rows of bf16, as pairs.
+template <int kHigh>
+[[gnu::target("avx512f,avx512bw,avx512bf16")]] inline Vector pair_up(Halves a, Halves b) {
+  constexpr int k = 4 * kHigh;
+  return reinterpret_cast<Vector>(__builtin_shufflevector(
+      a, b, k, k + 32, k + 1, k + 33, k + 2, k + 34, k + 3, k + 35, k + 8, k + 40, k + 9, k + 41,
+      k + 10, k + 42, k + 11, k + 43, k + 16, k + 48, k + 17, k + 49, k + 18, k + 50, k + 19,
+      k + 51, k + 24, k + 56, k + 25, k + 57, k + 26, k + 58, k + 27, k + 59));
+}
+
+// Elements of b from `at` on, where a bit of `held` is set; else 0.
+[[gnu::target("avx512f,avx512bw,avx512bf16")]] inline Halves load_halves(const std::byte* at,
+                                                                         uint32_t held) {
+  return reinterpret_cast<Halves>(_mm512_maskz_loadu_epi16(held, at));
+}
+[[gnu::target("avx512f,avx512bw,avx512bf16")]] inline Vector load_words(const std::byte* at,
+                                                                        uint32_t held) {
+  return reinterpret_cast<Vector>(_mm512_maskz_loadu_epi32(static_cast<__mmask16>(held), at));
+}
+
+// A word of each of 32 columns, from one row of f32 or two of bf16 (partner null: the second is 0).
+// Of pairs those of columns 0 to 3, 8 to 11, 16 to 19 and 24 to 27 stand in the first vector.
+template <WordKind kind>
+[[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void load_row(const std::byte* row,
+                                                                    const std::byte* partner,
+                                                                    uint32_t held,
+                                                                    Vector (&words)[2]) {
+  if constexpr (kind == WordKind::bf16_pair) {
+    const Halves even = load_halves(row, held);
+    const Halves odd = partner == nullptr ? Halves{} : load_halves(partner, held);
+    words[0] = pair_up<0>(even, odd);
+    words[1] = pair_up<1>(even, odd);
+  } else {
+    words[0] = load_words(row, held);
+    words[1] = load_words(row + kLineBytes, held >> kLanes);
+  }
+}
+
+// 32 sums from where they lie to the order of load_row, and back.
+template <WordKind kind>
+[[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void load_sums(const float* c,
+                                                                     __m512 (&sums)[2]) {
+  sums[0] = _mm512_loadu_ps(c);
+  sums[1] = _mm512_loadu_ps(c + kLanes);
+  if constexpr (kind == WordKind::bf16_pair) {
+    const auto first = reinterpret_cast<Vector>(sums[0]),
+               second = reinterpret_cast<Vector>(sums[1]);
+    sums[0] = reinterpret_cast<__m512>(every_other_lane<0>(first, second));
+    sums[1] = reinterpret_cast<__m512>(every_other_lane<1>(first, second));
+  }
+}
+// The 128 bits of the lower or upper half of a, each with the one of b after it.
+template <int kHigh>
+[[gnu::target("avx512f,avx512bw,avx512bf16")]] inline __m512 alternate_lanes(__m512 a, __m512 b) {
+  constexpr int k = 8 * kHigh;
+  return reinterpret_cast<__m512>(__builtin_shufflevector(
+      reinterpret_cast<Vector>(a), reinterpret_cast<Vector>(b), k, k + 1, k + 2, k + 3, k + 16,
+      k + 17, k + 18, k + 19, k + 4, k + 5, k + 6, k + 7, k + 20, k + 21, k + 22, k + 23));
+}
+template <WordKind kind>
+[[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void store_sums(const __m512 (&sums)[2],
+                                                                      float* c) {
+  constexpr bool kPairs = kind == WordKind::bf16_pair;
+  _mm512_storeu_ps(c, kPairs ? alternate_lanes<0>(sums[0], sums[1]) : sums[0]);
+  _mm512_storeu_ps(c + kLanes, kPairs ? alternate_lanes<1>(sums[0], sums[1]) : sums[1]);
+}
+
+// M rows and columns [j, j + 32 * Parts) of a plain product.
+template <WordKind kind, int64_t M, int64_t Parts>
+[[gnu::target("avx512f,avx512bw,avx512bf16")]] void plain_part(const FewRowsProduct& p, int64_t i,
+                                                               int64_t j) {
+  constexpr int64_t kRows = kind == WordKind::bf16_pair ? 2 : 1;  // of b in a word
+  const int64_t size = size_of(p.b.type), stride = p.b.stride * size;
+  const std::byte* row = p.b.base + j * size;
+  const uint32_t* const a = p.a + i * p.a_row;
+  float* const c = p.c + i * p.ldc + j;
+  uint32_t held[Parts];
+  __m512 sums[M][Parts][2];
+  for (int64_t part = 0; part < Parts; ++part) {
+    const int64_t columns = std::clamp<int64_t>(p.n - j - part * kPanel, 0, kPanel);
+    held[part] = static_cast<uint32_t>((uint64_t{1} << columns) - 1);
+    for (int64_t r = 0; r < M; ++r) {
+      sums[r][part][0] = sums[r][part][1] = _mm512_setzero_ps();
+      if (p.accumulate) load_sums<kind>(c + r * p.ldc + part * kPanel, sums[r][part]);
+    }
+  }
+  const int64_t width = words(kind, p.elements);
+  for (int64_t l = 0; l < width; ++l, row += kRows * stride) {
+    const std::byte* const partner = kRows * l + 1 < p.elements ? row + stride : nullptr;
+#pragma GCC unroll 2
+    for (int64_t part = 0; part < Parts; ++part) {
+      const int64_t at = part * kPanel * size;
+      Vector columns[2];
+      load_row<kind>(row + at, partner == nullptr ? nullptr : partner + at, held[part], columns);
+#pragma GCC unroll 4
+      for (int64_t r = 0; r < M; ++r) {
+        const uint32_t factor = a[r * p.a_row + l];
+        sums[r][part][0] = add_product<kind>(sums[r][part][0], factor, columns[0]);
+        sums[r][part][1] = add_product<kind>(sums[r][part][1], factor, columns[1]);
+      }
+    }
+  }
+  for (int64_t part = 0; part < Parts; ++part)
+    for (int64_t r = 0; r < M; ++r) store_sums<kind>(sums[r][part], c + r * p.ldc + part * kPanel);
+}
+
+template <WordKind kind, int64_t M>
+void plain_rows(const FewRowsProduct& p, int64_t i) {
+  int64_t j = 0;
+  for (; j + kPanel < p.n; j += kPlainColumns) plain_part<kind, M, 2>(p, i, j);
+  if (j < p.n) plain_part<kind, M, 1>(p, i, j);
+}
+
+template <WordKind kind>
+void plain_product(const FewRowsProduct& p) {
+  for (int64_t i = 0; i < p.m; i += kPlainRows) {
+    switch (std::min(kPlainRows, p.m - i)) {
+      case 1: plain_rows<kind, 1>(p, i); break;
+      case 2: plain_rows<kind, 2>(p, i); break;
+      case 3: plain_rows<kind, 3>(p, i); break;
+      default: plain_rows<kind, 4>(p, i);
+    }
+  }
+}
+
 template <WordKind kind>
 void product_of(const FewRowsProduct& p) {
   switch (p.m) {
@@ -193,10 +323,16 @@ void few_rows_product(WordKind kind, const FewRowsProduct& product) {
                               : product_of<WordKind::f32>(product);
 }
 
+void few_rows_plain_product(WordKind kind, const FewRowsProduct& product) {
+  kind == WordKind::bf16_pair ? plain_product<WordKind::bf16_pair>(product)
+                              : plain_product<WordKind::f32>(product);
+}
+
 #else
 
 bool takes_few_rows(WordKind, DType, int64_t) { return false; }
 void few_rows_product(WordKind, const FewRowsProduct&) { MG_ASSERT(false); }
+void few_rows_plain_product(WordKind, const FewRowsProduct&) { MG_ASSERT(false); }
 
 #endif
 

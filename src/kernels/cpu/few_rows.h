@@ -1,5 +1,5 @@
 // Products of few rows with a matrix that is read once, straight from memory: what generation
-// spends its time in.
+// spends its time in, those of its attention included.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,11 @@ struct FewRowsProduct {
 
 inline constexpr int64_t kFewRows = 8;
 
-// Whether few_rows_product takes m rows of that kind with a b of that type, on this processor.
+// Whether these products take m rows of that kind with a b of that type, on this processor.
 bool takes_few_rows(WordKind kind, DType type, int64_t m);
 void few_rows_product(WordKind kind, const FewRowsProduct& product);
+// c = a b + (accumulate ? c : 0): b has `elements` rows of n elements. Rows of c have room for n
+// rounded up to kPanel; what they get beyond n is of no use.
+void few_rows_plain_product(WordKind kind, const FewRowsProduct& product);
 
 }  // namespace megatron::kernels::cpu

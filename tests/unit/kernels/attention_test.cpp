@@ -390,32 +390,41 @@ TEST(Attention, SkippedKeysWouldHaveAddedNothing) {
 }
 
 // The last queries alone, with their positions, give the bits that they have among all: decoding
-// equals training.
-TEST(Attention, GivesAQueryTheSameBitsWhereverItStands) {
-  const Problem setup{
-      .batch = 1, .queries = 180, .keys = 180, .heads = 4, .key_heads = 2, .width = 32};
-  for (const DType type : {DType::f32, DType::bf16}) {
-    Attention whole(setup, type);
-    AttentionArgs all = whole.forward();
-    attention(all, whole.stream());
-    for (const int64_t first : {1, 77, 179}) {
-      Runtime runtime({DeviceKind::cpu, 0}, 2);
-      Arena& arena = runtime.arena(MemoryClass::activations);
-      AttentionArgs part = all;
-      part.q = all.q.slice(1, first, 180 - first);
-      part.out = Tensor::empty(arena, part.q.shape(), type, "test");
-      part.lse = Tensor::empty(arena, {1, 4, 180 - first}, DType::f32, "test");
-      part.q_positions = Tensor::empty(arena, {1, 180 - first}, DType::i32, "test");
-      part.k_positions = Tensor::empty(arena, {1, 180}, DType::i32, "test");
-      for (int64_t i = 0; i < 180; ++i)
-        part.k_positions.data<int32_t>()[i] = static_cast<int32_t>(i);
-      for (int64_t i = first; i < 180; ++i)
-        part.q_positions.data<int32_t>()[i - first] = static_cast<int32_t>(i);
-      attention(part, runtime.stream());
-      EXPECT_EQ(to_doubles(part.out), to_doubles(all.out.slice(1, first, 180 - first)))
-          << name(type) << " from " << first;
-    }
+// equals training. A few rows go another way than many (kernels/cpu/few_rows.h).
+void expect_bits_of_last_queries(const Problem& setup, DType type) {
+  const int64_t keys = setup.keys;
+  Attention whole(setup, type);
+  AttentionArgs all = whole.forward();
+  attention(all, whole.stream());
+  for (const int64_t count : {keys - 1, keys / 2, int64_t{3}, int64_t{1}}) {
+    const int64_t first = keys - count;
+    Runtime runtime({DeviceKind::cpu, 0}, 2);
+    Arena& arena = runtime.arena(MemoryClass::activations);
+    AttentionArgs part = all;
+    part.q = all.q.slice(1, first, count);
+    part.out = Tensor::empty(arena, part.q.shape(), type, "test");
+    part.lse = Tensor::empty(arena, {1, setup.heads, count}, DType::f32, "test");
+    part.q_positions = Tensor::empty(arena, {1, count}, DType::i32, "test");
+    part.k_positions = Tensor::empty(arena, {1, keys}, DType::i32, "test");
+    for (int64_t i = 0; i < keys; ++i)
+      part.k_positions.data<int32_t>()[i] = static_cast<int32_t>(i);
+    for (int64_t i = first; i < keys; ++i)
+      part.q_positions.data<int32_t>()[i - first] = static_cast<int32_t>(i);
+    attention(part, runtime.stream());
+    EXPECT_EQ(to_doubles(part.out), to_doubles(all.out.slice(1, first, count)))
+        << name(type) << ", last " << count << " of " << keys << ", width " << setup.width;
   }
+}
+
+TEST(Attention, GivesAQueryTheSameBitsWhereverItStands) {
+  const Problem setups[] = {
+      {.batch = 1, .queries = 180, .keys = 180, .heads = 4, .key_heads = 2, .width = 32},
+      {.batch = 1, .queries = 259, .keys = 259, .heads = 2, .key_heads = 2, .width = 64},
+      {.batch = 1, .queries = 131, .keys = 131, .heads = 8, .key_heads = 1, .width = 72},
+      {.batch = 1, .queries = 40, .keys = 40, .heads = 5, .key_heads = 1, .width = 19},
+      {.batch = 1, .queries = 70, .keys = 70, .heads = 3, .key_heads = 1, .width = 128}};
+  for (const Problem& setup : setups)
+    for (const DType type : {DType::f32, DType::bf16}) expect_bits_of_last_queries(setup, type);
 }
 
 // Keys in two parts, each with the log sum exp of all: their gradients add up to the gradient of
