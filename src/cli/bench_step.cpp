@@ -248,6 +248,35 @@ int bench_kernels_of_step(const StepFields& step, plan::PeakMeter& meter) {
   return 0;
 }
 
+// Prints the floor of the step, or gives it as JSON (null: none). runtime: of the steps on a CPU.
+Json tell_floor(const StepFields& step, const training::TrainResult& result, const StepSpeed& speed,
+                double peak, Runtime* runtime) {
+  const training::TrainSettings& s = result.settings;
+  if (!step.floor) return {};
+  if (!has_floor(s)) {
+    if (!step.json) fmt::print("{}\n", kNoFloor);
+    return {};
+  }
+  if (s.runtime.device_kind() != DeviceKind::cuda) {
+    const StepFloor floor = measure_floor(result.config, s, *runtime, step.floor_seconds);
+    if (step.json) return as_json(floor, speed.median());
+    print_floor(floor, speed.median());
+    return {};
+  }
+  Runtime gpu(s.runtime.device_value(), s.runtime.threads_per_rank());
+  gpu.stream().allow_nondeterministic(s.runtime.allow_nondeterministic);
+  const StepKernels kernels = measure_kernels(result.config, s, gpu, peak, step.floor_seconds);
+  if (step.json) {
+    return Json::Object{{"seconds", kernels.floor()},
+                        {"share", kernels.floor() / speed.median()},
+                        {"kernel_seconds", kernels.seconds()},
+                        {"copy_bandwidth", kernels.limits.bandwidth},
+                        {"kernels", as_json(kernels)}};
+  }
+  print_step_kernels(kernels, speed.median());
+  return {};
+}
+
 int run_bench_step(StepFields& step) {
   step.settings.settle_ranks();
   const training::TrainSettings& s = step.settings;
@@ -279,22 +308,7 @@ int run_bench_step(StepFields& step) {
            "no step after the first was made whole, so that there is nothing to time{}",
            s.precision.fp16 ? ": each overflowed its loss scale; give --loss-scale 1024" : "");
   if (!step.json) print_speed(result, speed, device, meter, watch);
-  Json floor;
-  if (step.floor && !has_floor(s)) {
-    log::info("{}", kNoFloor);
-  } else if (step.floor && gpu) {
-    Runtime runtime(device, threads);
-    runtime.stream().allow_nondeterministic(s.runtime.allow_nondeterministic);
-    const StepKernels kernels =
-        measure_kernels(result.config, result.settings, runtime, meter.peak(), step.floor_seconds);
-    if (step.json) floor = as_json(kernels);
-    else print_step_kernels(kernels, speed.median());
-  } else if (step.floor) {
-    const StepFloor found =
-        measure_floor(result.config, result.settings, *whole, step.floor_seconds);
-    if (step.json) floor = as_json(found);
-    else print_floor(found, speed.median());
-  }
+  Json floor = tell_floor(step, result, speed, meter.peak(), whole ? &*whole : nullptr);
   if (step.json)
     fmt::print("{}\n", as_json(result, speed, std::move(floor), device, meter, watch).dump(1));
   return 0;

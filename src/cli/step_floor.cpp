@@ -207,7 +207,7 @@ void print_floor(const StepFloor& floor, double step_seconds) {
       100 * floor.seconds() / step_seconds, kGoal);
 }
 
-Json as_json(const StepFloor& floor) {
+Json as_json(const StepFloor& floor, double step_seconds) {
   Json::Array products, others;
   for (const ProductRates& p : floor.products) {
     products.push_back(Json::Object{{"kernel", p.kernel},
@@ -225,6 +225,7 @@ Json as_json(const StepFloor& floor) {
         Json::Object{{"kernel", other.kernel}, {"calls", other.calls}, {"bytes", other.bytes}});
   }
   return Json::Object{{"seconds", floor.seconds()},
+                      {"share", floor.seconds() / step_seconds},
                       {"product_seconds", floor.product_seconds()},
                       {"other_seconds", floor.other_seconds()},
                       {"copy_bandwidth", floor.bandwidth},

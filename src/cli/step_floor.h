@@ -44,6 +44,6 @@ StepFloor measure_floor(const models::GptConfig& config, const training::TrainSe
                         Runtime& runtime, double seconds);
 
 void print_floor(const StepFloor& floor, double step_seconds);
-Json as_json(const StepFloor& floor);
+Json as_json(const StepFloor& floor, double step_seconds);
 
 }  // namespace megatron::cli

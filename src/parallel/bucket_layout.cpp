@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <ranges>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "kernels/elementwise.h"
@@ -91,8 +91,7 @@ class Filler {
     bucket.shared = bucket.shared || alone || tied;
     bucket.outside_spans = bucket.outside_spans || spans.empty();
     for (const int s : spans) {
-      const auto latest_first = std::views::reverse(bucket.spans);
-      if (std::ranges::find(latest_first, s) == latest_first.end()) bucket.spans.push_back(s);
+      if (open.spans.insert(s).second) bucket.spans.push_back(s);
     }
     open.elements += room;
     const bool full = rules_.bucket_elements > 0 && open.elements >= rules_.bucket_elements;
@@ -110,6 +109,7 @@ class Filler {
  private:
   struct Open {
     Bucket bucket;
+    std::unordered_set<int> spans;  // those of the bucket
     int64_t elements = 0;
   };
 

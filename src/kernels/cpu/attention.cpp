@@ -7,14 +7,20 @@
 #include "kernels/check.h"
 #include "kernels/cpu/attention_blocks.h"
 #include "kernels/cpu/few_rows.h"
+#include "kernels/cpu/rows_ahead.h"
 
 namespace megatron::kernels::cpu {
 
 namespace {
 
+// Whether the rows, all there are of a key head, go by keys and values as they lie.
+bool reads_unpacked(const AttentionSizes& sizes, DType type) {
+  return takes_few_rows(sizes.kind, type, sizes.queries * sizes.group);
+}
+
 // Keys and values of every (sample, key head) as panels. They are packed once when several blocks
-// of rows read them; a single one (decoding) packs each block as it comes, in memory of its thread
-// that stays in cache.
+// of rows read them; a single one packs each block as it comes, in memory of its thread that stays
+// in cache; few rows read none.
 class PackedKeys {
  public:
   struct Block {
@@ -24,7 +30,8 @@ class PackedKeys {
 
   // Where keys and values lie in their memory.
   struct Form {
-    explicit Form(const AttentionSizes& sizes) : once(sizes.row_blocks() > 1) {
+    Form(const AttentionSizes& sizes, DType type) : once(sizes.row_blocks() > 1) {
+      if (reads_unpacked(sizes, type)) return;
       const int64_t keys = once ? sizes.padded_keys : kKeyColumns;
       value_offset = keys * sizes.word_width;
       place_words = value_offset + words(sizes.kind, keys) * sizes.columns;
@@ -33,7 +40,7 @@ class PackedKeys {
       return (once ? sizes.batch * sizes.key_heads : threads) * place_words * 4;
     }
     bool once;
-    int64_t value_offset, place_words;
+    int64_t value_offset = 0, place_words = 0;
   };
 
   PackedKeys(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPlaces& places,
@@ -41,18 +48,13 @@ class PackedKeys {
       : args_(args),
         sizes_(sizes),
         places_(places),
-        form_(sizes),
+        form_(sizes, args.k.dtype()),
         data_(reinterpret_cast<uint32_t*>(memory.data())) {
     if (!form_.once) return;
     const int64_t heads = sizes.batch * sizes.key_heads, blocks = sizes.key_blocks();
     stream.pool().parallel_for(heads * blocks, [&](int64_t index, int) {
       pack(index / blocks, index % blocks, at(index / blocks, index % blocks));
     });
-  }
-
-  // Whether so many rows, all there are, go by keys and values as they lie instead.
-  bool in_place(int64_t rows) const {
-    return !form_.once && takes_few_rows(sizes_.kind, args_.k.dtype(), rows);
   }
 
   Block block(int64_t head, int64_t block, int thread) const {
@@ -164,37 +166,39 @@ class PackedTile {
 
 // The same for few rows: keys and values are read where they lie. Keys that no row sees are left
 // out, so that their scores hold anything, and their weights are zero.
-class TileInPlace {
+class UnpackedTile {
  public:
-  TileInPlace(const AttentionArgs& args, const AttentionSizes& sizes, const RowBlock& rows,
-              int64_t first, int64_t keys, const TilePlace& place)
+  UnpackedTile(const AttentionArgs& args, const AttentionSizes& sizes, const RowBlock& rows,
+               int64_t first, int64_t keys, const TilePlace& place)
       : sizes_(sizes),
         rows_(place.rows),
         count_(keys),
         keys_(HeadRows(args.k, rows.sample, rows.key_head, 1).from(first)),
         values_(HeadRows(args.v, rows.sample, rows.key_head, 1).from(first)) {}
   void score(Workspace& work) const {
-    prefetch_rows(values_, count_, sizes_.width);
-    few_rows_product(sizes_.kind, {.m = rows_,
-                                   .n = count_,
-                                   .elements = sizes_.width,
-                                   .a = work.queries,
-                                   .a_row = sizes_.word_width,
-                                   .b = keys_,
-                                   .c = floats(work.scores),
-                                   .ldc = kKeyColumns,
-                                   .accumulate = false});
+    const int64_t size = size_of(values_.type);
+    RowsAhead values(values_.base, count_, sizes_.width * size, values_.stride * size);
+    values.lines(values.all());
+    few_rows_product_nt(sizes_.kind, {.m = rows_,
+                                      .n = count_,
+                                      .elements = sizes_.width,
+                                      .a = work.queries,
+                                      .a_row = sizes_.word_width,
+                                      .b = keys_,
+                                      .c = floats(work.scores),
+                                      .ldc = kKeyColumns,
+                                      .accumulate = false});
   }
   void add_values(const uint32_t* weights, Workspace& work) const {
-    few_rows_plain_product(sizes_.kind, {.m = rows_,
-                                         .n = sizes_.width,
-                                         .elements = count_,
-                                         .a = weights,
-                                         .a_row = words(sizes_.kind, kKeyColumns),
-                                         .b = values_,
-                                         .c = floats(work.output),
-                                         .ldc = sizes_.columns,
-                                         .accumulate = true});
+    few_rows_product_nn(sizes_.kind, {.m = rows_,
+                                      .n = sizes_.width,
+                                      .elements = count_,
+                                      .a = weights,
+                                      .a_row = words(sizes_.kind, kKeyColumns),
+                                      .b = values_,
+                                      .c = floats(work.output),
+                                      .ldc = sizes_.columns,
+                                      .accumulate = true});
   }
 
  private:
@@ -212,7 +216,7 @@ void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPla
   std::fill_n(work.maximum, block.rows, -std::numeric_limits<float>::infinity());
   std::fill_n(work.sum, block.rows, 0.0f);
   std::fill_n(work.output, block.rows * sizes.columns, 0u);
-  const bool in_place = packed.in_place(block.count);
+  const bool unpacked = reads_unpacked(sizes, args.k.dtype());
   const bool pairs = sizes.kind == WordKind::bf16_pair;
   const uint32_t* weights = pairs ? work.weights : work.scores;
   for (int64_t b = 0; b < sizes.key_blocks(); ++b) {
@@ -232,10 +236,10 @@ void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPla
                     .width = sizes.columns});
       products.add_values(weights, work);
     };
-    if (in_place) {
+    if (unpacked) {
       place.rows = block.count;
       const int64_t seen = places.reachable(block.sample, b).reachable;
-      tile(TileInPlace(args, sizes, block, b * kKeyColumns + place.first, seen, place));
+      tile(UnpackedTile(args, sizes, block, b * kKeyColumns + place.first, seen, place));
     } else {
       tile(PackedTile(sizes, packed.block(head, b, thread), b, place));
     }
@@ -267,7 +271,8 @@ AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream,
   Arena& arena = stream.scratch();
   AttentionScratch scratch{.tile_bytes = Workspace(sizes, nullptr).bytes};
   scratch.positions = arena.allocate(KeyPlaces::bytes(sizes), "attention key positions");
-  scratch.keys = arena.allocate(PackedKeys::Form(sizes).bytes(sizes, threads), "attention keys");
+  scratch.keys = arena.allocate(PackedKeys::Form(sizes, args.k.dtype()).bytes(sizes, threads),
+                                "attention keys");
   scratch.tiles = arena.allocate(scratch.tile_bytes * threads, "attention tiles");
   return scratch;
 }

@@ -163,8 +163,8 @@ template <WordKind kind, int64_t M>
   }
 }
 
-// Rows of sums of a plain product that are made at once, and columns: so many vectors of sums.
-constexpr int64_t kPlainRows = 4, kPlainColumns = 64;
+// Rows and columns of a b whose sums are held at once, in 16 vectors.
+constexpr int64_t kRowsAtOnce = 4, kColumnsAtOnce = 64;
 
 using Halves = int16_t __attribute__((vector_size(64)));
 
@@ -208,7 +208,7 @@ template <WordKind kind>
 
 // 32 sums from where they lie to the order of load_row, and back.
 template <WordKind kind>
-[[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void load_sums(const float* c,
+[[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void load_part(const float* c,
                                                                      __m512 (&sums)[2]) {
   sums[0] = _mm512_loadu_ps(c);
   sums[1] = _mm512_loadu_ps(c + kLanes);
@@ -228,17 +228,17 @@ template <int kHigh>
       k + 17, k + 18, k + 19, k + 4, k + 5, k + 6, k + 7, k + 20, k + 21, k + 22, k + 23));
 }
 template <WordKind kind>
-[[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void store_sums(const __m512 (&sums)[2],
+[[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void store_part(const __m512 (&sums)[2],
                                                                       float* c) {
   constexpr bool kPairs = kind == WordKind::bf16_pair;
   _mm512_storeu_ps(c, kPairs ? alternate_lanes<0>(sums[0], sums[1]) : sums[0]);
   _mm512_storeu_ps(c + kLanes, kPairs ? alternate_lanes<1>(sums[0], sums[1]) : sums[1]);
 }
 
-// M rows and columns [j, j + 32 * Parts) of a plain product.
+// M rows and columns [j, j + 32 * Parts) of a b.
 template <WordKind kind, int64_t M, int64_t Parts>
-[[gnu::target("avx512f,avx512bw,avx512bf16")]] void plain_part(const FewRowsProduct& p, int64_t i,
-                                                               int64_t j) {
+[[gnu::target("avx512f,avx512bw,avx512bf16")]] void nn_part(const FewRowsProduct& p, int64_t i,
+                                                            int64_t j) {
   constexpr int64_t kRows = kind == WordKind::bf16_pair ? 2 : 1;  // of b in a word
   const int64_t size = size_of(p.b.type), stride = p.b.stride * size;
   const std::byte* row = p.b.base + j * size;
@@ -246,12 +246,14 @@ template <WordKind kind, int64_t M, int64_t Parts>
   float* const c = p.c + i * p.ldc + j;
   uint32_t held[Parts];
   __m512 sums[M][Parts][2];
+#pragma GCC unroll 2
   for (int64_t part = 0; part < Parts; ++part) {
     const int64_t columns = std::clamp<int64_t>(p.n - j - part * kPanel, 0, kPanel);
     held[part] = static_cast<uint32_t>((uint64_t{1} << columns) - 1);
+#pragma GCC unroll 4
     for (int64_t r = 0; r < M; ++r) {
       sums[r][part][0] = sums[r][part][1] = _mm512_setzero_ps();
-      if (p.accumulate) load_sums<kind>(c + r * p.ldc + part * kPanel, sums[r][part]);
+      if (p.accumulate) load_part<kind>(c + r * p.ldc + part * kPanel, sums[r][part]);
     }
   }
   const int64_t width = words(kind, p.elements);
@@ -270,25 +272,27 @@ template <WordKind kind, int64_t M, int64_t Parts>
       }
     }
   }
+#pragma GCC unroll 2
   for (int64_t part = 0; part < Parts; ++part)
-    for (int64_t r = 0; r < M; ++r) store_sums<kind>(sums[r][part], c + r * p.ldc + part * kPanel);
+#pragma GCC unroll 4
+    for (int64_t r = 0; r < M; ++r) store_part<kind>(sums[r][part], c + r * p.ldc + part * kPanel);
 }
 
 template <WordKind kind, int64_t M>
-void plain_rows(const FewRowsProduct& p, int64_t i) {
+void nn_rows(const FewRowsProduct& p, int64_t i) {
   int64_t j = 0;
-  for (; j + kPanel < p.n; j += kPlainColumns) plain_part<kind, M, 2>(p, i, j);
-  if (j < p.n) plain_part<kind, M, 1>(p, i, j);
+  for (; j + kPanel < p.n; j += kColumnsAtOnce) nn_part<kind, M, 2>(p, i, j);
+  if (j < p.n) nn_part<kind, M, 1>(p, i, j);
 }
 
 template <WordKind kind>
-void plain_product(const FewRowsProduct& p) {
-  for (int64_t i = 0; i < p.m; i += kPlainRows) {
-    switch (std::min(kPlainRows, p.m - i)) {
-      case 1: plain_rows<kind, 1>(p, i); break;
-      case 2: plain_rows<kind, 2>(p, i); break;
-      case 3: plain_rows<kind, 3>(p, i); break;
-      default: plain_rows<kind, 4>(p, i);
+void nn_product(const FewRowsProduct& p) {
+  for (int64_t i = 0; i < p.m; i += kRowsAtOnce) {
+    switch (std::min(kRowsAtOnce, p.m - i)) {
+      case 1: nn_rows<kind, 1>(p, i); break;
+      case 2: nn_rows<kind, 2>(p, i); break;
+      case 3: nn_rows<kind, 3>(p, i); break;
+      default: nn_rows<kind, 4>(p, i);
     }
   }
 }
@@ -318,21 +322,21 @@ bool takes_few_rows(WordKind kind, DType type, int64_t m) {
   return m <= kFewRows && as_it_lies && processor;
 }
 
-void few_rows_product(WordKind kind, const FewRowsProduct& product) {
+void few_rows_product_nt(WordKind kind, const FewRowsProduct& product) {
   kind == WordKind::bf16_pair ? product_of<WordKind::bf16_pair>(product)
                               : product_of<WordKind::f32>(product);
 }
 
-void few_rows_plain_product(WordKind kind, const FewRowsProduct& product) {
-  kind == WordKind::bf16_pair ? plain_product<WordKind::bf16_pair>(product)
-                              : plain_product<WordKind::f32>(product);
+void few_rows_product_nn(WordKind kind, const FewRowsProduct& product) {
+  kind == WordKind::bf16_pair ? nn_product<WordKind::bf16_pair>(product)
+                              : nn_product<WordKind::f32>(product);
 }
 
 #else
 
 bool takes_few_rows(WordKind, DType, int64_t) { return false; }
-void few_rows_product(WordKind, const FewRowsProduct&) { MG_ASSERT(false); }
-void few_rows_plain_product(WordKind, const FewRowsProduct&) { MG_ASSERT(false); }
+void few_rows_product_nt(WordKind, const FewRowsProduct&) { MG_ASSERT(false); }
+void few_rows_product_nn(WordKind, const FewRowsProduct&) { MG_ASSERT(false); }
 
 #endif
 

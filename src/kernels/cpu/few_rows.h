@@ -1,4 +1,4 @@
-// Products of few rows with a matrix that is read once, straight from memory: what generation
+// Products of few rows with a matrix that is read straight from memory, not packed: what generation
 // spends its time in, those of its attention included.
 #pragma once
 
@@ -9,8 +9,9 @@
 
 namespace megatron::kernels::cpu {
 
-// c [m,n] = a b^T + (accumulate ? c : 0): row i of a at a + i * a_row, in words(kind, elements)
-// words, n rows of b of `elements` elements. Each element has the bits that tile_product gives it.
+// Row i of a, of `elements` elements, at a + i * a_row in words(kind, elements) words; an odd last
+// one is paired with 0. c [m,n] is added to where `accumulate`. Each element has the bits that
+// tile_product gives it.
 struct FewRowsProduct {
   int64_t m, n, elements;
   const uint32_t* a;
@@ -25,9 +26,11 @@ inline constexpr int64_t kFewRows = 8;
 
 // Whether these products take m rows of that kind with a b of that type, on this processor.
 bool takes_few_rows(WordKind kind, DType type, int64_t m);
-void few_rows_product(WordKind kind, const FewRowsProduct& product);
-// c = a b + (accumulate ? c : 0): b has `elements` rows of n elements. Rows of c have room for n
-// rounded up to kPanel; what they get beyond n is of no use.
-void few_rows_plain_product(WordKind kind, const FewRowsProduct& product);
+
+// c = a b^T: b has n rows of `elements` elements.
+void few_rows_product_nt(WordKind kind, const FewRowsProduct& product);
+// c = a b: b has `elements` rows of n elements. Rows of c have room for n rounded up to kPanel; what
+// they get beyond n is of no use.
+void few_rows_product_nn(WordKind kind, const FewRowsProduct& product);
 
 }  // namespace megatron::kernels::cpu

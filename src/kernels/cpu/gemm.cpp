@@ -192,15 +192,15 @@ class PanelProduct {
     for (int64_t k = 0; k < p_.k; k += step) {
       const Slice slice{k, std::min(step, p_.k - k)};
       pack_rows(block_, slice);
-      few_rows_product(kind_, {.m = block_.m,
-                               .n = block_.n,
-                               .elements = slice.depth,
-                               .a = rows_,
-                               .a_row = words(kind_, slice.depth),
-                               .b = {b_at(p_, block_, k), p_.ldb, p_.in},
-                               .c = sums_,
-                               .ldc = kStride,
-                               .accumulate = k > 0});
+      few_rows_product_nt(kind_, {.m = block_.m,
+                                  .n = block_.n,
+                                  .elements = slice.depth,
+                                  .a = rows_,
+                                  .a_row = words(kind_, slice.depth),
+                                  .b = {b_at(p_, block_, k), p_.ldb, p_.in},
+                                  .c = sums_,
+                                  .ldc = kStride,
+                                  .accumulate = k > 0});
     }
     store(block_, sums_);
   }

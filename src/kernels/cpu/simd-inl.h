@@ -301,14 +301,6 @@ HWY_INLINE void for_twos(int64_t begin, int64_t end, F f) {
   if (i < end) f(i, Part{end - i});
 }
 
-// As for_vectors_of.
-template <class T, class F>
-HWY_INLINE void for_twos_of(Output<T> out, int64_t n, F f) {
-  const int64_t head = before_line(out, n);
-  for (int64_t i = 0; i < head; i += 2 * kLanes) f(i, Part{std::min(2 * kLanes, head - i)});
-  for_twos(head, n, f);
-}
-
 // Sums of columns over rows of T: whole pairs of vectors are kept in load_two's order until
 // in_order() has put them as they lie.
 template <class T>

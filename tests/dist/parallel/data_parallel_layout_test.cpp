@@ -63,6 +63,27 @@ TEST(DataParallelLayout, SpansAndSharedParametersAreBuckets) {
   EXPECT_EQ(buckets.back().spans, (std::vector{0, 4}));
 }
 
+// A bucket is closed by the parameter that fills it; one that stands alone does not close the open
+// one, and trainable and frozen ones never share.
+TEST(DataParallelLayout, ABucketIsClosedOnceItIsFull) {
+  Runtime runtime({DeviceKind::cpu, 0}, 1);
+  ToyStage stage(runtime, {{"a.weight", {100}, {0}},
+                           {"frozen.weight", {40}, {0}, 1, false},
+                           {"shared.weight", {300}, {0, 1}},
+                           {"b.weight", {60}, {1}},
+                           {"c.weight", {60}, {1}},
+                           {"d.weight", {500}, {2}},
+                           {"e.weight", {20}, {2}}});
+  std::vector<std::vector<size_t>> indices;
+  for (const Bucket& bucket :
+       lay_out(stage.placed(), stage.spans(),
+               {.shards = 2, .bucket_elements = 128, .shared_apart = true})) {
+    indices.emplace_back();
+    for (const Bucket::Entry& entry : bucket.entries) indices.back().push_back(entry.index);
+  }
+  EXPECT_EQ(indices, (std::vector<std::vector<size_t>>{{6, 5}, {4, 3, 0}, {2}, {1}}));
+}
+
 // Sums over tensor-parallel ranks are made a bucket at a time, so that it must have the same
 // parameters in the same places on all of them, although slices differ in size.
 TEST(DataParallelLayout, TensorRanksHaveTheSameBuckets) {

@@ -422,9 +422,37 @@ TEST(Attention, GivesAQueryTheSameBitsWhereverItStands) {
       {.batch = 1, .queries = 259, .keys = 259, .heads = 2, .key_heads = 2, .width = 64},
       {.batch = 1, .queries = 131, .keys = 131, .heads = 8, .key_heads = 1, .width = 72},
       {.batch = 1, .queries = 40, .keys = 40, .heads = 5, .key_heads = 1, .width = 19},
+      {.batch = 1,
+       .queries = 150,
+       .keys = 150,
+       .heads = 4,
+       .key_heads = 1,
+       .width = 64,
+       .dropout = 0.3f},
       {.batch = 1, .queries = 70, .keys = 70, .heads = 3, .key_heads = 1, .width = 128}};
   for (const Problem& setup : setups)
     for (const DType type : {DType::f32, DType::bf16}) expect_bits_of_last_queries(setup, type);
+}
+
+// A row that sees nothing of a panel whose keys stand on both sides of it gives zero, as among many.
+TEST(Attention, ARowBetweenAllKeysSeesNone) {
+  for (const DType type : {DType::f32, DType::bf16}) {
+    for (const int64_t queries : {1, 20}) {
+      const Problem setup{.batch = 1, .queries = queries, .keys = 40, .width = 32};
+      Attention problem(setup, type);
+      Runtime runtime({DeviceKind::cpu, 0}, 1);
+      Arena& arena = runtime.arena(MemoryClass::activations);
+      AttentionArgs& args = problem.forward();
+      args.q_positions = Tensor::empty(arena, {1, queries}, DType::i32, "test");
+      args.q_begins = Tensor::empty(arena, {1, queries}, DType::i32, "test");
+      args.k_positions = Tensor::empty(arena, {1, 40}, DType::i32, "test");
+      std::fill_n(args.q_positions.data<int32_t>(), queries, 50);
+      std::fill_n(args.q_begins.data<int32_t>(), queries, 40);
+      for (int64_t j = 0; j < 40; ++j) args.k_positions.data<int32_t>()[j] = j % 2 == 0 ? 0 : 100;
+      attention(args, problem.stream());
+      for (const double x : to_doubles(args.out)) EXPECT_EQ(x, 0.0) << name(type) << " " << queries;
+    }
+  }
 }
 
 // Keys in two parts, each with the log sum exp of all: their gradients add up to the gradient of

@@ -7,6 +7,8 @@
 #include <random>
 #include <tuple>
 
+#include "kernels/cpu/few_rows.h"
+
 namespace megatron::kernels::cpu {
 namespace {
 
@@ -263,6 +265,47 @@ TEST(Gemm, GivesFewRowsTheBitsOfMany) {
       gemm({.a = a.slice(0, 2, rows), .b = b, .out = few, .transpose_b = true}, maker.stream(),
            bf16_products());
       EXPECT_EQ(to_doubles(few), to_doubles(many.slice(0, 2, rows))) << name(type) << " " << rows;
+    }
+  }
+}
+
+// As the values of attention are multiplied; in two parts, of which the second is added.
+TEST(FewRows, GiveTheBitsOfManyWhereTheMatrixIsNotTransposed) {
+  constexpr int64_t kMost = 9;
+  Maker maker;
+  for (const DType type : {DType::f32, DType::bf16}) {
+    const WordKind kind = type == DType::f32 ? WordKind::f32 : WordKind::bf16_pair;
+    if (!takes_few_rows(kind, type, 1)) GTEST_SKIP() << "not on this processor";
+    for (const int64_t k : {1, 2, 7, 130}) {
+      for (const int64_t n : {1, 19, 32, 45, 64, 100}) {
+        const Tensor a = maker.matrix({kMost, k}, type), b = maker.matrix({k, n}, type, 3);
+        const Tensor many = maker.empty({kMost, n}, DType::f32);
+        gemm({.a = a, .b = b, .out = many}, maker.stream(), bf16_products(),
+             GradientProducts::panels);
+        for (int64_t m = 1; m <= kFewRows; ++m) {
+          const auto base = [&](const Tensor& t) { return static_cast<std::byte*>(t.raw()); };
+          const Tensor few = maker.empty({m, round_up(n, kPanel)}, DType::f32);
+          for (const int64_t begin : {int64_t{0}, k / 2 / 2 * 2}) {
+            const int64_t elements = begin == 0 && k > 3 ? k / 2 / 2 * 2 : k - begin;
+            std::vector<uint32_t> left(static_cast<size_t>(m * words(kind, elements)));
+            rows_to_words(kind, {base(a) + begin * size_of(type), a.stride(0), type}, m, elements,
+                          left.data());
+            few_rows_product_nn(
+                kind, {.m = m,
+                       .n = n,
+                       .elements = elements,
+                       .a = left.data(),
+                       .a_row = words(kind, elements),
+                       .b = {base(b) + begin * b.stride(0) * size_of(type), b.stride(0), type},
+                       .c = few.data<float>(),
+                       .ldc = few.stride(0),
+                       .accumulate = begin > 0});
+            if (elements == k) break;
+          }
+          EXPECT_EQ(to_doubles(few.slice(1, 0, n)), to_doubles(many.slice(0, 0, m)))
+              << name(type) << ": " << m << " x " << n << " over " << k;
+        }
+      }
     }
   }
 }
