@@ -34,7 +34,7 @@ struct AttentionDropout {
     const PhiloxWords words = dropout_words(key, sample, static_cast<uint32_t>(query), group);
     uint32_t bits = 0;
 #pragma unroll
-    for (int n = 0; n < 4; ++n) bits |= (words.at[n] >= threshold ? 1u : 0u) << n;
+    for (int n = 0; n < 4; ++n) bits |= static_cast<uint32_t>(words.at[n] >= threshold) << n;
     return bits;
   }
 };

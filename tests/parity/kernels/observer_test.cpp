@@ -105,6 +105,7 @@ TEST(Observer, AnotherCallOnTheSameTensorsGivesTheSame) {
     for (size_t i = 0; i < other.outputs.size(); ++i) {
       const std::vector<double> second = to_doubles(other.outputs[i].second);
       ASSERT_EQ(second.size(), first[i].size());
+      if (second.empty()) continue;
       EXPECT_EQ(0, std::memcmp(second.data(), first[i].data(), second.size() * sizeof(double)))
           << c.kernel << " " << c.name << ": " << other.outputs[i].first;
     }
