@@ -135,13 +135,6 @@ void for_function(Activation function, F&& f) {
   }
 }
 
-// Halves of rows are too short for the processor to foresee: each vector asks for the one `stride`
-// elements on, a row below.
-template <class T>
-HWY_INLINE void ask_for_row_below(const T* p, int64_t stride) {
-  __builtin_prefetch(p + stride);
-}
-
 void forward(const ActivationArgs& args, Stream& stream) {
   for_storage_type("activation", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
@@ -153,7 +146,7 @@ void forward(const ActivationArgs& args, Stream& stream) {
       if (!args.gated) {
         for_blocks(stream, args.x.elements(), kBlockElements, [&](int64_t begin, int64_t end) {
           for_twos(begin, end, [&](int64_t i, auto n) {
-            __builtin_prefetch(x + i + kElementsAhead<T>);
+            ask_for(x + i + kElementsAhead<T>, kTwoBytes<T>);
             const Two v = load_two(x + i, n);
             store_two({Function::value(v.a), Function::value(v.b)}, out + i, n);
           });
@@ -166,9 +159,11 @@ void forward(const ActivationArgs& args, Stream& stream) {
           const T* gate = x + row * 2 * width;
           const T* up = gate + width;
           const Output<T> to = out + row * width;
+          // Halves of rows are too short for the processor to foresee. The row below is asked for
+          // as it lies, not by halves: that is faster.
+          const T* below = gate + 2 * width;
           for_twos(0, width, [&](int64_t i, auto n) {
-            ask_for_row_below(gate + i, 2 * width);
-            ask_for_row_below(up + i, 2 * width);
+            ask_for(below + 2 * i, 2 * kTwoBytes<T>);
             const Two g = load_two(gate + i, n), u = load_two(up + i, n);
             store_two({hn::Mul(Function::value(g.a), u.a), hn::Mul(Function::value(g.b), u.b)},
                       to + i, n);
@@ -191,8 +186,8 @@ void backward(const ActivationBackwardArgs& args, Stream& stream) {
       if (!args.gated) {
         for_blocks(stream, args.x.elements(), kBlockElements, [&](int64_t begin, int64_t end) {
           for_twos(begin, end, [&](int64_t i, auto n) {
-            __builtin_prefetch(x + i + kElementsAhead<T>);
-            __builtin_prefetch(dout + i + kElementsAhead<T>);
+            ask_for(x + i + kElementsAhead<T>, kTwoBytes<T>);
+            ask_for(dout + i + kElementsAhead<T>, kTwoBytes<T>);
             const Two v = load_two(x + i, n), d = load_two(dout + i, n);
             store_two({hn::Mul(d.a, Function::slope(v.a).derivative),
                        hn::Mul(d.b, Function::slope(v.b).derivative)},
@@ -207,10 +202,10 @@ void backward(const ActivationBackwardArgs& args, Stream& stream) {
           const T* gate = x + row * 2 * width;
           const T* d = dout + row * width;
           const Output<T> to = dx + row * 2 * width;
+          const T* below = gate + 2 * width;  // asked for as in `forward`
           for_twos(0, width, [&](int64_t i, auto n) {
-            ask_for_row_below(gate + i, 2 * width);
-            ask_for_row_below(gate + width + i, 2 * width);
-            ask_for_row_below(d + i, width);
+            ask_for(below + 2 * i, 2 * kTwoBytes<T>);
+            ask_for(d + width + i, kTwoBytes<T>);
             const Two x_gate = load_two(gate + i, n), up = load_two(gate + width + i, n);
             const Two g = load_two(d + i, n);
             const Slope a = Function::slope(x_gate.a), b = Function::slope(x_gate.b);

@@ -31,9 +31,12 @@ void add_partial_rows(const Tensor& partials, const Accumulate& to, Stream& stre
   const float* source = partials.data<float>();
   float* out = to.out.data<float>();
   const bool accumulate = to.beta != 0;
-  constexpr int64_t kColumns = 128, kAhead = 6;  // the processor does not foresee rows so short
-  for_blocks(stream, width, kColumns, [&](int64_t begin, int64_t end) {
-    float sums[kColumns] = {};
+  // As long pieces of rows as there are threads for: the processor does not foresee short ones.
+  constexpr int64_t kMostColumns = 1024, kStep = 64, kAhead = 2;
+  const int64_t share = ceil_div(width, stream.pool().size());
+  const int64_t columns = std::min(kMostColumns, ceil_div(share, kStep) * kStep);
+  for_blocks(stream, width, columns, [&](int64_t begin, int64_t end) {
+    float sums[kMostColumns] = {};
     const int64_t n = end - begin;
     for (int64_t block = 0; block < count; ++block) {
       const float* row = source + block * width + begin;

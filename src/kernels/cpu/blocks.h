@@ -51,8 +51,10 @@ Output<T> output_of(const Tensor& out, int64_t step, std::initializer_list<const
   return {out.data<T>(), is_streamed(out, step, inputs)};
 }
 
-// memcpy by streamed stores; `to` and `bytes` are multiples of cache lines.
-void copy_streamed(const void* from, void* to, int64_t bytes);
+// memcpy by streamed stores; `to` and `bytes` are multiples of cache lines. Asks for as much at
+// `ahead`, a line beside each that is copied: where rows lie apart, that is faster than to ask for
+// a whole row before.
+void copy_streamed(const void* from, void* to, int64_t bytes, const void* ahead);
 
 // Streamed stores of a thread are seen by others in any order, the flag that its block is done
 // before the data perhaps: waits until all that this thread has stored is seen. (No test can show

@@ -72,10 +72,14 @@ HWY_INLINE void store(V v, f16* p, Part part) {
 
 }  // namespace
 
-void stream_bytes(const uint8_t* from, uint8_t* to, int64_t count) {
+void stream_bytes(const uint8_t* from, uint8_t* to, int64_t count, const uint8_t* ahead) {
   const hn::ScalableTag<uint8_t> bytes;
   constexpr int64_t kBytes = hn::MaxLanes(bytes);
-  for (int64_t i = 0; i < count; i += kBytes) hn::Stream(hn::LoadU(bytes, from + i), bytes, to + i);
+  for (int64_t line = 0; line < count; line += kCacheLine) {
+    __builtin_prefetch(ahead + line);
+    for (int64_t i = line; i < line + kCacheLine; i += kBytes)
+      hn::Stream(hn::LoadU(bytes, from + i), bytes, to + i);
+  }
 }
 void widen(const bf16* x, Output<float> out, int64_t count) {
   for_vectors(0, count, [&](int64_t i, auto n) { store(load(x + i, n), out + i, n); });
@@ -147,13 +151,17 @@ To converted(From value) {
   }
 }
 
+// Asks for the run of as many elements at `ahead`, unless that is x.
 template <class From, class To>
-void copy_run(const From* x, Output<To> to, int64_t n) {
+void copy_run(const From* x, Output<To> to, int64_t n, const From* ahead) {
+  constexpr int64_t kMostAhead = 4096;  // bytes
+  constexpr bool kSame = std::is_same_v<From, To>;
   To* out = to.p;
-  if constexpr (std::is_same_v<From, To>) {
-    const int64_t bytes = n * static_cast<int64_t>(sizeof(To));
-    const int64_t whole = to.streamed ? bytes / kCacheLine * kCacheLine : 0;
-    if (whole > 0) copy_streamed(x, out, whole);
+  const int64_t bytes = n * static_cast<int64_t>(sizeof(From));
+  const int64_t whole = kSame && to.streamed ? bytes / kCacheLine * kCacheLine : 0;
+  if (whole == 0 && ahead != x) ask_for(ahead, std::min(bytes, kMostAhead));
+  if constexpr (kSame) {
+    if (whole > 0) copy_streamed(x, out, whole, ahead);
     std::memmove(reinterpret_cast<std::byte*>(out) + whole,
                  reinterpret_cast<const std::byte*>(x) + whole, static_cast<size_t>(bytes - whole));
   } else if constexpr (std::is_same_v<From, bf16> && std::is_same_v<To, float>) {
@@ -172,12 +180,12 @@ void copy_run(const From* x, Output<To> to, int64_t n) {
 // Rows of consecutive elements. Where they lie apart the machine does not see which is next.
 template <class From, class To>
 void copy_rows(const From* x, Output<To> out, const Dim& row, int64_t rows, int64_t columns) {
-  constexpr int64_t kMostAhead = 4096;  // bytes
+  constexpr int64_t kAhead = 3072;  // bytes
   const int64_t ahead =
-      row.from == columns ? 0 : std::min(columns * static_cast<int64_t>(sizeof(From)), kMostAhead);
+      std::min(ceil_div(kAhead, columns * static_cast<int64_t>(sizeof(From))), ceil_div(rows, 4));
   for (int64_t r = 0; r < rows; ++r, x += row.from) {
-    if (r + 1 < rows) ask_for(x + row.from, ahead);
-    copy_run(x, out + r * row.to, columns);
+    const bool asks = row.from != columns && r + ahead < rows;
+    copy_run(x, out + r * row.to, columns, asks ? x + ahead * row.from : x);
   }
 }
 
@@ -286,9 +294,10 @@ void for_floating_type(DType type, F&& f) {
 
 }  // namespace
 
-void copy_streamed(const void* from, void* to, int64_t bytes) {
+void copy_streamed(const void* from, void* to, int64_t bytes, const void* ahead) {
   HWY_DYNAMIC_DISPATCH(stream_bytes)
-  (static_cast<const uint8_t*>(from), static_cast<uint8_t*>(to), bytes);
+  (static_cast<const uint8_t*>(from), static_cast<uint8_t*>(to), bytes,
+   static_cast<const uint8_t*>(ahead));
 }
 
 void copy(const CopyArgs& args, Stream& stream) {

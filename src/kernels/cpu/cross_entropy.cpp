@@ -35,6 +35,13 @@ float largest(const T* x, int64_t n) {
       hn::MaxOfLanes(kFloats, hn::Max(hn::Max(most[0], most[1]), hn::Max(most[2], most[3]))));
 }
 
+// Rows of a block: several, whose reading and writing overlap, and several blocks for each thread.
+int64_t block_height(int64_t rows, int64_t vocabulary, Stream& stream) {
+  constexpr int64_t kRows = 8, kBlocks = 4;
+  return std::max(rows_per_block(vocabulary),
+                  std::min(kRows, rows / (kBlocks * stream.pool().size())));
+}
+
 // The row after the one that is worked on: read, and its largest element found, a part at a time,
 // so that memory never stands still.
 template <class T>
@@ -155,10 +162,7 @@ void cross_entropy_rows(const CrossEntropyArgs& args, Stream& stream) {
   float* loss = args.loss.data<float>();
   constexpr bool kInPlace = std::is_same_v<D, float>;
   const Tensor memory = cross_entropy_scratch(args, stream);
-  // Blocks of several rows, and several for each thread.
-  const int64_t rows = args.logits.size(0);
-  const int64_t height =
-      std::max(rows_per_block(vocabulary), std::min<int64_t>(8, rows / (4 * stream.pool().size())));
+  const int64_t rows = args.logits.size(0), height = block_height(rows, vocabulary, stream);
   for_each_block(stream, ceil_div(rows, height), [&](int64_t block, int thread) {
     const int64_t end = std::min(rows, (block + 1) * height);
     float most = kNone;
@@ -216,32 +220,32 @@ void stats_of_rows(const VocabularyStatsArgs& args, Stream& stream) {
   float* stats = args.stats.data<float>();
   const int32_t* labels = args.labels.data<int32_t>();
   const float* weights = args.weights.data<float>();
-  for_blocks(stream, args.logits.size(0), rows_per_block(vocabulary),
-             [&](int64_t begin, int64_t end) {
-               float most = kNone;
-               bool known = false;  // the largest of row t, from reading ahead
-               for (int64_t t = begin; t < end; ++t) {
-                 const float* x = logits + t * vocabulary;
-                 float* out = stats + 3 * t;
-                 out[0] = out[2] = kNone;
-                 out[1] = 0;
-                 float* terms = exponentials == nullptr ? nullptr : exponentials + t * vocabulary;
-                 if (weights[t] == 0) {
-                   if (terms != nullptr) std::fill_n(terms, vocabulary, 0.0f);
-                   known = false;
-                   continue;
-                 }
-                 const int64_t label = labels[t] - args.first;
-                 if (label >= 0 && label < vocabulary) out[2] = x[label];
-                 out[0] = known ? most : largest(x, vocabulary);
-                 NextRow<float> next(x + vocabulary, t + 1 < end ? vocabulary : 0);
-                 GradientOfRow<float> none;
-                 out[1] = static_cast<float>(
-                     sum_of_exponentials(x, vocabulary, set(out[0]), terms, next, none));
-                 most = next.largest();
-                 known = true;
-               }
-             });
+  const int64_t rows = args.logits.size(0);
+  for_blocks(stream, rows, block_height(rows, vocabulary, stream), [&](int64_t begin, int64_t end) {
+    float most = kNone;
+    bool known = false;  // the largest of row t, from reading ahead
+    for (int64_t t = begin; t < end; ++t) {
+      const float* x = logits + t * vocabulary;
+      float* out = stats + 3 * t;
+      out[0] = out[2] = kNone;
+      out[1] = 0;
+      float* terms = exponentials == nullptr ? nullptr : exponentials + t * vocabulary;
+      if (weights[t] == 0) {
+        if (terms != nullptr) std::fill_n(terms, vocabulary, 0.0f);
+        known = false;
+        continue;
+      }
+      const int64_t label = labels[t] - args.first;
+      if (label >= 0 && label < vocabulary) out[2] = x[label];
+      out[0] = known ? most : largest(x, vocabulary);
+      NextRow<float> next(x + vocabulary, t + 1 < end ? vocabulary : 0);
+      GradientOfRow<float> none;
+      out[1] =
+          static_cast<float>(sum_of_exponentials(x, vocabulary, set(out[0]), terms, next, none));
+      most = next.largest();
+      known = true;
+    }
+  });
 }
 
 // What all ranks know of a token.

@@ -34,7 +34,7 @@ HWY_INLINE void copy_two(const T* from, Output<T> to, Whole) {
   constexpr int64_t kBytes = hn::MaxLanes(bytes);
   const auto* source = reinterpret_cast<const uint8_t*>(from);
   auto* target = reinterpret_cast<uint8_t*>(to.p);
-  for (int64_t i = 0; i < 2 * kLanes * static_cast<int64_t>(sizeof(T)); i += kBytes)
+  for (int64_t i = 0; i < kTwoBytes<T>; i += kBytes)
     hn::Stream(hn::LoadU(bytes, source + i), bytes, target + i);
 }
 template <class T>
@@ -97,6 +97,8 @@ void norm_rows(const AddNormArgs& args, NormKind kind, int64_t begin, int64_t en
     const V rstd = set(rstds[row]);
     const Output<T> out = normed + at;
     for_twos(0, width, [&](int64_t i, auto n) {
+      ask_for(args.x.data<T>() + at + width + i, kTwoBytes<T>);
+      if (residual != nullptr) ask_for(residual + at + width + i, kTwoBytes<T>);
       if (keeps_row) copy_two(s + i, Output<T>{sum + at + i, true}, n);
       const Two centered = minus(load_two(s + i, n), mean), w = load_two(weight + i, n);
       Two v{hn::Mul(hn::Mul(centered.a, rstd), w.a), hn::Mul(hn::Mul(centered.b, rstd), w.b)};
@@ -129,7 +131,6 @@ void norm_rows_backward(const AddNormBackwardArgs& args, NormKind kind, int64_t 
   const Output<T> dsum =
       output_of<T>(args.dsum, width, {args.sum.raw(), args.dnormed.raw(), dsum_in});
   const float per_element = 1.0f / static_cast<float>(width);
-  constexpr int64_t kTwoBytes = 2 * kLanes * static_cast<int64_t>(sizeof(T));
   ColumnSums<T> dweights(dweight, 0, width), dbiases(dbias, 0, dbias == nullptr ? 0 : width);
   for (int64_t row = begin; row < end; ++row) {
     const int64_t at = row * width;
@@ -143,7 +144,7 @@ void norm_rows_backward(const AddNormBackwardArgs& args, NormKind kind, int64_t 
       return Two{hn::Mul(centered.a, rstd), hn::Mul(centered.b, rstd)};
     };
     const TwoSums sums = two_sums_of_twos<T>(width, [&](int64_t i, auto n) {
-      if (dsum_in != nullptr) ask_for(dsum_in + at + i, kTwoBytes);
+      if (dsum_in != nullptr) ask_for(dsum_in + at + i, kTwoBytes<T>);
       const Two xhat = normed(i, n), dy = load_two(d + i, n), w = load_two(weight + i, n);
       const Two g{hn::Mul(dy.a, w.a), hn::Mul(dy.b, w.b)};
       const Two dw = dweights.at(i, n);
@@ -160,8 +161,8 @@ void norm_rows_backward(const AddNormBackwardArgs& args, NormKind kind, int64_t 
       return hn::Mul(rstd, hn::Sub(hn::Sub(hn::Mul(dy, w), mean_g), hn::Mul(xhat, mean_gx)));
     };
     for_twos(0, width, [&](int64_t i, auto n) {
-      ask_for(s + width + i, kTwoBytes);
-      ask_for(d + width + i, kTwoBytes);
+      ask_for(s + width + i, kTwoBytes<T>);
+      ask_for(d + width + i, kTwoBytes<T>);
       const Two xhat = normed(i, n), dy = load_two(d + i, n), w = load_two(weight + i, n);
       Two v{slope(dy.a, w.a, xhat.a), slope(dy.b, w.b, xhat.b)};
       if (dsum_in != nullptr) {

@@ -22,7 +22,7 @@ class RowsAhead {
     row_bytes_ *= rows_;
     rows_ = 1;
   }
-  void lines(int64_t count) {
+  [[gnu::always_inline]] void lines(int64_t count) {
     for (; count > 0 && rows_ > 0; --count) {
       __builtin_prefetch(at_, 0, 2);
       at_ += kLineBytes;
@@ -40,8 +40,9 @@ class RowsAhead {
   const std::byte* at_ = nullptr;
 };
 
-// Asks for one run of `bytes`, for the first-level cache.
-inline void ask_for(const void* begin, int64_t bytes) {
+// Asks for one run of `bytes`, for the first-level cache. Always inlined: GCC 12 takes a function
+// that only asks for one without effect, and leaves out calls of it.
+[[gnu::always_inline]] inline void ask_for(const void* begin, int64_t bytes) {
   const auto* p = static_cast<const std::byte*>(begin);
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
 }

@@ -162,6 +162,9 @@ HWY_INLINE void for_vectors_of(Output<T> out, int64_t n, F f) {
 struct Two {
   V a, b;
 };
+// What it takes in memory.
+template <class T>
+inline constexpr int64_t kTwoBytes = 2 * kLanes * static_cast<int64_t>(sizeof(T));
 
 HWY_INLINE Two load_two(const float* p) { return {load(p), load(p + kLanes)}; }
 HWY_INLINE Two load_two(const bf16* p) {
