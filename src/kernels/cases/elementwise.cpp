@@ -207,6 +207,7 @@ void add_reductions(std::vector<Case>& cases) {
       cases.push_back(column_sum_case(7, 33, type, beta, kMisaligned, false));
       cases.push_back(column_sum_case(0, 5, type, beta, {}, false));
       cases.push_back(column_sum_case(300, 70, type, beta, {}, false));
+      cases.push_back(column_sum_case(70, 4200, type, beta, {}, false));
     }
     if (!trained(type)) continue;
     for (const int64_t n : {768, 3072})
