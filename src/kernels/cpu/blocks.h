@@ -1,5 +1,6 @@
-// Work cut in blocks that depend on shapes only, the partial sums of such blocks, and outputs that
-// are written past the caches.
+// Work cut in blocks that depend on shapes only (add_partial_rows cuts by threads, too: columns,
+// each summed by itself), the partial sums of such blocks, and outputs that are written past the
+// caches.
 #pragma once
 
 #include <algorithm>
@@ -53,7 +54,7 @@ Output<T> output_of(const Tensor& out, int64_t step, std::initializer_list<const
 
 // memcpy by streamed stores; `to` and `bytes` are multiples of cache lines. Asks for as much at
 // `ahead`, a line beside each that is copied: where rows lie apart, that is faster than to ask for
-// a whole row before.
+// a whole row before. `from` for nothing more than the copy itself.
 void copy_streamed(const void* from, void* to, int64_t bytes, const void* ahead);
 
 // Streamed stores of a thread are seen by others in any order, the flag that its block is done

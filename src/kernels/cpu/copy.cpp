@@ -151,7 +151,7 @@ To converted(From value) {
   }
 }
 
-// Asks for the run of as many elements at `ahead`, unless that is x.
+// Asks for the run at `ahead`, or for 4 KB of it where it is not streamed, unless that is x.
 template <class From, class To>
 void copy_run(const From* x, Output<To> to, int64_t n, const From* ahead) {
   constexpr int64_t kMostAhead = 4096;  // bytes
@@ -180,9 +180,10 @@ void copy_run(const From* x, Output<To> to, int64_t n, const From* ahead) {
 // Rows of consecutive elements. Where they lie apart the machine does not see which is next.
 template <class From, class To>
 void copy_rows(const From* x, Output<To> out, const Dim& row, int64_t rows, int64_t columns) {
-  constexpr int64_t kAhead = 3072;  // bytes
-  const int64_t ahead =
-      std::min(ceil_div(kAhead, columns * static_cast<int64_t>(sizeof(From))), ceil_div(rows, 4));
+  constexpr int64_t kBytesAhead = 3072;
+  const int64_t row_bytes = columns * static_cast<int64_t>(sizeof(From));
+  // Of few rows most are still asked for.
+  const int64_t ahead = std::min(ceil_div(kBytesAhead, row_bytes), ceil_div(rows, 4));
   for (int64_t r = 0; r < rows; ++r, x += row.from) {
     const bool asks = row.from != columns && r + ahead < rows;
     copy_run(x, out + r * row.to, columns, asks ? x + ahead * row.from : x);

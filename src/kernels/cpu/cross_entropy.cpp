@@ -35,11 +35,12 @@ float largest(const T* x, int64_t n) {
       hn::MaxOfLanes(kFloats, hn::Max(hn::Max(most[0], most[1]), hn::Max(most[2], most[3]))));
 }
 
-// Rows of a block: several, whose reading and writing overlap, and several blocks for each thread.
-int64_t block_height(int64_t rows, int64_t vocabulary, Stream& stream) {
-  constexpr int64_t kRows = 8, kBlocks = 4;
-  return std::max(rows_per_block(vocabulary),
-                  std::min(kRows, rows / (kBlocks * stream.pool().size())));
+// Rows of a block: several, whose reading and writing overlap, but enough blocks for many threads.
+// By shape alone: the largest of a block's first row is found in another order than that of the
+// others, which shows in the sign of a zero.
+int64_t block_height(int64_t rows, int64_t vocabulary) {
+  constexpr int64_t kRows = 8, kBlocks = 64;
+  return std::max(rows_per_block(vocabulary), std::min(kRows, rows / kBlocks));
 }
 
 // The row after the one that is worked on: read, and its largest element found, a part at a time,
@@ -162,7 +163,7 @@ void cross_entropy_rows(const CrossEntropyArgs& args, Stream& stream) {
   float* loss = args.loss.data<float>();
   constexpr bool kInPlace = std::is_same_v<D, float>;
   const Tensor memory = cross_entropy_scratch(args, stream);
-  const int64_t rows = args.logits.size(0), height = block_height(rows, vocabulary, stream);
+  const int64_t rows = args.logits.size(0), height = block_height(rows, vocabulary);
   for_each_block(stream, ceil_div(rows, height), [&](int64_t block, int thread) {
     const int64_t end = std::min(rows, (block + 1) * height);
     float most = kNone;
@@ -221,7 +222,7 @@ void stats_of_rows(const VocabularyStatsArgs& args, Stream& stream) {
   const int32_t* labels = args.labels.data<int32_t>();
   const float* weights = args.weights.data<float>();
   const int64_t rows = args.logits.size(0);
-  for_blocks(stream, rows, block_height(rows, vocabulary, stream), [&](int64_t begin, int64_t end) {
+  for_blocks(stream, rows, block_height(rows, vocabulary), [&](int64_t begin, int64_t end) {
     float most = kNone;
     bool known = false;  // the largest of row t, from reading ahead
     for (int64_t t = begin; t < end; ++t) {

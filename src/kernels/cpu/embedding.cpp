@@ -92,7 +92,7 @@ HWY_EXPORT(add_embedding_rows);
 
 namespace {
 
-constexpr int64_t kAhead = 8192;  // bytes of the table
+constexpr int64_t kBytesAhead = 8192;
 
 // The row of a table of `rows` rows that a token's id names; -1 where a part has no such row.
 template <class Args>
@@ -114,23 +114,23 @@ void embedding(const EmbeddingArgs& args, Stream& stream) {
   auto* out = static_cast<std::byte*>(args.out.raw());
   const bool streamed = is_streamed(args.out, args.table.size(1), {});
   const int64_t tokens = args.ids.elements();
-  const int64_t tokens_ahead = ceil_div(kAhead, std::max<int64_t>(1, bytes));
+  const int64_t tokens_ahead = ceil_div(kBytesAhead, std::max<int64_t>(1, bytes));
   for_blocks(stream, tokens, rows_per_block(args.table.size(1)), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const int64_t row = row_of("embedding", args, t, rows);
-      if (row < 0) {
-        std::memset(out + t * bytes, 0, static_cast<size_t>(bytes));
+      const int64_t later = ids[std::min(t + tokens_ahead, tokens - 1)] - args.first;
+      const bool asks = later >= 0 && later < rows;
+      if (row < 0 || !streamed) {
+        if (asks) ask_for(table + later * bytes, bytes);
+        if (row < 0) {
+          std::memset(out + t * bytes, 0, static_cast<size_t>(bytes));
+        } else {
+          std::memcpy(out + t * bytes, table + row * bytes, static_cast<size_t>(bytes));
+        }
         continue;
       }
-      const int64_t later = ids[std::min(t + tokens_ahead, tokens - 1)] - args.first;
       const std::byte* from = table + row * bytes;
-      const std::byte* ahead = later >= 0 && later < rows ? table + later * bytes : from;
-      if (streamed) {
-        copy_streamed(from, out + t * bytes, bytes, ahead);
-      } else {
-        ask_for(ahead, bytes);
-        std::memcpy(out + t * bytes, from, static_cast<size_t>(bytes));
-      }
+      copy_streamed(from, out + t * bytes, bytes, asks ? table + later * bytes : from);
     }
   });
 }

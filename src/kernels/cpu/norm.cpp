@@ -97,7 +97,7 @@ void norm_rows(const AddNormArgs& args, NormKind kind, int64_t begin, int64_t en
     const V rstd = set(rstds[row]);
     const Output<T> out = normed + at;
     for_twos(0, width, [&](int64_t i, auto n) {
-      if constexpr (std::is_same_v<T, float>) {  // in bf16 arithmetic binds, and asking slows it
+      if constexpr (std::is_same_v<T, float>) {  // in bf16 asking makes it slower
         ask_for(args.x.data<T>() + at + width + i, kTwoBytes<T>);
         if (residual != nullptr) ask_for(residual + at + width + i, kTwoBytes<T>);
       }

@@ -7,7 +7,8 @@
 
 namespace megatron::kernels::cpu {
 
-// The lines of rows of memory, a few at a time.
+// The lines of rows of memory, a few at a time. What asks is always inlined: GCC 12 takes a function
+// that only asks for one without effect, and leaves out calls of it.
 class RowsAhead {
  public:
   RowsAhead() = default;
@@ -40,8 +41,7 @@ class RowsAhead {
   const std::byte* at_ = nullptr;
 };
 
-// Asks for one run of `bytes`, for the first-level cache. Always inlined: GCC 12 takes a function
-// that only asks for one without effect, and leaves out calls of it.
+// Asks for one run of `bytes`, for the first-level cache.
 [[gnu::always_inline]] inline void ask_for(const void* begin, int64_t bytes) {
   const auto* p = static_cast<const std::byte*>(begin);
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);

@@ -162,7 +162,7 @@ HWY_INLINE void for_vectors_of(Output<T> out, int64_t n, F f) {
 struct Two {
   V a, b;
 };
-// What it takes in memory.
+// Bytes of a Two in memory of T.
 template <class T>
 inline constexpr int64_t kTwoBytes = 2 * kLanes * static_cast<int64_t>(sizeof(T));
 

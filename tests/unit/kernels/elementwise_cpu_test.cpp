@@ -373,5 +373,29 @@ TEST(CpuEqualBits, ThreadsDoNotChangeAnything) {
   for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(same_bits(one[i], three[i])) << i;
 }
 
+// Rows so long that a block is a few of them: how many must not depend on the threads, for the first
+// of a block finds its largest element in another order than the others. Zeros of both signs tell.
+TEST(CpuEqualBits, ThreadsDoNotChangeTheLargestLogit) {
+  const int64_t rows = 130, vocabulary = 16500;
+  const auto run = [&](int threads) {
+    Maker maker(threads);
+    const Tensor x = maker.empty({rows, vocabulary}, DType::f32);
+    fill({x, -1}, maker.stream());
+    for (int64_t t = 0; t < rows; ++t) {
+      x.data<float>()[t * vocabulary + 16] = -0.0f;
+      x.data<float>()[t * vocabulary + 64] = 0.0f;
+    }
+    const VocabularyStatsArgs args{.logits = x,
+                                   .labels = maker.integers(std::vector<int32_t>(rows, 3)),
+                                   .weights = maker.values(Doubles(rows, 1), DType::f32),
+                                   .exponentials = maker.empty({rows, vocabulary}, DType::f32),
+                                   .stats = maker.empty({rows, 3}, DType::f32)};
+    vocabulary_stats(args, maker.stream());
+    return std::vector<Tensor>{args.stats, args.exponentials};
+  };
+  const auto one = run(1), many = run(16);
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(same_bits(one[i], many[i])) << i;
+}
+
 }  // namespace
 }  // namespace megatron::kernels::cpu
