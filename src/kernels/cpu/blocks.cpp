@@ -31,13 +31,14 @@ void add_partial_rows(const Tensor& partials, const Accumulate& to, Stream& stre
   const float* source = partials.data<float>();
   float* out = to.out.data<float>();
   const bool accumulate = to.beta != 0;
+  if (width == 0) return;
   // Each thread gets as many pieces of rows as the others, as long as they can be: the processor
   // does not foresee short ones.
   constexpr int64_t kMostColumns = 1024, kStep = 64, kBytesAhead = 3072;
   const int64_t share = ceil_div(width, stream.pool().size());
-  const int64_t pieces = std::max<int64_t>(1, ceil_div(share, kMostColumns));
+  const int64_t pieces = ceil_div(share, kMostColumns);
   const int64_t columns = ceil_div(ceil_div(share, pieces), kStep) * kStep;
-  const int64_t rows_ahead = ceil_div(kBytesAhead, std::max<int64_t>(1, columns * 4));
+  const int64_t rows_ahead = ceil_div(kBytesAhead, columns * 4);
   for_blocks(stream, width, columns, [&](int64_t begin, int64_t end) {
     float sums[kMostColumns] = {};
     const int64_t n = end - begin;

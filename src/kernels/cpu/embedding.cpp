@@ -120,17 +120,17 @@ void embedding(const EmbeddingArgs& args, Stream& stream) {
       const int64_t row = row_of("embedding", args, t, rows);
       const int64_t later = ids[std::min(t + tokens_ahead, tokens - 1)] - args.first;
       const bool asks = later >= 0 && later < rows;
-      if (row < 0 || !streamed) {
-        if (asks) ask_for(table + later * bytes, bytes);
-        if (row < 0) {
-          std::memset(out + t * bytes, 0, static_cast<size_t>(bytes));
-        } else {
-          std::memcpy(out + t * bytes, table + row * bytes, static_cast<size_t>(bytes));
-        }
+      if (row >= 0 && streamed) {
+        copy_streamed(table + row * bytes, out + t * bytes, bytes,
+                      table + (asks ? later : row) * bytes);
         continue;
       }
-      const std::byte* from = table + row * bytes;
-      copy_streamed(from, out + t * bytes, bytes, asks ? table + later * bytes : from);
+      if (asks) ask_for(table + later * bytes, bytes);
+      if (row < 0) {
+        std::memset(out + t * bytes, 0, static_cast<size_t>(bytes));
+      } else {
+        std::memcpy(out + t * bytes, table + row * bytes, static_cast<size_t>(bytes));
+      }
     }
   });
 }

@@ -7,8 +7,8 @@
 
 namespace megatron::kernels::cpu {
 
-// The lines of rows of memory, a few at a time. What asks is always inlined: GCC 12 takes a function
-// that only asks for one without effect, and leaves out calls of it.
+// The lines of rows of memory, a few at a time. What asks is always inlined: GCC 12 believes that a
+// function which does nothing else has no effect, and leaves out calls of it.
 class RowsAhead {
  public:
   RowsAhead() = default;
