@@ -145,6 +145,18 @@ double StepFloor::product_seconds() const {
   return sum;
 }
 
+double StepFloor::flops() const {
+  double sum = 0;
+  for (const ProductRates& p : products) sum += static_cast<double>(p.calls) * p.flops;
+  return sum;
+}
+
+double StepFloor::fastest() const {
+  double rate = 0;
+  for (const ProductRates& p : products) rate = std::max(rate, p.best());
+  return rate;
+}
+
 double StepFloor::other_seconds() const {
   double bytes = 0;
   for (const OtherKernel& other : others) bytes += other.bytes;
@@ -205,6 +217,8 @@ void print_floor(const StepFloor& floor, double step_seconds) {
       "speed (goal {:.0f}%)\n",
       floor.seconds(), floor.product_seconds(), floor.other_seconds(),
       100 * floor.seconds() / step_seconds, kGoal);
+  fmt::print("the fastest call above makes {:.3f} TFLOP/s, the step {:.1f}% of that\n",
+             floor.fastest() * 1e-12, 100 * floor.flops() / step_seconds / floor.fastest());
 }
 
 Json as_json(const StepFloor& floor, double step_seconds) {
@@ -229,6 +243,7 @@ Json as_json(const StepFloor& floor, double step_seconds) {
                       {"product_seconds", floor.product_seconds()},
                       {"other_seconds", floor.other_seconds()},
                       {"copy_bandwidth", floor.bandwidth},
+                      {"fastest_flops_per_second", floor.fastest()},
                       {"products", std::move(products)},
                       {"others", std::move(others)}};
 }

@@ -36,6 +36,8 @@ struct StepFloor {
   double product_seconds() const;
   double other_seconds() const;
   double seconds() const { return product_seconds() + other_seconds(); }
+  double flops() const;    // of all products
+  double fastest() const;  // FLOP/s of the best call of any of them, ours or the library's
 };
 
 // Of a step of one rank, whose kernel calls are found on the meta device. settings: finalized.

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "device/wing.h"
-#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/bf16_products.h"
 #include "kernels/reference/table.h"
 #include "kernels/widened.h"
 
@@ -25,11 +25,8 @@ const Table& table(DeviceKind kind) {
 std::string_view remark_on_products(DeviceKind kind, DType type) {
   if (kind == DeviceKind::cpu && type == DType::f16)
     return "fp16 is computed in fp32 and rounded: slower than fp32, and for numbers only";
-  const bool widened = kind == DeviceKind::cpu && type == DType::bf16 &&
-                       cpu::bf16_products() == cpu::Bf16Products::widened;
-  return widened ? "this CPU has no AVX512_BF16: bf16 matrix products are computed in fp32, no "
-                   "faster than fp32"
-                 : "";
+  if (kind == DeviceKind::cpu && type == DType::bf16) return cpu::remark_on_bf16_products();
+  return "";
 }
 
 }  // namespace megatron::kernels

@@ -107,7 +107,7 @@ struct Workspace {
     const int64_t tile = kQueryRows * kKeyColumns;
     const ScratchPiece pieces[] = {
         {&scores, tile},
-        {&weights, sizes.kind == WordKind::f32 ? 0 : tile / 2},
+        {&weights, is_paired(sizes.kind) ? tile / 2 : 0},
         {&random, sizes.dropout.p > 0 ? tile : 0},
         {&queries, kQueryRows * sizes.word_width},
         {&output, kQueryRows * sizes.columns},
@@ -217,7 +217,7 @@ void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPla
   std::fill_n(work.sum, block.rows, 0.0f);
   std::fill_n(work.output, block.rows * sizes.columns, 0u);
   const bool unpacked = reads_unpacked(sizes, args.k.dtype());
-  const bool pairs = sizes.kind == WordKind::bf16_pair;
+  const bool pairs = is_paired(sizes.kind);
   const uint32_t* weights = pairs ? work.weights : work.scores;
   for (int64_t b = 0; b < sizes.key_blocks(); ++b) {
     TilePlace place = block.tile(places, b);

@@ -4,13 +4,13 @@
 
 #include "device/stream.h"
 #include "kernels/attention.h"
-#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/bf16_products.h"
 
 namespace megatron::kernels::cpu {
 
 void attention(const AttentionArgs& args, Stream& stream);
 void attention_backward(const AttentionBackwardArgs& args, Stream& stream);
-// The calls above ask the processor; these let the tests take either way.
+// The calls above ask the processor; these let the tests take every way.
 void attention(const AttentionArgs& args, Stream& stream, Bf16Products products);
 void attention_backward(const AttentionBackwardArgs& args, Stream& stream, Bf16Products products);
 

@@ -13,8 +13,7 @@ namespace {
 // gradients, and a tile.
 struct Workspace {
   Workspace(const AttentionSizes& s, std::byte* begin) {
-    const int64_t tile = kQueryRows * kKeyColumns,
-                  pair_tile = s.kind == WordKind::f32 ? 0 : tile / 2;
+    const int64_t tile = kQueryRows * kKeyColumns, pair_tile = is_paired(s.kind) ? tile / 2 : 0;
     const int64_t row_panels = words(s.kind, kQueryRows) * s.columns,
                   rows = kQueryRows * s.word_width;
     const ScratchPiece pieces[] = {
@@ -105,7 +104,7 @@ class KeyHeadGradient {
 
   // Rows of words as panels that are summed over rows.
   void down_panels(const uint32_t* from, int64_t rows, uint32_t* to) const {
-    const bool pairs = s_.kind == WordKind::bf16_pair;
+    const bool pairs = is_paired(s_.kind);
     const int64_t elements = pairs ? 2 * s_.word_width : s_.word_width;
     rows_to_panels(
         s_.kind,
@@ -184,7 +183,7 @@ class KeyHeadGradient {
                    .slope_pairs = work_.slope_pairs,
                    .weight_row_pairs = work_.weight_row_pairs,
                    .slope_row_pairs = work_.slope_row_pairs});
-    const bool pairs = s_.kind == WordKind::bf16_pair;
+    const bool pairs = is_paired(s_.kind);
     add_to_keys(block, place, pairs ? work_.weight_row_pairs : work_.scores, work_.dout_down, keys,
                 work_.dvalues);
     add_to_keys(block, place, pairs ? work_.slope_row_pairs : work_.slopes, work_.queries_down,

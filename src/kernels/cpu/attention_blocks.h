@@ -10,7 +10,7 @@
 #include "kernels/attention.h"
 #include "kernels/cpu/attention_pack.h"
 #include "kernels/cpu/attention_rows.h"
-#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/bf16_products.h"
 
 namespace megatron::kernels::cpu {
 

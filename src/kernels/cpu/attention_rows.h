@@ -13,6 +13,8 @@ namespace megatron::kernels::cpu {
 // with the packed operands in the second level.
 inline constexpr int64_t kQueryRows = 64;
 inline constexpr int64_t kKeyColumns = 128;
+static_assert(kQueryRows % kChainCut == 0 && kKeyColumns % kChainCut == 0 &&
+              kPanel % kChainCut == 0);
 
 // Where the rows and columns of a tile stand. A key is seen when key_begin[i] <= key[j] <=
 // limit[i]; a tile in which all are seen says so.
@@ -50,7 +52,7 @@ struct SoftmaxStep {
   WordKind kind;
   float scale;
   float* scores;      // in: s. kind f32: out: weights
-  uint32_t* weights;  // kind bf16_pair: weights, rows of kKeyColumns / 2 words
+  uint32_t* weights;  // pairs of bf16: weights, rows of kKeyColumns / 2 words
   float* maximum;     // [rows]
   float* sum;         // [rows]
   float* output;      // [rows][width]
@@ -69,7 +71,7 @@ struct GradientStep {
   const float* delta;  // [rows]
   float* scores;       // in: s. kind f32: out: weights
   float* slopes;       // in: dp. kind f32: out: ds
-  // kind bf16_pair: ds as pairs of keys [rows][kKeyColumns / 2]; weights and ds as pairs of rows
+  // pairs of bf16: ds as pairs of keys [rows][kKeyColumns / 2]; weights and ds as pairs of rows
   // [rows / 2][kKeyColumns].
   uint32_t* slope_pairs;
   uint32_t* weight_row_pairs;

@@ -5,8 +5,9 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/amx_products.h"
 #include "kernels/cpu/rows_ahead.h"
+#include "kernels/cpu/transpose16.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -18,60 +19,11 @@ namespace megatron::kernels::cpu {
 
 namespace {
 
+using avx512::every_other_lane;
+using avx512::Vector;
+
 // Rows of b whose sums are one vector, and words of a row that a vector holds.
 constexpr int64_t kLanes = 16, kLineBytes = 64;
-
-using Vector = int32_t __attribute__((vector_size(64)));
-
-// Interleaves elements, or pairs of them, of the lower or upper half of each 128 bits.
-template <int kHigh>
-[[gnu::target("avx512f,avx512bw,avx512bf16")]] inline Vector interleave(Vector a, Vector b) {
-  constexpr int k = 2 * kHigh;
-  return __builtin_shufflevector(a, b, k, k + 16, k + 1, k + 17, k + 4, k + 20, k + 5, k + 21,
-                                 k + 8, k + 24, k + 9, k + 25, k + 12, k + 28, k + 13, k + 29);
-}
-using Pairs = int64_t __attribute__((vector_size(64)));
-template <int k>
-[[gnu::target("avx512f,avx512bw,avx512bf16")]] inline Vector interleave_pairs(Vector a, Vector b) {
-  return reinterpret_cast<Vector>(
-      __builtin_shufflevector(reinterpret_cast<Pairs>(a), reinterpret_cast<Pairs>(b), k, k + 8,
-                              k + 2, k + 10, k + 4, k + 12, k + 6, k + 14));
-}
-// The even or the odd ones of the 128 bits of a, then those of b.
-template <int kOdd>
-[[gnu::target("avx512f,avx512bw,avx512bf16")]] inline Vector every_other_lane(Vector a, Vector b) {
-  constexpr int k = 4 * kOdd;
-  return __builtin_shufflevector(a, b, k, k + 1, k + 2, k + 3, k + 8, k + 9, k + 10, k + 11, k + 16,
-                                 k + 17, k + 18, k + 19, k + 24, k + 25, k + 26, k + 27);
-}
-
-// Words of 16 rows become the same words of their columns: lane r of t[l] is word l of row r.
-[[gnu::target("avx512f,avx512bw,avx512bf16")]] inline void transpose(Vector (&t)[kLanes]) {
-  Vector pairs[kLanes], fours[kLanes];
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    pairs[i] = interleave<0>(t[i], t[i + 1]);
-    pairs[i + 1] = interleave<1>(t[i], t[i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {
-    fours[i] = interleave_pairs<0>(pairs[i], pairs[i + 2]);
-    fours[i + 1] = interleave_pairs<1>(pairs[i], pairs[i + 2]);
-    fours[i + 2] = interleave_pairs<0>(pairs[i + 1], pairs[i + 3]);
-    fours[i + 3] = interleave_pairs<1>(pairs[i + 1], pairs[i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) {
-    const Vector a = every_other_lane<0>(fours[j], fours[j + 4]);
-    const Vector b = every_other_lane<1>(fours[j], fours[j + 4]);
-    const Vector c = every_other_lane<0>(fours[j + 8], fours[j + 12]);
-    const Vector d = every_other_lane<1>(fours[j + 8], fours[j + 12]);
-    t[j] = every_other_lane<0>(a, c);
-    t[j + 8] = every_other_lane<1>(a, c);
-    t[j + 4] = every_other_lane<0>(b, d);
-    t[j + 12] = every_other_lane<1>(b, d);
-  }
-}
 
 template <WordKind kind>
 [[gnu::target("avx512f,avx512bw,avx512bf16")]] inline __m512 add_product(__m512 sum,
@@ -124,7 +76,7 @@ template <WordKind kind>
                                       : _mm512_maskz_loadu_epi32(static_cast<__mmask16>(held), at));
     }
   }
-  transpose(t);
+  avx512::transpose16(t);
 }
 
 // M rows of a with 16 rows of b at a time, while the next 16 are asked for.
@@ -315,19 +267,20 @@ void product_of(const FewRowsProduct& p) {
 }  // namespace
 
 bool takes_few_rows(WordKind kind, DType type, int64_t m) {
-  const bool as_it_lies = (kind == WordKind::f32) == (type == DType::f32);
+  const bool as_it_lies = is_paired(kind) == (type == DType::bf16);
   // Of f32 the bits are those of the instruction set that tile_product runs on.
-  const bool processor = kind == WordKind::bf16_pair ? bf16_products() == Bf16Products::native
-                                                     : (hwy::SupportedTargets() & HWY_AVX3) != 0;
+  const bool processor = is_paired(kind) || (hwy::SupportedTargets() & HWY_AVX3) != 0;
   return m <= kFewRows && as_it_lies && processor;
 }
 
 void few_rows_product_nt(WordKind kind, const FewRowsProduct& product) {
+  if (kind == WordKind::bf16_amx) return few_rows_product_nt_amx(product);
   kind == WordKind::bf16_pair ? product_of<WordKind::bf16_pair>(product)
                               : product_of<WordKind::f32>(product);
 }
 
 void few_rows_product_nn(WordKind kind, const FewRowsProduct& product) {
+  if (kind == WordKind::bf16_amx) return few_rows_product_nn_amx(product);
   kind == WordKind::bf16_pair ? nn_product<WordKind::bf16_pair>(product)
                               : nn_product<WordKind::f32>(product);
 }

@@ -1,5 +1,5 @@
-// Products of few rows with a matrix that is read straight from memory, not packed: what generation
-// spends its time in, those of its attention included.
+// Products of few rows with a matrix that is read straight from memory, not packed beforehand: what
+// generation spends its time in, those of its attention included.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct FewRowsProduct {
 
 inline constexpr int64_t kFewRows = 8;
 
-// Whether these products take m rows of that kind with a b of that type, on this processor.
+// Whether these products take m rows of that kind, which this processor has, with a b of that type.
 bool takes_few_rows(WordKind kind, DType type, int64_t m);
 
 // c = a b^T: b has n rows of `elements` elements.

@@ -3,11 +3,12 @@
 #include <algorithm>
 
 #include "kernels/check.h"
+#include "kernels/cpu/amx_products.h"
 #include "kernels/cpu/few_rows.h"
-#include "kernels/cpu/matmul.h"
 #include "kernels/cpu/panels.h"
 #include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/table.h"
+#include "kernels/cpu/thread_buffer.h"
 #include "kernels/epilogue.h"
 
 namespace megatron::kernels::cpu {
@@ -87,25 +88,6 @@ const std::byte* bias_at(const Problem& p, const Block& block) {
   return p.bias == nullptr ? nullptr : p.bias + block.j * size_of(p.bias_type);
 }
 
-void run_direct(const Problem& p, const Block& block) {
-  multiply({.m = block.m,
-            .n = block.n,
-            .k = p.k,
-            .a = a_at(p, block, 0),
-            .b = b_at(p, block, 0),
-            .c = out_at(p, block),
-            .bias = bias_at(p, block),
-            .lda = p.lda,
-            .ldb = p.ldb,
-            .ldc = p.ldc,
-            .transpose_a = p.transpose_a,
-            .transpose_b = p.transpose_b,
-            .accumulate = p.accumulate,
-            .in = p.in,
-            .out = p.result,
-            .bias_type = p.bias_type});
-}
-
 double load(const std::byte* p, DType type, int64_t i) {
   if (type == DType::f64) return reinterpret_cast<const double*>(p)[i];
   if (type == DType::f32) return reinterpret_cast<const float*>(p)[i];
@@ -135,23 +117,41 @@ void store_zeros(const Problem& p, const Block& block) {
   store<float, bf16>(p, block, nullptr);
 }
 
-// A block of a product in words and panels. Each sum is one chain over k in ascending order, in f32
-// words or pairs of bf16, begun at 0, wherever the element stands: it depends neither on the block
-// nor on the cuts of k.
+struct BlockSize {
+  int64_t m, n;
+};
+
+// A block of a product in words and panels. Each sum is one chain over k in ascending order (of
+// tile_product), begun at 0, wherever the element stands: it depends neither on the block nor on the
+// cuts of k.
 //
 // A slice of k at a time. All of b's slice lies in panels in the second-level cache; rows of a come
 // through in groups, and a strip of them stays in the first-level cache while all panels pass by.
 // So b is packed once for all rows of a block, and a copy of a is made once for all its columns.
 class PanelProduct {
  public:
-  static constexpr int64_t kMaxRows = 1024, kMaxColumns = 768;
+  // The largest block. AMX is done with a slice so soon that its sums have to lie in the
+  // second-level cache, those of two threads that share one.
+  static constexpr BlockSize largest(WordKind kind) {
+    return kind == WordKind::bf16_amx ? BlockSize{512, 384} : BlockSize{1024, 768};
+  }
+
+  // Rows of a that tile_product takes at a time.
+  static int64_t strip(WordKind kind) { return kind == WordKind::bf16_amx ? kAmxStrip : kStrip; }
 
   PanelProduct(const Problem& p, const Block& block, WordKind kind)
-      : p_(p), block_(block), kind_(kind), few_(block.m <= kGroup) {
-    sums_ = reinterpret_cast<float*>(thread_buffer(Slot::c, kMaxRows * kStride * 4));
+      : p_(p),
+        block_(block),
+        kind_(kind),
+        few_(block.m <= kGroup),
+        strip_(strip(kind)),
+        stride_(largest(kind).n + 16) {
+    // For every kind, so that they do not grow when the first product of another one comes.
+    constexpr BlockSize kMost = largest(WordKind::f32);
+    sums_ = reinterpret_cast<float*>(thread_buffer(Slot::c, kMost.m * (kMost.n + 16) * 4));
     rows_ = reinterpret_cast<uint32_t*>(thread_buffer(Slot::a, kGroup * kDepth * 4));
     panels_ =
-        reinterpret_cast<uint32_t*>(thread_buffer(Slot::b, kMaxColumns / kPanel * kPanelWords * 4));
+        reinterpret_cast<uint32_t*>(thread_buffer(Slot::b, kMost.n / kPanel * kPanelWords * 4));
   }
 
   void run() {
@@ -176,11 +176,12 @@ class PanelProduct {
   }
 
  private:
-  // Words of k in a slice; rows of a in a group; words from one panel to the next and from one row
-  // of sums to the next: a line more than they hold, since multiples of 4 KB share places of the
-  // caches.
+  // Words of k in a slice; rows of a in a group; words from one panel to the next: a line more than
+  // they hold, as in rows of sums, since multiples of 4 KB share places of the caches.
   static constexpr int64_t kDepth = 128, kGroup = 64;
-  static constexpr int64_t kPanelWords = kDepth * kPanel + 16, kStride = kMaxColumns + 16;
+  static constexpr int64_t kPanelWords = kDepth * kPanel + 16;
+  static_assert(kDepth % kChainCut == 0 && kDepth <= kAmxTurnedWords);
+  static_assert(kGroup * kDepth <= kAmxFewRowsWords);
 
   struct Slice {
     int64_t k, depth;
@@ -199,7 +200,7 @@ class PanelProduct {
                                   .a_row = words(kind_, slice.depth),
                                   .b = {b_at(p_, block_, k), p_.ldb, p_.in},
                                   .c = sums_,
-                                  .ldc = kStride,
+                                  .ldc = stride_,
                                   .accumulate = k > 0});
     }
     store(block_, sums_);
@@ -228,6 +229,11 @@ class PanelProduct {
 
   void pack_rows(const Block& group, const Slice& slice) {
     const MatrixRows from{a_at(p_, group, slice.k), p_.lda, p_.in};
+    const int64_t width = words(kind_, slice.depth);
+    if (p_.transpose_a && kind_ == WordKind::bf16_amx) {
+      static_assert(kAmxStrip == kPanel);
+      return rows_to_panels(kind_, from, slice.depth, 2 * width, group.m, width * kPanel, rows_);
+    }
     if (p_.transpose_a) return rows_to_strips(kind_, from, slice.depth, group.m, rows_);
     rows_to_words(kind_, from, group.m, slice.depth, rows_);
   }
@@ -245,21 +251,21 @@ class PanelProduct {
 
   void multiply_group(const Block& group, const Slice& slice) {
     const int64_t width = words(kind_, slice.depth);
-    float* sums = sums_ + (group.i - block_.i) * kStride + (group.j - block_.j);
+    float* sums = sums_ + (group.i - block_.i) * stride_ + (group.j - block_.j);
     RowsAhead next = group_after(group, slice);
-    const int64_t share = next.all() * kStrip / kGroup;
-    for (int64_t i = 0; i < group.m; i += kStrip) {
+    const int64_t share = next.all() * strip_ / kGroup;
+    for (int64_t i = 0; i < group.m; i += strip_) {
       next.lines(share);
-      tile_product(kind_, {.m = std::min(kStrip, group.m - i),
+      tile_product(kind_, {.m = std::min(strip_, group.m - i),
                            .n = round_up(group.n, kPanel),
                            .k = width,
                            .a = rows_ + i * width,
                            .a_row = p_.transpose_a ? 1 : width,
-                           .a_step = p_.transpose_a ? kStrip : 1,
+                           .a_step = p_.transpose_a ? strip_ : 1,
                            .b = panels_,
                            .panel = kPanelWords,
-                           .c = sums + i * kStride,
-                           .ldc = kStride,
+                           .c = sums + i * stride_,
+                           .ldc = stride_,
                            .accumulate = slice.k > 0});
     }
     if (slice.k + slice.depth == p_.k) store(group, sums);
@@ -269,7 +275,7 @@ class PanelProduct {
     store_sums({.rows = group.m,
                 .columns = group.n,
                 .sums = sums,
-                .sums_stride = kStride,
+                .sums_stride = stride_,
                 .bias = bias_at(p_, group),
                 .bias_type = p_.bias_type,
                 .accumulate = p_.accumulate,
@@ -282,11 +288,12 @@ class PanelProduct {
   const Block& block_;
   WordKind kind_;
   bool few_;
+  int64_t strip_, stride_;  // stride_: floats from one row of sums to the next
   float* sums_;
   uint32_t *rows_, *panels_;
 };
 
-// oneDNN has no f64: row k of b times column k of a, added to the block's sums; one chain of sums
+// f64 has no tiles: row k of b times column k of a, added to the block's sums; one chain of sums
 // an element.
 void run_f64(const Problem& p, const Block& block) {
   double* sums = reinterpret_cast<double*>(thread_buffer(Slot::c, block.m * block.n * 8));
@@ -307,83 +314,42 @@ void run_f64(const Problem& p, const Block& block) {
   store<double, double>(p, block, sums);
 }
 
-bool rows_overlap(const Problem& p) {
-  return p.lda < (p.transpose_a ? p.m : p.k) || p.ldb < (p.transpose_b ? p.k : p.n);
-}
-
-enum class Way { zeros, f64, panels, library };
-
-Way way_of(const Problem& p, Bf16Products products, GradientProducts gradients) {
-  if (p.k == 0) return Way::zeros;
-  if (p.in == DType::f64) return Way::f64;
-  const bool forward = !p.transpose_a && p.transpose_b;
-  const bool widened = p.in == DType::bf16 && products == Bf16Products::widened;
-  if (forward || widened || gradients == GradientProducts::panels || rows_overlap(p))
-    return Way::panels;
-  return Way::library;
-}
-
-struct BlockSize {
-  int64_t m, n;
-};
-
 int64_t count(int64_t size, int64_t part) { return (size + part - 1) / part; }
-
-// oneDNN's order of sums depends on its block, so that blocks are cut by the shape alone. Where
-// that leaves few, they shrink, so that every core has some.
-BlockSize library_blocks(const Problem& p) {
-  constexpr int64_t kFewBlocks = 16;
-  BlockSize size{512, 768};
-  const auto blocks = [&] { return p.batch * count(p.m, size.m) * count(p.n, size.n); };
-  while (blocks() < kFewBlocks && size.m > 128 && p.m > size.m / 2) size.m /= 2;
-  while (blocks() < kFewBlocks && size.n > 96 && p.n > size.n / 2) size.n /= 2;
-  return size;
-}
 
 // Sums in panels know nothing of blocks, so that these may be cut for the threads: as large as they
 // can be, since each packs its own operands, but as many for each thread.
-BlockSize panel_blocks(const Problem& p, int64_t threads) {
+BlockSize panel_blocks(const Problem& p, WordKind kind, int64_t threads) {
   constexpr int64_t kLeast = 64, kMany = 4;
-  int64_t rows = count(p.m, PanelProduct::kMaxRows), cols = count(p.n, PanelProduct::kMaxColumns);
+  const BlockSize most = PanelProduct::largest(kind);
+  int64_t rows = count(p.m, most.m), cols = count(p.n, most.n);
   for (;;) {
     const int64_t blocks = p.batch * rows * cols;
-    const BlockSize size{round_up(count(p.m, rows), kStrip), round_up(count(p.n, cols), kPanel)};
+    const BlockSize size{round_up(count(p.m, rows), PanelProduct::strip(kind)),
+                         round_up(count(p.n, cols), kPanel)};
     const bool even = blocks % threads == 0 || blocks >= kMany * threads;
     if (even || std::max(size.m, size.n) <= kLeast) return size;
     ++(size.m >= size.n ? rows : cols);
   }
 }
 
-BlockSize block_size(const Problem& p, Way way, int threads) {
-  if (way == Way::panels) return panel_blocks(p, threads);
-  return way == Way::library ? library_blocks(p) : BlockSize{64, 64};
-}
+enum class Way { zeros, f64, panels };
 
-void run(const Problem& p, const Block& block, Way way, Bf16Products products) {
+void run(const Problem& p, const Block& block, Way way, WordKind kind) {
   if (way == Way::zeros) return store_zeros(p, block);
   if (way == Way::f64) return run_f64(p, block);
-  if (way == Way::library) return run_direct(p, block);
-  const bool pairs = p.in == DType::bf16 && products == Bf16Products::native;
-  PanelProduct(p, block, pairs ? WordKind::bf16_pair : WordKind::f32).run();
-}
-
-// The library has kernels for AMX, the panels have none.
-GradientProducts gradient_products(DType in) {
-#if defined(__x86_64__)
-  if (has_library() && in == DType::bf16 && __builtin_cpu_supports("amx-bf16"))
-    return GradientProducts::library;
-#endif
-  return GradientProducts::panels;
+  PanelProduct(p, block, kind).run();
 }
 
 }  // namespace
 
-void gemm(const GemmArgs& args, Stream& stream, Bf16Products products, GradientProducts gradients) {
+void gemm(const GemmArgs& args, Stream& stream, Bf16Products products) {
   check(args);
   const Problem p = describe(args);
   if (p.batch * p.m * p.n == 0) return;
-  const Way way = way_of(p, products, gradients);
-  const BlockSize size = block_size(p, way, stream.pool().size());
+  const Way way = p.k == 0 ? Way::zeros : p.in == DType::f64 ? Way::f64 : Way::panels;
+  const WordKind kind = word_kind(p.in, products);
+  const BlockSize size =
+      way == Way::panels ? panel_blocks(p, kind, stream.pool().size()) : BlockSize{64, 64};
   const int64_t rows = count(p.m, size.m), cols = count(p.n, size.n);
   stream.pool().parallel_for(p.batch * rows * cols, [&](int64_t index, int) {
     Block block{.g = index / (rows * cols),
@@ -393,7 +359,7 @@ void gemm(const GemmArgs& args, Stream& stream, Bf16Products products, GradientP
                 .n = 0};
     block.m = std::min(size.m, p.m - block.i);
     block.n = std::min(size.n, p.n - block.j);
-    run(p, block, way, products);
+    run(p, block, way, kind);
   });
 }
 
@@ -402,7 +368,7 @@ void gemm(const GemmArgs& args, Stream& stream) {
     check(args);
     return gemm_by_parts(args, cpu_table(), stream);
   }
-  gemm(args, stream, bf16_products(), gradient_products(args.a.dtype()));
+  gemm(args, stream, bf16_products());
 }
 
 }  // namespace megatron::kernels::cpu

@@ -1,5 +1,5 @@
-// Whole products as a caller of oneDNN would make them: what the blocks of kernels/cpu/gemm.cpp are
-// measured against.
+// Whole products as a caller of oneDNN would make them: what kernels/cpu/gemm.cpp is measured
+// against.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,7 @@ struct LibraryProduct {
 
 // Calls `measure` with a function that makes the product once, on operands of its own in `scratch`;
 // on a thread of its own, whose OpenMP settings are nobody else's. False: the library does not have
-// this product, or this build has no library (has_library() of kernels/cpu/matmul.h). bf16 needs
-// native bf16_products().
+// this product, or this build has no library. bf16 needs bf16_products() other than widened.
 bool with_library_product(const LibraryProduct& product, int threads, Arena& scratch,
                           const std::function<void(const std::function<void()>& run)>& measure);
 

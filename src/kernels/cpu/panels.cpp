@@ -190,7 +190,7 @@ void pair_panels(const MatrixRows& from, int64_t rows, int64_t padded, int64_t e
 
 void panels_of_rows(WordKind kind, const MatrixRows& from, int64_t rows, int64_t padded,
                     int64_t elements, int64_t panel, uint32_t* out) {
-  if (kind == WordKind::bf16_pair) return pair_panels(from, rows, padded, elements, panel, out);
+  if (is_paired(kind)) return pair_panels(from, rows, padded, elements, panel, out);
   from.type == DType::f32 ? f32_panels<float>(from, rows, padded, elements, panel, out)
                           : f32_panels<bf16>(from, rows, padded, elements, panel, out);
 }
@@ -233,7 +233,7 @@ void pair_strips(const MatrixRows& from, int64_t rows, int64_t elements, uint32_
 
 void strips_of_rows(WordKind kind, const MatrixRows& from, int64_t rows, int64_t elements,
                     uint32_t* out) {
-  if (kind == WordKind::bf16_pair) return pair_strips(from, rows, elements, out);
+  if (is_paired(kind)) return pair_strips(from, rows, elements, out);
   from.type == DType::f32 ? f32_strips<float>(from, rows, elements, out)
                           : f32_strips<bf16>(from, rows, elements, out);
 }

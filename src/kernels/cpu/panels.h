@@ -10,7 +10,7 @@
 namespace megatron::kernels::cpu {
 
 // Rows of f32 or bf16 elements, `stride` elements apart. As words of a kind they are what they are
-// (f32; bf16_pair: elements 2 l and 2 l + 1 of a row) or bf16 widened to f32.
+// (f32; pairs of bf16: elements 2 l and 2 l + 1 of a row) or bf16 widened to f32.
 struct MatrixRows {
   const std::byte* base;
   int64_t stride;
@@ -33,7 +33,8 @@ void transpose_to_panel(WordKind kind, const MatrixRows& from, int64_t rows, int
 void rows_to_panels(WordKind kind, const MatrixRows& from, int64_t rows, int64_t padded,
                     int64_t elements, int64_t panel, uint32_t* out);
 
-// The transpose of the matrix in strips of kStrip rows, as tile_product takes its first factor
+// The transpose of the matrix in strips of kStrip rows, as tile_product takes its first factor of f32
+// or bf16_pair; of bf16_amx it takes panels
 // (a_row 1, a_step kStrip): word l of column j at out[(j / kStrip * width + l) * kStrip + j %
 // kStrip], of rows 2 l and 2 l + 1 where they are paired; width = words(kind, rows). Columns up to
 // a multiple of 16 are written, those beyond the last as 0.

@@ -1,7 +1,7 @@
+#include "kernels/cpu/thread_buffer.h"
+
 #include <array>
 #include <memory>
-
-#include "kernels/cpu/matmul.h"
 
 namespace megatron::kernels::cpu {
 
@@ -16,13 +16,6 @@ struct Buffer {
 };
 
 }  // namespace
-
-Bf16Products bf16_products() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512bf16")) return Bf16Products::native;
-#endif
-  return Bf16Products::widened;
-}
 
 std::byte* thread_buffer(Slot slot, int64_t bytes) {
   thread_local std::array<Buffer, static_cast<size_t>(Slot::count)> buffers;

@@ -1,6 +1,7 @@
 #include "kernels/cpu/tiles.h"
 
 #include "base/error.h"
+#include "kernels/cpu/amx_products.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -135,6 +136,7 @@ void product_bf16(const TileProduct&) { MG_ASSERT(false); }
 }  // namespace
 
 void tile_product(WordKind kind, const TileProduct& product) {
+  if (kind == WordKind::bf16_amx) return tile_product_amx(product);
   if (kind == WordKind::bf16_pair) return product_bf16(product);
   HWY_DYNAMIC_DISPATCH(product_f32)(product);
 }

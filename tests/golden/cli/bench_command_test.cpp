@@ -76,6 +76,7 @@ TEST(BenchStep, PrintsTheFloorOfItsProductsAndBytes) {
     EXPECT_TRUE(has(r.out, " GB/s\n")) << r.out;
     EXPECT_TRUE(has(r.out, "s; the step runs at ")) << r.out;
     EXPECT_TRUE(has(r.out, "of its speed (goal 85%)")) << r.out;
+    EXPECT_TRUE(has(r.out, "the fastest call above makes ")) << r.out;
   }
 }
 
@@ -92,13 +93,15 @@ TEST(BenchStep, PrintsJsonAlone) {
   EXPECT_GT(step["tokens_per_second"].as_number(), 0);
   const Json& floor = step["floor"];
   int64_t calls = 0;
-  double seconds = 0;
+  double seconds = 0, fastest = 0;
   for (const Json& product : floor["products"].as_array()) {
+    fastest = std::max(fastest, product["best_flops_per_second"].as_number());
     if (product["kernel"].as_string() == "gemm") calls += product["calls"].as_integer();
     seconds += static_cast<double>(product["calls"].as_integer()) * product["flops"].as_number() /
                product["best_flops_per_second"].as_number();
   }
   EXPECT_EQ(calls, 3 * (2 * 4 + 1)) << r.out;
+  EXPECT_EQ(floor["fastest_flops_per_second"].as_number(), fastest);
   for (const Json& other : floor["others"].as_array())
     seconds += other["bytes"].as_number() / floor["copy_bandwidth"].as_number();
   EXPECT_NEAR(floor["seconds"].as_number(), seconds, 1e-9 * seconds);

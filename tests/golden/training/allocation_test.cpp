@@ -11,6 +11,7 @@
 #include <cstdlib>
 
 #include "golden/training/support.h"
+#include "unit/kernels/amx_emulator.h"
 
 namespace {
 
@@ -123,11 +124,18 @@ TEST(Allocation, CounterSeesLargeOnes) {
 
 TEST(Allocation, AStepTakesNothingFromTheHeap) {
   for (const bool llama : {true, false}) {
-    for (const bool bf16 : {false, true}) {
+    for (const auto& [type, products] : kernels::cpu::types_and_ways()) {
+      const kernels::cpu::UseBf16Products use(products);
       TrainSettings s = settings(llama);
-      s.precision.bf16 = bf16;
+      s.precision.bf16 = type == DType::bf16;
       s.runtime.threads = 2;
-      expect_no_allocation(s, (llama ? "llama " : "gpt2 ") + std::string(bf16 ? "bf16" : "fp32"));
+      if (slow(products)) {
+        s.batch.micro_batch_size = 1;
+        s.batch.global_batch_size = 2;
+        s.batch.train_iters = 3;
+      }
+      expect_no_allocation(
+          s, (llama ? "llama " : "gpt2 ") + std::string(name(type)) + " " + str(products));
     }
   }
 }

@@ -7,6 +7,7 @@
 #include "golden/training/support.h"
 #include "plan/machine_rates.h"
 #include "tokenizers/tokenizer.h"
+#include "unit/kernels/amx_emulator.h"
 
 namespace megatron::training {
 namespace {
@@ -96,13 +97,14 @@ TEST(Run, RanksAndMicroBatchesOfALlamaAreEqualWithinRounding) { expect_any_ranks
 TEST(Run, RanksAndMicroBatchesOfAGptAreEqualWithinRounding) { expect_any_ranks(tiny_gpt2()); }
 
 TEST(Run, ThreadCountChangesNoBit) {
-  for (const bool bf16 : {false, true}) {
+  for (const auto& [type, products] : kernels::cpu::types_and_ways()) {
+    const kernels::cpu::UseBf16Products use(products);
     TrainSettings s = tiny_llama();
-    s.precision.bf16 = bf16;
+    s.precision.bf16 = type == DType::bf16;
     const auto one = train_losses(s);
     for (const int64_t threads : {2, 3}) {
       s.runtime.threads = threads;
-      EXPECT_TRUE(same_bits(train_losses(s), one)) << threads << " threads";
+      EXPECT_TRUE(same_bits(train_losses(s), one)) << threads << " threads, " << str(products);
     }
   }
 }

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "unit/kernels/amx_emulator.h"
 
 namespace megatron::kernels::cpu {
 namespace {
@@ -222,12 +223,10 @@ void expect_near(const Attention::Result& got, const Attention::Result& want, DT
 class AttentionShapes : public testing::TestWithParam<Problem> {};
 
 TEST_P(AttentionShapes, MatchesPlainLoops) {
-  for (const DType type : {DType::f32, DType::bf16}) {
-    for (const Bf16Products products : {bf16_products(), Bf16Products::widened}) {
-      Attention attention(GetParam(), type);
-      const auto want = attention.naive();
-      expect_near(attention.run(products), want, type);
-    }
+  for (const auto& [type, products] : types_and_ways()) {
+    Attention attention(GetParam(), type);
+    const auto want = attention.naive();
+    expect_near(attention.run(products), want, type);
   }
 }
 
@@ -333,9 +332,10 @@ TEST(Attention, GivesTheSameBitsForAnyNumberOfThreads) {
                         .width = 32,
                         .dropout = 0.2f,
                         .document = document};
-    for (const DType type : {DType::f32, DType::bf16}) {
-      const auto one = Attention(setup, type, 1).run();
-      for (const int threads : {2, 3}) expect_same_bits(Attention(setup, type, threads).run(), one);
+    for (const auto& [type, products] : types_and_ways()) {
+      const auto one = Attention(setup, type, 1).run(products);
+      for (const int threads : {2, 3})
+        expect_same_bits(Attention(setup, type, threads).run(products), one);
     }
   }
 }
@@ -348,11 +348,11 @@ TEST(Attention, OneDocumentThatHoldsAllGivesTheBitsOfNone) {
                 .key_heads = 2,
                 .width = 32,
                 .dropout = 0.2f};
-  for (const DType type : {DType::f32, DType::bf16}) {
+  for (const auto& [type, products] : types_and_ways()) {
     setup.document = 0;
-    const auto none = Attention(setup, type).run();
+    const auto none = Attention(setup, type).run(products);
     setup.document = 300;
-    expect_same_bits(Attention(setup, type).run(), none);
+    expect_same_bits(Attention(setup, type).run(products), none);
   }
 }
 
@@ -366,7 +366,7 @@ TEST(Attention, SkippedKeysWouldHaveAddedNothing) {
                       .key_heads = 1,
                       .width = 32,
                       .document = 130};
-  for (const DType type : {DType::f32, DType::bf16}) {
+  for (const auto& [type, products] : types_and_ways()) {
     Attention skipped(setup, type), kept(setup, type);
     Runtime runtime({DeviceKind::cpu, 0}, 1);
     Arena& arena = runtime.arena(MemoryClass::activations);
@@ -377,7 +377,7 @@ TEST(Attention, SkippedKeysWouldHaveAddedNothing) {
       args.q_positions.data<int32_t>()[i] = i;
       args.k_positions.data<int32_t>()[i] = i % 32 == 31 && i < 256 ? INT32_MAX - 1 : i;
     }
-    const auto want = skipped.run(), got = kept.run();
+    const auto want = skipped.run(products), got = kept.run(products);
     const auto of_last = [](const std::vector<double>& values) {
       return std::vector<double>(values.begin() + static_cast<int64_t>(values.size()) * 260 / 400,
                                  values.end());
@@ -391,11 +391,11 @@ TEST(Attention, SkippedKeysWouldHaveAddedNothing) {
 
 // The last queries alone, with their positions, give the bits that they have among all: decoding
 // equals training. A few rows go another way than many (kernels/cpu/few_rows.h).
-void expect_bits_of_last_queries(const Problem& setup, DType type) {
+void expect_bits_of_last_queries(const Problem& setup, DType type, Bf16Products products) {
   const int64_t keys = setup.keys;
   Attention whole(setup, type);
   AttentionArgs all = whole.forward();
-  attention(all, whole.stream());
+  attention(all, whole.stream(), products);
   for (const int64_t count : {keys - 1, keys / 2, int64_t{3}, int64_t{1}}) {
     const int64_t first = keys - count;
     Runtime runtime({DeviceKind::cpu, 0}, 2);
@@ -410,9 +410,10 @@ void expect_bits_of_last_queries(const Problem& setup, DType type) {
       part.k_positions.data<int32_t>()[i] = static_cast<int32_t>(i);
     for (int64_t i = first; i < keys; ++i)
       part.q_positions.data<int32_t>()[i - first] = static_cast<int32_t>(i);
-    attention(part, runtime.stream());
+    attention(part, runtime.stream(), products);
     EXPECT_EQ(to_doubles(part.out), to_doubles(all.out.slice(1, first, count)))
-        << name(type) << ", last " << count << " of " << keys << ", width " << setup.width;
+        << name(type) << " " << str(products) << ", last " << count << " of " << keys << ", width "
+        << setup.width;
   }
 }
 
@@ -430,13 +431,15 @@ TEST(Attention, GivesAQueryTheSameBitsWhereverItStands) {
        .width = 64,
        .dropout = 0.3f},
       {.batch = 1, .queries = 70, .keys = 70, .heads = 3, .key_heads = 1, .width = 128}};
-  for (const Problem& setup : setups)
-    for (const DType type : {DType::f32, DType::bf16}) expect_bits_of_last_queries(setup, type);
+  for (const Problem& setup : setups) {
+    for (const auto& [type, products] : types_and_ways())
+      expect_bits_of_last_queries(setup, type, products);
+  }
 }
 
 // A row that sees nothing of a panel whose keys stand on both sides of it gives zero, as among many.
 TEST(Attention, ARowBetweenAllKeysSeesNone) {
-  for (const DType type : {DType::f32, DType::bf16}) {
+  for (const auto& [type, products] : types_and_ways()) {
     for (const int64_t queries : {1, 20}) {
       const Problem setup{.batch = 1, .queries = queries, .keys = 40, .width = 32};
       Attention problem(setup, type);
@@ -449,7 +452,7 @@ TEST(Attention, ARowBetweenAllKeysSeesNone) {
       std::fill_n(args.q_positions.data<int32_t>(), queries, 50);
       std::fill_n(args.q_begins.data<int32_t>(), queries, 40);
       for (int64_t j = 0; j < 40; ++j) args.k_positions.data<int32_t>()[j] = j % 2 == 0 ? 0 : 100;
-      attention(args, problem.stream());
+      attention(args, problem.stream(), products);
       for (const double x : to_doubles(args.out)) EXPECT_EQ(x, 0.0) << name(type) << " " << queries;
     }
   }

@@ -2,12 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
 #include <tuple>
 
 #include "kernels/cpu/few_rows.h"
+#include "unit/kernels/amx_emulator.h"
 
 namespace megatron::kernels::cpu {
 namespace {
@@ -81,22 +84,23 @@ double tolerance(DType out) { return out == DType::f64 ? 1e-13 : out == DType::f
 struct Types {
   DType in, out;
   Bf16Products products;
-  GradientProducts gradients = GradientProducts::panels;
 };
-constexpr Types kTypes[] = {
-    {DType::f64, DType::f64, Bf16Products::native},
-    {DType::f32, DType::f32, Bf16Products::native},
-    {DType::bf16, DType::bf16, Bf16Products::native},
-    {DType::bf16, DType::f32, Bf16Products::native},
-    {DType::f32, DType::f32, Bf16Products::native, GradientProducts::library},
-    {DType::bf16, DType::bf16, Bf16Products::native, GradientProducts::library},
-    {DType::bf16, DType::f32, Bf16Products::native, GradientProducts::library},
-    {DType::bf16, DType::bf16, Bf16Products::widened},
-    {DType::bf16, DType::f32, Bf16Products::widened}};
+std::vector<Types> all_types() {
+  std::vector<Types> list = {{DType::f64, DType::f64, Bf16Products::widened},
+                             {DType::f32, DType::f32, Bf16Products::widened}};
+  for (const Bf16Products products : bf16_ways()) {
+    list.push_back({DType::bf16, DType::bf16, products});
+    list.push_back({DType::bf16, DType::f32, products});
+  }
+  return list;
+}
+std::string str(const Types& types) {
+  return std::string(name(types.in)) + " to " + std::string(name(types.out)) + " " +
+         str(types.products);
+}
 
 void run(const GemmArgs& args, Stream& stream, const Types& types) {
-  const bool native = types.products == Bf16Products::native;
-  gemm(args, stream, native ? bf16_products() : types.products, types.gradients);
+  gemm(args, stream, types.products);
 }
 
 struct Sizes {
@@ -114,7 +118,7 @@ class GemmShapes : public testing::TestWithParam<Sizes> {};
 TEST_P(GemmShapes, MatchesPlainLoops) {
   const auto [m, n, k] = GetParam();
   Maker maker;
-  for (const Types& types : kTypes) {
+  for (const Types& types : all_types()) {
     for (int variant = 0; variant < 16; ++variant) {
       GemmArgs args;
       args.transpose_a = variant & 1;
@@ -128,8 +132,7 @@ TEST_P(GemmShapes, MatchesPlainLoops) {
       const auto want = naive(args);
       run(args, maker.stream(), types);
       EXPECT_LE(error(to_doubles(args.out), want), tolerance(types.out))
-          << m << "x" << n << "x" << k << " " << name(types.in) << "->" << name(types.out)
-          << " variant " << variant;
+          << m << "x" << n << "x" << k << " " << str(types) << " variant " << variant;
     }
   }
 }
@@ -142,7 +145,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, GemmShapes,
 
 TEST(Gemm, SumsOverADepthOfSeveralBlocks) {
   Maker maker;
-  for (const Types& types : kTypes) {
+  for (const Types& types : all_types()) {
     GemmArgs args;
     args.a = maker.matrix({6, 2500}, types.in);
     args.b = maker.matrix({2500, 9}, types.in);
@@ -156,7 +159,7 @@ TEST(Gemm, SumsOverADepthOfSeveralBlocks) {
 
 TEST(Gemm, BatchesAndRepeatsMatrices) {
   Maker maker;
-  for (const Types& types : kTypes) {
+  for (const Types& types : all_types()) {
     GemmArgs args;
     args.a = maker.matrix({3, 10, 8}, types.in);
     const Tensor once = maker.matrix({8, 12}, types.in);
@@ -170,7 +173,7 @@ TEST(Gemm, BatchesAndRepeatsMatrices) {
 
 TEST(Gemm, ReadsRowsThatOverlapOrRepeat) {
   Maker maker;
-  for (const Types& types : kTypes) {
+  for (const Types& types : all_types()) {
     const Tensor data = maker.matrix({200}, types.in);
     for (const int64_t stride : {0, 1, 5}) {
       GemmArgs args;
@@ -198,7 +201,7 @@ TEST(Gemm, LeavesWhatLiesBetweenRowsAlone) {
 
 // Bits of the product with 1, 2 and 5 threads; blocks are several in both directions.
 TEST(Gemm, GivesTheSameBitsForAnyNumberOfThreads) {
-  for (const Types& types : kTypes) {
+  for (const Types& types : all_types()) {
     for (const auto& [transpose_a, transpose_b] :
          {std::pair{false, false}, {true, false}, {false, true}}) {
       std::vector<double> first;
@@ -211,7 +214,7 @@ TEST(Gemm, GivesTheSameBitsForAnyNumberOfThreads) {
         run(args, maker.stream(), types);
         const auto got = to_doubles(args.out);
         if (first.empty()) first = got;
-        EXPECT_TRUE(got == first) << name(types.in) << " with " << threads << " threads";
+        EXPECT_TRUE(got == first) << str(types) << " with " << threads << " threads";
       }
     }
   }
@@ -220,8 +223,9 @@ TEST(Gemm, GivesTheSameBitsForAnyNumberOfThreads) {
 // An element has the same bits wherever its row and column stand, in every form of the product.
 TEST(Gemm, GivesAnElementTheSameBitsAtAnyIndex) {
   Maker maker;
-  const auto gradients = GradientProducts::panels;
-  for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
+  for (const Types& types : all_types()) {
+    const DType type = types.in;
+    if (types.out != type) continue;
     const Tensor a = maker.matrix({133, 1101}, type), b = maker.matrix({150, 1101}, type);
     const Tensor a_turned = maker.matrix({1101, 133}, type),
                  b_turned = maker.matrix({1101, 150}, type);
@@ -230,7 +234,7 @@ TEST(Gemm, GivesAnElementTheSameBitsAtAnyIndex) {
       for (int64_t j = 0; j < 150; ++j) copy_element(b, j * b.stride(0) + k, b_turned, k * 150 + j);
     }
     const Tensor all = maker.empty({133, 150}, type);
-    gemm({.a = a, .b = b, .out = all, .transpose_b = true}, maker.stream(), bf16_products());
+    gemm({.a = a, .b = b, .out = all, .transpose_b = true}, maker.stream(), types.products);
     for (const auto& [i, rows, j, cols] : {std::tuple{0, 64, 0, 150},
                                            {1, 131, 3, 140},
                                            {100, 33, 77, 73},
@@ -244,9 +248,9 @@ TEST(Gemm, GivesAnElementTheSameBitsAtAnyIndex) {
         part.a = part.transpose_a ? a_turned.slice(1, i, rows) : a.slice(0, i, rows);
         part.b = part.transpose_b ? b.slice(0, j, cols) : b_turned.slice(1, j, cols);
         part.out = maker.empty({rows, cols}, type);
-        gemm(part, maker.stream(), bf16_products(), gradients);
+        gemm(part, maker.stream(), types.products);
         EXPECT_EQ(to_doubles(part.out), to_doubles(all.slice(0, i, rows).slice(1, j, cols)))
-            << name(type) << " form " << form << " rows " << i << "+" << rows << " columns " << j
+            << str(types) << " form " << form << " rows " << i << "+" << rows << " columns " << j
             << "+" << cols;
       }
     }
@@ -256,15 +260,22 @@ TEST(Gemm, GivesAnElementTheSameBitsAtAnyIndex) {
 // Few rows go another way than many (kernels/cpu/few_rows.h), and a long sum in several slices.
 TEST(Gemm, GivesFewRowsTheBitsOfMany) {
   Maker maker;
-  for (const DType type : {DType::f32, DType::bf16}) {
-    const Tensor a = maker.matrix({9, 4611}, type), b = maker.matrix({53, 4611}, type);
-    const Tensor many = maker.empty({9, 53}, DType::f32);
-    gemm({.a = a, .b = b, .out = many, .transpose_b = true}, maker.stream(), bf16_products());
-    for (int64_t rows = 1; rows <= 5; ++rows) {
-      const Tensor few = maker.empty({rows, 53}, DType::f32);
-      gemm({.a = a.slice(0, 2, rows), .b = b, .out = few, .transpose_b = true}, maker.stream(),
-           bf16_products());
-      EXPECT_EQ(to_doubles(few), to_doubles(many.slice(0, 2, rows))) << name(type) << " " << rows;
+  for (const Types& types : all_types()) {
+    const DType type = types.in;
+    if (types.out != DType::f32) continue;
+    for (const auto& [k, n] : {std::pair{4611, 53}, {4608, 48}, {31, 32}}) {
+      const Tensor a = maker.matrix({12, k}, type), b = maker.matrix({n, k}, type);
+      const Tensor many = maker.empty({12, n}, DType::f32);
+      gemm({.a = a, .b = b, .out = many, .transpose_b = true}, maker.stream(), types.products);
+      for (int64_t rows = 1; rows <= kFewRows; ++rows) {
+        const Tensor few = maker.empty({rows, n}, DType::f32);
+        gemm({.a = a.slice(0, 2, rows), .b = b, .out = few, .transpose_b = true}, maker.stream(),
+             types.products);
+        EXPECT_EQ(
+            std::memcmp(few.raw(), many.slice(0, 2, rows).raw(), static_cast<size_t>(few.bytes())),
+            0)
+            << str(types) << " " << rows << " rows over " << k;
+      }
     }
   }
 }
@@ -273,20 +284,21 @@ TEST(Gemm, GivesFewRowsTheBitsOfMany) {
 TEST(FewRows, GiveTheBitsOfManyWhereTheMatrixIsNotTransposed) {
   constexpr int64_t kMost = 9;
   Maker maker;
-  for (const DType type : {DType::f32, DType::bf16}) {
-    const WordKind kind = type == DType::f32 ? WordKind::f32 : WordKind::bf16_pair;
-    if (!takes_few_rows(kind, type, 1)) GTEST_SKIP() << "not on this processor";
-    for (const int64_t k : {1, 2, 7, 130}) {
+  for (const Types& types : all_types()) {
+    const DType type = types.in;
+    const WordKind kind = word_kind(type, types.products);
+    if (types.out != DType::f32 || !takes_few_rows(kind, type, 1)) continue;
+    for (const int64_t k : {1, 2, 7, 130, 333}) {
       for (const int64_t n : {1, 19, 32, 45, 64, 100}) {
         const Tensor a = maker.matrix({kMost, k}, type), b = maker.matrix({k, n}, type, 3);
         const Tensor many = maker.empty({kMost, n}, DType::f32);
-        gemm({.a = a, .b = b, .out = many}, maker.stream(), bf16_products(),
-             GradientProducts::panels);
+        gemm({.a = a, .b = b, .out = many}, maker.stream(), types.products);
         for (int64_t m = 1; m <= kFewRows; ++m) {
           const auto base = [&](const Tensor& t) { return static_cast<std::byte*>(t.raw()); };
           const Tensor few = maker.empty({m, round_up(n, kPanel)}, DType::f32);
-          for (const int64_t begin : {int64_t{0}, k / 2 / 2 * 2}) {
-            const int64_t elements = begin == 0 && k > 3 ? k / 2 / 2 * 2 : k - begin;
+          const int64_t step = kind == WordKind::bf16_amx ? 32 : 2, cut = k / 2 / step * step;
+          for (const int64_t begin : {int64_t{0}, cut}) {
+            const int64_t elements = begin == 0 && cut > 0 ? cut : k - begin;
             std::vector<uint32_t> left(static_cast<size_t>(m * words(kind, elements)));
             rows_to_words(kind, {base(a) + begin * size_of(type), a.stride(0), type}, m, elements,
                           left.data());
@@ -303,7 +315,78 @@ TEST(FewRows, GiveTheBitsOfManyWhereTheMatrixIsNotTransposed) {
             if (elements == k) break;
           }
           EXPECT_EQ(to_doubles(few.slice(1, 0, n)), to_doubles(many.slice(0, 0, m)))
-              << name(type) << ": " << m << " x " << n << " over " << k;
+              << str(types) << ": " << m << " x " << n << " over " << k;
+        }
+      }
+    }
+  }
+}
+
+// Tiles against the definition in bits, either way round, in memory that ends where the matrices do.
+TEST(Tiles, OfAmxAreTheSumsOfTheirDefinition) {
+  const auto& ways = bf16_ways();
+  if (std::find(ways.begin(), ways.end(), Bf16Products::amx) == ways.end())
+    GTEST_SKIP() << "neither AMX nor AVX-512 to emulate it with";
+  std::mt19937 random(1);
+  // Beside ordinary numbers some whose products are subnormal, which count as zero.
+  const auto pair = [&] {
+    const auto half = [&] {
+      const float small = random() % 8 == 0 ? 0x1p-70f : 1.0f;
+      const auto number = static_cast<float>(static_cast<int32_t>(random() % 513) - 256) / 256;
+      return static_cast<uint32_t>(std::bit_cast<uint16_t>(bf16(number * small)));
+    };
+    return half() | half() << 16;
+  };
+  const auto element = [](uint32_t word, int odd) {
+    return std::bit_cast<float>(odd == 0 ? word << 16 : word & 0xffff0000u);
+  };
+  const auto flushed = [](float x) { return std::abs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; };
+  for (const int64_t m : {1, 15, 16, 17, 32, 40}) {
+    for (const int64_t k : {1, 16, 17, 40, 128}) {
+      for (const int64_t n : {32, 96}) {
+        std::vector<uint32_t> rows(static_cast<size_t>(m * k)), turned(rows.size()),
+            panels(static_cast<size_t>(n * k));
+        for (uint32_t& word : rows) word = pair();
+        for (uint32_t& word : panels) word = pair();
+        const auto row = [&](int64_t i, int64_t l) { return rows[static_cast<size_t>(i * k + l)]; };
+        for (int64_t i = 0; i < m; ++i)
+          for (int64_t l = 0; l < k; ++l) turned[static_cast<size_t>(l * m + i)] = row(i, l);
+        for (const bool accumulate : {false, true}) {
+          std::vector<float> want(static_cast<size_t>(m * n));
+          for (float& x : want) x = accumulate ? element(pair(), 0) : 0;
+          const std::vector<float> before = want;
+          for (int64_t at = 0; at < m * n; ++at) {
+            const int64_t i = at / n, j = at % n;
+            float& sum = want[static_cast<size_t>(at)];
+            for (int64_t begin = 0; begin < k; begin += 16) {
+              float sums[2] = {};
+              for (int64_t l = begin; l < std::min(begin + 16, k); ++l) {
+                const uint32_t word =
+                    panels[static_cast<size_t>((j / kPanel * k + l) * kPanel + j % kPanel)];
+                for (const int odd : {0, 1}) {
+                  sums[odd] =
+                      flushed(std::fma(element(row(i, l), odd), element(word, odd), sums[odd]));
+                }
+              }
+              sum = flushed(sum + flushed(sums[0] + sums[1]));
+            }
+          }
+          for (const bool turn : {false, true}) {
+            std::vector<float> got = before;
+            tile_product(WordKind::bf16_amx, {.m = m,
+                                              .n = n,
+                                              .k = k,
+                                              .a = turn ? turned.data() : rows.data(),
+                                              .a_row = turn ? 1 : k,
+                                              .a_step = turn ? m : 1,
+                                              .b = panels.data(),
+                                              .panel = k * kPanel,
+                                              .c = got.data(),
+                                              .ldc = n,
+                                              .accumulate = accumulate});
+            EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * 4), 0)
+                << m << " x " << n << " over " << k << " words, turned " << turn;
+          }
         }
       }
     }

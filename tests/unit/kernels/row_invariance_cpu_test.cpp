@@ -12,6 +12,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/rope.h"
+#include "unit/kernels/amx_emulator.h"
 #include "unit/kernels/cpu_maker.h"
 
 namespace megatron::kernels::cpu {
@@ -44,16 +45,16 @@ struct Kind {
   Bf16Products products;
 };
 std::vector<Kind> kinds() {
-  std::vector<Kind> list = {{DType::f32, DType::f32, Bf16Products::widened},
-                            {DType::bf16, DType::bf16, Bf16Products::widened}};
-  if (bf16_products() == Bf16Products::widened) return list;
-  list.push_back({DType::bf16, DType::bf16, Bf16Products::native});
-  list.push_back({DType::bf16, DType::f32, Bf16Products::native});
+  std::vector<Kind> list = {{DType::f32, DType::f32, Bf16Products::widened}};
+  for (const Bf16Products products : bf16_ways()) {
+    list.push_back({DType::bf16, DType::bf16, products});
+    if (products != Bf16Products::widened) list.push_back({DType::bf16, DType::f32, products});
+  }
   return list;
 }
 std::string str(const Kind& kind) {
-  return std::string(name(kind.in)) + " to " + std::string(name(kind.out)) +
-         (kind.products == Bf16Products::native ? " native" : " widened");
+  return std::string(name(kind.in)) + " to " + std::string(name(kind.out)) + " " +
+         str(kind.products);
 }
 
 struct Weight {
@@ -63,8 +64,9 @@ class ProductRows : public testing::TestWithParam<Weight> {};
 
 TEST_P(ProductRows, DoNotDependOnTheirNumber) {
   const auto [inputs, outputs] = GetParam();
-  const int64_t rows = outputs > 10000 ? 70 : 300;
   for (const Kind& kind : kinds()) {
+    const int64_t rows =
+        slow(kind.products) ? (outputs > 10000 ? 20 : 70) : (outputs > 10000 ? 70 : 300);
     Maker maker;
     GemmArgs all{.a = uniform(maker, {rows, inputs}, kind.in, 1),
                  .b = uniform(maker, {outputs, inputs}, kind.in, 2),
@@ -147,17 +149,28 @@ float as_float(const Tensor& t, int64_t row, int64_t column) {
   return t.dtype() == DType::f32 ? t.data<float>()[at] : static_cast<float>(t.data<bf16>()[at]);
 }
 
-// The definition: fma(a[k], b[k], sum) in ascending k, or of pairs of bf16 the second, then the
-// first; then the bias.
-float chain(const GemmArgs& args, int64_t i, int64_t j, bool pairs) {
+// The definition (kernels/cpu/tiles.h), then the bias: fma(a[k], b[k], sum) in ascending k; of pairs of
+// bf16 the second, then the first; or of each 32 elements the even and the odd ones apart.
+float chain(const GemmArgs& args, int64_t i, int64_t j, WordKind kind) {
   float sum = 0;
   const int64_t depth = args.a.size(1);
-  const auto add = [&](int64_t k) {
-    if (k < depth) sum = std::fma(as_float(args.a, i, k), as_float(args.b, j, k), sum);
+  const auto add = [&](int64_t k, float to) {
+    return k < depth ? std::fma(as_float(args.a, i, k), as_float(args.b, j, k), to) : to;
   };
-  for (int64_t k = 0; k < depth; k += pairs ? 2 : 1) {
-    if (pairs) add(k + 1);
-    add(k);
+  if (kind == WordKind::bf16_amx) {
+    for (int64_t begin = 0; begin < depth; begin += 32) {
+      float even = 0, odd = 0;
+      for (int64_t k = begin; k < begin + 32; k += 2) {
+        even = add(k, even);
+        odd = add(k + 1, odd);
+      }
+      sum += even + odd;
+    }
+  } else {
+    for (int64_t k = 0; k < depth; k += is_paired(kind) ? 2 : 1) {
+      if (is_paired(kind)) sum = add(k + 1, sum);
+      sum = add(k, sum);
+    }
   }
   return sum + (args.bias.dtype() == DType::f32 ? args.bias.data<float>()[j]
                                                 : static_cast<float>(args.bias.data<bf16>()[j]));
@@ -177,7 +190,7 @@ TEST(ProductRows, AreTheChainOfTheirDefinition) {
       gemm(args, maker.stream(), kind.products);
       for (int64_t i = 0; i < rows; i += 1 + rows / 7) {
         for (int64_t j = 0; j < 70; j += 3) {
-          const float want = chain(args, i, j, kind.products == Bf16Products::native);
+          const float want = chain(args, i, j, word_kind(kind.in, kind.products));
           EXPECT_EQ(as_float(args.out, i, j),
                     kind.out == DType::f32 ? want : static_cast<float>(bf16(want)))
               << str(kind) << " rows " << rows << " at " << i << "," << j;
@@ -350,15 +363,15 @@ void expect_decoding_equals_training(const Cache& c) {
 class Decoding : public testing::TestWithParam<DType> {};
 
 TEST_P(Decoding, EqualsTrainingBitForBit) {
-  std::vector<Bf16Products> ways = {Bf16Products::widened};
-  if (GetParam() == DType::bf16 && bf16_products() == Bf16Products::native)
-    ways = {Bf16Products::native, Bf16Products::widened};
-  for (const Bf16Products products : ways) {
+  for (const Bf16Products products : bf16_ways()) {
+    if (GetParam() == DType::f32 && products != Bf16Products::widened) continue;
+    const int64_t length = slow(products) ? 200 : 300;
     for (const int64_t document : {0, 45}) {
       for (const auto& [key_heads, width] : {std::pair{4, 64}, {2, 80}, {1, 128}}) {
+        if (slow(products) && (document == 0) != (key_heads == 2)) continue;
         expect_decoding_equals_training({.batch = 9,
-                                         .length = 300,
-                                         .capacity = 333,
+                                         .length = length,
+                                         .capacity = length + 33,
                                          .heads = 4,
                                          .key_heads = key_heads,
                                          .width = width,
@@ -367,8 +380,8 @@ TEST_P(Decoding, EqualsTrainingBitForBit) {
                                          .products = products});
       }
     }
-    expect_decoding_equals_training({.batch = 5,
-                                     .length = 513,
+    expect_decoding_equals_training({.batch = slow(products) ? 1 : 5,
+                                     .length = slow(products) ? 257 : 513,
                                      .capacity = 1024,
                                      .heads = 1,
                                      .key_heads = 1,

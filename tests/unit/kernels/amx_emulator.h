@@ -1,0 +1,33 @@
+// AMX on processors without it, so that its kernels are tested wherever there is AVX-512.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "kernels/cpu/bf16_products.h"
+
+namespace megatron::kernels::cpu {
+
+// Every way to multiply bf16 that can run here. Where the processor has no AMX, the first call makes
+// this process emulate its instructions: each one traps, and a handler of SIGILL does what the manual
+// says. A use that the processor would refuse (a tile that is not configured, shapes that do not fit)
+// ends the process with a line that says which.
+const std::vector<Bf16Products>& bf16_ways();
+
+// f32, and bf16 in each of its ways.
+std::vector<std::pair<DType, Bf16Products>> types_and_ways();
+
+// bf16_products() while it lives.
+class UseBf16Products {
+ public:
+  explicit UseBf16Products(Bf16Products products) { set_bf16_products_for_tests(products); }
+  UseBf16Products(const UseBf16Products&) = delete;
+  ~UseBf16Products() { set_bf16_products_for_tests({}); }
+};
+
+// Whether that is emulated: some microseconds an instruction.
+bool slow(Bf16Products products);
+
+const char* str(Bf16Products products);
+
+}  // namespace megatron::kernels::cpu
