@@ -179,9 +179,10 @@ namespace {
 // time, and the sums come transposed.
 class FewRows {
  public:
+  static constexpr int64_t kMostWords = 8192;  // of all rows of a
+
   explicit FewRows(const FewRowsProduct& p)
       : p_(p), width_(words(WordKind::bf16_amx, p.elements)), stride_(p.b.stride * 2) {
-    MG_ASSERT(width_ * p.m <= kMostWords);
     turn();
   }
 
@@ -195,8 +196,6 @@ class FewRows {
   }
 
  private:
-  static constexpr int64_t kMostWords = kAmxFewRowsWords;
-
   // turned_[l * m + i] = word l of row i.
   void turn() {
     for (int64_t l = 0; l < width_; ++l)
@@ -281,7 +280,17 @@ class FewRows {
 
 }  // namespace
 
-void few_rows_product_nt_amx(const FewRowsProduct& p) { FewRows(p).run(); }
+void few_rows_product_nt_amx(const FewRowsProduct& p) {
+  const int64_t most = 2 * (FewRows::kMostWords / p.m / kRowWords * kRowWords);
+  for (int64_t k = 0; k < p.elements; k += most) {
+    FewRowsProduct part = p;
+    part.elements = std::min(most, p.elements - k);
+    part.a += k / 2;
+    part.b.base += k * 2;
+    part.accumulate = p.accumulate || k > 0;
+    FewRows(part).run();
+  }
+}
 
 void few_rows_product_nn_amx(const FewRowsProduct& p) {
   // Parts of b that the first-level cache holds, as panels.

@@ -12,8 +12,6 @@ inline constexpr int64_t kAmxStrip = 32;
 // Words of a row whose words do not lie side by side (a_step other than 1; a_row is 1), at most: they
 // are turned in memory of the stack.
 inline constexpr int64_t kAmxTurnedWords = 128;
-// Words of all rows of a few-row product, at most.
-inline constexpr int64_t kAmxFewRowsWords = 8192;
 
 void tile_product_amx(const TileProduct& product);
 void few_rows_product_nt_amx(const FewRowsProduct& product);

@@ -180,8 +180,7 @@ class PanelProduct {
   // they hold, as in rows of sums, since multiples of 4 KB share places of the caches.
   static constexpr int64_t kDepth = 128, kGroup = 64;
   static constexpr int64_t kPanelWords = kDepth * kPanel + 16;
-  static_assert(kDepth % kChainCut == 0 && kDepth <= kAmxTurnedWords);
-  static_assert(kGroup * kDepth <= kAmxFewRowsWords);
+  static_assert(2 * kDepth % kChainCut == 0 && kDepth <= kAmxTurnedWords);
 
   struct Slice {
     int64_t k, depth;

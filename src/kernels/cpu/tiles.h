@@ -22,15 +22,15 @@ inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 
 // c [m,n] = a b + (accumulate ? c : 0), with n a multiple of kPanel and k in words, at least 1.
 //   a: word (i, l) at a[i * a_row + l * a_step]: either way round, so that the caller need not copy
-//   the transpose of a tile (bf16_amx does it here: kernels/cpu/amx_products.h). b: word (l, j) at b[j / 32 * panel + l * 32 + j % 32]. c: rows ldc apart.
+//   the transpose of a tile (bf16_amx does it here: kernels/cpu/amx_products.h).
+//   b: word (l, j) at b[j / 32 * panel + l * 32 + j % 32]. c: rows ldc apart.
 // Each element is one chain of sums in ascending l, begun at c or 0:
 //   f32: sum = fma(a, b, sum);
 //   bf16_pair: as AVX512_BF16 sums (vdpbf16ps), the odd element of a word, then the even one;
 //   bf16_amx: as AMX sums (tdpbf16ps), of 16 words the even elements and the odd ones, each a chain
 //   begun at 0; then sum += even + odd. The last 16 may be fewer.
-// Pairs take subnormal numbers for zero.
-// Its bits depend on no size but k, and k may be cut anywhere, for bf16_amx at multiples of kChainCut
-// elements.
+// Pairs take subnormal numbers for zero. An element's bits depend on no size but k, and k may be cut
+// anywhere, for bf16_amx at multiples of kChainCut elements.
 struct TileProduct {
   int64_t m, n, k;
   const uint32_t* a;

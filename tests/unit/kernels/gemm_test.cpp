@@ -322,6 +322,36 @@ TEST(FewRows, GiveTheBitsOfManyWhereTheMatrixIsNotTransposed) {
   }
 }
 
+// More words than a call keeps at once.
+TEST(FewRows, GiveTheBitsOfManyHoweverLongTheyAre) {
+  constexpr int64_t kLong = 17001, kColumns = 33;
+  Maker maker;
+  for (const Types& types : all_types()) {
+    const DType type = types.in;
+    const WordKind kind = word_kind(type, types.products);
+    if (types.out != DType::f32 || !takes_few_rows(kind, type, 1)) continue;
+    const Tensor a = maker.matrix({12, kLong}, type), b = maker.matrix({kColumns, kLong}, type);
+    const Tensor many = maker.empty({12, kColumns}, DType::f32);
+    gemm({.a = a, .b = b, .out = many, .transpose_b = true}, maker.stream(), types.products);
+    const auto base = [](const Tensor& t) { return static_cast<std::byte*>(t.raw()); };
+    for (const int64_t m : {int64_t{1}, int64_t{3}, kFewRows}) {
+      std::vector<uint32_t> left(static_cast<size_t>(m * words(kind, kLong)));
+      rows_to_words(kind, {base(a), a.stride(0), type}, m, kLong, left.data());
+      const Tensor few = maker.empty({m, kColumns}, DType::f32);
+      few_rows_product_nt(kind, {.m = m,
+                                 .n = kColumns,
+                                 .elements = kLong,
+                                 .a = left.data(),
+                                 .a_row = words(kind, kLong),
+                                 .b = {base(b), b.stride(0), type},
+                                 .c = few.data<float>(),
+                                 .ldc = few.stride(0),
+                                 .accumulate = false});
+      EXPECT_EQ(to_doubles(few), to_doubles(many.slice(0, 0, m))) << str(types) << " " << m;
+    }
+  }
+}
+
 // Tiles against the definition in bits, either way round, in memory that ends where the matrices do.
 TEST(Tiles, OfAmxAreTheSumsOfTheirDefinition) {
   const auto& ways = bf16_ways();
