@@ -263,10 +263,9 @@ void finish(const AttentionArgs& args, const AttentionSizes& sizes, const RowBlo
 
 }  // namespace
 
-AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream,
-                                   Bf16Products products) {
+AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream) {
   if (args.q.elements() == 0) return {};
-  const AttentionSizes sizes(args, products);
+  const AttentionSizes sizes(args);
   const int threads = stream.plan().threads;
   Arena& arena = stream.scratch();
   AttentionScratch scratch{.tile_bytes = Workspace(sizes, nullptr).bytes};
@@ -277,12 +276,12 @@ AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream,
   return scratch;
 }
 
-void attention(const AttentionArgs& args, Stream& stream, Bf16Products products) {
+void attention(const AttentionArgs& args, Stream& stream) {
   check(args);
   require_attention_type("attention", args.q.dtype());
   if (args.q.elements() == 0) return;
-  const AttentionScratch scratch = attention_scratch(args, stream, products);
-  const AttentionSizes sizes(args, products);
+  const AttentionScratch scratch = attention_scratch(args, stream);
+  const AttentionSizes sizes(args);
   const KeyPlaces places(sizes, scratch.positions);
   const PackedKeys packed(args, sizes, places, *scratch.keys, stream);
   const int64_t blocks = sizes.row_blocks();
@@ -296,10 +295,6 @@ void attention(const AttentionArgs& args, Stream& stream, Bf16Products products)
         attend(args, sizes, places, packed, block, thread, work);
         finish(args, sizes, block, work);
       });
-}
-
-void attention(const AttentionArgs& args, Stream& stream) {
-  attention(args, stream, bf16_products());
 }
 
 }  // namespace megatron::kernels::cpu

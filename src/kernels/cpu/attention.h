@@ -4,15 +4,11 @@
 
 #include "device/stream.h"
 #include "kernels/attention.h"
-#include "kernels/cpu/bf16_products.h"
 
 namespace megatron::kernels::cpu {
 
 void attention(const AttentionArgs& args, Stream& stream);
 void attention_backward(const AttentionBackwardArgs& args, Stream& stream);
-// The calls above ask the processor; these let the tests take every way.
-void attention(const AttentionArgs& args, Stream& stream, Bf16Products products);
-void attention_backward(const AttentionBackwardArgs& args, Stream& stream, Bf16Products products);
 
 // Memory that a call takes of the scratch arena.
 struct AttentionScratch {
@@ -20,10 +16,8 @@ struct AttentionScratch {
       tiles;               // keys: of forward; null where nothing is computed
   int64_t tile_bytes = 0;  // of one thread
 };
-AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream,
-                                   Bf16Products products);
-AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, Stream& stream,
-                                            Bf16Products products);
+AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream);
+AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, Stream& stream);
 
 // Plain loops, any of f64, f32 and bf16.
 void softmax(const SoftmaxArgs& args, Stream& stream);

@@ -210,9 +210,8 @@ class KeyHeadGradient {
 
 }  // namespace
 
-AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, Stream& stream,
-                                            Bf16Products products) {
-  const AttentionSizes sizes(args, products);
+AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, Stream& stream) {
+  const AttentionSizes sizes(args);
   if (sizes.batch * sizes.key_heads * sizes.width == 0) return {};
   AttentionScratch scratch{.tile_bytes = Workspace(sizes, nullptr).bytes};
   Arena& arena = stream.scratch();
@@ -222,12 +221,12 @@ AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, S
   return scratch;
 }
 
-void attention_backward(const AttentionBackwardArgs& args, Stream& stream, Bf16Products products) {
+void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   check(args);
   require_attention_type("attention_backward", args.q.dtype());
-  const AttentionScratch scratch = attention_backward_scratch(args, stream, products);
+  const AttentionScratch scratch = attention_backward_scratch(args, stream);
   if (scratch.tiles == nullptr) return;
-  const AttentionSizes sizes(args, products);
+  const AttentionSizes sizes(args);
   const KeyPlaces places(sizes, scratch.positions);
   // One thread computes a key head from end to end: sums over its queries have one order.
   stream.pool().parallel_for(sizes.batch * sizes.key_heads, [&](int64_t head, int thread) {
@@ -235,10 +234,6 @@ void attention_backward(const AttentionBackwardArgs& args, Stream& stream, Bf16P
     KeyHeadGradient(args, sizes, places, head / sizes.key_heads, head % sizes.key_heads, work)
         .run();
   });
-}
-
-void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
-  attention_backward(args, stream, bf16_products());
 }
 
 }  // namespace megatron::kernels::cpu

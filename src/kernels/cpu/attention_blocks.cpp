@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "kernels/cpu/bf16_products.h"
 
 namespace megatron::kernels::cpu {
 
@@ -24,14 +25,14 @@ int64_t cut_pieces(std::byte* begin, std::span<const ScratchPiece> pieces) {
 }
 
 AttentionSizes::AttentionSizes(const Tensor& q, const Tensor& k, bool is_causal,
-                               const DropoutArgs::Mask& mask, Bf16Products products)
+                               const DropoutArgs::Mask& mask)
     : batch(q.size(0)),
       queries(q.size(1)),
       keys(k.size(1)),
       key_heads(k.size(2)),
       group(q.size(2) / k.size(2)),
       width(q.size(3)),
-      kind(word_kind(q.dtype(), products)),
+      kind(word_kind(q.dtype(), bf16_products())),
       word_width(words(kind, width)),
       columns(round_up(width, kPanel)),
       padded_keys(round_up(keys, kPanel)),

@@ -10,7 +10,6 @@
 #include "kernels/attention.h"
 #include "kernels/cpu/attention_pack.h"
 #include "kernels/cpu/attention_rows.h"
-#include "kernels/cpu/bf16_products.h"
 
 namespace megatron::kernels::cpu {
 
@@ -26,8 +25,8 @@ inline float* floats(uint32_t* words) { return reinterpret_cast<float*>(words); 
 // The numbers of a call; the same for its forward and its backward.
 struct AttentionSizes {
   template <class Args>
-  AttentionSizes(const Args& args, Bf16Products products)
-      : AttentionSizes(args.q, args.k, args.causal, args.dropout, products) {
+  explicit AttentionSizes(const Args& args)
+      : AttentionSizes(args.q, args.k, args.causal, args.dropout) {
     q_positions = args.q_positions;
     k_positions = args.k_positions;
     q_begins = args.q_begins;
@@ -55,8 +54,7 @@ struct AttentionSizes {
   const DropoutArgs::Mask& dropout;
 
  private:
-  AttentionSizes(const Tensor& q, const Tensor& k, bool causal, const DropoutArgs::Mask& dropout,
-                 Bf16Products products);
+  AttentionSizes(const Tensor& q, const Tensor& k, bool causal, const DropoutArgs::Mask& dropout);
 };
 
 // A range of a block's keys, multiples of kPanel, and the lowest and highest of their positions.

@@ -4,6 +4,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/amx_products.h"
+#include "kernels/cpu/bf16_products.h"
 #include "kernels/cpu/few_rows.h"
 #include "kernels/cpu/panels.h"
 #include "kernels/cpu/rows_ahead.h"
@@ -341,12 +342,13 @@ void run(const Problem& p, const Block& block, Way way, WordKind kind) {
 
 }  // namespace
 
-void gemm(const GemmArgs& args, Stream& stream, Bf16Products products) {
+void gemm(const GemmArgs& args, Stream& stream) {
   check(args);
+  if (has_epilogue(args)) return gemm_by_parts(args, cpu_table(), stream);
   const Problem p = describe(args);
   if (p.batch * p.m * p.n == 0) return;
   const Way way = p.k == 0 ? Way::zeros : p.in == DType::f64 ? Way::f64 : Way::panels;
-  const WordKind kind = word_kind(p.in, products);
+  const WordKind kind = word_kind(p.in, bf16_products());
   const BlockSize size =
       way == Way::panels ? panel_blocks(p, kind, stream.pool().size()) : BlockSize{64, 64};
   const int64_t rows = count(p.m, size.m), cols = count(p.n, size.n);
@@ -360,14 +362,6 @@ void gemm(const GemmArgs& args, Stream& stream, Bf16Products products) {
     block.n = std::min(size.n, p.n - block.j);
     run(p, block, way, kind);
   });
-}
-
-void gemm(const GemmArgs& args, Stream& stream) {
-  if (has_epilogue(args)) {
-    check(args);
-    return gemm_by_parts(args, cpu_table(), stream);
-  }
-  gemm(args, stream, bf16_products());
 }
 
 }  // namespace megatron::kernels::cpu

@@ -15,11 +15,6 @@ void ask(const Args& args, Stream& stream) {
   scratch(args, stream);
 }
 
-template <auto scratch, class Args>
-void ask_attention(const Args& args, Stream& stream) {
-  scratch(args, stream, cpu::bf16_products());
-}
-
 template <NormKind kind>
 void ask_norm(const AddNormBackwardArgs& args, Stream& stream) {
   cpu::norm_backward_scratch(args, kind, stream);
@@ -37,8 +32,8 @@ const Table& cpu_scratch_table() {
       .gemm = ask_bias_gradient,
       .add_rms_norm_backward = ask_norm<NormKind::rms>,
       .add_layer_norm_backward = ask_norm<NormKind::layer>,
-      .attention = ask_attention<cpu::attention_scratch, AttentionArgs>,
-      .attention_backward = ask_attention<cpu::attention_backward_scratch, AttentionBackwardArgs>,
+      .attention = ask<cpu::attention_scratch, AttentionArgs>,
+      .attention_backward = ask<cpu::attention_backward_scratch, AttentionBackwardArgs>,
       .embedding_backward = ask<cpu::embedding_backward_scratch, EmbeddingBackwardArgs>,
       .cross_entropy = ask<cpu::cross_entropy_scratch, CrossEntropyArgs>,
       .column_sum = ask<cpu::column_sum_scratch, ColumnSumArgs>,

@@ -1,7 +1,7 @@
 // Cached and uncached logits are the same bits, whatever the batch and the pieces.
 #include "golden/inference/bits.h"
 
-#include "unit/kernels/amx_emulator.h"
+#include "amx_emulator.h"
 
 namespace megatron::testing {
 namespace {

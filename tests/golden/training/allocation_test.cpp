@@ -10,8 +10,8 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "amx_emulator.h"
 #include "golden/training/support.h"
-#include "unit/kernels/amx_emulator.h"
 
 namespace {
 

@@ -1,13 +1,13 @@
 // Whole runs that must give the same losses.
 #include <gtest/gtest.h>
 
+#include "amx_emulator.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/tolerances.h"
 #include "golden/training/support.h"
 #include "plan/machine_rates.h"
 #include "tokenizers/tokenizer.h"
-#include "unit/kernels/amx_emulator.h"
 
 namespace megatron::training {
 namespace {

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <random>
 
+#include "amx_emulator.h"
 #include "base/error.h"
 #include "base/philox.h"
-#include "unit/kernels/amx_emulator.h"
 
 namespace megatron::kernels::cpu {
 namespace {
@@ -77,13 +77,12 @@ class Attention {
   struct Result {
     std::vector<double> out, lse, dq, dk, dv;
   };
-  Result run(Bf16Products products) {
-    attention(f_, stream(), products);
-    attention_backward(backward(), stream(), products);
+  Result run() {
+    attention(f_, stream());
+    attention_backward(backward(), stream());
     return {to_doubles(f_.out), to_doubles(f_.lse), to_doubles(dq_), to_doubles(dk_),
             to_doubles(dv_)};
   }
-  Result run() { return run(bf16_products()); }
   Result naive() const;
 
  private:
@@ -224,9 +223,10 @@ class AttentionShapes : public testing::TestWithParam<Problem> {};
 
 TEST_P(AttentionShapes, MatchesPlainLoops) {
   for (const auto& [type, products] : types_and_ways()) {
+    const UseBf16Products use(products);
     Attention attention(GetParam(), type);
     const auto want = attention.naive();
-    expect_near(attention.run(products), want, type);
+    expect_near(attention.run(), want, type);
   }
 }
 
@@ -333,9 +333,9 @@ TEST(Attention, GivesTheSameBitsForAnyNumberOfThreads) {
                         .dropout = 0.2f,
                         .document = document};
     for (const auto& [type, products] : types_and_ways()) {
-      const auto one = Attention(setup, type, 1).run(products);
-      for (const int threads : {2, 3})
-        expect_same_bits(Attention(setup, type, threads).run(products), one);
+      const UseBf16Products use(products);
+      const auto one = Attention(setup, type, 1).run();
+      for (const int threads : {2, 3}) expect_same_bits(Attention(setup, type, threads).run(), one);
     }
   }
 }
@@ -349,10 +349,11 @@ TEST(Attention, OneDocumentThatHoldsAllGivesTheBitsOfNone) {
                 .width = 32,
                 .dropout = 0.2f};
   for (const auto& [type, products] : types_and_ways()) {
+    const UseBf16Products use(products);
     setup.document = 0;
-    const auto none = Attention(setup, type).run(products);
+    const auto none = Attention(setup, type).run();
     setup.document = 300;
-    expect_same_bits(Attention(setup, type).run(products), none);
+    expect_same_bits(Attention(setup, type).run(), none);
   }
 }
 
@@ -367,6 +368,7 @@ TEST(Attention, SkippedKeysWouldHaveAddedNothing) {
                       .width = 32,
                       .document = 130};
   for (const auto& [type, products] : types_and_ways()) {
+    const UseBf16Products use(products);
     Attention skipped(setup, type), kept(setup, type);
     Runtime runtime({DeviceKind::cpu, 0}, 1);
     Arena& arena = runtime.arena(MemoryClass::activations);
@@ -377,7 +379,7 @@ TEST(Attention, SkippedKeysWouldHaveAddedNothing) {
       args.q_positions.data<int32_t>()[i] = i;
       args.k_positions.data<int32_t>()[i] = i % 32 == 31 && i < 256 ? INT32_MAX - 1 : i;
     }
-    const auto want = skipped.run(products), got = kept.run(products);
+    const auto want = skipped.run(), got = kept.run();
     const auto of_last = [](const std::vector<double>& values) {
       return std::vector<double>(values.begin() + static_cast<int64_t>(values.size()) * 260 / 400,
                                  values.end());
@@ -391,11 +393,11 @@ TEST(Attention, SkippedKeysWouldHaveAddedNothing) {
 
 // The last queries alone, with their positions, give the bits that they have among all: decoding
 // equals training. A few rows go another way than many (kernels/cpu/few_rows.h).
-void expect_bits_of_last_queries(const Problem& setup, DType type, Bf16Products products) {
+void expect_bits_of_last_queries(const Problem& setup, DType type) {
   const int64_t keys = setup.keys;
   Attention whole(setup, type);
   AttentionArgs all = whole.forward();
-  attention(all, whole.stream(), products);
+  attention(all, whole.stream());
   for (const int64_t count : {keys - 1, keys / 2, int64_t{3}, int64_t{1}}) {
     const int64_t first = keys - count;
     Runtime runtime({DeviceKind::cpu, 0}, 2);
@@ -410,10 +412,10 @@ void expect_bits_of_last_queries(const Problem& setup, DType type, Bf16Products 
       part.k_positions.data<int32_t>()[i] = static_cast<int32_t>(i);
     for (int64_t i = first; i < keys; ++i)
       part.q_positions.data<int32_t>()[i - first] = static_cast<int32_t>(i);
-    attention(part, runtime.stream(), products);
+    attention(part, runtime.stream());
     EXPECT_EQ(to_doubles(part.out), to_doubles(all.out.slice(1, first, count)))
-        << name(type) << " " << str(products) << ", last " << count << " of " << keys << ", width "
-        << setup.width;
+        << name(type) << " " << str(bf16_products()) << ", last " << count << " of " << keys
+        << ", width " << setup.width;
   }
 }
 
@@ -432,14 +434,17 @@ TEST(Attention, GivesAQueryTheSameBitsWhereverItStands) {
        .dropout = 0.3f},
       {.batch = 1, .queries = 70, .keys = 70, .heads = 3, .key_heads = 1, .width = 128}};
   for (const Problem& setup : setups) {
-    for (const auto& [type, products] : types_and_ways())
-      expect_bits_of_last_queries(setup, type, products);
+    for (const auto& [type, products] : types_and_ways()) {
+      const UseBf16Products use(products);
+      expect_bits_of_last_queries(setup, type);
+    }
   }
 }
 
 // A row that sees nothing of a panel whose keys stand on both sides of it gives zero, as among many.
 TEST(Attention, ARowBetweenAllKeysSeesNone) {
   for (const auto& [type, products] : types_and_ways()) {
+    const UseBf16Products use(products);
     for (const int64_t queries : {1, 20}) {
       const Problem setup{.batch = 1, .queries = queries, .keys = 40, .width = 32};
       Attention problem(setup, type);
@@ -452,7 +457,7 @@ TEST(Attention, ARowBetweenAllKeysSeesNone) {
       std::fill_n(args.q_positions.data<int32_t>(), queries, 50);
       std::fill_n(args.q_begins.data<int32_t>(), queries, 40);
       for (int64_t j = 0; j < 40; ++j) args.k_positions.data<int32_t>()[j] = j % 2 == 0 ? 0 : 100;
-      attention(args, problem.stream(), products);
+      attention(args, problem.stream());
       for (const double x : to_doubles(args.out)) EXPECT_EQ(x, 0.0) << name(type) << " " << queries;
     }
   }

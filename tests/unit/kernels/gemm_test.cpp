@@ -9,8 +9,8 @@
 #include <random>
 #include <tuple>
 
+#include "amx_emulator.h"
 #include "kernels/cpu/few_rows.h"
-#include "unit/kernels/amx_emulator.h"
 
 namespace megatron::kernels::cpu {
 namespace {
@@ -100,7 +100,8 @@ std::string str(const Types& types) {
 }
 
 void run(const GemmArgs& args, Stream& stream, const Types& types) {
-  gemm(args, stream, types.products);
+  const UseBf16Products use(types.products);
+  gemm(args, stream);
 }
 
 struct Sizes {
@@ -234,7 +235,7 @@ TEST(Gemm, GivesAnElementTheSameBitsAtAnyIndex) {
       for (int64_t j = 0; j < 150; ++j) copy_element(b, j * b.stride(0) + k, b_turned, k * 150 + j);
     }
     const Tensor all = maker.empty({133, 150}, type);
-    gemm({.a = a, .b = b, .out = all, .transpose_b = true}, maker.stream(), types.products);
+    run({.a = a, .b = b, .out = all, .transpose_b = true}, maker.stream(), types);
     for (const auto& [i, rows, j, cols] : {std::tuple{0, 64, 0, 150},
                                            {1, 131, 3, 140},
                                            {100, 33, 77, 73},
@@ -248,7 +249,7 @@ TEST(Gemm, GivesAnElementTheSameBitsAtAnyIndex) {
         part.a = part.transpose_a ? a_turned.slice(1, i, rows) : a.slice(0, i, rows);
         part.b = part.transpose_b ? b.slice(0, j, cols) : b_turned.slice(1, j, cols);
         part.out = maker.empty({rows, cols}, type);
-        gemm(part, maker.stream(), types.products);
+        run(part, maker.stream(), types);
         EXPECT_EQ(to_doubles(part.out), to_doubles(all.slice(0, i, rows).slice(1, j, cols)))
             << str(types) << " form " << form << " rows " << i << "+" << rows << " columns " << j
             << "+" << cols;
@@ -266,11 +267,11 @@ TEST(Gemm, GivesFewRowsTheBitsOfMany) {
     for (const auto& [k, n] : {std::pair{4611, 53}, {4608, 48}, {31, 32}}) {
       const Tensor a = maker.matrix({12, k}, type), b = maker.matrix({n, k}, type);
       const Tensor many = maker.empty({12, n}, DType::f32);
-      gemm({.a = a, .b = b, .out = many, .transpose_b = true}, maker.stream(), types.products);
+      run({.a = a, .b = b, .out = many, .transpose_b = true}, maker.stream(), types);
       for (int64_t rows = 1; rows <= kFewRows; ++rows) {
         const Tensor few = maker.empty({rows, n}, DType::f32);
-        gemm({.a = a.slice(0, 2, rows), .b = b, .out = few, .transpose_b = true}, maker.stream(),
-             types.products);
+        run({.a = a.slice(0, 2, rows), .b = b, .out = few, .transpose_b = true}, maker.stream(),
+            types);
         EXPECT_EQ(
             std::memcmp(few.raw(), many.slice(0, 2, rows).raw(), static_cast<size_t>(few.bytes())),
             0)
@@ -292,7 +293,7 @@ TEST(FewRows, GiveTheBitsOfManyWhereTheMatrixIsNotTransposed) {
       for (const int64_t n : {1, 19, 32, 45, 64, 100}) {
         const Tensor a = maker.matrix({kMost, k}, type), b = maker.matrix({k, n}, type, 3);
         const Tensor many = maker.empty({kMost, n}, DType::f32);
-        gemm({.a = a, .b = b, .out = many}, maker.stream(), types.products);
+        run({.a = a, .b = b, .out = many}, maker.stream(), types);
         for (int64_t m = 1; m <= kFewRows; ++m) {
           const auto base = [&](const Tensor& t) { return static_cast<std::byte*>(t.raw()); };
           const Tensor few = maker.empty({m, round_up(n, kPanel)}, DType::f32);
@@ -332,7 +333,7 @@ TEST(FewRows, GiveTheBitsOfManyHoweverLongTheyAre) {
     if (types.out != DType::f32 || !takes_few_rows(kind, type, 1)) continue;
     const Tensor a = maker.matrix({12, kLong}, type), b = maker.matrix({kColumns, kLong}, type);
     const Tensor many = maker.empty({12, kColumns}, DType::f32);
-    gemm({.a = a, .b = b, .out = many, .transpose_b = true}, maker.stream(), types.products);
+    run({.a = a, .b = b, .out = many, .transpose_b = true}, maker.stream(), types);
     const auto base = [](const Tensor& t) { return static_cast<std::byte*>(t.raw()); };
     for (const int64_t m : {int64_t{1}, int64_t{3}, kFewRows}) {
       std::vector<uint32_t> left(static_cast<size_t>(m * words(kind, kLong)));

@@ -4,6 +4,7 @@
 
 #include <span>
 
+#include "amx_emulator.h"
 #include "base/philox.h"
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/attention.h"
@@ -12,7 +13,6 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/rope.h"
-#include "unit/kernels/amx_emulator.h"
 #include "unit/kernels/cpu_maker.h"
 
 namespace megatron::kernels::cpu {
@@ -65,6 +65,7 @@ class ProductRows : public testing::TestWithParam<Weight> {};
 TEST_P(ProductRows, DoNotDependOnTheirNumber) {
   const auto [inputs, outputs] = GetParam();
   for (const Kind& kind : kinds()) {
+    const UseBf16Products use(kind.products);
     const int64_t rows =
         slow(kind.products) ? (outputs > 10000 ? 20 : 70) : (outputs > 10000 ? 70 : 300);
     Maker maker;
@@ -73,7 +74,7 @@ TEST_P(ProductRows, DoNotDependOnTheirNumber) {
                  .out = maker.empty({rows, outputs}, kind.out),
                  .transpose_b = true,
                  .bias = uniform(maker, {outputs}, kind.in, 3)};
-    gemm(all, maker.stream(), kind.products);
+    gemm(all, maker.stream());
     int64_t first = 0;
     for (const int64_t count : {1, 2, 3, 5, 8, 9, 16, 17, 32, 40, 64, 100, 200}) {
       if (count > rows) break;
@@ -81,7 +82,7 @@ TEST_P(ProductRows, DoNotDependOnTheirNumber) {
       GemmArgs part = all;
       part.a = all.a.slice(0, first, count);
       part.out = maker.empty({count, outputs}, kind.out);
-      gemm(part, maker.stream(), kind.products);
+      gemm(part, maker.stream());
       EXPECT_TRUE(same_rows(part.out, all.out, first)) << str(kind) << " rows " << count;
     }
   }
@@ -103,18 +104,19 @@ TEST(ProductRows, DoNotDependOnTheirNumberOnAnyInstructionSet) {
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().DeInit();
     for (const Kind& kind : kinds()) {
+      const UseBf16Products use(kind.products);
       Maker maker;
       GemmArgs all{.a = uniform(maker, {70, 701}, kind.in, 1),
                    .b = uniform(maker, {97, 701}, kind.in, 2),
                    .out = maker.empty({70, 97}, kind.out),
                    .transpose_b = true,
                    .bias = {}};
-      gemm(all, maker.stream(), kind.products);
+      gemm(all, maker.stream());
       for (int64_t count = 1; count < 35; ++count) {
         GemmArgs part = all;
         part.a = all.a.slice(0, count, count);
         part.out = maker.empty({count, 97}, kind.out);
-        gemm(part, maker.stream(), kind.products);
+        gemm(part, maker.stream());
         EXPECT_TRUE(same_rows(part.out, all.out, count))
             << hwy::TargetName(target) << " " << str(kind) << " rows " << count;
       }
@@ -126,18 +128,19 @@ TEST(ProductRows, DoNotDependOnTheirNumberOnAnyInstructionSet) {
 
 TEST(ProductColumns, DoNotDependOnTheirNumber) {
   for (const Kind& kind : kinds()) {
+    const UseBf16Products use(kind.products);
     Maker maker;
     GemmArgs all{.a = uniform(maker, {9, 700}, kind.in, 1),
                  .b = uniform(maker, {900, 700}, kind.in, 2),
                  .out = maker.empty({9, 900}, kind.out),
                  .transpose_b = true,
                  .bias = {}};
-    gemm(all, maker.stream(), kind.products);
+    gemm(all, maker.stream());
     for (const auto& [first, count] : {std::pair{0, 1}, {31, 2}, {100, 33}, {5, 800}}) {
       GemmArgs part = all;
       part.b = all.b.slice(0, first, count);
       part.out = maker.empty({9, count}, kind.out);
-      gemm(part, maker.stream(), kind.products);
+      gemm(part, maker.stream());
       EXPECT_EQ(to_doubles(part.out), to_doubles(all.out.slice(1, first, count)))
           << str(kind) << " columns " << count;
     }
@@ -180,6 +183,7 @@ TEST(ProductRows, AreTheChainOfTheirDefinition) {
   if ((hwy::SupportedTargets() & (HWY_AVX3 | HWY_AVX2 | HWY_NEON)) == 0)
     GTEST_SKIP() << "no fused product and sum";
   for (const Kind& kind : kinds()) {
+    const UseBf16Products use(kind.products);
     for (const int64_t rows : {1, 7, 70, 600}) {
       Maker maker;
       GemmArgs args{.a = uniform(maker, {rows, 2001}, kind.in, 1),
@@ -187,7 +191,7 @@ TEST(ProductRows, AreTheChainOfTheirDefinition) {
                     .out = maker.empty({rows, 70}, kind.out),
                     .transpose_b = true,
                     .bias = uniform(maker, {70}, kind.in, 3)};
-      gemm(args, maker.stream(), kind.products);
+      gemm(args, maker.stream());
       for (int64_t i = 0; i < rows; i += 1 + rows / 7) {
         for (int64_t j = 0; j < 70; j += 3) {
           const float want = chain(args, i, j, word_kind(kind.in, kind.products));
@@ -278,7 +282,6 @@ struct Cache {
   int64_t batch, length, capacity, heads, key_heads, width;
   int64_t document = 0;  // queries see keys from the last multiple of it on
   DType type;
-  Bf16Products products;
 
   AttentionArgs args(Maker& maker, int64_t queries, int64_t keys) const {
     AttentionArgs args{.scale = 0.125};
@@ -323,7 +326,7 @@ void expect_decoded(const Cache& c, const AttentionArgs& all, std::span<const in
     copy_rows(of_sample(all.v, b), 0, of_sample(part.v, b), 0, begin + count);
     for (int64_t i = 0; i < count; ++i) c.place(part, b, i, begin + i);
   }
-  attention(part, maker.stream(), c.products);
+  attention(part, maker.stream());
   for (int64_t b = 0; b < c.batch; ++b) {
     const int64_t begin = begins[static_cast<size_t>(b)];
     EXPECT_TRUE(same_rows(of_sample(part.out, b), of_sample(all.out, b), begin))
@@ -345,7 +348,7 @@ void expect_decoding_equals_training(const Cache& c) {
   all.v = uniform(maker, {c.batch, c.length, c.key_heads, c.width}, c.type, 3);
   for (int64_t i = 0; i < c.batch * c.length; ++i)
     c.place(all, i / c.length, i % c.length, i % c.length);
-  attention(all, maker.stream(), c.products);
+  attention(all, maker.stream());
   // Every position once, each sample at another.
   for (int64_t step = 0; step * c.batch < c.length; ++step) {
     std::vector<int64_t> begins;
@@ -365,6 +368,7 @@ class Decoding : public testing::TestWithParam<DType> {};
 TEST_P(Decoding, EqualsTrainingBitForBit) {
   for (const Bf16Products products : bf16_ways()) {
     if (GetParam() == DType::f32 && products != Bf16Products::widened) continue;
+    const UseBf16Products use(products);
     const int64_t length = slow(products) ? 200 : 300;
     for (const int64_t document : {0, 45}) {
       for (const auto& [key_heads, width] : {std::pair{4, 64}, {2, 80}, {1, 128}}) {
@@ -376,8 +380,7 @@ TEST_P(Decoding, EqualsTrainingBitForBit) {
                                          .key_heads = key_heads,
                                          .width = width,
                                          .document = document,
-                                         .type = GetParam(),
-                                         .products = products});
+                                         .type = GetParam()});
       }
     }
     expect_decoding_equals_training({.batch = slow(products) ? 1 : 5,
@@ -386,8 +389,7 @@ TEST_P(Decoding, EqualsTrainingBitForBit) {
                                      .heads = 1,
                                      .key_heads = 1,
                                      .width = 64,
-                                     .type = GetParam(),
-                                     .products = products});
+                                     .type = GetParam()});
   }
 }
 

@@ -1,4 +1,4 @@
-#include "unit/kernels/amx_emulator.h"
+#include "amx_emulator.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
