@@ -74,12 +74,17 @@ inline constexpr double kStoredFp32 = 1.2e-7;
 // terms.
 inline constexpr double kTrajectoryLossRelative = 1e-5;
 inline constexpr double kTrajectoryGradientNormRelative = 1e-5;
-// A parameter's distance as a share of its movement since step 0. Adam divides by sqrt(v): where a
-// gradient is near 0 its relative error of 1e-4 is not averaged out, and 10 times that is left for
-// the smallest tensors ...
+// A parameter's distance, after any step, as a share of its movement from the start to the end of
+// the run. Adam divides by sqrt(v): where a gradient is near 0 its relative error of 1e-4 is not
+// averaged out, and 10 times that is left for the smallest tensors ...
 inline constexpr double kTrajectoryParameterOfMovement = 1e-3;
 // ... while over all parameters together the relative error of the gradients is what remains.
 inline constexpr double kTrajectoryMovementTotal = 1e-4;
+// Lion moves an element by lr times the sign of a mean c of its gradients. c has an error of about
+// 1e-5 of its rms (that of the gradient norm), and of normal numbers 0.8e-5 lie so near 0: a share of
+// the elements of a tensor, each step, whose sign may be the other one. One element of a tensor,
+// however small, always may.
+inline constexpr double kSignFlips = 1e-5;
 // Optimizer states are means of gradients (and of their squares, twice the error, averaged over
 // steps): as the gradients.
 inline constexpr double kTrajectoryState = 1e-4;

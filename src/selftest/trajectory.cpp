@@ -1,7 +1,7 @@
 #include "selftest/trajectory.h"
 
 #include <algorithm>
-#include <cmath>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -12,6 +12,7 @@
 #include "models/gpt/model.h"
 #include "selftest/canonical.h"
 #include "selftest/expected.h"
+#include "selftest/trajectory_comparison.h"
 #include "training/settings.h"
 #include "training/trained_model.h"
 #include "training/whole_model.h"
@@ -19,35 +20,31 @@
 namespace megatron::selftest {
 namespace {
 
-// '*' stands for any run of characters.
-bool matches(std::string_view pattern, std::string_view text) {
-  if (pattern.empty()) return text.empty();
-  if (pattern[0] != '*')
-    return !text.empty() && pattern[0] == text[0] && matches(pattern.substr(1), text.substr(1));
-  for (size_t i = 0; i <= text.size(); ++i) {
-    if (matches(pattern.substr(1), text.substr(i))) return true;
-  }
-  return false;
-}
-
-struct Ignored {
-  std::string pattern;
-  int64_t begin = 0, end = 0;
-};
-
 struct Case {
-  std::string start;
+  std::string start;  // a Hugging Face directory
   training::BatchSettings batch;
   training::OptimizerSettings optimizer;
   models::GptFlags shape;  // for its dropout
-  std::vector<Ignored> ignored;
+  std::vector<IgnoredElements> ignored;
 };
+
+// Before the flags, since those of other families are not known either.
+void check_family(const std::string& start, const std::string& path) {
+  try {
+    models::config_from_hugging_face(checkpoint::ModelDirectory(start).config());
+  } catch (const Error& error) {
+    fail("{} starts from {}, which cannot be trained here: {}", path, start, error.what());
+  }
+}
 
 Case read_case(const std::string& directory) {
   const std::string path = directory + "/case.json";
   const Json json = Json::read(path);
   Case c;
-  c.start = directory + "/../" + json["start"].as_string();
+  c.start = std::filesystem::path(directory + "/../" + json["start"].as_string())
+                .lexically_normal()
+                .string();
+  check_family(c.start, path);
   c.batch.per_token_loss = false;  // Megatron-LM's default
   Fields fields;
   c.batch.fields(fields);
@@ -151,69 +148,6 @@ class Tokens {
   std::vector<double> mask_;
 };
 
-class Comparison {
- public:
-  Comparison(const Case& c, Expected& expected, TensorMap start, Report& report)
-      : case_(c), expected_(expected), start_(std::move(start)), report_(report) {}
-
-  void scalar(const std::string& name, int64_t step, double value, double tolerance) {
-    if (!expected_.contains(name)) return;
-    const std::vector<double> wanted = expected_.doubles(name);
-    const auto index = static_cast<size_t>(step);
-    const double error = index < wanted.size() ? relative_error(value, wanted[index]) : INFINITY;
-    report_.compare(name, fmt::format("step {}", step), error, tolerance);
-  }
-
-  // Parameters after some steps: "step1", "final".
-  void parameters(const std::string& prefix, const TensorMap& values) {
-    double difference = 0, movement = 0;
-    bool any = false;
-    for (const auto& [name, value] : values) {
-      const std::string key = prefix + "." + name;
-      if (!expected_.contains(key)) continue;
-      any = true;
-      const std::vector<double> wanted = kept(name, expected_.doubles(key));
-      const double d = difference_norm(kept(name, value), wanted),
-                   m = difference_norm(kept(name, start_.at(name)), wanted);
-      report_.compare("parameters", key, d, tolerance::kTrajectoryParameterOfMovement * m);
-      difference += d * d;
-      movement += m * m;
-    }
-    if (any) {
-      report_.compare("all parameters", prefix, std::sqrt(difference),
-                      tolerance::kTrajectoryMovementTotal * std::sqrt(movement));
-    }
-  }
-
-  void state(const std::string& prefix, const TensorMap& values) {
-    for (const auto& [name, value] : values) {
-      const std::string key = prefix + "." + name;
-      if (!expected_.contains(key)) continue;
-      const std::vector<double> wanted = kept(name, expected_.doubles(key));
-      report_.compare(prefix, key, difference_norm(kept(name, value), wanted),
-                      tolerance::kTrajectoryState * norm(wanted));
-    }
-  }
-
- private:
-  // Without the elements that are not to be compared.
-  std::vector<double> kept(const std::string& name, std::vector<double> values) const {
-    for (const Ignored& i : case_.ignored) {
-      if (!matches(i.pattern, name)) continue;
-      MG_CHECK(i.begin >= 0 && i.begin <= i.end && i.end <= static_cast<int64_t>(values.size()),
-               "ignore of '{}' is [{}, {}), but {} has {} elements", i.pattern, i.begin, i.end,
-               name, values.size());
-      values.erase(values.begin() + i.begin, values.begin() + i.end);
-    }
-    return values;
-  }
-
-  const Case& case_;
-  Expected& expected_;
-  TensorMap start_;
-  Report& report_;
-};
-
 // What a run makes of the rows, put together by its ranks.
 struct Run {
   std::vector<training::StepReport> steps;  // the same on all ranks
@@ -278,10 +212,11 @@ Report run_case(const std::string& directory, const Case& c, DeviceKind device,
 
   Expected expected(directory + "/expected.safetensors");
   MG_CHECK(expected.contains("loss"), "{}/expected.safetensors has no loss", directory);
-  Comparison comparison(c, expected, std::move(run.start.tensors()), report);
+  TrajectoryComparison comparison(expected, std::move(run.start.tensors()), c.ignored, report);
   const optim::LearningRate rate = c.optimizer.learning_rate(c.batch);
   const optim::WeightDecay decay = c.optimizer.decay(c.batch);
   const int64_t steps = tokens.steps(), batch = *c.batch.global_batch_size;
+  SignSteps first, all;
   for (int64_t k = 0; k < steps; ++k) {
     const training::StepReport& step = run.steps[static_cast<size_t>(k)];
     comparison.scalar("loss", k, step.loss, tolerance::kTrajectoryLossRelative);
@@ -289,6 +224,9 @@ Report run_case(const std::string& directory, const Case& c, DeviceKind device,
                       tolerance::kTrajectoryGradientNormRelative);
     comparison.scalar("lr", k, rate.at(k * batch), tolerance::kStoredFp32);
     comparison.scalar("weight_decay", k, decay.at(k * batch), tolerance::kStoredFp32);
+    if (c.optimizer.config.method != optim::Method::lion) continue;
+    all.add(rate.at(k * batch));
+    if (k == 0) first = all;
   }
   for (const std::string name : {"loss", "grad_norm", "lr", "weight_decay"}) {
     if (expected.contains(name) && expected.shape(name).elements() != steps) {
@@ -296,8 +234,8 @@ Report run_case(const std::string& directory, const Case& c, DeviceKind device,
                               expected.shape(name).str(), steps));
     }
   }
-  comparison.parameters("step1", run.first.tensors());
-  comparison.parameters("final", run.last.tensors());
+  comparison.parameters("step1", run.first.tensors(), first);
+  comparison.parameters("final", run.last.tensors(), all);
   for (auto& [state, values] : run.states) comparison.state(state, values.tensors());
   for (const std::string& name : run.last.different())
     report.fail(fmt::format("ranks that hold {} have different values of it", name));

@@ -61,6 +61,15 @@ TEST(VerifyCommand, FailsWithOneWeightChanged) {
   EXPECT_TRUE(has(r.out, "0 passed, 2 failed")) << r.out;
 }
 
+TEST(VerifyCommand, GoesOnBehindADirectoryThatItCannotVerify) {
+  const TemporaryDirectory directory;
+  const std::string nothing = directory / "nothing";
+  const Result r = run_captured({"verify", nothing, vectors("train/llama_sgd"), "--device", "cpu"});
+  EXPECT_EQ(r.code, 2) << r.out;
+  EXPECT_TRUE(has(r.out, nothing + ": not verified: ")) << r.out;
+  EXPECT_TRUE(has(r.out, "1 passed, 0 failed, 1 not verified")) << r.out;
+}
+
 TEST(VerifyCommand, RewritesOnceAndNotOverAnything) {
   const TemporaryDirectory directory;
   const Arguments arguments = {

@@ -2,7 +2,9 @@
 #include "selftest/verify.h"
 
 #include <gtest/gtest.h>
+#include <hwy/targets.h>
 
+#include <cmath>
 #include <fstream>
 
 #include "base/error.h"
@@ -89,6 +91,17 @@ TEST_P(Trajectory, IsMetByEightRanks) {
   for (const Report& report : reports) EXPECT_EQ(report.compared(), compared) << report.text();
 }
 
+// Other instruction sets round elsewhere.
+TEST_P(Trajectory, IsMetWithAvx2) {
+  if ((hwy::SupportedTargets() & HWY_AVX2) == 0) GTEST_SKIP() << "this processor has no AVX2";
+  hwy::SetSupportedTargetsForTest(HWY_AVX2);
+  hwy::GetChosenTarget().DeInit();
+  const std::string directory = vectors(std::string("train/") + GetParam());
+  expect_passed(verify_trajectory(directory, {.devices = {DeviceKind::cpu}}), 1);
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().DeInit();
+}
+
 INSTANTIATE_TEST_SUITE_P(Vectors, Trajectory,
                          ::testing::Values("llama_sgd", "llama_adamw", "llama_long", "gpt2_cosine",
                                            "gpt2_mask", "gpt2_mask_microbatch", "llama_wsd",
@@ -170,16 +183,93 @@ TEST(Verify, RefusesTokensOutsideOfTheVocabulary) {
   }
 }
 
-TEST(TrajectoryFolder, NoticesASurplusTensorAndAnUnknownFlag) {
-  const TemporaryDirectory directory;
-  std::filesystem::create_directories(directory / "hf");
-  std::filesystem::create_directories(directory / "train");
-  std::filesystem::copy(vectors("hf/llama"), directory / "hf/llama");
-  std::filesystem::copy(vectors("train/llama_sgd"), directory / "train/llama_sgd");
-  const std::string folder = directory / "train/llama_sgd";
+// A trajectory beside its model, which may be changed.
+class TrajectoryFolder : public ::testing::Test {
+ protected:
+  std::string folder_of(const std::string& name) {
+    for (const std::string& path : {std::string("hf/llama"), "train/" + name}) {
+      std::filesystem::create_directories(directory_ / std::filesystem::path(path).parent_path());
+      std::filesystem::remove_all(directory_ / path);
+      std::filesystem::copy(vectors(path), directory_ / path);
+    }
+    return directory_ / ("train/" + name);
+  }
+  static Report verified(const std::string& folder) {
+    return verify_trajectory(folder, {.devices = {DeviceKind::cpu}}).at(0);
+  }
+  // With elements [0, count) of a parameter expected elsewhere, after all steps or the first.
+  Report with_moved(const std::string& name, const std::string& key, int count, float by) {
+    const std::string folder = folder_of(name);
+    change_tensors(folder + "/expected.safetensors", [&](Values& values) {
+      for (int i = 0; i < count; ++i) values.at(key)[static_cast<size_t>(i)] += by;
+    });
+    return verified(folder);
+  }
+
+  TemporaryDirectory directory_;
+};
+
+constexpr float kLionRate = 3e-4f;  // of llama_lion's case.json
+const std::string kKeys = "model.layers.1.self_attn.k_proj.weight";
+
+TEST_F(TrajectoryFolder, AllowsASignOfLionThatRoundingTurned) {
+  for (const std::string step : {"step1.", "final."}) {
+    const Report report = with_moved("llama_lion", step + kKeys, 1, 2 * kLionRate);
+    EXPECT_TRUE(report.passed()) << report.text();
+    EXPECT_NE(report.text().find("sign flips"), std::string::npos) << report.text();
+  }
+  const Report twice = with_moved("llama_lion", "final." + kKeys, 1, -4 * kLionRate);
+  EXPECT_TRUE(twice.passed()) << twice.text();
+}
+
+TEST_F(TrajectoryFolder, AllowsFewSignsAndOnlyLions) {
+  EXPECT_FALSE(with_moved("llama_lion", "final." + kKeys, 8, 2 * kLionRate).passed());
+  EXPECT_FALSE(with_moved("llama_lion", "step1." + kKeys, 1, 3 * kLionRate).passed());
+  EXPECT_FALSE(with_moved("llama_lion", "final." + kKeys, 1, 25 * kLionRate).passed());
+  EXPECT_FALSE(with_moved("llama_adamw", "final." + kKeys, 1, 2e-2f).passed());
+}
+
+TEST_F(TrajectoryFolder, MeasuresTheFirstStepByTheMovementOfAll) {
+  const std::string folder = folder_of("llama_sgd");
+  double movement = 0;
+  change_tensors(folder + "/expected.safetensors", [&](Values& values) {
+    // Between the two lies most of the run.
+    const auto &one = values.at("step1." + kKeys), &last = values.at("final." + kKeys);
+    for (size_t i = 0; i < one.size(); ++i) movement += std::pow(last[i] - one[i], 2);
+  });
+  movement = std::sqrt(movement);
+  change_tensors(folder + "/expected.safetensors", [&](Values& values) {
+    values.at("step1." + kKeys)[7] += static_cast<float>(0.5e-3 * movement);
+  });
+  const Report near = verified(folder);
+  EXPECT_TRUE(near.passed()) << near.text();
+  change_tensors(folder + "/expected.safetensors", [&](Values& values) {
+    values.at("step1." + kKeys)[7] += static_cast<float>(3e-3 * movement);
+  });
+  EXPECT_FALSE(verified(folder).passed());
+}
+
+TEST_F(TrajectoryFolder, OfAnotherFamilyIsRefusedByName) {
+  const std::string folder = folder_of("llama_sgd");
+  const std::string config = directory_ / "hf/llama/config.json";
+  std::ofstream(config) << R"({"model_type": "qwen3"})";
+  std::ofstream(folder + "/case.json")
+      << R"({"start": "../hf/llama", "flags": {"moe-aux-loss-coeff": 0.9}})";
+  try {
+    verify_trajectory(folder, {});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    for (const std::string& part :
+         {folder + "/case.json", std::string("'qwen3'"), std::string("supports gpt2 and llama")})
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(TrajectoryFolder, NoticesASurplusTensorAndAnUnknownFlag) {
+  const std::string folder = folder_of("llama_sgd");
   change_tensors(folder + "/expected.safetensors",
                  [](Values& values) { values["exp_avg.nothing"] = {1}; });
-  const Report report = verify_trajectory(folder, {.devices = {DeviceKind::cpu}}).at(0);
+  const Report report = verified(folder);
   ASSERT_EQ(report.failures().size(), 1u) << report.text();
   EXPECT_NE(report.failures()[0].find("exp_avg.nothing"), std::string::npos);
 
