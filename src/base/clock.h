@@ -1,12 +1,20 @@
 #pragma once
 
 #include <chrono>
+#include <ctime>
 
 namespace megatron {
 
 // Seconds of the steady clock.
 inline double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Seconds of processor time that all threads of this process have used.
+inline double processor_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 }  // namespace megatron

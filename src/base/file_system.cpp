@@ -9,11 +9,7 @@
 #include <cstdio>
 
 namespace megatron {
-namespace {
-
-constexpr size_t kLargestTransfer = 1 << 30;  // Linux moves at most 2^31 - 4096 bytes a call
-
-}  // namespace
+namespace {}  // namespace
 
 int FileSystem::open(const std::string& path, int flags) const {
   return ::open(path.c_str(), flags | O_CLOEXEC, 0666);

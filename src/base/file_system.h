@@ -33,6 +33,9 @@ class FileSystem {
   virtual int64_t free_bytes(const std::string& path) const;
 };
 
+// Linux moves at most 2^31 - 4096 bytes a call.
+inline constexpr size_t kLargestTransfer = size_t{1} << 30;
+
 // That of the system.
 const FileSystem& system_files();
 

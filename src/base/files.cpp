@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file_system.h"
 
 namespace megatron {
 namespace {
 
 constexpr size_t kBufferBytes = 1 << 20;
-constexpr size_t kLargestTransfer = 1 << 30;  // Linux moves at most 2^31 - 4096 bytes a call
 constexpr size_t kLargestText = size_t{1} << 32;
 
 std::string reason(int error) { return std::generic_category().message(error); }

@@ -16,12 +16,6 @@ namespace {
 constexpr uint32_t kOpen = 1u << 31;
 constexpr int kSpins = 1000;  // some 20-50 microseconds: the gap between two kernels
 
-// Neighbouring blocks of a job; those from `next` on are still to be taken.
-struct alignas(64) Share {
-  std::atomic<int64_t> next{0};
-  int64_t end = 0;
-};
-
 void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -36,6 +30,12 @@ void relax() {
 // comes while it is open counts itself in at the gate, and the caller waits until those have left;
 // one that wakes too late finds the gate closed and touches nothing, so nobody waits for it.
 struct ThreadPool::State {
+  // Neighbouring blocks of a job; those from `next` on are still to be taken.
+  struct alignas(64) Share {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+
   int size = 1;
   int spins = 0;
   std::vector<std::thread> workers;
@@ -127,7 +127,7 @@ ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
   MG_CHECK(threads >= 1, "the number of threads is {}; it must be at least 1", threads);
   State& s = *state_;
   s.size = threads;
-  s.shares = std::vector<Share>(static_cast<size_t>(threads));
+  s.shares = std::vector<State::Share>(static_cast<size_t>(threads));
   const unsigned cores = std::thread::hardware_concurrency();
   s.spins = static_cast<unsigned>(threads) <= cores ? kSpins : 0;
   try {

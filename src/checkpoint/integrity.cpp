@@ -13,7 +13,7 @@ namespace megatron::checkpoint {
 namespace {
 
 // What one checksum covers.
-struct Region {
+struct Checked {
   const ListedFile* file;
   std::string_view tensor;  // "" for the header, or a whole file
   std::span<const std::byte> bytes;
@@ -21,7 +21,7 @@ struct Region {
 };
 
 // The regions that caller `part` checks: by falling size, each to the caller with the fewest bytes.
-std::vector<size_t> share(const std::vector<Region>& regions, int part, int parts) {
+std::vector<size_t> share(const std::vector<Checked>& regions, int part, int parts) {
   std::vector<size_t> order(regions.size()), mine;
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -50,7 +50,7 @@ std::vector<Damage> find_damage(const std::string& directory, std::span<const Li
   std::vector<MappedFile> texts;
   texts.reserve(files.size());
   std::vector<std::unique_ptr<SafetensorsFile>> tensor_files;
-  std::vector<Region> regions;
+  std::vector<Checked> regions;
   for (const ListedFile& file : files) {
     const std::string name = directory + "/" + file.name;
     if (!file.has_tensors) {
@@ -74,7 +74,7 @@ std::vector<Damage> find_damage(const std::string& directory, std::span<const Li
   });
   std::vector<Damage> damage;
   for (const size_t i : std::set<size_t>(mine.begin(), mine.end())) {
-    const Region& region = regions[i];
+    const Checked& region = regions[i];
     if (found[i] != region.written)
       damage.push_back({region.file->name, std::string(region.tensor), found[i], region.written});
   }

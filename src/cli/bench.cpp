@@ -43,7 +43,7 @@ int bench_gemm(const Arguments& arguments) {
   return 0;
 }
 
-constexpr Subcommand kCommands[] = {
+constexpr Subcommand kBenches[] = {
     {"step", "a training step beside the machine's peak", bench_step},
     {"gemm", "matrix products: the peak itself", bench_gemm},
     {"tokenize", "text to token ids, in memory", bench_tokenize},
@@ -57,7 +57,7 @@ constexpr Subcommand kCommands[] = {
 }  // namespace
 
 int bench(const Arguments& arguments) {
-  return dispatch("megatron bench", "Measures speed on this machine.", kCommands, arguments);
+  return dispatch("megatron bench", "Measures speed on this machine.", kBenches, arguments);
 }
 
 }  // namespace megatron::cli

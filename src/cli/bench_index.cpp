@@ -145,15 +145,6 @@ double write_seconds(const std::string& path, int64_t bytes) {
   return seconds;
 }
 
-double processor_seconds() {
-  struct rusage used{};
-  getrusage(RUSAGE_SELF, &used);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
-  };
-  return seconds(used.ru_utime) + seconds(used.ru_stime);
-}
-
 struct Opened {
   double seconds = 0;
   bool from_cache = false;

@@ -130,14 +130,7 @@ class Counter final : public comm::TrafficListener {
   double sent = 0;
 };
 
-// Of all threads of this process.
-double processor_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-struct Timed {
+struct ParallelRun {
   double seconds = 0, processor = 0, loss = 0;
   double sent = 0;  // by rank 0
 };
@@ -150,8 +143,8 @@ void settle(const training::TrainedModel& model) {
 
 // One warm step, which changes no parameter, and one that is timed, from the moment that all ranks
 // have come to that when all have ended.
-Timed run_once(const Spread& spread, const Flags& f, const models::GptConfig& config) {
-  Timed timed;
+ParallelRun run_once(const Spread& spread, const Flags& f, const models::GptConfig& config) {
+  ParallelRun timed;
   comm::run_ranks(spread.ranks(), [&](comm::Group& threads) {
     Counter counter;
     const auto world = comm::observed(threads, counter);
@@ -194,10 +187,10 @@ double formula(const Spread& spread, const Flags& f, const models::GptConfig& co
   return plan::data_parallel_bytes(shape, plan::span_elements(config), 2, spread.data);
 }
 
-double median(const std::vector<Timed>& runs, double Timed::* of) {
+double median_of(const std::vector<ParallelRun>& runs, double ParallelRun::* of) {
   std::vector<double> values;
-  for (const Timed& run : runs) values.push_back(run.*of);
-  return megatron::median(std::move(values));
+  for (const ParallelRun& run : runs) values.push_back(run.*of);
+  return median(std::move(values));
 }
 
 void print_head() {
@@ -207,10 +200,12 @@ void print_head() {
 }
 
 // one: of one rank.
-void print_row(const Spread& spread, const std::vector<Timed>& runs, const std::vector<Timed>& one,
-               const Flags& f, const models::GptConfig& config) {
+void print_row(const Spread& spread, const std::vector<ParallelRun>& runs,
+               const std::vector<ParallelRun>& one, const Flags& f,
+               const models::GptConfig& config) {
   const double tokens = static_cast<double>(f.micro_batches * f.micro_batch_size * f.seq_length);
-  const double middle = median(runs, &Timed::seconds), processor = median(runs, &Timed::processor);
+  const double middle = median_of(runs, &ParallelRun::seconds),
+               processor = median_of(runs, &ParallelRun::processor);
   std::string bubble = "-";
   if (const auto& shape = spread.layout.ranks.pipeline; shape.stages > 1) {
     const auto step = parallel::simulate(shape, static_cast<int>(f.micro_batches));
@@ -219,9 +214,10 @@ void print_row(const Spread& spread, const std::vector<Timed>& runs, const std::
   fmt::print(
       "{:<14} {:>9.3f} {:>9.3f} {:>9.0f} {:>7.2f}x {:>9.3f} {:>7.2f}x {:>10.2f} {:>10.2f} {:>7}  "
       "{:.6f}\n",
-      spread.name, middle, std::ranges::min(runs, {}, &Timed::seconds).seconds, tokens / middle,
-      median(one, &Timed::seconds) / middle, processor, processor / median(one, &Timed::processor),
-      runs.back().sent * 1e-6, formula(spread, f, config) * 1e-6, bubble, runs.back().loss);
+      spread.name, middle, std::ranges::min(runs, {}, &ParallelRun::seconds).seconds,
+      tokens / middle, median_of(one, &ParallelRun::seconds) / middle, processor,
+      processor / median_of(one, &ParallelRun::processor), runs.back().sent * 1e-6,
+      formula(spread, f, config) * 1e-6, bubble, runs.back().loss);
 }
 
 void check(const Flags& f) {
@@ -283,7 +279,7 @@ int bench_parallel(const Arguments& arguments) {
     fail("--only {}: no row's name contains this; there are {}", f.only, names);
   }
   std::erase_if(all, [&](const Spread& s) { return s.ranks() > 1 && !is_meant(s); });
-  std::map<std::string, std::vector<Timed>> runs;
+  std::map<std::string, std::vector<ParallelRun>> runs;
   Progress progress("measuring", f.rounds * static_cast<int64_t>(all.size()), "runs");
   int64_t done = 0;
   for (int64_t round = 0; round < f.rounds; ++round) {
@@ -293,10 +289,10 @@ int bench_parallel(const Arguments& arguments) {
     }
   }
   progress.finish();
-  const std::vector<Timed>& one = runs[all[0].name];
+  const std::vector<ParallelRun>& one = runs[all[0].name];
   print_head();
   for (const Spread& spread : all) print_row(spread, runs[spread.name], one, f, config);
-  const auto [least, most] = std::ranges::minmax(one, {}, &Timed::seconds);
+  const auto [least, most] = std::ranges::minmax(one, {}, &ParallelRun::seconds);
   const double spread = most.seconds / least.seconds - 1;
   fmt::print("one rank's steps spread over {:.0f}%{}\n", 100 * spread,
              spread > 0.15 ? ": noisy, claim nothing from this run" : "");

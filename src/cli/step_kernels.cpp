@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kColdBytes = int64_t{256} << 20;  // between two uses of one operand
 constexpr size_t kMostSets = 16;
 
-double own_seconds(const plan::WorkItem& item, Runtime& runtime, double seconds) {
+double cold_seconds(const plan::WorkItem& item, Runtime& runtime, double seconds) {
   plan::ReplayMemory memory(runtime, kColdBytes);
   int64_t bytes = 1;
   for (const plan::OperandForm& form : item.operands) bytes += form.bytes();
@@ -89,7 +89,7 @@ StepKernels measure_step_kernels(const models::GptConfig& config,
                            .shape = shape_text(item),
                            .calls = item.calls,
                            .cost = item.cost,
-                           .seconds = own_seconds(item, runtime, seconds)});
+                           .seconds = cold_seconds(item, runtime, seconds)});
   }
   std::ranges::stable_sort(all.kernels, std::greater(), &StepKernel::all);
   return all;

@@ -205,7 +205,7 @@ int decode(const Arguments& arguments) {
   return 0;
 }
 
-constexpr Subcommand kCommands[] = {
+constexpr Subcommand kTokenizerCommands[] = {
     {"train", "learn a byte-level BPE tokenizer from text", train_tokenizer},
     {"encode", "text to token ids", encode},
     {"decode", "token ids to text", decode},
@@ -217,7 +217,7 @@ constexpr Subcommand kCommands[] = {
 
 int tokenizer(const Arguments& arguments) {
   return dispatch("megatron tokenizer", "Trains, runs and checks tokenizers; renders chats.",
-                  kCommands, arguments);
+                  kTokenizerCommands, arguments);
 }
 
 }  // namespace megatron::cli

@@ -24,7 +24,7 @@ namespace megatron::comm {
 namespace {
 
 constexpr uint32_t kMagic = 0x4d474331;  // "MGC1"
-constexpr std::chrono::milliseconds kPause{50};
+constexpr std::chrono::milliseconds kRetryInterval{50};
 constexpr int kAddressSeconds = 10;          // for one of a name's addresses to answer
 constexpr size_t kPiece = size_t{64} << 20;  // of a frame: memory follows the bytes that came
 
@@ -192,7 +192,7 @@ Line connect_to(const MeetingPlace& place, double seconds) {
              "rank 0 cannot be reached at {}:{} within {:g} s: {}. MASTER_ADDR must be the host of "
              "rank 0, and the port ({}) one that its firewall lets through",
              place.address, place.port, seconds, why, place.port_by);
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(kRetryInterval);
   }
 }
 
@@ -227,7 +227,7 @@ std::optional<Line> Reception::accept() {
     }
     if (errno == EINVAL || errno == EBADF) return std::nullopt;
     // Of one connection only, or for want of descriptors or memory: others end.
-    if (errno != EINTR && errno != ECONNABORTED) std::this_thread::sleep_for(kPause);
+    if (errno != EINTR && errno != ECONNABORTED) std::this_thread::sleep_for(kRetryInterval);
   }
 }
 

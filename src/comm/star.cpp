@@ -28,11 +28,9 @@ namespace {
 using star::Hello;
 using star::Kind;
 
-constexpr std::chrono::milliseconds kPause{50}, kTurn{2}, kLastWords{100};
+constexpr std::chrono::milliseconds kPause{50}, kEndInterval{2}, kLastWords{100};
 constexpr int kHelloSeconds = 10;
 constexpr double kGrace = 30;  // seconds, when rank 0 is gone
-
-uint32_t number(Kind kind) { return static_cast<uint32_t>(kind); }
 
 [[noreturn]] void end_process(int code) {
   std::fflush(nullptr);
@@ -328,7 +326,7 @@ class Ray final : public Star {
     // Until rank 0 says so, too, which tells sooner if it waits for others.
     const double began = now_seconds();
     while (!over_) {
-      std::this_thread::sleep_for(kTurn);
+      std::this_thread::sleep_for(kEndInterval);
       if (most_seconds_ <= 0 || now_seconds() < began + most_seconds_ + kGrace) continue;
       log::error("rank {} is ended: rank 0 has not ended {:g} s after the end of the run",
                  home_->rank(), most_seconds_ + kGrace);

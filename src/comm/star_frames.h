@@ -24,6 +24,8 @@ enum class Kind : uint32_t {
   abort,      // either: "CODE"
 };
 
+inline uint32_t number(Kind kind) { return static_cast<uint32_t>(kind); }
+
 // Of a connection. part 0: it tells ends; 1: calls of the group of all ranks; else of a group that a
 // split made, by its number. run: as the place of the meeting tells it, the rest zeros.
 struct Hello {

@@ -20,8 +20,6 @@ using Operation = Call::Operation;
 constexpr double kConnectSeconds = 30;  // rank 0 is there
 constexpr Device kHost{DeviceKind::cpu, 0};
 
-uint32_t number(Kind kind) { return static_cast<uint32_t>(kind); }
-
 std::string_view text_of(const Tensor& t) {
   return {static_cast<const char*>(t.raw()), static_cast<size_t>(t.bytes())};
 }

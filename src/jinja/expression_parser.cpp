@@ -7,8 +7,6 @@
 namespace megatron::jinja {
 namespace {
 
-using Kind = Expression::Kind;
-
 constexpr int kMostNested = 100;  // brackets within one another
 constexpr size_t kSum = 2, kProduct = 3,
                  kPower = 4;       // levels of parse_binary; 0: or, 1: and
@@ -47,7 +45,8 @@ void ExpressionParser::grow(Expression& expression, const Expression* part) {
   }
 }
 
-ExpressionPtr ExpressionParser::make(Kind kind, int line, std::vector<ExpressionPtr> operands) {
+ExpressionPtr ExpressionParser::make(Expression::Kind kind, int line,
+                                     std::vector<ExpressionPtr> operands) {
   auto node = std::make_unique<Expression>();
   node->kind = kind;
   node->line = line;
@@ -63,7 +62,7 @@ ExpressionPtr ExpressionParser::parse(bool conditional) {
     const int line = tokens_.take().line;
     std::vector<ExpressionPtr> operands = list_of(std::move(value), parse_binary(0));
     operands.push_back(tokens_.skip_name("else") ? parse() : nullptr);
-    value = make(Kind::conditional, line, std::move(operands));
+    value = make(Expression::Kind::conditional, line, std::move(operands));
   }
   return value;
 }
@@ -73,18 +72,19 @@ ExpressionPtr ExpressionParser::parse_binary(size_t level) {
   struct Sign {
     size_t level;
     std::string_view text;
-    Kind kind;
+    Expression::Kind kind;
     Operator op = Operator::add;
   };
-  static constexpr Sign kSigns[] = {{0, "or", Kind::either},
-                                    {1, "and", Kind::both},
-                                    {kSum, "+", Kind::calculate, Operator::add},
-                                    {kSum, "-", Kind::calculate, Operator::subtract},
-                                    {kProduct, "*", Kind::calculate, Operator::multiply},
-                                    {kProduct, "/", Kind::calculate, Operator::divide},
-                                    {kProduct, "//", Kind::calculate, Operator::floor_divide},
-                                    {kProduct, "%", Kind::calculate, Operator::modulo},
-                                    {kPower, "**", Kind::calculate, Operator::power}};
+  static constexpr Sign kSigns[] = {
+      {0, "or", Expression::Kind::either},
+      {1, "and", Expression::Kind::both},
+      {kSum, "+", Expression::Kind::calculate, Operator::add},
+      {kSum, "-", Expression::Kind::calculate, Operator::subtract},
+      {kProduct, "*", Expression::Kind::calculate, Operator::multiply},
+      {kProduct, "/", Expression::Kind::calculate, Operator::divide},
+      {kProduct, "//", Expression::Kind::calculate, Operator::floor_divide},
+      {kProduct, "%", Expression::Kind::calculate, Operator::modulo},
+      {kPower, "**", Expression::Kind::calculate, Operator::power}};
   const auto stronger = [&] {
     switch (level) {
       case 0: return parse_binary(1);
@@ -110,7 +110,7 @@ ExpressionPtr ExpressionParser::parse_not() {
   if (!tokens_.is_name("not")) return parse_compare();
   const Level level(*this);
   const int line = tokens_.take().line;
-  return make(Kind::negation, line, list_of(parse_not()));
+  return make(Expression::Kind::negation, line, list_of(parse_not()));
 }
 
 ExpressionPtr ExpressionParser::parse_compare() {
@@ -138,7 +138,7 @@ ExpressionPtr ExpressionParser::parse_compare() {
     }
   }
   if (comparisons.empty()) return left;
-  ExpressionPtr node = make(Kind::compare, line, list_of(std::move(left)));
+  ExpressionPtr node = make(Expression::Kind::compare, line, list_of(std::move(left)));
   for (const Comparison& comparison : comparisons) grow(*node, comparison.right.get());
   node->comparisons = std::move(comparisons);
   return node;
@@ -149,7 +149,7 @@ ExpressionPtr ExpressionParser::parse_concatenation() {
   std::vector<ExpressionPtr> parts = list_of(parse_binary(kProduct));
   while (tokens_.skip_sign("~")) parts.push_back(parse_binary(kProduct));
   if (parts.size() == 1) return std::move(parts[0]);
-  return make(Kind::concatenate, line, std::move(parts));
+  return make(Expression::Kind::concatenate, line, std::move(parts));
 }
 
 ExpressionPtr ExpressionParser::parse_unary(bool with_filters) {
@@ -157,7 +157,7 @@ ExpressionPtr ExpressionParser::parse_unary(bool with_filters) {
   ExpressionPtr value;
   if (tokens_.is_sign("-")) {
     const int line = tokens_.take().line;
-    value = make(Kind::negative, line, list_of(parse_unary(false)));
+    value = make(Expression::Kind::negative, line, list_of(parse_unary(false)));
   } else {
     value = parse_primary();
   }
@@ -170,21 +170,21 @@ ExpressionPtr ExpressionParser::parse_primary() {
   const int line = token.line;
   if (token.kind == Token::Kind::name) {
     const std::string name = tokens_.take().text;
-    ExpressionPtr constant = make(Kind::constant, line);
+    ExpressionPtr constant = make(Expression::Kind::constant, line);
     if (name == "none" || name == "None") return constant;
     if (name == "true" || name == "True" || name == "false" || name == "False") {
       constant->constant = Value::boolean(name[0] == 't' || name[0] == 'T');
       return constant;
     }
     names.insert(name);
-    constant->kind = Kind::name;
+    constant->kind = Expression::Kind::name;
     constant->name = name;
     return constant;
   }
   if (token.kind == Token::Kind::string) {
     std::string text;
     while (tokens_.is(Token::Kind::string)) text += tokens_.take().text;
-    ExpressionPtr constant = make(Kind::constant, line);
+    ExpressionPtr constant = make(Expression::Kind::constant, line);
     constant->constant = Value::text(std::move(text));
     return constant;
   }
@@ -196,7 +196,7 @@ ExpressionPtr ExpressionParser::parse_primary() {
 
 ExpressionPtr ExpressionParser::parse_number() {
   const Token token = tokens_.take();
-  ExpressionPtr constant = make(Kind::constant, token.line);
+  ExpressionPtr constant = make(Expression::Kind::constant, token.line);
   if (token.kind == Token::Kind::real) {
     constant->constant = Value::real(std::strtod(token.text.c_str(), nullptr));
     return constant;
@@ -214,7 +214,7 @@ ExpressionPtr ExpressionParser::parse_number() {
 
 ExpressionPtr ExpressionParser::parse_parentheses() {
   const int line = tokens_.take().line;
-  if (tokens_.skip_sign(")")) return make(Kind::tuple, line);
+  if (tokens_.skip_sign(")")) return make(Expression::Kind::tuple, line);
   ExpressionPtr value = parse_tuple();
   tokens_.expect_sign(")");
   return value;
@@ -237,7 +237,7 @@ ExpressionPtr ExpressionParser::parse_tuple(bool conditional, std::string_view s
     parts.push_back(parse(conditional));
   }
   if (!many) return std::move(parts[0]);
-  return make(Kind::tuple, line, std::move(parts));
+  return make(Expression::Kind::tuple, line, std::move(parts));
 }
 
 // A list, or a dict's keys and values.
@@ -254,7 +254,7 @@ ExpressionPtr ExpressionParser::parse_braces(bool dict) {
     parts.push_back(parse());
   }
   tokens_.expect_sign(end);
-  return make(dict ? Kind::dict : Kind::list, line, std::move(parts));
+  return make(dict ? Expression::Kind::dict : Expression::Kind::list, line, std::move(parts));
 }
 
 // Attributes, subscripts and calls behind a value; or filters, tests and calls.
@@ -278,9 +278,9 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr value) {
   const Token open = tokens_.take();
   if (open.text == ".") {
     if (tokens_.is(Token::Kind::integer))
-      return make(Kind::element, open.line, list_of(std::move(value), parse_number()));
+      return make(Expression::Kind::element, open.line, list_of(std::move(value), parse_number()));
     const std::string name = tokens_.expect(Token::Kind::name).text;
-    ExpressionPtr node = make(Kind::attribute, open.line, list_of(std::move(value)));
+    ExpressionPtr node = make(Expression::Kind::attribute, open.line, list_of(std::move(value)));
     node->name = name;
     return node;
   }
@@ -291,7 +291,7 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr value) {
     if (first == nullptr) tokens_.refuse("unexpected ']'");
     tokens_.expect_sign("]");
     operands.push_back(std::move(first));
-    return make(Kind::element, open.line, std::move(operands));
+    return make(Expression::Kind::element, open.line, std::move(operands));
   }
   operands.push_back(std::move(first));
   while (tokens_.skip_sign(":")) {
@@ -300,7 +300,7 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr value) {
   }
   operands.resize(4);
   tokens_.expect_sign("]");
-  return make(Kind::slice, open.line, std::move(operands));
+  return make(Expression::Kind::slice, open.line, std::move(operands));
 }
 
 ExpressionPtr ExpressionParser::parse_filters(ExpressionPtr value, bool from_name) {
@@ -311,7 +311,7 @@ ExpressionPtr ExpressionParser::parse_filters(ExpressionPtr value, bool from_nam
 
 ExpressionPtr ExpressionParser::parse_filter(ExpressionPtr value) {
   const Token name = tokens_.expect(Token::Kind::name);
-  ExpressionPtr node = make(Kind::filter, name.line, list_of(std::move(value)));
+  ExpressionPtr node = make(Expression::Kind::filter, name.line, list_of(std::move(value)));
   node->name = name.text;
   if (tokens_.is_sign("(")) parse_arguments(*node);
   return node;
@@ -321,7 +321,7 @@ ExpressionPtr ExpressionParser::parse_test(ExpressionPtr value) {
   const int line = tokens_.take().line;
   const bool negated = tokens_.skip_name("not");
   const Token name = tokens_.expect(Token::Kind::name);
-  ExpressionPtr node = make(Kind::test, line, list_of(std::move(value)));
+  ExpressionPtr node = make(Expression::Kind::test, line, list_of(std::move(value)));
   node->name = name.text;
   const Token& next = tokens_.current();
   const bool value_follows = next.kind == Token::Kind::string ||
@@ -336,11 +336,13 @@ ExpressionPtr ExpressionParser::parse_test(ExpressionPtr value) {
     node->arguments.push_back({"", 0, parse_postfix(parse_primary())});
     grow(*node, node->arguments[0].value.get());
   }
-  return negated ? make(Kind::negation, line, list_of(std::move(node))) : std::move(node);
+  return negated ? make(Expression::Kind::negation, line, list_of(std::move(node)))
+                 : std::move(node);
 }
 
 ExpressionPtr ExpressionParser::parse_call(ExpressionPtr callee) {
-  ExpressionPtr node = make(Kind::call, tokens_.current().line, list_of(std::move(callee)));
+  ExpressionPtr node =
+      make(Expression::Kind::call, tokens_.current().line, list_of(std::move(callee)));
   parse_arguments(*node);
   return node;
 }

@@ -9,8 +9,6 @@
 
 namespace megatron::jinja {
 
-using Kind = Statement::Kind;
-
 // A scope of its own inside `parent`, as long as it lives.
 class Interpreter::InScope {
  public:
@@ -94,23 +92,25 @@ Interpreter::Flow Interpreter::execute(const Statement& statement) {
   budget_.spend(1);
   line_ = statement.line;
   switch (statement.kind) {
-    case Kind::text: write(statement.text); break;
-    case Kind::output: {
+    case Statement::Kind::text: write(statement.text); break;
+    case Statement::Kind::output: {
       const Value value = evaluate(*statement.value);
       value.is_text() ? write(value.bytes()) : write(to_text(value, budget_));
       break;
     }
-    case Kind::set: assign(statement.target, evaluate(*statement.value)); break;
-    case Kind::set_block:
-    case Kind::filter: return run_captured(statement);
-    case Kind::condition: return run_condition(statement);
-    case Kind::loop: return run_for(statement);
-    case Kind::macro: scope_->set(statement.text, Value::object(make_macro(statement))); break;
-    case Kind::call: run_call(statement); break;
-    case Kind::with: return run_with(statement);
-    case Kind::generation: run_generation(statement); break;
-    case Kind::leave: return Flow::leave;
-    case Kind::next: return Flow::next;
+    case Statement::Kind::set: assign(statement.target, evaluate(*statement.value)); break;
+    case Statement::Kind::set_block:
+    case Statement::Kind::filter: return run_captured(statement);
+    case Statement::Kind::condition: return run_condition(statement);
+    case Statement::Kind::loop: return run_for(statement);
+    case Statement::Kind::macro:
+      scope_->set(statement.text, Value::object(make_macro(statement)));
+      break;
+    case Statement::Kind::call: run_call(statement); break;
+    case Statement::Kind::with: return run_with(statement);
+    case Statement::Kind::generation: run_generation(statement); break;
+    case Statement::Kind::leave: return Flow::leave;
+    case Statement::Kind::next: return Flow::next;
   }
   return Flow::on;
 }
@@ -133,7 +133,7 @@ Interpreter::Flow Interpreter::run_captured(const Statement& statement) {
     inner.scope().set(kCaptured, Value::text(std::move(text)));
     value = evaluate(*statement.value);
   }
-  if (statement.kind == Kind::set_block) {
+  if (statement.kind == Statement::Kind::set_block) {
     assign(statement.target, value);
   } else {
     write(to_text(value, budget_));

@@ -7,8 +7,6 @@
 namespace megatron::jinja {
 namespace {
 
-using Kind = Token::Kind;
-
 bool is_decimal_digit(char c) { return c >= '0' && c <= '9'; }
 
 int hex_value(char c) {
@@ -37,7 +35,7 @@ class Lexer {
       const size_t tag = next_tag();
       const std::string_view text = std::string_view(source_).substr(at_, tag - at_);
       if (tag == source_.size()) {
-        put(Kind::text, std::string(text));
+        put(Token::Kind::text, std::string(text));
         at_ = tag;
         break;
       }
@@ -49,10 +47,10 @@ class Lexer {
         skip_comment();
       } else {
         if (sign) move_to(at_ + 1);
-        kind == '{' ? lex_tag(Kind::variable_begin) : lex_block();
+        kind == '{' ? lex_tag(Token::Kind::variable_begin) : lex_block();
       }
     }
-    put(Kind::end, "");
+    put(Token::Kind::end, "");
     return std::move(tokens_);
   }
 
@@ -61,8 +59,8 @@ class Lexer {
     throw TemplateError(name_, line_, reason);
   }
 
-  void put(Kind kind, std::string text) {
-    if (kind == Kind::text && text.empty()) return;
+  void put(Token::Kind kind, std::string text) {
+    if (kind == Token::Kind::text && text.empty()) return;
     tokens_.push_back({kind, std::move(text), line_});
   }
 
@@ -98,7 +96,7 @@ class Lexer {
       if (begins_line && strip_space(text.substr(line), true, false).empty())
         text = text.substr(0, line);
     }
-    put(Kind::text, std::string(text));
+    put(Token::Kind::text, std::string(text));
   }
 
   size_t behind_space(size_t at) const {
@@ -142,7 +140,7 @@ class Lexer {
         return;
       }
     }
-    lex_tag(Kind::block_begin);
+    lex_tag(Token::Kind::block_begin);
   }
 
   void lex_raw() {
@@ -161,9 +159,9 @@ class Lexer {
     refuse("Missing end of raw directive");
   }
 
-  void lex_tag(Kind begin) {
+  void lex_tag(Token::Kind begin) {
     put(begin, "");
-    const bool variable = begin == Kind::variable_begin;
+    const bool variable = begin == Token::Kind::variable_begin;
     std::string open;  // brackets that wait for their end
     while (true) {
       move_to(behind_space(at_));
@@ -171,7 +169,7 @@ class Lexer {
       const size_t behind =
           open.empty() ? end_of_tag(variable ? "}}" : "%}", at_, !variable, !variable) : 0;
       if (behind != 0) {
-        put(variable ? Kind::variable_end : Kind::block_end, "");
+        put(variable ? Token::Kind::variable_end : Token::Kind::block_end, "");
         finish_tag(behind);
         return;
       }
@@ -196,7 +194,7 @@ class Lexer {
       if (!is_word(next_code_point(source_, behind))) break;
       end = behind;
     }
-    put(Kind::name, source_.substr(at_, end - at_));
+    put(Token::Kind::name, source_.substr(at_, end - at_));
     move_to(end);
   }
 
@@ -208,7 +206,7 @@ class Lexer {
   }
 
   void lex_number() {
-    const bool behind_dot = !tokens_.empty() && tokens_.back().kind == Kind::sign &&
+    const bool behind_dot = !tokens_.empty() && tokens_.back().kind == Token::Kind::sign &&
                             tokens_.back().text == "." && source_[at_ - 1] == '.';
     size_t end = digits_from(at_);
     bool real = false;
@@ -221,7 +219,7 @@ class Lexer {
       real = real || digit_at(exponent);
       if (digit_at(exponent)) end = digits_from(exponent);
     }
-    put(real ? Kind::real : Kind::integer, source_.substr(at_, end - at_));
+    put(real ? Token::Kind::real : Token::Kind::integer, source_.substr(at_, end - at_));
     move_to(end);
   }
 
@@ -237,7 +235,7 @@ class Lexer {
       }
     }
     if (at >= source_.size()) refuse(fmt::format("a string that begins with {} has no end", quote));
-    put(Kind::string, std::move(value));
+    put(Token::Kind::string, std::move(value));
     move_to(at + 1);
   }
 
@@ -280,7 +278,7 @@ class Lexer {
     static constexpr std::string_view kPairs[] = {"//", "**", "==", "!=", ">=", "<="};
     for (const std::string_view pair : kPairs) {
       if (!starts(pair, at_)) continue;
-      put(Kind::sign, std::string(pair));
+      put(Token::Kind::sign, std::string(pair));
       move_to(at_ + 2);
       return;
     }
@@ -296,7 +294,7 @@ class Lexer {
       if (open.back() != c) refuse(fmt::format("unexpected '{}', expected '{}'", c, open.back()));
       open.pop_back();
     }
-    put(Kind::sign, std::string(1, c));
+    put(Token::Kind::sign, std::string(1, c));
     move_to(at_ + 1);
   }
 
@@ -317,12 +315,12 @@ std::vector<Token> tokenize(std::string_view source, const std::string& name) {
 
 std::string describe(const Token& token) {
   switch (token.kind) {
-    case Kind::text: return "template data";
-    case Kind::variable_begin: return "begin of print statement";
-    case Kind::variable_end: return "end of print statement";
-    case Kind::block_begin: return "begin of statement block";
-    case Kind::block_end: return "end of statement block";
-    case Kind::end: return "end of template";
+    case Token::Kind::text: return "template data";
+    case Token::Kind::variable_begin: return "begin of print statement";
+    case Token::Kind::variable_end: return "end of print statement";
+    case Token::Kind::block_begin: return "begin of statement block";
+    case Token::Kind::block_end: return "end of statement block";
+    case Token::Kind::end: return "end of template";
     default: return token.text;
   }
 }

@@ -22,7 +22,7 @@ const std::string& self(Call& call) {
 }
 
 template <std::string (*map)(std::string_view)>
-Value mapped(Call& call) {
+Value mapped_method(Call& call) {
   const Parameters p(call, "str.method", {"self"}, 1);
   return Value::text(map(self(call)));
 }
@@ -130,7 +130,7 @@ Value remove_affix(Call& call) {
   return text_of(text.substr(at_end ? 0 : affix.size(), text.size() - affix.size()));
 }
 
-Value replace(Call& call) {
+Value replace_method(Call& call) {
   const Parameters p(call, "replace", {"self", "old", "new", "count"}, 3);
   return Value::text(replace_all(self(call), p.text(1), p.text(2), p.whole(3, -1), call.budget));
 }
@@ -164,7 +164,7 @@ const Value& placed(const Call& call, const std::string& name, size_t& next) {
   return call.positional[index + 1];
 }
 
-Value format(Call& call) {
+Value format_method(Call& call) {
   const std::string& text = self(call);
   std::string out;
   size_t next = 0;
@@ -212,17 +212,17 @@ Value view(Call& call) {
 }
 
 constexpr std::array kTextMethods = {
-    NamedNative{"capitalize", mapped<to_capitalized>},
+    NamedNative{"capitalize", mapped_method<to_capitalized>},
     NamedNative{"count", count},
     NamedNative{"endswith", affix<true>},
     NamedNative{"find", find<false>},
-    NamedNative{"format", format},
+    NamedNative{"format", format_method},
     NamedNative{"join", join},
-    NamedNative{"lower", mapped<to_lower>},
+    NamedNative{"lower", mapped_method<to_lower>},
     NamedNative{"lstrip", strip<true, false>},
     NamedNative{"removeprefix", remove_affix<false>},
     NamedNative{"removesuffix", remove_affix<true>},
-    NamedNative{"replace", replace},
+    NamedNative{"replace", replace_method},
     NamedNative{"rfind", find<true>},
     NamedNative{"rsplit", split<true>},
     NamedNative{"rstrip", strip<false, true>},
@@ -230,8 +230,8 @@ constexpr std::array kTextMethods = {
     NamedNative{"splitlines", splitlines},
     NamedNative{"startswith", affix<false>},
     NamedNative{"strip", strip<true, true>},
-    NamedNative{"title", mapped<to_title>},
-    NamedNative{"upper", mapped<to_upper>},
+    NamedNative{"title", mapped_method<to_title>},
+    NamedNative{"upper", mapped_method<to_upper>},
 };
 
 constexpr std::array kDictMethods = {

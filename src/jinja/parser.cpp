@@ -7,8 +7,6 @@
 namespace megatron::jinja {
 namespace {
 
-using Kind = Statement::Kind;
-
 constexpr int kMostNested = 100;  // tags within one another
 
 class StatementParser {
@@ -35,10 +33,10 @@ class StatementParser {
     while (!tokens_.is(Token::Kind::end)) {
       if (tokens_.is(Token::Kind::text)) {
         const Token text = tokens_.take();
-        body.push_back(make(Kind::text, text.line));
+        body.push_back(make(Statement::Kind::text, text.line));
         body.back().text = text.text;
       } else if (tokens_.is(Token::Kind::variable_begin)) {
-        body.push_back(make(Kind::output, tokens_.take().line));
+        body.push_back(make(Statement::Kind::output, tokens_.take().line));
         body.back().value = parse_output();
         tokens_.expect(Token::Kind::variable_end);
       } else {
@@ -73,7 +71,7 @@ class StatementParser {
     return expressions_.parse_tuple();
   }
 
-  static Statement make(Kind kind, int line) {
+  static Statement make(Statement::Kind kind, int line) {
     Statement statement{};
     statement.kind = kind;
     statement.line = line;
@@ -103,7 +101,7 @@ class StatementParser {
     if (tag == "generation") return parse_generation(name.line);
     if (tag == "break" || tag == "continue") {
       if (loops_ == 0) tokens_.refuse(fmt::format("'{}' outside loop", tag), name.line);
-      return make(tag == "break" ? Kind::leave : Kind::next, name.line);
+      return make(tag == "break" ? Statement::Kind::leave : Statement::Kind::next, name.line);
     }
     for (const char* known :
          {"include", "import", "from", "extends", "block", "autoescape", "do", "print"}) {
@@ -130,7 +128,7 @@ class StatementParser {
   }
 
   Statement parse_if(int line) {
-    Statement statement = make(Kind::condition, line);
+    Statement statement = make(Statement::Kind::condition, line);
     statement.branches.push_back({expressions_.parse_tuple(false), {}});
     while (true) {
       tokens_.expect(Token::Kind::block_end);
@@ -147,7 +145,7 @@ class StatementParser {
   }
 
   Statement parse_for(int line) {
-    Statement statement = make(Kind::loop, line);
+    Statement statement = make(Statement::Kind::loop, line);
     statement.target = expressions_.parse_target(false);
     if (!tokens_.skip_name("in")) tokens_.unexpected("in");
     statement.value = expressions_.parse_tuple(false, "recursive");
@@ -168,27 +166,27 @@ class StatementParser {
   }
 
   Statement parse_set(int line) {
-    Statement statement = make(Kind::set, line);
+    Statement statement = make(Statement::Kind::set, line);
     statement.target = expressions_.parse_target(true);
     if (tokens_.skip_sign("=")) {
       statement.value = expressions_.parse_tuple();
       return statement;
     }
-    statement.kind = Kind::set_block;
+    statement.kind = Statement::Kind::set_block;
     statement.value = expressions_.parse_filters(captured(line), false);
     statement.body = parse_block({"endset"});
     return statement;
   }
 
   Statement parse_filter(int line) {
-    Statement statement = make(Kind::filter, line);
+    Statement statement = make(Statement::Kind::filter, line);
     statement.value = expressions_.parse_filters(captured(line), true);
     statement.body = parse_block({"endfilter"});
     return statement;
   }
 
   Statement parse_with(int line) {
-    Statement statement = make(Kind::with, line);
+    Statement statement = make(Statement::Kind::with, line);
     while (!tokens_.is(Token::Kind::block_end)) {
       if (!statement.assignments.empty()) tokens_.expect_sign(",");
       Assignment assignment;
@@ -231,7 +229,7 @@ class StatementParser {
   }
 
   Statement parse_macro(int line) {
-    Statement statement = make(Kind::macro, line);
+    Statement statement = make(Statement::Kind::macro, line);
     statement.text = tokens_.expect(Token::Kind::name).text;
     parse_parameters(statement);
     statement.body = parse_function_body(statement, {"endmacro"});
@@ -239,7 +237,7 @@ class StatementParser {
   }
 
   Statement parse_call(int line) {
-    Statement statement = make(Kind::call, line);
+    Statement statement = make(Statement::Kind::call, line);
     statement.text = "caller";
     if (tokens_.is_sign("(")) parse_parameters(statement);
     statement.value = expressions_.parse();
@@ -249,7 +247,7 @@ class StatementParser {
   }
 
   Statement parse_generation(int line) {
-    Statement statement = make(Kind::generation, line);
+    Statement statement = make(Statement::Kind::generation, line);
     statement.body = parse_function_body(statement, {"endgeneration"});
     return statement;
   }

@@ -10,11 +10,11 @@
 namespace megatron::kernels {
 namespace {
 
-struct Entry {
+struct OwnKernel {
   std::string_view name;
   bool (*is_own)(const Table&);
 };
-constexpr Entry kEntries[] = {
+constexpr OwnKernel kEntries[] = {
     {"gemm", [](const Table& t) { return t.gemm != nullptr; }},
     {"add_rms_norm", [](const Table& t) { return t.add_rms_norm != nullptr; }},
     {"add_rms_norm_backward", [](const Table& t) { return t.add_rms_norm_backward != nullptr; }},
@@ -47,13 +47,13 @@ constexpr Entry kEntries[] = {
     {"unit_norm", [](const Table& t) { return t.unit_norm != nullptr; }},
     {"weighted_sum", [](const Table& t) { return t.weighted_sum != nullptr; }},
 };
-static_assert(std::ranges::equal(kEntries, kHotKernels, {}, &Entry::name));
+static_assert(std::ranges::equal(kEntries, kHotKernels, {}, &OwnKernel::name));
 
 }  // namespace
 
 std::vector<std::string_view> composed_kernels(const Table& table) {
   std::vector<std::string_view> names;
-  for (const Entry& entry : kEntries)
+  for (const OwnKernel& entry : kEntries)
     if (!entry.is_own(table)) names.push_back(entry.name);
   return names;
 }

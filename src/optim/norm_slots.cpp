@@ -8,14 +8,9 @@
 
 #include "base/error.h"
 #include "base/philox.h"
-#include "kernels/elementwise.h"
 
 namespace megatron::optim {
 namespace {
-
-int64_t blocks_of(int64_t elements) {
-  return (elements + kernels::kNormBlock - 1) / kernels::kNormBlock;
-}
 
 // A parameter as one rank tells the others of it.
 struct Told {

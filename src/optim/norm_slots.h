@@ -4,9 +4,14 @@
 #include <span>
 #include <vector>
 
+#include "kernels/elementwise.h"
 #include "optim/optimizer.h"
 
 namespace megatron::optim {
+
+inline int64_t blocks_of(int64_t elements) {
+  return (elements + kernels::kNormBlock - 1) / kernels::kNormBlock;
+}
 
 // Sums over blocks of kernels::kNormBlock elements of each parameter, row-major from its begin.
 struct NormSlots {

@@ -9,10 +9,6 @@
 namespace megatron::optim {
 namespace {
 
-int64_t blocks_of(int64_t elements) {
-  return (elements + kernels::kNormBlock - 1) / kernels::kNormBlock;
-}
-
 std::unique_ptr<Rule> make_rule(Method method, const OptimizerConfig& config) {
   switch (method) {
     case Method::sgd: return make_sgd(config);

@@ -5,9 +5,14 @@
 #include <vector>
 
 #include "autograd/tape.h"
+#include "comm/group.h"
 #include "parallel/placement.h"
 
 namespace megatron::parallel {
+
+// Of a group that may be missing, which is one of this rank alone.
+inline int size_of(const comm::Group* group) { return group == nullptr ? 1 : group->size(); }
+inline int rank_in(const comm::Group* group) { return group == nullptr ? 0 : group->rank(); }
 
 // Parameters that lie together and are reduced and gathered by one call. All are trainable or none.
 struct Bucket {

@@ -13,8 +13,6 @@ namespace {
 constexpr int64_t kAlignment = 64;                                  // bytes
 constexpr int64_t kBucket = 40'000'000, kBucketOfRank = 1'000'000;  // elements
 
-int size_of(const comm::Group* group) { return group == nullptr ? 1 : group->size(); }
-
 // One shard is everything: there is nothing to divide.
 Sharding effective(const DataParallelGroups& groups, const DataParallelOptions& options) {
   return size_of(groups.shards) == 1 ? Sharding::none : options.sharding;

@@ -6,13 +6,6 @@
 #include "kernels/table.h"
 
 namespace megatron::parallel {
-namespace {
-
-int size_of(const comm::Group* group) { return group == nullptr ? 1 : group->size(); }
-int rank_in(const comm::Group* group) { return group == nullptr ? 0 : group->rank(); }
-
-}  // namespace
-
 GradientBuckets::GradientBuckets(const std::vector<Bucket>& buckets,
                                  const DataParallelGroups& groups, Runtime& runtime,
                                  Sharding sharding, bool overlap)

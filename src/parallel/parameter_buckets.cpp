@@ -5,13 +5,6 @@
 #include "base/error.h"
 
 namespace megatron::parallel {
-namespace {
-
-int size_of(const comm::Group* group) { return group == nullptr ? 1 : group->size(); }
-int rank_in(const comm::Group* group) { return group == nullptr ? 0 : group->rank(); }
-
-}  // namespace
-
 ParameterBuckets::ParameterBuckets(const std::vector<Bucket>& buckets,
                                    const std::vector<const megatron::Span*>& spans,
                                    const DataParallelGroups& groups, Runtime& runtime,

@@ -10,8 +10,6 @@
 namespace megatron::parallel {
 namespace {
 
-using Kind = Action::Kind;
-
 // Messages that may be on their way from a stage at a time.
 constexpr size_t kSendsUnderWay = 4;
 
@@ -124,19 +122,19 @@ class Pipeline::Execution {
   void act(const Action& action, bool weights) {
     const int piece = shape_.piece(stage_, action.chunk);
     switch (action.kind) {
-      case Kind::forward: {
+      case Action::Kind::forward: {
         const Tensor input = take(false, piece == 0, action);
         put(false, work_.forward(action.chunk, action.micro_batch, input), piece, piece + 1,
             action);
         return;
       }
-      case Kind::backward: {
+      case Action::Kind::backward: {
         const Tensor gradient = take(true, piece + 1 == shape_.pieces(), action);
         Tensor to_input = work_.backward(action.chunk, action.micro_batch, gradient, weights);
         put(true, std::move(to_input), piece, piece - 1, action);
         return;
       }
-      case Kind::weight: return work_.weight(action.chunk, action.micro_batch);
+      case Action::Kind::weight: return work_.weight(action.chunk, action.micro_batch);
     }
   }
 

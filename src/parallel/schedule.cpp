@@ -7,8 +7,6 @@
 namespace megatron::parallel {
 namespace {
 
-using Kind = Action::Kind;
-
 // Forwards of micro-batches in groups that go through the chunks in turn.
 Schedule forwards_in_groups(int micro_batches, int chunks, int group) {
   Schedule forwards;
@@ -16,7 +14,7 @@ Schedule forwards_in_groups(int micro_batches, int chunks, int group) {
   for (int begin = 0; begin < micro_batches; begin += group) {
     const int end = std::min(begin + group, micro_batches);
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      for (int m = begin; m < end; ++m) forwards.push_back({Kind::forward, chunk, m});
+      for (int m = begin; m < end; ++m) forwards.push_back({Action::Kind::forward, chunk, m});
     }
   }
   return forwards;
@@ -50,13 +48,13 @@ Schedule one_f_one_b(int stage, int stages, int micro_batches) {
   const int warm_up = std::min(stages - stage - 1, micro_batches);
   Schedule schedule;
   schedule.reserve(2 * static_cast<size_t>(micro_batches));
-  for (int m = 0; m < warm_up; ++m) schedule.push_back({Kind::forward, 0, m});
+  for (int m = 0; m < warm_up; ++m) schedule.push_back({Action::Kind::forward, 0, m});
   for (int m = warm_up; m < micro_batches; ++m) {
-    schedule.push_back({Kind::forward, 0, m});
-    schedule.push_back({Kind::backward, 0, m - warm_up});
+    schedule.push_back({Action::Kind::forward, 0, m});
+    schedule.push_back({Action::Kind::backward, 0, m - warm_up});
   }
   for (int m = micro_batches - warm_up; m < micro_batches; ++m)
-    schedule.push_back({Kind::backward, 0, m});
+    schedule.push_back({Action::Kind::backward, 0, m});
   return schedule;
 }
 
@@ -79,7 +77,7 @@ Schedule interleaved(int stage, int stages, int micro_batches, int chunks, int g
     if (k < total) schedule.push_back(forwards[k]);
     if (k < warm_up) continue;
     const Action& like = forwards[k - warm_up];  // backward goes through the chunks the other way
-    schedule.push_back({Kind::backward, chunks - 1 - like.chunk, like.micro_batch});
+    schedule.push_back({Action::Kind::backward, chunks - 1 - like.chunk, like.micro_batch});
   }
   return schedule;
 }
@@ -136,20 +134,21 @@ Schedule PipelineShape::forward_only(int stage, int micro_batches) const {
   if (kind != ScheduleKind::zero_bubble_v)
     return forwards_in_groups(micro_batches, chunks, group == 0 ? stages : group);
   Schedule forwards = schedule(stage, micro_batches);
-  std::erase_if(forwards, [](const Action& action) { return action.kind != Kind::forward; });
+  std::erase_if(forwards,
+                [](const Action& action) { return action.kind != Action::Kind::forward; });
   return forwards;
 }
 
 int live_micro_batches(const Schedule& schedule, int chunk) {
   const auto is_weight = [chunk](const Action& action) {
-    return action.kind == Kind::weight && action.chunk == chunk;
+    return action.kind == Action::Kind::weight && action.chunk == chunk;
   };
   const bool split = std::any_of(schedule.begin(), schedule.end(), is_weight);
   int live = 0, most = 0;
   for (const Action& action : schedule) {
     if (action.chunk != chunk) continue;
-    if (action.kind == Kind::forward) most = std::max(most, ++live);
-    if (action.kind == (split ? Kind::weight : Kind::backward)) --live;
+    if (action.kind == Action::Kind::forward) most = std::max(most, ++live);
+    if (action.kind == (split ? Action::Kind::weight : Action::Kind::backward)) --live;
   }
   return most;
 }

@@ -7,21 +7,20 @@
 namespace megatron::parallel {
 namespace {
 
-using Kind = Action::Kind;
-
-std::string_view word(Kind kind) {
+std::string_view word(Action::Kind kind) {
   switch (kind) {
-    case Kind::forward: return "forward";
-    case Kind::backward: return "backward";
-    case Kind::weight: return "weight gradient";
+    case Action::Kind::forward: return "forward";
+    case Action::Kind::backward: return "backward";
+    case Action::Kind::weight: return "weight gradient";
   }
   return {};
 }
 
 // Runs the lists against one another.
-class Run {
+class SimulatedRun {
  public:
-  Run(const PipelineShape& shape, const std::vector<Schedule>& stages, const ActionTimes& times)
+  SimulatedRun(const PipelineShape& shape, const std::vector<Schedule>& stages,
+               const ActionTimes& times)
       : shape_(shape), stages_(stages), times_(times), micro_batches_(count_micro_batches(stages)) {
     MG_ASSERT(static_cast<int>(stages.size()) == shape.stages);
     for (auto& ends : ends_)
@@ -66,17 +65,18 @@ class Run {
   bool can_begin(const Action& action, int piece, double& ready) {
     const int m = action.micro_batch;
     switch (action.kind) {
-      case Kind::forward: return piece == 0 || wait_for(Kind::forward, piece - 1, m, piece, ready);
-      case Kind::backward:
-        return wait_for(Kind::forward, piece, m, piece, ready) &&
+      case Action::Kind::forward:
+        return piece == 0 || wait_for(Action::Kind::forward, piece - 1, m, piece, ready);
+      case Action::Kind::backward:
+        return wait_for(Action::Kind::forward, piece, m, piece, ready) &&
                (piece + 1 == shape_.pieces() ||
-                wait_for(Kind::backward, piece + 1, m, piece, ready));
-      case Kind::weight: return wait_for(Kind::backward, piece, m, piece, ready);
+                wait_for(Action::Kind::backward, piece + 1, m, piece, ready));
+      case Action::Kind::weight: return wait_for(Action::Kind::backward, piece, m, piece, ready);
     }
     return false;
   }
 
-  bool wait_for(Kind kind, int made_by, int micro_batch, int needed_by, double& ready) {
+  bool wait_for(Action::Kind kind, int made_by, int micro_batch, int needed_by, double& ready) {
     const double end = end_of(kind, made_by, micro_batch);
     if (end < 0) return false;
     const bool travels = shape_.stage_of(made_by) != shape_.stage_of(needed_by);
@@ -86,16 +86,16 @@ class Run {
 
   double duration(int stage, const Action& action) const {
     switch (action.kind) {
-      case Kind::forward: return times_.forward;
-      case Kind::weight: return times_.weight;
-      case Kind::backward: break;
+      case Action::Kind::forward: return times_.forward;
+      case Action::Kind::weight: return times_.weight;
+      case Action::Kind::backward: break;
     }
     const auto at = static_cast<size_t>(action.chunk * micro_batches_ + action.micro_batch);
     const bool deferred = deferred_[static_cast<size_t>(stage)][at];
     return times_.input + (deferred ? 0 : times_.weight);
   }
 
-  double& end_of(Kind kind, int piece, int micro_batch) {
+  double& end_of(Action::Kind kind, int piece, int micro_batch) {
     return ends_[static_cast<int>(kind)][static_cast<size_t>(piece * micro_batches_ + micro_batch)];
   }
 
@@ -136,7 +136,7 @@ std::vector<bool> deferred_weights(const PipelineShape& shape, const Schedule& s
   std::vector<bool> deferred(static_cast<size_t>(shape.chunks * micro_batches));
   for (const Action& action : schedule) {
     MG_ASSERT(action.chunk >= 0 && action.chunk < shape.chunks);
-    if (action.kind == Kind::weight)
+    if (action.kind == Action::Kind::weight)
       deferred[static_cast<size_t>(action.chunk * micro_batches + action.micro_batch)] = true;
   }
   return deferred;
@@ -145,7 +145,7 @@ std::vector<bool> deferred_weights(const PipelineShape& shape, const Schedule& s
 std::vector<std::vector<Interval>> timeline(const PipelineShape& shape,
                                             const std::vector<Schedule>& stages,
                                             const ActionTimes& times) {
-  return Run(shape, stages, times).take();
+  return SimulatedRun(shape, stages, times).take();
 }
 
 Simulated simulate(const PipelineShape& shape, const std::vector<Schedule>& stages,

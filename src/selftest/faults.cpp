@@ -15,7 +15,7 @@ namespace {
 
 // Calls of the computation, by the begin of their names.
 constexpr std::string_view kGradients = "gradients, bucket", kPartial = "partial gradients, bucket",
-                           kTied = "tied gradients", kParameters = "parameters, bucket",
+                           kTiedGradients = "tied gradients", kParameters = "parameters, bucket",
                            kLossStats = "vocabulary_loss, stats";
 
 template <class T>
@@ -51,7 +51,7 @@ class TiedGradientTwice final : public PassingGroup<TiedGradientTwice> {
  public:
   using PassingGroup::PassingGroup;
   comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& stream, std::string_view call) override {
-    if (call.starts_with(kTied) && rank() == 1) scale(t, 2);
+    if (call.starts_with(kTiedGradients) && rank() == 1) scale(t, 2);
     return PassingGroup::all_reduce(t, op, stream, call);
   }
 };

@@ -62,7 +62,7 @@ Case backward(const Block& s) {
           }};
 }
 
-std::vector<Block> shapes() {
+std::vector<Block> activation_shapes() {
   std::vector<Block> list;
   for (const Activation f :
        {Activation::gelu_tanh, Activation::gelu_erf, Activation::silu, Activation::relu}) {
@@ -87,8 +87,8 @@ std::vector<Block> shapes() {
 }  // namespace
 
 void add_activation_cases(std::vector<Case>& cases) {
-  for (const Block& s : shapes()) cases.push_back(forward(s));
-  for (const Block& s : shapes()) cases.push_back(backward(s));
+  for (const Block& s : activation_shapes()) cases.push_back(forward(s));
+  for (const Block& s : activation_shapes()) cases.push_back(backward(s));
 }
 
 }  // namespace megatron::kernels

@@ -240,7 +240,7 @@ void add_real(std::vector<Heads>& list, DType type) {
                   .large = true});
 }
 
-std::vector<Heads> shapes() {
+std::vector<Heads> attention_shapes() {
   std::vector<Heads> list;
   for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     list.push_back({.type = type});
@@ -367,8 +367,8 @@ std::vector<Heads> shapes() {
 }  // namespace
 
 void add_attention_cases(std::vector<Case>& cases) {
-  for (const Heads& h : shapes()) cases.push_back(forward(h));
-  for (const Heads& h : shapes()) cases.push_back(backward(h));
+  for (const Heads& h : attention_shapes()) cases.push_back(forward(h));
+  for (const Heads& h : attention_shapes()) cases.push_back(backward(h));
 }
 
 }  // namespace megatron::kernels

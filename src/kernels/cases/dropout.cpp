@@ -5,7 +5,7 @@
 namespace megatron::kernels {
 namespace {
 
-struct Block {
+struct DropoutBlock {
   int64_t samples = 1, length = 1, channels = 1;
   DType type = DType::f32;
   float p = 0.25f;
@@ -21,7 +21,7 @@ struct Block {
   }
 };
 
-Case::Call make(const Block& d, Runtime& runtime) {
+Case::Call make(const DropoutBlock& d, Runtime& runtime) {
   Inputs inputs(runtime);
   const Shape shape{d.rows > 0 ? d.rows : d.samples * d.length, d.channels};
   DropoutArgs args{
@@ -37,7 +37,7 @@ Case::Call make(const Block& d, Runtime& runtime) {
   return inputs.call([args](Stream& stream, const Table& table) { table.dropout(args, stream); });
 }
 
-Case dropout_case(const Block& d) {
+Case dropout_case(const DropoutBlock& d) {
   return {.kernel = "dropout",
           .name = d.str(),
           .dtype = d.type,
@@ -49,7 +49,7 @@ Case dropout_case(const Block& d) {
 }  // namespace
 
 void add_dropout_cases(std::vector<Case>& cases) {
-  const auto add = [&](const Block& d) { cases.push_back(dropout_case(d)); };
+  const auto add = [&](const DropoutBlock& d) { cases.push_back(dropout_case(d)); };
   for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     add({.type = type});
     add({.samples = 2, .length = 3, .channels = 33, .type = type, .layout = kMisaligned});

@@ -72,7 +72,7 @@ Case backward(const Lookup& l) {
           }};
 }
 
-std::vector<Lookup> shapes() {
+std::vector<Lookup> embedding_shapes() {
   std::vector<Lookup> list;
   for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     list.push_back({.type = type});
@@ -120,8 +120,8 @@ std::vector<Lookup> shapes() {
 }  // namespace
 
 void add_embedding_cases(std::vector<Case>& cases) {
-  for (const Lookup& l : shapes()) cases.push_back(forward(l));
-  for (const Lookup& l : shapes()) cases.push_back(backward(l));
+  for (const Lookup& l : embedding_shapes()) cases.push_back(forward(l));
+  for (const Lookup& l : embedding_shapes()) cases.push_back(backward(l));
 }
 
 }  // namespace megatron::kernels

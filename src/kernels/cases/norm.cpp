@@ -137,7 +137,7 @@ Case layer_backward(const Norm& n) {
           }};
 }
 
-std::vector<Norm> shapes() {
+std::vector<Norm> norm_shapes() {
   std::vector<Norm> list;
   for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     list.push_back(
@@ -166,7 +166,7 @@ std::vector<Norm> shapes() {
 
 void add_norm_cases(std::vector<Case>& cases) {
   for (const auto make : {rms_forward, rms_backward, layer_forward, layer_backward}) {
-    for (const Norm& n : shapes()) cases.push_back(make(n));
+    for (const Norm& n : norm_shapes()) cases.push_back(make(n));
   }
 }
 

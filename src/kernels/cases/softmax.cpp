@@ -81,7 +81,7 @@ Case backward(const Scores& s) {
           }};
 }
 
-std::vector<Scores> shapes() {
+std::vector<Scores> softmax_shapes() {
   std::vector<Scores> list;
   for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     list.push_back({.type = type});
@@ -121,8 +121,8 @@ std::vector<Scores> shapes() {
 }  // namespace
 
 void add_softmax_cases(std::vector<Case>& cases) {
-  for (const Scores& s : shapes()) cases.push_back(forward(s));
-  for (const Scores& s : shapes()) cases.push_back(backward(s));
+  for (const Scores& s : softmax_shapes()) cases.push_back(forward(s));
+  for (const Scores& s : softmax_shapes()) cases.push_back(backward(s));
 }
 
 }  // namespace megatron::kernels

@@ -11,8 +11,8 @@ namespace {
 
 // Memory of one thread: the keys and values of one key head in the forms the products need, their
 // gradients, and a tile.
-struct Workspace {
-  Workspace(const AttentionSizes& s, std::byte* begin) {
+struct GradientWorkspace {
+  GradientWorkspace(const AttentionSizes& s, std::byte* begin) {
     const int64_t tile = kQueryRows * kKeyColumns, pair_tile = is_paired(s.kind) ? tile / 2 : 0;
     const int64_t row_panels = words(s.kind, kQueryRows) * s.columns,
                   rows = kQueryRows * s.word_width;
@@ -47,7 +47,8 @@ struct Workspace {
 class KeyHeadGradient {
  public:
   KeyHeadGradient(const AttentionBackwardArgs& args, const AttentionSizes& sizes,
-                  const KeyPlaces& places, int64_t sample, int64_t key_head, Workspace& work)
+                  const KeyPlaces& places, int64_t sample, int64_t key_head,
+                  GradientWorkspace& work)
       : args_(args),
         s_(sizes),
         places_(places),
@@ -205,7 +206,7 @@ class KeyHeadGradient {
   const AttentionSizes& s_;
   const KeyPlaces& places_;
   int64_t sample_, key_head_;
-  Workspace& work_;
+  GradientWorkspace& work_;
 };
 
 }  // namespace
@@ -213,7 +214,7 @@ class KeyHeadGradient {
 AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, Stream& stream) {
   const AttentionSizes sizes(args);
   if (sizes.batch * sizes.key_heads * sizes.width == 0) return {};
-  AttentionScratch scratch{.tile_bytes = Workspace(sizes, nullptr).bytes};
+  AttentionScratch scratch{.tile_bytes = GradientWorkspace(sizes, nullptr).bytes};
   Arena& arena = stream.scratch();
   scratch.positions = arena.allocate(KeyPlaces::bytes(sizes), "attention key positions");
   scratch.tiles =
@@ -230,7 +231,7 @@ void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   const KeyPlaces places(sizes, scratch.positions);
   // One thread computes a key head from end to end: sums over its queries have one order.
   stream.pool().parallel_for(sizes.batch * sizes.key_heads, [&](int64_t head, int thread) {
-    Workspace work(sizes, scratch.tiles->data() + thread * scratch.tile_bytes);
+    GradientWorkspace work(sizes, scratch.tiles->data() + thread * scratch.tile_bytes);
     KeyHeadGradient(args, sizes, places, head / sizes.key_heads, head % sizes.key_heads, work)
         .run();
   });

@@ -13,7 +13,7 @@ int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
 // [B,T,N,D] as a library reads it: rows of D values, each aligned to 16 bytes. Blocks of an arena
 // are aligned to 64.
-bool aligned(const Tensor& t) {
+bool rows_are_aligned(const Tensor& t) {
   constexpr int64_t kValues = 8;
   const int64_t width = t.size(3);
   if (t.offset() % kValues != 0) return false;
@@ -36,7 +36,8 @@ bool takes(const Args& args, std::initializer_list<const Tensor*> tensors) {
     if (length < 128 || length % 64 != 0) return false;
   }
   if (width == 0 || width % 8 != 0 || width > 256) return false;
-  return std::all_of(tensors.begin(), tensors.end(), [](const Tensor* t) { return aligned(*t); });
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [](const Tensor* t) { return rows_are_aligned(*t); });
 }
 
 int64_t heads_of(const AttentionBackwardArgs& args, int64_t samples, int64_t key_heads) {

@@ -5,16 +5,14 @@
 namespace megatron::tokenizers {
 namespace {
 
-using Kind = RegexNode::Kind;
-
 constexpr size_t kMaximumCode = 4096;
 
 struct TooMuch {};  // thrown: beyond the program's limits
 
 // The set that a node stands for where it is no more than one character of it.
 const CharacterSet* single_set(const RegexNode& node) {
-  if (node.kind == Kind::set) return &node.set;
-  const bool wraps = node.kind == Kind::sequence || node.kind == Kind::atomic;
+  if (node.kind == RegexNode::Kind::set) return &node.set;
+  const bool wraps = node.kind == RegexNode::Kind::sequence || node.kind == RegexNode::Kind::atomic;
   return wraps && node.parts.size() == 1 ? single_set(node.parts[0]) : nullptr;
 }
 
@@ -29,9 +27,9 @@ RegexCompiler::Rest RegexCompiler::before(const std::vector<Node>& parts, size_t
 
 RegexCompiler::Rest RegexCompiler::before(const Node& node, const Rest& rest) {
   switch (node.kind) {
-    case Kind::set: return {.first = node.set};
-    case Kind::sequence: return before(node.parts, 0, rest);
-    case Kind::alternatives: {
+    case RegexNode::Kind::set: return {.first = node.set};
+    case RegexNode::Kind::sequence: return before(node.parts, 0, rest);
+    case RegexNode::Kind::alternatives: {
       Rest all;
       for (const Node& part : node.parts) {
         const Rest one = before(part, rest);
@@ -41,7 +39,7 @@ RegexCompiler::Rest RegexCompiler::before(const Node& node, const Rest& rest) {
       }
       return all;
     }
-    case Kind::repeat: {
+    case RegexNode::Kind::repeat: {
       if (node.maximum == 0) return rest;
       Rest body = before(node.parts[0], Rest{.can_be_empty = true});
       if (body.can_be_empty) throw TooMuch();  // would repeat nothing
@@ -50,10 +48,10 @@ RegexCompiler::Rest RegexCompiler::before(const Node& node, const Rest& rest) {
       all.first.add(body.first);
       return all;
     }
-    case Kind::atomic: {
+    case RegexNode::Kind::atomic: {
       // Where nothing is given back, the rest can fail even if it need not.
       Rest inner = before(node.parts[0], rest);
-      const bool possessive_run = node.parts[0].kind == Kind::repeat;
+      const bool possessive_run = node.parts[0].kind == RegexNode::Kind::repeat;
       inner.always &= possessive_run;
       return inner;
     }
@@ -107,12 +105,12 @@ void RegexCompiler::add_choice(size_t choice, const Rest& alternative) {
 
 void RegexCompiler::emit(const Node& node, const Rest& rest) {
   switch (node.kind) {
-    case Kind::set: put(Op::one).set = set_index(node.set); return;
-    case Kind::sequence:
+    case RegexNode::Kind::set: put(Op::one).set = set_index(node.set); return;
+    case RegexNode::Kind::sequence:
       for (size_t i = 0; i < node.parts.size(); ++i)
         emit(node.parts[i], before(node.parts, i + 1, rest));
       return;
-    case Kind::alternatives: {
+    case RegexNode::Kind::alternatives: {
       const size_t choice = begin_choice();
       std::vector<uint32_t> jumps;
       for (const Node& part : node.parts) {
@@ -124,12 +122,13 @@ void RegexCompiler::emit(const Node& node, const Rest& rest) {
       for (const uint32_t jump : jumps) code_[jump].target = here();
       return;
     }
-    case Kind::repeat: return emit_repeat(node, rest);
-    case Kind::look_ahead: return emit_look_ahead(node);
-    case Kind::atomic: {
+    case RegexNode::Kind::repeat: return emit_repeat(node, rest);
+    case RegexNode::Kind::look_ahead: return emit_look_ahead(node);
+    case RegexNode::Kind::atomic: {
       const Node& inner = node.parts[0];
-      const CharacterSet* set =
-          inner.kind == Kind::repeat && inner.maximum > 0 ? single_set(inner.parts[0]) : nullptr;
+      const CharacterSet* set = inner.kind == RegexNode::Kind::repeat && inner.maximum > 0
+                                    ? single_set(inner.parts[0])
+                                    : nullptr;
       const Rest end{.can_be_empty = true, .always = true};
       if (set) return emit_set_repeat(inner, *set, end);
       const uint32_t start = here();
@@ -213,7 +212,7 @@ bool RegexCompiler::is_straight(uint32_t pc) const {
 std::optional<RegexProgram> RegexCompiler::compile(const RegexNode& pattern) {
   try {
     const Rest end{.can_be_empty = true, .always = true};
-    if (pattern.kind == Kind::alternatives) {
+    if (pattern.kind == RegexNode::Kind::alternatives) {
       emit(pattern, end);
     } else {  // find starts at a choice
       const size_t choice = begin_choice();

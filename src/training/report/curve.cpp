@@ -7,11 +7,7 @@
 #include "base/error.h"
 
 namespace megatron::training::report {
-namespace {
-
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-
-}  // namespace
+namespace {}  // namespace
 
 Curve::Curve(size_t columns, std::vector<size_t> watched, size_t limit)
     : columns_(columns), watched_(std::move(watched)), limit_(limit), last_finite_(columns, kNone) {

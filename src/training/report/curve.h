@@ -3,10 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
 namespace megatron::training::report {
+
+// A value that is not known.
+inline constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 // Rows come in order and are kept whole. As long as there are at most `limit` of them, all are
 // kept. Then neighbours are taken together in buckets of 2, 4, 8 ... rows, and of each bucket stay

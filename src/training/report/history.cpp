@@ -18,7 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr int64_t kKnownSchema = 1;
 constexpr size_t kMostRuns = 64, kMostRows = 4000, kLeastRows = 600, kRowsOfAll = 16000;
 constexpr size_t kMostValidations = 600, kMostSamples = 60, kMostSaves = 300, kMostNotes = 400;

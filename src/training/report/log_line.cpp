@@ -12,7 +12,6 @@ namespace {
 
 namespace dom = simdjson::dom;
 
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr double kMostIterations = 1e15;
 
 struct Key {

@@ -1,0 +1,32 @@
+# Sources of a target that are compiled together, a few at a time: what they include is read, and what they instantiate is
+# compiled, once instead of by each. MEGATRON_UNITY=OFF compiles each alone, which is what one wants while editing.
+option(MEGATRON_UNITY "Compile small sources of a room together" ON)
+
+# megatron_unity(TARGET): the sources of a folder, sorted, are cut before every file whose name's hash says so, about each
+# eighth. A new file thus joins or divides one batch and leaves the others as they are. Sources that Highway includes once
+# for each instruction set stay alone. Names in anonymous namespaces must differ within a batch.
+function(megatron_unity target)
+  if(NOT MEGATRON_UNITY)
+    return()
+  endif()
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "[.]cpp$")
+  list(SORT sources)
+  set(batch 0)
+  set(last_folder "")
+  foreach(source ${sources})
+    file(STRINGS ${source} alone REGEX "hwy/foreach_target" LIMIT_COUNT 1)
+    if(alone)
+      continue()
+    endif()
+    file(RELATIVE_PATH name ${CMAKE_SOURCE_DIR} ${source})
+    string(MD5 hash ${name})
+    get_filename_component(folder ${source} DIRECTORY)
+    if(hash MATCHES "^[01]" OR NOT folder STREQUAL last_folder)
+      math(EXPR batch "${batch} + 1")
+    endif()
+    set(last_folder ${folder})
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${batch})
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+endfunction()
