@@ -2,7 +2,9 @@
 
 #include <spdlog/logger.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <memory>
 
 namespace megatron::log {
@@ -38,6 +40,9 @@ spdlog::logger& logger() {
 void set_level(Level lowest) { logger().set_level(level_of(lowest)); }
 
 void write(Level level, std::string_view message) {
+  // A progress bar may stand in the line.
+  if (logger().should_log(level_of(level)) && ::isatty(STDERR_FILENO) == 1)
+    std::fputs("\x1b[K", stderr);
   logger().log(level_of(level), spdlog::string_view_t(message.data(), message.size()));
 }
 

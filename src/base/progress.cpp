@@ -9,26 +9,21 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/columns.h"
+
 namespace megatron {
 namespace {
 
 using Seconds = std::chrono::duration<double>;
 
 constexpr Seconds kTerminalInterval{0.1};
-constexpr Seconds kPlainInterval{5};
-constexpr int kBarCells = 24;
+constexpr Seconds kPlainInterval{60};
+constexpr int kBarCells = 24, kLeastBarCells = 8;
+constexpr int kTextColumns = 40;  // of the text, that other parts give way to
 
 int terminal_columns() {
   winsize size{};
   return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
-
-// The first `columns` characters of UTF-8 text.
-std::string_view cut(std::string_view text, int columns) {
-  for (size_t i = 0; i < text.size(); ++i) {
-    if ((text[i] & 0xc0) != 0x80 && columns-- == 0) return text.substr(0, i);
-  }
-  return text;
 }
 
 // A value under 1000 with its unit: the smallest step of `units` (each 1000 times the one before)
@@ -48,14 +43,15 @@ Scaled scale(double value, size_t units, double limit) {
 
 }  // namespace
 
-Progress::Progress(std::string label, int64_t total, std::string unit, int64_t before)
+Progress::Progress(std::string label, int64_t total, std::string unit, int64_t before, Clock clock)
     : label_(std::move(label)),
       unit_(std::move(unit)),
       total_(total),
       before_(before),
       done_(before),
       terminal_(::isatty(STDERR_FILENO) == 1),
-      begin_(std::chrono::steady_clock::now()),
+      clock_(std::move(clock)),
+      begin_(clock_()),
       drawn_(begin_) {}
 
 Progress::~Progress() {
@@ -68,8 +64,8 @@ Progress::~Progress() {
 void Progress::update(int64_t done, std::string_view text) {
   if (finished_) return;
   done_ = done;
-  text_ = text;
-  const auto now = std::chrono::steady_clock::now();
+  text_ = without_controls(text);
+  const Time now = clock_();
   if (now - drawn_ < (terminal_ ? kTerminalInterval : kPlainInterval)) return;
   drawn_ = now;
   draw(false);
@@ -89,45 +85,89 @@ void Progress::print(std::string_view line, std::FILE* to) {
 void Progress::finish(std::string_view text) {
   if (finished_) return;
   finished_ = true;
-  if (!text.empty()) text_ = text;
-  draw(true);
+  if (!text.empty()) text_ = without_controls(text);
+  if (terminal_ || told_ || !text.empty()) draw(true);
 }
 
-void Progress::draw(bool last) {
-  const double elapsed = Seconds(std::chrono::steady_clock::now() - begin_).count();
-  const double rate = elapsed > 0 ? static_cast<double>(done_ - before_) / elapsed : 0;
+// All but the bar; the second to the last begin with the space before them, or are empty.
+struct Progress::Parts {
+  std::string label, share, amounts, rate, time;
+};
+
+Progress::Parts Progress::parts(bool last) const {
+  const double elapsed = Seconds(clock_() - begin_).count();
+  const double speed = elapsed > 0 ? static_cast<double>(done_ - before_) / elapsed : 0;
   // Bytes carry their own unit: 1.4 MB.
   const bool bytes = unit_ == "B";
-  const auto amount = [bytes](double value) {
-    return bytes ? format_bytes(value) : format_count(value);
+  const auto amount = [bytes](auto value) {
+    const auto number = static_cast<double>(value);
+    return bytes ? format_bytes(number) : format_count(number);
   };
   const std::string unit = bytes ? "" : " " + unit_;
-  std::string line = label_;
+  Parts p{.label = label_,
+          .share = {},
+          .amounts = fmt::format("  {}{}", amount(done_), unit),
+          .rate = fmt::format("  {}{}/s", amount(speed), unit),
+          .time = {}};
   if (total_ > 0) {
     const double share =
         std::clamp(static_cast<double>(done_) / static_cast<double>(total_), 0.0, 1.0);
-    const auto cells = static_cast<size_t>(share * kBarCells);
-    line +=
-        fmt::format(" [{}{}] {:3.0f}%  {}/{}{}", std::string(cells, '='),
-                    std::string(kBarCells - cells, ' '), std::floor(share * 100),
-                    amount(static_cast<double>(done_)), amount(static_cast<double>(total_)), unit);
-  } else {
-    line += fmt::format("  {}{}", amount(static_cast<double>(done_)), unit);
+    p.share = fmt::format(" {:3.0f}%", std::floor(share * 100));
+    p.amounts = fmt::format("  {}/{}{}", amount(done_), amount(total_), unit);
   }
-  line += fmt::format("  {}{}/s", amount(rate), unit);
   if (last) {
-    line += fmt::format("  in {}", format_duration(elapsed));
-  } else if (total_ > 0 && rate > 0) {
-    line += fmt::format(
-        "  {} left",
-        format_duration(static_cast<double>(std::max<int64_t>(total_ - done_, 0)) / rate));
+    p.time = fmt::format("  in {}", format_duration(elapsed));
+  } else if (total_ > 0 && speed > 0) {
+    const auto left = static_cast<double>(std::max<int64_t>(total_ - done_, 0));
+    p.time = fmt::format("  {} left", format_duration(left / speed));
   }
-  if (!text_.empty()) line += "  " + text_;
-  if (terminal_) {
-    line = fmt::format("\r{}\x1b[K{}", cut(line, terminal_columns() - 1), last ? "\n" : "");
-  } else {
-    line += '\n';
+  return p;
+}
+
+// On a narrow terminal the rate goes first, then the bar, the amounts, the label and the time; the
+// text is cut only then.
+std::string Progress::bar_line(bool last, int columns) const {
+  Parts p = parts(last);
+  const int text = text_.empty() ? 0 : 2 + std::min(display_columns(text_), kTextColumns);
+  const auto room = [&] {
+    int taken = text;
+    for (const std::string* part : {&p.label, &p.share, &p.amounts, &p.rate, &p.time})
+      taken += display_columns(*part);
+    return columns - taken;
+  };
+  constexpr int kFrame = 3;  // " [" and "]"
+  const bool bar = total_ > 0;
+  if (room() < (bar ? kLeastBarCells + kFrame : 0)) p.rate.clear();
+  const int cells = bar ? std::min(kBarCells, room() - kFrame) : 0;
+  for (std::string* part : {&p.amounts, &p.label, &p.time})
+    if (room() < 0) part->clear();
+  std::string line = p.label;
+  if (cells >= kLeastBarCells) {
+    const double share =
+        std::clamp(static_cast<double>(done_) / static_cast<double>(total_), 0.0, 1.0);
+    const auto full = static_cast<size_t>(share * cells);
+    line += fmt::format(" [{}{}]", std::string(full, '='),
+                        std::string(static_cast<size_t>(cells) - full, ' '));
   }
+  line += p.share + p.amounts + p.rate + p.time;
+  if (!text_.empty()) line += (line.empty() ? "" : "  ") + text_;
+  return std::string(cut_columns(line, columns));
+}
+
+std::string Progress::plain_line(bool last) const {
+  const Parts p = parts(last);
+  return p.label + ":" + p.share + p.amounts + p.rate + p.time +
+         (text_.empty() ? "" : "  " + text_);
+}
+
+// On a terminal the cursor waits at the begin of the line, so that what others print there covers
+// the bar.
+void Progress::draw(bool last) {
+  const std::string line =
+      terminal_
+          ? fmt::format("\r{}\x1b[K{}", bar_line(last, terminal_columns() - 1), last ? '\n' : '\r')
+          : plain_line(last) + '\n';
+  told_ = true;
   std::fwrite(line.data(), 1, line.size(), stderr);
   std::fflush(stderr);
 }

@@ -1,11 +1,12 @@
-// A live progress line on standard error for long work: bar, share, rate, time left and a free
-// text. On a terminal it redraws itself in place (at most ten times a second); elsewhere it prints
-// a plain line every few seconds.
+// How far long work is, on standard error: on a terminal a line that redraws itself in place (at
+// most ten times a second) with bar, share, rate, time left and a free text; elsewhere plain lines
+// without a bar, at most one a minute.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -13,25 +14,37 @@ namespace megatron {
 
 class Progress {
  public:
+  using Time = std::chrono::steady_clock::time_point;
+  using Clock = std::function<Time()>;
+
   // total < 0: not known. unit: "docs", "steps" ...; "B" is scaled to kB, MB ... before: of the
-  // total, done by earlier work; it does not count in the rate.
-  Progress(std::string label, int64_t total, std::string unit, int64_t before = 0);
+  // total, done by earlier work; it does not count in the rate. clock: of tests.
+  Progress(std::string label, int64_t total, std::string unit, int64_t before = 0,
+           Clock clock = std::chrono::steady_clock::now);
   ~Progress();  // finishes the line
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
+  // text: what a narrow terminal keeps longest.
   void update(int64_t done, std::string_view text = {});
-  void finish(std::string_view text = {});  // draws the last state and ends the line
+  // Draws the last state and ends the line. Elsewhere than on a terminal: prints a plain last line
+  // if there is a text, the work's result, or plain lines were printed before.
+  void finish(std::string_view text = {});
   // A line of its own, above the bar.
   void print(std::string_view line, std::FILE* to = stdout);
 
  private:
+  struct Parts;
+  Parts parts(bool last) const;
+  std::string bar_line(bool last, int columns) const;
+  std::string plain_line(bool last) const;
   void draw(bool last);
 
   std::string label_, unit_, text_;
   int64_t total_, before_, done_;
-  bool terminal_, finished_ = false;
-  std::chrono::steady_clock::time_point begin_, drawn_;
+  bool terminal_, finished_ = false, told_ = false;
+  Clock clock_;
+  Time begin_, drawn_;
 };
 
 std::string format_duration(double seconds);  // "42s", "3m05s", "2h07m"

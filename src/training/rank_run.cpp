@@ -56,6 +56,7 @@ TrainResult RankRun::loop() {
   if (checkpointer_ && plan_.iterations_left() > 0) checkpointer_->check_room();
   profile_.open(plan_.first_iteration(), s_.run.skip_train ? 0 : *s_.batch.train_iters,
                 s_.profile.directory.value_or(s_.checkpoint.save.value_or(".")), files());
+  loop_begin_ = now_seconds();
   if (lead()) {
     progress_.emplace("training", *s_.batch.train_iters, "steps", plan_.first_iteration());
     log_.emplace(s_.log, s_.checkpoint.save.value_or(""), run_record(), &*progress_, hooks_.lines);
@@ -77,14 +78,15 @@ TrainResult RankRun::loop() {
       test(s_.run.skip_train ? last : std::max(last, *s_.batch.train_iters));
   } catch (const std::exception& error) {
     if (!result_.iterations.empty()) last = result_.iterations.back().iteration;
-    if (log_) log_->end(last, EndReason::error, error.what());
+    if (log_) log_->end(last, EndReason::error, error.what(), totals());
     throw;
   }
   if (!result_.iterations.empty()) last = result_.iterations.back().iteration;
   finish_profile();
   tell_recorded();
-  if (log_) log_->end(last, result_.end, "");
+  if (log_) log_->end(last, result_.end, "", totals());
   if (progress_) progress_->finish();
+  tell_totals();
   return std::move(result_);
 }
 
@@ -245,7 +247,9 @@ void RankRun::save(int64_t iteration, bool last) {
   model_.step.told_work().phase("save");
   const double begin = now_seconds();
   tell_saved(checkpointer_->save(state(iteration), last));
-  save_wait_ += now_seconds() - begin;
+  const double seconds = now_seconds() - begin;
+  save_wait_ += seconds;
+  totals_.save_seconds += seconds;
 }
 
 // Why the run ends after this step, before its last; the same on all ranks.

@@ -56,6 +56,8 @@ class RankRun {
   std::optional<EndReason> end_after(int64_t iteration);
   TrainerState state(int64_t iteration) const;
   RunRecord run_record() const;
+  RunTotals totals() const;
+  void tell_totals() const;
 
   const RunPlan& plan_;
   double peak_;
@@ -64,6 +66,8 @@ class RankRun {
   comm::Group& world_;  // the profile's
   const TrainHooks& hooks_;
   double begin_;
+  double loop_begin_ = 0;  // of the training loop: where its rates in all count from
+  RunTotals totals_;
   Runtime runtime_;
   TrainedModel model_;
   comm::Group& group_;  // data-parallel

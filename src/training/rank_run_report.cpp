@@ -5,6 +5,7 @@
 #include "plan/flops.h"
 #include "plan/parameters.h"
 #include "training/finite.h"
+#include "training/log/console.h"
 #include "training/log/machine.h"
 #include "training/rank_run.h"
 #include "training/whole_on_one.h"
@@ -20,7 +21,8 @@ RunRecord RankRun::run_record() const {
                    .parameters = plan::parameter_count(plan_.config),
                    .threads = s_.runtime.threads_per_rank(),
                    .train_iters = *s_.batch.train_iters,
-                   .seq_length = *s_.batch.seq_length};
+                   .seq_length = *s_.batch.seq_length,
+                   .consumed_tokens = consumed_ * *s_.batch.seq_length};
   record.device = to_string(runtime_.device());
   record.precision = name(s_.precision.type());
   record.flop_formula = plan::kModelFlops;
@@ -28,11 +30,26 @@ RunRecord RankRun::run_record() const {
   return record;
 }
 
+// Up to now.
+RunTotals RankRun::totals() const {
+  RunTotals all = totals_;
+  all.seconds = now_seconds() - loop_begin_;
+  return all;
+}
+
+void RankRun::tell_totals() const {
+  if (lead() && totals_.steps > 0) log::info("{}", closing_line(totals(), run_record()));
+}
+
 void RankRun::tell(const IterationReport& report) {
   result_.iterations.push_back(report);
   const double samples = static_cast<double>(report.batch);
   const double flops = plan::training_flops(plan_.config, *s_.batch.seq_length) * samples;
   const double whole = report.seconds + save_wait_;
+  ++totals_.steps;
+  totals_.tokens += report.batch * *s_.batch.seq_length;
+  totals_.flops += flops;
+  totals_.step_seconds += report.seconds;
   StepRecord record{
       .iteration = report.iteration,
       .consumed_samples = report.consumed,
@@ -46,6 +63,7 @@ void RankRun::tell(const IterationReport& report) {
       .global_batch_size = report.batch,
       .seconds = report.seconds,
       .tokens_per_second = samples * static_cast<double>(*s_.batch.seq_length) / report.seconds,
+      .overall_tokens_per_second = totals().overall_tokens_per_second(),
       .flops_per_second = flops / report.seconds,
       .peak_share = peak_ > 0 ? flops / report.seconds / peak_ : -1,
       .data_wait = report.data_wait / report.seconds,
@@ -81,18 +99,22 @@ void RankRun::tell_evaluated(int64_t iteration, const std::string& set, const Lo
 void RankRun::validate(int64_t iteration) {
   const Profile::Part part = profile_.part(Track::step, "validation");
   model_.loss_pass.begin("validation");
+  const double begin = now_seconds();
   const int64_t before = s_.run.skip_train ? 0 : s_.run.evaluations_before(iteration);
   for (const NamedSet& set : plan_.corpus.validation) {
     const LossSum sum = evaluate_set(*set.set, before * s_.run.eval_iters * s_.eval_batch());
     result_.validation_loss = sum.mean();
     tell_evaluated(iteration, s_.run.multiple_validation_sets ? set.name : "valid", sum);
   }
+  totals_.evaluation_seconds += now_seconds() - begin;
 }
 
 void RankRun::test(int64_t iteration) {
   model_.loss_pass.begin("test");
+  const double begin = now_seconds();
   const auto& set = plan_.corpus.sets[static_cast<size_t>(data::Split::test)];
   if (set != nullptr && set->size() > 0) tell_evaluated(iteration, "test", evaluate_set(*set, 0));
+  totals_.evaluation_seconds += now_seconds() - begin;
 }
 
 void RankRun::finish_profile() {

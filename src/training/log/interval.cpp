@@ -1,5 +1,6 @@
 #include "training/log/interval.h"
 
+#include <cmath>
 #include <utility>
 
 #include "base/error.h"
@@ -11,6 +12,12 @@ void Interval::add(const StepRecord& r) {
   last_ = r;
   steps_ += r.steps;
   skipped_ += r.skipped;
+  if (!std::isfinite(r.loss)) {
+    ++not_finite_;
+  } else if (const int64_t counted = r.steps - r.skipped; counted > 0) {
+    losses_ += counted;
+    loss_ += r.loss * static_cast<double>(counted);
+  }
   seconds_ += seconds;
   tokens_ += r.tokens_per_second * seconds;
   flops_ += r.flops_per_second * seconds;
@@ -25,6 +32,8 @@ StepRecord Interval::take() {
   const Interval all = std::exchange(*this, {});
   StepRecord mean = all.last_;
   mean.skipped = all.skipped_;
+  mean.losses_not_finite = all.not_finite_;
+  mean.mean_loss = all.loss_ / static_cast<double>(all.losses_);
   if (all.steps_ == mean.steps || !(all.seconds_ > 0)) {  // one record, or no time to weigh with
     mean.steps = all.steps_;
     return mean;

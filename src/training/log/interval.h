@@ -13,7 +13,8 @@ class Interval {
 
  private:
   StepRecord last_;
-  int64_t steps_ = 0, skipped_ = 0;
+  int64_t steps_ = 0, skipped_ = 0, not_finite_ = 0, losses_ = 0;
+  double loss_ = 0;  // sum over `losses_` steps
   // Sums, each weighted with seconds.
   double seconds_ = 0, tokens_ = 0, flops_ = 0, share_ = 0, data_ = 0, communication_ = 0,
          save_ = 0;

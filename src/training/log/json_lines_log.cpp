@@ -72,6 +72,7 @@ Json to_json(const RunRecord& r, double time) {
   line.emplace_back("flop_formula", readable(r.flop_formula));
   line.emplace_back("train_iters", r.train_iters);
   line.emplace_back("seq_length", r.seq_length);
+  line.emplace_back("consumed_tokens", r.consumed_tokens);
   return line;
 }
 
@@ -91,6 +92,8 @@ Json to_json(const StepRecord& r, double time) {
   line.emplace_back("steps", r.steps);
   line.emplace_back("seconds", number(r.seconds));
   line.emplace_back("tokens_per_second", number(r.tokens_per_second));
+  if (r.overall_tokens_per_second > 0)
+    line.emplace_back("overall_tokens_per_second", number(r.overall_tokens_per_second));
   line.emplace_back("flops_per_second", number(r.flops_per_second));
   if (!(r.peak_share < 0)) line.emplace_back("peak_share", number(r.peak_share));
   line.emplace_back("data_wait", number(r.data_wait));
@@ -145,11 +148,21 @@ Json note_to_json(int64_t iteration, bool warning, const std::string& text, doub
   return line;
 }
 
-Json end_to_json(int64_t iteration, EndReason reason, const std::string& text, double time) {
+Json end_to_json(int64_t iteration, EndReason reason, const std::string& text, double time,
+                 const RunTotals& totals) {
   Json::Object line = begin_line("end", time);
   line.emplace_back("iteration", iteration);
   line.emplace_back("reason", name(reason));
   if (!text.empty()) line.emplace_back("text", readable(text));
+  if (totals.steps == 0) return line;
+  line.emplace_back("steps", totals.steps);
+  line.emplace_back("tokens", totals.tokens);
+  line.emplace_back("seconds", number(totals.seconds));
+  line.emplace_back("step_seconds", number(totals.step_seconds));
+  line.emplace_back("evaluation_seconds", number(totals.evaluation_seconds));
+  line.emplace_back("save_seconds", number(totals.save_seconds));
+  line.emplace_back("tokens_per_second", number(totals.tokens_per_second()));
+  line.emplace_back("overall_tokens_per_second", number(totals.overall_tokens_per_second()));
   return line;
 }
 

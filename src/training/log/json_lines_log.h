@@ -18,7 +18,9 @@ Json to_json(const ValidationRecord& record, double time);
 Json to_json(const SaveRecord& record, double time);
 Json to_json(const SampleRecord& record, double time);
 Json note_to_json(int64_t iteration, bool warning, const std::string& text, double time);
-Json end_to_json(int64_t iteration, EndReason reason, const std::string& text, double time);
+// totals: told where a step was made.
+Json end_to_json(int64_t iteration, EndReason reason, const std::string& text, double time,
+                 const RunTotals& totals = {});
 
 // Readies a file that may exist for a run that goes on from `iteration`:
 //   0: an existing file gets the first free name of <path>.1, <path>.2 ...

@@ -9,16 +9,18 @@
 //   {"type":"run", "schema":1, "time":..., "version":..., "host":..., "command":[...], "iteration":<resumed from, 0: none>,
 //    "flags":{"lr":"3e-3",...}, "model":{...}, "parameters":n, "layout":{"ranks":..,"data_parallel":..,...}, "threads":n,
 //    "machine":{"cpu":..,"cores":..,"memory_bytes":..,"device":..}, "precision":"bf16", "peak_flops":.., "flop_formula":"..",
-//    "train_iters":n, "seq_length":n}
+//    "train_iters":n, "seq_length":n, "consumed_tokens":<before this start>}
 //   {"type":"step", "time":.., "iteration":n, "consumed_samples":n, "consumed_tokens":n, "loss":x, "learning_rate":x,
 //    "gradient_norm":x, "parameter_norm":x, "weight_decay":x, "loss_scale":x, "skipped":n, "global_batch_size":n, "steps":<of this interval>, "seconds":<a step>,
-//    "tokens_per_second":x, "flops_per_second":x, "peak_share":<0 to 1>, "data_wait":<share of the time>,
+//    "tokens_per_second":x, "overall_tokens_per_second":x, "flops_per_second":x, "peak_share":<0 to 1>, "data_wait":<share of the time>,
 //    "communication_wait":<share>, "save_wait":<share>, "seconds_left":x, "memory":{"parameters":bytes, ...one a MemoryClass, "process":bytes}}
 //   {"type":"validation", "time":.., "iteration":n, "set":"valid", "loss":x, "perplexity":x, "tokens":n}
 //   {"type":"save", "time":.., "iteration":n, "path":"..", "bytes":n, "seconds":x, "wait":<seconds that training stood still>}
 //   {"type":"sample", "time":.., "iteration":n, "prompt":"..", "text":".."}
 //   {"type":"note", "time":.., "iteration":n, "level":"info|warning", "text":".."}
-//   {"type":"end", "time":.., "iteration":n, "reason":"done|signal|exit-interval|exit-duration|error", "text":".."}
+//   {"type":"end", "time":.., "iteration":n, "reason":"done|signal|exit-interval|exit-duration|error", "text":"..",
+//    "steps":n, "tokens":n, "seconds":x, "step_seconds":x, "evaluation_seconds":x, "save_seconds":x, "tokens_per_second":x,
+//    "overall_tokens_per_second":x}
 #pragma once
 
 #include <array>
@@ -38,6 +40,7 @@ struct RunRecord {
   std::vector<std::pair<std::string, std::string>> flags;  // those that differ from their defaults
   Json model, layout;                                      // objects
   int64_t parameters = 0, threads = 1, train_iters = 0, seq_length = 0;
+  int64_t consumed_tokens = 0;  // of the iterations before
   std::string device, precision, flop_formula;
   double peak_flops = 0;  // of this machine, all threads; 0: not known
 };
@@ -51,12 +54,19 @@ struct StepRecord {
   int64_t global_batch_size = 0;
   int64_t steps = 1;   // since the record before
   double seconds = 0;  // a step, mean
-  double tokens_per_second = 0, flops_per_second = 0;
+  double tokens_per_second = 0;
+  // Tokens trained on / time since this start, with evaluation, saves and logging; 0: not known.
+  double overall_tokens_per_second = 0;
+  double flops_per_second = 0;
   double peak_share = -1;  // of the measured peak; below 0: not known ("n/a")
   double data_wait = 0, communication_wait = 0, save_wait = 0;  // shares of the time
   double seconds_left = 0;
   std::array<int64_t, kMemoryClasses> memory{};  // most bytes in use so far, by class, of rank 0
   int64_t process_memory = 0;  // resident bytes of the process; 0: the log finds out
+  // Of an Interval: the mean loss of its steps that changed the weights (NaN: none did), and how
+  // many had a loss that is no finite number.
+  double mean_loss = 0;
+  int64_t losses_not_finite = 0;
 };
 
 struct ValidationRecord {
@@ -81,6 +91,17 @@ double perplexity(double loss);
 
 // With U+FFFD for bytes that are not UTF-8.
 std::string readable(std::string_view text);
+
+// What a run got in all, from this start to its end.
+struct RunTotals {
+  int64_t steps = 0, tokens = 0;
+  double flops = 0;
+  // Wall time; of it in steps, in evaluation, and for saves. The rest is logging and samples.
+  double seconds = 0, step_seconds = 0, evaluation_seconds = 0, save_seconds = 0;
+
+  double tokens_per_second() const { return static_cast<double>(tokens) / step_seconds; }
+  double overall_tokens_per_second() const { return static_cast<double>(tokens) / seconds; }
+};
 
 enum class EndReason { done, signal, exit_interval, exit_duration, error };
 

@@ -9,6 +9,7 @@
 #include "training/log/interval.h"
 #include "training/log/json_lines_log.h"
 #include "training/log/machine.h"
+#include "training/log/megatron_line.h"
 #include "training/log/tensorboard.h"
 
 namespace megatron::training {
@@ -25,6 +26,11 @@ void LogSettings::fields(Fields& f) {
         "below it; default: none");
   f.add("tensorboard-log-interval", &tensorboard_log_interval,
         "steps between points of TensorBoard, whatever --log-interval is");
+  f.add_enum<LogFormat>("log-format", &format,
+                        {{"console", LogFormat::console}, {"megatron", LogFormat::megatron}},
+                        "lines of steps and evaluations on the console: console (at most 120 "
+                        "columns) or megatron (those that Megatron-LM prints, for scripts that "
+                        "read them)");
   f.add_switch("log-params-norm", &log_params_norm, true,
                "the L2 norm of the weights is logged, too");
   f.of({"tensorboard-log-interval"},
@@ -44,6 +50,7 @@ void LogSettings::check() const {
 struct RunLog::State {
   const RunRecord run;
   const int64_t log_interval, tensorboard_interval;
+  const LogFormat format;
   Progress* const progress;
   std::FILE* const console;
   std::optional<JsonLinesLog> json;
@@ -90,6 +97,7 @@ RunLog::RunLog(const LogSettings& settings, const std::string& save_directory, c
     : state_(new State{.run = run,
                        .log_interval = settings.log_interval,
                        .tensorboard_interval = settings.tensorboard_log_interval,
+                       .format = settings.format,
                        .progress = progress,
                        .console = console}) {
   settings.check();
@@ -125,7 +133,8 @@ void RunLog::step(const StepRecord& record) {
   const int64_t i = record.iteration;
   if (i == 1 || i % state_->log_interval == 0 || i == state_->run.train_iters) {
     const StepRecord mean = state_->take(state_->interval);
-    state_->print(console_line(mean, state_->run));
+    state_->print(state_->format == LogFormat::megatron ? megatron_line(mean, state_->run, time)
+                                                        : console_line(mean, state_->run));
     state_->to_json_lines([&] { return to_json(mean, time); });
   }
   if (i % state_->tensorboard_interval == 0) {
@@ -136,7 +145,8 @@ void RunLog::step(const StepRecord& record) {
 
 void RunLog::validation(const ValidationRecord& record) {
   const double time = seconds_since_1970();
-  state_->print(console_line(record));
+  state_->print(state_->format == LogFormat::megatron ? megatron_lines(record)
+                                                      : console_line(record));
   state_->to_json_lines([&] { return to_json(record, time); });
   state_->to_tensorboard([&](TensorBoard& board) { board.validation(record, time); });
 }
@@ -157,8 +167,10 @@ void RunLog::note(int64_t iteration, bool warning, const std::string& text) {
       [&] { return note_to_json(iteration, warning, text, seconds_since_1970()); });
 }
 
-void RunLog::end(int64_t iteration, EndReason reason, const std::string& text) {
-  state_->to_json_lines([&] { return end_to_json(iteration, reason, text, seconds_since_1970()); });
+void RunLog::end(int64_t iteration, EndReason reason, const std::string& text,
+                 const RunTotals& totals) {
+  state_->to_json_lines(
+      [&] { return end_to_json(iteration, reason, text, seconds_since_1970(), totals); });
 }
 
 }  // namespace megatron::training

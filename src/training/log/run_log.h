@@ -12,16 +12,18 @@
 
 namespace megatron::training {
 
+// Lines on the console: this program's, or those that Megatron-LM prints.
+enum class LogFormat { console, megatron };
+
 struct LogSettings {
   int64_t log_interval = 100;
   std::optional<std::string> log_jsonl;  // default: log.jsonl in the --save directory
   std::optional<std::string> tensorboard_dir;
   int64_t tensorboard_log_interval = 1;
   bool log_params_norm = false;
+  LogFormat format = LogFormat::console;
 
-  void fields(
-      Fields&
-          fields);     // --log-interval, --log-jsonl, --tensorboard-dir, --tensorboard-log-interval
+  void fields(Fields& fields);
   void check() const;  // throws Error naming the flag
 };
 
@@ -43,7 +45,8 @@ class RunLog {
   void sample(const SampleRecord& record);          // console, JSONL, TensorBoard
   void save(const SaveRecord& record);              // JSONL only, as the next two
   void note(int64_t iteration, bool warning, const std::string& text);
-  void end(int64_t iteration, EndReason reason, const std::string& text);
+  void end(int64_t iteration, EndReason reason, const std::string& text,
+           const RunTotals& totals = {});
   // A failure to write the log never ends a run: it is told once, and the file is left alone from
   // then.
 

@@ -224,6 +224,8 @@ void TensorBoard::step(const StepRecord& r, double time) {
   all.emplace_back("iteration-time", r.seconds);
   all.emplace_back("throughput", r.flops_per_second * 1e-12);
   all.emplace_back("tokens-per-second", r.tokens_per_second);
+  if (r.overall_tokens_per_second > 0)
+    all.emplace_back("overall-tokens-per-second", r.overall_tokens_per_second);
   if (!(r.peak_share < 0)) all.emplace_back("peak-share", r.peak_share);
   all.emplace_back("data-wait", r.data_wait);
   all.emplace_back("communication-wait", r.communication_wait);

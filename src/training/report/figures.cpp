@@ -44,6 +44,16 @@ Figure running_time(const RunHistory& h) {
   return {"Running time", duration(h.elapsed), detail};
 }
 
+std::string rate_text(double rate) {
+  return std::isfinite(rate) ? grouped(std::llround(std::fmin(rate, 1e15))) : "–";
+}
+
+std::string peak_detail(double rate, double peak) {
+  std::string detail = std::isfinite(rate) ? flops(rate) : "";
+  if (peak > 0) detail += fmt::format("{}of {}", detail.empty() ? "" : " ", flops(peak));
+  return detail;
+}
+
 Figure model_size(const Json& run) {
   std::string detail = text_of(run, "precision");
   if (const Json* layout = run.find("layout"); layout != nullptr && layout->is_object()) {
@@ -96,11 +106,13 @@ std::vector<Figure> figures_of(const RunHistory& h) {
            ? fmt::format("{} a step",
                          grouped(static_cast<int64_t>(std::fmin(batch * length, 1e18))))
            : ""},
-      {"Tokens/s",
-       std::isfinite(speed) ? grouped(std::llround(std::fmin(speed, 1e15))) : std::string("–"),
-       std::isfinite(h.median_flops_per_second) ? "median · " + flops(h.median_flops_per_second)
-                                                : "median"},
-      {"Of measured peak", percent(h.median_peak_share), peak > 0 ? "of " + flops(peak) : ""},
+      {"Tokens/s", rate_text(speed),
+       std::isfinite(h.overall_tokens_per_second)
+           ? fmt::format("of a step, median · {} in all, with evaluation, saves and logging",
+                         rate_text(h.overall_tokens_per_second))
+           : "of a step, median"},
+      {"Of measured peak", percent(h.median_peak_share),
+       peak_detail(h.median_flops_per_second, peak)},
       running_time(h),
       model_size(run),
   };

@@ -293,7 +293,16 @@ class HistoryReader {
     history_.median_tokens_per_second = median(tokens_per_second_);
     history_.median_flops_per_second = median(flops_per_second_);
     history_.median_peak_share = median(peak_shares_);
+    history_.overall_tokens_per_second = overall_rate();
     return std::move(history_);
+  }
+
+  // Older logs do not say what a run that they do not begin with had trained on before.
+  double overall_rate() const {
+    const Session& first = history_.sessions.front();
+    const double before = first.iteration == 0 ? 0 : number_of(first.run, "consumed_tokens");
+    const double tokens = history_.steps.last_finite(kTokens) - before;
+    return tokens > 0 && elapsed_ > 0 ? tokens / elapsed_ : kNone;
   }
 
   RunHistory history_;

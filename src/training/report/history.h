@@ -74,6 +74,9 @@ struct RunHistory {
   int64_t last_iteration = 0;
   double median_tokens_per_second = 0, median_peak_share = 0;  // NaN: not known
   double median_flops_per_second = 0;
+  // Tokens trained on / elapsed, with evaluation, saves, logging and work that was done again; NaN:
+  // not known.
+  double overall_tokens_per_second = 0;
   int64_t loss_not_finite = 0;  // steps
   int64_t replaced = 0;         // records of iterations that a resumed run did again
   int64_t damaged = 0;          // lines that are no record, but for a last line that is cut short

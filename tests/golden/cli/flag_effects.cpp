@@ -86,11 +86,24 @@ void replace_all(std::string& text, const std::string& what, const std::string& 
 
 // Without what differs between any two runs.
 void drop_times(Json& value) {
-  static const std::set<std::string> kChanging = {
-      "time",       "seconds",   "tokens_per_second", "flops_per_second",
-      "peak_share", "data_wait", "seconds_left",      "communication_wait",
-      "save_wait",  "process",   "command",           "flags",
-      "wait",       "path"};
+  static const std::set<std::string> kChanging = {"time",
+                                                  "seconds",
+                                                  "tokens_per_second",
+                                                  "flops_per_second",
+                                                  "peak_share",
+                                                  "data_wait",
+                                                  "seconds_left",
+                                                  "communication_wait",
+                                                  "save_wait",
+                                                  "process",
+                                                  "command",
+                                                  "flags",
+                                                  "wait",
+                                                  "path",
+                                                  "overall_tokens_per_second",
+                                                  "step_seconds",
+                                                  "evaluation_seconds",
+                                                  "save_seconds"};
   if (!value.is_object()) return;
   Json::Object kept;
   for (auto& [key, member] : value.as_object()) {

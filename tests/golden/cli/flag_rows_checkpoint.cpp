@@ -62,6 +62,7 @@ std::vector<FlagRow> log_flags() {
       {"tensorboard-log-interval", "tensorboard", "--tensorboard-log-interval 3",
        "--tensorboard-dir {w}/board"},
       {"log-params-norm", "log", "--log-params-norm"},
+      {"log-format", "console", "--log-format megatron", "--eval-interval 3 --eval-iters 1"},
       {"sample-interval", "log", "--sample-interval 1", writing, "--sample-interval 3"},
       {"sample-prompt", "log", "--sample-prompt b", writing + "--sample-tokens 4"},
       {"sample-tokens", "log", "--sample-tokens 8", writing},

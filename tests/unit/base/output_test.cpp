@@ -67,45 +67,6 @@ TEST(Log, LinesOfThreadsStayWhole) {
   EXPECT_EQ(lines, 200u);
 }
 
-TEST(Progress, OutsideATerminalPrintsAPlainLastLineOnce) {
-  testing::internal::CaptureStderr();
-  {
-    Progress progress("read", 2000, "docs");
-    for (int i = 0; i <= 1000; ++i) progress.update(i, "a.jsonl");
-    progress.finish("done");
-    progress.finish();
-    progress.update(3000);
-  }
-  const std::string text = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(text.find("read [============            ]  50%  1.0k/2.0k docs  "), 0u) << text;
-  EXPECT_TRUE(text.ends_with("  done\n")) << text;
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
-  EXPECT_EQ(text.find_first_of("\r\x1b"), text.npos) << text;
-}
-
-// A resumed run: what was done before took none of this run's time.
-TEST(Progress, WhatWasDoneBeforeIsNotInTheRate) {
-  testing::internal::CaptureStderr();
-  {
-    Progress("training", 2000, "steps", 1000).finish();
-  }
-  const std::string text = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(text.find("training [============            ]  50%  1.0k/2.0k steps  0 steps/s"), 0u)
-      << text;
-}
-
-TEST(Progress, StrangeTotals) {
-  for (const int64_t total : {-1, 0, 5}) {
-    testing::internal::CaptureStderr();
-    {
-      Progress("x", total, "MB").update(10);
-    }
-    const std::string text = testing::internal::GetCapturedStderr();
-    EXPECT_NE(text.find("10"), std::string::npos) << text;
-    EXPECT_EQ(text.find("200%"), std::string::npos) << text;
-  }
-}
-
 TEST(Format, Durations) {
   EXPECT_EQ(format_duration(0), "0s");
   EXPECT_EQ(format_duration(42.4), "42s");

@@ -26,7 +26,7 @@ TEST(JsonRecords, RunHasEveryKeyAndTellsTheMachine) {
   EXPECT_EQ(keys(line),
             (Names{"type", "schema", "time", "version", "host", "command", "iteration", "flags",
                    "model", "parameters", "layout", "threads", "machine", "precision", "peak_flops",
-                   "flop_formula", "train_iters", "seq_length"}));
+                   "flop_formula", "train_iters", "seq_length", "consumed_tokens"}));
   EXPECT_EQ(line["type"], Json("run"));
   EXPECT_EQ(line["schema"], Json(1));
   EXPECT_EQ(line["time"], Json(1.5));

@@ -43,6 +43,24 @@ TEST(ReportHistory, AResumedRunReplacesWhatItDoesAgain) {
   EXPECT_EQ(h.damaged, 0);
 }
 
+// Over all sessions, without the time between them. A log that begins in the midst of a run says
+// what was trained on before, or there is no rate.
+TEST(ReportHistory, KnowsTheRateInAll) {
+  const LogFolder folder;
+  const std::string steps = step_line(1, 1001, "5.0") + step_line(2, 1004, "4.0");
+  const RunHistory twice = read_history(
+      folder.run("a", run_line(0, 1000) + steps + run_line(2, 2000) + step_line(3, 2008, "4.0")),
+      100);
+  EXPECT_DOUBLE_EQ(twice.overall_tokens_per_second, 24.0 / 12);
+  const std::string later = step_line(11, 1002, "5.0") + step_line(12, 1004, "4.0");
+  EXPECT_DOUBLE_EQ(
+      read_history(folder.run("b", run_line(10, 1000, ",\"consumed_tokens\":80") + later), 100)
+          .overall_tokens_per_second,
+      16.0 / 4);
+  EXPECT_TRUE(std::isnan(
+      read_history(folder.run("c", run_line(10, 1000) + later), 100).overall_tokens_per_second));
+}
+
 TEST(ReportHistory, KnowsFiguresAndHowARunEnded) {
   std::string log = run_line(0, 1000);
   log += step_line(1, 1010, "5.0") + step_line(2, 1020, "null") + step_line(3, 1030, "4.0");
@@ -62,6 +80,10 @@ TEST(ReportHistory, KnowsFiguresAndHowARunEnded) {
   EXPECT_EQ(figures_of(open)[2].detail, "of 100");
   EXPECT_EQ(figures_of(open)[3].value, "24");
   EXPECT_EQ(figures_of(open)[6].value, "30s");
+  // 24 tokens in 30 s, steps of 101 tokens/s.
+  EXPECT_EQ(figures_of(open)[4].value, "101");
+  EXPECT_EQ(figures_of(open)[4].detail,
+            "of a step, median · 1 in all, with evaluation, saves and logging");
   const RunHistory far =
       read_history(folder.run("far", run_line(0, 1) + step_line(1, 2, "1e300")), 9);
   EXPECT_EQ(figures_of(far)[0].value, "1e+300");

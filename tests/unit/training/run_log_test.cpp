@@ -9,7 +9,9 @@
 #include "base/machine_memory.h"
 #include "training/log/console.h"
 #include "training/log/interval.h"
+#include "training/log/json_lines_log.h"
 #include "training/log/machine.h"
+#include "training/log/megatron_line.h"
 #include "unit/training/event_reader.h"
 #include "unit/training/log_support.h"
 
@@ -18,12 +20,51 @@ namespace {
 
 using namespace log_test;
 
-TEST(Console, StepLineHasMegatronsFields) {
-  EXPECT_EQ(console_line(some_step(12), some_run()),
-            "iteration     12/50 | consumed samples: 96 | elapsed time per iteration (ms): 250.0 | "
-            "learning rate: 1.000000E-03 | global batch size: 8 | lm loss: 4.166667E-01 | grad "
-            "norm: 0.300 | tokens/s: 512 | TFLOP/s (model): 0.1500 | 75.0% of bf16 GEMM peak | "
-            "data wait: 1.0% | time left: 3m05s");
+TEST(Console, LossRatesAndTimeLeftComeFirst) {
+  StepRecord r = some_step(12);
+  EXPECT_EQ(console_line(r, some_run()),
+            "iteration     12/50 | loss 0.4167 | 512 tokens/s | 3m05s left | lr 1.00e-03 | grad "
+            "norm 0.300 | 75.0% of peak");
+  r.overall_tokens_per_second = 409.6;
+  EXPECT_EQ(console_line(r, some_run()),
+            "iteration     12/50 | loss 0.4167 | 512 tokens/s (410 in all) | 3m05s left | lr "
+            "1.00e-03 | grad norm 0.300");
+}
+
+TEST(Console, StepLineFits120Columns) {
+  const double numbers[] = {0,          1e-300, 1.234567e-5, 0.0123,   5.5, 12.34567,
+                            123456.789, 1e9,    3e38,        -1.5e300, NAN, INFINITY};
+  for (const int64_t iteration : {int64_t{1}, int64_t{1000000}, int64_t{2147483647}}) {
+    for (const double loss : numbers) {
+      for (const double rate : numbers) {
+        StepRecord r = some_step(iteration);
+        r.loss = loss;
+        r.tokens_per_second = r.overall_tokens_per_second = std::abs(rate);
+        r.flops_per_second = r.gradient_norm = r.parameter_norm = rate;
+        r.loss_scale = 4294967296;
+        r.skipped = 100;
+        r.consumed_samples = int64_t{1} << 60;
+        for (const double left : {0.0, 185.0, 1e7, 1e13, 1.0 * NAN}) {
+          r.seconds_left = left;
+          RunRecord run = some_run();
+          run.train_iters = iteration;
+          const std::string line = console_line(r, run);
+          EXPECT_LE(line.size(), 120u) << line;
+          const size_t told = line.find(" | loss "), speed = line.find(" tokens/s");
+          EXPECT_LT(told, speed) << line;
+          EXPECT_LT(speed, line.find(" left")) << line;
+          EXPECT_NE(line.find(" in all)") == line.npos, r.overall_tokens_per_second > 0) << line;
+        }
+      }
+    }
+  }
+  StepRecord r = some_step(1000000);
+  r.loss = 12.34567;
+  r.tokens_per_second = 1234567890;
+  RunRecord run = some_run();
+  run.train_iters = 1000000;
+  EXPECT_TRUE(console_line(r, run).starts_with(
+      "iteration 1000000/1000000 | loss 12.3457 | 1.2G tokens/s | 3m05s left | lr 1.00e-03"));
 }
 
 TEST(Console, WhatIsNotKnownIsNotANumber) {
@@ -31,37 +72,108 @@ TEST(Console, WhatIsNotKnownIsNotANumber) {
   r.peak_share = -1;
   r.seconds_left = NAN;
   r.gradient_norm = INFINITY;
-  r.flops_per_second = NAN;
-  r.data_wait = NAN;
+  r.tokens_per_second = NAN;
   const std::string line = console_line(r, some_run());
-  for (const char* part : {"| n/a of bf16 GEMM peak", "time left: n/a", "grad norm: n/a",
-                           "TFLOP/s (model): n/a", "data wait: n/a"}) {
+  for (const char* part : {"| n/a of peak", "| n/a left", "grad norm n/a", "| n/a tokens/s"})
     EXPECT_NE(line.find(part), std::string::npos) << line;
-  }
 }
 
 TEST(Console, ALossThatIsNoNumberIsToldAsSuch) {
   StepRecord r = some_step(12);
   r.loss = -NAN;
-  EXPECT_NE(console_line(r, some_run()).find("| lm loss: nan |"), std::string::npos);
+  EXPECT_NE(console_line(r, some_run()).find("| loss nan |"), std::string::npos);
   r.loss = INFINITY;
-  EXPECT_NE(console_line(r, some_run()).find("| lm loss: inf |"), std::string::npos);
+  EXPECT_NE(console_line(r, some_run()).find("| loss inf |"), std::string::npos);
+  r.loss = 1.234567e-5;
+  EXPECT_NE(console_line(r, some_run()).find("| loss 1.2346e-05 |"), std::string::npos);
   EXPECT_EQ(console_line(ValidationRecord{20, "valid", -NAN, 100}),
             "validation loss at iteration 20 | lm loss value: nan | lm loss PPL: nan");
 }
 
-TEST(Console, LossScaleAndSkippedStepsStandAsInMegatron) {
+TEST(Console, SkippedStepsAndTheLossScaleComeBeforeTheRest) {
   StepRecord r = some_step(12);
   r.loss_scale = 65536;
-  EXPECT_NE(console_line(r, some_run())
-                .find("lm loss: 4.166667E-01 | loss scale: 65536.0 | grad norm: 0.300 | number of "
-                      "skipped iterations: 0 | tokens/s: 512"),
-            std::string::npos);
-  r.loss_scale = 0;
   r.skipped = 3;
+  r.parameter_norm = 2.5;
   EXPECT_NE(console_line(r, some_run())
-                .find("| grad norm: 0.300 | number of skipped iterations: 3 | tokens/s: 512"),
+                .find("3m05s left | 3 skipped | loss scale 65536 | params norm 2.500"),
             std::string::npos);
+}
+
+TEST(Console, TheClosingLineHasBothRates) {
+  RunTotals t{.steps = 40,
+              .tokens = 1200000,
+              .flops = 6e12,
+              .seconds = 100,
+              .step_seconds = 60,
+              .evaluation_seconds = 30,
+              .save_seconds = 8};
+  EXPECT_EQ(closing_line(t, some_run()),
+            "trained 40 steps, 1.2M tokens in 1m40s: 20000 tokens/s in steps (0.1 TFLOP/s, 50.0% "
+            "of bf16 GEMM peak), 12000 in all; of the time 60.0% in steps, 30.0% in "
+            "evaluation, 8.0% for saves");
+}
+
+// The fields, widths and order of Megatron-LM's training_log, read as scripts read them.
+TEST(MegatronFormat, StepLineIsMegatrons) {
+  setenv("TZ", "UTC", 1);
+  tzset();
+  Interval interval;
+  StepRecord r = some_step(12);
+  interval.add(r);
+  EXPECT_EQ(megatron_line(interval.take(), some_run(), 1700000000.25),
+            " [2023-11-14 22:13:20.250000] iteration       12/      50 | consumed samples:"
+            "           96 | elapsed time per iteration (ms): 250.0 | throughput per GPU "
+            "(TFLOP/s/GPU): 0.1 | learning rate: 1.000000E-03 | global batch size:     8 | lm "
+            "loss: 4.166667E-01 | loss scale: 1.0 | grad norm: 0.300 | number of skipped "
+            "iterations:   0 | number of nan iterations:   0 |");
+  // Of several steps the mean of those that counted.
+  r.loss = 2;
+  r.loss_scale = 65536;
+  interval.add(r);
+  r.loss = 4;
+  interval.add(r);
+  r.loss = 100;
+  r.skipped = 1;
+  interval.add(r);
+  r.loss = NAN;
+  interval.add(r);
+  const std::string line = megatron_line(interval.take(), some_run(), 0);
+  EXPECT_NE(line.find(" lm loss: 3.000000E+00 | loss scale: 65536.0 |"), line.npos) << line;
+  EXPECT_TRUE(
+      line.ends_with(" number of skipped iterations:   2 | number of nan iterations:   1 |"))
+      << line;
+  interval.add(r);
+  EXPECT_EQ(megatron_line(interval.take(), some_run(), 0).find("lm loss"), line.npos);
+}
+
+TEST(MegatronFormat, ValidationStandsBetweenRules) {
+  const std::string line =
+      " validation loss at iteration 20 | lm loss value: 2.000000E+00 | lm loss PPL: "
+      "7.389056E+00 | ";
+  const std::string rule(line.size() + 1, '-');
+  EXPECT_EQ(megatron_lines({20, "valid", 2.0, 100}), rule + "\n" + line + "\n" + rule);
+  EXPECT_NE(megatron_lines({20, "test", 2.0, 100}).find("iteration 20 on test set | lm loss"),
+            std::string::npos);
+}
+
+TEST(MegatronFormat, IsChosenByItsFlag) {
+  LogSettings settings;
+  megatron::Fields fields;
+  settings.fields(fields);
+  fields.find("log-format")->assign({"megatron"});
+  testing::internal::CaptureStdout();
+  {
+    RunLog log(settings, "", some_run(), nullptr);
+    log.step(some_step(1));
+    log.validation({1, "valid", 2, 100});
+  }
+  const std::vector<std::string> lines = lines_of(testing::internal::GetCapturedStdout());
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_TRUE(lines[0].starts_with(" [20")) << lines[0];
+  EXPECT_NE(lines[0].find(" | lm loss: 5.000000E+00 | loss scale: 1.0 | "), std::string::npos);
+  EXPECT_TRUE(lines[1].starts_with("-----")) << lines[1];
+  EXPECT_THROW(fields.find("log-format")->assign({"json"}), Error);
 }
 
 TEST(Interval, CountsSkippedSteps) {
@@ -187,6 +299,20 @@ std::vector<Event> events_of(const std::string& folder) {
     if (entry.is_regular_file()) return read_events(read_file(entry.path().string()));
   }
   return {};
+}
+
+TEST(RunLog, TheJsonHasBothRates) {
+  StepRecord r = some_step(3);
+  EXPECT_FALSE(to_json(r, 0).contains("overall_tokens_per_second"));
+  r.overall_tokens_per_second = 400.5;
+  EXPECT_EQ(to_json(r, 0)["tokens_per_second"], Json(512.0));
+  EXPECT_EQ(to_json(r, 0)["overall_tokens_per_second"], Json(400.5));
+  const RunTotals totals{.steps = 4, .tokens = 800, .seconds = 8, .step_seconds = 4};
+  const Json end = end_to_json(4, EndReason::done, "", 0, totals);
+  EXPECT_EQ(end["tokens_per_second"], Json(200.0));
+  EXPECT_EQ(end["overall_tokens_per_second"], Json(100.0));
+  EXPECT_EQ(end["tokens"], Json(800));
+  EXPECT_FALSE(end_to_json(4, EndReason::done, "", 0).contains("tokens"));
 }
 
 TEST(RunLog, TellsEachIntervalEverywhere) {
