@@ -4,16 +4,18 @@
 
 namespace megatron::comm {
 
-void Doing::step(int64_t number) {
+void Doing::step(int64_t number, bool may_be_long) {
   const std::lock_guard lock(mutex_);
+  long_step_ = state_.may_be_long = may_be_long;
   state_.step = number;
   state_.phase.clear();
   state_.layer.clear();
   state_.micro_batch = -1;
 }
 
-void Doing::phase(std::string_view name) {
+void Doing::phase(std::string_view name, bool may_be_long) {
   const std::lock_guard lock(mutex_);
+  state_.may_be_long = long_step_ || may_be_long;
   state_.phase.assign(name);
   state_.layer.clear();
   state_.micro_batch = -1;
@@ -32,6 +34,7 @@ void Doing::micro_batch(int64_t index) {
 void Doing::nothing() {
   const std::lock_guard lock(mutex_);
   state_ = {};
+  long_step_ = false;
 }
 
 Doing::State Doing::state() const {

@@ -14,11 +14,14 @@ class Doing {
   struct State {
     std::string phase, layer;  // empty: not told
     int64_t step = -1, micro_batch = -1;
+    bool may_be_long = false;  // others wait for it as a matter of course: a save, the first step
     bool told() const { return !phase.empty() || !layer.empty() || step >= 0 || micro_batch >= 0; }
   };
 
-  void step(int64_t number);          // what was told of the step before is over
-  void phase(std::string_view name);  // "forward", "update", "save"; leaves layer and micro-batch
+  // What was told of the step before is over. may_be_long: all of it.
+  void step(int64_t number, bool may_be_long = false);
+  // "forward", "update", "save"; leaves layer and micro-batch.
+  void phase(std::string_view name, bool may_be_long = false);
   void layer(std::string_view name);  // a span's name; empty: left
   void micro_batch(int64_t index);    // -1: left
   void nothing();
@@ -28,6 +31,7 @@ class Doing {
  private:
   mutable std::mutex mutex_;
   State state_;
+  bool long_step_ = false;
 };
 
 // "step 7, backward, layer decoder.3.mlp, micro-batch 2"; "nothing told".

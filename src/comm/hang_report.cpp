@@ -3,12 +3,15 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <set>
 
 namespace megatron::comm {
 
 namespace {
 
 const RankReport* find(int rank, std::span<const RankReport> reports) {
+  const auto index = static_cast<size_t>(rank);
+  if (index < reports.size() && reports[index].rank == rank) return &reports[index];
   const auto at = std::find_if(reports.begin(), reports.end(),
                                [rank](const RankReport& r) { return r.rank == rank; });
   return at == reports.end() ? nullptr : &*at;
@@ -31,13 +34,16 @@ std::vector<int> awaited(const CallReport& call, int rank) {
   return ranks;
 }
 
-// "rank 2", "ranks 2, 3 and 5".
+// "rank 2", "ranks 2, 3 and 5", "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 120 more".
 std::string names_of(const std::vector<int>& ranks) {
+  constexpr size_t kNamed = 8;
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) {
+  const size_t named = ranks.size() > kNamed + 1 ? kNamed : ranks.size();
+  for (size_t i = 0; i < named; ++i) {
     if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
     text += std::to_string(ranks[i]);
   }
+  if (named < ranks.size()) text += fmt::format(" and {} more", ranks.size() - named);
   return text;
 }
 
@@ -49,6 +55,38 @@ std::string waiting_text(const CallReport& call, int rank, std::span<const RankR
                                          : fmt::format("{} {} not come", names_of(ranks),
                                                        ranks.size() == 1 ? "has" : "have");
   return text + "; " + whom;
+}
+
+// A call that is open, and whom it misses.
+struct Wait {
+  const RankReport* rank = nullptr;
+  const CallReport* call = nullptr;
+  std::vector<int> missing;
+};
+
+// The longest first.
+std::vector<Wait> waits_of(std::span<const RankReport> reports) {
+  std::vector<Wait> waits;
+  for (const RankReport& report : reports) {
+    for (const CallReport& call : report.calls)
+      waits.push_back({&report, &call, missing(call, report.rank, reports)});
+  }
+  std::ranges::stable_sort(
+      waits, [](const Wait& a, const Wait& b) { return a.call->seconds > b.call->seconds; });
+  return waits;
+}
+
+// "; rank 1: step 7, forward; in no call for 31.0 s, after all_reduce 'loss' (call 1 of 'tp')".
+std::string what_they_do(const std::vector<int>& ranks, std::span<const RankReport> reports) {
+  constexpr size_t kTold = 2;
+  std::string text;
+  for (size_t i = 0; i < ranks.size() && i < kTold; ++i) {
+    const RankReport* const report = find(ranks[i], reports);
+    if (report == nullptr) continue;
+    text += "; " + line_of(*report, reports);
+    if (report->doing.may_be_long) text += " (this may take long)";
+  }
+  return text;
 }
 
 }  // namespace
@@ -95,6 +133,44 @@ std::string hang_text(std::span<const RankReport> reports, double limit) {
       limit);
   for (const RankReport& report : reports) text += "\n  " + line_of(report, reports);
   return text;
+}
+
+WaitNotice wait_notice(std::span<const RankReport> reports, const WaitLimits& limits) {
+  const std::vector<Wait> waits = waits_of(reports);
+  if (waits.empty()) return {};
+  std::set<int> waiting, to_blame;
+  for (const Wait& wait : waits)
+    if (!wait.missing.empty()) waiting.insert(wait.rank->rank);
+  for (const Wait& wait : waits)
+    for (const int rank : wait.missing)
+      if (!waiting.contains(rank)) to_blame.insert(rank);
+  const auto shows = [&](const Wait& wait) {
+    return std::ranges::any_of(wait.missing, [&](int r) { return to_blame.contains(r); });
+  };
+  const auto shown = std::ranges::find_if(waits, shows);
+  const Wait& wait = shown == waits.end() ? waits.front() : *shown;
+  std::vector<int> awaited = wait.missing;
+  if (shown != waits.end()) std::erase_if(awaited, [&](int r) { return !to_blame.contains(r); });
+
+  WaitNotice notice;
+  notice.awaited = awaited.empty() ? "" : names_of(awaited);
+  notice.usual = std::ranges::all_of(awaited, [&](int r) {
+    const RankReport* const report = find(r, reports);
+    return report != nullptr && report->doing.may_be_long;
+  });
+  notice.text =
+      fmt::format("rank {} has waited {:.1f} s{}{} in {}", wait.rank->rank, wait.call->seconds,
+                  awaited.empty() ? "" : " for ", notice.awaited, wait.call->text);
+  if (wait.rank->doing.told()) notice.text += fmt::format(" ({})", describe(wait.rank->doing));
+  const size_t others = waiting.size() - (waiting.contains(wait.rank->rank) ? 1 : 0);
+  if (others > 0) notice.text += fmt::format(", and {} more wait", others);
+  notice.text += awaited.empty() ? "; all ranks have come" : what_they_do(awaited, reports);
+  notice.text += limits.most > 0 ? fmt::format(
+                                       ". The run goes on; it ends where a call takes {:g} s "
+                                       "(--distributed-timeout-minutes)",
+                                       limits.most)
+                                 : std::string(". The run goes on, however long that takes");
+  return notice;
 }
 
 std::string waits_for_ever(const RankReport& report, std::span<const RankReport> ended,

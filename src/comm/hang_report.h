@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/rank_record.h"
+#include "comm/wait_limits.h"
 
 namespace megatron::comm {
 
@@ -23,6 +24,16 @@ std::string line_of(const RankReport& report, std::span<const RankReport> report
 // The call that has waited longest and whom it waits for; then a line for each rank. limit: seconds
 // that a call may take.
 std::string hang_text(std::span<const RankReport> reports, double limit);
+
+// Ranks that wait while the run goes on, for a line of the log.
+struct WaitNotice {
+  std::string text;     // who waits for whom, in which call, and what those do
+  std::string awaited;  // "rank 1", "ranks 1 and 3"; empty: all have come
+  bool usual = false;   // those that are awaited do what may take long, or all have come
+};
+// Named are those that others wait for and that wait for nobody themselves; where there is none, as
+// in a circle, whom the longest call waits for. No report has an open call: an empty text.
+WaitNotice wait_notice(std::span<const RankReport> reports, const WaitLimits& limits);
 
 // Why a call of this rank can never end: "rank 1 has ended while rank 0 waits for it in barrier
 // 'last' (...)". Empty when each of its calls, open for more than `seconds`, may end. ended:

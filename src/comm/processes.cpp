@@ -20,13 +20,13 @@ constexpr int kTurns = 20;
 
 }  // namespace
 
-void Processes::run(int ranks, const std::function<void(Group& world)>& body, double most_seconds) {
-  if (!launched() || size() == 1) return run_ranks(ranks, body, most_seconds);
+void Processes::run(int ranks, const std::function<void(Group& world)>& body, WaitLimits limits) {
+  if (!launched() || size() == 1) return run_ranks(ranks, body, limits);
   MG_CHECK(ranks == size(),
            "{} ranks were asked for, but the launcher started {} processes ({}), and each is one "
            "rank",
            ranks, size(), place_->told_by);
-  body_begins(most_seconds);
+  body_begins(limits);
   body(group());
   body_ended();
   group().barrier("end of the run");

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "comm/group.h"
+#include "comm/wait_limits.h"
 
 namespace megatron::comm {
 
@@ -58,11 +58,10 @@ class Processes {
   std::string description() const;  // "4 processes under Open MPI 4.1.4", "one process"
 
   // Runs body(world) on every rank: launched: this process is one rank of size(), and `ranks` must
-  // equal it; else `ranks` threads (comm/threads.h). most_seconds: that a call may take; beyond,
-  // one process prints what each rank does and who has not come, and all end with code 2; 0: any
-  // time.
-  void run(int ranks, const std::function<void(Group& world)>& body,
-           double most_seconds = kMostSeconds);
+  // equal it; else `ranks` threads (comm/threads.h). Of a call that takes longer than
+  // limits.notice one process logs who waits for whom; beyond limits.most one prints what each
+  // rank does and who has not come, and all end with code 2.
+  void run(int ranks, const std::function<void(Group& world)>& body, WaitLimits limits = {});
 
   // Ends all processes of the run at once with this exit code (1-255), after this process has told
   // why. Returns only where there is one process.
@@ -77,7 +76,7 @@ class Processes {
   // Seconds that the processes of a rendezvous have to come.
   static constexpr double kMeetingSeconds = 300;
   bool meets() const { return place_ && place_->size > 1 && place_->told_by == "RANK"; }
-  void body_begins(double most_seconds);
+  void body_begins(WaitLimits limits);
   void body_ended();
   Star* star();  // null: MPI's, or one process
   void end_meeting(bool failed);

@@ -146,6 +146,7 @@ std::string RankReport::packed() const {
                            {"layer", doing.layer},
                            {"step", doing.step},
                            {"micro_batch", doing.micro_batch},
+                           {"may_be_long", doing.may_be_long},
                            {"calls", std::move(call_array)},
                            {"groups", std::move(group_array)},
                            {"last_call", last_call},
@@ -159,7 +160,7 @@ RankReport RankReport::unpacked(std::string_view bytes) {
   report.rank = int_of(json["rank"]);
   report.state = static_cast<State>(int_of(json["state"]));
   report.doing = {json["phase"].as_string(), json["layer"].as_string(), json["step"].as_integer(),
-                  json["micro_batch"].as_integer()};
+                  json["micro_batch"].as_integer(), json["may_be_long"].as_bool()};
   for (const Json& c : json["calls"].as_array()) {
     report.calls.push_back({id_of(c), vector_of<int>(c["members"]), c["number"].as_integer(),
                             int_of(c["place"]), int_of(c["peer"]), c["text"].as_string(),

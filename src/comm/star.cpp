@@ -72,9 +72,9 @@ class Center final : public Star {
   ~Center() override { close(); }
 
   Group& world() override { return *group_; }
-  void body_begins(double most_seconds) override {
-    most_seconds_ = most_seconds;
-    watchdog_ = std::make_unique<Watchdog>(*world_, most_seconds);
+  void body_begins(WaitLimits limits) override {
+    most_seconds_ = limits.most;
+    watchdog_ = std::make_unique<Watchdog>(*world_, limits);
   }
 
   void end() override {
@@ -318,7 +318,7 @@ class Ray final : public Star {
   }
 
   Group& world() override { return *world_; }
-  void body_begins(double most_seconds) override { most_seconds_ = most_seconds; }
+  void body_begins(WaitLimits limits) override { most_seconds_ = limits.most; }
 
   void end() override {
     ending_ = true;

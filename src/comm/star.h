@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "comm/group.h"
 #include "comm/rendezvous.h"
+#include "comm/wait_limits.h"
 
 namespace megatron::comm {
 
@@ -16,7 +16,7 @@ class Star {
  public:
   virtual ~Star() = default;  // after end()
   virtual Group& world() = 0;
-  virtual void body_begins(double most_seconds) = 0;
+  virtual void body_begins(WaitLimits limits) = 0;
   // Returns when all processes have come to it, or one has failed. Where some do not come within
   // the time of a call, they are named, and all processes end with code 2.
   virtual void end() = 0;

@@ -82,6 +82,7 @@ std::string packed(const Call& c, std::string_view data) {
   put(out, std::string_view(c.name));
   put(out, c.doing.step);
   put(out, c.doing.micro_batch);
+  put(out, int32_t{c.doing.may_be_long});
   put(out, std::string_view(c.doing.phase));
   put(out, std::string_view(c.doing.layer));
   put(out, data);
@@ -105,6 +106,7 @@ Call unpacked(std::string_view bytes) {
   c.name = in.text();
   c.doing.step = in.number<int64_t>();
   c.doing.micro_batch = in.number<int64_t>();
+  c.doing.may_be_long = in.number<int32_t>() != 0;
   c.doing.phase = in.text();
   c.doing.layer = in.text();
   c.data = in.text();

@@ -237,7 +237,7 @@ class Server {
 
   static void tell(Doing& doing, const Doing::State& state) {
     if (state.step >= 0) doing.step(state.step);
-    if (!state.phase.empty()) doing.phase(state.phase);
+    if (!state.phase.empty() || state.may_be_long) doing.phase(state.phase, state.may_be_long);
     if (!state.layer.empty()) doing.layer(state.layer);
     if (state.micro_batch >= 0) doing.micro_batch(state.micro_batch);
   }

@@ -280,7 +280,7 @@ std::unique_ptr<Group> thread_group(std::shared_ptr<Meeting> meeting, int rank,
   return std::make_unique<ThreadGroup>(std::move(meeting), rank, name);
 }
 
-void run_ranks(int ranks, const std::function<void(Group& world)>& body, double most_seconds) {
+void run_ranks(int ranks, const std::function<void(Group& world)>& body, WaitLimits limits) {
   MG_CHECK(ranks >= 1, "{} ranks were asked for; at least 1 is needed", ranks);
   if (ranks == 1) return body(*single());
 
@@ -290,7 +290,7 @@ void run_ranks(int ranks, const std::function<void(Group& world)>& body, double 
   const auto meeting = std::make_shared<Meeting>(world, std::move(members), kWorldId);
   world->add(meeting);
 
-  const Watchdog watchdog(*world, most_seconds);
+  const Watchdog watchdog(*world, limits);
   std::vector<std::thread> threads;
   try {
     for (int r = 0; r < ranks; ++r) threads.emplace_back([&, r] { run_rank(meeting, r, body); });

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "comm/group.h"
+#include "comm/wait_limits.h"
 
 namespace megatron::comm {
 
@@ -14,10 +14,9 @@ std::unique_ptr<Group> thread_group(std::shared_ptr<Meeting> meeting, int rank,
 
 // Runs body(world) on `ranks` threads, one a rank, and returns when all are done. ranks 1: on the
 // calling thread with the group of one rank. When a body throws, the collectives of the other ranks
-// throw too, and the first exception is rethrown here. most_seconds: that a call may take; beyond,
-// the calls of all ranks throw an Error that tells what each rank does and who has not come
-// (comm/watchdog.h); 0: any time.
-void run_ranks(int ranks, const std::function<void(Group& world)>& body,
-               double most_seconds = kMostSeconds);
+// throw too, and the first exception is rethrown here. A call that takes longer than limits.notice
+// is logged, with who has not come; beyond limits.most the calls of all ranks throw an Error that
+// tells so and what each rank does (comm/watchdog.h).
+void run_ranks(int ranks, const std::function<void(Group& world)>& body, WaitLimits limits = {});
 
 }  // namespace megatron::comm

@@ -20,8 +20,9 @@ constexpr int kLooks = 3;  // a process that was stopped for long gets time to g
 
 }  // namespace
 
-Watchdog::Watchdog(World& world, double limit) : world_(world), limit_(limit) {
-  if (limit > 0) thread_ = std::thread([this] { watch(); });
+Watchdog::Watchdog(World& world, WaitLimits limits)
+    : world_(world), limits_(limits), notices_(limits) {
+  if (limits.most > 0 || limits.notice > 0) thread_ = std::thread([this] { watch(); });
 }
 
 Watchdog::~Watchdog() {
@@ -35,7 +36,10 @@ Watchdog::~Watchdog() {
 }
 
 void Watchdog::watch() {
-  const std::chrono::duration<double> pause(std::clamp(limit_ / 20, kLeastPause, kMostPause));
+  const double shortest = limits_.most > 0 && limits_.notice > 0
+                              ? std::min(limits_.most, limits_.notice)
+                              : std::max(limits_.most, limits_.notice);
+  const std::chrono::duration<double> pause(std::clamp(shortest / 20, kLeastPause, kMostPause));
   std::unique_lock lock(mutex_);
   while (!stop_.wait_for(lock, pause, [this] { return stopped_; })) look();
 }
@@ -46,16 +50,24 @@ void Watchdog::look() {
     return;
   }
   if (world_.failed()) {
+    if (limits_.most <= 0) return;
     failed_at_ = now_seconds();
-    grace_ = std::clamp(limit_, kAtLeast, kAfterFailure);
+    grace_ = std::clamp(limits_.most, kAtLeast, kAfterFailure);
     return;
   }
-  overdue_ = world_.longest() > limit_ ? overdue_ + 1 : 0;
+  look_for_waits();
+  overdue_ = limits_.most > 0 && world_.longest() > limits_.most ? overdue_ + 1 : 0;
   if (overdue_ < kLooks) return;
-  const std::string text = hang_text(world_.reports(), limit_);
+  const std::string text = hang_text(world_.reports(), limits_.most);
   failed_at_ = now_seconds();
-  grace_ = std::clamp(limit_, kAtLeast, kAfterHang);
+  grace_ = std::clamp(limits_.most, kAtLeast, kAfterHang);
   world_.fail(-1, std::make_exception_ptr(Error(text)), text);
+}
+
+void Watchdog::look_for_waits() {
+  const WaitNotices::Say say = notices_.look(now_seconds(), world_.longest());
+  if (say == WaitNotices::Say::is_over) notices_.log_end();
+  if (say == WaitNotices::Say::waits) notices_.log_wait(world_.reports());
 }
 
 void Watchdog::end_process() {

@@ -6,17 +6,21 @@
 #include <thread>
 
 #include "comm/meeting.h"
+#include "comm/wait_limits.h"
+#include "comm/wait_notices.h"
 
 namespace megatron::comm {
 
-// From its making to its end. A call that takes longer than `limit` seconds fails the world with
-// one report of all ranks, so that each rank's call throws it. Ranks that have not ended five
+// From its making to its end. A call that takes longer than limits.notice is logged, with whom it
+// waits for, again at growing intervals (comm/wait_notices.h), and so is its end. One that takes
+// longer than limits.most fails the world with one report of all ranks, so that each rank's call
+// throws it. Ranks that have not ended five
 // seconds after such a report, or 30 after another failure (no more than the limit, but at least
 // one), cannot be woken, since they are in no call and come to none: the process prints what failed
-// and what they do, and exits with kGivenUp. limit <= 0: nothing is watched.
+// and what they do, and exits with kGivenUp. limits.most 0: no call fails the world.
 class Watchdog {
  public:
-  Watchdog(World& world, double limit);
+  Watchdog(World& world, WaitLimits limits);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -24,10 +28,12 @@ class Watchdog {
  private:
   void watch();
   void look();
+  void look_for_waits();
   [[noreturn]] void end_process();
 
   World& world_;
-  const double limit_;
+  const WaitLimits limits_;
+  WaitNotices notices_;
   int overdue_ = 0;  // looks in a row that found a call too long
   double failed_at_ = 0, grace_ = 0;
   std::mutex mutex_;

@@ -15,7 +15,7 @@ LossPass::LossPass(const EvaluatedModel& model, Runtime& runtime, const StepOpti
 void LossPass::begin(std::string_view phase) {
   phase_ = phase;
   done_ = 0;
-  told_work_.phase(phase_);
+  told_work_.long_phase(phase_);
 }
 
 void LossPass::run(std::span<const HostBatch> micro_batches, const Told& told) {
@@ -24,14 +24,14 @@ void LossPass::run(std::span<const HostBatch> micro_batches, const Told& told) {
   device_batch_.emplace(runtime_, model_.type);
   pipeline_.run_forward(static_cast<int>(micro_batches.size()), *this);
   done_ += static_cast<int64_t>(micro_batches.size());
-  told_work_.phase(phase_);  // of no micro-batch
+  told_work_.long_phase(phase_);  // of no micro-batch
   device_batch_.reset();
   batches_ = {};
   told_ = nullptr;
 }
 
 Tensor LossPass::forward(int chunk, int micro_batch, const Tensor& input) {
-  told_work_.phase(phase_, done_ + micro_batch);
+  told_work_.long_phase(phase_, done_ + micro_batch);
   const models::Stage& stage = *model_.chunks[static_cast<size_t>(chunk)];
   const nn::Batch& batch =
       device_batch_->fill(batches_[static_cast<size_t>(micro_batch)], LossScope::token,

@@ -93,7 +93,8 @@ TrainResult RankRun::loop() {
 void RankRun::train_on(Prefetcher& data) {
   const int64_t iterations = *s_.batch.train_iters;
   for (int64_t i = plan_.first_iteration() + 1; i <= iterations; ++i) {
-    model_.step.told_work().step(i);
+    // The first step tunes, packs and asks for memory.
+    model_.step.told_work().step(i, i == plan_.first_iteration() + 1);
     profile_.begin(i, model_.step, runtime_.stream());
     if (std::ranges::binary_search(passed_over_, i - 1)) {
       pass_over(data);
@@ -244,7 +245,7 @@ void RankRun::run_hook(const IterationReport& report) {
 
 void RankRun::save(int64_t iteration, bool last) {
   const Profile::Part part = profile_.part(Track::step, "save");
-  model_.step.told_work().phase("save");
+  model_.step.told_work().long_phase("save");
   const double begin = now_seconds();
   tell_saved(checkpointer_->save(state(iteration), last));
   const double seconds = now_seconds() - begin;

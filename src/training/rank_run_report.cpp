@@ -140,7 +140,7 @@ void RankRun::tell_recorded() const {
 
 void RankRun::write_samples(int64_t iteration) {
   if (!hooks_.continue_text) return;
-  model_.step.told_work().phase("samples");
+  model_.step.told_work().long_phase("samples");
   on_first_rank(model_, plan_.config, s_.precision.type(), world_,
                 [&](const models::GptModel& whole) {
                   for (const std::string& prompt : s_.run.sample_prompt)

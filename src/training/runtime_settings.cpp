@@ -31,6 +31,10 @@ void RuntimeSettings::fields(Fields& f) {
   f.of({"distributed-timeout-minutes"}, [this] {
     return timeout_seconds ? "--distributed-timeout-seconds-after-init says how long" : "";
   });
+  f.add(
+      "distributed-notice-seconds", &notice_seconds,
+      "how long a call between ranks may take before it is logged who waits for whom; again after "
+      "2, 4, 8 times that, while the run goes on; 0: never");
   f.add("seed", &seed, "of initial weights, sample order and dropout");
 }
 
@@ -102,8 +106,8 @@ Device RuntimeSettings::device_value(int rank) const {
   return {kind, place % static_cast<int>(cuda_wing().devices().size())};
 }
 
-double RuntimeSettings::most_seconds() const {
-  return timeout_seconds.value_or(60 * timeout_minutes);
+comm::WaitLimits RuntimeSettings::wait_limits() const {
+  return {timeout_seconds.value_or(60 * timeout_minutes), notice_seconds};
 }
 
 comm::GpuBackend RuntimeSettings::gpu_backend() const {
@@ -154,6 +158,9 @@ void RuntimeSettings::check() const {
   MG_CHECK(!timeout_seconds || (*timeout_seconds >= 0 && *timeout_seconds <= 6e7),
            "--distributed-timeout-seconds-after-init is {}; it must lie in [0, 6e7] (0: any time)",
            *timeout_seconds);
+  MG_CHECK(notice_seconds >= 0 && notice_seconds <= 6e7,
+           "--distributed-notice-seconds is {}; it must lie in [0, 6e7] (0: no notice)",
+           notice_seconds);
   MG_CHECK(seed >= 0 && seed < (int64_t{1} << 32), "--seed is {}; it must lie in [0, 2^32)", seed);
 }
 

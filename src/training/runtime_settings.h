@@ -21,6 +21,7 @@ struct RuntimeSettings {
   int64_t seed = 1234;
   double timeout_minutes = 10;            // of a call between ranks
   std::optional<double> timeout_seconds;  // in place of it
+  double notice_seconds = comm::kNoticeSeconds;
   std::string launched_by;  // of join(): "2 processes of OMPI_COMM_WORLD_RANK"; "": by itself
   int launched_here = 0;    // of join() or plan_for(): processes on this host
   int launched_place = 0;   // of join(): this process among those on this host
@@ -47,7 +48,7 @@ struct RuntimeSettings {
   // CUDA has no kernel of its own for a part of a step (kernels/own_kernels.h), unless
   // --allow-composed.
   Device device_value(int rank = 0) const;
-  double most_seconds() const;  // of a call between ranks; 0: any time
+  comm::WaitLimits wait_limits() const;  // with calls between ranks
   comm::GpuBackend gpu_backend() const;
   // Of a process that a launcher started: --ranks is their number (throws Error where it is given
   // and is another), and the cores are divided among those on this host.

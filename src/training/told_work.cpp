@@ -2,9 +2,9 @@
 
 namespace megatron::training {
 
-void ToldWork::phase(std::string_view name, int64_t micro_batch) {
+void ToldWork::phase(std::string_view name, int64_t micro_batch, bool may_be_long) {
   if (doing_ == nullptr) return;
-  doing_->phase(name);
+  doing_->phase(name, may_be_long);
   if (micro_batch >= 0) doing_->micro_batch(micro_batch);
 }
 

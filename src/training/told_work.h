@@ -14,11 +14,15 @@ class ToldWork final : public SpanListener {
  public:
   explicit ToldWork(comm::Doing* doing) : doing_(doing) {}
 
-  void step(int64_t number) {
-    if (doing_ != nullptr) doing_->step(number);
+  // may_be_long: others wait for it as a matter of course, as for the first step and a save.
+  void step(int64_t number, bool may_be_long) {
+    if (doing_ != nullptr) doing_->step(number, may_be_long);
   }
   // micro_batch: -1 where the phase is of none.
-  void phase(std::string_view name, int64_t micro_batch = -1);
+  void phase(std::string_view name, int64_t micro_batch = -1, bool may_be_long = false);
+  void long_phase(std::string_view name, int64_t micro_batch = -1) {
+    phase(name, micro_batch, true);
+  }
   void enter(const Span& span, Pass pass) override;
   void leave(const Span& span, Pass pass) override;
 

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "comm/doing.h"
 #include "comm/staged.h"
 #include "comm/threads.h"
 #include "data/blended_dataset.h"
@@ -96,7 +97,7 @@ TrainResult train(const TrainSettings& given, const TrainHooks& hooks, comm::Pro
   group.barrier("peak");
   if (group.rank() == 0) announce(plan, peak);
   TrainResult result;
-  const double most_seconds = plan.settings.runtime.most_seconds();
+  const comm::WaitLimits limits = plan.settings.runtime.wait_limits();
   const auto body = [&](comm::Group& ranks_of_run) {
     std::unique_ptr<comm::Group> made;
     const RuntimeSettings& runtime = plan.settings.runtime;
@@ -104,6 +105,7 @@ TrainResult train(const TrainSettings& given, const TrainHooks& hooks, comm::Pro
                                           made, runtime.gpu_backend());
     if (runtime.device_kind() == DeviceKind::cuda && world.size() > 1 && world.rank() == 0)
       log::info("the GPUs' ranks exchange {}", world.queued() ? "by NCCL" : "through host memory");
+    if (comm::Doing* doing = world.doing()) doing->phase("start", true);
     RankRun run(plan, peak, world, hooks);
     world.barrier("model.filled");
     if (launched || world.rank() == 0) {  // the files need not stay open
@@ -115,9 +117,9 @@ TrainResult train(const TrainSettings& given, const TrainHooks& hooks, comm::Pro
     if (launched || world.rank() == 0) result = std::move(mine);
   };
   if (processes != nullptr) {
-    processes->run(ranks, body, most_seconds);
+    processes->run(ranks, body, limits);
   } else {
-    comm::run_ranks(ranks, body, most_seconds);
+    comm::run_ranks(ranks, body, limits);
   }
   result.config = plan.config;
   result.settings = plan.settings;

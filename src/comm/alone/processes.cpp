@@ -42,8 +42,8 @@ std::string Processes::description() const {
 void Processes::abort(int code) {
   if (star() != nullptr) abort_meeting(code);
 }
-void Processes::body_begins(double most_seconds) {
-  if (star() != nullptr) star()->body_begins(most_seconds);
+void Processes::body_begins(WaitLimits limits) {
+  if (star() != nullptr) star()->body_begins(limits);
 }
 void Processes::body_ended() {}
 void Processes::be_quiet() const {}

@@ -84,9 +84,9 @@ std::string Processes::description() const {
   return fmt::format("{} processes under {}", size(), state_->session->library());
 }
 
-void Processes::body_begins(double most_seconds) {
-  if (state_->star != nullptr) state_->star->body_begins(most_seconds);
-  if (state_->watch != nullptr) state_->watch->body_begins(most_seconds);
+void Processes::body_begins(WaitLimits limits) {
+  if (state_->star != nullptr) state_->star->body_begins(limits);
+  if (state_->watch != nullptr) state_->watch->body_begins(limits);
 }
 
 void Processes::body_ended() {

@@ -66,10 +66,11 @@ void Watch::close() {
   session_->call("free", [this] { return MPI_Comm_free(&communicator_); });
 }
 
-void Watch::body_begins(double most_seconds) {
+void Watch::body_begins(WaitLimits limits) {
   ++runs_;
   ended_at_ = 0;
-  limit_ = most_seconds;
+  notice_ = limits.notice;
+  limit_ = limits.most;
 }
 
 void Watch::body_ended() { ended_at_ = now_seconds(); }
@@ -97,7 +98,9 @@ void Watch::look() {
   look_for_hang();
   // A thread that is inside MPI for long holds what this one needs.
   if (!session_->is_free()) return;
+  look_for_waits();
   read_letters();
+  log_wait_when_told();
   look_for_ended();
   announce_end();
 }
@@ -111,11 +114,40 @@ void Watch::look_for_hang() {
   tell_hang();
 }
 
+// Answers come as the thread goes round.
+void Watch::look_for_waits() {
+  const WaitLimits limits(limit_, notice_);
+  if (limits.most != notices_.limits().most || limits.notice != notices_.limits().notice)
+    notices_ = WaitNotices(limits);
+  const double now = now_seconds();
+  const WaitNotices::Say say = notices_.look(now, record_.longest());
+  if (say == WaitNotices::Say::is_over) notices_.log_end();
+  if (say != WaitNotices::Say::waits || quiet_ || asked_until_ > 0) return;
+  wait_answers_.clear();
+  asked_until_ = now + std::min(kAnswers, limits.notice);
+  send_to_others(Tag::wait_request, {});
+}
+
+void Watch::log_wait_when_told() {
+  if (asked_until_ == 0) return;
+  const bool is_over = record_.longest() < notices_.limits().notice;
+  const bool all = static_cast<int>(wait_answers_.size()) == session_->size() - 1;
+  if (!is_over && !all && now_seconds() < asked_until_) return;
+  asked_until_ = 0;
+  if (is_over) return;
+  wait_answers_.push_back(own_report());
+  add_silent(wait_answers_);
+  notices_.log_wait(wait_answers_);
+}
+
+void Watch::send_to_others(Tag tag, const std::string& bytes) {
+  for (int r = 0; r < session_->size(); ++r)
+    if (r != session_->rank()) send(r, tag, bytes);
+}
+
 void Watch::ask_all() {
   asking_ = true;
-  for (int r = 0; r < session_->size(); ++r) {
-    if (r != session_->rank()) send(r, Tag::request, {});
-  }
+  send_to_others(Tag::request, {});
   double until = now_seconds() + kAnswers;
   while (now_seconds() < until) {
     read_letters();
@@ -125,17 +157,22 @@ void Watch::ask_all() {
   }
 }
 
-void Watch::tell_hang() {
+// In the order of ranks, those that have not answered too.
+void Watch::add_silent(std::vector<RankReport>& answers) const {
   for (int r = 0; r < session_->size(); ++r) {
     const auto same = [r](const RankReport& report) { return report.rank == r; };
-    if (std::any_of(answers_.begin(), answers_.end(), same)) continue;
+    if (std::any_of(answers.begin(), answers.end(), same)) continue;
     RankReport silent;
     silent.rank = r;
     silent.state = RankReport::State::is_silent;
-    answers_.push_back(silent);
+    answers.push_back(silent);
   }
-  std::sort(answers_.begin(), answers_.end(),
+  std::sort(answers.begin(), answers.end(),
             [](const RankReport& a, const RankReport& b) { return a.rank < b.rank; });
+}
+
+void Watch::tell_hang() {
+  add_silent(answers_);
   log::error("{}", hang_text(answers_, limit_));
   session_->abort(kGivenUp);
 }
@@ -183,10 +220,7 @@ void Watch::announce_end() {
   const double ended_at = ended_at_;
   if (ended_at == 0 || announced_ == runs_ || now_seconds() < ended_at + kLateAtEnd) return;
   announced_ = runs_;
-  for (int r = 0; r < session_->size(); ++r) {
-    if (r != session_->rank())
-      send(r, Tag::ended, fmt::format("{} {}", announced_, own_report().packed()));
-  }
+  send_to_others(Tag::ended, fmt::format("{} {}", announced_, own_report().packed()));
 }
 
 void Watch::send(int to, Tag tag, std::string bytes) {
@@ -226,6 +260,16 @@ void Watch::read_letter(int from, Tag tag, std::string_view bytes) {
     if (from < session_->rank()) hold_until_ = now_seconds() + kHold;
   } else if (tag == Tag::report) {
     if (asking_) answers_.push_back(RankReport::unpacked(bytes));
+  } else if (tag == Tag::wait_request) {
+    send(from, Tag::wait_report, own_report().packed());
+    // Of two that ask at once the lower rank logs.
+    if (asked_until_ > 0 && from > session_->rank()) return;
+    asked_until_ = 0;
+    notices_.logged_elsewhere(now_seconds());
+  } else if (tag == Tag::wait_report) {
+    const auto same = [from](const RankReport& report) { return report.rank == from; };
+    if (asked_until_ > 0 && std::ranges::none_of(wait_answers_, same))
+      wait_answers_.push_back(RankReport::unpacked(bytes));
   } else {
     const size_t space = bytes.find(' ');
     const int64_t run = std::stoll(std::string(bytes.substr(0, space)));

@@ -12,6 +12,8 @@
 #include "comm/launch/channel.h"
 #include "comm/mpi/session.h"
 #include "comm/rank_record.h"
+#include "comm/wait_limits.h"
+#include "comm/wait_notices.h"
 
 namespace megatron::comm {
 
@@ -32,9 +34,11 @@ class TermSignal {
   launch::Descriptor file_;
 };
 
-// One a process, with a thread and a communicator of its own. What it does: - A call of this
-// process that takes longer than the limit: asks all processes what they do, prints
-//   one report and ends all with kGivenUp.
+// One a process, with a thread and a communicator of its own. What it does:
+// - A call of this process that takes longer than limits.notice: asks all processes what they do,
+//   and logs who waits for whom; of several processes that wait, one does.
+// - One that takes longer than limits.most: asks again, prints one report and ends all with
+//   kGivenUp.
 // - A call that waits for a process whose body has ended throws.
 // - SIGTERM, of a launcher whose other process has died or of a person: one line tells what this
 //   process did, then it dies of the signal as it would have. Where somebody else has blocked
@@ -49,12 +53,12 @@ class Watch {
 
   void close();  // collective; before MPI ends
 
-  void body_begins(double most_seconds);  // 0: any time
+  void body_begins(WaitLimits limits);
   void body_ended();
   void be_quiet();  // the program tells itself why it ends
 
  private:
-  enum class Tag { request = 1, report, ended };
+  enum class Tag { request = 1, report, ended, wait_request, wait_report };
   struct Letter {
     std::string bytes;
     MPI_Request request = MPI_REQUEST_NULL;
@@ -63,6 +67,8 @@ class Watch {
   void run();
   void look();
   void look_for_hang();
+  void look_for_waits();
+  void log_wait_when_told();
   void look_for_ended();
   void look_for_signal();
   void on_signal();
@@ -71,6 +77,8 @@ class Watch {
   void send(int to, Tag tag, std::string bytes);
   void announce_end();
   void ask_all();
+  void send_to_others(Tag tag, const std::string& bytes);
+  void add_silent(std::vector<RankReport>& answers) const;
   [[noreturn]] void tell_hang();
   RankReport own_report() const;
   void tell_own(std::string_view why);
@@ -81,7 +89,8 @@ class Watch {
   const TermSignal& signal_;
   launch::Pipe stop_;
 
-  std::atomic<double> limit_ = 0, ended_at_ = 0;  // ended_at_: 0: the body runs, or none does
+  std::atomic<double> limit_ = 0, notice_ = 0,
+                      ended_at_ = 0;  // ended_at_: 0: the body runs, or none does
   std::atomic<int64_t> runs_ = 0;
   std::atomic<bool> quiet_ = false;
 
@@ -92,6 +101,9 @@ class Watch {
   double hold_until_ = 0;  // a lower rank asks: it tells
   std::vector<RankReport> answers_, ended_;
   int64_t ended_in_run_ = 0;
+  WaitNotices notices_;
+  double asked_until_ = 0;  // others are asked whom they wait for; 0: they are not
+  std::vector<RankReport> wait_answers_;
   std::vector<std::unique_ptr<Letter>> letters_;
   std::thread thread_;
 };

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <map>
 #include <thread>
 
@@ -33,7 +34,7 @@ void sleep_for_ever(Group& world) {
 using Body = void (*)(Group& world, Runtime& runtime);
 
 // A run of processes whose calls may take half a second.
-int with_limit(Processes& processes, Body body) {
+int with_limit(Processes& processes, Body body, comm::WaitLimits limits = 0.5) {
   return tell(processes, 7, [&] {
     processes.run(
         processes.size(),
@@ -41,8 +42,52 @@ int with_limit(Processes& processes, Body body) {
           Runtime runtime({DeviceKind::reference, 0}, 1);
           body(world, runtime);
         },
-        0.5);
+        limits);
   });
+}
+
+// Rank 1 does something else while the others wait for it.
+template <class F>
+void late_in_dp(Group& world, Runtime& runtime, F meanwhile) {
+  const auto group = world.split(0, world.rank(), world.size());
+  group->set_name("dp");
+  world.doing()->phase("backward");
+  if (world.rank() == 1) meanwhile();
+  reduce(*group, runtime, "grads");
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the end of the wait is seen
+}
+
+int silent_for_a_while(Processes& processes) {
+  return with_limit(processes,
+                    [](Group& world, Runtime& runtime) {
+                      late_in_dp(world, runtime, [&] {
+                        world.doing()->phase("forward");
+                        world.doing()->layer("attention");
+                        std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+                      });
+                    },
+                    {20, 0.3});
+}
+
+int stopped_for_a_while(Processes& processes) {
+  return with_limit(processes,
+                    [](Group& world, Runtime& runtime) {
+                      late_in_dp(world, runtime, [] {
+                        const std::string line =
+                            fmt::format("(sleep 1.5; kill -CONT {}) &", ::getpid());
+                        if (std::system(line.c_str()) != 0) fail("cannot run {}", line);
+                        ::raise(SIGSTOP);
+                      });
+                    },
+                    {20, 0.3});
+}
+
+int silent_for_ever(Processes& processes) {
+  return with_limit(processes,
+                    [](Group& world, Runtime& runtime) {
+                      late_in_dp(world, runtime, [&] { sleep_for_ever(world); });
+                    },
+                    {1, 0.3});
 }
 
 int sleep(Processes& processes) {
@@ -205,6 +250,9 @@ int run_hang_scenario(const std::string& name, Processes& processes) {
       {"throws-beside", throws_beside},
       {"launcher-ended", launcher_ended},
       {"late-end", late_end},
+      {"silent-for-a-while", silent_for_a_while},
+      {"silent-for-ever", silent_for_ever},
+      {"stopped-for-a-while", stopped_for_a_while},
       {"threads-sleep", threads_sleep},
       {"threads-fail-and-sleep", threads_fail_and_sleep}};
   return scenarios.at(name)(processes);

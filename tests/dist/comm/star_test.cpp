@@ -286,6 +286,34 @@ TEST(StarErrorsDeathTest, ARankThatDoesNotEndIsNamedAndAllEnd) {
   EXPECT_EXIT(run(), ::testing::ExitedWithCode(2), "have not ended, and all are: 1");
 }
 
+// Rank 0, where the calls are made, logs who waits for whom.
+TEST(StarWaits, ForARankAreLoggedAndTheRunGoesOn) {
+  const MeetingPlace place{"localhost", free_port()};
+  ::testing::internal::CaptureStderr();
+  const auto rank = [&](int r) {
+    const auto star = comm::make_star(place, r, 3, 10);
+    star->body_begins({20, 0.2});
+    Group& world = star->world();
+    world.doing()->step(3);
+    world.doing()->phase(r == 1 ? "data" : "backward");
+    world.barrier("first");
+    if (r == 1) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    world.barrier("second");
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the end of the wait is seen
+    star->end();
+  };
+  std::thread one([&] { rank(1); }), two([&] { rank(2); });
+  rank(0);
+  one.join();
+  two.join();
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  for (const char* part :
+       {"s for rank 1 in barrier 'second' (call 2 of 'world') (step 3, backward), and 1 more wait",
+        "rank 1: step 3, data; in no call for", "after barrier 'first' (call 1 of 'world')",
+        "the wait for rank 1 is over after"})
+    EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' in: " << text;
+}
+
 // A connection of this host that carries these bytes, and no more.
 comm::launch::Descriptor stranger(int port, const std::string& bytes) {
   sockaddr_in address{};

@@ -1,4 +1,5 @@
-// A rank that waits in an evaluation tells where: phase, layer, micro-batch and call.
+// A rank that waits in an evaluation tells where: phase, layer, micro-batch and call. What may take
+// long is logged as such.
 #include <chrono>
 #include <thread>
 
@@ -19,6 +20,8 @@ class Late final : public selftest::PassingGroup<Late> {
   struct When {
     std::string phase;
     int late = 0;
+    double seconds = 2 * kLimit;
+    int64_t step = 1;
     int calls = 0;
   };
   Late(comm::Group& group, When& when) : PassingGroup(group), when_(&when) {}
@@ -44,32 +47,48 @@ class Late final : public selftest::PassingGroup<Late> {
 
  private:
   void wait() {
-    if (doing() == nullptr || doing()->state().phase != when_->phase) return;
+    if (doing() == nullptr) return;
+    const comm::Doing::State state = doing()->state();
+    if (state.phase != when_->phase || state.step != when_->step) return;
     if (++when_->calls == when_->late)
-      std::this_thread::sleep_for(std::chrono::duration<double>(2 * kLimit));
+      std::this_thread::sleep_for(std::chrono::duration<double>(when_->seconds));
   }
   When* when_ = nullptr;
 };
 
-// The report of a run of two ranks, the first of which comes too late.
-std::string report(const std::string& flags, const std::string& phase, int late) {
+// A run of two ranks, the first of which comes late.
+void run_late(const std::string& flags, const Late::When& late, comm::WaitLimits limits) {
   const TrainSettings settings =
-      with_flags(deep_llama(), "--train-iters 1 --eval-interval 1 --eval-iters 2 " + flags);
+      with_flags(deep_llama(), "--eval-interval 1 --eval-iters 2 " + flags);
   const std::unique_ptr<comm::Group> alone = comm::single();
   const RunPlan plan = make_run_plan(settings, *alone);
+  comm::run_ranks(
+      plan.settings.runtime.rank_count(),
+      [&](comm::Group& world) {
+        Late::When when = late;
+        if (world.rank() != 0) when.late = -1;
+        Late group(world, when);
+        RankRun(plan, 1e12, group, {}).loop();
+      },
+      limits);
+}
+
+// The report of one that comes too late.
+std::string report(const std::string& flags, const std::string& phase, int late) {
   try {
-    comm::run_ranks(
-        plan.settings.runtime.rank_count(),
-        [&](comm::Group& world) {
-          Late::When when{.phase = phase, .late = world.rank() == 0 ? late : -1};
-          Late group(world, when);
-          RankRun(plan, 1e12, group, {}).loop();
-        },
-        kLimit);
+    run_late("--train-iters 1 " + flags, {.phase = phase, .late = late}, kLimit);
   } catch (const Error& error) {
     return error.what();
   }
   return "(nothing was thrown)";
+}
+
+// What is logged of one that comes late in a step, and then goes on.
+std::string log_of(const std::string& phase, int64_t step) {
+  ::testing::internal::CaptureStderr();
+  run_late("--train-iters 2 --tensor-model-parallel-size 2",
+           {.phase = phase, .late = 1, .seconds = 0.4, .step = step}, {60, 0.1});
+  return ::testing::internal::GetCapturedStderr();
 }
 
 void expect_contains(const std::string& text, const std::string& part) {
@@ -101,6 +120,22 @@ TEST(EvaluationHang, NamesTheLayerWhoseParametersAreGathered) {
   const std::string text =
       report("--ranks 2 --data-parallel-sharding-strategy optim_grads_params", "validation", 3);
   expect_contains(text, "rank 1: step 1, validation, layer layers.1, micro-batch 0; in all_gather");
+}
+
+TEST(LongWait, IsAWarningInAnyStepButTheFirst) {
+  const std::string first = log_of("forward", 1), second = log_of("forward", 2);
+  expect_contains(first, "rank 0: step 1, forward, layer layers.0, micro-batch 0; in no call for");
+  expect_contains(first, "(this may take long)");
+  EXPECT_EQ(first.find("warning rank"), std::string::npos) << first;
+  expect_contains(second, "rank 0: step 2, forward, layer layers.0, micro-batch 0; in no call for");
+  expect_contains(second, "warning rank 1 has waited");
+}
+
+TEST(LongWait, IsUsualInAValidation) {
+  const std::string text = log_of("validation", 2);
+  expect_contains(text,
+                  "rank 0: step 2, validation, layer layers.0, micro-batch 0; in no call for");
+  expect_contains(text, "(this may take long)");
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+
 namespace megatron::comm {
 namespace {
 
@@ -135,6 +137,89 @@ TEST_F(Ranks, ARecvMissesItsSenderUntilTheMessageIsSent) {
   reports[0] = four_.report();
   EXPECT_TRUE(missing(reports[1].calls[0], 7, reports).empty());
   EXPECT_EQ(waits_for_ever(reports[1], {reports.data(), 1}, 0), "");
+}
+
+// A pipeline of waits: rank 0 waits for rank 1, which waits for rank 2.
+class Chain : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kPair = 7;
+
+  std::vector<RankReport> reports() const { return {zero_.report(), one_.report(), two_.report()}; }
+
+  RankRecord zero_{0}, one_{1}, two_{2};
+  std::shared_ptr<GroupRecord> of_zero_ = zero_.add_group(kPair, "dp", {0, 1}),
+                               of_one_ = one_.add_group(kPair, "dp", {0, 1}),
+                               tp_of_one_ = one_.add_group(kPair + 1, "tp", {1, 2}),
+                               tp_of_two_ = two_.add_group(kPair + 1, "tp", {1, 2});
+};
+
+TEST_F(Chain, TheNoticeNamesTheRankAtItsEnd) {
+  CallHeader grads = reduce(), rows = {"all_reduce", "rows", DType::f32, 8};
+  const OpenCall zeros(zero_, *of_zero_, grads), ones(one_, *tp_of_one_, rows);
+  one_.doing().step(7);
+  one_.doing().phase("backward");
+  two_.doing().step(7);
+  two_.doing().phase("forward");
+  two_.doing().layer("decoder.3.mlp");
+  const WaitNotice notice = wait_notice(reports(), {600, 30});
+  EXPECT_EQ(notice.awaited, "rank 2");
+  EXPECT_FALSE(notice.usual);
+  expect_contains(
+      notice.text,
+      {"rank 1 has waited 0.0 s for rank 2 in all_reduce 'rows' (call 1 of 'tp', 8 bytes "
+       "of f32, sum) (step 7, backward), and 1 more wait; rank 2: step 7, forward, layer "
+       "decoder.3.mlp; in no call so far. The run goes on; it ends where a call takes "
+       "600 s (--distributed-timeout-minutes)"});
+  EXPECT_EQ(notice.text.find('\n'), std::string::npos);
+
+  two_.doing().phase("save", true);
+  const WaitNotice save = wait_notice(reports(), {0, 30});
+  EXPECT_TRUE(save.usual);
+  expect_contains(save.text,
+                  {"rank 2: step 7, save; in no call so far (this may take long). The run "
+                   "goes on, however long that takes"});
+}
+
+TEST_F(Chain, TheNoticeOfACircleNamesWhomTheLongestWaitsFor) {
+  CallHeader grads = reduce(), rows = {"all_reduce", "rows", DType::f32, 8};
+  const auto world_of_zero = zero_.add_group(kWorldId, "world", {0, 1}),
+             world_of_one = one_.add_group(kWorldId, "world", {0, 1});
+  CallHeader barrier = {"barrier", "step"};
+  const OpenCall zeros(zero_, *of_zero_, grads), ones(one_, *world_of_one, barrier);
+  std::vector<RankReport> both = reports();
+  both[0].calls[0].seconds = 42;
+  const WaitNotice notice = wait_notice(both, {600, 30});
+  expect_contains(notice.text, {"rank 0 has waited 42.0 s for rank 1 in all_reduce 'loss'",
+                                "rank 1: nothing told; in barrier 'step' (call 1 of 'world') for"});
+  EXPECT_EQ(notice.awaited, "rank 1");
+}
+
+TEST_F(Chain, TheNoticeSaysWhereAllHaveCome) {
+  CallHeader grads = reduce(), also = reduce();
+  EXPECT_EQ(wait_notice(reports(), {600, 30}).text, "");
+  const OpenCall zeros(zero_, *of_zero_, grads), ones(one_, *of_one_, also);
+  const WaitNotice notice = wait_notice(reports(), {600, 30});
+  EXPECT_TRUE(notice.usual);
+  EXPECT_EQ(notice.awaited, "");
+  expect_contains(notice.text, {"; all ranks have come. The run goes on"});
+}
+
+TEST(ManyRanks, AreNamedInALineOfTheLog) {
+  constexpr int kRanks = 1000;
+  std::vector<int> members;
+  for (int r = 0; r < kRanks; ++r) members.push_back(r);
+  std::vector<RankReport> reports;
+  for (int r = 0; r < kRanks; ++r) {
+    RankRecord record(r);
+    const auto group = record.add_group(kWorldId, "world", members);
+    CallHeader header = reduce();
+    std::optional<OpenCall> open;
+    if (r % 2 == 0) open.emplace(record, *group, header);
+    reports.push_back(record.report());
+  }
+  const WaitNotice notice = wait_notice(reports, {600, 30});
+  EXPECT_EQ(notice.awaited, "ranks 1, 3, 5, 7, 9, 11, 13, 15 and 492 more");
+  EXPECT_LE(notice.text.size(), 500u) << notice.text;
 }
 
 TEST(GroupIds, OfPartsDiffer) {

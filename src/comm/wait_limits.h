@@ -1,0 +1,20 @@
+// How long ranks wait for one that does not come.
+#pragma once
+
+#include "comm/group.h"
+
+namespace megatron::comm {
+
+inline constexpr double kNoticeSeconds = 30;
+
+// Seconds of a call between ranks, waiting included.
+struct WaitLimits {
+  // NOLINTNEXTLINE(google-explicit-constructor): most callers limit the time alone
+  WaitLimits(double most = kMostSeconds, double notice = kNoticeSeconds)
+      : most(most), notice(notice) {}
+
+  double most;    // beyond, the run ends with a report; 0: any time
+  double notice;  // beyond, who waits for whom is logged, and the run goes on; 0: never
+};
+
+}  // namespace megatron::comm
