@@ -417,40 +417,6 @@ class Coverage(ToolTest):
         self.refused("back-end cpu has no table.cpp", src__kernels__cpu__table_cpp=None)
 
 
-class Quickstart(unittest.TestCase):
-    """What it refuses before it installs, builds or writes anything."""
-
-    def refused(self, text, *arguments):
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "mine").mkdir()
-            for name in ("mine/notes", "empty.txt", "text.pdf"):
-                (Path(folder) / name).write_text("")
-            (Path(folder) / "small.txt").write_text("few words\n" * 1999)
-            before = sorted(Path(folder).rglob("*"))
-            command = [str(TOOLS.parent / "quickstart"), *arguments]
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-            self.assertEqual(done.returncode, 1, done.stderr)
-            self.assertEqual(done.stdout, "")
-            self.assertIn(text, done.stderr)
-            self.assertEqual(sorted(Path(folder).rglob("*")), before)
-
-    def test_bad_arguments(self):
-        self.refused("unknown argument '--step'", "--step", "3")
-        self.refused("--steps needs a value", "--steps")
-        self.refused("at least 1, got '0'", "--steps", "0")
-        self.refused("at least 1, got '1e3'", "--steps", "1e3")
-
-    def test_bad_input(self):
-        self.refused("'none.txt' does not exist", "--input", "none.txt")
-        self.refused("empty.txt' is empty", "--input", "empty.txt")
-        self.refused("is neither .txt nor .jsonl", "--input", "text.pdf")
-        self.refused("holds 19990 bytes of text; at least 20000", "--input", "small.txt")
-        self.refused("holds no .txt or .jsonl", "--input", "mine")
-
-    def test_output_of_somebody_else(self):
-        self.refused("'mine' exists and is not an earlier quickstart's", "--output", "mine")
-
-
 FLAG_ROWS = """flag\tvalue\tdefault\tchoices\tverdict\twhy\tdetail
 --help\tswitch\t\t\tsupported\thelp\t
 --lr\tFLOAT\t0.10\t\tsupported\tloss\t

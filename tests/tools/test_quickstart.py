@@ -1,0 +1,169 @@
+"""./quickstart: what it refuses, what it chooses, and its stages with stand-ins for all that it starts."""
+
+import os
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+
+
+class Quickstart(unittest.TestCase):
+    """What it refuses before it installs, builds or writes anything."""
+
+    def refused(self, text, *arguments):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "mine").mkdir()
+            for name in ("mine/notes", "empty.txt", "text.pdf"):
+                (Path(folder) / name).write_text("")
+            (Path(folder) / "small.txt").write_text("few words\n" * 1999)
+            before = sorted(Path(folder).rglob("*"))
+            command = [str(TOOLS.parent / "quickstart"), *arguments]
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertEqual(done.stdout, "")
+            self.assertIn(text, done.stderr)
+            self.assertEqual(sorted(Path(folder).rglob("*")), before)
+
+    def test_bad_arguments(self):
+        self.refused("unknown argument '--step'", "--step", "3")
+        self.refused("--steps needs a value", "--steps")
+        self.refused("at least 1, got '0'", "--steps", "0")
+        self.refused("at least 1, got '1e3'", "--steps", "1e3")
+
+        self.refused("--steps and --quick both say", "--steps", "9", "--quick")
+
+    def test_bad_input(self):
+        self.refused("'none.txt' does not exist", "--input", "none.txt")
+        self.refused("empty.txt' is empty", "--input", "empty.txt")
+        self.refused("is neither .txt nor .jsonl", "--input", "text.pdf")
+        self.refused("holds 19990 bytes of text; at least 20000", "--input", "small.txt")
+        self.refused("holds no .txt or .jsonl", "--input", "mine")
+
+    def test_output_of_somebody_else(self):
+        self.refused("'mine' exists and is not an earlier quickstart's", "--output", "mine")
+
+
+class QuickstartChoice(unittest.TestCase):
+    """How long ./quickstart trains, and what it promises for that."""
+
+    def choice(self, *words, code=0):
+        done = subprocess.run([str(TOOLS / "quickstart_choice"), *map(str, words)], capture_output=True, text=True,
+                              check=False)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done.stdout.strip()
+
+    def test_the_faster_type_fills_the_time(self):
+        for seconds, fp32, bf16 in ((240, 1.5, 0.4), (240, 0.7, 2.4), (60, 0.9, 0.5)):
+            kind, steps = self.choice("steps", seconds, fp32, bf16).split()
+            self.assertEqual(kind, "bf16" if bf16 < fp32 else "fp32")
+            # Evaluations, and what is made again after the kill, are in it.
+            self.assertAlmostEqual((1.1 * int(steps) + 17) * min(fp32, bf16) / seconds, 1, delta=0.1)
+
+    def test_steps_stay_where_the_promise_is_known(self):
+        self.assertEqual(self.choice("steps", 60, 5, 6), "fp32 25")
+        self.assertEqual(self.choice("steps", 240, 0.02, 0.01), "bf16 800")
+
+    def test_the_promise_grows_with_the_steps(self):
+        promised = [int(self.choice("promise", steps)) for steps in (25, 37, 50, 100, 170, 200, 400, 640, 800)]
+        self.assertEqual(promised, sorted(promised))
+        self.assertEqual((promised[0], promised[-1]), (-8, 31))
+        self.assertEqual(self.choice("promise", 24), "")
+        self.assertEqual(self.choice("promise", 801), "")
+
+    def test_what_is_no_number_is_refused(self):
+        for words in (("steps", 60, "fast", 1), ("steps", 60, 0, 1), ("steps", 60, 1), ("promise", "many"), ()):
+            self.choice(*words, code=1)
+
+
+QUICKSTART_PROGRAM = """#!/bin/bash
+# In megatron's place: steps take the seconds of the files fp32 and bf16, and the loss is as the file eval says.
+here=$(dirname "$0")
+echo "$*" >>"$here/calls"
+value() { local name=$1; shift; while [ $# -gt 1 ]; do [ "$1" != "$name" ] || echo "$2"; shift; done; }
+case $1 in
+  tokenizer) mkdir -p "$(value --output "$@")" ;;
+  inspect) echo "data: 1100 sequences, 1771513 tokens" ;;
+  train)
+    type=fp32; [[ $* != *--bf16* ]] || type=bf16
+    log=$(value --log-jsonl "$@"); save=$(value --save "$@")
+    [ -z "$save" ] || { mkdir -p "$save"; log=$save/log.jsonl; }
+    for ((i = 1; i <= $(value --train-iters "$@"); ++i)); do
+      echo '{"type": "step", "iteration": '$i', "loss": 1.5, "gradient_norm": 1, "seconds": '"$(cat "$here/$type")"', "end": 0}'
+    done >>"$log" ;;
+  eval) echo "the loss is $(cat "$here/eval") it" ;;
+esac
+"""
+
+
+class QuickstartRun(unittest.TestCase):
+    """Its stages, with stand-ins for everything that it starts."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = Path(folder.name)
+        self.program = self.root / "build/release/megatron"
+        self.script("quickstart", (TOOLS.parent / "quickstart").read_text())
+        self.script("tools/quickstart_choice", (TOOLS / "quickstart_choice").read_text())
+        self.script("build/release/megatron", QUICKSTART_PROGRAM)
+        for name in ("tools/install_dependencies", "bin/cmake", "bin/ninja", "bin/apt-get"):
+            self.script(name, "#!/bin/sh\n")
+        self.script("bin/dpkg-deb", '#!/bin/sh\nmkdir -p "$3/usr/share/man/man2"\necho open >"$3/usr/share/man/man2/open.2"\n')
+        self.says(fp32="1.0", bf16="2.0", eval="3.0% above")
+
+    def script(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def says(self, **files):
+        for name, text in files.items():
+            (self.program.parent / name).write_text(text + "\n")
+
+    def run_it(self, *arguments, code=0):
+        (self.program.parent / "calls").write_text("")
+        environment = {**os.environ, "PATH": f"{self.root}/bin:{os.environ['PATH']}"}
+        done = subprocess.run([str(self.root / "quickstart"), *arguments], cwd=self.root, env=environment,
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def trained(self):
+        calls = (self.program.parent / "calls").read_text().splitlines()
+        return [call for call in calls if call.startswith("train")]
+
+    def test_it_says_what_is_ahead_and_takes_the_faster_type(self):
+        text = self.run_it("--quick")
+        self.assertLess(text.index("What it will take"), text.index("== 1/10"))
+        self.assertIn("a step takes 1.000 s in fp32 and 2.000 s in bf16", text)
+        self.assertIn("chosen: fp32, 35 steps", text)
+        self.assertIn("a sound build gets at most 7% above it after 35 steps", text)
+        self.assertIn("--train-iters 35 ", self.trained()[-1])
+        self.assertNotIn("--bf16", self.trained()[-1])
+
+    def test_a_second_run_keeps_the_choice(self):
+        self.run_it("--quick")
+        self.says(fp32="4.0")
+        text = self.run_it("--quick")
+        self.assertIn("chosen: fp32, 35 steps", text)
+        self.assertEqual(self.trained(), [])
+
+    def test_steps_override(self):
+        self.says(bf16="0.5", eval="1.0% below")
+        text = self.run_it("--steps", "30")
+        self.assertIn("chosen: bf16, 30 steps", text)
+        self.assertIn("--bf16", self.trained()[-1])
+        self.assertIn("learned: 1.0% below", text)
+
+    def test_a_loss_that_a_sound_build_does_not_get_fails(self):
+        self.says(eval="20.0% above")
+        text = self.run_it("--quick", code=1)
+        self.assertIn("after 35 steps the loss is 20.0% above the unigram entropy, and a sound build gets at most 7% "
+                      "above it: something is wrong with this one", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
