@@ -10,6 +10,7 @@
 #include "dist/launch.h"
 #include "divided_model.h"
 #include "faulty_files.h"
+#include "hang_limit.h"
 #include "processes.h"
 #include "saved.h"
 
@@ -85,8 +86,8 @@ TEST(Layouts, AreTheSameAsProcesses) {
   const TemporaryDirectory folder, one;
   const auto expected = reference(one / "one", model_of_processes());
   constexpr int kRanks = 4;
-  const testing::Launched run =
-      testing::launch(kRanks, testing::this_program(), "--save-to=" + folder.path(), 20);
+  const testing::Launched run = testing::launch(
+      kRanks, testing::this_program(), "--save-to=" + folder.path(), testing::kHangSeconds);
   ASSERT_EQ(run.code, 0) << run.text;
   for (const TestLayout& layout : layouts_of_processes(kRanks))
     EXPECT_TRUE(texts(folder / std::to_string(layout.seed)) == expected) << layout.text();

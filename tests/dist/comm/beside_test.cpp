@@ -16,6 +16,7 @@
 #include "comm/traffic.h"
 #include "dist/delaying.h"
 #include "dist/ranks.h"
+#include "hang_limit.h"
 
 namespace {
 
@@ -147,15 +148,14 @@ double seconds_overlapped(Group& world, Runtime& runtime, int calls, Millisecond
   return to_doubles(slowest)[0];
 }
 
+// Delays grow until they outweigh what a busy machine adds to each.
 TEST(BesideOverlap, TakesLessThanSeventyPercentOfTheSum) {
-  constexpr int kCalls = 10, kTries = 4;  // others may use the machine
-  constexpr Milliseconds kDelay{20};
-  const double sum = 2 * kCalls * kDelay.count() / 1000;
+  constexpr int kCalls = 10;
   each_rank(2, [&](Group& world, Runtime& runtime) {
-    double best = sum;
-    for (int i = 0; i < kTries && best >= 0.7 * sum; ++i)
-      best = std::min(best, seconds_overlapped(world, runtime, kCalls, kDelay));
-    EXPECT_LT(best, 0.7 * sum);
+    double share = 1;
+    for (Milliseconds delay{20}; share >= 0.7 && delay.count() <= 1000; delay *= 3)
+      share = seconds_overlapped(world, runtime, kCalls, delay) / (2e-3 * kCalls * delay.count());
+    EXPECT_LT(share, 0.7);
   });
 }
 
@@ -197,7 +197,7 @@ TEST(BesideFailure, OfAnotherRankWakesWhoWaits) {
   });
   EXPECT_EQ(text, "disk 7 is full");
   EXPECT_EQ(woken, 2);
-  EXPECT_LT(now_seconds() - start, 2);
+  EXPECT_LT(now_seconds() - start, testing::kHangSeconds);
 }
 
 // The rank that fails has a call under way for which the others will never come: its group's end

@@ -11,6 +11,7 @@
 #include "comm/doing.h"
 #include "dist/launch.h"
 #include "dist/ranks.h"
+#include "hang_limit.h"
 
 namespace megatron::testing {
 namespace {
@@ -21,7 +22,7 @@ using Body = std::function<void(Group& world, Runtime& runtime)>;
 
 constexpr double kLimit = 0.4;  // seconds
 constexpr double kNoHang = 8;   // of ranks that are told at once, however late a core is theirs
-constexpr double kSoon = 10;    // on a machine that others use; else a few
+constexpr double kSoon = testing::kHangSeconds;
 
 void pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
@@ -211,7 +212,7 @@ TEST(Failed, RankSaysWhatItDid) {
 class Threads : public ::testing::Test {
  protected:
   static Launched scenario(const std::string& name) {
-    return run_line(this_program() + " --scenario=" + name, 20);
+    return run_line(this_program() + " --scenario=" + name, testing::kHangSeconds);
   }
 };
 
@@ -242,7 +243,7 @@ class ProcessHang : public ::testing::Test {
     start_ = now_seconds();
   }
   Launched scenario(int ranks, const std::string& name) {
-    const Launched run = launch(ranks, this_program(), "--scenario=" + name, 20);
+    const Launched run = launch(ranks, this_program(), "--scenario=" + name, testing::kHangSeconds);
     seconds_ = now_seconds() - start_;
     return run;
   }

@@ -7,6 +7,7 @@
 #include "dist/comm/scenarios.h"
 #include "dist/launch.h"
 #include "dist/ranks.h"
+#include "hang_limit.h"
 
 namespace megatron::testing {
 namespace {
@@ -117,7 +118,7 @@ TEST_F(Processes, EndTogetherWhenOneFails) {
   const Launched run = scenario(3, "fail-alone");
   EXPECT_EQ(run.code, 5) << run.text;
   EXPECT_EQ(count(run.text, "error: disk 7 is full"), 1u) << run.text;
-  EXPECT_LT(std::chrono::duration<double>(Clock::now() - start).count(), 30);
+  EXPECT_LT(std::chrono::duration<double>(Clock::now() - start).count(), testing::kHangSeconds);
 }
 
 TEST_F(Processes, DoNotWaitForOthersWhileAnExceptionUnwinds) {
@@ -155,7 +156,7 @@ TEST_F(Processes, WaitWithoutACore) {
   ASSERT_EQ(std::sscanf(run.text.c_str() + at, "waited %lf s, computed %lf s", &waited, &computed),
             2);
   EXPECT_GT(waited, 0.9);
-  EXPECT_LT(computed, 0.25) << "of a second";
+  EXPECT_LT(computed, 0.25 * waited);
 }
 
 // A launcher of another MPI, and one of none; in a build without MPI any.
@@ -163,8 +164,8 @@ TEST(Launcher, OfAnotherKindIsToldSo) {
   const std::string kind = MEGATRON_MPI;
   const std::string other =
       kind == "mpich" ? "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 " : "PMI_RANK=0 PMI_SIZE=2 ";
-  const Launched run =
-      run_line(container_settings() + other + this_program() + " --scenario=place", 60);
+  const Launched run = run_line(container_settings() + other + this_program() + " --scenario=place",
+                                testing::kHangSeconds);
   EXPECT_EQ(run.code, 3) << run.text;
   if (has_mpi()) {
     expect_contains(run, {"rank 0 of 2 processes", "found rank 0 of 1", "megatron launch"});

@@ -144,24 +144,26 @@ TEST(DataParallelCalls, SpansAreGatheredOnceAPass) {
 
 // --- Time.
 
+using Milliseconds = std::chrono::duration<double, std::milli>;
+
 // Every call takes a while before it begins.
 class Delayed final : public Group {
  public:
-  static constexpr auto kDelay = std::chrono::milliseconds(15);
-  explicit Delayed(std::unique_ptr<Group> group) : group_(std::move(group)) {}
+  Delayed(std::unique_ptr<Group> group, Milliseconds delay)
+      : group_(std::move(group)), delay_(delay) {}
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
   comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& stream, std::string_view call) override {
-    std::this_thread::sleep_for(kDelay);
+    std::this_thread::sleep_for(delay_);
     return group_->all_reduce(t, op, stream, call);
   }
   comm::Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
-    std::this_thread::sleep_for(kDelay);
+    std::this_thread::sleep_for(delay_);
     return group_->all_gather(in, out, stream, call);
   }
   comm::Work reduce_scatter(Tensor in, Tensor out, comm::Reduce op, Stream& stream,
                             std::string_view call) override {
-    std::this_thread::sleep_for(kDelay);
+    std::this_thread::sleep_for(delay_);
     return group_->reduce_scatter(in, out, op, stream, call);
   }
   comm::Work all_to_all(Tensor, Tensor, std::span<const int64_t>, std::span<const int64_t>, Stream&,
@@ -178,11 +180,12 @@ class Delayed final : public Group {
 
  private:
   std::unique_ptr<Group> group_;
+  const Milliseconds delay_;
 };
 
 // Layers of equal size whose backward pass takes as long as a call and their forward pass half of
 // that, as with any products. Seconds of a step and its update.
-double step_seconds(Sharding sharding, bool overlap) {
+double step_seconds(Sharding sharding, bool overlap, Milliseconds delay) {
   std::vector<ToyParameter> list;
   std::vector<std::string> spans;
   for (int s = 0; s < 8; ++s) {
@@ -192,8 +195,8 @@ double step_seconds(Sharding sharding, bool overlap) {
   double seconds = 0;
   each_rank(2, DeviceKind::cpu, [&](Group& world, Runtime& runtime) {
     ToyStage stage(runtime, list, DType::f32, spans);
-    const ToyGroups groups(world, 1, [](std::unique_ptr<Group> group) {
-      return std::make_unique<Delayed>(std::move(group));
+    const ToyGroups groups(world, 1, [&](std::unique_ptr<Group> group) {
+      return std::make_unique<Delayed>(std::move(group), delay);
     });
     DataParallel dp(stage.placed(), stage.spans(), groups.groups(), runtime,
                     {.sharding = sharding,
@@ -201,9 +204,9 @@ double step_seconds(Sharding sharding, bool overlap) {
                      .overlap_reduce = overlap,
                      .overlap_gather = overlap});
     stage.fill(dp.shards());
-    stage.at_work = [](size_t, Pass pass) {
-      if (pass == Pass::forward) std::this_thread::sleep_for(Delayed::kDelay / 2);
-      if (pass == Pass::backward) std::this_thread::sleep_for(Delayed::kDelay);
+    stage.at_work = [&](size_t, Pass pass) {
+      if (pass == Pass::forward) std::this_thread::sleep_for(delay / 2);
+      if (pass == Pass::backward) std::this_thread::sleep_for(delay);
     };
     const auto begin = std::chrono::steady_clock::now();
     dp.parameters_changed();
@@ -217,15 +220,13 @@ double step_seconds(Sharding sharding, bool overlap) {
   return seconds;
 }
 
-TEST(DataParallelTime, CallsRunBesideTheCompute) {
+// Delays grow until they outweigh what a busy machine adds to each.
+TEST(DataParallelTime, CallsOverlapTheCompute) {
   for (const Sharding sharding : kShardings) {
-    double apart = 0, together = 0;
-    for (int attempt = 0; attempt < 5; ++attempt) {  // a busy machine may be late
-      apart = step_seconds(sharding, false);
-      together = step_seconds(sharding, true);
-      if (together < 0.7 * apart) break;
-    }
-    EXPECT_LT(together, 0.7 * apart) << name(sharding);
+    double share = 1;
+    for (Milliseconds delay{15}; share >= 0.7 && delay.count() <= 1000; delay *= 4)
+      share = step_seconds(sharding, true, delay) / step_seconds(sharding, false, delay);
+    EXPECT_LT(share, 0.7) << name(sharding);
   }
 }
 

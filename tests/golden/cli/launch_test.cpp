@@ -12,6 +12,7 @@
 
 #include "comm/mpi_library.h"
 #include "golden/cli/process.h"
+#include "hang_limit.h"
 
 namespace megatron::testing {
 namespace {
@@ -241,7 +242,7 @@ while true; do sleep 0.2; done)"));
   EXPECT_EQ(run.code(), 137);
   EXPECT_NE(last_line(run.err()).find("rank 1 on "), std::string::npos) << run.err();
   EXPECT_NE(last_line(run.err()).find("with signal 9 (SIGKILL)"), std::string::npos) << run.err();
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(30));
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(kHangSeconds));
   for (const pid_t process : processes) EXPECT_FALSE(alive(process));
 }
 
@@ -277,7 +278,7 @@ TEST_F(LaunchHere, RanksDoNotOutliveLaunch) {
   run.send(SIGKILL);
   run.code();
   for (const pid_t process : processes)
-    EXPECT_TRUE(run.until([&] { return !alive(process); }, 20)) << process;
+    EXPECT_TRUE(run.until([&] { return !alive(process); }, kHangSeconds)) << process;
 }
 
 TEST_F(LaunchHere, AProgramThatDoesNotStartIsNamed) {

@@ -29,7 +29,6 @@ TEST(PlanLarge, Of175BillionParametersOn1024Ranks) {
   EXPECT_NEAR(rank["gradients"].as_number(), 4 * 1.46e9, 0.2e9);
   EXPECT_LE(rank["activations"].as_number(), 16e9);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  EXPECT_LT(r.seconds, 2);
   EXPECT_LT(r.bytes, int64_t{1} << 30);
 #endif
 }

@@ -78,7 +78,7 @@ class PlanMarks : public ::testing::Test {
 const char* const kDeep =
     "--mock-data --vocab-size 97 --num-layers 4 --hidden-size 32 --num-attention-heads 4 "
     "--seq-length 32 --max-position-embeddings 32 --micro-batch-size 2 --global-batch-size 16 "
-    "--train-iters 3 --distributed-timeout-minutes 0.3 ";
+    "--train-iters 3 --distributed-timeout-minutes 3 ";
 
 const char* const kReal =
     "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 "
@@ -90,7 +90,7 @@ const char* const kReal =
 const char* const kLong =
     "--mock-data --vocab-size 97 --num-layers 4 --hidden-size 32 --num-attention-heads 4 "
     "--seq-length 32 --max-position-embeddings 32 --micro-batch-size 2 --train-iters 4 "
-    "--distributed-timeout-minutes 0.3 --pipeline-model-parallel-size 2 ";
+    "--distributed-timeout-minutes 3 --pipeline-model-parallel-size 2 ";
 
 struct Case {
   std::string name, model, flags;

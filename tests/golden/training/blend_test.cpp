@@ -243,9 +243,9 @@ TEST(Validation, TakesEachSetAsAWhole) {
   s.run.multiple_validation_sets = true;
   s.data.valid_data_path = {run.b, valid};
   s.run.validation_set_names = {"first", "second"};
-  testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStdout();
   const double last = train(s).validation_loss;
-  const std::string log = testing::internal::GetCapturedStdout();
+  const std::string log = ::testing::internal::GetCapturedStdout();
   EXPECT_EQ(last, alone);
   EXPECT_NE(log.find("iteration 5 on first | lm loss value"), std::string::npos) << log;
   EXPECT_NE(log.find("iteration 5 on second | lm loss value"), std::string::npos) << log;
@@ -263,9 +263,9 @@ TEST(Validation, EndsWithTheThirdShareOfTheSplit) {
   s.run.eval_iters = 1;
   const auto log_of = [&](const std::string& split) {
     s.data.split = split;
-    testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStdout();
     train(s);
-    return testing::internal::GetCapturedStdout();
+    return ::testing::internal::GetCapturedStdout();
   };
   s.run.eval_interval = 3;
   const std::string log = log_of("60,20,20");

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "hang_limit.h"
 #include "models/gpt/model.h"
 #include "training/trainer.h"
 
@@ -63,7 +64,7 @@ inline TrainSettings tiny_llama() {
   s.data.mock_data = true;
   s.runtime.ranks = 1;
   s.runtime.threads = 1;
-  s.runtime.timeout_minutes = 20.0 / 60;
+  s.runtime.timeout_minutes = testing::kHangSeconds / 60.0;
   return s;
 }
 

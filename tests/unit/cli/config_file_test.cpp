@@ -408,15 +408,5 @@ TEST_F(ConfigFile, WhatIsPrintedReadsBack) {
   EXPECT_EQ(again, marked);
 }
 
-TEST_F(ConfigFile, ReadingIsFast) {
-  Train train;
-  const std::string path = file(print(train, {"--num-layers", "4"}));
-  const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < 20; ++i)
-    Train().read({"--config", path, "--use-flash-attn", "--num-workers", "3"});
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  EXPECT_LT(seconds.count() / 20, 0.05);
-}
-
 }  // namespace
 }  // namespace megatron::cli
