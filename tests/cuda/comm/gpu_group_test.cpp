@@ -4,11 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <mutex>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -62,7 +64,7 @@ std::string problems() {
   return reinterpret_cast<Problems*>(cuda_symbol("shim_problems"))();
 }
 
-void each_rank(int ranks, const std::function<void(Rank&)>& body, double most_seconds = 60) {
+void each_rank(int ranks, const std::function<void(Rank&)>& body, WaitLimits limits = 60) {
   run_ranks(
       ranks,
       [&](Group& world) {
@@ -74,7 +76,7 @@ void each_rank(int ranks, const std::function<void(Rank&)>& body, double most_se
         ASSERT_TRUE(rank.group.queued());
         body(rank);
       },
-      most_seconds);
+      limits);
 }
 
 std::string error_of(const std::function<void()>& f) {
@@ -340,6 +342,30 @@ TEST(GpuGroupEnds, ARankThatDoesNotComeToACommunicatorIsNamed) {
   });
   EXPECT_NE(text.find("all_reduce 'first'"), std::string::npos) << text;
   EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+}
+
+// As those of the host: who waits is logged, and the run goes on.
+TEST(GpuGroupWaits, ForARankThatComesLateAreLogged) {
+  ::testing::internal::CaptureStderr();
+  each_rank(2,
+            [](Rank& r) {
+              const Tensor t = r.filled(r.runtime, 40, DType::f32, [](int64_t) { return 1; });
+              for (int i = 0; i < 2; ++i) {
+                if (r.rank() == 1 && i == 1)
+                  std::this_thread::sleep_for(std::chrono::milliseconds(800));
+                r.group.all_reduce(t, Reduce::sum, r.stream(), i == 0 ? "first" : "late")
+                    .wait(r.stream());
+                r.stream().synchronize();
+              }
+              r.host.barrier("all");
+            },
+            {60, 0.2});
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(
+      text.find("s for rank 1 in all_reduce 'late' (call 4 of 'world', 160 bytes of f32, sum)"),
+      std::string::npos)
+      << text;
+  EXPECT_EQ(problems(), "");
 }
 
 // Calls of two communicators are under way: each ends only when both are given up.
