@@ -28,8 +28,8 @@ inline std::string container_settings() {
   return "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
          "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none "
          "OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl=self,vader "
-         "OMPI_MCA_plm=isolated LSAN_OPTIONS=suppressions=" MEGATRON_GOLDEN
-         "/../../sanitizers/openmpi.supp:print_suppressions=0 ";
+         "OMPI_MCA_plm=isolated LSAN_OPTIONS=suppressions=" MEGATRON_TEST_SOURCES
+         "/sanitizers/openmpi.supp:print_suppressions=0 ";
 }
 
 // Runs a line of shell with both outputs kept.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = ROOT / "tools" / "gpu_check"
-LOSSES = ROOT / "tests/golden/vectors/gpu_check/losses.json"
+LOSSES = TOOL.parent / "gpu_checks/losses.json"
 
 # Trains what is recorded; FAULT plants what must be found.
 PROGRAM = r"""#!/usr/bin/env python3
@@ -46,7 +46,7 @@ def selftest():
 
 def train():
     rest = "--save" if "--save" in words else "--log-interval"
-    flags = " ".join(words[3 : words.index(rest)]).replace(os.environ["TREE"] + "/", "")
+    flags = " ".join(words[3 : words.index(rest)]).replace(os.environ["TREE"] + "/build/", "tests/golden/")
     recorded = json.load(open(os.environ["LOSSES"])).values()
     launch = [9.0] if "launch" in os.getcwd() else None
     losses = launch or next(r["losses"] for r in recorded if r["flags"] == flags)

@@ -451,6 +451,7 @@ class FlagTable(unittest.TestCase):
             root = Path(folder)
             files = {
                 "tools/flag_table": (TOOLS / "flag_table").read_text(encoding="utf-8"),
+                "tools/vectors.py": (TOOLS / "vectors.py").read_text(encoding="utf-8"),
                 "src/cli/flags/table.tsv": change(FLAG_ROWS),
                 "src/cli/flags/older.tsv": FLAG_ROWS.splitlines()[0] + "\n",
                 "src/cli/flags/reasons.tsv": "verdict\tid\tit\nignored\tgpu\tis\nrefused\tparts\tis\n",

@@ -17,8 +17,9 @@ import threading
 import time
 from pathlib import Path
 
+import vectors
+
 ROOT = Path(__file__).resolve().parents[2]
-VECTORS = ROOT / "tests/golden/vectors"
 # cuDNN compiles its graphs with NVRTC, which it opens itself.
 LIBRARIES = ("libcublasLt.so.*", "libcudnn.so.9", "libnccl.so.2", "libnvrtc.so.*")
 
@@ -78,6 +79,14 @@ def end_of(process):
         process.wait(20)
     except subprocess.TimeoutExpired as error:
         raise Failure("it was killed and does not end: the driver holds it") from error
+
+
+def vectors_of(name):
+    """The folder of a set of golden vectors, unpacked."""
+    try:
+        return vectors.find(name)
+    except vectors.Wrong as error:
+        raise NotRun(str(error)) from error
 
 
 class Ran:

@@ -6,7 +6,7 @@ import re
 import shlex
 import time
 
-from gpu_checks.machine import ROOT, VECTORS, Failure, Step
+from gpu_checks.machine import ROOT, Failure, Step, vectors_of
 from gpu_checks.runs import records_of
 
 # Model, sequence, micro-batch, sequences a step, and the seconds that 25 steps likely take.
@@ -44,11 +44,12 @@ def text_data(machine, small):
     if prefix.with_suffix(".bin").is_file():
         return prefix
     folder.mkdir(exist_ok=True)
-    source, tokenizer = folder / "docs.jsonl", VECTORS / "tokenizers/real/gpt2"
+    source = folder / "docs.jsonl"
     if small:
-        fixed = VECTORS / "indexed/preprocess"
+        fixed = vectors_of("indexed") / "preprocess"
         source, tokenizer = fixed / "corpus.jsonl", fixed / "tokenizer_bpe2k"
     else:
+        tokenizer = vectors_of("tokenizers") / "real/gpt2"
         patterns = ("*.md", "docs/**/*.md", "src/**/*.h", "src/**/*.cpp")
         pages = [p.read_bytes() for pattern in patterns for p in sorted(ROOT.glob(pattern))]
         lines = [json.dumps({"text": page.decode(errors="replace")}) for page in pages]

@@ -26,7 +26,7 @@ std::string commands_of(const std::string& page, const std::string& from, const 
 
 // What all commands of a page say, run one after the other in place/walk.
 std::string run_page(const std::string& name, const Workplace& place) {
-  const std::string page = read_file(std::string(MEGATRON_GOLDEN) + "/../../../docs/" + name);
+  const std::string page = read_file(MEGATRON_TEST_SOURCES "/../docs/" + name);
   write_file(place / "page.sh", commands_of(page, "/tmp/walk", place / "walk"));
   const std::string program = fs::path(MEGATRON_BINARY).parent_path().string();
   const std::string command = "PATH='" + program + "':\"$PATH\" bash -e '" + place / "page.sh" +

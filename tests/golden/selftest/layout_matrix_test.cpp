@@ -44,7 +44,7 @@ TEST(Matrix, ExcludesThePairsOfTheCheckedInListOnly) {
             std::string::npos);
   std::string text;
   for (const std::string& line : matrix.excluded()) text += line + "\n";
-  EXPECT_EQ(matrix.excluded(), lines_of(testing::vectors("layout_matrix/excluded.txt")))
+  EXPECT_EQ(matrix.excluded(), lines_of(MEGATRON_TEST_SOURCES "/golden/selftest/excluded.txt"))
       << "the list now:\n"
       << text;
 }

@@ -9,8 +9,7 @@
 namespace megatron::training {
 namespace {
 
-const std::string kCurve =
-    std::string(MEGATRON_GOLDEN) + "/../../slow/training/gpt2_124m_curve.json";
+const std::string kCurve = MEGATRON_TEST_SOURCES "/slow/training/gpt2_124m_curve.json";
 
 // The corpus is too small to learn GPT-2's 50257 tokens: the model's table has them all, the
 // text uses these.

@@ -16,8 +16,7 @@ namespace {
 
 using namespace log_test;
 
-const std::string kReader =
-    std::string(MEGATRON_GOLDEN) + "/../../slow/training/tensorboard_read.py";
+const std::string kReader = MEGATRON_TEST_SOURCES "/slow/training/tensorboard_read.py";
 
 bool succeeds(const std::string& command) {
   const int status = std::system(command.c_str());
