@@ -1,11 +1,9 @@
-// How much memory this machine has.
 #pragma once
 
-#include <cstdint>
+#include "base/machine_limits.h"
 
 namespace megatron {
 
-// Bytes; 0 where the system does not tell.
-int64_t machine_memory();
+inline int64_t machine_memory() { return available_memory(); }
 
 }  // namespace megatron

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/machine_limits.h"
 
 namespace megatron {
 namespace {
@@ -128,8 +129,7 @@ ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
   State& s = *state_;
   s.size = threads;
   s.shares = std::vector<State::Share>(static_cast<size_t>(threads));
-  const unsigned cores = std::thread::hardware_concurrency();
-  s.spins = static_cast<unsigned>(threads) <= cores ? kSpins : 0;
+  s.spins = threads <= available_processors() ? kSpins : 0;
   try {
     s.workers.reserve(static_cast<size_t>(threads) - 1);
     for (int i = 1; i < threads; ++i) s.workers.emplace_back([&s, i] { s.work(i); });

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/machine_limits.h"
 #include "base/thread_pool.h"
 #include "cli/bench.h"
 #include "cli/command.h"
@@ -121,7 +122,7 @@ int bench_tokenize(const Arguments& arguments) {
   MG_CHECK(seconds > 0 && seconds <= 3600, "--seconds is {}; it must lie in (0, 3600]", seconds);
   MG_CHECK(megabytes > 0 && megabytes <= 10000, "--megabytes is {}; it must lie in (0, 10000]",
            megabytes);
-  const int64_t cores = threads.value_or(std::max<int64_t>(1, std::thread::hardware_concurrency()));
+  const int64_t cores = threads.value_or(available_processors());
   MG_CHECK(cores >= 1 && cores <= 1024, "--threads is {}; it must lie in [1, 1024]", cores);
 
   const Documents documents = read_documents(input, key, megabytes);

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/machine_limits.h"
 #include "base/progress.h"
 #include "plan/flops.h"
 #include "plan/parameters.h"
@@ -26,7 +27,7 @@ using checkpoint::TensorInfo;
 
 std::string bytes_text(int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
-int threads_here() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+int threads_here() { return available_processors(); }
 
 // remark: what stands behind a tensor.
 void print_tensors(const std::vector<TensorInfo>& tensors,

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/machine_limits.h"
 #include "base/progress.h"
 #include "cli/command.h"
 #include "data/text_source.h"
@@ -96,8 +97,7 @@ int train_tokenizer(const Arguments& arguments) {
   MG_CHECK(!threads || (*threads > 0 && *threads <= 1024),
            "--threads is {}; it must lie in [1, 1024]", *threads);
   options.pattern = pattern;
-  options.threads =
-      static_cast<int>(threads.value_or(std::max(1u, std::thread::hardware_concurrency())));
+  options.threads = static_cast<int>(threads.value_or(available_processors()));
   tokenizers::BpeTrainer trainer(options);
   read_texts(input, {.json_key = key, .manual_pages = format == "manpages"}, trainer);
   Progress merging("learning", options.vocabulary_size, "tokens");

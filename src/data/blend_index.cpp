@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "base/machine_memory.h"
+#include "base/machine_limits.h"
 #include "base/progress.h"
 #include "data/blend_list.h"
 
@@ -174,12 +174,13 @@ void check_size(size_t sets, int64_t samples) {
   MG_CHECK(sets > 0 && sets <= static_cast<size_t>(kMostBlendedSets),
            "a blend of {} data sets; 1 to {} are possible", sets, kMostBlendedSets);
   const double bytes = static_cast<double>(samples) * (sizeof(int16_t) + sizeof(int64_t));
-  const auto memory = static_cast<double>(machine_memory());
+  const auto memory = static_cast<double>(available_memory());
   MG_CHECK(bytes <= memory / 2,
-           "the index of a blend of {} samples takes {}, more than half of the {} of memory here: "
+           "the index of a blend of {} samples takes {}, more than half of the memory that this "
+           "process has ({}): "
            "ask for fewer samples (--train-iters, --train-samples, --global-batch-size, "
            "--eval-iters)",
-           samples, format_bytes(bytes), format_bytes(memory));
+           samples, format_bytes(bytes), available_memory_text());
 }
 
 }  // namespace

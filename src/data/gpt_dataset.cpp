@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/machine_memory.h"
+#include "base/machine_limits.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "data/source_facts.h"
@@ -55,7 +55,7 @@ IndexRequest make_request(const TokenSource& source, const GptDatasetConfig& con
 // Threads that are worth starting for so much work; small sets are done before a thread begins.
 int threads_for(int64_t entries, int given) {
   constexpr int64_t kEntriesOfAThread = 1'000'000;
-  const int most = given > 0 ? given : std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
+  const int most = given > 0 ? given : available_processors();
   return static_cast<int>(std::min<int64_t>(most, 1 + entries / kEntriesOfAThread));
 }
 
@@ -123,7 +123,7 @@ std::string GptDataset::cache_file(std::string_view suffix) const {
 
 void GptDataset::check_build() const {
   const int64_t bytes = index_bytes(plan_);
-  const int64_t memory = config_.memory.value_or(machine_memory());
+  const int64_t memory = config_.memory.value_or(available_memory());
   MG_CHECK(bytes <= memory / 2,
            "{}: the indices of {} {} samples ({} epochs of {} sequences) take {}, more than half "
            "of the {} of memory here: "

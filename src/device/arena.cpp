@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/machine_memory.h"
+#include "base/machine_limits.h"
 #include "device/wing.h"
 
 namespace megatron {
@@ -20,7 +20,7 @@ class HostRange final : public AddressRange {
   HostRange() {
     // Address space only, as much as the machine has memory; a page costs memory when it is first
     // touched. Halve where the system limits address space.
-    for (size_ = std::max(machine_memory(), int64_t{1} << 30); size_ >= int64_t{1} << 28;
+    for (size_ = std::max(available_memory(), int64_t{1} << 30); size_ >= int64_t{1} << 28;
          size_ /= 2) {
       void* p = mmap(nullptr, static_cast<size_t>(size_), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "base/machine_memory.h"
+#include "base/machine_limits.h"
 
 namespace megatron::nn {
 namespace {
@@ -20,11 +20,11 @@ SequenceState::SequenceState(const SequenceStateShape& shape, DType type, Runtim
                        static_cast<double>(shape.sequences) * static_cast<double>(shape.capacity) *
                        static_cast<double>(shape.key_heads) * static_cast<double>(shape.head_size) *
                        static_cast<double>(size_of(type));
-  MG_CHECK(!runtime.device().is_host() || bytes <= static_cast<double>(machine_memory()),
-           "the keys and values of {} sequences of {} tokens need {:.1f} GB, and the machine has "
-           "{:.1f} GB; use a smaller --batch-size or --max-tokens, or --bf16",
-           shape.sequences, shape.capacity, bytes * 1e-9,
-           static_cast<double>(machine_memory()) * 1e-9);
+  MG_CHECK(
+      !runtime.device().is_host() || bytes <= static_cast<double>(available_memory()),
+      "the keys and values of {} sequences of {} tokens need {:.1f} GB, and this process has {}; "
+      "use a smaller --batch-size or --max-tokens, or --bf16",
+      shape.sequences, shape.capacity, bytes * 1e-9, available_memory_text());
   const auto zeros = [&](std::string_view label) {
     Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations),
                              {shape.sequences, shape.capacity, shape.key_heads, shape.head_size},

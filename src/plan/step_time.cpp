@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/machine_limits.h"
 #include "base/median.h"
 #include "comm/threads.h"
 #include "plan/call_clock.h"
@@ -189,7 +190,7 @@ double sum(const Items& items, const std::vector<double>& seconds) {
 }  // namespace
 
 std::optional<StepTime> estimate_step_time(const StepWork& work, const TimedRun& run) {
-  const auto cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const auto cores = available_processors();
   if (run.ranks * run.threads > 4 * cores) return std::nullopt;
   const Rates rates = measure_rates(run);
   Replay replay(work, run, rates);

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/machine_limits.h"
 #include "data/blend_builder.h"
 #include "data/indexed_dataset.h"
 #include "data/mock_dataset.h"
@@ -70,8 +71,7 @@ Sources find_sources(const DataSettings& s) {
 void settle_blend(data::BlendRequest& blend, const DataSettings& s, bool several_valid) {
   blend.surplus = s.mid_level_dataset_surplus;
   blend.several_valid = several_valid;
-  blend.threads =
-      s.builder_threads.value_or(std::max<int64_t>(1, std::thread::hardware_concurrency()));
+  blend.threads = s.builder_threads.value_or(available_processors());
   MG_CHECK(blend.threads >= 1 && blend.threads <= 1024,
            "--num-dataset-builder-threads is {}; it must lie in [1, 1024]", blend.threads);
   MG_CHECK(!several_valid || !(blend.all || s.data_args_path),

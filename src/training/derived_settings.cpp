@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/machine_limits.h"
 
 namespace megatron::training {
 namespace {
@@ -32,7 +33,7 @@ class Teller {
 
   void runtime() {
     const RuntimeSettings& r = now_.runtime;
-    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    const int cores = available_processors();
     if (!r.launched_by.empty()) {
       note("ranks", r.rank_count(), r.launched_by);
     } else if (!given_.runtime.ranks && r.rank_count() > 1) {

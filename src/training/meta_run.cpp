@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "base/clock.h"
-#include "base/machine_memory.h"
+#include "base/machine_limits.h"
 #include "data/dataset.h"
 #include "optim/norm_slots.h"
 #include "plan/known_gpus.h"
@@ -100,7 +100,7 @@ std::vector<BatchPhase> thinned(const std::vector<BatchPhase>& phases) {
 // Beyond this no rank fits, whatever the rest of its run needs.
 int64_t most_memory(const TrainSettings& s) {
   const bool gpu = s.runtime.device_kind() == DeviceKind::cuda;
-  return gpu ? 8 * plan::kPlannedGpuMemory : machine_memory();
+  return gpu ? 8 * plan::kPlannedGpuMemory : available_memory();
 }
 
 StepOptions options(const TrainSettings& s, const models::GptConfig& config,

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/machine_limits.h"
 #include "data/indexed_dataset.h"
 #include "data/text_blocks.h"
 #include "training/preprocess_pipeline.h"
@@ -158,8 +159,7 @@ std::vector<PreprocessResult> preprocess(const PreprocessSettings& s) {
     pointers.push_back(outputs.back().get());
   }
   const PipelineOptions options{
-      .workers =
-          static_cast<int>(s.workers.value_or(std::max(1u, std::thread::hardware_concurrency()))),
+      .workers = static_cast<int>(s.workers.value_or(available_processors())),
       .block_bytes = s.block_bytes,
       .log_interval = s.log_interval};
   const PipelineTotals totals =

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "base/machine_memory.h"
+#include "base/machine_limits.h"
 #include "base/progress.h"
 #include "plan/page.h"
 #include "plan/parameters.h"
@@ -299,18 +299,18 @@ void make_save_directory(RunPlan& plan, comm::Group& processes) {
 // Refuses at once what no flag could make fit, of which a plan would take long: with weights,
 // gradients and moments in as few bytes as there can be, divided among all ranks.
 void require_hope(const TrainSettings& s, const models::GptConfig& config) {
-  if (s.runtime.device_kind() != DeviceKind::cpu || machine_memory() == 0) return;
+  if (s.runtime.device_kind() != DeviceKind::cpu || available_memory() == 0) return;
   constexpr double kLeastBytes = 4, kTimes = 4;
   const double parameters = static_cast<double>(plan::parameter_count(config));
   const double share = static_cast<double>(s.runtime.ranks_here()) / s.runtime.rank_count();
   const double least = kLeastBytes * parameters * share;
   MG_CHECK(
-      least <= kTimes * static_cast<double>(machine_memory()),
+      least <= kTimes * static_cast<double>(available_memory()),
       "a model of {} parameters (--num-layers {}, --hidden-size {}) takes more than {} here, "
-      "and the machine has {}: use a smaller model, or more machines (megatron plan tells what "
+      "and this process has {}: use a smaller model, or more machines (megatron plan tells what "
       "a run needs)",
       format_count(parameters), config.num_layers, config.hidden_size, format_bytes(least),
-      format_bytes(static_cast<double>(machine_memory())));
+      available_memory_text());
 }
 
 }  // namespace

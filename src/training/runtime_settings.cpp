@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/machine_limits.h"
 #include "device/wing.h"
 #include "kernels/own_kernels.h"
 
@@ -49,7 +50,7 @@ void RuntimeSettings::add_device(Fields& f) {
 
 int RuntimeSettings::threads_per_rank() const {
   if (threads) return static_cast<int>(*threads);
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / rank_count());
+  return std::max(1, available_processors() / rank_count());
 }
 
 DeviceKind RuntimeSettings::device_kind() const {
@@ -124,7 +125,7 @@ void RuntimeSettings::join(const comm::Processes& processes) {
   launched_by = processes.description();
   launched_here = processes.local_size();
   launched_place = processes.local_rank();
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = available_processors();
   if (!threads) threads = std::max(1, cores / processes.local_size());
 }
 
@@ -132,7 +133,7 @@ void RuntimeSettings::plan_for(int64_t ranks_of_a_host) {
   MG_CHECK(ranks_of_a_host >= 1 && ranks_of_a_host <= 1024,
            "--nproc-per-node is {}; it must lie in [1, 1024]", ranks_of_a_host);
   launched_here = static_cast<int>(ranks_of_a_host);
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = available_processors();
   if (!threads) threads = std::max(1, cores / launched_here);
 }
 

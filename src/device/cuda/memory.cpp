@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/machine_memory.h"
+#include "base/machine_limits.h"
 #include "device/cuda/driver.h"
 #include "device/cuda/recording.h"
 #include "device/cuda/runtime_call.h"
@@ -131,7 +131,7 @@ class DeviceRange final : public AddressRange {
 class PinnedRange final : public AddressRange {
  public:
   explicit PinnedRange(std::vector<std::shared_ptr<RecordingGate>> gates)
-      : gates_(std::move(gates)), size_(round_up(machine_memory(), kPinnedPiece)) {
+      : gates_(std::move(gates)), size_(round_up(available_memory(), kPinnedPiece)) {
     check(cudaGetDevice(&device_), "cudaGetDevice");
     space_ = mmap(nullptr, static_cast<size_t>(size_ + kPinnedPiece), PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -166,7 +166,7 @@ class PinnedRange final : public AddressRange {
       const int64_t reached = pinned_;
       while (pinned_ > before) cudaHostUnregister(base_ + (pinned_ -= kPinnedPiece));
       fail("the host let {} of {} bytes be pinned ({}); it has {} bytes of memory", reached, bytes,
-           cudaGetErrorString(result), machine_memory());
+           cudaGetErrorString(result), available_memory());
     }
   }
 

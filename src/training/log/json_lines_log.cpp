@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/machine_memory.h"
+#include "base/machine_limits.h"
 #include "base/version.h"
 #include "training/log/machine.h"
 
@@ -32,7 +32,8 @@ Json machine(const RunRecord& run) {
   Json::Object object;
   if (const std::string cpu = cpu_name(); !cpu.empty()) object.emplace_back("cpu", readable(cpu));
   object.emplace_back("cores", core_count());
-  if (const int64_t bytes = machine_memory(); bytes > 0) object.emplace_back("memory_bytes", bytes);
+  if (const int64_t bytes = available_memory(); bytes > 0)
+    object.emplace_back("memory_bytes", bytes);
   object.emplace_back("device", readable(run.device));
   return object;
 }

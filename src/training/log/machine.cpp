@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/machine_limits.h"
 
 namespace megatron::training {
 namespace {
@@ -52,7 +53,7 @@ std::string cpuinfo_value(const std::string& text, const std::string& name) {
 
 std::string cpu_name() { return cpuinfo_value(system_text("/proc/cpuinfo"), "model name"); }
 
-int64_t core_count() { return static_cast<int64_t>(std::thread::hardware_concurrency()); }
+int64_t core_count() { return available_processors(); }
 
 std::vector<std::string> command_line() {
   const std::string text = system_text("/proc/self/cmdline");

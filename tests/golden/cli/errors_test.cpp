@@ -139,7 +139,7 @@ TEST_F(BadInput, Sizes) {
   refused(with(kMock, {"--eval-interval", "0"}), {"--eval-interval", "0"});
   refused(with(kMock, {"--num-layers", "1000000"}), {"--num-layers", "1000000", "65536"});
   refused(with(kMock, {"--num-layers", "60000", "--hidden-size", "65536"}),
-          {"60000", "65536", "the machine has", "use a smaller model, or more machines"});
+          {"60000", "65536", "this process has", "use a smaller model, or more machines"});
   refused(with(kMock, {"--micro-batch-size", "2000000000"}), {"--micro-batch-size", "2000000000"});
   refused({"eval", "--load", vectors("hf/llama"), "--mock-data", "--seq-length", "1000"},
           {"--seq-length", "1000", "128"});

@@ -1,5 +1,6 @@
 #include <thread>
 
+#include "base/machine_limits.h"
 #include "golden/cli/flag_effects.h"
 
 namespace megatron::testing {
@@ -105,7 +106,7 @@ std::vector<FlagRow> precision_flags() {
 }
 
 std::vector<FlagRow> machine_flags() {
-  const auto cores = std::to_string(std::thread::hardware_concurrency());
+  const auto cores = std::to_string(available_processors());
   return {
       {"ranks", "log", "--ranks 2", "!ranks", "--ranks 1"},
       {"threads", "log", "--threads 3", "!threads", "--threads " + cores},

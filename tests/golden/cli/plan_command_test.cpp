@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "base/json.h"
-#include "base/machine_memory.h"
+#include "base/machine_limits.h"
 #include "golden/cli/tiny_run.h"
 
 namespace megatron::testing {
@@ -177,7 +177,7 @@ TEST_F(PlanCommand, CountsTheRanksOfOneMachine) {
 
 // Eight ranks of a model whose state fits only when they divide it.
 TEST_F(PlanCommand, ProposesToDivideWhatDoesNotFit) {
-  const double machine = static_cast<double>(machine_memory());
+  const double machine = static_cast<double>(available_memory());
   // 12 layers hidden^2 parameters of 16 bytes on 8 ranks: one and a half machines.
   const auto hidden = static_cast<int64_t>(std::sqrt(1.5 * machine / 8 / 16 / 12 / 2) / 64) * 64;
   const Json memory =

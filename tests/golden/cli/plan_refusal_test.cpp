@@ -4,13 +4,13 @@
 #include <sstream>
 
 #include "base/json.h"
-#include "base/machine_memory.h"
+#include "base/machine_limits.h"
 #include "golden/cli/tiny_run.h"
 
 namespace megatron::testing {
 namespace {
 
-double machine() { return static_cast<double>(machine_memory()); }
+double machine() { return static_cast<double>(available_memory()); }
 
 // Two layers with f32 state of 16 bytes a parameter, of so many times the machine's memory.
 Words model_of(double share) {

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/machine_limits.h"
 #include "training/run_plan.h"
 #include "unit/training/small_settings.h"
 
@@ -100,7 +101,7 @@ TEST(DerivedSettings, OfTheBatch) {
 TEST(DerivedSettings, OfThreadsAndEvaluation) {
   TrainSettings s = small();
   s.runtime.threads.reset();
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = available_processors();
   EXPECT_EQ(notes_of(s)["threads"],
             fmt::format("{}: {} cores / 2 ranks on this machine", std::max(1, cores / 2), cores));
   EXPECT_FALSE(notes_of(s).contains("eval-global-batch-size")) << "there is no evaluation";

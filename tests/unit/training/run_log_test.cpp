@@ -6,7 +6,7 @@
 #include <csignal>
 #include <functional>
 
-#include "base/machine_memory.h"
+#include "base/machine_limits.h"
 #include "training/log/console.h"
 #include "training/log/interval.h"
 #include "training/log/json_lines_log.h"
@@ -244,7 +244,7 @@ TEST(Machine, TellsWhatItIs) {
   EXPECT_FALSE(host_name().empty());
   EXPECT_GE(core_count(), 1);
   EXPECT_GT(resident_bytes(), 1 << 20);
-  EXPECT_LT(resident_bytes(), machine_memory());
+  EXPECT_LT(resident_bytes(), available_memory());
   EXPECT_GT(seconds_since_1970(), 1.7e9);
   ASSERT_FALSE(command_line().empty());
   EXPECT_EQ(cpuinfo_value("processor\t: 0\nmodel name\t: A  B\r\nmodel name\t: C\n", "model name"),
