@@ -6,6 +6,7 @@
 set -euo pipefail
 export LC_ALL=C.UTF-8
 
+if [[ ${1:-} =~ ^(-h|--help)$ ]]; then sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 0; fi
 root=$(cd "$(dirname "$0")/.." && pwd)
 program=${1:-$root/build/release/megatron}
 runs=${2:-5}

@@ -4,6 +4,8 @@
 #
 #   bench/preprocess_memory.sh MEGATRON CORPUS.jsonl TOKENIZER_DIRECTORY [WORKERS]
 set -euo pipefail
+if [[ ${1:-} =~ ^(-h|--help)$ ]]; then sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 0; fi
+[ $# -ge 3 ] || { sed -n '5s/^# *//p' "$0" >&2; exit 2; }
 megatron=$1 corpus=$2 tokenizer=$3 workers=${4:-2}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -10,6 +10,11 @@ know yet, come from regex, whose Unicode must be 17: later versions know 18.
 """
 
 import sys
+
+if {"-h", "--help"} & set(sys.argv[1:]):
+    print(__doc__.strip())
+    sys.exit(0)
+
 import unicodedata
 
 import regex

@@ -301,8 +301,6 @@ INSTANTIATE_TEST_SUITE_P(
     Large, PlanOfAProcess,
     ::testing::Values("", "--bf16 --ranks 2", "--recompute-granularity full",
                       "--tensor-model-parallel-size 2 --sequence-parallel",
-                      "--pipeline-model-parallel-size 2 --global-batch-size 8",
-                      "--ranks 2 --use-distributed-optimizer",
                       "--ranks 2 --data-parallel-sharding-strategy optim_grads_params --bf16",
                       "--swiglu --normalization RMSNorm --position-embedding-type rope "
                       "--disable-bias-linear --untie-embeddings-and-output-weights "
