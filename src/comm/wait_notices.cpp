@@ -48,7 +48,7 @@ void WaitNotices::count(double now) {
 void WaitNotices::log_wait(std::span<const RankReport> reports) {
   const WaitNotice notice = wait_notice(reports, limits_);
   if (notice.text.empty()) return;  // over meanwhile
-  awaited_ = notice.awaited;
+  if (!awaited_ || !notice.awaited.empty()) awaited_ = notice.awaited;
   log::write(notice.usual ? log::Level::info : log::Level::warning, notice.text);
 }
 

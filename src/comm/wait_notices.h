@@ -10,11 +10,10 @@
 
 namespace megatron::comm {
 
-// A wait is logged once it is `first` seconds long, then at 2, 4, 8, 16 times that, and every 16
-// times it from there on. The next wait goes on in that row, so that a run that is slow all the time
-// is not logged in each step; after a while without one it starts anew.
-//
-// Where another rank logs the wait, this one does not.
+// A wait is logged once it is limits.notice seconds long, then at 2, 4, 8, 16 times that, and every
+// 16 times it from there on. The next wait goes on in that row, so that a run that is slow all the
+// time is not logged in each step; after a while without one it starts anew. Where another rank logs
+// a wait, this one does not.
 class WaitNotices {
  public:
   enum class Say { nothing, waits, is_over };

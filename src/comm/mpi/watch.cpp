@@ -20,6 +20,7 @@ namespace {
 constexpr int kPause = 50;          // milliseconds between two looks
 constexpr int kLooks = 3;           // a process that was stopped for long gets time to go on
 constexpr double kAnswers = 2;      // seconds in which others answer
+constexpr double kTurn = 0.1;       // between ranks that ask whom all wait for
 constexpr double kHold = 8;         // for a lower rank that asks to tell and end the run
 constexpr double kLateAtEnd = 0.3;  // from the end of the body until others hear of it
 constexpr double kStuck = 0.3;      // a call this old may be one that never ends
@@ -114,9 +115,17 @@ void Watch::look_for_hang() {
   tell_hang();
 }
 
+// Higher ranks look a little later, so that not all that wait ask all others at once: by then most
+// have heard that a lower one asks.
+WaitLimits Watch::own_limits() const {
+  const double notice = notice_, rank = session_->rank();
+  const double later = std::min(kTurn * rank, 0.5 * notice * rank / session_->size());
+  return {limit_, notice > 0 ? notice + later : 0};
+}
+
 // Answers come as the thread goes round.
 void Watch::look_for_waits() {
-  const WaitLimits limits(limit_, notice_);
+  const WaitLimits limits = own_limits();
   if (limits.most != notices_.limits().most || limits.notice != notices_.limits().notice)
     notices_ = WaitNotices(limits);
   const double now = now_seconds();

@@ -68,6 +68,7 @@ class Watch {
   void look();
   void look_for_hang();
   void look_for_waits();
+  WaitLimits own_limits() const;
   void log_wait_when_told();
   void look_for_ended();
   void look_for_signal();
