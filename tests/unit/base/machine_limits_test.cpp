@@ -1,8 +1,8 @@
 #include "base/machine_limits.h"
 
-#include <fstream>
-
 #include <gtest/gtest.h>
+
+#include <fstream>
 
 #include "base/files.h"
 
@@ -99,7 +99,8 @@ TEST_F(MachineLimitsOf, BothVersionsAtOnce) {
 }
 
 TEST_F(MachineLimitsOf, FilesThatAreNotUnderstoodSetNone) {
-  for (const char* text : {"", "\n", "many\n", "-5\n", "0\n", "1 2 3\n", "99999999999999999999\n"}) {
+  for (const char* text :
+       {"", "\n", "many\n", "-5\n", "0\n", "1 2 3\n", "99999999999999999999\n"}) {
     tells("0::/\n", kV2Mounts);
     file("sys/fs/cgroup/memory.max", text);
     file("sys/fs/cgroup/cpu.max", text);
