@@ -172,6 +172,14 @@ void Fields::of(const std::vector<std::string>& flags, const std::function<std::
   }
 }
 
+void Fields::common(const std::vector<std::string>& flags) {
+  for (const std::string& flag : flags) {
+    Field* const field = find(flag);
+    MG_ASSERT(field != nullptr);
+    field->common = true;
+  }
+}
+
 Field* Fields::find(std::string_view name) {
   for (Field& field : fields_) {
     if (field.name == name) return &field;
@@ -204,6 +212,7 @@ Field& Fields::append(std::string_view name, std::string_view type, std::string_
   field.name = name;
   field.type = type;
   field.doc = doc;
+  field.group = group_;
   return field;
 }
 

@@ -33,6 +33,8 @@ struct Field {
   std::vector<Replaced> replaces;     // fields that it takes the place of: Fields::replace()
   std::function<std::string()> idle;  // why it does nothing as others stand, or "": Fields::of()
   bool given = false;                 // assign() was called
+  std::string group;                  // of the help: Fields::begin_group()
+  bool common = false;                // stands in the short help: Fields::common()
   std::string where;                  // the line of a file that gave it, "run.yaml:3"
 
   void assign(const std::vector<std::string>& values) {
@@ -89,6 +91,12 @@ class Fields {
   // anything as it is told, "--optimizer is adam".
   void of(const std::vector<std::string>& flags, const std::function<std::string()>& idle);
 
+  // Name of the group, in help and documentation, of the fields that are added from now on. Commands
+  // with many fields give each of theirs one (cli/help.h has the names).
+  void begin_group(std::string_view name) { group_ = name; }
+  // Fields of the short help, which most users need.
+  void common(const std::vector<std::string>& flags);
+
   std::vector<Field>& all() { return fields_; }
   const std::vector<Field>& all() const { return fields_; }
   Field* find(std::string_view name);
@@ -100,6 +108,7 @@ class Fields {
   Field& append(std::string_view name, std::string_view type, std::string_view doc);
 
   std::vector<Field> fields_;
+  std::string group_;
 };
 
 // Name and value of each field that differs from its namesake in `defaults`, of the same fields.

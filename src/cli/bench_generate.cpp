@@ -8,12 +8,12 @@
 #include "base/median.h"
 #include "cli/bench.h"
 #include "cli/bench_device.h"
-#include "cli/bench_models.h"
 #include "cli/device_flag.h"
 #include "inference/generate.h"
 #include "plan/flops.h"
 #include "plan/machine_rates.h"
 #include "plan/parameters.h"
+#include "training/presets.h"
 #include "training/settings.h"
 
 namespace megatron::cli {
@@ -126,24 +126,29 @@ void print_positions(GenerateBench& bench, int64_t early, int64_t late, int64_t 
 namespace {
 
 struct GenerateFlags {
-  explicit GenerateFlags(std::string_view model) : shape(shape_of(model)) {}
+  explicit GenerateFlags(std::string_view model) : shape(training::preset_shape(model)) {}
 
   training::RuntimeSettings runtime;
-  std::string preset{kDefaultBenchModel};
+  std::string preset{training::kDefaultPreset};
   bool bf16 = false;
   int64_t prompt = 128, max_tokens = 256, batch = 8;
   models::GptFlags shape;
 
   std::optional<int> read(const Arguments& arguments) {
     Fields f;
-    f.add("preset", &preset, bench_models(), "the model without flags");
+    f.begin_group("model");
+    f.add("preset", &preset, training::preset_names(), "a model by name; other flags win over it");
+    f.begin_group("precision");
     f.add_switch("bf16", &bf16, true, "bfloat16; else fp32");
+    f.begin_group("measurement");
     f.add("prompt-tokens", &prompt, "length of the prompt");
     f.add("max-tokens", &max_tokens, "tokens to generate");
     f.add("batch-size", &batch, "sequences of the second decode measurement");
     shape.fields(f);
+    f.begin_group("device");
     add_bench_device(f, runtime);
     f.add("threads", &runtime.threads, "CPU threads; default all cores");
+    f.common({"preset", "bf16", "prompt-tokens", "max-tokens", "batch-size", "device", "threads"});
     return parse("megatron bench generate [flags]",
                  "Generation with random weights, GPT-2 124M without flags: tokens/s of decoding "
                  "beside the machine's copy bandwidth, of prompts beside its matrix-product peak, "
@@ -155,7 +160,7 @@ struct GenerateFlags {
 }  // namespace
 
 int bench_generate(const Arguments& arguments) {
-  GenerateFlags first(kDefaultBenchModel);
+  GenerateFlags first(training::kDefaultPreset);
   if (const auto code = first.read(arguments)) return *code;
   GenerateFlags flags(first.preset);
   if (const auto code = flags.read(arguments)) return *code;

@@ -6,7 +6,6 @@
 #include "base/log.h"
 #include "cli/bench.h"
 #include "cli/bench_device.h"
-#include "cli/bench_models.h"
 #include "cli/step_floor.h"
 #include "cli/step_kernels.h"
 #include "plan/figures.h"
@@ -14,6 +13,7 @@
 #include "plan/machine_rates.h"
 #include "plan/parameters.h"
 #include "training/make_plan.h"
+#include "training/presets.h"
 #include "training/run_plan.h"
 #include "training/settle.h"
 #include "training/trainer.h"
@@ -24,23 +24,17 @@ namespace {
 constexpr int64_t kGpuSteps = 25, kGpuUntimed = 5;
 constexpr double kGpuSample = 0.4;  // seconds; a product takes it a millisecond
 
-void set_defaults(training::TrainSettings& s, std::string_view preset, DeviceKind device) {
-  set_bench_model(s, preset);
+void set_defaults(training::TrainSettings& s, DeviceKind device) {
+  s.preset = training::kDefaultPreset;
   s.batch.train_iters = device == DeviceKind::cuda ? kGpuSteps : 6;
   s.optimizer.lr = 6e-4;
   s.optimizer.lr_decay_style = optim::DecayStyle::constant;
   s.log.log_interval = 1;
 }
 
-// Mock data and a number of tokens are for runs without data of their own.
-void use_given_data(training::TrainSettings& s, Fields& fields) {
+// Mock data is for runs without data of their own.
+void use_given_data(training::TrainSettings& s) {
   if (s.data.data_path.empty()) s.data.mock_data = true;
-  const bool vocabulary_elsewhere = s.data.tokenizer_model || s.run.model;
-  if (vocabulary_elsewhere && !fields.find("vocab-size")->given) s.shape.vocab_size.reset();
-  if (!s.run.model) return;
-  if (!fields.find("num-layers")->given) s.shape.num_layers.reset();
-  if (!fields.find("hidden-size")->given) s.shape.hidden_size.reset();
-  if (!fields.find("num-attention-heads")->given) s.shape.num_attention_heads.reset();
 }
 
 void check(const training::TrainSettings& s, int64_t untimed) {
@@ -62,14 +56,13 @@ void check(const training::TrainSettings& s, int64_t untimed) {
 
 struct StepFields {
   training::TrainSettings settings;
-  std::string preset{kDefaultBenchModel};
   bool floor = true, kernels_only = false, json = false;
   double floor_seconds = 0.12;
   std::optional<int64_t> untimed;
 
   Fields fields() {
     Fields f = settings.fields();
-    f.add("preset", &preset, bench_models(), "the model without flags");
+    f.begin_group("measurement");
     f.add_switch("no-floor", &floor, false, "leave out the floor of the step");
     f.add("floor-seconds", &floor_seconds, "time of each measurement of the floor");
     f.add_switch("kernels-only", &kernels_only, true,
@@ -77,7 +70,9 @@ struct StepFields {
     f.add("untimed-steps", &untimed,
           "steps at the beginning that are not timed; default 1, on a GPU a fifth of "
           "--train-iters and at most 5");
+    f.begin_group("output");
     f.add_switch("json", &json, true, "print JSON; the lines of steps go to standard error");
+    f.common({"no-floor", "kernels-only", "untimed-steps", "json"});
     return f;
   }
   int64_t untimed_steps() const {
@@ -94,7 +89,7 @@ std::optional<int> read_flags(StepFields& step, Fields& fields, const Arguments&
     fields = into.fields();
     const PrintConfig print{.check =
                                 [&] {
-                                  use_given_data(into.settings, fields);
+                                  use_given_data(into.settings);
                                   check(into.settings, into.untimed_steps());
                                 },
                             .fields = into.settings.fields().all().size()};
@@ -109,13 +104,13 @@ std::optional<int> read_flags(StepFields& step, Fields& fields, const Arguments&
         "copy bandwidth; tokens a second, MFU of the data sheet's peak, clocks and power. Without "
         "flags: GPT-2 124M, sequence 1024, micro-batch 4, fp32 (--bf16 for bf16).",
         fields, arguments, notes, print);
-    if (!code) use_given_data(into.settings, fields);
+    if (!code) use_given_data(into.settings);
     return code;
   };
   StepFields first;
-  set_defaults(first.settings, kDefaultBenchModel, DeviceKind::cpu);
+  set_defaults(first.settings, DeviceKind::cpu);
   if (const auto code = read(first)) return code;
-  set_defaults(step.settings, first.preset, first.settings.runtime.device_kind());
+  set_defaults(step.settings, first.settings.runtime.device_kind());
   const auto code = read(step);
   for (const std::string& note : notes) log::info("{}", note);
   return code;

@@ -62,7 +62,9 @@ int evaluate(const Arguments& arguments) {
   bool json = false;
   Fields fields;
   s.fields(fields);
+  fields.begin_group("output");
   fields.add_switch("json", &json, true, "print the result as one JSON object");
+  fields.common({"json"});
   std::vector<std::string> notes;
   if (const auto code = parse_training(
           "megatron eval --load DIR --data-path PREFIX | --input FILE... [flags]",

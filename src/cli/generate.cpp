@@ -35,10 +35,12 @@ struct GenerateSettings {
 
 Fields GenerateSettings::fields() {
   Fields f;
+  f.begin_group("model");
   f.add("load", &load, "Hugging Face model directory, or the --save directory of a run");
   f.add("tokenizer-model", &tokenizer_model,
         "tokenizer.json or its directory; default the model's");
   prompts.fields(f);
+  f.begin_group("sampling");
   f.add("max-tokens", &max_tokens, "tokens to generate at most, for each prompt");
   f.add("stop", &stop, "texts that end a generation; they are no part of it");
   f.add_switch("ignore-eos", &ignore_eos, true, "go on after an end-of-document token");
@@ -52,14 +54,21 @@ Fields GenerateSettings::fields() {
   f.add("repetition-penalty", &sampling.repetition_penalty,
         "above 1: tokens that the text has already become less likely");
   f.add("seed", &seed, "of the draws; a draw depends on it, the prompt's number and the position");
+  f.begin_group("output");
   f.add("logprobs", &logprobs,
         "give the log-probability of each token, and of this many most likely ones beside it");
   f.add("output", &output, "write JSON lines to this file; nothing is printed");
+  f.begin_group("device");
   f.add("batch-size", &batch_size, "prompts that are continued at once");
   f.add("prefill-tokens", &prefill_tokens, "tokens of prompts that are read at once");
+  f.begin_group("precision");
   f.add_switch("bf16", &bf16, true, "compute in bfloat16; else fp32");
+  f.begin_group("device");
   f.add("threads", &runtime.threads, "CPU threads; default all cores");
   runtime.add_device(f);
+  f.common({"load", "prompt", "prompt-file", "interactive", "max-tokens", "stop", "temperature",
+            "top-k", "top-p", "seed", "logprobs", "output", "batch-size", "bf16", "threads",
+            "device"});
   return f;
 }
 

@@ -71,6 +71,7 @@ std::string read_prompt_from_input() {
 }  // namespace
 
 void PromptSettings::fields(Fields& f) {
+  f.begin_group("prompts");
   f.add("prompt", &prompts, "texts to continue; - is standard input");
   f.add("prompt-file", &file,
         "file with the text to continue; .jsonl: a prompt a line, as {\"prompt\": TEXT}");

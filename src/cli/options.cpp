@@ -11,11 +11,11 @@
 #include "base/error.h"
 #include "base/function_ref.h"
 #include "cli/flags/foreign_flags.h"
+#include "cli/help.h"
+#include "training/presets.h"
 
 namespace megatron::cli {
 namespace {
-
-constexpr size_t kHelpColumn = 30, kHelpWidth = 100;
 
 bool is_number(std::string_view text) {
   double value = 0;
@@ -48,47 +48,6 @@ bool is_flag(std::string_view argument) {
   fail("there is no flag {}; did you mean --{}? See --help", flag, near);
 }
 
-std::string meaning_of(const Field& field) {
-  std::string text = field.doc;
-  for (size_t i = 0; i < field.choices.size(); ++i)
-    text += (i == 0 ? " (" : ", ") + field.choices[i] + (i + 1 < field.choices.size() ? "" : ")");
-  if (!field.is_switch && !field.initial.empty()) text += " [" + field.initial + "]";
-  return text;
-}
-
-// "  label      meaning", the meaning cut at spaces and in one column.
-void print_entry(const std::string& label, std::string_view meaning) {
-  std::string line = "  " + label;
-  if (line.size() + 1 >= kHelpColumn) {
-    fmt::print("{}\n", line);
-    line.clear();
-  }
-  while (!meaning.empty()) {
-    line.resize(kHelpColumn, ' ');
-    size_t end = meaning.size();
-    if (end > kHelpWidth - kHelpColumn) {
-      end = meaning.rfind(' ', kHelpWidth - kHelpColumn);
-      if (end == meaning.npos) end = std::min(meaning.find(' '), meaning.size());
-    }
-    fmt::print("{}{}\n", line, meaning.substr(0, end));
-    line.clear();
-    meaning.remove_prefix(std::min(end + 1, meaning.size()));
-  }
-}
-
-void print_help(const std::string& usage, const std::string& description, const Fields& fields,
-                const std::vector<Positional>& positional) {
-  fmt::print("{}\n\nUsage: {}\n", description, usage);
-  if (!positional.empty()) fmt::print("\nPositionals:\n");
-  for (const Positional& p : positional) print_entry(p.name + " ...", p.doc);
-  fmt::print("\nOptions:\n");
-  print_entry("-h,--help", "print this help");
-  for (const Field& field : fields.all()) {
-    const std::string flag = "--" + field.name;
-    print_entry(field.type.empty() ? flag : flag + " " + field.type, meaning_of(field));
-  }
-}
-
 // A flag of the command line with its values; either a field of the command or a row of the table
 // of Megatron-LM's flags.
 struct Item {
@@ -101,8 +60,8 @@ struct Item {
 class Parser {
  public:
   // foreign: null where the command takes none of Megatron-LM's flags but its own fields.
-  Parser(Fields& fields, ForeignFlags* foreign, const std::vector<Positional>& positional)
-      : fields_(fields), foreign_(foreign), positional_(positional) {}
+  Parser(Fields& fields, ForeignFlags* foreign, std::vector<Positional> positional)
+      : fields_(fields), foreign_(foreign), positional_(std::move(positional)) {}
 
   std::vector<Item> cut(const Arguments& arguments) {
     std::vector<Item> items;
@@ -174,18 +133,11 @@ class Parser {
 
   Fields& fields_;
   ForeignFlags* foreign_;
-  const std::vector<Positional>& positional_;
+  const std::vector<Positional> positional_;
   std::vector<std::vector<std::string>> collected_ =
       std::vector<std::vector<std::string>>(fields_.all().size());  // by field, for those of many
   size_t taken_ = 0;
 };
-
-bool asks_for_help(const Arguments& arguments) {
-  const auto flags_end = std::find(arguments.begin(), arguments.end(), "--");
-  return std::any_of(arguments.begin(), flags_end, [](const std::string& argument) {
-    return argument == "--help" || argument == "-h";
-  });
-}
 
 // "True" of a YAML file as "true"; anything else as it is.
 std::string lower_boolean(const std::string& text) {
@@ -310,22 +262,109 @@ struct ConfigFlags {
   bool print = false;
 
   void fields(Fields& f) {
+    f.begin_group("configuration");
     f.add("config", &files,
           "YAML file of flags (num-layers: 12), read before those of the command line, which win; "
           "${NAME} in a value is a variable of the environment");
     f.add_switch("print-config", &print, true,
                  "print the resulting configuration as such a file, and end");
+    f.common({"config", "print-config"});
   }
+};
+
+// Sets the fields of a command from its preset, files of --config and command line, each over what
+// came before it.
+class Reading {
+ public:
+  // all: the `own` fields of the command, and those of ConfigFlags.
+  Reading(Fields& all, size_t own, const Arguments& arguments)
+      : all_(all), own_(own), arguments_(arguments) {}
+
+  // files: the value of --config, which the command line sets.
+  void read(std::vector<std::string>& files) {
+    read_layers(files, "");
+    const Field* const preset = all_.find("preset");
+    if (preset == nullptr || preset->get().empty()) return foreign_->finish();
+    const std::string name = preset->get();
+    for (Field& field : all_.all()) field.unset();
+    read_layers(files, name);
+    foreign_->finish();
+    notes_.push_back(preset_note(name));
+  }
+
+  // Lines for the log; fields: those of the command.
+  std::vector<std::string> notes(const Fields& fields) const {
+    std::vector<std::string> lines = foreign_->notes();
+    for (const auto& more : {idle_notes(fields), notes_})
+      lines.insert(lines.end(), more.begin(), more.end());
+    return lines;
+  }
+
+ private:
+  void read_layers(std::vector<std::string>& files, const std::string& preset) {
+    foreign_.emplace(all_);
+    notes_.clear();
+    Parser parser(all_, &*foreign_, {});
+    std::vector<Item> items = parser.cut(arguments_);
+    const auto of_config = [&](const Item& item) {
+      return item.field != nullptr &&
+             item.field - &all_.all()[0] >= static_cast<std::ptrdiff_t>(own_);
+    };
+    const auto rest = std::stable_partition(items.begin(), items.end(), of_config);
+    parser.set({items.begin(), rest});
+    Layers layers(all_);
+    if (!preset.empty()) layers.add([&] { set_preset(preset); });
+    for (const std::string& path : files)
+      layers.add([&] { read_config_file(path, all_, *foreign_); });
+    layers.add([&] { parser.set({rest, items.end()}); });
+    if (!preset.empty()) leave_vocabulary_to_tokenizer(preset);
+    for (const std::string& note : layers.notes())
+      if (!note.starts_with("--preset ")) notes_.push_back(note);
+  }
+
+  void set_preset(const std::string& name) {
+    Parser parser(all_, nullptr, {});
+    const std::vector<Item> items = parser.cut(training::preset_flags(name));
+    parser.set(items);
+    for (const Item& item : items) item.field->where = place_of(name);
+  }
+
+  // Where files of a tokenizer are given, it has the number of tokens.
+  void leave_vocabulary_to_tokenizer(const std::string& preset) {
+    Field& size = *all_.find("vocab-size");
+    if (size.where == place_of(preset) &&
+        (all_.find("tokenizer-model")->given || all_.find("vocab-file")->given))
+      size.unset();
+  }
+
+  static std::string place_of(const std::string& preset) { return "--preset " + preset; }
+
+  // Which of its flags stand, and which gave way.
+  std::string preset_note(const std::string& name) {
+    std::string kept, changed;
+    for (const Item& item : Parser(all_, nullptr, {}).cut(training::preset_flags(name))) {
+      const bool stands = item.field->where == place_of(name);
+      const std::string flag = " --" + item.field->name;
+      if (!stands) changed += flag;
+      else kept += item.field->is_switch ? flag : flag + " " + item.field->get();
+    }
+    return fmt::format("--preset {} sets{}{}", name, kept.empty() ? " nothing" : kept,
+                       changed.empty() ? "" : "; other flags decide" + changed);
+  }
+
+  Fields& all_;
+  const size_t own_;
+  const Arguments& arguments_;
+  std::optional<ForeignFlags> foreign_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace
 
 std::optional<int> parse(const std::string& usage, const std::string& description, Fields& fields,
                          const std::vector<Positional>& positional, const Arguments& arguments) {
-  if (asks_for_help(arguments)) {
-    print_help(usage, description, fields, positional);
-    return 0;
-  }
+  const Help help{usage, description, fields, positional};
+  if (const auto code = print_help(help, arguments)) return code;
   Parser parser(fields, nullptr, positional);
   parser.set(parser.cut(arguments));
   return std::nullopt;
@@ -338,31 +377,16 @@ std::optional<int> parse_training(const std::string& usage, const std::string& d
   const size_t own = fields.all().size();
   Fields all = fields;
   config.fields(all);
-  if (asks_for_help(arguments)) {
-    print_help(usage, description, all, {});
-    return 0;
-  }
-  ForeignFlags foreign(all);
   const std::vector<Positional> no_positional;
-  Parser parser(all, &foreign, no_positional);
-  std::vector<Item> items = parser.cut(arguments);
-  const auto of_config = [&](const Item& item) {
-    return item.field != nullptr && item.field - &all.all()[0] >= static_cast<std::ptrdiff_t>(own);
-  };
-  const auto rest = std::stable_partition(items.begin(), items.end(), of_config);
-  parser.set({items.begin(), rest});
-  Layers layers(all);
-  for (const std::string& path : config.files)
-    layers.add([&] { read_config_file(path, all, foreign); });
-  layers.add([&] { parser.set({rest, items.end()}); });
+  const Help help{usage, description, all, no_positional, true};
+  if (const auto code = print_help(help, arguments)) return code;
+  Reading reading(all, own, arguments);
+  reading.read(config.files);
   for (size_t i = 0; i < own; ++i) {
     fields.all()[i].given = all.all()[i].given;
     fields.all()[i].where = all.all()[i].where;
   }
-  foreign.finish();
-  notes = foreign.notes();
-  for (std::string& note : idle_notes(fields)) notes.push_back(std::move(note));
-  notes.insert(notes.end(), layers.notes().begin(), layers.notes().end());
+  notes = reading.notes(fields);
   if (!config.print) return std::nullopt;
   std::vector<std::string> heads = {usage.substr(0, usage.find(" [")) +
                                     ": every setting; a file for --config"};

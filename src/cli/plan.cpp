@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/continue_text.h"
+#include "cli/missing_flags.h"
 #include "plan/page.h"
 #include "plan/plan_json.h"
 #include "training/make_plan.h"
@@ -33,20 +34,25 @@ int plan(const Arguments& arguments) {
   training::PlanOptions options{.time = true, .continue_text = continue_text};
   std::optional<int64_t> ranks_here;
   const size_t of_train = fields.all().size();
+  fields.begin_group("output");
   fields.add_switch("json", &json, true, "the plan as JSON, with all digits");
+  fields.begin_group("measurement");
   fields.add_switch("no-time", &options.time, false,
                     "no estimate of the step time, for which kernels are run for some seconds");
+  fields.begin_group("device");
   fields.add("nproc-per-node", &ranks_here,
              "ranks on each machine, of a run on several of them, one process each, as torchrun "
              "names it; default: all, as threads of one process");
   fields.add("device-memory", &options.device_memory,
              "GiB of memory that each GPU has, of a run with --device cuda; default: this "
              "machine's, or without a GPU those of an H200");
+  fields.common({"json", "no-time", "nproc-per-node", "device-memory"});
   const auto take_ranks_here = [&] {
     if (ranks_here) settings.runtime.plan_for(*ranks_here);
   };
   const PrintConfig print{.check =
                               [&] {
+                                require_flags(settings, "plan", arguments);
                                 take_ranks_here();
                                 training::check_settings(settings, true);
                               },
@@ -64,6 +70,7 @@ int plan(const Arguments& arguments) {
   }
   MG_CHECK(options.device_memory.value_or(1) > 0 && options.device_memory.value_or(1) <= 1e6,
            "--device-memory is {}; it must lie in (0, 1e6] GiB", *options.device_memory);
+  require_flags(settings, "plan", arguments);
   for (const std::string& note : notes) log::info("{}", note);
   const plan::Plan found = naming_places(fields, [&] {
     take_ranks_here();

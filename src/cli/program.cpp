@@ -54,7 +54,7 @@ void print_commands(std::string_view name, std::string_view summary,
                     std::span<const Subcommand> commands) {
   fmt::print("{}\n\nUsage: {} COMMAND [flags]\n\n", summary, name);
   for (const Subcommand& c : commands) fmt::print("  {:<11}{}\n", c.name, c.summary);
-  fmt::print("\n{} COMMAND --help tells more.\n", name);
+  fmt::print("\n{0} help COMMAND, or {0} COMMAND --help, shows its flags.\n", name);
 }
 
 }  // namespace
@@ -63,18 +63,23 @@ std::span<const Subcommand> commands() { return kCommands; }
 
 int dispatch(std::string_view name, std::string_view summary, std::span<const Subcommand> commands,
              const Arguments& arguments) {
-  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" ||
-      arguments[0] == "help") {
+  const bool help = !arguments.empty() &&
+                    (arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help");
+  const size_t at = help ? 1 : 0;
+  if (arguments.size() == at) {
     print_commands(name, summary, commands);
-    return arguments.empty() ? 2 : 0;
+    return help ? 0 : 2;
   }
   std::vector<std::string> names;
   for (const Subcommand& c : commands) {
-    if (c.name == arguments[0]) return c.run({arguments.begin() + 1, arguments.end()});
     names.emplace_back(c.name);
+    if (c.name != arguments[at]) continue;
+    Arguments rest(arguments.begin() + static_cast<std::ptrdiff_t>(at) + 1, arguments.end());
+    if (help) rest.insert(rest.begin(), "--help");
+    return c.run(rest);
   }
-  const std::string near = nearest(arguments[0], names);
-  fail("{} has no command '{}'; {} {} --help", name, arguments[0],
+  const std::string near = nearest(arguments[at], names);
+  fail("{} has no command '{}'; {} {} --help", name, arguments[at],
        near.empty() ? "see" : fmt::format("did you mean '{}'? See", near), name);
 }
 

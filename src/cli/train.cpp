@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/continue_text.h"
+#include "cli/missing_flags.h"
 #include "training/settle.h"
 #include "training/trainer.h"
 
@@ -51,10 +52,13 @@ int train(const Arguments& arguments) {
   if (const auto code = parse_training(
           "megatron train [flags]",
           "Trains a GPT-2 or Llama style model. Flags have Megatron-LM's names and meanings.",
-          fields, arguments, notes,
-          {.check = [&] { training::check_settings(settings, false); }})) {
+          fields, arguments, notes, {.check = [&] {
+            require_flags(settings, "train", arguments);
+            training::check_settings(settings, false);
+          }})) {
     return *code;
   }
+  require_flags(settings, "train", arguments);
   // Before any thread is made, so that no signal ends the process behind the run's back.
   std::optional<SignalWatch> signals;
   if (settings.checkpoint.exit_signal_handler) signals.emplace(kExitSignals);

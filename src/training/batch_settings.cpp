@@ -8,6 +8,7 @@
 namespace megatron::training {
 
 void BatchSettings::fields(Fields& f) {
+  f.begin_group("batch");
   f.add("seq-length", &seq_length, "tokens of a sequence");
   f.add("micro-batch-size", &micro_batch_size, "sequences that a rank takes at once");
   f.add("global-batch-size", &global_batch_size,
@@ -31,6 +32,7 @@ void BatchSettings::fields(Fields& f) {
   f.add_switch(
       "no-calculate-per-token-loss", &per_token_loss, false,
       "mean of the micro-batches' means, as Megatron-LM does without --calculate-per-token-loss");
+  f.common({"seq-length", "micro-batch-size", "global-batch-size", "train-iters"});
 }
 
 namespace {

@@ -5,6 +5,7 @@
 namespace megatron::training {
 
 void CheckpointSettings::fields(Fields& f) {
+  f.begin_group("checkpoints");
   f.add("save", &save,
         "folder for checkpoints: DIR/iter_0000100 is a Hugging Face model directory with optimizer "
         "state and trainer_state.json");
@@ -53,6 +54,7 @@ void CheckpointSettings::fields(Fields& f) {
        {"use-checkpoint-opt-param-scheduler", "use-checkpoint-opt_param-scheduler"})
     f.add_switch(name, &use_checkpoint_scheduler, true,
                  "they follow the checkpoint, whatever this command line says");
+  f.common({"save", "load", "save-interval"});
   f.add("exit-interval", &exit_interval, "save and end after each multiple of this many steps");
   f.add("exit-duration-in-mins", &exit_duration_in_mins,
         "save and end after the step in which the run becomes this old");

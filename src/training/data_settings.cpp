@@ -21,6 +21,7 @@ void replace_sources(Fields& f) {
 }  // namespace
 
 void DataSettings::fields(Fields& f) {
+  f.begin_group("data");
   f.add("data-path", &data_path,
         "prefix of a .bin/.idx pair, or several, to be mixed by size; or weights and prefixes in "
         "turn: 0.7 a 0.3 b");
@@ -55,6 +56,7 @@ void DataSettings::fields(Fields& f) {
                "end-of-document or another special token");
   f.add_switch("eod-mask-loss", &eod_mask_loss, true,
                "no loss where the input is the end-of-document token");
+  f.common({"data-path", "tokenizer-model", "split", "mock-data"});
   replace_sources(f);
 }
 

@@ -42,6 +42,7 @@ Json finite_or_null(double value) { return std::isfinite(value) ? Json(value) : 
 }  // namespace
 
 void EvaluationSettings::fields(Fields& f) {
+  f.begin_group("input");
   f.add("load", &load, "Hugging Face model directory, or the --save directory of a run");
   f.add("input", &text.paths,
         "text instead of a data set: files, directories or quoted patterns, as preprocess reads "
@@ -58,23 +59,29 @@ void EvaluationSettings::fields(Fields& f) {
   f.add_switch("prepend-eod", &text.prepend_eod, true,
                "put the end-of-document token before each document, so that its first token counts "
                "too");
+  f.begin_group("evaluation");
   f.add("eval-set", &set, {"train", "valid", "test"}, "part of --split to evaluate on");
   f.add("eval-samples", &samples, "sequences to evaluate; default one pass over the set");
   f.add("seq-length", &seq_length, "tokens of a sequence; default the model's positions");
   f.add("stride", &stride,
         "documents are scored by themselves in windows of --seq-length that begin so many tokens "
         "apart, and each counts what the one before did not; default --seq-length");
+  f.begin_group("output");
   f.add("per-document", &per_document,
         "file for the loss of each document, a line of JSON each; of a data set, too, documents "
         "are then scored by themselves");
+  f.begin_group("evaluation");
   f.add("micro-batch-size", &micro_batch_size,
         "sequences that a rank takes at once; changes no result");
+  f.begin_group("precision");
   f.add_switch("bf16", &bf16, true, "compute in bfloat16; else fp32");
   data.fields(f);
   runtime.fields(f);
   const std::vector<std::string> sources = {
       "mock-data",       "data-path",      "data-args-path",          "train-data-path",
       "valid-data-path", "test-data-path", "per-split-data-args-path"};
+  f.common({"load", "input", "eval-set", "eval-samples", "seq-length", "stride", "per-document",
+            "micro-batch-size", "bf16"});
   f.replace({"input"}, sources);
   f.replace({"input"}, {"split"});
   f.replace(sources, {"input"});

@@ -5,6 +5,7 @@
 namespace megatron::training {
 
 void GraphSettings::fields(Fields& f) {
+  f.begin_group("device");
   f.add(
       "cuda-graph-impl", &impl, {"none", "local", "transformer_engine", "full_iteration"},
       "local: on a GPU, forward and backward of a micro-batch are recorded and then launched as a "

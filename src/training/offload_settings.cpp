@@ -7,6 +7,7 @@
 namespace megatron::training {
 
 void OffloadSettings::fields(Fields& f) {
+  f.begin_group("memory");
   f.add("cpu-offloading-num-layers", &num_layers,
         "what the first so many layers of each pipeline stage's chunk keep for backward lies in "
         "host memory in between, and comes back one layer ahead");

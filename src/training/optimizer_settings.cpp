@@ -5,6 +5,7 @@
 namespace megatron::training {
 
 void OptimizerSettings::fields(Fields& f) {
+  f.begin_group("optimizer");
   add_rule_fields(f);
   f.add("lr", &lr, "highest learning rate");
   f.add("min-lr", &min_lr, "learning rate after the decay");
@@ -46,6 +47,8 @@ void OptimizerSettings::fields(Fields& f) {
                                     {"cosine", optim::DecayIncrease::cosine}},
                                    "how weight decay grows from start to end");
   f.add("clip-grad", &config.clip_grad, "largest L2 norm of all gradients; 0: no clipping");
+  f.common({"optimizer", "lr", "min-lr", "lr-decay-style", "lr-warmup-iters", "weight-decay",
+            "clip-grad"});
   name_modes(f);
 }
 

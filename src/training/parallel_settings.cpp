@@ -13,6 +13,7 @@ using parallel::ScheduleKind;
 using parallel::Sharding;
 
 void ParallelSettings::fields(Fields& f) {
+  f.begin_group("parallelism");
   f.add("tensor-model-parallel-size", &tensor_parallel,
         "ranks that divide the matrices of every layer");
   f.add_switch("sequence-parallel", &sequence_parallel, true,
@@ -64,6 +65,8 @@ void ParallelSettings::fields(Fields& f) {
                "the older spelling of --use-megatron-fsdp");
   f.add_switch("use-torch-fsdp2", &use_torch_fsdp2, true,
                "--data-parallel-sharding-strategy optim_grads_params");
+  f.common(
+      {"tensor-model-parallel-size", "pipeline-model-parallel-size", "use-distributed-optimizer"});
 }
 
 namespace {

@@ -5,6 +5,7 @@
 namespace megatron::training {
 
 void PrecisionSettings::fields(Fields& f) {
+  f.begin_group("precision");
   f.add_switch(
       "bf16", &bf16, true,
       "parameters and activations in bfloat16, master weights and gradients in fp32; else fp32");
@@ -23,6 +24,7 @@ void PrecisionSettings::fields(Fields& f) {
       "halve it");
   f.add_switch("no-check-for-nan-in-loss-and-grad", &check_for_nan_in_loss_and_grad, false,
                "update the weights even where the loss or a gradient is NaN or infinite");
+  f.common({"bf16", "fp16"});
   f.add_enum("on-non-finite", &on_non_finite,
              {{"stop", OnNonFinite::stop}, {"skip", OnNonFinite::skip}},
              "after a step whose loss or gradients are NaN or infinite, which changes no weight: "

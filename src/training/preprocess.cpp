@@ -104,6 +104,7 @@ void report_bad_lines(const PipelineTotals& totals) {
 }  // namespace
 
 void PreprocessSettings::fields(Fields& f) {
+  f.begin_group("input");
   f.add("input", &input,
         "files, directories or quoted patterns (*, ?, [...], {a,b}): .jsonl with a document a "
         "line, else plain text, cut into documents of 2 to 8 kB between paragraphs; gzip and zstd "
@@ -120,23 +121,34 @@ void PreprocessSettings::fields(Fields& f) {
   f.add("lang", &lang, "language of the sentences: english");
   f.add_switch("keep-newlines", &keep_newlines, true,
                "the white space behind a sentence stays with it");
+  f.begin_group("output");
   f.add("output-prefix", &output_prefix,
         "files are <prefix>_<key>_document.bin and .idx (_sentence with --split-sentences)");
+  f.begin_group("tokenizer");
   TokenizerSettings::fields(f);
   f.add("vocab-size", &vocab_size, "number of tokens, where the tokenizer's files do not tell");
+  f.begin_group("output");
   f.add_switch("append-eod", &append_eod, true, "end each document with the end-of-document token");
+  f.begin_group("input");
   f.add("on-bad-line", &on_bad_line, {"fail", "skip"},
         "fail: stop at a line that is no record with the keys; skip: leave it out and count it");
+  f.begin_group("device");
   f.add("workers", &workers, "threads; default all cores");
+  f.begin_group("output");
   f.add("partitions", &partitions,
         "deal documents to so many partitions in turn and write one partition behind the other, "
         "as Megatron-LM's order is");
   f.add_switch("keep-sequential-samples", &keep_sequential_samples, true,
                "partitions are consecutive parts: the order of the input");
+  f.begin_group("logging");
   f.add("log-interval", &log_interval,
         "documents between printed lines when standard error is no terminal; default a line every "
         "5 s");
+  f.begin_group("output");
   f.add_switch("overwrite", &overwrite, true, "replace output files that exist");
+  f.common({"input", "json-keys", "split-sentences", "tokenizer-model", "tokenizer-type",
+            "vocab-file", "merge-file", "output-prefix", "append-eod", "overwrite", "on-bad-line",
+            "workers"});
 }
 
 std::vector<PreprocessResult> preprocess(const PreprocessSettings& s) {

@@ -20,6 +20,7 @@ int parse_rank(const std::string& text, int rank_count) {
 }  // namespace
 
 void ProfileSettings::fields(Fields& f) {
+  f.begin_group("logging");
   f.add_switch(
       "profile", &profile, true,
       "write a trace of some steps that chrome://tracing and ui.perfetto.dev show: layers, "

@@ -41,6 +41,7 @@ void check_module(const std::string& module) {
 }  // namespace
 
 void RecomputeSettings::fields(Fields& f) {
+  f.begin_group("memory");
   f.add_switch("recompute-activations", &activations, true,
                "same as --recompute-granularity selective");
   f.add("recompute-granularity", &granularity,
@@ -58,6 +59,7 @@ void RecomputeSettings::fields(Fields& f) {
       "distribute-saved-activations", &distribute, true,
       "of full, with --tensor-model-parallel-size above 1: each tensor-parallel rank keeps "
       "a slice of the inputs, which are gathered in backward");
+  f.common({"recompute-granularity"});
 }
 
 void RecomputeSettings::check(int64_t chunk_layers, int64_t tensor_parallel, bool sequence_parallel,

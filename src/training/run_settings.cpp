@@ -8,6 +8,7 @@
 namespace megatron::training {
 
 void RunSettings::fields(Fields& f) {
+  f.begin_group("evaluation");
   f.add("eval-interval", &eval_interval,
         "steps between evaluations on the validation split; default: none");
   f.add("eval-iters", &eval_iters, "global batches of an evaluation; 0: no evaluation");
@@ -20,9 +21,11 @@ void RunSettings::fields(Fields& f) {
         "no evaluation before this many steps; default: from the first --eval-interval on");
   f.add_switch("skip-train", &skip_train, true,
                "no training: the model is evaluated once, on the validation and the test set");
+  f.begin_group("batch");
   f.add("iterations-to-skip", &iterations_to_skip,
         "steps that are left out, counted from 0: their samples are read and passed over, and "
         "nothing is learnt from them");
+  f.begin_group("evaluation");
   f.add_switch("full-validation", &full_validation, true,
                "each evaluation takes the whole validation split, once, instead of --eval-iters");
   f.add_switch("multiple-validation-sets", &multiple_validation_sets, true,
@@ -30,14 +33,19 @@ void RunSettings::fields(Fields& f) {
                "needs --full-validation");
   f.add("validation-set-names", &validation_set_names,
         "their names in the log; default their prefixes");
+  f.common({"eval-interval", "eval-iters"});
+  f.begin_group("data");
   f.add("dataloader-type", &dataloader_type,
         "order of the training samples: single (as indexed, each once) or cyclic (in random order, "
         "epoch after epoch)");
   f.add_switch("no-data-sharding", &data_sharding, false,
                "with --dataloader-type cyclic: the samples are not divided among the ranks before "
                "they are put in random order");
+  f.begin_group("model");
   f.add("model", &model,
         "Hugging Face directory that gives the shape, and with --finetune the weights");
+  f.common({"model"});
+  f.begin_group("logging");
   f.add("sample-interval", &sample_interval,
         "steps between texts that the model writes for the log; default: none");
   f.add("sample-prompt", &sample_prompt, "what they begin with, one text or several");

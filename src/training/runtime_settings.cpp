@@ -11,18 +11,23 @@
 namespace megatron::training {
 
 void RuntimeSettings::fields(Fields& f) {
+  f.begin_group("parallelism");
   f.add("ranks", &ranks,
         "ranks, as threads of this process; default the product of the parallel sizes, or those "
         "launched");
+  f.begin_group("device");
   f.add("threads", &threads, "CPU threads of each rank; default cores / ranks");
   add_device(f);
+  f.begin_group("parallelism");
   f.add(
       "distributed-backend", &distributed_backend, {"auto", "nccl", "gloo"},
       "what carries the GPUs' tensors between ranks: NCCL, or host memory (gloo); auto: NCCL where "
       "each rank has a GPU of its own");
+  f.begin_group("device");
   f.add_switch("allow-nondeterministic", &allow_nondeterministic, true,
                "on a GPU, take kernels that are faster and whose last bits differ from run to run "
                "(the gradient of cuDNN's attention, sums of products in parts)");
+  f.begin_group("parallelism");
   f.add("distributed-timeout-minutes", &timeout_minutes,
         "how long a call between ranks may take before all end with a report of what each does; 0: "
         "any time");
@@ -36,7 +41,9 @@ void RuntimeSettings::fields(Fields& f) {
       "distributed-notice-seconds", &notice_seconds,
       "how long a call between ranks may take before it is logged who waits for whom; again after "
       "2, 4, 8 times that, while the run goes on; 0: never");
+  f.begin_group("model");
   f.add("seed", &seed, "of initial weights, sample order and dropout");
+  f.common({"ranks", "threads", "device"});
 }
 
 void RuntimeSettings::add_device(Fields& f) {

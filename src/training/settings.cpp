@@ -1,5 +1,7 @@
 #include "training/settings.h"
 
+#include "training/presets.h"
+
 namespace megatron::training {
 namespace {
 
@@ -55,10 +57,15 @@ void replace_by_command_line(Fields& f, const Names& of_shape) {
 
 Fields TrainSettings::fields() {
   Fields f;
+  f.begin_group("model");
+  f.add("preset", &preset, preset_names(),
+        "a model by name; it sets shape, sequence length and micro-batch, and other flags win over "
+        "it");
+  f.common({"preset"});
   shape.fields(f);
   Names of_shape;
   for (const Field& field : f.all())
-    if (!field.name.ends_with("dropout")) of_shape.push_back(field.name);
+    if (field.name != "preset" && !field.name.ends_with("dropout")) of_shape.push_back(field.name);
   for (Field& field : f.all()) {
     if (!field.idle) continue;
     field.idle = [this, idle = std::move(field.idle)] {

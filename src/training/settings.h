@@ -21,6 +21,7 @@
 namespace megatron::training {
 
 struct TrainSettings {
+  std::string preset;  // name of one of presets.h, or ""; parsing a command line takes its flags
   models::GptFlags shape;
   BatchSettings batch;
   PrecisionSettings precision;

@@ -13,8 +13,9 @@ void TokenizerSettings::fields(Fields& f) {
       "reaches it); default: what the content of --tokenizer-model is; without one "
       "GPT2BPETokenizer with --vocab-file and "
       "--merge-file, else NullTokenizer");
-  f.add("tokenizer-model", &tokenizer_model,
-        "the tokenizer's file (tokenizer.json, SentencePiece .model, TikToken's) or its directory");
+  f.add(
+      "tokenizer-model", &tokenizer_model,
+      "the tokenizer's directory, or its file (tokenizer.json, SentencePiece .model, TikToken's)");
   f.add("vocab-file", &vocab_file, "vocab.json of GPT2BPETokenizer, vocab.txt of BertWordPiece");
   f.add("merge-file", &merge_file, "merges.txt of GPT2BPETokenizer");
   f.add("vocab-extra-ids", &vocab_extra_ids,

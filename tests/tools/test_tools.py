@@ -427,11 +427,13 @@ FLAG_ROWS = """flag\tvalue\tdefault\tchoices\tverdict\twhy\tdetail
 """
 FLAG_HELP = """Usage: x
 
-Options:
-  -h,--help       print this help
+optimizer: steps
   --lr FLOAT      rate [0.1]
   --style TEXT    style (a)
                   [a]
+
+configuration: help
+  -h,--help GROUP print this help
 """
 
 

@@ -20,6 +20,7 @@ void check_size(int64_t value, int64_t limit, std::string_view flag) {
 }  // namespace
 
 void GptFlags::fields(Fields& f) {
+  f.begin_group("model");
   f.add("num-layers", &num_layers, "number of decoder layers");
   f.add("hidden-size", &hidden_size, "width of the residual stream");
   f.add("ffn-hidden-size", &ffn_hidden_size,
@@ -64,6 +65,7 @@ void GptFlags::fields(Fields& f) {
       "no-bias-gelu-fusion", &bias_gelu_fusion, false,
       "GELU in its exact form, x Phi(x), which Megatron-LM computes where it does not fuse "
       "it with the bias; else the tanh form");
+  f.common({"num-layers", "hidden-size", "num-attention-heads", "vocab-size"});
   f.of({"rotary-base"}, [this] {
     const bool rope = position_embedding == PositionEmbedding::rope;
     return rope ? "" : "--position-embedding-type is learned_absolute";

@@ -15,6 +15,7 @@
 namespace megatron::training {
 
 void LogSettings::fields(Fields& f) {
+  f.begin_group("logging");
   f.add("log-interval", &log_interval,
         "steps between log lines, on the console and in --log-jsonl; the first and the last step "
         "have one, too");
@@ -33,6 +34,7 @@ void LogSettings::fields(Fields& f) {
                         "read them)");
   f.add_switch("log-params-norm", &log_params_norm, true,
                "the L2 norm of the weights is logged, too");
+  f.common({"log-interval", "tensorboard-dir"});
   f.of({"tensorboard-log-interval"},
        [this] { return tensorboard_dir ? "" : "there is no --tensorboard-dir"; });
 }

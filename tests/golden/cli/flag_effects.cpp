@@ -246,7 +246,8 @@ struct Parsed {
 Parsed parse(const std::vector<std::string>& words, const std::string& flag) {
   Parsed parsed;
   Fields fields = parsed.settings.fields();
-  cli::parse("train", "", fields, {}, words);
+  std::vector<std::string> notes;
+  cli::parse_training("train", "", fields, words, notes);
   const Field* field = fields.find(flag);
   if (field != nullptr && field->idle) parsed.idle = field->idle();
   return parsed;

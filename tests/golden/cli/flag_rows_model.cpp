@@ -6,6 +6,7 @@ std::vector<FlagRow> model_flags() {
   const std::string rope = "--position-embedding-type rope";
   const std::string grouped = "--num-attention-heads 4 --group-query-attention";
   return {
+      {"preset", "loss", "--preset gpt2-124m", "!hidden-dropout"},
       {"num-layers", "shape", "--num-layers 3"},
       {"hidden-size", "shape", "--hidden-size 32"},
       {"ffn-hidden-size", "shape", "--ffn-hidden-size 24", "", "--ffn-hidden-size 64"},

@@ -133,7 +133,7 @@ TEST_F(PlanCommand, VocabularyOfATokenizer) {
 TEST_F(PlanCommand, WrongFlagsAreNamed) {
   expect_error(with(small(), {"--num-attention-heads", "7"}), "--num-attention-heads");
   expect_error(with(small(), {"--hiden-size", "7"}), "--hidden-size");
-  expect_error({"plan", "--num-layers", "2"}, "--seq-length is needed");
+  expect_error({"plan", "--num-layers", "2"}, "needs 5 more flags");
   Words shapeless = small();
   shapeless.erase(shapeless.begin() + 3, shapeless.begin() + 5);
   expect_error(shapeless, "--hidden-size");

@@ -477,7 +477,7 @@ TEST(FlagTable, TheProgramRefuses) {
   }
   const auto [code, text] = run("train --use-flash-attn --batch-size 3 --print-config");
   EXPECT_EQ(code, 2);
-  EXPECT_TRUE(has(text, "--seq-length is needed")) << text;
+  EXPECT_TRUE(has(text, "  --seq-length INT: ")) << text;
   EXPECT_TRUE(has(text, "\nmicro-batch-size: 3\n")) << text;
   EXPECT_TRUE(has(text, "# ignored, because they change nothing here: --use-flash-attn (")) << text;
 }

@@ -1,0 +1,209 @@
+#include "cli/missing_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "data/indexed_dataset.h"
+#include "training/corpus.h"
+#include "training/log/machine.h"
+#include "training/presets.h"
+#include "training/settle.h"
+
+namespace megatron::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using training::TrainSettings;
+
+constexpr size_t kWidth = 96;
+constexpr int64_t kLength = 128;                 // tokens of a sequence in the command
+constexpr uintmax_t kMostBytes = 64 << 20;       // of a data set that is read for its largest id
+constexpr int64_t kFewestTokens = 50 * kLength;  // of one that the command can train on
+
+// Needed flags of one purpose.
+struct Missing {
+  std::vector<std::string> flags;  // "--lr FLOAT"
+  std::string purpose;
+};
+
+struct DataBeside {
+  std::string prefix;
+  int64_t vocabulary = 0;
+};
+
+bool needs_shape(const TrainSettings& s) {
+  if (s.run.model || s.checkpoint.use_checkpoint_args) return false;
+  const bool from_checkpoint = s.checkpoint.load || s.checkpoint.pretrained_checkpoint;
+  return !from_checkpoint || !s.shape.first_shape_flag().empty();
+}
+
+bool needs_vocabulary(const TrainSettings& s) {
+  const std::string type = s.data.tokenizer_type.value_or("NullTokenizer");
+  return needs_shape(s) && !s.shape.vocab_size && !s.data.tokenizer_model && !s.data.vocab_file &&
+         type == "NullTokenizer";
+}
+
+void add_shape(const TrainSettings& s, std::vector<Missing>& all) {
+  if (!needs_shape(s)) return;
+  Missing shape{{},
+                "the model's shape; --preset NAME gives one, --model DIR that of a Hugging Face "
+                "directory"};
+  if (!s.shape.num_layers) shape.flags.push_back("--num-layers INT");
+  if (!s.shape.hidden_size) shape.flags.push_back("--hidden-size INT");
+  if (!s.shape.num_attention_heads) shape.flags.push_back("--num-attention-heads INT");
+  all.push_back(std::move(shape));
+  if (needs_vocabulary(s))
+    all.push_back({{"--vocab-size INT"}, "number of tokens, or --tokenizer-model DIR"});
+}
+
+std::vector<Missing> missing_flags(const TrainSettings& s, bool planned) {
+  std::vector<Missing> all;
+  add_shape(s, all);
+  if (!s.batch.seq_length) all.push_back({{"--seq-length INT"}, "tokens of a sequence"});
+  if (!s.batch.micro_batch_size)
+    all.push_back({{"--micro-batch-size INT"}, "sequences that a rank takes at once"});
+  if (!planned) {
+    if (!s.batch.train_iters && !s.batch.train_samples)
+      all.push_back({{"--train-iters INT"}, "optimizer steps, or --train-samples INT"});
+    if (!s.optimizer.lr) all.push_back({{"--lr FLOAT"}, "highest learning rate"});
+    if (!training::names_data(s.data))
+      all.push_back({{"--data-path PREFIX"},
+                     "what megatron preprocess has written, or --mock-data for synthetic tokens"});
+  }
+  std::erase_if(all, [](const Missing& m) { return m.flags.empty(); });
+  return all;
+}
+
+// The first data set of this folder that is large enough, and small enough to be read now.
+std::optional<DataBeside> data_beside() {
+  std::vector<std::string> prefixes;
+  std::error_code error;
+  for (auto at = fs::directory_iterator(".", error); !error && at != fs::directory_iterator();
+       at.increment(error))
+    if (at->path().extension() == ".idx") prefixes.push_back(at->path().stem().string());
+  std::ranges::sort(prefixes);
+  for (const std::string& prefix : prefixes) {
+    const uintmax_t bytes = fs::file_size(prefix + ".bin", error);
+    if (error || bytes > kMostBytes) continue;
+    try {
+      const data::IndexedDataset set(prefix);
+      const auto range = set.token_range();
+      if (!range || range->smallest < 0 || set.token_count() < kFewestTokens) continue;
+      return DataBeside{prefix, range->largest + 1};
+    } catch (const Error&) {  // another kind of file, or a damaged one
+      continue;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string heads_for(const std::optional<int64_t>& hidden) {
+  for (const int64_t heads : {4, 2})
+    if (hidden.value_or(128) % heads == 0) return std::to_string(heads);
+  return "1";
+}
+
+// Values for what lacks, which make a run of a few seconds where the rest is not given either.
+Arguments completion(const TrainSettings& s, bool planned) {
+  Arguments words;
+  const auto add = [&words](const std::string& flag, const std::string& value) {
+    words.push_back("--" + flag);
+    words.push_back(value);
+  };
+  std::optional<DataBeside> beside;
+  const bool needs_data = !planned && !training::names_data(s.data);
+  if (needs_data) beside = data_beside();
+  if (needs_shape(s)) {
+    if (!s.shape.num_layers) add("num-layers", "2");
+    if (!s.shape.hidden_size)
+      add("hidden-size", std::to_string(32 * s.shape.num_attention_heads.value_or(4)));
+    if (!s.shape.num_attention_heads) add("num-attention-heads", heads_for(s.shape.hidden_size));
+    if (needs_vocabulary(s))
+      add("vocab-size", std::to_string(beside ? beside->vocabulary : int64_t{256}));
+  }
+  if (!s.batch.seq_length)
+    add("seq-length",
+        std::to_string(std::min(kLength, s.shape.max_position_embeddings.value_or(kLength))));
+  if (!s.batch.micro_batch_size) add("micro-batch-size", s.batch.global_batch_size ? "1" : "4");
+  if (planned) return words;
+  if (!s.batch.train_iters && !s.batch.train_samples) add("train-iters", "20");
+  if (!s.optimizer.lr) add("lr", "1e-3");
+  if (!needs_data) return words;
+  if (beside) add("data-path", beside->prefix);
+  else words.push_back("--mock-data");
+  return words;
+}
+
+// Whether the settings, with more flags, would go as far as opening files.
+bool is_accepted(TrainSettings settings, const Arguments& more, bool planned) {
+  Fields fields = settings.fields();
+  try {
+    parse("", "", fields, {}, more);
+    training::check_settings(settings, planned);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
+std::string quoted(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-=,:@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == word.npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+// For a shell, in lines that end in a backslash.
+std::string shell_command(const std::string& command, const Arguments& words) {
+  const std::vector<std::string> line = training::command_line();
+  std::string text = "  ", last;
+  last = quoted(line.empty() ? "megatron" : line[0]) + " " + command;
+  const auto end_flag = [&](const std::string& next) {
+    const size_t begin = text.rfind('\n') == text.npos ? 0 : text.rfind('\n') + 1;
+    if (text.size() - begin + last.size() > kWidth && text.size() > 2) text += "\\\n      ";
+    text += last + (next.empty() ? "" : " ");
+    last = next;
+  };
+  for (const std::string& word : words) {
+    if (word.starts_with("--")) end_flag(quoted(word));
+    else last += " " + quoted(word);
+  }
+  end_flag("");
+  return text;
+}
+
+}  // namespace
+
+void require_flags(const TrainSettings& settings, const std::string& command,
+                   const Arguments& arguments) {
+  const bool planned = command == "plan";
+  const std::vector<Missing> missing = missing_flags(settings, planned);
+  if (missing.empty()) return;
+  size_t count = 0;
+  std::string lines;
+  for (const Missing& m : missing) {
+    count += m.flags.size();
+    lines += fmt::format("  {}: {}\n", fmt::join(m.flags, ", "), m.purpose);
+  }
+  Arguments whole = arguments;
+  std::erase(whole, "--print-config");
+  const Arguments added = completion(settings, planned);
+  whole.insert(whole.end(), added.begin(), added.end());
+  const bool accepted = is_accepted(settings, added, planned);
+  if (!accepted) whole = completion({}, planned);
+  fail("megatron {} needs {} more flag{}:\n{}{}\n{}\n{}See megatron {} --help.", command, count,
+       count == 1 ? "" : "s", lines,
+       accepted ? "A complete command that runs here:" : "A complete command of another run:",
+       shell_command(command, whole),
+       settings.preset.empty() && needs_shape(settings)
+           ? fmt::format("Presets: {}. ", fmt::join(training::preset_names(), ", "))
+           : "",
+       command);
+}
+
+}  // namespace megatron::cli

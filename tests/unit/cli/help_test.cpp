@@ -1,0 +1,173 @@
+// The help of commands with many flags: the common ones, by groups, whole, and by words.
+#include "cli/help.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "cli/options.h"
+#include "training/evaluation.h"
+#include "training/preprocess.h"
+#include "training/settings.h"
+
+namespace megatron::cli {
+namespace {
+
+using Words = std::vector<std::string>;
+
+struct Printed {
+  std::optional<int> code;
+  std::string text;
+};
+
+// What `megatron train` prints.
+Printed help_of_train(const Words& arguments) {
+  training::TrainSettings settings;
+  Fields fields = settings.fields();
+  Words notes;
+  ::testing::internal::CaptureStdout();
+  Printed printed;
+  try {
+    printed.code = parse_training("megatron train [flags]", "Trains.", fields, arguments, notes);
+  } catch (...) {
+    ::testing::internal::GetCapturedStdout();
+    throw;
+  }
+  std::fflush(stdout);
+  printed.text = ::testing::internal::GetCapturedStdout();
+  return printed;
+}
+
+Words lines_of(const std::string& text) {
+  Words lines;
+  for (size_t begin = 0, end; (end = text.find('\n', begin)) != text.npos; begin = end + 1)
+    lines.push_back(text.substr(begin, end - begin));
+  return lines;
+}
+
+// "  --lr FLOAT   ..." as "lr"; "" of other lines.
+std::string flag_of(const std::string& line) {
+  if (!line.starts_with("  --")) return "";
+  return line.substr(4, line.find(' ', 4) - 4);
+}
+
+// Flags by the heading that they stand under.
+std::map<std::string, std::multiset<std::string>> groups_of(const std::string& text) {
+  std::map<std::string, std::multiset<std::string>> groups;
+  std::string group;
+  for (const std::string& line : lines_of(text)) {
+    if (!line.empty() && line[0] != ' ' && line.find(": ") != line.npos)
+      group = line.substr(0, line.find(": "));
+    if (!flag_of(line).empty()) groups[group].insert(flag_of(line));
+  }
+  return groups;
+}
+
+const std::set<std::string> kOfTrain = {"model",       "data",       "batch",  "optimizer",
+                                        "parallelism", "precision",  "memory", "logging",
+                                        "checkpoints", "evaluation", "device", "configuration"};
+
+TEST(Help, EachFlagOfTrainIsOfOneGroup) {
+  training::TrainSettings settings;
+  const Fields fields = settings.fields();
+  std::map<std::string, std::set<std::string>> expected;
+  for (const Field& field : fields.all()) {
+    EXPECT_TRUE(kOfTrain.contains(field.group))
+        << "--" << field.name << ": '" << field.group << "'";
+    expected[field.group].insert(field.name);
+  }
+  const auto shown = groups_of(help_of_train({"--help", "all"}).text);
+  for (const auto& [group, names] : expected)
+    EXPECT_EQ(shown.at(group), std::multiset<std::string>(names.begin(), names.end()));
+  EXPECT_EQ(shown.at("configuration"),
+            (std::multiset<std::string>{"config", "print-config", "help-search"}));
+  EXPECT_EQ(shown.size(), kOfTrain.size());
+}
+
+TEST(Help, TheShortFormFitsAScreenAndAHalf) {
+  const Printed help = help_of_train({"--num-layers", "x", "-h"});
+  EXPECT_EQ(help.code, 0);
+  const Words lines = lines_of(help.text);
+  EXPECT_LE(lines.size(), 64u);
+  for (const std::string& line : lines) EXPECT_LE(line.size(), 100u) << line;
+  const auto groups = groups_of(help.text);
+  std::set<std::string> names;
+  for (const auto& [group, flags] : groups) names.insert(group);
+  EXPECT_EQ(names, kOfTrain);
+  for (const char* flag : {"num-layers", "preset"}) EXPECT_EQ(groups.at("model").count(flag), 1u);
+  EXPECT_EQ(groups.at("memory").size(), 1u);
+  EXPECT_NE(help.text.find("(8 more: --help memory)"), std::string::npos) << help.text;
+  EXPECT_NE(help.text.find("--help all"), std::string::npos);
+  EXPECT_EQ(help.text.find("--muon-nesterov"), std::string::npos);
+}
+
+TEST(Help, OfAGroupIsItsPartOfAll) {
+  const std::string all = help_of_train({"--help=all"}).text;
+  for (const std::string& group : kOfTrain) {
+    const Printed help = help_of_train({"--help", group});
+    EXPECT_EQ(help.code, 0);
+    EXPECT_TRUE(help.text.starts_with(group + ": ")) << help.text;
+    EXPECT_NE(all.find(help.text), std::string::npos) << group;
+  }
+  try {
+    help_of_train({"--help", "modl"});
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    const std::string text = e.what();
+    EXPECT_NE(text.find("--help modl"), std::string::npos) << text;
+    EXPECT_NE(text.find("optimizer, parallelism"), std::string::npos) << text;
+  }
+}
+
+TEST(Help, FindsFlagsByNameAndText) {
+  const auto found = [](const Words& arguments) {
+    std::set<std::string> flags;
+    for (const std::string& line : lines_of(help_of_train(arguments).text))
+      if (!flag_of(line).empty()) flags.insert(flag_of(line));
+    return flags;
+  };
+  EXPECT_EQ(found({"--help-search", "Dropout"}),
+            (std::set<std::string>{"hidden-dropout", "attention-dropout", "seed", "no-load-rng"}));
+  EXPECT_EQ(found({"--help-search=--dropout"}), found({"--help-search", "dropout"}));
+  const std::string fp8 = help_of_train({"--help-search", "fp8-format"}).text;
+  EXPECT_NE(fp8.find("--fp8-format"), std::string::npos) << fp8;
+  EXPECT_NE(fp8.find("refused:"), std::string::npos) << fp8;
+  EXPECT_NE(fp8.find("--bf16"), std::string::npos) << fp8;
+  EXPECT_NE(help_of_train({"--help-search", "warmup"}).text.find("--lr-warmup-fraction"),
+            std::string::npos);
+  const Printed none = help_of_train({"--help-search", "num-layrs"});
+  EXPECT_EQ(none.code, 1);
+  EXPECT_NE(none.text.find("did you mean --num-layers"), std::string::npos) << none.text;
+  EXPECT_THROW(help_of_train({"--help-search"}), Error);
+}
+
+// Commands that share train's settings: each flag has a group, too.
+TEST(Help, FlagsOfOtherCommandsHaveGroups) {
+  training::EvaluationSettings evaluation;
+  Fields fields;
+  evaluation.fields(fields);
+  for (const Field& field : fields.all()) EXPECT_NE(field.group, "") << field.name;
+  training::PreprocessSettings preprocess;
+  Fields others;
+  preprocess.fields(others);
+  for (const Field& field : others.all()) EXPECT_NE(field.group, "") << field.name;
+}
+
+TEST(Help, OfFewFlagsIsOneList) {
+  int64_t few = 0;
+  Fields fields;
+  fields.add("few", &few, "a flag");
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(parse("program", "Does.", fields, {}, {"--help", "all"}), 0);
+  std::fflush(stdout);
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(),
+            "Does.\n\nUsage: program\n\nOptions:\n"
+            "  -h,--help                   print this help\n"
+            "  --few INT                   a flag [0]\n");
+}
+
+}  // namespace
+}  // namespace megatron::cli
