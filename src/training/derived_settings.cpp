@@ -22,6 +22,7 @@ class Teller {
     tokenizer();
     schedule();
     checkpoint();
+    weights_and_biases();
     return std::move(notes_);
   }
 
@@ -29,6 +30,16 @@ class Teller {
   template <class Value>
   void note(std::string_view flag, const Value& value, std::string cause) {
     notes_.push_back({std::string(flag), fmt::format("{}", value), std::move(cause)});
+  }
+
+  void weights_and_biases() {
+    const LogSettings& log = now_.log;
+    const std::string cause =
+        "the log keeps it for tools/wandb_import, whose run wandb sync sends (docs/log.md)";
+    if (log.wandb_project) note("wandb-project", *log.wandb_project, cause);
+    if (log.wandb_exp_name) note("wandb-exp-name", *log.wandb_exp_name, cause);
+    if (log.wandb_entity) note("wandb-entity", *log.wandb_entity, cause);
+    if (log.wandb_save_dir) note("wandb-save-dir", *log.wandb_save_dir, cause);
   }
 
   void runtime() {

@@ -194,7 +194,8 @@ StepOptions step_options(const TrainSettings& settings, const models::GptConfig&
           .loss_scale = settings.precision.loss_scale(),
           .record_after = settings.graphs.record_after(settings.parallel),
           .data_parallel = settings.parallel.data_parallel(plan::parameter_count(config)),
-          .pipeline = settings.parallel.pipeline_options()};
+          .pipeline = settings.parallel.pipeline_options(),
+          .timing_level = settings.log.timing_log_level};
 }
 
 ModelLayout model_layout(const TrainSettings& settings, const models::GptConfig& config) {

@@ -9,6 +9,7 @@
 #include "comm/values.h"
 #include "data/sampler.h"
 #include "training/finite.h"
+#include "training/gradient_zeros.h"
 #include "training/make_plan.h"
 #include "training/non_finite.h"
 #include "training/weights_norm.h"
@@ -27,6 +28,8 @@ RankRun::RankRun(const RunPlan& plan, double peak, comm::Group& world, const Tra
       model_(plan.config, s_.precision.type(), static_cast<uint64_t>(plan.beginning.state.seed),
              model_layout(s_, plan.config), world_, runtime_, step_options(s_, plan.config)),
       group_(model_.ranks.data()),
+      line_times_(s_.log.timing_log_level),
+      point_times_(s_.log.timing_log_level),
       consumed_(plan.beginning.state.consumed_samples),
       scheduled_(plan.beginning.state.scheduled_samples),
       skipped_(plan.beginning.state.skipped_steps) {
@@ -60,6 +63,7 @@ TrainResult RankRun::loop() {
   if (lead()) {
     progress_.emplace("training", *s_.batch.train_iters, "steps", plan_.first_iteration());
     log_.emplace(s_.log, s_.checkpoint.save.value_or(""), run_record(), &*progress_, hooks_.lines);
+    begin_progress_file();
   }
   result_.first_iteration = plan_.first_iteration();
   int64_t last = plan_.first_iteration();
@@ -100,6 +104,7 @@ void RankRun::train_on(Prefetcher& data) {
       pass_over(data);
     } else {
       const IterationReport report = one_step(i, data);
+      take_times(report);
       if (lead()) tell(report);
       run_hook(report);
       if (s_.run.evaluates_after(i)) validate(i);
@@ -190,6 +195,11 @@ IterationReport RankRun::one_step(int64_t iteration, Prefetcher& data) {
   report.gradient_norm = step.gradient_norm;
   if (s_.log.log_params_norm)
     report.parameter_norm = weights_norm(model_.shards(), model_.ranks, runtime_);
+  const bool logged =
+      s_.log.has_line(iteration, *s_.batch.train_iters) || s_.log.has_point(iteration);
+  if (s_.log.log_num_zeros_in_grad && logged)
+    report.zero_gradients = gradient_zeros(model_.step.shards(), model_.ranks, runtime_);
+  report.times = step.times;
   report.communication_wait = model_.ranks.seconds() - communicated;
   report.seconds = now_seconds() - begin;
   if (part.on())
@@ -247,6 +257,7 @@ void RankRun::save(int64_t iteration, bool last) {
   const Profile::Part part = profile_.part(Track::step, "save");
   model_.step.told_work().long_phase("save");
   const double begin = now_seconds();
+  if (progress_file_) saved_samples_[iteration] = consumed_;
   tell_saved(checkpointer_->save(state(iteration), last));
   const double seconds = now_seconds() - begin;
   save_wait_ += seconds;

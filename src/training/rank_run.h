@@ -1,6 +1,7 @@
 // A training run as one rank sees it.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,7 +9,9 @@
 
 #include "training/checkpointer.h"
 #include "training/evaluate.h"
+#include "training/log/progress_file.h"
 #include "training/log/run_log.h"
+#include "training/log/timers.h"
 #include "training/prefetch.h"
 #include "training/profile/profile.h"
 #include "training/run_plan.h"
@@ -44,6 +47,10 @@ class RankRun {
   void pass_over(Prefetcher& data);
   void run_hook(const IterationReport& report);
   void tell(const IterationReport& report);
+  void take_times(const IterationReport& report);
+  double flops(int64_t samples) const;  // of the model
+  void begin_progress_file();
+  void tell_progress(int64_t iteration);
   void finish_profile();
   void tell_recorded() const;
   void validate(int64_t iteration);
@@ -72,8 +79,12 @@ class RankRun {
   TrainedModel model_;
   comm::Group& group_;  // data-parallel
   std::optional<Checkpointer> checkpointer_;
-  std::optional<Progress> progress_;  // rank 0
-  std::optional<RunLog> log_;         // rank 0
+  std::optional<Progress> progress_;           // rank 0
+  std::optional<RunLog> log_;                  // rank 0
+  std::optional<ProgressFile> progress_file_;  // rank 0, with --log-progress
+  std::map<int64_t, int64_t> saved_samples_;   // consumed, by iteration of a save under way
+  Timers line_times_, point_times_;            // since the last log line, point of TensorBoard
+  std::vector<TimerFigure> line_figures_, point_figures_;  // of this step, where it has them
   TrainResult result_;
   std::vector<HostBatch> micro_batches_;  // of the last step; keep their memory
   std::vector<int64_t> passed_over_;      // steps of --iterations-to-skip, ascending

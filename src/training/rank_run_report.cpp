@@ -1,5 +1,6 @@
 // What a rank's run tells of itself, and of the model between the steps.
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "plan/flops.h"
@@ -44,7 +45,7 @@ void RankRun::tell_totals() const {
 void RankRun::tell(const IterationReport& report) {
   result_.iterations.push_back(report);
   const double samples = static_cast<double>(report.batch);
-  const double flops = plan::training_flops(plan_.config, *s_.batch.seq_length) * samples;
+  const double flops = this->flops(report.batch);
   const double whole = report.seconds + save_wait_;
   ++totals_.steps;
   totals_.tokens += report.batch * *s_.batch.seq_length;
@@ -70,6 +71,10 @@ void RankRun::tell(const IterationReport& report) {
       .communication_wait = report.communication_wait / report.seconds,
       .save_wait = save_wait_ / whole};
   if (s_.log.log_params_norm) record.parameter_norm = report.parameter_norm;
+  record.zero_gradients = report.zero_gradients;
+  record.timers = line_figures_;
+  record.timer_points = point_figures_;
+  record.timing_option = s_.log.timing_log_option;
   const auto done = static_cast<double>(report.iteration - plan_.first_iteration());
   record.seconds_left = (now_seconds() - begin_) / done *
                         static_cast<double>(*s_.batch.train_iters - report.iteration);
@@ -81,6 +86,48 @@ void RankRun::tell(const IterationReport& report) {
   progress_->update(report.iteration,
                     fmt::format("loss {:.4f} | {} tokens/s", unsigned_nan(report.loss),
                                 format_count(record.tokens_per_second)));
+}
+
+double RankRun::flops(int64_t samples) const {
+  return plan::training_flops(plan_.config, *s_.batch.seq_length) * static_cast<double>(samples);
+}
+
+// Collective where the step has a log line or a point of TensorBoard.
+void RankRun::take_times(const IterationReport& report) {
+  line_figures_.clear();
+  point_figures_.clear();
+  if (s_.log.timing_log_level == 0) return;
+  const int64_t i = report.iteration;
+  line_times_.add(report.times, report.data_wait);
+  if (s_.log.has_line(i, *s_.batch.train_iters))
+    line_figures_ = line_times_.take(world_, runtime_.stream());
+  if (!s_.log.log_timers_to_tensorboard) return;
+  point_times_.add(report.times, report.data_wait);
+  if (s_.log.has_point(i)) point_figures_ = point_times_.take(world_, runtime_.stream());
+}
+
+void RankRun::begin_progress_file() {
+  if (!s_.log.log_progress || !s_.checkpoint.save) return;
+  try {
+    progress_file_.emplace(*s_.checkpoint.save, world_.size(), flops(consumed_));
+  } catch (const Error& error) {
+    fail("--log-progress: {}", error.what());
+  }
+}
+
+// A file that fails is told once, and left alone from then.
+void RankRun::tell_progress(int64_t iteration) {
+  const auto saved = saved_samples_.find(iteration);
+  if (!progress_file_ || saved == saved_samples_.end()) return;
+  const int64_t samples = saved->second;
+  saved_samples_.erase(saved);
+  try {
+    progress_file_->saved(iteration, flops(samples),
+                          static_cast<double>(samples * *s_.batch.seq_length));
+  } catch (const Error& error) {
+    progress_file_.reset();
+    log::warning("the file of --log-progress ends here, the run goes on: {}", error.what());
+  }
 }
 
 // One evaluation's share of a set, as far as that goes, or all of it; `first` is its first sample.
@@ -156,6 +203,7 @@ void RankRun::tell_saved(const std::vector<SaveRecord>& records) {
   for (const SaveRecord& record : records) {
     result_.saved = record.path;
     log_->save(record);
+    tell_progress(record.iteration);
     log::info("saved iteration {} to {} ({} in {:.2f} s; training stood still for {:.2f} s)",
               record.iteration, record.path, format_bytes(static_cast<double>(record.bytes)),
               record.seconds, record.wait);

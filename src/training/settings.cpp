@@ -88,6 +88,8 @@ Fields TrainSettings::fields() {
   checkpoint.fields(f);
   log.fields(f);
   profile.fields(f);
+  f.of({"log-progress"},
+       [this] { return checkpoint.save ? "" : "there is no --save, whose folder takes the file"; });
   replace_by_command_line(f, of_shape);
   return f;
 }

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "training/rank_sums.h"
 
@@ -109,8 +110,8 @@ void TrainStep::make_room(int micro_batches) {
 // Data-parallel ranks that exchange beside the compute do so in the micro-batches at the ends of
 // the step.
 bool TrainStep::recordable(int micro_batch) const {
-  if (listener_ != nullptr || options_.spans != nullptr || options_.table != nullptr ||
-      runtime_.stream().watcher() != nullptr)
+  if (options_.timing_level >= 2 || listener_ != nullptr || options_.spans != nullptr ||
+      options_.table != nullptr || runtime_.stream().watcher() != nullptr)
     return false;
   if (ranks_.data().size() == 1) return true;
   const bool first = micro_batch == 0, last = micro_batch + 1 == static_cast<int>(batches_.size());
@@ -133,10 +134,39 @@ void TrainStep::make_tape(InFlight& slot) {
   if (listener_ != nullptr) slot.tape->listen(static_cast<SpanListener*>(listener_));
 }
 
+// Now, with the device's work done; 0 where the level is not asked for.
+double TrainStep::time_at(int64_t level) {
+  if (options_.timing_level < level) return 0;
+  runtime_.stream().synchronize();
+  return now_seconds();
+}
+
+// Adds the time of the block that it lives in.
+class TrainStep::Timed {
+ public:
+  Timed(TrainStep& step, double& sum, int64_t level)
+      : step_(step), sum_(sum), level_(level), begin_(step.time_at(level)) {}
+  ~Timed() {
+    try {
+      sum_ += step_.time_at(level_) - begin_;
+    } catch (const std::exception&) {  // a failure of the device, which its next call reports
+    }
+  }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  TrainStep& step_;
+  double& sum_;
+  int64_t level_;
+  double begin_;
+};
+
 Tensor TrainStep::forward(int chunk, int micro_batch, const Tensor& input) {
   using Way = RecordedMicroBatches::Way;
   action_ = {parallel::Action::Kind::forward, chunk, micro_batch};
   told_work_.phase("forward", micro_batch);
+  const Timed timed(*this, times_.forward, 2);
   const models::Stage& stage = *chunks_[static_cast<size_t>(chunk)];
   InFlight& slot = in_flight(chunk, micro_batch);
   const nn::Batch& batch =
@@ -168,6 +198,7 @@ Tensor TrainStep::backward(int chunk, int micro_batch, const Tensor& gradient, b
   using Way = RecordedMicroBatches::Way;
   action_ = {parallel::Action::Kind::backward, chunk, micro_batch};
   told_work_.phase("backward", micro_batch);
+  const Timed timed(*this, times_.backward, 2);
   InFlight& slot = in_flight(chunk, micro_batch);
   Tensor of_input;
   if (way_ != Way::replay) {
@@ -191,6 +222,7 @@ void TrainStep::finish_recorded(int micro_batch) {
 void TrainStep::weight(int chunk, int micro_batch) {
   action_ = {parallel::Action::Kind::weight, chunk, micro_batch};
   told_work_.phase("weight gradients", micro_batch);
+  const Timed timed(*this, times_.backward, 2);
   InFlight& slot = in_flight(chunk, micro_batch);
   slot.tape->backward(Part::weight);
   end(slot);
@@ -216,7 +248,9 @@ void TrainStep::forward_backward(std::span<const HostBatch> micro_batches) {
   make_totals(expected_ > 0 ? expected_ : count);
   make_room(count);
   batches_ = micro_batches;
+  times_ = {};
   try {
+    const Timed timed(*this, times_.forward_backward, 1);
     pipeline_.run(count, *this);
   } catch (...) {
     if (recorded_) recorded_->drop();
@@ -224,6 +258,7 @@ void TrainStep::forward_backward(std::span<const HostBatch> micro_batches) {
   }
   action_.reset();
   told_work_.phase("reduction of gradients");
+  const Timed timed(*this, times_.reduction, 1);
   data_parallel_.finish();
 }
 
@@ -288,6 +323,7 @@ StepReport TrainStep::run(std::span<const HostBatch> micro_batches,
   {
     const Told part(listener_, StepPart::norm);
     told_work_.phase("gradient norm");
+    const Timed timed(*this, times_.norm, 1);
     optimizer_->find_norm(divisor);
     if (runtime_.device().has_data()) {
       report.gradient_norm = read_scalar(optimizer_->gradient_norm(), runtime_.stream());
@@ -295,11 +331,14 @@ StepReport TrainStep::run(std::span<const HostBatch> micro_batches,
     }
   }
   loss_scale_.after_step(!report.updated());
-  if (!report.updated()) return report;
-  const Told part(listener_, StepPart::update);
-  told_work_.phase("update");
-  optimizer_->update(inputs);
-  data_parallel_.parameters_changed();
+  if (report.updated()) {
+    const Told part(listener_, StepPart::update);
+    told_work_.phase("update");
+    const Timed timed(*this, times_.update, 1);
+    optimizer_->update(inputs);
+    data_parallel_.parameters_changed();
+  }
+  report.times = times_;
   return report;
 }
 

@@ -16,6 +16,7 @@
 #include "training/batch.h"
 #include "training/loss_scale.h"
 #include "training/recorded_micro_batches.h"
+#include "training/step_times.h"
 #include "training/told_work.h"
 
 namespace megatron::training {
@@ -38,6 +39,7 @@ struct StepOptions {
   parallel::PipelineOptions pipeline;
   const kernels::Table* table = nullptr;  // of forward and backward; default: the device's
   SpanListener* spans = nullptr;          // told of every span of forward and backward
+  int64_t timing_level = 0;               // of StepReport::times
 };
 
 // What became of a step. Unless `updated`, it left the parameters and the optimizer as they were.
@@ -53,6 +55,7 @@ struct StepReport {
   double gradient_norm = 0;  // before clipping; without the loss scale
   double loss_scale = 1;     // that the step was made with
   StepOutcome outcome = StepOutcome::updated;  // the same on all ranks
+  StepTimes times;
 
   bool updated() const { return outcome == StepOutcome::updated; }
 };
@@ -134,6 +137,8 @@ class TrainStep final : private parallel::StageWork {
   void make_room(int micro_batches);
   void forward_backward(std::span<const HostBatch> micro_batches);
   void make_totals(int64_t micro_batches);
+  class Timed;
+  double time_at(int64_t level);
   StepOutcome outcome(double loss, double gradient_norm) const;
 
   std::vector<models::Stage*> chunks_;
@@ -153,6 +158,7 @@ class TrainStep final : private parallel::StageWork {
   std::span<const HostBatch> batches_;                                  // of the step under way
   StepListener* listener_ = nullptr;
   std::optional<parallel::Action> action_;
+  StepTimes times_;       // of the step under way
   int64_t expected_ = 0;  // micro-batches; 0: those that are given
   Tensor totals_;         // f64: loss sum of each micro-batch, then the counted tokens
 };

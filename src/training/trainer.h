@@ -23,12 +23,14 @@ struct IterationReport {
   int64_t batch = 0;      // global batch size of this step
   int64_t consumed = 0;   // samples of all steps up to this one
   double loss = 0, gradient_norm = 0, learning_rate = 0, weight_decay = 0;
-  double parameter_norm = 0;  // with --log-params-norm
-  double loss_scale = 0;      // of fp16; 0: the loss is not scaled
+  double parameter_norm = 0;    // with --log-params-norm
+  int64_t zero_gradients = -1;  // with --log-num-zeros-in-grad, of steps that are logged
+  double loss_scale = 0;        // of fp16; 0: the loss is not scaled
   StepOutcome outcome = StepOutcome::updated;
   double seconds = 0;
   // Of them, those that rank 0 waited for data, and spent in collectives.
   double data_wait = 0, communication_wait = 0;
+  StepTimes times;  // with --timing-log-level, of rank 0
 };
 
 struct TrainResult {

@@ -13,6 +13,7 @@
 #include "base/machine_limits.h"
 #include "base/version.h"
 #include "training/log/machine.h"
+#include "training/log/timers.h"
 
 namespace megatron::training {
 namespace {
@@ -86,6 +87,7 @@ Json to_json(const StepRecord& r, double time) {
   line.emplace_back("learning_rate", number(r.learning_rate));
   line.emplace_back("gradient_norm", number(r.gradient_norm));
   if (r.parameter_norm != 0) line.emplace_back("parameter_norm", number(r.parameter_norm));
+  if (r.zero_gradients >= 0) line.emplace_back("zero_gradients", r.zero_gradients);
   line.emplace_back("weight_decay", number(r.weight_decay));
   if (r.loss_scale != 0) line.emplace_back("loss_scale", number(r.loss_scale));
   if (r.skipped > 0) line.emplace_back("skipped", r.skipped);
@@ -101,6 +103,7 @@ Json to_json(const StepRecord& r, double time) {
   line.emplace_back("communication_wait", number(r.communication_wait));
   line.emplace_back("save_wait", number(r.save_wait));
   line.emplace_back("seconds_left", number(r.seconds_left));
+  if (!r.timers.empty()) line.emplace_back("timers", timers_to_json(r.timers, r.timing_option));
   Json::Object memory;
   for (int i = 0; i < kMemoryClasses; ++i) {
     const auto memory_class = static_cast<MemoryClass>(i);

@@ -40,6 +40,7 @@ std::string megatron_line(const StepRecord& r, const RunRecord& run, double time
   if (std::isfinite(r.mean_loss)) add(" lm loss: {:.6E} |", r.mean_loss);
   add(" loss scale: {:.1f} |", r.loss_scale == 0 ? 1 : r.loss_scale);
   add(" grad norm: {:.3f} |", r.gradient_norm);
+  if (r.zero_gradients >= 0) add(" num zeros: {} |", r.zero_gradients);
   if (r.parameter_norm != 0) add(" params norm: {:.3f} |", r.parameter_norm);
   return line +
          fmt::format(" number of skipped iterations: {:3} | number of nan iterations: {:3} |",

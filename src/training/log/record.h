@@ -11,9 +11,10 @@
 //    "machine":{"cpu":..,"cores":..,"memory_bytes":..,"device":..}, "precision":"bf16", "peak_flops":.., "flop_formula":"..",
 //    "train_iters":n, "seq_length":n, "consumed_tokens":<before this start>}
 //   {"type":"step", "time":.., "iteration":n, "consumed_samples":n, "consumed_tokens":n, "loss":x, "learning_rate":x,
-//    "gradient_norm":x, "parameter_norm":x, "weight_decay":x, "loss_scale":x, "skipped":n, "global_batch_size":n, "steps":<of this interval>, "seconds":<a step>,
+//    "gradient_norm":x, "parameter_norm":x, "zero_gradients":n, "weight_decay":x, "loss_scale":x, "skipped":n, "global_batch_size":n, "steps":<of this interval>, "seconds":<a step>,
 //    "tokens_per_second":x, "overall_tokens_per_second":x, "flops_per_second":x, "peak_share":<0 to 1>, "data_wait":<share of the time>,
-//    "communication_wait":<share>, "save_wait":<share>, "seconds_left":x, "memory":{"parameters":bytes, ...one a MemoryClass, "process":bytes}}
+//    "communication_wait":<share>, "save_wait":<share>, "seconds_left":x,
+//    "timers":{"forward-backward":{"least":s,"most":s},...}, "memory":{"parameters":bytes, ...one a MemoryClass, "process":bytes}}
 //   {"type":"validation", "time":.., "iteration":n, "set":"valid", "loss":x, "perplexity":x, "tokens":n}
 //   {"type":"save", "time":.., "iteration":n, "path":"..", "bytes":n, "seconds":x, "wait":<seconds that training stood still>}
 //   {"type":"sample", "time":.., "iteration":n, "prompt":"..", "text":".."}
@@ -45,12 +46,21 @@ struct RunRecord {
   double peak_flops = 0;  // of this machine, all threads; 0: not known
 };
 
+// A part of the step (--timing-log-level).
+struct TimerFigure {
+  std::string_view name;      // "forward-backward"
+  std::vector<double> ranks;  // seconds a step, mean, by rank
+  double least() const;
+  double most() const;
+};
+
 struct StepRecord {
   int64_t iteration = 0, consumed_samples = 0, consumed_tokens = 0;
   double loss = 0, learning_rate = 0, gradient_norm = 0, weight_decay = 0;  // of the last step
-  double parameter_norm = 0;  // of all weights after the step; 0: not asked for
-  double loss_scale = 0;      // of the last step; 0: the loss is not scaled
-  int64_t skipped = 0;        // of `steps`, those that changed no weight
+  double parameter_norm = 0;    // of all weights after the step; 0: not asked for
+  int64_t zero_gradients = -1;  // elements of the last step's; below 0: not asked for
+  double loss_scale = 0;        // of the last step; 0: the loss is not scaled
+  int64_t skipped = 0;          // of `steps`, those that changed no weight
   int64_t global_batch_size = 0;
   int64_t steps = 1;   // since the record before
   double seconds = 0;  // a step, mean
@@ -61,7 +71,9 @@ struct StepRecord {
   double peak_share = -1;  // of the measured peak; below 0: not known ("n/a")
   double data_wait = 0, communication_wait = 0, save_wait = 0;  // shares of the time
   double seconds_left = 0;
-  std::array<int64_t, kMemoryClasses> memory{};  // most bytes in use so far, by class, of rank 0
+  std::array<int64_t, kMemoryClasses> memory{};   // most bytes in use so far, by class, of rank 0
+  std::vector<TimerFigure> timers, timer_points;  // of the log's interval, of TensorBoard's
+  std::string timing_option;                      // of `timers`: --timing-log-option
   int64_t process_memory = 0;  // resident bytes of the process; 0: the log finds out
   // Of an Interval: the mean loss of its steps that changed the weights (NaN: none did), and how
   // many had a loss that is no finite number.

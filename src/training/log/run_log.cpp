@@ -11,6 +11,7 @@
 #include "training/log/machine.h"
 #include "training/log/megatron_line.h"
 #include "training/log/tensorboard.h"
+#include "training/log/timers.h"
 
 namespace megatron::training {
 
@@ -34,19 +35,54 @@ void LogSettings::fields(Fields& f) {
                         "read them)");
   f.add_switch("log-params-norm", &log_params_norm, true,
                "the L2 norm of the weights is logged, too");
+  f.add_switch("log-num-zeros-in-grad", &log_num_zeros_in_grad, true,
+               "how many elements of the gradients are zero is logged, too");
+  f.add_switch("log-progress", &log_progress, true,
+               "progress.txt in the --save folder: starts and checkpoints of all jobs of the run, "
+               "with FLOP/s");
+  f.add("timing-log-level", &timing_log_level,
+        "times in the log: 1: parts of the step, with their least and greatest over the ranks; 2: "
+        "forward and backward, too. The device is waited for at the end of each, and the log has "
+        "them in ms a step");
+  f.add("timing-log-option", &timing_log_option, {"max", "minmax", "all"},
+        "of --timing-log-level: the greatest time over the ranks, the least too, or all");
+  f.add_switch("log-timers-to-tensorboard", &log_timers_to_tensorboard, true,
+               "these times, the greatest over the ranks, as curves of TensorBoard");
+  f.add("wandb-project", &wandb_project,
+        "kept in the log, for tools/wandb_import, which makes a run of Weights & Biases of it");
+  f.add("wandb-exp-name", &wandb_exp_name, "the same: name of the run");
+  f.add("wandb-entity", &wandb_entity, "the same: its owner");
+  f.add("wandb-save-dir", &wandb_save_dir, "the same: folder for the run's files");
   f.common({"log-interval", "tensorboard-dir"});
+  f.of({"timing-log-option"},
+       [this] { return timing_log_level > 0 ? "" : "--timing-log-level is 0: nothing is timed"; });
+  f.of({"log-timers-to-tensorboard"}, [this] {
+    return timing_log_level == 0 ? "--timing-log-level is 0: nothing is timed"
+           : tensorboard_dir     ? ""
+                                 : "there is no --tensorboard-dir";
+  });
   f.of({"tensorboard-log-interval"},
        [this] { return tensorboard_dir ? "" : "there is no --tensorboard-dir"; });
 }
 
 void LogSettings::check() const {
   MG_CHECK(log_interval > 0, "--log-interval is {}; it must be at least 1 step", log_interval);
+  MG_CHECK(timing_log_level >= 0 && timing_log_level <= 2,
+           "--timing-log-level is {}; it must be 0, 1 or 2", timing_log_level);
   MG_CHECK(tensorboard_log_interval > 0,
            "--tensorboard-log-interval is {}; it must be at least 1 step",
            tensorboard_log_interval);
   MG_CHECK(!log_jsonl || !log_jsonl->empty(), "--log-jsonl is empty; give the name of a file");
   MG_CHECK(!tensorboard_dir || !tensorboard_dir->empty(),
            "--tensorboard-dir is empty; give the name of a folder");
+}
+
+bool LogSettings::has_line(int64_t iteration, int64_t last) const {
+  return iteration == 1 || iteration % log_interval == 0 || iteration == last;
+}
+
+bool LogSettings::has_point(int64_t iteration) const {
+  return tensorboard_dir && iteration % tensorboard_log_interval == 0;
 }
 
 struct RunLog::State {
@@ -137,6 +173,7 @@ void RunLog::step(const StepRecord& record) {
     const StepRecord mean = state_->take(state_->interval);
     state_->print(state_->format == LogFormat::megatron ? megatron_line(mean, state_->run, time)
                                                         : console_line(mean, state_->run));
+    if (!mean.timers.empty()) state_->print(timer_text(mean.timers, mean.timing_option));
     state_->to_json_lines([&] { return to_json(mean, time); });
   }
   if (i % state_->tensorboard_interval == 0) {

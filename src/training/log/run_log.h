@@ -20,11 +20,20 @@ struct LogSettings {
   std::optional<std::string> log_jsonl;  // default: log.jsonl in the --save directory
   std::optional<std::string> tensorboard_dir;
   int64_t tensorboard_log_interval = 1;
-  bool log_params_norm = false;
+  bool log_params_norm = false, log_num_zeros_in_grad = false;
+  bool log_progress = false;     // progress.txt in the --save directory (progress_file.h)
+  int64_t timing_log_level = 0;  // of the timers (timers.h)
+  std::string timing_log_option = "minmax";
+  bool log_timers_to_tensorboard = false;
+  // Kept in the run record's flags, for tools/wandb_import.
+  std::optional<std::string> wandb_project, wandb_exp_name, wandb_entity, wandb_save_dir;
   LogFormat format = LogFormat::console;
 
   void fields(Fields& fields);
   void check() const;  // throws Error naming the flag
+  // Whether a log line follows this iteration; last: of the run.
+  bool has_line(int64_t iteration, int64_t last) const;
+  bool has_point(int64_t iteration) const;  // of TensorBoard
 };
 
 class RunLog {

@@ -218,6 +218,9 @@ void TensorBoard::step(const StepRecord& r, double time) {
   EventFile::Scalars all = main;
   all.emplace_back("weight-decay", r.weight_decay);
   if (r.parameter_norm != 0) all.emplace_back("params-norm", r.parameter_norm);
+  if (r.zero_gradients >= 0) all.emplace_back("num-zeros", static_cast<double>(r.zero_gradients));
+  for (const TimerFigure& f : r.timer_points)
+    all.emplace_back(fmt::format("{}-time", f.name), f.most());
   if (r.loss_scale != 0) all.emplace_back("loss-scale", r.loss_scale);
   if (r.loss_scale != 0 || r.skipped > 0)
     all.emplace_back("skipped-iterations", static_cast<double>(r.skipped));

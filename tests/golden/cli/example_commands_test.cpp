@@ -21,9 +21,8 @@ using testing::Workplace;
 
 // Refused on some line, since no code serves them yet.
 const std::set<std::string> kLayout = {};
-const std::set<std::string> kOthers = {"--grad-reduce-in-bf16", "--fp8-format",
-                                       "--fp8-param-gather", "--fp8-amax-history-len",
-                                       "--fp8-amax-compute-algo"};
+const std::set<std::string> kOthers = {"--fp8-format", "--fp8-param-gather",
+                                       "--fp8-amax-history-len", "--fp8-amax-compute-algo"};
 
 struct Example {
   std::string name;
@@ -196,6 +195,41 @@ TEST(ExampleCommands, AreRefusedForWhatTheListsHoldAlone) {
   for (const Example& example : examples())
     refused.insert(example.refused.begin(), example.refused.end());
   EXPECT_EQ(refused, listed);
+}
+
+// Flags that scripts add to such lines, which log more or ask for what happens here anyway.
+TEST(ExampleCommands, PassWithFlagsThatOnlyLog) {
+  const std::string logging =
+      "--wandb-project p --wandb-exp-name n --wandb-entity e --wandb-save-dir d "
+      "--timing-log-level 2 --timing-log-option minmax --log-timers-to-tensorboard "
+      "--log-memory-to-tensorboard --log-num-zeros-in-grad --log-params-norm --log-progress "
+      "--log-straggler --disable-straggler-on-startup --straggler-minmax-count 16 "
+      "--log-throughput --log-world-size-to-tensorboard --log-validation-ppl-to-tensorboard "
+      "--log-energy --log-max-attention-logit --log-device-memory-used --log-memory-interval 100 "
+      "--no-barrier-with-level-1-timing --tensorboard-queue-size 5 --logging-level 40 "
+      "--otel-enabled --use-pytorch-profiler --nvtx-ranges --rerun-mode validate_results "
+      "--record-memory-history --grad-reduce-in-bf16 --num-experts 1";
+  for (const Example& example : {kGpt3Large, kLlama8b}) {
+    training::TrainSettings settings;
+    Arguments words = without(words_of(example.flags), example.refused);
+    for (const std::string& word : words_of(logging)) words.push_back(word);
+    EXPECT_EQ(problem(words, settings), "") << example.name;
+  }
+}
+
+// What to use stands in each refusal.
+TEST(ExampleCommands, LlamaOnSeveralContextRanksIsRefusedByName) {
+  Arguments words = words_of(kLlama8b.flags);
+  const auto flag = std::ranges::find(words, "--context-parallel-size");
+  ASSERT_NE(flag, words.end());
+  *(flag + 1) = "2";
+  training::TrainSettings settings;
+  const std::string refusal = problem(words, settings);
+  std::set<std::string> expected = kOthers;
+  expected.insert("--context-parallel-size");
+  EXPECT_EQ(flags_of_lines(refusal), expected) << refusal;
+  for (const char* part : {"--recompute-granularity full lowers it", "use --bf16"})
+    EXPECT_NE(refusal.find(part), std::string::npos) << refusal;
 }
 
 // `megatron plan` on each line, as it stands and without what is refused.

@@ -108,6 +108,8 @@ void drop_times(Json& value) {
   Json::Object kept;
   for (auto& [key, member] : value.as_object()) {
     if (kChanging.contains(key)) continue;
+    if (key == "least" || key == "most") member = Json(true);  // of a timer: that it was measured
+    if (key == "ranks" && member.is_array()) member = Json(true);
     drop_times(member);
     kept.emplace_back(key, std::move(member));
   }
