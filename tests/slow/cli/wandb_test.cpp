@@ -13,7 +13,7 @@ namespace {
 using testing::Outcome;
 using testing::Workplace;
 
-const std::string kRoot = std::string(MEGATRON_GOLDEN) + "/../../..";
+const std::string kRoot = std::string(MEGATRON_TEST_SOURCES) + "/..";
 
 struct Ended {
   int code;
