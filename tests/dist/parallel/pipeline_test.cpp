@@ -356,14 +356,15 @@ double seconds_of_step(const PipelineShape& shape, bool overlap, bool forward_on
   return seconds;
 }
 
-// Every call takes three quarters of an action's time.
+// Every call takes three quarters of an action's time. An attempt in which the machine had other work
+// proves nothing, so there are many.
 TEST(Pipeline, MessagesBesideTheComputeCostLittle) {
   const PipelineShape zero_bubble{ScheduleKind::zero_bubble_v, 4, 2, 0},
       plain{ScheduleKind::one_f_one_b, 2, 1, 0};
   for (const auto& [shape, forward_only, share] :
        {std::tuple{plain, true, 0.75}, std::tuple{zero_bubble, false, 0.75}}) {
     double best = 1;
-    for (int attempt = 0; attempt < 3 && best >= share; ++attempt) {
+    for (int attempt = 0; attempt < 12 && best >= share; ++attempt) {
       const double beside = seconds_of_step(shape, true, forward_only),
                    waited = seconds_of_step(shape, false, forward_only);
       best = std::min(best, beside / waited);
