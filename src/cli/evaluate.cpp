@@ -3,7 +3,7 @@
 #include <cmath>
 #include <optional>
 
-#include "base/files.h"
+#include "base/command_output.h"
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/device_flag.h"
@@ -34,7 +34,7 @@ void print_result(const training::EvaluationResult& r) {
 
 int run_evaluation(training::EvaluationSettings s, bool json, comm::Processes& processes) {
   const training::Evaluation evaluation(std::move(s), processes.lead());
-  std::optional<AtomicFile> lines;
+  std::optional<CommandOutputFile> lines;
   if (const auto& file = evaluation.settings().per_document; file && processes.lead())
     lines.emplace(*file);
   training::EvaluationResult result;

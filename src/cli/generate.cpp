@@ -4,8 +4,8 @@
 #include <iostream>
 #include <memory>
 
+#include "base/command_output.h"
 #include "base/error.h"
-#include "base/files.h"
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/device_flag.h"
@@ -31,6 +31,7 @@ struct GenerateSettings {
 
   Fields fields();
   void check();
+  void check_output() const;
 };
 
 Fields GenerateSettings::fields() {
@@ -57,7 +58,9 @@ Fields GenerateSettings::fields() {
   f.begin_group("output");
   f.add("logprobs", &logprobs,
         "give the log-probability of each token, and of this many most likely ones beside it");
-  f.add("output", &output, "write JSON lines to this file; nothing is printed");
+  f.add("output", &output,
+        "write JSON lines to this file, where nothing or an older such file stands; nothing is "
+        "printed");
   f.begin_group("device");
   f.add("batch-size", &batch_size, "prompts that are continued at once");
   f.add("prefill-tokens", &prefill_tokens, "tokens of prompts that are read at once");
@@ -87,6 +90,15 @@ void GenerateSettings::check() {
   MG_CHECK(prompts.prompts.empty() && !prompts.file,
            "--interactive reads its text line by line; drop --prompt and --prompt-file");
   MG_CHECK(!output && !logprobs, "--interactive writes text only; drop --output and --logprobs");
+}
+
+void GenerateSettings::check_output() const {
+  if (!output) return;
+  std::vector<std::string> inputs;
+  if (prompts.file) inputs.push_back(*prompts.file);
+  if (tokenizer_model) inputs.push_back(*tokenizer_model);
+  megatron::check_output({*output, "--output", {"an output of generate", is_generate_output}},
+                         inputs);
 }
 
 void print(const std::string& text) {
@@ -189,8 +201,8 @@ class Session {
 
 void continue_prompts(Session& session, const GenerateSettings& s,
                       const std::vector<std::string>& prompts) {
-  std::unique_ptr<AtomicFile> file;
-  if (s.output) file = std::make_unique<AtomicFile>(*s.output);
+  std::optional<CommandOutputFile> file;
+  if (s.output) file.emplace(*s.output);
   std::vector<Continuation> all(prompts.size());
   std::vector<std::vector<int32_t>> tokens(prompts.size());
   for (size_t i = 0; i < prompts.size(); ++i) {
@@ -273,6 +285,7 @@ int generate(const Arguments& arguments) {
   const bool conversation = settings.prompts.is_conversation();
   std::vector<std::string> prompts;
   if (!conversation) prompts = settings.prompts.read();
+  settings.check_output();
   tell_device(settings.runtime);
   Session session(settings);
   if (conversation) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/command_output.h"
 #include "base/json.h"
 
 namespace megatron::cli {
@@ -73,6 +74,11 @@ std::string json_line(const Continuation& c, size_t request, bool with_logprobs)
     line.emplace_back("prompt_logprobs", std::move(of_prompt));
   }
   return Json(std::move(line)).dump() + "\n";
+}
+
+bool is_generate_output(std::string_view beginning) {
+  return beginning.starts_with(R"({"request": )") &&
+         first_line(beginning).find(R"("prompt": )") != beginning.npos;
 }
 
 void print_log_probabilities(const Continuation& c, const tokenizers::Tokenizer& tokenizer) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "inference/generate.h"
@@ -44,6 +45,8 @@ struct Continuation {
 
 // A line of --output (docs/generate.md). with_logprobs: the log-probabilities, too.
 std::string json_line(const Continuation& continuation, size_t request, bool with_logprobs);
+// Whether a file that begins like this holds such lines.
+bool is_generate_output(std::string_view beginning);
 // A table of the log-probabilities.
 void print_log_probabilities(const Continuation& continuation,
                              const tokenizers::Tokenizer& tokenizer);

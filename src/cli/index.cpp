@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/command_output.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "cli/command.h"
 #include "data/gpt_dataset.h"
 #include "data/indexed_dataset.h"
+#include "data/npy.h"
 
 namespace megatron::cli {
 namespace {
@@ -55,13 +57,24 @@ Samples parse_samples(const std::string& text) {
   return samples;
 }
 
+std::string output_file(const std::string& directory, data::Split split, std::string_view what) {
+  return fmt::format("{}/{}-{}_index.npy", directory, data::name(split), what);
+}
+
+void check_outputs(const std::string& directory, const std::string& prefix) {
+  for (const auto split : {data::Split::train, data::Split::valid, data::Split::test})
+    for (const char* what : {"document", "sample", "shuffle"})
+      check_output(
+          {output_file(directory, split, what), "--output", {"an array of NumPy's", data::is_npy}},
+          {prefix + ".bin", prefix + ".idx"});
+}
+
 // The nine files of --output, which get their names when all of them are on the disk.
 class OutputFiles {
  public:
   void add(const std::string& directory, data::Split split, const data::GptIndices& indices) {
     const auto write = [&](const char* what, const data::IntegerArray& index) {
-      files_.push_back(std::make_unique<AtomicFile>(
-          fmt::format("{}/{}-{}_index.npy", directory, data::name(split), what)));
+      files_.push_back(std::make_unique<AtomicFile>(output_file(directory, split, what)));
       index.write(*files_.back());
     };
     write("document", indices.document);
@@ -82,6 +95,7 @@ void build(const IndexSettings& s, const std::string& prefix, const Samples& sam
            "{}.idx and {}.bin cannot be read: --data-path takes prefixes of token files, as "
            "`megatron preprocess` writes them",
            prefix, prefix);
+  if (s.output) check_outputs(*s.output, prefix);
   const auto source = std::make_shared<const data::IndexedDataset>(prefix);
   data::GptDatasetConfig config;
   config.sequence_length = *s.seq_length;

@@ -18,7 +18,8 @@ int merge(const Arguments& arguments) {
         "order");
   f.add("output-prefix", &output_prefix, "files are <prefix>.bin and .idx");
   f.add_switch("multimodal", &request.multimodal, true, "the pairs hold a mode for each sequence");
-  f.add_switch("overwrite", &request.overwrite, true, "replace output files that exist");
+  f.add_switch("overwrite", &request.overwrite, true,
+               "replace token files that exist; other files and inputs stay");
   if (const auto code =
           parse("megatron merge --input DIR|PREFIX... --output-prefix P [flags]",
                 "Joins pairs of token files (.bin/.idx) into one.", f, {}, arguments)) {

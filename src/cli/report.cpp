@@ -1,7 +1,6 @@
 #include <fmt/core.h>
 
-#include "base/error.h"
-#include "base/files.h"
+#include "base/command_output.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "cli/command.h"
@@ -13,7 +12,8 @@ int report(const Arguments& arguments) {
   std::vector<std::string> runs;
   std::string output = "report.html", title;
   Fields fields;
-  fields.add("output", &output, "the HTML file to write");
+  fields.add("output", &output,
+             "the HTML file to write; an older report is replaced, another file is not");
   fields.add("title", &title, "what the page is called; default: the names of the runs");
   if (const auto code = parse("megatron report RUN... [flags]",
                               "Shows runs as one HTML file that needs nothing else: curves, "
@@ -28,13 +28,18 @@ int report(const Arguments& arguments) {
   }
   const std::vector<training::report::RunHistory> histories =
       training::report::read_histories(runs);
+  std::vector<std::string> inputs;
+  for (const training::report::RunHistory& h : histories) inputs.push_back(h.path);
+  check_output({output, "--output", {"a report", training::report::is_report_page}}, inputs);
   for (const training::report::RunHistory& h : histories) {
     for (const std::string& damage : h.damages) log::warning("passed over: {}", damage);
     if (const int64_t more = h.damaged - static_cast<int64_t>(h.damages.size()); more > 0)
       log::warning("{}: {} more lines are no record", h.path, more);
   }
   const std::string page = training::report::report_page(histories, title);
-  write_file(output, page);
+  CommandOutputFile file(output);
+  file.write(page);
+  file.commit();
   int64_t steps = 0;
   for (const training::report::RunHistory& h : histories) steps += h.steps.seen();
   fmt::print("{}: {} {}, {} step record{}, {}\n", output, histories.size(),

@@ -8,12 +8,14 @@
 #include <memory>
 #include <thread>
 
+#include "base/command_output.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "base/machine_limits.h"
 #include "base/progress.h"
 #include "cli/command.h"
+#include "data/input_list.h"
 #include "data/text_source.h"
 #include "tokenizers/trainer/bpe_trainer.h"
 #include "training/vocabulary.h"
@@ -21,15 +23,26 @@
 namespace megatron::cli {
 namespace {
 
-void check_output(const std::string& directory, bool overwrite) {
+// tokenizer.json or tokenizer_config.json, of any system.
+bool is_tokenizer_file(std::string_view beginning) {
+  const auto has = [=](std::string_view key) { return beginning.find(key) != beginning.npos; };
+  return beginning.starts_with('{') &&
+         (has("\"added_tokens") || has("\"tokenizer_class\"") || has("_token\""));
+}
+
+void check_files(const std::string& directory, bool overwrite,
+                 const std::vector<std::string>& inputs) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    const std::string file = (std::filesystem::path(directory) / name).string();
+    check_output({file, "--output", {"a file of a tokenizer", is_tokenizer_file}, overwrite},
+                 inputs);
+  }
+}
+
+void check_directory(const std::string& directory) {
   namespace fs = std::filesystem;
   MG_CHECK(!fs::exists(directory) || fs::is_directory(directory),
            "--output {} is not a directory; give another", directory);
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
-    const std::string file = (fs::path(directory) / name).string();
-    MG_CHECK(overwrite || !fs::exists(fs::symlink_status(file)),
-             "{} exists; give --overwrite to replace it, or another --output", file);
-  }
   // Before the text is read, which may take long.
   fs::path existing = fs::absolute(directory);
   while (!fs::exists(existing)) existing = existing.parent_path();
@@ -84,7 +97,7 @@ int train_tokenizer(const Arguments& arguments) {
   f.add("special-tokens", &options.special_tokens, "tokens with the first ids");
   f.add("split-pattern", &pattern, {"gpt2", "llama3", "qwen2"}, "how text is cut into words");
   f.add("threads", &threads, "for counting; default all cores");
-  f.add_switch("overwrite", &overwrite, true, "replace a tokenizer that exists");
+  f.add_switch("overwrite", &overwrite, true, "replace a tokenizer that exists; other files stay");
   if (const auto code =
           parse("megatron tokenizer train --input PATH --output DIR [flags]",
                 "Learns a byte-level BPE tokenizer; merges equal those of Hugging Face's trainer.",
@@ -93,13 +106,17 @@ int train_tokenizer(const Arguments& arguments) {
   }
   MG_CHECK(!input.empty(), "--input PATH is needed");
   MG_CHECK(output.has_value(), "--output DIR is needed");
-  check_output(*output, overwrite);
+  check_directory(*output);
+  const data::TextSourceOptions source{.json_key = key, .manual_pages = format == "manpages"};
+  std::vector<std::string> files;
+  for (const auto& entry : data::list_inputs(input, source.kind())) files.push_back(entry.path);
+  check_files(*output, overwrite, files);
   MG_CHECK(!threads || (*threads > 0 && *threads <= 1024),
            "--threads is {}; it must lie in [1, 1024]", *threads);
   options.pattern = pattern;
   options.threads = static_cast<int>(threads.value_or(available_processors()));
   tokenizers::BpeTrainer trainer(options);
-  read_texts(input, {.json_key = key, .manual_pages = format == "manpages"}, trainer);
+  read_texts(input, source, trainer);
   Progress merging("learning", options.vocabulary_size, "tokens");
   const tokenizers::Tokenizer tokenizer =
       trainer.train([&](int64_t done, int64_t) { merging.update(done); });

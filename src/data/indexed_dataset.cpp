@@ -149,6 +149,12 @@ void IndexedDataset::check_header() {
 
 void IndexedDataset::check_ends() const {
   if (sequences_ > 0) check_sequences(sequences_ - 1, sequences_);
+  const int64_t last = sequences_ - 1;
+  const int64_t filled = sequences_ == 0 ? 0 : pointer(last) + length(last) * item_;
+  MG_CHECK(filled == bin_.size(),
+           "{}.bin has {} bytes, and the sequences of {}.idx end at byte {}: one of the files is "
+           "damaged or they do not belong together",
+           prefix_, bin_.size(), prefix_, filled);
   MG_CHECK(document_entry(0) == 0, "{}.idx: document 0 starts at sequence {}: the file is damaged",
            prefix_, document_entry(0));
   MG_CHECK(document_entry(documents_) == sequences_,
@@ -179,6 +185,26 @@ void IndexedDataset::check_sequences(int64_t begin, int64_t end) const {
     if (bad(i)) refuse(i);
 }
 
+// Each sequence begins where the one before ends, the first at byte 0. Overflow ends in a difference.
+void IndexedDataset::check_order(int64_t begin, int64_t end) const {
+  const auto item = static_cast<uint64_t>(item_);
+  const auto expected = [=, this](int64_t i) {
+    if (i == 0) return uint64_t{0};
+    const auto tokens = static_cast<uint64_t>(load<int32_t>(lengths_ + 4 * (i - 1)));
+    return static_cast<uint64_t>(pointer(i - 1)) + tokens * item;
+  };
+  uint64_t any = begin == 0 && end > 0 ? static_cast<uint64_t>(pointer(0)) : 0;
+  for (int64_t i = std::max<int64_t>(1, begin); i < end; ++i)
+    any |= static_cast<uint64_t>(pointer(i)) ^ expected(i);
+  for (int64_t i = begin; any != 0 && i < end; ++i) {
+    MG_CHECK(
+        static_cast<uint64_t>(pointer(i)) == expected(i),
+        "{}.idx: sequence {} begins at byte {} of .bin, and the one before ends at {}: a length "
+        "or an offset is wrong, and the file is damaged",
+        prefix_, i, pointer(i), expected(i));
+  }
+}
+
 void IndexedDataset::check_documents(int64_t begin, int64_t end) const {
   const auto bad = [this](int64_t d) {
     return static_cast<int64_t>(document_entry(d) < 0) |
@@ -203,6 +229,7 @@ void IndexedDataset::check(ThreadPool& pool) const {
     const int64_t begin = (documents ? block - of_sequences : block) * kBlock;
     if (documents) return check_documents(begin, std::min(documents_, begin + kBlock));
     check_sequences(begin, std::min(sequences_, begin + kBlock));
+    check_order(begin, std::min(sequences_, begin + kBlock));
   });
   MG_CHECK(identity_of(prefix_) == identity_,
            "{}.idx or .bin was changed while it was read: try again when they are whole", prefix_);

@@ -34,6 +34,12 @@ namespace megatron::data {
 // The prefix of a pair of files, from the prefix or from the name of one of the two.
 std::string indexed_dataset_prefix(const std::string& path);
 
+// Throws Error, which names the flag of the prefix, unless both files of `prefix` may be written:
+// see base/command_output.h. What may be replaced is a pair of token files, with `overwrite`; of a
+// .bin the .idx beside it tells that, or what a builder left that was killed.
+void check_dataset_output(const std::string& prefix, bool overwrite,
+                          const std::vector<std::string>& inputs);
+
 // Both files of `prefix` exist.
 bool indexed_dataset_exists(const std::string& prefix);
 
@@ -53,8 +59,9 @@ struct IndexedDatasetOptions {
 
 // A pair of token files; .idx is mapped. Opening takes the same time for any number of sequences:
 // it checks the header, both sizes and the ends of the tables. check() looks at every length,
-// offset and document entry, and each access once more at those it uses; all throw Error naming the
-// file and the entry. Safe for many threads.
+// offset and document entry: sequences follow each other in .bin without a gap, as every writer of
+// the format lays them, and fill it. Each access looks once more at the entries it uses. All throw
+// Error naming the file and the entry. Safe for many threads.
 class IndexedDataset : public TokenSource {
  public:
   explicit IndexedDataset(std::string prefix, IndexedDatasetOptions options = {});
@@ -99,6 +106,7 @@ class IndexedDataset : public TokenSource {
   void check_header();
   void check_ends() const;
   void check_sequences(int64_t begin, int64_t end) const;
+  void check_order(int64_t begin, int64_t end) const;
   void check_documents(int64_t begin, int64_t end) const;
   [[noreturn]] void refuse(int64_t sequence) const;
   void require_type(DType wanted, const std::byte* data) const;

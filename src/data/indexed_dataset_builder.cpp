@@ -2,8 +2,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 
+#include "base/command_output.h"
 #include "base/error.h"
 #include "data/indexed_dataset.h"
 
@@ -22,12 +24,46 @@ uint8_t code_of(DType type) {
   }
 }
 
+constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
+
 template <class T>
 void append(std::string& text, const T& value) {
   text.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
+// A builder of this prefix was killed, maybe between the renames of its two files: what it left
+// (AtomicFile: FILE.PROCESS.NUMBER.tmp) stands beside them.
+bool was_interrupted(const std::string& prefix) {
+  const std::string base = std::filesystem::path(prefix).filename().string();
+  std::error_code error;
+  std::filesystem::directory_iterator at(folder_of(prefix), error);
+  for (; !error && at != std::filesystem::directory_iterator(); at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (name.ends_with(".tmp") &&
+        (name.starts_with(base + ".idx.") || name.starts_with(base + ".bin.")))
+      return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+void check_dataset_output(const std::string& prefix, bool overwrite,
+                          const std::vector<std::string>& inputs) {
+  const std::string flag = "--output-prefix";
+  const std::string bin = prefix + ".bin", idx = prefix + ".idx";
+  const FileKind index = {"a token index", [](std::string_view beginning) {
+                            return beginning.starts_with(std::string_view(kMagic));
+                          }};
+  check_output({idx, flag, index, overwrite}, inputs);
+  std::error_code error;
+  const bool beside =
+      (std::filesystem::file_size(idx, error) > 0 && !error) || was_interrupted(prefix);
+  const FileKind tokens = {
+      "a token file with its .idx beside it",
+      beside ? [](std::string_view) { return true; } : [](std::string_view) { return false; }};
+  check_output({bin, flag, tokens, overwrite}, inputs);
+}
 
 IndexedDatasetBuilder::IndexedDatasetBuilder(std::string prefix, DType dtype, bool multimodal)
     : prefix_(std::move(prefix)),
@@ -193,7 +229,7 @@ void IndexedDatasetBuilder::check_closed() const {
 }
 
 void IndexedDatasetBuilder::write_index(AtomicFile& idx) const {
-  std::string header("MMIDIDX\0\0", 9);
+  std::string header(kMagic);
   append(header, uint64_t{1});
   append(header, code_of(dtype_));
   append(header, static_cast<uint64_t>(lengths_.size()));

@@ -2,11 +2,14 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
+#include <thread>
 
 #include "base/error.h"
 #include "base/progress.h"
+#include "base/thread_pool.h"
 #include "data/indexed_dataset.h"
 
 namespace megatron::data {
@@ -63,15 +66,28 @@ void check_modes(const IndexedDataset& part, bool multimodal) {
 
 // What stands in the way of the output.
 void check_output(const MergeRequest& request, const std::vector<std::string>& prefixes) {
-  for (const char* suffix : {".bin", ".idx"}) {
-    MG_CHECK(request.overwrite || !fs::exists(request.output_prefix + suffix),
-             "{}{} exists; give --overwrite to replace it, or another --output-prefix",
-             request.output_prefix, suffix);
-  }
+  std::vector<std::string> inputs;
+  for (const std::string& prefix : prefixes)
+    for (const char* suffix : {".bin", ".idx"}) inputs.push_back(prefix + suffix);
+  check_dataset_output(request.output_prefix, request.overwrite, inputs);
+}
+
+int hardware_threads() {
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+// Reads every index whole, so that none is found damaged midway.
+void check_inputs(const MergeRequest& request, const std::vector<std::string>& prefixes) {
+  ThreadPool pool(hardware_threads());
+  const DType dtype = IndexedDataset(prefixes[0]).dtype();
   for (const std::string& prefix : prefixes) {
-    std::error_code none;
-    MG_CHECK(!fs::equivalent(prefix + ".bin", request.output_prefix + ".bin", none),
-             "{} is both --input and --output-prefix", prefix);
+    const IndexedDataset part(prefix);
+    part.check(pool);
+    check_modes(part, request.multimodal);
+    MG_CHECK(part.dtype() == dtype,
+             "{} holds {} tokens and cannot be merged with {}, which holds {}: preprocess it again "
+             "with the same vocabulary size",
+             prefix, name(part.dtype()), prefixes[0], name(dtype));
   }
 }
 
@@ -80,6 +96,7 @@ void check_output(const MergeRequest& request, const std::vector<std::string>& p
 MergeResult merge_datasets(const MergeRequest& request) {
   const std::vector<std::string> prefixes = prefixes_of(request);
   check_output(request, prefixes);
+  check_inputs(request, prefixes);
   int64_t total = 0, done = 0;
   for (const std::string& prefix : prefixes)
     total += static_cast<int64_t>(fs::file_size(prefix + ".bin"));
@@ -88,7 +105,6 @@ MergeResult merge_datasets(const MergeRequest& request) {
   Progress progress("merging", total, "B");
   for (const std::string& prefix : prefixes) {
     progress.update(done, prefix);
-    check_modes(IndexedDataset(prefix), request.multimodal);
     out.add_index(prefix);
     done += static_cast<int64_t>(fs::file_size(prefix + ".bin"));
   }

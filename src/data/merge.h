@@ -24,8 +24,8 @@ struct MergeResult {
 };
 
 // In the order of the input; both files appear whole. Throws Error, before anything is written, for
-// a pair that is not whole and an output that exists or is one of the inputs, and for pairs that
-// differ in type or in having modes.
+// a pair that is not whole or is damaged, an output that exists or is one of the inputs, and pairs
+// that differ in type or in having modes.
 MergeResult merge_datasets(const MergeRequest& request);
 
 }  // namespace megatron::data

@@ -19,6 +19,9 @@ namespace megatron::data {
 enum class IntegerType { i16, i32, u32, i64 };
 std::string_view name(IntegerType type);  // NumPy's: "<i4" ...
 
+// Whether a file that begins like this is an array of NumPy's.
+inline bool is_npy(std::string_view beginning) { return beginning.starts_with("\x93NUMPY"); }
+
 class IntegerArray {
  public:
   IntegerArray(IntegerType type, std::vector<int64_t> shape);  // zeros, in memory

@@ -15,6 +15,9 @@
 namespace megatron::data {
 namespace {
 
+// Remembered of an index that check() has passed; another name than those that looked at less.
+constexpr std::string_view kContent = "checked content";
+
 std::string digest_of(const Json& json) {
   const std::string text = json.dump();
   return digest(std::as_bytes(std::span(text)));
@@ -88,7 +91,7 @@ void SourceFacts::remember() {
 
 std::string SourceFacts::content(ThreadPool& pool) {
   constexpr size_t kBlock = size_t{16} << 20;
-  if (auto known = text("content"); known && known->size() == 32) return *known;
+  if (auto known = text(kContent); known && known->size() == 32) return *known;
   const auto bytes = source_.index_bytes();
   std::vector<XXH128_canonical_t> blocks((bytes.size() + kBlock - 1) / kBlock);
   pool.parallel_for(static_cast<int64_t>(blocks.size()), [&](int64_t block, int) {
@@ -99,7 +102,7 @@ std::string SourceFacts::content(ThreadPool& pool) {
   });
   source_.check(pool);
   const std::string found = digest(std::as_bytes(std::span(blocks)));
-  set("content", found);
+  set(kContent, found);
   return found;
 }
 

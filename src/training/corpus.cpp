@@ -180,7 +180,7 @@ Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, i
 }
 
 std::vector<SplitTokens> open_split(const DataSettings& settings, const Vocabulary& vocabulary,
-                                    data::Split split) {
+                                    data::Split split, ThreadPool& pool) {
   const Sources sources = find_sources(settings);
   MG_CHECK(!sources.mock, "--mock-data has no documents: give --data-path PREFIX or --input FILE");
   const auto at = static_cast<size_t>(split);
@@ -196,6 +196,7 @@ std::vector<SplitTokens> open_split(const DataSettings& settings, const Vocabula
   std::vector<SplitTokens> parts;
   for (const std::string& prefix : list->prefixes) {
     const auto tokens = open_tokens(settings, vocabulary, prefix);
+    tokens->check(pool);
     const auto [begin, end] = data::split_range(share, tokens->sequence_count());
     parts.push_back({tokens, begin, end});
   }

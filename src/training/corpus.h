@@ -55,9 +55,10 @@ struct SplitTokens {
 };
 
 // What the samples of a split are cut from, in the order the data sets are named, whatever their
-// weights. Throws Error as open_corpus does, and for mock data.
+// weights. Throws Error as open_corpus does, and for mock data and damaged indices, which are read
+// whole.
 std::vector<SplitTokens> open_split(const DataSettings& settings, const Vocabulary& vocabulary,
-                                    data::Split split);
+                                    data::Split split, ThreadPool& pool);
 
 // Samples of a set as micro-batches of sequences of one length.
 class BatchReader {

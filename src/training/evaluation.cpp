@@ -4,9 +4,12 @@
 #include <numbers>
 #include <numeric>
 
+#include "base/command_output.h"
 #include "base/error.h"
 #include "base/progress.h"
 #include "comm/staged.h"
+#include "data/input_list.h"
+#include "data/text_source.h"
 #include "training/found_checkpoints.h"
 
 namespace megatron::training {
@@ -117,6 +120,7 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
   length_ = s_.seq_length.value_or(config_.max_position_embeddings);
   stride_ = s_.stride.value_or(length_);
   check();
+  check_outputs();
   ThreadPool pool(s_.runtime.threads_per_rank());
   require_whole_model(directory_.path(), pool);
   if (!s_.data.tokenizer_model && !s_.data.tokenizer_type && !s_.data.mock_data)
@@ -131,7 +135,7 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
   }
   const data::Split split = split_named(s_.set);
   if (s_.by_document()) {
-    documents_ = stored_documents(open_split(s_.data, vocabulary, split),
+    documents_ = stored_documents(open_split(s_.data, vocabulary, split, pool),
                                   s_.text.prepend_eod ? vocabulary.eod : -1);
     return;
   }
@@ -173,6 +177,23 @@ void Evaluation::check() const {
            text        ? "--input"
            : s_.stride ? "--stride"
                        : "--per-document");
+}
+
+void Evaluation::check_outputs() const {
+  if (!s_.per_document) return;
+  std::vector<std::string> inputs;
+  if (!s_.text.paths.empty()) {
+    const data::TextSourceOptions source{.manual_pages = s_.text.format == "manpages",
+                                         .json_lines = s_.text.format == "jsonl"};
+    for (const auto& entry : data::list_inputs(s_.text.paths, source.kind()))
+      inputs.push_back(entry.path);
+  }
+  for (const auto& file :
+       {s_.data.data_args_path, s_.data.per_split_data_args_path, s_.data.tokenizer_model, s_.load})
+    if (file) inputs.push_back(*file);
+  check_output(
+      {*s_.per_document, "--per-document", {"a list of document losses", is_document_lines}},
+      inputs);
 }
 
 EvaluationResult Evaluation::run(comm::Group& ranks_of_run) const {
@@ -261,6 +282,11 @@ std::string document_lines(const std::vector<DocumentLoss>& documents) {
     lines += line.dump() + "\n";
   }
   return lines;
+}
+
+bool is_document_lines(std::string_view beginning) {
+  return beginning.starts_with(R"({"document": )") &&
+         first_line(beginning).find(R"("place": )") != beginning.npos;
 }
 
 }  // namespace megatron::training

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "training/document_losses.h"
@@ -61,6 +62,7 @@ class Evaluation {
 
  private:
   void check() const;
+  void check_outputs() const;
   EvaluationResult run_samples(LossPass& pass) const;
   EvaluationResult run_documents(LossPass& pass) const;
   std::string what() const { return s_.text.paths.empty() ? s_.set + " set" : "text"; }
@@ -78,5 +80,7 @@ class Evaluation {
 // JSON lines, one a document: {"document", "place", "tokens", "loss": mean or null, "sum",
 // "bytes"}.
 std::string document_lines(const std::vector<DocumentLoss>& documents);
+// Whether a file that begins like this holds such lines.
+bool is_document_lines(std::string_view beginning);
 
 }  // namespace megatron::training

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/machine_limits.h"
 #include "data/indexed_dataset.h"
+#include "data/input_list.h"
 #include "data/text_blocks.h"
 #include "training/preprocess_pipeline.h"
 #include "training/vocabulary.h"
@@ -24,6 +25,21 @@ namespace fs = std::filesystem;
 
 std::string prefix_of(const PreprocessSettings& s, const std::string& key) {
   return *s.output_prefix + "_" + key + (s.split_sentences ? "_sentence" : "_document");
+}
+
+data::TextSourceOptions source_of(const PreprocessSettings& s) {
+  return {.json_key = {},
+          .manual_pages = s.input_format == "manpages",
+          .whole_files = s.whole_files,
+          .json_lines = s.input_format == "jsonl"};
+}
+
+void check_outputs(const PreprocessSettings& s) {
+  std::vector<std::string> inputs;
+  for (const auto& entry : data::list_inputs(s.input, source_of(s).kind()))
+    inputs.push_back(entry.path);
+  for (const std::string& key : s.json_keys)
+    data::check_dataset_output(prefix_of(s, key), s.overwrite, inputs);
 }
 
 void check(const PreprocessSettings& s) {
@@ -40,12 +56,6 @@ void check(const PreprocessSettings& s) {
            "--keep-newlines and --lang say how sentences are split; give --split-sentences too");
   for (const std::string& key : s.json_keys) {
     MG_CHECK(std::ranges::count(s.json_keys, key) == 1, "--json-keys names '{}' twice", key);
-    const std::string prefix = prefix_of(s, key);
-    for (const char* suffix : {".bin", ".idx"}) {
-      MG_CHECK(s.overwrite || !fs::exists(prefix + suffix),
-               "{}{} exists; give --overwrite to replace it, or another --output-prefix", prefix,
-               suffix);
-    }
   }
 }
 
@@ -145,7 +155,7 @@ void PreprocessSettings::fields(Fields& f) {
         "documents between printed lines when standard error is no terminal; default a line every "
         "5 s");
   f.begin_group("output");
-  f.add_switch("overwrite", &overwrite, true, "replace output files that exist");
+  f.add_switch("overwrite", &overwrite, true, "replace token files that exist; other files stay");
   f.common({"input", "json-keys", "split-sentences", "tokenizer-model", "tokenizer-type",
             "vocab-file", "merge-file", "output-prefix", "append-eod", "overwrite", "on-bad-line",
             "workers"});
@@ -153,15 +163,13 @@ void PreprocessSettings::fields(Fields& f) {
 
 std::vector<PreprocessResult> preprocess(const PreprocessSettings& s) {
   check(s);
+  check_outputs(s);
   const Vocabulary vocabulary = open_vocabulary(s, s.vocab_size);
   MG_CHECK(!s.append_eod || vocabulary.eod >= 0,
            "--append-eod: the tokenizer {} names no end-of-document token", vocabulary.directory);
   const DocumentRules rules = rules_of(s, vocabulary);
   data::SentenceSplitter(s.lang, s.keep_newlines);  // refuses the language now
-  data::TextBlocks blocks(s.input, {.json_key = {},
-                                    .manual_pages = s.input_format == "manpages",
-                                    .whole_files = s.whole_files,
-                                    .json_lines = s.input_format == "jsonl"});
+  data::TextBlocks blocks(s.input, source_of(s));
   std::vector<std::unique_ptr<data::IndexedDatasetBuilder>> outputs;
   std::vector<data::IndexedDatasetBuilder*> pointers;
   for (const std::string& key : s.json_keys) {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/command_output.h"
 #include "training/finite.h"
 
 namespace megatron::training {
@@ -15,9 +16,23 @@ std::string json_number(double value) {
                               : fmt::format("\"{}\"", unsigned_nan(value));
 }
 
+namespace {
+
+constexpr std::string_view kBegin = "{\"displayTimeUnit\":\"ms\",\n\"traceEvents\":[";
+
+const std::string& checked(const std::string& path) {
+  check_output({path,
+                "--profile-dir",
+                {"a trace", [](std::string_view text) { return text.starts_with(kBegin); }}},
+               {});
+  return path;
+}
+
+}  // namespace
+
 TraceFile::TraceFile(const std::string& path, const FileSystem& files)
-    : path_(path), file_(path, files) {
-  file_.write("{\"displayTimeUnit\":\"ms\",\n\"traceEvents\":[");
+    : path_(path), file_(checked(path), files) {
+  file_.write(kBegin);
 }
 
 void TraceFile::line(std::string_view text) {

@@ -87,4 +87,9 @@ std::string report_page(const std::vector<RunHistory>& histories, const std::str
                             {"script", std::string(kPageScript)}});
 }
 
+bool is_report_page(std::string_view beginning) {
+  return beginning.starts_with("<!DOCTYPE html>") &&
+         beginning.find("<p class=\"kicker\">Training report</p>") != beginning.npos;
+}
+
 }  // namespace megatron::training::report

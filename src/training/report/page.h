@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "training/report/history.h"
@@ -12,6 +13,9 @@ namespace megatron::training::report {
 // place for anything. Without scripts everything but the curves is there. title: "" makes one of
 // the names of the runs.
 std::string report_page(const std::vector<RunHistory>& histories, const std::string& title);
+
+// Whether a file that begins like this is such a page, of this version or another.
+bool is_report_page(std::string_view beginning);
 
 // The numbers of the curves, as the page's script reads them (page/series.js): JSON that may stand
 // in a script element.

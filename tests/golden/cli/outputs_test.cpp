@@ -81,13 +81,17 @@ TEST_F(Commands, FlagsReachTheirChecks) {
 
 TEST_F(Commands, TokenizersThatExistStay) {
   fs::create_directory(place_ / "t");
-  write_file(place_ / "t/tokenizer_config.json", "mine");
+  const std::string mine = "{\"tokenizer_class\": \"Mine\"}";
+  write_file(place_ / "t/tokenizer_config.json", mine);
   const Words train = {"tokenizer", "train", "--input", kText, "--vocab-size", "260", "--output"};
   expect(2, with(train, {"t"}), {"tokenizer_config.json", "--overwrite"});
-  EXPECT_EQ(read_file(place_ / "t/tokenizer_config.json"), "mine");
+  EXPECT_EQ(read_file(place_ / "t/tokenizer_config.json"), mine);
   EXPECT_EQ(place_.listing(), (std::set<std::string>{"t", "t/tokenizer_config.json"}));
   expect(2, with(train, {"t/tokenizer_config.json"}), {"--output", "not a directory"});
   expect(0, with(train, {"t", "--overwrite"}), {});
+  write_file(place_ / "t/tokenizer.json", "notes");
+  expect(2, with(train, {"t", "--overwrite"}), {"t/tokenizer.json", "not a file of a tokenizer"});
+  EXPECT_EQ(read_file(place_ / "t/tokenizer.json"), "notes");
 }
 
 TEST_F(Commands, TokenFilesThatExistStay) {
@@ -96,14 +100,71 @@ TEST_F(Commands, TokenFilesThatExistStay) {
   for (const std::string suffix : {".bin", ".idx"}) {
     const std::string name = "p_text_document" + suffix;
     write_file(place_ / name, "mine");
-    expect(2, write, {name, "--overwrite"});
+    expect(2, write, {name, "is not replaced"});
+    expect(2, with(write, {"--overwrite"}), {name, "is not replaced", "(--overwrite)"});
     EXPECT_EQ(read_file(place_ / name), "mine");
     EXPECT_EQ(place_.listing(), std::set<std::string>{name});
     fs::remove(place_ / name);
   }
+  // A run that was killed between the renames of its files.
+  write_file(place_ / "p_text_document.bin", "ids");
+  write_file(place_ / "p_text_document.idx.4194304.0.tmp", "");
+  expect(2, write, {"p_text_document.bin exists", "give --overwrite"});
+  expect(0, with(write, {"--overwrite"}), {});
+  EXPECT_EQ(place_.listing(),
+            (std::set<std::string>{"p_text_document.bin", "p_text_document.idx"}));
+  for (const std::string& name : place_.listing()) fs::remove(place_ / name);
   expect(2, with(write, {"--json-keys", "text", "text"}), {"--json-keys", "'text' twice"});
   expect(2, with(write, {"--json-keys", "text", "--json-keys", "text"}), {"--json-keys", "twice"});
   EXPECT_TRUE(place_.listing().empty());
+}
+
+TEST_F(Commands, InputsAreNoOutputs) {
+  for (const char* suffix : {".bin", ".idx"})
+    fs::copy_file(vectors("indexed/u16_docs") + suffix, place_ / ("a" + std::string(suffix)));
+  const std::string idx = read_file(place_ / "a.idx"), bin = read_file(place_ / "a.bin");
+  fs::create_symlink("a.bin", place_ / "link.bin");
+  fs::create_hard_link(place_ / "a.idx", place_ / "link.idx");
+  for (const char* output : {"a", "./a", "link"}) {
+    expect(2, {"merge", "--input", "a", "--output-prefix", output, "--overwrite"},
+           {"this command reads"});
+  }
+  EXPECT_EQ(read_file(place_ / "a.idx"), idx);
+  EXPECT_EQ(read_file(place_ / "a.bin"), bin);
+  // A pair is one of token files, whatever its name.
+  write_file(place_ / "pytorch_model.bin", "weights");
+  expect(2, {"merge", "--input", "a", "--output-prefix", "pytorch_model", "--overwrite"},
+         {"pytorch_model.bin", "not a token file"});
+  EXPECT_EQ(read_file(place_ / "pytorch_model.bin"), "weights");
+  expect(0, {"merge", "--input", "a", "--output-prefix", "b"}, {});
+  expect(2, {"merge", "--input", "a", "--output-prefix", "b"}, {"b.idx exists", "--overwrite"});
+  expect(0, {"merge", "--input", "a", "--output-prefix", "b", "--overwrite"}, {});
+
+  fs::create_directory(place_ / "order");
+  write_file(place_ / "order/train-sample_index.npy", "notes");
+  expect(
+      2,
+      {"index", "--data-path", "a", "--split", "1,0,0", "--seq-length", "1", "--output", "order"},
+      {"train-sample_index.npy", "not an array"});
+  EXPECT_EQ(read_file(place_ / "order/train-sample_index.npy"), "notes");
+}
+
+TEST_F(Commands, ModelsAndTextsAreNoOutputs) {
+  fs::copy(vectors("hf/llama"), place_ / "model", fs::copy_options::recursive);
+  const std::string config = read_file(place_ / "model/config.json");
+  const Words generate = {"generate",      "--load",       "model", "--tokenizer-model",
+                          kTokenizer,      "--max-tokens", "1",     "--prompt-file",
+                          "prompts.jsonl", "--output"};
+  write_file(place_ / "prompts.jsonl", "{\"request\": 0, \"prompt\": \"a\"}\n");
+  expect(2, with(generate, {"model/config.json"}), {"--output model/config.json exists"});
+  expect(2, with(generate, {"prompts.jsonl"}), {"this command reads"});
+  EXPECT_EQ(read_file(place_ / "model/config.json"), config);
+  const Words eval = {"eval", "--load", "model", "--input", "text.jsonl", "--per-document"};
+  const std::string text = "{\"document\": 0, \"place\": \"a\", \"text\": \"one two three\"}\n";
+  write_file(place_ / "text.jsonl", text);
+  expect(2, with(eval, {"text.jsonl"}), {"--per-document text.jsonl", "this command reads"});
+  expect(2, with(eval, {"model/config.json"}), {"not a list of document losses"});
+  EXPECT_EQ(read_file(place_ / "text.jsonl"), text);
 }
 
 TEST_F(Commands, TokenizerOptionsAreCheckedBeforeTheText) {

@@ -7,6 +7,7 @@
 namespace megatron::testing {
 namespace {
 
+namespace fs = std::filesystem;
 using training::report::line;
 using training::report::run_line;
 using training::report::step_line;
@@ -49,8 +50,33 @@ TEST_F(Report, RefusesWithReasons) {
   refused({"report"}, "run");
   refused({"report", "none"}, "there is no run 'none'");
   refused({"report", "a", "--output", "file/page.html"}, "file");
-  refused({"report", "a", "--output", "a"}, "exists and is not a regular file");
+  refused({"report", "a", "--output", "a"}, "--output a is a directory");
   EXPECT_EQ(place_.listing(), (std::set<std::string>{"a", "a/log.jsonl", "file"}));
+}
+
+// A report replaces a report, and nothing else.
+TEST_F(Report, LeavesOtherFilesAlone) {
+  write_file(place_ / "a/log.jsonl", log());
+  write_file(place_ / "x.idx", std::string("MMIDIDX\0\0", 9) + "rest");
+  write_file(place_ / "page.html", "<!DOCTYPE html>\n<p>mine</p>\n");
+  fs::create_symlink("a/log.jsonl", place_ / "link.html");
+  fs::create_hard_link(place_ / "a/log.jsonl", place_ / "hard.html");
+  for (const std::string name : {"a/log.jsonl", "./a/../a/log.jsonl", "link.html", "hard.html"})
+    refused({"report", "a", "--output", name}, "this command reads");
+  for (const std::string name : {"x.idx", "page.html"})
+    refused({"report", "a", "--output", name}, name + " exists and is not a report");
+  EXPECT_EQ(read_file(place_ / "a/log.jsonl"), log());
+  EXPECT_EQ(read_file(place_ / "x.idx").size(), 13u);
+  for (int times = 0; times < 2; ++times) {
+    const Outcome o = place_.run({"report", "a"});
+    EXPECT_EQ(o.code, 0) << o.err;
+  }
+  const Outcome o = place_.run({"report", "a", "--output", "/dev/stdout"});
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_TRUE(o.out.starts_with("<!DOCTYPE html>"));
+  EXPECT_NE(o.out.find("/dev/stdout: 1 run, "), std::string::npos);
+  EXPECT_EQ(place_.run({"report", "a", "--output", "/dev/null"}).code, 0);
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
 }
 
 }  // namespace

@@ -348,9 +348,13 @@ TEST(GptDataset, SurvivesDamagedTokenFiles) {
   int read = 0, refused = 0;
   for (int round = 0; round < 300; ++round) {
     copy_set("gpt_dataset/data/small40", folder / "x");
-    std::string idx = read_file(folder / "x.idx");
-    if (random() % 4 == 0) {
+    std::string idx = read_file(folder / "x.idx"), bin = read_file(folder / "x.bin");
+    const auto kind = random() % 4;
+    if (kind == 0) {
       std::filesystem::resize_file(folder / "x.bin", random() % 1000);
+    } else if (kind == 1) {  // a token changes: nothing tells
+      bin[random() % bin.size()] ^= 1;
+      write_file(folder / "x.bin", bin);
     } else {
       for (unsigned flips = 1 + random() % 3; flips > 0; --flips)
         idx[random() % idx.size()] ^= static_cast<char>(1u << random() % 8);
