@@ -36,29 +36,28 @@ void inspect_tokenizer(const std::string& path) {
 }
 
 // False: damaged.
-bool inspect_path(const std::string& path, const DatasetInspection& inspection, bool verify) {
+bool inspect_path(const std::string& path, const DatasetInspection& inspection, bool tensors) {
+  const bool verify = inspection.verify;
   const fs::path p(path);
   const std::string prefix = data::indexed_dataset_prefix(path);
   const bool tokens = data::indexed_dataset_exists(prefix);
-  if (tokens && !verify) {
-    inspect_dataset(prefix, inspection);
-    return true;
-  }
-  MG_CHECK(tokens || fs::exists(p),
+  if (tokens) return inspect_dataset(prefix, inspection);
+  MG_CHECK(fs::exists(p),
            "{} does not exist; a model directory, a checkpoint, a --save directory, a run's "
            "log.jsonl, a .bin/.idx prefix, a safetensors file or a tokenizer is wanted",
            path);
-  if (checkpoint::is_checkpoint(path)) return inspect_checkpoint(path, verify);
+  if (checkpoint::is_checkpoint(path)) return inspect_checkpoint(path, verify, tensors);
   const bool model = fs::exists(p / "config.json");
   if (!model && fs::is_directory(p) && is_save_directory(path))
-    return inspect_save_directory(path, verify);
+    return inspect_save_directory(path, verify, tensors);
   MG_CHECK(!verify,
-           "--verify compares the checksums of a checkpoint, and {} has no {} that tells them",
+           "--verify compares the checksums of a checkpoint, or reads a data set whole; {} has no "
+           "{} that tells checksums, and is no .bin/.idx prefix",
            path, checkpoint::kTrainerState);
   if (p.extension() == ".safetensors") {
-    print_tensors(checkpoint::SafetensorsFile(path).tensors());
+    inspect_tensors(path, tensors);
   } else if (model) {
-    inspect_model(path);
+    inspect_model(path, tensors);
   } else if (p.extension() == ".jsonl" || fs::exists(p / "log.jsonl")) {
     inspect_run(path);
   } else if (p.filename() == "tokenizer.json" || fs::exists(p / "tokenizer.json") ||
@@ -76,16 +75,20 @@ int inspect(const Arguments& arguments) {
   std::vector<std::string> paths;
   training::TokenizerSettings settings;
   std::optional<int64_t> vocab_size;
-  bool verify = false;
+  bool tensors = false;
   DatasetInspection inspection;
   Fields fields;
   settings.fields(fields);
   fields.add("vocab-size", &vocab_size,
              "number of tokens, where the tokenizer's files do not tell");
   fields.add_switch(
-      "verify", &verify, true,
-      "compute every checksum of a checkpoint, or of all in a --save directory, again; "
-      "exit code 1 when one is damaged");
+      "verify", &inspection.verify, true,
+      "compute every checksum of a checkpoint, or of all in a --save directory, again; read every "
+      "token of a data set, and compare the ids with a tokenizer's or --vocab-size; exit code 1 "
+      "when one is damaged");
+  fields.add_switch("tensors", &tensors, true,
+                    "list every tensor and file of a model or checkpoint, with checksums; else "
+                    "tensors of the same shape in all layers stand in one line");
   fields.add("documents", &inspection.documents,
              "documents of a data set to decode, when a tokenizer is given");
   fields.add("characters", &inspection.characters, "of each document that is decoded; 0: all");
@@ -101,11 +104,15 @@ int inspect(const Arguments& arguments) {
   MG_CHECK(inspection.characters >= 0, "--characters is {}; it must be at least 0",
            inspection.characters);
   std::shared_ptr<const tokenizers::Tokenizer> tokenizer;
-  if (settings.tokenizer_type || settings.tokenizer_model)
-    tokenizer = training::open_vocabulary(settings, vocab_size).tokenizer;
+  inspection.vocabulary = vocab_size;
+  if (settings.tokenizer_type || settings.tokenizer_model) {
+    const training::Vocabulary opened = training::open_vocabulary(settings, vocab_size);
+    tokenizer = opened.tokenizer;
+    inspection.vocabulary = opened.size;
+  }
   inspection.tokenizer = tokenizer.get();
   bool whole = true;
-  for (const std::string& path : paths) whole = inspect_path(path, inspection, verify) && whole;
+  for (const std::string& path : paths) whole = inspect_path(path, inspection, tensors) && whole;
   return whole ? 0 : 1;
 }
 

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -27,11 +26,54 @@ using checkpoint::TensorInfo;
 
 std::string bytes_text(int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
-int threads_here() { return available_processors(); }
+// "model.layers.3.mlp.weight": "model.layers.*.mlp.weight".
+std::string layer_pattern(const std::string& name) {
+  std::string pattern;
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    const std::string_view part = std::string_view(name).substr(begin, end - begin);
+    const bool number = !part.empty() && part.find_first_not_of("0123456789") == part.npos;
+    if (begin > 0) pattern += '.';
+    pattern += number ? "*" : part;
+    begin = end + 1;
+  }
+  return pattern;
+}
 
-// remark: what stands behind a tensor.
-void print_tensors(const std::vector<TensorInfo>& tensors,
+// A line for tensors of one pattern, type and shape, in the order of the first of each.
+void print_groups(const std::vector<TensorInfo>& tensors) {
+  struct Group {
+    std::string pattern;
+    const TensorInfo* first;
+    int64_t count = 0, bytes = 0;
+  };
+  std::vector<Group> groups;
+  std::map<std::string, size_t> places;
+  int64_t elements = 0, bytes = 0;
+  for (const TensorInfo& t : tensors) {
+    std::string pattern = layer_pattern(t.name);
+    const std::string key = fmt::format("{} {} {}", pattern, name(t.dtype), t.shape.str());
+    const auto [place, is_new] = places.emplace(key, groups.size());
+    if (is_new) groups.push_back({std::move(pattern), &t});
+    Group& group = groups[place->second];
+    ++group.count;
+    group.bytes += t.end - t.begin;
+    elements += t.shape.elements();
+    bytes += t.end - t.begin;
+  }
+  for (const Group& g : groups) {
+    fmt::print("  {:<56} {:<5} {:<20} {:>8}{}\n", g.count == 1 ? g.first->name : g.pattern,
+               name(g.first->dtype), g.first->shape.str(), bytes_text(g.bytes),
+               g.count == 1 ? "" : fmt::format("  in {} tensors", g.count));
+  }
+  fmt::print("{} tensors, {} elements, {}{}\n", tensors.size(), elements, bytes_text(bytes),
+             groups.size() < tensors.size() ? " (--tensors lists each)" : "");
+}
+
+// remark: what stands behind a tensor that has a line of its own.
+void print_tensors(const std::vector<TensorInfo>& tensors, bool all,
                    const std::function<std::string(const std::string& name)>& remark) {
+  if (!all) return print_groups(tensors);
   int64_t elements = 0, bytes = 0;
   for (const TensorInfo& t : tensors) {
     fmt::print("  {:<56} {:<5} {:<20} {:>8}{}\n", t.name, name(t.dtype), t.shape.str(),
@@ -88,12 +130,13 @@ void print_state(const checkpoint::CheckpointDirectory& checkpoint) {
   }
 }
 
-void print_files(const checkpoint::CheckpointDirectory& checkpoint) {
+void print_files(const checkpoint::CheckpointDirectory& checkpoint, bool all) {
   int64_t bytes = 0;
   for (const checkpoint::ListedFile& file : checkpoint.files()) {
-    fmt::print("  {:<56} {:>34}  {}\n", file.name, bytes_text(file.bytes),
-               file.has_tensors ? fmt::format("{} tensors", file.tensors.size())
-                                : checkpoint::hexadecimal(file.sum));
+    if (all)
+      fmt::print("  {:<56} {:>34}  {}\n", file.name, bytes_text(file.bytes),
+                 file.has_tensors ? fmt::format("{} tensors", file.tensors.size())
+                                  : checkpoint::hexadecimal(file.sum));
     bytes += file.bytes;
   }
   fmt::print("{} files, {}\n", checkpoint.files().size(), bytes_text(bytes));
@@ -118,21 +161,22 @@ const training::FoundCheckpoint* first(const std::vector<training::FoundCheckpoi
 
 }  // namespace
 
-void print_tensors(const std::vector<TensorInfo>& tensors) {
-  print_tensors(tensors, [](const std::string&) { return std::string(); });
+void inspect_tensors(const std::string& path, bool tensors) {
+  print_tensors(checkpoint::SafetensorsFile(path).tensors(), tensors,
+                [](const std::string&) { return std::string(); });
 }
 
-void inspect_model(const std::string& path) {
+void inspect_model(const std::string& path, bool tensors) {
   const checkpoint::ModelDirectory directory(path);
   fmt::print("{}: Hugging Face model of type {}\n", path,
              directory.config()["model_type"].as_string());
   print_shape(directory);
-  print_tensors(tensors_of(directory));
+  print_tensors(tensors_of(directory), tensors, [](const std::string&) { return std::string(); });
 }
 
-bool inspect_checkpoint(const std::string& path, bool verify) {
+bool inspect_checkpoint(const std::string& path, bool verify, bool tensors) {
   if (verify) {
-    ThreadPool pool(threads_here());
+    ThreadPool pool(available_processors());
     const training::FoundCheckpoint found = training::look_at_checkpoint(path, true, pool);
     if (found.condition == training::Condition::damaged) {
       fmt::print("{}: damaged\n", path);
@@ -145,15 +189,15 @@ bool inspect_checkpoint(const std::string& path, bool verify) {
   const models::GptConfig config = print_shape(checkpoint.model());
   std::map<std::string, std::string> places;
   for (auto& [tensor, place] : training::tensor_places(config)) places[tensor] = std::move(place);
-  print_tensors(tensors_of(checkpoint.model()), [&](const std::string& tensor) {
+  print_tensors(tensors_of(checkpoint.model()), tensors, [&](const std::string& tensor) {
     return fmt::format("  {}  {}", checkpoint.checksum(tensor), places[tensor]);
   });
   if (checkpoint.has_optimizer()) {
     fmt::print("optimizer:\n");
-    print_tensors(checkpoint.optimizer_tensors(),
+    print_tensors(checkpoint.optimizer_tensors(), tensors,
                   [&](const std::string& tensor) { return "  " + checkpoint.checksum(tensor); });
   }
-  print_files(checkpoint);
+  print_files(checkpoint, tensors);
   if (verify) fmt::print("every checksum is the one that was written\n");
   return true;
 }
@@ -164,8 +208,8 @@ bool is_save_directory(const std::string& path) {
          !training::SaveDirectory(path).iterations().empty();
 }
 
-bool inspect_save_directory(const std::string& path, bool verify) {
-  ThreadPool pool(threads_here());
+bool inspect_save_directory(const std::string& path, bool verify, bool tensors) {
+  ThreadPool pool(available_processors());
   const training::SaveDirectory directory(path);
   const auto found = training::find_checkpoints(path, verify, pool);
   std::vector<int64_t> steps;
@@ -189,13 +233,13 @@ bool inspect_save_directory(const std::string& path, bool verify) {
   std::error_code error;
   if (fs::exists(fs::path(path) / "log.jsonl", error)) inspect_run(path);
   if (verify && !whole) return false;
-  if (next != nullptr) return inspect_checkpoint(next->path, false);
+  if (next != nullptr) return inspect_checkpoint(next->path, false, tensors);
   const auto* const model = first(found, training::Condition::model, directory, steps);
   if (model == nullptr) {
     fmt::print("a run cannot go on from here: none of the checkpoints is whole\n");
     return false;
   }
-  inspect_model(model->path);
+  inspect_model(model->path, tensors);
   return true;
 }
 

@@ -11,7 +11,9 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/machine_limits.h"
 #include "base/progress.h"
+#include "base/thread_pool.h"
 #include "data/indexed_dataset.h"
 
 namespace megatron::cli {
@@ -117,10 +119,7 @@ void print_document(const data::IndexedDataset& set, int64_t document,
   }
 }
 
-}  // namespace
-
-void inspect_dataset(const std::string& prefix, const DatasetInspection& inspection) {
-  const data::IndexedDataset set(prefix);
+void print_summary(const data::IndexedDataset& set) {
   LengthCounts lengths;
   int64_t tokens = 0;
   for (int64_t d = 0; d < set.document_count(); ++d) {
@@ -130,14 +129,52 @@ void inspect_dataset(const std::string& prefix, const DatasetInspection& inspect
     tokens += length;
     lengths.add(length);
   }
-  fmt::print("{}.bin/.idx: {} documents, {} sequences, {} tokens of type {} ({}){}\n", prefix,
+  fmt::print("{}.bin/.idx: {} documents, {} sequences, {} tokens of type {} ({}){}\n", set.path(),
              set.document_count(), set.sequence_count(), tokens, name(set.dtype()),
              format_bytes(static_cast<double>(tokens * size_of(set.dtype()))),
              set.multimodal() ? ", with modes" : "");
   if (set.document_count() > 0) lengths.print();
-  if (inspection.tokenizer == nullptr) return;
-  for (int64_t d = 0; d < std::min(inspection.documents, set.document_count()); ++d)
-    print_document(set, d, inspection);
+}
+
+// Throws Error for a value that is no token id.
+void verify_tokens(const data::IndexedDataset& set, const DatasetInspection& inspection) {
+  const auto range = set.token_range();
+  const std::string ids =
+      range ? fmt::format("token ids {} to {}", range->smallest, range->largest) : "no tokens";
+  MG_CHECK(!range || range->smallest >= 0, "{}.bin holds token id {}, and ids start at 0",
+           set.path(), range->smallest);
+  if (const auto& vocabulary = inspection.vocabulary) {
+    MG_CHECK(!range || range->largest < *vocabulary,
+             "{}.bin holds token id {}, and the vocabulary has {} tokens (ids 0 to {})", set.path(),
+             range->largest, *vocabulary, *vocabulary - 1);
+    fmt::print("verified: index and {} bytes of tokens read; {}, inside the vocabulary of {}\n",
+               set.bin_bytes(), ids, *vocabulary);
+  } else {
+    fmt::print(
+        "verified: index and {} bytes of tokens read; {} (not compared with a vocabulary: give "
+        "--tokenizer-model or --vocab-size)\n",
+        set.bin_bytes(), ids);
+  }
+}
+
+}  // namespace
+
+bool inspect_dataset(const std::string& prefix, const DatasetInspection& inspection) {
+  try {
+    const data::IndexedDataset set(prefix);
+    ThreadPool pool(available_processors());
+    set.check(pool);
+    print_summary(set);
+    if (inspection.verify) verify_tokens(set, inspection);
+    if (inspection.tokenizer == nullptr) return true;
+    for (int64_t d = 0; d < std::min(inspection.documents, set.document_count()); ++d)
+      print_document(set, d, inspection);
+    return true;
+  } catch (const Error& error) {
+    if (!inspection.verify) throw;
+    fmt::print("{}: damaged\n    {}\n", prefix, error.what());
+    return false;
+  }
 }
 
 }  // namespace megatron::cli

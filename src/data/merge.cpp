@@ -2,12 +2,11 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <set>
-#include <thread>
 
 #include "base/error.h"
+#include "base/machine_limits.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "data/indexed_dataset.h"
@@ -72,13 +71,9 @@ void check_output(const MergeRequest& request, const std::vector<std::string>& p
   check_dataset_output(request.output_prefix, request.overwrite, inputs);
 }
 
-int hardware_threads() {
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
-
 // Reads every index whole, so that none is found damaged midway.
 void check_inputs(const MergeRequest& request, const std::vector<std::string>& prefixes) {
-  ThreadPool pool(hardware_threads());
+  ThreadPool pool(available_processors());
   const DType dtype = IndexedDataset(prefixes[0]).dtype();
   for (const std::string& prefix : prefixes) {
     const IndexedDataset part(prefix);

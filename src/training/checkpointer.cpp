@@ -53,11 +53,22 @@ checkpoint::Contents Checkpointer::contents(const TrainerState& state) const {
   return contents;
 }
 
-void Checkpointer::check_room() const {
+int64_t Checkpointer::checkpoint_bytes() const {
   TrainerState state;
   state.has_optimizer = settings_.save_optimizer;
   state.data = state.layout = Json::Object{};
-  checkpoint::check_room(directory_.path(), contents(state).total_bytes(), files_,
+  return contents(state).total_bytes();
+}
+
+SaveSpace Checkpointer::space(int64_t first, int64_t last) const {
+  return {.folder = directory_.path(),
+          .checkpoint_bytes = checkpoint_bytes(),
+          .checkpoints = most_checkpoints(settings_, first, last),
+          .free_bytes = files_.free_bytes(directory_.path())};
+}
+
+void Checkpointer::check_room() const {
+  checkpoint::check_room(directory_.path(), checkpoint_bytes(), files_,
                          "--save to another disk, make room there, or use --save-keep");
 }
 

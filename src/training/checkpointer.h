@@ -14,6 +14,7 @@
 #include "training/log/record.h"
 #include "training/model_source.h"
 #include "training/save_directory.h"
+#include "training/save_space.h"
 #include "training/step.h"
 #include "training/trainer_state.h"
 #include "training/whole_model.h"
@@ -39,6 +40,9 @@ class Checkpointer {
 
   // Throws Error when the disk has no room for a checkpoint.
   void check_room() const;
+  // What the checkpoints from step `first` to `last` will take, against what is free. Not
+  // collective.
+  SaveSpace space(int64_t first, int64_t last) const;
   // Saves, or with --async-save begins to, after an earlier save has ended. A failure is told and,
   // with --exit-on-save-failure, thrown; `last`: thrown in any case. What is done is returned.
   std::vector<SaveRecord> save(const TrainerState& state, bool last);
@@ -59,6 +63,7 @@ class Checkpointer {
     std::thread writer;
     std::atomic<bool> written = false;
   };
+  int64_t checkpoint_bytes() const;
   checkpoint::Contents contents(const TrainerState& state) const;
   void begin(const TrainerState& state);
   std::optional<SaveRecord> finish(bool last);  // none: it failed, which was told

@@ -55,8 +55,20 @@ void RankRun::fill_model(const Beginning& beginning) {
     model_.step.loss_scale().resume(*beginning.state.loss_scale);
 }
 
+// What the checkpoints will take, before the first step; or that there will be none.
+void RankRun::announce_saves() const {
+  if (!checkpointer_) {
+    log::info("no --save: no checkpoint is written, and the trained weights are lost at the end");
+    return;
+  }
+  const SaveSpace space = checkpointer_->space(plan_.first_iteration(), *s_.batch.train_iters);
+  if (space.fits()) log::info("{}", space.text());
+  else log::warning("{}", space.text());
+}
+
 TrainResult RankRun::loop() {
   if (checkpointer_ && plan_.iterations_left() > 0) checkpointer_->check_room();
+  if (lead() && !s_.run.skip_train && plan_.iterations_left() > 0) announce_saves();
   profile_.open(plan_.first_iteration(), s_.run.skip_train ? 0 : *s_.batch.train_iters,
                 s_.profile.directory.value_or(s_.checkpoint.save.value_or(".")), files());
   loop_begin_ = now_seconds();

@@ -1,4 +1,7 @@
 // `megatron inspect` on a run's checkpoints and log.
+#include <algorithm>
+#include <cstring>
+
 #include "golden/cli/tiny_run.h"
 
 namespace megatron::testing {
@@ -30,7 +33,7 @@ class Inspect : public ::testing::Test {
 
 TEST_F(Inspect, Checkpoint) {
   const std::string out = expect(
-      0, {"inspect", "run/iter_0000002"},
+      0, {"inspect", "--tensors", "run/iter_0000002"},
       {"checkpoint of step 2, 4 samples consumed, written by megatron", "precision  f32",
        "seed       1234", "layout     ranks 1", "lr 0.001", "seq-length 16",
        "model.layers.0.self_attn.q_proj.weight", "layers.0.attention.qkv.weight, rows 0-15 of 48",
@@ -38,6 +41,21 @@ TEST_F(Inspect, Checkpoint) {
        "exp_avg.model.norm.weight", "exp_avg_sq.model.norm.weight", "tokenizer.json"});
   EXPECT_EQ(out.find("every checksum"), std::string::npos);
   expect(0, {"inspect", "--verify", "run/iter_0000002"}, {"every checksum"});
+}
+
+TEST_F(Inspect, TensorsOfAllLayersInOneLine) {
+  const std::string model = vectors("hf/llama");
+  const auto lines = [](const std::string& text) { return std::ranges::count(text, '\n'); };
+  const std::string summary =
+      expect(0, {"inspect", model},
+             {"model.layers.*.self_attn.q_proj.weight", "in 3 tensors", "(--tensors lists each)"});
+  EXPECT_EQ(summary.find("model.layers.1."), std::string::npos);
+  const std::string all =
+      expect(0, {"inspect", "--tensors", model}, {"model.layers.1.self_attn.q_proj.weight"});
+  EXPECT_EQ(all.find("layers.*"), std::string::npos);
+  EXPECT_LT(lines(summary), lines(all));
+  EXPECT_EQ(summary.substr(summary.rfind('\n', summary.size() - 2)).substr(0, 8),
+            all.substr(all.rfind('\n', all.size() - 2)).substr(0, 8));  // the total
 }
 
 TEST_F(Inspect, SaveDirectory) {
@@ -95,9 +113,54 @@ TEST_F(Inspect, Log) {
   expect(2, {"inspect", "other.jsonl"}, {"other.jsonl"});
 }
 
+// A number of the index that stays within the .bin moves text between documents.
+TEST_F(Inspect, DamagedIndices) {
+  const std::string tokenizer = vectors("indexed/preprocess/tokenizer_bpe2k");
+  expect(0, {"inspect", "--verify", "data"}, {"verified: index and", "token ids", "--vocab-size"});
+  expect(0, {"inspect", "--verify", "data", "--tokenizer-model", tokenizer},
+         {"inside the vocabulary of 2048"});
+  expect(1, {"inspect", "--verify", "data", "--vocab-size", "100"},
+         {"data: damaged", "the vocabulary has 100 tokens"});
+  const std::string idx = read_file(place_ / "data.idx");
+  int64_t sequences = 0;
+  std::memcpy(&sequences, &idx[18], sizeof sequences);
+  const size_t length = 34 + 4 * 3, offset = 34 + 4 * static_cast<size_t>(sequences) + 8 * 5;
+  const auto lengths_end = 34 + 4 * static_cast<size_t>(sequences) - 4;
+  for (const size_t place : {length, offset, lengths_end}) {
+    std::string changed = idx;
+    changed[place] = static_cast<char>(changed[place] - 2);
+    write_file(place_ / "data.idx", changed);
+    expect(2, {"inspect", "data"}, {"data.idx", "damaged"});
+    expect(1, {"inspect", "--verify", "data"}, {"data: damaged", "data.idx"});
+    expect(2, {"merge", "--input", "data", "--output-prefix", "all"}, {"data.idx"});
+    expect(2,
+           {"eval", "--load", "run", "--data-path", "data", "--split", "1,0,0", "--eval-set",
+            "train", "--per-document", "losses.jsonl"},
+           {"data.idx"});
+    expect(
+        2,
+        {"eval", "--load", "run", "--data-path", "data", "--split", "1,0,0", "--eval-set", "train"},
+        {"data.idx"});
+    expect(2, tiny_train(1), {"data.idx"});
+    EXPECT_FALSE(fs::exists(place_ / "all.bin"));
+    EXPECT_FALSE(fs::exists(place_ / "losses.jsonl"));
+  }
+}
+
+// Before the first step.
+TEST_F(Inspect, TrainTellsTheRoomOfItsCheckpoints) {
+  const Outcome without = place_.run(tiny_train(1));
+  EXPECT_NE(without.err.find("no --save"), std::string::npos) << without.err;
+  const Outcome saving = place_.run(
+      with(tiny_train(4), {"--save", "other", "--save-interval", "1", "--save-keep", "2"}));
+  EXPECT_NE(saving.err.find("--save other: at most 3 checkpoints of "), std::string::npos)
+      << saving.err;
+  EXPECT_EQ(saving.err.find("no --save"), std::string::npos);
+}
+
 TEST_F(Inspect, WhatCannotBeVerified) {
   expect(2, {"inspect", "--verify", vectors("hf/llama")}, {"--verify", "trainer_state.json"});
-  expect(2, {"inspect", "--verify", "data"}, {"--verify", "data"});
+  expect(2, {"inspect", "--verify", vectors("indexed/preprocess/tokenizer_bpe2k")}, {"data set"});
   expect(2, {"inspect", "nothing"}, {"nothing does not exist"});
 }
 

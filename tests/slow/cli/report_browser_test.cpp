@@ -61,6 +61,7 @@ class ReportInBrowser : public ::testing::Test {
       if (i % 50 == 0)
         log += line("sample", i, R"("prompt":"<b>","text":"</script><script>alert(1)</script>")");
     }
+    if (steps > 1) log += line("validation", steps, "\"set\":\"test\",\"loss\":3.5");
     write_file(place_ / (name + "/log.jsonl"), log);
     return name;
   }
@@ -99,6 +100,11 @@ TEST_F(ReportInBrowser, DrawsWithoutAWord) {
       EXPECT_EQ(shown.console, "") << c.runs[0];
       EXPECT_GE(count_of(shown.page, "<path class=\"line"), c.least_lines) << c.runs[0];
       EXPECT_NE(shown.page.find("<figcaption>Loss"), std::string::npos) << c.runs[0];
+      // A mark a run, and one in the legend.
+      const size_t marks = c.least_lines >= 7 ? c.runs.size() + 1 : 0;
+      EXPECT_EQ(count_of(shown.page, "<rect class=\"test-point\""), marks) << c.runs[0];
+      EXPECT_EQ(count_of(shown.page, ">test set</span>") + count_of(shown.page, "</svg>test set"),
+                marks == 0 ? 0u : 1u);
     }
   }
 }

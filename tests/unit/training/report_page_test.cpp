@@ -165,6 +165,21 @@ TEST(ReportPage, DataOfTheCurvesIsJson) {
   EXPECT_TRUE(run["means"].is_null());
 }
 
+// Each mark that a chart draws stands in the legend, too.
+TEST(ReportPage, TheLegendNamesEveryMark) {
+  const LogFolder folder;
+  const std::string page = page_of({folder.run("a", run_line(0, 1000))});
+  const std::string legend = page.substr(page.find("function add_key()"));
+  for (const std::string mark :
+       {"'line'", "'line raw'", "'line validation'", "'validation-point'", "'test-point'"})
+    EXPECT_TRUE(has(legend, "class: " + mark)) << mark;
+  for (const std::string text :
+       {"smoothed", "as logged", "validation", "test set", "checkpoint", "restart"})
+    EXPECT_TRUE(has(legend, "entry('" + text + "'")) << text;
+  EXPECT_TRUE(is_report_page(page));
+  EXPECT_FALSE(is_report_page("<!DOCTYPE html>\n<p>another page</p>"));
+}
+
 TEST(ReportPage, EmptyLogsMakeAPage) {
   const LogFolder folder;
   const std::string page = page_of({folder.run("a", run_line(0, 1000))});

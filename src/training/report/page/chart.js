@@ -40,7 +40,7 @@ function tell_several(rows, body) {
 }
 
 // spec: {id, title, note, wide, log (may be switched), log_first, zero (the axis begins at 0), tick: number -> text,
-//        series: (run, view) -> [{x, y, kind: raw | line | validation, points}], told: (run, row, iteration) -> [[label, value]]}
+//        series: (run, view) -> [{x, y, kind: raw | line | validation | test, points}], told: (run, row, iteration) -> [[label, value]]}
 // view: {x: name of the axis, range: [low, high] or null, reach: of smoothing, in iterations}
 // host: {move(x, chart), leave(), zoom(range)}: what all charts do together.
 class Chart {
@@ -174,6 +174,10 @@ class Chart {
   }
 
   draw_line({ run, x, y, kind }, parent) {
+    if (kind === 'test') {
+      this.draw_test(run, x, y, parent);
+      return;
+    }
     let path = '', pen = false, alone = [], points = [];
     const add = (i) => points.push([this.px(x[i]).toFixed(1), this.py(y[i]).toFixed(1)]);
     for (let i = 0; i < x.length; ++i) {
@@ -194,6 +198,13 @@ class Chart {
       for (const [cx, cy] of points) shape('circle', { class: 'validation-point', cx, cy, r: 3, style }, parent);
     else if (kind !== 'raw')
       for (const [cx, cy] of alone) shape('circle', { class: 'point', cx, cy, r: 3.5, style: `fill:${run.color}` }, parent);
+  }
+
+  draw_test(run, x, y, parent) {
+    for (let i = 0; i < x.length; ++i) {
+      if (y[i] === null || x[i] === null || (this.log && y[i] <= 0)) continue;
+      shape('rect', { class: 'test-point', x: this.px(x[i]) - 3.5, y: this.py(y[i]) - 3.5, width: 7, height: 7, style: `fill:${run.color}` }, parent);
+    }
   }
 
   // What the chart shows, in words.

@@ -31,13 +31,15 @@ function waiting(columns) {
   });
 }
 
+// The test set is evaluated once, at the end of a run: a mark, no curve.
+const is_test = (validation) => validation.set === 'test';
 const loss_series = step_series('loss');
 const three_digits = (value) => significant(value, 3);
 
 const specs = [
   {
     id: 'loss', title: 'Loss', wide: true, log: true, columns: ['loss'], tick: (v) => significant(v, 4),
-    series: (run, v) => [...loss_series(run, v), ...run.validations.map((c) => ({ kind: 'validation', x: c[v.x], y: c.loss }))],
+    series: (run, v) => [...loss_series(run, v), ...run.validations.map((c) => ({ kind: is_test(c) ? 'test' : 'validation', x: c[v.x], y: c.loss }))],
     told: (run, i, iteration) => [
       ['training', number(run.steps.loss[i], (v) => v.toFixed(4))],
       ...run.validations.flatMap((c) => {
@@ -191,11 +193,13 @@ function add_key() {
   const color = runs.length === 1 ? runs[0].color : 'var(--soft)', style = `stroke:${color}`;
   entry('smoothed', (s) => shape('path', { class: 'line', d: 'M1,6H25', style }, s));
   entry('as logged', (s) => shape('path', { class: 'line raw', d: 'M1,6L5,3L9,9L13,4L17,8L21,3L25,7', style }, s));
-  if (runs.some((run) => run.validations.length))
+  if (runs.some((run) => run.validations.some((v) => !is_test(v))))
     entry('validation', (s) => {
       shape('path', { class: 'line validation', d: 'M1,6H25', style }, s);
       shape('circle', { class: 'validation-point', cx: 13, cy: 6, r: 3, style }, s);
     });
+  if (runs.some((run) => run.validations.some(is_test)))
+    entry('test set', (s) => shape('rect', { class: 'test-point', x: 9.5, y: 2.5, width: 7, height: 7, style: `fill:${color}` }, s));
   if (runs.some((run) => run.saves.length && run.saves.length <= 120))
     entry('checkpoint', (s) => shape('path', { d: 'M13,2l3.5,4l-3.5,4l-3.5,-4z', style: `fill:${color}` }, s));
   if (runs.some((run) => run.restarts.length))
