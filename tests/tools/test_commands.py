@@ -123,8 +123,10 @@ class Pages(unittest.TestCase):
                     words = words[words.index("megatron") + 1 :]
                     name = tuple(w for w in words[:2] if re.fullmatch("[a-z]+", w))
                     if name not in helps:
-                        done = subprocess.run([PROGRAM, *name, "--help"], capture_output=True, text=True)
-                        helps[name] = done.stdout
+                        helps[name] = "".join(
+                            subprocess.run([PROGRAM, *name, "--help", *more], capture_output=True, text=True).stdout
+                            for more in ([], ["all"])
+                        )
                     for flag in (w for w in words if w.startswith("--")):
                         stated = flag in known or re.search(re.escape(flag) + r"\b", helps[name])
                         self.assertTrue(stated, f"megatron {' '.join(name)} has no {flag}")
