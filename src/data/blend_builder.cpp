@@ -15,6 +15,7 @@
 #include "base/files.h"
 #include "base/function_ref.h"
 #include "base/progress.h"
+#include "data/extended_dataset.h"
 
 namespace megatron::data {
 namespace {
@@ -56,24 +57,31 @@ struct Wanted {
   std::string prefix;
   Split split = Split::train;
   std::optional<int64_t> samples;
+  int64_t extended = 0;  // where they are more
 
   bool operator<(const Wanted& other) const {
-    return std::tie(prefix, split, samples) < std::tie(other.prefix, other.split, other.samples);
+    return std::tie(prefix, split, samples, extended) <
+           std::tie(other.prefix, other.split, other.samples, other.extended);
   }
 };
 
 // What becomes of one split.
 struct SplitPlan {
   Split split = Split::train;
-  std::optional<int64_t> samples;
-  std::vector<double> shares;  // of a weighted blend
+  std::optional<int64_t> samples;  // served
+  std::vector<double> shares;      // of a weighted blend
   std::vector<Wanted> parts;
   bool blended = true;  // false: the parts as they are
 };
 
 SplitPlan plan_split(const BlendRequest& request, const BlendList& list, Split split,
                      std::optional<int64_t> samples) {
-  SplitPlan plan{.split = split, .samples = samples, .shares = {}, .parts = {}};
+  const int64_t extended = request.extended[static_cast<size_t>(split)];
+  const bool extends = samples && extended > *samples;
+  SplitPlan plan{.split = split,
+                 .samples = extends ? std::optional(extended) : samples,
+                 .shares = {},
+                 .parts = {}};
   const bool apart = request.several_valid && split == Split::valid && list.prefixes.size() > 1;
   const bool single = list.prefixes.size() == 1 && (!list.weighted() || !request.all);
   plan.blended = !apart && !single;
@@ -89,11 +97,15 @@ SplitPlan plan_split(const BlendRequest& request, const BlendList& list, Split s
   }
   for (size_t d = 0; d < list.prefixes.size(); ++d) {
     Wanted part{list.prefixes[d], split, {}};
-    if (single) part.samples = samples;
+    if (single) {
+      part.samples = samples;
+      if (extends) part.extended = extended;
+    }
     if (!plan.shares.empty()) {
       MG_CHECK(plan.shares[d] > 0, "the weight {} of {} is too small beside the others",
                list.weights[d], list.prefixes[d]);
       part.samples = share_of_blend(*samples, plan.shares[d], request.surplus);
+      if (extends) part.extended = share_of_blend(extended, plan.shares[d], request.surplus);
     }
     plan.parts.push_back(std::move(part));
   }
@@ -161,7 +173,41 @@ void check_maps(size_t sources, size_t sets) {
            sources, maps, limit, 2 * maps);
 }
 
+const GptDataset& first_epochs(const Dataset& set) {
+  const auto* extended = dynamic_cast<const ExtendedDataset*>(&set);
+  return extended != nullptr ? extended->base() : dynamic_cast<const GptDataset&>(set);
+}
+
+bool same_epochs(const GptDataset& set, std::optional<int64_t> samples) {
+  IndexRequest request = set.request();
+  request.samples = samples;
+  IndexPlan plan;
+  try {
+    plan = plan_index(request);
+  } catch (const Error&) {  // so many that nobody built them
+    return false;
+  }
+  const IndexPlan& now = set.plan();
+  return plan.epochs == now.epochs && plan.separate_final_epoch == now.separate_final_epoch &&
+         (!now.separate_final_epoch ||
+          plan.samples_without_final_epoch == now.samples_without_final_epoch);
+}
+
 }  // namespace
+
+bool keeps_order(const BlendRequest& request, Split split, const Dataset& set, int64_t samples) {
+  const auto at = static_cast<size_t>(split);
+  BlendRequest plain = request;
+  plain.extended = {};
+  const BlendList& list = request.all ? *request.all : request.per_split[at].value();
+  const SplitPlan plan = plan_split(plain, list, split, samples);
+  const auto* blended = dynamic_cast<const BlendedDataset*>(&set);
+  for (size_t d = 0; d < plan.parts.size(); ++d) {
+    const Dataset& part = blended != nullptr ? *blended->parts()[d].set : set;
+    if (!same_epochs(first_epochs(part), plan.parts[d].samples)) return false;
+  }
+  return true;
+}
 
 void check_blends(const BlendRequest& request, const std::optional<std::string>& shares,
                   const std::array<std::optional<int64_t>, 3>& samples) {
@@ -193,8 +239,13 @@ BlendSets build_blends(const BlendRequest& request, const GptDatasetConfig& conf
     auto& [wanted, set] = *to_build[static_cast<size_t>(i)];
     GptDatasetConfig own = config;
     if (!request.all) own.split.reset();
-    set = std::make_shared<GptDataset>(sources.find(wanted.prefix)->second, std::move(own),
-                                       wanted.split, wanted.samples);
+    const auto& source = sources.find(wanted.prefix)->second;
+    if (wanted.extended > wanted.samples.value_or(wanted.extended)) {
+      set = std::make_shared<ExtendedDataset>(source, own, wanted.split, wanted.samples,
+                                              wanted.extended);
+    } else {
+      set = std::make_shared<GptDataset>(source, std::move(own), wanted.split, wanted.samples);
+    }
   });
   BlendSets result;
   for (const SplitPlan& plan : plans) {

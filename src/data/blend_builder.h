@@ -21,7 +21,10 @@ struct BlendRequest {
   std::array<std::optional<BlendList>, 3> per_split;
   double surplus = 0.005;      // samples built of a weighted part beyond its share
   bool several_valid = false;  // the parts of the valid list stay apart
-  int64_t threads = 1;         // data sets that are opened and indexed at a time
+  // Samples that each split serves when they are more than are asked of it: the first come in the
+  // order that it has without them (extended_dataset.h).
+  std::array<int64_t, 3> extended{};
+  int64_t threads = 1;  // data sets that are opened and indexed at a time
 };
 
 // Opens the token files of a prefix; called by many threads at once, once a prefix.
@@ -43,6 +46,11 @@ struct BlendSets {
 BlendSets build_blends(const BlendRequest& request, const GptDatasetConfig& config,
                        const std::array<std::optional<int64_t>, 3>& samples,
                        const OpenSource& open);
+
+// Whether `set`, which build_blends made of the split, serves its samples in the order in which it
+// would with `samples` asked of the split, as far as both go: each part then shuffles the same
+// epochs together, and a blend takes from its parts in an order of its own.
+bool keeps_order(const BlendRequest& request, Split split, const Dataset& set, int64_t samples);
 
 // What build_blends refuses before it opens anything. shares: the split's, of one list.
 void check_blends(const BlendRequest& request, const std::optional<std::string>& shares,

@@ -16,6 +16,11 @@ void BatchSettings::fields(Fields& f) {
   f.add("train-iters", &train_iters, "optimizer steps");
   f.add("train-samples", &train_samples,
         "sequences to train on, instead of --train-iters: as many whole steps as they fill");
+  f.add("extend-to-iters", &extend_to_iters,
+        "train on to this step, beyond --train-iters or --train-samples, which stay as they were: "
+        "so do the order of their samples and the learning rate (with "
+        "--override-opt-param-scheduler it falls until the new end); epochs in an order of their "
+        "own follow");
   f.add("step-batch-size-schedule", &step_batch_size_schedule,
         "global batch size by tokens consumed, instead of --global-batch-size: \"0:768 250B:1536 "
         "500B:3072\"");
@@ -97,6 +102,17 @@ void BatchSettings::finalize(int data_parallel) {
              *train_samples, schedule.batch(0));
     positive(train_iters, "train-samples, in iterations,");
   }
+  base_iters = *train_iters;
+  if (!extend_to_iters) return;
+  positive(extend_to_iters, "extend-to-iters");
+  MG_CHECK(
+      *extend_to_iters >= base_iters,
+      "--extend-to-iters is {}, and {} comes to {} steps; it trains on beyond them: give more, "
+      "or drop it",
+      *extend_to_iters,
+      train_samples ? fmt::format("--train-samples {}", *train_samples) : "--train-iters",
+      base_iters);
+  train_iters = extend_to_iters;
 }
 
 }  // namespace megatron::training

@@ -13,7 +13,8 @@ namespace megatron::training {
 
 struct BatchSettings {
   std::optional<int64_t> seq_length, micro_batch_size, global_batch_size;
-  std::optional<int64_t> train_iters, train_samples;
+  std::optional<int64_t> train_iters, train_samples;  // with extend_to_iters: of finalize(), that
+  std::optional<int64_t> extend_to_iters;
   std::optional<std::string> step_batch_size_schedule;
   std::vector<std::string> rampup_batch_size;
   bool decrease_batch_size = false;
@@ -25,8 +26,20 @@ struct BatchSettings {
   // ranks. With a schedule the global batch size becomes its last.
   void finalize(int data_parallel);
   int64_t total_samples() const { return schedule.samples_after(*train_iters); }  // consumed
+  // Of the run without --extend-to-iters.
+  int64_t base_samples() const {
+    return train_samples.value_or(schedule.samples_after(base_iters));
+  }
+  // Over which the schedules of learning rate and weight decay go.
+  int64_t scheduled_iters() const { return schedule_extended ? *train_iters : base_iters; }
+  int64_t scheduled_samples() const {
+    return schedule_extended && extend_to_iters ? total_samples() : base_samples();
+  }
 
-  data::BatchSchedule schedule;  // of finalize()
+  // Of finalize().
+  data::BatchSchedule schedule;
+  int64_t base_iters = 0;          // without --extend-to-iters
+  bool schedule_extended = false;  // --override-opt-param-scheduler: it reaches over the extension
 };
 
 }  // namespace megatron::training

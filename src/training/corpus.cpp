@@ -159,9 +159,10 @@ void check_masks(const DataSettings& s, const Vocabulary& vocabulary) {
 
 Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, int64_t seq_length,
                    int64_t seed, const std::array<std::optional<int64_t>, 3>& samples,
-                   bool several_valid) {
+                   bool several_valid, const std::array<int64_t, 3>& extended) {
   Sources sources = find_sources(settings);
   settle_blend(sources.blend, settings, several_valid);
+  sources.blend.extended = extended;
   data::GptDatasetConfig config = dataset_config(settings, vocabulary);
   config.sequence_length = seq_length;
   config.seed = seed;
@@ -177,6 +178,13 @@ Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, i
   for (auto& part : built.sets[static_cast<size_t>(data::Split::valid)])
     corpus.validation.push_back({std::move(part.name), std::move(part.set)});
   return corpus;
+}
+
+bool keeps_train_order(const DataSettings& settings, const Corpus& corpus, int64_t samples) {
+  Sources sources = find_sources(settings);
+  settle_blend(sources.blend, settings, false);
+  return data::keeps_order(sources.blend, data::Split::train, corpus.set(data::Split::train),
+                           samples);
 }
 
 std::vector<SplitTokens> open_split(const DataSettings& settings, const Vocabulary& vocabulary,

@@ -41,12 +41,15 @@ void check_names(const std::vector<std::string>& names, size_t sets);
 void check_masks(const DataSettings& settings, const Vocabulary& vocabulary);
 
 // The data that the settings name: mock data, one prefix or a blend, for all splits or each.
-// samples: how many each set is asked for; none: one pass; 0: the set is not opened. several_valid:
-// the data sets of a validation list of its own stay apart. Throws Error for more than one source
+// samples: how many each set is asked for; none: one pass; 0: the set is not opened. extended: as in
+// data::BlendRequest. several_valid: the data sets of a validation list of its own stay apart. Throws Error for more than one source
 // of data, token ids beyond the vocabulary, and more files than this machine maps.
 Corpus open_corpus(const DataSettings& settings, const Vocabulary& vocabulary, int64_t seq_length,
                    int64_t seed, const std::array<std::optional<int64_t>, 3>& samples,
-                   bool several_valid = false);
+                   bool several_valid = false, const std::array<int64_t, 3>& extended = {});
+
+// Whether the training samples come in the order that they would have with `samples` asked for.
+bool keeps_train_order(const DataSettings& settings, const Corpus& corpus, int64_t samples);
 
 // Token files, and which of their sequences serve a split.
 struct SplitTokens {

@@ -78,7 +78,7 @@ class Teller {
            fmt::format("micro-batch size {} x {}", *b.micro_batch_size, ranks_text(ranks)));
     }
     if (g.train_samples)
-      note("train-iters", *b.train_iters,
+      note("train-iters", b.base_iters,
            fmt::format("whole steps that --train-samples {} fill", *g.train_samples));
   }
 
@@ -163,12 +163,15 @@ class Teller {
     if (!o.lr) return;  // a plan needs none
     // Nor has it to end.
     const bool ends = given_.batch.train_iters || given_.batch.train_samples;
+    const bool extended = b.extend_to_iters && b.schedule_extended;
     const bool decays = o.lr_decay_style != optim::DecayStyle::constant;
     if (ends && decays && !o.lr_decay_iters && !o.lr_decay_samples) {
       if (b.train_samples) {
-        note("lr-decay-samples", *b.train_samples, "--train-samples");
+        note("lr-decay-samples", b.scheduled_samples(),
+             extended ? "--extend-to-iters" : "--train-samples");
       } else {
-        note("lr-decay-iters", *b.train_iters, "--train-iters");
+        note("lr-decay-iters", b.scheduled_iters(),
+             extended ? "--extend-to-iters" : "--train-iters");
       }
     }
     if (ends && o.lr_warmup_fraction) note_warmup(o.learning_rate(b));
@@ -188,19 +191,13 @@ class Teller {
                      *now_.optimizer.lr_warmup_fraction, typed.decay, typed.warmup));
   }
 
+  // Where the command line's holds, it is among the changes (setting_changes.h).
   void schedule_of_checkpoint(const optim::LearningRate& rate, const optim::WeightDecay& decay) {
-    const bool checkpoints = now_.checkpoint.use_checkpoint_scheduler;
-    for (const ScheduleDifference& d : schedule_differences(*d_.resumed, rate, decay)) {
-      if (checkpoints) {
-        note(d.setting, d.saved,
-             fmt::format("--use-checkpoint-opt-param-scheduler: {} and not {}", d_.resumed_from,
-                         d.now));
-      } else {
-        note(d.setting, d.now,
-             fmt::format("--override-opt-param-scheduler: the command line and not {} ({})",
-                         d_.resumed_from, d.saved));
-      }
-    }
+    if (!now_.checkpoint.use_checkpoint_scheduler) return;
+    for (const ScheduleDifference& d : schedule_differences(*d_.resumed, rate, decay))
+      note(d.setting, d.saved,
+           fmt::format("--use-checkpoint-opt-param-scheduler: {} and not {}", d_.resumed_from,
+                       d.now));
   }
 
   void checkpoint() {

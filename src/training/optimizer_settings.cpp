@@ -185,7 +185,8 @@ void OptimizerSettings::check_warmup(const BatchSettings& batch) const {
       "up: give one",
       *lr_warmup_fraction, unit, warmup);
   const std::optional<int64_t>& given = by_samples ? lr_decay_samples : lr_decay_iters;
-  const int64_t decay = given.value_or(by_samples ? *batch.train_samples : *batch.train_iters);
+  const int64_t decay =
+      given.value_or(by_samples ? batch.scheduled_samples() : batch.scheduled_iters());
   MG_CHECK(decay > 0, "--lr-decay-{} is {}; it must be positive", unit, decay);
   const int64_t most = by_samples ? INT64_MAX : int64_t{1} << 31;
   MG_CHECK(warmup >= 0 && warmup <= most, "--lr-warmup-{} is {}; it must lie in [0, {}]", unit,
@@ -214,9 +215,8 @@ optim::LearningRate OptimizerSettings::learning_rate(const BatchSettings& batch)
   schedule.min = min_lr;
   schedule.warmup_init = lr_warmup_init;
   schedule.decay = lr_decay_samples ? static_cast<double>(*lr_decay_samples)
-                   : lr_decay_iters
-                       ? samples(*lr_decay_iters, "lr-decay-iters")
-                       : static_cast<double>(batch.train_samples.value_or(batch.total_samples()));
+                   : lr_decay_iters ? samples(*lr_decay_iters, "lr-decay-iters")
+                                    : static_cast<double>(batch.scheduled_samples());
   schedule.warmup = lr_warmup_fraction       ? *lr_warmup_fraction * schedule.decay
                     : lr_warmup_samples != 0 ? static_cast<double>(lr_warmup_samples)
                                              : samples(lr_warmup_iters, "lr-warmup-iters");
@@ -234,7 +234,7 @@ double OptimizerSettings::wsd_samples(const BatchSettings& batch) const {
            "--lr-decay-style WSD needs --{}: how long the rate falls at the end",
            batch.train_samples ? "lr-wsd-decay-samples" : "lr-wsd-decay-iters");
   if (lr_wsd_decay_samples) return static_cast<double>(*lr_wsd_decay_samples);
-  const int64_t last = lr_decay_iters.value_or(*batch.train_iters);
+  const int64_t last = lr_decay_iters.value_or(batch.scheduled_iters());
   MG_CHECK(*lr_wsd_decay_iters > 0, "--lr-wsd-decay-iters is {}; it must be positive",
            *lr_wsd_decay_iters);
   MG_CHECK(*lr_wsd_decay_iters <= last,
@@ -247,7 +247,7 @@ double OptimizerSettings::wsd_samples(const BatchSettings& batch) const {
 optim::WeightDecay OptimizerSettings::decay(const BatchSettings& batch) const {
   const optim::WeightDecay schedule{.start = start_weight_decay.value_or(weight_decay),
                                     .end = end_weight_decay.value_or(weight_decay),
-                                    .steps = batch.train_samples.value_or(batch.total_samples()),
+                                    .steps = batch.scheduled_samples(),
                                     .style = weight_decay_increase};
   schedule.check();
   return schedule;

@@ -77,6 +77,10 @@ TrainResult RankRun::loop() {
     log_.emplace(s_.log, s_.checkpoint.save.value_or(""), run_record(), &*progress_, hooks_.lines);
     begin_progress_file();
   }
+  if (lead()) {
+    for (const SettingChange& change : plan_.changes)
+      log_->note(plan_.first_iteration(), false, change.text());
+  }
   result_.first_iteration = plan_.first_iteration();
   int64_t last = plan_.first_iteration();
   try {
@@ -86,9 +90,10 @@ TrainResult RankRun::loop() {
       Prefetcher data = read_ahead();
       train_on(data);
     } else if (lead()) {
-      log::info("the run is at step {}, and {} were to be made: nothing is left to do; raise {}",
-                last, *s_.batch.train_iters,
-                s_.batch.train_samples ? "--train-samples" : "--train-iters");
+      log::info(
+          "the run is at step {}, and {} were to be made: nothing is left to do; "
+          "--extend-to-iters N trains on to step N",
+          last, *s_.batch.train_iters);
     }
     if (result_.end == EndReason::done && plan_.evaluates_test_set())
       test(s_.run.skip_train ? last : std::max(last, *s_.batch.train_iters));
@@ -304,12 +309,14 @@ TrainerState RankRun::state(int64_t iteration) const {
           .optimizer_steps = model_.step.optimizer().steps(),
           .has_optimizer = s_.checkpoint.save_optimizer,
           .optimizer_settings = optimizer_settings(s_.optimizer),
+          .settings = result_settings(s_, plan_.config),
           .loss_scale = model_.step.loss_scale().dynamic()
                             ? std::optional(model_.step.loss_scale().state())
                             : std::nullopt,
           .learning_rate = plan_.learning_rate,
           .weight_decay = plan_.weight_decay,
-          .data = data_settings(s_),
+          .data = data_settings(s_, plan_.train_samples),
+          .train_iters = s_.batch.base_iters,
           .layout = layout_of(s_, plan_.config.num_layers)};
 }
 

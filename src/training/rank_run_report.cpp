@@ -15,6 +15,7 @@ namespace megatron::training {
 
 RunRecord RankRun::run_record() const {
   TrainSettings now = s_, plain;
+  now.batch.train_iters = s_.batch.base_iters;
   RunRecord record{.iteration = plan_.first_iteration(),
                    .flags = changed(now.fields(), plain.fields()),
                    .model = models::describe(plan_.config),

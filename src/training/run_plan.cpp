@@ -16,6 +16,7 @@
 #include "tokenizers/tokenizer_file.h"
 #include "training/derived_settings.h"
 #include "training/found_checkpoints.h"
+#include "training/resumed_run.h"
 #include "training/settle.h"
 
 namespace megatron::training {
@@ -150,9 +151,10 @@ void open_data(RunPlan& plan) {
   const TrainSettings& s = plan.settings;
   const RunSettings& run = s.run;
   const int64_t iterations = *s.batch.train_iters;
-  const auto samples = samples_of_run(s, plan.last_sample());
-  plan.corpus = open_corpus(s.data, plan.vocabulary, *s.batch.seq_length, s.runtime.seed, samples,
-                            run.multiple_validation_sets);
+  const RunSamples samples = samples_of_run(s, plan.last_sample());
+  plan.train_samples = samples.asked[static_cast<size_t>(data::Split::train)].value_or(0);
+  plan.corpus = open_corpus(s.data, plan.vocabulary, *s.batch.seq_length, s.runtime.seed,
+                            samples.asked, run.multiple_validation_sets, samples.extended);
   const data::Dataset& train = plan.corpus.set(data::Split::train);
   if (run.dataloader_type == "single")
     check_enough(train, data::Split::train, plan.last_sample(),
@@ -180,72 +182,6 @@ void check_prompts(const RunSettings& run, const Vocabulary& vocabulary,
              "--sample-prompt '{}' has {} tokens; between 1 and {} fit the model", prompt, tokens,
              room);
   }
-}
-
-// Flags that decide which tensors there are, or their format, must stay; others may change, and
-// are told.
-void check_rule(const TrainSettings& s, const TrainerState& state, const std::string& path) {
-  const Json& saved = state.optimizer_settings;
-  if (saved.as_object().empty()) return;  // an older checkpoint
-  const Json now = optimizer_settings(s.optimizer);
-  for (const std::string flag : {"exp-avg-dtype", "exp-avg-sq-dtype", "muon-scalar-optimizer"}) {
-    const Json *before = saved.find(flag), *wanted = now.find(flag);
-    MG_CHECK(before == nullptr || wanted == nullptr || before->as_string() == wanted->as_string(),
-             "{} was trained with --{} {}, and it is {} now; use the same, or --no-load-optim",
-             path, flag, before->as_string(), wanted->as_string());
-  }
-  const std::string different = differences(saved, now);
-  if (!different.empty())
-    log::warning("the optimizer goes on with other settings than those of {}: {}", path, different);
-}
-
-// That the optimizer's state is of the method, the momentum and the precision of this run.
-void check_optimizer_state(const TrainSettings& s, const Beginning& beginning) {
-  const TrainerState& state = beginning.state;
-  const std::string& path = beginning.checkpoint->path();
-  MG_CHECK(
-      state.has_optimizer,
-      "{} was saved without optimizer state (--no-save-optim); resume with --no-load-optim: the "
-      "optimizer begins anew",
-      path);
-  const std::string method(optim::name(s.optimizer.config.method));
-  MG_CHECK(state.optimizer == method,
-           "{} holds the state of --optimizer {}, and this run uses {}; use the same, or "
-           "--no-load-optim",
-           path, state.optimizer, method);
-  MG_CHECK(state.precision == name(s.precision.type()),
-           "{} was trained in {}, and this run is in {}; use the same, or --no-load-optim", path,
-           state.precision, name(s.precision.type()));
-  const auto tensors = beginning.checkpoint->optimizer_tensors();
-  const bool saved = std::ranges::any_of(
-      tensors, [](const auto& tensor) { return tensor.name.starts_with("momentum_buffer."); });
-  MG_CHECK(method != "sgd" || saved == (s.optimizer.config.sgd_momentum > 0),
-           "{} was trained {} momentum, and --sgd-momentum is {}; use the same, or "
-           "--no-load-optim",
-           path, saved ? "with" : "without", s.optimizer.config.sgd_momentum);
-  check_rule(s, state, path);
-}
-
-// What a resumed run takes from its checkpoint, and what must not have changed.
-void settle_beginning(RunPlan& plan) {
-  TrainSettings& s = plan.settings;
-  Beginning& beginning = plan.beginning;
-  if (beginning.checkpoint == nullptr) return;
-  TrainerState& state = beginning.state;
-  settle_schedule(state, beginning.checkpoint->path(), s.checkpoint, plan.learning_rate,
-                  plan.weight_decay);
-  const std::string order = differences(state.data, data_settings(s));
-  if (!order.empty())
-    log::warning(
-        "the data are not those of the checkpoint ({}): the samples that follow are others, and "
-        "some may be seen twice or never",
-        order);
-  if (s.checkpoint.load_optimizer) {
-    check_optimizer_state(s, beginning);
-  } else {
-    state.optimizer_steps = 0;
-  }
-  if (!s.checkpoint.load_rng) state.seed = s.runtime.seed;
 }
 
 // --pretrained-checkpoint is --load with --finetune until --load has a checkpoint.
@@ -390,7 +326,9 @@ RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes,
   }
   settle_beginning(plan);
   if (s.checkpoint.save) plan.saved = describe_checkpoints(plan, source);
+  check_extension(plan);
   open_data(plan);
+  check_data_order(plan);
   make_save_directory(plan, processes);
   plan.notes = derived_settings(
       {.given = given,

@@ -13,6 +13,7 @@
 #include "training/make_plan.h"
 #include "training/model_source.h"
 #include "training/resume.h"
+#include "training/setting_changes.h"
 #include "training/settings.h"
 #include "training/whole_model.h"
 
@@ -31,8 +32,10 @@ struct RunPlan {
   WholeModel whole;                         // their tensors; empty where none is read or written
   optim::LearningRate learning_rate;
   optim::WeightDecay weight_decay;
-  std::vector<SettingNote> notes;  // settings that were derived or changed
-  plan::Plan expected;             // what the run will need
+  std::vector<SettingNote> notes;      // settings that were derived or changed
+  std::vector<SettingChange> changes;  // of a resumed run, others than the checkpoint's
+  int64_t train_samples = 0;           // asked of the training set
+  plan::Plan expected;                 // what the run will need
 
   int64_t first_iteration() const { return beginning.state.iteration; }  // steps done before
   // At its end, once: on the third share of --split, or on test data of their own, if there are

@@ -55,7 +55,7 @@ void check_run(const TrainSettings& s) {
            "--pretrained-checkpoint {} and --model {} both give the weights; drop one",
            *s.checkpoint.pretrained_checkpoint, *run.model);
   check_shape_source(s);
-  check_data(s.data, samples_of_run(s, s.batch.total_samples()), run.multiple_validation_sets,
+  check_data(s.data, samples_of_run(s, s.batch.total_samples()).asked, run.multiple_validation_sets,
              run.validation_set_names);
 }
 
@@ -81,13 +81,14 @@ void check_groups(const TrainSettings& s, const parallel::PipelineShape& shape) 
 
 }  // namespace
 
-std::array<std::optional<int64_t>, 3> samples_of_run(const TrainSettings& s, int64_t last_sample) {
+namespace {
+
+std::array<std::optional<int64_t>, 3> samples_of(const TrainSettings& s, int64_t iterations,
+                                                 int64_t train_samples) {
   const RunSettings& run = s.run;
-  const int64_t iterations = *s.batch.train_iters;
   data::SampleBudget budget;
   budget.train_iterations = iterations;
-  budget.train_samples =
-      std::max(s.batch.train_samples.value_or(s.batch.total_samples()), last_sample);
+  budget.train_samples = train_samples;
   budget.global_batch_size = *s.batch.global_batch_size;
   budget.eval_global_batch_size = s.eval_batch();
   budget.start_eval_at_iteration = run.start_eval_at_iter;
@@ -97,6 +98,20 @@ std::array<std::optional<int64_t>, 3> samples_of_run(const TrainSettings& s, int
   budget.full_validation = run.full_validation;
   auto samples = data::requested_samples(budget);
   if (!run.evaluates_test_set()) samples[static_cast<size_t>(data::Split::test)] = 0;
+  return samples;
+}
+
+}  // namespace
+
+RunSamples samples_of_run(const TrainSettings& s, int64_t last_sample) {
+  const BatchSettings& b = s.batch;
+  if (!b.extend_to_iters)
+    return {.asked = samples_of(s, b.base_iters, std::max(b.base_samples(), last_sample))};
+  RunSamples samples{.asked = samples_of(s, b.base_iters, b.base_samples())};
+  const auto all = samples_of(s, *b.train_iters, std::max(b.total_samples(), last_sample));
+  for (size_t i = 0; i < all.size(); ++i) samples.extended[i] = all[i].value_or(0);
+  // An order without end.
+  if (s.run.dataloader_type == "cyclic") samples.extended[0] = 0;
   return samples;
 }
 
@@ -110,6 +125,7 @@ void settle(TrainSettings& s) {
            s.runtime.rank_count(), s.parallel.tensor_parallel, s.parallel.pipeline_parallel,
            s.parallel.context_parallel);
   s.batch.finalize(s.data_parallel());
+  s.batch.schedule_extended = s.checkpoint.override_scheduler;
   s.optimizer.config.check();
   s.precision.check();
   if (s.run.eval_iters == 0 && !s.run.full_validation) {  // as in Megatron-LM: no evaluation
@@ -121,11 +137,11 @@ void settle(TrainSettings& s) {
 
 void settle_planned(TrainSettings& s) {
   s.runtime.planned = true;
-  const bool open_end = !s.batch.train_iters && !s.batch.train_samples;
+  const bool open_end = !s.batch.train_iters && !s.batch.train_samples && !s.batch.extend_to_iters;
   if (open_end) s.batch.train_iters = 1;
   settle(s);
   if (open_end)  // so many that the batch size has grown
-    s.batch.train_iters =
+    s.batch.train_iters = s.batch.base_iters =
         s.batch.schedule.iterations_within(s.batch.schedule.stages().back().begin) + 1;
   OptimizerSettings rate = s.optimizer;
   if (!rate.lr) rate.lr = std::max({1.0, rate.min_lr, rate.lr_warmup_init});

@@ -31,9 +31,13 @@ void check_length(const BatchSettings& batch, const models::GptConfig& config);
 // what hangs on the vocabulary.
 void check_settings(const TrainSettings& given, bool planned);
 
-// Samples that a run asks of its train, valid and test sets; none: one pass. After settle().
-// last_sample: that it comes to. Throws Error for more than can be counted.
-std::array<std::optional<int64_t>, 3> samples_of_run(const TrainSettings& settings,
-                                                     int64_t last_sample);
+// Samples that a run asks of its train, valid and test sets, which decide their order; none: one
+// pass. extended: those that they serve with --extend-to-iters, 0: no more.
+struct RunSamples {
+  std::array<std::optional<int64_t>, 3> asked;
+  std::array<int64_t, 3> extended{};
+};
+// After settle(). last_sample: that the run comes to. Throws Error for more than can be counted.
+RunSamples samples_of_run(const TrainSettings& settings, int64_t last_sample);
 
 }  // namespace megatron::training

@@ -54,6 +54,9 @@ void announce(const RunPlan& plan, double peak) {
   announce_data(plan);
   if (!plan.notes.empty()) log::info("settings that follow from others:");
   for (const std::string& line : note_lines(plan.notes)) log::info("{}", line);
+  if (!plan.changes.empty())
+    log::info("settings that are not those of {}:", plan.beginning.checkpoint->path());
+  for (const SettingChange& change : plan.changes) log::info("  {}", change.text());
   if (s.runtime.gpu_backend() == comm::GpuBackend::nccl &&
       s.runtime.device_kind() != DeviceKind::cuda) {
     log::info(

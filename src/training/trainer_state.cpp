@@ -155,7 +155,9 @@ Json TrainerState::to_json() const {
                                                {"saved", has_optimizer},
                                                {"settings", optimizer_settings}}},
                     {"schedule", schedule_json(learning_rate, weight_decay)},
+                    {"settings", settings},
                     {"data", data},
+                    {"train_iters", train_iters},
                     {"layout", layout}};
   if (loss_scale)
     json.emplace_back("loss_scale", Json::Object{{"value", loss_scale->value},
@@ -197,6 +199,8 @@ TrainerState TrainerState::from_json(const Json& json, const std::string& path) 
                         .end = schedule.number("end_weight_decay"),
                         .steps = schedule.count("weight_decay_samples"),
                         .style = schedule.style("weight_decay_incr_style", kDecayStyles)};
+  if (json.contains("settings")) state.settings = in.object("settings");
+  if (json.contains("train_iters")) state.train_iters = in.count("train_iters");
   state.data = in.object("data");
   state.layout = in.object("layout");
   return state;
@@ -206,14 +210,13 @@ namespace {
 
 // What decides which sample comes when.
 struct SampleOrder {
-  explicit SampleOrder(const TrainSettings& settings)
+  SampleOrder(const TrainSettings& settings, int64_t asked)
       : data(settings.data),
         seq_length(settings.batch.seq_length),
         seed(settings.runtime.seed),
+        train_samples(asked),
         dataloader_type(settings.run.dataloader_type),
         data_sharding(settings.run.data_sharding) {
-    if (!settings.batch.train_iters) return;
-    train_samples = settings.batch.train_samples.value_or(settings.batch.total_samples());
     // Where an index and the tokenizer's files lie, how files are read and how many at a time
     // change no sample.
     const DataSettings plain;
@@ -243,8 +246,8 @@ struct SampleOrder {
 
 }  // namespace
 
-Json data_settings(const TrainSettings& settings) {
-  SampleOrder order(settings), plain{TrainSettings()};
+Json data_settings(const TrainSettings& settings, int64_t train_samples) {
+  SampleOrder order(settings, train_samples), plain(TrainSettings(), 0);
   Json::Object object;
   for (auto& [name, value] : changed(order.fields(), plain.fields()))
     object.emplace_back(name, value);
@@ -279,12 +282,13 @@ std::vector<ScheduleDifference> schedule_differences(const TrainerState& saved,
   };
   const optim::LearningRate& r = saved.learning_rate;
   number("lr", r.max, rate.max);
-  number("min-lr", r.min, rate.min);
+  using optim::DecayStyle;
+  const bool decays = r.style != DecayStyle::constant || rate.style != DecayStyle::constant;
+  if (decays) number("min-lr", r.min, rate.min);
   number("lr-warmup-init", r.warmup_init, rate.warmup_init);
   number("lr-warmup-samples", r.warmup, rate.warmup);
-  number("lr-decay-samples", r.decay, rate.decay);
+  if (decays) number("lr-decay-samples", r.decay, rate.decay);
   compare("lr-decay-style", style_name(kRateStyles, r.style), style_name(kRateStyles, rate.style));
-  using optim::DecayStyle;
   if (r.style == DecayStyle::wsd && rate.style == DecayStyle::wsd) {
     number("lr-wsd-decay-samples", r.wsd, rate.wsd);
     compare("lr-wsd-decay-style", style_name(kWsdStyles, r.wsd_style),
@@ -309,17 +313,30 @@ std::vector<ScheduleDifference> schedule_differences(const TrainerState& saved,
   return found;
 }
 
+std::string how_to_extend(const TrainerState& saved, const BatchSettings& now) {
+  if (saved.train_iters == 0 || *now.train_iters <= saved.train_iters) return "";
+  const Json* samples = saved.data.find("train-samples");
+  const bool counts_samples = now.train_samples && samples != nullptr && samples->is_string();
+  return fmt::format("{} and --extend-to-iters {}",
+                     counts_samples ? "--train-samples " + samples->as_string()
+                                    : fmt::format("--train-iters {}", saved.train_iters),
+                     *now.train_iters);
+}
+
 void settle_schedule(const TrainerState& saved, const std::string& path,
                      const CheckpointSettings& settings, optim::LearningRate& rate,
-                     optim::WeightDecay& decay) {
+                     optim::WeightDecay& decay, const std::string& longer) {
   std::string different;
   for (const ScheduleDifference& d : schedule_differences(saved, rate, decay))
     add_difference(different, d.setting, d.saved, d.now);
   MG_CHECK(
       different.empty() || settings.override_scheduler || settings.use_checkpoint_scheduler,
       "the schedule is not that of {}: {}. Say which holds: --override-opt-param-scheduler for "
-      "this command line, --use-checkpoint-opt-param-scheduler for the checkpoint",
-      path, different);
+      "this command line, --use-checkpoint-opt-param-scheduler for the checkpoint{}",
+      path, different,
+      longer.empty()
+          ? ""
+          : ". To train longer by the checkpoint's, and in its order of samples, give " + longer);
   if (!settings.use_checkpoint_scheduler) return;
   rate = saved.learning_rate;
   decay = saved.weight_decay;

@@ -29,19 +29,28 @@ struct TrainerState {
   bool has_optimizer = true;      // its state was saved
   Json optimizer_settings =
       Json::Object{};  // flags of its rules, as text: {"adam-beta1": "0.9", ...}
+  // Others that the numbers follow from (setting_changes.h), as text; empty in older checkpoints.
+  Json settings = Json::Object{};
   std::optional<LossScale::State> loss_scale;  // of a dynamic one
   optim::LearningRate learning_rate;
   optim::WeightDecay weight_decay;
-  Json data;    // flags that decide which sample comes when, as text: {"seq-length": "1024", ...}
-  Json layout;  // of the ranks that saved; for people
+  // Flags that decide which sample comes when, as text: {"seq-length": "1024", ...}, and
+  // "train-samples", that the data set was asked for.
+  Json data;
+  int64_t train_iters = 0;  // of the run, without --extend-to-iters; 0: an older checkpoint
+  Json layout;              // of the ranks that saved; for people
 
   Json to_json() const;
   // Throws Error naming the key that is missing, or whose value cannot be, and `path`.
   static TrainerState from_json(const Json& json, const std::string& path);
 };
 
-// The state's `data` of a run.
-Json data_settings(const TrainSettings& settings);
+// The state's `data` of a run. train_samples: asked of the training set.
+Json data_settings(const TrainSettings& settings, int64_t train_samples);
+
+// --train-iters N or --train-samples N of a run that saved, and --extend-to-iters of `now`; empty
+// where `now` is no longer, and where an older checkpoint does not tell.
+std::string how_to_extend(const TrainerState& saved, const BatchSettings& now);
 
 // The layout by name: sizes, pipeline schedule and chunks of a stage, sharding. num_layers: of the
 // model.
@@ -58,15 +67,15 @@ std::vector<ScheduleDifference> schedule_differences(const TrainerState& saved,
                                                      const optim::WeightDecay& decay);
 // Which schedule a resumed run follows: `rate` and `decay` are those of its flags and become the
 // checkpoint's where the settings say so. Throws Error naming what differs where they say nothing.
-// path: the checkpoint's.
+// path: the checkpoint's. longer: how_to_extend().
 void settle_schedule(const TrainerState& saved, const std::string& path,
                      const CheckpointSettings& settings, optim::LearningRate& rate,
-                     optim::WeightDecay& decay);
+                     optim::WeightDecay& decay, const std::string& longer = "");
 
 // The state's `optimizer_settings` of a run: the flags of the rules at work.
 Json optimizer_settings(const OptimizerSettings& settings);
 
-// The same of two objects of text.
+// What two objects of text do not share, told in one line.
 std::string differences(const Json& saved, const Json& now);
 
 }  // namespace megatron::training

@@ -68,7 +68,7 @@ namespace {
 std::vector<std::string> lesser_figures(const StepRecord& r) {
   std::vector<std::string> parts;
   if (r.skipped > 0) parts.push_back(fmt::format("{} skipped", r.skipped));
-  if (r.loss_scale != 0) parts.push_back("loss scale " + figure("{:g}", r.loss_scale));
+  if (r.loss_scale != 0) parts.push_back("loss scale " + figure("{:.10g}", r.loss_scale));
   if (r.parameter_norm != 0) parts.push_back("params norm " + figure("{:.3f}", r.parameter_norm));
   if (r.zero_gradients >= 0) parts.push_back(fmt::format("{} zeros", r.zero_gradients));
   parts.push_back("lr " + figure("{:.2e}", r.learning_rate));

@@ -15,6 +15,7 @@ std::vector<FlagRow> batch_flags() {
       {"global-batch-size", "batch", "--global-batch-size 4", "!global-batch-size",
        "--global-batch-size 1"},
       {"train-iters", "batch", "--train-iters 4"},
+      {"extend-to-iters", "batch", "--extend-to-iters 5", "--lr-decay-style constant"},
       {"train-samples", "batch", "!train-iters --train-samples 8", "",
        "!train-iters --train-samples 6"},
       {"step-batch-size-schedule", "batch",

@@ -249,7 +249,7 @@ TEST(Validation, TakesEachSetAsAWhole) {
   EXPECT_EQ(last, alone);
   EXPECT_NE(log.find("iteration 5 on first | lm loss value"), std::string::npos) << log;
   EXPECT_NE(log.find("iteration 5 on second | lm loss value"), std::string::npos) << log;
-  EXPECT_NE(log.find("data wait: "), std::string::npos) << log;
+  EXPECT_NE(log.find(" left | lr "), std::string::npos) << log;
   s.run.validation_set_names = {"one"};
   EXPECT_NE(error_of(s).find("--validation-set-names has 1"), std::string::npos) << error_of(s);
   s.run.full_validation = false;

@@ -187,30 +187,6 @@ TEST(DerivedSettings, OfACheckpoint) {
   EXPECT_FALSE(notes.contains("min-lr"));
 }
 
-TEST(DerivedSettings, OfTheCommandLineOverACheckpoint) {
-  const TrainSettings given = small();
-  SettledRun run = settle_run(given);
-  run.settings.checkpoint.override_scheduler = true;
-  TrainerState state;
-  state.learning_rate = run.settings.optimizer.learning_rate(run.settings.batch);
-  state.learning_rate.min = 1e-4;
-  state.weight_decay = {.start = 0, .end = 0.1, .steps = 8, .style = optim::DecayIncrease::linear};
-  std::map<std::string, std::string> notes;
-  for (const SettingNote& note : derived_settings({.given = given,
-                                                   .settings = run.settings,
-                                                   .config = run.config,
-                                                   .vocabulary = run.vocabulary,
-                                                   .resumed = &state,
-                                                   .resumed_from = "run/iter_0000005"}))
-    notes[note.flag] = note.value + ": " + note.cause;
-  const std::string cause =
-      ": --override-opt-param-scheduler: the command line and not run/iter_0000005 ";
-  EXPECT_EQ(notes["min-lr"], "0" + cause + "(0.0001)");
-  EXPECT_EQ(notes["weight-decay-incr-style"],
-            "constant over 40 samples" + cause + "(linear over 8 samples)");
-  EXPECT_FALSE(notes.contains("lr"));
-}
-
 TEST(DerivedSettings, AreToldInColumns) {
   EXPECT_EQ(note_lines({{"lr", "1", "because"}, {"threads", "12", "so"}}),
             (std::vector<std::string>{"  --lr 1         because", "  --threads 12   so"}));

@@ -1,0 +1,146 @@
+#include "training/resumed_run.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "data/blended_dataset.h"
+
+namespace megatron::training {
+namespace {
+
+// Flags that decide which tensors there are, or their format, must stay.
+void check_rule(const TrainSettings& s, const TrainerState& state, const std::string& path) {
+  const Json& saved = state.optimizer_settings;
+  if (saved.as_object().empty()) return;  // an older checkpoint
+  const Json now = optimizer_settings(s.optimizer);
+  for (const std::string flag : {"exp-avg-dtype", "exp-avg-sq-dtype", "muon-scalar-optimizer"}) {
+    const Json *before = saved.find(flag), *wanted = now.find(flag);
+    MG_CHECK(before == nullptr || wanted == nullptr || before->as_string() == wanted->as_string(),
+             "{} was trained with --{} {}, and it is {} now; use the same, or --no-load-optim",
+             path, flag, before->as_string(), wanted->as_string());
+  }
+}
+
+// That the optimizer's state is of the method, the momentum and the precision of this run.
+void check_optimizer_state(const TrainSettings& s, const Beginning& beginning) {
+  const TrainerState& state = beginning.state;
+  const std::string& path = beginning.checkpoint->path();
+  MG_CHECK(
+      state.has_optimizer,
+      "{} was saved without optimizer state (--no-save-optim); resume with --no-load-optim: the "
+      "optimizer begins anew",
+      path);
+  const std::string method(optim::name(s.optimizer.config.method));
+  MG_CHECK(state.optimizer == method,
+           "{} holds the state of --optimizer {}, and this run uses {}; use the same, or "
+           "--no-load-optim",
+           path, state.optimizer, method);
+  MG_CHECK(state.precision == name(s.precision.type()),
+           "{} was trained in {}, and this run is in {}; use the same, or --no-load-optim", path,
+           state.precision, name(s.precision.type()));
+  const auto tensors = beginning.checkpoint->optimizer_tensors();
+  const bool saved = std::ranges::any_of(
+      tensors, [](const auto& tensor) { return tensor.name.starts_with("momentum_buffer."); });
+  MG_CHECK(method != "sgd" || saved == (s.optimizer.config.sgd_momentum > 0),
+           "{} was trained {} momentum, and --sgd-momentum is {}; use the same, or "
+           "--no-load-optim",
+           path, saved ? "with" : "without", s.optimizer.config.sgd_momentum);
+  check_rule(s, state, path);
+}
+
+Json without_samples(const Json& data) {
+  Json::Object rest;
+  for (const auto& [flag, value] : data.as_object())
+    if (flag != "train-samples") rest.emplace_back(flag, value);
+  return rest;
+}
+
+std::optional<int64_t> samples_asked(const TrainerState& state) {
+  const Json* text = state.data.find("train-samples");
+  if (text == nullptr || !text->is_string()) return std::nullopt;
+  int64_t samples = 0;
+  const std::string& digits = text->as_string();
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), samples);
+  return error == std::errc() ? std::optional(samples) : std::nullopt;
+}
+
+// Whether the samples come in the order of a run that asked for `before`. Where they come in random
+// order, epoch after epoch, that order hangs on the size of the set: a blend has as many as are
+// asked for, or all that there are.
+bool keeps_order(const RunPlan& plan, int64_t before) {
+  const data::Dataset& set = plan.corpus.set(data::Split::train);
+  if (!keeps_train_order(plan.settings.data, plan.corpus, before)) return false;
+  const bool blend = dynamic_cast<const data::BlendedDataset*>(&set) != nullptr;
+  if (plan.settings.run.dataloader_type == "single" || !blend) return true;
+  return set.size() < plan.train_samples && set.size() <= before;
+}
+
+}  // namespace
+
+void settle_beginning(RunPlan& plan) {
+  TrainSettings& s = plan.settings;
+  Beginning& beginning = plan.beginning;
+  if (beginning.checkpoint == nullptr) return;
+  TrainerState& state = beginning.state;
+  settle_schedule(state, beginning.checkpoint->path(), s.checkpoint, plan.learning_rate,
+                  plan.weight_decay, how_to_extend(state, s.batch));
+  if (s.checkpoint.load_optimizer) {
+    check_optimizer_state(s, beginning);
+  } else {
+    state.optimizer_steps = 0;
+  }
+  plan.changes = setting_changes(state, s, plan.config, plan.learning_rate, plan.weight_decay);
+  if (!s.checkpoint.load_rng && state.seed != s.runtime.seed) {
+    plan.changes.push_back(
+        {"seed", fmt::format("{}", state.seed), fmt::format("{}", s.runtime.seed)});
+    state.seed = s.runtime.seed;
+  }
+}
+
+void check_data_order(const RunPlan& plan) {
+  const TrainSettings& s = plan.settings;
+  if (plan.beginning.checkpoint == nullptr || plan.iterations_left() == 0) return;
+  const TrainerState& state = plan.beginning.state;
+  const std::string other = differences(without_samples(state.data),
+                                        without_samples(data_settings(s, plan.train_samples)));
+  if (!other.empty()) {
+    log::warning(
+        "the data are not those of the checkpoint ({}): the samples that follow are others, and "
+        "some may be seen twice or never",
+        other);
+    return;
+  }
+  const std::optional<int64_t> before = samples_asked(state);
+  if (!before || *before == plan.train_samples) return;
+  if (keeps_order(plan, *before)) return;
+  const std::string longer = how_to_extend(state, s.batch);
+  log::warning(
+      "the run asks for {} training samples, and that of {} asked for {}: their epochs are "
+      "shuffled "
+      "in another order, so that the samples that follow are others, and some may be seen twice or "
+      "never{}",
+      plan.train_samples, plan.beginning.checkpoint->path(), *before,
+      longer.empty() ? "" : ". To train longer in the checkpoint's order give " + longer);
+}
+
+void check_extension(const RunPlan& plan) {
+  const BatchSettings& b = plan.settings.batch;
+  if (!b.extend_to_iters || plan.settings.run.skip_train || plan.iterations_left() == 0) return;
+  if (*b.train_iters == b.base_iters) return;
+  const int64_t first = std::max(b.base_samples(), plan.beginning.state.scheduled_samples) + 1;
+  const auto learns = [&](int64_t sample) {
+    return plan.learning_rate.at(sample) > 0 ||
+           plan.learning_rate.decoupled_at(sample).value_or(0) > 0;
+  };
+  MG_CHECK(learns(first) || learns(plan.last_sample()),
+           "--extend-to-iters {}: the learning rate has fallen to 0 (--min-lr) by step {}, so that "
+           "nothing would be learned after it; let it fall until the new end{}",
+           *b.extend_to_iters, b.base_iters,
+           plan.beginning.checkpoint != nullptr
+               ? " with --override-opt-param-scheduler"
+               : fmt::format(": --train-iters {} instead", *b.train_iters));
+}
+
+}  // namespace megatron::training

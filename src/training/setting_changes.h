@@ -1,0 +1,31 @@
+// What a resumed run computes otherwise than the run that saved its checkpoint.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "models/gpt/config.h"
+#include "training/settings.h"
+#include "training/trainer_state.h"
+
+namespace megatron::training {
+
+// The settings, beside optimizer, schedules, data and shape, that the numbers of a run follow from:
+// {"clip-grad": "1", "hidden-dropout": "0.1", ...}, as text under the flags' names.
+Json result_settings(const TrainSettings& settings, const models::GptConfig& config);
+
+struct SettingChange {
+  std::string setting, from, to;  // "clip-grad", "1", "0.5"
+  // "changed: clip-grad from 1 to 0.5"
+  std::string text() const;
+};
+
+// Of result settings, optimizer and schedules (rate and decay: those that hold now). A setting that
+// the checkpoint does not tell, of an older program, is not compared.
+std::vector<SettingChange> setting_changes(const TrainerState& saved, const TrainSettings& settings,
+                                           const models::GptConfig& config,
+                                           const optim::LearningRate& rate,
+                                           const optim::WeightDecay& decay);
+
+}  // namespace megatron::training

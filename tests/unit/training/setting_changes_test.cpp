@@ -1,0 +1,117 @@
+#include "training/setting_changes.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "training/run_plan.h"
+#include "unit/training/small_settings.h"
+
+namespace megatron::training {
+namespace {
+
+TrainSettings with_steps(int64_t steps) {
+  TrainSettings s = small_settings();
+  s.batch.train_iters = steps;
+  s.data.mock_data = true;
+  return s;
+}
+
+// What a run of these settings saves.
+TrainerState saved_by(const SettledRun& run) {
+  const TrainSettings& s = run.settings;
+  TrainerState state;
+  state.precision = name(s.precision.type());
+  state.optimizer = optim::name(s.optimizer.config.method);
+  state.optimizer_settings = optimizer_settings(s.optimizer);
+  state.settings = result_settings(s, run.config);
+  state.learning_rate = s.optimizer.learning_rate(s.batch);
+  state.weight_decay = s.optimizer.decay(s.batch);
+  state.data = data_settings(s, s.batch.base_samples());
+  state.train_iters = s.batch.base_iters;
+  state.layout = Json::Object{};
+  return TrainerState::from_json(state.to_json(), "x");
+}
+
+std::set<std::string> changes(const TrainerState& saved, const TrainSettings& given) {
+  const SettledRun run = settle_run(given);
+  std::set<std::string> texts;
+  for (const SettingChange& change :
+       setting_changes(saved, run.settings, run.config,
+                       run.settings.optimizer.learning_rate(run.settings.batch),
+                       run.settings.optimizer.decay(run.settings.batch)))
+    texts.insert(change.text());
+  return texts;
+}
+
+TEST(SettingChanges, AreThoseThatTheNumbersFollowFrom) {
+  const TrainSettings before = with_steps(10);
+  const TrainerState saved = saved_by(settle_run(before));
+  EXPECT_EQ(changes(saved, before), std::set<std::string>{});
+  TrainSettings now = before;
+  now.runtime.threads = 2;
+  now.log.log_interval = 7;
+  now.optimizer.config.lion_beta1 = 0.5;  // Adam is at work
+  now.batch.micro_batch_size = 1;         // the batch stays
+  now.batch.global_batch_size = 2;
+  EXPECT_EQ(changes(saved, now), std::set<std::string>{});
+  now.optimizer.config.clip_grad = 0;
+  now.optimizer.config.adam_beta2 = 0.95;
+  now.optimizer.lr = 2e-3;
+  now.shape.hidden_dropout = 0.25;
+  now.batch.global_batch_size = 4;
+  now.batch.train_iters = 5;
+  EXPECT_EQ(changes(saved, now),
+            (std::set<std::string>{
+                "changed: clip-grad from 1 to 0", "changed: adam-beta2 from 0.999 to 0.95",
+                "changed: lr from 0.001 to 0.002", "changed: hidden-dropout from 0.1 to 0.25",
+                "changed: global-batch-size from 2 to 4"}));
+}
+
+TEST(SettingChanges, OfTheCommandLinesSchedule) {
+  TrainSettings before = with_steps(20);
+  TrainerState saved = saved_by(settle_run(before));
+  saved.learning_rate.min = 1e-4;
+  saved.weight_decay = {.start = 0, .end = 0.1, .steps = 8, .style = optim::DecayIncrease::linear};
+  EXPECT_EQ(changes(saved, before),
+            (std::set<std::string>{
+                "changed: min-lr from 0.0001 to 0", "changed: start-weight-decay from 0 to 0.01",
+                "changed: end-weight-decay from 0.1 to 0.01",
+                "changed: weight-decay-incr-style from linear over 8 samples to constant over 40 "
+                "samples"}));
+  before.optimizer.lr_decay_style = optim::DecayStyle::constant;
+  TrainSettings longer = before;
+  longer.batch.train_iters = 30;
+  EXPECT_EQ(changes(saved_by(settle_run(before)), longer), std::set<std::string>{});
+}
+
+TEST(SettingChanges, AnOlderCheckpointIsNotComparedWithWhatItDoesNotTell) {
+  TrainSettings s = with_steps(10);
+  TrainerState saved = saved_by(settle_run(s));
+  saved.settings = Json::Object{};
+  s.optimizer.config.clip_grad = 0;
+  EXPECT_EQ(changes(saved, s), std::set<std::string>{});
+  EXPECT_EQ(how_to_extend(TrainerState{}, settle_run(with_steps(20)).settings.batch), "");
+  EXPECT_EQ(how_to_extend(saved, settle_run(with_steps(20)).settings.batch),
+            "--train-iters 10 and --extend-to-iters 20");
+}
+
+// The base decides the order and the schedule; with --override-opt-param-scheduler the end does.
+TEST(ExtendToIters, LeavesWhatFollowsFromTheStepsOfBefore) {
+  TrainSettings s = with_steps(10);
+  s.batch.extend_to_iters = 25;
+  TrainSettings plain = settle_run(s).settings;
+  EXPECT_EQ(*plain.batch.train_iters, 25);
+  EXPECT_EQ(plain.batch.total_samples(), 50);
+  EXPECT_EQ(plain.batch.base_samples(), 20);
+  EXPECT_EQ(plain.optimizer.learning_rate(plain.batch).decay, 20);
+  EXPECT_EQ(plain.optimizer.decay(plain.batch).steps, 20);
+  s.checkpoint.load = "x";
+  s.checkpoint.override_scheduler = true;
+  plain.checkpoint.override_scheduler = plain.batch.schedule_extended = true;
+  EXPECT_EQ(plain.optimizer.learning_rate(plain.batch).decay, 50);
+  EXPECT_EQ(plain.optimizer.decay(plain.batch).steps, 50);
+}
+
+}  // namespace
+}  // namespace megatron::training
