@@ -20,6 +20,8 @@ std::vector<FlagRow> axis_flags() {
       {"distributed-timeout-seconds-after-init", "error",
        "--distributed-timeout-seconds-after-init 0.00006", waiting,
        "--distributed-timeout-seconds-after-init 600"},
+      {"distributed-notice-seconds", "threads", "--distributed-notice-seconds 0",
+       "--ranks 2 --distributed-timeout-minutes 0"},
       // Rank 1 is of the first stage, or of the last.
       {"use-tp-pp-dp-mapping", "trace", "--use-tp-pp-dp-mapping",
        four + "--pipeline-model-parallel-size 2 --profile --profile-step-start 0 "

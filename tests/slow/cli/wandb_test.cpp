@@ -108,8 +108,8 @@ TEST_F(WeightsAndBiases, AnOfflineRunHoldsWhatTheLogDoes) {
       id = run["id"].as_string();
       EXPECT_EQ(run["project"].as_string(), "from the training");
       EXPECT_EQ(run["name"].as_string(), "first");
-      EXPECT_EQ(run["config"]["flags"]["lr"].as_string(), "1e-2");
-      EXPECT_EQ(run["config"]["model"]["num_layers"].as_integer(), 1);
+      EXPECT_EQ(run["config"]["flags"]["lr"].as_string(), "0.01");
+      EXPECT_EQ(run["config"]["model"]["num-layers"].as_integer(), 1);
     } else if (record.contains("history")) {
       history[record["history"]["iteration"].as_integer()] = record["history"];
     }
@@ -120,7 +120,9 @@ TEST_F(WeightsAndBiases, AnOfflineRunHoldsWhatTheLogDoes) {
   for (std::string line; std::getline(lines, line);) {
     const Json logged = Json::parse(line);
     if (logged["type"].as_string() == "validation") {
-      EXPECT_EQ(history[logged["iteration"].as_integer()]["lm loss validation"].as_number(),
+      const std::string set = logged["set"].as_string();
+      const std::string name = "lm loss validation" + (set == "valid" ? "" : " " + set);
+      EXPECT_EQ(history[logged["iteration"].as_integer()][name].as_number(),
                 logged["loss"].as_number());
       ++compared;
     }
@@ -138,7 +140,7 @@ TEST_F(WeightsAndBiases, AnOfflineRunHoldsWhatTheLogDoes) {
               logged["timers"]["forward-backward"]["most"].as_number());
     ++compared;
   }
-  EXPECT_EQ(compared, 6);
+  EXPECT_EQ(compared, 7);  // 4 steps, 2 validations, the test set
   const Ended listed = shell("HOME=" + place_.path() + " " + python_ + " -m wandb sync --dry-run " +
                              place_ / "board/wandb/offline-run-*");
   EXPECT_EQ(listed.code, 0) << listed.text;
@@ -153,13 +155,17 @@ TEST_F(WeightsAndBiases, AnOfflineRunHoldsWhatTheLogDoes) {
   EXPECT_EQ(run["entity"].as_string(), "me");
 }
 
-TEST_F(WeightsAndBiases, WhatIsNoLogIsRefused) {
-  write_file(place_ / "text", "no log\n");
-  const Ended foreign = import("text");
+// Before the package is asked for.
+TEST(WandbImport, WhatIsNoLogIsRefused) {
+  const Workplace place;
+  write_file(place / "text", "no log\n");
+  const std::string program =
+      "cd " + place.path() + " && python3 " + kRoot + "/tools/wandb_import ";
+  const Ended foreign = shell(program + "text");
   EXPECT_NE(foreign.code, 0);
   EXPECT_NE(foreign.text.find("line 1 of text is not one of a run's log"), std::string::npos)
       << foreign.text;
-  EXPECT_NE(import("none").code, 0);
+  EXPECT_NE(shell(program + "none").code, 0);
 }
 
 }  // namespace
