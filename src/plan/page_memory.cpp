@@ -61,8 +61,8 @@ std::string verdict(const Plan& plan) {
                       : fmt::format("{} of a GPU's memory, which has {}",
                                     bytes_text(plan.gpu_bytes()), bytes_text(plan.gpu->bytes));
   std::string text = fmt::format("  The run does NOT fit: it needs {}.{}\n", shortage,
-                                 plan.remedies.empty() ? "" : " What would help:");
-  for (const std::string& remedy : plan.remedies) text += "    " + remedy + "\n";
+                                 plan.suggestions.empty() ? "" : " What would help:");
+  for (const std::string& suggestion : plan.suggestions) text += "    " + suggestion + "\n";
   return text;
 }
 

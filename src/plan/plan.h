@@ -93,7 +93,7 @@ struct Plan {
   double peak = 0;                     // FLOP/s of matrix products of all ranks; 0: not measured
   std::optional<MegatronEstimate> megatron;
   std::vector<SettingNote> derived;   // settings that nobody gave, or that are run otherwise
-  std::vector<std::string> remedies;  // flags with which a run would fit that does not
+  std::vector<std::string> suggestions;  // flags with which a run would fit that does not
 
   int64_t parameter_count() const;
   int64_t process_bytes() const;  // of the host's memory, of a process with ranks_here ranks

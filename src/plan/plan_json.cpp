@@ -65,7 +65,7 @@ Json gpu(const Plan& plan) {
 Json memory(const Plan& plan) {
   Json::Array stages;
   for (const MemoryUse& stage : plan.stages) stages.push_back(memory_of(stage));
-  Json::Array remedies(plan.remedies.begin(), plan.remedies.end());
+  Json::Array suggestions(plan.suggestions.begin(), plan.suggestions.end());
   Json megatron;
   if (plan.megatron) {
     megatron = Json::Object{{"weights_and_optimizer", plan.megatron->weights_and_optimizer},
@@ -79,7 +79,7 @@ Json memory(const Plan& plan) {
                       {"gpu", gpu(plan)},
                       {"machine", plan.machine > 0 ? Json(plan.machine) : Json()},
                       {"fits", plan.fits()},
-                      {"remedies", std::move(remedies)},
+                      {"suggestions", std::move(suggestions)},
                       {"megatron", std::move(megatron)}};
 }
 
@@ -129,7 +129,7 @@ Json time(const Plan& plan) {
 Json to_json(const Plan& plan) {
   Json flops = Json::Object();
   for (const FlopCount& f : plan.flops) flops.set(f.formula, whole(f.flops));
-  return Json::Object{{"version", 2},
+  return Json::Object{{"version", 3},
                       {"model", plan.model},
                       {"device", plan.device},
                       {"precision", name(plan.type)},

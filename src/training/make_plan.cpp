@@ -16,8 +16,8 @@
 #include "plan/step_time.h"
 #include "training/log/machine.h"
 #include "training/meta_run.h"
-#include "training/remedies.h"
 #include "training/run_plan.h"
+#include "training/suggestions.h"
 #include "training/trained_model.h"
 
 namespace megatron::training {
@@ -207,10 +207,10 @@ plan::Plan make_plan(const TrainSettings& settled, const models::GptConfig& conf
                      const Vocabulary& vocabulary, const PlanOptions& options, int64_t consumed) {
   plan::Plan p = plan_of(settled, config, vocabulary, options, consumed);
   if (p.fits()) return p;
-  const PlanOptions of_remedies{.device_memory = options.device_memory};
-  p.remedies = find_remedies(settled, config, p,
+  const PlanOptions of_suggestions{.device_memory = options.device_memory};
+  p.suggestions = find_suggestions(settled, config, p,
                              [&](const TrainSettings& other, const models::GptConfig& shape) {
-                               return plan_of(other, shape, vocabulary, of_remedies, 0);
+                               return plan_of(other, shape, vocabulary, of_suggestions, 0);
                              });
   return p;
 }
@@ -234,7 +234,7 @@ plan::StepWork step_work(const TrainSettings& settled, const models::GptConfig& 
 
 void require_memory(const plan::Plan& p) {
   if (p.fits()) return;
-  std::string classes, remedies;
+  std::string classes, suggestions;
   for (int i = 0; i < kMemoryClasses; ++i) {
     const int64_t bytes = p.memory.arenas[static_cast<size_t>(i)];
     if (bytes > 0)
@@ -242,7 +242,7 @@ void require_memory(const plan::Plan& p) {
           fmt::format("{}{} {}", classes.empty() ? "" : ", ", name(static_cast<MemoryClass>(i)),
                       format_bytes(static_cast<double>(bytes)));
   }
-  for (const std::string& remedy : p.remedies) remedies += "\n  " + remedy;
+  for (const std::string& suggestion : p.suggestions) suggestions += "\n  " + suggestion;
   const bool gpu = !p.fits_gpu();
   const int ranks = gpu ? p.gpu->ranks : p.ranks_here;
   const auto bytes = [](int64_t count) { return format_bytes(static_cast<double>(count)); };
@@ -252,7 +252,7 @@ void require_memory(const plan::Plan& p) {
       ranks, ranks == 1 ? "" : "s", gpu ? "on a GPU" : "here", p.micro_batch_size, p.length,
       p.model, bytes(gpu ? p.gpu_bytes() : p.process_bytes()), classes,
       gpu ? fmt::format("GPU ({})", p.gpu->name) : "machine", bytes(gpu ? p.gpu->bytes : p.machine),
-      remedies);
+      suggestions);
 }
 
 }  // namespace megatron::training

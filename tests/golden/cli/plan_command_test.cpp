@@ -73,7 +73,7 @@ TEST_F(PlanCommand, FiguresHoldTogether) {
   EXPECT_GE(rank["gradients"].as_integer(), 4 * parameters["total"].as_integer());
   EXPECT_GE(rank["optimizer"].as_integer(), 8 * parameters["total"].as_integer());
   EXPECT_TRUE(memory["fits"].as_bool());
-  EXPECT_TRUE(memory["remedies"].as_array().empty());
+  EXPECT_TRUE(memory["suggestions"].as_array().empty());
 
   EXPECT_EQ(plan["batch"]["tokens"].as_integer(), 8 * 32);
   EXPECT_EQ(plan["batch"]["micro_batches"].as_integer(), 4);
@@ -150,13 +150,13 @@ TEST_F(PlanCommand, HelpExplains) {
 
 // The batches that are read ahead of a step are what does not fit: nothing but a smaller batch
 // helps.
-TEST_F(PlanCommand, RemediesKeepTheGlobalBatchUnlessItIsWhatDoesNotFit) {
+TEST_F(PlanCommand, SuggestionsKeepTheGlobalBatchUnlessItIsWhatDoesNotFit) {
   const Json memory = json_of(with(small(), {"--global-batch-size", "2000000000", "--seq-length",
                                              "4096", "--no-time"}))["memory"];
   EXPECT_FALSE(memory["fits"].as_bool());
-  ASSERT_EQ(memory["remedies"].as_array().size(), 1u);
-  EXPECT_EQ(memory["remedies"].as_array()[0].as_string().find("--global-batch-size 1 (needs "), 0u)
-      << memory["remedies"].as_array()[0].as_string();
+  ASSERT_EQ(memory["suggestions"].as_array().size(), 1u);
+  EXPECT_EQ(memory["suggestions"].as_array()[0].as_string().find("--global-batch-size 1 (needs "), 0u)
+      << memory["suggestions"].as_array()[0].as_string();
 }
 
 // Of a run on several machines only what one of them holds counts.
@@ -185,7 +185,7 @@ TEST_F(PlanCommand, ProposesToDivideWhatDoesNotFit) {
                    {"--ranks", "8", "--global-batch-size", "8", "--no-time"}))["memory"];
   EXPECT_FALSE(memory["fits"].as_bool());
   std::string all;
-  for (const Json& remedy : memory["remedies"].as_array()) all += remedy.as_string() + "\n";
+  for (const Json& suggestion : memory["suggestions"].as_array()) all += suggestion.as_string() + "\n";
   for (const char* flag :
        {"--tensor-model-parallel-size 2 (needs ", "--use-distributed-optimizer (needs ",
         "--data-parallel-sharding-strategy optim_grads_params (needs "})
@@ -277,7 +277,7 @@ TEST_F(PlanCommand, Gpt3InAGigabyte) {
   EXPECT_EQ(plan["parameters"]["total"].as_integer(), 174'615'846'912);
   EXPECT_EQ(plan["flops"]["megatron"].as_integer(), 3340597800160198656);
   EXPECT_FALSE(plan["memory"]["fits"].as_bool());
-  EXPECT_FALSE(plan["memory"]["remedies"].as_array().empty());
+  EXPECT_FALSE(plan["memory"]["suggestions"].as_array().empty());
 }
 
 }  // namespace

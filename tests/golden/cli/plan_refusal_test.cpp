@@ -39,13 +39,13 @@ class PlanRefusal : public ::testing::Test {
   Outcome run(const std::string& command, const Words& flags) {
     return place_.run(with({command}, flags));
   }
-  std::string remedies(const Words& flags) {
+  std::string suggestions(const Words& flags) {
     const Outcome r = run("plan", with(flags, {"--no-time", "--json"}));
     EXPECT_EQ(r.code, 0) << r.err;
     const Json memory = Json::parse(r.out)["memory"];
     EXPECT_FALSE(memory["fits"].as_bool());
     std::string all;
-    for (const Json& remedy : memory["remedies"].as_array()) all += remedy.as_string() + "\n";
+    for (const Json& suggestion : memory["suggestions"].as_array()) all += suggestion.as_string() + "\n";
     return all;
   }
 
@@ -58,15 +58,15 @@ TEST_F(PlanRefusal, TrainPrintsThePlanAndWhatWouldFit) {
   const std::string all = r.out + r.err;
   const size_t plan = all.find("plan: "), verdict = all.find("does NOT fit"),
                refused = all.find("What would fit:"),
-               remedy = all.find("\n  --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 (needs ");
+               suggestion = all.find("\n  --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 (needs ");
   EXPECT_LT(plan, verdict) << all;
   EXPECT_LT(verdict, refused) << all;
-  EXPECT_LT(refused, remedy) << all;
-  EXPECT_NE(remedy, all.npos) << all;
+  EXPECT_LT(refused, suggestion) << all;
+  EXPECT_NE(suggestion, all.npos) << all;
 }
 
 TEST_F(PlanRefusal, OptimizersWithLessStateGiveAnotherResult) {
-  const std::string all = remedies(model_of(1.7));
+  const std::string all = suggestions(model_of(1.7));
   EXPECT_EQ(all.find("--optimizer sgd --sgd-momentum 0 (needs "), 0u) << all;
   EXPECT_NE(all.find("; gives another result)"), all.npos) << all;
 }
@@ -74,7 +74,7 @@ TEST_F(PlanRefusal, OptimizersWithLessStateGiveAnotherResult) {
 // What is held of a parameter is too much in either type, and less with moments in bf16.
 TEST_F(PlanRefusal, FlagsHelpTogether) {
   const auto tokens = static_cast<int64_t>(std::sqrt(machine()) / 25 / 64) * 64;
-  const std::string all = remedies(
+  const std::string all = suggestions(
       with(model_of(1.02), {"--micro-batch-size", "8", "--seq-length", std::to_string(tokens)}));
   EXPECT_EQ(all.find("--micro-batch-size 1 "), 0u) << all;
   EXPECT_NE(all.find("--bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 (needs "), all.npos)
@@ -86,15 +86,15 @@ TEST_F(PlanRefusal, FlagsHelpTogetherWithAnotherOptimizer) {
   const auto tokens = static_cast<int64_t>(std::sqrt(machine()) / 25 / 64) * 64;
   const Words flags =
       with(model_of(1.5), {"--micro-batch-size", "8", "--seq-length", std::to_string(tokens)});
-  const std::string all = remedies(flags);
+  const std::string all = suggestions(flags);
   const size_t end = all.find(" (needs ");
   ASSERT_NE(end, all.npos) << all;
   ASSERT_TRUE(all.starts_with("--micro-batch-size 1 ")) << all;
   EXPECT_NE(all.find("--optimizer sgd --sgd-momentum 0 (needs "), all.npos) << all;
-  Words remedied = with(flags, {"--no-time", "--json"});
+  Words suggested = with(flags, {"--no-time", "--json"});
   std::istringstream words(all.substr(0, end));
-  for (std::string word; words >> word;) remedied.push_back(word);
-  const Outcome r = run("plan", remedied);
+  for (std::string word; words >> word;) suggested.push_back(word);
+  const Outcome r = run("plan", suggested);
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_TRUE(Json::parse(r.out)["memory"]["fits"].as_bool());
 }
@@ -102,7 +102,7 @@ TEST_F(PlanRefusal, FlagsHelpTogetherWithAnotherOptimizer) {
 TEST_F(PlanRefusal, ShorterSequencesGiveAnotherResult) {
   const auto length = static_cast<int64_t>(machine() / 1600 / 64) * 64;
   const std::string all =
-      remedies({"--num-layers", "1", "--hidden-size", "1024", "--num-attention-heads", "8",
+      suggestions({"--num-layers", "1", "--hidden-size", "1024", "--num-attention-heads", "8",
                 "--seq-length", std::to_string(length), "--vocab-size", "100", "--micro-batch-size",
                 "1", "--position-embedding-type", "rope"});
   ASSERT_EQ(all.find("--seq-length "), 0u) << all;
@@ -119,7 +119,7 @@ TEST_F(PlanRefusal, PlanTellsOfModelsThatNoMachineHolds) {
               "--seq-length", "4096", "--vocab-size", "100000", "--micro-batch-size", "1"},
         Words{"--num-layers", "126", "--hidden-size", "16384", "--num-attention-heads", "128",
               "--seq-length", "1048576", "--vocab-size", "128256", "--micro-batch-size", "4"}})
-    EXPECT_EQ(remedies(flags).find("a smaller model (--num-layers "), 0u);
+    EXPECT_EQ(suggestions(flags).find("a smaller model (--num-layers "), 0u);
 }
 
 TEST_F(PlanRefusal, WhatCannotBeCountedIsNamed) {

@@ -85,7 +85,7 @@ TEST(PlanPage, UnknownIsToldSo) {
 TEST(PlanPage, SaysWhatWouldHelp) {
   Plan plan = small_plan();
   plan.machine = 300'000'000;
-  plan.remedies = {"--micro-batch-size 2", "--recompute-granularity full"};
+  plan.suggestions = {"--micro-batch-size 2", "--recompute-granularity full"};
   EXPECT_FALSE(plan.fits());
   const std::string text = page(plan, {.blocks = false});
   EXPECT_TRUE(contains(text,

@@ -11,14 +11,14 @@
 
 namespace megatron::training {
 
-// A plan without remedies. Throws Error where flags forbid each other.
+// A plan without suggestions. Throws Error where flags forbid each other.
 using PlanOf = std::function<plan::Plan(const TrainSettings&, const models::GptConfig&)>;
 
 // Each with what it would need then, tried by a plan of its own. plan: of `settled`, which does not
 // fit. First those that keep the run's result (but for the digits of a type); where none does, all
 // of them together; then those that give another result, which their text says: a smaller global
 // batch, an optimizer with less state, shorter sequences. Never empty.
-std::vector<std::string> find_remedies(const TrainSettings& settled,
+std::vector<std::string> find_suggestions(const TrainSettings& settled,
                                        const models::GptConfig& config, const plan::Plan& plan,
                                        const PlanOf& plan_of);
 

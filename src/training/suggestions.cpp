@@ -1,4 +1,4 @@
-#include "training/remedies.h"
+#include "training/suggestions.h"
 
 #include <algorithm>
 #include <limits>
@@ -19,9 +19,9 @@ constexpr int64_t kShortestSequence = 128;
 // parameter with Adam, in f32 and in bf16 alike.
 constexpr double kHalfMoments = 0.75, kNoMoments = 0.5;
 
-class Remedies {
+class Suggestions {
  public:
-  Remedies(const TrainSettings& s, const models::GptConfig& config, const plan::Plan& plan,
+  Suggestions(const TrainSettings& s, const models::GptConfig& config, const plan::Plan& plan,
            const PlanOf& plan_of)
       : s_(s), config_(config), plan_of_(plan_of), all_(s) {
     share_of_a_rank_ =
@@ -244,10 +244,10 @@ class Remedies {
 
 }  // namespace
 
-std::vector<std::string> find_remedies(const TrainSettings& settled,
+std::vector<std::string> find_suggestions(const TrainSettings& settled,
                                        const models::GptConfig& config, const plan::Plan& plan,
                                        const PlanOf& plan_of) {
-  return Remedies(settled, config, plan, plan_of).find();
+  return Suggestions(settled, config, plan, plan_of).find();
 }
 
 }  // namespace megatron::training
