@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Seconds from launch to the end of the first training step (a model of 10 million parameters, index cache warm; the aim is 1 s),
+# Seconds from launch to the end of the first training step (a model of 10 million parameters; the aim is 0.5 s),
 # and of `megatron train --help`, which lists every flag (50 ms).
 #   bench/launch.sh [PROGRAM [RUNS]]     PROGRAM: default build/release/megatron; RUNS: default 5
+# A run before those makes the data's index and, on a quiet machine, keeps the matrix-product peak; where it does not, each run
+# measures it, which takes 0.6 s and is said.
 # Prints each run's wall seconds, from before the process starts until its first step is logged or it has ended, and medians.
 set -euo pipefail
 export LC_ALL=C.UTF-8
@@ -39,10 +41,11 @@ for ((run = 0; run <= runs; ++run)); do
   begin=$EPOCHREALTIME
   first_step || { cat "$work/log" >&2; exit 1; }
   [ -s "$work/stepped" ] || { cat "$work/log" >&2; echo "launch: no step was logged" >&2; exit 1; }
-  [ "$run" -gt 0 ] || continue          # that one made the index
+  [ "$run" -gt 0 ] || continue          # that one made the index and measured the peak
   seconds=$(awk -v a="$begin" -v b="$(<"$work/stepped")" 'BEGIN { printf "%.3f", b - a }')
   times+=("$seconds")
-  echo "run $run: $seconds s from launch to the first step"
+  origin=$(grep -o 'GEMM peak of this machine.*' "$work/log" | tail -1 | grep -o 'measured now.*' || true)
+  echo "run $run: $seconds s from launch to the first step${origin:+ (the GEMM peak was $origin)}"
 done
 median() { printf '%s\n' "$@" | sort -n | awk '{ t[NR] = $1 } END { print t[int((NR + 1) / 2)] }'; }
 printf 'median: %.3f s\n' "$(median "${times[@]}")"

@@ -58,6 +58,7 @@ struct StepFields {
   training::TrainSettings settings;
   bool floor = true, kernels_only = false, json = false;
   double floor_seconds = 0.12;
+  std::optional<int64_t> plan_runs;
   std::optional<int64_t> untimed;
 
   Fields fields() {
@@ -70,10 +71,16 @@ struct StepFields {
     f.add("untimed-steps", &untimed,
           "steps at the beginning that are not timed; default 1, on a GPU a fifth of "
           "--train-iters and at most 5");
+    f.add("plan-runs", &plan_runs,
+          "estimates of the step by megatron plan, made between the steps (on a GPU before them); "
+          "their median counts; 0: none; default 5, on a GPU 1");
     f.begin_group("output");
     f.add_switch("json", &json, true, "print JSON; the lines of steps go to standard error");
     f.common({"no-floor", "kernels-only", "untimed-steps", "json"});
     return f;
+  }
+  int64_t estimates() const {
+    return plan_runs.value_or(settings.runtime.device_kind() == DeviceKind::cuda ? 1 : 5);
   }
   int64_t untimed_steps() const {
     const int64_t steps = settings.batch.train_iters.value_or(0);
@@ -96,7 +103,7 @@ std::optional<int> read_flags(StepFields& step, Fields& fields, const Arguments&
     const auto code = parse_training(
         "megatron bench step [train flags]",
         "Times the training step of `megatron train` (data, clipping and optimizer included) "
-        "beside the estimate that `megatron plan` makes of it before, beside the machine's "
+        "beside the estimates that `megatron plan` makes of it, beside the machine's "
         "matrix-product peak, sampled around the steps, and beside the "
         "step's floor. On a CPU: each product at the best rate of its shape among plain, packed, "
         "transposed and our own calls in this run, other kernels at the copy bandwidth. On a GPU: "
@@ -121,8 +128,39 @@ struct StepSpeed {
   std::vector<double> seconds;   // of timed steps, the shortest first
   double tokens = 0, flops = 0;  // of a step
   double first_loss = 0, last_loss = 0;
-  std::optional<double> planned;  // seconds of a step, by an estimate made before the first
+  std::vector<double> planned;  // seconds of a step by each estimate, the shortest first
   double median() const { return seconds[seconds.size() / 2]; }
+  std::optional<double> plan() const {
+    return planned.empty() ? std::nullopt : std::optional(planned[planned.size() / 2]);
+  }
+};
+
+// The estimates that a bench makes of its step.
+class Estimates {
+ public:
+  Estimates(const training::TrainSettings& settings, int64_t count)
+      : settings_(settings), left_(count) {}
+  void make_one() {
+    if (left_ == 0) return;
+    --left_;
+    const plan::Plan plan = training::make_plan(
+        settings_, {.time = true, .rates = plan::user_rates(settings_.runtime.measure_peak)});
+    if (plan.step_seconds) seconds_.push_back(*plan.step_seconds);
+    else left_ = 0;
+  }
+  void make_rest() {
+    while (left_ > 0) make_one();
+  }
+  std::vector<double> sorted() const {
+    std::vector<double> seconds = seconds_;
+    std::ranges::sort(seconds);
+    return seconds;
+  }
+
+ private:
+  const training::TrainSettings& settings_;
+  int64_t left_;
+  std::vector<double> seconds_;
 };
 
 StepSpeed speed_of(const training::TrainResult& result, int64_t untimed) {
@@ -144,6 +182,24 @@ StepSpeed speed_of(const training::TrainResult& result, int64_t untimed) {
   return speed;
 }
 
+bool noisy(const plan::PeakMeter& meter) { return meter.spread() > plan::kNoisySpread; }
+
+void print_estimates(const StepSpeed& speed, const plan::PeakMeter& meter) {
+  if (!speed.plan()) {
+    fmt::print("megatron plan's estimate: {}\n", plan::kUnknown);
+    return;
+  }
+  const double step = speed.median();
+  fmt::print(
+      "megatron plan's estimate: {:.3f} s, the median of {}; {:.2f} of the step's, {:.2f} to "
+      "{:.2f}{}\n",
+      *speed.plan(), speed.planned.size(), *speed.plan() / step, speed.planned.front() / step,
+      speed.planned.back() / step,
+      noisy(meter)
+          ? fmt::format("; noisy: the peak's samples lie {:.0f}% apart", 100 * meter.spread())
+          : "");
+}
+
 void print_speed(const training::TrainResult& result, const StepSpeed& speed, Device device,
                  const plan::PeakMeter& meter, const GpuWatch& watch) {
   const double rate = speed.flops / speed.median();
@@ -153,16 +209,13 @@ void print_speed(const training::TrainResult& result, const StepSpeed& speed, De
       speed.flops, plan::parameter_count(result.config));
   fmt::print("step time: median {:.3f} s, {:.3f} to {:.3f} s over {} steps\n", speed.median(),
              speed.seconds.front(), speed.seconds.back(), speed.seconds.size());
-  if (speed.planned)
-    fmt::print("megatron plan's estimate, made before: {:.3f} s, {:.2f} of the median\n",
-               *speed.planned, *speed.planned / speed.median());
-  else fmt::print("megatron plan's estimate: {}\n", plan::kUnknown);
+  print_estimates(speed, meter);
   fmt::print(
       "{:.0f} tokens/s, {:.3f} TFLOP/s{}, {:.1f}% of {} GEMM peak (peak {:.3f} TFLOP/s, spread "
       "{:.0f}%{})\n",
       speed.tokens / speed.median(), rate * 1e-12, data_sheet_share(device, meter.type(), rate),
       100 * rate / meter.peak(), name(meter.type()), meter.peak() * 1e-12, 100 * meter.spread(),
-      meter.spread() > plan::kNoisySpread ? ", noisy: claim nothing from this run" : "");
+      noisy(meter) ? ", noisy: claim nothing from this run" : "");
   fmt::print("loss {:.4f} at the first step, {:.4f} at the last, on {}\n", speed.first_loss,
              speed.last_loss,
              result.settings.data.mock_data ? "mock data" : result.settings.data.data_path[0]);
@@ -175,29 +228,30 @@ Json as_json(const training::TrainResult& result, const StepSpeed& speed, Json f
              const plan::PeakMeter& meter, const GpuWatch& watch) {
   const double rate = speed.flops / speed.median();
   const auto sheet = data_sheet_of(device, meter.type());
-  return Json::Object{
-      {"device", device_text(device, result.settings.runtime.threads_per_rank())},
-      {"type", name(meter.type())},
-      {"parameters", plan::parameter_count(result.config)},
-      {"sequence", *result.settings.batch.seq_length},
-      {"micro_batch", *result.settings.batch.micro_batch_size},
-      {"global_batch", *result.settings.batch.global_batch_size},
-      {"steps", static_cast<int64_t>(speed.seconds.size())},
-      {"step_seconds", speed.median()},
-      {"fastest_seconds", speed.seconds.front()},
-      {"slowest_seconds", speed.seconds.back()},
-      {"plan_seconds", speed.planned ? Json(*speed.planned) : Json()},
-      {"plan_ratio", speed.planned ? Json(*speed.planned / speed.median()) : Json()},
-      {"tokens_per_second", speed.tokens / speed.median()},
-      {"flops_per_second", rate},
-      {"data_sheet_peak", sheet ? Json(*sheet) : Json()},
-      {"mfu", sheet ? Json(rate / *sheet) : Json()},
-      {"gemm_peak", meter.peak()},
-      {"gemm_peak_spread", meter.spread()},
-      {"first_loss", speed.first_loss},
-      {"last_loss", speed.last_loss},
-      {"floor", std::move(floor)},
-      {"clocks", watch.text()}};
+  return Json::Object{{"device", device_text(device, result.settings.runtime.threads_per_rank())},
+                      {"type", name(meter.type())},
+                      {"parameters", plan::parameter_count(result.config)},
+                      {"sequence", *result.settings.batch.seq_length},
+                      {"micro_batch", *result.settings.batch.micro_batch_size},
+                      {"global_batch", *result.settings.batch.global_batch_size},
+                      {"steps", static_cast<int64_t>(speed.seconds.size())},
+                      {"step_seconds", speed.median()},
+                      {"fastest_seconds", speed.seconds.front()},
+                      {"slowest_seconds", speed.seconds.back()},
+                      {"plan_seconds", speed.plan() ? Json(*speed.plan()) : Json()},
+                      {"plan_ratio", speed.plan() ? Json(*speed.plan() / speed.median()) : Json()},
+                      {"plan_runs", Json::Array(speed.planned.begin(), speed.planned.end())},
+                      {"noisy", noisy(meter)},
+                      {"tokens_per_second", speed.tokens / speed.median()},
+                      {"flops_per_second", rate},
+                      {"data_sheet_peak", sheet ? Json(*sheet) : Json()},
+                      {"mfu", sheet ? Json(rate / *sheet) : Json()},
+                      {"gemm_peak", meter.peak()},
+                      {"gemm_peak_spread", meter.spread()},
+                      {"first_loss", speed.first_loss},
+                      {"last_loss", speed.last_loss},
+                      {"floor", std::move(floor)},
+                      {"clocks", watch.text()}};
 }
 
 // The kernels of a step on a GPU, or anywhere without a step.
@@ -278,6 +332,8 @@ int run_bench_step(StepFields& step) {
   check(s, step.untimed_steps());
   MG_CHECK(step.floor_seconds > 0 && step.floor_seconds <= 10,
            "--floor-seconds is {}; it must lie in (0, 10]", step.floor_seconds);
+  MG_CHECK(step.estimates() >= 0 && step.estimates() <= 100,
+           "--plan-runs is {}; it must lie in [0, 100]", step.estimates());
   const Device device = s.runtime.device_value();
   const bool gpu = device.kind == DeviceKind::cuda;
   const int threads = s.runtime.rank_count() * s.runtime.threads_per_rank();
@@ -288,17 +344,22 @@ int run_bench_step(StepFields& step) {
                                 : plan::PeakMeter(device, threads, s.precision.type());
   meter.sample(gpu ? kGpuSample : 1.0);
   if (step.kernels_only) return bench_kernels_of_step(step, meter);
-  const std::optional<double> planned = training::make_plan(s, {.time = true}).step_seconds;
+  Estimates estimates(s, step.estimates());
+  estimates.make_one();
+  if (gpu) estimates.make_rest();  // what they take would be missing in the run
   GpuWatch watch(device);
   training::TrainHooks hooks{.peak = meter.peak(), .lines = step.json ? stderr : stdout};
   hooks.after_step = [&](const training::IterationReport& report) {
     if (gpu && report.iteration > step.untimed_steps()) watch.look();
-    if (!gpu) meter.sample(0.5);
+    if (gpu) return;
+    meter.sample(0.5);
+    if (report.iteration < *s.batch.train_iters) estimates.make_one();
   };
   const training::TrainResult result = training::train(s, hooks);
   if (gpu) meter.sample(kGpuSample);
   StepSpeed speed = speed_of(result, step.untimed_steps());
-  speed.planned = planned;
+  estimates.make_rest();
+  speed.planned = estimates.sorted();
   MG_CHECK(!speed.seconds.empty(),
            "no step after the first was made whole, so that there is nothing to time{}",
            s.precision.fp16 ? ": each overflowed its loss scale; give --loss-scale 1024" : "");

@@ -42,7 +42,7 @@ int plan(const Arguments& arguments) {
   fields.begin_group("device");
   fields.add("nproc-per-node", &ranks_here,
              "ranks on each machine, of a run on several of them, one process each, as torchrun "
-             "names it; default: all, as threads of one process");
+             "names it; default: on GPUs 8, else all, as threads of one process");
   fields.add("device-memory", &options.device_memory,
              "GiB of memory that each GPU has, of a run with --device cuda; default: this "
              "machine's, or without a GPU those of an H200");
@@ -74,6 +74,7 @@ int plan(const Arguments& arguments) {
   for (const std::string& note : notes) log::info("{}", note);
   const plan::Plan found = naming_places(fields, [&] {
     take_ranks_here();
+    options.rates = plan::user_rates(settings.runtime.measure_peak);
     return training::make_plan(settings, options);
   });
   fmt::print("{}", json ? plan::to_json(found).dump(2) + "\n"

@@ -10,7 +10,7 @@
 namespace megatron::plan {
 namespace {
 
-constexpr double kWindow = 0.05;  // seconds of products in a row that count as sustained
+constexpr double kWindow = 0.05;  // seconds of products in a row that count as sustained, at most
 constexpr int64_t kCopied = int64_t{256} << 20;  // on a host
 
 double spread_of(const std::vector<double>& samples) {
@@ -79,9 +79,9 @@ class PeakProduct {
   }
   double best_rate(double seconds) {
     double best = 0;
-    const double end = now_seconds() + seconds;
+    const double window = std::min(seconds, kWindow), end = now_seconds() + seconds;
     do {
-      best = std::max(best, flops_ / clock_.mean_seconds(kWindow, [this] { run(); }));
+      best = std::max(best, flops_ / clock_.mean_seconds(window, [this] { run(); }));
     } while (now_seconds() < end);
     return best;
   }

@@ -8,6 +8,7 @@
 #include "plan/figures.h"
 #include "plan/grid.h"
 #include "plan/page_sections.h"
+#include "plan/shortage.h"
 
 namespace megatron::plan {
 namespace {
@@ -60,8 +61,9 @@ std::string verdict(const Plan& plan) {
                                     bytes_text(plan.machine))
                       : fmt::format("{} of a GPU's memory, which has {}",
                                     bytes_text(plan.gpu_bytes()), bytes_text(plan.gpu->bytes));
-  std::string text = fmt::format("  The run does NOT fit: it needs {}.{}\n", shortage,
-                                 plan.suggestions.empty() ? "" : " What would help:");
+  std::string text =
+      fmt::format("  The run does NOT fit: it needs {}.\n  {}.\n{}", shortage,
+                  cause_of_shortage(plan), plan.suggestions.empty() ? "" : "  What would help:\n");
   for (const std::string& suggestion : plan.suggestions) text += "    " + suggestion + "\n";
   return text;
 }

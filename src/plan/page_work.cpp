@@ -127,7 +127,9 @@ std::string time_section(const Plan& plan) {
     return fmt::format("Estimated on this machine: {}{}\n", kUnknown,
                        elsewhere ? " (it has no GPU that can be measured)" : "");
   }
-  return fmt::format("Estimated on this machine\n  {}\n", time_line(plan));
+  return fmt::format(
+      "Estimated on this machine\n  {}\n{}", time_line(plan),
+      plan.peak_origin.empty() ? "" : fmt::format("  the GEMM peak was {}\n", plan.peak_origin));
 }
 
 }  // namespace megatron::plan

@@ -91,8 +91,9 @@ struct Plan {
   std::vector<TrafficWork> traffic;
   std::optional<double> step_seconds;  // estimated for this machine
   double peak = 0;                     // FLOP/s of matrix products of all ranks; 0: not measured
+  std::string peak_origin;             // "kept from 2026-11-23 04:24 UTC ...", "measured now ..."
   std::optional<MegatronEstimate> megatron;
-  std::vector<SettingNote> derived;   // settings that nobody gave, or that are run otherwise
+  std::vector<SettingNote> derived;      // settings that nobody gave, or that are run otherwise
   std::vector<std::string> suggestions;  // flags with which a run would fit that does not
 
   int64_t parameter_count() const;

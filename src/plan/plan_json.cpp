@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 
+#include "plan/shortage.h"
 #include "plan/speed.h"
 
 namespace megatron::plan {
@@ -79,6 +80,7 @@ Json memory(const Plan& plan) {
                       {"gpu", gpu(plan)},
                       {"machine", plan.machine > 0 ? Json(plan.machine) : Json()},
                       {"fits", plan.fits()},
+                      {"cause", plan.fits() ? Json() : Json(cause_of_shortage(plan))},
                       {"suggestions", std::move(suggestions)},
                       {"megatron", std::move(megatron)}};
 }
@@ -120,6 +122,7 @@ Json time(const Plan& plan) {
                       {"tokens_per_second", or_null(speed.tokens_per_second)},
                       {"flops_per_second", or_null(speed.flops_per_second)},
                       {"peak_flops_per_second", plan.peak > 0 ? Json(plan.peak) : Json()},
+                      {"peak_origin", plan.peak_origin.empty() ? Json() : Json(plan.peak_origin)},
                       {"peak_share", or_null(speed.peak_share)},
                       {"run_seconds", or_null(speed.run_seconds)}};
 }

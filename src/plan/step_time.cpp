@@ -9,7 +9,6 @@
 #include "base/median.h"
 #include "comm/threads.h"
 #include "plan/call_clock.h"
-#include "plan/machine_rates.h"
 #include "plan/replay_memory.h"
 
 namespace megatron::plan {
@@ -25,12 +24,6 @@ struct Rates {
 
 double by_rates(const kernels::Cost& cost, const Rates& rates) {
   return std::max(cost.flops / rates.peak, cost.bytes / rates.bandwidth);
-}
-
-Rates measure_rates(const TimedRun& run) {
-  Runtime whole(run.device, run.ranks * run.threads);
-  const double peak = best_rate(sample_gemm_rates(whole, run.type, 0.25));
-  return {peak, copy_bandwidth(whole, 2)};
 }
 
 // Of a rank.
@@ -192,13 +185,16 @@ double sum(const Items& items, const std::vector<double>& seconds) {
 std::optional<StepTime> estimate_step_time(const StepWork& work, const TimedRun& run) {
   const auto cores = available_processors();
   if (run.ranks * run.threads > 4 * cores) return std::nullopt;
-  const Rates rates = measure_rates(run);
+  const int threads = run.ranks * run.threads;
+  const Rate peak = gemm_peak(run.device, threads, run.type, run.rates);
+  const Rate bandwidth = copy_rate(run.device, threads, run.rates);
+  const Rates rates{peak.value, bandwidth.value};
   Replay replay(work, run, rates);
   comm::run_ranks(run.ranks, [&](comm::Group& world) { replay.run(world); });
   StepTime time{.kernels = replay.kernel_seconds(),
                 .collectives = replay.collective_seconds(),
-                .peak = rates.peak,
-                .bandwidth = rates.bandwidth};
+                .peak = peak,
+                .bandwidth = bandwidth};
   scale(work, rates, run.ranks, time.kernels);
   const double kernels = sum(work.kernels, time.kernels);
   time.seconds = sum(work.collectives, time.collectives) +

@@ -1,12 +1,13 @@
 // How long a step takes on this machine: every distinct call of a step is made here a few times, on
-// operands of its shapes with contents of no meaning, and the times are added up. Nothing is stored
-// between runs.
+// operands of its shapes with contents of no meaning, and the times are added up. Between runs only
+// the rates of the machine are kept (plan/kept_rates.h).
 #pragma once
 
 #include <optional>
 #include <vector>
 
 #include "device/device.h"
+#include "plan/kept_rates.h"
 #include "plan/recorder.h"
 
 namespace megatron::plan {
@@ -18,14 +19,14 @@ struct TimedRun {
   int threads = 1;          // of a rank
   double host_seconds = 0;  // of a step, beside its kernels: ops, tape, memory
   int64_t touched = 0;      // bytes that a step uses: caches are no colder than that
+  RateKeeping rates;        // of peak and bandwidth
 };
 
 struct StepTime {
   double seconds = 0;           // of a step
   std::vector<double> kernels;  // of one call, by item of the StepWork
   std::vector<double> collectives;
-  double peak = 0,
-         bandwidth = 0;  // FLOP/s and bytes/s of all ranks together (plan/machine_rates.h)
+  Rate peak, bandwidth;  // FLOP/s and bytes/s of all ranks together
 };
 
 // A call with an operand above kLargestOperand bytes (of all ranks together; on a GPU sixteen times

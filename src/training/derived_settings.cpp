@@ -50,6 +50,7 @@ class Teller {
     } else if (!given_.runtime.ranks && r.rank_count() > 1) {
       note("ranks", r.rank_count(), "the product of the parallel sizes");
     }
+    if (auto hosts = r.hosts_note()) notes_.push_back(std::move(*hosts));
     if (auto device = r.device_note()) notes_.push_back(std::move(*device));
     if (auto composed = r.composed_note()) notes_.push_back(std::move(*composed));
     if (auto order = r.order_note()) notes_.push_back(std::move(*order));

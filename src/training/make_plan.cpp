@@ -13,8 +13,10 @@
 #include "plan/known_gpus.h"
 #include "plan/megatron_memory.h"
 #include "plan/parameters.h"
+#include "plan/shortage.h"
 #include "plan/step_time.h"
 #include "training/log/machine.h"
+#include "training/many_layers.h"
 #include "training/meta_run.h"
 #include "training/run_plan.h"
 #include "training/suggestions.h"
@@ -63,7 +65,7 @@ double pipeline_stretch(const parallel::PipelineShape& shape, int64_t micro_batc
   return step.seconds / (step.seconds - *std::ranges::max_element(step.idle));
 }
 
-void add_time(plan::Plan& p, MetaRun& run, const TrainSettings& s) {
+void add_time(plan::Plan& p, MetaRun& run, const TrainSettings& s, const plan::RateKeeping& rates) {
   if (p.gpu && cuda_state().wing == nullptr) return;
   const double host = run.host_seconds();
   const auto time = plan::estimate_step_time(run.work(), {.device = s.runtime.device_value(),
@@ -71,10 +73,12 @@ void add_time(plan::Plan& p, MetaRun& run, const TrainSettings& s) {
                                                           .ranks = s.runtime.ranks_here(),
                                                           .threads = p.threads,
                                                           .host_seconds = host,
-                                                          .touched = p.memory.arena_bytes()});
+                                                          .touched = p.memory.arena_bytes(),
+                                                          .rates = rates});
   if (!time) return;
   p.step_seconds = time->seconds * pipeline_stretch(run.ranks().pipeline(), p.micro_batches);
-  p.peak = time->peak * p.ranks / p.ranks_here;
+  p.peak = time->peak.value * p.ranks / p.ranks_here;
+  p.peak_origin = time->peak.origin();
   p.kernels = plan::kernel_work(run.work(), time->kernels);
 }
 
@@ -129,20 +133,43 @@ plan::MegatronLayout megatron_layout(const TrainSettings& s, const models::GptCo
   return layout;
 }
 
-plan::Plan plan_of(const TrainSettings& s, const models::GptConfig& config,
-                   const Vocabulary& vocabulary, const PlanOptions& options, int64_t consumed) {
-  check_size(s, config);
-  const int64_t program = resident_bytes();
+// What follows from the settings and the shape alone.
+plan::Plan plan_without_run(const TrainSettings& s, const models::GptConfig& config,
+                            const Vocabulary& vocabulary, const PlanOptions& options) {
+  const data::BatchSchedule& schedule = s.batch.schedule;
+  const int64_t last = last_stage(s);
+  return {.model = model_text(config),
+          .device = std::string(name(s.runtime.device_kind())),
+          .type = s.precision.type(),
+          .ranks = s.runtime.rank_count(),
+          .ranks_here = s.runtime.ranks_here(),
+          .threads = s.runtime.threads_per_rank(),
+          .sequences = schedule.batch(last),
+          .length = *s.batch.seq_length,
+          .micro_batches = schedule.micro_batches(last),
+          .micro_batch_size = *s.batch.micro_batch_size,
+          .iterations = *s.batch.train_iters,
+          .flops = plan::step_flops(config, vocabulary.padded_size, schedule.batch(last),
+                                    *s.batch.seq_length),
+          .program = resident_bytes() * std::max(1, s.runtime.launched_here),
+          .machine = machine_memory(),
+          .gpu = gpu_of(s, options.device_memory),
+          .megatron =
+              plan::megatron_estimate(config, vocabulary.padded_size, megatron_layout(s, config))};
+}
+
+// By a run of all layers on the meta device.
+plan::Plan plan_by_run(const TrainSettings& s, const models::GptConfig& config,
+                       const Vocabulary& vocabulary, const PlanOptions& options, int64_t consumed) {
+  plan::Plan p = plan_without_run(s, config, vocabulary, options);
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
   const models::GptModel whole(config, shapes_only, s.precision.type(), 0);
-  std::vector<plan::MemoryUse> stages;
-  bool exact = true;
   std::unique_ptr<MetaRun> first, busiest;  // rank 0; one of the stage with the most to compute
   for (const int rank : ranks_of_stages(s)) {
     auto run = std::make_unique<MetaRun>(s, config, whole, rank);
     run->run(consumed, vocabulary, options.continue_text);
-    stages.push_back(run->memory());
-    exact = exact && run->exact();
+    p.stages.push_back(run->memory());
+    p.exact = p.exact && run->exact();
     const bool more = busiest == nullptr || flops_of(run->work()) > flops_of(busiest->work());
     if (first == nullptr) {
       first = std::move(run);
@@ -151,34 +178,43 @@ plan::Plan plan_of(const TrainSettings& s, const models::GptConfig& config,
     }
   }
   MetaRun& run = *first;
-  const data::BatchSchedule& schedule = s.batch.schedule;
-  const int64_t last = last_stage(s);
-  plan::Plan p{.model = model_text(config),
-               .device = std::string(name(s.runtime.device_kind())),
-               .type = s.precision.type(),
-               .ranks = s.runtime.rank_count(),
-               .ranks_here = s.runtime.ranks_here(),
-               .threads = s.runtime.threads_per_rank(),
-               .sequences = schedule.batch(last),
-               .length = *s.batch.seq_length,
-               .micro_batches = schedule.micro_batches(last),
-               .micro_batch_size = *s.batch.micro_batch_size,
-               .iterations = *s.batch.train_iters,
-               .parameters = plan::count_parameters(whole),
-               .flops = plan::step_flops(config, vocabulary.padded_size, schedule.batch(last),
-                                         *s.batch.seq_length),
-               .memory = stages.front(),
-               .stages = std::move(stages),
-               .exact = exact,
-               .program = program * std::max(1, s.runtime.launched_here),
-               .machine = machine_memory(),
-               .gpu = gpu_of(s, options.device_memory),
-               .kernels = plan::kernel_work(run.work()),
-               .traffic = plan::traffic_work(run.work()),
-               .megatron = plan::megatron_estimate(config, vocabulary.padded_size,
-                                                   megatron_layout(s, config))};
-  if (options.time && p.fits()) add_time(p, busiest == nullptr ? run : *busiest, s);
+  p.parameters = plan::count_parameters(whole);
+  p.memory = p.stages.front();
+  p.kernels = plan::kernel_work(run.work());
+  p.traffic = plan::traffic_work(run.work());
+  if (options.time && p.fits()) add_time(p, busiest == nullptr ? run : *busiest, s, options.rates);
   return p;
+}
+
+// nullopt: shallower models do not stand for this one.
+std::optional<plan::Plan> plan_by_depths(const TrainSettings& s, const models::GptConfig& config,
+                                         const Vocabulary& vocabulary, const PlanOptions& options,
+                                         int64_t consumed, const Depths& depths) {
+  plan::Plan whole = plan_without_run(s, config, vocabulary, options);
+  PlanOptions untimed = options;
+  untimed.time = false;
+  models::GptConfig shallow = config;
+  const auto planned = [&](int64_t layers, const PlanOptions& of) {
+    shallow.num_layers = layers;
+    return plan_by_run(s, shallow, vocabulary, of, consumed);
+  };
+  try {
+    std::array<plan::Plan, 3> plans;
+    for (size_t i = 0; i < plans.size(); ++i) plans[i] = planned(depths.layers[i], untimed);
+    auto deep = deepened(plans, depths, std::move(whole));
+    if (deep && options.time && deep->fits()) take_time(*deep, planned(depths.layers[2], options));
+    return deep;
+  } catch (const Error&) {  // settings that name the layers
+    return std::nullopt;
+  }
+}
+
+plan::Plan plan_of(const TrainSettings& s, const models::GptConfig& config,
+                   const Vocabulary& vocabulary, const PlanOptions& options, int64_t consumed) {
+  check_size(s, config);
+  if (const auto depths = depths_for(s, config.num_layers))
+    if (auto deep = plan_by_depths(s, config, vocabulary, options, consumed, *depths)) return *deep;
+  return plan_by_run(s, config, vocabulary, options, consumed);
 }
 
 }  // namespace
@@ -209,9 +245,9 @@ plan::Plan make_plan(const TrainSettings& settled, const models::GptConfig& conf
   if (p.fits()) return p;
   const PlanOptions of_suggestions{.device_memory = options.device_memory};
   p.suggestions = find_suggestions(settled, config, p,
-                             [&](const TrainSettings& other, const models::GptConfig& shape) {
-                               return plan_of(other, shape, vocabulary, of_suggestions, 0);
-                             });
+                                   [&](const TrainSettings& other, const models::GptConfig& shape) {
+                                     return plan_of(other, shape, vocabulary, of_suggestions, 0);
+                                   });
   return p;
 }
 
@@ -248,11 +284,11 @@ void require_memory(const plan::Plan& p) {
   const auto bytes = [](int64_t count) { return format_bytes(static_cast<double>(count)); };
   fail(
       "{} rank{} {}, with micro-batches of {} sequences of {} tokens and a model of {}, need {} "
-      "({} each), and the {} has {}. What would fit:{}",
+      "({} each), and the {} has {}.\n{}.\nWhat would fit:{}",
       ranks, ranks == 1 ? "" : "s", gpu ? "on a GPU" : "here", p.micro_batch_size, p.length,
       p.model, bytes(gpu ? p.gpu_bytes() : p.process_bytes()), classes,
       gpu ? fmt::format("GPU ({})", p.gpu->name) : "machine", bytes(gpu ? p.gpu->bytes : p.machine),
-      suggestions);
+      plan::cause_of_shortage(p), suggestions);
 }
 
 }  // namespace megatron::training

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "models/gpt/model.h"
+#include "plan/kept_rates.h"
 #include "plan/plan.h"
 #include "plan/recorder.h"
 #include "training/settings.h"
@@ -26,6 +27,7 @@ struct PlanOptions {
   // GiB that a GPU has; else those of this machine's smallest GPU, or without any those of the one
   // that is planned for (plan/known_gpus.h).
   std::optional<double> device_memory;
+  plan::RateKeeping rates;  // of the machine's rates, which the estimate of the time takes
 };
 
 // The options that the steps of a run have.

@@ -27,6 +27,10 @@ void RuntimeSettings::fields(Fields& f) {
   f.add_switch("allow-nondeterministic", &allow_nondeterministic, true,
                "on a GPU, take kernels that are faster and whose last bits differ from run to run "
                "(the gradient of cuDNN's attention, sums of products in parts)");
+  f.add_switch(
+      "measure-peak", &measure_peak, true,
+      "measure the machine's matrix-product peak now, in place of what an earlier run kept "
+      "in the user's cache (~/.cache/megatron/rates)");
   f.begin_group("parallelism");
   f.add("distributed-timeout-minutes", &timeout_minutes,
         "how long a call between ranks may take before all end with a report of what each does; 0: "
@@ -142,6 +146,24 @@ void RuntimeSettings::plan_for(int64_t ranks_of_a_host) {
   launched_here = static_cast<int>(ranks_of_a_host);
   const int cores = available_processors();
   if (!threads) threads = std::max(1, cores / launched_here);
+}
+
+void RuntimeSettings::plan_for_usual_hosts() {
+  if (launched_here > 0) return;
+  usual_hosts = true;
+  constexpr int kGpusOfAMachine = 8;
+  if (device_kind() != DeviceKind::cuda || rank_count() <= kGpusOfAMachine) return;
+  int here = kGpusOfAMachine;
+  while (rank_count() % here != 0) --here;
+  plan_for(here);
+}
+
+std::optional<SettingNote> RuntimeSettings::hosts_note() const {
+  if (!planned || !usual_hosts || rank_count() == 1) return std::nullopt;
+  return SettingNote{"nproc-per-node", fmt::format("{}", ranks_here()),
+                     launched_here > 0
+                         ? "as machines with GPUs have; give it where they are others"
+                         : "all ranks are taken to be on this machine; give it for several"};
 }
 
 void RuntimeSettings::check() const {

@@ -18,14 +18,16 @@ struct RuntimeSettings {
   bool allow_composed = false;
   std::string distributed_backend = "auto";
   bool allow_nondeterministic = false;
+  bool measure_peak = false;
   int64_t seed = 1234;
   double timeout_minutes = 10;            // of a call between ranks
   std::optional<double> timeout_seconds;  // in place of it
   double notice_seconds = comm::kNoticeSeconds;
-  std::string launched_by;  // of join(): "2 processes of OMPI_COMM_WORLD_RANK"; "": by itself
-  int launched_here = 0;    // of join() or plan_for(): processes on this host
-  int launched_place = 0;   // of join(): this process among those on this host
-  bool planned = false;     // nothing is run: ranks may be of many hosts
+  std::string launched_by;   // of join(): "2 processes of OMPI_COMM_WORLD_RANK"; "": by itself
+  int launched_here = 0;     // of join() or plan_for(): processes on this host
+  int launched_place = 0;    // of join(): this process among those on this host
+  bool planned = false;      // nothing is run: ranks may be of many hosts
+  bool usual_hosts = false;  // of plan_for_usual_hosts()
 
   void fields(Fields& fields);
   int rank_count() const { return static_cast<int>(ranks.value_or(1)); }
@@ -53,6 +55,11 @@ struct RuntimeSettings {
   // Of a process that a launcher started: --ranks is their number (throws Error where it is given
   // and is another), and the cores are divided among those on this host.
   void join(const comm::Processes& processes);
+  // Of a plan that is not told how many ranks are on a machine: with GPUs 8 or fewer, so that all
+  // machines have as many; else all.
+  void plan_for_usual_hosts();
+  // Which number that is, and how to say another; none where it was told, or is 1.
+  std::optional<SettingNote> hosts_note() const;
   // Of a plan of a run on hosts with so many ranks each, one process each; the cores of a host are
   // divided among them.
   void plan_for(int64_t ranks_of_a_host);

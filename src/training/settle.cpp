@@ -137,6 +137,8 @@ void settle(TrainSettings& s) {
 
 void settle_planned(TrainSettings& s) {
   s.runtime.planned = true;
+  s.settle_ranks();
+  s.runtime.plan_for_usual_hosts();
   const bool open_end = !s.batch.train_iters && !s.batch.train_samples && !s.batch.extend_to_iters;
   if (open_end) s.batch.train_iters = 1;
   settle(s);

@@ -1,14 +1,12 @@
 #include "training/suggestions.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "base/error.h"
-#include "base/machine_memory.h"
-#include "base/progress.h"
 #include "parallel/schedule.h"
-#include "training/meta_run.h"
+#include "training/suggest_sizes.h"
+#include "training/suggestion_trials.h"
 
 namespace megatron::training {
 namespace {
@@ -21,38 +19,24 @@ constexpr double kHalfMoments = 0.75, kNoMoments = 0.5;
 
 class Suggestions {
  public:
-  Suggestions(const TrainSettings& s, const models::GptConfig& config, const plan::Plan& plan,
-           const PlanOf& plan_of)
-      : s_(s), config_(config), plan_of_(plan_of), all_(s) {
-    share_of_a_rank_ =
-        plan.gpu ? plan.gpu->bytes / plan.gpu->ranks : machine_memory() / s.runtime.ranks_here();
-    for (const plan::MemoryUse& stage : plan.stages) {
-      int64_t bytes = 0;
-      for (const MemoryClass c :
-           {MemoryClass::parameters, MemoryClass::gradients, MemoryClass::optimizer})
-        bytes += stage.arenas[static_cast<size_t>(c)];
-      state_ = std::min(state_, bytes);
-    }
-  }
+  explicit Suggestions(SuggestionTrials& trials)
+      : trials_(trials), s_(trials.settings()), config_(trials.config()), all_(s_) {}
 
-  std::vector<std::string> find() {
+  void find() {
     divide_further();
     keep_the_result();
-    if (found_.empty()) smaller_batch();
-    if (found_.empty()) less_state();
-    if (found_.empty()) shorter_sequences();
-    if (found_.empty())
-      found_.push_back(fmt::format("a smaller model (--num-layers {}, --hidden-size {})",
-                                   config_.num_layers, config_.hidden_size));
-    return found_;
+    keep_the_ranks();
+    const bool other = trials_.none();
+    if (trials_.none()) smaller_batch();
+    if (trials_.none()) less_state();
+    if (trials_.none()) shorter_sequences();
+    if (other) suggest_smaller_model(trials_);
+    constexpr int kRanksOfAMachine = 8;
+    if (other || s_.runtime.ranks_here() > kRanksOfAMachine) suggest_gpus(trials_);
   }
 
  private:
-  struct Change {
-    std::string flags;
-    double share = 1;    // of the state that ranks hold as it is: what remains of it at best
-    bool other = false;  // the run has another result
-  };
+  using Change = SuggestionTrials::Change;
 
   // The same ranks, which hold less each.
   void divide_further() {
@@ -81,8 +65,27 @@ class Suggestions {
         s);
   }
 
+  // All changes together but for the number of ranks, on several machines, where those alone are
+  // not enough.
+  void keep_the_ranks() {
+    const auto on_several = [](const std::string& flags) {
+      return flags.find("--nproc-per-node") != flags.npos;
+    };
+    if (changes_ == 0 || std::ranges::any_of(trials_.found(), on_several)) return;
+    TrainSettings s = all_;
+    s.runtime.ranks = s_.runtime.ranks;
+    std::string flags = together_.flags + " ";
+    if (all_.runtime.ranks != s_.runtime.ranks) {
+      const std::string ranks = fmt::format("--ranks {} ", *all_.runtime.ranks);
+      MG_ASSERT(flags.starts_with(ranks));
+      flags.erase(0, ranks.size());
+    }
+    if (flags != " " && !flags.empty()) suggest_several_machines(trials_, flags, s);
+  }
+
   // Each by itself; all together where none is enough.
   void keep_the_result() {
+    suggest_several_machines(trials_, "", s_);
     if (s_.data_parallel() > 1 && s_.runtime.launched_here == 0) {
       const int64_t one = s_.parallel.model_ranks();
       give({fmt::format("--ranks {}", one)}, [one](TrainSettings& s) { s.runtime.ranks = one; });
@@ -102,12 +105,12 @@ class Suggestions {
     }
     if (s_.precision.type() == DType::f32)
       give({"--bf16"}, [](TrainSettings& s) { s.precision.bf16 = true; });
-    if (found_.empty() && changes_ > 1) put(together_, all_);
+    if (trials_.none() && changes_ > 1) put(together_, all_);
     TrainSettings one = s_;
     const std::string moments = smaller_moments(one);
     if (moments.empty()) return;
     put({moments, kHalfMoments}, one);
-    if (found_.empty() && changes_ > 0) {
+    if (trials_.none() && changes_ > 0) {
       const auto [change, s] = with_moments();
       put(change, s);
     }
@@ -129,7 +132,7 @@ class Suggestions {
   void smaller_batch() {
     put_least_batch({"", 1, true}, s_);
     const auto [all, s] = with_moments();
-    if (found_.empty() && !all.flags.empty()) put_least_batch(all, s);
+    if (trials_.none() && !all.flags.empty()) put_least_batch(all, s);
   }
 
   // Lion's would be no less than Adam's with moments in bf16.
@@ -142,14 +145,14 @@ class Suggestions {
       return s;
     };
     put({flags, kNoMoments, true}, sgd(s_));
-    if (found_.empty() && changes_ > 0)
+    if (trials_.none() && changes_ > 0)
       put({joined(together_.flags, flags), std::min(kNoMoments, together_.share), true}, sgd(all_));
   }
 
   // The longest of a half, a quarter and so on that fits.
   void shorter_sequences() {
     const auto put_shorter = [this](const Change& change, const TrainSettings& of) {
-      for (int64_t length = *s_.batch.seq_length / 2; found_.empty() && length >= kShortestSequence;
+      for (int64_t length = *s_.batch.seq_length / 2; trials_.none() && length >= kShortestSequence;
            length /= 2) {
         TrainSettings s = of;
         s.batch.seq_length = length;
@@ -183,71 +186,38 @@ class Suggestions {
     return {{joined(together_.flags, moments), std::min(share, together_.share)}, s};
   }
 
-  // With the steps that the run has at its end.
-  void put(const Change& change, TrainSettings s) {
-    put(change, s, s_.batch.schedule.batch(last_stage(s_)));
-  }
+  void put(const Change& change, const TrainSettings& s) { trials_.put(change, s); }
 
   void put_least_batch(Change change, TrainSettings s) {
     const parallel::PipelineShape shape = s.parallel.pipeline(config_.num_layers);
     const int64_t together =
         shape.kind == parallel::ScheduleKind::interleaved ? std::max(shape.group, shape.stages) : 1;
     const int64_t least = *s.batch.micro_batch_size * s.data_parallel() * together;
-    if (least >= s_.batch.schedule.batch(last_stage(s_))) return;
+    if (least >= trials_.last_batch()) return;
     change.flags = joined(change.flags, fmt::format("--global-batch-size {}", least));
     change.other = true;
-    put(change, s, least);
+    trials_.put(change, s, least);
   }
 
-  // The model with the positions that it has without --max-position-embeddings.
-  models::GptConfig config_of(const TrainSettings& s) const {
-    models::GptConfig config = config_;
-    const bool follows = !s.shape.max_position_embeddings && !s.run.model &&
-                         config.max_position_embeddings == *s_.batch.seq_length;
-    if (follows) config.max_position_embeddings = *s.batch.seq_length;
-    return config;
-  }
-
-  void put(const Change& change, TrainSettings& s, int64_t batch) {
-    const double state = change.share * static_cast<double>(state_);
-    const double of_a_rank =
-        static_cast<double>(share_of_a_rank_) * s_.runtime.ranks_here() / s.runtime.ranks_here();
-    if (state > of_a_rank) return;
-    try {
-      s.optimizer.config.check();
-      s.batch.schedule = data::BatchSchedule::constant(batch);
-      s.batch.schedule.divide(*s.batch.micro_batch_size, s.data_parallel(), false);
-      std::vector<SettingNote> notes;
-      s.parallel.check(s.runtime.rank_count(), config_.num_layers,
-                       s.batch.schedule.micro_batches(0), *s.batch.seq_length, notes);
-      const plan::Plan p = plan_of_(s, config_of(s));
-      if (!p.fits()) return;
-      const int64_t bytes = p.gpu ? p.gpu_bytes() : p.process_bytes();
-      found_.push_back(fmt::format("{} (needs {}{})", change.flags,
-                                   format_bytes(static_cast<double>(bytes)),
-                                   change.other ? "; gives another result" : ""));
-    } catch (const Error&) {  // other flags, or the model's sizes, forbid these
-    }
-  }
-
+  SuggestionTrials& trials_;
   const TrainSettings& s_;
   const models::GptConfig& config_;
-  const PlanOf& plan_of_;
-  int64_t share_of_a_rank_ = 0;  // bytes that there are
-  // Bytes that a rank holds at least, whatever its batches.
-  int64_t state_ = std::numeric_limits<int64_t>::max();
   TrainSettings all_;  // with each change that keeps the result, but for the moments' types
   Change together_;    // the flags of all_
   int changes_ = 0;
-  std::vector<std::string> found_;
 };
 
 }  // namespace
 
 std::vector<std::string> find_suggestions(const TrainSettings& settled,
-                                       const models::GptConfig& config, const plan::Plan& plan,
-                                       const PlanOf& plan_of) {
-  return Suggestions(settled, config, plan, plan_of).find();
+                                          const models::GptConfig& config, const plan::Plan& plan,
+                                          const PlanOf& plan_of) {
+  SuggestionTrials trials(settled, config, plan, plan_of);
+  Suggestions(trials).find();
+  std::vector<std::string> found = trials.found();
+  if (found.empty())
+    found.push_back("a smaller model, or more memory: nothing that was tried fits");
+  return found;
 }
 
 }  // namespace megatron::training

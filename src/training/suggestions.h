@@ -16,10 +16,11 @@ using PlanOf = std::function<plan::Plan(const TrainSettings&, const models::GptC
 
 // Each with what it would need then, tried by a plan of its own. plan: of `settled`, which does not
 // fit. First those that keep the run's result (but for the digits of a type); where none does, all
-// of them together; then those that give another result, which their text says: a smaller global
-// batch, an optimizer with less state, shorter sequences. Never empty.
+// of them together. Where that is not enough either: what gives another result, which the text
+// says (a smaller global batch, an optimizer with less state, shorter sequences, a smaller model),
+// and then several machines and GPUs. Never empty.
 std::vector<std::string> find_suggestions(const TrainSettings& settled,
-                                       const models::GptConfig& config, const plan::Plan& plan,
-                                       const PlanOf& plan_of);
+                                          const models::GptConfig& config, const plan::Plan& plan,
+                                          const PlanOf& plan_of);
 
 }  // namespace megatron::training

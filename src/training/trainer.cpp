@@ -8,12 +8,19 @@
 #include "comm/threads.h"
 #include "data/blended_dataset.h"
 #include "kernels/table.h"
-#include "plan/machine_rates.h"
+#include "plan/kept_rates.h"
 #include "plan/page.h"
 #include "training/rank_run.h"
 
 namespace megatron::training {
 namespace {
+
+// Of all the run's machines.
+struct MachinePeak {
+  double value = 0;  // FLOP/s
+  int hosts = 1;
+  std::string origin;
+};
 
 void announce_data(const RunPlan& plan) {
   const BatchSettings& b = plan.settings.batch;
@@ -44,7 +51,7 @@ void announce_data(const RunPlan& plan) {
   }
 }
 
-void announce(const RunPlan& plan, double peak) {
+void announce(const RunPlan& plan, const MachinePeak& peak) {
   const TrainSettings& s = plan.settings;
   for (const std::string& line : plan::summary(plan.expected)) log::info("{}", line);
   if (plan.vocabulary.padded_size > plan.config.vocab_size) {
@@ -66,21 +73,22 @@ void announce(const RunPlan& plan, double peak) {
   const std::string_view remark =
       kernels::remark_on_products(s.runtime.device_value().kind, s.precision.type());
   if (!remark.empty()) log::info("{}", remark);
-  log::info("measured {} GEMM peak of this machine: {:.3f} TFLOP/s", name(s.precision.type()),
-            peak * 1e-12);
+  log::info("{} GEMM peak of {}: {:.3f} TFLOP/s, {}", name(s.precision.type()),
+            peak.hosts == 1 ? "this machine" : fmt::format("{} machines like this", peak.hosts),
+            peak.value * 1e-12, peak.origin);
 }
 
-}  // namespace
-
-namespace {
-
 // The machine's matrix-product rate with all its threads; of `hosts` machines, as many times.
-// Processes on one host leave it to their first.
-double measure_peak(const RunPlan& plan, int ranks_here, int hosts) {
+// Processes leave it to the first of the run.
+MachinePeak peak_of_machines(const RunPlan& plan, const TrainHooks& hooks, int ranks_here,
+                             int hosts) {
+  if (hooks.peak) return {*hooks.peak, hosts, "measured before"};
   const RuntimeSettings& r = plan.settings.runtime;
-  Runtime whole(r.device_value(), ranks_here * r.threads_per_rank());
-  return hosts *
-         plan::best_rate(plan::sample_gemm_rates(whole, plan.settings.precision.type(), 0.3));
+  plan::RateKeeping keeping = hooks.rates;
+  keeping.renew = keeping.renew || r.measure_peak;
+  const plan::Rate rate = plan::gemm_peak(r.device_value(), ranks_here * r.threads_per_rank(),
+                                          plan.settings.precision.type(), keeping);
+  return {hosts * rate.value, hosts, rate.origin()};
 }
 
 }  // namespace
@@ -94,9 +102,8 @@ TrainResult train(const TrainSettings& given, const TrainHooks& hooks, comm::Pro
   RunPlan plan = make_run_plan(settings, group, hooks.continue_text);
   const int ranks = plan.settings.runtime.rank_count();
   const int ranks_here = launched ? processes->local_size() : ranks;
-  double peak = 0;
-  if (group.rank() == 0)
-    peak = hooks.peak ? *hooks.peak : measure_peak(plan, ranks_here, ranks / ranks_here);
+  MachinePeak peak;
+  if (group.rank() == 0) peak = peak_of_machines(plan, hooks, ranks_here, ranks / ranks_here);
   group.barrier("peak");
   if (group.rank() == 0) announce(plan, peak);
   TrainResult result;
@@ -109,7 +116,7 @@ TrainResult train(const TrainSettings& given, const TrainHooks& hooks, comm::Pro
     if (runtime.device_kind() == DeviceKind::cuda && world.size() > 1 && world.rank() == 0)
       log::info("the GPUs' ranks exchange {}", world.queued() ? "by NCCL" : "through host memory");
     if (comm::Doing* doing = world.doing()) doing->phase("start", true);
-    RankRun run(plan, peak, world, hooks);
+    RankRun run(plan, peak.value, world, hooks);
     world.barrier("model.filled");
     if (launched || world.rank() == 0) {  // the files need not stay open
       plan.beginning.weights.reset();

@@ -47,9 +47,10 @@ struct TrainResult {
 struct TrainHooks {
   std::function<void(const IterationReport&)> after_step;  // on rank 0
   ContinueText continue_text;                              // on rank 0
-  // FLOP/s of this machine's matrix products, all threads of the run; default: measured before step
-  // 0.
+  // FLOP/s of this machine's matrix products, all threads of the run; default: what is kept by
+  // `rates`, or is measured before step 0.
   std::optional<double> peak;
+  plan::RateKeeping rates;
   std::FILE* lines = stdout;          // where the lines of steps and evaluations go
   SignalWatch* signals = nullptr;     // of --exit-signal-handler
   const FileSystem* files = nullptr;  // what checkpoints are written through; default: the system's

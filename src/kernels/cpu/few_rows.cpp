@@ -269,7 +269,8 @@ void product_of(const FewRowsProduct& p) {
 bool takes_few_rows(WordKind kind, DType type, int64_t m) {
   const bool as_it_lies = is_paired(kind) == (type == DType::bf16);
   // Of f32 the bits are those of the instruction set that tile_product runs on.
-  const bool processor = is_paired(kind) || (hwy::SupportedTargets() & HWY_AVX3) != 0;
+  static const bool avx3 = (hwy::SupportedTargets() & HWY_AVX3) != 0;  // asks the processor
+  const bool processor = is_paired(kind) || avx3;
   return m <= kFewRows && as_it_lies && processor;
 }
 

@@ -25,33 +25,12 @@ std::string system_text(const char* path) {
   }
 }
 
-std::string_view trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t");
-  if (begin == text.npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
-}
-
 }  // namespace
 
 std::string host_name() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
-
-std::string cpuinfo_value(const std::string& text, const std::string& name) {
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line = std::string_view(text).substr(begin, end - begin);
-    const size_t colon = line.find(':');
-    if (colon != line.npos && trimmed(line.substr(0, colon)) == name) {
-      return std::string(trimmed(line.substr(colon + 1)));
-    }
-    begin = end + 1;
-  }
-  return {};
-}
-
-std::string cpu_name() { return cpuinfo_value(system_text("/proc/cpuinfo"), "model name"); }
 
 int64_t core_count() { return available_processors(); }
 

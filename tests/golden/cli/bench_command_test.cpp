@@ -50,7 +50,9 @@ Words tiny_step(bool bf16) {
                  "--threads",
                  "1",
                  "--floor-seconds",
-                 "0.0001"};
+                 "0.0001",
+                 "--plan-runs",
+                 "1"};
   if (bf16) words.push_back("--bf16");
   return words;
 }
@@ -83,7 +85,7 @@ TEST(BenchStep, PrintsTheFloorOfItsProductsAndBytes) {
 TEST(BenchStep, PrintsJsonAlone) {
   const Workplace place;
   Words words = tiny_step(true);
-  words.push_back("--json");
+  words.insert(words.end(), {"--json", "--plan-runs", "3"});
   const Outcome r = place.run(words);
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_TRUE(has(r.err, "iteration      2/2")) << r.err;
@@ -91,6 +93,14 @@ TEST(BenchStep, PrintsJsonAlone) {
   EXPECT_EQ(step["type"].as_string(), "bf16");
   EXPECT_EQ(step["steps"].as_integer(), 1);
   EXPECT_GT(step["tokens_per_second"].as_number(), 0);
+  const Json::Array& estimates = step["plan_runs"].as_array();
+  ASSERT_EQ(estimates.size(), 3u);
+  EXPECT_LE(estimates[0].as_number(), estimates[1].as_number());
+  EXPECT_LE(estimates[1].as_number(), estimates[2].as_number());
+  EXPECT_EQ(step["plan_seconds"].as_number(), estimates[1].as_number());
+  EXPECT_EQ(step["plan_ratio"].as_number(),
+            estimates[1].as_number() / step["step_seconds"].as_number());
+  EXPECT_EQ(step["noisy"].as_bool(), step["gemm_peak_spread"].as_number() > 0.15);
   const Json& floor = step["floor"];
   int64_t calls = 0;
   double seconds = 0, fastest = 0;
@@ -112,8 +122,17 @@ TEST(BenchStep, PrintsJsonAlone) {
 TEST(BenchStep, PresetsAreModelsOfTheirNames) {
   const Workplace place;
   // A flag wins over the preset, wherever it stands.
-  const Words less = {"--num-layers",  "1", "--vocab-size", "500", "--seq-length", "16",
-                      "--train-iters", "2", "--no-floor"};
+  const Words less = {"--num-layers",
+                      "1",
+                      "--vocab-size",
+                      "500",
+                      "--seq-length",
+                      "16",
+                      "--train-iters",
+                      "2",
+                      "--no-floor",
+                      "--plan-runs",
+                      "0"};
   const std::pair<std::string, std::string> presets[] = {
       // 500 x 768 + 16 x 768 + 2 norms and a last one + 12 x 768^2 + biases
       {"gpt2-124m", "7485696 parameters"},
@@ -134,7 +153,7 @@ TEST(BenchStep, TimesOnlyStepsThatWereMade) {
   const Workplace place;
   const auto with = [](Words more) {
     Words words = tiny_step(false);
-    words.push_back("--no-floor");
+    words.insert(words.end(), {"--no-floor", "--plan-runs", "0"});
     words.insert(words.end(), more.begin(), more.end());
     return words;
   };
@@ -230,6 +249,7 @@ TEST(Bench, RefusesWhatItDoesNotKnow) {
       {{"bench", "kernels", "--seconds", "0"}, {"--seconds", "0"}},
       {{"bench", "step", "--preset", "gpt3"}, {"--preset", "gpt3", "gpt2-124m", "llama-160m"}},
       {{"bench", "step", "--floor-seconds", "-1"}, {"--floor-seconds", "-1"}},
+      {{"bench", "step", "--plan-runs", "-1"}, {"--plan-runs", "-1", "[0, 100]"}},
       {{"bench", "parallel", "--micro-batches", "5"}, {"--micro-batches 5", "even"}},
       {{"bench", "parallel", "--rounds", "0"}, {"--rounds", "0"}},
       {{"bench", "parallel", "--device", "cuda"}, {"--device", "cuda", "cpu"}},

@@ -298,7 +298,7 @@ TrainResult train_once(const TrainSettings& settings, const FileSystem& given_fi
   std::optional<SignalWatch> signals;
   if (settings.checkpoint.exit_signal_handler) signals.emplace(kSignals);
   training::TrainHooks hooks;
-  hooks.peak = 1e12;
+  if (!settings.runtime.measure_peak) hooks.peak = 1e12;
   hooks.files = &files;
   hooks.signals = signals ? &*signals : nullptr;
   hooks.continue_text = continue_text;

@@ -110,6 +110,7 @@ std::vector<FlagRow> machine_flags() {
   const auto cores = std::to_string(available_processors());
   return {
       {"ranks", "log", "--ranks 2", "!ranks", "--ranks 1"},
+      {"measure-peak", "console", "--measure-peak"},
       {"threads", "log", "--threads 3", "!threads", "--threads " + cores},
       {"device", "log", "--device reference"},
   };

@@ -216,7 +216,7 @@ TEST(Bench, StepHasTheLossesOfTrain) {
     train.insert(train.end(),
                  {"--mock-data", "--lr", "6e-4", "--lr-decay-style", "constant", "--log-interval",
                   "1", "--hidden-dropout", "0", "--attention-dropout", "0"});
-    bench.push_back("--no-floor");
+    bench.insert(bench.end(), {"--no-floor", "--plan-runs", "1"});
     const Outcome measured = place.run(bench), trained = place.run(train);
     ASSERT_EQ(measured.code, 0) << measured.err;
     ASSERT_EQ(trained.code, 0) << trained.err;

@@ -155,7 +155,8 @@ TEST_F(PlanCommand, SuggestionsKeepTheGlobalBatchUnlessItIsWhatDoesNotFit) {
                                              "4096", "--no-time"}))["memory"];
   EXPECT_FALSE(memory["fits"].as_bool());
   ASSERT_EQ(memory["suggestions"].as_array().size(), 1u);
-  EXPECT_EQ(memory["suggestions"].as_array()[0].as_string().find("--global-batch-size 1 (needs "), 0u)
+  EXPECT_EQ(memory["suggestions"].as_array()[0].as_string().find("--global-batch-size 1 (needs "),
+            0u)
       << memory["suggestions"].as_array()[0].as_string();
 }
 
@@ -185,7 +186,8 @@ TEST_F(PlanCommand, ProposesToDivideWhatDoesNotFit) {
                    {"--ranks", "8", "--global-batch-size", "8", "--no-time"}))["memory"];
   EXPECT_FALSE(memory["fits"].as_bool());
   std::string all;
-  for (const Json& suggestion : memory["suggestions"].as_array()) all += suggestion.as_string() + "\n";
+  for (const Json& suggestion : memory["suggestions"].as_array())
+    all += suggestion.as_string() + "\n";
   for (const char* flag :
        {"--tensor-model-parallel-size 2 (needs ", "--use-distributed-optimizer (needs ",
         "--data-parallel-sharding-strategy optim_grads_params (needs "})

@@ -1,6 +1,7 @@
 // Runs that do not fit this machine, whatever it has: what `train` and `plan` say of them, and
 // models that no machine has room for. Sizes are shares of the machine's memory.
 #include <cmath>
+#include <set>
 #include <sstream>
 
 #include "base/json.h"
@@ -45,7 +46,8 @@ class PlanRefusal : public ::testing::Test {
     const Json memory = Json::parse(r.out)["memory"];
     EXPECT_FALSE(memory["fits"].as_bool());
     std::string all;
-    for (const Json& suggestion : memory["suggestions"].as_array()) all += suggestion.as_string() + "\n";
+    for (const Json& suggestion : memory["suggestions"].as_array())
+      all += suggestion.as_string() + "\n";
     return all;
   }
 
@@ -103,8 +105,8 @@ TEST_F(PlanRefusal, ShorterSequencesGiveAnotherResult) {
   const auto length = static_cast<int64_t>(machine() / 1600 / 64) * 64;
   const std::string all =
       suggestions({"--num-layers", "1", "--hidden-size", "1024", "--num-attention-heads", "8",
-                "--seq-length", std::to_string(length), "--vocab-size", "100", "--micro-batch-size",
-                "1", "--position-embedding-type", "rope"});
+                   "--seq-length", std::to_string(length), "--vocab-size", "100",
+                   "--micro-batch-size", "1", "--position-embedding-type", "rope"});
   ASSERT_EQ(all.find("--seq-length "), 0u) << all;
   const int64_t shorter = std::stoll(all.substr(13));
   EXPECT_LT(shorter, length);
@@ -119,7 +121,131 @@ TEST_F(PlanRefusal, PlanTellsOfModelsThatNoMachineHolds) {
               "--seq-length", "4096", "--vocab-size", "100000", "--micro-batch-size", "1"},
         Words{"--num-layers", "126", "--hidden-size", "16384", "--num-attention-heads", "128",
               "--seq-length", "1048576", "--vocab-size", "128256", "--micro-batch-size", "4"}})
-    EXPECT_EQ(suggestions(flags).find("a smaller model (--num-layers "), 0u);
+    EXPECT_EQ(suggestions(flags).find("--num-layers " + flags[1] + " "), std::string::npos);
+}
+
+// Flags and their values, one a line: "--bf16", "--num-layers 2".
+std::set<std::string> given(const std::string& words) {
+  std::set<std::string> all;
+  std::istringstream in(words);
+  std::string flag;
+  for (std::string word; in >> word;) {
+    if (word.starts_with("--")) {
+      if (!flag.empty()) all.insert(flag);
+      flag = word;
+    } else {
+      flag += " " + word;
+    }
+  }
+  all.insert(flag);
+  return all;
+}
+
+// What is suggested is another value than the run's, and fits: planned again from what is printed.
+class Suggestions : public PlanRefusal, public ::testing::WithParamInterface<std::string> {
+ protected:
+  static constexpr const char* kShape =
+      "--num-attention-heads 16 --seq-length 2048 --micro-batch-size 4 --max-position-embeddings "
+      "4096 ";
+};
+INSTANTIATE_TEST_SUITE_P(
+    Of, Suggestions,
+    ::testing::Values("--num-layers 96 --hidden-size 12288 --vocab-size 51200",
+                      "--num-layers 4 --hidden-size 1024 --vocab-size 200000000",
+                      "--num-layers 24 --hidden-size 2048 --vocab-size 51200 --ranks 512 "
+                      "--global-batch-size 2048",
+                      "--num-layers 60 --hidden-size 8192 --vocab-size 51200 --device cuda --bf16 "
+                      "--recompute-activations"));
+
+TEST_P(Suggestions, AreOthersThanTheRunsOwnAndFit) {
+  const std::string own = kShape + GetParam();
+  Words words;
+  std::istringstream in(own);
+  for (std::string word; in >> word;) words.push_back(word);
+  std::istringstream lines(suggestions(words));
+  const std::set<std::string> before = given(own);
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const size_t end = line.find(" (needs ");
+    ASSERT_NE(end, line.npos) << line;
+    Words suggested = with(words, {"--no-time", "--json"});
+    std::istringstream flags(line.substr(0, end));
+    for (std::string word; flags >> word;) suggested.push_back(word);
+    for (const std::string& flag : given(line.substr(0, end)))
+      EXPECT_FALSE(before.contains(flag)) << line;
+    const Outcome r = run("plan", suggested);
+    ASSERT_EQ(r.code, 0) << line << r.err;
+    const Json memory = Json::parse(r.out)["memory"];
+    if (memory["gpu"].is_null()) EXPECT_TRUE(memory["fits"].as_bool()) << line;
+    else
+      EXPECT_LE(memory["gpu"]["needed"].as_integer(), memory["gpu"]["bytes"].as_integer()) << line;
+  }
+  EXPECT_GE(count, 1);
+}
+
+TEST_F(PlanRefusal, CausesAndFiguresAreNamed) {
+  const auto cause = [this](const Words& flags) {
+    const Outcome r = run("plan", with(flags, {"--no-time", "--json"}));
+    return Json::parse(r.out)["memory"]["cause"].as_string();
+  };
+  EXPECT_NE(cause(model_of(3)).find("for weights, gradients and optimizer state of 2 layers"),
+            std::string::npos);
+  const Words large = with(model_of(0.01), {"--vocab-size", "200000000"});
+  EXPECT_NE(cause(large).find("optimizer state of the vocabulary (embedding and output)"),
+            std::string::npos)
+      << cause(large);
+  EXPECT_NE(suggestions(large).find("--vocab-size "), std::string::npos);
+  const Words together = with(model_of(0.3), {"--ranks", "16", "--global-batch-size", "16"});
+  EXPECT_NE(cause(together).find("Each of the 16 ranks on this machine needs "), std::string::npos);
+  EXPECT_NE(cause(together).find("which alone would fit"), std::string::npos) << cause(together);
+  EXPECT_NE(suggestions(together).find("--nproc-per-node 2 (needs "), std::string::npos)
+      << suggestions(together);
+  const Outcome deep = run("plan", with(model_of(0.3), {"--num-layers", "48", "--no-time"}));
+  EXPECT_NE(deep.out.find("    --num-layers "), std::string::npos) << deep.out;
+  EXPECT_NE(deep.out.find("    --device cuda --bf16 "), std::string::npos) << deep.out;
+}
+
+// Ranks of a machine are 8 with GPUs, unless told; on CPUs all, which the settings say.
+TEST_F(PlanRefusal, RanksOfAMachineAreSaid) {
+  const Words words = with(
+      model_of(0.001), {"--ranks", "4608", "--global-batch-size", "4608", "--no-time", "--json"});
+  const auto planned = [&](const Words& more) {
+    const Outcome r = run("plan", with(words, more));
+    EXPECT_EQ(r.code, 0) << r.err;
+    return Json::parse(r.out);
+  };
+  const auto note = [](const Json& plan) {
+    for (const Json& one : plan["derived"].as_array())
+      if (one["flag"].as_string() == "nproc-per-node")
+        return one["value"].as_string() + ": " + one["cause"].as_string();
+    return std::string();
+  };
+  const Json gpus = planned({"--device", "cuda"});
+  EXPECT_EQ(gpus["ranks_here"].as_integer(), 8);
+  EXPECT_EQ(gpus["memory"]["gpu"]["ranks"].as_integer(), 1);
+  EXPECT_TRUE(gpus["memory"]["fits"].as_bool());
+  EXPECT_EQ(note(gpus), "8: as machines with GPUs have; give it where they are others");
+  const Json all = planned({"--device", "cpu"});
+  EXPECT_EQ(all["ranks_here"].as_integer(), 4608);
+  EXPECT_EQ(note(all), "4608: all ranks are taken to be on this machine; give it for several");
+  EXPECT_EQ(note(planned({"--device", "cuda", "--nproc-per-node", "4"})), "");
+}
+
+// So many layers that their plan would take gigabytes by itself.
+TEST_F(PlanRefusal, DeepModelsArePlannedByShallowOnes) {
+  const Outcome r = run("plan", {"--num-layers", "65536", "--hidden-size", "64",
+                                 "--num-attention-heads", "4", "--seq-length", "32", "--vocab-size",
+                                 "1000", "--micro-batch-size", "1", "--no-time", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_LT(r.bytes, 1'000'000'000);
+  const Json plan = Json::parse(r.out);
+  EXPECT_EQ(plan["parameters"]["total"].as_integer(),
+            int64_t{65536} * (12 * 64 * 64 + 13 * 64) + 1032 * 64 + 128);
+  EXPECT_EQ(plan["parameters"]["by_span"].as_array().size(), 65536U + 2);
+  EXPECT_FALSE(plan["memory"]["exact"].as_bool());
+  const Json& rank = plan["memory"]["rank"];
+  EXPECT_GE(rank["parameters"].as_integer(), 4 * plan["parameters"]["total"].as_integer());
+  EXPECT_GE(rank["optimizer"].as_integer(), 8 * plan["parameters"]["total"].as_integer());
 }
 
 TEST_F(PlanRefusal, WhatCannotBeCountedIsNamed) {

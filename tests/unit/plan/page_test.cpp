@@ -88,9 +88,14 @@ TEST(PlanPage, SaysWhatWouldHelp) {
   plan.suggestions = {"--micro-batch-size 2", "--recompute-granularity full"};
   EXPECT_FALSE(plan.fits());
   const std::string text = page(plan, {.blocks = false});
-  EXPECT_TRUE(contains(text,
-                       "  The run does NOT fit: it needs 760 MB and the machine has 300 MB. What "
-                       "would help:\n    --micro-batch-size 2\n    --recompute-granularity full\n"))
+  EXPECT_TRUE(
+      contains(text,
+               "  The run does NOT fit: it needs 760 MB and the machine has 300 MB.\n"
+               "  Each of the 2 ranks on this machine needs 350 MB: 228 MB for activations "
+               "of micro-batches of 4 sequences of 512 tokens, 76.2 MB for weights, gradients and "
+               "optimizer state of 4 layers.\n"
+               "  What would help:\n    --micro-batch-size 2\n"
+               "    --recompute-granularity full\n"))
       << text;
   EXPECT_TRUE(contains(text, "###!!!"));
   EXPECT_TRUE(contains(summary(plan)[3], "760 MB of the machine's 300 MB: does NOT fit"));

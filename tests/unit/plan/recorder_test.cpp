@@ -77,7 +77,7 @@ TEST_F(Recording, TimeIsThatOfItsCalls) {
   ASSERT_TRUE(time.has_value());
   EXPECT_GT(time->kernels[0], 0);
   EXPECT_DOUBLE_EQ(time->seconds, 1 + 5 * time->kernels[0]);
-  EXPECT_GT(time->peak, 0);
+  EXPECT_GT(time->peak.value, 0);
 }
 
 }  // namespace

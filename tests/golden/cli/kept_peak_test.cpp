@@ -1,0 +1,86 @@
+// The matrix-product peak that `train` keeps between its runs.
+#include <cstdlib>
+
+#include "base/json.h"
+#include "golden/cli/tiny_run.h"
+#include "plan/kept_rates.h"
+
+namespace megatron::testing {
+namespace {
+
+// Those of the children while a test runs.
+class Folders {
+ public:
+  Folders(const char* cache, const char* home)
+      : cache_(text("XDG_CACHE_HOME")), home_(text("HOME")) {
+    set("XDG_CACHE_HOME", cache);
+    set("HOME", home);
+  }
+  ~Folders() {
+    set("XDG_CACHE_HOME", cache_.c_str());
+    set("HOME", home_.c_str());
+  }
+
+ private:
+  static std::string text(const char* name) {
+    const char* value = std::getenv(name);
+    return value != nullptr ? value : "";
+  }
+  static void set(const char* name, const char* value) {
+    if (value != nullptr) ::setenv(name, value, 1);
+    else ::unsetenv(name);
+  }
+  std::string cache_, home_;
+};
+
+class KeptPeak : public ::testing::Test {
+ protected:
+  // Behind "GEMM peak of this machine: 0.123 TFLOP/s, ".
+  std::string origin(const Words& more = {}, const std::string& type = "f32") {
+    Words words = {"train", "--num-layers",  "1",  "--hidden-size", "16",   "--num-attention-heads",
+                   "2",     "--seq-length",  "16", "--vocab-size",  "64",   "--micro-batch-size",
+                   "1",     "--train-iters", "1",  "--lr",          "1e-3", "--threads",
+                   "1",     "--mock-data"};
+    outcome_ = place_.run(with(std::move(words), more));
+    EXPECT_EQ(outcome_.code, 0) << outcome_.err;
+    const size_t line = outcome_.err.find(type + " GEMM peak of this machine: "),
+                 begin = outcome_.err.find("TFLOP/s, ", line);
+    if (line == std::string::npos || begin == std::string::npos) {
+      ADD_FAILURE() << outcome_.err;
+      return "";
+    }
+    return outcome_.err.substr(begin + 9, outcome_.err.find('\n', begin) - begin - 9);
+  }
+  double peak_of(const std::string& log) const {
+    const std::string text = read_file(place_ / log);
+    return Json::parse(text.substr(0, text.find('\n')))["peak_flops"].as_number();
+  }
+
+  Workplace place_;
+  Outcome outcome_;
+};
+
+TEST_F(KeptPeak, SharesAreOfWhatAnEarlierRunKept) {
+  const Folders folders((place_ / "cache").c_str(), "/nonexistent");
+  const Json key = plan::rate_key("gemm f32", {DeviceKind::cpu, 0}, 1, MEGATRON_BINARY);
+  plan::kept_rate({.folder = place_ / "cache/megatron/rates"}, key,
+                  [] { return plan::Rate{.value = 1.25e11}; });
+  for (const char* log : {"first.jsonl", "second.jsonl"}) {
+    EXPECT_TRUE(origin({"--log-jsonl", log}).starts_with("kept from 2"));
+    EXPECT_EQ(peak_of(log), 1.25e11);
+  }
+  EXPECT_TRUE(origin({"--measure-peak"}).starts_with("measured now"));
+  EXPECT_TRUE(origin({"--bf16"}, "bf16").starts_with("measured now"));  // has a peak of its own
+}
+
+TEST_F(KeptPeak, RunsNeedNoCache) {
+  {
+    const Folders none(nullptr, nullptr);
+    EXPECT_NE(origin().find("not kept: "), std::string::npos);
+  }
+  const Folders read_only(nullptr, "/proc");
+  EXPECT_NE(origin().find("not kept: "), std::string::npos);
+}
+
+}  // namespace
+}  // namespace megatron::testing
