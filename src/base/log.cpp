@@ -6,9 +6,15 @@
 
 #include <cstdio>
 #include <memory>
+#include <string>
+
+#include "base/shorten.h"
 
 namespace megatron::log {
 namespace {
+
+// Bytes of a line; with its time and level it stays below 500.
+constexpr size_t kLongestError = 480;
 
 spdlog::level::level_enum level_of(Level level) {
   switch (level) {
@@ -43,7 +49,12 @@ void write(Level level, std::string_view message) {
   // A progress bar may stand in the line.
   if (logger().should_log(level_of(level)) && ::isatty(STDERR_FILENO) == 1)
     std::fputs("\x1b[K", stderr);
-  logger().log(level_of(level), spdlog::string_view_t(message.data(), message.size()));
+  if (level == Level::error) {
+    const std::string text = shortened(std::string(message), kLongestError);
+    logger().log(level_of(level), spdlog::string_view_t(text));
+  } else {
+    logger().log(level_of(level), spdlog::string_view_t(message.data(), message.size()));
+  }
 }
 
 }  // namespace megatron::log

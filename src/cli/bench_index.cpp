@@ -17,6 +17,7 @@
 #include "base/files.h"
 #include "base/progress.h"
 #include "cli/bench.h"
+#include "cli/temporary_folder.h"
 #include "data/gpt_dataset.h"
 #include "data/indexed_dataset.h"
 
@@ -34,27 +35,6 @@ struct IndexBench {
   std::string directory = fs::temp_directory_path().string();
   std::optional<std::string> cache_path;
   bool keep = false;
-};
-
-// Removed with what is in it, unless it shall be kept.
-class Workplace {
- public:
-  Workplace(const std::string& parent, bool keep) : keep_(keep) {
-    path_ = parent + "/megatron-bench-index-XXXXXX";
-    MG_CHECK(mkdtemp(path_.data()) != nullptr, "cannot make a directory in {} (--directory)",
-             parent);
-  }
-  ~Workplace() {
-    std::error_code ignored;
-    if (!keep_) fs::remove_all(path_, ignored);
-  }
-  Workplace(const Workplace&) = delete;
-  Workplace& operator=(const Workplace&) = delete;
-  std::string operator/(const char* file) const { return path_ + "/" + file; }
-
- private:
-  std::string path_;
-  bool keep_;
 };
 
 // Token files of documents with 1 to `longest` tokens; .bin has a length, but no contents. Returns
@@ -167,9 +147,11 @@ Opened open_set(const std::string& prefix, const std::string& cache, const Index
 }
 
 int run_bench(const IndexBench& bench) {
-  const Workplace place(bench.directory, bench.keep);
-  const Workplace stored(bench.cache_path.value_or(bench.directory), bench.keep);
-  const std::string prefix = place / "tokens", cache = stored / "cache";
+  const std::string name = "megatron-bench-index";
+  const TemporaryFolder place(bench.directory, name, "--directory", bench.keep);
+  const TemporaryFolder stored(bench.cache_path.value_or(bench.directory), name,
+                               bench.cache_path ? "--data-cache-path" : "--directory", bench.keep);
+  const std::string prefix = place.path() + "/tokens", cache = stored.path() + "/cache";
   const int64_t idx_bytes = write_token_files(prefix, bench);
   const int64_t tokens = static_cast<int64_t>(fs::file_size(prefix + ".bin")) / 2;
   fmt::print("{} documents of 1 to {} tokens, {} tokens; .idx has {}\n", bench.documents,
@@ -193,7 +175,7 @@ int run_bench(const IndexBench& bench) {
     MG_CHECK(again.from_cache, "the cache {} was not found again", cache);
     opened.push_back(again.seconds * 1e3);
     if (i == 0) {
-      const double floor = write_seconds(stored / "plain", again.bytes);
+      const double floor = write_seconds(stored.path() + "/plain", again.bytes);
       fmt::print("a plain write of as many bytes, on the disk: {:.3f} s\n", floor);
     }
   }

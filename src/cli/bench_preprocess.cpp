@@ -12,28 +12,11 @@
 #include "base/median.h"
 #include "base/progress.h"
 #include "cli/bench.h"
+#include "cli/temporary_folder.h"
 #include "training/preprocess.h"
 
 namespace megatron::cli {
 namespace {
-
-// Removed with what it holds.
-class Folder {
- public:
-  explicit Folder(const std::string& parent) : path_(parent + "/megatron-bench-XXXXXX") {
-    MG_CHECK(mkdtemp(path_.data()) != nullptr, "cannot make a directory in {}", parent);
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 struct Measurement {
   double seconds = 0, cpu_seconds = 0;
@@ -99,7 +82,7 @@ int bench_preprocess(const Arguments& arguments) {
              "--workers has '{}'; numbers of threads are wanted", text);
     counts.push_back(std::stoll(text));
   }
-  const Folder place(folder);
+  const TemporaryFolder place(folder, "megatron-bench", "--folder");
   std::vector<std::vector<double>> seconds(counts.size()), cpu(counts.size());
   training::PreprocessResult result;
   for (int64_t round = 0; round < rounds; ++round) {

@@ -186,7 +186,17 @@ std::optional<ProcessPlace> process_place(const Variable& variable) {
   if (auto place = read(reader, kPmi)) return place;
   if (auto place = read_pmix(reader)) return place;
   if (auto place = read_slurm(reader)) return place;
-  return reader.text("MASTER_ADDR") ? read(reader, kRendezvous) : std::nullopt;
+  // RANK or WORLD_SIZE alone may be anybody's variable; both are a launcher's.
+  const bool both = reader.text(kRendezvous.rank) && reader.text(kRendezvous.size);
+  if (!both && !reader.text("MASTER_ADDR")) return std::nullopt;
+  auto place = read(reader, kRendezvous);
+  MG_CHECK(!place || place->size == 1 || reader.text("MASTER_ADDR"),
+           "the environment variables RANK={} and WORLD_SIZE={} are set, but MASTER_ADDR, the host "
+           "of rank 0, is not: start the program with 'megatron launch', mpirun, srun or torchrun, "
+           "or set MASTER_ADDR and MASTER_PORT; unset RANK and WORLD_SIZE where no launcher set "
+           "them",
+           place->rank, place->size);
+  return place;
 }
 
 Variable environment() {

@@ -3,9 +3,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 
 #include "base/error.h"
 #include "base/machine_limits.h"
+#include "base/progress.h"
 #include "device/wing.h"
 
 namespace megatron {
@@ -15,13 +18,18 @@ constexpr int64_t kAlignment = 64;
 
 int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
+constexpr int64_t kLeastRange = int64_t{1} << 28;
+
 class HostRange final : public AddressRange {
  public:
-  HostRange() {
-    // Address space only, as much as the machine has memory; a page costs memory when it is first
-    // touched. Halve where the system limits address space.
-    for (size_ = std::max(available_memory(), int64_t{1} << 30); size_ >= int64_t{1} << 28;
-         size_ /= 2) {
+  // ranks: of this process, which share its address space.
+  explicit HostRange(int ranks) {
+    // Address space only, as much as there is memory; a page costs memory when it is first touched.
+    // Halve where the system limits address space.
+    constexpr int64_t kAddressSpace = int64_t{1} << 46;  // half of what a process has
+    const int64_t share = kAddressSpace / kMemoryClasses / ranks;
+    for (size_ = std::min(std::max(available_memory(), int64_t{1} << 30), share);
+         size_ >= kLeastRange; size_ /= 2) {
       void* p = mmap(nullptr, static_cast<size_t>(size_), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (p != MAP_FAILED) {
@@ -31,7 +39,10 @@ class HostRange final : public AddressRange {
       }
     }
     fail(
-        "cannot reserve 256 MB of address space: the address space limit (ulimit -v) is too small");
+        "cannot reserve {} of address space ({}): the limit of address space (ulimit -v) or of "
+        "mappings (sysctl vm.max_map_count) is too low for {} ranks in one process; raise it, or "
+        "start fewer ranks a process (megatron launch)",
+        format_bytes(static_cast<double>(kLeastRange)), std::strerror(errno), ranks);
   }
   ~HostRange() override { munmap(base_, static_cast<size_t>(size_)); }
   std::byte* base() const override { return base_; }
@@ -75,7 +86,9 @@ class MetaRange final : public AddressRange {
 
 }  // namespace
 
-std::unique_ptr<AddressRange> reserve_host_memory() { return std::make_unique<HostRange>(); }
+std::unique_ptr<AddressRange> reserve_host_memory(int ranks) {
+  return std::make_unique<HostRange>(ranks);
+}
 std::unique_ptr<AddressRange> reserve_no_memory() { return std::make_unique<MetaRange>(); }
 
 std::string_view name(MemoryClass memory_class) {
@@ -95,7 +108,7 @@ Device Storage::device() const { return arena_->device(); }
 
 MemoryClass Storage::memory_class() const { return arena_->memory_class(); }
 
-std::shared_ptr<Arena> Arena::make(Device device, MemoryClass memory_class) {
+std::shared_ptr<Arena> Arena::make(Device device, MemoryClass memory_class, int ranks) {
   std::unique_ptr<AddressRange> range;
   if (device.kind == DeviceKind::cuda && memory_class == MemoryClass::offload) {
     range = cuda_wing().reserve_pinned();
@@ -103,7 +116,7 @@ std::shared_ptr<Arena> Arena::make(Device device, MemoryClass memory_class) {
   } else if (device.kind == DeviceKind::cuda) {
     range = cuda_wing().reserve(device);
   } else {
-    range = device.is_host() ? reserve_host_memory() : reserve_no_memory();
+    range = device.is_host() ? reserve_host_memory(ranks) : reserve_no_memory();
   }
   return std::shared_ptr<Arena>(new Arena(device, memory_class, std::move(range)));
 }
@@ -247,9 +260,9 @@ int64_t Arena::high_water() const {
   return end_;
 }
 
-Arenas::Arenas(Device device) {
+Arenas::Arenas(Device device, int ranks) {
   for (int i = 0; i < kMemoryClasses; ++i)
-    arenas_[static_cast<size_t>(i)] = Arena::make(device, static_cast<MemoryClass>(i));
+    arenas_[static_cast<size_t>(i)] = Arena::make(device, static_cast<MemoryClass>(i), ranks);
 }
 
 }  // namespace megatron

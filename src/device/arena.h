@@ -65,8 +65,8 @@ class AddressRange {
   // Makes [0, bytes) usable. Throws Error, with nothing changed, when the device has no more.
   virtual void grow(int64_t bytes) = 0;
 };
-std::unique_ptr<AddressRange> reserve_host_memory();
-std::unique_ptr<AddressRange> reserve_no_memory();  // meta
+std::unique_ptr<AddressRange> reserve_host_memory(int ranks);  // of this process
+std::unique_ptr<AddressRange> reserve_no_memory();             // meta
 
 // Told of an arena's blocks, in the order in which they are handed out and given back. Empty ones
 // are left out.
@@ -79,7 +79,8 @@ class ArenaListener {
 
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
-  static std::shared_ptr<Arena> make(Device device, MemoryClass memory_class);
+  // ranks: of this process, which share its address space.
+  static std::shared_ptr<Arena> make(Device device, MemoryClass memory_class, int ranks = 1);
 
   // A block aligned to 64 bytes; its contents are undefined. Throws Error naming class, bytes and
   // label when there is no memory left. Zero bytes give a storage without block.
@@ -131,7 +132,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
 // GPU.
 class Arenas {
  public:
-  explicit Arenas(Device device);
+  explicit Arenas(Device device, int ranks = 1);
   Arena& operator[](MemoryClass memory_class) const {
     return *arenas_[static_cast<size_t>(memory_class)];
   }

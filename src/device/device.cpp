@@ -23,10 +23,10 @@ std::string to_string(Device device) {
   return fmt::format("cuda:{}", device.index);
 }
 
-Runtime::Runtime(Device device, int threads, DeviceKind planned)
+Runtime::Runtime(Device device, int threads, DeviceKind planned, int ranks)
     : device_(device),
       pool_(device.has_data() ? threads : std::min(threads, 1)),
-      arenas_(device),
+      arenas_(device, ranks),
       stream_(device.kind == DeviceKind::cuda
                   ? cuda_wing().make_stream(device, pool_, arenas_[MemoryClass::scratch])
                   : std::make_unique<HostStream>(

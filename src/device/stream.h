@@ -97,8 +97,8 @@ class Runtime {
  public:
   // Throws Error for a device that is not there, and for threads < 1. On meta no thread is
   // started: kernels ask for the scratch memory that those of `planned` take with so many threads,
-  // and do nothing else.
-  Runtime(Device device, int threads, DeviceKind planned = DeviceKind::cpu);
+  // and do nothing else. ranks: that compute in this process, which share its address space.
+  Runtime(Device device, int threads, DeviceKind planned = DeviceKind::cpu, int ranks = 1);
 
   Device device() const { return device_; }
   ThreadPool& pool() { return pool_; }

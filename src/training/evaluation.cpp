@@ -197,7 +197,8 @@ void Evaluation::check_outputs() const {
 }
 
 EvaluationResult Evaluation::run(comm::Group& ranks_of_run) const {
-  Runtime runtime(s_.runtime.device_value(ranks_of_run.rank()), s_.runtime.threads_per_rank());
+  Runtime runtime(s_.runtime.device_value(ranks_of_run.rank()), s_.runtime.threads_per_rank(),
+                  DeviceKind::cpu, s_.runtime.ranks_in_process());
   std::unique_ptr<comm::Group> made;
   comm::Group& world =
       comm::for_device(ranks_of_run, runtime.device(), made, s_.runtime.gpu_backend());

@@ -34,6 +34,7 @@ struct RuntimeSettings {
   int ranks_here() const {
     return launched_here > 0 ? launched_here : rank_count();
   }  // on this host
+  int ranks_in_process() const { return launched_here > 0 ? 1 : rank_count(); }
   int threads_per_rank() const;  // default: cores / ranks, at least 1
   void add_device(Fields& fields);
   // auto: cuda where the program found a GPU. Nothing is asked of a device that is named.

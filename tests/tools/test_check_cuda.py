@@ -1,5 +1,6 @@
 """tools/check_cuda with a compiler, a build and a history that are played."""
 
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -17,7 +18,8 @@ class Cuda(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory()
         self.root = Path(self.folder.name)
         (self.root / "tools").mkdir()
-        (self.root / "tools/check_cuda").write_bytes((TOOLS / "check_cuda").read_bytes())
+        for tool in ("check_cuda", "build_jobs"):
+            shutil.copy(TOOLS / tool, self.root / "tools" / tool)
         self.play("nvcc", "printf 'compute_80\\ncompute_90\\ncompute_100\\n'")
         self.play("cmake", "exit 0")
         self.build(KERNEL.format(name="gemm", stores=0, loads=0))

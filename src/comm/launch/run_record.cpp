@@ -20,6 +20,25 @@ std::string words_of(int status) {
   return fmt::format("signal {} (SIG{})", WTERMSIG(status), name == nullptr ? "?" : name);
 }
 
+// The level in a line of this program's log, "12:34:56 error ..."; empty in any other line.
+std::string_view level_of(std::string_view line) {
+  constexpr std::string_view kTime = "00:00:00 ";
+  if (line.size() <= kTime.size()) return {};
+  for (size_t i = 0; i < kTime.size(); ++i) {
+    const bool digit = line[i] >= '0' && line[i] <= '9';
+    if (kTime[i] == '0' ? !digit : line[i] != kTime[i]) return {};
+  }
+  line.remove_prefix(kTime.size());
+  return line.substr(0, line.find(' '));
+}
+
+bool is_error(std::string_view line) {
+  const std::string_view level = level_of(line);
+  if (level == "error") return true;
+  if (level == "info" || level == "warning" || level == "debug") return false;
+  return line.find("error") != line.npos || line.find("Error") != line.npos;
+}
+
 bool is_saved(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == kSavedAndEnded; }
 
 }  // namespace
@@ -37,7 +56,7 @@ void RunRecord::wrote(int rank, std::string_view line) {
   if (line.find_first_not_of(" \t\r") == line.npos) return;
   Rank& r = ranks_[static_cast<size_t>(rank)];
   r.last_line = line;
-  if (line.find("error") != line.npos || line.find("Error") != line.npos) r.error_line = line;
+  if (is_error(line)) r.error_line = line;
 }
 
 void RunRecord::over(int rank, double now) {

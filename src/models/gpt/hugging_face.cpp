@@ -194,6 +194,35 @@ Json to_llama(const GptConfig& c, DType stored) {
   return j;
 }
 
+// A message about flags, said of the keys that they stand for in this file.
+std::string with_keys(std::string text, bool gpt2) {
+  struct Key {
+    std::string_view flag, gpt2, llama;
+  };
+  // A flag that begins another one's name comes after it.
+  constexpr Key kKeys[] = {
+      {"--num-layers", "n_layer", "num_hidden_layers"},
+      {"--ffn-hidden-size", "n_inner", "intermediate_size"},
+      {"--hidden-size", "n_embd", "hidden_size"},
+      {"--num-attention-heads", "n_head", "num_attention_heads"},
+      {"--num-query-groups", "n_head", "num_key_value_heads"},
+      {"--kv-channels", "n_embd / n_head", "head_dim"},
+      {"--max-position-embeddings", "n_positions", "max_position_embeddings"},
+      {"--vocab-size", "vocab_size", "vocab_size"},
+      {"--hidden-dropout", "resid_pdrop", "hidden_dropout"},
+      {"--attention-dropout", "attn_pdrop", "attention_dropout"},
+      {"--norm-epsilon", "layer_norm_epsilon", "rms_norm_eps"},
+      {"--init-method-std", "initializer_range", "initializer_range"},
+      {"--rotary-base", "rope_theta", "rope_theta"},
+  };
+  for (const Key& key : kKeys) {
+    const std::string_view name = gpt2 ? key.gpt2 : key.llama;
+    for (size_t at = 0; (at = text.find(key.flag, at)) != text.npos; at += name.size())
+      text.replace(at, key.flag.size(), name);
+  }
+  return text;
+}
+
 }  // namespace
 
 GptConfig config_from_hugging_face(const Json& config) {
@@ -201,7 +230,11 @@ GptConfig config_from_hugging_face(const Json& config) {
   MG_CHECK(type == "gpt2" || type == "llama",
            "config.json has model_type '{}'; this version supports gpt2 and llama", type);
   GptConfig c = type == "gpt2" ? from_gpt2(config) : from_llama(config);
-  c.finalize();
+  try {
+    c.finalize();
+  } catch (const Error& error) {
+    fail("config.json: {}", with_keys(error.what(), type == "gpt2"));
+  }
   return c;
 }
 

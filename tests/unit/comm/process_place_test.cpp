@@ -129,7 +129,11 @@ TEST(ProcessPlace, PmixTellsARankAndItsLauncherTheSize) {
 
 TEST(ProcessPlace, RankAndWorldSizeNeedAMasterAddress) {
   EXPECT_EQ(text(kTorchrun), "1 of 8, 1 of 4 here, by RANK");
-  EXPECT_EQ(text({{"RANK", "1"}, {"WORLD_SIZE", "8"}}), "none");
+  expect_error({{"RANK", "1"}, {"WORLD_SIZE", "8"}},
+               {"RANK=1", "WORLD_SIZE=8", "MASTER_ADDR", "unset"});
+  EXPECT_EQ(text({{"RANK", "0"}, {"WORLD_SIZE", "1"}}), "0 of 1, 0 of 1 here, by RANK");
+  EXPECT_EQ(text({{"RANK", "1"}}), "none");
+  EXPECT_EQ(text({{"WORLD_SIZE", "8"}}), "none");
   EXPECT_EQ(text({{"MASTER_ADDR", "host0"}}), "none");
   expect_error({{"MASTER_ADDR", "host0"}, {"RANK", "1"}}, {"RANK is set", "WORLD_SIZE is not"});
 }

@@ -32,6 +32,7 @@ TEST(RunRecord, AllWell) {
 TEST(RunRecord, OneFailsAndOthersAreEndedInTime) {
   RunRecord record = started(3);
   record.wrote(1, "12:00:00 error the file is gone");
+  record.wrote(1, "12:00:01 info the error rate is 0");
   record.wrote(1, "a last word");
   record.ended(1, exited(3), kByItself, 10);
   EXPECT_TRUE(record.failed());

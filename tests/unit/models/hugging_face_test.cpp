@@ -48,6 +48,36 @@ TEST(HuggingFaceConfig, ComesBackKeyByKey) {
   }
 }
 
+TEST(HuggingFaceConfig, ABadValueIsBlamedOnItsKey) {
+  const auto refusal = [](const char* name, const char* key, const char* value) -> std::string {
+    Json config = config_of(name);
+    config.set(key, Json::parse(value));
+    try {
+      config_from_hugging_face(config);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  for (const auto& [name, key, value] : {std::tuple{"llama", "num_hidden_layers", "99999999"},
+                                         {"llama", "head_dim", "7"},
+                                         {"llama", "num_key_value_heads", "3"},
+                                         {"llama", "intermediate_size", "999999999999"},
+                                         {"llama", "rms_norm_eps", "-1"},
+                                         {"llama", "attention_dropout", "2"},
+                                         {"llama", "vocab_size", "999999999999"},
+                                         {"gpt2", "n_layer", "99999999"},
+                                         {"gpt2", "n_head", "7"},
+                                         {"gpt2", "n_positions", "999999999999"},
+                                         {"gpt2", "resid_pdrop", "1.5"},
+                                         {"gpt2", "layer_norm_epsilon", "0"}}) {
+    const std::string text = refusal(name, key, value);
+    EXPECT_TRUE(text.starts_with("config.json")) << text;
+    EXPECT_NE(text.find(key), text.npos) << text;
+    EXPECT_EQ(text.find("--"), text.npos) << text;
+  }
+}
+
 TEST(HuggingFaceConfig, RotaryBaseIsReadFromEitherPlace) {
   const auto base = [](const char* parameters, const char* own) {
     Json config = config_of("llama");

@@ -1,0 +1,58 @@
+#include "base/shorten.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace megatron {
+namespace {
+
+bool continues(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
+
+// With [begin, end) replaced, widened to whole UTF-8 sequences.
+std::string without(const std::string& line, size_t begin, size_t end, std::string_view gap) {
+  while (begin > 0 && continues(line[begin])) --begin;
+  while (end < line.size() && continues(line[end])) ++end;
+  return line.substr(0, begin) + std::string(gap) + line.substr(end);
+}
+
+std::string shortened_line(std::string line, size_t most) {
+  constexpr size_t kKept = 30;  // bytes of a word, at each end
+  while (line.size() > most) {
+    size_t begin = 0, size = 0;  // of the longest word
+    for (size_t from = 0; from < line.size();) {
+      const size_t to = std::min(line.find(' ', from), line.size());
+      if (to - from > size) {
+        begin = from;
+        size = to - from;
+      }
+      from = to + 1;
+    }
+    if (size > 2 * kKept + 20) {
+      // As much as is too much, or what the word can give.
+      const size_t excess = line.size() - most + 8;
+      const size_t cut = std::min(excess, size - 2 * kKept);
+      const size_t first = begin + (size - cut) / 2;
+      line = without(line, first, first + cut, "...");
+    } else {
+      const size_t first = most / 2 - 8;
+      line = without(line, first, first + (line.size() - most) + 16, " ... ");
+    }
+  }
+  return line;
+}
+
+}  // namespace
+
+std::string shortened(const std::string& message, size_t most) {
+  if (message.size() <= most) return message;
+  std::string result;
+  for (size_t begin = 0; begin <= message.size();) {
+    const size_t end = std::min(message.find('\n', begin), message.size());
+    result += shortened_line(message.substr(begin, end - begin), most);
+    if (end < message.size()) result += '\n';
+    begin = end + 1;
+  }
+  return result;
+}
+
+}  // namespace megatron
