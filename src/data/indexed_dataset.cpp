@@ -16,7 +16,6 @@
 namespace megatron::data {
 namespace {
 
-constexpr std::array<char, 9> kMagic = {'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0};
 constexpr int64_t kHeaderBytes = 34;
 constexpr std::array kTypeOfCode = {DType::u8,  DType::i8,  DType::i16, DType::i32,
                                     DType::i64, DType::f64, DType::f32, DType::u16};
@@ -117,7 +116,7 @@ void IndexedDataset::check_header() {
   MG_CHECK(size >= kHeaderBytes,
            "{}.idx has {} bytes; a token index has at least {}: the file is cut short", prefix_,
            size, kHeaderBytes);
-  MG_CHECK(std::memcmp(idx.data(), kMagic.data(), kMagic.size()) == 0,
+  MG_CHECK(std::memcmp(idx.data(), kIndexMagic.data(), kIndexMagic.size()) == 0,
            "{}.idx is not a token index: it does not start with MMIDIDX", prefix_);
   const auto version = load<uint64_t>(&idx[9]);
   MG_CHECK(version == 1, "{}.idx has version {}; only version 1 is known", prefix_, version);

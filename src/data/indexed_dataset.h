@@ -31,6 +31,9 @@
 
 namespace megatron::data {
 
+// The first bytes of an .idx file.
+inline constexpr std::string_view kIndexMagic("MMIDIDX\0\0", 9);
+
 // The prefix of a pair of files, from the prefix or from the name of one of the two.
 std::string indexed_dataset_prefix(const std::string& path);
 

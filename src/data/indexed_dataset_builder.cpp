@@ -24,7 +24,6 @@ uint8_t code_of(DType type) {
   }
 }
 
-constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
 
 template <class T>
 void append(std::string& text, const T& value) {
@@ -53,7 +52,7 @@ void check_dataset_output(const std::string& prefix, bool overwrite,
   const std::string flag = "--output-prefix";
   const std::string bin = prefix + ".bin", idx = prefix + ".idx";
   const FileKind index = {"a token index", [](std::string_view beginning) {
-                            return beginning.starts_with(std::string_view(kMagic));
+                            return beginning.starts_with(kIndexMagic);
                           }};
   check_output({idx, flag, index, overwrite}, inputs);
   std::error_code error;
@@ -229,7 +228,7 @@ void IndexedDatasetBuilder::check_closed() const {
 }
 
 void IndexedDatasetBuilder::write_index(AtomicFile& idx) const {
-  std::string header(kMagic);
+  std::string header(kIndexMagic);
   append(header, uint64_t{1});
   append(header, code_of(dtype_));
   append(header, static_cast<uint64_t>(lengths_.size()));
