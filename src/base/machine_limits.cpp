@@ -16,8 +16,6 @@
 namespace megatron {
 namespace {
 
-constexpr const char* kMachine = "the machine";
-
 using Words = std::vector<std::string>;
 
 Words words_of(const std::string& line) {
@@ -170,18 +168,17 @@ MachineLimits machine_limits(const std::string& root) {
   const int64_t online = std::max<int64_t>(1, ::sysconf(_SC_NPROCESSORS_ONLN));
   const int64_t allowed = affinity();
   limits.processors = static_cast<int>(allowed > 0 ? allowed : online);
-  limits.processors_by = allowed > 0 && allowed < online ? "CPU affinity" : kMachine;
+  limits.processors_limit = allowed > 0 && allowed < online ? "CPU affinity" : "";
   if (const auto quota = processor_quota(root); quota && quota->value < limits.processors) {
     limits.processors = static_cast<int>(quota->value);
-    limits.processors_by = quota->file;
+    limits.processors_limit = quota->file;
   }
   const int64_t pages = ::sysconf(_SC_PHYS_PAGES), size = ::sysconf(_SC_PAGESIZE);
   limits.memory = pages > 0 && size > 0 ? pages * size : 0;
-  limits.memory_by = kMachine;
   if (const auto limit = memory_limit(root);
       limit && (limits.memory == 0 || limit->value < limits.memory)) {
     limits.memory = limit->value;
-    limits.memory_by = limit->file;
+    limits.memory_limit_file = limit->file;
   }
   return limits;
 }
@@ -193,7 +190,8 @@ int64_t available_memory() { return machine_limits().memory; }
 std::string available_memory_text() {
   const MachineLimits limits = machine_limits();
   std::string text = format_bytes(static_cast<double>(limits.memory)) + " of memory";
-  if (limits.memory_by != kMachine) text += " (limit of its cgroup, " + limits.memory_by + ")";
+  if (!limits.memory_limit_file.empty())
+    text += " (limit of its cgroup, " + limits.memory_limit_file + ")";
   return text;
 }
 

@@ -10,9 +10,10 @@ namespace megatron {
 
 struct MachineLimits {
   int processors = 1;
-  std::string processors_by;  // what sets their number: "the machine", "CPU affinity", ...
-  int64_t memory = 0;         // bytes; 0: not known
-  std::string memory_by;      // "the machine", or the cgroup file with the limit
+  std::string
+      processors_limit;  // "CPU affinity", or the file of a cgroup's quota; "": all there are
+  int64_t memory = 0;    // bytes; 0: not known
+  std::string memory_limit_file;  // of a cgroup; "": it is what the machine has
 };
 
 // Of this process now: reads some small files. Limits of a cgroup hold for all below it, so each

@@ -44,7 +44,8 @@ std::string classes(const MemoryUse& memory) {
 
 std::string machine(const Plan& p) {
   const std::string here = p.machine > 0 ? bytes_text(p.machine) : kUnknown;
-  return fmt::format("{} of the machine's {}: {}", bytes_text(p.process_bytes()), here,
+  return fmt::format("{} of {} {}: {}", bytes_text(p.process_bytes()),
+                     p.cgroup.empty() ? "the machine's" : "its cgroup's", here,
                      p.machine == 0 ? kUnknown
                      : p.fits()     ? "fits"
                                     : "does NOT fit");

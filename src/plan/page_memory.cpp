@@ -36,8 +36,10 @@ std::string machine_line(const Plan& plan, const Marks& marks) {
   const std::string bar = stacked_bar({{marks.used, inside}, {marks.over, process - inside}},
                                       std::max(process, plan.machine), kBarCells, marks.free);
   const double share = static_cast<double>(process) / static_cast<double>(plan.machine);
-  return fmt::format("Memory of the process: {} = {}\n  {}  {} of {}\n", bytes_text(process), who,
-                     bar, share_text(share), bytes_text(plan.machine));
+  return fmt::format(
+      "Memory of the process: {} = {}\n  {}  {} of {}{}\n", bytes_text(process), who, bar,
+      share_text(share), bytes_text(plan.machine),
+      plan.cgroup.empty() ? "" : fmt::format(", the limit of its cgroup ({})", plan.cgroup));
 }
 
 std::string gpu_line(const Plan& plan, const Marks& marks) {
@@ -57,10 +59,10 @@ std::string gpu_line(const Plan& plan, const Marks& marks) {
 std::string verdict(const Plan& plan) {
   if (plan.fits()) return "";
   const std::string shortage =
-      plan.fits_gpu() ? fmt::format("{} and the machine has {}", bytes_text(plan.process_bytes()),
-                                    bytes_text(plan.machine))
-                      : fmt::format("{} of a GPU's memory, which has {}",
-                                    bytes_text(plan.gpu_bytes()), bytes_text(plan.gpu->bytes));
+      plan.fits_gpu()
+          ? fmt::format("{} and {}", bytes_text(plan.process_bytes()), plan.memory_text())
+          : fmt::format("{} of a GPU's memory, which has {}", bytes_text(plan.gpu_bytes()),
+                        bytes_text(plan.gpu->bytes));
   std::string text =
       fmt::format("  The run does NOT fit: it needs {}.\n  {}.\n{}", shortage,
                   cause_of_shortage(plan), plan.suggestions.empty() ? "" : "  What would help:\n");

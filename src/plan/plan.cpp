@@ -1,6 +1,10 @@
 #include "plan/plan.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+
+#include "base/progress.h"
 
 namespace megatron::plan {
 
@@ -19,6 +23,12 @@ int64_t offloaded(const MemoryUse& use) {
 }  // namespace
 
 // Where not all ranks are here, each may be of the stage that holds the most.
+std::string Plan::memory_text() const {
+  const std::string bytes = format_bytes(static_cast<double>(machine));
+  return cgroup.empty() ? "the machine has " + bytes
+                        : fmt::format("its cgroup ({}) allows {}", cgroup, bytes);
+}
+
 int64_t Plan::process_bytes() const {
   const auto bytes = [this](const MemoryUse& use) {
     return (gpu ? offloaded(use) : use.arena_bytes()) + use.host;

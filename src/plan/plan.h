@@ -85,7 +85,8 @@ struct Plan {
   std::vector<MemoryUse> stages;  // of a rank of each pipeline stage
   bool exact = true;              // false: they may be some per cent off
   int64_t program = 0;            // bytes of a process beside its ranks
-  int64_t machine = 0;            // bytes of memory this machine has; 0: not known
+  int64_t machine = 0;            // bytes of memory for this process; 0: not known
+  std::string cgroup;             // "": machine is what the machine has; else the limit's file
   std::optional<GpuMemory> gpu;   // of a CUDA run, whose arenas but `offload` lie there
   std::vector<KernelWork> kernels;
   std::vector<TrafficWork> traffic;
@@ -100,6 +101,8 @@ struct Plan {
   int64_t process_bytes() const;  // of the host's memory, of a process with ranks_here ranks
   int64_t gpu_bytes() const;      // of the fullest GPU; 0 without one
   bool fits_gpu() const { return !gpu || gpu_bytes() <= gpu->bytes; }
+  // "the machine has 24.1 GB", "its cgroup (FILE) allows 200 MB".
+  std::string memory_text() const;
   bool fits() const { return fits_gpu() && (machine == 0 || process_bytes() <= machine); }
 };
 

@@ -44,7 +44,7 @@ class Teller {
 
   void runtime() {
     const RuntimeSettings& r = now_.runtime;
-    const int cores = available_processors();
+    const MachineLimits limits = machine_limits();
     if (!r.launched_by.empty()) {
       note("ranks", r.rank_count(), r.launched_by);
     } else if (!given_.runtime.ranks && r.rank_count() > 1) {
@@ -56,7 +56,10 @@ class Teller {
     if (auto order = r.order_note()) notes_.push_back(std::move(*order));
     if (!given_.runtime.threads || !r.launched_by.empty())
       note("threads", r.threads_per_rank(),
-           fmt::format("{} cores / {} on this machine", cores, ranks_text(r.ranks_here())));
+           fmt::format(
+               "{} cores{} / {} on this machine", limits.processors,
+               limits.processors_limit.empty() ? "" : fmt::format(" ({})", limits.processors_limit),
+               ranks_text(r.ranks_here())));
   }
 
   static std::string ranks_text(int ranks) {

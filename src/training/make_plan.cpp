@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/machine_memory.h"
+#include "base/machine_limits.h"
 #include "base/progress.h"
 #include "comm/traffic.h"
 #include "device/wing.h"
@@ -138,6 +138,7 @@ plan::Plan plan_without_run(const TrainSettings& s, const models::GptConfig& con
                             const Vocabulary& vocabulary, const PlanOptions& options) {
   const data::BatchSchedule& schedule = s.batch.schedule;
   const int64_t last = last_stage(s);
+  const MachineLimits limits = machine_limits();
   return {.model = model_text(config),
           .device = std::string(name(s.runtime.device_kind())),
           .type = s.precision.type(),
@@ -152,7 +153,8 @@ plan::Plan plan_without_run(const TrainSettings& s, const models::GptConfig& con
           .flops = plan::step_flops(config, vocabulary.padded_size, schedule.batch(last),
                                     *s.batch.seq_length),
           .program = resident_bytes() * std::max(1, s.runtime.launched_here),
-          .machine = machine_memory(),
+          .machine = limits.memory,
+          .cgroup = limits.memory_limit_file,
           .gpu = gpu_of(s, options.device_memory),
           .megatron =
               plan::megatron_estimate(config, vocabulary.padded_size, megatron_layout(s, config))};
@@ -284,10 +286,10 @@ void require_memory(const plan::Plan& p) {
   const auto bytes = [](int64_t count) { return format_bytes(static_cast<double>(count)); };
   fail(
       "{} rank{} {}, with micro-batches of {} sequences of {} tokens and a model of {}, need {} "
-      "({} each), and the {} has {}.\n{}.\nWhat would fit:{}",
+      "({} each), and {}.\n{}.\nWhat would fit:{}",
       ranks, ranks == 1 ? "" : "s", gpu ? "on a GPU" : "here", p.micro_batch_size, p.length,
       p.model, bytes(gpu ? p.gpu_bytes() : p.process_bytes()), classes,
-      gpu ? fmt::format("GPU ({})", p.gpu->name) : "machine", bytes(gpu ? p.gpu->bytes : p.machine),
+      gpu ? fmt::format("the GPU ({}) has {}", p.gpu->name, bytes(p.gpu->bytes)) : p.memory_text(),
       plan::cause_of_shortage(p), suggestions);
 }
 

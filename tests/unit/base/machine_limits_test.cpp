@@ -44,7 +44,7 @@ class MachineLimitsOf : public ::testing::Test {
 TEST_F(MachineLimitsOf, AMachineWithoutCgroups) {
   EXPECT_GE(none_.processors, 1);
   EXPECT_GT(none_.memory, int64_t{1} << 28);
-  EXPECT_EQ(none_.memory_by, "the machine");
+  EXPECT_EQ(none_.memory_limit_file, "");
 }
 
 TEST_F(MachineLimitsOf, Version2) {
@@ -56,7 +56,7 @@ TEST_F(MachineLimitsOf, Version2) {
   file("sys/fs/cgroup/job/memory.max", "200000000\n");  // of the group above
   file("sys/fs/cgroup/job/cpu.max", "50000 100000\n");
   EXPECT_EQ(limits().memory, 200'000'000);
-  EXPECT_EQ(limits().memory_by, at("sys/fs/cgroup/job/memory.max"));
+  EXPECT_EQ(limits().memory_limit_file, at("sys/fs/cgroup/job/memory.max"));
   EXPECT_EQ(limits().processors, 1);
   file("sys/fs/cgroup/job/step/memory.max", "100000000\n");  // the lesser one counts
   EXPECT_EQ(limits().memory, 100'000'000);
@@ -71,7 +71,7 @@ TEST_F(MachineLimitsOf, Version1) {
   file("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "-1\n");
   file("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us", "100000\n");
   EXPECT_EQ(limits().memory, 300'000'000);
-  EXPECT_EQ(limits().memory_by, at("sys/fs/cgroup/memory/a/memory.limit_in_bytes"));
+  EXPECT_EQ(limits().memory_limit_file, at("sys/fs/cgroup/memory/a/memory.limit_in_bytes"));
   EXPECT_EQ(limits().processors, none_.processors);
   file("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "25000\n");
   EXPECT_EQ(limits().processors, 1);

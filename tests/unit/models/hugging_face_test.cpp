@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "base/error.h"
 #include "models/gpt/config.h"
 
 namespace megatron::models {

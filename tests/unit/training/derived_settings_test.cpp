@@ -101,9 +101,12 @@ TEST(DerivedSettings, OfTheBatch) {
 TEST(DerivedSettings, OfThreadsAndEvaluation) {
   TrainSettings s = small();
   s.runtime.threads.reset();
-  const int cores = available_processors();
+  const MachineLimits limits = machine_limits();
+  const std::string limit =
+      limits.processors_limit.empty() ? "" : fmt::format(" ({})", limits.processors_limit);
   EXPECT_EQ(notes_of(s)["threads"],
-            fmt::format("{}: {} cores / 2 ranks on this machine", std::max(1, cores / 2), cores));
+            fmt::format("{}: {} cores{} / 2 ranks on this machine",
+                        std::max(1, limits.processors / 2), limits.processors, limit));
   EXPECT_FALSE(notes_of(s).contains("eval-global-batch-size")) << "there is no evaluation";
   s.run.eval_interval = 5;
   EXPECT_EQ(notes_of(s)["eval-global-batch-size"], "4: that of training");
