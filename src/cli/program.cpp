@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/standard_streams.h"
 #include "base/version.h"
 #include "cli/command.h"
 
@@ -134,6 +135,7 @@ int with_processes(const std::function<int(comm::Processes&)>& body) {
 }
 
 int run(const Arguments& arguments) {
+  occupy_standard_streams();
   if (!arguments.empty() && arguments[0] == "--version") {
     fmt::print("megatron {}\n", version());
     return 0;

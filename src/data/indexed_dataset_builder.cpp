@@ -24,7 +24,6 @@ uint8_t code_of(DType type) {
   }
 }
 
-
 template <class T>
 void append(std::string& text, const T& value) {
   text.append(reinterpret_cast<const char*>(&value), sizeof value);

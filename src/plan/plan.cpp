@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "base/progress.h"
+#include "plan/figures.h"
 
 namespace megatron::plan {
 
@@ -24,7 +24,7 @@ int64_t offloaded(const MemoryUse& use) {
 
 // Where not all ranks are here, each may be of the stage that holds the most.
 std::string Plan::memory_text() const {
-  const std::string bytes = format_bytes(static_cast<double>(machine));
+  const std::string bytes = bytes_text(static_cast<double>(machine));
   return cgroup.empty() ? "the machine has " + bytes
                         : fmt::format("its cgroup ({}) allows {}", cgroup, bytes);
 }

@@ -106,7 +106,8 @@ class QuickstartRun(unittest.TestCase):
         self.root = Path(folder.name)
         self.program = self.root / "build/release/megatron"
         self.script("quickstart", (TOOLS.parent / "quickstart").read_text())
-        self.script("tools/quickstart_choice", (TOOLS / "quickstart_choice").read_text())
+        for name in ("quickstart_choice", "build_jobs"):
+            self.script(f"tools/{name}", (TOOLS / name).read_text())
         self.script("build/release/megatron", QUICKSTART_PROGRAM)
         for name in ("tools/install_dependencies", "bin/cmake", "bin/ninja", "bin/apt-get"):
             self.script(name, "#!/bin/sh\n")

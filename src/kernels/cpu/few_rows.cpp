@@ -1,7 +1,5 @@
 #include "kernels/cpu/few_rows.h"
 
-#include <hwy/targets.h>
-
 #include <algorithm>
 
 #include "base/error.h"
@@ -269,8 +267,7 @@ void product_of(const FewRowsProduct& p) {
 bool takes_few_rows(WordKind kind, DType type, int64_t m) {
   const bool as_it_lies = is_paired(kind) == (type == DType::bf16);
   // Of f32 the bits are those of the instruction set that tile_product runs on.
-  static const bool avx3 = (hwy::SupportedTargets() & HWY_AVX3) != 0;  // asks the processor
-  const bool processor = is_paired(kind) || avx3;
+  const bool processor = is_paired(kind) || tiles_take_avx3();
   return m <= kFewRows && as_it_lies && processor;
 }
 

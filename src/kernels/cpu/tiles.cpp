@@ -66,6 +66,8 @@ void product_f32(const TileProduct& p) {
   }
 }
 
+bool is_avx3() { return HWY_TARGET == HWY_AVX3; }
+
 }  // namespace HWY_NAMESPACE
 }  // namespace megatron::kernels::cpu
 HWY_AFTER_NAMESPACE();
@@ -79,6 +81,7 @@ HWY_AFTER_NAMESPACE();
 namespace megatron::kernels::cpu {
 
 HWY_EXPORT(product_f32);
+HWY_EXPORT(is_avx3);
 
 namespace {
 
@@ -140,6 +143,8 @@ void tile_product(WordKind kind, const TileProduct& product) {
   if (kind == WordKind::bf16_pair) return product_bf16(product);
   HWY_DYNAMIC_DISPATCH(product_f32)(product);
 }
+
+bool tiles_take_avx3() { return HWY_DYNAMIC_DISPATCH(is_avx3)(); }
 
 }  // namespace megatron::kernels::cpu
 #endif

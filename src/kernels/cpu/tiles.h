@@ -44,5 +44,7 @@ struct TileProduct {
 
 // The processor has what the kind asks for (kernels/cpu/bf16_products.h).
 void tile_product(WordKind kind, const TileProduct& product);
+// Whether its sums of f32 run on AVX-512.
+bool tiles_take_avx3();
 
 }  // namespace megatron::kernels::cpu

@@ -210,7 +210,7 @@ TEST_F(BadInput, ModelDirectories) {
   with_config("\"rope_type\": \"default\"", "\"rope_type\": \"yarn\"");
   eval(changed, {"yarn", "default"});
   with_config("\"num_hidden_layers\": ", "\"num_hidden_layers\": 99999999");
-  eval(changed, {"num-layers", "65536"});
+  eval(changed, {"config.json", "num_hidden_layers", "65536"});
   with_config("{", "");
   eval(changed, {"config.json"});
   refused(with(kShape, {"--mock-data", "--model", vectors("hf/llama")}),

@@ -18,9 +18,7 @@ TEST(Help, EveryCommandListsItsFlags) {
       {{},
        {"train", "eval", "generate", "tokenizer", "preprocess", "verify", "bench", "selftest",
         "inspect"}},
-      {{"train"},
-       {"--num-layers", "--lr-decay-style", "--ranks", "--no-calculate-per-token-loss",
-        "--finetune", "1234"}},
+      {{"train"}, {"--num-layers", "--lr-decay-style", "--ranks", "--preset", "--help all"}},
       {{"eval"}, {"--load", "--eval-set", "--split"}},
       {{"generate"}, {"--prompt", "--temperature", "--top-k"}},
       {{"tokenizer"}, {"train", "encode", "decode"}},
@@ -42,6 +40,9 @@ TEST(Help, EveryCommandListsItsFlags) {
     for (const std::string& part : parts)
       EXPECT_TRUE(has(r.out, part)) << command[0] << ": " << part << "\n" << r.out;
   }
+  const std::string all = place.run({"train", "--help", "all"}).out;
+  for (const char* part : {"--no-calculate-per-token-loss", "--finetune", "1234"})
+    EXPECT_TRUE(has(all, part)) << part;
   EXPECT_EQ(place.run({}).code, 2);
   EXPECT_TRUE(has(place.run({"--version"}).out, "megatron "));
 }

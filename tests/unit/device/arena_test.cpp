@@ -174,5 +174,13 @@ TEST(Arena, StorageOutlivesTheHandleOfItsArena) {
   EXPECT_EQ(block->device().kind, DeviceKind::cpu);
 }
 
+// On a machine with much memory too, whose ranks would each reserve all of it.
+TEST(Arenas, OfManyRanksShareTheAddressSpace) {
+  constexpr int kRanks = 1024;
+  std::vector<Arenas> ranks;
+  for (int r = 0; r < kRanks; ++r)
+    ASSERT_NO_THROW(ranks.emplace_back(Device{DeviceKind::cpu, 0}, kRanks)) << r;
+}
+
 }  // namespace
 }  // namespace megatron

@@ -63,17 +63,17 @@ TEST(Config, NamesWhatIsNotSupported) {
 
 TEST(Config, RefusesAbsurdSizes) {
   expect_parts(refusal("llama", "num_hidden_layers", int64_t{1} << 40),
-               {"num-layers", "1099511627776", "65536"});
+               {"num_hidden_layers", "1099511627776", "65536"});
   expect_parts(refusal("gpt2", "n_embd", int64_t{1} << 62),
-               {"hidden-size", "4611686018427387904", "1048576"});
+               {"n_embd", "4611686018427387904", "1048576"});
   expect_parts(refusal("gpt2", "n_layer", 0), {"n_layer", "0"});
   expect_parts(refusal("llama", "num_key_value_heads", -1), {"num_key_value_heads", "-1"});
   expect_parts(refusal("llama", "num_key_value_heads", 3), {"4", "3"});
   expect_parts(refusal("llama", "vocab_size", 1e300), {"vocab_size"});
   expect_parts(refusal("llama", "vocab_size", "many"), {"vocab_size", "integer", "string"});
   expect_parts(refusal("llama", "head_dim", 7), {"7", "even"});
-  expect_parts(refusal("llama", "attention_dropout", 1), {"attention-dropout", "1"});
-  expect_parts(refusal("llama", "rms_norm_eps", 0), {"norm-epsilon", "0"});
+  expect_parts(refusal("llama", "attention_dropout", 1), {"attention_dropout", "1"});
+  expect_parts(refusal("llama", "rms_norm_eps", 0), {"rms_norm_eps", "0"});
 }
 
 TEST(Config, NamesAMissingKey) {
