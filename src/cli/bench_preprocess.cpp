@@ -1,13 +1,11 @@
 #include <fmt/core.h>
-#include <stdlib.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/median.h"
 #include "base/progress.h"
@@ -23,25 +21,15 @@ struct Measurement {
   training::PreprocessResult result;
 };
 
-// Of all threads.
-double cpu_seconds() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
 Measurement measure(training::PreprocessSettings s, const std::string& folder, int64_t workers) {
   s.output_prefix = folder + "/out";
   s.overwrite = true;
   s.workers = workers;
-  const double cpu_before = cpu_seconds();
+  const double cpu_before = processor_seconds();
   const auto begin = std::chrono::steady_clock::now();
   auto results = training::preprocess(s);
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
-  return {time.count(), cpu_seconds() - cpu_before, std::move(results.at(0))};
+  return {time.count(), processor_seconds() - cpu_before, std::move(results.at(0))};
 }
 
 double peak_bytes() {
