@@ -19,6 +19,7 @@ constexpr int64_t kAlignment = 64;
 int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 constexpr int64_t kLeastRange = int64_t{1} << 28;
+constexpr int64_t kSmall = int64_t{4} << 20;  // bytes; whole pages
 
 class HostRange final : public AddressRange {
  public:
@@ -34,7 +35,9 @@ class HostRange final : public AddressRange {
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (p != MAP_FAILED) {
         base_ = static_cast<std::byte*>(p);
-        madvise(p, static_cast<size_t>(size_), MADV_HUGEPAGE);
+        // Small arenas, of which many ranks have many, stay on small pages: they would take a huge
+        // one each, which no plan counts.
+        madvise(base_ + kSmall, static_cast<size_t>(size_ - kSmall), MADV_HUGEPAGE);
         return;
       }
     }
