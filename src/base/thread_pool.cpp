@@ -135,8 +135,10 @@ ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
     for (int i = 1; i < threads; ++i) s.workers.emplace_back([&s, i] { s.work(i); });
   } catch (const std::exception& error) {
     s.stop();
-    fail("cannot start thread {} of {} ({}); ask for fewer threads", s.workers.size() + 2, threads,
-         error.what());
+    fail(
+        "cannot start thread {} of {} of a rank ({}): use fewer --threads or --ranks, or raise the "
+        "limit of processes (ulimit -u, pids.max of the cgroup)",
+        s.workers.size() + 2, threads, error.what());
   }
 }
 

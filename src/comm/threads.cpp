@@ -295,8 +295,10 @@ void run_ranks(int ranks, const std::function<void(Group& world)>& body, WaitLim
   try {
     for (int r = 0; r < ranks; ++r) threads.emplace_back([&, r] { run_rank(meeting, r, body); });
   } catch (const std::system_error& error) {
-    const std::string text = fmt::format("cannot start thread {} of {} ranks: {}; use fewer ranks",
-                                         threads.size(), ranks, error.what());
+    const std::string text = fmt::format(
+        "cannot start thread {} of {} ranks: {}; use fewer --ranks, or raise the limit of "
+        "processes (ulimit -u, pids.max of the cgroup)",
+        threads.size(), ranks, error.what());
     world->fail(0, std::make_exception_ptr(Error(text)), text);
   }
   for (std::thread& thread : threads) thread.join();
