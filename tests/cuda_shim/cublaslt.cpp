@@ -13,6 +13,8 @@
 #include "base/dtype.h"
 #include "cuda_shim/control.h"
 #include "cuda_shim/work.h"
+#include "machine.h"
+#include "memory.h"
 
 struct cublasLtContext {
   bool turn = false;  // sums in place come in another order each time
@@ -42,6 +44,8 @@ struct cublasLtMatmulPreferenceOpaque_t {
 
 namespace {
 
+using cuda_shim::Lock;
+using cuda_shim::machine;
 using megatron::bf16;
 using megatron::f16;
 using Layout = cublasLtMatrixLayoutOpaque_t;
@@ -69,7 +73,8 @@ struct Algorithm {
   int32_t parts;
   uint32_t scheme;
   std::array<uint32_t, 4> alignment;  // of A, B, C and D, as promised
-  uint32_t bias_alignment, aux_alignment;
+  uint16_t bias_alignment, aux_alignment;
+  int32_t place;  // in the list that named it
 };
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
 
@@ -346,6 +351,10 @@ cublasStatus_t make(T** made, const Values&... values) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
+uint16_t promised(bool there, const void* p) {
+  return static_cast<uint16_t>(there ? alignment(p) : 1);
+}
+
 // The ways that the library knows, the best one first: with few columns and rows, over parts of K.
 std::vector<Algorithm> ways(const Call& call, const cublasLtMatmulPreferenceOpaque_t& preference) {
   const bool ta = call.operation.transpose_a != CUBLAS_OP_N;
@@ -356,8 +365,9 @@ std::vector<Algorithm> ways(const Call& call, const cublasLtMatmulPreferenceOpaq
                 .parts = 1,
                 .scheme = CUBLASLT_REDUCTION_SCHEME_NONE,
                 .alignment = preference.alignment,
-                .bias_alignment = has_bias(call.operation) ? alignment(call.operation.bias) : 1,
-                .aux_alignment = has_aux(call.operation) ? alignment(call.operation.aux) : 1};
+                .bias_alignment = promised(has_bias(call.operation), call.operation.bias),
+                .aux_alignment = promised(has_aux(call.operation), call.operation.aux),
+                .place = 0};
   std::vector<Algorithm> list;
   const auto add = [&](int32_t parts, uint32_t scheme, uint64_t workspace) {
     if (scheme != 0 && (preference.schemes & scheme) == 0) return;
@@ -365,6 +375,7 @@ std::vector<Algorithm> ways(const Call& call, const cublasLtMatmulPreferenceOpaq
     way.parts = parts;
     way.scheme = scheme;
     way.workspace = workspace;
+    way.place = static_cast<int32_t>(list.size());
     list.push_back(way);
   };
   const bool deep = k > call.d.rows && k > call.d.cols;
@@ -374,14 +385,29 @@ std::vector<Algorithm> ways(const Call& call, const cublasLtMatmulPreferenceOpaq
   }
   add(1, CUBLASLT_REDUCTION_SCHEME_NONE, 0);
   if (!deep && k > 1) add(2, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 2 * sums);
+  add(1, CUBLASLT_REDUCTION_SCHEME_NONE, 0);  // other tiles, the same bits
   return list;
+}
+
+cublasStatus_t planted_refusal(const Algorithm& way) {
+  const Lock lock(machine().mutex);
+  const cuda_shim::Settings& settings = machine().settings;
+  return way.place < settings.refuse_algorithms ? static_cast<cublasStatus_t>(settings.refusal)
+                                                : CUBLAS_STATUS_SUCCESS;
 }
 
 }  // namespace
 
 extern "C" {
 
-cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { return make(handle); }
+// As the library does, it asks for some memory of the device's for itself.
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  {
+    const Lock lock(machine().mutex);
+    if (cuda_shim::free_memory(cuda_shim::current_device()) == 0) return CUBLAS_STATUS_ALLOC_FAILED;
+  }
+  return make(handle);
+}
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
   delete handle;
   return CUBLAS_STATUS_SUCCESS;
@@ -391,7 +417,11 @@ const char* cublasLtGetStatusName(cublasStatus_t status) {
   switch (status) {
     case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
     case CUBLAS_STATUS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
+    case CUBLAS_STATUS_ALLOC_FAILED: return "CUBLAS_STATUS_ALLOC_FAILED";
     case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_ARCH_MISMATCH: return "CUBLAS_STATUS_ARCH_MISMATCH";
+    case CUBLAS_STATUS_EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
+    case CUBLAS_STATUS_INTERNAL_ERROR: return "CUBLAS_STATUS_INTERNAL_ERROR";
     case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
   }
   return "CUBLAS_STATUS_UNKNOWN";
@@ -400,7 +430,11 @@ const char* cublasLtGetStatusString(cublasStatus_t status) {
   switch (status) {
     case CUBLAS_STATUS_SUCCESS: return "success";
     case CUBLAS_STATUS_NOT_INITIALIZED: return "the library was not initialized";
+    case CUBLAS_STATUS_ALLOC_FAILED: return "the resource allocation failed";
     case CUBLAS_STATUS_INVALID_VALUE: return "an unsupported value or parameter was passed";
+    case CUBLAS_STATUS_ARCH_MISMATCH: return "the device lacks a feature that is required";
+    case CUBLAS_STATUS_EXECUTION_FAILED: return "the function failed to launch on the GPU";
+    case CUBLAS_STATUS_INTERNAL_ERROR: return "an internal operation failed";
     case CUBLAS_STATUS_NOT_SUPPORTED: return "the functionality requested is not supported";
   }
   return "unknown";
@@ -547,6 +581,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t library, cublasLtMatmulDesc_t ope
   std::memcpy(&way, algorithm, sizeof(way));
   if (const cublasStatus_t status = examine_memory(work, workspace_bytes);
       status != CUBLAS_STATUS_SUCCESS)
+    return status;
+  if (const cublasStatus_t status = planted_refusal(way); status != CUBLAS_STATUS_SUCCESS)
     return status;
   if (way.scheme == CUBLASLT_REDUCTION_SCHEME_INPLACE) {
     work.backwards = library->turn;

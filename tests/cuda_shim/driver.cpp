@@ -56,7 +56,7 @@ CUresult create(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemA
   if (const CUresult error = unless_recording("cuMemCreate"); error != CUDA_SUCCESS) return error;
   if (bytes == 0 || bytes % kGranule != 0 || p->location.id < 0 || p->location.id >= kMaxDevices)
     return no(CUDA_ERROR_INVALID_VALUE, "cuMemCreate: not whole granules of a device");
-  if (bytes > free_memory(p->location.id)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (bytes > free_memory(p->location.id) || !may_allocate()) return CUDA_ERROR_OUT_OF_MEMORY;
   *handle = m.next_handle++;
   m.physical[*handle] = {bytes, p->location.id};
   m.references[*handle] = 1;

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <map>
 #include <thread>
 
 #include "machine.h"
@@ -80,6 +81,14 @@ class Helpers {
 constexpr int kMostThreads = 8;
 constexpr int64_t kWorthHelp = 4096;  // threads of a kernel
 
+// Of each kernel found once: it takes a look at a file.
+const std::string& known_name(const void* kernel) {
+  static auto* const names = new std::map<const void*, std::string>;
+  std::string& name = (*names)[kernel];
+  if (name.empty()) name = kernel_name(kernel);
+  return name;
+}
+
 bool zero(uint3 v) { return v.x == 0 || v.y == 0 || v.z == 0; }
 
 // Empty, or why such a launch is refused.
@@ -129,7 +138,7 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel,
     return refuse(cudaErrorInvalidResourceHandle,
                   fmt::format("kernel {}: a stream of device {} while device {} is current",
                               kernel_name(kernel), stream->device, current_device()));
-  return enqueue(config.stream, "kernel",
+  return enqueue(config.stream, m.settings.hang.empty() ? "kernel" : known_name(kernel),
                  [work = KernelWork{.kernel = kernel,
                                     .grid = config.gridDim,
                                     .block = config.blockDim,

@@ -35,8 +35,7 @@ void at_end() {
   _exit(86);
 }
 
-// What a process that cannot be told by a call is told: CUDA_SHIM_DEVICES, CUDA_SHIM_DRIVER,
-// CUDA_SHIM_CAPABILITY.
+// What a process that cannot be told by a call is told (cuda_shim/control.h).
 int64_t told_first(const char* variable, int64_t usual) {
   const char* const told = std::getenv(variable);
   return told == nullptr ? usual : std::atoll(told);
@@ -53,6 +52,13 @@ Machine& machine() {
     settings.devices = told_first("CUDA_SHIM_DEVICES", settings.devices);
     settings.driver = told_first("CUDA_SHIM_DRIVER", settings.driver);
     settings.capability = told_first("CUDA_SHIM_CAPABILITY", settings.capability);
+    settings.memory = told_first("CUDA_SHIM_MEMORY", settings.memory);
+    settings.pinned = told_first("CUDA_SHIM_PINNED", settings.pinned);
+    settings.allocations = told_first("CUDA_SHIM_ALLOCATIONS", settings.allocations);
+    settings.refuse_algorithms =
+        told_first("CUDA_SHIM_REFUSE_ALGORITHMS", settings.refuse_algorithms);
+    if (const char* const hang = std::getenv("CUDA_SHIM_HANG"); hang != nullptr)
+      settings.hang = hang;
     std::atexit(at_end);
     return made;
   }();
@@ -92,6 +98,13 @@ cudaError_t stick(cudaError_t error, const std::string& text) {
   return error;
 }
 
+bool may_allocate() {
+  int64_t& left = machine().settings.allocations;
+  if (left <= 0) return false;
+  --left;
+  return true;
+}
+
 int current_device() { return device_of_thread; }
 bool has_devices() {
   return machine().settings.devices > 0 && machine().settings.driver >= CUDART_VERSION;
@@ -119,16 +132,25 @@ bool shim_set(const char* name, int64_t value) {
   const Lock lock(machine().mutex);
   Settings& s = machine().settings;
   const std::string_view what = name;
-  int64_t* const at = what == "devices"      ? &s.devices
-                      : what == "memory"     ? &s.memory
-                      : what == "driver"     ? &s.driver
-                      : what == "descending" ? &s.descending
-                      : what == "threads"    ? &s.threads
-                      : what == "nccl_looks" ? &s.nccl_looks
-                                             : nullptr;
+  int64_t* const at = what == "devices"             ? &s.devices
+                      : what == "memory"            ? &s.memory
+                      : what == "driver"            ? &s.driver
+                      : what == "descending"        ? &s.descending
+                      : what == "threads"           ? &s.threads
+                      : what == "nccl_looks"        ? &s.nccl_looks
+                      : what == "pinned"            ? &s.pinned
+                      : what == "allocations"       ? &s.allocations
+                      : what == "refuse_algorithms" ? &s.refuse_algorithms
+                      : what == "refusal"           ? &s.refusal
+                                                    : nullptr;
   if (at == nullptr) return false;
   *at = value;
   return true;
+}
+
+void shim_hang(const char* text) {
+  const Lock lock(machine().mutex);
+  machine().settings.hang = text;
 }
 
 const char* shim_problems() {

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -67,7 +68,10 @@ struct Recording {
 
 struct Settings {
   int64_t devices = 1, memory = int64_t{2} << 30, driver = 13000, descending = 0, threads = 0,
-          capability = 90, nccl_looks = 1;
+          capability = 90, nccl_looks = 1, refuse_algorithms = 0, refusal = 15,
+          pinned = std::numeric_limits<int64_t>::max(),
+          allocations = std::numeric_limits<int64_t>::max();
+  std::string hang = {};  // part of the names of work that never ends
 };
 
 // Recursive. Whoever waits for work that others must queue lets them in meanwhile.
@@ -135,6 +139,8 @@ void run(cudaStream_t stream, const Marker* until = nullptr);
 bool advance(cudaStream_t stream, const Marker* until = nullptr);
 void run_all(int device);
 std::string kernel_name(const void* kernel);
+// Whether one more allocation may be made.
+bool may_allocate();
 
 // What a call that waits, maps memory or the like may not do while work is recorded: the error, with
 // the recording spoiled, or success. of_device: waits for all that the device does; else the call is

@@ -45,6 +45,12 @@ auto holding(Map& map, uintptr_t at) {
   return entry == map.begin() ? map.end() : std::prev(entry);
 }
 
+// Whether the host may pin so much more.
+bool may_pin(size_t bytes) {
+  return shim_alive("pinned") + static_cast<int64_t>(bytes) <= machine().settings.pinned &&
+         may_allocate();
+}
+
 bool of_device(uintptr_t at) {
   const auto entry = holding(machine().device_addresses, at);
   return entry != machine().device_addresses.end() && at - entry->first < entry->second;
@@ -147,7 +153,7 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
   *p = nullptr;
   if (!has_devices()) return cudaErrorNoDevice;
   if (bytes == 0) return cudaSuccess;
-  if (bytes > free_memory(current_device())) return cudaErrorMemoryAllocation;
+  if (bytes > free_memory(current_device()) || !may_allocate()) return cudaErrorMemoryAllocation;
   const size_t pages = (bytes + 4095) / 4096 * 4096;
   const uintptr_t at = reserve_addresses(pages, 4096);
   if (at == 0) return cudaErrorMemoryAllocation;
@@ -181,6 +187,7 @@ cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
   if (const cudaError_t error = refuse_while_recording("cudaHostAlloc"); error != cudaSuccess)
     return error;
   if (!has_devices()) return cudaErrorNoDevice;
+  if (!may_pin(bytes)) return cudaErrorMemoryAllocation;
   *p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (*p == MAP_FAILED) return cudaErrorMemoryAllocation;
   m.pinned[address(*p)] = {.bytes = bytes, .device = -1};
@@ -213,6 +220,7 @@ cudaError_t cudaHostRegister(void* p, size_t bytes, unsigned flags) {
                   fmt::format("cudaHostRegister: {} is pinned already", p));
   if (flags != (cudaHostRegisterPortable | cudaHostRegisterMapped))
     problem("cudaHostRegister: kernels, and other devices, are not promised this memory");
+  if (!may_pin(bytes)) return cudaErrorMemoryAllocation;
   m.pinned[address(p)] = {.bytes = bytes};
   return cudaSuccess;
 }

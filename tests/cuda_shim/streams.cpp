@@ -51,6 +51,19 @@ bool is_alive(cudaStream_t stream) {
          0;
 }
 
+// Work of that name stands still for as long as it is told to.
+void may_hang(Operation& operation) {
+  const auto hangs = [](const std::string& name) {
+    const std::string& text = machine().settings.hang;
+    return !text.empty() && name.find(text) != std::string::npos;
+  };
+  if (!hangs(operation.name)) return;
+  operation.work = [hangs, name = operation.name, work = std::move(operation.work)] {
+    if (hangs(name)) return cudaErrorNotReady;
+    return work ? work() : cudaSuccess;
+  };
+}
+
 // The youngest first: what an older one should have waited for does not happen by chance.
 std::vector<cudaStream_t> all_streams() {
   const Machine& m = machine();
@@ -95,6 +108,7 @@ cudaError_t queue(cudaStream_t stream, Operation operation) {
   if (machine().sticky != cudaSuccess) return machine().sticky;
   stream = stream_of(stream);
   if (stream == nullptr) return no_stream();
+  may_hang(operation);
   if (stream->recording != nullptr) {
     stream->recording->work_of(stream).push_back(std::move(operation));
     return cudaSuccess;

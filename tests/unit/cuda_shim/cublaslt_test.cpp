@@ -160,7 +160,7 @@ TEST_F(Product, RefusesMemoryThatIsNotAsPromised) {
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   const auto ways = ask();
-  ASSERT_EQ(ways.size(), 2u);
+  ASSERT_EQ(ways.size(), 3u);
   const auto problem = [] { return std::string(shim_problems()); };
   EXPECT_EQ(multiply(ways[0], memory + 1, 4096), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_NE(problem().find("aligned to less"), std::string::npos);
@@ -179,6 +179,24 @@ TEST_F(Product, RefusesMemoryThatIsNotAsPromised) {
   EXPECT_EQ(multiply(ways[1], memory, 4096), CUBLAS_STATUS_NOT_SUPPORTED);
   EXPECT_NE(problem().find("another product"), std::string::npos);
   EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+}
+
+TEST_F(Product, RefusesTheFirstAlgorithmsOfAListWhereTold) {
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{1} << 20);
+  const auto ways = ask();
+  ASSERT_EQ(ways.size(), 4u);
+  ASSERT_TRUE(shim_set("refuse_algorithms", 2));
+  EXPECT_EQ(multiply(ways[0], memory, 4096), CUBLAS_STATUS_NOT_SUPPORTED);
+  EXPECT_EQ(multiply(ways[1], memory, 4096), CUBLAS_STATUS_NOT_SUPPORTED);
+  EXPECT_EQ(multiply(ways[2], memory, 4096), CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(multiply(ways[3], memory, 4096), CUBLAS_STATUS_SUCCESS);
+  ASSERT_TRUE(shim_set("refusal", CUBLAS_STATUS_ARCH_MISMATCH));
+  EXPECT_EQ(multiply(ways[1], memory, 4096), CUBLAS_STATUS_ARCH_MISMATCH);
+  ASSERT_TRUE(shim_set("refusal", CUBLAS_STATUS_NOT_SUPPORTED));
+  ASSERT_TRUE(shim_set("refuse_algorithms", 0));
+  EXPECT_EQ(multiply(ways[0], memory, 4096), CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_STREQ(shim_problems(), "") << "a refusal is no misuse";
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -204,6 +205,67 @@ TEST_F(Planted, LaunchesBeyondTheLimits) {
   EXPECT_TRUE(refused(1, 32, 65537));
   EXPECT_EQ(cudaFuncSetAttribute(nothing, cudaFuncAttributeMaxDynamicSharedMemorySize, 228 << 10),
             cudaErrorInvalidValue);
+}
+
+// --- Troubles of the machine, not of the program.
+
+TEST_F(Planted, MemoryThatIsUsedUp) {
+  const int64_t used = shim_alive("bytes");
+  ASSERT_TRUE(shim_set("memory", used + 3000));
+  void *one = nullptr, *two = nullptr;
+  EXPECT_EQ(cudaMalloc(&one, 2000), cudaSuccess);
+  EXPECT_EQ(cudaMalloc(&two, 2000), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaFree(one), cudaSuccess);
+  EXPECT_EQ(cudaMalloc(&two, 2000), cudaSuccess);
+  ASSERT_TRUE(shim_set("memory", int64_t{2} << 30));
+  ASSERT_TRUE(shim_set("allocations", 1));
+  EXPECT_EQ(cudaMalloc(&one, 8), cudaSuccess);
+  EXPECT_EQ(cudaFree(one), cudaSuccess);
+  EXPECT_EQ(cudaMalloc(&one, 8), cudaErrorMemoryAllocation) << "the second one from then on";
+  ASSERT_TRUE(shim_set("allocations", std::numeric_limits<int64_t>::max()));
+  EXPECT_EQ(cudaFree(two), cudaSuccess);
+}
+
+TEST_F(Planted, HostMemoryThatCannotBePinned) {
+  ASSERT_TRUE(shim_set("pinned", 4096));
+  void *one = nullptr, *two = nullptr;
+  EXPECT_EQ(cudaHostAlloc(&one, 4096, 0), cudaSuccess);
+  EXPECT_EQ(cudaHostAlloc(&two, 1, 0), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaFreeHost(one), cudaSuccess);
+  ASSERT_TRUE(shim_set("pinned", std::numeric_limits<int64_t>::max()));
+}
+
+TEST_F(Planted, KernelThatNeverEnds) {
+  cudaEvent_t before = nullptr, after = nullptr;
+  ASSERT_EQ(cudaEventCreate(&before), cudaSuccess);
+  ASSERT_EQ(cudaEventCreate(&after), cudaSuccess);
+  shim_hang("twice");
+  launch(add_mirrored<false>, in_, out_);
+  EXPECT_EQ(cudaEventRecord(before, stream_), cudaSuccess);
+  launch(twice<false>, in_, out_, kCount);
+  EXPECT_EQ(cudaEventRecord(after, stream_), cudaSuccess);
+  EXPECT_EQ(cudaEventSynchronize(before), cudaSuccess) << "another kernel ends";
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(cudaEventQuery(after), cudaErrorNotReady);
+  shim_hang("");
+  EXPECT_EQ(cudaEventSynchronize(after), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(before), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(after), cudaSuccess);
+}
+
+TEST_F(Planted, CopyThatNeverEndsInAGraph) {
+  shim_hang("copy");
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t work = nullptr;
+  ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  EXPECT_EQ(cudaMemcpyAsync(out_, in_, kBytes, cudaMemcpyDefault, stream_), cudaSuccess);
+  ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&work, graph, 0), cudaSuccess);
+  EXPECT_EQ(cudaGraphLaunch(work, stream_), cudaSuccess);
+  EXPECT_EQ(cudaStreamQuery(stream_), cudaErrorNotReady);
+  shim_hang("");
+  EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+  EXPECT_EQ(cudaGraphExecDestroy(work), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }
 
 }  // namespace

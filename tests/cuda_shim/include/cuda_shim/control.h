@@ -5,15 +5,32 @@
 
 #include <cstdint>
 
+// Planted troubles of a whole program, by environment variables that nothing but the shim reads, when
+// the program first calls CUDA. Numbers are whole and decimal.
+//   CUDA_SHIM_DEVICES, CUDA_SHIM_DRIVER, CUDA_SHIM_CAPABILITY   as "devices" and "driver" below; 90 is
+//                                  compute capability 9.0
+//   CUDA_SHIM_MEMORY=BYTES         as "memory": what goes beyond it is out of memory
+//   CUDA_SHIM_PINNED=BYTES         as "pinned": host memory beyond it cannot be pinned
+//   CUDA_SHIM_ALLOCATIONS=N        as "allocations": what comes after so many is out of memory
+//   CUDA_SHIM_REFUSE_ALGORITHMS=N  as "refuse_algorithms": cublasLtMatmul answers
+//                                  CUBLAS_STATUS_NOT_SUPPORTED to the first N of each product's list
+//   CUDA_SHIM_HANG=TEXT            as shim_hang(TEXT): work that never ends
 #define CUDA_SHIM_EXPORT extern "C" __attribute__((visibility("default")))
 
-// "devices": how many there are (1); "memory": bytes of each (1 GiB); "driver": CUDA's version as
+// "devices": how many there are (1); "memory": bytes of each (2 GiB); "pinned": bytes of the host's
+// that may be pinned (no limit); "allocations": of device and pinned memory that succeed from now on
+// (no limit); "driver": CUDA's version as
 // cudaDriverGetVersion tells it (13000; 0: no driver); "descending": 1 runs threads, warps and
 // blocks from the highest index down (0); "threads": OS threads that run blocks (a core each);
 // "nccl_looks": how often calls of NCCL that do not block are in progress when they are looked at
-// (1).
+// (1); "refuse_algorithms": how many of the first algorithms of each product's list cublasLtMatmul
+// refuses (0); "refusal": with which status (15, CUBLAS_STATUS_NOT_SUPPORTED).
 // False: no such name.
 CUDA_SHIM_EXPORT bool shim_set(const char* name, int64_t value);
+// From now on, work whose name has that text never ends: a launch of such a kernel, or "cublasLtMatmul",
+// "copy", "memset", "NCCL". Its stream stands still, and who waits for that, waits for ever. Empty:
+// none; what hung goes on.
+CUDA_SHIM_EXPORT void shim_hang(const char* text);
 // The problems since the last call, a line each; errors that stick to the device are lifted. The
 // text holds until the thread's next call.
 CUDA_SHIM_EXPORT const char* shim_problems();
