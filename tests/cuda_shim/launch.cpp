@@ -85,7 +85,7 @@ constexpr int64_t kWorthHelp = 4096;  // threads of a kernel
 const std::string& known_name(const void* kernel) {
   static auto* const names = new std::map<const void*, std::string>;
   std::string& name = (*names)[kernel];
-  if (name.empty()) name = kernel_name(kernel);
+  if (name.empty()) name = "kernel " + kernel_name(kernel);
   return name;
 }
 

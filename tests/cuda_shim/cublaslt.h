@@ -1,0 +1,77 @@
+// What cuBLASLt on the CPU is told of a product (cublaslt.cpp), and computes (cublaslt_products.cpp).
+#pragma once
+
+#include <cublasLt.h>
+
+#include <array>
+
+struct cublasLtContext {
+  bool turn = false;  // sums in place come in another order each time
+};
+struct cublasLtMatrixLayoutOpaque_t {
+  cudaDataType type;
+  uint64_t rows, cols;
+  int64_t ld;
+  int32_t batch = 1;
+  int64_t offset = 0;
+};
+struct cublasLtMatmulDescOpaque_t {
+  cublasComputeType_t compute;
+  cudaDataType scale;
+  int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
+  uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  const void* bias = nullptr;  // or where its gradient goes
+  int32_t bias_type = -1;
+  void* aux = nullptr;
+  int64_t aux_ld = 0;
+};
+struct cublasLtMatmulPreferenceOpaque_t {
+  uint64_t workspace = 0;
+  uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
+  std::array<uint32_t, 4> alignment{256, 256, 256, 256};
+};
+
+namespace cuda_shim::lt {
+
+using Layout = cublasLtMatrixLayoutOpaque_t;
+using Operation = cublasLtMatmulDescOpaque_t;
+
+struct Call {
+  Operation operation;
+  Layout a, b, c, d;
+};
+
+// What lies in cublasLtMatmulAlgo_t.
+struct Algorithm {
+  uint64_t call;  // fingerprint of the call that it was chosen for
+  uint64_t workspace;
+  int32_t parts;
+  uint32_t scheme;
+  std::array<uint32_t, 4> alignment;  // of A, B, C and D, as promised
+  uint16_t bias_alignment, aux_alignment;
+  int32_t place;  // in the list that named it
+};
+static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
+
+struct Work {
+  Call call;
+  Algorithm algorithm;
+  const void *a, *b, *c, *bias;
+  void *d, *workspace;
+  float alpha, beta;
+  bool backwards;  // sums in place: the last part first
+};
+
+int64_t bytes(cudaDataType type);
+
+bool adds_bias(const Operation& o);
+bool sums_b(const Operation& o);
+bool has_bias(const Operation& o);
+bool differentiates(const Operation& o);
+bool has_aux(const Operation& o);
+bool applies_gelu(const Operation& o);
+
+// Of operands that were examined.
+void multiply(const Work& work);
+
+}  // namespace cuda_shim::lt

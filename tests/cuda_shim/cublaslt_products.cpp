@@ -1,0 +1,152 @@
+// The products of cuBLASLt on the CPU.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+#include "base/dtype.h"
+#include "cublaslt.h"
+
+namespace cuda_shim::lt {
+
+int64_t bytes(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
+
+bool adds_bias(const Operation& o) {
+  return o.epilogue == CUBLASLT_EPILOGUE_BIAS || o.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS ||
+         o.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+bool sums_b(const Operation& o) { return o.epilogue == CUBLASLT_EPILOGUE_BGRADB; }
+bool has_bias(const Operation& o) { return adds_bias(o) || sums_b(o); }
+bool differentiates(const Operation& o) { return o.epilogue == CUBLASLT_EPILOGUE_DGELU; }
+bool has_aux(const Operation& o) {
+  return differentiates(o) || o.epilogue == CUBLASLT_EPILOGUE_GELU_AUX ||
+         o.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+bool applies_gelu(const Operation& o) {
+  return (o.epilogue & CUBLASLT_EPILOGUE_GELU) != 0 && !differentiates(o);
+}
+
+namespace {
+
+using megatron::bf16;
+using megatron::f16;
+
+// A matrix on the device whose column j of matrix g begins at `at(g, j)`.
+struct Matrix {
+  const std::byte* data;
+  Layout layout;
+  const std::byte* at(int64_t g, int64_t column) const {
+    return data + (g * layout.offset + column * layout.ld) * bytes(layout.type);
+  }
+};
+
+float load(const std::byte* p, cudaDataType type, int64_t i) {
+  if (type == CUDA_R_32F) return reinterpret_cast<const float*>(p)[i];
+  if (type == CUDA_R_16BF) return static_cast<float>(reinterpret_cast<const bf16*>(p)[i]);
+  return static_cast<float>(reinterpret_cast<const f16*>(p)[i]);
+}
+void store(std::byte* p, cudaDataType type, int64_t i, float value) {
+  if (type == CUDA_R_32F) {
+    reinterpret_cast<float*>(p)[i] = value;
+  } else if (type == CUDA_R_16BF) {
+    reinterpret_cast<bf16*>(p)[i] = bf16(value);
+  } else {
+    reinterpret_cast<f16*>(p)[i] = f16(value);
+  }
+}
+
+// op(matrix) of one of a batch as columns one behind the other.
+std::vector<float> columns(const Matrix& matrix, int64_t g, bool transposed) {
+  const auto rows = static_cast<int64_t>(matrix.layout.rows);
+  const auto cols = static_cast<int64_t>(matrix.layout.cols);
+  std::vector<float> values(static_cast<size_t>(rows * cols));
+  for (int64_t j = 0; j < cols; ++j) {
+    const std::byte* from = matrix.at(g, j);
+    for (int64_t i = 0; i < rows; ++i)
+      values[static_cast<size_t>(transposed ? i * cols + j : j * rows + i)] =
+          load(from, matrix.layout.type, i);
+  }
+  return values;
+}
+
+struct Gelu {
+  float value, slope;
+};
+Gelu gelu(float x) {
+  const float u = 0.797884561f * (x + 0.044715f * x * x * x), t = std::tanh(u);
+  const float du = 0.797884561f * (1 + 3 * 0.044715f * x * x);
+  return {0.5f * x * (1 + t), 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * du};
+}
+
+// What the epilogue makes of an element, row i of column j.
+float finish(const Work& work, float value, int64_t i, int64_t j) {
+  const Operation& o = work.call.operation;
+  const cudaDataType type = work.call.d.type;
+  if (adds_bias(o)) value += load(static_cast<const std::byte*>(work.bias), type, i);
+  auto* const aux = static_cast<std::byte*>(o.aux);
+  const int64_t at = j * o.aux_ld + i;
+  if (differentiates(o)) return value * gelu(load(aux, type, at)).slope;
+  if (has_aux(o)) store(aux, type, at, value);
+  return applies_gelu(o) ? gelu(value).value : value;
+}
+
+// Sums over k of each column of op(B) [k, n].
+void sum_columns(const Work& work, const std::vector<float>& b, int64_t n) {
+  if (!sums_b(work.call.operation)) return;
+  auto* const to = static_cast<std::byte*>(const_cast<void*>(work.bias));
+  const int64_t k = static_cast<int64_t>(b.size()) / n;
+  for (int64_t j = 0; j < n; ++j) {
+    float total = 0;
+    for (int64_t l = 0; l < k; ++l) total += b[static_cast<size_t>(j * k + l)];
+    store(to, work.call.d.type, j, total);
+  }
+}
+
+// Columns of A over parts of k, each summed from 0, then the parts in order.
+void sum(const Work& work, const std::vector<float>& a, const float* b, int64_t m, int64_t k,
+         std::vector<float>& sums) {
+  std::vector<float> part(static_cast<size_t>(m));
+  std::fill(sums.begin(), sums.end(), 0.0f);
+  const int64_t parts = std::max(1, work.algorithm.parts), length = (k + parts - 1) / parts;
+  for (int64_t p = 0; p < parts; ++p) {
+    const int64_t begin = (work.backwards ? parts - 1 - p : p) * length;
+    std::fill(part.begin(), part.end(), 0.0f);
+    for (int64_t l = begin; l < std::min(k, begin + length); ++l) {
+      const float* column = a.data() + l * m;
+      for (int64_t i = 0; i < m; ++i) part[static_cast<size_t>(i)] += column[i] * b[l];
+    }
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += part[i];
+  }
+}
+
+}  // namespace
+
+void multiply(const Work& work) {
+  const Call& call = work.call;
+  const auto matrix = [](const void* p, const Layout& layout) {
+    return Matrix{static_cast<const std::byte*>(p), layout};
+  };
+  const Matrix a = matrix(work.a, call.a), b = matrix(work.b, call.b);
+  const Matrix c = matrix(work.c, call.c), d = matrix(work.d, call.d);
+  const auto m = static_cast<int64_t>(call.d.rows), n = static_cast<int64_t>(call.d.cols);
+  if (work.algorithm.workspace > 0) std::memset(work.workspace, 0xff, work.algorithm.workspace);
+  std::vector<float> sums(static_cast<size_t>(m));
+  for (int64_t g = 0; g < call.d.batch; ++g) {
+    const std::vector<float> left = columns(a, g, call.operation.transpose_a != CUBLAS_OP_N);
+    const std::vector<float> right = columns(b, g, call.operation.transpose_b != CUBLAS_OP_N);
+    const int64_t k = static_cast<int64_t>(left.size()) / m;
+    for (int64_t j = 0; j < n; ++j) {
+      sum(work, left, right.data() + j * k, m, k, sums);
+      auto* out = const_cast<std::byte*>(d.at(g, j));
+      for (int64_t i = 0; i < m; ++i) {
+        float value = work.alpha * sums[static_cast<size_t>(i)];
+        if (work.beta != 0) value += work.beta * load(c.at(g, j), call.c.type, i);
+        store(out, call.d.type, i, finish(work, value, i, j));
+      }
+    }
+    sum_columns(work, right, n);
+  }
+}
+
+}  // namespace cuda_shim::lt
