@@ -44,12 +44,42 @@ struct Fiber {
   Context context{kStack};
   bool parked = false;  // waits for a thread to run
 };
+using Fibers = std::vector<std::unique_ptr<Fiber>>;
+
+// Those that no OS thread uses at the moment. A process may have some 32,000 stacks with their guards
+// (vm.max_map_count), and dozens of OS threads launch kernels of a thousand threads, few at once.
+class SpareFibers {
+ public:
+  std::unique_ptr<Fiber> take() {
+    const std::lock_guard lock(mutex_);
+    if (fibers_.empty()) return std::make_unique<Fiber>();
+    std::unique_ptr<Fiber> fiber = std::move(fibers_.back());
+    fibers_.pop_back();
+    return fiber;
+  }
+  void add(Fibers fibers) {
+    const std::lock_guard lock(mutex_);
+    for (std::unique_ptr<Fiber>& fiber : fibers) {
+      fiber->parked = false;
+      fibers_.push_back(std::move(fiber));
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  Fibers fibers_;
+};
+SpareFibers& spare_fibers() {
+  static auto* const only = new SpareFibers;
+  return *only;
+}
 
 class Block {
  public:
   Block();
   ~Block();
   std::string run(const KernelWork& work, int64_t index);
+  void rest();
 
   // Called by fibers.
   [[noreturn]] void live();  // a fiber's life: threads, one after another
@@ -91,7 +121,7 @@ class Block {
   std::array<std::array<std::array<uint64_t, kLanes>, 2>, kMaxThreads / kLanes> given_;
   std::array<std::array<std::array<Operands, kLanes>, 2>, kMaxThreads / kLanes> operands_;
   std::array<std::vector<Copy>, kMaxThreads> copies_;  // that threads have not waited for
-  std::vector<std::unique_ptr<Fiber>> fibers_;
+  Fibers fibers_;
   std::vector<Fiber*> idle_;
   Context scheduler_, abandoned_;
   std::byte* shared_ = nullptr;
@@ -100,7 +130,7 @@ class Block {
 
 constexpr size_t kSharedSpace = (kDynamicSharedOptIn + 4095) / 4096 * 4096;
 
-// Fibers stay on their OS thread, which has one block at a time.
+// A thread of a kernel stays on its OS thread, which has one block at a time.
 thread_local std::unique_ptr<Block> block_of_thread;
 
 struct sigaction previous_handlers[2];
@@ -187,6 +217,11 @@ std::string Block::run(const KernelWork& work, int64_t index) {
   return fault_;
 }
 
+void Block::rest() {
+  idle_.clear();
+  spare_fibers().add(std::exchange(fibers_, {}));
+}
+
 void Block::run_warp(int warp) {
   do {
     for (int i = 0; i < end(warp) - first(warp); ++i) {
@@ -245,7 +280,7 @@ void Block::resume(int t) {
   Thread& thread = thread_[static_cast<size_t>(t)];
   if (thread.state == State::fresh) {
     if (idle_.empty()) {
-      fibers_.push_back(std::make_unique<Fiber>());
+      fibers_.push_back(spare_fibers().take());
       idle_.push_back(fibers_.back().get());
     }
     thread.fiber = idle_.back();
@@ -358,6 +393,10 @@ void stop_kernel(const char* why) { block_of_thread->stop(why); }
 std::string run_block(const KernelWork& work, int64_t index) {
   if (block_of_thread == nullptr) block_of_thread = std::make_unique<Block>();
   return block_of_thread->run(work, index);
+}
+
+void rest_from_blocks() {
+  if (block_of_thread != nullptr) block_of_thread->rest();
 }
 
 }  // namespace cuda_shim

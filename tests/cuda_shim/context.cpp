@@ -83,6 +83,7 @@ Context::~Context() {
 
 #if defined(__x86_64__)
 void Context::start(void (*entry)()) {
+  ASAN_UNPOISON_MEMORY_REGION(state_->stack, state_->bytes);  // frames that never returned
   // Six registers and the address to return to; the function finds the stack as a call leaves it.
   std::byte* const end = state_->stack + state_->bytes - 16;
   std::memcpy(end, &entry, sizeof entry);
@@ -92,6 +93,7 @@ void Context::start(void (*entry)()) {
 void Context::switch_to(Context& other) { cuda_shim_switch(&state_->top, other.state_->top); }
 #else
 void Context::start(void (*entry)()) {
+  ASAN_UNPOISON_MEMORY_REGION(state_->stack, state_->bytes);
   getcontext(&state_->context);
   state_->context.uc_stack.ss_sp = state_->stack;
   state_->context.uc_stack.ss_size = state_->bytes;

@@ -32,6 +32,7 @@ struct Job {
       }
       if (++done == blocks) done.notify_all();
     }
+    rest_from_blocks();
   }
 };
 

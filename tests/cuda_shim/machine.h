@@ -165,6 +165,8 @@ struct KernelWork {
 std::string run_kernel(const KernelWork& work, int threads);
 // One block, on the calling OS thread.
 std::string run_block(const KernelWork& work, int64_t index);
+// Its blocks have run: other OS threads may have what they took.
+void rest_from_blocks();
 
 }  // namespace cuda_shim
 

@@ -31,9 +31,10 @@ void open_pages(uintptr_t at, size_t bytes) {
   mprotect(pointer(at), bytes, PROT_READ | PROT_WRITE);
   std::memset(pointer(at), 0xff, bytes);
 }
+// Mapped anew, so that the system has one mapping for all that is closed.
 void close_pages(uintptr_t at, size_t bytes) {
-  madvise(pointer(at), bytes, MADV_DONTNEED);
-  mprotect(pointer(at), bytes, PROT_NONE);
+  mmap(pointer(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+       0);
 }
 
 namespace {

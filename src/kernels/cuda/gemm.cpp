@@ -149,8 +149,7 @@ void gemm(const GemmArgs& args, Stream& stream) {
   if (args.out.elements() == 0) return;
   const GemmScratch scratch = gemm_scratch(args, stream);
   const Call call = prepare(args, scratch, stream);
-  ProductPlans& plans = ProductPlans::of(stream);
-  plans.run(call.product, plans.plan(call.product), call.pointers, handle_of(stream));
+  ProductPlans::of(stream).run(call.product, call.pointers, handle_of(stream));
 }
 
 }  // namespace megatron::kernels::cuda

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "device/cuda/stream.h"
 #include "kernels/cuda/numbers.h"
 
@@ -135,13 +136,25 @@ bool deterministic(const cublasLtMatmulAlgo_t& algorithm) {
   return scheme == kReductions;
 }
 
-std::string text_of(const Product& p) {
-  return fmt::format("{} products of op(a) [{},{}] and op(b) [{},{}], {} to {}", p.batch, p.m, p.k,
-                     p.k, p.n, name(p.in), name(p.out));
+std::string_view text_of_epilogue(const Product& p) {
+  if (p.bias_gradient) return " with the gradient of a bias";
+  switch (p.epilogue) {
+    case Epilogue::none: return p.bias ? " with a bias" : "";
+    case Epilogue::gelu: return p.bias ? " with a bias and gelu" : " with gelu";
+    case Epilogue::gelu_gradient: return " with the gradient of gelu";
+  }
+  MG_ASSERT(false);
 }
 
-// Whether there is one.
-bool find_algorithm(cublasLtHandle_t library, const Product& p, ProductPlan& plan) {
+std::string text_of(const Product& p) {
+  return fmt::format("{} {} of op(a) [{},{}] and op(b) [{},{}], {} to {}{}", p.batch,
+                     p.batch == 1 ? "product" : "products", p.m, p.k, p.k, p.n, name(p.in),
+                     name(p.out), text_of_epilogue(p));
+}
+
+// None where the library has none.
+std::vector<cublasLtMatmulAlgo_t> find_algorithms(cublasLtHandle_t library, const Product& p,
+                                                  const ProductPlan& plan) {
   constexpr int kMost = 16;
   const auto preference = preference_of(p);
   std::array<cublasLtMatmulHeuristicResult_t, kMost> found{};
@@ -152,17 +165,28 @@ bool find_algorithm(cublasLtHandle_t library, const Product& p, ProductPlan& pla
   // Versions refuse an epilogue that they have not by one or the other.
   const bool unknown =
       epilogue_of(p) != CUBLASLT_EPILOGUE_DEFAULT && status == CUBLAS_STATUS_INVALID_VALUE;
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || unknown) return false;
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || unknown) return {};
   check(status, "cublasLtMatmulAlgoGetHeuristic");
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
   for (int i = 0; i < count; ++i) {
     const cublasLtMatmulHeuristicResult_t& result = found[static_cast<size_t>(i)];
-    plan.algorithm = result.algo;
     if (result.state == CUBLAS_STATUS_SUCCESS &&
         result.workspaceSize <= static_cast<size_t>(p.workspace) &&
         (p.any_order || deterministic(result.algo)))
-      return true;
+      algorithms.push_back(result.algo);
   }
-  return false;
+  return algorithms;
+}
+
+// Whether the library says so of an algorithm that cannot compute a product, rather than of itself
+// or of the device; nothing is queued then.
+bool refuses_algorithm(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
+         status == CUBLAS_STATUS_ARCH_MISMATCH;
+}
+
+std::string text_of(cublasStatus_t status) {
+  return fmt::format("{} ({})", cublasLtGetStatusName(status), cublasLtGetStatusString(status));
 }
 
 }  // namespace
@@ -185,17 +209,10 @@ ProductPlans::ProductPlans() {
 ProductPlan* ProductPlans::find(const Product& product) {
   if (const auto known = plans_.find(product); known != plans_.end()) return known->second.get();
   auto plan = std::make_unique<ProductPlan>(describe(product));
-  if (!find_algorithm(library_.get(), product, *plan)) plan.reset();
+  plan->algorithms = find_algorithms(library_.get(), product, *plan);
+  plan->named = static_cast<int>(plan->algorithms.size());
+  if (plan->named == 0) plan.reset();
   return plans_.emplace(product, std::move(plan)).first->second.get();
-}
-
-ProductPlan& ProductPlans::plan(const Product& product) {
-  ProductPlan* const plan = find(product);
-  MG_CHECK(plan != nullptr,
-           "CUDA: cuBLASLt {} has no {}algorithm for {}; sizes that are multiples of 8, or another "
-           "version of cuBLASLt, may have one",
-           cublasLtGetVersion(), product.any_order ? "" : "deterministic ", text_of(product));
-  return *plan;
 }
 
 cublasStatus_t ProductPlans::queue(const Product& product, ProductPlan& plan,
@@ -205,17 +222,47 @@ cublasStatus_t ProductPlans::queue(const Product& product, ProductPlan& plan,
   if (pointers.bias != nullptr) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, pointers.bias);
   if (pointers.aux != nullptr)
     set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, pointers.aux);
-  return cublasLtMatmul(library_.get(), operation, &one, pointers.b, plan.a.get(), pointers.a,
-                        plan.b.get(), &beta, pointers.out, plan.out.get(), pointers.out,
-                        plan.out.get(), &plan.algorithm, pointers.workspace,
-                        static_cast<size_t>(product.workspace), stream);
+  cublasStatus_t refused = CUBLAS_STATUS_SUCCESS;
+  while (!plan.algorithms.empty()) {
+    const cublasStatus_t status = cublasLtMatmul(
+        library_.get(), operation, &one, pointers.b, plan.a.get(), pointers.a, plan.b.get(), &beta,
+        pointers.out, plan.out.get(), pointers.out, plan.out.get(), &plan.algorithms.front(),
+        pointers.workspace, static_cast<size_t>(product.workspace), stream);
+    if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
+      break;
+    if (!refuses_algorithm(status))
+      check(status, ("cublasLtMatmul of " + text_of(product)).c_str());
+    cudaGetLastError();  // the refusal's own; the next launch is judged by itself
+    refused = status;
+    plan.algorithms.erase(plan.algorithms.begin());
+  }
+  if (refused == CUBLAS_STATUS_SUCCESS) [[likely]]
+    return CUBLAS_STATUS_SUCCESS;
+  if (plan.algorithms.empty()) return refused;
+  log::warning(
+      "cuBLASLt {} refused {} of {} algorithms that it named for {}: {}; the next computes it",
+      cublasLtGetVersion(), plan.named - static_cast<int>(plan.algorithms.size()), plan.named,
+      text_of(product), text_of(refused));
+  return CUBLAS_STATUS_SUCCESS;
 }
 
-void ProductPlans::run(const Product& product, ProductPlan& plan, const ProductPointers& pointers,
+void ProductPlans::run(const Product& product, const ProductPointers& pointers,
                        cudaStream_t stream) {
-  const cublasStatus_t status = queue(product, plan, pointers, stream);
-  if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]]
-    check(status, ("cublasLtMatmul of " + text_of(product)).c_str());
+  ProductPlan* const plan = find(product);
+  const char* const kind = product.any_order ? "" : "deterministic ";
+  MG_CHECK(plan != nullptr,
+           "CUDA: cuBLASLt {} has no {}algorithm for {}; sizes that are multiples of 8, or another "
+           "version of cuBLASLt, may have one",
+           cublasLtGetVersion(), kind, text_of(product));
+  const cublasStatus_t status = queue(product, *plan, pointers, stream);
+  if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
+    return;
+  const int named = plan->named;
+  plans_.erase(product);  // who asks again is told again
+  fail(
+      "CUDA: cuBLASLt {} named {} {}algorithms for {} and refused all of them, the last one with "
+      "{}; another version of cuBLASLt may have one",
+      cublasLtGetVersion(), named, kind, text_of(product), text_of(status));
 }
 
 bool ProductPlans::run_if_there(const Product& product, const ProductPointers& pointers,
@@ -223,13 +270,14 @@ bool ProductPlans::run_if_there(const Product& product, const ProductPointers& p
   ProductPlan* const plan = find(product);
   if (plan == nullptr) return false;
   const cublasStatus_t status = queue(product, *plan, pointers, stream);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
-    plans_[product].reset();
-    return false;
-  }
-  if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]]
-    check(status, ("cublasLtMatmul of " + text_of(product)).c_str());
-  return true;
+  if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
+    return true;
+  log::warning(
+      "cuBLASLt {} named {} algorithms for {} and refused all of them, the last one with {}; "
+      "the product is computed without the epilogue",
+      cublasLtGetVersion(), plan->named, text_of(product), text_of(status));
+  plans_[product].reset();
+  return false;
 }
 
 }  // namespace megatron::kernels::cuda

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "base/dtype.h"
 #include "device/stream.h"
@@ -53,11 +54,14 @@ template <class Handle, auto destroy>
 using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<destroy>>;
 using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 
-// Descriptors and the algorithm of one product.
+// Descriptors and the algorithms of one product.
 struct ProductPlan {
   Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation;
   Layout a, b, out;  // as cuBLASLt sees row-major matrices: a is column-major op(b)^T
-  cublasLtMatmulAlgo_t algorithm{};  // the first whose order of sums may be taken
+  // Those whose order of sums may be taken, cuBLASLt's best one first. It may refuse one that it
+  // named: that one is dropped, and the first that is left is the one in use.
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  int named = 0;  // how many there were
 };
 
 class ProductPlans {
@@ -66,17 +70,15 @@ class ProductPlans {
   static ProductPlans& of(Stream& stream);
   ProductPlans();
 
-  // Made by the first call. Throws Error when cuBLASLt has no algorithm.
-  ProductPlan& plan(const Product& product);
-  // Queues the product.
-  void run(const Product& product, ProductPlan& plan, const ProductPointers& pointers,
-           cudaStream_t stream);
-  // Queues it where cuBLASLt does it: not every epilogue is there for every product, and an algorithm
-  // that it names may be refused by it. False: nothing is queued, now and from now on.
+  // Queues the product. Throws Error when cuBLASLt has no algorithm, or refuses all that it named.
+  void run(const Product& product, const ProductPointers& pointers, cudaStream_t stream);
+  // The same where cuBLASLt does it: not every epilogue is there for every product. False: nothing
+  // is queued, now and from now on.
   bool run_if_there(const Product& product, const ProductPointers& pointers, cudaStream_t stream);
 
  private:
   ProductPlan* find(const Product& product);  // null when it has none
+  // Success, or the status by which the last of the plan's algorithms was refused.
   cublasStatus_t queue(const Product& product, ProductPlan& plan, const ProductPointers& pointers,
                        cudaStream_t stream);
 

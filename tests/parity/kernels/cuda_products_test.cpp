@@ -1,9 +1,11 @@
-// Which products CUDA hands to cuBLASLt with their epilogues, and which order of sums it may take.
-// What they compute is in the Cases.
+// Which products CUDA hands to cuBLASLt with their epilogues, which order of sums it may take, and what
+// comes after an algorithm that it refuses. What they compute is in the Cases.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
+#include "base/error.h"
 #include "device/wing.h"
 #include "kernels/table.h"
 
@@ -22,6 +24,7 @@ enum Epilogue : uint32_t {
   kBiasGradientOfB = 512,
 };
 enum Reduction : uint32_t { kWhole = 0, kInPlace = 1, kInOrder = 2 };
+enum Status { kInvalidValue = 7, kArchMismatch = 8, kExecutionFailed = 13, kNotSupported = 15 };
 
 class CudaProducts : public testing::Test {
  protected:
@@ -29,6 +32,13 @@ class CudaProducts : public testing::Test {
     ASSERT_NE(cuda_state().wing, nullptr) << cuda_state().why_not;
     if (cuda_wing().devices().front().name != "CUDA shim on the CPU")
       GTEST_SKIP() << "cuBLASLt does not tell what it was asked";
+  }
+  void TearDown() override {
+    set("refuse_algorithms", 0);
+    set("refusal", kNotSupported);
+  }
+  static void set(const char* name, int64_t value) {
+    reinterpret_cast<bool (*)(const char*, int64_t)>(cuda_symbol("shim_set"))(name, value);
   }
   Tensor zeros(Shape shape, DType type) {
     Tensor t = Tensor::empty(runtime_.arena(MemoryClass::activations), shape, type, "test");
@@ -115,6 +125,128 @@ TEST_F(CudaProducts, SumsComeInAnyOrderOnlyWhereThatIsAllowed) {
   EXPECT_EQ(queued(deep, kDefault, kInPlace), 1);
   runtime_.stream().allow_nondeterministic(false);
   EXPECT_EQ(queued(deep, kDefault, kInOrder), 1) << "plans of the one are not those of the other";
+}
+
+// The stand-in names for a deep product: parts added in place where any order is allowed, parts added in
+// order, whole sums, and whole sums once more.
+class RefusedAlgorithms : public CudaProducts {
+ protected:
+  // Of the product of random numbers: its bits, by a stream of its own. Empty: an error, kept in `error`.
+  std::vector<double> product(int refused, bool any_order = false) {
+    set("refuse_algorithms", refused);
+    return multiply(runtime_, any_order);
+  }
+  std::vector<double> multiply(Runtime& runtime, bool any_order = false) {
+    Arena& arena = runtime.arena(MemoryClass::activations);
+    const GemmArgs args{.a = values(arena, {8, 512}),
+                        .b = values(arena, {512, 16}),
+                        .out = Tensor::empty(arena, {8, 16}, DType::f32, "out")};
+    runtime.stream().allow_nondeterministic(any_order);
+    error.clear();
+    testing::internal::CaptureStderr();
+    try {
+      table(DeviceKind::cuda).gemm(args, runtime.stream());
+      table(DeviceKind::cuda).gemm(args, runtime.stream());  // by what the first call kept
+      runtime.stream().synchronize();
+    } catch (const Error& e) {
+      error = e.what();
+    }
+    said = testing::internal::GetCapturedStderr();
+    return error.empty() ? to_doubles(args.out) : std::vector<double>{};
+  }
+  static Tensor values(Arena& arena, Shape shape) {
+    Tensor t = Tensor::empty(arena, shape, DType::f32, "values");
+    std::vector<double> all(static_cast<size_t>(t.elements()));
+    uint64_t state = 17;
+    for (double& x : all) {
+      state = state * 6364136223846793005ull + 1442695040888963407ull;
+      x = static_cast<double>(state >> 40) / (1 << 24) - 0.5;
+    }
+    copy_from(t, std::span<const double>(all));
+    return t;
+  }
+  static int64_t lines(const std::string& text) { return std::ranges::count(text, '\n'); }
+
+  std::string error, said;
+};
+
+TEST_F(RefusedAlgorithms, TheNextOneOfTheListComputes) {
+  const std::vector<double> in_parts = product(0);
+  EXPECT_EQ(said, "");
+  Runtime other({DeviceKind::cuda}, 1);
+  set("refuse_algorithms", 1);
+  const std::vector<double> whole = multiply(other);
+  EXPECT_EQ(error, "");
+  EXPECT_NE(whole, in_parts) << "other bits: those of the algorithm that was taken";
+  EXPECT_EQ(lines(said), 1) << said;
+  EXPECT_NE(said.find("refused 1 of 3 algorithms that it named for 1 product of op(a) [8,512] and "
+                      "op(b) [512,16], f32 to f32: CUBLAS_STATUS_NOT_SUPPORTED"),
+            std::string::npos)
+      << said;
+  set("refuse_algorithms", 0);
+  EXPECT_EQ(multiply(other), whole) << "what worked once is kept";
+  EXPECT_EQ(said, "");
+  Runtime third({DeviceKind::cuda}, 1);
+  set("refuse_algorithms", 2);
+  EXPECT_EQ(multiply(third), whole);
+  EXPECT_NE(said.find("refused 2 of 3"), std::string::npos) << said;
+}
+
+TEST_F(RefusedAlgorithms, InAnyOrderOthersMayBeTaken) {
+  const auto count =
+      reinterpret_cast<int64_t (*)(uint32_t, uint32_t)>(cuda_symbol("shim_products"));
+  const int64_t in_place = count(kDefault, kInPlace), in_order = count(kDefault, kInOrder);
+  product(1, true);
+  EXPECT_EQ(error, "");
+  EXPECT_EQ(count(kDefault, kInPlace), in_place) << "the first of the list";
+  EXPECT_EQ(count(kDefault, kInOrder), in_order + 2);
+}
+
+TEST_F(RefusedAlgorithms, AnErrorTellsWhenNoneIsLeft) {
+  for (const auto& [status, words] :
+       {std::pair{kNotSupported, "CUBLAS_STATUS_NOT_SUPPORTED (the functionality"},
+        std::pair{kInvalidValue, "CUBLAS_STATUS_INVALID_VALUE (an unsupported value"},
+        std::pair{kArchMismatch, "CUBLAS_STATUS_ARCH_MISMATCH (the device lacks"}}) {
+    set("refusal", status);
+    for (int again = 0; again < 2; ++again) {
+      product(99);
+      EXPECT_NE(
+          error.find("named 3 deterministic algorithms for 1 product of op(a) [8,512] and op(b) "
+                     "[512,16], f32 to f32 and refused all of them, the last one with " +
+                     std::string(words)),
+          std::string::npos)
+          << error;
+    }
+  }
+  product(0);
+  EXPECT_EQ(error, "") << "nothing is left of a refusal";
+}
+
+TEST_F(RefusedAlgorithms, AFailureOfTheDeviceIsNoRefusal) {
+  set("refusal", kExecutionFailed);
+  product(2);
+  EXPECT_NE(error.find("cublasLtMatmul of 1 product of op(a) [8,512]"), std::string::npos) << error;
+  EXPECT_NE(error.find("CUBLAS_STATUS_EXECUTION_FAILED"), std::string::npos) << error;
+}
+
+TEST_F(RefusedAlgorithms, EpiloguesStayWithTheNextOneOrAreMadeOfParts) {
+  set("refuse_algorithms", 1);
+  EXPECT_EQ(queued(up(DType::bf16, 40), kGeluAuxBias, kInOrder), 1);
+  // Another product, whose algorithms are all refused at first.
+  const GemmArgs args = up(DType::bf16, 48);
+  set("refuse_algorithms", 99);
+  testing::internal::CaptureStderr();
+  EXPECT_THROW(queued(args, kBias), Error) << "the product alone is refused, too";
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(
+      said.find("1 product of op(a) [16,24] and op(b) [24,48], bf16 to bf16 with a bias and gelu "
+                "and refused all of them"),
+      std::string::npos)
+      << said;
+  EXPECT_NE(said.find("the product is computed without the epilogue"), std::string::npos) << said;
+  set("refuse_algorithms", 0);
+  EXPECT_EQ(queued(args, kBias), 1) << "from then on of parts";
+  EXPECT_EQ(queued(args, kGeluAuxBias), 0);
 }
 
 }  // namespace

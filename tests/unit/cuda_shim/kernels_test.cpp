@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <latch>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "base/dtype.h"
@@ -132,6 +134,28 @@ TEST(Kernels, HalvesRoundAsTheBaseDoes) {
   const __nv_bfloat16 a(1.0f), b(0.00390625f);
   EXPECT_EQ(static_cast<float>(a + b), 1.0f);
   EXPECT_TRUE(a > b);
+}
+
+__global__ void meet(int* sum) {
+  __syncthreads();
+  atomicAdd(sum, 1);
+}
+
+// Ranks, and what each of them overlaps: the stacks of all these threads at once would be more
+// mappings than a process may have.
+TEST(Kernels, OfManyThreadsOfTheHostsShareTheirStacks) {
+  constexpr int kHosts = 40, kBlock = 1024;
+  std::latch all(kHosts);
+  std::vector<int> sums(kHosts);
+  std::vector<std::thread> hosts;
+  for (int& sum : sums) {
+    hosts.emplace_back([&] {
+      run(1, kBlock, 0, meet, &sum);
+      all.arrive_and_wait();
+    });
+  }
+  for (std::thread& host : hosts) host.join();
+  for (const int sum : sums) EXPECT_EQ(sum, kBlock);
 }
 
 }  // namespace
