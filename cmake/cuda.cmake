@@ -1,6 +1,7 @@
-# The CUDA wing, libmegatron_cuda.so: src/*/cuda and src/comm/nccl with NVIDIA's libraries, which the program opens when it
-# runs (src/device/wing.h). MEGATRON_CUDA: auto (where a GPU is present), ON or OFF. The same sources compile for the CPU
-# against tests/cuda_shim, which has CUDA's names: that wing lies in cuda_shim/ of the build, beside the test programs that open it.
+# The CUDA plugin, libmegatron_cuda.so: src/*/cuda and src/comm/nccl, which the program opens when it runs
+# (src/device/wing.h), and which opens NVIDIA's libraries (src/device/cuda/libraries.h). MEGATRON_CUDA: auto (where a GPU is
+# present), ON or OFF. The same sources compile for the CPU against tests/cuda_shim, which has CUDA's names: that plugin lies
+# in cuda_shim/ of the build, beside the test programs that open it.
 set(MEGATRON_CUDA "auto" CACHE STRING "auto (where this machine has an NVIDIA GPU), ON or OFF")
 set(MEGATRON_CUDA_ARCHITECTURES "90a" CACHE STRING "compute capabilities, such as 80;89;90a")
 
@@ -10,36 +11,14 @@ if(NOT MEGATRON_CUDA IN_LIST cuda_choices)
 endif()
 set(MEGATRON_CUDA_FOUND OFF)
 if(MEGATRON_CUDA STREQUAL ON OR (MEGATRON_CUDA STREQUAL auto AND EXISTS /dev/nvidiactl))
-  find_program(MEGATRON_NVCC nvcc HINTS /usr/local/cuda/bin)
-  if(MEGATRON_NVCC)
-    set(CMAKE_CUDA_COMPILER ${MEGATRON_NVCC})
-    set(CMAKE_CUDA_ARCHITECTURES OFF)                      # each is named below
-    set(CMAKE_CUDA_STANDARD 20)
-    if(MEGATRON_CCACHE)
-      set(CMAKE_CUDA_COMPILER_LAUNCHER ${MEGATRON_CCACHE})
-    endif()
-    enable_language(CUDA)
-    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)           # CMake 3.25 does not know nvcc's C++20
-      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
-      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
-    endif()
-    find_package(CUDAToolkit 12.4 QUIET)
-  endif()
-  get_filename_component(cuda_home "${CUDAToolkit_BIN_DIR}" DIRECTORY)
-  foreach(library cublasLt cudnn nccl)
-    find_library(MEGATRON_${library} ${library} HINTS ${cuda_home}/lib64 ${cuda_home}/lib ${CUDAToolkit_LIBRARY_DIR})
-    if(NOT MEGATRON_${library})
-      list(APPEND cuda_missing ${library})
-    endif()
-  endforeach()
-  if(CUDAToolkit_FOUND AND NOT cuda_missing)
+  include(cuda_toolkit)
+  if(NOT cuda_missing)
     set(MEGATRON_CUDA_FOUND ON)
-    message(STATUS "CUDA: ${CUDAToolkit_VERSION} for ${MEGATRON_CUDA_ARCHITECTURES}")
+    message(STATUS "CUDA: ${CUDAToolkit_VERSION} (${MEGATRON_NVCC}) for ${MEGATRON_CUDA_ARCHITECTURES}")
   elseif(MEGATRON_CUDA STREQUAL ON)
-    message(FATAL_ERROR "MEGATRON_CUDA is ON, but nvcc 12.4 or later, or one of these is missing: ${cuda_missing} "
-      "(cuBLASLt comes with the toolkit; cuDNN 9 and NCCL 2 are packages of their own)")
+    message(FATAL_ERROR "MEGATRON_CUDA is ON, but ${cuda_missing}")
   else()
-    message(STATUS "CUDA: a GPU, but no toolkit with ${cuda_missing}; the program runs on CPU")
+    message(STATUS "CUDA: a GPU, but ${cuda_missing}; the program runs on CPU")
   endif()
 else()
   message(STATUS "CUDA: not built (-DMEGATRON_CUDA=ON builds it)")
@@ -66,22 +45,21 @@ function(megatron_cuda_tell file)
     MEGATRON_CUDA_INTERFACE="${MEGATRON_CUDA_INTERFACE}")
 endfunction()
 
-# What the wing is linked with, and of which major version: "cuBLASLt 13,cuDNN 9,NCCL 2". A library's name has its major
-# version: libcudnn.so is a link to libcudnn.so.9, or what that leads to.
+# What the plugin asks the loader for when it runs: "libcublasLt.so.13,libcudnn.so.9,...", of the versions of the headers.
 function(megatron_cuda_libraries out)
-  set(all "")
-  foreach(pair cublasLt:cuBLASLt cudnn:cuDNN nccl:NCCL)
-    string(REPLACE ":" ";" pair ${pair})
-    list(GET pair 0 library)
-    list(GET pair 1 name)
-    file(REAL_PATH ${MEGATRON_${library}} path)
-    if(NOT path MATCHES "[.]so[.]([0-9]+)")
-      message(FATAL_ERROR "${MEGATRON_${library}} does not tell its major version by its name")
+  set(cuda ${CUDAToolkit_VERSION_MAJOR})
+  foreach(library CUDNN NCCL)
+    set(header ${MEGATRON_NCCL_HEADERS}/nccl.h)
+    if(library STREQUAL CUDNN)
+      set(header ${MEGATRON_CUDNN_HEADERS}/cudnn_version.h)
     endif()
-    list(APPEND all "${name} ${CMAKE_MATCH_1}")
+    file(STRINGS ${header} line REGEX "^#define ${library}_MAJOR +[0-9]+")
+    if(NOT line MATCHES "_MAJOR +([0-9]+)")
+      message(FATAL_ERROR "${header} does not say which major version of ${library} it is of")
+    endif()
+    set(${library} ${CMAKE_MATCH_1})
   endforeach()
-  string(REPLACE ";" "," all "${all}")
-  set(${out} "${all}" PARENT_SCOPE)
+  set(${out} "libcublasLt.so.${cuda},libcudnn.so.${CUDNN},libnccl.so.${NCCL},libnvrtc.so.${cuda}" PARENT_SCOPE)
 endfunction()
 
 # megatron_cuda_sources(OUT [WITHOUT folder...]): the wing's sources.
@@ -115,8 +93,8 @@ function(megatron_cuda_wing)
   megatron_cuda_link(megatron_cuda)
   megatron_cuda_libraries(libraries)
   string(REPLACE ";" "," code "${MEGATRON_CUDA_ARCHITECTURES}")
-  target_compile_definitions(megatron_cuda PRIVATE MEGATRON_CUDA_LIBRARIES="${libraries}")
-  set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/device/cuda/wing.cpp APPEND PROPERTY COMPILE_DEFINITIONS MEGATRON_CUDA_CODE="${code}")
+  set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/device/cuda/build.cpp APPEND PROPERTY COMPILE_DEFINITIONS
+    MEGATRON_CUDA_LIBRARIES="${libraries}" MEGATRON_CUDA_CODE="${code}")
   foreach(architecture ${MEGATRON_CUDA_ARCHITECTURES})
     target_compile_options(megatron_cuda PRIVATE
       "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-gencode=arch=compute_${architecture},code=sm_${architecture}>")
@@ -124,7 +102,8 @@ function(megatron_cuda_wing)
   # What the kernels' machine code takes is printed; tools/check_cuda reads it.
   target_compile_options(megatron_cuda PRIVATE
     "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings --expt-relaxed-constexpr -lineinfo -Xptxas -v>")
-  target_link_libraries(megatron_cuda PRIVATE CUDA::cudart_static ${MEGATRON_cublasLt} ${MEGATRON_cudnn} ${MEGATRON_nccl})
+  target_include_directories(megatron_cuda SYSTEM PRIVATE ${MEGATRON_CUDNN_HEADERS} ${MEGATRON_NCCL_HEADERS})
+  target_link_libraries(megatron_cuda PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
   set_target_properties(megatron_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} CUDA_RUNTIME_LIBRARY Static)
 endfunction()
 
@@ -140,7 +119,7 @@ endfunction()
 
 # The wing on the CPU: the same sources against tests/cuda_shim, in `folder`.
 function(megatron_cuda_shim folder)
-  megatron_cuda_sources(sources WITHOUT kernels/cuda/cudnn)
+  megatron_cuda_sources(sources WITHOUT kernels/cuda/cudnn kernels/cuda/cublaslt comm/nccl/library)
   set(kernels ${sources})
   list(FILTER kernels INCLUDE REGEX "[.]cu$")
   set_property(SOURCE ${kernels} PROPERTY LANGUAGE CXX)

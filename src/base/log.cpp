@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "base/log_level.h"
 #include "base/shorten.h"
 
 namespace megatron::log {
@@ -44,6 +45,13 @@ spdlog::logger& logger() {
 }  // namespace
 
 void set_level(Level lowest) { logger().set_level(level_of(lowest)); }
+
+Level lowest_level() {
+  Level lowest = Level::debug;
+  while (lowest != Level::error && !logger().should_log(level_of(lowest)))
+    lowest = static_cast<Level>(static_cast<int>(lowest) + 1);
+  return lowest;
+}
 
 void write(Level level, std::string_view message) {
   // A progress bar may stand in the line.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <exception>
 #include <fstream>
 #include <map>
@@ -17,6 +18,7 @@
 #include "comm/call_time.h"
 #include "comm/gpu_rank.h"
 #include "comm/staged.h"
+#include "device/cuda_library.h"
 #include "device/wing.h"
 
 namespace megatron::comm {
@@ -443,23 +445,59 @@ int64_t machine_number() {
   return static_cast<int64_t>(hash);
 }
 
-}  // namespace
+// What a rank says to the others before they choose NCCL.
+struct GpuOfRank {
+  int64_t machine = 0, gpu = 0;
+};
+struct NcclOfRank {
+  bool usable = false;
+  std::array<char, 360> words{};  // the version, or why it cannot be used; ends with a zero
+};
 
-std::string shared_gpu(Group& host, Device device) {
+// Of all ranks.
+template <class T>
+std::vector<T> all_of(Group& host, const T& mine) {
   ThreadPool pool(1);
   const auto arena = Arena::make({DeviceKind::cpu, 0}, MemoryClass::communication);
   HostStream stream({DeviceKind::cpu, 0}, pool, *arena, Stream::Plan{DeviceKind::cpu, 1});
-  const std::array<int64_t, 2> mine = {machine_number(), nccl().place_of(device)};
-  const Tensor own = Tensor::empty(*arena, Shape{2}, DType::i64, "a rank's GPU"),
-               all = Tensor::empty(*arena, Shape{2 * host.size()}, DType::i64, "the ranks' GPUs");
-  copy_bytes_from(own, std::as_bytes(std::span(mine)));
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(T));
+  const Tensor own = Tensor::empty(*arena, Shape{kBytes}, DType::u8, "a rank's GPU"),
+               all =
+                   Tensor::empty(*arena, Shape{kBytes * host.size()}, DType::u8, "the ranks' GPUs");
+  copy_bytes_from(own, std::as_bytes(std::span(&mine, 1)));
   host.all_gather(own, all, stream, "GPUs of the ranks").wait(stream);
-  const std::span<const int64_t> places = all.span<int64_t>();
+  std::vector<T> ranks(static_cast<size_t>(host.size()));
+  std::memcpy(ranks.data(), all.address(), ranks.size() * sizeof(T));
+  return ranks;
+}
+
+}  // namespace
+
+std::string shared_gpu(Group& host, Device device) {
+  const auto ranks = all_of(host, GpuOfRank{machine_number(), nccl().place_of(device)});
   std::map<std::pair<int64_t, int64_t>, int> seen;
   for (int r = 0; r < host.size(); ++r) {
-    const auto at = static_cast<size_t>(2 * r);
-    const auto [first, is_new] = seen.try_emplace({places[at], places[at + 1]}, r);
+    const GpuOfRank& rank = ranks[static_cast<size_t>(r)];
+    const auto [first, is_new] = seen.try_emplace({rank.machine, rank.gpu}, r);
     if (!is_new) return fmt::format("ranks {} and {} share a GPU", first->second, r);
+  }
+  return "";
+}
+
+std::string unusable_nccl(Group& host) {
+  const CudaLibrary library = cuda_library("NCCL");
+  NcclOfRank mine;
+  mine.usable = library.why_not.empty();
+  const std::string& words = mine.usable ? library.version : library.why_not;
+  std::copy_n(words.data(), std::min(words.size(), mine.words.size() - 1), mine.words.data());
+  const std::vector<NcclOfRank> ranks = all_of(host, mine);
+  for (int r = 0; r < host.size(); ++r) {
+    const NcclOfRank& rank = ranks[static_cast<size_t>(r)];
+    if (!rank.usable) return fmt::format("rank {} has no NCCL: {}", r, rank.words.data());
+    if (rank.words != ranks[0].words)
+      return fmt::format(
+          "rank 0 has NCCL {}, and rank {} has {}; install the same version on all machines",
+          ranks[0].words.data(), r, rank.words.data());
   }
   return "";
 }

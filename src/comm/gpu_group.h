@@ -33,4 +33,8 @@ std::unique_ptr<Group> gpu_group(Group& host, Device device);
 // Empty where each rank of the group has a GPU of its own; else which two share one. Collective.
 std::string shared_gpu(Group& host, Device device);
 
+// Opens NCCL. Empty where all ranks have it, in one version; else which has none and why, or another
+// version, and what to do: the same words on all ranks. Collective.
+std::string unusable_nccl(Group& host);
+
 }  // namespace megatron::comm

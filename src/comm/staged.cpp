@@ -1,6 +1,7 @@
 #include "comm/staged.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "comm/arguments.h"
 #include "device/wing.h"
 
@@ -132,12 +133,16 @@ Group& for_device(Group& group, Device device, std::unique_ptr<Group>& made, Gpu
   bool apart = false;
   if (group.size() > 1 && group.member() != nullptr && backend != GpuBackend::gloo) {
     const std::string shared = shared_gpu(group, device);
-    apart = shared.empty();
+    const std::string unusable = shared.empty() ? unusable_nccl(group) : "";
+    apart = shared.empty() && unusable.empty();
     MG_CHECK(
         apart || backend == GpuBackend::automatic,
-        "--distributed-backend nccl: {}, and NCCL needs one for each rank; use fewer ranks, or "
-        "--distributed-backend gloo, which goes through host memory",
-        shared);
+        "--distributed-backend nccl: {}, or --distributed-backend gloo, which goes through host "
+        "memory",
+        shared.empty() ? unusable : shared + ", and NCCL needs one for each rank; use fewer ranks");
+    if (!unusable.empty() && group.rank() == 0)
+      log::warning("the ranks exchange through host memory, which is slower than NCCL: {}",
+                   unusable);
   }
   made = apart ? gpu_group(group, device) : staged(group);
   return *made;

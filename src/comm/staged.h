@@ -16,8 +16,8 @@ std::unique_ptr<Group> staged(Group& group);
 std::unique_ptr<Group> staged(std::unique_ptr<Group> group);
 
 // The group for tensors of the device: `group` itself, or for a GPU's one that is kept in `made`, by
-// way of NCCL or of host memory. Collective. Throws Error where NCCL is asked for and two ranks
-// share a GPU.
+// way of NCCL or of host memory. Collective. Throws Error where NCCL is asked for and
+// two ranks share a GPU, or one cannot use NCCL; where it is not asked for, rank 0 logs the latter.
 Group& for_device(Group& group, Device device, std::unique_ptr<Group>& made,
                   GpuBackend backend = GpuBackend::automatic);
 

@@ -7,7 +7,9 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "base/log_level.h"
 #include "base/program_path.h"
+#include "device/cuda_library.h"
 
 namespace megatron {
 namespace {
@@ -16,6 +18,13 @@ namespace {
 // string that ends with a zero, where there is no device or the program is another build.
 constexpr const char* kMakeWing = "megatron_cuda_wing";
 using MakeWing = const CudaWing* (*)(const char* interface, char* why_not, size_t size);
+// Fills in the library of that name, of an empty name all; false where the program is another build.
+constexpr const char* kFindLibraries = "megatron_cuda_libraries";
+using FindLibraries = bool (*)(const char* interface, std::string_view name,
+                               std::vector<CudaLibrary>& found);
+// The plugin's logger is its own, and takes the program's level.
+constexpr const char* kSetLogLevel = "megatron_cuda_set_log_level";
+using SetLogLevel = void (*)(log::Level lowest);
 
 struct Opened {
   void* library = nullptr;
@@ -51,6 +60,8 @@ Opened open_wing() {
     opened.state.why_not = path + " is not of this program";
     return opened;
   }
+  if (const auto set_level = reinterpret_cast<SetLogLevel>(dlsym(opened.library, kSetLogLevel)))
+    set_level(log::lowest_level());
   std::array<char, 512> why_not{};
   opened.state.wing = make(MEGATRON_CUDA_INTERFACE, why_not.data(), why_not.size());
   opened.state.why_not = why_not.data();
@@ -62,7 +73,23 @@ const Opened& opened() {
   return once;
 }
 
+std::vector<CudaLibrary> find_libraries(std::string_view name) {
+  std::vector<CudaLibrary> found;
+  void* const library = opened().library;
+  if (library == nullptr) return found;
+  const auto find = reinterpret_cast<FindLibraries>(dlsym(library, kFindLibraries));
+  if (find != nullptr) find(MEGATRON_CUDA_INTERFACE, name, found);
+  return found;
+}
+
 }  // namespace
+
+std::vector<CudaLibrary> cuda_libraries() { return find_libraries(""); }
+
+CudaLibrary cuda_library(std::string_view name) {
+  std::vector<CudaLibrary> found = find_libraries(name);
+  return found.empty() ? CudaLibrary{.name = std::string(name)} : std::move(found.front());
+}
 
 const CudaState& cuda_state() { return opened().state; }
 

@@ -7,6 +7,7 @@
 #include "comm/staged.h"
 #include "comm/threads.h"
 #include "data/blended_dataset.h"
+#include "device/cuda_library.h"
 #include "kernels/table.h"
 #include "plan/kept_rates.h"
 #include "plan/page.h"
@@ -78,6 +79,12 @@ void announce(const RunPlan& plan, const MachinePeak& peak) {
             peak.value * 1e-12, peak.origin);
 }
 
+// "by NCCL 2.27.7 (/usr/lib/x86_64-linux-gnu/libnccl.so.2)"
+std::string nccl_by_version() {
+  const CudaLibrary nccl = cuda_library("NCCL");
+  return nccl.path.empty() ? "by NCCL" : fmt::format("by NCCL {} ({})", nccl.version, nccl.path);
+}
+
 // The machine's matrix-product rate with all its threads; of `hosts` machines, as many times.
 // Processes leave it to the first of the run.
 MachinePeak peak_of_machines(const RunPlan& plan, const TrainHooks& hooks, int ranks_here,
@@ -114,7 +121,8 @@ TrainResult train(const TrainSettings& given, const TrainHooks& hooks, comm::Pro
     comm::Group& world = comm::for_device(ranks_of_run, runtime.device_value(ranks_of_run.rank()),
                                           made, runtime.gpu_backend());
     if (runtime.device_kind() == DeviceKind::cuda && world.size() > 1 && world.rank() == 0)
-      log::info("the GPUs' ranks exchange {}", world.queued() ? "by NCCL" : "through host memory");
+      log::info("the GPUs' ranks exchange {}",
+                world.queued() ? nccl_by_version() : "through host memory");
     if (comm::Doing* doing = world.doing()) doing->phase("start", true);
     RankRun run(plan, peak.value, world, hooks);
     world.barrier("model.filled");

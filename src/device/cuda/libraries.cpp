@@ -1,11 +1,16 @@
 #include "device/cuda/libraries.h"
 
 #include <dlfcn.h>
-#include <fmt/core.h>
+#include <link.h>
+#include <unistd.h>
 
+#include <array>
 #include <cstdlib>
+#include <mutex>
 
 #include "base/error.h"
+#include "device/cuda/build.h"
+#include "device/cuda/library_search.h"
 
 namespace megatron::cuda {
 namespace {
@@ -13,57 +18,277 @@ namespace {
 // NCCL's communicators that do not block, and CUDA graphs of its calls.
 constexpr int kLeastNcclMinor = 18;
 
-// What the library says; it was loaded as one that this shared object needs. 0: it is not there.
-long long version_number(std::string_view name) {
-  if (name == "cuBLASLt" || name == "cuDNN") {
-    const auto version = reinterpret_cast<size_t (*)()>(
-        dlsym(RTLD_DEFAULT, name == "cuDNN" ? "cudnnGetVersion" : "cublasLtGetVersion"));
-    return version == nullptr ? 0 : static_cast<long long>(version());
+struct Kind {
+  const char* name;
+  const char* file;  // how its file's name begins
+  const char* needed_by;
+  const char* package;  // of pip, without "nvidia-"
+  bool
+      package_of_cuda;  // that package's name ends in -cu12 for CUDA 12 alone, else in -cu12, -cu13
+  bool required;
+};
+constexpr std::array<Kind, 4> kKinds = {{
+    {"cuBLASLt", "libcublasLt", "matrix products", "cublas", true, true},
+    {"cuDNN", "libcudnn", "attention in bf16 and fp16", "cudnn", false, false},
+    {"NCCL", "libnccl", "several ranks with a GPU each", "nccl", false, false},
+    {"NVRTC", "libnvrtc", "cuDNN's compiled graphs", "cuda-nvrtc", true, false},
+}};
+constexpr std::array<NvidiaLibrary, 4> kAll = {NvidiaLibrary::cublas_lt, NvidiaLibrary::cudnn,
+                                               NvidiaLibrary::nccl, NvidiaLibrary::nvrtc};
+const Kind& kind_of(NvidiaLibrary library) { return kKinds[static_cast<size_t>(library)]; }
+
+// cuDNN's parts, which it opens by name when it needs them.
+constexpr std::array<const char*, 4> kCudnnParts = {"libcudnn_graph", "libcudnn_heuristic",
+                                                    "libcudnn_engines_precompiled",
+                                                    "libcudnn_engines_runtime_compiled"};
+
+int major_of(std::string_view soname) {
+  return std::atoi(std::string(soname.substr(soname.rfind('.') + 1)).c_str());
+}
+
+// Of built_libraries(); empty: built without it.
+std::string soname_of(NvidiaLibrary library) {
+  std::string_view all = built_libraries();
+  while (!all.empty()) {
+    const std::string_view one = all.substr(0, all.find(','));
+    all.remove_prefix(std::min(all.size(), one.size() + 1));
+    if (one.starts_with(kind_of(library).file)) return std::string(one);
   }
-  const auto version = reinterpret_cast<int (*)(int*)>(dlsym(RTLD_DEFAULT, "ncclGetVersion"));
-  int number = 0;
-  if (version != nullptr) version(&number);
-  return number;
+  return "";
+}
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+const std::vector<std::string>& folders() {
+  static const std::vector<std::string> once = library_folders(variable);
+  return once;
+}
+
+// "nvidia-cublas", "nvidia-cudnn-cu13"
+std::string package_of(NvidiaLibrary library) {
+  const Kind& kind = kind_of(library);
+  const int cuda = major_of(soname_of(NvidiaLibrary::cublas_lt));
+  const std::string name = fmt::format("nvidia-{}", kind.package);
+  return kind.package_of_cuda && cuda >= 13 ? name : fmt::format("{}-cu{}", name, cuda);
+}
+
+template <class Function>
+Function* symbol(void* handle, const char* name) {
+  return reinterpret_cast<Function*>(dlsym(handle, name));
+}
+
+// 0: it does not tell one.
+long long version_number(NvidiaLibrary library, void* handle) {
+  int number = 0, minor = 0;
+  switch (library) {
+    case NvidiaLibrary::cublas_lt:
+    case NvidiaLibrary::cudnn: {
+      const auto version = symbol<size_t()>(
+          handle, library == NvidiaLibrary::cudnn ? "cudnnGetVersion" : "cublasLtGetVersion");
+      return version == nullptr ? 0 : static_cast<long long>(version());
+    }
+    case NvidiaLibrary::nccl:
+      if (const auto version = symbol<int(int*)>(handle, "ncclGetVersion")) version(&number);
+      return number;
+    case NvidiaLibrary::nvrtc:
+      if (const auto version = symbol<int(int*, int*)>(handle, "nvrtcVersion"))
+        version(&number, &minor);
+      return number * 10000 + minor * 100;
+  }
+  return 0;
+}
+
+// The CUDA that a cuDNN is for: files of the same name are for CUDA 12 and 13. 0: not told.
+int cuda_of_cudnn(void* handle) {
+  const auto version = symbol<size_t()>(handle, "cudnnGetCudartVersion");
+  return version == nullptr ? 0 : static_cast<int>(version() / 1000);
+}
+
+// The file that the loader took.
+std::string path_of(void* handle, const std::string& asked) {
+  link_map* map = nullptr;
+  if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr || map->l_name[0] == '\0')
+    return asked;
+  return map->l_name;
+}
+
+constexpr std::string_view kNoSuchFile = ": cannot open shared object file";
+
+// The loader's words for a file that is not there itself.
+bool is_missing(const std::string& words, const std::string& file) {
+  return words.starts_with(file + std::string(kNoSuchFile));
+}
+
+// Why the loader refuses a file that is there: often one that it needs is not.
+std::string refusal(const std::string& file, const std::string& words) {
+  const size_t at = words.find(kNoSuchFile);
+  if (at == std::string::npos) return fmt::format("{} cannot be opened: {}", file, words);
+  return fmt::format("{} needs {}, which is not found; install it", file, words.substr(0, at));
+}
+
+class Opening {
+ public:
+  Opening(NvidiaLibrary library, std::string soname)
+      : library_(library), soname_(std::move(soname)) {
+    const Kind& kind = kind_of(library);
+    found_ = {.name = kind.name, .needed_by = kind.needed_by, .required = kind.required};
+  }
+
+  // By the loader, which takes one that is loaded already, then in the folders.
+  void* open() {
+    if (void* const handle = try_file(soname_)) return handle;
+    for (const std::string& folder : folders()) {
+      const std::string path = folder + "/" + soname_;
+      if (::access(path.c_str(), F_OK) != 0) continue;
+      if (void* const handle = try_file(path)) return handle;
+    }
+    if (found_.why_not.empty()) found_.why_not = not_found();
+    return nullptr;
+  }
+
+  const CudaLibrary& found() const { return found_; }
+
+ private:
+  // Null, and the reason of the first file that was refused is kept.
+  void* try_file(const std::string& file) {
+    void* const handle = dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL);
+    if (handle == nullptr) {
+      const std::string words = dlerror();
+      if (!is_missing(words, file)) refuse(file, "", refusal(file, words));
+      return nullptr;
+    }
+    const std::string path = path_of(handle, file);
+    const long long number = version_number(library_, handle);
+    const LibraryVersion version = LibraryVersion::of(number);
+    std::string why_not =
+        number == 0 ? fmt::format("{} does not tell its version; install {}", path, install())
+                    : mismatch(library_, major_of(soname_), version);
+    if (why_not.empty() && library_ == NvidiaLibrary::cudnn) why_not = unfit_cudnn(handle, path);
+    if (why_not.empty()) {
+      found_.version = version.text();
+      found_.path = path;
+      found_.why_not.clear();
+      return handle;
+    }
+    refuse(path, version.text(), why_not);
+    dlclose(handle);
+    return nullptr;
+  }
+
+  void refuse(const std::string& path, const std::string& version, const std::string& why_not) {
+    if (!found_.why_not.empty()) return;
+    found_.path = path;
+    found_.version = version;
+    found_.why_not = why_not;
+  }
+
+  // Its parts are opened here, so that their names are known wherever they lie, and one that cannot
+  // be opened is known now.
+  std::string unfit_cudnn(void* handle, const std::string& path) const {
+    const int built = major_of(soname_of(NvidiaLibrary::cublas_lt)), cuda = cuda_of_cudnn(handle);
+    if (cuda != 0 && cuda != built)
+      return fmt::format("{} is for CUDA {}, and this build is for CUDA {}; install {}", path, cuda,
+                         built, install());
+    const std::string folder = path.substr(0, path.rfind('/') + 1),
+                      ending = soname_.substr(soname_.find(".so."));
+    for (const char* part : kCudnnParts) {
+      const std::string file = folder + part + ending;
+      if (::access(file.c_str(), F_OK) != 0) continue;  // the loader may know it
+      if (dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL) == nullptr) return refusal(file, dlerror());
+    }
+    return "";
+  }
+
+  std::string install() const {
+    return fmt::format("{} (pip install {})", kind_of(library_).name, package_of(library_));
+  }
+
+  std::string not_found() const {
+    std::string others;
+    std::vector<std::string> places = folders_of_path(variable("LD_LIBRARY_PATH"));
+    places.insert(places.end(), folders().begin(), folders().end());
+    for (const std::string& folder : places)
+      for (const std::string& path : other_versions(folder, soname_))
+        if (others.empty()) others = fmt::format(", only {}, of another version", path);
+    return fmt::format(
+        "{} is not found{}; install it (pip install {}), or name its folder in LD_LIBRARY_PATH",
+        soname_, others, package_of(library_));
+  }
+
+  const NvidiaLibrary library_;
+  const std::string soname_;
+  CudaLibrary found_;
+};
+
+struct Opened {
+  std::once_flag once;
+  CudaLibrary found;
+  void* handle = nullptr;  // never closed
+};
+
+Opened& open(NvidiaLibrary library) {
+  static std::array<Opened, kAll.size()> all;
+  Opened& one = all[static_cast<size_t>(library)];
+  std::call_once(one.once, [&] {
+    const std::string soname = soname_of(library);
+    if (soname.empty()) {
+      one.found.name = kind_of(library).name;
+      return;
+    }
+    // Both open it by its name when they compile a kernel.
+    if (library == NvidiaLibrary::cublas_lt || library == NvidiaLibrary::cudnn)
+      open(NvidiaLibrary::nvrtc);
+    Opening opening(library, soname);
+    one.handle = opening.open();
+    one.found = opening.found();
+  });
+  return one;
 }
 
 }  // namespace
 
-Library version_of(std::string_view name, int built_major, long long number) {
+const CudaLibrary& opened(NvidiaLibrary library) { return open(library).found; }
+
+std::vector<CudaLibrary> opened_libraries(std::string_view name) {
+  std::vector<CudaLibrary> libraries;
+  for (const NvidiaLibrary library : kAll)
+    if ((name.empty() || name == kind_of(library).name) && !soname_of(library).empty())
+      libraries.push_back(opened(library));
+  return libraries;
+}
+
+void* find_function(NvidiaLibrary library, const char* name) {
+  const Opened& one = open(library);
+  MG_CHECK(one.handle != nullptr, "{} cannot be used: {}", kind_of(library).name,
+           one.found.why_not);
+  void* const function = dlsym(one.handle, name);
+  MG_CHECK(function != nullptr, "{} {} ({}) has no function {}; install a later version",
+           one.found.name, one.found.version, one.found.path, name);
+  return function;
+}
+
+LibraryVersion LibraryVersion::of(long long number) {
   // Since cuDNN 9, each of them writes two digits for each of the lower parts.
   const long long unit = number >= 20000 ? 10000 : 1000;
-  return {.name = std::string(name),
-          .built_major = built_major,
-          .major = static_cast<int>(number / unit),
+  return {.major = static_cast<int>(number / unit),
           .minor = static_cast<int>(number % unit / 100),
           .patch = static_cast<int>(number % 100)};
 }
 
-std::vector<Library> loaded_libraries(std::string_view built) {
-  std::vector<Library> libraries;
-  while (!built.empty()) {
-    const std::string_view one = built.substr(0, built.find(','));
-    built.remove_prefix(std::min(built.size(), one.size() + 1));
-    const size_t space = one.find(' ');
-    MG_ASSERT(space != std::string_view::npos);
-    const std::string_view name = one.substr(0, space);
-    const int major = std::atoi(std::string(one.substr(space + 1)).c_str());
-    const long long number = version_number(name);
-    if (number != 0) libraries.push_back(version_of(name, major, number));
-  }
-  return libraries;
-}
+std::string LibraryVersion::text() const { return fmt::format("{}.{}.{}", major, minor, patch); }
 
-std::string mismatch(const std::vector<Library>& libraries) {
-  for (const Library& l : libraries) {
-    if (l.major != l.built_major)
-      return fmt::format(
-          "this build needs {0} {1}, and {2}.{3}.{4} was found; install version {1} or build again",
-          l.name, l.built_major, l.major, l.minor, l.patch);
-    if (l.name == "NCCL" && l.major == 2 && l.minor < kLeastNcclMinor)
-      return fmt::format(
-          "NCCL 2.{} or later is needed, and {}.{}.{} was found; install a later one",
-          kLeastNcclMinor, l.major, l.minor, l.patch);
-  }
+std::string mismatch(NvidiaLibrary library, int built_major, const LibraryVersion& found) {
+  const char* const name = kind_of(library).name;
+  if (found.major != built_major)
+    return fmt::format(
+        "this build needs {0} {1}, and {2} was found; install version {1} or build again", name,
+        built_major, found.text());
+  if (library == NvidiaLibrary::nccl && built_major == 2 && found.minor < kLeastNcclMinor)
+    return fmt::format("NCCL 2.{} or later is needed, and {} was found; install a later one",
+                       kLeastNcclMinor, found.text());
   return "";
 }
 

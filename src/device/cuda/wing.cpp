@@ -7,7 +7,9 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "device/cuda/architectures.h"
+#include "device/cuda/build.h"
 #include "device/cuda/gate.h"
 #include "device/cuda/libraries.h"
 #include "device/cuda/memory.h"
@@ -142,30 +144,29 @@ std::string find_devices(std::vector<CudaDevice>& devices) {
          .major = p.major,
          .minor = p.minor,
          .pci = fmt::format("{:04x}:{:02x}:{:02x}.0", p.pciDomainID, p.pciBusID, p.pciDeviceID)});
-    const std::string missing = no_code_for(MEGATRON_CUDA_CODE, p.name, p.major, p.minor);
+    const std::string missing = no_code_for(built_code(), p.name, p.major, p.minor);
     if (!missing.empty()) return missing;
   }
   return "";
 }
 
-std::string versions(const std::vector<Library>& libraries) {
+std::string versions() {
   int driver = 0, runtime = 0;
   check(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
   check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
   std::string text = fmt::format("CUDA {}, driver {}", dotted(runtime), dotted(driver));
-  for (const Library& l : libraries)
-    text += fmt::format(", {} {}.{}.{}", l.name, l.major, l.minor, l.patch);
+  if (const CudaLibrary& products = opened(NvidiaLibrary::cublas_lt); !products.version.empty())
+    text += fmt::format(", {} {}", products.name, products.version);
   return text;
 }
 
 // The wing, or why there is none.
 std::unique_ptr<Wing> open_wing(std::string& why_not) {
-  const std::vector<Library> libraries = loaded_libraries(MEGATRON_CUDA_LIBRARIES);
   std::vector<CudaDevice> devices;
-  why_not = mismatch(libraries);
-  if (why_not.empty()) why_not = find_devices(devices);
+  why_not = find_devices(devices);
+  if (why_not.empty()) why_not = opened(NvidiaLibrary::cublas_lt).why_not;
   if (!why_not.empty()) return nullptr;
-  return std::make_unique<Wing>(std::move(devices), versions(libraries));
+  return std::make_unique<Wing>(std::move(devices), versions());
 }
 
 }  // namespace
@@ -187,4 +188,16 @@ extern "C" __attribute__((visibility("default"))) const megatron::CudaWing* mega
   }
   std::snprintf(why_not, size, "%s", reason.c_str());
   return reason.empty() ? wing.get() : nullptr;
+}
+
+extern "C" __attribute__((visibility("default"))) bool megatron_cuda_libraries(
+    const char* interface, std::string_view name, std::vector<megatron::CudaLibrary>& found) {
+  if (std::string_view(interface) != MEGATRON_CUDA_INTERFACE) return false;
+  found = megatron::cuda::opened_libraries(name);
+  return true;
+}
+
+extern "C" __attribute__((visibility("default"))) void megatron_cuda_set_log_level(
+    megatron::log::Level lowest) {
+  megatron::log::set_level(lowest);
 }

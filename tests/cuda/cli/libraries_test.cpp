@@ -1,6 +1,6 @@
-// What is said, and done, on machines that lack a library of NVIDIA's, the driver or a GPU, or have
-// another version of one. The wing is that on the CPU, linked with libraries that are played
-// (tests/cuda_libraries).
+// What is said, and done, on machines that lack a library of NVIDIA's, the driver or a GPU, have
+// another version of one, or have it elsewhere. The plugin is that on the CPU, which looks for
+// libraries that are played (tests/cuda_libraries).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,52 +17,65 @@ using Words = std::vector<std::string>;
 
 const std::pair<std::string, std::string> kLibraries[] = {{"libcublasLt_played.so.13", "130100"},
                                                           {"libcudnn_played.so.9", "91900"},
-                                                          {"libnccl_played.so.2", "22707"}};
+                                                          {"libnccl_played.so.2", "22707"},
+                                                          {"libnvrtc_played.so.13", "130000"}};
+constexpr const char* kProducts = "libcublasLt_played.so.13";
+constexpr const char* kCudnn = "libcudnn_played.so.9";
+constexpr const char* kNccl = "libnccl_played.so.2";
+constexpr const char* kNvrtc = "libnvrtc_played.so.13";
 
-std::string played(const std::string& version, const std::string& name) {
-  return std::string(MEGATRON_PLAYED) + "/" + version + "/" + name;
-}
-
-// A program of its own beside such a wing, and a folder of the libraries that its machine has.
+// A program of its own beside such a plugin, and a folder of the libraries that its loader knows.
 class Machine {
  public:
   Machine() {
-    fs::create_directories(libraries());
     fs::copy_file(MEGATRON_BINARY, place_ / "megatron");
     fs::copy_file(std::string(MEGATRON_PLAYED) + "/libmegatron_cuda.so",
                   place_ / "libmegatron_cuda.so");
     for (const auto& [name, version] : kLibraries) install(version, name, name);
   }
-  void install(const std::string& version, const std::string& name, const std::string& as) {
-    fs::copy_file(played(version, name), libraries() + "/" + as,
-                  fs::copy_options::overwrite_existing);
+  // A library of tests/cuda_libraries under a name, in a folder of this machine.
+  void install(const std::string& version, const std::string& name, const std::string& as,
+               const std::string& folder = "libraries") {
+    fs::create_directories(place_ / folder);
+    fs::copy_file(std::string(MEGATRON_PLAYED) + "/" + version + "/" + name,
+                  place_ / (folder + "/" + as), fs::copy_options::overwrite_existing);
   }
-  void remove(const std::string& name) { fs::remove(libraries() + "/" + name); }
+  void remove(const std::string& name) { fs::remove(path("libraries") + "/" + name); }
+  void move(const std::string& name, const std::string& folder) {
+    fs::create_directories(path(folder));
+    fs::rename(path("libraries") + "/" + name, path(folder) + "/" + name);
+  }
   void set(const std::string& variable) { variables_ += variable + " "; }
+  std::string path(const std::string& folder) const { return place_ / folder; }
 
   struct Said {
     int code = 0;
     std::string text;
   };
   Said run(const std::string& arguments) const {
-    const std::string command = "cd " + place_.path() + " && LD_LIBRARY_PATH=" + libraries() + " " +
-                                variables_ + "./megatron " + arguments + " >said 2>&1";
+    const std::string command =
+        "cd " + place_.path() +
+        " && env -u CUDA_HOME -u CUDA_PATH -u VIRTUAL_ENV -u CONDA_PREFIX " +
+        "LD_LIBRARY_PATH=" + path("libraries") + " " + variables_ + "./megatron " + arguments +
+        " >said 2>&1";
     const int status = std::system(command.c_str());
     return {WEXITSTATUS(status), read_file(place_ / "said")};
   }
-  Said train(const std::string& device) const {
+  Said train(const std::string& device, const std::string& more = "--seq-length 8") const {
     return run(
-        "train --mock-data --vocab-size 50 --num-layers 1 --hidden-size 8 --num-attention-heads 2 "
-        "--seq-length 8 --max-position-embeddings 8 --micro-batch-size 1 --lr 1e-3 --train-iters 1 "
+        "train --mock-data --vocab-size 50 --num-layers 1 --hidden-size 16 --num-attention-heads 2 "
+        "--max-position-embeddings 128 --micro-batch-size 1 --lr 1e-3 --train-iters 1 "
         "--threads 1 --device " +
-        device);
+        device + " " + more);
   }
 
  private:
-  std::string libraries() const { return place_ / "libraries"; }
   Workplace place_;
   std::string variables_;
 };
+// Attention that cuDNN computes, and ranks that NCCL carries.
+constexpr const char* kAttention = "--seq-length 128 --attention-dropout 0 --bf16";
+constexpr const char* kRanks = "--seq-length 8 --ranks 2 --global-batch-size 2";
 
 std::string line_with(const std::string& text, const std::string& part) {
   std::istringstream lines(text);
@@ -85,36 +98,131 @@ void expect_cpu_because(const Machine& machine, const std::string& why) {
   EXPECT_EQ(std::ranges::count(asked.text, '\n'), 1) << asked.text;
 }
 
+size_t lines_with(const std::string& text, const std::string& part) {
+  std::istringstream lines(text);
+  size_t count = 0;
+  for (std::string line; std::getline(lines, line);)
+    if (line.find(part) != std::string::npos) ++count;
+  return count;
+}
+
+void expect_line(const Machine::Said& said, const std::string& line, int code = 0) {
+  EXPECT_EQ(said.code, code) << said.text;
+  EXPECT_EQ(lines_with(said.text, line), 1u) << line << "\n" << said.text;
+}
+
 TEST(CudaLibraries, TheVersionsThatWereFoundAreTold) {
-  const Machine machine;
-  const Machine::Said said = machine.train("auto");
-  EXPECT_EQ(said.code, 0) << said.text;
-  EXPECT_NE(said.text.find("f32 on cuda"), std::string::npos) << said.text;
-  EXPECT_NE(said.text.find("driver 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0, NCCL 2.27.7"),
-            std::string::npos)
-      << said.text;
-}
-
-TEST(CudaLibraries, OneThatIsMissingIsNamed) {
-  for (const auto& [name, version] : kLibraries) {
-    Machine machine;
-    machine.remove(name);
-    expect_cpu_because(machine,
-                       name + " is not found; install it, or name its folder in LD_LIBRARY_PATH");
-  }
-}
-
-TEST(CudaLibraries, OneOfAnotherMajorVersionIsRefused) {
   Machine machine;
-  machine.remove("libcudnn_played.so.9");
-  machine.install("8907", "libcudnn_played.so.8", "libcudnn_played.so.8");
-  expect_cpu_because(machine, "libcudnn_played.so.9 is not found");
-  machine.install("8907", "libcudnn_played.so.8", "libcudnn_played.so.9");
+  machine.set("CUDA_SHIM_DEVICES=2");
+  const Machine::Said said = machine.train("auto", std::string(kRanks) + " --bf16");
+  expect_line(said, "bf16 on cuda");
+  expect_line(said, "driver 13.0, cuBLASLt 13.1.0");
+  expect_line(said, "by NCCL 2.27.7 (" + machine.path("libraries") + "/" + kNccl + ")");
+  EXPECT_EQ(lines_with(said.text, "cuDNN"), 0u) << "8 tokens are none of its\n" << said.text;
+  expect_line(machine.train("auto", kAttention),
+              "cuDNN 9.19.0 (" + machine.path("libraries") + "/" + kCudnn + ")");
+}
+
+TEST(CudaLibraries, WithoutCublasLtThereIsNoCuda) {
+  Machine machine;
+  machine.remove(kProducts);
+  expect_cpu_because(machine, std::string(kProducts) +
+                                  " is not found; install it (pip install nvidia-cublas), or name "
+                                  "its folder in LD_LIBRARY_PATH");
+  machine.install("120405", "libcublasLt_played.so.12", "libcublasLt_played.so.12");
+  expect_cpu_because(machine, std::string(kProducts) + " is not found, only " +
+                                  machine.path("libraries") +
+                                  "/libcublasLt_played.so.12, of another version; install");
+  machine.install("120405", "libcublasLt_played.so.12", kProducts);
   expect_cpu_because(machine,
-                     "this build needs cuDNN 9, and 8.9.7 was found; install version 9 or build");
-  Machine other;
-  other.install("30000", "libnccl_played.so.2", "libnccl_played.so.2");
-  expect_cpu_because(other, "this build needs NCCL 2, and 3.0.0 was found");
+                     "this build needs cuBLASLt 13, and 12.4.5 was found; install version");
+}
+
+TEST(CudaLibraries, WithoutCudnnOneWarningAndOurOwnAttention) {
+  Machine machine;
+  const auto expect_own_because = [&](const std::string& why) {
+    const Machine::Said said = machine.train("auto", kAttention);
+    expect_line(said, " warning " + why);
+    expect_line(said, "our own kernels compute attention");
+    expect_line(said, "bf16 on cuda");
+  };
+  machine.remove(kCudnn);
+  expect_own_because("cuDNN cannot be used: " + std::string(kCudnn) +
+                     " is not found; install it (pip install nvidia-cudnn-cu13), or name");
+  const Machine::Said other = machine.train("cuda", "--seq-length 128 --attention-dropout 0");
+  EXPECT_EQ(lines_with(other.text, "cuDNN"), 0u) << "fp32 is none of its\n" << other.text;
+  machine.install("8907", "libcudnn_played.so.8", kCudnn);
+  expect_own_because("cuDNN cannot be used: this build needs cuDNN 9, and 8.9.7 was found;");
+  machine.install("91800", kCudnn, kCudnn);
+  expect_own_because("cuDNN cannot be used: " + machine.path("libraries") + "/" + kCudnn +
+                     " is for CUDA 12, and this build is for CUDA 13; install cuDNN (pip install "
+                     "nvidia-cudnn-cu13)");
+  machine.install("91900", kCudnn, kCudnn);
+  machine.remove(kNvrtc);
+  expect_own_because("NVRTC cannot be used: " + std::string(kNvrtc) + " is not found; install");
+}
+
+TEST(CudaLibraries, WithoutNcclRanksExchangeThroughHostMemoryOrAreRefused) {
+  Machine machine;
+  machine.set("CUDA_SHIM_DEVICES=2");
+  const auto expect_gloo_because = [&](const std::string& why) {
+    const Machine::Said said = machine.train("auto", kRanks);
+    expect_line(said,
+                " warning the ranks exchange through host memory, which is slower than NCCL: "
+                "rank 0 has no NCCL: " +
+                    why);
+    expect_line(said, "the GPUs' ranks exchange through host memory");
+    const Machine::Said asked =
+        machine.train("auto", std::string(kRanks) + " --distributed-backend nccl");
+    expect_line(asked, " error --distributed-backend nccl: rank 0 has no NCCL: " + why, 2);
+    EXPECT_EQ(lines_with(asked.text, "iteration"), 0u) << asked.text;
+  };
+  machine.remove(kNccl);
+  expect_gloo_because(std::string(kNccl) +
+                      " is not found; install it (pip install "
+                      "nvidia-nccl-cu13), or name");
+  EXPECT_EQ(lines_with(machine.train("cuda").text, "NCCL"), 0u);
+  machine.install("30000", kNccl, kNccl);
+  expect_gloo_because("this build needs NCCL 2, and 3.0.0 was found");
+  machine.install("21705", kNccl, kNccl);
+  expect_gloo_because("NCCL 2.18 or later is needed, and 2.17.5 was found");
+}
+
+// Each in another place: a toolkit, pip's packages of CUDA 12 and 13, PyTorch's own folder.
+TEST(CudaLibraries, AreFoundInToolkitsAndInPythonsPackages) {
+  Machine machine;
+  machine.set("CUDA_SHIM_DEVICES=2");
+  machine.set("CUDA_HOME=" + machine.path("toolkit"));
+  machine.set("VIRTUAL_ENV=" + machine.path("venv"));
+  machine.set("CONDA_PREFIX=" + machine.path("conda"));
+  machine.move(kProducts, "toolkit/lib64");
+  const std::string packages = "venv/lib/python3.12/site-packages/",
+                    torch = "conda/lib/python3.11/site-packages/torch/lib";
+  machine.move(kCudnn, packages + "nvidia/cudnn/lib");
+  machine.move(kNvrtc, packages + "nvidia/cu13/lib");
+  machine.move(kNccl, torch);
+  const Machine::Said said = machine.train("cuda", std::string(kRanks) + " --bf16");
+  expect_line(said, "by NCCL 2.27.7 (" + machine.path(torch) + "/" + kNccl + ")");
+  const Machine::Said attention = machine.train("auto", kAttention);
+  expect_line(attention, "cuBLASLt 13.1.0");
+  expect_line(attention,
+              "cuDNN 9.19.0 (" + machine.path(packages + "nvidia/cudnn/lib") + "/" + kCudnn + ")");
+}
+
+TEST(CudaLibraries, OfTwoVersionsTheOneThatFitsIsTaken) {
+  Machine machine;
+  machine.set("CUDA_SHIM_DEVICES=2");
+  machine.set("CUDA_HOME=" + machine.path("toolkit"));
+  machine.install("120405", "libcublasLt_played.so.12", "libcublasLt_played.so.12");
+  machine.install("22707", kNccl, kNccl, "toolkit/lib64");
+  machine.install("21705", kNccl, kNccl);
+  machine.install("91900", kCudnn, kCudnn, "toolkit/lib64");
+  machine.install("91800", kCudnn, kCudnn);
+  const Machine::Said said = machine.train("auto", kRanks);
+  expect_line(said, "cuBLASLt 13.1.0");
+  expect_line(said, "by NCCL 2.27.7 (" + machine.path("toolkit/lib64") + "/" + kNccl + ")");
+  expect_line(machine.train("cuda", kAttention),
+              "cuDNN 9.19.0 (" + machine.path("toolkit/lib64") + "/" + kCudnn + ")");
 }
 
 TEST(CudaLibraries, ADriverThatIsMissingOrOldAndNoGpuAreTold) {
@@ -134,13 +242,13 @@ TEST(CudaLibraries, ADriverThatIsMissingOrOldAndNoGpuAreTold) {
 // Commands that log no settings say so, too.
 TEST(CudaLibraries, EveryCommandSaysWhyItTakesTheCpu) {
   Machine machine;
-  machine.remove("libcudnn_played.so.9");
+  machine.remove(kProducts);
   for (const std::string command :
        {"eval --load nowhere --data-path nothing", "generate --load nowhere --prompt A",
         "bench gemm --seconds 0.001 --threads 1"}) {
     const Machine::Said said = machine.run(command);
     EXPECT_NE(
-        said.text.find("--device cpu: CUDA cannot be used: libcudnn_played.so.9 is not found"),
+        said.text.find("--device cpu: CUDA cannot be used: libcublasLt_played.so.13 is not found"),
         std::string::npos)
         << command << "\n"
         << said.text;

@@ -1,39 +1,145 @@
-// NVIDIA's libraries of another version than the shared object was built with. The test plays
-// cuDNN 8.9.7 and cuBLASLt 13.1.0; there is no NCCL.
+// Where NVIDIA's libraries are looked for, which versions are taken, and which GPUs there is code for.
+// Files that are opened: tests/cuda/cli/libraries_test.cpp.
 #include "device/cuda/libraries.h"
 
 #include <gtest/gtest.h>
 
-#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
 
+#include "base/error.h"
 #include "device/cuda/architectures.h"
-
-extern "C" size_t cudnnGetVersion() { return 8907; }
-extern "C" size_t cublasLtGetVersion() { return 130100; }
+#include "device/cuda/build.h"
+#include "device/cuda/library_search.h"
 
 namespace megatron::cuda {
+
+std::string_view built_libraries() { return "libcublasLt_nowhere.so.13"; }
+std::string_view built_code() { return ""; }
+
 namespace {
 
+namespace fs = std::filesystem;
+
+// A machine's folders below one of this test's own.
+class Places {
+ public:
+  Places() {
+    std::string name = (fs::temp_directory_path() / "libraries.XXXXXX").string();
+    root_ = std::string(mkdtemp(name.data())) + "/";
+  }
+  ~Places() { fs::remove_all(root_); }
+  Places(const Places&) = delete;
+  Places& operator=(const Places&) = delete;
+
+  const std::string& root() const { return root_; }
+  void make(const std::string& folder) const { fs::create_directories(root_ + folder); }
+  void touch(const std::string& file) const { std::ofstream(root_ + file) << ""; }
+  void set(const std::string& name, const std::string& folder) {
+    variables_[name] = root_ + folder;
+  }
+  // What is searched, below the root.
+  std::vector<std::string> folders() const {
+    std::vector<std::string> found = library_folders(
+        [this](const char* name) {
+          const auto at = variables_.find(name);
+          return at == variables_.end() ? std::string() : at->second;
+        },
+        root_);
+    for (std::string& folder : found) folder.erase(0, root_.size());
+    return found;
+  }
+
+ private:
+  std::string root_;
+  std::map<std::string, std::string> variables_;
+};
+using Names = std::vector<std::string>;
+
+TEST(CudaLibraries, ToolkitsComeInTheOrderOfTheirVersionsAndOnce) {
+  Places machine;
+  for (const char* folder :
+       {"usr/local/cuda-9.2/lib64", "usr/local/cuda-13.0/lib", "usr/local/cuda-13.0/lib64",
+        "usr/local/cuda-12.10/lib64", "usr/local/cuda-12.9/targets/x86_64-linux/lib",
+        "usr/local/nvidia/lib64", "apps/cuda/lib64", "envs/one/lib"})
+    machine.make(folder);
+  fs::create_symlink("cuda-13.0", machine.root() + "usr/local/cuda");
+  const Names toolkits = {
+      "usr/local/cuda/lib64",       "usr/local/cuda/lib",
+      "usr/local/cuda-12.10/lib64", "usr/local/cuda-12.9/targets/x86_64-linux/lib",
+      "usr/local/cuda-9.2/lib64",   "usr/local/nvidia/lib64"};
+  EXPECT_EQ(machine.folders(), toolkits);
+  machine.set("CUDA_PATH", "apps/cuda");
+  machine.set("CONDA_PREFIX", "envs/one");
+  Names with_others = toolkits;
+  with_others.insert(with_others.begin(), "apps/cuda/lib64");
+  with_others.push_back("envs/one/lib");
+  EXPECT_EQ(machine.folders(), with_others);
+}
+
+TEST(CudaLibraries, PackagesOfPythonAreFoundInEachPlace) {
+  Places machine;
+  const Names packages = {"venv/lib/python3.12/site-packages/nvidia/cu13/lib",
+                          "venv/lib/python3.12/site-packages/nvidia/cudnn/lib",
+                          "venv/lib/python3.12/site-packages/torch/lib",
+                          "venv/lib/python3.9/site-packages/nvidia/cublas/lib",
+                          "conda/lib/python3.11/site-packages/nvidia/nccl/lib",
+                          "home/me/.local/lib/python3.12/site-packages/torch/lib",
+                          "usr/local/lib/python3.12/dist-packages/nvidia/cublas/lib",
+                          "usr/lib/python3/dist-packages/torch/lib",
+                          "opt/conda/lib/python3.11/site-packages/torch/lib",
+                          "opt/torch/.venv/lib/python3.12/site-packages/nvidia/cudnn/lib"};
+  for (const std::string& folder : packages) machine.make(folder);
+  machine.make("venv/lib/python3.12/site-packages/nvidia/empty");
+  machine.set("VIRTUAL_ENV", "venv");
+  machine.set("CONDA_PREFIX", "conda");
+  machine.set("HOME", "home/me");
+  Names expected = packages;
+  expected.insert(expected.begin(), "conda/lib");  // of conda's own packages
+  EXPECT_EQ(machine.folders(), expected);
+}
+
+TEST(CudaLibraries, OtherVersionsInAFolderAreThoseOfTheSameName) {
+  Places machine;
+  for (const char* file : {"libcudnn.so", "libcudnn.so.8", "libcudnn.so.8.9.7", "libcudnn.so.9",
+                           "libcudnn_ops.so.8", "libcudnn.so.10"})
+    machine.touch(file);
+  const std::vector<std::string> found = other_versions(machine.root(), "libcudnn.so.9");
+  EXPECT_EQ(std::set(found.begin(), found.end()),
+            (std::set{machine.root() + "libcudnn.so.8", machine.root() + "libcudnn.so.10"}));
+  EXPECT_TRUE(other_versions(machine.root() + "nowhere", "libcudnn.so.9").empty());
+  EXPECT_EQ(folders_of_path("/a::/b/c:"), (Names{"/a", "/b/c"}));
+}
+
 TEST(CudaLibraries, VersionsAreTakenApart) {
-  const Library cudnn = version_of("cuDNN", 9, 91900);
-  EXPECT_EQ(cudnn.major * 1000000 + cudnn.minor * 1000 + cudnn.patch, 9019000);
-  const Library nccl = version_of("NCCL", 2, 22807);
-  EXPECT_EQ(nccl.major * 1000000 + nccl.minor * 1000 + nccl.patch, 2028007);
-  EXPECT_EQ(version_of("cuDNN", 9, 8907).minor, 9);
+  EXPECT_EQ(LibraryVersion::of(91900).text(), "9.19.0");
+  EXPECT_EQ(LibraryVersion::of(22807).text(), "2.28.7");
+  EXPECT_EQ(LibraryVersion::of(120405).text(), "12.4.5");
+  EXPECT_EQ(LibraryVersion::of(8907).text(), "8.9.7");
 }
 
-TEST(CudaLibraries, OneOfAnotherMajorVersionIsNamedInOneLine) {
-  EXPECT_EQ(mismatch(loaded_libraries("")), "");
-  EXPECT_EQ(mismatch(loaded_libraries("cuBLASLt 13,cuDNN 8")), "");
-  EXPECT_EQ(mismatch(loaded_libraries("cuBLASLt 13,cuDNN 9")),
+TEST(CudaLibraries, OneOfAnotherMajorVersionOrTooOldIsNamedInOneLine) {
+  EXPECT_EQ(mismatch(NvidiaLibrary::cudnn, 9, {9, 1, 0}), "");
+  EXPECT_EQ(mismatch(NvidiaLibrary::cudnn, 9, {8, 9, 7}),
             "this build needs cuDNN 9, and 8.9.7 was found; install version 9 or build again");
-  EXPECT_TRUE(loaded_libraries("NCCL 2").empty());
+  EXPECT_EQ(mismatch(NvidiaLibrary::nccl, 2, {2, 17, 5}),
+            "NCCL 2.18 or later is needed, and 2.17.5 was found; install a later one");
+  EXPECT_EQ(mismatch(NvidiaLibrary::nccl, 2, {2, 18, 1}), "");
 }
 
-TEST(CudaLibraries, AnNcclThatIsTooOldIsNamed) {
-  EXPECT_EQ(mismatch({version_of("NCCL", 2, 21705)}),
-            "NCCL 2.18 or later is needed, and 2.17.5 was found; install a later one");
-  EXPECT_EQ(mismatch({version_of("NCCL", 2, 21801)}), "");
+TEST(CudaLibraries, OneThatIsNowhereIsReportedWithWhatToInstall) {
+  const CudaLibrary& products = opened(NvidiaLibrary::cublas_lt);
+  EXPECT_EQ(products.name, "cuBLASLt");
+  EXPECT_TRUE(products.required);
+  EXPECT_EQ(products.version + products.path, "");
+  EXPECT_EQ(products.why_not,
+            "libcublasLt_nowhere.so.13 is not found; install it (pip install nvidia-cublas), or "
+            "name its folder in LD_LIBRARY_PATH");
+  EXPECT_THROW(find_function(NvidiaLibrary::cublas_lt, "cublasLtCreate"), Error);
+  EXPECT_EQ(opened_libraries("").size(), 1u);
+  EXPECT_EQ(opened(NvidiaLibrary::nccl).why_not, "");  // built without it
 }
 
 TEST(CudaArchitectures, CodeRunsOnWhatItWasBuiltFor) {

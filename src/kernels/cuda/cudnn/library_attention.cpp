@@ -9,6 +9,7 @@
 #include "device/cuda/stream.h"
 #include "kernels/cuda/cudnn/attention_graph.h"
 #include "kernels/cuda/cudnn/attention_run.h"
+#include "kernels/cuda/cudnn_library.h"
 #include "kernels/cuda/elementwise.h"
 
 namespace megatron::kernels::cuda {
@@ -97,7 +98,7 @@ class AttentionPlans {
 }  // namespace
 
 bool library_attention(const AttentionArgs& args, Stream& stream) {
-  if (!library_takes(args)) return false;
+  if (!library_takes(args) || !has_cudnn()) return false;
   const LibraryAttentionPart part = library_part(args);
   AttentionPlans& plans = AttentionPlans::of(stream);
   const Plan* const plan = plans.forward(cudnn::shape_of(args, part), part);
@@ -109,7 +110,7 @@ bool library_attention(const AttentionArgs& args, Stream& stream) {
 
 bool library_attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   const bool any_order = stream.nondeterministic();
-  if (!library_takes(args, any_order)) return false;
+  if (!library_takes(args, any_order) || !has_cudnn()) return false;
   const LibraryAttentionPart part = library_part(args, any_order);
   AttentionPlans& plans = AttentionPlans::of(stream);
   const Plan* const plan = plans.backward(cudnn::shape_of(args, part), part, any_order);

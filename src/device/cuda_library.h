@@ -1,0 +1,27 @@
+// NVIDIA's libraries as the CUDA plugin finds them on this machine.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megatron {
+
+struct CudaLibrary {
+  std::string name;       // "cuBLASLt", "cuDNN", "NCCL" or "NVRTC"
+  std::string version;    // "13.1.0"; empty: not found
+  std::string path;       // of the file that was loaded, or refused; empty: not found
+  std::string needed_by;  // "matrix products"
+  bool required = false;  // CUDA cannot be used without it
+  std::string why_not;    // why it cannot be used and what to do, in one line; empty: usable
+};
+
+// Looks for each library that the plugin uses, opens it and checks its version; those that were
+// opened before stay as they are. Needs neither a GPU nor a driver. Empty where this program has
+// no plugin, and for one that is built without NVIDIA's libraries.
+std::vector<CudaLibrary> cuda_libraries();
+
+// One of them, by its name. Where cuda_libraries() lacks it: usable, without a version.
+CudaLibrary cuda_library(std::string_view name);
+
+}  // namespace megatron
