@@ -30,7 +30,7 @@ void agree(comm::Group& ranks, Stream& stream, const std::string& error, uint64_
                                    [](uint64_t length) { return length > 0; });
   const size_t first = static_cast<size_t>(failed - told.begin());
   if (first < size) {
-    if (size == 1) throw Error(error);
+    if (size == 1) throw AgreedError(error);
     const Tensor text = Tensor::empty(stream.scratch(), Shape{static_cast<int64_t>(told[first])},
                                       DType::u8, "save");
     if (first == rank) copy_bytes_from(text, std::as_bytes(std::span(error)));
@@ -38,11 +38,12 @@ void agree(comm::Group& ranks, Stream& stream, const std::string& error, uint64_
     stream.synchronize();
     std::string reason(told[first], ' ');
     copy_bytes_to(text, std::as_writable_bytes(std::span(reason)));
-    throw Error(reason);
+    throw AgreedError(reason);
   }
   for (size_t r = 1; r < size; ++r) {
-    MG_CHECK(told[size + r] == told[size],
-             "ranks 0 and {} would save other tensors: all ranks must hold the same model", r);
+    if (told[size + r] != told[size])
+      throw AgreedError(fmt::format(
+          "ranks 0 and {} would save other tensors: all ranks must hold the same model", r));
   }
 }
 

@@ -5,13 +5,21 @@
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
 #include "comm/group.h"
 
 namespace megatron::checkpoint {
 
-// Collective. `error` is what went wrong on this rank, "" for nothing: every rank throws Error with
-// the text of the first rank that has one. `plan` is what must be equal on all ranks, or that is
-// the Error.
+// What every rank throws at the same place, so that all may go on. Any other error may be one rank's
+// alone, while others wait for it: that rank's run is over.
+class AgreedError : public Error {
+ public:
+  using Error::Error;
+};
+
+// Collective. `error` is what went wrong on this rank, "" for nothing: every rank throws AgreedError
+// with the text of the first rank that has one. `plan` is what must be equal on all ranks, or that is
+// the error.
 void agree(comm::Group& ranks, Stream& stream, const std::string& error, uint64_t plan,
            std::string_view call);
 

@@ -265,6 +265,11 @@ void run_rank(const std::shared_ptr<Meeting>& meeting, int rank,
     ThreadGroup group(meeting, rank, "world");
     body(group);
     world.end(rank);
+  } catch (const Error& error) {
+    // In the midst of a run it may be this rank's alone: it is named, and what it was doing.
+    const bool told = world.record(rank).doing().state().told();
+    const std::string text = fmt::format("{}: {}", failure(), error.what());
+    world.fail(rank, told ? std::make_exception_ptr(Error(text)) : std::current_exception(), text);
   } catch (const std::exception& error) {
     world.fail(rank, std::current_exception(), fmt::format("{}: {}", failure(), error.what()));
   } catch (...) {

@@ -76,7 +76,9 @@ std::string_view remedy(MemoryClass memory_class) {
              "selective";
     case MemoryClass::scratch:
     case MemoryClass::communication: return "use a smaller --micro-batch-size or --seq-length";
-    case MemoryClass::offload: return "offload less to host memory";
+    case MemoryClass::offload:
+      return "offload less to host memory: --cpu-offloading-num-layers, "
+             "--optimizer-offload-fraction";
   }
   MG_ASSERT(false);
 }

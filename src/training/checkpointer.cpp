@@ -114,7 +114,7 @@ std::optional<SaveRecord> Checkpointer::finish(bool last) {
   try {
     ended->save.finish();
     track(record.iteration);
-  } catch (const Error& error) {
+  } catch (const checkpoint::AgreedError& error) {
     failed(record.iteration, error.what(), last);
     return std::nullopt;
   }
@@ -157,7 +157,7 @@ std::vector<SaveRecord> Checkpointer::save(const TrainerState& state, bool last)
   std::vector<SaveRecord> done = poll(true);
   try {
     begin(state);
-  } catch (const Error& error) {
+  } catch (const checkpoint::AgreedError& error) {
     save_.reset();
     failed(state.iteration, error.what(), last);
     return done;

@@ -31,7 +31,7 @@ std::shared_ptr<const CheckpointDirectory> open_whole(const std::string& path,
   try {
     checkpoint::agree(processes, runtime.stream(), problem, 0, "resume.whole");
     return directory;
-  } catch (const Error& error) {
+  } catch (const checkpoint::AgreedError& error) {
     log::warning("the checkpoint {} cannot be used: {}", path, error.what());
     return nullptr;
   }

@@ -188,6 +188,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   made->device = current_device();
   made->blocking = config == nullptr || config->blocking != 0;
   const int mine[] = {ranks, made->device};
+  if (const Lock lock(machine().mutex); !has_some_left()) {
+    last_text = "Cuda failure 2 'out of memory'";
+    return ncclUnhandledCudaError;
+  }
   const std::string file = fmt::format("{}/init.{}", made->folder, rank);
   if (fs::exists(file)) return wrong(ncclInvalidUsage, fmt::format("rank {} comes twice", rank));
   post(file, mine, sizeof mine, nullptr, 0);
@@ -244,8 +248,12 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   comm->proceed = nullptr;
   m.mutex.changed();
   end(*comm);
-  wait_while([&] { return comm->graphs > 0; },
-             "a communicator is aborted before the graphs with calls of it end");
+  wait_while(
+      [&] {
+        if (comm->graphs > 0) advance_all();  // a graph that is destroyed may be under way
+        return comm->graphs > 0;
+      },
+      "a communicator is aborted before the graphs with calls of it end");
   wait_while([&] { return other_runs(*comm); },
              "ncclCommAbort waits for the kernel of a communicator that nobody aborts");
   remove_if_ended(*comm);

@@ -13,7 +13,6 @@
 #include "cuda_shim/control.h"
 #include "cuda_shim/work.h"
 #include "machine.h"
-#include "memory.h"
 
 namespace {
 
@@ -216,7 +215,7 @@ extern "C" {
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   {
     const Lock lock(machine().mutex);
-    if (cuda_shim::free_memory(cuda_shim::current_device()) == 0) return CUBLAS_STATUS_ALLOC_FAILED;
+    if (!cuda_shim::has_some_left()) return CUBLAS_STATUS_ALLOC_FAILED;
   }
   return make(handle);
 }

@@ -234,6 +234,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
   if (const cudaError_t error = refuse_while_recording("cudaGraphInstantiate");
       error != cudaSuccess)
     return error;
+  if (!has_some_left()) return cudaErrorMemoryAllocation;
   *executable = new CUgraphExec_st{.device = graph->device, .branches = graph->branches};
   m.executables.insert(*executable);
   return m.sticky;

@@ -139,6 +139,10 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel,
     return refuse(cudaErrorInvalidResourceHandle,
                   fmt::format("kernel {}: a stream of device {} while device {} is current",
                               kernel_name(kernel), stream->device, current_device()));
+  if (!m.kernels.contains(kernel)) {
+    if (!has_some_left()) return cudaErrorMemoryAllocation;
+    m.kernels.insert(kernel);
+  }
   return enqueue(config.stream, m.settings.hang.empty() ? "kernel" : known_name(kernel),
                  [work = KernelWork{.kernel = kernel,
                                     .grid = config.gridDim,

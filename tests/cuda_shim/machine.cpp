@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "base/dtype.h"
+#include "memory.h"
 
 namespace cuda_shim {
 namespace {
@@ -104,6 +105,8 @@ bool may_allocate() {
   --left;
   return true;
 }
+
+bool has_some_left() { return free_memory(current_device()) > 0 && may_allocate(); }
 
 int current_device() { return device_of_thread; }
 bool has_devices() {

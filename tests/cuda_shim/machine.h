@@ -120,6 +120,7 @@ struct Machine {
   size_t used[kMaxDevices] = {};
 
   std::unordered_map<const void*, size_t> dynamic_shared;  // that kernels may have
+  std::set<const void*> kernels;                           // that were launched, and loaded by that
 };
 Machine& machine();
 using Lock = std::lock_guard<Mutex>;
@@ -138,9 +139,14 @@ void run(cudaStream_t stream, const Marker* until = nullptr);
 // The same as far as it goes without waiting; whether that was all.
 bool advance(cudaStream_t stream, const Marker* until = nullptr);
 void run_all(int device);
+// All streams as far as they go, as those of a device do by themselves.
+void advance_all();
 std::string kernel_name(const void* kernel);
 // Whether one more allocation may be made.
 bool may_allocate();
+// The same of memory that CUDA or a library takes for itself of the current device, of which nothing
+// is counted but that some is left.
+bool has_some_left();
 
 // What a call that waits, maps memory or the like may not do while work is recorded: the error, with
 // the recording spoiled, or success. of_device: waits for all that the device does; else the call is

@@ -144,12 +144,16 @@ bool advance(cudaStream_t stream, const Marker* until) {
   return true;
 }
 
+void advance_all() {
+  for (const cudaStream_t stream : all_streams())
+    if (is_alive(stream)) advance(stream);
+}
+
 void run(cudaStream_t stream, const Marker* until) {
   Machine& m = machine();
   while (is_alive(stream) && !advance(stream, until)) {
     const uint64_t before = m.operations;
-    for (const cudaStream_t other : all_streams())
-      if (is_alive(other)) advance(other);
+    advance_all();
     if (m.operations == before) m.mutex.pause();
   }
 }
@@ -304,10 +308,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (m.sticky != cudaSuccess) return m.sticky;
   Marker* const marker = event->marker.get();
   if (marker != nullptr && !marker->done && ++marker->queries >= kPatience &&
-      !advance(marker->stream, marker)) {
-    for (const cudaStream_t other : all_streams())
-      if (is_alive(other)) advance(other);
-  }
+      !advance(marker->stream, marker))
+    advance_all();
   return marker == nullptr || marker->done ? m.sticky : cudaErrorNotReady;
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "comm/nccl/rank_order.h"
+#include "device/cuda/out_of_memory.h"
 #include "device/cuda/runtime_call.h"
 #include "device/cuda/stream.h"
 #include "device/cuda/waited.h"
@@ -29,7 +30,10 @@ constexpr std::chrono::microseconds kPause{100};
 
 void check(ncclResult_t result, const char* call, ncclComm_t comm) {
   if (result == ncclSuccess) return;
-  fail("NCCL: {} failed: {} ({})", call, ncclGetErrorString(result), ncclGetLastError(comm));
+  const std::string text = fmt::format("NCCL: {} failed: {} ({})", call, ncclGetErrorString(result),
+                                       ncclGetLastError(comm));
+  if (text.find("out of memory") != std::string::npos) cuda::fail_for_memory(text);
+  fail("{}", text);
 }
 
 ncclDataType_t type_of(DType type) {

@@ -2,14 +2,32 @@
 
 #include "base/error.h"
 #include "device/cuda/driver.h"
+#include "device/cuda/out_of_memory.h"
 
 namespace megatron::cuda {
+
+void fail_for_memory(std::string_view failure) {
+  int device = 0;
+  size_t free = 0, total = 0;
+  std::string left = "the GPU does not tell what it has left";
+  if (cudaGetDevice(&device) == cudaSuccess && cudaMemGetInfo(&free, &total) == cudaSuccess)
+    left = fmt::format("GPU {} has {} of {} bytes free", device, free, total);
+  cudaGetLastError();
+  throw OutOfMemory(fmt::format(
+      "{}; {}, and CUDA and its libraries take some beside what the run plans: use a smaller "
+      "--micro-batch-size or --seq-length, or end other programs on that GPU (nvidia-smi lists "
+      "them)",
+      failure, left));
+}
 
 void check(cudaError_t result, const char* what) {
   if (result == cudaSuccess) [[likely]]
     return;
   cudaGetLastError();  // told here; the next call is judged by itself
-  fail("CUDA: {} failed: {}: {}", what, cudaGetErrorName(result), cudaGetErrorString(result));
+  const std::string text = fmt::format("CUDA: {} failed: {}: {}", what, cudaGetErrorName(result),
+                                       cudaGetErrorString(result));
+  if (result == cudaErrorMemoryAllocation) fail_for_memory(text);
+  fail("{}", text);
 }
 
 void check(CUresult result, const char* what) {
@@ -17,11 +35,14 @@ void check(CUresult result, const char* what) {
     return;
   const auto name_of = driver_function<CUresult(CUresult, const char**)>("cuGetErrorName", 6000);
   const auto text_of = driver_function<CUresult(CUresult, const char**)>("cuGetErrorString", 6000);
-  const char *name = nullptr, *text = nullptr;
+  const char *name = nullptr, *words = nullptr;
   name_of(result, &name);
-  text_of(result, &text);
-  fail("CUDA: {} failed: {}: {}", what, name == nullptr ? "error" : name,
-       text == nullptr ? fmt::format("number {}", static_cast<int>(result)) : text);
+  text_of(result, &words);
+  const std::string text =
+      fmt::format("CUDA: {} failed: {}: {}", what, name == nullptr ? "error" : name,
+                  words == nullptr ? fmt::format("number {}", static_cast<int>(result)) : words);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) fail_for_memory(text);
+  fail("{}", text);
 }
 
 }  // namespace megatron::cuda

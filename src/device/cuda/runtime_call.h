@@ -7,7 +7,8 @@
 namespace megatron::cuda {
 
 // Throw Error: "CUDA: <what> failed: <CUDA's name and text of the error>"; what names the call or
-// the work, and the remedy where there is one.
+// the work, and what to do where something can be done. OutOfMemory
+// (device/cuda/out_of_memory.h) where memory is what it lacks.
 void check(cudaError_t result, const char* what);
 void check(CUresult result, const char* what);
 

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "device/cuda/out_of_memory.h"
 #include "device/cuda/stream.h"
 #include "kernels/cuda/numbers.h"
 
@@ -12,8 +13,11 @@ namespace {
 
 void check(cublasStatus_t status, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  fail("CUDA: {} failed: {} ({})", call, cublasLtGetStatusName(status),
-       cublasLtGetStatusString(status));
+  const std::string text =
+      fmt::format("CUDA: {} failed: {} ({})", call, cublasLtGetStatusName(status),
+                  cublasLtGetStatusString(status));
+  if (status == CUBLAS_STATUS_ALLOC_FAILED) megatron::cuda::fail_for_memory(text);
+  fail("{}", text);
 }
 
 cudaDataType_t type_of(DType type) {

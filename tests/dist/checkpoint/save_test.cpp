@@ -3,7 +3,10 @@
 
 #include <sys/wait.h>
 
+#include <atomic>
+
 #include "base/log.h"
+#include "checkpoint/agreement.h"
 #include "faulty_files.h"
 #include "saved.h"
 #include "unit/checkpoint/trained_model.h"
@@ -157,6 +160,29 @@ TEST(Ranks, AFailureOfOneIsAnErrorOnAll) {
 }
 
 // The process of both ranks ends at an operation of one of them.
+// A save that all ranks give up lets the run go on; what befalls one alone, while others wait, may not.
+TEST(Ranks, AgreeOnWhatFailedAndOnNothingElse) {
+  each_rank(2, [](comm::Group& world, Runtime& runtime) {
+    EXPECT_THROW(agree(world, runtime.stream(), world.rank() == 1 ? "a full disk" : "", 0, "test"),
+                 AgreedError);
+    EXPECT_THROW(agree(world, runtime.stream(), "", static_cast<uint64_t>(world.rank()), "test"),
+                 AgreedError);
+  });
+  std::atomic<int> agreed = 0;
+  EXPECT_THROW(each_rank(2,
+                         [&](comm::Group& world, Runtime& runtime) {
+                           if (world.rank() == 0) runtime.arena(MemoryClass::scratch).set_limit(0);
+                           try {
+                             agree(world, runtime.stream(), "", 0, "test");
+                           } catch (const AgreedError&) {
+                             ++agreed;
+                             throw;
+                           }
+                         }),
+               Error);
+  EXPECT_EQ(agreed, 0);
+}
+
 TEST(Ranks, ThatEndLeaveAWholeCheckpoint) {
   const TemporaryDirectory folder;
   FaultyFiles counted[2];

@@ -204,7 +204,7 @@ TEST(Failed, RankSaysWhatItDid) {
         }
       },
       kNoHang);
-  EXPECT_EQ(text, "disk 7 is full");
+  EXPECT_EQ(text, "rank 1 failed (save): disk 7 is full");
   EXPECT_TRUE(told);
 }
 

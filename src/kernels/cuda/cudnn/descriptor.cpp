@@ -3,14 +3,23 @@
 #include <array>
 
 #include "base/error.h"
+#include "device/cuda/out_of_memory.h"
 
 namespace megatron::kernels::cuda::cudnn {
+
+bool lacks_memory(cudnnStatus_t status) {
+  return status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+         status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+}
 
 void check(cudnnStatus_t status, const char* call) {
   if (status == CUDNN_STATUS_SUCCESS) return;
   std::array<char, 1024> text{};
   cudnnGetLastErrorString(text.data(), text.size());
-  fail("CUDA: cuDNN's {} failed: {} ({})", call, cudnnGetErrorString(status), text.data());
+  const std::string failure = fmt::format("CUDA: cuDNN's {} failed: {} ({})", call,
+                                          cudnnGetErrorString(status), text.data());
+  if (lacks_memory(status)) megatron::cuda::fail_for_memory(failure);
+  fail("{}", failure);
 }
 
 Descriptor::Descriptor(cudnnBackendDescriptorType_t type) {

@@ -11,7 +11,8 @@
 
 namespace megatron::kernels::cuda::cudnn {
 
-// Throws Error naming the call, with cuDNN's own words.
+bool lacks_memory(cudnnStatus_t status);
+// Throws Error naming the call, with cuDNN's own words; OutOfMemory where it lacks memory.
 void check(cudnnStatus_t status, const char* call);
 
 // Attributes are set, then it is finalized, then it is used.

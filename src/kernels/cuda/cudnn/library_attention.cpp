@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "device/cuda/out_of_memory.h"
 #include "device/cuda/stream.h"
 #include "kernels/cuda/cudnn/attention_graph.h"
 #include "kernels/cuda/cudnn/attention_run.h"
@@ -82,6 +83,8 @@ class AttentionPlans {
     try {
       plan = Plan::make(graph(shape), {.library = library(), .device = nullptr}, limits);
       if (plan == nullptr) tell_of_no_plan(shape, pass, last_words());
+    } catch (const megatron::cuda::OutOfMemory&) {
+      throw;
     } catch (const Error& error) {  // a graph that this version, or this device, does not know
       tell_of_no_plan(shape, pass, error.what());
     }

@@ -69,7 +69,10 @@ std::unique_ptr<Plan> Plan::make(std::unique_ptr<Graph> graph, const Target& tar
     if (target.device != nullptr)
       compiled.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.device);
 #endif
-    if (compiled.try_finalize() != CUDNN_STATUS_SUCCESS) continue;
+    const cudnnStatus_t made = compiled.try_finalize();
+    // What computes a run may not depend on how much memory is left.
+    if (lacks_memory(made)) check(made, "cudnnBackendFinalize of a plan of attention");
+    if (made != CUDNN_STATUS_SUCCESS) continue;
     const int64_t workspace = compiled.get_int64(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
     if (workspace < limits.least || workspace > limits.most) continue;
     plan->workspace_ = workspace;

@@ -11,7 +11,9 @@
 //                                  compute capability 9.0
 //   CUDA_SHIM_MEMORY=BYTES         as "memory": what goes beyond it is out of memory
 //   CUDA_SHIM_PINNED=BYTES         as "pinned": host memory beyond it cannot be pinned
-//   CUDA_SHIM_ALLOCATIONS=N        as "allocations": what comes after so many is out of memory
+//   CUDA_SHIM_ALLOCATIONS=N        as "allocations": what comes after so many is out of memory; those that
+//                                  CUDA and its libraries make for themselves count: for a kernel that
+//                                  is launched for the first time, a graph, a handle, a communicator
 //   CUDA_SHIM_REFUSE_ALGORITHMS=N  as "refuse_algorithms": cublasLtMatmul answers
 //                                  CUBLAS_STATUS_NOT_SUPPORTED to the first N of each product's list
 //   CUDA_SHIM_HANG=TEXT            as shim_hang(TEXT): work that never ends

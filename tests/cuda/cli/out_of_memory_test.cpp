@@ -1,0 +1,156 @@
+// Runs that meet what a GPU's memory, or its libraries, refuse in their midst: they end by one error
+// that names it, with a whole log and whole checkpoints. Troubles are planted by the stand-in
+// (cuda_shim/control.h).
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/tolerances.h"
+#include "cuda/cli/training_runs.h"
+
+namespace megatron::testing {
+namespace {
+
+// A trouble of the programs that start while it lives.
+class Planted {
+ public:
+  Planted(std::string variable, const std::string& value) : variable_(std::move(variable)) {
+    ::setenv(variable_.c_str(), value.c_str(), 1);
+  }
+  ~Planted() { ::unsetenv(variable_.c_str()); }
+  Planted(const Planted&) = delete;
+  Planted& operator=(const Planted&) = delete;
+
+ private:
+  const std::string variable_;
+};
+
+const std::string kRun =
+    "train --device cuda --mock-data --vocab-size 203 --num-layers 1 --hidden-size 32 "
+    "--num-attention-heads 2 --seq-length 32 --max-position-embeddings 32 --micro-batch-size 1 "
+    "--global-batch-size 2 --lr 1e-3 --lr-decay-iters 6 --log-interval 1 --threads 1 --train-iters "
+    "4 --save run --save-interval 1 --eval-interval 2 --eval-iters 1 --log-jsonl log.jsonl "
+    "--cuda-graph-impl local --cuda-graph-warmup-steps 2 ";
+
+int64_t count(const std::string& text, const std::string& part) {
+  int64_t found = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+// Steps, and the type of the last record; every line is one.
+std::pair<int64_t, std::string> read_log(const Workplace& place) {
+  std::pair<int64_t, std::string> found;
+  if (!fs::exists(place / "log.jsonl")) return found;
+  std::istringstream lines(read_file(place / "log.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    found.second = Json::parse(line)["type"].as_string();
+    found.first += found.second == "step";
+  }
+  return found;
+}
+
+// The checkpoints, each of which is whole.
+int64_t whole_checkpoints(const Workplace& place) {
+  int64_t found = 0;
+  if (!fs::exists(place / "run")) return found;
+  for (const auto& entry : fs::directory_iterator(place / "run")) {
+    if (!entry.is_directory()) continue;
+    ++found;
+    EXPECT_EQ(place.run({"inspect", "--verify", entry.path()}).code, 0) << entry.path();
+  }
+  return found;
+}
+
+// What a run says when the memory for its allocations ends after so many; empty: it does not.
+std::string error_after(const Workplace& place, int allocations, const std::string& flags,
+                        int64_t* checkpoints) {
+  SCOPED_TRACE(allocations);
+  for (const char* left : {"run", "log.jsonl"}) fs::remove_all(place / left);
+  const Planted few("CUDA_SHIM_ALLOCATIONS", std::to_string(allocations));
+  const Outcome r = place.run(words(kRun + flags));
+  const std::string said = r.out + r.err;
+  const auto [steps, last] = read_log(place);
+  *checkpoints = whole_checkpoints(place);
+  EXPECT_EQ(*checkpoints, steps);
+  if (r.code == 0) return "";
+  EXPECT_EQ(r.code, 2) << said;
+  EXPECT_EQ(count(said, " error "), 1) << said;
+  EXPECT_EQ(count(said, "CUDA on the CPU"), 0) << said;
+  if (!last.empty()) {
+    EXPECT_EQ(last, "end");
+  }
+  const std::string error = said.substr(said.find(" error ") + 7);
+  const bool memory = error.find("out of ") != error.npos || error.find("ALLOC") != error.npos;
+  EXPECT_TRUE(memory && error.find(" bytes free") != error.npos && error.find("--") != error.npos)
+      << error;
+  return error;
+}
+
+TEST(CudaOutOfMemory, EndsARunCleanlyWhereverItComes) {
+  const Workplace place;
+  int64_t checkpoints = 0;
+  int enough = 2, failed = 0;
+  for (; !error_after(place, enough, "", &checkpoints).empty(); enough += 10) ++failed;
+  EXPECT_GE(failed, 3);
+  EXPECT_EQ(checkpoints, 4);
+  // The last that is asked for is asked for in the midst of the run, by a graph.
+  std::string last;
+  while ((last = error_after(place, --enough, "", &checkpoints)).empty()) continue;
+  EXPECT_EQ(checkpoints, 2);
+  EXPECT_NE(last.find("cudaGraphInstantiate, which --cuda-graph-impl none does without, failed"),
+            std::string::npos)
+      << last;
+}
+
+// Ranks that wait for the one that fails, at NCCL, in a graph, or at the host, end with it.
+TEST(CudaOutOfMemory, OfOneRankEndsAllByItsName) {
+  const Planted devices("CUDA_SHIM_DEVICES", "2");
+  const Workplace place;
+  int64_t checkpoints = 0;
+  int failed = 0, allocations = 20;
+  for (; allocations < 200; allocations += 11, ++failed) {
+    const std::string error =
+        error_after(place, allocations, "--tensor-model-parallel-size 2", &checkpoints);
+    if (error.empty()) break;
+    EXPECT_TRUE(error.starts_with("rank 0 failed (") || error.starts_with("rank 1 failed ("))
+        << error;
+  }
+  EXPECT_GE(failed, 2);
+  EXPECT_EQ(checkpoints, 4);
+}
+
+TEST(CudaOutOfMemory, OfPinnedMemoryNamesTheTensorAndTheFlags) {
+  const Planted none("CUDA_SHIM_PINNED", "0");
+  const Workplace place;
+  const Outcome r = place.run(words(kRun + "--optimizer-cpu-offload --use-distributed-optimizer"));
+  EXPECT_EQ(r.code, 2);
+  for (const char* part :
+       {"out of offload memory on cpu: ", " bytes for embedding.weight.exp_avg",
+        "the host let 0 of ", " bytes be pinned", "--optimizer-offload-fraction"})
+    EXPECT_NE(r.err.find(part), std::string::npos) << part << "\n" << r.err;
+}
+
+TEST(CudaRefusedAlgorithms, AreReplacedByTheNextOnesOrEndTheRun) {
+  const Workplace place;
+  std::string said;
+  const std::vector<Step> usual = train(place, "cuda", 2, "--bf16");
+  {
+    const Planted first("CUDA_SHIM_REFUSE_ALGORITHMS", "1");
+    const std::vector<Step> next = train(place, "cuda", 2, "--bf16", &said);
+    ASSERT_EQ(next.size(), usual.size());
+    for (size_t i = 0; i < next.size(); ++i)
+      EXPECT_NEAR(next[i].loss, usual[i].loss, tolerance::kCudaNarrowLossRelative * usual[i].loss);
+    EXPECT_NE(said.find("refused 1 of 3 algorithms that it named for 1 product of op(a)"),
+              std::string::npos)
+        << said;
+  }
+  const Planted all("CUDA_SHIM_REFUSE_ALGORITHMS", "99");
+  const Outcome r = place.run(words(kRun));
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("refused all of them, the last one with CUBLAS_STATUS_NOT_SUPPORTED"),
+            std::string::npos)
+      << r.err;
+}
+
+}  // namespace
+}  // namespace megatron::testing
