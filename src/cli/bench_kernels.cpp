@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "cli/bench.h"
 #include "cli/bench_device.h"
 #include "cli/call_timing.h"
@@ -171,6 +172,8 @@ std::vector<kernels::Case> chosen(const std::string& kernel, bool bf16, bool gpu
   return some;
 }
 
+constexpr std::string_view kAnotherOrder = ", any order";
+
 // Whether --allow-nondeterministic changes the call.
 bool has_another_order(const kernels::Case& c, Device device) {
   const bool sums = c.kernel == "gemm" || c.kernel == "attention_backward";
@@ -184,23 +187,37 @@ std::string mark(const Row& row, const Judged& judged, bool bf16) {
   return judged.percent < goal ? fmt::format("below {:.0f}%", goal) : "";
 }
 
-void print_table(const std::vector<Row>& rows, double peak, bool bf16) {
-  size_t kernel = 6, name = 4;
-  for (const Row& row : rows) {
-    kernel = std::max(kernel, row.kernel.size());
-    name = std::max(name, row.name.size());
+// Rows of the table as they come, so that a kernel that ends the run costs none of those before it.
+class Table {
+ public:
+  Table(const std::vector<kernels::Case>& cases, Device device, bool bf16) : bf16_(bf16) {
+    for (const kernels::Case& c : cases) {
+      kernel_ = std::max(kernel_, c.kernel.size());
+      const size_t more = has_another_order(c, device) ? kAnotherOrder.size() : 0;
+      name_ = std::max(name_, c.name.size() + more);
+    }
+    write(fmt::format("{:<{}}  {:<{}}  {:>9}  {:>16}  {:>5}", "kernel", kernel_, "case", name_,
+                      "ms", "rate", "% of"));
   }
-  fmt::print("{:<{}}  {:<{}}  {:>9}  {:>16}  {:>5}\n", "kernel", kernel, "case", name, "ms", "rate",
-             "% of");
-  for (const Row& row : rows) {
+
+  // peak: as far as it was measured by then.
+  void add(const Row& row, double peak) const {
     const Judged j = judge(row, peak);
-    const std::string line = fmt::format(
-        "{:<{}}  {:<{}}  {:>9.4f}  {:>8.1f} {:<7}  {:>5.1f} {}  {}", row.kernel, kernel, row.name,
-        name, row.seconds * 1e3, j.rate * 1e-9, j.limit == Limit::peak ? "GFLOP/s" : "GB/s",
-        j.percent, megatron::cli::name(j.limit), mark(row, j, bf16));
-    fmt::print("{}\n", line.substr(0, line.find_last_not_of(' ') + 1));
+    write(fmt::format("{:<{}}  {:<{}}  {:>9.4f}  {:>8.1f} {:<7}  {:>5.1f} {}  {}", row.kernel,
+                      kernel_, row.name, name_, row.seconds * 1e3, j.rate * 1e-9,
+                      j.limit == Limit::peak ? "GFLOP/s" : "GB/s", j.percent,
+                      megatron::cli::name(j.limit), mark(row, j, bf16_)));
   }
-}
+
+ private:
+  static void write(std::string_view line) {
+    fmt::print("{}\n", line.substr(0, line.find_last_not_of(' ') + 1));
+    std::fflush(stdout);
+  }
+
+  bool bf16_;
+  size_t kernel_ = 6, name_ = 4;
+};
 
 Json as_json(const std::vector<Row>& rows, double peak, bool bf16) {
   Json::Array list;
@@ -238,7 +255,8 @@ int bench_kernels(const Arguments& arguments) {
           "megatron bench kernels [flags]",
           "Every kernel at sizes of GPT-2 124M and of a Llama of 160M parameters beside the "
           "limit that binds it: 'peak': operations of its products (of attention: of the pairs "
-          "that are seen) over the measured GEMM peak; 'copy': the bytes of its tensors, each "
+          "that are seen) over the GEMM peak as measured until then; 'copy': the bytes of its "
+          "tensors, each "
           "once, over the copy bandwidth, measured in turn with the kernel; 'read': of a kernel "
           "that reads and writes next to nothing, over the bandwidth of reading alone (of a CPU); "
           "'arithmetic': where a kernel is slower than "
@@ -261,13 +279,26 @@ int bench_kernels(const Arguments& arguments) {
   plan::BandwidthMeter copies(runtime);
   copies.sample();
   std::vector<Row> rows;
+  std::optional<Table> table;
+  if (!json) table.emplace(list, device, bf16);
+  size_t failed = 0;
+  const auto measure_one = [&](const kernels::Case& c, std::string_view more) {
+    try {
+      Row row = measure(c, runtime, seconds, copies);
+      row.name += more;
+      if (table) table->add(row, meter.peak());
+      rows.push_back(std::move(row));
+    } catch (const Error& error) {
+      ++failed;
+      log::error("{}, {}{}: not measured: {}", c.kernel, c.name, more, error.what());
+    }
+  };
   for (size_t i = 0; i < list.size(); ++i) {
     if (i % 8 == 0) meter.sample(std::min(0.5, 5 * seconds));
-    rows.push_back(measure(list[i], runtime, seconds, copies));
+    measure_one(list[i], "");
     if (has_another_order(list[i], device)) {
       runtime.stream().allow_nondeterministic(true);
-      rows.push_back(measure(list[i], runtime, seconds, copies));
-      rows.back().name += ", any order";
+      measure_one(list[i], kAnotherOrder);
       runtime.stream().allow_nondeterministic(false);
     }
     watch.look();
@@ -286,9 +317,8 @@ int bench_kernels(const Arguments& arguments) {
                                          {"read_bandwidth", copies.best_reading()},
                                          {"kernels", as_json(rows, peak, bf16)}})
                            .dump(1));
-    return 0;
+    return failed == 0 ? 0 : 1;
   }
-  print_table(rows, peak, bf16);
   const double reading = copies.best_reading();
   fmt::print(
       "{} GEMM peak {:.1f} GFLOP/s{} (spread {:.0f}%), copy {:.1f} to {:.1f} GB/s (each kernel "
@@ -299,7 +329,7 @@ int bench_kernels(const Arguments& arguments) {
       device_text(device, runtime.pool().size()),
       noisy ? "; the peak is noisy: claim no share of it from this run" : "");
   if (const std::string clocks = watch.text(); !clocks.empty()) fmt::print("{}\n", clocks);
-  return 0;
+  return failed == 0 ? 0 : 1;
 }
 
 }  // namespace megatron::cli

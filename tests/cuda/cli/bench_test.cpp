@@ -76,6 +76,22 @@ TEST(CudaBench, KernelsAreHeldAgainstTheGpu) {
   }
 }
 
+// A kernel that cannot be measured, here for want of memory, costs no row but its own.
+TEST(CudaBench, AKernelThatFailsIsNamedBesideTheOthers) {
+  const Workplace place;
+  const std::string command = "cd " + place.path() + " && CUDA_SHIM_MEMORY=300000000 " +
+                              MEGATRON_BINARY +
+                              " bench kernels --device cuda --kernel column_sum --seconds 0.0001 "
+                              "--threads 1 >said 2>errors";
+  const int status = std::system(command.c_str());
+  const std::string said = read_file(place / "said"), errors = read_file(place / "errors");
+  EXPECT_EQ(WEXITSTATUS(status), 1) << said << errors;
+  for (const char* part : {"column_sum  t=4096 n=768 f32 accumulated", " copy", "fp32 GEMM peak"})
+    EXPECT_TRUE(has(said, part)) << part << "\n" << said;
+  EXPECT_TRUE(has(errors, "column_sum, t=4096 n=3072 f32 accumulated: not measured: out of "))
+      << errors;
+}
+
 TEST(CudaBench, GenerateAndGemm) {
   const Workplace place;
   const Outcome text = place.run(
