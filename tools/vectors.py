@@ -10,6 +10,7 @@
 The same content gives the same bytes: entries are sorted, without times and owners. Packing needs the program zstd.
 """
 
+import ctypes
 import hashlib
 import io
 import os
@@ -26,6 +27,7 @@ UNPACKED = ROOT / "build" / "vectors"
 ENDING = ".tar.zst"
 NOTES = (".md", ".py")
 LIMIT = 55 * 10**6
+LIBRARIES = ["libzstd.so.1"]  # files may be added to it
 
 
 class Wrong(Exception):
@@ -60,16 +62,61 @@ def packed(name, files):
     return stream.getvalue()
 
 
+class Buffer(ctypes.Structure):
+    """ZSTD_inBuffer and ZSTD_outBuffer."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("size", ctypes.c_size_t), ("at", ctypes.c_size_t)]
+
+
+def library():
+    """zstd's, with the types of what is called."""
+    for name in LIBRARIES:
+        try:
+            zstd = ctypes.CDLL(str(name))
+        except OSError:
+            continue
+        buffers = [ctypes.POINTER(Buffer)] * 2
+        zstd.ZSTD_createDCtx.restype = ctypes.c_void_p
+        zstd.ZSTD_freeDCtx.argtypes = [ctypes.c_void_p]
+        zstd.ZSTD_decompressStream.argtypes = [ctypes.c_void_p, *buffers]
+        zstd.ZSTD_decompressStream.restype = ctypes.c_size_t
+        zstd.ZSTD_isError.argtypes = [ctypes.c_size_t]
+        return zstd
+    raise FileNotFoundError(LIBRARIES[0])
+
+
+def decompressed_by_library(archive):
+    zstd, content, pieces = library(), archive.read_bytes(), []
+    room = ctypes.create_string_buffer(1 << 20)
+    source = Buffer(ctypes.cast(ctypes.c_char_p(content), ctypes.c_void_p), len(content), 0)
+    context, left = zstd.ZSTD_createDCtx(), 1
+    try:
+        while left != 0:
+            target = Buffer(ctypes.cast(room, ctypes.c_void_p), len(room), 0)
+            before = source.at
+            left = zstd.ZSTD_decompressStream(context, ctypes.byref(target), ctypes.byref(source))
+            pieces.append(room.raw[: target.at])
+            if zstd.ZSTD_isError(left) or (left != 0 and (before, 0) == (source.at, target.at)):
+                raise Wrong(f"{archive} is damaged: zstd cannot decompress it")
+    finally:
+        zstd.ZSTD_freeDCtx(context)
+    return b"".join(pieces)
+
+
 def decompressed(archive):
-    """The tar file's bytes, by Python 3.14's own module, or by the program."""
+    """The tar file's bytes, by Python 3.14's own module, the program zstd, or its library."""
     try:
         from compression import zstd
     except ImportError:
-        done = subprocess.run(["zstd", "-dcq", archive], capture_output=True, check=False)
-        if done.returncode != 0:
-            raise Wrong(f"{archive}: {done.stderr.decode().strip()}") from None
-        return done.stdout
-    return zstd.decompress(archive.read_bytes())
+        pass
+    else:
+        return zstd.decompress(archive.read_bytes())
+    if not shutil.which("zstd"):
+        return decompressed_by_library(archive)
+    done = subprocess.run(["zstd", "-dcq", archive], capture_output=True, check=False)
+    if done.returncode != 0:
+        raise Wrong(f"{archive}: {done.stderr.decode().strip()}")
+    return done.stdout
 
 
 def compressed(content):
@@ -90,7 +137,7 @@ def extract(archive, folder):
         content = decompressed(archive)
     except FileNotFoundError:
         raise Wrong(
-            f"{archive.name} cannot be unpacked here: that needs cmake, zstd or Python 3.14; or unpack it "
+            f"{archive.name} cannot be unpacked here: that needs cmake, zstd, its library or Python 3.14; or unpack it "
             f"elsewhere (tools/vectors.py unpack {archive.name[: -len(ENDING)]}) and bring the folder"
         ) from None
     with tarfile.open(fileobj=io.BytesIO(content)) as entries:

@@ -1,5 +1,6 @@
 """Golden vectors are packed, unpacked, found and checked on a small set."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -32,9 +33,10 @@ class Vectors(unittest.TestCase):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
 
-    def run_tool(self, *words, code=0):
+    def run_tool(self, *words, code=0, **environment):
         command = [sys.executable, "-B", self.root / "tools/vectors.py", *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        variables = {**os.environ, **environment}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout + done.stderr
 
@@ -50,6 +52,14 @@ class Vectors(unittest.TestCase):
         self.run_tool("unpack", "set")
         self.assertIn("lie unpacked", self.run_tool(code=1))
         self.assertEqual(self.found(), {"a.txt": "text", "b/numbers.json": "[1, 2]"})
+
+    def test_are_unpacked_by_zstds_library_where_there_is_no_program(self):
+        self.run_tool("find", "set", PATH="/nonexistent")
+        self.assertEqual(self.found(), {"a.txt": "text", "b/numbers.json": "[1, 2]"})
+        whole = self.archive.read_bytes()
+        for damaged in (whole[:-5], b"none" + whole):
+            self.archive.write_bytes(damaged)
+            self.assertIn("is damaged", self.run_tool("find", "set", code=1, PATH="/nonexistent"))
 
     def test_equal_content_has_equal_bytes(self):
         first = self.archive.read_bytes()
