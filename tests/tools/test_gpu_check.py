@@ -1,4 +1,4 @@
-"""tools/gpu_check with a program that plays megatron on a GPU: what passes, each fault, resuming."""
+"""tools/gpu_check with a program that plays megatron on a GPU: rows, troubles, resuming."""
 
 import json
 import os
@@ -16,80 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = ROOT / "tools" / "gpu_check"
 LOSSES = TOOL.parent / "gpu_checks/losses.json"
-
-# Trains what is recorded; FAULT plants what must be found.
-PROGRAM = r"""#!/usr/bin/env python3
-import json, os, sys, time
-from pathlib import Path
-
-words, fault = sys.argv[1:], os.environ.get("FAULT", "")
-value = lambda flag: words[words.index(flag) + 1] if flag in words else ""
-
-def end(*lines, code=0):
-    print(*lines, sep="\n")
-    sys.exit(code)
-
-def selftest():
-    if "--list" in words:
-        end("row 0: gpt2" if "--layouts" in words else "kernels/fill")
-    name = value("--filter").lstrip("=") or "row 0: gpt2"
-    if fault == "no GPU":
-        end("megatron: error: CUDA cannot be used: no NVIDIA driver is loaded", code=2)
-    print("NVIDIA Play; CUDA 1.0")
-    if fault == "crash" and name == "kernels/unit_norm":
-        os.abort()
-    if fault == "hang" and name == "gradients/add":
-        time.sleep(60)
-    if fault == "check" and name == "model/gpt2 fp32":
-        end("FAILED  model/gpt2 fp32  1 of 9", "0 passed, 1 failed", code=1)
-    end(f"ok      {name:<40}     3 compared, 1.0e-01 of what is allowed, 0.1 s", "1 passed, 0 failed")
-
-def train():
-    rest = "--save" if "--save" in words else "--log-interval"
-    flags = " ".join(words[3 : words.index(rest)]).replace(os.environ["TREE"] + "/build/", "tests/golden/")
-    recorded = json.load(open(os.environ["LOSSES"])).values()
-    launch = [9.0] if "launch" in os.getcwd() else None
-    losses = launch or next(r["losses"] for r in recorded if r["flags"] == flags)
-    run = Path("run/latest_checkpointed_iteration.txt")
-    done = int(run.read_text()) if "--load" in words and run.exists() else 0
-    with open(value("--log-jsonl"), "a") as log:
-        for step, loss in enumerate(losses, 1):
-            if step <= done:
-                continue
-            if fault == "loss" and step == 2:
-                loss *= 1.01
-            if fault == "bits" and "twice" in os.getcwd() and os.getcwd().endswith("1"):
-                loss += 1e-7
-            if fault == "resume" and done:
-                loss += 1e-7
-            record = {"type": "step", "iteration": step, "loss": loss, "gradient_norm": 1.5}
-            log.write(json.dumps(record) + "\n")
-            log.flush()
-            if "--save" in words:
-                run.parent.mkdir(exist_ok=True)
-                run.write_text(str(step))
-                time.sleep(0.3)
-    end("done")
-
-def bench():
-    if words[1] == "kernels":
-        end("fill f32  1.0 GB/s  90 %")
-    falls = -1 if fault != "speed" else 1
-    with open(value("--log-jsonl"), "a") as log:
-        for step in range(1, 4):
-            record = {"iteration": step, "loss": 9 + falls * step, "gradient_norm": 1}
-            log.write(json.dumps({"type": "step", **record}) + "\n")
-    end("12 tokens/s, 3% MFU")
-
-if words[0] == "selftest":
-    selftest()
-elif words[0] == "train":
-    train()
-elif words[0] == "bench":
-    bench()
-elif words[0] == "verify":
-    end("1 passed, 0 failed" if fault != "verify" else "0 passed, 1 failed", code=fault == "verify")
-"""
+PLAYED = Path(__file__).with_name("played_megatron.py")
+sys.path.insert(0, str(ROOT / "tools"))
 
 
 class Played(unittest.TestCase):
@@ -99,26 +27,46 @@ class Played(unittest.TestCase):
         self.folder = Path(folder.name)
         self.out = self.folder / "out"
         self.program = self.folder / "megatron"
-        self.program.write_text(PROGRAM, encoding="utf-8")
+        source = PLAYED.read_text(encoding="utf-8")
+        self.program.write_text(f"#!{sys.executable} -IS\n{source}", encoding="utf-8")
         self.program.chmod(0o755)
 
-    def check(self, *flags, fault="", program=None, part="all"):
+    def environment(self, fault):
+        temporary = self.folder / "temporary"
+        temporary.mkdir(exist_ok=True)
+        return {
+            **os.environ,
+            "FAULT": fault,
+            "LOSSES": str(LOSSES),
+            "OUT": str(self.out),
+            "TMPDIR": str(temporary),
+        }
+
+    def command(self, part, *flags, program=None):
         command = [sys.executable, TOOL, part, "--small", "--program", program or self.program]
-        environment = {**os.environ, "FAULT": fault, "LOSSES": str(LOSSES), "TREE": str(ROOT)}
+        return [*command, "--jobs", "1", "--output", self.out, *flags]
+
+    def check(self, *flags, fault="", program=None, part="all", **environment):
         done = subprocess.run(
-            [*command, "--output", self.out, *flags],
+            self.command(part, *flags, program=program),
             capture_output=True,
             text=True,
-            env=environment,
+            env={**self.environment(fault), **environment},
             check=False,
         )
-        return done.returncode, done.stdout + done.stderr
+        text = done.stdout + done.stderr
+        self.assertNotIn("Traceback", text)
+        return done.returncode, text
 
-    def results(self):
-        return (self.out / "nvidia-play.md").read_text(encoding="utf-8")
+    def results(self, folder=None):
+        return ((folder or self.out) / "nvidia-play.md").read_text(encoding="utf-8")
 
-    def steps(self):
-        code, text = self.check("--list")
+    def rows(self, folder=None):
+        rows = re.findall(r"^\| (.*?) \| `.*` \| (.*) \|$", self.results(folder), re.MULTILINE)
+        return {name.removesuffix(", small"): result for name, result in rows}
+
+    def steps(self, part="all"):
+        code, text = self.check("--list", part=part)
         self.assertEqual(code, 0, text)
         return len(text.splitlines())
 
@@ -127,37 +75,55 @@ class Passing(Played):
     def test_writes_a_row_for_each_step_and_runs_none_twice(self):
         code, text = self.check()
         self.assertEqual(code, 0, text)
-        rows = [line for line in self.results().splitlines() if line.startswith("| ")]
-        self.assertEqual(len([row for row in rows if "`" in row]), self.steps())
-        for words in ("# NVIDIA Play", "## gpu_check parity", "## gpu_check layouts", "commit "):
+        rows = self.rows()
+        self.assertEqual(len(rows), self.steps())
+        for words in ("# NVIDIA Play\n", "### headline", "### parity", "### layouts", "### speed"):
             self.assertIn(words, self.results())
-        self.assertIn("killed after step", self.results())
-        self.assertLessEqual(len(os.listdir(self.folder / "out")), 8)
+        for words in ("compute capability 9.0, 128.0 GiB", "cuBLASLt 13.1.0, for matrix products"):
+            self.assertIn(words, self.results())
+            self.assertIn(words, text)
+        self.assertIn("killed after step", rows["kill -9 and resume, llama bf16"])
+        for words in ("10 tokens/s", "computed by: attention cuDNN", "clocks: 1980 MHz", "3 steps"):
+            self.assertIn(words, rows["gpt2-124m, sequence 32"])
+        self.assertIn("same bits", rows["gpt2-124m, sequence 32, CUDA graphs"])
+        self.assertIn("20 tokens/s, 3% MFU; computed by", rows["gpt2-124m, sequence 32, any order"])
+        self.assertIn("beside 10 of gpt2-124m", rows["gpt2-124m, sequence 32, any order"])
+        self.assertIn("(+100.0%)", rows["gpt2-124m, sequence 32, any order"])
+        self.assertLessEqual(len(os.listdir(self.out)), 8)
+        self.assertEqual(os.listdir(self.folder / "temporary"), [])
         before = self.results()
         code, text = self.check()
         self.assertEqual(code, 0, text)
-        self.assertIn(f"{self.steps()} of them done before", text)
+        self.assertIn("parity: 10 steps, 10 of them done before", text)
         self.assertEqual(self.results(), before)
 
     def test_begins_anew_with_another_program(self):
         self.check(part="layouts")
-        self.program.write_text(PROGRAM + "\n", encoding="utf-8")
+        with self.program.open("a", encoding="utf-8") as out:
+            out.write("\n")
         code, text = self.check(part="layouts")
         self.assertEqual(code, 0, text)
-        self.assertIn("begin anew", text)
-        self.assertIn(" 0 of them done before", text)
+        self.assertIn("is of another program; all steps begin anew", text)
+        self.assertIn("1 steps, 0 of them done before", text)
 
     def test_goes_on_in_a_new_folder(self):
-        self.check(part="layouts")
-        earlier, self.out = self.out, self.folder / "next"
-        code, text = self.check("--from", earlier, part="all")
+        first, self.out = self.out, self.folder / "next"
+        first.mkdir()
+        code, text = self.check("--from", first, part="layouts")
         self.assertEqual(code, 0, text)
-        self.assertIn(" 1 of them done before", text)
-        for words in ("## gpu_check layouts", "## gpu_check parity"):
+        self.assertIn("so that all steps begin anew", text)
+        earlier, self.out = self.out, self.folder / "last"
+        code, text = self.check("--from", earlier, part="all", fault="other version")
+        self.assertEqual(code, 0, text)
+        self.assertIn("layouts: 1 steps, 1 of them done before", text)
+        for words in ("### layouts", "### parity", "cuDNN 9 is needed"):
             self.assertIn(words, self.results())
-        code, text = self.check("--from", self.folder, part="all")
+        self.assertEqual(
+            (self.out / "gpu_check.log").read_text(encoding="utf-8").count("--layouts --part"), 1
+        )
+        code, text = self.check("--from", self.folder / "none")
         self.assertEqual(code, 2, text)
-        self.assertIn("there is no gpu_check.json there", text)
+        self.assertIn("there is no such folder", text)
 
     def test_takes_a_pack(self):
         (self.folder / "commit").write_text("abc1234\n", encoding="utf-8")
@@ -167,70 +133,139 @@ class Passing(Played):
                 out.add(self.folder / name, f"megatron-check/{name}")
         code, text = self.check(program=pack, part="layouts")
         self.assertEqual(code, 0, text)
-        self.assertIn("commit abc1234, ", self.results())
+        self.assertIn(", commit abc1234\n", self.results())
+        pack.write_bytes(pack.read_bytes()[:200])
+        code, text = self.check(program=pack, part="layouts")
+        self.assertEqual(code, 2, text)
+        self.assertRegex(text, "pack.tar.gz cannot be unpacked: .*TMPDIR")
+
+    def test_runs_where_there_is_nothing_else(self):
+        """No git, bash, mpirun, ldconfig or nvidia-smi."""
+        code, text = self.check("--only", "gpt2-124m", part="headline", PATH="/nonexistent")
+        self.assertEqual(code, 0, text)
+        self.assertIn("nvidia-smi: not here", self.results())
+        self.assertIn("tokens/s", self.rows()["gpt2-124m, sequence 32"])
+
+    def test_card_and_clocks_are_those_of_nvidia_smi(self):
+        (self.folder / "bin").mkdir()
+        tool = self.folder / "bin/nvidia-smi"
+        tool.write_text("#!/bin/sh\necho '580.1, 345 MHz, 1980 MHz, 3201 MHz, 700 W, 143771 MiB, Default'\n")
+        tool.chmod(0o755)
+        path = f"{tool.parent}:{os.environ['PATH']}"
+        code, text = self.check(part="layouts", PATH=path)
+        self.assertEqual(code, 0, text)
+        self.assertIn("580.1, 345 MHz, 1980 MHz", self.results())
 
 
-class Faults(Played):
-    def expect(self, fault, step, words):
-        part = "speed" if fault == "speed" else "parity"
-        self.out = self.folder / fault
-        code, text = self.check(fault=fault, part=part)
-        self.assertEqual(code, 1, text)
-        failed = [line for line in text.splitlines() if line.startswith("FAILED")]
-        self.assertTrue(any(step in line and words in line for line in failed), text)
-        self.assertIn("FAILED: ", self.results())
+class Troubles(Played):
+    """Each costs its own step, and no figure."""
+
+    def expect(self, part, fault, wanted, code=1):
+        self.out = self.folder / fault.replace(" ", "_")
+        done, text = self.check(fault=fault, part=part)
+        self.assertEqual(done, code, text)
+        rows = self.rows()
+        for name, pattern in wanted.items():
+            self.assertRegex(rows[name], pattern)
+        others = [name for name in rows if name not in wanted]
+        for name in others:
+            self.assertRegex(rows[name], "^passed|^not run", name)
+        self.assertEqual(len(rows), self.steps(part))
         return text
 
-    def test_each_is_found_and_named(self):
-        self.expect("check", "model/gpt2 fp32", "1 of 9")
-        self.expect("crash", "kernels/unit_norm", "SIGABRT")
-        self.expect("loss", "losses, gpt fp32", "is allowed")
-        self.expect("bits", "twice, gpt fp32", "step 1")
-        self.expect("resume", "kill -9 and resume, llama bf16", "resumed: step")
-        self.expect("verify", "verify", "0 passed, 1 failed")
-        self.expect("speed", "gpt2-124m", "did not fall")
+    def test_of_parity_are_found_and_named(self):
+        self.expect(
+            "parity",
+            "check,crash,loss,bits,resume,verify",
+            {
+                "model/gpt2 fp32": r"FAILED \(.*exit status 1\): .*1 of 9 compared",
+                "kernels/unit_norm": "FAILED: .*SIGABRT",
+                "losses, gpt fp32": r"FAILED \(step 2: loss .* apart by 1.0e-02 of it\): 3 losses",
+                "losses, llama bf16": r"FAILED \(step 2",
+                "twice, gpt fp32": "FAILED .run again: step 1",
+                "kill -9 and resume, llama bf16": "FAILED .resumed: step .*: 3 losses",
+                "verify hf/gpt2": r"FAILED \(.*0 passed, 1 failed.*\): logits 1.9e-06 of 1.0e-04",
+            },
+        )
 
-    def test_a_failed_step_is_run_again_by_the_next_call(self):
-        self.expect("verify", "verify", "exit status 1")
+    def test_figures_stay_when_what_is_expected_does_not_come_true(self):
+        one, graphs, order = (
+            f"gpt2-124m, sequence 32{more}" for more in ("", ", CUDA graphs", ", any order")
+        )
+        fell = r"FAILED \(the loss did not fall: 10.0000 to 12.0000\): 10 tokens/s.*clocks"
+        self.expect(
+            "headline",
+            "rises,kernels",
+            {one: fell, "kernels, fp32": "FAILED .*: fill f32  1.0 GB/s"},
+        )
+        both = r"FAILED \(step 1 has .* without graphs and .*\): no graphs: 10 t.*CUDA graphs: 10 t"
+        self.expect("speed", "graphs", {graphs: both})
+        self.expect("headline", "bad end", {one: r"FAILED \(.*exit status 3\): 10 tokens/s"})
+        logged = (
+            r"FAILED \(.*out of memory.*\): 64 tokens/s, step time 0.500 s: medians of 3 logged"
+        )
+        self.expect(
+            "speed", "memory midway", {graphs: "FAILED .*64 tokens/s.*64 tok", order: logged}
+        )
+        less = r"FAILED \(.*out of memory.*\): with --exp-avg-dtype bf16 .*: 10 tokens/s"
+        self.expect("headline", "too large", {one: less})
+        self.expect(
+            "headline",
+            "no text",
+            {one: r"passed: .*mock data \(no text: Failure: error: no tok"},
+            0,
+        )
+
+    def test_any_output_is_taken(self):
+        self.expect("parity", "not UTF-8", {}, 0)
+
+    def test_a_failed_step_is_run_again_by_the_next_call_after_all_others(self):
+        code, text = self.check("--only", "kernels/", fault="crash", part="parity")
+        self.assertEqual(code, 1, text)
         code, text = self.check(part="parity")
         self.assertEqual(code, 0, text)
-        self.assertIn(f"{self.steps() - 5} of them done before", text)
-        self.assertRegex(text, r"passed +verify")
+        self.assertIn("parity: 10 steps, 3 of them done before", text)
+        self.assertLess(text.index("kill -9"), text.index("kernels/unit_norm, small: passed"))
+        self.assertNotIn("kernels/fill, small: passed", text)
 
-    def test_no_gpu_is_told(self):
-        code, text = self.check(fault="no GPU")
-        self.assertEqual(code, 2, text)
-        self.assertIn("no NVIDIA driver is loaded", text)
+    def test_checks_that_cannot_be_listed_cost_themselves(self):
+        code, text = self.check(fault="list", part="layouts")
+        self.assertEqual(code, 1, text)
+        self.assertRegex(self.rows()["list of layouts"], "FAILED: error: the list cannot be made")
 
     def test_what_time_does_not_allow_is_listed_and_left(self):
-        code, text = self.check("--budget-minutes", "0.03", fault="hang", part="parity")
+        hung = ("--only", "gradients/add")
+        code, text = self.check("--budget-minutes", "0.03", *hung, fault="hang", part="parity")
         self.assertEqual(code, 0, text)
-        self.assertRegex(text, "out of time gradients/add")
-        self.assertIn("did not run, for the time was used up: gradients/add", text)
-        self.assertRegex(self.results(), "Did not run, for the time was used up: .*gradients/add")
-        code, text = self.check(part="parity")
+        self.assertRegex(text, "Did not run, for the time was used up: (gradients/add|part parity)")
+        code, text = self.check(*hung, part="parity")
         self.assertEqual(code, 0, text)
-        self.assertRegex(text, r"passed +gradients/add")
+        self.assertIn("gradients/add, small: passed", text)
 
     def test_killed_it_leaves_its_results_and_nothing_that_runs(self):
         for number in (signal.SIGKILL, signal.SIGTERM):
             self.out = self.folder / number.name
-            environment = {**os.environ, "FAULT": "hang", "LOSSES": str(LOSSES), "TREE": str(ROOT)}
-            command = [sys.executable, TOOL, "parity", "--small", "--program", self.program]
             with subprocess.Popen(
-                [*command, "--jobs", "1", "--output", self.out],
+                self.command("parity"),
                 stdout=subprocess.PIPE,
                 text=True,
-                env=environment,
+                env=self.environment("hang"),
             ) as tool:
                 while "unit_norm" not in tool.stdout.readline():
                     pass
                 hung = f"{self.program} selftest --device cuda --filter =gradients/add"
-                self.assertTrue(self.waits_until(lambda: self.runs(hung)))
+                self.assertTrue(self.waits_until((self.folder / "temporary/hanging").is_file))
+                self.assertTrue(self.runs(hung))
+                (self.folder / "temporary/hanging").unlink()
                 tool.send_signal(number)
             self.assertTrue(self.waits_until(lambda: not self.runs(hung)))
             self.assertIn("kernels/unit_norm", self.results())
-            code, text = self.check(part="parity")
+            if number == signal.SIGTERM:
+                log = (self.out / "gpu_check.log").read_text(encoding="utf-8")
+                self.assertRegex(
+                    log, "gradients/add.*\nNVIDIA Play; CUDA 1.0\n.ended with gpu_check"
+                )
+            code, text = self.check("--only", "kernels/", part="parity")
             self.assertEqual(code, 0, text)
             self.assertIn(" 2 of them done before", text)
 
@@ -238,82 +273,89 @@ class Faults(Played):
         return subprocess.run(["pgrep", "-f", command], capture_output=True, check=False).stdout
 
     def waits_until(self, condition):
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while not condition() and time.monotonic() < end:
             time.sleep(0.02)
         return condition()
 
 
-class Times(unittest.TestCase):
-    def setUp(self):
-        sys.path.insert(0, str(ROOT / "tools"))
-        from gpu_checks import machine, results
+class FirstStep(Played):
+    def ends(self, fault, *words):
+        code, text = self.check(fault=fault, part="layouts")
+        self.assertEqual(code, 2, text)
+        pages = "".join(p.read_text(encoding="utf-8") for p in self.out.glob("*.md"))
+        for word in words:
+            self.assertIn(word, text)
+            self.assertIn(word, pages)
 
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.output = Path(folder.name)
-        self.machine = machine.Machine(sys.executable, self.output, "cuda")
-        self.addCleanup(self.machine.close)
-        self.results, self.step = results, machine.Step
+    def test_ends_the_call_where_no_gpu_can_be_used(self):
+        self.ends("no GPU", "What to do: no NVIDIA driver is loaded: give the container a GPU")
+        self.ends("library missing", "libcublasLt.so.13 is not found", "pip install nvidia-cublas")
 
-    def step_of(self, seconds, name, limit=9, likely=None):
-        def run(machine):
-            machine.run(["sleep", seconds])
-            return "slept"
+    def test_names_what_failed_and_goes_on(self):
+        code, text = self.check(fault="failed check,other version", part="layouts")
+        self.assertEqual(code, 1, text)
+        self.assertIn("FAILED matrix product in 0.1 s: 0.5 off", self.results())
+        self.assertIn("cuDNN 8.9.7, for attention in bf16 and fp16 (optional)", self.results())
+        self.assertIn("row 0: gpt2", self.rows())
 
-        return self.step("speed", name, f"sleep {seconds}", run, limit, likely)
+    def test_may_crash_where_the_gpu_answers(self):
+        code, text = self.check(fault="first crashes", part="layouts")
+        self.assertEqual(code, 1, text)
+        self.assertRegex(self.results(), "FAILED the check of the device gave no report: .*SIGABRT")
+        self.assertIn("row 0: gpt2", self.rows())
 
-    def run_steps(self, steps, seconds):
-        found = self.results.Results(self.machine, "Play", "1", self.output / "state", self.output)
-        end = time.monotonic() + seconds
-        self.results.run_part(self.machine, steps, found, end, 1)
-        return {name: step["status"] for name, step in found.finished.items()}
+    def test_names_a_program_that_cannot_be_started(self):
+        self.program.write_bytes(b"\x7fELF none")
+        self.ends("", "megatron cannot be started: Exec format error")
+        self.program.write_text(
+            "#!/bin/sh\necho megatron: error: libmpi.so.40: no such file\nexit 127\n"
+        )
+        self.ends("", "libmpi.so.40: no such file")
 
-    def test_a_step_that_takes_too_long_costs_its_limit_only(self):
-        steps = [self.step_of(60, "hang", limit=0.2), self.step_of(0, "next")]
-        begin = time.monotonic()
-        self.assertEqual(self.run_steps(steps, 30), {"hang": "FAILED", "next": "passed"})
-        self.assertLess(time.monotonic() - begin, 10)
+    def test_a_hung_one_is_ended(self):
+        from gpu_checks import first, machine, output
 
-    def test_a_timed_step_is_begun_where_it_is_likely_to_end(self):
-        steps = [self.step_of(0, name, likely=s) for name, s in (("long", 99), ("short", 0.1))]
-        self.assertEqual(self.run_steps(steps, 20), {"short": "passed"})
-
-
-class Libraries(unittest.TestCase):
-    def test_are_found_where_pip_puts_them_in_each_version_that_the_loader_has_not(self):
-        sys.path.insert(0, str(ROOT / "tools"))
-        from gpu_checks import machine
-
-        with tempfile.TemporaryDirectory() as place:
-            packages = Path(place) / "lib/python3.11/site-packages/nvidia"
-            for name in ("cu12/lib/libcublasLt.so.98", "cu13/lib/libcublasLt.so.99"):
-                (packages / name).parent.mkdir(parents=True)
-                (packages / name).touch()
-            known = "1 libs found\n\tlibcublasLt.so.98 (libc6,x86-64) => /usr/lib/x\n"
-            with (
-                unittest.mock.patch.dict(os.environ, {"VIRTUAL_ENV": place}),
-                unittest.mock.patch.object(machine, "run_quietly", lambda _: known),
-            ):
-                folders = machine.library_folders()
-            self.assertIn(str(packages / "cu13/lib"), folders)
-            self.assertNotIn(str(packages / "cu12/lib"), folders)
+        with (
+            unittest.mock.patch.dict(os.environ, self.environment("first hangs")),
+            unittest.mock.patch.object(first, "SECONDS", 0.5),
+        ):
+            played = machine.Machine(self.program, output.Output(self.out), "cuda")
+            self.addCleanup(played.close)
+            found = first.look(played)
+            self.assertIn("gave no report: took longer than 0.5 s and was ended", found.failed[0])
+            self.assertEqual(found.gpu, "NVIDIA Play")
+            played.environment["FAULT"] = "nothing answers"
+            with unittest.mock.patch.object(first, "PROBE_SECONDS", 0.5):
+                self.assertRaises(first.NoGpu, first.look, played)
 
 
-class Records(Played):
-    def test_have_the_flags_of_the_runs(self):
-        """A run whose flags changed needs its losses recorded again."""
-        known = json.loads(LOSSES.read_text(encoding="utf-8"))
-        sys.path.insert(0, str(ROOT / "tools"))
-        from gpu_checks import runs
+class Folders(Played):
+    def test_one_that_cannot_be_written_is_refused_before_the_first_step(self):
+        (self.folder / "file").touch()
+        self.out = self.folder / "file/out"
+        code, text = self.check()
+        self.assertEqual(code, 2, text)
+        self.assertRegex(text, "results cannot be written to .*; --output names another folder")
 
-        for small in (True, False):
-            for name in runs.RUNS:
-                words = runs.portable(runs.train_words(name, small, "cpu"))
-                self.assertEqual(known[runs.key_of(name, small)]["flags"], words)
-                steps = re.search("--train-iters ([0-9]+)", words).group(1)
-                self.assertEqual(len(known[runs.key_of(name, small)]["losses"]), int(steps))
-                self.assertNotIn(str(ROOT), words)
+    def test_one_that_is_lost_midway_costs_no_result(self):
+        code, text = self.check(fault="folder gone", part="parity")
+        self.assertEqual(code, 0, text)
+        self.assertIn(f"{self.out} can no longer be written", text)
+        other = Path(re.search(r"Results go on in (\S+)\.\n", text).group(1))
+        rows = self.rows(other)
+        for name in ("kernels/unit_norm", "kill -9 and resume, llama bf16"):
+            self.assertIn("passed", rows[name])
+        self.assertEqual(len(json.loads((other / "gpu_check.json").read_text())["finished"]), 10)
+
+    def test_a_state_that_is_broken_is_set_aside(self):
+        self.out.mkdir()
+        for text in ('{"finished": {"x": 3}, "gpu": 1}', "[]", '{"finished'):
+            (self.out / "gpu_check.json").write_text(text, encoding="utf-8")
+            code, said = self.check(part="layouts")
+            self.assertEqual(code, 0, said)
+            self.assertIn("it is kept as gpu_check.json.broken\nAll steps begin anew", said)
+            self.assertEqual((self.out / "gpu_check.json.broken").read_text(), text)
 
 
 if __name__ == "__main__":

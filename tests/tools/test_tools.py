@@ -1,6 +1,7 @@
 """The checkers of tools/ on small trees with planted faults: each is found, a sound tree passes."""
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -525,9 +526,9 @@ class BuildJobs(unittest.TestCase):
     def tearDown(self):
         self.folder.cleanup()
 
-    def jobs(self, root):
+    def jobs(self, root, *flags):
         done = subprocess.run(
-            [TOOLS / "build_jobs", str(root)], capture_output=True, text=True, check=True
+            [TOOLS / "build_jobs", *flags, str(root)], capture_output=True, text=True, check=True
         )
         return int(done.stdout)
 
@@ -547,6 +548,7 @@ class BuildJobs(unittest.TestCase):
         self.file("sys/fs/cgroup/job/cpu.max", "max 100000\n")
         self.file("sys/fs/cgroup/memory.max", "200000000\n")
         self.assertEqual(self.jobs(self.root), 1)
+        self.assertEqual(self.jobs(self.root, "--processors"), len(os.sched_getaffinity(0)))
 
     def test_version_1_in_a_container(self):
         self.file("proc/self/cgroup", "4:memory:/docker/77\n1:cpu,cpuacct:/docker/77\n0::/\n")

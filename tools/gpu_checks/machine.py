@@ -1,8 +1,7 @@
-"""The program on this machine: its libraries, its commands, and what they print."""
+"""The program on this machine: where it lies, its commands, and what they print."""
 
-import ctypes
-import glob
 import hashlib
+import json
 import math
 import os
 import re
@@ -20,120 +19,192 @@ from pathlib import Path
 import vectors
 
 ROOT = Path(__file__).resolve().parents[2]
-# cuDNN compiles its graphs with NVRTC, which it opens itself.
-LIBRARIES = ("libcublasLt.so.*", "libcudnn.so.9", "libnccl.so.2", "libnvrtc.so.*")
+START = Path(__file__).with_name("start.py")
+LOG = "gpu_check.log"
+PRINTED_LIMIT = 256 << 20  # bytes of a command, which is ended beyond it
+LOG_LIMIT = 12 << 20  # what brings files back may refuse long ones
+LOGGED_LIMIT = 256 << 10  # of a command
+READ_LIMIT = 4 << 20  # of what it printed, at its beginning and at its end each
+THREADS = 4  # CPU threads of a check
+BAD = re.compile(r"FAILED|ERROR|(?<!worst )[Ee]rror")
 
 
-class Failure(Exception):
-    """A step that failed, and why."""
+class Unusable(Exception):
+    """Why nothing can be checked at all, and what to do."""
 
 
-class NotRun(Exception):
-    """A step that cannot run here, and why."""
+class Ended(Exception):
+    """Why a step ended early, and the figure that it had measured by then, if any."""
+
+    def __init__(self, why, figure=""):
+        super().__init__(why)
+        self.figure = figure
 
 
-class OutOfTime(Exception):
-    """A command was stopped because the time of all steps was used up."""
+class Failure(Ended):
+    """A step that failed."""
 
 
-LIBC = ctypes.CDLL(None)
+class TookTooLong(Failure):
+    """A step that was ended at its limit. It may have hung."""
 
 
-def end_with_parent():
-    """In a child: it is killed when the thread that began it is gone, however that ended."""
-    death_signal = 1  # PR_SET_PDEATHSIG of prctl
-    LIBC.prctl(death_signal, signal.SIGKILL)
+class NotRun(Ended):
+    """A step that cannot run here."""
 
 
-def library_folders():
-    """Folders of NVIDIA's libraries that the loader does not know: the toolkit's and pip's."""
-    known = run_quietly(["ldconfig", "-p"]) or run_quietly(["/sbin/ldconfig", "-p"])
-    site = "lib/python3*/*-packages/nvidia"
-    places = ["/usr/local/cuda/lib64", "/usr/local/cuda/lib", "/usr/local/nvidia/lib64"]
-    prefixes = (sys.prefix, os.environ.get("VIRTUAL_ENV"), Path.home() / ".local", "/usr")
-    for prefix in (*prefixes, "/usr/local", "/opt/*/.venv", "/opt/conda"):
-        if prefix:
-            places += sorted(glob.glob(f"{prefix}/{site}/*/lib"))
-    folders, seen = [], set(re.findall(r"^\t(\S+) ", known, re.MULTILINE))
-    for name in LIBRARIES:
-        for path in (p for place in places for p in sorted(glob.glob(f"{place}/{name}"))):
-            folder, file = os.path.split(path)
-            # libcublasLt.so.12 may be known where .13 is needed
-            if re.search(r"[.]so[.][0-9]+$", file) and file not in seen:
-                seen.add(file)
-                folders += [folder] if folder not in folders else []
-    return folders
-
-
-def run_quietly(command):
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
+class OutOfTime(Ended):
+    """A step that was ended because the time of its part was used up."""
 
 
 def end_of(process):
     """Of one that was killed. It may hang in the driver, and all later ones need not."""
     try:
         process.wait(20)
-    except subprocess.TimeoutExpired as error:
-        raise Failure("it was killed and does not end: the driver holds it") from error
+    except subprocess.TimeoutExpired:
+        return Failure("it was killed and does not end: the driver holds it")
+    return None
+
+
+def usable_cores():
+    """Those that this process may use: by its affinity and its cgroup."""
+    try:
+        command = [ROOT / "tools/build_jobs", "--processors"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        return max(1, int(done.stdout))
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return len(os.sched_getaffinity(0))
+
+
+UNPACKING = threading.Lock()
 
 
 def vectors_of(name):
     """The folder of a set of golden vectors, unpacked."""
+    with UNPACKING:  # another thread may read what would be replaced
+        try:
+            try:
+                return vectors.find(name)
+            except OSError:  # the tree cannot be written
+                vectors.UNPACKED = Path(tempfile.gettempdir()) / f"gpu_check.vectors.{os.getpid()}"
+                return vectors.find(name)
+        except vectors.Wrong as error:
+            raise NotRun(str(error)) from error
+
+
+def output_file():
+    """In memory, so that a full disk costs no figure."""
     try:
-        return vectors.find(name)
-    except vectors.Wrong as error:
-        raise NotRun(str(error)) from error
+        return open(os.memfd_create("output"), "w+b")
+    except (OSError, AttributeError):
+        return tempfile.TemporaryFile("w+b")
+
+
+def content_of(file):
+    """Without moving the place where the command writes."""
+    size, end = os.fstat(file.fileno()).st_size, b""
+    begin = os.pread(file.fileno(), min(size, 2 * READ_LIMIT), 0)
+    if size > 2 * READ_LIMIT:
+        begin = begin[:READ_LIMIT] + b"\n[...]\n"
+        end = os.pread(file.fileno(), READ_LIMIT, size - READ_LIMIT)
+    return (begin + end).decode("utf-8", "replace")
+
+
+def json_in(text, key):
+    """The JSON object with that key that a command printed among its log lines, or None."""
+    for found in re.finditer(r"^\{", text, re.MULTILINE):
+        try:
+            value, _ = json.JSONDecoder().raw_decode(text, found.start())
+        except ValueError:
+            continue
+        if key in value:
+            return value
+    return None
+
+
+def shortened(text, most):
+    if len(text) <= most:
+        return text
+    kept = most // 2
+    return f"{text[:kept]}\n[{len(text) - 2 * kept} characters are left out]\n{text[-kept:]}"
 
 
 class Ran:
-    def __init__(self, command, code, text, seconds):
+    """A command that ended, or that was: `ended` says why then."""
+
+    def __init__(self, command, code, text, seconds, ended=None):
         self.command, self.code, self.text, self.seconds = command, code, text, seconds
+        self.ended = ended
 
     def lines(self):
         return [line for line in self.text.splitlines() if line.strip()]
 
     def why(self):
         """The end of what it said, and how it ended."""
+        if self.ended:
+            return str(self.ended)
         ended = f"exit status {self.code}"
         if self.code < 0:
-            ended = f"ended by {signal.Signals(-self.code).name}"
-        said = [line.strip() for line in self.lines() if "FAILED" in line or "rror" in line]
-        return "; ".join((said or self.lines()[-1:])[:3] + [ended])
+            names = {int(s): s.name for s in signal.Signals}
+            ended = f"ended by {names.get(-self.code, f'signal {-self.code}')}"
+        said = [line.strip() for line in self.lines() if BAD.search(line)]
+        return "; ".join((said or [line.strip() for line in self.lines()[-1:]])[:3] + [ended])
+
+    def expect_success(self, figure=""):
+        """Raises what was wrong with it, and what it had measured."""
+        if self.ended:
+            raise type(self.ended)(str(self.ended), figure)
+        if self.code != 0:
+            raise Failure(self.why(), figure)
 
 
 class Machine:
-    """Runs the program with the libraries that it needs, and keeps all that commands print."""
+    """Runs the program, and keeps all that commands print."""
 
-    def __init__(self, program, output, device):
+    def __init__(self, program, output, device, threads=THREADS):
+        self.output, self.device, self.threads = output, device, threads
         self.work = Path(tempfile.mkdtemp(prefix="gpu_check."))
+        self.folders, self.kept = [self.work], {}
         self.program = self.unpacked(Path(program))
-        self.device = device
-        self.environment = dict(os.environ)
-        path = [os.environ.get("LD_LIBRARY_PATH", ""), *library_folders()]
-        self.environment["LD_LIBRARY_PATH"] = ":".join(p for p in path if p)
-        self.log, self.lock = output / "gpu_check.log", threading.Lock()
+        vectors.LIBRARIES.append(self.program.with_name("libzstd.so.1"))  # of a pack
         self.end, self.step_of_thread = math.inf, threading.local()
-        self.running = set()
+        self.running, self.lost = {}, ""
+        self.step_seconds = math.inf  # of any step, where its own limit is longer
+        # NVIDIA's libraries may lie with the Python that runs this
+        self.environment = {"VIRTUAL_ENV": sys.prefix, **os.environ}
 
     def unpacked(self, program):
         if not program.is_file():
-            raise SystemExit(f"gpu_check: {program} is no file; tools/check_binary makes a pack")
+            raise Unusable(
+                f"{program} is no file; --program names one, tools/check_binary makes it"
+            )
         if program.suffix != ".gz":
             return program.resolve()
-        with tarfile.open(program) as pack:
-            pack.extractall(self.work)
-        return self.work / "megatron-check/megatron"
+        reason = ""
+        for place in (None, ROOT / "build", self.output.folder):  # /tmp may forbid programs
+            try:
+                folder = Path(tempfile.mkdtemp(prefix="gpu_check.", dir=place))
+                self.folders.append(folder)
+                with tarfile.open(program) as pack:
+                    safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+                    pack.extractall(folder, **safely)
+                found = folder / "megatron-check/megatron"
+                if os.access(found, os.X_OK):
+                    return found
+                reason = reason or f"{found} may not be executed there"
+            except (OSError, EOFError, tarfile.TarError) as error:
+                reason = reason or str(error)
+        self.close()
+        raise Unusable(
+            f"{program} cannot be unpacked: {reason}; TMPDIR names another folder for it"
+        )
 
     def commit(self):
         beside = self.program.with_name("commit")
         if beside.is_file():
             return beside.read_text(encoding="utf-8").strip()
-        said = run_quietly(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]).strip()
-        changed = run_quietly(["git", "-C", str(ROOT), "status", "--porcelain", "--", "src"])
+        said = self.said_by("git", "-C", ROOT, "rev-parse", "--short", "HEAD").strip()
+        changed = self.said_by("git", "-C", ROOT, "status", "--porcelain", "--", "src").strip()
         return (said or "unknown") + (" with changes" if changed else "")
 
     def fingerprint(self):
@@ -149,73 +220,90 @@ class Machine:
         self.step_of_thread.limit = limit
 
     def seconds_left(self):
-        """Of this thread's step, or of all steps."""
-        end = min(self.end, getattr(self.step_of_thread, "end", math.inf))
-        return end - time.monotonic()
+        return self.end_of_step(math.inf)[0] - time.monotonic()
 
-    def took_too_long(self):
-        if self.end <= getattr(self.step_of_thread, "end", math.inf):
-            return OutOfTime()
-        return Failure(f"took longer than {self.step_of_thread.limit} s and was ended")
+    def end_of_step(self, limit):
+        """When this thread's command must have ended, and what is raised then."""
+        own = getattr(self.step_of_thread, "end", math.inf)
+        if self.end <= min(own, time.monotonic() + limit):
+            return self.end, OutOfTime("the time was used up; a later call runs it")
+        if time.monotonic() + limit < own:
+            return time.monotonic() + limit, TookTooLong(
+                f"took longer than {limit} s and was ended"
+            )
+        text = f"took longer than {getattr(self.step_of_thread, 'limit', limit)} s and was ended"
+        return own, TookTooLong(text)
 
-    def run(self, command, cwd=None, watch=None):
+    def run(self, command, cwd=None, watch=None, limit=math.inf):
         """The command's end. watch(process, end) may end it early."""
         command = [str(word) for word in command]
-        begin, seconds = time.monotonic(), self.seconds_left()
-        if seconds <= 0:
-            raise self.took_too_long()
-        with tempfile.TemporaryFile("w+", errors="replace", dir=self.work) as out:
+        begin, (end, late) = time.monotonic(), self.end_of_step(limit)
+        if begin >= end:
+            raise late
+        with output_file() as out:
             process = subprocess.Popen(
-                command,
+                [sys.executable, "-I", "-S", START, str(os.getpid()), *command],
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 cwd=cwd or self.work,
                 env=self.environment,
                 start_new_session=True,
-                preexec_fn=end_with_parent,
             )
-            self.running.add(process.pid)
-            end = math.inf if seconds == math.inf else begin + seconds
-            ended = True
+            self.running[process.pid] = (command, out)
             try:
                 if watch:
                     watch(process, end)
-                process.wait(None if end == math.inf else max(end - time.monotonic(), 0.1))
-            except subprocess.TimeoutExpired:
-                ended = False
+                ended = self.wait(process, out, end, late)
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
-                end_of(process)
-                self.running.discard(process.pid)
-            out.seek(0)
-            ran = Ran(command, process.returncode, out.read(), time.monotonic() - begin)
-        with self.lock, self.log.open("a", encoding="utf-8") as log:
-            log.write(f"\n$ {shlex.join(command)}\n{ran.text}[{ran.seconds:.1f} s]\n")
-        if not ended:
-            raise self.took_too_long()
+                held = end_of(process)
+                self.running.pop(process.pid)
+            seconds = time.monotonic() - begin
+            ran = Ran(command, process.returncode, content_of(out), seconds, held or ended)
+        self.write_log(command, ran.text, f"{seconds:.1f} s")
         return ran
 
-    def megatron(self, *words, cwd=None, watch=None):
-        return self.run([self.program, *words], cwd, watch)
+    def wait(self, process, out, end, late):
+        """None: it ended. Else why it must."""
+        while True:
+            left = end - time.monotonic()
+            try:
+                process.wait(min(0.2, max(left, 0.01)))
+                return None
+            except subprocess.TimeoutExpired:
+                if time.monotonic() >= end:
+                    return late
+                if os.fstat(out.fileno()).st_size > PRINTED_LIMIT:
+                    return Failure(f"printed more than {PRINTED_LIMIT >> 20} MiB and was ended")
+
+    def said_by(self, *command):
+        """What a command says that may not be there; nothing when it fails."""
+        try:
+            ran = self.run(command, limit=20)
+        except (Ended, OSError):
+            return ""
+        return ran.text if ran.code == 0 and not ran.ended else ""
+
+    def write_log(self, command, text, end):
+        full = self.output.size_of(LOG) > LOG_LIMIT - 2 * LOGGED_LIMIT
+        text = shortened(text, (4 << 10) if full else LOGGED_LIMIT)
+        self.output.append(LOG, f"\n$ {shlex.join(command)}\n{text}[{end}]\n")
+
+    def megatron(self, *words, cwd=None, watch=None, limit=math.inf):
+        return self.run([self.program, *words], cwd, watch, limit)
 
     def kill_all(self):
-        for pid in list(self.running):
+        """What runs, with what it printed kept."""
+        for pid, (command, out) in list(self.running.items()):
             try:
                 os.killpg(pid, signal.SIGKILL)
-            except ProcessLookupError:
+                self.write_log(command, content_of(out), "ended with gpu_check")
+            except (OSError, ValueError):
                 pass
 
     def close(self):
-        shutil.rmtree(self.work, ignore_errors=True)
-
-
-class Step:
-    """run(machine) gives the figure of a step that passed. It fails when it takes longer than
-    `limit` seconds. One that is timed runs alone, and is not begun when less time is left than
-    the `likely` seconds that it takes on an H200."""
-
-    def __init__(self, part, name, command, run, limit=120, likely=None):
-        self.part, self.name, self.command, self.run = part, name, command, run
-        self.limit, self.likely = limit, likely
+        for folder in (*self.folders, vectors.UNPACKED):
+            if folder.name.startswith("gpu_check."):
+                shutil.rmtree(folder, ignore_errors=True)

@@ -5,7 +5,8 @@ import re
 import shlex
 import shutil
 
-from gpu_checks.machine import ROOT, Failure, NotRun, Step, vectors_of
+from gpu_checks.machine import ROOT, Failure, NotRun, vectors_of
+from gpu_checks.steps import Step
 
 SMALL_CHECKS = ("=kernels/fill", "=kernels/unit_norm", "=gradients/add", "=model/gpt2 fp32")
 SANITIZED = ("kernels/softmax", "kernels/add_layer_norm_backward", "kernels/sum_of_squares")
@@ -15,11 +16,11 @@ def selftest(part, name, *words, limit=120):
     words = ["selftest", "--device", "cuda", *words]
 
     def run(machine):
-        ran = machine.megatron(*words)
-        if ran.code != 0:
-            raise Failure(ran.why())
+        ran = machine.megatron(*words, "--threads", machine.threads)
         said = [re.sub(r"^ok +\S.*? {2,}", "", line) for line in ran.lines() if line[:2] == "ok"]
         rows = [line.strip() for line in ran.lines() if "worst of" in line]
+        compared = [line.strip() for line in ran.lines() if "compared" in line]
+        ran.expect_success("; ".join((rows or compared)[:6]))
         return (rows or said)[0].strip() if len(said) == 1 else ran.lines()[-1].strip()
 
     return Step(part, name, "megatron " + shlex.join(words), run, limit)
@@ -27,9 +28,11 @@ def selftest(part, name, *words, limit=120):
 
 def names_of(machine, *words):
     ran = machine.megatron("selftest", "--list", "--device", "cuda", *words)
-    if ran.code != 0:
-        raise SystemExit("gpu_check: the program lists no checks: " + ran.why())
-    return ran.lines()
+    ran.expect_success()
+    names = [line for line in ran.lines() if not re.match(r"\d\d:\d\d:\d\d ", line)]
+    if not names:
+        raise Failure("the program lists no checks")
+    return names
 
 
 def check_steps(machine, small):
@@ -56,13 +59,16 @@ def real_steps(machine, small):
 def parity_tests(machine, tests):
     """Those of the test program that are no Cases, which the selftest has."""
     ran = machine.run([tests, "--gtest_filter=CudaAttention.*:Cuda.*"])
-    if ran.code != 0:
-        raise Failure(ran.why())
     ends = [line for line in ran.lines() if "PASSED" in line or line.endswith("listed below:")]
-    return "; ".join(line.strip("[ :]") for line in ends)
+    figure = "; ".join(line.strip("[ :]") for line in ends)
+    ran.expect_success(figure)
+    return figure
 
 
 SETS = ("hf", "train")
+
+
+WORST = re.compile(r"^\s+(\S.*?)\s+\d+ compared, worst error (\S+) of (\S+) allowed", re.MULTILINE)
 
 
 def verify(folder, *words):
@@ -70,27 +76,26 @@ def verify(folder, *words):
         for name in SETS:  # a trajectory begins at a model of hf, which lies beside it
             vectors_of(name)
         path = vectors_of(folder.split("/")[0]).parent / folder
-        ran = machine.megatron("verify", "--device", "cuda", path, *words, cwd=ROOT)
-        if ran.code != 0:
-            raise Failure(ran.why())
-        return ran.lines()[-1].strip()
+        threads = ("--threads", max(1, machine.threads // (2 if words else 1)))
+        ran = machine.megatron("verify", "--device", "cuda", path, *words, *threads, cwd=ROOT)
+        worst = [f"{what} {error} of {allowed}" for what, error, allowed in WORST.findall(ran.text)]
+        figure = "; ".join(worst[:12] + ran.lines()[-1:]).strip()
+        ran.expect_success(figure if worst else "")
+        return figure
 
     said = f"megatron verify --device cuda {folder} {shlex.join(words)}".rstrip()
     return Step("parity", f"verify {' '.join([folder, *words])}", said, run)
 
 
-def verify_steps(small):
+def verify_steps(machine, small):
     if small:
         return [verify("hf/gpt2")]
-    try:
-        folders = [
-            f"{name}/{p.name}"
-            for name in SETS
-            for p in sorted(vectors_of(name).iterdir())
-            if p.is_dir()
-        ]
-    except NotRun:
-        folders = SETS  # whose steps say why
+    folders = [
+        f"{name}/{p.name}"
+        for name in SETS
+        for p in sorted(vectors_of(name).iterdir())
+        if p.is_dir()
+    ]
     steps = [verify(folder) for folder in folders]
     for flag in ("--tensor-model-parallel-size", "--pipeline-model-parallel-size"):
         steps.append(verify("hf/llama", flag, "2"))
@@ -106,17 +111,20 @@ def sanitizer():
 
 def sanitize(machine, tool, check):
     command = [sanitizer(), "--tool", tool, "--error-exitcode", "77", machine.program]
-    ran = machine.run([*command, "selftest", "--device", "cuda", "--filter", check])
+    words = ("selftest", "--device", "cuda", "--filter", check, "--threads", machine.threads)
+    ran = machine.run([*command, *words])
     refused = re.search(r".*(not supported|LibraryNotLoaded|not permitted|error 999).*", ran.text)
     if refused and "ERROR SUMMARY: 0 errors" not in ran.text:
         raise NotRun("this machine does not allow it: " + refused.group(0).strip(" ="))
+    if ran.ended:
+        ran.expect_success()
     if ran.code != 0 or "SUMMARY" not in ran.text:
         said = [line.strip(" =") for line in ran.lines() if line.startswith("=====")]
         raise Failure("; ".join([*said[1:3], ran.why()]))
     return next(line.strip(" =") for line in reversed(ran.lines()) if "SUMMARY" in line)
 
 
-def sanitizer_steps(small):
+def sanitizer_steps(machine, small):
     steps = []
     for tool in ("memcheck",) if small else ("memcheck", "racecheck"):
         for check in SANITIZED[:1] if small else SANITIZED:

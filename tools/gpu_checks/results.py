@@ -1,123 +1,132 @@
-"""Running steps within a time, and keeping what they found."""
+"""What was found, kept as it comes: rows of the GPU's page, and the state for a later call."""
 
-import concurrent.futures
 import datetime
 import json
 import re
 import threading
-import time
 
-from gpu_checks.machine import Failure, NotRun, OutOfTime, run_quietly
+from gpu_checks.machine import shortened
+from gpu_checks.output import say
+
+STATE = "gpu_check.json"
+FIGURE_LIMIT, SAID_LIMIT = 32 << 10, 2 << 10  # characters
+RATE = re.compile(r"([0-9][0-9,.]*) tokens/s")
 
 
 def page_of(gpu):
-    return re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-") + ".md"
+    return (re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-") or "unknown") + ".md"
+
+
+def head_of(findings, commit):
+    """How a call begins on the page."""
+    today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    lines = [f"\n## gpu_check, {today}, commit {commit}\n"]
+    lines += [f"- {line}" for line in findings.lines]
+    return "\n".join(lines) + "\n"
+
+
+def write_findings(output, findings, commit):
+    """Of a call that ends with them."""
+    page = page_of(findings.gpu)
+    title = "" if output.size_of(page) else f"# {findings.gpu}\n"
+    output.append(page, title + head_of(findings, commit))
+    return output.path(page)
+
+
+def load(path, key):
+    """The finished steps that a state file has, by name; empty where it is of something else."""
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+        finished = known["finished"]
+        for step in finished.values():
+            if not isinstance(step["status"] + step["figure"], str):
+                raise TypeError("a step without a status")
+        others = [name for name, value in key.items() if known[name] != value]
+    except FileNotFoundError:
+        return {}
+    except Exception as error:  # pylint: disable=broad-exception-caught
+        aside = path.with_name(path.name + ".broken")
+        say(f"{path} cannot be understood ({error!r}); it is kept as {aside.name}")
+        say("All steps begin anew.")
+        try:
+            path.replace(aside)
+        except OSError:
+            pass
+        return {}
+    if others:
+        say(f"{path} is of another {' and '.join(others)}; all steps begin anew")
+        return {}
+    return finished
 
 
 class Results:
-    """Finished steps, on disk as they come: as rows of GPU.md and in the state file."""
+    """Finished steps, on disk as they come."""
 
-    def __init__(self, machine, gpu, versions, state, output):
-        self.path = output / page_of(gpu)
-        self.gpu, self.state, self.lock, self.section = gpu, state, threading.Lock(), None
-        self.commit = machine.commit()
-        self.head = f"commit {self.commit}, {versions}"
-        self.key = {"commit": self.commit, "program": machine.fingerprint(), "gpu": gpu}
-        self.finished = {}
-        if state.is_file():
-            known = json.loads(state.read_text(encoding="utf-8"))
-            if all(known.get(k) == v for k, v in self.key.items()):
-                self.finished = known["finished"]
-            else:
-                print(f"{state} is of another commit, program or GPU; all steps begin anew")
+    def __init__(self, machine, findings):
+        self.output, self.findings, self.lock = machine.output, findings, threading.Lock()
+        self.page, self.commit = page_of(findings.gpu), machine.commit()
+        self.key = {"commit": self.commit, "program": machine.fingerprint(), "gpu": findings.gpu}
+        self.headed, self.section = False, None
+        self.finished = load(self.output.path(STATE), self.key)
+        self.failed_before = {n for n, s in self.finished.items() if s["status"] == "FAILED"}
 
-    def add(self, step, status, figure, seconds):
+    def add(self, step, outcome, seconds):
         with self.lock:
-            if status != "out of time":
-                self.append(step, status, figure)  # first: a row twice is better than none
-                self.finished[step.name] = {"status": status, "figure": figure}
-                temporary = self.state.with_suffix(".new")
+            text = shortened(outcome.text(), FIGURE_LIMIT) + self.comparison(step, outcome.figure)
+            say(f"{step.name}: {shortened(text, SAID_LIMIT)} [{seconds:.1f} s]")
+            if outcome.figure or outcome.is_final():
+                self.append(step, text)  # first: a row twice is better than none
+            if outcome.is_final():
+                self.finished[step.name] = {"status": outcome.status, "figure": text}
                 text = json.dumps({**self.key, "finished": self.finished}, indent=1)
-                temporary.write_text(text + "\n", encoding="utf-8")
-                temporary.replace(self.state)
-            print(f"{status:8} {step.name}: {figure} [{seconds:.1f} s]", flush=True)
+                self.output.replace(STATE, text + "\n")
 
-    def append(self, step, status, figure):
-        text = "" if self.path.exists() else f"# {self.gpu}\n"
+    def comparison(self, step, figure):
+        """With the step that it stands beside."""
+        other = self.finished.get(step.beside, {}).get("figure", "")
+        own, others = RATE.search(figure), RATE.search(other)
+        if not own or not others:
+            return ""
+        rate, base = (float(m.group(1).replace(",", "")) for m in (own, others))
+        more = f" ({100 * (rate / base - 1):+.1f}%)" if base else ""
+        return f"; beside {others.group(1)} of {step.beside}{more}"
+
+    def append(self, step, figure):
+        text = "" if self.output.size_of(self.page) else f"# {self.findings.gpu}\n"
+        if not self.headed:
+            self.headed = True
+            text += head_of(self.findings, self.commit)
         if self.section != step.part:
             self.section = step.part
-            today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-            text += f"\n## gpu_check {step.part}\n\n{today}, {self.head}.\n\n"
-            text += "| what | command | result |\n|---|---|---|\n"
-        cells = (step.name, f"`{step.command}`", f"{status}: {figure}")
+            text += f"\n### {step.part}\n\n| what | command | result |\n|---|---|---|\n"
+        cells = (step.name, f"`{step.command}`", figure)
         cells = (cell.replace("|", "\\|").replace("\n", " ") for cell in cells)
-        with self.path.open("a", encoding="utf-8") as out:
-            out.write(text + "| " + " | ".join(cells) + " |\n")
+        self.output.append(self.page, text + "| " + " | ".join(cells) + " |\n")
 
-    def unfinished(self, steps):
-        """Steps that never ran, then those that failed."""
-        status = {s.name: self.finished.get(s.name, {}).get("status", "") for s in steps}
-        return [s for s in steps if not status[s.name]] + [
-            s for s in steps if status[s.name] == "FAILED"
-        ]
+    def note(self, text):
+        say(text)
+        if self.headed:
+            self.output.append(self.page, f"\n{text}\n")
+            self.section = None  # a row after it needs a table of its own
 
-    def summary(self, steps):
+    def fresh(self, steps):
+        return [step for step in steps if step.name not in self.finished]
+
+    def to_repeat(self, steps):
+        """Those that had failed before this call."""
+        return [step for step in steps if step.name in self.failed_before]
+
+    def summary(self, steps, left, lost):
         """Says how it ended, and lists what did not run; the exit status."""
-        missing = [s.name for s in steps if s.name not in self.finished]
-        if missing and self.section:
-            with self.path.open("a", encoding="utf-8") as out:
-                out.write(f"\nDid not run, for the time was used up: {', '.join(missing)}.\n")
-        for name in missing:
-            print(f"did not run, for the time was used up: {name}")
+        missing = [step.name for step in self.fresh(steps)] + left
+        if missing:
+            why = "" if lost else ", for the time was used up"
+            self.note(f"Did not run{why}: {', '.join(missing)}.")
         states = [self.finished[s.name]["status"] for s in steps if s.name in self.finished]
         failed = states.count("FAILED")
-        print(
+        say(
             f"{states.count('passed')} passed, {failed} failed, {states.count('not run')} cannot "
-            f"run here, {len(missing)} left for a later call; results in {self.path}"
+            f"run here, {len(missing)} left for a later call; results in "
+            f"{self.output.path(self.page)}"
         )
-        return 1 if failed else 0
-
-
-def run_step(machine, step, results, end):
-    begin = time.monotonic()
-    if begin + (step.likely or 0) >= end:
-        return
-    machine.begin_step(step.limit)
-    try:
-        status, figure = "passed", step.run(machine)
-    except Failure as failure:
-        status, figure = "FAILED", str(failure)
-    except NotRun as reason:
-        status, figure = "not run", str(reason)
-    except OutOfTime:
-        status, figure = "out of time", "ended; a later call runs it"
-    except (OSError, ValueError, KeyError, IndexError, StopIteration, TypeError) as error:
-        status, figure = "FAILED", f"what it printed was not understood: {error!r}"
-    results.add(step, status, figure, time.monotonic() - begin)
-
-
-def run_part(machine, steps, results, end, jobs):
-    """Those that are timed run alone, each if there is time enough for it."""
-    machine.end = end
-    together = [step for step in steps if step.likely is None]
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        for done in [pool.submit(run_step, machine, s, results, end) for s in together]:
-            done.result()
-    for step in (step for step in steps if step.likely is not None):
-        run_step(machine, step, results, end)
-
-
-def open_gpu(machine):
-    """What the program calls the GPU and the libraries; ends where there is none."""
-    machine.begin_step(120)
-    ran = machine.megatron("selftest", "--device", "cuda", "--filter", "=kernels/fill")
-    said = [line for line in ran.lines() if not re.match(r"\d\d:\d\d:\d\d ", line)]
-    if ran.code not in (0, 1) or "; " not in (said or [""])[0]:
-        print("gpu_check: no GPU can be used: " + ran.why())
-        raise SystemExit(2)
-    gpu, versions = said[0].split("; ", 1)
-    query = "--query-gpu=driver_version,clocks.sm,clocks.max.sm,power.limit,memory.total"
-    card = run_quietly(["nvidia-smi", query, "--format=csv,noheader"]).splitlines()
-    if card:
-        versions += f"; driver, SM clock now and at most, power limit, memory: {card[0]}"
-    return gpu, versions
+        return 1 if failed or lost or self.findings.failed else 0

@@ -5,12 +5,16 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
+import tempfile
 import time
 
-from gpu_checks.machine import ROOT, Failure, Machine, Step, vectors_of
+from gpu_checks.machine import ROOT, Failure, Machine, vectors_of
+from gpu_checks.output import Output
+from gpu_checks.steps import Step
 
-# Losses of each run on a CPU, in fp32 and in 16 bits, with its flags: `gpu_check record` writes them.
+# Losses of each run on a CPU, in fp32 and in 16 bits, with its flags, from `gpu_check record`.
 RECORD = ROOT / "tools/gpu_checks/losses.json"
 TEXT = "tests/golden/vectors/indexed"  # as it is recorded
 
@@ -60,16 +64,37 @@ def train_words(name, small, device):
 
 
 def records_of(path):
-    """The last record of each step of a log."""
+    """The last record of each step of a log, in their order."""
     steps = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    if not path.is_file():
+        return steps
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             record = json.loads(line)
         except ValueError:
             continue  # a line that a killed run did not end
         if record.get("type") == "step":
-            steps[record["iteration"]] = [record["loss"], record["gradient_norm"]]
-    return steps
+            steps[record["iteration"]] = record
+    return dict(sorted(steps.items()))
+
+
+def losses_of(path):
+    """Loss and gradient norm of each step of a log."""
+    return {i: [r["loss"], r["gradient_norm"]] for i, r in records_of(path).items()}
+
+
+def described(steps):
+    losses = [f"{loss:.4f}" if loss is not None else "none" for loss, _ in steps.values()]
+    return f"{len(losses)} losses, {losses[0]} to {losses[-1]}" if losses else ""
+
+
+def threads_of(machine, words):
+    """CPU threads of each rank, of what one check may have."""
+    ranks = 1
+    for flag in ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--ranks"):
+        if flag in words:
+            ranks *= int(words[words.index(flag) + 1])
+    return max(1, machine.threads // ranks)
 
 
 def train(machine, words, folder, watch=None):
@@ -78,11 +103,27 @@ def train(machine, words, folder, watch=None):
     log = folder / "log.jsonl"
     if any(TEXT in str(word) for word in words):
         words = [str(word).replace(TEXT, str(vectors_of("indexed"))) for word in words]
-    words = [*words, "--log-interval", "1", "--log-jsonl", log]
+    words = [
+        *words,
+        "--log-interval",
+        "1",
+        "--threads",
+        threads_of(machine, words),
+        "--log-jsonl",
+        log,
+    ]
     ran = machine.megatron(*words, cwd=folder, watch=watch)
-    if ran.code != 0 and not (watch and ran.code == -signal.SIGKILL):
-        raise Failure(ran.why())
-    return records_of(log) if log.is_file() else {}
+    steps = losses_of(log)
+    if ran.ended or not (watch and ran.code == -signal.SIGKILL):
+        ran.expect_success(described(steps))
+    return steps
+
+
+def empty_folder(machine, name):
+    """Without what an earlier try left there."""
+    folder = machine.work / name
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
 
 
 def key_of(name, small):
@@ -107,43 +148,45 @@ def compare_losses(machine, name, small):
     recorded = json.loads(RECORD.read_text(encoding="utf-8")).get(key_of(name, small))
     if recorded is None or recorded["flags"] != portable(words):
         raise Failure(f"{RECORD.name} has no losses of these flags; run tools/gpu_check record")
-    steps = train(machine, words, machine.work / f"losses {key_of(name, small)}")
+    steps = train(machine, words, empty_folder(machine, f"losses {key_of(name, small)}"))
     wanted = recorded["losses"]
-    if len(steps) != len(wanted):
-        raise Failure(f"{len(steps)} steps were logged, {len(wanted)} are recorded")
     narrow = "bf16" in recorded["flags"] or "fp16" in recorded["flags"]
     bound = tolerance("kCudaNarrowLossRelative" if narrow else "kCudaLossRelative")
-    worst = 0.0
-    for step, (loss, _) in sorted(steps.items()):
-        error = abs(loss - wanted[step - 1]) / abs(wanted[step - 1]) if loss else math.inf
+    errors = {
+        step: abs(loss - wanted[step - 1]) / abs(wanted[step - 1]) if loss else math.inf
+        for step, (loss, _) in steps.items()
+        if step <= len(wanted)
+    }
+    worst = max(errors.values(), default=math.inf)
+    figure = f"{described(steps)}, within {worst:.1e} of the CPU's ({bound:.1e} is allowed)"
+    if len(steps) != len(wanted):
+        raise Failure(f"{len(steps)} steps were logged, {len(wanted)} are recorded", figure)
+    for step, error in errors.items():
         if not error <= bound:
-            raise Failure(
-                f"step {step}: loss {loss}, on a CPU {wanted[step - 1]}: apart by {error:.1e} of it; "
-                f"{bound:.1e} is allowed"
-            )
-        worst = max(worst, error)
-    losses = f"{steps[1][0]:.4f} to {steps[len(steps)][0]:.4f}"
-    return (
-        f"{len(steps)} losses, {losses}, within {worst:.1e} of the CPU's ({bound:.1e} is allowed)"
-    )
+            why = f"step {step}: loss {steps[step][0]}, on a CPU {wanted[step - 1]}"
+            raise Failure(f"{why}: apart by {error:.1e} of it", figure)
+    return figure
 
 
 def same_steps(name, first, second):
     for step in sorted(first.keys() | second.keys()):
         if first.get(step) != second.get(step):
-            raise Failure(f"{name}: step {step} has {first.get(step)} and {second.get(step)}")
+            why = f"{name}: step {step} has {first.get(step)} and {second.get(step)}"
+            raise Failure(why, f"{described(first)}; {described(second)}")
 
 
 def run_twice(machine, name, small):
     words = train_words(name, small, machine.device)
-    first, second = (train(machine, words, machine.work / f"twice {name} {i}") for i in range(2))
+    first, second = (
+        train(machine, words, empty_folder(machine, f"twice {name} {i}")) for i in (0, 1)
+    )
     same_steps("run again", first, second)
     return f"losses and gradient norms of {len(first)} steps have the same bits"
 
 
 def kill_and_resume(machine, name, small):
     words = train_words(name, small, machine.device)
-    folder = machine.work / f"resume {name}"
+    folder = empty_folder(machine, f"resume {name}")
     whole = train(machine, words, folder / "whole")
     saved = [*words, "--save", "run", "--load", "run", "--save-interval", "1", "--save-keep", "2"]
     tracker = folder / "parts/run/latest_checkpointed_iteration.txt"
@@ -183,8 +226,8 @@ def portable_command(name, small):
 
 
 def record(program, small):
-    machine = Machine(program, RECORD.parent, "cpu")
-    RECORD.parent.mkdir(parents=True, exist_ok=True)
+    work = tempfile.TemporaryDirectory(prefix="gpu_check.")
+    machine = Machine(program, Output(work.name), "cpu")
     known = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.is_file() else {}
     try:
         for form in (True,) if small else (True, False):
@@ -198,4 +241,4 @@ def record(program, small):
         RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     finally:
         machine.close()
-        machine.log.unlink(missing_ok=True)
+        work.cleanup()
