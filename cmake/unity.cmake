@@ -1,6 +1,6 @@
 # Sources of a target that are compiled together, a few at a time: what they include is read, and what they instantiate is
 # compiled, once instead of by each. MEGATRON_UNITY=OFF compiles each alone, which is what one wants while editing.
-option(MEGATRON_UNITY "Compile small sources of a room together" ON)
+option(MEGATRON_UNITY "Compile small sources of a room, or of a test program, together" ON)
 
 # megatron_unity(TARGET): the sources of a folder, sorted, are cut before every file whose name's hash says so, about each
 # eighth. A new file thus joins or divides one batch and leaves the others as they are. Sources that Highway includes once

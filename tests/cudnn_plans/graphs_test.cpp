@@ -18,7 +18,7 @@ struct Call {
   DType type;
 };
 
-class CudnnGraphs : public testing::TestWithParam<Call> {
+class CudnnGraphs : public ::testing::TestWithParam<Call> {
  protected:
   static constexpr int64_t kWidth = 16;
 
@@ -129,10 +129,10 @@ TEST_P(CudnnGraphs, AreAttention) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Calls, CudnnGraphs,
-                         testing::Values(Call{2, 128, 128, 4, 2, true, DType::bf16},
-                                         Call{1, 128, 128, 2, 2, true, DType::f16},
-                                         Call{2, 128, 192, 2, 1, false, DType::f16},
-                                         Call{1, 192, 128, 3, 3, false, DType::bf16}));
+                         ::testing::Values(Call{2, 128, 128, 4, 2, true, DType::bf16},
+                                           Call{1, 128, 128, 2, 2, true, DType::f16},
+                                           Call{2, 128, 192, 2, 1, false, DType::f16},
+                                           Call{1, 192, 128, 3, 3, false, DType::bf16}));
 
 }  // namespace
 }  // namespace megatron::kernels::cuda

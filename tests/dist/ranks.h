@@ -2,7 +2,9 @@
 // started the test program as (dist/launch.h).
 #pragma once
 
+#include <chrono>
 #include <functional>
+#include <thread>
 
 #include "comm/processes.h"
 #include "comm/threads.h"
@@ -15,6 +17,10 @@ namespace megatron::testing {
 inline comm::Processes*& processes() {
   static comm::Processes* of_program = nullptr;
   return of_program;
+}
+
+inline void pause(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
 // Seconds that a call may take in a test.

@@ -10,15 +10,6 @@
 namespace megatron::testing {
 namespace {
 
-using Words = std::vector<std::string>;
-
-Words words(const std::string& text) {
-  std::istringstream in(text);
-  Words all;
-  for (std::string word; in >> word;) all.push_back(word);
-  return all;
-}
-
 bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }

@@ -13,8 +13,6 @@ namespace megatron::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
-
 const std::pair<std::string, std::string> kLibraries[] = {{"libcublasLt_played.so.13", "130100"},
                                                           {"libcudnn_played.so.9", "91900"},
                                                           {"libnccl_played.so.2", "22707"},

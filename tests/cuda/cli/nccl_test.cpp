@@ -15,14 +15,7 @@ namespace {
 
 [[maybe_unused]] const int kDevices = ::setenv("CUDA_SHIM_DEVICES", "4", 1);
 
-Words words(const std::string& text) {
-  std::istringstream in(text);
-  Words all;
-  for (std::string word; in >> word;) all.push_back(word);
-  return all;
-}
-
-const char* const kModel =
+const char* const kNcclModel =
     "train --device cuda --mock-data --vocab-size 203 --num-layers 2 --hidden-size 64 "
     "--num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 --micro-batch-size 1 "
     "--global-batch-size 4 --lr 1e-3 --lr-decay-iters 6 --log-interval 1 --threads 1 --train-iters "
@@ -35,7 +28,7 @@ struct Result {
 
 Result train(const Workplace& place, const std::string& flags) {
   std::filesystem::remove(place / "log.jsonl");
-  const Outcome r = place.run(words(kModel + flags));
+  const Outcome r = place.run(words(kNcclModel + flags));
   EXPECT_EQ(r.code, 0) << r.out << r.err;
   Result result{.losses = {}, .norms = {}, .text = r.out + r.err};
   std::istringstream lines(read_file(place / "log.jsonl"));
@@ -91,8 +84,9 @@ TEST(NcclProcesses, HaveTheLossesOfThreads) {
   const Workplace place;
   const Result threads = train(place, "--tensor-model-parallel-size 2");
   std::filesystem::remove(place / "log.jsonl");
-  const Outcome r = place.run(with({"launch", "-np", "2", "--no-prefix"},
-                                   words(std::string(kModel) + "--tensor-model-parallel-size 2")));
+  const Outcome r =
+      place.run(with({"launch", "-np", "2", "--no-prefix"},
+                     words(std::string(kNcclModel) + "--tensor-model-parallel-size 2")));
   ASSERT_EQ(r.code, 0) << r.out << r.err;
   EXPECT_NE((r.out + r.err).find("exchange by NCCL"), std::string::npos) << r.out << r.err;
   std::istringstream lines(read_file(place / "log.jsonl"));
@@ -124,7 +118,7 @@ std::pair<int, std::string> run_met(const Workplace& place, const std::string& f
   const std::string both = "WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=" +
                            std::to_string(free_port()) + " ";
   const auto rank = [&](const std::string& r) {
-    return both + "RANK=" + r + " LOCAL_RANK=" + r + " " MEGATRON_BINARY " " + kModel + flags +
+    return both + "RANK=" + r + " LOCAL_RANK=" + r + " " MEGATRON_BINARY " " + kNcclModel + flags +
            " >out" + r + " 2>&1 & ";
   };
   const std::string command = "cd " + place.path() + " && { " + rank("0") + "zero=$!; " +
@@ -161,8 +155,8 @@ TEST(NcclMeeting, ARankThatIsKilledEndsTheOther) {
 
 TEST(NcclChoice, IsRefusedWhereRanksShareAGpu) {
   const Workplace place;
-  const Outcome r = place.run(
-      words(std::string(kModel) + "--ranks 5 --global-batch-size 5 --distributed-backend nccl"));
+  const Outcome r = place.run(words(std::string(kNcclModel) +
+                                    "--ranks 5 --global-batch-size 5 --distributed-backend nccl"));
   EXPECT_EQ(r.code, 2) << r.out << r.err;
   EXPECT_NE(r.err.find("ranks 0 and 4 share a GPU"), std::string::npos) << r.err;
 }

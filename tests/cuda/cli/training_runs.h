@@ -12,13 +12,6 @@ namespace megatron::testing {
 
 namespace fs = std::filesystem;
 
-inline Words words(const std::string& text) {
-  std::istringstream in(text);
-  Words all;
-  for (std::string word; in >> word;) all.push_back(word);
-  return all;
-}
-
 inline const char* const kModel =
     "--mock-data --vocab-size 203 --num-layers 2 --hidden-size 64 --num-attention-heads 4 "
     "--seq-length 64 --max-position-embeddings 64 --micro-batch-size 2 --global-batch-size 4 --lr "

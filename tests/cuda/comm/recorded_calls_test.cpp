@@ -15,9 +15,7 @@
 namespace megatron::comm {
 namespace {
 
-[[maybe_unused]] const int kDevices = ::setenv("CUDA_SHIM_DEVICES", "4", 1);
-
-struct Rank {
+struct RecordingRank {
   Group& group;
   Runtime& runtime;
   Stream& stream() const { return runtime.stream(); }
@@ -34,14 +32,14 @@ struct Rank {
   }
 };
 
-void each_rank(int ranks, const std::function<void(Rank&)>& body) {
+void each_rank(int ranks, const std::function<void(RecordingRank&)>& body) {
   run_ranks(
       ranks,
       [&](Group& world) {
         const Device device{DeviceKind::cuda, world.rank()};
         Runtime runtime(device, 1);
         std::unique_ptr<Group> made;
-        Rank rank{for_device(world, device, made, GpuBackend::nccl), runtime};
+        RecordingRank rank{for_device(world, device, made, GpuBackend::nccl), runtime};
         body(rank);
       },
       20);
@@ -51,14 +49,14 @@ void each_rank(int ranks, const std::function<void(Rank&)>& body) {
 struct Chain {
   Tensor x, all, sum, part, moved;
 
-  Chain(const Rank& r, int64_t n, DType type)
+  Chain(const RecordingRank& r, int64_t n, DType type)
       : x(r.empty(n, type)),
         all(r.empty(n * r.group.size(), type)),
         sum(r.empty(n * r.group.size(), type)),
         part(r.empty(n, type)),
         moved(r.empty(n, type)) {}
 
-  void run(Rank& r) const {
+  void run(RecordingRank& r) const {
     Stream& s = r.stream();
     r.group.all_reduce(x, Reduce::sum, s, "sum").wait(s);
     r.group.all_gather(x, all, s, "gather").wait(s);
@@ -73,7 +71,7 @@ struct Chain {
 
 // Sums by NCCL, and in rank order: of all at once, and in slices.
 TEST(RecordedCalls, HaveTheBitsOfCallsThatAreNot) {
-  each_rank(2, [](Rank& r) {
+  each_rank(2, [](RecordingRank& r) {
     for (const auto& [type, n] :
          {std::pair(DType::f32, 512), std::pair(DType::bf16, 512), std::pair(DType::f16, 40000)}) {
       const Chain eager(r, n, type), recorded(r, n, type);
@@ -98,7 +96,7 @@ TEST(RecordedCalls, HaveTheBitsOfCallsThatAreNot) {
 
 // NCCL asks that ranks record together, and launch parts of one recording.
 TEST(RecordedCalls, AreRecordedByAllRanksOrByNone) {
-  const auto differ = [&](Rank& r) {
+  const auto differ = [&](RecordingRank& r) {
     const Chain chain(r, 64, DType::f32);
     r.fill(chain.x, 1);
     chain.run(r);
@@ -126,7 +124,7 @@ TEST(RecordedCalls, AreRecordedByAllRanksOrByNone) {
 
 // Messages are copied and sent by others: they are not recorded.
 TEST(RecordedCalls, AreNoMessages) {
-  each_rank(2, [](Rank& r) {
+  each_rank(2, [](RecordingRank& r) {
     const Tensor x = r.empty(4, DType::f32);
     const std::unique_ptr<StreamRecording> recording = cuda_wing().record(r.stream());
     if (r.group.rank() == 0) EXPECT_THROW(r.group.send(x, 1, r.stream(), "message"), InternalError);

@@ -9,30 +9,18 @@
 #include "base/error.h"
 #include "dist/ranks.h"
 #include "hang_limit.h"
+#include "text.h"
 
 namespace megatron {
 namespace {
+
+using testing::error_of;
+using testing::expect_contains;
 
 using comm::Group;
 using comm::Reduce;
 using testing::each_rank;
 using testing::make;
-
-// The text of the Error that f throws.
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "(nothing was thrown)";
-}
-
-void expect_contains(const std::string& text, std::initializer_list<std::string_view> parts) {
-  for (const auto part : parts)
-    EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' in: " << text;
-}
 
 using Call = std::function<void(Group&, Runtime&)>;
 

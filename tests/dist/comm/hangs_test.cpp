@@ -12,32 +12,26 @@
 #include "dist/launch.h"
 #include "dist/ranks.h"
 #include "hang_limit.h"
+#include "text.h"
 
 namespace megatron::testing {
 namespace {
 
 using comm::Group;
 using comm::Reduce;
-using Body = std::function<void(Group& world, Runtime& runtime)>;
+using RankBody = std::function<void(Group& world, Runtime& runtime)>;
 
 constexpr double kLimit = 0.4;  // seconds
 constexpr double kNoHang = 8;   // of ranks that are told at once, however late a core is theirs
 constexpr double kSoon = testing::kHangSeconds;
 
-void pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
-
-void expect_contains(const std::string& text, std::initializer_list<std::string_view> parts) {
-  for (const auto part : parts)
-    EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' in: " << text;
-}
-
-void reduce(Group& group, Runtime& runtime, std::string_view call, int64_t n = 2) {
+void reduce_ones(Group& group, Runtime& runtime, std::string_view call, int64_t n = 2) {
   Tensor t = make(runtime, {n}, DType::f32, std::vector<double>(static_cast<size_t>(n), 1.0));
   group.all_reduce(t, Reduce::sum, runtime.stream(), call).wait(runtime.stream());
 }
 
 // The text with which ranks that are threads end soon.
-std::string end_of(int ranks, const Body& body, double limit = kLimit) {
+std::string end_of(int ranks, const RankBody& body, double limit = kLimit) {
   const double start = now_seconds();
   std::string text = "(nothing was thrown)";
   try {
@@ -62,10 +56,10 @@ TEST(Hang, OfARankThatComesTooLateIsToldWithWhatAllDo) {
     world.doing()->phase(world.rank() == 2 ? "data" : "backward");
     world.doing()->layer(fmt::format("decoder.{}", world.rank()));
     world.doing()->micro_batch(5);
-    reduce(world, runtime, "first");
+    reduce_ones(world, runtime, "first");
     if (world.rank() == 2) pause(1.5 * kLimit);
     try {
-      reduce(world, runtime, "second", 3);
+      reduce_ones(world, runtime, "second", 3);
     } catch (const Error& error) {
       expect_contains(error.what(), {"'second' was given up", "rank 2 has not come"});
       ++told;
@@ -86,9 +80,9 @@ TEST(Hang, InASubGroupNamesItAndWhoIsElsewhere) {
   const std::string text = end_of(4, [](Group& world, Runtime& runtime) {
     const auto pair = world.split(world.rank() / 2, world.rank(), 2);
     pair->set_name(world.rank() < 2 ? "tp" : "other tp");
-    reduce(*pair, runtime, "good");
+    reduce_ones(*pair, runtime, "good");
     // Rank 1 waits in the world for a barrier that rank 0 never reaches.
-    if (world.rank() == 0) reduce(*pair, runtime, "bad");
+    if (world.rank() == 0) reduce_ones(*pair, runtime, "bad");
     world.barrier("step");
   });
   expect_contains(text, {"in all_reduce 'bad' (call 2 of 'tp', 8 bytes of f32, sum) for",
@@ -116,9 +110,9 @@ TEST(Hang, OfACallBesideNamesIt) {
   const std::string text = end_of(2, [](Group& world, Runtime& runtime) {
     const auto group = comm::beside(world.split(0, world.rank(), 2));
     group->set_name("gradients");
-    reduce(*group, runtime, "bucket 0");
+    reduce_ones(*group, runtime, "bucket 0");
     if (world.rank() == 0) {
-      reduce(*group, runtime, "bucket 1");
+      reduce_ones(*group, runtime, "bucket 1");
     } else {
       world.barrier("never");
     }
@@ -131,7 +125,7 @@ TEST(Hang, IsNoneWhereCallsAreOnlySlow) {
                    [](Group& world, Runtime& runtime) {
                      for (int i = 0; i < 4; ++i) {
                        if (world.rank() == 0) pause(0.5 * kLimit);
-                       reduce(world, runtime, "slow");
+                       reduce_ones(world, runtime, "slow");
                      }
                    }),
             "(nothing was thrown)");
@@ -141,9 +135,9 @@ TEST(Skipped, CallIsAMismatchWithNumbers) {
   const std::string text = end_of(
       2,
       [](Group& world, Runtime& runtime) {
-        reduce(world, runtime, "first");
-        if (world.rank() == 0) reduce(world, runtime, "second");
-        reduce(world, runtime, "third");
+        reduce_ones(world, runtime, "first");
+        if (world.rank() == 0) reduce_ones(world, runtime, "second");
+        reduce_ones(world, runtime, "third");
       },
       kNoHang);
   expect_contains(text,
@@ -177,7 +171,7 @@ TEST(Ended, RankIsNoticedInAnyGroup) {
           auto group = world.split(world.rank() == 0 ? 0 : 1, 0, world.rank() == 0 ? 1 : 2);
           group->set_name("dp");
           if (beside) group = comm::beside(std::move(group));
-          if (world.rank() == 1) reduce(*group, runtime, "gone");
+          if (world.rank() == 1) reduce_ones(*group, runtime, "gone");
         },
         kNoHang);
     expect_contains(text,

@@ -8,22 +8,12 @@
 #include "dist/launch.h"
 #include "dist/ranks.h"
 #include "hang_limit.h"
+#include "text.h"
 
 namespace megatron::testing {
 namespace {
 
-size_t count(std::string_view text, std::string_view part) {
-  size_t n = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != std::string_view::npos; at += part.size()) ++n;
-  return n;
-}
-
-void expect_contains(const Launched& run, std::initializer_list<std::string_view> parts) {
-  for (const auto part : parts)
-    EXPECT_NE(run.text.find(part), std::string::npos) << "'" << part << "' in: " << run.text;
-}
-
-class Processes : public ::testing::Test {
+class ProcessesTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!has_mpi()) GTEST_SKIP() << kNoMpi;
@@ -33,7 +23,7 @@ class Processes : public ::testing::Test {
   }
 };
 
-class ProcessesOf : public Processes, public ::testing::WithParamInterface<int> {};
+class ProcessesOf : public ProcessesTest, public ::testing::WithParamInterface<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, ProcessesOf, ::testing::Values(2, 3, 4));
 
 // The tests of the threads, on processes. Those of failures end a run, and some look at all ranks'
@@ -77,7 +67,7 @@ std::vector<std::string> lines_of_threads(
 
 void expect_lines(const Launched& run, const std::vector<std::string>& lines) {
   EXPECT_EQ(run.code, 0) << run.text;
-  for (const std::string& line : lines) expect_contains(run, {line});
+  for (const std::string& line : lines) expect_contains(run.text, {line});
 }
 
 TEST_P(ProcessesOf, GetTheBitsOfThreads) {
@@ -88,23 +78,23 @@ TEST_P(ProcessesOf, GetTheBitsOfThreads) {
   expect_lines(scenario(GetParam(), "digests", "--largest-message=7000"), lines);
 }
 
-TEST_F(Processes, GetTheBitsOfThreadsInAReductionOfSeveralChunks) {
+TEST_F(ProcessesTest, GetTheBitsOfThreadsInAReductionOfSeveralChunks) {
   expect_lines(scenario(3, "large-digest"), lines_of_threads(3, digest_of_large_reduction));
 }
 
-TEST_F(Processes, KnowWhatTheyRunUnder) {
+TEST_F(ProcessesTest, KnowWhatTheyRunUnder) {
   const Launched two = scenario(2, "place");
   EXPECT_EQ(two.code, 0);
-  expect_contains(two, {"rank 0 of 2, 2 processes under ", "rank 1 of 2, 2 processes under "});
+  expect_contains(two.text, {"rank 0 of 2, 2 processes under ", "rank 1 of 2, 2 processes under "});
   const std::string kind = MEGATRON_MPI;
-  if (kind == "openmpi") expect_contains(two, {"under Open MPI "});
-  if (kind == "mpich") expect_contains(two, {"under MPICH "});
+  if (kind == "openmpi") expect_contains(two.text, {"under Open MPI "});
+  if (kind == "mpich") expect_contains(two.text, {"under MPICH "});
   const Launched one = scenario(1, "place");
   EXPECT_EQ(one.code, 0);
-  expect_contains(one, {"rank 0 of 1, one process\n"});
+  expect_contains(one.text, {"rank 0 of 1, one process\n"});
 }
 
-TEST_F(Processes, TellAFailureThatAllHaveAlikeOnce) {
+TEST_F(ProcessesTest, TellAFailureThatAllHaveAlikeOnce) {
   for (const int ranks : {2, 4}) {
     const Launched run = scenario(ranks, "fail-alike");
     EXPECT_EQ(run.code, 2) << run.text;
@@ -112,7 +102,7 @@ TEST_F(Processes, TellAFailureThatAllHaveAlikeOnce) {
   }
 }
 
-TEST_F(Processes, EndTogetherWhenOneFails) {
+TEST_F(ProcessesTest, EndTogetherWhenOneFails) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   const Launched run = scenario(3, "fail-alone");
@@ -121,7 +111,7 @@ TEST_F(Processes, EndTogetherWhenOneFails) {
   EXPECT_LT(std::chrono::duration<double>(Clock::now() - start).count(), testing::kHangSeconds);
 }
 
-TEST_F(Processes, DoNotWaitForOthersWhileAnExceptionUnwinds) {
+TEST_F(ProcessesTest, DoNotWaitForOthersWhileAnExceptionUnwinds) {
   const Launched run = scenario(3, "fail-unwinding");
   // MPICH's launcher kills the others when a rank leaves without a word, and gives the exit codes
   // and signals of all, or'ed: its own is then 9, unless it saw the first end before it killed.
@@ -129,25 +119,25 @@ TEST_F(Processes, DoNotWaitForOthersWhileAnExceptionUnwinds) {
   EXPECT_EQ(count(run.text, "error: disk 8 is full"), 1u) << run.text;
 }
 
-TEST_F(Processes, ARankThatEndsTooEarlyIsNoHang) {
+TEST_F(ProcessesTest, ARankThatEndsTooEarlyIsNoHang) {
   const Launched run = scenario(3, "end-early");
   EXPECT_EQ(run.code, 6) << run.text;
-  expect_contains(run, {"all_reduce 'step 5'", "rank 1 calls barrier 'end of the run'"});
+  expect_contains(run.text, {"all_reduce 'step 5'", "rank 1 calls barrier 'end of the run'"});
 }
 
-TEST_F(Processes, AMessageThatNobodyReceivesIsNoHang) {
+TEST_F(ProcessesTest, AMessageThatNobodyReceivesIsNoHang) {
   const Launched run = scenario(2, "send-to-nobody");
   EXPECT_EQ(run.code, 1) << run.text;
-  expect_contains(run, {"rank 0 sent 'activations 9' to rank 1"});
+  expect_contains(run.text, {"rank 0 sent 'activations 9' to rank 1"});
 }
 
-TEST_F(Processes, AMessageOfAnotherNameIsToldByItsReceiver) {
+TEST_F(ProcessesTest, AMessageOfAnotherNameIsToldByItsReceiver) {
   const Launched run = scenario(2, "mismatched-message");
   EXPECT_EQ(run.code, 7) << run.text;
-  expect_contains(run, {"rank 0 sent 'forward 3'", "rank 1 waits for 'forward 4'"});
+  expect_contains(run.text, {"rank 0 sent 'forward 3'", "rank 1 waits for 'forward 4'"});
 }
 
-TEST_F(Processes, WaitWithoutACore) {
+TEST_F(ProcessesTest, WaitWithoutACore) {
   const Launched run = scenario(4, "wait-idly");
   EXPECT_EQ(run.code, 0) << run.text;
   const size_t at = run.text.find("waited ");
@@ -168,9 +158,9 @@ TEST(Launcher, OfAnotherKindIsToldSo) {
                                 testing::kHangSeconds);
   EXPECT_EQ(run.code, 3) << run.text;
   if (has_mpi()) {
-    expect_contains(run, {"rank 0 of 2 processes", "found rank 0 of 1", "megatron launch"});
+    expect_contains(run.text, {"rank 0 of 2 processes", "found rank 0 of 1", "megatron launch"});
   } else {
-    expect_contains(run, {"started 2 processes", "without MPI", "libopenmpi-dev"});
+    expect_contains(run.text, {"started 2 processes", "without MPI", "libopenmpi-dev"});
   }
 }
 
@@ -182,7 +172,7 @@ TEST(Launcher, ThatTellsNoPortIsToldSo) {
                      this_program() + " --scenario=place",
                  60);
     EXPECT_EQ(run.code, 3) << run.text;
-    expect_contains(run, {"MASTER_PORT", "port"});
+    expect_contains(run.text, {"MASTER_PORT", "port"});
   }
 }
 

@@ -9,6 +9,7 @@
 #include "comm/doing.h"
 #include "dist/launch.h"
 #include "dist/ranks.h"
+#include "text.h"
 
 namespace megatron::testing {
 namespace {
@@ -18,19 +19,6 @@ using comm::WaitLimits;
 
 constexpr double kNotice = 0.2, kSilent = 1.0;  // seconds; notices after 0.2, 0.4 and 0.8
 constexpr double kLong = 30;                    // that a call may take
-
-void pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
-
-void expect_contains(const std::string& text, std::initializer_list<std::string_view> parts) {
-  for (const auto part : parts)
-    EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' in: " << text;
-}
-
-size_t count(const std::string& text, std::string_view part) {
-  size_t n = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++n;
-  return n;
-}
 
 // What three ranks that are threads log, of which rank 1 comes late.
 std::string log_of(const WaitLimits& limits, const std::function<void(Group&)>& silent_rank) {

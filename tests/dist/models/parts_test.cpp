@@ -14,7 +14,7 @@ using parallel::ModelPart;
 using parallel::Placed;
 using testing::Canonical;
 
-struct Result {
+struct PartsResult {
   std::vector<double> losses;
   Canonical gradients;
 };
@@ -33,9 +33,9 @@ struct Piece {
   }
 };
 
-Result run(const GptConfig& config, DType type, const std::vector<ModelPart>& parts,
-           Runtime& runtime, const parallel::TensorParallel& tensor = {}) {
-  Result result;
+PartsResult run(const GptConfig& config, DType type, const std::vector<ModelPart>& parts,
+                Runtime& runtime, const parallel::TensorParallel& tensor = {}) {
+  PartsResult result;
   const nn::Batch batch = testing::tiny_batch(runtime, config, type);
   std::deque<Piece> pieces;
   for (const ModelPart& part : parts) {
@@ -79,9 +79,9 @@ const std::vector<std::vector<ModelPart>> kCuts = {
 
 void expect_same(const GptConfig& config, DType type, Runtime& runtime,
                  const parallel::TensorParallel& tensor = {}) {
-  const Result whole = run(config, type, {{0, config.num_layers}}, runtime, tensor);
+  const PartsResult whole = run(config, type, {{0, config.num_layers}}, runtime, tensor);
   for (size_t i = 0; i < kCuts.size(); ++i) {
-    const Result parts = run(config, type, kCuts[i], runtime, tensor);
+    const PartsResult parts = run(config, type, kCuts[i], runtime, tensor);
     EXPECT_EQ(parts.losses, whole.losses) << i;
     EXPECT_EQ(parts.gradients.tensors(), whole.gradients.tensors()) << i;
   }

@@ -9,19 +9,20 @@
 namespace megatron::models {
 namespace {
 
-struct Result {
+struct SavedResult {
   std::vector<double> losses;
   std::vector<std::vector<double>> gradients;
   int64_t kept = 0;  // bytes between forward and backward
-  bool operator==(const Result& other) const {
+  bool operator==(const SavedResult& other) const {
     return losses == other.losses && gradients == other.gradients;
   }
 };
 
 // Of every rank.
-std::vector<Result> run(int ranks, const GptConfig& config, DType type,
-                        const RecomputeOptions& options, bool in_parts, bool sequence = false) {
-  std::vector<Result> results(static_cast<size_t>(ranks));
+std::vector<SavedResult> run(int ranks, const GptConfig& config, DType type,
+                             const RecomputeOptions& options, bool in_parts,
+                             bool sequence = false) {
+  std::vector<SavedResult> results(static_cast<size_t>(ranks));
   testing::each_rank(ranks, DeviceKind::cpu, [&](comm::Group& world, Runtime& runtime) {
     const parallel::TensorParallel tensor = {.group = &world, .sequence = sequence};
     const GptModel model(config, runtime, type, 77, {0, config.num_layers}, tensor);
@@ -30,7 +31,7 @@ std::vector<Result> run(int ranks, const GptConfig& config, DType type,
     testing::give_gradients(model.parameters(), runtime);
     const nn::Batch batch = testing::tiny_batch(runtime, config, type);
     const int64_t before = runtime.arena(MemoryClass::activations).in_use();
-    Result& result = results[static_cast<size_t>(world.rank())];
+    SavedResult& result = results[static_cast<size_t>(world.rank())];
     RecomputeOptions recompute = options;
     recompute.tensor = &tensor;
     Tape tape(runtime);
@@ -55,15 +56,15 @@ TEST(SavedActivations, SlicesChangeNoBitAndTakeAShareOfTheBytes) {
         config.hidden_size = 64;
         config.finalize();
         RecomputeOptions options{.granularity = RecomputeOptions::Granularity::full};
-        const std::vector<Result> none = run(ranks, config, type, {}, false);
-        const std::vector<Result> whole = run(ranks, config, type, options, false);
+        const std::vector<SavedResult> none = run(ranks, config, type, {}, false);
+        const std::vector<SavedResult> whole = run(ranks, config, type, options, false);
         options.distribute = true;
         const int64_t input = 16 * config.hidden_size * size_of(type);
         for (const int64_t layers : {1, 2}) {
           options.layers = layers;
           const int64_t stretches = (config.num_layers + layers - 1) / layers;
           for (const bool in_parts : {false, true}) {
-            const std::vector<Result> slices = run(ranks, config, type, options, in_parts);
+            const std::vector<SavedResult> slices = run(ranks, config, type, options, in_parts);
             for (size_t r = 0; r < slices.size(); ++r) {
               EXPECT_EQ(none[r], whole[r]) << r;
               EXPECT_EQ(slices[r], whole[r]) << r;
@@ -80,14 +81,15 @@ TEST(SavedActivations, SlicesChangeNoBitAndTakeAShareOfTheBytes) {
 TEST(SavedActivations, RecomputeOnDividedTokens) {
   for (const bool llama : {false, true}) {
     const GptConfig config = llama ? testing::tiny_llama(4, 2, true) : testing::tiny_gpt2(4);
-    const std::vector<Result> none = run(4, config, DType::f32, {}, false, true);
+    const std::vector<SavedResult> none = run(4, config, DType::f32, {}, false, true);
     const RecomputeOptions all_of[] = {
         {.granularity = RecomputeOptions::Granularity::full, .layers = 2},
         {.granularity = RecomputeOptions::Granularity::selective,
          .modules = {"core_attn", "mlp", "layernorm"}}};
     for (const RecomputeOptions& options : all_of) {
       for (const bool in_parts : {false, true}) {
-        const std::vector<Result> recomputed = run(4, config, DType::f32, options, in_parts, true);
+        const std::vector<SavedResult> recomputed =
+            run(4, config, DType::f32, options, in_parts, true);
         EXPECT_EQ(recomputed, none);
         for (size_t r = 0; r < none.size(); ++r) EXPECT_LT(recomputed[r].kept, none[r].kept);
       }

@@ -26,10 +26,8 @@ constexpr const char* kInterleaved =
     "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2";
 constexpr const char* kZeroBubbleV = "--pipeline-model-parallel-size 2 --pipeline-schedule zb-v";
 constexpr const char* kZeroBubbleH1 = "--pipeline-model-parallel-size 4 --pipeline-schedule zb-h1";
-constexpr const char* kTensor = "--tensor-model-parallel-size 2";
 constexpr const char* kGrid = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2";
 constexpr const char* kSequence = "--tensor-model-parallel-size 2 --sequence-parallel";
-constexpr const char* kReplicas = "--ranks 2";
 constexpr const char* kZero1 = "--ranks 2 --use-distributed-optimizer";
 constexpr const char* kZero2 = "--ranks 2 --data-parallel-sharding-strategy optim_grads";
 constexpr const char* kZero3 = "--ranks 4 --data-parallel-sharding-strategy optim_grads_params";

@@ -15,9 +15,7 @@ struct Row {
 void PrintTo(const Row& row, std::ostream* out) { *out << row.flags; }
 
 constexpr const char* kOne = "";
-constexpr const char* kReplicas = "--ranks 2";
 constexpr const char* kWholeBatch = "--ranks 2 --micro-batch-size 4";
-constexpr const char* kTensor = "--tensor-model-parallel-size 2";
 
 const std::vector<Row> kRows = {
     {"stages", "--pipeline-model-parallel-size 2", kOne},

@@ -15,6 +15,9 @@
 
 namespace megatron::training {
 
+constexpr const char* kReplicas = "--ranks 2";
+constexpr const char* kTensor = "--tensor-model-parallel-size 2";
+
 // Settings with flags as on a command line.
 inline TrainSettings with_flags(TrainSettings settings, const std::string& flags) {
   Fields fields = settings.fields();

@@ -6,15 +6,10 @@
 
 #include "base/json.h"
 #include "golden/cli/process.h"
+#include "text.h"
 
 namespace megatron::testing {
 namespace {
-
-using Words = std::vector<std::string>;
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 std::vector<Words> rows(const std::string& text, const std::string& first) {
   std::vector<Words> found;

@@ -6,8 +6,6 @@
 namespace megatron::testing {
 namespace {
 
-using Words = std::vector<std::string>;
-
 const std::string kTemplates = std::string(MEGATRON_GOLDEN) + "/chat/templates/";
 
 class ChatCommand : public ::testing::Test {

@@ -9,8 +9,6 @@
 namespace megatron::testing {
 namespace {
 
-using Words = std::vector<std::string>;
-
 const Words kRun = {"--num-layers",
                     "12",
                     "--hidden-size",

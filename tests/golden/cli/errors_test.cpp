@@ -10,14 +10,7 @@ namespace megatron::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
-
 // Flags given later count.
-Words with(Words first, const Words& more) {
-  first.insert(first.end(), more.begin(), more.end());
-  return first;
-}
-
 const Words kShape = {
     "train", "--num-layers", "1",    "--hidden-size",      "16", "--num-attention-heads",
     "2",     "--seq-length", "16",   "--micro-batch-size", "1",  "--train-iters",

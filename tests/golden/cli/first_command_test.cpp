@@ -9,16 +9,17 @@
 #include "base/files.h"
 #include "data/indexed_dataset.h"
 #include "golden/cli/process.h"
+#include "text.h"
 #include "training/presets.h"
 
 namespace megatron::cli {
 namespace {
 
+using testing::has;
+
 using testing::Outcome;
 using testing::Workplace;
 using Words = std::vector<std::string>;
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 // The command that a message shows, without the program.
 Words shown_command(const std::string& text) {

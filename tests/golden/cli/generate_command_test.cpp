@@ -9,13 +9,6 @@
 namespace megatron::testing {
 namespace {
 
-using Words = std::vector<std::string>;
-
-Words with(Words first, const Words& more) {
-  first.insert(first.end(), more.begin(), more.end());
-  return first;
-}
-
 // A model of 64 positions that knows nothing, made once.
 class GenerateCommand : public ::testing::Test {
  protected:

@@ -13,11 +13,11 @@
 #include "comm/mpi_library.h"
 #include "golden/cli/process.h"
 #include "hang_limit.h"
+#include "text.h"
 
 namespace megatron::testing {
 namespace {
 
-using Words = std::vector<std::string>;
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kRank = "R=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$SLURM_PROCID}}\n";
@@ -27,12 +27,6 @@ bool alive(pid_t process) {
   std::string text((std::istreambuf_iterator<char>(file)), {});
   const size_t at = text.rfind(')');
   return at != text.npos && text[at + 2] != 'Z' && text[at + 2] != 'X';
-}
-
-size_t count(const std::string& text, const std::string& part) {
-  size_t n = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++n;
-  return n;
 }
 
 std::string last_line(std::string text) {

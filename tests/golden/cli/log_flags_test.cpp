@@ -9,10 +9,13 @@
 #include "base/json.h"
 #include "cli/options.h"
 #include "golden/cli/process.h"
+#include "text.h"
 #include "training/trainer.h"
 
 namespace megatron::cli {
 namespace {
+
+using testing::has;
 
 using testing::Workplace;
 
@@ -61,8 +64,6 @@ Trained train(const Workplace& place, const std::string& more) {
   std::filesystem::remove(place / "log.jsonl");
   return run;
 }
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 // Rows of the embedding whose token no sample has; the same however ranks divide the model.
 TEST(LogFlags, ZerosAmongGradientsAreCountedOnce) {

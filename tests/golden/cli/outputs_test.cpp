@@ -9,13 +9,6 @@ namespace megatron::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
-
-Words with(Words first, const Words& more) {
-  first.insert(first.end(), more.begin(), more.end());
-  return first;
-}
-
 class Commands : public ::testing::Test {
  protected:
   Outcome expect(int code, const Words& arguments, const Words& parts) {

@@ -4,13 +4,10 @@
 #include "base/json.h"
 #include "golden/cli/process.h"
 #include "golden/selftest/support.h"
+#include "text.h"
 
 namespace megatron::testing {
 namespace {
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST(Help, EveryCommandListsItsFlags) {
   const Workplace place;

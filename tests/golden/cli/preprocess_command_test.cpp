@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "golden/cli/process.h"
+#include "text.h"
 
 namespace megatron::testing {
 namespace {
@@ -17,10 +18,6 @@ namespace fs = std::filesystem;
 
 std::string vector_file(const std::string& name) {
   return std::string(MEGATRON_GOLDEN) + "/indexed/" + name;
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 std::vector<std::string> preprocess(const std::string& input, const std::string& prefix,

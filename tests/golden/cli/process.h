@@ -9,6 +9,7 @@
 
 #include <filesystem>
 #include <set>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,20 @@
 #include "base/files.h"
 
 namespace megatron::testing {
+
+using Words = std::vector<std::string>;
+
+// The words of a command line.
+inline Words words(const std::string& text) {
+  std::istringstream in(text);
+  Words all;
+  for (std::string word; in >> word;) all.push_back(word);
+  return all;
+}
+inline Words with(Words first, const Words& more) {
+  first.insert(first.end(), more.begin(), more.end());
+  return first;
+}
 
 struct Outcome {
   int code = 0;  // 128 + signal when it was killed

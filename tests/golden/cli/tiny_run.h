@@ -8,13 +8,6 @@
 
 namespace megatron::testing {
 
-using Words = std::vector<std::string>;
-
-inline Words with(Words first, const Words& more) {
-  first.insert(first.end(), more.begin(), more.end());
-  return first;
-}
-
 inline Words tiny_train(int steps, int ranks = 1) {
   return {"train",
           "--num-layers",

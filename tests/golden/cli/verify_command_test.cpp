@@ -4,9 +4,12 @@
 
 #include "cli/command.h"
 #include "golden/selftest/support.h"
+#include "text.h"
 
 namespace megatron::cli {
 namespace {
+
+using testing::has;
 
 using megatron::testing::TemporaryDirectory;
 using megatron::testing::vectors;
@@ -21,10 +24,6 @@ Result run_captured(const Arguments& arguments) {
   const int code = run(arguments);
   std::fflush(stdout);
   return {code, ::testing::internal::GetCapturedStdout()};
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST(VerifyCommand, TellsModelsFromTrajectoriesAndPrintsEachKind) {

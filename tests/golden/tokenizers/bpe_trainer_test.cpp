@@ -36,7 +36,7 @@ Json json_of(const Tokenizer& tokenizer) {
   return Json::parse(tokenizer.codec().files().at(0).content);
 }
 
-class BpeTrainerVectors : public testing::TestWithParam<const char*> {};
+class BpeTrainerVectors : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(BpeTrainerVectors, LearnsTheSameMergesAndIds) {
   const std::string folder = kFolder + GetParam() + "/";
@@ -59,9 +59,9 @@ TEST_P(BpeTrainerVectors, LearnsTheSameMergesAndIds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(HuggingFace, BpeTrainerVectors,
-                         testing::Values("own_v4000_min2", "own_v9000_min0", "own_v2000_seen",
-                                         "own_v2000_prefix_len6", "own_v3000_llama3",
-                                         "own_v3000_qwen2", "ties_v1500_len5", "ties_v3000_min0"),
+                         ::testing::Values("own_v4000_min2", "own_v9000_min0", "own_v2000_seen",
+                                           "own_v2000_prefix_len6", "own_v3000_llama3",
+                                           "own_v3000_qwen2", "ties_v1500_len5", "ties_v3000_min0"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -9,13 +9,13 @@
 namespace megatron::tokenizers {
 namespace {
 
-const std::string kVectors = std::string(MEGATRON_GOLDEN) + "/tokenizers/tik_token/";
+const std::string kTikToken = std::string(MEGATRON_GOLDEN) + "/tokenizers/tik_token/";
 
 TEST(TikTokenGolden, PatternV1) {
   TikTokenOptions options;
   options.pattern = "v1";
-  const auto codec = make_tik_token_list(read_file(kVectors + "megatron_v2/vocab.json"), options);
-  const std::string lines = read_file(kVectors + "megatron_v1/lines.jsonl");
+  const auto codec = make_tik_token_list(read_file(kTikToken + "megatron_v2/vocab.json"), options);
+  const std::string lines = read_file(kTikToken + "megatron_v1/lines.jsonl");
   int checked = 0;
   for (size_t begin = 0; begin < lines.size();) {
     const size_t end = lines.find('\n', begin);

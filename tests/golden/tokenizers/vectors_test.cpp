@@ -29,14 +29,14 @@ std::vector<std::string> folders_with(const char* name) {
   return found;
 }
 
-std::string test_name(const testing::TestParamInfo<std::string>& info) {
+std::string test_name(const ::testing::TestParamInfo<std::string>& info) {
   std::string name = info.param;
   std::ranges::replace(name, '/', '_');
   return name;
 }
 
-class TokenizerVectors : public testing::TestWithParam<std::string> {};
-class TokenizerJson : public testing::TestWithParam<std::string> {};
+class TokenizerVectors : public ::testing::TestWithParam<std::string> {};
+class TokenizerJson : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(TokenizerVectors, EveryLine) {
   const VectorReport report = check_vectors(
@@ -83,9 +83,9 @@ TEST_P(TokenizerVectors, LongStream) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Folders, TokenizerVectors,
-                         testing::ValuesIn(folders_with("vectors.jsonl")), test_name);
-INSTANTIATE_TEST_SUITE_P(Folders, TokenizerJson, testing::ValuesIn(folders_with("tokenizer.json")),
-                         test_name);
+                         ::testing::ValuesIn(folders_with("vectors.jsonl")), test_name);
+INSTANTIATE_TEST_SUITE_P(Folders, TokenizerJson,
+                         ::testing::ValuesIn(folders_with("tokenizer.json")), test_name);
 
 }  // namespace
 }  // namespace megatron::tokenizers

@@ -10,9 +10,12 @@
 #include "base/files.h"
 #include "data/indexed_dataset.h"
 #include "golden/training/support.h"
+#include "text.h"
 
 namespace megatron::training {
 namespace {
+
+using testing::has;
 
 const TrainHooks kQuick{.peak = 1e12};
 
@@ -62,8 +65,6 @@ class Extend : public ::testing::Test {
   TemporaryDirectory folder_;
   TrainSettings settings_;
 };
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 TEST_F(Extend, MoreStepsOfTheSameEpochsAreNoOtherOrder) {
   run(of(3));

@@ -17,10 +17,10 @@ using Ids = std::vector<int32_t>;
 
 const std::string kVectors = std::string(MEGATRON_GOLDEN) + "/tokenizers/";
 
-class VocabularyTest : public testing::Test {
+class VocabularyTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
     place_ = fs::temp_directory_path() / ("megatron_vocabulary_" + std::string(test->name()));
     fs::remove_all(place_);
     fs::create_directories(place_);

@@ -94,7 +94,7 @@ Results run(Runtime& runtime, const Problem& p) {
   return all;
 }
 
-class CudaAttention : public testing::Test {
+class CudaAttention : public ::testing::Test {
  protected:
   void SetUp() override {
     if (cuda_state().wing == nullptr) GTEST_SKIP() << cuda_state().why_not;

@@ -26,7 +26,7 @@ enum Epilogue : uint32_t {
 enum Reduction : uint32_t { kWhole = 0, kInPlace = 1, kInOrder = 2 };
 enum Status { kInvalidValue = 7, kArchMismatch = 8, kExecutionFailed = 13, kNotSupported = 15 };
 
-class CudaProducts : public testing::Test {
+class CudaProducts : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_NE(cuda_state().wing, nullptr) << cuda_state().why_not;

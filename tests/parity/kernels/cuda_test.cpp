@@ -107,7 +107,7 @@ bool has_entry(const std::string& kernel) {
   return entries.at(kernel);
 }
 
-class CudaParity : public testing::TestWithParam<Part> {
+class CudaParity : public ::testing::TestWithParam<Part> {
  protected:
   void SetUp() override { ASSERT_NE(cuda_state().wing, nullptr) << cuda_state().why_not; }
 };
@@ -147,7 +147,7 @@ TEST_P(CudaParity, OrderOfThreadsDoesNotMatter) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, CudaParity, testing::ValuesIn(parts()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Cases, CudaParity, ::testing::ValuesIn(parts()), [](const auto& info) {
   return info.param.kernel + "_" + std::string(name(info.param.dtype)) + "_" +
          std::to_string(info.param.number);
 });

@@ -18,7 +18,7 @@ std::vector<std::string> kernels_of_cases() {
   return names;
 }
 
-class Parity : public testing::TestWithParam<std::string> {};
+class Parity : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Parity, CpuEqualsReference) {
   Runtime runtime({DeviceKind::cpu}, 2);
@@ -57,7 +57,7 @@ TEST_P(Parity, ReferenceRepeatsItself) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, Parity, testing::ValuesIn(kernels_of_cases()),
+INSTANTIATE_TEST_SUITE_P(Kernels, Parity, ::testing::ValuesIn(kernels_of_cases()),
                          [](const auto& info) { return info.param; });
 
 TEST(Cases, NamesAreUnique) {

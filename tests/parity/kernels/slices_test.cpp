@@ -8,7 +8,7 @@
 namespace megatron::kernels {
 namespace {
 
-class Slices : public testing::TestWithParam<DeviceKind> {
+class Slices : public ::testing::TestWithParam<DeviceKind> {
  protected:
   Slices() : runtime_({GetParam(), 0}, 2), inputs_(runtime_) {}
   const Table& kernels() { return table(runtime_.stream()); }
@@ -236,7 +236,7 @@ TEST_P(Slices, NaNReachesEveryRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, Slices, testing::Values(DeviceKind::reference, DeviceKind::cpu),
+INSTANTIATE_TEST_SUITE_P(Devices, Slices, ::testing::Values(DeviceKind::reference, DeviceKind::cpu),
                          [](const auto& info) { return std::string(name(info.param)); });
 
 }  // namespace

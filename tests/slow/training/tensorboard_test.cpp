@@ -122,10 +122,10 @@ TEST(TensorBoardPackage, ReadsScalarsAndTextsAndForgetsWhatAResumedRunTookBack) 
   }
   LogSettings settings;
   settings.tensorboard_dir = folder / "board";
-  testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStdout();
   write_run(settings, 0, 30);
   write_run(settings, 20, 40);
-  testing::internal::GetCapturedStdout();
+  ::testing::internal::GetCapturedStdout();
 
   check_boards(python, folder / "board", "plugin_accumulator");
   check_boards(python, folder / "board", "accumulator");

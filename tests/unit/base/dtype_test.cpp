@@ -96,14 +96,14 @@ void expect_rounding_everywhere(Format f) {
       const auto x = static_cast<float>(centre);
       for (const float y : {std::nextafter(x, -INFINITY), x, std::nextafter(x, INFINITY)}) {
         expect_rounding<T>(y, f);
-        if (testing::Test::HasFatalFailure()) return;
+        if (::testing::Test::HasFatalFailure()) return;
       }
     }
   }
   const RandomStream random(1, "dtype");
   for (uint64_t i = 0; i < 200'000; ++i) {
     expect_rounding<T>(std::bit_cast<float>(static_cast<uint32_t>(random.bits(i))), f);
-    if (testing::Test::HasFatalFailure()) return;
+    if (::testing::Test::HasFatalFailure()) return;
   }
 }
 

@@ -10,9 +10,12 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "faulty_files.h"
+#include "text.h"
 
 namespace megatron {
 namespace {
+
+using testing::error_of;
 
 namespace fs = std::filesystem;
 using testing::Fault;
@@ -33,16 +36,6 @@ class FileSystemTest : public ::testing::Test {
 
   std::string folder_;
 };
-
-template <class F>
-std::string error_of(F f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));

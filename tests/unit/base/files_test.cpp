@@ -13,16 +13,19 @@
 #include <thread>
 
 #include "base/error.h"
+#include "text.h"
 
 namespace megatron {
 namespace {
 
+using testing::error_of;
+
 namespace fs = std::filesystem;
 
-class Files : public testing::Test {
+class Files : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string name = testing::TempDir() + "megatron_files_XXXXXX";
+    std::string name = ::testing::TempDir() + "megatron_files_XXXXXX";
     ASSERT_NE(::mkdtemp(name.data()), nullptr);
     folder_ = name;
   }
@@ -34,16 +37,6 @@ class Files : public testing::Test {
 
   std::string folder_;
 };
-
-template <class F>
-std::string error_of(F f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST_F(Files, ReadsWhatWasWritten) {
   std::string bytes(3'000'001, '\0');

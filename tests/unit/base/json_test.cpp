@@ -254,7 +254,7 @@ TEST(Json, DamagedTextGivesAValueOrAnErrorNeverMore) {
 
 TEST(Json, ReadNamesTheFile) {
   EXPECT_THROW(Json::read("/nonexistent/x.json"), Error);
-  const std::string path = testing::TempDir() + "megatron_json_test.json";
+  const std::string path = ::testing::TempDir() + "megatron_json_test.json";
   write_file(path, "{\"a\":");
   try {
     Json::read(path);

@@ -31,8 +31,8 @@ TEST(Errors, CheckThrowsWithTheTextAndAssertNamesThePlace) {
 }
 
 TEST(Log, GoesToStandardErrorWithoutColourOutsideATerminal) {
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
   log::info("step {} {{}}", 7);
   log::write(log::Level::warning, "braces {} and %s stay");
   log::write(log::Level::debug, "hidden");
@@ -40,8 +40,8 @@ TEST(Log, GoesToStandardErrorWithoutColourOutsideATerminal) {
   log::warning("hidden too");
   log::error("bad");
   log::set_level(log::Level::info);
-  const std::string text = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "");
   EXPECT_NE(text.find(" info step 7 {}\n"), std::string::npos) << text;
   EXPECT_NE(text.find(" warning braces {} and %s stay\n"), std::string::npos) << text;
   EXPECT_NE(text.find(" error bad\n"), std::string::npos) << text;
@@ -50,7 +50,7 @@ TEST(Log, GoesToStandardErrorWithoutColourOutsideATerminal) {
 }
 
 TEST(Log, LinesOfThreadsStayWhole) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([] {
@@ -58,7 +58,7 @@ TEST(Log, LinesOfThreadsStayWhole) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  const std::string text = testing::internal::GetCapturedStderr();
+  const std::string text = ::testing::internal::GetCapturedStderr();
   size_t lines = 0;
   for (size_t begin = 0, end; (end = text.find('\n', begin)) != text.npos;
        begin = end + 1, ++lines) {

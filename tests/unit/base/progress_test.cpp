@@ -81,7 +81,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 TEST(Progress, OutsideATerminalALineAMinuteAtMost) {
   Watch watch;
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   {
     Progress progress("read", 600, "docs", 0, watch.clock());
     for (int i = 1; i <= 300; ++i) {
@@ -92,7 +92,7 @@ TEST(Progress, OutsideATerminalALineAMinuteAtMost) {
     progress.finish();
     progress.update(3000);
   }
-  const std::string text = testing::internal::GetCapturedStderr();
+  const std::string text = ::testing::internal::GetCapturedStderr();
   const std::vector<std::string> lines = lines_of(text);
   ASSERT_EQ(lines.size(), 6u) << text;  // five minutes, and the end
   EXPECT_EQ(lines[0], "read:  10%  60/600 docs  1 docs/s  9m00s left  a.jsonl");
@@ -102,7 +102,7 @@ TEST(Progress, OutsideATerminalALineAMinuteAtMost) {
 
 TEST(Progress, OutsideATerminalShortWorkSaysOnlyWhatItGot) {
   Watch watch;
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   for (const char* result : {"", "12 documents"}) {
     Progress progress("training", 40, "steps", 0, watch.clock());
     for (int i = 0; i < 59; ++i) {
@@ -111,29 +111,29 @@ TEST(Progress, OutsideATerminalShortWorkSaysOnlyWhatItGot) {
     }
     progress.finish(result);
   }
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
             "training: 100%  58/40 steps  0.98 steps/s  in 59s  12 documents\n");
 }
 
 // A resumed run: what was done before took none of this run's time.
 TEST(Progress, WhatWasDoneBeforeIsNotInTheRate) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   {
     Progress("training", 2000, "steps", 1000).finish("x");
   }
-  const std::string text = testing::internal::GetCapturedStderr();
+  const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(text.find("training:  50%  1.0k/2.0k steps  0 steps/s"), 0u) << text;
 }
 
 TEST(Progress, StrangeTotals) {
   for (const int64_t total : {-1, 0, 5}) {
-    testing::internal::CaptureStderr();
+    ::testing::internal::CaptureStderr();
     {
       Progress progress("x", total, "MB");
       progress.update(10);
       progress.finish("y");
     }
-    const std::string text = testing::internal::GetCapturedStderr();
+    const std::string text = ::testing::internal::GetCapturedStderr();
     EXPECT_NE(text.find("10"), std::string::npos) << text;
     EXPECT_EQ(text.find("200%"), std::string::npos) << text;
   }

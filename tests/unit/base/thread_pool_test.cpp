@@ -15,8 +15,8 @@
 namespace megatron {
 namespace {
 
-class ThreadPools : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Sizes, ThreadPools, testing::Values(1, 2, 3, 4));
+class ThreadPools : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, ThreadPools, ::testing::Values(1, 2, 3, 4));
 
 TEST_P(ThreadPools, RunsEachBlockOnce) {
   ThreadPool pool(GetParam());

@@ -14,8 +14,11 @@
 #include "base/files.h"
 #include "checkpoint/model_directory.h"
 #include "checkpoint/save.h"
+#include "text.h"
 
 namespace megatron::checkpoint {
+
+using testing::error_of;
 
 inline std::string golden(const std::string& path) {
   return std::string(MEGATRON_GOLDEN) + "/hf/" + path;
@@ -47,17 +50,6 @@ class TemporaryDirectory {
  private:
   std::string path_;
 };
-
-// The text of the Error that `f` throws; empty when it throws none.
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
-}
 
 inline bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != text.npos;

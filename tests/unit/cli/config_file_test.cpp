@@ -11,14 +11,15 @@
 
 #include "base/error.h"
 #include "cli/options.h"
+#include "text.h"
 #include "training/settings.h"
 
 namespace megatron::cli {
 namespace {
 
-using Words = std::vector<std::string>;
+using testing::has;
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+using Words = std::vector<std::string>;
 
 class ConfigFile : public ::testing::Test {
  protected:

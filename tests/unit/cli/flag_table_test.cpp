@@ -11,10 +11,13 @@
 #include "cli/flags/foreign_flags.h"
 #include "cli/flags/table.h"
 #include "cli/options.h"
+#include "text.h"
 #include "training/settings.h"
 
 namespace megatron::cli {
 namespace {
+
+using testing::has;
 
 using Words = std::vector<std::string>;
 
@@ -49,8 +52,6 @@ std::pair<int, std::string> run(const std::string& arguments) {
   const int status = ::pclose(pipe);
   return {WEXITSTATUS(status), text};
 }
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 // A value that Megatron-LM takes, or one that is none of them.
 Words some_value(const FlagRow& row) {

@@ -32,9 +32,9 @@ class Folder {
 };
 
 int quiet(const Arguments& arguments) {
-  testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStdout();
   const struct Release {
-    ~Release() { testing::internal::GetCapturedStdout(); }
+    ~Release() { ::testing::internal::GetCapturedStdout(); }
   } release;
   return index(arguments);
 }

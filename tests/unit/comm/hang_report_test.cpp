@@ -4,17 +4,16 @@
 
 #include <optional>
 
+#include "text.h"
+
 namespace megatron::comm {
 namespace {
+
+using testing::expect_contains;
 
 CallHeader reduce() {
   CallHeader header = {"all_reduce", "loss", DType::f32, 8};
   return header;
-}
-
-void expect_contains(const std::string& text, std::initializer_list<std::string_view> parts) {
-  for (const auto part : parts)
-    EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' in: " << text;
 }
 
 TEST(Doing, IsToldInOneOrder) {

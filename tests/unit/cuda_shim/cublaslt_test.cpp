@@ -9,7 +9,7 @@
 namespace {
 
 // D [2,2] = A [2,K] B [K,2], column-major, and each of its parts as a test wants it.
-class Product : public testing::Test {
+class Product : public ::testing::Test {
  protected:
   static constexpr int kDepth = 5;
 

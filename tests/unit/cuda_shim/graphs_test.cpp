@@ -10,9 +10,9 @@
 
 namespace {
 
-__global__ void add_to(int* p, const int* value) { *p += *value; }
+__global__ void add_at(int* p, const int* value) { *p += *value; }
 
-class Graphs : public testing::Test {
+class Graphs : public ::testing::Test {
  protected:
   void SetUp() override {
     shim_problems();
@@ -35,7 +35,7 @@ class Graphs : public testing::Test {
   void queue(cudaStream_t stream) {
     cudaLaunchConfig_t config{};
     config.stream = stream;
-    EXPECT_EQ(cudaLaunchKernelEx(&config, add_to, p_, p_ + 1), cudaSuccess);
+    EXPECT_EQ(cudaLaunchKernelEx(&config, add_at, p_, p_ + 1), cudaSuccess);
   }
   void set(int index, int value) {
     EXPECT_EQ(cudaMemcpyAsync(p_ + index, &value, sizeof value, cudaMemcpyHostToDevice, stream_),
@@ -176,7 +176,7 @@ TEST_F(GraphsOfTwoStreams, RunInTheOrderOfTheirWaits) {
   follow(other_, stream_);
   cudaLaunchConfig_t config{};
   config.stream = other_;
-  EXPECT_EQ(cudaLaunchKernelEx(&config, add_to, p_, p_), cudaSuccess);
+  EXPECT_EQ(cudaLaunchKernelEx(&config, add_at, p_, p_), cudaSuccess);
   follow(stream_, other_);
   queue(stream_);
   const cudaGraph_t graph = end();
@@ -206,7 +206,7 @@ TEST_F(GraphsOfTwoStreams, WhatNobodyWaitsForComesLate) {
   queue(other_);
   cudaLaunchConfig_t config{};
   config.stream = stream_;
-  EXPECT_EQ(cudaLaunchKernelEx(&config, add_to, p_, p_), cudaSuccess);  // should wait
+  EXPECT_EQ(cudaLaunchKernelEx(&config, add_at, p_, p_), cudaSuccess);  // should wait
   follow(stream_, other_);
   run(end(), 1);
   EXPECT_EQ(value(), 12);  // not 22

@@ -49,7 +49,7 @@ __global__ void nothing() {}
 __global__ void wrong_mask(int* out) { out[threadIdx.x] = __shfl_xor_sync(0xffffu, 1, 1); }
 __global__ void shared_past_the_end(int n) { megatron::kernels::cuda::dynamic_shared()[n] = 1; }
 
-class Planted : public testing::Test {
+class Planted : public ::testing::Test {
  protected:
   void SetUp() override {
     shim_problems();

@@ -13,7 +13,7 @@ namespace {
 __global__ void add_to(int* p, int value) { *p += value; }
 __global__ void times(int* p, int value) { *p *= value; }
 
-class Streams : public testing::Test {
+class Streams : public ::testing::Test {
  protected:
   void SetUp() override {
     shim_problems();

@@ -48,7 +48,7 @@ __global__ void multiply(const T* a, const T* b, float* c) {
 }
 
 template <class T>
-class TensorCores : public testing::Test {
+class TensorCores : public ::testing::Test {
  protected:
   void SetUp() override {
     shim_problems();
@@ -109,7 +109,7 @@ class TensorCores : public testing::Test {
   cudaStream_t stream_ = nullptr;
   std::byte* memory_ = nullptr;
 };
-using Types = testing::Types<__nv_bfloat16, __half>;
+using Types = ::testing::Types<__nv_bfloat16, __half>;
 TYPED_TEST_SUITE(TensorCores, Types);
 
 TYPED_TEST(TensorCores, MultiplyInEitherOrderOfThreads) {

@@ -15,10 +15,6 @@ std::optional<BlendList> list_of(const Json& items) {
   return parse_blend_list(texts, "--data-path");
 }
 
-std::shared_ptr<const TokenSource> open_golden(const std::string& prefix) {
-  return std::make_shared<const IndexedDataset>(golden("blend/data/" + prefix));
-}
-
 BlendSets build(const Json& c) {
   BlendRequest request;
   GptDatasetConfig config;

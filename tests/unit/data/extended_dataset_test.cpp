@@ -15,10 +15,6 @@ namespace {
 
 constexpr int64_t kLength = 32;
 
-std::shared_ptr<const TokenSource> open_golden(const std::string& prefix) {
-  return std::make_shared<const IndexedDataset>(golden("blend/data/" + prefix));
-}
-
 BlendRequest request_of(const std::vector<std::string>& list) {
   BlendRequest request;
   request.all = parse_blend_list(list, "--data-path");

@@ -144,9 +144,9 @@ TEST(IndexCache, MissesOtherContentUnderTheSameName) {
 }
 
 std::string captured(FunctionRef<void()> f) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   f();
-  return testing::internal::GetCapturedStderr();
+  return ::testing::internal::GetCapturedStderr();
 }
 
 TEST(IndexCache, RebuildsWhatIsDamagedLoudly) {

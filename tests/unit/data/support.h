@@ -15,11 +15,19 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "data/indexed_dataset.h"
+#include "text.h"
 
 namespace megatron::data {
 
+using testing::error_of;
+
 inline std::string golden(const std::string& path) {
   return std::string(MEGATRON_GOLDEN) + "/" + path;
+}
+
+inline std::shared_ptr<const TokenSource> open_golden(const std::string& prefix) {
+  return std::make_shared<const IndexedDataset>(golden("blend/data/" + prefix));
 }
 
 // Both token files.
@@ -117,17 +125,6 @@ inline std::string sha256_hex(std::string_view text) {
   std::string hex;
   for (const uint32_t word : state) hex += fmt::format("{:08x}", word);
   return hex;
-}
-
-// The text of the Error that `f` throws; empty when it throws none.
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
 }
 
 }  // namespace megatron::data

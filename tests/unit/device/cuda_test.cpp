@@ -36,7 +36,7 @@ void set(const char* name, int64_t value) {
 }
 int64_t alive(const char* name) { return of_shim<int64_t(const char*)>("shim_alive")(name); }
 
-class Cuda : public testing::Test {
+class Cuda : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_NE(cuda_state().wing, nullptr) << cuda_state().why_not; }
   void TearDown() override { EXPECT_EQ(problems(), ""); }

@@ -22,7 +22,7 @@ F* of_shim(const char* name) {
 std::string problems() { return of_shim<const char*()>("shim_problems")(); }
 int64_t alive(const char* name) { return of_shim<int64_t(const char*)>("shim_alive")(name); }
 
-class Recorded : public testing::Test {
+class Recorded : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_NE(cuda_state().wing, nullptr) << cuda_state().why_not; }
   void TearDown() override {

@@ -194,8 +194,8 @@ Attention::Result Attention::naive() const {
   return r;
 }
 
-void expect_near(const std::vector<double>& got, const std::vector<double>& want, double tolerance,
-                 const std::string& what) {
+void expect_close(const std::vector<double>& got, const std::vector<double>& want, double tolerance,
+                  const std::string& what) {
   double square = 1e-300, worst = 0;
   for (const double w : want)
     square += std::isinf(w) ? 0 : w * w / static_cast<double>(want.size());
@@ -209,30 +209,30 @@ void expect_near(const std::vector<double>& got, const std::vector<double>& want
 }
 
 // The gradients of bf16 inherit the rounding of the stored output, in dout . out.
-void expect_near(const Attention::Result& got, const Attention::Result& want, DType type) {
+void expect_close(const Attention::Result& got, const Attention::Result& want, DType type) {
   const std::string what(name(type));
   const bool f32 = type == DType::f32;
-  expect_near(got.out, want.out, f32 ? 5e-6 : 0.01, what + " out");
-  expect_near(got.lse, want.lse, f32 ? 1e-6 : 2e-3, what + " lse");
-  expect_near(got.dq, want.dq, f32 ? 5e-6 : 0.05, what + " dq");
-  expect_near(got.dk, want.dk, f32 ? 5e-6 : 0.05, what + " dk");
-  expect_near(got.dv, want.dv, f32 ? 5e-6 : 0.05, what + " dv");
+  expect_close(got.out, want.out, f32 ? 5e-6 : 0.01, what + " out");
+  expect_close(got.lse, want.lse, f32 ? 1e-6 : 2e-3, what + " lse");
+  expect_close(got.dq, want.dq, f32 ? 5e-6 : 0.05, what + " dq");
+  expect_close(got.dk, want.dk, f32 ? 5e-6 : 0.05, what + " dk");
+  expect_close(got.dv, want.dv, f32 ? 5e-6 : 0.05, what + " dv");
 }
 
-class AttentionShapes : public testing::TestWithParam<Problem> {};
+class AttentionShapes : public ::testing::TestWithParam<Problem> {};
 
 TEST_P(AttentionShapes, MatchesPlainLoops) {
   for (const auto& [type, products] : types_and_ways()) {
     const UseBf16Products use(products);
     Attention attention(GetParam(), type);
     const auto want = attention.naive();
-    expect_near(attention.run(), want, type);
+    expect_close(attention.run(), want, type);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, AttentionShapes,
-    testing::Values(
+    ::testing::Values(
         Problem{},
         Problem{.batch = 2, .queries = 33, .keys = 33, .heads = 2, .key_heads = 2, .width = 16},
         Problem{.batch = 1, .queries = 200, .keys = 200, .heads = 2, .key_heads = 1, .width = 64},
@@ -490,9 +490,9 @@ TEST(Attention, TakesTheLogSumExpOfAllKeysInBackward) {
     dk.insert(dk.end(), part_dk.begin(), part_dk.end());
     dv.insert(dv.end(), part_dv.begin(), part_dv.end());
   }
-  expect_near(dq, want.dq, 2e-6, "dq");
-  expect_near(dk, want.dk, 2e-6, "dk");
-  expect_near(dv, want.dv, 2e-6, "dv");
+  expect_close(dq, want.dq, 2e-6, "dq");
+  expect_close(dk, want.dk, 2e-6, "dk");
+  expect_close(dv, want.dv, 2e-6, "dv");
 }
 
 TEST(Attention, RefusesF64ByName) {
@@ -559,9 +559,9 @@ TEST(Softmax, MatchesPlainLoops) {
       lse[static_cast<size_t>(row)] = std::log(sum);
     }
     const double tolerance = type == DType::f64 ? 1e-14 : type == DType::f32 ? 1e-6 : 0.02;
-    expect_near(to_doubles(args.p), p, tolerance, "p");
-    expect_near(to_doubles(args.lse), lse, type == DType::f64 ? 1e-14 : 1e-6, "lse");
-    expect_near(to_doubles(dp), ds, tolerance, "ds");
+    expect_close(to_doubles(args.p), p, tolerance, "p");
+    expect_close(to_doubles(args.lse), lse, type == DType::f64 ? 1e-14 : 1e-6, "lse");
+    expect_close(to_doubles(dp), ds, tolerance, "ds");
   }
 }
 

@@ -10,7 +10,7 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-class CudaScratch : public testing::Test {
+class CudaScratch : public ::testing::Test {
  protected:
   Tensor tensor(Shape shape, DType type) {
     return Tensor::empty(runtime.arena(MemoryClass::activations), shape, type, "t");

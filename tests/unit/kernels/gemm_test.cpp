@@ -17,9 +17,9 @@ namespace {
 
 constexpr Device kCpu{DeviceKind::cpu, 0};
 
-class Maker {
+class ProductMaker {
  public:
-  explicit Maker(int threads = 2) : runtime_(kCpu, threads) {}
+  explicit ProductMaker(int threads = 2) : runtime_(kCpu, threads) {}
   Stream& stream() { return runtime_.stream(); }
 
   Tensor empty(Shape shape, DType type) {
@@ -114,11 +114,11 @@ void copy_element(const Tensor& from, int64_t i, const Tensor& to, int64_t j) {
               static_cast<const std::byte*>(from.raw()) + static_cast<size_t>(i) * size, size);
 }
 
-class GemmShapes : public testing::TestWithParam<Sizes> {};
+class GemmShapes : public ::testing::TestWithParam<Sizes> {};
 
 TEST_P(GemmShapes, MatchesPlainLoops) {
   const auto [m, n, k] = GetParam();
-  Maker maker;
+  ProductMaker maker;
   for (const Types& types : all_types()) {
     for (int variant = 0; variant < 16; ++variant) {
       GemmArgs args;
@@ -139,13 +139,13 @@ TEST_P(GemmShapes, MatchesPlainLoops) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, GemmShapes,
-                         testing::Values(Sizes{1, 1, 1}, Sizes{1, 50, 33}, Sizes{7, 1, 16},
-                                         Sizes{3, 5, 7}, Sizes{64, 64, 64}, Sizes{65, 97, 31},
-                                         Sizes{130, 129, 1}, Sizes{5, 401, 65}, Sizes{0, 4, 3},
-                                         Sizes{4, 0, 3}, Sizes{33, 17, 0}));
+                         ::testing::Values(Sizes{1, 1, 1}, Sizes{1, 50, 33}, Sizes{7, 1, 16},
+                                           Sizes{3, 5, 7}, Sizes{64, 64, 64}, Sizes{65, 97, 31},
+                                           Sizes{130, 129, 1}, Sizes{5, 401, 65}, Sizes{0, 4, 3},
+                                           Sizes{4, 0, 3}, Sizes{33, 17, 0}));
 
 TEST(Gemm, SumsOverADepthOfSeveralBlocks) {
-  Maker maker;
+  ProductMaker maker;
   for (const Types& types : all_types()) {
     GemmArgs args;
     args.a = maker.matrix({6, 2500}, types.in);
@@ -159,7 +159,7 @@ TEST(Gemm, SumsOverADepthOfSeveralBlocks) {
 }
 
 TEST(Gemm, BatchesAndRepeatsMatrices) {
-  Maker maker;
+  ProductMaker maker;
   for (const Types& types : all_types()) {
     GemmArgs args;
     args.a = maker.matrix({3, 10, 8}, types.in);
@@ -173,7 +173,7 @@ TEST(Gemm, BatchesAndRepeatsMatrices) {
 }
 
 TEST(Gemm, ReadsRowsThatOverlapOrRepeat) {
-  Maker maker;
+  ProductMaker maker;
   for (const Types& types : all_types()) {
     const Tensor data = maker.matrix({200}, types.in);
     for (const int64_t stride : {0, 1, 5}) {
@@ -189,7 +189,7 @@ TEST(Gemm, ReadsRowsThatOverlapOrRepeat) {
 }
 
 TEST(Gemm, LeavesWhatLiesBetweenRowsAlone) {
-  Maker maker;
+  ProductMaker maker;
   Tensor wide = maker.matrix({20, 40}, DType::f32);
   const auto before = to_floats(wide.slice(1, 30, 10));
   GemmArgs args{.a = maker.matrix({20, 8}, DType::f32),
@@ -207,7 +207,7 @@ TEST(Gemm, GivesTheSameBitsForAnyNumberOfThreads) {
          {std::pair{false, false}, {true, false}, {false, true}}) {
       std::vector<double> first;
       for (const int threads : {1, 2, 5}) {
-        Maker maker(threads);
+        ProductMaker maker(threads);
         GemmArgs args{.transpose_a = transpose_a, .transpose_b = transpose_b};
         args.a = maker.matrix(transpose_a ? Shape{40, 1100} : Shape{1100, 40}, types.in);
         args.b = maker.matrix(transpose_b ? Shape{800, 40} : Shape{40, 800}, types.in);
@@ -223,7 +223,7 @@ TEST(Gemm, GivesTheSameBitsForAnyNumberOfThreads) {
 
 // An element has the same bits wherever its row and column stand, in every form of the product.
 TEST(Gemm, GivesAnElementTheSameBitsAtAnyIndex) {
-  Maker maker;
+  ProductMaker maker;
   for (const Types& types : all_types()) {
     const DType type = types.in;
     if (types.out != type) continue;
@@ -260,7 +260,7 @@ TEST(Gemm, GivesAnElementTheSameBitsAtAnyIndex) {
 
 // Few rows go another way than many (kernels/cpu/few_rows.h), and a long sum in several slices.
 TEST(Gemm, GivesFewRowsTheBitsOfMany) {
-  Maker maker;
+  ProductMaker maker;
   for (const Types& types : all_types()) {
     const DType type = types.in;
     if (types.out != DType::f32) continue;
@@ -284,7 +284,7 @@ TEST(Gemm, GivesFewRowsTheBitsOfMany) {
 // As the values of attention are multiplied; in two parts, of which the second is added.
 TEST(FewRows, GiveTheBitsOfManyWhereTheMatrixIsNotTransposed) {
   constexpr int64_t kMost = 9;
-  Maker maker;
+  ProductMaker maker;
   for (const Types& types : all_types()) {
     const DType type = types.in;
     const WordKind kind = word_kind(type, types.products);
@@ -326,7 +326,7 @@ TEST(FewRows, GiveTheBitsOfManyWhereTheMatrixIsNotTransposed) {
 // More words than a call keeps at once.
 TEST(FewRows, GiveTheBitsOfManyHoweverLongTheyAre) {
   constexpr int64_t kLong = 17001, kColumns = 33;
-  Maker maker;
+  ProductMaker maker;
   for (const Types& types : all_types()) {
     const DType type = types.in;
     const WordKind kind = word_kind(type, types.products);

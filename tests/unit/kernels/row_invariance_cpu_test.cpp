@@ -60,7 +60,7 @@ std::string str(const Kind& kind) {
 struct Weight {
   int64_t inputs, outputs;
 };
-class ProductRows : public testing::TestWithParam<Weight> {};
+class ProductRows : public ::testing::TestWithParam<Weight> {};
 
 TEST_P(ProductRows, DoNotDependOnTheirNumber) {
   const auto [inputs, outputs] = GetParam();
@@ -89,9 +89,9 @@ TEST_P(ProductRows, DoNotDependOnTheirNumber) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, ProductRows,
-                         testing::Values(Weight{64, 64}, Weight{768, 96}, Weight{768, 2304},
-                                         Weight{3072, 768}, Weight{48, 50257}, Weight{33, 81},
-                                         Weight{11008, 100}),
+                         ::testing::Values(Weight{64, 64}, Weight{768, 96}, Weight{768, 2304},
+                                           Weight{3072, 768}, Weight{48, 50257}, Weight{33, 81},
+                                           Weight{11008, 100}),
                          [](const auto& info) {
                            return std::to_string(info.param.inputs) + "to" +
                                   std::to_string(info.param.outputs);
@@ -363,7 +363,7 @@ void expect_decoding_equals_training(const Cache& c) {
   }
 }
 
-class Decoding : public testing::TestWithParam<DType> {};
+class Decoding : public ::testing::TestWithParam<DType> {};
 
 TEST_P(Decoding, EqualsTrainingBitForBit) {
   for (const Bf16Products products : bf16_ways()) {
@@ -393,7 +393,7 @@ TEST_P(Decoding, EqualsTrainingBitForBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, Decoding, testing::Values(DType::f32, DType::bf16),
+INSTANTIATE_TEST_SUITE_P(Types, Decoding, ::testing::Values(DType::f32, DType::bf16),
                          [](const auto& info) { return std::string(name(info.param)); });
 
 }  // namespace

@@ -36,7 +36,7 @@ using Rows = std::function<void(int64_t first, int64_t count, const Tensor& out)
 struct Layout {
   int64_t width, shift;  // elements that a tensor begins after an aligned address
 };
-class Streamed : public testing::TestWithParam<Layout> {
+class Streamed : public ::testing::TestWithParam<Layout> {
  protected:
   // The call over all rows at once, streamed where rows are whole lines, and in parts that are not.
   void expect_same(const std::string& what, Shape row, DType type, int64_t rows, const Rows& call) {
@@ -185,8 +185,8 @@ TEST_P(Streamed, GradientsOfLogitsHaveTheBitsOfOrdinaryStores) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, Streamed,
-                         testing::Values(Layout{768, 0}, Layout{768, 3}, Layout{771, 0},
-                                         Layout{33, 1}),
+                         ::testing::Values(Layout{768, 0}, Layout{768, 3}, Layout{771, 0},
+                                           Layout{33, 1}),
                          [](const auto& info) {
                            return std::to_string(info.param.width) + "from" +
                                   std::to_string(info.param.shift);

@@ -12,7 +12,7 @@
 
 namespace megatron::kernels {
 
-class ReferenceTest : public testing::Test {
+class ReferenceTest : public ::testing::Test {
  protected:
   Tensor make(Shape shape, DType type = DType::f64) {
     return Tensor::empty(runtime_.arena(MemoryClass::activations), shape, type, "test");

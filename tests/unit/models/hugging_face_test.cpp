@@ -10,7 +10,7 @@
 namespace megatron::models {
 namespace {
 
-Json config_of(const std::string& name) {
+Json golden_config(const std::string& name) {
   return Json::read(std::string(MEGATRON_GOLDEN) + "/hf/" + name + "/config.json");
 }
 
@@ -37,7 +37,7 @@ TEST(HuggingFaceConfig, ComesBackKeyByKey) {
                                                                  {"llama_tied", DType::f32},
                                                                  {"llama_bf16", DType::bf16},
                                                                  {"llama_fp16", DType::f16}}) {
-    const Json original = config_of(name);
+    const Json original = golden_config(name);
     const Json written = config_to_hugging_face(config_from_hugging_face(original), stored);
     for (const auto& [key, value] : written.as_object()) {
       ASSERT_TRUE(original.contains(key)) << name << " has no " << key;
@@ -51,7 +51,7 @@ TEST(HuggingFaceConfig, ComesBackKeyByKey) {
 
 TEST(HuggingFaceConfig, ABadValueIsBlamedOnItsKey) {
   const auto refusal = [](const char* name, const char* key, const char* value) -> std::string {
-    Json config = config_of(name);
+    Json config = golden_config(name);
     config.set(key, Json::parse(value));
     try {
       config_from_hugging_face(config);
@@ -81,7 +81,7 @@ TEST(HuggingFaceConfig, ABadValueIsBlamedOnItsKey) {
 
 TEST(HuggingFaceConfig, RotaryBaseIsReadFromEitherPlace) {
   const auto base = [](const char* parameters, const char* own) {
-    Json config = config_of("llama");
+    Json config = golden_config("llama");
     config.set("rope_parameters", Json::parse(parameters));
     config.set("rope_theta", Json::parse(own));
     return config_from_hugging_face(config).rotary_base;
@@ -94,7 +94,7 @@ TEST(HuggingFaceConfig, RotaryBaseIsReadFromEitherPlace) {
 }
 
 TEST(HuggingFaceConfig, RotaryBaseIsWrittenForOlderReadersWhereTheyNeedIt) {
-  GptConfig config = config_from_hugging_face(config_of("llama"));
+  GptConfig config = config_from_hugging_face(golden_config("llama"));
   EXPECT_FALSE(config_to_hugging_face(config, DType::f32).contains("rope_theta"));
   config.rotary_base = 500000;
   const Json written = config_to_hugging_face(config, DType::f32);

@@ -20,7 +20,7 @@ struct Counter final : kernels::Observer {
   }
 };
 
-class MlpTest : public testing::TestWithParam<DType> {
+class MlpTest : public ::testing::TestWithParam<DType> {
  protected:
   struct Result {
     std::vector<std::vector<double>> values;  // y, dx, then each parameter's gradient
@@ -126,7 +126,7 @@ TEST_P(MlpTest, InferenceStoresNoSums) {
             run([&](Tape& t, const Var& in) { return mlp_(t, in); }).values[0]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, MlpTest, testing::Values(DType::f32, DType::bf16, DType::f16),
+INSTANTIATE_TEST_SUITE_P(Types, MlpTest, ::testing::Values(DType::f32, DType::bf16, DType::f16),
                          [](const auto& info) { return std::string(name(info.param)); });
 
 }  // namespace

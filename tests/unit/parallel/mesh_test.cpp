@@ -13,7 +13,7 @@ namespace {
 
 using Lists = std::vector<std::vector<int>>;
 
-Lists lists_of(const Json& json, int offset = 0) {
+Lists shifted_lists(const Json& json, int offset = 0) {
   Lists lists;
   for (const Json& group : json.as_array()) {
     lists.emplace_back();
@@ -40,7 +40,7 @@ AxisSet axes_named(const std::string& tokens) {
   return {pick(Axis::tp), pick(Axis::cp), pick(Axis::ep), pick(Axis::dp), pick(Axis::pp)};
 }
 
-Layout layout_of(const Json& entry) {
+Layout degrees_of(const Json& entry) {
   Layout layout;
   layout.tp = degree(entry, "tp", 1);
   layout.cp = degree(entry, "cp", 1);
@@ -64,7 +64,7 @@ TEST(RankLists, OfMegatronsRankGenerator) {
   const Json file = Json::read(MEGATRON_GOLDEN "/groups/rank_generator.json");
   int compared = 0;
   for (const Json& entry : file.as_array()) {
-    const Layout layout = layout_of(entry);
+    const Layout layout = degrees_of(entry);
     const bool expert = layout.ep > 1;
     const int world = layout.tp * layout.cp * layout.ep * layout.pp * degree(entry, "dp", 1);
     if (entry.contains("gtp_remat")) {
@@ -80,7 +80,7 @@ TEST(RankLists, OfMegatronsRankGenerator) {
     }
     for (const auto& [tokens, groups] : entry["ranks"].as_object()) {
       EXPECT_EQ(rank_lists(layout, world, axes_named(tokens), expert),
-                lists_of(groups, degree(entry, "rank_offset", 0)))
+                shifted_lists(groups, degree(entry, "rank_offset", 0)))
           << tokens << " of " << layout.order;
       ++compared;
     }

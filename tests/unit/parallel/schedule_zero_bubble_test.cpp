@@ -11,14 +11,14 @@ namespace {
 
 using Kind = Action::Kind;
 
-std::vector<Schedule> lists(const PipelineShape& shape, int micro_batches) {
+std::vector<Schedule> stage_lists(const PipelineShape& shape, int micro_batches) {
   std::vector<Schedule> stages;
   for (int s = 0; s < shape.stages; ++s) stages.push_back(shape.schedule(s, micro_batches));
   return stages;
 }
 
 // Of both chunks together: forward to weight gradient.
-int most_live(const Schedule& schedule) {
+int most_unfinished(const Schedule& schedule) {
   int live = 0, most = 0;
   for (const Action& action : schedule) {
     if (action.kind == Kind::forward) most = std::max(most, ++live);
@@ -50,7 +50,7 @@ TEST(ZeroBubble, EveryActionOnceAndInOrderForAnyNumberOfMicroBatches) {
         const PipelineShape shape{
             chunks == 1 ? ScheduleKind::zero_bubble_h1 : ScheduleKind::zero_bubble_v, stages,
             chunks, 0};
-        const auto all = lists(shape, micro_batches);
+        const auto all = stage_lists(shape, micro_batches);
         for (const Schedule& schedule : all) check_order(schedule, chunks, micro_batches);
         EXPECT_NO_THROW(simulate(shape, all));
         EXPECT_EQ(shape.forward_only(0, micro_batches).size(),
@@ -92,18 +92,18 @@ TEST(ZeroBubbleV, NoIdleTimeAfterTheFillAndMemoryIsThePapers) {
   for (int stages = 1; stages <= 8; ++stages) {
     const PipelineShape shape{ScheduleKind::zero_bubble_v, stages, 2, 0};
     for (const int micro_batches : {2 * stages - 1, 2 * stages, 3 * stages + 1, 40}) {
-      const auto all = lists(shape, micro_batches);
+      const auto all = stage_lists(shape, micro_batches);
       const auto intervals = timeline(shape, all, {});
       for (size_t s = 0; s < all.size(); ++s) {
         EXPECT_EQ(intervals[s].front().begin, static_cast<double>(s));
         EXPECT_EQ(intervals[s].back().end, static_cast<double>(s) + 6 * micro_batches);
-        EXPECT_EQ(most_live(all[s]), 2 * stages);
+        EXPECT_EQ(most_unfinished(all[s]), 2 * stages);
       }
       EXPECT_EQ(simulate(shape, all).seconds, 6 * micro_batches + stages - 1);
     }
     for (int micro_batches = 1; micro_batches < 2 * stages; ++micro_batches) {
-      for (const Schedule& schedule : lists(shape, micro_batches))
-        EXPECT_LE(most_live(schedule), std::min(2 * stages, 2 * micro_batches));
+      for (const Schedule& schedule : stage_lists(shape, micro_batches))
+        EXPECT_LE(most_unfinished(schedule), std::min(2 * stages, 2 * micro_batches));
     }
   }
 }

@@ -13,7 +13,7 @@
 namespace megatron {
 namespace {
 
-class TensorTest : public testing::Test {
+class TensorTest : public ::testing::Test {
  protected:
   Tensor make(Shape shape, DType type = DType::f32) {
     return Tensor::empty(runtime_.arena(MemoryClass::activations), shape, type, "test");

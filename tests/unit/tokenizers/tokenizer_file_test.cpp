@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 using Kind = TokenizerFile::Kind;
 using Ids = std::vector<int32_t>;
 
-const std::string kVectors = std::string(MEGATRON_GOLDEN) + "/tokenizers/";
+const std::string kTokenizers = std::string(MEGATRON_GOLDEN) + "/tokenizers/";
 
 std::string byte_lines() {
   std::string lines;
@@ -41,10 +41,10 @@ std::string byte_list() {
 const std::string kBert = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncafe\n##s\nThe\n";
 const std::string kPattern = R"({"pat_str": "\\s+|\\S+", "special_tokens": {"<end>": 256}})";
 
-class TokenizerFileTest : public testing::Test {
+class TokenizerFileTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
     place_ = fs::temp_directory_path() / ("megatron_tokenizer_file_" + std::string(test->name()));
     fs::remove_all(place_);
     fs::create_directories(place_);
@@ -69,7 +69,7 @@ class TokenizerFileTest : public testing::Test {
 };
 
 TEST_F(TokenizerFileTest, TellsKindsByContent) {
-  const std::string model = read_file(kVectors + "sentencepiece/bpe_unk/tokenizer.model");
+  const std::string model = read_file(kTokenizers + "sentencepiece/bpe_unk/tokenizer.model");
   write("a", model);
   EXPECT_EQ(kind("a"), Kind::sentence_piece);
   write("tokenizer.model", byte_lines());  // as Llama 3's is
@@ -94,7 +94,7 @@ TEST_F(TokenizerFileTest, PrefersOneOfSeveral) {
   EXPECT_EQ(kind(), Kind::bert);
   write("x.tiktoken", byte_lines());
   EXPECT_EQ(kind(), Kind::tik_token);
-  write("any.model", read_file(kVectors + "sentencepiece/bpe_unk/tokenizer.model"));
+  write("any.model", read_file(kTokenizers + "sentencepiece/bpe_unk/tokenizer.model"));
   EXPECT_EQ(kind(), Kind::sentence_piece);
   write("vocab.json", "{}");
   EXPECT_EQ(kind(), Kind::sentence_piece);
@@ -140,7 +140,7 @@ TEST_F(TokenizerFileTest, BertFollowsTheConfiguration) {
 }
 
 TEST_F(TokenizerFileTest, SentencePieceFollowsTheConfiguration) {
-  write("tokenizer.model", read_file(kVectors + "sentencepiece/bpe_unk/tokenizer.model"));
+  write("tokenizer.model", read_file(kTokenizers + "sentencepiece/bpe_unk/tokenizer.model"));
   const Ids plain = Tokenizer::load(place_.string()).encode("the");
   Ids wanted = plain;
   wanted.insert(wanted.begin(), 1);
@@ -156,7 +156,7 @@ TEST_F(TokenizerFileTest, SavesEveryKind) {
   const std::string text = "Hello  w\xc3\xb6rld, 123\n\nthe <|im_start|> \xe4\xb8\xad\xe6\x96\x87";
   for (const char* folder : {"sentencepiece/bpe_llama", "sentencepiece/unigram_nfkc_cf",
                              "real/qwen_tiktoken", "trained/bert_cased"}) {
-    const Tokenizer tokenizer = Tokenizer::load(kVectors + folder);
+    const Tokenizer tokenizer = Tokenizer::load(kTokenizers + folder);
     const std::string saved = (place_ / fs::path(folder).filename()).string();
     fs::create_directories(saved);
     tokenizer.save(saved);
@@ -206,9 +206,9 @@ void damage(const std::string& path, int rounds, size_t begin = 0) {
 }
 
 TEST_F(TokenizerFileTest, DamagedSentencePiece) {
-  damage(kVectors + "sentencepiece/bpe_unk/tokenizer.model", 300);
-  damage(kVectors + "sentencepiece/unigram_suffix/tokenizer.model", 200);
-  damage(kVectors + "sentencepiece/unigram_nfkc_cf/tokenizer.model", 60, 30000);  // its map
+  damage(kTokenizers + "sentencepiece/bpe_unk/tokenizer.model", 300);
+  damage(kTokenizers + "sentencepiece/unigram_suffix/tokenizer.model", 200);
+  damage(kTokenizers + "sentencepiece/unigram_nfkc_cf/tokenizer.model", 60, 30000);  // its map
 }
 
 TEST_F(TokenizerFileTest, DamagedTikToken) {

@@ -38,7 +38,7 @@ Tokenizer small_tokenizer() { return small_trainer().train(); }
 std::string to_json(const Tokenizer& tokenizer) { return tokenizer.codec().files().at(0).content; }
 
 std::string folder_named(const std::string& name) {
-  const std::string folder = testing::TempDir() + "megatron_tokenizers_" + name;
+  const std::string folder = ::testing::TempDir() + "megatron_tokenizers_" + name;
   std::filesystem::remove_all(folder);
   return folder;
 }

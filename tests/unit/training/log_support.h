@@ -10,9 +10,12 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "text.h"
 #include "training/log/record.h"
 
 namespace megatron::training::log_test {
+
+using testing::error_of;
 
 // A directory that is removed again.
 class TemporaryDirectory {
@@ -78,17 +81,6 @@ inline std::vector<std::string> lines_of(const std::string& text) {
     begin = end + 1;
   }
   return lines;
-}
-
-// The text of the Error that `f` throws; empty when it throws none.
-template <class F>
-std::string error_of(F f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
 }
 
 }  // namespace megatron::training::log_test

@@ -46,7 +46,7 @@ std::string notes_of(const std::string& flags, const Run& run = {}) {
   return text;
 }
 
-std::string error_of(const std::string& flags, const Run& run = {}) {
+std::string refusal_of_flags(const std::string& flags, const Run& run = {}) {
   try {
     return "(taken; notes: " + notes_of(flags, run) + ")";
   } catch (const Error& error) {
@@ -78,10 +78,10 @@ TEST(ParallelSettings, Mesh) {
   EXPECT_EQ(layout.instances, 5);
   EXPECT_EQ(layout.order, "tp-cp-ep-pp-dp");
   EXPECT_EQ(ParallelSettings().mesh_layout().order, "tp-cp-ep-dp-pp");
-  expect_in(error_of("--tensor-model-parallel-size 3"),
+  expect_in(refusal_of_flags("--tensor-model-parallel-size 3"),
             {"4 ranks", "--tensor-model-parallel-size 3"});
-  expect_in(error_of("--pipeline-model-parallel-size 0"), {"-size is 0", "[1, "});
-  expect_in(error_of("--tensor-model-parallel-size 9223372036854775807"), {"[1, "});
+  expect_in(refusal_of_flags("--pipeline-model-parallel-size 0"), {"-size is 0", "[1, "});
+  expect_in(refusal_of_flags("--tensor-model-parallel-size 9223372036854775807"), {"[1, "});
   EXPECT_GT(of("--tensor-model-parallel-size 9223372036854775807 --pipeline-model-parallel-size "
                "9223372036854775807")
                 .model_ranks(),
@@ -114,8 +114,9 @@ TEST(ParallelSettings, SequenceParallelism) {
   EXPECT_FALSE(of("--sequence-parallel").ranks_options(8).sequence);
   expect_in(notes_of("--sequence-parallel"),
             {"sequence-parallel false: --tensor-model-parallel-size 1"});
-  expect_in(error_of("--sequence-parallel --tensor-model-parallel-size 4", {.seq_length = 30}),
-            {"--seq-length 30", "--tensor-model-parallel-size 4"});
+  expect_in(
+      refusal_of_flags("--sequence-parallel --tensor-model-parallel-size 4", {.seq_length = 30}),
+      {"--seq-length 30", "--tensor-model-parallel-size 4"});
 }
 
 TEST(ParallelSettings, Chunks) {
@@ -136,20 +137,20 @@ TEST(ParallelSettings, Chunks) {
                 .pipeline(6)
                 .chunks,
             4);
-  expect_in(error_of(pipeline + "--num-layers-per-virtual-pipeline-stage 3"),
+  expect_in(refusal_of_flags(pipeline + "--num-layers-per-virtual-pipeline-stage 3"),
             {"--num-layers 8", "stage 3"});
-  expect_in(error_of(pipeline + "--num-virtual-stages-per-pipeline-rank 3"),
+  expect_in(refusal_of_flags(pipeline + "--num-virtual-stages-per-pipeline-rank 3"),
             {"the 4 layers", "3 virtual stages"});
-  expect_in(error_of(pipeline + "--num-virtual-stages-per-pipeline-rank 2 "
-                                "--num-layers-per-virtual-pipeline-stage 2"),
+  expect_in(refusal_of_flags(pipeline + "--num-virtual-stages-per-pipeline-rank 2 "
+                                        "--num-layers-per-virtual-pipeline-stage 2"),
             {"--num-layers-per-virtual-pipeline-stage and --num-virtual", "drop one"});
-  expect_in(error_of(pipeline + "--num-layers-per-virtual-pipeline-stage 2 "
-                                "--decoder-last-pipeline-num-layers 2"),
+  expect_in(refusal_of_flags(pipeline + "--num-layers-per-virtual-pipeline-stage 2 "
+                                        "--decoder-last-pipeline-num-layers 2"),
             {"--decoder-last-pipeline-num-layers", "use --num-virtual-stages"});
-  expect_in(error_of(pipeline + "--pipeline-model-parallel-layout Ett|ttt|tttL"),
+  expect_in(refusal_of_flags(pipeline + "--pipeline-model-parallel-layout Ett|ttt|tttL"),
             {"3 pieces", "--pipeline-model-parallel-size 2"});
   // Megatron-LM: "pipeline-model-parallel size should be greater than 1 with interleaved schedule".
-  expect_in(error_of("--num-virtual-stages-per-pipeline-rank 2"),
+  expect_in(refusal_of_flags("--num-virtual-stages-per-pipeline-rank 2"),
             {"2 chunks a stage", "--pipeline-model-parallel-size above 1"});
 }
 
@@ -159,9 +160,9 @@ TEST(ParallelSettings, GroupsOfMicroBatchesFit) {
       "--microbatch-group-size-per-virtual-pipeline-stage ";
   EXPECT_EQ(of(flags + "5").pipeline(8).group, 5);
   EXPECT_EQ(notes_of(flags + "4"), "");
-  EXPECT_NE(error_of(flags + "3").substr(0, 6), "(taken");
-  EXPECT_NE(error_of(flags + "9").substr(0, 6), "(taken");
-  EXPECT_NE(error_of(flags + "5").substr(0, 6), "(taken");  // 8 % 5 is less than the stages
+  EXPECT_NE(refusal_of_flags(flags + "3").substr(0, 6), "(taken");
+  EXPECT_NE(refusal_of_flags(flags + "9").substr(0, 6), "(taken");
+  EXPECT_NE(refusal_of_flags(flags + "5").substr(0, 6), "(taken");  // 8 % 5 is less than the stages
   EXPECT_EQ(notes_of(flags + "5", {.micro_batches = 9}), "");
   expect_in(notes_of("--microbatch-group-size-per-virtual-pipeline-stage 4"),
             {"microbatch-group-size-per-virtual-pipeline-stage none", "1f1b"});
@@ -174,16 +175,16 @@ TEST(ParallelSettings, Schedules) {
   EXPECT_EQ(notes_of(pipeline + "zb-v"), "");
   EXPECT_EQ(notes_of(pipeline + "zb-v --pipeline-model-parallel-layout Et|ttt|ttt|tL"), "");
   EXPECT_EQ(notes_of(pipeline + "interleaved --num-virtual-stages-per-pipeline-rank 2"), "");
-  expect_in(error_of(pipeline + "zb"), {"'zb'", "1f1b, interleaved, zb-h1, zb-v"});
-  expect_in(error_of(pipeline + "interleaved"), {"several chunks"});
-  expect_in(error_of(pipeline + "1f1b --num-virtual-stages-per-pipeline-rank 2"),
+  expect_in(refusal_of_flags(pipeline + "zb"), {"'zb'", "1f1b, interleaved, zb-h1, zb-v"});
+  expect_in(refusal_of_flags(pipeline + "interleaved"), {"several chunks"});
+  expect_in(refusal_of_flags(pipeline + "1f1b --num-virtual-stages-per-pipeline-rank 2"),
             {"1f1b has one chunk", "2 are given"});
-  expect_in(error_of(pipeline + "zb-v --num-virtual-stages-per-pipeline-rank 4"),
+  expect_in(refusal_of_flags(pipeline + "zb-v --num-virtual-stages-per-pipeline-rank 4"),
             {"zb-v has two chunks", "4 are given"});
-  expect_in(error_of(pipeline + "zb-v --decoder-first-pipeline-num-layers 2"),
+  expect_in(refusal_of_flags(pipeline + "zb-v --decoder-first-pipeline-num-layers 2"),
             {"--decoder-first-pipeline-num-layers", "--pipeline-model-parallel-layout"});
-  expect_in(error_of("--pipeline-schedule zb-h1"), {"zb-h1 needs", "above 1"});
-  expect_in(error_of("--pipeline-schedule zb-v"), {"zb-v", "above 1"});
+  expect_in(refusal_of_flags("--pipeline-schedule zb-h1"), {"zb-h1 needs", "above 1"});
+  expect_in(refusal_of_flags("--pipeline-schedule zb-v"), {"zb-v", "above 1"});
 }
 
 TEST(ParallelSettings, PlacementOfLayers) {
@@ -196,7 +197,7 @@ TEST(ParallelSettings, PlacementOfLayers) {
   EXPECT_EQ(placement.last_stage_layers, 5);
   EXPECT_TRUE(placement.count_embedding && placement.count_loss);
   EXPECT_EQ(placement.layout, "Et|tL");
-  expect_in(error_of("--pipeline-model-parallel-size 4", {.layers = 9}),
+  expect_in(refusal_of_flags("--pipeline-model-parallel-size 4", {.layers = 9}),
             {"--num-layers 9", "--decoder-first-pipeline-num-layers"});
   EXPECT_EQ(notes_of("--pipeline-model-parallel-size 4 --decoder-last-pipeline-num-layers 3",
                      {.layers = 9}),
@@ -219,21 +220,23 @@ TEST(ParallelSettings, Sharding) {
   expect_in(notes_of("--use-torch-fsdp2"), {"optim_grads_params: --use-torch-fsdp2"});
   expect_in(notes_of("--use-distributed-optimizer"), {"strategy optim: --use-distributed"});
   expect_in(notes_of(strategy + "optim"), {"with --use-megatron-fsdp only"});
-  expect_in(error_of(strategy + "all"), {"'all'", "no_shard, optim, optim_grads, optim_grads_"});
-  expect_in(error_of("--use-distributed-optimizer " + strategy + "no_shard"), {"contradict"});
-  expect_in(error_of("--use-torch-fsdp2 --use-megatron-fsdp"), {"drop one"});
-  expect_in(error_of("--use-torch-fsdp2 --use-distributed-optimizer"), {"drop one"});
-  expect_in(error_of("--use-torch-fsdp2 " + strategy + "optim"), {"optim is given"});
-  expect_in(error_of("--num-distributed-optimizer-instances 2"),
+  expect_in(refusal_of_flags(strategy + "all"),
+            {"'all'", "no_shard, optim, optim_grads, optim_grads_"});
+  expect_in(refusal_of_flags("--use-distributed-optimizer " + strategy + "no_shard"),
+            {"contradict"});
+  expect_in(refusal_of_flags("--use-torch-fsdp2 --use-megatron-fsdp"), {"drop one"});
+  expect_in(refusal_of_flags("--use-torch-fsdp2 --use-distributed-optimizer"), {"drop one"});
+  expect_in(refusal_of_flags("--use-torch-fsdp2 " + strategy + "optim"), {"optim is given"});
+  expect_in(refusal_of_flags("--num-distributed-optimizer-instances 2"),
             {"instances 2 needs --use-distributed-optimizer"});
-  expect_in(error_of("--num-distributed-optimizer-instances 3 --use-distributed-optimizer"),
+  expect_in(refusal_of_flags("--num-distributed-optimizer-instances 3 --use-distributed-optimizer"),
             {"instances 3 does not divide the 4 data"});
 }
 
 TEST(ParallelSettings, Overlap) {
-  expect_in(error_of("--overlap-param-gather --overlap-grad-reduce"),
+  expect_in(refusal_of_flags("--overlap-param-gather --overlap-grad-reduce"),
             {"--overlap-param-gather", "--use-distributed-optimizer"});
-  expect_in(error_of("--overlap-param-gather --use-distributed-optimizer"),
+  expect_in(refusal_of_flags("--overlap-param-gather --use-distributed-optimizer"),
             {"needs --overlap-grad-reduce"});
   const ParallelSettings settings =
       of("--overlap-param-gather --use-distributed-optimizer --overlap-grad-reduce");
@@ -255,8 +258,8 @@ TEST(ParallelSettings, Buckets) {
   EXPECT_EQ(of("--overlap-grad-reduce --ddp-num-buckets 3").data_parallel(0).bucket_elements, 1);
   EXPECT_EQ(of("--ddp-bucket-size 7").data_parallel(100).bucket_elements, 0);
   expect_in(notes_of("--ddp-bucket-size 7"), {"ddp-bucket-size none", "--overlap-grad-reduce"});
-  expect_in(error_of("--ddp-bucket-size 7 --ddp-num-buckets 3"), {"drop one"});
-  expect_in(error_of("--ddp-num-buckets 0"), {"--ddp-num-buckets is 0"});
+  expect_in(refusal_of_flags("--ddp-bucket-size 7 --ddp-num-buckets 3"), {"drop one"});
+  expect_in(refusal_of_flags("--ddp-num-buckets 0"), {"--ddp-num-buckets is 0"});
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/json.h"
+#include "text.h"
 #include "training/report/markup.h"
 #include "training/report/page.h"
 #include "unit/training/report_log.h"
@@ -11,13 +12,13 @@
 namespace megatron::training::report {
 namespace {
 
+using testing::has;
+
 size_t count_of(const std::string& text, const std::string& part) {
   size_t count = 0;
   for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++count;
   return count;
 }
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 std::string page_of(const std::vector<std::string>& runs) {
   return report_page(read_histories(runs), "");

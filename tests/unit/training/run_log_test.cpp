@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "base/machine_limits.h"
+#include "text.h"
 #include "training/log/console.h"
 #include "training/log/interval.h"
 #include "training/log/json_lines_log.h"
@@ -17,6 +18,8 @@
 
 namespace megatron::training {
 namespace {
+
+using testing::count;
 
 using namespace log_test;
 
@@ -162,13 +165,13 @@ TEST(MegatronFormat, IsChosenByItsFlag) {
   megatron::Fields fields;
   settings.fields(fields);
   fields.find("log-format")->assign({"megatron"});
-  testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStdout();
   {
     RunLog log(settings, "", some_run(), nullptr);
     log.step(some_step(1));
     log.validation({1, "valid", 2, 100});
   }
-  const std::vector<std::string> lines = lines_of(testing::internal::GetCapturedStdout());
+  const std::vector<std::string> lines = lines_of(::testing::internal::GetCapturedStdout());
   ASSERT_EQ(lines.size(), 4u);
   EXPECT_TRUE(lines[0].starts_with(" [20")) << lines[0];
   EXPECT_NE(lines[0].find(" | lm loss: 5.000000E+00 | loss scale: 1.0 | "), std::string::npos);
@@ -288,9 +291,9 @@ std::vector<Json> records(const std::string& path) {
 
 // What `f` prints to standard output.
 std::string printed(const std::function<void()>& f) {
-  testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStdout();
   f();
-  return testing::internal::GetCapturedStdout();
+  return ::testing::internal::GetCapturedStdout();
 }
 
 // The event file of `folder`.
@@ -422,18 +425,12 @@ TEST(RunLog, AtTheStartAFileThatCannotBeWrittenIsAnError) {
   EXPECT_NE(text.find(folder / "file"), std::string::npos) << text;
 }
 
-size_t count(const std::string& text, const std::string& part) {
-  size_t n = 0;
-  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++n;
-  return n;
-}
-
 TEST(RunLog, AFileThatIsRemovedIsToldOnceAndTheRunGoesOn) {
   const TemporaryDirectory folder;
   LogSettings settings;
   settings.log_interval = 1;
   settings.tensorboard_dir = folder / "save/board";
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const std::string lines = printed([&] {
     RunLog log(settings, folder / "save", some_run(), nullptr);
     log.step(some_step(1));
@@ -441,7 +438,7 @@ TEST(RunLog, AFileThatIsRemovedIsToldOnceAndTheRunGoesOn) {
     for (int64_t i = 2; i <= 5; ++i) log.step(some_step(i));
     log.end(5, EndReason::done, "");
   });
-  const std::string warnings = testing::internal::GetCapturedStderr();
+  const std::string warnings = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(lines_of(lines).size(), 5u);
   EXPECT_EQ(count(warnings, "warning"), 2u) << warnings;
   EXPECT_EQ(count(warnings, "log.jsonl': somebody removed it"), 1u) << warnings;
@@ -453,7 +450,7 @@ TEST(RunLog, AFullDiskIsToldOnceAndTheNextRunGoesOnInTheFile) {
   const TemporaryDirectory folder;
   LogSettings settings;
   settings.log_interval = 1;
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   printed([&] {
     RunLog log(settings, folder.path(), some_run(), nullptr);
     log.step(some_step(1));
@@ -469,7 +466,7 @@ TEST(RunLog, AFullDiskIsToldOnceAndTheNextRunGoesOnInTheFile) {
     std::signal(SIGXFSZ, handler);
     log.step(some_step(5));
   });
-  const std::string warnings = testing::internal::GetCapturedStderr();
+  const std::string warnings = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(count(warnings, "warning"), 1u) << warnings;
   EXPECT_NE(warnings.find("ulimit -f"), std::string::npos) << warnings;
   EXPECT_FALSE(read_file(folder / "log.jsonl").ends_with("\n"));
@@ -481,7 +478,7 @@ TEST(RunLog, AFullDiskIsToldOnceAndTheNextRunGoesOnInTheFile) {
 }
 
 TEST(RunLog, LinesGoAboveTheProgressBar) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const std::string text = printed([&] {
     Progress progress("training", 50, "steps");
     RunLog log({}, "", some_run(), &progress);
@@ -489,7 +486,7 @@ TEST(RunLog, LinesGoAboveTheProgressBar) {
     progress.finish();
   });
   EXPECT_TRUE(text.starts_with("iteration      1/50 |")) << text;
-  testing::internal::GetCapturedStderr();
+  ::testing::internal::GetCapturedStderr();
 }
 
 }  // namespace

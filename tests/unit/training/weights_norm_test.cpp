@@ -13,7 +13,7 @@
 namespace megatron::training {
 namespace {
 
-models::GptConfig small() {
+models::GptConfig small_config() {
   models::GptConfig c;
   c.num_layers = 1;
   c.hidden_size = 32;
@@ -41,7 +41,7 @@ Spread spread(const Tensor& weights) {
 }
 
 TEST(InitialWeights, AreUniformWithXavier) {
-  models::GptConfig config = small();
+  models::GptConfig config = small_config();
   config.xavier_init = true;
   Runtime runtime({DeviceKind::cpu, 0}, 1);
   models::GptModel model(config, runtime, DType::f32, 1);
@@ -61,7 +61,7 @@ TEST(InitialWeights, AreUniformWithXavier) {
 }
 
 TEST(InitialWeights, OfEmbeddingsHaveTheirOwnDeviation) {
-  models::GptConfig config = small();
+  models::GptConfig config = small_config();
   config.embedding_init_std = 0.5;
   Runtime runtime({DeviceKind::cpu, 0}, 1);
   models::GptModel model(config, runtime, DType::f32, 1);
@@ -76,7 +76,7 @@ TEST(InitialWeights, OfEmbeddingsHaveTheirOwnDeviation) {
 }
 
 TEST(WeightsNorm, IsThatOfAllElements) {
-  const models::GptConfig config = small();
+  const models::GptConfig config = small_config();
   for (const DType type : {DType::f32, DType::bf16}) {
     Runtime runtime({DeviceKind::cpu, 0}, 1);
     const auto alone = comm::single();
