@@ -63,7 +63,6 @@ int train(const Arguments& arguments) {
   std::optional<SignalWatch> signals;
   if (settings.checkpoint.exit_signal_handler) signals.emplace(kExitSignals);
   const training::TrainHooks hooks{.continue_text = continue_text,
-                                   .rates = plan::user_rates(settings.runtime.measure_peak),
                                    .signals = signals ? &*signals : nullptr};
   return with_processes([&](comm::Processes& processes) {
     for (const std::string& note : notes) log::info("{}", note);

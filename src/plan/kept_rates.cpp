@@ -28,16 +28,22 @@ namespace {
 constexpr double kLeastShare = 0.8;
 constexpr size_t kLargestFile = 1 << 16;
 
-std::string program_text(std::string program) {
-  std::string text(version());
+// The name of a program's file, and what tells one build of it from another.
+struct Build {
+  std::string program, text;
+};
+
+Build build_of(std::string program) {
+  Build build{.text = std::string(version())};
   struct stat file{};
   try {
     if (program.empty()) program = program_path();
     if (::stat(program.c_str(), &file) == 0)
-      text += fmt::format(" {} {}", file.st_size, file.st_mtime);
+      build.text += fmt::format(" {} {}", file.st_size, file.st_mtime);
   } catch (const Error&) {  // no /proc
   }
-  return text;
+  build.program = program.substr(program.rfind('/') + 1);
+  return build;
 }
 
 std::string device_name(Device device) {
@@ -50,7 +56,7 @@ std::string device_name(Device device) {
 std::string path_of(const RateKeeping& keeping, const Json& key) {
   std::string lasting, what = key["rate"].as_string();
   for (const auto& [name, value] : key.as_object())
-    if (name != "program") lasting += value.dump() + "\n";
+    if (name != "build") lasting += value.dump() + "\n";
   std::ranges::replace(what, ' ', '-');
   return fmt::format("{}/{}-{:016x}.json", keeping.folder, what, hash_name(lasting));
 }
@@ -128,8 +134,10 @@ RateKeeping user_rates(bool renew) {
 }
 
 Json rate_key(const std::string& what, Device device, int threads, const std::string& program) {
+  const Build build = build_of(program);
   return Json::Object{{"rate", what},
-                      {"program", program_text(program)},
+                      {"program", build.program},
+                      {"build", build.text},
                       {"cpu", cpu_name()},
                       {"features", fmt::format("{:016x}", hash_name(cpu_features()))},
                       {"processors", allowed_processors()},

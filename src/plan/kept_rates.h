@@ -35,8 +35,8 @@ struct RateKeeping {
 RateKeeping user_rates(bool renew);
 
 // What a rate depends on: processor and its features, the processors and threads that may be used,
-// the device, and this program: its version and its file's size and time, since a build may compute
-// faster than the one before. what: "gemm f32". program: another one's file; empty: this one's.
+// the device, and this program: its name, and the build: version and the file's size and time, since
+// a build may compute faster than the one before. what: "gemm f32". program: another one's file; empty: this one's.
 Json rate_key(const std::string& what, Device device, int threads, const std::string& program = "");
 
 // The rate that is kept under the key, or else what `measure` finds, which is kept unless its

@@ -50,7 +50,7 @@ struct TrainHooks {
   // FLOP/s of this machine's matrix products, all threads of the run; default: what is kept by
   // `rates`, or is measured before step 0.
   std::optional<double> peak;
-  plan::RateKeeping rates;
+  plan::RateKeeping rates = plan::user_rates(false);
   std::FILE* lines = stdout;          // where the lines of steps and evaluations go
   SignalWatch* signals = nullptr;     // of --exit-signal-handler
   const FileSystem* files = nullptr;  // what checkpoints are written through; default: the system's

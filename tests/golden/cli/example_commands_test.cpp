@@ -232,10 +232,11 @@ TEST(ExampleCommands, LlamaOnSeveralContextRanksIsRefusedByName) {
     EXPECT_NE(refusal.find(part), std::string::npos) << refusal;
 }
 
-// `megatron plan` on each line, as it stands and without what is refused.
+// `megatron plan` on each line, as it stands and without what is refused; that of 175 billion
+// parameters goes through it in PlanLarge.
 TEST(ExampleCommands, GoThroughTheProgram) {
   const Workplace place;
-  for (const Example& example : examples()) {
+  for (const Example& example : {kGpt3Small, kGpt345, kLlama8b, kJourney}) {
     SCOPED_TRACE(example.name);
     Arguments words = {"plan", "--no-time"};
     for (const std::string& word : words_of(example.flags)) words.push_back(word);
@@ -260,6 +261,8 @@ TEST(ExampleCommands, ArePlannedOnTheirRanks) {
     EXPECT_EQ(problem(words, settings), "");
     const plan::Plan plan = training::make_plan(settings, {.time = false});
     EXPECT_EQ(plan.ranks, example.ranks);
+    EXPECT_EQ(static_cast<double>(plan.parameter_count()), example.parameters);
+    EXPECT_FALSE(plan.derived.empty());
     EXPECT_EQ(static_cast<int>(plan.stages.size()), example.stages);
     EXPECT_EQ(plan.traffic.empty(), example.ranks == 1);
     const int64_t model_ranks = settings.parallel.model_ranks();
@@ -273,19 +276,6 @@ TEST(ExampleCommands, ArePlannedOnTheirRanks) {
       bytes += weights(use) * static_cast<double>(model_ranks / example.stages);
     EXPECT_GE(bytes, 2 * example.parameters);
     EXPECT_LE(bytes, 2.1 * example.parameters);
-  }
-}
-
-TEST(ExampleCommands, AreCheckedAndPlannedWithoutIt) {
-  for (const Example& example : examples()) {
-    SCOPED_TRACE(example.name);
-    training::TrainSettings settings;
-    EXPECT_EQ(problem(without(words_of(example.flags), example.refused), settings), "");
-    const plan::Plan plan = training::make_plan(settings, {.time = false});
-    EXPECT_EQ(static_cast<double>(plan.parameter_count()), example.parameters);
-    EXPECT_FALSE(plan.derived.empty());
-    EXPECT_GT(plan.memory.arena_bytes() * settings.parallel.model_ranks(),
-              2 * plan.parameter_count());
   }
 }
 

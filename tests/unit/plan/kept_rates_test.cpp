@@ -93,7 +93,7 @@ TEST_F(KeptRates, BelongToTheirKey) {
 }
 
 TEST_F(KeptRates, OfAnotherBuildAreReplaced) {
-  key_.set("program", "0.0.9 1 2");
+  key_.set("build", "0.0.9 1 2");
   rate({.value = 1});
   key_ = rate_key("gemm f32", {DeviceKind::cpu, 0}, 2);
   EXPECT_EQ(rate({.value = 2}).value, 2);
