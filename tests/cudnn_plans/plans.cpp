@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "device/cuda/libraries.h"
 #include "kernels/cuda/cudnn/attention_graph.h"
 #include "kernels/cuda/cudnn/plan.h"
 
@@ -121,6 +122,12 @@ class Compiler {
 };
 
 int run(const std::string& description, bool all) {
+  using megatron::cuda::NvidiaLibrary;
+  for (const NvidiaLibrary library : {NvidiaLibrary::cudnn, NvidiaLibrary::nvrtc}) {
+    const CudaLibrary& found = megatron::cuda::opened(library);
+    fmt::print("{} {}: {}{}\n", found.name, found.version, found.path, found.why_not);
+    if (!found.why_not.empty()) return 1;
+  }
   Compiler compiler(description);
   Runtime runtime({DeviceKind::meta}, 1);
   int failures = 0;

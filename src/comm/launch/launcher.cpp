@@ -245,7 +245,8 @@ void export_meeting(const Launcher& launcher, std::vector<Option>& options) {
 }
 
 std::vector<std::string> exported_variables(const std::vector<std::string>& names) {
-  constexpr std::string_view kNames[] = {"PATH", "LD_LIBRARY_PATH", "LANG", "TZ", "TMPDIR"};
+  constexpr std::string_view kNames[] = {
+      "PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG", "TZ", "TMPDIR"};
   constexpr std::string_view kStarts[] = {"OMP_", "MEGATRON_", "DNNL_", "ONEDNN_",
                                           "UCX_", "CUDA_",     "NCCL_", "LC_"};
   std::vector<std::string> chosen;

@@ -4,9 +4,13 @@
 #include <link.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <filesystem>
+#include <memory>
 #include <mutex>
+#include <system_error>
 
 #include "base/error.h"
 #include "device/cuda/build.h"
@@ -37,10 +41,10 @@ constexpr std::array<NvidiaLibrary, 4> kAll = {NvidiaLibrary::cublas_lt, NvidiaL
                                                NvidiaLibrary::nccl, NvidiaLibrary::nvrtc};
 const Kind& kind_of(NvidiaLibrary library) { return kKinds[static_cast<size_t>(library)]; }
 
-// cuDNN's parts, which it opens by name when it needs them.
-constexpr std::array<const char*, 4> kCudnnParts = {"libcudnn_graph", "libcudnn_heuristic",
-                                                    "libcudnn_engines_precompiled",
-                                                    "libcudnn_engines_runtime_compiled"};
+// cuDNN's parts, which it opens by name when it needs them. The first tells its version: libcudnn
+// itself only asks that one, and ends the program where it is not found.
+constexpr std::array<const char*, 4> kCudnnParts = {"_graph", "_heuristic", "_engines_precompiled",
+                                                    "_engines_runtime_compiled"};
 
 int major_of(std::string_view soname) {
   return std::atoi(std::string(soname.substr(soname.rfind('.') + 1)).c_str());
@@ -137,13 +141,10 @@ class Opening {
     found_ = {.name = kind.name, .needed_by = kind.needed_by, .required = kind.required};
   }
 
-  // By the loader, which takes one that is loaded already, then in the folders.
   void* open() {
-    if (void* const handle = try_file(soname_)) return handle;
-    for (const std::string& folder : folders()) {
-      const std::string path = folder + "/" + soname_;
-      if (::access(path.c_str(), F_OK) != 0) continue;
-      if (void* const handle = try_file(path)) return handle;
+    for (const std::string& file : files()) {
+      if (void* const handle = try_file(file)) return handle;
+      if (decided_) break;
     }
     if (found_.why_not.empty()) found_.why_not = not_found();
     return nullptr;
@@ -152,30 +153,122 @@ class Opening {
   const CudaLibrary& found() const { return found_; }
 
  private:
+  // What could be it, each once, by what comes first: the loader's, which may be loaded already, then
+  // those of the folders.
+  std::vector<std::string> files() {
+    std::vector<std::string> files;
+    const auto add = [&](const std::filesystem::path& place) {
+      std::error_code error;
+      const std::string file = place.lexically_normal();
+      if (::access(file.c_str(), F_OK) == 0 &&
+          std::ranges::none_of(files, [&](const std::string& one) {
+            return std::filesystem::equivalent(one, file, error);
+          }))
+        files.push_back(file);
+    };
+    const std::string known = loaders_file();
+    if (library_ == NvidiaLibrary::cudnn && !known.empty() && is_named(known)) add(known);
+    if (library_ == NvidiaLibrary::cudnn) {
+      // A cuDNN for CUDA 12 and one for 13 have the same name: the one that came with cuBLASLt fits.
+      const std::string products = opened(NvidiaLibrary::cublas_lt).path;
+      const std::string beside = products.substr(0, products.rfind('/') + 1);
+      add(beside + soname_);
+      add(beside + "../../cudnn/lib/" + soname_);
+    }
+    if (!known.empty()) add(known);
+    for (const std::string& folder : folders()) add(folder + "/" + soname_);
+    return files;
+  }
+
+  // Empty: the loader knows none, or none that can be opened.
+  std::string loaders_file() {
+    void* const handle = dlopen(soname_.c_str(), RTLD_LAZY | RTLD_LOCAL);
+    if (handle != nullptr) {
+      const std::string path = path_of(handle, soname_);
+      known_.reset(handle);
+      return path;
+    }
+    const std::string words = dlerror();
+    if (!is_missing(words, soname_)) refuse(soname_, "", refusal(soname_, words));
+    return "";
+  }
+
+  // Its folder is one that the user named.
+  static bool is_named(const std::string& file) {
+    std::error_code error;
+    const std::filesystem::path folder = std::filesystem::path(file).parent_path();
+    return std::ranges::any_of(folders_of_path(variable("LD_LIBRARY_PATH")),
+                               [&](const std::string& named) {
+                                 return std::filesystem::equivalent(named, folder, error);
+                               });
+  }
+
   // Null, and the reason of the first file that was refused is kept.
   void* try_file(const std::string& file) {
     void* const handle = dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL);
     if (handle == nullptr) {
-      const std::string words = dlerror();
-      if (!is_missing(words, file)) refuse(file, "", refusal(file, words));
+      refuse(file, "", refusal(file, dlerror()));
       return nullptr;
     }
-    const std::string path = path_of(handle, file);
-    const long long number = version_number(library_, handle);
-    const LibraryVersion version = LibraryVersion::of(number);
-    std::string why_not =
-        number == 0 ? fmt::format("{} does not tell its version; install {}", path, install())
-                    : mismatch(library_, major_of(soname_), version);
-    if (why_not.empty() && library_ == NvidiaLibrary::cudnn) why_not = unfit_cudnn(handle, path);
-    if (why_not.empty()) {
-      found_.version = version.text();
-      found_.path = path;
-      found_.why_not.clear();
-      return handle;
+    std::string version;
+    const std::string why_not = library_ == NvidiaLibrary::cudnn
+                                    ? why_not_cudnn(file, version)
+                                    : why_not_versions(handle, file, version);
+    if (!why_not.empty()) {
+      refuse(file, version, why_not);
+      dlclose(handle);
+      return nullptr;
     }
-    refuse(path, version.text(), why_not);
-    dlclose(handle);
-    return nullptr;
+    found_.version = version;
+    found_.path = file;
+    found_.why_not.clear();
+    return handle;
+  }
+
+  // Judges what the library at that path says of itself, and fills in its version.
+  std::string why_not_versions(void* handle, const std::string& path, std::string& text) const {
+    const long long number = version_number(library_, handle);
+    if (number == 0)
+      return fmt::format("{} does not tell its version; install {}", path, install());
+    const LibraryVersion version = LibraryVersion::of(number);
+    text = version.text();
+    const std::string why_not = mismatch(library_, major_of(soname_), version);
+    if (!why_not.empty() || library_ != NvidiaLibrary::cudnn) return why_not;
+    const int built = major_of(soname_of(NvidiaLibrary::cublas_lt)), cuda = cuda_of_cudnn(handle);
+    if (cuda == 0 || cuda == built) return "";
+    return fmt::format("{} is for CUDA {}, and this build is for CUDA {}; install {}", path, cuda,
+                       built, install());
+  }
+
+  // The parts are opened here, so that their names are known wherever they lie, and one that cannot
+  // be opened is known now.
+  std::string why_not_cudnn(const std::string& path, std::string& version) {
+    for (const char* name : kCudnnParts) {
+      const std::string file = part(path, name);
+      void* const opened = dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL);
+      const bool tells = name == kCudnnParts[0];
+      if (opened == nullptr) {
+        const std::string words = dlerror();
+        if (!is_missing(words, file)) return refusal(file, words);
+        if (tells)
+          return fmt::format("{} is not found, a part of {}; install {}", file, path, install());
+      } else if (tells) {
+        // A part stays when it is closed, and another cuDNN would take it for its own.
+        decided_ = true;
+        const std::string why_not = why_not_versions(opened, path, version);
+        if (!why_not.empty())
+          return why_not + ", or name the folder of another first in LD_LIBRARY_PATH";
+      }
+    }
+    return "";
+  }
+
+  // The file beside the library, or where there is none its name, which the loader may know.
+  std::string part(const std::string& path, const char* name) const {
+    const size_t stem = std::string_view(kind_of(library_).file).size();
+    const std::string file = soname_.substr(0, stem) + name + soname_.substr(stem),
+                      beside = path.substr(0, path.rfind('/') + 1) + file;
+    return ::access(beside.c_str(), F_OK) == 0 ? beside : file;
   }
 
   void refuse(const std::string& path, const std::string& version, const std::string& why_not) {
@@ -185,41 +278,32 @@ class Opening {
     found_.why_not = why_not;
   }
 
-  // Its parts are opened here, so that their names are known wherever they lie, and one that cannot
-  // be opened is known now.
-  std::string unfit_cudnn(void* handle, const std::string& path) const {
-    const int built = major_of(soname_of(NvidiaLibrary::cublas_lt)), cuda = cuda_of_cudnn(handle);
-    if (cuda != 0 && cuda != built)
-      return fmt::format("{} is for CUDA {}, and this build is for CUDA {}; install {}", path, cuda,
-                         built, install());
-    const std::string folder = path.substr(0, path.rfind('/') + 1),
-                      ending = soname_.substr(soname_.find(".so."));
-    for (const char* part : kCudnnParts) {
-      const std::string file = folder + part + ending;
-      if (::access(file.c_str(), F_OK) != 0) continue;  // the loader may know it
-      if (dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL) == nullptr) return refusal(file, dlerror());
-    }
-    return "";
-  }
-
   std::string install() const {
     return fmt::format("{} (pip install {})", kind_of(library_).name, package_of(library_));
   }
 
   std::string not_found() const {
-    std::string others;
+    std::string other;
     std::vector<std::string> places = folders_of_path(variable("LD_LIBRARY_PATH"));
     places.insert(places.end(), folders().begin(), folders().end());
     for (const std::string& folder : places)
       for (const std::string& path : other_versions(folder, soname_))
-        if (others.empty()) others = fmt::format(", only {}, of another version", path);
+        if (other.empty()) other = path;
+    const bool of_cuda = library_ == NvidiaLibrary::cublas_lt && !other.empty();
     return fmt::format(
-        "{} is not found{}; install it (pip install {}), or name its folder in LD_LIBRARY_PATH",
-        soname_, others, package_of(library_));
+        "{} is not found{}; install it (pip install {}), {}or name its folder in LD_LIBRARY_PATH",
+        soname_, other.empty() ? "" : fmt::format(", only {}, of another version", other),
+        package_of(library_),
+        of_cuda ? fmt::format("build with -DMEGATRON_CUDA_VERSION={}, ", major_of(other)) : "");
   }
 
   const NvidiaLibrary library_;
   const std::string soname_;
+  struct Close {
+    void operator()(void* handle) const { dlclose(handle); }
+  };
+  std::unique_ptr<void, Close> known_;  // the loader's own, until a file is taken
+  bool decided_ = false;                // no other file can be tried
   CudaLibrary found_;
 };
 

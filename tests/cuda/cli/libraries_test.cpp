@@ -8,17 +8,20 @@
 #include <sstream>
 
 #include "golden/cli/process.h"
+#include "text.h"
 
 namespace megatron::testing {
 namespace {
 
 namespace fs = std::filesystem;
 const std::pair<std::string, std::string> kLibraries[] = {{"libcublasLt_played.so.13", "130100"},
-                                                          {"libcudnn_played.so.9", "91900"},
+                                                          {"libcudnn_played.so.9", "0"},
+                                                          {"libcudnn_graph_played.so.9", "91900"},
                                                           {"libnccl_played.so.2", "22707"},
                                                           {"libnvrtc_played.so.13", "130000"}};
 constexpr const char* kProducts = "libcublasLt_played.so.13";
 constexpr const char* kCudnn = "libcudnn_played.so.9";
+constexpr const char* kCudnnPart = "libcudnn_graph_played.so.9";  // knows the version
 constexpr const char* kNccl = "libnccl_played.so.2";
 constexpr const char* kNvrtc = "libnvrtc_played.so.13";
 
@@ -96,17 +99,9 @@ void expect_cpu_because(const Machine& machine, const std::string& why) {
   EXPECT_EQ(std::ranges::count(asked.text, '\n'), 1) << asked.text;
 }
 
-size_t lines_with(const std::string& text, const std::string& part) {
-  std::istringstream lines(text);
-  size_t count = 0;
-  for (std::string line; std::getline(lines, line);)
-    if (line.find(part) != std::string::npos) ++count;
-  return count;
-}
-
 void expect_line(const Machine::Said& said, const std::string& line, int code = 0) {
   EXPECT_EQ(said.code, code) << said.text;
-  EXPECT_EQ(lines_with(said.text, line), 1u) << line << "\n" << said.text;
+  EXPECT_EQ(count(said.text, line), 1u) << line << "\n" << said.text;
 }
 
 TEST(CudaLibraries, TheVersionsThatWereFoundAreTold) {
@@ -116,7 +111,7 @@ TEST(CudaLibraries, TheVersionsThatWereFoundAreTold) {
   expect_line(said, "bf16 on cuda");
   expect_line(said, "driver 13.0, cuBLASLt 13.1.0");
   expect_line(said, "by NCCL 2.27.7 (" + machine.path("libraries") + "/" + kNccl + ")");
-  EXPECT_EQ(lines_with(said.text, "cuDNN"), 0u) << "8 tokens are none of its\n" << said.text;
+  EXPECT_EQ(count(said.text, "cuDNN"), 0u) << "8 tokens are none of its\n" << said.text;
   expect_line(machine.train("auto", kAttention),
               "cuDNN 9.19.0 (" + machine.path("libraries") + "/" + kCudnn + ")");
 }
@@ -128,9 +123,10 @@ TEST(CudaLibraries, WithoutCublasLtThereIsNoCuda) {
                                   " is not found; install it (pip install nvidia-cublas), or name "
                                   "its folder in LD_LIBRARY_PATH");
   machine.install("120405", "libcublasLt_played.so.12", "libcublasLt_played.so.12");
-  expect_cpu_because(machine, std::string(kProducts) + " is not found, only " +
-                                  machine.path("libraries") +
-                                  "/libcublasLt_played.so.12, of another version; install");
+  expect_cpu_because(machine,
+                     std::string(kProducts) + " is not found, only " + machine.path("libraries") +
+                         "/libcublasLt_played.so.12, of another version; install it (pip install "
+                         "nvidia-cublas), build with -DMEGATRON_CUDA_VERSION=12, or name");
   machine.install("120405", "libcublasLt_played.so.12", kProducts);
   expect_cpu_because(machine,
                      "this build needs cuBLASLt 13, and 12.4.5 was found; install version");
@@ -148,14 +144,18 @@ TEST(CudaLibraries, WithoutCudnnOneWarningAndOurOwnAttention) {
   expect_own_because("cuDNN cannot be used: " + std::string(kCudnn) +
                      " is not found; install it (pip install nvidia-cudnn-cu13), or name");
   const Machine::Said other = machine.train("cuda", "--seq-length 128 --attention-dropout 0");
-  EXPECT_EQ(lines_with(other.text, "cuDNN"), 0u) << "fp32 is none of its\n" << other.text;
-  machine.install("8907", "libcudnn_played.so.8", kCudnn);
+  EXPECT_EQ(count(other.text, "cuDNN"), 0u) << "fp32 is none of its\n" << other.text;
+  machine.install("0", kCudnn, kCudnn);
+  machine.remove(kCudnnPart);
+  expect_own_because("cuDNN cannot be used: " + std::string(kCudnnPart) +
+                     " is not found, a part of " + machine.path("libraries") + "/" + kCudnn);
+  machine.install("8907", "libcudnn_graph_played.so.8", kCudnnPart);
   expect_own_because("cuDNN cannot be used: this build needs cuDNN 9, and 8.9.7 was found;");
-  machine.install("91800", kCudnn, kCudnn);
+  machine.install("91800", kCudnnPart, kCudnnPart);
   expect_own_because("cuDNN cannot be used: " + machine.path("libraries") + "/" + kCudnn +
                      " is for CUDA 12, and this build is for CUDA 13; install cuDNN (pip install "
                      "nvidia-cudnn-cu13)");
-  machine.install("91900", kCudnn, kCudnn);
+  machine.install("91900", kCudnnPart, kCudnnPart);
   machine.remove(kNvrtc);
   expect_own_because("NVRTC cannot be used: " + std::string(kNvrtc) + " is not found; install");
 }
@@ -173,13 +173,13 @@ TEST(CudaLibraries, WithoutNcclRanksExchangeThroughHostMemoryOrAreRefused) {
     const Machine::Said asked =
         machine.train("auto", std::string(kRanks) + " --distributed-backend nccl");
     expect_line(asked, " error --distributed-backend nccl: rank 0 has no NCCL: " + why, 2);
-    EXPECT_EQ(lines_with(asked.text, "iteration"), 0u) << asked.text;
+    EXPECT_EQ(count(asked.text, "iteration"), 0u) << asked.text;
   };
   machine.remove(kNccl);
   expect_gloo_because(std::string(kNccl) +
                       " is not found; install it (pip install "
                       "nvidia-nccl-cu13), or name");
-  EXPECT_EQ(lines_with(machine.train("cuda").text, "NCCL"), 0u);
+  EXPECT_EQ(count(machine.train("cuda").text, "NCCL"), 0u);
   machine.install("30000", kNccl, kNccl);
   expect_gloo_because("this build needs NCCL 2, and 3.0.0 was found");
   machine.install("21705", kNccl, kNccl);
@@ -197,6 +197,7 @@ TEST(CudaLibraries, AreFoundInToolkitsAndInPythonsPackages) {
   const std::string packages = "venv/lib/python3.12/site-packages/",
                     torch = "conda/lib/python3.11/site-packages/torch/lib";
   machine.move(kCudnn, packages + "nvidia/cudnn/lib");
+  machine.move(kCudnnPart, packages + "nvidia/cudnn/lib");
   machine.move(kNvrtc, packages + "nvidia/cu13/lib");
   machine.move(kNccl, torch);
   const Machine::Said said = machine.train("cuda", std::string(kRanks) + " --bf16");
@@ -214,13 +215,29 @@ TEST(CudaLibraries, OfTwoVersionsTheOneThatFitsIsTaken) {
   machine.install("120405", "libcublasLt_played.so.12", "libcublasLt_played.so.12");
   machine.install("22707", kNccl, kNccl, "toolkit/lib64");
   machine.install("21705", kNccl, kNccl);
-  machine.install("91900", kCudnn, kCudnn, "toolkit/lib64");
-  machine.install("91800", kCudnn, kCudnn);
   const Machine::Said said = machine.train("auto", kRanks);
   expect_line(said, "cuBLASLt 13.1.0");
   expect_line(said, "by NCCL 2.27.7 (" + machine.path("toolkit/lib64") + "/" + kNccl + ")");
+}
+
+// Those for CUDA 12 and for CUDA 13 have the same name. The toolkit's comes first, but for what
+// LD_LIBRARY_PATH names.
+TEST(CudaLibraries, OfTwoCudnnsTheOneBesideCublasLtIsTaken) {
+  Machine machine;
+  machine.set("CUDA_HOME=" + machine.path("toolkit"));
+  machine.set("VIRTUAL_ENV=" + machine.path("venv"));
+  const std::string packages = "venv/lib/python3.12/site-packages/nvidia/";
+  machine.move(kProducts, packages + "cu13/lib");
+  machine.move(kCudnn, packages + "cudnn/lib");
+  machine.move(kCudnnPart, packages + "cudnn/lib");
+  machine.install("0", kCudnn, kCudnn, "toolkit/lib64");
+  machine.install("91800", kCudnnPart, kCudnnPart, "toolkit/lib64");
+  expect_line(machine.train("cuda", kAttention), "cuDNN 9.19.0 (" + machine.path(packages));
+  machine.install("0", kCudnn, kCudnn);
+  machine.install("91800", kCudnnPart, kCudnnPart);
   expect_line(machine.train("cuda", kAttention),
-              "cuDNN 9.19.0 (" + machine.path("toolkit/lib64") + "/" + kCudnn + ")");
+              " is for CUDA 12, and this build is for CUDA 13; install cuDNN (pip install "
+              "nvidia-cudnn-cu13), or name the folder of another first in LD_LIBRARY_PATH");
 }
 
 TEST(CudaLibraries, ADriverThatIsMissingOrOldAndNoGpuAreTold) {

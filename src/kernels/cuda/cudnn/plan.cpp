@@ -36,7 +36,7 @@ Plan::Plan(std::unique_ptr<Graph> graph, const Target& target)
   operations_.finalize();
 }
 
-std::vector<Descriptor> Plan::choices(const Target& target) const {
+std::vector<Descriptor> Plan::choices([[maybe_unused]] const Target& target) const {
   Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations_)
