@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <optional>
 #include <vector>
 
@@ -329,6 +330,7 @@ int bench_kernels(const Arguments& arguments) {
       device_text(device, runtime.pool().size()),
       noisy ? "; the peak is noisy: claim no share of it from this run" : "");
   if (const std::string clocks = watch.text(); !clocks.empty()) fmt::print("{}\n", clocks);
+  std::fflush(stdout);  // before the device ends
   return failed == 0 ? 0 : 1;
 }
 

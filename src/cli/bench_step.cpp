@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -326,6 +327,16 @@ Json tell_floor(const StepFields& step, const training::TrainResult& result, con
   return {};
 }
 
+// What the device refuses now costs none of what was measured before.
+void sample_after_steps(plan::PeakMeter& meter) {
+  try {
+    meter.sample(kGpuSample);
+  } catch (const Error& error) {
+    log::warning("the GEMM peak is that before the steps; after them it could not be measured: {}",
+                 error.what());
+  }
+}
+
 int run_bench_step(StepFields& step) {
   step.settings.settle_ranks();
   const training::TrainSettings& s = step.settings;
@@ -356,14 +367,17 @@ int run_bench_step(StepFields& step) {
     if (report.iteration < *s.batch.train_iters) estimates.make_one();
   };
   const training::TrainResult result = training::train(s, hooks);
-  if (gpu) meter.sample(kGpuSample);
+  if (gpu) sample_after_steps(meter);
   StepSpeed speed = speed_of(result, step.untimed_steps());
   estimates.make_rest();
   speed.planned = estimates.sorted();
   MG_CHECK(!speed.seconds.empty(),
            "no step after the first was made whole, so that there is nothing to time{}",
            s.precision.fp16 ? ": each overflowed its loss scale; give --loss-scale 1024" : "");
-  if (!step.json) print_speed(result, speed, device, meter, watch);
+  if (!step.json) {
+    print_speed(result, speed, device, meter, watch);
+    std::fflush(stdout);
+  }
   Json floor = tell_floor(step, result, speed, meter.peak(), whole ? &*whole : nullptr);
   if (step.json)
     fmt::print("{}\n", as_json(result, speed, std::move(floor), device, meter, watch).dump(1));

@@ -149,7 +149,9 @@ class Passing(Played):
     def test_card_and_clocks_are_those_of_nvidia_smi(self):
         (self.folder / "bin").mkdir()
         tool = self.folder / "bin/nvidia-smi"
-        tool.write_text("#!/bin/sh\necho '580.1, 345 MHz, 1980 MHz, 3201 MHz, 700 W, 143771 MiB, Default'\n")
+        tool.write_text(
+            "#!/bin/sh\necho '580.1, 345 MHz, 1980 MHz, 3201 MHz, 700 W, 143771 MiB, Default'\n"
+        )
         tool.chmod(0o755)
         path = f"{tool.parent}:{os.environ['PATH']}"
         code, text = self.check(part="layouts", PATH=path)

@@ -80,6 +80,17 @@ class Times(unittest.TestCase):
             "FAILED (took longer than 1 s and was ended): 5 tokens |", self.page.read_text()
         )
 
+    def test_a_program_that_hangs_after_its_last_line_is_ended_soon(self):
+        from gpu_checks import machine
+
+        with unittest.mock.patch.object(machine, "LINGER_SECONDS", 0.2):
+            steps = [self.step_of("echo '1 passed, 0 failed'; sleep 60", "late")]
+            begin = time.monotonic()
+            self.assertEqual(self.run_steps(steps, 300), {"late": "FAILED"})
+        self.assertLess(time.monotonic() - begin, 30)
+        why = r"FAILED \(did not end within 0.2 s of its last line\): 1 passed, 0 failed"
+        self.assertRegex(self.page.read_text(), why)
+
     def test_where_the_gpu_answers_no_more_the_rest_is_left(self):
         steps = [self.step_of("sleep 60", "hang", limit=0.2), self.step_of("true", "next")]
         self.assertEqual(self.run_steps(steps, 60, answers=False), {"hang": "FAILED"})

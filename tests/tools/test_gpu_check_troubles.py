@@ -1,10 +1,13 @@
 """tools/gpu_check with the real program on CUDA for the CPU, in which troubles are planted.
 
-test_gpu_check_troubles.py MEGATRON
+test_gpu_check_troubles.py MEGATRON LIBRARIES
+
+LIBRARIES: the folder of the build with NVIDIA's libraries as they are played, by version.
 """
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,15 +15,15 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = ""
+PROGRAM, LIBRARIES = "", Path()
 
 
 class Planted(unittest.TestCase):
     """Each costs its own step; the rows beside it are there."""
 
-    def rows(self, part, *flags, **planted):
+    def rows(self, part, *flags, program=None, code=(0, 1), **planted):
         with tempfile.TemporaryDirectory() as folder:
-            command = [ROOT / "tools/gpu_check", part, "--small", "--program", PROGRAM]
+            command = [ROOT / "tools/gpu_check", part, "--small", "--program", program or PROGRAM]
             done = subprocess.run(
                 [*command, "--jobs", "1", "--output", folder, *flags],
                 capture_output=True,
@@ -30,14 +33,37 @@ class Planted(unittest.TestCase):
             )
             text = done.stdout + done.stderr
             self.assertNotIn("Traceback", text)
-            self.assertIn(done.returncode, (0, 1), text)
-            page = (Path(folder) / "cuda-shim-on-the-cpu.md").read_text(encoding="utf-8")
-        rows = re.findall(r"^\| (.*?), small \| `.*` \| (.*) \|$", page, re.MULTILINE)
+            self.assertIn(done.returncode, code, text)
+            pages = [page.read_text(encoding="utf-8") for page in Path(folder).glob("*.md")]
+        rows = re.findall(r"^\| (.*?), small \| `.*` \| (.*) \|$", "".join(pages), re.MULTILINE)
         return dict(rows), text
+
+    def machine(self, *libraries):
+        """A program whose plugin finds these libraries only, each VERSION/NAME: (it, their folder)."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        found = Path(folder.name) / "libraries"
+        found.mkdir()
+        for library in libraries:
+            shutil.copy(LIBRARIES / library, found)
+        shutil.copy(LIBRARIES / "libmegatron_cuda.so", folder.name)
+        return shutil.copy(PROGRAM, folder.name), str(found)
 
     def test_algorithms_that_cublaslt_refuses(self):
         rows, text = self.rows("headline", "--only", "gpt2", CUDA_SHIM_REFUSE_ALGORITHMS="1")
         self.assertRegex(rows["gpt2-124m, sequence 32"], "^passed: .*tokens/s", text)
+
+    def test_a_library_that_is_missing_or_of_another_version(self):
+        products, cudnn = "130100/libcublasLt_played.so.13", "8907/libcudnn_played.so.8"
+        program, found = self.machine(products, cudnn)
+        more = {"program": program, "LD_LIBRARY_PATH": found}
+        rows, text = self.rows("headline", "--only", "gpt2", **more)
+        self.assertRegex(rows["gpt2-124m, sequence 32"], "^passed: .*tokens/s", text)
+        (Path(found) / Path(products).name).unlink()
+        rows, text = self.rows("headline", code=(2,), **more)
+        self.assertEqual(rows, {})
+        self.assertRegex(text, "libcublasLt_played.so.13 is not found")
+        self.assertIn("What to do: ", text)
 
     def test_memory_that_is_used_up_midway(self):
         rows, text = self.rows("headline", CUDA_SHIM_ALLOCATIONS="12")
@@ -53,5 +79,5 @@ class Planted(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    PROGRAM = sys.argv.pop(1)
+    PROGRAM, LIBRARIES = sys.argv.pop(1), Path(sys.argv.pop(1))
     unittest.main()

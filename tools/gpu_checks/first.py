@@ -83,7 +83,8 @@ def probe(machine):
     except Exception as error:  # pylint: disable=broad-exception-caught
         return "", str(error)
     said = [line for line in ran.lines() if not re.match(r"\d\d:\d\d:\d\d ", line)]
-    if ran.ended or ran.code not in (0, 1) or "; " not in (said or [""])[0]:
+    answered = ran.code in (0, 1) or re.search("^ok ", ran.text, re.MULTILINE)
+    if not answered or "; " not in (said or [""])[0]:
         return "", ran.why()
     return said[0], ""
 

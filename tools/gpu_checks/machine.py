@@ -26,6 +26,9 @@ LOG_LIMIT = 12 << 20  # what brings files back may refuse long ones
 LOGGED_LIMIT = 256 << 10  # of a command
 READ_LIMIT = 4 << 20  # of what it printed, at its beginning and at its end each
 THREADS = 4  # CPU threads of a check
+# The last line of a check or a bench. A program that has said it may hang while the driver ends.
+LAST_LINE = re.compile(r"^(\d+ passed, \d+ failed|clocks and power|SM clock)", re.MULTILINE)
+LINGER_SECONDS = 20
 BAD = re.compile(r"FAILED|ERROR|(?<!worst )[Ee]rror")
 
 
@@ -267,6 +270,7 @@ class Machine:
 
     def wait(self, process, out, end, late):
         """None: it ended. Else why it must."""
+        said_all = math.inf  # since when
         while True:
             left = end - time.monotonic()
             try:
@@ -275,6 +279,10 @@ class Machine:
             except subprocess.TimeoutExpired:
                 if time.monotonic() >= end:
                     return late
+                if said_all == math.inf and LAST_LINE.search(content_of(out)):
+                    said_all = time.monotonic()
+                if time.monotonic() >= said_all + LINGER_SECONDS:
+                    return Failure(f"did not end within {LINGER_SECONDS} s of its last line")
                 if os.fstat(out.fileno()).st_size > PRINTED_LIMIT:
                     return Failure(f"printed more than {PRINTED_LIMIT >> 20} MiB and was ended")
 

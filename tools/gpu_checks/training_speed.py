@@ -10,7 +10,7 @@ from gpu_checks.runs import losses_of, records_of
 SAID = r"step time|tokens/s|floor|clock|^computed by"
 LOGGED = re.compile(r"\d\d:\d\d:\d\d |iteration |training \[")
 TEXT_SECONDS = 60
-MEMORY = re.compile(r"out of (\w+ )*memory|not fit|rank on a GPU .* has ")
+MEMORY = re.compile(r"out of (\w+ )*memory|not fit|ALLOC|rank on a GPU .* has ")
 
 
 def printed(ran, pattern):

@@ -31,6 +31,27 @@ TEST(CudaBench, StepPrintsItsSpeedAndEachKernelOfIt) {
     EXPECT_TRUE(has(r.out, part)) << part << "\n" << r.out;
 }
 
+// The steps are made, and what is measured after them finds no memory: the speed is printed.
+TEST(CudaBench, WhatFailsAfterTheStepsCostsNoneOfTheirFigures) {
+  const Workplace place;
+  const auto run = [&](int allocations) {
+    const std::string command =
+        "cd " + place.path() + " && CUDA_SHIM_ALLOCATIONS=" + std::to_string(allocations) + " " +
+        MEGATRON_BINARY + " " + kTiny + "--no-floor --plan-runs 0 >said 2>errors";
+    const int status = std::system(command.c_str());
+    return Outcome{WEXITSTATUS(status), read_file(place / "said"), read_file(place / "errors")};
+  };
+  int least = 0, most = 128;  // allocations that are too few for the steps, and enough
+  while (most - least > 1) {
+    const int middle = (least + most) / 2;
+    (has(run(middle).out, "iteration      3/3") ? most : least) = middle;
+  }
+  const Outcome r = run(most);
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.out, " tokens/s, ")) << r.out;
+  EXPECT_TRUE(has(r.err, "after them it could not be measured: ")) << r.err;
+}
+
 TEST(CudaBench, KernelsOfAStepAreMeasuredWithoutIt) {
   const Workplace place;
   const Outcome r = place.run(words(std::string(kTiny) + "--kernels-only --json"));
