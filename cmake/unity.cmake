@@ -3,7 +3,7 @@
 option(MEGATRON_UNITY "Compile small sources of a room, or of a test program, together" ON)
 
 # megatron_unity(TARGET): the sources of a folder, sorted, are cut before every file whose name's hash says so, about each
-# eighth. A new file thus joins or divides one batch and leaves the others as they are. Sources that Highway includes once
+# twelfth. A new file thus joins or divides one batch and leaves the others as they are. Sources that Highway includes once
 # for each instruction set stay alone. Names in anonymous namespaces must differ within a batch.
 function(megatron_unity target)
   if(NOT MEGATRON_UNITY)
@@ -22,7 +22,7 @@ function(megatron_unity target)
     file(RELATIVE_PATH name ${CMAKE_SOURCE_DIR} ${source})
     string(MD5 hash ${name})
     get_filename_component(folder ${source} DIRECTORY)
-    if(hash MATCHES "^[01]" OR NOT folder STREQUAL last_folder)
+    if(hash MATCHES "^(0|1[0-4])" OR NOT folder STREQUAL last_folder)
       math(EXPR batch "${batch} + 1")
     endif()
     set(last_folder ${folder})

@@ -31,8 +31,6 @@ bool within(const Range (&ranges)[N], uint32_t character) {
   return range != std::end(ranges) && range->first <= character;
 }
 
-bool continues(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
-
 struct Character {
   size_t bytes;
   int columns;
@@ -47,7 +45,7 @@ Character first_of(std::string_view text) {
                    : lead < 0xf0 ? lead & 0x0f
                                  : lead & 0x07;
   const size_t most = lead < 0xc0 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-  while (bytes < most && bytes < text.size() && continues(text[bytes]))
+  while (bytes < most && bytes < text.size() && continues_character(text[bytes]))
     value = value << 6 | (static_cast<unsigned char>(text[bytes++]) & 0x3f);
   if (bytes < most) return {bytes, 1};  // cut short
   return {bytes, within(kNone, value) ? 0 : within(kWide, value) ? 2 : 1};

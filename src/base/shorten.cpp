@@ -3,15 +3,15 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/columns.h"
+
 namespace megatron {
 namespace {
 
-bool continues(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
-
 // With [begin, end) replaced, widened to whole UTF-8 sequences.
 std::string without(const std::string& line, size_t begin, size_t end, std::string_view gap) {
-  while (begin > 0 && continues(line[begin])) --begin;
-  while (end < line.size() && continues(line[end])) ++end;
+  while (begin > 0 && continues_character(line[begin])) --begin;
+  while (end < line.size() && continues_character(line[end])) ++end;
   return line.substr(0, begin) + std::string(gap) + line.substr(end);
 }
 

@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::string_view kReplaced = ".being-replaced";
 
-bool present(const std::string& path) {
+bool is_there(const std::string& path) {
   std::error_code error;
   return fs::symlink_status(path, error).type() != fs::file_type::not_found;
 }
@@ -25,8 +25,8 @@ bool present(const std::string& path) {
 // its place is there.
 void settle(const std::string& path, const FileSystem& files) {
   const std::string replaced = path + std::string(kReplaced);
-  if (!present(replaced)) return;
-  if (present(path)) remove_tree(replaced, files);
+  if (!is_there(replaced)) return;
+  if (is_there(path)) remove_tree(replaced, files);
   else rename_path(replaced, path, files);
 }
 

@@ -10,7 +10,8 @@ namespace megatron::training {
 namespace {
 
 constexpr int64_t kShortest = 16;
-constexpr int64_t kPasses = 8;  // forward passes of each rank between two signs of progress
+constexpr int64_t kPassesOfDocuments =
+    8;  // forward passes of each rank between two signs of progress
 
 // Windows of one padded length, and the place of each among all windows.
 struct Bucket {
@@ -80,7 +81,7 @@ std::vector<LossSum> document_losses(LossPass& pass, const Documents& documents,
   for (auto& [length, bucket] : buckets) {
     const WindowSet set(documents, std::move(bucket.windows), length);
     const int64_t together = shape.micro_batch * (shape.seq_length / length);
-    const int64_t chunk = together * pass.ranks().data().size() * kPasses;
+    const int64_t chunk = together * pass.ranks().data().size() * kPassesOfDocuments;
     std::vector<int64_t> indices;
     for (int64_t begin = 0; begin < set.size(); begin += chunk) {
       indices.resize(static_cast<size_t>(std::min(chunk, set.size() - begin)));

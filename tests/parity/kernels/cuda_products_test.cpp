@@ -13,7 +13,7 @@ namespace megatron::kernels {
 namespace {
 
 // cuBLASLt's numbers.
-enum Epilogue : uint32_t {
+enum LibraryEpilogue : uint32_t {
   kDefault = 1,
   kBias = 4,
   kGelu = 32,

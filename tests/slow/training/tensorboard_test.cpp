@@ -15,6 +15,7 @@ namespace megatron::training {
 namespace {
 
 using namespace log_test;
+using log_test::TemporaryDirectory;
 
 const std::string kReader = MEGATRON_TEST_SOURCES "/slow/training/tensorboard_read.py";
 

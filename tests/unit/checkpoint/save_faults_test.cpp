@@ -12,7 +12,7 @@ using testing::ends;
 using testing::Fault;
 using testing::FaultyFiles;
 
-constexpr int64_t kShard = 1000;
+constexpr int64_t kSmallShard = 1000;
 
 size_t open_descriptors() {
   return static_cast<size_t>(
@@ -34,8 +34,8 @@ class SaveFaults : public ::testing::TestWithParam<std::tuple<Before, Fault>> {
 
   void save(TrainedModel& model, int64_t iteration, const std::string& name, FaultyFiles& files) {
     if (before() == Before::same_name_without_exchange) files.forbid_exchange();
-    Save save(folder_ / name, model.contents(iteration, kShard), *ranks_, model.stream(), files,
-              Save::Snapshot::none);
+    Save save(folder_ / name, model.contents(iteration, kSmallShard), *ranks_, model.stream(),
+              files, Save::Snapshot::none);
     save.write();
     save.finish();
   }

@@ -5,15 +5,16 @@
 namespace megatron::data {
 namespace {
 
-bool flag(const Json& c, std::string_view key) { return c.contains(key) && c[key].as_bool(); }
+bool is_set(const Json& c, std::string_view key) { return c.contains(key) && c[key].as_bool(); }
 
 TEST(BatchSchedule, ConstantEqualsTheVectors) {
   const Json cases = Json::read(golden("samplers/batch_size.json"));
   for (const Json& c : cases["constant"].as_array()) {
     SCOPED_TRACE(c.dump());
     BatchSchedule schedule = BatchSchedule::constant(c["gbs"].as_integer());
-    const std::string error = error_of(
-        [&] { schedule.divide(c["mbs"].as_integer(), c["dp"].as_integer(), flag(c, "decrease")); });
+    const std::string error = error_of([&] {
+      schedule.divide(c["mbs"].as_integer(), c["dp"].as_integer(), is_set(c, "decrease"));
+    });
     EXPECT_EQ(error != "", c.contains("error")) << error;
     if (c.contains("error")) continue;
     EXPECT_EQ(schedule.micro_batches(0), c["num_microbatches"].as_integer());
@@ -25,7 +26,7 @@ TEST(BatchSchedule, ConstantEqualsTheVectors) {
 TEST(BatchSchedule, StepsEqualTheVectors) {
   const Json cases = Json::read(golden("samplers/batch_size.json"));
   for (const Json& c : cases["step_schedule"].as_array()) {
-    if (flag(c, "decrease")) continue;  // a matter of the flags: golden/training
+    if (is_set(c, "decrease")) continue;  // a matter of the flags: golden/training
     SCOPED_TRACE(c["schedule"].dump());
     const int64_t micro = c["mbs"].as_integer(), ranks = c["dp"].as_integer();
     const std::optional<int64_t> length =
