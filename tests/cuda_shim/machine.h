@@ -118,6 +118,7 @@ struct Machine {
   std::map<uint64_t, int> references;
   uint64_t next_handle = 1;
   size_t used[kMaxDevices] = {};
+  int64_t pageable_bytes = 0;  // that copies were asked for
 
   std::unordered_map<const void*, size_t> dynamic_shared;  // that kernels may have
   std::set<const void*> kernels;                           // that were launched, and loaded by that

@@ -238,6 +238,21 @@ cudaError_t cudaHostUnregister(void* p) {
   return cudaSuccess;
 }
 
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* p) {
+  const Lock lock(machine().mutex);
+  if (!has_devices()) return cudaErrorNoDevice;
+  const Place place = place_of(p, 1);
+  const bool device = place == Place::device, host = place == Place::pinned;
+  *attributes = {};
+  attributes->type = device ? cudaMemoryTypeDevice
+                     : host ? cudaMemoryTypeHost
+                            : cudaMemoryTypeUnregistered;
+  attributes->device = device || host ? current_device() : -1;
+  if (device || host) attributes->devicePointer = const_cast<void*>(p);
+  if (!device) attributes->hostPointer = const_cast<void*>(p);
+  return cudaSuccess;
+}
+
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   const Lock lock(machine().mutex);
@@ -250,6 +265,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   if (!fits(kind, target == Place::device, source == Place::device))
     return refuse(cudaErrorInvalidMemcpyDirection,
                   "cudaMemcpyAsync: the pointers are not of that direction");
+  const bool pageable = source == Place::pageable || target == Place::pageable;
+  if (pageable) machine().pageable_bytes += static_cast<int64_t>(bytes);
   if (source != Place::pageable)
     return queue_copy(stream, "copy", [=] { return copy_bytes(to, from, bytes); });
   if (const cudaError_t error =

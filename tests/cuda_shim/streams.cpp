@@ -122,10 +122,7 @@ cudaError_t queue(cudaStream_t stream, Operation operation) {
 
 cudaStream_t stream_of(cudaStream_t stream) {
   Machine& m = machine();
-  if (stream != nullptr && stream != cudaStreamLegacy)
-    return std::ranges::count(m.streams, stream) + std::ranges::count(m.branches, stream) != 0
-               ? stream
-               : nullptr;
+  if (stream != nullptr && stream != cudaStreamLegacy) return is_alive(stream) ? stream : nullptr;
   if (!has_devices()) return nullptr;
   cudaStream_t& own = m.default_streams[current_device()];
   if (own == nullptr) own = new CUstream_st{.device = current_device(), .work = {}};

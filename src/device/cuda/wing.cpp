@@ -11,6 +11,7 @@
 #include "device/cuda/architectures.h"
 #include "device/cuda/build.h"
 #include "device/cuda/gate.h"
+#include "device/cuda/host_copy.h"
 #include "device/cuda/libraries.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/recording.h"
@@ -60,6 +61,8 @@ class Wing final : public CudaWing {
 
   void copy(void* to, const void* from, int64_t bytes, Stream& stream) const override {
     const cudaStream_t handle = handle_of(stream);
+    if (!stream.recording() && host_copies_.copy(to, from, bytes, stream.device().index, handle))
+      return;
     each_piece(to, from, bytes, [&](std::byte* target, const std::byte* source, int64_t size) {
       check(cudaMemcpyAsync(target, source, static_cast<size_t>(size), cudaMemcpyDefault, handle),
             "cudaMemcpyAsync");
@@ -79,9 +82,11 @@ class Wing final : public CudaWing {
     // Streams that do not block are not waited for by a copy, and a copy to the device returns
     // before its bytes are there.
     waited_.wait(device.index);
-    each_piece(to, from, bytes, [](std::byte* target, const std::byte* source, int64_t size) {
-      check(cudaMemcpy(target, source, static_cast<size_t>(size), cudaMemcpyDefault), "cudaMemcpy");
-    });
+    if (!host_copies_.copy(to, from, bytes, device.index, nullptr))
+      each_piece(to, from, bytes, [](std::byte* target, const std::byte* source, int64_t size) {
+        check(cudaMemcpy(target, source, static_cast<size_t>(size), cudaMemcpyDefault),
+              "cudaMemcpy");
+      });
     check(cudaStreamSynchronize(nullptr), "cudaMemcpy");
   }
 
@@ -116,6 +121,7 @@ class Wing final : public CudaWing {
   std::vector<CudaDevice> devices_;
   mutable WaitedStreams waited_{static_cast<int>(devices_.size())};
   std::vector<std::shared_ptr<RecordingGate>> gates_;  // by device
+  mutable HostCopies host_copies_{static_cast<int>(devices_.size())};
   std::string versions_;
 };
 
@@ -175,19 +181,28 @@ std::unique_ptr<Wing> open_wing(std::string& why_not) {
 extern "C" __attribute__((visibility("default"))) const megatron::CudaWing* megatron_cuda_wing(
     const char* interface, char* why_not, size_t size) {
   using namespace megatron;
-  std::string reason;
-  static std::unique_ptr<cuda::Wing> wing;
+  struct Opened {
+    std::string why_not;
+    std::unique_ptr<cuda::Wing> wing;
+  };
   if (std::string_view(interface) != MEGATRON_CUDA_INTERFACE) {
-    reason = "libmegatron_cuda.so beside the program is of another build; build both together";
-  } else if (wing == nullptr) {
-    try {
-      wing = cuda::open_wing(reason);
-    } catch (const std::exception& error) {
-      reason = error.what();
-    }
+    std::snprintf(
+        why_not, size, "%s",
+        "libmegatron_cuda.so beside the program is of another build; build both together");
+    return nullptr;
   }
-  std::snprintf(why_not, size, "%s", reason.c_str());
-  return reason.empty() ? wing.get() : nullptr;
+  // Made when CUDA is there, so that it ends before CUDA does.
+  static const Opened opened = [] {
+    Opened made;
+    try {
+      made.wing = cuda::open_wing(made.why_not);
+    } catch (const std::exception& error) {
+      made.why_not = error.what();
+    }
+    return made;
+  }();
+  std::snprintf(why_not, size, "%s", opened.why_not.c_str());
+  return opened.why_not.empty() ? opened.wing.get() : nullptr;
 }
 
 extern "C" __attribute__((visibility("default"))) bool megatron_cuda_libraries(

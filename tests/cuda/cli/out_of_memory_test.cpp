@@ -130,6 +130,21 @@ TEST(CudaOutOfMemory, OfPinnedMemoryNamesTheTensorAndTheFlags) {
     EXPECT_NE(r.err.find(part), std::string::npos) << part << "\n" << r.err;
 }
 
+// Memory that is not pinned goes by CUDA alone where none can be.
+TEST(CudaOutOfMemory, OfPinnedBuffersCostsSpeedAlone) {
+  const Workplace place;
+  const std::string flags = "--hidden-size 128 --save run --save-interval 1";
+  std::string said;
+  const std::vector<Step> usual = train(place, "cuda", 2, flags, &said);
+  EXPECT_EQ(count(said, "memory be pinned"), 0) << said;
+  const Planted none("CUDA_SHIM_PINNED", "0");
+  fs::remove_all(place / "run");
+  EXPECT_EQ(train(place, "cuda", 2, flags, &said), usual);
+  EXPECT_EQ(count(said, "the host lets no 33554432 bytes of memory be pinned (out of memory)"), 1)
+      << said;
+  EXPECT_EQ(whole_checkpoints(place), 2);
+}
+
 TEST(CudaRefusedAlgorithms, AreReplacedByTheNextOnesOrEndTheRun) {
   const Workplace place;
   std::string said;

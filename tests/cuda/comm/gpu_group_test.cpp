@@ -362,7 +362,7 @@ TEST(GpuGroupWaits, ForARankThatComesLateAreLogged) {
             {60, 0.2});
   const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(
-      text.find("s for rank 1 in all_reduce 'late' (call 4 of 'world', 160 bytes of f32, sum)"),
+      text.find("s for rank 1 in all_reduce 'late' (call 5 of 'world', 160 bytes of f32, sum)"),
       std::string::npos)
       << text;
   EXPECT_EQ(problems(), "");

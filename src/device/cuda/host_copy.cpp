@@ -1,0 +1,183 @@
+#include "device/cuda/host_copy.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <deque>
+#include <utility>
+
+#include "base/log.h"
+#include "device/cuda/recording.h"
+#include "device/cuda/runtime_call.h"
+
+namespace megatron::cuda {
+namespace {
+
+struct Piece {
+  std::byte* to;
+  const std::byte* from;
+  size_t bytes;
+};
+
+void queue(void* to, const void* from, size_t bytes, cudaStream_t stream) {
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+}
+
+cudaMemoryType kind_of(const void* p) {
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, p), "cudaPointerGetAttributes");
+  return attributes.type;
+}
+
+}  // namespace
+
+// A buffer is free, or some call's. The GPU may still copy from or to a free one: until its event.
+class HostCopies::Ring {
+ public:
+  struct Buffer {
+    std::byte* data = nullptr;
+    cudaEvent_t used = nullptr;
+    cudaStream_t stream = nullptr;  // that it was last used in
+    bool free = true;
+  };
+
+  // A buffer that a call has.
+  class Taken {
+   public:
+    Taken(Ring& ring, Buffer* buffer) : ring_(&ring), buffer_(buffer) {}
+    ~Taken() {
+      if (buffer_ != nullptr) ring_->give_back(*buffer_);
+    }
+    Taken(Taken&& other) noexcept : ring_(other.ring_), buffer_(std::exchange(other.buffer_, {})) {}
+    Taken& operator=(Taken&&) = delete;
+    explicit operator bool() const { return buffer_ != nullptr; }
+    std::byte* data() const { return buffer_->data; }
+    void record(cudaStream_t stream) {
+      buffer_->stream = stream;
+      check(cudaEventRecord(buffer_->used, stream), "cudaEventRecord");
+    }
+    void wait() const { check(cudaEventSynchronize(buffer_->used), "the work before a copy"); }
+
+   private:
+    Ring* ring_;
+    Buffer* buffer_;
+  };
+
+  // Null where the host lets no more memory be pinned.
+  static std::unique_ptr<Ring> make() {
+    auto ring = std::make_unique<Ring>();
+    for (Buffer& buffer : ring->buffers_) {
+      void* data = nullptr;
+      const cudaError_t made = cudaHostAlloc(&data, kBuffer, cudaHostAllocPortable);
+      buffer.data = static_cast<std::byte*>(data);
+      if (made == cudaSuccess)
+        check(cudaEventCreateWithFlags(&buffer.used, cudaEventDisableTiming),
+              "cudaEventCreateWithFlags");
+      if (made == cudaSuccess) continue;
+      cudaGetLastError();
+      log::warning(
+          "the host lets no {} bytes of memory be pinned ({}): memory that is not pinned is copied "
+          "by CUDA alone, which is slower",
+          kBuffers * kBuffer, cudaGetErrorString(made));
+      return nullptr;
+    }
+    return ring;
+  }
+
+  ~Ring() {
+    for (const Buffer& buffer : buffers_) {
+      if (buffer.used != nullptr) cudaEventDestroy(buffer.used);
+      cudaFreeHost(buffer.data);  // waits for who still copies
+    }
+  }
+
+  // One that the GPU has done with, or of this stream, which is waited for. Not of another one: that
+  // may wait for another rank, and that rank for whoever asks here.
+  Taken take(cudaStream_t stream) {
+    Buffer* found = nullptr;
+    bool reached = false;
+    {
+      const std::lock_guard lock(mutex_);
+      for (Buffer& buffer : buffers_) {
+        if (!buffer.free || reached) continue;
+        reached = cudaEventQuery(buffer.used) == cudaSuccess;
+        if (reached || (found == nullptr && buffer.stream == stream)) found = &buffer;
+      }
+      if (found != nullptr) found->free = false;
+    }
+    Taken taken(*this, found);
+    if (taken && !reached) taken.wait();
+    return taken;
+  }
+
+  void write(const Piece& piece, cudaStream_t stream) {
+    Taken buffer = take(stream);
+    if (!buffer) return queue(piece.to, piece.from, piece.bytes, stream);
+    std::memcpy(buffer.data(), piece.from, piece.bytes);
+    queue(piece.to, buffer.data(), piece.bytes, stream);
+    buffer.record(stream);
+  }
+
+  // Two pieces at a time are on their way, so that other threads have buffers, too.
+  void read(std::deque<std::pair<Piece, Taken>>& under_way, const Piece& piece,
+            cudaStream_t stream) {
+    if (under_way.size() == 2) finish(under_way);
+    Taken buffer = take(stream);
+    if (!buffer) {
+      queue(piece.to, piece.from, piece.bytes, stream);
+      return check(cudaStreamSynchronize(stream), "the work before a copy");
+    }
+    queue(buffer.data(), piece.from, piece.bytes, stream);
+    buffer.record(stream);
+    under_way.emplace_back(piece, std::move(buffer));
+  }
+  static void finish(std::deque<std::pair<Piece, Taken>>& under_way) {
+    const auto& [piece, buffer] = under_way.front();
+    buffer.wait();
+    std::memcpy(piece.to, buffer.data(), piece.bytes);
+    under_way.pop_front();
+  }
+
+ private:
+  void give_back(Buffer& buffer) {
+    const std::lock_guard lock(mutex_);
+    buffer.free = true;
+  }
+
+  std::mutex mutex_;
+  std::array<Buffer, kBuffers> buffers_;
+};
+
+HostCopies::HostCopies(int devices) : rings_(static_cast<size_t>(devices)) {}
+HostCopies::~HostCopies() = default;
+
+HostCopies::Ring* HostCopies::ring(int device) {
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<Ring>& ring = rings_[static_cast<size_t>(device)];
+  if (ring == nullptr && !none_) ring = Ring::make();
+  none_ = ring == nullptr;
+  return ring.get();
+}
+
+bool HostCopies::copy(void* to, const void* from, int64_t bytes, int device, cudaStream_t stream) {
+  if (bytes <= kSmall) return false;
+  const cudaMemoryType target = kind_of(to), source = kind_of(from);
+  const bool writes = target == cudaMemoryTypeDevice && source == cudaMemoryTypeUnregistered;
+  const bool reads = source == cudaMemoryTypeDevice && target == cudaMemoryTypeUnregistered;
+  if (!writes && !reads) return false;
+  const MemoryWhileRecording allowed;  // of another stream of this thread
+  Ring* const ring = this->ring(device);
+  if (ring == nullptr) return false;
+  std::deque<std::pair<Piece, Ring::Taken>> under_way;
+  for (int64_t at = 0; at < bytes; at += kBuffer) {
+    const Piece piece{static_cast<std::byte*>(to) + at, static_cast<const std::byte*>(from) + at,
+                      static_cast<size_t>(std::min(kBuffer, bytes - at))};
+    if (writes) ring->write(piece, stream);
+    else ring->read(under_way, piece, stream);
+  }
+  while (!under_way.empty()) Ring::finish(under_way);
+  return true;
+}
+
+}  // namespace megatron::cuda
