@@ -46,6 +46,15 @@ class Played(unittest.TestCase):
         command = [sys.executable, TOOL, part, "--small", "--program", program or self.program]
         return [*command, "--jobs", "1", "--output", self.out, *flags]
 
+    def path_with_card(self):
+        """A PATH with a played nvidia-smi."""
+        tool = self.folder / "bin/nvidia-smi"
+        tool.parent.mkdir()
+        said = "580.1, 345 MHz, 1980 MHz, 3201 MHz, 700 W, 143771 MiB, Default"
+        tool.write_text(f"#!/bin/sh\necho '{said}'\n", encoding="utf-8")
+        tool.chmod(0o755)
+        return f"{tool.parent}:{os.environ['PATH']}"
+
     def check(self, *flags, fault="", program=None, part="all", **environment):
         done = subprocess.run(
             self.command(part, *flags, program=program),
@@ -147,14 +156,7 @@ class Passing(Played):
         self.assertIn("tokens/s", self.rows()["gpt2-124m, sequence 32"])
 
     def test_card_and_clocks_are_those_of_nvidia_smi(self):
-        (self.folder / "bin").mkdir()
-        tool = self.folder / "bin/nvidia-smi"
-        tool.write_text(
-            "#!/bin/sh\necho '580.1, 345 MHz, 1980 MHz, 3201 MHz, 700 W, 143771 MiB, Default'\n"
-        )
-        tool.chmod(0o755)
-        path = f"{tool.parent}:{os.environ['PATH']}"
-        code, text = self.check(part="layouts", PATH=path)
+        code, text = self.check(part="layouts", PATH=self.path_with_card())
         self.assertEqual(code, 0, text)
         self.assertIn("580.1, 345 MHz, 1980 MHz", self.results())
 
@@ -217,6 +219,21 @@ class Troubles(Played):
             {one: r"passed: .*mock data \(no text: Failure: error: no tok"},
             0,
         )
+
+    def test_what_does_not_fit_by_the_plan_is_not_run(self):
+        from gpu_checks import machine, output, training_speed
+
+        with unittest.mock.patch.dict(os.environ, self.environment("too large")):
+            played = machine.Machine(self.program, output.Output(self.out), "cuda")
+        self.addCleanup(played.close)
+        words = ["bench", "step", "--no-floor", "--micro-batch-size", "2"]
+        with self.assertRaises(machine.NotRun) as refused:
+            training_speed.run_if_it_fits(played, words, small=True)
+        why = "megatron plan: it needs 2 GB of a GPU's 1; 8B parameters"
+        self.assertEqual(str(refused.exception), why)
+        played.environment["FAULT"] = ""
+        said = training_speed.run_if_it_fits(played, words, small=True)
+        self.assertIn("10 tokens/s", said)
 
     def test_any_output_is_taken(self):
         self.expect("parity", "not UTF-8", {}, 0)
@@ -318,8 +335,9 @@ class FirstStep(Played):
     def test_a_hung_one_is_ended(self):
         from gpu_checks import first, machine, output
 
+        variables = {**self.environment("first hangs"), "PATH": self.path_with_card()}
         with (
-            unittest.mock.patch.dict(os.environ, self.environment("first hangs")),
+            unittest.mock.patch.dict(os.environ, variables),
             unittest.mock.patch.object(first, "SECONDS", 0.5),
         ):
             played = machine.Machine(self.program, output.Output(self.out), "cuda")
@@ -327,6 +345,7 @@ class FirstStep(Played):
             found = first.look(played)
             self.assertIn("gave no report: took longer than 0.5 s and was ended", found.failed[0])
             self.assertEqual(found.gpu, "NVIDIA Play")
+            self.assertIn("580.1, 345 MHz", found.lines[-1])
             played.environment["FAULT"] = "nothing answers"
             with unittest.mock.patch.object(first, "PROBE_SECONDS", 0.5):
                 self.assertRaises(first.NoGpu, first.look, played)

@@ -7,6 +7,7 @@ LIBRARIES: the folder of the build with NVIDIA's libraries as they are played, b
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -76,6 +77,31 @@ class Planted(unittest.TestCase):
         self.assertRegex(rows["kernels/unit_norm"], "^FAILED.*took longer than 20", text)
         self.assertRegex(rows["kernels/fill"], "^passed", text)
         self.assertNotIn("did not answer", text)
+
+
+class Flags(unittest.TestCase):
+    """The steps of real size, which only a GPU runs."""
+
+    def test_are_known_and_go_together(self):
+        sys.path.insert(0, str(ROOT / "tools"))
+        from gpu_checks import runs, speed
+
+        steps = speed.headline_steps(False) + speed.speed_steps(False)
+        commands = [shlex.split(step.command)[1:] for step in steps]
+        commands += [[*c, *speed.LESS_MEMORY] for c in commands[:2]]
+        commands += [[*c, "--cuda-graph-impl", "local"] for c in commands if "gpt2-124m" in c]
+        commands += [runs.train_words(name, False, "cuda") for name in runs.RUNS]
+        checked = 0
+        for words in commands:
+            if words[:2] not in (["bench", "kernels"], ["bench", "generate"]):
+                command = [PROGRAM, *words, "--print-config"]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                self.assertEqual(done.returncode, 0, f"{shlex.join(words)}\n{done.stderr}")
+                checked += 1
+        self.assertGreater(checked, 30)
+        names = [step.name for step in steps]
+        self.assertEqual(len(set(names)), len(names))
+        self.assertLessEqual({step.beside for step in steps} - {None}, set(names))
 
 
 if __name__ == "__main__":

@@ -288,8 +288,9 @@ class Machine:
 
     def said_by(self, *command):
         """What a command says that may not be there; nothing when it fails."""
+        self.begin_step(20)
         try:
-            ran = self.run(command, limit=20)
+            ran = self.run(command)
         except (Ended, OSError):
             return ""
         return ran.text if ran.code == 0 and not ran.ended else ""

@@ -7,7 +7,7 @@ import statistics
 from gpu_checks.machine import ROOT, Ended, Failure, NotRun, json_in, vectors_of
 from gpu_checks.runs import losses_of, records_of
 
-SAID = r"step time|tokens/s|floor|clock|^computed by"
+SAID = r"step time|tokens/s|estimate: [0-9]|floor|clock|^computed by"
 LOGGED = re.compile(r"\d\d:\d\d:\d\d |iteration |training \[")
 TEXT_SECONDS = 60
 MEMORY = re.compile(r"out of (\w+ )*memory|not fit|ALLOC|rank on a GPU .* has ")
