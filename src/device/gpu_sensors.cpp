@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <fmt/core.h>
 
+#include "device/driver_library.h"
+
 namespace megatron {
 
 // NVIDIA's functions as its management library declares them; 0 is success.
@@ -40,7 +42,7 @@ struct GpuSensors::Library {
 
 GpuSensors::GpuSensors(const CudaDevice& device) : library_(std::make_unique<Library>()) {
   Library& l = *library_;
-  l.handle = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  l.handle = open_driver_library("libnvidia-ml.so.1");
   if (l.handle == nullptr) {
     why_not_ = "NVIDIA's management library (libnvidia-ml.so.1) is not found";
   } else if (!l.find_all()) {

@@ -10,6 +10,7 @@
 #include "base/log_level.h"
 #include "base/program_path.h"
 #include "device/cuda_library.h"
+#include "device/driver_library.h"
 
 namespace megatron {
 namespace {
@@ -49,6 +50,7 @@ Opened open_wing() {
     return opened;
   }
   opened.state.built = true;
+  open_driver_library("libcuda.so.1");  // CUDA's runtime asks the loader alone
   // Never closed: storages and streams hold functions of it until the program ends.
   opened.library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (opened.library == nullptr) {

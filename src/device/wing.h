@@ -1,7 +1,7 @@
 // CUDA comes as one shared object, libmegatron_cuda.so beside the program: what src/*/cuda and
-// src/comm/nccl hold, linked with NVIDIA's libraries. It is opened the first time that CUDA is
-// asked for, so that one program runs on machines with and without a GPU, its driver and its
-// libraries, and can say what it found. Of the shared object this room sees the interface below;
+// src/comm/nccl hold, which opens NVIDIA's libraries when they are first used (cuda_library.h). It is
+// opened the first time that CUDA is asked for, so that one program runs on machines with and
+// without a GPU, its driver and its libraries, and can say what it found. Of the shared object this room sees the interface below;
 // other rooms find theirs by cuda_symbol().
 #pragma once
 
@@ -45,7 +45,7 @@ class CudaWing {
  public:
   virtual ~CudaWing() = default;
   virtual std::span<const CudaDevice> devices() const = 0;  // at least one
-  // "CUDA 13.0, driver 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0"
+  // "CUDA 13.0, driver 13.0, cuBLASLt 13.1.0"
   virtual std::string versions() const = 0;
 
   // Device memory, mapped as it grows.

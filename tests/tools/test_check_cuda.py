@@ -1,4 +1,4 @@
-"""tools/check_cuda with a compiler, a build and a history that are played."""
+"""tools/check_cuda with a compiler, a build and a history that are played; the choice of nvcc among toolkits."""
 
 import shutil
 import subprocess
@@ -82,6 +82,52 @@ class Cuda(unittest.TestCase):
         self.assertEqual(code, 0, text)
         self.assertIn("sm_90a: ", text)
         self.assertNotIn("sm_80", text)
+
+
+class Toolkits(unittest.TestCase):
+    """cmake/cuda_nvcc.cmake on toolkits that are played; the machine may have others."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.root = Path(self.folder.name)
+        for name, version in (("twelve", "12.4"), ("later", "12.9"), ("thirteen", "13.0")):
+            nvcc = self.root / name / "bin/nvcc"
+            nvcc.parent.mkdir(parents=True)
+            nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version}, V{version}.131'\n")
+            nvcc.chmod(0o755)
+
+    def choose(self, version, root="", home="", path=""):
+        script = self.root / "choose.cmake"
+        script.write_text(
+            f"include({TOOLS.parent}/cmake/cuda_nvcc.cmake)\ncuda_find_nvcc()\n"
+            'message("${MEGATRON_NVCC}|${cuda_others}")\n'
+        )
+        folder = lambda name: self.root / name if name else ""
+        done = subprocess.run(
+            ["cmake", f"-DMEGATRON_CUDA_VERSION={version}", f"-DCUDAToolkit_ROOT={folder(root)}", "-P", str(script)],
+            env={"PATH": f"{folder(path)}/bin:/usr/bin:/bin", "CUDA_HOME": str(folder(home))},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        chosen, others = done.stderr.strip().split("|")
+        return chosen.removeprefix(f"{self.root}/").removesuffix("/bin/nvcc"), others
+
+    def test_the_one_that_is_named_first(self):
+        self.assertEqual(self.choose("", root="twelve", home="thirteen")[0], "twelve")
+        self.assertEqual(self.choose("", home="thirteen", path="twelve")[0], "thirteen")
+        self.assertEqual(self.choose("", path="later")[0], "later")
+
+    def test_the_first_of_the_version(self):
+        self.assertEqual(self.choose("13", root="twelve", home="thirteen")[0], "thirteen")
+        self.assertEqual(self.choose("12", root="thirteen", home="later", path="twelve")[0], "later")
+        self.assertEqual(self.choose("12.4", root="thirteen", home="later", path="twelve")[0], "twelve")
+
+    def test_none_of_the_version(self):
+        chosen, others = self.choose("19", root="thirteen", path="later")
+        self.assertEqual(chosen, "")
+        self.assertIn(f"found: CUDA 13.0 in {self.root.resolve()}/thirteen/bin/nvcc, CUDA 12.9 in ", others)
 
 
 if __name__ == "__main__":

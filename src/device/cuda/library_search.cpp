@@ -65,7 +65,7 @@ class Search {
     const fs::path place = fs::canonical(folder, error);
     if (error || std::ranges::find(places_, place) != places_.end()) return;
     places_.push_back(place);
-    folders.push_back(folder);
+    folders.push_back(fs::path(folder).lexically_normal());
   }
 
   std::vector<fs::path> places_;  // without links
@@ -89,6 +89,9 @@ std::vector<std::string> library_folders(const Variable& variable, const std::st
 
   if (const std::string prefix = variable("VIRTUAL_ENV"); !prefix.empty()) search.python(prefix);
   if (!conda.empty()) search.python(conda);
+  std::error_code error;
+  for (const std::string& folder : folders_of_path(variable("PATH")))
+    if (fs::exists(folder + "/python3", error)) search.python(folder + "/..");
   if (const std::string home = variable("HOME"); !home.empty()) search.python(home + "/.local");
   search.python(root + "usr/local");
   search.python(root + "usr");

@@ -14,8 +14,8 @@ using Variable = std::function<std::string(const char* name)>;
 // The folders that exist, in the order in which they are searched, each once:
 // - toolkits: below CUDA_HOME and CUDA_PATH, /usr/local/cuda, /usr/local/cuda-*, the latest version
 //   first, /usr/local/nvidia, and CONDA_PREFIX;
-// - Python packages, nvidia/*/lib and torch/lib, of VIRTUAL_ENV, CONDA_PREFIX, ~/.local, /usr/local,
-//   /usr, /opt/* and /opt/*/.venv.
+// - Python packages, nvidia/*/lib and torch/lib, of VIRTUAL_ENV, CONDA_PREFIX, the installations whose
+//   python3 is on the PATH, ~/.local, /usr/local, /usr, /opt/* and /opt/*/.venv.
 // root: in place of "/", for tests.
 std::vector<std::string> library_folders(const Variable& variable, const std::string& root = "/");
 

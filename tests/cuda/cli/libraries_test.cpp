@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "free_port.h"
 #include "golden/cli/process.h"
 #include "text.h"
 
@@ -53,21 +54,24 @@ class Machine {
     int code = 0;
     std::string text;
   };
-  Said run(const std::string& arguments) const {
-    const std::string command =
-        "cd " + place_.path() +
-        " && env -u CUDA_HOME -u CUDA_PATH -u VIRTUAL_ENV -u CONDA_PREFIX " +
-        "LD_LIBRARY_PATH=" + path("libraries") + " " + variables_ + "./megatron " + arguments +
-        " >said 2>&1";
-    const int status = std::system(command.c_str());
+  Said run(const std::string& arguments) const { return shell(line("", arguments)); }
+  // The command of a process with further variables.
+  std::string line(const std::string& variables, const std::string& arguments) const {
+    return "env -u CUDA_HOME -u CUDA_PATH -u VIRTUAL_ENV -u CONDA_PREFIX LD_LIBRARY_PATH=" +
+           path("libraries") + " " + variables_ + variables + " ./megatron " + arguments;
+  }
+  Said shell(const std::string& command) const {
+    const int status =
+        std::system(("cd " + place_.path() + " && " + command + " >said 2>&1").c_str());
     return {WEXITSTATUS(status), read_file(place_ / "said")};
   }
+  static std::string model() {
+    return "--mock-data --vocab-size 50 --num-layers 1 --hidden-size 16 --num-attention-heads 2 "
+           "--max-position-embeddings 128 --micro-batch-size 1 --lr 1e-3 --train-iters 1 --threads "
+           "1";
+  }
   Said train(const std::string& device, const std::string& more = "--seq-length 8") const {
-    return run(
-        "train --mock-data --vocab-size 50 --num-layers 1 --hidden-size 16 --num-attention-heads 2 "
-        "--max-position-embeddings 128 --micro-batch-size 1 --lr 1e-3 --train-iters 1 "
-        "--threads 1 --device " +
-        device + " " + more);
+    return run("train " + model() + " --device " + device + " " + more);
   }
 
  private:
@@ -252,6 +256,38 @@ TEST(CudaLibraries, ADriverThatIsMissingOrOldAndNoGpuAreTold) {
     machine.set(variable);
     expect_cpu_because(machine, why);
   }
+}
+
+// Each process finds the libraries for itself; the first one says what they lack.
+TEST(CudaLibraries, ProcessesOfARunWarnOnce) {
+  Machine machine;
+  machine.set("CUDA_SHIM_DEVICES=2");
+  machine.set("WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=" +
+              std::to_string(free_port()));
+  machine.remove(kCudnn);
+  machine.remove(kNccl);
+  const auto rank = [&](const std::string& number) {
+    return machine.line(
+        "RANK=" + number + " LOCAL_RANK=" + number,
+        "train " + machine.model() + " --device cuda --global-batch-size 2 " + kAttention);
+  };
+  const Machine::Said said = machine.shell("{ " + rank("1") + " & " + rank("0") + "; wait; }");
+  expect_line(said, " warning cuDNN cannot be used: ");
+  expect_line(said,
+              " warning the ranks exchange through host memory, which is slower than NCCL: rank 0 "
+              "has no NCCL");
+}
+
+TEST(CudaLibraries, PlansOfAGpuNeedNone) {
+  Machine machine;
+  for (const auto& [name, version] : kLibraries) machine.remove(name);
+  const Machine::Said asked =
+      machine.run("plan " + Machine::model() + " --seq-length 8 --bf16 --device cuda");
+  expect_line(asked, "bf16 on cuda");
+  const Machine::Said automatic =
+      machine.run("plan " + Machine::model() + " --seq-length 8 --device auto");
+  expect_line(automatic, "f32 on cpu");
+  expect_line(automatic, std::string("CUDA cannot be used: ") + kProducts + " is not found");
 }
 
 // Commands that log no settings say so, too.

@@ -1,13 +1,11 @@
 // Ranks with a GPU each: the program on the CUDA wing for the CPU, with a stand-in for NCCL.
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <sstream>
 
 #include "base/json.h"
 #include "base/tolerances.h"
+#include "free_port.h"
 #include "golden/cli/tiny_run.h"
 
 namespace megatron::testing {
@@ -99,17 +97,6 @@ TEST(NcclProcesses, HaveTheLossesOfThreads) {
 }
 
 // --- Processes that meet at MASTER_ADDR:MASTER_PORT, as torchrun and Kubernetes start them.
-
-int free_port() {
-  const int file = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t length = sizeof address;
-  EXPECT_EQ(::bind(file, reinterpret_cast<sockaddr*>(&address), length), 0);
-  ::getsockname(file, reinterpret_cast<sockaddr*>(&address), &length);
-  ::close(file);
-  return ntohs(address.sin_port);
-}
 
 // Two ranks; `after` is what the shell does with the process of rank 1, $one, before it waits for
 // both. The exit code and text of rank 0.

@@ -16,6 +16,7 @@
 #include "comm/member.h"
 #include "comm/star_frames.h"
 #include "dist/ranks.h"
+#include "free_port.h"
 #include "hang_limit.h"
 #include "text.h"
 
@@ -27,18 +28,8 @@ using comm::MeetingPlace;
 using comm::Reduce;
 using comm::Star;
 using testing::error_of;
+using testing::free_port;
 using testing::make;
-
-int free_port() {
-  const int file = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t length = sizeof address;
-  EXPECT_EQ(::bind(file, reinterpret_cast<sockaddr*>(&address), length), 0);
-  ::getsockname(file, reinterpret_cast<sockaddr*>(&address), &length);
-  ::close(file);
-  return ntohs(address.sin_port);
-}
 
 // Runs body(star, rank) for each process; the errors that they end with, "" for none.
 std::vector<std::string> each_process(int size, const std::function<void(Star&, int rank)>& body) {

@@ -2,6 +2,8 @@
 // Files that are opened: tests/cuda/cli/libraries_test.cpp.
 #include "device/cuda/libraries.h"
 
+#include <dlfcn.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -13,6 +15,7 @@
 #include "device/cuda/architectures.h"
 #include "device/cuda/build.h"
 #include "device/cuda/library_search.h"
+#include "device/driver_library.h"
 
 namespace megatron::cuda {
 
@@ -86,6 +89,7 @@ TEST(CudaLibraries, PackagesOfPythonAreFoundInEachPlace) {
                           "venv/lib/python3.12/site-packages/torch/lib",
                           "venv/lib/python3.9/site-packages/nvidia/cublas/lib",
                           "conda/lib/python3.11/site-packages/nvidia/nccl/lib",
+                          "apps/python/lib/python3.12/site-packages/torch/lib",
                           "home/me/.local/lib/python3.12/site-packages/torch/lib",
                           "usr/local/lib/python3.12/dist-packages/nvidia/cublas/lib",
                           "usr/lib/python3/dist-packages/torch/lib",
@@ -96,9 +100,27 @@ TEST(CudaLibraries, PackagesOfPythonAreFoundInEachPlace) {
   machine.set("VIRTUAL_ENV", "venv");
   machine.set("CONDA_PREFIX", "conda");
   machine.set("HOME", "home/me");
+  machine.make("apps/python/bin");
+  machine.touch("apps/python/bin/python3");
+  machine.make("apps/other/bin");
+  machine.make("apps/other/lib/python3.12/site-packages/torch/lib");  // without a python3
+  machine.set("PATH", "apps/other/bin:" + machine.root() + "apps/python/bin");
   Names expected = packages;
   expected.insert(expected.begin(), "conda/lib");  // of conda's own packages
   EXPECT_EQ(machine.folders(), expected);
+}
+
+TEST(CudaLibraries, TheDriversAreFoundWhereContainersMountThem) {
+  Places machine;
+  EXPECT_EQ(open_driver_library("libplayed_driver.so.1", machine.root()), nullptr);
+  Dl_info loaded{};
+  ASSERT_NE(dladdr(reinterpret_cast<const void*>(&fmt::vformat), &loaded), 0);
+  machine.make("usr/local/nvidia/lib64");
+  fs::create_symlink(fs::canonical(loaded.dli_fname),
+                     machine.root() + "usr/local/nvidia/lib64/libplayed_driver.so.1");
+  void* const found = open_driver_library("libplayed_driver.so.1", machine.root());
+  ASSERT_NE(found, nullptr);
+  dlclose(found);
 }
 
 TEST(CudaLibraries, OtherVersionsInAFolderAreThoseOfTheSameName) {
