@@ -3,11 +3,15 @@
 # present), ON or OFF. The same sources compile for the CPU against tests/cuda_shim, which has CUDA's names: that plugin lies
 # in cuda_shim/ of the build, beside the test programs that open it.
 set(MEGATRON_CUDA "auto" CACHE STRING "auto (where this machine has an NVIDIA GPU), ON or OFF")
-set(MEGATRON_CUDA_ARCHITECTURES "90a" CACHE STRING "compute capabilities, such as 80;89;90a")
+set(MEGATRON_CUDA_ARCHITECTURES "90a" CACHE STRING "compute capabilities, such as 80;89;90a; 90+ptx: and of later GPUs")
 
 set(cuda_choices auto ON OFF)
 if(NOT MEGATRON_CUDA IN_LIST cuda_choices)
   message(FATAL_ERROR "MEGATRON_CUDA is '${MEGATRON_CUDA}'; it can be auto, ON or OFF")
+endif()
+include(cuda_architectures)
+if(MEGATRON_CUDA)
+  megatron_cuda_architectures(${MEGATRON_CUDA_ARCHITECTURES})
 endif()
 set(MEGATRON_CUDA_FOUND OFF)
 if(MEGATRON_CUDA STREQUAL ON OR (MEGATRON_CUDA STREQUAL auto AND EXISTS /dev/nvidiactl))
@@ -96,8 +100,8 @@ function(megatron_cuda_wing)
   set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/device/cuda/build.cpp APPEND PROPERTY COMPILE_DEFINITIONS
     MEGATRON_CUDA_LIBRARIES="${libraries}" MEGATRON_CUDA_CODE="${code}")
   foreach(architecture ${MEGATRON_CUDA_ARCHITECTURES})
-    target_compile_options(megatron_cuda PRIVATE
-      "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-gencode=arch=compute_${architecture},code=sm_${architecture}>")
+    megatron_cuda_code(options ${architecture})
+    target_compile_options(megatron_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:${options}>")
   endforeach()
   # What the kernels' machine code takes is printed; tools/check_cuda reads it.
   target_compile_options(megatron_cuda PRIVATE

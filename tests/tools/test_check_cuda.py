@@ -52,6 +52,42 @@ class Cuda(unittest.TestCase):
         self.assertEqual(code, 0, text)
         self.assertIn("sm_90a: 1 kernels, 0 with spills, 0 CPU-seconds", text)
 
+    def architectures(self, *given):
+        script = self.root / "script.cmake"
+        script.write_text(
+            f"include({TOOLS.parent}/cmake/cuda_architectures.cmake)\n"
+            f"megatron_cuda_architectures({' '.join(given)})\n"
+            "foreach(one %s)\nmegatron_cuda_code(code ${one})\nmessage(STATUS \"${code}\")\nendforeach()\n"
+            % " ".join(given)
+        )
+        cmake = shutil.which("cmake")
+        done = subprocess.run([cmake, "-P", script], capture_output=True, text=True, check=False)
+        return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+    def test_architectures_that_the_kernels_are_for(self):
+        code, text = self.architectures("80", "90a", "120+ptx")
+        self.assertEqual(code, 0, text)
+        self.assertIn("-gencode=arch=compute_90a,code=sm_90a", text)
+        self.assertNotIn("code=compute_90a", text)
+        self.assertIn(
+            "-gencode=arch=compute_120,code=sm_120 -gencode=arch=compute_120,code=compute_120", text
+        )
+
+    def test_architectures_that_cannot_be(self):
+        for given in ("70", "75"):
+            code, text = self.architectures("80", given)
+            self.assertNotEqual(code, 0)
+            self.assertIn(f"has '{given}'; the kernels need compute capability 8.0 or later", text)
+            self.assertIn("use --device cpu", text)
+        for given, why in (
+            ("9.0", "without a dot"),
+            ("sm_90", "without a dot"),
+            ("90a+ptx", "write 90+ptx"),
+        ):
+            code, text = self.architectures(given)
+            self.assertNotEqual(code, 0)
+            self.assertIn(why, text)
+
     def test_spills_are_refused(self):
         self.build(KERNEL.format(name="attend", stores=8, loads=16))
         code, text = self.run_tool("80")

@@ -4,27 +4,60 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <vector>
 
 namespace megatron::cuda {
+namespace {
 
-bool runs_on(std::string_view built, int major, int minor) {
-  if (built.empty()) return true;
+// What cmake/cuda_architectures.cmake refuses to build for less than.
+constexpr int kLeast = 80;
+
+struct Architecture {
+  int number = 0;      // 90: compute capability 9.0
+  bool alone = false;  // "90a"
+  bool later = false;  // "90+ptx"
+};
+
+std::vector<Architecture> parse(std::string_view built) {
+  std::vector<Architecture> all;
   while (!built.empty()) {
     const std::string one(built.substr(0, built.find(',')));
     built.remove_prefix(std::min(built.size(), one.size() + 1));
-    const int number = std::atoi(one.c_str()), from = number % 10;
-    const bool alone = one.back() == 'a';
-    if (number / 10 == major && (alone ? from == minor : from <= minor)) return true;
+    all.push_back({.number = std::atoi(one.c_str()),
+                   .alone = one.back() == 'a',
+                   .later = one.ends_with("+ptx")});
   }
-  return false;
+  return all;
+}
+
+}  // namespace
+
+bool runs_on(std::string_view built, int major, int minor) {
+  if (built.empty()) return true;
+  const int gpu = 10 * major + minor;
+  return std::ranges::any_of(parse(built), [&](const Architecture& a) {
+    if (a.alone) return a.number == gpu;
+    return a.number <= gpu && (a.later || a.number / 10 == major);
+  });
 }
 
 std::string no_code_for(std::string_view built, std::string_view gpu, int major, int minor) {
   if (runs_on(built, major, minor)) return "";
+  const int number = 10 * major + minor;
+  if (number < kLeast)
+    return fmt::format(
+        "{} has compute capability {}.{}, which is not supported: the kernels need 8.0 or later "
+        "(tensor cores that multiply bf16); use --device cpu, or hide that GPU by "
+        "CUDA_VISIBLE_DEVICES",
+        gpu, major, minor);
+  int highest = 0;
+  for (const Architecture& a : parse(built)) highest = std::max(highest, a.number);
+  const std::string newer =
+      number > highest ? fmt::format(" ({}+ptx where nvcc does not know it)", highest) : "";
   return fmt::format(
       "this build has kernels for compute capability {0}, and {1} has {2}.{3}; build with "
-      "-DMEGATRON_CUDA_ARCHITECTURES={2}{3}, or hide that GPU by CUDA_VISIBLE_DEVICES",
-      built, gpu, major, minor);
+      "-DMEGATRON_CUDA_ARCHITECTURES={2}{3}{4}, or hide that GPU by CUDA_VISIBLE_DEVICES",
+      built, gpu, major, minor, newer);
 }
 
 }  // namespace megatron::cuda

@@ -249,6 +249,9 @@ TEST(CudaLibraries, ADriverThatIsMissingOrOldAndNoGpuAreTold) {
       {"CUDA_SHIM_DRIVER=0", "no NVIDIA driver is loaded (libcuda.so.1 is not found)"},
       {"CUDA_SHIM_DRIVER=12020", "the NVIDIA driver is of CUDA 12.2"},
       {"CUDA_SHIM_DEVICES=0", "the NVIDIA driver finds no GPU"},
+      {"CUDA_SHIM_CAPABILITY=75",
+       "CUDA shim on the CPU has compute capability 7.5, which is not supported: the kernels need "
+       "8.0"},
       {"CUDA_SHIM_CAPABILITY=100",
        "this build has kernels for compute capability 80,90a, and CUDA shim on the CPU has 10.0"}};
   for (const auto& [variable, why] : cases) {

@@ -165,17 +165,35 @@ TEST(CudaLibraries, OneThatIsNowhereIsReportedWithWhatToInstall) {
 }
 
 TEST(CudaArchitectures, CodeRunsOnWhatItWasBuiltFor) {
-  for (const auto& [built, major, minor] :
-       {std::tuple{"90a", 9, 0}, {"80", 8, 6}, {"80,90a", 9, 0}, {"100f", 10, 3}, {"", 7, 5}})
+  for (const auto& [built, major, minor] : {std::tuple{"90a", 9, 0},
+                                            {"80", 8, 6},
+                                            {"80,90a", 9, 0},
+                                            {"100f", 10, 3},
+                                            {"80,90+ptx", 12, 1},
+                                            {"86", 8, 9},
+                                            {"", 7, 5}})
     EXPECT_TRUE(runs_on(built, major, minor)) << built << " on " << major << "." << minor;
-  for (const auto& [built, major, minor] :
-       {std::tuple{"90a", 10, 0}, {"90a", 8, 9}, {"89", 8, 6}, {"100a", 10, 3}, {"80,90a", 12, 0}})
+  for (const auto& [built, major, minor] : {std::tuple{"90a", 10, 0},
+                                            {"90a", 8, 9},
+                                            {"89", 8, 6},
+                                            {"100a", 10, 3},
+                                            {"80,90a", 12, 0},
+                                            {"80", 9, 0},
+                                            {"90+ptx", 8, 9}})
     EXPECT_FALSE(runs_on(built, major, minor)) << built << " on " << major << "." << minor;
   EXPECT_EQ(no_code_for("90a", "NVIDIA H200", 9, 0), "");
   EXPECT_EQ(
       no_code_for("90a", "NVIDIA A100", 8, 0),
       "this build has kernels for compute capability 90a, and NVIDIA A100 has 8.0; build with "
       "-DMEGATRON_CUDA_ARCHITECTURES=80, or hide that GPU by CUDA_VISIBLE_DEVICES");
+  EXPECT_EQ(no_code_for("80,90a", "NVIDIA B200", 10, 0),
+            "this build has kernels for compute capability 80,90a, and NVIDIA B200 has 10.0; build "
+            "with -DMEGATRON_CUDA_ARCHITECTURES=100 (90+ptx where nvcc does not know it), or hide "
+            "that GPU by CUDA_VISIBLE_DEVICES");
+  EXPECT_EQ(no_code_for("90a", "Tesla T4", 7, 5),
+            "Tesla T4 has compute capability 7.5, which is not supported: the kernels need 8.0 or "
+            "later (tensor cores that multiply bf16); use --device cpu, or hide that GPU by "
+            "CUDA_VISIBLE_DEVICES");
 }
 
 }  // namespace
