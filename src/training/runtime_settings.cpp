@@ -22,7 +22,7 @@ void RuntimeSettings::fields(Fields& f) {
   f.add(
       "distributed-backend", &distributed_backend, {"auto", "nccl", "gloo"},
       "what carries the GPUs' tensors between ranks: NCCL, or host memory (gloo); auto: NCCL where "
-      "each rank has a GPU of its own");
+      "each rank has a GPU of its own and all find NCCL");
   f.begin_group("device");
   f.add_switch("allow-nondeterministic", &allow_nondeterministic, true,
                "on a GPU, take kernels that are faster and whose last bits differ from run to run "

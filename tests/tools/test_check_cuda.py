@@ -113,6 +113,14 @@ class Cuda(unittest.TestCase):
         for left_out in ("sm_89: left out", "sm_120a: left out"):
             self.assertIn(left_out, text)
 
+    def test_another_version_of_cuda(self):
+        self.play("cmake", f"echo \"$@\" >{self.root}/configured")
+        code, text = self.run_tool("--cuda", "12", "80")
+        self.assertEqual(code, 0, text)
+        configured = (self.root / "configured").read_text()
+        self.assertIn("-B build/cuda-12/80 ", configured)
+        self.assertIn("-DMEGATRON_CUDA_VERSION=12 ", configured)
+
     def test_one_architecture_alone(self):
         code, text = self.run_tool()
         self.assertEqual(code, 0, text)

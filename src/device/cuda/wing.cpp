@@ -134,8 +134,13 @@ std::string find_devices(std::vector<CudaDevice>& devices) {
   cudaGetLastError();
   if (driver == 0) return "no NVIDIA driver is loaded (libcuda.so.1 is not found)";
   if (counted == cudaErrorInsufficientDriver)
-    return fmt::format("the NVIDIA driver is of CUDA {}, and this build needs that of CUDA {}",
-                       dotted(driver), dotted(runtime));
+    return fmt::format(
+        "the NVIDIA driver is of CUDA {}, and this build needs that of CUDA {}: install a later "
+        "driver{}",
+        dotted(driver), dotted(runtime),
+        driver / 1000 == runtime / 1000 - 1
+            ? fmt::format(", or build with -DMEGATRON_CUDA_VERSION={}", driver / 1000)
+            : "");
   if (counted == cudaErrorNoDevice || (counted == cudaSuccess && count == 0))
     return "the NVIDIA driver finds no GPU";
   if (counted != cudaSuccess)

@@ -247,7 +247,9 @@ TEST(CudaLibraries, OfTwoCudnnsTheOneBesideCublasLtIsTaken) {
 TEST(CudaLibraries, ADriverThatIsMissingOrOldAndNoGpuAreTold) {
   const std::pair<std::string, std::string> cases[] = {
       {"CUDA_SHIM_DRIVER=0", "no NVIDIA driver is loaded (libcuda.so.1 is not found)"},
-      {"CUDA_SHIM_DRIVER=12020", "the NVIDIA driver is of CUDA 12.2"},
+      {"CUDA_SHIM_DRIVER=12020",
+       "the NVIDIA driver is of CUDA 12.2, and this build needs that of CUDA 13.0: install a later "
+       "driver, or build with -DMEGATRON_CUDA_VERSION=12"},
       {"CUDA_SHIM_DEVICES=0", "the NVIDIA driver finds no GPU"},
       {"CUDA_SHIM_CAPABILITY=75",
        "CUDA shim on the CPU has compute capability 7.5, which is not supported: the kernels need "
@@ -261,24 +263,43 @@ TEST(CudaLibraries, ADriverThatIsMissingOrOldAndNoGpuAreTold) {
   }
 }
 
+// Two processes; that of rank 1 may have further variables.
+Machine::Said run_two(Machine& machine, const std::string& flags, const std::string& more = "") {
+  const std::string both =
+      "CUDA_SHIM_DEVICES=2 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 "
+      "MASTER_ADDR=localhost MASTER_PORT=" +
+      std::to_string(free_port()) + " ";
+  const std::string command =
+      "train " + Machine::model() + " --device cuda --global-batch-size 2 " + flags;
+  return machine.shell("{ " + machine.line(both + "RANK=1 LOCAL_RANK=1 " + more, command) + " & " +
+                       machine.line(both + "RANK=0 LOCAL_RANK=0", command) + "; }");
+}
+
 // Each process finds the libraries for itself; the first one says what they lack.
 TEST(CudaLibraries, ProcessesOfARunWarnOnce) {
   Machine machine;
-  machine.set("CUDA_SHIM_DEVICES=2");
-  machine.set("WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=" +
-              std::to_string(free_port()));
   machine.remove(kCudnn);
   machine.remove(kNccl);
-  const auto rank = [&](const std::string& number) {
-    return machine.line(
-        "RANK=" + number + " LOCAL_RANK=" + number,
-        "train " + machine.model() + " --device cuda --global-batch-size 2 " + kAttention);
-  };
-  const Machine::Said said = machine.shell("{ " + rank("1") + " & " + rank("0") + "; wait; }");
+  const Machine::Said said = run_two(machine, kAttention);
   expect_line(said, " warning cuDNN cannot be used: ");
   expect_line(said,
               " warning the ranks exchange through host memory, which is slower than NCCL: rank 0 "
-              "has no NCCL");
+              "has no NCCL: ");
+}
+
+TEST(CudaLibraries, RanksWithoutTheSameNcclAreNamed) {
+  Machine machine;
+  const std::string other = "LD_LIBRARY_PATH=" + machine.path("other");
+  for (const auto& [name, version] : kLibraries)
+    if (name != kNccl) machine.install(version, name, name, "other");
+  const std::string flags = "--seq-length 8 --distributed-backend nccl";
+  expect_line(run_two(machine, flags, other),
+              "rank 1 has no NCCL: " + std::string(kNccl) + " is not found; install", 2);
+  machine.install("22800", kNccl, kNccl, "other");
+  expect_line(run_two(machine, flags, other),
+              "rank 0 has NCCL 2.27.7, and rank 1 has 2.28.0; install the same version on all "
+              "machines, or --distributed-backend gloo",
+              2);
 }
 
 TEST(CudaLibraries, PlansOfAGpuNeedNone) {
