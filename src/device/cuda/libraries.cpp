@@ -41,7 +41,7 @@ constexpr std::array<NvidiaLibrary, 4> kAll = {NvidiaLibrary::cublas_lt, NvidiaL
                                                NvidiaLibrary::nccl, NvidiaLibrary::nvrtc};
 const Kind& kind_of(NvidiaLibrary library) { return kKinds[static_cast<size_t>(library)]; }
 
-// cuDNN's parts, which it opens by name when it needs them. The first tells its version: libcudnn
+// cuDNN's parts, which it opens by name when it needs them. The first reports its version: libcudnn
 // itself only asks that one, and ends the program where it is not found.
 constexpr std::array<const char*, 4> kCudnnParts = {"_graph", "_heuristic", "_engines_precompiled",
                                                     "_engines_runtime_compiled"};
@@ -84,7 +84,7 @@ Function* symbol(void* handle, const char* name) {
   return reinterpret_cast<Function*>(dlsym(handle, name));
 }
 
-// 0: it does not tell one.
+// 0: it reports none.
 long long version_number(NvidiaLibrary library, void* handle) {
   int number = 0, minor = 0;
   switch (library) {
@@ -105,7 +105,7 @@ long long version_number(NvidiaLibrary library, void* handle) {
   return 0;
 }
 
-// The CUDA that a cuDNN is for: files of the same name are for CUDA 12 and 13. 0: not told.
+// The CUDA that a cuDNN is for: files of the same name are for CUDA 12 and 13. 0: not reported.
 int cuda_of_cudnn(void* handle) {
   const auto version = symbol<size_t()>(handle, "cudnnGetCudartVersion");
   return version == nullptr ? 0 : static_cast<int>(version() / 1000);
@@ -229,7 +229,7 @@ class Opening {
   std::string why_not_versions(void* handle, const std::string& path, std::string& text) const {
     const long long number = version_number(library_, handle);
     if (number == 0)
-      return fmt::format("{} does not tell its version; install {}", path, install());
+      return fmt::format("{} does not report its version; install {}", path, install());
     const LibraryVersion version = LibraryVersion::of(number);
     text = version.text();
     const std::string why_not = mismatch(library_, major_of(soname_), version);
@@ -246,13 +246,13 @@ class Opening {
     for (const char* name : kCudnnParts) {
       const std::string file = part(path, name);
       void* const opened = dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL);
-      const bool tells = name == kCudnnParts[0];
+      const bool reports = name == kCudnnParts[0];
       if (opened == nullptr) {
         const std::string words = dlerror();
         if (!is_missing(words, file)) return refusal(file, words);
-        if (tells)
+        if (reports)
           return fmt::format("{} is not found, a part of {}; install {}", file, path, install());
-      } else if (tells) {
+      } else if (reports) {
         // A part stays when it is closed, and another cuDNN would take it for its own.
         decided_ = true;
         const std::string why_not = why_not_versions(opened, path, version);

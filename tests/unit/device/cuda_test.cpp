@@ -337,7 +337,8 @@ TEST(CudaWing, SaysWhyThereIsNoneInOneLine) {
   EXPECT_EQ(said(MEGATRON_CUDA_INTERFACE, 0, 1),
             "no NVIDIA driver is loaded (libcuda.so.1 is not found)");
   EXPECT_EQ(said(MEGATRON_CUDA_INTERFACE, 12020, 1),
-            "the NVIDIA driver is of CUDA 12.2, and this build needs that of CUDA 13.0");
+            "the NVIDIA driver is of CUDA 12.2, and this build needs that of CUDA 13.0: install a "
+            "later driver, or build with -DMEGATRON_CUDA_VERSION=12");
   EXPECT_EQ(said(MEGATRON_CUDA_INTERFACE, 13000, 0), "the NVIDIA driver finds no GPU");
 }
 
