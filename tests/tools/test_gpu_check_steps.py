@@ -133,15 +133,6 @@ class Times(unittest.TestCase):
                 self.first.add_card(self.machine, findings)
             self.assertEqual(findings.one_process, one)
 
-    def test_programs_are_told_which_python_runs_this(self):
-        with unittest.mock.patch.dict(os.environ):
-            os.environ.pop("VIRTUAL_ENV", None)
-            from gpu_checks import machine
-
-            told = machine.Machine(sys.executable, self.output, "cuda")
-        self.addCleanup(told.close)
-        self.assertEqual(told.run(["sh", "-c", "echo $VIRTUAL_ENV"]).text.strip(), sys.prefix)
-
     def test_vectors_are_unpacked_elsewhere_where_the_tree_cannot_be_written(self):
         import vectors
         from gpu_checks.machine import vectors_of
@@ -156,6 +147,21 @@ class Times(unittest.TestCase):
             self.assertFalse(vectors.UNPACKED.exists())
         finally:
             vectors.UNPACKED = kept
+
+    def test_a_test_program_that_skips_all_has_not_passed(self):
+        from gpu_checks import machine, parity
+
+        def tests(said):
+            ran = machine.Ran(["parity_kernels"], 0, said, 0.1)
+            with unittest.mock.patch.object(self.machine, "run", lambda _: ran):
+                return parity.parity_tests(self.machine, "parity_kernels")
+
+        skipped = "[  SKIPPED ] 5 tests, listed below:"
+        self.assertIn("44 tests", tests(f"[  PASSED  ] 44 tests.\n{skipped}"))
+        with self.assertRaises(machine.Failure) as failed:
+            tests(f"[  PASSED  ] 0 tests.\n{skipped}")
+        self.assertEqual(str(failed.exception), "no test ran")
+        self.assertIn("5 tests", failed.exception.figure)
 
     def test_jobs_are_counted_by_what_this_process_may_use(self):
         from gpu_checks.machine import usable_cores

@@ -1,6 +1,7 @@
 """The first step of every call: can this machine's GPU be used, and what is there?"""
 
 import re
+import shutil
 
 from gpu_checks.machine import json_in
 
@@ -62,9 +63,8 @@ def describe(report, findings):
 
 
 def add_card(machine, findings):
-    said = machine.said_by(
-        "nvidia-smi", f"--query-gpu={CARD}", "--format=csv,noheader"
-    ).splitlines()
+    tool = shutil.which("nvidia-smi") or "/usr/local/nvidia/bin/nvidia-smi"  # of containers
+    said = machine.said_by(tool, f"--query-gpu={CARD}", "--format=csv,noheader").splitlines()
     if said and "," in said[0]:
         findings.add(
             "nvidia-smi: driver, SM clock now and at most, memory clock, power limit, memory, mode: "

@@ -173,8 +173,7 @@ class Machine:
         self.end, self.step_of_thread = math.inf, threading.local()
         self.running, self.lost = {}, ""
         self.step_seconds = math.inf  # of any step, where its own limit is longer
-        # NVIDIA's libraries may lie with the Python that runs this
-        self.environment = {"VIRTUAL_ENV": sys.prefix, **os.environ}
+        self.environment = dict(os.environ)
 
     def unpacked(self, program):
         if not program.is_file():

@@ -62,6 +62,8 @@ def parity_tests(machine, tests):
     ends = [line for line in ran.lines() if "PASSED" in line or line.endswith("listed below:")]
     figure = "; ".join(line.strip("[ :]") for line in ends)
     ran.expect_success(figure)
+    if not re.search(r"PASSED +\] [1-9]", ran.text):
+        raise Failure("no test ran", figure)
     return figure
 
 
