@@ -67,7 +67,7 @@ class Planted(unittest.TestCase):
         self.assertIn("What to do: ", text)
 
     def test_memory_that_is_used_up_midway(self):
-        rows, text = self.rows("headline", CUDA_SHIM_ALLOCATIONS="12")
+        rows, text = self.rows("headline", CUDA_SHIM_ALLOCATIONS="26")
         self.assertRegex(rows["gpt2-124m, sequence 32"], "^FAILED.*out of .*memory", text)
         self.assertRegex(rows["kernels, fp32"], "^passed: .*GB/s", text)
 
