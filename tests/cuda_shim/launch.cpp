@@ -166,10 +166,10 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   const Lock lock(m.mutex);
   if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) return cudaSuccess;
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-      static_cast<size_t>(value) > kDynamicSharedOptIn)
+      value > m.settings.shared)
     return refuse(cudaErrorInvalidValue,
                   fmt::format("kernel {}: {} bytes of dynamic shared memory; at most {}",
-                              kernel_name(kernel), value, kDynamicSharedOptIn));
+                              kernel_name(kernel), value, m.settings.shared));
   m.dynamic_shared[kernel] = static_cast<size_t>(value);
   return cudaSuccess;
 }

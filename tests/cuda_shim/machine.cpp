@@ -54,6 +54,7 @@ Machine& machine() {
     settings.driver = told_first("CUDA_SHIM_DRIVER", settings.driver);
     settings.capability = told_first("CUDA_SHIM_CAPABILITY", settings.capability);
     settings.memory = told_first("CUDA_SHIM_MEMORY", settings.memory);
+    settings.shared = told_first("CUDA_SHIM_SHARED", settings.shared);
     settings.pinned = told_first("CUDA_SHIM_PINNED", settings.pinned);
     settings.allocations = told_first("CUDA_SHIM_ALLOCATIONS", settings.allocations);
     settings.refuse_algorithms =
@@ -143,6 +144,7 @@ bool shim_set(const char* name, int64_t value) {
                       : what == "nccl_looks"        ? &s.nccl_looks
                       : what == "pinned"            ? &s.pinned
                       : what == "allocations"       ? &s.allocations
+                      : what == "shared"            ? &s.shared
                       : what == "refuse_algorithms" ? &s.refuse_algorithms
                       : what == "refusal"           ? &s.refusal
                                                     : nullptr;
@@ -300,7 +302,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       *value = static_cast<int>(machine().settings.capability % 10);
       return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 228 << 10; return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = kDynamicSharedOptIn; return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = static_cast<int>(machine().settings.shared);
+      return cudaSuccess;
   }
   return refuse(cudaErrorInvalidValue, fmt::format("no device attribute {}", int{attribute}));
 }
@@ -320,7 +324,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   std::snprintf(p->name, sizeof p->name, "CUDA shim on the CPU");
   p->totalGlobalMem = static_cast<size_t>(machine().settings.memory);
   p->sharedMemPerBlock = kDynamicShared;
-  p->sharedMemPerBlockOptin = kDynamicSharedOptIn;
+  p->sharedMemPerBlockOptin = static_cast<size_t>(machine().settings.shared);
   p->pciBusID = device;
   return cudaSuccess;
 }

@@ -70,7 +70,7 @@ struct Settings {
   int64_t devices = 1, memory = int64_t{2} << 30, driver = 13000, descending = 0, threads = 0,
           capability = 90, nccl_looks = 1, refuse_algorithms = 0, refusal = 15,
           pinned = std::numeric_limits<int64_t>::max(),
-          allocations = std::numeric_limits<int64_t>::max();
+          allocations = std::numeric_limits<int64_t>::max(), shared = kDynamicSharedOptIn;
   std::string hang = {};  // part of the names of work that never ends
 };
 

@@ -89,6 +89,7 @@ void launch_tiles(const char* name, void (*kernel)(Work), const Work& work, int6
                   Stream& stream) {
   const int64_t all = blocks * work.call.key_head_count;
   if (all == 0) return;
+  if constexpr (sizeof(Tiles) > kSharedEverywhere) check_shared_memory(name, sizeof(Tiles));
   allow_dynamic_shared(kernel, sizeof(Tiles));
   launch(name, kernel,
          Grid{.blocks = dim3(static_cast<unsigned>(all)),

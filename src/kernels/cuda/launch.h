@@ -41,6 +41,11 @@ void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, S
                         name);
 }
 
+// Shared memory that a block may have on every GPU of the supported compute capabilities.
+inline constexpr size_t kSharedEverywhere = 99 << 10;
+// Throws Error naming the kernel's work where the thread's GPU gives a block less than that.
+void check_shared_memory(const char* name, size_t bytes);
+
 // Lets a kernel have that many bytes of dynamic shared memory a block; above 48 KB it must ask.
 template <class... Parameters>
 void allow_dynamic_shared(void (*kernel)(Parameters...), size_t bytes) {

@@ -118,6 +118,32 @@ TEST_F(CudaAttention, EqualsReferenceAtEveryWidth) {
   }
 }
 
+// A GPU of compute capability 8.6, 8.9 or 12.0 has less shared memory than the widest tiles take.
+TEST_F(CudaAttention, SaysWhatASmallerGpuCannotCompute) {
+  if (cuda_wing().devices().front().name != "CUDA shim on the CPU")
+    GTEST_SKIP() << "this GPU is what it is";
+  const auto set = reinterpret_cast<bool (*)(const char*, int64_t)>(cuda_symbol("shim_set"));
+  Runtime cuda({DeviceKind::cuda}, 1);
+  ASSERT_TRUE(set("shared", 99 << 10));
+  for (const Problem& fits :
+       {Problem{16, 16, 1, 1, 64, DType::f32}, Problem{16, 16, 1, 1, 128, DType::bf16}})
+    EXPECT_NO_THROW(run(cuda, fits)) << fits.width;
+  for (const Problem& large :
+       {Problem{16, 16, 1, 1, 128, DType::f32}, Problem{48, 48, 1, 1, 256, DType::bf16}}) {
+    try {
+      run(cuda, large);
+      ADD_FAILURE() << large.width;
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find(" bytes of shared memory, and GPU 0 gives a block 101376"),
+                std::string::npos)
+          << text;
+      EXPECT_NE(text.find("use --bf16"), std::string::npos) << text;
+    }
+  }
+  ASSERT_TRUE(set("shared", 227 << 10));
+}
+
 TEST_F(CudaAttention, RefusesWiderHeads) {
   Runtime cuda({DeviceKind::cuda}, 1);
   EXPECT_THROW(run(cuda, {4, 4, 1, 1, 257}), Error);

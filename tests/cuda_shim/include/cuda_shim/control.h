@@ -10,6 +10,7 @@
 //   CUDA_SHIM_DEVICES, CUDA_SHIM_DRIVER, CUDA_SHIM_CAPABILITY   as "devices" and "driver" below; 90 is
 //                                  compute capability 9.0
 //   CUDA_SHIM_MEMORY=BYTES         as "memory": what goes beyond it is out of memory
+//   CUDA_SHIM_SHARED=BYTES         as "shared": 101376 is a GPU's of compute capability 8.6, 8.9 or 12.0
 //   CUDA_SHIM_PINNED=BYTES         as "pinned": host memory beyond it cannot be pinned
 //   CUDA_SHIM_ALLOCATIONS=N        as "allocations": what comes after so many is out of memory; those that
 //                                  CUDA and its libraries make for themselves count: for a kernel that
@@ -19,7 +20,8 @@
 //   CUDA_SHIM_HANG=TEXT            as shim_hang(TEXT): work that never ends
 #define CUDA_SHIM_EXPORT extern "C" __attribute__((visibility("default")))
 
-// "devices": how many there are (1); "memory": bytes of each (2 GiB); "pinned": bytes of the host's
+// "devices": how many there are (1); "memory": bytes of each (2 GiB); "shared": bytes of shared memory
+// that a block may have (232448); "pinned": bytes of the host's
 // that may be pinned (no limit); "allocations": of device and pinned memory that succeed from now on
 // (no limit); "driver": CUDA's version as
 // cudaDriverGetVersion tells it (13000; 0: no driver); "descending": 1 runs threads, warps and
