@@ -3,6 +3,7 @@
 // (cuda_shim/control.h).
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 
 #include "base/tolerances.h"
 #include "cuda/cli/training_runs.h"
@@ -14,14 +15,19 @@ namespace {
 class Planted {
  public:
   Planted(std::string variable, const std::string& value) : variable_(std::move(variable)) {
+    if (const char* const before = std::getenv(variable_.c_str())) before_ = before;
     ::setenv(variable_.c_str(), value.c_str(), 1);
   }
-  ~Planted() { ::unsetenv(variable_.c_str()); }
+  ~Planted() {
+    if (before_) ::setenv(variable_.c_str(), before_->c_str(), 1);
+    else ::unsetenv(variable_.c_str());
+  }
   Planted(const Planted&) = delete;
   Planted& operator=(const Planted&) = delete;
 
  private:
   const std::string variable_;
+  std::optional<std::string> before_;  // other tests of this program need theirs
 };
 
 const std::string kRun =
