@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "cli/bench.h"
 #include "cli/bench_device.h"
+#include "cli/computed_by.h"
 #include "cli/step_floor.h"
 #include "cli/step_kernels.h"
 #include "plan/figures.h"
@@ -220,6 +221,7 @@ void print_speed(const training::TrainResult& result, const StepSpeed& speed, De
   fmt::print("loss {:.4f} at the first step, {:.4f} at the last, on {}\n", speed.first_loss,
              speed.last_loss,
              result.settings.data.mock_data ? "mock data" : result.settings.data.data_path[0]);
+  fmt::print("computed by: {}\n", computed_by(result));
   if (device.kind != DeviceKind::cuda) return;
   fmt::print("{}\n{}\n", device_text(device, 1), watch.text());
 }
@@ -252,6 +254,7 @@ Json as_json(const training::TrainResult& result, const StepSpeed& speed, Json f
                       {"first_loss", speed.first_loss},
                       {"last_loss", speed.last_loss},
                       {"floor", std::move(floor)},
+                      {"computed_by", computed_by_json(result)},
                       {"clocks", watch.text()}};
 }
 

@@ -23,6 +23,7 @@ int merge(const Arguments& arguments);
 int verify(const Arguments& arguments);
 int bench(const Arguments& arguments);  // step | gemm
 int selftest(const Arguments& arguments);
+int selftest_device(const Arguments& arguments);
 int inspect(const Arguments& arguments);
 int plan(const Arguments& arguments);
 int report(const Arguments& arguments);

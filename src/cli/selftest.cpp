@@ -33,6 +33,8 @@ std::pair<int, int> part_of(std::string_view text) {
 }  // namespace
 
 int selftest(const Arguments& arguments) {
+  if (!arguments.empty() && arguments.front() == "device")
+    return selftest_device(Arguments(arguments.begin() + 1, arguments.end()));
   megatron::selftest::SelftestOptions options;
   training::RuntimeSettings runtime;
   std::string fault = "none", device = "cpu", part;
@@ -61,9 +63,10 @@ int selftest(const Arguments& arguments) {
              "only checks with this text in their names; =NAME: that check alone");
   fields.add_switch("list", &options.list, true, "print the names of the checks, and run none");
   fields.add("threads", &runtime.threads, "CPU threads; default: all cores");
-  const auto done = parse("megatron selftest [flags]",
-                          "Checks kernels, gradients, models and layouts on this machine.", fields,
-                          {}, arguments);
+  const auto done = parse("megatron selftest [flags] | megatron selftest device [flags]",
+                          "Checks kernels, gradients, models and layouts on this machine. "
+                          "`selftest device` says within a minute whether its GPU can be used.",
+                          fields, {}, arguments);
   if (done) return *done;
   runtime.check();
   options.threads = runtime.threads_per_rank();

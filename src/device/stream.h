@@ -6,6 +6,7 @@
 
 #include "base/thread_pool.h"
 #include "device/arena.h"
+#include "device/call_counts.h"
 #include "device/device.h"
 
 namespace megatron {
@@ -64,6 +65,9 @@ class Stream {
   void allow_nondeterministic(bool allow) { nondeterministic_ = allow; }
   bool nondeterministic() const { return nondeterministic_; }
 
+  // Of all calls so far.
+  CallCounts& calls() { return calls_; }
+
   // Borrowed; null: nobody, the default.
   void watch(StreamWatcher* watcher) { watcher_ = watcher; }
   StreamWatcher* watcher() const { return watcher_; }
@@ -80,6 +84,7 @@ class Stream {
   Arena& scratch_;
   Plan plan_;
   bool nondeterministic_ = false;
+  CallCounts calls_;
   StreamWatcher* watcher_ = nullptr;
 };
 

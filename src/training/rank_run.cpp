@@ -105,6 +105,7 @@ TrainResult RankRun::loop() {
   }
   if (!result_.iterations.empty()) last = result_.iterations.back().iteration;
   finish_profile();
+  result_.recorded = model_.step.recorded();
   tell_recorded();
   if (log_) log_->end(last, result_.end, "", totals());
   if (progress_) progress_->finish();
@@ -186,6 +187,7 @@ void RankRun::pass_over(Prefetcher& data) {
 IterationReport RankRun::one_step(int64_t iteration, Prefetcher& data) {
   const double begin = now_seconds(), waited = data.waited();
   const double communicated = model_.ranks.seconds();
+  const CallCounts calls = runtime_.stream().calls();
   const data::BatchSchedule& schedule = s_.batch.schedule;
   Profile::Part part = profile_.part(Track::step, "step");
   read_step(data);
@@ -218,6 +220,7 @@ IterationReport RankRun::one_step(int64_t iteration, Prefetcher& data) {
   if (s_.log.log_num_zeros_in_grad && logged)
     report.zero_gradients = gradient_zeros(model_.step.shards(), model_.ranks, runtime_);
   report.times = step.times;
+  report.calls = runtime_.stream().calls() - calls;
   report.communication_wait = model_.ranks.seconds() - communicated;
   report.seconds = now_seconds() - begin;
   if (part.on())

@@ -181,9 +181,8 @@ void RankRun::finish_profile() {
 void RankRun::tell_recorded() const {
   if (!lead() || !s_.graphs.record_after(s_.parallel) || runtime_.device().kind != DeviceKind::cuda)
     return;
-  const RecordedCounts counts = model_.step.recorded();
-  log::info("CUDA graphs: {} recorded, {} micro-batches launched from them", counts.recorded,
-            counts.replayed);
+  log::info("CUDA graphs: {} recorded, {} micro-batches launched from them",
+            result_.recorded.recorded, result_.recorded.replayed);
 }
 
 void RankRun::write_samples(int64_t iteration) {

@@ -10,6 +10,7 @@
 #include "base/file_system.h"
 #include "base/signal_watch.h"
 #include "comm/processes.h"
+#include "device/call_counts.h"
 #include "models/gpt/model.h"
 #include "tokenizers/tokenizer.h"
 #include "training/make_plan.h"
@@ -30,7 +31,8 @@ struct IterationReport {
   double seconds = 0;
   // Of them, those that rank 0 waited for data, and spent in collectives.
   double data_wait = 0, communication_wait = 0;
-  StepTimes times;  // with --timing-log-level, of rank 0
+  StepTimes times;   // with --timing-log-level, of rank 0
+  CallCounts calls;  // of rank 0, in this step
 };
 
 struct TrainResult {
@@ -40,6 +42,7 @@ struct TrainResult {
   std::vector<IterationReport> iterations;  // of this run
   double validation_loss = 0;  // of the last evaluation (the last of its sets); 0: there was none
   std::string saved;           // model directory; "" when nothing was saved
+  RecordedCounts recorded;     // CUDA graphs
   EndReason end = EndReason::done;
   int signal = 0;  // that ended it
 };

@@ -1,4 +1,4 @@
-"""Parts of tools/gpu_check by themselves: limits of time, errors of steps, the folder of results."""
+"""Parts of tools/gpu_check: limits of time, errors of steps, the folder of results."""
 
 import json
 import os
@@ -114,6 +114,24 @@ class Times(unittest.TestCase):
         self.assertEqual(self.run_steps(steps, 60), {"wrong": "FAILED", "next": "passed"})
         self.assertIn("FAILED: ZeroDivisionError: ", self.page.read_text())
         self.assertIn("return 1 // 0", (self.output.folder / "gpu_check.log").read_text())
+
+    def test_what_could_not_run_is_tried_again_by_the_next_call(self):
+        from gpu_checks.machine import NotRun
+
+        def lacks(_):
+            raise NotRun("there is no set of vectors")
+
+        refused = self.module.Step("speed", "lacking", "none", lacks)
+        self.assertEqual(self.run_steps([refused], 60), {"lacking": "not run"})
+        page = self.page.read_text()
+        found = self.results.Results(self.machine, self.first.Findings("Play"))
+        again = found.to_repeat([refused, self.step_of("true", "other")])
+        self.assertEqual([step.name for step in again], ["lacking"])
+        self.run_steps(again, 60)
+        self.assertEqual(self.page.read_text(), page)
+        self.assertEqual(
+            self.run_steps([self.step_of("true", "lacking")], 60), {"lacking": "passed"}
+        )
 
     def test_endless_output_is_ended(self):
         from gpu_checks import machine

@@ -68,13 +68,14 @@ class Results:
         self.key = {"commit": self.commit, "program": machine.fingerprint(), "gpu": findings.gpu}
         self.headed, self.section = False, None
         self.finished = load(self.output.path(STATE), self.key)
-        self.failed_before = {n for n, s in self.finished.items() if s["status"] == "FAILED"}
+        self.before = {n for n, s in self.finished.items() if s["status"] in ("FAILED", "not run")}
 
     def add(self, step, outcome, seconds):
         with self.lock:
             text = shortened(outcome.text(), FIGURE_LIMIT) + self.comparison(step, outcome.figure)
             say(f"{step.name}: {shortened(text, SAID_LIMIT)} [{seconds:.1f} s]")
-            if outcome.figure or outcome.is_final():
+            known = {"status": "not run", "figure": text}  # says nothing that is not on the page
+            if (outcome.figure or outcome.is_final()) and self.finished.get(step.name) != known:
                 self.append(step, text)  # first: a row twice is better than none
             if outcome.is_final():
                 self.finished[step.name] = {"status": outcome.status, "figure": text}
@@ -113,8 +114,8 @@ class Results:
         return [step for step in steps if step.name not in self.finished]
 
     def to_repeat(self, steps):
-        """Those that had failed before this call."""
-        return [step for step in steps if step.name in self.failed_before]
+        """Those that had failed before this call, or could not run: it may be mended."""
+        return [step for step in steps if step.name in self.before]
 
     def summary(self, steps, left, lost):
         """Says how it ended, and lists what did not run; the exit status."""

@@ -132,7 +132,10 @@ std::string find_devices(std::vector<CudaDevice>& devices) {
   const cudaError_t counted = cudaGetDeviceCount(&count);
   cudaDriverGetVersion(&driver);
   cudaGetLastError();
-  if (driver == 0) return "no NVIDIA driver is loaded (libcuda.so.1 is not found)";
+  if (driver == 0)
+    return "no NVIDIA driver is loaded (libcuda.so.1 is not found): install it, or give the "
+           "container "
+           "the GPU (docker run --gpus all)";
   if (counted == cudaErrorInsufficientDriver)
     return fmt::format(
         "the NVIDIA driver is of CUDA {}, and this build needs that of CUDA {}: install a later "
@@ -142,7 +145,8 @@ std::string find_devices(std::vector<CudaDevice>& devices) {
             ? fmt::format(", or build with -DMEGATRON_CUDA_VERSION={}", driver / 1000)
             : "");
   if (counted == cudaErrorNoDevice || (counted == cudaSuccess && count == 0))
-    return "the NVIDIA driver finds no GPU";
+    return "the NVIDIA driver finds no GPU: does nvidia-smi list one, and does "
+           "CUDA_VISIBLE_DEVICES, if it is set, name one?";
   if (counted != cudaSuccess)
     return fmt::format("the NVIDIA driver fails: {}", cudaGetErrorString(counted));
   for (int i = 0; i < count; ++i) {

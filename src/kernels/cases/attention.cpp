@@ -281,6 +281,15 @@ std::vector<Heads> attention_shapes() {
                     .width = 16,
                     .type = type,
                     .positions = true});
+    if (type == DType::bf16 || type == DType::f16)  // what cuDNN takes, too
+      list.push_back({.batch = 1,
+                      .queries = 128,
+                      .keys = 128,
+                      .heads = 2,
+                      .key_heads = 1,
+                      .width = 64,
+                      .type = type,
+                      .packed = true});
     list.push_back({.batch = 0,
                     .queries = 5,
                     .keys = 5,

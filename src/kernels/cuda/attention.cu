@@ -150,6 +150,7 @@ void attention(const AttentionArgs& args, Stream& stream) {
   check(args);
   ask_library_scratch(args, stream);
   const bool done = library_attention(args, stream);
+  ++(done ? stream.calls().attention_library : stream.calls().attention_own);
   check_attention_sizes("attention", args.q, args.k);
   const AttentionScratch scratch = attention_scratch(args, stream);
   if (done) return;

@@ -71,6 +71,7 @@ void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   check(args);
   ask_library_scratch(args, stream);
   const bool done = library_attention_backward(args, stream);
+  ++(done ? stream.calls().attention_library : stream.calls().attention_own);
   check_attention_sizes("attention_backward", args.q, args.k);
   const AttentionBackwardScratch scratch = attention_backward_scratch(args, stream);
   if (done) return;

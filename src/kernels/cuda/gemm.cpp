@@ -143,7 +143,9 @@ void gemm(const GemmArgs& args, Stream& stream) {
   check(args);
   if (args.a.dtype() == DType::f64) refuse_type("gemm", DType::f64);
   if (has_epilogue(args)) {
-    if (!fused(args, stream)) gemm_by_parts(args, cuda_table(), stream);
+    const bool done = fused(args, stream);
+    ++(done ? stream.calls().epilogues_fused : stream.calls().epilogues_separate);
+    if (!done) gemm_by_parts(args, cuda_table(), stream);
     return;
   }
   if (args.out.elements() == 0) return;

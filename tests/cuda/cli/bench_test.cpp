@@ -6,15 +6,12 @@
 
 #include "base/json.h"
 #include "golden/cli/process.h"
+#include "text.h"
 
 namespace megatron::testing {
 namespace {
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-const char* const kTiny =
+const std::string kTiny =
     "bench step --device cuda --bf16 --num-layers 1 --hidden-size 32 --num-attention-heads 2 "
     "--vocab-size 100 --seq-length 16 --micro-batch-size 1 --train-iters 3 --threads 1 "
     "--floor-seconds 0.0001 ";
@@ -23,12 +20,41 @@ TEST(CudaBench, StepPrintsItsSpeedAndEachKernelOfIt) {
   const Workplace place;
   const Outcome r = place.run(words(kTiny));
   ASSERT_EQ(r.code, 0) << r.err;
+  // Forward and backward of attention; the biases, gelu and its gradient of a layer.
+  EXPECT_TRUE(has(r.out,
+                  "computed by: attention our own kernels (2 calls); epilogues fused 6 of 6; "
+                  "recompute none; CUDA graphs none; deterministic\n"))
+      << r.out;
   for (const char* part :
        {"tokens/s", "% of bf16 GEMM peak", "over 2 steps", "loss ", "on mock data",
         "CUDA shim on the CPU, CUDA 13.0", "clocks and power are not known: NVIDIA's management",
         "ms a call", "N T 16 x 32 x 32 bf16", "attention_backward", "add_layer_norm", "adam",
         "kernels ", "% of the floor's speed"})
     EXPECT_TRUE(has(r.out, part)) << part << "\n" << r.out;
+}
+
+TEST(CudaBench, StepSaysWhatComputedIt) {
+  const Workplace place;
+  const std::string flags =
+      "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1 "
+      "--cuda-graph-impl local --cuda-graph-warmup-steps 1 --allow-nondeterministic --no-floor "
+      "--plan-runs 0 ";
+  const Outcome text = place.run(words(kTiny + flags));
+  EXPECT_TRUE(has(text.out,
+                  "; recompute full uniform 1; CUDA graphs local (1 recorded, 2 launched); "
+                  "any order of sums\n"))
+      << text.out << text.err;
+  const Outcome r = place.run(words(kTiny + flags + "--json"));
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json by = Json::parse(r.out)["computed_by"];
+  EXPECT_EQ(by["attention"]["cudnn"].as_integer(), 0);
+  EXPECT_EQ(by["attention"]["own"].as_integer(), 3);  // forward twice, and backward
+  EXPECT_EQ(by["recompute"].as_string(), "full uniform 1");
+  EXPECT_EQ(by["graphs_launched"].as_integer(), 2);
+  EXPECT_FALSE(by["deterministic"].as_bool());
+  const Outcome cpu = place.run(words(kTiny + flags + "--device cpu --cuda-graph-impl none"));
+  EXPECT_TRUE(has(cpu.out, "computed by: our own kernels; recompute full uniform 1; any order"))
+      << cpu.out << cpu.err;
 }
 
 // The steps are made, and what is measured after them finds no memory: the speed is printed.
@@ -54,7 +80,7 @@ TEST(CudaBench, WhatFailsAfterTheStepsCostsNoneOfTheirFigures) {
 
 TEST(CudaBench, KernelsOfAStepAreMeasuredWithoutIt) {
   const Workplace place;
-  const Outcome r = place.run(words(std::string(kTiny) + "--kernels-only --json"));
+  const Outcome r = place.run(words(kTiny + "--kernels-only --json"));
   ASSERT_EQ(r.code, 0) << r.err;
   const Json found = Json::parse(r.out);
   EXPECT_GT(found["gemm_peak"].as_number(), 0);

@@ -1,0 +1,50 @@
+// Whether this machine's device can be used, found in well under a minute: what is there, then a few
+// calls of what a training step consists of.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "device/cuda_library.h"
+#include "device/device.h"
+
+namespace megatron::selftest {
+
+struct DeviceCheck {
+  std::string name;  // "matrix product"
+  bool passed = false;
+  double seconds = 0;
+  std::string result;   // "4 calls, error at most 0.12 of the tolerance; cuBLASLt 13.1.0"
+  std::string why_not;  // of one that failed
+};
+
+struct DeviceFindings {
+  std::string device;  // "NVIDIA H200"; empty: there is none that can be used
+  int64_t memory = 0;  // bytes
+  // Of CUDA: "9.0", and the versions "13.0" of the driver and of what the program was built with.
+  std::string compute_capability, driver, cuda;
+  std::vector<CudaLibrary> libraries;
+  std::vector<DeviceCheck> checks;
+  std::string what_to_do;  // why the device cannot be used, or which check failed, and what to do
+
+  bool usable() const { return !device.empty(); }
+  bool passed() const;  // usable, and every check passed
+};
+
+struct DeviceCheckOptions {
+  DeviceKind device = DeviceKind::cuda;  // or cpu
+  int threads = 1;                       // of the CPU
+  double seconds = 50;  // after so many the check that is under way counts as hanging
+  // Gets the findings up to a check that hangs, which failed. What hangs cannot be ended: this must
+  // end the process. On a thread of its own.
+  std::function<void(const DeviceFindings&)> hung;
+};
+
+// Looks for the device and its libraries, then compares a fill, matrix products in fp32 and bf16,
+// and attention forward and backward, by a library and by kernels of our own, with the reference.
+// What fails, or throws, fails that check alone.
+DeviceFindings check_device(const DeviceCheckOptions& options);
+
+}  // namespace megatron::selftest
