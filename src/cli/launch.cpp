@@ -145,7 +145,6 @@ int start(const LaunchSettings& settings, const Arguments& command) {
   guarded.insert(guarded.end(), program.begin(), program.end());
   job.words = command_line(guarded);
   job.launcher_name = launcher.path.substr(launcher.path.rfind('/') + 1);
-  job.may_queue = situation.batch_system;
   job.tell_launcher = launcher.mpi == Mpi::slurm;
   job.ranks = situation.ranks;
   job.prefix = settings.prefix && situation.ranks > 1;

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace megatron::comm::launch {
 namespace {
@@ -20,25 +21,6 @@ std::string words_of(int status) {
   return fmt::format("signal {} (SIG{})", WTERMSIG(status), name == nullptr ? "?" : name);
 }
 
-// The level in a line of this program's log, "12:34:56 error ..."; empty in any other line.
-std::string_view level_of(std::string_view line) {
-  constexpr std::string_view kTime = "00:00:00 ";
-  if (line.size() <= kTime.size()) return {};
-  for (size_t i = 0; i < kTime.size(); ++i) {
-    const bool digit = line[i] >= '0' && line[i] <= '9';
-    if (kTime[i] == '0' ? !digit : line[i] != kTime[i]) return {};
-  }
-  line.remove_prefix(kTime.size());
-  return line.substr(0, line.find(' '));
-}
-
-bool is_error(std::string_view line) {
-  const std::string_view level = level_of(line);
-  if (level == "error") return true;
-  if (level == "info" || level == "warning" || level == "debug") return false;
-  return line.find("error") != line.npos || line.find("Error") != line.npos;
-}
-
 bool is_saved(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == kSavedAndEnded; }
 
 }  // namespace
@@ -48,15 +30,6 @@ void RunRecord::started(int rank, std::string host) {
   r.running = true;
   r.host = std::move(host);
   ++started_;
-}
-
-void RunRecord::wrote(int rank, std::string_view line) {
-  constexpr size_t kMost = 500;
-  line = line.substr(0, kMost);
-  if (line.find_first_not_of(" \t\r") == line.npos) return;
-  Rank& r = ranks_[static_cast<size_t>(rank)];
-  r.last_line = line;
-  if (is_error(line)) r.error_line = line;
 }
 
 void RunRecord::over(int rank, double now) {
@@ -88,11 +61,6 @@ void RunRecord::launcher_ended(int status, double now) {
   if (!all_ended() && !first_failure_at_) first_failure_at_ = now;
 }
 
-bool RunRecord::explained() const {
-  return std::any_of(ranks_.begin(), ranks_.end(),
-                     [](const Rank& r) { return r.over && !r.is_lost && !r.good(); });
-}
-
 Step RunRecord::due(double now) {
   if (!first_failure_at_ || all_ended() || killed_) return Step::none;
   if (!terminated_at_) {
@@ -112,21 +80,11 @@ void RunRecord::ask_to_end(double now) {
 }
 
 const RunRecord::Rank* RunRecord::first() const {
-  // One that ended by itself tells most; then one that said why; then the order in time.
-  const auto weight = [](const Rank& r) {
-    return (r.told || r.is_lost ? 2 : 0) + (r.error_line.empty() ? 1 : 0);
-  };
-  const auto by_itself = [&](const Rank& r) { return !r.told && !r.is_lost; };
+  // One that ended by itself before others, else the order in time.
+  const auto place = [](const Rank& r) { return std::pair(r.told || r.is_lost, r.order); };
   const Rank* best = nullptr;
   for (const Rank& r : ranks_) {
-    if (!r.over || r.good()) continue;
-    if (best == nullptr) {
-      best = &r;
-      continue;
-    }
-    const bool both = by_itself(r) && by_itself(*best);
-    const int mine = both ? 0 : weight(r), other = both ? 0 : weight(*best);
-    if (mine < other || (mine == other && r.order < best->order)) best = &r;
+    if (r.over && !r.good() && (best == nullptr || place(r) < place(*best))) best = &r;
   }
   return best;
 }
@@ -165,12 +123,10 @@ std::string RunRecord::verdict() const {
         "all ranks ended early after a signal (exit code {}); the same command goes on",
         kSavedAndEnded);
   }
-  const std::string& line = rank->error_line.empty() ? rank->last_line : rank->error_line;
   std::string what = "failed first, with " + words_of(rank->status);
   if (rank->told) what = "was ended with " + words_of(rank->status);
   if (rank->is_lost) what = "is lost: it or its host was killed";
-  return fmt::format("rank {} on {} {}{}{}", rank - ranks_.data(), rank->host, what,
-                     line.empty() ? "" : ": ", line);
+  return fmt::format("rank {} on {} {}", rank - ranks_.data(), rank->host, what);
 }
 
 }  // namespace megatron::comm::launch

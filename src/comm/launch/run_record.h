@@ -4,7 +4,6 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace megatron::comm::launch {
@@ -22,17 +21,14 @@ class RunRecord {
   explicit RunRecord(int ranks) : ranks_(static_cast<size_t>(ranks)) {}
 
   void started(int rank, std::string host);
-  void wrote(int rank, std::string_view line);  // a line of standard error
   // status is waitpid's. told: a launcher or this run made the rank end.
   void ended(int rank, int status, bool told, double now);
   void lost(int rank, double now);              // ended with its host or its guard: no status
   void launcher_ended(int status, double now);  // waitpid's
 
   int started_count() const { return started_; }
-  bool all_started() const { return started_ == static_cast<int>(ranks_.size()); }
   bool all_ended() const { return ended_ == static_cast<int>(ranks_.size()); }
   bool failed() const { return first_failure_at_.has_value(); }
-  bool explained() const;  // a rank has told how it failed
   // What is due at this time for the ranks that still run; each is told once.
   Step due(double now);
   void ask_to_end(double now);  // all are to end at once, whatever became of others
@@ -42,7 +38,7 @@ class RunRecord {
 
  private:
   struct Rank {
-    std::string host, last_line, error_line;
+    std::string host;
     bool running = false, over = false, told = false, is_lost = false;
     int status = 0;
     int order = 0;  // in which ranks ended

@@ -10,26 +10,21 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <deque>
 #include <memory>
 #include <optional>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "comm/launch/channel.h"
 #include "comm/launch/child.h"
 #include "comm/launch/line_merger.h"
 #include "comm/launch/run_record.h"
-#include "comm/launch/text_queue.h"
 
 namespace megatron::comm::launch {
 namespace {
 
-constexpr double kSlowStart = 15;      // seconds until a missing rank is mentioned
-constexpr double kNoStart = 120;       // until it is given up, but for those that wait in a queue
-constexpr double kGraceOfGuards = 10;  // for ranks whose launcher has gone before them
-
-constexpr double kHeld = 0.5;  // lines of the launcher
+constexpr double kGraceOfGuards = 10;  // seconds for ranks whose launcher has gone before them
 
 // Each rank is a connection.
 void allow_files(int ranks) {
@@ -38,6 +33,20 @@ void allow_files(int ranks) {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
   limit.rlim_cur = std::min(needed, limit.rlim_max);
   ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Waits for the reader; so do the ranks then.
+void print(int file, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(file, text.data(), text.size());
+    if (n < 0 && errno == EAGAIN) {
+      pollfd entry{file, POLLOUT, 0};
+      ::poll(&entry, 1, -1);
+      continue;
+    }
+    MG_CHECK(n >= 0 || errno == EINTR, "the output cannot be written: {}", write_failure(errno));
+    if (n > 0) text.remove_prefix(static_cast<size_t>(n));
+  }
 }
 
 // A connection, from its first byte; its rank is known when its hello has come.
@@ -71,7 +80,6 @@ class Supervisor {
       read_launcher(launcher_out_, launcher_out_part_);
       read_launcher(launcher_err_, launcher_err_part_);
       do_what_is_due();
-      print_launcher_lines();
     }
     ::kill(-launcher_, SIGKILL);  // whatever it left in its group on this host
     return record_.exit_code();
@@ -92,7 +100,6 @@ class Supervisor {
     options.at_parents_end = SIGTERM;
     launcher_ = start_child(options);
     allow_files(job_.ranks);  // not for the launcher: it got the limits of this process
-    started_at_ = now_seconds();
     launcher_out_ = std::move(out.read);
     launcher_err_ = std::move(err.read);
     for (const Descriptor* file : {&launcher_out_, &launcher_err_})
@@ -100,7 +107,7 @@ class Supervisor {
   }
 
   bool finished() const {
-    if (!launcher_noted_ || !held_.empty() || !stdout_.empty() || !stderr_.empty()) return false;
+    if (!launcher_noted_) return false;
     if (launcher_out_.open() || launcher_err_.open()) {
       if (now_seconds() < *launcher_over_ + 1) return false;
     }
@@ -111,31 +118,24 @@ class Supervisor {
   }
 
   void wait() {
-    const bool full = stdout_.full() || stderr_.full();
     std::vector<pollfd> files = {{signals_.get(), POLLIN, 0},
                                  {listener_.socket.get(), POLLIN, 0},
-                                 {full ? -1 : launcher_out_.get(), POLLIN, 0},
-                                 {full ? -1 : launcher_err_.get(), POLLIN, 0},
-                                 {stdout_.empty() ? -1 : stdout_.file(), POLLOUT, 0},
-                                 {stderr_.empty() ? -1 : stderr_.file(), POLLOUT, 0}};
+                                 {launcher_out_.get(), POLLIN, 0},
+                                 {launcher_err_.get(), POLLIN, 0}};
     const size_t fixed = files.size();
     for (const auto& peer : peers_) {
-      const short events =
-          static_cast<short>((full ? 0 : POLLIN) | (peer->channel.queued() > 0 ? POLLOUT : 0));
-      files.push_back({peer->gone || events == 0 ? -1 : peer->channel.file(), events, 0});
+      const short events = static_cast<short>(POLLIN | (peer->channel.queued() > 0 ? POLLOUT : 0));
+      files.push_back({peer->gone ? -1 : peer->channel.file(), events, 0});
     }
-    const bool hurry = !held_.empty() || record_.failed() || record_.all_ended() || launcher_over_;
+    const bool hurry = record_.failed() || record_.all_ended() || launcher_over_;
     ::poll(files.data(), files.size(), hurry ? 50 : 1000);
-    if (files[4].revents != 0) stdout_.write_some();
-    if (files[5].revents != 0) stderr_.write_some();
-    paused_ = full;
     for (size_t i = 0; i < peers_.size(); ++i) {
       if (files[fixed + i].revents != 0 && peers_[i]->channel.queued() > 0)
         peers_[i]->channel.flush();
     }
   }
 
-  void say(const std::string& text) { stderr_.add("launch: " + text + "\n"); }
+  void say(const std::string& text) { print(STDERR_FILENO, "launch: " + text + "\n"); }
 
   void on_signal(int signal) {
     if (signal == SIGCHLD) return;
@@ -189,7 +189,7 @@ class Supervisor {
   }
 
   void serve(Peer& peer) {
-    if (peer.gone || paused_) return;
+    if (peer.gone) return;
     std::vector<Message> messages;
     bool there = false;
     try {
@@ -209,8 +209,12 @@ class Supervisor {
   void take(Peer& peer, const Message& message) {
     if (peer.rank < 0) return greet(peer, message);
     switch (message.kind) {
-      case MessageKind::output: stdout_.add(out_lines_.add(peer.rank, message.text)); break;
-      case MessageKind::error_output: add_errors(peer.rank, message.text); break;
+      case MessageKind::output:
+        print(STDOUT_FILENO, out_lines_.add(peer.rank, message.text));
+        break;
+      case MessageKind::error_output:
+        print(STDERR_FILENO, error_lines_.add(peer.rank, message.text));
+        break;
       case MessageKind::ended:
         peer.over = true;
         flush_lines(peer.rank);
@@ -241,32 +245,14 @@ class Supervisor {
     return false;
   }
 
-  void add_errors(int rank, const std::string& text) {
-    const std::string lines = error_lines_.add(rank, text);
-    note(rank, lines);
-    stderr_.add(lines);
-  }
-
-  // The record keeps what a rank said last, without the prefix.
-  void note(int rank, std::string_view lines) {
-    const size_t skip = job_.prefix ? fmt::format("[{}] ", rank).size() : 0;
-    while (!lines.empty()) {
-      const size_t end = lines.find('\n');
-      record_.wrote(rank, lines.substr(skip, end - skip));
-      lines.remove_prefix(end + 1);
-    }
-  }
-
   void flush_lines(int rank) {
-    stdout_.add(out_lines_.end(rank));
-    const std::string lines = error_lines_.end(rank);
-    note(rank, lines);
-    stderr_.add(lines);
+    print(STDOUT_FILENO, out_lines_.end(rank));
+    print(STDERR_FILENO, error_lines_.end(rank));
   }
 
   void read_launcher(Descriptor& file, std::string& part) {
     char buffer[4096];
-    while (file.open() && !paused_) {
+    while (file.open()) {
       const ssize_t n = ::read(file.get(), buffer, sizeof buffer);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && errno == EAGAIN) return;
@@ -276,19 +262,7 @@ class Supervisor {
         if (!part.empty()) part += '\n';
       }
       for (size_t end = 0; (end = part.find('\n')) != part.npos; part.erase(0, end + 1))
-        held_.push_back({now_seconds(), part.substr(0, end)});
-    }
-  }
-
-  // What the launcher says waits for a moment: when a rank has told how it failed, the launcher
-  // only tells it again, at length.
-  void print_launcher_lines() {
-    const bool all = !launcher_out_.open() && !launcher_err_.open() && launcher_noted_;
-    const double now = now_seconds();
-    while (!held_.empty() && (all || now > held_.front().first + kHeld)) {
-      if (!record_.explained())
-        stderr_.add(fmt::format("[{}] {}\n", job_.launcher_name, held_.front().second));
-      held_.pop_front();
+        print(STDERR_FILENO, fmt::format("[{}] {}\n", job_.launcher_name, part.substr(0, end)));
     }
   }
 
@@ -317,26 +291,6 @@ class Supervisor {
       launcher_signal_ = SIGKILL;
       end_launcher_at_ = now + 3;
     }
-    if (!record_.all_started() && !record_.failed()) wait_for_ranks(now);
-  }
-
-  // MPICH's launcher waits for ever for a host that it cannot reach.
-  void wait_for_ranks(double now) {
-    const double waited = now - started_at_;
-    const auto tell = [&](double seconds, const char* what) {
-      say(fmt::format("{} of {} ranks have started after {:.0f} s; {}", record_.started_count(),
-                      job_.ranks, seconds, what));
-    };
-    if (!slow_told_ && waited > kSlowStart) {
-      slow_told_ = true;
-      tell(kSlowStart, "still waiting");
-    }
-    if (!job_.may_queue && waited > kNoStart) {
-      tell(kNoStart, "the run ends");
-      record_.ask_to_end(now);
-      to_ranks(SIGKILL, true);
-      end_launcher_at_ = now;
-    }
   }
 
   void note_launcher() {
@@ -351,16 +305,13 @@ class Supervisor {
   std::vector<std::unique_ptr<Peer>> peers_;
   RunRecord record_;
   LineMerger out_lines_, error_lines_;
-  std::deque<std::pair<double, std::string>> held_;  // lines of the launcher, with their times
   std::string launcher_out_part_, launcher_err_part_;
-  TextQueue stdout_{STDOUT_FILENO}, stderr_{STDERR_FILENO};
   std::optional<double> launcher_over_, end_launcher_at_;
   std::optional<int> ending_with_;
   std::vector<int> passed_on_;
-  double started_at_ = 0;
   int launcher_status_ = 0, launcher_signal_ = SIGTERM;
   int interrupts_ = 0, terms_ = 0, users_ = 0;
-  bool paused_ = false, released_ = false, slow_told_ = false, launcher_noted_ = false;
+  bool released_ = false, launcher_noted_ = false;
 };
 
 }  // namespace

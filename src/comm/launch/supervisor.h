@@ -12,7 +12,6 @@ struct Job {
   int ranks = 1;
   bool prefix = true;
   bool tell_launcher = false;  // exit codes of ranks go to the launcher too (Slurm's accounts)
-  bool may_queue = false;      // a batch system may let the ranks wait for their turn
   bool other_hosts = false;    // ranks may be on other hosts
 };
 

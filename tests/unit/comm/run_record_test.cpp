@@ -31,9 +31,6 @@ TEST(RunRecord, AllWell) {
 
 TEST(RunRecord, OneFailsAndOthersAreEndedInTime) {
   RunRecord record = started(3);
-  record.wrote(1, "12:00:00 error the file is gone");
-  record.wrote(1, "12:00:01 info the error rate is 0");
-  record.wrote(1, "a last word");
   record.ended(1, exited(3), kByItself, 10);
   EXPECT_TRUE(record.failed());
   EXPECT_EQ(record.due(10), Step::none);
@@ -44,8 +41,7 @@ TEST(RunRecord, OneFailsAndOthersAreEndedInTime) {
   EXPECT_EQ(record.due(1000), Step::none);
   record.ended(2, killed(SIGKILL), kTold, 18);
   EXPECT_EQ(record.exit_code(), 3);
-  EXPECT_EQ(record.verdict(),
-            "rank 1 on h1 failed first, with exit code 3: 12:00:00 error the file is gone");
+  EXPECT_EQ(record.verdict(), "rank 1 on h1 failed first, with exit code 3");
 }
 
 TEST(RunRecord, ASignalIsNamed) {
@@ -79,23 +75,19 @@ TEST(RunRecord, AFailureWhileOthersSaveIsNotWaitedForAsLong) {
 
 TEST(RunRecord, WhoCalledMpiAbortIsNamed) {
   RunRecord record = started(2);
-  record.wrote(1, "error: loss is nan");
   record.ended(0, killed(SIGTERM), kTold, 1);  // by the launcher, and heard of first
   record.ended(1, exited(7), kByItself, 1.1);
   EXPECT_EQ(record.exit_code(), 7);
-  EXPECT_EQ(record.verdict(), "rank 1 on h1 failed first, with exit code 7: error: loss is nan");
+  EXPECT_EQ(record.verdict(), "rank 1 on h1 failed first, with exit code 7");
 }
 
 TEST(RunRecord, TheLauncherMayBeTheOnlyOneToKnowTheCode) {
   RunRecord record = started(2);
-  record.wrote(1, "error: loss is nan");
   record.lost(0, 1);  // MPICH's launcher kills guards and programs at once
   record.lost(1, 1);
   record.launcher_ended(exited(7), 1.2);
   EXPECT_EQ(record.exit_code(), 7);
-  EXPECT_EQ(record.verdict(),
-            "rank 1 on h1 is lost: it or its host was killed: error: loss is nan");
-  EXPECT_FALSE(record.explained());
+  EXPECT_EQ(record.verdict(), "rank 0 on h0 is lost: it or its host was killed");
 }
 
 TEST(RunRecord, ALostRankIsAFailure) {
@@ -128,14 +120,6 @@ TEST(RunRecord, AskedToEnd) {
   record.launcher_ended(killed(SIGSEGV), 5.2);  // whatever its launcher makes of it
   EXPECT_EQ(record.exit_code(), 128 + SIGKILL);
   EXPECT_EQ(record.verdict(), "rank 0 on h0 was ended with signal 9 (SIGKILL)");
-}
-
-TEST(RunRecord, KeepsTheLastErrorLine) {
-  RunRecord record = started(1);
-  record.wrote(0, "warning: slow disk");
-  record.wrote(0, " \t");
-  record.ended(0, exited(1), kByItself, 1);
-  EXPECT_NE(record.verdict().find(": warning: slow disk"), std::string::npos);
 }
 
 }  // namespace
