@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "dist/ranks.h"
+#include "groups_cases.h"
 
 namespace megatron::parallel {
 namespace {
@@ -24,39 +27,53 @@ std::vector<int> ranks_of(Group& group, int rank, Runtime& runtime) {
   return {span.begin(), span.end()};
 }
 
-std::vector<int> list_with(const Layout& layout, int world, AxisSet axes, bool expert, int rank) {
-  for (const auto& list : rank_lists(layout, world, axes, expert)) {
+// Of the groups of a name, the one that holds the rank.
+std::vector<int> list_with(const Json& groups, int rank) {
+  for (const Json& group : groups.as_array()) {
+    std::vector<int> list;
+    for (const Json& member : group.as_array())
+      list.push_back(static_cast<int>(member.as_integer()));
     if (std::find(list.begin(), list.end(), rank) != list.end()) return list;
   }
   return {};
 }
 
-TEST(Mesh, GroupsAreTheRankLists) {
-  const Layout layouts[] = {{},
-                            {.tp = 2},
-                            {.tp = 2, .cp = 2, .pp = 2},
-                            {.tp = 2, .ep = 4, .etp = 1},
-                            {.tp = 2, .ep = 2, .pp = 2, .etp = 1},
-                            {.tp = 2, .pp = 2, .order = "tp-cp-ep-pp-dp"}};
+constexpr std::pair<const char*, AxisSet> kDense[] = {
+    {"TENSOR_MODEL_PARALLEL_GROUP", Axis::tp},
+    {"CONTEXT_PARALLEL_GROUP", Axis::cp},
+    {"DATA_PARALLEL_GROUP", Axis::dp},
+    {"PIPELINE_MODEL_PARALLEL_GROUP", Axis::pp},
+    {"DATA_PARALLEL_GROUP_WITH_CP", {Axis::dp, Axis::cp}},
+    {"MODEL_PARALLEL_GROUP", {Axis::tp, Axis::pp}}};
+constexpr std::pair<const char*, AxisSet> kExpert[] = {{"EXPERT_TENSOR_PARALLEL_GROUP", Axis::tp},
+                                                       {"EXPERT_MODEL_PARALLEL_GROUP", Axis::ep},
+                                                       {"EXPERT_DATA_PARALLEL_GROUP", Axis::dp}};
+
+// The groups that Megatron-LM makes, in golden vectors of many layouts.
+TEST(Mesh, GroupsAreMegatrons) {
   Runtime runtime({DeviceKind::reference, 0}, 1);  // shared: the tensors are tiny
-  for (const Layout& layout : layouts) {
-    run_ranks(8, [&](Group& world) {
-      const Mesh mesh = Mesh::build(layout, world);
+  int layouts = 0;
+  const Json file = Json::read(MEGATRON_GOLDEN "/groups/groups.json");
+  for (const Json& entry : file.as_array()) {
+    const testing::GroupsCase c(entry);
+    if (c.refused) continue;
+    ++layouts;
+    SCOPED_TRACE(entry.dump().substr(0, 100));
+    run_ranks(c.world, [&](Group& world) {
+      const Mesh mesh = Mesh::build(c.layout, world);
       const int rank = world.rank();
       EXPECT_EQ(&mesh.world(), &world);
-      for (const AxisSet axes :
-           {AxisSet(Axis::tp), AxisSet(Axis::cp), AxisSet(Axis::ep), AxisSet(Axis::dp),
-            AxisSet(Axis::pp), AxisSet{Axis::dp, Axis::cp}, AxisSet{Axis::tp, Axis::pp}}) {
-        const std::vector<int> list = list_with(layout, 8, axes, false, rank);
-        EXPECT_EQ(list[static_cast<size_t>(mesh.group(axes).rank())], rank);
-        EXPECT_EQ(ranks_of(mesh.group(axes), rank, runtime), list);
-      }
-      for (const AxisSet axes : {AxisSet(Axis::tp), AxisSet(Axis::ep), AxisSet(Axis::dp)}) {
-        EXPECT_EQ(ranks_of(mesh.expert_group(axes), rank, runtime),
-                  list_with(layout, 8, axes, true, rank));
-      }
+      const auto expect = [&](Group& group, const char* name) {
+        const std::vector<int> list = list_with(entry["groups"][name], rank);
+        ASSERT_FALSE(list.empty()) << name;
+        EXPECT_EQ(ranks_of(group, rank, runtime), list) << name;
+        EXPECT_EQ(list[static_cast<size_t>(group.rank())], rank) << name;
+      };
+      for (const auto& [name, axes] : kDense) expect(mesh.group(axes), name);
+      for (const auto& [name, axes] : kExpert) expect(mesh.expert_group(axes), name);
     });
   }
+  EXPECT_EQ(layouts, 52);
 }
 
 TEST(Mesh, SizesAndCoordinates) {

@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "dist/ranks.h"
-#include "parallel/process_groups.h"
 
 namespace megatron::parallel {
 namespace {
@@ -15,17 +14,47 @@ using comm::Group;
 using testing::each_rank;
 using testing::make;
 
-// Of the groups of a name, the one that holds the rank; empty: in none, or alone.
-std::vector<int> list_of(const std::vector<ProcessGroups>& all, std::string_view name, int rank) {
-  for (const ProcessGroups& groups : all) {
-    if (groups.name != name) continue;
-    for (const std::vector<int>& list : groups.ranks) {
-      if (std::find(list.begin(), list.end(), rank) != list.end())
-        return list.size() == 1 ? std::vector<int>() : list;
-    }
+using Lists = std::vector<std::vector<int>>;
+
+// The one that holds the rank; empty: none, or one rank alone.
+std::vector<int> list_of(const Lists& lists, int rank) {
+  for (const std::vector<int>& list : lists) {
+    if (std::find(list.begin(), list.end(), rank) != list.end())
+      return list.size() == 1 ? std::vector<int>() : list;
   }
   return {};
 }
+
+// What the groups of a layout must be: slices of the mesh, whose groups are Megatron-LM's
+// (mesh_test.cpp), and what optimizer instances make of them.
+struct Expected {
+  Expected(const Layout& layout, int world)
+      : tensor(rank_lists(layout, world, Axis::tp)),
+        stages(rank_lists(layout, world, Axis::pp)),
+        model(rank_lists(layout, world, {Axis::tp, Axis::pp})),
+        instance(static_cast<size_t>(layout.instances)) {
+    for (const std::vector<int>& pipeline : stages)
+      ends.push_back(pipeline.size() == 1 ? pipeline
+                                          : std::vector{pipeline.front(), pipeline.back()});
+    for (const std::vector<int>& data : rank_lists(layout, world, {Axis::dp, Axis::cp})) {
+      const size_t size = data.size() / instance.size();  // neighbours are one instance
+      shards.resize(shards.size() + instance.size());
+      instances.resize(instances.size() + size);
+      for (size_t i = 0; i < data.size(); ++i) {
+        (shards.end() - layout.instances)[static_cast<std::ptrdiff_t>(i / size)].push_back(data[i]);
+        (instances.end() - static_cast<std::ptrdiff_t>(size))[static_cast<std::ptrdiff_t>(i % size)]
+            .push_back(data[i]);
+        instance[i / size].push_back(data[i]);
+      }
+    }
+  }
+
+  Lists tensor, stages, model;
+  Lists ends;       // first and last stage
+  Lists shards;     // of one instance, see different samples
+  Lists instances;  // the same shard in each instance
+  Lists instance;   // all ranks of one
+};
 
 // The sum of the ranks' numbers over a group, and their number; a null group has one rank.
 void expect_ranks(Group* group, const std::vector<int>& list, int rank, Runtime& runtime) {
@@ -41,39 +70,31 @@ void expect_ranks(Group* group, const std::vector<int>& list, int rank, Runtime&
 }
 
 void compare_groups(const RanksOptions& options, int world_size) {
-  const std::vector<ProcessGroups> all = process_groups(options.layout, world_size);
+  const Expected expected(options.layout, world_size);
   each_rank(world_size, [&](Group& world, Runtime& runtime) {
     const Ranks ranks(options, world);
     const int rank = world.rank();
-    const auto expect = [&](Group* group, std::string_view name) {
+    const auto expect = [&](Group* group, const Lists& lists, std::string_view name) {
       SCOPED_TRACE(name);
-      expect_ranks(group, list_of(all, name, rank), rank, runtime);
+      expect_ranks(group, list_of(lists, rank), rank, runtime);
     };
-    const bool hybrid = options.layout.instances > 1;
     const DataParallelGroups data = ranks.data_parallel();
-    const std::string_view shards =
-        hybrid ? "INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP" : "DATA_PARALLEL_GROUP_WITH_CP";
-    const std::string_view instances =
-        hybrid ? "HIERARCHICAL_EXPERT_DATA_PARALLEL_GROUP_L1" : "none";
-    const std::string_view beside = options.beside ? "" : "none";
-    const auto beside_or = [&](std::string_view name) { return beside.empty() ? name : beside; };
-    expect(ranks.tensor().group, "TENSOR_MODEL_PARALLEL_GROUP");
-    expect(ranks.tensor().beside, beside_or("TENSOR_MODEL_PARALLEL_GROUP"));
-    expect(data.shards, shards);
-    expect(data.beside, beside_or(shards));
-    expect(data.instances, instances);
-    expect(data.instances_beside, beside_or(instances));
-    expect(data.tensor, "TENSOR_MODEL_PARALLEL_GROUP");
+    const auto when = [](bool there, const Lists& lists) { return there ? lists : Lists(); };
+    expect(ranks.tensor().group, expected.tensor, "tensor");
+    expect(ranks.tensor().beside, when(options.beside, expected.tensor), "tensor, overlapped");
+    expect(data.shards, expected.shards, "shards");
+    expect(data.beside, when(options.beside, expected.shards), "shards, overlapped");
+    expect(data.instances, when(options.layout.instances > 1, expected.instances), "instances");
+    expect(data.instances_beside,
+           when(options.layout.instances > 1 && options.beside, expected.instances),
+           "instances, overlapped");
+    expect(data.tensor, expected.tensor, "tensor of data");
     expect(data.embedding,
-           options.pipeline.kind == ScheduleKind::zero_bubble_v ? "none" : "EMBEDDING_GROUP");
-    expect(ranks.stages(), "PIPELINE_MODEL_PARALLEL_GROUP");
-    expect(ranks.stages_beside(), beside_or("PIPELINE_MODEL_PARALLEL_GROUP"));
-    if (options.sharding == Sharding::none) {
-      expect(ranks.norm(), "MODEL_PARALLEL_GROUP");
-    } else {
-      std::vector<int> list = list_of(all, "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP", rank);
-      expect_ranks(ranks.norm(), list, rank, runtime);
-    }
+           when(options.pipeline.kind != ScheduleKind::zero_bubble_v, expected.ends), "embedding");
+    expect(ranks.stages(), expected.stages, "stages");
+    expect(ranks.stages_beside(), when(options.beside, expected.stages), "stages, overlapped");
+    expect(ranks.norm(), options.sharding == Sharding::none ? expected.model : expected.instance,
+           "norm");
     EXPECT_EQ(ranks.first(), ranks.holds(0));
     EXPECT_EQ(ranks.tensor().sequence, options.sequence);
   });

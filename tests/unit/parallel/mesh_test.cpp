@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "groups_cases.h"
 
 namespace megatron::parallel {
 namespace {
@@ -86,6 +87,18 @@ TEST(RankLists, OfMegatronsRankGenerator) {
     }
   }
   EXPECT_EQ(compared, 5 * 13);
+}
+
+TEST(RankLists, WhatMegatronRefusesIsRefused) {
+  int refused = 0;
+  const Json file = Json::read(MEGATRON_GOLDEN "/groups/groups.json");
+  for (const Json& entry : file.as_array()) {
+    const testing::GroupsCase c(entry);
+    if (c.pipeline || !c.refused) continue;
+    EXPECT_THROW(rank_lists(c.layout, c.world, Axis::tp), Error) << entry.dump();
+    ++refused;
+  }
+  EXPECT_EQ(refused, 15);
 }
 
 TEST(RankLists, EveryRankIsInOneGroup) {
