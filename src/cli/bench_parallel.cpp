@@ -13,7 +13,6 @@
 #include "cli/bench.h"
 #include "comm/threads.h"
 #include "comm/traffic.h"
-#include "plan/traffic_formula.h"
 #include "training/trained_model.h"
 
 namespace megatron::cli {
@@ -119,7 +118,7 @@ std::vector<training::HostBatch> batches(const Flags& f, int64_t count, int64_t 
   return all;
 }
 
-// Bytes that a rank sends; without the few numbers that the closed forms leave out.
+// Bytes that a rank sends, but for the few numbers that are summed for loss and gradient norm.
 class Counter final : public comm::TrafficListener {
  public:
   void communicated(const comm::Traffic& traffic) override {
@@ -174,19 +173,6 @@ ParallelRun run_once(const Spread& spread, const Flags& f, const models::GptConf
   return timed;
 }
 
-// What rank 0 sends by the closed forms; none: one rank.
-double formula(const Spread& spread, const Flags& f, const models::GptConfig& config) {
-  const parallel::RanksOptions& r = spread.layout.ranks;
-  const plan::TrafficShape shape{.config = config,
-                                 .type = f.bf16 ? DType::bf16 : DType::f32,
-                                 .micro_batches = f.micro_batches / spread.data_ranks(),
-                                 .tokens = f.micro_batch_size * f.seq_length};
-  if (r.layout.tp > 1) return plan::tensor_parallel_bytes(shape, 2, r.sequence);
-  if (r.layout.pp > 1) return plan::pipeline_bytes(shape, r.pipeline, 0);
-  if (spread.ranks() == 1) return 0;
-  return plan::data_parallel_bytes(shape, plan::span_elements(config), 2, spread.data);
-}
-
 double median_of(const std::vector<ParallelRun>& runs, double ParallelRun::* of) {
   std::vector<double> values;
   for (const ParallelRun& run : runs) values.push_back(run.*of);
@@ -194,15 +180,13 @@ double median_of(const std::vector<ParallelRun>& runs, double ParallelRun::* of)
 }
 
 void print_head() {
-  fmt::print("{:<14} {:>9} {:>9} {:>9} {:>8} {:>9} {:>8} {:>10} {:>10} {:>7}  loss\n", "layout",
-             "median s", "least s", "tokens/s", "speed", "CPU s", "CPU", "MB sent", "formula",
-             "bubble");
+  fmt::print("{:<14} {:>9} {:>9} {:>9} {:>8} {:>9} {:>8} {:>10} {:>7}  loss\n", "layout",
+             "median s", "least s", "tokens/s", "speed", "CPU s", "CPU", "MB sent", "bubble");
 }
 
 // one: of one rank.
 void print_row(const Spread& spread, const std::vector<ParallelRun>& runs,
-               const std::vector<ParallelRun>& one, const Flags& f,
-               const models::GptConfig& config) {
+               const std::vector<ParallelRun>& one, const Flags& f) {
   const double tokens = static_cast<double>(f.micro_batches * f.micro_batch_size * f.seq_length);
   const double middle = median_of(runs, &ParallelRun::seconds),
                processor = median_of(runs, &ParallelRun::processor);
@@ -212,12 +196,11 @@ void print_row(const Spread& spread, const std::vector<ParallelRun>& runs,
     bubble = fmt::format("{:.1f}%", 100 * step.idle[0] / step.seconds);
   }
   fmt::print(
-      "{:<14} {:>9.3f} {:>9.3f} {:>9.0f} {:>7.2f}x {:>9.3f} {:>7.2f}x {:>10.2f} {:>10.2f} {:>7}  "
-      "{:.6f}\n",
+      "{:<14} {:>9.3f} {:>9.3f} {:>9.0f} {:>7.2f}x {:>9.3f} {:>7.2f}x {:>10.2f} {:>7}  {:.6f}\n",
       spread.name, middle, std::ranges::min(runs, {}, &ParallelRun::seconds).seconds,
       tokens / middle, median_of(one, &ParallelRun::seconds) / middle, processor,
-      processor / median_of(one, &ParallelRun::processor), runs.back().sent * 1e-6,
-      formula(spread, f, config) * 1e-6, bubble, runs.back().loss);
+      processor / median_of(one, &ParallelRun::processor), runs.back().sent * 1e-6, bubble,
+      runs.back().loss);
 }
 
 void check(const Flags& f) {
@@ -262,8 +245,7 @@ int bench_parallel(const Arguments& arguments) {
           "A training step on two ranks, as threads, by each axis of parallelism beside the same "
           "step on one rank: GPT-2 124M, sequence 256, 32 micro-batches. Give each rank a core of "
           "its own. CPU: seconds that all threads computed, and how many times one rank's. MB "
-          "sent: "
-          "by rank 0, counted and by the closed form.",
+          "sent: by rank 0.",
           fields, {}, arguments)) {
     return *code;
   }
@@ -291,7 +273,7 @@ int bench_parallel(const Arguments& arguments) {
   progress.finish();
   const std::vector<ParallelRun>& one = runs[all[0].name];
   print_head();
-  for (const Spread& spread : all) print_row(spread, runs[spread.name], one, f, config);
+  for (const Spread& spread : all) print_row(spread, runs[spread.name], one, f);
   const auto [least, most] = std::ranges::minmax(one, {}, &ParallelRun::seconds);
   const double spread = most.seconds / least.seconds - 1;
   fmt::print("one rank's steps spread over {:.0f}%{}\n", 100 * spread,

@@ -1,5 +1,5 @@
 // The bytes that a rank sends in a training step, counted call by call on ranks that only pretend,
-// equal the closed forms of plan/traffic_formula.h.
+// equal the closed forms of traffic_formula.h.
 #include "comm/traffic.h"
 
 #include <fmt/core.h>
@@ -7,9 +7,9 @@
 
 #include <map>
 
+#include "golden/training/traffic_formula.h"
 #include "parallel/bucket_layout.h"
 #include "plan/parameters.h"
-#include "plan/traffic_formula.h"
 #include "training/trained_model.h"
 
 namespace megatron::training {

@@ -1,4 +1,4 @@
-#include "plan/traffic_formula.h"
+#include "golden/training/traffic_formula.h"
 
 #include <numeric>
 
