@@ -84,10 +84,9 @@ int train_tokenizer(const Arguments& arguments) {
   bool overwrite = false;
   Fields f;
   f.add("input", &input,
-        "files, directories or quoted patterns: .jsonl, .txt, gzip or zstd of either, or manual "
-        "pages");
-  f.add("input-format", &format, {"auto", "manpages"},
-        "manpages: troff sources of manual pages, as plain text");
+        "files, directories or quoted patterns: .jsonl or plain text, gzip or zstd of either");
+  f.add("input-format", &format, {"auto", "jsonl"},
+        "auto: by the name; jsonl: every file holds JSON lines");
   f.add("json-key", &key, "key of a .jsonl record to take");
   f.add("output", &output, "directory for tokenizer.json and tokenizer_config.json");
   f.add("vocab-size", &options.vocabulary_size, "tokens, with special tokens and the 256 bytes");
@@ -107,7 +106,7 @@ int train_tokenizer(const Arguments& arguments) {
   MG_CHECK(!input.empty(), "--input PATH is needed");
   MG_CHECK(output.has_value(), "--output DIR is needed");
   check_directory(*output);
-  const data::TextSourceOptions source{.json_key = key, .manual_pages = format == "manpages"};
+  const data::TextSourceOptions source{.json_key = key, .json_lines = format == "jsonl"};
   std::vector<std::string> files;
   for (const auto& entry : data::list_inputs(input, source.kind())) files.push_back(entry.path);
   check_files(*output, overwrite, files);

@@ -27,15 +27,6 @@ bool named_like_json_lines(std::string_view path) {
   return path.ends_with(".jsonl") || path.ends_with(".ndjson") || path.ends_with(".json");
 }
 
-// name.1, name.3pm, name.n ...
-bool named_like_manual_page(std::string_view path) {
-  path = without_packing(path);
-  const size_t dot = path.rfind('.');
-  return dot != path.npos && dot + 1 < path.size() &&
-         std::string_view("123456789lno").find(path[dot + 1]) != path.npos &&
-         path.find('/', dot) == path.npos;
-}
-
 class Listing {
  public:
   explicit Listing(TextKind kind) : kind_(kind) {}
@@ -53,17 +44,11 @@ class Listing {
  private:
   void add_existing(const std::string& path, const struct stat& status) {
     if (S_ISDIR(status.st_mode)) return add_directory(path);
-    MG_CHECK(kind_ != TextKind::manual_pages || !named_like_json_lines(path),
-             "{} is named like JSON records, and --input-format manpages reads troff sources; "
-             "leave that flag out",
-             path);
     entries.push_back(entry(path, status.st_size));
   }
 
   InputEntry entry(const std::string& path, int64_t bytes) const {
-    const bool lines = kind_ == TextKind::json_lines ||
-                       (kind_ == TextKind::automatic && named_like_json_lines(path));
-    return {path, bytes, lines};
+    return {path, bytes, kind_ == TextKind::json_lines || named_like_json_lines(path)};
   }
 
   void add_matches(const std::string& pattern) {
@@ -97,8 +82,7 @@ class Listing {
           files.push_back(entry(file, status.st_size));
       }
     }
-    MG_CHECK(!files.empty(), "{} holds no {} (--input)", path,
-             kind_ == TextKind::manual_pages ? "manual page" : "file");
+    MG_CHECK(!files.empty(), "{} holds no file (--input)", path);
     std::sort(files.begin(), files.end(),
               [](const InputEntry& a, const InputEntry& b) { return a.path < b.path; });
     entries.insert(entries.end(), files.begin(), files.end());
@@ -116,7 +100,6 @@ class Listing {
       }
       std::error_code unreadable;
       if (!at->is_regular_file(unreadable)) continue;  // follows links; a dangling one is no file
-      if (kind_ == TextKind::manual_pages && !named_like_manual_page(name)) continue;
       (at->is_symlink(unreadable) ? links : plain).push_back(name);
     }
     MG_CHECK(!error, "cannot read the directory {}: {}", path, error.message());

@@ -9,8 +9,7 @@ namespace megatron::data {
 
 enum class TextKind {
   automatic,  // by the file's name: .jsonl, .ndjson or .json (then maybe .gz or .zst): JSON lines; else text
-  json_lines,    // one JSON object a line, whatever the name
-  manual_pages,  // troff sources (manual_pages.h)
+  json_lines,  // one JSON object a line, whatever the name
 };
 
 struct InputEntry {
@@ -22,9 +21,8 @@ struct InputEntry {
 // The files of each path, in the order of the paths. A path is a file; a directory: its files,
 // recursively, sorted by path, hidden ones left out and one that is reached under several names
 // (links) taken once; or, when no file has that name, a pattern of *, ?, [...] and {a,b}, whose
-// matches are sorted by path and are files or directories as above. Of manual pages a directory
-// gives only files that are named like them (name.1, name.3pm, name.n.gz). Throws Error for a path
-// that does not exist, a pattern without match and a directory without a file.
+// matches are sorted by path and are files or directories as above. Throws Error for a path that
+// does not exist, a pattern without match and a directory without a file.
 std::vector<InputEntry> list_inputs(const std::vector<std::string>& paths, TextKind kind);
 
 }  // namespace megatron::data

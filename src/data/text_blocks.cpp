@@ -26,9 +26,9 @@ bool TextBlocks::next(TextBlock& block, size_t bytes) {
     }
     if (at_ == files_.size()) return false;
     const InputEntry& file = files_[at_];
-    if (!file.json_lines && (options_.manual_pages || options_.whole_files)) {
-      if (next_whole_file(block)) return true;
-      continue;
+    if (!file.json_lines && options_.whole_files) {
+      next_whole_file(block);
+      return true;
     }
     ++at_;
     if (file.json_lines) {
@@ -61,18 +61,16 @@ bool TextBlocks::next_pieces(TextBlock& block, size_t bytes) {
 }
 
 // One file a block: an error can then name it.
-bool TextBlocks::next_whole_file(TextBlock& block) {
+void TextBlocks::next_whole_file(TextBlock& block) {
   const InputEntry& file = files_[at_++];
   block.path = file.path;
   block.json_lines = false;
   TextBlock::Piece piece;
-  const bool found = read_whole_text(file.path, options_.manual_pages, piece.text);
+  piece.text = read_whole_text(file.path);
   bytes_before_ += file.bytes;
-  if (!found) return false;
   block.text_bytes = static_cast<int64_t>(piece.text.size());
   block.pieces.push_back(std::move(piece));
   ++records_;
-  return true;
 }
 
 int64_t TextBlocks::bytes_read() const {

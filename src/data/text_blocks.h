@@ -47,7 +47,7 @@ class TextBlocks {
  private:
   bool next_lines(TextBlock& block, size_t bytes);
   bool next_pieces(TextBlock& block, size_t bytes);
-  bool next_whole_file(TextBlock& block);
+  void next_whole_file(TextBlock& block);
 
   TextSourceOptions options_;
   std::vector<InputEntry> files_;

@@ -2,33 +2,15 @@
 
 #include "base/error.h"
 #include "data/json_lines.h"
-#include "data/manual_pages.h"
 #include "data/text_cutter.h"
 
 namespace megatron::data {
-namespace {
 
-std::string utf8_from_latin1(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x80) out += static_cast<char>(0xc0 | byte >> 6);
-    out += byte < 0x80 ? c : static_cast<char>(0x80 | (byte & 0x3f));
-  }
-  return out;
-}
-
-}  // namespace
-
-bool read_whole_text(const std::string& path, bool manual_page, std::string& text) {
-  text = InputFile(path).rest();
-  const bool valid = is_utf8(text);
-  if (manual_page) {
-    text = strip_manual_page(valid ? text : utf8_from_latin1(text));
-    return !text.empty();
-  }
-  MG_CHECK(valid, "{} is not UTF-8 text; convert it (iconv -t UTF-8) or leave it out", path);
-  return true;
+std::string read_whole_text(const std::string& path) {
+  std::string text = InputFile(path).rest();
+  MG_CHECK(is_utf8(text), "{} is not UTF-8 text; convert it (iconv -t UTF-8) or leave it out",
+           path);
+  return text;
 }
 
 TextSource::TextSource(const std::string& path, TextSourceOptions options)
@@ -60,14 +42,12 @@ bool TextSource::next(std::vector<std::string>& texts, std::string& name) {
       lines_ = std::make_unique<JsonLinesReader>(file.path, std::vector{options_.json_key});
       continue;
     }
-    if (!options_.manual_pages && !options_.whole_files) {
+    if (!options_.whole_files) {
       pieces_ = std::make_unique<TextCutter>(file.path);
       continue;
     }
-    texts.assign(1, "");
-    const bool found = read_whole_text(file.path, options_.manual_pages, texts[0]);
+    texts.assign(1, read_whole_text(file.path));
     bytes_before_ += file.bytes;
-    if (!found) continue;
     name = file.path;
     return true;
   }

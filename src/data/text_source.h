@@ -3,13 +3,10 @@
 //   a .jsonl, .ndjson or .json file   one document a line, under a key
 //   any other file                    plain text, cut into documents of 2 to 8 kB between
 //                                     paragraphs (text_cutter.h); with whole_files, one document
-//   manual pages                      files and directories of troff sources, as plain text
-//                                     (manual_pages.h), one document a page; pages that only
-//                                     name another one (.so) are left out
 //
 // A path may also be a directory or a pattern (input_list.h). Cutting lets --split hold out a part
 // of a text that came as one file. Each file may be compressed with gzip or zstd. Texts must be
-// valid UTF-8; manual pages may be Latin-1.
+// valid UTF-8.
 #pragma once
 
 #include <cstdint>
@@ -26,20 +23,14 @@ class TextCutter;
 
 struct TextSourceOptions {
   std::string json_key = "text";
-  bool manual_pages = false;
   bool whole_files = false;  // plain text files are not cut
   bool json_lines = false;   // every file holds JSON lines, whatever its name
 
-  TextKind kind() const {
-    return manual_pages ? TextKind::manual_pages
-           : json_lines ? TextKind::json_lines
-                        : TextKind::automatic;
-  }
+  TextKind kind() const { return json_lines ? TextKind::json_lines : TextKind::automatic; }
 };
 
-// The text of a file that is one document: plain, or a manual page. False: there is none (a page
-// that only names another one).
-bool read_whole_text(const std::string& path, bool manual_page, std::string& text);
+// The text of a file that is one document.
+std::string read_whole_text(const std::string& path);
 
 class TextSource {
  public:

@@ -135,7 +135,6 @@ class StoredDocuments final : public Documents {
 std::unique_ptr<Documents> read_documents(const TextInput& input, const Vocabulary& vocabulary,
                                           int64_t model_tokens, bool show) {
   const data::TextSourceOptions options{.json_key = input.json_key,
-                                        .manual_pages = input.format == "manpages",
                                         .whole_files = input.whole_files,
                                         .json_lines = input.format == "jsonl"};
   auto documents = std::make_unique<TextDocuments>();

@@ -27,7 +27,7 @@ class Documents {
 // Text, as `preprocess` reads it.
 struct TextInput {
   std::vector<std::string> paths;  // files, directories or patterns
-  std::string format = "auto";     // auto | jsonl | manpages
+  std::string format = "auto";     // auto | jsonl
   std::string json_key = "text";
   bool whole_files = false;
   bool append_eod = false;   // each document ends with the end-of-document token

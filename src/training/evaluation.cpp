@@ -50,9 +50,8 @@ void EvaluationSettings::fields(Fields& f) {
   f.add("input", &text.paths,
         "text instead of a data set: files, directories or quoted patterns, as preprocess reads "
         "them; each document is scored by itself");
-  f.add("input-format", &text.format, {"auto", "jsonl", "manpages"},
-        "auto: by the name; jsonl: every file holds JSON lines; manpages: troff sources of manual "
-        "pages, as plain text");
+  f.add("input-format", &text.format, {"auto", "jsonl"},
+        "auto: by the name; jsonl: every file holds JSON lines");
   f.add("json-keys", &text.json_key, "key of a record that holds the text");
   f.add_switch("whole-files", &text.whole_files, true,
                "a plain text file is one document; else it is cut between paragraphs into "
@@ -183,8 +182,7 @@ void Evaluation::check_outputs() const {
   if (!s_.per_document) return;
   std::vector<std::string> inputs;
   if (!s_.text.paths.empty()) {
-    const data::TextSourceOptions source{.manual_pages = s_.text.format == "manpages",
-                                         .json_lines = s_.text.format == "jsonl"};
+    const data::TextSourceOptions source{.json_lines = s_.text.format == "jsonl"};
     for (const auto& entry : data::list_inputs(s_.text.paths, source.kind()))
       inputs.push_back(entry.path);
   }

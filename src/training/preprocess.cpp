@@ -28,10 +28,7 @@ std::string prefix_of(const PreprocessSettings& s, const std::string& key) {
 }
 
 data::TextSourceOptions source_of(const PreprocessSettings& s) {
-  return {.json_key = {},
-          .manual_pages = s.input_format == "manpages",
-          .whole_files = s.whole_files,
-          .json_lines = s.input_format == "jsonl"};
+  return {.json_key = {}, .whole_files = s.whole_files, .json_lines = s.input_format == "jsonl"};
 }
 
 void check_outputs(const PreprocessSettings& s) {
@@ -120,9 +117,8 @@ void PreprocessSettings::fields(Fields& f) {
         "line, else plain text, cut into documents of 2 to 8 kB between paragraphs; gzip and zstd "
         "are told by their first bytes");
   f.add_switch("whole-files", &whole_files, true, "a plain text file is one document");
-  f.add("input-format", &input_format, {"auto", "jsonl", "manpages"},
-        "auto: by the name; jsonl: every file holds JSON lines; manpages: troff sources of manual "
-        "pages, as plain text");
+  f.add("input-format", &input_format, {"auto", "jsonl"},
+        "auto: by the name; jsonl: every file holds JSON lines");
   f.add("json-keys", &json_keys,
         "keys of a record to take, each a text or a list of sentences; one pair of files each");
   f.add_switch("split-sentences", &split_sentences, true,

@@ -12,7 +12,7 @@ namespace megatron::training {
 
 struct PreprocessSettings : TokenizerSettings {
   std::vector<std::string> input;     // files, directories or patterns
-  std::string input_format = "auto";  // auto | jsonl | manpages
+  std::string input_format = "auto";  // auto | jsonl
   std::vector<std::string> json_keys = {"text"};
   std::optional<std::string> output_prefix;
   std::optional<int64_t> vocab_size, workers, log_interval;

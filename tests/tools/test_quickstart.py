@@ -1,6 +1,8 @@
-"""./quickstart: what it refuses, what it chooses, and its stages with stand-ins for all that it starts."""
+"""./quickstart and the tools that it uses: what it refuses, what it chooses, and its stages with stand-ins for all that it starts."""
 
+import gzip
 import os
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -77,6 +79,89 @@ class QuickstartChoice(unittest.TestCase):
             self.choice(*words, code=1)
 
 
+OPEN = r"""'\" t
+.\" Copyright: none
+.TH open 2 2020-01-01 "Linux man-pages"
+.SH NAME
+open \- open a file
+.SH SYNOPSIS
+.BI "int open(const char *" path ", int " flags );
+.SH DESCRIPTION
+The café of
+.BR open ()
+.\" a comment
+is opened, and a line of this paragraph is longer than the width of seventy-eight columns.
+.TS
+allbox;
+l l.
+T{
+Interface
+T}	Value
+open	MT-Safe
+.TE
+.PP
+\fIEnd\fP of\~it.
+""".encode("latin-1")
+OPEN_TEXT = """NAME
+       open - open a file
+
+SYNOPSIS
+       int open(const char *path, int flags);
+
+DESCRIPTION
+       The café of open() is opened, and a line of this paragraph is longer
+       than the width of seventy-eight columns.
+
+       |Interface | Value   |
+       |open      | MT-Safe |
+       End of it.
+"""
+
+
+@unittest.skipUnless(shutil.which("mandoc"), "there is no mandoc here")
+class ManualPages(unittest.TestCase):
+    """tools/manual_pages: a text a page, and a page once."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = Path(folder.name)
+        (self.root / "man/man2").mkdir(parents=True)
+
+    def page(self, name, source):
+        path = self.root / "man" / name
+        path.write_bytes(gzip.compress(source) if name.endswith(".gz") else source)
+
+    def render(self, code=0):
+        done = subprocess.run([str(TOOLS / "manual_pages"), "man", "text"], cwd=self.root, capture_output=True, text=True,
+                              check=False)
+        self.assertEqual(done.returncode, code, done.stderr)
+        found = [path for path in (self.root / "text").rglob("*") if path.is_file()]
+        self.assertEqual(list(self.root.glob("*.part")), [])
+        return {str(path.relative_to(self.root / "text")): path.read_text() for path in found}, done.stderr
+
+    def test_pages_in_many_processes(self):
+        names = [f"man2/open{i}.2" + (".gz" if i % 2 else "") for i in range(70)]
+        for name in names:
+            self.page(name, OPEN)
+        (self.root / "man/man2/alias.2.gz").symlink_to("open1.2.gz")
+        self.page("man2/stub.2", b".\\\" comment\n.so man2/open0.2\n")
+        self.page("man2/empty.2", b"")
+        self.page("README", b"no page")
+        found, _ = self.render()
+        self.assertEqual(found, {name.removesuffix(".gz") + ".txt": OPEN_TEXT for name in names})
+
+    def test_what_cannot_be_rendered(self):
+        self.page("README", b"no page")
+        self.assertIn("'man' holds no manual page", self.render(code=1)[1])
+        self.page("man2/open.2", OPEN)
+        (self.root / "man/man2/torn.2.gz").write_bytes(gzip.compress(OPEN)[:-20])
+        self.assertIn("torn.2.gz", self.render(code=1)[1])
+        (self.root / "man/man2/torn.2.gz").unlink()
+        self.assertEqual(self.render()[0], {"man2/open.2.txt": OPEN_TEXT})
+        self.assertIn("'text' exists", self.render(code=1)[1])
+
+
 QUICKSTART_PROGRAM = """#!/bin/bash
 # In megatron's place: steps take the seconds of the files fp32 and bf16, and the loss is as the file eval says.
 here=$(dirname "$0")
@@ -106,12 +191,16 @@ class QuickstartRun(unittest.TestCase):
         self.root = Path(folder.name)
         self.program = self.root / "build/release/megatron"
         self.script("quickstart", (TOOLS.parent / "quickstart").read_text())
-        for name in ("quickstart_choice", "build_jobs"):
+        for name in ("quickstart_choice", "build_jobs", "manual_pages"):
             self.script(f"tools/{name}", (TOOLS / name).read_text())
         self.script("build/release/megatron", QUICKSTART_PROGRAM)
         for name in ("tools/install_dependencies", "bin/cmake", "bin/ninja", "bin/apt-get"):
             self.script(name, "#!/bin/sh\n")
-        self.script("bin/dpkg-deb", '#!/bin/sh\nmkdir -p "$3/usr/share/man/man2"\necho open >"$3/usr/share/man/man2/open.2"\n')
+        page = "$3/usr/share/man/man2/open.2"
+        self.script("bin/dpkg-deb", f"""#!/bin/sh
+mkdir -p "$(dirname "{page}")"
+printf '.TH open 2 2020-01-01\\n.SH NAME\\nopen \\\\- open a file\\n' >"{page}"
+""")
         self.says(fp32="1.0", bf16="2.0", eval="3.0% above")
 
     def script(self, name, text):
@@ -144,6 +233,16 @@ class QuickstartRun(unittest.TestCase):
         self.assertIn("a sound build gets at most 7% above it after 35 steps", text)
         self.assertIn("--train-iters 35 ", self.trained()[-1])
         self.assertNotIn("--bf16", self.trained()[-1])
+
+    def test_pages_become_text_documents(self):
+        text = self.run_it("--quick")
+        self.assertIn("1 manual pages rendered as text", text)
+        output = self.root / "quickstart-run"
+        self.assertEqual((output / "corpus/man2/open.2.txt").read_text(), "NAME\n       open - open a file\n")
+        self.assertEqual([path.name for path in output.glob("*.part")], [])
+        calls = (self.program.parent / "calls").read_text()
+        self.assertIn("tokenizer train --input quickstart-run/corpus --vocab-size", calls)
+        self.assertIn("preprocess --input quickstart-run/corpus --whole-files --output-prefix", calls)
 
     def test_a_second_run_keeps_the_choice(self):
         self.run_it("--quick")

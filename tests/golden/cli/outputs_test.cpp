@@ -205,13 +205,21 @@ TEST_F(Commands, AVocabularyThatWasNotReached) {
   EXPECT_EQ(r.err.find("--vocab-size"), std::string::npos) << r.err;
 }
 
-TEST_F(Commands, JsonRecordsAreNoManualPages) {
-  const Words flags = {"--input", kText, "--input-format", "manpages"};
-  expect(2, with({"preprocess", "--output-prefix", "p", "--tokenizer-model", kTokenizer}, flags),
-         {"corpus.jsonl", "--input-format manpages"});
-  expect(2, with({"tokenizer", "train", "--output", "t"}, flags),
-         {"corpus.jsonl", "--input-format manpages"});
-  EXPECT_TRUE(place_.listing().empty());
+TEST_F(Commands, RecordsInAFileOfAnyNameForATokenizer) {
+  write_file(place_ / "records", R"({"text": "ab ab ab", "note": "xy xy xy xy"})");
+  const auto vocabulary = [&](const std::string& format) {
+    expect(0,
+           {"tokenizer", "train", "--input", "records", "--input-format", format, "--output",
+            format, "--vocab-size", "258"},
+           {});
+    return Json::read(place_ / format + "/tokenizer.json")["model"]["vocab"];
+  };
+  const Json text = vocabulary("auto"), records = vocabulary("jsonl");
+  EXPECT_NE(text.find("xy"), nullptr);
+  EXPECT_EQ(text.find("ab"), nullptr);
+  EXPECT_NE(records.find("ab"), nullptr);
+  expect(2, {"tokenizer", "train", "--input", "records", "--input-format", "troff"},
+         {"--input-format", "troff", "jsonl"});
 }
 
 TEST_F(Commands, EvaluationSaysWhatIsWrong) {

@@ -14,38 +14,40 @@
 namespace megatron::training {
 
 inline constexpr const char* kNoManualPages =
-    "apt-get download manpages manpages-dev did not succeed here (it needs Debian's archive)";
+    "apt-get download manpages manpages-dev did not succeed here (it needs Debian's archive), or "
+    "mandoc is missing";
 
-// Unpacks the packages into `folder`/pages; false when they cannot be had.
+// The pages as plain text in `folder`/text; false when they cannot be had.
 inline bool fetch_manual_pages(const std::string& folder) {
   const std::string command =
       "mkdir -p " + folder + " && cd " + folder +
       " && apt-get download -q manpages manpages-dev >log 2>&1"
-      " && for package in *.deb; do dpkg-deb -x $package pages || exit 1; done";
+      " && for package in *.deb; do dpkg-deb -x $package pages || exit 1; done"
+      " && " MEGATRON_TEST_SOURCES "/../tools/manual_pages pages/usr/share/man text";
   const int status = std::system(command.c_str());
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-inline void train_tokenizer(const std::string& pages, int64_t vocabulary,
+inline void train_tokenizer(const std::string& texts, int64_t vocabulary,
                             const std::string& output) {
   tokenizers::BpeTrainerOptions options;
   options.vocabulary_size = vocabulary;
   options.threads = 2;
   tokenizers::BpeTrainer trainer(options);
-  data::TextSource source(pages, {.manual_pages = true});
+  data::TextSource source(texts);
   std::string text, name;
   while (source.next(text, name)) trainer.add(text);
   trainer.train().save(output);
 }
 
-// Tokenizer (`folder`/tokenizer) and token files of the pages in `folder`/packages.
+// Tokenizer (`folder`/tokenizer) and token files of the texts in `folder`/packages.
 // Returns the prefix.
 inline std::string tokenized_manual_pages(const TemporaryDirectory& folder, int64_t vocabulary) {
-  const std::string pages = folder / "packages/pages/usr/share/man";
-  train_tokenizer(pages, vocabulary, folder / "tokenizer");
+  const std::string texts = folder / "packages/text";
+  train_tokenizer(texts, vocabulary, folder / "tokenizer");
   PreprocessSettings settings;
-  settings.input = {pages};
-  settings.input_format = "manpages";
+  settings.input = {texts};
+  settings.whole_files = true;
   settings.output_prefix = folder / "manual";
   settings.tokenizer_model = folder / "tokenizer";
   settings.append_eod = true;

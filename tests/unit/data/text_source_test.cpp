@@ -122,8 +122,6 @@ TEST(TextSource, CutsPlainTextBetweenParagraphs) {
   EXPECT_EQ(read_all(path, {.whole_files = true}), (std::vector<Document>{{path, text}}));
   write_gz(folder / "book.gz", text);
   EXPECT_EQ(read_all(folder / "book.gz").size(), pieces.size());
-  write_file(folder / "page.1", ".TH a 1\n.SH NAME\n" + text);
-  EXPECT_EQ(read_all(folder / "page.1", {.manual_pages = true}).size(), 1u);
 }
 
 TEST(TextSource, CutsNoByteOutOfAnyText) {
@@ -143,17 +141,14 @@ TEST(TextSource, CutsNoByteOutOfAnyText) {
   }
 }
 
-TEST(TextSource, ReadsManualPagesOnce) {
+TEST(TextSource, ReadsAFileOfSeveralNamesOnce) {
   const TemporaryDirectory folder;
   std::filesystem::create_directories(folder / "man1");
-  write_gz(folder / "man1/a.1.gz", ".TH a 1\n.SH NAME\na \\- b\n");
-  write_file(folder / "man1/stub.1", ".so man1/a.1\n");
-  write_file(folder / "man1/latin.3x", ".TH c 3\n.SH NAME\ncaf\xe9\n");
-  write_file(folder / "man1/README", "not a page");
+  write_gz(folder / "man1/a.1.gz", "NAME\n       a - b\n");
+  write_file(folder / "man1/.hidden", "no document");
   std::filesystem::create_symlink("a.1.gz", folder / "man1/alias.1.gz");
-  const std::vector<Document> expected = {{folder / "man1/a.1.gz", "NAME\n       a - b\n"},
-                                          {folder / "man1/latin.3x", "NAME\n       café\n"}};
-  EXPECT_EQ(read_all(folder.path(), {.manual_pages = true}), expected);
+  EXPECT_EQ(read_all(folder.path(), {.whole_files = true}),
+            (std::vector<Document>{{folder / "man1/a.1.gz", "NAME\n       a - b\n"}}));
 }
 
 TEST(TextSource, TellsWhatCannotBeRead) {
