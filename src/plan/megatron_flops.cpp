@@ -116,17 +116,6 @@ double FlopTerms::total(const Tokens& tokens) const {
   return static_cast<double>(wide_total(*this, tokens));
 }
 
-std::string FlopTerms::exact_total(const Tokens& tokens) const {
-  std::string digits;
-  Wide rest = wide_total(*this, tokens);
-  do {
-    digits.push_back(static_cast<char>('0' + static_cast<int>(rest % 10)));
-    rest /= 10;
-  } while (rest != 0);
-  std::ranges::reverse(digits);
-  return digits;
-}
-
 FlopTerms megatron_flops(const MegatronShape& shape, Attention keys) {
   shape.check();
   const FlopTerms forward =

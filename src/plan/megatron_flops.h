@@ -35,7 +35,6 @@ struct Tokens {
 struct FlopTerms {
   int64_t token = 0, pair = 0;
   double total(const Tokens& tokens) const;
-  std::string exact_total(const Tokens& tokens) const;  // all digits
 };
 
 // Keys that a query counts: those up to its own (on average half), or all.

@@ -44,15 +44,13 @@ struct MegatronMemory {
   double weights_and_optimizer = 0;
   double activations_sequence_parallel = 0, activations = 0;
   double layer_sequence_parallel = 0, layer = 0;  // of a layer and micro-batch
+  double in_flight = 0;  // micro-batches whose activations are held, over the number of stages
 };
 
 // Throws Error for experts without --moe-ffn-hidden-size, which the reference cannot count either.
 MegatronMemory megatron_memory(const MegatronShape& shape, const MegatronLayout& layout);
 
-// The lines that Megatron-LM prints of it, to the letter.
-std::string megatron_memory_report(const MegatronShape& shape, const MegatronLayout& layout);
-
-// For a run of this program: what the report shows.
+// For a run of this program: what Megatron-LM's report shows.
 MegatronEstimate megatron_estimate(const models::GptConfig& config, int64_t padded_vocabulary,
                                    const MegatronLayout& layout);
 

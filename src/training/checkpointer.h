@@ -50,7 +50,6 @@ class Checkpointer {
   // too.
   std::vector<SaveRecord> poll(bool wait);
   bool under_way() const { return save_ != nullptr; }
-  int64_t last_saved() const { return last_saved_; }  // step; -1: none by this run
 
  private:
   struct UnderWay {
