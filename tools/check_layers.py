@@ -4,7 +4,8 @@
     tools/check_layers.py [ROOT]        ROOT holds src/ (default: the repository of this script)
 
 A room is a folder of src/. A file includes its own room and rooms of strictly lower rank; rooms of
-one rank are strangers. Every violation is printed as file:line: reason; the exit status is 1 if
+one rank are strangers. Families of models (src/models/FAMILY/) are known inside of models and its
+tests alone: no other file includes a header of theirs or names a type of theirs. Every violation is printed as file:line: reason; the exit status is 1 if
 there is one.
 """
 
@@ -61,6 +62,11 @@ VENDORS = [
     (r"(gtest|gmock|benchmark)/", r"(?!)", "tests/, never src/"),
 ]
 
+# Who may know the families of models: paths from the root.
+FAMILIARS = re.compile(r"src/models/|tests/(unit|dist|golden)/models/|tests/tiny_gpt\.h$")
+FAMILY_HEADER = re.compile(r"models/[^/]+/")
+FAMILY_TYPE = re.compile(r"^(?:struct|class|enum class|using) (\w+)", re.MULTILINE)
+
 MAX_LINES = 600
 LONG_FILES = {
     # "src/room/file.cpp": "the reason why it cannot be cut",
@@ -103,6 +109,7 @@ class Checker:
                 path.read_text(encoding="utf-8", errors="replace"),
             )
         self.check_cycles()
+        self.check_families()
         self.check_lengths()
         self.check_links()
         return files
@@ -187,6 +194,25 @@ class Checker:
         for name in sorted(self.includes):
             if name not in done:
                 walk(name)
+
+    def check_families(self):
+        types = set()
+        for header in sorted((self.src / "models").glob("*/*.h")):
+            types.update(FAMILY_TYPE.findall(header.read_text(encoding="utf-8")))
+        names = re.compile(r"\b(" + "|".join(sorted(types) or [r"(?!)"]) + r")\b")
+        for folder in ("src", "tests"):
+            for path in sorted((self.root / folder).rglob("*")):
+                name = path.relative_to(self.root).as_posix()
+                if path.suffix not in SOURCE_SUFFIXES or FAMILIARS.match(name):
+                    continue
+                text = without_comments(path.read_text(encoding="utf-8", errors="replace"))
+                for match in INCLUDE.finditer(text):
+                    if match[1] and FAMILY_HEADER.match(match[1]):
+                        line = text.count("\n", 0, match.start()) + 1
+                        self.complain(name, line, f'"{match[1]}" stays in models and its tests')
+                for match in names.finditer(text):
+                    line = text.count("\n", 0, match.start()) + 1
+                    self.complain(name, line, f"{match[1]} is a type of a family of models")
 
     def check_lengths(self):
         for folder in ("src", "tests", "tools", "bench"):

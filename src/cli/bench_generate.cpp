@@ -21,22 +21,24 @@ namespace {
 
 // What the decode pass of a token reads: every weight but the position table and, of the embedding,
 // what serves as output weights; keys and values of the tokens before.
-double bytes_of_a_token(const models::GptConfig& c, DType type, double position) {
-  const auto size = static_cast<double>(size_of(type));
-  const double learned = c.position_embedding == models::PositionEmbedding::learned_absolute
-                             ? static_cast<double>(c.max_position_embeddings * c.hidden_size)
-                             : 0;
-  const double table = c.untied ? static_cast<double>(c.vocab_size * c.hidden_size) : 0;
-  const double weights = static_cast<double>(plan::parameter_count(c)) - learned - table;
-  const auto cache = static_cast<double>(2 * c.num_layers * c.num_query_groups * c.kv_channels);
-  return size * (weights + cache * position);
+double bytes_of_a_token(const models::Stage& stage, double position) {
+  const std::vector<plan::ParameterCount> counts = plan::count_parameters(stage);
+  const bool untied =
+      std::ranges::any_of(counts, [](const auto& c) { return c.group == "output"; });
+  int64_t weights = 0;
+  for (const plan::ParameterCount& c : counts)
+    if (c.group != "position" && !(untied && c.group == "embedding")) weights += c.count;
+  const nn::SequenceStateShape state = stage.state_shape(1, 1);
+  const auto cache = static_cast<double>(2 * state.layers * state.key_heads * state.head_size);
+  const DType type = stage.parameters()[0]->parameter.value.dtype();
+  return static_cast<double>(size_of(type)) * (static_cast<double>(weights) + cache * position);
 }
 
 class GenerateBench {
  public:
-  GenerateBench(const models::GptConfig& config, Runtime& runtime, DType type)
-      : config_(config), runtime_(runtime), type_(type), model_(config, runtime, type, 1) {
-    model_.initialize(1);
+  GenerateBench(const models::Model& model, Runtime& runtime, DType type)
+      : runtime_(runtime), stage_(model.build(runtime, type, 1)) {
+    models::initialize(*stage_, 1, runtime.stream());
   }
 
   // Seconds of each token after the first, by one sequence or several at once.
@@ -48,11 +50,13 @@ class GenerateBench {
       requests[i].max_tokens = count;
       requests[i].sampling.top_k = 40;
       for (int64_t t = 0; t < prompt; ++t)
-        requests[i].prompt.push_back(static_cast<int32_t>((t * 7919 + 13) % config_.vocab_size));
+        requests[i].prompt.push_back(
+            static_cast<int32_t>((t * 7919 + 13) % stage_->model()->vocab_size()));
     }
     std::vector<double> seconds;
     double before = 0;
-    inference::generate(model_, runtime_, requests, {.batch = sequences, .statistics = &statistics},
+    inference::generate(*stage_, runtime_, requests,
+                        {.batch = sequences, .statistics = &statistics},
                         [&](size_t request, const inference::GeneratedToken&) {
                           if (request != 0) return;
                           const double now = now_seconds();
@@ -62,14 +66,11 @@ class GenerateBench {
     return seconds;
   }
 
-  const models::GptConfig& config() const { return config_; }
-  DType type() const { return type_; }
+  const models::Stage& stage() const { return *stage_; }
 
  private:
-  models::GptConfig config_;
   Runtime& runtime_;
-  DType type_;
-  models::GptModel model_;
+  const std::unique_ptr<models::Stage> stage_;
 };
 
 // Memory may be shared with others: it is measured before and after.
@@ -80,8 +81,8 @@ void print_decode(GenerateBench& bench, int64_t prompt, int64_t count, int64_t s
   const double token = median(bench.tokens(prompt, count, sequences, s));
   const double after = copies.sample(), bandwidth = (before + after) / 2;
   const double middle = static_cast<double>(prompt) + static_cast<double>(count) / 2;
-  const double weights = bytes_of_a_token(bench.config(), bench.type(), 0);
-  const double cache = bytes_of_a_token(bench.config(), bench.type(), middle) - weights;
+  const double weights = bytes_of_a_token(bench.stage(), 0);
+  const double cache = bytes_of_a_token(bench.stage(), middle) - weights;
   const double bytes = weights + cache * static_cast<double>(sequences);
   fmt::print(
       "decode, {} at once: {:.1f} tokens/s ({:.2f} ms a pass, median); reads {:.0f} MB a pass, "
@@ -99,9 +100,9 @@ void print_prefill(GenerateBench& bench, int64_t prompt, double peak) {
     best = std::min(best, s.prefill_seconds);
   }
   // The vocabulary's product is of the last token alone.
-  const models::GptConfig& c = bench.config();
-  const double head = 2.0 * static_cast<double>(c.vocab_size * c.hidden_size);
-  const double flops = plan::training_flops(c, prompt) / 3 - head * static_cast<double>(prompt - 1);
+  const models::Model& c = bench.stage().model();
+  const double head = 2.0 * static_cast<double>(c->vocab_size() * c->hidden_size());
+  const double flops = c->training_flops(prompt) / 3 - head * static_cast<double>(prompt - 1);
   fmt::print("prefill of {} tokens: {:.0f} tokens/s, {:.3f} TFLOP/s, {:.0f}% of the GEMM peak\n",
              prompt, static_cast<double>(prompt) / best, flops / best * 1e-12,
              100 * flops / best / peak);
@@ -132,7 +133,7 @@ struct GenerateFlags {
   std::string preset{training::kDefaultPreset};
   bool bf16 = false;
   int64_t prompt = 128, max_tokens = 256, batch = 8;
-  models::GptFlags shape;
+  models::ModelFlags shape;
 
   std::optional<int> read(const Arguments& arguments) {
     Fields f;
@@ -167,9 +168,8 @@ int bench_generate(const Arguments& arguments) {
   const int64_t prompt = flags.prompt, max_tokens = flags.max_tokens, batch = flags.batch;
   training::RuntimeSettings& runtime_settings = flags.runtime;
   const bool bf16 = flags.bf16;
-  models::GptConfig config = flags.shape.to_config(1024);
-  config.finalize();
-  const int64_t positions = config.max_position_embeddings;
+  const models::Model model = models::model_from_flags(flags.shape, 1024);
+  const int64_t positions = model->max_position_embeddings();
   MG_CHECK(prompt > 0 && max_tokens >= 2 && prompt + std::min(max_tokens, positions) <= positions,
            "--prompt-tokens is {} and --max-tokens {}; there must be 1 and 2, and together no more "
            "than the model's {} positions",
@@ -184,10 +184,10 @@ int bench_generate(const Arguments& arguments) {
   plan::PeakMeter meter(runtime, type);
   meter.sample(1.0);
   plan::BandwidthMeter copies(runtime);
-  GenerateBench bench(config, runtime, type);
+  GenerateBench bench(model, runtime, type);
   inference::Statistics warm_up;
   bench.tokens(prompt, 2, 1, warm_up);
-  fmt::print("{} parameters in {}, {}; GEMM peak {:.3f} TFLOP/s\n", plan::parameter_count(config),
+  fmt::print("{} parameters in {}, {}; GEMM peak {:.3f} TFLOP/s\n", model->parameter_count(),
              name(type), device_text(device, runtime.pool().size()), meter.peak() * 1e-12);
   print_decode(bench, prompt, max_tokens, 1, copies);
   watch.look();

@@ -37,35 +37,34 @@ struct Spread {
   int ranks() const { return name == "one rank" ? 1 : 2; }
 };
 
-models::GptConfig shape_of(const Flags& f) {
-  models::GptConfig config{.num_layers = f.num_layers,
-                           .hidden_size = f.hidden_size,
-                           .num_attention_heads = f.num_attention_heads,
-                           .max_position_embeddings = f.seq_length,
-                           .vocab_size = f.vocab_size};
-  config.hidden_dropout = config.attention_dropout = 0;
-  config.finalize();
-  return config;
+models::Model model_of(const Flags& f) {
+  return models::model_from_flags({.num_layers = f.num_layers,
+                                   .hidden_size = f.hidden_size,
+                                   .num_attention_heads = f.num_attention_heads,
+                                   .vocab_size = f.vocab_size,
+                                   .hidden_dropout = 0,
+                                   .attention_dropout = 0},
+                                  f.seq_length);
 }
 
 // Layers of the first of two stages such that both have about as much to compute, the output layer
 // counted: a matrix of p parameters costs 2p a token.
-int64_t balanced_first_stage(const models::GptConfig& c) {
-  const double layer = 12.0 * static_cast<double>(c.hidden_size * c.hidden_size),
-               head = static_cast<double>(c.vocab_size * c.hidden_size);
-  const double layers = static_cast<double>(c.num_layers);
+int64_t balanced_first_stage(const models::Model& c) {
+  const double layer = 12.0 * static_cast<double>(c->hidden_size() * c->hidden_size()),
+               head = static_cast<double>(c->vocab_size() * c->hidden_size());
+  const double layers = static_cast<double>(c->num_layers());
   const double first = (layers + head / layer) / 2;
-  return std::clamp<int64_t>(static_cast<int64_t>(first + 0.5), 1, c.num_layers - 1);
+  return std::clamp<int64_t>(static_cast<int64_t>(first + 0.5), 1, c->num_layers() - 1);
 }
 
-Spread pipeline(const std::string& name, parallel::ScheduleKind kind, const models::GptConfig& c) {
+Spread pipeline(const std::string& name, parallel::ScheduleKind kind, const models::Model& c) {
   Spread s{.name = name};
   s.layout.ranks.layout.pp = 2;
   s.layout.ranks.pipeline = {.kind = kind, .stages = 2};
   s.layout.ranks.beside = true;
   const int64_t first = balanced_first_stage(c);
   s.layout.layers.first_stage_layers = first;
-  s.layout.layers.last_stage_layers = c.num_layers - first;
+  s.layout.layers.last_stage_layers = c->num_layers() - first;
   return s;
 }
 
@@ -77,12 +76,12 @@ Spread data_parallel(const std::string& name, parallel::Sharding sharding) {
   return s;
 }
 
-std::vector<Spread> spreads(const models::GptConfig& c) {
+std::vector<Spread> spreads(const models::Model& c) {
   std::vector<Spread> all = {{.name = "one rank"},
                              data_parallel("DP 2", parallel::Sharding::none),
                              data_parallel("DP 2, ZeRO-1", parallel::Sharding::optimizer),
                              data_parallel("DP 2, ZeRO-3", parallel::Sharding::parameters)};
-  if (c.num_layers > 1) {
+  if (c->num_layers() > 1) {
     all.push_back(pipeline("PP 2, 1F1B", parallel::ScheduleKind::one_f_one_b, c));
     all.push_back(pipeline("PP 2, ZB-H1", parallel::ScheduleKind::zero_bubble_h1, c));
   }
@@ -135,34 +134,34 @@ struct ParallelRun {
 };
 
 // Waits until parameters that are gathered beside the compute have come.
-void settle(const training::TrainedModel& model) {
-  if (comm::Group* const beside = model.ranks.data_parallel().beside; beside != nullptr)
+void settle(const training::TrainedModel& trained) {
+  if (comm::Group* const beside = trained.ranks.data_parallel().beside; beside != nullptr)
     beside->barrier("bench.settle");
 }
 
 // One warm step, which changes no parameter, and one that is timed, from the moment that all ranks
 // have come to that when all have ended.
-ParallelRun run_once(const Spread& spread, const Flags& f, const models::GptConfig& config) {
+ParallelRun run_once(const Spread& spread, const Flags& f, const models::Model& model) {
   ParallelRun timed;
   comm::run_ranks(spread.ranks(), [&](comm::Group& threads) {
     Counter counter;
     const auto world = comm::observed(threads, counter);
     Runtime runtime({DeviceKind::cpu, 0}, static_cast<int>(f.threads));
-    training::TrainedModel model(config, f.bf16 ? DType::bf16 : DType::f32, 1, spread.layout,
-                                 *world, runtime, {.data_parallel = spread.data});
-    model.initialize(1);
-    model.step.begin({});
+    training::TrainedModel trained(model, f.bf16 ? DType::bf16 : DType::f32, 1, spread.layout,
+                                   *world, runtime, {.data_parallel = spread.data});
+    trained.initialize(1);
+    trained.step.begin({});
     const int64_t share = f.micro_batches / spread.data_ranks();
-    const auto mine = batches(f, share, model.ranks.data().rank() * share);
-    model.step.run(std::span(mine).first(static_cast<size_t>(std::min<int64_t>(share, 2))),
-                   {.learning_rate = 0});
-    settle(model);
+    const auto mine = batches(f, share, trained.ranks.data().rank() * share);
+    trained.step.run(std::span(mine).first(static_cast<size_t>(std::min<int64_t>(share, 2))),
+                     {.learning_rate = 0});
+    settle(trained);
     world->barrier("bench.begin");
     const double begin = now_seconds(), processor = processor_seconds();
     counter.on = true;
     const training::StepReport report =
-        model.step.run(mine, {.learning_rate = 1e-4, .weight_decay = 0.1});
-    settle(model);
+        trained.step.run(mine, {.learning_rate = 1e-4, .weight_decay = 0.1});
+    settle(trained);
     world->barrier("bench.end");
     if (world->rank() != 0) return;
     timed.seconds = now_seconds() - begin;
@@ -250,8 +249,8 @@ int bench_parallel(const Arguments& arguments) {
     return *code;
   }
   check(f);
-  const models::GptConfig config = shape_of(f);
-  std::vector<Spread> all = spreads(config);
+  const models::Model model = model_of(f);
+  std::vector<Spread> all = spreads(model);
   const auto is_meant = [&](const Spread& s) {
     return s.ranks() > 1 && s.name.find(f.only) != std::string::npos;
   };
@@ -266,7 +265,7 @@ int bench_parallel(const Arguments& arguments) {
   int64_t done = 0;
   for (int64_t round = 0; round < f.rounds; ++round) {
     for (const Spread& spread : all) {
-      runs[spread.name].push_back(run_once(spread, f, config));
+      runs[spread.name].push_back(run_once(spread, f, model));
       progress.update(++done, spread.name);
     }
   }

@@ -176,7 +176,7 @@ StepSpeed speed_of(const training::TrainResult& result, int64_t untimed) {
   const auto sequences = static_cast<double>(*result.settings.batch.global_batch_size);
   const int64_t length = *result.settings.batch.seq_length;
   speed.tokens = sequences * static_cast<double>(length);
-  speed.flops = plan::training_flops(result.config, length) * sequences;
+  speed.flops = result.model->training_flops(length) * sequences;
   if (!result.iterations.empty()) {
     speed.first_loss = result.iterations.front().loss;
     speed.last_loss = result.iterations.back().loss;
@@ -208,7 +208,7 @@ void print_speed(const training::TrainResult& result, const StepSpeed& speed, De
   fmt::print(
       "FLOPs of a step: {:.4g} (2MNK a product, three times the forward, causal attention half); "
       "{} parameters\n",
-      speed.flops, plan::parameter_count(result.config));
+      speed.flops, result.model->parameter_count());
   fmt::print("step time: median {:.3f} s, {:.3f} to {:.3f} s over {} steps\n", speed.median(),
              speed.seconds.front(), speed.seconds.back(), speed.seconds.size());
   print_estimates(speed, meter);
@@ -233,7 +233,7 @@ Json as_json(const training::TrainResult& result, const StepSpeed& speed, Json f
   const auto sheet = data_sheet_of(device, meter.type());
   return Json::Object{{"device", device_text(device, result.settings.runtime.threads_per_rank())},
                       {"type", name(meter.type())},
-                      {"parameters", plan::parameter_count(result.config)},
+                      {"parameters", result.model->parameter_count()},
                       {"sequence", *result.settings.batch.seq_length},
                       {"micro_batch", *result.settings.batch.micro_batch_size},
                       {"global_batch", *result.settings.batch.global_batch_size},
@@ -259,11 +259,11 @@ Json as_json(const training::TrainResult& result, const StepSpeed& speed, Json f
 }
 
 // The kernels of a step on a GPU, or anywhere without a step.
-StepKernels measure_kernels(const models::GptConfig& config, const training::TrainSettings& s,
+StepKernels measure_kernels(const models::Model& model, const training::TrainSettings& s,
                             Runtime& runtime, double peak, double seconds) {
   plan::BandwidthMeter copies(runtime);
   copies.sample();
-  return measure_step_kernels(config, s, runtime, {peak, copies.best()}, seconds);
+  return measure_step_kernels(model, s, runtime, {peak, copies.best()}, seconds);
 }
 
 bool has_floor(const training::TrainSettings& s) {
@@ -282,7 +282,7 @@ int bench_kernels_of_step(const StepFields& step, plan::PeakMeter& meter) {
   runtime.stream().allow_nondeterministic(run.settings.runtime.allow_nondeterministic);
   GpuWatch watch(runtime.device());
   const StepKernels kernels =
-      measure_kernels(run.config, run.settings, runtime, meter.peak(), step.floor_seconds);
+      measure_kernels(run.model, run.settings, runtime, meter.peak(), step.floor_seconds);
   watch.look();
   if (step.json) {
     fmt::print("{}\n",
@@ -311,14 +311,14 @@ Json tell_floor(const StepFields& step, const training::TrainResult& result, con
     return {};
   }
   if (s.runtime.device_kind() != DeviceKind::cuda) {
-    const StepFloor floor = measure_floor(result.config, s, *runtime, step.floor_seconds);
+    const StepFloor floor = measure_floor(result.model, s, *runtime, step.floor_seconds);
     if (step.json) return as_json(floor, speed.median());
     print_floor(floor, speed.median());
     return {};
   }
   Runtime gpu(s.runtime.device_value(), s.runtime.threads_per_rank());
   gpu.stream().allow_nondeterministic(s.runtime.allow_nondeterministic);
-  const StepKernels kernels = measure_kernels(result.config, s, gpu, peak, step.floor_seconds);
+  const StepKernels kernels = measure_kernels(result.model, s, gpu, peak, step.floor_seconds);
   if (step.json) {
     return Json::Object{{"seconds", kernels.floor()},
                         {"share", kernels.floor() / speed.median()},

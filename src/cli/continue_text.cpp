@@ -4,7 +4,7 @@
 
 namespace megatron::cli {
 
-std::string continue_text(const models::GptModel& model, Runtime& runtime,
+std::string continue_text(const models::Stage& model, Runtime& runtime,
                           const tokenizers::Tokenizer& tokenizer, const std::string& prompt,
                           int64_t tokens) {
   inference::Request request{.prompt = tokenizer.encode(prompt, true), .max_tokens = tokens};

@@ -2,14 +2,14 @@
 
 #include <string>
 
-#include "models/gpt/model.h"
+#include "models/stage.h"
 #include "tokenizers/tokenizer.h"
 
 namespace megatron::cli {
 
 // What a model in training writes now, for people to read: drawn as `megatron generate` does by
 // default, but cooler. On meta as many tokens as may be, without meaning.
-std::string continue_text(const models::GptModel& model, Runtime& runtime,
+std::string continue_text(const models::Stage& model, Runtime& runtime,
                           const tokenizers::Tokenizer& tokenizer, const std::string& prompt,
                           int64_t tokens);
 

@@ -112,18 +112,18 @@ class Session {
   explicit Session(const GenerateSettings& settings)
       : settings_(settings),
         directory_(training::resolve_model_directory(*settings.load)),
-        config_(models::config_from_hugging_face(directory_.config())),
+        model_(models::model_from_config_json(directory_.config())),
         tokenizer_(tokenizers::Tokenizer::load(
             training::tokenizer_path(settings.tokenizer_model, directory_.path()))),
         runtime_(settings.runtime.device_value(), settings.runtime.threads_per_rank()) {
     training::require_whole_model(directory_.path(), runtime_.pool());
-    MG_CHECK(tokenizer_.vocabulary_size() <= config_.vocab_size,
+    MG_CHECK(tokenizer_.vocabulary_size() <= model_->vocab_size(),
              "the tokenizer has {} tokens and the model {}; they do not fit together",
-             tokenizer_.vocabulary_size(), config_.vocab_size);
+             tokenizer_.vocabulary_size(), model_->vocab_size());
     MG_CHECK(settings.logprobs.value_or(0) <= tokenizer_.vocabulary_size(),
              "--logprobs is {}; the tokenizer has {} tokens", *settings.logprobs,
              tokenizer_.vocabulary_size());
-    model_ = training::load_model(directory_, config_, runtime_,
+    stage_ = training::load_model(directory_, model_, runtime_,
                                   settings.bf16 ? DType::bf16 : DType::f32, 0);
     if (!settings.ignore_eos && tokenizer_.eod()) end_tokens_.push_back(*tokenizer_.eod());
   }
@@ -148,7 +148,7 @@ class Session {
   // Where a prompt leaves no room: its last tokens, so that what is asked for fits, but at least
   // half of the positions.
   void fit(std::vector<int32_t>& tokens) const {
-    const int64_t positions = config_.max_position_embeddings;
+    const int64_t positions = model_->max_position_embeddings();
     const auto length = static_cast<int64_t>(tokens.size());
     if (length <= positions) return;
     const int64_t kept = positions - std::min(settings_.max_tokens, positions / 2);
@@ -175,7 +175,7 @@ class Session {
                                              .batch = settings_.batch_size,
                                              .prefill = settings_.prefill_tokens,
                                              .statistics = &statistics_};
-    auto results = inference::generate(*model_, runtime_, requests, options,
+    auto results = inference::generate(*stage_, runtime_, requests, options,
                                        [&](size_t request, const inference::GeneratedToken& token) {
                                          const std::string piece =
                                              texts[request].push(token.draw.token);
@@ -191,10 +191,10 @@ class Session {
  private:
   const GenerateSettings& settings_;
   checkpoint::ModelDirectory directory_;
-  models::GptConfig config_;
+  models::Model model_;
   tokenizers::Tokenizer tokenizer_;
   Runtime runtime_;
-  std::unique_ptr<models::GptModel> model_;
+  std::unique_ptr<models::Stage> stage_;
   std::vector<int32_t> end_tokens_;
   inference::Statistics statistics_;
 };

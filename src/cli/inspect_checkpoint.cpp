@@ -84,19 +84,20 @@ void print_tensors(const std::vector<TensorInfo>& tensors, bool all,
   fmt::print("{} tensors, {} elements, {}\n", tensors.size(), elements, bytes_text(bytes));
 }
 
-models::GptConfig print_shape(const checkpoint::ModelDirectory& directory) {
-  const models::GptConfig c = models::config_from_hugging_face(directory.config());
+models::Model print_shape(const checkpoint::ModelDirectory& directory) {
+  const models::Model model = models::model_from_config_json(directory.config());
+  const models::ModelFlags f = model->flags();
+  const int64_t positions = model->max_position_embeddings();
   fmt::print(
       "{} layers, hidden {}, feed-forward {}, {} heads ({} key heads) of {}, vocabulary {}, {} "
       "positions, {}, {}\n",
-      c.num_layers, c.hidden_size, c.ffn_hidden_size, c.num_attention_heads, c.num_query_groups,
-      c.kv_channels, c.vocab_size, c.max_position_embeddings,
-      c.position_embedding == models::PositionEmbedding::rope ? "rotary" : "learned positions",
-      c.untied ? "untied" : "tied");
+      *f.num_layers, *f.hidden_size, *f.ffn_hidden_size, *f.num_attention_heads, f.query_groups(),
+      *f.kv_channels, *f.vocab_size, positions,
+      f.position_embedding == models::PositionEmbedding::rope ? "rotary" : "learned positions",
+      f.untie ? "untied" : "tied");
   fmt::print("{} parameters; {:.3g} FLOPs to train on a sequence of {} tokens\n",
-             plan::parameter_count(c), plan::training_flops(c, c.max_position_embeddings),
-             c.max_position_embeddings);
-  return c;
+             model->parameter_count(), model->training_flops(positions), positions);
+  return model;
 }
 
 std::vector<TensorInfo> tensors_of(const checkpoint::ModelDirectory& directory) {
@@ -186,9 +187,9 @@ bool inspect_checkpoint(const std::string& path, bool verify, bool tensors) {
   }
   const checkpoint::CheckpointDirectory checkpoint(path);
   print_state(checkpoint);
-  const models::GptConfig config = print_shape(checkpoint.model());
+  const models::Model model = print_shape(checkpoint.model());
   std::map<std::string, std::string> places;
-  for (auto& [tensor, place] : training::tensor_places(config)) places[tensor] = std::move(place);
+  for (auto& [tensor, place] : training::tensor_places(model)) places[tensor] = std::move(place);
   print_tensors(tensors_of(checkpoint.model()), tensors, [&](const std::string& tensor) {
     return fmt::format("  {}  {}", checkpoint.checksum(tensor), places[tensor]);
   });

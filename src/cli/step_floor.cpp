@@ -163,13 +163,13 @@ double StepFloor::other_seconds() const {
   return bytes / bandwidth;
 }
 
-StepFloor measure_floor(const models::GptConfig& config, const training::TrainSettings& settings,
+StepFloor measure_floor(const models::Model& model, const training::TrainSettings& settings,
                         Runtime& runtime, double seconds) {
   StepFloor floor;
   plan::BandwidthMeter copies(runtime);
   LibraryRates library(runtime, seconds);
   copies.sample();
-  for (const plan::WorkItem& item : training::step_work(settings, config).kernels) {
+  for (const plan::WorkItem& item : training::step_work(settings, model).kernels) {
     if (item.calls == 0) continue;
     if (item.cost.flops == 0) {
       auto found = std::ranges::find(floor.others, item.kernel, &OtherKernel::kernel);

@@ -79,11 +79,11 @@ double StepKernels::floor() const {
   return sum;
 }
 
-StepKernels measure_step_kernels(const models::GptConfig& config,
+StepKernels measure_step_kernels(const models::Model& model,
                                  const training::TrainSettings& settings, Runtime& runtime,
                                  const Limits& limits, double seconds) {
   StepKernels all{.limits = limits, .kernels = {}};
-  for (const plan::WorkItem& item : training::step_work(settings, config).kernels) {
+  for (const plan::WorkItem& item : training::step_work(settings, model).kernels) {
     if (item.calls == 0) continue;
     all.kernels.push_back({.kernel = std::string(item.kernel),
                            .shape = shape_text(item),

@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "kernels/cost.h"
-#include "models/gpt/config.h"
+#include "models/model.h"
 #include "training/settings.h"
 
 namespace megatron::cli {
@@ -38,7 +38,7 @@ struct StepKernels {
 
 // Of a step of one rank, whose calls are found on the meta device. settings: finalized. seconds: of
 // each measurement.
-StepKernels measure_step_kernels(const models::GptConfig& config,
+StepKernels measure_step_kernels(const models::Model& model,
                                  const training::TrainSettings& settings, Runtime& runtime,
                                  const Limits& limits, double seconds);
 

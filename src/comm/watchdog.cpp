@@ -14,8 +14,8 @@ namespace megatron::comm {
 
 namespace {
 
-constexpr double kAtLeast = 1, kAfterHang = 5, kAfterFailure = 30;  // seconds
-constexpr double kLeastPause = 0.01, kMostPause = 0.25;             // between two looks
+constexpr double kAfterHang = 5, kAfterFailure = 30;     // seconds
+constexpr double kLeastPause = 0.01, kMostPause = 0.25;  // between two looks
 constexpr int kLooks = 3;  // a process that was stopped for long gets time to go on
 
 }  // namespace
@@ -52,7 +52,7 @@ void Watchdog::look() {
   if (world_.failed()) {
     if (limits_.most <= 0) return;
     failed_at_ = now_seconds();
-    grace_ = std::clamp(limits_.most, kAtLeast, kAfterFailure);
+    grace_ = std::clamp(limits_.most, kAfterHang, kAfterFailure);
     return;
   }
   look_for_waits();
@@ -60,7 +60,7 @@ void Watchdog::look() {
   if (overdue_ < kLooks) return;
   const std::string text = hang_text(world_.reports(), limits_.most);
   failed_at_ = now_seconds();
-  grace_ = std::clamp(limits_.most, kAtLeast, kAfterHang);
+  grace_ = kAfterHang;
   world_.fail(-1, std::make_exception_ptr(Error(text)), text);
 }
 

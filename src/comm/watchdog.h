@@ -14,8 +14,8 @@ namespace megatron::comm {
 // From its making to its end. A call that takes longer than limits.notice is logged, with whom it
 // waits for, again at growing intervals (comm/wait_notices.h), and so is its end. One that takes
 // longer than limits.most fails the world with one report of all ranks, so that each rank's call
-// throws it. Ranks that have not ended five seconds after such a report, or 30 after another failure
-// (no more than the limit, but at least one), cannot be woken, since they are in no call and come to
+// throws it. Ranks that have not ended 5 s after such a report, or 30 s after another failure
+// (the limit, where it lies between the two), cannot be woken, since they are in no call and come to
 // none: the process prints what failed and what they do, and exits with kGivenUp. limits.most 0: no
 // call fails the world.
 class Watchdog {

@@ -12,18 +12,18 @@
 namespace megatron::inference {
 namespace {
 
-void check(const Request& request, const models::GptConfig& config, int64_t vocabulary) {
+void check(const Request& request, const models::Model& model, int64_t vocabulary) {
   const auto length = static_cast<int64_t>(request.prompt.size());
   MG_CHECK(length > 0, "the prompt of request {} has no tokens; give some text", request.number);
-  MG_CHECK(length <= config.max_position_embeddings,
+  MG_CHECK(length <= model->max_position_embeddings(),
            "the prompt of request {} has {} tokens, and the model {} positions; shorten it",
-           request.number, length, config.max_position_embeddings);
+           request.number, length, model->max_position_embeddings());
   for (const int32_t id : request.prompt) {
     MG_CHECK(
-        id >= 0 && id < config.vocab_size,
+        id >= 0 && id < model->vocab_size(),
         "the prompt of request {} holds token {}, and the model knows [0, {}): the tokenizer is "
         "not the model's",
-        request.number, id, config.vocab_size);
+        request.number, id, model->vocab_size());
   }
   MG_CHECK(request.max_tokens >= 0, "--max-tokens is {}; it cannot be negative",
            request.max_tokens);
@@ -41,16 +41,16 @@ struct Place {
 
 class Generator {
  public:
-  Generator(const models::GptModel& model, Runtime& runtime, std::span<const Request> requests,
+  Generator(const models::Stage& stage, Runtime& runtime, std::span<const Request> requests,
             const GenerateOptions& options, int64_t vocabulary, const nn::SequenceStateShape& shape,
             const std::function<void(size_t, const GeneratedToken&)>& on_token)
-      : model_(model),
+      : stage_(stage),
         runtime_(runtime),
         requests_(requests),
         options_(options),
         vocabulary_(vocabulary),
         on_token_(on_token),
-        state_(shape, model.parameters()[0]->parameter.value.dtype(), runtime),
+        state_(shape, stage.parameters()[0]->parameter.value.dtype(), runtime),
         places_(static_cast<size_t>(shape.sequences)),
         results_(requests.size()) {}
 
@@ -89,7 +89,7 @@ class Generator {
   void draw_tokens(std::span<const size_t> ready, const Logits& logits);
   void append(size_t place, GeneratedToken token);
 
-  const models::GptModel& model_;
+  const models::Stage& stage_;
   Runtime& runtime_;
   std::span<const Request> requests_;
   const GenerateOptions& options_;
@@ -167,7 +167,7 @@ int64_t Generator::run_pass(const PassPlan& plan) {
   // A request that only wants its prompt's log-probabilities draws nothing.
   const bool draws = std::ranges::any_of(
       ready, [&](size_t p) { return requests_[places_[p].request].max_tokens > 0; });
-  Pass pass(model_, runtime_, state_, plan);
+  Pass pass(stage_, runtime_, state_, plan);
   if (plan.has_labels()) keep_prompt_losses(plan, pass.losses());
   std::optional<Logits> logits;
   if (draws) logits.emplace(pass.last_logits(ready_rows));
@@ -232,7 +232,8 @@ void Generator::append(size_t p, GeneratedToken token) {
     result.finish = Finish::stop;
   } else if (static_cast<int64_t>(generated.size()) >= request.max_tokens) {
     result.finish = Finish::length;
-  } else if (static_cast<int64_t>(place.tokens.size()) > model_.config().max_position_embeddings) {
+  } else if (static_cast<int64_t>(place.tokens.size()) >
+             stage_.model()->max_position_embeddings()) {
     result.finish = Finish::positions;
   } else {
     place.busy = true;
@@ -242,25 +243,26 @@ void Generator::append(size_t p, GeneratedToken token) {
 }  // namespace
 
 std::vector<Generation> generate(
-    const models::GptModel& model, Runtime& runtime, std::span<const Request> requests,
+    const models::Stage& stage, Runtime& runtime, std::span<const Request> requests,
     const GenerateOptions& options,
     const std::function<void(size_t request, const GeneratedToken&)>& on_token) {
-  const models::GptConfig& config = model.config();
+  const models::Model& model = stage.model();
   MG_CHECK(options.batch > 0, "--batch-size is {}; it must be positive", options.batch);
   MG_CHECK(options.prefill > 0, "--prefill-tokens is {}; it must be positive", options.prefill);
-  const int64_t vocabulary =
-      options.vocabulary > 0 ? std::min(options.vocabulary, config.vocab_size) : config.vocab_size;
+  const int64_t vocabulary = options.vocabulary > 0
+                                 ? std::min(options.vocabulary, model->vocab_size())
+                                 : model->vocab_size();
   int64_t capacity = 0;
   for (const Request& request : requests) {
-    check(request, config, vocabulary);
+    check(request, model, vocabulary);
     const auto length = static_cast<int64_t>(request.prompt.size());
     capacity = std::max(
-        capacity, length + std::min(request.max_tokens, config.max_position_embeddings - length));
+        capacity, length + std::min(request.max_tokens, model->max_position_embeddings() - length));
   }
   if (requests.empty()) return {};
   const auto places = std::min(options.batch, static_cast<int64_t>(requests.size()));
-  Generator generator(model, runtime, requests, options, vocabulary,
-                      model.state_shape(places, capacity), on_token);
+  Generator generator(stage, runtime, requests, options, vocabulary,
+                      stage.state_shape(places, capacity), on_token);
   std::vector<Generation> results = generator.run();
   if (options.statistics != nullptr) {
     Statistics& all = *options.statistics;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "inference/sampling.h"
-#include "models/gpt/model.h"
+#include "models/stage.h"
 
 namespace megatron::inference {
 
@@ -64,7 +64,7 @@ struct GenerateOptions {
 // sequence. on_token sees each token as it comes. Throws Error for a request that the model cannot
 // take, before any is begun.
 std::vector<Generation> generate(
-    const models::GptModel& model, Runtime& runtime, std::span<const Request> requests,
+    const models::Stage& stage, Runtime& runtime, std::span<const Request> requests,
     const GenerateOptions& options,
     const std::function<void(size_t request, const GeneratedToken&)>& on_token = {});
 

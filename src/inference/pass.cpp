@@ -23,10 +23,10 @@ Tensor numbers(Runtime& runtime, const std::vector<double>& values, DType type,
 }
 
 // Tokens, positions, labels and weights of a plan, padded.
-nn::Batch make_batch(const models::GptModel& model, Runtime& runtime, const PassPlan& plan) {
+nn::Batch make_batch(const models::Stage& stage, Runtime& runtime, const PassPlan& plan) {
   const auto rows = static_cast<int64_t>(plan.rows.size()), tokens = plan.tokens();
   const auto size = static_cast<size_t>(rows * tokens);
-  const auto last = static_cast<int32_t>(model.config().max_position_embeddings - 1);
+  const auto last = static_cast<int32_t>(stage.model()->max_position_embeddings() - 1);
   std::vector<int32_t> ids(size), positions(size), labels(size);
   std::vector<double> weights(size);
   for (int64_t b = 0; b < rows; ++b) {
@@ -39,7 +39,7 @@ nn::Batch make_batch(const models::GptModel& model, Runtime& runtime, const Pass
           std::min(static_cast<int32_t>(row.begin + t), last);
     }
   }
-  const DType type = model.parameters()[0]->parameter.value.dtype();
+  const DType type = stage.parameters()[0]->parameter.value.dtype();
   nn::Batch batch{.sequences = rows,
                   .length = tokens,
                   .tokens = integers(runtime, ids, "pass.tokens"),
@@ -111,19 +111,19 @@ std::vector<std::vector<double>> Logits::losses(
   return losses;
 }
 
-Pass::Pass(const models::GptModel& model, Runtime& runtime, nn::SequenceState& state,
+Pass::Pass(const models::Stage& stage, Runtime& runtime, nn::SequenceState& state,
            const PassPlan& plan)
-    : model_(model),
+    : stage_(stage),
       runtime_(runtime),
       plan_(plan),
       tape_(runtime, Tape::Mode::infer),
-      batch_(make_batch(model, runtime, plan)) {
+      batch_(make_batch(stage, runtime, plan)) {
   batch_.continuation = state.next(plan.first, batch_.sequences, batch_.length);
-  out_ = models::forward(model_, tape_, {}, batch_, models::Phase::evaluate);
+  out_ = models::forward(stage_, tape_, {}, batch_, models::Phase::evaluate);
 }
 
 std::vector<double> Pass::losses() {
-  const Tensor loss = models::head_loss(model_, tape_, out_, batch_);
+  const Tensor loss = models::head_loss(stage_, tape_, out_, batch_);
   runtime_.stream().synchronize();
   return to_doubles(loss);
 }
@@ -147,7 +147,7 @@ Logits Pass::last_logits(std::span<const int64_t> rows) {
     }
     last.set(name, picked);
   }
-  return Logits(model_.loss_logits(tape_, last), runtime_);
+  return Logits(stage_.loss_logits(tape_, last), runtime_);
 }
 
 }  // namespace megatron::inference

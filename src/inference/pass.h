@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "models/gpt/model.h"
+#include "models/stage.h"
 #include "nn/sequence_state.h"
 
 namespace megatron::inference {
@@ -43,7 +43,7 @@ class Logits {
 class Pass {
  public:
   // Runs the layers. All are borrowed; the state is not advanced.
-  Pass(const models::GptModel& model, Runtime& runtime, nn::SequenceState& state,
+  Pass(const models::Stage& stage, Runtime& runtime, nn::SequenceState& state,
        const PassPlan& plan);
   // Of every token [rows * tokens]; 0 where there is no label.
   std::vector<double> losses();
@@ -51,7 +51,7 @@ class Pass {
   Logits last_logits(std::span<const int64_t> rows);
 
  private:
-  const models::GptModel& model_;
+  const models::Stage& stage_;
   Runtime& runtime_;
   const PassPlan& plan_;
   Tape tape_;

@@ -137,4 +137,8 @@ Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Bat
   return loss;
 }
 
+void initialize(const Stage& stage, uint64_t seed, Stream& stream) {
+  for (parallel::Placed* placed : stage.parameters()) parallel::initialize(*placed, seed, stream);
+}
+
 }  // namespace megatron::models

@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "autograd/tape.h"
+#include "models/model.h"
 #include "nn/batch.h"
 #include "nn/builder.h"
+#include "nn/sequence_state.h"
 #include "parallel/layer_layout.h"
 
 namespace megatron::models {
@@ -31,6 +33,7 @@ class Stage {
  public:
   virtual ~Stage() = default;
 
+  virtual const Model& model() const = 0;  // that it is a part of
   virtual const parallel::ModelPart& part() const = 0;
   // In order; with part().embedding the first is the embedding, which takes an empty bundle.
   virtual std::span<const Segment> segments() const = 0;
@@ -38,6 +41,8 @@ class Stage {
   // the logits [T,V].
   virtual Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const = 0;
   virtual Var logits(Tape& tape, const Bundle& in) const = 0;
+  // The logits that loss() is computed from: f32 (f64) [T,V], in every bit.
+  virtual Tensor loss_logits(Tape& tape, const Bundle& in) const = 0;
   // What enters the output head [T,H].
   virtual Var final_norm(Tape& tape, const Bundle& in) const = 0;
 
@@ -45,7 +50,13 @@ class Stage {
   virtual const Span& head() const = 0;
 
   virtual std::span<parallel::Placed* const> parameters() const = 0;
+
+  // Of what inference keeps of `sequences`, of up to `capacity` tokens each.
+  virtual nn::SequenceStateShape state_shape(int64_t sequences, int64_t capacity) const = 0;
 };
+
+// Every parameter gets its initial values, the same in any layout.
+void initialize(const Stage& stage, uint64_t seed, Stream& stream);
 
 // stage.loss() as a span of the tape.
 Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch);

@@ -1,7 +1,6 @@
 // Floating-point operations of a training step, forward and backward, by formula:
 //
-//   model                    what this program reports: 2MNK a matrix product, three times the forward; causal attention
-//                            counts half; the vocabulary unpadded; no lookups, norms, element-wise work or recompute
+//   model                    what this program reports: ModelDefinition::training_flops(); the vocabulary unpadded
 //   megatron                 what Megatron-LM reports (plan/megatron_flops.h): attention half, too; the vocabulary padded
 //   megatron_full_attention  what its older versions and papers report: every query meets every key
 #pragma once
@@ -9,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/gpt/config.h"
+#include "models/model.h"
 #include "plan/plan.h"
 
 namespace megatron::plan {
@@ -17,12 +16,9 @@ namespace megatron::plan {
 inline constexpr std::string_view kModelFlops = "model", kMegatronFlops = "megatron",
                                   kMegatronFullAttentionFlops = "megatron_full_attention";
 
-// By formula "model", of one sequence of `length` tokens.
-double training_flops(const models::GptConfig& config, int64_t length);
-
 // Of a step of `sequences` by every formula, "model" first. padded_vocabulary: rows of
 // Megatron-LM's table.
-std::vector<FlopCount> step_flops(const models::GptConfig& config, int64_t padded_vocabulary,
+std::vector<FlopCount> step_flops(const models::Model& model, int64_t padded_vocabulary,
                                   int64_t sequences, int64_t length);
 
 }  // namespace megatron::plan

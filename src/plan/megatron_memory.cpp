@@ -143,9 +143,9 @@ MegatronMemory megatron_memory(const MegatronShape& s, const MegatronLayout& l) 
   return memory;
 }
 
-MegatronEstimate megatron_estimate(const models::GptConfig& config, int64_t padded_vocabulary,
+MegatronEstimate megatron_estimate(const models::ModelFlags& model, int64_t padded_vocabulary,
                                    const MegatronLayout& layout) {
-  const MegatronMemory memory = megatron_memory(megatron_shape(config, padded_vocabulary), layout);
+  const MegatronMemory memory = megatron_memory(megatron_shape(model, padded_vocabulary), layout);
   const double activations =
       layout.shows_sequence_parallel() ? memory.activations_sequence_parallel : memory.activations;
   return {static_cast<int64_t>(std::llround(memory.weights_and_optimizer)),

@@ -64,20 +64,20 @@ void MegatronShape::check() const {
   check_list(linear_attention_freq->layers, num_layers, "linear-attention-freq");
 }
 
-MegatronShape megatron_shape(const models::GptConfig& c, int64_t padded_vocabulary) {
+MegatronShape megatron_shape(const models::ModelFlags& model, int64_t padded_vocabulary) {
   MegatronShape s;
-  s.num_layers = c.num_layers;
-  s.hidden_size = c.hidden_size;
-  s.num_attention_heads = c.num_attention_heads;
-  s.ffn_hidden_size = c.ffn_hidden_size;
+  s.num_layers = *model.num_layers;
+  s.hidden_size = *model.hidden_size;
+  s.num_attention_heads = *model.num_attention_heads;
+  s.ffn_hidden_size = *model.ffn_hidden_size;
   s.padded_vocab_size = padded_vocabulary;
-  s.kv_channels = c.kv_channels;
-  s.swiglu = c.gated;
-  s.group_query_attention = c.num_query_groups != c.num_attention_heads;
-  s.num_query_groups = c.num_query_groups;
-  s.untie_embeddings_and_output_weights = c.untied;
-  s.add_bias_linear = c.mlp_bias;
-  s.rms_norm = c.normalization == nn::Normalization::rms_norm;
+  s.kv_channels = model.kv_channels;
+  s.swiglu = model.swiglu;
+  s.group_query_attention = model.group_query_attention;
+  s.num_query_groups = model.query_groups();
+  s.untie_embeddings_and_output_weights = model.untie;
+  s.add_bias_linear = model.add_bias_linear;
+  s.rms_norm = model.normalization == nn::Normalization::rms_norm;
   return s;
 }
 

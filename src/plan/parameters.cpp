@@ -76,18 +76,4 @@ std::vector<ParameterCount> count_parameters(const models::Stage& stage) {
   return counter.take();
 }
 
-int64_t parameter_count(const models::GptConfig& c) {
-  const int64_t h = c.hidden_size, q = c.num_attention_heads * c.kv_channels,
-                k = c.num_query_groups * c.kv_channels, f = c.ffn_hidden_size,
-                up = c.gated ? 2 * f : f;
-  const int64_t norm = c.normalization == nn::Normalization::layer_norm ? 2 * h : h;
-  const int64_t layer = 2 * norm + h * (q + 2 * k) + (c.qkv_bias ? q + 2 * k : 0) + q * h +
-                        (c.attention_output_bias ? h : 0) + h * up + f * h +
-                        (c.mlp_bias ? up + h : 0);
-  const int64_t positions = c.position_embedding == models::PositionEmbedding::learned_absolute
-                                ? c.max_position_embeddings * h
-                                : 0;
-  return c.num_layers * layer + norm + positions + c.vocab_size * h * (c.untied ? 2 : 1);
-}
-
 }  // namespace megatron::plan

@@ -3,7 +3,6 @@
 
 #include <vector>
 
-#include "models/gpt/config.h"
 #include "models/stage.h"
 #include "plan/plan.h"
 
@@ -14,8 +13,5 @@ namespace megatron::plan {
 // share a tensor count it as one rank does. A parameter of several spans counts in the first.
 // Throws Error for a parameter that no class is known for.
 std::vector<ParameterCount> count_parameters(const models::Stage& stage);
-
-// The sum, from the shape alone.
-int64_t parameter_count(const models::GptConfig& config);
 
 }  // namespace megatron::plan

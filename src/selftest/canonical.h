@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "models/model.h"
 #include "parallel/placement.h"
 
 namespace megatron::selftest {
 
-using TensorMap =
-    std::map<std::string, std::vector<double>>;  // canonical name -> elements in the layout on disk
+using TensorMap = models::PlainTensors;
 
 // What a rank holds of the canonical tensors: tensor_of gives a tensor of as many elements as the
 // shard, on the host; where it is undefined the shard is left out.

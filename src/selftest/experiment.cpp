@@ -81,7 +81,7 @@ training::ModelLayout Layout::model_layout() const {
 struct Experiment::Trial {
   Trial(const Experiment& e, const Layout& layout, optim::Method method, comm::Group& world)
       : runtime({e.device_, 0}, layout.threads),
-        model(e.model_.config, e.type_, 3, layout.model_layout(), world, runtime,
+        model(e.model_.model(), e.type_, 3, layout.model_layout(), world, runtime,
               {.loss_scope = e.scope_,
                .recompute = layout.recompute,
                .offload = layout.offload,
@@ -91,7 +91,7 @@ struct Experiment::Trial {
                                  .overlap_gather = layout.overlap},
                .pipeline = {.overlap = layout.overlap},
                .table = e.environment_.table(e.device_)}) {
-    e.environment_.place(model.shards(), parallel::place_layers(e.model_.config.num_layers,
+    e.environment_.place(model.shards(), parallel::place_layers(e.model_.model()->num_layers(),
                                                                 layout.pipeline, layout.layers));
     randomize(model.shards(), 4, runtime.stream(), e.weights_);
     model.step.begin(config_of(method, layout));
@@ -118,7 +118,7 @@ std::vector<training::HostBatch> Experiment::batches(const Layout& layout, int r
   std::vector<training::HostBatch> batches;
   const int64_t share = sequences_ / layout.dp, begin = step * sequences_ + rank * share;
   for (int64_t i = 0; i < share; i += layout.micro_batch)
-    batches.push_back(random_batch(model_.config, begin + i, layout.micro_batch, length_));
+    batches.push_back(random_batch(model_.model(), begin + i, layout.micro_batch, length_));
   return batches;
 }
 

@@ -32,11 +32,10 @@ std::vector<TinyModel> matrix_models() {
   std::vector<TinyModel> all = tiny_models();
   all.resize(2);  // gpt2, llama
   for (TinyModel& m : all) {
-    m.config.num_layers = kLimits.num_layers;
-    m.config.num_attention_heads = 4;
-    m.config.kv_channels = 8;
-    m.config.num_query_groups = m.name == "llama" ? 2 : 4;
-    m.config.finalize();
+    m.flags.num_layers = kLimits.num_layers;
+    m.flags.num_attention_heads = 4;
+    m.flags.kv_channels = 8;
+    if (m.flags.group_query_attention) m.flags.num_query_groups = 2;
   }
   return all;
 }

@@ -3,7 +3,6 @@
 #include "base/philox.h"
 #include "base/tolerances.h"
 #include "comm/staged.h"
-#include "selftest/plain_model.h"
 #include "training/trained_model.h"
 
 namespace megatron::selftest {
@@ -11,11 +10,18 @@ namespace {
 
 constexpr double kStep = 1e-5;
 
-double mean_loss(const models::GptConfig& config, const TensorMap& weights,
+double mean_loss(const models::Model& model, const TensorMap& weights,
                  const training::HostBatch& batch) {
-  const std::vector<double> losses = plain_losses(config, weights, batch);
   double sum = 0;
-  for (size_t i = 0; i < losses.size(); ++i) sum += losses[i] * batch.loss_mask[i];
+  for (int64_t s = 0; s < batch.sequences; ++s) {
+    const auto begin = static_cast<size_t>(s * batch.length);
+    const auto of_sequence = [&](const std::vector<int32_t>& ids) {
+      return std::span(ids).subspan(begin, static_cast<size_t>(batch.length));
+    };
+    const std::vector<double> losses =
+        model->plain_losses(weights, of_sequence(batch.tokens), of_sequence(batch.labels));
+    for (size_t t = 0; t < losses.size(); ++t) sum += losses[t] * batch.loss_mask[begin + t];
+  }
   return sum / batch.counted();
 }
 
@@ -30,10 +36,9 @@ std::vector<double> unit_direction(const std::string& name, size_t size) {
 
 }  // namespace
 
-void check_model(const TinyModel& model, DeviceKind device, const Environment& environment,
+void check_model(const TinyModel& tiny, DeviceKind device, const Environment& environment,
                  Report& report) {
-  models::GptConfig config = model.config;
-  config.hidden_dropout = config.attention_dropout = 0;
+  const models::Model model = tiny.model()->with({.hidden_dropout = 0, .attention_dropout = 0});
   const bool wide = device == DeviceKind::reference;
   const DType type = wide ? DType::f64 : DType::f32;
   Runtime runtime({device, 0}, 1);
@@ -41,15 +46,15 @@ void check_model(const TinyModel& model, DeviceKind device, const Environment& e
   const std::unique_ptr<comm::Group> wrapped = environment.wrap(*alone);
   std::unique_ptr<comm::Group> made;
   comm::Group& group = comm::for_device(wrapped ? *wrapped : *alone, {device, 0}, made);
-  training::TrainedModel trained(config, type, 1, {}, group, runtime,
+  training::TrainedModel trained(model, type, 1, {}, group, runtime,
                                  {.table = environment.table(device)});
   randomize(trained.shards(), 2, runtime.stream());
   trained.step.begin({});
-  const std::vector<training::HostBatch> batches = {random_batch(config, 0, 2, 9)};
+  const std::vector<training::HostBatch> batches = {random_batch(model, 0, 2, 9)};
   TensorMap weights = canonical_values(trained.shards());
   double divisor = 1;
   const double loss = trained.step.accumulate(batches, divisor).loss;
-  report.compare("loss", "loss", relative_error(loss, mean_loss(config, weights, batches[0])),
+  report.compare("loss", "loss", relative_error(loss, mean_loss(model, weights, batches[0])),
                  wide ? tolerance::kLayoutFp64 : tolerance::kGoldenLossRelative);
 
   for (const auto& [name, gradient] : canonical_gradients(trained.shards(), divisor)) {
@@ -57,7 +62,7 @@ void check_model(const TinyModel& model, DeviceKind device, const Environment& e
     const std::vector<double> start = values, direction = unit_direction(name, values.size());
     const auto loss_at = [&](double distance) {
       for (size_t i = 0; i < values.size(); ++i) values[i] = start[i] + distance * direction[i];
-      return mean_loss(config, weights, batches[0]);
+      return mean_loss(model, weights, batches[0]);
     };
     const double difference = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
     values = start;

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "checkpoint/save.h"
-#include "models/gpt/model.h"
+#include "models/stage.h"
 #include "selftest/verify.h"
 
 namespace megatron::selftest {
@@ -71,12 +71,12 @@ Report verify_rewrite(const std::string& directory, const std::string& out) {
   const bool wide = std::ranges::any_of(
       names, [&](const std::string& name) { return stored(name) == DType::f64; });
   Runtime runtime({wide ? DeviceKind::reference : DeviceKind::cpu, 0}, 1);
-  models::GptModel model(models::config_from_hugging_face(before.config()), runtime,
-                         wide ? DType::f64 : DType::f32, 0);
-  checkpoint::load(before, model.parameters());
+  const auto model = models::model_from_config_json(before.config())
+                         .build(runtime, wide ? DType::f64 : DType::f32, 0);
+  checkpoint::load(before, model->parameters());
   checkpoint::save(out,
                    {.config = before.config(),
-                    .model = checkpoint::held(model.parameters()),
+                    .model = checkpoint::held(model->parameters()),
                     .dtype = stored,
                     .like = &before,
                     .copied_files = other_files(directory)},

@@ -7,36 +7,34 @@
 namespace megatron::selftest {
 
 std::vector<TinyModel> tiny_models() {
-  models::GptConfig gpt2{.num_layers = 2,
-                         .hidden_size = 32,
-                         .num_attention_heads = 2,
-                         .ffn_hidden_size = 48,
-                         .max_position_embeddings = 32,
-                         .vocab_size = 61};
+  models::ModelFlags gpt2{.num_layers = 2,
+                          .hidden_size = 32,
+                          .num_attention_heads = 2,
+                          .ffn_hidden_size = 48,
+                          .max_position_embeddings = 32,
+                          .vocab_size = 61};
   gpt2.norm_epsilon = 0x1p-9;
   gpt2.hidden_dropout = gpt2.attention_dropout = 0.25;
   gpt2.init_method_std = 0.2;
-  models::GptConfig llama = gpt2;
+  models::ModelFlags llama = gpt2;
   llama.num_layers = 3;
   llama.num_attention_heads = 4;
+  llama.group_query_attention = true;
   llama.num_query_groups = 2;
   llama.kv_channels = 4;
   llama.position_embedding = models::PositionEmbedding::rope;
   llama.normalization = nn::Normalization::rms_norm;
-  llama.activation = kernels::Activation::silu;
-  llama.gated = llama.untied = true;
-  llama.qkv_bias = llama.attention_output_bias = llama.mlp_bias = false;
+  llama.swiglu = llama.untie = true;
+  llama.add_bias_linear = false;
   llama.hidden_dropout = llama.attention_dropout = 0;
-  models::GptConfig tied = llama;
+  models::ModelFlags tied = llama;
   tied.num_layers = 2;
   tied.num_attention_heads = 2;
   tied.num_query_groups = 1;
   tied.kv_channels = 16;
-  tied.untied = false;
-  tied.qkv_bias = tied.attention_output_bias = tied.mlp_bias = true;
-  std::vector<TinyModel> all = {{"gpt2", gpt2}, {"llama", llama}, {"llama tied", tied}};
-  for (TinyModel& m : all) m.config.finalize();
-  return all;
+  tied.untie = false;
+  tied.add_bias_linear = true;
+  return {{"gpt2", gpt2}, {"llama", llama}, {"llama tied", tied}};
 }
 
 namespace {
@@ -69,13 +67,13 @@ void randomize(std::span<const parallel::Shard> shards, uint64_t seed, Stream& s
   }
 }
 
-training::HostBatch random_batch(const models::GptConfig& config, int64_t first, int64_t sequences,
+training::HostBatch random_batch(const models::Model& model, int64_t first, int64_t sequences,
                                  int64_t length) {
   training::HostBatch batch{.sequences = sequences, .length = length};
   const RandomStream tokens(5, "tokens"), counted(5, "counted");
   const auto token = [&](int64_t index) {
     return static_cast<int32_t>(tokens.bits(static_cast<uint64_t>(index)) %
-                                static_cast<uint64_t>(config.vocab_size));
+                                static_cast<uint64_t>(model->vocab_size()));
   };
   for (int64_t s = first; s < first + sequences; ++s) {
     batch.samples.push_back(s);

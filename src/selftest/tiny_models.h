@@ -4,14 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "models/gpt/model.h"
+#include "models/stage.h"
 #include "training/batch.h"
 
 namespace megatron::selftest {
 
 struct TinyModel {
   std::string name;
-  models::GptConfig config;
+  models::ModelFlags flags;
+
+  models::Model model() const { return models::model_from_flags(flags, 0); }
 };
 // GPT-2 (tied, with dropout), Llama (grouped heads, untied), Llama (tied, with biases). Their
 // epsilons and attention scales are exact in f32, so that fp64 results can be compared to the last
@@ -26,7 +28,7 @@ void randomize(std::span<const parallel::Shard> shards, uint64_t seed, Stream& s
 
 // Sequences [first, first + sequences) of an endless run of random tokens; about one label in five
 // does not count.
-training::HostBatch random_batch(const models::GptConfig& config, int64_t first, int64_t sequences,
+training::HostBatch random_batch(const models::Model& model, int64_t first, int64_t sequences,
                                  int64_t length);
 
 }  // namespace megatron::selftest

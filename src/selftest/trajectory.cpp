@@ -9,7 +9,7 @@
 #include "checkpoint/model_directory.h"
 #include "comm/staged.h"
 #include "comm/threads.h"
-#include "models/gpt/model.h"
+#include "models/stage.h"
 #include "selftest/canonical.h"
 #include "selftest/expected.h"
 #include "selftest/trajectory_comparison.h"
@@ -24,14 +24,14 @@ struct Case {
   std::string start;  // a Hugging Face directory
   training::BatchSettings batch;
   training::OptimizerSettings optimizer;
-  models::GptFlags shape;  // for its dropout
+  models::ModelFlags shape;  // for its dropout
   std::vector<IgnoredElements> ignored;
 };
 
 // Before the flags, since those of other families are not known either.
 void check_family(const std::string& start, const std::string& path) {
   try {
-    models::config_from_hugging_face(checkpoint::ModelDirectory(start).config());
+    models::model_from_config_json(checkpoint::ModelDirectory(start).config());
   } catch (const Error& error) {
     fail("{} starts from {}, which cannot be trained here: {}", path, start, error.what());
   }
@@ -76,7 +76,7 @@ Case read_case(const std::string& directory) {
 // Rows of tokens.safetensors.
 class Tokens {
  public:
-  Tokens(const std::string& path, const Case& c, const models::GptConfig& config) : file_(path) {
+  Tokens(const std::string& path, const Case& c, const models::Model& model) : file_(path) {
     const Shape shape = file_.shape("tokens");
     MG_CHECK(shape.rank() == 3 && shape[0] > 0,
              "{}: tokens has shape {}; it must be [steps, batch, T]", path, shape.str());
@@ -97,10 +97,10 @@ class Tokens {
       mask_ = file_.doubles("loss_mask");
     }
     for (size_t i = 0; i < tokens_.size(); ++i) {
-      MG_CHECK(tokens_[i] >= 0 && tokens_[i] < config.vocab_size && labels_[i] >= 0 &&
-                   labels_[i] < config.vocab_size,
+      MG_CHECK(tokens_[i] >= 0 && tokens_[i] < model->vocab_size() && labels_[i] >= 0 &&
+                   labels_[i] < model->vocab_size(),
                "{} holds token {} and label {}; the vocabulary is [0, {})", path, tokens_[i],
-               labels_[i], config.vocab_size);
+               labels_[i], model->vocab_size());
     }
   }
 
@@ -159,35 +159,35 @@ constexpr std::string_view kStates[] = {"exp_avg", "exp_avg_sq", "momentum_buffe
 
 Tensor value_of(const parallel::Shard& shard) { return shard.value; }
 
-void run_rank(const checkpoint::ModelDirectory& files, const models::GptConfig& config,
-              const Case& c, const Tokens& tokens, DeviceKind device, const VerifyOptions& options,
+void run_rank(const checkpoint::ModelDirectory& files, const models::Model& model, const Case& c,
+              const Tokens& tokens, DeviceKind device, const VerifyOptions& options,
               comm::Group& world, Run& run) {
   const DType type = device == DeviceKind::reference ? DType::f64 : DType::f32;
   Runtime runtime({device, 0}, options.threads);
-  training::TrainedModel model(config, type, 0, options.layout(), world, runtime,
-                               {.loss_scope = c.batch.scope()});
-  checkpoint::load(files, checkpoint::held(model.shards()),
-                   training::whole_model(config, type).weights);
-  model.step.begin(c.optimizer.config);
-  run.start.add(model.shards(), value_of);
+  training::TrainedModel trained(model, type, 0, options.layout(), world, runtime,
+                                 {.loss_scope = c.batch.scope()});
+  checkpoint::load(files, checkpoint::held(trained.shards()),
+                   training::whole_model(model, type).weights);
+  trained.step.begin(c.optimizer.config);
+  run.start.add(trained.shards(), value_of);
   const optim::LearningRate rate = c.optimizer.learning_rate(c.batch);
   const optim::WeightDecay decay = c.optimizer.decay(c.batch);
   const int64_t batch = *c.batch.global_batch_size;
-  const comm::Group& data = model.ranks.data();
+  const comm::Group& data = trained.ranks.data();
   const int64_t size = tokens.micro_batch_for(data.size(), c.batch);
   for (int64_t k = 0; k < tokens.steps(); ++k) {
     const std::vector<training::HostBatch> all = tokens.micro_batches(k, size);
     const size_t share = all.size() / static_cast<size_t>(data.size());
     const training::StepReport step =
-        model.step.run(std::span(all).subspan(share * static_cast<size_t>(data.rank()), share),
-                       {rate.at(k * batch), decay.at(k * batch), rate.decoupled_at(k * batch)});
+        trained.step.run(std::span(all).subspan(share * static_cast<size_t>(data.rank()), share),
+                         {rate.at(k * batch), decay.at(k * batch), rate.decoupled_at(k * batch)});
     if (world.rank() == 0) run.steps.push_back(step);
-    if (k == 0) run.first.add(model.shards(), value_of);
+    if (k == 0) run.first.add(trained.shards(), value_of);
   }
-  run.last.add(model.shards(), value_of);
+  run.last.add(trained.shards(), value_of);
   for (const std::string_view state : kStates) {
-    run.states.at(std::string(state)).add(model.shards(), [&](const parallel::Shard& shard) {
-      return model.step.optimizer().state(*shard.placed, state);
+    run.states.at(std::string(state)).add(trained.shards(), [&](const parallel::Shard& shard) {
+      return trained.step.optimizer().state(*shard.placed, state);
     });
   }
 }
@@ -197,16 +197,16 @@ Report run_case(const std::string& directory, const Case& c, DeviceKind device,
   Report report(fmt::format("{} on {} in {}{}", directory, name(device),
                             device == DeviceKind::reference ? "f64" : "f32", options.text()));
   const checkpoint::ModelDirectory files(c.start);
-  models::GptConfig config = models::config_from_hugging_face(files.config());
-  config.hidden_dropout = c.shape.hidden_dropout.value_or(0);
-  config.attention_dropout = c.shape.attention_dropout.value_or(0);
-  config.finalize();
-  const Tokens tokens(directory + "/tokens.safetensors", c, config);
+  const models::Model model =
+      models::model_from_config_json(files.config())
+          ->with({.hidden_dropout = c.shape.hidden_dropout.value_or(0),
+                  .attention_dropout = c.shape.attention_dropout.value_or(0)});
+  const Tokens tokens(directory + "/tokens.safetensors", c, model);
   Run run;
   for (const std::string_view state : kStates) run.states[std::string(state)];
   comm::run_ranks(options.ranks(), [&](comm::Group& world) {
     std::unique_ptr<comm::Group> made;
-    run_rank(files, config, c, tokens, device, options, comm::for_device(world, {device, 0}, made),
+    run_rank(files, model, c, tokens, device, options, comm::for_device(world, {device, 0}, made),
              run);
   });
 

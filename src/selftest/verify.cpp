@@ -21,27 +21,27 @@ namespace {
 constexpr int64_t kPrompt = 8;  // tokens before the greedy ones
 
 // input_ids and labels of the file as a batch whose labels are already shifted.
-training::HostBatch read_batch(Expected& expected, const models::GptConfig& config) {
+training::HostBatch read_batch(Expected& expected, const models::Model& model) {
   const Shape shape = expected.shape("input_ids");
   MG_CHECK(shape.rank() == 2 && shape.elements() > 0,
            "input_ids has shape {}; it must be [sequences, tokens]", shape.str());
   MG_CHECK(expected.shape("labels") == shape, "labels has shape {} but input_ids {}",
            expected.shape("labels").str(), shape.str());
   const int64_t length = shape[1];
-  MG_CHECK(length <= config.max_position_embeddings,
+  MG_CHECK(length <= model->max_position_embeddings(),
            "input_ids has {} tokens a sequence but the model {} positions", length,
-           config.max_position_embeddings);
+           model->max_position_embeddings());
   const std::vector<int64_t> ids = expected.integers("input_ids"),
                              labels = expected.integers("labels");
   training::HostBatch batch{.sequences = shape[0], .length = length};
   for (int64_t i = 0; i < shape.elements(); ++i) {
     const auto index = static_cast<size_t>(i);
-    MG_CHECK(ids[index] >= 0 && ids[index] < config.vocab_size,
+    MG_CHECK(ids[index] >= 0 && ids[index] < model->vocab_size(),
              "input_ids holds {}, outside of the vocabulary [0, {})", ids[index],
-             config.vocab_size);
+             model->vocab_size());
     const int64_t label = i % length + 1 < length ? labels[index + 1] : -100;
-    MG_CHECK(label == -100 || (label >= 0 && label < config.vocab_size),
-             "labels holds {}, outside of the vocabulary [0, {})", label, config.vocab_size);
+    MG_CHECK(label == -100 || (label >= 0 && label < model->vocab_size()),
+             "labels holds {}, outside of the vocabulary [0, {})", label, model->vocab_size());
     batch.tokens.push_back(static_cast<int32_t>(ids[index]));
     batch.positions.push_back(static_cast<int32_t>(i % length));
     batch.labels.push_back(static_cast<int32_t>(label));
@@ -62,14 +62,14 @@ struct Results {
 // One rank's part of a model.
 class Subject {
  public:
-  Subject(const checkpoint::ModelDirectory& directory, const models::GptConfig& config,
+  Subject(const checkpoint::ModelDirectory& directory, const models::Model& model,
           DeviceKind device, const VerifyOptions& options, comm::Group& world)
       : runtime_({device, 0}, options.threads),
         type_(device == DeviceKind::reference ? DType::f64 : DType::f32),
-        model_(config, type_, 0, options.layout(), world, runtime_, {}),
+        model_(model, type_, 0, options.layout(), world, runtime_, {}),
         device_batch_(runtime_, type_) {
     checkpoint::load(directory, checkpoint::held(model_.shards()),
-                     training::whole_model(config, type_).weights);
+                     training::whole_model(model, type_).weights);
     model_.step.begin({.method = optim::Method::sgd, .sgd_momentum = 0});
   }
 
@@ -113,18 +113,18 @@ std::vector<double> Subject::flowing_value(const Bundle& bundle) {
 // Segment by segment, so that all that flows between them is seen.
 void Subject::forward(const training::HostBatch& host, const std::string& prefix,
                       Results& results) {
-  const models::GptModel& stage = model_.parts.chunk(0);
+  const models::Stage& stage = model_.parts.chunk(0);
   comm::Group* const stages = model_.ranks.stages();
-  const models::GptConfig& c = stage.config();
-  const nn::Batch& batch =
-      device_batch_.fill(host, training::LossScope::token, c.vocab_size, c.max_position_embeddings);
+  const models::Model& c = stage.model();
+  const nn::Batch& batch = device_batch_.fill(host, training::LossScope::token, c->vocab_size(),
+                                              c->max_position_embeddings());
   Tape tape(runtime_, Tape::Mode::infer);
   Bundle bundle;
   int64_t place = stage.part().embedding ? 0 : stage.part().first_layer + 1;
   if (!stage.part().embedding) {
     const int64_t tokens = model_.ranks.tensor().tokens(host.sequences * host.length).size;
     const Tensor hidden = Tensor::empty(runtime_.arena(MemoryClass::activations),
-                                        {tokens, c.hidden_size}, type_, "verify.hidden");
+                                        {tokens, c->hidden_size()}, type_, "verify.hidden");
     stages->recv(hidden, stages->rank() - 1, runtime_.stream(), "verify.hidden")
         .wait(runtime_.stream());
     bundle.set("hidden", Var(hidden));
@@ -189,21 +189,21 @@ void compare_gradients(Expected& expected, Results& results, Report& report) {
 // where it sees those before would have generated them.
 std::optional<training::HostBatch> greedy_batch(Expected& expected,
                                                 const training::HostBatch& batch,
-                                                const models::GptConfig& config) {
+                                                const models::Model& model) {
   if (!expected.contains("greedy")) return std::nullopt;
   const std::vector<int64_t> wanted = expected.integers("greedy");
   const int64_t total = kPrompt + static_cast<int64_t>(wanted.size());
   MG_CHECK(batch.length >= kPrompt,
            "input_ids has {} tokens a sequence; greedy tokens follow the first {}", batch.length,
            kPrompt);
-  MG_CHECK(total <= config.max_position_embeddings,
+  MG_CHECK(total <= model->max_position_embeddings(),
            "{} tokens with the greedy ones are more than the model's {} positions", total,
-           config.max_position_embeddings);
+           model->max_position_embeddings());
   training::HostBatch greedy{.sequences = 1, .length = total, .samples = {0}};
   greedy.tokens.assign(batch.tokens.begin(), batch.tokens.begin() + kPrompt);
   for (const int64_t token : wanted) {
-    MG_CHECK(token >= 0 && token < config.vocab_size,
-             "greedy holds {}, outside of the vocabulary [0, {})", token, config.vocab_size);
+    MG_CHECK(token >= 0 && token < model->vocab_size(),
+             "greedy holds {}, outside of the vocabulary [0, {})", token, model->vocab_size());
     greedy.tokens.push_back(static_cast<int32_t>(token));
   }
   for (int64_t i = 0; i < total; ++i) greedy.positions.push_back(static_cast<int32_t>(i));
@@ -251,26 +251,26 @@ std::vector<Report> verify(const std::string& directory, const VerifyOptions& op
            "leave out --data-parallel-size, which is for trajectories",
            directory, options.data_parallel);
   const checkpoint::ModelDirectory files(directory);
-  models::GptConfig config = models::config_from_hugging_face(files.config());
-  config.hidden_dropout = config.attention_dropout = 0;
+  const models::Model model = models::model_from_config_json(files.config())
+                                  ->with({.hidden_dropout = 0, .attention_dropout = 0});
   std::vector<Report> reports;
   for (const DeviceKind device : options.devices) {
     Expected expected(directory + "/expected.safetensors");
     Report report(fmt::format("{} on {} in {}{}", directory, name(device),
                               device == DeviceKind::reference ? "f64" : "f32", options.text()));
-    const training::HostBatch batch = read_batch(expected, config);
-    const auto greedy = greedy_batch(expected, batch, config);
+    const training::HostBatch batch = read_batch(expected, model);
+    const auto greedy = greedy_batch(expected, batch, model);
     Results results;
     comm::run_ranks(options.ranks(), [&](comm::Group& world) {
       std::unique_ptr<comm::Group> made;
-      Subject subject(files, config, device, options, comm::for_device(world, {device, 0}, made));
+      Subject subject(files, model, device, options, comm::for_device(world, {device, 0}, made));
       subject.forward(batch, "", results);
       if (greedy) subject.forward(*greedy, "greedy.", results);
       subject.backward(batch, results);
     });
     compare_forward(expected, results, report);
     compare_gradients(expected, results, report);
-    if (greedy) compare_greedy(*greedy, results, config.vocab_size, report);
+    if (greedy) compare_greedy(*greedy, results, model->vocab_size(), report);
     expected.report_unused(report);
     reports.push_back(std::move(report));
   }

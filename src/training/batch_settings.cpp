@@ -3,7 +3,7 @@
 #include <charconv>
 
 #include "base/error.h"
-#include "models/gpt/config.h"
+#include "models/model.h"
 
 namespace megatron::training {
 

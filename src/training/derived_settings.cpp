@@ -98,32 +98,32 @@ class Teller {
   }
 
   void shape_of_flags() {
-    const models::GptFlags& f = now_.shape;
-    const models::GptConfig& c = d_.config;
+    const models::ModelFlags& f = now_.shape;
+    const models::ModelFlags c = d_.model->flags();
     if (!f.ffn_hidden_size)
-      note("ffn-hidden-size", c.ffn_hidden_size,
-           c.gated ? fmt::format("8/3 x hidden size {}, rounded down to a multiple of 64",
-                                 c.hidden_size)
-                   : fmt::format("4 x hidden size {}", c.hidden_size));
+      note("ffn-hidden-size", *c.ffn_hidden_size,
+           c.swiglu ? fmt::format("8/3 x hidden size {}, rounded down to a multiple of 64",
+                                  *c.hidden_size)
+                    : fmt::format("4 x hidden size {}", *c.hidden_size));
     if (!f.kv_channels)
-      note("kv-channels", c.kv_channels,
-           fmt::format("hidden size {} / {} heads", c.hidden_size, c.num_attention_heads));
+      note("kv-channels", *c.kv_channels,
+           fmt::format("hidden size {} / {} heads", *c.hidden_size, *c.num_attention_heads));
     if (!f.group_query_attention)
-      note("num-query-groups", c.num_query_groups,
+      note("num-query-groups", c.query_groups(),
            f.num_query_groups == 1
                ? "every head has keys of its own without --group-query-attention"
                : fmt::format("--num-query-groups {} says nothing without --group-query-attention",
                              f.num_query_groups));
     if (!f.max_position_embeddings)
-      note("max-position-embeddings", c.max_position_embeddings, "--seq-length");
-    if (f.vocab_size && *f.vocab_size != c.vocab_size)
-      note("vocab-size", c.vocab_size,
+      note("max-position-embeddings", *c.max_position_embeddings, "--seq-length");
+    if (f.vocab_size && *f.vocab_size != *c.vocab_size)
+      note("vocab-size", *c.vocab_size,
            fmt::format("the tokenizer has more tokens than --vocab-size {}", *f.vocab_size));
   }
 
   // Under the names that would describe it.
   void shape_of_model() {
-    models::GptFlags plain, taken = models::flags_of(d_.config), typed = given_.shape;
+    models::ModelFlags plain, taken = d_.model->flags(), typed = given_.shape;
     // These are not the model's, where they are given.
     if (typed.hidden_dropout) typed.hidden_dropout = taken.hidden_dropout = std::nullopt;
     if (typed.attention_dropout) typed.attention_dropout = taken.attention_dropout = std::nullopt;
@@ -154,7 +154,7 @@ class Teller {
     if (type == "NullTokenizer" && now.tiktoken_pattern)
       note("tiktoken-pattern", "none", "the NullTokenizer cuts no text");
     const bool counted = d_.shape_source.empty() && !now_.shape.vocab_size;
-    if (counted) note("vocab-size", d_.config.vocab_size, "tokens of the tokenizer");
+    if (counted) note("vocab-size", d_.model->vocab_size(), "tokens of the tokenizer");
   }
 
   void schedule() {

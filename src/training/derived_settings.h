@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/setting_note.h"
-#include "models/gpt/config.h"
+#include "models/model.h"
 #include "training/settings.h"
 #include "training/trainer_state.h"
 #include "training/vocabulary.h"
@@ -17,7 +17,7 @@ namespace megatron::training {
 struct Derivation {
   const TrainSettings& given;     // as typed
   const TrainSettings& settings;  // as run: after finalize()
-  const models::GptConfig& config;
+  const models::Model& model;
   const Vocabulary& vocabulary;
   std::string shape_source;  // directory whose config.json gave the shape; "": the flags did
   // Of the checkpoint that the run goes on from; null: it begins at step 0.

@@ -115,8 +115,8 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
     : s_(std::move(settings)),
       show_(show),
       directory_(model_directory(s_.load)),
-      config_(models::config_from_hugging_face(directory_.config())) {
-  length_ = s_.seq_length.value_or(config_.max_position_embeddings);
+      model_(models::model_from_config_json(directory_.config())) {
+  length_ = s_.seq_length.value_or(model_->max_position_embeddings());
   stride_ = s_.stride.value_or(length_);
   check();
   check_outputs();
@@ -124,12 +124,12 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
   require_whole_model(directory_.path(), pool);
   if (!s_.data.tokenizer_model && !s_.data.tokenizer_type && !s_.data.mock_data)
     s_.data.tokenizer_model = tokenizer_path({}, directory_.path());
-  const Vocabulary vocabulary = open_vocabulary(s_.data, config_.vocab_size);
+  const Vocabulary vocabulary = open_vocabulary(s_.data, model_->vocab_size());
   MG_CHECK(vocabulary.eod >= 0 || !(s_.text.append_eod || s_.text.prepend_eod),
            "--append-eod and --prepend-eod: the tokenizer {} names no end-of-document token",
            vocabulary.directory);
   if (!s_.text.paths.empty()) {
-    documents_ = read_documents(s_.text, vocabulary, config_.vocab_size, show);
+    documents_ = read_documents(s_.text, vocabulary, model_->vocab_size(), show);
     return;
   }
   const data::Split split = split_named(s_.set);
@@ -155,9 +155,9 @@ void Evaluation::check() const {
            s_.micro_batch_size);
   MG_CHECK(s_.samples.value_or(1) > 0, "--eval-samples is {}; it must be positive", *s_.samples);
   s_.runtime.check();
-  MG_CHECK(length_ > 0 && length_ <= config_.max_position_embeddings,
+  MG_CHECK(length_ > 0 && length_ <= model_->max_position_embeddings(),
            "--seq-length is {}; the model has {} positions", length_,
-           config_.max_position_embeddings);
+           model_->max_position_embeddings());
   MG_CHECK(stride_ > 0 && stride_ <= length_,
            "--stride is {}; it must lie in [1, {}], the --seq-length", stride_, length_);
   const bool text = !s_.text.paths.empty();
@@ -201,11 +201,12 @@ EvaluationResult Evaluation::run(comm::Group& ranks_of_run) const {
   comm::Group& world =
       comm::for_device(ranks_of_run, runtime.device(), made, s_.runtime.gpu_backend());
   const DType type = s_.bf16 ? DType::bf16 : DType::f32;
-  const auto model = load_model(directory_, config_, runtime, type, 0);
-  models::Stage* const whole = model.get();
+  const auto stage = load_model(directory_, model_, runtime, type, 0);
+  models::Stage* const whole = stage.get();
   const parallel::Ranks ranks({}, world);
-  LossPass pass({.chunks = {&whole, 1}, .type = type, .ranks = &ranks}, runtime,
-                {.vocabulary = config_.vocab_size, .positions = config_.max_position_embeddings});
+  LossPass pass(
+      {.chunks = {&whole, 1}, .type = type, .ranks = &ranks}, runtime,
+      {.vocabulary = model_->vocab_size(), .positions = model_->max_position_embeddings()});
   EvaluationResult result = documents_ != nullptr ? run_documents(pass) : run_samples(pass);
   result.what = what();
   MG_CHECK(result.loss.tokens > 0,

@@ -70,7 +70,7 @@ class Evaluation {
   EvaluationSettings s_;
   bool show_;
   checkpoint::ModelDirectory directory_;
-  models::GptConfig config_;
+  models::Model model_;
   int64_t length_ = 0, stride_ = 0;
   std::shared_ptr<const data::Dataset> set_;  // one of the two
   int64_t count_ = 0;                         // samples of the set

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "checkpoint/integrity.h"
-#include "models/gpt/model.h"
+#include "models/stage.h"
 #include "training/save_directory.h"
 
 namespace megatron::training {
@@ -95,11 +95,11 @@ std::vector<FoundCheckpoint> find_checkpoints(const std::string& path, bool veri
   return found;
 }
 
-std::vector<std::pair<std::string, std::string>> tensor_places(const models::GptConfig& config) {
+std::vector<std::pair<std::string, std::string>> tensor_places(const models::Model& model) {
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
-  const models::GptModel model(config, shapes_only, DType::f32, 0);
+  const auto whole = model.build(shapes_only, DType::f32, 0);
   std::vector<std::pair<std::string, std::string>> places;
-  for (const parallel::Placed* placed : model.parameters()) {
+  for (const parallel::Placed* placed : whole->parameters()) {
     const Shape& shape = placed->parameter.value.shape();
     for (const parallel::Part& part : placed->placement.parts) {
       std::string text = placed->parameter.name;

@@ -8,7 +8,7 @@
 
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint_directory.h"
-#include "models/gpt/config.h"
+#include "models/model.h"
 
 namespace megatron::training {
 
@@ -42,6 +42,6 @@ std::vector<FoundCheckpoint> find_checkpoints(const std::string& path, bool veri
 
 // For each tensor on disk, which rows of which parameter of ours it is: "layers.0.mlp.up.weight,
 // rows 0-63 of 128"; and "transposed" where it lies so.
-std::vector<std::pair<std::string, std::string>> tensor_places(const models::GptConfig& config);
+std::vector<std::pair<std::string, std::string>> tensor_places(const models::Model& model);
 
 }  // namespace megatron::training

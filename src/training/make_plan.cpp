@@ -7,7 +7,7 @@
 #include "base/progress.h"
 #include "comm/traffic.h"
 #include "device/wing.h"
-#include "models/gpt/model.h"
+#include "models/stage.h"
 #include "plan/figures.h"
 #include "plan/flops.h"
 #include "plan/known_gpus.h"
@@ -52,10 +52,10 @@ std::optional<plan::GpuMemory> gpu_of(const TrainSettings& s, std::optional<doub
   return gpu;
 }
 
-std::string model_text(const models::GptConfig& c) {
+std::string model_text(const models::Model& c) {
   return fmt::format("{} parameters, {} layers, hidden {}, vocabulary {}",
-                     plan::count_text(plan::parameter_count(c)), c.num_layers, c.hidden_size,
-                     c.vocab_size);
+                     plan::count_text(c->parameter_count()), c->num_layers(), c->hidden_size(),
+                     c->vocab_size());
 }
 
 // How much longer a step takes than the work of a stage.
@@ -97,16 +97,16 @@ double flops_of(const plan::StepWork& work) {
 
 // Bytes are counted in 64 bits, whatever machine there is: a class of memory of the whole model is to
 // stay below them. A step on meta goes through the logits of a micro-batch piece by piece.
-void check_size(const TrainSettings& s, const models::GptConfig& c) {
+void check_size(const TrainSettings& s, const models::Model& c) {
   const auto d = [](int64_t value) { return static_cast<double>(value); };
   constexpr double kMost = 0x1p62;
   constexpr int64_t kMostTokens = int64_t{1} << 28;
-  const double state = 16 * d(plan::parameter_count(c));
+  const double state = 16 * d(c->parameter_count());
   MG_CHECK(
       state <= kMost,
       "a model of {} parameters (--num-layers {}, --hidden-size {}) has a training state of {}, "
       "and what can be counted ends at {}: use a smaller model",
-      format_count(state / 16), c.num_layers, c.hidden_size, format_bytes(state),
+      format_count(state / 16), c->num_layers(), c->hidden_size(), format_bytes(state),
       format_bytes(kMost));
   MG_CHECK(d(*s.batch.micro_batch_size) * d(*s.batch.seq_length) <= d(kMostTokens),
            "--micro-batch-size is {}: of --seq-length {} a micro-batch can have {} at most, {} "
@@ -116,8 +116,8 @@ void check_size(const TrainSettings& s, const models::GptConfig& c) {
 }
 
 // The run as Megatron-LM's memory report would read it.
-plan::MegatronLayout megatron_layout(const TrainSettings& s, const models::GptConfig& config) {
-  const parallel::PipelineShape shape = s.parallel.pipeline(config.num_layers);
+plan::MegatronLayout megatron_layout(const TrainSettings& s, const models::Model& model) {
+  const parallel::PipelineShape shape = s.parallel.pipeline(model->num_layers());
   plan::MegatronLayout layout{
       .seq_length = *s.batch.seq_length,
       .micro_batch_size = *s.batch.micro_batch_size,
@@ -134,12 +134,12 @@ plan::MegatronLayout megatron_layout(const TrainSettings& s, const models::GptCo
 }
 
 // What follows from the settings and the shape alone.
-plan::Plan plan_without_run(const TrainSettings& s, const models::GptConfig& config,
+plan::Plan plan_without_run(const TrainSettings& s, const models::Model& model,
                             const Vocabulary& vocabulary, const PlanOptions& options) {
   const data::BatchSchedule& schedule = s.batch.schedule;
   const int64_t last = last_stage(s);
   const MachineLimits limits = machine_limits();
-  return {.model = model_text(config),
+  return {.model = model_text(model),
           .device = std::string(name(s.runtime.device_kind())),
           .type = s.precision.type(),
           .ranks = s.runtime.rank_count(),
@@ -150,25 +150,25 @@ plan::Plan plan_without_run(const TrainSettings& s, const models::GptConfig& con
           .micro_batches = schedule.micro_batches(last),
           .micro_batch_size = *s.batch.micro_batch_size,
           .iterations = *s.batch.train_iters,
-          .flops = plan::step_flops(config, vocabulary.padded_size, schedule.batch(last),
+          .flops = plan::step_flops(model, vocabulary.padded_size, schedule.batch(last),
                                     *s.batch.seq_length),
           .program = resident_bytes() * std::max(1, s.runtime.launched_here),
           .machine = limits.memory,
           .cgroup = limits.memory_limit_file,
           .gpu = gpu_of(s, options.device_memory),
-          .megatron =
-              plan::megatron_estimate(config, vocabulary.padded_size, megatron_layout(s, config))};
+          .megatron = plan::megatron_estimate(model->flags(), vocabulary.padded_size,
+                                              megatron_layout(s, model))};
 }
 
 // By a run of all layers on the meta device.
-plan::Plan plan_by_run(const TrainSettings& s, const models::GptConfig& config,
+plan::Plan plan_by_run(const TrainSettings& s, const models::Model& model,
                        const Vocabulary& vocabulary, const PlanOptions& options, int64_t consumed) {
-  plan::Plan p = plan_without_run(s, config, vocabulary, options);
+  plan::Plan p = plan_without_run(s, model, vocabulary, options);
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
-  const models::GptModel whole(config, shapes_only, s.precision.type(), 0);
+  const auto whole = model.build(shapes_only, s.precision.type(), 0);
   std::unique_ptr<MetaRun> first, busiest;  // rank 0; one of the stage with the most to compute
   for (const int rank : ranks_of_stages(s)) {
-    auto run = std::make_unique<MetaRun>(s, config, whole, rank);
+    auto run = std::make_unique<MetaRun>(s, model, *whole, rank);
     run->run(consumed, vocabulary, options.continue_text);
     p.stages.push_back(run->memory());
     p.exact = p.exact && run->exact();
@@ -180,7 +180,7 @@ plan::Plan plan_by_run(const TrainSettings& s, const models::GptConfig& config,
     }
   }
   MetaRun& run = *first;
-  p.parameters = plan::count_parameters(whole);
+  p.parameters = plan::count_parameters(*whole);
   p.memory = p.stages.front();
   p.kernels = plan::kernel_work(run.work());
   p.traffic = plan::traffic_work(run.work());
@@ -189,16 +189,14 @@ plan::Plan plan_by_run(const TrainSettings& s, const models::GptConfig& config,
 }
 
 // nullopt: shallower models do not stand for this one.
-std::optional<plan::Plan> plan_by_depths(const TrainSettings& s, const models::GptConfig& config,
+std::optional<plan::Plan> plan_by_depths(const TrainSettings& s, const models::Model& model,
                                          const Vocabulary& vocabulary, const PlanOptions& options,
                                          int64_t consumed, const Depths& depths) {
-  plan::Plan whole = plan_without_run(s, config, vocabulary, options);
+  plan::Plan whole = plan_without_run(s, model, vocabulary, options);
   PlanOptions untimed = options;
   untimed.time = false;
-  models::GptConfig shallow = config;
   const auto planned = [&](int64_t layers, const PlanOptions& of) {
-    shallow.num_layers = layers;
-    return plan_by_run(s, shallow, vocabulary, of, consumed);
+    return plan_by_run(s, model->with({.num_layers = layers}), vocabulary, of, consumed);
   };
   try {
     std::array<plan::Plan, 3> plans;
@@ -211,43 +209,43 @@ std::optional<plan::Plan> plan_by_depths(const TrainSettings& s, const models::G
   }
 }
 
-plan::Plan plan_of(const TrainSettings& s, const models::GptConfig& config,
-                   const Vocabulary& vocabulary, const PlanOptions& options, int64_t consumed) {
-  check_size(s, config);
-  if (const auto depths = depths_for(s, config.num_layers))
-    if (auto deep = plan_by_depths(s, config, vocabulary, options, consumed, *depths)) return *deep;
-  return plan_by_run(s, config, vocabulary, options, consumed);
+plan::Plan plan_of(const TrainSettings& s, const models::Model& model, const Vocabulary& vocabulary,
+                   const PlanOptions& options, int64_t consumed) {
+  check_size(s, model);
+  if (const auto depths = depths_for(s, model->num_layers()))
+    if (auto deep = plan_by_depths(s, model, vocabulary, options, consumed, *depths)) return *deep;
+  return plan_by_run(s, model, vocabulary, options, consumed);
 }
 
 }  // namespace
 
-StepOptions step_options(const TrainSettings& settings, const models::GptConfig& config) {
+StepOptions step_options(const TrainSettings& settings, const models::Model& model) {
   return {.loss_scope = settings.batch.scope(),
           .recompute = settings.recompute.options(),
           .offload = settings.offload.options(),
-          .vocabulary = config.vocab_size,
-          .positions = config.max_position_embeddings,
-          .hidden = config.hidden_size,
+          .vocabulary = model->vocab_size(),
+          .positions = model->max_position_embeddings(),
+          .hidden = model->hidden_size(),
           .check_finite = settings.precision.check_for_nan_in_loss_and_grad,
           .loss_scale = settings.precision.loss_scale(),
           .record_after = settings.graphs.record_after(settings.parallel),
-          .data_parallel = settings.parallel.data_parallel(plan::parameter_count(config)),
+          .data_parallel = settings.parallel.data_parallel(model->parameter_count()),
           .pipeline = settings.parallel.pipeline_options(),
           .timing_level = settings.log.timing_log_level};
 }
 
-ModelLayout model_layout(const TrainSettings& settings, const models::GptConfig& config) {
-  return {.ranks = settings.parallel.ranks_options(config.num_layers),
+ModelLayout model_layout(const TrainSettings& settings, const models::Model& model) {
+  return {.ranks = settings.parallel.ranks_options(model->num_layers()),
           .layers = settings.parallel.placement()};
 }
 
-plan::Plan make_plan(const TrainSettings& settled, const models::GptConfig& config,
+plan::Plan make_plan(const TrainSettings& settled, const models::Model& model,
                      const Vocabulary& vocabulary, const PlanOptions& options, int64_t consumed) {
-  plan::Plan p = plan_of(settled, config, vocabulary, options, consumed);
+  plan::Plan p = plan_of(settled, model, vocabulary, options, consumed);
   if (p.fits()) return p;
   const PlanOptions of_suggestions{.device_memory = options.device_memory};
-  p.suggestions = find_suggestions(settled, config, p,
-                                   [&](const TrainSettings& other, const models::GptConfig& shape) {
+  p.suggestions = find_suggestions(settled, model, p,
+                                   [&](const TrainSettings& other, const models::Model& shape) {
                                      return plan_of(other, shape, vocabulary, of_suggestions, 0);
                                    });
   return p;
@@ -257,15 +255,15 @@ plan::Plan make_plan(const TrainSettings& given, const PlanOptions& options) {
   const SettledRun run = settle_run(given);
   PlanOptions possible = options;
   if (run.stands_in) possible.continue_text = {};  // it reads no prompt
-  plan::Plan p = make_plan(run.settings, run.config, run.vocabulary, possible);
+  plan::Plan p = make_plan(run.settings, run.model, run.vocabulary, possible);
   p.derived = run.notes;
   return p;
 }
 
-plan::StepWork step_work(const TrainSettings& settled, const models::GptConfig& config) {
+plan::StepWork step_work(const TrainSettings& settled, const models::Model& model) {
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
-  const models::GptModel whole(config, shapes_only, settled.precision.type(), 0);
-  MetaRun run(settled, config, whole, 0);
+  const auto whole = model.build(shapes_only, settled.precision.type(), 0);
+  MetaRun run(settled, model, *whole, 0);
   run.run(0, {}, {});
   return run.work();
 }

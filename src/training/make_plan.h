@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "models/gpt/model.h"
+#include "models/stage.h"
 #include "plan/kept_rates.h"
 #include "plan/plan.h"
 #include "plan/recorder.h"
@@ -17,7 +17,7 @@ namespace megatron::training {
 // Continues a prompt with up to `tokens` tokens (--sample-interval). On meta: as many, whatever they
 // are.
 using ContinueText =
-    std::function<std::string(const models::GptModel&, Runtime&, const tokenizers::Tokenizer&,
+    std::function<std::string(const models::Stage&, Runtime&, const tokenizers::Tokenizer&,
                               const std::string& prompt, int64_t tokens)>;
 
 struct PlanOptions {
@@ -31,15 +31,15 @@ struct PlanOptions {
 };
 
 // The options that the steps of a run have.
-StepOptions step_options(const TrainSettings& settings, const models::GptConfig& config);
+StepOptions step_options(const TrainSettings& settings, const models::Model& model);
 // How they are divided.
-ModelLayout model_layout(const TrainSettings& settings, const models::GptConfig& config);
+ModelLayout model_layout(const TrainSettings& settings, const models::Model& model);
 
 // Of a run whose settings are settled and whose shape is known. consumed: samples before it.
 // parameters, flops, memory, kernels, traffic, machine and, where asked for, the step's time are
 // filled in; memory, kernels and traffic are those of rank 0, which holds as much as any other of
 // its pipeline stage; `stages` has the memory of a rank of each.
-plan::Plan make_plan(const TrainSettings& settled, const models::GptConfig& config,
+plan::Plan make_plan(const TrainSettings& settled, const models::Model& model,
                      const Vocabulary& vocabulary, const PlanOptions& options,
                      int64_t consumed = 0);
 
@@ -49,7 +49,7 @@ plan::Plan make_plan(const TrainSettings& settled, const models::GptConfig& conf
 plan::Plan make_plan(const TrainSettings& given, const PlanOptions& options);
 
 // The kernel calls and collectives of a step of such a run, in the largest of its batch sizes.
-plan::StepWork step_work(const TrainSettings& settled, const models::GptConfig& config);
+plan::StepWork step_work(const TrainSettings& settled, const models::Model& model);
 
 // Throws Error when the machine cannot hold the run, with the flags that would help and what it
 // would need then.

@@ -5,7 +5,7 @@
 #include <functional>
 #include <optional>
 
-#include "models/gpt/config.h"
+#include "models/model.h"
 #include "plan/plan.h"
 #include "training/settings.h"
 

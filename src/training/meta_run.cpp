@@ -103,9 +103,9 @@ int64_t most_memory(const TrainSettings& s) {
   return gpu ? 8 * plan::kPlannedGpuMemory : available_memory();
 }
 
-StepOptions options(const TrainSettings& s, const models::GptConfig& config,
-                    const models::GptModel& whole) {
-  StepOptions options = step_options(s, config);
+StepOptions options(const TrainSettings& s, const models::Model& model,
+                    const models::Stage& whole) {
+  StepOptions options = step_options(s, model);
   options.norm_blocks =
       optim::norm_blocks(whole.parameters(), static_cast<int>(s.parallel.tensor_parallel));
   return options;
@@ -113,18 +113,18 @@ StepOptions options(const TrainSettings& s, const models::GptConfig& config,
 
 }  // namespace
 
-MetaRun::MetaRun(const TrainSettings& s, const models::GptConfig& config,
-                 const models::GptModel& whole, int rank)
+MetaRun::MetaRun(const TrainSettings& s, const models::Model& model, const models::Stage& whole,
+                 int rank)
     : s_(s),
-      config_(config),
+      model_(model),
       group_(comm::simulated(rank, s.runtime.rank_count())),
       told_(comm::observed(*group_, recorder_)),
       runtime_({DeviceKind::meta, 0}, s.runtime.threads_per_rank(), s.runtime.device_kind()),
-      model_(config, s.precision.type(), 0, model_layout(s, config), *told_, runtime_,
-             options(s, config, whole)),
+      trained_(model, s.precision.type(), 0, model_layout(s, model), *told_, runtime_,
+               options(s, model, whole)),
       batch_(empty_batch(s)) {
   runtime_.stream().allow_nondeterministic(s.runtime.allow_nondeterministic);
-  model_.step.begin(s.optimizer.config);
+  trained_.step.begin(s.optimizer.config);
 }
 
 // The optimizer's arena grows when a schedule makes steps of more micro-batches. Without a
@@ -135,14 +135,14 @@ void MetaRun::run(int64_t consumed, const Vocabulary& vocabulary,
   const std::vector<BatchPhase> phases = phases_of(s_, begin, consumed);
   const int64_t first = phases.front().micro_batches, last = phases.back().micro_batches;
   const auto expect_all = [&] {
-    for (const BatchPhase& phase : phases) model_.step.expect(phase.micro_batches);
+    for (const BatchPhase& phase : phases) trained_.step.expect(phase.micro_batches);
   };
   std::function<void()> write;
   if (s_.run.sample_interval && continue_text && vocabulary.tokenizer != nullptr)
     write = [&] { sample_once(*vocabulary.tokenizer, continue_text); };
-  model_.step.expect(first);
+  trained_.step.expect(first);
   const auto [less, more] = samples(last);
-  if (model_.ranks.pipeline().stages > 1) {
+  if (trained_.ranks.pipeline().stages > 1) {
     const std::vector<BatchPhase> some = thinned(phases);
     exact_ = some.size() == phases.size();
     run_pipeline(some, begin, expect_all, write);
@@ -224,14 +224,14 @@ plan::MemoryUse MetaRun::memory() {
 }
 
 parallel::ShortSteps MetaRun::samples(int64_t all) const {
-  return parallel::short_steps(model_.ranks.pipeline(), model_.ranks.stage(), all);
+  return parallel::short_steps(trained_.ranks.pipeline(), trained_.ranks.stage(), all);
 }
 
 void MetaRun::step(int64_t micro_batches) {
   while (static_cast<int64_t>(batches_.size()) < micro_batches) batches_.push_back(batch_);
   recorder_.take();
   runtime_.stream().watch(&recorder_);
-  model_.step.run(std::span(batches_).first(static_cast<size_t>(micro_batches)), {});
+  trained_.step.run(std::span(batches_).first(static_cast<size_t>(micro_batches)), {});
   runtime_.stream().watch(nullptr);
   works_[micro_batches] = recorder_.take();
 }
@@ -239,25 +239,25 @@ void MetaRun::step(int64_t micro_batches) {
 double MetaRun::seconds_of_step(int64_t micro_batches) {
   while (static_cast<int64_t>(batches_.size()) < micro_batches) batches_.push_back(batch_);
   const double begin = now_seconds();
-  model_.step.run(std::span(batches_).first(static_cast<size_t>(micro_batches)), {});
+  trained_.step.run(std::span(batches_).first(static_cast<size_t>(micro_batches)), {});
   return now_seconds() - begin;
 }
 
 void MetaRun::evaluate_once() {
   const EmptySamples samples(*s_.batch.seq_length, confined(s_));
   // So many that every pass is full; a set may have more, or fewer.
-  const int64_t enough = (2 * static_cast<int64_t>(model_.loss_pass.together()) + 1) *
-                         s_.eval_micro_batch() * model_.ranks.data().size();
+  const int64_t enough = (2 * static_cast<int64_t>(trained_.loss_pass.together()) + 1) *
+                         s_.eval_micro_batch() * trained_.ranks.data().size();
   const int64_t count =
       s_.run.full_validation ? enough : std::min(enough, s_.run.eval_iters * s_.eval_batch());
-  evaluate(model_.loss_pass, samples, 0, count, s_.eval_micro_batch(), *s_.batch.seq_length);
+  evaluate(trained_.loss_pass, samples, 0, count, s_.eval_micro_batch(), *s_.batch.seq_length);
 }
 
-void MetaRun::norm_once() { weights_norm(model_.shards(), model_.ranks, runtime_); }
+void MetaRun::norm_once() { weights_norm(trained_.shards(), trained_.ranks, runtime_); }
 
 void MetaRun::sample_once(const tokenizers::Tokenizer& tokenizer,
                           const ContinueText& continue_text) {
-  on_first_rank(model_, config_, s_.precision.type(), *told_, [&](const models::GptModel& whole) {
+  on_first_rank(trained_, model_, s_.precision.type(), *told_, [&](const models::Stage& whole) {
     for (const std::string& prompt : s_.run.sample_prompt)
       continue_text(whole, runtime_, tokenizer, prompt, s_.run.sample_tokens);
   });
@@ -273,7 +273,7 @@ int64_t MetaRun::host_bytes(const plan::MemoryUse& use) const {
   if (!s_.checkpoint.async_save || !s_.checkpoint.save) return batches + threads;
   const auto of = [&](MemoryClass c) { return use.arenas[static_cast<size_t>(c)]; };
   const int64_t state = s_.checkpoint.save_optimizer ? of(MemoryClass::optimizer) : 0;
-  return batches + threads + (of(MemoryClass::parameters) + state) / model_.ranks.data().size();
+  return batches + threads + (of(MemoryClass::parameters) + state) / trained_.ranks.data().size();
 }
 
 }  // namespace megatron::training

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "comm/group.h"
-#include "models/gpt/model.h"
+#include "models/stage.h"
 #include "plan/plan.h"
 #include "plan/recorder.h"
 #include "training/arena_marks.h"
@@ -35,8 +35,8 @@ int64_t last_stage(const TrainSettings& settings);
 class MetaRun {
  public:
   // whole: the undivided model. Settings and configuration outlive this.
-  MetaRun(const TrainSettings& settings, const models::GptConfig& config,
-          const models::GptModel& whole, int rank);
+  MetaRun(const TrainSettings& settings, const models::Model& model, const models::Stage& whole,
+          int rank);
 
   // consumed: samples before it. continue_text may be null.
   void run(int64_t consumed, const Vocabulary& vocabulary, const ContinueText& continue_text);
@@ -46,7 +46,7 @@ class MetaRun {
 
   plan::MemoryUse memory();
   const plan::StepWork& work() const { return work_; }
-  const parallel::Ranks& ranks() const { return model_.ranks; }
+  const parallel::Ranks& ranks() const { return trained_.ranks; }
   // False: memory() is that of other work, which stands for the run's.
   bool exact() const { return exact_; }
 
@@ -63,11 +63,11 @@ class MetaRun {
   int64_t host_bytes(const plan::MemoryUse& use) const;
 
   const TrainSettings& s_;
-  const models::GptConfig& config_;
+  const models::Model& model_;
   plan::Recorder recorder_;
   std::unique_ptr<comm::Group> group_, told_;
   Runtime runtime_;
-  TrainedModel model_;
+  TrainedModel trained_;
   HostBatch batch_;
   std::vector<HostBatch> batches_;
   std::map<int64_t, plan::StepWork> works_;  // of the last step of so many micro-batches

@@ -4,23 +4,22 @@
 
 namespace megatron::training {
 
-ModelParts::ModelParts(const models::GptConfig& config, const parallel::Ranks& ranks,
+ModelParts::ModelParts(const models::Model& model, const parallel::Ranks& ranks,
                        const parallel::LayerPlacement& placement, Runtime& runtime, DType type,
                        uint64_t seed) {
   const parallel::PipelineShape& shape = ranks.pipeline();
   const std::vector<parallel::ModelPart> parts =
-      parallel::place_layers(config.num_layers, shape, placement);
+      parallel::place_layers(model->num_layers(), shape, placement);
   for (int chunk = 0; chunk < shape.chunks; ++chunk) {
     const auto piece = static_cast<size_t>(shape.piece(ranks.stage(), chunk));
-    models_.push_back(std::make_unique<models::GptModel>(config, runtime, type, seed, parts[piece],
-                                                         ranks.tensor()));
-    chunks_.push_back(models_.back().get());
+    owned_.push_back(model.build(runtime, type, seed, parts[piece], ranks.tensor()));
+    chunks_.push_back(owned_.back().get());
   }
 }
 
-const models::GptModel& ModelParts::whole() const {
-  MG_ASSERT(models_.size() == 1 && models_[0]->part().embedding && models_[0]->part().head);
-  return *models_[0];
+const models::Stage& ModelParts::whole() const {
+  MG_ASSERT(chunks_.size() == 1 && chunks_[0]->part().embedding && chunks_[0]->part().head);
+  return *chunks_[0];
 }
 
 std::vector<parallel::Placed*> ModelParts::parameters() const {

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "models/gpt/model.h"
+#include "models/stage.h"
 #include "parallel/layer_layout.h"
 #include "parallel/ranks.h"
 
@@ -15,18 +15,18 @@ namespace megatron::training {
 // flags when the layers or heads cannot be given out. seed: of dropout.
 class ModelParts {
  public:
-  ModelParts(const models::GptConfig& config, const parallel::Ranks& ranks,
+  ModelParts(const models::Model& model, const parallel::Ranks& ranks,
              const parallel::LayerPlacement& placement, Runtime& runtime, DType type,
              uint64_t seed);
 
   std::span<models::Stage* const> chunks() const { return chunks_; }
-  const models::GptModel& chunk(size_t index) const { return *models_[index]; }
+  const models::Stage& chunk(size_t index) const { return *chunks_[index]; }
   // The whole model; only where this rank holds all of it.
-  const models::GptModel& whole() const;
+  const models::Stage& whole() const;
   std::vector<parallel::Placed*> parameters() const;  // of all chunks
 
  private:
-  std::vector<std::unique_ptr<models::GptModel>> models_;
+  std::vector<std::unique_ptr<models::Stage>> owned_;
   std::vector<models::Stage*> chunks_;
 };
 

@@ -41,12 +41,12 @@ std::string tokenizer_path(const std::optional<std::string>& given,
   return model_directory;
 }
 
-std::unique_ptr<models::GptModel> load_model(const checkpoint::ModelDirectory& directory,
-                                             const models::GptConfig& config, Runtime& runtime,
-                                             DType type, uint64_t seed) {
-  auto model = std::make_unique<models::GptModel>(config, runtime, type, seed);
-  checkpoint::load(directory, model->parameters());
-  return model;
+std::unique_ptr<models::Stage> load_model(const checkpoint::ModelDirectory& directory,
+                                          const models::Model& model, Runtime& runtime, DType type,
+                                          uint64_t seed) {
+  auto stage = model.build(runtime, type, seed);
+  checkpoint::load(directory, stage->parameters());
+  return stage;
 }
 
 }  // namespace megatron::training

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "checkpoint/model_directory.h"
-#include "models/gpt/model.h"
+#include "models/stage.h"
 #include "training/save_directory.h"
 
 namespace megatron::training {
@@ -18,10 +18,10 @@ namespace megatron::training {
 std::string tokenizer_path(const std::optional<std::string>& given,
                            const std::string& model_directory);
 
-// A model with the weights of a directory.
-std::unique_ptr<models::GptModel> load_model(const checkpoint::ModelDirectory& directory,
-                                             const models::GptConfig& config, Runtime& runtime,
-                                             DType type, uint64_t seed);
+// All of a model, with the weights of a directory.
+std::unique_ptr<models::Stage> load_model(const checkpoint::ModelDirectory& directory,
+                                          const models::Model& model, Runtime& runtime, DType type,
+                                          uint64_t seed);
 
 // Files by name, and their content.
 using NamedFiles = std::vector<std::pair<std::string, std::string>>;

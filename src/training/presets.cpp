@@ -66,7 +66,7 @@ std::vector<std::string> preset_flags(std::string_view name) {
   return words;
 }
 
-models::GptFlags preset_shape(std::string_view name) {
+models::ModelFlags preset_shape(std::string_view name) {
   TrainSettings settings;
   Fields fields = settings.fields();
   const std::vector<std::string> words = preset_flags(name);

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/gpt/config.h"
+#include "models/model.h"
 
 namespace megatron::training {
 
@@ -22,6 +22,6 @@ inline constexpr std::string_view kDefaultPreset = "gpt2-124m";
 std::vector<std::string> preset_flags(std::string_view name);
 
 // The shape alone, with as many positions as the sequence is long.
-models::GptFlags preset_shape(std::string_view name);
+models::ModelFlags preset_shape(std::string_view name);
 
 }  // namespace megatron::training

@@ -26,8 +26,8 @@ RankRun::RankRun(const RunPlan& plan, double peak, comm::Group& world, const Tra
       begin_(now_seconds()),
       runtime_(s_.runtime.device_value(world.rank()), s_.runtime.threads_per_rank(),
                DeviceKind::cpu, s_.runtime.ranks_in_process()),
-      model_(plan.config, s_.precision.type(), static_cast<uint64_t>(plan.beginning.state.seed),
-             model_layout(s_, plan.config), world_, runtime_, step_options(s_, plan.config)),
+      model_(plan.model, s_.precision.type(), static_cast<uint64_t>(plan.beginning.state.seed),
+             model_layout(s_, plan.model), world_, runtime_, step_options(s_, plan.model)),
       group_(model_.ranks.data()),
       line_times_(s_.log.timing_log_level),
       point_times_(s_.log.timing_log_level),
@@ -313,7 +313,7 @@ TrainerState RankRun::state(int64_t iteration) const {
           .optimizer_steps = model_.step.optimizer().steps(),
           .has_optimizer = s_.checkpoint.save_optimizer,
           .optimizer_settings = optimizer_settings(s_.optimizer),
-          .settings = result_settings(s_, plan_.config),
+          .settings = result_settings(s_, plan_.model),
           .loss_scale = model_.step.loss_scale().dynamic()
                             ? std::optional(model_.step.loss_scale().state())
                             : std::nullopt,
@@ -321,7 +321,7 @@ TrainerState RankRun::state(int64_t iteration) const {
           .weight_decay = plan_.weight_decay,
           .data = data_settings(s_, plan_.train_samples),
           .train_iters = s_.batch.base_iters,
-          .layout = layout_of(s_, plan_.config.num_layers)};
+          .layout = layout_of(s_, plan_.model->num_layers())};
 }
 
 }  // namespace megatron::training

@@ -18,9 +18,9 @@ RunRecord RankRun::run_record() const {
   now.batch.train_iters = s_.batch.base_iters;
   RunRecord record{.iteration = plan_.first_iteration(),
                    .flags = changed(now.fields(), plain.fields()),
-                   .model = models::describe(plan_.config),
-                   .layout = layout_of(s_, plan_.config.num_layers),
-                   .parameters = plan::parameter_count(plan_.config),
+                   .model = plan_.model->describe(),
+                   .layout = layout_of(s_, plan_.model->num_layers()),
+                   .parameters = plan_.model->parameter_count(),
                    .threads = s_.runtime.threads_per_rank(),
                    .train_iters = *s_.batch.train_iters,
                    .seq_length = *s_.batch.seq_length,
@@ -90,7 +90,7 @@ void RankRun::tell(const IterationReport& report) {
 }
 
 double RankRun::flops(int64_t samples) const {
-  return plan::training_flops(plan_.config, *s_.batch.seq_length) * static_cast<double>(samples);
+  return plan_.model->training_flops(*s_.batch.seq_length) * static_cast<double>(samples);
 }
 
 // Collective where the step has a log line or a point of TensorBoard.
@@ -170,7 +170,7 @@ void RankRun::finish_profile() {
   for (const std::string& argument : command_line()) command.emplace_back(readable(argument));
   const std::string told = profile_.finish({{"rank", world_.rank()},
                                             {"ranks", world_.size()},
-                                            {"model", models::describe(plan_.config)},
+                                            {"model", plan_.model->describe()},
                                             {"precision", name(s_.precision.type())},
                                             {"threads", runtime_.pool().size()},
                                             {"version", version()},
@@ -188,13 +188,12 @@ void RankRun::tell_recorded() const {
 void RankRun::write_samples(int64_t iteration) {
   if (!hooks_.continue_text) return;
   model_.step.told_work().long_phase("samples");
-  on_first_rank(model_, plan_.config, s_.precision.type(), world_,
-                [&](const models::GptModel& whole) {
-                  for (const std::string& prompt : s_.run.sample_prompt)
-                    log_->sample({iteration, prompt,
-                                  hooks_.continue_text(whole, runtime_, *plan_.vocabulary.tokenizer,
-                                                       prompt, s_.run.sample_tokens)});
-                });
+  on_first_rank(model_, plan_.model, s_.precision.type(), world_, [&](const models::Stage& whole) {
+    for (const std::string& prompt : s_.run.sample_prompt)
+      log_->sample({iteration, prompt,
+                    hooks_.continue_text(whole, runtime_, *plan_.vocabulary.tokenizer, prompt,
+                                         s_.run.sample_tokens)});
+  });
   world_.barrier("sample.end");
 }
 

@@ -91,7 +91,7 @@ void settle_beginning(RunPlan& plan) {
   } else {
     state.optimizer_steps = 0;
   }
-  plan.changes = setting_changes(state, s, plan.config, plan.learning_rate, plan.weight_decay);
+  plan.changes = setting_changes(state, s, plan.model, plan.learning_rate, plan.weight_decay);
   if (!s.checkpoint.load_rng && state.seed != s.runtime.seed) {
     plan.changes.push_back(
         {"seed", fmt::format("{}", state.seed), fmt::format("{}", s.runtime.seed)});

@@ -31,23 +31,23 @@ std::string shape_source(const TrainSettings& s, const Beginning& beginning) {
   return beginning.weights == nullptr || by_flags ? "" : beginning.weights->path();
 }
 
-models::GptConfig find_shape(const TrainSettings& s, const std::string& source,
-                             const Vocabulary& vocabulary) {
-  models::GptConfig config;
+models::Model find_model(const TrainSettings& s, const std::string& source,
+                         const Vocabulary& vocabulary) {
+  models::Model model;
   if (source.empty()) {
-    config = s.shape.to_config(*s.batch.seq_length);
-    config.vocab_size = vocabulary.size;
+    models::ModelFlags flags = s.shape;
+    flags.vocab_size = vocabulary.size;
+    model = models::model_from_flags(flags, *s.batch.seq_length);
   } else {
-    config = models::config_from_hugging_face(Json::read(source + "/config.json"));
-    config.hidden_dropout = s.shape.hidden_dropout.value_or(config.hidden_dropout);
-    config.attention_dropout = s.shape.attention_dropout.value_or(config.attention_dropout);
+    model = models::model_from_config_json(Json::read(source + "/config.json"))
+                ->with({.hidden_dropout = s.shape.hidden_dropout,
+                        .attention_dropout = s.shape.attention_dropout});
   }
-  config.finalize();
-  MG_CHECK(config.vocab_size >= vocabulary.size,
+  MG_CHECK(model->vocab_size() >= vocabulary.size,
            "the model has {} tokens and the tokenizer {}; they do not fit together",
-           config.vocab_size, vocabulary.size);
-  check_length(s.batch, config);
-  return config;
+           model->vocab_size(), vocabulary.size);
+  check_length(s.batch, model);
+  return model;
 }
 
 // So that a checkpoint opens with the tokenizer of the run, whatever flags made it.
@@ -66,7 +66,7 @@ NamedFiles find_companions(const Vocabulary& vocabulary, const std::string& sour
 // A model that began as a Hugging Face directory keeps that directory's config.json but for the
 // stored type.
 SavedFiles describe_checkpoints(const RunPlan& plan, const std::string& source) {
-  Json config = models::config_to_hugging_face(plan.config, plan.settings.precision.type());
+  Json config = plan.model->config_json(plan.settings.precision.type());
   if (!source.empty()) {
     Json original = Json::read(source + "/config.json");
     original.set(original.contains("torch_dtype") ? "torch_dtype" : "dtype", config["dtype"]);
@@ -88,7 +88,7 @@ Vocabulary find_vocabulary(TrainSettings& s, const std::string& source) {
   }
   if (s.data.tokenizer_model) return open_vocabulary(s.data, {});
   return open_vocabulary(
-      s.data, models::config_from_hugging_face(Json::read(source + "/config.json")).vocab_size);
+      s.data, models::model_from_config_json(Json::read(source + "/config.json"))->vocab_size());
 }
 
 // The tokens that a tokenizer of this type mostly has; 0: not known.
@@ -126,11 +126,9 @@ Vocabulary vocabulary_for_plan(TrainSettings& s, const std::string& source,
 }
 
 // Weights of another shape could not be filled in; told by name, not tensor by tensor.
-void check_architecture(const models::GptConfig& config,
-                        const checkpoint::ModelDirectory& weights) {
+void check_architecture(const models::Model& model, const checkpoint::ModelDirectory& weights) {
   const std::string different =
-      differences(models::describe(models::config_from_hugging_face(weights.config())),
-                  models::describe(config));
+      differences(models::model_from_config_json(weights.config())->describe(), model->describe());
   MG_CHECK(
       different.empty(),
       "the model that the flags describe is not the one in {}: {}. Give the flags it was trained "
@@ -171,11 +169,11 @@ void open_data(RunPlan& plan) {
 }
 
 void check_prompts(const RunSettings& run, const Vocabulary& vocabulary,
-                   const models::GptConfig& config) {
+                   const models::Model& model) {
   if (!run.sample_interval) return;
   MG_CHECK(vocabulary.tokenizer != nullptr,
            "--sample-interval needs a tokenizer: give --tokenizer-model");
-  const int64_t room = config.max_position_embeddings - 1;
+  const int64_t room = model->max_position_embeddings() - 1;
   for (const std::string& prompt : run.sample_prompt) {
     const auto tokens = static_cast<int64_t>(vocabulary.tokenizer->encode(prompt, true).size());
     MG_CHECK(tokens > 0 && tokens <= room,
@@ -234,10 +232,10 @@ void make_save_directory(RunPlan& plan, comm::Group& processes) {
 
 // Refuses at once what no flag could make fit, of which a plan would take long: with weights,
 // gradients and moments in as few bytes as there can be, divided among all ranks.
-void require_hope(const TrainSettings& s, const models::GptConfig& config) {
+void require_hope(const TrainSettings& s, const models::Model& model) {
   if (s.runtime.device_kind() != DeviceKind::cpu || available_memory() == 0) return;
   constexpr double kLeastBytes = 4, kTimes = 4;
-  const double parameters = static_cast<double>(plan::parameter_count(config));
+  const double parameters = static_cast<double>(model->parameter_count());
   const double share = static_cast<double>(s.runtime.ranks_here()) / s.runtime.rank_count();
   const double least = kLeastBytes * parameters * share;
   MG_CHECK(
@@ -245,7 +243,7 @@ void require_hope(const TrainSettings& s, const models::GptConfig& config) {
       "a model of {} parameters (--num-layers {}, --hidden-size {}) takes more than {} here, "
       "and this process has {}: use a smaller model, or more machines (megatron plan tells what "
       "a run needs)",
-      format_count(parameters), config.num_layers, config.hidden_size, format_bytes(least),
+      format_count(parameters), model->num_layers(), model->hidden_size(), format_bytes(least),
       available_memory_text());
 }
 
@@ -274,15 +272,15 @@ SettledRun settle_run(const TrainSettings& given) {
   }
   std::optional<SettingNote> assumed;
   run.vocabulary = vocabulary_for_plan(s, source, assumed, run.stands_in);
-  run.config = find_shape(s, source, run.vocabulary);
-  const std::vector<SettingNote> layout = settle_layout(s, run.config);
+  run.model = find_model(s, source, run.vocabulary);
+  const std::vector<SettingNote> layout = settle_layout(s, run.model);
   if (!run.stands_in) {
-    check_prompts(s.run, run.vocabulary, run.config);
+    check_prompts(s.run, run.vocabulary, run.model);
     check_masks(s.data, run.vocabulary);
   }
   run.notes = derived_settings({.given = given,
                                 .settings = s,
-                                .config = run.config,
+                                .model = run.model,
                                 .vocabulary = run.vocabulary,
                                 .shape_source = source});
   run.notes.insert(run.notes.end(), layout.begin(), layout.end());
@@ -308,17 +306,17 @@ RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes,
       plan.beginning.checkpoint ? plan.beginning.state.seed : s.runtime.seed;
   const std::string source = shape_source(s, plan.beginning);
   plan.vocabulary = find_vocabulary(s, source);
-  plan.config = find_shape(s, source, plan.vocabulary);
-  const std::vector<SettingNote> layout = settle_layout(s, plan.config);
-  check_prompts(s.run, plan.vocabulary, plan.config);
-  require_hope(s, plan.config);
-  plan.expected = make_plan(s, plan.config, plan.vocabulary, {.continue_text = continue_text},
+  plan.model = find_model(s, source, plan.vocabulary);
+  const std::vector<SettingNote> layout = settle_layout(s, plan.model);
+  check_prompts(s.run, plan.vocabulary, plan.model);
+  require_hope(s, plan.model);
+  plan.expected = make_plan(s, plan.model, plan.vocabulary, {.continue_text = continue_text},
                             plan.beginning.state.consumed_samples);
   if (!plan.expected.fits() && processes.rank() == 0)
     for (const std::string& line : plan::summary(plan.expected)) log::info("{}", line);
   require_memory(plan.expected);
   if (plan.beginning.weights != nullptr) {
-    check_architecture(plan.config, *plan.beginning.weights);
+    check_architecture(plan.model, *plan.beginning.weights);
   } else if (s.checkpoint.finetune && s.run.model) {
     ThreadPool pool(s.runtime.threads_per_rank());
     require_whole_model(source, pool);
@@ -333,14 +331,14 @@ RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes,
   plan.notes = derived_settings(
       {.given = given,
        .settings = s,
-       .config = plan.config,
+       .model = plan.model,
        .vocabulary = plan.vocabulary,
        .shape_source = source,
        .resumed = plan.beginning.checkpoint ? &plan.beginning.state : nullptr,
        .resumed_from = plan.beginning.checkpoint ? plan.beginning.checkpoint->path() : ""});
   plan.notes.insert(plan.notes.end(), layout.begin(), layout.end());
   if (s.checkpoint.save || plan.beginning.weights != nullptr)
-    plan.whole = whole_model(plan.config, s.precision.type(), &s.optimizer.config);
+    plan.whole = whole_model(plan.model, s.precision.type(), &s.optimizer.config);
   return plan;
 }
 

@@ -25,7 +25,7 @@ struct RunPlan {
   TrainSettings settings;
   Vocabulary vocabulary;
   Corpus corpus;
-  models::GptConfig config;
+  models::Model model;
   Beginning beginning;
   std::optional<SaveDirectory::Lock> lock;  // of --save
   SavedFiles saved;                         // of the checkpoints
@@ -52,7 +52,7 @@ struct RunPlan {
 struct SettledRun {
   TrainSettings settings;
   Vocabulary vocabulary;
-  models::GptConfig config;
+  models::Model model;
   std::vector<SettingNote> notes;
   bool stands_in = false;  // the tokenizer knows the number of tokens only
 };

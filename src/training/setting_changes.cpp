@@ -16,11 +16,12 @@ void compare(const Json& saved, const Json& now, std::vector<SettingChange>& cha
 
 }  // namespace
 
-Json result_settings(const TrainSettings& settings, const models::GptConfig& config) {
+Json result_settings(const TrainSettings& settings, const models::Model& model) {
   TrainSettings copy = settings;
   Fields fields = copy.fields();
-  Json::Object object{{"hidden-dropout", fmt::format("{}", config.hidden_dropout)},
-                      {"attention-dropout", fmt::format("{}", config.attention_dropout)}};
+  const models::ModelFlags flags = model->flags();
+  Json::Object object{{"hidden-dropout", fmt::format("{}", *flags.hidden_dropout)},
+                      {"attention-dropout", fmt::format("{}", *flags.attention_dropout)}};
   const auto add = [&](std::string_view flag) {
     const std::string value = fields.find(flag)->get();
     object.emplace_back(std::string(flag), value.empty() ? "none" : value);
@@ -44,7 +45,7 @@ std::string SettingChange::text() const {
 }
 
 std::vector<SettingChange> setting_changes(const TrainerState& saved, const TrainSettings& settings,
-                                           const models::GptConfig& config,
+                                           const models::Model& model,
                                            const optim::LearningRate& rate,
                                            const optim::WeightDecay& decay) {
   std::vector<SettingChange> changes;
@@ -56,7 +57,7 @@ std::vector<SettingChange> setting_changes(const TrainerState& saved, const Trai
   add("optimizer", saved.optimizer, optim::name(settings.optimizer.config.method));
   add("precision", saved.precision, name(settings.precision.type()));
   compare(saved.optimizer_settings, optimizer_settings(settings.optimizer), changes);
-  compare(saved.settings, result_settings(settings, config), changes);
+  compare(saved.settings, result_settings(settings, model), changes);
   return changes;
 }
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "models/gpt/config.h"
+#include "models/model.h"
 #include "training/settings.h"
 #include "training/trainer_state.h"
 
@@ -13,7 +13,7 @@ namespace megatron::training {
 
 // The settings, beside optimizer, schedules, data and shape, that the numbers of a run follow from:
 // {"clip-grad": "1", "hidden-dropout": "0.1", ...}, as text under the flags' names.
-Json result_settings(const TrainSettings& settings, const models::GptConfig& config);
+Json result_settings(const TrainSettings& settings, const models::Model& model);
 
 struct SettingChange {
   std::string setting, from, to;  // "clip-grad", "1", "0.5"
@@ -24,7 +24,7 @@ struct SettingChange {
 // Of result settings, optimizer and schedules (rate and decay: those that hold now). A setting that
 // the checkpoint does not tell, of an older program, is not compared.
 std::vector<SettingChange> setting_changes(const TrainerState& saved, const TrainSettings& settings,
-                                           const models::GptConfig& config,
+                                           const models::Model& model,
                                            const optim::LearningRate& rate,
                                            const optim::WeightDecay& decay);
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/fields.h"
-#include "models/gpt/config.h"
+#include "models/model.h"
 #include "training/batch_settings.h"
 #include "training/checkpoint_settings.h"
 #include "training/data_settings.h"
@@ -22,7 +22,7 @@ namespace megatron::training {
 
 struct TrainSettings {
   std::string preset;  // name of one of presets.h, or ""; parsing a command line takes its flags
-  models::GptFlags shape;
+  models::ModelFlags shape;
   BatchSettings batch;
   PrecisionSettings precision;
   OptimizerSettings optimizer;

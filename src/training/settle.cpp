@@ -158,16 +158,16 @@ void settle_planned(TrainSettings& s) {
   s.optimizer.decay(s.batch);
 }
 
-std::vector<SettingNote> settle_layout(TrainSettings& s, const models::GptConfig& config) {
+std::vector<SettingNote> settle_layout(TrainSettings& s, const models::Model& model) {
   std::vector<SettingNote> notes;
   const data::BatchSchedule& schedule = s.batch.schedule;
-  s.parallel.check(s.runtime.rank_count(), config.num_layers, schedule.micro_batches(0),
+  s.parallel.check(s.runtime.rank_count(), model->num_layers(), schedule.micro_batches(0),
                    *s.batch.seq_length, notes);
-  const parallel::PipelineShape shape = s.parallel.pipeline(config.num_layers);
+  const parallel::PipelineShape shape = s.parallel.pipeline(model->num_layers());
   check_groups(s, shape);
-  int64_t least = config.num_layers, most = 0;
+  int64_t least = model->num_layers(), most = 0;
   for (const parallel::ModelPart& part :
-       parallel::place_layers(config.num_layers, shape, s.parallel.placement())) {
+       parallel::place_layers(model->num_layers(), shape, s.parallel.placement())) {
     least = std::min(least, part.layers);
     most = std::max(most, part.layers);
   }
@@ -198,18 +198,18 @@ void check_settings(const TrainSettings& given, bool planned) {
   const bool by_flags = !s.shape.first_shape_flag().empty();
   if (s.run.model || c.use_checkpoint_args) return;
   if (!by_flags && (c.load || c.pretrained_checkpoint)) return;
-  models::GptConfig config = s.shape.to_config(*s.batch.seq_length);
-  config.vocab_size = s.shape.vocab_size.value_or(1);  // a tokenizer tells
-  config.finalize();
-  check_length(s.batch, config);
-  settle_layout(s, config);
+  models::ModelFlags flags = s.shape;
+  if (!flags.vocab_size) flags.vocab_size = 1;  // a tokenizer tells
+  const models::Model model = models::model_from_flags(flags, *s.batch.seq_length);
+  check_length(s.batch, model);
+  settle_layout(s, model);
 }
 
-void check_length(const BatchSettings& batch, const models::GptConfig& config) {
-  MG_CHECK(*batch.seq_length <= config.max_position_embeddings,
+void check_length(const BatchSettings& batch, const models::Model& model) {
+  MG_CHECK(*batch.seq_length <= model->max_position_embeddings(),
            "--seq-length is {} and the model has {} positions; shorten the one or raise "
            "--max-position-embeddings",
-           *batch.seq_length, config.max_position_embeddings);
+           *batch.seq_length, model->max_position_embeddings());
 }
 
 }  // namespace megatron::training

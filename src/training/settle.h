@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/setting_note.h"
-#include "models/gpt/config.h"
+#include "models/model.h"
 #include "training/settings.h"
 
 namespace megatron::training {
@@ -21,10 +21,10 @@ void settle(TrainSettings& settings);
 void settle_planned(TrainSettings& settings);
 
 // How a model of this shape is divided, after settle(). Notes of what has no effect, or another.
-std::vector<SettingNote> settle_layout(TrainSettings& settings, const models::GptConfig& config);
+std::vector<SettingNote> settle_layout(TrainSettings& settings, const models::Model& model);
 
 // That the model has a position for each token. Throws Error.
-void check_length(const BatchSettings& batch, const models::GptConfig& config);
+void check_length(const BatchSettings& batch, const models::Model& model);
 
 // Throws Error for a command line that `megatron train` (planned: `megatron plan`) refuses without
 // opening a file: tokenizers, data, model directories and checkpoints are not looked for, nor is

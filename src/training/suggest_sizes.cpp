@@ -25,7 +25,7 @@ void suggest_several_machines(Trials& trials, const std::string& flags, TrainSet
   const plan::Plan& p = trials.plan();
   if (!s.runtime.launched_by.empty() || !p.fits_gpu() || p.ranks_here == 1) return;
   s.runtime.launched_here = 1;
-  auto found = trials.tried(s, trials.config(), trials.last_batch());
+  auto found = trials.tried(s, trials.model(), trials.last_batch());
   if (!found || !found->fits()) return;
   const int64_t program = found->program;  // each process has its own
   for (int here = p.ranks_here - 1; here >= 1; --here) {
@@ -34,7 +34,7 @@ void suggest_several_machines(Trials& trials, const std::string& flags, TrainSet
     found->program = here * program;
     if (!found->fits()) continue;
     s.runtime.launched_here = here;
-    found = trials.tried(s, trials.config(), trials.last_batch());
+    found = trials.tried(s, trials.model(), trials.last_batch());
     if (!found || !found->fits()) return;
     trials.suggest(fmt::format("{}--nproc-per-node {}", flags, here),
                    fmt::format("{} of each of {} machines like this", text(found->process_bytes()),
@@ -58,7 +58,7 @@ class Gpus {
     for (const int64_t tensor : {1, 2, 4, 8})
       if (hopeful(tensor)) sizes.emplace_back(tensor, 1);
     for (int64_t stages = 2; stages <= kMostStages; ++stages)
-      if (trials_.config().num_layers % stages == 0 && hopeful(kOfAMachine * stages))
+      if (trials_.model()->num_layers() % stages == 0 && hopeful(kOfAMachine * stages))
         sizes.emplace_back(kOfAMachine, stages);
     if (sizes.size() > kMostTried) sizes.resize(kMostTried);
     for (const auto& [tensor, stages] : sizes)
@@ -117,7 +117,7 @@ class Gpus {
   bool put(TrainSettings s, const std::string& flags) {
     if (flags.empty()) return false;
     s.runtime.plan_for_usual_hosts();
-    const auto p = trials_.tried(s, trials_.config(), trials_.last_batch());
+    const auto p = trials_.tried(s, trials_.model(), trials_.last_batch());
     if (!p || !p->gpu || p->gpu->ranks > 1 || !p->fits_gpu()) return false;
     if (p->process_bytes() > std::max(p->machine, kHostMemory)) return false;
     const std::string of_each = p->ranks == 1 ? " of one" : fmt::format(" of each of {}", p->ranks);
@@ -177,18 +177,19 @@ class LargestSize {
 
 bool suggest_fewer_layers(Trials& trials, const std::string& flags = "", int64_t hidden = 0) {
   const parallel::PipelineShape shape =
-      trials.settings().parallel.pipeline(trials.config().num_layers);
+      trials.settings().parallel.pipeline(trials.model()->num_layers());
   const int64_t step = shape.stages * std::max(1, shape.chunks);
   const auto set = [hidden](TrainSettings& s, int64_t layers) {
     s.shape.num_layers = layers;
     if (hidden > 0) s.shape.hidden_size = hidden;
   };
-  return LargestSize(trials, set).suggest(flags + "--num-layers", step, trials.config().num_layers);
+  return LargestSize(trials, set)
+      .suggest(flags + "--num-layers", step, trials.model()->num_layers());
 }
 
 void suggest_smaller_matrices(Trials& trials) {
-  const int64_t heads = trials.config().num_attention_heads;
-  for (int64_t hidden = trials.config().hidden_size / 2; hidden >= 2 * heads; hidden /= 2) {
+  const int64_t heads = *trials.settings().shape.num_attention_heads;
+  for (int64_t hidden = trials.model()->hidden_size() / 2; hidden >= 2 * heads; hidden /= 2) {
     if (hidden % heads != 0) return;
     TrainSettings s = trials.settings();
     s.shape.hidden_size = hidden;

@@ -14,9 +14,9 @@ constexpr double kMostSeconds = 20;  // for all trials of a run
 
 }  // namespace
 
-SuggestionTrials::SuggestionTrials(const TrainSettings& s, const models::GptConfig& config,
+SuggestionTrials::SuggestionTrials(const TrainSettings& s, const models::Model& model,
                                    const plan::Plan& plan, const PlanOf& plan_of)
-    : s_(s), config_(config), plan_(plan), plan_of_(plan_of), began_(now_seconds()) {
+    : s_(s), model_(model), plan_(plan), plan_of_(plan_of), began_(now_seconds()) {
   share_of_a_rank_ =
       plan.gpu ? plan.gpu->bytes / plan.gpu->ranks : plan.machine / s.runtime.ranks_here();
   for (const plan::MemoryUse& stage : plan.stages) {
@@ -28,19 +28,18 @@ SuggestionTrials::SuggestionTrials(const TrainSettings& s, const models::GptConf
   }
 }
 
-models::GptConfig SuggestionTrials::model_of(const TrainSettings& s) const {
-  if (s.run.model || !s_.shape.num_layers) return config_;
-  models::GptConfig config = s.shape.to_config(*s.batch.seq_length);
-  config.vocab_size = config_.vocab_size;
+models::Model SuggestionTrials::model_of(const TrainSettings& s) const {
+  if (s.run.model || !s_.shape.num_layers) return model_;
+  models::ModelFlags flags = s.shape;
+  flags.vocab_size = model_->vocab_size();
   if (s.shape.vocab_size && s_.shape.vocab_size)
-    config.vocab_size += *s.shape.vocab_size - *s_.shape.vocab_size;
-  config.finalize();
-  return config;
+    *flags.vocab_size += *s.shape.vocab_size - *s_.shape.vocab_size;
+  return models::model_from_flags(flags, *s.batch.seq_length);
 }
 
 int64_t SuggestionTrials::last_batch() const { return s_.batch.schedule.batch(last_stage(s_)); }
 
-std::optional<plan::Plan> SuggestionTrials::tried(TrainSettings s, const models::GptConfig& config,
+std::optional<plan::Plan> SuggestionTrials::tried(TrainSettings s, const models::Model& model,
                                                   int64_t batch) const {
   if (now_seconds() - began_ > kMostSeconds) return std::nullopt;
   try {
@@ -48,9 +47,9 @@ std::optional<plan::Plan> SuggestionTrials::tried(TrainSettings s, const models:
     s.batch.schedule = data::BatchSchedule::constant(batch);
     s.batch.schedule.divide(*s.batch.micro_batch_size, s.data_parallel(), false);
     std::vector<SettingNote> notes;
-    s.parallel.check(s.runtime.rank_count(), config.num_layers, s.batch.schedule.micro_batches(0),
+    s.parallel.check(s.runtime.rank_count(), model->num_layers(), s.batch.schedule.micro_batches(0),
                      *s.batch.seq_length, notes);
-    return plan_of_(s, config);
+    return plan_of_(s, model);
   } catch (const Error&) {
     return std::nullopt;
   }

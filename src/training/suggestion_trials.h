@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "models/gpt/config.h"
+#include "models/model.h"
 #include "plan/plan.h"
 #include "training/settings.h"
 #include "training/suggestions.h"
@@ -22,23 +22,22 @@ class SuggestionTrials {
   };
 
   // plan: of the run as it is. All outlive this.
-  SuggestionTrials(const TrainSettings& settings, const models::GptConfig& config,
+  SuggestionTrials(const TrainSettings& settings, const models::Model& model,
                    const plan::Plan& plan, const PlanOf& plan_of);
 
   const TrainSettings& settings() const { return s_; }
-  const models::GptConfig& config() const { return config_; }
+  const models::Model& model() const { return model_; }
   const plan::Plan& plan() const { return plan_; }
 
   // The settings' own model with their number of positions; where flags give the shape, with what
   // they say.
-  models::GptConfig model_of(const TrainSettings& s) const;
+  models::Model model_of(const TrainSettings& s) const;
   // Global batch size at the end of the run.
   int64_t last_batch() const;
 
   // With a constant global batch. nullopt: flags, or the model's sizes, forbid it, or the time for
   // trials is over.
-  std::optional<plan::Plan> tried(TrainSettings s, const models::GptConfig& config,
-                                  int64_t batch) const;
+  std::optional<plan::Plan> tried(TrainSettings s, const models::Model& model, int64_t batch) const;
   // Suggests the change where its plan fits; true: it does.
   bool put(const Change& change, const TrainSettings& s, int64_t batch);
   bool put(const Change& change, const TrainSettings& s) { return put(change, s, last_batch()); }
@@ -53,7 +52,7 @@ class SuggestionTrials {
 
  private:
   const TrainSettings& s_;
-  const models::GptConfig& config_;
+  const models::Model& model_;
   const plan::Plan& plan_;
   const PlanOf& plan_of_;
   double began_ = 0;

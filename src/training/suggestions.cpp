@@ -20,7 +20,7 @@ constexpr double kHalfMoments = 0.75, kNoMoments = 0.5;
 class Suggestions {
  public:
   explicit Suggestions(SuggestionTrials& trials)
-      : trials_(trials), s_(trials.settings()), config_(trials.config()), all_(s_) {}
+      : trials_(trials), s_(trials.settings()), model_(trials.model()), all_(s_) {}
 
   void find() {
     divide_further();
@@ -189,7 +189,7 @@ class Suggestions {
   void put(const Change& change, const TrainSettings& s) { trials_.put(change, s); }
 
   void put_least_batch(Change change, TrainSettings s) {
-    const parallel::PipelineShape shape = s.parallel.pipeline(config_.num_layers);
+    const parallel::PipelineShape shape = s.parallel.pipeline(model_->num_layers());
     const int64_t together =
         shape.kind == parallel::ScheduleKind::interleaved ? std::max(shape.group, shape.stages) : 1;
     const int64_t least = *s.batch.micro_batch_size * s.data_parallel() * together;
@@ -201,7 +201,7 @@ class Suggestions {
 
   SuggestionTrials& trials_;
   const TrainSettings& s_;
-  const models::GptConfig& config_;
+  const models::Model& model_;
   TrainSettings all_;  // with each change that keeps the result, but for the moments' types
   Change together_;    // the flags of all_
   int changes_ = 0;
@@ -209,10 +209,9 @@ class Suggestions {
 
 }  // namespace
 
-std::vector<std::string> find_suggestions(const TrainSettings& settled,
-                                          const models::GptConfig& config, const plan::Plan& plan,
-                                          const PlanOf& plan_of) {
-  SuggestionTrials trials(settled, config, plan, plan_of);
+std::vector<std::string> find_suggestions(const TrainSettings& settled, const models::Model& model,
+                                          const plan::Plan& plan, const PlanOf& plan_of) {
+  SuggestionTrials trials(settled, model, plan, plan_of);
   Suggestions(trials).find();
   std::vector<std::string> found = trials.found();
   if (found.empty())

@@ -3,22 +3,22 @@
 namespace megatron::training {
 namespace {
 
-StepOptions completed(StepOptions options, const models::GptConfig& config) {
-  if (options.hidden == 0) options.hidden = config.hidden_size;
-  if (options.vocabulary == 0) options.vocabulary = config.vocab_size;
-  if (options.positions == 0) options.positions = config.max_position_embeddings;
+StepOptions completed(StepOptions options, const models::Model& model) {
+  if (options.hidden == 0) options.hidden = model->hidden_size();
+  if (options.vocabulary == 0) options.vocabulary = model->vocab_size();
+  if (options.positions == 0) options.positions = model->max_position_embeddings();
   return options;
 }
 
 }  // namespace
 
-TrainedModel::TrainedModel(const models::GptConfig& config, DType type, uint64_t seed,
+TrainedModel::TrainedModel(const models::Model& model, DType type, uint64_t seed,
                            const ModelLayout& layout, comm::Group& world, Runtime& run_time,
                            StepOptions options)
     : runtime(run_time),
       ranks(layout.ranks, world),
-      parts(config, ranks, layout.layers, runtime, type, seed),
-      step(parts.chunks(), type, ranks, runtime, completed(std::move(options), config)),
+      parts(model, ranks, layout.layers, runtime, type, seed),
+      step(parts.chunks(), type, ranks, runtime, completed(std::move(options), model)),
       loss_pass({.chunks = parts.chunks(),
                  .type = type,
                  .ranks = &ranks,

@@ -55,7 +55,7 @@ void announce_data(const RunPlan& plan) {
 void announce(const RunPlan& plan, const MachinePeak& peak) {
   const TrainSettings& s = plan.settings;
   for (const std::string& line : plan::summary(plan.expected)) log::info("{}", line);
-  if (plan.vocabulary.padded_size > plan.config.vocab_size) {
+  if (plan.vocabulary.padded_size > plan.model->vocab_size()) {
     log::info("Megatron-LM would pad the vocabulary to {} rows; here there are no padded rows",
               plan.vocabulary.padded_size);
   }
@@ -139,7 +139,7 @@ TrainResult train(const TrainSettings& given, const TrainHooks& hooks, comm::Pro
   } else {
     comm::run_ranks(ranks, body, limits);
   }
-  result.config = plan.config;
+  result.model = plan.model;
   result.settings = plan.settings;
   return result;
 }

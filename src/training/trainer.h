@@ -11,7 +11,7 @@
 #include "base/signal_watch.h"
 #include "comm/processes.h"
 #include "device/call_counts.h"
-#include "models/gpt/model.h"
+#include "models/stage.h"
 #include "tokenizers/tokenizer.h"
 #include "training/make_plan.h"
 #include "training/settings.h"
@@ -36,7 +36,7 @@ struct IterationReport {
 };
 
 struct TrainResult {
-  models::GptConfig config;                 // as trained
+  models::Model model;                      // as trained
   TrainSettings settings;                   // with defaults filled in
   int64_t first_iteration = 0;              // steps that were done before this run
   std::vector<IterationReport> iterations;  // of this run

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "models/gpt/config.h"
+#include "models/model.h"
 #include "tokenizers/definition.h"
 #include "tokenizers/plain_codecs.h"
 #include "tokenizers/sentence_piece/sentence_piece.h"

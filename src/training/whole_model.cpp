@@ -4,15 +4,15 @@
 
 namespace megatron::training {
 
-WholeModel whole_model(const models::GptConfig& config, DType type,
+WholeModel whole_model(const models::Model& model, DType type,
                        const optim::OptimizerConfig* optimizer) {
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
   const std::unique_ptr<comm::Group> alone = comm::single();
-  TrainedModel model(config, type, 0, {}, *alone, shapes_only, {});
-  WholeModel whole{.weights = checkpoint::whole_tensors(checkpoint::held(model.shards()))};
+  TrainedModel trained(model, type, 0, {}, *alone, shapes_only, {});
+  WholeModel whole{.weights = checkpoint::whole_tensors(checkpoint::held(trained.shards()))};
   if (optimizer == nullptr) return whole;
-  model.step.begin(*optimizer);
-  whole.optimizer = checkpoint::whole_tensors(held_states(model.step.optimizer()));
+  trained.step.begin(*optimizer);
+  whole.optimizer = checkpoint::whole_tensors(held_states(trained.step.optimizer()));
   return whole;
 }
 

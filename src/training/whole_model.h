@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "checkpoint/held_tensor.h"
-#include "models/gpt/config.h"
+#include "models/model.h"
 #include "optim/optimizer.h"
 
 namespace megatron::training {
@@ -14,7 +14,7 @@ struct WholeModel {
 };
 
 // Without an optimizer: weights alone.
-WholeModel whole_model(const models::GptConfig& config, DType type,
+WholeModel whole_model(const models::Model& model, DType type,
                        const optim::OptimizerConfig* optimizer = nullptr);
 
 // What this rank holds of an optimizer's state.

@@ -74,22 +74,20 @@ void copy_runs(const Piece& piece, const std::string& name, const Tensor& canoni
 }
 
 // On rank 0 the whole model; null on others.
-std::unique_ptr<models::GptModel> gathered(const TrainedModel& model,
-                                           const models::GptConfig& config, DType type,
-                                           comm::Group& world) {
-  Runtime& runtime = model.runtime;
+std::unique_ptr<models::Stage> gathered(const TrainedModel& trained, const models::Model& model,
+                                        DType type, comm::Group& world) {
+  Runtime& runtime = trained.runtime;
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
-  const models::GptModel undivided(config, shapes_only, type, 0);
-  std::unique_ptr<models::GptModel> whole;
+  const auto undivided = model.build(shapes_only, type, 0);
+  std::unique_ptr<models::Stage> whole;
   if (world.rank() == 0) {
-    whole = std::make_unique<models::GptModel>(config, runtime, type, 0);
-    parallel::allocate(whole->parameters(), runtime);
+    whole = model.build(runtime, type, 0);
   }
-  Pieces held = pieces_of(model.shards()), wanted;
+  Pieces held = pieces_of(trained.shards()), wanted;
   if (whole != nullptr) wanted = pieces_of(whole->parameters());
   const bool has_data = runtime.device().has_data();
   runtime.stream().synchronize();
-  for (const checkpoint::WholeTensor& tensor : checkpoint::whole_tensors(undivided.parameters())) {
+  for (const checkpoint::WholeTensor& tensor : checkpoint::whole_tensors(undivided->parameters())) {
     const Tensor canonical = Tensor::empty(runtime.arena(MemoryClass::activations),
                                            {tensor.shape.elements()}, type, "samples.tensor");
     const Tensor here = on_host(canonical, false);  // itself but on a GPU
@@ -111,16 +109,16 @@ std::unique_ptr<models::GptModel> gathered(const TrainedModel& model,
 
 }  // namespace
 
-void on_first_rank(TrainedModel& model, const models::GptConfig& config, DType type,
+void on_first_rank(TrainedModel& trained, const models::Model& model, DType type,
                    comm::Group& world,
-                   const std::function<void(const models::GptModel& whole)>& told) {
-  if (model.ranks.tensor().size() == 1 && model.ranks.pipeline().stages == 1 &&
-      model.ranks.pipeline().chunks == 1) {
-    model.step.data_parallel().gather_all();
-    if (world.rank() == 0) told(model.parts.whole());
+                   const std::function<void(const models::Stage& whole)>& told) {
+  if (trained.ranks.tensor().size() == 1 && trained.ranks.pipeline().stages == 1 &&
+      trained.ranks.pipeline().chunks == 1) {
+    trained.step.data_parallel().gather_all();
+    if (world.rank() == 0) told(trained.parts.whole());
     return;
   }
-  const auto whole = gathered(model, config, type, world);
+  const auto whole = gathered(trained, model, type, world);
   if (whole != nullptr) told(*whole);
 }
 

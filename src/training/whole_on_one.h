@@ -12,8 +12,7 @@ namespace megatron::training {
 // back at once. Where the ranks of a model are one, it is the rank's own model, whose parameters
 // are gathered among the data-parallel ranks; else rank 0 makes another, tensor by tensor from what
 // the ranks hold, and gives its memory back at the end.
-void on_first_rank(TrainedModel& model, const models::GptConfig& config, DType type,
-                   comm::Group& world,
-                   const std::function<void(const models::GptModel& whole)>& told);
+void on_first_rank(TrainedModel& trained, const models::Model& model, DType type,
+                   comm::Group& world, const std::function<void(const models::Stage& whole)>& told);
 
 }  // namespace megatron::training

@@ -109,7 +109,8 @@ class ToolTest(unittest.TestCase):
         for text in texts:
             self.assertIn(text, output)
         self.assertIn(
-            f"{len([l for l in output.splitlines() if l.startswith('src/')])} problems", output
+            f"{len([l for l in output.splitlines() if l.startswith(('src/', 'tests/'))])} problems",
+            output,
         )
 
     def accepted(self, **changes):
@@ -157,6 +158,25 @@ class Layers(ToolTest):
             src__base__b_h='#include "base/d.h"\n',
             src__base__c_h='#include "base/d.h"\n',
             src__base__d_h="\n",
+        )
+
+    def test_families_of_models_stay_in_models(self):
+        family = {
+            "src__models__gpt__config_h": "struct GptConfig {\n};\n",
+            "src__models__model_cpp": '#include "models/gpt/config.h"\nGptConfig c;\n',
+            "tests__unit__models__a_cpp": '#include "models/gpt/config.h"\n',
+        }
+        self.accepted(**family)
+        self.refused(
+            'src/cli/a.cpp:1: "models/gpt/config.h" stays in models',
+            "src/cli/a.cpp:2: GptConfig is a type of a family",
+            src__cli__a_cpp='#include "models/gpt/config.h"\nGptConfig c;\n',
+            **family,
+        )
+        self.refused(
+            "tests/unit/plan/a.cpp:1: GptConfig is a type of a family",
+            tests__unit__plan__a_cpp="GptConfig c;\n",
+            **family,
         )
 
     def test_missing_file(self):

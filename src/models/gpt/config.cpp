@@ -19,68 +19,7 @@ void check_size(int64_t value, int64_t limit, std::string_view flag) {
 
 }  // namespace
 
-void GptFlags::fields(Fields& f) {
-  f.begin_group("model");
-  f.add("num-layers", &num_layers, "number of decoder layers");
-  f.add("hidden-size", &hidden_size, "width of the residual stream");
-  f.add("ffn-hidden-size", &ffn_hidden_size,
-        "width of the feed-forward block; default 4 x hidden, with --swiglu 8/3 x hidden rounded "
-        "down to a multiple of 64");
-  f.add("num-attention-heads", &num_attention_heads, "number of query heads");
-  f.add("kv-channels", &kv_channels, "size of a head; default hidden / heads");
-  f.add_switch("group-query-attention", &group_query_attention, true,
-               "several query heads share a key head");
-  f.add("num-query-groups", &num_query_groups, "number of key heads with --group-query-attention");
-  f.add("max-position-embeddings", &max_position_embeddings,
-        "longest sequence the model is made for; default --seq-length");
-  f.add("vocab-size", &vocab_size, "number of tokens; default the tokenizer's");
-  f.add_enum<PositionEmbedding>(
-      "position-embedding-type", &position_embedding,
-      {{"learned_absolute", PositionEmbedding::learned_absolute},
-       {"rope", PositionEmbedding::rope}},
-      "how positions enter: a learned table, or rotation of queries and keys");
-  f.add("rotary-base", &rotary_base, "base of the rotary angles");
-  f.add_enum<nn::Normalization>(
-      "normalization", &normalization,
-      {{"LayerNorm", nn::Normalization::layer_norm}, {"RMSNorm", nn::Normalization::rms_norm}},
-      "normalisation before each block");
-  f.add("norm-epsilon", &norm_epsilon, "added to the variance under the root");
-  f.add_switch("swiglu", &swiglu, true,
-               "gated feed-forward block with SiLU; else GELU (tanh form)");
-  f.add_switch("disable-bias-linear", &add_bias_linear, false, "no biases in linear layers");
-  f.add_switch("add-qkv-bias", &add_qkv_bias, true,
-               "biases on queries, keys and values even with --disable-bias-linear");
-  f.add_switch("untie-embeddings-and-output-weights", &untie, true, "output weights of their own");
-  f.add("hidden-dropout", &hidden_dropout,
-        "dropout after the embedding, attention and feed-forward blocks; default 0.1");
-  f.add("attention-dropout", &attention_dropout, "dropout of attention probabilities; default 0.1");
-  f.add("init-method-std", &init_method_std,
-        "deviation of initial weights; block outputs have it divided by sqrt(2 x layers)");
-  f.add("embedding-init-method-std", &embedding_init_method_std,
-        "deviation of the embeddings' initial weights; default that of the others");
-  f.add_switch(
-      "init-method-xavier-uniform", &init_method_xavier_uniform, true,
-      "initial weights between -a and a, a = sqrt(6 / (inputs + outputs)), of all matrices");
-  f.add_switch(
-      "no-bias-gelu-fusion", &bias_gelu_fusion, false,
-      "GELU in its exact form, x Phi(x), which Megatron-LM computes where it does not fuse "
-      "it with the bias; else the tanh form");
-  f.common({"num-layers", "hidden-size", "num-attention-heads", "vocab-size"});
-  f.of({"rotary-base"}, [this] {
-    const bool rope = position_embedding == PositionEmbedding::rope;
-    return rope ? "" : "--position-embedding-type is learned_absolute";
-  });
-  f.of({"add-qkv-bias"}, [this] {
-    return add_bias_linear ? "without --disable-bias-linear all linear layers have biases" : "";
-  });
-  f.of({"no-bias-gelu-fusion"},
-       [this] { return swiglu ? "with --swiglu no GELU is computed" : ""; });
-  f.of({"init-method-std"}, [this] {
-    return init_method_xavier_uniform ? "--init-method-xavier-uniform draws the weights" : "";
-  });
-}
-
-GptConfig GptFlags::to_config(int64_t seq_length) const {
+GptConfig config_of(const ModelFlags& f, int64_t seq_length) {
   const auto required = [](const std::optional<int64_t>& value, std::string_view flag) {
     MG_CHECK(value.has_value(),
              "the model's shape needs --{}; or give --model DIR with a Hugging Face config.json",
@@ -94,36 +33,36 @@ GptConfig GptFlags::to_config(int64_t seq_length) const {
     return value.value_or(0);
   };
   GptConfig c;
-  c.num_layers = required(num_layers, "num-layers");
-  c.hidden_size = required(hidden_size, "hidden-size");
-  c.num_attention_heads = required(num_attention_heads, "num-attention-heads");
-  c.ffn_hidden_size = optional(ffn_hidden_size, kMaxWidth, "ffn-hidden-size");
-  c.kv_channels = optional(kv_channels, kMaxHeadSize, "kv-channels");
-  if (group_query_attention)
-    c.num_query_groups = optional(num_query_groups, kMaxHidden, "num-query-groups");
-  c.max_position_embeddings = max_position_embeddings.value_or(seq_length);
-  c.vocab_size = vocab_size.value_or(0);
-  c.position_embedding = position_embedding;
-  c.rotary_base = rotary_base;
-  c.normalization = normalization;
-  c.norm_epsilon = norm_epsilon;
-  c.activation = swiglu             ? kernels::Activation::silu
-                 : bias_gelu_fusion ? kernels::Activation::gelu_tanh
-                                    : kernels::Activation::gelu_erf;
-  c.gated = swiglu;
-  c.qkv_bias = add_bias_linear || add_qkv_bias;
-  c.attention_output_bias = c.mlp_bias = add_bias_linear;
-  c.untied = untie;
-  c.hidden_dropout = hidden_dropout.value_or(0.1);
-  c.attention_dropout = attention_dropout.value_or(0.1);
-  c.init_method_std = init_method_std;
-  c.embedding_init_std = embedding_init_method_std;
-  c.xavier_init = init_method_xavier_uniform;
+  c.num_layers = required(f.num_layers, "num-layers");
+  c.hidden_size = required(f.hidden_size, "hidden-size");
+  c.num_attention_heads = required(f.num_attention_heads, "num-attention-heads");
+  c.ffn_hidden_size = optional(f.ffn_hidden_size, kMaxWidth, "ffn-hidden-size");
+  c.kv_channels = optional(f.kv_channels, kMaxHeadSize, "kv-channels");
+  if (f.group_query_attention)
+    c.num_query_groups = optional(f.num_query_groups, kMaxHidden, "num-query-groups");
+  c.max_position_embeddings = f.max_position_embeddings.value_or(seq_length);
+  c.vocab_size = f.vocab_size.value_or(0);
+  c.position_embedding = f.position_embedding;
+  c.rotary_base = f.rotary_base;
+  c.normalization = f.normalization;
+  c.norm_epsilon = f.norm_epsilon;
+  c.activation = f.swiglu             ? kernels::Activation::silu
+                 : f.bias_gelu_fusion ? kernels::Activation::gelu_tanh
+                                      : kernels::Activation::gelu_erf;
+  c.gated = f.swiglu;
+  c.qkv_bias = f.add_bias_linear || f.add_qkv_bias;
+  c.attention_output_bias = c.mlp_bias = f.add_bias_linear;
+  c.untied = f.untie;
+  c.hidden_dropout = f.hidden_dropout.value_or(0.1);
+  c.attention_dropout = f.attention_dropout.value_or(0.1);
+  c.init_method_std = f.init_method_std;
+  c.embedding_init_std = f.embedding_init_method_std;
+  c.xavier_init = f.init_method_xavier_uniform;
   return c;
 }
 
-GptFlags flags_of(const GptConfig& c) {
-  GptFlags f;
+ModelFlags flags_of(const GptConfig& c) {
+  ModelFlags f;
   f.num_layers = c.num_layers;
   f.hidden_size = c.hidden_size;
   f.num_attention_heads = c.num_attention_heads;
@@ -173,33 +112,6 @@ Json describe(const GptConfig& c) {
       {"untied", c.untied}};
   if (rope) shape.emplace_back("rotary-base", c.rotary_base);
   return shape;
-}
-
-std::string GptFlags::first_shape_flag() const {
-  for (const auto& [given, flag] :
-       {std::pair{num_layers.has_value(), "num-layers"},
-        {hidden_size.has_value(), "hidden-size"},
-        {ffn_hidden_size.has_value(), "ffn-hidden-size"},
-        {num_attention_heads.has_value(), "num-attention-heads"},
-        {kv_channels.has_value(), "kv-channels"},
-        {max_position_embeddings.has_value(), "max-position-embeddings"},
-        {group_query_attention, "group-query-attention"},
-        {num_query_groups != 1, "num-query-groups"},
-        {position_embedding != PositionEmbedding::learned_absolute, "position-embedding-type"},
-        {normalization != nn::Normalization::layer_norm, "normalization"},
-        {swiglu, "swiglu"},
-        {!add_bias_linear, "disable-bias-linear"},
-        {add_qkv_bias, "add-qkv-bias"},
-        {untie, "untie-embeddings-and-output-weights"},
-        {rotary_base != 10000, "rotary-base"},
-        {norm_epsilon != 1e-5, "norm-epsilon"},
-        {init_method_std != 0.02, "init-method-std"},
-        {embedding_init_method_std.has_value(), "embedding-init-method-std"},
-        {init_method_xavier_uniform, "init-method-xavier-uniform"},
-        {!bias_gelu_fusion, "no-bias-gelu-fusion"}}) {
-    if (given) return flag;
-  }
-  return {};
 }
 
 void GptConfig::finalize() {

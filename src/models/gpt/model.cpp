@@ -5,7 +5,8 @@
 #include <unordered_map>
 
 #include "base/error.h"
-#include "models/gpt/tensor_map.h"
+#include "models/gpt/definition.h"
+#include "models/gpt/families.h"
 #include "ops/elementwise.h"
 
 namespace megatron::models {
@@ -87,14 +88,9 @@ Bundle DecoderLayer::forward(Tape& tape, const Bundle& in, const nn::Batch& batc
   return {{"hidden", m_TH}, {"residual", residual2_TH}};
 }
 
-GptModel::GptModel(const GptConfig& config, Runtime& runtime, DType type, uint64_t seed)
-    : GptModel(config, runtime, type, seed, {.layers = config.num_layers}, {}) {
-  parallel::allocate(parameters_, runtime);
-}
-
 GptModel::GptModel(const GptConfig& config, Runtime& runtime, DType type, uint64_t seed,
                    const parallel::ModelPart& part, const parallel::TensorParallel& tensor)
-    : config_(config), runtime_(runtime), part_(part) {
+    : model_(gpt_model(config)), config_(config), runtime_(runtime), part_(part) {
   MG_ASSERT(part.first_layer >= 0 && part.layers >= 0 &&
             part.first_layer + part.layers <= config.num_layers);
   const auto placement = [this](const std::string& name, const Shape& shape) {
@@ -189,11 +185,6 @@ void GptModel::list_segments() {
     const std::string output = config_.untied ? "output" : "embedding";
     head_ = {.name = "head", .parameters = parameters_below({"final_norm", output})};
   }
-}
-
-void GptModel::initialize(uint64_t seed) {
-  for (parallel::Placed* placed : parameters_)
-    parallel::initialize(*placed, seed, runtime_.stream());
 }
 
 Bundle GptModel::embed(Tape& tape, const nn::Batch& batch, Phase phase) const {

@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "models/gpt/config.h"
+#include "models/model.h"
 #include "models/stage.h"
 #include "nn/attention.h"
 #include "nn/dropout.h"
 #include "nn/embedding.h"
 #include "nn/mlp.h"
-#include "nn/sequence_state.h"
 
 namespace megatron::models {
 
@@ -37,13 +37,11 @@ class DecoderLayer {
 
 class GptModel final : public Stage {
  public:
-  // The part of a model that a rank holds. Parameters have no memory: parallel::allocate or
-  // parallel::DataParallel gives it. seed: of dropout. config is final.
+  // Model::build(); config is final.
   GptModel(const GptConfig& config, Runtime& runtime, DType type, uint64_t seed,
            const parallel::ModelPart& part, const parallel::TensorParallel& tensor);
-  // A whole model by itself, allocated, not filled: initialize() or checkpoint::load() does.
-  GptModel(const GptConfig& config, Runtime& runtime, DType type, uint64_t seed);
 
+  const Model& model() const override { return model_; }
   const parallel::ModelPart& part() const override { return part_; }
 
   std::span<const Segment> segments() const override { return segments_; }
@@ -53,13 +51,8 @@ class GptModel final : public Stage {
   const Span& head() const override { return head_; }
   std::span<parallel::Placed* const> parameters() const override { return parameters_; }
 
-  // The logits that loss() is computed from: f32 (f64) [T,V], in every bit.
-  Tensor loss_logits(Tape& tape, const Bundle& in) const;
-  // Of a state that fits this part of a model.
-  nn::SequenceStateShape state_shape(int64_t sequences, int64_t capacity) const;
-
-  const GptConfig& config() const { return config_; }
-  void initialize(uint64_t seed);
+  Tensor loss_logits(Tape& tape, const Bundle& in) const override;
+  nn::SequenceStateShape state_shape(int64_t sequences, int64_t capacity) const override;
 
  private:
   void build_embedding(nn::Builder& builder, uint64_t seed);
@@ -75,6 +68,7 @@ class GptModel final : public Stage {
     int use = 0;
   };
 
+  Model model_;
   GptConfig config_;
   Runtime& runtime_;
   parallel::ModelPart part_;

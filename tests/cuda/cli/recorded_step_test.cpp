@@ -20,15 +20,10 @@ namespace {
 
 constexpr int64_t kVocabulary = 61, kLength = 16;
 
-models::GptConfig tiny() {
-  models::GptConfig c;
-  c.num_layers = 1;
-  c.hidden_size = 16;
-  c.num_attention_heads = 2;
-  c.max_position_embeddings = kLength;
-  c.vocab_size = kVocabulary;
-  c.finalize();
-  return c;
+models::Model tiny() {
+  return models::model_from_flags(
+      {.num_layers = 1, .hidden_size = 16, .num_attention_heads = 2, .vocab_size = kVocabulary},
+      kLength);
 }
 
 HostBatch batch_of(int64_t sample) {
@@ -51,7 +46,7 @@ class Trial {
   Trial(bool recorded, comm::Group* ranks)
       : world_(ranks == nullptr ? *alone_ : *ranks),
         runtime({DeviceKind::cuda, world_.rank()}, 1),
-        model(config_, DType::f32, 3, layout(world_), world_, runtime, options(recorded)) {
+        model(definition_, DType::f32, 3, layout(world_), world_, runtime, options(recorded)) {
     model.initialize(5);
     model.step.begin({});
   }
@@ -81,7 +76,7 @@ class Trial {
     layout.ranks.beside = true;
     return layout;
   }
-  models::GptConfig config_ = tiny();
+  models::Model definition_ = tiny();
   const std::unique_ptr<comm::Group> alone_ = comm::single();
   comm::Group& world_;
   int64_t steps_ = 0;

@@ -172,7 +172,8 @@ TEST(TensorParallelModel, AGroupOfOneChangesNoBit) {
   for (const GptConfig& config : {testing::tiny_gpt2(), testing::tiny_llama(4, 2, true)}) {
     const Result result = run({.config = config, .type = DType::f32, .device = DeviceKind::cpu});
     Runtime runtime({DeviceKind::cpu, 0}, 1);
-    const GptModel model(config, runtime, DType::f32, 77);
+    GptModel model(config, runtime, DType::f32, 77, {0, config.num_layers}, {});
+    parallel::allocate(model.parameters(), runtime);
     testing::fill_with_noise(model.parameters());
     testing::give_gradients(model.parameters(), runtime);
     const nn::Batch batch = testing::tiny_batch(runtime, config, DType::f32);

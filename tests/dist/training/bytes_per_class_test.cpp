@@ -18,15 +18,13 @@ constexpr int64_t kMatrices = 4 * kHidden * kHidden + 3 * kHidden * kFfn, kNorms
 constexpr int64_t kTable = kVocabulary * kHidden;  // of tokens, and as much of the output layer
 constexpr int64_t kParameters = kLayers * (kMatrices + kNorms) + 2 * kTable + kHidden;
 
-models::GptConfig llama() {
+models::Model llama() {
   TrainSettings s = deep_llama();
   s.shape.hidden_size = kHidden;
   s.shape.ffn_hidden_size = kFfn;
   s.shape.vocab_size = kVocabulary;
   s.shape.group_query_attention = false;
-  models::GptConfig config = s.shape.to_config(kLength);
-  config.finalize();
-  return config;
+  return models::model_from_flags(s.shape, kLength);
 }
 
 struct Spread {

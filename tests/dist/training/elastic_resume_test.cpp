@@ -91,16 +91,15 @@ std::vector<std::string> refusals(int64_t saved, int64_t held) {
   s.checkpoint.save = folder / "run";
   const std::string path = run(s).saved;
   s.shape.num_layers = held;
-  models::GptConfig config = s.shape.to_config(*s.batch.seq_length);
-  config.finalize();
-  const WholeModel whole = whole_model(config, DType::f32, &s.optimizer.config);
+  const models::Model definition = models::model_from_flags(s.shape, *s.batch.seq_length);
+  const WholeModel whole = whole_model(definition, DType::f32, &s.optimizer.config);
   std::vector<std::string> texts(8);
   testing::run_ranks(4, [&](comm::Group& world) {
     Runtime runtime({DeviceKind::cpu, 0}, 1);
     ModelLayout layout;
     layout.ranks.layout = {.tp = 2, .pp = 2};
     layout.ranks.pipeline = {.stages = 2};
-    TrainedModel model(config, DType::f32, 1, layout, world, runtime, {});
+    TrainedModel model(definition, DType::f32, 1, layout, world, runtime, {});
     model.step.begin(s.optimizer.config);
     const checkpoint::CheckpointDirectory directory(path);
     const auto rank = static_cast<size_t>(world.rank());

@@ -227,7 +227,7 @@ void tell_steps(const TrainResult& result, std::map<std::string, std::string>& v
 }
 
 // Greedy, so that a sample depends on the weights alone.
-std::string continue_text(const models::GptModel& model, Runtime& runtime,
+std::string continue_text(const models::Stage& model, Runtime& runtime,
                           const tokenizers::Tokenizer& tokenizer, const std::string& prompt,
                           int64_t tokens) {
   inference::Request request{.prompt = tokenizer.encode(prompt, true), .max_tokens = tokens};

@@ -8,7 +8,7 @@ std::vector<FlagRow> axis_flags() {
   // The first stage waits for the loss over a large vocabulary, far longer than the rows' limits and
   // than three looks of the watchdog, 10 ms apart.
   const std::string waiting =
-      two + "--pipeline-model-parallel-size 2 --seq-length 1024 --vocab-size 60000";
+      two + "--pipeline-model-parallel-size 2 --seq-length 1024 --vocab-size 30000";
   return {
       {"tensor-model-parallel-size", "memory", "--tensor-model-parallel-size 2", two},
       {"sequence-parallel", "memory", "--sequence-parallel",

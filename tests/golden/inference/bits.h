@@ -13,7 +13,7 @@ inline std::vector<std::vector<float>> piecewise_logits(RandomModel& m,
                                                         const std::vector<Tokens>& sequences,
                                                         int64_t piece) {
   const auto count = static_cast<int64_t>(sequences.size());
-  const auto vocabulary = static_cast<size_t>(m.model.config().vocab_size);
+  const auto vocabulary = static_cast<size_t>(m.model.model()->vocab_size());
   size_t longest = 0;
   for (const Tokens& s : sequences) longest = std::max(longest, s.size());
   nn::SequenceState state(m.model.state_shape(count, static_cast<int64_t>(longest)), m.type(),
@@ -80,7 +80,7 @@ inline void expect_bits_of_one_pass(RandomModel& m, const std::vector<int64_t>& 
   uint64_t seed = 1;
   for (const int64_t length : lengths) {
     for (const int64_t batch : batches) {
-      const auto sequences = ragged(batch, length, m.model.config().vocab_size, seed += 100);
+      const auto sequences = ragged(batch, length, m.model.model()->vocab_size(), seed += 100);
       std::vector<std::vector<float>> expected;
       for (const Tokens& s : sequences) expected.push_back(whole_logits(m, s));
       for (const int64_t piece : pieces) {

@@ -9,30 +9,29 @@
 
 #include "base/philox.h"
 #include "inference/generate.h"
-#include "models/gpt/model.h"
+#include "models/stage.h"
 #include "nn/sequence_state.h"
 
 namespace megatron::testing {
 
 using Tokens = std::vector<int32_t>;
 
-inline models::GptConfig gpt2_shape(int64_t layers, int64_t hidden, int64_t heads,
-                                    int64_t vocabulary, int64_t positions) {
-  models::GptFlags flags;
+inline models::ModelFlags gpt2_shape(int64_t layers, int64_t hidden, int64_t heads,
+                                     int64_t vocabulary, int64_t positions) {
+  models::ModelFlags flags;
   flags.num_layers = layers;
   flags.hidden_size = hidden;
   flags.num_attention_heads = heads;
   flags.vocab_size = vocabulary;
   flags.hidden_dropout = flags.attention_dropout = 0;
-  models::GptConfig config = flags.to_config(positions);
-  config.finalize();
-  return config;
+  flags.max_position_embeddings = positions;
+  return flags;
 }
 
 // Rotary positions, shared key heads, RMSNorm, a gated block, output weights of its own.
-inline models::GptConfig llama_shape(int64_t layers, int64_t hidden, int64_t heads,
-                                     int64_t key_heads, int64_t vocabulary, int64_t positions) {
-  models::GptFlags flags;
+inline models::ModelFlags llama_shape(int64_t layers, int64_t hidden, int64_t heads,
+                                      int64_t key_heads, int64_t vocabulary, int64_t positions) {
+  models::ModelFlags flags;
   flags.num_layers = layers;
   flags.hidden_size = hidden;
   flags.num_attention_heads = heads;
@@ -44,28 +43,33 @@ inline models::GptConfig llama_shape(int64_t layers, int64_t hidden, int64_t hea
   flags.swiglu = flags.untie = true;
   flags.add_bias_linear = false;
   flags.hidden_dropout = flags.attention_dropout = 0;
-  models::GptConfig config = flags.to_config(positions);
-  config.finalize();
-  return config;
+  flags.max_position_embeddings = positions;
+  return flags;
 }
 
 class RandomModel {
  public:
-  RandomModel(models::GptConfig config, DType type, int threads = 2)
-      : runtime({DeviceKind::cpu, 0}, threads), model(spread(config), runtime, type, 1) {
-    model.initialize(7);
+  RandomModel(const models::ModelFlags& flags, DType type, int threads = 2)
+      : runtime({DeviceKind::cpu, 0}, threads),
+        owned_(models::model_from_flags(spread(flags), 0).build(runtime, type, 1)),
+        model(*owned_) {
+    models::initialize(model, 7, runtime.stream());
   }
   DType type() const { return model.parameters()[0]->parameter.value.dtype(); }
 
   Runtime runtime;
-  models::GptModel model;
 
  private:
   // Wide weights, so that the logits differ.
-  static models::GptConfig spread(models::GptConfig config) {
-    if (config.hidden_size < 100) config.init_method_std = 0.3;
-    return config;
+  static models::ModelFlags spread(models::ModelFlags flags) {
+    if (*flags.hidden_size < 100) flags.init_method_std = 0.3;
+    return flags;
   }
+
+  const std::unique_ptr<models::Stage> owned_;
+
+ public:
+  models::Stage& model;
 };
 
 inline Tokens random_tokens(int64_t count, int64_t vocabulary, uint64_t seed) {

@@ -4,86 +4,75 @@
 
 #include <map>
 
-#include "models/gpt/model.h"
+#include "models/stage.h"
 #include "plan/parameters.h"
 
 namespace megatron::plan {
 namespace {
 
-models::GptConfig gpt2_124m() {
-  models::GptConfig c;
-  c.num_layers = 12;
-  c.hidden_size = 768;
-  c.num_attention_heads = 12;
-  c.max_position_embeddings = 1024;
-  c.vocab_size = 50257;
-  c.finalize();
-  return c;
+models::Model gpt2_124m() {
+  return models::model_from_flags(
+      {.num_layers = 12, .hidden_size = 768, .num_attention_heads = 12, .vocab_size = 50257}, 1024);
 }
 
 // Hidden 64, 8 heads of 8, 2 key heads, feed-forward 192, 2 layers, 1000 tokens, untied.
-models::GptConfig small_llama() {
-  models::GptConfig c;
-  c.num_layers = 2;
-  c.hidden_size = 64;
-  c.num_attention_heads = 8;
-  c.num_query_groups = 2;
-  c.ffn_hidden_size = 192;
-  c.max_position_embeddings = 128;
-  c.vocab_size = 1000;
-  c.position_embedding = models::PositionEmbedding::rope;
-  c.normalization = nn::Normalization::rms_norm;
-  c.activation = kernels::Activation::silu;
-  c.gated = c.untied = true;
-  c.qkv_bias = c.attention_output_bias = c.mlp_bias = false;
-  c.finalize();
-  return c;
+models::ModelFlags llama_flags() {
+  models::ModelFlags f{
+      .num_layers = 2, .hidden_size = 64, .num_attention_heads = 8, .ffn_hidden_size = 192};
+  f.vocab_size = 1000;
+  f.group_query_attention = true;
+  f.num_query_groups = 2;
+  f.position_embedding = models::PositionEmbedding::rope;
+  f.normalization = nn::Normalization::rms_norm;
+  f.swiglu = f.untie = true;
+  f.add_bias_linear = false;
+  return f;
 }
+models::Model small_llama() { return models::model_from_flags(llama_flags(), 128); }
 
 // Weights of the products: 12 layers x 12 x 768^2 = 84 934 656, head 50257 x 768 = 38 597 376.
 // Forward of 1024 tokens: 2 x 1024 x 123 532 032 = 252 993 601 536, and causal attention 12 x (2 x
 // 2 x 1024^2 x 768) / 2 = 19 327 352 832.
 TEST(Flops, Gpt2) {
-  EXPECT_DOUBLE_EQ(training_flops(gpt2_124m(), 1024), 3.0 * (252993601536.0 + 19327352832.0));
+  EXPECT_DOUBLE_EQ(gpt2_124m()->training_flops(1024), 3.0 * (252993601536.0 + 19327352832.0));
 }
 
 // A layer: 64 x (64 + 32) + 64 x 64 + 3 x 64 x 192 = 47 104 weights; head 64 000. Forward of 128
 // tokens: 2 x 128 x (94 208 + 64 000) = 40 501 248, and attention 2 x (2 x 2 x 128^2 x 64) / 2 = 4
 // 194 304.
 TEST(Flops, Llama) {
-  EXPECT_DOUBLE_EQ(training_flops(small_llama(), 128), 3.0 * (40501248.0 + 4194304.0));
+  EXPECT_DOUBLE_EQ(small_llama()->training_flops(128), 3.0 * (40501248.0 + 4194304.0));
 }
 
 TEST(Parameters, KnownCounts) {
-  EXPECT_EQ(parameter_count(gpt2_124m()), 124439808);
-  EXPECT_EQ(parameter_count(small_llama()), 2 * 47104 + 5 * 64 + 2 * 64000);
+  EXPECT_EQ(gpt2_124m()->parameter_count(), 124439808);
+  EXPECT_EQ(small_llama()->parameter_count(), 2 * 47104 + 5 * 64 + 2 * 64000);
 }
 
 TEST(Parameters, AreThoseOfTheModel) {
-  std::vector<models::GptConfig> configs = {gpt2_124m(), small_llama()};
-  configs.push_back(small_llama());
-  configs.back().untied = false;
-  configs.back().qkv_bias = configs.back().attention_output_bias = configs.back().mlp_bias = true;
-  configs.push_back(small_llama());
-  configs.back().kv_channels = 24;
-  configs.back().qkv_bias = true;
-  for (const models::GptConfig& config : configs) {
+  models::ModelFlags tied = llama_flags(), wide = llama_flags();
+  tied.untie = false;
+  tied.add_bias_linear = true;
+  wide.kv_channels = 24;
+  wide.add_qkv_bias = true;
+  for (const models::Model& model :
+       {gpt2_124m(), small_llama(), models::model_from_flags(tied, 128),
+        models::model_from_flags(wide, 128)}) {
     Runtime meta({DeviceKind::meta, 0}, 1);
-    const models::GptModel model(config, meta, DType::bf16, 0);
+    const auto whole = model.build(meta, DType::bf16, 0);
     int64_t elements = 0;
-    for (const parallel::Placed* placed : model.parameters())
+    for (const parallel::Placed* placed : whole->parameters())
       elements += placed->parameter.value.elements();
-    EXPECT_EQ(parameter_count(config), elements);
-    Plan plan{.parameters = count_parameters(model)};
+    EXPECT_EQ(model->parameter_count(), elements);
+    Plan plan{.parameters = count_parameters(*whole)};
     EXPECT_EQ(plan.parameter_count(), elements);
   }
 }
 
-std::map<std::string, int64_t> counts(const models::GptConfig& config) {
+std::map<std::string, int64_t> counts(const models::Model& model) {
   Runtime meta({DeviceKind::meta, 0}, 1);
-  const models::GptModel model(config, meta, DType::bf16, 0);
   std::map<std::string, int64_t> found;
-  for (const ParameterCount& p : count_parameters(model))
+  for (const ParameterCount& p : count_parameters(*model.build(meta, DType::bf16, 0)))
     EXPECT_TRUE(found.emplace(p.span + " " + p.group, p.count).second);
   return found;
 }

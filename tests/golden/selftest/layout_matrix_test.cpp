@@ -88,7 +88,7 @@ TEST(Matrix, HasSmallBucketsOfAVocabularyThatTensorRanksShareUnevenly) {
     EXPECT_TRUE(row.llama);
     EXPECT_EQ(row.number, static_cast<int>(matrix.rows().size()) - 1);
   }
-  for (const TinyModel& model : tiny_models()) EXPECT_NE(model.config.vocab_size % 4, 0);
+  for (const TinyModel& model : tiny_models()) EXPECT_NE(*model.flags.vocab_size % 4, 0);
 }
 
 // Every row in fp64, where an error of the layout is no rounding; some in fp32, which slow/selftest

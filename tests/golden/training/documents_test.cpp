@@ -74,13 +74,11 @@ std::vector<HostBatch> apart(const HostBatch& batch) {
 class Model {
  public:
   Model(TrainSettings settings, DeviceKind device, bool recompute = false)
-      : type_(device == DeviceKind::reference ? DType::f64 : DType::f32),
-        config_(settings.shape.to_config(kLength)),
-        runtime_({device, 0}, 2) {
-    config_.init_method_std = 0.3;
-    config_.finalize();
+      : type_(device == DeviceKind::reference ? DType::f64 : DType::f32), runtime_({device, 0}, 2) {
+    settings.shape.init_method_std = 0.3;
+    definition_ = models::model_from_flags(settings.shape, kLength);
     trained_.emplace(
-        config_, type_, 1, ModelLayout(), *group_, runtime_,
+        definition_, type_, 1, ModelLayout(), *group_, runtime_,
         StepOptions{.recompute = recompute ? recomputed_layers() : models::RecomputeOptions()});
     trained_->initialize(1);
     trained_->step.begin(settings.optimizer.config);
@@ -92,8 +90,8 @@ class Model {
     std::vector<double> losses;
     for (const HostBatch& host : batches) {
       DeviceBatch device(runtime_, type_);
-      const nn::Batch& batch =
-          device.fill(host, LossScope::token, config_.vocab_size, config_.max_position_embeddings);
+      const nn::Batch& batch = device.fill(host, LossScope::token, definition_->vocab_size(),
+                                           definition_->max_position_embeddings());
       Tape tape(runtime_, Tape::Mode::infer);
       const Bundle out = models::forward(*model_, tape, {}, batch, models::Phase::evaluate);
       for (const double loss : to_doubles(models::head_loss(*model_, tape, out, batch)))
@@ -115,11 +113,11 @@ class Model {
 
  private:
   DType type_;
-  models::GptConfig config_;
+  models::Model definition_;
   Runtime runtime_;
   std::unique_ptr<comm::Group> group_ = comm::single();
   std::optional<TrainedModel> trained_;
-  const models::GptModel* model_ = nullptr;
+  const models::Stage* model_ = nullptr;
 };
 
 double norm(const std::vector<double>& values) {

@@ -89,13 +89,12 @@ struct Division {
 struct Tiny {
   Tiny() {
     const TrainSettings s = tiny_llama();
-    config = s.shape.to_config(32);
-    config.finalize();
+    definition = models::model_from_flags(s.shape, 32);
     corpus = open_corpus(s.data, open_vocabulary(s.data, 97), 32, 1, {0, 9, 0});
   }
   const data::Dataset& set() const { return corpus.set(data::Split::valid); }
 
-  models::GptConfig config;
+  models::Model definition;
   Corpus corpus;
 };
 
@@ -104,7 +103,7 @@ LossSum evaluate_with(const Tiny& tiny, DeviceKind device, DType type, int64_t c
   std::vector<LossSum> sums(static_cast<size_t>(division.ranks));
   comm::run_ranks(division.ranks, [&](comm::Group& world) {
     Runtime runtime({device, 0}, division.threads);
-    TrainedModel model(tiny.config, type, 1, {}, world, runtime, {});
+    TrainedModel model(tiny.definition, type, 1, {}, world, runtime, {});
     model.initialize(1);
     const FirstOf set(tiny.set(), count);
     sums[static_cast<size_t>(world.rank())] =
@@ -156,7 +155,7 @@ TEST(EvaluateSamples, AndTheirSum) {
   const data::Dataset& set = tiny.set();
   comm::run_ranks(2, [&](comm::Group& world) {
     Runtime runtime({DeviceKind::cpu, 0}, 1);
-    TrainedModel model(tiny.config, DType::f32, 1, {}, world, runtime, {});
+    TrainedModel model(tiny.definition, DType::f32, 1, {}, world, runtime, {});
     model.initialize(1);
     LossPass& pass = model.loss_pass;
     const std::vector<int64_t> indices = {8, 0, 3, 3, 5};

@@ -36,10 +36,10 @@ HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary) {
 // A model that makes single steps.
 struct Trial {
   explicit Trial(const TrainSettings& s, bool check_finite = true)
-      : config(s.shape.to_config(*s.batch.seq_length)), runtime({DeviceKind::cpu, 0}, 1) {
-    config.finalize();
+      : definition(models::model_from_flags(s.shape, *s.batch.seq_length)),
+        runtime({DeviceKind::cpu, 0}, 1) {
     trained.emplace(
-        config, s.precision.type(), 1, ModelLayout(), *group, runtime,
+        definition, s.precision.type(), 1, ModelLayout(), *group, runtime,
         StepOptions{.check_finite = check_finite, .loss_scale = s.precision.loss_scale()});
     trained->initialize(1);
     model = &trained->parts.whole();
@@ -47,7 +47,7 @@ struct Trial {
     step->begin(s.optimizer.config);
   }
   StepReport run() {
-    const std::vector<HostBatch> batches = {batch(2, 32, config.vocab_size)};
+    const std::vector<HostBatch> batches = {batch(2, 32, definition->vocab_size())};
     return step->run(batches, {1e-3, 0.1});
   }
   Parameter& parameter(std::string_view name) {
@@ -65,11 +65,11 @@ struct Trial {
     return all;
   }
 
-  models::GptConfig config;
+  models::Model definition;
   Runtime runtime;
   std::unique_ptr<comm::Group> group = comm::single();
   std::optional<TrainedModel> trained;
-  const models::GptModel* model = nullptr;
+  const models::Stage* model = nullptr;
   TrainStep* step = nullptr;
 };
 

@@ -15,11 +15,10 @@ struct Memory {
 // Of a meta step on `sequences` of `length` tokens.
 Memory memory(TrainSettings s, int64_t sequences, int64_t length) {
   s.shape.vocab_size = 32000;  // logits are cut to chunks of a fixed size long before 2048 tokens
-  models::GptConfig config = s.shape.to_config(length);
-  config.finalize();
+  const models::Model definition = models::model_from_flags(s.shape, length);
   Runtime runtime({DeviceKind::meta, 0}, 2);
   const auto group = comm::single();
-  TrainedModel model(config, s.precision.type(), 1, {}, *group, runtime, {});
+  TrainedModel model(definition, s.precision.type(), 1, {}, *group, runtime, {});
   model.step.begin(s.optimizer.config);
   HostBatch batch{.sequences = sequences, .length = length};
   const auto tokens = static_cast<size_t>(sequences * length);

@@ -71,11 +71,10 @@ std::array<Marks, 2> run(const Case& c, DeviceKind device, int threads) {
   s.precision.loss_scaling.initial = 0x1p40;
   s.optimizer.config.method = c.method;
   s.optimizer.config.exp_avg_type = s.optimizer.config.exp_avg_sq_type = c.moments;
-  models::GptConfig config = s.shape.to_config(*s.batch.seq_length);
-  config.finalize();
+  const models::Model definition = models::model_from_flags(s.shape, *s.batch.seq_length);
   Runtime runtime({device, 0}, threads);
   const auto group = comm::single();
-  TrainedModel model(config, s.precision.type(), 1, {}, *group, runtime,
+  TrainedModel model(definition, s.precision.type(), 1, {}, *group, runtime,
                      {.recompute = c.recompute ? recomputed_layers() : models::RecomputeOptions(),
                       .loss_scale = s.precision.loss_scale()});
   model.initialize(1);

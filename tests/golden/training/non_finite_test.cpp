@@ -60,21 +60,19 @@ struct Trained {
   Trained(comm::Group& ranks, const Options& options)
       : group(ranks),
         runtime({options.device, 0}, 1),
-        config(shape(options)),
-        trained(config, options.type, 1, options.layout, ranks, runtime,
+        definition(shape(options)),
+        trained(definition, options.type, 1, options.layout, ranks, runtime,
                 {.recompute = options.recompute ? recomputed_layers() : models::RecomputeOptions(),
                  .data_parallel = {.sharding = options.layout.ranks.sharding},
                  .spans = options.spans}) {
     trained.initialize(1);
     step->begin({});
   }
-  static models::GptConfig shape(const Options& options) {
+  static models::Model shape(const Options& options) {
     TrainSettings s = options.llama ? tiny_llama() : tiny_gpt2();
     s.shape.num_layers = options.layers;
     s.shape.hidden_dropout = s.shape.attention_dropout = 0.1;
-    models::GptConfig config = s.shape.to_config(*s.batch.seq_length);
-    config.finalize();
-    return config;
+    return models::model_from_flags(s.shape, *s.batch.seq_length);
   }
 
   Parameter& parameter(const std::string& name) {
@@ -127,7 +125,7 @@ struct Trained {
 
   comm::Group& group;
   Runtime runtime;
-  models::GptConfig config;
+  models::Model definition;
   TrainedModel trained;
   TrainStep* step = &trained.step;
 };

@@ -239,11 +239,10 @@ TEST(Optimizers, NarrowMomentsTakeHalf) {
     TrainSettings s = tiny_llama();
     s.optimizer.config.exp_avg_type = first;
     s.optimizer.config.exp_avg_sq_type = second;
-    models::GptConfig config = s.shape.to_config(*s.batch.seq_length);
-    config.finalize();
+    const models::Model definition = models::model_from_flags(s.shape, *s.batch.seq_length);
     Runtime runtime({DeviceKind::meta, 0}, 1);
     const auto group = comm::single();
-    TrainedModel model(config, DType::f32, 1, {}, *group, runtime, {});
+    TrainedModel model(definition, DType::f32, 1, {}, *group, runtime, {});
     model.step.begin(s.optimizer.config);
     int64_t sum = 0;
     for (const auto& state : model.step.optimizer().states()) sum += state.value.bytes();

@@ -336,7 +336,7 @@ TEST_F(ResumeErrors, AnOlderStepIsGoneOnFrom) {
 
 TEST_F(ResumeErrors, ShapeAndTokenizerComeFromTheCheckpoint) {
   settings_.shape = {};
-  EXPECT_EQ(train(settings_).config.num_layers, 2);
+  EXPECT_EQ(train(settings_).model->num_layers(), 2);
 }
 
 TEST_F(ResumeErrors, FinetuneTakesTheWeightsAlone) {

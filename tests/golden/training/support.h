@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "hang_limit.h"
-#include "models/gpt/model.h"
+#include "models/stage.h"
 #include "training/trainer.h"
 
 namespace megatron::training {
@@ -71,7 +71,7 @@ inline TrainSettings tiny_llama() {
 // The same size of a GPT-2: learned positions, LayerNorm, GELU, biases, tied embeddings.
 inline TrainSettings tiny_gpt2() {
   TrainSettings s = tiny_llama();
-  const models::GptFlags plain;
+  const models::ModelFlags plain;
   s.shape.group_query_attention = false;
   s.shape.position_embedding = plain.position_embedding;
   s.shape.normalization = plain.normalization;

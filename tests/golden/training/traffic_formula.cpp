@@ -11,48 +11,48 @@ double d(int64_t value) { return static_cast<double>(value); }
 
 // [T,H] of a micro-batch.
 double activation(const TrafficShape& s) {
-  return d(s.tokens) * d(s.config.hidden_size) * d(size_of(s.type));
+  return d(s.tokens) * d(s.model->hidden_size()) * d(size_of(s.type));
 }
 
 // Share of its bytes that a rank sends in an all-gather or a reduce-scatter.
 double share(int ranks) { return static_cast<double>(ranks - 1) / ranks; }
 
-int64_t norm_elements(const models::GptConfig& c) {
-  return c.hidden_size * (c.normalization == nn::Normalization::layer_norm ? 2 : 1);
+int64_t norm_elements(const models::ModelFlags& c) {
+  return *c.hidden_size * (c.normalization == nn::Normalization::layer_norm ? 2 : 1);
 }
 
-int64_t position_elements(const models::GptConfig& c) {
+int64_t position_elements(const models::ModelFlags& c) {
   return c.position_embedding == models::PositionEmbedding::learned_absolute
-             ? c.max_position_embeddings * c.hidden_size
+             ? *c.max_position_embeddings * *c.hidden_size
              : 0;
 }
 
-int64_t layer_elements(const models::GptConfig& c) {
-  const int64_t q = c.num_attention_heads * c.kv_channels, k = c.num_query_groups * c.kv_channels,
-                h = c.hidden_size, up = (c.gated ? 2 : 1) * c.ffn_hidden_size;
+int64_t layer_elements(const models::ModelFlags& c) {
+  const int64_t q = *c.num_attention_heads * *c.kv_channels, k = c.query_groups() * *c.kv_channels,
+                h = *c.hidden_size, up = (c.swiglu ? 2 : 1) * *c.ffn_hidden_size;
   int64_t elements =
-      2 * norm_elements(c) + (q + 2 * k) * h + h * q + up * h + h * c.ffn_hidden_size;
-  if (c.qkv_bias) elements += q + 2 * k;
-  if (c.attention_output_bias) elements += h;
-  if (c.mlp_bias) elements += up + h;
+      2 * norm_elements(c) + (q + 2 * k) * h + h * q + up * h + h * *c.ffn_hidden_size;
+  if ((c.add_bias_linear || c.add_qkv_bias)) elements += q + 2 * k;
+  if (c.add_bias_linear) elements += h;
+  if (c.add_bias_linear) elements += up + h;
   return elements;
 }
 
 // Parameters that every tensor-parallel rank holds whole.
-int64_t undivided(const models::GptConfig& c) {
-  const int64_t layer = 2 * norm_elements(c) + (c.attention_output_bias ? c.hidden_size : 0) +
-                        (c.mlp_bias ? c.hidden_size : 0);
-  return c.num_layers * layer + norm_elements(c) + position_elements(c);
+int64_t undivided(const models::ModelFlags& c) {
+  const int64_t layer = 2 * norm_elements(c) + (c.add_bias_linear ? *c.hidden_size : 0) +
+                        (c.add_bias_linear ? *c.hidden_size : 0);
+  return *c.num_layers * layer + norm_elements(c) + position_elements(c);
 }
 
 }  // namespace
 
 double tensor_parallel_bytes(const TrafficShape& s, int ranks, bool sequence) {
-  const models::GptConfig& c = s.config;
-  const double part = share(ranks) * activation(s), layers = d(c.num_layers);
+  const models::ModelFlags c = s.model->flags();
+  const double part = share(ranks) * activation(s), layers = d(*c.num_layers);
   double bytes = part * ((sequence ? 10 : 8) * layers + 4) + d(ranks - 1) * d(s.tokens) * 3 * 4;
-  if (c.num_query_groups < ranks) {
-    const double keys = 2 * d(c.num_query_groups * c.kv_channels) * d(size_of(s.type));
+  if (c.query_groups() < ranks) {
+    const double keys = 2 * d(c.query_groups() * *c.kv_channels) * d(size_of(s.type));
     bytes += layers * 2 * share(ranks) * d(s.tokens) * keys;
   }
   bytes *= d(s.micro_batches);
@@ -61,13 +61,15 @@ double tensor_parallel_bytes(const TrafficShape& s, int ranks, bool sequence) {
 
 int64_t SpanElements::total() const { return std::accumulate(spans.begin(), spans.end(), shared); }
 
-SpanElements span_elements(const models::GptConfig& c) {
-  const int64_t table = c.vocab_size * c.hidden_size;
+SpanElements span_elements(const models::Model& model) {
+  const models::ModelFlags c = model->flags();
+  const int64_t table = *c.vocab_size * *c.hidden_size;
   SpanElements elements;
-  elements.shared = c.untied ? 0 : table;
-  elements.spans.push_back(position_elements(c) + (c.untied ? table : 0));
-  elements.spans.insert(elements.spans.end(), static_cast<size_t>(c.num_layers), layer_elements(c));
-  elements.spans.push_back(norm_elements(c) + (c.untied ? table : 0));
+  elements.shared = c.untie ? 0 : table;
+  elements.spans.push_back(position_elements(c) + (c.untie ? table : 0));
+  elements.spans.insert(elements.spans.end(), static_cast<size_t>(*c.num_layers),
+                        layer_elements(c));
+  elements.spans.push_back(norm_elements(c) + (c.untie ? table : 0));
   return elements;
 }
 
@@ -106,8 +108,8 @@ double pipeline_bytes(const TrafficShape& s, const parallel::PipelineShape& pipe
   }
   double bytes = d(s.micro_batches) * activation(s) * messages;
   const int first = pipeline.stage_of(0), last = pipeline.stage_of(pipeline.pieces() - 1);
-  if (!s.config.untied && first != last && (stage == first || stage == last))
-    bytes += 2 * share(2) * d(s.config.vocab_size * s.config.hidden_size) * kGradient;
+  if (!s.model->flags().untie && first != last && (stage == first || stage == last))
+    bytes += 2 * share(2) * d(s.model->vocab_size() * s.model->hidden_size()) * kGradient;
   return bytes;
 }
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "models/gpt/config.h"
+#include "models/model.h"
 #include "parallel/data_parallel.h"
 #include "parallel/layer_layout.h"
 
@@ -15,7 +15,7 @@ namespace megatron::plan {
 // all-gather or a reduce-scatter (n-1)/n b. Not counted: the few numbers of a step that are summed
 // for its loss ("step.totals") and gradient norm ("gradient norm").
 struct TrafficShape {
-  models::GptConfig config;
+  models::Model model;
   DType type = DType::f32;                // f32 or bf16; gradients are f32
   int64_t micro_batches = 1, tokens = 1;  // tokens: of a micro-batch
 };
@@ -37,7 +37,7 @@ struct SpanElements {
 
   int64_t total() const;
 };
-SpanElements span_elements(const models::GptConfig& config);
+SpanElements span_elements(const models::Model& model);
 
 // Data parallelism of n ranks over P parameters: one all-reduce of the gradients; from
 // Sharding::optimizer on a reduce-scatter of them and an all-gather of the parameters (Rajbhandari

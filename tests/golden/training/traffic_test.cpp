@@ -21,33 +21,34 @@ using parallel::Sharding;
 
 constexpr int64_t kMicroBatches = 8, kSequences = 2, kLength = 32;
 
-models::GptConfig gpt2() {
-  models::GptConfig c{.num_layers = 8,
-                      .hidden_size = 64,
-                      .num_attention_heads = 4,
-                      .max_position_embeddings = 64,
-                      .vocab_size = 2048};
-  c.hidden_dropout = c.attention_dropout = 0;
-  c.finalize();
-  return c;
+models::ModelFlags gpt2() {
+  return {.num_layers = 8,
+          .hidden_size = 64,
+          .num_attention_heads = 4,
+          .max_position_embeddings = 64,
+          .vocab_size = 2048,
+          .hidden_dropout = 0,
+          .attention_dropout = 0};
 }
 
-models::GptConfig llama(int64_t groups, bool untied) {
-  models::GptConfig c = gpt2();
-  c.num_query_groups = groups;
-  c.ffn_hidden_size = 192;
-  c.position_embedding = models::PositionEmbedding::rope;
-  c.normalization = nn::Normalization::rms_norm;
-  c.activation = kernels::Activation::silu;
-  c.gated = true;
-  c.untied = untied;
-  c.qkv_bias = c.attention_output_bias = c.mlp_bias = false;
-  c.finalize();
-  return c;
+models::ModelFlags llama(int64_t groups, bool untied) {
+  models::ModelFlags f = gpt2();
+  f.group_query_attention = true;
+  f.num_query_groups = groups;
+  f.ffn_hidden_size = 192;
+  f.position_embedding = models::PositionEmbedding::rope;
+  f.normalization = nn::Normalization::rms_norm;
+  f.swiglu = true;
+  f.untie = untied;
+  f.add_bias_linear = false;
+  return f;
 }
 
-std::vector<models::GptConfig> shapes() {
-  return {gpt2(), llama(4, true), llama(2, false), llama(1, true)};
+std::vector<models::Model> all_models() {
+  std::vector<models::Model> all;
+  for (const models::ModelFlags& flags : {gpt2(), llama(4, true), llama(2, false), llama(1, true)})
+    all.push_back(models::model_from_flags(flags, kLength));
+  return all;
 }
 
 class Counter final : public comm::TrafficListener {
@@ -68,14 +69,14 @@ class Counter final : public comm::TrafficListener {
 };
 
 struct RunOf {
-  models::GptConfig config;
+  models::Model model;
   DType type = DType::f32;
   ModelLayout layout;
   parallel::DataParallelOptions data;
   int ranks = 1, rank = 0;
 
   TrafficShape shape() const {
-    return {.config = config,
+    return {.model = model,
             .type = type,
             .micro_batches = kMicroBatches,
             .tokens = kSequences * kLength};
@@ -88,10 +89,10 @@ Counter counted(const RunOf& run, const std::function<void(TrainedModel&)>& look
   const auto ranks = comm::simulated(run.rank, run.ranks);
   Counter counter;
   const auto world = comm::observed(*ranks, counter);
-  TrainedModel model(run.config, run.type, 1, run.layout, *world, runtime,
-                     {.data_parallel = run.data});
-  if (look) look(model);
-  model.step.begin({});
+  TrainedModel trained(run.model, run.type, 1, run.layout, *world, runtime,
+                       {.data_parallel = run.data});
+  if (look) look(trained);
+  trained.step.begin({});
   const size_t tokens = kSequences * kLength;
   const HostBatch batch{.sequences = kSequences,
                         .length = kLength,
@@ -102,26 +103,27 @@ Counter counted(const RunOf& run, const std::function<void(TrainedModel&)>& look
                         .samples = std::vector<int64_t>(kSequences),
                         .segment_begins = {}};
   const std::vector<HostBatch> batches(kMicroBatches, batch);
-  model.step.run(batches, {.learning_rate = 1e-3});
+  trained.step.run(batches, {.learning_rate = 1e-3});
   counter.sent = 0;
   counter.calls.clear();
-  model.step.run(batches, {.learning_rate = 1e-3});
+  trained.step.run(batches, {.learning_rate = 1e-3});
   return counter;
 }
 
 std::string text(const RunOf& run) {
-  return fmt::format("{} layers, {} key groups, {}, {}, rank {} of {}", run.config.num_layers,
-                     run.config.num_query_groups, run.config.untied ? "untied" : "tied",
-                     name(run.type), run.rank, run.ranks);
+  return fmt::format("{} layers, {} key groups, {}, {}, rank {} of {}", run.model->num_layers(),
+                     run.model->flags().query_groups(),
+                     run.model->flags().untie ? "untied" : "tied", name(run.type), run.rank,
+                     run.ranks);
 }
 
 TEST(Traffic, OfTensorParallelism) {
-  for (const models::GptConfig& config : shapes()) {
+  for (const models::Model& model : all_models()) {
     for (const DType type : {DType::f32, DType::bf16}) {
       for (const int ranks : {2, 4}) {
         for (const bool sequence : {false, true}) {
           for (const bool beside : {false, true}) {
-            RunOf run{.config = config, .type = type, .ranks = ranks, .rank = ranks - 1};
+            RunOf run{.model = model, .type = type, .ranks = ranks, .rank = ranks - 1};
             run.layout.ranks.layout.tp = ranks;
             run.layout.ranks.sequence = sequence;
             run.layout.ranks.beside = beside;
@@ -138,9 +140,9 @@ TEST(Traffic, OfTensorParallelism) {
 
 // Where a matrix is one block of the gradient norm or less, a border between shards may not cut it:
 // buckets are padded, which is no parameter of the model's.
-SpanElements padded(const RunOf& run, TrainedModel& model) {
+SpanElements padded(const RunOf& run, TrainedModel& trained) {
   std::vector<const Span*> spans;
-  const models::Stage& stage = *model.parts.chunks()[0];
+  const models::Stage& stage = *trained.parts.chunks()[0];
   for (const models::Segment& segment : stage.segments()) spans.push_back(&segment.span);
   spans.push_back(&stage.head());
   const int64_t unit = 64 / size_of(run.type);
@@ -158,19 +160,19 @@ SpanElements padded(const RunOf& run, TrainedModel& model) {
 }
 
 TEST(Traffic, OfDataParallelism) {
-  for (const models::GptConfig& config : shapes()) {
+  for (const models::Model& model : all_models()) {
     for (const DType type : {DType::f32, DType::bf16}) {
       for (const int ranks : {2, 4}) {
         for (const Sharding sharding :
              {Sharding::none, Sharding::optimizer, Sharding::gradients, Sharding::parameters}) {
           for (const bool overlap : {false, true}) {
-            RunOf run{.config = config, .type = type, .ranks = ranks, .rank = ranks - 1};
+            RunOf run{.model = model, .type = type, .ranks = ranks, .rank = ranks - 1};
             run.layout.ranks.sharding = sharding;
             run.layout.ranks.beside = overlap;
             run.data = {.sharding = sharding, .overlap_reduce = overlap, .overlap_gather = overlap};
             SpanElements elements;
             const Counter counter =
-                counted(run, [&](TrainedModel& model) { elements = padded(run, model); });
+                counted(run, [&](TrainedModel& trained) { elements = padded(run, trained); });
             EXPECT_DOUBLE_EQ(counter.sent,
                              data_parallel_bytes(run.shape(), elements, ranks, run.data))
                 << text(run) << ", " << name(sharding) << (overlap ? ", overlapped" : "") << "\n"
@@ -183,12 +185,12 @@ TEST(Traffic, OfDataParallelism) {
 }
 
 TEST(Traffic, SpansHoldTheParametersOfTheModel) {
-  for (const models::GptConfig& config : shapes()) {
-    const SpanElements elements = span_elements(config);
-    EXPECT_EQ(elements.total(), parameter_count(config));
-    RunOf run{.config = config};
-    counted(run, [&](TrainedModel& model) {
-      const SpanElements laid_out = padded(run, model);
+  for (const models::Model& model : all_models()) {
+    const SpanElements elements = span_elements(model);
+    EXPECT_EQ(elements.total(), model->parameter_count());
+    RunOf run{.model = model};
+    counted(run, [&](TrainedModel& trained) {
+      const SpanElements laid_out = padded(run, trained);
       EXPECT_EQ(laid_out.total(), elements.total());
     });
   }
@@ -199,12 +201,12 @@ TEST(Traffic, OfEachPipelineStage) {
                                                            {ScheduleKind::zero_bubble_h1, 1},
                                                            {ScheduleKind::interleaved, 2},
                                                            {ScheduleKind::zero_bubble_v, 2}};
-  for (const models::GptConfig& config : shapes()) {
+  for (const models::Model& model : all_models()) {
     for (const DType type : {DType::f32, DType::bf16}) {
       for (const int stages : {2, 4}) {
         for (const auto& [kind, chunks] : kinds) {
           for (int stage = 0; stage < stages; ++stage) {
-            RunOf run{.config = config, .type = type, .ranks = stages, .rank = stage};
+            RunOf run{.model = model, .type = type, .ranks = stages, .rank = stage};
             parallel::RanksOptions& options = run.layout.ranks;
             options.layout.pp = stages;
             options.pipeline = {.kind = kind, .stages = stages, .chunks = chunks};

@@ -1,13 +1,12 @@
 // Shapes from flags and from config.json: sizes that fit together, or an Error that names them.
-#include "models/gpt/config.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 
 #include "base/error.h"
 #include "base/files.h"
-#include "models/gpt/model.h"
+#include "models/model.h"
+#include "models/stage.h"
 
 namespace megatron::models {
 namespace {
@@ -18,7 +17,7 @@ Json config_of(const std::string& name) {
 
 std::string refusal(const Json& config) {
   try {
-    config_from_hugging_face(config);
+    model_from_config_json(config);
   } catch (const Error& error) {
     return error.what();
   }
@@ -38,9 +37,10 @@ void expect_parts(const std::string& text, const std::vector<std::string>& parts
 
 TEST(Config, RoundTrips) {
   for (const char* name : {"gpt2", "llama", "llama_tied"}) {
-    const GptConfig c = config_from_hugging_face(config_of(name));
-    const Json again = config_to_hugging_face(c, DType::f32);
-    EXPECT_EQ(config_to_hugging_face(config_from_hugging_face(again), DType::f32), again);
+    const Model model = model_from_config_json(config_of(name));
+    EXPECT_EQ(model->family(), config_of(name)["model_type"].as_string());
+    const Json again = model->config_json(DType::f32);
+    EXPECT_EQ(model_from_config_json(again)->config_json(DType::f32), again);
     for (const auto& [key, value] : again.as_object()) {
       if (key == "rope_theta" || key == "n_inner") continue;  // kept in another place, or null
       EXPECT_EQ(value, config_of(name)[key]) << name << " " << key;
@@ -109,14 +109,15 @@ TEST(Config, FuzzGivesAnErrorOrAValidShape) {
         }
       }
       try {
-        const GptConfig c = config_from_hugging_face(Json::parse(mutated));
+        const Model model = model_from_config_json(Json::parse(mutated));
         ++valid;
-        EXPECT_GT(c.kv_channels, 0);
-        EXPECT_EQ(c.num_attention_heads % c.num_query_groups, 0);
-        if (c.num_layers > 64) continue;
+        const ModelFlags flags = model->flags();
+        EXPECT_GT(*flags.kv_channels, 0);
+        EXPECT_EQ(*flags.num_attention_heads % flags.query_groups(), 0);
+        if (model->num_layers() > 64) continue;
         Runtime meta({DeviceKind::meta, 0}, 1);
-        const GptModel model(c, meta, DType::f32, 0);
-        for (const parallel::Placed* placed : model.parameters())
+        const auto whole = model.build(meta, DType::f32, 0);
+        for (const parallel::Placed* placed : whole->parameters())
           EXPECT_GT(placed->parameter.value.elements(), 0);
       } catch (const Error&) {
         ++refused;
@@ -125,6 +126,31 @@ TEST(Config, FuzzGivesAnErrorOrAValidShape) {
   }
   EXPECT_GT(valid, 500);
   EXPECT_GT(refused, 500);
+}
+
+// Of flags the first family that can hold the model; where none can, that which has names for its
+// tensors.
+TEST(Config, FlagsHaveAFamily) {
+  ModelFlags flags{.num_layers = 1, .hidden_size = 16, .num_attention_heads = 2, .vocab_size = 8};
+  EXPECT_EQ(model_from_flags(flags, 8)->family(), "gpt2");
+  flags.normalization = nn::Normalization::rms_norm;  // no family has it with learned positions
+  EXPECT_EQ(model_from_flags(flags, 8)->family(), "gpt2");
+  EXPECT_THROW(model_from_flags(flags, 8)->config_json(DType::f32), Error);
+  flags.position_embedding = PositionEmbedding::rope;
+  flags.swiglu = true;
+  flags.hidden_dropout = 0;
+  EXPECT_EQ(model_from_flags(flags, 8)->family(), "llama");
+}
+
+// A family stays what config.json said, whatever changes in the model.
+TEST(Config, ChangesKeepTheFamily) {
+  const Model model = model_from_config_json(config_of("llama"));
+  const Model other = model->with({.num_layers = 1, .hidden_dropout = 0.5});
+  EXPECT_EQ(other->family(), "llama");
+  EXPECT_EQ(other->num_layers(), 1);
+  EXPECT_EQ(other->flags().hidden_dropout, 0.5);
+  EXPECT_EQ(other->hidden_size(), model->hidden_size());
+  EXPECT_THROW(other->config_json(DType::f32), Error);  // it has no hidden dropout
 }
 
 }  // namespace

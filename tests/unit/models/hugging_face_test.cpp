@@ -5,7 +5,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "models/gpt/config.h"
+#include "models/model.h"
 
 namespace megatron::models {
 namespace {
@@ -38,7 +38,7 @@ TEST(HuggingFaceConfig, ComesBackKeyByKey) {
                                                                  {"llama_bf16", DType::bf16},
                                                                  {"llama_fp16", DType::f16}}) {
     const Json original = golden_config(name);
-    const Json written = config_to_hugging_face(config_from_hugging_face(original), stored);
+    const Json written = model_from_config_json(original)->config_json(stored);
     for (const auto& [key, value] : written.as_object()) {
       ASSERT_TRUE(original.contains(key)) << name << " has no " << key;
       EXPECT_EQ(value.dump(), original[key].dump()) << name << " " << key;
@@ -54,7 +54,7 @@ TEST(HuggingFaceConfig, ABadValueIsBlamedOnItsKey) {
     Json config = golden_config(name);
     config.set(key, Json::parse(value));
     try {
-      config_from_hugging_face(config);
+      model_from_config_json(config);
     } catch (const Error& error) {
       return error.what();
     }
@@ -84,7 +84,7 @@ TEST(HuggingFaceConfig, RotaryBaseIsReadFromEitherPlace) {
     Json config = golden_config("llama");
     config.set("rope_parameters", Json::parse(parameters));
     config.set("rope_theta", Json::parse(own));
-    return config_from_hugging_face(config).rotary_base;
+    return model_from_config_json(config)->flags().rotary_base;
   };
   EXPECT_EQ(base(R"({"rope_type": "default", "rope_theta": 500000.0})", "null"), 500000);
   EXPECT_EQ(base("null", "500000.0"), 500000);
@@ -94,13 +94,14 @@ TEST(HuggingFaceConfig, RotaryBaseIsReadFromEitherPlace) {
 }
 
 TEST(HuggingFaceConfig, RotaryBaseIsWrittenForOlderReadersWhereTheyNeedIt) {
-  GptConfig config = config_from_hugging_face(golden_config("llama"));
-  EXPECT_FALSE(config_to_hugging_face(config, DType::f32).contains("rope_theta"));
-  config.rotary_base = 500000;
-  const Json written = config_to_hugging_face(config, DType::f32);
+  const Model model = model_from_config_json(golden_config("llama"));
+  EXPECT_FALSE(model->config_json(DType::f32).contains("rope_theta"));
+  ModelFlags flags = model->flags();
+  flags.rotary_base = 500000;
+  const Json written = model_from_flags(flags, 0)->config_json(DType::f32);
   EXPECT_EQ(written["rope_theta"].as_number(), 500000);
   EXPECT_EQ(written["rope_parameters"]["rope_theta"].as_number(), 500000);
-  EXPECT_EQ(config_from_hugging_face(written).rotary_base, 500000);
+  EXPECT_EQ(model_from_config_json(written)->flags().rotary_base, 500000);
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ struct Held {
         model(config, runtime, type, 1, part.layers > 0 ? part : ModelPart{0, config.num_layers},
               {.group = group.get(), .sequence = sequence}) {
     parallel::allocate(model.parameters(), runtime);
-    model.initialize(kSeed);
+    initialize(model, kSeed, runtime.stream());
   }
 
   Runtime runtime{{DeviceKind::reference, 0}, 1};
@@ -73,8 +73,9 @@ TEST(ModelPlacement, InitialValuesOfAllRanksAreThoseOfOne) {
 TEST(ModelPlacement, OneRankIsTheModelByItself) {
   for (const Case& c : cases()) {
     Runtime runtime({DeviceKind::reference, 0}, 1);
-    GptModel alone(c.config, runtime, DType::f32, 1);
-    alone.initialize(kSeed);
+    GptModel alone(c.config, runtime, DType::f32, 1, {0, c.config.num_layers}, {});
+    parallel::allocate(alone.parameters(), runtime);
+    initialize(alone, kSeed, runtime.stream());
     const Held held(c.config, 1, 0);
     ASSERT_EQ(alone.parameters().size(), held.model.parameters().size());
     for (size_t i = 0; i < alone.parameters().size(); ++i) {
@@ -179,7 +180,8 @@ TEST(ModelParts, HoldTheirLayersUnderTheNamesOfTheWhole) {
   Runtime runtime({DeviceKind::meta, 0}, 1);
   for (const bool untied : {false, true}) {
     const GptConfig config = tiny_llama(4, 2, untied);
-    const GptModel whole(config, runtime, DType::f32, 1);
+    GptModel whole(config, runtime, DType::f32, 1, {0, config.num_layers}, {});
+    parallel::allocate(whole.parameters(), runtime);
     const GptModel first(config, runtime, DType::f32, 1, {0, 1, true, false}, {});
     const GptModel middle(config, runtime, DType::f32, 1, {1, 1, false, false}, {});
     const GptModel last(config, runtime, DType::f32, 1, {2, 1, false, true}, {});
@@ -218,7 +220,8 @@ TEST(ModelParts, ATiedTableLiesAtBothEnds) {
   EXPECT_TRUE(in.counted && !out.counted);
   EXPECT_EQ(in.role, parallel::Role::embedding);
   EXPECT_EQ(out.role, parallel::Role::embedding);
-  const GptModel whole(config, runtime, DType::f32, 1);
+  GptModel whole(config, runtime, DType::f32, 1, {0, config.num_layers}, {});
+  parallel::allocate(whole.parameters(), runtime);
   EXPECT_EQ(whole.parameters().front()->parameter.uses.size(), 2u);
 }
 

@@ -59,7 +59,8 @@ class RecomputeTest : public ::testing::TestWithParam<std::tuple<bool, DType>> {
 
   Result run(const Options& options = {}) {
     Runtime runtime({DeviceKind::cpu, 0}, 1);
-    GptModel model(config, runtime, type(), 77);
+    GptModel model(config, runtime, type(), 77, {0, config.num_layers}, {});
+    parallel::allocate(model.parameters(), runtime);
     testing::fill_with_noise(model.parameters());
     testing::give_gradients(model.parameters(), runtime);
     const nn::Batch batch = testing::tiny_batch(runtime, config, type());
@@ -206,7 +207,8 @@ TEST_P(RecomputeTest, OffloadedLayersComeBackOneAhead) {
     void leave(const Span&, Pass) override {}
   };
   Runtime runtime({DeviceKind::cpu, 0}, 1);
-  const GptModel model(config, runtime, type(), 77);
+  GptModel model(config, runtime, type(), 77, {0, config.num_layers}, {});
+  parallel::allocate(model.parameters(), runtime);
   testing::fill_with_noise(model.parameters());
   testing::give_gradients(model.parameters(), runtime);
   const nn::Batch batch = testing::tiny_batch(runtime, config, type());
@@ -242,7 +244,8 @@ TEST_P(RecomputeTest, SpansOfSingleLayersAreTold) {
 TEST_P(RecomputeTest, MetaFindsTheSameMarks) {
   const auto marks = [this](DeviceKind device, const Options& options) {
     Runtime runtime({device, 0}, 1);
-    const GptModel model(config, runtime, type(), 77);
+    GptModel model(config, runtime, type(), 77, {0, config.num_layers}, {});
+    parallel::allocate(model.parameters(), runtime);
     testing::give_gradients(model.parameters(), runtime);
     nn::Batch batch{.sequences = kSequences, .length = kLength};
     const auto make = [&](int64_t count, DType t) {
@@ -311,7 +314,8 @@ TEST_P(RecomputeTest, MiddleChunk) {
 
 TEST_P(RecomputeTest, InferringRecomputesNothing) {
   Runtime runtime({DeviceKind::cpu, 0}, 1);
-  GptModel model(config, runtime, type(), 77);
+  GptModel model(config, runtime, type(), 77, {0, config.num_layers}, {});
+  parallel::allocate(model.parameters(), runtime);
   testing::fill_with_noise(model.parameters());
   const nn::Batch batch = testing::tiny_batch(runtime, config, type());
   const int64_t before = runtime.arena(MemoryClass::activations).in_use();

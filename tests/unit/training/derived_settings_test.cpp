@@ -169,7 +169,7 @@ TEST(DerivedSettings, OfACheckpoint) {
   std::map<std::string, std::string> notes;
   for (const SettingNote& note : derived_settings({.given = given,
                                                    .settings = run.settings,
-                                                   .config = run.config,
+                                                   .model = run.model,
                                                    .vocabulary = run.vocabulary,
                                                    .resumed = &state,
                                                    .resumed_from = "run/iter_0000005"}))

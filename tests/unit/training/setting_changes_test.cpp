@@ -24,7 +24,7 @@ TrainerState saved_by(const SettledRun& run) {
   state.precision = name(s.precision.type());
   state.optimizer = optim::name(s.optimizer.config.method);
   state.optimizer_settings = optimizer_settings(s.optimizer);
-  state.settings = result_settings(s, run.config);
+  state.settings = result_settings(s, run.model);
   state.learning_rate = s.optimizer.learning_rate(s.batch);
   state.weight_decay = s.optimizer.decay(s.batch);
   state.data = data_settings(s, s.batch.base_samples());
@@ -36,10 +36,9 @@ TrainerState saved_by(const SettledRun& run) {
 std::set<std::string> changes(const TrainerState& saved, const TrainSettings& given) {
   const SettledRun run = settle_run(given);
   std::set<std::string> texts;
-  for (const SettingChange& change :
-       setting_changes(saved, run.settings, run.config,
-                       run.settings.optimizer.learning_rate(run.settings.batch),
-                       run.settings.optimizer.decay(run.settings.batch)))
+  for (const SettingChange& change : setting_changes(
+           saved, run.settings, run.model, run.settings.optimizer.learning_rate(run.settings.batch),
+           run.settings.optimizer.decay(run.settings.batch)))
     texts.insert(change.text());
   return texts;
 }

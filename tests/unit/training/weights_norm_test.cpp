@@ -6,22 +6,25 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "models/gpt/model.h"
+#include "models/stage.h"
 #include "training/run_settings.h"
 #include "training/trained_model.h"
 
 namespace megatron::training {
 namespace {
 
-models::GptConfig small_config() {
-  models::GptConfig c;
-  c.num_layers = 1;
-  c.hidden_size = 32;
-  c.num_attention_heads = 4;
-  c.vocab_size = 200;
-  c.max_position_embeddings = 16;
-  c.finalize();
-  return c;
+models::ModelFlags small_model() {
+  return {.num_layers = 1,
+          .hidden_size = 32,
+          .num_attention_heads = 4,
+          .max_position_embeddings = 16,
+          .vocab_size = 200};
+}
+
+std::unique_ptr<models::Stage> initialized(const models::ModelFlags& flags, Runtime& runtime) {
+  auto whole = models::model_from_flags(flags, 16).build(runtime, DType::f32, 1);
+  models::initialize(*whole, 1, runtime.stream());
+  return whole;
 }
 
 struct Spread {
@@ -41,13 +44,12 @@ Spread spread(const Tensor& weights) {
 }
 
 TEST(InitialWeights, AreUniformWithXavier) {
-  models::GptConfig config = small_config();
-  config.xavier_init = true;
+  models::ModelFlags flags = small_model();
+  flags.init_method_xavier_uniform = true;
   Runtime runtime({DeviceKind::cpu, 0}, 1);
-  models::GptModel model(config, runtime, DType::f32, 1);
-  model.initialize(1);
+  const auto whole = initialized(flags, runtime);
   int matrices = 0;
-  for (const parallel::Placed* placed : model.parameters()) {
+  for (const parallel::Placed* placed : whole->parameters()) {
     const Tensor& w = placed->parameter.value;
     if (w.shape().rank() != 2) continue;
     ++matrices;
@@ -61,12 +63,11 @@ TEST(InitialWeights, AreUniformWithXavier) {
 }
 
 TEST(InitialWeights, OfEmbeddingsHaveTheirOwnDeviation) {
-  models::GptConfig config = small_config();
-  config.embedding_init_std = 0.5;
+  models::ModelFlags flags = small_model();
+  flags.embedding_init_method_std = 0.5;
   Runtime runtime({DeviceKind::cpu, 0}, 1);
-  models::GptModel model(config, runtime, DType::f32, 1);
-  model.initialize(1);
-  for (const parallel::Placed* placed : model.parameters()) {
+  const auto whole = initialized(flags, runtime);
+  for (const parallel::Placed* placed : whole->parameters()) {
     const std::string& name = placed->parameter.name;
     if (placed->parameter.value.shape().rank() != 2) continue;
     const bool embedding = name.find("embedding.") != name.npos;
@@ -76,11 +77,11 @@ TEST(InitialWeights, OfEmbeddingsHaveTheirOwnDeviation) {
 }
 
 TEST(WeightsNorm, IsThatOfAllElements) {
-  const models::GptConfig config = small_config();
+  const models::Model definition = models::model_from_flags(small_model(), 16);
   for (const DType type : {DType::f32, DType::bf16}) {
     Runtime runtime({DeviceKind::cpu, 0}, 1);
     const auto alone = comm::single();
-    TrainedModel model(config, type, 1, {}, *alone, runtime, {});
+    TrainedModel model(definition, type, 1, {}, *alone, runtime, {});
     model.initialize(1);
     double sum = 0;
     for (const parallel::Placed* placed : model.parts.parameters()) {

@@ -1,8 +1,8 @@
-#include "selftest/plain_model.h"
+#include "models/gpt/plain.h"
 
 #include <cmath>
 
-namespace megatron::selftest {
+namespace megatron::models {
 namespace {
 
 using Row = std::vector<double>;
@@ -10,13 +10,13 @@ using Rows = std::vector<Row>;  // one a token
 
 class PlainModel {
  public:
-  PlainModel(const models::GptConfig& config, const TensorMap& weights)
+  PlainModel(const GptConfig& config, const PlainTensors& weights)
       : c_(config),
         weights_(weights),
-        llama_(config.position_embedding == models::PositionEmbedding::rope) {}
+        llama_(config.position_embedding == PositionEmbedding::rope) {}
 
   // Losses of one sequence.
-  Row losses(const std::vector<int32_t>& tokens, const std::vector<int32_t>& labels) const {
+  Row losses(std::span<const int32_t> tokens, std::span<const int32_t> labels) const {
     Rows x = embedded(tokens);
     for (int64_t i = 0; i < c_.num_layers; ++i) {
       const std::string layer =
@@ -34,7 +34,7 @@ class PlainModel {
   }
 
  private:
-  Rows embedded(const std::vector<int32_t>& tokens) const {
+  Rows embedded(std::span<const int32_t> tokens) const {
     const Row& table = weights_.at(llama_ ? "model.embed_tokens.weight" : "transformer.wte.weight");
     Rows x;
     for (size_t t = 0; t < tokens.size(); ++t) {
@@ -190,26 +190,16 @@ class PlainModel {
     return std::log(sum) - of_label;
   }
 
-  const models::GptConfig& c_;
-  const TensorMap& weights_;
+  const GptConfig& c_;
+  const PlainTensors& weights_;
   bool llama_;
 };
 
 }  // namespace
 
-std::vector<double> plain_losses(const models::GptConfig& config, const TensorMap& weights,
-                                 const training::HostBatch& batch) {
-  const PlainModel model(config, weights);
-  std::vector<double> all;
-  for (int64_t s = 0; s < batch.sequences; ++s) {
-    const auto rows = [&](const std::vector<int32_t>& values) {
-      return std::vector<int32_t>(values.begin() + s * batch.length,
-                                  values.begin() + (s + 1) * batch.length);
-    };
-    const std::vector<double> losses = model.losses(rows(batch.tokens), rows(batch.labels));
-    all.insert(all.end(), losses.begin(), losses.end());
-  }
-  return all;
+std::vector<double> plain_losses(const GptConfig& config, const PlainTensors& weights,
+                                 std::span<const int32_t> tokens, std::span<const int32_t> labels) {
+  return PlainModel(config, weights).losses(tokens, labels);
 }
 
-}  // namespace megatron::selftest
+}  // namespace megatron::models

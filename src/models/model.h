@@ -1,0 +1,97 @@
+// A model as a value, before any of its parameters exists: what training, inference, plans and
+// checkpoints know of it, whatever its family.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "models/model_flags.h"
+#include "parallel/layer_layout.h"
+#include "parallel/tensor_parallel.h"
+
+namespace megatron::models {
+
+class ModelDefinition;
+class Stage;
+
+// Copies share the definition, which never changes.
+class Model {
+ public:
+  Model() = default;  // none
+  explicit Model(std::shared_ptr<const ModelDefinition> definition)
+      : definition_(std::move(definition)) {}
+  const ModelDefinition* operator->() const { return definition_.get(); }
+  explicit operator bool() const { return definition_ != nullptr; }
+
+  // The part of a model that a rank holds. Parameters have no memory: parallel::allocate or
+  // parallel::DataParallel gives it. seed: of dropout.
+  std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t seed,
+                               const parallel::ModelPart& part,
+                               const parallel::TensorParallel& tensor) const;
+  // All of it, allocated, not filled: initialize() or checkpoint::load() does.
+  std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t seed) const;
+
+ private:
+  std::shared_ptr<const ModelDefinition> definition_;
+};
+
+// What is another in a model that is like a given one.
+struct ModelChanges {
+  std::optional<int64_t> num_layers;
+  std::optional<double> hidden_dropout, attention_dropout;
+};
+
+// Tensors by their names in Hugging Face's format, elements in the layout on disk.
+using PlainTensors = std::map<std::string, std::vector<double>>;
+
+// What a family implements. Sizes are final and valid.
+class ModelDefinition {
+ public:
+  virtual ~ModelDefinition() = default;
+
+  virtual std::string_view family() const = 0;  // model_type of its config.json
+  virtual int64_t num_layers() const = 0;
+  virtual int64_t hidden_size() const = 0;  // of what flows between layers
+  virtual int64_t vocab_size() const = 0;
+  virtual int64_t max_position_embeddings() const = 0;
+  virtual int64_t parameter_count() const = 0;
+  // Of forward and backward of one sequence of `length` tokens: 2MNK a matrix product, three times
+  // the forward; causal attention counts half; no lookups, norms and element-wise work.
+  virtual double training_flops(int64_t length) const = 0;
+
+  // The flags that describe it; every size is there, and dropouts.
+  virtual ModelFlags flags() const = 0;
+  // By the names of flags, to be compared and logged; without dropouts and initial deviation, on
+  // which no tensor's shape or meaning depends.
+  virtual Json describe() const = 0;
+  // The keys that transformers 5 writes. Throws Error when config.json of the family cannot hold the
+  // model, naming what stands in the way.
+  virtual Json config_json(DType stored) const = 0;
+  virtual Model with(const ModelChanges& changes) const = 0;
+  virtual std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t seed,
+                                       const parallel::ModelPart& part,
+                                       const parallel::TensorParallel& tensor) const = 0;
+
+  // The loss of each token of one sequence, without dropout, once more by plain loops in fp64: what
+  // the model is checked against. Shares no code with the model, its ops or kernels.
+  virtual std::vector<double> plain_losses(const PlainTensors& weights,
+                                           std::span<const int32_t> tokens,
+                                           std::span<const int32_t> labels) const = 0;
+};
+
+// model_type of each config.json that is read.
+std::vector<std::string_view> family_names();
+// Throws Error naming the key and the value that is not supported.
+Model model_from_config_json(const Json& config);
+// vocab_size must be there. seq_length: position embeddings when max_position_embeddings is not.
+// Throws Error naming the flags.
+Model model_from_flags(const ModelFlags& flags, int64_t seq_length);
+
+}  // namespace megatron::models

@@ -1,0 +1,47 @@
+// The flags that describe a model, of whatever family, under Megatron-LM's names.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/fields.h"
+#include "nn/norm.h"
+
+namespace megatron::models {
+
+// The largest tables.
+constexpr int64_t kMaxVocabulary = 1 << 28, kMaxPositions = 1 << 28;
+
+enum class PositionEmbedding { learned_absolute, rope };
+
+// As they are typed; models::model_from_flags() makes a model of them.
+struct ModelFlags {
+  std::optional<int64_t> num_layers, hidden_size, num_attention_heads, ffn_hidden_size, kv_channels;
+  std::optional<int64_t> max_position_embeddings, vocab_size;
+  bool group_query_attention = false;
+  int64_t num_query_groups = 1;
+  PositionEmbedding position_embedding = PositionEmbedding::learned_absolute;
+  double rotary_base = 10000;
+  nn::Normalization normalization = nn::Normalization::layer_norm;
+  double norm_epsilon = 1e-5;
+  bool swiglu = false;
+  bool add_bias_linear = true;
+  bool add_qkv_bias = false;
+  bool untie = false;
+  std::optional<double> hidden_dropout, attention_dropout;  // default 0.1
+  double init_method_std = 0.02;
+  std::optional<double> embedding_init_method_std;
+  bool init_method_xavier_uniform = false;
+  bool bias_gelu_fusion = true;  // false: GELU in its exact form
+
+  void fields(Fields& fields);
+  // One that differs from its default, but for the vocabulary and dropouts, which go with a model
+  // that a config.json describes; empty when there is none.
+  std::string first_shape_flag() const;
+  // Of a model's: key heads; num_attention_heads must be there.
+  int64_t query_groups() const {
+    return group_query_attention ? num_query_groups : *num_attention_heads;
+  }
+};
+
+}  // namespace megatron::models
