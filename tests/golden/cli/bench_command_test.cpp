@@ -218,14 +218,13 @@ TEST(BenchParallel, MeasuresEachLayoutBesideOneRank) {
     ASSERT_NE(begin, std::string::npos) << layout << r.out;
     std::istringstream line(r.out.substr(begin + 1, r.out.find('\n', begin + 1) - begin - 1));
     const Words words{std::istream_iterator<std::string>(line), {}};
-    ASSERT_GE(words.size(), 11u) << r.out;
+    ASSERT_GE(words.size(), 10u) << r.out;
     const auto from_end = [&](size_t place_of) {
       return std::stod(words[words.size() - place_of]);
     };
     if (layout == "one rank") loss = from_end(1);
     EXPECT_NEAR(from_end(1), loss, 1e-5) << layout << r.out;
-    EXPECT_NEAR(from_end(4), from_end(3), 0.02 + 0.03 * from_end(3)) << layout << r.out;
-    EXPECT_EQ(from_end(4) > 0, layout != "one rank") << layout << r.out;
+    EXPECT_EQ(from_end(3) > 0, layout != "one rank") << layout << r.out;
   }
   EXPECT_TRUE(has(r.out, "one rank's steps spread over 0%")) << r.out;
 
