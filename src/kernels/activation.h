@@ -1,7 +1,7 @@
 // Activations of the feed-forward block, plain and gated.
 #pragma once
 
-#include "tensor/tensor.h"
+#include "kernels/access.h"
 
 namespace megatron::kernels {
 
@@ -23,5 +23,20 @@ struct ActivationBackwardArgs {
   bool gated = false;
   Tensor x, dout, dx;
 };
+
+void check(const ActivationArgs& args);
+void check(const ActivationBackwardArgs& args);
+
+template <class F>
+void visit(ActivationArgs& a, F&& f) {
+  f("x", Access::read, a.x);
+  f("out", Access::write, a.out);
+}
+template <class F>
+void visit(ActivationBackwardArgs& a, F&& f) {
+  f("x", Access::read, a.x);
+  f("dout", Access::read, a.dout);
+  f("dx", Access::write, a.dx);
+}
 
 }  // namespace megatron::kernels

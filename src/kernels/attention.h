@@ -2,8 +2,8 @@
 // (Ainslie et al. 2023).
 #pragma once
 
+#include "kernels/access.h"
 #include "kernels/dropout.h"
-#include "tensor/tensor.h"
 
 namespace megatron::kernels {
 
@@ -52,5 +52,54 @@ struct SoftmaxBackwardArgs {
   Tensor p, dp, ds;
   double scale = 1;
 };
+
+void check(const AttentionArgs& args);
+void check(const AttentionBackwardArgs& args);
+void check(const SoftmaxArgs& args);
+void check(const SoftmaxBackwardArgs& args);
+
+template <class F>
+void visit(AttentionArgs& a, F&& f) {
+  f("q", Access::read, a.q);
+  f("k", Access::read, a.k);
+  f("v", Access::read, a.v);
+  f("q_positions", Access::read, a.q_positions);
+  f("k_positions", Access::read, a.k_positions);
+  f("q_begins", Access::read, a.q_begins);
+  f("samples", Access::read, a.dropout.samples);
+  f("out", Access::write, a.out);
+  f("lse", Access::write, a.lse);
+}
+template <class F>
+void visit(AttentionBackwardArgs& a, F&& f) {
+  f("q", Access::read, a.q);
+  f("k", Access::read, a.k);
+  f("v", Access::read, a.v);
+  f("out", Access::read, a.out);
+  f("lse", Access::read, a.lse);
+  f("dout", Access::read, a.dout);
+  f("q_positions", Access::read, a.q_positions);
+  f("k_positions", Access::read, a.k_positions);
+  f("q_begins", Access::read, a.q_begins);
+  f("samples", Access::read, a.dropout.samples);
+  f("dq", Access::write, a.dq);
+  f("dk", Access::write, a.dk);
+  f("dv", Access::write, a.dv);
+}
+template <class F>
+void visit(SoftmaxArgs& a, F&& f) {
+  f("s", Access::read, a.s);
+  f("q_positions", Access::read, a.q_positions);
+  f("k_positions", Access::read, a.k_positions);
+  f("q_begins", Access::read, a.q_begins);
+  f("p", Access::write, a.p);
+  f("lse", Access::write, a.lse);
+}
+template <class F>
+void visit(SoftmaxBackwardArgs& a, F&& f) {
+  f("p", Access::read, a.p);
+  f("dp", Access::read, a.dp);
+  f("ds", Access::write, a.ds);
+}
 
 }  // namespace megatron::kernels

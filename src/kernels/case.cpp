@@ -10,6 +10,20 @@
 
 namespace megatron::kernels {
 
+// One a family, in cases/FAMILY.cpp.
+void add_gemm_cases(std::vector<Case>& cases);
+void add_norm_cases(std::vector<Case>& cases);
+void add_activation_cases(std::vector<Case>& cases);
+void add_rope_cases(std::vector<Case>& cases);
+void add_attention_cases(std::vector<Case>& cases);
+void add_softmax_cases(std::vector<Case>& cases);
+void add_embedding_cases(std::vector<Case>& cases);
+void add_cross_entropy_cases(std::vector<Case>& cases);
+void add_draw_cases(std::vector<Case>& cases);
+void add_dropout_cases(std::vector<Case>& cases);
+void add_elementwise_cases(std::vector<Case>& cases);
+void add_optimizer_cases(std::vector<Case>& cases);
+
 std::vector<Case> cases() {
   std::vector<Case> all;
   add_gemm_cases(all);

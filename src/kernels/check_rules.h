@@ -1,4 +1,6 @@
-// What check() of each kernel's arguments is made of.
+// What check(args) of each kernel is made of: the shape and type rules of its contract, declared in the kernel's header and
+// shared by all back-ends. A broken rule is a defect of the caller: throws InternalError naming the kernel, the rule and
+// the shapes. Data is never read.
 #pragma once
 
 #include <array>
@@ -70,6 +72,12 @@ inline bool is_wide(const Tensor& t) { return t.dtype() == DType::f64 || t.dtype
 inline bool is_float_type(const Tensor& t) { return is_floating(t.dtype()); }
 inline bool is_16_bit(const Tensor& t) {
   return t.dtype() == DType::bf16 || t.dtype() == DType::f16;
+}
+
+inline void check_mask(const Rules& rules, const DropoutArgs::Mask& mask, int64_t batch) {
+  rules.require(mask.p >= 0 && mask.p < 1, "dropout p in [0, 1)");
+  if (mask.p == 0) return;
+  rules.dense(mask.samples, {batch}, DType::i64, "samples i64 [B]");
 }
 
 }  // namespace megatron::kernels

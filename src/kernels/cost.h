@@ -1,7 +1,7 @@
 // The least work that a kernel call needs: the floor of its time.
 #pragma once
 
-#include "kernels/operands.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels {
 

@@ -1,7 +1,7 @@
 // Softmax cross entropy over rows of logits, with its gradient in the same pass.
 #pragma once
 
-#include "tensor/tensor.h"
+#include "kernels/access.h"
 
 namespace megatron::kernels {
 
@@ -36,5 +36,35 @@ struct VocabularyCrossEntropyArgs {
   int64_t first = 0, rank = 0;
   Tensor loss, dlogits;
 };
+
+void check(const CrossEntropyArgs& args);
+void check(const VocabularyStatsArgs& args);
+void check(const VocabularyCrossEntropyArgs& args);
+
+template <class F>
+void visit(CrossEntropyArgs& a, F&& f) {
+  f("logits", Access::read, a.logits);
+  f("labels", Access::read, a.labels);
+  f("weights", Access::read, a.weights);
+  f("loss", Access::write, a.loss);
+  f("dlogits", Access::write, a.dlogits);
+}
+template <class F>
+void visit(VocabularyStatsArgs& a, F&& f) {
+  f("logits", Access::read, a.logits);
+  f("labels", Access::read, a.labels);
+  f("weights", Access::read, a.weights);
+  f("exponentials", Access::write, a.exponentials);
+  f("stats", Access::write, a.stats);
+}
+template <class F>
+void visit(VocabularyCrossEntropyArgs& a, F&& f) {
+  f("stats", Access::read, a.stats);
+  f("exponentials", Access::read, a.exponentials);
+  f("labels", Access::read, a.labels);
+  f("weights", Access::read, a.weights);
+  f("loss", Access::write, a.loss);
+  f("dlogits", Access::write, a.dlogits);
+}
 
 }  // namespace megatron::kernels

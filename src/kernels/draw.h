@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "tensor/tensor.h"
+#include "kernels/access.h"
 
 namespace megatron::kernels {
 
@@ -21,5 +21,12 @@ struct DrawArgs {
   int64_t first = 0, step = 0;
   Tensor out;
 };
+
+void check(const DrawArgs& args);
+
+template <class F>
+void visit(DrawArgs& a, F&& f) {
+  f("out", Access::write, a.out);
+}
 
 }  // namespace megatron::kernels

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "tensor/tensor.h"
+#include "kernels/access.h"
 
 namespace megatron::kernels {
 
@@ -30,6 +30,15 @@ struct DropoutArgs {
 
 constexpr uint64_t mix_stream(uint64_t stream, uint64_t index) {
   return (stream ^ (index + 1)) * 0xff51afd7ed558ccdull;
+}
+
+void check(const DropoutArgs& args);
+
+template <class F>
+void visit(DropoutArgs& a, F&& f) {
+  f("samples", Access::read, a.mask.samples);
+  f("x", Access::read, a.x);
+  f("out", Access::write, a.out);
 }
 
 }  // namespace megatron::kernels

@@ -1,8 +1,7 @@
 // Sums, copies and reductions without weights.
 #pragma once
 
-#include "kernels/norm.h"
-#include "tensor/tensor.h"
+#include "kernels/access.h"
 
 namespace megatron::kernels {
 
@@ -43,5 +42,44 @@ inline constexpr int64_t kNormBlock = 16384;
 struct SumOfSquaresArgs {
   Tensor x, partial;
 };
+
+void check(const AddArgs& args);
+void check(const CopyArgs& args);
+void check(const FillArgs& args);
+void check(const ColumnSumArgs& args);
+void check(const SumArgs& args);
+void check(const SumOfSquaresArgs& args);
+
+template <class F>
+void visit(AddArgs& a, F&& f) {
+  f("a", Access::read, a.a);
+  f("b", Access::read, a.b);
+  f("out", Access::write, a.out);
+}
+template <class F>
+void visit(CopyArgs& a, F&& f) {
+  f("x", Access::read, a.x);
+  f("out", Access::write, a.out);
+}
+template <class F>
+void visit(FillArgs& a, F&& f) {
+  f("out", Access::write, a.out);
+}
+template <class F>
+void visit(ColumnSumArgs& a, F&& f) {
+  f("x", Access::read, a.x);
+  f("out", written(a.out.beta), a.out.out);
+}
+template <class F>
+void visit(SumArgs& a, F&& f) {
+  f("x", Access::read, a.x);
+  f("weights", Access::read, a.weights);
+  f("out", Access::write, a.out);
+}
+template <class F>
+void visit(SumOfSquaresArgs& a, F&& f) {
+  f("x", Access::read, a.x);
+  f("partial", Access::write, a.partial);
+}
 
 }  // namespace megatron::kernels

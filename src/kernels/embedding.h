@@ -1,8 +1,7 @@
 // Table lookup.
 #pragma once
 
-#include "kernels/norm.h"
-#include "tensor/tensor.h"
+#include "kernels/access.h"
 
 namespace megatron::kernels {
 
@@ -23,5 +22,21 @@ struct EmbeddingBackwardArgs {
   int64_t first = 0;
   bool part = false;
 };
+
+void check(const EmbeddingArgs& args);
+void check(const EmbeddingBackwardArgs& args);
+
+template <class F>
+void visit(EmbeddingArgs& a, F&& f) {
+  f("ids", Access::read, a.ids);
+  f("table", Access::read, a.table);
+  f("out", Access::write, a.out);
+}
+template <class F>
+void visit(EmbeddingBackwardArgs& a, F&& f) {
+  f("ids", Access::read, a.ids);
+  f("dout", Access::read, a.dout);
+  f("dtable", written(a.dtable.beta), a.dtable.out);
+}
 
 }  // namespace megatron::kernels

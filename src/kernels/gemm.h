@@ -1,8 +1,7 @@
 // Matrix product.
 #pragma once
 
-#include "kernels/norm.h"
-#include "tensor/tensor.h"
+#include "kernels/access.h"
 
 namespace megatron::kernels {
 
@@ -43,6 +42,18 @@ struct GemmArgs {
 // Whether a call is more than a product with a bias.
 inline bool has_epilogue(const GemmArgs& args) {
   return args.epilogue != Epilogue::none || args.bias_gradient.out.defined();
+}
+
+void check(const GemmArgs& args);
+
+template <class F>
+void visit(GemmArgs& a, F&& f) {
+  f("a", Access::read, a.a);
+  f("b", Access::read, a.b);
+  f("bias", Access::read, a.bias);
+  f("out", written(a.beta), a.out);
+  f("aux", a.epilogue == Epilogue::gelu ? Access::write : Access::read, a.aux);
+  f("bias_gradient", written(a.bias_gradient.beta), a.bias_gradient.out);
 }
 
 }  // namespace megatron::kernels

@@ -1,15 +1,9 @@
 // Residual addition and normalisation in one pass, so that a decoder block has no fan-out.
 #pragma once
 
-#include "tensor/tensor.h"
+#include "kernels/access.h"
 
 namespace megatron::kernels {
-
-// Where a weight gradient goes: out = gradient + beta * out, beta 0 or 1; with 0 out is not read.
-struct Accumulate {
-  Tensor out;
-  float beta = 0;
-};
 
 // sum = x + residual (residual undefined: sum = x, and `sum` may be undefined, then x itself is the
 // sum) RMSNorm (Zhang & Sennrich 2019):  normed = sum * rstd * weight,                rstd = 1 /
@@ -34,5 +28,34 @@ struct AddNormBackwardArgs {
   Tensor dsum;  // [T,H]
   Accumulate dweight, dbias;
 };
+
+enum class NormKind { rms, layer };
+
+void check(const AddNormArgs& args, NormKind kind);
+void check(const AddNormBackwardArgs& args, NormKind kind);
+
+template <class F>
+void visit(AddNormArgs& a, F&& f) {
+  f("x", Access::read, a.x);
+  f("residual", Access::read, a.residual);
+  f("weight", Access::read, a.weight);
+  f("bias", Access::read, a.bias);
+  f("sum", Access::write, a.sum);
+  f("normed", Access::write, a.normed);
+  f("mean", Access::write, a.mean);
+  f("rstd", Access::write, a.rstd);
+}
+template <class F>
+void visit(AddNormBackwardArgs& a, F&& f) {
+  f("dnormed", Access::read, a.dnormed);
+  f("dsum_in", Access::read, a.dsum_in);
+  f("sum", Access::read, a.sum);
+  f("weight", Access::read, a.weight);
+  f("mean", Access::read, a.mean);
+  f("rstd", Access::read, a.rstd);
+  f("dsum", Access::write, a.dsum);
+  f("dweight", written(a.dweight.beta), a.dweight.out);
+  f("dbias", written(a.dbias.beta), a.dbias.out);
+}
 
 }  // namespace megatron::kernels

@@ -2,7 +2,7 @@
 // host scalars.
 #pragma once
 
-#include "tensor/tensor.h"
+#include "kernels/access.h"
 
 namespace megatron::kernels {
 
@@ -84,5 +84,73 @@ struct WeightedSumArgs {
   Tensor x, y, out;
   double x_weight = 1, y_weight = 1;
 };
+
+void check(const GradScaleArgs& args);
+void check(const AdamArgs& args);
+void check(const SgdArgs& args);
+void check(const LionArgs& args);
+void check(const MuonMomentumArgs& args);
+void check(const UnitNormArgs& args);
+void check(const WeightedSumArgs& args);
+
+template <class F>
+void visit(GradScaleArgs& a, F&& f) {
+  f("partials", Access::read, a.partials);
+  f("divisor", Access::read, a.divisor);
+  f("norm", Access::write, a.norm);
+  f("scale", Access::write, a.scale);
+}
+template <class F>
+void visit(AdamArgs& a, F&& f) {
+  f("grad", Access::read, a.grad);
+  f("lr", Access::read, a.lr);
+  f("weight_decay", Access::read, a.weight_decay);
+  f("step", Access::read, a.step);
+  f("scale", Access::read, a.scale);
+  f("parameter", Access::update, a.parameter.value);
+  f("remainder", Access::update, a.parameter.remainder);
+  f("exp_avg", Access::update, a.exp_avg);
+  f("exp_avg_sq", Access::update, a.exp_avg_sq);
+}
+template <class F>
+void visit(SgdArgs& a, F&& f) {
+  f("grad", Access::read, a.grad);
+  f("lr", Access::read, a.lr);
+  f("weight_decay", Access::read, a.weight_decay);
+  f("step", Access::read, a.step);
+  f("scale", Access::read, a.scale);
+  f("parameter", Access::update, a.parameter.value);
+  f("remainder", Access::update, a.parameter.remainder);
+  f("buffer", Access::update, a.buffer);
+}
+template <class F>
+void visit(LionArgs& a, F&& f) {
+  f("grad", Access::read, a.grad);
+  f("lr", Access::read, a.lr);
+  f("weight_decay", Access::read, a.weight_decay);
+  f("scale", Access::read, a.scale);
+  f("parameter", Access::update, a.parameter.value);
+  f("remainder", Access::update, a.parameter.remainder);
+  f("exp_avg", Access::update, a.exp_avg);
+}
+template <class F>
+void visit(MuonMomentumArgs& a, F&& f) {
+  f("grad", Access::read, a.grad);
+  f("scale", Access::read, a.scale);
+  f("momentum", Access::update, a.momentum);
+  f("direction", Access::write, a.direction);
+}
+template <class F>
+void visit(UnitNormArgs& a, F&& f) {
+  f("x", Access::read, a.x);
+  f("partials", Access::read, a.partials);
+  f("out", Access::write, a.out);
+}
+template <class F>
+void visit(WeightedSumArgs& a, F&& f) {
+  f("x", Access::read, a.x);
+  f("y", Access::read, a.y);
+  f("out", Access::write, a.out);
+}
 
 }  // namespace megatron::kernels

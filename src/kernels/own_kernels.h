@@ -8,7 +8,7 @@
 
 namespace megatron::kernels {
 
-// Those of kHotKernels that the table leaves to composed definitions, in the order of kHotKernels.
+// The hot kernels (kernels/list.h) that the table leaves to composed definitions, in their order.
 std::vector<std::string_view> composed_kernels(const Table& table);
 
 // Throws Error naming them, and --allow-composed, where there are any.

@@ -1,7 +1,7 @@
 // Rotary position embedding (Su et al. 2021).
 #pragma once
 
-#include "tensor/tensor.h"
+#include "kernels/access.h"
 
 namespace megatron::kernels {
 
@@ -15,5 +15,16 @@ struct RopeArgs {
   Tensor cos, sin, positions;
   bool interleaved = false, inverse = false;
 };
+
+void check(const RopeArgs& args);
+
+template <class F>
+void visit(RopeArgs& a, F&& f) {
+  f("x", Access::read, a.x);
+  f("cos", Access::read, a.cos);
+  f("sin", Access::read, a.sin);
+  f("positions", Access::read, a.positions);
+  f("out", Access::write, a.out);
+}
 
 }  // namespace megatron::kernels

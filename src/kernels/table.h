@@ -63,38 +63,6 @@ std::string_view remark_on_products(DeviceKind kind, DType type);
 // That of the stream's device; where somebody watches the stream, one that tells them (observer.h).
 const Table& table(Stream& stream);
 
-// Kernels that a training step spends its time in: on a real device each must be the back-end's
-// own.
-inline constexpr std::string_view kHotKernels[] = {"gemm",
-                                                   "add_rms_norm",
-                                                   "add_rms_norm_backward",
-                                                   "add_layer_norm",
-                                                   "add_layer_norm_backward",
-                                                   "activation",
-                                                   "activation_backward",
-                                                   "rope",
-                                                   "attention",
-                                                   "attention_backward",
-                                                   "embedding",
-                                                   "embedding_backward",
-                                                   "cross_entropy",
-                                                   "vocabulary_stats",
-                                                   "vocabulary_cross_entropy",
-                                                   "dropout",
-                                                   "add",
-                                                   "copy",
-                                                   "fill",
-                                                   "column_sum",
-                                                   "sum",
-                                                   "sum_of_squares",
-                                                   "grad_scale",
-                                                   "adam",
-                                                   "sgd",
-                                                   "lion",
-                                                   "muon_momentum",
-                                                   "unit_norm",
-                                                   "weighted_sum"};
-
 // The type that sums and statistics are kept in.
 inline DType accumulator(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }
 

@@ -1,14 +1,15 @@
 #include "kernels/widened.h"
 
 #include <array>
+#include <type_traits>
 #include <vector>
 
 #include "base/error.h"
-#include "kernels/check.h"
 #include "kernels/cpu/table.h"
 #include "kernels/epilogue.h"
+#include "kernels/list.h"
 #include "kernels/meta/table.h"
-#include "kernels/operands.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels {
 namespace {
@@ -73,28 +74,23 @@ void run_widened(const Args& args, Stream& stream) {
     if (o.access != Access::read) plain.copy({.x = o.wide, .out = o.narrow}, stream);
 }
 
-constexpr NormKind kRms = NormKind::rms, kLayer = NormKind::layer;
-
-void check_args(const auto& args, auto) { check(args); }
-void check_args(const AddNormBackwardArgs& args, NormKind kind) { check(args, kind); }
-
-template <auto member, NormKind kind = kRms>
+template <auto member>
 struct Entry;
 
-template <class Args, void (*Table::*member)(const Args&, Stream&), NormKind kind>
-struct Entry<member, kind> {
+template <class Args, void (*Table::*member)(const Args&, Stream&)>
+struct Entry<member> {
   static void run(const Args& args, Stream& stream) {
     if (!widens(args, stream)) return (plain_table(stream.device().kind).*member)(args, stream);
-    check_args(args, kind);
+    check_call<member>(args);
     run_widened<member>(args, stream);
   }
 };
 
 // The statistics are of the sum as stored: it is rounded before they are formed.
-template <auto member, NormKind kind>
+template <auto member>
 void add_norm(const AddNormArgs& args, Stream& stream) {
   if (!widens(args, stream)) return (plain_table(stream.device().kind).*member)(args, stream);
-  check(args, kind);
+  check_call<member>(args);
   AddNormArgs norm = args;
   if (args.sum.defined()) {
     if (args.residual.defined()) {
@@ -129,26 +125,18 @@ void gemm(const GemmArgs& args, Stream& stream) {
 }
 
 Table widened(const Table& plain) {
-  Table t = plain;
+  Table t;
+  for_each_kernel([&](const auto& kernel) {
+    constexpr auto member = std::remove_cvref_t<decltype(kernel)>::member;
+    if (plain.*member != nullptr) t.*member = Entry<member>::run;
+  });
+  t.copy = plain.copy;
+  t.fill = plain.fill;
+  t.draw = plain.draw;
   t.gemm = gemm;
-  t.add_rms_norm = add_norm<&Table::add_rms_norm, kRms>;
-  t.add_rms_norm_backward = Entry<&Table::add_rms_norm_backward, kRms>::run;
-  t.add_layer_norm = add_norm<&Table::add_layer_norm, kLayer>;
-  t.add_layer_norm_backward = Entry<&Table::add_layer_norm_backward, kLayer>::run;
-  t.activation = Entry<&Table::activation>::run;
-  t.activation_backward = Entry<&Table::activation_backward>::run;
-  t.rope = Entry<&Table::rope>::run;
-  t.attention = Entry<&Table::attention>::run;
-  t.attention_backward = Entry<&Table::attention_backward>::run;
-  t.softmax = Entry<&Table::softmax>::run;
-  t.softmax_backward = Entry<&Table::softmax_backward>::run;
+  t.add_rms_norm = add_norm<&Table::add_rms_norm>;
+  t.add_layer_norm = add_norm<&Table::add_layer_norm>;
   t.embedding = embedding;
-  t.embedding_backward = Entry<&Table::embedding_backward>::run;
-  t.cross_entropy = Entry<&Table::cross_entropy>::run;
-  t.vocabulary_cross_entropy = Entry<&Table::vocabulary_cross_entropy>::run;
-  t.dropout = Entry<&Table::dropout>::run;
-  t.add = Entry<&Table::add>::run;
-  t.column_sum = Entry<&Table::column_sum>::run;
   return t;
 }
 

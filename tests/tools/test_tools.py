@@ -29,7 +29,13 @@ struct Table {
   // composed: ops::sum by add
   void (*sum)(const SumArgs&, Stream&) = nullptr;
 };
-inline constexpr std::string_view kHotKernels[] = {"gemm", "add"};
+"""
+KERNEL_LIST = """
+inline constexpr std::tuple kKernels{
+    Kernel<&Table::gemm>{"gemm"},
+    Kernel<&Table::add>{"add"},
+    Kernel<&Table::sum>{"sum", false},
+};
 """
 CASES = """
 void gemm_cases(List& list) { list.push_back({.kernel = "gemm", .name = "tiny"}); }
@@ -62,6 +68,7 @@ void add_cases(List& cases) {
 """
 COVERED = {
     "src/kernels/table.h": TABLE,
+    "src/kernels/list.h": KERNEL_LIST,
     "src/kernels/case.cpp": CASE_LIST,
     "src/ops/sums.h": OPS,
     "src/ops/gradient_check.h": "Error gradient_error(Tape& tape);\n",
@@ -73,7 +80,6 @@ COVERED = {
     "src/kernels/cpu/table.cpp": "Table t() { return {\n  .gemm = gemm,\n  .add = cpu::add,\n}; }",
     "src/kernels/cpu/gemm.cpp": "void gemm(const GemmArgs& a, Stream& s) { blocks(a, s); }\n",
     "src/kernels/cpu/add.cpp": "void add(A& a, S& s) { loop(a); }  // not reference::add\n",
-    "src/kernels/meta/table.cpp": "Table t() { return {.gemm = none, .add = none, .sum = none}; }",
 }
 
 
@@ -270,9 +276,9 @@ class Coverage(ToolTest):
     def test_sound_tree(self):
         output = self.accepted()
         rows = {line.split()[0]: line.split()[1:] for line in output.splitlines()[:4]}
-        self.assertEqual(rows["kernel"], ["hot", "case", "reference", "cpu", "meta"])
-        self.assertEqual(rows["gemm"], ["yes", "yes", "own", "own", "own"])
-        self.assertEqual(rows["sum"], ["-", "yes", "own", "null", "own"])
+        self.assertEqual(rows["kernel"], ["hot", "case", "reference", "cpu"])
+        self.assertEqual(rows["gemm"], ["yes", "yes", "own", "own"])
+        self.assertEqual(rows["sum"], ["-", "yes", "own", "null"])
 
     def test_kernel_without_a_case(self):
         self.refused(
@@ -338,7 +344,6 @@ class Coverage(ToolTest):
         full = {
             "reference": "Table t() { return {.gemm = gemm, .add = add, .sum = sum}; }",
             "cpu": "Table t() { return {.gemm = gemm, .add = add, .sum = reference::sum}; }",
-            "meta": "Table t() { return {.gemm = none, .add = none, .sum = none}; }",
         }
         tables = {f"src__kernels__{b}__table_cpp": text for b, text in full.items()}
         plain = {"src__kernels__table_h": TABLE.replace("composed:", "made of")}
@@ -426,12 +431,17 @@ class Coverage(ToolTest):
         )
         self.assertIn("foreign", [l for l in output.splitlines() if l.startswith("sum")][0])
 
-    def test_hot_list_that_is_absent_or_wrong(self):
+    def test_list_that_is_absent_or_wrong(self):
+        self.refused("no list kKernels", src__kernels__list_h=None)
+        more = '    Kernel<&Table::gemv>{"gemv"},\n};'
+        self.refused("'gemv' is not in the table", src__kernels__list_h=KERNEL_LIST.replace("};", more))
         self.refused(
-            "no list kHotKernels", src__kernels__table_h=TABLE.replace("kHotKernels", "kOthers")
+            "src/kernels/list.h:4: 'add' is called 'ad'",
+            src__kernels__list_h=KERNEL_LIST.replace('"add"', '"ad"'),
         )
         self.refused(
-            "names 'gemv'", src__kernels__table_h=TABLE.replace('"gemm"', '"gemm", "gemv"')
+            "kernel 'sum' is not in list.h",
+            src__kernels__list_h=KERNEL_LIST.replace('    Kernel<&Table::sum>{"sum", false},\n', ""),
         )
 
     def test_back_end_without_a_table(self):

@@ -75,18 +75,4 @@ constexpr bool trained(DType type) { return type != DType::f64; }
 
 std::string describe(DType type, Layout layout);  // "bf16 misaligned"
 
-// Each family's Cases, in files of the family's name.
-void add_gemm_cases(std::vector<Case>& cases);
-void add_norm_cases(std::vector<Case>& cases);
-void add_activation_cases(std::vector<Case>& cases);
-void add_rope_cases(std::vector<Case>& cases);
-void add_attention_cases(std::vector<Case>& cases);
-void add_softmax_cases(std::vector<Case>& cases);
-void add_embedding_cases(std::vector<Case>& cases);
-void add_cross_entropy_cases(std::vector<Case>& cases);
-void add_draw_cases(std::vector<Case>& cases);
-void add_dropout_cases(std::vector<Case>& cases);
-void add_elementwise_cases(std::vector<Case>& cases);
-void add_optimizer_cases(std::vector<Case>& cases);
-
 }  // namespace megatron::kernels

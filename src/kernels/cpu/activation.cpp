@@ -1,9 +1,9 @@
 #include "kernels/cpu/activation.h"
 
-#include "kernels/check.h"
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"
+#include "kernels/table.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/activation.cpp"

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/check.h"
 #include "kernels/cpu/attention_blocks.h"
 #include "kernels/cpu/few_rows.h"
 #include "kernels/cpu/rows_ahead.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::cpu {
 

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/check.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_blocks.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::cpu {
 

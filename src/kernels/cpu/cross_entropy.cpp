@@ -4,10 +4,10 @@
 #include <limits>
 
 #include "base/error.h"
-#include "kernels/check.h"
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"
+#include "kernels/table.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/cross_entropy.cpp"

@@ -4,10 +4,10 @@
 #include <array>
 #include <type_traits>
 
-#include "kernels/check.h"
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/simd_targets.h"
 #include "kernels/draw_terms.h"
+#include "kernels/table.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/draw.cpp"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/check.h"
 #include "kernels/cpu/amx_products.h"
 #include "kernels/cpu/bf16_products.h"
 #include "kernels/cpu/few_rows.h"
@@ -11,6 +10,7 @@
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/thread_buffer.h"
 #include "kernels/epilogue.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::cpu {
 

@@ -2,10 +2,10 @@
 
 #include <cmath>
 
-#include "kernels/check.h"
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"
+#include "kernels/table.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/norm.cpp"

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "device/stream.h"
-#include "kernels/check.h"
 #include "kernels/norm.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::cpu {
 

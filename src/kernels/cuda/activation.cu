@@ -1,8 +1,8 @@
-#include "kernels/check.h"
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/chunk.h"
 #include "kernels/cuda/divisor.h"
 #include "kernels/cuda/exponential.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
 namespace {

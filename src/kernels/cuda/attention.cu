@@ -1,12 +1,12 @@
 // Attention in f32, and of wide heads in bf16 and f16, by multiplications and additions in f32.
 #include <cmath>
 
-#include "kernels/check.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_forward.h"
 #include "kernels/cuda/dynamic_shared.h"
 #include "kernels/cuda/library_attention.h"
 #include "kernels/cuda_scratch/library_attention.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
 namespace {

@@ -1,8 +1,8 @@
-#include "kernels/check.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_gradients.h"
 #include "kernels/cuda/library_attention.h"
 #include "kernels/cuda_scratch/library_attention.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
 namespace {

@@ -2,9 +2,9 @@
 #include <cstdlib>
 #include <type_traits>
 
-#include "kernels/check.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
 namespace {

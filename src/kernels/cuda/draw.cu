@@ -1,13 +1,13 @@
 #include <array>
 #include <bit>
 
-#include "kernels/check.h"
 #include "kernels/cuda/chunk.h"
 #include "kernels/cuda/draw.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/numbers.h"
 #include "kernels/cuda/philox.h"
 #include "kernels/draw_terms.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
 namespace {

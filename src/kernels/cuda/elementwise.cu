@@ -1,9 +1,9 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/check.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
 namespace {

@@ -1,8 +1,8 @@
-#include "kernels/check.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/embedding.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda_scratch/embedding.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
 namespace {

@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "device/cuda/runtime_call.h"
 #include "device/cuda/stream.h"
-#include "kernels/check.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/numbers.h"
 #include "kernels/cuda/partial_rows.h"
@@ -14,6 +13,7 @@
 #include "kernels/cuda/table.h"
 #include "kernels/cuda_scratch/gemm.h"
 #include "kernels/epilogue.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
 namespace {

@@ -1,7 +1,7 @@
-#include "kernels/check.h"
 #include "kernels/cuda/chunk.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/reduce.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
 namespace {

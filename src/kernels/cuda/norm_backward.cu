@@ -1,10 +1,10 @@
-#include "kernels/check.h"
 #include "kernels/cuda/chunk.h"
 #include "kernels/cuda/dynamic_shared.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/partial_rows.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda_scratch/norm.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
 namespace {

@@ -1,11 +1,11 @@
 #include <cmath>
 #include <type_traits>
 
-#include "kernels/check.h"
 #include "kernels/cuda/optimizer.h"
 #include "kernels/cuda/optimizer_bodies.h"
 #include "kernels/cuda/ordered_sum.h"
 #include "kernels/cuda/reduce.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
 namespace {

@@ -1,10 +1,10 @@
-#include "kernels/check.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/ordered_sum.h"
 #include "kernels/cuda/partial_rows.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda_scratch/elementwise.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
 namespace {

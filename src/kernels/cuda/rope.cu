@@ -1,6 +1,6 @@
-#include "kernels/check.h"
 #include "kernels/cuda/chunk.h"
 #include "kernels/cuda/rope.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
 namespace {

@@ -1,10 +1,10 @@
 #include <limits>
 
-#include "kernels/check.h"
 #include "kernels/cuda/chunk.h"
 #include "kernels/cuda/exponential.h"
 #include "kernels/cuda/softmax.h"
 #include "kernels/cuda/softmax_sum.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
 namespace {

@@ -1,7 +1,7 @@
-#include "kernels/check.h"
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/dynamic_shared.h"
 #include "kernels/cuda/logits.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
 namespace {

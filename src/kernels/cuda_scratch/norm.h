@@ -3,8 +3,8 @@
 #pragma once
 
 #include "device/stream.h"
-#include "kernels/check.h"
 #include "kernels/norm.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
 

@@ -2,10 +2,10 @@
 #include <numbers>
 
 #include "base/error.h"
-#include "kernels/check.h"
 #include "kernels/reference/elements.h"
 #include "kernels/reference/gelu.h"
 #include "kernels/reference/kernels.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::reference {
 namespace {

@@ -2,10 +2,10 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/check.h"
 #include "kernels/reference/elements.h"
 #include "kernels/reference/keep.h"
 #include "kernels/reference/kernels.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::reference {
 namespace {

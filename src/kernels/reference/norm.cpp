@@ -1,8 +1,8 @@
 #include <cmath>
 
-#include "kernels/check.h"
 #include "kernels/reference/elements.h"
 #include "kernels/reference/kernels.h"
+#include "kernels/table.h"
 
 namespace megatron::kernels::reference {
 namespace {

@@ -1,4 +1,5 @@
-#include "kernels/check.h"
+#include "kernels/gemm.h"
+
 #include "kernels/check_rules.h"
 
 namespace megatron::kernels {

@@ -1,0 +1,29 @@
+#include "kernels/activation.h"
+
+#include "kernels/check_rules.h"
+
+namespace megatron::kernels {
+namespace {
+
+void check_activation(const Rules& rules, const Tensor& x, const Tensor& out, bool gated) {
+  rules.require(x.defined() && x.rank() == 2 && x.is_contiguous() && is_float_type(x),
+                "x contiguous of rank 2");
+  rules.require(!gated || x.size(1) % 2 == 0, "gated x [T,2F]");
+  rules.dense(out, {x.size(0), gated ? x.size(1) / 2 : x.size(1)}, x.dtype(),
+              "out [T,F] of the type of x");
+}
+
+}  // namespace
+
+void check(const ActivationArgs& args) {
+  check_activation(Rules("activation", {{"x", args.x}, {"out", args.out}}), args.x, args.out,
+                   args.gated);
+}
+
+void check(const ActivationBackwardArgs& args) {
+  const Rules rules("activation_backward", {{"x", args.x}, {"dout", args.dout}, {"dx", args.dx}});
+  check_activation(rules, args.x, args.dout, args.gated);
+  rules.dense(args.dx, args.x.shape(), args.x.dtype(), "dx as x");
+}
+
+}  // namespace megatron::kernels
