@@ -594,6 +594,13 @@ class BuildJobs(unittest.TestCase):
         self.file("cg/cpu/cpu.cfs_quota_us", "30000\n")
         self.assertEqual(self.jobs(self.root), 1)
 
+    def test_its_flags(self):
+        done = subprocess.run([TOOLS / "build_jobs", "--help"], capture_output=True, text=True, check=True)
+        self.assertIn("--processors", done.stdout)
+        done = subprocess.run([TOOLS / "build_jobs", "--cores"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("unknown argument '--cores'", done.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()
