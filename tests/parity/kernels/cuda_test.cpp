@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "device/wing.h"
 #include "kernels/case.h"
+#include "kernels/list.h"
 
 namespace megatron::kernels {
 namespace {
@@ -68,43 +69,12 @@ bool same_bits(const std::vector<std::vector<double>>& a,
 }
 
 // Whether CUDA has a kernel of its own.
-bool has_entry(const std::string& kernel) {
-  const Table& t = table(DeviceKind::cuda);
-  const std::map<std::string, bool> entries = {
-      {"gemm", t.gemm != nullptr},
-      {"add_rms_norm", t.add_rms_norm != nullptr},
-      {"add_rms_norm_backward", t.add_rms_norm_backward != nullptr},
-      {"add_layer_norm", t.add_layer_norm != nullptr},
-      {"add_layer_norm_backward", t.add_layer_norm_backward != nullptr},
-      {"activation", t.activation != nullptr},
-      {"activation_backward", t.activation_backward != nullptr},
-      {"rope", t.rope != nullptr},
-      {"attention", t.attention != nullptr},
-      {"attention_backward", t.attention_backward != nullptr},
-      {"softmax", t.softmax != nullptr},
-      {"softmax_backward", t.softmax_backward != nullptr},
-      {"embedding", t.embedding != nullptr},
-      {"embedding_backward", t.embedding_backward != nullptr},
-      {"cross_entropy", t.cross_entropy != nullptr},
-      {"vocabulary_stats", t.vocabulary_stats != nullptr},
-      {"vocabulary_cross_entropy", t.vocabulary_cross_entropy != nullptr},
-      {"draw", t.draw != nullptr},
-      {"dropout", t.dropout != nullptr},
-      {"add", t.add != nullptr},
-      {"copy", t.copy != nullptr},
-      {"fill", t.fill != nullptr},
-      {"column_sum", t.column_sum != nullptr},
-      {"sum", t.sum != nullptr},
-      {"sum_of_squares", t.sum_of_squares != nullptr},
-      {"grad_scale", t.grad_scale != nullptr},
-      {"adam", t.adam != nullptr},
-      {"sgd", t.sgd != nullptr},
-      {"lion", t.lion != nullptr},
-      {"muon_momentum", t.muon_momentum != nullptr},
-      {"unit_norm", t.unit_norm != nullptr},
-      {"weighted_sum", t.weighted_sum != nullptr},
-  };
-  return entries.at(kernel);
+bool has_entry(std::string_view name) {
+  bool has = false;
+  for_each_kernel([&](const auto& kernel) {
+    if (kernel.name == name) has = table(DeviceKind::cuda).*kernel.member != nullptr;
+  });
+  return has;
 }
 
 class CudaParity : public ::testing::TestWithParam<Part> {
