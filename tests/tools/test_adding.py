@@ -17,7 +17,7 @@ MOST_PLACES = 8  # that an elementwise op with a gradient and kernels for all ba
 QWEN2 = (
     "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --micro-batch-size 2 --global-batch-size 2 "
     "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear --add-qkv-bias "
-    "--hidden-dropout 0 --attention-dropout 0 --lr 1e-3"
+    "--hidden-dropout 0 --attention-dropout 0 --lr 1e-3 --lr-decay-style constant"
 )
 
 
@@ -104,8 +104,8 @@ def build_and_run(folder):
     # A model of the family that they add: trained and saved under its name, and gone on from.
     saved = Path(folder) / "saved"
     shutil.rmtree(saved, ignore_errors=True)
-    for steps in (2, 4):
-        flags = f"--train-iters {steps} {QWEN2} --mock-data --tokenizer-type NullTokenizer --vocab-size 63"
+    for steps, longer in ((2, ""), (4, "--extend-to-iters 4")):
+        flags = f"--train-iters 2 {longer} {QWEN2} --mock-data --tokenizer-type NullTokenizer --vocab-size 63"
         print(run(program, "train", *flags.split(), "--save", saved, "--load", saved, folder=tree))
         config = json.loads((saved / f"iter_{steps:07}" / "config.json").read_text())
         assert config["model_type"] == "qwen2", config
