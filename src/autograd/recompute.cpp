@@ -100,6 +100,7 @@ Bundle Tape::record_stretch(const Span* span, const Bundle& in, const SpanFuncti
   Tape discarded(runtime_, Mode::infer, &kernels());
   if (span == nullptr) discarded.span_listeners_ = span_listeners_;
   discarded.pass_ = pass_;
+  discarded.metrics_ = metrics_;
   const auto stretch = std::make_shared<Stretch>(*this, span, forward);
   using Shared = std::shared_ptr<Stretch>;
   Node node{.name = "recompute",

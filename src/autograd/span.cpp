@@ -32,6 +32,7 @@ std::string_view name(Pass pass) {
     case Pass::forward: return "forward";
     case Pass::backward: return "backward";
     case Pass::recompute: return "recompute";
+    case Pass::evaluate: return "evaluate";
   }
   MG_ASSERT(false);
 }

@@ -27,7 +27,10 @@ void Bundle::set(std::string_view name, Var var) {
 }
 
 Tape::Tape(Runtime& runtime, Mode mode, const kernels::Table* table)
-    : runtime_(runtime), mode_(mode), table_(table) {}
+    : runtime_(runtime),
+      mode_(mode),
+      table_(table),
+      pass_(mode == Mode::record ? Pass::forward : Pass::evaluate) {}
 
 void Tape::clear() {
   while (!nodes_.empty()) nodes_.pop_back();

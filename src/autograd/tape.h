@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/metrics.h"
 #include "autograd/parameter.h"
 #include "autograd/saved.h"
 #include "kernels/norm.h"
@@ -60,7 +61,8 @@ struct Node {
   bool root = false;  // runs although no gradient reached its outputs (a loss)
 };
 
-enum class Pass { forward, backward, recompute };
+// evaluate: forward that no backward follows.
+enum class Pass { forward, backward, recompute, evaluate };
 std::string_view name(Pass pass);
 
 // A named stretch of the model: a layer, an embedding, a head. The one place where recompute,
@@ -91,10 +93,20 @@ class Tape {
     return table_ != nullptr ? *table_ : megatron::kernels::table(stream());
   }
   bool recording() const { return mode_ == Mode::record; }
+  // What forward functions run for: Pass::forward once a micro-batch, Pass::recompute where backward
+  // runs them again, Pass::evaluate on a tape of Mode::infer. What a model counts or observes, it
+  // does in Pass::forward only.
+  Pass pass() const { return pass_; }
   Tensor empty(Shape shape, DType dtype, std::string_view label) const;  // activations arena
 
   void listen(GradientListener* listener) { gradient_listener_ = listener; }
   void listen(SpanListener* listener) { span_listeners_.push_back(listener); }
+  void collect(Metrics* metrics) { metrics_ = metrics; }
+  // Adds to the step's metric of that name, in Pass::forward and where somebody collects them. A
+  // name that is not among those collected is an InternalError.
+  void report(std::string_view metric, const MetricReport& report) {
+    if (pass_ == Pass::forward && metrics_ != nullptr) metrics_->add(metric, report, *this);
+  }
 
   // An input whose gradient is wanted (the input of a pipeline stage).
   Var leaf(Tensor value);
@@ -166,7 +178,8 @@ class Tape {
   const kernels::Table* table_;  // null: the stream's, which may change while it is watched
   GradientListener* gradient_listener_ = nullptr;
   std::vector<SpanListener*> span_listeners_;
-  Pass pass_ = Pass::forward;  // what forward functions run for
+  Metrics* metrics_ = nullptr;
+  Pass pass_;
   Keeper keeper_;
   std::vector<std::string> modules_;
   std::deque<Node> nodes_;        // and gradients_: grow without large blocks of memory

@@ -8,6 +8,7 @@
 #include "base/philox.h"
 #include "ops/activation.h"
 #include "ops/attention.h"
+#include "ops/auxiliary_loss.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
 #include "ops/linear.h"
@@ -72,6 +73,13 @@ void add_linear_cases(std::vector<GradientCase>& cases) {
   // Rows 3 to 5 of a table: the ids before and behind them have no row here.
   cases.push_back({"embedding_part", {}, {{3, 3}}, [](Tape& t, Vars, Weights w) {
                      return Result{{embedding_part(t, integers(t, {4, 0, 4, 5, 6, 3}), w[0], 3)}};
+                   }});
+  cases.push_back({"auxiliary_loss", {{5}}, {}, [](Tape& t, Vars x, Weights) {
+                     const DType type = x[0].value.dtype();
+                     auxiliary_loss(t, x[0], numbers(t, type, {5}, {1, 0.5, 0, 1, 2}),
+                                    {.metric = "auxiliary", .coefficient = 0.25});
+                     return Result{
+                         {}, x[0].value, numbers(t, type, {5}, {0.25, 0.125, 0, 0.25, 0.5})};
                    }});
   // Labels that are not read are out of range.
   cases.push_back({"linear_cross_entropy", {{5, 4}}, {{7, 4}}, [](Tape& t, Vars x, Weights w) {

@@ -184,7 +184,8 @@ bool ParameterBuckets::fetch(size_t index, bool wait) {
 
 // Forward goes up, backward down; what is computed again goes up within a group of layers.
 void ParameterBuckets::prefetch(size_t index, Pass pass) {
-  const bool up = pass == Pass::forward || (pass == Pass::recompute && index == last_span_ + 1);
+  const bool up = pass == Pass::forward || pass == Pass::evaluate ||
+                  (pass == Pass::recompute && index == last_span_ + 1);
   if (up ? index + 1 < spans_.size() : index > 0) fetch(up ? index + 1 : index - 1, false);
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 
@@ -81,7 +82,7 @@ training::ModelLayout Layout::model_layout() const {
 struct Experiment::Trial {
   Trial(const Experiment& e, const Layout& layout, optim::Method method, comm::Group& world)
       : runtime({e.device_, 0}, layout.threads),
-        model(e.model_.model(), e.type_, 3, layout.model_layout(), world, runtime,
+        model(e.model_, e.type_, 3, layout.model_layout(), world, runtime,
               {.loss_scope = e.scope_,
                .recompute = layout.recompute,
                .offload = layout.offload,
@@ -91,7 +92,7 @@ struct Experiment::Trial {
                                  .overlap_gather = layout.overlap},
                .pipeline = {.overlap = layout.overlap},
                .table = e.environment_.table(e.device_)}) {
-    e.environment_.place(model.shards(), parallel::place_layers(e.model_.model()->num_layers(),
+    e.environment_.place(model.shards(), parallel::place_layers(e.model_->num_layers(),
                                                                 layout.pipeline, layout.layers));
     randomize(model.shards(), 4, runtime.stream(), e.weights_);
     model.step.begin(config_of(method, layout));
@@ -101,10 +102,10 @@ struct Experiment::Trial {
   training::TrainedModel model;
 };
 
-Experiment::Experiment(const TinyModel& model, DeviceKind device, DType type, DType weights,
+Experiment::Experiment(models::Model model, DeviceKind device, DType type, DType weights,
                        training::LossScope scope, int64_t sequences, int64_t length,
                        const Environment& environment)
-    : model_(model),
+    : model_(std::move(model)),
       device_(device),
       type_(type),
       weights_(weights),
@@ -118,7 +119,7 @@ std::vector<training::HostBatch> Experiment::batches(const Layout& layout, int r
   std::vector<training::HostBatch> batches;
   const int64_t share = sequences_ / layout.dp, begin = step * sequences_ + rank * share;
   for (int64_t i = 0; i < share; i += layout.micro_batch)
-    batches.push_back(random_batch(model_.model(), begin + i, layout.micro_batch, length_));
+    batches.push_back(random_batch(model_, begin + i, layout.micro_batch, length_));
   return batches;
 }
 
@@ -140,6 +141,8 @@ void Experiment::train(const Layout& layout, comm::Group& world, optim::Method m
     if (world.rank() != 0) continue;
     outcome.losses[method].push_back(report.loss);
     outcome.gradient_norms.push_back(report.gradient_norm);
+    for (const MetricValue& metric : report.metrics)
+      outcome.metrics[metric.name].push_back(metric.value);
   }
   if (sgd) parameters.add(step.shards(), [](const parallel::Shard& shard) { return shard.value; });
 }
@@ -221,6 +224,12 @@ void compare_outcomes(const std::string& what, const Outcome& outcome, const Out
     numbers(fmt::format("losses of {}", optim::name(method)), losses, expected.losses.at(method));
   if (outcome.losses.size() == expected.losses.size())
     numbers("gradient norms", outcome.gradient_norms, expected.gradient_norms);
+  // Their f64 sums are added in the order of the layout.
+  for (const auto& [name, values] : expected.metrics)
+    for (size_t i = 0; i < values.size(); ++i)
+      report.compare(name, fmt::format("step {}, {}", i, what),
+                     relative_error(outcome.metrics.at(name).at(i), values[i]),
+                     std::max(bound, tolerance::kLayoutFp64));
   for (const std::string& complaint : outcome.complaints)
     report.fail(fmt::format("{}: {}", what, complaint));
 }

@@ -41,6 +41,7 @@ struct Outcome {
   TensorMap gradients, parameters;  // of the first batch; after the steps of SGD
   std::map<optim::Method, std::vector<double>> losses;
   std::vector<double> gradient_norms;
+  std::map<std::string, std::vector<double>> metrics;  // of the steps of all methods, by name
   std::vector<std::string> complaints;  // replicas that differ, elements that nobody holds
 };
 
@@ -49,8 +50,8 @@ inline constexpr int kSteps = 5;
 class Experiment {
  public:
   // weights: the type in which the parameters begin, held in the type of the computation.
-  // sequences: of a step. All are borrowed.
-  Experiment(const TinyModel& model, DeviceKind device, DType type, DType weights,
+  // sequences: of a step. environment is borrowed.
+  Experiment(models::Model model, DeviceKind device, DType type, DType weights,
              training::LossScope scope, int64_t sequences, int64_t length,
              const Environment& environment);
 
@@ -64,7 +65,7 @@ class Experiment {
   void train(const Layout& layout, comm::Group& world, optim::Method method, Outcome& outcome,
              GatheredTensors& gradients, GatheredTensors& parameters) const;
 
-  const TinyModel& model_;
+  const models::Model model_;
   DeviceKind device_;
   DType type_, weights_;
   training::LossScope scope_;

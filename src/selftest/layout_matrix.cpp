@@ -103,7 +103,7 @@ struct MatrixRun::State {
   const Environment& environment;
   Precisions precisions = Precisions::all;
   DeviceKind device = DeviceKind::cpu;  // of fp32
-  std::vector<TinyModel> models = matrix_models();
+  std::vector<models::Model> models;
   std::map<std::string, Outcome> known = {};  // by type and row
 
   const Outcome& outcome(const MatrixRow& row, DeviceKind device);
@@ -121,8 +121,12 @@ const Outcome& MatrixRun::State::outcome(const MatrixRow& row, DeviceKind device
       .first->second;
 }
 
-MatrixRun::MatrixRun(const Environment& environment, Precisions precisions, DeviceKind device)
-    : state_(std::make_unique<State>(State{environment, precisions, device})) {}
+MatrixRun::MatrixRun(const Environment& environment, Precisions precisions, DeviceKind device,
+                     std::function<models::Model(const models::Model&)> composed)
+    : state_(std::make_unique<State>(State{environment, precisions, device, {}})) {
+  for (const TinyModel& tiny : matrix_models())
+    state_->models.push_back(composed ? composed(tiny.model()) : tiny.model());
+}
 MatrixRun::~MatrixRun() = default;
 
 Report MatrixRun::run(const MatrixRow& row) {

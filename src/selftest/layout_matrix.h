@@ -50,11 +50,14 @@ enum class Precisions { all, fp64, fp32 };
 // tensor- and data-parallel ranks without stages, sharding, recompute, overlap and offload where
 // DESIGN's rules of equal bits hold: with sharded gradients and several micro-batches sums are
 // added in another order (docs/decisions). Compared are the loss, every parameter's gradient, the
-// norms and losses of steps of SGD and its parameters, and the losses of steps of AdamW.
+// norms and losses of steps of SGD and its parameters, the losses of steps of AdamW, and the
+// model's metrics in all of them.
 class MatrixRun {
  public:
+  // composed: makes the model that is run of each of the matrix's; default: that one.
   explicit MatrixRun(const Environment& environment, Precisions precisions = Precisions::all,
-                     DeviceKind device = DeviceKind::cpu);
+                     DeviceKind device = DeviceKind::cpu,
+                     std::function<models::Model(const models::Model&)> composed = {});
   ~MatrixRun();
   Report run(const MatrixRow& row);
 

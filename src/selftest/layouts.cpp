@@ -21,7 +21,7 @@ models::RecomputeOptions whole_layers() {
 
 Experiment experiment(const TinyModel& model, DeviceKind device, DType type, DType weights,
                       LossScope scope, const Environment& environment) {
-  return Experiment(model, device, type, weights, scope, kSequences, kLength, environment);
+  return Experiment(model.model(), device, type, weights, scope, kSequences, kLength, environment);
 }
 
 }  // namespace

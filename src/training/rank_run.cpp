@@ -212,6 +212,7 @@ IterationReport RankRun::one_step(int64_t iteration, Prefetcher& data) {
   report.loss = step.loss;
   report.loss_scale = model_.step.options().loss_scale ? step.loss_scale : 0;
   report.outcome = step.outcome;
+  report.metrics = step.metrics;
   report.gradient_norm = step.gradient_norm;
   if (s_.log.log_params_norm)
     report.parameter_norm = weights_norm(model_.shards(), model_.ranks, runtime_);

@@ -73,6 +73,7 @@ void RankRun::tell(const IterationReport& report) {
       .save_wait = save_wait_ / whole};
   if (s_.log.log_params_norm) record.parameter_norm = report.parameter_norm;
   record.zero_gradients = report.zero_gradients;
+  record.metrics = report.metrics;
   record.timers = line_figures_;
   record.timer_points = point_figures_;
   record.timing_option = s_.log.timing_log_option;

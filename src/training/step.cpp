@@ -67,6 +67,7 @@ TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
       data_parallel_(placed_of(chunks), spans_of(chunks), ranks.data_parallel(), runtime,
                      options.data_parallel),
       pipeline_(ranks.pipeline(), ranks.stages(), ranks.stages_beside(), runtime, options.pipeline),
+      metrics_(chunks[0]->model()->metrics(), runtime, tensor_.rank() == 0),
       loss_scale_(options.loss_scale.value_or(LossScaleSettings{.constant = 1})),
       type_(type),
       in_flight_(chunks.size()) {
@@ -128,6 +129,7 @@ Tensor TrainStep::total(int micro_batch) const { return totals_.slice(0, micro_b
 void TrainStep::make_tape(InFlight& slot) {
   slot.tape = std::make_unique<Tape>(runtime_, Tape::Mode::record, options_.table);
   slot.tape->listen(recorded_ ? static_cast<GradientListener*>(&*recorded_) : &data_parallel_);
+  slot.tape->collect(&metrics_);
   slot.tape->listen(static_cast<SpanListener*>(&told_work_));
   slot.tape->listen(static_cast<SpanListener*>(&data_parallel_));
   if (options_.spans != nullptr) slot.tape->listen(options_.spans);
@@ -245,6 +247,7 @@ void TrainStep::forward_backward(std::span<const HostBatch> micro_batches) {
   const int count = static_cast<int>(micro_batches.size());
   data_parallel_.begin_step(count);
   if (recorded_) recorded_->begin_step();
+  metrics_.begin_step(runtime_);
   make_totals(expected_ > 0 ? expected_ : count);
   make_room(count);
   batches_ = micro_batches;
@@ -288,6 +291,11 @@ StepReport TrainStep::accumulate(std::span<const HostBatch> micro_batches, doubl
   kernels::table(runtime_.stream())
       .fill({.out = totals_.slice(0, count, 1), .value = counted}, runtime_.stream());
   sum_over_samples(totals_, ranks_, runtime_.stream(), "step.totals");
+  if (!metrics_.empty()) {
+    ranks_.world()
+        .all_reduce(metrics_.sums(), comm::Reduce::sum, runtime_.stream(), "step.metrics")
+        .wait(runtime_.stream());
+  }
   StepReport report{.loss_scale = loss_scale_.value()};
   if (!runtime_.device().has_data()) {
     divisor = 1;
@@ -296,6 +304,7 @@ StepReport TrainStep::accumulate(std::span<const HostBatch> micro_batches, doubl
   runtime_.stream().synchronize();
   const std::vector<double> totals = to_doubles(totals_);
   report.tokens = totals.back();
+  report.metrics = metrics_.values();
   MG_CHECK(report.tokens > 0,
            "no token of this step counts: the loss mask hides every label; check the data and "
            "--eod-mask-loss");

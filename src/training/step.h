@@ -50,11 +50,13 @@ enum class StepOutcome {
 };
 
 struct StepReport {
-  double loss = 0;           // sum over all counted tokens of the step / their number
+  double loss = 0;           // sum over all counted tokens of the step / their number; without
+                             // auxiliary losses
   double tokens = 0;         // counted tokens of all ranks
   double gradient_norm = 0;  // before clipping; without the loss scale
   double loss_scale = 1;     // that the step was made with
   StepOutcome outcome = StepOutcome::updated;  // the same on all ranks
+  std::vector<MetricValue> metrics;            // the model's, of all ranks; without data: none
   StepTimes times;
 
   bool updated() const { return outcome == StepOutcome::updated; }
@@ -150,6 +152,7 @@ class TrainStep final : private parallel::StageWork {
   parallel::DataParallel data_parallel_;
   parallel::Pipeline pipeline_;
   std::optional<optim::Optimizer> optimizer_;
+  Metrics metrics_;
   LossScale loss_scale_;
   DType type_;
   std::optional<RecordedMicroBatches> recorded_;

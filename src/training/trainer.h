@@ -28,6 +28,7 @@ struct IterationReport {
   int64_t zero_gradients = -1;  // with --log-num-zeros-in-grad, of steps that are logged
   double loss_scale = 0;        // of fp16; 0: the loss is not scaled
   StepOutcome outcome = StepOutcome::updated;
+  std::vector<MetricValue> metrics;  // the model's, in this step
   double seconds = 0;
   // Of them, those that rank 0 waited for data, and spent in collectives.
   double data_wait = 0, communication_wait = 0;

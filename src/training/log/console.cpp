@@ -68,6 +68,8 @@ namespace {
 std::vector<std::string> lesser_figures(const StepRecord& r) {
   std::vector<std::string> parts;
   if (r.skipped > 0) parts.push_back(fmt::format("{} skipped", r.skipped));
+  for (const MetricValue& m : r.metrics)
+    parts.push_back(in_one_line(m.name) + " " + figure("{:.4g}", m.value));
   if (r.loss_scale != 0) parts.push_back("loss scale " + figure("{:.10g}", r.loss_scale));
   if (r.parameter_norm != 0) parts.push_back("params norm " + figure("{:.3f}", r.parameter_norm));
   if (r.zero_gradients >= 0) parts.push_back(fmt::format("{} zeros", r.zero_gradients));

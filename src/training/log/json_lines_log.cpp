@@ -88,6 +88,11 @@ Json to_json(const StepRecord& r, double time) {
   line.emplace_back("gradient_norm", number(r.gradient_norm));
   if (r.parameter_norm != 0) line.emplace_back("parameter_norm", number(r.parameter_norm));
   if (r.zero_gradients >= 0) line.emplace_back("zero_gradients", r.zero_gradients);
+  if (!r.metrics.empty()) {
+    Json::Object metrics;
+    for (const MetricValue& m : r.metrics) metrics.emplace_back(readable(m.name), number(m.value));
+    line.emplace_back("metrics", std::move(metrics));
+  }
   line.emplace_back("weight_decay", number(r.weight_decay));
   if (r.loss_scale != 0) line.emplace_back("loss_scale", number(r.loss_scale));
   if (r.skipped > 0) line.emplace_back("skipped", r.skipped);

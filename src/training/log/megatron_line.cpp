@@ -38,6 +38,8 @@ std::string megatron_line(const StepRecord& r, const RunRecord& run, double time
   add(" learning rate: {:.6E} |", r.learning_rate);
   line += fmt::format(" global batch size: {:5} |", r.global_batch_size);
   if (std::isfinite(r.mean_loss)) add(" lm loss: {:.6E} |", r.mean_loss);
+  for (const MetricValue& m : r.metrics)
+    line += fmt::format(" {}: {:.6E} |", readable(m.name), unsigned_nan(m.value));
   add(" loss scale: {:.1f} |", r.loss_scale == 0 ? 1 : r.loss_scale);
   add(" grad norm: {:.3f} |", r.gradient_norm);
   if (r.zero_gradients >= 0) add(" num zeros: {} |", r.zero_gradients);

@@ -11,7 +11,7 @@
 //    "machine":{"cpu":..,"cores":..,"memory_bytes":..,"device":..}, "precision":"bf16", "peak_flops":.., "flop_formula":"..",
 //    "train_iters":n, "seq_length":n, "consumed_tokens":<before this start>}
 //   {"type":"step", "time":.., "iteration":n, "consumed_samples":n, "consumed_tokens":n, "loss":x, "learning_rate":x,
-//    "gradient_norm":x, "parameter_norm":x, "zero_gradients":n, "weight_decay":x, "loss_scale":x, "skipped":n, "global_batch_size":n, "steps":<of this interval>, "seconds":<a step>,
+//    "gradient_norm":x, "parameter_norm":x, "zero_gradients":n, "metrics":{"z_loss":x,...}, "weight_decay":x, "loss_scale":x, "skipped":n, "global_batch_size":n, "steps":<of this interval>, "seconds":<a step>,
 //    "tokens_per_second":x, "overall_tokens_per_second":x, "flops_per_second":x, "peak_share":<0 to 1>, "data_wait":<share of the time>,
 //    "communication_wait":<share>, "save_wait":<share>, "seconds_left":x,
 //    "timers":{"forward-backward":{"least":s,"most":s},...}, "memory":{"parameters":bytes, ...one a MemoryClass, "process":bytes}}
@@ -31,6 +31,7 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/metrics.h"
 #include "base/json.h"
 #include "device/arena.h"
 
@@ -57,10 +58,11 @@ struct TimerFigure {
 struct StepRecord {
   int64_t iteration = 0, consumed_samples = 0, consumed_tokens = 0;
   double loss = 0, learning_rate = 0, gradient_norm = 0, weight_decay = 0;  // of the last step
-  double parameter_norm = 0;    // of all weights after the step; 0: not asked for
-  int64_t zero_gradients = -1;  // elements of the last step's; below 0: not asked for
-  double loss_scale = 0;        // of the last step; 0: the loss is not scaled
-  int64_t skipped = 0;          // of `steps`, those that changed no weight
+  double parameter_norm = 0;         // of all weights after the step; 0: not asked for
+  int64_t zero_gradients = -1;       // elements of the last step's; below 0: not asked for
+  std::vector<MetricValue> metrics;  // the model's, of the last step
+  double loss_scale = 0;             // of the last step; 0: the loss is not scaled
+  int64_t skipped = 0;               // of `steps`, those that changed no weight
   int64_t global_batch_size = 0;
   int64_t steps = 1;   // since the record before
   double seconds = 0;  // a step, mean

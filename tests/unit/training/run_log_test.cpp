@@ -179,6 +179,23 @@ TEST(MegatronFormat, IsChosenByItsFlag) {
   EXPECT_THROW(fields.find("log-format")->assign({"json"}), Error);
 }
 
+TEST(Metrics, AreInEveryLogByName) {
+  StepRecord r = some_step(12);
+  r.metrics = {{"z_loss", 0.25}, {"dropped", 12}, {"mtp_1 loss", NAN}};
+  EXPECT_NE(console_line(r, some_run())
+                .find("3m05s left | z_loss 0.25 | dropped 12 | mtp_1 loss n/a | lr 1.00e-03"),
+            std::string::npos)
+      << console_line(r, some_run());
+  const Json line = to_json(r, 0);
+  EXPECT_EQ(line["metrics"]["z_loss"], Json(0.25));
+  EXPECT_TRUE(line["metrics"]["mtp_1 loss"].is_null());
+  EXPECT_FALSE(to_json(some_step(12), 0).contains("metrics"));
+  EXPECT_NE(megatron_line(r, some_run(), 0)
+                .find(" z_loss: 2.500000E-01 | dropped: 1.200000E+01 | mtp_1 loss: NAN | loss"),
+            std::string::npos)
+      << megatron_line(r, some_run(), 0);
+}
+
 TEST(Interval, CountsSkippedSteps) {
   Interval interval;
   for (const int64_t skipped : {1, 0, 1}) {

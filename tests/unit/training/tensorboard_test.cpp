@@ -131,6 +131,15 @@ TEST(TensorBoard, TagsOfMegatronOverIterationsAndOverSamples) {
   EXPECT_EQ(samples[4].scalars.at("lm loss validation vs samples"), 2);
 }
 
+TEST(TensorBoard, MetricsAreCurvesByTheirNames) {
+  const TemporaryDirectory folder;
+  StepRecord r = some_step(3);
+  r.metrics = {{"z_loss", 0.25}};
+  TensorBoard(folder.path(), some_run(), 1).step(r, 2);
+  const std::vector<Event> events = read_events(read_file(event_files(folder.path()).at(0)));
+  EXPECT_EQ(events.back().scalars.at("z_loss"), 0.25f);
+}
+
 TEST(TensorBoard, AResumedRunBeginsAFileThatVoidsWhatLiesBeyond) {
   const TemporaryDirectory folder;
   {

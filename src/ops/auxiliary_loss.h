@@ -1,0 +1,22 @@
+#pragma once
+
+#include "autograd/tape.h"
+
+namespace megatron::ops {
+
+// What a loss beside the main one adds to the objective, and where the log has it.
+struct AuxiliaryLoss {
+  std::string_view metric;  // a mean among the model's metrics
+  double coefficient = 1;
+  bool divided = false;  // MetricReport: each tensor-parallel rank has the losses of other tokens
+};
+
+// Adds coefficient * sum_t weights[t] * losses[t] to the objective and reports the losses with
+// these weights. losses, weights [T] of one type, f32 or f64. With the batch's weights
+// (nn::Batch::weights, or those of this rank's tokens) it is divided as the main loss is, whatever
+// the layout: the metric is the mean over the tokens, and the objective has `coefficient` times it,
+// once for each layer that calls this. Backward starts here; the upstream gradient is 1.
+void auxiliary_loss(Tape& tape, const Var& losses, const Tensor& weights,
+                    const AuxiliaryLoss& options);
+
+}  // namespace megatron::ops

@@ -1,0 +1,154 @@
+// A model for tests that has what no family of the program has yet: another model's layers, each
+// with an auxiliary loss.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/stage.h"
+#include "ops/auxiliary_loss.h"
+#include "parallel/tensor_parallel.h"
+
+namespace megatron::testing {
+
+inline constexpr double kToyCoefficient = 0.5;
+
+// What flows out of a layer, as doubles.
+inline std::vector<double> flowing_values(const Tensor& hidden, const Tensor& residual) {
+  std::vector<double> values = to_doubles(hidden);
+  if (!residual.defined()) return values;
+  const std::vector<double> others = to_doubles(residual);
+  for (size_t i = 0; i < values.size(); ++i) values[i] += others[i];
+  return values;
+}
+
+inline void mean_square_dgrad(Backward& backward) {
+  const Tensor &hidden = backward.saved(0), &residual = backward.saved(1);
+  std::vector<double> dx = flowing_values(hidden, residual);
+  const std::vector<double> dlosses = to_doubles(backward.gradient(0));
+  const size_t width = dx.size() / dlosses.size();
+  for (size_t i = 0; i < dx.size(); ++i)
+    dx[i] *= 2 * dlosses[i / width] / static_cast<double>(width);
+  for (size_t input = 0; input < 2; ++input) {
+    if (!backward.needs(input)) continue;
+    Tensor gradient = backward.empty(hidden.shape(), hidden.dtype(), "mean_square.dx");
+    copy_from(gradient, std::span<const double>(dx));
+    backward.set(input, gradient);
+  }
+}
+
+// losses[t] = mean_h (hidden[t,h] + residual[t,h])^2: f32 (f64) [T]. On the host.
+inline Var mean_square(Tape& tape, const Var& hidden, const Var& residual) {
+  const int64_t tokens = hidden.value.size(0), width = hidden.value.size(1);
+  const std::vector<double> x = flowing_values(hidden.value, residual.value);
+  std::vector<double> means(static_cast<size_t>(tokens));
+  for (size_t i = 0; i < x.size(); ++i)
+    means[i / static_cast<size_t>(width)] += x[i] * x[i] / static_cast<double>(width);
+  Tensor losses =
+      tape.empty({tokens}, kernels::accumulator(hidden.value.dtype()), "mean_square.losses");
+  copy_from(losses, std::span<const double>(means));
+  return tape.record_one({.name = "mean_square",
+                          .inputs = {hidden.id, residual.id},
+                          .saved = {hidden.value, residual.value},
+                          .dgrad = mean_square_dgrad},
+                         losses);
+}
+
+class ToyStage final : public models::Stage {
+ public:
+  ToyStage(models::Model model, std::unique_ptr<Stage> inner,
+           const parallel::TensorParallel& tensor)
+      : model_(std::move(model)), inner_(std::move(inner)), tensor_(tensor) {
+    for (const models::Segment& segment : inner_->segments()) {
+      const bool layer = segment.span.name.starts_with("layers.");
+      segments_.push_back(layer ? with_loss(segment) : segment);
+    }
+  }
+
+  const models::Model& model() const override { return model_; }
+  const parallel::ModelPart& part() const override { return inner_->part(); }
+  std::span<const models::Segment> segments() const override { return segments_; }
+  Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const override {
+    return inner_->loss(tape, in, batch);
+  }
+  Var logits(Tape& tape, const Bundle& in) const override { return inner_->logits(tape, in); }
+  Tensor loss_logits(Tape& tape, const Bundle& in) const override {
+    return inner_->loss_logits(tape, in);
+  }
+  Var final_norm(Tape& tape, const Bundle& in) const override {
+    return inner_->final_norm(tape, in);
+  }
+  const Span& head() const override { return inner_->head(); }
+  std::span<parallel::Placed* const> parameters() const override { return inner_->parameters(); }
+  nn::SequenceStateShape state_shape(int64_t sequences, int64_t capacity) const override {
+    return inner_->state_shape(sequences, capacity);
+  }
+
+ private:
+  models::Segment with_loss(const models::Segment& segment) {
+    return {segment.span,
+            [this, layer = segment.forward](Tape& tape, const Bundle& in, const nn::Batch& batch,
+                                            models::Phase phase) {
+              const Bundle out = layer(tape, in, batch, phase);
+              const parallel::Slice own = tensor_.tokens(batch.weights.size(0));
+              ops::auxiliary_loss(tape, mean_square(tape, out["hidden"], out["residual"]),
+                                  batch.weights.slice(0, own.global_begin, own.size),
+                                  {.metric = "square",
+                                   .coefficient = kToyCoefficient,
+                                   .divided = tensor_.divides_tokens()});
+              tape.report("tokens", {.values = batch.weights.slice(0, own.global_begin, own.size),
+                                     .divided = tensor_.divides_tokens()});
+              return out;
+            }};
+  }
+
+  models::Model model_;
+  std::unique_ptr<Stage> inner_;
+  parallel::TensorParallel tensor_;
+  std::vector<models::Segment> segments_;
+};
+
+class ToyDefinition final : public models::ModelDefinition,
+                            public std::enable_shared_from_this<ToyDefinition> {
+ public:
+  explicit ToyDefinition(models::Model inner) : inner_(std::move(inner)) {}
+
+  std::string_view family() const override { return inner_->family(); }
+  int64_t num_layers() const override { return inner_->num_layers(); }
+  int64_t hidden_size() const override { return inner_->hidden_size(); }
+  int64_t vocab_size() const override { return inner_->vocab_size(); }
+  int64_t max_position_embeddings() const override { return inner_->max_position_embeddings(); }
+  int64_t parameter_count() const override { return inner_->parameter_count(); }
+  double training_flops(int64_t length) const override { return inner_->training_flops(length); }
+  std::vector<MetricDefinition> metrics() const override {
+    return {{"square"}, {"tokens", MetricDefinition::Kind::count}};
+  }
+  models::ModelFlags flags() const override { return inner_->flags(); }
+  Json describe() const override { return inner_->describe(); }
+  Json config_json(DType stored) const override { return inner_->config_json(stored); }
+  models::Model with(const models::ModelChanges& changes) const override {
+    return models::Model(std::make_shared<ToyDefinition>(inner_->with(changes)));
+  }
+  std::unique_ptr<models::Stage> build(Runtime& runtime, DType type, uint64_t seed,
+                                       const parallel::ModelPart& part,
+                                       const parallel::TensorParallel& tensor) const override {
+    return std::make_unique<ToyStage>(models::Model(shared_from_this()),
+                                      inner_.build(runtime, type, seed, part, tensor), tensor);
+  }
+  std::vector<double> plain_losses(const models::PlainTensors& weights,
+                                   std::span<const int32_t> tokens,
+                                   std::span<const int32_t> labels) const override {
+    return inner_->plain_losses(weights, tokens, labels);
+  }
+
+ private:
+  models::Model inner_;
+};
+
+inline models::Model toy_model(const models::Model& inner) {
+  return models::Model(std::make_shared<ToyDefinition>(inner));
+}
+
+}  // namespace megatron::testing

@@ -1,0 +1,92 @@
+// What forward functions run for, and what they report.
+#include "autograd/metrics.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "unit/autograd/products.h"
+
+namespace megatron {
+namespace {
+
+class MetricsTest : public TapeTest {
+ protected:
+  MetricsTest()
+      : metrics({{"mean"}, {"count", MetricDefinition::Kind::count}}, runtime, true),
+        values(drawn({2}, "values")),
+        weights(drawn({2}, "weights")) {
+    copy_from(values, std::vector<double>{3, 5});
+    copy_from(weights, std::vector<double>{1, 3});
+    metrics.begin_step(runtime);
+  }
+  Bundle body(Tape& tape, const Bundle& in) {
+    passes.emplace_back(name(tape.pass()));
+    tape.report("mean", {.values = values, .weights = weights});
+    tape.report("count", {.values = values});
+    return {{"x", product(tape, in["x"], a)}};
+  }
+  // One span, or one in a stretch that is recomputed; its first forward infers, too.
+  void step(Tape& tape, bool in_stretch) {
+    tape.collect(&metrics);
+    const auto span = [&](Tape& t, const Bundle& in) {
+      return t.span({.name = "s", .recompute = !in_stretch}, in,
+                    [&](Tape& u, const Bundle& b) { return body(u, b); });
+    };
+    const Bundle in{{"x", tape.leaf(drawn({kRows, kWidth}, "x"))}};
+    const Bundle out = in_stretch ? tape.recompute(in, span) : span(tape, in);
+    if (!tape.recording()) return;
+    tape.set_gradient(out["x"], drawn({kRows, kWidth}, "dy"));
+    tape.backward();
+  }
+  double value(size_t i) const { return metrics.values().at(i).value; }
+
+  Parameter a = parameter("a");
+  Metrics metrics;
+  Tensor values, weights;
+  std::vector<std::string> passes;
+};
+
+TEST_F(MetricsTest, AreReportedOnceAMicroBatchAndNotWhileRecomputing) {
+  for (const bool in_stretch : {false, true}) {
+    passes.clear();
+    metrics.begin_step(runtime);
+    for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+      Tape tape(runtime);
+      step(tape, in_stretch);
+    }
+    EXPECT_EQ(passes, (std::vector<std::string>{"forward", "recompute", "forward", "recompute"}));
+    EXPECT_EQ(value(0), (3 + 3 * 5) / 4.0);
+    EXPECT_EQ(value(1), 2 * 8);
+  }
+}
+
+TEST_F(MetricsTest, AreNotReportedByAnEvaluation) {
+  for (const bool in_stretch : {false, true}) {
+    Tape tape(runtime, Tape::Mode::infer);
+    step(tape, in_stretch);
+  }
+  EXPECT_EQ(passes, (std::vector<std::string>{"evaluate", "evaluate"}));
+  EXPECT_TRUE(std::isnan(value(0)));
+  EXPECT_EQ(value(1), 0);
+}
+
+TEST_F(MetricsTest, CountOnceWhereRanksReportTheSame) {
+  Metrics copy({{"count", MetricDefinition::Kind::count}}, runtime, false);
+  copy.begin_step(runtime);
+  Tape tape(runtime);
+  tape.collect(&copy);
+  tape.report("count", {.values = values});
+  EXPECT_EQ(copy.values()[0].value, 0);
+  tape.report("count", {.values = values, .divided = true});
+  EXPECT_EQ(copy.values()[0].value, 8);
+}
+
+TEST_F(MetricsTest, HaveNamesThatTheModelKnows) {
+  Tape tape(runtime);
+  tape.report("other", {.values = values});  // nobody collects
+  tape.collect(&metrics);
+  EXPECT_THROW(tape.report("other", {.values = values}), InternalError);
+}
+
+}  // namespace
+}  // namespace megatron
