@@ -1,5 +1,6 @@
 // A model for tests that has what no family of the program has yet: another model's layers, each
-// with an auxiliary loss.
+// with an auxiliary loss that depends on a running statistic, and counts of the tokens that the
+// embedding has seen.
 #pragma once
 
 #include <memory>
@@ -27,10 +28,11 @@ inline std::vector<double> flowing_values(const Tensor& hidden, const Tensor& re
 inline void mean_square_dgrad(Backward& backward) {
   const Tensor &hidden = backward.saved(0), &residual = backward.saved(1);
   std::vector<double> dx = flowing_values(hidden, residual);
+  const std::vector<double> scale = to_doubles(backward.saved(2));
   const std::vector<double> dlosses = to_doubles(backward.gradient(0));
   const size_t width = dx.size() / dlosses.size();
   for (size_t i = 0; i < dx.size(); ++i)
-    dx[i] *= 2 * dlosses[i / width] / static_cast<double>(width);
+    dx[i] *= 2 * scale[i % width] * dlosses[i / width] / static_cast<double>(width);
   for (size_t input = 0; input < 2; ++input) {
     if (!backward.needs(input)) continue;
     Tensor gradient = backward.empty(hidden.shape(), hidden.dtype(), "mean_square.dx");
@@ -39,34 +41,80 @@ inline void mean_square_dgrad(Backward& backward) {
   }
 }
 
-// losses[t] = mean_h (hidden[t,h] + residual[t,h])^2: f32 (f64) [T]. On the host.
-inline Var mean_square(Tape& tape, const Var& hidden, const Var& residual) {
-  const int64_t tokens = hidden.value.size(0), width = hidden.value.size(1);
-  const std::vector<double> x = flowing_values(hidden.value, residual.value);
+// losses[t] = mean_h scale[h] (hidden[t,h] + residual[t,h])^2: f32 (f64) [T]. On the host.
+inline Var mean_square(Tape& tape, const Var& hidden, const Var& residual, const Tensor& scale) {
+  const int64_t tokens = hidden.value.size(0);
+  const std::vector<double> x = flowing_values(hidden.value, residual.value),
+                            scales = to_doubles(scale);
+  const size_t width = scales.size();
   std::vector<double> means(static_cast<size_t>(tokens));
   for (size_t i = 0; i < x.size(); ++i)
-    means[i / static_cast<size_t>(width)] += x[i] * x[i] / static_cast<double>(width);
+    means[i / width] += scales[i % width] * x[i] * x[i] / static_cast<double>(width);
   Tensor losses =
       tape.empty({tokens}, kernels::accumulator(hidden.value.dtype()), "mean_square.losses");
   copy_from(losses, std::span<const double>(means));
   return tape.record_one({.name = "mean_square",
                           .inputs = {hidden.id, residual.id},
-                          .saved = {hidden.value, residual.value},
+                          .saved = {hidden.value, residual.value, scale},
                           .dgrad = mean_square_dgrad},
                          losses);
 }
 
+inline void add_to(Tensor sum, const std::vector<double>& values) {
+  std::vector<double> all = to_doubles(sum);
+  for (size_t i = 0; i < all.size(); ++i) all[i] += values[i];
+  copy_from(sum, std::span<const double>(all));
+}
+
+// observed: the sum of squares of each channel, then the number of tokens.
+inline void update_running(const nn::ModuleState& state, Stream& stream) {
+  if (!state.value().device().has_data()) return;
+  stream.synchronize();
+  std::vector<double> running = to_doubles(state.value());
+  const std::vector<double> seen = to_doubles(state.observed);
+  for (size_t i = 0; i < running.size(); ++i)
+    running[i] = 0.75 * running[i] + 0.25 * seen[i] / seen.back();
+  Tensor value = state.value();
+  copy_from(value, std::span<const double>(running));
+}
+
+// How many tokens of each kind were seen in all steps.
+inline void update_seen(const nn::ModuleState& state, Stream& stream) {
+  if (!state.value().device().has_data()) return;
+  stream.synchronize();
+  add_to(state.value(), to_doubles(state.observed));
+}
+
+// States "toy.layers.N.running" [H], on every tensor-parallel rank, and "toy.seen" [V], divided.
 class ToyStage final : public models::Stage {
  public:
-  ToyStage(models::Model model, std::unique_ptr<Stage> inner,
+  ToyStage(models::Model model, std::unique_ptr<Stage> inner, Runtime& runtime, DType type,
            const parallel::TensorParallel& tensor)
       : model_(std::move(model)), inner_(std::move(inner)), tensor_(tensor) {
+    const auto placement = [](const std::string& name, const Shape& shape) {
+      parallel::Placement placement;
+      placement.parts = {{.name = "toy." + name, .global = shape, .slices = {{0, 0, shape[0]}}}};
+      return placement;
+    };
+    nn::Builder builder(runtime, type, placement, tensor);
+    const int64_t hidden = model_->hidden_size(), vocabulary = model_->vocab_size();
     for (const models::Segment& segment : inner_->segments()) {
-      const bool layer = segment.span.name.starts_with("layers.");
-      segments_.push_back(layer ? with_loss(segment) : segment);
+      if (segment.span.name.starts_with("layers.")) {
+        segments_.push_back(with_loss(
+            segment, builder.add_state(segment.span.name + ".running", {hidden}, nn::ones(),
+                                       {.observed = Shape{hidden + 1}, .update = update_running})));
+      } else {
+        segments_.push_back(
+            counted(segment, builder.add_state("seen", {vocabulary}, nn::zeros(),
+                                               {.update = update_seen,
+                                                .division = parallel::Division{0, {vocabulary}}})));
+      }
     }
+    owned_ = builder.take_states();
+    for (const auto& state : owned_) states_.push_back(state.get());
   }
 
+  std::span<nn::ModuleState* const> states() const override { return states_; }
   const models::Model& model() const override { return model_; }
   const parallel::ModelPart& part() const override { return inner_->part(); }
   std::span<const models::Segment> segments() const override { return segments_; }
@@ -87,27 +135,60 @@ class ToyStage final : public models::Stage {
   }
 
  private:
-  models::Segment with_loss(const models::Segment& segment) {
-    return {segment.span,
-            [this, layer = segment.forward](Tape& tape, const Bundle& in, const nn::Batch& batch,
-                                            models::Phase phase) {
-              const Bundle out = layer(tape, in, batch, phase);
-              const parallel::Slice own = tensor_.tokens(batch.weights.size(0));
-              ops::auxiliary_loss(tape, mean_square(tape, out["hidden"], out["residual"]),
-                                  batch.weights.slice(0, own.global_begin, own.size),
-                                  {.metric = "square",
-                                   .coefficient = kToyCoefficient,
-                                   .divided = tensor_.divides_tokens()});
-              tape.report("tokens", {.values = batch.weights.slice(0, own.global_begin, own.size),
-                                     .divided = tensor_.divides_tokens()});
-              return out;
-            }};
+  static bool has_data(const Tensor& tensor) {
+    return tensor.defined() && tensor.device().has_data();
+  }
+
+  // Each rank sees all tokens, and counts those in its rows of the vocabulary.
+  static models::Segment counted(const models::Segment& segment, const nn::ModuleState& state) {
+    const auto forward = [&state, embed = segment.forward](Tape& tape, const Bundle& in,
+                                                           const nn::Batch& batch,
+                                                           models::Phase phase) {
+      if (const Tensor seen = state.observe(tape); has_data(seen)) {
+        std::vector<double> counts(static_cast<size_t>(seen.elements()));
+        const int64_t first = state.placed.placement.parts[0].slices[0].global_begin;
+        for (const int32_t id : batch.tokens.span<int32_t>())
+          if (id >= first && id < first + seen.elements())
+            ++counts[static_cast<size_t>(id - first)];
+        add_to(seen, counts);
+      }
+      return embed(tape, in, batch, phase);
+    };
+    return {segment.span, forward};
+  }
+
+  models::Segment with_loss(const models::Segment& segment, const nn::ModuleState& running) const {
+    const auto forward = [tensor = tensor_, &running, layer = segment.forward](
+                             Tape& tape, const Bundle& in, const nn::Batch& batch,
+                             models::Phase phase) {
+      const Bundle out = layer(tape, in, batch, phase);
+      const Var &hidden = out["hidden"], &residual = out["residual"];
+      const parallel::Slice own = tensor.tokens(batch.weights.size(0));
+      const Tensor weights = batch.weights.slice(0, own.global_begin, own.size);
+      const bool divided = tensor.divides_tokens();
+      if (const Tensor seen = running.observe(tape); has_data(seen)) {
+        std::vector<double> sums(static_cast<size_t>(seen.elements()));
+        const std::vector<double> x = flowing_values(hidden.value, residual.value);
+        const size_t width = sums.size() - 1;
+        for (size_t i = 0; i < x.size(); ++i) sums[i % width] += x[i] * x[i];
+        sums.back() = static_cast<double>(own.size);
+        add_to(seen, sums);
+      }
+      if (!hidden.value.device().has_data()) return out;
+      ops::auxiliary_loss(tape, mean_square(tape, hidden, residual, running.value()), weights,
+                          {.metric = "square", .coefficient = kToyCoefficient, .divided = divided});
+      tape.report("tokens", {.values = weights, .divided = divided});
+      return out;
+    };
+    return {segment.span, forward};
   }
 
   models::Model model_;
   std::unique_ptr<Stage> inner_;
   parallel::TensorParallel tensor_;
   std::vector<models::Segment> segments_;
+  std::vector<std::unique_ptr<nn::ModuleState>> owned_;
+  std::vector<nn::ModuleState*> states_;
 };
 
 class ToyDefinition final : public models::ModelDefinition,
@@ -135,7 +216,8 @@ class ToyDefinition final : public models::ModelDefinition,
                                        const parallel::ModelPart& part,
                                        const parallel::TensorParallel& tensor) const override {
     return std::make_unique<ToyStage>(models::Model(shared_from_this()),
-                                      inner_.build(runtime, type, seed, part, tensor), tensor);
+                                      inner_.build(runtime, type, seed, part, tensor), runtime,
+                                      type, tensor);
   }
   std::vector<double> plain_losses(const models::PlainTensors& weights,
                                    std::span<const int32_t> tokens,

@@ -29,7 +29,7 @@ std::unique_ptr<Stage> Model::build(Runtime& runtime, DType type, uint64_t seed,
 
 std::unique_ptr<Stage> Model::build(Runtime& runtime, DType type, uint64_t seed) const {
   auto stage = build(runtime, type, seed, {.layers = definition_->num_layers()}, {});
-  parallel::allocate(stage->parameters(), runtime);
+  parallel::allocate(tensors_of(*stage), runtime);
   return stage;
 }
 

@@ -12,6 +12,7 @@
 #include "models/model.h"
 #include "nn/batch.h"
 #include "nn/builder.h"
+#include "nn/module_state.h"
 #include "nn/sequence_state.h"
 #include "parallel/layer_layout.h"
 
@@ -50,12 +51,17 @@ class Stage {
   virtual const Span& head() const = 0;
 
   virtual std::span<parallel::Placed* const> parameters() const = 0;
+  // Those that training changes without a gradient.
+  virtual std::span<nn::ModuleState* const> states() const { return {}; }
 
   // Of what inference keeps of `sequences`, of up to `capacity` tokens each.
   virtual nn::SequenceStateShape state_shape(int64_t sequences, int64_t capacity) const = 0;
 };
 
-// Every parameter gets its initial values, the same in any layout.
+// Parameters, then states: the tensors of the model.
+std::vector<parallel::Placed*> tensors_of(const Stage& stage);
+
+// Every parameter and state gets its initial values, the same in any layout.
 void initialize(const Stage& stage, uint64_t seed, Stream& stream);
 
 // stage.loss() as a span of the tape.

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "nn/module_state.h"
 #include "parallel/tensor_parallel.h"
 
 namespace megatron::nn {
@@ -27,17 +28,33 @@ class Builder {
   Parameter& add(const std::string& name, Shape shape, parallel::Init init, int uses = 1,
                  std::optional<parallel::Division> division = std::nullopt);
 
+  struct StateOptions {
+    // Of what this rank observes; default: as the value is. observed, update: ModuleState.
+    std::optional<Shape> observed;
+    comm::Reduce reduce = comm::Reduce::sum;
+    std::function<void(const ModuleState&, Stream&)> update;
+    std::optional<parallel::Division> division;
+  };
+  // A state in f32 (f64 for f64), placed and divided as a parameter is.
+  ModuleState& add_state(const std::string& name, Shape shape, parallel::Init init,
+                         StateOptions options);
+
   Runtime& runtime() const { return runtime_; }
   DType type() const { return type_; }
   const parallel::TensorParallel& tensor() const { return tensor_; }
   std::vector<std::unique_ptr<parallel::Placed>> take() { return std::move(parameters_); }
+  std::vector<std::unique_ptr<ModuleState>> take_states() { return std::move(states_); }
 
  private:
+  void place(parallel::Placed& placed, const std::string& name, Shape shape, DType type,
+             parallel::Init init, std::optional<parallel::Division> division) const;
+
   Runtime& runtime_;
   DType type_;
   PlacementOf placement_;
   parallel::TensorParallel tensor_;
   std::vector<std::unique_ptr<parallel::Placed>> parameters_;
+  std::vector<std::unique_ptr<ModuleState>> states_;
 };
 
 inline parallel::Init normal(double deviation) { return {parallel::Init::Kind::normal, deviation}; }

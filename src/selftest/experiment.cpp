@@ -94,6 +94,7 @@ struct Experiment::Trial {
                .table = e.environment_.table(e.device_)}) {
     e.environment_.place(model.shards(), parallel::place_layers(e.model_->num_layers(),
                                                                 layout.pipeline, layout.layers));
+    nn::initialize(model.step.states(), 4, runtime.stream());
     randomize(model.shards(), 4, runtime.stream(), e.weights_);
     model.step.begin(config_of(method, layout));
   }

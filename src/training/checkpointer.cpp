@@ -42,7 +42,7 @@ Checkpointer::~Checkpointer() {
 checkpoint::Contents Checkpointer::contents(const TrainerState& state) const {
   checkpoint::Contents contents;
   contents.config = saved_.config;
-  contents.model = without_copies(checkpoint::held(step_.shards()));
+  contents.model = without_copies(held_weights(step_));
   contents.whole_model = whole_.weights;
   if (state.has_optimizer) {
     contents.optimizer = without_copies(held_states(step_.optimizer()));

@@ -5,7 +5,9 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/log.h"
 #include "tokenizers/tokenizer_file.h"
+#include "training/whole_model.h"
 
 namespace megatron::training {
 namespace fs = std::filesystem;
@@ -45,7 +47,13 @@ std::unique_ptr<models::Stage> load_model(const checkpoint::ModelDirectory& dire
                                           const models::Model& model, Runtime& runtime, DType type,
                                           uint64_t seed) {
   auto stage = model.build(runtime, type, seed);
-  checkpoint::load(directory, stage->parameters());
+  const WholeModel whole = whole_model(*stage);
+  const std::vector<std::string> absent = absent_states(whole, directory);
+  if (!absent.empty()) {
+    nn::initialize(stage->states(), seed, runtime.stream());
+    log::warning("{}", absent_states_text(directory.path(), absent));
+  }
+  load_weights(directory, checkpoint::held(models::tensors_of(*stage)), whole, absent);
   return stage;
 }
 

@@ -44,7 +44,7 @@ RankRun::RankRun(const RunPlan& plan, double peak, comm::Group& world, const Tra
 
 void RankRun::fill_model(const Beginning& beginning) {
   if (beginning.weights != nullptr) {
-    checkpoint::load(*beginning.weights, checkpoint::held(model_.shards()), plan_.whole.weights);
+    load_weights(beginning);
   } else {
     model_.initialize(static_cast<uint64_t>(s_.runtime.seed));
   }
@@ -54,6 +54,17 @@ void RankRun::fill_model(const Beginning& beginning) {
   model_.step.optimizer().resume(beginning.state.optimizer_steps);
   if (beginning.state.loss_scale && model_.step.loss_scale().dynamic())
     model_.step.loss_scale().resume(*beginning.state.loss_scale);
+}
+
+// A checkpoint has every state; weights alone may come from where there was none.
+void RankRun::load_weights(const Beginning& beginning) {
+  std::vector<std::string> absent;
+  if (beginning.checkpoint == nullptr) absent = absent_states(plan_.whole, *beginning.weights);
+  if (!absent.empty()) {
+    nn::initialize(model_.step.states(), static_cast<uint64_t>(s_.runtime.seed), runtime_.stream());
+    if (lead()) log::warning("{}", absent_states_text(beginning.weights->path(), absent));
+  }
+  training::load_weights(*beginning.weights, model_.held(), plan_.whole, absent);
 }
 
 // What the checkpoints will take, before the first step; or that there will be none.

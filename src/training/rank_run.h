@@ -35,6 +35,7 @@ class RankRun {
     return hooks_.files == nullptr ? system_files() : *hooks_.files;
   }
   void fill_model(const Beginning& beginning);
+  void load_weights(const Beginning& beginning);
   void announce_saves() const;
   Prefetcher read_ahead() const;
   void train_on(Prefetcher& data);

@@ -292,7 +292,8 @@ SettledRun settle_run(const TrainSettings& given) {
 }
 
 RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes,
-                      const ContinueText& continue_text) {
+                      const ContinueText& continue_text,
+                      const std::function<models::Model(const models::Model&)>& composed) {
   RunPlan plan{.began = now_seconds(), .settings = given};
   TrainSettings& s = plan.settings;
   settle(s);
@@ -307,6 +308,7 @@ RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes,
   const std::string source = shape_source(s, plan.beginning);
   plan.vocabulary = find_vocabulary(s, source);
   plan.model = find_model(s, source, plan.vocabulary);
+  if (composed) plan.model = composed(plan.model);
   const std::vector<SettingNote> layout = settle_layout(s, plan.model);
   check_prompts(s.run, plan.vocabulary, plan.model);
   require_hope(s, plan.model);

@@ -2,6 +2,7 @@
 // 0.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -62,8 +63,9 @@ SettledRun settle_run(const TrainSettings& given);
 
 // Checks everything that a user can get wrong, and opens the data. Throws Error naming the value,
 // the limit and the flag. processes: those of the run. continue_text: what --sample-interval needs
-// is found out with it.
+// is found out with it. composed: TrainHooks.
 RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes,
-                      const ContinueText& continue_text = {});
+                      const ContinueText& continue_text = {},
+                      const std::function<models::Model(const models::Model&)>& composed = {});
 
 }  // namespace megatron::training

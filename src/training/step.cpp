@@ -68,6 +68,7 @@ TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
                      options.data_parallel),
       pipeline_(ranks.pipeline(), ranks.stages(), ranks.stages_beside(), runtime, options.pipeline),
       metrics_(chunks[0]->model()->metrics(), runtime, tensor_.rank() == 0),
+      states_(chunks, ranks, runtime),
       loss_scale_(options.loss_scale.value_or(LossScaleSettings{.constant = 1})),
       type_(type),
       in_flight_(chunks.size()) {
@@ -248,6 +249,7 @@ void TrainStep::forward_backward(std::span<const HostBatch> micro_batches) {
   data_parallel_.begin_step(count);
   if (recorded_) recorded_->begin_step();
   metrics_.begin_step(runtime_);
+  states_.begin_step();
   make_totals(expected_ > 0 ? expected_ : count);
   make_room(count);
   batches_ = micro_batches;
@@ -345,6 +347,7 @@ StepReport TrainStep::run(std::span<const HostBatch> micro_batches,
     told_work_.phase("update");
     const Timed timed(*this, times_.update, 1);
     optimizer_->update(inputs);
+    states_.update_step();
     data_parallel_.parameters_changed();
   }
   report.times = times_;

@@ -15,6 +15,7 @@
 #include "parallel/ranks.h"
 #include "training/batch.h"
 #include "training/loss_scale.h"
+#include "training/module_states.h"
 #include "training/recorded_micro_batches.h"
 #include "training/step_times.h"
 #include "training/told_work.h"
@@ -84,6 +85,8 @@ class TrainStep final : private parallel::StageWork {
   // Elements of parameters that this rank keeps, of all chunks in the model's order; to be filled
   // once.
   std::span<const parallel::Shard> shards() const { return data_parallel_.shards(); }
+  // Those that modules have beside parameters; to be filled, too.
+  std::span<nn::ModuleState* const> states() const { return states_.all(); }
   // After that: the optimizer, whose master weights begin as the values. Collective.
   void begin(const optim::OptimizerConfig& optimizer);
 
@@ -153,6 +156,7 @@ class TrainStep final : private parallel::StageWork {
   parallel::Pipeline pipeline_;
   std::optional<optim::Optimizer> optimizer_;
   Metrics metrics_;
+  ModuleStates states_;
   LossScale loss_scale_;
   DType type_;
   std::optional<RecordedMicroBatches> recorded_;

@@ -1,5 +1,7 @@
 #include "training/trained_model.h"
 
+#include "training/whole_model.h"
+
 namespace megatron::training {
 namespace {
 
@@ -28,6 +30,9 @@ TrainedModel::TrainedModel(const models::Model& model, DType type, uint64_t seed
 void TrainedModel::initialize(uint64_t value_seed) {
   for (const parallel::Shard& shard : shards())
     parallel::initialize(shard, value_seed, runtime.stream());
+  nn::initialize(step.states(), value_seed, runtime.stream());
 }
+
+std::vector<checkpoint::HeldTensor> TrainedModel::held() const { return held_weights(step); }
 
 }  // namespace megatron::training

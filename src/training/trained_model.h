@@ -1,6 +1,7 @@
 // A model in training, as one rank holds it: groups, chunks, step and evaluation, made together.
 #pragma once
 
+#include "checkpoint/held_tensor.h"
 #include "training/loss_pass.h"
 #include "training/model_parts.h"
 #include "training/step.h"
@@ -22,7 +23,9 @@ struct TrainedModel {
   TrainedModel& operator=(const TrainedModel&) = delete;
 
   std::span<const parallel::Shard> shards() const { return step.shards(); }
-  // Initial values, the same for any layout.
+  // What this rank holds of the model's tensors: shards, then states.
+  std::vector<checkpoint::HeldTensor> held() const;
+  // Initial values of parameters and states, the same for any layout.
   void initialize(uint64_t value_seed);
 
   Runtime& runtime;

@@ -1,5 +1,9 @@
 #include "training/whole_model.h"
 
+#include <algorithm>
+#include <iterator>
+
+#include "checkpoint/name_list.h"
 #include "training/trained_model.h"
 
 namespace megatron::training {
@@ -9,11 +13,57 @@ WholeModel whole_model(const models::Model& model, DType type,
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
   const std::unique_ptr<comm::Group> alone = comm::single();
   TrainedModel trained(model, type, 0, {}, *alone, shapes_only, {});
-  WholeModel whole{.weights = checkpoint::whole_tensors(checkpoint::held(trained.shards()))};
+  WholeModel whole = whole_model(trained.parts.whole());
   if (optimizer == nullptr) return whole;
   trained.step.begin(*optimizer);
   whole.optimizer = checkpoint::whole_tensors(held_states(trained.step.optimizer()));
   return whole;
+}
+
+WholeModel whole_model(const models::Stage& undivided) {
+  const std::vector<parallel::Placed*> tensors = models::tensors_of(undivided);
+  WholeModel whole{.weights = checkpoint::whole_tensors(tensors)};
+  for (const nn::ModuleState* state : undivided.states())
+    for (const parallel::Part& part : state->placed.placement.parts)
+      whole.states.push_back(part.name);
+  return whole;
+}
+
+std::vector<checkpoint::HeldTensor> held_weights(const TrainStep& step) {
+  std::vector<checkpoint::HeldTensor> held = checkpoint::held(step.shards());
+  for (nn::ModuleState* state : step.states()) {
+    parallel::Placed* const placed = &state->placed;
+    const std::vector<checkpoint::HeldTensor> one = checkpoint::held(std::span(&placed, 1));
+    held.insert(held.end(), one.begin(), one.end());
+  }
+  return held;
+}
+
+std::vector<std::string> absent_states(const WholeModel& whole,
+                                       const checkpoint::ModelDirectory& directory) {
+  std::vector<std::string> absent;
+  std::ranges::copy_if(whole.states, std::back_inserter(absent),
+                       [&](const std::string& name) { return directory.find(name) == nullptr; });
+  return absent;
+}
+
+void load_weights(const checkpoint::ModelDirectory& directory,
+                  std::vector<checkpoint::HeldTensor> held, const WholeModel& whole,
+                  std::span<const std::string> absent) {
+  const auto is_absent = [&](const std::string& name) {
+    return std::ranges::find(absent, name) != absent.end();
+  };
+  std::erase_if(held, [&](const checkpoint::HeldTensor& tensor) {
+    return is_absent(tensor.placement->parts.at(0).name);
+  });
+  std::vector<checkpoint::WholeTensor> present = whole.weights;
+  std::erase_if(present, [&](const auto& tensor) { return is_absent(tensor.name); });
+  checkpoint::load(directory, held, present);
+}
+
+std::string absent_states_text(const std::string& directory, std::span<const std::string> absent) {
+  return fmt::format("'{}' lacks the module states {}: they begin as in a new model", directory,
+                     checkpoint::counted(absent));
 }
 
 std::vector<checkpoint::HeldTensor> held_states(const optim::Optimizer& optimizer) {

@@ -1,22 +1,42 @@
 // All tensors of a model and of its optimizer, as checkpoints name them, whichever ranks hold them.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "checkpoint/held_tensor.h"
-#include "models/model.h"
+#include "checkpoint/model_directory.h"
+#include "models/stage.h"
 #include "optim/optimizer.h"
 
 namespace megatron::training {
 
+class TrainStep;
+
 struct WholeModel {
   std::vector<checkpoint::WholeTensor> weights, optimizer;
+  std::vector<std::string> states;  // names of those weights that are module states
 };
 
 // Without an optimizer: weights alone.
 WholeModel whole_model(const models::Model& model, DType type,
                        const optim::OptimizerConfig* optimizer = nullptr);
 
+// Of a stage that is all of a model.
+WholeModel whole_model(const models::Stage& undivided);
+
+// What this rank holds of the model's tensors: shards of parameters, then states.
+std::vector<checkpoint::HeldTensor> held_weights(const TrainStep& step);
+// Of a model's states, the names that a directory lacks: of models that were not trained here, or by
+// code that has no such state.
+std::vector<std::string> absent_states(const WholeModel& whole,
+                                       const checkpoint::ModelDirectory& directory);
+// Fills `held` as checkpoint::load does, but for tensors named in `absent`, which keep their values.
+void load_weights(const checkpoint::ModelDirectory& directory,
+                  std::vector<checkpoint::HeldTensor> held, const WholeModel& whole,
+                  std::span<const std::string> absent);
+// "'DIR' lacks the module states 2 (NAME, NAME): they begin as in a new model"
+std::string absent_states_text(const std::string& directory, std::span<const std::string> absent);
 // What this rank holds of an optimizer's state.
 std::vector<checkpoint::HeldTensor> held_states(const optim::Optimizer& optimizer);
 

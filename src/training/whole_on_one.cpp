@@ -1,6 +1,7 @@
 #include "training/whole_on_one.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -84,12 +85,16 @@ std::unique_ptr<models::Stage> gathered(const TrainedModel& trained, const model
     whole = model.build(runtime, type, 0);
   }
   Pieces held = pieces_of(trained.shards()), wanted;
-  if (whole != nullptr) wanted = pieces_of(whole->parameters());
+  for (nn::ModuleState* state : trained.step.states())
+    held.merge(pieces_of(std::array{&state->placed}));
+  if (whole != nullptr) wanted = pieces_of(models::tensors_of(*whole));
   const bool has_data = runtime.device().has_data();
   runtime.stream().synchronize();
-  for (const checkpoint::WholeTensor& tensor : checkpoint::whole_tensors(undivided->parameters())) {
-    const Tensor canonical = Tensor::empty(runtime.arena(MemoryClass::activations),
-                                           {tensor.shape.elements()}, type, "samples.tensor");
+  for (const checkpoint::WholeTensor& tensor :
+       checkpoint::whole_tensors(models::tensors_of(*undivided))) {
+    const Tensor canonical =
+        Tensor::empty(runtime.arena(MemoryClass::activations), {tensor.shape.elements()},
+                      tensor.dtype, "samples.tensor");
     const Tensor here = on_host(canonical, false);  // itself but on a GPU
     const bool apart = !here.same_storage(canonical);
     if (has_data) {

@@ -1,0 +1,62 @@
+#include "training/module_states.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "kernels/table.h"
+
+namespace megatron::training {
+
+ModuleStates::ModuleStates(std::span<models::Stage* const> chunks, const parallel::Ranks& ranks,
+                           Runtime& runtime)
+    : ranks_(ranks), runtime_(runtime) {
+  for (const models::Stage* chunk : chunks)
+    states_.insert(states_.end(), chunk->states().begin(), chunk->states().end());
+  if (states_.empty()) return;
+  nn::allocate(states_, runtime);
+  const DType type = states_[0]->value().dtype();
+  std::vector<int64_t> begins;
+  for (const nn::ModuleState* state : states_) {
+    MG_ASSERT(state->value().dtype() == type && state->update != nullptr);
+    Buffer& buffer = buffer_of(*state);
+    begins.push_back(buffer.elements);
+    buffer.elements += state->observed_shape.elements();
+  }
+  for (Buffer& buffer : buffers_)
+    buffer.memory = Tensor::empty(runtime.arena(MemoryClass::gradients), {buffer.elements}, type,
+                                  "observed by modules");
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const Shape& shape = states_[i]->observed_shape;
+    states_[i]->observed =
+        buffer_of(*states_[i]).memory.slice(0, begins[i], shape.elements()).view(shape);
+  }
+}
+
+ModuleStates::Buffer& ModuleStates::buffer_of(const nn::ModuleState& state) {
+  const auto found = std::ranges::find_if(buffers_, [&](const Buffer& buffer) {
+    return buffer.reduce == state.reduce && buffer.partial == state.placed.partial;
+  });
+  if (found != buffers_.end()) return *found;
+  return buffers_.emplace_back(Buffer{.reduce = state.reduce, .partial = state.placed.partial});
+}
+
+void ModuleStates::begin_step() {
+  Stream& stream = runtime_.stream();
+  for (const Buffer& buffer : buffers_)
+    kernels::table(stream).fill({.out = buffer.memory, .value = 0}, stream);
+}
+
+void ModuleStates::update_step() {
+  Stream& stream = runtime_.stream();
+  for (const Buffer& buffer : buffers_) {
+    if (buffer.partial) {
+      ranks_.tensor()
+          .group->all_reduce(buffer.memory, buffer.reduce, stream, "step.states, tensor ranks")
+          .wait(stream);
+    }
+    ranks_.data().all_reduce(buffer.memory, buffer.reduce, stream, "step.states").wait(stream);
+  }
+  for (const nn::ModuleState* state : states_) state->update(*state, stream);
+}
+
+}  // namespace megatron::training

@@ -1,0 +1,39 @@
+// The module states of what a rank trains: their memory, and their change once a step.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/stage.h"
+#include "nn/module_state.h"
+#include "parallel/ranks.h"
+
+namespace megatron::training {
+
+class ModuleStates {
+ public:
+  // Gives values and what is observed memory. All are borrowed.
+  ModuleStates(std::span<models::Stage* const> chunks, const parallel::Ranks& ranks,
+               Runtime& runtime);
+
+  std::span<nn::ModuleState* const> all() const { return states_; }
+  void begin_step();   // nothing is observed yet
+  void update_step();  // collective over the ranks that share a state
+
+ private:
+  // What is reduced by one call.
+  struct Buffer {
+    comm::Reduce reduce = comm::Reduce::sum;
+    bool partial = false;
+    int64_t elements = 0;
+    Tensor memory;
+  };
+  Buffer& buffer_of(const nn::ModuleState& state);
+
+  const parallel::Ranks& ranks_;
+  Runtime& runtime_;
+  std::vector<nn::ModuleState*> states_;
+  std::vector<Buffer> buffers_;
+};
+
+}  // namespace megatron::training

@@ -1,0 +1,126 @@
+// Tensors that training changes without a gradient: once a step, alike in every layout, saved and
+// resumed by name.
+#include <numeric>
+
+#include "dist/training/runs.h"
+#include "text.h"
+#include "toy_model.h"
+
+namespace megatron::training {
+namespace {
+
+using testing::error_of;
+
+constexpr const char* kSequence = "--tensor-model-parallel-size 2 --sequence-parallel";
+constexpr const char* kStages = "--pipeline-model-parallel-size 2";
+constexpr const char* kRecompute =
+    "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1";
+
+TrainResult run_toy(const TrainSettings& settings) {
+  return train(settings, {.composed = testing::toy_model, .peak = 1e12});
+}
+
+class ModuleStates : public ::testing::Test {
+ protected:
+  TrainSettings settings(const std::string& name, const std::string& flags = "") const {
+    TrainSettings s = with_flags(deep_gpt2(), flags);
+    s.batch.train_iters = 4;
+    s.checkpoint.save = folder / name;
+    return s;
+  }
+  static Tensors states_in(const std::string& directory) {
+    Tensors states = saved_tensors(directory).weights;
+    std::erase_if(states, [](const auto& entry) { return !entry.first.starts_with("toy."); });
+    return states;
+  }
+
+  static double tokens_seen(const Tensors& states) {
+    const std::vector<double>& counts = states.at("toy.seen");
+    return std::accumulate(counts.begin(), counts.end(), 0.0);
+  }
+
+  TemporaryDirectory folder;
+};
+
+// 8 sequences of 16 tokens a step; a recompute, a second micro-batch and an evaluation count
+// nothing twice.
+TEST_F(ModuleStates, CountEveryTokenOfAStepOnce) {
+  const std::vector<std::pair<const char*, std::string>> layouts = {
+      {"one", kRecompute},
+      {"replicas", "--ranks 2 --data-parallel-sharding-strategy optim_grads_params"},
+      {"tensor", kTensor},
+      {"sequence", kSequence},
+      {"stages", std::string(kStages) + " " + kRecompute},
+      {"chunks", std::string(kStages) + " --num-virtual-stages-per-pipeline-rank 2"}};
+  Tensors expected;
+  for (const auto& [name, flags] : layouts) {
+    const std::string path = run_toy(settings(name, flags)).saved;
+    const Tensors states = states_in(path);
+    ASSERT_EQ(states.size(), 5u) << name;
+    EXPECT_EQ(tokens_seen(states), 4 * 8 * 16) << name;
+    if (expected.empty()) expected = states;
+    EXPECT_EQ(states.at("toy.seen"), expected.at("toy.seen")) << name;
+    EXPECT_LE(distance(states, expected), tolerance::kLayoutFp32) << name;
+  }
+  EXPECT_NE(expected.at("toy.layers.0.running"), expected.at("toy.layers.3.running"));
+}
+
+// With states of bf16 models in f32, too.
+TEST_F(ModuleStates, AreResumedToTheBit) {
+  for (const char* precision : {"", "--bf16"}) {
+    for (const char* layout : {kRecompute, kSequence, kStages}) {
+      const std::string flags = fmt::format("{} {}", precision, layout),
+                        name = std::to_string(std::hash<std::string>()(flags));
+      const TrainResult straight = run_toy(settings(name + "a", flags));
+      TrainSettings s = settings(name + "b", flags);
+      s.checkpoint.load = s.checkpoint.save;
+      s.checkpoint.exit_interval = 2;
+      std::vector<double> all = losses(run_toy(s));
+      s.checkpoint.exit_interval.reset();
+      const TrainResult rest = run_toy(s);
+      ASSERT_EQ(rest.first_iteration, 2);
+      for (const double loss : losses(rest)) all.push_back(loss);
+      EXPECT_TRUE(same_bits(all, losses(straight))) << flags;
+      const SavedTensors ours = saved_tensors(rest.saved), theirs = saved_tensors(straight.saved);
+      EXPECT_EQ(ours.weights, theirs.weights) << flags;
+      EXPECT_EQ(ours.states, theirs.states) << flags;
+      const checkpoint::SafetensorsFile file(rest.saved + "/model.safetensors");
+      EXPECT_EQ(file.find("toy.seen")->dtype, DType::f32);
+    }
+  }
+}
+
+TEST_F(ModuleStates, GoOnInAnotherLayout) {
+  const std::vector<double> one = losses(run_toy(settings("one")));
+  TrainSettings s = settings("grid");
+  s.checkpoint.load = s.checkpoint.save;
+  s.checkpoint.exit_interval = 2;
+  std::vector<double> all = losses(run_toy(with_flags(s, std::string(kSequence) + " " + kStages)));
+  s.checkpoint.exit_interval.reset();
+  const TrainResult rest = run_toy(with_flags(s, "--ranks 2 --use-distributed-optimizer"));
+  for (const double loss : losses(rest)) all.push_back(loss);
+  EXPECT_LE(distance(all, one), tolerance::kLayoutFp32);
+  EXPECT_EQ(states_in(rest.saved).at("toy.seen"),
+            states_in(folder / "one/iter_0000004").at("toy.seen"));
+}
+
+TEST_F(ModuleStates, OfACheckpointAreNotOptionalAndOfOtherWeightsAreToldToBegin) {
+  TrainSettings s = settings("plain");
+  s.checkpoint.exit_interval = 2;
+  run(s);
+  s.checkpoint.load = s.checkpoint.save;
+  s.checkpoint.exit_interval = 2;
+  EXPECT_NE(error_of([&] { run_toy(s); }).find("missing: 5 (toy."), std::string::npos)
+      << error_of([&] { run_toy(s); });
+  TrainSettings finetune = settings("tuned");
+  finetune.checkpoint.load = folder / "plain";
+  finetune.checkpoint.finetune = true;
+  ::testing::internal::CaptureStderr();
+  const std::string saved = run_toy(with_flags(finetune, kStages)).saved;
+  const std::string told = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(told.find("lacks the module states 5 (toy."), std::string::npos) << told;
+  EXPECT_EQ(tokens_seen(states_in(saved)), 4 * 8 * 16);
+}
+
+}  // namespace
+}  // namespace megatron::training
