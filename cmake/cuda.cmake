@@ -1,4 +1,4 @@
-# The CUDA plugin, libmegatron_cuda.so: src/*/cuda and src/comm/nccl, which the program opens when it runs
+# The CUDA plugin, libmegatron_cuda.so: src/*/cuda and src/comm/gpu/nccl, which the program opens when it runs
 # (src/device/wing.h), and which opens NVIDIA's libraries (src/device/cuda/libraries.h). MEGATRON_CUDA: auto (where a GPU is
 # present), ON or OFF. The same sources compile for the CPU against tests/cuda_shim, which has CUDA's names: that plugin lies
 # in cuda_shim/ of the build, beside the test programs that open it.
@@ -70,8 +70,8 @@ endfunction()
 function(megatron_cuda_sources out)
   cmake_parse_arguments(WING "" "" "WITHOUT" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/device/cuda/*.cpp ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cpp
-    ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cu ${CMAKE_SOURCE_DIR}/src/comm/nccl/*.cpp
-    ${CMAKE_SOURCE_DIR}/src/comm/nccl/*.cu)
+    ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cu ${CMAKE_SOURCE_DIR}/src/comm/gpu/nccl/*.cpp
+    ${CMAKE_SOURCE_DIR}/src/comm/gpu/nccl/*.cu)
   foreach(folder ${WING_WITHOUT})
     list(FILTER sources EXCLUDE REGEX "/src/${folder}/")
   endforeach()
@@ -123,7 +123,7 @@ endfunction()
 
 # The wing on the CPU: the same sources against tests/cuda_shim, in `folder`.
 function(megatron_cuda_shim folder)
-  megatron_cuda_sources(sources WITHOUT kernels/cuda/cudnn kernels/cuda/cublaslt comm/nccl/library)
+  megatron_cuda_sources(sources WITHOUT kernels/cuda/cudnn kernels/cuda/cublaslt comm/gpu/nccl/library)
   set(kernels ${sources})
   list(FILTER kernels INCLUDE REGEX "[.]cu$")
   set_property(SOURCE ${kernels} PROPERTY LANGUAGE CXX)

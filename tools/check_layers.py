@@ -42,11 +42,11 @@ PROGRAM = "src/main.cpp"  # the one file outside of the rooms; it includes cli o
 
 # (include as written, who may write it: a pattern of paths below src/, the wing's name in messages)
 VENDORS = [
-    (r"nccl", r"comm/nccl/", "comm/nccl"),
+    (r"nccl", r"comm/gpu/nccl/", "comm/gpu/nccl"),
     (
         r"cu(da|blas|dnn|rand|solver|sparse|fft|tlass)|cub/|cute/|thrust/|nvtx|nvml|nvToolsExt",
-        r"(.*/)?cuda/|comm/nccl/",
-        "a cuda/ folder or comm/nccl",
+        r"(.*/)?cuda/|comm/gpu/nccl/",
+        "a cuda/ folder or comm/gpu/nccl",
     ),
     (r"mpi(\.h|/|-ext)", r"comm/mpi/", "comm/mpi"),
     (r"(oneapi/)?dnnl", r"kernels/cpu/", "kernels/cpu"),

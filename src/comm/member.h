@@ -1,4 +1,4 @@
-// A rank of a group as those see it that carry a part of its calls elsewhere (comm/gpu_group.h).
+// A rank of a group as those see it that carry a part of its calls elsewhere (comm/gpu/group.h).
 #pragma once
 
 #include <memory>

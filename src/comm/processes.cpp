@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "comm/star.h"
+#include "comm/tcp/star.h"
 #include "comm/threads.h"
 
 namespace megatron::comm {

@@ -31,7 +31,8 @@ Variable environment();  // that of this process
 
 // The processes of a run. One object a process, made before threads are. Where a launcher started
 // more than one, MPI is initialised, and left by the destructor; but those that RANK, WORLD_SIZE,
-// MASTER_ADDR and MASTER_PORT tell their places (torchrun, Kubernetes) meet over TCP (comm/star.h).
+// MASTER_ADDR and MASTER_PORT tell their places (torchrun, Kubernetes) meet over TCP
+// (comm/tcp/star.h).
 // Groups may be used from any thread, each by one at a time, and split() by one thread of the
 // process at a time. A rank that waits gives its core away. A process that is ended by SIGTERM, as
 // those of a launcher are whose other process has died, tells first what it did.

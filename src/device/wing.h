@@ -1,5 +1,5 @@
 // CUDA comes as one shared object, libmegatron_cuda.so beside the program: what src/*/cuda and
-// src/comm/nccl hold, which opens NVIDIA's libraries when they are first used (cuda_library.h). It is
+// src/comm/gpu/nccl hold, which opens NVIDIA's libraries when they are first used (cuda_library.h). It is
 // opened the first time that CUDA is asked for, so that one program runs on machines with and
 // without a GPU, its driver and its libraries, and can say what it found. Of the shared object this room sees the interface below;
 // other rooms find theirs by cuda_symbol().

@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "base/tolerances.h"
-#include "comm/staged.h"
+#include "comm/gpu/staged.h"
 #include "comm/threads.h"
 
 namespace megatron::selftest {

@@ -2,7 +2,7 @@
 
 #include "base/philox.h"
 #include "base/tolerances.h"
-#include "comm/staged.h"
+#include "comm/gpu/staged.h"
 #include "training/trained_model.h"
 
 namespace megatron::selftest {

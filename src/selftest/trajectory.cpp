@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "base/tolerances.h"
 #include "checkpoint/model_directory.h"
-#include "comm/staged.h"
+#include "comm/gpu/staged.h"
 #include "comm/threads.h"
 #include "models/stage.h"
 #include "selftest/canonical.h"

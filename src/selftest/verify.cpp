@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/tolerances.h"
 #include "checkpoint/model_directory.h"
-#include "comm/staged.h"
+#include "comm/gpu/staged.h"
 #include "comm/threads.h"
 #include "selftest/canonical.h"
 #include "selftest/expected.h"

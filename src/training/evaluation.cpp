@@ -7,7 +7,7 @@
 #include "base/command_output.h"
 #include "base/error.h"
 #include "base/progress.h"
-#include "comm/staged.h"
+#include "comm/gpu/staged.h"
 #include "data/input_list.h"
 #include "data/text_source.h"
 #include "training/found_checkpoints.h"

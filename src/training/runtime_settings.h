@@ -6,7 +6,7 @@
 
 #include "base/fields.h"
 #include "base/setting_note.h"
-#include "comm/gpu_group.h"
+#include "comm/gpu/group.h"
 #include "comm/processes.h"
 #include "device/device.h"
 

@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "comm/doing.h"
-#include "comm/staged.h"
+#include "comm/gpu/staged.h"
 #include "comm/threads.h"
 #include "data/blended_dataset.h"
 #include "device/cuda_library.h"

@@ -10,7 +10,7 @@ SOURCES = Path(__file__).resolve().parents[2] / "src"
 FILES = {
     "kernels/cuda/cublaslt/calls.cpp": "cublasLt",
     "kernels/cuda/cudnn/calls.cpp": "cudnn",
-    "comm/nccl/library/calls.cpp": "nccl",
+    "comm/gpu/nccl/library/calls.cpp": "nccl",
 }
 CALL = re.compile(
     r"(\w+)\(([^()]*)\) \{\s*static const auto call =\s*find<decltype\((\w+)\)>\(\s*\"(\w+)\"\);"
@@ -39,7 +39,7 @@ class Calls(unittest.TestCase):
             self.assertEqual(list(faults(text)), [], file)
 
     def test_faults_are_found(self):
-        text = (SOURCES / "comm/nccl/library/calls.cpp").read_text()
+        text = (SOURCES / "comm/gpu/nccl/library/calls.cpp").read_text()
         swapped = text.replace("call(in, out, count, type, op,", "call(out, in, count, type, op,")
         self.assertEqual(list(faults(swapped)), ["ncclAllReduce", "ncclReduceScatter"])
         renamed = text.replace('("ncclSend")', '("ncclRecv")')

@@ -27,7 +27,7 @@ CUDA = {
     "src/kernels/cuda/sums.cu": SUMS,
     "cmake/cuda.cmake": (
         "function(megatron_cuda_shim folder)\n"
-        "  megatron_cuda_sources(sources WITHOUT comm/nccl kernels/cuda/closed)\n"
+        "  megatron_cuda_sources(sources WITHOUT comm/gpu/nccl kernels/cuda/closed)\n"
     ),
 }
 

@@ -4,7 +4,7 @@
 #include <exception>
 
 #include "base/error.h"
-#include "comm/star.h"
+#include "comm/tcp/star.h"
 
 namespace megatron::comm {
 

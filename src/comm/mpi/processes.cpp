@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "comm/mpi/group.h"
 #include "comm/mpi/watch.h"
-#include "comm/star.h"
+#include "comm/tcp/star.h"
 
 namespace megatron::comm {
 

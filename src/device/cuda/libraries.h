@@ -1,6 +1,6 @@
 // NVIDIA's libraries, which the plugin opens when they are first used: one that is missing, or of
 // another version, costs only what needs it. The plugin is not linked with them. Their functions are
-// called by the names that NVIDIA's headers declare; files of kernels/cuda and comm/nccl define these
+// called by the names that NVIDIA's headers declare; files of kernels/cuda and comm/gpu/nccl define these
 // as calls of what function_of() finds.
 #pragma once
 

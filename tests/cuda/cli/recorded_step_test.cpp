@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "comm/gpu_group.h"
-#include "comm/staged.h"
+#include "comm/gpu/group.h"
+#include "comm/gpu/staged.h"
 #include "comm/threads.h"
 #include "device/wing.h"
 #include "training/trained_model.h"

@@ -1,7 +1,5 @@
 // Groups on NCCL, on the CUDA wing that is compiled for the CPU with a stand-in for NCCL: ranks are
 // threads, each with a GPU of its own.
-#include "comm/gpu_group.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -15,9 +13,10 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "comm/beside.h"
-#include "comm/communicator.h"
 #include "comm/doing.h"
-#include "comm/staged.h"
+#include "comm/gpu/communicator.h"
+#include "comm/gpu/group.h"
+#include "comm/gpu/staged.h"
 #include "comm/threads.h"
 #include "device/wing.h"
 #include "hang_limit.h"

@@ -7,8 +7,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/gpu_group.h"
-#include "comm/staged.h"
+#include "comm/gpu/group.h"
+#include "comm/gpu/staged.h"
 #include "comm/threads.h"
 #include "device/wing.h"
 

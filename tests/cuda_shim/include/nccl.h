@@ -1,4 +1,4 @@
-// NCCL on the CPU, as far as src/comm/nccl uses it, for GPUs of one process and of several of one
+// NCCL on the CPU, as far as src/comm/gpu/nccl uses it, for GPUs of one process and of several of one
 // host. Names and numbers are NCCL's. What a communicator that does not block is asked for is in
 // progress until ncclCommGetAsyncError tells that it is not: before, it takes no other call, and
 // nothing is queued. Calls of one communicator come from one stream; data move when

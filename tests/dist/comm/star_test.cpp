@@ -1,5 +1,5 @@
 // Processes that meet over TCP, here as threads with a Star each.
-#include "comm/star.h"
+#include "comm/tcp/star.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "comm/doing.h"
 #include "comm/member.h"
-#include "comm/star_frames.h"
+#include "comm/tcp/star_frames.h"
 #include "dist/ranks.h"
 #include "free_port.h"
 #include "hang_limit.h"

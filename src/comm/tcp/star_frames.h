@@ -1,4 +1,4 @@
-// What the processes of comm/star.h tell each other.
+// What the processes of comm/tcp/star.h tell each other.
 #pragma once
 
 #include <array>

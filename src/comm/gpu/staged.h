@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "comm/gpu_group.h"
+#include "comm/gpu/group.h"
 #include "comm/group.h"
 
 namespace megatron::comm {

@@ -1,4 +1,4 @@
-#include "comm/staged.h"
+#include "comm/gpu/staged.h"
 
 #include "base/error.h"
 #include "base/log.h"

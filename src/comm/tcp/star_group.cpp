@@ -1,4 +1,4 @@
-#include "comm/star_group.h"
+#include "comm/tcp/star_group.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include "comm/arguments.h"
 #include "comm/call_time.h"
 #include "comm/member.h"
-#include "comm/star_frames.h"
+#include "comm/tcp/star_frames.h"
 
 namespace megatron::comm {
 namespace {

@@ -15,7 +15,7 @@ struct RankOrder {
   Reduce op;
 };
 
-// Nccl::reduce() (comm/communicator.h), on the GPU.
+// Nccl::reduce() (comm/gpu/communicator.h), on the GPU.
 void reduce_in_rank_order(const RankOrder& work, Stream& stream);
 
 }  // namespace megatron::comm

@@ -1,4 +1,5 @@
-// Both ends of the calls of comm/star.h: a group whose calls are made at rank 0, and their making.
+// Both ends of the calls of comm/tcp/star.h: a group whose calls are made at rank 0, and their
+// making.
 #pragma once
 
 #include <functional>
@@ -9,7 +10,7 @@
 
 #include "comm/group.h"
 #include "comm/rank_record.h"
-#include "comm/rendezvous.h"
+#include "comm/tcp/rendezvous.h"
 
 namespace megatron::comm {
 

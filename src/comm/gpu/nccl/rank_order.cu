@@ -1,7 +1,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "comm/nccl/rank_order.h"
+#include "comm/gpu/nccl/rank_order.h"
 #include "kernels/cuda/elements.h"
 
 namespace megatron::comm {

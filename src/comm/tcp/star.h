@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "comm/rendezvous.h"
+#include "comm/tcp/rendezvous.h"
 #include "comm/wait_limits.h"
 
 namespace megatron::comm {

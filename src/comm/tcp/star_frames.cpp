@@ -1,4 +1,4 @@
-#include "comm/star_frames.h"
+#include "comm/tcp/star_frames.h"
 
 #include <algorithm>
 #include <cstring>

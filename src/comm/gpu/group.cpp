@@ -1,4 +1,4 @@
-#include "comm/gpu_group.h"
+#include "comm/gpu/group.h"
 
 #include <unistd.h>
 
@@ -16,8 +16,8 @@
 #include "base/function_ref.h"
 #include "comm/arguments.h"
 #include "comm/call_time.h"
-#include "comm/gpu_rank.h"
-#include "comm/staged.h"
+#include "comm/gpu/rank.h"
+#include "comm/gpu/staged.h"
 #include "device/cuda_library.h"
 #include "device/wing.h"
 

@@ -1,4 +1,4 @@
-// What all groups of one rank on one GPU have in common (comm/gpu_group.h).
+// What all groups of one rank on one GPU have in common (comm/gpu/group.h).
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "comm/gpu/communicator.h"
 #include "comm/member.h"
 
 namespace megatron::comm {

@@ -1,4 +1,4 @@
-#include "comm/gpu_rank.h"
+#include "comm/gpu/rank.h"
 
 #include <chrono>
 #include <utility>

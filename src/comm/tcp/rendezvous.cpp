@@ -1,4 +1,4 @@
-#include "comm/rendezvous.h"
+#include "comm/tcp/rendezvous.h"
 
 #include <netdb.h>
 #include <netinet/in.h>

@@ -1,4 +1,4 @@
-#include "comm/star.h"
+#include "comm/tcp/star.h"
 
 #include <algorithm>
 #include <atomic>
@@ -17,8 +17,8 @@
 #include "base/log.h"
 #include "comm/hang_report.h"
 #include "comm/meeting.h"
-#include "comm/star_frames.h"
-#include "comm/star_group.h"
+#include "comm/tcp/star_frames.h"
+#include "comm/tcp/star_group.h"
 #include "comm/threads.h"
 #include "comm/watchdog.h"
 

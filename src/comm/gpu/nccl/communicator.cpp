@@ -1,4 +1,4 @@
-#include "comm/communicator.h"
+#include "comm/gpu/communicator.h"
 
 #include <cuda_runtime.h>
 #include <nccl.h>
@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "comm/nccl/rank_order.h"
+#include "comm/gpu/nccl/rank_order.h"
 #include "device/cuda/out_of_memory.h"
 #include "device/cuda/runtime_call.h"
 #include "device/cuda/stream.h"
