@@ -1,8 +1,9 @@
 // A model for tests that has what no family of the program has yet: another model's layers, each
-// with an auxiliary loss that depends on a running statistic, and counts of the tokens that the
-// embedding has seen.
+// with an fp32 gain and an auxiliary loss that depends on a running statistic, and counts of the
+// tokens that the embedding has seen.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,7 +15,10 @@
 
 namespace megatron::testing {
 
-inline constexpr double kToyCoefficient = 0.5;
+struct Toy {
+  double coefficient = 0.5;  // of the auxiliary loss
+  bool states = true;        // else fp32 gains alone
+};
 
 // What flows out of a layer, as doubles.
 inline std::vector<double> flowing_values(const Tensor& hidden, const Tensor& residual) {
@@ -60,6 +64,46 @@ inline Var mean_square(Tape& tape, const Var& hidden, const Var& residual, const
                          losses);
 }
 
+// out[t,h] = gain[h] x[t,h].
+inline void multiply(const Tensor& x, const Tensor& gain, Tensor& out) {
+  if (!x.device().has_data()) return;
+  std::vector<double> values = to_doubles(x);
+  const std::vector<double> gains = to_doubles(gain);
+  for (size_t i = 0; i < values.size(); ++i) values[i] *= gains[i % gains.size()];
+  copy_from(out, std::span<const double>(values));
+}
+
+inline void gain_dgrad(Backward& backward) {
+  const Tensor& dout = backward.gradient(0);
+  Tensor dx = backward.empty(dout.shape(), dout.dtype(), "gain.dx");
+  multiply(dout, backward.weight(0).value(), dx);
+  backward.set(0, dx);
+}
+
+inline void gain_wgrad(Backward& backward) {
+  GradSlot slot = backward.grad_slot(0);
+  if (!slot.out.defined() || !slot.out.device().has_data()) return;
+  const std::vector<double> dout = to_doubles(backward.gradient(0)),
+                            x = to_doubles(backward.saved(0));
+  std::vector<double> sums(static_cast<size_t>(slot.out.elements()));
+  if (slot.beta != 0) sums = to_doubles(slot.out);
+  for (size_t i = 0; i < x.size(); ++i) sums[i % sums.size()] += dout[i] * x[i];
+  copy_from(slot.out, std::span<const double>(sums));
+}
+
+// out[t,h] = gain[h] x[t,h], in the type of x. On the host.
+inline Var gained(Tape& tape, const Var& x, const Weight& gain) {
+  Tensor out = tape.empty(x.value.shape(), x.value.dtype(), "gain");
+  multiply(x.value, gain.value(), out);
+  return tape.record_one({.name = "gain",
+                          .inputs = {x.id},
+                          .saved = {x.value},
+                          .weights = {gain},
+                          .dgrad = gain_dgrad,
+                          .wgrad = gain_wgrad},
+                         out);
+}
+
 inline void add_to(Tensor sum, const std::vector<double>& values) {
   std::vector<double> all = to_doubles(sum);
   for (size_t i = 0; i < all.size(); ++i) all[i] += values[i];
@@ -88,30 +132,31 @@ inline void update_seen(const nn::ModuleState& state, Stream& stream) {
 // States "toy.layers.N.running" [H], on every tensor-parallel rank, and "toy.seen" [V], divided.
 class ToyStage final : public models::Stage {
  public:
-  ToyStage(models::Model model, std::unique_ptr<Stage> inner, Runtime& runtime, DType type,
-           const parallel::TensorParallel& tensor)
-      : model_(std::move(model)), inner_(std::move(inner)), tensor_(tensor) {
+  ToyStage(models::Model model, const Toy& toy, std::unique_ptr<Stage> inner, Runtime& runtime,
+           DType type, const parallel::TensorParallel& tensor)
+      : model_(std::move(model)), toy_(toy), inner_(std::move(inner)), tensor_(tensor) {
     const auto placement = [](const std::string& name, const Shape& shape) {
       parallel::Placement placement;
       placement.parts = {{.name = "toy." + name, .global = shape, .slices = {{0, 0, shape[0]}}}};
       return placement;
     };
     nn::Builder builder(runtime, type, placement, tensor);
-    const int64_t hidden = model_->hidden_size(), vocabulary = model_->vocab_size();
     for (const models::Segment& segment : inner_->segments()) {
-      if (segment.span.name.starts_with("layers.")) {
-        segments_.push_back(with_loss(
-            segment, builder.add_state(segment.span.name + ".running", {hidden}, nn::ones(),
-                                       {.observed = Shape{hidden + 1}, .update = update_running})));
-      } else {
-        segments_.push_back(
-            counted(segment, builder.add_state("seen", {vocabulary}, nn::zeros(),
-                                               {.update = update_seen,
-                                                .division = parallel::Division{0, {vocabulary}}})));
+      const std::string& name = segment.span.name;
+      if (!name.starts_with("layers.")) {
+        segments_.push_back(toy.states ? counted(segment, add_seen(builder)) : segment);
+        continue;
       }
+      Parameter& gain = builder.add(name + ".mlp.gain", {model_->hidden_size()}, nn::ones(), 1,
+                                    std::nullopt, kernels::accumulator(type));
+      segments_.push_back(with_gain(segment, gain));
+      if (toy.states) segments_.back() = with_loss(segments_.back(), add_running(builder, name));
     }
     owned_ = builder.take_states();
     for (const auto& state : owned_) states_.push_back(state.get());
+    gains_ = builder.take();
+    parameters_.assign(inner_->parameters().begin(), inner_->parameters().end());
+    for (const auto& gain : gains_) parameters_.push_back(gain.get());
   }
 
   std::span<nn::ModuleState* const> states() const override { return states_; }
@@ -129,12 +174,36 @@ class ToyStage final : public models::Stage {
     return inner_->final_norm(tape, in);
   }
   const Span& head() const override { return inner_->head(); }
-  std::span<parallel::Placed* const> parameters() const override { return inner_->parameters(); }
+  std::span<parallel::Placed* const> parameters() const override { return parameters_; }
   nn::SequenceStateShape state_shape(int64_t sequences, int64_t capacity) const override {
     return inner_->state_shape(sequences, capacity);
   }
 
  private:
+  nn::ModuleState& add_seen(nn::Builder& builder) const {
+    const int64_t vocabulary = model_->vocab_size();
+    return builder.add_state(
+        "seen", {vocabulary}, nn::zeros(),
+        {.update = update_seen, .division = parallel::Division{0, {vocabulary}}});
+  }
+  nn::ModuleState& add_running(nn::Builder& builder, const std::string& layer) const {
+    const int64_t hidden = model_->hidden_size();
+    return builder.add_state(layer + ".running", {hidden}, nn::ones(),
+                             {.observed = Shape{hidden + 1}, .update = update_running});
+  }
+
+  static models::Segment with_gain(const models::Segment& segment, Parameter& gain) {
+    Span span = segment.span;
+    span.parameters.push_back(&gain);
+    return {std::move(span),
+            [&gain, layer = segment.forward](Tape& tape, const Bundle& in, const nn::Batch& batch,
+                                             models::Phase phase) {
+              Bundle out = layer(tape, in, batch, phase);
+              out.set("hidden", gained(tape, out["hidden"], gain));
+              return out;
+            }};
+  }
+
   static bool has_data(const Tensor& tensor) {
     return tensor.defined() && tensor.device().has_data();
   }
@@ -158,14 +227,15 @@ class ToyStage final : public models::Stage {
   }
 
   models::Segment with_loss(const models::Segment& segment, const nn::ModuleState& running) const {
-    const auto forward = [tensor = tensor_, &running, layer = segment.forward](
-                             Tape& tape, const Bundle& in, const nn::Batch& batch,
-                             models::Phase phase) {
+    const auto forward = [tensor = tensor_, coefficient = toy_.coefficient, &running,
+                          layer = segment.forward](Tape& tape, const Bundle& in,
+                                                   const nn::Batch& batch, models::Phase phase) {
       const Bundle out = layer(tape, in, batch, phase);
       const Var &hidden = out["hidden"], &residual = out["residual"];
       const parallel::Slice own = tensor.tokens(batch.weights.size(0));
       const Tensor weights = batch.weights.slice(0, own.global_begin, own.size);
       const bool divided = tensor.divides_tokens();
+      if (!hidden.value.device().has_data()) return out;
       if (const Tensor seen = running.observe(tape); has_data(seen)) {
         std::vector<double> sums(static_cast<size_t>(seen.elements()));
         const std::vector<double> x = flowing_values(hidden.value, residual.value);
@@ -174,9 +244,8 @@ class ToyStage final : public models::Stage {
         sums.back() = static_cast<double>(own.size);
         add_to(seen, sums);
       }
-      if (!hidden.value.device().has_data()) return out;
       ops::auxiliary_loss(tape, mean_square(tape, hidden, residual, running.value()), weights,
-                          {.metric = "square", .coefficient = kToyCoefficient, .divided = divided});
+                          {.metric = "square", .coefficient = coefficient, .divided = divided});
       tape.report("tokens", {.values = weights, .divided = divided});
       return out;
     };
@@ -184,38 +253,45 @@ class ToyStage final : public models::Stage {
   }
 
   models::Model model_;
+  Toy toy_;
   std::unique_ptr<Stage> inner_;
   parallel::TensorParallel tensor_;
   std::vector<models::Segment> segments_;
   std::vector<std::unique_ptr<nn::ModuleState>> owned_;
   std::vector<nn::ModuleState*> states_;
+  std::vector<std::unique_ptr<parallel::Placed>> gains_;
+  std::vector<parallel::Placed*> parameters_;
 };
 
 class ToyDefinition final : public models::ModelDefinition,
                             public std::enable_shared_from_this<ToyDefinition> {
  public:
-  explicit ToyDefinition(models::Model inner) : inner_(std::move(inner)) {}
+  explicit ToyDefinition(models::Model inner, const Toy& toy = {})
+      : inner_(std::move(inner)), toy_(toy) {}
 
   std::string_view family() const override { return inner_->family(); }
   int64_t num_layers() const override { return inner_->num_layers(); }
   int64_t hidden_size() const override { return inner_->hidden_size(); }
   int64_t vocab_size() const override { return inner_->vocab_size(); }
   int64_t max_position_embeddings() const override { return inner_->max_position_embeddings(); }
-  int64_t parameter_count() const override { return inner_->parameter_count(); }
+  int64_t parameter_count() const override {
+    return inner_->parameter_count() + inner_->num_layers() * inner_->hidden_size();
+  }
   double training_flops(int64_t length) const override { return inner_->training_flops(length); }
   std::vector<MetricDefinition> metrics() const override {
+    if (!toy_.states) return {};
     return {{"square"}, {"tokens", MetricDefinition::Kind::count}};
   }
   models::ModelFlags flags() const override { return inner_->flags(); }
   Json describe() const override { return inner_->describe(); }
   Json config_json(DType stored) const override { return inner_->config_json(stored); }
   models::Model with(const models::ModelChanges& changes) const override {
-    return models::Model(std::make_shared<ToyDefinition>(inner_->with(changes)));
+    return models::Model(std::make_shared<ToyDefinition>(inner_->with(changes), toy_));
   }
   std::unique_ptr<models::Stage> build(Runtime& runtime, DType type, uint64_t seed,
                                        const parallel::ModelPart& part,
                                        const parallel::TensorParallel& tensor) const override {
-    return std::make_unique<ToyStage>(models::Model(shared_from_this()),
+    return std::make_unique<ToyStage>(models::Model(shared_from_this()), toy_,
                                       inner_.build(runtime, type, seed, part, tensor), runtime,
                                       type, tensor);
   }
@@ -227,10 +303,13 @@ class ToyDefinition final : public models::ModelDefinition,
 
  private:
   models::Model inner_;
+  Toy toy_;
 };
 
-inline models::Model toy_model(const models::Model& inner) {
-  return models::Model(std::make_shared<ToyDefinition>(inner));
+inline std::function<models::Model(const models::Model&)> toy_model(const Toy& toy = {}) {
+  return [toy](const models::Model& inner) {
+    return models::Model(std::make_shared<ToyDefinition>(inner, toy));
+  };
 }
 
 }  // namespace megatron::testing

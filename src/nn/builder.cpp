@@ -33,9 +33,9 @@ void Builder::place(parallel::Placed& placed, const std::string& name, Shape sha
 }
 
 Parameter& Builder::add(const std::string& name, Shape shape, parallel::Init init, int uses,
-                        std::optional<parallel::Division> division) {
+                        std::optional<parallel::Division> division, std::optional<DType> type) {
   auto placed = std::make_unique<parallel::Placed>();
-  place(*placed, name, shape, type_, init, std::move(division));
+  place(*placed, name, shape, type.value_or(type_), init, std::move(division));
   placed->parameter.uses.resize(static_cast<size_t>(uses));
   parameters_.push_back(std::move(placed));
   return parameters_.back()->parameter;

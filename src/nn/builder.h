@@ -24,9 +24,10 @@ class Builder {
   // A parameter whose value has a shape and a type but no memory yet (parallel::allocate,
   // parallel::DataParallel). shape: of all ranks' slices together. Weight decay applies to those of
   // two dims or more. One that is not divided lies on every rank, and where tokens are divided its
-  // gradient there is a part of the sum.
+  // gradient there is a part of the sum. type: other than the model's.
   Parameter& add(const std::string& name, Shape shape, parallel::Init init, int uses = 1,
-                 std::optional<parallel::Division> division = std::nullopt);
+                 std::optional<parallel::Division> division = std::nullopt,
+                 std::optional<DType> type = std::nullopt);
 
   struct StateOptions {
     // Of what this rank observes; default: as the value is. observed, update: ModuleState.

@@ -83,8 +83,9 @@ class Filler {
     const bool tied = placed.tied_across_stages;
     const bool alone = rules_.shared_apart && several;
     const bool trainable = placed.parameter.trainable;
-    const int key = !rules_.by_span || spans.empty() ? -1 : spans[0];
-    Open& open = alone ? begin(tied, trainable) : find_or_begin(tied, trainable, key);
+    const int span = !rules_.by_span || spans.empty() ? -1 : spans[0];
+    const Key key{tied, trainable, placed.parameter.value.dtype(), span};
+    Open& open = alone ? begin(tied, trainable) : find_or_begin(key);
     Bucket& bucket = open.bucket;
     const int64_t room = most_elements(placed, rules_.tensor_ranks);
     bucket.entries.push_back({.placed = &placed, .index = index, .room = room});
@@ -95,7 +96,7 @@ class Filler {
     }
     open.elements += room;
     const bool full = rules_.bucket_elements > 0 && open.elements >= rules_.bucket_elements;
-    if (full && !alone && !rules_.by_span) open_.erase({tied, trainable, key});
+    if (full && !alone && !rules_.by_span) open_.erase(key);
   }
 
   std::vector<Bucket> take() {
@@ -107,6 +108,7 @@ class Filler {
   }
 
  private:
+  using Key = std::tuple<bool, bool, DType, int>;  // tied, trainable, type, span or -1
   struct Open {
     Bucket bucket;
     std::unordered_set<int> spans;  // those of the bucket
@@ -118,17 +120,17 @@ class Filler {
     open.bucket.trainable = trainable;
     return open;
   }
-  Open& find_or_begin(bool tied, bool trainable, int key) {
+  Open& find_or_begin(const Key& key) {
+    const auto [tied, trainable, type, span] = key;
     std::vector<Open>& list = tied ? last_ : first_;
-    const auto [place, is_new] = open_.try_emplace({tied, trainable, key}, list.size());
+    const auto [place, is_new] = open_.try_emplace(key, list.size());
     return is_new ? begin(tied, trainable) : list[place->second];
   }
 
   const BucketRules& rules_;
   std::unordered_map<const Parameter*, std::vector<int>> spans_of_;
   std::vector<Open> first_, last_;  // last_: of parameters that are tied across stages
-  // The bucket that still takes parameters: tied, trainable, span or -1 -> place in its list.
-  std::map<std::tuple<bool, bool, int>, size_t> open_;
+  std::map<Key, size_t> open_;      // place in its list of the bucket that still takes parameters
 };
 
 }  // namespace

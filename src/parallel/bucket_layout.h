@@ -14,7 +14,8 @@ namespace megatron::parallel {
 inline int size_of(const comm::Group* group) { return group == nullptr ? 1 : group->size(); }
 inline int rank_in(const comm::Group* group) { return group == nullptr ? 0 : group->rank(); }
 
-// Parameters that lie together and are reduced and gathered by one call. All are trainable or none.
+// Parameters that lie together and are reduced and gathered by one call. All are trainable or none,
+// and all are of one type.
 struct Bucket {
   struct Entry {
     Placed* placed = nullptr;
@@ -24,6 +25,8 @@ struct Bucket {
 
     int64_t size() const { return placed->parameter.value.elements(); }
   };
+  DType type() const { return entries.at(0).placed->parameter.value.dtype(); }
+
   std::vector<Entry> entries;
   int64_t shard = 0;  // elements of each shard; the bucket is all of them together
   int64_t partial_begin = 0, partial_end = 0;  // elements of entries that are Placed::partial

@@ -27,10 +27,10 @@ BucketRules rules_of(const std::vector<Placed*>& parameters, const DataParallelG
   BucketRules rules;
   rules.shards = sharding == Sharding::none ? 1 : size_of(groups.shards);
   rules.tensor_ranks = size_of(groups.tensor);
-  if (!parameters.empty()) {
-    rules.unit = kAlignment / megatron::size_of(parameters[0]->parameter.value.dtype());
-    rules.unit = std::max<int64_t>(rules.unit, kAlignment / megatron::size_of(DType::f32));
-  }
+  rules.unit = kAlignment / megatron::size_of(DType::f32);
+  for (const Placed* placed : parameters)
+    rules.unit = std::max<int64_t>(rules.unit,
+                                   kAlignment / megatron::size_of(placed->parameter.value.dtype()));
   rules.bucket_elements = options.bucket_elements;
   rules.shared_apart = sharding >= Sharding::gradients;
   rules.by_span = sharding == Sharding::parameters ||

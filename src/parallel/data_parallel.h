@@ -39,7 +39,8 @@ struct DataParallelGroups {
   comm::Group* embedding = nullptr;  // first and last stage: sums those of tied_across_stages
 };
 
-// Owns the memory of a stage's parameters and main gradients, one buffer of each. Parameters lie in
+// Owns the memory of a stage's parameters and main gradients, one buffer of each, and of parameters
+// one a type. Parameters lie in
 // the reverse of the order given (the order in which backward makes them final), partial ones at
 // the end of their bucket. Shards of a bucket are of one size; a border between them cuts a
 // parameter only at a multiple of kNormBlock of its elements, so that no block of the gradient norm

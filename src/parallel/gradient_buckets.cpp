@@ -34,7 +34,9 @@ GradientBuckets::GradientBuckets(const std::vector<Bucket>& buckets,
       MG_ASSERT(is_new);
       if (entry.placed->tied_across_stages) tied_.push_back(entry.placed);
     }
-    type_ = kernels::accumulator(bucket.entries[0].placed->parameter.value.dtype());
+    const DType type = kernels::accumulator(bucket.type());
+    MG_ASSERT(kept == 0 || type == type_);
+    type_ = type;
     kept += (state.once ? shards_ : 1) * bucket.shard;
   }
 

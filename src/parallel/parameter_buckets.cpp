@@ -20,28 +20,29 @@ ParameterBuckets::ParameterBuckets(const std::vector<Bucket>& buckets,
     MG_ASSERT(is_new);
     spans_.push_back({.name = span->name, .buckets = {}});
   }
-  int64_t kept = 0;
   for (const Bucket& bucket : buckets) {
     for (const int s : bucket.spans)
       spans_[static_cast<size_t>(s)].buckets.push_back(states_.size());
-    kept += by_span() ? bucket.shard : shards_ * bucket.shard;
-    type_ = bucket.entries[0].placed->parameter.value.dtype();
     State& state = states_.emplace_back();
     state.bucket = &bucket;
+    state.room = room_of(bucket.type());
+    rooms_[state.room].kept += by_span() ? bucket.shard : elements(state);
     state.call = fmt::format("parameters, bucket {}", states_.size() - 1);
     for (const Bucket::Entry& entry : bucket.entries) {
-      MG_ASSERT(entry.placed->parameter.value.dtype() == type_);
+      MG_ASSERT(entry.placed->parameter.value.dtype() == bucket.type());
       state.absent.push_back(entry.placed->parameter.value);
     }
   }
 
   Arena& arena = runtime.arena(MemoryClass::parameters);
-  const Tensor buffer = Tensor::empty(arena, {kept}, type_, "parameters");
-  int64_t end = 0;
+  std::vector<Tensor> buffers;
+  for (const Room& room : rooms_)
+    buffers.push_back(Tensor::empty(arena, {room.kept}, room.type, "parameters"));
+  std::vector<int64_t> ends(rooms_.size());
   for (State& state : states_) {
     const int64_t size = by_span() ? state.bucket->shard : elements(state);
-    const Tensor memory = buffer.slice(0, end, size);
-    end += size;
+    const Tensor memory = buffers[state.room].slice(0, ends[state.room], size);
+    ends[state.room] += size;
     if (by_span()) {
       state.shard = memory;
     } else {
@@ -58,21 +59,44 @@ int64_t ParameterBuckets::elements(const State& state) const {
   return shards_ * state.bucket->shard;
 }
 
+size_t ParameterBuckets::room_of(DType type) {
+  const auto found = std::ranges::find(rooms_, type, &Room::type);
+  if (found != rooms_.end()) return static_cast<size_t>(found - rooms_.begin());
+  rooms_.push_back({.type = type});
+  return rooms_.size() - 1;
+}
+
 // Spans lie in turn at the begin and at the end of a room that is as large as the largest two that
-// follow one another (one, where nothing is fetched ahead), so that these two never overlap.
+// follow one another (one, where nothing is fetched ahead), so that these two never overlap. Each
+// type has a room.
 void ParameterBuckets::make_room() {
-  int64_t room = 0, before = 0;
-  for (SpanState& span : spans_) {
-    for (const size_t b : span.buckets) span.size += elements(states_[b]);
-    room = std::max(room, span.size + (overlap_ ? before : 0));
-    before = span.size;
-  }
-  for (size_t s = 1; s < spans_.size() && overlap_; s += 2) spans_[s].begin = room - spans_[s].size;
   Arena& arena = runtime_.arena(MemoryClass::parameters);
-  room_ = Tensor::empty(arena, {room}, type_, "parameters of spans");
+  for (SpanState& span : spans_) span.begins.resize(span.buckets.size());
+  for (size_t r = 0; r < rooms_.size(); ++r) {
+    std::vector<int64_t> sizes;
+    int64_t size = 0;
+    for (const SpanState& span : spans_) {
+      const int64_t before = sizes.empty() ? 0 : sizes.back();
+      sizes.push_back(0);
+      for (const size_t b : span.buckets)
+        if (states_[b].room == r) sizes.back() += elements(states_[b]);
+      size = std::max(size, sizes.back() + (overlap_ ? before : 0));
+    }
+    rooms_[r].memory = Tensor::empty(arena, {size}, rooms_[r].type, "parameters of spans");
+    for (size_t s = 0; s < spans_.size(); ++s) {
+      int64_t begin = overlap_ && s % 2 == 1 ? size - sizes[s] : 0;
+      for (size_t i = 0; i < spans_[s].buckets.size(); ++i) {
+        const State& state = states_[spans_[s].buckets[i]];
+        if (state.room != r) continue;
+        spans_[s].begins[i] = begin;
+        begin += elements(state);
+      }
+    }
+  }
   for (State& state : states_) {
     if (!state.bucket->outside_spans) continue;
-    state.full = Tensor::empty(arena, {elements(state)}, type_, "parameters outside spans");
+    state.full =
+        Tensor::empty(arena, {elements(state)}, state.bucket->type(), "parameters outside spans");
     show(state);
   }
 }
@@ -131,8 +155,8 @@ void ParameterBuckets::gather_all() {
     State& state = states_[b];
     if (by_span() && !state.bucket->outside_spans) {
       drop(state);
-      state.full = Tensor::empty(runtime_.arena(MemoryClass::parameters), {elements(state)}, type_,
-                                 "all parameters");
+      state.full = Tensor::empty(runtime_.arena(MemoryClass::parameters), {elements(state)},
+                                 state.bucket->type(), "all parameters");
       gather(state, true);
       show(state);
     }
@@ -153,13 +177,13 @@ void ParameterBuckets::begin_step() {
 // the way.
 bool ParameterBuckets::fetch(size_t index, bool wait) {
   const SpanState& span = spans_[index];
-  int64_t begin = span.begin;
-  for (const size_t b : span.buckets) {
-    State& state = states_[b];
-    const int64_t end = begin + elements(state);
+  for (size_t i = 0; i < span.buckets.size(); ++i) {
+    State& state = states_[span.buckets[i]];
+    const int64_t begin = span.begins[i], end = begin + elements(state);
     if (state.begin != begin && state.users == 0 && !state.bucket->outside_spans) {
       for (State& other : states_) {
-        if (other.begin < 0 || other.begin >= end || other.begin + elements(other) <= begin)
+        if (other.room != state.room || other.begin < 0 || other.begin >= end ||
+            other.begin + elements(other) <= begin)
           continue;
         if (other.users > 0) {
           MG_ASSERT(!wait);
@@ -169,10 +193,9 @@ bool ParameterBuckets::fetch(size_t index, bool wait) {
       }
       drop(state);
       state.begin = begin;
-      state.full = room_.slice(0, begin, elements(state));
+      state.full = rooms_[state.room].memory.slice(0, begin, elements(state));
       gather(state, false);
     }
-    begin = end;
   }
   for (const size_t b : span.buckets) {
     if (!wait) break;

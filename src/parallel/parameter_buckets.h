@@ -34,16 +34,23 @@ class ParameterBuckets {
     std::vector<Tensor> absent;  // of each entry, while its value is not there: no memory
     comm::Work work;             // of its gather
     int users = 0;               // spans at work that need it
-    int64_t begin = -1;          // of the place in room_ where it lies; -1: in none
+    size_t room = 0;             // of its type
+    int64_t begin = -1;          // of the place in its room where it lies; -1: in none
   };
   struct SpanState {
     std::string name;
     std::vector<size_t> buckets;
-    int64_t begin = 0, size = 0;  // elements of room_
+    std::vector<int64_t> begins;  // of each, in its room
+  };
+  struct Room {
+    DType type = DType::f32;
+    int64_t kept = 0;  // elements of this type that are always held
+    Tensor memory;     // of the spans' values, one at work and the next
   };
   bool gathers() const { return sharding_ != Sharding::none; }
   bool by_span() const { return sharding_ == Sharding::parameters; }
   int64_t elements(const State& state) const;
+  size_t room_of(DType type);
   void make_room();
   void gather(State& state, bool wait);
   void show(State& state);
@@ -57,11 +64,10 @@ class ParameterBuckets {
   Sharding sharding_;
   int64_t shards_;
   bool overlap_;
-  DType type_ = DType::f32;
   std::vector<State> states_;
+  std::vector<Room> rooms_;  // one a type
   std::vector<SpanState> spans_;
   std::unordered_map<std::string, size_t> span_of_;
-  Tensor room_;  // of the spans' values, one at work and the next
   size_t last_span_ = 0;
   bool everything_ = false;  // is held, since gather_all()
 };

@@ -21,6 +21,8 @@ std::vector<float> initial(const Placed& placed) {
   std::vector<float> values(static_cast<size_t>(placed.parameter.value.elements()));
   for (size_t i = 0; i < values.size(); ++i)
     values[i] = ToyStage::initial(placed.parameter.name, static_cast<int64_t>(i));
+  if (placed.parameter.value.dtype() == DType::bf16)
+    for (float& value : values) value = static_cast<float>(bf16(value));
   return values;
 }
 
@@ -58,12 +60,12 @@ std::vector<float> part_of(const std::vector<float>& whole, const Shard& shard) 
 }
 
 // World of parts x data-parallel ranks; parts: tensor-parallel ranks.
-void check_against_serial(Sharding sharding, bool overlap, int parts, int ranks,
-                          int micro_batches) {
+void check_against_serial(Sharding sharding, bool overlap, int parts, int ranks, int micro_batches,
+                          const std::vector<ToyParameter>& list = toy_parameters()) {
   each_rank(parts * ranks, DeviceKind::cpu, [&](Group& world, Runtime& runtime) {
     const int part = world.rank() % parts, rank = world.rank() / parts;
     const auto data = world.split(part, rank, ranks), tensor = world.split(rank, part, parts);
-    ToyStage stage(runtime, toy_parameters());
+    ToyStage stage(runtime, list);
     const ToyGroups made(*data, 1);
     DataParallelGroups groups = made.groups();
     groups.tensor = tensor.get();
@@ -100,6 +102,20 @@ TEST(DataParallel, IsTheSerialSumBitForBit) {
         check_against_serial(sharding, overlap, 1, 3, 3);
         check_against_serial(sharding, overlap, 3, 2, 2);
       }
+    }
+  }
+}
+
+// Every second parameter in bf16: those of a span, of a shard and with partial gradients are of both
+// types, one span has one of one type alone, and the table has two uses.
+TEST(DataParallel, OfSeveralTypesIsTheSerialSumBitForBit) {
+  std::vector<ToyParameter> list = toy_parameters();
+  for (size_t p = 1; p < list.size(); p += 2) list[p].type = DType::bf16;
+  for (const Sharding sharding : kShardings) {
+    for (const bool overlap : {false, true}) {
+      check_against_serial(sharding, overlap, 1, 2, 1, list);
+      check_against_serial(sharding, overlap, 2, 2, 1, list);
+      if (sharding < Sharding::gradients) check_against_serial(sharding, overlap, 1, 3, 3, list);
     }
   }
 }

@@ -30,7 +30,8 @@ struct ToyParameter {
   std::vector<int> spans;  // indices
   int uses = 1;
   bool trainable = true, partial = false, tied_across_stages = false;
-  std::vector<int> seeds;  // of the gradients of each use; default: 2 index + use
+  std::optional<DType> type;  // other than the stage's
+  std::vector<int> seeds;     // of the gradients of each use; default: 2 index + use
 };
 
 inline const std::vector<std::string> kToySpans = {"embedding", "layers.0", "layers.1", "layers.2",
@@ -61,7 +62,8 @@ class ToyStage {
     for (size_t p = 0; p < list_.size(); ++p) {
       parallel::Placed& placed = placed_.emplace_back();
       placed.parameter.name = list_[p].name;
-      placed.parameter.value = Tensor::empty(*nowhere, list_[p].shape, type, list_[p].name);
+      placed.parameter.value =
+          Tensor::empty(*nowhere, list_[p].shape, list_[p].type.value_or(type), list_[p].name);
       placed.parameter.uses.resize(static_cast<size_t>(list_[p].uses));
       placed.parameter.trainable = list_[p].trainable;
       placed.partial = list_[p].partial;

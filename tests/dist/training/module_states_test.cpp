@@ -1,5 +1,5 @@
 // Tensors that training changes without a gradient: once a step, alike in every layout, saved and
-// resumed by name.
+// resumed by name; and parameters of another type than the model's.
 #include <numeric>
 
 #include "dist/training/runs.h"
@@ -16,8 +16,8 @@ constexpr const char* kStages = "--pipeline-model-parallel-size 2";
 constexpr const char* kRecompute =
     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1";
 
-TrainResult run_toy(const TrainSettings& settings) {
-  return train(settings, {.composed = testing::toy_model, .peak = 1e12});
+TrainResult run_toy(const TrainSettings& settings, const testing::Toy& toy = {}) {
+  return train(settings, {.composed = testing::toy_model(toy), .peak = 1e12});
 }
 
 class ModuleStates : public ::testing::Test {
@@ -30,7 +30,9 @@ class ModuleStates : public ::testing::Test {
   }
   static Tensors states_in(const std::string& directory) {
     Tensors states = saved_tensors(directory).weights;
-    std::erase_if(states, [](const auto& entry) { return !entry.first.starts_with("toy."); });
+    std::erase_if(states, [](const auto& entry) {
+      return !entry.first.starts_with("toy.") || entry.first.ends_with("gain");
+    });
     return states;
   }
 
@@ -107,9 +109,8 @@ TEST_F(ModuleStates, GoOnInAnotherLayout) {
 TEST_F(ModuleStates, OfACheckpointAreNotOptionalAndOfOtherWeightsAreToldToBegin) {
   TrainSettings s = settings("plain");
   s.checkpoint.exit_interval = 2;
-  run(s);
+  run_toy(s, {.states = false});
   s.checkpoint.load = s.checkpoint.save;
-  s.checkpoint.exit_interval = 2;
   EXPECT_NE(error_of([&] { run_toy(s); }).find("missing: 5 (toy."), std::string::npos)
       << error_of([&] { run_toy(s); });
   TrainSettings finetune = settings("tuned");
@@ -120,6 +121,33 @@ TEST_F(ModuleStates, OfACheckpointAreNotOptionalAndOfOtherWeightsAreToldToBegin)
   const std::string told = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(told.find("lacks the module states 5 (toy."), std::string::npos) << told;
   EXPECT_EQ(tokens_seen(states_in(saved)), 4 * 8 * 16);
+}
+
+// Parameters of a bf16 model that are fp32: with one micro-batch, every sharding strategy gives the
+// bits of plain replicas, overlapped or not, and the checkpoint keeps both types.
+TEST_F(ModuleStates, ParametersOfTwoTypesAreShardedToTheBit) {
+  const auto with = [&](const std::string& name, const std::string& flags) {
+    return run_toy(
+        settings(name, "--bf16 --ranks 2 --micro-batch-size 4 --global-batch-size 8 " + flags));
+  };
+  const TrainResult plain = with("plain", "");
+  const SavedTensors expected = saved_tensors(plain.saved);
+  const std::string overlap =
+      " --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 3000";
+  for (const std::string& flags :
+       {std::string("--use-distributed-optimizer"), "--use-distributed-optimizer" + overlap,
+        std::string("--data-parallel-sharding-strategy optim_grads"),
+        "--data-parallel-sharding-strategy optim_grads_params" + overlap}) {
+    const TrainResult sharded = with(std::to_string(std::hash<std::string>()(flags)), flags);
+    EXPECT_TRUE(same_bits(losses(sharded), losses(plain))) << flags;
+    const SavedTensors saved = saved_tensors(sharded.saved);
+    EXPECT_EQ(saved.weights, expected.weights) << flags;
+    EXPECT_EQ(saved.states, expected.states) << flags;
+  }
+  const checkpoint::SafetensorsFile file(plain.saved + "/model.safetensors");
+  EXPECT_EQ(file.find("toy.layers.0.mlp.gain")->dtype, DType::f32);
+  EXPECT_EQ(file.find("transformer.h.0.ln_1.weight")->dtype, DType::bf16);
+  EXPECT_NE(expected.weights.at("toy.layers.0.mlp.gain"), std::vector<double>(32, 1.0));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ class AuxiliaryLossRows : public ::testing::TestWithParam<size_t> {};
 TEST_P(AuxiliaryLossRows, AreThoseOfOneRank) {
   const LayoutMatrix matrix(2);
   const Environment environment;
-  MatrixRun run(environment, Precisions::all, DeviceKind::cpu, testing::toy_model);
+  MatrixRun run(environment, Precisions::all, DeviceKind::cpu, testing::toy_model());
   for (size_t i = GetParam(); i < matrix.rows().size(); i += kRowParts) {
     const Report report = run.run(matrix.rows()[i]);
     EXPECT_TRUE(report.passed()) << report.text();
