@@ -1,51 +1,48 @@
-// An auxiliary loss of every layer, and a count, through the layout matrix: values in the report of
+// An auxiliary loss of every layer, and a count, in several layouts: values in the report of
 // the step and gradients are those of one rank.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <functional>
-
-#include "selftest/layout_matrix.h"
+#include "base/tolerances.h"
+#include "selftest/experiment.h"
 #include "toy_model.h"
 
 namespace megatron::selftest {
 namespace {
 
-// What differs in how a report is divided: tokens, stages and their chunks, replicas, micro-batches;
-// and in how often forward runs. slow/selftest has every row.
-struct LayoutKind {
-  const char* name;
-  std::function<bool(const Layout&)> has;
-  Precisions precisions = Precisions::fp64;
-};
-
-const std::vector<LayoutKind> kKinds = {
-    {"chunks", [](const Layout& l) { return l.tp > 1 && !l.sequence && l.pipeline.chunks > 1; }},
-    {"sequence", [](const Layout& l) { return l.sequence && l.pipeline.stages == 2; }},
-    {"zero_3",
-     [](const Layout& l) { return l.dp > 1 && l.sharding == parallel::Sharding::parameters; },
-     Precisions::fp32},
-};
-
-TEST(AuxiliaryLoss, IsThatOfOneRankInEveryKindOfLayout) {
-  const LayoutMatrix matrix(2);
-  const Environment environment;
-  MatrixRun fp64(environment, Precisions::fp64, DeviceKind::cpu, testing::toy_model()),
-      fp32(environment, Precisions::fp32, DeviceKind::cpu, testing::toy_model());
-  for (const LayoutKind& kind : kKinds) {
-    const auto row = std::ranges::find_if(matrix.rows(), kind.has, &MatrixRow::layout);
-    ASSERT_NE(row, matrix.rows().end()) << kind.name;
-    const Report report = (kind.precisions == Precisions::fp32 ? fp32 : fp64).run(*row);
-    EXPECT_TRUE(report.passed()) << report.text();
-    EXPECT_NE(report.text().find("square"), std::string::npos) << report.text();
-  }
+TinyModel four_layers() {
+  TinyModel tiny = tiny_models().at(1);
+  tiny.flags.num_layers = 4;
+  return tiny;
 }
 
-Outcome one_rank(const models::Model& model) {
+Outcome outcome_of(const models::Model& model, const Layout& layout) {
   const Environment environment;
   const Experiment experiment(model, DeviceKind::reference, DType::f64, DType::f64,
                               training::LossScope::token, 8, 8, environment);
-  return experiment.run({.micro_batch = 2}, {optim::Method::sgd});
+  return experiment.run(layout, {optim::Method::sgd});
+}
+Outcome one_rank(const models::Model& model) { return outcome_of(model, {.micro_batch = 2}); }
+
+// What differs in how a report is divided: tokens, stages and their chunks, replicas, micro-batches;
+// and in how often forward runs. slow/selftest has every row of the matrix.
+TEST(AuxiliaryLoss, IsThatOfOneRankInEveryKindOfLayout) {
+  const models::Model model = testing::toy_model()(four_layers().model());
+  const models::RecomputeOptions recompute{.granularity =
+                                               models::RecomputeOptions::Granularity::full};
+  const Outcome expected = one_rank(model);
+  for (const Layout& layout :
+       {Layout{.tp = 2, .recompute = recompute, .micro_batch = 8},
+        Layout{.tp = 2, .sequence = true, .pipeline = {.stages = 2}, .micro_batch = 2},
+        Layout{.pipeline = {.kind = parallel::ScheduleKind::interleaved, .stages = 2, .chunks = 2},
+               .recompute = recompute,
+               .micro_batch = 2},
+        Layout{.dp = 2, .sharding = parallel::Sharding::parameters, .micro_batch = 1}}) {
+    Report report(layout.str());
+    compare_outcomes(layout.str(), outcome_of(model, layout), expected, tolerance::kLayoutFp64,
+                     report);
+    EXPECT_TRUE(report.passed()) << report.text();
+    EXPECT_NE(report.text().find("square"), std::string::npos) << report.text();
+  }
 }
 
 // What is compared above is there: the gradient has the auxiliary loss in it, the main loss not.

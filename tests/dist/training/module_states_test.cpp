@@ -5,6 +5,7 @@
 #include "dist/training/runs.h"
 #include "text.h"
 #include "toy_model.h"
+#include "training/trained_model.h"
 
 namespace megatron::training {
 namespace {
@@ -121,6 +122,22 @@ TEST_F(ModuleStates, OfACheckpointAreNotOptionalAndOfOtherWeightsAreToldToBegin)
   const std::string told = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(told.find("lacks the module states 5 (toy."), std::string::npos) << told;
   EXPECT_EQ(tokens_seen(states_in(saved)), 4 * 8 * 16);
+}
+
+// Four layers with a statistic of 32 channels, and counts of 97 tokens: of a plan's model as of one
+// that is trained.
+TEST_F(ModuleStates, AreInTheMemoryThatIsPlanned) {
+  const TrainSettings s = deep_gpt2();
+  const models::Model plain = models::model_from_flags(s.shape, *s.batch.seq_length);
+  const auto bytes = [&](DeviceKind device, bool states) {
+    Runtime runtime({device, 0}, 1);
+    const auto alone = comm::single();
+    const TrainedModel trained(testing::toy_model({.states = states})(plain), DType::bf16, 1, {},
+                               *alone, runtime, {});
+    return runtime.arena(MemoryClass::parameters).in_use();
+  };
+  EXPECT_EQ(bytes(DeviceKind::meta, true), bytes(DeviceKind::cpu, true));
+  EXPECT_GE(bytes(DeviceKind::meta, true) - bytes(DeviceKind::meta, false), (4 * 32 + 97) * 4);
 }
 
 // Parameters of a bf16 model that are fp32: with one micro-batch, every sharding strategy gives the
