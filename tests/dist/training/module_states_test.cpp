@@ -2,10 +2,13 @@
 // resumed by name; and parameters of another type than the model's.
 #include <numeric>
 
+#include "comm/threads.h"
 #include "dist/training/runs.h"
 #include "text.h"
 #include "toy_model.h"
+#include "training/model_source.h"
 #include "training/trained_model.h"
+#include "training/whole_on_one.h"
 
 namespace megatron::training {
 namespace {
@@ -122,6 +125,49 @@ TEST_F(ModuleStates, OfACheckpointAreNotOptionalAndOfOtherWeightsAreToldToBegin)
   const std::string told = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(told.find("lacks the module states 5 (toy."), std::string::npos) << told;
   EXPECT_EQ(tokens_seen(states_in(saved)), 4 * 8 * 16);
+}
+
+// At a loss scale of 2^32 every gradient overflows.
+TEST_F(ModuleStates, StayWhereAStepChangesNoWeight) {
+  const TrainResult result = run_toy(settings("fp16", "--fp16 --initial-loss-scale 4294967296"));
+  for (const IterationReport& report : result.iterations)
+    EXPECT_EQ(report.outcome, StepOutcome::overflow);
+  const Tensors states = states_in(result.saved);
+  EXPECT_EQ(tokens_seen(states), 0);
+  EXPECT_EQ(states.at("toy.layers.2.running"), std::vector<double>(32, 1.0));
+}
+
+TEST_F(ModuleStates, AreInAModelThatIsLoadedWhole) {
+  const TrainSettings s = settings("run");
+  const std::string saved = run_toy(s).saved;
+  const models::Model toy =
+      testing::toy_model()(models::model_from_flags(deep_gpt2().shape, *s.batch.seq_length));
+  Runtime runtime({DeviceKind::cpu, 0}, 1);
+  const auto whole = load_model(checkpoint::ModelDirectory(saved), toy, runtime, DType::f32, 1);
+  ASSERT_EQ(whole->states().size(), 5u);
+  EXPECT_EQ(to_doubles(whole->states()[0]->value()), states_in(saved).at("toy.seen"));
+}
+
+// For samples, from ranks of which each has a part of the layers and of the counts.
+TEST_F(ModuleStates, AreGatheredOnTheFirstRank) {
+  const models::Model toy = testing::toy_model()(models::model_from_flags(deep_gpt2().shape, 16));
+  comm::run_ranks(4, [&](comm::Group& world) {
+    Runtime runtime({DeviceKind::cpu, 0}, 1);
+    ModelLayout layout;
+    layout.ranks.layout = {.tp = 2, .pp = 2};
+    layout.ranks.pipeline = {.stages = 2};
+    TrainedModel trained(toy, DType::bf16, 1, layout, world, runtime, {});
+    trained.initialize(1);
+    trained.step.begin({});
+    on_first_rank(trained, toy, DType::bf16, world, [](const models::Stage& whole) {
+      ASSERT_EQ(whole.states().size(), 5u);
+      EXPECT_EQ(to_doubles(whole.states()[0]->value()), std::vector<double>(97, 0.0));
+      for (const nn::ModuleState* state : whole.states().subspan(1))
+        EXPECT_EQ(to_doubles(state->value()), std::vector<double>(32, 1.0));
+      for (const parallel::Placed* placed : whole.parameters().last(4))
+        EXPECT_EQ(to_doubles(placed->parameter.value), std::vector<double>(32, 1.0));
+    });
+  });
 }
 
 // Four layers with a statistic of 32 channels, and counts of 97 tokens: of a plan's model as of one
