@@ -30,13 +30,13 @@ RANK = {
     "checkpoint": 7,
     "models": 8,
     "plan": 9,
-    "training": 10,
     "inference": 10,
-    "server": 11,
-    "post_training": 11,
-    "selftest": 11,
-    "rl": 12,
-    "cli": 13,
+    "training": 11,
+    "server": 12,
+    "post_training": 12,
+    "selftest": 12,
+    "rl": 13,
+    "cli": 14,
 }
 PROGRAM = "src/main.cpp"  # the one file outside of the rooms; it includes cli only
 

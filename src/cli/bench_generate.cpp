@@ -58,10 +58,11 @@ class GenerateBench {
     inference::generate(*stage_, runtime_, requests,
                         {.batch = sequences, .statistics = &statistics},
                         [&](size_t request, const inference::GeneratedToken&) {
-                          if (request != 0) return;
+                          if (request != 0) return true;
                           const double now = now_seconds();
                           if (before > 0) seconds.push_back(now - before);
                           before = now;
+                          return true;
                         });
     return seconds;
   }

@@ -168,7 +168,6 @@ class Session {
                           .max_tokens = settings_.max_tokens,
                           .sampling = settings_.sampling,
                           .end_tokens = end_tokens_,
-                          .stop = [&texts, i](auto) { return texts[i].stopped(); },
                           .logprobs = settings_.logprobs.value_or(-1)});
     }
     const inference::GenerateOptions options{.vocabulary = tokenizer_.vocabulary_size(),
@@ -180,6 +179,7 @@ class Session {
                                          const std::string piece =
                                              texts[request].push(token.draw.token);
                                          if (streams) print(piece);
+                                         return !texts[request].stopped();
                                        });
     for (GrowingText& text : texts) {
       const std::string rest = text.finish();

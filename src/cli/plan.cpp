@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/command.h"
-#include "cli/continue_text.h"
 #include "cli/missing_flags.h"
 #include "plan/page.h"
 #include "plan/plan_json.h"
@@ -31,7 +30,7 @@ int plan(const Arguments& arguments) {
   training::TrainSettings settings;
   Fields fields = settings.fields();
   bool json = false;
-  training::PlanOptions options{.time = true, .continue_text = continue_text};
+  training::PlanOptions options{.time = true};
   std::optional<int64_t> ranks_here;
   const size_t of_train = fields.all().size();
   fields.begin_group("output");

@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/command.h"
-#include "cli/continue_text.h"
 #include "cli/missing_flags.h"
 #include "training/settle.h"
 #include "training/trainer.h"
@@ -62,8 +61,7 @@ int train(const Arguments& arguments) {
   // Before any thread is made, so that no signal ends the process behind the run's back.
   std::optional<SignalWatch> signals;
   if (settings.checkpoint.exit_signal_handler) signals.emplace(kExitSignals);
-  const training::TrainHooks hooks{.continue_text = continue_text,
-                                   .signals = signals ? &*signals : nullptr};
+  const training::TrainHooks hooks{.signals = signals ? &*signals : nullptr};
   return with_processes([&](comm::Processes& processes) {
     for (const std::string& note : notes) log::info("{}", note);
     return naming_places(fields,

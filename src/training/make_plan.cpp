@@ -169,7 +169,7 @@ plan::Plan plan_by_run(const TrainSettings& s, const models::Model& model,
   std::unique_ptr<MetaRun> first, busiest;  // rank 0; one of the stage with the most to compute
   for (const int rank : ranks_of_stages(s)) {
     auto run = std::make_unique<MetaRun>(s, model, *whole, rank);
-    run->run(consumed, vocabulary, options.continue_text);
+    run->run(consumed, vocabulary, options.samples);
     p.stages.push_back(run->memory());
     p.exact = p.exact && run->exact();
     const bool more = busiest == nullptr || flops_of(run->work()) > flops_of(busiest->work());
@@ -243,7 +243,7 @@ plan::Plan make_plan(const TrainSettings& settled, const models::Model& model,
                      const Vocabulary& vocabulary, const PlanOptions& options, int64_t consumed) {
   plan::Plan p = plan_of(settled, model, vocabulary, options, consumed);
   if (p.fits()) return p;
-  const PlanOptions of_suggestions{.device_memory = options.device_memory};
+  const PlanOptions of_suggestions{.samples = false, .device_memory = options.device_memory};
   p.suggestions = find_suggestions(settled, model, p,
                                    [&](const TrainSettings& other, const models::Model& shape) {
                                      return plan_of(other, shape, vocabulary, of_suggestions, 0);
@@ -254,7 +254,7 @@ plan::Plan make_plan(const TrainSettings& settled, const models::Model& model,
 plan::Plan make_plan(const TrainSettings& given, const PlanOptions& options) {
   const SettledRun run = settle_run(given);
   PlanOptions possible = options;
-  if (run.stands_in) possible.continue_text = {};  // it reads no prompt
+  if (run.stands_in) possible.samples = false;  // it reads no prompt
   plan::Plan p = make_plan(run.settings, run.model, run.vocabulary, possible);
   p.derived = run.notes;
   return p;

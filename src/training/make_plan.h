@@ -1,7 +1,6 @@
 // What a training run will need: its own step, and its evaluation, run on the meta device.
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "models/stage.h"
@@ -14,16 +13,10 @@
 
 namespace megatron::training {
 
-// Continues a prompt with up to `tokens` tokens (--sample-interval). On meta: as many, whatever they
-// are.
-using ContinueText =
-    std::function<std::string(const models::Stage&, Runtime&, const tokenizers::Tokenizer&,
-                              const std::string& prompt, int64_t tokens)>;
-
 struct PlanOptions {
   // Estimate the time of a step, which takes a second or more; not of a run that does not fit.
   bool time = false;
-  ContinueText continue_text;  // what samples need is found out with it; null: not planned
+  bool samples = true;  // with what --sample-interval needs
   // GiB that a GPU has; else those of this machine's smallest GPU, or without any those of the one
   // that is planned for (plan/known_gpus.h).
   std::optional<double> device_memory;

@@ -9,6 +9,7 @@
 #include "optim/norm_slots.h"
 #include "plan/known_gpus.h"
 #include "training/evaluate.h"
+#include "training/sample_text.h"
 #include "training/weights_norm.h"
 #include "training/whole_on_one.h"
 
@@ -129,8 +130,7 @@ MetaRun::MetaRun(const TrainSettings& s, const models::Model& model, const model
 
 // The optimizer's arena grows when a schedule makes steps of more micro-batches. Without a
 // pipeline, the others do not from the second step on.
-void MetaRun::run(int64_t consumed, const Vocabulary& vocabulary,
-                  const ContinueText& continue_text) {
+void MetaRun::run(int64_t consumed, const Vocabulary& vocabulary, bool with_samples) {
   const int64_t begin = s_.batch.schedule.iterations_within(consumed);
   const std::vector<BatchPhase> phases = phases_of(s_, begin, consumed);
   const int64_t first = phases.front().micro_batches, last = phases.back().micro_batches;
@@ -138,8 +138,8 @@ void MetaRun::run(int64_t consumed, const Vocabulary& vocabulary,
     for (const BatchPhase& phase : phases) trained_.step.expect(phase.micro_batches);
   };
   std::function<void()> write;
-  if (s_.run.sample_interval && continue_text && vocabulary.tokenizer != nullptr)
-    write = [&] { sample_once(*vocabulary.tokenizer, continue_text); };
+  if (s_.run.sample_interval && with_samples && vocabulary.tokenizer != nullptr)
+    write = [&] { sample_once(*vocabulary.tokenizer); };
   trained_.step.expect(first);
   const auto [less, more] = samples(last);
   if (trained_.ranks.pipeline().stages > 1) {
@@ -255,11 +255,10 @@ void MetaRun::evaluate_once() {
 
 void MetaRun::norm_once() { weights_norm(trained_.shards(), trained_.ranks, runtime_); }
 
-void MetaRun::sample_once(const tokenizers::Tokenizer& tokenizer,
-                          const ContinueText& continue_text) {
+void MetaRun::sample_once(const tokenizers::Tokenizer& tokenizer) {
   on_first_rank(trained_, model_, s_.precision.type(), *told_, [&](const models::Stage& whole) {
     for (const std::string& prompt : s_.run.sample_prompt)
-      continue_text(whole, runtime_, tokenizer, prompt, s_.run.sample_tokens);
+      sample_text(whole, runtime_, tokenizer, prompt, s_.run.sample_tokens);
   });
 }
 

@@ -38,8 +38,8 @@ class MetaRun {
   MetaRun(const TrainSettings& settings, const models::Model& model, const models::Stage& whole,
           int rank);
 
-  // consumed: samples before it. continue_text may be null.
-  void run(int64_t consumed, const Vocabulary& vocabulary, const ContinueText& continue_text);
+  // consumed: samples before it. with_samples: those of --sample-interval.
+  void run(int64_t consumed, const Vocabulary& vocabulary, bool with_samples);
 
   // Seconds of a step of the run without its kernels.
   double host_seconds();
@@ -59,7 +59,7 @@ class MetaRun {
   double seconds_of_step(int64_t micro_batches);
   void evaluate_once();
   void norm_once();
-  void sample_once(const tokenizers::Tokenizer& tokenizer, const ContinueText& continue_text);
+  void sample_once(const tokenizers::Tokenizer& tokenizer);
   int64_t host_bytes(const plan::MemoryUse& use) const;
 
   const TrainSettings& s_;

@@ -9,6 +9,7 @@
 #include "training/log/console.h"
 #include "training/log/machine.h"
 #include "training/rank_run.h"
+#include "training/sample_text.h"
 #include "training/whole_on_one.h"
 
 namespace megatron::training {
@@ -187,13 +188,12 @@ void RankRun::tell_recorded() const {
 }
 
 void RankRun::write_samples(int64_t iteration) {
-  if (!hooks_.continue_text) return;
   model_.step.told_work().long_phase("samples");
   on_first_rank(model_, plan_.model, s_.precision.type(), world_, [&](const models::Stage& whole) {
     for (const std::string& prompt : s_.run.sample_prompt)
       log_->sample({iteration, prompt,
-                    hooks_.continue_text(whole, runtime_, *plan_.vocabulary.tokenizer, prompt,
-                                         s_.run.sample_tokens)});
+                    sample_text(whole, runtime_, *plan_.vocabulary.tokenizer, prompt,
+                                s_.run.sample_tokens)});
   });
   world_.barrier("sample.end");
 }

@@ -292,7 +292,6 @@ SettledRun settle_run(const TrainSettings& given) {
 }
 
 RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes,
-                      const ContinueText& continue_text,
                       const std::function<models::Model(const models::Model&)>& composed) {
   RunPlan plan{.began = now_seconds(), .settings = given};
   TrainSettings& s = plan.settings;
@@ -312,8 +311,8 @@ RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes,
   const std::vector<SettingNote> layout = settle_layout(s, plan.model);
   check_prompts(s.run, plan.vocabulary, plan.model);
   require_hope(s, plan.model);
-  plan.expected = make_plan(s, plan.model, plan.vocabulary, {.continue_text = continue_text},
-                            plan.beginning.state.consumed_samples);
+  plan.expected =
+      make_plan(s, plan.model, plan.vocabulary, {}, plan.beginning.state.consumed_samples);
   if (!plan.expected.fits() && processes.rank() == 0)
     for (const std::string& line : plan::summary(plan.expected)) log::info("{}", line);
   require_memory(plan.expected);

@@ -62,10 +62,8 @@ struct SettledRun {
 SettledRun settle_run(const TrainSettings& given);
 
 // Checks everything that a user can get wrong, and opens the data. Throws Error naming the value,
-// the limit and the flag. processes: those of the run. continue_text: what --sample-interval needs
-// is found out with it. composed: TrainHooks.
+// the limit and the flag. processes: those of the run. composed: TrainHooks.
 RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes,
-                      const ContinueText& continue_text = {},
                       const std::function<models::Model(const models::Model&)>& composed = {});
 
 }  // namespace megatron::training

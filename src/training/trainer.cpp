@@ -106,7 +106,7 @@ TrainResult train(const TrainSettings& given, const TrainHooks& hooks, comm::Pro
   const std::unique_ptr<comm::Group> alone = comm::single();
   comm::Group& group = launched ? processes->group() : *alone;
   if (launched) settings.runtime.join(*processes);
-  RunPlan plan = make_run_plan(settings, group, hooks.continue_text, hooks.composed);
+  RunPlan plan = make_run_plan(settings, group, hooks.composed);
   const int ranks = plan.settings.runtime.rank_count();
   const int ranks_here = launched ? processes->local_size() : ranks;
   MachinePeak peak;

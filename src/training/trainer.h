@@ -50,7 +50,6 @@ struct TrainResult {
 
 struct TrainHooks {
   std::function<void(const IterationReport&)> after_step;  // on rank 0
-  ContinueText continue_text;                              // on rank 0
   // The model to train, made from the one that the settings describe; default: that one.
   std::function<models::Model(const models::Model&)> composed;
   // FLOP/s of this machine's matrix products, all threads of the run; default: what is kept by

@@ -133,7 +133,7 @@ class Layers(ToolTest):
 
     def test_upward_include(self):
         self.refused(
-            'src/tensor/tensor.h:2: "cli/program.h" is upward: tensor has rank 2, cli 13',
+            'src/tensor/tensor.h:2: "cli/program.h" is upward: tensor has rank 2, cli 14',
             src__tensor__tensor_h='#pragma once\n#include "cli/program.h"\n',
             src__cli__program_h="#pragma once\n",
         )
@@ -237,7 +237,7 @@ class Layers(ToolTest):
         self.accepted(
             src__kernels__cuda__a_cpp="#include <cuda_runtime.h>\n#include <cublasLt.h>\n",
             src__device__cuda__a_cpp="#include <cuda.h>\n",
-            src__comm__nccl__a_cpp="#include <nccl.h>\n#include <cuda_runtime.h>\n",
+            src__comm__gpu__nccl__a_cpp="#include <nccl.h>\n#include <cuda_runtime.h>\n",
             src__comm__mpi__a_cpp="#include <mpi.h>\n",
             src__base__log_cpp="#include <spdlog/spdlog.h>\n",
             src__tokenizers__a_cpp="#include <pcre2.h>\n#include <unicode/unorm2.h>\n",

@@ -20,7 +20,6 @@
 #include "cli/options.h"
 #include "data/indexed_dataset.h"
 #include "faulty_files.h"
-#include "inference/generate.h"
 #include "plan/plan_json.h"
 #include "training/make_plan.h"
 #include "training/trainer.h"
@@ -226,20 +225,6 @@ void tell_steps(const TrainResult& result, std::map<std::string, std::string>& v
                                   result.iterations.empty() ? 0.0 : result.iterations.front().loss);
 }
 
-// Greedy, so that a sample depends on the weights alone.
-std::string continue_text(const models::Stage& model, Runtime& runtime,
-                          const tokenizers::Tokenizer& tokenizer, const std::string& prompt,
-                          int64_t tokens) {
-  inference::Request request{.prompt = tokenizer.encode(prompt, true), .max_tokens = tokens};
-  request.sampling.temperature = 0;
-  const inference::GenerateOptions options{.vocabulary = tokenizer.vocabulary_size()};
-  const auto generations = inference::generate(model, runtime, std::span(&request, 1), options);
-  std::string ids;
-  for (const inference::GeneratedToken& token : generations[0].tokens)
-    ids += fmt::format("{} ", token.draw.token);
-  return ids;
-}
-
 struct Parsed {
   TrainSettings settings;
   std::string idle;  // of the flag
@@ -301,7 +286,6 @@ TrainResult train_once(const TrainSettings& settings, const FileSystem& given_fi
   if (!settings.runtime.measure_peak) hooks.peak = 1e12;
   hooks.files = &files;
   hooks.signals = signals ? &*signals : nullptr;
-  hooks.continue_text = continue_text;
   hooks.after_step = [&](const IterationReport& report) {
     files.rank_thread = std::this_thread::get_id();
     if (report.iteration == 1) kill(getpid(), SIGUSR1);

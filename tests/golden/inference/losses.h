@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "golden/inference/support.h"
+#include "inference/generate.h"
 
 namespace megatron::testing {
 
@@ -11,6 +12,21 @@ inline Tokens tokens_of(const inference::Generation& g) {
   Tokens ids;
   for (const auto& token : g.tokens) ids.push_back(token.draw.token);
   return ids;
+}
+
+// Everything of a generation that has bits.
+inline std::vector<double> numbers_of(const inference::Generation& g) {
+  std::vector<double> all = g.prompt_log_probabilities;
+  for (const auto& token : g.tokens) {
+    all.push_back(token.draw.token);
+    all.push_back(token.draw.log_probability);
+    for (const auto& other : token.alternatives) {
+      all.push_back(other.token);
+      all.push_back(other.log_probability);
+    }
+  }
+  all.push_back(static_cast<double>(g.finish));
+  return all;
 }
 
 inline void expect_losses_of_evaluation(RandomModel& m, const inference::Request& request,

@@ -21,6 +21,7 @@ void time_tokens(RandomModel& m, int64_t position, std::vector<double>& seconds)
                         const double now = now_seconds();
                         if (before > 0) seconds.push_back(now - before);
                         before = now;
+                        return true;
                       });
 }
 

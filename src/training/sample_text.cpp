@@ -1,12 +1,12 @@
-#include "cli/continue_text.h"
+#include "training/sample_text.h"
 
 #include "inference/generate.h"
 
-namespace megatron::cli {
+namespace megatron::training {
 
-std::string continue_text(const models::Stage& model, Runtime& runtime,
-                          const tokenizers::Tokenizer& tokenizer, const std::string& prompt,
-                          int64_t tokens) {
+std::string sample_text(const models::Stage& model, Runtime& runtime,
+                        const tokenizers::Tokenizer& tokenizer, const std::string& prompt,
+                        int64_t tokens) {
   inference::Request request{.prompt = tokenizer.encode(prompt, true), .max_tokens = tokens};
   request.sampling.temperature = 0.8;
   const bool has_data = runtime.device().has_data();
@@ -20,4 +20,4 @@ std::string continue_text(const models::Stage& model, Runtime& runtime,
   return tokenizer.decode(ids);
 }
 
-}  // namespace megatron::cli
+}  // namespace megatron::training

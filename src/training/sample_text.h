@@ -5,12 +5,12 @@
 #include "models/stage.h"
 #include "tokenizers/tokenizer.h"
 
-namespace megatron::cli {
+namespace megatron::training {
 
 // What a model in training writes now, for people to read: drawn as `megatron generate` does by
 // default, but cooler. On meta as many tokens as may be, without meaning.
-std::string continue_text(const models::Stage& model, Runtime& runtime,
-                          const tokenizers::Tokenizer& tokenizer, const std::string& prompt,
-                          int64_t tokens);
+std::string sample_text(const models::Stage& model, Runtime& runtime,
+                        const tokenizers::Tokenizer& tokenizer, const std::string& prompt,
+                        int64_t tokens);
 
-}  // namespace megatron::cli
+}  // namespace megatron::training

@@ -1,0 +1,53 @@
+// What is asked of a model that generates, and what it answers.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "inference/sampling.h"
+#include "models/model.h"
+
+namespace megatron::inference {
+
+struct Request {
+  uint64_t number = 0;          // names its random numbers
+  std::vector<int32_t> prompt;  // not empty, and no longer than the model's positions
+  int64_t max_tokens = 128;
+  SamplingOptions sampling;
+  std::vector<int32_t> end_tokens;  // generation stops after one of them
+  int64_t logprobs = -1;  // -1: none; n: of the prompt's tokens, and of the n most likely at each
+                          // generated one
+
+  // vocabulary: ids below it are drawn. Throws Error for what the model cannot take.
+  void check(const models::Model& model, int64_t vocabulary) const;
+  // Tokens of prompt and text at most, as the model's positions allow.
+  int64_t longest(const models::Model& model) const;
+};
+
+// A token and its log-probability under the model itself, in nats: temperature 1, no cuts, all of
+// the model's ids. It is minus the loss that training and evaluation compute for it, bit for bit.
+struct Draw {
+  int32_t token = 0;
+  double log_probability = 0;
+};
+
+struct GeneratedToken {
+  Draw draw;
+  std::vector<Draw>
+      alternatives;  // the most likely tokens, most likely first, among them maybe this
+};
+
+// stop: the caller ended it. positions: the last token was drawn from the last position that the
+// model has.
+enum class Finish { length, end_token, stop, positions };
+
+// Seconds are those of the forward passes and draws.
+struct Statistics {
+  int64_t prompt_tokens = 0, generated_tokens = 0;
+  int64_t decoded_tokens = 0;  // of decode passes: a prompt's pass gives the first token, too
+  double prefill_seconds = 0, decode_seconds = 0;
+
+  Statistics& operator+=(const Statistics& more);
+};
+
+}  // namespace megatron::inference
