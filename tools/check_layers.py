@@ -36,6 +36,7 @@ RANK = {
     "post_training": 12,
     "selftest": 12,
     "rl": 13,
+    "bench": 13,
     "cli": 14,
 }
 PROGRAM = "src/main.cpp"  # the one file outside of the rooms; it includes cli only

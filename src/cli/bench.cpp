@@ -1,57 +1,29 @@
-#include "cli/bench.h"
+#include "bench/bench.h"
 
-#include <fmt/core.h>
-
-#include "base/error.h"
-#include "cli/bench_device.h"
 #include "cli/command.h"
-#include "cli/device_flag.h"
-#include "plan/machine_rates.h"
-#include "training/runtime_settings.h"
 
 namespace megatron::cli {
 namespace {
 
-int bench_gemm(const Arguments& arguments) {
-  training::RuntimeSettings runtime_settings;
-  bool bf16 = false;
-  double seconds = 5;
-  Fields f;
-  f.add_switch("bf16", &bf16, true, "bfloat16; else fp32");
-  f.add("seconds", &seconds, "time to spend");
-  add_bench_device(f, runtime_settings);
-  f.add("threads", &runtime_settings.threads, "CPU threads; default all cores");
-  if (const auto code =
-          parse("megatron bench gemm [flags]",
-                "The machine's matrix-product rate: the peak that speeds are compared with.", f, {},
-                arguments)) {
-    return *code;
-  }
-  MG_CHECK(seconds > 0 && seconds <= 3600, "--seconds is {}; it must lie in (0, 3600]", seconds);
-  runtime_settings.check();
-  tell_device(runtime_settings);
-  const Device device = runtime_settings.device_value();
-  Runtime runtime(device, runtime_settings.threads_per_rank());
-  const DType type = bf16 ? DType::bf16 : DType::f32;
-  const auto shapes = plan::sample_gemm_rates(runtime, type, seconds);
-  fmt::print("{:>6} {:>6} {:>6}  {:>10}\n", "M", "N", "K", "GFLOP/s");
-  for (const auto& s : shapes)
-    fmt::print("{:>6} {:>6} {:>6}  {:>10.1f}\n", s.m, s.n, s.k, s.rate * 1e-9);
-  const double peak = plan::best_rate(shapes);
-  fmt::print("{} GEMM peak {:.3f} TFLOP/s{} with {}\n", name(type), peak * 1e-12,
-             data_sheet_share(device, type, peak), device_text(device, runtime.pool().size()));
-  return 0;
+template <int (*measure)(const bench::ReadFlags&)>
+int measured(const Arguments& arguments) {
+  return measure([&](const std::string& usage, const std::string& description, Fields& fields) {
+    return parse(usage, description, fields, {}, arguments);
+  });
 }
 
 constexpr Subcommand kBenches[] = {
     {"step", "a training step beside the machine's peak", bench_step},
-    {"gemm", "matrix products: the peak itself", bench_gemm},
-    {"tokenize", "text to token ids, in memory", bench_tokenize},
-    {"preprocess", "JSON lines to token files, by one worker and by two", bench_preprocess},
-    {"index", "sample indices: built cold, stored, opened again", bench_index},
-    {"kernels", "each kernel beside the limit that binds it", bench_kernels},
-    {"parallel", "each axis of parallelism on two ranks beside one", bench_parallel},
-    {"generate", "text: tokens a second beside the bandwidth of memory", bench_generate},
+    {"gemm", "matrix products: the peak itself", measured<bench::measure_gemm>},
+    {"tokenize", "text to token ids, in memory", measured<bench::measure_tokenize>},
+    {"preprocess", "JSON lines to token files, by one worker and by two",
+     measured<bench::measure_preprocess>},
+    {"index", "sample indices: built cold, stored, opened again", measured<bench::measure_index>},
+    {"kernels", "each kernel beside the limit that binds it", measured<bench::measure_kernels>},
+    {"parallel", "each axis of parallelism on two ranks beside one",
+     measured<bench::measure_parallel>},
+    {"generate", "text: tokens a second beside the bandwidth of memory",
+     measured<bench::measure_generate>},
 };
 
 }  // namespace

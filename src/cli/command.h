@@ -21,7 +21,8 @@ int tokenizer_chat(const Arguments& arguments);
 int preprocess(const Arguments& arguments);
 int merge(const Arguments& arguments);
 int verify(const Arguments& arguments);
-int bench(const Arguments& arguments);  // step | gemm
+int bench(const Arguments& arguments);
+int bench_step(const Arguments& arguments);
 int selftest(const Arguments& arguments);
 int selftest_device(const Arguments& arguments);
 int inspect(const Arguments& arguments);

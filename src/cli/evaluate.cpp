@@ -6,8 +6,8 @@
 #include "base/command_output.h"
 #include "base/log.h"
 #include "cli/command.h"
-#include "cli/device_flag.h"
 #include "comm/processes.h"
+#include "training/device_flag.h"
 #include "training/evaluation.h"
 
 namespace megatron::cli {
@@ -76,7 +76,7 @@ int evaluate(const Arguments& arguments) {
   return with_processes([&](comm::Processes& processes) {
     for (const std::string& note : notes) log::info("{}", note);
     return naming_places(fields, [&] {
-      tell_device(s.runtime);
+      training::tell_device(s.runtime);
       s.runtime.join(processes);
       return run_evaluation(s, json, processes);
     });

@@ -8,10 +8,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/command.h"
-#include "cli/device_flag.h"
 #include "cli/generate_output.h"
 #include "cli/generate_prompts.h"
 #include "tokenizers/tokenizer.h"
+#include "training/device_flag.h"
 #include "training/found_checkpoints.h"
 #include "training/model_source.h"
 #include "training/settings.h"
@@ -286,7 +286,7 @@ int generate(const Arguments& arguments) {
   std::vector<std::string> prompts;
   if (!conversation) prompts = settings.prompts.read();
   settings.check_output();
-  tell_device(settings.runtime);
+  training::tell_device(settings.runtime);
   Session session(settings);
   if (conversation) {
     converse(session);

@@ -7,8 +7,8 @@
 #include "base/json.h"
 #include "base/progress.h"
 #include "cli/command.h"
-#include "cli/device_flag.h"
 #include "selftest/device_check.h"
+#include "training/device_flag.h"
 
 namespace megatron::cli {
 namespace {
@@ -81,7 +81,7 @@ int selftest_device(const Arguments& arguments) {
   megatron::selftest::DeviceCheckOptions options;
   bool json = false;
   Fields fields;
-  add_bench_device(fields, runtime);
+  training::add_bench_device(fields, runtime);
   fields.add("seconds", &options.seconds,
              "time of all checks together, after which the one under way counts as hanging");
   fields.add("threads", &runtime.threads, "CPU threads; default: all cores");

@@ -249,6 +249,8 @@ TEST(Bench, RefusesWhatItDoesNotKnow) {
       {{"bench", "parallel", "--device", "cuda"}, {"--device", "cuda", "cpu"}},
       {{"bench", "step", "--untimed-steps", "6"},
        {"--train-iters is 6; at least 7 are needed: --untimed-steps 6"}},
+      {{"bench", "step", "--sample-interval", "2", "--sample-prompt", "a"},
+       {"writes no samples", "--sample-interval"}},
       {{"bench", "parallel", "--only", "EP"}, {"--only", "EP", "DP 2, ZeRO-3", "TP 2 + SP"}},
       {{"bench", "parallel", "--ranks", "2"}, {"--ranks"}},
       {{"bench", "kernel"}, {"kernel", "kernels"}}};

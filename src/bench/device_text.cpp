@@ -1,4 +1,4 @@
-#include "cli/bench_device.h"
+#include "bench/device_text.h"
 
 #include <fmt/core.h>
 
@@ -7,7 +7,7 @@
 #include "device/wing.h"
 #include "plan/known_gpus.h"
 
-namespace megatron::cli {
+namespace megatron::bench {
 namespace {
 
 const CudaDevice& gpu(Device device) {
@@ -59,4 +59,4 @@ std::string GpuWatch::text() const {
       slow, fast, last.most_clock, low, high, last.power_limit, last.temperature);
 }
 
-}  // namespace megatron::cli
+}  // namespace megatron::bench

@@ -10,7 +10,7 @@
 #include "device/device.h"
 #include "device/gpu_sensors.h"
 
-namespace megatron::cli {
+namespace megatron::bench {
 
 // "NVIDIA H200, CUDA 13.0, driver 13.0, ...", or "4 threads" of a host.
 std::string device_text(Device device, int threads);
@@ -35,4 +35,4 @@ class GpuWatch {
   std::vector<GpuReading> readings_;
 };
 
-}  // namespace megatron::cli
+}  // namespace megatron::bench

@@ -9,15 +9,15 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "cli/bench.h"
-#include "cli/bench_device.h"
-#include "cli/call_timing.h"
-#include "cli/device_flag.h"
+#include "bench/bench.h"
+#include "bench/call_timing.h"
+#include "bench/device_text.h"
 #include "kernels/case.h"
 #include "plan/machine_rates.h"
+#include "training/device_flag.h"
 #include "training/runtime_settings.h"
 
-namespace megatron::cli {
+namespace megatron::bench {
 namespace {
 
 constexpr double kMemoryGoal = 80;
@@ -207,7 +207,7 @@ class Table {
     write(fmt::format("{:<{}}  {:<{}}  {:>9.4f}  {:>8.1f} {:<7}  {:>5.1f} {}  {}", row.kernel,
                       kernel_, row.name, name_, row.seconds * 1e3, j.rate * 1e-9,
                       j.limit == Limit::peak ? "GFLOP/s" : "GB/s", j.percent,
-                      megatron::cli::name(j.limit), mark(row, j, bf16_)));
+                      megatron::bench::name(j.limit), mark(row, j, bf16_)));
   }
 
  private:
@@ -240,7 +240,7 @@ Json as_json(const std::vector<Row>& rows, double peak, bool bf16) {
 
 }  // namespace
 
-int bench_kernels(const Arguments& arguments) {
+int measure_kernels(const ReadFlags& read) {
   training::RuntimeSettings runtime_settings;
   bool bf16 = false, json = false;
   std::string kernel;
@@ -249,10 +249,10 @@ int bench_kernels(const Arguments& arguments) {
   f.add("kernel", &kernel, "only this entry of the kernel table");
   f.add_switch("bf16", &bf16, true, "bfloat16; else fp32");
   f.add("seconds", &seconds, "time to spend on each case");
-  add_bench_device(f, runtime_settings);
+  training::add_bench_device(f, runtime_settings);
   f.add("threads", &runtime_settings.threads, "CPU threads; default all cores");
   f.add_switch("json", &json, true, "print JSON");
-  if (const auto code = parse(
+  if (const auto code = read(
           "megatron bench kernels [flags]",
           "Every kernel at sizes of GPT-2 124M and of a Llama of 160M parameters beside the "
           "limit that binds it: 'peak': operations of its products (of attention: of the pairs "
@@ -265,14 +265,14 @@ int bench_kernels(const Arguments& arguments) {
           "rotate over "
           "256 MB, so that caches are cold; a call of little data is marked 'in cache'. On a GPU, "
           "'any order' is the same with --allow-nondeterministic.",
-          f, {}, arguments)) {
+          f)) {
     return *code;
   }
   MG_CHECK(seconds > 0 && seconds <= 60, "--seconds is {}; it must lie in (0, 60]", seconds);
   runtime_settings.check();
   const std::vector<kernels::Case> list =
       chosen(kernel, bf16, runtime_settings.device_kind() == DeviceKind::cuda);
-  tell_device(runtime_settings);
+  training::tell_device(runtime_settings);
   const Device device = runtime_settings.device_value();
   Runtime runtime(device, runtime_settings.threads_per_rank());
   GpuWatch watch(device);
@@ -334,4 +334,4 @@ int bench_kernels(const Arguments& arguments) {
   return failed == 0 ? 0 : 1;
 }
 
-}  // namespace megatron::cli
+}  // namespace megatron::bench

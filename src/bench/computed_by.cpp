@@ -1,10 +1,10 @@
-#include "cli/computed_by.h"
+#include "bench/computed_by.h"
 
 #include <fmt/core.h>
 
 #include "device/cuda_library.h"
 
-namespace megatron::cli {
+namespace megatron::bench {
 namespace {
 
 struct Computed {
@@ -72,4 +72,4 @@ Json computed_by_json(const training::TrainResult& result) {
                       {"deterministic", c.deterministic}};
 }
 
-}  // namespace megatron::cli
+}  // namespace megatron::bench

@@ -16,12 +16,12 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/progress.h"
-#include "cli/bench.h"
-#include "cli/temporary_folder.h"
+#include "bench/bench.h"
+#include "bench/temporary_folder.h"
 #include "data/gpt_dataset.h"
 #include "data/indexed_dataset.h"
 
-namespace megatron::cli {
+namespace megatron::bench {
 namespace {
 
 namespace fs = std::filesystem;
@@ -189,7 +189,7 @@ int run_bench(const IndexBench& bench) {
 
 }  // namespace
 
-int bench_index(const Arguments& arguments) {
+int measure_index(const ReadFlags& read) {
   IndexBench bench;
   Fields f;
   f.add("documents", &bench.documents,
@@ -201,11 +201,11 @@ int bench_index(const Arguments& arguments) {
   f.add("directory", &bench.directory, "where the token files are made");
   f.add("data-cache-path", &bench.cache_path, "where the indices are stored; default: there, too");
   f.add_switch("keep", &bench.keep, true, "leaves the files there");
-  if (const auto code = parse("megatron bench index [flags]",
-                              "Builds the sample indices of a made-up data set (its .idx in the "
-                              "page cache), stores them "
-                              "on the disk, and opens them again.",
-                              f, {}, arguments)) {
+  if (const auto code = read("megatron bench index [flags]",
+                             "Builds the sample indices of a made-up data set (its .idx in the "
+                             "page cache), stores them "
+                             "on the disk, and opens them again.",
+                             f)) {
     return *code;
   }
   MG_CHECK(bench.documents >= 1 && bench.documents < int64_t{1} << 31,
@@ -219,4 +219,4 @@ int bench_index(const Arguments& arguments) {
   return run_bench(bench);
 }
 
-}  // namespace megatron::cli
+}  // namespace megatron::bench

@@ -9,7 +9,7 @@
 #include "models/model.h"
 #include "training/settings.h"
 
-namespace megatron::cli {
+namespace megatron::bench {
 
 // One shape of product, or attention's products over one shape, and what was measured of it
 // (FLOP/s; 0: the library does not have it). own: the step's call. plain: oneDNN, whole, on
@@ -48,4 +48,4 @@ StepFloor measure_floor(const models::Model& model, const training::TrainSetting
 void print_floor(const StepFloor& floor, double step_seconds);
 Json as_json(const StepFloor& floor, double step_seconds);
 
-}  // namespace megatron::cli
+}  // namespace megatron::bench

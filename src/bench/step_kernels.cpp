@@ -1,15 +1,15 @@
-#include "cli/step_kernels.h"
+#include "bench/step_kernels.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
 
 #include "base/error.h"
-#include "cli/call_timing.h"
+#include "bench/call_timing.h"
 #include "plan/replay_memory.h"
 #include "training/make_plan.h"
 
-namespace megatron::cli {
+namespace megatron::bench {
 namespace {
 
 constexpr int64_t kColdBytes = int64_t{256} << 20;  // between two uses of one operand
@@ -137,4 +137,4 @@ Json as_json(const StepKernels& kernels) {
   return Json(std::move(list));
 }
 
-}  // namespace megatron::cli
+}  // namespace megatron::bench

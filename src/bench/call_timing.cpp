@@ -1,4 +1,4 @@
-#include "cli/call_timing.h"
+#include "bench/call_timing.h"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 #include "device/wing.h"
 #include "plan/call_clock.h"
 
-namespace megatron::cli {
+namespace megatron::bench {
 namespace {
 
 constexpr double kWindow = 0.03;  // seconds of calls in a row that count as sustained
@@ -124,7 +124,7 @@ std::optional<double> rate_in_cache(const SeenCall& call, Device device, int thr
 void ColdCall::run() { again_(sets_[turn_++ % sets_.size()], runtime_.stream()); }
 
 double ColdCall::best_seconds(double seconds) {
-  return cli::best_seconds(runtime_, seconds, [this](size_t) { run(); });
+  return bench::best_seconds(runtime_, seconds, [this](size_t) { run(); });
 }
 
 double ColdCall::mean_seconds(double window) {
@@ -148,4 +148,4 @@ double best_seconds(Runtime& runtime, double seconds, const std::function<void(s
   return best;
 }
 
-}  // namespace megatron::cli
+}  // namespace megatron::bench

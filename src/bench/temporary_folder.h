@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace megatron::cli {
+namespace megatron::bench {
 
 // A folder for what a measurement writes. It is removed with what is in it when the object ends, and
 // also when the process is killed, by SIGKILL too: a small process waits for that.
@@ -22,4 +22,4 @@ class TemporaryFolder {
   int remover_ = 0;  // that process
 };
 
-}  // namespace megatron::cli
+}  // namespace megatron::bench

@@ -1,17 +1,17 @@
-#include "cli/step_floor.h"
+#include "bench/step_floor.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
 
 #include "base/error.h"
-#include "cli/call_timing.h"
+#include "bench/call_timing.h"
 #include "kernels/cpu/library_product.h"
 #include "plan/machine_rates.h"
 #include "plan/replay_memory.h"
 #include "training/make_plan.h"
 
-namespace megatron::cli {
+namespace megatron::bench {
 namespace {
 
 using kernels::cpu::LibraryProduct;
@@ -248,4 +248,4 @@ Json as_json(const StepFloor& floor, double step_seconds) {
                       {"others", std::move(others)}};
 }
 
-}  // namespace megatron::cli
+}  // namespace megatron::bench

@@ -9,7 +9,7 @@
 #include "kernels/observer.h"
 #include "plan/call_clock.h"
 
-namespace megatron::cli {
+namespace megatron::bench {
 
 // A call, kept.
 struct SeenCall {
@@ -68,4 +68,4 @@ std::optional<double> rate_in_cache(const SeenCall& call, Device device, int thr
 // Seconds of `run`, which queues work on the runtime's stream, measured in the same way.
 double best_seconds(Runtime& runtime, double seconds, const std::function<void(size_t turn)>& run);
 
-}  // namespace megatron::cli
+}  // namespace megatron::bench

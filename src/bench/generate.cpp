@@ -1,3 +1,5 @@
+#include "inference/generate.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -6,17 +8,16 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/median.h"
-#include "cli/bench.h"
-#include "cli/bench_device.h"
-#include "cli/device_flag.h"
-#include "inference/generate.h"
+#include "bench/bench.h"
+#include "bench/device_text.h"
 #include "plan/flops.h"
 #include "plan/machine_rates.h"
 #include "plan/parameters.h"
+#include "training/device_flag.h"
 #include "training/presets.h"
 #include "training/settings.h"
 
-namespace megatron::cli {
+namespace megatron::bench {
 namespace {
 
 // What the decode pass of a token reads: every weight but the position table and, of the embedding,
@@ -136,7 +137,7 @@ struct GenerateFlags {
   int64_t prompt = 128, max_tokens = 256, batch = 8;
   models::ModelFlags shape;
 
-  std::optional<int> read(const Arguments& arguments) {
+  std::optional<int> read(const ReadFlags& read_flags) {
     Fields f;
     f.begin_group("model");
     f.add("preset", &preset, training::preset_names(), "a model by name; other flags win over it");
@@ -148,24 +149,25 @@ struct GenerateFlags {
     f.add("batch-size", &batch, "sequences of the second decode measurement");
     shape.fields(f);
     f.begin_group("device");
-    add_bench_device(f, runtime);
+    training::add_bench_device(f, runtime);
     f.add("threads", &runtime.threads, "CPU threads; default all cores");
     f.common({"preset", "bf16", "prompt-tokens", "max-tokens", "batch-size", "device", "threads"});
-    return parse("megatron bench generate [flags]",
-                 "Generation with random weights, GPT-2 124M without flags: tokens/s of decoding "
-                 "beside the machine's copy bandwidth, of prompts beside its matrix-product peak, "
-                 "and the time of a token near the beginning and near the end of the positions.",
-                 f, {}, arguments);
+    return read_flags(
+        "megatron bench generate [flags]",
+        "Generation with random weights, GPT-2 124M without flags: tokens/s of decoding "
+        "beside the machine's copy bandwidth, of prompts beside its matrix-product peak, "
+        "and the time of a token near the beginning and near the end of the positions.",
+        f);
   }
 };
 
 }  // namespace
 
-int bench_generate(const Arguments& arguments) {
+int measure_generate(const ReadFlags& read) {
   GenerateFlags first(training::kDefaultPreset);
-  if (const auto code = first.read(arguments)) return *code;
+  if (const auto code = first.read(read)) return *code;
   GenerateFlags flags(first.preset);
-  if (const auto code = flags.read(arguments)) return *code;
+  if (const auto code = flags.read(read)) return *code;
   const int64_t prompt = flags.prompt, max_tokens = flags.max_tokens, batch = flags.batch;
   training::RuntimeSettings& runtime_settings = flags.runtime;
   const bool bf16 = flags.bf16;
@@ -177,7 +179,7 @@ int bench_generate(const Arguments& arguments) {
            prompt, max_tokens, positions);
   MG_CHECK(batch > 0, "--batch-size is {}; it must be positive", batch);
   runtime_settings.check();
-  tell_device(runtime_settings);
+  training::tell_device(runtime_settings);
   const Device device = runtime_settings.device_value();
   Runtime runtime(device, runtime_settings.threads_per_rank());
   GpuWatch watch(device);
@@ -211,4 +213,4 @@ int bench_generate(const Arguments& arguments) {
   return 0;
 }
 
-}  // namespace megatron::cli
+}  // namespace megatron::bench

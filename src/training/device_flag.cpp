@@ -1,17 +1,17 @@
-#include "cli/device_flag.h"
+#include "training/device_flag.h"
 
 #include "base/log.h"
 
-namespace megatron::cli {
+namespace megatron::training {
 
-void add_bench_device(Fields& fields, training::RuntimeSettings& runtime) {
+void add_bench_device(Fields& fields, RuntimeSettings& runtime) {
   fields.add("device", &runtime.device, {"auto", "cuda", "cpu"},
              "auto: cuda where a GPU is found, else cpu");
 }
 
-void tell_device(const training::RuntimeSettings& runtime) {
+void tell_device(const RuntimeSettings& runtime) {
   const auto note = runtime.device_note();
   if (note) log::info("--device {}: {}", note->value, note->cause);
 }
 
-}  // namespace megatron::cli
+}  // namespace megatron::training

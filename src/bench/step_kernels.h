@@ -10,7 +10,7 @@
 #include "models/model.h"
 #include "training/settings.h"
 
-namespace megatron::cli {
+namespace megatron::bench {
 
 // Rates that a call is held against.
 struct Limits {
@@ -46,4 +46,4 @@ StepKernels measure_step_kernels(const models::Model& model,
 void print_step_kernels(const StepKernels& kernels, std::optional<double> step_seconds);
 Json as_json(const StepKernels& kernels);
 
-}  // namespace megatron::cli
+}  // namespace megatron::bench

@@ -1,3 +1,5 @@
+#include "training/preprocess.h"
+
 #include <fmt/core.h>
 #include <sys/resource.h>
 
@@ -9,11 +11,10 @@
 #include "base/error.h"
 #include "base/median.h"
 #include "base/progress.h"
-#include "cli/bench.h"
-#include "cli/temporary_folder.h"
-#include "training/preprocess.h"
+#include "bench/bench.h"
+#include "bench/temporary_folder.h"
 
-namespace megatron::cli {
+namespace megatron::bench {
 namespace {
 
 struct Measurement {
@@ -40,7 +41,7 @@ double peak_bytes() {
 
 }  // namespace
 
-int bench_preprocess(const Arguments& arguments) {
+int measure_preprocess(const ReadFlags& read) {
   training::PreprocessSettings s;
   s.append_eod = true;
   std::vector<std::string> workers = {"1", "2"};
@@ -54,12 +55,12 @@ int bench_preprocess(const Arguments& arguments) {
         "numbers of threads to measure; the first is what others are compared with");
   f.add("rounds", &rounds, "measurements of each, taken in turn; the median counts");
   f.add("folder", &folder, "where the token files are written and removed again");
-  if (const auto code = parse(
-          "megatron bench preprocess --input FILE --tokenizer-model DIR [flags]",
-          "Times `megatron preprocess` from its start to the renamed files: opening the "
-          "tokenizer, reading, JSON, tokenizing with cold caches, writing, fsync. MB are 10^6 "
-          "bytes of unpacked JSON lines.",
-          f, {}, arguments)) {
+  if (const auto code =
+          read("megatron bench preprocess --input FILE --tokenizer-model DIR [flags]",
+               "Times `megatron preprocess` from its start to the renamed files: opening the "
+               "tokenizer, reading, JSON, tokenizing with cold caches, writing, fsync. MB are 10^6 "
+               "bytes of unpacked JSON lines.",
+               f)) {
     return *code;
   }
   MG_CHECK(rounds >= 1, "--rounds is {}; it must be at least 1", rounds);
@@ -98,4 +99,4 @@ int bench_preprocess(const Arguments& arguments) {
   return 0;
 }
 
-}  // namespace megatron::cli
+}  // namespace megatron::bench

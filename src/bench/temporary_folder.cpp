@@ -1,4 +1,4 @@
-#include "cli/temporary_folder.h"
+#include "bench/temporary_folder.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 
-namespace megatron::cli {
+namespace megatron::bench {
 namespace {
 
 // Of the other process: waits until nobody holds the pipe's end for writing, then removes.
@@ -58,4 +58,4 @@ TemporaryFolder::~TemporaryFolder() {
   if (remover_ > 0) ::waitpid(remover_, nullptr, 0);
 }
 
-}  // namespace megatron::cli
+}  // namespace megatron::bench

@@ -12,13 +12,12 @@
 #include "base/json.h"
 #include "base/machine_limits.h"
 #include "base/thread_pool.h"
-#include "cli/bench.h"
-#include "cli/command.h"
+#include "bench/bench.h"
 #include "data/text_source.h"
 #include "tokenizers/pre_tokenizers/pre_tokenizer.h"
 #include "tokenizers/tokenizer.h"
 
-namespace megatron::cli {
+namespace megatron::bench {
 namespace {
 
 constexpr size_t kBlock = size_t{256} << 10;  // bytes that a thread takes at a time
@@ -99,7 +98,7 @@ struct Rates {
 
 }  // namespace
 
-int bench_tokenize(const Arguments& arguments) {
+int measure_tokenize(const ReadFlags& read) {
   std::string model, input, key = "text";
   double seconds = 10, megabytes = 30;
   std::optional<int64_t> threads;
@@ -111,10 +110,10 @@ int bench_tokenize(const Arguments& arguments) {
   f.add("megabytes", &megabytes, "of the input's text to read");
   f.add("threads", &threads, "of the last line; default all cores");
   if (const auto code =
-          parse("megatron bench tokenize --tokenizer-model PATH --input FILE [flags]",
-                "The speed of tokenizing alone, on documents in memory: medians of as many rounds "
-                "as fit into the time, and the slowest and fastest round.",
-                f, {}, arguments)) {
+          read("megatron bench tokenize --tokenizer-model PATH --input FILE [flags]",
+               "The speed of tokenizing alone, on documents in memory: medians of as many rounds "
+               "as fit into the time, and the slowest and fastest round.",
+               f)) {
     return *code;
   }
   MG_CHECK(!model.empty(), "--tokenizer-model is missing");
@@ -165,4 +164,4 @@ int bench_tokenize(const Arguments& arguments) {
   return 0;
 }
 
-}  // namespace megatron::cli
+}  // namespace megatron::bench

@@ -10,12 +10,12 @@
 #include "base/median.h"
 #include "base/philox.h"
 #include "base/progress.h"
-#include "cli/bench.h"
+#include "bench/bench.h"
 #include "comm/threads.h"
 #include "comm/traffic.h"
 #include "training/trained_model.h"
 
-namespace megatron::cli {
+namespace megatron::bench {
 namespace {
 
 struct Flags {
@@ -223,7 +223,7 @@ void check(const Flags& f) {
 
 }  // namespace
 
-int bench_parallel(const Arguments& arguments) {
+int measure_parallel(const ReadFlags& read) {
   Flags f;
   Fields fields;
   fields.add("num-layers", &f.num_layers, "layers");
@@ -239,13 +239,13 @@ int bench_parallel(const Arguments& arguments) {
              "ranks that share one GPU take turns, which tells nothing");
   fields.add_switch("bf16", &f.bf16, true, "bfloat16; else fp32");
   fields.add("only", &f.only, "only rows whose name contains this, and one rank");
-  if (const auto code = parse(
+  if (const auto code = read(
           "megatron bench parallel [flags]",
           "A training step on two ranks, as threads, by each axis of parallelism beside the same "
           "step on one rank: GPT-2 124M, sequence 256, 32 micro-batches. Give each rank a core of "
           "its own. CPU: seconds that all threads computed, and how many times one rank's. MB "
           "sent: by rank 0.",
-          fields, {}, arguments)) {
+          fields)) {
     return *code;
   }
   check(f);
@@ -280,4 +280,4 @@ int bench_parallel(const Arguments& arguments) {
   return 0;
 }
 
-}  // namespace megatron::cli
+}  // namespace megatron::bench
