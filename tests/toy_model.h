@@ -3,6 +3,7 @@
 // tokens that the embedding has seen.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -155,8 +156,7 @@ class ToyStage final : public models::Stage {
     owned_ = builder.take_states();
     for (const auto& state : owned_) states_.push_back(state.get());
     gains_ = builder.take();
-    parameters_.assign(inner_->parameters().begin(), inner_->parameters().end());
-    for (const auto& gain : gains_) parameters_.push_back(gain.get());
+    list_parameters();
   }
 
   std::span<nn::ModuleState* const> states() const override { return states_; }
@@ -180,6 +180,20 @@ class ToyStage final : public models::Stage {
   }
 
  private:
+  // In the model's order: a layer's gain stands behind its other parameters.
+  void list_parameters() {
+    parameters_.assign(inner_->parameters().begin(), inner_->parameters().end());
+    for (const auto& gain : gains_) {
+      const std::string& name = gain->parameter.name;
+      const std::string layer = name.substr(0, name.find(".mlp") + 1);
+      const auto last = std::find_if(parameters_.rbegin(), parameters_.rend(),
+                                     [&](const parallel::Placed* placed) {
+                                       return placed->parameter.name.starts_with(layer);
+                                     });
+      parameters_.insert(last.base(), gain.get());
+    }
+  }
+
   nn::ModuleState& add_seen(nn::Builder& builder) const {
     const int64_t vocabulary = model_->vocab_size();
     return builder.add_state(
