@@ -14,7 +14,7 @@ struct Computed {
   bool cuda = false, deterministic = true;
 };
 
-std::string recompute_text(const training::RecomputeSettings& s) {
+std::string recompute_text(const settings::RecomputeSettings& s) {
   if (!s.any()) return "none";
   std::string text = s.granularity.value_or("selective");
   if (text == "selective")
@@ -24,7 +24,7 @@ std::string recompute_text(const training::RecomputeSettings& s) {
 }
 
 Computed computed(const training::TrainResult& result) {
-  const training::TrainSettings& s = result.settings;
+  const settings::TrainSettings& s = result.settings;
   Computed c{.recorded = result.recorded, .recompute = recompute_text(s.recompute)};
   if (!result.iterations.empty()) c.calls = result.iterations.front().calls;
   c.cuda = s.runtime.device_kind() == DeviceKind::cuda;

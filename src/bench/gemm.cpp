@@ -4,13 +4,13 @@
 #include "bench/bench.h"
 #include "bench/device_text.h"
 #include "plan/machine_rates.h"
+#include "settings/runtime_settings.h"
 #include "training/device_flag.h"
-#include "training/runtime_settings.h"
 
 namespace megatron::bench {
 
 int measure_gemm(const ReadFlags& read) {
-  training::RuntimeSettings runtime_settings;
+  settings::RuntimeSettings runtime_settings;
   bool bf16 = false;
   double seconds = 5;
   Fields f;

@@ -13,9 +13,9 @@
 #include "plan/flops.h"
 #include "plan/machine_rates.h"
 #include "plan/parameters.h"
+#include "settings/presets.h"
+#include "settings/settings.h"
 #include "training/device_flag.h"
-#include "training/presets.h"
-#include "training/settings.h"
 
 namespace megatron::bench {
 namespace {
@@ -129,10 +129,10 @@ void print_positions(GenerateBench& bench, int64_t early, int64_t late, int64_t 
 namespace {
 
 struct GenerateFlags {
-  explicit GenerateFlags(std::string_view model) : shape(training::preset_shape(model)) {}
+  explicit GenerateFlags(std::string_view model) : shape(settings::preset_shape(model)) {}
 
-  training::RuntimeSettings runtime;
-  std::string preset{training::kDefaultPreset};
+  settings::RuntimeSettings runtime;
+  std::string preset{settings::kDefaultPreset};
   bool bf16 = false;
   int64_t prompt = 128, max_tokens = 256, batch = 8;
   models::ModelFlags shape;
@@ -140,7 +140,7 @@ struct GenerateFlags {
   std::optional<int> read(const ReadFlags& read_flags) {
     Fields f;
     f.begin_group("model");
-    f.add("preset", &preset, training::preset_names(), "a model by name; other flags win over it");
+    f.add("preset", &preset, settings::preset_names(), "a model by name; other flags win over it");
     f.begin_group("precision");
     f.add_switch("bf16", &bf16, true, "bfloat16; else fp32");
     f.begin_group("measurement");
@@ -164,12 +164,12 @@ struct GenerateFlags {
 }  // namespace
 
 int measure_generate(const ReadFlags& read) {
-  GenerateFlags first(training::kDefaultPreset);
+  GenerateFlags first(settings::kDefaultPreset);
   if (const auto code = first.read(read)) return *code;
   GenerateFlags flags(first.preset);
   if (const auto code = flags.read(read)) return *code;
   const int64_t prompt = flags.prompt, max_tokens = flags.max_tokens, batch = flags.batch;
-  training::RuntimeSettings& runtime_settings = flags.runtime;
+  settings::RuntimeSettings& runtime_settings = flags.runtime;
   const bool bf16 = flags.bf16;
   const models::Model model = models::model_from_flags(flags.shape, 1024);
   const int64_t positions = model->max_position_embeddings();

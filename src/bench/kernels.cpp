@@ -14,8 +14,8 @@
 #include "bench/device_text.h"
 #include "kernels/case.h"
 #include "plan/machine_rates.h"
+#include "settings/runtime_settings.h"
 #include "training/device_flag.h"
-#include "training/runtime_settings.h"
 
 namespace megatron::bench {
 namespace {
@@ -241,7 +241,7 @@ Json as_json(const std::vector<Row>& rows, double peak, bool bf16) {
 }  // namespace
 
 int measure_kernels(const ReadFlags& read) {
-  training::RuntimeSettings runtime_settings;
+  settings::RuntimeSettings runtime_settings;
   bool bf16 = false, json = false;
   std::string kernel;
   double seconds = 0.2;

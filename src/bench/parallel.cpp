@@ -95,12 +95,12 @@ std::vector<Spread> spreads(const models::Model& c) {
   return all;
 }
 
-std::vector<training::HostBatch> batches(const Flags& f, int64_t count, int64_t first) {
+std::vector<corpus::HostBatch> batches(const Flags& f, int64_t count, int64_t first) {
   const RandomStream stream(7, "bench.tokens");
-  std::vector<training::HostBatch> all;
+  std::vector<corpus::HostBatch> all;
   uint64_t at = static_cast<uint64_t>(first * f.micro_batch_size * f.seq_length);
   for (int64_t b = 0; b < count; ++b) {
-    training::HostBatch batch{.sequences = f.micro_batch_size, .length = f.seq_length};
+    corpus::HostBatch batch{.sequences = f.micro_batch_size, .length = f.seq_length};
     for (int64_t i = 0; i < f.micro_batch_size * f.seq_length; ++i, ++at) {
       const auto token = [&](uint64_t k) {
         return static_cast<int32_t>(stream.bits(k) % static_cast<uint64_t>(f.vocab_size));

@@ -1,4 +1,4 @@
-#include "training/preprocess.h"
+#include "corpus/preprocess.h"
 
 #include <fmt/core.h>
 #include <sys/resource.h>
@@ -19,16 +19,16 @@ namespace {
 
 struct Measurement {
   double seconds = 0, cpu_seconds = 0;
-  training::PreprocessResult result;
+  corpus::PreprocessResult result;
 };
 
-Measurement measure(training::PreprocessSettings s, const std::string& folder, int64_t workers) {
+Measurement measure(corpus::PreprocessSettings s, const std::string& folder, int64_t workers) {
   s.output_prefix = folder + "/out";
   s.overwrite = true;
   s.workers = workers;
   const double cpu_before = processor_seconds();
   const auto begin = std::chrono::steady_clock::now();
-  auto results = training::preprocess(s);
+  auto results = corpus::preprocess(s);
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
   return {time.count(), processor_seconds() - cpu_before, std::move(results.at(0))};
 }
@@ -42,7 +42,7 @@ double peak_bytes() {
 }  // namespace
 
 int measure_preprocess(const ReadFlags& read) {
-  training::PreprocessSettings s;
+  corpus::PreprocessSettings s;
   s.append_eod = true;
   std::vector<std::string> workers = {"1", "2"};
   std::string folder = "/tmp";
@@ -73,7 +73,7 @@ int measure_preprocess(const ReadFlags& read) {
   }
   const TemporaryFolder place(folder, "megatron-bench", "--folder");
   std::vector<std::vector<double>> seconds(counts.size()), cpu(counts.size());
-  training::PreprocessResult result;
+  corpus::PreprocessResult result;
   for (int64_t round = 0; round < rounds; ++round) {
     for (size_t i = 0; i < counts.size(); ++i) {
       Measurement m = measure(s, place.path(), counts[i]);

@@ -15,8 +15,8 @@
 #include "plan/flops.h"
 #include "plan/machine_rates.h"
 #include "plan/parameters.h"
-#include "training/make_plan.h"
-#include "training/presets.h"
+#include "settings/presets.h"
+#include "training/plan/make_plan.h"
 #include "training/run_plan.h"
 #include "training/settle.h"
 #include "training/trainer.h"
@@ -42,7 +42,7 @@ struct StepSpeed {
 // The estimates that a bench makes of its step.
 class Estimates {
  public:
-  Estimates(const training::TrainSettings& settings, int64_t count)
+  Estimates(const settings::TrainSettings& settings, int64_t count)
       : settings_(settings), left_(count) {}
   void make_one() {
     if (left_ == 0) return;
@@ -62,7 +62,7 @@ class Estimates {
   }
 
  private:
-  const training::TrainSettings& settings_;
+  const settings::TrainSettings& settings_;
   int64_t left_;
   std::vector<double> seconds_;
 };
@@ -161,14 +161,14 @@ Json as_json(const training::TrainResult& result, const StepSpeed& speed, Json f
 }
 
 // The kernels of a step on a GPU, or anywhere without a step.
-StepKernels measure_kernels(const models::Model& model, const training::TrainSettings& s,
+StepKernels measure_kernels(const models::Model& model, const settings::TrainSettings& s,
                             Runtime& runtime, double peak, double seconds) {
   plan::BandwidthMeter copies(runtime);
   copies.sample();
   return measure_step_kernels(model, s, runtime, {peak, copies.best()}, seconds);
 }
 
-bool has_floor(const training::TrainSettings& s) {
+bool has_floor(const settings::TrainSettings& s) {
   const bool gpu = s.runtime.device_kind() == DeviceKind::cuda;
   return s.runtime.rank_count() == 1 && (gpu || !s.precision.fp16);
 }
@@ -206,7 +206,7 @@ int bench_kernels_of_step(const StepBench& step, plan::PeakMeter& meter) {
 // Prints the floor of the step, or gives it as JSON (null: none). runtime: of the steps on a CPU.
 Json tell_floor(const StepBench& step, const training::TrainResult& result, const StepSpeed& speed,
                 double peak, Runtime* runtime) {
-  const training::TrainSettings& s = result.settings;
+  const settings::TrainSettings& s = result.settings;
   if (!step.floor) return {};
   if (!has_floor(s)) {
     if (!step.json) fmt::print("{}\n", kNoFloor);
@@ -245,8 +245,8 @@ void sample_after_steps(plan::PeakMeter& meter) {
 }  // namespace
 
 void StepBench::set_defaults(DeviceKind device) {
-  training::TrainSettings& s = settings;
-  s.preset = training::kDefaultPreset;
+  settings::TrainSettings& s = settings;
+  s.preset = settings::kDefaultPreset;
   s.batch.train_iters = device == DeviceKind::cuda ? kGpuSteps : 6;
   s.optimizer.lr = 6e-4;
   s.optimizer.lr_decay_style = optim::DecayStyle::constant;
@@ -258,7 +258,7 @@ void StepBench::use_given_data() {
 }
 
 void StepBench::check() const {
-  const training::TrainSettings& s = settings;
+  const settings::TrainSettings& s = settings;
   const int64_t untimed = untimed_steps();
   MG_CHECK(untimed >= 1,
            "--untimed-steps is {}; it must be at least 1: the first step takes memory", untimed);
@@ -308,7 +308,7 @@ int64_t StepBench::untimed_steps() const {
 
 int measure_step(StepBench& step) {
   step.settings.settle_ranks();
-  const training::TrainSettings& s = step.settings;
+  const settings::TrainSettings& s = step.settings;
   step.check();
   MG_CHECK(step.floor_seconds > 0 && step.floor_seconds <= 10,
            "--floor-seconds is {}; it must lie in (0, 10]", step.floor_seconds);

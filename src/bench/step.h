@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <optional>
 
-#include "training/settings.h"
+#include "settings/settings.h"
 
 namespace megatron::bench {
 
 struct StepBench {
-  training::TrainSettings settings;
+  settings::TrainSettings settings;
   bool floor = true, kernels_only = false, json = false;
   double floor_seconds = 0.12;
   std::optional<int64_t> plan_runs;

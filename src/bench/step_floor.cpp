@@ -9,7 +9,7 @@
 #include "kernels/cpu/library_product.h"
 #include "plan/machine_rates.h"
 #include "plan/replay_memory.h"
-#include "training/make_plan.h"
+#include "training/plan/make_plan.h"
 
 namespace megatron::bench {
 namespace {
@@ -163,7 +163,7 @@ double StepFloor::other_seconds() const {
   return bytes / bandwidth;
 }
 
-StepFloor measure_floor(const models::Model& model, const training::TrainSettings& settings,
+StepFloor measure_floor(const models::Model& model, const settings::TrainSettings& settings,
                         Runtime& runtime, double seconds) {
   StepFloor floor;
   plan::BandwidthMeter copies(runtime);

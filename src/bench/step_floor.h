@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "models/model.h"
-#include "training/settings.h"
+#include "settings/settings.h"
 
 namespace megatron::bench {
 
@@ -42,7 +42,7 @@ struct StepFloor {
 
 // Of a step of one rank, whose kernel calls are found on the meta device. settings: finalized.
 // seconds: of each measurement.
-StepFloor measure_floor(const models::Model& model, const training::TrainSettings& settings,
+StepFloor measure_floor(const models::Model& model, const settings::TrainSettings& settings,
                         Runtime& runtime, double seconds);
 
 void print_floor(const StepFloor& floor, double step_seconds);

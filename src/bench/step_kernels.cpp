@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "bench/call_timing.h"
 #include "plan/replay_memory.h"
-#include "training/make_plan.h"
+#include "training/plan/make_plan.h"
 
 namespace megatron::bench {
 namespace {
@@ -80,7 +80,7 @@ double StepKernels::floor() const {
 }
 
 StepKernels measure_step_kernels(const models::Model& model,
-                                 const training::TrainSettings& settings, Runtime& runtime,
+                                 const settings::TrainSettings& settings, Runtime& runtime,
                                  const Limits& limits, double seconds) {
   StepKernels all{.limits = limits, .kernels = {}};
   for (const plan::WorkItem& item : training::step_work(settings, model).kernels) {

@@ -8,7 +8,7 @@
 #include "base/json.h"
 #include "kernels/cost.h"
 #include "models/model.h"
-#include "training/settings.h"
+#include "settings/settings.h"
 
 namespace megatron::bench {
 
@@ -39,7 +39,7 @@ struct StepKernels {
 // Of a step of one rank, whose calls are found on the meta device. settings: finalized. seconds: of
 // each measurement.
 StepKernels measure_step_kernels(const models::Model& model,
-                                 const training::TrainSettings& settings, Runtime& runtime,
+                                 const settings::TrainSettings& settings, Runtime& runtime,
                                  const Limits& limits, double seconds);
 
 // step_seconds: what a step took; none: no step was made.

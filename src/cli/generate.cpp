@@ -10,11 +10,11 @@
 #include "cli/command.h"
 #include "cli/generate_output.h"
 #include "cli/generate_prompts.h"
+#include "resume/found_checkpoints.h"
+#include "settings/settings.h"
 #include "tokenizers/tokenizer.h"
 #include "training/device_flag.h"
-#include "training/found_checkpoints.h"
 #include "training/model_source.h"
-#include "training/settings.h"
 
 namespace megatron::cli {
 namespace {
@@ -27,7 +27,7 @@ struct GenerateSettings {
   std::vector<std::string> stop;
   std::optional<int64_t> logprobs;
   bool ignore_eos = false, bf16 = false;
-  training::RuntimeSettings runtime;
+  settings::RuntimeSettings runtime;
 
   Fields fields();
   void check();
@@ -111,12 +111,12 @@ class Session {
  public:
   explicit Session(const GenerateSettings& settings)
       : settings_(settings),
-        directory_(training::resolve_model_directory(*settings.load)),
+        directory_(resume::resolve_model_directory(*settings.load)),
         model_(models::model_from_config_json(directory_.config())),
         tokenizer_(tokenizers::Tokenizer::load(
             training::tokenizer_path(settings.tokenizer_model, directory_.path()))),
         runtime_(settings.runtime.device_value(), settings.runtime.threads_per_rank()) {
-    training::require_whole_model(directory_.path(), runtime_.pool());
+    resume::require_whole_model(directory_.path(), runtime_.pool());
     MG_CHECK(tokenizer_.vocabulary_size() <= model_->vocab_size(),
              "the tokenizer has {} tokens and the model {}; they do not fit together",
              tokenizer_.vocabulary_size(), model_->vocab_size());

@@ -7,9 +7,9 @@
 #include "cli/command.h"
 #include "cli/inspect_checkpoint.h"
 #include "cli/inspect_dataset.h"
+#include "corpus/vocabulary.h"
 #include "data/indexed_dataset.h"
 #include "tokenizers/tokenizer.h"
-#include "training/vocabulary.h"
 
 namespace megatron::cli {
 namespace {
@@ -73,7 +73,7 @@ bool inspect_path(const std::string& path, const DatasetInspection& inspection, 
 
 int inspect(const Arguments& arguments) {
   std::vector<std::string> paths;
-  training::TokenizerSettings settings;
+  settings::TokenizerSettings settings;
   std::optional<int64_t> vocab_size;
   bool tensors = false;
   DatasetInspection inspection;
@@ -106,7 +106,7 @@ int inspect(const Arguments& arguments) {
   std::shared_ptr<const tokenizers::Tokenizer> tokenizer;
   inspection.vocabulary = vocab_size;
   if (settings.tokenizer_type || settings.tokenizer_model) {
-    const training::Vocabulary opened = training::open_vocabulary(settings, vocab_size);
+    const corpus::Vocabulary opened = corpus::open_vocabulary(settings, vocab_size);
     tokenizer = opened.tokenizer;
     inspection.vocabulary = opened.size;
   }

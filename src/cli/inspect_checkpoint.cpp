@@ -14,9 +14,9 @@
 #include "base/progress.h"
 #include "plan/flops.h"
 #include "plan/parameters.h"
-#include "training/found_checkpoints.h"
-#include "training/resume.h"
-#include "training/save_directory.h"
+#include "resume/found_checkpoints.h"
+#include "resume/resume.h"
+#include "resume/save_directory.h"
 
 namespace megatron::cli {
 namespace {
@@ -143,18 +143,18 @@ void print_files(const checkpoint::CheckpointDirectory& checkpoint, bool all) {
   fmt::print("{} files, {}\n", checkpoint.files().size(), bytes_text(bytes));
 }
 
-void print_reasons(const training::FoundCheckpoint& found) {
+void print_reasons(const resume::FoundCheckpoint& found) {
   for (const std::string& reason : found.reasons) fmt::print("    {}\n", reason);
 }
 
 // The first of the steps to try that is in a condition. Null: none.
-const training::FoundCheckpoint* first(const std::vector<training::FoundCheckpoint>& found,
-                                       training::Condition condition,
-                                       const training::SaveDirectory& directory,
-                                       const std::vector<int64_t>& steps) {
+const resume::FoundCheckpoint* first(const std::vector<resume::FoundCheckpoint>& found,
+                                     resume::Condition condition,
+                                     const resume::SaveDirectory& directory,
+                                     const std::vector<int64_t>& steps) {
   for (const int64_t step : steps) {
     const auto at =
-        std::ranges::find(found, directory.iteration_path(step), &training::FoundCheckpoint::path);
+        std::ranges::find(found, directory.iteration_path(step), &resume::FoundCheckpoint::path);
     if (at != found.end() && at->condition == condition) return &*at;
   }
   return nullptr;
@@ -178,8 +178,8 @@ void inspect_model(const std::string& path, bool tensors) {
 bool inspect_checkpoint(const std::string& path, bool verify, bool tensors) {
   if (verify) {
     ThreadPool pool(available_processors());
-    const training::FoundCheckpoint found = training::look_at_checkpoint(path, true, pool);
-    if (found.condition == training::Condition::damaged) {
+    const resume::FoundCheckpoint found = resume::look_at_checkpoint(path, true, pool);
+    if (found.condition == resume::Condition::damaged) {
       fmt::print("{}: damaged\n", path);
       print_reasons(found);
       return false;
@@ -189,7 +189,7 @@ bool inspect_checkpoint(const std::string& path, bool verify, bool tensors) {
   print_state(checkpoint);
   const models::Model model = print_shape(checkpoint.model());
   std::map<std::string, std::string> places;
-  for (auto& [tensor, place] : training::tensor_places(model)) places[tensor] = std::move(place);
+  for (auto& [tensor, place] : resume::tensor_places(model)) places[tensor] = std::move(place);
   print_tensors(tensors_of(checkpoint.model()), tensors, [&](const std::string& tensor) {
     return fmt::format("  {}  {}", checkpoint.checksum(tensor), places[tensor]);
   });
@@ -206,36 +206,36 @@ bool inspect_checkpoint(const std::string& path, bool verify, bool tensors) {
 bool is_save_directory(const std::string& path) {
   std::error_code error;
   return fs::exists(fs::path(path) / "latest_checkpointed_iteration.txt", error) ||
-         !training::SaveDirectory(path).iterations().empty();
+         !resume::SaveDirectory(path).iterations().empty();
 }
 
 bool inspect_save_directory(const std::string& path, bool verify, bool tensors) {
   ThreadPool pool(available_processors());
-  const training::SaveDirectory directory(path);
-  const auto found = training::find_checkpoints(path, verify, pool);
+  const resume::SaveDirectory directory(path);
+  const auto found = resume::find_checkpoints(path, verify, pool);
   std::vector<int64_t> steps;
   try {
-    steps = training::steps_to_try(directory);
+    steps = resume::steps_to_try(directory);
   } catch (const Error& error) {
     log::warning("{}", error.what());
   }
-  const auto* const next = first(found, training::Condition::whole, directory, steps);
+  const auto* const next = first(found, resume::Condition::whole, directory, steps);
   fmt::print("{}: --save directory with {} {}{}\n", path, found.size(),
              found.size() == 1 ? "checkpoint" : "checkpoints",
              verify ? ", all checksums compared" : "");
   bool whole = true;
-  for (const training::FoundCheckpoint& one : found) {
+  for (const resume::FoundCheckpoint& one : found) {
     fmt::print("  {:<24} {:>10}  {}{}\n", fs::path(one.path).filename().string(),
-               bytes_text(one.bytes), training::name(one.condition),
+               bytes_text(one.bytes), resume::name(one.condition),
                &one == next ? "  <- a run goes on from here" : "");
     print_reasons(one);
-    whole = whole && one.condition != training::Condition::damaged;
+    whole = whole && one.condition != resume::Condition::damaged;
   }
   std::error_code error;
   if (fs::exists(fs::path(path) / "log.jsonl", error)) inspect_run(path);
   if (verify && !whole) return false;
   if (next != nullptr) return inspect_checkpoint(next->path, false, tensors);
-  const auto* const model = first(found, training::Condition::model, directory, steps);
+  const auto* const model = first(found, resume::Condition::model, directory, steps);
   if (model == nullptr) {
     fmt::print("a run cannot go on from here: none of the checkpoints is whole\n");
     return false;

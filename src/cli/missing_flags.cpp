@@ -6,17 +6,17 @@
 #include <filesystem>
 #include <optional>
 
+#include "corpus/corpus.h"
 #include "data/indexed_dataset.h"
-#include "training/corpus.h"
-#include "training/log/machine.h"
-#include "training/presets.h"
+#include "report/log/machine.h"
+#include "settings/presets.h"
 #include "training/settle.h"
 
 namespace megatron::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using training::TrainSettings;
+using settings::TrainSettings;
 
 constexpr size_t kWidth = 96;
 constexpr int64_t kLength = 128;                 // tokens of a sequence in the command
@@ -69,7 +69,7 @@ std::vector<Missing> missing_flags(const TrainSettings& s, bool planned) {
     if (!s.batch.train_iters && !s.batch.train_samples)
       all.push_back({{"--train-iters INT"}, "optimizer steps, or --train-samples INT"});
     if (!s.optimizer.lr) all.push_back({{"--lr FLOAT"}, "highest learning rate"});
-    if (!training::names_data(s.data))
+    if (!corpus::names_data(s.data))
       all.push_back({{"--data-path PREFIX"},
                      "what megatron preprocess has written, or --mock-data for synthetic tokens"});
   }
@@ -114,7 +114,7 @@ Arguments completion(const TrainSettings& s, bool planned) {
     words.push_back(value);
   };
   std::optional<DataBeside> beside;
-  const bool needs_data = !planned && !training::names_data(s.data);
+  const bool needs_data = !planned && !corpus::names_data(s.data);
   if (needs_data) beside = data_beside();
   if (needs_shape(s)) {
     if (!s.shape.num_layers) add("num-layers", "2");
@@ -160,7 +160,7 @@ std::string quoted(const std::string& word) {
 
 // For a shell, in lines that end in a backslash.
 std::string shell_command(const std::string& command, const Arguments& words) {
-  const std::vector<std::string> line = training::command_line();
+  const std::vector<std::string> line = report::command_line();
   std::string text = "  ", last;
   last = quoted(line.empty() ? "megatron" : line[0]) + " " + command;
   const auto end_flag = [&](const std::string& next) {
@@ -201,7 +201,7 @@ void require_flags(const TrainSettings& settings, const std::string& command,
        accepted ? "A complete command that runs here:" : "A complete command of another run:",
        shell_command(command, whole),
        settings.preset.empty() && needs_shape(settings)
-           ? fmt::format("Presets: {}. ", fmt::join(training::preset_names(), ", "))
+           ? fmt::format("Presets: {}. ", fmt::join(settings::preset_names(), ", "))
            : "",
        command);
 }

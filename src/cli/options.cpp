@@ -12,7 +12,7 @@
 #include "base/function_ref.h"
 #include "cli/flags/foreign_flags.h"
 #include "cli/help.h"
-#include "training/presets.h"
+#include "settings/presets.h"
 
 namespace megatron::cli {
 namespace {
@@ -324,7 +324,7 @@ class Reading {
 
   void set_preset(const std::string& name) {
     Parser parser(all_, nullptr, {});
-    const std::vector<Item> items = parser.cut(training::preset_flags(name));
+    const std::vector<Item> items = parser.cut(settings::preset_flags(name));
     parser.set(items);
     for (const Item& item : items) item.field->where = place_of(name);
   }
@@ -342,7 +342,7 @@ class Reading {
   // Which of its flags stand, and which gave way.
   std::string preset_note(const std::string& name) {
     std::string kept, changed;
-    for (const Item& item : Parser(all_, nullptr, {}).cut(training::preset_flags(name))) {
+    for (const Item& item : Parser(all_, nullptr, {}).cut(settings::preset_flags(name))) {
       const bool stands = item.field->where == place_of(name);
       const std::string flag = " --" + item.field->name;
       if (!stands) changed += flag;

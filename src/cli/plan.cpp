@@ -9,7 +9,7 @@
 #include "cli/missing_flags.h"
 #include "plan/page.h"
 #include "plan/plan_json.h"
-#include "training/make_plan.h"
+#include "training/plan/make_plan.h"
 #include "training/settle.h"
 
 namespace megatron::cli {
@@ -27,7 +27,7 @@ bool writes_utf8() {
 }  // namespace
 
 int plan(const Arguments& arguments) {
-  training::TrainSettings settings;
+  settings::TrainSettings settings;
   Fields fields = settings.fields();
   bool json = false;
   training::PlanOptions options{.time = true};

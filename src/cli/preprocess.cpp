@@ -1,4 +1,4 @@
-#include "training/preprocess.h"
+#include "corpus/preprocess.h"
 
 #include <fmt/core.h>
 
@@ -9,7 +9,7 @@
 namespace megatron::cli {
 
 int preprocess(const Arguments& arguments) {
-  training::PreprocessSettings settings;
+  corpus::PreprocessSettings settings;
   Fields fields;
   settings.fields(fields);
   std::vector<std::string> notes;
@@ -21,7 +21,7 @@ int preprocess(const Arguments& arguments) {
     return *code;
   }
   for (const std::string& note : notes) log::info("{}", note);
-  const auto results = naming_places(fields, [&] { return training::preprocess(settings); });
+  const auto results = naming_places(fields, [&] { return corpus::preprocess(settings); });
   for (const auto& r : results) {
     fmt::print("{}.bin/.idx: {} documents, {} tokens from {} ({:.2f} bytes a token)\n", r.prefix,
                r.documents, r.tokens, format_bytes(static_cast<double>(r.bytes)),

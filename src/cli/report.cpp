@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "cli/command.h"
-#include "training/report/page.h"
+#include "report/page.h"
 
 namespace megatron::cli {
 
@@ -26,22 +26,21 @@ int report(const Arguments& arguments) {
                               arguments)) {
     return *code;
   }
-  const std::vector<training::report::RunHistory> histories =
-      training::report::read_histories(runs);
+  const std::vector<report::RunHistory> histories = report::read_histories(runs);
   std::vector<std::string> inputs;
-  for (const training::report::RunHistory& h : histories) inputs.push_back(h.path);
-  check_output({output, "--output", {"a report", training::report::is_report_page}}, inputs);
-  for (const training::report::RunHistory& h : histories) {
+  for (const report::RunHistory& h : histories) inputs.push_back(h.path);
+  check_output({output, "--output", {"a report", report::is_report_page}}, inputs);
+  for (const report::RunHistory& h : histories) {
     for (const std::string& damage : h.damages) log::warning("passed over: {}", damage);
     if (const int64_t more = h.damaged - static_cast<int64_t>(h.damages.size()); more > 0)
       log::warning("{}: {} more lines are no record", h.path, more);
   }
-  const std::string page = training::report::report_page(histories, title);
+  const std::string page = report::report_page(histories, title);
   CommandOutputFile file(output);
   file.write(page);
   file.commit();
   int64_t steps = 0;
-  for (const training::report::RunHistory& h : histories) steps += h.steps.seen();
+  for (const report::RunHistory& h : histories) steps += h.steps.seen();
   fmt::print("{}: {} {}, {} step record{}, {}\n", output, histories.size(),
              histories.size() == 1 ? "run" : "runs", steps, steps == 1 ? "" : "s",
              format_bytes(static_cast<double>(page.size())));

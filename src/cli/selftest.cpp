@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "cli/command.h"
-#include "training/settings.h"
+#include "settings/settings.h"
 
 namespace megatron::cli {
 namespace {
@@ -36,7 +36,7 @@ int selftest(const Arguments& arguments) {
   if (!arguments.empty() && arguments.front() == "device")
     return selftest_device(Arguments(arguments.begin() + 1, arguments.end()));
   megatron::selftest::SelftestOptions options;
-  training::RuntimeSettings runtime;
+  settings::RuntimeSettings runtime;
   std::string fault = "none", device = "cpu", part;
   std::vector<std::string> faults = megatron::selftest::fault_names();
   faults.push_back(fault);

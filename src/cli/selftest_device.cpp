@@ -77,7 +77,7 @@ void print(const DeviceFindings& findings, bool json) {
 }  // namespace
 
 int selftest_device(const Arguments& arguments) {
-  training::RuntimeSettings runtime;
+  settings::RuntimeSettings runtime;
   megatron::selftest::DeviceCheckOptions options;
   bool json = false;
   Fields fields;

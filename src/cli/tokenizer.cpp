@@ -15,10 +15,10 @@
 #include "base/machine_limits.h"
 #include "base/progress.h"
 #include "cli/command.h"
+#include "corpus/vocabulary.h"
 #include "data/input_list.h"
 #include "data/text_source.h"
 #include "tokenizers/trainer/bpe_trainer.h"
-#include "training/vocabulary.h"
 
 namespace megatron::cli {
 namespace {
@@ -135,7 +135,7 @@ int train_tokenizer(const Arguments& arguments) {
 }
 
 struct TokenizerFlags {
-  training::TokenizerSettings settings;
+  settings::TokenizerSettings settings;
   std::optional<int64_t> vocab_size;
 
   void fields(Fields& f) {
@@ -145,7 +145,7 @@ struct TokenizerFlags {
   std::shared_ptr<const tokenizers::Tokenizer> open() const {
     MG_CHECK(settings.tokenizer_model || settings.tokenizer_type,
              "--tokenizer-model DIR is needed, or a --tokenizer-type with its files");
-    return training::open_vocabulary(settings, vocab_size).tokenizer;
+    return corpus::open_vocabulary(settings, vocab_size).tokenizer;
   }
 };
 

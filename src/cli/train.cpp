@@ -16,7 +16,7 @@ constexpr int kStoppedBySignal = 4;
 constexpr std::array kExitSignals = {SIGTERM, SIGINT, SIGUSR1};
 
 // How a run that was ended before its last step goes on.
-std::string how_to_go_on(const training::CheckpointSettings& c) {
+std::string how_to_go_on(const settings::CheckpointSettings& c) {
   if (!c.save) return "nothing was saved: --save DIR keeps what a run has reached";
   std::error_code error;
   const bool resumes = c.load && std::filesystem::equivalent(*c.save, *c.load, error);
@@ -29,13 +29,13 @@ std::string how_to_go_on(const training::CheckpointSettings& c) {
 int exit_code(const training::TrainResult& result) {
   const std::string next = how_to_go_on(result.settings.checkpoint);
   switch (result.end) {
-    case training::EndReason::signal:
+    case report::EndReason::signal:
       log::info("ended by {} after a save; {}", signal_name(result.signal), next);
       return kStoppedBySignal;
-    case training::EndReason::exit_interval:
-    case training::EndReason::exit_duration:
+    case report::EndReason::exit_interval:
+    case report::EndReason::exit_duration:
       log::info("ended by --exit-{}; {}",
-                result.end == training::EndReason::exit_interval ? "interval" : "duration-in-mins",
+                result.end == report::EndReason::exit_interval ? "interval" : "duration-in-mins",
                 next);
       return 0;
     default: return 0;
@@ -45,7 +45,7 @@ int exit_code(const training::TrainResult& result) {
 }  // namespace
 
 int train(const Arguments& arguments) {
-  training::TrainSettings settings;
+  settings::TrainSettings settings;
   Fields fields = settings.fields();
   std::vector<std::string> notes;
   if (const auto code = parse_training(

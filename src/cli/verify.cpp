@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "selftest/trajectory.h"
-#include "training/settings.h"
+#include "settings/settings.h"
 
 namespace megatron::cli {
 namespace {
@@ -53,7 +53,7 @@ int verify(const Arguments& arguments) {
   std::vector<std::string> directories;
   std::optional<std::string> rewrite;
   std::string device = "both";
-  training::RuntimeSettings runtime;
+  settings::RuntimeSettings runtime;
   Fields fields;
   fields.add(
       "rewrite", &rewrite,

@@ -104,7 +104,7 @@ struct Experiment::Trial {
 };
 
 Experiment::Experiment(models::Model model, DeviceKind device, DType type, DType weights,
-                       training::LossScope scope, int64_t sequences, int64_t length,
+                       settings::LossScope scope, int64_t sequences, int64_t length,
                        const Environment& environment)
     : model_(std::move(model)),
       device_(device),
@@ -115,9 +115,8 @@ Experiment::Experiment(models::Model model, DeviceKind device, DType type, DType
       length_(length),
       environment_(environment) {}
 
-std::vector<training::HostBatch> Experiment::batches(const Layout& layout, int rank,
-                                                     int step) const {
-  std::vector<training::HostBatch> batches;
+std::vector<corpus::HostBatch> Experiment::batches(const Layout& layout, int rank, int step) const {
+  std::vector<corpus::HostBatch> batches;
   const int64_t share = sequences_ / layout.dp, begin = step * sequences_ + rank * share;
   for (int64_t i = 0; i < share; i += layout.micro_batch)
     batches.push_back(random_batch(model_, begin + i, layout.micro_batch, length_));

@@ -52,7 +52,7 @@ class Experiment {
   // weights: the type in which the parameters begin, held in the type of the computation.
   // sequences: of a step. environment is borrowed.
   Experiment(models::Model model, DeviceKind device, DType type, DType weights,
-             training::LossScope scope, int64_t sequences, int64_t length,
+             settings::LossScope scope, int64_t sequences, int64_t length,
              const Environment& environment);
 
   // Gradients of the first batch, then kSteps of SGD; kSteps of each other method.
@@ -61,14 +61,14 @@ class Experiment {
 
  private:
   struct Trial;
-  std::vector<training::HostBatch> batches(const Layout& layout, int rank, int step) const;
+  std::vector<corpus::HostBatch> batches(const Layout& layout, int rank, int step) const;
   void train(const Layout& layout, comm::Group& world, optim::Method method, Outcome& outcome,
              GatheredTensors& gradients, GatheredTensors& parameters) const;
 
   const models::Model model_;
   DeviceKind device_;
   DType type_, weights_;
-  training::LossScope scope_;
+  settings::LossScope scope_;
   int64_t sequences_, length_;
   const Environment& environment_;
 };

@@ -211,7 +211,7 @@ const std::vector<Factor>& layout_factors() {
 
 LayoutSettings layout_settings(const Row& row, const LayoutLimits& limits) {
   LayoutSettings result;
-  training::ParallelSettings& parallel = result.parallel;
+  settings::ParallelSettings& parallel = result.parallel;
   parallel.tensor_parallel = number(row, kTensor);
   parallel.sequence_parallel = value(row, kSequence) == "on";
   parallel.pipeline_parallel = number(row, kPipeline);

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "selftest/covering.h"
-#include "training/offload_settings.h"
-#include "training/parallel_settings.h"
-#include "training/recompute_settings.h"
+#include "settings/offload_settings.h"
+#include "settings/parallel_settings.h"
+#include "settings/recompute_settings.h"
 
 namespace megatron::selftest {
 
@@ -17,9 +17,9 @@ struct LayoutLimits {
 
 // A row as the settings of a run.
 struct LayoutSettings {
-  training::ParallelSettings parallel;
-  training::RecomputeSettings recompute;
-  training::OffloadSettings offload;
+  settings::ParallelSettings parallel;
+  settings::RecomputeSettings recompute;
+  settings::OffloadSettings offload;
   int64_t data_parallel = 1, micro_batch = 1;
   bool tied = false;
 

@@ -115,7 +115,7 @@ const Outcome& MatrixRun::State::outcome(const MatrixRow& row, DeviceKind device
   if (found != known.end()) return found->second;
   const DType type = device == DeviceKind::reference ? DType::f64 : DType::f32;
   const Experiment experiment(models[row.llama ? 1 : 0], device, type, type,
-                              training::LossScope::token, kLimits.sequences, kLimits.seq_length,
+                              settings::LossScope::token, kLimits.sequences, kLimits.seq_length,
                               environment);
   return known.emplace(key, experiment.run(row.layout, {optim::Method::sgd, optim::Method::adam}))
       .first->second;

@@ -8,7 +8,7 @@
 namespace megatron::selftest {
 namespace {
 
-using training::LossScope;
+using settings::LossScope;
 
 constexpr int64_t kSequences = 8, kLength = 32;  // of a step
 

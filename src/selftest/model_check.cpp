@@ -11,7 +11,7 @@ namespace {
 constexpr double kStep = 1e-5;
 
 double mean_loss(const models::Model& model, const TensorMap& weights,
-                 const training::HostBatch& batch) {
+                 const corpus::HostBatch& batch) {
   double sum = 0;
   for (int64_t s = 0; s < batch.sequences; ++s) {
     const auto begin = static_cast<size_t>(s * batch.length);
@@ -50,7 +50,7 @@ void check_model(const TinyModel& tiny, DeviceKind device, const Environment& en
                                  {.table = environment.table(device)});
   randomize(trained.shards(), 2, runtime.stream());
   trained.step.begin({});
-  const std::vector<training::HostBatch> batches = {random_batch(model, 0, 2, 9)};
+  const std::vector<corpus::HostBatch> batches = {random_batch(model, 0, 2, 9)};
   TensorMap weights = canonical_values(trained.shards());
   double divisor = 1;
   const double loss = trained.step.accumulate(batches, divisor).loss;

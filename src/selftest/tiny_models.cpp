@@ -67,9 +67,9 @@ void randomize(std::span<const parallel::Shard> shards, uint64_t seed, Stream& s
   }
 }
 
-training::HostBatch random_batch(const models::Model& model, int64_t first, int64_t sequences,
-                                 int64_t length) {
-  training::HostBatch batch{.sequences = sequences, .length = length};
+corpus::HostBatch random_batch(const models::Model& model, int64_t first, int64_t sequences,
+                               int64_t length) {
+  corpus::HostBatch batch{.sequences = sequences, .length = length};
   const RandomStream tokens(5, "tokens"), counted(5, "counted");
   const auto token = [&](int64_t index) {
     return static_cast<int32_t>(tokens.bits(static_cast<uint64_t>(index)) %

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "corpus/batch.h"
 #include "models/stage.h"
-#include "training/batch.h"
 
 namespace megatron::selftest {
 
@@ -28,7 +28,7 @@ void randomize(std::span<const parallel::Shard> shards, uint64_t seed, Stream& s
 
 // Sequences [first, first + sequences) of an endless run of random tokens; about one label in five
 // does not count.
-training::HostBatch random_batch(const models::Model& model, int64_t first, int64_t sequences,
-                                 int64_t length);
+corpus::HostBatch random_batch(const models::Model& model, int64_t first, int64_t sequences,
+                               int64_t length);
 
 }  // namespace megatron::selftest

@@ -13,7 +13,7 @@
 #include "selftest/canonical.h"
 #include "selftest/expected.h"
 #include "selftest/trajectory_comparison.h"
-#include "training/settings.h"
+#include "settings/settings.h"
 #include "training/trained_model.h"
 #include "training/whole_model.h"
 
@@ -22,8 +22,8 @@ namespace {
 
 struct Case {
   std::string start;  // a Hugging Face directory
-  training::BatchSettings batch;
-  training::OptimizerSettings optimizer;
+  settings::BatchSettings batch;
+  settings::OptimizerSettings optimizer;
   models::ModelFlags shape;  // for its dropout
   std::vector<IgnoredElements> ignored;
 };
@@ -108,7 +108,7 @@ class Tokens {
 
   // Sequences of a micro-batch such that data-parallel ranks have as many of them each: the case's
   // or, where they are one number of counted tokens so that the mean of means stays, fewer.
-  int64_t micro_batch_for(int64_t ranks, const training::BatchSettings& batch) const {
+  int64_t micro_batch_for(int64_t ranks, const settings::BatchSettings& batch) const {
     const int64_t wanted = *batch.micro_batch_size;
     if (sequences_ % (wanted * ranks) == 0) return wanted;
     MG_CHECK(batch.per_token_loss || std::ranges::all_of(mask_, [](double m) { return m == 1; }),
@@ -124,10 +124,10 @@ class Tokens {
         sequences_, ranks);
   }
 
-  std::vector<training::HostBatch> micro_batches(int64_t step, int64_t size) const {
-    std::vector<training::HostBatch> batches;
+  std::vector<corpus::HostBatch> micro_batches(int64_t step, int64_t size) const {
+    std::vector<corpus::HostBatch> batches;
     for (int64_t first = 0; first < sequences_; first += size) {
-      training::HostBatch batch{.sequences = size, .length = length_};
+      corpus::HostBatch batch{.sequences = size, .length = length_};
       for (int64_t i = 0; i < size * length_; ++i) {
         const auto from = static_cast<size_t>((step * sequences_ + first) * length_ + i);
         batch.tokens.push_back(static_cast<int32_t>(tokens_[from]));
@@ -175,7 +175,7 @@ void run_rank(const checkpoint::ModelDirectory& files, const models::Model& mode
   const comm::Group& data = trained.ranks.data();
   const int64_t size = tokens.micro_batch_for(data.size(), c.batch);
   for (int64_t k = 0; k < tokens.steps(); ++k) {
-    const std::vector<training::HostBatch> all = tokens.micro_batches(k, size);
+    const std::vector<corpus::HostBatch> all = tokens.micro_batches(k, size);
     const size_t share = all.size() / static_cast<size_t>(data.size());
     const training::StepReport step =
         trained.step.run(std::span(all).subspan(share * static_cast<size_t>(data.rank()), share),

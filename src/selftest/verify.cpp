@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kPrompt = 8;  // tokens before the greedy ones
 
 // input_ids and labels of the file as a batch whose labels are already shifted.
-training::HostBatch read_batch(Expected& expected, const models::Model& model) {
+corpus::HostBatch read_batch(Expected& expected, const models::Model& model) {
   const Shape shape = expected.shape("input_ids");
   MG_CHECK(shape.rank() == 2 && shape.elements() > 0,
            "input_ids has shape {}; it must be [sequences, tokens]", shape.str());
@@ -33,7 +33,7 @@ training::HostBatch read_batch(Expected& expected, const models::Model& model) {
            model->max_position_embeddings());
   const std::vector<int64_t> ids = expected.integers("input_ids"),
                              labels = expected.integers("labels");
-  training::HostBatch batch{.sequences = shape[0], .length = length};
+  corpus::HostBatch batch{.sequences = shape[0], .length = length};
   for (int64_t i = 0; i < shape.elements(); ++i) {
     const auto index = static_cast<size_t>(i);
     MG_CHECK(ids[index] >= 0 && ids[index] < model->vocab_size(),
@@ -73,8 +73,8 @@ class Subject {
   }
 
   // prefix: of the names of what is kept.
-  void forward(const training::HostBatch& batch, const std::string& prefix, Results& results);
-  void backward(const training::HostBatch& batch, Results& results);
+  void forward(const corpus::HostBatch& batch, const std::string& prefix, Results& results);
+  void backward(const corpus::HostBatch& batch, Results& results);
 
  private:
   // All rows of what tensor-parallel ranks may hold slices of.
@@ -88,7 +88,7 @@ class Subject {
   Runtime runtime_;
   DType type_;
   training::TrainedModel model_;
-  training::DeviceBatch device_batch_;
+  corpus::DeviceBatch device_batch_;
 };
 
 std::vector<double> Subject::all_rows(Tensor rows) {
@@ -110,12 +110,11 @@ std::vector<double> Subject::flowing_value(const Bundle& bundle) {
 }
 
 // Segment by segment, so that all that flows between them is seen.
-void Subject::forward(const training::HostBatch& host, const std::string& prefix,
-                      Results& results) {
+void Subject::forward(const corpus::HostBatch& host, const std::string& prefix, Results& results) {
   const models::Stage& stage = model_.parts.chunk(0);
   comm::Group* const stages = model_.ranks.stages();
   const models::Model& c = stage.model();
-  const nn::Batch& batch = device_batch_.fill(host, training::LossScope::token, c->vocab_size(),
+  const nn::Batch& batch = device_batch_.fill(host, settings::LossScope::token, c->vocab_size(),
                                               c->max_position_embeddings());
   Tape tape(runtime_, Tape::Mode::infer);
   Bundle bundle;
@@ -143,7 +142,7 @@ void Subject::forward(const training::HostBatch& host, const std::string& prefix
   keep(prefix + "logits", to_doubles(stage.logits(tape, bundle).value), results);
 }
 
-void Subject::backward(const training::HostBatch& batch, Results& results) {
+void Subject::backward(const corpus::HostBatch& batch, Results& results) {
   double divisor = 1;
   const training::StepReport step = model_.step.accumulate({&batch, 1}, divisor);
   results.gradients.add(
@@ -186,9 +185,8 @@ void compare_gradients(Expected& expected, Results& results, Report& report) {
 
 // The prompt with the greedy tokens that are wanted behind it: a model that chooses each of them
 // where it sees those before would have generated them.
-std::optional<training::HostBatch> greedy_batch(Expected& expected,
-                                                const training::HostBatch& batch,
-                                                const models::Model& model) {
+std::optional<corpus::HostBatch> greedy_batch(Expected& expected, const corpus::HostBatch& batch,
+                                              const models::Model& model) {
   if (!expected.contains("greedy")) return std::nullopt;
   const std::vector<int64_t> wanted = expected.integers("greedy");
   const int64_t total = kPrompt + static_cast<int64_t>(wanted.size());
@@ -198,7 +196,7 @@ std::optional<training::HostBatch> greedy_batch(Expected& expected,
   MG_CHECK(total <= model->max_position_embeddings(),
            "{} tokens with the greedy ones are more than the model's {} positions", total,
            model->max_position_embeddings());
-  training::HostBatch greedy{.sequences = 1, .length = total, .samples = {0}};
+  corpus::HostBatch greedy{.sequences = 1, .length = total, .samples = {0}};
   greedy.tokens.assign(batch.tokens.begin(), batch.tokens.begin() + kPrompt);
   for (const int64_t token : wanted) {
     MG_CHECK(token >= 0 && token < model->vocab_size(),
@@ -211,7 +209,7 @@ std::optional<training::HostBatch> greedy_batch(Expected& expected,
   return greedy;
 }
 
-void compare_greedy(const training::HostBatch& greedy, const Results& results, int64_t vocabulary,
+void compare_greedy(const corpus::HostBatch& greedy, const Results& results, int64_t vocabulary,
                     Report& report) {
   const std::vector<double>& logits = results.values.at("greedy.logits");
   int64_t different = 0;
@@ -257,7 +255,7 @@ std::vector<Report> verify(const std::string& directory, const VerifyOptions& op
     Expected expected(directory + "/expected.safetensors");
     Report report(fmt::format("{} on {} in {}{}", directory, name(device),
                               device == DeviceKind::reference ? "f64" : "f32", options.text()));
-    const training::HostBatch batch = read_batch(expected, model);
+    const corpus::HostBatch batch = read_batch(expected, model);
     const auto greedy = greedy_batch(expected, batch, model);
     Results results;
     comm::run_ranks(options.ranks(), [&](comm::Group& world) {

@@ -23,7 +23,7 @@ std::vector<checkpoint::HeldTensor> without_copies(std::vector<checkpoint::HeldT
 
 }  // namespace
 
-Checkpointer::Checkpointer(const CheckpointSettings& settings, const SavedFiles& saved,
+Checkpointer::Checkpointer(const settings::CheckpointSettings& settings, const SavedFiles& saved,
                            const WholeModel& whole, const TrainStep& step, comm::Group& ranks,
                            Runtime& runtime, const FileSystem& files)
     : settings_(settings),
@@ -39,7 +39,7 @@ Checkpointer::~Checkpointer() {
   if (save_ != nullptr && save_->writer.joinable()) save_->writer.join();
 }
 
-checkpoint::Contents Checkpointer::contents(const TrainerState& state) const {
+checkpoint::Contents Checkpointer::contents(const resume::TrainerState& state) const {
   checkpoint::Contents contents;
   contents.config = saved_.config;
   contents.model = without_copies(held_weights(step_));
@@ -54,16 +54,16 @@ checkpoint::Contents Checkpointer::contents(const TrainerState& state) const {
 }
 
 int64_t Checkpointer::checkpoint_bytes() const {
-  TrainerState state;
+  resume::TrainerState state;
   state.has_optimizer = settings_.save_optimizer;
   state.data = state.layout = Json::Object{};
   return contents(state).total_bytes();
 }
 
-SaveSpace Checkpointer::space(int64_t first, int64_t last) const {
+resume::SaveSpace Checkpointer::space(int64_t first, int64_t last) const {
   return {.folder = directory_.path(),
           .checkpoint_bytes = checkpoint_bytes(),
-          .checkpoints = most_checkpoints(settings_, first, last),
+          .checkpoints = resume::most_checkpoints(settings_, first, last),
           .free_bytes = files_.free_bytes(directory_.path())};
 }
 
@@ -82,12 +82,12 @@ void Checkpointer::failed(int64_t iteration, const std::string& why, bool last) 
   if (ranks_.rank() == 0) log::error("{}; the run goes on", text);
 }
 
-void Checkpointer::begin(const TrainerState& state) {
+void Checkpointer::begin(const resume::TrainerState& state) {
   const bool async = settings_.async_save;
   checkpoint::Contents what = contents(state);
-  SaveRecord record{.iteration = state.iteration,
-                    .bytes = what.total_bytes(),
-                    .path = directory_.iteration_path(state.iteration)};
+  report::SaveRecord record{.iteration = state.iteration,
+                            .bytes = what.total_bytes(),
+                            .path = directory_.iteration_path(state.iteration)};
   const double begin = now_seconds();
   save_ = std::make_unique<UnderWay>(
       record.path, std::move(what), ranks_, runtime_.stream(), files_,
@@ -106,10 +106,10 @@ void Checkpointer::begin(const TrainerState& state) {
   save_->record.wait = now_seconds() - begin;
 }
 
-std::optional<SaveRecord> Checkpointer::finish(bool last) {
+std::optional<report::SaveRecord> Checkpointer::finish(bool last) {
   if (save_->writer.joinable()) save_->writer.join();
   const std::unique_ptr<UnderWay> ended = std::move(save_);
-  SaveRecord& record = ended->record;
+  report::SaveRecord& record = ended->record;
   const double begin = now_seconds();
   try {
     ended->save.finish();
@@ -153,8 +153,8 @@ void Checkpointer::remove_old(int64_t newest) const {
   }
 }
 
-std::vector<SaveRecord> Checkpointer::save(const TrainerState& state, bool last) {
-  std::vector<SaveRecord> done = poll(true);
+std::vector<report::SaveRecord> Checkpointer::save(const resume::TrainerState& state, bool last) {
+  std::vector<report::SaveRecord> done = poll(true);
   try {
     begin(state);
   } catch (const checkpoint::AgreedError& error) {
@@ -167,7 +167,7 @@ std::vector<SaveRecord> Checkpointer::save(const TrainerState& state, bool last)
   return done;
 }
 
-std::vector<SaveRecord> Checkpointer::poll(bool wait) {
+std::vector<report::SaveRecord> Checkpointer::poll(bool wait) {
   if (save_ == nullptr) return {};
   double writing = save_->written ? 0 : 1;
   if (!wait) comm::largest(ranks_, runtime_.stream(), {&writing, 1}, "checkpoint.writing");

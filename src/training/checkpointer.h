@@ -10,13 +10,13 @@
 
 #include "base/file_system.h"
 #include "checkpoint/save.h"
-#include "training/checkpoint_settings.h"
-#include "training/log/record.h"
+#include "report/log/record.h"
+#include "resume/save_directory.h"
+#include "resume/save_space.h"
+#include "resume/trainer_state.h"
+#include "settings/checkpoint_settings.h"
 #include "training/model_source.h"
-#include "training/save_directory.h"
-#include "training/save_space.h"
 #include "training/step.h"
-#include "training/trainer_state.h"
 #include "training/whole_model.h"
 
 namespace megatron::training {
@@ -31,8 +31,8 @@ class Checkpointer {
  public:
   // All are borrowed. whole: what a checkpoint consists of; step: what this rank holds of it.
   // ranks: of the run.
-  Checkpointer(const CheckpointSettings& settings, const SavedFiles& saved, const WholeModel& whole,
-               const TrainStep& step, comm::Group& ranks, Runtime& runtime,
+  Checkpointer(const settings::CheckpointSettings& settings, const SavedFiles& saved,
+               const WholeModel& whole, const TrainStep& step, comm::Group& ranks, Runtime& runtime,
                const FileSystem& files);
   ~Checkpointer();  // waits for a writer thread; an unfinished save is dropped
 
@@ -42,13 +42,13 @@ class Checkpointer {
   void check_room() const;
   // What the checkpoints from step `first` to `last` will take, against what is free. Not
   // collective.
-  SaveSpace space(int64_t first, int64_t last) const;
+  resume::SaveSpace space(int64_t first, int64_t last) const;
   // Saves, or with --async-save begins to, after an earlier save has ended. A failure is told and,
   // with --exit-on-save-failure, thrown; `last`: thrown in any case. What is done is returned.
-  std::vector<SaveRecord> save(const TrainerState& state, bool last);
+  std::vector<report::SaveRecord> save(const resume::TrainerState& state, bool last);
   // Ends the save under way once all ranks have written their share. wait: when that takes long,
   // too.
-  std::vector<SaveRecord> poll(bool wait);
+  std::vector<report::SaveRecord> poll(bool wait);
   bool under_way() const { return save_ != nullptr; }
 
  private:
@@ -57,28 +57,28 @@ class Checkpointer {
              const FileSystem& files, checkpoint::Save::Snapshot snapshot)
         : save(std::move(path), std::move(contents), ranks, stream, files, snapshot) {}
     checkpoint::Save save;
-    SaveRecord record;
+    report::SaveRecord record;
     double begin = 0;
     std::thread writer;
     std::atomic<bool> written = false;
   };
   int64_t checkpoint_bytes() const;
-  checkpoint::Contents contents(const TrainerState& state) const;
-  void begin(const TrainerState& state);
-  std::optional<SaveRecord> finish(bool last);  // none: it failed, which was told
+  checkpoint::Contents contents(const resume::TrainerState& state) const;
+  void begin(const resume::TrainerState& state);
+  std::optional<report::SaveRecord> finish(bool last);  // none: it failed, which was told
   void track(int64_t iteration);
   void remove_old(int64_t newest) const;
   // Tells it, or throws it where the run is to end.
   void failed(int64_t iteration, const std::string& why, bool last) const;
 
-  const CheckpointSettings& settings_;
+  const settings::CheckpointSettings& settings_;
   const SavedFiles& saved_;
   const WholeModel& whole_;
   const TrainStep& step_;
   comm::Group& ranks_;
   Runtime& runtime_;
   const FileSystem& files_;
-  SaveDirectory directory_;
+  resume::SaveDirectory directory_;
   std::unique_ptr<UnderWay> save_;
   int64_t last_saved_ = -1;
 };

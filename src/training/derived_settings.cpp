@@ -33,7 +33,7 @@ class Teller {
   }
 
   void weights_and_biases() {
-    const LogSettings& log = now_.log;
+    const report::LogSettings& log = now_.log;
     const std::string cause =
         "the log keeps it for tools/wandb_import, whose run wandb sync sends (docs/log.md)";
     if (log.wandb_project) note("wandb-project", *log.wandb_project, cause);
@@ -43,7 +43,7 @@ class Teller {
   }
 
   void runtime() {
-    const RuntimeSettings& r = now_.runtime;
+    const settings::RuntimeSettings& r = now_.runtime;
     const MachineLimits limits = machine_limits();
     if (!r.launched_by.empty()) {
       note("ranks", r.rank_count(), r.launched_by);
@@ -67,7 +67,7 @@ class Teller {
   }
 
   void batch() {
-    const BatchSettings &g = given_.batch, &b = now_.batch;
+    const settings::BatchSettings &g = given_.batch, &b = now_.batch;
     const int ranks = now_.data_parallel();
     if (b.schedule.batch(0) != b.schedule.target(0)) {
       note("global-batch-size", b.schedule.batch(0),
@@ -87,7 +87,7 @@ class Teller {
   }
 
   void evaluation() {
-    const RunSettings& run = now_.run;
+    const settings::RunSettings& run = now_.run;
     if (given_.run.eval_interval && !run.eval_interval)
       note("eval-interval", "none", "--eval-iters 0: no evaluation");
     if (!run.eval_interval && !run.skip_train) return;
@@ -143,7 +143,7 @@ class Teller {
   }
 
   void tokenizer() {
-    const DataSettings &g = given_.data, &now = now_.data;
+    const settings::DataSettings &g = given_.data, &now = now_.data;
     if (now.tokenizer_model != g.tokenizer_model)
       note("tokenizer-model", *now.tokenizer_model, "the model's directory holds one");
     const std::optional<std::string> type = now.type_by_flags();
@@ -158,8 +158,8 @@ class Teller {
   }
 
   void schedule() {
-    const OptimizerSettings& o = now_.optimizer;
-    const BatchSettings& b = now_.batch;
+    const settings::OptimizerSettings& o = now_.optimizer;
+    const settings::BatchSettings& b = now_.batch;
     if (d_.resumed != nullptr) {
       schedule_of_checkpoint(o.learning_rate(b), o.decay(b));
       if (now_.checkpoint.use_checkpoint_scheduler) return;
@@ -187,7 +187,7 @@ class Teller {
 
   // In the unit of the run, whole.
   void note_warmup(const optim::LearningRate& typed) {
-    const BatchSettings& b = now_.batch;
+    const settings::BatchSettings& b = now_.batch;
     const auto samples = static_cast<int64_t>(typed.warmup);
     note(b.train_samples ? "lr-warmup-samples" : "lr-warmup-iters",
          b.train_samples ? samples : b.schedule.iterations_within(samples),
@@ -198,14 +198,15 @@ class Teller {
   // Where the command line's holds, it is among the changes (setting_changes.h).
   void schedule_of_checkpoint(const optim::LearningRate& rate, const optim::WeightDecay& decay) {
     if (!now_.checkpoint.use_checkpoint_scheduler) return;
-    for (const ScheduleDifference& d : schedule_differences(*d_.resumed, rate, decay))
+    for (const resume::ScheduleDifference& d :
+         resume::schedule_differences(*d_.resumed, rate, decay))
       note(d.setting, d.saved,
            fmt::format("--use-checkpoint-opt-param-scheduler: {} and not {}", d_.resumed_from,
                        d.now));
   }
 
   void checkpoint() {
-    const CheckpointSettings &g = given_.checkpoint, &c = now_.checkpoint;
+    const settings::CheckpointSettings &g = given_.checkpoint, &c = now_.checkpoint;
     if (c.load != g.load)
       note("load", *c.load,
            g.load ? fmt::format("--pretrained-checkpoint: {} has none yet", *g.load)
@@ -221,7 +222,7 @@ class Teller {
   }
 
   const Derivation& d_;
-  const TrainSettings &given_, &now_;
+  const settings::TrainSettings &given_, &now_;
   std::vector<SettingNote> notes_;
 };
 

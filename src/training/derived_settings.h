@@ -6,22 +6,22 @@
 #include <vector>
 
 #include "base/setting_note.h"
+#include "corpus/vocabulary.h"
 #include "models/model.h"
-#include "training/settings.h"
-#include "training/trainer_state.h"
-#include "training/vocabulary.h"
+#include "resume/trainer_state.h"
+#include "settings/settings.h"
 
 namespace megatron::training {
 
 // What the settings of a run became, once it is known in full.
 struct Derivation {
-  const TrainSettings& given;     // as typed
-  const TrainSettings& settings;  // as run: after finalize()
+  const settings::TrainSettings& given;     // as typed
+  const settings::TrainSettings& settings;  // as run: after finalize()
   const models::Model& model;
-  const Vocabulary& vocabulary;
+  const corpus::Vocabulary& vocabulary;
   std::string shape_source;  // directory whose config.json gave the shape; "": the flags did
   // Of the checkpoint that the run goes on from; null: it begins at step 0.
-  const TrainerState* resumed = nullptr;
+  const resume::TrainerState* resumed = nullptr;
   std::string resumed_from;  // its path
 };
 

@@ -4,12 +4,12 @@
 
 namespace megatron::training {
 
-void add_bench_device(Fields& fields, RuntimeSettings& runtime) {
+void add_bench_device(Fields& fields, settings::RuntimeSettings& runtime) {
   fields.add("device", &runtime.device, {"auto", "cuda", "cpu"},
              "auto: cuda where a GPU is found, else cpu");
 }
 
-void tell_device(const RuntimeSettings& runtime) {
+void tell_device(const settings::RuntimeSettings& runtime) {
   const auto note = runtime.device_note();
   if (note) log::info("--device {}: {}", note->value, note->cause);
 }

@@ -63,7 +63,7 @@ void WindowSet::read_filler(data::Sample& sample) const {
   std::fill(sample.loss_mask.begin(), sample.loss_mask.end(), 0.0f);
 }
 
-std::vector<LossSum> document_losses(LossPass& pass, const Documents& documents,
+std::vector<LossSum> document_losses(LossPass& pass, const corpus::Documents& documents,
                                      const WindowShape& shape,
                                      const std::function<void(int64_t done)>& progress) {
   std::map<int64_t, Bucket> buckets;
@@ -103,7 +103,7 @@ std::vector<LossSum> document_losses(LossPass& pass, const Documents& documents,
   return sums;
 }
 
-double unigram_entropy(const Documents& documents) {
+double unigram_entropy(const corpus::Documents& documents) {
   LabelCounts counts;
   std::vector<int64_t> ids;
   for (int64_t d = 0; d < documents.size(); ++d) {

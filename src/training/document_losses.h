@@ -5,8 +5,8 @@
 #include <functional>
 #include <vector>
 
+#include "corpus/documents.h"
 #include "data/dataset.h"
-#include "training/documents.h"
 #include "training/evaluate.h"
 
 namespace megatron::training {
@@ -30,14 +30,14 @@ int64_t padded_length(int64_t window, int64_t longest);
 // Windows as samples of one length; what a window leaves is padding without loss.
 class WindowSet final : public data::Dataset {
  public:
-  WindowSet(const Documents& documents, std::vector<Window> windows, int64_t length)
+  WindowSet(const corpus::Documents& documents, std::vector<Window> windows, int64_t length)
       : documents_(documents), windows_(std::move(windows)), length_(length) {}
   int64_t size() const override { return static_cast<int64_t>(windows_.size()); }
   void read(int64_t k, data::Sample& sample) const override;
   void read_filler(data::Sample& sample) const override;
 
  private:
-  const Documents& documents_;
+  const corpus::Documents& documents_;
   std::vector<Window> windows_;
   int64_t length_;
 };
@@ -51,11 +51,11 @@ struct WindowShape {
 // {sum, counted tokens} of each document; every rank gets all of them, bit for bit the same for any
 // number of ranks and any micro_batch. progress: called by every rank with the predicted positions
 // done so far. Collective.
-std::vector<LossSum> document_losses(LossPass& pass, const Documents& documents,
+std::vector<LossSum> document_losses(LossPass& pass, const corpus::Documents& documents,
                                      const WindowShape& shape,
                                      const std::function<void(int64_t done)>& progress);
 
 // Of the labels that count.
-double unigram_entropy(const Documents& documents);
+double unigram_entropy(const corpus::Documents& documents);
 
 }  // namespace megatron::training

@@ -16,7 +16,8 @@ namespace {
 constexpr int64_t kHeld = 1 << 14;
 
 // Sum and number of counted tokens of each sequence of a batch, one pair after the other.
-void put_sums(const HostBatch& batch, std::span<const double> losses, std::span<double> sums) {
+void put_sums(const corpus::HostBatch& batch, std::span<const double> losses,
+              std::span<double> sums) {
   const auto length = static_cast<size_t>(batch.length);
   for (size_t i = 0; i < losses.size(); ++i) {
     sums[i / length * 2] += losses[i];
@@ -60,15 +61,15 @@ std::vector<LossSum> evaluate_samples(LossPass& pass, const data::Dataset& set,
   const comm::Group& data = pass.ranks().data();
   const auto together = static_cast<size_t>(micro_batch);
   const size_t stride = together * static_cast<size_t>(data.size());
-  BatchReader reader(set, seq_length);
-  std::vector<HostBatch> batches(pass.together());
+  corpus::BatchReader reader(set, seq_length);
+  std::vector<corpus::HostBatch> batches(pass.together());
   std::vector<size_t> begins(batches.size());  // of the batches' samples within `indices`
   size_t held = 0;
   const auto run = [&] {
     if (held == 0) return;
     pass.run(std::span(batches).first(held), [&](int i, std::span<const double> losses) {
       if (begins[static_cast<size_t>(i)] >= indices.size()) return;
-      const HostBatch& batch = batches[static_cast<size_t>(i)];
+      const corpus::HostBatch& batch = batches[static_cast<size_t>(i)];
       put_sums(batch, losses,
                std::span(sums).subspan(2 * begins[static_cast<size_t>(i)],
                                        2 * static_cast<size_t>(batch.sequences)));
@@ -117,8 +118,8 @@ LossSum evaluate_all(LossPass& pass, const data::Dataset& set, int64_t micro_bat
 
 double unigram_entropy(const data::Dataset& set, int64_t first, int64_t count, int64_t seq_length) {
   LabelCounts counts;
-  BatchReader reader(set, seq_length);
-  HostBatch batch;
+  corpus::BatchReader reader(set, seq_length);
+  corpus::HostBatch batch;
   for (int64_t i = first; i < first + count; ++i) {
     reader.read(std::span(&i, 1), batch);
     for (size_t t = 0; t < batch.labels.size(); ++t)

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/group.h"
-#include "training/corpus.h"
+#include "corpus/corpus.h"
 #include "training/loss_pass.h"
 
 namespace megatron::training {

@@ -10,7 +10,7 @@
 #include "comm/gpu/staged.h"
 #include "data/input_list.h"
 #include "data/text_source.h"
-#include "training/found_checkpoints.h"
+#include "resume/found_checkpoints.h"
 
 namespace megatron::training {
 namespace {
@@ -25,7 +25,7 @@ data::Split split_named(const std::string& name) {
 
 std::string model_directory(const std::optional<std::string>& load) {
   MG_CHECK(load.has_value(), "--load DIR is needed: the model to evaluate");
-  return resolve_model_directory(*load);
+  return resume::resolve_model_directory(*load);
 }
 
 void require_finite(const LossSum& loss, const std::string& of) {
@@ -121,26 +121,27 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
   check();
   check_outputs();
   ThreadPool pool(s_.runtime.threads_per_rank());
-  require_whole_model(directory_.path(), pool);
+  resume::require_whole_model(directory_.path(), pool);
   if (!s_.data.tokenizer_model && !s_.data.tokenizer_type && !s_.data.mock_data)
     s_.data.tokenizer_model = tokenizer_path({}, directory_.path());
-  const Vocabulary vocabulary = open_vocabulary(s_.data, model_->vocab_size());
+  const corpus::Vocabulary vocabulary = corpus::open_vocabulary(s_.data, model_->vocab_size());
   MG_CHECK(vocabulary.eod >= 0 || !(s_.text.append_eod || s_.text.prepend_eod),
            "--append-eod and --prepend-eod: the tokenizer {} names no end-of-document token",
            vocabulary.directory);
   if (!s_.text.paths.empty()) {
-    documents_ = read_documents(s_.text, vocabulary, model_->vocab_size(), show);
+    documents_ = corpus::read_documents(s_.text, vocabulary, model_->vocab_size(), show);
     return;
   }
   const data::Split split = split_named(s_.set);
   if (s_.by_document()) {
-    documents_ = stored_documents(open_split(s_.data, vocabulary, split, pool),
-                                  s_.text.prepend_eod ? vocabulary.eod : -1);
+    documents_ = corpus::stored_documents(corpus::open_split(s_.data, vocabulary, split, pool),
+                                          s_.text.prepend_eod ? vocabulary.eod : -1);
     return;
   }
   std::array<std::optional<int64_t>, 3> wanted = {0, 0, 0};
   wanted[static_cast<size_t>(split)] = s_.samples;
-  const Corpus corpus = open_corpus(s_.data, vocabulary, length_, s_.runtime.seed, wanted);
+  const corpus::Corpus corpus =
+      corpus::open_corpus(s_.data, vocabulary, length_, s_.runtime.seed, wanted);
   corpus.set(split);  // there is one
   set_ = corpus.sets[static_cast<size_t>(split)];
   count_ = std::min(s_.samples.value_or(set_->size()), set_->size());
@@ -161,7 +162,7 @@ void Evaluation::check() const {
   MG_CHECK(stride_ > 0 && stride_ <= length_,
            "--stride is {}; it must lie in [1, {}], the --seq-length", stride_, length_);
   const bool text = !s_.text.paths.empty();
-  MG_CHECK(!text || !names_data(s_.data),
+  MG_CHECK(!text || !corpus::names_data(s_.data),
            "--input {} and a data set are both given; evaluate one at a time", s_.text.paths[0]);
   MG_CHECK(!text || !s_.data.split,
            "--split divides a data set; the text of --input is taken whole");
@@ -243,7 +244,7 @@ EvaluationResult Evaluation::run_samples(LossPass& pass) const {
 
 EvaluationResult Evaluation::run_documents(LossPass& pass) const {
   const comm::Group& world = pass.ranks().world();
-  const Documents& documents = *documents_;
+  const corpus::Documents& documents = *documents_;
   EvaluationResult result;
   int64_t total = 0;
   for (int64_t d = 0; d < documents.size(); ++d) {

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "settings/settings.h"
 #include "training/document_losses.h"
 #include "training/model_source.h"
-#include "training/settings.h"
 
 namespace megatron::training {
 
@@ -19,10 +19,10 @@ struct EvaluationSettings {
   std::optional<int64_t> samples, seq_length, stride;
   int64_t micro_batch_size = 4;
   bool bf16 = false;
-  TextInput text;  // paths empty: a data set
+  corpus::TextInput text;  // paths empty: a data set
   std::optional<std::string> per_document;
-  DataSettings data;
-  RuntimeSettings runtime;
+  settings::DataSettings data;
+  settings::RuntimeSettings runtime;
 
   void fields(Fields& fields);
   // Documents one by one, not samples cut from them end to end.
@@ -74,7 +74,7 @@ class Evaluation {
   int64_t length_ = 0, stride_ = 0;
   std::shared_ptr<const data::Dataset> set_;  // one of the two
   int64_t count_ = 0;                         // samples of the set
-  std::unique_ptr<Documents> documents_;
+  std::unique_ptr<corpus::Documents> documents_;
 };
 
 // JSON lines, one a document: {"document", "place", "tokens", "loss": mean or null, "sum",

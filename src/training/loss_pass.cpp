@@ -18,7 +18,7 @@ void LossPass::begin(std::string_view phase) {
   told_work_.long_phase(phase_);
 }
 
-void LossPass::run(std::span<const HostBatch> micro_batches, const Told& told) {
+void LossPass::run(std::span<const corpus::HostBatch> micro_batches, const Told& told) {
   batches_ = micro_batches;
   told_ = &told;
   device_batch_.emplace(runtime_, model_.type);
@@ -34,7 +34,7 @@ Tensor LossPass::forward(int chunk, int micro_batch, const Tensor& input) {
   told_work_.long_phase(phase_, done_ + micro_batch);
   const models::Stage& stage = *model_.chunks[static_cast<size_t>(chunk)];
   const nn::Batch& batch =
-      device_batch_->fill(batches_[static_cast<size_t>(micro_batch)], LossScope::token,
+      device_batch_->fill(batches_[static_cast<size_t>(micro_batch)], settings::LossScope::token,
                           options_.vocabulary, options_.positions);
   Tape tape(runtime_, Tape::Mode::infer, options_.table);
   tape.listen(static_cast<SpanListener*>(&told_work_));
@@ -61,7 +61,7 @@ Tensor LossPass::backward(int, int, const Tensor&, bool) { MG_ASSERT(false); }
 void LossPass::weight(int, int) { MG_ASSERT(false); }
 
 Tensor LossPass::receive_into(int, int micro_batch) {
-  const HostBatch& batch = batches_[static_cast<size_t>(micro_batch)];
+  const corpus::HostBatch& batch = batches_[static_cast<size_t>(micro_batch)];
   const int64_t tokens = model_.ranks->tensor().tokens(batch.sequences * batch.length).size;
   return Tensor::empty(runtime_.arena(MemoryClass::activations), {tokens, options_.hidden},
                        model_.type, "pipeline.received");

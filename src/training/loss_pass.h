@@ -35,7 +35,7 @@ class LossPass final : private parallel::StageWork {
   // only on the stage that has the head, others are told nothing.
   using Told = std::function<void(int micro_batch, std::span<const double> losses)>;
   // Collective over the stages; each gives the same micro-batches. Without data (meta): zeros.
-  void run(std::span<const HostBatch> micro_batches, const Told& told);
+  void run(std::span<const corpus::HostBatch> micro_batches, const Told& told);
   // How many micro-batches keep all stages busy.
   size_t together() const;
   const parallel::Ranks& ranks() const { return *model_.ranks; }
@@ -54,8 +54,8 @@ class LossPass final : private parallel::StageWork {
   Runtime& runtime_;
   StepOptions options_;
   parallel::Pipeline pipeline_;
-  std::optional<DeviceBatch> device_batch_;  // of the run under way: its memory is not kept
-  std::span<const HostBatch> batches_;
+  std::optional<corpus::DeviceBatch> device_batch_;  // of the run under way: its memory is not kept
+  std::span<const corpus::HostBatch> batches_;
   const Told* told_ = nullptr;
 };
 

@@ -9,7 +9,7 @@
 
 #include "checkpoint/model_directory.h"
 #include "models/stage.h"
-#include "training/save_directory.h"
+#include "resume/save_directory.h"
 
 namespace megatron::training {
 

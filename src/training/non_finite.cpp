@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "comm/values.h"
 #include "kernels/observer.h"
-#include "training/finite.h"
+#include "tensor/finite.h"
 
 namespace megatron::training {
 namespace {
@@ -72,7 +72,7 @@ struct Finding {
 // Looks at every kernel call until the first one that writes what is not finite.
 class Search final : public kernels::Observer, public StepListener {
  public:
-  Search(const TrainStep& step, std::span<const HostBatch> micro_batches, int rank,
+  Search(const TrainStep& step, std::span<const corpus::HostBatch> micro_batches, int rank,
          ThreadPool& pool)
       : step_(step), micro_batches_(micro_batches), rank_(rank), pool_(pool) {}
 
@@ -175,7 +175,7 @@ class Search final : public kernels::Observer, public StepListener {
   }
 
   const TrainStep& step_;
-  std::span<const HostBatch> micro_batches_;
+  std::span<const corpus::HostBatch> micro_batches_;
   int rank_;
   ThreadPool& pool_;
   std::vector<Open> spans_;
@@ -314,7 +314,7 @@ Finding bad_sum(const TrainStep& step, const comm::Group& ranks, ThreadPool& poo
 
 }  // namespace
 
-std::string first_non_finite(TrainStep& step, std::span<const HostBatch> micro_batches,
+std::string first_non_finite(TrainStep& step, std::span<const corpus::HostBatch> micro_batches,
                              comm::Group& ranks, Runtime& runtime) {
   Stream& stream = runtime.stream();
   const Finding parameters = bad_parameters(step, ranks, runtime.pool());

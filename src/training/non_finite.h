@@ -38,7 +38,7 @@ namespace megatron::training {
 // Collective over `ranks`, to which those of the step belong; the same text on all of them.
 // Parameters, optimizer state and the loss scale are left as they are; gradients may hold anything
 // afterwards. Watchers and listeners are put back.
-std::string first_non_finite(TrainStep& step, std::span<const HostBatch> micro_batches,
+std::string first_non_finite(TrainStep& step, std::span<const corpus::HostBatch> micro_batches,
                              comm::Group& ranks, Runtime& runtime);
 
 }  // namespace megatron::training

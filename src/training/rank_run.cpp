@@ -8,10 +8,10 @@
 #include "base/log.h"
 #include "comm/values.h"
 #include "data/sampler.h"
-#include "training/finite.h"
+#include "tensor/finite.h"
 #include "training/gradient_zeros.h"
-#include "training/make_plan.h"
 #include "training/non_finite.h"
+#include "training/plan/make_plan.h"
 #include "training/weights_norm.h"
 
 namespace megatron::training {
@@ -42,7 +42,7 @@ RankRun::RankRun(const RunPlan& plan, double peak, comm::Group& world, const Tra
                           files());
 }
 
-void RankRun::fill_model(const Beginning& beginning) {
+void RankRun::fill_model(const resume::Beginning& beginning) {
   if (beginning.weights != nullptr) {
     load_weights(beginning);
   } else {
@@ -57,7 +57,7 @@ void RankRun::fill_model(const Beginning& beginning) {
 }
 
 // A checkpoint has every state; weights alone may come from where there was none.
-void RankRun::load_weights(const Beginning& beginning) {
+void RankRun::load_weights(const resume::Beginning& beginning) {
   std::vector<std::string> absent;
   if (beginning.checkpoint == nullptr) absent = absent_states(plan_.whole, *beginning.weights);
   if (!absent.empty()) {
@@ -73,7 +73,8 @@ void RankRun::announce_saves() const {
     log::info("no --save: no checkpoint is written, and the trained weights are lost at the end");
     return;
   }
-  const SaveSpace space = checkpointer_->space(plan_.first_iteration(), *s_.batch.train_iters);
+  const resume::SaveSpace space =
+      checkpointer_->space(plan_.first_iteration(), *s_.batch.train_iters);
   if (space.fits()) log::info("{}", space.text());
   else log::warning("{}", space.text());
 }
@@ -90,7 +91,7 @@ TrainResult RankRun::loop() {
     begin_progress_file();
   }
   if (lead()) {
-    for (const SettingChange& change : plan_.changes)
+    for (const resume::SettingChange& change : plan_.changes)
       log_->note(plan_.first_iteration(), false, change.text());
   }
   result_.first_iteration = plan_.first_iteration();
@@ -99,7 +100,7 @@ TrainResult RankRun::loop() {
     if (s_.run.skip_train) {
       validate(last);
     } else if (plan_.iterations_left() > 0) {
-      Prefetcher data = read_ahead();
+      corpus::Prefetcher data = read_ahead();
       train_on(data);
     } else if (lead()) {
       log::info(
@@ -107,11 +108,11 @@ TrainResult RankRun::loop() {
           "--extend-to-iters N trains on to step N",
           last, *s_.batch.train_iters);
     }
-    if (result_.end == EndReason::done && plan_.evaluates_test_set())
+    if (result_.end == report::EndReason::done && plan_.evaluates_test_set())
       test(s_.run.skip_train ? last : std::max(last, *s_.batch.train_iters));
   } catch (const std::exception& error) {
     if (!result_.iterations.empty()) last = result_.iterations.back().iteration;
-    if (log_) log_->end(last, EndReason::error, error.what(), totals());
+    if (log_) log_->end(last, report::EndReason::error, error.what(), totals());
     throw;
   }
   if (!result_.iterations.empty()) last = result_.iterations.back().iteration;
@@ -124,7 +125,7 @@ TrainResult RankRun::loop() {
   return std::move(result_);
 }
 
-void RankRun::train_on(Prefetcher& data) {
+void RankRun::train_on(corpus::Prefetcher& data) {
   const int64_t iterations = *s_.batch.train_iters;
   for (int64_t i = plan_.first_iteration() + 1; i <= iterations; ++i) {
     // The first step tunes, packs and asks for memory.
@@ -139,7 +140,7 @@ void RankRun::train_on(Prefetcher& data) {
       run_hook(report);
       if (s_.run.evaluates_after(i)) validate(i);
     }
-    const std::optional<EndReason> end = finish_iteration(i);
+    const std::optional<report::EndReason> end = finish_iteration(i);
     profile_.end(i, model_.step, runtime_.stream());
     if (!end) continue;
     result_.end = *end;
@@ -149,11 +150,11 @@ void RankRun::train_on(Prefetcher& data) {
 
 // Samples, the end of the run where it comes now, and what is saved. Nothing of it after a step
 // that was passed over, but for the last.
-std::optional<EndReason> RankRun::finish_iteration(int64_t i) {
+std::optional<report::EndReason> RankRun::finish_iteration(int64_t i) {
   const bool last = i == *s_.batch.train_iters;
   if (!last && std::ranges::binary_search(passed_over_, i - 1)) return std::nullopt;
   if (s_.run.sample_interval && i % *s_.run.sample_interval == 0) write_samples(i);
-  const std::optional<EndReason> end = last ? EndReason::done : end_after(i);
+  const std::optional<report::EndReason> end = last ? report::EndReason::done : end_after(i);
   const std::optional<int64_t>& interval = s_.checkpoint.save_interval;
   if (checkpointer_ && (end || (interval && i % *interval == 0))) {
     save(i, end.has_value());
@@ -164,7 +165,7 @@ std::optional<EndReason> RankRun::finish_iteration(int64_t i) {
 }
 
 // While a step runs, the micro-batches of the next one are read.
-Prefetcher RankRun::read_ahead() const {
+corpus::Prefetcher RankRun::read_ahead() const {
   const data::Dataset& set = plan_.corpus.set(data::Split::train);
   const data::SamplerShape shape{.total = set.size(),
                                  .consumed = consumed_,
@@ -178,24 +179,24 @@ Prefetcher RankRun::read_ahead() const {
     sampler = std::make_unique<data::SequentialSampler>(shape);
   }
   const int64_t together = shape.micro_batch_size * shape.size;
-  return Prefetcher(set, std::move(sampler), *s_.batch.seq_length,
-                    (plan_.last_sample() - consumed_) / together,
-                    s_.batch.schedule.last() / together);
+  return corpus::Prefetcher(set, std::move(sampler), *s_.batch.seq_length,
+                            (plan_.last_sample() - consumed_) / together,
+                            s_.batch.schedule.last() / together);
 }
 
-void RankRun::read_step(Prefetcher& data) {
+void RankRun::read_step(corpus::Prefetcher& data) {
   model_.step.told_work().phase("data");
   const Profile::Part part = profile_.part(Track::data, "wait for data");
   micro_batches_.resize(static_cast<size_t>(s_.batch.schedule.micro_batches(consumed_)));
-  for (HostBatch& micro_batch : micro_batches_) data.next(micro_batch);
+  for (corpus::HostBatch& micro_batch : micro_batches_) data.next(micro_batch);
 }
 
-void RankRun::pass_over(Prefetcher& data) {
+void RankRun::pass_over(corpus::Prefetcher& data) {
   read_step(data);
   consumed_ += s_.batch.schedule.batch(consumed_);
 }
 
-IterationReport RankRun::one_step(int64_t iteration, Prefetcher& data) {
+IterationReport RankRun::one_step(int64_t iteration, corpus::Prefetcher& data) {
   const double begin = now_seconds(), waited = data.waited();
   const double communicated = model_.ranks.seconds();
   const CallCounts calls = runtime_.stream().calls();
@@ -259,7 +260,7 @@ void RankRun::warn_of_skipped(const IterationReport& report) {
 // The weights and the optimizer are as they were before the step. What is told once is not looked
 // for again.
 void RankRun::not_finite(const IterationReport& report) {
-  const bool stop = s_.precision.on_non_finite == OnNonFinite::stop;
+  const bool stop = s_.precision.on_non_finite == settings::OnNonFinite::stop;
   const std::string what =
       fmt::format("iteration {}: the loss is {} and the gradient norm {}", report.iteration,
                   unsigned_nan(report.loss), unsigned_nan(report.gradient_norm));
@@ -298,8 +299,8 @@ void RankRun::save(int64_t iteration, bool last) {
 }
 
 // Why the run ends after this step, before its last; the same on all ranks.
-std::optional<EndReason> RankRun::end_after(int64_t iteration) {
-  const CheckpointSettings& c = s_.checkpoint;
+std::optional<report::EndReason> RankRun::end_after(int64_t iteration) {
+  const settings::CheckpointSettings& c = s_.checkpoint;
   if (c.exit_signal_handler || c.exit_duration_in_mins) {
     const int signal = hooks_.signals == nullptr ? 0 : hooks_.signals->caught().value_or(0);
     const bool late =
@@ -307,14 +308,14 @@ std::optional<EndReason> RankRun::end_after(int64_t iteration) {
     std::array anywhere = {static_cast<double>(signal), late ? 1.0 : 0.0};
     comm::largest(world_, runtime_.stream(), anywhere, "end");
     result_.signal = static_cast<int>(anywhere[0]);
-    if (result_.signal != 0) return EndReason::signal;
-    if (anywhere[1] != 0) return EndReason::exit_duration;
+    if (result_.signal != 0) return report::EndReason::signal;
+    if (anywhere[1] != 0) return report::EndReason::exit_duration;
   }
-  if (c.exit_interval && iteration % *c.exit_interval == 0) return EndReason::exit_interval;
+  if (c.exit_interval && iteration % *c.exit_interval == 0) return report::EndReason::exit_interval;
   return std::nullopt;
 }
 
-TrainerState RankRun::state(int64_t iteration) const {
+resume::TrainerState RankRun::state(int64_t iteration) const {
   return {.iteration = iteration,
           .consumed_samples = consumed_,
           .scheduled_samples = scheduled_,
@@ -324,16 +325,16 @@ TrainerState RankRun::state(int64_t iteration) const {
           .optimizer = std::string(optim::name(s_.optimizer.config.method)),
           .optimizer_steps = model_.step.optimizer().steps(),
           .has_optimizer = s_.checkpoint.save_optimizer,
-          .optimizer_settings = optimizer_settings(s_.optimizer),
-          .settings = result_settings(s_, plan_.model),
+          .optimizer_settings = resume::optimizer_settings(s_.optimizer),
+          .settings = resume::result_settings(s_, plan_.model),
           .loss_scale = model_.step.loss_scale().dynamic()
                             ? std::optional(model_.step.loss_scale().state())
                             : std::nullopt,
           .learning_rate = plan_.learning_rate,
           .weight_decay = plan_.weight_decay,
-          .data = data_settings(s_, plan_.train_samples),
+          .data = resume::data_settings(s_, plan_.train_samples),
           .train_iters = s_.batch.base_iters,
-          .layout = layout_of(s_, plan_.model->num_layers())};
+          .layout = resume::layout_of(s_, plan_.model->num_layers())};
 }
 
 }  // namespace megatron::training

@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "corpus/prefetch.h"
+#include "report/log/progress_file.h"
+#include "report/log/run_log.h"
+#include "report/log/timers.h"
 #include "training/checkpointer.h"
 #include "training/evaluate.h"
-#include "training/log/progress_file.h"
-#include "training/log/run_log.h"
-#include "training/log/timers.h"
-#include "training/prefetch.h"
 #include "training/profile/profile.h"
 #include "training/run_plan.h"
 #include "training/trained_model.h"
@@ -34,19 +34,19 @@ class RankRun {
   const FileSystem& files() const {
     return hooks_.files == nullptr ? system_files() : *hooks_.files;
   }
-  void fill_model(const Beginning& beginning);
-  void load_weights(const Beginning& beginning);
+  void fill_model(const resume::Beginning& beginning);
+  void load_weights(const resume::Beginning& beginning);
   void announce_saves() const;
-  Prefetcher read_ahead() const;
-  void train_on(Prefetcher& data);
-  std::optional<EndReason> finish_iteration(int64_t iteration);
-  IterationReport one_step(int64_t iteration, Prefetcher& data);
+  corpus::Prefetcher read_ahead() const;
+  void train_on(corpus::Prefetcher& data);
+  std::optional<report::EndReason> finish_iteration(int64_t iteration);
+  IterationReport one_step(int64_t iteration, corpus::Prefetcher& data);
   // What follows a step whose loss or gradients are not finite.
   void not_finite(const IterationReport& report);
   void warn_of_skipped(const IterationReport& report);
-  void read_step(Prefetcher& data);  // into micro_batches_
+  void read_step(corpus::Prefetcher& data);  // into micro_batches_
   // Of --iterations-to-skip: the samples of the next step are read and passed over.
-  void pass_over(Prefetcher& data);
+  void pass_over(corpus::Prefetcher& data);
   void run_hook(const IterationReport& report);
   void tell(const IterationReport& report);
   void take_times(const IterationReport& report);
@@ -61,41 +61,42 @@ class RankRun {
   void tell_evaluated(int64_t iteration, const std::string& set, const LossSum& sum);
   void write_samples(int64_t iteration);
   void save(int64_t iteration, bool last);
-  void tell_saved(const std::vector<SaveRecord>& records);
-  std::optional<EndReason> end_after(int64_t iteration);
-  TrainerState state(int64_t iteration) const;
-  RunRecord run_record() const;
-  RunTotals totals() const;
+  void tell_saved(const std::vector<report::SaveRecord>& records);
+  std::optional<report::EndReason> end_after(int64_t iteration);
+  resume::TrainerState state(int64_t iteration) const;
+  report::RunRecord run_record() const;
+  report::RunTotals totals() const;
   void tell_totals() const;
 
   const RunPlan& plan_;
   double peak_;
-  const TrainSettings& s_;
+  const settings::TrainSettings& s_;
   Profile profile_;
   comm::Group& world_;  // the profile's
   const TrainHooks& hooks_;
   double begin_;
   double loop_begin_ = 0;  // of the training loop: where its rates in all count from
-  RunTotals totals_;
+  report::RunTotals totals_;
   Runtime runtime_;
   TrainedModel model_;
   comm::Group& group_;  // data-parallel
   std::optional<Checkpointer> checkpointer_;
-  std::optional<Progress> progress_;           // rank 0
-  std::optional<RunLog> log_;                  // rank 0
-  std::optional<ProgressFile> progress_file_;  // rank 0, with --log-progress
-  std::map<int64_t, int64_t> saved_samples_;   // consumed, by iteration of a save under way
-  Timers line_times_, point_times_;            // since the last log line, point of TensorBoard
-  std::vector<TimerFigure> line_figures_, point_figures_;  // of this step, where it has them
+  std::optional<Progress> progress_;                   // rank 0
+  std::optional<report::RunLog> log_;                  // rank 0
+  std::optional<report::ProgressFile> progress_file_;  // rank 0, with --log-progress
+  std::map<int64_t, int64_t> saved_samples_;           // consumed, by iteration of a save under way
+  report::Timers line_times_, point_times_;  // since the last log line, point of TensorBoard
+  std::vector<report::TimerFigure> line_figures_,
+      point_figures_;  // of this step, where it has them
   TrainResult result_;
-  std::vector<HostBatch> micro_batches_;  // of the last step; keep their memory
-  std::vector<int64_t> passed_over_;      // steps of --iterations-to-skip, ascending
-  int64_t consumed_;                      // samples
-  int64_t scheduled_;                     // those of steps that changed the weights
-  int64_t skipped_;                       // steps that did not
-  int64_t skipped_in_row_ = 0;            // the last ones of this run
-  double save_wait_ = 0;                  // seconds since the last step's end
-  bool not_finite_told_ = false;          // where it came from
+  std::vector<corpus::HostBatch> micro_batches_;  // of the last step; keep their memory
+  std::vector<int64_t> passed_over_;              // steps of --iterations-to-skip, ascending
+  int64_t consumed_;                              // samples
+  int64_t scheduled_;                             // those of steps that changed the weights
+  int64_t skipped_;                               // steps that did not
+  int64_t skipped_in_row_ = 0;                    // the last ones of this run
+  double save_wait_ = 0;                          // seconds since the last step's end
+  bool not_finite_told_ = false;                  // where it came from
 };
 
 }  // namespace megatron::training

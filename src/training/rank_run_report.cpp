@@ -5,27 +5,27 @@
 #include "base/version.h"
 #include "plan/flops.h"
 #include "plan/parameters.h"
-#include "training/finite.h"
-#include "training/log/console.h"
-#include "training/log/machine.h"
+#include "report/log/console.h"
+#include "report/log/machine.h"
+#include "tensor/finite.h"
 #include "training/rank_run.h"
 #include "training/sample_text.h"
 #include "training/whole_on_one.h"
 
 namespace megatron::training {
 
-RunRecord RankRun::run_record() const {
-  TrainSettings now = s_, plain;
+report::RunRecord RankRun::run_record() const {
+  settings::TrainSettings now = s_, plain;
   now.batch.train_iters = s_.batch.base_iters;
-  RunRecord record{.iteration = plan_.first_iteration(),
-                   .flags = changed(now.fields(), plain.fields()),
-                   .model = plan_.model->describe(),
-                   .layout = layout_of(s_, plan_.model->num_layers()),
-                   .parameters = plan_.model->parameter_count(),
-                   .threads = s_.runtime.threads_per_rank(),
-                   .train_iters = *s_.batch.train_iters,
-                   .seq_length = *s_.batch.seq_length,
-                   .consumed_tokens = consumed_ * *s_.batch.seq_length};
+  report::RunRecord record{.iteration = plan_.first_iteration(),
+                           .flags = changed(now.fields(), plain.fields()),
+                           .model = plan_.model->describe(),
+                           .layout = resume::layout_of(s_, plan_.model->num_layers()),
+                           .parameters = plan_.model->parameter_count(),
+                           .threads = s_.runtime.threads_per_rank(),
+                           .train_iters = *s_.batch.train_iters,
+                           .seq_length = *s_.batch.seq_length,
+                           .consumed_tokens = consumed_ * *s_.batch.seq_length};
   record.device = to_string(runtime_.device());
   record.precision = name(s_.precision.type());
   record.flop_formula = plan::kModelFlops;
@@ -34,14 +34,14 @@ RunRecord RankRun::run_record() const {
 }
 
 // Up to now.
-RunTotals RankRun::totals() const {
-  RunTotals all = totals_;
+report::RunTotals RankRun::totals() const {
+  report::RunTotals all = totals_;
   all.seconds = now_seconds() - loop_begin_;
   return all;
 }
 
 void RankRun::tell_totals() const {
-  if (lead() && totals_.steps > 0) log::info("{}", closing_line(totals(), run_record()));
+  if (lead() && totals_.steps > 0) log::info("{}", report::closing_line(totals(), run_record()));
 }
 
 void RankRun::tell(const IterationReport& report) {
@@ -53,7 +53,7 @@ void RankRun::tell(const IterationReport& report) {
   totals_.tokens += report.batch * *s_.batch.seq_length;
   totals_.flops += flops;
   totals_.step_seconds += report.seconds;
-  StepRecord record{
+  report::StepRecord record{
       .iteration = report.iteration,
       .consumed_samples = report.consumed,
       .consumed_tokens = report.consumed * *s_.batch.seq_length,
@@ -151,7 +151,7 @@ void RankRun::validate(int64_t iteration) {
   model_.loss_pass.begin("validation");
   const double begin = now_seconds();
   const int64_t before = s_.run.skip_train ? 0 : s_.run.evaluations_before(iteration);
-  for (const NamedSet& set : plan_.corpus.validation) {
+  for (const corpus::NamedSet& set : plan_.corpus.validation) {
     const LossSum sum = evaluate_set(*set.set, before * s_.run.eval_iters * s_.eval_batch());
     result_.validation_loss = sum.mean();
     tell_evaluated(iteration, s_.run.multiple_validation_sets ? set.name : "valid", sum);
@@ -169,7 +169,8 @@ void RankRun::test(int64_t iteration) {
 
 void RankRun::finish_profile() {
   Json::Array command;
-  for (const std::string& argument : command_line()) command.emplace_back(readable(argument));
+  for (const std::string& argument : report::command_line())
+    command.emplace_back(report::readable(argument));
   const std::string told = profile_.finish({{"rank", world_.rank()},
                                             {"ranks", world_.size()},
                                             {"model", plan_.model->describe()},
@@ -198,9 +199,9 @@ void RankRun::write_samples(int64_t iteration) {
   world_.barrier("sample.end");
 }
 
-void RankRun::tell_saved(const std::vector<SaveRecord>& records) {
+void RankRun::tell_saved(const std::vector<report::SaveRecord>& records) {
   if (!lead()) return;
-  for (const SaveRecord& record : records) {
+  for (const report::SaveRecord& record : records) {
     result_.saved = record.path;
     log_->save(record);
     tell_progress(record.iteration);

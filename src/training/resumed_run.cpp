@@ -11,10 +11,11 @@ namespace megatron::training {
 namespace {
 
 // Flags that decide which tensors there are, or their format, must stay.
-void check_rule(const TrainSettings& s, const TrainerState& state, const std::string& path) {
+void check_rule(const settings::TrainSettings& s, const resume::TrainerState& state,
+                const std::string& path) {
   const Json& saved = state.optimizer_settings;
   if (saved.as_object().empty()) return;  // an older checkpoint
-  const Json now = optimizer_settings(s.optimizer);
+  const Json now = resume::optimizer_settings(s.optimizer);
   for (const std::string flag : {"exp-avg-dtype", "exp-avg-sq-dtype", "muon-scalar-optimizer"}) {
     const Json *before = saved.find(flag), *wanted = now.find(flag);
     MG_CHECK(before == nullptr || wanted == nullptr || before->as_string() == wanted->as_string(),
@@ -24,8 +25,8 @@ void check_rule(const TrainSettings& s, const TrainerState& state, const std::st
 }
 
 // That the optimizer's state is of the method, the momentum and the precision of this run.
-void check_optimizer_state(const TrainSettings& s, const Beginning& beginning) {
-  const TrainerState& state = beginning.state;
+void check_optimizer_state(const settings::TrainSettings& s, const resume::Beginning& beginning) {
+  const resume::TrainerState& state = beginning.state;
   const std::string& path = beginning.checkpoint->path();
   MG_CHECK(
       state.has_optimizer,
@@ -57,7 +58,7 @@ Json without_samples(const Json& data) {
   return rest;
 }
 
-std::optional<int64_t> samples_asked(const TrainerState& state) {
+std::optional<int64_t> samples_asked(const resume::TrainerState& state) {
   const Json* text = state.data.find("train-samples");
   if (text == nullptr || !text->is_string()) return std::nullopt;
   int64_t samples = 0;
@@ -71,7 +72,7 @@ std::optional<int64_t> samples_asked(const TrainerState& state) {
 // asked for, or all that there are.
 bool keeps_order(const RunPlan& plan, int64_t before) {
   const data::Dataset& set = plan.corpus.set(data::Split::train);
-  if (!keeps_train_order(plan.settings.data, plan.corpus, before)) return false;
+  if (!corpus::keeps_train_order(plan.settings.data, plan.corpus, before)) return false;
   const bool blend = dynamic_cast<const data::BlendedDataset*>(&set) != nullptr;
   if (plan.settings.run.dataloader_type == "single" || !blend) return true;
   return set.size() < plan.train_samples && set.size() <= before;
@@ -80,18 +81,19 @@ bool keeps_order(const RunPlan& plan, int64_t before) {
 }  // namespace
 
 void settle_beginning(RunPlan& plan) {
-  TrainSettings& s = plan.settings;
-  Beginning& beginning = plan.beginning;
+  settings::TrainSettings& s = plan.settings;
+  resume::Beginning& beginning = plan.beginning;
   if (beginning.checkpoint == nullptr) return;
-  TrainerState& state = beginning.state;
-  settle_schedule(state, beginning.checkpoint->path(), s.checkpoint, plan.learning_rate,
-                  plan.weight_decay, how_to_extend(state, s.batch));
+  resume::TrainerState& state = beginning.state;
+  resume::settle_schedule(state, beginning.checkpoint->path(), s.checkpoint, plan.learning_rate,
+                          plan.weight_decay, resume::how_to_extend(state, s.batch));
   if (s.checkpoint.load_optimizer) {
     check_optimizer_state(s, beginning);
   } else {
     state.optimizer_steps = 0;
   }
-  plan.changes = setting_changes(state, s, plan.model, plan.learning_rate, plan.weight_decay);
+  plan.changes =
+      resume::setting_changes(state, s, plan.model, plan.learning_rate, plan.weight_decay);
   if (!s.checkpoint.load_rng && state.seed != s.runtime.seed) {
     plan.changes.push_back(
         {"seed", fmt::format("{}", state.seed), fmt::format("{}", s.runtime.seed)});
@@ -100,11 +102,11 @@ void settle_beginning(RunPlan& plan) {
 }
 
 void check_data_order(const RunPlan& plan) {
-  const TrainSettings& s = plan.settings;
+  const settings::TrainSettings& s = plan.settings;
   if (plan.beginning.checkpoint == nullptr || plan.iterations_left() == 0) return;
-  const TrainerState& state = plan.beginning.state;
-  const std::string other = differences(without_samples(state.data),
-                                        without_samples(data_settings(s, plan.train_samples)));
+  const resume::TrainerState& state = plan.beginning.state;
+  const std::string other = resume::differences(
+      without_samples(state.data), without_samples(resume::data_settings(s, plan.train_samples)));
   if (!other.empty()) {
     log::warning(
         "the data are not those of the checkpoint ({}): the samples that follow are others, and "
@@ -115,7 +117,7 @@ void check_data_order(const RunPlan& plan) {
   const std::optional<int64_t> before = samples_asked(state);
   if (!before || *before == plan.train_samples) return;
   if (keeps_order(plan, *before)) return;
-  const std::string longer = how_to_extend(state, s.batch);
+  const std::string longer = resume::how_to_extend(state, s.batch);
   log::warning(
       "the run asks for {} training samples, and that of {} asked for {}: their epochs are "
       "shuffled "
@@ -126,7 +128,7 @@ void check_data_order(const RunPlan& plan) {
 }
 
 void check_extension(const RunPlan& plan) {
-  const BatchSettings& b = plan.settings.batch;
+  const settings::BatchSettings& b = plan.settings.batch;
   if (!b.extend_to_iters || plan.settings.run.skip_train || plan.iterations_left() == 0) return;
   if (*b.train_iters == b.base_iters) return;
   const int64_t first = std::max(b.base_samples(), plan.beginning.state.scheduled_samples) + 1;

@@ -13,9 +13,9 @@
 #include "base/progress.h"
 #include "plan/page.h"
 #include "plan/parameters.h"
+#include "resume/found_checkpoints.h"
 #include "tokenizers/tokenizer_file.h"
 #include "training/derived_settings.h"
-#include "training/found_checkpoints.h"
 #include "training/resumed_run.h"
 #include "training/settle.h"
 
@@ -23,16 +23,16 @@ namespace megatron::training {
 namespace {
 
 // The directory that gives the model's shape; empty: the flags do.
-std::string shape_source(const TrainSettings& s, const Beginning& beginning) {
-  if (s.run.model) return resolve_model_directory(*s.run.model);
+std::string shape_source(const settings::TrainSettings& s, const resume::Beginning& beginning) {
+  if (s.run.model) return resume::resolve_model_directory(*s.run.model);
   if (s.checkpoint.use_checkpoint_args && beginning.weights != nullptr)
     return beginning.weights->path();
   const bool by_flags = !s.shape.first_shape_flag().empty() || s.shape.vocab_size;
   return beginning.weights == nullptr || by_flags ? "" : beginning.weights->path();
 }
 
-models::Model find_model(const TrainSettings& s, const std::string& source,
-                         const Vocabulary& vocabulary) {
+models::Model find_model(const settings::TrainSettings& s, const std::string& source,
+                         const corpus::Vocabulary& vocabulary) {
   models::Model model;
   if (source.empty()) {
     models::ModelFlags flags = s.shape;
@@ -51,7 +51,7 @@ models::Model find_model(const TrainSettings& s, const std::string& source,
 }
 
 // So that a checkpoint opens with the tokenizer of the run, whatever flags made it.
-NamedFiles find_companions(const Vocabulary& vocabulary, const std::string& source) {
+NamedFiles find_companions(const corpus::Vocabulary& vocabulary, const std::string& source) {
   if (vocabulary.opens_by_itself)
     return companion_files(vocabulary.directory.empty() ? source : vocabulary.directory);
   NamedFiles companions;
@@ -80,14 +80,14 @@ SavedFiles describe_checkpoints(const RunPlan& plan, const std::string& source) 
 }
 
 // A model's directory brings its tokenizer, or else its number of tokens.
-Vocabulary find_vocabulary(TrainSettings& s, const std::string& source) {
-  if (source.empty()) return open_vocabulary(s.data, s.shape.vocab_size);
+corpus::Vocabulary find_vocabulary(settings::TrainSettings& s, const std::string& source) {
+  if (source.empty()) return corpus::open_vocabulary(s.data, s.shape.vocab_size);
   const bool has_tokenizer = tokenizers::has_tokenizer_file(source);
   if (!s.data.tokenizer_model && !s.data.tokenizer_type && !s.data.mock_data && has_tokenizer) {
     s.data.tokenizer_model = source;
   }
-  if (s.data.tokenizer_model) return open_vocabulary(s.data, {});
-  return open_vocabulary(
+  if (s.data.tokenizer_model) return corpus::open_vocabulary(s.data, {});
+  return corpus::open_vocabulary(
       s.data, models::model_from_config_json(Json::read(source + "/config.json"))->vocab_size());
 }
 
@@ -102,8 +102,8 @@ int64_t usual_vocabulary(const std::string& type) {
 
 // That of a run, but a plan needs no tokenizer: where its files are not here, only their number of
 // tokens is told.
-Vocabulary vocabulary_for_plan(TrainSettings& s, const std::string& source,
-                               std::optional<SettingNote>& assumed, bool& stands_in) {
+corpus::Vocabulary vocabulary_for_plan(settings::TrainSettings& s, const std::string& source,
+                                       std::optional<SettingNote>& assumed, bool& stands_in) {
   std::error_code error;
   const auto absent = [&](const std::optional<std::string>& path) {
     return path && !std::filesystem::exists(*path, error);
@@ -118,17 +118,17 @@ Vocabulary vocabulary_for_plan(TrainSettings& s, const std::string& source,
         fmt::format("{} is not here; of --tokenizer-type {}",
                     s.data.tokenizer_model ? *s.data.tokenizer_model : *s.data.vocab_file, type)};
   stands_in = true;
-  TokenizerSettings numbers = s.data;
+  settings::TokenizerSettings numbers = s.data;
   for (auto* file : {&numbers.tokenizer_model, &numbers.vocab_file, &numbers.merge_file})
     file->reset();
   numbers.tokenizer_type = "NullTokenizer";
-  return open_vocabulary(numbers, size);
+  return corpus::open_vocabulary(numbers, size);
 }
 
 // Weights of another shape could not be filled in; told by name, not tensor by tensor.
 void check_architecture(const models::Model& model, const checkpoint::ModelDirectory& weights) {
-  const std::string different =
-      differences(models::model_from_config_json(weights.config())->describe(), model->describe());
+  const std::string different = resume::differences(
+      models::model_from_config_json(weights.config())->describe(), model->describe());
   MG_CHECK(
       different.empty(),
       "the model that the flags describe is not the one in {}: {}. Give the flags it was trained "
@@ -146,13 +146,13 @@ void check_enough(const data::Dataset& set, data::Split split, int64_t needed,
 }
 
 void open_data(RunPlan& plan) {
-  const TrainSettings& s = plan.settings;
-  const RunSettings& run = s.run;
+  const settings::TrainSettings& s = plan.settings;
+  const settings::RunSettings& run = s.run;
   const int64_t iterations = *s.batch.train_iters;
   const RunSamples samples = samples_of_run(s, plan.last_sample());
   plan.train_samples = samples.asked[static_cast<size_t>(data::Split::train)].value_or(0);
-  plan.corpus = open_corpus(s.data, plan.vocabulary, *s.batch.seq_length, s.runtime.seed,
-                            samples.asked, run.multiple_validation_sets, samples.extended);
+  plan.corpus = corpus::open_corpus(s.data, plan.vocabulary, *s.batch.seq_length, s.runtime.seed,
+                                    samples.asked, run.multiple_validation_sets, samples.extended);
   const data::Dataset& train = plan.corpus.set(data::Split::train);
   if (run.dataloader_type == "single")
     check_enough(train, data::Split::train, plan.last_sample(),
@@ -164,11 +164,11 @@ void open_data(RunPlan& plan) {
     check_enough(valid, data::Split::valid, evaluations * run.eval_iters * s.eval_batch(),
                  "lower --eval-iters or raise --eval-interval, or use --full-validation");
   const std::vector<std::string>& names = run.validation_set_names;
-  check_names(names, plan.corpus.validation.size());
+  corpus::check_names(names, plan.corpus.validation.size());
   for (size_t i = 0; i < names.size(); ++i) plan.corpus.validation[i].name = names[i];
 }
 
-void check_prompts(const RunSettings& run, const Vocabulary& vocabulary,
+void check_prompts(const settings::RunSettings& run, const corpus::Vocabulary& vocabulary,
                    const models::Model& model) {
   if (!run.sample_interval) return;
   MG_CHECK(vocabulary.tokenizer != nullptr,
@@ -183,20 +183,20 @@ void check_prompts(const RunSettings& run, const Vocabulary& vocabulary,
 }
 
 // --pretrained-checkpoint is --load with --finetune until --load has a checkpoint.
-void settle_pretrained(TrainSettings& s) {
-  CheckpointSettings& c = s.checkpoint;
+void settle_pretrained(settings::TrainSettings& s) {
+  settings::CheckpointSettings& c = s.checkpoint;
   if (!c.pretrained_checkpoint) return;
-  if (c.load && !SaveDirectory(*c.load).iterations().empty()) return;
+  if (c.load && !resume::SaveDirectory(*c.load).iterations().empty()) return;
   c.load = c.pretrained_checkpoint;
   c.finetune = true;
 }
 
 // A folder that other runs' checkpoints, or other things, lie in is not written to by accident.
 void claim_save_directory(RunPlan& plan, comm::Group& processes) {
-  const CheckpointSettings& c = plan.settings.checkpoint;
+  const settings::CheckpointSettings& c = plan.settings.checkpoint;
   if (!c.save) return;
   std::error_code error;
-  const SaveDirectory folder(*c.save);
+  const resume::SaveDirectory folder(*c.save);
   MG_CHECK(!std::filesystem::exists(*c.save, error) || folder.exists(),
            "--save {} is a file; a directory is wanted", *c.save);
   MG_CHECK(!folder.is_foreign(),
@@ -223,16 +223,16 @@ void claim_save_directory(RunPlan& plan, comm::Group& processes) {
 
 // Only once all else is in order.
 void make_save_directory(RunPlan& plan, comm::Group& processes) {
-  const CheckpointSettings& c = plan.settings.checkpoint;
+  const settings::CheckpointSettings& c = plan.settings.checkpoint;
   if (!c.save || plan.lock || processes.rank() != 0) return;
-  const SaveDirectory folder(*c.save);
+  const resume::SaveDirectory folder(*c.save);
   folder.create();
   plan.lock.emplace(folder.lock());
 }
 
 // Refuses at once what no flag could make fit, of which a plan would take long: with weights,
 // gradients and moments in as few bytes as there can be, divided among all ranks.
-void require_hope(const TrainSettings& s, const models::Model& model) {
+void require_hope(const settings::TrainSettings& s, const models::Model& model) {
   if (s.runtime.device_kind() != DeviceKind::cpu || available_memory() == 0) return;
   constexpr double kLeastBytes = 4, kTimes = 4;
   const double parameters = static_cast<double>(model->parameter_count());
@@ -259,16 +259,16 @@ int64_t RunPlan::last_sample() const {
   return settings.batch.schedule.samples_after(iterations_left(), beginning.state.consumed_samples);
 }
 
-SettledRun settle_run(const TrainSettings& given) {
+SettledRun settle_run(const settings::TrainSettings& given) {
   SettledRun run{.settings = given};
-  TrainSettings& s = run.settings;
+  settings::TrainSettings& s = run.settings;
   settle_planned(s);
   const bool by_flags = !s.shape.first_shape_flag().empty();
   std::string source;
   if (s.run.model) {
-    source = resolve_model_directory(*s.run.model);
+    source = resume::resolve_model_directory(*s.run.model);
   } else if (!by_flags && s.checkpoint.load) {
-    source = resolve_model_directory(*s.checkpoint.load);
+    source = resume::resolve_model_directory(*s.checkpoint.load);
   }
   std::optional<SettingNote> assumed;
   run.vocabulary = vocabulary_for_plan(s, source, assumed, run.stands_in);
@@ -276,7 +276,7 @@ SettledRun settle_run(const TrainSettings& given) {
   const std::vector<SettingNote> layout = settle_layout(s, run.model);
   if (!run.stands_in) {
     check_prompts(s.run, run.vocabulary, run.model);
-    check_masks(s.data, run.vocabulary);
+    corpus::check_masks(s.data, run.vocabulary);
   }
   run.notes = derived_settings({.given = given,
                                 .settings = s,
@@ -291,17 +291,17 @@ SettledRun settle_run(const TrainSettings& given) {
   return run;
 }
 
-RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes,
+RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& processes,
                       const std::function<models::Model(const models::Model&)>& composed) {
   RunPlan plan{.began = now_seconds(), .settings = given};
-  TrainSettings& s = plan.settings;
+  settings::TrainSettings& s = plan.settings;
   settle(s);
   plan.learning_rate = s.optimizer.learning_rate(s.batch);
   plan.weight_decay = s.optimizer.decay(s.batch);
   settle_pretrained(s);
   claim_save_directory(plan, processes);
-  plan.beginning = find_beginning(s.checkpoint, s.checkpoint.finetune && !s.run.model, processes,
-                                  s.runtime.threads_per_rank());
+  plan.beginning = resume::find_beginning(s.checkpoint, s.checkpoint.finetune && !s.run.model,
+                                          processes, s.runtime.threads_per_rank());
   plan.beginning.state.seed =
       plan.beginning.checkpoint ? plan.beginning.state.seed : s.runtime.seed;
   const std::string source = shape_source(s, plan.beginning);
@@ -320,7 +320,7 @@ RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes,
     check_architecture(plan.model, *plan.beginning.weights);
   } else if (s.checkpoint.finetune && s.run.model) {
     ThreadPool pool(s.runtime.threads_per_rank());
-    require_whole_model(source, pool);
+    resume::require_whole_model(source, pool);
     plan.beginning.weights = std::make_shared<const checkpoint::ModelDirectory>(source);
   }
   settle_beginning(plan);

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "base/setting_note.h"
+#include "corpus/corpus.h"
+#include "resume/resume.h"
+#include "resume/setting_changes.h"
+#include "settings/settings.h"
 #include "training/checkpointer.h"
-#include "training/corpus.h"
-#include "training/make_plan.h"
 #include "training/model_source.h"
-#include "training/resume.h"
-#include "training/setting_changes.h"
-#include "training/settings.h"
+#include "training/plan/make_plan.h"
 #include "training/whole_model.h"
 
 namespace megatron::training {
@@ -23,20 +23,20 @@ namespace megatron::training {
 // What all ranks share.
 struct RunPlan {
   double began = 0;  // seconds of the steady clock
-  TrainSettings settings;
-  Vocabulary vocabulary;
-  Corpus corpus;
+  settings::TrainSettings settings;
+  corpus::Vocabulary vocabulary;
+  corpus::Corpus corpus;
   models::Model model;
-  Beginning beginning;
-  std::optional<SaveDirectory::Lock> lock;  // of --save
-  SavedFiles saved;                         // of the checkpoints
-  WholeModel whole;                         // their tensors; empty where none is read or written
+  resume::Beginning beginning;
+  std::optional<resume::SaveDirectory::Lock> lock;  // of --save
+  SavedFiles saved;                                 // of the checkpoints
+  WholeModel whole;  // their tensors; empty where none is read or written
   optim::LearningRate learning_rate;
   optim::WeightDecay weight_decay;
-  std::vector<SettingNote> notes;      // settings that were derived or changed
-  std::vector<SettingChange> changes;  // of a resumed run, others than the checkpoint's
-  int64_t train_samples = 0;           // asked of the training set
-  plan::Plan expected;                 // what the run will need
+  std::vector<SettingNote> notes;              // settings that were derived or changed
+  std::vector<resume::SettingChange> changes;  // of a resumed run, others than the checkpoint's
+  int64_t train_samples = 0;                   // asked of the training set
+  plan::Plan expected;                         // what the run will need
 
   int64_t first_iteration() const { return beginning.state.iteration; }  // steps done before
   // At its end, once: on the third share of --split, or on test data of their own, if there are
@@ -51,19 +51,19 @@ struct RunPlan {
 // A run without its files: what plans are made of. Needs no --lr, and --train-iters is 1 where not
 // given.
 struct SettledRun {
-  TrainSettings settings;
-  Vocabulary vocabulary;
+  settings::TrainSettings settings;
+  corpus::Vocabulary vocabulary;
   models::Model model;
   std::vector<SettingNote> notes;
   bool stands_in = false;  // the tokenizer knows the number of tokens only
 };
 // Opens no data; where a tokenizer's files are not here, its type tells the number of tokens, and a
 // note says so.
-SettledRun settle_run(const TrainSettings& given);
+SettledRun settle_run(const settings::TrainSettings& given);
 
 // Checks everything that a user can get wrong, and opens the data. Throws Error naming the value,
 // the limit and the flag. processes: those of the run. composed: TrainHooks.
-RunPlan make_run_plan(const TrainSettings& given, comm::Group& processes,
+RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& processes,
                       const std::function<models::Model(const models::Model&)>& composed = {});
 
 }  // namespace megatron::training

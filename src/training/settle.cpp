@@ -3,13 +3,13 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "corpus/corpus.h"
 #include "data/requested_samples.h"
-#include "training/corpus.h"
 
 namespace megatron::training {
 namespace {
 
-void check_order(const RunSettings& run) {
+void check_order(const settings::RunSettings& run) {
   MG_CHECK(run.dataloader_type != "external",
            "--dataloader-type external hands over batches that another program makes; this program "
            "reads its own: use single or cyclic");
@@ -24,7 +24,7 @@ void check_order(const RunSettings& run) {
 }
 
 // A model that exists has a shape and a number of tokens.
-void check_shape_source(const TrainSettings& s) {
+void check_shape_source(const settings::TrainSettings& s) {
   if (!s.run.model) return;
   const std::string flag = s.shape.first_shape_flag();
   MG_CHECK(flag.empty(), "--{} and --model {} both give the model's shape; drop one", flag,
@@ -34,8 +34,8 @@ void check_shape_source(const TrainSettings& s) {
            *s.shape.vocab_size, *s.run.model);
 }
 
-void check_run(const TrainSettings& s) {
-  const RunSettings& run = s.run;
+void check_run(const settings::TrainSettings& s) {
+  const settings::RunSettings& run = s.run;
   MG_CHECK(run.eval_iters >= 0, "--eval-iters is {}; it cannot be negative", run.eval_iters);
   MG_CHECK(!run.skip_train || run.eval_iters > 0 || run.full_validation,
            "--skip-train only evaluates, and --eval-iters 0 asks for no evaluation; give another "
@@ -55,12 +55,12 @@ void check_run(const TrainSettings& s) {
            "--pretrained-checkpoint {} and --model {} both give the weights; drop one",
            *s.checkpoint.pretrained_checkpoint, *run.model);
   check_shape_source(s);
-  check_data(s.data, samples_of_run(s, s.batch.total_samples()).asked, run.multiple_validation_sets,
-             run.validation_set_names);
+  corpus::check_data(s.data, samples_of_run(s, s.batch.total_samples()).asked,
+                     run.multiple_validation_sets, run.validation_set_names);
 }
 
 // That each batch size of the run fills the groups of an interleaved pipeline.
-void check_groups(const TrainSettings& s, const parallel::PipelineShape& shape) {
+void check_groups(const settings::TrainSettings& s, const parallel::PipelineShape& shape) {
   if (shape.kind != parallel::ScheduleKind::interleaved) return;
   const int64_t group = shape.group == 0 ? shape.stages : shape.group;
   const data::BatchSchedule& schedule = s.batch.schedule;
@@ -83,9 +83,9 @@ void check_groups(const TrainSettings& s, const parallel::PipelineShape& shape) 
 
 namespace {
 
-std::array<std::optional<int64_t>, 3> samples_of(const TrainSettings& s, int64_t iterations,
-                                                 int64_t train_samples) {
-  const RunSettings& run = s.run;
+std::array<std::optional<int64_t>, 3> samples_of(const settings::TrainSettings& s,
+                                                 int64_t iterations, int64_t train_samples) {
+  const settings::RunSettings& run = s.run;
   data::SampleBudget budget;
   budget.train_iterations = iterations;
   budget.train_samples = train_samples;
@@ -103,8 +103,8 @@ std::array<std::optional<int64_t>, 3> samples_of(const TrainSettings& s, int64_t
 
 }  // namespace
 
-RunSamples samples_of_run(const TrainSettings& s, int64_t last_sample) {
-  const BatchSettings& b = s.batch;
+RunSamples samples_of_run(const settings::TrainSettings& s, int64_t last_sample) {
+  const settings::BatchSettings& b = s.batch;
   if (!b.extend_to_iters)
     return {.asked = samples_of(s, b.base_iters, std::max(b.base_samples(), last_sample))};
   RunSamples samples{.asked = samples_of(s, b.base_iters, b.base_samples())};
@@ -115,7 +115,7 @@ RunSamples samples_of_run(const TrainSettings& s, int64_t last_sample) {
   return samples;
 }
 
-void settle(TrainSettings& s) {
+void settle(settings::TrainSettings& s) {
   const int64_t model_ranks = s.parallel.model_ranks();
   s.settle_ranks();
   s.runtime.check();
@@ -135,7 +135,7 @@ void settle(TrainSettings& s) {
   check_run(s);
 }
 
-void settle_planned(TrainSettings& s) {
+void settle_planned(settings::TrainSettings& s) {
   s.runtime.planned = true;
   s.settle_ranks();
   s.runtime.plan_for_usual_hosts();
@@ -145,7 +145,7 @@ void settle_planned(TrainSettings& s) {
   if (open_end)  // so many that the batch size has grown
     s.batch.train_iters = s.batch.base_iters =
         s.batch.schedule.iterations_within(s.batch.schedule.stages().back().begin) + 1;
-  OptimizerSettings rate = s.optimizer;
+  settings::OptimizerSettings rate = s.optimizer;
   if (!rate.lr) rate.lr = std::max({1.0, rate.min_lr, rate.lr_warmup_init});
   if (open_end && !rate.lr_decay_iters) {  // a run in which the rest has room
     const auto within = [](int64_t value) {
@@ -158,7 +158,7 @@ void settle_planned(TrainSettings& s) {
   s.optimizer.decay(s.batch);
 }
 
-std::vector<SettingNote> settle_layout(TrainSettings& s, const models::Model& model) {
+std::vector<SettingNote> settle_layout(settings::TrainSettings& s, const models::Model& model) {
   std::vector<SettingNote> notes;
   const data::BatchSchedule& schedule = s.batch.schedule;
   s.parallel.check(s.runtime.rank_count(), model->num_layers(), schedule.micro_batches(0),
@@ -184,17 +184,17 @@ std::vector<SettingNote> settle_layout(TrainSettings& s, const models::Model& mo
   return notes;
 }
 
-void check_settings(const TrainSettings& given, bool planned) {
-  TrainSettings s = given;
+void check_settings(const settings::TrainSettings& given, bool planned) {
+  settings::TrainSettings s = given;
   if (planned) {
     settle_planned(s);
   } else {
     settle(s);
     s.optimizer.learning_rate(s.batch);
     s.optimizer.decay(s.batch);
-    require_data(s.data);
+    corpus::require_data(s.data);
   }
-  const CheckpointSettings& c = s.checkpoint;
+  const settings::CheckpointSettings& c = s.checkpoint;
   const bool by_flags = !s.shape.first_shape_flag().empty();
   if (s.run.model || c.use_checkpoint_args) return;
   if (!by_flags && (c.load || c.pretrained_checkpoint)) return;
@@ -205,7 +205,7 @@ void check_settings(const TrainSettings& given, bool planned) {
   settle_layout(s, model);
 }
 
-void check_length(const BatchSettings& batch, const models::Model& model) {
+void check_length(const settings::BatchSettings& batch, const models::Model& model) {
   MG_CHECK(*batch.seq_length <= model->max_position_embeddings(),
            "--seq-length is {} and the model has {} positions; shorten the one or raise "
            "--max-position-embeddings",

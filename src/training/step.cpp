@@ -69,7 +69,7 @@ TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
       pipeline_(ranks.pipeline(), ranks.stages(), ranks.stages_beside(), runtime, options.pipeline),
       metrics_(chunks[0]->model()->metrics(), runtime, tensor_.rank() == 0),
       states_(chunks, ranks, runtime),
-      loss_scale_(options.loss_scale.value_or(LossScaleSettings{.constant = 1})),
+      loss_scale_(options.loss_scale.value_or(optim::LossScaleSettings{.constant = 1})),
       type_(type),
       in_flight_(chunks.size()) {
   options_.recompute.tensor = &tensor_;
@@ -105,7 +105,8 @@ void TrainStep::make_room(int micro_batches) {
     const auto live =
         static_cast<size_t>(parallel::live_micro_batches(schedule, static_cast<int>(chunk)));
     std::vector<InFlight>& slots = in_flight_[chunk];
-    while (slots.size() < live) slots.push_back({DeviceBatch(runtime_, type_), nullptr, {}, {}});
+    while (slots.size() < live)
+      slots.push_back({corpus::DeviceBatch(runtime_, type_), nullptr, {}, {}});
   }
 }
 
@@ -237,13 +238,13 @@ void TrainStep::end(InFlight& slot) {
 }
 
 Tensor TrainStep::receive_into(int, int micro_batch) {
-  const HostBatch& batch = batches_[static_cast<size_t>(micro_batch)];
+  const corpus::HostBatch& batch = batches_[static_cast<size_t>(micro_batch)];
   const int64_t tokens = tensor_.tokens(batch.sequences * batch.length).size;
   return Tensor::empty(runtime_.arena(MemoryClass::activations), {tokens, options_.hidden}, type_,
                        "pipeline.received");
 }
 
-void TrainStep::forward_backward(std::span<const HostBatch> micro_batches) {
+void TrainStep::forward_backward(std::span<const corpus::HostBatch> micro_batches) {
   const Told part(listener_, StepPart::forward_backward);
   const int count = static_cast<int>(micro_batches.size());
   data_parallel_.begin_step(count);
@@ -284,11 +285,12 @@ StepListener* TrainStep::listen(StepListener* listener) {
   return std::exchange(listener_, listener);
 }
 
-StepReport TrainStep::accumulate(std::span<const HostBatch> micro_batches, double& divisor) {
+StepReport TrainStep::accumulate(std::span<const corpus::HostBatch> micro_batches,
+                                 double& divisor) {
   MG_CHECK(!micro_batches.empty(), "a step needs at least one micro-batch");
   forward_backward(micro_batches);
   double counted = 0;
-  for (const HostBatch& batch : micro_batches) counted += batch.counted();
+  for (const corpus::HostBatch& batch : micro_batches) counted += batch.counted();
   const auto count = static_cast<int64_t>(micro_batches.size());
   kernels::table(runtime_.stream())
       .fill({.out = totals_.slice(0, count, 1), .value = counted}, runtime_.stream());
@@ -311,7 +313,7 @@ StepReport TrainStep::accumulate(std::span<const HostBatch> micro_batches, doubl
            "no token of this step counts: the loss mask hides every label; check the data and "
            "--eod-mask-loss");
   report.loss = std::accumulate(totals.begin(), totals.end() - 1, 0.0) / report.tokens;
-  divisor = options_.loss_scope == LossScope::token
+  divisor = options_.loss_scope == settings::LossScope::token
                 ? report.tokens
                 : static_cast<double>(micro_batches.size()) * ranks_.data().size();
   divisor *= loss_scale_.value();
@@ -327,7 +329,7 @@ StepOutcome TrainStep::outcome(double loss, double gradient_norm) const {
   return options_.check_finite ? StepOutcome::not_finite : StepOutcome::updated;
 }
 
-StepReport TrainStep::run(std::span<const HostBatch> micro_batches,
+StepReport TrainStep::run(std::span<const corpus::HostBatch> micro_batches,
                           const optim::StepInputs& inputs) {
   double divisor = 1;
   StepReport report = accumulate(micro_batches, divisor);

@@ -8,22 +8,22 @@
 #include <span>
 
 #include "comm/group.h"
+#include "corpus/batch.h"
 #include "models/stage.h"
+#include "optim/loss_scale.h"
 #include "optim/optimizer.h"
 #include "parallel/data_parallel.h"
 #include "parallel/pipeline.h"
 #include "parallel/ranks.h"
-#include "training/batch.h"
-#include "training/loss_scale.h"
+#include "report/log/step_times.h"
 #include "training/module_states.h"
 #include "training/recorded_micro_batches.h"
-#include "training/step_times.h"
 #include "training/told_work.h"
 
 namespace megatron::training {
 
 struct StepOptions {
-  LossScope loss_scope = LossScope::token;
+  settings::LossScope loss_scope = settings::LossScope::token;
   models::RecomputeOptions recompute;  // its tensor ranks are the step's
   models::OffloadOptions offload;
   int64_t vocabulary = 0, positions = 0;  // limits of what a batch may hold
@@ -31,7 +31,7 @@ struct StepOptions {
   int64_t norm_blocks = 0;                // for plans: of the whole model (optim/norm_slots.h)
   bool check_finite = true;               // no update where the loss or a gradient is not finite
   // With a scale (fp16), gradients that are not finite are an overflow of it, check_finite or not.
-  std::optional<LossScaleSettings> loss_scale;
+  std::optional<optim::LossScaleSettings> loss_scale;
   // On CUDA: micro-batches are recorded when so many steps are over (recorded_micro_batches.h).
   // Absent: never. For one chunk whose parameters and gradients stay where they are, and
   // tensor-parallel ranks that talk by NCCL.
@@ -58,7 +58,7 @@ struct StepReport {
   double loss_scale = 1;     // that the step was made with
   StepOutcome outcome = StepOutcome::updated;  // the same on all ranks
   std::vector<MetricValue> metrics;            // the model's, of all ranks; without data: none
-  StepTimes times;
+  report::StepTimes times;
 
   bool updated() const { return outcome == StepOutcome::updated; }
 };
@@ -91,11 +91,11 @@ class TrainStep final : private parallel::StageWork {
   void begin(const optim::OptimizerConfig& optimizer);
 
   // micro_batches: this rank's, in order; every rank has as many. Collective.
-  StepReport run(std::span<const HostBatch> micro_batches, const optim::StepInputs& inputs);
+  StepReport run(std::span<const corpus::HostBatch> micro_batches, const optim::StepInputs& inputs);
   // Only forward and backward and the reduction: gradients (divided by nothing) lie in the
   // parameters' first uses, and the divisor that run() would apply (tokens and loss scale) is
   // returned through it.
-  StepReport accumulate(std::span<const HostBatch> micro_batches, double& divisor);
+  StepReport accumulate(std::span<const corpus::HostBatch> micro_batches, double& divisor);
 
   // For plans: the next steps are of so many micro-batches, although run() is given fewer, which
   // stand for all.
@@ -119,13 +119,13 @@ class TrainStep final : private parallel::StageWork {
   const parallel::Ranks& ranks() const { return ranks_; }
   const StepOptions& options() const { return options_; }
   ToldWork& told_work() { return told_work_; }
-  LossScale& loss_scale() { return loss_scale_; }  // constant 1 where the options have none
-  const LossScale& loss_scale() const { return loss_scale_; }
+  optim::LossScale& loss_scale() { return loss_scale_; }  // constant 1 where the options have none
+  const optim::LossScale& loss_scale() const { return loss_scale_; }
 
  private:
   // A micro-batch of a chunk between its forward and the end of its backward.
   struct InFlight {
-    DeviceBatch batch;
+    corpus::DeviceBatch batch;
     std::unique_ptr<Tape> tape;
     Var input, output;  // from and to the pieces beside the chunk
   };
@@ -140,7 +140,7 @@ class TrainStep final : private parallel::StageWork {
   Tensor total(int micro_batch) const;  // where the sum of its losses goes
   InFlight& in_flight(int chunk, int micro_batch);
   void make_room(int micro_batches);
-  void forward_backward(std::span<const HostBatch> micro_batches);
+  void forward_backward(std::span<const corpus::HostBatch> micro_batches);
   void make_totals(int64_t micro_batches);
   class Timed;
   double time_at(int64_t level);
@@ -157,17 +157,17 @@ class TrainStep final : private parallel::StageWork {
   std::optional<optim::Optimizer> optimizer_;
   Metrics metrics_;
   ModuleStates states_;
-  LossScale loss_scale_;
+  optim::LossScale loss_scale_;
   DType type_;
   std::optional<RecordedMicroBatches> recorded_;
   RecordedMicroBatches::Way way_ = RecordedMicroBatches::Way::as_ever;  // of the micro-batch
   std::vector<std::vector<InFlight>> in_flight_;                        // by chunk
-  std::span<const HostBatch> batches_;                                  // of the step under way
+  std::span<const corpus::HostBatch> batches_;                          // of the step under way
   StepListener* listener_ = nullptr;
   std::optional<parallel::Action> action_;
-  StepTimes times_;       // of the step under way
-  int64_t expected_ = 0;  // micro-batches; 0: those that are given
-  Tensor totals_;         // f64: loss sum of each micro-batch, then the counted tokens
+  report::StepTimes times_;  // of the step under way
+  int64_t expected_ = 0;     // micro-batches; 0: those that are given
+  Tensor totals_;            // f64: loss sum of each micro-batch, then the counted tokens
 };
 
 // Sum of the losses of the counted tokens, and their number.

@@ -24,7 +24,7 @@ struct MachinePeak {
 };
 
 void announce_data(const RunPlan& plan) {
-  const BatchSettings& b = plan.settings.batch;
+  const settings::BatchSettings& b = plan.settings.batch;
   const data::Dataset& set = plan.corpus.set(data::Split::train);
   const auto* blend = dynamic_cast<const data::BlendedDataset*>(&set);
   log::info(
@@ -53,7 +53,7 @@ void announce_data(const RunPlan& plan) {
 }
 
 void announce(const RunPlan& plan, const MachinePeak& peak) {
-  const TrainSettings& s = plan.settings;
+  const settings::TrainSettings& s = plan.settings;
   for (const std::string& line : plan::summary(plan.expected)) log::info("{}", line);
   if (plan.vocabulary.padded_size > plan.model->vocab_size()) {
     log::info("Megatron-LM would pad the vocabulary to {} rows; here there are no padded rows",
@@ -64,7 +64,7 @@ void announce(const RunPlan& plan, const MachinePeak& peak) {
   for (const std::string& line : note_lines(plan.notes)) log::info("{}", line);
   if (!plan.changes.empty())
     log::info("settings that are not those of {}:", plan.beginning.checkpoint->path());
-  for (const SettingChange& change : plan.changes) log::info("  {}", change.text());
+  for (const resume::SettingChange& change : plan.changes) log::info("  {}", change.text());
   if (s.runtime.gpu_backend() == comm::GpuBackend::nccl &&
       s.runtime.device_kind() != DeviceKind::cuda) {
     log::info(
@@ -90,7 +90,7 @@ std::string nccl_by_version() {
 MachinePeak peak_of_machines(const RunPlan& plan, const TrainHooks& hooks, int ranks_here,
                              int hosts) {
   if (hooks.peak) return {*hooks.peak, hosts, "measured before"};
-  const RuntimeSettings& r = plan.settings.runtime;
+  const settings::RuntimeSettings& r = plan.settings.runtime;
   plan::RateKeeping keeping = hooks.rates;
   keeping.renew = keeping.renew || r.measure_peak;
   const plan::Rate rate = plan::gemm_peak(r.device_value(), ranks_here * r.threads_per_rank(),
@@ -100,8 +100,9 @@ MachinePeak peak_of_machines(const RunPlan& plan, const TrainHooks& hooks, int r
 
 }  // namespace
 
-TrainResult train(const TrainSettings& given, const TrainHooks& hooks, comm::Processes* processes) {
-  TrainSettings settings = given;
+TrainResult train(const settings::TrainSettings& given, const TrainHooks& hooks,
+                  comm::Processes* processes) {
+  settings::TrainSettings settings = given;
   const bool launched = processes != nullptr && processes->launched();
   const std::unique_ptr<comm::Group> alone = comm::single();
   comm::Group& group = launched ? processes->group() : *alone;
@@ -117,7 +118,7 @@ TrainResult train(const TrainSettings& given, const TrainHooks& hooks, comm::Pro
   const comm::WaitLimits limits = plan.settings.runtime.wait_limits();
   const auto body = [&](comm::Group& ranks_of_run) {
     std::unique_ptr<comm::Group> made;
-    const RuntimeSettings& runtime = plan.settings.runtime;
+    const settings::RuntimeSettings& runtime = plan.settings.runtime;
     comm::Group& world = comm::for_device(ranks_of_run, runtime.device_value(ranks_of_run.rank()),
                                           made, runtime.gpu_backend());
     if (runtime.device_kind() == DeviceKind::cuda && world.size() > 1 && world.rank() == 0)

@@ -12,9 +12,9 @@
 #include "comm/processes.h"
 #include "device/call_counts.h"
 #include "models/stage.h"
+#include "settings/settings.h"
 #include "tokenizers/tokenizer.h"
-#include "training/make_plan.h"
-#include "training/settings.h"
+#include "training/plan/make_plan.h"
 #include "training/step.h"
 
 namespace megatron::training {
@@ -32,19 +32,19 @@ struct IterationReport {
   double seconds = 0;
   // Of them, those that rank 0 waited for data, and spent in collectives.
   double data_wait = 0, communication_wait = 0;
-  StepTimes times;   // with --timing-log-level, of rank 0
-  CallCounts calls;  // of rank 0, in this step
+  report::StepTimes times;  // with --timing-log-level, of rank 0
+  CallCounts calls;         // of rank 0, in this step
 };
 
 struct TrainResult {
   models::Model model;                      // as trained
-  TrainSettings settings;                   // with defaults filled in
+  settings::TrainSettings settings;         // with defaults filled in
   int64_t first_iteration = 0;              // steps that were done before this run
   std::vector<IterationReport> iterations;  // of this run
   double validation_loss = 0;  // of the last evaluation (the last of its sets); 0: there was none
   std::string saved;           // model directory; "" when nothing was saved
   RecordedCounts recorded;     // CUDA graphs
-  EndReason end = EndReason::done;
+  report::EndReason end = report::EndReason::done;
   int signal = 0;  // that ended it
 };
 
@@ -64,7 +64,7 @@ struct TrainHooks {
 // Runs all ranks, from checked settings to the last checkpoint: as threads of this process or,
 // where `processes` were launched together, one in each. Everything a user can get wrong is checked
 // before the first step. Prints progress and log lines. The result is rank 0's.
-TrainResult train(const TrainSettings& settings, const TrainHooks& hooks = {},
+TrainResult train(const settings::TrainSettings& settings, const TrainHooks& hooks = {},
                   comm::Processes* processes = nullptr);
 
 }  // namespace megatron::training

@@ -6,7 +6,7 @@
 
 namespace megatron::training {
 
-Profile::Profile(const ProfileSettings& settings, comm::Group& world)
+Profile::Profile(const settings::ProfileSettings& settings, comm::Group& world)
     : settings_(settings), world_(world) {
   if (!settings_.traces(world.rank())) return;
   recorder_.emplace();

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "base/clock.h"
+#include "settings/profile_settings.h"
 #include "training/profile/recorder.h"
-#include "training/profile_settings.h"
 
 namespace megatron::training {
 
@@ -16,7 +16,7 @@ namespace megatron::training {
 class Profile {
  public:
   // world: the run's ranks, borrowed.
-  Profile(const ProfileSettings& settings, comm::Group& world);
+  Profile(const settings::ProfileSettings& settings, comm::Group& world);
 
   // The ranks, so that their calls can be traced; groups split from it, too.
   comm::Group& world() const { return observed_ ? *observed_ : world_; }
@@ -59,7 +59,7 @@ class Profile {
  private:
   bool traced(int64_t iteration) const { return iteration >= begin_ && iteration <= end_; }
 
-  const ProfileSettings& settings_;
+  const settings::ProfileSettings& settings_;
   comm::Group& world_;
   std::optional<Recorder> recorder_;  // none: this rank is not traced
   std::unique_ptr<comm::Group> observed_;

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/command_output.h"
-#include "training/finite.h"
+#include "tensor/finite.h"
 
 namespace megatron::training {
 

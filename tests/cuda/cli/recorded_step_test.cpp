@@ -26,9 +26,9 @@ models::Model tiny() {
       kLength);
 }
 
-HostBatch batch_of(int64_t sample) {
+corpus::HostBatch batch_of(int64_t sample) {
   const auto n = static_cast<size_t>(kLength);
-  HostBatch batch{.sequences = 1, .length = kLength, .loss_mask = std::vector<float>(n, 1)};
+  corpus::HostBatch batch{.sequences = 1, .length = kLength, .loss_mask = std::vector<float>(n, 1)};
   batch.samples = {sample};
   for (int64_t i = 0; i < kLength; ++i) {
     batch.tokens.push_back(static_cast<int32_t>((7 * sample + 5 * i) % kVocabulary));
@@ -51,7 +51,7 @@ class Trial {
     model.step.begin({});
   }
   StepReport step() {
-    const std::vector<HostBatch> batches = {batch_of(2 * steps_), batch_of(2 * steps_ + 1)};
+    const std::vector<corpus::HostBatch> batches = {batch_of(2 * steps_), batch_of(2 * steps_ + 1)};
     ++steps_;
     return model.step.run(batches, {.learning_rate = 1e-2});
   }

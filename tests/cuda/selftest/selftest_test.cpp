@@ -89,7 +89,7 @@ TEST(CudaGradients, AreComparedWithTheReference) {
 TensorMap gradients_of(const Layout& layout, const Environment& environment) {
   const TinyModel model = tiny_models().at(1);
   const Experiment experiment(model.model(), DeviceKind::cuda, DType::f32, DType::f32,
-                              training::LossScope::token, 4, 8, environment);
+                              settings::LossScope::token, 4, 8, environment);
   return experiment.gradients(layout);
 }
 

@@ -18,7 +18,7 @@ TinyModel four_layers() {
 Outcome outcome_of(const models::Model& model, const Layout& layout) {
   const Environment environment;
   const Experiment experiment(model, DeviceKind::reference, DType::f64, DType::f64,
-                              training::LossScope::token, 8, 8, environment);
+                              settings::LossScope::token, 8, 8, environment);
   return experiment.run(layout, {optim::Method::sgd});
 }
 Outcome one_rank(const models::Model& model) { return outcome_of(model, {.micro_batch = 2}); }

@@ -19,7 +19,7 @@ constexpr int64_t kTable = kVocabulary * kHidden;  // of tokens, and as much of 
 constexpr int64_t kParameters = kLayers * (kMatrices + kNorms) + 2 * kTable + kHidden;
 
 models::Model llama() {
-  TrainSettings s = deep_llama();
+  settings::TrainSettings s = deep_llama();
   s.shape.hidden_size = kHidden;
   s.shape.ffn_hidden_size = kFfn;
   s.shape.vocab_size = kVocabulary;
@@ -38,8 +38,8 @@ struct Bytes {
   int64_t parameters = 0, gradients = 0, optimizer = 0;
 };
 
-HostBatch batch(int64_t first) {
-  HostBatch b{.sequences = 1, .length = kLength, .samples = {first}};
+corpus::HostBatch batch(int64_t first) {
+  corpus::HostBatch b{.sequences = 1, .length = kLength, .samples = {first}};
   for (int32_t i = 0; i < kLength; ++i) {
     b.tokens.push_back(i * 7 % 97);
     b.labels.push_back((i * 7 + 7) % 97);

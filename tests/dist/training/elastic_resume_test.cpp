@@ -54,7 +54,7 @@ const std::vector<Pair> kPairs = {
 
 class ElasticResume : public ::testing::TestWithParam<Pair> {
  protected:
-  void expect_equal(TrainSettings s) {
+  void expect_equal(settings::TrainSettings s) {
     const Pair& pair = GetParam();
     s.batch.train_iters = 6;
     const std::vector<double> one = losses(run(s));
@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Pairs, ElasticResume, ::testing::ValuesIn(kPairs),
 // model of `held`.
 std::vector<std::string> refusals(int64_t saved, int64_t held) {
   const TemporaryDirectory folder;
-  TrainSettings s = deep_llama();
+  settings::TrainSettings s = deep_llama();
   s.shape.num_layers = saved;
   s.batch.train_iters = 1;
   s.checkpoint.save = folder / "run";

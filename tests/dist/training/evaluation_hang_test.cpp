@@ -58,7 +58,7 @@ class Late final : public selftest::PassingGroup<Late> {
 
 // A run of two ranks, the first of which comes late.
 void run_late(const std::string& flags, const Late::When& late, comm::WaitLimits limits) {
-  const TrainSettings settings =
+  const settings::TrainSettings settings =
       with_flags(deep_llama(), "--eval-interval 1 --eval-iters 2 " + flags);
   const std::unique_ptr<comm::Group> alone = comm::single();
   const RunPlan plan = make_run_plan(settings, *alone);

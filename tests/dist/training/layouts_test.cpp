@@ -84,14 +84,14 @@ const std::vector<Row> kRows = {
 };
 
 // A validation after every step, and the checkpoint of the last.
-TrainSettings evaluating(TrainSettings s, const std::string& flags) {
+settings::TrainSettings evaluating(settings::TrainSettings s, const std::string& flags) {
   s.batch.train_iters = 3;
   return with_flags(s, "--eval-interval 1 --eval-iters 2 " + flags);
 }
 
 class LayoutRun : public ::testing::TestWithParam<Row> {
  protected:
-  TrainResult saved(TrainSettings s, const std::string& name) const {
+  TrainResult saved(settings::TrainSettings s, const std::string& name) const {
     s.checkpoint.save = folder_ / name;
     return run(s);
   }
@@ -116,7 +116,7 @@ class LayoutRun : public ::testing::TestWithParam<Row> {
 
   // Of SGD with momentum: sums of gradients, and weights that are theirs (Adam divides what may be
   // rounding alone).
-  void expect_tensors_near(TrainSettings model, const Row& row) const {
+  void expect_tensors_near(settings::TrainSettings model, const Row& row) const {
     model.optimizer.config.method = optim::Method::sgd;
     const SavedTensors one = saved_tensors(saved(evaluating(model, ""), "sgd_one").saved),
                        many = saved_tensors(saved(evaluating(model, row.flags), "sgd").saved);
@@ -124,7 +124,7 @@ class LayoutRun : public ::testing::TestWithParam<Row> {
     EXPECT_LE(distance(many.states, one.states), tolerance::kLayoutFp32);
   }
 
-  void expect_equal(const TrainSettings& model) const {
+  void expect_equal(const settings::TrainSettings& model) const {
     const Row& row = GetParam();
     const TrainResult one = saved(evaluating(model, ""), "one"),
                       many = saved(evaluating(model, row.flags), "many");
@@ -145,7 +145,7 @@ TEST_P(LayoutRun, OfALlamaIsThatOfOneRank) { expect_equal(deep_llama()); }
 
 // Only evaluates, on the layout, what another layout saved.
 TEST_P(LayoutRun, EvaluatesWithoutTraining) {
-  TrainSettings s = evaluating(deep_llama(), "--pipeline-model-parallel-size 2");
+  settings::TrainSettings s = evaluating(deep_llama(), "--pipeline-model-parallel-size 2");
   s.checkpoint.save = folder_ / "saved";
   const TrainResult trained = run(s);
   s = evaluating(deep_llama(), "--skip-train --load " + (folder_ / "saved"));

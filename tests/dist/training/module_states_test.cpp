@@ -20,14 +20,14 @@ constexpr const char* kStages = "--pipeline-model-parallel-size 2";
 constexpr const char* kRecompute =
     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1";
 
-TrainResult run_toy(const TrainSettings& settings, const testing::Toy& toy = {}) {
+TrainResult run_toy(const settings::TrainSettings& settings, const testing::Toy& toy = {}) {
   return train(settings, {.composed = testing::toy_model(toy), .peak = 1e12});
 }
 
 class ModuleStates : public ::testing::Test {
  protected:
-  TrainSettings settings(const std::string& name, const std::string& flags = "") const {
-    TrainSettings s = with_flags(deep_gpt2(), flags);
+  settings::TrainSettings settings(const std::string& name, const std::string& flags = "") const {
+    settings::TrainSettings s = with_flags(deep_gpt2(), flags);
     s.batch.train_iters = 4;
     s.checkpoint.save = folder / name;
     return s;
@@ -78,7 +78,7 @@ TEST_F(ModuleStates, AreResumedToTheBit) {
       const std::string flags = fmt::format("{} {}", precision, layout),
                         name = std::to_string(std::hash<std::string>()(flags));
       const TrainResult straight = run_toy(settings(name + "a", flags));
-      TrainSettings s = settings(name + "b", flags);
+      settings::TrainSettings s = settings(name + "b", flags);
       s.checkpoint.load = s.checkpoint.save;
       s.checkpoint.exit_interval = 2;
       std::vector<double> all = losses(run_toy(s));
@@ -98,7 +98,7 @@ TEST_F(ModuleStates, AreResumedToTheBit) {
 
 TEST_F(ModuleStates, GoOnInAnotherLayout) {
   const std::vector<double> one = losses(run_toy(settings("one")));
-  TrainSettings s = settings("grid");
+  settings::TrainSettings s = settings("grid");
   s.checkpoint.load = s.checkpoint.save;
   s.checkpoint.exit_interval = 2;
   std::vector<double> all = losses(run_toy(with_flags(s, std::string(kSequence) + " " + kStages)));
@@ -111,13 +111,13 @@ TEST_F(ModuleStates, GoOnInAnotherLayout) {
 }
 
 TEST_F(ModuleStates, OfACheckpointAreNotOptionalAndOfOtherWeightsAreToldToBegin) {
-  TrainSettings s = settings("plain");
+  settings::TrainSettings s = settings("plain");
   s.checkpoint.exit_interval = 2;
   run_toy(s, {.states = false});
   s.checkpoint.load = s.checkpoint.save;
   EXPECT_NE(error_of([&] { run_toy(s); }).find("missing: 5 (toy."), std::string::npos)
       << error_of([&] { run_toy(s); });
-  TrainSettings finetune = settings("tuned");
+  settings::TrainSettings finetune = settings("tuned");
   finetune.checkpoint.load = folder / "plain";
   finetune.checkpoint.finetune = true;
   ::testing::internal::CaptureStderr();
@@ -138,7 +138,7 @@ TEST_F(ModuleStates, StayWhereAStepChangesNoWeight) {
 }
 
 TEST_F(ModuleStates, AreInAModelThatIsLoadedWhole) {
-  const TrainSettings s = settings("run");
+  const settings::TrainSettings s = settings("run");
   const std::string saved = run_toy(s).saved;
   const models::Model toy =
       testing::toy_model()(models::model_from_flags(deep_gpt2().shape, *s.batch.seq_length));
@@ -175,7 +175,7 @@ TEST_F(ModuleStates, AreGatheredOnTheFirstRank) {
 // Four layers with a statistic of 32 channels, and counts of 97 tokens: of a plan's model as of one
 // that is trained.
 TEST_F(ModuleStates, AreInTheMemoryThatIsPlanned) {
-  const TrainSettings s = deep_gpt2();
+  const settings::TrainSettings s = deep_gpt2();
   const models::Model plain = models::model_from_flags(s.shape, *s.batch.seq_length);
   const auto bytes = [&](DeviceKind device, bool states) {
     Runtime runtime({device, 0}, 1);

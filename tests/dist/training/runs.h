@@ -19,7 +19,8 @@ constexpr const char* kReplicas = "--ranks 2";
 constexpr const char* kTensor = "--tensor-model-parallel-size 2";
 
 // Settings with flags as on a command line.
-inline TrainSettings with_flags(TrainSettings settings, const std::string& flags) {
+inline settings::TrainSettings with_flags(settings::TrainSettings settings,
+                                          const std::string& flags) {
   Fields fields = settings.fields();
   std::istringstream words(flags);
   std::vector<std::pair<std::string, std::vector<std::string>>> given;
@@ -38,19 +39,21 @@ inline TrainSettings with_flags(TrainSettings settings, const std::string& flags
   return settings;
 }
 
-inline TrainSettings four_layers(TrainSettings s) {
+inline settings::TrainSettings four_layers(settings::TrainSettings s) {
   s.shape.num_layers = 4;
   s.batch.seq_length = 16;
   s.runtime.ranks.reset();  // the product of the sizes
   return s;
 }
 
-inline TrainSettings deep_gpt2() {
+inline settings::TrainSettings deep_gpt2() {
   return with_flags(four_layers(tiny_gpt2()), "--hidden-dropout 0.1 --attention-dropout 0.1");
 }
-inline TrainSettings deep_llama() { return four_layers(tiny_llama()); }
+inline settings::TrainSettings deep_llama() { return four_layers(tiny_llama()); }
 
-inline TrainResult run(const TrainSettings& settings) { return train(settings, {.peak = 1e12}); }
+inline TrainResult run(const settings::TrainSettings& settings) {
+  return train(settings, {.peak = 1e12});
+}
 
 inline std::vector<double> norms(const TrainResult& result) {
   std::vector<double> values;

@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "cli/options.h"
 #include "golden/cli/process.h"
-#include "training/make_plan.h"
-#include "training/settings.h"
+#include "settings/settings.h"
+#include "training/plan/make_plan.h"
 
 namespace megatron::cli {
 namespace {
@@ -169,7 +169,7 @@ Arguments without(const Arguments& words, const std::set<std::string>& flags) {
   return kept;
 }
 
-std::string problem(const Arguments& words, training::TrainSettings& settings) {
+std::string problem(const Arguments& words, settings::TrainSettings& settings) {
   Fields fields = settings.fields();
   std::vector<std::string> notes;
   try {
@@ -182,7 +182,7 @@ std::string problem(const Arguments& words, training::TrainSettings& settings) {
 
 TEST(ExampleCommands, RefuseByNameWhatNoCodeServesYet) {
   for (const Example& example : examples()) {
-    training::TrainSettings settings;
+    settings::TrainSettings settings;
     const std::string refusal = problem(words_of(example.flags), settings);
     EXPECT_EQ(flags_of_lines(refusal), example.refused) << example.name << ": " << refusal;
   }
@@ -210,7 +210,7 @@ TEST(ExampleCommands, PassWithFlagsThatOnlyLog) {
       "--otel-enabled --use-pytorch-profiler --nvtx-ranges --rerun-mode validate_results "
       "--record-memory-history --grad-reduce-in-bf16 --num-experts 1";
   for (const Example& example : {kGpt3Large, kLlama8b}) {
-    training::TrainSettings settings;
+    settings::TrainSettings settings;
     Arguments words = without(words_of(example.flags), example.refused);
     for (const std::string& word : words_of(logging)) words.push_back(word);
     EXPECT_EQ(problem(words, settings), "") << example.name;
@@ -223,7 +223,7 @@ TEST(ExampleCommands, LlamaOnSeveralContextRanksIsRefusedByName) {
   const auto flag = std::ranges::find(words, "--context-parallel-size");
   ASSERT_NE(flag, words.end());
   *(flag + 1) = "2";
-  training::TrainSettings settings;
+  settings::TrainSettings settings;
   const std::string refusal = problem(words, settings);
   std::set<std::string> expected = kOthers;
   expected.insert("--context-parallel-size");
@@ -255,7 +255,7 @@ TEST(ExampleCommands, GoThroughTheProgram) {
 TEST(ExampleCommands, ArePlannedOnTheirRanks) {
   for (const Example& example : examples()) {
     SCOPED_TRACE(example.name);
-    training::TrainSettings settings;
+    settings::TrainSettings settings;
     Arguments words = without(words_of(example.flags), example.refused);
     words.insert(words.end(), {"--ranks", std::to_string(example.ranks)});
     EXPECT_EQ(problem(words, settings), "");

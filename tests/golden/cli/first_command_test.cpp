@@ -9,8 +9,8 @@
 #include "base/files.h"
 #include "data/indexed_dataset.h"
 #include "golden/cli/process.h"
+#include "settings/presets.h"
 #include "text.h"
-#include "training/presets.h"
 
 namespace megatron::cli {
 namespace {
@@ -143,7 +143,7 @@ std::set<std::string> configuration(const Workplace& place, const Words& words) 
 
 TEST(Preset, IsTheSameInTrainPlanAndBench) {
   const Workplace place;
-  for (const std::string& preset : training::preset_names()) {
+  for (const std::string& preset : settings::preset_names()) {
     SCOPED_TRACE(preset);
     const Words given = {"--preset", preset, "--print-config"};
     const auto of = [&](Words command) {
@@ -202,7 +202,7 @@ TEST(Preset, GivesWayToOtherFlagsAndIsLogged) {
   }
   const Outcome unknown = place.run({"train", "--preset", "gpt3"});
   EXPECT_EQ(unknown.code, 2);
-  for (const std::string& name : training::preset_names()) EXPECT_TRUE(has(unknown.err, name));
+  for (const std::string& name : settings::preset_names()) EXPECT_TRUE(has(unknown.err, name));
 }
 
 // A directory or a tokenizer has what the preset would say otherwise.

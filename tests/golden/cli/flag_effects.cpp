@@ -18,12 +18,12 @@
 #include "base/json.h"
 #include "base/signal_watch.h"
 #include "cli/options.h"
+#include "corpus/vocabulary.h"
 #include "data/indexed_dataset.h"
 #include "faulty_files.h"
 #include "plan/plan_json.h"
-#include "training/make_plan.h"
+#include "training/plan/make_plan.h"
 #include "training/trainer.h"
-#include "training/vocabulary.h"
 
 namespace {
 
@@ -44,9 +44,9 @@ namespace megatron::testing {
 namespace {
 
 namespace fs = std::filesystem;
+using settings::TrainSettings;
 using training::IterationReport;
 using training::TrainResult;
-using training::TrainSettings;
 
 // Flag and value of each.
 std::vector<std::pair<std::string, std::string>> tiny_run() {
@@ -200,7 +200,7 @@ std::string events_in(const std::string& folder) {
 }
 
 std::string ids_of(const TrainSettings& s) {
-  const training::Vocabulary v = training::open_vocabulary(s.data, s.shape.vocab_size);
+  const corpus::Vocabulary v = corpus::open_vocabulary(s.data, s.shape.vocab_size);
   std::string text = fmt::format("{} tokens, {} rows, eod {}, pad {}:", v.size, v.padded_size,
                                  v.eod, v.pad.value_or(-1));
   if (v.tokenizer == nullptr) return text;

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "cli/flags/table.h"
-#include "training/settings.h"
+#include "settings/settings.h"
 
 namespace megatron::testing {
 namespace {
@@ -90,7 +90,7 @@ TEST(FlagRows, AllThatAreSupportedHaveARow) {
        {model_flags(), step_flags(), parallel_flags(), data_flags(), checkpoint_flags()})
     for (const FlagRow& row : rows)
       EXPECT_TRUE(observables.emplace(row.flag, row.observable).second) << row.flag << " twice";
-  training::TrainSettings settings;
+  settings::TrainSettings settings;
   const Fields fields = settings.fields();
   std::set<std::string> names;
   for (const Field& field : fields.all()) {

@@ -41,7 +41,7 @@ Trained train(const Workplace& place, const std::string& more) {
       place / "log.jsonl" + " " + more);
   Arguments arguments;
   for (std::string word; words >> word;) arguments.push_back(word);
-  training::TrainSettings settings;
+  settings::TrainSettings settings;
   Fields fields = settings.fields();
   std::vector<std::string> notes;
   parse_training("train", "", fields, arguments, notes);

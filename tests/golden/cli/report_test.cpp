@@ -8,9 +8,9 @@ namespace megatron::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using training::report::line;
-using training::report::run_line;
-using training::report::step_line;
+using report::line;
+using report::run_line;
+using report::step_line;
 
 class Report : public ::testing::Test {
  protected:

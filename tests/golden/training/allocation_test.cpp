@@ -87,8 +87,8 @@ std::string found() {
 }
 
 // Four sequences of 288 tokens: every array that grows with tokens is above the limit.
-TrainSettings settings(bool llama) {
-  TrainSettings s = llama ? tiny_llama() : tiny_gpt2();
+settings::TrainSettings settings(bool llama) {
+  settings::TrainSettings s = llama ? tiny_llama() : tiny_gpt2();
   s.shape.hidden_size = 64;
   s.shape.vocab_size = 1103;
   s.batch.seq_length = 288;
@@ -99,7 +99,7 @@ TrainSettings settings(bool llama) {
   return s;
 }
 
-TrainResult expect_no_allocation(const TrainSettings& s, const std::string& what) {
+TrainResult expect_no_allocation(const settings::TrainSettings& s, const std::string& what) {
   void* frames[1];
   backtrace(frames, 1);  // loads what it needs
   counter.count = 0;
@@ -128,7 +128,7 @@ TEST(Allocation, AStepTakesNothingFromTheHeap) {
   for (const bool llama : {true, false}) {
     for (const auto& [type, products] : kernels::cpu::types_and_ways()) {
       const kernels::cpu::UseBf16Products use(products);
-      TrainSettings s = settings(llama);
+      settings::TrainSettings s = settings(llama);
       s.precision.bf16 = type == DType::bf16;
       s.runtime.threads = 2;
       if (slow(products)) {
@@ -143,7 +143,7 @@ TEST(Allocation, AStepTakesNothingFromTheHeap) {
 }
 
 TEST(Allocation, NorWithRecomputeDropoutAndSeveralRanks) {
-  TrainSettings s = settings(false);
+  settings::TrainSettings s = settings(false);
   s.recompute.granularity = "full";
   s.shape.hidden_dropout = s.shape.attention_dropout = 0.1;
   expect_no_allocation(s, "recompute, dropout");
@@ -152,8 +152,8 @@ TEST(Allocation, NorWithRecomputeDropoutAndSeveralRanks) {
 }
 
 // Four layers, so that stages, chunks and recomputed blocks have some each.
-TrainSettings spread(bool bf16, int ranks) {
-  TrainSettings s = settings(false);
+settings::TrainSettings spread(bool bf16, int ranks) {
+  settings::TrainSettings s = settings(false);
   s.shape.num_layers = 4;
   s.precision.bf16 = bf16;
   s.runtime.ranks = ranks;
@@ -162,7 +162,7 @@ TrainSettings spread(bool bf16, int ranks) {
 
 TEST(Allocation, NorWithTensorParallelism) {
   for (const bool sequence : {false, true}) {
-    TrainSettings s = spread(sequence, 2);
+    settings::TrainSettings s = spread(sequence, 2);
     s.parallel.tensor_parallel = 2;
     s.parallel.sequence_parallel = sequence;
     expect_no_allocation(s, sequence ? "TP 2, tokens divided" : "TP 2");
@@ -173,7 +173,7 @@ TEST(Allocation, NorWithTensorParallelism) {
 // as the scale doubles after each of them, one overflows again.
 TEST(Allocation, NorWithFp16) {
   for (const bool llama : {true, false}) {
-    TrainSettings s = settings(llama);
+    settings::TrainSettings s = settings(llama);
     s.precision.fp16 = true;
     s.precision.loss_scaling.initial = 0x1p24;
     s.precision.loss_scaling.window = 1;
@@ -195,7 +195,7 @@ TEST(Allocation, NorWithAnyOptimizer) {
   for (const optim::Method method :
        {optim::Method::sgd, optim::Method::lion, optim::Method::muon}) {
     for (const bool bf16 : {false, true}) {
-      TrainSettings s = settings(!bf16);
+      settings::TrainSettings s = settings(!bf16);
       s.precision.bf16 = bf16;
       s.optimizer.config.method = method;
       expect_no_allocation(s, std::string(optim::name(method)) + (bf16 ? " bf16" : " fp32"));
@@ -204,14 +204,14 @@ TEST(Allocation, NorWithAnyOptimizer) {
 }
 
 TEST(Allocation, NorWithMomentsOfSixteenBits) {
-  TrainSettings s = settings(true);
+  settings::TrainSettings s = settings(true);
   s.precision.bf16 = true;
   s.optimizer.config.exp_avg_type = s.optimizer.config.exp_avg_sq_type = DType::bf16;
   expect_no_allocation(s, "bf16 moments");
 }
 
 TEST(Allocation, NorWithMuonOfTensorRanks) {
-  TrainSettings s = spread(true, 2);
+  settings::TrainSettings s = spread(true, 2);
   s.optimizer.config.method = optim::Method::muon;
   s.parallel.tensor_parallel = 2;
   expect_no_allocation(s, "muon, TP 2");
@@ -228,7 +228,7 @@ class AllocationOfSchedule : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(AllocationOfSchedule, TakesNothingFromTheHeap) {
   const std::string schedule = GetParam();
-  TrainSettings s = spread(schedule == "zb-v", 2);
+  settings::TrainSettings s = spread(schedule == "zb-v", 2);
   s.parallel.pipeline_parallel = 2;
   s.parallel.schedule = schedule;
   if (schedule == "interleaved") s.parallel.virtual_stages = 2;
@@ -242,7 +242,7 @@ class AllocationOfShards : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(AllocationOfShards, TakesNothingFromTheHeap) {
   const std::string strategy = GetParam();
-  TrainSettings s = spread(strategy == "optim", 2);
+  settings::TrainSettings s = spread(strategy == "optim", 2);
   s.parallel.sharding_strategy = strategy;
   s.parallel.distributed_optimizer = strategy != "no_shard";
   s.parallel.overlap_grad_reduce = true;
@@ -256,7 +256,7 @@ INSTANTIATE_TEST_SUITE_P(Any, AllocationOfShards,
                          words);
 
 TEST(Allocation, NorWithRecomputedParts) {
-  TrainSettings s = spread(true, 1);
+  settings::TrainSettings s = spread(true, 1);
   s.recompute.granularity = "selective";
   s.recompute.modules = {"core_attn", "mlp", "layernorm"};
   expect_no_allocation(s, "selective recompute");
@@ -268,7 +268,7 @@ TEST(Allocation, NorWithRecomputedParts) {
 }
 
 TEST(Allocation, NorWithStateInHostMemory) {
-  TrainSettings s = spread(true, 1);
+  settings::TrainSettings s = spread(true, 1);
   s.offload.num_layers = 2;
   expect_no_allocation(s, "activation offload");
   s = spread(false, 1);
@@ -277,7 +277,7 @@ TEST(Allocation, NorWithStateInHostMemory) {
 }
 
 TEST(Allocation, NorWithAllAtOnce) {
-  TrainSettings s = spread(true, 4);
+  settings::TrainSettings s = spread(true, 4);
   s.parallel.tensor_parallel = s.parallel.pipeline_parallel = 2;
   s.parallel.sequence_parallel = true;
   expect_no_allocation(s, "TP 2, PP 2, tokens divided");
@@ -289,7 +289,7 @@ TEST(Allocation, NorWithAllAtOnce) {
 }
 
 TEST(Allocation, NorWithDataOfDocuments) {
-  TrainSettings s = settings(true);
+  settings::TrainSettings s = settings(true);
   s.data.reset_attention_mask = s.data.reset_position_ids = true;
   s.run.dataloader_type = "cyclic";
   expect_no_allocation(s, "documents, cyclic");

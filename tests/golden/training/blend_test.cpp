@@ -7,10 +7,10 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/tolerances.h"
+#include "corpus/corpus.h"
+#include "corpus/prefetch.h"
 #include "data/indexed_dataset.h"
 #include "golden/training/support.h"
-#include "training/corpus.h"
-#include "training/prefetch.h"
 
 namespace megatron::training {
 namespace {
@@ -33,7 +33,7 @@ std::string write_corpus(const std::string& prefix, int64_t documents, int32_t s
 struct Blended {
   TemporaryDirectory folder;
   std::string a = write_corpus(folder / "a", 60, 1), b = write_corpus(folder / "b", 50, 5);
-  TrainSettings settings = tiny_llama();
+  settings::TrainSettings settings = tiny_llama();
 
   Blended() {
     settings.data.mock_data = false;
@@ -42,7 +42,7 @@ struct Blended {
   }
 };
 
-std::string error_of(const TrainSettings& settings) {
+std::string error_of(const settings::TrainSettings& settings) {
   try {
     train(settings);
   } catch (const Error& error) {
@@ -69,15 +69,15 @@ TEST(Blend, EverySourceOfTheSameListGivesTheSameBits) {
   const auto expected = train_losses(run.settings);
   const std::vector<std::string> list = run.settings.data.data_path;
   run.settings.data.data_path.clear();
-  TrainSettings from_file = run.settings;
+  settings::TrainSettings from_file = run.settings;
   write_file(run.folder / "list", fmt::format("0.7 {}\n0.3 {}\n", run.a, run.b));
   from_file.data.data_args_path = run.folder / "list";
   EXPECT_TRUE(same_bits(train_losses(from_file), expected));
-  TrainSettings own = run.settings;
+  settings::TrainSettings own = run.settings;
   own.data.split.reset();
   own.data.train_data_path = list;
   EXPECT_TRUE(same_bits(train_losses(own), expected));
-  TrainSettings json = run.settings;
+  settings::TrainSettings json = run.settings;
   json.data.split.reset();
   write_file(run.folder / "json",
              fmt::format(R"({{"train": ["0.7", "{}", 0.3, "{}"]}})", run.a, run.b));
@@ -97,7 +97,7 @@ TEST(Blend, UnmappedFilesAndBuilderThreadsChangeNoBit) {
 
 TEST(Blend, OneSourceOfDataOnly) {
   Blended run;
-  TrainSettings s = run.settings;
+  settings::TrainSettings s = run.settings;
   s.data.mock_data = true;
   EXPECT_NE(error_of(s).find("--mock-data and --data-path"), std::string::npos) << error_of(s);
   s = run.settings;
@@ -135,7 +135,7 @@ TEST(Blend, WithoutWeightsIsReadOnce) {
 // Epochs of 19 + 21 samples. Undivided, an epoch's order does not depend on the ranks.
 TEST(Blend, CyclicOrderGoesOnOverTheEpochs) {
   Blended run;
-  TrainSettings& s = run.settings;
+  settings::TrainSettings& s = run.settings;
   s.data.data_path = {write_corpus(run.folder / "c", 16, 1), write_corpus(run.folder / "d", 17, 5)};
   s.batch.micro_batch_size = 1;
   const auto in_order = train_losses(s);
@@ -150,7 +150,7 @@ TEST(Blend, CyclicOrderGoesOnOverTheEpochs) {
 }
 
 TEST(Batches, FollowTheSchedule) {
-  TrainSettings s = tiny_llama();
+  settings::TrainSettings s = tiny_llama();
   s.optimizer.lr_decay_iters = 1000;
   s.batch.train_iters = 6;
   s.batch.global_batch_size = 4;
@@ -179,7 +179,7 @@ TEST(Batches, FollowTheSchedule) {
 }
 
 TEST(Batches, RampUp) {
-  TrainSettings s = tiny_llama();
+  settings::TrainSettings s = tiny_llama();
   s.batch.global_batch_size = 8;
   s.batch.rampup_batch_size = {"2", "2", "12"};  // 4 samples each: 2 2 4 6 8 ...
   const TrainResult result = train(s);
@@ -193,7 +193,7 @@ TEST(Batches, RampUp) {
 }
 
 TEST(Batches, AreRoundedDownOnlyWhenAsked) {
-  TrainSettings s = tiny_llama();
+  settings::TrainSettings s = tiny_llama();
   s.batch.global_batch_size = 9;
   EXPECT_NE(error_of(s).find("--decrease-batch-size-if-needed"), std::string::npos);
   s.batch.decrease_batch_size = true;
@@ -212,7 +212,7 @@ TEST(Batches, AreRoundedDownOnlyWhenAsked) {
 }
 
 TEST(Batches, SamplesInsteadOfIterations) {
-  TrainSettings s = tiny_llama();
+  settings::TrainSettings s = tiny_llama();
   const auto iterations = train_losses(s);
   s.batch.train_iters.reset();
   s.batch.train_samples = 40;
@@ -227,7 +227,7 @@ TEST(Batches, SamplesInsteadOfIterations) {
 
 TEST(Validation, TakesEachSetAsAWhole) {
   Blended run;
-  TrainSettings& s = run.settings;
+  settings::TrainSettings& s = run.settings;
   const std::string valid = write_corpus(run.folder / "valid", 13, 3);
   s.data.train_data_path = std::exchange(s.data.data_path, {});
   s.data.valid_data_path = {valid};
@@ -259,7 +259,7 @@ TEST(Validation, TakesEachSetAsAWhole) {
 // As Megatron-LM does: once, after the last step.
 TEST(Validation, EndsWithTheThirdShareOfTheSplit) {
   Blended run;
-  TrainSettings& s = run.settings;
+  settings::TrainSettings& s = run.settings;
   s.run.eval_iters = 1;
   const auto log_of = [&](const std::string& split) {
     s.data.split = split;
@@ -299,8 +299,8 @@ std::unique_ptr<data::Sampler> in_order(int64_t micro_batch) {
       data::SamplerShape{.total = 1000, .micro_batch_size = micro_batch});
 }
 
-HostBatch next(Prefetcher& data) {
-  HostBatch batch;
+corpus::HostBatch next(corpus::Prefetcher& data) {
+  corpus::HostBatch batch;
   data.next(batch);
   return batch;
 }
@@ -308,7 +308,7 @@ HostBatch next(Prefetcher& data) {
 TEST(Prefetcher, KeepsTheOrder) {
   const Counting set;
   for (const int64_t capacity : {1, 3, 100}) {
-    Prefetcher data(set, in_order(2), 2, 20, capacity);
+    corpus::Prefetcher data(set, in_order(2), 2, 20, capacity);
     for (int64_t i = 0; i < 20; ++i)
       EXPECT_EQ(next(data).samples, (std::vector<int64_t>{2 * i, 2 * i + 1}));
     EXPECT_THROW(next(data), Error);
@@ -318,7 +318,7 @@ TEST(Prefetcher, KeepsTheOrder) {
 
 TEST(Prefetcher, HandsOverErrorsWhereTheyBelong) {
   const Counting set(5);
-  Prefetcher data(set, in_order(1), 2, 20, 100);
+  corpus::Prefetcher data(set, in_order(1), 2, 20, 100);
   for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(next(data).samples[0], i);
   for (int again = 0; again < 2; ++again) {
     try {
@@ -332,7 +332,7 @@ TEST(Prefetcher, HandsOverErrorsWhereTheyBelong) {
 
 TEST(Prefetcher, SaysThatTheDataEnd) {
   const Counting set;
-  Prefetcher data(set, in_order(400), 2, 20, 100);
+  corpus::Prefetcher data(set, in_order(400), 2, 20, 100);
   next(data);
   next(data);
   try {
@@ -345,9 +345,9 @@ TEST(Prefetcher, SaysThatTheDataEnd) {
 
 TEST(Prefetcher, ReadsIntoTheMemoryThatComesBack) {
   const Counting set;
-  Prefetcher data(set, in_order(2), 2, 20, 1);
+  corpus::Prefetcher data(set, in_order(2), 2, 20, 1);
   std::set<const int32_t*> memory;
-  HostBatch batch;
+  corpus::HostBatch batch;
   for (int64_t i = 0; i < 20; ++i) {
     data.next(batch);
     EXPECT_EQ(batch.samples, (std::vector<int64_t>{2 * i, 2 * i + 1}));
@@ -359,7 +359,7 @@ TEST(Prefetcher, ReadsIntoTheMemoryThatComesBack) {
 TEST(Prefetcher, StopsWhenNobodyReads) {
   const Counting set;
   for (int i = 0; i < 50; ++i) {
-    Prefetcher data(set, in_order(1), 2, 1000, 2);
+    corpus::Prefetcher data(set, in_order(1), 2, 1000, 2);
     if (i % 2 == 0) next(data);
   }
 }

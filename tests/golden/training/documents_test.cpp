@@ -4,10 +4,10 @@
 #include "base/error.h"
 #include "base/philox.h"
 #include "base/tolerances.h"
+#include "corpus/corpus.h"
 #include "data/gpt_dataset.h"
 #include "data/indexed_dataset.h"
 #include "golden/training/support.h"
-#include "training/corpus.h"
 #include "training/trained_model.h"
 
 namespace megatron::training {
@@ -37,7 +37,7 @@ struct Resets {
 };
 
 // Three documents that together are one sample.
-HostBatch packed(const Resets& resets) {
+corpus::HostBatch packed(const Resets& resets) {
   const TemporaryDirectory folder;
   const std::string prefix = write_documents(folder, {130, 1, kLength - 130});
   data::GptDatasetConfig config;
@@ -51,18 +51,18 @@ HostBatch packed(const Resets& resets) {
   const data::GptDataset set(std::make_shared<const data::IndexedDataset>(prefix), config,
                              data::Split::train, std::nullopt);
   const int64_t first = 0;
-  HostBatch batch;
-  BatchReader(set, kLength).read(std::span(&first, 1), batch);
+  corpus::HostBatch batch;
+  corpus::BatchReader(set, kLength).read(std::span(&first, 1), batch);
   return batch;
 }
 
 // Each document of a packed sequence as a sequence from position 0, with the same labels.
-std::vector<HostBatch> apart(const HostBatch& batch) {
-  std::vector<HostBatch> parts;
+std::vector<corpus::HostBatch> apart(const corpus::HostBatch& batch) {
+  std::vector<corpus::HostBatch> parts;
   for (size_t i = 0; i < batch.tokens.size(); ++i) {
     if (i == 0 || batch.tokens[i - 1] == kEod)
       parts.push_back({.sequences = 1, .samples = {static_cast<int64_t>(parts.size())}});
-    HostBatch& part = parts.back();
+    corpus::HostBatch& part = parts.back();
     part.tokens.push_back(batch.tokens[i]);
     part.labels.push_back(batch.labels[i]);
     part.loss_mask.push_back(batch.loss_mask[i]);
@@ -73,7 +73,7 @@ std::vector<HostBatch> apart(const HostBatch& batch) {
 
 class Model {
  public:
-  Model(TrainSettings settings, DeviceKind device, bool recompute = false)
+  Model(settings::TrainSettings settings, DeviceKind device, bool recompute = false)
       : type_(device == DeviceKind::reference ? DType::f64 : DType::f32), runtime_({device, 0}, 2) {
     settings.shape.init_method_std = 0.3;
     definition_ = models::model_from_flags(settings.shape, kLength);
@@ -86,12 +86,13 @@ class Model {
   }
 
   // Of every token, in order.
-  std::vector<double> losses(const std::vector<HostBatch>& batches) {
+  std::vector<double> losses(const std::vector<corpus::HostBatch>& batches) {
     std::vector<double> losses;
-    for (const HostBatch& host : batches) {
-      DeviceBatch device(runtime_, type_);
-      const nn::Batch& batch = device.fill(host, LossScope::token, definition_->vocab_size(),
-                                           definition_->max_position_embeddings());
+    for (const corpus::HostBatch& host : batches) {
+      corpus::DeviceBatch device(runtime_, type_);
+      const nn::Batch& batch =
+          device.fill(host, settings::LossScope::token, definition_->vocab_size(),
+                      definition_->max_position_embeddings());
       Tape tape(runtime_, Tape::Mode::infer);
       const Bundle out = models::forward(*model_, tape, {}, batch, models::Phase::evaluate);
       for (const double loss : to_doubles(models::head_loss(*model_, tape, out, batch)))
@@ -100,7 +101,7 @@ class Model {
     return losses;
   }
 
-  std::vector<std::vector<double>> gradients(const std::vector<HostBatch>& batches) {
+  std::vector<std::vector<double>> gradients(const std::vector<corpus::HostBatch>& batches) {
     double divisor = 1;
     trained_->step.accumulate(batches, divisor);
     std::vector<std::vector<double>> gradients;
@@ -148,10 +149,10 @@ void expect_equal(Model& model, const std::vector<std::vector<double>>& got,
 TEST(Documents, PackedAndConfinedAreTheDocumentsApart) {
   for (const auto& [device, tolerance] : {std::pair{DeviceKind::reference, tolerance::kLayoutFp64},
                                           {DeviceKind::cpu, tolerance::kLayoutFp32}}) {
-    for (const TrainSettings& settings : {tiny_llama(), tiny_gpt2()}) {
+    for (const settings::TrainSettings& settings : {tiny_llama(), tiny_gpt2()}) {
       Model model(settings, device);
-      const HostBatch batch = packed({.positions = true, .attention = true});
-      const std::vector<HostBatch> parts = apart(batch);
+      const corpus::HostBatch batch = packed({.positions = true, .attention = true});
+      const std::vector<corpus::HostBatch> parts = apart(batch);
       ASSERT_EQ(parts.size(), 3u);
       EXPECT_LE(distance(model.losses({batch}), model.losses(parts)), tolerance);
       expect_equal(model, model.gradients({batch}), model.gradients(parts), tolerance);
@@ -160,8 +161,8 @@ TEST(Documents, PackedAndConfinedAreTheDocumentsApart) {
 }
 
 TEST(Documents, RecomputeGivesTheSameBits) {
-  const HostBatch batch = packed({.positions = true, .attention = true});
-  for (const TrainSettings& settings : {tiny_llama(), tiny_gpt2()}) {
+  const corpus::HostBatch batch = packed({.positions = true, .attention = true});
+  for (const settings::TrainSettings& settings : {tiny_llama(), tiny_gpt2()}) {
     EXPECT_EQ(Model(settings, DeviceKind::cpu, true).gradients({batch}),
               Model(settings, DeviceKind::cpu, false).gradients({batch}));
   }
@@ -170,8 +171,8 @@ TEST(Documents, RecomputeGivesTheSameBits) {
 // Masking at the borders of stored sequences is both resets where each of them ends with the
 // end-of-document token.
 TEST(Documents, BordersOfStoredSequencesAreBothResets) {
-  const HostBatch both = packed({.positions = true, .attention = true}),
-                  borders = packed({.borders = true});
+  const corpus::HostBatch both = packed({.positions = true, .attention = true}),
+                          borders = packed({.borders = true});
   EXPECT_EQ(borders.segment_begins, both.segment_begins);
   EXPECT_EQ(borders.positions, both.positions);
   EXPECT_EQ(borders.segment_begins.size(), static_cast<size_t>(kLength));
@@ -180,7 +181,7 @@ TEST(Documents, BordersOfStoredSequencesAreBothResets) {
 // Losses of the last document, after one token of the first has changed, less those before.
 double change_of_last_document(const Resets& resets) {
   Model model(tiny_llama(), DeviceKind::cpu);
-  HostBatch batch = packed(resets);
+  corpus::HostBatch batch = packed(resets);
   const std::vector<double> before = model.losses({batch});
   batch.tokens[3] = (batch.tokens[3] + 1) % static_cast<int32_t>(kEod);
   const std::vector<double> after = model.losses({batch});
@@ -201,7 +202,7 @@ TEST(Documents, PositionsThatBeginAgainDoNotConfineAttention) {
 
 TEST(Documents, ASegmentThatBeginsBehindItsTokenIsRefused) {
   Model model(tiny_llama(), DeviceKind::cpu);
-  HostBatch batch = packed({.attention = true});
+  corpus::HostBatch batch = packed({.attention = true});
   ASSERT_EQ(batch.segment_begins.size(), batch.tokens.size());
   batch.segment_begins[5] = 6;
   EXPECT_THROW(model.losses({batch}), Error);
@@ -214,7 +215,7 @@ TEST(Documents, FlagsOfARun) {
   const TemporaryDirectory folder;
   const std::string prefix = write_documents(folder, std::vector<int64_t>(40, 11));
   const auto losses_of = [&](bool positions, bool attention, bool borders) {
-    TrainSettings s = tiny_llama();
+    settings::TrainSettings s = tiny_llama();
     s.batch.train_iters = 3;
     s.data.mock_data = false;
     s.data.data_path = {prefix};

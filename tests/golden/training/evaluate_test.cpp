@@ -14,7 +14,7 @@ namespace megatron::training {
 namespace {
 
 // Nine tokens: two sequences of 4 whose labels are 1 0 1 0 and 1 0 1 2.
-Corpus nine_tokens(const TemporaryDirectory& folder, int64_t vocabulary) {
+corpus::Corpus nine_tokens(const TemporaryDirectory& folder, int64_t vocabulary) {
   const std::vector<int32_t> tokens = {0, 1, 0, 1, 0, 1, 0, 1, 2};
   const std::string prefix = folder / "nine";
   if (!data::indexed_dataset_exists(prefix)) {
@@ -23,15 +23,15 @@ Corpus nine_tokens(const TemporaryDirectory& folder, int64_t vocabulary) {
     builder.end_document();
     builder.finalize();
   }
-  DataSettings settings;
+  settings::DataSettings settings;
   settings.data_path = {prefix};
   settings.split = "1,0,0";
-  return open_corpus(settings, open_vocabulary(settings, vocabulary), 4, 1, {});
+  return corpus::open_corpus(settings, corpus::open_vocabulary(settings, vocabulary), 4, 1, {});
 }
 
 TEST(UnigramEntropy, ByHand) {
   const TemporaryDirectory folder;
-  const Corpus corpus = nine_tokens(folder, 3);
+  const corpus::Corpus corpus = nine_tokens(folder, 3);
   const data::Dataset& set = corpus.set(data::Split::train);
   ASSERT_EQ(set.size(), 2);
   const double expected =
@@ -56,13 +56,13 @@ TEST(Corpus, RefusesTokensBeyondTheVocabulary) {
 TEST(Corpus, OpensOnlyWhatIsAskedFor) {
   const TemporaryDirectory folder;
   nine_tokens(folder, 3);
-  DataSettings settings;
+  settings::DataSettings settings;
   settings.data_path = {folder / "nine"};
-  const Vocabulary vocabulary = open_vocabulary(settings, 3);
-  const Corpus corpus = open_corpus(settings, vocabulary, 4, 1, {2, 0, 0});
+  const corpus::Vocabulary vocabulary = corpus::open_vocabulary(settings, 3);
+  const corpus::Corpus corpus = corpus::open_corpus(settings, vocabulary, 4, 1, {2, 0, 0});
   EXPECT_EQ(corpus.set(data::Split::train).size(), 2);
   EXPECT_THROW(corpus.set(data::Split::valid), Error);
-  EXPECT_THROW(open_corpus(settings, vocabulary, 4, 1, {2, 2, 0}), Error);
+  EXPECT_THROW(corpus::open_corpus(settings, vocabulary, 4, 1, {2, 2, 0}), Error);
 }
 
 // The first samples of a set.
@@ -88,14 +88,14 @@ struct Division {
 // Synthetic samples, and a model's shape.
 struct Tiny {
   Tiny() {
-    const TrainSettings s = tiny_llama();
+    const settings::TrainSettings s = tiny_llama();
     definition = models::model_from_flags(s.shape, 32);
-    corpus = open_corpus(s.data, open_vocabulary(s.data, 97), 32, 1, {0, 9, 0});
+    corpus = corpus::open_corpus(s.data, corpus::open_vocabulary(s.data, 97), 32, 1, {0, 9, 0});
   }
   const data::Dataset& set() const { return corpus.set(data::Split::valid); }
 
   models::Model definition;
-  Corpus corpus;
+  corpus::Corpus corpus;
 };
 
 LossSum evaluate_with(const Tiny& tiny, DeviceKind device, DType type, int64_t count,

@@ -39,7 +39,7 @@ class Extend : public ::testing::Test {
   }
 
   // Losses, and what is said on standard error.
-  std::vector<double> run(const TrainSettings& s, std::string* told = nullptr) {
+  std::vector<double> run(const settings::TrainSettings& s, std::string* told = nullptr) {
     ::testing::internal::CaptureStderr();
     std::vector<double> all;
     std::string error;
@@ -56,14 +56,14 @@ class Extend : public ::testing::Test {
     }
     return all;
   }
-  TrainSettings of(int64_t iterations) {
-    TrainSettings s = settings_;
+  settings::TrainSettings of(int64_t iterations) {
+    settings::TrainSettings s = settings_;
     s.batch.train_iters = iterations;
     return s;
   }
 
   TemporaryDirectory folder_;
-  TrainSettings settings_;
+  settings::TrainSettings settings_;
 };
 
 TEST_F(Extend, MoreStepsOfTheSameEpochsAreNoOtherOrder) {
@@ -72,7 +72,7 @@ TEST_F(Extend, MoreStepsOfTheSameEpochsAreNoOtherOrder) {
   const auto rest = run(of(5), &told);  // 40 of 49 samples
   EXPECT_EQ(rest.size(), 2u);
   EXPECT_FALSE(has(told, "warning")) << told;
-  TrainSettings whole = of(5);
+  settings::TrainSettings whole = of(5);
   whole.checkpoint.save = whole.checkpoint.load = folder_ / "whole";
   const auto expected = run(whole);
   EXPECT_TRUE(same_bits(rest, {expected.begin() + 3, expected.end()}));
@@ -92,7 +92,7 @@ TEST_F(Extend, OneFlagKeepsOrderAndSchedule) {
   settings_.optimizer.lr_decay_style = optim::DecayStyle::cosine;
   settings_.optimizer.min_lr = 1e-3;
   const auto first = run(of(5));
-  TrainSettings longer = of(5);
+  settings::TrainSettings longer = of(5);
   longer.batch.extend_to_iters = 9;
   std::string told;
   const auto second = run(longer, &told);
@@ -104,7 +104,7 @@ TEST_F(Extend, OneFlagKeepsOrderAndSchedule) {
   std::vector<double> parts = first;
   parts.insert(parts.end(), second.begin(), second.end());
   parts.insert(parts.end(), third.begin(), third.end());
-  TrainSettings whole = longer;
+  settings::TrainSettings whole = longer;
   whole.checkpoint.save = whole.checkpoint.load = folder_ / "whole";
   const TrainResult once = train(whole, kQuick);
   EXPECT_TRUE(same_bits(losses(once), parts));
@@ -116,7 +116,7 @@ TEST_F(Extend, OneFlagKeepsOrderAndSchedule) {
 TEST_F(Extend, TheScheduleReachesTheNewEndWhereThatIsAskedFor) {
   settings_.optimizer.lr_decay_style = optim::DecayStyle::linear;
   run(of(5));
-  TrainSettings longer = of(5);
+  settings::TrainSettings longer = of(5);
   longer.batch.extend_to_iters = 9;
   std::string told;
   run(longer, &told);
@@ -138,7 +138,7 @@ TEST_F(Extend, AScheduleThatFollowsTheStepsNamesTheFlag) {
 }
 
 TEST_F(Extend, NumbersThatMakeNoSense) {
-  TrainSettings s = of(5);
+  settings::TrainSettings s = of(5);
   s.batch.extend_to_iters = 4;
   std::string told;
   run(s, &told);
@@ -152,7 +152,7 @@ TEST_F(Extend, NumbersThatMakeNoSense) {
 TEST_F(Extend, BlendsSamplesAndRandomOrderGoOn) {
   settings_.batch.train_samples = 40;
   for (const bool cyclic : {false, true}) {
-    TrainSettings s = settings_;
+    settings::TrainSettings s = settings_;
     s.batch.train_iters.reset();
     s.data.data_path = {"0.6", folder_ / "set", "0.4", folder_ / "set"};
     if (cyclic) s.run.dataloader_type = "cyclic";
@@ -171,14 +171,14 @@ TEST_F(Extend, BlendsSamplesAndRandomOrderGoOn) {
 
 TEST_F(Extend, WhatChangesTheNumbersIsToldInOneList) {
   run(of(3));
-  TrainSettings s = of(5);
+  settings::TrainSettings s = of(5);
   s.optimizer.config.clip_grad = 0.5;
   s.optimizer.config.adam_beta1 = 0.8;
   s.optimizer.config.adam_eps = 1e-6;
   s.optimizer.weight_decay = 0.2;
   s.checkpoint.override_scheduler = true;
   s.shape.attention_dropout = 0.1;
-  s.precision.on_non_finite = OnNonFinite::skip;
+  s.precision.on_non_finite = settings::OnNonFinite::skip;
   std::string told;
   run(s, &told);
   for (const char* part :
@@ -196,7 +196,7 @@ TEST_F(Extend, WhatChangesTheNumbersIsToldInOneList) {
 TEST_F(Extend, TheLossScalesRuleIsAmongThem) {
   settings_.precision.fp16 = true;
   run(of(3));
-  TrainSettings s = of(4);
+  settings::TrainSettings s = of(4);
   s.precision.loss_scaling.window = 2;
   std::string told;
   run(s, &told);

@@ -6,23 +6,23 @@
 #include "base/json.h"
 #include "checkpoint/model_directory.h"
 #include "golden/training/support.h"
+#include "resume/trainer_state.h"
 #include "training/trained_model.h"
-#include "training/trainer_state.h"
 
 namespace megatron::training {
 namespace {
 
 const TrainHooks kQuick{.peak = 1e12};  // nothing is measured
 
-TrainSettings tiny_fp16(double initial_scale = 65536) {
-  TrainSettings s = tiny_llama();
+settings::TrainSettings tiny_fp16(double initial_scale = 65536) {
+  settings::TrainSettings s = tiny_llama();
   s.precision.fp16 = true;
   s.precision.loss_scaling.initial = initial_scale;
   return s;
 }
 
-HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary) {
-  HostBatch b{.sequences = sequences, .length = length};
+corpus::HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary) {
+  corpus::HostBatch b{.sequences = sequences, .length = length};
   for (int64_t i = 0; i < sequences * length; ++i) {
     b.tokens.push_back(static_cast<int32_t>(i * 7 % vocabulary));
     b.labels.push_back(static_cast<int32_t>((i * 7 + 7) % vocabulary));
@@ -35,7 +35,7 @@ HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary) {
 
 // A model that makes single steps.
 struct Trial {
-  explicit Trial(const TrainSettings& s, bool check_finite = true)
+  explicit Trial(const settings::TrainSettings& s, bool check_finite = true)
       : definition(models::model_from_flags(s.shape, *s.batch.seq_length)),
         runtime({DeviceKind::cpu, 0}, 1) {
     trained.emplace(
@@ -47,7 +47,7 @@ struct Trial {
     step->begin(s.optimizer.config);
   }
   StepReport run() {
-    const std::vector<HostBatch> batches = {batch(2, 32, definition->vocab_size())};
+    const std::vector<corpus::HostBatch> batches = {batch(2, 32, definition->vocab_size())};
     return step->run(batches, {1e-3, 0.1});
   }
   Parameter& parameter(std::string_view name) {
@@ -81,8 +81,8 @@ bool same_state(const Trial& trial, const std::vector<std::vector<double>>& befo
 }
 
 TEST(Fp16, LossesAreNearThoseOfFp32) {
-  for (const TrainSettings& plain : {tiny_llama(), tiny_gpt2()}) {
-    TrainSettings s = plain;
+  for (const settings::TrainSettings& plain : {tiny_llama(), tiny_gpt2()}) {
+    settings::TrainSettings s = plain;
     s.precision.fp16 = true;
     s.precision.loss_scaling.initial = 1024;
     // u = 2^-11 a rounding, and five steps of AdamW take the same way.
@@ -91,7 +91,7 @@ TEST(Fp16, LossesAreNearThoseOfFp32) {
 }
 
 TEST(Fp16, AnOverflowHalvesTheScaleAndDoesNotAdvanceTheSchedule) {
-  TrainSettings s = tiny_fp16(0x1p36);
+  settings::TrainSettings s = tiny_fp16(0x1p36);
   s.batch.train_iters = 30;
   s.optimizer.lr_warmup_iters = 3;
   s.precision.loss_scaling.hysteresis = 2;
@@ -145,7 +145,7 @@ struct Planter final : StepListener {
 
 // With that step or without it: all later ones are the same in every bit.
 TEST(Fp16, APlantedInfinityHalvesTheScaleAndChangesNothingElse) {
-  TrainSettings s = tiny_fp16(1024);
+  settings::TrainSettings s = tiny_fp16(1024);
   s.precision.loss_scaling.hysteresis = 1;
   Trial planted(s), without(s);
   for (Trial* trial : {&planted, &without}) {
@@ -177,7 +177,7 @@ TEST(Fp16, APlantedInfinityHalvesTheScaleAndChangesNothingElse) {
 // the same learning rates, weight decays and weights.
 TEST(Fp16, AStepThatOverflowsInARunDoesNotAdvanceTheSchedules) {
   const TemporaryDirectory folder;
-  TrainSettings s = tiny_fp16(0x1p40);
+  settings::TrainSettings s = tiny_fp16(0x1p40);
   s.precision.loss_scaling.hysteresis = 1;
   s.optimizer.lr = 1e-4;
   s.optimizer.lr_decay_style = optim::DecayStyle::linear;
@@ -220,7 +220,7 @@ TEST(Fp16, AStepThatOverflowsInARunDoesNotAdvanceTheSchedules) {
 
 TEST(Fp16, ARunThatSkipsEveryStepSaysSo) {
   const TemporaryDirectory folder;
-  TrainSettings s = tiny_llama();
+  settings::TrainSettings s = tiny_llama();
   s.precision.fp16 = true;
   s.precision.loss_scaling.constant = 0x1p60;
   s.batch.train_iters = 51;
@@ -244,7 +244,7 @@ TEST(Fp16, TheNormAndTheLossAreThoseWithoutScale) {
 
 // An activation beyond 65504: a smaller scale is tried down to the least, then it is no overflow.
 TEST(Fp16, AWeightThatIsTooLarge) {
-  TrainSettings s = tiny_fp16(4);
+  settings::TrainSettings s = tiny_fp16(4);
   s.precision.loss_scaling.hysteresis = 1;
   Trial trial(s);
   kernels::table(trial.runtime.stream())
@@ -265,7 +265,7 @@ TEST(Fp16, AWeightThatIsTooLarge) {
 
 TEST(NotFinite, LeavesTheStepOutUnlessTheCheckIsOff) {
   for (const bool bf16 : {false, true}) {
-    TrainSettings s = tiny_llama();
+    settings::TrainSettings s = tiny_llama();
     s.precision.bf16 = bf16;
     for (const bool check : {true, false}) {
       Trial trial(s, check);
@@ -279,7 +279,7 @@ TEST(NotFinite, LeavesTheStepOutUnlessTheCheckIsOff) {
 }
 
 TEST(Fp16, RanksDecideAlike) {
-  TrainSettings s = tiny_fp16(0x1p34);
+  settings::TrainSettings s = tiny_fp16(0x1p34);
   s.precision.loss_scaling.hysteresis = 1;
   s.batch.train_iters = 20;
   const TrainResult one = train(s, kQuick);
@@ -295,7 +295,7 @@ TEST(Fp16, RanksDecideAlike) {
 
 TEST(Fp16, ACheckpointHoldsWeightsMastersAndScale) {
   const TemporaryDirectory folder;
-  TrainSettings s = tiny_fp16(0x1p40);
+  settings::TrainSettings s = tiny_fp16(0x1p40);
   s.precision.loss_scaling.hysteresis = 1;
   s.checkpoint.save = folder / "run";
   const TrainResult result = train(s, kQuick);
@@ -313,27 +313,27 @@ TEST(Fp16, ACheckpointHoldsWeightsMastersAndScale) {
   EXPECT_NE(read_file(result.saved + "/model.safetensors").find("\"F16\""), std::string::npos);
   EXPECT_NE(read_file(result.saved + "/optimizer-00001-of-00001.safetensors").find("\"master."),
             std::string::npos);
-  const TrainerState read = TrainerState::from_json(state, result.saved);
+  const resume::TrainerState read = resume::TrainerState::from_json(state, result.saved);
   EXPECT_EQ(read.scheduled_samples, 0);
   EXPECT_EQ(read.loss_scale->value, 0x1p35);
 }
 
 // Written before steps could be skipped.
 TEST(TrainerState, WithoutItsPlaceInTheScheduleTakesTheSamples) {
-  const TrainerState written{.iteration = 3,
-                             .consumed_samples = 24,
-                             .scheduled_samples = 16,
-                             .data = Json::Object{},
-                             .layout = Json::Object{}};
+  const resume::TrainerState written{.iteration = 3,
+                                     .consumed_samples = 24,
+                                     .scheduled_samples = 16,
+                                     .data = Json::Object{},
+                                     .layout = Json::Object{}};
   Json::Object object = written.to_json().as_object();
-  EXPECT_EQ(TrainerState::from_json(object, "x").scheduled_samples, 16);
+  EXPECT_EQ(resume::TrainerState::from_json(object, "x").scheduled_samples, 16);
   std::erase_if(object, [](const auto& field) { return field.first == "scheduled_samples"; });
-  EXPECT_EQ(TrainerState::from_json(object, "x").scheduled_samples, 24);
+  EXPECT_EQ(resume::TrainerState::from_json(object, "x").scheduled_samples, 24);
 }
 
 TEST(Fp16, ACheckpointIsEvaluatedAndGoneOnFromInAnotherFormat) {
   const TemporaryDirectory folder;
-  TrainSettings s = tiny_fp16(1024);
+  settings::TrainSettings s = tiny_fp16(1024);
   s.checkpoint.save = folder / "run";
   s.run.eval_interval = 5;
   s.run.eval_iters = 2;

@@ -13,14 +13,14 @@ struct Memory {
 };
 
 // Of a meta step on `sequences` of `length` tokens.
-Memory memory(TrainSettings s, int64_t sequences, int64_t length) {
+Memory memory(settings::TrainSettings s, int64_t sequences, int64_t length) {
   s.shape.vocab_size = 32000;  // logits are cut to chunks of a fixed size long before 2048 tokens
   const models::Model definition = models::model_from_flags(s.shape, length);
   Runtime runtime({DeviceKind::meta, 0}, 2);
   const auto group = comm::single();
   TrainedModel model(definition, s.precision.type(), 1, {}, *group, runtime, {});
   model.step.begin(s.optimizer.config);
-  HostBatch batch{.sequences = sequences, .length = length};
+  corpus::HostBatch batch{.sequences = sequences, .length = length};
   const auto tokens = static_cast<size_t>(sequences * length);
   batch.tokens.assign(tokens, 1);
   batch.labels.assign(tokens, 2);
@@ -34,7 +34,7 @@ Memory memory(TrainSettings s, int64_t sequences, int64_t length) {
 }
 
 TEST(Length, MemoryIsLinearInTheLengthOfASequence) {
-  for (TrainSettings s : {tiny_llama(), tiny_gpt2()}) {
+  for (settings::TrainSettings s : {tiny_llama(), tiny_gpt2()}) {
     for (const double dropout : {0.0, 0.1}) {
       s.shape.hidden_dropout = s.shape.attention_dropout = dropout;
       const Memory at2 = memory(s, 1, 2048), at4 = memory(s, 1, 4096), at8 = memory(s, 1, 8192);

@@ -48,9 +48,9 @@ std::vector<Case> cases() {
           {.name = "llama_bf16_moments", .bf16 = true, .moments = DType::bf16}};
 }
 
-HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary, int32_t first,
-                bool confined) {
-  HostBatch b{.sequences = sequences, .length = length};
+corpus::HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary, int32_t first,
+                        bool confined) {
+  corpus::HostBatch b{.sequences = sequences, .length = length};
   for (int64_t i = 0; i < sequences * length; ++i) {
     b.tokens.push_back(static_cast<int32_t>((first + i * 7) % vocabulary));
     b.labels.push_back(static_cast<int32_t>((first + i * 7 + 7) % vocabulary));
@@ -64,7 +64,7 @@ HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary, int32_t f
 
 // High-water marks after the first and after the last of four steps of three micro-batches.
 std::array<Marks, 2> run(const Case& c, DeviceKind device, int threads) {
-  TrainSettings s = c.llama ? tiny_llama() : tiny_gpt2();
+  settings::TrainSettings s = c.llama ? tiny_llama() : tiny_gpt2();
   s.shape.hidden_dropout = s.shape.attention_dropout = c.dropout;
   s.precision.bf16 = c.bf16;
   s.precision.fp16 = c.fp16;
@@ -81,9 +81,9 @@ std::array<Marks, 2> run(const Case& c, DeviceKind device, int threads) {
   model.step.begin(s.optimizer.config);
   std::array<Marks, 2> found;
   for (int i = 0; i < 4; ++i) {
-    const std::vector<HostBatch> batches = {batch(2, 32, 97, i, c.confined),
-                                            batch(2, 32, 97, i + 1, c.confined),
-                                            batch(2, 32, 97, i + 2, c.confined)};
+    const std::vector<corpus::HostBatch> batches = {batch(2, 32, 97, i, c.confined),
+                                                    batch(2, 32, 97, i + 1, c.confined),
+                                                    batch(2, 32, 97, i + 2, c.confined)};
     const StepReport report =
         model.step.run(batches, {.learning_rate = 1e-3, .weight_decay = 0.01});
     EXPECT_EQ(report.updated(), !c.fp16 || i > 0 || device == DeviceKind::meta) << c.name;

@@ -21,8 +21,8 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-HostBatch batch(int first, float weight = 1) {
-  HostBatch b{.sequences = 2, .length = 16};
+corpus::HostBatch batch(int first, float weight = 1) {
+  corpus::HostBatch b{.sequences = 2, .length = 16};
   for (int i = 0; i < 32; ++i) {
     b.tokens.push_back((first + i * 7) % 90);
     b.labels.push_back((first + i * 7 + 7) % 90);
@@ -69,7 +69,7 @@ struct Trained {
     step->begin({});
   }
   static models::Model shape(const Options& options) {
-    TrainSettings s = options.llama ? tiny_llama() : tiny_gpt2();
+    settings::TrainSettings s = options.llama ? tiny_llama() : tiny_gpt2();
     s.shape.num_layers = options.layers;
     s.shape.hidden_dropout = s.shape.attention_dropout = 0.1;
     return models::model_from_flags(s.shape, *s.batch.seq_length);
@@ -118,8 +118,10 @@ struct Trained {
     for (const auto& s : step->optimizer().states()) all.push_back(to_doubles(s.value));
     return all;
   }
-  StepReport run(const std::vector<HostBatch>& batches) { return step->run(batches, {1e-3, 0.01}); }
-  std::string search(const std::vector<HostBatch>& batches) {
+  StepReport run(const std::vector<corpus::HostBatch>& batches) {
+    return step->run(batches, {1e-3, 0.01});
+  }
+  std::string search(const std::vector<corpus::HostBatch>& batches) {
     return first_non_finite(*step, batches, group, runtime);
   }
 
@@ -149,7 +151,7 @@ class FirstNonFinite : public ::testing::Test {
     return largest;
   }
 
-  std::vector<HostBatch> batches = {batch(0), batch(10), batch(20)};
+  std::vector<corpus::HostBatch> batches = {batch(0), batch(10), batch(20)};
 };
 
 TEST_F(FirstNonFinite, OfAParameterNamesItAndTheLayerThatReadIt) {
@@ -204,7 +206,7 @@ TEST_F(FirstNonFinite, OfBackwardAlone) {
     if (span.name == "layers.0" && pass == Pass::backward)
       t.multiply("layers.0.mlp.down.weight", enters ? 0x1p120 : 0x1p-120);
   };
-  for (HostBatch& b : batches) std::ranges::fill(b.loss_mask, 0x1p30f);
+  for (corpus::HostBatch& b : batches) std::ranges::fill(b.loss_mask, 0x1p30f);
   const auto before = t.state();
   EXPECT_EQ(t.run(batches).outcome, StepOutcome::not_finite);
   expect_in(t.search(batches), {"gemm in layers.0 (backward of micro-batch 0", "wrote to out [",
@@ -227,7 +229,7 @@ TEST_F(FirstNonFinite, OfRecomputeAndOfTheGradientsAfterIt) {
       if (end) t.multiply(weight, 0x1p-100);
     };
     if (backward)
-      for (HostBatch& b : batches) std::ranges::fill(b.loss_mask, 0x1p50f);
+      for (corpus::HostBatch& b : batches) std::ranges::fill(b.loss_mask, 0x1p50f);
     EXPECT_EQ(t.run(batches).outcome, StepOutcome::not_finite);
     expect_in(t.search(batches), {backward ? "gemm in layers.1 (backward of micro-batch 0"
                                            : "activation in layers.1 (recompute of micro-batch 0"});
@@ -241,8 +243,8 @@ TEST_F(FirstNonFinite, OfOneRankIsToldToAllAndTheEarliestWins) {
       Trained t(ranks, {});
       if (ranks.rank() == 1) t.set("layers.0.attention.qkv.weight", 0, kNan);
       if (ranks.rank() == 0 && both) t.set("layers.1.attention.qkv.weight", 0, kNan);
-      const std::vector<HostBatch> mine = {batch(ranks.rank() * 100),
-                                           batch(ranks.rank() * 100 + 2)};
+      const std::vector<corpus::HostBatch> mine = {batch(ranks.rank() * 100),
+                                                   batch(ranks.rank() * 100 + 2)};
       EXPECT_EQ(t.run(mine).outcome, StepOutcome::not_finite);
       texts[static_cast<size_t>(ranks.rank())] = t.search(mine);
     });
@@ -258,7 +260,7 @@ TEST_F(FirstNonFinite, OfTheSumOverRanks) {
   std::vector<std::string> texts(2);
   comm::run_ranks(2, [&](comm::Group& ranks) {
     Trained t(ranks, {});
-    const std::vector<HostBatch> mine = {batch(0, weight)};
+    const std::vector<corpus::HostBatch> mine = {batch(0, weight)};
     EXPECT_EQ(t.run(mine).outcome, StepOutcome::not_finite);
     texts[static_cast<size_t>(ranks.rank())] = t.search(mine);
   });
@@ -273,7 +275,7 @@ TEST_F(FirstNonFinite, OfTheSumOverRanksWithinAStep) {
   std::vector<std::string> texts(2);
   comm::run_ranks(2, [&](comm::Group& ranks) {
     Trained t(ranks, {.layout = {.ranks = {.sharding = parallel::Sharding::gradients}}});
-    const std::vector<HostBatch> mine = {batch(0, weight), batch(0)};
+    const std::vector<corpus::HostBatch> mine = {batch(0, weight), batch(0)};
     EXPECT_EQ(t.run(mine).outcome, StepOutcome::not_finite);
     texts[static_cast<size_t>(ranks.rank())] = t.search(mine);
   });
@@ -320,8 +322,8 @@ class FirstNonFiniteOf : public ::testing::TestWithParam<Spread> {
     return text;
   }
 
-  std::vector<HostBatch> batches = {batch(0, kMany), batch(10, kMany), batch(20, kMany),
-                                    batch(30, kMany)};
+  std::vector<corpus::HostBatch> batches = {batch(0, kMany), batch(10, kMany), batch(20, kMany),
+                                            batch(30, kMany)};
   static constexpr float kMany = 0x1p30f;  // so that backward has large numbers
 };
 
@@ -422,7 +424,7 @@ TEST_F(FirstNonFinite, LeavesNoTrace) {
 // An overflow of the loss scale is wanted now and then: nothing is looked for, and the run goes on.
 TEST(OnNonFinite, AnOverflowOfTheLossScaleIsNoFinding) {
   const TemporaryDirectory folder;
-  TrainSettings s = tiny_llama();
+  settings::TrainSettings s = tiny_llama();
   s.precision.fp16 = true;
   s.log.log_jsonl = folder / "log.jsonl";
   const TrainResult result = train(s);
@@ -432,8 +434,8 @@ TEST(OnNonFinite, AnOverflowOfTheLossScaleIsNoFinding) {
 }
 
 // A step too far: the weights of the next one are too large.
-TrainSettings diverging() {
-  TrainSettings s = tiny_llama();
+settings::TrainSettings diverging() {
+  settings::TrainSettings s = tiny_llama();
   s.optimizer.lr = 1e30;
   s.optimizer.lr_decay_style = optim::DecayStyle::constant;
   s.optimizer.config.method = optim::Method::sgd;
@@ -443,7 +445,7 @@ TrainSettings diverging() {
 
 TEST(OnNonFinite, StopNamesTheFinding) {
   for (const int64_t ranks : {1, 2}) {
-    TrainSettings s = diverging();
+    settings::TrainSettings s = diverging();
     s.runtime.ranks = ranks;
     try {
       train(s);
@@ -458,8 +460,8 @@ TEST(OnNonFinite, StopNamesTheFinding) {
 
 TEST(OnNonFinite, SkipGoesOnAndLeavesTheWeights) {
   const TemporaryDirectory folder;
-  TrainSettings s = diverging();
-  s.precision.on_non_finite = OnNonFinite::skip;
+  settings::TrainSettings s = diverging();
+  s.precision.on_non_finite = settings::OnNonFinite::skip;
   s.checkpoint.save = folder / "save";
   s.checkpoint.save_interval = 1;
   s.batch.train_iters = 4;
@@ -483,7 +485,7 @@ TEST(OnNonFinite, SkipGoesOnAndLeavesTheWeights) {
 }
 
 TEST(OnNonFinite, WithoutTheCheckTheRunGoesOnAsMegatronDoes) {
-  TrainSettings s = diverging();
+  settings::TrainSettings s = diverging();
   s.precision.check_for_nan_in_loss_and_grad = false;
   const TrainResult result = train(s);
   ASSERT_EQ(result.iterations.size(), 5);

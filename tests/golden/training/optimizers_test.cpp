@@ -37,20 +37,20 @@ std::vector<Variant> variants() {
           {"adam_bf16_second", [](auto& c) { c.exp_avg_sq_type = DType::bf16; }, true}};
 }
 
-TrainSettings tiny(const Variant& variant) {
-  TrainSettings s = tiny_llama();
+settings::TrainSettings tiny(const Variant& variant) {
+  settings::TrainSettings s = tiny_llama();
   variant.set(s.optimizer.config);
   if (variant.name == "lion") s.optimizer.lr = 5e-4;
   return s;
 }
 
-TrainSettings saving(TrainSettings s, const std::string& folder) {
+settings::TrainSettings saving(settings::TrainSettings s, const std::string& folder) {
   s.checkpoint.save = s.checkpoint.load = folder;
   s.batch.train_iters = 6;
   return s;
 }
 
-std::string error_of(const TrainSettings& s) {
+std::string error_of(const settings::TrainSettings& s) {
   try {
     train(s);
   } catch (const Error& error) {
@@ -71,7 +71,7 @@ TEST_P(OptimizerRun, OfAnyNumberOfRanksIsThatOfOne) {
   // Where moments or products are rounded to 16 bits, another order of sums can go to the
   // neighbour.
   const bool rounded = variant.name != "lion";
-  TrainSettings s = tiny(variant);
+  settings::TrainSettings s = tiny(variant);
   s.batch.global_batch_size = 12;
   s.batch.micro_batch_size = 2;
   if (variant.name == "muon") s.optimizer.config.muon.precision = optim::ProductPrecision::high;
@@ -88,11 +88,11 @@ TEST_P(OptimizerRun, OfAnyNumberOfRanksIsThatOfOne) {
 TEST_P(OptimizerRun, ThatIsResumedIsTheWholeRun) {
   const Variant& variant = GetParam();
   const TemporaryDirectory folder;
-  TrainSettings s = tiny(variant);
+  settings::TrainSettings s = tiny(variant);
   s.precision.bf16 = variant.bf16;
   s.runtime.ranks = variant.bf16 ? 2 : 1;
   const auto expected = train_losses(saving(s, folder / "whole"));
-  TrainSettings parts = saving(s, folder / "parts");
+  settings::TrainSettings parts = saving(s, folder / "parts");
   parts.checkpoint.exit_interval = 3;
   train(parts, {.peak = 1e12});
   parts.checkpoint.exit_interval.reset();
@@ -109,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, OptimizerRun, ::testing::ValuesIn(variants(
 
 TEST(Optimizers, TwoThreadsGiveTheSameBits) {
   for (const Variant& variant : variants()) {
-    TrainSettings s = tiny(variant);
+    settings::TrainSettings s = tiny(variant);
     s.precision.bf16 = true;
     const auto expected = train_losses(s);
     s.runtime.threads = 2;
@@ -120,8 +120,8 @@ TEST(Optimizers, TwoThreadsGiveTheSameBits) {
 class OptimizerResume : public ::testing::Test {
  protected:
   // A run of three of six steps.
-  TrainSettings stopped(const Variant& variant) {
-    TrainSettings s = saving(tiny(variant), folder_ / variant.name);
+  settings::TrainSettings stopped(const Variant& variant) {
+    settings::TrainSettings s = saving(tiny(variant), folder_ / variant.name);
     s.checkpoint.exit_interval = 3;
     train(s);
     s.checkpoint.exit_interval.reset();
@@ -131,7 +131,7 @@ class OptimizerResume : public ::testing::Test {
 };
 
 TEST_F(OptimizerResume, AnotherMethodIsRefused) {
-  TrainSettings s = stopped(variants()[1]);
+  settings::TrainSettings s = stopped(variants()[1]);
   for (const Method method : {Method::adam, Method::lion, Method::sgd}) {
     s.optimizer.config.method = method;
     expect_parts(error_of(s), {"--optimizer muon", optim::name(method), "--no-load-optim"});
@@ -147,8 +147,8 @@ TEST_F(OptimizerResume, AnotherMethodIsRefused) {
 }
 
 TEST_F(OptimizerResume, OtherBetasAreToldAndUsed) {
-  const TrainSettings s = stopped({"adam", [](auto&) {}});
-  TrainSettings other = s;
+  const settings::TrainSettings s = stopped({"adam", [](auto&) {}});
+  settings::TrainSettings other = s;
   other.checkpoint.save.reset();
   other.optimizer.config.adam_beta2 = 0.5;
   ::testing::internal::CaptureStderr();
@@ -163,7 +163,7 @@ TEST_F(OptimizerResume, OtherBetasAreToldAndUsed) {
 
 TEST_F(OptimizerResume, SchedulesAreSavedWhole) {
   Variant plain{"wsd", [](auto&) {}};
-  TrainSettings s = saving(tiny(plain), folder_ / "wsd");
+  settings::TrainSettings s = saving(tiny(plain), folder_ / "wsd");
   s.optimizer.lr_decay_style = optim::DecayStyle::wsd;
   s.optimizer.lr_wsd_decay_iters = 2;
   s.optimizer.lr_wsd_decay_style = optim::WsdStyle::cosine;
@@ -173,7 +173,7 @@ TEST_F(OptimizerResume, SchedulesAreSavedWhole) {
   s.checkpoint.exit_interval = 3;
   train(s);
   s.checkpoint.exit_interval.reset();
-  TrainSettings other = s;
+  settings::TrainSettings other = s;
   other.optimizer.lr_wsd_decay_iters = 3;
   other.optimizer.lr_wsd_decay_style = optim::WsdStyle::linear;
   other.optimizer.decoupled_lr.reset();
@@ -187,7 +187,7 @@ TEST_F(OptimizerResume, SchedulesAreSavedWhole) {
 }
 
 TEST(Optimizers, DecoupledRateMovesTheEmbedding) {
-  TrainSettings s = tiny_llama();
+  settings::TrainSettings s = tiny_llama();
   const auto plain = train_losses(s);
   s.optimizer.decoupled_lr = s.optimizer.lr;
   EXPECT_TRUE(same_bits(train_losses(s), plain));
@@ -199,13 +199,13 @@ TEST(Optimizers, DecoupledRateMovesTheEmbedding) {
 }
 
 TEST(Optimizers, SamplesCountLikeIterations) {
-  TrainSettings s = tiny_llama();
+  settings::TrainSettings s = tiny_llama();
   s.optimizer.lr_decay_style = optim::DecayStyle::wsd;
   s.optimizer.lr_decay_iters = 4;
   s.optimizer.lr_wsd_decay_iters = 2;
   s.optimizer.lr_warmup_iters = 1;
   const auto expected = train_losses(s);
-  TrainSettings samples = tiny_llama();
+  settings::TrainSettings samples = tiny_llama();
   samples.batch.train_iters.reset();
   samples.batch.train_samples = 40;
   samples.optimizer.lr_decay_style = optim::DecayStyle::wsd;
@@ -214,7 +214,7 @@ TEST(Optimizers, SamplesCountLikeIterations) {
   samples.optimizer.lr_warmup_samples = 8;
   EXPECT_TRUE(same_bits(train_losses(samples), expected));
 
-  const auto mixed = [](TrainSettings given, auto&& change) {
+  const auto mixed = [](settings::TrainSettings given, auto&& change) {
     change(given.optimizer);
     return error_of(given);
   };
@@ -236,7 +236,7 @@ TEST(Optimizers, SamplesCountLikeIterations) {
 // Two bytes less a parameter and moment.
 TEST(Optimizers, NarrowMomentsTakeHalf) {
   const auto bytes = [](DType first, DType second) {
-    TrainSettings s = tiny_llama();
+    settings::TrainSettings s = tiny_llama();
     s.optimizer.config.exp_avg_type = first;
     s.optimizer.config.exp_avg_sq_type = second;
     const models::Model definition = models::model_from_flags(s.shape, *s.batch.seq_length);

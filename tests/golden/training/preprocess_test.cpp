@@ -1,5 +1,5 @@
 // Token files equal to Megatron-LM's byte for byte, and outputs that appear whole or not at all.
-#include "training/preprocess.h"
+#include "corpus/preprocess.h"
 
 #include <gtest/gtest.h>
 
@@ -16,9 +16,9 @@ namespace {
 
 std::string fixture(const std::string& name) { return vectors("indexed/preprocess/" + name); }
 
-PreprocessSettings settings(const std::string& corpus, const std::string& tokenizer,
-                            const std::string& prefix) {
-  PreprocessSettings s;
+corpus::PreprocessSettings settings(const std::string& corpus, const std::string& tokenizer,
+                                    const std::string& prefix) {
+  corpus::PreprocessSettings s;
   s.input = {fixture(corpus)};
   s.tokenizer_model = fixture(tokenizer);
   s.output_prefix = prefix;
@@ -27,7 +27,7 @@ PreprocessSettings settings(const std::string& corpus, const std::string& tokeni
   return s;
 }
 
-void expect_equal_files(const PreprocessSettings& s, const std::string& expected) {
+void expect_equal_files(const corpus::PreprocessSettings& s, const std::string& expected) {
   const auto results = preprocess(s);
   ASSERT_EQ(results.size(), s.json_keys.size());
   for (size_t i = 0; i < results.size(); ++i) {
@@ -38,8 +38,8 @@ void expect_equal_files(const PreprocessSettings& s, const std::string& expected
 }
 
 // The flags of a case of meta.json, but for --json-keys.
-PreprocessSettings settings_of(const std::string& name, const Json& description) {
-  PreprocessSettings s;
+corpus::PreprocessSettings settings_of(const std::string& name, const Json& description) {
+  corpus::PreprocessSettings s;
   s.input = {fixture(description["corpus"].as_string())};
   const std::string& tokenizer = description["tokenizer"].as_string();
   if (tokenizer.starts_with("tokenizer_")) {
@@ -69,7 +69,7 @@ TEST(Preprocess, EveryCaseEqualsMegatron) {
   EXPECT_EQ(cases.as_object().size(), 13u);
   for (const auto& [name, description] : cases.as_object()) {
     const std::string& key = description["json_key"].as_string();
-    PreprocessSettings s = settings_of(name, description);
+    corpus::PreprocessSettings s = settings_of(name, description);
     s.json_keys = {key};
     s.overwrite = true;
     s.output_prefix = folder / "out";
@@ -77,7 +77,7 @@ TEST(Preprocess, EveryCaseEqualsMegatron) {
       for (const int64_t block_bytes : {100, 3000, 1 << 19}) {
         s.workers = workers;
         s.block_bytes = block_bytes;
-        const PreprocessResult result = preprocess(s).at(0);
+        const corpus::PreprocessResult result = preprocess(s).at(0);
         EXPECT_EQ(result.tokens, description["tokens_total"].as_integer());
         for (const char* suffix : {".bin", ".idx"}) {
           EXPECT_TRUE(read_file(result.prefix + suffix) == read_file(fixture(name + suffix)))
@@ -90,14 +90,14 @@ TEST(Preprocess, EveryCaseEqualsMegatron) {
 
 TEST(Preprocess, SeveralKeysInOnePass) {
   const TemporaryDirectory folder;
-  PreprocessSettings s = settings("corpus_two_keys.jsonl", "tokenizer_bpe2k", folder / "a");
+  corpus::PreprocessSettings s = settings("corpus_two_keys.jsonl", "tokenizer_bpe2k", folder / "a");
   s.json_keys = {"title", "text"};
   expect_equal_files(s, "two_keys_eod");
 }
 
 TEST(Preprocess, PartitionsOfSeveralKeys) {
   const TemporaryDirectory folder;
-  PreprocessSettings s = settings("corpus_two_keys.jsonl", "tokenizer_bpe2k", folder / "a");
+  corpus::PreprocessSettings s = settings("corpus_two_keys.jsonl", "tokenizer_bpe2k", folder / "a");
   s.json_keys = {"title", "text"};
   s.partitions = 3;
   s.block_bytes = 500;
@@ -111,13 +111,13 @@ TEST(Preprocess, PartitionsOfSeveralKeys) {
 
 TEST(Preprocess, SplitsSentences) {
   const TemporaryDirectory folder;
-  PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "a");
+  corpus::PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "a");
   s.input = {folder / "in.jsonl"};
   write_file(s.input[0],
              "{\"text\": \"One. Two.\\n\\nThree\"}\n{\"text\": [\"A b. C d.\", \"E\"]}\n"
              "{\"text\": \" \"}\n");
   s.split_sentences = true;
-  const PreprocessResult result = preprocess(s).at(0);
+  const corpus::PreprocessResult result = preprocess(s).at(0);
   EXPECT_TRUE(result.prefix.ends_with("a_text_sentence"));
   const data::IndexedDataset set(result.prefix);
   ASSERT_EQ(set.document_count(), 3);
@@ -129,7 +129,7 @@ TEST(Preprocess, SplitsSentences) {
   EXPECT_THROW(preprocess(s), Error);
 }
 
-std::string message_of(const PreprocessSettings& s) {
+std::string message_of(const corpus::PreprocessSettings& s) {
   try {
     preprocess(s);
   } catch (const Error& error) {
@@ -151,7 +151,7 @@ std::string many_lines(const std::map<int, std::string>& bad) {
 
 TEST(Preprocess, NamesTheFirstBadLineWhateverTheWorkers) {
   const TemporaryDirectory folder;
-  PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "out/a");
+  corpus::PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "out/a");
   s.input = {folder / "in.jsonl"};
   s.block_bytes = 1000;
   write_file(s.input[0], many_lines({{1200, "{\"text\": 1}"}, {1500, "x"}, {1990, "{}"}}));
@@ -165,7 +165,7 @@ TEST(Preprocess, NamesTheFirstBadLineWhateverTheWorkers) {
 
 TEST(Preprocess, NamesAByteOrderMark) {
   const TemporaryDirectory folder;
-  PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "a");
+  corpus::PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "a");
   s.input = {folder / "in.jsonl"};
   write_file(s.input[0], "\xef\xbb\xbf{\"text\": \"a\"}\n");
   EXPECT_NE(message_of(s).find("in.jsonl:1: the line begins with a byte-order mark"),
@@ -175,7 +175,7 @@ TEST(Preprocess, NamesAByteOrderMark) {
 
 TEST(Preprocess, SkipsBadLinesWhenTold) {
   const TemporaryDirectory folder;
-  PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "a");
+  corpus::PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "a");
   s.input = {folder / "in.jsonl"};
   s.block_bytes = 1000;
   s.on_bad_line = "skip";
@@ -187,7 +187,7 @@ TEST(Preprocess, SkipsBadLinesWhenTold) {
                              "{\"text\": \"\xff\", \"title\": \"\"}\n" + "\n" + good +
                              "{\"text\": \"cut");
   const auto results = preprocess(s);
-  for (const PreprocessResult& result : results) {
+  for (const corpus::PreprocessResult& result : results) {
     EXPECT_EQ(result.documents, 100);
     EXPECT_EQ(result.bad_lines, 3);
     EXPECT_EQ(data::IndexedDataset(result.prefix).document_count(), 100);
@@ -196,20 +196,20 @@ TEST(Preprocess, SkipsBadLinesWhenTold) {
 
 TEST(Preprocess, ReadsOnlyWhatIsThere) {
   const TemporaryDirectory folder;
-  PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "out/a");
+  corpus::PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "out/a");
   s.input = {folder / "missing*.jsonl"};
   EXPECT_NE(message_of(s).find("missing*"), std::string::npos);
   s.input = {fixture("corpus.jsonl")};
   s.output_prefix = "/proc/no/such/place";
   EXPECT_NE(message_of(s).find("/proc/no"), std::string::npos);
   s.output_prefix = folder / "a";
-  for (const auto spoil : std::initializer_list<void (*)(PreprocessSettings&)>{
-           [](PreprocessSettings& p) { p.workers = 0; },
-           [](PreprocessSettings& p) { p.partitions = 0; },
-           [](PreprocessSettings& p) { p.log_interval = 0; },
-           [](PreprocessSettings& p) { p.keep_newlines = true; },
-           [](PreprocessSettings& p) { p.json_keys = {"a", "a"}; }}) {
-    PreprocessSettings bad = s;
+  for (const auto spoil : std::initializer_list<void (*)(corpus::PreprocessSettings&)>{
+           [](corpus::PreprocessSettings& p) { p.workers = 0; },
+           [](corpus::PreprocessSettings& p) { p.partitions = 0; },
+           [](corpus::PreprocessSettings& p) { p.log_interval = 0; },
+           [](corpus::PreprocessSettings& p) { p.keep_newlines = true; },
+           [](corpus::PreprocessSettings& p) { p.json_keys = {"a", "a"}; }}) {
+    corpus::PreprocessSettings bad = s;
     spoil(bad);
     EXPECT_NE(message_of(bad).find("--"), std::string::npos);
   }
@@ -217,7 +217,7 @@ TEST(Preprocess, ReadsOnlyWhatIsThere) {
 
 TEST(Preprocess, FinishedFilesStayWithoutOverwrite) {
   const TemporaryDirectory folder;
-  PreprocessSettings s = settings("corpus.jsonl", "tokenizer_bpe2k", folder / "a");
+  corpus::PreprocessSettings s = settings("corpus.jsonl", "tokenizer_bpe2k", folder / "a");
   preprocess(s);
   EXPECT_THROW(preprocess(s), Error);
   s.overwrite = true;
@@ -226,7 +226,7 @@ TEST(Preprocess, FinishedFilesStayWithoutOverwrite) {
 
 TEST(Preprocess, CutsPlainTextUnlessToldOtherwise) {
   const TemporaryDirectory folder;
-  PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "a");
+  corpus::PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "a");
   std::string text;
   for (int line = 1; line <= 1000; ++line) text += line % 10 == 0 ? "\n" : "some words in a line\n";
   s.input = {folder / "book.txt"};
@@ -244,7 +244,7 @@ TEST(Preprocess, AnErrorLeavesNothingBehind) {
   const TemporaryDirectory folder;
   const std::string input = folder / "in.jsonl";
   write_file(input, "{\"text\": \"a\", \"title\": \"b\"}\n{\"text\": \"c\"}\n");
-  PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "out/a");
+  corpus::PreprocessSettings s = settings("", "tokenizer_bpe2k", folder / "out/a");
   s.input = {input};
   s.json_keys = {"text", "title"};
   EXPECT_THROW(preprocess(s), Error);

@@ -81,8 +81,8 @@ void expect_nested(const std::vector<Event>& events) {
   }
 }
 
-TrainSettings profiled(const std::string& folder) {
-  TrainSettings s = tiny_gpt2();
+settings::TrainSettings profiled(const std::string& folder) {
+  settings::TrainSettings s = tiny_gpt2();
   s.shape.hidden_dropout = s.shape.attention_dropout = 0.1;
   s.recompute.granularity = "full";
   s.runtime.ranks = 2;
@@ -140,7 +140,7 @@ TEST(Profile, HoldsAllThatHappensInItsStepsAndNoMore) {
 
 TEST(Profile, KernelsTellShapesWorkAndRates) {
   const TemporaryDirectory folder;
-  TrainSettings s = profiled(folder / "");
+  settings::TrainSettings s = profiled(folder / "");
   s.precision.bf16 = true;
   train(s);
   const Trace trace(folder / "save/trace-rank0-steps-2-3.json");
@@ -176,7 +176,7 @@ TEST(Profile, KernelsTellShapesWorkAndRates) {
 
 TEST(Profile, ChangesNoBit) {
   const TemporaryDirectory folder;
-  TrainSettings s = profiled(folder / "");
+  settings::TrainSettings s = profiled(folder / "");
   const auto traced = train_losses(s);
   s.profile = {};
   s.checkpoint = {};
@@ -185,7 +185,7 @@ TEST(Profile, ChangesNoBit) {
 
 TEST(Profile, OnlyTheRanksAskedFor) {
   const TemporaryDirectory folder;
-  TrainSettings s = profiled(folder / "");
+  settings::TrainSettings s = profiled(folder / "");
   s.profile.ranks = {"1"};
   s.profile.directory = folder / "traces/here";
   train(s);
@@ -199,7 +199,7 @@ TEST(Profile, OnlyTheRanksAskedFor) {
 
 TEST(Profile, StepsOfAResumedRunAndOfOneThatEndsEarly) {
   const TemporaryDirectory folder;
-  TrainSettings s = profiled(folder / "");
+  settings::TrainSettings s = profiled(folder / "");
   s.checkpoint.exit_interval = 3;
   s.profile.step_end = 100;
   train(s);  // steps 1 to 3 of 5
@@ -216,7 +216,7 @@ TEST(Profile, AFolderThatCannotBeWrittenIsAnErrorBeforeTheFirstStep) {
   const TemporaryDirectory folder;
   write_file(folder / "file", "");
   for (const char* rank : {"0", "1"}) {
-    TrainSettings s = profiled(folder / "");
+    settings::TrainSettings s = profiled(folder / "");
     s.checkpoint = {};
     s.profile.ranks = {rank};
     s.profile.directory = folder / "file/traces";
@@ -234,7 +234,7 @@ TEST(Profile, AFolderThatCannotBeWrittenIsAnErrorBeforeTheFirstStep) {
 TEST(Profile, ARunThatDoesNotReachItsStepsSaysSo) {
   const TemporaryDirectory folder;
   const auto alone = comm::single();
-  ProfileSettings settings;
+  settings::ProfileSettings settings;
   settings.profile = true;
   for (const auto& [first, last] : {std::pair<int64_t, int64_t>{0, 10}, {12, 20}}) {
     Profile profile(settings, *alone);
@@ -251,7 +251,7 @@ TEST(Profile, ARunThatDoesNotReachItsStepsSaysSo) {
 }
 
 TEST(Profile, FlagsThatMakeNoSenseAreRefused) {
-  const auto refused = [](const ProfileSettings& settings) {
+  const auto refused = [](const settings::ProfileSettings& settings) {
     try {
       settings.check(2);
       return std::string("accepted");
@@ -261,7 +261,7 @@ TEST(Profile, FlagsThatMakeNoSenseAreRefused) {
   };
   EXPECT_EQ(refused({.profile = true}), "accepted");
   EXPECT_EQ(refused({.step_start = 12, .step_end = 10}), "accepted");  // without --profile
-  const std::vector<std::pair<ProfileSettings, std::string>> cases = {
+  const std::vector<std::pair<settings::ProfileSettings, std::string>> cases = {
       {{.profile = true, .step_start = -1}, "--profile-step-start is -1"},
       {{.profile = true, .step_start = 4, .step_end = 4}, "--profile-step-end is 4"},
       {{.profile = true, .ranks = {"0", "2"}},

@@ -11,12 +11,12 @@
 #include "base/tolerances.h"
 #include "checkpoint/checkpoint_directory.h"
 #include "golden/training/support.h"
-#include "training/save_directory.h"
+#include "resume/save_directory.h"
 
 namespace megatron::training {
 namespace {
 
-TrainSettings saving(TrainSettings s, const std::string& folder) {
+settings::TrainSettings saving(settings::TrainSettings s, const std::string& folder) {
   s.checkpoint.save = s.checkpoint.load = folder;
   s.checkpoint.save_interval = 2;
   s.batch.train_iters = 7;
@@ -25,10 +25,11 @@ TrainSettings saving(TrainSettings s, const std::string& folder) {
 }
 
 // Steps 1 to `stop`, and in a run of its own the rest.
-std::vector<double> in_two_runs(TrainSettings s, int64_t stop, const TrainHooks& hooks = {}) {
+std::vector<double> in_two_runs(settings::TrainSettings s, int64_t stop,
+                                const TrainHooks& hooks = {}) {
   s.checkpoint.exit_interval = stop;
   const TrainResult first = train(s, hooks);
-  EXPECT_EQ(first.end, EndReason::exit_interval);
+  EXPECT_EQ(first.end, report::EndReason::exit_interval);
   s.checkpoint.exit_interval.reset();
   const TrainResult second = train(s, hooks);
   EXPECT_EQ(second.first_iteration, stop);
@@ -54,7 +55,7 @@ TEST_P(EveryResume, HasTheBitsOfOneRun) {
   const auto [type, method, ranks] = GetParam();
   const TrainHooks quick{.peak = 1e12};  // nothing is measured
   const TemporaryDirectory folder;
-  TrainSettings s = type == DType::f32 ? tiny_gpt2() : tiny_llama();
+  settings::TrainSettings s = type == DType::f32 ? tiny_gpt2() : tiny_llama();
   s.precision.bf16 = type == DType::bf16;
   s.precision.fp16 = type == DType::f16;
   // The scale is too large at first, the stop lies within a window.
@@ -65,7 +66,8 @@ TEST_P(EveryResume, HasTheBitsOfOneRun) {
   s.shape.attention_dropout = 0.2;
   if (type == DType::f32) s.shape.hidden_dropout = 0.2;  // Llama has none
   s.runtime.ranks = ranks;
-  const TrainSettings whole = saving(s, folder / "whole"), parts = saving(s, folder / "parts");
+  const settings::TrainSettings whole = saving(s, folder / "whole"),
+                                parts = saving(s, folder / "parts");
   const auto expected = train_losses(whole, quick);
   EXPECT_TRUE(same_bits(in_two_runs(parts, 3, quick), expected));
   expect_same_checkpoint(folder / "whole/iter_0000007", folder / "parts/iter_0000007");
@@ -86,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(Resume, EveryResume,
 TEST(Resume, CyclicOrderGoesOnInTheMiddleOfAnEpoch) {
   for (const bool sharded : {true, false}) {
     const TemporaryDirectory folder;
-    TrainSettings s = tiny_llama();
+    settings::TrainSettings s = tiny_llama();
     s.run.dataloader_type = "cyclic";
     s.run.data_sharding = sharded;
     s.runtime.ranks = 2;
@@ -99,7 +101,7 @@ TEST(Resume, AnyNumberOfRanksGoesOn) {
   const TemporaryDirectory folder;
   const auto expected = train_losses(saving(tiny_llama(), folder / "whole"));
   for (const auto& [before, after] : {std::pair{1, 2}, {2, 4}, {4, 1}}) {
-    TrainSettings s = saving(tiny_llama(), folder / fmt::format("{}-{}", before, after));
+    settings::TrainSettings s = saving(tiny_llama(), folder / fmt::format("{}-{}", before, after));
     s.runtime.ranks = before;
     s.checkpoint.exit_interval = 4;
     train(s);
@@ -114,7 +116,7 @@ TEST(Resume, AnyNumberOfRanksGoesOn) {
 TEST(Resume, FilesDoNotDependOnTheRanksThatSave) {
   const TemporaryDirectory folder;
   for (const int ranks : {1, 2, 4}) {
-    TrainSettings s = saving(tiny_llama(), folder / std::to_string(ranks));
+    settings::TrainSettings s = saving(tiny_llama(), folder / std::to_string(ranks));
     s.runtime.ranks = ranks;
     s.optimizer.lr = s.optimizer.min_lr = 0;  // the same tensors, whatever the order of sums
     s.optimizer.config.clip_grad = 0;
@@ -132,7 +134,7 @@ class FullDisk final : public FileSystem {
 
 TEST(Resume, ARunThatIsDoneStaysAsItIs) {
   const TemporaryDirectory folder;
-  const TrainSettings s = saving(tiny_llama(), folder / "run");
+  const settings::TrainSettings s = saving(tiny_llama(), folder / "run");
   train(s);
   const TrainResult again = train(s);
   EXPECT_TRUE(again.iterations.empty());
@@ -143,7 +145,7 @@ TEST(Resume, ARunThatIsDoneStaysAsItIs) {
 
 TEST(Resume, WithoutCheckpointItStartsFromScratchUnlessForbidden) {
   const TemporaryDirectory folder;
-  TrainSettings s = saving(tiny_llama(), folder / "run");
+  settings::TrainSettings s = saving(tiny_llama(), folder / "run");
   s.checkpoint.exit_on_missing_checkpoint = true;
   EXPECT_THROW(train(s), Error);
   EXPECT_FALSE(std::filesystem::exists(folder / "run"));
@@ -151,7 +153,7 @@ TEST(Resume, WithoutCheckpointItStartsFromScratchUnlessForbidden) {
   EXPECT_EQ(train(s).iterations.size(), 7u);
 }
 
-std::string error_of(const TrainSettings& s) {
+std::string error_of(const settings::TrainSettings& s) {
   try {
     train(s);
   } catch (const Error& error) {
@@ -167,12 +169,13 @@ class ResumeErrors : public ::testing::Test {
     train(settings_);
     settings_.checkpoint.exit_interval.reset();
   }
-  void expect_error(const TrainSettings& s, std::initializer_list<std::string_view> parts) {
+  void expect_error(const settings::TrainSettings& s,
+                    std::initializer_list<std::string_view> parts) {
     const std::string text = error_of(s);
     for (const std::string_view part : parts) EXPECT_NE(text.find(part), text.npos) << text;
   }
   TemporaryDirectory folder_;
-  TrainSettings settings_;
+  settings::TrainSettings settings_;
 };
 
 TEST_F(ResumeErrors, AnotherShape) {
@@ -190,7 +193,7 @@ TEST_F(ResumeErrors, AnotherScheduleUnlessOneIsChosen) {
                 "--use-checkpoint-opt-param-scheduler"});
   settings_.checkpoint.use_checkpoint_scheduler = true;
   const TrainResult kept = train(settings_);
-  TrainSettings plain = saving(tiny_llama(), folder_ / "plain");
+  settings::TrainSettings plain = saving(tiny_llama(), folder_ / "plain");
   const TrainResult whole = train(plain);
   EXPECT_EQ(kept.iterations.back().learning_rate, whole.iterations.back().learning_rate);
 }
@@ -211,7 +214,7 @@ TEST_F(ResumeErrors, AnotherOptimizerOrPrecision) {
 TEST(Resume, MomentumMustStay) {
   const TemporaryDirectory folder;
   for (const double momentum : {0.0, 0.9}) {
-    TrainSettings s = saving(tiny_llama(), folder / fmt::format("{}", momentum));
+    settings::TrainSettings s = saving(tiny_llama(), folder / fmt::format("{}", momentum));
     s.optimizer.config.method = optim::Method::sgd;
     s.optimizer.config.sgd_momentum = momentum;
     s.checkpoint.exit_interval = 4;
@@ -316,7 +319,7 @@ TEST_F(ResumeErrors, FinetuneDoesNotSaveOverItsBeginning) {
 TEST_F(ResumeErrors, OtherBatchSizesGoOn) {
   settings_.checkpoint.override_scheduler = true;
   for (const int64_t batch : {2, 16}) {
-    TrainSettings s = settings_;
+    settings::TrainSettings s = settings_;
     s.batch.global_batch_size = batch;
     s.checkpoint.save.reset();
     s.checkpoint.save_interval.reset();
@@ -382,18 +385,18 @@ TEST_F(ResumeErrors, SeedOfDropoutIsTheCheckpoints) {
 
 TEST(Saving, KeepsTheLastOnesAndMultiples) {
   const TemporaryDirectory folder;
-  TrainSettings s = saving(tiny_llama(), folder / "run");
+  settings::TrainSettings s = saving(tiny_llama(), folder / "run");
   s.checkpoint.save_interval = 1;
   s.batch.train_iters = 9;
   s.checkpoint.save_keep = 2;
   s.checkpoint.save_retain_interval = 4;
   train(s);
-  EXPECT_EQ(SaveDirectory(folder / "run").iterations(), (std::vector<int64_t>{4, 8, 9}));
+  EXPECT_EQ(resume::SaveDirectory(folder / "run").iterations(), (std::vector<int64_t>{4, 8, 9}));
 }
 
 TEST(Saving, ASignalSavesAndEnds) {
   const TemporaryDirectory folder;
-  TrainSettings s = saving(tiny_llama(), folder / "run");
+  settings::TrainSettings s = saving(tiny_llama(), folder / "run");
   s.checkpoint.exit_signal_handler = true;
   const auto expected = train_losses(saving(tiny_llama(), folder / "whole"));
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
@@ -405,7 +408,7 @@ TEST(Saving, ASignalSavesAndEnds) {
     };
     s.checkpoint.save = s.checkpoint.load = folder / std::to_string(signal);
     const TrainResult first = train(s, hooks);
-    EXPECT_EQ(first.end, EndReason::signal);
+    EXPECT_EQ(first.end, report::EndReason::signal);
     EXPECT_EQ(first.signal, signal);
     EXPECT_EQ(first.iterations.size(), 3u);
     const TrainResult rest = train(s);
@@ -415,10 +418,10 @@ TEST(Saving, ASignalSavesAndEnds) {
 
 TEST(Saving, ADurationSavesAndEnds) {
   const TemporaryDirectory folder;
-  TrainSettings s = saving(tiny_llama(), folder / "run");
+  settings::TrainSettings s = saving(tiny_llama(), folder / "run");
   s.checkpoint.exit_duration_in_mins = 1e-9;
   const TrainResult result = train(s);
-  EXPECT_EQ(result.end, EndReason::exit_duration);
+  EXPECT_EQ(result.end, report::EndReason::exit_duration);
   EXPECT_EQ(result.saved, folder / "run/iter_0000001");
 }
 
@@ -436,7 +439,7 @@ class BrokenDisk final : public FileSystem {
 
 TEST(Saving, AFailureLeavesTheLastGoodOneAndTheRunGoesOn) {
   const TemporaryDirectory folder;
-  TrainSettings s = saving(tiny_llama(), folder / "run");
+  settings::TrainSettings s = saving(tiny_llama(), folder / "run");
   s.runtime.ranks = 2;
   BrokenDisk disk;
   TrainHooks hooks{.files = &disk};
@@ -446,30 +449,30 @@ TEST(Saving, AFailureLeavesTheLastGoodOneAndTheRunGoesOn) {
   };
   const TrainResult result = train(s, hooks);
   EXPECT_EQ(result.iterations.size(), 7u);
-  const SaveDirectory saved(folder / "run");
+  const resume::SaveDirectory saved(folder / "run");
   EXPECT_EQ(saved.iterations(), (std::vector<int64_t>{2, 6, 7}));
   EXPECT_EQ(saved.tracked(), 7);
 
   s.checkpoint.save = s.checkpoint.load = folder / "strict";
   s.checkpoint.exit_on_save_failure = true;
   EXPECT_THROW(train(s, hooks), Error);
-  EXPECT_EQ(SaveDirectory(folder / "strict").iterations(), (std::vector<int64_t>{2}));
-  EXPECT_EQ(SaveDirectory(folder / "strict").tracked(), 2);
+  EXPECT_EQ(resume::SaveDirectory(folder / "strict").iterations(), (std::vector<int64_t>{2}));
+  EXPECT_EQ(resume::SaveDirectory(folder / "strict").tracked(), 2);
 }
 
 // The last step cannot be saved: that is an error in any case, and the same command mends it.
 TEST(Saving, AFailureBehindTheRunsBackIsTold) {
   const TemporaryDirectory folder;
-  TrainSettings s = saving(tiny_llama(), folder / "run");
+  settings::TrainSettings s = saving(tiny_llama(), folder / "run");
   s.runtime.ranks = 2;
   s.checkpoint.async_save = true;
   BrokenDisk disk;
   TrainHooks hooks{.files = &disk};
   hooks.after_step = [&](const IterationReport& report) { disk.broken = report.iteration > 3; };
   EXPECT_THROW(train(s, hooks), Error);
-  EXPECT_NE(SaveDirectory(folder / "run").tracked(), 4);
+  EXPECT_NE(resume::SaveDirectory(folder / "run").tracked(), 4);
   EXPECT_EQ(train(s).iterations.back().iteration, 7);
-  EXPECT_EQ(SaveDirectory(folder / "run").tracked(), 7);
+  EXPECT_EQ(resume::SaveDirectory(folder / "run").tracked(), 7);
 }
 
 // A disk on which a file is flushed once the run has gone on.
@@ -502,7 +505,7 @@ class PatientDisk final : public FileSystem {
 TEST(Saving, AnAsynchronousSaveHoldsWhatWasWhenItBegan) {
   for (const int ranks : {1, 2}) {
     const TemporaryDirectory folder;
-    TrainSettings s = saving(tiny_llama(), folder / "plain");
+    settings::TrainSettings s = saving(tiny_llama(), folder / "plain");
     s.runtime.ranks = ranks;
     s.checkpoint.save_interval = 3;
     const auto expected = train_losses(s);
@@ -527,7 +530,7 @@ TEST(Saving, AnAsynchronousSaveHoldsWhatWasWhenItBegan) {
 
 TEST(Saving, TwoRunsDoNotWriteToOneFolder) {
   const TemporaryDirectory folder;
-  TrainSettings s = saving(tiny_llama(), folder / "run");
+  settings::TrainSettings s = saving(tiny_llama(), folder / "run");
   TrainHooks hooks;
   int refused = 0;
   hooks.after_step = [&](const IterationReport& report) {
@@ -558,7 +561,7 @@ TEST(Saving, AFullDiskIsToldBeforeTheFirstStep) {
 
 TEST(Saving, FlagsThatMakeNoSense) {
   const auto refused = [](auto&& change, std::string_view part) {
-    TrainSettings s = tiny_llama();
+    settings::TrainSettings s = tiny_llama();
     change(s.checkpoint);
     const std::string text = error_of(s);
     EXPECT_NE(text.find(part), text.npos) << text;

@@ -16,7 +16,7 @@ TEST(Run, ACheckpointOpensWithTheTokenizerOfTheRun) {
   const TemporaryDirectory folder;
   write_file(folder / "v.json", R"({"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3})");
   write_file(folder / "m.txt", "a b\n");
-  TrainSettings s = tiny_gpt2();
+  settings::TrainSettings s = tiny_gpt2();
   s.shape.vocab_size.reset();
   s.batch.train_iters = 1;
   s.data.tokenizer_type = "GPT2BPETokenizer";
@@ -41,7 +41,7 @@ TEST(Run, ACheckpointOpensWithTheTokenizerOfTheRun) {
 }
 
 TEST(Run, LossFalls) {
-  TrainSettings s = tiny_llama();
+  settings::TrainSettings s = tiny_llama();
   s.batch.train_iters = 30;
   const auto l = train_losses(s);
   EXPECT_NEAR(l.front(), std::log(97), 0.1);
@@ -49,12 +49,12 @@ TEST(Run, LossFalls) {
 }
 
 TEST(Run, OneSeedGivesTheSameBits) {
-  for (const TrainSettings& s : {tiny_llama(), tiny_gpt2()})
+  for (const settings::TrainSettings& s : {tiny_llama(), tiny_gpt2()})
     EXPECT_TRUE(same_bits(train_losses(s), train_losses(s)));
 }
 
 TEST(Run, AnotherSeedGivesOtherLosses) {
-  TrainSettings s = tiny_llama();
+  settings::TrainSettings s = tiny_llama();
   const auto before = train_losses(s);
   s.runtime.seed = 4321;
   EXPECT_FALSE(same_bits(before, train_losses(s)));
@@ -63,7 +63,7 @@ TEST(Run, AnotherSeedGivesOtherLosses) {
 // What `bench step` does between the steps must leave no trace.
 TEST(Run, SamplingThePeakBetweenStepsChangesNoBit) {
   for (const bool bf16 : {false, true}) {
-    TrainSettings s = tiny_llama();
+    settings::TrainSettings s = tiny_llama();
     s.precision.bf16 = bf16;
     s.runtime.threads = 2;
     Runtime whole(s.runtime.device_value(), 2);
@@ -80,7 +80,7 @@ TEST(Run, SamplingThePeakBetweenStepsChangesNoBit) {
   }
 }
 
-void expect_any_ranks(TrainSettings s) {
+void expect_any_ranks(settings::TrainSettings s) {
   const auto one = train_losses(s);
   for (const int64_t ranks : {1, 2, 4}) {
     for (const int64_t micro_batch : {1, 2, 8}) {
@@ -99,7 +99,7 @@ TEST(Run, RanksAndMicroBatchesOfAGptAreEqualWithinRounding) { expect_any_ranks(t
 TEST(Run, ThreadCountChangesNoBit) {
   for (const auto& [type, products] : kernels::cpu::types_and_ways()) {
     const kernels::cpu::UseBf16Products use(products);
-    TrainSettings s = tiny_llama();
+    settings::TrainSettings s = tiny_llama();
     s.precision.bf16 = type == DType::bf16;
     const auto one = train_losses(s);
     for (const int64_t threads : {2, 3}) {
@@ -110,7 +110,7 @@ TEST(Run, ThreadCountChangesNoBit) {
 }
 
 TEST(Run, RecomputeChangesNoBit) {
-  for (TrainSettings s : {tiny_llama(), tiny_gpt2()}) {
+  for (settings::TrainSettings s : {tiny_llama(), tiny_gpt2()}) {
     s.shape.hidden_dropout = s.shape.attention_dropout = 0.1;
     const auto kept = train_losses(s);
     s.recompute.granularity = "full";
@@ -120,14 +120,14 @@ TEST(Run, RecomputeChangesNoBit) {
 
 // Megatron's mean of the micro-batches' means is the mean over all tokens while every token counts.
 TEST(Run, LossScopesAgreeWithoutMasks) {
-  TrainSettings s = tiny_llama();
+  settings::TrainSettings s = tiny_llama();
   const auto per_token = train_losses(s);
   s.batch.per_token_loss = false;
   EXPECT_LE(distance(train_losses(s), per_token), tolerance::kLayoutFp32);
 }
 
 TEST(Run, DropoutDependsOnSamplesNotOnRanks) {
-  for (TrainSettings s : {tiny_gpt2(), tiny_llama()}) {
+  for (settings::TrainSettings s : {tiny_gpt2(), tiny_llama()}) {
     const auto without = train_losses(s);
     s.shape.hidden_dropout = s.shape.attention_dropout = 0.2;
     const auto one = train_losses(s);
@@ -145,7 +145,7 @@ TEST(Run, DropoutDependsOnSamplesNotOnRanks) {
 // 200 steps on text (200 documents in many scripts, 2048 tokens of byte-level BPE).
 TEST(Run, Bf16EndsWithinOnePercentOfFp32) {
   const TemporaryDirectory cache;
-  TrainSettings s = tiny_llama();
+  settings::TrainSettings s = tiny_llama();
   s.shape.hidden_size = 64;
   s.shape.ffn_hidden_size = 192;
   s.shape.vocab_size = 2048;
@@ -173,7 +173,7 @@ TEST(Run, Bf16EndsWithinOnePercentOfFp32) {
 }
 
 TEST(Run, ADivergedRunStopsWithAnError) {
-  TrainSettings s = tiny_llama();
+  settings::TrainSettings s = tiny_llama();
   s.optimizer.lr = 1e30;
   s.optimizer.config.method = optim::Method::sgd;
   s.optimizer.config.clip_grad = 0;

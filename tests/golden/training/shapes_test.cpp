@@ -6,8 +6,8 @@
 namespace megatron::training {
 namespace {
 
-TrainSettings base() {
-  TrainSettings s;
+settings::TrainSettings base() {
+  settings::TrainSettings s;
   s.shape.num_layers = 1;
   s.shape.hidden_size = 32;
   s.shape.num_attention_heads = 2;
@@ -23,7 +23,7 @@ TrainSettings base() {
 
 TEST(Shapes, EveryCombinationOfFlagsLearns) {
   for (int bits = 0; bits < 64; ++bits) {
-    TrainSettings s = base();
+    settings::TrainSettings s = base();
     if (bits & 1) s.shape.position_embedding = models::PositionEmbedding::rope;
     if (bits & 2) s.shape.swiglu = true;
     if (bits & 4) s.shape.normalization = nn::Normalization::rms_norm;

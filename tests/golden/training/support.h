@@ -40,8 +40,8 @@ inline models::RecomputeOptions recomputed_layers() {
 }
 
 // Five steps of a two-layer Llama on synthetic tokens: sequences of 32, eight a step.
-inline TrainSettings tiny_llama() {
-  TrainSettings s;
+inline settings::TrainSettings tiny_llama() {
+  settings::TrainSettings s;
   s.shape.num_layers = 2;
   s.shape.hidden_size = 32;
   s.shape.num_attention_heads = 4;
@@ -69,8 +69,8 @@ inline TrainSettings tiny_llama() {
 }
 
 // The same size of a GPT-2: learned positions, LayerNorm, GELU, biases, tied embeddings.
-inline TrainSettings tiny_gpt2() {
-  TrainSettings s = tiny_llama();
+inline settings::TrainSettings tiny_gpt2() {
+  settings::TrainSettings s = tiny_llama();
   const models::ModelFlags plain;
   s.shape.group_query_attention = false;
   s.shape.position_embedding = plain.position_embedding;
@@ -87,7 +87,7 @@ inline std::vector<double> losses(const TrainResult& result) {
 }
 
 // The machine's peak is not measured unless the hooks say so.
-inline std::vector<double> train_losses(const TrainSettings& settings,
+inline std::vector<double> train_losses(const settings::TrainSettings& settings,
                                         const TrainHooks& hooks = {.peak = 1e12}) {
   return losses(train(settings, hooks));
 }

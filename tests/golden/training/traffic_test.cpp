@@ -94,15 +94,15 @@ Counter counted(const RunOf& run, const std::function<void(TrainedModel&)>& look
   if (look) look(trained);
   trained.step.begin({});
   const size_t tokens = kSequences * kLength;
-  const HostBatch batch{.sequences = kSequences,
-                        .length = kLength,
-                        .tokens = std::vector<int32_t>(tokens),
-                        .positions = std::vector<int32_t>(tokens),
-                        .labels = std::vector<int32_t>(tokens),
-                        .loss_mask = std::vector<float>(tokens, 1),
-                        .samples = std::vector<int64_t>(kSequences),
-                        .segment_begins = {}};
-  const std::vector<HostBatch> batches(kMicroBatches, batch);
+  const corpus::HostBatch batch{.sequences = kSequences,
+                                .length = kLength,
+                                .tokens = std::vector<int32_t>(tokens),
+                                .positions = std::vector<int32_t>(tokens),
+                                .labels = std::vector<int32_t>(tokens),
+                                .loss_mask = std::vector<float>(tokens, 1),
+                                .samples = std::vector<int64_t>(kSequences),
+                                .segment_begins = {}};
+  const std::vector<corpus::HostBatch> batches(kMicroBatches, batch);
   trained.step.run(batches, {.learning_rate = 1e-3});
   counter.sent = 0;
   counter.calls.clear();

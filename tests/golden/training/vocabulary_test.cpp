@@ -1,5 +1,5 @@
 // --tokenizer-type and its company by Megatron-LM's rules.
-#include "training/vocabulary.h"
+#include "corpus/vocabulary.h"
 
 #include <gtest/gtest.h>
 
@@ -43,45 +43,45 @@ class VocabularyTest : public ::testing::Test {
     return write("list.vocab.json",
                  list + "{\"rank\": 256, \"token_bytes\": \"YWI=\", \"token_str\": \"ab\"}]");
   }
-  static std::string refused(const TokenizerSettings& settings,
+  static std::string refused(const settings::TokenizerSettings& settings,
                              std::optional<int64_t> vocab_size = {}) {
     try {
-      open_vocabulary(settings, vocab_size);
+      corpus::open_vocabulary(settings, vocab_size);
     } catch (const Error& error) {
       return error.what();
     }
     return "no error";
   }
-  static Ids encode(const Vocabulary& v, std::string_view text) {
+  static Ids encode(const corpus::Vocabulary& v, std::string_view text) {
     return v.tokenizer->encode(text, v.add_special_tokens);
   }
 
   fs::path place_;
-  TokenizerSettings s_;
+  settings::TokenizerSettings s_;
 };
 
 TEST_F(VocabularyTest, PaddedSizes) {
-  EXPECT_EQ(padded_vocabulary_size(s_, 50257, 1), 50304);
-  EXPECT_EQ(padded_vocabulary_size(s_, 50304, 1), 50304);
-  EXPECT_EQ(padded_vocabulary_size(s_, 50257, 8), 51200);
+  EXPECT_EQ(settings::padded_vocabulary_size(s_, 50257, 1), 50304);
+  EXPECT_EQ(settings::padded_vocabulary_size(s_, 50304, 1), 50304);
+  EXPECT_EQ(settings::padded_vocabulary_size(s_, 50257, 8), 51200);
   s_.make_vocab_size_divisible_by = 1;
-  EXPECT_EQ(padded_vocabulary_size(s_, 50257, 1), 50257);
+  EXPECT_EQ(settings::padded_vocabulary_size(s_, 50257, 1), 50257);
   s_.make_vocab_size_divisible_by = 0;
-  EXPECT_THROW(padded_vocabulary_size(s_, 50257, 1), Error);
+  EXPECT_THROW(settings::padded_vocabulary_size(s_, 50257, 1), Error);
   s_ = {};
   s_.pad_vocab_size = false;
-  EXPECT_EQ(padded_vocabulary_size(s_, 50257, 8), 50257);
+  EXPECT_EQ(settings::padded_vocabulary_size(s_, 50257, 8), 50257);
   s_.padded_vocab_size = 50432;
-  EXPECT_EQ(padded_vocabulary_size(s_, 50257, 1), 50432);
+  EXPECT_EQ(settings::padded_vocabulary_size(s_, 50257, 1), 50432);
   s_.tokenizer_type = "NullTokenizer";
-  EXPECT_EQ(open_vocabulary(s_, 50257).padded_size, 50432);
+  EXPECT_EQ(corpus::open_vocabulary(s_, 50257).padded_size, 50432);
   EXPECT_EQ(refused(s_, 60000),
             "--padded-vocab-size is 50432 and the vocabulary has 60000 tokens; give at least as "
             "many, or leave the flag out");
 }
 
 TEST_F(VocabularyTest, Null) {
-  const Vocabulary v = open_vocabulary(s_, 1000);
+  const corpus::Vocabulary v = corpus::open_vocabulary(s_, 1000);
   EXPECT_EQ(v.size, 1000);
   EXPECT_EQ(v.padded_size, 1024);
   EXPECT_EQ(v.eod, 999);
@@ -89,8 +89,8 @@ TEST_F(VocabularyTest, Null) {
   EXPECT_EQ(encode(v, "1 2 999"), (Ids{1, 2, 999}));
   s_.null_tokenizer_eod_id = 7;
   s_.null_tokenizer_pad_id = 3;
-  EXPECT_EQ(open_vocabulary(s_, 1000).eod, 7);
-  EXPECT_EQ(open_vocabulary(s_, 1000).pad, 3);
+  EXPECT_EQ(corpus::open_vocabulary(s_, 1000).eod, 7);
+  EXPECT_EQ(corpus::open_vocabulary(s_, 1000).pad, 3);
   s_.null_tokenizer_eod_id = 1000;
   EXPECT_NE(refused(s_, 1000).find("--null-tokenizer-eod-id is 1000"), std::string::npos);
   EXPECT_NE(refused({}).find("--vocab-size"), std::string::npos);
@@ -98,11 +98,11 @@ TEST_F(VocabularyTest, Null) {
 
 TEST_F(VocabularyTest, Bytes) {
   s_.tokenizer_type = "ByteTokenizer";
-  const Vocabulary v = open_vocabulary(s_, 512);
+  const corpus::Vocabulary v = corpus::open_vocabulary(s_, 512);
   EXPECT_EQ(v.size, 512);
   EXPECT_EQ(v.eod, 0);
   EXPECT_EQ(encode(v, "\xc3\xa9"), (Ids{0xc3, 0xa9}));
-  EXPECT_EQ(open_vocabulary(s_, {}).size, 256);
+  EXPECT_EQ(corpus::open_vocabulary(s_, {}).size, 256);
   EXPECT_NE(refused(s_, 200).find("--vocab-size is 200"), std::string::npos);
 }
 
@@ -111,7 +111,7 @@ TEST_F(VocabularyTest, SentencePiecePutsNothingRoundATextAsMegatronDoes) {
   for (const char* type :
        {"SentencePieceTokenizer", "GPTSentencePieceTokenizer", "Llama2Tokenizer"}) {
     s_.tokenizer_type = type;
-    const Vocabulary v = open_vocabulary(s_, {});
+    const corpus::Vocabulary v = corpus::open_vocabulary(s_, {});
     EXPECT_EQ(v.size, 2000);
     EXPECT_EQ(v.padded_size, 2048);
     EXPECT_EQ(v.eod, 2);
@@ -119,11 +119,11 @@ TEST_F(VocabularyTest, SentencePiecePutsNothingRoundATextAsMegatronDoes) {
     EXPECT_EQ(encode(v, "the"), v.tokenizer->encode("the"));
   }
   s_.tokenizer_type.reset();
-  EXPECT_FALSE(open_vocabulary(s_, {}).add_special_tokens);
-  EXPECT_EQ(open_vocabulary(s_, 2048).size, 2048);
+  EXPECT_FALSE(corpus::open_vocabulary(s_, {}).add_special_tokens);
+  EXPECT_EQ(corpus::open_vocabulary(s_, 2048).size, 2048);
   EXPECT_NE(refused(s_, 1999).find("has 2000 tokens"), std::string::npos);
   s_.ignore_extra_whitespaces = false;
-  open_vocabulary(s_, {});  // the model keeps white space anyway
+  corpus::open_vocabulary(s_, {});  // the model keeps white space anyway
   s_.tokenizer_model = kVectors + "sentencepiece/unigram_bytes";
   EXPECT_NE(refused(s_).find("extra-whitespaces): the normaliser"), std::string::npos);
   s_ = {};
@@ -136,30 +136,30 @@ TEST_F(VocabularyTest, SentencePiecePutsNothingRoundATextAsMegatronDoes) {
 TEST_F(VocabularyTest, TikToken) {
   s_.tokenizer_model = write_list();
   s_.tokenizer_type = "TikTokenizer";
-  const Vocabulary v = open_vocabulary(s_, {});
+  const corpus::Vocabulary v = corpus::open_vocabulary(s_, {});
   EXPECT_EQ(v.size, 1257);
   EXPECT_EQ(v.eod, 2);
   EXPECT_EQ(v.pad, 4);
   EXPECT_EQ(encode(v, "abc</s>"), (Ids{1256, 1000 + 'c', 2}));
-  EXPECT_EQ(open_vocabulary(s_, 1256).size, 1256);  // "ab" is cut off
-  EXPECT_EQ(encode(open_vocabulary(s_, 1256), "ab"), (Ids{1097, 1098}));
+  EXPECT_EQ(corpus::open_vocabulary(s_, 1256).size, 1256);  // "ab" is cut off
+  EXPECT_EQ(encode(corpus::open_vocabulary(s_, 1256), "ab"), (Ids{1097, 1098}));
   s_.tiktoken_num_special_tokens = 9;
   s_.tokenizer_special_tokens = {"<unk>", "<s>",   "</s>",  "<mask>",
                                  "<pad>", "<cls>", "<sep>", "<x>"};
   s_.tiktoken_pattern = "v1";
-  EXPECT_EQ(encode(open_vocabulary(s_, {}), "ab<x><SPECIAL_8>"), (Ids{265, 7, 8}));
+  EXPECT_EQ(encode(corpus::open_vocabulary(s_, {}), "ab<x><SPECIAL_8>"), (Ids{265, 7, 8}));
   s_.tiktoken_pattern = "v3";
   EXPECT_NE(refused(s_).find("--tiktoken-pattern is 'v3'; it can be v1 or v2"), std::string::npos);
   s_.tokenizer_type.reset();
   s_.tiktoken_pattern = "v2";
-  EXPECT_EQ(open_vocabulary(s_, {}).eod, 2);
+  EXPECT_EQ(corpus::open_vocabulary(s_, {}).eod, 2);
 }
 
 TEST_F(VocabularyTest, Bert) {
   s_.vocab_file = write("v.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nThe\n");
   s_.vocab_extra_ids = 2;
   s_.tokenizer_type = "BertWordPieceLowerCase";
-  const Vocabulary lower = open_vocabulary(s_, {});
+  const corpus::Vocabulary lower = corpus::open_vocabulary(s_, {});
   EXPECT_EQ(lower.size, 7 + 2 + 2);
   EXPECT_EQ(lower.tokenizer->token_id("[BOS]"), 7);
   EXPECT_EQ(lower.eod, 8);
@@ -167,7 +167,7 @@ TEST_F(VocabularyTest, Bert) {
   EXPECT_EQ(encode(lower, "The <extra_id_1>"), (Ids{2, 5, 10, 3}));
   s_.tokenizer_type = "BertWordPieceCase";
   s_.hf_include_special_tokens = false;
-  EXPECT_EQ(encode(open_vocabulary(s_, {}), "The"), Ids{6});
+  EXPECT_EQ(encode(corpus::open_vocabulary(s_, {}), "The"), Ids{6});
   s_.vocab_extra_ids = -1;
   EXPECT_NE(refused(s_).find("--vocab-extra-ids is -1"), std::string::npos);
   s_ = {};
@@ -180,7 +180,7 @@ TEST_F(VocabularyTest, Gpt2) {
   s_.merge_file = write("m.txt", "#version: 0.2\na b\n");
   s_.tokenizer_type = "GPT2BPETokenizer";
   s_.tokenizer_special_tokens = {"<new>", "ab"};
-  const Vocabulary v = open_vocabulary(s_, {});
+  const corpus::Vocabulary v = corpus::open_vocabulary(s_, {});
   EXPECT_EQ(v.size, 5);
   EXPECT_EQ(v.eod, 3);
   EXPECT_EQ(encode(v, "aba<new>"), (Ids{2, 0, 4}));
@@ -193,13 +193,13 @@ TEST_F(VocabularyTest, Gpt2) {
 
 TEST_F(VocabularyTest, HuggingFace) {
   s_.tokenizer_model = kVectors + "trained/llama3";
-  const Vocabulary v = open_vocabulary(s_, {});
+  const corpus::Vocabulary v = corpus::open_vocabulary(s_, {});
   const Ids with = encode(v, "the");
   s_.hf_include_special_tokens = false;
-  Ids without = encode(open_vocabulary(s_, {}), "the");
+  Ids without = encode(corpus::open_vocabulary(s_, {}), "the");
   EXPECT_EQ(with.size(), without.size() + 1);
   s_.tokenizer_special_tokens = {"<brand new>"};
-  const Vocabulary more = open_vocabulary(s_, {});
+  const corpus::Vocabulary more = corpus::open_vocabulary(s_, {});
   EXPECT_EQ(more.size, v.size + 1);
   without.push_back(static_cast<int32_t>(v.size));
   EXPECT_EQ(encode(more, "the<brand new>"), without);
@@ -211,7 +211,7 @@ TEST_F(VocabularyTest, HuggingFace) {
 
 // What a checkpoint needs where the directory's own files do not open as the tokenizer of the run.
 TEST_F(VocabularyTest, OpensAgainFromItsFilesWithoutFlags) {
-  TokenizerSettings gpt2, bert, list, named, added;
+  settings::TokenizerSettings gpt2, bert, list, named, added;
   gpt2.tokenizer_type = "GPT2BPETokenizer";
   gpt2.vocab_file = write("v.json", R"({"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3})");
   gpt2.merge_file = write("m.txt", "#version: 0.2\na b\n");
@@ -224,14 +224,15 @@ TEST_F(VocabularyTest, OpensAgainFromItsFilesWithoutFlags) {
   added.tokenizer_model = kVectors + "trained/llama3";
   added.tokenizer_special_tokens = {"<new>"};
   named.tokenizer_model = write("mine.json", read_file(kVectors + "trained/llama3/tokenizer.json"));
-  for (const TokenizerSettings& settings : {gpt2, bert, list, named, added}) {
-    const Vocabulary v = open_vocabulary(settings, {});
+  for (const settings::TokenizerSettings& settings : {gpt2, bert, list, named, added}) {
+    const corpus::Vocabulary v = corpus::open_vocabulary(settings, {});
     SCOPED_TRACE(v.directory);
     EXPECT_FALSE(v.opens_by_itself);
     const fs::path saved = place_ / "saved";
     fs::remove_all(saved);
     v.tokenizer->save(saved);
-    const Vocabulary again = open_vocabulary({.tokenizer_model = saved.string()}, {});
+    const corpus::Vocabulary again =
+        corpus::open_vocabulary({.tokenizer_model = saved.string()}, {});
     EXPECT_TRUE(again.opens_by_itself);
     for (const char* text : {"ab a<new>ab", "ab</s> [MASK] ab a"})
       EXPECT_EQ(encode(again, text), encode(v, text)) << text;

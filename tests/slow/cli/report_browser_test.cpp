@@ -11,9 +11,9 @@
 namespace megatron::testing {
 namespace {
 
-using training::report::line;
-using training::report::run_line;
-using training::report::step_line;
+using report::line;
+using report::run_line;
+using report::step_line;
 
 struct Shown {
   std::string page, console;  // the page when its script has run

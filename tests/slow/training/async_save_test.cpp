@@ -35,7 +35,7 @@ double median(std::vector<double> values) {
 // --async-save: with a save that takes ten seconds, steps are at most a fifth slower.
 TEST(AsyncSave, StepsWaitForTheCopyOnly) {
   const TemporaryDirectory folder;
-  TrainSettings s = tiny_gpt2();
+  settings::TrainSettings s = tiny_gpt2();
   s.shape.hidden_size = 256;
   s.shape.ffn_hidden_size = 1024;
   s.shape.num_attention_heads = 8;

@@ -15,8 +15,8 @@ const std::string kCurve = MEGATRON_TEST_SOURCES "/slow/training/gpt2_124m_curve
 // text uses these.
 constexpr int64_t kVocabulary = 16384;
 
-TrainSettings gpt2_124m(const std::string& prefix, const std::string& tokenizer) {
-  TrainSettings s;
+settings::TrainSettings gpt2_124m(const std::string& prefix, const std::string& tokenizer) {
+  settings::TrainSettings s;
   s.shape.num_layers = 12;
   s.shape.hidden_size = 768;
   s.shape.num_attention_heads = 12;

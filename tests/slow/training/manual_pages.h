@@ -6,10 +6,10 @@
 #include <cstdlib>
 #include <string>
 
+#include "corpus/preprocess.h"
 #include "data/text_source.h"
 #include "golden/training/support.h"
 #include "tokenizers/trainer/bpe_trainer.h"
-#include "training/preprocess.h"
 
 namespace megatron::training {
 
@@ -45,7 +45,7 @@ inline void train_tokenizer(const std::string& texts, int64_t vocabulary,
 inline std::string tokenized_manual_pages(const TemporaryDirectory& folder, int64_t vocabulary) {
   const std::string texts = folder / "packages/text";
   train_tokenizer(texts, vocabulary, folder / "tokenizer");
-  PreprocessSettings settings;
+  corpus::PreprocessSettings settings;
   settings.input = {texts};
   settings.whole_files = true;
   settings.output_prefix = folder / "manual";

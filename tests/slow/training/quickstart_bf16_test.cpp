@@ -10,8 +10,9 @@ namespace megatron::training {
 namespace {
 
 // The recipe of ./quickstart, cut after 200 of its 500 steps.
-TrainSettings quickstart_run(const std::string& prefix, const std::string& tokenizer, bool bf16) {
-  TrainSettings s;
+settings::TrainSettings quickstart_run(const std::string& prefix, const std::string& tokenizer,
+                                       bool bf16) {
+  settings::TrainSettings s;
   s.shape.num_layers = 4;
   s.shape.hidden_size = 256;
   s.shape.num_attention_heads = 8;

@@ -8,7 +8,7 @@
 #include <map>
 #include <sstream>
 
-#include "training/log/run_log.h"
+#include "report/log/run_log.h"
 #include "unit/training/log_support.h"
 
 namespace megatron::training {
@@ -68,10 +68,10 @@ float loss_of(int64_t iteration, bool resumed) {
   return static_cast<float>((resumed ? 1.0 / 3 : 1.0 / 7) + static_cast<double>(iteration));
 }
 
-void write_run(const LogSettings& settings, int64_t first, int64_t last) {
-  RunLog log(settings, "", some_run(first), nullptr);
+void write_run(const report::LogSettings& settings, int64_t first, int64_t last) {
+  report::RunLog log(settings, "", some_run(first), nullptr);
   for (int64_t i = first + 1; i <= last; ++i) {
-    StepRecord record = some_step(i);
+    report::StepRecord record = some_step(i);
     record.loss = (first > 0 ? 1.0 / 3 : 1.0 / 7) + static_cast<double>(i);
     log.step(record);
     if (i % 5 != 0) continue;
@@ -121,7 +121,7 @@ TEST(TensorBoardPackage, ReadsScalarsAndTextsAndForgetsWhatAResumedRunTookBack) 
                     "python3-venv and PyPI): "
                  << read_file(folder / "log");
   }
-  LogSettings settings;
+  report::LogSettings settings;
   settings.tensorboard_dir = folder / "board";
   ::testing::internal::CaptureStdout();
   write_run(settings, 0, 30);

@@ -11,8 +11,8 @@
 
 #include "base/error.h"
 #include "cli/options.h"
+#include "settings/settings.h"
 #include "text.h"
-#include "training/settings.h"
 
 namespace megatron::cli {
 namespace {
@@ -38,7 +38,7 @@ class ConfigFile : public ::testing::Test {
   }
 
   struct Train {
-    training::TrainSettings settings;
+    settings::TrainSettings settings;
     Fields fields = settings.fields();
     Words notes;
     PrintConfig print_config;

@@ -11,8 +11,8 @@
 #include "cli/flags/foreign_flags.h"
 #include "cli/flags/table.h"
 #include "cli/options.h"
+#include "settings/settings.h"
 #include "text.h"
-#include "training/settings.h"
 
 namespace megatron::cli {
 namespace {
@@ -23,7 +23,7 @@ using Words = std::vector<std::string>;
 
 // The settings of `megatron train` and what parse_training() makes of a command line.
 struct Train {
-  training::TrainSettings settings;
+  settings::TrainSettings settings;
   Fields fields = settings.fields();
   Words notes;
 

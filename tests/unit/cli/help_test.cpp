@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "cli/options.h"
+#include "corpus/preprocess.h"
+#include "settings/settings.h"
 #include "training/evaluation.h"
-#include "training/preprocess.h"
-#include "training/settings.h"
 
 namespace megatron::cli {
 namespace {
@@ -25,7 +25,7 @@ struct Printed {
 
 // What `megatron train` prints.
 Printed help_of_train(const Words& arguments) {
-  training::TrainSettings settings;
+  settings::TrainSettings settings;
   Fields fields = settings.fields();
   Words notes;
   ::testing::internal::CaptureStdout();
@@ -71,7 +71,7 @@ const std::set<std::string> kOfTrain = {"model",       "data",       "batch",  "
                                         "checkpoints", "evaluation", "device", "configuration"};
 
 TEST(Help, EachFlagOfTrainIsOfOneGroup) {
-  training::TrainSettings settings;
+  settings::TrainSettings settings;
   const Fields fields = settings.fields();
   std::map<std::string, std::set<std::string>> expected;
   for (const Field& field : fields.all()) {
@@ -150,7 +150,7 @@ TEST(Help, FlagsOfOtherCommandsHaveGroups) {
   Fields fields;
   evaluation.fields(fields);
   for (const Field& field : fields.all()) EXPECT_NE(field.group, "") << field.name;
-  training::PreprocessSettings preprocess;
+  corpus::PreprocessSettings preprocess;
   Fields others;
   preprocess.fields(others);
   for (const Field& field : others.all()) EXPECT_NE(field.group, "") << field.name;

@@ -14,8 +14,8 @@
 namespace megatron::training {
 namespace {
 
-TrainSettings small() {
-  TrainSettings s = small_settings();
+settings::TrainSettings small() {
+  settings::TrainSettings s = small_settings();
   s.batch.train_iters = 10;
   s.data.mock_data = true;
   s.runtime.ranks = 2;
@@ -23,7 +23,7 @@ TrainSettings small() {
 }
 
 // Every flag's value and cause, "VALUE: CAUSE".
-std::map<std::string, std::string> notes_of(const TrainSettings& settings) {
+std::map<std::string, std::string> notes_of(const settings::TrainSettings& settings) {
   std::map<std::string, std::string> notes;
   for (const SettingNote& note : settle_run(settings).notes)
     notes[note.flag] = note.value + ": " + note.cause;
@@ -31,7 +31,7 @@ std::map<std::string, std::string> notes_of(const TrainSettings& settings) {
 }
 
 TEST(DerivedSettings, OfTheShape) {
-  TrainSettings s = small();
+  settings::TrainSettings s = small();
   auto notes = notes_of(s);
   EXPECT_EQ(notes["ffn-hidden-size"], "192: 4 x hidden size 48");
   EXPECT_EQ(notes["kv-channels"], "12: hidden size 48 / 4 heads");
@@ -56,7 +56,7 @@ TEST(DerivedSettings, OfTheShape) {
 }
 
 TEST(DerivedSettings, OfTheModelsDirectory) {
-  TrainSettings s = small();
+  settings::TrainSettings s = small();
   const std::string llama = std::string(MEGATRON_GOLDEN) + "/hf/llama";
   s.shape = {};
   s.run.model = llama;
@@ -71,7 +71,7 @@ TEST(DerivedSettings, OfTheModelsDirectory) {
 }
 
 TEST(DerivedSettings, OfTheTokenizer) {
-  TrainSettings s = small();
+  settings::TrainSettings s = small();
   EXPECT_EQ(notes_of(s)["tokenizer-type"], "NullTokenizer: there is no --tokenizer-model");
   s.shape.vocab_size.reset();
   s.data.tokenizer_model = std::string(MEGATRON_GOLDEN) + "/tokenizers/trained/llama3";
@@ -79,7 +79,7 @@ TEST(DerivedSettings, OfTheTokenizer) {
 }
 
 TEST(DerivedSettings, OfTheBatch) {
-  TrainSettings s = small();
+  settings::TrainSettings s = small();
   EXPECT_EQ(notes_of(s)["global-batch-size"], "4: micro-batch size 2 x 2 ranks");
   s.batch.global_batch_size = 7;
   s.batch.decrease_batch_size = true;
@@ -99,7 +99,7 @@ TEST(DerivedSettings, OfTheBatch) {
 }
 
 TEST(DerivedSettings, OfThreadsAndEvaluation) {
-  TrainSettings s = small();
+  settings::TrainSettings s = small();
   s.runtime.threads.reset();
   const MachineLimits limits = machine_limits();
   const std::string limit =
@@ -124,7 +124,7 @@ TEST(DerivedSettings, OfThreadsAndEvaluation) {
 }
 
 TEST(DerivedSettings, OfTheSchedule) {
-  TrainSettings s = small();
+  settings::TrainSettings s = small();
   EXPECT_EQ(notes_of(s)["lr-decay-iters"], "10: --train-iters");
   s.optimizer.lr_warmup_fraction = 0.25;
   EXPECT_EQ(notes_of(s)["lr-warmup-iters"], "2: 0.25 x 40 samples of the decay = 10 samples");
@@ -140,7 +140,7 @@ TEST(DerivedSettings, OfTheSchedule) {
   EXPECT_EQ(notes_of(s)["lr-decay-samples"], "40: --train-samples");
   s.optimizer.lr_warmup_fraction = 0.13;
   EXPECT_EQ(notes_of(s)["lr-warmup-samples"], "5: 0.13 x 40 samples of the decay = 5.2 samples");
-  TrainSettings open = small();  // a plan of steps without an end
+  settings::TrainSettings open = small();  // a plan of steps without an end
   open.batch.train_iters.reset();
   EXPECT_FALSE(notes_of(open).contains("lr-decay-iters"));
   open.optimizer.lr_warmup_fraction = 0.25;
@@ -152,14 +152,14 @@ TEST(DerivedSettings, OfTheSchedule) {
 }
 
 TEST(DerivedSettings, OfACheckpoint) {
-  const TrainSettings given = small();
+  const settings::TrainSettings given = small();
   SettledRun run = settle_run(given);
   run.settings.checkpoint.save = "run";
   run.settings.checkpoint.save_retain_interval = 5;
   run.settings.checkpoint.use_checkpoint_scheduler = true;
   run.settings.checkpoint.load = "other";
   run.settings.checkpoint.finetune = true;
-  TrainerState state;
+  resume::TrainerState state;
   state.seed = 77;
   state.learning_rate = run.settings.optimizer.learning_rate(run.settings.batch);
   state.learning_rate.max = 0.5;

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "training/log/tensorboard.h"
+#include "report/log/tensorboard.h"
 
 namespace megatron::training::log_test {
 
@@ -93,9 +93,10 @@ inline std::vector<Event> read_events(std::string_view bytes) {
   std::vector<Event> events;
   while (!bytes.empty()) {
     const auto size = value_of<uint64_t>(bytes);
-    if (value_of<uint32_t>(bytes.substr(8)) != masked_crc32c(bytes.substr(0, 8)) ||
+    if (value_of<uint32_t>(bytes.substr(8)) != report::masked_crc32c(bytes.substr(0, 8)) ||
         size > bytes.size() - 16 ||
-        value_of<uint32_t>(bytes.substr(12 + size)) != masked_crc32c(bytes.substr(12, size)))
+        value_of<uint32_t>(bytes.substr(12 + size)) !=
+            report::masked_crc32c(bytes.substr(12, size)))
       throw std::runtime_error("a broken record");
     events.push_back(parse_event(bytes.substr(12, size)));
     bytes.remove_prefix(16 + size);

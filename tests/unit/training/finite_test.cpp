@@ -1,4 +1,4 @@
-#include "training/finite.h"
+#include "tensor/finite.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "training/log/json_lines_log.h"
+#include "report/log/json_lines_log.h"
 
 #include <sys/stat.h>
 
@@ -40,13 +40,13 @@ TEST(JsonRecords, RunHasEveryKeyAndTellsTheMachine) {
   EXPECT_GT(line["machine"]["memory_bytes"].as_integer(), 1 << 20);
   EXPECT_EQ(line["machine"]["device"], Json("cpu"));
   EXPECT_EQ(line["peak_flops"], Json(2e11));
-  RunRecord bare;
+  report::RunRecord bare;
   EXPECT_FALSE(to_json(bare, 0).contains("peak_flops"));
   EXPECT_EQ(to_json(bare, 0)["model"], Json(Json::Object{}));
 }
 
 TEST(JsonRecords, LossScaleAndSkippedStepsWhereThereAreAny) {
-  StepRecord r = some_step(3);
+  report::StepRecord r = some_step(3);
   r.loss_scale = 0.5;
   r.skipped = 2;
   const Json line = to_json(r, 1);
@@ -55,7 +55,7 @@ TEST(JsonRecords, LossScaleAndSkippedStepsWhereThereAreAny) {
 }
 
 TEST(JsonRecords, StepReadsBackToTheVeryNumbers) {
-  StepRecord r = some_step(3);
+  report::StepRecord r = some_step(3);
   r.loss = std::nextafter(1.0 / 3, 1);
   r.learning_rate = 5e-324;
   r.flops_per_second = 1e300;
@@ -93,7 +93,7 @@ TEST(JsonRecords, StepReadsBackToTheVeryNumbers) {
 }
 
 TEST(JsonRecords, WhatIsNotFiniteIsNullAndWhatIsNotKnownIsAbsent) {
-  StepRecord r = some_step(3);
+  report::StepRecord r = some_step(3);
   r.loss = std::numeric_limits<double>::quiet_NaN();
   r.gradient_norm = std::numeric_limits<double>::infinity();
   r.peak_share = -1;
@@ -106,41 +106,42 @@ TEST(JsonRecords, WhatIsNotFiniteIsNullAndWhatIsNotKnownIsAbsent) {
 }
 
 TEST(JsonRecords, TheOthers) {
-  const Json validation = to_json(ValidationRecord{9, "valid", 2, 4096}, 1);
+  const Json validation = to_json(report::ValidationRecord{9, "valid", 2, 4096}, 1);
   EXPECT_EQ(keys(validation),
             (Names{"type", "time", "iteration", "set", "loss", "perplexity", "tokens"}));
   EXPECT_EQ(validation["perplexity"].as_number(), std::exp(2.0));
-  EXPECT_EQ(to_json(ValidationRecord{9, "a", 50, 1}, 1)["perplexity"].as_number(), std::exp(20.0));
-  EXPECT_TRUE(to_json(ValidationRecord{9, "a", NAN, 1}, 1)["perplexity"].is_null());
-  const Json save = to_json(SaveRecord{10, 77, "run/iter_0000010", 1.5, 0.25}, 1);
+  EXPECT_EQ(to_json(report::ValidationRecord{9, "a", 50, 1}, 1)["perplexity"].as_number(),
+            std::exp(20.0));
+  EXPECT_TRUE(to_json(report::ValidationRecord{9, "a", NAN, 1}, 1)["perplexity"].is_null());
+  const Json save = to_json(report::SaveRecord{10, 77, "run/iter_0000010", 1.5, 0.25}, 1);
   EXPECT_EQ(save.dump(),
             R"({"type": "save", "time": 1.0, "iteration": 10, "path": "run/iter_0000010", )"
             R"("bytes": 77, "seconds": 1.5, "wait": 0.25})");
   // Half of a character, as a tokenizer of bytes may leave it.
-  const Json sample = to_json(SampleRecord{10, "caf\xc3\xa9 \"", "x\xe2\x82\ny"}, 1);
+  const Json sample = to_json(report::SampleRecord{10, "caf\xc3\xa9 \"", "x\xe2\x82\ny"}, 1);
   EXPECT_EQ(Json::parse(sample.dump())["prompt"], Json("caf\xc3\xa9 \""));
   EXPECT_EQ(Json::parse(sample.dump())["text"], Json("x\xef\xbf\xbd\ny"));
-  EXPECT_EQ(note_to_json(4, true, "slow", 1).dump(),
+  EXPECT_EQ(report::note_to_json(4, true, "slow", 1).dump(),
             R"({"type": "note", "time": 1.0, "iteration": 4, "level": "warning", "text": "slow"})");
-  EXPECT_EQ(end_to_json(4, EndReason::exit_interval, "", 1).dump(),
+  EXPECT_EQ(report::end_to_json(4, report::EndReason::exit_interval, "", 1).dump(),
             R"({"type": "end", "time": 1.0, "iteration": 4, "reason": "exit-interval"})");
-  EXPECT_EQ(end_to_json(4, EndReason::error, "bad", 1)["text"], Json("bad"));
+  EXPECT_EQ(report::end_to_json(4, report::EndReason::error, "bad", 1)["text"], Json("bad"));
 }
 
 // A log of ten steps, with a save at 5.
 std::string write_log(const std::string& path) {
-  JsonLinesLog log(path, 0);
+  report::JsonLinesLog log(path, 0);
   log.write(to_json(some_run(), 1));
   for (int64_t i = 1; i <= 10; ++i) {
     log.write(to_json(some_step(i), 1));
-    if (i == 5) log.write(to_json(SaveRecord{5, 1, "x", 1, 1}, 1));
+    if (i == 5) log.write(to_json(report::SaveRecord{5, 1, "x", 1, 1}, 1));
   }
   return read_file(path);
 }
 
 TEST(JsonLinesLog, EachRecordIsALineThatIsThereAtOnce) {
   const TemporaryDirectory folder;
-  JsonLinesLog log(folder / "not/yet/there/log.jsonl", 0);
+  report::JsonLinesLog log(folder / "not/yet/there/log.jsonl", 0);
   log.write(to_json(some_run(), 1));
   EXPECT_EQ(lines_of(read_file(log.path())).size(), 1u);
   log.write(to_json(some_step(1), 1));
@@ -154,7 +155,7 @@ TEST(JsonLinesLog, AResumedRunTakesAwayWhatLiesBeyond) {
   const TemporaryDirectory folder;
   const std::string path = folder / "log.jsonl", whole = write_log(path);
   {
-    JsonLinesLog log(path, 5);
+    report::JsonLinesLog log(path, 5);
   }
   const std::vector<std::string> before = lines_of(whole), after = lines_of(read_file(path));
   ASSERT_EQ(after.size(), 7u);  // the run, steps 1 to 5, the save
@@ -174,7 +175,7 @@ TEST(JsonLinesLog, NothingToTakeAwayLeavesTheFileUntouched) {
   struct stat before, after;
   ASSERT_EQ(stat(path.c_str(), &before), 0);
   {
-    JsonLinesLog log(path, 10);
+    report::JsonLinesLog log(path, 10);
   }
   ASSERT_EQ(stat(path.c_str(), &after), 0);
   EXPECT_EQ(before.st_ino, after.st_ino);
@@ -187,13 +188,13 @@ TEST(JsonLinesLog, ALineCutShortIsTakenAway) {
   const size_t last = whole.rfind("\n", whole.size() - 2) + 1;  // where step 10 begins
   for (size_t size = last + 1; size < whole.size(); size += size < last + 10 ? 1 : 97) {
     std::filesystem::resize_file(path, 0);
-    AppendFile(path, AppendFile::Open::append).write(whole.substr(0, size));
-    prepare_json_lines(path, 10);
+    report::AppendFile(path, report::AppendFile::Open::append).write(whole.substr(0, size));
+    report::prepare_json_lines(path, 10);
     ASSERT_EQ(read_file(path), whole.substr(0, last)) << size;
   }
   // Even where it is the first one.
   write_file(path, whole.substr(0, 5));
-  prepare_json_lines(path, 10);
+  report::prepare_json_lines(path, 10);
   EXPECT_EQ(read_file(path), "");
 }
 
@@ -201,19 +202,19 @@ TEST(JsonLinesLog, ANewRunKeepsTheOldLogs) {
   const TemporaryDirectory folder;
   const std::string path = folder / "log.jsonl", whole = write_log(path);
   {
-    JsonLinesLog log(path, 0);
+    report::JsonLinesLog log(path, 0);
     EXPECT_EQ(read_file(path), "");
     log.write(to_json(some_run(), 2));
   }
   EXPECT_EQ(read_file(path + ".1"), whole);
   const std::string second = read_file(path);
   {
-    JsonLinesLog log(path, 0);
+    report::JsonLinesLog log(path, 0);
   }
   EXPECT_EQ(read_file(path + ".1"), whole);
   EXPECT_EQ(read_file(path + ".2"), second);
   {
-    JsonLinesLog log(path, 0);
+    report::JsonLinesLog log(path, 0);
   }  // the empty one is no log to keep
   EXPECT_FALSE(std::filesystem::exists(path + ".3"));
 }
@@ -231,7 +232,7 @@ TEST(JsonLinesLog, LinesMayBeLaidOutInOtherWays) {
                            "\n"
                            R"({"type": "step", "time": 1, "loss": 1, "iteration": 6, "memory": {}})"
                            "\n");
-  prepare_json_lines(path, 5);
+  report::prepare_json_lines(path, 5);
   EXPECT_EQ(read_file(path), begin);
 }
 
@@ -241,7 +242,7 @@ TEST(JsonLinesLog, ALinkStaysALink) {
   write_log(folder / "elsewhere");
   std::filesystem::create_symlink(folder / "elsewhere", path);
   {
-    JsonLinesLog log(path, 2);
+    report::JsonLinesLog log(path, 2);
   }
   EXPECT_TRUE(std::filesystem::is_symlink(path));
   EXPECT_EQ(lines_of(read_file(folder / "elsewhere")).size(), 3u);
@@ -271,7 +272,7 @@ TEST(JsonLinesLog, AFileOfSomebodyElseIsNotTouched) {
   for (const Case& c : cases) {
     for (const int64_t iteration : {0, 1}) {
       write_file(path, c.text);
-      const std::string text = error_of([&] { JsonLinesLog log(path, iteration); });
+      const std::string text = error_of([&] { report::JsonLinesLog log(path, iteration); });
       EXPECT_NE(text.find(c.line), std::string::npos) << text << "\n" << c.text;
       EXPECT_NE(text.find(path), std::string::npos) << text;
       EXPECT_NE(text.find("--log-jsonl"), std::string::npos) << text;
@@ -284,20 +285,22 @@ TEST(JsonLinesLog, AFileOfSomebodyElseIsNotTouched) {
 TEST(JsonLinesLog, DevicesAreWrittenAndDirectoriesRefused) {
   const TemporaryDirectory folder;
   {
-    JsonLinesLog("/dev/null", 7).write(to_json(some_run(), 1));
+    report::JsonLinesLog("/dev/null", 7).write(to_json(some_run(), 1));
   }
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
-  const std::string full = error_of([] { JsonLinesLog("/dev/full", 0).write(Json(1)); });
+  const std::string full = error_of([] { report::JsonLinesLog("/dev/full", 0).write(Json(1)); });
   EXPECT_NE(full.find("cannot write '/dev/full': No space left"), std::string::npos) << full;
-  const std::string text = error_of([&] { JsonLinesLog log(folder.path(), 0); });
+  const std::string text = error_of([&] { report::JsonLinesLog log(folder.path(), 0); });
   EXPECT_NE(text.find(folder.path()), std::string::npos) << text;
 }
 
 TEST(AppendFile, TellsWhenItsFileWasRemoved) {
   const TemporaryDirectory folder;
-  AppendFile file(folder / "a/log", AppendFile::Open::create);
+  report::AppendFile file(folder / "a/log", report::AppendFile::Open::create);
   file.write("1");
-  EXPECT_NE(error_of([&] { AppendFile(folder / "a/log", AppendFile::Open::create); }), "");
+  EXPECT_NE(
+      error_of([&] { report::AppendFile(folder / "a/log", report::AppendFile::Open::create); }),
+      "");
   std::filesystem::remove_all(folder / "a");
   const std::string text = error_of([&] { file.write("2"); });
   EXPECT_NE(text.find("somebody removed it"), std::string::npos) << text;

@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "report/log/record.h"
 #include "text.h"
-#include "training/log/record.h"
 
 namespace megatron::training::log_test {
 
@@ -32,8 +32,8 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-inline RunRecord some_run(int64_t iteration = 0) {
-  RunRecord run;
+inline report::RunRecord some_run(int64_t iteration = 0) {
+  report::RunRecord run;
   run.iteration = iteration;
   run.flags = {{"lr", "3e-3"}, {"data-path", "a|b"}};
   run.model = Json::Object{{"num_layers", 4}};
@@ -50,8 +50,8 @@ inline RunRecord some_run(int64_t iteration = 0) {
 }
 
 // Of one step; batches of 8 sequences of 16 tokens.
-inline StepRecord some_step(int64_t iteration) {
-  StepRecord r;
+inline report::StepRecord some_step(int64_t iteration) {
+  report::StepRecord r;
   r.iteration = iteration;
   r.consumed_samples = 8 * iteration;
   r.consumed_tokens = 128 * iteration;

@@ -1,25 +1,25 @@
 // The loss scale against the rule that its header tells.
-#include "training/loss_scale.h"
+#include "optim/loss_scale.h"
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "training/precision_settings.h"
+#include "settings/precision_settings.h"
 
 namespace megatron::training {
 namespace {
 
-void steps(LossScale& scale, int count, bool overflow = false) {
+void steps(optim::LossScale& scale, int count, bool overflow = false) {
   for (int i = 0; i < count; ++i) scale.after_step(overflow);
 }
 
 TEST(LossScale, BeginsAt2To32) {
-  EXPECT_EQ(LossScale({}).value(), 0x1p32);
-  EXPECT_TRUE(LossScale({}).dynamic());
+  EXPECT_EQ(optim::LossScale({}).value(), 0x1p32);
+  EXPECT_TRUE(optim::LossScale({}).dynamic());
 }
 
 TEST(LossScale, HalvesFromTheLastOverflowOfTheHysteresisOn) {
-  LossScale scale({.initial = 1024, .hysteresis = 3});
+  optim::LossScale scale({.initial = 1024, .hysteresis = 3});
   steps(scale, 2, true);
   EXPECT_EQ(scale.value(), 1024);
   scale.after_step(true);
@@ -29,7 +29,7 @@ TEST(LossScale, HalvesFromTheLastOverflowOfTheHysteresisOn) {
 }
 
 TEST(LossScale, GoodStepsDoNotFillTheHysteresis) {
-  LossScale scale({.initial = 1024, .window = 100, .hysteresis = 2});
+  optim::LossScale scale({.initial = 1024, .window = 100, .hysteresis = 2});
   scale.after_step(true);
   steps(scale, 50);
   scale.after_step(true);
@@ -40,7 +40,7 @@ TEST(LossScale, GoodStepsDoNotFillTheHysteresis) {
 }
 
 TEST(LossScale, DoublesAfterAWindowAndFillsTheHysteresis) {
-  LossScale scale({.initial = 1024, .window = 5, .hysteresis = 2});
+  optim::LossScale scale({.initial = 1024, .window = 5, .hysteresis = 2});
   steps(scale, 2, true);
   EXPECT_EQ(scale.value(), 512);
   steps(scale, 4);
@@ -54,7 +54,7 @@ TEST(LossScale, DoublesAfterAWindowAndFillsTheHysteresis) {
 }
 
 TEST(LossScale, AnOverflowBeginsANewWindow) {
-  LossScale scale({.initial = 1024, .window = 5, .hysteresis = 9});
+  optim::LossScale scale({.initial = 1024, .window = 5, .hysteresis = 9});
   steps(scale, 4);
   scale.after_step(true);
   steps(scale, 4);
@@ -64,26 +64,26 @@ TEST(LossScale, AnOverflowBeginsANewWindow) {
 }
 
 TEST(LossScale, StopsAtTheLeast) {
-  LossScale scale({.initial = 16, .least = 3, .hysteresis = 1});
+  optim::LossScale scale({.initial = 16, .least = 3, .hysteresis = 1});
   steps(scale, 10, true);
   EXPECT_EQ(scale.value(), 3);
   EXPECT_TRUE(scale.least());
 }
 
 TEST(LossScale, AConstantOneStays) {
-  LossScale scale({.constant = 128, .window = 2, .hysteresis = 1});
+  optim::LossScale scale({.constant = 128, .window = 2, .hysteresis = 1});
   steps(scale, 3, true);
   steps(scale, 5);
   EXPECT_EQ(scale.value(), 128);
   EXPECT_FALSE(scale.dynamic());
-  EXPECT_TRUE(LossScale({.constant = 0}).dynamic());  // as Megatron-LM takes --loss-scale 0
+  EXPECT_TRUE(optim::LossScale({.constant = 0}).dynamic());  // as Megatron-LM takes --loss-scale 0
 }
 
 TEST(LossScale, GoesOnFromItsState) {
-  LossScale one({.initial = 1024, .window = 4, .hysteresis = 2});
+  optim::LossScale one({.initial = 1024, .window = 4, .hysteresis = 2});
   steps(one, 2, true);
   steps(one, 3);
-  LossScale other({.initial = 1024, .window = 4, .hysteresis = 2});
+  optim::LossScale other({.initial = 1024, .window = 4, .hysteresis = 2});
   other.resume(one.state());
   for (const bool overflow : {false, true, true, false, true}) {
     one.after_step(overflow);
@@ -92,7 +92,7 @@ TEST(LossScale, GoesOnFromItsState) {
   }
 }
 
-std::string refusal(const PrecisionSettings& s) {
+std::string refusal(const settings::PrecisionSettings& s) {
   try {
     s.check();
   } catch (const Error& error) {
@@ -116,13 +116,14 @@ TEST(PrecisionSettings, RefuseWhatCannotBe) {
   has(refusal({.fp16 = true, .loss_scaling = {.hysteresis = 0}}), "--hysteresis is 0");
   has(refusal({.fp16 = true, .loss_scaling = {.initial = 2, .least = 4}}), "--min-loss-scale 4");
   has(refusal({.fp16 = true, .loss_scaling = {.constant = 8, .hysteresis = 3}}), "--loss-scale 8");
-  has(refusal({.check_for_nan_in_loss_and_grad = false, .on_non_finite = OnNonFinite::skip}),
+  has(refusal(
+          {.check_for_nan_in_loss_and_grad = false, .on_non_finite = settings::OnNonFinite::skip}),
       "--no-check-for-nan-in-loss-and-grad");
 }
 
 TEST(PrecisionSettings, OnlyFp16ScalesTheLoss) {
-  EXPECT_FALSE(PrecisionSettings{.bf16 = true}.loss_scale());
-  const auto scale = PrecisionSettings{.fp16 = true}.loss_scale();
+  EXPECT_FALSE(settings::PrecisionSettings{.bf16 = true}.loss_scale());
+  const auto scale = settings::PrecisionSettings{.fp16 = true}.loss_scale();
   ASSERT_TRUE(scale);
   EXPECT_EQ(scale->initial, 4294967296);
   EXPECT_EQ(scale->least, 1);

@@ -1,14 +1,14 @@
-#include "training/many_layers.h"
+#include "training/plan/many_layers.h"
 
 #include <gtest/gtest.h>
 
-#include "training/make_plan.h"
+#include "training/plan/make_plan.h"
 #include "unit/training/small_settings.h"
 
 namespace megatron::training {
 namespace {
 
-plan::Plan plan_of(TrainSettings s, int64_t layers) {
+plan::Plan plan_of(settings::TrainSettings s, int64_t layers) {
   s.shape.num_layers = layers;
   s.runtime.device = "cpu";
   return make_plan(s, {});
@@ -28,7 +28,7 @@ void expect_alike(const plan::MemoryUse& a, const plan::MemoryUse& b) {
 constexpr Depths kDepths{{256, 512, 768}, 1280};
 
 // What three depths say of a fourth is what its own run says.
-void expect_exact(const TrainSettings& s) {
+void expect_exact(const settings::TrainSettings& s) {
   const Depths depths = kDepths;
   std::array<plan::Plan, 3> plans;
   for (size_t i = 0; i < plans.size(); ++i) plans[i] = plan_of(s, depths.layers[i]);
@@ -66,7 +66,7 @@ void expect_exact(const TrainSettings& s) {
 TEST(ManyLayers, OfOneRank) { expect_exact(small_settings()); }
 
 TEST(ManyLayers, Recomputed) {
-  TrainSettings s = small_settings();
+  settings::TrainSettings s = small_settings();
   s.recompute.granularity = "full";
   s.recompute.method = "uniform";
   s.recompute.num_layers = 2;
@@ -74,7 +74,7 @@ TEST(ManyLayers, Recomputed) {
 }
 
 TEST(ManyLayers, OfTensorParallelRanksAndAPipeline) {
-  TrainSettings s = small_settings();
+  settings::TrainSettings s = small_settings();
   s.parallel.tensor_parallel = 2;
   s.parallel.pipeline_parallel = 2;
   s.batch.global_batch_size = 8;
@@ -98,7 +98,7 @@ TEST(ManyLayers, WhatDoesNotGrowAlikeIsNotTaken) {
 }
 
 TEST(ManyLayers, DepthsAreDividedAsTheWhole) {
-  TrainSettings s = small_settings();
+  settings::TrainSettings s = small_settings();
   EXPECT_FALSE(depths_for(s, 8192).has_value());
   s.parallel.pipeline_parallel = 3;
   s.recompute.num_layers = 5;

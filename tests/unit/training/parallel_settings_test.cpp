@@ -1,4 +1,4 @@
-#include "training/parallel_settings.h"
+#include "settings/parallel_settings.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@ using parallel::ScheduleKind;
 using parallel::Sharding;
 
 // Settings of flags: "--tensor-model-parallel-size 2 --sequence-parallel".
-ParallelSettings of(const std::string& flags) {
-  ParallelSettings settings;
+settings::ParallelSettings of(const std::string& flags) {
+  settings::ParallelSettings settings;
   Fields fields;
   settings.fields(fields);
   std::vector<std::string> words;
@@ -61,8 +61,8 @@ void expect_in(const std::string& text, std::initializer_list<std::string_view> 
 
 TEST(ParallelSettings, OneRankIsTheDefault) {
   EXPECT_EQ(notes_of("", {.ranks = 1}), "");
-  const parallel::RanksOptions options = ParallelSettings().ranks_options(8);
-  EXPECT_EQ(ParallelSettings().model_ranks(), 1);
+  const parallel::RanksOptions options = settings::ParallelSettings().ranks_options(8);
+  EXPECT_EQ(settings::ParallelSettings().model_ranks(), 1);
   EXPECT_EQ(options.pipeline.pieces(), 1);
   EXPECT_FALSE(options.beside || options.sequence);
   EXPECT_EQ(options.sharding, Sharding::none);
@@ -77,7 +77,7 @@ TEST(ParallelSettings, Mesh) {
   EXPECT_EQ(layout.pp, 3);
   EXPECT_EQ(layout.instances, 5);
   EXPECT_EQ(layout.order, "tp-cp-ep-pp-dp");
-  EXPECT_EQ(ParallelSettings().mesh_layout().order, "tp-cp-ep-dp-pp");
+  EXPECT_EQ(settings::ParallelSettings().mesh_layout().order, "tp-cp-ep-dp-pp");
   expect_in(refusal_of_flags("--tensor-model-parallel-size 3"),
             {"4 ranks", "--tensor-model-parallel-size 3"});
   expect_in(refusal_of_flags("--pipeline-model-parallel-size 0"), {"-size is 0", "[1, "});
@@ -90,7 +90,7 @@ TEST(ParallelSettings, Mesh) {
 
 TEST(ParallelSettings, ContextAndExpertsAreRefusedByName) {
   const auto error = [](const auto& set) {
-    ParallelSettings settings;
+    settings::ParallelSettings settings;
     set(settings);
     std::vector<SettingNote> notes;
     try {
@@ -100,13 +100,13 @@ TEST(ParallelSettings, ContextAndExpertsAreRefusedByName) {
     }
     return std::string();
   };
-  expect_in(error([](ParallelSettings& s) { s.context_parallel = 2; }),
+  expect_in(error([](settings::ParallelSettings& s) { s.context_parallel = 2; }),
             {"--context-parallel-size is 2", "use 1"});
-  expect_in(error([](ParallelSettings& s) { s.expert_parallel = 2; }),
+  expect_in(error([](settings::ParallelSettings& s) { s.expert_parallel = 2; }),
             {"--expert-model-parallel-size is 2", "use 1"});
-  expect_in(error([](ParallelSettings& s) { s.expert_tensor_parallel = 2; }),
+  expect_in(error([](settings::ParallelSettings& s) { s.expert_tensor_parallel = 2; }),
             {"--expert-tensor-parallel-size is 2", "leave it out"});
-  EXPECT_EQ(error([](ParallelSettings& s) { s.expert_tensor_parallel = 1; }), "");
+  EXPECT_EQ(error([](settings::ParallelSettings& s) { s.expert_tensor_parallel = 1; }), "");
 }
 
 TEST(ParallelSettings, SequenceParallelism) {
@@ -238,14 +238,14 @@ TEST(ParallelSettings, Overlap) {
             {"--overlap-param-gather", "--use-distributed-optimizer"});
   expect_in(refusal_of_flags("--overlap-param-gather --use-distributed-optimizer"),
             {"needs --overlap-grad-reduce"});
-  const ParallelSettings settings =
+  const settings::ParallelSettings settings =
       of("--overlap-param-gather --use-distributed-optimizer --overlap-grad-reduce");
   const parallel::DataParallelOptions options = settings.data_parallel(1000);
   EXPECT_TRUE(options.overlap_gather && options.overlap_reduce);
   EXPECT_EQ(options.bucket_elements, 0);
   EXPECT_TRUE(settings.ranks_options(8).beside);
   EXPECT_TRUE(of("--pipeline-model-parallel-size 2").ranks_options(8).beside);
-  const ParallelSettings waiting =
+  const settings::ParallelSettings waiting =
       of("--pipeline-model-parallel-size 2 --no-overlap-p2p-communication");
   EXPECT_FALSE(waiting.ranks_options(8).beside);
   EXPECT_FALSE(waiting.pipeline_options().overlap);

@@ -1,5 +1,5 @@
 // progress.txt: what of it a job goes on from.
-#include "training/log/progress_file.h"
+#include "report/log/progress_file.h"
 
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ TEST(ProgressFile, CountsFromTheFirstOfTheLastJobsWithAsManyRanks) {
                            line("2026-01-01 14:00:00", 4, "Starting job") + "broken line\n" +
                            line("2026-01-01 14:30:00", 4, saved("4.00e+15")) +
                            line("2026-01-01 15:00:00", 4, "Starting job");
-  const ProgressStart start = progress_start(text, 4);
+  const report::ProgressStart start = report::progress_start(text, 4);
   EXPECT_TRUE(start.found);
   EXPECT_EQ(start.flops, 3e15);
   const auto time = static_cast<std::time_t>(start.time);
@@ -36,20 +36,20 @@ TEST(ProgressFile, CountsFromTheFirstOfTheLastJobsWithAsManyRanks) {
   localtime_r(&time, &local);
   EXPECT_EQ(local.tm_hour, 14);
   EXPECT_EQ(local.tm_min, 0);
-  EXPECT_FALSE(progress_start(text, 8).found) << "4 ranks came after them";
-  EXPECT_FALSE(progress_start("", 4).found);
+  EXPECT_FALSE(report::progress_start(text, 8).found) << "4 ranks came after them";
+  EXPECT_FALSE(report::progress_start("", 4).found);
 }
 
 TEST(ProgressFile, AppendsLines) {
   const log_test::TemporaryDirectory folder;
-  ProgressFile(folder.path(), 2, 0).saved(5, 6e15, 2e9);
+  report::ProgressFile(folder.path(), 2, 0).saved(5, 6e15, 2e9);
   const std::string text = read_file(folder / "progress.txt");
   EXPECT_NE(text.find("\t# GPUs: 2\tStarting job\n"), text.npos) << text;
   EXPECT_NE(text.find("\tSaved checkpoint\tIteration: 5\tJob throughput: "), text.npos) << text;
   EXPECT_NE(text.find("\tFloating-point operations: 6.00e+15\tTokens (in billions): 2.00\n"),
             text.npos)
       << text;
-  EXPECT_THROW(ProgressFile("/proc/no/such", 1, 0), Error);
+  EXPECT_THROW(report::ProgressFile("/proc/no/such", 1, 0), Error);
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 // Flags of recompute and offload: what they mean, and what is refused in which words.
-#include "training/recompute_settings.h"
+#include "settings/recompute_settings.h"
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "training/offload_settings.h"
+#include "settings/offload_settings.h"
 
 namespace megatron::training {
 namespace {
@@ -21,13 +21,14 @@ Settings of(const std::vector<std::pair<std::string, std::vector<std::string>>>&
   for (const auto& [flag, values] : flags) fields.find(flag)->assign(values);
   return settings;
 }
-RecomputeSettings recompute(
+settings::RecomputeSettings recompute(
     const std::vector<std::pair<std::string, std::vector<std::string>>>& flags) {
-  return of<RecomputeSettings>(flags);
+  return of<settings::RecomputeSettings>(flags);
 }
 
 // The text that check() refuses the settings with.
-std::string refusal(const RecomputeSettings& s, int64_t tensor = 1, bool sequence = false) {
+std::string refusal(const settings::RecomputeSettings& s, int64_t tensor = 1,
+                    bool sequence = false) {
   std::vector<SettingNote> notes;
   try {
     s.check(4, tensor, sequence, notes);
@@ -36,7 +37,7 @@ std::string refusal(const RecomputeSettings& s, int64_t tensor = 1, bool sequenc
   }
   return "";
 }
-std::string refusal(const OffloadSettings& s, bool recomputes) {
+std::string refusal(const settings::OffloadSettings& s, bool recomputes) {
   std::vector<SettingNote> notes;
   try {
     s.check(4, recomputes, notes);
@@ -50,14 +51,14 @@ void expect_says(const std::string& text, std::string_view part) {
 }
 
 TEST(RecomputeSettings, NothingByDefault) {
-  const RecomputeSettings s;
+  const settings::RecomputeSettings s;
   EXPECT_FALSE(s.any());
   EXPECT_EQ(refusal(s), "");
   EXPECT_EQ(s.options().granularity, Granularity::none);
 }
 
 TEST(RecomputeSettings, Full) {
-  RecomputeSettings s = recompute({{"recompute-granularity", {"full"}}});
+  settings::RecomputeSettings s = recompute({{"recompute-granularity", {"full"}}});
   EXPECT_EQ(refusal(s), "");
   EXPECT_EQ(s.options().granularity, Granularity::full);
   EXPECT_EQ(s.options().method, Method::uniform);
@@ -74,7 +75,7 @@ TEST(RecomputeSettings, Full) {
 }
 
 TEST(RecomputeSettings, Selective) {
-  RecomputeSettings s = recompute({{"recompute-activations", {}}});
+  settings::RecomputeSettings s = recompute({{"recompute-activations", {}}});
   std::vector<SettingNote> notes;
   s.check(4, 1, false, notes);
   ASSERT_EQ(notes.size(), 1u);
@@ -125,7 +126,7 @@ TEST(RecomputeSettings, ModulesOfOtherModelsAreRefusedByName) {
 }
 
 TEST(RecomputeSettings, DistributedActivationsNeedTensorRanksThatHaveThemWhole) {
-  const RecomputeSettings s =
+  const settings::RecomputeSettings s =
       recompute({{"recompute-granularity", {"full"}}, {"distribute-saved-activations", {}}});
   expect_says(refusal(s), "--tensor-model-parallel-size is 1");
   EXPECT_EQ(refusal(s, 2), "");
@@ -136,7 +137,8 @@ TEST(RecomputeSettings, DistributedActivationsNeedTensorRanksThatHaveThemWhole) 
 }
 
 TEST(OffloadSettings, FewerLayersThanThereAreAndNoRecompute) {
-  OffloadSettings s = of<OffloadSettings>({{"cpu-offloading-num-layers", {"3"}}});
+  settings::OffloadSettings s =
+      of<settings::OffloadSettings>({{"cpu-offloading-num-layers", {"3"}}});
   EXPECT_EQ(refusal(s, false), "");
   EXPECT_EQ(s.options().layers, 3);
   expect_says(refusal(s, true), "recomputation");
@@ -149,9 +151,10 @@ TEST(OffloadSettings, FewerLayersThanThereAreAndNoRecompute) {
 }
 
 TEST(OffloadSettings, OptimizerByFraction) {
-  EXPECT_EQ(of<OffloadSettings>({}).fraction(), 0);
-  EXPECT_EQ(of<OffloadSettings>({{"optimizer-cpu-offload", {}}}).fraction(), 1);
-  OffloadSettings s = of<OffloadSettings>({{"optimizer-offload-fraction", {"0.25"}}});
+  EXPECT_EQ(of<settings::OffloadSettings>({}).fraction(), 0);
+  EXPECT_EQ(of<settings::OffloadSettings>({{"optimizer-cpu-offload", {}}}).fraction(), 1);
+  settings::OffloadSettings s =
+      of<settings::OffloadSettings>({{"optimizer-offload-fraction", {"0.25"}}});
   std::vector<SettingNote> notes;
   s.check(4, false, notes);
   ASSERT_EQ(notes.size(), 1u);

@@ -6,15 +6,13 @@
 #include <limits>
 #include <set>
 
-#include "training/report/curve.h"
+#include "report/curve.h"
 
-namespace megatron::training::report {
+namespace megatron::report {
 namespace {
 
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-
 TEST(ReportCurve, KeepsEveryRowOfAShortSeries) {
-  Curve curve(2, {1}, 100);
+  report::Curve curve(2, {1}, 100);
   for (int i = 0; i < 100; ++i) curve.add(std::vector<double>{1.0 * i, i == 7 ? kNone : 0.5});
   EXPECT_FALSE(curve.thinned());
   ASSERT_EQ(curve.column(0).size(), 100u);
@@ -24,7 +22,7 @@ TEST(ReportCurve, KeepsEveryRowOfAShortSeries) {
 
 TEST(ReportCurve, KeepsExtremesOfALongOne) {
   constexpr int kRows = 100000;
-  Curve curve(3, {1, 2}, 500);
+  report::Curve curve(3, {1, 2}, 500);
   std::set<int> marked;
   for (int i = 0; i < kRows; ++i) {
     double a = std::sin(i * 0.001), b = 5;
@@ -46,7 +44,7 @@ TEST(ReportCurve, KeepsExtremesOfALongOne) {
 }
 
 TEST(ReportCurve, RowsAreKeptWholeAndMeansAreOfAllRows) {
-  Curve curve(2, {1}, 20);
+  report::Curve curve(2, {1}, 20);
   double sum = 0;
   for (int i = 0; i < 4096; ++i) {
     curve.add(std::vector<double>{1.0 * i, 3.0 * i});
@@ -60,18 +58,18 @@ TEST(ReportCurve, RowsAreKeptWholeAndMeansAreOfAllRows) {
 }
 
 TEST(ReportCurve, TellsOfAnEmptySeries) {
-  const Curve curve(1, {0}, 5);
+  const report::Curve curve(1, {0}, 5);
   EXPECT_TRUE(curve.column(0).empty());
   EXPECT_TRUE(std::isnan(curve.last(0)));
   EXPECT_TRUE(std::isnan(curve.last_finite(0)));
 }
 
 TEST(ReportCurve, RemembersTheLastNumber) {
-  Curve curve(1, {0}, 5);
+  report::Curve curve(1, {0}, 5);
   for (const double v : {1.0, 2.0, kNone}) curve.add(std::vector<double>{v});
   EXPECT_TRUE(std::isnan(curve.last(0)));
   EXPECT_EQ(curve.last_finite(0), 2);
 }
 
 }  // namespace
-}  // namespace megatron::training::report
+}  // namespace megatron::report

@@ -4,16 +4,16 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "training/report/figures.h"
-#include "training/report/history.h"
+#include "report/figures.h"
+#include "report/history.h"
 #include "unit/training/report_log.h"
 
-namespace megatron::training::report {
+namespace megatron::report {
 namespace {
 
 void refused(const std::vector<std::string>& runs, const std::string& part) {
   try {
-    read_histories(runs);
+    report::read_histories(runs);
     FAIL() << "not refused: " << part;
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
@@ -30,7 +30,7 @@ TEST(ReportHistory, AResumedRunReplacesWhatItDoesAgain) {
   log += run_line(4, 9000);
   log += step_line(5, 9001, "3.0") + step_line(6, 9002, "2.5");
   const LogFolder folder;
-  const RunHistory h = read_history(folder.run("a", log), 100);
+  const report::RunHistory h = report::read_history(folder.run("a", log), 100);
   EXPECT_EQ(h.steps.column(kIteration), (std::vector<double>{1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(h.steps.column(kLoss), (std::vector<double>{5, 5, 5, 5, 3, 2.5}));
   EXPECT_EQ(h.replaced, 6 + 2 + 3);
@@ -48,17 +48,17 @@ TEST(ReportHistory, AResumedRunReplacesWhatItDoesAgain) {
 TEST(ReportHistory, KnowsTheRateInAll) {
   const LogFolder folder;
   const std::string steps = step_line(1, 1001, "5.0") + step_line(2, 1004, "4.0");
-  const RunHistory twice = read_history(
+  const report::RunHistory twice = report::read_history(
       folder.run("a", run_line(0, 1000) + steps + run_line(2, 2000) + step_line(3, 2008, "4.0")),
       100);
   EXPECT_DOUBLE_EQ(twice.overall_tokens_per_second, 24.0 / 12);
   const std::string later = step_line(11, 1002, "5.0") + step_line(12, 1004, "4.0");
-  EXPECT_DOUBLE_EQ(
-      read_history(folder.run("b", run_line(10, 1000, ",\"consumed_tokens\":80") + later), 100)
-          .overall_tokens_per_second,
-      16.0 / 4);
-  EXPECT_TRUE(std::isnan(
-      read_history(folder.run("c", run_line(10, 1000) + later), 100).overall_tokens_per_second));
+  EXPECT_DOUBLE_EQ(report::read_history(
+                       folder.run("b", run_line(10, 1000, ",\"consumed_tokens\":80") + later), 100)
+                       .overall_tokens_per_second,
+                   16.0 / 4);
+  EXPECT_TRUE(std::isnan(report::read_history(folder.run("c", run_line(10, 1000) + later), 100)
+                             .overall_tokens_per_second));
 }
 
 TEST(ReportHistory, KnowsFiguresAndHowARunEnded) {
@@ -68,25 +68,25 @@ TEST(ReportHistory, KnowsFiguresAndHowARunEnded) {
   log += line("validation", 2, "\"set\":\"valid\",\"loss\":4.25");
   log += line("validation", 3, "\"set\":\"valid\",\"loss\":null");
   const LogFolder folder;
-  const RunHistory open = read_history(folder.run("a", log), 100);
+  const report::RunHistory open = report::read_history(folder.run("a", log), 100);
   EXPECT_EQ(open.loss_not_finite, 1);
   EXPECT_EQ(open.validations.at(0).best, 4.25);
   EXPECT_EQ(open.validations.at(0).best_iteration, 2);
   EXPECT_EQ(open.median_tokens_per_second, 101);
   EXPECT_TRUE(std::isnan(open.median_peak_share));
-  EXPECT_EQ(status_of(open).text, "no end in the log: running or killed");
-  EXPECT_EQ(figures_of(open)[0].value, "4.0000");
-  EXPECT_EQ(figures_of(open)[1].value, "4.2500");
-  EXPECT_EQ(figures_of(open)[2].detail, "of 100");
-  EXPECT_EQ(figures_of(open)[3].value, "24");
-  EXPECT_EQ(figures_of(open)[6].value, "30s");
+  EXPECT_EQ(report::status_of(open).text, "no end in the log: running or killed");
+  EXPECT_EQ(report::figures_of(open)[0].value, "4.0000");
+  EXPECT_EQ(report::figures_of(open)[1].value, "4.2500");
+  EXPECT_EQ(report::figures_of(open)[2].detail, "of 100");
+  EXPECT_EQ(report::figures_of(open)[3].value, "24");
+  EXPECT_EQ(report::figures_of(open)[6].value, "30s");
   // 24 tokens in 30 s, steps of 101 tokens/s.
-  EXPECT_EQ(figures_of(open)[4].value, "101");
-  EXPECT_EQ(figures_of(open)[4].detail,
+  EXPECT_EQ(report::figures_of(open)[4].value, "101");
+  EXPECT_EQ(report::figures_of(open)[4].detail,
             "of a step, median · 1 in all, with evaluation, saves and logging");
-  const RunHistory far =
-      read_history(folder.run("far", run_line(0, 1) + step_line(1, 2, "1e300")), 9);
-  EXPECT_EQ(figures_of(far)[0].value, "1e+300");
+  const report::RunHistory far =
+      report::read_history(folder.run("far", run_line(0, 1) + step_line(1, 2, "1e300")), 9);
+  EXPECT_EQ(report::figures_of(far)[0].value, "1e+300");
   for (const auto& [reason, kind] :
        std::vector<std::pair<std::string, std::string>>{{"done", "done"},
                                                         {"signal", "stopped"},
@@ -94,20 +94,22 @@ TEST(ReportHistory, KnowsFiguresAndHowARunEnded) {
                                                         {"exit-duration", "stopped"},
                                                         {"error", "error"}}) {
     const std::string end = line("end", 3, "\"reason\":\"" + reason + "\",\"text\":\"why\"");
-    EXPECT_EQ(status_of(read_history(folder.run(reason, log + end), 100)).kind, kind);
+    EXPECT_EQ(report::status_of(report::read_history(folder.run(reason, log + end), 100)).kind,
+              kind);
   }
   // A session that began after the end: the run goes on.
   const std::string again = log + line("end", 3, "\"reason\":\"signal\"") + run_line(3, 2000);
-  EXPECT_EQ(status_of(read_history(folder.run("b", again), 100)).kind, "open");
+  EXPECT_EQ(report::status_of(report::read_history(folder.run("b", again), 100)).kind, "open");
 }
 
 TEST(ReportHistory, PassesOverDamagedLines) {
   const LogFolder folder;
   const std::string good = run_line(0, 1000) + step_line(1, 1001, "5.0");
-  const RunHistory cut = read_history(folder.run("a", good + "{\"type\":\"step\",\"ti"), 100);
+  const report::RunHistory cut =
+      report::read_history(folder.run("a", good + "{\"type\":\"step\",\"ti"), 100);
   EXPECT_TRUE(cut.cut);
   EXPECT_EQ(cut.damaged, 0);
-  const RunHistory damaged = read_history(
+  const report::RunHistory damaged = report::read_history(
       folder.run("b", good +
                           "{\"type\":\"st\n\n[1]\n{\"type\":\"step\",\"iteration\":\"x\"}\n"
                           "{\"type\":\"step\",\"loss\":1}\n{\"a\":1}\n" +
@@ -125,7 +127,7 @@ TEST(ReportHistory, PassesOverDamagedLines) {
 
 TEST(ReportHistory, ReadsTextThatIsNotUtf8) {
   const LogFolder folder;
-  const RunHistory h = read_history(
+  const report::RunHistory h = report::read_history(
       folder.run("a", run_line(0, 1000) +
                           line("sample", 1, "\"prompt\":\"\xff\xc3\",\"text\":\"a\xf0\x9f\x98\"")),
       100);
@@ -135,7 +137,7 @@ TEST(ReportHistory, ReadsTextThatIsNotUtf8) {
 
 TEST(ReportHistory, UnknownRecordsAndKeysDoNotMatter) {
   const LogFolder folder;
-  const RunHistory h = read_history(
+  const report::RunHistory h = report::read_history(
       folder.run("a", run_line(0, 1000, ",\"new\":[1]") + line("weather", 1, "\"sun\":true")), 100);
   EXPECT_EQ(h.damaged, 0);
   EXPECT_EQ(h.steps.seen(), 0);
@@ -145,7 +147,7 @@ TEST(ReportHistory, KeepsABoundedNumberOfRecords) {
   std::string log = run_line(0, 1000);
   for (int i = 1; i <= 5000; ++i) log += line("sample", i, "\"prompt\":\"\",\"text\":\"t\"");
   const LogFolder folder;
-  const RunHistory h = read_history(folder.run("a", log), 100);
+  const report::RunHistory h = report::read_history(folder.run("a", log), 100);
   EXPECT_EQ(h.samples.seen, 5000);
   EXPECT_LE(h.samples.kept.size(), 120u);
   EXPECT_EQ(h.samples.kept.back()["iteration"].as_integer(), 5000);
@@ -177,8 +179,9 @@ TEST(ReportHistory, NamesRunsByWhatTellsThemApart) {
   const std::string log = run_line(0, 1000);
   folder.run("x", log);
   write_file(folder.path() + "/other.jsonl", log);
-  const auto histories = read_histories({folder.run("one/run", log), folder.run("two/run", log),
-                                         folder.path() + "/x", folder.path() + "/other.jsonl"});
+  const auto histories =
+      report::read_histories({folder.run("one/run", log), folder.run("two/run", log),
+                              folder.path() + "/x", folder.path() + "/other.jsonl"});
   EXPECT_EQ(histories[0].name, "one/run");
   EXPECT_EQ(histories[1].name, "two/run");
   EXPECT_EQ(histories[2].name, "x");
@@ -186,4 +189,4 @@ TEST(ReportHistory, NamesRunsByWhatTellsThemApart) {
 }
 
 }  // namespace
-}  // namespace megatron::training::report
+}  // namespace megatron::report

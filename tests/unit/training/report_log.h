@@ -8,7 +8,7 @@
 
 #include "base/files.h"
 
-namespace megatron::training::report {
+namespace megatron::report {
 
 class LogFolder {
  public:
@@ -51,4 +51,4 @@ inline std::string line(const std::string& type, int64_t iteration, const std::s
                      1000 + iteration, iteration, rest);
 }
 
-}  // namespace megatron::training::report
+}  // namespace megatron::report

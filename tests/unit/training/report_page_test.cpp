@@ -4,12 +4,12 @@
 #include <limits>
 
 #include "base/json.h"
+#include "report/markup.h"
+#include "report/page.h"
 #include "text.h"
-#include "training/report/markup.h"
-#include "training/report/page.h"
 #include "unit/training/report_log.h"
 
-namespace megatron::training::report {
+namespace megatron::report {
 namespace {
 
 using testing::has;
@@ -21,7 +21,7 @@ size_t count_of(const std::string& text, const std::string& part) {
 }
 
 std::string page_of(const std::vector<std::string>& runs) {
-  return report_page(read_histories(runs), "");
+  return report::report_page(report::read_histories(runs), "");
 }
 
 std::string plain_log() {
@@ -51,20 +51,20 @@ TEST(ReportMarkup, EscapesText) {
 
 TEST(ReportMarkup, ScriptStringsEndNoScript) {
   const std::string hostile = "</script><!--\xe2\x80\xa8\xe2\x80\xa9 & \"quoted\" \\";
-  const std::string text = script_string(hostile);
+  const std::string text = report::script_string(hostile);
   EXPECT_EQ(text.find_first_of("<>&"), text.npos) << text;
   EXPECT_FALSE(has(text, "\xe2\x80\xa8"));
   EXPECT_EQ(Json::parse(text).as_string(), hostile);
-  EXPECT_EQ(Json::parse(script_string("\xff")).as_string(), "\xef\xbf\xbd");
+  EXPECT_EQ(Json::parse(report::script_string("\xff")).as_string(), "\xef\xbf\xbd");
 }
 
 TEST(ReportMarkup, WritesNumbersAsPeopleExpect) {
   const double none = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(script_numbers({1, 2.5, none}, 4), "[1,2.5,null]");
-  EXPECT_EQ(script_numbers({3, 3, 3}, 4), "3");
-  EXPECT_EQ(script_numbers({none, none}, 4), "null");
-  EXPECT_EQ(script_numbers({}, 4), "null");
-  EXPECT_EQ(script_numbers({std::numeric_limits<double>::infinity(), 1}, 4), "[null,1]");
+  EXPECT_EQ(report::script_numbers({1, 2.5, none}, 4), "[1,2.5,null]");
+  EXPECT_EQ(report::script_numbers({3, 3, 3}, 4), "3");
+  EXPECT_EQ(report::script_numbers({none, none}, 4), "null");
+  EXPECT_EQ(report::script_numbers({}, 4), "null");
+  EXPECT_EQ(report::script_numbers({std::numeric_limits<double>::infinity(), 1}, 4), "[null,1]");
   EXPECT_EQ(grouped(1234567), "1,234,567");
   EXPECT_EQ(grouped(-123), "-123");
   EXPECT_EQ(count(8192), "8.19k");
@@ -115,10 +115,10 @@ TEST(ReportPage, HostileTextStaysText) {
   log += line("end", 1, "\"reason\":" + quoted + ",\"text\":" + quoted);
   const LogFolder folder;
   const std::string one = folder.run("</title>\"<b>", log);
-  const RunHistory history = read_history(one, 10);
+  const report::RunHistory history = report::read_history(one, 10);
   EXPECT_EQ(history.damaged, 0);
   for (const std::string& page : {page_of({one}), page_of({one, folder.run("b", log)}),
-                                  report_page(read_histories({one}), attack)}) {
+                                  report::report_page(report::read_histories({one}), attack)}) {
     EXPECT_FALSE(has(page, "<img"));
     EXPECT_FALSE(has(page, "<b>\"")) << "the run's name";
     EXPECT_EQ(count_of(page, "</script>"), 2u);
@@ -152,7 +152,7 @@ TEST(ReportPage, TellsWhatChangedBetweenSessions) {
 
 TEST(ReportPage, DataOfTheCurvesIsJson) {
   const LogFolder folder;
-  const auto histories = read_histories(
+  const auto histories = report::read_histories(
       {folder.run("a", plain_log() + run_line(3, 2000) + step_line(4, 2001, "null"))});
   const Json data = Json::parse(curve_data(histories));
   const Json& run = data.as_array().at(0);
@@ -177,8 +177,8 @@ TEST(ReportPage, TheLegendNamesEveryMark) {
   for (const std::string text :
        {"smoothed", "as logged", "validation", "test set", "checkpoint", "restart"})
     EXPECT_TRUE(has(legend, "entry('" + text + "'")) << text;
-  EXPECT_TRUE(is_report_page(page));
-  EXPECT_FALSE(is_report_page("<!DOCTYPE html>\n<p>another page</p>"));
+  EXPECT_TRUE(report::is_report_page(page));
+  EXPECT_FALSE(report::is_report_page("<!DOCTYPE html>\n<p>another page</p>"));
 }
 
 TEST(ReportPage, EmptyLogsMakeAPage) {
@@ -190,4 +190,4 @@ TEST(ReportPage, EmptyLogsMakeAPage) {
 }
 
 }  // namespace
-}  // namespace megatron::training::report
+}  // namespace megatron::report

@@ -1,4 +1,4 @@
-#include "training/log/run_log.h"
+#include "report/log/run_log.h"
 
 #include <sys/resource.h>
 
@@ -7,12 +7,12 @@
 #include <functional>
 
 #include "base/machine_limits.h"
+#include "report/log/console.h"
+#include "report/log/interval.h"
+#include "report/log/json_lines_log.h"
+#include "report/log/machine.h"
+#include "report/log/megatron_line.h"
 #include "text.h"
-#include "training/log/console.h"
-#include "training/log/interval.h"
-#include "training/log/json_lines_log.h"
-#include "training/log/machine.h"
-#include "training/log/megatron_line.h"
 #include "unit/training/event_reader.h"
 #include "unit/training/log_support.h"
 
@@ -24,12 +24,12 @@ using testing::count;
 using namespace log_test;
 
 TEST(Console, LossRatesAndTimeLeftComeFirst) {
-  StepRecord r = some_step(12);
-  EXPECT_EQ(console_line(r, some_run()),
+  report::StepRecord r = some_step(12);
+  EXPECT_EQ(report::console_line(r, some_run()),
             "iteration     12/50 | loss 0.4167 | 512 tokens/s | 3m05s left | lr 1.00e-03 | grad "
             "norm 0.300 | 75.0% of peak");
   r.overall_tokens_per_second = 409.6;
-  EXPECT_EQ(console_line(r, some_run()),
+  EXPECT_EQ(report::console_line(r, some_run()),
             "iteration     12/50 | loss 0.4167 | 512 tokens/s (410 in all) | 3m05s left | lr "
             "1.00e-03 | grad norm 0.300");
 }
@@ -40,7 +40,7 @@ TEST(Console, StepLineFits120Columns) {
   for (const int64_t iteration : {int64_t{1}, int64_t{1000000}, int64_t{2147483647}}) {
     for (const double loss : numbers) {
       for (const double rate : numbers) {
-        StepRecord r = some_step(iteration);
+        report::StepRecord r = some_step(iteration);
         r.loss = loss;
         r.tokens_per_second = r.overall_tokens_per_second = std::abs(rate);
         r.flops_per_second = r.gradient_norm = r.parameter_norm = rate;
@@ -49,9 +49,9 @@ TEST(Console, StepLineFits120Columns) {
         r.consumed_samples = int64_t{1} << 60;
         for (const double left : {0.0, 185.0, 1e7, 1e13, 1.0 * NAN}) {
           r.seconds_left = left;
-          RunRecord run = some_run();
+          report::RunRecord run = some_run();
           run.train_iters = iteration;
-          const std::string line = console_line(r, run);
+          const std::string line = report::console_line(r, run);
           EXPECT_LE(line.size(), 120u) << line;
           const size_t told = line.find(" | loss "), speed = line.find(" tokens/s");
           EXPECT_LT(told, speed) << line;
@@ -61,57 +61,57 @@ TEST(Console, StepLineFits120Columns) {
       }
     }
   }
-  StepRecord r = some_step(1000000);
+  report::StepRecord r = some_step(1000000);
   r.loss = 12.34567;
   r.tokens_per_second = 1234567890;
-  RunRecord run = some_run();
+  report::RunRecord run = some_run();
   run.train_iters = 1000000;
-  EXPECT_TRUE(console_line(r, run).starts_with(
+  EXPECT_TRUE(report::console_line(r, run).starts_with(
       "iteration 1000000/1000000 | loss 12.3457 | 1.2G tokens/s | 3m05s left | lr 1.00e-03"));
 }
 
 TEST(Console, WhatIsNotKnownIsNotANumber) {
-  StepRecord r = some_step(12);
+  report::StepRecord r = some_step(12);
   r.peak_share = -1;
   r.seconds_left = NAN;
   r.gradient_norm = INFINITY;
   r.tokens_per_second = NAN;
-  const std::string line = console_line(r, some_run());
+  const std::string line = report::console_line(r, some_run());
   for (const char* part : {"| n/a of peak", "| n/a left", "grad norm n/a", "| n/a tokens/s"})
     EXPECT_NE(line.find(part), std::string::npos) << line;
 }
 
 TEST(Console, ALossThatIsNoNumberIsToldAsSuch) {
-  StepRecord r = some_step(12);
+  report::StepRecord r = some_step(12);
   r.loss = -NAN;
-  EXPECT_NE(console_line(r, some_run()).find("| loss nan |"), std::string::npos);
+  EXPECT_NE(report::console_line(r, some_run()).find("| loss nan |"), std::string::npos);
   r.loss = INFINITY;
-  EXPECT_NE(console_line(r, some_run()).find("| loss inf |"), std::string::npos);
+  EXPECT_NE(report::console_line(r, some_run()).find("| loss inf |"), std::string::npos);
   r.loss = 1.234567e-5;
-  EXPECT_NE(console_line(r, some_run()).find("| loss 1.2346e-05 |"), std::string::npos);
-  EXPECT_EQ(console_line(ValidationRecord{20, "valid", -NAN, 100}),
+  EXPECT_NE(report::console_line(r, some_run()).find("| loss 1.2346e-05 |"), std::string::npos);
+  EXPECT_EQ(report::console_line(report::ValidationRecord{20, "valid", -NAN, 100}),
             "validation loss at iteration 20 | lm loss value: nan | lm loss PPL: nan");
 }
 
 TEST(Console, SkippedStepsAndTheLossScaleComeBeforeTheRest) {
-  StepRecord r = some_step(12);
+  report::StepRecord r = some_step(12);
   r.loss_scale = 65536;
   r.skipped = 3;
   r.parameter_norm = 2.5;
-  EXPECT_NE(console_line(r, some_run())
+  EXPECT_NE(report::console_line(r, some_run())
                 .find("3m05s left | 3 skipped | loss scale 65536 | params norm 2.500"),
             std::string::npos);
 }
 
 TEST(Console, TheClosingLineHasBothRates) {
-  RunTotals t{.steps = 40,
-              .tokens = 1200000,
-              .flops = 6e12,
-              .seconds = 100,
-              .step_seconds = 60,
-              .evaluation_seconds = 30,
-              .save_seconds = 8};
-  EXPECT_EQ(closing_line(t, some_run()),
+  report::RunTotals t{.steps = 40,
+                      .tokens = 1200000,
+                      .flops = 6e12,
+                      .seconds = 100,
+                      .step_seconds = 60,
+                      .evaluation_seconds = 30,
+                      .save_seconds = 8};
+  EXPECT_EQ(report::closing_line(t, some_run()),
             "trained 40 steps, 1.2M tokens in 1m40s: 20000 tokens/s in steps (0.1 TFLOP/s, 50.0% "
             "of bf16 GEMM peak), 12000 in all; of the time 60.0% in steps, 30.0% in "
             "evaluation, 8.0% for saves");
@@ -121,8 +121,8 @@ TEST(Console, TheClosingLineHasBothRates) {
 TEST(MegatronFormat, StepLineIsMegatrons) {
   setenv("TZ", "UTC", 1);
   tzset();
-  Interval interval;
-  StepRecord r = some_step(12);
+  report::Interval interval;
+  report::StepRecord r = some_step(12);
   interval.add(r);
   EXPECT_EQ(megatron_line(interval.take(), some_run(), 1700000000.25),
             " [2023-11-14 22:13:20.250000] iteration       12/      50 | consumed samples:"
@@ -155,19 +155,20 @@ TEST(MegatronFormat, ValidationStandsBetweenRules) {
       " validation loss at iteration 20 | lm loss value: 2.000000E+00 | lm loss PPL: "
       "7.389056E+00 | ";
   const std::string rule(line.size() + 1, '-');
-  EXPECT_EQ(megatron_lines({20, "valid", 2.0, 100}), rule + "\n" + line + "\n" + rule);
-  EXPECT_NE(megatron_lines({20, "test", 2.0, 100}).find("iteration 20 on test set | lm loss"),
-            std::string::npos);
+  EXPECT_EQ(report::megatron_lines({20, "valid", 2.0, 100}), rule + "\n" + line + "\n" + rule);
+  EXPECT_NE(
+      report::megatron_lines({20, "test", 2.0, 100}).find("iteration 20 on test set | lm loss"),
+      std::string::npos);
 }
 
 TEST(MegatronFormat, IsChosenByItsFlag) {
-  LogSettings settings;
+  report::LogSettings settings;
   megatron::Fields fields;
   settings.fields(fields);
   fields.find("log-format")->assign({"megatron"});
   ::testing::internal::CaptureStdout();
   {
-    RunLog log(settings, "", some_run(), nullptr);
+    report::RunLog log(settings, "", some_run(), nullptr);
     log.step(some_step(1));
     log.validation({1, "valid", 2, 100});
   }
@@ -180,16 +181,16 @@ TEST(MegatronFormat, IsChosenByItsFlag) {
 }
 
 TEST(Metrics, AreInEveryLogByName) {
-  StepRecord r = some_step(12);
+  report::StepRecord r = some_step(12);
   r.metrics = {{"z_loss", 0.25}, {"dropped", 12}, {"mtp_1 loss", NAN}};
-  EXPECT_NE(console_line(r, some_run())
+  EXPECT_NE(report::console_line(r, some_run())
                 .find("3m05s left | z_loss 0.25 | dropped 12 | mtp_1 loss n/a | lr 1.00e-03"),
             std::string::npos)
-      << console_line(r, some_run());
-  const Json line = to_json(r, 0);
+      << report::console_line(r, some_run());
+  const Json line = report::to_json(r, 0);
   EXPECT_EQ(line["metrics"]["z_loss"], Json(0.25));
   EXPECT_TRUE(line["metrics"]["mtp_1 loss"].is_null());
-  EXPECT_FALSE(to_json(some_step(12), 0).contains("metrics"));
+  EXPECT_FALSE(report::to_json(some_step(12), 0).contains("metrics"));
   EXPECT_NE(megatron_line(r, some_run(), 0)
                 .find(" z_loss: 2.500000E-01 | dropped: 1.200000E+01 | mtp_1 loss: NAN | loss"),
             std::string::npos)
@@ -197,9 +198,9 @@ TEST(Metrics, AreInEveryLogByName) {
 }
 
 TEST(Interval, CountsSkippedSteps) {
-  Interval interval;
+  report::Interval interval;
   for (const int64_t skipped : {1, 0, 1}) {
-    StepRecord r = some_step(1);
+    report::StepRecord r = some_step(1);
     r.skipped = skipped;
     interval.add(r);
   }
@@ -209,20 +210,21 @@ TEST(Interval, CountsSkippedSteps) {
 }
 
 TEST(Console, ValidationAndSampleLines) {
-  EXPECT_EQ(console_line(ValidationRecord{20, "valid", 2.0, 100}),
+  EXPECT_EQ(report::console_line(report::ValidationRecord{20, "valid", 2.0, 100}),
             "validation loss at iteration 20 | lm loss value: 2.000000E+00 | lm loss PPL: "
             "7.389056E+00");
-  EXPECT_EQ(console_line(ValidationRecord{5, "first", 50, 100}),
+  EXPECT_EQ(report::console_line(report::ValidationRecord{5, "first", 50, 100}),
             "validation loss at iteration 5 on first | lm loss value: 5.000000E+01 | lm loss PPL: "
             "4.851652E+08");
-  EXPECT_EQ(console_line(SampleRecord{20, "Once", " up\non\t\x1b[31m\xc2\x9bm caf\xc3\xa9\x80"}),
+  EXPECT_EQ(report::console_line(
+                report::SampleRecord{20, "Once", " up\non\t\x1b[31m\xc2\x9bm caf\xc3\xa9\x80"}),
             "sample at iteration 20 | prompt: Once | text:  up\\non\\t\\x1b[31m\\u009bm "
             "caf\xc3\xa9\xef\xbf\xbd");
 }
 
 TEST(Interval, MeansAreOverTimeAndTheRestIsTheLastStep) {
-  Interval interval;
-  StepRecord a = some_step(1), b = some_step(2);
+  report::Interval interval;
+  report::StepRecord a = some_step(1), b = some_step(2);
   a.seconds = 1;
   a.tokens_per_second = 100;
   a.flops_per_second = 10;
@@ -240,7 +242,7 @@ TEST(Interval, MeansAreOverTimeAndTheRestIsTheLastStep) {
   b.save_wait = 0.4;
   interval.add(a);
   interval.add(b);
-  const StepRecord mean = interval.take();
+  const report::StepRecord mean = interval.take();
   EXPECT_EQ(mean.iteration, 2);
   EXPECT_EQ(mean.loss, b.loss);
   EXPECT_EQ(mean.steps, 3);
@@ -261,12 +263,12 @@ TEST(Interval, MeansAreOverTimeAndTheRestIsTheLastStep) {
 }
 
 TEST(Machine, TellsWhatItIs) {
-  EXPECT_FALSE(host_name().empty());
-  EXPECT_GE(core_count(), 1);
-  EXPECT_GT(resident_bytes(), 1 << 20);
-  EXPECT_LT(resident_bytes(), available_memory());
-  EXPECT_GT(seconds_since_1970(), 1.7e9);
-  ASSERT_FALSE(command_line().empty());
+  EXPECT_FALSE(report::host_name().empty());
+  EXPECT_GE(report::core_count(), 1);
+  EXPECT_GT(report::resident_bytes(), 1 << 20);
+  EXPECT_LT(report::resident_bytes(), available_memory());
+  EXPECT_GT(report::seconds_since_1970(), 1.7e9);
+  ASSERT_FALSE(report::command_line().empty());
   EXPECT_EQ(cpuinfo_value("processor\t: 0\nmodel name\t: A  B\r\nmodel name\t: C\n", "model name"),
             "A  B");
   EXPECT_EQ(cpuinfo_value("model name\t:\n", "model name"), "");
@@ -275,23 +277,25 @@ TEST(Machine, TellsWhatItIs) {
 }
 
 TEST(LogSettings, NamesTheFlagThatIsWrong) {
-  const auto complaint = [](const std::function<void(LogSettings&)>& change) {
-    LogSettings s;
+  const auto complaint = [](const std::function<void(report::LogSettings&)>& change) {
+    report::LogSettings s;
     change(s);
     return error_of([&] { s.check(); });
   };
-  EXPECT_EQ(complaint([](LogSettings&) {}), "");
-  EXPECT_NE(complaint([](LogSettings& s) { s.log_interval = 0; }).find("--log-interval is 0"),
-            std::string::npos);
-  EXPECT_NE(complaint([](LogSettings& s) {
+  EXPECT_EQ(complaint([](report::LogSettings&) {}), "");
+  EXPECT_NE(
+      complaint([](report::LogSettings& s) { s.log_interval = 0; }).find("--log-interval is 0"),
+      std::string::npos);
+  EXPECT_NE(complaint([](report::LogSettings& s) {
               s.tensorboard_log_interval = -2;
             }).find("--tensorboard-log-interval is -2"),
             std::string::npos);
-  EXPECT_NE(complaint([](LogSettings& s) { s.log_jsonl = ""; }).find("--log-jsonl"),
+  EXPECT_NE(complaint([](report::LogSettings& s) { s.log_jsonl = ""; }).find("--log-jsonl"),
             std::string::npos);
-  EXPECT_NE(complaint([](LogSettings& s) { s.tensorboard_dir = ""; }).find("--tensorboard-dir"),
-            std::string::npos);
-  LogSettings s;
+  EXPECT_NE(
+      complaint([](report::LogSettings& s) { s.tensorboard_dir = ""; }).find("--tensorboard-dir"),
+      std::string::npos);
+  report::LogSettings s;
   megatron::Fields fields;
   s.fields(fields);
   for (const char* flag :
@@ -322,35 +326,35 @@ std::vector<Event> events_of(const std::string& folder) {
 }
 
 TEST(RunLog, TheJsonHasBothRates) {
-  StepRecord r = some_step(3);
+  report::StepRecord r = some_step(3);
   EXPECT_FALSE(to_json(r, 0).contains("overall_tokens_per_second"));
   r.overall_tokens_per_second = 400.5;
   EXPECT_EQ(to_json(r, 0)["tokens_per_second"], Json(512.0));
   EXPECT_EQ(to_json(r, 0)["overall_tokens_per_second"], Json(400.5));
-  const RunTotals totals{.steps = 4, .tokens = 800, .seconds = 8, .step_seconds = 4};
-  const Json end = end_to_json(4, EndReason::done, "", 0, totals);
+  const report::RunTotals totals{.steps = 4, .tokens = 800, .seconds = 8, .step_seconds = 4};
+  const Json end = report::end_to_json(4, report::EndReason::done, "", 0, totals);
   EXPECT_EQ(end["tokens_per_second"], Json(200.0));
   EXPECT_EQ(end["overall_tokens_per_second"], Json(100.0));
   EXPECT_EQ(end["tokens"], Json(800));
-  EXPECT_FALSE(end_to_json(4, EndReason::done, "", 0).contains("tokens"));
+  EXPECT_FALSE(report::end_to_json(4, report::EndReason::done, "", 0).contains("tokens"));
 }
 
 TEST(RunLog, TellsEachIntervalEverywhere) {
   const TemporaryDirectory folder;
-  LogSettings settings;
+  report::LogSettings settings;
   settings.log_interval = 4;
   settings.tensorboard_dir = folder / "board";
   settings.tensorboard_log_interval = 2;
-  RunRecord run = some_run();
+  report::RunRecord run = some_run();
   run.train_iters = 10;
   const std::string text = printed([&] {
-    RunLog log(settings, folder.path(), run, nullptr);
+    report::RunLog log(settings, folder.path(), run, nullptr);
     for (int64_t i = 1; i <= 10; ++i) log.step(some_step(i));
     log.validation({10, "valid", 2, 100});
     log.save({10, 5, "x", 1, 1});
     log.sample({10, "Once", "upon"});
     log.note(10, false, "a note");
-    log.end(10, EndReason::done, "");
+    log.end(10, report::EndReason::done, "");
   });
   const std::vector<std::string> lines = lines_of(text);
   ASSERT_EQ(lines.size(), 6u) << text;
@@ -371,7 +375,7 @@ TEST(RunLog, TellsEachIntervalEverywhere) {
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(json[i + 1]["iteration"], Json(iterations[i]));
     EXPECT_EQ(json[i + 1]["steps"], Json(steps[i]));
-    EXPECT_NEAR(json[i + 1]["time"].as_number(), seconds_since_1970(), 60);
+    EXPECT_NEAR(json[i + 1]["time"].as_number(), report::seconds_since_1970(), 60);
   }
   // Version, mark, configuration, points at 2, 4, 6, 8, 10, validation, sample.
   const std::vector<Event> events = events_of(folder / "board");
@@ -383,10 +387,10 @@ TEST(RunLog, TellsEachIntervalEverywhere) {
 
 TEST(RunLog, AKilledAndResumedRunHasTheRecordsOfOneNeverKilled) {
   const TemporaryDirectory folder;
-  LogSettings settings;
+  report::LogSettings settings;
   settings.log_interval = 3;
   const auto steps = [&](const std::string& save, int64_t first, int64_t last) {
-    RunLog log(settings, save, some_run(first), nullptr);
+    report::RunLog log(settings, save, some_run(first), nullptr);
     for (int64_t i = first + 1; i <= last; ++i) log.step(some_step(i));
   };
   printed([&] {
@@ -412,13 +416,13 @@ TEST(RunLog, AKilledAndResumedRunHasTheRecordsOfOneNeverKilled) {
 
 TEST(RunLog, TheFlagComesBeforeTheSaveFolderAndWithoutBothThereIsNoFile) {
   const TemporaryDirectory folder;
-  LogSettings settings;
+  report::LogSettings settings;
   const std::string none =
-      printed([&] { RunLog(settings, "", some_run(), nullptr).step(some_step(1)); });
+      printed([&] { report::RunLog(settings, "", some_run(), nullptr).step(some_step(1)); });
   EXPECT_TRUE(none.starts_with("iteration ")) << none;
   settings.log_jsonl = folder / "mine.jsonl";
   {
-    RunLog log(settings, folder / "save", some_run(), nullptr);
+    report::RunLog log(settings, folder / "save", some_run(), nullptr);
   }
   EXPECT_EQ(records(folder / "mine.jsonl").size(), 1u);
   EXPECT_FALSE(std::filesystem::exists(folder / "save"));
@@ -427,33 +431,33 @@ TEST(RunLog, TheFlagComesBeforeTheSaveFolderAndWithoutBothThereIsNoFile) {
 TEST(RunLog, AtTheStartAFileThatCannotBeWrittenIsAnError) {
   const TemporaryDirectory folder;
   write_file(folder / "file", "x");
-  LogSettings json, board;
+  report::LogSettings json, board;
   json.log_jsonl = "/dev/full";
-  std::string text = error_of([&] { RunLog(json, "", some_run(), nullptr); });
+  std::string text = error_of([&] { report::RunLog(json, "", some_run(), nullptr); });
   EXPECT_TRUE(text.starts_with("--log-jsonl: cannot write '/dev/full'")) << text;
   json.log_jsonl = folder / "file/log.jsonl";
-  text = error_of([&] { RunLog(json, "", some_run(), nullptr); });
+  text = error_of([&] { report::RunLog(json, "", some_run(), nullptr); });
   EXPECT_TRUE(text.starts_with("--log-jsonl: ")) << text;
-  text = error_of([&] { RunLog({}, folder / "file", some_run(), nullptr); });
+  text = error_of([&] { report::RunLog({}, folder / "file", some_run(), nullptr); });
   EXPECT_TRUE(text.starts_with("the log of --save (--log-jsonl names another file): ")) << text;
   board.tensorboard_dir = folder / "file";
-  text = error_of([&] { RunLog(board, "", some_run(), nullptr); });
+  text = error_of([&] { report::RunLog(board, "", some_run(), nullptr); });
   EXPECT_TRUE(text.starts_with("--tensorboard-dir: ")) << text;
   EXPECT_NE(text.find(folder / "file"), std::string::npos) << text;
 }
 
 TEST(RunLog, AFileThatIsRemovedIsToldOnceAndTheRunGoesOn) {
   const TemporaryDirectory folder;
-  LogSettings settings;
+  report::LogSettings settings;
   settings.log_interval = 1;
   settings.tensorboard_dir = folder / "save/board";
   ::testing::internal::CaptureStderr();
   const std::string lines = printed([&] {
-    RunLog log(settings, folder / "save", some_run(), nullptr);
+    report::RunLog log(settings, folder / "save", some_run(), nullptr);
     log.step(some_step(1));
     std::filesystem::remove_all(folder / "save");
     for (int64_t i = 2; i <= 5; ++i) log.step(some_step(i));
-    log.end(5, EndReason::done, "");
+    log.end(5, report::EndReason::done, "");
   });
   const std::string warnings = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(lines_of(lines).size(), 5u);
@@ -465,11 +469,11 @@ TEST(RunLog, AFileThatIsRemovedIsToldOnceAndTheRunGoesOn) {
 
 TEST(RunLog, AFullDiskIsToldOnceAndTheNextRunGoesOnInTheFile) {
   const TemporaryDirectory folder;
-  LogSettings settings;
+  report::LogSettings settings;
   settings.log_interval = 1;
   ::testing::internal::CaptureStderr();
   printed([&] {
-    RunLog log(settings, folder.path(), some_run(), nullptr);
+    report::RunLog log(settings, folder.path(), some_run(), nullptr);
     log.step(some_step(1));
     // A limit of file sizes in the midst of the next line.
     const auto limit = static_cast<rlim_t>(read_file(folder / "log.jsonl").size() + 100);
@@ -487,7 +491,8 @@ TEST(RunLog, AFullDiskIsToldOnceAndTheNextRunGoesOnInTheFile) {
   EXPECT_EQ(count(warnings, "warning"), 1u) << warnings;
   EXPECT_NE(warnings.find("ulimit -f"), std::string::npos) << warnings;
   EXPECT_FALSE(read_file(folder / "log.jsonl").ends_with("\n"));
-  printed([&] { RunLog(settings, folder.path(), some_run(4), nullptr).step(some_step(5)); });
+  printed(
+      [&] { report::RunLog(settings, folder.path(), some_run(4), nullptr).step(some_step(5)); });
   const std::vector<Json> all = records(folder / "log.jsonl");
   ASSERT_EQ(all.size(), 4u);
   EXPECT_EQ(all[1]["iteration"], Json(1));
@@ -498,7 +503,7 @@ TEST(RunLog, LinesGoAboveTheProgressBar) {
   ::testing::internal::CaptureStderr();
   const std::string text = printed([&] {
     Progress progress("training", 50, "steps");
-    RunLog log({}, "", some_run(), &progress);
+    report::RunLog log({}, "", some_run(), &progress);
     log.step(some_step(1));
     progress.finish();
   });

@@ -1,4 +1,4 @@
-#include "training/runtime_settings.h"
+#include "settings/runtime_settings.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@ namespace {
 
 // What CUDA would be told by these settings.
 std::string loading(int64_t ranks, const std::string& device, const std::string& backend) {
-  RuntimeSettings s;
+  settings::RuntimeSettings s;
   s.ranks = ranks;
   s.device = device;
   s.distributed_backend = backend;

@@ -1,4 +1,4 @@
-#include "training/save_space.h"
+#include "resume/save_space.h"
 
 #include <gtest/gtest.h>
 
@@ -6,27 +6,27 @@ namespace megatron::training {
 namespace {
 
 TEST(SaveSpace, CountsTheCheckpointsOfARun) {
-  CheckpointSettings s;
-  EXPECT_EQ(most_checkpoints(s, 0, 100), 1);  // the last step's
+  settings::CheckpointSettings s;
+  EXPECT_EQ(resume::most_checkpoints(s, 0, 100), 1);  // the last step's
   s.save_interval = 30;
-  EXPECT_EQ(most_checkpoints(s, 0, 100), 4);
-  EXPECT_EQ(most_checkpoints(s, 0, 90), 3);
-  EXPECT_EQ(most_checkpoints(s, 30, 90), 2);
-  EXPECT_EQ(most_checkpoints(s, 90, 90), 0);
+  EXPECT_EQ(resume::most_checkpoints(s, 0, 100), 4);
+  EXPECT_EQ(resume::most_checkpoints(s, 0, 90), 3);
+  EXPECT_EQ(resume::most_checkpoints(s, 30, 90), 2);
+  EXPECT_EQ(resume::most_checkpoints(s, 90, 90), 0);
   s.save_keep = 2;
-  EXPECT_EQ(most_checkpoints(s, 0, 1000), 3);  // the new one before the oldest goes
-  EXPECT_EQ(most_checkpoints(s, 0, 60), 2);
+  EXPECT_EQ(resume::most_checkpoints(s, 0, 1000), 3);  // the new one before the oldest goes
+  EXPECT_EQ(resume::most_checkpoints(s, 0, 60), 2);
   s.save_retain_interval = 300;
-  EXPECT_EQ(most_checkpoints(s, 0, 1000), 6);
+  EXPECT_EQ(resume::most_checkpoints(s, 0, 1000), 6);
   s = {};
   s.save_interval = 10;
   s.exit_interval = 25;
-  EXPECT_EQ(most_checkpoints(s, 0, 1000), 3);
-  EXPECT_EQ(most_checkpoints(s, 25, 1000), 3);  // 30, 40, 50
+  EXPECT_EQ(resume::most_checkpoints(s, 0, 1000), 3);
+  EXPECT_EQ(resume::most_checkpoints(s, 25, 1000), 3);  // 30, 40, 50
 }
 
 TEST(SaveSpace, NamesWhatIsMissing) {
-  SaveSpace space{
+  resume::SaveSpace space{
       .folder = "run", .checkpoint_bytes = 1000, .checkpoints = 12, .free_bytes = 12000};
   EXPECT_TRUE(space.fits());
   EXPECT_NE(space.text().find("12 checkpoints of 1.0 kB each, 12.0 kB in all"), std::string::npos)

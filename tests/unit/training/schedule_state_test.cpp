@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "training/trainer_state.h"
+#include "resume/trainer_state.h"
 
 namespace megatron::training {
 namespace {
@@ -31,20 +31,21 @@ TEST(ScheduleState, EqualsMegatronsUnderBothFlags) {
   const Json cases = Json::read(std::string(MEGATRON_GOLDEN) + "/lr/load_state.json");
   EXPECT_EQ(cases.as_array().size(), 12u);
   for (const Json& c : cases.as_array()) {
-    TrainerState saved;
+    resume::TrainerState saved;
     saved.learning_rate = rate_of(c["saved"]);
     saved.weight_decay = decay_of(c["saved"]);
     saved.data = saved.layout = Json::Object{};
-    saved = TrainerState::from_json(saved.to_json(), "x");
-    const CheckpointSettings how{.override_scheduler = c["override"].as_bool(),
-                                 .use_checkpoint_scheduler = c["use_checkpoint"].as_bool()};
+    saved = resume::TrainerState::from_json(saved.to_json(), "x");
+    const settings::CheckpointSettings how{
+        .override_scheduler = c["override"].as_bool(),
+        .use_checkpoint_scheduler = c["use_checkpoint"].as_bool()};
     optim::LearningRate rate = rate_of(c["new"]);
     optim::WeightDecay decay = decay_of(c["new"]);
     if (c.contains("error")) {
-      EXPECT_THROW(settle_schedule(saved, "x", how, rate, decay), Error) << c.dump();
+      EXPECT_THROW(resume::settle_schedule(saved, "x", how, rate, decay), Error) << c.dump();
       continue;
     }
-    settle_schedule(saved, "x", how, rate, decay);
+    resume::settle_schedule(saved, "x", how, rate, decay);
     const int64_t samples = c["num_steps"].as_integer();
     EXPECT_NEAR(rate.at(samples), c["lr"].as_number(), 1e-12 * c["lr"].as_number()) << c.dump();
     const optim::WeightDecay after = decay_of(c["state_after"]);
@@ -59,27 +60,27 @@ TEST(ScheduleState, EqualsMegatronsUnderBothFlags) {
 
 // What the ranks were, for people; older files say less of it, or nothing.
 TEST(ScheduleState, KeepsAnyLayout) {
-  TrainSettings settings;
+  settings::TrainSettings settings;
   settings.runtime.ranks = 8;
   settings.parallel.tensor_parallel = settings.parallel.pipeline_parallel = 2;
   settings.parallel.sequence_parallel = true;
   settings.parallel.virtual_stages = 2;
-  const Json layout = layout_of(settings, 8);
+  const Json layout = resume::layout_of(settings, 8);
   EXPECT_EQ(layout["schedule"].as_string(), "interleaved");
   EXPECT_EQ(layout["chunks"].as_integer(), 2);
   EXPECT_TRUE(layout["sequence_parallel"].as_bool());
   EXPECT_EQ(layout["instances"].as_integer(), 1);
   EXPECT_EQ(layout["data_parallel"].as_integer(), 2);
-  TrainerState state;
+  resume::TrainerState state;
   state.data = Json::Object{};
   for (const Json& saved : {layout, Json(Json::Object{{"ranks", 4}}), Json(Json::Object{})}) {
     state.layout = saved;
-    EXPECT_EQ(TrainerState::from_json(state.to_json(), "x").layout.dump(), saved.dump());
+    EXPECT_EQ(resume::TrainerState::from_json(state.to_json(), "x").layout.dump(), saved.dump());
   }
 }
 
 TEST(ScheduleState, KeepsWsdAndDecoupledRates) {
-  TrainerState state;
+  resume::TrainerState state;
   state.learning_rate = {.max = 1e-3,
                          .warmup = 10,
                          .decay = 100,
@@ -89,8 +90,8 @@ TEST(ScheduleState, KeepsWsdAndDecoupledRates) {
                          .decoupled = optim::LearningRate::Range{2e-3, 1e-4}};
   state.optimizer_settings = Json::Object{{"lion-beta1", "0.9"}};
   state.data = state.layout = Json::Object{};
-  const TrainerState read = TrainerState::from_json(state.to_json(), "x");
-  EXPECT_TRUE(schedule_differences(read, state.learning_rate, state.weight_decay).empty());
+  const resume::TrainerState read = resume::TrainerState::from_json(state.to_json(), "x");
+  EXPECT_TRUE(resume::schedule_differences(read, state.learning_rate, state.weight_decay).empty());
   EXPECT_EQ(read.optimizer_settings.dump(), state.optimizer_settings.dump());
   for (const int64_t n : {5, 50, 85, 100, 101}) {
     EXPECT_EQ(read.learning_rate.at(n), state.learning_rate.at(n));
@@ -99,7 +100,7 @@ TEST(ScheduleState, KeepsWsdAndDecoupledRates) {
 }
 
 TEST(ScheduleState, FlagsRefuseWhatMegatronDoesNotKnow) {
-  OptimizerSettings settings;
+  settings::OptimizerSettings settings;
   Fields fields;
   settings.fields(fields);
   const auto refused = [&](std::string_view flag, const std::string& value) {

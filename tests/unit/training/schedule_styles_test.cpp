@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "training/settings.h"
+#include "settings/settings.h"
 
 namespace megatron::training {
 namespace {
@@ -16,7 +16,7 @@ TEST(ScheduleStyles, ThatNoScheduleHasAreRefusedByTheFlags) {
   for (const Json& c : cases.as_array()) {
     for (const auto& [key, flag] : {std::pair{"lr_decay_style", "lr-decay-style"},
                                     {"wd_incr_style", "weight-decay-incr-style"}}) {
-      TrainSettings settings;
+      settings::TrainSettings settings;
       Fields fields = settings.fields();
       const std::string style = c[key].as_string();
       try {

@@ -1,4 +1,4 @@
-#include "training/setting_changes.h"
+#include "resume/setting_changes.h"
 
 #include <gtest/gtest.h>
 
@@ -10,33 +10,34 @@
 namespace megatron::training {
 namespace {
 
-TrainSettings with_steps(int64_t steps) {
-  TrainSettings s = small_settings();
+settings::TrainSettings with_steps(int64_t steps) {
+  settings::TrainSettings s = small_settings();
   s.batch.train_iters = steps;
   s.data.mock_data = true;
   return s;
 }
 
 // What a run of these settings saves.
-TrainerState saved_by(const SettledRun& run) {
-  const TrainSettings& s = run.settings;
-  TrainerState state;
+resume::TrainerState saved_by(const SettledRun& run) {
+  const settings::TrainSettings& s = run.settings;
+  resume::TrainerState state;
   state.precision = name(s.precision.type());
   state.optimizer = optim::name(s.optimizer.config.method);
-  state.optimizer_settings = optimizer_settings(s.optimizer);
-  state.settings = result_settings(s, run.model);
+  state.optimizer_settings = resume::optimizer_settings(s.optimizer);
+  state.settings = resume::result_settings(s, run.model);
   state.learning_rate = s.optimizer.learning_rate(s.batch);
   state.weight_decay = s.optimizer.decay(s.batch);
-  state.data = data_settings(s, s.batch.base_samples());
+  state.data = resume::data_settings(s, s.batch.base_samples());
   state.train_iters = s.batch.base_iters;
   state.layout = Json::Object{};
-  return TrainerState::from_json(state.to_json(), "x");
+  return resume::TrainerState::from_json(state.to_json(), "x");
 }
 
-std::set<std::string> changes(const TrainerState& saved, const TrainSettings& given) {
+std::set<std::string> changes(const resume::TrainerState& saved,
+                              const settings::TrainSettings& given) {
   const SettledRun run = settle_run(given);
   std::set<std::string> texts;
-  for (const SettingChange& change : setting_changes(
+  for (const resume::SettingChange& change : resume::setting_changes(
            saved, run.settings, run.model, run.settings.optimizer.learning_rate(run.settings.batch),
            run.settings.optimizer.decay(run.settings.batch)))
     texts.insert(change.text());
@@ -44,10 +45,10 @@ std::set<std::string> changes(const TrainerState& saved, const TrainSettings& gi
 }
 
 TEST(SettingChanges, AreThoseThatTheNumbersFollowFrom) {
-  const TrainSettings before = with_steps(10);
-  const TrainerState saved = saved_by(settle_run(before));
+  const settings::TrainSettings before = with_steps(10);
+  const resume::TrainerState saved = saved_by(settle_run(before));
   EXPECT_EQ(changes(saved, before), std::set<std::string>{});
-  TrainSettings now = before;
+  settings::TrainSettings now = before;
   now.runtime.threads = 2;
   now.log.log_interval = 7;
   now.optimizer.config.lion_beta1 = 0.5;  // Adam is at work
@@ -68,8 +69,8 @@ TEST(SettingChanges, AreThoseThatTheNumbersFollowFrom) {
 }
 
 TEST(SettingChanges, OfTheCommandLinesSchedule) {
-  TrainSettings before = with_steps(20);
-  TrainerState saved = saved_by(settle_run(before));
+  settings::TrainSettings before = with_steps(20);
+  resume::TrainerState saved = saved_by(settle_run(before));
   saved.learning_rate.min = 1e-4;
   saved.weight_decay = {.start = 0, .end = 0.1, .steps = 8, .style = optim::DecayIncrease::linear};
   EXPECT_EQ(changes(saved, before),
@@ -79,27 +80,28 @@ TEST(SettingChanges, OfTheCommandLinesSchedule) {
                 "changed: weight-decay-incr-style from linear over 8 samples to constant over 40 "
                 "samples"}));
   before.optimizer.lr_decay_style = optim::DecayStyle::constant;
-  TrainSettings longer = before;
+  settings::TrainSettings longer = before;
   longer.batch.train_iters = 30;
   EXPECT_EQ(changes(saved_by(settle_run(before)), longer), std::set<std::string>{});
 }
 
 TEST(SettingChanges, AnOlderCheckpointIsNotComparedWithWhatItDoesNotTell) {
-  TrainSettings s = with_steps(10);
-  TrainerState saved = saved_by(settle_run(s));
+  settings::TrainSettings s = with_steps(10);
+  resume::TrainerState saved = saved_by(settle_run(s));
   saved.settings = Json::Object{};
   s.optimizer.config.clip_grad = 0;
   EXPECT_EQ(changes(saved, s), std::set<std::string>{});
-  EXPECT_EQ(how_to_extend(TrainerState{}, settle_run(with_steps(20)).settings.batch), "");
-  EXPECT_EQ(how_to_extend(saved, settle_run(with_steps(20)).settings.batch),
+  EXPECT_EQ(
+      resume::how_to_extend(resume::TrainerState{}, settle_run(with_steps(20)).settings.batch), "");
+  EXPECT_EQ(resume::how_to_extend(saved, settle_run(with_steps(20)).settings.batch),
             "--train-iters 10 and --extend-to-iters 20");
 }
 
 // The base decides the order and the schedule; with --override-opt-param-scheduler the end does.
 TEST(ExtendToIters, LeavesWhatFollowsFromTheStepsOfBefore) {
-  TrainSettings s = with_steps(10);
+  settings::TrainSettings s = with_steps(10);
   s.batch.extend_to_iters = 25;
-  TrainSettings plain = settle_run(s).settings;
+  settings::TrainSettings plain = settle_run(s).settings;
   EXPECT_EQ(*plain.batch.train_iters, 25);
   EXPECT_EQ(plain.batch.total_samples(), 50);
   EXPECT_EQ(plain.batch.base_samples(), 20);

@@ -13,8 +13,8 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-TrainSettings small() {
-  TrainSettings s = small_settings();
+settings::TrainSettings small() {
+  settings::TrainSettings s = small_settings();
   s.batch.global_batch_size = 8;
   s.batch.train_iters = 20;
   return s;
@@ -31,7 +31,7 @@ std::string refusal(F&& f) {
   return "";
 }
 
-std::string refusal_of(const std::vector<Words>& flags, TrainSettings s = small()) {
+std::string refusal_of(const std::vector<Words>& flags, settings::TrainSettings s = small()) {
   Fields fields = s.fields();
   for (const Words& flag : flags) {
     const Words values(flag.begin() + 1, flag.end());
@@ -125,12 +125,12 @@ TEST(Settle, TheWarmUpIsToldInTheUnitOfTheRun) {
   EXPECT_EQ(refusal_of({{"lr-warmup-fraction", "0.1"}, {"lr-warmup-iters", "5"}}),
             "--lr-warmup-fraction 0.1 and --lr-warmup-iters 5 both say how long the learning rate "
             "warms up: give one");
-  TrainSettings by_samples = small();
+  settings::TrainSettings by_samples = small();
   by_samples.batch.train_iters.reset();
   by_samples.batch.train_samples = 100;
   EXPECT_TRUE(has(refusal_of({{"lr-warmup-samples", "100"}}, by_samples),
                   {"--lr-warmup-samples is 100", "100 samples (--train-samples)"}));
-  TrainSettings open = small();  // as long as its warm-up needs
+  settings::TrainSettings open = small();  // as long as its warm-up needs
   open.batch.train_iters.reset();
   EXPECT_EQ(refusal_of({{"lr-warmup-iters", "30"}}, open), "");
   EXPECT_TRUE(has(refusal_of({{"min-lr", "1"}}, open), {"--min-lr is 1"}));
@@ -138,7 +138,7 @@ TEST(Settle, TheWarmUpIsToldInTheUnitOfTheRun) {
 
 // A plan needs no --lr, and looks at the rest all the same.
 TEST(Settle, TheScheduleIsCheckedWithoutALearningRate) {
-  TrainSettings s = small();
+  settings::TrainSettings s = small();
   s.optimizer.lr.reset();
   EXPECT_EQ(refusal_of({}, s), "");
   EXPECT_EQ(refusal_of({{"min-lr", "7"}}, s), "");
@@ -156,10 +156,10 @@ TEST(Settle, TheScheduleIsCheckedWithoutALearningRate) {
 
 // What `train` needs beside what a plan does.
 TEST(Settle, ARunIsCheckedAsAWhole) {
-  TrainSettings s = small();
+  settings::TrainSettings s = small();
   s.data.mock_data = true;
   EXPECT_EQ(refusal([&] { check_settings(s, false); }), "");
-  TrainSettings other = s;
+  settings::TrainSettings other = s;
   other.optimizer.lr.reset();
   EXPECT_EQ(refusal([&] { check_settings(other, false); }), "--lr is needed");
   other = s;
@@ -174,7 +174,7 @@ TEST(Settle, ARunIsCheckedAsAWhole) {
 }
 
 TEST(Settle, NothingIsOpened) {
-  TrainSettings s = small();
+  settings::TrainSettings s = small();
   s.shape = {};
   s.run.model = "/nowhere";
   EXPECT_NO_THROW(check_settings(s, true));

@@ -1,12 +1,12 @@
 // The settings of a small model, to which tests add what they are about.
 #pragma once
 
-#include "training/settings.h"
+#include "settings/settings.h"
 
 namespace megatron::training {
 
-inline TrainSettings small_settings() {
-  TrainSettings s;
+inline settings::TrainSettings small_settings() {
+  settings::TrainSettings s;
   s.shape.num_layers = 2;
   s.shape.hidden_size = 48;
   s.shape.num_attention_heads = 4;

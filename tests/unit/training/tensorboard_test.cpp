@@ -1,4 +1,4 @@
-#include "training/log/tensorboard.h"
+#include "report/log/tensorboard.h"
 
 #include <algorithm>
 #include <cmath>
@@ -23,25 +23,25 @@ std::vector<std::string> event_files(const std::string& folder) {
 
 // RFC 3720, appendix B.4, and the check value of the catalogue of CRCs.
 TEST(Crc32c, KnownValues) {
-  EXPECT_EQ(crc32c(""), 0u);
-  EXPECT_EQ(crc32c("123456789"), 0xe3069283u);
-  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aau);
-  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62a8ab43u);
+  EXPECT_EQ(report::crc32c(""), 0u);
+  EXPECT_EQ(report::crc32c("123456789"), 0xe3069283u);
+  EXPECT_EQ(report::crc32c(std::string(32, '\0')), 0x8a9136aau);
+  EXPECT_EQ(report::crc32c(std::string(32, '\xff')), 0x62a8ab43u);
   std::string up(32, 0);
   std::iota(up.begin(), up.end(), '\0');
-  EXPECT_EQ(crc32c(up), 0x46dd794eu);
-  EXPECT_EQ(crc32c(std::string(up.rbegin(), up.rend())), 0x113fdb5cu);
+  EXPECT_EQ(report::crc32c(up), 0x46dd794eu);
+  EXPECT_EQ(report::crc32c(std::string(up.rbegin(), up.rend())), 0x113fdb5cu);
 }
 
 TEST(Crc32c, Masked) {
   const uint32_t crc = 0xe3069283u;
-  EXPECT_EQ(masked_crc32c("123456789"), (crc >> 15 | crc << 17) + 0xa282ead8u);
+  EXPECT_EQ(report::masked_crc32c("123456789"), (crc >> 15 | crc << 17) + 0xa282ead8u);
 }
 
 // The first record of every TensorFlow event file but for its time, byte by byte.
 TEST(EventFile, TheFirstRecordIsAsTensorFlowWritesIt) {
   const TemporaryDirectory folder;
-  const EventFile file(folder.path(), 0, 0.0);
+  const report::EventFile file(folder.path(), 0, 0.0);
   const std::string bytes = read_file(file.path());
   const std::string data = std::string("\x09\0\0\0\0\0\0\0\0\x10\0\x1a\x0d", 13) + "brain.Event:2";
   ASSERT_EQ(bytes.substr(0, 8), std::string("\x1a\0\0\0\0\0\0\0", 8));
@@ -50,8 +50,8 @@ TEST(EventFile, TheFirstRecordIsAsTensorFlowWritesIt) {
 
 TEST(EventFile, NamesSortInOrderOfTheirBegin) {
   const TemporaryDirectory folder;
-  const EventFile first(folder.path(), 0, 1700000000.9), second(folder.path(), 0, 1700000000.95),
-      third(folder.path(), 0, 1600000000.0);
+  const report::EventFile first(folder.path(), 0, 1700000000.9),
+      second(folder.path(), 0, 1700000000.95), third(folder.path(), 0, 1600000000.0);
   EXPECT_NE(first.path().find("/events.out.tfevents.1700000000."), std::string::npos);
   EXPECT_NE(second.path().find("/events.out.tfevents.1700000001."), std::string::npos);
   EXPECT_NE(third.path().find("/events.out.tfevents.1700000002."), std::string::npos);
@@ -60,7 +60,7 @@ TEST(EventFile, NamesSortInOrderOfTheirBegin) {
 
 TEST(EventFile, ScalarsAndTextsReadBack) {
   const TemporaryDirectory folder;
-  EventFile file(folder.path(), 41, 12.5);
+  report::EventFile file(folder.path(), 41, 12.5);
   file.scalars(300, 13.5, {{"lm loss", 1.0 / 3}, {"b", -2e10}});
   file.text(1'000'000'000'000, 14.5, "sample", std::string(1000, 'x'));
   const std::vector<Event> events = read_events(read_file(file.path()));
@@ -79,7 +79,7 @@ TEST(EventFile, ScalarsAndTextsReadBack) {
 
 TEST(TensorBoard, TagsOfMegatronOverIterationsAndOverSamples) {
   const TemporaryDirectory folder;
-  TensorBoard board(folder.path(), some_run(), 1);
+  report::TensorBoard board(folder.path(), some_run(), 1);
   board.step(some_step(1), 2);
   board.step(some_step(2), 3);
   board.validation({2, "valid", 2, 10}, 4);
@@ -133,9 +133,9 @@ TEST(TensorBoard, TagsOfMegatronOverIterationsAndOverSamples) {
 
 TEST(TensorBoard, MetricsAreCurvesByTheirNames) {
   const TemporaryDirectory folder;
-  StepRecord r = some_step(3);
+  report::StepRecord r = some_step(3);
   r.metrics = {{"z_loss", 0.25}};
-  TensorBoard(folder.path(), some_run(), 1).step(r, 2);
+  report::TensorBoard(folder.path(), some_run(), 1).step(r, 2);
   const std::vector<Event> events = read_events(read_file(event_files(folder.path()).at(0)));
   EXPECT_EQ(events.back().scalars.at("z_loss"), 0.25f);
 }
@@ -143,11 +143,11 @@ TEST(TensorBoard, MetricsAreCurvesByTheirNames) {
 TEST(TensorBoard, AResumedRunBeginsAFileThatVoidsWhatLiesBeyond) {
   const TemporaryDirectory folder;
   {
-    TensorBoard board(folder.path(), some_run(), 1);
+    report::TensorBoard board(folder.path(), some_run(), 1);
     for (int64_t i = 1; i <= 30; ++i) board.step(some_step(i), 2);
   }
   {
-    TensorBoard board(folder.path(), some_run(20), 1);
+    report::TensorBoard board(folder.path(), some_run(20), 1);
     board.step(some_step(21), 2);
   }
   const std::vector<std::string> files = event_files(folder.path());

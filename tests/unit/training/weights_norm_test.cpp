@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "models/stage.h"
-#include "training/run_settings.h"
+#include "settings/run_settings.h"
 #include "training/trained_model.h"
 
 namespace megatron::training {
@@ -98,7 +98,7 @@ TEST(WeightsNorm, IsThatOfAllElements) {
 }
 
 TEST(Evaluations, BeginWhereTheyAreAsked) {
-  RunSettings run;
+  settings::RunSettings run;
   run.eval_interval = 10;
   EXPECT_EQ(run.evaluations_before(10), 0);
   EXPECT_EQ(run.evaluations_before(30), 2);

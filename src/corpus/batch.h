@@ -1,0 +1,41 @@
+// Micro-batches on the host, and on the device.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "nn/batch.h"
+#include "settings/batch_settings.h"
+
+namespace megatron::corpus {
+
+// B sequences of S tokens, row after row.
+struct HostBatch {
+  int64_t sequences = 0, length = 0;
+  std::vector<int32_t> tokens, positions, labels;  // [B*S]
+  std::vector<float> loss_mask;                    // [B*S], 1: counted
+  std::vector<int64_t> samples;                    // [B]
+  // [B*S] (nn/batch.h), or empty: attention is not confined.
+  std::vector<int32_t> segment_begins;
+
+  double counted() const;  // sum of the mask
+};
+
+// Device tensors of one shape, filled again for each micro-batch, so that no memory is asked for
+// after the first.
+class DeviceBatch {
+ public:
+  explicit DeviceBatch(Runtime& runtime, DType model_type) : runtime_(runtime), type_(model_type) {}
+  // Throws Error naming a token or position outside [0, vocabulary) or [0, positions), or a segment
+  // that begins behind its token. loss_scale: factor of the weights.
+  const nn::Batch& fill(const HostBatch& host, settings::LossScope scope, int64_t vocabulary,
+                        int64_t positions, double loss_scale = 1);
+
+ private:
+  Runtime& runtime_;
+  DType type_;
+  nn::Batch batch_;
+  std::vector<double> weights_;  // of the last batch; keeps its memory
+};
+
+}  // namespace megatron::corpus

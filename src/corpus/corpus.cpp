@@ -1,0 +1,248 @@
+#include "corpus/corpus.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/error.h"
+#include "base/machine_limits.h"
+#include "data/blend_builder.h"
+#include "data/indexed_dataset.h"
+#include "data/mock_dataset.h"
+#include "data/token_check.h"
+
+namespace megatron::corpus {
+namespace {
+
+constexpr const char* kMock = "mock data";
+
+// Where a run's data come from.
+struct Sources {
+  data::BlendRequest blend;
+  bool mock = false;
+};
+
+std::string split_of(const settings::DataSettings& settings) {
+  return settings.split.value_or(settings.mock_data ? "1,1,1" : "969, 30, 1");
+}
+
+// What the flags themselves say; of lists in files nothing.
+Sources sources_of_flags(const settings::DataSettings& s) {
+  const std::array<const std::vector<std::string>*, 3> own = {
+      &s.train_data_path, &s.valid_data_path, &s.test_data_path};
+  constexpr std::array<const char*, 3> kOwn = {"--train-data-path", "--valid-data-path",
+                                               "--test-data-path"};
+  const auto given = std::ranges::find_if(own, [](const auto* list) { return !list->empty(); });
+  std::vector<std::string> flags;
+  if (s.mock_data) flags.push_back("--mock-data");
+  if (!s.data_path.empty()) flags.push_back("--data-path " + s.data_path[0]);
+  if (s.data_args_path) flags.push_back("--data-args-path");
+  if (given != own.end()) flags.push_back(kOwn[static_cast<size_t>(given - own.begin())]);
+  if (s.per_split_data_args_path) flags.push_back("--per-split-data-args-path");
+  MG_CHECK(flags.size() <= 1, "{} and {} are both given, and each names the data: give one",
+           flags[0], flags[1]);
+  const bool divided = given == own.end() && !s.per_split_data_args_path;
+  MG_CHECK(divided || !s.split, "--split {} has nothing to divide: {} names the data of each split",
+           *s.split, flags[0]);
+  if (divided) data::parse_split(split_of(s));
+  Sources sources{.blend = {.all = {}, .per_split = {}}, .mock = s.mock_data};
+  if (s.mock_data) {
+    sources.blend.all = data::BlendList{{kMock}, {}};
+  } else if (!s.data_path.empty()) {
+    sources.blend.all = data::parse_blend_list(s.data_path, "--data-path");
+  } else {
+    for (size_t i = 0; i < own.size(); ++i)
+      if (!own[i]->empty()) sources.blend.per_split[i] = data::parse_blend_list(*own[i], kOwn[i]);
+  }
+  return sources;
+}
+
+Sources find_sources(const settings::DataSettings& s) {
+  require_data(s);
+  Sources sources = sources_of_flags(s);
+  if (s.data_args_path)
+    sources.blend.all = data::read_blend_list(*s.data_args_path, "--data-args-path");
+  if (s.per_split_data_args_path)
+    sources.blend.per_split =
+        data::read_split_blend_lists(*s.per_split_data_args_path, "--per-split-data-args-path");
+  return sources;
+}
+
+// How the sources are mixed.
+void settle_blend(data::BlendRequest& blend, const settings::DataSettings& s, bool several_valid) {
+  blend.surplus = s.mid_level_dataset_surplus;
+  blend.several_valid = several_valid;
+  blend.threads = s.builder_threads.value_or(available_processors());
+  MG_CHECK(blend.threads >= 1 && blend.threads <= 1024,
+           "--num-dataset-builder-threads is {}; it must lie in [1, 1024]", blend.threads);
+  MG_CHECK(!several_valid || !(blend.all || s.data_args_path),
+           "--multiple-validation-sets needs data sets of validation alone: give --valid-data-path "
+           "or --per-split-data-args-path");
+}
+
+data::GptDatasetConfig dataset_config(const settings::DataSettings& settings,
+                                      const Vocabulary& vocabulary) {
+  data::GptDatasetConfig config;
+  config.reset_position_ids = settings.reset_position_ids;
+  config.reset_attention_mask = settings.reset_attention_mask;
+  config.inter_document_masking = settings.inter_document_masking;
+  config.eod_mask_loss = settings.eod_mask_loss;
+  check_masks(settings, vocabulary);
+  config.eod = vocabulary.eod;
+  config.pad = vocabulary.pad;
+  if (vocabulary.eod >= 0) config.special = {vocabulary.eod};
+  if (vocabulary.tokenizer != nullptr) {
+    for (const auto id : {vocabulary.tokenizer->bos(), vocabulary.tokenizer->eos()})
+      if (id) config.special.push_back(*id);
+  }
+  config.vocabulary_size = vocabulary.size;
+  config.allow_ambiguous_pad_tokens = settings.allow_ambiguous_pad_tokens;
+  config.cache = !settings.mock_data || settings.data_cache_path.has_value();
+  config.cache_path = settings.data_cache_path;
+  return config;
+}
+
+std::shared_ptr<const data::IndexedDataset> open_tokens(const settings::DataSettings& settings,
+                                                        const Vocabulary& vocabulary,
+                                                        const std::string& prefix) {
+  const auto stored = std::make_shared<const data::IndexedDataset>(
+      prefix, data::IndexedDatasetOptions{.map_tokens = settings.mmap_bin_files});
+  data::check_token_ids(*stored, vocabulary.size,
+                        data::index_cache_directory(prefix, settings.data_cache_path));
+  return stored;
+}
+
+}  // namespace
+
+const data::Dataset& Corpus::set(data::Split split) const {
+  const auto& set = sets[static_cast<size_t>(split)];
+  MG_CHECK(set != nullptr,
+           "the {0} set has no data: give it a share of the documents (--split), or data of its "
+           "own (--{0}-data-path, --per-split-data-args-path)",
+           data::name(split));
+  return *set;
+}
+
+bool names_data(const settings::DataSettings& s) {
+  return s.mock_data || !s.data_path.empty() || !s.train_data_path.empty() ||
+         !s.valid_data_path.empty() || !s.test_data_path.empty() || s.data_args_path ||
+         s.per_split_data_args_path;
+}
+
+void require_data(const settings::DataSettings& s) {
+  MG_CHECK(names_data(s),
+           "there is no data: give --data-path PREFIX (or --train-data-path and its kin, "
+           "--data-args-path, --per-split-data-args-path) or --mock-data");
+}
+
+void check_data(const settings::DataSettings& s,
+                const std::array<std::optional<int64_t>, 3>& samples, bool several_valid,
+                const std::vector<std::string>& names) {
+  Sources sources = sources_of_flags(s);
+  settle_blend(sources.blend, s, several_valid);
+  data::check_blends(sources.blend, sources.blend.all ? std::optional(split_of(s)) : std::nullopt,
+                     samples);
+  const auto& valid = sources.blend.per_split[static_cast<size_t>(data::Split::valid)];
+  if (valid && several_valid) check_names(names, valid->prefixes.size());
+}
+
+void check_names(const std::vector<std::string>& names, size_t sets) {
+  MG_CHECK(names.empty() || names.size() == sets,
+           "--validation-set-names has {} names, and there are {} validation sets", names.size(),
+           sets);
+}
+
+void check_masks(const settings::DataSettings& s, const Vocabulary& vocabulary) {
+  MG_CHECK(
+      vocabulary.eod >= 0 || !(s.reset_position_ids || s.reset_attention_mask || s.eod_mask_loss),
+      "--reset-position-ids, --reset-attention-mask and --eod-mask-loss need an "
+      "end-of-document token, and the tokenizer has none; "
+      "--dataloader-inter-document-masking goes by stored sequences instead");
+}
+
+Corpus open_corpus(const settings::DataSettings& settings, const Vocabulary& vocabulary,
+                   int64_t seq_length, int64_t seed,
+                   const std::array<std::optional<int64_t>, 3>& samples, bool several_valid,
+                   const std::array<int64_t, 3>& extended) {
+  Sources sources = find_sources(settings);
+  settle_blend(sources.blend, settings, several_valid);
+  sources.blend.extended = extended;
+  data::GptDatasetConfig config = dataset_config(settings, vocabulary);
+  config.sequence_length = seq_length;
+  config.seed = seed;
+  if (sources.blend.all) config.split = split_of(settings);
+  const auto open = [&](const std::string& prefix) -> std::shared_ptr<const data::TokenSource> {
+    if (sources.mock) return std::make_shared<data::MockTokens>(vocabulary.size, vocabulary.eod);
+    return open_tokens(settings, vocabulary, prefix);
+  };
+  data::BlendSets built = data::build_blends(sources.blend, config, samples, open);
+  Corpus corpus;
+  for (size_t i = 0; i < corpus.sets.size(); ++i)
+    if (!built.sets[i].empty()) corpus.sets[i] = built.sets[i][0].set;
+  for (auto& part : built.sets[static_cast<size_t>(data::Split::valid)])
+    corpus.validation.push_back({std::move(part.name), std::move(part.set)});
+  return corpus;
+}
+
+bool keeps_train_order(const settings::DataSettings& settings, const Corpus& corpus,
+                       int64_t samples) {
+  Sources sources = find_sources(settings);
+  settle_blend(sources.blend, settings, false);
+  return data::keeps_order(sources.blend, data::Split::train, corpus.set(data::Split::train),
+                           samples);
+}
+
+std::vector<SplitTokens> open_split(const settings::DataSettings& settings,
+                                    const Vocabulary& vocabulary, data::Split split,
+                                    ThreadPool& pool) {
+  const Sources sources = find_sources(settings);
+  MG_CHECK(!sources.mock, "--mock-data has no documents: give --data-path PREFIX or --input FILE");
+  const auto at = static_cast<size_t>(split);
+  const auto& list = sources.blend.all ? sources.blend.all : sources.blend.per_split[at];
+  MG_CHECK(list.has_value(), "the {} set has no data", data::name(split));
+  data::SplitShare share;
+  if (sources.blend.all) {
+    const auto own = data::parse_split(split_of(settings))[at];
+    MG_CHECK(own.has_value(), "the {} split has weight 0 in --split {}", data::name(split),
+             split_of(settings));
+    share = *own;
+  }
+  std::vector<SplitTokens> parts;
+  for (const std::string& prefix : list->prefixes) {
+    const auto tokens = open_tokens(settings, vocabulary, prefix);
+    tokens->check(pool);
+    const auto [begin, end] = data::split_range(share, tokens->sequence_count());
+    parts.push_back({tokens, begin, end});
+  }
+  return parts;
+}
+
+namespace {
+
+template <class To, class From>
+void append(std::vector<To>& to, const std::vector<From>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+}  // namespace
+
+void BatchReader::read(std::span<const int64_t> indices, HostBatch& batch) {
+  batch.sequences = static_cast<int64_t>(indices.size());
+  batch.length = length_;
+  for (auto* values : {&batch.tokens, &batch.labels, &batch.positions, &batch.segment_begins})
+    values->clear();
+  batch.loss_mask.clear();
+  const auto tokens = static_cast<size_t>(batch.sequences * length_);
+  for (auto* values : {&batch.tokens, &batch.labels, &batch.positions}) values->reserve(tokens);
+  batch.loss_mask.reserve(tokens);
+  for (const int64_t index : indices) {
+    set_.read(index, sample_);
+    append(batch.tokens, sample_.tokens);
+    append(batch.labels, sample_.labels);
+    append(batch.positions, sample_.position_ids);
+    append(batch.loss_mask, sample_.loss_mask);
+    append(batch.segment_begins, sample_.segment_begin);
+  }
+  batch.samples.assign(indices.begin(), indices.end());
+}
+
+}  // namespace megatron::corpus

@@ -1,0 +1,49 @@
+// Micro-batches of training, read ahead of their use by one thread.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "corpus/batch.h"
+#include "data/dataset.h"
+#include "data/sampler.h"
+
+namespace megatron::corpus {
+
+class Prefetcher {
+ public:
+  // Reads `count` micro-batches that the sampler names, at most `capacity` of them ahead of next().
+  // The set is borrowed.
+  Prefetcher(const data::Dataset& set, std::unique_ptr<data::Sampler> sampler, int64_t seq_length,
+             int64_t count, int64_t capacity);
+  ~Prefetcher();  // stops the thread, wherever it is
+  Prefetcher(const Prefetcher&) = delete;
+  Prefetcher& operator=(const Prefetcher&) = delete;
+
+  // Exchanges `batch` for the next micro-batch, in the sampler's order; what it held is filled
+  // again later, so that a run reads into the same memory over and over. Throws what reading it
+  // threw, and Error when the sampler had come to its end.
+  void next(HostBatch& batch);
+  double waited() const { return waited_; }  // seconds that next() waited, in all
+
+ private:
+  void read_all(const data::Dataset& set, int64_t seq_length, int64_t count);
+
+  std::unique_ptr<data::Sampler> sampler_;
+  size_t capacity_;
+  double waited_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<HostBatch> ready_;  // under the mutex, as are the three below
+  std::vector<HostBatch> spare_;
+  std::exception_ptr failure_;  // after the last of ready_
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace megatron::corpus

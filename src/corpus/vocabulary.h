@@ -1,0 +1,47 @@
+// What a run's data need of a tokenizer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "settings/tokenizer_settings.h"
+#include "tokenizers/tokenizer.h"
+
+namespace megatron::corpus {
+
+struct Vocabulary {
+  std::shared_ptr<const tokenizers::Tokenizer> tokenizer;
+  std::string directory;  // where it was read: a directory or a file; "" for one without files
+  // Whether what lies in `directory` opens as this tokenizer without flags. Where not (tokens were
+  // added, files have names of their own), tokenizer->files() do.
+  bool opens_by_itself = true;
+  int64_t size = 0;
+  int64_t padded_size = 0;  // rows of Megatron-LM's table; see padded_vocabulary_size
+  int64_t eod = -1;
+  std::optional<int64_t> pad;
+  bool add_special_tokens = true;  // round each text: what Megatron-LM does with this type
+};
+
+// A tokenizer by Megatron-LM's rules:
+//   HuggingFaceTokenizer       --tokenizer-model; puts its special tokens round each text unless
+//                              --tokenizer-hf-no-include-special-tokens; eod is eos. The default
+//                              with --tokenizer-model, when its file is none of the next two's
+//   SentencePieceTokenizer, GPTSentencePieceTokenizer, Llama2Tokenizer
+//                              a .model; nothing round a text; eod is eos
+//   TikTokenizer               a JSON list; special tokens first; vocab_size: default 131072; eod is
+//                              </s>
+//   GPT2BPETokenizer           --vocab-file, --merge-file
+//   BertWordPieceLowerCase, BertWordPieceCase
+//                              --vocab-file; [BOS], [EOS] and --vocab-extra-ids behind it; eod is
+//                              [EOS]
+//   NullTokenizer              vocab_size; eod is the last id or --null-tokenizer-eod-id. The default
+//                              without --tokenizer-model
+//   ByteTokenizer              vocab_size, default 256; eod is 0
+// vocab_size: of --vocab-size or of the model. Throws Error naming the flag that is missing or
+// wrong.
+Vocabulary open_vocabulary(const settings::TokenizerSettings& settings,
+                           std::optional<int64_t> vocab_size, int64_t tensor_parallel = 1);
+
+}  // namespace megatron::corpus

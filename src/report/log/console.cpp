@@ -1,0 +1,129 @@
+#include "report/log/console.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+#include <vector>
+
+#include "base/progress.h"
+#include "tensor/finite.h"
+
+namespace megatron::report {
+namespace {
+
+// A figure, or n/a where it is not finite.
+std::string figure(std::string_view format, double value) {
+  return std::isfinite(value) ? fmt::format(fmt::runtime(format), value) : "n/a";
+}
+
+// Four decimals, or as many digits where these would say nothing. A loss is known also where it is
+// NaN or infinite.
+std::string loss_text(double loss) {
+  if (!std::isfinite(loss)) return fmt::format("{}", unsigned_nan(loss));
+  const double size = std::abs(loss);
+  const bool plain = size == 0 || (size >= 0.01 && size < 1e5);
+  return plain ? fmt::format("{:.4f}", loss) : fmt::format("{:.4e}", loss);
+}
+
+std::string scientific_loss(double loss) {
+  return std::isfinite(loss) ? fmt::format("{:.6E}", loss) : fmt::format("{}", unsigned_nan(loss));
+}
+
+std::string percent(double share) { return share >= 0 ? figure("{:.1f}%", 100 * share) : "n/a"; }
+
+std::string rate(double per_second) {
+  if (!std::isfinite(per_second)) return "n/a";
+  if (per_second < 999999.5) return fmt::format("{:.0f}", per_second);
+  return per_second < 1e15 ? format_count(per_second) : fmt::format("{:.2e}", per_second);
+}
+
+// Control characters as in C; those of U+0080 to U+009F too, which terminals may obey.
+std::string in_one_line(const std::string& text) {
+  const std::string good = readable(text);
+  std::string out;
+  for (size_t i = 0; i < good.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(good[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < good.size() ? good[i + 1] : 0);
+    if (good[i] == '\n') {
+      out += "\\n";
+    } else if (good[i] == '\t') {
+      out += "\\t";
+    } else if (byte < 0x20 || byte == 0x7f) {
+      out += fmt::format("\\x{:02x}", byte);
+    } else if (byte == 0xc2 && next < 0xa0) {
+      out += fmt::format("\\u{:04x}", next);
+      ++i;
+    } else {
+      out += good[i];
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+namespace {
+
+// What of a step gives way on a line, the first to stay first.
+std::vector<std::string> lesser_figures(const StepRecord& r) {
+  std::vector<std::string> parts;
+  if (r.skipped > 0) parts.push_back(fmt::format("{} skipped", r.skipped));
+  for (const MetricValue& m : r.metrics)
+    parts.push_back(in_one_line(m.name) + " " + figure("{:.4g}", m.value));
+  if (r.loss_scale != 0) parts.push_back("loss scale " + figure("{:.10g}", r.loss_scale));
+  if (r.parameter_norm != 0) parts.push_back("params norm " + figure("{:.3f}", r.parameter_norm));
+  if (r.zero_gradients >= 0) parts.push_back(fmt::format("{} zeros", r.zero_gradients));
+  parts.push_back("lr " + figure("{:.2e}", r.learning_rate));
+  parts.push_back("grad norm " + figure("{:.3f}", r.gradient_norm));
+  parts.push_back(percent(r.peak_share) + " of peak");
+  parts.push_back(figure("{:.4g}", r.flops_per_second * 1e-12) + " TFLOP/s");
+  parts.push_back(figure("{:.1f}", 1000 * r.seconds) + " ms a step");
+  parts.push_back(fmt::format("batch {}", r.global_batch_size));
+  parts.push_back("data wait " + percent(r.data_wait));
+  parts.push_back(fmt::format("{} samples", r.consumed_samples));
+  return parts;
+}
+
+}  // namespace
+
+std::string console_line(const StepRecord& r, const RunRecord& run) {
+  std::string line = fmt::format("iteration {:>6}/{} | loss {} | {} tokens/s", r.iteration,
+                                 run.train_iters, loss_text(r.loss), rate(r.tokens_per_second));
+  if (r.overall_tokens_per_second > 0)
+    line += fmt::format(" ({} in all)", rate(r.overall_tokens_per_second));
+  line += fmt::format(" | {} left", std::isfinite(r.seconds_left) && r.seconds_left >= 0
+                                        ? format_duration(r.seconds_left)
+                                        : "n/a");
+  for (const std::string& part : lesser_figures(r)) {
+    if (line.size() + 3 + part.size() > kConsoleColumns) break;
+    line += " | " + part;
+  }
+  return line;
+}
+
+std::string closing_line(const RunTotals& t, const RunRecord& run) {
+  const auto share = [&](double seconds) { return percent(seconds / t.seconds); };
+  const double flops = t.flops / t.step_seconds;
+  return fmt::format(
+      "trained {} step{}, {} tokens in {}: {} tokens/s in steps ({} TFLOP/s, {} of {} GEMM "
+      "peak), {} in all; of the time {} in steps, {} in evaluation, {} for saves",
+      t.steps, t.steps == 1 ? "" : "s", format_count(static_cast<double>(t.tokens)),
+      t.seconds < 10 ? fmt::format("{:.2f}s", t.seconds) : format_duration(t.seconds),
+      rate(t.tokens_per_second()), figure("{:.4g}", flops * 1e-12),
+      run.peak_flops > 0 ? percent(flops / run.peak_flops) : "n/a", run.precision,
+      rate(t.overall_tokens_per_second()), share(t.step_seconds), share(t.evaluation_seconds),
+      share(t.save_seconds));
+}
+
+std::string console_line(const ValidationRecord& r) {
+  return fmt::format("validation loss at iteration {}{} | lm loss value: {} | lm loss PPL: {}",
+                     r.iteration, r.set.empty() || r.set == "valid" ? "" : " on " + r.set,
+                     scientific_loss(r.loss), scientific_loss(perplexity(r.loss)));
+}
+
+std::string console_line(const SampleRecord& r) {
+  return fmt::format("sample at iteration {} | prompt: {} | text: {}", r.iteration,
+                     in_one_line(r.prompt), in_one_line(r.text));
+}
+
+}  // namespace megatron::report

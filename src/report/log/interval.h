@@ -1,0 +1,23 @@
+// Steps taken together to one record: rates and shares are means over their time, what a step is
+// left with (loss, learning rate, counts, memory) is the last one's.
+#pragma once
+
+#include "report/log/record.h"
+
+namespace megatron::report {
+
+class Interval {
+ public:
+  void add(const StepRecord& record);
+  StepRecord take();  // of what was added, at least one record; begins anew
+
+ private:
+  StepRecord last_;
+  int64_t steps_ = 0, skipped_ = 0, not_finite_ = 0, losses_ = 0;
+  double loss_ = 0;  // sum over `losses_` steps
+  // Sums, each weighted with seconds.
+  double seconds_ = 0, tokens_ = 0, flops_ = 0, share_ = 0, data_ = 0, communication_ = 0,
+         save_ = 0;
+};
+
+}  // namespace megatron::report

@@ -1,0 +1,18 @@
+// What is known of the machine and of this process. What the system does not tell is empty or 0.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/processor.h"
+
+namespace megatron::report {
+
+std::string host_name();
+int64_t core_count();                     // that this process may use
+std::vector<std::string> command_line();  // program and arguments
+int64_t resident_bytes();                 // of this process, now
+double seconds_since_1970();              // UTC
+
+}  // namespace megatron::report

@@ -1,0 +1,18 @@
+#include "report/log/record.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tokenizers/unicode/utf8.h"
+
+namespace megatron::report {
+
+double perplexity(double loss) { return std::exp(std::isnan(loss) ? loss : std::min(20.0, loss)); }
+
+std::string readable(std::string_view text) {
+  std::string out;
+  tokenizers::append_lossy(text, true, out);
+  return out;
+}
+
+}  // namespace megatron::report

@@ -1,0 +1,18 @@
+// Where the time of a step went, on one rank.
+#pragma once
+
+namespace megatron::report {
+
+// Seconds. Measured where StepOptions::timing_level asks for it; the device is then waited for at
+// the end of each part.
+struct StepTimes {
+  // Level 1.
+  double forward_backward = 0;  // all micro-batches, with what stages send each other
+  double reduction = 0;         // of gradients over the ranks, that does not overlap with them
+  double norm = 0;              // of the gradients
+  double update = 0;            // of the weights, with what ranks gather behind it
+  // Level 2: parts of forward_backward.
+  double forward = 0, backward = 0;
+};
+
+}  // namespace megatron::report

@@ -1,0 +1,44 @@
+// Times of the parts of a step on every rank (--timing-log-level), under the names that
+// Megatron-LM gives them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "comm/group.h"
+#include "device/stream.h"
+#include "report/log/record.h"
+#include "report/log/step_times.h"
+
+namespace megatron::report {
+
+// Adds up a rank's times from one log line to the next.
+class Timers {
+ public:
+  explicit Timers(int64_t level) : level_(level) {}
+
+  void add(const StepTimes& times, double data_wait);
+  // Means of what was added, of all ranks; begins anew. Collective; every rank gets all of them.
+  // At least one step was added.
+  std::vector<TimerFigure> take(comm::Group& world, Stream& stream);
+
+ private:
+  int64_t level_, steps_ = 0;
+  StepTimes sum_;
+  double data_wait_ = 0;
+};
+
+// option: "max", "minmax" or "all", as --timing-log-option.
+//
+//   (min, max) time across ranks (ms):
+//       forward-backward ..............................: (7.24, 7.30)
+std::string timer_text(const std::vector<TimerFigure>& figures, std::string_view option);
+
+// {"forward-backward": {"least": seconds, "most": seconds}, ...}; of "max" without the least, of
+// "all" with "ranks", a list.
+Json timers_to_json(const std::vector<TimerFigure>& figures, std::string_view option);
+
+}  // namespace megatron::report

@@ -1,0 +1,10 @@
+// The files of page/, put into the program by cmake/embed.cmake.
+#pragma once
+
+#include <string_view>
+
+namespace megatron::report {
+
+extern const std::string_view kPageHtml, kPageCss, kPageScript;
+
+}  // namespace megatron::report

@@ -1,0 +1,47 @@
+// What lies in a --save directory, and whether it is whole.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "checkpoint/checkpoint_directory.h"
+#include "models/model.h"
+
+namespace megatron::resume {
+
+enum class Condition {
+  whole,       // as far as was looked
+  model,       // weights without a trainer state: nothing tells how they were written
+  damaged,     // cannot be opened, or checksums differ
+  unfinished,  // what a save that was cut short left; never loaded
+};
+std::string_view name(Condition condition);
+
+struct FoundCheckpoint {
+  std::string path;
+  Condition condition = Condition::whole;
+  int64_t bytes = 0;                 // of its files
+  std::vector<std::string> reasons;  // of damage
+};
+
+// Before a checkpoint is read as a model: compares the checksums of all its files but the
+// optimizer's, which may be gone. Throws Error naming what is damaged. A directory that is no
+// checkpoint has none.
+void require_whole_model(const std::string& path, ThreadPool& pool);
+
+// Opens one directory. verify: compares its checksums too. Does not throw for what is wrong with
+// it.
+FoundCheckpoint look_at_checkpoint(const std::string& path, bool verify, ThreadPool& pool);
+
+// All of a --save directory: the steps, then what is unfinished.
+std::vector<FoundCheckpoint> find_checkpoints(const std::string& path, bool verify,
+                                              ThreadPool& pool);
+
+// For each tensor on disk, which rows of which parameter of ours it is: "layers.0.mlp.up.weight,
+// rows 0-63 of 128"; and "transposed" where it lies so.
+std::vector<std::pair<std::string, std::string>> tensor_places(const models::Model& model);
+
+}  // namespace megatron::resume

@@ -1,0 +1,175 @@
+#include "resume/resume.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "checkpoint/agreement.h"
+#include "resume/found_checkpoints.h"
+#include "resume/save_directory.h"
+
+namespace megatron::resume {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::CheckpointDirectory;
+
+// The checkpoint of one step, verified by all processes; null, and told why, when it is not whole.
+std::shared_ptr<const CheckpointDirectory> open_whole(const std::string& path,
+                                                      comm::Group& processes, Runtime& runtime) {
+  std::shared_ptr<const CheckpointDirectory> directory;
+  std::string problem;
+  try {
+    directory = std::make_shared<const CheckpointDirectory>(path);
+    directory->verify(runtime.pool(), processes.rank(), processes.size());
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  try {
+    checkpoint::agree(processes, runtime.stream(), problem, 0, "resume.whole");
+    return directory;
+  } catch (const checkpoint::AgreedError& error) {
+    log::warning("the checkpoint {} cannot be used: {}", path, error.what());
+    return nullptr;
+  }
+}
+
+// A checkpoint of a newer program is no damage to walk round.
+void refuse_newer(const std::string& path) {
+  try {
+    const Json state = Json::read(path + "/" + std::string(checkpoint::kTrainerState));
+    const Json* format = state.is_object() ? state.find("format") : nullptr;
+    if (format == nullptr || !format->is_integer() || format->as_integer() <= checkpoint::kFormat)
+      return;
+  } catch (const Error&) {
+    return;
+  }
+  CheckpointDirectory directory(path);  // throws Error telling who wrote it
+}
+
+// Where the tracker names a step, a run has been here: it is not begun again by accident.
+void check_tracked(const SaveDirectory& folder, const std::vector<int64_t>& saved,
+                   int64_t tracked) {
+  if (std::ranges::binary_search(saved, tracked)) return;
+  const std::string tracker = folder.tracker_path(), path = folder.iteration_path(tracked);
+  MG_CHECK(!saved.empty(),
+           "{} names step {}, and there is no checkpoint at all in {}; bring {} back, or remove "
+           "the tracker file to start from scratch",
+           tracker, tracked, folder.path(), path);
+  MG_CHECK(saved.front() < tracked,
+           "{} names step {}, and the checkpoints that are there are of later steps, {} to {}; "
+           "write the step to go on from into it, or remove it: then the newest is taken",
+           tracker, tracked, saved.front(), saved.back());
+  log::warning("{} names step {}, and {} does not exist: an earlier checkpoint is taken", tracker,
+               tracked, path);
+}
+
+// That of --ckpt-step alone, or all that may be tried.
+std::vector<int64_t> candidates(const SaveDirectory& folder,
+                                const settings::CheckpointSettings& s) {
+  if (!s.ckpt_step) return steps_to_try(folder);
+  const std::vector<int64_t> saved = folder.iterations();
+  MG_CHECK(std::ranges::binary_search(saved, *s.ckpt_step), "--ckpt-step {}: {} does not exist; {}",
+           *s.ckpt_step, folder.iteration_path(*s.ckpt_step),
+           saved.empty() ? "there are no checkpoints"
+                         : fmt::format("the newest there is of step {}", saved.back()));
+  return {*s.ckpt_step};
+}
+
+std::string folder_around(const std::string& path) {
+  fs::path whole = fs::absolute(path).lexically_normal();
+  if (!whole.has_filename()) whole = whole.parent_path();  // it ended in '/'
+  return whole.parent_path().string();
+}
+
+bool is_model(const std::string& path) {
+  std::error_code error;
+  return fs::exists(fs::path(path) / "config.json", error);
+}
+
+}  // namespace
+
+std::vector<int64_t> steps_to_try(const SaveDirectory& folder) {
+  std::vector<int64_t> saved = folder.iterations();
+  std::optional<int64_t> tracked;
+  try {
+    tracked = folder.tracked();
+  } catch (const Error& error) {
+    log::warning("{}: the newest checkpoint is taken", error.what());
+  }
+  if (tracked) {
+    check_tracked(folder, saved, *tracked);
+    std::erase_if(saved, [&](int64_t step) { return step > *tracked; });
+  }
+  std::ranges::reverse(saved);
+  return saved;
+}
+
+Beginning find_beginning(const settings::CheckpointSettings& s, bool weights_only,
+                         comm::Group& processes, int threads) {
+  if (!s.load) return {};
+  const std::string& path = *s.load;
+  if (weights_only && is_model(path)) {
+    ThreadPool pool(threads);
+    require_whole_model(path, pool);
+    return {.weights = std::make_shared<const checkpoint::ModelDirectory>(path)};
+  }
+  std::error_code error;
+  MG_CHECK(!fs::exists(path, error) || fs::is_directory(path, error),
+           "--load {} is a file; a folder of checkpoints is wanted{}", path,
+           weights_only ? ", or a Hugging Face directory" : "");
+  const bool one = is_model(path) && checkpoint::is_checkpoint(path);
+  const std::string_view weights =
+      s.finetune
+          ? "drop --load to begin with the weights of --model, or drop --model to begin with "
+            "its weights"
+          : "add --finetune to begin with its weights";
+  MG_CHECK(!one,
+           "--load {} is one checkpoint; name the folder it lies in, {}, and its step by "
+           "--ckpt-step, or {} alone",
+           path, folder_around(path), weights);
+  MG_CHECK(!is_model(path),
+           "--load {} is a Hugging Face model without {}: a run cannot resume from it; {}", path,
+           checkpoint::kTrainerState, weights);
+  const SaveDirectory folder(path);
+  const std::vector<int64_t> steps = candidates(folder, s);
+  if (steps.empty()) {
+    MG_CHECK(!s.exit_on_missing_checkpoint,
+             "--load {} holds no checkpoint, and --exit-on-missing-checkpoint is given", path);
+    MG_CHECK(!weights_only, "--load {} holds no checkpoint and no model to begin with", path);
+    log::info("--load {} holds no checkpoint yet: training starts from scratch", path);
+    return {};
+  }
+  Runtime runtime({DeviceKind::cpu, 0}, threads);
+  Beginning beginning;
+  for (const int64_t step : steps) {
+    const double begin = now_seconds();
+    const std::string directory = folder.iteration_path(step);
+    refuse_newer(directory);
+    const auto checkpoint = open_whole(directory, processes, runtime);
+    if (checkpoint == nullptr) continue;
+    if (step != steps.front())
+      log::warning("the run goes on from step {}, not from step {}", step, steps.front());
+    const TrainerState state = TrainerState::from_json(checkpoint->trainer_state(), directory);
+    beginning.weights =
+        std::shared_ptr<const checkpoint::ModelDirectory>(checkpoint, &checkpoint->model());
+    if (!weights_only) {
+      beginning.checkpoint = checkpoint;
+      beginning.state = state;
+    }
+    log::info("{} {} (checksums verified in {:.2f} s)",
+              weights_only ? "weights of" : "resuming from", directory, now_seconds() - begin);
+    return beginning;
+  }
+  fail(
+      "none of the {} checkpoints of {} is whole: {}; restore one, or remove them all to start "
+      "from "
+      "scratch",
+      steps.size(), path,
+      s.ckpt_step ? "only that of --ckpt-step was tried" : "see the warnings above");
+}
+
+}  // namespace megatron::resume

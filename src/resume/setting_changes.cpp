@@ -1,0 +1,65 @@
+#include "resume/setting_changes.h"
+
+#include <fmt/core.h>
+
+namespace megatron::resume {
+namespace {
+
+// Of `now`, those that `saved` has with another value.
+void compare(const Json& saved, const Json& now, std::vector<SettingChange>& changes) {
+  for (const auto& [flag, value] : now.as_object()) {
+    const Json* before = saved.find(flag);
+    if (before == nullptr || *before == value || !before->is_string()) continue;
+    changes.push_back({flag, before->as_string(), value.as_string()});
+  }
+}
+
+}  // namespace
+
+Json result_settings(const settings::TrainSettings& settings, const models::Model& model) {
+  settings::TrainSettings copy = settings;
+  Fields fields = copy.fields();
+  const models::ModelFlags flags = model->flags();
+  Json::Object object{{"hidden-dropout", fmt::format("{}", *flags.hidden_dropout)},
+                      {"attention-dropout", fmt::format("{}", *flags.attention_dropout)}};
+  const auto add = [&](std::string_view flag) {
+    const std::string value = fields.find(flag)->get();
+    object.emplace_back(std::string(flag), value.empty() ? "none" : value);
+  };
+  for (const auto* flag :
+       {"clip-grad", "calculate-per-token-loss", "no-check-for-nan-in-loss-and-grad",
+        "on-non-finite", "global-batch-size", "rampup-batch-size", "step-batch-size-schedule",
+        "iterations-to-skip"})
+    add(flag);
+  if (!settings.batch.per_token_loss) add("micro-batch-size");  // the loss is their mean
+  if (settings.precision.fp16) {
+    for (const auto* flag :
+         {"loss-scale", "initial-loss-scale", "min-loss-scale", "loss-scale-window", "hysteresis"})
+      add(flag);
+  }
+  return object;
+}
+
+std::string SettingChange::text() const {
+  return fmt::format("changed: {} from {} to {}", setting, from, to);
+}
+
+std::vector<SettingChange> setting_changes(const TrainerState& saved,
+                                           const settings::TrainSettings& settings,
+                                           const models::Model& model,
+                                           const optim::LearningRate& rate,
+                                           const optim::WeightDecay& decay) {
+  std::vector<SettingChange> changes;
+  for (const ScheduleDifference& d : schedule_differences(saved, rate, decay))
+    changes.push_back({d.setting, d.saved, d.now});
+  const auto add = [&changes](std::string_view what, const std::string& from, std::string_view to) {
+    if (from != to) changes.push_back({std::string(what), from, std::string(to)});
+  };
+  add("optimizer", saved.optimizer, optim::name(settings.optimizer.config.method));
+  add("precision", saved.precision, name(settings.precision.type()));
+  compare(saved.optimizer_settings, optimizer_settings(settings.optimizer), changes);
+  compare(saved.settings, result_settings(settings, model), changes);
+  return changes;
+}
+
+}  // namespace megatron::resume

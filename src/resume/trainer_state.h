@@ -1,0 +1,81 @@
+// What a run must know, beside the tensors, to go on as if it had never stopped:
+// trainer_state.json.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "optim/loss_scale.h"
+#include "optim/schedule.h"
+#include "settings/settings.h"
+
+namespace megatron::resume {
+
+// Samples, learning rate and random numbers of every later step follow from these: data samplers
+// from consumed_samples, the schedules from scheduled_samples, dropout from (seed, sample,
+// position).
+struct TrainerState {
+  int64_t iteration = 0;          // steps done
+  int64_t consumed_samples = 0;   // of all steps up to this one
+  int64_t scheduled_samples = 0;  // of those that changed the weights: the place in the schedules
+  int64_t skipped_steps = 0;      // that did not
+  int64_t seed = 1234;            // of dropout
+  std::string precision;          // "bf16": of the weights
+  std::string optimizer;          // "adam"
+  int64_t optimizer_steps = 0;    // updates that its state has seen
+  bool has_optimizer = true;      // its state was saved
+  Json optimizer_settings =
+      Json::Object{};  // flags of its rules, as text: {"adam-beta1": "0.9", ...}
+  // Others that the numbers follow from (setting_changes.h), as text; empty in older checkpoints.
+  Json settings = Json::Object{};
+  std::optional<optim::LossScale::State> loss_scale;  // of a dynamic one
+  optim::LearningRate learning_rate;
+  optim::WeightDecay weight_decay;
+  // Flags that decide which sample comes when, as text: {"seq-length": "1024", ...}, and
+  // "train-samples", that the data set was asked for.
+  Json data;
+  int64_t train_iters = 0;  // of the run, without --extend-to-iters; 0: an older checkpoint
+  Json layout;              // of the ranks that saved; for people
+
+  Json to_json() const;
+  // Throws Error naming the key that is missing, or whose value cannot be, and `path`.
+  static TrainerState from_json(const Json& json, const std::string& path);
+};
+
+// The state's `data` of a run. train_samples: asked of the training set.
+Json data_settings(const settings::TrainSettings& settings, int64_t train_samples);
+
+// --train-iters N or --train-samples N of a run that saved, and --extend-to-iters of `now`; empty
+// where `now` is no longer, and where an older checkpoint does not tell.
+std::string how_to_extend(const TrainerState& saved, const settings::BatchSettings& now);
+
+// The layout by name: sizes, pipeline schedule and chunks of a stage, sharding. num_layers: of the
+// model.
+Json layout_of(const settings::TrainSettings& settings, int64_t num_layers);
+
+// A setting that two schedules do not share.
+struct ScheduleDifference {
+  std::string setting;  // "lr"
+  std::string saved, now;
+};
+// The settings of a checkpoint's schedule that are others than those of `rate` and `decay`.
+std::vector<ScheduleDifference> schedule_differences(const TrainerState& saved,
+                                                     const optim::LearningRate& rate,
+                                                     const optim::WeightDecay& decay);
+// Which schedule a resumed run follows: `rate` and `decay` are those of its flags and become the
+// checkpoint's where the settings say so. Throws Error naming what differs where they say nothing.
+// path: the checkpoint's. longer: how_to_extend().
+void settle_schedule(const TrainerState& saved, const std::string& path,
+                     const settings::CheckpointSettings& settings, optim::LearningRate& rate,
+                     optim::WeightDecay& decay, const std::string& longer = "");
+
+// The state's `optimizer_settings` of a run: the flags of the rules at work.
+Json optimizer_settings(const settings::OptimizerSettings& settings);
+
+// What two objects of text do not share, told in one line.
+std::string differences(const Json& saved, const Json& now);
+
+}  // namespace megatron::resume

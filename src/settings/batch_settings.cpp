@@ -1,0 +1,118 @@
+#include "settings/batch_settings.h"
+
+#include <charconv>
+
+#include "base/error.h"
+#include "models/model.h"
+
+namespace megatron::settings {
+
+void BatchSettings::fields(Fields& f) {
+  f.begin_group("batch");
+  f.add("seq-length", &seq_length, "tokens of a sequence");
+  f.add("micro-batch-size", &micro_batch_size, "sequences that a rank takes at once");
+  f.add("global-batch-size", &global_batch_size,
+        "sequences of an optimizer step; default micro-batch size x ranks");
+  f.add("train-iters", &train_iters, "optimizer steps");
+  f.add("train-samples", &train_samples,
+        "sequences to train on, instead of --train-iters: as many whole steps as they fill");
+  f.add("extend-to-iters", &extend_to_iters,
+        "train on to this step, beyond --train-iters or --train-samples, which stay as they were: "
+        "so do the order of their samples and the learning rate (with "
+        "--override-opt-param-scheduler it falls until the new end); epochs in an order of their "
+        "own follow");
+  f.add("step-batch-size-schedule", &step_batch_size_schedule,
+        "global batch size by tokens consumed, instead of --global-batch-size: \"0:768 250B:1536 "
+        "500B:3072\"");
+  f.add(
+      "rampup-batch-size", &rampup_batch_size,
+      "START INCREMENT SAMPLES: the global batch size grows from START to --global-batch-size in "
+      "equal steps of INCREMENT over SAMPLES sequences (today's Megatron-LM accepts this flag and "
+      "ignores it)");
+  f.add_switch(
+      "decrease-batch-size-if-needed", &decrease_batch_size, true,
+      "a global batch size that is no multiple of micro-batch size x ranks is rounded down");
+  f.add_switch("calculate-per-token-loss", &per_token_loss, true,
+               "every counted token of a step weighs the same (the default)");
+  f.add_switch(
+      "no-calculate-per-token-loss", &per_token_loss, false,
+      "mean of the micro-batches' means, as Megatron-LM does without --calculate-per-token-loss");
+  f.common({"seq-length", "micro-batch-size", "global-batch-size", "train-iters"});
+}
+
+namespace {
+
+int64_t integer(const std::string& text, std::string_view flag) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  MG_CHECK(error == std::errc() && end == text.data() + text.size(), "--{}: '{}' is no integer",
+           flag, text);
+  return value;
+}
+
+data::BatchSchedule make_schedule(const BatchSettings& s) {
+  const std::vector<std::string>& ramp = s.rampup_batch_size;
+  if (s.step_batch_size_schedule) {
+    MG_CHECK(ramp.empty() && !s.decrease_batch_size,
+             "--step-batch-size-schedule does not go with {}: drop one",
+             ramp.empty() ? "--decrease-batch-size-if-needed" : "--rampup-batch-size");
+    return data::BatchSchedule::steps(*s.step_batch_size_schedule, *s.seq_length);
+  }
+  if (ramp.empty()) return data::BatchSchedule::constant(*s.global_batch_size);
+  constexpr std::string_view kFlag = "rampup-batch-size";
+  MG_CHECK(ramp.size() == 3, "--{} takes three numbers, START INCREMENT SAMPLES, and got {}", kFlag,
+           ramp.size());
+  return data::BatchSchedule::ramp(integer(ramp[0], kFlag), integer(ramp[1], kFlag),
+                                   integer(ramp[2], kFlag), *s.global_batch_size);
+}
+
+}  // namespace
+
+void BatchSettings::finalize(int data_parallel) {
+  const auto positive = [](const std::optional<int64_t>& value, std::string_view flag,
+                           int64_t most = (int64_t{1} << 31) - 1) {
+    MG_CHECK(value.has_value(), "--{} is needed", flag);
+    MG_CHECK(*value > 0 && *value <= most, "--{} is {}; it must lie in [1, {}]", flag, *value,
+             most);
+  };
+  positive(seq_length, "seq-length", models::kMaxPositions);
+  positive(micro_batch_size, "micro-batch-size");
+  MG_CHECK(!train_iters || !train_samples,
+           "--train-iters {} and --train-samples {} are both given; give one", *train_iters,
+           *train_samples);
+  if (train_samples) {
+    positive(train_samples, "train-samples", int64_t{1} << 53);
+  } else {
+    positive(train_iters, "train-iters");
+  }
+  if (step_batch_size_schedule) {
+    MG_CHECK(!global_batch_size,
+             "--global-batch-size {} and --step-batch-size-schedule are both given; give one",
+             *global_batch_size);
+  } else {
+    if (!global_batch_size) global_batch_size = *micro_batch_size * data_parallel;
+    positive(global_batch_size, "global-batch-size");
+  }
+  schedule = make_schedule(*this);
+  schedule.divide(*micro_batch_size, data_parallel, decrease_batch_size);
+  global_batch_size = schedule.last();
+  if (train_samples) {
+    train_iters = schedule.iterations_within(*train_samples);
+    MG_CHECK(*train_iters > 0, "--train-samples {} are fewer than the first global batch of {}",
+             *train_samples, schedule.batch(0));
+    positive(train_iters, "train-samples, in iterations,");
+  }
+  base_iters = *train_iters;
+  if (!extend_to_iters) return;
+  positive(extend_to_iters, "extend-to-iters");
+  MG_CHECK(
+      *extend_to_iters >= base_iters,
+      "--extend-to-iters is {}, and {} comes to {} steps; it trains on beyond them: give more, "
+      "or drop it",
+      *extend_to_iters,
+      train_samples ? fmt::format("--train-samples {}", *train_samples) : "--train-iters",
+      base_iters);
+  train_iters = extend_to_iters;
+}
+
+}  // namespace megatron::settings

@@ -1,0 +1,35 @@
+// When a run saves and stops, and what it begins with.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/fields.h"
+
+namespace megatron::settings {
+
+struct CheckpointSettings {
+  std::optional<std::string> save, load;
+  std::optional<int64_t> save_interval, save_retain_interval, save_keep;
+  bool async_save = false;
+  bool save_optimizer = true;
+  bool exit_on_save_failure = false;
+  std::optional<int64_t> ckpt_step;
+  bool exit_on_missing_checkpoint = false;
+  bool finetune = false;
+  std::optional<std::string> pretrained_checkpoint;
+  bool use_checkpoint_args = false;
+  bool load_optimizer = true, load_rng = true;
+  bool override_scheduler = false, use_checkpoint_scheduler = false;
+  std::optional<int64_t> exit_interval;
+  std::optional<double> exit_duration_in_mins;
+  bool exit_signal_handler = false;
+
+  void fields(Fields& fields);
+  void check() const;  // throws Error naming the flags
+  // Whether the checkpoint of `iteration` goes once `newest` is saved: of --save-keep's last ones
+  // and the multiples of --save-retain-interval none does.
+  bool removes_old() const { return save_keep || save_retain_interval; }
+};
+
+}  // namespace megatron::settings

@@ -1,0 +1,63 @@
+#include "settings/data_settings.h"
+
+namespace megatron::settings {
+namespace {
+
+// Each source of data takes the place of the others in a configuration file.
+void replace_sources(Fields& f) {
+  using Names = std::vector<std::string>;
+  const std::vector<Names> sources = {{"mock-data"},
+                                      {"data-path"},
+                                      {"data-args-path"},
+                                      {"train-data-path", "valid-data-path", "test-data-path"},
+                                      {"per-split-data-args-path"}};
+  for (const Names& source : sources)
+    for (const Names& other : sources)
+      if (&source != &other) f.replace(source, other);
+  f.replace(sources[3], {"split"});
+  f.replace(sources[4], {"split"});
+}
+
+}  // namespace
+
+void DataSettings::fields(Fields& f) {
+  f.begin_group("data");
+  f.add("data-path", &data_path,
+        "prefix of a .bin/.idx pair, or several, to be mixed by size; or weights and prefixes in "
+        "turn: 0.7 a 0.3 b");
+  f.add("data-args-path", &data_args_path, "file with what --data-path would be given");
+  f.add("train-data-path", &train_data_path,
+        "as --data-path, for training alone and undivided by --split");
+  f.add("valid-data-path", &valid_data_path, "the same for validation");
+  f.add("test-data-path", &test_data_path, "the same for testing");
+  f.add("per-split-data-args-path", &per_split_data_args_path,
+        "JSON file with such lists: {\"train\": [...], \"valid\": [...], \"test\": [...]}");
+  f.add("mid-level-dataset-surplus", &mid_level_dataset_surplus,
+        "share of samples by which a weighted data set is built larger than needed");
+  f.add("num-dataset-builder-threads", &builder_threads,
+        "data sets that are opened and indexed at a time; default the number of cores");
+  f.add("split", &split,
+        "shares of the documents for training, validation and test; default 969, 30, 1");
+  f.add("data-cache-path", &data_cache_path,
+        "folder of the sample indices; default beside the data");
+  TokenizerSettings::fields(f);
+  f.add_switch("mock-data", &mock_data, true, "synthetic tokens instead of --data-path");
+  f.add_switch("reset-position-ids", &reset_position_ids, true,
+               "positions begin again after each end-of-document token");
+  f.add_switch("reset-attention-mask", &reset_attention_mask, true,
+               "attention sees nothing before the last end-of-document token");
+  f.add_switch("dataloader-inter-document-masking", &inter_document_masking, true,
+               "positions and attention begin again at the borders of stored sequences, whether or "
+               "not they end with the end-of-document token");
+  f.add_switch("no-mmap-bin-files", &mmap_bin_files, false,
+               ".bin files are read piece by piece, not mapped");
+  f.add_switch("allow-ambiguous-pad-tokens", &allow_ambiguous_pad_tokens, true,
+               "labels that are the padding token do not count even where it is also the "
+               "end-of-document or another special token");
+  f.add_switch("eod-mask-loss", &eod_mask_loss, true,
+               "no loss where the input is the end-of-document token");
+  f.common({"data-path", "tokenizer-model", "split", "mock-data"});
+  replace_sources(f);
+}
+
+}  // namespace megatron::settings

@@ -1,0 +1,28 @@
+// What a run is trained on.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fields.h"
+#include "settings/tokenizer_settings.h"
+
+namespace megatron::settings {
+
+struct DataSettings : TokenizerSettings {
+  std::vector<std::string> data_path, train_data_path, valid_data_path, test_data_path;
+  std::optional<std::string> data_args_path, per_split_data_args_path;
+  std::optional<std::string> split, data_cache_path;
+  double mid_level_dataset_surplus = 0.005;
+  std::optional<int64_t> builder_threads;
+  bool mmap_bin_files = true;
+  bool allow_ambiguous_pad_tokens = false;
+  bool mock_data = false;
+  bool reset_position_ids = false, eod_mask_loss = false;
+  bool reset_attention_mask = false, inter_document_masking = false;
+
+  void fields(Fields& fields);
+};
+
+}  // namespace megatron::settings

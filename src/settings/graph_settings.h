@@ -1,0 +1,29 @@
+// Recording micro-batches as CUDA graphs.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fields.h"
+#include "base/setting_note.h"
+#include "device/device.h"
+#include "settings/offload_settings.h"
+#include "settings/parallel_settings.h"
+
+namespace megatron::settings {
+
+struct GraphSettings {
+  std::string impl = "none";
+  int64_t warmup_steps = 3;
+
+  void fields(Fields& fields);
+  // Throws Error naming what cannot be recorded; on another device than CUDA a note says that
+  // nothing is. data_parallel: ranks.
+  void check(DeviceKind device, const ParallelSettings& parallel, int data_parallel,
+             const OffloadSettings& offload, std::vector<SettingNote>& notes) const;
+  // StepOptions::record_after; absent, too, for ranks that check() refuses.
+  std::optional<int64_t> record_after(const ParallelSettings& parallel) const;
+};
+
+}  // namespace megatron::settings

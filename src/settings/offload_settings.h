@@ -1,0 +1,28 @@
+// What lies in host memory between its uses.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "base/fields.h"
+#include "base/setting_note.h"
+#include "models/stage.h"
+
+namespace megatron::settings {
+
+struct OffloadSettings {
+  int64_t num_layers = 0;
+  bool optimizer = false;
+  std::optional<double> optimizer_fraction;
+
+  void fields(Fields& fields);
+  // Throws Error naming the values and flags that cannot go together, and what to change; adds a
+  // note for each that has no effect. chunk_layers: the least layers of a pipeline stage's chunk.
+  void check(int64_t chunk_layers, bool recomputes, std::vector<SettingNote>& notes) const;
+  // After check().
+  models::OffloadOptions options() const { return {.layers = num_layers}; }
+  // Share of the elements whose optimizer state lies in host memory.
+  double fraction() const { return optimizer ? optimizer_fraction.value_or(1) : 0; }
+};
+
+}  // namespace megatron::settings

@@ -1,0 +1,393 @@
+#include "settings/parallel_settings.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/error.h"
+
+namespace megatron::settings {
+
+using parallel::PipelineShape;
+using parallel::ScheduleKind;
+using parallel::Sharding;
+
+void ParallelSettings::fields(Fields& f) {
+  f.begin_group("parallelism");
+  f.add("tensor-model-parallel-size", &tensor_parallel,
+        "ranks that divide the matrices of every layer");
+  f.add_switch("sequence-parallel", &sequence_parallel, true,
+               "tensor-parallel ranks divide the tokens, too, between the matrices");
+  f.add("pipeline-model-parallel-size", &pipeline_parallel,
+        "stages, each a rank, that divide the layers");
+  f.add_switch("use-tp-pp-dp-mapping", &tp_pp_dp_mapping, true,
+               "neighbouring ranks are those of a tensor-parallel group, then the stages of a "
+               "pipeline, then data-parallel ones; else stages come last");
+  f.add("num-layers-per-virtual-pipeline-stage", &layers_per_virtual_stage,
+        "layers of each of the chunks that a stage holds, for the interleaved schedule");
+  f.add("num-virtual-stages-per-pipeline-rank", &virtual_stages,
+        "chunks that a stage holds, for the interleaved schedule");
+  f.add("microbatch-group-size-per-virtual-pipeline-stage", &microbatch_group,
+        "micro-batches that go through a chunk before the next chunk has its turn; default "
+        "--pipeline-model-parallel-size");
+  f.add("decoder-first-pipeline-num-layers", &decoder_first_layers,
+        "layers of the first stage; the others share the rest evenly");
+  f.add("decoder-last-pipeline-num-layers", &decoder_last_layers, "layers of the last stage");
+  f.add_switch("account-for-embedding-in-pipeline-split", &account_for_embedding, true,
+               "the embedding counts as a layer where layers are divided");
+  f.add_switch("account-for-loss-in-pipeline-split", &account_for_loss, true,
+               "the output layer and the loss count as a layer where layers are divided");
+  f.add("pipeline-model-parallel-layout", &layout,
+        "what each piece of the pipeline holds: E embedding, t layer, L loss, | between pieces, "
+        "*n repeats: \"Et*3|(tt|)*6L\"");
+  f.add("pipeline-schedule", &schedule,
+        "1f1b, interleaved (the default with several chunks a stage), zb-h1 or zb-v (zero bubble)");
+  f.add_switch("no-overlap-p2p-communication", &overlap_p2p, false,
+               "stages wait for each message instead of computing meanwhile");
+  f.add_switch("use-distributed-optimizer", &distributed_optimizer, true,
+               "data-parallel ranks divide the optimizer's state (ZeRO 1)");
+  f.add("data-parallel-sharding-strategy", &sharding_strategy,
+        "what data-parallel ranks divide: no_shard, optim (ZeRO 1), optim_grads (2) or "
+        "optim_grads_params (3)");
+  f.add("num-distributed-optimizer-instances", &optimizer_instances,
+        "groups of data-parallel ranks, each of which holds everything once");
+  f.add_switch("overlap-grad-reduce", &overlap_grad_reduce, true,
+               "gradients are reduced while backward goes on");
+  f.add_switch("overlap-param-gather", &overlap_param_gather, true,
+               "divided parameters are gathered while forward goes on");
+  f.add("ddp-bucket-size", &bucket_size,
+        "elements of gradients that are reduced at once; default max(40e6, 1e6 x data-parallel "
+        "ranks)");
+  f.add("ddp-num-buckets", &num_buckets, "buckets of gradients, instead of their size");
+  f.add_switch("use-megatron-fsdp", &use_megatron_fsdp, true,
+               "--data-parallel-sharding-strategy, optim_grads_params by default");
+  f.add_switch("use-custom-fsdp", &use_custom_fsdp, true,
+               "the older spelling of --use-megatron-fsdp");
+  f.add_switch("use-torch-fsdp2", &use_torch_fsdp2, true,
+               "--data-parallel-sharding-strategy optim_grads_params");
+  f.common(
+      {"tensor-model-parallel-size", "pipeline-model-parallel-size", "use-distributed-optimizer"});
+}
+
+namespace {
+
+constexpr int64_t kMostRanks = int64_t{1} << 20;
+
+constexpr std::array kShardings = {Sharding::none, Sharding::optimizer, Sharding::gradients,
+                                   Sharding::parameters};
+constexpr std::array kSchedules = {ScheduleKind::one_f_one_b, ScheduleKind::interleaved,
+                                   ScheduleKind::zero_bubble_h1, ScheduleKind::zero_bubble_v};
+
+// The value of this name.
+template <class T, size_t n>
+T named(const std::array<T, n>& values, const std::string& text, std::string_view flag) {
+  std::string names;
+  for (const T value : values) {
+    if (name(value) == text) return value;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name(value));
+  }
+  fail("--{} is '{}'; it is one of {}", flag, text, names);
+}
+
+void check_positive(const std::optional<int64_t>& value, std::string_view flag) {
+  if (!value) return;
+  MG_CHECK(*value >= 1, "--{} is {}; it must be at least 1", flag, *value);
+}
+
+// Chunks a stage; 0: no flag says.
+int chunks_of_flags(const ParallelSettings& s, int64_t num_layers) {
+  if (!s.layout.empty()) {
+    const int64_t pieces = parallel::pieces_of_layout(s.layout);
+    MG_CHECK(pieces % s.pipeline_parallel == 0,
+             "--pipeline-model-parallel-layout '{}' has {} pieces, which cannot be divided by "
+             "--pipeline-model-parallel-size {}: change the layout's | or the size",
+             s.layout, pieces, s.pipeline_parallel);
+    return static_cast<int>(pieces / s.pipeline_parallel);
+  }
+  if (s.virtual_stages) return static_cast<int>(*s.virtual_stages);
+  if (!s.layers_per_virtual_stage) return 0;
+  const int64_t total = num_layers + s.account_for_embedding + s.account_for_loss;
+  const int64_t each = total / s.pipeline_parallel;
+  MG_CHECK(total % s.pipeline_parallel == 0 && each % *s.layers_per_virtual_stage == 0 && each > 0,
+           "--num-layers {}{} cannot be divided by --pipeline-model-parallel-size {} stages of "
+           "chunks with --num-layers-per-virtual-pipeline-stage {}: change one of them",
+           num_layers,
+           s.account_for_embedding || s.account_for_loss ? " with the embedding or the loss counted"
+                                                         : "",
+           s.pipeline_parallel, *s.layers_per_virtual_stage);
+  return static_cast<int>(each / *s.layers_per_virtual_stage);
+}
+
+class Check {
+ public:
+  Check(const ParallelSettings& settings, std::vector<SettingNote>& notes)
+      : s_(settings), notes_(notes) {}
+
+  void run(int ranks, int64_t num_layers, int64_t micro_batches, int64_t seq_length) {
+    s_.check_sizes();
+    parallel::rank_lists(s_.mesh_layout(), ranks, parallel::Axis::tp);
+    check_sequence(seq_length);
+    check_chunks();
+    const PipelineShape shape = s_.pipeline(num_layers);
+    check_schedule(shape, micro_batches);
+    parallel::place_layers(num_layers, shape, s_.placement());
+    check_sharding();
+    check_overlap();
+  }
+
+ private:
+  void check_sequence(int64_t seq_length);
+  void check_chunks() const;
+  void check_schedule(const PipelineShape& shape, int64_t micro_batches);
+  void check_sharding();
+  void check_overlap();
+
+  const ParallelSettings& s_;
+  std::vector<SettingNote>& notes_;
+};
+
+void Check::check_sequence(int64_t seq_length) {
+  if (!s_.sequence_parallel) return;
+  if (s_.tensor_parallel == 1) {
+    notes_.push_back({"sequence-parallel", "false", "--tensor-model-parallel-size 1"});
+    return;
+  }
+  MG_CHECK(seq_length % s_.tensor_parallel == 0,
+           "--seq-length {} cannot be divided by --tensor-model-parallel-size {}, and "
+           "--sequence-parallel divides the tokens by it: change one of them, or drop "
+           "--sequence-parallel",
+           seq_length, s_.tensor_parallel);
+}
+
+void Check::check_chunks() const {
+  const std::array<std::pair<bool, std::string_view>, 3> given = {
+      std::pair{s_.layers_per_virtual_stage.has_value(), "--num-layers-per-virtual-pipeline-stage"},
+      {s_.virtual_stages.has_value(), "--num-virtual-stages-per-pipeline-rank"},
+      {!s_.layout.empty(), "--pipeline-model-parallel-layout"}};
+  std::string_view first;
+  for (const auto& [is_given, flag] : given) {
+    if (!is_given) continue;
+    MG_CHECK(first.empty(), "{} and {} both say how many chunks a stage holds: drop one", first,
+             flag);
+    first = flag;
+  }
+  const bool ends = s_.decoder_first_layers || s_.decoder_last_layers;
+  MG_CHECK(
+      !s_.layers_per_virtual_stage || !ends,
+      "--num-layers-per-virtual-pipeline-stage {} does not go with {}, for then stages differ: "
+      "use --num-virtual-stages-per-pipeline-rank",
+      *s_.layers_per_virtual_stage,
+      s_.decoder_first_layers ? "--decoder-first-pipeline-num-layers"
+                              : "--decoder-last-pipeline-num-layers");
+}
+
+void Check::check_schedule(const PipelineShape& shape, int64_t micro_batches) {
+  const std::string_view kind = name(shape.kind);
+  const bool v = shape.kind == ScheduleKind::zero_bubble_v;
+  MG_CHECK(shape.stages > 1 || shape.chunks == 1,
+           "{} chunks a stage ({}) need --pipeline-model-parallel-size above 1", shape.chunks,
+           v                             ? "--pipeline-schedule zb-v"
+           : s_.virtual_stages           ? "--num-virtual-stages-per-pipeline-rank"
+           : s_.layers_per_virtual_stage ? "--num-layers-per-virtual-pipeline-stage"
+                                         : "--pipeline-model-parallel-layout");
+  MG_CHECK(shape.stages > 1 || shape.kind == ScheduleKind::one_f_one_b,
+           "--pipeline-schedule {} needs --pipeline-model-parallel-size above 1", kind);
+  if (shape.kind == ScheduleKind::interleaved) {
+    MG_CHECK(shape.chunks > 1,
+             "--pipeline-schedule interleaved needs several chunks a stage: give "
+             "--num-virtual-stages-per-pipeline-rank");
+  } else {
+    const int wanted = v ? 2 : 1;
+    MG_CHECK(shape.chunks == wanted,
+             "--pipeline-schedule {} has {} a stage, and {} are given: drop it, or "
+             "--num-virtual-stages-per-pipeline-rank, --num-layers-per-virtual-pipeline-stage or a "
+             "--pipeline-model-parallel-layout of so many pieces",
+             kind, v ? "two chunks" : "one chunk", shape.chunks);
+    if (s_.microbatch_group)
+      notes_.push_back({"microbatch-group-size-per-virtual-pipeline-stage", "none",
+                        fmt::format("--pipeline-schedule {}: only interleaved has groups", kind)});
+  }
+  MG_CHECK(!v || (!s_.decoder_first_layers && !s_.decoder_last_layers),
+           "--pipeline-schedule zb-v keeps both ends of the model on the first stage, so that {} "
+           "does not say what lies where: use --pipeline-model-parallel-layout",
+           s_.decoder_first_layers ? "--decoder-first-pipeline-num-layers"
+                                   : "--decoder-last-pipeline-num-layers");
+  // Throws where the groups do not fit.
+  if (micro_batches > 0 && micro_batches <= kMostRanks)
+    shape.schedule(0, static_cast<int>(micro_batches));
+  if (shape.stages == 1 && !s_.overlap_p2p)
+    notes_.push_back({"no-overlap-p2p-communication", "none",
+                      "--pipeline-model-parallel-size 1: there are no stages to talk to"});
+}
+
+void Check::check_sharding() {
+  const Sharding result = s_.sharding();
+  const std::string value(name(result));
+  const bool fsdp = s_.use_megatron_fsdp || s_.use_custom_fsdp;
+  constexpr std::string_view kStrategy = "data-parallel-sharding-strategy";
+  const auto note = [&](std::string cause) {
+    notes_.push_back({std::string(kStrategy), value, std::move(cause)});
+  };
+  if (s_.use_torch_fsdp2) {
+    MG_CHECK(!fsdp, "--use-torch-fsdp2 and {} both divide the parameters: drop one",
+             s_.use_megatron_fsdp ? "--use-megatron-fsdp" : "--use-custom-fsdp");
+    MG_CHECK(!s_.distributed_optimizer,
+             "--use-torch-fsdp2 divides the optimizer's state, too, and does not go with "
+             "--use-distributed-optimizer: drop one");
+    MG_CHECK(result == Sharding::parameters,
+             "--use-torch-fsdp2 is --data-parallel-sharding-strategy optim_grads_params, and {} is "
+             "given: drop one of them",
+             value);
+    note("--use-torch-fsdp2: the same division, made here");
+  } else if (fsdp) {
+    note(fmt::format("{}: the same division, made here",
+                     s_.use_megatron_fsdp ? "--use-megatron-fsdp" : "--use-custom-fsdp"));
+  } else if (s_.sharding_strategy) {
+    MG_CHECK(
+        !s_.distributed_optimizer || result != Sharding::none,
+        "--data-parallel-sharding-strategy no_shard and --use-distributed-optimizer contradict "
+        "each other: drop one");
+    note("by itself; Megatron-LM reads it with --use-megatron-fsdp only");
+  } else if (s_.distributed_optimizer) {
+    note("--use-distributed-optimizer");
+  }
+  MG_CHECK(s_.optimizer_instances == 1 || result != Sharding::none,
+           "--num-distributed-optimizer-instances {} needs --use-distributed-optimizer or another "
+           "--data-parallel-sharding-strategy than no_shard",
+           s_.optimizer_instances);
+}
+
+void Check::check_overlap() {
+  if (s_.overlap_param_gather) {
+    MG_CHECK(s_.sharding() != Sharding::none,
+             "--overlap-param-gather needs parameters to gather: give --use-distributed-optimizer "
+             "or another --data-parallel-sharding-strategy than no_shard");
+    MG_CHECK(s_.overlap_grad_reduce,
+             "--overlap-param-gather needs --overlap-grad-reduce: give it, too");
+  }
+  MG_CHECK(!s_.bucket_size || !s_.num_buckets,
+           "--ddp-bucket-size {} and --ddp-num-buckets {} both say how large a bucket is: drop one",
+           *s_.bucket_size, *s_.num_buckets);
+  if (s_.overlap_grad_reduce || !(s_.bucket_size || s_.num_buckets)) return;
+  notes_.push_back({s_.bucket_size ? "ddp-bucket-size" : "ddp-num-buckets", "none",
+                    "one bucket without --overlap-grad-reduce"});
+}
+
+}  // namespace
+
+void ParallelSettings::check_sizes() const {
+  for (const auto& [value, flag] :
+       {std::pair{tensor_parallel, "tensor-model-parallel-size"},
+        {pipeline_parallel, "pipeline-model-parallel-size"},
+        {context_parallel, "context-parallel-size"},
+        {expert_parallel, "expert-model-parallel-size"},
+        {expert_tensor_parallel.value_or(1), "expert-tensor-parallel-size"},
+        {optimizer_instances, "num-distributed-optimizer-instances"},
+        {virtual_stages.value_or(1), "num-virtual-stages-per-pipeline-rank"},
+        {microbatch_group.value_or(1), "microbatch-group-size-per-virtual-pipeline-stage"}}) {
+    MG_CHECK(value >= 1 && value <= kMostRanks, "--{} is {}; it must lie in [1, {}]", flag, value,
+             kMostRanks);
+  }
+  MG_CHECK(context_parallel == 1,
+           "--context-parallel-size is {}: dividing a sequence among ranks is not supported yet: "
+           "use 1 (--recompute-granularity full and --tensor-model-parallel-size with "
+           "--sequence-parallel lower the memory of a sequence)",
+           context_parallel);
+  MG_CHECK(expert_parallel == 1,
+           "--expert-model-parallel-size is {}: mixture-of-experts layers are not supported yet: "
+           "use 1",
+           expert_parallel);
+  MG_CHECK(expert_tensor_parallel.value_or(1) == 1,
+           "--expert-tensor-parallel-size is {}: mixture-of-experts layers are not supported yet: "
+           "leave it out",
+           *expert_tensor_parallel);
+  check_positive(layers_per_virtual_stage, "num-layers-per-virtual-pipeline-stage");
+  check_positive(bucket_size, "ddp-bucket-size");
+  check_positive(num_buckets, "ddp-num-buckets");
+}
+
+// Sizes that check() refuses make no product out of range.
+int64_t ParallelSettings::model_ranks() const {
+  int64_t product = 1;
+  for (const int64_t size : {tensor_parallel, pipeline_parallel, context_parallel})
+    product *= std::clamp<int64_t>(size, 0, kMostRanks);
+  return product;
+}
+
+void ParallelSettings::check(int ranks, int64_t num_layers, int64_t micro_batches,
+                             int64_t seq_length, std::vector<SettingNote>& notes) const {
+  Check(*this, notes).run(ranks, num_layers, micro_batches, seq_length);
+}
+
+PipelineShape ParallelSettings::pipeline(int64_t num_layers) const {
+  PipelineShape shape;
+  shape.stages = static_cast<int>(pipeline_parallel);
+  const int chunks = chunks_of_flags(*this, num_layers);
+  shape.chunks = std::max(chunks, 1);
+  shape.kind = shape.chunks > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
+  if (schedule) shape.kind = named(kSchedules, *schedule, "pipeline-schedule");
+  if (shape.kind == ScheduleKind::zero_bubble_v && chunks == 0) shape.chunks = 2;
+  if (shape.kind == ScheduleKind::interleaved)
+    shape.group = static_cast<int>(microbatch_group.value_or(0));
+  return shape;
+}
+
+Sharding ParallelSettings::sharding() const {
+  if (sharding_strategy)
+    return named(kShardings, *sharding_strategy, "data-parallel-sharding-strategy");
+  if (use_megatron_fsdp || use_custom_fsdp || use_torch_fsdp2) return Sharding::parameters;
+  return distributed_optimizer ? Sharding::optimizer : Sharding::none;
+}
+
+parallel::Layout ParallelSettings::mesh_layout() const {
+  parallel::Layout layout;
+  layout.tp = static_cast<int>(tensor_parallel);
+  layout.pp = static_cast<int>(pipeline_parallel);
+  layout.cp = static_cast<int>(context_parallel);
+  layout.ep = static_cast<int>(expert_parallel);
+  layout.instances = static_cast<int>(optimizer_instances);
+  if (tp_pp_dp_mapping) layout.order = "tp-cp-ep-pp-dp";
+  return layout;
+}
+
+parallel::LayerPlacement ParallelSettings::placement() const {
+  parallel::LayerPlacement placement;
+  placement.first_stage_layers = decoder_first_layers;
+  placement.last_stage_layers = decoder_last_layers;
+  placement.count_embedding = account_for_embedding;
+  placement.count_loss = account_for_loss;
+  placement.layout = layout;
+  return placement;
+}
+
+parallel::DataParallelOptions ParallelSettings::data_parallel(int64_t parameters_of_rank) const {
+  parallel::DataParallelOptions options;
+  options.sharding = sharding();
+  options.overlap_reduce = overlap_grad_reduce;
+  options.overlap_gather = overlap_param_gather;
+  if (!overlap_grad_reduce) return options;
+  if (bucket_size) options.bucket_elements = *bucket_size;
+  if (num_buckets)
+    options.bucket_elements =
+        std::max<int64_t>(1, (parameters_of_rank + *num_buckets - 1) / *num_buckets);
+  return options;
+}
+
+parallel::PipelineOptions ParallelSettings::pipeline_options() const {
+  parallel::PipelineOptions options;
+  options.overlap = overlap_p2p;
+  return options;
+}
+
+parallel::RanksOptions ParallelSettings::ranks_options(int64_t num_layers) const {
+  parallel::RanksOptions options;
+  options.layout = mesh_layout();
+  options.sequence = sequence_parallel && tensor_parallel > 1;
+  options.pipeline = pipeline(num_layers);
+  options.sharding = sharding();
+  options.beside = tensor_parallel > 1 || overlap_grad_reduce || overlap_param_gather ||
+                   (pipeline_parallel > 1 && overlap_p2p);
+  return options;
+}
+
+}  // namespace megatron::settings

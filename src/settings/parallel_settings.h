@@ -1,0 +1,59 @@
+// How a run is divided among its ranks.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fields.h"
+#include "base/setting_note.h"
+#include "parallel/data_parallel.h"
+#include "parallel/layer_layout.h"
+#include "parallel/mesh.h"
+#include "parallel/pipeline.h"
+#include "parallel/ranks.h"
+
+namespace megatron::settings {
+
+struct ParallelSettings {
+  int64_t tensor_parallel = 1, pipeline_parallel = 1;
+  int64_t context_parallel = 1, expert_parallel = 1;  // no flags: 1, others are refused
+  std::optional<int64_t> expert_tensor_parallel;
+  bool sequence_parallel = false;
+  bool tp_pp_dp_mapping = false;  // --use-tp-pp-dp-mapping
+  // Pipeline.
+  std::optional<int64_t> layers_per_virtual_stage, virtual_stages, microbatch_group;
+  std::optional<int64_t> decoder_first_layers, decoder_last_layers;
+  bool account_for_embedding = false, account_for_loss = false;
+  std::string layout;                   // --pipeline-model-parallel-layout
+  std::optional<std::string> schedule;  // --pipeline-schedule: 1f1b, interleaved, zb-h1, zb-v
+  bool overlap_p2p = true;              // --no-overlap-p2p-communication
+  // Data.
+  bool distributed_optimizer = false, overlap_grad_reduce = false, overlap_param_gather = false;
+  std::optional<std::string> sharding_strategy;  // --data-parallel-sharding-strategy
+  bool use_megatron_fsdp = false, use_custom_fsdp = false, use_torch_fsdp2 = false;
+  int64_t optimizer_instances = 1;
+  std::optional<int64_t> bucket_size, num_buckets;  // elements; of the whole buffer
+
+  void fields(Fields& fields);
+  // Ranks that one replica of the model takes: tp x pp x cp.
+  int64_t model_ranks() const;
+  // Throws Error naming a size that no run can have.
+  void check_sizes() const;
+  // Throws Error naming the values and flags that cannot go together, and what to change; adds a
+  // note for each that is mapped to another or has no effect. ranks: of the run. micro_batches: of
+  // a step and rank; 0: not known.
+  void check(int ranks, int64_t num_layers, int64_t micro_batches, int64_t seq_length,
+             std::vector<SettingNote>& notes) const;
+
+  // What follows from settings that check() takes.
+  parallel::Layout mesh_layout() const;
+  parallel::PipelineShape pipeline(int64_t num_layers) const;
+  parallel::LayerPlacement placement() const;
+  parallel::Sharding sharding() const;
+  parallel::DataParallelOptions data_parallel(int64_t parameters_of_rank) const;
+  parallel::PipelineOptions pipeline_options() const;
+  parallel::RanksOptions ranks_options(int64_t num_layers) const;
+};
+
+}  // namespace megatron::settings

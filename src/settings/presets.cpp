@@ -1,0 +1,83 @@
+#include "settings/presets.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "settings/settings.h"
+
+namespace megatron::settings {
+namespace {
+
+struct Preset {
+  std::string_view name, flags;  // words apart by one space
+};
+
+constexpr std::array kPresets = {
+    Preset{"gpt2-124m",
+           "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --vocab-size 50257 "
+           "--hidden-dropout 0 --attention-dropout 0 --seq-length 1024 --micro-batch-size 4"},
+    Preset{"gpt2-1558m",
+           "--num-layers 48 --hidden-size 1600 --num-attention-heads 25 --vocab-size 50257 "
+           "--hidden-dropout 0 --attention-dropout 0 --seq-length 1024 --micro-batch-size 8"},
+    Preset{"llama-160m",
+           "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --vocab-size 32000 "
+           "--ffn-hidden-size 3072 --group-query-attention --num-query-groups 4 "
+           "--position-embedding-type rope --rotary-base 10000 --normalization RMSNorm --swiglu "
+           "--disable-bias-linear --untie-embeddings-and-output-weights --hidden-dropout 0 "
+           "--attention-dropout 0 --seq-length 1024 --micro-batch-size 4"},
+    Preset{"llama-1b",
+           "--num-layers 16 --hidden-size 2048 --num-attention-heads 32 --vocab-size 128256 "
+           "--ffn-hidden-size 8192 --group-query-attention --num-query-groups 8 "
+           "--position-embedding-type rope --rotary-base 500000 --normalization RMSNorm --swiglu "
+           "--disable-bias-linear --hidden-dropout 0 --attention-dropout 0 --seq-length 4096 "
+           "--micro-batch-size 4"},
+    Preset{"llama-3b",
+           "--num-layers 28 --hidden-size 3072 --num-attention-heads 24 --vocab-size 128256 "
+           "--ffn-hidden-size 8192 --group-query-attention --num-query-groups 8 "
+           "--position-embedding-type rope --rotary-base 500000 --normalization RMSNorm --swiglu "
+           "--disable-bias-linear --hidden-dropout 0 --attention-dropout 0 --seq-length 4096 "
+           "--micro-batch-size 2 --global-batch-size 8"},
+    Preset{"llama-8b",
+           "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --vocab-size 128256 "
+           "--ffn-hidden-size 14336 --group-query-attention --num-query-groups 8 "
+           "--position-embedding-type rope --rotary-base 500000 --normalization RMSNorm --swiglu "
+           "--disable-bias-linear --untie-embeddings-and-output-weights --hidden-dropout 0 "
+           "--attention-dropout 0 --seq-length 4096 --micro-batch-size 1 --global-batch-size 8 "
+           "--recompute-granularity selective --recompute-modules mlp layernorm"}};
+
+}  // namespace
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const Preset& preset : kPresets) names.emplace_back(preset.name);
+  return names;
+}
+
+std::vector<std::string> preset_flags(std::string_view name) {
+  const auto preset = std::ranges::find(kPresets, name, &Preset::name);
+  MG_ASSERT(preset != kPresets.end());
+  std::vector<std::string> words;
+  for (std::string_view rest = preset->flags; !rest.empty();) {
+    const size_t end = std::min(rest.find(' '), rest.size());
+    words.emplace_back(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return words;
+}
+
+models::ModelFlags preset_shape(std::string_view name) {
+  TrainSettings settings;
+  Fields fields = settings.fields();
+  const std::vector<std::string> words = preset_flags(name);
+  for (size_t at = 0; at < words.size();) {
+    Field* const field = fields.find(std::string_view(words[at++]).substr(2));
+    std::vector<std::string> values;
+    while (at < words.size() && !words[at].starts_with("--")) values.push_back(words[at++]);
+    field->assign(values);
+  }
+  settings.shape.max_position_embeddings = settings.batch.seq_length;
+  return settings.shape;
+}
+
+}  // namespace megatron::settings

@@ -1,0 +1,27 @@
+// Models by name (--preset), each as the flags that describe it.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/model.h"
+
+namespace megatron::settings {
+
+// GPT-2 of 124 and 1558 million parameters (Radford et al. 2019); Llama 3.2 of 1 and 3 and Llama 3
+// of 8 billion (Grattafiori et al. 2024); "llama-160m": one of the depth and width of GPT-2 124M
+// with 4 query groups and own output weights, 153 million parameters.
+std::vector<std::string> preset_names();
+inline constexpr std::string_view kDefaultPreset = "gpt2-124m";
+
+// Flags and values as words of a command line, "--num-layers", "12", ...: shape (without dropout),
+// sequence length, micro-batch and recomputation with which one GPU of 139 GiB holds the model in
+// bf16 and its optimizer; of the two small ones those that suit a CPU. name: one of
+// preset_names().
+std::vector<std::string> preset_flags(std::string_view name);
+
+// The shape alone, with as many positions as the sequence is long.
+models::ModelFlags preset_shape(std::string_view name);
+
+}  // namespace megatron::settings

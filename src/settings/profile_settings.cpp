@@ -1,0 +1,58 @@
+#include "settings/profile_settings.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+
+namespace megatron::settings {
+namespace {
+
+int parse_rank(const std::string& text, int rank_count) {
+  int rank = -1;
+  const char* end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, rank);
+  MG_CHECK(error == std::errc() && at == end && rank >= 0 && rank < rank_count,
+           "--profile-ranks has '{}'; the ranks of this run are 0 to {}", text, rank_count - 1);
+  return rank;
+}
+
+}  // namespace
+
+void ProfileSettings::fields(Fields& f) {
+  f.begin_group("logging");
+  f.add_switch(
+      "profile", &profile, true,
+      "write a trace of some steps that chrome://tracing and ui.perfetto.dev show: layers, "
+      "kernels, communication");
+  f.add("profile-step-start", &step_start,
+        "steps done before the first one that is traced: 10 begins with iteration 11");
+  f.add("profile-step-end", &step_end, "the last iteration that is traced");
+  f.add("profile-ranks", &ranks, "ranks that are traced, a file each; default rank 0");
+  f.add("profile-dir", &directory,
+        "folder of the traces; default that of --save, else the current one");
+  f.of({"profile-step-start", "profile-step-end", "profile-ranks"},
+       [this] { return profile ? "" : "there is no --profile"; });
+}
+
+void ProfileSettings::check(int rank_count) const {
+  MG_CHECK(step_start >= 0, "--profile-step-start is {}; it cannot be negative", step_start);
+  MG_CHECK(!profile || step_end > step_start,
+           "--profile-step-end is {} and --profile-step-start {}: no step lies between; the steps "
+           "from {} to the end's are traced",
+           step_end, step_start, step_start + 1);
+  MG_CHECK(!directory || profile, "--profile-dir {} says where traces go; add --profile",
+           directory.value_or(""));
+  MG_CHECK(!directory || !directory->empty(),
+           "--profile-dir is empty; the name of a folder is wanted");
+  for (const std::string& rank : ranks) parse_rank(rank, rank_count);
+}
+
+bool ProfileSettings::traces(int rank) const {
+  if (!profile) return false;
+  if (ranks.empty()) return rank == 0;
+  return std::ranges::any_of(
+      ranks, [rank](const std::string& text) { return parse_rank(text, INT32_MAX) == rank; });
+}
+
+}  // namespace megatron::settings

@@ -1,0 +1,124 @@
+#include "settings/recompute_settings.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace megatron::settings {
+namespace {
+
+using Granularity = models::RecomputeOptions::Granularity;
+using Method = models::RecomputeOptions::Method;
+
+// What Megatron-LM can recompute of layers that these models do not have.
+struct Foreign {
+  std::string_view module, of;
+};
+constexpr std::array<Foreign, 9> kForeign = {{{"moe_act", "mixture-of-experts layers"},
+                                              {"mla_up_proj", "multi-latent attention"},
+                                              {"moe", "mixture-of-experts layers"},
+                                              {"shared_experts", "mixture-of-experts layers"},
+                                              {"gdn_norm_out", "gated delta net layers"},
+                                              {"gdp_in_proj", "gated delta product layers"},
+                                              {"gdp_qkv", "gated delta product layers"},
+                                              {"mhc", "hyper-connections"},
+                                              {"mhc_norm", "hyper-connections"}}};
+
+void check_module(const std::string& module) {
+  if (module == "core_attn" || module == "mlp" || module == "layernorm") return;
+  for (const Foreign& foreign : kForeign) {
+    MG_CHECK(module != foreign.module,
+             "--recompute-modules: '{}' is of {}, which this model does not have; its modules are "
+             "core_attn, mlp and layernorm",
+             module, foreign.of);
+  }
+  fail("--recompute-modules: there is no module '{}'; there are core_attn, mlp and layernorm",
+       module);
+}
+
+}  // namespace
+
+void RecomputeSettings::fields(Fields& f) {
+  f.begin_group("memory");
+  f.add_switch("recompute-activations", &activations, true,
+               "same as --recompute-granularity selective");
+  f.add("recompute-granularity", &granularity,
+        "full: keep the inputs of layers only and run their forward again in backward; selective: "
+        "do so with parts of layers (--recompute-modules)");
+  f.add("recompute-method", &method,
+        "of full, uniform: every --recompute-num-layers layers in a row keep their input only (the "
+        "default); block: each of the first --recompute-num-layers layers of a pipeline stage's "
+        "chunk does, the others keep everything");
+  f.add("recompute-num-layers", &num_layers, "of full: see --recompute-method; default 1");
+  f.add("recompute-modules", &modules,
+        "of selective: core_attn (attention's output, the default), mlp (what lies between the "
+        "feed-forward block's two products), layernorm (the output of norms)");
+  f.add_switch(
+      "distribute-saved-activations", &distribute, true,
+      "of full, with --tensor-model-parallel-size above 1: each tensor-parallel rank keeps "
+      "a slice of the inputs, which are gathered in backward");
+  f.common({"recompute-granularity"});
+}
+
+void RecomputeSettings::check(int64_t chunk_layers, int64_t tensor_parallel, bool sequence_parallel,
+                              std::vector<SettingNote>& notes) const {
+  MG_CHECK(!granularity || *granularity == "full" || *granularity == "selective",
+           "--recompute-granularity is '{}'; it is full or selective", granularity.value_or(""));
+  MG_CHECK(!activations || granularity != "full",
+           "--recompute-activations means --recompute-granularity selective, and full is given; "
+           "leave one of them out");
+  const Granularity chosen = options().granularity;
+  const auto full_only = [&](bool given, std::string_view flag) {
+    MG_CHECK(
+        !given || chosen == Granularity::full,
+        "--{} is of --recompute-granularity full, and {}; {}, or leave --{} out", flag,
+        chosen == Granularity::none ? "nothing is recomputed" : "what is recomputed is selective",
+        chosen == Granularity::none ? "add that" : "choose that", flag);
+  };
+  full_only(method.has_value(), "recompute-method");
+  full_only(num_layers.has_value(), "recompute-num-layers");
+  full_only(distribute, "distribute-saved-activations");
+  MG_CHECK(
+      modules.empty() || chosen == Granularity::selective,
+      "--recompute-modules chooses parts of layers, and {}; {}, or leave it out",
+      chosen == Granularity::full ? "--recompute-granularity full recomputes whole ones"
+                                  : "nothing is recomputed",
+      chosen == Granularity::full ? "choose selective" : "add --recompute-granularity selective");
+  for (const std::string& module : modules) check_module(module);
+  MG_CHECK(!method || *method == "uniform" || *method == "block",
+           "--recompute-method is '{}'; it is uniform or block", method.value_or(""));
+  MG_CHECK(num_layers.value_or(1) >= 1 && num_layers.value_or(1) <= chunk_layers,
+           "--recompute-num-layers is {}; it must lie in [1, {}], the layers of a pipeline stage's "
+           "chunk",
+           num_layers.value_or(1), chunk_layers);
+  if (distribute) {
+    MG_CHECK(tensor_parallel > 1,
+             "--distribute-saved-activations divides what is kept among tensor-parallel ranks, and "
+             "--tensor-model-parallel-size is 1; raise it, or leave the flag out");
+    MG_CHECK(!sequence_parallel,
+             "--distribute-saved-activations does not go with --sequence-parallel, which divides "
+             "the layers' inputs already; leave it out");
+  }
+  if (activations && !granularity)
+    notes.push_back({"recompute-granularity", "selective", "--recompute-activations"});
+}
+
+models::RecomputeOptions RecomputeSettings::options() const {
+  models::RecomputeOptions o;
+  if (!any()) return o;
+  if (granularity == "full") {
+    o.granularity = Granularity::full;
+    o.method = method == "block" ? Method::block : Method::uniform;
+    o.layers = num_layers.value_or(1);
+    o.distribute = distribute;
+    return o;
+  }
+  o.granularity = Granularity::selective;
+  o.modules = modules;
+  if (modules.empty()) o.modules = {"core_attn"};
+  return o;
+}
+
+}  // namespace megatron::settings

@@ -1,0 +1,32 @@
+// What forward does not keep for backward.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fields.h"
+#include "base/setting_note.h"
+#include "models/stage.h"
+
+namespace megatron::settings {
+
+struct RecomputeSettings {
+  bool activations = false;
+  std::optional<std::string> granularity, method;
+  std::optional<int64_t> num_layers;
+  std::vector<std::string> modules;
+  bool distribute = false;
+
+  void fields(Fields& fields);
+  // Throws Error naming the values and flags that cannot go together, and what to change; adds a
+  // note of what was derived. chunk_layers: the most layers of a pipeline stage's
+  // chunk.
+  void check(int64_t chunk_layers, int64_t tensor_parallel, bool sequence_parallel,
+             std::vector<SettingNote>& notes) const;
+  bool any() const { return activations || granularity.has_value(); }
+  // After check(); without `tensor`, which of `distribute` the caller sets.
+  models::RecomputeOptions options() const;
+};
+
+}  // namespace megatron::settings

@@ -1,0 +1,120 @@
+#include "settings/run_settings.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+
+namespace megatron::settings {
+
+void RunSettings::fields(Fields& f) {
+  f.begin_group("evaluation");
+  f.add("eval-interval", &eval_interval,
+        "steps between evaluations on the validation split; default: none");
+  f.add("eval-iters", &eval_iters, "global batches of an evaluation; 0: no evaluation");
+  f.add("eval-global-batch-size", &eval_global_batch_size,
+        "sequences of a global batch of evaluation; default --global-batch-size");
+  f.add(
+      "eval-micro-batch-size", &eval_micro_batch_size,
+      "sequences that a rank evaluates at once; default --micro-batch-size; no loss depends on it");
+  f.add("start-eval-at-iter", &start_eval_at_iter,
+        "no evaluation before this many steps; default: from the first --eval-interval on");
+  f.add_switch("skip-train", &skip_train, true,
+               "no training: the model is evaluated once, on the validation and the test set");
+  f.begin_group("batch");
+  f.add("iterations-to-skip", &iterations_to_skip,
+        "steps that are left out, counted from 0: their samples are read and passed over, and "
+        "nothing is learnt from them");
+  f.begin_group("evaluation");
+  f.add_switch("full-validation", &full_validation, true,
+               "each evaluation takes the whole validation split, once, instead of --eval-iters");
+  f.add_switch("multiple-validation-sets", &multiple_validation_sets, true,
+               "the data sets of --valid-data-path are evaluated one by one, instead of mixed; "
+               "needs --full-validation");
+  f.add("validation-set-names", &validation_set_names,
+        "their names in the log; default their prefixes");
+  f.common({"eval-interval", "eval-iters"});
+  f.begin_group("data");
+  f.add("dataloader-type", &dataloader_type,
+        "order of the training samples: single (as indexed, each once) or cyclic (in random order, "
+        "epoch after epoch)");
+  f.add_switch("no-data-sharding", &data_sharding, false,
+               "with --dataloader-type cyclic: the samples are not divided among the ranks before "
+               "they are put in random order");
+  f.begin_group("model");
+  f.add("model", &model,
+        "Hugging Face directory that gives the shape, and with --finetune the weights");
+  f.common({"model"});
+  f.begin_group("logging");
+  f.add("sample-interval", &sample_interval,
+        "steps between texts that the model writes for the log; default: none");
+  f.add("sample-prompt", &sample_prompt, "what they begin with, one text or several");
+  f.add("sample-tokens", &sample_tokens, "tokens of each");
+  f.of({"sample-tokens"},
+       [this] { return sample_interval ? "" : "there is no --sample-interval"; });
+  f.of({"eval-iters", "eval-global-batch-size", "eval-micro-batch-size"}, [this] {
+    return eval_interval || skip_train ? "" : "there is no --eval-interval: nothing is evaluated";
+  });
+}
+
+std::vector<int64_t> RunSettings::skipped() const {
+  std::vector<int64_t> steps;
+  for (const std::string& text : iterations_to_skip) {
+    int64_t step = 0;
+    const char* const end = text.data() + text.size();
+    const auto [at, error] = std::from_chars(text.data(), end, step);
+    MG_CHECK(error == std::errc() && at == end && step >= 0,
+             "--iterations-to-skip: '{}' is no number of a step (0, 1, ...)", text);
+    steps.push_back(step);
+  }
+  std::ranges::sort(steps);
+  return steps;
+}
+
+int64_t RunSettings::evaluations_before(int64_t iteration) const {
+  const int64_t interval = *eval_interval;
+  const int64_t first =
+      std::max<int64_t>(1, (start_eval_at_iter.value_or(0) + interval - 1) / interval);
+  return std::max<int64_t>(0, (iteration - 1) / interval - (first - 1));
+}
+
+bool RunSettings::evaluates_after(int64_t iteration) const {
+  return eval_interval && iteration % *eval_interval == 0 &&
+         iteration >= start_eval_at_iter.value_or(0);
+}
+
+int64_t RunSettings::eval_batch(const BatchSettings& batch) const {
+  return eval_global_batch_size.value_or(*batch.global_batch_size);
+}
+
+int64_t RunSettings::eval_micro_batch(const BatchSettings& batch) const {
+  return eval_micro_batch_size.value_or(*batch.micro_batch_size);
+}
+
+void RunSettings::check(const BatchSettings& batch, int ranks) const {
+  const auto positive = [](const std::optional<int64_t>& value, std::string_view flag) {
+    MG_CHECK(!value || *value > 0, "--{} is {}; it must be positive", flag, *value);
+  };
+  positive(eval_interval, "eval-interval");
+  positive(sample_interval, "sample-interval");
+  positive(eval_global_batch_size, "eval-global-batch-size");
+  positive(eval_micro_batch_size, "eval-micro-batch-size");
+  MG_CHECK(start_eval_at_iter.value_or(0) >= 0, "--start-eval-at-iter is {}; it cannot be negative",
+           *start_eval_at_iter);
+  MG_CHECK(!start_eval_at_iter || eval_interval,
+           "--start-eval-at-iter needs --eval-interval: the steps between evaluations");
+  MG_CHECK(!full_validation || eval_interval || skip_train,
+           "--full-validation needs --eval-interval: the steps between evaluations");
+  const int64_t together = eval_micro_batch(batch) * ranks;
+  MG_CHECK(
+      (!eval_global_batch_size && !eval_micro_batch_size) || eval_batch(batch) % together == 0,
+      "evaluation takes {} sequences at a time (--eval-global-batch-size), which is no multiple "
+      "of micro-batch size {} (--eval-micro-batch-size) x {} ranks",
+      eval_batch(batch), eval_micro_batch(batch), ranks);
+  const std::vector<int64_t> steps = skipped();
+  MG_CHECK(steps.empty() || steps.front() < *batch.train_iters,
+           "--iterations-to-skip: step {} of {} does not exist; they are counted from 0",
+           steps.front(), *batch.train_iters);
+}
+
+}  // namespace megatron::settings

@@ -1,0 +1,197 @@
+#include "settings/runtime_settings.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/error.h"
+#include "base/machine_limits.h"
+#include "device/wing.h"
+#include "kernels/own_kernels.h"
+
+namespace megatron::settings {
+
+void RuntimeSettings::fields(Fields& f) {
+  f.begin_group("parallelism");
+  f.add("ranks", &ranks,
+        "ranks, as threads of this process; default the product of the parallel sizes, or those "
+        "launched");
+  f.begin_group("device");
+  f.add("threads", &threads, "CPU threads of each rank; default cores / ranks");
+  add_device(f);
+  f.begin_group("parallelism");
+  f.add(
+      "distributed-backend", &distributed_backend, {"auto", "nccl", "gloo"},
+      "what carries the GPUs' tensors between ranks: NCCL, or host memory (gloo); auto: NCCL where "
+      "each rank has a GPU of its own and all find NCCL");
+  f.begin_group("device");
+  f.add_switch("allow-nondeterministic", &allow_nondeterministic, true,
+               "on a GPU, take kernels that are faster and whose last bits differ from run to run "
+               "(the gradient of cuDNN's attention, sums of products in parts)");
+  f.add_switch(
+      "measure-peak", &measure_peak, true,
+      "measure the machine's matrix-product peak now, in place of what an earlier run kept "
+      "in the user's cache (~/.cache/megatron/rates)");
+  f.begin_group("parallelism");
+  f.add("distributed-timeout-minutes", &timeout_minutes,
+        "how long a call between ranks may take before all end with a report of what each does; 0: "
+        "any time");
+  f.add("distributed-timeout-seconds-after-init", &timeout_seconds,
+        "the same in seconds, in place of the minutes");
+  f.replace({"distributed-timeout-minutes"}, {"distributed-timeout-seconds-after-init"});
+  f.of({"distributed-timeout-minutes"}, [this] {
+    return timeout_seconds ? "--distributed-timeout-seconds-after-init says how long" : "";
+  });
+  f.add(
+      "distributed-notice-seconds", &notice_seconds,
+      "how long a call between ranks may take before it is logged who waits for whom; again after "
+      "2, 4, 8 times that, while the run goes on; 0: never");
+  f.begin_group("model");
+  f.add("seed", &seed, "of initial weights, sample order and dropout");
+  f.common({"ranks", "threads", "device"});
+}
+
+void RuntimeSettings::add_device(Fields& f) {
+  f.add("device", &device, {"auto", "cuda", "cpu", "reference"},
+        "auto: cuda where a GPU is found, else cpu; reference: plain loops, slow, for checking");
+  f.add_switch(
+      "allow-composed", &allow_composed, true,
+      "compute on a GPU even where it has no kernel of its own for a part of the step, and "
+      "other kernels compute it together");
+}
+
+int RuntimeSettings::threads_per_rank() const {
+  if (threads) return static_cast<int>(*threads);
+  return std::max(1, available_processors() / rank_count());
+}
+
+DeviceKind RuntimeSettings::device_kind() const {
+  prepare_cuda();
+  if (device == "reference") return DeviceKind::reference;
+  if (device == "cuda") return DeviceKind::cuda;
+  return device == "auto" && cuda_state().wing != nullptr ? DeviceKind::cuda : DeviceKind::cpu;
+}
+
+void RuntimeSettings::prepare_cuda() const {
+  const bool on_gpus = !planned && (device == "auto" || device == "cuda");
+  if (on_gpus && rank_count() > 1 && distributed_backend != "gloo") load_kernels_at_once();
+}
+
+std::optional<SettingNote> RuntimeSettings::device_note() const {
+  if (device != "auto") return std::nullopt;
+  prepare_cuda();
+  const CudaState& cuda = cuda_state();
+  if (cuda.wing != nullptr)
+    return SettingNote{"device", "cuda",
+                       fmt::format("a GPU was found: {}; {}", cuda.wing->devices()[0].name,
+                                   cuda.wing->versions())};
+  if (cuda.built) return SettingNote{"device", "cpu", "CUDA cannot be used: " + cuda.why_not};
+  return std::nullopt;
+}
+
+std::optional<SettingNote> RuntimeSettings::composed_note() const {
+  if (!allow_composed) return std::nullopt;
+  const std::string_view kind = name(device_kind());
+  std::string names;
+  for (const std::string_view one : kernels::composed_kernels(kernels::table(device_kind())))
+    names += (names.empty() ? "" : ", ") + std::string(one);
+  return SettingNote{"allow-composed", "true",
+                     fmt::format("{} has {}", kind,
+                                 names.empty() ? "its own kernels for each part of a step"
+                                               : "no kernel of its own for " + names)};
+}
+
+std::optional<SettingNote> RuntimeSettings::order_note() const {
+  if (!allow_nondeterministic) return std::nullopt;
+  const DeviceKind kind = device_kind();
+  if (kind == DeviceKind::cuda)
+    return SettingNote{"allow-nondeterministic", "true",
+                       "gradients of attention and of weights may change from run to run"};
+  return SettingNote{"allow-nondeterministic", "false",
+                     fmt::format("{} adds each sum one way only", name(kind))};
+}
+
+Device RuntimeSettings::device_value(int rank) const {
+  const DeviceKind kind = device_kind();
+  if (kind != DeviceKind::cuda) return {kind, 0};
+  if (!allow_composed) kernels::require_own_kernels(kernels::table(kind), kind);
+  const int place = launched_by.empty() ? rank : launched_place;
+  return {kind, place % static_cast<int>(cuda_wing().devices().size())};
+}
+
+comm::WaitLimits RuntimeSettings::wait_limits() const {
+  return {timeout_seconds.value_or(60 * timeout_minutes), notice_seconds};
+}
+
+comm::GpuBackend RuntimeSettings::gpu_backend() const {
+  return distributed_backend == "nccl"   ? comm::GpuBackend::nccl
+         : distributed_backend == "gloo" ? comm::GpuBackend::gloo
+                                         : comm::GpuBackend::automatic;
+}
+
+void RuntimeSettings::join(const comm::Processes& processes) {
+  if (!processes.launched()) return;
+  MG_CHECK(ranks.value_or(processes.size()) == processes.size(),
+           "--ranks is {} and {} were launched; drop --ranks", *ranks, processes.description());
+  ranks = processes.size();
+  launched_by = processes.description();
+  launched_here = processes.local_size();
+  launched_place = processes.local_rank();
+  const int cores = available_processors();
+  if (!threads) threads = std::max(1, cores / processes.local_size());
+}
+
+void RuntimeSettings::plan_for(int64_t ranks_of_a_host) {
+  MG_CHECK(ranks_of_a_host >= 1 && ranks_of_a_host <= 1024,
+           "--nproc-per-node is {}; it must lie in [1, 1024]", ranks_of_a_host);
+  launched_here = static_cast<int>(ranks_of_a_host);
+  const int cores = available_processors();
+  if (!threads) threads = std::max(1, cores / launched_here);
+}
+
+void RuntimeSettings::plan_for_usual_hosts() {
+  if (launched_here > 0) return;
+  usual_hosts = true;
+  constexpr int kGpusOfAMachine = 8;
+  if (device_kind() != DeviceKind::cuda || rank_count() <= kGpusOfAMachine) return;
+  int here = kGpusOfAMachine;
+  while (rank_count() % here != 0) --here;
+  plan_for(here);
+}
+
+std::optional<SettingNote> RuntimeSettings::hosts_note() const {
+  if (!planned || !usual_hosts || rank_count() == 1) return std::nullopt;
+  return SettingNote{"nproc-per-node", fmt::format("{}", ranks_here()),
+                     launched_here > 0
+                         ? "as machines with GPUs have; give it where they are others"
+                         : "all ranks are taken to be on this machine; give it for several"};
+}
+
+void RuntimeSettings::check() const {
+  MG_CHECK(!planned || launched_here == 0 || rank_count() % launched_here == 0,
+           "{} ranks cannot be divided among machines with --nproc-per-node {}: change one of them",
+           rank_count(), launched_here);
+  const bool many_hosts = planned || launched_here > 0;
+  const int64_t most = many_hosts ? 65536 : 1024;
+  MG_CHECK(ranks.value_or(1) >= 1 && ranks.value_or(1) <= most,
+           "--ranks is {} (where it is not given, the product of the parallel sizes); {}it must "
+           "lie in [1, {}]",
+           *ranks, many_hosts ? "" : "as threads of one process ", most);
+  MG_CHECK(threads.value_or(1) >= 1 && threads.value_or(1) <= 1024,
+           "--threads is {}; it must lie in [1, 1024]", *threads);
+  MG_CHECK(planned || threads.value_or(1) * ranks_here() <= 1024,
+           "--threads {} of each of --ranks {} make {} threads; at most 1024 are possible: lower "
+           "one of them",
+           threads.value_or(1), ranks_here(), threads.value_or(1) * ranks_here());
+  MG_CHECK(timeout_minutes >= 0 && timeout_minutes <= 1e6,
+           "--distributed-timeout-minutes is {}; it must lie in [0, 1e6] (0: any time)",
+           timeout_minutes);
+  MG_CHECK(!timeout_seconds || (*timeout_seconds >= 0 && *timeout_seconds <= 6e7),
+           "--distributed-timeout-seconds-after-init is {}; it must lie in [0, 6e7] (0: any time)",
+           *timeout_seconds);
+  MG_CHECK(notice_seconds >= 0 && notice_seconds <= 6e7,
+           "--distributed-notice-seconds is {}; it must lie in [0, 6e7] (0: no notice)",
+           notice_seconds);
+  MG_CHECK(seed >= 0 && seed < (int64_t{1} << 32), "--seed is {}; it must lie in [0, 2^32)", seed);
+}
+
+}  // namespace megatron::settings

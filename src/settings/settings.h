@@ -1,0 +1,55 @@
+// What a training run is told, under Megatron-LM's flag names. Each group lists its fields; help,
+// checks and the saved configuration follow from the list.
+#pragma once
+
+#include "base/fields.h"
+#include "models/model.h"
+#include "report/log/run_log.h"
+#include "settings/batch_settings.h"
+#include "settings/checkpoint_settings.h"
+#include "settings/data_settings.h"
+#include "settings/graph_settings.h"
+#include "settings/offload_settings.h"
+#include "settings/optimizer_settings.h"
+#include "settings/parallel_settings.h"
+#include "settings/precision_settings.h"
+#include "settings/profile_settings.h"
+#include "settings/recompute_settings.h"
+#include "settings/run_settings.h"
+#include "settings/runtime_settings.h"
+
+namespace megatron::settings {
+
+struct TrainSettings {
+  std::string preset;  // name of one of presets.h, or ""; parsing a command line takes its flags
+  models::ModelFlags shape;
+  BatchSettings batch;
+  PrecisionSettings precision;
+  OptimizerSettings optimizer;
+  ParallelSettings parallel;
+  RecomputeSettings recompute;
+  OffloadSettings offload;
+  GraphSettings graphs;
+  DataSettings data;
+  RuntimeSettings runtime;
+  RunSettings run;
+  CheckpointSettings checkpoint;
+  report::LogSettings log;
+  ProfileSettings profile;
+
+  Fields fields();
+  // The number of ranks, where it is not given, is the product of the parallel sizes.
+  void settle_ranks() {
+    parallel.check_sizes();
+    if (!runtime.ranks) runtime.ranks = parallel.model_ranks();
+  }
+  // Ranks that see different samples.
+  int data_parallel() const {
+    return runtime.rank_count() / static_cast<int>(parallel.model_ranks());
+  }
+  // Of an evaluation: sequences of a global batch, and of a micro-batch.
+  int64_t eval_batch() const { return run.eval_batch(batch); }
+  int64_t eval_micro_batch() const { return run.eval_micro_batch(batch); }
+};
+
+}  // namespace megatron::settings

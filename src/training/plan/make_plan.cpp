@@ -1,0 +1,301 @@
+#include "training/plan/make_plan.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/machine_limits.h"
+#include "base/progress.h"
+#include "comm/traffic.h"
+#include "device/wing.h"
+#include "models/stage.h"
+#include "plan/figures.h"
+#include "plan/flops.h"
+#include "plan/known_gpus.h"
+#include "plan/megatron_memory.h"
+#include "plan/parameters.h"
+#include "plan/shortage.h"
+#include "plan/step_time.h"
+#include "report/log/machine.h"
+#include "training/plan/many_layers.h"
+#include "training/plan/meta_run.h"
+#include "training/plan/suggestions.h"
+#include "training/run_plan.h"
+#include "training/trained_model.h"
+
+namespace megatron::training {
+namespace {
+
+// Of a CUDA run. Ranks of a machine take its GPUs in turn (RuntimeSettings::device_value).
+std::optional<plan::GpuMemory> gpu_of(const settings::TrainSettings& s,
+                                      std::optional<double> device_memory) {
+  if (s.runtime.device_kind() != DeviceKind::cuda) return std::nullopt;
+  const int here = s.runtime.ranks_here();
+  plan::GpuMemory gpu;
+  if (const CudaWing* wing = cuda_state().wing; wing != nullptr) {
+    const auto devices = static_cast<int>(wing->devices().size());
+    const CudaDevice& least = *std::ranges::min_element(wing->devices(), {}, &CudaDevice::memory);
+    gpu = {.name = least.name, .bytes = least.memory, .ranks = (here + devices - 1) / devices};
+  } else {
+    gpu = {
+        .name = std::string(plan::kPlannedGpu),
+        .bytes = plan::kPlannedGpuMemory,
+        .assumed = fmt::format("there is no GPU here, so that one for each rank is assumed, of {} "
+                               "GiB (--device-memory GIB of another)",
+                               plan::kPlannedGpuMemory >> 30)};
+  }
+  if (device_memory) {
+    constexpr double kGiB = 1 << 30;
+    gpu.bytes = static_cast<int64_t>(*device_memory * kGiB);
+    gpu.name = fmt::format("{:g} GiB", *device_memory);
+    gpu.assumed = "as --device-memory says";
+  }
+  gpu.processes = s.runtime.launched_here > 0 ? gpu.ranks : 1;
+  return gpu;
+}
+
+std::string model_text(const models::Model& c) {
+  return fmt::format("{} parameters, {} layers, hidden {}, vocabulary {}",
+                     plan::count_text(c->parameter_count()), c->num_layers(), c->hidden_size(),
+                     c->vocab_size());
+}
+
+// How much longer a step takes than the work of a stage.
+double pipeline_stretch(const parallel::PipelineShape& shape, int64_t micro_batches) {
+  if (shape.stages == 1) return 1;
+  const parallel::Simulated step = parallel::simulate(shape, static_cast<int>(micro_batches));
+  return step.seconds / (step.seconds - *std::ranges::max_element(step.idle));
+}
+
+void add_time(plan::Plan& p, MetaRun& run, const settings::TrainSettings& s,
+              const plan::RateKeeping& rates) {
+  if (p.gpu && cuda_state().wing == nullptr) return;
+  const double host = run.host_seconds();
+  const auto time = plan::estimate_step_time(run.work(), {.device = s.runtime.device_value(),
+                                                          .type = s.precision.type(),
+                                                          .ranks = s.runtime.ranks_here(),
+                                                          .threads = p.threads,
+                                                          .host_seconds = host,
+                                                          .touched = p.memory.arena_bytes(),
+                                                          .rates = rates});
+  if (!time) return;
+  p.step_seconds = time->seconds * pipeline_stretch(run.ranks().pipeline(), p.micro_batches);
+  p.peak = time->peak.value * p.ranks / p.ranks_here;
+  p.peak_origin = time->peak.origin();
+  p.kernels = plan::kernel_work(run.work(), time->kernels);
+}
+
+// A rank of each pipeline stage, that of rank 0 first.
+std::vector<int> ranks_of_stages(const settings::TrainSettings& s) {
+  return parallel::rank_lists(s.parallel.mesh_layout(), s.runtime.rank_count(),
+                              parallel::Axis::pp)[0];
+}
+
+double flops_of(const plan::StepWork& work) {
+  double flops = 0;
+  for (const plan::WorkItem& item : work.kernels)
+    flops += static_cast<double>(item.calls) * item.cost.flops;
+  return flops;
+}
+
+// Bytes are counted in 64 bits, whatever machine there is: a class of memory of the whole model is to
+// stay below them. A step on meta goes through the logits of a micro-batch piece by piece.
+void check_size(const settings::TrainSettings& s, const models::Model& c) {
+  const auto d = [](int64_t value) { return static_cast<double>(value); };
+  constexpr double kMost = 0x1p62;
+  constexpr int64_t kMostTokens = int64_t{1} << 28;
+  const double state = 16 * d(c->parameter_count());
+  MG_CHECK(
+      state <= kMost,
+      "a model of {} parameters (--num-layers {}, --hidden-size {}) has a training state of {}, "
+      "and what can be counted ends at {}: use a smaller model",
+      format_count(state / 16), c->num_layers(), c->hidden_size(), format_bytes(state),
+      format_bytes(kMost));
+  MG_CHECK(d(*s.batch.micro_batch_size) * d(*s.batch.seq_length) <= d(kMostTokens),
+           "--micro-batch-size is {}: of --seq-length {} a micro-batch can have {} at most, {} "
+           "tokens: use a smaller --micro-batch-size or --seq-length",
+           *s.batch.micro_batch_size, *s.batch.seq_length, kMostTokens / *s.batch.seq_length,
+           kMostTokens);
+}
+
+// The run as Megatron-LM's memory report would read it.
+plan::MegatronLayout megatron_layout(const settings::TrainSettings& s, const models::Model& model) {
+  const parallel::PipelineShape shape = s.parallel.pipeline(model->num_layers());
+  plan::MegatronLayout layout{
+      .seq_length = *s.batch.seq_length,
+      .micro_batch_size = *s.batch.micro_batch_size,
+      .num_microbatches = s.batch.schedule.micro_batches(last_stage(s)),
+      .tensor_model_parallel_size = s.parallel.tensor_parallel,
+      .pipeline_model_parallel_size = s.parallel.pipeline_parallel,
+      .data_parallel_size = s.data_parallel(),
+      .world_size = s.runtime.rank_count(),
+      .use_distributed_optimizer = s.parallel.sharding() != parallel::Sharding::none,
+      .sequence_parallel = s.parallel.sequence_parallel && s.parallel.tensor_parallel > 1,
+      .selective_recompute = s.recompute.any() && s.recompute.granularity != "full"};
+  if (shape.chunks > 1) layout.virtual_pipeline_model_parallel_size = shape.chunks;
+  return layout;
+}
+
+// What follows from the settings and the shape alone.
+plan::Plan plan_without_run(const settings::TrainSettings& s, const models::Model& model,
+                            const corpus::Vocabulary& vocabulary, const PlanOptions& options) {
+  const data::BatchSchedule& schedule = s.batch.schedule;
+  const int64_t last = last_stage(s);
+  const MachineLimits limits = machine_limits();
+  return {.model = model_text(model),
+          .device = std::string(name(s.runtime.device_kind())),
+          .type = s.precision.type(),
+          .ranks = s.runtime.rank_count(),
+          .ranks_here = s.runtime.ranks_here(),
+          .threads = s.runtime.threads_per_rank(),
+          .sequences = schedule.batch(last),
+          .length = *s.batch.seq_length,
+          .micro_batches = schedule.micro_batches(last),
+          .micro_batch_size = *s.batch.micro_batch_size,
+          .iterations = *s.batch.train_iters,
+          .flops = plan::step_flops(model, vocabulary.padded_size, schedule.batch(last),
+                                    *s.batch.seq_length),
+          .program = report::resident_bytes() * std::max(1, s.runtime.launched_here),
+          .machine = limits.memory,
+          .cgroup = limits.memory_limit_file,
+          .gpu = gpu_of(s, options.device_memory),
+          .megatron = plan::megatron_estimate(model->flags(), vocabulary.padded_size,
+                                              megatron_layout(s, model))};
+}
+
+// By a run of all layers on the meta device.
+plan::Plan plan_by_run(const settings::TrainSettings& s, const models::Model& model,
+                       const corpus::Vocabulary& vocabulary, const PlanOptions& options,
+                       int64_t consumed) {
+  plan::Plan p = plan_without_run(s, model, vocabulary, options);
+  Runtime shapes_only({DeviceKind::meta, 0}, 1);
+  const auto whole = model.build(shapes_only, s.precision.type(), 0);
+  std::unique_ptr<MetaRun> first, busiest;  // rank 0; one of the stage with the most to compute
+  for (const int rank : ranks_of_stages(s)) {
+    auto run = std::make_unique<MetaRun>(s, model, *whole, rank);
+    run->run(consumed, vocabulary, options.samples);
+    p.stages.push_back(run->memory());
+    p.exact = p.exact && run->exact();
+    const bool more = busiest == nullptr || flops_of(run->work()) > flops_of(busiest->work());
+    if (first == nullptr) {
+      first = std::move(run);
+    } else if (more) {
+      busiest = std::move(run);
+    }
+  }
+  MetaRun& run = *first;
+  p.parameters = plan::count_parameters(*whole);
+  p.memory = p.stages.front();
+  p.kernels = plan::kernel_work(run.work());
+  p.traffic = plan::traffic_work(run.work());
+  if (options.time && p.fits()) add_time(p, busiest == nullptr ? run : *busiest, s, options.rates);
+  return p;
+}
+
+// nullopt: shallower models do not stand for this one.
+std::optional<plan::Plan> plan_by_depths(const settings::TrainSettings& s,
+                                         const models::Model& model,
+                                         const corpus::Vocabulary& vocabulary,
+                                         const PlanOptions& options, int64_t consumed,
+                                         const Depths& depths) {
+  plan::Plan whole = plan_without_run(s, model, vocabulary, options);
+  PlanOptions untimed = options;
+  untimed.time = false;
+  const auto planned = [&](int64_t layers, const PlanOptions& of) {
+    return plan_by_run(s, model->with({.num_layers = layers}), vocabulary, of, consumed);
+  };
+  try {
+    std::array<plan::Plan, 3> plans;
+    for (size_t i = 0; i < plans.size(); ++i) plans[i] = planned(depths.layers[i], untimed);
+    auto deep = deepened(plans, depths, std::move(whole));
+    if (deep && options.time && deep->fits()) take_time(*deep, planned(depths.layers[2], options));
+    return deep;
+  } catch (const Error&) {  // settings that name the layers
+    return std::nullopt;
+  }
+}
+
+plan::Plan plan_of(const settings::TrainSettings& s, const models::Model& model,
+                   const corpus::Vocabulary& vocabulary, const PlanOptions& options,
+                   int64_t consumed) {
+  check_size(s, model);
+  if (const auto depths = depths_for(s, model->num_layers()))
+    if (auto deep = plan_by_depths(s, model, vocabulary, options, consumed, *depths)) return *deep;
+  return plan_by_run(s, model, vocabulary, options, consumed);
+}
+
+}  // namespace
+
+StepOptions step_options(const settings::TrainSettings& settings, const models::Model& model) {
+  return {.loss_scope = settings.batch.scope(),
+          .recompute = settings.recompute.options(),
+          .offload = settings.offload.options(),
+          .vocabulary = model->vocab_size(),
+          .positions = model->max_position_embeddings(),
+          .hidden = model->hidden_size(),
+          .check_finite = settings.precision.check_for_nan_in_loss_and_grad,
+          .loss_scale = settings.precision.loss_scale(),
+          .record_after = settings.graphs.record_after(settings.parallel),
+          .data_parallel = settings.parallel.data_parallel(model->parameter_count()),
+          .pipeline = settings.parallel.pipeline_options(),
+          .timing_level = settings.log.timing_log_level};
+}
+
+ModelLayout model_layout(const settings::TrainSettings& settings, const models::Model& model) {
+  return {.ranks = settings.parallel.ranks_options(model->num_layers()),
+          .layers = settings.parallel.placement()};
+}
+
+plan::Plan make_plan(const settings::TrainSettings& settled, const models::Model& model,
+                     const corpus::Vocabulary& vocabulary, const PlanOptions& options,
+                     int64_t consumed) {
+  plan::Plan p = plan_of(settled, model, vocabulary, options, consumed);
+  if (p.fits()) return p;
+  const PlanOptions of_suggestions{.samples = false, .device_memory = options.device_memory};
+  p.suggestions = find_suggestions(
+      settled, model, p, [&](const settings::TrainSettings& other, const models::Model& shape) {
+        return plan_of(other, shape, vocabulary, of_suggestions, 0);
+      });
+  return p;
+}
+
+plan::Plan make_plan(const settings::TrainSettings& given, const PlanOptions& options) {
+  const SettledRun run = settle_run(given);
+  PlanOptions possible = options;
+  if (run.stands_in) possible.samples = false;  // it reads no prompt
+  plan::Plan p = make_plan(run.settings, run.model, run.vocabulary, possible);
+  p.derived = run.notes;
+  return p;
+}
+
+plan::StepWork step_work(const settings::TrainSettings& settled, const models::Model& model) {
+  Runtime shapes_only({DeviceKind::meta, 0}, 1);
+  const auto whole = model.build(shapes_only, settled.precision.type(), 0);
+  MetaRun run(settled, model, *whole, 0);
+  run.run(0, {}, {});
+  return run.work();
+}
+
+void require_memory(const plan::Plan& p) {
+  if (p.fits()) return;
+  std::string classes, suggestions;
+  for (int i = 0; i < kMemoryClasses; ++i) {
+    const int64_t bytes = p.memory.arenas[static_cast<size_t>(i)];
+    if (bytes > 0)
+      classes +=
+          fmt::format("{}{} {}", classes.empty() ? "" : ", ", name(static_cast<MemoryClass>(i)),
+                      format_bytes(static_cast<double>(bytes)));
+  }
+  for (const std::string& suggestion : p.suggestions) suggestions += "\n  " + suggestion;
+  const bool gpu = !p.fits_gpu();
+  const int ranks = gpu ? p.gpu->ranks : p.ranks_here;
+  const auto bytes = [](int64_t count) { return format_bytes(static_cast<double>(count)); };
+  fail(
+      "{} rank{} {}, with micro-batches of {} sequences of {} tokens and a model of {}, need {} "
+      "({} each), and {}.\n{}.\nWhat would fit:{}",
+      ranks, ranks == 1 ? "" : "s", gpu ? "on a GPU" : "here", p.micro_batch_size, p.length,
+      p.model, bytes(gpu ? p.gpu_bytes() : p.process_bytes()), classes,
+      gpu ? fmt::format("the GPU ({}) has {}", p.gpu->name, bytes(p.gpu->bytes)) : p.memory_text(),
+      plan::cause_of_shortage(p), suggestions);
+}
+
+}  // namespace megatron::training

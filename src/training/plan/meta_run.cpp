@@ -1,0 +1,279 @@
+#include "training/plan/meta_run.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/clock.h"
+#include "base/machine_limits.h"
+#include "data/dataset.h"
+#include "optim/norm_slots.h"
+#include "plan/known_gpus.h"
+#include "training/evaluate.h"
+#include "training/sample_text.h"
+#include "training/weights_norm.h"
+#include "training/whole_on_one.h"
+
+namespace megatron::training {
+
+int64_t last_stage(const settings::TrainSettings& s) {
+  int64_t last = 0;
+  for (const data::BatchSchedule::Stage& stage : s.batch.schedule.stages())
+    if (stage.begin < s.batch.total_samples()) last = stage.begin;
+  return last;
+}
+
+namespace {
+
+constexpr int64_t kPlayed = 4096;                   // micro-batches, where the batch grows
+constexpr int64_t kThreadBytes = int64_t{6} << 20;  // tiles of products, stack
+
+// Sequences without content, as many as are asked for.
+class EmptySamples final : public data::Dataset {
+ public:
+  EmptySamples(int64_t length, bool confined) {
+    const auto n = static_cast<size_t>(length);
+    sample_ = {.tokens = std::vector<int64_t>(n),
+               .labels = std::vector<int64_t>(n),
+               .position_ids = std::vector<int64_t>(n),
+               .loss_mask = std::vector<float>(n, 1),
+               .segment_begin = std::vector<int32_t>(confined ? n : 0)};
+  }
+  int64_t size() const override { return INT64_MAX; }
+  void read(int64_t, data::Sample& sample) const override { sample = sample_; }
+  void read_filler(data::Sample& sample) const override { sample = sample_; }
+
+ private:
+  data::Sample sample_;
+};
+
+bool confined(const settings::TrainSettings& s) {
+  return s.data.reset_attention_mask || s.data.inter_document_masking;
+}
+
+// A micro-batch without its tokens: on meta nobody reads more than the first.
+corpus::HostBatch empty_batch(const settings::TrainSettings& s) {
+  return {.sequences = *s.batch.micro_batch_size,
+          .length = *s.batch.seq_length,
+          .tokens = {0},
+          .positions = {0},
+          .labels = {0},
+          .loss_mask = {1},
+          .samples = {0},
+          .segment_begins = std::vector<int32_t>(confined(s) ? 1 : 0)};
+}
+
+// Of one with its tokens.
+int64_t batch_bytes(const settings::TrainSettings& s) {
+  const int64_t tokens = *s.batch.micro_batch_size * *s.batch.seq_length;
+  return tokens * 4 * (confined(s) ? 5 : 4) + *s.batch.micro_batch_size * 8;
+}
+
+// Of the run after `begin` iterations and `consumed` samples. At least one, of at least one step.
+std::vector<BatchPhase> phases_of(const settings::TrainSettings& s, int64_t begin,
+                                  int64_t consumed) {
+  const data::BatchSchedule& schedule = s.batch.schedule;
+  const std::vector<data::BatchSchedule::Stage>& stages = schedule.stages();
+  std::vector<BatchPhase> phases;
+  int64_t done = begin, samples = consumed;
+  for (size_t i = 0; i + 1 < stages.size() && stages[i + 1].begin <= last_stage(s); ++i) {
+    if (stages[i + 1].begin <= samples) continue;
+    const int64_t batch = schedule.batch(stages[i].begin);
+    const int64_t steps = (stages[i + 1].begin - samples + batch - 1) / batch;
+    done += steps;
+    samples += steps * batch;
+    phases.push_back({schedule.micro_batches(stages[i].begin), done});
+  }
+  phases.push_back(
+      {schedule.micro_batches(last_stage(s)), std::max(*s.batch.train_iters, done + 1)});
+  return phases;
+}
+
+// As many of them as are played soon, evenly spread, the first and the last among them.
+std::vector<BatchPhase> thinned(const std::vector<BatchPhase>& phases) {
+  const int64_t most = std::max<int64_t>(2, kPlayed / phases.back().micro_batches);
+  const auto count = static_cast<int64_t>(phases.size());
+  if (count <= most) return phases;
+  std::vector<BatchPhase> some;
+  for (int64_t i = 0; i < most; ++i)
+    some.push_back(phases[static_cast<size_t>(i * (count - 1) / (most - 1))]);
+  return some;
+}
+
+// Beyond this no rank fits, whatever the rest of its run needs.
+int64_t most_memory(const settings::TrainSettings& s) {
+  const bool gpu = s.runtime.device_kind() == DeviceKind::cuda;
+  return gpu ? 8 * plan::kPlannedGpuMemory : available_memory();
+}
+
+StepOptions options(const settings::TrainSettings& s, const models::Model& model,
+                    const models::Stage& whole) {
+  StepOptions options = step_options(s, model);
+  options.norm_blocks =
+      optim::norm_blocks(whole.parameters(), static_cast<int>(s.parallel.tensor_parallel));
+  return options;
+}
+
+}  // namespace
+
+MetaRun::MetaRun(const settings::TrainSettings& s, const models::Model& model,
+                 const models::Stage& whole, int rank)
+    : s_(s),
+      model_(model),
+      group_(comm::simulated(rank, s.runtime.rank_count())),
+      told_(comm::observed(*group_, recorder_)),
+      runtime_({DeviceKind::meta, 0}, s.runtime.threads_per_rank(), s.runtime.device_kind()),
+      trained_(model, s.precision.type(), 0, model_layout(s, model), *told_, runtime_,
+               options(s, model, whole)),
+      batch_(empty_batch(s)) {
+  runtime_.stream().allow_nondeterministic(s.runtime.allow_nondeterministic);
+  trained_.step.begin(s.optimizer.config);
+}
+
+// The optimizer's arena grows when a schedule makes steps of more micro-batches. Without a
+// pipeline, the others do not from the second step on.
+void MetaRun::run(int64_t consumed, const corpus::Vocabulary& vocabulary, bool with_samples) {
+  const int64_t begin = s_.batch.schedule.iterations_within(consumed);
+  const std::vector<BatchPhase> phases = phases_of(s_, begin, consumed);
+  const int64_t first = phases.front().micro_batches, last = phases.back().micro_batches;
+  const auto expect_all = [&] {
+    for (const BatchPhase& phase : phases) trained_.step.expect(phase.micro_batches);
+  };
+  std::function<void()> write;
+  if (s_.run.sample_interval && with_samples && vocabulary.tokenizer != nullptr)
+    write = [&] { sample_once(*vocabulary.tokenizer); };
+  trained_.step.expect(first);
+  const auto [less, more] = samples(last);
+  if (trained_.ranks.pipeline().stages > 1) {
+    const std::vector<BatchPhase> some = thinned(phases);
+    exact_ = some.size() == phases.size();
+    run_pipeline(some, begin, expect_all, write);
+  } else {
+    step(std::min(first, less));
+    expect_all();
+    step(less);
+    if (more > less) step(more);
+    if (s_.log.log_params_norm) norm_once();
+    if (evaluates()) evaluate_once();
+    if (write) write();
+  }
+  work_ = more == last ? works_.at(more)
+                       : plan::extended(works_.at(less), works_.at(more), less, more, last);
+}
+
+// The arenas' marks are those of the run's own steps, and of what comes between them, played from
+// what short steps do.
+void MetaRun::run_pipeline(const std::vector<BatchPhase>& phases, int64_t begin,
+                           const std::function<void()>& expect_all,
+                           const std::function<void()>& write) {
+  const settings::RunSettings& run = s_.run;
+  constexpr auto kNever = std::numeric_limits<int64_t>::max();
+  const auto every = [](int64_t interval, int64_t start) {
+    return [=](int64_t i) { return (std::max(i, start) + interval - 1) / interval * interval; };
+  };
+  ArenaMarks marks(runtime_, {.make = [this](int64_t count) { step(count); },
+                              .samples = [this](int64_t all) { return samples(all); }});
+  bool seen = true;
+  for (const BatchPhase& phase : phases) {
+    seen = marks.see_steps(phase.micro_batches, phase.end) && seen;
+    if (&phase == &phases.front()) expect_all();
+  }
+  if (s_.log.log_params_norm)
+    seen = marks.see_between([this] { norm_once(); }, every(1, 0), false) && seen;
+  if (evaluates()) {
+    const auto next = run.eval_interval
+                          ? every(*run.eval_interval, run.start_eval_at_iter.value_or(0))
+                          : std::function([](int64_t) { return kNever; });
+    seen = marks.see_between([this] { evaluate_once(); }, next,
+                             run.evaluates_test_set() || run.skip_train) &&
+           seen;
+  }
+  if (write) seen = marks.see_between(write, every(*run.sample_interval, 0), false) && seen;
+  if (seen) {
+    marks_ = marks.play(begin);
+    return;
+  }
+  exact_ = false;
+  for (int i = 0; i < 2; ++i) step(phases.back().micro_batches);
+}
+
+bool MetaRun::evaluates() {
+  return (s_.run.eval_interval || s_.run.skip_train) && memory().arena_bytes() <= most_memory(s_);
+}
+
+double MetaRun::host_seconds() {
+  const int64_t all = s_.batch.schedule.micro_batches(last_stage(s_));
+  const auto [less, more] = samples(all);
+  const double begin = seconds_of_step(less);
+  if (more == less) return begin;
+  const double end = seconds_of_step(more);
+  return end + static_cast<double>(all - more) * std::max(0.0, end - begin) /
+                   static_cast<double>(more - less);
+}
+
+plan::MemoryUse MetaRun::memory() {
+  plan::MemoryUse use;
+  for (int i = 0; i < kMemoryClasses; ++i)
+    use.arenas[static_cast<size_t>(i)] = runtime_.arena(static_cast<MemoryClass>(i)).high_water();
+  if (marks_) {
+    // What steps of any number expect is taken outside of those that are seen.
+    const int64_t optimizer = use.arenas[static_cast<size_t>(MemoryClass::optimizer)];
+    use.arenas = *marks_;
+    use.arenas[static_cast<size_t>(MemoryClass::optimizer)] = optimizer;
+  }
+  use.host = host_bytes(use);
+  return use;
+}
+
+parallel::ShortSteps MetaRun::samples(int64_t all) const {
+  return parallel::short_steps(trained_.ranks.pipeline(), trained_.ranks.stage(), all);
+}
+
+void MetaRun::step(int64_t micro_batches) {
+  while (static_cast<int64_t>(batches_.size()) < micro_batches) batches_.push_back(batch_);
+  recorder_.take();
+  runtime_.stream().watch(&recorder_);
+  trained_.step.run(std::span(batches_).first(static_cast<size_t>(micro_batches)), {});
+  runtime_.stream().watch(nullptr);
+  works_[micro_batches] = recorder_.take();
+}
+
+double MetaRun::seconds_of_step(int64_t micro_batches) {
+  while (static_cast<int64_t>(batches_.size()) < micro_batches) batches_.push_back(batch_);
+  const double begin = now_seconds();
+  trained_.step.run(std::span(batches_).first(static_cast<size_t>(micro_batches)), {});
+  return now_seconds() - begin;
+}
+
+void MetaRun::evaluate_once() {
+  const EmptySamples samples(*s_.batch.seq_length, confined(s_));
+  // So many that every pass is full; a set may have more, or fewer.
+  const int64_t enough = (2 * static_cast<int64_t>(trained_.loss_pass.together()) + 1) *
+                         s_.eval_micro_batch() * trained_.ranks.data().size();
+  const int64_t count =
+      s_.run.full_validation ? enough : std::min(enough, s_.run.eval_iters * s_.eval_batch());
+  evaluate(trained_.loss_pass, samples, 0, count, s_.eval_micro_batch(), *s_.batch.seq_length);
+}
+
+void MetaRun::norm_once() { weights_norm(trained_.shards(), trained_.ranks, runtime_); }
+
+void MetaRun::sample_once(const tokenizers::Tokenizer& tokenizer) {
+  on_first_rank(trained_, model_, s_.precision.type(), *told_, [&](const models::Stage& whole) {
+    for (const std::string& prompt : s_.run.sample_prompt)
+      sample_text(whole, runtime_, tokenizer, prompt, s_.run.sample_tokens);
+  });
+}
+
+// Micro-batches read ahead of a step, those in it and one that is being read; what threads keep
+// for their products; the copy of this rank's share that an asynchronous save writes from.
+int64_t MetaRun::host_bytes(const plan::MemoryUse& use) const {
+  const data::BatchSchedule& schedule = s_.batch.schedule;
+  const int64_t most = schedule.micro_batches(schedule.stages().back().begin);
+  const int64_t batches = (2 * most + 3) * batch_bytes(s_);
+  const int64_t threads = s_.runtime.threads_per_rank() * kThreadBytes;
+  if (!s_.checkpoint.async_save || !s_.checkpoint.save) return batches + threads;
+  const auto of = [&](MemoryClass c) { return use.arenas[static_cast<size_t>(c)]; };
+  const int64_t state = s_.checkpoint.save_optimizer ? of(MemoryClass::optimizer) : 0;
+  return batches + threads + (of(MemoryClass::parameters) + state) / trained_.ranks.data().size();
+}
+
+}  // namespace megatron::training

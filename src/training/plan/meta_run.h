@@ -1,0 +1,79 @@
+// One rank's run on the meta device: its step, its evaluation and its samples, without a number
+// computed.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "comm/group.h"
+#include "corpus/batch.h"
+#include "corpus/vocabulary.h"
+#include "models/stage.h"
+#include "plan/plan.h"
+#include "plan/recorder.h"
+#include "settings/settings.h"
+#include "training/plan/arena_marks.h"
+#include "training/plan/make_plan.h"
+#include "training/trained_model.h"
+
+namespace megatron::training {
+
+// Steps of one batch size.
+struct BatchPhase {
+  int64_t micro_batches = 0;
+  int64_t end = 0;  // the last iteration of them
+};
+
+// Samples before the last stage of the batch sizes' schedule that the run comes to.
+int64_t last_stage(const settings::TrainSettings& settings);
+
+// What one rank does, as often as it takes for the arenas to be as large as they become.
+class MetaRun {
+ public:
+  // whole: the undivided model. Settings and configuration outlive this.
+  MetaRun(const settings::TrainSettings& settings, const models::Model& model,
+          const models::Stage& whole, int rank);
+
+  // consumed: samples before it. with_samples: those of --sample-interval.
+  void run(int64_t consumed, const corpus::Vocabulary& vocabulary, bool with_samples);
+
+  // Seconds of a step of the run without its kernels.
+  double host_seconds();
+
+  plan::MemoryUse memory();
+  const plan::StepWork& work() const { return work_; }
+  const parallel::Ranks& ranks() const { return trained_.ranks; }
+  // False: memory() is that of other work, which stands for the run's.
+  bool exact() const { return exact_; }
+
+ private:
+  parallel::ShortSteps samples(int64_t all) const;
+  void run_pipeline(const std::vector<BatchPhase>& phases, int64_t begin,
+                    const std::function<void()>& expect_all, const std::function<void()>& write);
+  bool evaluates();
+  void step(int64_t micro_batches);
+  double seconds_of_step(int64_t micro_batches);
+  void evaluate_once();
+  void norm_once();
+  void sample_once(const tokenizers::Tokenizer& tokenizer);
+  int64_t host_bytes(const plan::MemoryUse& use) const;
+
+  const settings::TrainSettings& s_;
+  const models::Model& model_;
+  plan::Recorder recorder_;
+  std::unique_ptr<comm::Group> group_, told_;
+  Runtime runtime_;
+  TrainedModel trained_;
+  corpus::HostBatch batch_;
+  std::vector<corpus::HostBatch> batches_;
+  std::map<int64_t, plan::StepWork> works_;  // of the last step of so many micro-batches
+  plan::StepWork work_;
+  std::optional<std::array<int64_t, kMemoryClasses>> marks_;  // of a pipeline
+  bool exact_ = true;
+};
+
+}  // namespace megatron::training
