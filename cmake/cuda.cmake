@@ -1,5 +1,5 @@
 # The CUDA plugin, libmegatron_cuda.so: src/*/cuda and src/comm/gpu/nccl, which the program opens when it runs
-# (src/device/wing.h), and which opens NVIDIA's libraries (src/device/cuda/libraries.h). MEGATRON_CUDA: auto (where a GPU is
+# (src/device/cuda_plugin.h), and which opens NVIDIA's libraries (src/device/cuda/libraries.h). MEGATRON_CUDA: auto (where a GPU is
 # present), ON or OFF. The same sources compile for the CPU against tests/cuda_shim, which has CUDA's names: that plugin lies
 # in cuda_shim/ of the build, beside the test programs that open it.
 set(MEGATRON_CUDA "auto" CACHE STRING "auto (where this machine has an NVIDIA GPU), ON or OFF")
@@ -66,19 +66,19 @@ function(megatron_cuda_libraries out)
   set(${out} "libcublasLt.so.${cuda},libcudnn.so.${CUDNN},libnccl.so.${NCCL},libnvrtc.so.${cuda}" PARENT_SCOPE)
 endfunction()
 
-# megatron_cuda_sources(OUT [WITHOUT folder...]): the wing's sources.
+# megatron_cuda_sources(OUT [WITHOUT folder...]): the plugin's sources.
 function(megatron_cuda_sources out)
-  cmake_parse_arguments(WING "" "" "WITHOUT" ${ARGN})
+  cmake_parse_arguments(PLUGIN "" "" "WITHOUT" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/device/cuda/*.cpp ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cpp
     ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cu ${CMAKE_SOURCE_DIR}/src/comm/gpu/nccl/*.cpp
     ${CMAKE_SOURCE_DIR}/src/comm/gpu/nccl/*.cu)
-  foreach(folder ${WING_WITHOUT})
+  foreach(folder ${PLUGIN_WITHOUT})
     list(FILTER sources EXCLUDE REGEX "/src/${folder}/")
   endforeach()
   set(${out} ${sources} PARENT_SCOPE)
 endfunction()
 
-# The rooms that a wing is linked with, each with copies of its own of what it calls; it exports its entries only.
+# The rooms that a plugin is linked with, each with copies of its own of what it calls; it exports its entries only.
 function(megatron_cuda_link target)
   target_link_libraries(${target} PRIVATE kernels)
   target_link_options(${target} PRIVATE -Wl,--exclude-libs,ALL -Wl,--no-undefined)
@@ -87,12 +87,12 @@ function(megatron_cuda_link target)
     CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 endfunction()
 
-function(megatron_cuda_wing)
+function(megatron_cuda_plugin)
   if(NOT MEGATRON_CUDA_FOUND)
     return()
   endif()
   megatron_cuda_sources(sources WITHOUT kernels/cuda/without_cudnn)
-  megatron_cuda_tell(device/cuda/wing.cpp)
+  megatron_cuda_tell(device/cuda/plugin.cpp)
   add_library(megatron_cuda MODULE ${sources})
   megatron_cuda_link(megatron_cuda)
   megatron_cuda_libraries(libraries)
@@ -121,14 +121,14 @@ function(megatron_cuda_shim_library)
   set_target_properties(cuda_shim PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden)
 endfunction()
 
-# The wing on the CPU: the same sources against tests/cuda_shim, in `folder`.
+# The plugin on the CPU: the same sources against tests/cuda_shim, in `folder`.
 function(megatron_cuda_shim folder)
   megatron_cuda_sources(sources WITHOUT kernels/cuda/cudnn kernels/cuda/cublaslt comm/gpu/nccl/library)
   set(kernels ${sources})
   list(FILTER kernels INCLUDE REGEX "[.]cu$")
   set_property(SOURCE ${kernels} PROPERTY LANGUAGE CXX)
   set_property(SOURCE ${kernels} APPEND PROPERTY COMPILE_OPTIONS -x c++)
-  megatron_cuda_tell(device/cuda/wing.cpp)
+  megatron_cuda_tell(device/cuda/plugin.cpp)
   add_library(megatron_cuda_shim MODULE ${sources} $<TARGET_OBJECTS:cuda_shim>)
   target_include_directories(megatron_cuda_shim BEFORE PRIVATE ${CMAKE_SOURCE_DIR}/tests/cuda_shim/include)
   megatron_cuda_link(megatron_cuda_shim)

@@ -14,7 +14,7 @@ pkg_check_modules(sentencepiece REQUIRED IMPORTED_TARGET sentencepiece)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 
-# oneDNN, or nothing in its place: the wings onednn and without_onednn of src/kernels/cpu. Debian's dnnl config asks for
+# oneDNN, or nothing in its place: the folders onednn and without_onednn of src/kernels/cpu. Debian's dnnl config asks for
 # OpenCL's development files, so the library is found by name.
 if(MEGATRON_ONEDNN)
   find_library(DNNL_LIBRARY dnnl REQUIRED)

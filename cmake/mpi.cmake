@@ -1,5 +1,5 @@
 # Finds the MPI that MEGATRON_MPI asks for: the target mpi, MEGATRON_MPI_FOUND (openmpi, mpich, other or empty), the launcher
-# MEGATRON_MPIEXEC, and which wing of src/comm is built. Debian's Open MPI and MPICH lie side by side, each with a .pc file;
+# MEGATRON_MPIEXEC, and which folder of src/comm is built. Debian's Open MPI and MPICH lie side by side, each with a .pc file;
 # find_package(MPI) finds what a cluster's modules bring.
 set(mpi_choices auto openmpi mpich off)
 if(NOT MEGATRON_MPI IN_LIST mpi_choices)

@@ -8,7 +8,7 @@ set(megatron_common_headers <fmt/core.h> <algorithm> <array> <cmath> <cstdint> <
 
 # megatron_precompile(TARGET KIND): KIND's headers are in front of every source of the target; the compiler options must be
 # the same in all targets of a kind.
-#   program    the rooms      wing     the rooms that the CUDA wing links, too, as position independent code
+#   program    the rooms      plugin     the rooms that the CUDA plugin links, too, as position independent code
 #   test       test programs
 function(megatron_precompile target kind)
   if(NOT MEGATRON_PRECOMPILED)
@@ -21,7 +21,7 @@ function(megatron_precompile target kind)
     add_library(${owner} OBJECT ${source})
     target_link_libraries(${owner} PRIVATE megatron_settings fmt::fmt)
     set(headers ${megatron_common_headers})
-    if(kind STREQUAL wing)
+    if(kind STREQUAL plugin)
       set_target_properties(${owner} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     elseif(kind STREQUAL test)
       target_link_libraries(${owner} PRIVATE GTest::gtest)
@@ -32,7 +32,7 @@ function(megatron_precompile target kind)
   endif()
   target_precompile_headers(${target} REUSE_FROM ${owner})
   # GCC 12 inlines more of a precompiled std::string, and warns of copies that cannot be.
-  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND NOT kind STREQUAL wing)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND NOT kind STREQUAL plugin)
     target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-stringop-overflow
       -Wno-stringop-overread)
   endif()

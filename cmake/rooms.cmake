@@ -1,22 +1,22 @@
-# The rooms of which the CUDA wing holds copies.
-set(megatron_wing_rooms base device tensor kernels)
+# The rooms of which the CUDA plugin holds copies.
+set(megatron_plugin_rooms base device tensor kernels)
 
-# megatron_room(NAME [WITHOUT wing...] [LOWER room...] [LIBRARIES target...]): the static library of src/NAME, with every
-# source below it but those of the wings (folders of it) that this build leaves out. It links the rooms named, which are all
+# megatron_room(NAME [WITHOUT folder...] [LOWER room...] [LIBRARIES target...]): the static library of src/NAME, with every
+# source below it but those of the folders that this build leaves out. It links the rooms named, which are all
 # of strictly lower rank, so that an upward call does not link either.
 function(megatron_room name)
   cmake_parse_arguments(ROOM "" "" "WITHOUT;LOWER;LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
-  foreach(wing ${ROOM_WITHOUT})
-    list(FILTER sources EXCLUDE REGEX "/src/${name}/${wing}/")
+  foreach(folder ${ROOM_WITHOUT})
+    list(FILTER sources EXCLUDE REGEX "/src/${name}/${folder}/")
   endforeach()
   if(NOT sources)
     return()
   endif()
   add_library(${name} STATIC ${sources})
-  if(name IN_LIST megatron_wing_rooms)
+  if(name IN_LIST megatron_plugin_rooms)
     set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
-    megatron_precompile(${name} wing)
+    megatron_precompile(${name} plugin)
   else()
     megatron_precompile(${name} program)
   endif()

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 #include "plan/kept_rates.h"
 
 namespace megatron::plan {
@@ -20,7 +20,7 @@ void seed(const std::string& folder, const std::string& program) {
               [&] { return Rate{.value = value}; });
   };
   std::vector<Device> devices = {{DeviceKind::cpu, 0}};
-  if (cuda_state().wing != nullptr) devices.push_back({DeviceKind::cuda, 0});
+  if (cuda_state().plugin != nullptr) devices.push_back({DeviceKind::cuda, 0});
   for (const Device device : devices)
     for (const int threads : {1, 2, 4, 8}) {
       for (const char* type : {"f32", "bf16", "f16"})

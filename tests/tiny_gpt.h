@@ -28,9 +28,9 @@ inline models::GptConfig tiny_gpt2(int64_t heads = 4) {
   return c;
 }
 
-inline models::GptConfig tiny_llama(int64_t heads, int64_t key_heads, bool untied) {
+inline models::GptConfig tiny_llama(int64_t heads, int64_t kv_heads, bool untied) {
   models::GptConfig c = tiny_gpt2(heads);
-  c.num_query_groups = key_heads;
+  c.num_query_groups = kv_heads;
   c.position_embedding = models::PositionEmbedding::rope;
   c.normalization = nn::Normalization::rms_norm;
   c.activation = kernels::Activation::silu;
@@ -43,8 +43,8 @@ inline models::GptConfig tiny_llama(int64_t heads, int64_t key_heads, bool untie
 }
 
 // Every element of a model's parameters gets a value of its own, the same in any layout.
-inline void fill_with_noise(std::span<parallel::Placed* const> parameters) {
-  for (parallel::Placed* placed : parameters) {
+inline void fill_with_noise(std::span<parallel::ParameterSpec* const> parameters) {
+  for (parallel::ParameterSpec* placed : parameters) {
     Tensor& value = placed->parameter.value;
     std::vector<double> values(static_cast<size_t>(value.elements()));
     for_each_run(*placed,
@@ -78,8 +78,8 @@ inline nn::Batch tiny_batch(Runtime& runtime, const models::GptConfig& config, D
   batch.tokens = ids("tokens", config.vocab_size);
   batch.labels = ids("labels", config.vocab_size);
   batch.positions = Tensor::empty(arena, {tokens}, DType::i32, "positions");
-  batch.weights = Tensor::empty(arena, {tokens}, kernels::accumulator(type), "weights");
-  batch.samples = Tensor::empty(arena, {sequences}, DType::i64, "samples");
+  batch.loss_weights = Tensor::empty(arena, {tokens}, kernels::accumulator(type), "weights");
+  batch.sample_ids = Tensor::empty(arena, {sequences}, DType::i64, "samples");
   std::vector<int32_t> positions;
   std::vector<double> weights;
   for (int32_t t = 0; t < tokens; ++t) {
@@ -87,15 +87,15 @@ inline nn::Batch tiny_batch(Runtime& runtime, const models::GptConfig& config, D
     weights.push_back(t % 5 == 3 ? 0.0 : 0.75);
   }
   copy_from(batch.positions, std::span<const int32_t>(positions));
-  copy_from(batch.weights, std::span<const double>(weights));
-  batch.samples.data<int64_t>()[0] = 7;
-  batch.samples.data<int64_t>()[1] = 1003;
+  copy_from(batch.loss_weights, std::span<const double>(weights));
+  batch.sample_ids.data<int64_t>()[0] = 7;
+  batch.sample_ids.data<int64_t>()[1] = 1003;
   return batch;
 }
 
 // Accumulators without a buffer around them.
-inline void give_gradients(std::span<parallel::Placed* const> parameters, Runtime& runtime) {
-  for (parallel::Placed* placed : parameters) {
+inline void give_gradients(std::span<parallel::ParameterSpec* const> parameters, Runtime& runtime) {
+  for (parallel::ParameterSpec* placed : parameters) {
     Parameter& p = placed->parameter;
     for (Parameter::Use& use : p.uses) {
       use = {.grad = Tensor::empty(runtime.arena(MemoryClass::gradients), p.value.shape(),
@@ -123,7 +123,7 @@ class Canonical {
  public:
   // Puts in what a holder has of a parameter. Elements of divided parameters come from one holder;
   // those of others may come from several, which agree.
-  void add(const parallel::Placed& placed, const std::vector<double>& values) {
+  void add(const parallel::ParameterSpec& placed, const std::vector<double>& values) {
     for_each_run(placed, [&](const parallel::Part& part, int64_t canonical, int64_t local,
                              int64_t size) {
       auto& tensor = tensors_[part.name];
@@ -143,7 +143,8 @@ class Canonical {
     });
   }
   // Adds to what is there already: another part of a model's use of the same parameter.
-  void accumulate(const parallel::Placed& placed, const std::vector<double>& values, bool in_f32) {
+  void accumulate(const parallel::ParameterSpec& placed, const std::vector<double>& values,
+                  bool in_f32) {
     for_each_run(placed,
                  [&](const parallel::Part& part, int64_t canonical, int64_t local, int64_t size) {
                    auto& tensor = tensors_.at(part.name);

@@ -174,7 +174,7 @@ class ToyStage final : public models::Stage {
     return inner_->final_norm(tape, in);
   }
   const Span& head() const override { return inner_->head(); }
-  std::span<parallel::Placed* const> parameters() const override { return parameters_; }
+  std::span<parallel::ParameterSpec* const> parameters() const override { return parameters_; }
   nn::SequenceStateShape state_shape(int64_t sequences, int64_t capacity) const override {
     return inner_->state_shape(sequences, capacity);
   }
@@ -187,7 +187,7 @@ class ToyStage final : public models::Stage {
       const std::string& name = gain->parameter.name;
       const std::string layer = name.substr(0, name.find(".mlp") + 1);
       const auto last = std::find_if(parameters_.rbegin(), parameters_.rend(),
-                                     [&](const parallel::Placed* placed) {
+                                     [&](const parallel::ParameterSpec* placed) {
                                        return placed->parameter.name.starts_with(layer);
                                      });
       parameters_.insert(last.base(), gain.get());
@@ -246,8 +246,8 @@ class ToyStage final : public models::Stage {
                                                    const nn::Batch& batch, models::Phase phase) {
       const Bundle out = layer(tape, in, batch, phase);
       const Var &hidden = out["hidden"], &residual = out["residual"];
-      const parallel::Slice own = tensor.tokens(batch.weights.size(0));
-      const Tensor weights = batch.weights.slice(0, own.global_begin, own.size);
+      const parallel::Slice own = tensor.tokens(batch.loss_weights.size(0));
+      const Tensor weights = batch.loss_weights.slice(0, own.global_begin, own.size);
       const bool divided = tensor.divides_tokens();
       if (!hidden.value.device().has_data()) return out;
       if (const Tensor seen = running.observe(tape); has_data(seen)) {
@@ -273,8 +273,8 @@ class ToyStage final : public models::Stage {
   std::vector<models::Segment> segments_;
   std::vector<std::unique_ptr<nn::ModuleState>> owned_;
   std::vector<nn::ModuleState*> states_;
-  std::vector<std::unique_ptr<parallel::Placed>> gains_;
-  std::vector<parallel::Placed*> parameters_;
+  std::vector<std::unique_ptr<parallel::ParameterSpec>> gains_;
+  std::vector<parallel::ParameterSpec*> parameters_;
 };
 
 class ToyDefinition final : public models::ModelDefinition,

@@ -45,7 +45,7 @@ RANK = {
 }
 PROGRAM = "src/main.cpp"  # the one file outside of the rooms; it includes cli only
 
-# (include as written, who may write it: a pattern of paths below src/, the wing's name in messages)
+# (include as written, who may write it: a pattern of paths below src/, that folder's name in messages)
 VENDORS = [
     (r"nccl", r"comm/gpu/nccl/", "comm/gpu/nccl"),
     (
@@ -141,10 +141,10 @@ class Checker:
 
     def check_include(self, name, room, line, quoted, angled, edges):
         where, target = f"src/{name}", quoted if quoted is not None else angled
-        for pattern, allowed, wing in VENDORS:
+        for pattern, allowed, home in VENDORS:
             if re.match(pattern, target):
                 if not re.match(allowed, name):
-                    self.complain(where, line, f"'{target}' stays in {wing}")
+                    self.complain(where, line, f"'{target}' stays in {home}")
                 return
         target_room = target.split("/")[0]
         if quoted is None:

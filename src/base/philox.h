@@ -39,7 +39,7 @@ class RandomStream {
 
   uint64_t bits(uint64_t index) const;   // 64 uniform bits
   double uniform(uint64_t index) const;  // [0, 1), 53 bits
-  // Mean 0, deviation 1: elements 2 i and 2 i + 1 by Box-Muller in fp64.
+  // Mean 0, standard deviation 1: elements 2 i and 2 i + 1 by Box-Muller in fp64.
   double normal(uint64_t index) const;
 
  private:

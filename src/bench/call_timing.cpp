@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 #include "plan/call_clock.h"
 
 namespace megatron::bench {
@@ -75,7 +75,7 @@ void ColdCall::add_set(const SeenCall& call) {
                                    {(bytes + e.size - 1) / e.size}, e.any.dtype(),
                                    "bench.operand"));
     if (runtime_.device().kind == DeviceKind::cuda) {
-      cuda_wing().copy(copies.back().address(), e.begin, bytes, runtime_.stream());
+      cuda_plugin().copy(copies.back().address(), e.begin, bytes, runtime_.stream());
     } else {
       std::memcpy(copies.back().raw(), e.begin, static_cast<size_t>(bytes));
     }

@@ -4,21 +4,21 @@
 
 #include <algorithm>
 
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 #include "plan/known_gpus.h"
 
 namespace megatron::bench {
 namespace {
 
 const CudaDevice& gpu(Device device) {
-  return cuda_wing().devices()[static_cast<size_t>(device.index)];
+  return cuda_plugin().devices()[static_cast<size_t>(device.index)];
 }
 
 }  // namespace
 
 std::string device_text(Device device, int threads) {
   if (device.kind == DeviceKind::cuda)
-    return fmt::format("{}, {}", gpu(device).name, cuda_wing().versions());
+    return fmt::format("{}, {}", gpu(device).name, cuda_plugin().versions());
   return fmt::format("{} thread{}", threads, threads == 1 ? "" : "s");
 }
 

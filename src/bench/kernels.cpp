@@ -66,12 +66,12 @@ Judged judge(const Row& row, double peak) {
   return {row.only_reads ? Limit::read : Limit::copy, rate, 100 * rate / row.bandwidth};
 }
 
-// Pairs that a causal mask and q_begins leave: cost.h counts them without the begins.
+// Pairs that a causal mask and window_start leave: cost.h counts them without the begins.
 void count_seen_pairs(SeenCall& call) {
   const Tensor *begins = nullptr, *keys = nullptr;
   for (const kernels::Operand& o : call.operands) {
     if (o.name == "q_positions") return;
-    if (o.name == "q_begins") begins = &o.tensor;
+    if (o.name == "window_start") begins = &o.tensor;
     if (o.name == "k") keys = &o.tensor;
   }
   if (begins == nullptr || keys == nullptr) return;

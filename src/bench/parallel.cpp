@@ -111,7 +111,7 @@ std::vector<corpus::HostBatch> batches(const Flags& f, int64_t count, int64_t fi
       batch.loss_mask.push_back(1);
     }
     for (int64_t s = 0; s < f.micro_batch_size; ++s)
-      batch.samples.push_back((first + b) * f.micro_batch_size + s);
+      batch.sample_ids.push_back((first + b) * f.micro_batch_size + s);
     all.push_back(std::move(batch));
   }
   return all;

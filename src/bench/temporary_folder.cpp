@@ -7,30 +7,68 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "base/error.h"
 
 namespace megatron::bench {
 namespace {
 
-// Of the other process: waits until nobody holds the pipe's end for writing, then removes.
-[[noreturn]] void remove_when_alone(const std::string& path, int pipe) {
+// A pipe whose ends are closed with it.
+struct Pipe {
+  int read = -1, write = -1;
+
+  Pipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) == 0) read = ends[0], write = ends[1];
+  }
+  ~Pipe() {
+    close(read);
+    close(write);
+  }
+  Pipe(const Pipe&) = delete;
+  explicit operator bool() const { return read >= 0; }
+  static void close(int& end) {
+    if (end >= 0) ::close(std::exchange(end, -1));
+  }
+};
+
+// Of the other process, which makes the folder itself, so that there is no moment at which one
+// without the other is left: answers with errno (0: made) and the path, waits until nobody holds the
+// first pipe's end for writing, then removes.
+[[noreturn]] void keep_while_alive(std::string path, Pipe& alive, Pipe& answer) {
   ::setsid();  // a terminal's signals are not for it
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) ::signal(signal, SIG_IGN);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
+  Pipe::close(alive.write);
+  const int error = ::mkdtemp(path.data()) != nullptr ? 0 : errno;
+  const bool answered =
+      ::write(answer.write, &error, sizeof(error)) == sizeof(error) &&
+      ::write(answer.write, path.data(), path.size()) == static_cast<ssize_t>(path.size());
   // Who reads what this program prints does not wait for this process.
   if (const int nothing = ::open("/dev/null", O_RDWR); nothing >= 0)
     for (const int stream : {0, 1, 2}) ::dup2(nothing, stream);
   // Nor does one that waits for the end of another pipe.
-  ::dup2(pipe, 3);
+  ::dup2(alive.read, 3);
   ::close_range(4, ~0U, 0);
   char byte = 0;
-  while (::read(3, &byte, 1) < 0 && errno == EINTR) {
+  while (answered && ::read(3, &byte, 1) < 0 && errno == EINTR) {
   }
   std::error_code ignored;
-  std::filesystem::remove_all(path, ignored);
+  if (error == 0) std::filesystem::remove_all(path, ignored);
   ::_exit(0);
+}
+
+// All that comes until the pipe's other end is closed.
+std::string read_all(int pipe) {
+  std::string all;
+  char bytes[256];
+  ssize_t count = 0;
+  while ((count = ::read(pipe, bytes, sizeof(bytes))) > 0 || (count < 0 && errno == EINTR))
+    if (count > 0) all.append(bytes, static_cast<size_t>(count));
+  return all;
 }
 
 }  // namespace
@@ -38,18 +76,26 @@ namespace {
 TemporaryFolder::TemporaryFolder(const std::string& parent, const std::string& name,
                                  const std::string& flag, bool keep)
     : path_(parent + "/" + name + "-XXXXXX") {
-  MG_CHECK(::mkdtemp(path_.data()) != nullptr, "cannot make a folder in {} ({}): {}", parent, flag,
-           std::system_category().message(errno));
-  if (keep) return;
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return;
-  remover_ = ::fork();
-  if (remover_ == 0) {
-    ::close(ends[1]);
-    remove_when_alone(path_, ends[0]);
+  int error = 0;
+  Pipe alive, answer;
+  if (!keep && alive && answer) remover_ = ::fork();
+  if (remover_ == 0 && !keep && alive && answer) keep_while_alive(path_, alive, answer);
+  if (remover_ > 0) {
+    Pipe::close(answer.write);
+    const std::string text = read_all(answer.read);
+    MG_CHECK(text.size() >= sizeof(error),
+             "cannot make a folder in {} ({}): the process that would remove it ended", parent,
+             flag);
+    std::memcpy(&error, text.data(), sizeof(error));
+    path_ = text.substr(sizeof(error));
+    alive_ = std::exchange(alive.write, -1);
+  } else if (::mkdtemp(path_.data()) == nullptr) {
+    error = errno;
   }
-  ::close(ends[0]);
-  alive_ = ends[1];
+  if (error == 0) return;
+  if (alive_ >= 0) ::close(std::exchange(alive_, -1));
+  if (remover_ > 0) ::waitpid(remover_, nullptr, 0);
+  fail("cannot make a folder in {} ({}): {}", parent, flag, std::system_category().message(error));
 }
 
 TemporaryFolder::~TemporaryFolder() {

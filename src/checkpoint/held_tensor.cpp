@@ -6,9 +6,9 @@
 
 namespace megatron::checkpoint {
 
-std::vector<HeldTensor> held(std::span<parallel::Placed* const> parameters) {
+std::vector<HeldTensor> held(std::span<parallel::ParameterSpec* const> parameters) {
   std::vector<HeldTensor> tensors;
-  for (const parallel::Placed* placed : parameters) {
+  for (const parallel::ParameterSpec* placed : parameters) {
     const Tensor& value = placed->parameter.value;
     tensors.push_back({"", &placed->placement, value, value.shape(), 0});
   }
@@ -38,7 +38,7 @@ std::vector<WholeTensor> whole_tensors(std::span<const HeldTensor> undivided) {
   return tensors;
 }
 
-std::vector<WholeTensor> whole_tensors(std::span<parallel::Placed* const> undivided) {
+std::vector<WholeTensor> whole_tensors(std::span<parallel::ParameterSpec* const> undivided) {
   return whole_tensors(held(undivided));
 }
 

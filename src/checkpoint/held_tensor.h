@@ -20,8 +20,9 @@ struct HeldTensor {
   int64_t begin = 0;
 };
 
-std::vector<HeldTensor> held(std::span<parallel::Placed* const> parameters);  // whole; prefix ""
-std::vector<HeldTensor> held(std::span<const parallel::Shard> shards);        // prefix ""
+std::vector<HeldTensor> held(
+    std::span<parallel::ParameterSpec* const> parameters);              // whole; prefix ""
+std::vector<HeldTensor> held(std::span<const parallel::Shard> shards);  // prefix ""
 
 // A tensor of a checkpoint, whichever ranks hold its parts.
 struct WholeTensor {
@@ -33,6 +34,7 @@ struct WholeTensor {
 // The tensors that the parameters, or the optimizer state, of an undivided model are, in their
 // order; types are the values'. Values are not looked at: a model on meta will do.
 std::vector<WholeTensor> whole_tensors(std::span<const HeldTensor> undivided);
-std::vector<WholeTensor> whole_tensors(std::span<parallel::Placed* const> undivided);  // prefix ""
+std::vector<WholeTensor> whole_tensors(
+    std::span<parallel::ParameterSpec* const> undivided);  // prefix ""
 
 }  // namespace megatron::checkpoint

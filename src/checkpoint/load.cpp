@@ -10,8 +10,8 @@
 namespace megatron::checkpoint {
 namespace {
 
+using parallel::ParameterSpec;
 using parallel::Part;
-using parallel::Placed;
 
 // What keeps the files from being what is asked for.
 class Differences {
@@ -117,7 +117,7 @@ void load(const ModelDirectory& directory, std::span<const HeldTensor> tensors,
   load(directory.tensors(), tensors, whole, ignored, "the model");
 }
 
-void load(const ModelDirectory& directory, std::span<Placed* const> parameters,
+void load(const ModelDirectory& directory, std::span<ParameterSpec* const> parameters,
           std::span<const std::string> ignored) {
   const std::vector<HeldTensor> all = held(parameters);
   load(directory, all, whole_tensors(all), ignored);

@@ -53,7 +53,7 @@ class ModelDirectory {
 void load(const ModelDirectory& directory, std::span<const HeldTensor> tensors,
           std::span<const WholeTensor> whole, std::span<const std::string> ignored = {});
 // The same of a model that is not divided.
-void load(const ModelDirectory& directory, std::span<parallel::Placed* const> parameters,
+void load(const ModelDirectory& directory, std::span<parallel::ParameterSpec* const> parameters,
           std::span<const std::string> ignored = {});
 
 }  // namespace megatron::checkpoint

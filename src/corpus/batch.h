@@ -14,9 +14,9 @@ struct HostBatch {
   int64_t sequences = 0, length = 0;
   std::vector<int32_t> tokens, positions, labels;  // [B*S]
   std::vector<float> loss_mask;                    // [B*S], 1: counted
-  std::vector<int64_t> samples;                    // [B]
+  std::vector<int64_t> sample_ids;                 // [B]
   // [B*S] (nn/batch.h), or empty: attention is not confined.
-  std::vector<int32_t> segment_begins;
+  std::vector<int32_t> segment_starts;
 
   double counted() const;  // sum of the mask
 };

@@ -228,7 +228,7 @@ void append(std::vector<To>& to, const std::vector<From>& from) {
 void BatchReader::read(std::span<const int64_t> indices, HostBatch& batch) {
   batch.sequences = static_cast<int64_t>(indices.size());
   batch.length = length_;
-  for (auto* values : {&batch.tokens, &batch.labels, &batch.positions, &batch.segment_begins})
+  for (auto* values : {&batch.tokens, &batch.labels, &batch.positions, &batch.segment_starts})
     values->clear();
   batch.loss_mask.clear();
   const auto tokens = static_cast<size_t>(batch.sequences * length_);
@@ -240,9 +240,9 @@ void BatchReader::read(std::span<const int64_t> indices, HostBatch& batch) {
     append(batch.labels, sample_.labels);
     append(batch.positions, sample_.position_ids);
     append(batch.loss_mask, sample_.loss_mask);
-    append(batch.segment_begins, sample_.segment_begin);
+    append(batch.segment_starts, sample_.segment_begin);
   }
-  batch.samples.assign(indices.begin(), indices.end());
+  batch.sample_ids.assign(indices.begin(), indices.end());
 }
 
 }  // namespace megatron::corpus

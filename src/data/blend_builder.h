@@ -42,7 +42,7 @@ struct BlendSets {
 //                  the sum of share_of_blend(S, w, 0) samples. S must be given
 //   no weights     parts of one epoch, mixed by size; min(S, their sum) samples, each at most once
 // The blend's index is a pure function of weights and size, made in less than a microsecond a
-// sample (2000 different weights) and not stored. Throws Error naming data set, split and remedy.
+// sample (2000 different weights) and not stored. Throws Error naming data set, split and suggestion.
 BlendSets build_blends(const BlendRequest& request, const GptDatasetConfig& config,
                        const std::array<std::optional<int64_t>, 3>& samples,
                        const OpenSource& open);

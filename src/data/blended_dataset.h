@@ -18,7 +18,7 @@ class BlendedDataset final : public Dataset {
     std::shared_ptr<const Dataset> set;
   };
 
-  // Throws Error naming the part, its samples and the remedy when the index asks more of it than it
+  // Throws Error naming the part, its samples and the suggestion when the index asks more of it than it
   // has.
   BlendedDataset(std::string name, std::vector<Part> parts, BlendIndex index);
 

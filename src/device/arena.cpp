@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/machine_limits.h"
 #include "base/progress.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 
 namespace megatron {
 namespace {
@@ -62,7 +62,7 @@ class HostRange final : public AddressRange {
 };
 
 // What a user can do about an arena that is full.
-std::string_view remedy(MemoryClass memory_class) {
+std::string_view suggestion(MemoryClass memory_class) {
   switch (memory_class) {
     case MemoryClass::parameters:
     case MemoryClass::gradients:
@@ -116,10 +116,10 @@ MemoryClass Storage::memory_class() const { return arena_->memory_class(); }
 std::shared_ptr<Arena> Arena::make(Device device, MemoryClass memory_class, int ranks) {
   std::unique_ptr<AddressRange> range;
   if (device.kind == DeviceKind::cuda && memory_class == MemoryClass::offload) {
-    range = cuda_wing().reserve_pinned();
+    range = cuda_plugin().reserve_pinned();
     device = {DeviceKind::cpu, 0};
   } else if (device.kind == DeviceKind::cuda) {
-    range = cuda_wing().reserve(device);
+    range = cuda_plugin().reserve(device);
   } else {
     range = device.is_host() ? reserve_host_memory(ranks) : reserve_no_memory();
   }
@@ -157,7 +157,7 @@ int64_t Arena::take(int64_t bytes, std::string_view label) {
     MG_CHECK(offset + size <= limit_,
              "out of {} memory on {}: {} bytes for {} do not fit beside {} bytes in use (limit "
              "{}); {}",
-             name(class_), to_string(device_), bytes, label, in_use_, limit_, remedy(class_));
+             name(class_), to_string(device_), bytes, label, in_use_, limit_, suggestion(class_));
     grow(offset + size, bytes, label);
     if (extends) {
       free_by_size_.erase({last->second, last->first});
@@ -179,7 +179,7 @@ void Arena::grow(int64_t end, int64_t bytes, std::string_view label) {
     range_->grow(end);
   } catch (const Error& error) {
     fail("out of {} memory on {}: {} bytes for {} do not fit beside {} bytes in use ({}); {}",
-         name(class_), to_string(device_), bytes, label, in_use_, error.what(), remedy(class_));
+         name(class_), to_string(device_), bytes, label, in_use_, error.what(), suggestion(class_));
   }
 }
 

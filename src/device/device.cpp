@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "device/cuda_plugin.h"
 #include "device/stream.h"
-#include "device/wing.h"
 
 namespace megatron {
 
@@ -28,7 +28,7 @@ Runtime::Runtime(Device device, int threads, DeviceKind planned, int ranks)
       pool_(device.has_data() ? threads : std::min(threads, 1)),
       arenas_(device, ranks),
       stream_(device.kind == DeviceKind::cuda
-                  ? cuda_wing().make_stream(device, pool_, arenas_[MemoryClass::scratch])
+                  ? cuda_plugin().make_stream(device, pool_, arenas_[MemoryClass::scratch])
                   : std::make_unique<HostStream>(
                         device, pool_, arenas_[MemoryClass::scratch],
                         Stream::Plan{device.has_data() ? device.kind : planned, threads})) {}

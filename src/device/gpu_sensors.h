@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 
 namespace megatron {
 

@@ -13,7 +13,7 @@ class RecordedWork {
   virtual void queue() = 0;           // on the stream that it was recorded of
 };
 
-// From its making (CudaWing::record) to its end, what is queued on the stream is recorded and does
+// From its making (CudaPlugin::record) to its end, what is queued on the stream is recorded and does
 // not run. Streams of the device that wait for an event of it take part from then on, until the
 // end, which waits for them; they outlive what was recorded, which is work of theirs, too. One
 // thread begins, queues and ends; meanwhile it may not wait for work of the device, nor copy from

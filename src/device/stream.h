@@ -88,7 +88,7 @@ class Stream {
   StreamWatcher* watcher_ = nullptr;
 };
 
-// Streams of the reference, cpu and meta devices. CUDA's are made by its wing (device/wing.h).
+// Streams of the reference, cpu and meta devices. CUDA's are made by its plugin (device/cuda_plugin.h).
 class HostStream final : public Stream {
  public:
   using Stream::Stream;

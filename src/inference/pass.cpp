@@ -46,7 +46,7 @@ nn::Batch make_batch(const models::Stage& stage, Runtime& runtime, const PassPla
                   .positions = integers(runtime, positions, "pass.positions")};
   if (!plan.has_labels()) return batch;
   batch.labels = integers(runtime, labels, "pass.labels");
-  batch.weights = numbers(runtime, weights, kernels::accumulator(type), "pass.weights");
+  batch.loss_weights = numbers(runtime, weights, kernels::accumulator(type), "pass.weights");
   return batch;
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 void check_positions(const Rules& rules, const Tensor& q, const Tensor& k, const Tensor& begins,
                      int64_t batch, int64_t queries, int64_t keys) {
-  if (begins.defined()) rules.dense(begins, {batch, queries}, DType::i32, "q_begins i32 [B,T]");
+  if (begins.defined()) rules.dense(begins, {batch, queries}, DType::i32, "window_start i32 [B,T]");
   rules.require(q.defined() == k.defined(), "q_positions and k_positions: both or neither");
   if (!q.defined()) return;
   rules.dense(q, {batch, queries}, DType::i32, "q_positions i32 [B,T]");
@@ -45,14 +45,14 @@ void check(const AttentionArgs& args) {
                                   {"lse", args.lse},
                                   {"q_positions", args.q_positions},
                                   {"k_positions", args.k_positions},
-                                  {"q_begins", args.q_begins},
-                                  {"samples", args.dropout.samples}});
+                                  {"window_start", args.window_start},
+                                  {"sample_ids", args.dropout.sample_ids}});
   check_heads(rules, {&args.q, &args.out}, {&args.k, &args.v});
   const Tensor& q = args.q;
   rules.dense(args.lse, {q.size(0), q.size(2), q.size(1)}, accumulator(q.dtype()),
               "lse f32 (f64) [B,N,T]");
-  check_positions(rules, args.q_positions, args.k_positions, args.q_begins, q.size(0), q.size(1),
-                  args.k.size(1));
+  check_positions(rules, args.q_positions, args.k_positions, args.window_start, q.size(0),
+                  q.size(1), args.k.size(1));
   check_mask(rules, args.dropout, q.size(0));
 }
 
@@ -68,15 +68,15 @@ void check(const AttentionBackwardArgs& args) {
                                            {"dv", args.dv},
                                            {"q_positions", args.q_positions},
                                            {"k_positions", args.k_positions},
-                                           {"q_begins", args.q_begins},
-                                           {"samples", args.dropout.samples}});
+                                           {"window_start", args.window_start},
+                                           {"sample_ids", args.dropout.sample_ids}});
   check_heads(rules, {&args.q, &args.out, &args.dout, &args.dq},
               {&args.k, &args.v, &args.dk, &args.dv});
   const Tensor& q = args.q;
   rules.dense(args.lse, {q.size(0), q.size(2), q.size(1)}, accumulator(q.dtype()),
               "lse f32 (f64) [B,N,T]");
-  check_positions(rules, args.q_positions, args.k_positions, args.q_begins, q.size(0), q.size(1),
-                  args.k.size(1));
+  check_positions(rules, args.q_positions, args.k_positions, args.window_start, q.size(0),
+                  q.size(1), args.k.size(1));
   check_mask(rules, args.dropout, q.size(0));
 }
 
@@ -86,14 +86,14 @@ void check(const SoftmaxArgs& args) {
                                 {"lse", args.lse},
                                 {"q_positions", args.q_positions},
                                 {"k_positions", args.k_positions},
-                                {"q_begins", args.q_begins}});
+                                {"window_start", args.window_start}});
   rules.require(
       args.s.defined() && args.s.rank() == 4 && args.s.is_contiguous() && is_float_type(args.s),
       "s [B,N,T,S] contiguous");
   const Shape s = args.s.shape();
   rules.dense(args.p, s, args.s.dtype(), "p as s");
   rules.dense(args.lse, {s[0], s[1], s[2]}, accumulator(args.s.dtype()), "lse f32 (f64) [B,N,T]");
-  check_positions(rules, args.q_positions, args.k_positions, args.q_begins, s[0], s[2], s[3]);
+  check_positions(rules, args.q_positions, args.k_positions, args.window_start, s[0], s[2], s[3]);
 }
 
 void check(const SoftmaxBackwardArgs& args) {

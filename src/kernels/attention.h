@@ -8,20 +8,20 @@
 namespace megatron::kernels {
 
 // Query head n attends with key head n / (N / K). Scores s = scale * q k^T; query i sees key j when
-//   q_begins[b,i] <= k_positions[b,j] <= q_positions[b,i].
-// Positions undefined: 0..T-1 and 0..S-1. q_begins undefined: no lower bound; it is in the units of
+//   window_start[b,i] <= k_positions[b,j] <= q_positions[b,i].
+// Positions undefined: 0..T-1 and 0..S-1. window_start undefined: no lower bound; it is in the units of
 // the positions, confines a query to its document, and what lies below it costs nothing where whole
 // blocks of keys do. causal false: no upper bound. p = softmax(s), then dropout on p. out = p v.
 // lse [B,N,T] = log sum exp of the seen scores, f32 (f64 for f64); a query that sees no key gives
 // out 0 and lse -infinity. q, out [B,T,N,D], k, v [B,S,K,D]; last dim contiguous, other strides
 // free; one type. Sums in f32 (f64). A row's bits depend on its query and on the keys that it sees
 // at their indices, not on the number of queries or keys. Of a sample, the keys behind the last one
-// whose position lies between the lowest q_begins and the highest q_positions are not read: a cache
+// whose position lies between the lowest window_start and the highest q_positions are not read: a cache
 // may hold anything there. Other keys that a query does not see have to be finite.
 struct AttentionArgs {
   Tensor q, k, v;
   Tensor q_positions, k_positions;  // i32 [B,T], [B,S]; both or neither
-  Tensor q_begins;                  // i32 [B,T]
+  Tensor window_start;              // i32 [B,T]
   bool causal = true;
   double scale = 1;
   DropoutArgs::Mask
@@ -33,7 +33,7 @@ struct AttentionArgs {
 // v: written, not added to. Fixed order of summation: the same bits for any number of threads.
 struct AttentionBackwardArgs {
   Tensor q, k, v, out, lse, dout;
-  Tensor q_positions, k_positions, q_begins;
+  Tensor q_positions, k_positions, window_start;
   bool causal = true;
   double scale = 1;
   DropoutArgs::Mask dropout;
@@ -44,7 +44,7 @@ struct AttentionBackwardArgs {
 // [B,N,T,S] -> p, with lse as above. ds = scale * p * (dp - sum(dp * p)). p may be s, ds may be dp.
 struct SoftmaxArgs {
   Tensor s, p, lse;
-  Tensor q_positions, k_positions, q_begins;
+  Tensor q_positions, k_positions, window_start;
   bool causal = true;
   double scale = 1;
 };
@@ -65,8 +65,8 @@ void visit(AttentionArgs& a, F&& f) {
   f("v", Access::read, a.v);
   f("q_positions", Access::read, a.q_positions);
   f("k_positions", Access::read, a.k_positions);
-  f("q_begins", Access::read, a.q_begins);
-  f("samples", Access::read, a.dropout.samples);
+  f("window_start", Access::read, a.window_start);
+  f("sample_ids", Access::read, a.dropout.sample_ids);
   f("out", Access::write, a.out);
   f("lse", Access::write, a.lse);
 }
@@ -80,8 +80,8 @@ void visit(AttentionBackwardArgs& a, F&& f) {
   f("dout", Access::read, a.dout);
   f("q_positions", Access::read, a.q_positions);
   f("k_positions", Access::read, a.k_positions);
-  f("q_begins", Access::read, a.q_begins);
-  f("samples", Access::read, a.dropout.samples);
+  f("window_start", Access::read, a.window_start);
+  f("sample_ids", Access::read, a.dropout.sample_ids);
   f("dq", Access::write, a.dq);
   f("dk", Access::write, a.dk);
   f("dv", Access::write, a.dv);
@@ -91,7 +91,7 @@ void visit(SoftmaxArgs& a, F&& f) {
   f("s", Access::read, a.s);
   f("q_positions", Access::read, a.q_positions);
   f("k_positions", Access::read, a.k_positions);
-  f("q_begins", Access::read, a.q_begins);
+  f("window_start", Access::read, a.window_start);
   f("p", Access::write, a.p);
   f("lse", Access::write, a.lse);
 }

@@ -77,7 +77,7 @@ inline bool is_16_bit(const Tensor& t) {
 inline void check_mask(const Rules& rules, const DropoutArgs::Mask& mask, int64_t batch) {
   rules.require(mask.p >= 0 && mask.p < 1, "dropout p in [0, 1)");
   if (mask.p == 0) return;
-  rules.dense(mask.samples, {batch}, DType::i64, "samples i64 [B]");
+  rules.dense(mask.sample_ids, {batch}, DType::i64, "sample_ids i64 [B]");
 }
 
 }  // namespace megatron::kernels

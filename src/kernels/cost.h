@@ -17,7 +17,7 @@ inline double product_flops(const GemmArgs& a) {
 
 // Query-key pairs that a mask lets through, where positions count up from 0 and queries are the
 // last of the keys: causal leaves T (S - T) + T (T + 1) / 2 of T S. Documents inside a sample
-// (q_begins) are not known here.
+// (window_start) are not known here.
 inline double seen_pairs(int64_t queries, int64_t keys, bool causal) {
   const auto t = static_cast<double>(queries), s = static_cast<double>(keys);
   return causal && queries <= keys ? t * (s - t) + t * (t + 1) / 2 : t * s;

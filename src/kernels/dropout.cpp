@@ -5,14 +5,16 @@
 namespace megatron::kernels {
 
 void check(const DropoutArgs& args) {
-  const Rules rules("dropout", {{"x", args.x}, {"out", args.out}, {"samples", args.mask.samples}});
+  const Rules rules("dropout",
+                    {{"x", args.x}, {"out", args.out}, {"sample_ids", args.mask.sample_ids}});
   rules.require(
       args.x.defined() && args.x.rank() == 2 && args.x.is_contiguous() && is_float_type(args.x),
       "x [B*T,C] contiguous");
   rules.dense(args.out, args.x.shape(), args.x.dtype(), "out as x");
   if (args.mask.p == 0) return;
-  rules.require(args.mask.samples.defined() && args.mask.samples.rank() == 1, "samples i64 [B]");
-  const int64_t batch = args.mask.samples.size(0), first = args.mask.first_row;
+  rules.require(args.mask.sample_ids.defined() && args.mask.sample_ids.rank() == 1,
+                "sample_ids i64 [B]");
+  const int64_t batch = args.mask.sample_ids.size(0), first = args.mask.first_row;
   check_mask(rules, args.mask, batch);
   if (args.mask.length != 0) {
     rules.require(

@@ -8,7 +8,7 @@
 
 namespace megatron::kernels {
 
-// out = x * keep / (1 - p). x, out [B * T, C] contiguous; samples i64 [B], the number of each
+// out = x * keep / (1 - p). x, out [B * T, C] contiguous; sample_ids i64 [B], the number of each
 // sequence in the whole run (so that it also tells the step). positions are 0..T-1. out may be x;
 // the gradient is the same call on dout. keep of element (sample, position, channel) in stream s:
 // word channel % 4 of philox(counter {channel / 4, position, low 32 bits of sample, high 32 bits},
@@ -19,7 +19,7 @@ struct DropoutArgs {
     float p = 0;  // 0: no dropout; below 1
     uint64_t seed = 0;
     uint64_t stream = 0;  // hash of the layer's name and the place of the dropout
-    Tensor samples;
+    Tensor sample_ids;
     // Of x: its row 0 is this one of the B * T, where x has some of them only; and T, which is 0
     // where x has all. Of attention: its head 0 is this one of the layer's.
     int64_t first_row = 0, length = 0, first_head = 0;
@@ -36,7 +36,7 @@ void check(const DropoutArgs& args);
 
 template <class F>
 void visit(DropoutArgs& a, F&& f) {
-  f("samples", Access::read, a.mask.samples);
+  f("sample_ids", Access::read, a.mask.sample_ids);
   f("x", Access::read, a.x);
   f("out", Access::write, a.out);
 }

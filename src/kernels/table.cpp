@@ -1,7 +1,7 @@
 #include "kernels/table.h"
 
 #include "base/error.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 #include "kernels/cpu/bf16_products.h"
 #include "kernels/reference/table.h"
 #include "kernels/widened.h"

@@ -71,7 +71,7 @@ class ModelDefinition {
 
   // The flags that describe it; every size is there, and dropouts.
   virtual ModelFlags flags() const = 0;
-  // By the names of flags, to be compared and logged; without dropouts and initial deviation, on
+  // By the names of flags, to be compared and logged; without dropouts and initial standard deviation, on
   // which no tensor's shape or meaning depends.
   virtual Json describe() const = 0;
   // The keys that transformers 5 writes. Throws Error when config.json of the family cannot hold the

@@ -41,9 +41,9 @@ void ModelFlags::fields(Fields& f) {
         "dropout after the embedding, attention and feed-forward blocks; default 0.1");
   f.add("attention-dropout", &attention_dropout, "dropout of attention probabilities; default 0.1");
   f.add("init-method-std", &init_method_std,
-        "deviation of initial weights; block outputs have it divided by sqrt(2 x layers)");
+        "standard deviation of initial weights; block outputs have it divided by sqrt(2 x layers)");
   f.add("embedding-init-method-std", &embedding_init_method_std,
-        "deviation of the embeddings' initial weights; default that of the others");
+        "standard deviation of the embeddings' initial weights; default that of the others");
   f.add_switch(
       "init-method-xavier-uniform", &init_method_xavier_uniform, true,
       "initial weights between -a and a, a = sqrt(6 / (inputs + outputs)), of all matrices");

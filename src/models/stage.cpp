@@ -138,11 +138,13 @@ Tensor head_loss(const Stage& stage, Tape& tape, const Bundle& in, const nn::Bat
 }
 
 void initialize(const Stage& stage, uint64_t seed, Stream& stream) {
-  for (parallel::Placed* placed : tensors_of(stage)) parallel::initialize(*placed, seed, stream);
+  for (parallel::ParameterSpec* placed : tensors_of(stage))
+    parallel::initialize(*placed, seed, stream);
 }
 
-std::vector<parallel::Placed*> tensors_of(const Stage& stage) {
-  std::vector<parallel::Placed*> tensors(stage.parameters().begin(), stage.parameters().end());
+std::vector<parallel::ParameterSpec*> tensors_of(const Stage& stage) {
+  std::vector<parallel::ParameterSpec*> tensors(stage.parameters().begin(),
+                                                stage.parameters().end());
   for (nn::ModuleState* state : stage.states()) tensors.push_back(&state->placed);
   return tensors;
 }

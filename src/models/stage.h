@@ -50,7 +50,7 @@ class Stage {
   // Final norm, output and loss as a span.
   virtual const Span& head() const = 0;
 
-  virtual std::span<parallel::Placed* const> parameters() const = 0;
+  virtual std::span<parallel::ParameterSpec* const> parameters() const = 0;
   // Those that training changes without a gradient.
   virtual std::span<nn::ModuleState* const> states() const { return {}; }
 
@@ -59,7 +59,7 @@ class Stage {
 };
 
 // Parameters, then states: the tensors of the model.
-std::vector<parallel::Placed*> tensors_of(const Stage& stage);
+std::vector<parallel::ParameterSpec*> tensors_of(const Stage& stage);
 
 // Every parameter and state gets its initial values, the same in any layout.
 void initialize(const Stage& stage, uint64_t seed, Stream& stream);

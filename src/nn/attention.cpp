@@ -43,20 +43,20 @@ const AttentionConfig& checked(const AttentionConfig& c, int ranks) {
            "--num-attention-heads {} is not a multiple of --tensor-model-parallel-size {}: every "
            "rank computes as many heads; change one of them",
            c.heads, ranks);
-  MG_CHECK(c.key_heads % ranks == 0 || ranks % c.key_heads == 0,
+  MG_CHECK(c.kv_heads % ranks == 0 || ranks % c.kv_heads == 0,
            "--num-query-groups {} is neither a multiple nor a divisor of "
            "--tensor-model-parallel-size {}; change one of them",
-           c.key_heads, ranks);
+           c.kv_heads, ranks);
   MG_CHECK(
-      c.key_heads * c.head_size % ranks == 0,
+      c.kv_heads * c.head_size % ranks == 0,
       "the {} values of a head's key (--kv-channels) cannot be divided among the {} ranks that "
       "share it (--tensor-model-parallel-size {}, --num-query-groups {}); change one of them",
-      c.head_size, ranks / c.key_heads, ranks, c.key_heads);
+      c.head_size, ranks / c.kv_heads, ranks, c.kv_heads);
   return c;
 }
 
 std::vector<int64_t> qkv_blocks(const AttentionConfig& c) {
-  const int64_t q = c.heads * c.head_size, k = c.key_heads * c.head_size;
+  const int64_t q = c.heads * c.head_size, k = c.kv_heads * c.head_size;
   return {q, k, k};
 }
 
@@ -71,14 +71,14 @@ Attention::Attention(Builder& builder, const std::string& name, const AttentionC
               config.output_bias, output_init),
       rotary_(rotary),
       heads_(config.heads / tensor_.size()),
-      key_heads_(std::max<int64_t>(config.key_heads / tensor_.size(), 1)),
+      key_heads_(std::max<int64_t>(config.kv_heads / tensor_.size(), 1)),
       dropout_stream_(hash_name(name + ".dropout")) {}
 
 Var Attention::project(Tape& tape, const Var& x_TH) const {
   const Var qkv = qkv_(tape, x_TH);
-  if (config_.key_heads >= tensor_.size()) return qkv;
+  if (config_.kv_heads >= tensor_.size()) return qkv;
   return parallel::gather_key_head(tape, qkv, heads_ * config_.head_size,
-                                   config_.key_heads * config_.head_size, config_.head_size,
+                                   config_.kv_heads * config_.head_size, config_.head_size,
                                    tensor_);
 }
 
@@ -88,13 +88,13 @@ Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool 
     rotary = {.cos = rotary_->cos, .sin = rotary_->sin, .positions = batch.positions};
   ops::AttentionOptions options;
   options.scale = 1 / std::sqrt(static_cast<double>(config_.head_size));
-  if (batch.segment_begins.defined())
-    options.q_begins = batch.segment_begins.view({batch.sequences, batch.length});
+  if (batch.segment_starts.defined())
+    options.window_start = batch.segment_starts.view({batch.sequences, batch.length});
   if (train && config_.dropout > 0) {
     options.dropout = {.p = static_cast<float>(config_.dropout),
                        .seed = config_.seed,
                        .stream = dropout_stream_,
-                       .samples = batch.samples,
+                       .sample_ids = batch.sample_ids,
                        .first_head = tensor_.rank() * heads_};
   }
   ops::PackedHeads packed{project(tape, x_TH), batch.sequences, heads_, key_heads_, rotary};
@@ -103,7 +103,7 @@ Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool 
     return output_(tape, ops::attention(tape, std::move(packed), options));
   ops::Heads heads = ops::split_heads(tape, std::move(packed));
   if (c.state != nullptr) {
-    MG_ASSERT(!batch.segment_begins.defined());
+    MG_ASSERT(!batch.segment_starts.defined());
     heads = c.state->extend(tape, config_.layer, heads, c);
     options.q_positions = c.q_positions;
     options.k_positions = c.k_positions;

@@ -9,7 +9,7 @@
 namespace megatron::nn {
 
 struct AttentionConfig {
-  int64_t hidden = 0, heads = 0, key_heads = 0, head_size = 0;
+  int64_t hidden = 0, heads = 0, kv_heads = 0, head_size = 0;
   bool qkv_bias = false, output_bias = false;
   double dropout = 0;
   uint64_t seed = 0;  // of the dropout
@@ -35,7 +35,7 @@ class Attention {
             const RotaryTable* rotary, parallel::Init init, parallel::Init output_init);
   Var operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool train) const;
 
-  int64_t key_heads() const { return key_heads_; }  // whose keys and values this rank computes
+  int64_t kv_heads() const { return key_heads_; }  // whose keys and values this rank computes
 
  private:
   Var project(Tape& tape, const Var& x_TH) const;  // this rank's [q | k | v] [T, (N+2K) D]

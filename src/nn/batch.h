@@ -18,15 +18,15 @@ struct Continuation {
 // B sequences of S tokens, flattened to T = B * S.
 struct Batch {
   int64_t sequences = 0, length = 0;
-  Tensor tokens;     // i32 [T]
-  Tensor positions;  // i32 [T]: of the position table or the rotary angles
-  Tensor labels;     // i32 [T]; not read where the weight is 0
-  Tensor weights;    // f32 (f64) [T]: of each token's loss in the objective
-  Tensor samples;    // i64 [B]: number of each sequence in the run, for dropout
+  Tensor tokens;        // i32 [T]
+  Tensor positions;     // i32 [T]: of the position table or the rotary angles
+  Tensor labels;        // i32 [T]; not read where the weight is 0
+  Tensor loss_weights;  // f32 (f64) [T]: of each token's loss in the objective
+  Tensor sample_ids;    // i64 [B]: number of each sequence in the run, for dropout
   // i32 [T]: index within its sequence of the first token that each token's attention sees;
   // undefined: 0. Attention goes by indices, whatever `positions` says.
-  Tensor segment_begins;
-  Continuation continuation;  // without gradients and without segment_begins only
+  Tensor segment_starts;
+  Continuation continuation;  // without gradients and without segment_starts only
 };
 
 }  // namespace megatron::nn

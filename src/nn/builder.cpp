@@ -11,8 +11,9 @@ Tensor shape_only(const Shape& shape, DType type, const std::string& name) {
 
 }  // namespace
 
-void Builder::place(parallel::Placed& placed, const std::string& name, Shape shape, DType type,
-                    parallel::Init init, std::optional<parallel::Division> division) const {
+void Builder::place(parallel::ParameterSpec& placed, const std::string& name, Shape shape,
+                    DType type, parallel::Init init,
+                    std::optional<parallel::Division> division) const {
   placed.placement = placement_(name, shape);
   placed.whole = shape;
   placed.decay = shape.rank() >= 2;
@@ -34,7 +35,7 @@ void Builder::place(parallel::Placed& placed, const std::string& name, Shape sha
 
 Parameter& Builder::add(const std::string& name, Shape shape, parallel::Init init, int uses,
                         std::optional<parallel::Division> division, std::optional<DType> type) {
-  auto placed = std::make_unique<parallel::Placed>();
+  auto placed = std::make_unique<parallel::ParameterSpec>();
   place(*placed, name, shape, type.value_or(type_), init, std::move(division));
   placed->parameter.uses.resize(static_cast<size_t>(uses));
   parameters_.push_back(std::move(placed));

@@ -43,22 +43,24 @@ class Builder {
   Runtime& runtime() const { return runtime_; }
   DType type() const { return type_; }
   const parallel::TensorParallel& tensor() const { return tensor_; }
-  std::vector<std::unique_ptr<parallel::Placed>> take() { return std::move(parameters_); }
+  std::vector<std::unique_ptr<parallel::ParameterSpec>> take() { return std::move(parameters_); }
   std::vector<std::unique_ptr<ModuleState>> take_states() { return std::move(states_); }
 
  private:
-  void place(parallel::Placed& placed, const std::string& name, Shape shape, DType type,
+  void place(parallel::ParameterSpec& placed, const std::string& name, Shape shape, DType type,
              parallel::Init init, std::optional<parallel::Division> division) const;
 
   Runtime& runtime_;
   DType type_;
   PlacementOf placement_;
   parallel::TensorParallel tensor_;
-  std::vector<std::unique_ptr<parallel::Placed>> parameters_;
+  std::vector<std::unique_ptr<parallel::ParameterSpec>> parameters_;
   std::vector<std::unique_ptr<ModuleState>> states_;
 };
 
-inline parallel::Init normal(double deviation) { return {parallel::Init::Kind::normal, deviation}; }
+inline parallel::Init normal(double standard_deviation) {
+  return {parallel::Init::Kind::normal, standard_deviation};
+}
 inline parallel::Init xavier_uniform() { return {parallel::Init::Kind::xavier_uniform, 0}; }
 inline parallel::Init zeros() { return {parallel::Init::Kind::zeros, 0}; }
 inline parallel::Init ones() { return {parallel::Init::Kind::ones, 0}; }

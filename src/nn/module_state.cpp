@@ -4,7 +4,7 @@ namespace megatron::nn {
 
 void allocate(std::span<ModuleState* const> states, Runtime& runtime) {
   for (ModuleState* state : states) {
-    parallel::Placed* const placed = &state->placed;
+    parallel::ParameterSpec* const placed = &state->placed;
     parallel::allocate(std::span(&placed, 1), runtime);
   }
 }

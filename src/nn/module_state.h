@@ -11,12 +11,12 @@
 
 namespace megatron::nn {
 
-// Placed, initialised and saved as a parameter is, and held whole by every data-parallel rank
+// ParameterSpec, initialised and saved as a parameter is, and held whole by every data-parallel rank
 // (ZeRO divides parameters alone). What forward observes of a step's tokens is added up in
 // `observed`, over micro-batches by the module and over ranks by the step, which then calls
 // `update`, once, after the optimizer's. A step that changes no weight changes no state.
 struct ModuleState {
-  parallel::Placed placed;  // its parameter is not trainable; the value is f32 (f64)
+  parallel::ParameterSpec placed;  // its parameter is not trainable; the value is f32 (f64)
   // f32 (f64), zero when a step begins. Undefined unless the model is trained.
   Tensor observed;
   Shape observed_shape;  // of this rank's `observed`

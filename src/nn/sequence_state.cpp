@@ -18,7 +18,7 @@ SequenceState::SequenceState(const SequenceStateShape& shape, DType type, Runtim
     : shape_(shape), runtime_(runtime), lengths_(static_cast<size_t>(shape.sequences)) {
   const double bytes = 2.0 * static_cast<double>(shape.layers) *
                        static_cast<double>(shape.sequences) * static_cast<double>(shape.capacity) *
-                       static_cast<double>(shape.key_heads) * static_cast<double>(shape.head_size) *
+                       static_cast<double>(shape.kv_heads) * static_cast<double>(shape.head_size) *
                        static_cast<double>(size_of(type));
   MG_CHECK(
       !runtime.device().is_host() || bytes <= static_cast<double>(available_memory()),
@@ -27,7 +27,7 @@ SequenceState::SequenceState(const SequenceStateShape& shape, DType type, Runtim
       shape.sequences, shape.capacity, bytes * 1e-9, available_memory_text());
   const auto zeros = [&](std::string_view label) {
     Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations),
-                             {shape.sequences, shape.capacity, shape.key_heads, shape.head_size},
+                             {shape.sequences, shape.capacity, shape.kv_heads, shape.head_size},
                              type, label);
     kernels::table(runtime.stream()).fill({.out = t, .value = 0}, runtime.stream());
     return t;

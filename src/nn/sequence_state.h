@@ -15,7 +15,7 @@ namespace megatron::nn {
 
 struct SequenceStateShape {
   int64_t layers = 0, sequences = 0, capacity = 0;
-  int64_t key_heads = 0, head_size = 0;
+  int64_t kv_heads = 0, head_size = 0;
 };
 
 // A batch whose `continuation` is set (nn/batch.h) holds the next tokens of some sequences: token t
@@ -39,7 +39,7 @@ class SequenceState {
   // Sequence b forgets all but its first `length` tokens.
   void truncate(int64_t sequence, int64_t length);
 
-  // [sequences, capacity, key_heads, head_size], of a layer.
+  // [sequences, capacity, kv_heads, head_size], of a layer.
   const Tensor& keys(int64_t layer) const { return keys_[static_cast<size_t>(layer)]; }
   const Tensor& values(int64_t layer) const { return values_[static_cast<size_t>(layer)]; }
 

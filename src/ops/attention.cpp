@@ -7,27 +7,27 @@ namespace {
 
 // Heads of packed qkv [T, (N+2K) D].
 struct Packing {
-  int64_t batch, heads, key_heads;
+  int64_t batch, heads, kv_heads;
   bool interleaved;
 
   explicit Packing(const PackedHeads& packed)
       : batch(packed.batch),
         heads(packed.heads),
-        key_heads(packed.key_heads),
+        kv_heads(packed.kv_heads),
         interleaved(packed.rotary.interleaved) {}
 
-  int64_t columns(int64_t head_size) const { return (heads + 2 * key_heads) * head_size; }
+  int64_t columns(int64_t head_size) const { return (heads + 2 * kv_heads) * head_size; }
   // `count` heads from `first` on as [T, count, D].
   Tensor part(const Tensor& qkv, int64_t first, int64_t count) const {
-    const int64_t size = qkv.size(1) / (heads + 2 * key_heads);
+    const int64_t size = qkv.size(1) / (heads + 2 * kv_heads);
     const std::array<int64_t, 3> strides = {qkv.stride(0), size, 1};
     return qkv.slice(1, first * size, count * size).as_strided({qkv.size(0), count, size}, strides);
   }
   Tensor q(const Tensor& qkv) const { return by_sequence(part(qkv, 0, heads)); }
-  Tensor k(const Tensor& qkv) const { return by_sequence(part(qkv, heads, key_heads)); }
-  Tensor v(const Tensor& qkv) const { return by_sequence(part(qkv, heads + key_heads, key_heads)); }
+  Tensor k(const Tensor& qkv) const { return by_sequence(part(qkv, heads, kv_heads)); }
+  Tensor v(const Tensor& qkv) const { return by_sequence(part(qkv, heads + kv_heads, kv_heads)); }
   // The heads that are rotated: those of q and k, side by side.
-  Tensor rotated(const Tensor& qkv) const { return part(qkv, 0, heads + key_heads); }
+  Tensor rotated(const Tensor& qkv) const { return part(qkv, 0, heads + kv_heads); }
 
  private:
   Tensor by_sequence(const Tensor& t) const {
@@ -68,10 +68,10 @@ void split_heads_dgrad(Backward& backward) {
     }
   };
   rotated(dq, 0, packing.heads);
-  rotated(dk, packing.heads, packing.key_heads);
+  rotated(dk, packing.heads, packing.kv_heads);
   backward.kernels().copy(
-      {.x = dv.view({tokens, packing.key_heads, head_size}),
-       .out = packing.part(dqkv, packing.heads + packing.key_heads, packing.key_heads)},
+      {.x = dv.view({tokens, packing.kv_heads, head_size}),
+       .out = packing.part(dqkv, packing.heads + packing.kv_heads, packing.kv_heads)},
       backward.stream());
   backward.set(0, dqkv);
 }
@@ -79,7 +79,7 @@ void split_heads_dgrad(Backward& backward) {
 struct AttentionAttributes {
   double scale;
   bool causal;
-  Tensor q_positions, k_positions, q_begins;
+  Tensor q_positions, k_positions, window_start;
   kernels::DropoutArgs::Mask dropout;
 
   explicit AttentionAttributes(const AttentionOptions& options)
@@ -87,7 +87,7 @@ struct AttentionAttributes {
         causal(options.causal),
         q_positions(options.q_positions),
         k_positions(options.k_positions),
-        q_begins(options.q_begins),
+        window_start(options.window_start),
         dropout(options.dropout) {}
 };
 
@@ -110,7 +110,7 @@ Attended attend(Tape& tape, const QueriesKeysValues& in, const AttentionOptions&
                             .v = in.v,
                             .q_positions = options.q_positions,
                             .k_positions = options.k_positions,
-                            .q_begins = options.q_begins,
+                            .window_start = options.window_start,
                             .causal = options.causal,
                             .scale = options.scale,
                             .dropout = options.dropout,
@@ -135,7 +135,7 @@ void attend_back(Backward& backward, const AttentionAttributes& a, const Queries
                                          .dout = backward.gradient(0).view(out.shape()),
                                          .q_positions = a.q_positions,
                                          .k_positions = a.k_positions,
-                                         .q_begins = a.q_begins,
+                                         .window_start = a.window_start,
                                          .causal = a.causal,
                                          .scale = a.scale,
                                          .dropout = a.dropout,

@@ -18,8 +18,8 @@ struct Rotary {
 // A product's [q heads | k heads | v heads]. The ops below take its values over: they rotate q and
 // k where they lie (Su et al. 2021), so that nobody else may read them, before or after.
 struct PackedHeads {
-  Var qkv;                                      // [B*S, (N+2K) D]
-  int64_t batch = 1, heads = 1, key_heads = 1;  // B, N, K
+  Var qkv;                                     // [B*S, (N+2K) D]
+  int64_t batch = 1, heads = 1, kv_heads = 1;  // B, N, K
   Rotary rotary;
 };
 
@@ -30,7 +30,7 @@ struct AttentionOptions {
   double scale = 1;
   bool causal = true;
   Tensor q_positions, k_positions;  // i32 [B,S]; undefined: 0..S-1
-  Tensor q_begins;  // i32 [B,S]: lowest key position that each query sees; undefined: all
+  Tensor window_start;  // i32 [B,S]: lowest key position that each query sees; undefined: all
   kernels::DropoutArgs::Mask dropout;
 };
 

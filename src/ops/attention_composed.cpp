@@ -83,7 +83,7 @@ Var attention_composed(Tape& tape, const Heads& heads, const AttentionOptions& o
                           .lse = lse,
                           .q_positions = options.q_positions,
                           .k_positions = options.k_positions,
-                          .q_begins = options.q_begins,
+                          .window_start = options.window_start,
                           .causal = options.causal,
                           .scale = options.scale},
                          tape.stream());

@@ -50,7 +50,7 @@ kernels::DropoutArgs::Mask half_dropped(Tape& tape) {
   std::array<int64_t, kBatch> numbers{};
   for (size_t b = 0; b < numbers.size(); ++b) numbers[b] = static_cast<int64_t>(7 + b);
   copy_bytes_from(samples, std::as_bytes(std::span(numbers)));
-  return {.p = 0.5f, .seed = 3, .stream = 11, .samples = samples};
+  return {.p = 0.5f, .seed = 3, .stream = 11, .sample_ids = samples};
 }
 
 void add_linear_cases(std::vector<GradientCase>& cases) {
@@ -202,7 +202,7 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
     cases.push_back({name, {q, k, k}, {}, [kind](Tape& t, Vars x, Weights) {
                        AttentionOptions options{.scale = 0.5f, .causal = kind.causal};
                        if (kind.drops) options.dropout = half_dropped(t);
-                       if (kind.confined) options.q_begins = some_begins(t);
+                       if (kind.confined) options.window_start = some_begins(t);
                        const Heads heads{x[0], x[1], x[2]};
                        return Result{{kind.composed ? attention_composed(t, heads, options)
                                                     : attention(t, heads, options)}};

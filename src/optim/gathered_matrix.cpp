@@ -9,7 +9,7 @@ namespace megatron::optim {
 namespace {
 
 // Sizes of what a rank holds.
-Shape shape_of(const parallel::Placed& placed, int ranks, int rank) {
+Shape shape_of(const parallel::ParameterSpec& placed, int ranks, int rank) {
   int64_t size = 0;
   for (const parallel::Slice& s : parallel::slices_of(*placed.division, ranks, rank))
     size += s.size;
@@ -24,11 +24,11 @@ Tensor front(const Tensor& buffer, const Shape& shape) {
 
 }  // namespace
 
-GatheredMatrix::GatheredMatrix(std::span<const parallel::Placed* const> parameters,
+GatheredMatrix::GatheredMatrix(std::span<const parallel::ParameterSpec* const> parameters,
                                comm::Group* ranks, DType type, Runtime& runtime)
     : ranks_(ranks) {
   int64_t slice = 0, whole = 0;
-  for (const parallel::Placed* placed : parameters) {
+  for (const parallel::ParameterSpec* placed : parameters) {
     if (!is_divided(*placed)) continue;
     slice = std::max(slice, largest_slice(*placed));
     whole = std::max(whole, placed->whole.elements());
@@ -43,31 +43,31 @@ GatheredMatrix::GatheredMatrix(std::span<const parallel::Placed* const> paramete
   kernels::table(runtime.stream()).fill({.out = own_, .value = 0}, runtime.stream());
 }
 
-bool GatheredMatrix::is_divided(const parallel::Placed& placed) const {
+bool GatheredMatrix::is_divided(const parallel::ParameterSpec& placed) const {
   return placed.division.has_value() && ranks_ != nullptr && ranks_->size() > 1;
 }
 
-const Shape& GatheredMatrix::shape(const parallel::Placed& placed) const {
+const Shape& GatheredMatrix::shape(const parallel::ParameterSpec& placed) const {
   return is_divided(placed) ? placed.whole : placed.parameter.value.shape();
 }
 
-int64_t GatheredMatrix::largest_slice(const parallel::Placed& placed) const {
+int64_t GatheredMatrix::largest_slice(const parallel::ParameterSpec& placed) const {
   int64_t largest = 0;
   for (int r = 0; r < ranks_->size(); ++r)
     largest = std::max(largest, shape_of(placed, ranks_->size(), r).elements());
   return largest;
 }
 
-Tensor GatheredMatrix::slice(const parallel::Placed& placed) const {
+Tensor GatheredMatrix::slice(const parallel::ParameterSpec& placed) const {
   return front(own_, placed.parameter.value.shape());
 }
 
-Tensor GatheredMatrix::whole(const parallel::Placed& placed) const {
+Tensor GatheredMatrix::whole(const parallel::ParameterSpec& placed) const {
   return front(whole_, placed.whole);
 }
 
-void GatheredMatrix::copy(const parallel::Placed& placed, const Tensor& slice, int rank, To to,
-                          Stream& stream) const {
+void GatheredMatrix::copy(const parallel::ParameterSpec& placed, const Tensor& slice, int rank,
+                          To to, Stream& stream) const {
   const Tensor all = whole(placed);
   const int axis = placed.division->axis;
   for (const parallel::Slice& s : parallel::slices_of(*placed.division, ranks_->size(), rank)) {
@@ -79,7 +79,7 @@ void GatheredMatrix::copy(const parallel::Placed& placed, const Tensor& slice, i
   }
 }
 
-void GatheredMatrix::gather(const parallel::Placed& placed, Stream& stream) const {
+void GatheredMatrix::gather(const parallel::ParameterSpec& placed, Stream& stream) const {
   const int64_t n = largest_slice(placed);
   const int ranks = ranks_->size();
   ranks_->all_gather(own_.slice(0, 0, n), all_.slice(0, 0, n * ranks), stream, "muon.direction")
@@ -90,11 +90,12 @@ void GatheredMatrix::gather(const parallel::Placed& placed, Stream& stream) cons
   }
 }
 
-void GatheredMatrix::take(const parallel::Placed& placed, Stream& stream) const {
+void GatheredMatrix::take(const parallel::ParameterSpec& placed, Stream& stream) const {
   copy(placed, slice(placed), ranks_->rank(), To::slice, stream);
 }
 
-void GatheredMatrix::for_each_row(const parallel::Placed& placed, int64_t begin, int64_t size,
+void GatheredMatrix::for_each_row(const parallel::ParameterSpec& placed, int64_t begin,
+                                  int64_t size,
                                   const std::function<void(int64_t, int64_t)>& f) const {
   if (placed.division->axis != 0) return f(begin, size);
   for (const parallel::Slice& s :

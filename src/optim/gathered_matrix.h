@@ -13,30 +13,30 @@ namespace megatron::optim {
 class GatheredMatrix {
  public:
   // Buffers, of `type`, are made for the largest of the parameters that are divided among `ranks`
-  // (parallel::Placed::division; null: one rank).
-  GatheredMatrix(std::span<const parallel::Placed* const> parameters, comm::Group* ranks,
+  // (parallel::ParameterSpec::division; null: one rank).
+  GatheredMatrix(std::span<const parallel::ParameterSpec* const> parameters, comm::Group* ranks,
                  DType type, Runtime& runtime);
 
-  bool is_divided(const parallel::Placed& placed) const;
+  bool is_divided(const parallel::ParameterSpec& placed) const;
   // Of all ranks' slices together.
-  const Shape& shape(const parallel::Placed& placed) const;
+  const Shape& shape(const parallel::ParameterSpec& placed) const;
 
   // Room for this rank's slice [m,n] and for the whole [M,N]; the next parameter's is the same.
-  Tensor slice(const parallel::Placed& placed) const;
-  Tensor whole(const parallel::Placed& placed) const;
+  Tensor slice(const parallel::ParameterSpec& placed) const;
+  Tensor whole(const parallel::ParameterSpec& placed) const;
   // whole() becomes all ranks' slice()s. Collective.
-  void gather(const parallel::Placed& placed, Stream& stream) const;
+  void gather(const parallel::ParameterSpec& placed, Stream& stream) const;
   // slice() becomes this rank's part of whole().
-  void take(const parallel::Placed& placed, Stream& stream) const;
+  void take(const parallel::ParameterSpec& placed, Stream& stream) const;
   // Calls f(first row of the slice, rows) for what this rank has of rows [begin, begin + size) of
   // the whole.
-  void for_each_row(const parallel::Placed& placed, int64_t begin, int64_t size,
+  void for_each_row(const parallel::ParameterSpec& placed, int64_t begin, int64_t size,
                     const std::function<void(int64_t, int64_t)>& f) const;
 
  private:
-  int64_t largest_slice(const parallel::Placed& placed) const;
+  int64_t largest_slice(const parallel::ParameterSpec& placed) const;
   enum class To { whole, slice };
-  void copy(const parallel::Placed& placed, const Tensor& slice, int rank, To to,
+  void copy(const parallel::ParameterSpec& placed, const Tensor& slice, int rank, To to,
             Stream& stream) const;
 
   comm::Group* ranks_;

@@ -19,7 +19,7 @@ Tensor part(const Tensor& whole, int64_t begin, int64_t size) {
   return whole.defined() ? whole.slice(0, begin, size) : whole;
 }
 
-DType wide_type(std::span<const parallel::Placed* const> parameters) {
+DType wide_type(std::span<const parallel::ParameterSpec* const> parameters) {
   return parameters.empty() ? DType::f32
                             : kernels::accumulator(parameters[0]->parameter.value.dtype());
 }
@@ -84,18 +84,18 @@ void MuonConfig::check() const {
            "--muon-extra-scale-factor is {}; it must be positive", extra_scale);
 }
 
-bool takes(const parallel::Placed& placed) {
+bool takes(const parallel::ParameterSpec& placed) {
   return placed.role == parallel::Role::hidden && placed.parameter.value.rank() == 2;
 }
 
-Muon::Muon(const MuonConfig& config, std::span<const parallel::Placed* const> parameters,
+Muon::Muon(const MuonConfig& config, std::span<const parallel::ParameterSpec* const> parameters,
            comm::Group* tensor, Runtime& runtime)
     : config_(config),
       gathered_(parameters, tensor, wide_type(parameters), runtime),
       coefficients_(coefficients(config.coefficients, config.iterations)) {
   const DType wide = wide_type(parameters);
   int64_t own = 0, largest = 0, square = 0;
-  for (const parallel::Placed* placed : parameters) {
+  for (const parallel::ParameterSpec* placed : parameters) {
     const int64_t columns = gathered_.shape(*placed)[1];
     for (const Rows& rows : matrices(*placed)) {
       const int64_t side = std::min(rows.size, columns);
@@ -122,7 +122,7 @@ Muon::Muon(const MuonConfig& config, std::span<const parallel::Placed* const> pa
   factor_ = Tensor::empty(runtime.arena(MemoryClass::optimizer), {}, DType::f64, "muon.factor");
 }
 
-std::vector<Muon::Rows> Muon::matrices(const parallel::Placed& placed) const {
+std::vector<Muon::Rows> Muon::matrices(const parallel::ParameterSpec& placed) const {
   const int64_t all = gathered_.shape(placed)[0];
   if (!config_.split_qkv || placed.matrices.empty()) return {{0, all}};
   std::vector<Rows> list;
@@ -187,7 +187,7 @@ void Muon::update(const Target& target, const StepScalars& step, Stream& stream)
 }
 
 void Muon::update_divided(const Target& target, const StepScalars& step, Stream& stream) {
-  const parallel::Placed& placed = *target.placed;
+  const parallel::ParameterSpec& placed = *target.placed;
   const Tensor own = gathered_.slice(placed), whole = gathered_.whole(placed);
   if (own.elements() > 0) find_direction(target, {0, own.size(0)}, step, own, stream);
   gathered_.gather(placed, stream);

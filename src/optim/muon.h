@@ -42,7 +42,7 @@ struct MuonConfig {
 };
 
 // Whether Muon updates a parameter: a matrix between embedding and output layer.
-bool takes(const parallel::Placed& placed);
+bool takes(const parallel::ParameterSpec& placed);
 
 // For each matrix p [M,N] of a parameter: g = gradient * scale; m += (1-mu)(g - m); d = nesterov ?
 // (1-mu) g + mu m : m; X = d / max(|d|_F, 1e-7); `iterations` times A = X X^T (or, if M > N, X^T X
@@ -52,8 +52,8 @@ bool takes(const parallel::Placed& placed);
 class Muon final : public Rule {
  public:
   // parameters: all that it will update; buffers are made for the largest. tensor: the ranks among
-  // which Placed::division divides; null: one.
-  Muon(const MuonConfig& config, std::span<const parallel::Placed* const> parameters,
+  // which ParameterSpec::division divides; null: one.
+  Muon(const MuonConfig& config, std::span<const parallel::ParameterSpec* const> parameters,
        comm::Group* tensor, Runtime& runtime);
 
   std::vector<State> states(DType wide) const override { return {{"momentum_buffer", wide}}; }
@@ -67,7 +67,7 @@ class Muon final : public Rule {
     int64_t begin = 0, size = 0;
   };
   // Of the whole parameter.
-  std::vector<Rows> matrices(const parallel::Placed& placed) const;
+  std::vector<Rows> matrices(const parallel::ParameterSpec& placed) const;
   void update_divided(const Target& target, const StepScalars& step, Stream& stream);
   void find_direction(const Target& target, const Rows& rows, const StepScalars& step,
                       const Tensor& direction, Stream& stream) const;

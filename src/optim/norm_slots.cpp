@@ -37,7 +37,7 @@ int64_t layer_of(std::string_view name) {
 std::vector<Told> told_by(std::span<const parallel::Shard> shards, const OptimizerGroups& groups) {
   std::vector<Told> told;
   for (const parallel::Shard& shard : shards) {
-    const parallel::Placed& placed = *shard.placed;
+    const parallel::ParameterSpec& placed = *shard.placed;
     const bool divided = placed.division && groups.tensor != nullptr;
     told.push_back({.name = static_cast<int64_t>(hash_name(placed.parameter.name)),
                     .layer = layer_of(placed.parameter.name),
@@ -160,9 +160,9 @@ NormSlots norm_slots(std::span<const parallel::Shard> all, const OptimizerGroups
   return slots;
 }
 
-int64_t norm_blocks(std::span<parallel::Placed* const> whole, int tensor_ranks) {
+int64_t norm_blocks(std::span<parallel::ParameterSpec* const> whole, int tensor_ranks) {
   int64_t total = 0;
-  for (const parallel::Placed* placed : whole) {
+  for (const parallel::ParameterSpec* placed : whole) {
     const Tensor& value = placed->parameter.value;
     if (!placed->parameter.trainable) continue;
     if (!placed->division) {

@@ -28,6 +28,6 @@ NormSlots norm_slots(std::span<const parallel::Shard> shards, const OptimizerGro
 
 // The total of a model of which `whole` are the undivided parameters, on so many tensor-parallel
 // ranks.
-int64_t norm_blocks(std::span<parallel::Placed* const> whole, int tensor_ranks);
+int64_t norm_blocks(std::span<parallel::ParameterSpec* const> whole, int tensor_ranks);
 
 }  // namespace megatron::optim

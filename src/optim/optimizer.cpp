@@ -60,7 +60,7 @@ Optimizer::Optimizer(std::span<const parallel::Shard> shards, const OptimizerCon
                          &scalars_.weight_decay, &scalars_.step, &scalars_.scale})
     *scalar = zeros({}, DType::f64, "scalar");
   if (muon) {
-    std::vector<const parallel::Placed*> taken;
+    std::vector<const parallel::ParameterSpec*> taken;
     for (const parallel::Shard& shard : shards) {
       if (!shard.placed->parameter.trainable || !takes(*shard.placed)) continue;
       MG_CHECK(shard.is_whole(),
@@ -99,7 +99,7 @@ Tensor Optimizer::zeros(const Shape& shape, DType type, const std::string& label
 
 Optimizer::Entry Optimizer::make_entry(const parallel::Shard& shard, bool offloaded) {
   const MemoryClass where = offloaded ? MemoryClass::offload : MemoryClass::optimizer;
-  const parallel::Placed& placed = *shard.placed;
+  const parallel::ParameterSpec& placed = *shard.placed;
   const std::string& name = placed.parameter.name;
   const DType type = shard.value.dtype(), wide = kernels::accumulator(type);
   Entry entry{.rule = muon_ != nullptr && takes(placed) ? muon_.get() : rule_.get(),
@@ -178,7 +178,7 @@ void Optimizer::update(const Entry& entry) {
 std::vector<Optimizer::State> Optimizer::states() const {
   std::vector<State> states;
   for (const Entry& e : entries_) {
-    const parallel::Placed* placed = e.target.placed;
+    const parallel::ParameterSpec* placed = e.target.placed;
     const auto add = [&](std::string_view name, const Tensor& value) {
       if (value.defined()) states.push_back({std::string(name), placed, e.target.begin, value});
     };
@@ -191,7 +191,7 @@ std::vector<Optimizer::State> Optimizer::states() const {
   return states;
 }
 
-Tensor Optimizer::state(const parallel::Placed& placed, std::string_view name) const {
+Tensor Optimizer::state(const parallel::ParameterSpec& placed, std::string_view name) const {
   for (const State& state : states())
     if (state.placed == &placed && state.name == name) return state.value;
   return {};

@@ -46,7 +46,7 @@ struct OptimizerGroups {
   // All ranks that together hold each element of the model once: its tensor-parallel slices, stages
   // and shards. Where several hold the same, `counts` tells the one whose norm counts.
   comm::Group* norm = nullptr;
-  bool counts = true;  // this rank is one of those (Placed::counted of each parameter, too)
+  bool counts = true;  // this rank is one of those (ParameterSpec::counted of each parameter, too)
   comm::Group* tensor = nullptr;  // Muon: gathers the slices of a matrix
   // On meta, where others tell nothing: norm_blocks() of the model; 0: as if every rank held as
   // much.
@@ -79,14 +79,15 @@ class Optimizer {
   // shard.
   struct State {
     std::string name;
-    const parallel::Placed* placed = nullptr;
+    const parallel::ParameterSpec* placed = nullptr;
     int64_t begin = 0;  // of the shard
     Tensor value;
   };
   std::vector<State> states() const;
-  Tensor state(const parallel::Placed& placed, std::string_view name) const;  // undefined: none
-  int64_t steps() const { return steps_; }                                    // updates done
-  void resume(int64_t steps);  // after the states were filled
+  Tensor state(const parallel::ParameterSpec& placed,
+               std::string_view name) const;  // undefined: none
+  int64_t steps() const { return steps_; }    // updates done
+  void resume(int64_t steps);                 // after the states were filled
 
  private:
   struct Entry {

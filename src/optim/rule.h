@@ -22,7 +22,7 @@ struct StepScalars {
 
 // A parameter, or a shard of it, as a rule sees it.
 struct Target {
-  const parallel::Placed* placed = nullptr;
+  const parallel::ParameterSpec* placed = nullptr;
   int64_t begin = 0;  // of the shard
   Tensor gradient;
   kernels::MasterWeight weight;

@@ -62,7 +62,7 @@ void place(Bucket& bucket, const BucketRules& rules) {
 
 // Elements that the first tensor-parallel rank has of a parameter: none has more, and every rank
 // counts the same.
-int64_t most_elements(const Placed& placed, int tensor_ranks) {
+int64_t most_elements(const ParameterSpec& placed, int tensor_ranks) {
   if (!placed.division || tensor_ranks == 1) return placed.parameter.value.elements();
   int64_t held = 0;
   for (const Slice& slice : slices_of(*placed.division, tensor_ranks, 0)) held += slice.size;
@@ -77,7 +77,7 @@ class Filler {
       for (const Parameter* p : spans[s]->parameters) spans_of_[p].push_back(static_cast<int>(s));
   }
 
-  void add(Placed& placed, size_t index) {
+  void add(ParameterSpec& placed, size_t index) {
     const std::vector<int>& spans = spans_of_[&placed.parameter];
     const bool several = placed.parameter.uses.size() > 1 || spans.size() > 1;
     const bool tied = placed.tied_across_stages;
@@ -135,8 +135,8 @@ class Filler {
 
 }  // namespace
 
-std::vector<Bucket> lay_out(std::span<Placed* const> parameters, std::span<const Span* const> spans,
-                            const BucketRules& rules) {
+std::vector<Bucket> lay_out(std::span<ParameterSpec* const> parameters,
+                            std::span<const Span* const> spans, const BucketRules& rules) {
   MG_ASSERT(rules.shards >= 1 && kBlock % rules.unit == 0);
   Filler filler(spans, rules);
   for (size_t i = parameters.size(); i-- > 0;) filler.add(*parameters[i], i);

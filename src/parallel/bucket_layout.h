@@ -18,7 +18,7 @@ inline int rank_in(const comm::Group* group) { return group == nullptr ? 0 : gro
 // and all are of one type.
 struct Bucket {
   struct Entry {
-    Placed* placed = nullptr;
+    ParameterSpec* placed = nullptr;
     size_t index = 0;   // among the parameters
     int64_t begin = 0;  // elements, from the bucket's begin
     int64_t room = 0;   // elements that are kept for it: as many as any tensor-parallel rank needs
@@ -29,7 +29,8 @@ struct Bucket {
 
   std::vector<Entry> entries;
   int64_t shard = 0;  // elements of each shard; the bucket is all of them together
-  int64_t partial_begin = 0, partial_end = 0;  // elements of entries that are Placed::partial
+  int64_t partial_begin = 0,
+          partial_end = 0;  // elements of entries that are ParameterSpec::partial
   bool trainable = true;
   bool shared = false;         // of a parameter with several uses or spans, or tied across stages
   std::vector<int> spans;      // that name some of its parameters
@@ -50,7 +51,7 @@ struct BucketRules {
 // cut a parameter only where its blocks of kernels::kNormBlock elements end. Buckets
 // are the same on all tensor-parallel ranks, whose slices may differ in size: the partial gradients
 // of a bucket are summed by one call.
-std::vector<Bucket> lay_out(std::span<Placed* const> parameters, std::span<const Span* const> spans,
-                            const BucketRules& rules);
+std::vector<Bucket> lay_out(std::span<ParameterSpec* const> parameters,
+                            std::span<const Span* const> spans, const BucketRules& rules);
 
 }  // namespace megatron::parallel

@@ -18,8 +18,8 @@ Sharding effective(const DataParallelGroups& groups, const DataParallelOptions& 
   return size_of(groups.shards) == 1 ? Sharding::none : options.sharding;
 }
 
-BucketRules rules_of(const std::vector<Placed*>& parameters, const DataParallelGroups& groups,
-                     const DataParallelOptions& options) {
+BucketRules rules_of(const std::vector<ParameterSpec*>& parameters,
+                     const DataParallelGroups& groups, const DataParallelOptions& options) {
   MG_CHECK(options.bucket_elements >= 0,
            "the bucket size of gradients is {} elements; it must be at least 1 (0: the default)",
            options.bucket_elements);
@@ -28,7 +28,7 @@ BucketRules rules_of(const std::vector<Placed*>& parameters, const DataParallelG
   rules.shards = sharding == Sharding::none ? 1 : size_of(groups.shards);
   rules.tensor_ranks = size_of(groups.tensor);
   rules.unit = kAlignment / megatron::size_of(DType::f32);
-  for (const Placed* placed : parameters)
+  for (const ParameterSpec* placed : parameters)
     rules.unit = std::max<int64_t>(rules.unit,
                                    kAlignment / megatron::size_of(placed->parameter.value.dtype()));
   rules.bucket_elements = options.bucket_elements;
@@ -55,7 +55,7 @@ std::string_view name(Sharding sharding) {
 }
 
 struct DataParallel::State {
-  State(const std::vector<Placed*>& parameters, const std::vector<const Span*>& spans,
+  State(const std::vector<ParameterSpec*>& parameters, const std::vector<const Span*>& spans,
         const DataParallelGroups& groups, Runtime& runtime, const DataParallelOptions& options)
       : buckets(lay_out(parameters, spans, rules_of(parameters, groups, options))),
         gradients(buckets, groups, runtime, effective(groups, options), options.overlap_reduce),
@@ -67,7 +67,7 @@ struct DataParallel::State {
   ParameterBuckets values;
 };
 
-DataParallel::DataParallel(std::vector<Placed*> parameters, std::vector<const Span*> spans,
+DataParallel::DataParallel(std::vector<ParameterSpec*> parameters, std::vector<const Span*> spans,
                            const DataParallelGroups& groups, Runtime& runtime,
                            const DataParallelOptions& options)
     : state_(std::make_unique<State>(parameters, spans, groups, runtime, options)),

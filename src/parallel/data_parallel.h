@@ -35,7 +35,7 @@ struct DataParallelGroups {
   comm::Group* instances = nullptr;  // all-reduce of what a shard holds
   comm::Group* beside = nullptr;     // `shards` again: calls beside the compute (comm/beside.h)
   comm::Group* instances_beside = nullptr;
-  comm::Group* tensor = nullptr;     // sums the gradients of Placed::partial
+  comm::Group* tensor = nullptr;     // sums the gradients of ParameterSpec::partial
   comm::Group* embedding = nullptr;  // first and last stage: sums those of tied_across_stages
 };
 
@@ -64,7 +64,7 @@ class DataParallel final : public GradientListener, public SpanListener {
  public:
   // parameters: in the model's order, values without memory (nn::Builder); they get memory here
   // (undefined contents). spans: those of the stage, in the order of forward.
-  DataParallel(std::vector<Placed*> parameters, std::vector<const Span*> spans,
+  DataParallel(std::vector<ParameterSpec*> parameters, std::vector<const Span*> spans,
                const DataParallelGroups& groups, Runtime& runtime,
                const DataParallelOptions& options);
   ~DataParallel() override;

@@ -64,8 +64,9 @@ GradientBuckets::GradientBuckets(const std::vector<Bucket>& buckets,
   under_way_.reserve(states_.size());
   // The copy for the embedding first: the order in which one stage adds its uses.
   if (tied_.size() < 2) tied_.clear();
-  std::ranges::stable_sort(
-      tied_, [](const Placed* a, const Placed* b) { return a->counted && !b->counted; });
+  std::ranges::stable_sort(tied_, [](const ParameterSpec* a, const ParameterSpec* b) {
+    return a->counted && !b->counted;
+  });
 }
 
 // Its sum cannot begin before all backwards are done: another stage takes part in it, or nothing
@@ -158,12 +159,12 @@ void GradientBuckets::sum_tied_copies() {
   Stream& stream = runtime_.stream();
   const kernels::Table& kernels = kernels::table(stream);
   const Tensor& sum = tied_[0]->parameter.uses[0].grad;
-  for (const Placed* placed : tied_) complete(states_[bucket_of_.at(&placed->parameter)]);
+  for (const ParameterSpec* placed : tied_) complete(states_[bucket_of_.at(&placed->parameter)]);
   for (size_t i = 1; i < tied_.size(); ++i)
     kernels.add({sum, tied_[i]->parameter.uses[0].grad, sum}, stream);
   for (size_t i = 1; i < tied_.size(); ++i)
     kernels.copy({.x = sum, .out = tied_[i]->parameter.uses[0].grad}, stream);
-  for (Placed* placed : tied_) placed->parameter.uses[0].started = true;
+  for (ParameterSpec* placed : tied_) placed->parameter.uses[0].started = true;
 }
 
 void GradientBuckets::finish() {

@@ -58,8 +58,8 @@ class GradientBuckets {
   DType type_ = DType::f32;
   std::vector<State> states_;
   std::unordered_map<const Parameter*, size_t> bucket_of_;
-  std::vector<Placed*> tied_;      // both copies of a tied parameter, where both are this rank's
-  std::vector<size_t> under_way_;  // buckets whose sum over shards was begun, in that order
+  std::vector<ParameterSpec*> tied_;  // both copies of a tied parameter, where both are this rank's
+  std::vector<size_t> under_way_;     // buckets whose sum over shards was begun, in that order
   int micro_batches_ = 0;
 };
 

@@ -178,7 +178,7 @@ void initialize(const Shard& shard, uint64_t seed, Stream& stream) {
             shard.begin + shard.size() <= shard.placed->parameter.value.elements());
   MG_ASSERT(is_floating(shard.value.dtype()));
   if (!shard.value.device().has_data()) return;
-  const Placed& placed = *shard.placed;
+  const ParameterSpec& placed = *shard.placed;
   const kernels::Table& kernels = kernels::table(stream);
   const Tensor values = shard.value.view({shard.size()});
   kernels.fill({.out = values, .value = 0}, stream);
@@ -186,7 +186,7 @@ void initialize(const Shard& shard, uint64_t seed, Stream& stream) {
   const bool uniform = placed.init.kind == Init::Kind::xavier_uniform;
   kernels::DrawArgs draws{
       .kind = uniform ? kernels::DrawArgs::Kind::uniform : kernels::DrawArgs::Kind::normal,
-      .scale = uniform ? xavier_width(placed.placement) : placed.init.deviation,
+      .scale = uniform ? xavier_width(placed.placement) : placed.init.standard_deviation,
       .seed = seed};
   for (const Part& part : placed.placement.parts) {
     draws.stream = hash_name(part.name);
@@ -206,12 +206,12 @@ void initialize(const Shard& shard, uint64_t seed, Stream& stream) {
   }
 }
 
-void initialize(Placed& placed, uint64_t seed, Stream& stream) {
+void initialize(ParameterSpec& placed, uint64_t seed, Stream& stream) {
   initialize(Shard{.placed = &placed, .value = placed.parameter.value}, seed, stream);
 }
 
-void allocate(std::span<Placed* const> parameters, Runtime& runtime) {
-  for (Placed* placed : parameters) {
+void allocate(std::span<ParameterSpec* const> parameters, Runtime& runtime) {
+  for (ParameterSpec* placed : parameters) {
     Parameter& p = placed->parameter;
     p.value = Tensor::empty(runtime.arena(MemoryClass::parameters), p.value.shape(),
                             p.value.dtype(), p.name);
@@ -219,7 +219,7 @@ void allocate(std::span<Placed* const> parameters, Runtime& runtime) {
 }
 
 void for_each_run(
-    const Placed& placed,
+    const ParameterSpec& placed,
     const std::function<void(const Part&, int64_t canonical, int64_t local, int64_t size)>& f) {
   for (const Part& part : placed.placement.parts) {
     for_each_run_of_part(part, placed.parameter.value.shape(),

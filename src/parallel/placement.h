@@ -46,7 +46,7 @@ struct Init {
   // xavier_uniform (Glorot & Bengio 2010): uniform in [-a, a), a = sqrt(6 / (rows + columns)) of
   // the whole parameter, whose rows may be those of several canonical tensors.
   enum class Kind { normal, zeros, ones, xavier_uniform } kind = Kind::zeros;
-  double deviation = 0;  // of normal
+  double standard_deviation = 0;  // of normal
 };
 
 // How a parameter of a layer is divided among tensor-parallel ranks, along `axis` of its whole
@@ -61,7 +61,7 @@ struct Division {
 enum class Role { hidden, embedding, output };
 
 // A parameter with all that the rooms above need to know of it.
-struct Placed {
+struct ParameterSpec {
   Parameter parameter;
   Placement placement;
   Init init;
@@ -88,7 +88,7 @@ Placement narrowed(const Placement& whole, int axis, std::span<const Slice> slic
 // Elements [begin, begin + value.elements()) of a parameter in row-major order: what a rank keeps
 // and updates of it.
 struct Shard {
-  Placed* placed = nullptr;
+  ParameterSpec* placed = nullptr;
   int64_t begin = 0;
   Tensor value;     // of the model's type; of the parameter's shape when it is all of it, else [n]
   Tensor gradient;  // of the accumulator's type and of value's shape; undefined: not trainable
@@ -100,17 +100,17 @@ struct Shard {
 // Fills a shard's value (converted to its type); elements that no part covers become zero.
 void initialize(const Shard& shard, uint64_t seed, Stream& stream);
 // The same of a parameter that is held whole.
-void initialize(Placed& placed, uint64_t seed, Stream& stream);
+void initialize(ParameterSpec& placed, uint64_t seed, Stream& stream);
 
 // Gives every parameter memory of its own, in the parameters' arena: for models that are not
 // trained. A trained one gets it from DataParallel (parallel/data_parallel.h).
-void allocate(std::span<Placed* const> parameters, Runtime& runtime);
+void allocate(std::span<ParameterSpec* const> parameters, Runtime& runtime);
 
 // Calls f(part, canonical element index of the run's begin, local element index, run length) for
 // each run of elements contiguous both in the canonical tensor (logical layout) and in our
 // parameter, in canonical order of each part.
 void for_each_run(
-    const Placed& placed,
+    const ParameterSpec& placed,
     const std::function<void(const Part&, int64_t canonical, int64_t local, int64_t size)>& f);
 
 }  // namespace megatron::parallel

@@ -13,7 +13,7 @@ constexpr int kMostTimes = 3;
 }  // namespace
 
 CallClock::CallClock(Runtime& runtime) : stream_(runtime.stream()) {
-  if (runtime.device().kind == DeviceKind::cuda) timer_ = cuda_wing().make_timer(stream_);
+  if (runtime.device().kind == DeviceKind::cuda) timer_ = cuda_plugin().make_timer(stream_);
 }
 
 double CallClock::seconds(const std::function<void()>& work) {

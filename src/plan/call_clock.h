@@ -4,8 +4,8 @@
 #include <functional>
 #include <memory>
 
+#include "device/cuda_plugin.h"
 #include "device/stream.h"
-#include "device/wing.h"
 
 namespace megatron::plan {
 

@@ -19,7 +19,7 @@
 #include "base/program_path.h"
 #include "base/user_cache.h"
 #include "base/version.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 #include "plan/machine_rates.h"
 
 namespace megatron::plan {
@@ -48,8 +48,8 @@ Build build_of(std::string program) {
 
 std::string device_name(Device device) {
   if (device.kind != DeviceKind::cuda) return std::string(name(device.kind));
-  return cuda_wing().devices()[static_cast<size_t>(device.index)].name + ", " +
-         cuda_wing().versions();
+  return cuda_plugin().devices()[static_cast<size_t>(device.index)].name + ", " +
+         cuda_plugin().versions();
 }
 
 // Another build's file has the same name, so that builds do not pile up.

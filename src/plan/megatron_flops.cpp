@@ -38,11 +38,11 @@ FlopTerms full_or_latent(const MegatronShape& s) {
 }
 
 FlopTerms gated_delta_net(const MegatronShape& s) {
-  const int64_t key_heads = s.linear_num_key_heads.value_or(16),
+  const int64_t kv_heads = s.linear_num_key_heads.value_or(16),
                 key = s.linear_key_head_dim.value_or(128),
                 value_heads = s.linear_num_value_heads.value_or(32),
                 value = s.linear_value_head_dim.value_or(128);
-  const int64_t q = key_heads * key, v = value_heads * value;
+  const int64_t q = kv_heads * key, v = value_heads * value;
   const bool second = s.linear_attention == LinearAttention::gated_delta_net2;
   const int64_t in = second ? 4 * q + 3 * v : 2 * q + 2 * v + 2 * value_heads;
   const int64_t state = value_heads * value * value * 4;

@@ -33,7 +33,7 @@ int64_t elements(const parallel::Placement& placement) {
 class Counter {
  public:
   explicit Counter(const models::Stage& stage) {
-    for (const parallel::Placed* placed : stage.parameters())
+    for (const parallel::ParameterSpec* placed : stage.parameters())
       placed_.emplace(&placed->parameter, placed);
   }
 
@@ -63,7 +63,7 @@ class Counter {
     }
   }
 
-  std::map<const Parameter*, const parallel::Placed*> placed_;
+  std::map<const Parameter*, const parallel::ParameterSpec*> placed_;
   std::vector<ParameterCount> counts_;
 };
 

@@ -65,7 +65,7 @@ double value_at(const OperandForm& form, const WorkItem& item, int64_t i) {
   }
   if (form.name == "q_positions" || form.name == "k_positions")
     return static_cast<double>(i % form.shape[-1]);
-  if (form.name == "samples") return static_cast<double>(i);
+  if (form.name == "sample_ids") return static_cast<double>(i);
   return is_floating(form.type) ? number_for(form.name) : 0;
 }
 

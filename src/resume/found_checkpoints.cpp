@@ -99,7 +99,7 @@ std::vector<std::pair<std::string, std::string>> tensor_places(const models::Mod
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
   const auto whole = model.build(shapes_only, DType::f32, 0);
   std::vector<std::pair<std::string, std::string>> places;
-  for (const parallel::Placed* placed : models::tensors_of(*whole)) {
+  for (const parallel::ParameterSpec* placed : models::tensors_of(*whole)) {
     const Shape& shape = placed->parameter.value.shape();
     for (const parallel::Part& part : placed->placement.parts) {
       std::string text = placed->parameter.name;

@@ -13,8 +13,8 @@
 #include "base/error.h"
 #include "base/machine_limits.h"
 #include "base/processor.h"
+#include "device/cuda_plugin.h"
 #include "device/stream.h"
-#include "device/wing.h"
 #include "kernels/case.h"
 
 namespace megatron::selftest {
@@ -102,16 +102,16 @@ class Checker {
     const std::vector<CudaLibrary> libraries = cuda_libraries();
     const std::lock_guard lock(mutex_);
     findings_.libraries = libraries;
-    if (cuda.wing == nullptr) {
+    if (cuda.plugin == nullptr) {
       findings_.what_to_do = "CUDA cannot be used: " + cuda.why_not;
       return false;
     }
-    const CudaDevice& gpu = cuda.wing->devices().front();
+    const CudaDevice& gpu = cuda.plugin->devices().front();
     findings_.device = gpu.name;
     findings_.memory = gpu.memory;
     findings_.compute_capability = fmt::format("{}.{}", gpu.major, gpu.minor);
-    findings_.cuda = version_behind(cuda.wing->versions(), "CUDA");
-    findings_.driver = version_behind(cuda.wing->versions(), "driver");
+    findings_.cuda = version_behind(cuda.plugin->versions(), "CUDA");
+    findings_.driver = version_behind(cuda.plugin->versions(), "driver");
     return true;
   }
 

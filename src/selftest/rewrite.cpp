@@ -73,7 +73,7 @@ Report verify_rewrite(const std::string& directory, const std::string& out) {
   Runtime runtime({wide ? DeviceKind::reference : DeviceKind::cpu, 0}, 1);
   const auto model = models::model_from_config_json(before.config())
                          .build(runtime, wide ? DType::f64 : DType::f32, 0);
-  const std::vector<parallel::Placed*> tensors = models::tensors_of(*model);
+  const std::vector<parallel::ParameterSpec*> tensors = models::tensors_of(*model);
   checkpoint::load(before, tensors);
   checkpoint::save(out,
                    {.config = before.config(),

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/tolerances.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 #include "kernels/case.h"
 #include "ops/gradient_check.h"
 #include "selftest/layout_matrix.h"
@@ -261,8 +261,8 @@ Summary run(const SelftestOptions& options, const Print& print) {
     return {};
   }
   if (cuda) {
-    const CudaWing& wing = cuda_wing();
-    print(lines("", 2, fmt::format("{}; {}", wing.devices().front().name, wing.versions())));
+    const CudaPlugin& plugin = cuda_plugin();
+    print(lines("", 2, fmt::format("{}; {}", plugin.devices().front().name, plugin.versions())));
   }
   const Environment environment = fault == nullptr ? Environment() : fault->environment();
   if (fault != nullptr) print(lines("", 2, fmt::format("fault {}: {}", fault->name, fault->text)));

@@ -76,7 +76,7 @@ corpus::HostBatch random_batch(const models::Model& model, int64_t first, int64_
                                 static_cast<uint64_t>(model->vocab_size()));
   };
   for (int64_t s = first; s < first + sequences; ++s) {
-    batch.samples.push_back(s);
+    batch.sample_ids.push_back(s);
     for (int64_t t = 0; t < length; ++t) {
       const int64_t index = s * (length + 1) + t;
       batch.tokens.push_back(token(index));

@@ -135,7 +135,7 @@ class Tokens {
         batch.positions.push_back(static_cast<int32_t>(i % length_));
         batch.loss_mask.push_back(static_cast<float>(mask_[from]));
       }
-      for (int64_t s = 0; s < size; ++s) batch.samples.push_back(step * sequences_ + first + s);
+      for (int64_t s = 0; s < size; ++s) batch.sample_ids.push_back(step * sequences_ + first + s);
       batches.push_back(std::move(batch));
     }
     return batches;

@@ -47,7 +47,7 @@ corpus::HostBatch read_batch(Expected& expected, const models::Model& model) {
     batch.labels.push_back(static_cast<int32_t>(label));
     batch.loss_mask.push_back(label == -100 ? 0.0f : 1.0f);
   }
-  batch.samples.assign(static_cast<size_t>(shape[0]), 0);
+  batch.sample_ids.assign(static_cast<size_t>(shape[0]), 0);
   return batch;
 }
 
@@ -196,7 +196,7 @@ std::optional<corpus::HostBatch> greedy_batch(Expected& expected, const corpus::
   MG_CHECK(total <= model->max_position_embeddings(),
            "{} tokens with the greedy ones are more than the model's {} positions", total,
            model->max_position_embeddings());
-  corpus::HostBatch greedy{.sequences = 1, .length = total, .samples = {0}};
+  corpus::HostBatch greedy{.sequences = 1, .length = total, .sample_ids = {0}};
   greedy.tokens.assign(batch.tokens.begin(), batch.tokens.begin() + kPrompt);
   for (const int64_t token : wanted) {
     MG_CHECK(token >= 0 && token < model->vocab_size(),

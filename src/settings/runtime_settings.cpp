@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/machine_limits.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 #include "kernels/own_kernels.h"
 
 namespace megatron::settings {
@@ -68,7 +68,7 @@ DeviceKind RuntimeSettings::device_kind() const {
   prepare_cuda();
   if (device == "reference") return DeviceKind::reference;
   if (device == "cuda") return DeviceKind::cuda;
-  return device == "auto" && cuda_state().wing != nullptr ? DeviceKind::cuda : DeviceKind::cpu;
+  return device == "auto" && cuda_state().plugin != nullptr ? DeviceKind::cuda : DeviceKind::cpu;
 }
 
 void RuntimeSettings::prepare_cuda() const {
@@ -80,10 +80,10 @@ std::optional<SettingNote> RuntimeSettings::device_note() const {
   if (device != "auto") return std::nullopt;
   prepare_cuda();
   const CudaState& cuda = cuda_state();
-  if (cuda.wing != nullptr)
+  if (cuda.plugin != nullptr)
     return SettingNote{"device", "cuda",
-                       fmt::format("a GPU was found: {}; {}", cuda.wing->devices()[0].name,
-                                   cuda.wing->versions())};
+                       fmt::format("a GPU was found: {}; {}", cuda.plugin->devices()[0].name,
+                                   cuda.plugin->versions())};
   if (cuda.built) return SettingNote{"device", "cpu", "CUDA cannot be used: " + cuda.why_not};
   return std::nullopt;
 }
@@ -115,7 +115,7 @@ Device RuntimeSettings::device_value(int rank) const {
   if (kind != DeviceKind::cuda) return {kind, 0};
   if (!allow_composed) kernels::require_own_kernels(kernels::table(kind), kind);
   const int place = launched_by.empty() ? rank : launched_place;
-  return {kind, place % static_cast<int>(cuda_wing().devices().size())};
+  return {kind, place % static_cast<int>(cuda_plugin().devices().size())};
 }
 
 comm::WaitLimits RuntimeSettings::wait_limits() const {

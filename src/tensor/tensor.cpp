@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 
 namespace megatron {
 
@@ -209,13 +209,13 @@ class HostElements {
   }
   void read() {
     if (!copy_.empty())
-      cuda_wing().copy_now(data_, t_.address(), static_cast<int64_t>(copy_.size()), t_.device());
+      cuda_plugin().copy_now(data_, t_.address(), static_cast<int64_t>(copy_.size()), t_.device());
   }
   void write(Stream* stream = nullptr) {
     if (copy_.empty()) return;
     const auto bytes = static_cast<int64_t>(copy_.size());
-    if (stream != nullptr) return cuda_wing().copy(t_.address(), data_, bytes, *stream);
-    cuda_wing().copy_now(t_.address(), data_, bytes, t_.device());
+    if (stream != nullptr) return cuda_plugin().copy(t_.address(), data_, bytes, *stream);
+    cuda_plugin().copy_now(t_.address(), data_, bytes, t_.device());
   }
   template <class T>
   T* data() {
@@ -305,7 +305,7 @@ void copy_bytes_from(const Tensor& tensor, std::span<const std::byte> bytes) {
   MG_ASSERT(tensor.is_contiguous() && static_cast<int64_t>(bytes.size()) == tensor.bytes());
   if (bytes.empty()) return;
   if (tensor.device().kind == DeviceKind::cuda)
-    return cuda_wing().copy_now(tensor.address(), bytes.data(), tensor.bytes(), tensor.device());
+    return cuda_plugin().copy_now(tensor.address(), bytes.data(), tensor.bytes(), tensor.device());
   std::memcpy(tensor.raw(), bytes.data(), bytes.size());
 }
 
@@ -318,7 +318,7 @@ void copy_bytes_to(const Tensor& tensor, std::span<std::byte> bytes) {
   MG_ASSERT(tensor.is_contiguous() && static_cast<int64_t>(bytes.size()) == tensor.bytes());
   if (bytes.empty()) return;
   if (tensor.device().kind == DeviceKind::cuda)
-    return cuda_wing().copy_now(bytes.data(), tensor.address(), tensor.bytes(), tensor.device());
+    return cuda_plugin().copy_now(bytes.data(), tensor.address(), tensor.bytes(), tensor.device());
   std::memcpy(bytes.data(), tensor.raw(), bytes.size());
 }
 
@@ -327,7 +327,7 @@ Tensor on_host(const Tensor& tensor, bool filled) {
   const auto arena = Arena::make({DeviceKind::cpu, 0}, tensor.memory_class());
   const Tensor copy = Tensor::empty(*arena, {span_of(tensor)}, tensor.dtype(), "host copy");
   if (filled && copy.bytes() > 0)
-    cuda_wing().copy_now(copy.raw(), tensor.address(), copy.bytes(), tensor.device());
+    cuda_plugin().copy_now(copy.raw(), tensor.address(), copy.bytes(), tensor.device());
   std::array<int64_t, kMaxRank> strides{};
   for (int d = 0; d < tensor.rank(); ++d) strides[static_cast<size_t>(d)] = tensor.stride(d);
   return copy.as_strided(tensor.shape(),

@@ -22,8 +22,8 @@ const models::Stage& ModelParts::whole() const {
   return *chunks_[0];
 }
 
-std::vector<parallel::Placed*> ModelParts::parameters() const {
-  std::vector<parallel::Placed*> parameters;
+std::vector<parallel::ParameterSpec*> ModelParts::parameters() const {
+  std::vector<parallel::ParameterSpec*> parameters;
   for (const models::Stage* chunk : chunks_)
     parameters.insert(parameters.end(), chunk->parameters().begin(), chunk->parameters().end());
   return parameters;

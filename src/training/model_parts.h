@@ -23,7 +23,7 @@ class ModelParts {
   const models::Stage& chunk(size_t index) const { return *chunks_[index]; }
   // The whole model; only where this rank holds all of it.
   const models::Stage& whole() const;
-  std::vector<parallel::Placed*> parameters() const;  // of all chunks
+  std::vector<parallel::ParameterSpec*> parameters() const;  // of all chunks
 
  private:
   std::vector<std::unique_ptr<models::Stage>> owned_;

@@ -146,8 +146,8 @@ class Search final : public kernels::Observer, public StepListener {
     if (!step_.action()) return fmt::format("of the reduction of gradients (rank {})", rank_);
     const int micro_batch = step_.micro_batch();
     std::string samples;
-    if (!micro_batches_[static_cast<size_t>(micro_batch)].samples.empty()) {
-      const auto& all = micro_batches_[static_cast<size_t>(micro_batch)].samples;
+    if (!micro_batches_[static_cast<size_t>(micro_batch)].sample_ids.empty()) {
+      const auto& all = micro_batches_[static_cast<size_t>(micro_batch)].sample_ids;
       const auto [low, high] = std::ranges::minmax(all);
       samples = low == high ? fmt::format(", sample {}", low)
                             : fmt::format(", samples {} to {}", low, high);

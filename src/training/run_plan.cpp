@@ -138,11 +138,11 @@ void check_architecture(const models::Model& model, const checkpoint::ModelDirec
 
 // A blend of prefixes without weights is read once only, so it may hold less than was asked for.
 void check_enough(const data::Dataset& set, data::Split split, int64_t needed,
-                  std::string_view remedy) {
+                  std::string_view suggestion) {
   MG_CHECK(set.size() >= needed,
            "the run reads {} {} samples, and the data sets together have {} in one pass (prefixes "
            "without weights are mixed by size and read once): give weights, {}",
-           needed, data::name(split), set.size(), remedy);
+           needed, data::name(split), set.size(), suggestion);
 }
 
 void open_data(RunPlan& plan) {

@@ -12,8 +12,8 @@
 namespace megatron::training {
 namespace {
 
-std::vector<parallel::Placed*> placed_of(std::span<models::Stage* const> chunks) {
-  std::vector<parallel::Placed*> placed;
+std::vector<parallel::ParameterSpec*> placed_of(std::span<models::Stage* const> chunks) {
+  std::vector<parallel::ParameterSpec*> placed;
   for (const models::Stage* chunk : chunks)
     placed.insert(placed.end(), chunk->parameters().begin(), chunk->parameters().end());
   return placed;
@@ -79,7 +79,8 @@ TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
            "--cuda-graph-impl local cannot record what tensor-parallel ranks exchange through host "
            "memory: give each rank a GPU of its own, for NCCL, or leave it out");
   std::vector<Parameter*> parameters;
-  for (parallel::Placed* placed : chunks[0]->parameters()) parameters.push_back(&placed->parameter);
+  for (parallel::ParameterSpec* placed : chunks[0]->parameters())
+    parameters.push_back(&placed->parameter);
   recorded_.emplace(std::move(parameters), runtime, data_parallel_, *options_.record_after,
                     tensor_.group, tensor_.beside);
 }
@@ -167,7 +168,7 @@ class TrainStep::Timed {
 };
 
 Tensor TrainStep::forward(int chunk, int micro_batch, const Tensor& input) {
-  using Way = RecordedMicroBatches::Way;
+  using Way = CudaGraphRunner::Way;
   action_ = {parallel::Action::Kind::forward, chunk, micro_batch};
   told_work_.phase("forward", micro_batch);
   const Timed timed(*this, times_.forward, 2);
@@ -199,7 +200,7 @@ Tensor TrainStep::forward(int chunk, int micro_batch, const Tensor& input) {
 }
 
 Tensor TrainStep::backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) {
-  using Way = RecordedMicroBatches::Way;
+  using Way = CudaGraphRunner::Way;
   action_ = {parallel::Action::Kind::backward, chunk, micro_batch};
   told_work_.phase("backward", micro_batch);
   const Timed timed(*this, times_.backward, 2);
@@ -217,8 +218,7 @@ Tensor TrainStep::backward(int chunk, int micro_batch, const Tensor& gradient, b
 
 void TrainStep::finish_recorded(int micro_batch) {
   recorded_->end();
-  if (std::exchange(way_, RecordedMicroBatches::Way::as_ever) == RecordedMicroBatches::Way::as_ever)
-    return;
+  if (std::exchange(way_, CudaGraphRunner::Way::as_ever) == CudaGraphRunner::Way::as_ever) return;
   kernels::table(runtime_.stream())
       .copy({.x = recorded_->loss(), .out = total(micro_batch)}, runtime_.stream());
 }

@@ -16,8 +16,8 @@
 #include "parallel/pipeline.h"
 #include "parallel/ranks.h"
 #include "report/log/step_times.h"
+#include "training/cuda_graph_runner.h"
 #include "training/module_states.h"
-#include "training/recorded_micro_batches.h"
 #include "training/told_work.h"
 
 namespace megatron::training {
@@ -32,7 +32,7 @@ struct StepOptions {
   bool check_finite = true;               // no update where the loss or a gradient is not finite
   // With a scale (fp16), gradients that are not finite are an overflow of it, check_finite or not.
   std::optional<optim::LossScaleSettings> loss_scale;
-  // On CUDA: micro-batches are recorded when so many steps are over (recorded_micro_batches.h).
+  // On CUDA: micro-batches are recorded when so many steps are over (cuda_graph_runner.h).
   // Absent: never. For one chunk whose parameters and gradients stay where they are, and
   // tensor-parallel ranks that talk by NCCL.
   std::optional<int64_t> record_after;
@@ -159,10 +159,10 @@ class TrainStep final : private parallel::StageWork {
   ModuleStates states_;
   optim::LossScale loss_scale_;
   DType type_;
-  std::optional<RecordedMicroBatches> recorded_;
-  RecordedMicroBatches::Way way_ = RecordedMicroBatches::Way::as_ever;  // of the micro-batch
-  std::vector<std::vector<InFlight>> in_flight_;                        // by chunk
-  std::span<const corpus::HostBatch> batches_;                          // of the step under way
+  std::optional<CudaGraphRunner> recorded_;
+  CudaGraphRunner::Way way_ = CudaGraphRunner::Way::as_ever;  // of the micro-batch
+  std::vector<std::vector<InFlight>> in_flight_;              // by chunk
+  std::span<const corpus::HostBatch> batches_;                // of the step under way
   StepListener* listener_ = nullptr;
   std::optional<parallel::Action> action_;
   report::StepTimes times_;  // of the step under way

@@ -21,7 +21,7 @@ WholeModel whole_model(const models::Model& model, DType type,
 }
 
 WholeModel whole_model(const models::Stage& undivided) {
-  const std::vector<parallel::Placed*> tensors = models::tensors_of(undivided);
+  const std::vector<parallel::ParameterSpec*> tensors = models::tensors_of(undivided);
   WholeModel whole{.weights = checkpoint::whole_tensors(tensors)};
   for (const nn::ModuleState* state : undivided.states())
     for (const parallel::Part& part : state->placed.placement.parts)
@@ -32,7 +32,7 @@ WholeModel whole_model(const models::Stage& undivided) {
 std::vector<checkpoint::HeldTensor> held_weights(const TrainStep& step) {
   std::vector<checkpoint::HeldTensor> held = checkpoint::held(step.shards());
   for (nn::ModuleState* state : step.states()) {
-    parallel::Placed* const placed = &state->placed;
+    parallel::ParameterSpec* const placed = &state->placed;
     const std::vector<checkpoint::HeldTensor> one = checkpoint::held(std::span(&placed, 1));
     held.insert(held.end(), one.begin(), one.end());
   }

@@ -34,7 +34,7 @@ void fill_lowest(const Tensor& t) {
 
 // Elements [begin, begin + value.elements()) of a parameter.
 struct Piece {
-  const parallel::Placed* placed = nullptr;
+  const parallel::ParameterSpec* placed = nullptr;
   int64_t begin = 0;
   Tensor value;
 };
@@ -48,9 +48,9 @@ Pieces pieces_of(std::span<const parallel::Shard> shards) {
   return pieces;
 }
 
-Pieces pieces_of(std::span<parallel::Placed* const> parameters) {
+Pieces pieces_of(std::span<parallel::ParameterSpec* const> parameters) {
   Pieces pieces;
-  for (const parallel::Placed* placed : parameters)
+  for (const parallel::ParameterSpec* placed : parameters)
     for (const parallel::Part& part : placed->placement.parts)
       pieces[part.name].push_back({placed, 0, placed->parameter.value});
   return pieces;

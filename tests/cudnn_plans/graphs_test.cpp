@@ -13,7 +13,7 @@ namespace megatron::kernels::cuda {
 namespace {
 
 struct Call {
-  int64_t samples, queries, keys, heads, key_heads;
+  int64_t samples, queries, keys, heads, kv_heads;
   bool causal;
   DType type;
 };
@@ -35,16 +35,16 @@ class CudnnGraphs : public ::testing::TestWithParam<Call> {
   }
   // Parts of one tensor, or each its own where there are not as many keys as queries.
   void SetUp() override {
-    const auto [samples, queries, keys, heads, key_heads, causal, type] = GetParam();
+    const auto [samples, queries, keys, heads, kv_heads, causal, type] = GetParam();
     if (queries == keys) {
-      const Tensor qkv = filled(queries, heads + 2 * key_heads, 0.37);
+      const Tensor qkv = filled(queries, heads + 2 * kv_heads, 0.37);
       args.q = qkv.slice(2, 0, heads);
-      args.k = qkv.slice(2, heads, key_heads);
-      args.v = qkv.slice(2, heads + key_heads, key_heads);
+      args.k = qkv.slice(2, heads, kv_heads);
+      args.v = qkv.slice(2, heads + kv_heads, kv_heads);
     } else {
       args.q = filled(queries, heads, 0.37);
-      args.k = filled(keys, key_heads, 0.61);
-      args.v = filled(keys, key_heads, 0.83);
+      args.k = filled(keys, kv_heads, 0.61);
+      args.v = filled(keys, kv_heads, 0.83);
     }
     args.dout = filled(queries, heads, 0.29);
     args.out = empty(args.q.shape(), type);
@@ -114,7 +114,7 @@ TEST_P(CudnnGraphs, AreAttention) {
   for (const auto& [whole, any_order] :
        {std::pair{true, false}, {false, false}, {true, true}, {false, true}}) {
     LibraryAttentionPart part = library_part(args, any_order);
-    if (!whole) part.samples = part.key_heads = 1;
+    if (!whole) part.samples = part.kv_heads = 1;
     played_cudnn_version = whole ? 91900 : 90500;
     for (const Tensor* t : {&args.out, &args.lse, &args.dq, &args.dk, &args.dv})
       reference.fill({.out = *t, .value = 1000}, runtime.stream());

@@ -20,7 +20,7 @@ namespace {
 
 struct Model {
   const char* name;
-  int64_t heads, key_heads, width;
+  int64_t heads, kv_heads, width;
 };
 constexpr Model kGpt124M{"GPT-2 124M", 12, 12, 64}, kGpt1558M{"GPT-2 1558M", 25, 25, 64};
 constexpr Model kLlama1B{"Llama 1B", 32, 8, 64}, kLlama3B{"Llama 3B", 24, 8, 128};
@@ -50,23 +50,23 @@ std::vector<Shape> shapes(bool all) {
 
 // As the models call it: q, k and v are parts of one product's result, and so are their gradients.
 AttentionBackwardArgs call(const Shape& shape, Runtime& runtime) {
-  const auto& [name, heads, key_heads, width] = shape.model;
+  const auto& [name, heads, kv_heads, width] = shape.model;
   Arena& arena = runtime.arena(MemoryClass::activations);
   const int64_t samples = std::max<int64_t>(1, 4096 / shape.length);
   const auto tensor = [&](int64_t count) {
     return Tensor::empty(arena, {samples, shape.length, count, width}, shape.type, "attention");
   };
-  const Tensor qkv = tensor(heads + 2 * key_heads), gradients = tensor(heads + 2 * key_heads);
+  const Tensor qkv = tensor(heads + 2 * kv_heads), gradients = tensor(heads + 2 * kv_heads);
   AttentionBackwardArgs args;
   args.q = qkv.slice(2, 0, heads);
-  args.k = qkv.slice(2, heads, key_heads);
-  args.v = qkv.slice(2, heads + key_heads, key_heads);
+  args.k = qkv.slice(2, heads, kv_heads);
+  args.v = qkv.slice(2, heads + kv_heads, kv_heads);
   args.out = tensor(heads);
   args.dout = tensor(heads);
   args.lse = Tensor::empty(arena, {samples, heads, shape.length}, DType::f32, "lse");
   args.dq = gradients.slice(2, 0, heads);
-  args.dk = gradients.slice(2, heads, key_heads);
-  args.dv = gradients.slice(2, heads + key_heads, key_heads);
+  args.dk = gradients.slice(2, heads, kv_heads);
+  args.dv = gradients.slice(2, heads + kv_heads, kv_heads);
   return args;
 }
 
@@ -108,7 +108,7 @@ class Compiler {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     if (plan == nullptr) return tell(name, "has no plan within its scratch memory");
     fmt::print("{}: {} samples and {} key heads at a time, {} of {} bytes, {:.1f} s\n", name,
-               part.samples, part.key_heads, plan->workspace(), part.workspace, seconds.count());
+               part.samples, part.kv_heads, plan->workspace(), part.workspace, seconds.count());
     std::fflush(stdout);
     return true;
   }

@@ -211,7 +211,7 @@ class Layers(ToolTest):
     def test_computed_include(self):
         self.refused("src/base/a.h:1: computed include", src__base__a_h="#include SOME_FILE\n")
 
-    def test_vendor_headers_outside_of_their_wings(self):
+    def test_vendor_headers_outside_of_their_rooms(self):
         for header in (
             "cuda_runtime.h",
             "cublasLt.h",
@@ -233,7 +233,7 @@ class Layers(ToolTest):
                 )
                 self.refused(f"'{header}' stays in", src__models__a_cpp=f'#include "{header}"\n')
 
-    def test_vendor_headers_inside_of_their_wings(self):
+    def test_vendor_headers_inside_of_their_rooms(self):
         self.accepted(
             src__kernels__cuda__a_cpp="#include <cuda_runtime.h>\n#include <cublasLt.h>\n",
             src__device__cuda__a_cpp="#include <cuda.h>\n",

@@ -1,4 +1,4 @@
-// NCCL as this room sees it: what the CUDA wing (device/wing.h) holds of it.
+// NCCL as this room sees it: what the CUDA plugin (device/cuda_plugin.h) holds of it.
 #pragma once
 
 #include <array>
@@ -78,7 +78,7 @@ class Nccl {
                     const std::function<void(bool ends)>& told) const = 0;
 };
 
-// Of the open wing; throws Error where there is none.
+// Of the open plugin; throws Error where there is none.
 const Nccl& nccl();
 
 }  // namespace megatron::comm

@@ -19,7 +19,7 @@
 #include "comm/gpu/rank.h"
 #include "comm/gpu/staged.h"
 #include "device/cuda_library.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 
 namespace megatron::comm {
 namespace {
@@ -236,7 +236,7 @@ class GpuGroup final : public Group {
     if (t.bytes() == 0) return {{}, {std::move(t)}};
     Outbox& box = outbox(to);
     const Tensor letter = Tensor::empty(box.arena(), t.shape(), t.dtype(), "message");
-    cuda_wing().copy(letter.address(), t.address(), t.bytes(), stream);
+    cuda_plugin().copy(letter.address(), t.address(), t.bytes(), stream);
     const Event copied = stream.record();
     box.post(letter, copied);
     return {copied, {std::move(t)}};

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 
 namespace megatron::comm {
 
@@ -26,7 +26,7 @@ GpuLane::GpuLane(std::shared_ptr<GpuRank> rank, std::unique_ptr<Communicator> co
     : rank_(std::move(rank)),
       arena_(Arena::make(rank_->device(), MemoryClass::communication)),
       communicator_(std::move(communicator)),
-      stream_(cuda_wing().make_stream(rank_->device(), rank_->pool(), rank_->scratch())) {
+      stream_(cuda_plugin().make_stream(rank_->device(), rank_->pool(), rank_->scratch())) {
   rank_->add(*this);
 }
 

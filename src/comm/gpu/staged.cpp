@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/arguments.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 
 namespace megatron::comm {
 namespace {
@@ -11,12 +11,13 @@ namespace {
 // A copy of a tensor in host memory.
 Tensor on_host(const Tensor& t, Arena& arena, bool filled) {
   Tensor copy = Tensor::empty(arena, t.shape(), t.dtype(), "staged");
-  if (filled && t.bytes() > 0) cuda_wing().copy_now(copy.raw(), t.address(), t.bytes(), t.device());
+  if (filled && t.bytes() > 0)
+    cuda_plugin().copy_now(copy.raw(), t.address(), t.bytes(), t.device());
   return copy;
 }
 
 void to_device(const Tensor& copy, const Tensor& t) {
-  if (t.bytes() > 0) cuda_wing().copy_now(t.address(), copy.raw(), t.bytes(), t.device());
+  if (t.bytes() > 0) cuda_plugin().copy_now(t.address(), copy.raw(), t.bytes(), t.device());
 }
 
 class Staged final : public Group {
@@ -111,7 +112,7 @@ class Staged final : public Group {
 
   Work copied(Tensor in, Tensor out, Stream& stream) const {
     if (in.bytes() > 0 && in.address() != out.address())
-      cuda_wing().copy(out.address(), in.address(), in.bytes(), stream);
+      cuda_plugin().copy(out.address(), in.address(), in.bytes(), stream);
     return {{}, {std::move(in), std::move(out)}};
   }
 

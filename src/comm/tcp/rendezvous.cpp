@@ -118,7 +118,7 @@ launch::Descriptor try_to_connect(const MeetingPlace& place, int seconds, std::s
     if (!socket.open() || ::connect(socket.get(), a->ai_addr, a->ai_addrlen) != 0) {
       add(*a, errno == EINPROGRESS ? "no answer" : reason());
     } else if (is_its_own_peer(socket.get())) {
-      add(*a, "nobody listens there");
+      add(*a, "connection refused");
     } else {
       set_patience_of(socket.get(), SO_SNDTIMEO, 0);
       return socket;

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "device/cuda/stream.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 
 namespace megatron::cuda {
 

@@ -9,7 +9,7 @@ namespace megatron::kernels {
 namespace {
 
 struct Heads {
-  int64_t batch = 1, queries = 1, keys = 1, heads = 1, key_heads = 1, width = 8;
+  int64_t batch = 1, queries = 1, keys = 1, heads = 1, kv_heads = 1, width = 8;
   DType type = DType::f32;
   bool causal = true;
   bool positions = false;  // shuffled, with queries that see no key
@@ -23,7 +23,7 @@ struct Heads {
 
   std::string str() const {
     return fmt::format("b={} t={} s={} n={}/{} d={} {}{}{}{}{}{}{}", batch, queries, keys, heads,
-                       key_heads, width, describe(type, {}), causal ? " causal" : " full",
+                       kv_heads, width, describe(type, {}), causal ? " causal" : " full",
                        positions ? " positions" : "", dropout > 0 ? " dropout" : "",
                        packed ? " packed" : "", documents.empty() ? "" : " documents",
                        first_head > 0 ? fmt::format(" from head {}", first_head) : "");
@@ -49,14 +49,14 @@ AttentionArgs forward_args(Inputs& inputs, const Heads& h) {
   AttentionArgs args{.causal = h.causal, .scale = 1 / std::sqrt(static_cast<float>(h.width))};
   if (h.packed) {
     const Tensor qkv =
-        inputs.normal("qkv", {h.batch, h.queries, h.heads + 2 * h.key_heads, h.width}, h.type);
+        inputs.normal("qkv", {h.batch, h.queries, h.heads + 2 * h.kv_heads, h.width}, h.type);
     args.q = qkv.slice(2, 0, h.heads);
-    args.k = qkv.slice(2, h.heads, h.key_heads);
-    args.v = qkv.slice(2, h.heads + h.key_heads, h.key_heads);
+    args.k = qkv.slice(2, h.heads, h.kv_heads);
+    args.v = qkv.slice(2, h.heads + h.kv_heads, h.kv_heads);
   } else {
     args.q = inputs.normal("q", {h.batch, h.queries, h.heads, h.width}, h.type);
-    args.k = inputs.normal("k", {h.batch, h.keys, h.key_heads, h.width}, h.type);
-    args.v = inputs.normal("v", {h.batch, h.keys, h.key_heads, h.width}, h.type);
+    args.k = inputs.normal("k", {h.batch, h.keys, h.kv_heads, h.width}, h.type);
+    args.v = inputs.normal("v", {h.batch, h.keys, h.kv_heads, h.width}, h.type);
   }
   if (h.positions) {
     args.q_positions =
@@ -66,13 +66,13 @@ AttentionArgs forward_args(Inputs& inputs, const Heads& h) {
   }
   if (!h.documents.empty()) {
     const Shape shape = {h.batch, h.queries};
-    args.q_begins = h.positions
-                        ? inputs.integers("q_begins", shape, DType::i32, 0, h.queries + h.keys)
-                        : inputs.values("q_begins", shape, DType::i32, h.begins());
+    args.window_start =
+        h.positions ? inputs.integers("window_start", shape, DType::i32, 0, h.queries + h.keys)
+                    : inputs.values("window_start", shape, DType::i32, h.begins());
   }
   if (h.dropout > 0) {
     args.dropout = {h.dropout, 1234, 77,
-                    inputs.integers("samples", {h.batch}, DType::i64, 0, int64_t{1} << 40)};
+                    inputs.integers("sample_ids", {h.batch}, DType::i64, 0, int64_t{1} << 40)};
     args.dropout.first_head = h.first_head;
   }
   args.out = inputs.output("out", {h.batch, h.queries, h.heads, h.width}, h.type,
@@ -90,7 +90,7 @@ AttentionBackwardArgs backward_args(Inputs& inputs, const Heads& h) {
   args.dout = inputs.normal("dout", f.out.shape(), h.type);
   args.q_positions = f.q_positions;
   args.k_positions = f.k_positions;
-  args.q_begins = f.q_begins;
+  args.window_start = f.window_start;
   args.causal = f.causal;
   args.scale = f.scale;
   args.dropout = f.dropout;
@@ -154,7 +154,7 @@ void add_confined(std::vector<Heads>& list, DType type) {
                   .queries = 33,
                   .keys = 33,
                   .heads = 4,
-                  .key_heads = 2,
+                  .kv_heads = 2,
                   .width = 24,
                   .type = type,
                   .documents = {1, 5, 1, 1, 13}});
@@ -162,7 +162,7 @@ void add_confined(std::vector<Heads>& list, DType type) {
                   .queries = 450,
                   .keys = 450,
                   .heads = 2,
-                  .key_heads = 1,
+                  .kv_heads = 1,
                   .width = 16,
                   .type = type,
                   .packed = true,
@@ -171,7 +171,7 @@ void add_confined(std::vector<Heads>& list, DType type) {
                   .queries = 300,
                   .keys = 300,
                   .heads = 2,
-                  .key_heads = 2,
+                  .kv_heads = 2,
                   .width = 8,
                   .type = type,
                   .documents = {260, 1, 1000}});
@@ -179,7 +179,7 @@ void add_confined(std::vector<Heads>& list, DType type) {
                   .queries = 160,
                   .keys = 290,
                   .heads = 3,
-                  .key_heads = 1,
+                  .kv_heads = 1,
                   .width = 8,
                   .type = type,
                   .causal = false,
@@ -188,7 +188,7 @@ void add_confined(std::vector<Heads>& list, DType type) {
                   .queries = 150,
                   .keys = 150,
                   .heads = 2,
-                  .key_heads = 2,
+                  .kv_heads = 2,
                   .width = 16,
                   .type = type,
                   .dropout = 0.25f,
@@ -197,7 +197,7 @@ void add_confined(std::vector<Heads>& list, DType type) {
                   .queries = 70,
                   .keys = 145,
                   .heads = 2,
-                  .key_heads = 1,
+                  .kv_heads = 1,
                   .width = 16,
                   .type = type,
                   .positions = true,
@@ -207,13 +207,13 @@ void add_confined(std::vector<Heads>& list, DType type) {
 // GPT-2 124M and a Llama of 160M parameters with 4 query groups, 4 x 1024 tokens; longer sequences,
 // and documents in one.
 void add_real(std::vector<Heads>& list, DType type) {
-  const auto add = [&](int64_t batch, int64_t length, int64_t key_heads, float dropout,
+  const auto add = [&](int64_t batch, int64_t length, int64_t kv_heads, float dropout,
                        std::vector<int64_t> documents) {
     list.push_back({.batch = batch,
                     .queries = length,
                     .keys = length,
                     .heads = 12,
-                    .key_heads = key_heads,
+                    .kv_heads = kv_heads,
                     .width = 64,
                     .type = type,
                     .dropout = dropout,
@@ -232,7 +232,7 @@ void add_real(std::vector<Heads>& list, DType type) {
                   .queries = 4096,
                   .keys = 4096,
                   .heads = 32,
-                  .key_heads = 8,
+                  .kv_heads = 8,
                   .width = 128,
                   .type = type,
                   .packed = true,
@@ -244,25 +244,20 @@ std::vector<Heads> attention_shapes() {
   std::vector<Heads> list;
   for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     list.push_back({.type = type});
-    list.push_back({.batch = 2,
-                    .queries = 2,
-                    .keys = 2,
-                    .heads = 2,
-                    .key_heads = 2,
-                    .width = 1,
-                    .type = type});
+    list.push_back(
+        {.batch = 2, .queries = 2, .keys = 2, .heads = 2, .kv_heads = 2, .width = 1, .type = type});
     list.push_back({.batch = 2,
                     .queries = 33,
                     .keys = 33,
                     .heads = 4,
-                    .key_heads = 2,
+                    .kv_heads = 2,
                     .width = 24,
                     .type = type});
     list.push_back({.batch = 1,
                     .queries = 7,
                     .keys = 19,
                     .heads = 3,
-                    .key_heads = 1,
+                    .kv_heads = 1,
                     .width = 33,
                     .type = type,
                     .causal = false});
@@ -270,14 +265,14 @@ std::vector<Heads> attention_shapes() {
                     .queries = 19,
                     .keys = 7,
                     .heads = 2,
-                    .key_heads = 2,
+                    .kv_heads = 2,
                     .width = 16,
                     .type = type});
     list.push_back({.batch = 2,
                     .queries = 70,
                     .keys = 45,
                     .heads = 2,
-                    .key_heads = 1,
+                    .kv_heads = 1,
                     .width = 16,
                     .type = type,
                     .positions = true});
@@ -286,29 +281,19 @@ std::vector<Heads> attention_shapes() {
                       .queries = 128,
                       .keys = 128,
                       .heads = 2,
-                      .key_heads = 1,
+                      .kv_heads = 1,
                       .width = 64,
                       .type = type,
                       .packed = true});
-    list.push_back({.batch = 0,
-                    .queries = 5,
-                    .keys = 5,
-                    .heads = 2,
-                    .key_heads = 1,
-                    .width = 8,
-                    .type = type});
-    list.push_back({.batch = 1,
-                    .queries = 0,
-                    .keys = 5,
-                    .heads = 2,
-                    .key_heads = 2,
-                    .width = 8,
-                    .type = type});
+    list.push_back(
+        {.batch = 0, .queries = 5, .keys = 5, .heads = 2, .kv_heads = 1, .width = 8, .type = type});
+    list.push_back(
+        {.batch = 1, .queries = 0, .keys = 5, .heads = 2, .kv_heads = 2, .width = 8, .type = type});
     list.push_back({.batch = 1,
                     .queries = 5,
                     .keys = 0,
                     .heads = 2,
-                    .key_heads = 2,
+                    .kv_heads = 2,
                     .width = 8,
                     .type = type,
                     .causal = false});
@@ -316,7 +301,7 @@ std::vector<Heads> attention_shapes() {
                     .queries = 21,
                     .keys = 21,
                     .heads = 4,
-                    .key_heads = 2,
+                    .kv_heads = 2,
                     .width = 16,
                     .type = type,
                     .dropout = 0.25f});
@@ -324,7 +309,7 @@ std::vector<Heads> attention_shapes() {
                     .queries = 21,
                     .keys = 21,
                     .heads = 4,
-                    .key_heads = 2,
+                    .kv_heads = 2,
                     .width = 16,
                     .type = type,
                     .dropout = 0.25f,
@@ -333,7 +318,7 @@ std::vector<Heads> attention_shapes() {
                     .queries = 18,
                     .keys = 27,
                     .heads = 2,
-                    .key_heads = 2,
+                    .kv_heads = 2,
                     .width = 8,
                     .type = type,
                     .positions = true,
@@ -342,7 +327,7 @@ std::vector<Heads> attention_shapes() {
                     .queries = 150,
                     .keys = 150,
                     .heads = 4,
-                    .key_heads = 2,
+                    .kv_heads = 2,
                     .width = 64,
                     .type = type,
                     .packed = true});
@@ -350,7 +335,7 @@ std::vector<Heads> attention_shapes() {
                     .queries = 140,
                     .keys = 140,
                     .heads = 2,
-                    .key_heads = 1,
+                    .kv_heads = 1,
                     .width = 128,
                     .type = type,
                     .dropout = 0.1f,
@@ -360,7 +345,7 @@ std::vector<Heads> attention_shapes() {
                     .queries = 75,
                     .keys = 100,
                     .heads = 2,
-                    .key_heads = 2,
+                    .kv_heads = 2,
                     .width = 80,
                     .type = type,
                     .positions = true,

@@ -26,7 +26,7 @@ Case::Call make(const DropoutBlock& d, Runtime& runtime) {
   const Shape shape{d.rows > 0 ? d.rows : d.samples * d.length, d.channels};
   DropoutArgs args{
       .mask = {d.p, 42, 4711,
-               inputs.integers("samples", {d.samples}, DType::i64, 0, int64_t{1} << 40)}};
+               inputs.integers("sample_ids", {d.samples}, DType::i64, 0, int64_t{1} << 40)}};
   if (d.rows > 0) {
     args.mask.first_row = d.first_row;
     args.mask.length = d.length;

@@ -20,7 +20,7 @@ float about_normal(const RandomStream& stream, int64_t i) {
   int64_t sum = -2 * 65535;
   for (int shift = 0; shift < 64; shift += 16) sum += static_cast<int64_t>(bits >> shift & 0xffff);
   return static_cast<float>(static_cast<double>(sum) /
-                            37836.9);  // deviation of the sum: 65536 / sqrt(3)
+                            37836.9);  // standard deviation of the sum: 65536 / sqrt(3)
 }
 
 void set_all(Tensor tensor, double value) {

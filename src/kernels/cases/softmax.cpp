@@ -41,7 +41,7 @@ SoftmaxArgs forward_args(Inputs& inputs, const Scores& s) {
     args.k_positions = inputs.integers("k_positions", {s.batch, s.keys}, DType::i32, 15, 60);
   }
   if (s.begins)
-    args.q_begins = inputs.integers("q_begins", {s.batch, s.queries}, DType::i32, 0, 40);
+    args.window_start = inputs.integers("window_start", {s.batch, s.queries}, DType::i32, 0, 40);
   return args;
 }
 

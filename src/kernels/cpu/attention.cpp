@@ -37,7 +37,7 @@ class PackedKeys {
       place_words = value_offset + words(sizes.kind, keys) * sizes.columns;
     }
     int64_t bytes(const AttentionSizes& sizes, int threads) const {
-      return (once ? sizes.batch * sizes.key_heads : threads) * place_words * 4;
+      return (once ? sizes.batch * sizes.kv_heads : threads) * place_words * 4;
     }
     bool once;
     int64_t value_offset = 0, place_words = 0;
@@ -51,7 +51,7 @@ class PackedKeys {
         form_(sizes, args.k.dtype()),
         data_(reinterpret_cast<uint32_t*>(memory.data())) {
     if (!form_.once) return;
-    const int64_t heads = sizes.batch * sizes.key_heads, blocks = sizes.key_blocks();
+    const int64_t heads = sizes.batch * sizes.kv_heads, blocks = sizes.key_blocks();
     stream.pool().parallel_for(heads * blocks, [&](int64_t index, int) {
       pack(index / blocks, index % blocks, at(index / blocks, index % blocks));
     });
@@ -74,7 +74,7 @@ class PackedKeys {
 
   // Panels that some query may see; the keys after the last such key are zeros.
   void pack(int64_t head, int64_t block, const Block& to) const {
-    const int64_t sample = head / sizes_.key_heads, key_head = head % sizes_.key_heads;
+    const int64_t sample = head / sizes_.kv_heads, key_head = head % sizes_.kv_heads;
     const KeyRange range = places_.reachable(sample, block);
     const int64_t begin = block * kKeyColumns + range.first, count = range.reachable;
     if (count == 0) return;
@@ -210,7 +210,7 @@ class UnpackedTile {
 // Rows of `block`: online softmax over the blocks of keys in ascending order.
 void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPlaces& places,
             const PackedKeys& packed, const RowBlock& block, int thread, Workspace& work) {
-  const int64_t head = block.sample * sizes.key_heads + block.key_head;
+  const int64_t head = block.sample * sizes.kv_heads + block.key_head;
   pack_rows(HeadRows(args.q, block.sample, block.key_head, sizes.group), block.begin, block.count,
             block.rows, sizes.kind, work.queries);
   std::fill_n(work.maximum, block.rows, -std::numeric_limits<float>::infinity());
@@ -285,16 +285,15 @@ void attention(const AttentionArgs& args, Stream& stream) {
   const KeyPlaces places(sizes, scratch.positions);
   const PackedKeys packed(args, sizes, places, *scratch.keys, stream);
   const int64_t blocks = sizes.row_blocks();
-  stream.pool().parallel_for(
-      sizes.batch * sizes.key_heads * blocks, [&](int64_t index, int thread) {
-        const int64_t head = index / blocks;
-        // The last rows first: under a causal mask they see most.
-        const RowBlock block(sizes, head / sizes.key_heads, head % sizes.key_heads,
-                             blocks - 1 - index % blocks);
-        Workspace work(sizes, scratch.tiles->data() + thread * scratch.tile_bytes);
-        attend(args, sizes, places, packed, block, thread, work);
-        finish(args, sizes, block, work);
-      });
+  stream.pool().parallel_for(sizes.batch * sizes.kv_heads * blocks, [&](int64_t index, int thread) {
+    const int64_t head = index / blocks;
+    // The last rows first: under a causal mask they see most.
+    const RowBlock block(sizes, head / sizes.kv_heads, head % sizes.kv_heads,
+                         blocks - 1 - index % blocks);
+    Workspace work(sizes, scratch.tiles->data() + thread * scratch.tile_bytes);
+    attend(args, sizes, places, packed, block, thread, work);
+    finish(args, sizes, block, work);
+  });
 }
 
 }  // namespace megatron::kernels::cpu

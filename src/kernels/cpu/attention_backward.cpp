@@ -213,7 +213,7 @@ class KeyHeadGradient {
 
 AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, Stream& stream) {
   const AttentionSizes sizes(args);
-  if (sizes.batch * sizes.key_heads * sizes.width == 0) return {};
+  if (sizes.batch * sizes.kv_heads * sizes.width == 0) return {};
   AttentionScratch scratch{.tile_bytes = GradientWorkspace(sizes, nullptr).bytes};
   Arena& arena = stream.scratch();
   scratch.positions = arena.allocate(KeyPlaces::bytes(sizes), "attention key positions");
@@ -230,10 +230,9 @@ void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   const AttentionSizes sizes(args);
   const KeyPlaces places(sizes, scratch.positions);
   // One thread computes a key head from end to end: sums over its queries have one order.
-  stream.pool().parallel_for(sizes.batch * sizes.key_heads, [&](int64_t head, int thread) {
+  stream.pool().parallel_for(sizes.batch * sizes.kv_heads, [&](int64_t head, int thread) {
     GradientWorkspace work(sizes, scratch.tiles->data() + thread * scratch.tile_bytes);
-    KeyHeadGradient(args, sizes, places, head / sizes.key_heads, head % sizes.key_heads, work)
-        .run();
+    KeyHeadGradient(args, sizes, places, head / sizes.kv_heads, head % sizes.kv_heads, work).run();
   });
 }
 

@@ -29,7 +29,7 @@ AttentionSizes::AttentionSizes(const Tensor& q, const Tensor& k, bool is_causal,
     : batch(q.size(0)),
       queries(q.size(1)),
       keys(k.size(1)),
-      key_heads(k.size(2)),
+      kv_heads(k.size(2)),
       group(q.size(2) / k.size(2)),
       width(q.size(3)),
       kind(word_kind(q.dtype(), bf16_products())),
@@ -49,8 +49,8 @@ int32_t AttentionSizes::limit(int64_t sample, int64_t t) const {
 }
 
 int32_t AttentionSizes::key_begin(int64_t sample, int64_t t) const {
-  return q_begins.defined() ? q_begins.data<int32_t>()[sample * queries + t]
-                            : std::numeric_limits<int32_t>::min();
+  return window_start.defined() ? window_start.data<int32_t>()[sample * queries + t]
+                                : std::numeric_limits<int32_t>::min();
 }
 
 int64_t KeyPlaces::bytes(const AttentionSizes& sizes) {
@@ -146,7 +146,7 @@ TileDropout RowBlock::draw(const AttentionSizes& sizes, const TilePlace& place,
                            uint32_t* words) const {
   const DropoutArgs::Mask& mask = sizes.dropout;
   if (mask.p == 0) return {};
-  const auto number = static_cast<uint64_t>(mask.samples.data<int64_t>()[sample]);
+  const auto number = static_cast<uint64_t>(mask.sample_ids.data<int64_t>()[sample]);
   for (int64_t i = 0; i < count; ++i) {
     const auto head =
         static_cast<uint64_t>(mask.first_head + key_head * sizes.group + (begin + i) % sizes.group);
@@ -163,7 +163,7 @@ TileDropout RowBlock::draw(const AttentionSizes& sizes, const TilePlace& place,
 int64_t RowBlock::statistics_index(const AttentionSizes& sizes, int64_t i) const {
   const int64_t row = begin + i;
   const int64_t head = key_head * sizes.group + row % sizes.group;
-  return (sample * sizes.key_heads * sizes.group + head) * sizes.queries + row / sizes.group;
+  return (sample * sizes.kv_heads * sizes.group + head) * sizes.queries + row / sizes.group;
 }
 
 void require_attention_type(const char* kernel, DType type) {

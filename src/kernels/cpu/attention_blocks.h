@@ -29,7 +29,7 @@ struct AttentionSizes {
       : AttentionSizes(args.q, args.k, args.causal, args.dropout) {
     q_positions = args.q_positions;
     k_positions = args.k_positions;
-    q_begins = args.q_begins;
+    window_start = args.window_start;
   }
 
   // Keys of a block, padded to panels.
@@ -44,12 +44,12 @@ struct AttentionSizes {
   int32_t position(int64_t sample, int64_t t) const;
   int32_t limit(int64_t sample, int64_t t) const;
 
-  int64_t batch, queries, keys, key_heads, group, width;
+  int64_t batch, queries, keys, kv_heads, group, width;
   WordKind kind;
   int64_t word_width;   // words of a row of D elements
   int64_t columns;      // D padded to panels
   int64_t padded_keys;  // S padded to panels
-  Tensor q_positions, k_positions, q_begins;
+  Tensor q_positions, k_positions, window_start;
   bool causal;
   const DropoutArgs::Mask& dropout;
 

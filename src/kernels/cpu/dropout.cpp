@@ -66,8 +66,8 @@ void dropout_rows(const DropoutArgs& args, Stream& stream) {
     }
     const Output<T> out = output_of<T>(args.out, width, {x});
     const int64_t positions =
-        mask.length > 0 ? mask.length : rows / std::max<int64_t>(1, mask.samples.elements());
-    const int64_t* samples = mask.samples.data<int64_t>();
+        mask.length > 0 ? mask.length : rows / std::max<int64_t>(1, mask.sample_ids.elements());
+    const int64_t* samples = mask.sample_ids.data<int64_t>();
     const uint64_t key = mask.seed * 0x9E3779B97F4A7C15ull ^ mask.stream;
     const auto threshold =
         static_cast<uint32_t>(std::ceil(static_cast<double>(mask.p) * 4294967296.0));

@@ -138,7 +138,7 @@ struct Sight {
       : causal(args.causal), position(row % args.s.size(2)) {
     const int64_t sample = row / (args.s.size(1) * args.s.size(2));
     const int64_t query = sample * args.s.size(2) + position;
-    if (args.q_begins.defined()) begin = args.q_begins.data<int32_t>()[query];
+    if (args.window_start.defined()) begin = args.window_start.data<int32_t>()[query];
     if (!args.q_positions.defined()) return;
     position = args.q_positions.data<int32_t>()[query];
     keys = args.k_positions.data<int32_t>() + sample * args.s.size(3);

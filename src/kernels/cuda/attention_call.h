@@ -15,7 +15,7 @@ inline constexpr double kLog2e = 1.44269504088896340736;
 struct AttentionCall {
   Places places;
   AttentionDropout dropout;
-  int key_heads, width;
+  int kv_heads, width;
   int key_head_count;  // of all samples
   float scale;         // of the scores in units of ln 2: exp(scale * s) = 2^(this * s)
   float plain_scale;
@@ -28,8 +28,8 @@ struct AttentionCall {
 // The rows, or keys, that a block of threads makes results of.
 struct HeadBlock {
   __device__ HeadBlock(const AttentionCall& call, int block, int tile_rows)
-      : sample(call.key_head() / call.key_heads),
-        key_head(call.key_head() % call.key_heads),
+      : sample(call.key_head() / call.kv_heads),
+        key_head(call.key_head() % call.kv_heads),
         index(block),
         first_row(block * tile_rows),
         number(call.dropout.active() ? call.dropout.samples[sample] : 0) {}
@@ -44,7 +44,7 @@ struct HeadBlock {
 __device__ inline int64_t statistics_index(const AttentionCall& call, const HeadBlock& block,
                                            int row) {
   const int group = call.places.group, query = row / group;
-  const int64_t heads = int64_t{call.key_heads} * group;
+  const int64_t heads = int64_t{call.kv_heads} * group;
   return (block.sample * heads + block.head_of(group, row)) * call.places.queries + query;
 }
 
@@ -53,7 +53,7 @@ AttentionCall call_of(const Args& args, const AttentionBlocks& blocks, const Ten
                       Stream& stream) {
   return {.places = places_of(args, blocks, spans, stream),
           .dropout = dropout_of(args.dropout, !args.q_positions.defined()),
-          .key_heads = static_cast<int>(args.k.size(2)),
+          .kv_heads = static_cast<int>(args.k.size(2)),
           .width = static_cast<int>(args.q.size(3)),
           .key_head_count = static_cast<int>(args.q.size(0) * args.k.size(2)),
           .scale = static_cast<float>(args.scale * kLog2e),

@@ -91,7 +91,7 @@ Places places_of(const Args& args, const AttentionBlocks& blocks, const Tensor& 
                 .causal = args.causal,
                 .q_positions = address_of<int32_t>(args.q_positions),
                 .k_positions = address_of<int32_t>(args.k_positions),
-                .q_begins = address_of<int32_t>(args.q_begins),
+                .window_start = address_of<int32_t>(args.window_start),
                 .row_spans = nullptr,
                 .key_spans = nullptr,
                 .key_ends = nullptr};

@@ -15,7 +15,7 @@ namespace megatron::kernels::cuda {
 // bound see every key below it.
 inline constexpr int kNever = INT_MAX;
 
-// Of the queries of a block of rows: the lowest and the highest of their q_begins, and of the
+// Of the queries of a block of rows: the lowest and the highest of their window_start, and of the
 // positions up to which they see.
 struct alignas(16) RowSpan {
   int lowest_begin, highest_begin, lowest_limit, highest_limit;
@@ -37,7 +37,7 @@ struct Places {
   int queries, keys, group;
   int row_tile, key_tile, row_blocks, key_blocks;
   bool causal;
-  const int32_t *q_positions, *k_positions, *q_begins;  // null: as in AttentionArgs
+  const int32_t *q_positions, *k_positions, *window_start;  // null: as in AttentionArgs
   // [samples, row_blocks], [samples, key_blocks] and [samples]; null: they follow from indices.
   RowSpan* row_spans;
   KeySpan* key_spans;
@@ -51,7 +51,7 @@ struct Places {
     return causal ? position(sample, query) : kNever - 1;
   }
   __device__ int begin(int sample, int query) const {
-    return q_begins == nullptr ? INT_MIN : q_begins[int64_t{sample} * queries + query];
+    return window_start == nullptr ? INT_MIN : window_start[int64_t{sample} * queries + query];
   }
   __device__ int key(int sample, int index) const {
     return k_positions == nullptr ? index : k_positions[int64_t{sample} * keys + index];

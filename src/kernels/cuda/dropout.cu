@@ -90,8 +90,8 @@ void dropout(const DropoutArgs& args, Stream& stream) {
                  .whole = false};
     rows.whole = are_aligned({rows.x, rows.out}) && width % kChunk<T> == 0;
     if (mask.p > 0) {
-      rows.samples = address_of<int64_t>(mask.samples);
-      const int64_t samples = mask.samples.elements();
+      rows.samples = address_of<int64_t>(mask.sample_ids);
+      const int64_t samples = mask.sample_ids.elements();
       const int64_t length = mask.length > 0 ? mask.length : count / samples;
       count_items("dropout", samples * length);
       rows.length = Divisor(static_cast<uint32_t>(length));

@@ -20,7 +20,7 @@ struct Scores {
   const T* s;
   T* p;
   float* lse;
-  const int32_t *q_positions, *k_positions, *q_begins;  // null where there are none
+  const int32_t *q_positions, *k_positions, *window_start;  // null where there are none
   int64_t rows, queries, keys, heads_and_queries;
   float scale;
   bool causal, whole;
@@ -32,7 +32,7 @@ struct Sight {
   __device__ Sight(const Scores<T>& a, int64_t row)
       : causal(a.causal), position(static_cast<int>(row % a.queries)) {
     const int64_t sample = row / a.heads_and_queries, query = sample * a.queries + position;
-    if (a.q_begins != nullptr) begin = a.q_begins[query];
+    if (a.window_start != nullptr) begin = a.window_start[query];
     if (a.q_positions == nullptr) return;
     position = a.q_positions[query];
     keys = a.k_positions + sample * a.keys;
@@ -175,7 +175,7 @@ void softmax(const SoftmaxArgs& args, Stream& stream) {
                 .lse = address_of<float>(args.lse),
                 .q_positions = address_of<int32_t>(args.q_positions),
                 .k_positions = address_of<int32_t>(args.k_positions),
-                .q_begins = address_of<int32_t>(args.q_begins),
+                .window_start = address_of<int32_t>(args.window_start),
                 .rows = rows,
                 .queries = queries,
                 .keys = keys,

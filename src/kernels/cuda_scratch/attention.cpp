@@ -24,7 +24,7 @@ AttentionTile gradient_tile_of(const Tensor& q) {
 
 template <class Args>
 Tensor spans(const Args& args, const AttentionBlocks& blocks, Stream& stream) {
-  if (!args.q_positions.defined() && !args.q_begins.defined()) return {};
+  if (!args.q_positions.defined() && !args.window_start.defined()) return {};
   return Tensor::empty(stream.scratch(), {blocks.span_words}, DType::i32, "attention spans");
 }
 

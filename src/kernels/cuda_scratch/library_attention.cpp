@@ -29,7 +29,7 @@ bool takes(const Args& args, std::initializer_list<const Tensor*> tensors) {
   const DType type = args.q.dtype();
   const int64_t queries = args.q.size(1), keys = args.k.size(1), width = args.q.size(3);
   if (type != DType::bf16 && type != DType::f16) return false;
-  if (args.q_positions.defined() || args.q_begins.defined() || args.dropout.p > 0) return false;
+  if (args.q_positions.defined() || args.window_start.defined() || args.dropout.p > 0) return false;
   if (args.causal && queries != keys) return false;
   if (args.q.size(0) == 0 || args.q.size(2) == 0 || args.lse.offset() % 4 != 0) return false;
   for (const int64_t length : {queries, keys}) {
@@ -40,8 +40,8 @@ bool takes(const Args& args, std::initializer_list<const Tensor*> tensors) {
                      [](const Tensor* t) { return rows_are_aligned(*t); });
 }
 
-int64_t heads_of(const AttentionBackwardArgs& args, int64_t samples, int64_t key_heads) {
-  return samples * key_heads * (args.q.size(2) / args.k.size(2));
+int64_t heads_of(const AttentionBackwardArgs& args, int64_t samples, int64_t kv_heads) {
+  return samples * kv_heads * (args.q.size(2) / args.k.size(2));
 }
 
 // dq in f32.
@@ -59,9 +59,9 @@ int64_t workspace_bytes(const AttentionBackwardArgs& args, int64_t heads, bool a
   return scores + each + kSlack;
 }
 
-int64_t backward_bytes(const AttentionBackwardArgs& args, int64_t samples, int64_t key_heads,
+int64_t backward_bytes(const AttentionBackwardArgs& args, int64_t samples, int64_t kv_heads,
                        bool any_order) {
-  const int64_t heads = heads_of(args, samples, key_heads);
+  const int64_t heads = heads_of(args, samples, kv_heads);
   const int64_t sums = any_order ? dq_sums(args, heads) * size_of(DType::f32) : 0;
   return workspace_bytes(args, heads, any_order) + sums;
 }
@@ -87,21 +87,21 @@ bool library_takes(const AttentionBackwardArgs& args, bool any_order) {
 }
 
 LibraryAttentionPart library_part(const AttentionArgs& args) {
-  return {.samples = args.q.size(0), .key_heads = args.k.size(2), .workspace = kSlack};
+  return {.samples = args.q.size(0), .kv_heads = args.k.size(2), .workspace = kSlack};
 }
 
 LibraryAttentionPart library_part(const AttentionBackwardArgs& args, bool any_order) {
   LibraryAttentionPart part;
-  const int64_t samples = args.q.size(0), key_heads = args.k.size(2);
+  const int64_t samples = args.q.size(0), kv_heads = args.k.size(2);
   const auto fits = [&](int64_t s, int64_t h) {
     return backward_bytes(args, s, h, any_order) <= kPart;
   };
-  part.key_heads = fits(1, key_heads)
-                       ? key_heads
-                       : largest_divisor(key_heads, [&](int64_t h) { return fits(1, h); });
-  if (part.key_heads == key_heads)
-    part.samples = largest_divisor(samples, [&](int64_t s) { return fits(s, key_heads); });
-  const int64_t heads = heads_of(args, part.samples, part.key_heads);
+  part.kv_heads = fits(1, kv_heads)
+                      ? kv_heads
+                      : largest_divisor(kv_heads, [&](int64_t h) { return fits(1, h); });
+  if (part.kv_heads == kv_heads)
+    part.samples = largest_divisor(samples, [&](int64_t s) { return fits(s, kv_heads); });
+  const int64_t heads = heads_of(args, part.samples, part.kv_heads);
   part.workspace = workspace_bytes(args, heads, any_order);
   if (any_order) {
     part.dq_sums = dq_sums(args, heads);
@@ -121,7 +121,7 @@ LibraryAttentionScratch library_attention_scratch(const AttentionArgs& args, Str
 LibraryAttentionScratch library_attention_scratch(const AttentionBackwardArgs& args,
                                                   Stream& stream) {
   const LibraryAttentionPart part = library_part(args, stream.nondeterministic());
-  const int64_t heads = args.q.size(2) / args.k.size(2) * part.key_heads;
+  const int64_t heads = args.q.size(2) / args.k.size(2) * part.kv_heads;
   Arena& arena = stream.scratch();
   LibraryAttentionScratch scratch;
   scratch.workspace = Tensor::empty(arena, {part.workspace}, DType::u8, "attention workspace");

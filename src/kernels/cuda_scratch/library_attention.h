@@ -20,7 +20,7 @@ bool library_takes(const AttentionBackwardArgs& args, bool any_order = false);
 // heads unless it is one sample. Backward keeps two bytes a score or, in any order, four a value of
 // dq: parts are as large as 768 MiB allow, at least one key head.
 struct LibraryAttentionPart {
-  int64_t samples = 1, key_heads = 1;
+  int64_t samples = 1, kv_heads = 1;
   int64_t workspace = 0;  // bytes, the most that a plan may ask for
   // The gradients of all scores: a backward plan that asks for less has no room for them, and adds
   // to dq as blocks of threads come. 0 in any order.

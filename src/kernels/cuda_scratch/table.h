@@ -1,5 +1,5 @@
 // The scratch memory of the CUDA kernels, for plans of runs that compute on CUDA. What is below
-// here is part of the program and of the CUDA wing: the kernels ask by the same functions.
+// here is part of the program and of the CUDA plugin: the kernels ask by the same functions.
 #pragma once
 
 #include "kernels/table.h"

@@ -20,7 +20,7 @@ class Visibility {
         keys_(keys),
         q_(load_integers(args.q_positions)),
         k_(load_integers(args.k_positions)),
-        begins_(load_integers(args.q_begins)) {}
+        begins_(load_integers(args.window_start)) {}
 
   int64_t query(int64_t b, int64_t i) const { return q_.empty() ? i : q_[b * queries_ + i]; }
   int64_t key(int64_t b, int64_t j) const { return k_.empty() ? j : k_[b * keys_ + j]; }
@@ -67,17 +67,17 @@ struct Heads {
         heads(args.q.size(2)),
         width(args.q.size(3)),
         keys(args.k.size(1)),
-        key_heads(args.k.size(2)),
+        kv_heads(args.k.size(2)),
         scale(static_cast<C>(args.scale)),
         visible(args, queries, keys),
         mask(args.dropout),
-        samples(load_integers(args.dropout.samples)) {}
+        samples(load_integers(args.dropout.sample_ids)) {}
 
   int64_t query_row(int64_t b, int64_t i, int64_t n) const {
     return ((b * queries + i) * heads + n) * width;
   }
   int64_t key_row(int64_t b, int64_t j, int64_t n) const {
-    return ((b * keys + j) * key_heads + n / (heads / key_heads)) * width;
+    return ((b * keys + j) * kv_heads + n / (heads / kv_heads)) * width;
   }
   static C dot(const C* a, const C* b, int64_t n) {
     C sum = 0;
@@ -97,7 +97,7 @@ struct Heads {
   }
 
   std::vector<C> q, k, v;
-  int64_t batch, queries, heads, width, keys, key_heads;
+  int64_t batch, queries, heads, width, keys, kv_heads;
   C scale;
   Visibility visible;
   const DropoutArgs::Mask& mask;
@@ -134,9 +134,9 @@ void differentiate(const AttentionBackwardArgs& args, Stream& stream) {
   const Heads<C> x(args);
   const std::vector<C> out = load<C>(args.out), lse = load<C>(args.lse), dout = load<C>(args.dout);
   std::vector<C> dq(x.q.size()), dk(x.k.size()), dv(x.v.size());
-  const int64_t group = x.heads / x.key_heads;
-  for_rows(stream, x.batch * x.key_heads, 1, [&](int64_t task) {
-    const int64_t b = task / x.key_heads, first = task % x.key_heads * group;
+  const int64_t group = x.heads / x.kv_heads;
+  for_rows(stream, x.batch * x.kv_heads, 1, [&](int64_t task) {
+    const int64_t b = task / x.kv_heads, first = task % x.kv_heads * group;
     std::vector<C> factors(x.keys);
     for (int64_t n = first; n < first + group; ++n) {
       for (int64_t i = 0; i < x.queries; ++i) {

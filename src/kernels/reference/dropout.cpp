@@ -13,7 +13,7 @@ void drop(const DropoutArgs& args, Stream& stream) {
   std::vector<C> x = load<C>(args.x);
   const int64_t rows = args.x.size(0), channels = args.x.size(1);
   if (args.mask.p > 0) {
-    const std::vector<int64_t> samples = load_integers(args.mask.samples);
+    const std::vector<int64_t> samples = load_integers(args.mask.sample_ids);
     const int64_t count = std::max<int64_t>(1, static_cast<int64_t>(samples.size()));
     const int64_t length = args.mask.length > 0 ? args.mask.length : rows / count;
     const C scale = 1 / (1 - static_cast<C>(args.mask.p));

@@ -48,7 +48,7 @@ GptConfig config_of(const ModelFlags& flags, int64_t seq_length);
 ModelFlags flags_of(const GptConfig& config);
 
 // A shape by the names of its flags, to be compared and logged; without dropouts and initial
-// deviation, on which no tensor's shape or meaning depends.
+// standard deviation, on which no tensor's shape or meaning depends.
 Json describe(const GptConfig& config);
 
 }  // namespace megatron::models

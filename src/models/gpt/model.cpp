@@ -26,7 +26,7 @@ parallel::Init output_init(const GptConfig& c) {
 }
 
 // What a parameter is to an optimizer.
-void describe(parallel::Placed& placed, const GptConfig& c) {
+void describe(parallel::ParameterSpec& placed, const GptConfig& c) {
   const std::string& name = placed.parameter.name;
   if (name == "embedding.weight") placed.role = parallel::Role::embedding;
   if (name == "output.weight") placed.role = parallel::Role::output;
@@ -59,7 +59,7 @@ DecoderLayer::DecoderLayer(nn::Builder& builder, const std::string& name, int64_
       attention_(builder, name + ".attention",
                  {.hidden = c.hidden_size,
                   .heads = c.num_attention_heads,
-                  .key_heads = c.num_query_groups,
+                  .kv_heads = c.num_query_groups,
                   .head_size = c.kv_channels,
                   .qkv_bias = c.qkv_bias,
                   .output_bias = c.attention_output_bias,
@@ -201,7 +201,8 @@ Var GptModel::final_norm(Tape& tape, const Bundle& in) const {
 }
 
 Tensor GptModel::loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
-  return output_.table->loss(tape, final_norm(tape, in), batch.labels, batch.weights, output_.use);
+  return output_.table->loss(tape, final_norm(tape, in), batch.labels, batch.loss_weights,
+                             output_.use);
 }
 
 Tensor GptModel::loss_logits(Tape& tape, const Bundle& in) const {
@@ -212,7 +213,7 @@ nn::SequenceStateShape GptModel::state_shape(int64_t sequences, int64_t capacity
   return {.layers = part_.layers,
           .sequences = sequences,
           .capacity = capacity,
-          .key_heads = layers_.empty() ? 0 : layers_.front()->key_heads(),
+          .kv_heads = layers_.empty() ? 0 : layers_.front()->kv_heads(),
           .head_size = config_.kv_channels};
 }
 

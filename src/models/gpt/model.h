@@ -22,7 +22,7 @@ class DecoderLayer {
                const nn::RotaryTable* rotary, uint64_t seed);
   Bundle forward(Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) const;
 
-  int64_t key_heads() const { return attention_.key_heads(); }  // of this rank
+  int64_t kv_heads() const { return attention_.kv_heads(); }  // of this rank
 
  private:
   DecoderLayer(nn::Builder& builder, const std::string& name, int64_t state_layer,
@@ -49,7 +49,7 @@ class GptModel final : public Stage {
   Var logits(Tape& tape, const Bundle& in) const override;
   Var final_norm(Tape& tape, const Bundle& in) const override;
   const Span& head() const override { return head_; }
-  std::span<parallel::Placed* const> parameters() const override { return parameters_; }
+  std::span<parallel::ParameterSpec* const> parameters() const override { return parameters_; }
 
   Tensor loss_logits(Tape& tape, const Bundle& in) const override;
   nn::SequenceStateShape state_shape(int64_t sequences, int64_t capacity) const override;
@@ -79,8 +79,8 @@ class GptModel final : public Stage {
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
   std::unique_ptr<nn::AddNorm> final_norm_;
   Output output_;
-  std::vector<std::unique_ptr<parallel::Placed>> owned_;
-  std::vector<parallel::Placed*> parameters_;
+  std::vector<std::unique_ptr<parallel::ParameterSpec>> owned_;
+  std::vector<parallel::ParameterSpec*> parameters_;
   std::vector<Segment> segments_;
   Span head_;
 };

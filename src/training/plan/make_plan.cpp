@@ -6,7 +6,7 @@
 #include "base/machine_limits.h"
 #include "base/progress.h"
 #include "comm/traffic.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 #include "models/stage.h"
 #include "plan/figures.h"
 #include "plan/flops.h"
@@ -31,9 +31,9 @@ std::optional<plan::GpuMemory> gpu_of(const settings::TrainSettings& s,
   if (s.runtime.device_kind() != DeviceKind::cuda) return std::nullopt;
   const int here = s.runtime.ranks_here();
   plan::GpuMemory gpu;
-  if (const CudaWing* wing = cuda_state().wing; wing != nullptr) {
-    const auto devices = static_cast<int>(wing->devices().size());
-    const CudaDevice& least = *std::ranges::min_element(wing->devices(), {}, &CudaDevice::memory);
+  if (const CudaPlugin* plugin = cuda_state().plugin; plugin != nullptr) {
+    const auto devices = static_cast<int>(plugin->devices().size());
+    const CudaDevice& least = *std::ranges::min_element(plugin->devices(), {}, &CudaDevice::memory);
     gpu = {.name = least.name, .bytes = least.memory, .ranks = (here + devices - 1) / devices};
   } else {
     gpu = {
@@ -68,7 +68,7 @@ double pipeline_stretch(const parallel::PipelineShape& shape, int64_t micro_batc
 
 void add_time(plan::Plan& p, MetaRun& run, const settings::TrainSettings& s,
               const plan::RateKeeping& rates) {
-  if (p.gpu && cuda_state().wing == nullptr) return;
+  if (p.gpu && cuda_state().plugin == nullptr) return;
   const double host = run.host_seconds();
   const auto time = plan::estimate_step_time(run.work(), {.device = s.runtime.device_value(),
                                                           .type = s.precision.type(),

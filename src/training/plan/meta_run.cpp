@@ -58,8 +58,8 @@ corpus::HostBatch empty_batch(const settings::TrainSettings& s) {
           .positions = {0},
           .labels = {0},
           .loss_mask = {1},
-          .samples = {0},
-          .segment_begins = std::vector<int32_t>(confined(s) ? 1 : 0)};
+          .sample_ids = {0},
+          .segment_starts = std::vector<int32_t>(confined(s) ? 1 : 0)};
 }
 
 // Of one with its tokens.

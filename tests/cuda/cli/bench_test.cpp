@@ -1,4 +1,4 @@
-// `megatron bench` and `megatron plan` on a GPU, in miniature on the CUDA wing for the CPU.
+// `megatron bench` and `megatron plan` on a GPU, in miniature on the CUDA plugin for the CPU.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

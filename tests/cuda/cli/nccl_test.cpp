@@ -1,4 +1,4 @@
-// Ranks with a GPU each: the program on the CUDA wing for the CPU, with a stand-in for NCCL.
+// Ranks with a GPU each: the program on the CUDA plugin for the CPU, with a stand-in for NCCL.
 
 #include <cstdlib>
 #include <sstream>

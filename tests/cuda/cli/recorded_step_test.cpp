@@ -12,7 +12,7 @@
 #include "comm/gpu/group.h"
 #include "comm/gpu/staged.h"
 #include "comm/threads.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 #include "training/trained_model.h"
 
 namespace megatron::training {
@@ -29,7 +29,7 @@ models::Model tiny() {
 corpus::HostBatch batch_of(int64_t sample) {
   const auto n = static_cast<size_t>(kLength);
   corpus::HostBatch batch{.sequences = 1, .length = kLength, .loss_mask = std::vector<float>(n, 1)};
-  batch.samples = {sample};
+  batch.sample_ids = {sample};
   for (int64_t i = 0; i < kLength; ++i) {
     batch.tokens.push_back(static_cast<int32_t>((7 * sample + 5 * i) % kVocabulary));
     batch.positions.push_back(static_cast<int32_t>(i));
@@ -60,7 +60,7 @@ class Trial {
   // A block in the midst of what the steps use, full of bytes that are no number.
   std::shared_ptr<Storage> take() {
     auto block = activations().allocate(activations().high_water() / 2, "of other work");
-    cuda_wing().fill(block->data(), 0xff, block->bytes(), runtime.stream());
+    cuda_plugin().fill(block->data(), 0xff, block->bytes(), runtime.stream());
     return block;
   }
 
@@ -115,7 +115,7 @@ TEST(RecordedStep, IsRecordedAnewWhereOtherWorkKeepsTheMemory) {
   EXPECT_EQ(recorded.counts().recorded, 4);  // both, once
   EXPECT_EQ(recorded.counts().replayed, 6);
   std::vector<unsigned char> bytes(static_cast<size_t>(kept->bytes()));
-  cuda_wing().copy_now(bytes.data(), kept->data(), kept->bytes(), kept->device());
+  cuda_plugin().copy_now(bytes.data(), kept->data(), kept->bytes(), kept->device());
   EXPECT_TRUE(std::ranges::all_of(bytes, [](unsigned char b) { return b == 0xff; }));
 }
 

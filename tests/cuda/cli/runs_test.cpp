@@ -1,4 +1,4 @@
-// The program with --device cuda, on the CUDA wing that is compiled for the CPU (tests/cuda_shim):
+// The program with --device cuda, on the CUDA plugin that is compiled for the CPU (tests/cuda_shim):
 // every kernel, copy, stream and event of a run but NVIDIA's libraries.
 #include <cmath>
 

@@ -1,4 +1,4 @@
-// Groups on NCCL, on the CUDA wing that is compiled for the CPU with a stand-in for NCCL: ranks are
+// Groups on NCCL, on the CUDA plugin that is compiled for the CPU with a stand-in for NCCL: ranks are
 // threads, each with a GPU of its own.
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@
 #include "comm/gpu/group.h"
 #include "comm/gpu/staged.h"
 #include "comm/threads.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 #include "hang_limit.h"
 
 namespace megatron::comm {

@@ -10,7 +10,7 @@
 #include "comm/gpu/group.h"
 #include "comm/gpu/staged.h"
 #include "comm/threads.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 
 namespace megatron::comm {
 namespace {
@@ -60,7 +60,7 @@ struct Chain {
     Stream& s = r.stream();
     r.group.all_reduce(x, Reduce::sum, s, "sum").wait(s);
     r.group.all_gather(x, all, s, "gather").wait(s);
-    cuda_wing().copy(sum.address(), all.address(), all.bytes(), s);
+    cuda_plugin().copy(sum.address(), all.address(), all.bytes(), s);
     r.group.reduce_scatter(sum, part, Reduce::sum, s, "scatter").wait(s);
     const auto size = static_cast<size_t>(r.group.size());
     const std::vector<int64_t> counts(size, part.elements() / r.group.size());
@@ -79,7 +79,7 @@ TEST(RecordedCalls, HaveTheBitsOfCallsThatAreNot) {
       eager.run(r);
       r.fill(recorded.x, 5);
       recorded.run(r);  // makes what a first call makes
-      std::unique_ptr<StreamRecording> recording = cuda_wing().record(r.stream());
+      std::unique_ptr<StreamRecording> recording = cuda_plugin().record(r.stream());
       recorded.run(r);
       const std::unique_ptr<RecordedWork> work = recording->finish();
       for (int i = 0; i < 3; ++i) {
@@ -103,7 +103,7 @@ TEST(RecordedCalls, AreRecordedByAllRanksOrByNone) {
     r.stream().synchronize();
     std::unique_ptr<RecordedWork> work;
     if (r.group.rank() == 0) {
-      std::unique_ptr<StreamRecording> recording = cuda_wing().record(r.stream());
+      std::unique_ptr<StreamRecording> recording = cuda_plugin().record(r.stream());
       r.group.all_reduce(chain.x, Reduce::sum, r.stream(), "differs").wait(r.stream());
       work = recording->finish();
       work->queue();
@@ -126,7 +126,7 @@ TEST(RecordedCalls, AreRecordedByAllRanksOrByNone) {
 TEST(RecordedCalls, AreNoMessages) {
   each_rank(2, [](RecordingRank& r) {
     const Tensor x = r.empty(4, DType::f32);
-    const std::unique_ptr<StreamRecording> recording = cuda_wing().record(r.stream());
+    const std::unique_ptr<StreamRecording> recording = cuda_plugin().record(r.stream());
     if (r.group.rank() == 0) EXPECT_THROW(r.group.send(x, 1, r.stream(), "message"), InternalError);
     else EXPECT_THROW(r.group.recv(x, 0, r.stream(), "message"), InternalError);
   });

@@ -10,7 +10,7 @@ constexpr int64_t kRows = 42, kColumns = 1023, kHeld = 40;  // columns 5 to 44 a
 
 std::vector<double> drawn(DeviceKind device, DType type, Init init, int64_t begin) {
   Runtime runtime({device, 0}, 2);
-  Placed placed;
+  ParameterSpec placed;
   placed.parameter.value =
       Tensor::empty(runtime.arena(MemoryClass::parameters), {kRows, kHeld}, type, "weight");
   placed.placement.parts = {{"w", {kRows, kColumns}, 1, {{5, 0, kHeld}}}};

@@ -1,4 +1,4 @@
-// The checks that ship in the program, of CUDA's kernels, on the CUDA wing that is compiled for the
+// The checks that ship in the program, of CUDA's kernels, on the CUDA plugin that is compiled for the
 // CPU (tests/cuda_shim). A few of each kind: all of them are for a GPU (tools/gpu_check).
 #include "selftest/selftest.h"
 

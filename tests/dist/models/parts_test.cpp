@@ -11,7 +11,7 @@ namespace megatron::models {
 namespace {
 
 using parallel::ModelPart;
-using parallel::Placed;
+using parallel::ParameterSpec;
 using testing::Canonical;
 
 struct PartsResult {
@@ -59,7 +59,7 @@ PartsResult run(const GptConfig& config, DType type, const std::vector<ModelPart
     piece.tape.backward();
   }
   for (const Piece& piece : pieces) {
-    for (const Placed* placed : piece.model.parameters()) {
+    for (const ParameterSpec* placed : piece.model.parameters()) {
       const std::vector<double> values = testing::gradient_of(placed->parameter);
       if (placed->tied_across_stages && !piece.model.part().embedding) {
         result.gradients.accumulate(*placed, values, type != DType::f64);

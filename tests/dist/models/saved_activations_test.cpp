@@ -42,7 +42,7 @@ std::vector<SavedResult> run(int ranks, const GptConfig& config, DType type,
     result.kept = runtime.arena(MemoryClass::activations).in_use() - before;
     tape.backward(in_parts ? Part::input : Part::all);
     if (in_parts) tape.backward(Part::weight);
-    for (const parallel::Placed* placed : model.parameters())
+    for (const parallel::ParameterSpec* placed : model.parameters())
       result.gradients.push_back(testing::gradient_of(placed->parameter));
   });
   return results;

@@ -15,7 +15,7 @@
 namespace megatron::models {
 namespace {
 
-using parallel::Placed;
+using parallel::ParameterSpec;
 using testing::Canonical;
 
 struct Result {
@@ -32,8 +32,8 @@ struct Run {
 };
 
 // Gradients of partial parameters are summed as DataParallel does.
-void sum_partial(std::span<Placed* const> parameters, comm::Group& group, Runtime& runtime) {
-  for (Placed* placed : parameters) {
+void sum_partial(std::span<ParameterSpec* const> parameters, comm::Group& group, Runtime& runtime) {
+  for (ParameterSpec* placed : parameters) {
     if (!placed->partial) continue;
     for (Parameter::Use& use : placed->parameter.uses) {
       group.all_reduce(use.grad, comm::Reduce::sum, runtime.stream(), "test.partial")
@@ -73,7 +73,7 @@ Result run(const Run& r) {
       if (all->empty()) *all = mine;
       EXPECT_EQ(mine, *all);  // every rank has the same bits
     }
-    for (const Placed* placed : model.parameters())
+    for (const ParameterSpec* placed : model.parameters())
       result.gradients.add(*placed, testing::gradient_of(placed->parameter));
   });
   EXPECT_TRUE(result.gradients.complete());
@@ -183,7 +183,7 @@ TEST(TensorParallelModel, AGroupOfOneChangesNoBit) {
     tape.backward();
     EXPECT_EQ(to_doubles(loss), result.losses);
     Canonical gradients;
-    for (const Placed* placed : model.parameters())
+    for (const ParameterSpec* placed : model.parameters())
       gradients.add(*placed, testing::gradient_of(placed->parameter));
     EXPECT_EQ(gradients.tensors(), result.gradients.tensors());
   }

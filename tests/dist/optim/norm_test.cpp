@@ -26,9 +26,9 @@ class Held {
  public:
   explicit Held(Runtime& runtime) : runtime_(runtime) {}
 
-  parallel::Placed& add(const Item& item, int64_t begin, int64_t size) {
+  parallel::ParameterSpec& add(const Item& item, int64_t begin, int64_t size) {
     Arena& arena = runtime_.arena(MemoryClass::parameters);
-    parallel::Placed& placed = placed_.emplace_back();
+    parallel::ParameterSpec& placed = placed_.emplace_back();
     placed.parameter.name = item.name;
     placed.parameter.value = Tensor::empty(arena, item.shape, DType::f32, item.name);
     parallel::Shard shard{.placed = &placed, .begin = begin};
@@ -47,7 +47,7 @@ class Held {
 
  private:
   Runtime& runtime_;
-  std::deque<parallel::Placed> placed_;
+  std::deque<parallel::ParameterSpec> placed_;
 };
 
 double norm_of(const Held& held, const OptimizerGroups& groups, Runtime& runtime) {
@@ -147,7 +147,7 @@ TEST(Muon, SlicesAreOneMatrix) {
       std::vector<float> expected;
       for (const int ranks : {1, 2, 4}) {
         each_rank(ranks, DeviceKind::cpu, [&](comm::Group& world, Runtime& runtime) {
-          parallel::Placed placed;
+          parallel::ParameterSpec placed;
           placed.parameter.name = "w";
           placed.whole = Shape{kRows, kColumns};
           placed.matrices = blocks;

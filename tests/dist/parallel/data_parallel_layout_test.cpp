@@ -103,7 +103,7 @@ TEST(DataParallelLayout, TensorRanksHaveTheSameBuckets) {
                                  {"norm.weight", {64}, {0}, 1, true, true},
                                  {"small.weight", {32, 15}, {1}},
                                  {"table.weight", {rows, 32}, {2}}});
-        Placed& table = *stage.placed()[3];
+        ParameterSpec& table = *stage.placed()[3];
         table.whole = {61, 32};
         table.division = Division{.axis = 0, .blocks = {61}};
         const std::vector<Bucket> buckets =

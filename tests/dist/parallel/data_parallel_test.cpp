@@ -17,7 +17,7 @@ using testing::ToyStage;
 
 constexpr size_t kTable = 0, kBias = 3, kFrozen = 7;
 
-std::vector<float> initial(const Placed& placed) {
+std::vector<float> initial(const ParameterSpec& placed) {
   std::vector<float> values(static_cast<size_t>(placed.parameter.value.elements()));
   for (size_t i = 0; i < values.size(); ++i)
     values[i] = ToyStage::initial(placed.parameter.name, static_cast<int64_t>(i));

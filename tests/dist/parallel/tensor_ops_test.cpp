@@ -83,7 +83,7 @@ TEST(TensorOps, ColumnLinearOfAFrozenWeightAndOfAConstant) {
 }
 
 // Two key heads of two ranks each, or one of all ranks; one rank holds them whole.
-void key_heads(Bench& b, int64_t heads) {
+void kv_heads(Bench& b, int64_t heads) {
   constexpr int64_t kSize = 12, kQueries = 24;
   Tape tape(b.runtime);
   const int64_t k = heads * kSize;
@@ -140,8 +140,8 @@ void key_heads(Bench& b, int64_t heads) {
 }
 
 TEST(TensorOps, GatherKeyHead) {
-  for (const Setting& s : settings()) expect_whole(s, [](Bench& b) { key_heads(b, 1); });
-  for (const Setting& s : settings({4})) expect_whole(s, [](Bench& b) { key_heads(b, 2); });
+  for (const Setting& s : settings()) expect_whole(s, [](Bench& b) { kv_heads(b, 1); });
+  for (const Setting& s : settings({4})) expect_whole(s, [](Bench& b) { kv_heads(b, 2); });
 }
 
 TEST(TensorOps, KeyHeadsThatCannotBeDividedAreRefused) {

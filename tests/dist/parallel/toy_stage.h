@@ -60,7 +60,7 @@ class ToyStage {
     const auto nowhere = Arena::make({DeviceKind::meta, 0}, MemoryClass::parameters);
     for (size_t s = 0; s < spans.size(); ++s) spans_[s].name = spans[s];
     for (size_t p = 0; p < list_.size(); ++p) {
-      parallel::Placed& placed = placed_.emplace_back();
+      parallel::ParameterSpec& placed = placed_.emplace_back();
       placed.parameter.name = list_[p].name;
       placed.parameter.value =
           Tensor::empty(*nowhere, list_[p].shape, list_[p].type.value_or(type), list_[p].name);
@@ -76,9 +76,9 @@ class ToyStage {
     }
   }
 
-  std::vector<parallel::Placed*> placed() {
-    std::vector<parallel::Placed*> pointers;
-    for (parallel::Placed& p : placed_) pointers.push_back(&p);
+  std::vector<parallel::ParameterSpec*> placed() {
+    std::vector<parallel::ParameterSpec*> pointers;
+    for (parallel::ParameterSpec& p : placed_) pointers.push_back(&p);
     return pointers;
   }
   std::vector<const Span*> spans() const {
@@ -86,7 +86,7 @@ class ToyStage {
     for (const Span& s : spans_) pointers.push_back(&s);
     return pointers;
   }
-  parallel::Placed& operator[](size_t p) { return placed_[p]; }
+  parallel::ParameterSpec& operator[](size_t p) { return placed_[p]; }
   size_t size() const { return placed_.size(); }
 
   // Element i of a parameter, whoever holds it.
@@ -177,7 +177,7 @@ class ToyStage {
 
   Runtime& runtime_;
   std::vector<ToyParameter> list_;
-  std::deque<parallel::Placed> placed_;
+  std::deque<parallel::ParameterSpec> placed_;
   std::vector<Span> spans_;
   uint64_t seen_ = 0xcbf29ce484222325u;
 };

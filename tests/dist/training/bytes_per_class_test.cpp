@@ -39,7 +39,7 @@ struct Bytes {
 };
 
 corpus::HostBatch batch(int64_t first) {
-  corpus::HostBatch b{.sequences = 1, .length = kLength, .samples = {first}};
+  corpus::HostBatch b{.sequences = 1, .length = kLength, .sample_ids = {first}};
   for (int32_t i = 0; i < kLength; ++i) {
     b.tokens.push_back(i * 7 % 97);
     b.labels.push_back((i * 7 + 7) % 97);

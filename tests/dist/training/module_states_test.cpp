@@ -164,7 +164,7 @@ TEST_F(ModuleStates, AreGatheredOnTheFirstRank) {
       EXPECT_EQ(to_doubles(whole.states()[0]->value()), std::vector<double>(97, 0.0));
       for (const nn::ModuleState* state : whole.states().subspan(1))
         EXPECT_EQ(to_doubles(state->value()), std::vector<double>(32, 1.0));
-      for (const parallel::Placed* placed : whole.parameters())
+      for (const parallel::ParameterSpec* placed : whole.parameters())
         if (placed->parameter.name.ends_with("gain")) {
           EXPECT_EQ(to_doubles(placed->parameter.value), std::vector<double>(32, 1.0));
         }

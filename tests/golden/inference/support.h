@@ -30,13 +30,13 @@ inline models::ModelFlags gpt2_shape(int64_t layers, int64_t hidden, int64_t hea
 
 // Rotary positions, shared key heads, RMSNorm, a gated block, output weights of its own.
 inline models::ModelFlags llama_shape(int64_t layers, int64_t hidden, int64_t heads,
-                                      int64_t key_heads, int64_t vocabulary, int64_t positions) {
+                                      int64_t kv_heads, int64_t vocabulary, int64_t positions) {
   models::ModelFlags flags;
   flags.num_layers = layers;
   flags.hidden_size = hidden;
   flags.num_attention_heads = heads;
   flags.group_query_attention = true;
-  flags.num_query_groups = key_heads;
+  flags.num_query_groups = kv_heads;
   flags.vocab_size = vocabulary;
   flags.position_embedding = models::PositionEmbedding::rope;
   flags.normalization = nn::Normalization::rms_norm;
@@ -109,7 +109,7 @@ inline nn::Batch whole_batch(RandomModel& m, const std::vector<Tokens>& sequence
           .tokens = integers(m.runtime, tokens),
           .positions = integers(m.runtime, positions),
           .labels = integers(m.runtime, labels),
-          .weights = w};
+          .loss_weights = w};
 }
 
 // Logits of the loss [T, V] of one sequence.

@@ -61,7 +61,7 @@ TEST(Parameters, AreThoseOfTheModel) {
     Runtime meta({DeviceKind::meta, 0}, 1);
     const auto whole = model.build(meta, DType::bf16, 0);
     int64_t elements = 0;
-    for (const parallel::Placed* placed : whole->parameters())
+    for (const parallel::ParameterSpec* placed : whole->parameters())
       elements += placed->parameter.value.elements();
     EXPECT_EQ(model->parameter_count(), elements);
     Plan plan{.parameters = count_parameters(*whole)};

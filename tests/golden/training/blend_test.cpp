@@ -310,7 +310,7 @@ TEST(Prefetcher, KeepsTheOrder) {
   for (const int64_t capacity : {1, 3, 100}) {
     corpus::Prefetcher data(set, in_order(2), 2, 20, capacity);
     for (int64_t i = 0; i < 20; ++i)
-      EXPECT_EQ(next(data).samples, (std::vector<int64_t>{2 * i, 2 * i + 1}));
+      EXPECT_EQ(next(data).sample_ids, (std::vector<int64_t>{2 * i, 2 * i + 1}));
     EXPECT_THROW(next(data), Error);
     EXPECT_GE(data.waited(), 0);
   }
@@ -319,7 +319,7 @@ TEST(Prefetcher, KeepsTheOrder) {
 TEST(Prefetcher, HandsOverErrorsWhereTheyBelong) {
   const Counting set(5);
   corpus::Prefetcher data(set, in_order(1), 2, 20, 100);
-  for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(next(data).samples[0], i);
+  for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(next(data).sample_ids[0], i);
   for (int again = 0; again < 2; ++again) {
     try {
       next(data);
@@ -350,7 +350,7 @@ TEST(Prefetcher, ReadsIntoTheMemoryThatComesBack) {
   corpus::HostBatch batch;
   for (int64_t i = 0; i < 20; ++i) {
     data.next(batch);
-    EXPECT_EQ(batch.samples, (std::vector<int64_t>{2 * i, 2 * i + 1}));
+    EXPECT_EQ(batch.sample_ids, (std::vector<int64_t>{2 * i, 2 * i + 1}));
     memory.insert(batch.tokens.data());
   }
   EXPECT_LE(memory.size(), 3U);  // in use, ready, being read

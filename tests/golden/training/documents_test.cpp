@@ -61,7 +61,7 @@ std::vector<corpus::HostBatch> apart(const corpus::HostBatch& batch) {
   std::vector<corpus::HostBatch> parts;
   for (size_t i = 0; i < batch.tokens.size(); ++i) {
     if (i == 0 || batch.tokens[i - 1] == kEod)
-      parts.push_back({.sequences = 1, .samples = {static_cast<int64_t>(parts.size())}});
+      parts.push_back({.sequences = 1, .sample_ids = {static_cast<int64_t>(parts.size())}});
     corpus::HostBatch& part = parts.back();
     part.tokens.push_back(batch.tokens[i]);
     part.labels.push_back(batch.labels[i]);
@@ -105,7 +105,7 @@ class Model {
     double divisor = 1;
     trained_->step.accumulate(batches, divisor);
     std::vector<std::vector<double>> gradients;
-    for (parallel::Placed* placed : model_->parameters())
+    for (parallel::ParameterSpec* placed : model_->parameters())
       gradients.push_back(to_doubles(placed->parameter.uses[0].grad));
     return gradients;
   }
@@ -173,9 +173,9 @@ TEST(Documents, RecomputeGivesTheSameBits) {
 TEST(Documents, BordersOfStoredSequencesAreBothResets) {
   const corpus::HostBatch both = packed({.positions = true, .attention = true}),
                           borders = packed({.borders = true});
-  EXPECT_EQ(borders.segment_begins, both.segment_begins);
+  EXPECT_EQ(borders.segment_starts, both.segment_starts);
   EXPECT_EQ(borders.positions, both.positions);
-  EXPECT_EQ(borders.segment_begins.size(), static_cast<size_t>(kLength));
+  EXPECT_EQ(borders.segment_starts.size(), static_cast<size_t>(kLength));
 }
 
 // Losses of the last document, after one token of the first has changed, less those before.
@@ -193,7 +193,7 @@ double change_of_last_document(const Resets& resets) {
 }
 
 TEST(Documents, PositionsThatBeginAgainDoNotConfineAttention) {
-  EXPECT_TRUE(packed({.positions = true}).segment_begins.empty());
+  EXPECT_TRUE(packed({.positions = true}).segment_starts.empty());
   EXPECT_GT(change_of_last_document({.positions = true}), 1e-3);
   EXPECT_GT(change_of_last_document({}), 1e-3);
   EXPECT_EQ(change_of_last_document({.attention = true}), 0);
@@ -203,10 +203,10 @@ TEST(Documents, PositionsThatBeginAgainDoNotConfineAttention) {
 TEST(Documents, ASegmentThatBeginsBehindItsTokenIsRefused) {
   Model model(tiny_llama(), DeviceKind::cpu);
   corpus::HostBatch batch = packed({.attention = true});
-  ASSERT_EQ(batch.segment_begins.size(), batch.tokens.size());
-  batch.segment_begins[5] = 6;
+  ASSERT_EQ(batch.segment_starts.size(), batch.tokens.size());
+  batch.segment_starts[5] = 6;
   EXPECT_THROW(model.losses({batch}), Error);
-  batch.segment_begins.pop_back();
+  batch.segment_starts.pop_back();
   EXPECT_THROW(model.losses({batch}), Error);
 }
 

@@ -29,7 +29,7 @@ corpus::HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary) {
     b.positions.push_back(static_cast<int32_t>(i % length));
     b.loss_mask.push_back(1);
   }
-  for (int64_t i = 0; i < sequences; ++i) b.samples.push_back(i);
+  for (int64_t i = 0; i < sequences; ++i) b.sample_ids.push_back(i);
   return b;
 }
 
@@ -51,14 +51,14 @@ struct Trial {
     return step->run(batches, {1e-3, 0.1});
   }
   Parameter& parameter(std::string_view name) {
-    for (parallel::Placed* placed : model->parameters())
+    for (parallel::ParameterSpec* placed : model->parameters())
       if (placed->parameter.name.find(name) != std::string::npos) return placed->parameter;
     throw InternalError("no such parameter");
   }
   // All that a step changes.
   std::vector<std::vector<double>> state() const {
     std::vector<std::vector<double>> all;
-    for (const parallel::Placed* placed : model->parameters())
+    for (const parallel::ParameterSpec* placed : model->parameters())
       all.push_back(to_doubles(placed->parameter.value));
     for (const auto& state : step->optimizer().states()) all.push_back(to_doubles(state.value));
     all.push_back({static_cast<double>(step->optimizer().steps())});

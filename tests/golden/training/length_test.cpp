@@ -27,7 +27,7 @@ Memory memory(settings::TrainSettings s, int64_t sequences, int64_t length) {
   batch.loss_mask.assign(tokens, 1);
   for (size_t i = 0; i < tokens; ++i)
     batch.positions.push_back(static_cast<int32_t>(i % static_cast<size_t>(length)));
-  for (int64_t i = 0; i < sequences; ++i) batch.samples.push_back(i);
+  for (int64_t i = 0; i < sequences; ++i) batch.sample_ids.push_back(i);
   model.step.run(std::span(&batch, 1), {.learning_rate = 1e-3});
   return {static_cast<double>(runtime.arena(MemoryClass::activations).high_water()),
           static_cast<double>(runtime.arena(MemoryClass::scratch).high_water())};

@@ -56,9 +56,9 @@ corpus::HostBatch batch(int64_t sequences, int64_t length, int64_t vocabulary, i
     b.labels.push_back(static_cast<int32_t>((first + i * 7 + 7) % vocabulary));
     b.positions.push_back(static_cast<int32_t>(i % length));
     b.loss_mask.push_back(1);
-    if (confined) b.segment_begins.push_back(static_cast<int32_t>(i % length / 5 * 5));
+    if (confined) b.segment_starts.push_back(static_cast<int32_t>(i % length / 5 * 5));
   }
-  for (int64_t i = 0; i < sequences; ++i) b.samples.push_back(first + i);
+  for (int64_t i = 0; i < sequences; ++i) b.sample_ids.push_back(first + i);
   return b;
 }
 

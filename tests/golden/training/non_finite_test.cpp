@@ -29,7 +29,7 @@ corpus::HostBatch batch(int first, float weight = 1) {
     b.positions.push_back(i % 16);
     b.loss_mask.push_back(weight);
   }
-  b.samples = {first, first + 1};
+  b.sample_ids = {first, first + 1};
   return b;
 }
 
@@ -76,7 +76,7 @@ struct Trained {
   }
 
   Parameter& parameter(const std::string& name) {
-    for (parallel::Placed* placed : trained.parts.parameters())
+    for (parallel::ParameterSpec* placed : trained.parts.parameters())
       if (placed->parameter.name == name) return placed->parameter;
     throw InternalError("no parameter " + name);
   }
@@ -113,7 +113,7 @@ struct Trained {
   // Parameters and the optimizer's state.
   std::vector<std::vector<double>> state() {
     std::vector<std::vector<double>> all;
-    for (const parallel::Placed* placed : trained.parts.parameters())
+    for (const parallel::ParameterSpec* placed : trained.parts.parameters())
       all.push_back(to_doubles(placed->parameter.value));
     for (const auto& s : step->optimizer().states()) all.push_back(to_doubles(s.value));
     return all;
@@ -145,7 +145,7 @@ class FirstNonFinite : public ::testing::Test {
     Trained t(*alone, {});
     double divisor = 0, largest = 0;
     t.step->accumulate(std::vector{batch(0)}, divisor);
-    for (const parallel::Placed* placed : t.trained.parts.parameters())
+    for (const parallel::ParameterSpec* placed : t.trained.parts.parameters())
       for (const double g : to_doubles(placed->parameter.uses[0].grad))
         largest = std::max(largest, std::abs(g));
     return largest;

@@ -100,8 +100,8 @@ Counter counted(const RunOf& run, const std::function<void(TrainedModel&)>& look
                                 .positions = std::vector<int32_t>(tokens),
                                 .labels = std::vector<int32_t>(tokens),
                                 .loss_mask = std::vector<float>(tokens, 1),
-                                .samples = std::vector<int64_t>(kSequences),
-                                .segment_begins = {}};
+                                .sample_ids = std::vector<int64_t>(kSequences),
+                                .segment_starts = {}};
   const std::vector<corpus::HostBatch> batches(kMicroBatches, batch);
   trained.step.run(batches, {.learning_rate = 1e-3});
   counter.sent = 0;

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 #include "kernels/table.h"
 
 namespace megatron::kernels {
@@ -45,13 +45,13 @@ class Maker {
 };
 
 struct Problem {
-  int64_t queries, keys, heads, key_heads, width;
+  int64_t queries, keys, heads, kv_heads, width;
   DType type = DType::f32;
   float dropout = 0;
 };
 
 AttentionArgs forward_args(Maker& make, const Problem& p) {
-  const Shape rows = {1, p.queries, p.heads, p.width}, keys = {1, p.keys, p.key_heads, p.width};
+  const Shape rows = {1, p.queries, p.heads, p.width}, keys = {1, p.keys, p.kv_heads, p.width};
   AttentionArgs args{.q = make.values(rows, p.type, 1),
                      .k = make.values(keys, p.type, 2),
                      .v = make.values(keys, p.type, 3)};
@@ -60,9 +60,9 @@ AttentionArgs forward_args(Maker& make, const Problem& p) {
   args.lse = make.empty({1, p.heads, p.queries}, DType::f32);
   if (p.dropout > 0) {
     args.dropout = {.p = p.dropout, .seed = 7, .stream = 11};
-    args.dropout.samples = make.empty({1}, DType::i64);
+    args.dropout.sample_ids = make.empty({1}, DType::i64);
     const int64_t number = (int64_t{3} << 33) + 5;
-    copy_bytes_from(args.dropout.samples, std::as_bytes(std::span(&number, 1)));
+    copy_bytes_from(args.dropout.sample_ids, std::as_bytes(std::span(&number, 1)));
   }
   return args;
 }
@@ -97,7 +97,7 @@ Results run(Runtime& runtime, const Problem& p) {
 class CudaAttention : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (cuda_state().wing == nullptr) GTEST_SKIP() << cuda_state().why_not;
+    if (cuda_state().plugin == nullptr) GTEST_SKIP() << cuda_state().why_not;
   }
 };
 
@@ -120,7 +120,7 @@ TEST_F(CudaAttention, EqualsReferenceAtEveryWidth) {
 
 // A GPU of compute capability 8.6, 8.9 or 12.0 has less shared memory than the widest tiles take.
 TEST_F(CudaAttention, SaysWhatASmallerGpuCannotCompute) {
-  if (cuda_wing().devices().front().name != "CUDA shim on the CPU")
+  if (cuda_plugin().devices().front().name != "CUDA shim on the CPU")
     GTEST_SKIP() << "this GPU is what it is";
   const auto set = reinterpret_cast<bool (*)(const char*, int64_t)>(cuda_symbol("shim_set"));
   Runtime cuda({DeviceKind::cuda}, 1);

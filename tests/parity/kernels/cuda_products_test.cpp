@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "base/error.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 #include "kernels/table.h"
 
 namespace megatron::kernels {
@@ -29,8 +29,8 @@ enum Status { kInvalidValue = 7, kArchMismatch = 8, kExecutionFailed = 13, kNotS
 class CudaProducts : public ::testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_NE(cuda_state().wing, nullptr) << cuda_state().why_not;
-    if (cuda_wing().devices().front().name != "CUDA shim on the CPU")
+    ASSERT_NE(cuda_state().plugin, nullptr) << cuda_state().why_not;
+    if (cuda_plugin().devices().front().name != "CUDA shim on the CPU")
       GTEST_SKIP() << "cuBLASLt does not tell what it was asked";
   }
   void TearDown() override {

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 #include "kernels/case.h"
 #include "kernels/list.h"
 
@@ -48,7 +48,7 @@ F* symbol(const char* name) {
 }
 
 // Where there is a GPU, the shim is not what the program opened.
-bool has_shim() { return cuda_wing().devices().front().name == "CUDA shim on the CPU"; }
+bool has_shim() { return cuda_plugin().devices().front().name == "CUDA shim on the CPU"; }
 std::string problems() { return has_shim() ? symbol<const char*()>("shim_problems")() : ""; }
 
 std::vector<std::vector<double>> outputs(const Case& c, Runtime& runtime) {
@@ -79,7 +79,7 @@ bool has_entry(std::string_view name) {
 
 class CudaParity : public ::testing::TestWithParam<Part> {
  protected:
-  void SetUp() override { ASSERT_NE(cuda_state().wing, nullptr) << cuda_state().why_not; }
+  void SetUp() override { ASSERT_NE(cuda_state().plugin, nullptr) << cuda_state().why_not; }
 };
 
 // compare_with_reference runs it twice and wants the same bits.
@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, CudaParity, ::testing::ValuesIn(parts()), [](con
 
 // Sums and copies take doubles; whatever else does not says so.
 TEST(Cuda, DoublesAreRightOrRefusedInWords) {
-  ASSERT_NE(cuda_state().wing, nullptr) << cuda_state().why_not;
+  ASSERT_NE(cuda_state().plugin, nullptr) << cuda_state().why_not;
   Runtime runtime({DeviceKind::cuda}, 1);
   int right = 0, refused = 0;
   for (const Case& c : cases()) {

@@ -26,7 +26,7 @@ TEST_P(Slices, DropoutOfRowsIsThatOfTheWhole) {
   for (const DType type : {wide(), DType::bf16}) {
     const Tensor x = inputs_.normal("x", {3 * 8, 37}, type);
     DropoutArgs::Mask mask{.p = 0.4f, .seed = 3, .stream = 99};
-    mask.samples = inputs_.integers("samples", {3}, DType::i64, 0, int64_t{1} << 40);
+    mask.sample_ids = inputs_.integers("sample_ids", {3}, DType::i64, 0, int64_t{1} << 40);
     const Tensor whole = make(x.shape(), type);
     kernels().dropout({.mask = mask, .x = x, .out = whole}, stream());
     mask.length = 8;
@@ -48,7 +48,7 @@ TEST_P(Slices, DropoutOfRowsIsThatOfTheWhole) {
 TEST_P(Slices, RowsOutsideOfTheSamplesAreRefused) {
   const Tensor x = inputs_.normal("x", {4, 8}, wide());
   DropoutArgs::Mask mask{.p = 0.4f};
-  mask.samples = inputs_.integers("samples", {2}, DType::i64, 0, 100);
+  mask.sample_ids = inputs_.integers("sample_ids", {2}, DType::i64, 0, 100);
   mask.length = 3;
   mask.first_row = 3;
   EXPECT_THROW(kernels().dropout({.mask = mask, .x = x, .out = x}, stream()), std::exception);
@@ -68,13 +68,13 @@ TEST_P(Slices, AttentionOfHeadsIsThatOfTheWhole) {
                  k = inputs_.normal("k", {kB, kT, kKeyHeads, kD}, type),
                  v = inputs_.normal("v", {kB, kT, kKeyHeads, kD}, type),
                  dout = inputs_.normal("dout", {kB, kT, kHeads, kD}, type);
-    const auto run = [&](int64_t begin, int64_t heads, int64_t key_begin, int64_t key_heads) {
+    const auto run = [&](int64_t begin, int64_t heads, int64_t key_begin, int64_t kv_heads) {
       DropoutArgs::Mask mask{.p = 0.3f, .seed = 5, .stream = 17};
-      mask.samples = inputs_.integers("samples", {kB}, DType::i64, 0, int64_t{1} << 40);
+      mask.sample_ids = inputs_.integers("sample_ids", {kB}, DType::i64, 0, int64_t{1} << 40);
       mask.first_head = begin;
       AttentionArgs args{.q = q.slice(2, begin, heads),
-                         .k = k.slice(2, key_begin, key_heads),
-                         .v = v.slice(2, key_begin, key_heads),
+                         .k = k.slice(2, key_begin, kv_heads),
+                         .v = v.slice(2, key_begin, kv_heads),
                          .scale = 0.25,
                          .dropout = mask};
       args.out = make({kB, kT, heads, kD}, type);
@@ -93,12 +93,12 @@ TEST_P(Slices, AttentionOfHeadsIsThatOfTheWhole) {
     };
     const std::vector<Tensor> whole = run(0, kHeads, 0, kKeyHeads);
     for (const auto& [begin, heads] : {std::pair<int64_t, int64_t>{0, 4}, {4, 4}, {2, 2}, {5, 1}}) {
-      const int64_t key_begin = begin / 2, key_heads = std::max<int64_t>(1, heads / 2);
-      const std::vector<Tensor> part = run(begin, heads, key_begin, key_heads);
+      const int64_t key_begin = begin / 2, kv_heads = std::max<int64_t>(1, heads / 2);
+      const std::vector<Tensor> part = run(begin, heads, key_begin, kv_heads);
       for (size_t i = 0; i < 4; ++i) {
         if (i >= 2 && heads == 1) continue;
         const Tensor expected =
-            i < 2 ? whole[i].slice(2, begin, heads) : whole[i].slice(2, key_begin, key_heads);
+            i < 2 ? whole[i].slice(2, begin, heads) : whole[i].slice(2, key_begin, kv_heads);
         EXPECT_EQ(to_doubles(part[i]), to_doubles(expected)) << "heads from " << begin << ", " << i;
       }
     }

@@ -267,7 +267,7 @@ TEST(Load, ListsAllDifferencesAtOnce) {
   there.add("type", Shape{2}, DType::i32);
   there.add("inv_freq", Shape{2}, DType::f32);
   for (int i = 0; i < 12; ++i) there.add(fmt::format("extra.{:02d}", i), Shape{1}, DType::f32);
-  for (const parallel::Placed* placed : there.parameters()) {
+  for (const parallel::ParameterSpec* placed : there.parameters()) {
     std::memset(placed->parameter.value.raw(), 0,
                 static_cast<size_t>(placed->parameter.value.bytes()));
   }

@@ -67,8 +67,8 @@ class Model {
  public:
   Model() : runtime_(Device{DeviceKind::reference}, 1) {}
 
-  parallel::Placed& add(Shape shape, DType dtype, std::vector<parallel::Part> parts) {
-    auto placed = std::make_unique<parallel::Placed>();
+  parallel::ParameterSpec& add(Shape shape, DType dtype, std::vector<parallel::Part> parts) {
+    auto placed = std::make_unique<parallel::ParameterSpec>();
     placed->parameter.value =
         Tensor::empty(runtime_.arena(MemoryClass::parameters), shape, dtype, "test");
     placed->placement.parts = std::move(parts);
@@ -78,24 +78,24 @@ class Model {
   }
 
   // A parameter that is one tensor.
-  parallel::Placed& add(const std::string& name, Shape shape, DType dtype,
-                        bool transposed = false) {
+  parallel::ParameterSpec& add(const std::string& name, Shape shape, DType dtype,
+                               bool transposed = false) {
     const int64_t size = shape.rank() == 0 ? 1 : shape[0];
     return add(shape, dtype, {{name, shape, 0, {{0, 0, size}}, transposed}});
   }
 
-  std::span<parallel::Placed* const> parameters() const { return placed_; }
+  std::span<parallel::ParameterSpec* const> parameters() const { return placed_; }
   std::vector<double> values(size_t i) const { return to_doubles(placed_[i]->parameter.value); }
 
  private:
   Runtime runtime_;
-  std::vector<std::unique_ptr<parallel::Placed>> owned_;
-  std::vector<parallel::Placed*> placed_;
+  std::vector<std::unique_ptr<parallel::ParameterSpec>> owned_;
+  std::vector<parallel::ParameterSpec*> placed_;
 };
 
 // Saved by one rank; `contents` without configuration and model.
 inline void save_model(const std::string& path, const Json& config,
-                       std::span<parallel::Placed* const> parameters, Contents contents) {
+                       std::span<parallel::ParameterSpec* const> parameters, Contents contents) {
   Runtime runtime({DeviceKind::reference, 0}, 1);
   contents.config = config;
   contents.model = held(parameters);
@@ -103,7 +103,7 @@ inline void save_model(const std::string& path, const Json& config,
 }
 
 // Gives every element of the parameter the value first, first + 1, ...
-inline void count_from(parallel::Placed& placed, double first) {
+inline void count_from(parallel::ParameterSpec& placed, double first) {
   Tensor& value = placed.parameter.value;
   std::vector<double> values(static_cast<size_t>(value.elements()));
   for (size_t i = 0; i < values.size(); ++i) values[i] = first + static_cast<double>(i);

@@ -33,7 +33,7 @@ class TrainedModel {
     if (!tied) embedding("lm_head.weight");
     std::vector<std::string> prefixes = {"exp_avg.", "exp_avg_sq."};
     if (type == DType::bf16) prefixes.push_back("remainder.");
-    for (const parallel::Placed* placed : model_.parameters()) {
+    for (const parallel::ParameterSpec* placed : model_.parameters()) {
       for (const std::string& prefix : prefixes) {
         const DType state = prefix == "remainder." ? DType::i16 : DType::f32;
         optimizer_.push_back({prefix, &placed->placement,
@@ -45,7 +45,7 @@ class TrainedModel {
     fill(seed);
   }
 
-  std::span<parallel::Placed* const> parameters() const { return model_.parameters(); }
+  std::span<parallel::ParameterSpec* const> parameters() const { return model_.parameters(); }
   const std::vector<HeldTensor>& optimizer() const { return optimizer_; }
   Stream& stream() { return runtime_.stream(); }
   ThreadPool& pool() { return runtime_.pool(); }
@@ -72,14 +72,14 @@ class TrainedModel {
     const auto add = [&](const Tensor& t) {
       text.append(static_cast<const char*>(t.raw()), static_cast<size_t>(t.bytes()));
     };
-    for (const parallel::Placed* placed : parameters()) add(placed->parameter.value);
+    for (const parallel::ParameterSpec* placed : parameters()) add(placed->parameter.value);
     for (const HeldTensor& tensor : optimizer_) add(tensor.value);
     return text;
   }
 
   void fill(uint64_t seed) {
     uint64_t stream = 0;
-    for (const parallel::Placed* placed : parameters())
+    for (const parallel::ParameterSpec* placed : parameters())
       fill(placed->placement, placed->parameter.value, seed + stream++);
     for (const HeldTensor& tensor : optimizer_)
       fill(*tensor.placement, tensor.value, seed + stream++);

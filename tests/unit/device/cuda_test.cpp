@@ -1,4 +1,4 @@
-// CUDA through its wing, here the one on the CPU (tests/cuda_shim): copies, order of streams,
+// CUDA through its plugin, here the one on the CPU (tests/cuda_shim): copies, order of streams,
 // memory that grows, misuse, and what is said where there is no GPU.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/program_path.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 
 namespace megatron {
 namespace {
@@ -38,7 +38,7 @@ int64_t alive(const char* name) { return of_shim<int64_t(const char*)>("shim_ali
 
 class Cuda : public ::testing::Test {
  protected:
-  void SetUp() override { ASSERT_NE(cuda_state().wing, nullptr) << cuda_state().why_not; }
+  void SetUp() override { ASSERT_NE(cuda_state().plugin, nullptr) << cuda_state().why_not; }
   void TearDown() override { EXPECT_EQ(problems(), ""); }
 
   static std::vector<int> numbers(int n, int first = 0) {
@@ -51,17 +51,17 @@ class Cuda : public ::testing::Test {
   }
   static std::vector<int> read(const Storage& storage, int n) {
     std::vector<int> values(static_cast<size_t>(n));
-    cuda_wing().copy_now(values.data(), storage.data(), size(values), kGpu);
+    cuda_plugin().copy_now(values.data(), storage.data(), size(values), kGpu);
     return values;
   }
 };
 
 TEST_F(Cuda, TellsItsDevicesAndVersions) {
-  const CudaDevice& device = cuda_wing().devices().front();
+  const CudaDevice& device = cuda_plugin().devices().front();
   EXPECT_EQ(device.name, "CUDA shim on the CPU");
   EXPECT_EQ(device.multiprocessors, 132);
   EXPECT_EQ(device.major * 10 + device.minor, 90);
-  EXPECT_EQ(cuda_wing().versions(), "CUDA 13.0, driver 13.0");
+  EXPECT_EQ(cuda_plugin().versions(), "CUDA 13.0, driver 13.0");
   EXPECT_EQ(cuda_state().why_not, "");
 }
 
@@ -70,12 +70,12 @@ TEST_F(Cuda, CopiesAndFills) {
   Arena& arena = runtime.arena(MemoryClass::activations);
   const auto a = arena.allocate(400, "a"), b = arena.allocate(400, "b");
   std::vector<int> values = numbers(100);
-  cuda_wing().copy(a->data(), values.data(), 400, runtime.stream());
+  cuda_plugin().copy(a->data(), values.data(), 400, runtime.stream());
   std::ranges::fill(values, -1);  // it was read at the call
-  cuda_wing().copy(b->data(), a->data(), 400, runtime.stream());
-  cuda_wing().fill(a->data(), 0, 200, runtime.stream());
+  cuda_plugin().copy(b->data(), a->data(), 400, runtime.stream());
+  cuda_plugin().fill(a->data(), 0, 200, runtime.stream());
   std::vector<int> back(100, 7);
-  cuda_wing().copy(back.data(), b->data(), 400, runtime.stream());
+  cuda_plugin().copy(back.data(), b->data(), 400, runtime.stream());
   EXPECT_EQ(back.front(), 7);  // queued
   runtime.stream().synchronize();
   EXPECT_EQ(back, numbers(100));
@@ -88,9 +88,10 @@ TEST_F(Cuda, CopiesAndFills) {
 TEST_F(Cuda, TimerMeasuresWhatIsQueuedBetween) {
   Runtime runtime(kGpu, 1);
   const auto block = runtime.arena(MemoryClass::activations).allocate(8 * kMiB, "block");
-  const auto timer = cuda_wing().make_timer(runtime.stream());
+  const auto timer = cuda_plugin().make_timer(runtime.stream());
   const auto fill = [&](int times) {
-    for (int i = 0; i < times; ++i) cuda_wing().fill(block->data(), i, 8 * kMiB, runtime.stream());
+    for (int i = 0; i < times; ++i)
+      cuda_plugin().fill(block->data(), i, 8 * kMiB, runtime.stream());
   };
   fill(1);
   timer->begin();
@@ -122,31 +123,31 @@ TEST_F(Cuda, TimerMeasuresWhatIsQueuedBetween) {
 TEST_F(Cuda, CopyNowComesAfterAllWorkOfTheDevice) {
   Runtime one(kGpu, 1), other(kGpu, 1);
   const auto block = one.arena(MemoryClass::activations).allocate(4, "block");
-  cuda_wing().fill(block->data(), 1, 4, one.stream());
+  cuda_plugin().fill(block->data(), 1, 4, one.stream());
   EXPECT_EQ(read(*block, 1).front(), 0x01010101);
   const int value = 5;
-  cuda_wing().copy_now(block->data(), &value, 4, kGpu);
+  cuda_plugin().copy_now(block->data(), &value, 4, kGpu);
   const auto copied = other.arena(MemoryClass::activations).allocate(4, "copied");
-  cuda_wing().copy(copied->data(), block->data(), 4, other.stream());  // no wait is needed
+  cuda_plugin().copy(copied->data(), block->data(), 4, other.stream());  // no wait is needed
   EXPECT_EQ(read(*copied, 1).front(), 5);
 }
 
 // What two streams make of one number: 3, doubled by the second one's copy to the end.
 struct TwoStreams {
   TwoStreams() : a(kGpu, 1), b(kGpu, 1), from(allocate()), to(allocate()) {
-    cuda_wing().fill(from->data(), 0, 4, a.stream());
-    cuda_wing().fill(to->data(), 0, 4, a.stream());
+    cuda_plugin().fill(from->data(), 0, 4, a.stream());
+    cuda_plugin().fill(to->data(), 0, 4, a.stream());
     a.stream().synchronize();
   }
   std::shared_ptr<Storage> allocate() {
     return a.arena(MemoryClass::activations).allocate(4, "number");
   }
-  void write() { cuda_wing().fill(from->data(), 3, 4, a.stream()); }
+  void write() { cuda_plugin().fill(from->data(), 3, 4, a.stream()); }
   int move() {
-    cuda_wing().copy(to->data(), from->data(), 4, b.stream());
+    cuda_plugin().copy(to->data(), from->data(), 4, b.stream());
     b.stream().synchronize();
     int value = -1;
-    cuda_wing().copy_now(&value, to->data(), 4, kGpu);
+    cuda_plugin().copy_now(&value, to->data(), 4, kGpu);
     return value;
   }
   Runtime a, b;
@@ -176,7 +177,7 @@ TEST_F(Cuda, WithAWaitForTheWrongEventTheResultIsWrong) {
 TEST_F(Cuda, EventsAreReachedWhenTheWorkIsDone) {
   Runtime runtime(kGpu, 1);
   const auto block = runtime.arena(MemoryClass::activations).allocate(4, "block");
-  cuda_wing().fill(block->data(), 1, 4, runtime.stream());
+  cuda_plugin().fill(block->data(), 1, 4, runtime.stream());
   const Event event = runtime.stream().record();
   EXPECT_FALSE(event.reached());
   event.wait_on_host();
@@ -192,10 +193,10 @@ TEST_F(Cuda, StreamsOfSeveralHostThreads) {
       Runtime runtime(kGpu, 1);
       const auto block = runtime.arena(MemoryClass::activations).allocate(4, "block");
       for (int i = 0; i <= 100; ++i) {
-        cuda_wing().copy(block->data(), &i, 4, runtime.stream());
+        cuda_plugin().copy(block->data(), &i, 4, runtime.stream());
         if (i % 10 == 0) runtime.stream().synchronize();
       }
-      cuda_wing().copy(&last[t], block->data(), 4, runtime.stream());
+      cuda_plugin().copy(&last[t], block->data(), 4, runtime.stream());
       runtime.stream().synchronize();
     });
   }
@@ -211,11 +212,11 @@ TEST_F(Cuda, ArenasGrowInPlaceAndGiveBack) {
     const auto first = arena->allocate(4, "first");
     EXPECT_EQ(alive("bytes"), before + 2 * kMiB);
     const int value = 9;
-    cuda_wing().copy_now(first->data(), &value, 4, kGpu);
+    cuda_plugin().copy_now(first->data(), &value, 4, kGpu);
     const auto second = arena->allocate(50 * kMiB, "second");
     EXPECT_EQ(read(*first, 1).front(), 9);
     const auto ends = numbers(2);
-    cuda_wing().copy_now(second->data() + 50 * kMiB - 8, ends.data(), 8, kGpu);
+    cuda_plugin().copy_now(second->data() + 50 * kMiB - 8, ends.data(), 8, kGpu);
     // A step of an eighth, where there is memory for it.
     const auto third = arena->allocate(2 * kMiB, "third");
     EXPECT_EQ(alive("bytes"), before + 60 * kMiB);
@@ -255,10 +256,10 @@ TEST_F(Cuda, OffloadedMemoryIsPinnedAndOfTheHost) {
   // A copy may go across the border of two pinned pieces.
   const auto block = runtime.arena(MemoryClass::activations).allocate(80 * kMiB, "block");
   std::ranges::fill(std::span(host->data(), static_cast<size_t>(80 * kMiB)), std::byte{5});
-  cuda_wing().copy(block->data(), host->data(), 80 * kMiB, runtime.stream());
+  cuda_plugin().copy(block->data(), host->data(), 80 * kMiB, runtime.stream());
   runtime.stream().synchronize();
   std::vector<int> end(1);
-  cuda_wing().copy_now(end.data(), block->data() + 80 * kMiB - 4, 4, kGpu);
+  cuda_plugin().copy_now(end.data(), block->data() + 80 * kMiB - 4, 4, kGpu);
   EXPECT_EQ(end.front(), 0x05050505);
 }
 
@@ -269,9 +270,9 @@ TEST_F(Cuda, UseAfterFreeIsRefused) {
     const auto arena = Arena::make(kGpu, MemoryClass::gradients);
     gone = arena->allocate(64, "gone")->data();
   }
-  EXPECT_THROW(cuda_wing().fill(gone, 0, 64, runtime.stream()), Error);
+  EXPECT_THROW(cuda_plugin().fill(gone, 0, 64, runtime.stream()), Error);
   int value = 0;
-  EXPECT_THROW(cuda_wing().copy_now(&value, gone, 4, kGpu), Error);
+  EXPECT_THROW(cuda_plugin().copy_now(&value, gone, 4, kGpu), Error);
   EXPECT_NE(problems().find("not all device memory that is allocated"), std::string::npos);
 }
 
@@ -280,10 +281,10 @@ TEST_F(Cuda, FreedUnderAQueuedCopy) {
   Runtime runtime(kGpu, 1);
   auto arena = Arena::make(kGpu, MemoryClass::gradients);
   const auto kept = runtime.arena(MemoryClass::activations).allocate(4, "kept");
-  cuda_wing().fill(kept->data(), 6, 4, runtime.stream());
+  cuda_plugin().fill(kept->data(), 6, 4, runtime.stream());
   {
     const auto block = arena->allocate(4, "block");
-    cuda_wing().copy(kept->data(), block->data(), 4, runtime.stream());
+    cuda_plugin().copy(kept->data(), block->data(), 4, runtime.stream());
   }
   arena.reset();  // waits for the device before it unmaps
   EXPECT_EQ(read(*kept, 1).front(), -1);
@@ -323,15 +324,15 @@ std::string said(const char* interface, int64_t driver, int64_t devices) {
   if (library == nullptr) return dlerror();
   const auto shim_set =
       reinterpret_cast<bool (*)(const char*, int64_t)>(dlsym(library, "shim_set"));
-  using MakeWing = const CudaWing* (*)(const char*, char*, size_t);
-  const auto make = reinterpret_cast<MakeWing>(dlsym(library, "megatron_cuda_wing"));
+  using MakePlugin = const CudaPlugin* (*)(const char*, char*, size_t);
+  const auto make = reinterpret_cast<MakePlugin>(dlsym(library, "megatron_cuda_plugin"));
   EXPECT_TRUE(shim_set("driver", driver) && shim_set("devices", devices));
   std::array<char, 512> text{};
   EXPECT_EQ(make(interface, text.data(), text.size()), nullptr);
   return text.data();
 }
 
-TEST(CudaWing, SaysWhyThereIsNoneInOneLine) {
+TEST(CudaPlugin, SaysWhyThereIsNoneInOneLine) {
   EXPECT_EQ(said("0123456789abcdef", 13000, 1),
             "libmegatron_cuda.so beside the program is of another build; build both together");
   EXPECT_EQ(said(MEGATRON_CUDA_INTERFACE, 0, 1),
@@ -363,7 +364,7 @@ std::string said_beside(const char* library) {
   return text;
 }
 
-TEST(CudaWing, SaysThatItIsNotThereOrNoLibrary) {
+TEST(CudaPlugin, SaysThatItIsNotThereOrNoLibrary) {
   std::string text = said_beside(nullptr);
   EXPECT_NE(text.find("this build has no CUDA (cmake -DMEGATRON_CUDA=ON"), std::string::npos)
       << text;

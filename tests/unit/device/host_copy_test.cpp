@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 
 namespace megatron::host_copies {
 namespace {
@@ -36,7 +36,7 @@ Bytes bytes(int64_t size, uint64_t number) {
 
 class HostCopies : public testing::Test {
  protected:
-  void SetUp() override { ASSERT_NE(cuda_state().wing, nullptr) << cuda_state().why_not; }
+  void SetUp() override { ASSERT_NE(cuda_state().plugin, nullptr) << cuda_state().why_not; }
   void TearDown() override { EXPECT_STREQ(of_shim<const char*()>("shim_problems")(), ""); }
 
   static std::shared_ptr<Storage> room(Runtime& runtime, int64_t bytes) {
@@ -44,7 +44,7 @@ class HostCopies : public testing::Test {
   }
   static Bytes read_now(const std::byte* from, int64_t size) {
     Bytes all(static_cast<size_t>(size));
-    cuda_wing().copy_now(all.data(), from, size, kGpu);
+    cuda_plugin().copy_now(all.data(), from, size, kGpu);
     return all;
   }
 };
@@ -60,13 +60,13 @@ TEST_F(HostCopies, HaveTheirBytesAtEverySizeRoundTheBuffers) {
     std::byte* const at = device->data() + number % 3;
     const int64_t before = counted("pageable");
     Bytes source = values, back(values.size());
-    cuda_wing().copy(at, source.data(), n, runtime.stream());
+    cuda_plugin().copy(at, source.data(), n, runtime.stream());
     std::ranges::fill(source, std::byte{0});  // it was read at the call
-    cuda_wing().copy(back.data(), at, n, runtime.stream());
+    cuda_plugin().copy(back.data(), at, n, runtime.stream());
     runtime.stream().synchronize();
     EXPECT_TRUE(back == values);
     const Bytes others = bytes(n, ++number);
-    cuda_wing().copy_now(at, others.data(), n, kGpu);
+    cuda_plugin().copy_now(at, others.data(), n, kGpu);
     EXPECT_TRUE(read_now(at, n) == others);
     EXPECT_EQ(counted("pageable") - before, n <= kSmall ? 4 * n : 0) << "by CUDA alone";
   }
@@ -79,13 +79,13 @@ TEST_F(HostCopies, ComeInTheOrderOfTheStream) {
   const int64_t n = kRing + kBuffer;
   const auto x = room(runtime, n), y = room(runtime, n);
   const Bytes first = bytes(n, 1), second = bytes(n, 2);
-  cuda_wing().fill(x->data(), 7, n, stream);
-  cuda_wing().copy(x->data(), first.data(), n, stream);
-  cuda_wing().copy(y->data(), x->data(), n, stream);
-  cuda_wing().copy(x->data(), second.data(), n, stream);
+  cuda_plugin().fill(x->data(), 7, n, stream);
+  cuda_plugin().copy(x->data(), first.data(), n, stream);
+  cuda_plugin().copy(y->data(), x->data(), n, stream);
+  cuda_plugin().copy(x->data(), second.data(), n, stream);
   Bytes back(first.size());
-  cuda_wing().copy(back.data(), y->data(), n, stream);
-  cuda_wing().fill(y->data(), 0, n, stream);
+  cuda_plugin().copy(back.data(), y->data(), n, stream);
+  cuda_plugin().fill(y->data(), 0, n, stream);
   stream.synchronize();
   EXPECT_TRUE(back == first);
   EXPECT_TRUE(read_now(x->data(), n) == second);
@@ -97,12 +97,12 @@ TEST_F(HostCopies, OfOneStreamDoNotWaitForAnother) {
   const auto x = room(one, kRing), y = room(other, kRing);
   const Bytes first = bytes(kRing, 3), second = bytes(kRing, 4);
   of_shim<void(const char*)>("shim_hang")("memset");
-  cuda_wing().fill(x->data(), 7, kRing, one.stream());
-  cuda_wing().copy(x->data(), first.data(), kRing, one.stream());  // fills the ring, and stands
+  cuda_plugin().fill(x->data(), 7, kRing, one.stream());
+  cuda_plugin().copy(x->data(), first.data(), kRing, one.stream());  // fills the ring, and stands
   const int64_t before = counted("pageable");
-  cuda_wing().copy(y->data(), second.data(), kRing, other.stream());
+  cuda_plugin().copy(y->data(), second.data(), kRing, other.stream());
   Bytes back(second.size());
-  cuda_wing().copy(back.data(), y->data(), kRing, other.stream());
+  cuda_plugin().copy(back.data(), y->data(), kRing, other.stream());
   other.stream().synchronize();
   EXPECT_TRUE(back == second);
   EXPECT_EQ(counted("pageable") - before, 2 * kRing) << "no buffer was free";
@@ -121,12 +121,12 @@ TEST_F(HostCopies, OfSeveralThreadsShareTheRing) {
       for (uint64_t i = 0; i < 4; ++i) {
         const Bytes values = bytes(n, 10 * t + i);
         Bytes back(values.size());
-        cuda_wing().copy(device->data(), values.data(), n, runtime.stream());
+        cuda_plugin().copy(device->data(), values.data(), n, runtime.stream());
         if (i % 2 == 0) {
-          cuda_wing().copy(back.data(), device->data(), n, runtime.stream());
+          cuda_plugin().copy(back.data(), device->data(), n, runtime.stream());
           runtime.stream().synchronize();
         } else {
-          cuda_wing().copy_now(back.data(), device->data(), n, kGpu);
+          cuda_plugin().copy_now(back.data(), device->data(), n, kGpu);
         }
         EXPECT_TRUE(back == values) << t << " " << i;
       }
@@ -141,8 +141,9 @@ TEST_F(HostCopies, AreNotRecorded) {
   const auto device = room(runtime, kBuffer);
   const Bytes values = bytes(kBuffer, 5);
   {
-    const auto recording = cuda_wing().record(runtime.stream());
-    EXPECT_THROW(cuda_wing().copy(device->data(), values.data(), kBuffer, runtime.stream()), Error);
+    const auto recording = cuda_plugin().record(runtime.stream());
+    EXPECT_THROW(cuda_plugin().copy(device->data(), values.data(), kBuffer, runtime.stream()),
+                 Error);
   }
   EXPECT_STRNE(of_shim<const char*()>("shim_problems")(), "");
 }

@@ -1,4 +1,4 @@
-// Work of a stream that is recorded and queued again, on the wing of tests/cuda_shim.
+// Work of a stream that is recorded and queued again, on the plugin of tests/cuda_shim.
 #include "device/recording.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 
 namespace megatron {
 namespace {
@@ -24,18 +24,18 @@ int64_t alive(const char* name) { return of_shim<int64_t(const char*)>("shim_ali
 
 class Recorded : public ::testing::Test {
  protected:
-  void SetUp() override { ASSERT_NE(cuda_state().wing, nullptr) << cuda_state().why_not; }
+  void SetUp() override { ASSERT_NE(cuda_state().plugin, nullptr) << cuda_state().why_not; }
   void TearDown() override {
     EXPECT_EQ(problems(), "");
     EXPECT_EQ(alive("graphs"), 0);
   }
   int value(const Storage& storage) {
     int host = -1;
-    cuda_wing().copy_now(&host, storage.data(), sizeof host, kGpu);
+    cuda_plugin().copy_now(&host, storage.data(), sizeof host, kGpu);
     return host;
   }
   void put(const Storage& storage, int value) {
-    cuda_wing().copy(storage.data(), &value, sizeof value, runtime_.stream());
+    cuda_plugin().copy(storage.data(), &value, sizeof value, runtime_.stream());
   }
 
   Runtime runtime_{kGpu, 1};
@@ -46,9 +46,9 @@ class Recorded : public ::testing::Test {
 TEST_F(Recorded, WorkRunsWhenItIsQueuedAndReadsWhatIsThereThen) {
   const auto from = arena_.allocate(4, "from"), to = arena_.allocate(4, "to");
   put(*to, 1);
-  std::unique_ptr<StreamRecording> recording = cuda_wing().record(stream_);
+  std::unique_ptr<StreamRecording> recording = cuda_plugin().record(stream_);
   EXPECT_TRUE(stream_.recording());
-  cuda_wing().copy(to->data(), from->data(), 4, stream_);
+  cuda_plugin().copy(to->data(), from->data(), 4, stream_);
   const std::unique_ptr<RecordedWork> work = recording->finish();
   EXPECT_FALSE(stream_.recording());
   EXPECT_EQ(value(*to), 1);
@@ -63,8 +63,8 @@ TEST_F(Recorded, WhatIsNotFinishedIsDropped) {
   const auto to = arena_.allocate(4, "to");
   put(*to, 1);
   {
-    const std::unique_ptr<StreamRecording> recording = cuda_wing().record(stream_);
-    cuda_wing().fill(to->data(), 0, 4, stream_);
+    const std::unique_ptr<StreamRecording> recording = cuda_plugin().record(stream_);
+    cuda_plugin().fill(to->data(), 0, 4, stream_);
   }
   EXPECT_FALSE(stream_.recording());
   EXPECT_EQ(value(*to), 1);
@@ -76,12 +76,12 @@ TEST_F(Recorded, StreamsTakePartThatWaitForIt) {
   const auto from = arena_.allocate(4, "from"), to = arena_.allocate(4, "to"),
              last = arena_.allocate(4, "last");
   put(*to, 1);
-  std::unique_ptr<StreamRecording> recording = cuda_wing().record(stream_);
-  cuda_wing().copy(to->data(), from->data(), 4, stream_);
+  std::unique_ptr<StreamRecording> recording = cuda_plugin().record(stream_);
+  cuda_plugin().copy(to->data(), from->data(), 4, stream_);
   other.stream().wait(stream_.record());
   EXPECT_TRUE(other.stream().recording());
   EXPECT_THROW(other.stream().synchronize(), InternalError);
-  cuda_wing().copy(last->data(), to->data(), 4, other.stream());  // nobody waits for it
+  cuda_plugin().copy(last->data(), to->data(), 4, other.stream());  // nobody waits for it
   const std::unique_ptr<RecordedWork> work = recording->finish();
   EXPECT_FALSE(other.stream().recording());
   EXPECT_EQ(value(*to), 1);
@@ -91,9 +91,9 @@ TEST_F(Recorded, StreamsTakePartThatWaitForIt) {
     EXPECT_EQ(value(*last), number);
   }
   // What the other stream has before a launch comes before it, and after it what it has then.
-  cuda_wing().fill(from->data(), 1, 4, other.stream());
+  cuda_plugin().fill(from->data(), 1, 4, other.stream());
   work->queue();
-  cuda_wing().fill(to->data(), 2, 4, other.stream());
+  cuda_plugin().fill(to->data(), 2, 4, other.stream());
   other.stream().synchronize();
   EXPECT_EQ(value(*last), 0x01010101);
   EXPECT_EQ(value(*to), 0x02020202);
@@ -103,12 +103,12 @@ TEST_F(Recorded, StreamsThatTookPartGoOnWhereItIsDropped) {
   Runtime other(kGpu, 1);
   const auto to = arena_.allocate(4, "to");
   {
-    const std::unique_ptr<StreamRecording> recording = cuda_wing().record(stream_);
+    const std::unique_ptr<StreamRecording> recording = cuda_plugin().record(stream_);
     other.stream().wait(stream_.record());
-    cuda_wing().fill(to->data(), 1, 4, other.stream());
+    cuda_plugin().fill(to->data(), 1, 4, other.stream());
   }
   EXPECT_NE(problems().find("the last of it"), std::string::npos);
-  cuda_wing().fill(to->data(), 2, 4, other.stream());
+  cuda_plugin().fill(to->data(), 2, 4, other.stream());
   other.stream().synchronize();
   EXPECT_EQ(value(*to), 0x02020202);
 }
@@ -116,17 +116,17 @@ TEST_F(Recorded, StreamsThatTookPartGoOnWhereItIsDropped) {
 // Nothing that was recorded has run: nobody can wait for it.
 TEST_F(Recorded, NobodyWaitsForIt) {
   const auto to = arena_.allocate(4, "to");
-  const std::unique_ptr<StreamRecording> recording = cuda_wing().record(stream_);
-  cuda_wing().fill(to->data(), 0, 4, stream_);
+  const std::unique_ptr<StreamRecording> recording = cuda_plugin().record(stream_);
+  cuda_plugin().fill(to->data(), 0, 4, stream_);
   EXPECT_THROW(stream_.synchronize(), InternalError);
   EXPECT_THROW(value(*to), InternalError);
   EXPECT_NE(recording->finish(), nullptr);
 }
 
 TEST_F(Recorded, MemoryMayGrowMeanwhile) {
-  const std::unique_ptr<StreamRecording> recording = cuda_wing().record(stream_);
+  const std::unique_ptr<StreamRecording> recording = cuda_plugin().record(stream_);
   const auto block = arena_.allocate(int64_t{8} << 20, "block");
-  cuda_wing().fill(block->data(), 1, 4, stream_);
+  cuda_plugin().fill(block->data(), 1, 4, stream_);
   recording->finish()->queue();
   EXPECT_EQ(value(*block), 0x01010101);
 }
@@ -135,8 +135,8 @@ TEST_F(Recorded, MemoryMayGrowMeanwhile) {
 TEST_F(Recorded, OtherThreadsWaitForTheDeviceAfterIt) {
   Runtime other(kGpu, 1);
   const auto block = other.arena(MemoryClass::activations).allocate(4, "block");
-  cuda_wing().fill(block->data(), 2, 4, other.stream());
-  std::unique_ptr<StreamRecording> recording = cuda_wing().record(stream_);
+  cuda_plugin().fill(block->data(), 2, 4, other.stream());
+  std::unique_ptr<StreamRecording> recording = cuda_plugin().record(stream_);
   std::atomic<int> read = 0;
   std::thread reader([&] { read = value(*block); });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -160,7 +160,7 @@ TEST_F(Recorded, EventsAreUsedAgain) {
   const Event held = stream_.record();
   put(*to, 60);
   stream_.record();  // of another event, although only `held` was given out
-  cuda_wing().fill(to->data(), 0, 4, stream_);
+  cuda_plugin().fill(to->data(), 0, 4, stream_);
   EXPECT_FALSE(held.reached());
   held.wait_on_host();
   EXPECT_TRUE(held.reached());

@@ -13,7 +13,7 @@ namespace megatron::kernels::cpu {
 namespace {
 
 struct Problem {
-  int64_t batch = 1, queries = 1, keys = 1, heads = 1, key_heads = 1, width = 8;
+  int64_t batch = 1, queries = 1, keys = 1, heads = 1, kv_heads = 1, width = 8;
   bool causal = true, positions = false;
   float dropout = 0;
   int64_t document = 0;  // length of the documents that attention is confined to; 0: it is not
@@ -27,7 +27,7 @@ class Attention {
       : setup_(setup), type_(type), runtime_({DeviceKind::cpu, 0}, threads), random_(seed) {
     const auto& s = setup_;
     const Shape by_query{s.batch, s.queries, s.heads, s.width},
-        by_key{s.batch, s.keys, s.key_heads, s.width};
+        by_key{s.batch, s.keys, s.kv_heads, s.width};
     f_.q = normal(by_query);
     f_.k = normal(by_key);
     f_.v = normal(by_key);
@@ -37,16 +37,16 @@ class Attention {
     f_.scale = 1 / std::sqrt(static_cast<float>(s.width));
     if (s.positions) make_positions();
     if (s.document > 0) {
-      f_.q_begins = Tensor::empty(arena(), {s.batch, s.queries}, DType::i32, "test");
+      f_.window_start = Tensor::empty(arena(), {s.batch, s.queries}, DType::i32, "test");
       for (int64_t i = 0; i < s.batch * s.queries; ++i)
-        f_.q_begins.data<int32_t>()[i] =
+        f_.window_start.data<int32_t>()[i] =
             static_cast<int32_t>(i % s.queries / s.document * s.document);
     }
     if (s.dropout > 0) {
-      f_.dropout = {.p = s.dropout, .seed = 11, .stream = 0x123456789abcdefull, .samples = {}};
-      f_.dropout.samples = Tensor::empty(arena(), {s.batch}, DType::i64, "test");
+      f_.dropout = {.p = s.dropout, .seed = 11, .stream = 0x123456789abcdefull, .sample_ids = {}};
+      f_.dropout.sample_ids = Tensor::empty(arena(), {s.batch}, DType::i64, "test");
       for (int64_t b = 0; b < s.batch; ++b)
-        f_.dropout.samples.data<int64_t>()[b] = (int64_t{3} << 32) + 5 * b + 1;
+        f_.dropout.sample_ids.data<int64_t>()[b] = (int64_t{3} << 32) + 5 * b + 1;
     }
     dout_ = normal(by_query);
     dq_ = normal(by_query);
@@ -65,7 +65,7 @@ class Attention {
             .dout = dout_,
             .q_positions = f_.q_positions,
             .k_positions = f_.k_positions,
-            .q_begins = f_.q_begins,
+            .window_start = f_.window_start,
             .causal = f_.causal,
             .scale = f_.scale,
             .dropout = f_.dropout,
@@ -114,7 +114,7 @@ class Attention {
   double keep(int64_t b, int64_t n, int64_t query, int64_t key) const {
     const auto& m = f_.dropout;
     if (m.p == 0) return 1;
-    const auto sample = static_cast<uint64_t>(m.samples.data<int64_t>()[b]);
+    const auto sample = static_cast<uint64_t>(m.sample_ids.data<int64_t>()[b]);
     const uint64_t philox_key =
         m.seed * 0x9E3779B97F4A7C15ull ^ mix_stream(m.stream, static_cast<uint64_t>(n));
     const auto word =
@@ -151,7 +151,7 @@ Attention::Result Attention::naive() const {
                   i = row % s.queries;
     const size_t qr = static_cast<size_t>(((b * s.queries + i) * s.heads + n) * s.width);
     const auto kr = [&](int64_t j) {
-      return static_cast<size_t>(((b * s.keys + j) * s.key_heads + n / (s.heads / s.key_heads)) *
+      return static_cast<size_t>(((b * s.keys + j) * s.kv_heads + n / (s.heads / s.kv_heads)) *
                                  s.width);
     };
     const auto query_at = [&] {
@@ -164,7 +164,7 @@ Attention::Result Attention::naive() const {
     for (int64_t j = 0; j < s.keys; ++j) {
       const bool seen =
           (!s.causal || key_at(j) <= query_at()) &&
-          (s.document == 0 || key_at(j) >= f_.q_begins.data<int32_t>()[b * s.queries + i]);
+          (s.document == 0 || key_at(j) >= f_.window_start.data<int32_t>()[b * s.queries + i]);
       p[static_cast<size_t>(j)] = seen ? f_.scale * dot(&q[qr], &k[kr(j)]) : -INFINITY;
       top = std::max(top, p[static_cast<size_t>(j)]);
     }
@@ -234,28 +234,28 @@ INSTANTIATE_TEST_SUITE_P(
     Shapes, AttentionShapes,
     ::testing::Values(
         Problem{},
-        Problem{.batch = 2, .queries = 33, .keys = 33, .heads = 2, .key_heads = 2, .width = 16},
-        Problem{.batch = 1, .queries = 200, .keys = 200, .heads = 2, .key_heads = 1, .width = 64},
+        Problem{.batch = 2, .queries = 33, .keys = 33, .heads = 2, .kv_heads = 2, .width = 16},
+        Problem{.batch = 1, .queries = 200, .keys = 200, .heads = 2, .kv_heads = 1, .width = 64},
         Problem{.batch = 2,
                 .queries = 70,
                 .keys = 300,
                 .heads = 6,
-                .key_heads = 2,
+                .kv_heads = 2,
                 .width = 40,
                 .causal = false},
-        Problem{.batch = 1, .queries = 131, .keys = 129, .heads = 3, .key_heads = 3, .width = 7},
+        Problem{.batch = 1, .queries = 131, .keys = 129, .heads = 3, .kv_heads = 3, .width = 7},
         Problem{.batch = 2,
                 .queries = 90,
                 .keys = 170,
                 .heads = 4,
-                .key_heads = 2,
+                .kv_heads = 2,
                 .width = 33,
                 .positions = true},
         Problem{.batch = 2,
                 .queries = 100,
                 .keys = 140,
                 .heads = 4,
-                .key_heads = 1,
+                .kv_heads = 1,
                 .width = 24,
                 .causal = false,
                 .dropout = 0.25f},
@@ -263,14 +263,14 @@ INSTANTIATE_TEST_SUITE_P(
                 .queries = 65,
                 .keys = 65,
                 .heads = 2,
-                .key_heads = 2,
+                .kv_heads = 2,
                 .width = 16,
                 .dropout = 0.5f},
         Problem{.batch = 2,
                 .queries = 60,
                 .keys = 150,
                 .heads = 2,
-                .key_heads = 1,
+                .kv_heads = 1,
                 .width = 16,
                 .positions = true,
                 .dropout = 0.1f},
@@ -278,15 +278,15 @@ INSTANTIATE_TEST_SUITE_P(
                 .queries = 1,
                 .keys = 260,
                 .heads = 8,
-                .key_heads = 2,
+                .kv_heads = 2,
                 .width = 128,
                 .causal = false},
-        Problem{.batch = 1, .queries = 3, .keys = 0, .heads = 2, .key_heads = 2, .width = 8},
+        Problem{.batch = 1, .queries = 3, .keys = 0, .heads = 2, .kv_heads = 2, .width = 8},
         Problem{.batch = 2,
                 .queries = 330,
                 .keys = 330,
                 .heads = 2,
-                .key_heads = 1,
+                .kv_heads = 1,
                 .width = 24,
                 .dropout = 0.1f,
                 .document = 97},
@@ -294,14 +294,14 @@ INSTANTIATE_TEST_SUITE_P(
                 .queries = 200,
                 .keys = 200,
                 .heads = 3,
-                .key_heads = 3,
+                .kv_heads = 3,
                 .width = 16,
                 .document = 3},
         Problem{.batch = 1,
                 .queries = 90,
                 .keys = 300,
                 .heads = 2,
-                .key_heads = 2,
+                .kv_heads = 2,
                 .width = 16,
                 .causal = false,
                 .document = 64},
@@ -309,7 +309,7 @@ INSTANTIATE_TEST_SUITE_P(
                 .queries = 90,
                 .keys = 170,
                 .heads = 4,
-                .key_heads = 2,
+                .kv_heads = 2,
                 .width = 33,
                 .positions = true,
                 .document = 40}));
@@ -328,7 +328,7 @@ TEST(Attention, GivesTheSameBitsForAnyNumberOfThreads) {
                         .queries = 150,
                         .keys = 150,
                         .heads = 4,
-                        .key_heads = 2,
+                        .kv_heads = 2,
                         .width = 32,
                         .dropout = 0.2f,
                         .document = document};
@@ -345,7 +345,7 @@ TEST(Attention, OneDocumentThatHoldsAllGivesTheBitsOfNone) {
                 .queries = 300,
                 .keys = 300,
                 .heads = 4,
-                .key_heads = 2,
+                .kv_heads = 2,
                 .width = 32,
                 .dropout = 0.2f};
   for (const auto& [type, products] : types_and_ways()) {
@@ -364,7 +364,7 @@ TEST(Attention, SkippedKeysWouldHaveAddedNothing) {
                       .queries = 400,
                       .keys = 400,
                       .heads = 2,
-                      .key_heads = 1,
+                      .kv_heads = 1,
                       .width = 32,
                       .document = 130};
   for (const auto& [type, products] : types_and_ways()) {
@@ -421,18 +421,18 @@ void expect_bits_of_last_queries(const Problem& setup, DType type) {
 
 TEST(Attention, GivesAQueryTheSameBitsWhereverItStands) {
   const Problem setups[] = {
-      {.batch = 1, .queries = 180, .keys = 180, .heads = 4, .key_heads = 2, .width = 32},
-      {.batch = 1, .queries = 259, .keys = 259, .heads = 2, .key_heads = 2, .width = 64},
-      {.batch = 1, .queries = 131, .keys = 131, .heads = 8, .key_heads = 1, .width = 72},
-      {.batch = 1, .queries = 40, .keys = 40, .heads = 5, .key_heads = 1, .width = 19},
+      {.batch = 1, .queries = 180, .keys = 180, .heads = 4, .kv_heads = 2, .width = 32},
+      {.batch = 1, .queries = 259, .keys = 259, .heads = 2, .kv_heads = 2, .width = 64},
+      {.batch = 1, .queries = 131, .keys = 131, .heads = 8, .kv_heads = 1, .width = 72},
+      {.batch = 1, .queries = 40, .keys = 40, .heads = 5, .kv_heads = 1, .width = 19},
       {.batch = 1,
        .queries = 150,
        .keys = 150,
        .heads = 4,
-       .key_heads = 1,
+       .kv_heads = 1,
        .width = 64,
        .dropout = 0.3f},
-      {.batch = 1, .queries = 70, .keys = 70, .heads = 3, .key_heads = 1, .width = 128}};
+      {.batch = 1, .queries = 70, .keys = 70, .heads = 3, .kv_heads = 1, .width = 128}};
   for (const Problem& setup : setups) {
     for (const auto& [type, products] : types_and_ways()) {
       const UseBf16Products use(products);
@@ -452,10 +452,10 @@ TEST(Attention, ARowBetweenAllKeysSeesNone) {
       Arena& arena = runtime.arena(MemoryClass::activations);
       AttentionArgs& args = problem.forward();
       args.q_positions = Tensor::empty(arena, {1, queries}, DType::i32, "test");
-      args.q_begins = Tensor::empty(arena, {1, queries}, DType::i32, "test");
+      args.window_start = Tensor::empty(arena, {1, queries}, DType::i32, "test");
       args.k_positions = Tensor::empty(arena, {1, 40}, DType::i32, "test");
       std::fill_n(args.q_positions.data<int32_t>(), queries, 50);
-      std::fill_n(args.q_begins.data<int32_t>(), queries, 40);
+      std::fill_n(args.window_start.data<int32_t>(), queries, 40);
       for (int64_t j = 0; j < 40; ++j) args.k_positions.data<int32_t>()[j] = j % 2 == 0 ? 0 : 100;
       attention(args, problem.stream());
       for (const double x : to_doubles(args.out)) EXPECT_EQ(x, 0.0) << name(type) << " " << queries;
@@ -470,7 +470,7 @@ TEST(Attention, TakesTheLogSumExpOfAllKeysInBackward) {
                       .queries = 80,
                       .keys = 160,
                       .heads = 2,
-                      .key_heads = 1,
+                      .kv_heads = 1,
                       .width = 16,
                       .causal = false};
   Attention whole(setup, DType::f32);
@@ -517,7 +517,7 @@ TEST(Attention, RefusesF64ByName) {
 }
 
 TEST(Attention, CarriesANanToTheOutput) {
-  Attention a({.batch = 1, .queries = 4, .keys = 4, .heads = 1, .key_heads = 1, .width = 8},
+  Attention a({.batch = 1, .queries = 4, .keys = 4, .heads = 1, .kv_heads = 1, .width = 8},
               DType::f32);
   a.forward().q.data<float>()[0] = NAN;
   const auto got = a.run();

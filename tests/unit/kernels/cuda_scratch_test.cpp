@@ -23,20 +23,20 @@ class CudaScratch : public ::testing::Test {
     return args;
   }
   // As a model's layer calls it: parts of one tensor.
-  AttentionBackwardArgs attention(int64_t samples, int64_t length, int64_t heads, int64_t key_heads,
+  AttentionBackwardArgs attention(int64_t samples, int64_t length, int64_t heads, int64_t kv_heads,
                                   int64_t width, DType type) {
     const auto all = [&](int64_t count) { return tensor({samples, length, count, width}, type); };
-    const Tensor qkv = all(heads + 2 * key_heads), gradients = all(heads + 2 * key_heads);
+    const Tensor qkv = all(heads + 2 * kv_heads), gradients = all(heads + 2 * kv_heads);
     AttentionBackwardArgs args;
     args.q = qkv.slice(2, 0, heads);
-    args.k = qkv.slice(2, heads, key_heads);
-    args.v = qkv.slice(2, heads + key_heads, key_heads);
+    args.k = qkv.slice(2, heads, kv_heads);
+    args.v = qkv.slice(2, heads + kv_heads, kv_heads);
     args.out = all(heads);
     args.dout = all(heads);
     args.lse = tensor({samples, heads, length}, DType::f32);
     args.dq = gradients.slice(2, 0, heads);
-    args.dk = gradients.slice(2, heads, key_heads);
-    args.dv = gradients.slice(2, heads + key_heads, key_heads);
+    args.dk = gradients.slice(2, heads, kv_heads);
+    args.dv = gradients.slice(2, heads + kv_heads, kv_heads);
     return args;
   }
 
@@ -106,7 +106,7 @@ TEST_F(CudaScratch, TheLibraryTakesAttentionOfTraining) {
   EXPECT_TRUE(takes(args));
   args.causal = false;
   EXPECT_TRUE(takes(args));
-  args.q_begins = tensor({2, 256}, DType::i32);
+  args.window_start = tensor({2, 256}, DType::i32);
   EXPECT_FALSE(takes(args)) << "documents";
   args = attention(2, 256, 4, 2, 64, DType::f16);
   EXPECT_TRUE(takes(args));
@@ -128,9 +128,9 @@ TEST_F(CudaScratch, TheLibraryTakesAttentionOfTraining) {
 TEST_F(CudaScratch, BackwardInAnyOrderKeepsSumsOfDqInsteadOfScores) {
   const AttentionBackwardArgs args = attention(1, 8192, 32, 8, 128, DType::bf16);
   const LibraryAttentionPart ordered = library_part(args), any = library_part(args, true);
-  EXPECT_EQ(ordered.key_heads, 1);
+  EXPECT_EQ(ordered.kv_heads, 1);
   EXPECT_EQ(ordered.dq_sums, 0);
-  EXPECT_EQ(any.key_heads, 8);
+  EXPECT_EQ(any.kv_heads, 8);
   EXPECT_EQ(any.ordered, 0);
   EXPECT_EQ(any.dq_sums, int64_t{32} * 8192 * 128);
   EXPECT_LT(any.workspace, ordered.workspace / 2);
@@ -141,21 +141,21 @@ TEST_F(CudaScratch, BackwardInAnyOrderKeepsSumsOfDqInsteadOfScores) {
 }
 
 TEST_F(CudaScratch, BackwardIsCutWhereTheScoresAreLarge) {
-  const auto part = [&](int64_t samples, int64_t length, int64_t heads, int64_t key_heads) {
-    return library_part(attention(samples, length, heads, key_heads, 128, DType::bf16));
+  const auto part = [&](int64_t samples, int64_t length, int64_t heads, int64_t kv_heads) {
+    return library_part(attention(samples, length, heads, kv_heads, 128, DType::bf16));
   };
   const LibraryAttentionPart small = part(6, 1024, 12, 12);  // 144 MiB of scores
   EXPECT_EQ(small.samples, 6);
-  EXPECT_EQ(small.key_heads, 12);
+  EXPECT_EQ(small.kv_heads, 12);
   const LibraryAttentionPart many = part(40, 1024, 12, 12);  // 24 MiB a sample
   EXPECT_EQ(many.samples, 20) << "the largest divisor of 40 below 768 / 24";
   const LibraryAttentionPart llama = part(1, 4096, 32, 8);  // 128 MiB a key head
   EXPECT_EQ(llama.samples, 1);
-  EXPECT_EQ(llama.key_heads, 4);
+  EXPECT_EQ(llama.kv_heads, 4);
   EXPECT_EQ(llama.ordered, int64_t{2} * 16 * 4096 * 4096);
   EXPECT_GE(llama.workspace, llama.ordered);
   EXPECT_LE(llama.workspace, int64_t{768} << 20);
-  EXPECT_EQ(part(1, 16384, 32, 8).key_heads, 1) << "2 GiB a key head";
+  EXPECT_EQ(part(1, 16384, 32, 8).kv_heads, 1) << "2 GiB a key head";
 }
 
 TEST_F(CudaScratch, AttentionAsksForOnePart) {

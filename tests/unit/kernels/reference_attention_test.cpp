@@ -10,11 +10,11 @@ namespace {
 
 class ReferenceAttention : public ReferenceTest {
  protected:
-  AttentionArgs args(int64_t batch, int64_t queries, int64_t keys, int64_t heads, int64_t key_heads,
+  AttentionArgs args(int64_t batch, int64_t queries, int64_t keys, int64_t heads, int64_t kv_heads,
                      int64_t width) {
     return {.q = random("q", {batch, queries, heads, width}),
-            .k = random("k", {batch, keys, key_heads, width}),
-            .v = random("v", {batch, keys, key_heads, width}),
+            .k = random("k", {batch, keys, kv_heads, width}),
+            .v = random("v", {batch, keys, kv_heads, width}),
             .scale = 0.5,
             .out = make({batch, queries, heads, width}),
             .lse = make({batch, heads, queries})};
@@ -27,7 +27,7 @@ class ReferenceAttention : public ReferenceTest {
     kernels().copy({a.lse, lse}, stream());
     const Tensor dq = make(a.q.shape()), dk = make(a.k.shape()), dv = make(a.v.shape());
     kernels().attention_backward({a.q, a.k, a.v, out, lse, dout, a.q_positions, a.k_positions,
-                                  a.q_begins, a.causal, a.scale, a.dropout, dq, dk, dv},
+                                  a.window_start, a.causal, a.scale, a.dropout, dq, dk, dv},
                                  stream());
     const auto loss = [&] {
       kernels().attention(a, stream());
@@ -75,11 +75,11 @@ TEST_F(ReferenceAttention, BackwardIsTheDerivative) {
   placed.k_positions = of({1, 3}, {2, 9, 1}, DType::i32);
   expect_derivative(placed);
   AttentionArgs confined = args(2, 5, 5, 2, 1, 2);
-  confined.q_begins = of({2, 5}, {0, 0, 2, 2, 4, 0, 1, 2, 2, 2}, DType::i32);
+  confined.window_start = of({2, 5}, {0, 0, 2, 2, 4, 0, 1, 2, 2, 2}, DType::i32);
   expect_derivative(confined);
   confined.dropout = {0.4f, 3, 9, of({2}, {5, 11}, DType::i64)};
   expect_derivative(confined);
-  placed.q_begins = of({1, 4}, {2, 0, 3, 2}, DType::i32);
+  placed.window_start = of({1, 4}, {2, 0, 3, 2}, DType::i32);
   expect_derivative(placed);
 }
 
@@ -87,12 +87,12 @@ TEST_F(ReferenceAttention, BackwardIsTheDerivative) {
 TEST_F(ReferenceAttention, ConfinedIsEachDocumentAlone) {
   const std::vector<int64_t> lengths = {3, 1, 4};
   AttentionArgs packed = args(1, 8, 8, 2, 1, 3);
-  packed.q_begins = of({1, 8}, {0, 0, 0, 3, 4, 4, 4, 4}, DType::i32);
+  packed.window_start = of({1, 8}, {0, 0, 0, 3, 4, 4, 4, 4}, DType::i32);
   kernels().attention(packed, stream());
   int64_t begin = 0;
   for (const int64_t length : lengths) {
     AttentionArgs alone = packed;
-    alone.q_begins = {};
+    alone.window_start = {};
     for (Tensor* t : {&alone.q, &alone.k, &alone.v}) *t = t->slice(1, begin, length);
     alone.out = make({1, length, 2, 3});
     alone.lse = make({1, 2, length});
@@ -105,7 +105,7 @@ TEST_F(ReferenceAttention, ConfinedIsEachDocumentAlone) {
 
 TEST_F(ReferenceAttention, RefusesBeginsOfAnotherShape) {
   AttentionArgs a = args(2, 4, 4, 2, 1, 2);
-  a.q_begins = of({2, 3}, {0, 0, 0, 0, 0, 0}, DType::i32);
+  a.window_start = of({2, 3}, {0, 0, 0, 0, 0, 0}, DType::i32);
   EXPECT_THROW(kernels().attention(a, stream()), InternalError);
 }
 

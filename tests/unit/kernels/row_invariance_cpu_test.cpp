@@ -279,7 +279,7 @@ TEST(Rows, OfEveryKernelDoNotDependOnTheirNumber) {
 
 // A cache of keys and values with room for more than the sequences hold; what lies beyond is NaN.
 struct Cache {
-  int64_t batch, length, capacity, heads, key_heads, width;
+  int64_t batch, length, capacity, heads, kv_heads, width;
   int64_t document = 0;  // queries see keys from the last multiple of it on
   DType type;
 
@@ -291,14 +291,14 @@ struct Cache {
     args.k_positions = maker.empty({batch, keys}, DType::i32);
     for (int64_t i = 0; i < batch * keys; ++i)
       args.k_positions.data<int32_t>()[i] = static_cast<int32_t>(i % keys);
-    if (document > 0) args.q_begins = maker.empty({batch, queries}, DType::i32);
+    if (document > 0) args.window_start = maker.empty({batch, queries}, DType::i32);
     return args;
   }
   void place(const AttentionArgs& args, int64_t b, int64_t i, int64_t position) const {
     const int64_t at = b * args.q.size(1) + i;
     args.q_positions.data<int32_t>()[at] = static_cast<int32_t>(position);
     if (document > 0)
-      args.q_begins.data<int32_t>()[at] = static_cast<int32_t>(position / document * document);
+      args.window_start.data<int32_t>()[at] = static_cast<int32_t>(position / document * document);
   }
 };
 
@@ -316,7 +316,7 @@ void expect_decoded(const Cache& c, const AttentionArgs& all, std::span<const in
   AttentionArgs part = c.args(maker, count, c.capacity);
   part.q = maker.empty({c.batch, count, c.heads, c.width}, c.type);
   for (Tensor* t : {&part.k, &part.v}) {
-    *t = maker.empty({c.batch, c.capacity, c.key_heads, c.width}, c.type);
+    *t = maker.empty({c.batch, c.capacity, c.kv_heads, c.width}, c.type);
     std::memset(t->raw(), 0xff, static_cast<size_t>(t->bytes()));
   }
   for (int64_t b = 0; b < c.batch; ++b) {
@@ -330,7 +330,7 @@ void expect_decoded(const Cache& c, const AttentionArgs& all, std::span<const in
   for (int64_t b = 0; b < c.batch; ++b) {
     const int64_t begin = begins[static_cast<size_t>(b)];
     EXPECT_TRUE(same_rows(of_sample(part.out, b), of_sample(all.out, b), begin))
-        << name(c.type) << " group " << c.heads / c.key_heads << " width " << c.width << " from "
+        << name(c.type) << " group " << c.heads / c.kv_heads << " width " << c.width << " from "
         << begin << " queries " << count << " document " << c.document;
     for (int64_t n = 0; n < c.heads; ++n) {
       const Tensor got = part.lse.slice(0, b, 1).slice(1, n, 1),
@@ -344,8 +344,8 @@ void expect_decoding_equals_training(const Cache& c) {
   Maker maker;
   AttentionArgs all = c.args(maker, c.length, c.length);
   all.q = uniform(maker, {c.batch, c.length, c.heads, c.width}, c.type, 1);
-  all.k = uniform(maker, {c.batch, c.length, c.key_heads, c.width}, c.type, 2);
-  all.v = uniform(maker, {c.batch, c.length, c.key_heads, c.width}, c.type, 3);
+  all.k = uniform(maker, {c.batch, c.length, c.kv_heads, c.width}, c.type, 2);
+  all.v = uniform(maker, {c.batch, c.length, c.kv_heads, c.width}, c.type, 3);
   for (int64_t i = 0; i < c.batch * c.length; ++i)
     c.place(all, i / c.length, i % c.length, i % c.length);
   attention(all, maker.stream());
@@ -371,13 +371,13 @@ TEST_P(Decoding, EqualsTrainingBitForBit) {
     const UseBf16Products use(products);
     const int64_t length = slow(products) ? 200 : 300;
     for (const int64_t document : {0, 45}) {
-      for (const auto& [key_heads, width] : {std::pair{4, 64}, {2, 80}, {1, 128}}) {
-        if (slow(products) && (document == 0) != (key_heads == 2)) continue;
+      for (const auto& [kv_heads, width] : {std::pair{4, 64}, {2, 80}, {1, 128}}) {
+        if (slow(products) && (document == 0) != (kv_heads == 2)) continue;
         expect_decoding_equals_training({.batch = 9,
                                          .length = length,
                                          .capacity = length + 33,
                                          .heads = 4,
-                                         .key_heads = key_heads,
+                                         .kv_heads = kv_heads,
                                          .width = width,
                                          .document = document,
                                          .type = GetParam()});
@@ -387,7 +387,7 @@ TEST_P(Decoding, EqualsTrainingBitForBit) {
                                      .length = slow(products) ? 257 : 513,
                                      .capacity = 1024,
                                      .heads = 1,
-                                     .key_heads = 1,
+                                     .kv_heads = 1,
                                      .width = 64,
                                      .type = GetParam()});
   }

@@ -23,7 +23,7 @@ class BigramModel final : public Stage {
   const parallel::ModelPart& part() const override { return part_; }
   std::span<const Segment> segments() const override { return segments_; }
   const Span& head() const override { return head_; }
-  std::span<parallel::Placed* const> parameters() const override { return parameters_; }
+  std::span<parallel::ParameterSpec* const> parameters() const override { return parameters_; }
   Var final_norm(Tape& tape, const Bundle& in) const override {
     return (*norm_)(tape, in["hidden"], in["residual"]).normed;
   }
@@ -43,8 +43,8 @@ class BigramModel final : public Stage {
   parallel::ModelPart part_;
   std::unique_ptr<nn::VocabularyTable> embedding_, output_;
   std::unique_ptr<nn::AddNorm> norm_;
-  std::vector<std::unique_ptr<parallel::Placed>> owned_;
-  std::vector<parallel::Placed*> parameters_;
+  std::vector<std::unique_ptr<parallel::ParameterSpec>> owned_;
+  std::vector<parallel::ParameterSpec*> parameters_;
   std::vector<Segment> segments_;
   Span head_{.name = "head"};
 };
@@ -74,7 +74,7 @@ BigramModel::BigramModel(const Model& model, Runtime& runtime, DType type,
 }
 
 Tensor BigramModel::loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
-  return output_->loss(tape, final_norm(tape, in), batch.labels, batch.weights, 0);
+  return output_->loss(tape, final_norm(tape, in), batch.labels, batch.loss_weights, 0);
 }
 
 struct BigramDefinition final : ModelDefinition, std::enable_shared_from_this<BigramDefinition> {
@@ -149,13 +149,13 @@ class Bigram : public ::testing::Test {
   }
   std::vector<double> plain() const {
     PlainTensors weights;
-    for (const parallel::Placed* placed : stage->parameters())
+    for (const parallel::ParameterSpec* placed : stage->parameters())
       weights["model." + placed->parameter.name] = to_doubles(placed->parameter.value);
     return model->plain_losses(weights, {batch.tokens.data<int32_t>(), kTokens},
                                {batch.labels.data<int32_t>(), kTokens});
   }
   double objective() const {
-    const std::vector<double> losses = plain(), each = to_doubles(batch.weights);
+    const std::vector<double> losses = plain(), each = to_doubles(batch.loss_weights);
     double sum = 0;
     for (size_t t = 0; t < losses.size(); ++t) sum += each[t] * losses[t];
     return sum;
@@ -173,7 +173,7 @@ TEST_F(Bigram, LossesAreThoseOfItsOracle) {
       head_loss(*stage, tape, forward(*stage, tape, {}, batch, Phase::train), batch);
   const std::vector<double> plain_losses = plain();
   for (size_t t = 0; t < plain_losses.size(); ++t) {
-    if (to_doubles(batch.weights)[t] == 0) continue;
+    if (to_doubles(batch.loss_weights)[t] == 0) continue;
     EXPECT_NEAR(to_doubles(losses)[t], plain_losses[t], 1e-12) << t;
   }
 }
@@ -183,7 +183,7 @@ TEST_F(Bigram, GradientsAreDifferencesOfItsOracle) {
   head_loss(*stage, tape, forward(*stage, tape, {}, batch, Phase::train), batch);
   tape.backward();
   constexpr double kStep = 1e-5;  // central differences: errors of about kStep^2 and 1e-16 / kStep
-  for (parallel::Placed* placed : stage->parameters()) {
+  for (parallel::ParameterSpec* placed : stage->parameters()) {
     double* value = placed->parameter.value.data<double>();
     const std::vector<double> gradient = testing::gradient_of(placed->parameter);
     for (size_t i = 0; i < gradient.size(); i += 7) {
@@ -201,7 +201,7 @@ TEST_F(Bigram, GradientsAreDifferencesOfItsOracle) {
 
 TEST_F(Bigram, ParametersAreAsManyAsItSays) {
   int64_t count = 0;
-  for (const parallel::Placed* placed : stage->parameters())
+  for (const parallel::ParameterSpec* placed : stage->parameters())
     count += placed->parameter.value.elements();
   EXPECT_EQ(count, model->parameter_count());
 }

@@ -117,7 +117,7 @@ TEST(Config, FuzzGivesAnErrorOrAValidShape) {
         if (model->num_layers() > 64) continue;
         Runtime meta({DeviceKind::meta, 0}, 1);
         const auto whole = model.build(meta, DType::f32, 0);
-        for (const parallel::Placed* placed : whole->parameters())
+        for (const parallel::ParameterSpec* placed : whole->parameters())
           EXPECT_GT(placed->parameter.value.elements(), 0);
       } catch (const Error&) {
         ++refused;

@@ -12,7 +12,7 @@ namespace megatron::models {
 namespace {
 
 using parallel::ModelPart;
-using parallel::Placed;
+using parallel::ParameterSpec;
 using testing::Canonical;
 using testing::tiny_gpt2;
 using testing::tiny_llama;
@@ -55,7 +55,7 @@ Canonical initial_values(const GptConfig& config, int ranks) {
   Canonical all;
   for (int rank = 0; rank < ranks; ++rank) {
     const Held held(config, ranks, rank);
-    for (const Placed* placed : held.model.parameters())
+    for (const ParameterSpec* placed : held.model.parameters())
       all.add(*placed, to_doubles(placed->parameter.value));
   }
   EXPECT_TRUE(all.complete());
@@ -79,7 +79,7 @@ TEST(ModelPlacement, OneRankIsTheModelByItself) {
     const Held held(c.config, 1, 0);
     ASSERT_EQ(alone.parameters().size(), held.model.parameters().size());
     for (size_t i = 0; i < alone.parameters().size(); ++i) {
-      const Placed &a = *alone.parameters()[i], &b = *held.model.parameters()[i];
+      const ParameterSpec &a = *alone.parameters()[i], &b = *held.model.parameters()[i];
       EXPECT_EQ(a.parameter.name, b.parameter.name);
       EXPECT_EQ(to_doubles(a.parameter.value), to_doubles(b.parameter.value));
       EXPECT_TRUE(a.counted && !a.partial && !a.tied_across_stages);
@@ -93,7 +93,7 @@ TEST(ModelPlacement, OfEachElementOneRankCounts) {
       std::map<std::string, std::vector<int>> counts;
       for (int rank = 0; rank < ranks; ++rank) {
         const Held held(c.config, ranks, rank, true);
-        for (const Placed* placed : held.model.parameters()) {
+        for (const ParameterSpec* placed : held.model.parameters()) {
           EXPECT_EQ(placed->partial, !placed->division) << placed->parameter.name;
           for_each_run(*placed,
                        [&](const parallel::Part& part, int64_t canonical, int64_t, int64_t size) {
@@ -117,7 +117,7 @@ TEST(ModelPlacement, ShardsBeginAsTheirParameterDoes) {
   for (const DType type : {DType::f64, DType::bf16}) {
     for (const Case& c : cases()) {
       Held held(c.config, c.ranks.back(), 1, false, {}, type);
-      for (Placed* placed : held.model.parameters()) {
+      for (ParameterSpec* placed : held.model.parameters()) {
         const std::vector<double> whole = to_doubles(placed->parameter.value);
         const auto elements = static_cast<int64_t>(whole.size());
         std::vector<double> joined;
@@ -145,7 +145,7 @@ TEST(ModelPlacement, ParametersHaveNoMemoryUntilTheyAreGivenSome) {
   const GptModel model(config, runtime, DType::bf16, 1, {0, config.num_layers}, {});
   EXPECT_EQ(runtime.arena(MemoryClass::parameters).high_water(), 0);
   int64_t bytes = 0;
-  for (const Placed* placed : model.parameters()) {
+  for (const ParameterSpec* placed : model.parameters()) {
     EXPECT_FALSE(placed->parameter.value.device().has_data());
     EXPECT_EQ(placed->parameter.value.shape(), placed->whole);
     bytes += (placed->parameter.value.bytes() + 63) / 64 * 64;
@@ -186,9 +186,9 @@ TEST(ModelParts, HoldTheirLayersUnderTheNamesOfTheWhole) {
     const GptModel middle(config, runtime, DType::f32, 1, {1, 1, false, false}, {});
     const GptModel last(config, runtime, DType::f32, 1, {2, 1, false, true}, {});
     std::vector<std::string> names, joined;
-    for (const Placed* placed : whole.parameters()) names.push_back(placed->parameter.name);
+    for (const ParameterSpec* placed : whole.parameters()) names.push_back(placed->parameter.name);
     for (const GptModel* part : {&first, &middle, &last}) {
-      for (const Placed* placed : part->parameters()) {
+      for (const ParameterSpec* placed : part->parameters()) {
         if (!untied && part == &last && placed->parameter.name == "embedding.weight") continue;
         joined.push_back(placed->parameter.name);
       }
@@ -210,8 +210,8 @@ TEST(ModelParts, ATiedTableLiesAtBothEnds) {
   const GptConfig config = tiny_gpt2();
   const GptModel first(config, runtime, DType::f32, 1, {0, 1, true, false}, {});
   const GptModel last(config, runtime, DType::f32, 1, {1, 2, false, true}, {});
-  const Placed& in = *first.parameters().front();
-  const Placed& out = *last.parameters().back();
+  const ParameterSpec& in = *first.parameters().front();
+  const ParameterSpec& out = *last.parameters().back();
   EXPECT_EQ(in.parameter.name, out.parameter.name);
   EXPECT_EQ(in.placement.parts[0].name, out.placement.parts[0].name);
   EXPECT_EQ(in.parameter.uses.size(), 1u);

@@ -89,7 +89,7 @@ class RecomputeTest : public ::testing::TestWithParam<std::tuple<bool, DType>> {
     EXPECT_EQ(host.in_use(), 0);
     result.flops = observer.flops;
     result.spans = listener.lines;
-    for (const parallel::Placed* placed : model.parameters())
+    for (const parallel::ParameterSpec* placed : model.parameters())
       result.gradients.push_back(testing::gradient_of(placed->parameter));
     return result;
   }
@@ -255,10 +255,10 @@ TEST_P(RecomputeTest, MetaFindsTheSameMarks) {
       return made;
     };
     batch.tokens = batch.labels = batch.positions = make(kTokens, DType::i32);
-    batch.weights = make(kTokens, DType::f32);
-    batch.samples = make(kSequences, DType::i64);
+    batch.loss_weights = make(kTokens, DType::f32);
+    batch.sample_ids = make(kSequences, DType::i64);
     Tape tape(runtime);
-    for (const parallel::Placed* placed : model.parameters())
+    for (const parallel::ParameterSpec* placed : model.parameters())
       kernels::table(runtime.stream())
           .fill({.out = placed->parameter.value, .value = 0.5}, runtime.stream());
     head_loss(model, tape,
@@ -301,7 +301,7 @@ TEST_P(RecomputeTest, MiddleChunk) {
     tape.set_gradient(out, x);
     tape.backward();
     std::vector<std::vector<double>> all = {to_doubles(out.value), to_doubles(tape.gradient(in))};
-    for (const parallel::Placed* placed : model.parameters())
+    for (const parallel::ParameterSpec* placed : model.parameters())
       all.push_back(testing::gradient_of(placed->parameter));
     return all;
   };

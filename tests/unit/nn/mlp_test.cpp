@@ -31,7 +31,7 @@ class MlpTest : public ::testing::TestWithParam<DType> {
 
   void SetUp() override {
     placed_ = builder_.take();
-    std::vector<parallel::Placed*> all;
+    std::vector<parallel::ParameterSpec*> all;
     for (const auto& p : placed_) all.push_back(p.get());
     parallel::allocate(all, runtime_);
     for (const auto& p : placed_) fill(p->parameter.value, p->parameter.name, 0.3);
@@ -86,7 +86,7 @@ class MlpTest : public ::testing::TestWithParam<DType> {
                    },
                    {}};
   Mlp mlp_{builder_, "mlp", {.hidden = kHidden, .ffn = kInner, .bias = true}, zeros(), zeros()};
-  std::vector<std::unique_ptr<parallel::Placed>> placed_;
+  std::vector<std::unique_ptr<parallel::ParameterSpec>> placed_;
 };
 
 TEST_P(MlpTest, GeluOfTheProductsIsGeluApart) {

@@ -24,7 +24,7 @@ class State : public ::testing::Test {
         attention_(builder_, "a",
                    {.hidden = kHidden,
                     .heads = kHeads,
-                    .key_heads = kKeyHeads,
+                    .kv_heads = kKeyHeads,
                     .head_size = kHeadSize,
                     .layer = 1},
                    &rotary_, normal(0.5), normal(0.5)),
@@ -40,7 +40,7 @@ class State : public ::testing::Test {
     return {.layers = 2,
             .sequences = 3,
             .capacity = kCapacity,
-            .key_heads = kKeyHeads,
+            .kv_heads = kKeyHeads,
             .head_size = kHeadSize};
   }
 
@@ -81,7 +81,7 @@ class State : public ::testing::Test {
   Builder builder_;
   RotaryTable rotary_;
   Attention attention_;
-  std::vector<std::unique_ptr<parallel::Placed>> parameters_;
+  std::vector<std::unique_ptr<parallel::ParameterSpec>> parameters_;
   SequenceState state_;
 };
 

@@ -59,10 +59,10 @@ std::vector<std::vector<double>> attend(Runtime& runtime, DType type, bool compo
             v = tape.leaf(drawn(runtime, {2, 37, 3, 8}, type, 3));
   AttentionOptions options{.scale = 0.35f, .causal = causal};
   if (confined) {
-    options.q_begins =
+    options.window_start =
         Tensor::empty(runtime.arena(MemoryClass::activations), {2, 37}, DType::i32, "begins");
     for (int32_t i = 0; i < 2 * 37; ++i)
-      options.q_begins.data<int32_t>()[i] = i % 37 / (i < 37 ? 5 : 36) * (i < 37 ? 5 : 36);
+      options.window_start.data<int32_t>()[i] = i % 37 / (i < 37 ? 5 : 36) * (i < 37 ? 5 : 36);
   }
   const Var out =
       composed ? attention_composed(tape, {q, k, v}, options) : attention(tape, {q, k, v}, options);

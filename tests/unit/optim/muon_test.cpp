@@ -20,10 +20,10 @@ std::vector<double> normals(int64_t count, const std::string& name) {
 }
 
 // A parameter [rows, columns] with a gradient.
-parallel::Placed make(Runtime& runtime, int64_t rows, int64_t columns, DType type,
-                      const std::string& name) {
+parallel::ParameterSpec make(Runtime& runtime, int64_t rows, int64_t columns, DType type,
+                             const std::string& name) {
   Arena& arena = runtime.arena(MemoryClass::parameters);
-  parallel::Placed placed;
+  parallel::ParameterSpec placed;
   placed.parameter.name = name;
   placed.parameter.value = Tensor::empty(arena, {rows, columns}, type, name);
   const DType wide = type == DType::f64 ? type : DType::f32;
@@ -35,7 +35,7 @@ parallel::Placed make(Runtime& runtime, int64_t rows, int64_t columns, DType typ
   return placed;
 }
 
-parallel::Shard shard_of(parallel::Placed& placed) {
+parallel::Shard shard_of(parallel::ParameterSpec& placed) {
   return {.placed = &placed,
           .value = placed.parameter.value,
           .gradient = placed.parameter.uses[0].grad};
@@ -102,8 +102,8 @@ double distance(const Matrix& a, const Matrix& b) {
 TEST(Muon, IterationsArePlainProducts) {
   Runtime runtime({DeviceKind::cpu, 0}, 2);
   for (const auto& [rows, columns] : {std::pair{5, 9}, {9, 5}, {33, 33}, {1, 7}, {70, 3}}) {
-    parallel::Placed placed = make(runtime, rows, columns, DType::f32, "w");
-    const parallel::Placed* only = &placed;
+    parallel::ParameterSpec placed = make(runtime, rows, columns, DType::f32, "w");
+    const parallel::ParameterSpec* only = &placed;
     for (const auto& [precision, bound] : {std::pair{ProductPrecision::highest, 1e-5},
                                            {ProductPrecision::high, 1e-5},
                                            {ProductPrecision::medium, 0.1},
@@ -124,8 +124,8 @@ TEST(Muon, IterationsArePlainProducts) {
 // Every set brings singular values of a random matrix near 1.
 TEST(Muon, SingularValuesBecomeOne) {
   Runtime runtime({DeviceKind::cpu, 0}, 1);
-  parallel::Placed placed = make(runtime, 12, 40, DType::f32, "w");
-  const parallel::Placed* only = &placed;
+  parallel::ParameterSpec placed = make(runtime, 12, 40, DType::f32, "w");
+  const parallel::ParameterSpec* only = &placed;
   for (const auto& [set, iterations, bound] : {std::tuple{NewtonSchulz::simple, 5, 0.4},
                                                {NewtonSchulz::quintic, 5, 0.3},
                                                {NewtonSchulz::polar_express, 8, 1e-3},
@@ -168,7 +168,7 @@ TEST(Muon, MatricesOfAParameterAreTakenOneByOne) {
   config.muon.precision = ProductPrecision::highest;
   const auto stepped = [&](bool split, std::vector<int64_t> matrices) {
     config.muon.split_qkv = split;
-    parallel::Placed placed = make(runtime, 8, 6, DType::f32, "w");
+    parallel::ParameterSpec placed = make(runtime, 8, 6, DType::f32, "w");
     placed.matrices = std::move(matrices);
     const parallel::Shard shard = shard_of(placed);
     Optimizer optimizer(std::span(&shard, 1), config, {}, runtime);
@@ -184,8 +184,8 @@ TEST(Muon, MatricesOfAParameterAreTakenOneByOne) {
 // Rules by role, learning rates by role, states by rule.
 TEST(Optimizer, EmbeddingAndOutputAreApart) {
   Runtime runtime({DeviceKind::cpu, 0}, 1);
-  parallel::Placed hidden = make(runtime, 8, 6, DType::bf16, "hidden"),
-                   table = make(runtime, 8, 6, DType::bf16, "table");
+  parallel::ParameterSpec hidden = make(runtime, 8, 6, DType::bf16, "hidden"),
+                          table = make(runtime, 8, 6, DType::bf16, "table");
   table.role = parallel::Role::embedding;
   for (const Method scalar : {Method::adam, Method::lion}) {
     OptimizerConfig config{.method = Method::muon, .exp_avg_type = DType::bf16};

@@ -33,7 +33,7 @@ struct Result {
 Result run(const Case& c, double fraction) {
   Runtime runtime({c.type == DType::f64 ? DeviceKind::reference : DeviceKind::cpu, 0}, 1);
   Arena& arena = runtime.arena(MemoryClass::parameters);
-  std::vector<parallel::Placed> placed(3);
+  std::vector<parallel::ParameterSpec> placed(3);
   std::vector<parallel::Shard> shards;
   const Shape shapes[] = {{c.rows, 10}, {5, 7}, {7}};
   for (size_t i = 0; i < placed.size(); ++i) {

@@ -85,7 +85,7 @@ TEST(Initialize, ShardsOfNarrowedPartsAreThoseOfTheWhole) {
   Runtime runtime({DeviceKind::reference, 0}, 1);
   const auto values = [&](const Placement& placement, const Shape& shape, int64_t begin,
                           int64_t size) {
-    Placed p;
+    ParameterSpec p;
     p.parameter.value =
         Tensor::empty(runtime.arena(MemoryClass::parameters), shape, DType::f32, "whole");
     p.placement = placement;

@@ -16,9 +16,9 @@ constexpr uint64_t kSeed = 1234;
 struct Host {
   Runtime runtime{{DeviceKind::reference, 0}, 1};
 
-  Placed placed(Shape shape, DType type, std::vector<Part> parts,
-                Init init = {Init::Kind::normal, 0.02}) {
-    Placed p;
+  ParameterSpec placed(Shape shape, DType type, std::vector<Part> parts,
+                       Init init = {Init::Kind::normal, 0.02}) {
+    ParameterSpec p;
     p.parameter.value =
         Tensor::empty(runtime.arena(MemoryClass::parameters), shape, type, "weight");
     copy_from(p.parameter.value, std::vector<double>(static_cast<size_t>(shape.elements()), 99.0));
@@ -32,7 +32,7 @@ struct Host {
 using Canonical = std::map<std::string, std::vector<double>>;
 
 // Puts a rank's values in; each element that two ranks hold must agree.
-void collect(const Placed& placed, Canonical& all) {
+void collect(const ParameterSpec& placed, Canonical& all) {
   const std::vector<double> values = to_doubles(placed.parameter.value);
   for_each_run(placed, [&](const Part& part, int64_t canonical, int64_t local, int64_t size) {
     auto& tensor = all[part.name];
@@ -61,7 +61,7 @@ Canonical initialised(int tp, DType type) {
     Host host;
     const std::vector<Part> parts = qkv(tp, rank, 6);
     const int64_t rows = parts[2].slices[0].local_begin + parts[2].slices[0].size;
-    Placed p = host.placed({rows, 6}, type, parts);
+    ParameterSpec p = host.placed({rows, 6}, type, parts);
     initialize(p, kSeed, host.runtime.stream());
     collect(p, all);
   }
@@ -93,7 +93,8 @@ TEST(Initialize, ColumnSlicesAndTransposedTensors) {
       Host host;
       const int64_t n = 8 / ranks;
       // `transposed` is about the disk: the logical order decides.
-      Placed p = host.placed({3, n}, DType::f32, {{"o", {3, 8}, 1, {{rank * n, 0, n}}, rank == 1}});
+      ParameterSpec p =
+          host.placed({3, n}, DType::f32, {{"o", {3, 8}, 1, {{rank * n, 0, n}}, rank == 1}});
       initialize(p, kSeed, host.runtime.stream());
       collect(p, ranks == 1 ? whole : halves);
     }
@@ -105,7 +106,8 @@ TEST(Initialize, PaddedRowsAreZeroAndOnesAreOnes) {
   Host host;
   for (const Init init :
        {Init{Init::Kind::normal, 1.0}, Init{Init::Kind::ones, 0}, Init{Init::Kind::zeros, 0}}) {
-    Placed p = host.placed({5, 2}, DType::bf16, {{"embedding", {3, 2}, 0, {{0, 0, 3}}}}, init);
+    ParameterSpec p =
+        host.placed({5, 2}, DType::bf16, {{"embedding", {3, 2}, 0, {{0, 0, 3}}}}, init);
     initialize(p, kSeed, host.runtime.stream());
     const std::vector<double> values = to_doubles(p.parameter.value);
     for (size_t i = 0; i < 10; ++i) {
@@ -122,7 +124,7 @@ TEST(Initialize, PaddedRowsAreZeroAndOnesAreOnes) {
 
 TEST(Initialize, HasTheDeviationAsked) {
   Host host;
-  Placed p = host.placed({400, 50}, DType::f32, {{"w", {400, 50}, 0, {{0, 0, 400}}}});
+  ParameterSpec p = host.placed({400, 50}, DType::f32, {{"w", {400, 50}, 0, {{0, 0, 400}}}});
   initialize(p, kSeed, host.runtime.stream());
   double sum = 0, squares = 0;
   for (const double v : to_doubles(p.parameter.value)) {
@@ -135,7 +137,7 @@ TEST(Initialize, HasTheDeviationAsked) {
 
 TEST(Initialize, LeavesMetaAlone) {
   Runtime runtime({DeviceKind::meta, 0}, 1);
-  Placed p;
+  ParameterSpec p;
   p.parameter.value =
       Tensor::empty(runtime.arena(MemoryClass::parameters), {4, 2}, DType::bf16, "weight");
   p.placement.parts = {{"w", {4, 2}, 0, {{0, 0, 4}}}};
@@ -149,7 +151,7 @@ struct Stretch {
   bool operator==(const Stretch&) const = default;
 };
 
-std::vector<Stretch> runs(const Placed& placed) {
+std::vector<Stretch> runs(const ParameterSpec& placed) {
   std::vector<Stretch> all;
   for_each_run(placed, [&](const Part& part, int64_t canonical, int64_t local, int64_t size) {
     all.push_back({part.name, canonical, local, size});

@@ -49,7 +49,7 @@ TEST(InitialWeights, AreUniformWithXavier) {
   Runtime runtime({DeviceKind::cpu, 0}, 1);
   const auto whole = initialized(flags, runtime);
   int matrices = 0;
-  for (const parallel::Placed* placed : whole->parameters()) {
+  for (const parallel::ParameterSpec* placed : whole->parameters()) {
     const Tensor& w = placed->parameter.value;
     if (w.shape().rank() != 2) continue;
     ++matrices;
@@ -67,7 +67,7 @@ TEST(InitialWeights, OfEmbeddingsHaveTheirOwnDeviation) {
   flags.embedding_init_method_std = 0.5;
   Runtime runtime({DeviceKind::cpu, 0}, 1);
   const auto whole = initialized(flags, runtime);
-  for (const parallel::Placed* placed : whole->parameters()) {
+  for (const parallel::ParameterSpec* placed : whole->parameters()) {
     const std::string& name = placed->parameter.name;
     if (placed->parameter.value.shape().rank() != 2) continue;
     const bool embedding = name.find("embedding.") != name.npos;
@@ -84,7 +84,7 @@ TEST(WeightsNorm, IsThatOfAllElements) {
     TrainedModel model(definition, type, 1, {}, *alone, runtime, {});
     model.initialize(1);
     double sum = 0;
-    for (const parallel::Placed* placed : model.parts.parameters()) {
+    for (const parallel::ParameterSpec* placed : model.parts.parameters()) {
       const Tensor& w = placed->parameter.value;
       for (int64_t i = 0; i < w.elements(); ++i) {
         const double x =

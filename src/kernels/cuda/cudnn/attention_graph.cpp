@@ -43,7 +43,7 @@ class AttentionGraph {
     const Value& ds =
         graph_->binary(CUDNN_POINTWISE_MUL, weighted, scale(), graph_->inner(dp, s_.type));
     key_gradient(turned(ds), q, keys(kDk, s_.dk));
-    const Sizes sizes{s_.batch, s_.key_heads, s_.keys, s_.width};
+    const Sizes sizes{s_.batch, s_.kv_heads, s_.keys, s_.width};
     const Value& untransposed = graph_->reshape(k, graph_->inner(sizes, as_keys(s_.k), s_.type));
     const Value& dq = queries(kDq, s_.dq);
     if (any_order) {
@@ -62,10 +62,10 @@ class AttentionGraph {
     return graph_->stored(id, {s_.batch, s_.heads, s_.queries, s_.width}, as_keys(t), s_.type);
   }
   const Value& keys(int64_t id, const Strides& t) {
-    return graph_->stored(id, {s_.batch, s_.key_heads, s_.keys, s_.width}, as_keys(t), s_.type);
+    return graph_->stored(id, {s_.batch, s_.kv_heads, s_.keys, s_.width}, as_keys(t), s_.type);
   }
   const Value& transposed(int64_t id, const Strides& t) {
-    return graph_->stored(id, {s_.batch, s_.key_heads, s_.width, s_.keys},
+    return graph_->stored(id, {s_.batch, s_.kv_heads, s_.width, s_.keys},
                           {t.sample, t.head, 1, t.token}, s_.type);
   }
   const Value& stored_row(int64_t id) {
@@ -110,7 +110,7 @@ class AttentionGraph {
 
   // to = scores^T x, over the query heads of each key head.
   void key_gradient(const Value& scores, const Value& x, const Value& to) {
-    if (s_.heads == s_.key_heads) {
+    if (s_.heads == s_.kv_heads) {
       graph_->matmul(scores, x, to);
       return;
     }

@@ -28,7 +28,7 @@ template <class Run>
 void for_parts(const Tensor& q, const Tensor& k, const LibraryAttentionPart& part, const Run& run) {
   const int64_t group = q.size(2) / k.size(2);
   for (int64_t sample = 0; sample < q.size(0); sample += part.samples) {
-    for (int64_t head = 0; head < k.size(2); head += part.key_heads)
+    for (int64_t head = 0; head < k.size(2); head += part.kv_heads)
       run(Place{.sample = sample, .head = head * group, .key_head = head});
   }
 }

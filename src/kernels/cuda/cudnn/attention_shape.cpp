@@ -17,16 +17,16 @@ AttentionShape common_shape(const Args& args, const LibraryAttentionPart& part) 
   const int64_t group = args.q.size(2) / args.k.size(2);
   AttentionShape shape{
       .batch = part.samples,
-      .heads = part.key_heads * group,
-      .key_heads = part.key_heads,
+      .heads = part.kv_heads * group,
+      .kv_heads = part.kv_heads,
       .queries = args.q.size(1),
       .keys = args.k.size(1),
       .width = args.q.size(3),
       .type = args.q.dtype() == DType::bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF,
       .causal = args.causal};
   shape.q = strides_of(args.q, shape.batch, shape.heads);
-  shape.k = strides_of(args.k, shape.batch, shape.key_heads);
-  shape.v = strides_of(args.v, shape.batch, shape.key_heads);
+  shape.k = strides_of(args.k, shape.batch, shape.kv_heads);
+  shape.v = strides_of(args.v, shape.batch, shape.kv_heads);
   shape.out = strides_of(args.out, shape.batch, shape.heads);
   return shape;
 }
@@ -41,8 +41,8 @@ AttentionShape shape_of(const AttentionBackwardArgs& args, const LibraryAttentio
   AttentionShape shape = common_shape(args, part);
   shape.dout = strides_of(args.dout, shape.batch, shape.heads);
   shape.dq = strides_of(args.dq, shape.batch, shape.heads);
-  shape.dk = strides_of(args.dk, shape.batch, shape.key_heads);
-  shape.dv = strides_of(args.dv, shape.batch, shape.key_heads);
+  shape.dk = strides_of(args.dk, shape.batch, shape.kv_heads);
+  shape.dv = strides_of(args.dv, shape.batch, shape.kv_heads);
   return shape;
 }
 

@@ -41,9 +41,9 @@ class DeviceTimer {
 };
 
 // What the shared object does for this room. Calls throw Error with CUDA's own words.
-class CudaWing {
+class CudaPlugin {
  public:
-  virtual ~CudaWing() = default;
+  virtual ~CudaPlugin() = default;
   virtual std::span<const CudaDevice> devices() const = 0;  // at least one
   // "CUDA 13.0, driver 13.0, cuBLASLt 13.1.0"
   virtual std::string versions() const = 0;
@@ -69,10 +69,10 @@ class CudaWing {
   virtual void copy_now(void* to, const void* from, int64_t bytes, Device device) const = 0;
 };
 
-// What was found: the open wing, or null and why in one line ("no NVIDIA driver is loaded", ...).
+// What was found: the open plugin, or null and why in one line ("no NVIDIA driver is loaded", ...).
 // The first call opens the shared object and asks the driver for devices.
 struct CudaState {
-  const CudaWing* wing = nullptr;
+  const CudaPlugin* plugin = nullptr;
   std::string why_not;
   bool built = false;  // the shared object lies beside the program
 };
@@ -85,7 +85,7 @@ const CudaState& cuda_state();
 void load_kernels_at_once();
 
 // Throws Error saying why there is none and what to do.
-const CudaWing& cuda_wing();
+const CudaPlugin& cuda_plugin();
 
 // A function that the open shared object exports; throws Error when it has none of that name.
 void* cuda_symbol(const char* name);

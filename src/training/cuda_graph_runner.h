@@ -35,14 +35,14 @@ struct RecordedCounts {
 //
 // What is told of gradients (GradientListener) is told after the backward of a micro-batch that is
 // recorded or replayed: never while work is recorded.
-class RecordedMicroBatches final : public GradientListener {
+class CudaGraphRunner final : public GradientListener {
  public:
   // parameters, runtime, next, who is told of gradients, and ranks, whose calls are in a
   // micro-batch (null: of none), are borrowed; beside: the same ranks again, or null. Only on a CUDA
   // device is anything recorded; elsewhere the memory is taken, for plans.
-  RecordedMicroBatches(std::vector<Parameter*> parameters, Runtime& runtime, GradientListener& next,
-                       int64_t warm_up, comm::Group* ranks, comm::Group* beside);
-  ~RecordedMicroBatches() override;
+  CudaGraphRunner(std::vector<Parameter*> parameters, Runtime& runtime, GradientListener& next,
+                  int64_t warm_up, comm::Group* ranks, comm::Group* beside);
+  ~CudaGraphRunner() override;
 
   void begin_step() { ++steps_; }
 

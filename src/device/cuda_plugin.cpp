@@ -1,4 +1,4 @@
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 
 #include <dlfcn.h>
 #include <unistd.h>
@@ -15,10 +15,10 @@
 namespace megatron {
 namespace {
 
-// The shared object makes its wing by a function of this name and type: null, and the reason as a
+// The shared object makes its plugin by a function of this name and type: null, and the reason as a
 // string that ends with a zero, where there is no device or the program is another build.
-constexpr const char* kMakeWing = "megatron_cuda_wing";
-using MakeWing = const CudaWing* (*)(const char* interface, char* why_not, size_t size);
+constexpr const char* kMakePlugin = "megatron_cuda_plugin";
+using MakePlugin = const CudaPlugin* (*)(const char* interface, char* why_not, size_t size);
 // Fills in the library of that name, of an empty name all; false where the program is another build.
 constexpr const char* kFindLibraries = "megatron_cuda_libraries";
 using FindLibraries = bool (*)(const char* interface, std::string_view name,
@@ -41,7 +41,7 @@ std::string refusal(const std::string& words) {
          " is not found; install it, or name its folder in LD_LIBRARY_PATH";
 }
 
-Opened open_wing() {
+Opened open_plugin() {
   Opened opened;
   std::string path = program_path();
   path.replace(path.rfind('/') + 1, std::string::npos, "libmegatron_cuda.so");
@@ -57,7 +57,7 @@ Opened open_wing() {
     opened.state.why_not = refusal(dlerror());
     return opened;
   }
-  const auto make = reinterpret_cast<MakeWing>(dlsym(opened.library, kMakeWing));
+  const auto make = reinterpret_cast<MakePlugin>(dlsym(opened.library, kMakePlugin));
   if (make == nullptr) {
     opened.state.why_not = path + " is not of this program";
     return opened;
@@ -65,13 +65,13 @@ Opened open_wing() {
   if (const auto set_level = reinterpret_cast<SetLogLevel>(dlsym(opened.library, kSetLogLevel)))
     set_level(log::lowest_level());
   std::array<char, 512> why_not{};
-  opened.state.wing = make(MEGATRON_CUDA_INTERFACE, why_not.data(), why_not.size());
+  opened.state.plugin = make(MEGATRON_CUDA_INTERFACE, why_not.data(), why_not.size());
   opened.state.why_not = why_not.data();
   return opened;
 }
 
 const Opened& opened() {
-  static const Opened once = open_wing();
+  static const Opened once = open_plugin();
   return once;
 }
 
@@ -97,14 +97,14 @@ const CudaState& cuda_state() { return opened().state; }
 
 void load_kernels_at_once() { ::setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
 
-const CudaWing& cuda_wing() {
+const CudaPlugin& cuda_plugin() {
   const CudaState& state = cuda_state();
-  MG_CHECK(state.wing != nullptr, "CUDA cannot be used: {}; use --device cpu", state.why_not);
-  return *state.wing;
+  MG_CHECK(state.plugin != nullptr, "CUDA cannot be used: {}; use --device cpu", state.why_not);
+  return *state.plugin;
 }
 
 void* cuda_symbol(const char* name) {
-  cuda_wing();
+  cuda_plugin();
   void* const symbol = dlsym(opened().library, name);
   MG_CHECK(symbol != nullptr, "the CUDA library beside the program lacks '{}'; build it again",
            name);

@@ -1,10 +1,10 @@
-#include "training/recorded_micro_batches.h"
+#include "training/cuda_graph_runner.h"
 
 #include <algorithm>
 
 #include "base/error.h"
 #include "comm/values.h"
-#include "device/wing.h"
+#include "device/cuda_plugin.h"
 
 namespace megatron::training {
 namespace {
@@ -18,7 +18,7 @@ uint64_t place(const Tensor& tensor) {
 
 }  // namespace
 
-struct RecordedMicroBatches::Form {
+struct CudaGraphRunner::Form {
   // How a micro-batch changes a use of a parameter.
   struct Change {
     bool started = false;  // holds a gradient afterwards
@@ -33,9 +33,9 @@ struct RecordedMicroBatches::Form {
   std::vector<Parameter*> final_gradients;  // in the order of backward
 };
 
-RecordedMicroBatches::RecordedMicroBatches(std::vector<Parameter*> parameters, Runtime& runtime,
-                                           GradientListener& next, int64_t warm_up,
-                                           comm::Group* ranks, comm::Group* beside)
+CudaGraphRunner::CudaGraphRunner(std::vector<Parameter*> parameters, Runtime& runtime,
+                                 GradientListener& next, int64_t warm_up, comm::Group* ranks,
+                                 comm::Group* beside)
     : parameters_(std::move(parameters)),
       runtime_(runtime),
       next_(next),
@@ -48,13 +48,13 @@ RecordedMicroBatches::RecordedMicroBatches(std::vector<Parameter*> parameters, R
   loss_ = Tensor::empty(runtime.arena(MemoryClass::optimizer), {}, DType::f64, "step.loss");
 }
 
-RecordedMicroBatches::~RecordedMicroBatches() = default;
+CudaGraphRunner::~CudaGraphRunner() = default;
 
-std::vector<uint64_t> RecordedMicroBatches::key_of(const nn::Batch& batch) const {
+std::vector<uint64_t> CudaGraphRunner::key_of(const nn::Batch& batch) const {
   std::vector<uint64_t> key = {static_cast<uint64_t>(batch.sequences),
                                static_cast<uint64_t>(batch.length)};
-  for (const Tensor* input : {&batch.tokens, &batch.positions, &batch.labels, &batch.weights,
-                              &batch.samples, &batch.segment_begins})
+  for (const Tensor* input : {&batch.tokens, &batch.positions, &batch.labels, &batch.loss_weights,
+                              &batch.sample_ids, &batch.segment_starts})
     key.push_back(place(*input));
   for (const Parameter* p : parameters_) {
     key.push_back(place(p->value));
@@ -66,7 +66,7 @@ std::vector<uint64_t> RecordedMicroBatches::key_of(const nn::Batch& batch) const
   return key;
 }
 
-RecordedMicroBatches::Form& RecordedMicroBatches::form_of(const nn::Batch& batch) {
+CudaGraphRunner::Form& CudaGraphRunner::form_of(const nn::Batch& batch) {
   std::vector<uint64_t> key = key_of(batch);
   for (const std::unique_ptr<Form>& form : forms_)
     if (form->key == key) return *form;
@@ -76,7 +76,7 @@ RecordedMicroBatches::Form& RecordedMicroBatches::form_of(const nn::Batch& batch
   return *forms_.back();
 }
 
-bool RecordedMicroBatches::memory_is_free(const Form& form) const {
+bool CudaGraphRunner::memory_is_free(const Form& form) const {
   for (int i = 0; i < kMemoryClasses; ++i) {
     if (!runtime_.arena(static_cast<MemoryClass>(i)).is_free(form.memory[static_cast<size_t>(i)]))
       return false;
@@ -84,7 +84,7 @@ bool RecordedMicroBatches::memory_is_free(const Form& form) const {
   return true;
 }
 
-RecordedMicroBatches::Way RecordedMicroBatches::begin(const nn::Batch& batch, bool recordable) {
+CudaGraphRunner::Way CudaGraphRunner::begin(const nn::Batch& batch, bool recordable) {
   MG_ASSERT(form_ == nullptr);
   if (runtime_.device().kind != DeviceKind::cuda) return Way::as_ever;
   if (!recordable) return agreed(Way::as_ever, 0);
@@ -104,12 +104,12 @@ RecordedMicroBatches::Way RecordedMicroBatches::begin(const nn::Batch& batch, bo
   for (const Parameter* p : parameters_)
     for (const Parameter::Use& use : p->uses) counts_before_.push_back(use.micro_batches);
   for (int i = 0; i < kMemoryClasses; ++i) runtime_.arena(static_cast<MemoryClass>(i)).note();
-  recording_ = cuda_wing().record(runtime_.stream());
+  recording_ = cuda_plugin().record(runtime_.stream());
   return way;
 }
 
 // The ranks' parts of one recording are launched together, or none is.
-RecordedMicroBatches::Way RecordedMicroBatches::agreed(Way own, int64_t recording) {
+CudaGraphRunner::Way CudaGraphRunner::agreed(Way own, int64_t recording) {
   if (ranks_ == nullptr) return own;
   const auto level = static_cast<double>(own), number = static_cast<double>(recording);
   std::array<double, 3> largest = {-level, number, -number};
@@ -118,7 +118,7 @@ RecordedMicroBatches::Way RecordedMicroBatches::agreed(Way own, int64_t recordin
   return least == Way::replay && largest[1] != -largest[2] ? Way::record : least;
 }
 
-void RecordedMicroBatches::end() {
+void CudaGraphRunner::end() {
   if (form_ == nullptr) return;
   Form& form = *std::exchange(form_, nullptr);
   form.made = true;
@@ -137,13 +137,13 @@ void RecordedMicroBatches::end() {
   queue(form);
 }
 
-void RecordedMicroBatches::drop() {
+void CudaGraphRunner::drop() {
   form_ = nullptr;
   recording_.reset();
 }
 
 // What backward does to the parameters on the host.
-void RecordedMicroBatches::replay(Form& form) {
+void CudaGraphRunner::replay(Form& form) {
   size_t i = 0;
   for (Parameter* p : parameters_) {
     for (Parameter::Use& use : p->uses) {
@@ -155,7 +155,7 @@ void RecordedMicroBatches::replay(Form& form) {
   queue(form);
 }
 
-void RecordedMicroBatches::queue(Form& form) {
+void CudaGraphRunner::queue(Form& form) {
   form.work->queue();
   ++counts_.replayed;
   for (comm::Group* group : {ranks_, beside_})
@@ -163,12 +163,12 @@ void RecordedMicroBatches::queue(Form& form) {
   for (Parameter* p : form.final_gradients) next_.gradient_final(*p, p->micro_batches_final() - 1);
 }
 
-void RecordedMicroBatches::gradient_begins(Parameter& parameter) {
+void CudaGraphRunner::gradient_begins(Parameter& parameter) {
   MG_ASSERT(recording_ == nullptr);
   next_.gradient_begins(parameter);
 }
 
-void RecordedMicroBatches::gradient_final(Parameter& parameter, int micro_batch) {
+void CudaGraphRunner::gradient_final(Parameter& parameter, int micro_batch) {
   if (recording_ == nullptr) return next_.gradient_final(parameter, micro_batch);
   form_->final_gradients.push_back(&parameter);
 }

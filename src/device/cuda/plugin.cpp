@@ -1,5 +1,3 @@
-#include "device/wing.h"
-
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -19,6 +17,7 @@
 #include "device/cuda/stream.h"
 #include "device/cuda/timer.h"
 #include "device/cuda/waited.h"
+#include "device/cuda_plugin.h"
 
 namespace megatron::cuda {
 namespace {
@@ -27,9 +26,9 @@ std::string dotted(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-class Wing final : public CudaWing {
+class Plugin final : public CudaPlugin {
  public:
-  Wing(std::vector<CudaDevice> devices, std::string versions)
+  Plugin(std::vector<CudaDevice> devices, std::string versions)
       : devices_(std::move(devices)), versions_(std::move(versions)) {
     for (size_t i = 0; i < devices_.size(); ++i)
       gates_.push_back(std::make_shared<RecordingGate>());
@@ -175,24 +174,24 @@ std::string versions() {
   return text;
 }
 
-// The wing, or why there is none.
-std::unique_ptr<Wing> open_wing(std::string& why_not) {
+// The plugin, or why there is none.
+std::unique_ptr<Plugin> open_plugin(std::string& why_not) {
   std::vector<CudaDevice> devices;
   why_not = find_devices(devices);
   if (why_not.empty()) why_not = opened(NvidiaLibrary::cublas_lt).why_not;
   if (!why_not.empty()) return nullptr;
-  return std::make_unique<Wing>(std::move(devices), versions());
+  return std::make_unique<Plugin>(std::move(devices), versions());
 }
 
 }  // namespace
 }  // namespace megatron::cuda
 
-extern "C" __attribute__((visibility("default"))) const megatron::CudaWing* megatron_cuda_wing(
+extern "C" __attribute__((visibility("default"))) const megatron::CudaPlugin* megatron_cuda_plugin(
     const char* interface, char* why_not, size_t size) {
   using namespace megatron;
   struct Opened {
     std::string why_not;
-    std::unique_ptr<cuda::Wing> wing;
+    std::unique_ptr<cuda::Plugin> plugin;
   };
   if (std::string_view(interface) != MEGATRON_CUDA_INTERFACE) {
     std::snprintf(
@@ -204,14 +203,14 @@ extern "C" __attribute__((visibility("default"))) const megatron::CudaWing* mega
   static const Opened opened = [] {
     Opened made;
     try {
-      made.wing = cuda::open_wing(made.why_not);
+      made.plugin = cuda::open_plugin(made.why_not);
     } catch (const std::exception& error) {
       made.why_not = error.what();
     }
     return made;
   }();
   std::snprintf(why_not, size, "%s", opened.why_not.c_str());
-  return opened.why_not.empty() ? opened.wing.get() : nullptr;
+  return opened.why_not.empty() ? opened.plugin.get() : nullptr;
 }
 
 extern "C" __attribute__((visibility("default"))) bool megatron_cuda_libraries(
