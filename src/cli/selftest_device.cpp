@@ -31,7 +31,8 @@ Json as_json(const DeviceFindings& f) {
                                   {"passed", c.passed},
                                   {"seconds", c.seconds},
                                   {"result", c.result},
-                                  {"why_not", c.why_not}});
+                                  {"why_not", c.why_not},
+                                  {"hung", c.hung}});
   return Json::Object{{"device", f.device},
                       {"memory", f.memory},
                       {"compute_capability", f.compute_capability},

@@ -173,7 +173,8 @@ class Checker {
                                 .seconds = now_seconds() - begin_,
                                 .why_not = fmt::format("it did not end; all checks together may "
                                                        "take {:.3g} s",
-                                                       options_.seconds)});
+                                                       options_.seconds),
+                                .hung = true});
     findings_.what_to_do =
         fmt::format("the check of the {} hangs: {}", under_way_,
                     options_.device == DeviceKind::cuda

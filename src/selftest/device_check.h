@@ -18,6 +18,7 @@ struct DeviceCheck {
   double seconds = 0;
   std::string result;   // "4 calls, error at most 0.12 of the tolerance; cuBLASLt 13.1.0"
   std::string why_not;  // of one that failed
+  bool hung = false;    // it was still under way at the end of the time
 };
 
 struct DeviceFindings {

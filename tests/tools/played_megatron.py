@@ -84,6 +84,9 @@ def device():
     if "failed check" in faults:
         check |= {"passed": False, "why_not": "0.5 off"}
         code = 1
+    if "check hangs" in faults:
+        check |= {"passed": False, "hung": True, "why_not": "it did not end"}
+        code = 1
     print("09:00:00 info {a line of the log}", file=sys.stderr, flush=True)
     end(json.dumps(report, indent=1), "09:00:01 info done", code=code)
 

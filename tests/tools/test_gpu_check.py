@@ -346,6 +346,13 @@ class FirstStep(Played):
             self.assertIn("gave no report: took longer than 0.5 s and was ended", found.failed[0])
             self.assertEqual(found.gpu, "NVIDIA Play")
             self.assertIn("580.1, 345 MHz", found.lines[-1])
+            # The real one reports its own hang; the GPU is asked once more.
+            played.environment["FAULT"] = "check hangs"
+            found = first.look(played)
+            self.assertIn("FAILED matrix product in 0.1 s: it did not end", found.lines)
+            self.assertIn("the check of the device hung", found.failed[-1])
+            with unittest.mock.patch.object(first, "probe", lambda _: ("", "it hangs")):
+                self.assertRaises(first.NoGpu, first.look, played)
             played.environment["FAULT"] = "nothing answers"
             with unittest.mock.patch.object(first, "PROBE_SECONDS", 0.5):
                 self.assertRaises(first.NoGpu, first.look, played)

@@ -96,6 +96,39 @@ class Times(unittest.TestCase):
         self.assertEqual(self.run_steps(steps, 60, answers=False), {"hang": "FAILED"})
         self.assertIn("After hang the GPU did not answer any more: it hangs.", self.machine.lost)
 
+    def test_one_that_cannot_be_killed_has_hung(self):
+        from gpu_checks import machine
+
+        held = machine.Hung("it was killed and does not end: the driver holds it")
+        steps = [self.step_of("echo 5 tokens", "held"), self.step_of("true", "next")]
+        with unittest.mock.patch.object(machine, "end_of", lambda _: held):
+            self.assertEqual(self.run_steps(steps, 60, answers=False), {"held": "FAILED"})
+        self.assertIn("After held the GPU did not answer any more", self.machine.lost)
+
+    def test_figures_of_the_first_of_two_runs_are_kept(self):
+        from gpu_checks import machine, training_speed
+
+        ends = {
+            "the limit": (machine.TookTooLong("took longer"), None),
+            "the time": (machine.OutOfTime("out of time"), None),
+            "the other's": (None, machine.TookTooLong("took longer")),
+        }
+        for name, (plain, graphs) in ends.items():
+
+            def measure(_machine, words, _small, plain=plain, graphs=graphs):
+                if "--cuda-graph-impl" not in words:
+                    return training_speed.Measured("12345 tokens/s", {1: (1.0, 1.0)}, plain)
+                raise graphs or AssertionError("no time is left for it")
+
+            with (
+                self.subTest(name),
+                unittest.mock.patch.object(training_speed, "measure", measure),
+                self.assertRaises(machine.Ended) as ended,
+            ):
+                training_speed.graphs_off_and_on(self.machine, ["bench", "step"])
+            self.assertIn("12345 tokens/s", ended.exception.figure)
+            self.assertIs(type(ended.exception), type(plain or graphs))
+
     def test_what_a_step_had_measured_when_the_time_was_used_up_is_kept(self):
         self.assertEqual(self.run_steps([self.step_of("echo 5 tokens; sleep 60", "long")], 1), {})
         self.assertRegex(self.page.read_text(), "out of time .*: 5 tokens")

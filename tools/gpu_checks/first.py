@@ -94,10 +94,12 @@ def look(machine):
     findings = Findings()
     machine.begin_step(SECONDS)
     ran = report = None
+    hung = False
     try:
         ran = machine.megatron(*QUICK)
         findings.seconds, report, trouble = ran.seconds, json_in(ran.text, "passed"), ran.why()
-        whole = report and ran.code in (0, 1, 2) and not ran.ended
+        hung = any(check.get("hung") for check in (report or {}).get("checks") or [])
+        whole = report and ran.code in (0, 1, 2) and not ran.ended and not hung
         if report:
             describe(report, findings)
     except Exception as error:  # pylint: disable=broad-exception-caught
@@ -106,7 +108,7 @@ def look(machine):
         raise NoGpu(findings)
     if not whole:
         name, why = probe(machine)
-        trouble = "the check of the device gave no report: " + trouble
+        trouble = f"the check of the device {'hung' if hung else 'gave no report'}: {trouble}"
         if why:
             findings.fail(trouble)
             findings.fail("nor could it fill a tensor: " + why)

@@ -1,5 +1,6 @@
 """The program on this machine: where it lies, its commands, and what they print."""
 
+import contextlib
 import hashlib
 import json
 import math
@@ -52,6 +53,10 @@ class TookTooLong(Failure):
     """A step that was ended at its limit. It may have hung."""
 
 
+class Hung(TookTooLong):
+    """A step whose process does not end even when it is killed."""
+
+
 class NotRun(Ended):
     """A step that cannot run here."""
 
@@ -60,12 +65,22 @@ class OutOfTime(Ended):
     """A step that was ended because the time of its part was used up."""
 
 
+@contextlib.contextmanager
+def keeping(figure):
+    """What was measured before: it stays in whatever ends the step."""
+    try:
+        yield
+    except Ended as ended:
+        both = "<br>".join(part for part in (figure, ended.figure) if part)
+        raise type(ended)(str(ended), both) from ended
+
+
 def end_of(process):
     """Of one that was killed. It may hang in the driver, and all later ones need not."""
     try:
         process.wait(20)
     except subprocess.TimeoutExpired:
-        return Failure("it was killed and does not end: the driver holds it")
+        return Hung("it was killed and does not end: the driver holds it")
     return None
 
 

@@ -84,7 +84,10 @@ class Results:
 
     def comparison(self, step, figure):
         """With the step that it stands beside."""
-        other = self.finished.get(step.beside, {}).get("figure", "")
+        other = self.finished.get(step.beside, {})
+        if other.get("status") != "passed":  # it may have run with other flags
+            return ""
+        other = other["figure"]
         own, others = RATE.search(figure), RATE.search(other)
         if not own or not others:
             return ""

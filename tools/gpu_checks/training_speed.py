@@ -4,7 +4,17 @@ import json
 import re
 import statistics
 
-from gpu_checks.machine import ROOT, Ended, Failure, NotRun, json_in, vectors_of
+from gpu_checks.machine import (
+    ROOT,
+    Ended,
+    Failure,
+    NotRun,
+    OutOfTime,
+    TookTooLong,
+    json_in,
+    keeping,
+    vectors_of,
+)
 from gpu_checks.runs import losses_of, records_of
 
 SAID = r"step time|tokens/s|estimate: [0-9]|floor|clock|^computed by"
@@ -153,8 +163,12 @@ def graphs_off_and_on(machine, words, published="", small=False):
     """Both must have the same losses and gradient norms, to the bit."""
     note = f"; published: {published}" if published else ""
     plain = measure(machine, words, small)
-    graphs = measure(machine, [*words, "--cuda-graph-impl", "local"], small)
-    figure = f"no graphs: {plain.figure or 'none'}{note}<br>CUDA graphs: {graphs.figure or 'none'}"
+    figure = f"no graphs: {plain.figure or 'none'}{note}"
+    if isinstance(plain.ended, (TookTooLong, OutOfTime)):  # no time is left for the other
+        raise type(plain.ended)(f"no graphs: {plain.ended}", figure)
+    with keeping(figure):
+        graphs = measure(machine, [*words, "--cuda-graph-impl", "local"], small)
+    figure += f"<br>CUDA graphs: {graphs.figure or 'none'}"
     for measured, what in ((plain, "no graphs"), (graphs, "CUDA graphs")):
         if measured.ended:
             raise type(measured.ended)(f"{what}: {measured.ended}", figure)

@@ -7,6 +7,7 @@
 #include <deque>
 #include <utility>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "device/cuda/recording.h"
 #include "device/cuda/runtime_call.h"
@@ -24,6 +25,16 @@ void queue(void* to, const void* from, size_t bytes, cudaStream_t stream) {
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
 }
 
+bool is_reached(cudaEvent_t event) {
+  const cudaError_t state = cudaEventQuery(event);
+  if (state == cudaErrorNotReady) {
+    cudaGetLastError();  // it is an answer, not an error of this thread
+    return false;
+  }
+  check(state, "cudaEventQuery");
+  return true;
+}
+
 cudaMemoryType kind_of(const void* p) {
   cudaPointerAttributes attributes{};
   check(cudaPointerGetAttributes(&attributes, p), "cudaPointerGetAttributes");
@@ -31,6 +42,12 @@ cudaMemoryType kind_of(const void* p) {
 }
 
 }  // namespace
+
+void require_pinned(const void* to, const void* from) {
+  for (const void* p : {to, from})
+    MG_CHECK(kind_of(p) != cudaMemoryTypeUnregistered,
+             "CUDA: a copy that is recorded in a CUDA graph needs pinned host memory");
+}
 
 // A buffer is free, or some call's. The GPU may still copy from or to a free one: until its event.
 class HostCopies::Ring {
@@ -101,7 +118,7 @@ class HostCopies::Ring {
       const std::lock_guard lock(mutex_);
       for (Buffer& buffer : buffers_) {
         if (!buffer.free || reached) continue;
-        reached = cudaEventQuery(buffer.used) == cudaSuccess;
+        reached = is_reached(buffer.used);
         if (reached || (found == nullptr && buffer.stream == stream)) found = &buffer;
       }
       if (found != nullptr) found->free = false;
@@ -149,14 +166,16 @@ class HostCopies::Ring {
   std::array<Buffer, kBuffers> buffers_;
 };
 
-HostCopies::HostCopies(int devices) : rings_(static_cast<size_t>(devices)) {}
+HostCopies::HostCopies(int devices)
+    : rings_(static_cast<size_t>(devices)), refused_(static_cast<size_t>(devices)) {}
 HostCopies::~HostCopies() = default;
 
 HostCopies::Ring* HostCopies::ring(int device) {
   const std::lock_guard lock(mutex_);
-  std::unique_ptr<Ring>& ring = rings_[static_cast<size_t>(device)];
-  if (ring == nullptr && !none_) ring = Ring::make();
-  none_ = ring == nullptr;
+  const auto index = static_cast<size_t>(device);
+  std::unique_ptr<Ring>& ring = rings_[index];
+  if (ring == nullptr && !refused_[index]) ring = Ring::make();
+  refused_[index] = ring == nullptr;
   return ring.get();
 }
 

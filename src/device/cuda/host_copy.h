@@ -10,6 +10,10 @@
 
 namespace megatron::cuda {
 
+// Of a copy that is recorded: each replay would read or write host memory that nobody keeps. Throws
+// Error where either side is not pinned.
+void require_pinned(const void* to, const void* from);
+
 // They go through a few pinned buffers of each GPU, made when the first copy needs them: the host
 // fills or empties one while the GPU copies another, where CUDA would let one wait for the other.
 // Any thread.
@@ -34,7 +38,7 @@ class HostCopies {
 
   std::mutex mutex_;
   std::vector<std::unique_ptr<Ring>> rings_;  // by device
-  bool none_ = false;
+  std::vector<bool> refused_;                 // by device: the host let no memory be pinned for it
 };
 
 }  // namespace megatron::cuda

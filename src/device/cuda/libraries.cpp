@@ -211,9 +211,10 @@ class Opening {
       return nullptr;
     }
     std::string version;
-    const std::string why_not = library_ == NvidiaLibrary::cudnn
-                                    ? why_not_cudnn(file, version)
-                                    : why_not_versions(handle, file, version);
+    std::string why_not = library_ == NvidiaLibrary::cudnn
+                              ? why_not_cudnn(file, version)
+                              : why_not_versions(handle, file, version);
+    if (why_not.empty() && library_ == NvidiaLibrary::nvrtc) why_not = why_not_nvrtc(handle, file);
     if (!why_not.empty()) {
       refuse(file, version, why_not);
       dlclose(handle);
@@ -263,10 +264,23 @@ class Opening {
     return "";
   }
 
+  // NVRTC opens its headers, libnvrtc-builtins.so.13.0, by their name alone when it compiles, and
+  // fails then where the loader does not know them. Here they are opened wherever they lie.
+  std::string why_not_nvrtc(void* handle, const std::string& path) const {
+    const LibraryVersion version = LibraryVersion::of(version_number(library_, handle));
+    const std::string file = part(path, "-builtins", fmt::format(".{}", version.minor));
+    if (dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL) != nullptr) return "";
+    const std::string words = dlerror();
+    if (!is_missing(words, file)) return refusal(file, words);
+    return fmt::format("{} is not found, a part of {}; install {}", file, path, install());
+  }
+
   // The file beside the library, or where there is none its name, which the loader may know.
-  std::string part(const std::string& path, const char* name) const {
+  // version: behind that of the library's own name.
+  std::string part(const std::string& path, const char* name,
+                   const std::string& version = "") const {
     const size_t stem = std::string_view(kind_of(library_).file).size();
-    const std::string file = soname_.substr(0, stem) + name + soname_.substr(stem),
+    const std::string file = soname_.substr(0, stem) + name + soname_.substr(stem) + version,
                       beside = path.substr(0, path.rfind('/') + 1) + file;
     return ::access(beside.c_str(), F_OK) == 0 ? beside : file;
   }

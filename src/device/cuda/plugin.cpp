@@ -60,8 +60,11 @@ class Plugin final : public CudaPlugin {
 
   void copy(void* to, const void* from, int64_t bytes, Stream& stream) const override {
     const cudaStream_t handle = handle_of(stream);
-    if (!stream.recording() && host_copies_.copy(to, from, bytes, stream.device().index, handle))
+    if (stream.recording()) {
+      require_pinned(to, from);
+    } else if (host_copies_.copy(to, from, bytes, stream.device().index, handle)) {
       return;
+    }
     each_piece(to, from, bytes, [&](std::byte* target, const std::byte* source, int64_t size) {
       check(cudaMemcpyAsync(target, source, static_cast<size_t>(size), cudaMemcpyDefault, handle),
             "cudaMemcpyAsync");

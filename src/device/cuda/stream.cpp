@@ -66,7 +66,10 @@ EventState::~EventState() { pool_->give_back(event_); }
 bool EventState::reached() {
   check(cudaSetDevice(pool_->device()), "cudaSetDevice");
   const cudaError_t result = cudaEventQuery(event_);
-  if (result == cudaErrorNotReady) return false;
+  if (result == cudaErrorNotReady) {
+    cudaGetLastError();  // it is an answer, not an error of this thread
+    return false;
+  }
   check(result, "the work before an event");
   return true;
 }

@@ -236,7 +236,6 @@ cublasStatus_t ProductPlans::queue(const Product& product, ProductPlan& plan,
       break;
     if (!refuses_algorithm(status))
       check(status, ("cublasLtMatmul of " + text_of(product)).c_str());
-    cudaGetLastError();  // the refusal's own; the next launch is judged by itself
     refused = status;
     plan.algorithms.erase(plan.algorithms.begin());
   }

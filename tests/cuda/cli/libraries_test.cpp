@@ -15,16 +15,16 @@ namespace megatron::testing {
 namespace {
 
 namespace fs = std::filesystem;
-const std::pair<std::string, std::string> kLibraries[] = {{"libcublasLt_played.so.13", "130100"},
-                                                          {"libcudnn_played.so.9", "0"},
-                                                          {"libcudnn_graph_played.so.9", "91900"},
-                                                          {"libnccl_played.so.2", "22707"},
-                                                          {"libnvrtc_played.so.13", "130000"}};
+const std::pair<std::string, std::string> kLibraries[] = {
+    {"libcublasLt_played.so.13", "130100"},  {"libcudnn_played.so.9", "0"},
+    {"libcudnn_graph_played.so.9", "91900"}, {"libnccl_played.so.2", "22707"},
+    {"libnvrtc_played.so.13", "130000"},     {"libnvrtc-builtins_played.so.13.0", "130000"}};
 constexpr const char* kProducts = "libcublasLt_played.so.13";
 constexpr const char* kCudnn = "libcudnn_played.so.9";
 constexpr const char* kCudnnPart = "libcudnn_graph_played.so.9";  // knows the version
 constexpr const char* kNccl = "libnccl_played.so.2";
 constexpr const char* kNvrtc = "libnvrtc_played.so.13";
+constexpr const char* kNvrtcPart = "libnvrtc-builtins_played.so.13.0";  // opened by it, by name
 
 // A program of its own beside such a plugin, and a folder of the libraries that its loader knows.
 class Machine {
@@ -162,6 +162,10 @@ TEST(CudaLibraries, WithoutCudnnOneWarningAndOurOwnAttention) {
   machine.install("91900", kCudnnPart, kCudnnPart);
   machine.remove(kNvrtc);
   expect_own_because("NVRTC cannot be used: " + std::string(kNvrtc) + " is not found; install");
+  machine.install("130000", kNvrtc, kNvrtc);
+  machine.remove(kNvrtcPart);
+  expect_own_because("NVRTC cannot be used: " + std::string(kNvrtcPart) +
+                     " is not found, a part of " + machine.path("libraries") + "/" + kNvrtc);
 }
 
 TEST(CudaLibraries, WithoutNcclRanksExchangeThroughHostMemoryOrAreRefused) {
@@ -203,6 +207,7 @@ TEST(CudaLibraries, AreFoundInToolkitsAndInPythonsPackages) {
   machine.move(kCudnn, packages + "nvidia/cudnn/lib");
   machine.move(kCudnnPart, packages + "nvidia/cudnn/lib");
   machine.move(kNvrtc, packages + "nvidia/cu13/lib");
+  machine.move(kNvrtcPart, packages + "nvidia/cu13/lib");
   machine.move(kNccl, torch);
   const Machine::Said said = machine.train("cuda", std::string(kRanks) + " --bf16");
   expect_line(said, "by NCCL 2.27.7 (" + machine.path(torch) + "/" + kNccl + ")");

@@ -162,6 +162,17 @@ TEST(CudaOutOfMemory, OfPinnedBuffersCostsSpeedAlone) {
   EXPECT_EQ(whole_checkpoints(place), 2);
 }
 
+// Enough for the buffers of one GPU: that is logged once for the other, which asks no more.
+TEST(CudaOutOfMemory, OfPinnedBuffersIsOfThatGpuAlone) {
+  const Workplace place;
+  const Planted devices("CUDA_SHIM_DEVICES", "2"), one("CUDA_SHIM_PINNED", "40000000");
+  const std::string flags =
+      "--hidden-size 128 --save run --save-interval 1 --tensor-model-parallel-size 2";
+  std::string said;
+  EXPECT_EQ(train(place, "cuda", 2, flags, &said).size(), 2u) << said;
+  EXPECT_EQ(count(said, "memory be pinned (out of memory)"), 1) << said;
+}
+
 TEST(CudaRefusedAlgorithms, AreReplacedByTheNextOnesOrEndTheRun) {
   const Workplace place;
   std::string said;

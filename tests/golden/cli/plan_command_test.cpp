@@ -86,8 +86,8 @@ TEST_F(PlanCommand, FiguresHoldTogether) {
 
 TEST_F(PlanCommand, OneRankMovesNothing) {
   double sent = 0;
-  for (const Json& work : json_of(with(small(), {"--no-time"}))["traffic"].as_array())
-    sent += work["sent"].as_number();
+  const Json plan = json_of(with(small(), {"--no-time"}));
+  for (const Json& work : plan["traffic"].as_array()) sent += work["sent"].as_number();
   EXPECT_EQ(sent, 0);
 }
 

@@ -54,7 +54,7 @@ bool is_output(const Operand& operand, const Case::Call& call) {
 }
 
 // Every output of a Case is among the operands that the kernel is said to write: a tensor that
-// operands.h forgets, or calls an input, is found here.
+// visit() forgets, or calls an input, is found here.
 TEST(Observer, SeesEveryOutputOfEveryKernel) {
   Runtime runtime({DeviceKind::meta, 0}, 1);
   std::map<std::string, int> kernels;
