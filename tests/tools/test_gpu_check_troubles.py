@@ -55,11 +55,13 @@ class Planted(unittest.TestCase):
         self.assertRegex(rows["gpt2-124m, sequence 32"], "^passed: .*tokens/s", text)
 
     def test_a_library_that_is_missing_or_of_another_version(self):
-        products, cudnn = "130100/libcublasLt_played.so.13", "8907/libcudnn_played.so.8"
-        program, found = self.machine(products, cudnn)
+        products = "130100/libcublasLt_played.so.13"
+        of_cuda_12 = "0/libcudnn_played.so.9", "91800/libcudnn_graph_played.so.9"
+        program, found = self.machine(products, *of_cuda_12)
         more = {"program": program, "LD_LIBRARY_PATH": found}
         rows, text = self.rows("headline", "--only", "gpt2", **more)
         self.assertRegex(rows["gpt2-124m, sequence 32"], "^passed: .*tokens/s", text)
+        self.assertRegex(text, "cuDNN .*cannot be used: .* is for CUDA 12")
         (Path(found) / Path(products).name).unlink()
         rows, text = self.rows("headline", code=(2,), **more)
         self.assertEqual(rows, {})
