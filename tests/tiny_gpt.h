@@ -124,23 +124,23 @@ class Canonical {
   // Puts in what a holder has of a parameter. Elements of divided parameters come from one holder;
   // those of others may come from several, which agree.
   void add(const parallel::ParameterSpec& placed, const std::vector<double>& values) {
-    for_each_run(placed, [&](const parallel::Part& part, int64_t canonical, int64_t local,
-                             int64_t size) {
-      auto& tensor = tensors_[part.name];
-      auto& seen = seen_[part.name];
-      tensor.resize(static_cast<size_t>(part.global.elements()));
-      seen.resize(tensor.size());
-      for (int64_t i = 0; i < size; ++i) {
-        const auto at = static_cast<size_t>(canonical + i);
-        const double value = values[static_cast<size_t>(local + i)];
-        if (seen[at]) {
-          ASSERT_FALSE(placed.division.has_value()) << part.name << " has two holders of " << at;
-          ASSERT_EQ(tensor[at], value) << part.name << " " << at;
-        }
-        seen[at] = true;
-        tensor[at] = value;
-      }
-    });
+    for_each_run(
+        placed, [&](const parallel::Part& part, int64_t canonical, int64_t local, int64_t size) {
+          auto& tensor = tensors_[part.name];
+          auto& seen = seen_[part.name];
+          tensor.resize(static_cast<size_t>(part.global.elements()));
+          seen.resize(tensor.size());
+          for (int64_t i = 0; i < size; ++i) {
+            const auto at = static_cast<size_t>(canonical + i);
+            const double value = values[static_cast<size_t>(local + i)];
+            if (seen[at]) {
+              ASSERT_FALSE(placed.is_divided()) << part.name << " has two holders of " << at;
+              ASSERT_EQ(tensor[at], value) << part.name << " " << at;
+            }
+            seen[at] = true;
+            tensor[at] = value;
+          }
+        });
   }
   // Adds to what is there already: another part of a model's use of the same parameter.
   void accumulate(const parallel::ParameterSpec& placed, const std::vector<double>& values,

@@ -12,7 +12,7 @@
 
 #include "models/stage.h"
 #include "ops/auxiliary_loss.h"
-#include "parallel/tensor_parallel.h"
+#include "parallel/model_ranks.h"
 
 namespace megatron::testing {
 
@@ -134,22 +134,22 @@ inline void update_seen(const nn::ModuleState& state, Stream& stream) {
 class ToyStage final : public models::Stage {
  public:
   ToyStage(models::Model model, const Toy& toy, std::unique_ptr<Stage> inner, Runtime& runtime,
-           DType type, const parallel::TensorParallel& tensor)
-      : model_(std::move(model)), toy_(toy), inner_(std::move(inner)), tensor_(tensor) {
+           DType type, const parallel::ModelRanks& ranks)
+      : model_(std::move(model)), toy_(toy), inner_(std::move(inner)), tensor_(ranks.tensor) {
     const auto placement = [](const std::string& name, const Shape& shape) {
       parallel::Placement placement;
-      placement.parts = {{.name = "toy." + name, .global = shape, .slices = {{0, 0, shape[0]}}}};
+      placement.parts = {{.name = "toy." + name, .global = shape}};
       return placement;
     };
-    nn::Builder builder(runtime, type, placement, tensor);
+    nn::Builder builder(runtime, type, placement, ranks);
     for (const models::Segment& segment : inner_->segments()) {
       const std::string& name = segment.span.name;
       if (!name.starts_with("layers.")) {
         segments_.push_back(toy.states ? counted(segment, add_seen(builder)) : segment);
         continue;
       }
-      Parameter& gain = builder.add(name + ".mlp.gain", {model_->hidden_size()}, nn::ones(), 1,
-                                    std::nullopt, kernels::accumulator(type));
+      Parameter& gain = builder.add(name + ".mlp.gain", {model_->hidden_size()}, nn::ones(),
+                                    {.type = kernels::accumulator(type)});
       segments_.push_back(with_gain(segment, gain));
       if (toy.states) segments_.back() = with_loss(segments_.back(), add_running(builder, name));
     }
@@ -198,7 +198,7 @@ class ToyStage final : public models::Stage {
     const int64_t vocabulary = model_->vocab_size();
     return builder.add_state(
         "seen", {vocabulary}, nn::zeros(),
-        {.update = update_seen, .division = parallel::Division{0, {vocabulary}}});
+        {.update = update_seen, .divisions = {{.axis = 0, .blocks = {vocabulary}}}});
   }
   nn::ModuleState& add_running(nn::Builder& builder, const std::string& layer) const {
     const int64_t hidden = model_->hidden_size();
@@ -229,7 +229,7 @@ class ToyStage final : public models::Stage {
                                                            models::Phase phase) {
       if (const Tensor seen = state.observe(tape); has_data(seen)) {
         std::vector<double> counts(static_cast<size_t>(seen.elements()));
-        const int64_t first = state.placed.placement.parts[0].slices[0].global_begin;
+        const int64_t first = state.placed.placement.parts[0].slices(0)[0].global_begin;
         for (const int32_t id : batch.tokens.span<int32_t>())
           if (id >= first && id < first + seen.elements())
             ++counts[static_cast<size_t>(id - first)];
@@ -304,10 +304,10 @@ class ToyDefinition final : public models::ModelDefinition,
   }
   std::unique_ptr<models::Stage> build(Runtime& runtime, DType type, uint64_t seed,
                                        const parallel::ModelPart& part,
-                                       const parallel::TensorParallel& tensor) const override {
+                                       const parallel::ModelRanks& ranks) const override {
     return std::make_unique<ToyStage>(models::Model(shared_from_this()), toy_,
-                                      inner_.build(runtime, type, seed, part, tensor), runtime,
-                                      type, tensor);
+                                      inner_.build(runtime, type, seed, part, ranks), runtime, type,
+                                      ranks);
   }
   std::vector<double> plain_losses(const models::PlainTensors& weights,
                                    std::span<const int32_t> tokens,

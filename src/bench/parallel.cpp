@@ -135,7 +135,7 @@ struct ParallelRun {
 
 // Waits until parameters that are gathered beside the compute have come.
 void settle(const training::TrainedModel& trained) {
-  if (comm::Group* const beside = trained.ranks.data_parallel().beside; beside != nullptr)
+  if (comm::Group* const beside = trained.ranks.data_parallel().dense.beside; beside != nullptr)
     beside->barrier("bench.settle");
 }
 

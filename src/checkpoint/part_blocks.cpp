@@ -1,5 +1,6 @@
 #include "checkpoint/part_blocks.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -10,47 +11,93 @@ namespace {
 using parallel::Part;
 using parallel::Slice;
 
-// Sizes before, at and after the axis. A 0-d tensor is one of one element.
-struct Extent {
-  int64_t outer = 1, length = 1, inner = 1;
+// `count` indices along a dim, or along several of which the later ones are held whole. Neighbours
+// lie `stored` elements apart on disk and `local` here.
+struct Level {
+  int64_t count = 1, stored = 1, local = 1;
 };
 
-Extent extent(const Shape& shape, int axis) {
-  MG_ASSERT(axis >= 0 && axis < std::max(shape.rank(), 1));
-  Extent e;
-  for (int d = 0; d < axis; ++d) e.outer *= shape[d];
-  if (shape.rank() > 0) e.length = shape[axis];
-  for (int d = axis + 1; d < shape.rank(); ++d) e.inner *= shape[d];
-  return e;
+// Where the product of one slice of each axis lies: levels from the outermost dim to the innermost,
+// as few as there are.
+struct Box {
+  int64_t stored_begin = 0, local_begin = 0;
+  std::vector<Level> levels;
+};
+
+// Elements between neighbours along each dim, in the tensor on disk.
+std::vector<int64_t> stored_strides(const Part& part) {
+  const int rank = part.global.rank();
+  std::vector<int64_t> strides(static_cast<size_t>(rank), 1);
+  for (int d = rank - 2; d >= 0; --d)
+    strides[static_cast<size_t>(d)] = strides[static_cast<size_t>(d + 1)] * part.global[d + 1];
+  if (part.transposed) {
+    MG_ASSERT(rank >= 2);
+    strides[strides.size() - 2] = 1;
+    strides[strides.size() - 1] = part.global[rank - 2];
+  }
+  return strides;
 }
 
-// The block of one whole slice, whose rows are those of the parameter: `outer` runs of
-// size * inner elements, or transposed a matrix whose rows are columns on disk.
-Block block_of(const Part& part, const Slice& slice, const Extent& global, const Extent& local) {
+void check_slice(const Slice& slice, int64_t global, int64_t local) {
   MG_ASSERT(slice.size >= 0 && slice.global_begin >= 0 && slice.local_begin >= 0);
-  MG_ASSERT(slice.global_begin <= global.length - slice.size &&
-            slice.local_begin <= local.length - slice.size);
-  Block block;
-  block.local = {slice.local_begin * local.inner, local.length * local.inner, 1};
-  if (!part.transposed) {
-    block.rows = global.outer;
-    block.columns = slice.size * global.inner;
-    block.stored = {slice.global_begin * global.inner, global.length * global.inner, 1};
-    return block;
-  }
-  MG_ASSERT(part.global.rank() == 2);
-  const int64_t out = part.global[0];
-  if (part.axis == 0) {
-    block.rows = slice.size;
-    block.columns = global.inner;
-    block.local.row = global.inner;
-    block.stored = {slice.global_begin, 1, out};
+  MG_ASSERT(slice.global_begin <= global - slice.size && slice.local_begin <= local - slice.size);
+}
+
+void push(std::vector<Level>& levels, const Level& inner) {
+  if (!levels.empty() && levels.back().stored == inner.count * inner.stored &&
+      levels.back().local == inner.count * inner.local) {
+    const int64_t count = levels.back().count * inner.count;
+    levels.back() = {count, inner.stored, inner.local};
   } else {
-    block.rows = out;
-    block.columns = slice.size;
-    block.stored = {slice.global_begin * out, 1, out};
+    levels.push_back(inner);
   }
-  return block;
+}
+
+std::vector<Box> boxes_of(const Part& part, const Shape& shape) {
+  const int rank = part.global.rank();
+  MG_ASSERT(rank == shape.rank());
+  const std::vector<int64_t> stored = stored_strides(part);
+  std::vector<Box> boxes = {Box()};
+  int64_t local = shape.elements();
+  for (int d = 0; d < rank; ++d) {
+    local = shape[d] == 0 ? 0 : local / shape[d];
+    const std::vector<Slice> slices = part.slices(d);
+    MG_ASSERT(std::ranges::find(part.held, d, &parallel::AxisSlices::axis) != part.held.end() ||
+              part.global[d] == shape[d]);
+    std::vector<Box> next;
+    for (const Box& box : boxes) {
+      for (const Slice& slice : slices) {
+        check_slice(slice, part.global[d], shape[d]);
+        Box& one = next.emplace_back(box);
+        one.stored_begin += slice.global_begin * stored[static_cast<size_t>(d)];
+        one.local_begin += slice.local_begin * local;
+        push(one.levels, {slice.size, stored[static_cast<size_t>(d)], local});
+      }
+    }
+    boxes = std::move(next);
+  }
+  return boxes;
+}
+
+// Calls f for the matrices of a box's last two levels, in the order of its elements here.
+template <class F>
+void for_each_matrix(const Box& box, F&& f) {
+  const size_t depth = box.levels.size();
+  const Level run = depth == 0 ? Level{} : box.levels.back();
+  const Level rows = depth < 2 ? Level{1, run.count, run.count} : box.levels[depth - 2];
+  const auto descend = [&](auto&& self, size_t level, int64_t stored, int64_t local) -> void {
+    if (level + 2 >= depth) {
+      f(Block{.rows = rows.count,
+              .columns = run.count,
+              .stored = {stored, rows.stored, run.stored},
+              .local = {local, rows.local, run.local}});
+      return;
+    }
+    const Level& outer = box.levels[level];
+    for (int64_t i = 0; i < outer.count; ++i)
+      self(self, level + 1, stored + i * outer.stored, local + i * outer.local);
+  };
+  descend(descend, 0, box.stored_begin, box.local_begin);
 }
 
 Block rectangle(const Block& whole, int64_t row, int64_t rows, int64_t column, int64_t columns) {
@@ -78,18 +125,17 @@ Block along_disk(Block block) {
 
 std::vector<Block> blocks_of(const Part& part, const Shape& shape, int64_t begin, int64_t size) {
   MG_ASSERT(begin >= 0 && size >= 0 && begin <= shape.elements() - size);
-  const Extent global = extent(part.global, part.axis), local = extent(shape, part.axis);
-  MG_ASSERT(global.outer == local.outer && global.inner == local.inner);
   std::vector<Block> blocks;
-  for (const Slice& slice : part.slices) {
-    const Block whole = block_of(part, slice, global, local);
-    const int64_t first = begin - whole.local.begin;
-    for_each_rectangle(whole.rows, whole.columns, whole.local.row, first, first + size,
-                       [&](int64_t row, int64_t rows, int64_t column, int64_t columns) {
-                         Block block = rectangle(whole, row, rows, column, columns);
-                         block.local.begin -= begin;
-                         blocks.push_back(along_disk(block));
-                       });
+  for (const Box& box : boxes_of(part, shape)) {
+    for_each_matrix(box, [&](const Block& whole) {
+      const int64_t first = begin - whole.local.begin;
+      for_each_rectangle(whole.rows, whole.columns, whole.local.row, first, first + size,
+                         [&](int64_t row, int64_t rows, int64_t column, int64_t columns) {
+                           Block block = rectangle(whole, row, rows, column, columns);
+                           block.local.begin -= begin;
+                           blocks.push_back(along_disk(block));
+                         });
+    });
   }
   return blocks;
 }

@@ -22,8 +22,8 @@ struct Block {
 };
 
 // The blocks of elements [begin, begin + size) of a parameter of shape `shape` (row-major) that the
-// part's slices take: disjoint, at most three a slice. `local` counts from `begin`. Placements that
-// do not fit the shape are InternalErrors.
+// part takes: disjoint, at most three for each matrix of a product of its slices. `local` counts from
+// `begin`. Placements that do not fit the shape are InternalErrors.
 std::vector<Block> blocks_of(const parallel::Part& part, const Shape& shape, int64_t begin,
                              int64_t size);
 

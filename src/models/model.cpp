@@ -23,8 +23,8 @@ constexpr std::array kFamilies = {Family{"gpt2", gpt2_from_config_json},
 
 std::unique_ptr<Stage> Model::build(Runtime& runtime, DType type, uint64_t seed,
                                     const parallel::ModelPart& part,
-                                    const parallel::TensorParallel& tensor) const {
-  return definition_->build(runtime, type, seed, part, tensor);
+                                    const parallel::ModelRanks& ranks) const {
+  return definition_->build(runtime, type, seed, part, ranks);
 }
 
 std::unique_ptr<Stage> Model::build(Runtime& runtime, DType type, uint64_t seed) const {

@@ -15,7 +15,7 @@
 #include "base/json.h"
 #include "models/model_flags.h"
 #include "parallel/layer_layout.h"
-#include "parallel/tensor_parallel.h"
+#include "parallel/model_ranks.h"
 
 namespace megatron::models {
 
@@ -35,7 +35,7 @@ class Model {
   // parallel::DataParallel gives it. seed: of dropout.
   std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t seed,
                                const parallel::ModelPart& part,
-                               const parallel::TensorParallel& tensor) const;
+                               const parallel::ModelRanks& ranks) const;
   // All of it, allocated, not filled: initialize() or checkpoint::load() does.
   std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t seed) const;
 
@@ -80,7 +80,7 @@ class ModelDefinition {
   virtual Model with(const ModelChanges& changes) const = 0;
   virtual std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t seed,
                                        const parallel::ModelPart& part,
-                                       const parallel::TensorParallel& tensor) const = 0;
+                                       const parallel::ModelRanks& ranks) const = 0;
 
   // The loss of each token of one sequence, without dropout, once more by plain loops in fp64: what
   // the model is checked against. Shares no code with the model, its ops or kernels.

@@ -1,5 +1,9 @@
 #include "nn/builder.h"
 
+#include <set>
+
+#include "base/error.h"
+
 namespace megatron::nn {
 namespace {
 
@@ -12,32 +16,39 @@ Tensor shape_only(const Shape& shape, DType type, const std::string& name) {
 }  // namespace
 
 void Builder::place(parallel::ParameterSpec& placed, const std::string& name, Shape shape,
-                    DType type, parallel::Init init,
-                    std::optional<parallel::Division> division) const {
+                    DType type, parallel::Init init, Options options) const {
   placed.placement = placement_(name, shape);
   placed.whole = shape;
   placed.decay = shape.rank() >= 2;
-  if (division) {
-    const std::vector<parallel::Slice> slices =
-        parallel::slices_of(*division, tensor_.size(), tensor_.rank());
-    placed.placement = parallel::narrowed(placed.placement, division->axis, slices);
-    int64_t held = 0;
-    for (const parallel::Slice& slice : slices) held += slice.size;
-    shape.set(division->axis, held);
+  placed.divisions = std::move(options.divisions);
+  std::set<parallel::RankGroup> dividing;
+  for (parallel::Division& division : placed.divisions) {
+    division.ranks = ranks_.size(division.group);
+    division.rank = ranks_.rank(division.group);
+    placed.placement = parallel::narrowed(placed.placement, division.axis, division.slices());
+    MG_ASSERT(shape[division.axis] == placed.whole[division.axis]);  // one division an axis
+    shape.set(division.axis, division.length(division.rank));
+    dividing.insert(division.group);
   }
-  placed.partial = !division && tensor_.divides_tokens();
-  placed.counted = division || tensor_.rank() == 0;
-  placed.division = std::move(division);
+  const bool expert = dividing.contains(parallel::RankGroup::expert);
+  MG_ASSERT(!dividing.contains(expert ? parallel::RankGroup::tensor
+                                      : parallel::RankGroup::expert_tensor));
+  const auto group = expert ? parallel::RankGroup::expert_tensor : parallel::RankGroup::tensor;
+  if (!dividing.contains(group)) {
+    placed.counted = ranks_.rank(group) == 0;
+    if (options.partial.value_or(!expert && tensor().divides_tokens())) placed.partial = group;
+  }
   placed.init = init;
   placed.parameter.name = name;
   placed.parameter.value = shape_only(shape, type, name);
 }
 
-Parameter& Builder::add(const std::string& name, Shape shape, parallel::Init init, int uses,
-                        std::optional<parallel::Division> division, std::optional<DType> type) {
+Parameter& Builder::add(const std::string& name, Shape shape, parallel::Init init,
+                        Options options) {
   auto placed = std::make_unique<parallel::ParameterSpec>();
-  place(*placed, name, shape, type.value_or(type_), init, std::move(division));
-  placed->parameter.uses.resize(static_cast<size_t>(uses));
+  placed->parameter.uses.resize(static_cast<size_t>(options.uses));
+  const DType type = options.type.value_or(type_);
+  place(*placed, name, shape, type, init, std::move(options));
   parameters_.push_back(std::move(placed));
   return parameters_.back()->parameter;
 }
@@ -45,7 +56,8 @@ Parameter& Builder::add(const std::string& name, Shape shape, parallel::Init ini
 ModuleState& Builder::add_state(const std::string& name, Shape shape, parallel::Init init,
                                 StateOptions options) {
   auto state = std::make_unique<ModuleState>();
-  place(state->placed, name, shape, kernels::accumulator(type_), init, std::move(options.division));
+  place(state->placed, name, shape, kernels::accumulator(type_), init,
+        {.divisions = std::move(options.divisions)});
   state->placed.parameter.trainable = false;
   state->observed_shape = options.observed.value_or(state->value().shape());
   state->reduce = options.reduce;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nn/module_state.h"
-#include "parallel/tensor_parallel.h"
+#include "parallel/model_ranks.h"
 
 namespace megatron::nn {
 
@@ -18,23 +18,34 @@ class Builder {
       std::function<parallel::Placement(const std::string& name, const Shape& shape)>;
   // placement: maps a parameter's name and whole shape to canonical tensors; the model family's.
   Builder(Runtime& runtime, DType type, PlacementOf placement,
-          const parallel::TensorParallel& tensor = {})
-      : runtime_(runtime), type_(type), placement_(std::move(placement)), tensor_(tensor) {}
+          const parallel::ModelRanks& ranks = {})
+      : runtime_(runtime), type_(type), placement_(std::move(placement)), ranks_(ranks) {}
 
+  struct Options {
+    int uses = 1;
+    // At most one an axis. A parameter that is not divided among the ranks of a group lies on each
+    // of them.
+    std::vector<parallel::Division> divisions = {};
+    // Whether each rank's gradient of a parameter on several ranks is a part of the sum: over the
+    // tensor-parallel ranks, or for an expert's over those of expert_tensor. Default: where
+    // --sequence-parallel divides the tokens between the matrices, and never for an expert's.
+    std::optional<bool> partial = std::nullopt;
+    std::optional<DType> type = std::nullopt;  // other than the model's
+  };
   // A parameter whose value has a shape and a type but no memory yet (parallel::allocate,
   // parallel::DataParallel). shape: of all ranks' slices together. Weight decay applies to those of
-  // two dims or more. One that is not divided lies on every rank, and where tokens are divided its
-  // gradient there is a part of the sum. type: other than the model's.
-  Parameter& add(const std::string& name, Shape shape, parallel::Init init, int uses = 1,
-                 std::optional<parallel::Division> division = std::nullopt,
-                 std::optional<DType> type = std::nullopt);
+  // two dims or more.
+  Parameter& add(const std::string& name, Shape shape, parallel::Init init, Options options);
+  Parameter& add(const std::string& name, Shape shape, parallel::Init init) {
+    return add(name, shape, init, Options());
+  }
 
   struct StateOptions {
     // Of what this rank observes; default: as the value is. observed, update: ModuleState.
     std::optional<Shape> observed;
     comm::Reduce reduce = comm::Reduce::sum;
     std::function<void(const ModuleState&, Stream&)> update;
-    std::optional<parallel::Division> division;
+    std::vector<parallel::Division> divisions = {};
   };
   // A state in f32 (f64 for f64), placed and divided as a parameter is.
   ModuleState& add_state(const std::string& name, Shape shape, parallel::Init init,
@@ -42,18 +53,19 @@ class Builder {
 
   Runtime& runtime() const { return runtime_; }
   DType type() const { return type_; }
-  const parallel::TensorParallel& tensor() const { return tensor_; }
+  const parallel::ModelRanks& ranks() const { return ranks_; }
+  const parallel::TensorParallel& tensor() const { return ranks_.tensor; }
   std::vector<std::unique_ptr<parallel::ParameterSpec>> take() { return std::move(parameters_); }
   std::vector<std::unique_ptr<ModuleState>> take_states() { return std::move(states_); }
 
  private:
   void place(parallel::ParameterSpec& placed, const std::string& name, Shape shape, DType type,
-             parallel::Init init, std::optional<parallel::Division> division) const;
+             parallel::Init init, Options options) const;
 
   Runtime& runtime_;
   DType type_;
   PlacementOf placement_;
-  parallel::TensorParallel tensor_;
+  parallel::ModelRanks ranks_;
   std::vector<std::unique_ptr<parallel::ParameterSpec>> parameters_;
   std::vector<std::unique_ptr<ModuleState>> states_;
 };

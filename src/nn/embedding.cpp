@@ -7,8 +7,8 @@ namespace megatron::nn {
 VocabularyTable::VocabularyTable(Builder& builder, const std::string& name, int64_t vocabulary,
                                  int64_t hidden, parallel::Init init, int uses)
     : tensor_(builder.tensor()),
-      weight_(&builder.add(name + ".weight", {vocabulary, hidden}, init, uses,
-                           parallel::Division{.axis = 0, .blocks = {vocabulary}})),
+      weight_(&builder.add(name + ".weight", {vocabulary, hidden}, init,
+                           {.uses = uses, .divisions = {{.axis = 0, .blocks = {vocabulary}}}})),
       vocabulary_(vocabulary),
       first_(parallel::share_of(vocabulary, tensor_.size(), tensor_.rank()).global_begin) {}
 

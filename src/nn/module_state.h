@@ -20,8 +20,8 @@ struct ModuleState {
   // f32 (f64), zero when a step begins. Undefined unless the model is trained.
   Tensor observed;
   Shape observed_shape;  // of this rank's `observed`
-  // Over the ranks that see other tokens: those of data and, where `placed.partial`, those that
-  // divide tokens between the matrices.
+  // Over the ranks that see other tokens: its replicas and, where `placed.partial`, those of that
+  // group.
   comm::Reduce reduce = comm::Reduce::sum;
   // Sets the value from it and from what all ranks observed. On the stream, where meta has no data.
   std::function<void(const ModuleState&, Stream&)> update;

@@ -9,12 +9,10 @@ namespace megatron::optim {
 namespace {
 
 // Sizes of what a rank holds.
-Shape shape_of(const parallel::ParameterSpec& placed, int ranks, int rank) {
-  int64_t size = 0;
-  for (const parallel::Slice& s : parallel::slices_of(*placed.division, ranks, rank))
-    size += s.size;
+Shape shape_of(const parallel::ParameterSpec& placed, int rank) {
+  const parallel::Division& division = placed.divisions.at(0);
   Shape shape = placed.whole;
-  shape.set(placed.division->axis, size);
+  shape.set(division.axis, division.length(rank));
   return shape;
 }
 
@@ -44,7 +42,11 @@ GatheredMatrix::GatheredMatrix(std::span<const parallel::ParameterSpec* const> p
 }
 
 bool GatheredMatrix::is_divided(const parallel::ParameterSpec& placed) const {
-  return placed.division.has_value() && ranks_ != nullptr && ranks_->size() > 1;
+  if (!placed.is_divided()) return false;
+  MG_ASSERT(ranks_ != nullptr && placed.divisions.size() == 1 &&
+            placed.divisions[0].group == parallel::RankGroup::tensor &&
+            placed.divisions[0].ranks == ranks_->size());
+  return true;
 }
 
 const Shape& GatheredMatrix::shape(const parallel::ParameterSpec& placed) const {
@@ -54,7 +56,7 @@ const Shape& GatheredMatrix::shape(const parallel::ParameterSpec& placed) const 
 int64_t GatheredMatrix::largest_slice(const parallel::ParameterSpec& placed) const {
   int64_t largest = 0;
   for (int r = 0; r < ranks_->size(); ++r)
-    largest = std::max(largest, shape_of(placed, ranks_->size(), r).elements());
+    largest = std::max(largest, shape_of(placed, r).elements());
   return largest;
 }
 
@@ -69,8 +71,9 @@ Tensor GatheredMatrix::whole(const parallel::ParameterSpec& placed) const {
 void GatheredMatrix::copy(const parallel::ParameterSpec& placed, const Tensor& slice, int rank,
                           To to, Stream& stream) const {
   const Tensor all = whole(placed);
-  const int axis = placed.division->axis;
-  for (const parallel::Slice& s : parallel::slices_of(*placed.division, ranks_->size(), rank)) {
+  const parallel::Division& division = placed.divisions[0];
+  const int axis = division.axis;
+  for (const parallel::Slice& s : division.slices(rank)) {
     if (s.size == 0) continue;
     const Tensor there = all.slice(axis, s.global_begin, s.size);
     const Tensor here = slice.slice(axis, s.local_begin, s.size);
@@ -85,7 +88,7 @@ void GatheredMatrix::gather(const parallel::ParameterSpec& placed, Stream& strea
   ranks_->all_gather(own_.slice(0, 0, n), all_.slice(0, 0, n * ranks), stream, "muon.direction")
       .wait(stream);
   for (int r = 0; r < ranks; ++r) {
-    const Shape shape = shape_of(placed, ranks, r);
+    const Shape shape = shape_of(placed, r);
     copy(placed, all_.slice(0, r * n, shape.elements()).view(shape), r, To::whole, stream);
   }
 }
@@ -97,9 +100,8 @@ void GatheredMatrix::take(const parallel::ParameterSpec& placed, Stream& stream)
 void GatheredMatrix::for_each_row(const parallel::ParameterSpec& placed, int64_t begin,
                                   int64_t size,
                                   const std::function<void(int64_t, int64_t)>& f) const {
-  if (placed.division->axis != 0) return f(begin, size);
-  for (const parallel::Slice& s :
-       parallel::slices_of(*placed.division, ranks_->size(), ranks_->rank())) {
+  if (placed.divisions[0].axis != 0) return f(begin, size);
+  for (const parallel::Slice& s : placed.divisions[0].slices()) {
     const int64_t first = std::max(begin, s.global_begin);
     const int64_t end = std::min(begin + size, s.global_begin + s.size);
     if (first < end) f(s.local_begin + first - s.global_begin, end - first);

@@ -13,7 +13,7 @@ namespace megatron::optim {
 class GatheredMatrix {
  public:
   // Buffers, of `type`, are made for the largest of the parameters that are divided among `ranks`
-  // (parallel::ParameterSpec::division; null: one rank).
+  // (parallel::RankGroup::tensor; null: one rank).
   GatheredMatrix(std::span<const parallel::ParameterSpec* const> parameters, comm::Group* ranks,
                  DType type, Runtime& runtime);
 

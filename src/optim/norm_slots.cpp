@@ -16,8 +16,8 @@ namespace {
 struct Told {
   int64_t name = 0;      // hashed
   int64_t layer = -1;    // number in its name
-  int64_t elements = 0;  // of this tensor-parallel rank's slice
-  int64_t slice = 0;     // which one that is
+  int64_t elements = 0;  // of this rank's slice
+  int64_t first = 0;     // ParameterSpec::first_element(), which tells the slices apart
 };
 constexpr size_t kNumbers = 4;
 
@@ -34,15 +34,14 @@ int64_t layer_of(std::string_view name) {
   return -1;
 }
 
-std::vector<Told> told_by(std::span<const parallel::Shard> shards, const OptimizerGroups& groups) {
+std::vector<Told> told_by(std::span<const parallel::Shard> shards) {
   std::vector<Told> told;
   for (const parallel::Shard& shard : shards) {
     const parallel::ParameterSpec& placed = *shard.placed;
-    const bool divided = placed.division && groups.tensor != nullptr;
     told.push_back({.name = static_cast<int64_t>(hash_name(placed.parameter.name)),
                     .layer = layer_of(placed.parameter.name),
                     .elements = placed.parameter.value.elements(),
-                    .slice = divided ? groups.tensor->rank() : 0});
+                    .first = placed.first_element()});
   }
   return told;
 }
@@ -70,7 +69,7 @@ std::vector<std::vector<Told>> exchange(const std::vector<Told>& mine, comm::Gro
   std::vector<int64_t> numbers;
   numbers.reserve(most * kNumbers);
   for (const Told& t : mine) {
-    for (const int64_t number : {t.name, t.layer, t.elements, t.slice}) numbers.push_back(number);
+    for (const int64_t number : {t.name, t.layer, t.elements, t.first}) numbers.push_back(number);
   }
   numbers.resize(most * kNumbers);
   const std::vector<int64_t> all = gathered(numbers, group, runtime, "norm.parameters");
@@ -122,27 +121,26 @@ std::vector<int64_t> merged(const std::vector<std::vector<Told>>& lists) {
 
 }  // namespace
 
-NormSlots norm_slots(std::span<const parallel::Shard> all, const OptimizerGroups& groups,
-                     Runtime& runtime) {
+NormSlots norm_slots(std::span<const parallel::Shard> all, comm::Group* norm, Runtime& runtime) {
   const auto counts = [](const parallel::Shard& s) {
-    return s.placed->parameter.trainable && s.placed->counted;
+    return s.placed->parameter.trainable && s.counted;
   };
   std::vector<parallel::Shard> shards;
   std::ranges::copy_if(all, std::back_inserter(shards), counts);
-  const std::vector<Told> mine = told_by(shards, groups);
-  const bool several = groups.norm != nullptr && groups.norm->size() > 1;
+  const std::vector<Told> mine = told_by(shards);
+  const bool several = norm != nullptr && norm->size() > 1;
   const bool exchanges = several && runtime.device().has_data();
   const std::vector<std::vector<Told>> lists =
-      exchanges ? exchange(mine, *groups.norm, runtime) : std::vector<std::vector<Told>>{mine};
+      exchanges ? exchange(mine, *norm, runtime) : std::vector<std::vector<Told>>{mine};
 
-  std::unordered_map<int64_t, std::map<int64_t, int64_t>> slices;  // name -> slice -> elements
+  std::unordered_map<int64_t, std::map<int64_t, int64_t>> slices;  // name -> first -> elements
   for (const std::vector<Told>& list : lists)
-    for (const Told& t : list) slices[t.name][t.slice] = t.elements;
-  std::map<std::pair<int64_t, int64_t>, int64_t> begins;  // of {name, slice}
+    for (const Told& t : list) slices[t.name][t.first] = t.elements;
+  std::map<std::pair<int64_t, int64_t>, int64_t> begins;  // of {name, first}
   NormSlots slots;
   for (const int64_t name : merged(lists)) {
-    for (const auto& [slice, elements] : slices[name]) {
-      begins[{name, slice}] = slots.total;
+    for (const auto& [first, elements] : slices[name]) {
+      begins[{name, first}] = slots.total;
       slots.total += blocks_of(elements);
     }
   }
@@ -151,33 +149,12 @@ NormSlots norm_slots(std::span<const parallel::Shard> all, const OptimizerGroups
     slots.first.push_back(-1);
     if (!counts(shard)) continue;
     const Told& told = mine[index++];
-    if (!groups.counts || shard.size() == 0) continue;
+    if (shard.size() == 0) continue;
     MG_ASSERT(shard.begin % kernels::kNormBlock == 0);
-    slots.first.back() = begins[{told.name, told.slice}] + shard.begin / kernels::kNormBlock;
+    slots.first.back() = begins[{told.name, told.first}] + shard.begin / kernels::kNormBlock;
   }
-  if (several && !exchanges)
-    slots.total = groups.norm_blocks > 0 ? groups.norm_blocks : slots.total * groups.norm->size();
+  if (several && !exchanges) slots.total *= norm->size();
   return slots;
-}
-
-int64_t norm_blocks(std::span<parallel::ParameterSpec* const> whole, int tensor_ranks) {
-  int64_t total = 0;
-  for (const parallel::ParameterSpec* placed : whole) {
-    const Tensor& value = placed->parameter.value;
-    if (!placed->parameter.trainable) continue;
-    if (!placed->division) {
-      total += blocks_of(value.elements());
-      continue;
-    }
-    const int64_t row = value.elements() / value.size(placed->division->axis);
-    for (int rank = 0; rank < tensor_ranks; ++rank) {
-      int64_t rows = 0;
-      for (const parallel::Slice& slice : slices_of(*placed->division, tensor_ranks, rank))
-        rows += slice.size;
-      total += blocks_of(rows * row);
-    }
-  }
-  return total;
 }
 
 }  // namespace megatron::optim

@@ -20,14 +20,10 @@ struct NormSlots {
 };
 
 // The places follow the order of the model: each rank's shards come in that order, and parameters
-// of different stages in that of the layer numbers in their names. Those of one parameter's
-// tensor-parallel slices follow one another by rank. No other property of a layout changes them.
-// Collective over groups.norm. On meta the total is groups.norm_blocks.
-NormSlots norm_slots(std::span<const parallel::Shard> shards, const OptimizerGroups& groups,
-                     Runtime& runtime);
-
-// The total of a model of which `whole` are the undivided parameters, on so many tensor-parallel
-// ranks.
-int64_t norm_blocks(std::span<parallel::ParameterSpec* const> whole, int tensor_ranks);
+// of different stages in that of the layer numbers in their names. The slices of one parameter
+// follow one another in the order of their first elements in the whole of it, whatever groups divide
+// it. No other property of a layout changes them. Collective over `norm` (null: one rank). On meta,
+// where others tell nothing, the total is as if every rank had as much.
+NormSlots norm_slots(std::span<const parallel::Shard> shards, comm::Group* norm, Runtime& runtime);
 
 }  // namespace megatron::optim

@@ -56,7 +56,7 @@ Optimizer::Optimizer(std::span<const parallel::Shard> shards, const OptimizerCon
     : config_(config), groups_(groups), runtime_(runtime) {
   const bool muon = config.method == Method::muon;
   rule_ = make_rule(muon ? config.muon_scalar : config.method, config);
-  for (Tensor* scalar : {&norm_, &divisor_, &learning_rate_, &decoupled_rate_,
+  for (Tensor* scalar : {&norm_, &divisor_, &sum_, &learning_rate_, &decoupled_rate_,
                          &scalars_.weight_decay, &scalars_.step, &scalars_.scale})
     *scalar = zeros({}, DType::f64, "scalar");
   if (muon) {
@@ -73,8 +73,10 @@ Optimizer::Optimizer(std::span<const parallel::Shard> shards, const OptimizerCon
     }
     muon_ = std::make_unique<Muon>(config.muon, taken, groups.tensor, runtime);
   }
-  const NormSlots slots = norm_slots(shards, groups, runtime);
-  partials_ = zeros({slots.total}, DType::f64, "norm.partials");
+  const NormSlots slots = norm_slots(shards, groups.norm, runtime);
+  blocks_ = slots.total;
+  squares_ = Tensor::empty(runtime.arena(MemoryClass::optimizer), {1 + groups.norm_window},
+                           DType::f64, "norm.squares");
   double elements = 0, done = 0;
   for (const parallel::Shard& shard : shards)
     if (shard.placed->parameter.trainable) elements += static_cast<double>(shard.size());
@@ -85,8 +87,7 @@ Optimizer::Optimizer(std::span<const parallel::Shard> shards, const OptimizerCon
     if (shards[i].size() == 0 && !gathers) continue;
     entries_.push_back(make_entry(shards[i], done < config.offload_fraction * elements));
     done += static_cast<double>(shards[i].size());
-    if (const int64_t first = slots.first[i]; first >= 0)
-      entries_.back().partials = partials_.slice(0, first, blocks_of(shards[i].size()));
+    entries_.back().first_block = slots.first[i];
   }
 }
 
@@ -130,22 +131,45 @@ void Optimizer::set_scalar(Tensor& scalar, double value) {
   kernels::table(runtime_.stream()).fill({.out = scalar, .value = value}, runtime_.stream());
 }
 
+// Sets places 1 to `count` of squares_ to the sums of blocks [begin, begin + count) of the model.
+void Optimizer::find_squares(int64_t begin, int64_t count) {
+  Stream& stream = runtime_.stream();
+  const kernels::Table& table = kernels::table(stream);
+  const Tensor window = squares_.slice(0, 1, count);
+  const bool several = groups_.norm != nullptr && groups_.norm->size() > 1;
+  if (several) table.fill({.out = window, .value = 0}, stream);
+  for (const Entry& entry : entries_) {
+    if (entry.first_block < 0) continue;
+    const Tensor gradient = entry.target.gradient.view({entry.target.gradient.elements()});
+    const int64_t first = std::max(begin, entry.first_block);
+    const int64_t end = std::min(begin + count, entry.first_block + blocks_of(gradient.elements()));
+    if (first >= end) continue;
+    const int64_t from = (first - entry.first_block) * kernels::kNormBlock;
+    const int64_t to =
+        std::min(gradient.elements(), (end - entry.first_block) * kernels::kNormBlock);
+    table.sum_of_squares({.x = gradient.slice(0, from, to - from),
+                          .partial = window.slice(0, first - begin, end - first)},
+                         stream);
+  }
+  if (several)
+    groups_.norm->all_reduce(window, comm::Reduce::sum, stream, "gradient norm").wait(stream);
+}
+
 void Optimizer::find_norm(double divisor) {
   Stream& stream = runtime_.stream();
   const kernels::Table& table = kernels::table(stream);
-  const bool several = groups_.norm != nullptr && groups_.norm->size() > 1;
-  if (several) table.fill({.out = partials_, .value = 0}, stream);
-  for (const Entry& entry : entries_) {
-    if (!entry.partials.defined()) continue;
-    const Tensor& gradient = entry.target.gradient;
-    table.sum_of_squares({.x = gradient.view({gradient.elements()}), .partial = entry.partials},
-                         stream);
-  }
-  if (several) {
-    groups_.norm->all_reduce(partials_, comm::Reduce::sum, stream, "gradient norm").wait(stream);
+  table.fill({.out = squares_.slice(0, 0, 1), .value = 0}, stream);
+  int64_t begin = 0, count = 0;
+  while (true) {
+    count = std::min(groups_.norm_window, blocks_ - begin);
+    find_squares(begin, count);
+    begin += count;
+    if (begin == blocks_) break;
+    table.sum({.x = squares_.slice(0, 0, 1 + count), .out = sum_}, stream);
+    table.copy({.x = sum_.view({1}), .out = squares_.slice(0, 0, 1)}, stream);
   }
   set_scalar(divisor_, divisor);
-  table.grad_scale({.partials = partials_,
+  table.grad_scale({.partials = squares_.slice(0, 0, 1 + count),
                     .divisor = divisor_,
                     .max_norm = config_.clip_grad,
                     .norm = norm_,

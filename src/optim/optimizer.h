@@ -43,14 +43,11 @@ struct StepInputs {
 
 // The ranks among which a model's parameters are divided. Groups are borrowed; null: one rank.
 struct OptimizerGroups {
-  // All ranks that together hold each element of the model once: its tensor-parallel slices, stages
-  // and shards. Where several hold the same, `counts` tells the one whose norm counts.
+  // All ranks whose shards that are Shard::counted hold each element of the model once.
   comm::Group* norm = nullptr;
-  bool counts = true;  // this rank is one of those (ParameterSpec::counted of each parameter, too)
   comm::Group* tensor = nullptr;  // Muon: gathers the slices of a matrix
-  // On meta, where others tell nothing: norm_blocks() of the model; 0: as if every rank held as
-  // much.
-  int64_t norm_blocks = 0;
+  // Sums of squares that are added over ranks by one call, in a buffer of so many: 256 KB.
+  int64_t norm_window = 32768;
 };
 
 class Optimizer {
@@ -93,14 +90,15 @@ class Optimizer {
   struct Entry {
     Target target;
     Rule* rule = nullptr;
-    Tensor value;     // of the shard
-    Tensor master;    // of an f16 parameter
-    Tensor partials;  // its part of partials_; undefined: another rank counts it
+    Tensor value;              // of the shard
+    Tensor master;             // of an f16 parameter
+    int64_t first_block = -1;  // of its squares among the model's; -1: another rank counts it
     bool offloaded = false;
   };
   Entry make_entry(const parallel::Shard& shard, bool offloaded);
   Tensor zeros(const Shape& shape, DType type, const std::string& label,
                MemoryClass memory_class = MemoryClass::optimizer);
+  void find_squares(int64_t begin, int64_t count);
   void update(const Entry& entry);
   void update_offloaded(const Entry& entry);
   void set_scalar(Tensor& scalar, double value);
@@ -110,8 +108,9 @@ class Optimizer {
   Runtime& runtime_;
   std::unique_ptr<Rule> rule_, muon_;  // muon_: of the parameters that it takes
   std::vector<Entry> entries_;
-  Tensor partials_;  // f64: sums of squares of all ranks' blocks (optim/norm_slots.h)
-  Tensor norm_, divisor_, learning_rate_, decoupled_rate_;
+  int64_t blocks_ = 0;  // of all ranks (optim/norm_slots.h)
+  Tensor squares_;      // f64: the sum of those before the window, then the window's
+  Tensor norm_, divisor_, sum_, learning_rate_, decoupled_rate_;
   StepScalars scalars_;
   int64_t steps_ = 0;
 };

@@ -46,27 +46,30 @@ bool place(Bucket& bucket, int shards, int64_t shard, int64_t unit) {
 }
 
 void place(Bucket& bucket, const BucketRules& rules) {
-  std::stable_partition(bucket.entries.begin(), bucket.entries.end(),
-                        [](const Bucket::Entry& e) { return !e.placed->partial; });
+  std::ranges::stable_sort(bucket.entries, {}, [](const Bucket::Entry& e) {
+    return e.placed->partial ? 1 + static_cast<int>(*e.placed->partial) : 0;
+  });
   int64_t total = 0;
   for (const Bucket::Entry& entry : bucket.entries) total += rounded_up(entry.room, rules.unit);
-  bucket.shard = rounded_up((total + rules.shards - 1) / rules.shards, rules.unit);
+  bucket.shard = rounded_up((total + bucket.shards - 1) / bucket.shards, rules.unit);
   if (bucket.shard == 0) bucket.shard = rules.unit;
-  while (!place(bucket, rules.shards, bucket.shard, rules.unit)) bucket.shard += rules.unit;
+  while (!place(bucket, bucket.shards, bucket.shard, rules.unit)) bucket.shard += rules.unit;
   for (const Bucket::Entry& entry : bucket.entries) {
     if (!entry.placed->partial) continue;
-    if (bucket.partial_end == 0) bucket.partial_begin = entry.begin;
-    bucket.partial_end = entry.begin + entry.size();
+    const RankGroup group = *entry.placed->partial;
+    if (bucket.partials.empty() || bucket.partials.back().group != group)
+      bucket.partials.push_back({.group = group, .begin = entry.begin});
+    bucket.partials.back().end = entry.begin + entry.size();
   }
 }
 
-// Elements that the first tensor-parallel rank has of a parameter: none has more, and every rank
+// Elements that the first ranks of its groups have of a parameter: none has more, and every rank
 // counts the same.
-int64_t most_elements(const ParameterSpec& placed, int tensor_ranks) {
-  if (!placed.division || tensor_ranks == 1) return placed.parameter.value.elements();
-  int64_t held = 0;
-  for (const Slice& slice : slices_of(*placed.division, tensor_ranks, 0)) held += slice.size;
-  return placed.whole.elements() / placed.whole[placed.division->axis] * held;
+int64_t most_elements(const ParameterSpec& placed) {
+  if (placed.divisions.empty()) return placed.parameter.value.elements();
+  Shape shape = placed.whole;
+  for (const Division& division : placed.divisions) shape.set(division.axis, division.length(0));
+  return shape.elements();
 }
 
 // Which buckets are open, and which parameter goes where.
@@ -84,10 +87,11 @@ class Filler {
     const bool alone = rules_.shared_apart && several;
     const bool trainable = placed.parameter.trainable;
     const int span = !rules_.by_span || spans.empty() ? -1 : spans[0];
-    const Key key{tied, trainable, placed.parameter.value.dtype(), span};
-    Open& open = alone ? begin(tied, trainable) : find_or_begin(key);
+    const bool expert = placed.is_expert();
+    const Key key{tied, trainable, expert, placed.parameter.value.dtype(), span};
+    Open& open = alone ? begin(tied, trainable, expert) : find_or_begin(key);
     Bucket& bucket = open.bucket;
-    const int64_t room = most_elements(placed, rules_.tensor_ranks);
+    const int64_t room = most_elements(placed);
     bucket.entries.push_back({.placed = &placed, .index = index, .room = room});
     bucket.shared = bucket.shared || alone || tied;
     bucket.outside_spans = bucket.outside_spans || spans.empty();
@@ -108,23 +112,26 @@ class Filler {
   }
 
  private:
-  using Key = std::tuple<bool, bool, DType, int>;  // tied, trainable, type, span or -1
+  using Key =
+      std::tuple<bool, bool, bool, DType, int>;  // tied, trainable, expert, type, span or -1
   struct Open {
     Bucket bucket;
     std::unordered_set<int> spans;  // those of the bucket
     int64_t elements = 0;
   };
 
-  Open& begin(bool tied, bool trainable) {
+  Open& begin(bool tied, bool trainable, bool expert) {
     Open& open = (tied ? last_ : first_).emplace_back();
     open.bucket.trainable = trainable;
+    open.bucket.expert = expert;
+    open.bucket.shards = expert ? rules_.expert_shards : rules_.shards;
     return open;
   }
   Open& find_or_begin(const Key& key) {
-    const auto [tied, trainable, type, span] = key;
+    const auto [tied, trainable, expert, type, span] = key;
     std::vector<Open>& list = tied ? last_ : first_;
     const auto [place, is_new] = open_.try_emplace(key, list.size());
-    return is_new ? begin(tied, trainable) : list[place->second];
+    return is_new ? begin(tied, trainable, expert) : list[place->second];
   }
 
   const BucketRules& rules_;
@@ -137,7 +144,7 @@ class Filler {
 
 std::vector<Bucket> lay_out(std::span<ParameterSpec* const> parameters,
                             std::span<const Span* const> spans, const BucketRules& rules) {
-  MG_ASSERT(rules.shards >= 1 && kBlock % rules.unit == 0);
+  MG_ASSERT(rules.shards >= 1 && rules.expert_shards >= 1 && kBlock % rules.unit == 0);
   Filler filler(spans, rules);
   for (size_t i = parameters.size(); i-- > 0;) filler.add(*parameters[i], i);
   return filler.take();

@@ -15,7 +15,8 @@ constexpr int64_t kBucket = 40'000'000, kBucketOfRank = 1'000'000;  // elements
 
 // One shard is everything: there is nothing to divide.
 Sharding effective(const DataParallelGroups& groups, const DataParallelOptions& options) {
-  return size_of(groups.shards) == 1 ? Sharding::none : options.sharding;
+  const bool divides = size_of(groups.dense.shards) > 1 || size_of(groups.expert.shards) > 1;
+  return divides ? options.sharding : Sharding::none;
 }
 
 BucketRules rules_of(const std::vector<ParameterSpec*>& parameters,
@@ -25,8 +26,10 @@ BucketRules rules_of(const std::vector<ParameterSpec*>& parameters,
            options.bucket_elements);
   const Sharding sharding = effective(groups, options);
   BucketRules rules;
-  rules.shards = sharding == Sharding::none ? 1 : size_of(groups.shards);
-  rules.tensor_ranks = size_of(groups.tensor);
+  if (sharding != Sharding::none) {
+    rules.shards = size_of(groups.dense.shards);
+    rules.expert_shards = size_of(groups.expert.shards);
+  }
   rules.unit = kAlignment / megatron::size_of(DType::f32);
   for (const ParameterSpec* placed : parameters)
     rules.unit = std::max<int64_t>(rules.unit,
@@ -36,7 +39,8 @@ BucketRules rules_of(const std::vector<ParameterSpec*>& parameters,
   rules.by_span = sharding == Sharding::parameters ||
                   (sharding == Sharding::gradients && options.bucket_elements == 0);
   if (rules.bucket_elements == 0 && (options.overlap_reduce || options.overlap_gather)) {
-    const int64_t replicas = size_of(groups.shards) * int64_t{size_of(groups.instances)};
+    const int64_t replicas =
+        size_of(groups.dense.shards) * int64_t{size_of(groups.dense.instances)};
     rules.bucket_elements = std::max(kBucket, kBucketOfRank * replicas);
   }
   return rules;
@@ -72,11 +76,11 @@ DataParallel::DataParallel(std::vector<ParameterSpec*> parameters, std::vector<c
                            const DataParallelOptions& options)
     : state_(std::make_unique<State>(parameters, spans, groups, runtime, options)),
       shards_(parameters.size()) {
-  const bool divided = effective(groups, options) != Sharding::none;
   for (size_t b = 0; b < state_->buckets.size(); ++b) {
     const Bucket& bucket = state_->buckets[b];
     const Tensor values = state_->values.shard(b), gradients = state_->gradients.shard(b);
-    const int64_t first = divided ? groups.shards->rank() * bucket.shard : 0;
+    const Replicas& replicas = groups.replicas(bucket.expert);
+    const int64_t first = bucket.shards > 1 ? replicas.shards->rank() * bucket.shard : 0;
     for (const Bucket::Entry& entry : bucket.entries) {
       const int64_t begin = std::clamp(first, entry.begin, entry.begin + entry.size());
       const int64_t end =
@@ -86,6 +90,7 @@ DataParallel::DataParallel(std::vector<ParameterSpec*> parameters, std::vector<c
       const int64_t at = begin < end ? begin - first : 0;
       Shard& shard = shards_[entry.index];
       shard.placed = entry.placed;
+      shard.counted = entry.placed->counted && replicas.counted;
       shard.begin = begin - entry.begin;
       shard.value = values.slice(0, at, end - begin).view(shape);
       if (bucket.trainable) shard.gradient = gradients.slice(0, at, end - begin).view(shape);

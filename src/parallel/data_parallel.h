@@ -8,7 +8,7 @@
 
 #include "autograd/tape.h"
 #include "comm/group.h"
-#include "parallel/placement.h"
+#include "parallel/model_ranks.h"
 
 namespace megatron::parallel {
 
@@ -27,25 +27,33 @@ struct DataParallelOptions {
   bool overlap_gather = false;  // --overlap-param-gather
 };
 
-// Groups are borrowed; a null one has one rank. The replicas are instances x shards: the shards of
-// one instance together hold everything once (--num-distributed-optimizer-instances; hybrid
-// sharding).
-struct DataParallelGroups {
+// The ranks that hold the same parameters: instances x shards, of which the shards of one instance
+// together hold everything once (--num-distributed-optimizer-instances; hybrid sharding). Groups are
+// borrowed; a null one has one rank.
+struct Replicas {
   comm::Group* shards = nullptr;     // reduce-scatter, all-gather
   comm::Group* instances = nullptr;  // all-reduce of what a shard holds
   comm::Group* beside = nullptr;     // `shards` again: calls beside the compute (comm/beside.h)
   comm::Group* instances_beside = nullptr;
-  comm::Group* tensor = nullptr;     // sums the gradients of ParameterSpec::partial
+  bool counted = true;  // Shard::counted of what this rank holds
+};
+
+struct DataParallelGroups {
+  Replicas dense, expert;            // of ParameterSpec::is_expert
+  ModelRanks ranks;                  // sum the gradients of ParameterSpec::partial
   comm::Group* embedding = nullptr;  // first and last stage: sums those of tied_across_stages
+
+  const Replicas& replicas(bool of_experts) const { return of_experts ? expert : dense; }
 };
 
 // Owns the memory of a stage's parameters and main gradients, one buffer of each, and of parameters
-// one a type. Parameters lie in
-// the reverse of the order given (the order in which backward makes them final), partial ones at
-// the end of their bucket. Shards of a bucket are of one size; a border between them cuts a
+// one a type. Parameters lie in the reverse of the order given (the order in which backward makes
+// them final), partial ones at the end of their bucket, and those of experts, whose replicas are
+// other ranks, in buckets of their own. Every rank of a group gives each parameter as many gradients
+// in a step, also of an expert that got no token. Shards of a bucket are of one size; a border between them cuts a
 // parameter only at a multiple of kNormBlock of its elements, so that no block of the gradient norm
 // is ever cut. Sums over ranks are those of the raw gradients, in rank order in f32 (f64): over
-// `tensor` for partial ones, then over stages for tied ones, then over shards, then over instances;
+// their group for partial ones, then over stages for tied ones, then over shards, then over instances;
 // the caller divides. One shard: no sharding.
 //
 // With Sharding::gradients and parameters the gradients of a bucket have memory from the first that

@@ -9,25 +9,21 @@ namespace megatron::parallel {
 GradientBuckets::GradientBuckets(const std::vector<Bucket>& buckets,
                                  const DataParallelGroups& groups, Runtime& runtime,
                                  Sharding sharding, bool overlap)
-    : groups_(groups),
-      runtime_(runtime),
-      sharding_(sharding),
-      shards_(sharding == Sharding::none ? 1 : size_of(groups.shards)),
-      overlap_(overlap) {
+    : groups_(groups), runtime_(runtime), overlap_(overlap) {
   Stream& stream = runtime.stream();
   const kernels::Table& kernels = kernels::table(stream);
   Arena& arena = runtime.arena(MemoryClass::gradients);
-  const int64_t rank = sharding == Sharding::none ? 0 : rank_in(groups.shards);
-  const bool keeps_all = sharding_ < Sharding::gradients;
   int64_t kept = 0;
   for (const Bucket& bucket : buckets) {
     const size_t index = states_.size();
     State& state = states_.emplace_back();
     state.bucket = &bucket;
+    state.replicas = &groups_.replicas(bucket.expert);
+    state.sharding = bucket.shards == 1 ? Sharding::none : sharding;
     state.call = fmt::format("gradients, bucket {}", index);
     state.call_partial = fmt::format("partial gradients, bucket {}", index);
     state.call_instances = fmt::format("gradients across instances, bucket {}", index);
-    state.once = keeps_all || bucket.shared;
+    state.once = state.sharding < Sharding::gradients || bucket.shared;
     if (!bucket.trainable) continue;
     for (const Bucket::Entry& entry : bucket.entries) {
       const bool is_new = bucket_of_.emplace(&entry.placed->parameter, index).second;
@@ -37,7 +33,7 @@ GradientBuckets::GradientBuckets(const std::vector<Bucket>& buckets,
     const DType type = kernels::accumulator(bucket.type());
     MG_ASSERT(kept == 0 || type == type_);
     type_ = type;
-    kept += (state.once ? shards_ : 1) * bucket.shard;
+    kept += state.once ? bucket.elements() : bucket.shard;
   }
 
   const Tensor buffer = Tensor::empty(arena, {kept}, type_, "gradients");
@@ -46,7 +42,8 @@ GradientBuckets::GradientBuckets(const std::vector<Bucket>& buckets,
   for (State& state : states_) {
     const Bucket& bucket = *state.bucket;
     if (!bucket.trainable) continue;
-    const int64_t size = (state.once ? shards_ : 1) * bucket.shard;
+    const int64_t size = state.once ? bucket.elements() : bucket.shard;
+    const int64_t rank = state.sharding == Sharding::none ? 0 : rank_in(state.replicas->shards);
     const Tensor memory = buffer.slice(0, end, size);
     end += size;
     state.shard = state.once ? memory.slice(0, rank * bucket.shard, bucket.shard) : memory;
@@ -109,7 +106,7 @@ void GradientBuckets::begins(Parameter& parameter) {
 void GradientBuckets::open(State& state) {
   if (state.full.defined()) return;
   const Bucket& bucket = *state.bucket;
-  const int64_t elements = shards_ * bucket.shard;
+  const int64_t elements = bucket.elements();
   Stream& stream = runtime_.stream();
   const kernels::Table& kernels = kernels::table(stream);
   state.full = Tensor::empty(runtime_.arena(MemoryClass::gradients), {elements}, type_, state.call);
@@ -200,10 +197,11 @@ void GradientBuckets::reduce(State& state, int micro_batches) {
   settle_some(!state.once);
   open(state);
   complete(state);
-  if (size_of(groups_.tensor) > 1 && bucket.partial_end > bucket.partial_begin) {
-    const Tensor partial =
-        state.full.slice(0, bucket.partial_begin, bucket.partial_end - bucket.partial_begin);
-    groups_.tensor->all_reduce(partial, comm::Reduce::sum, stream, state.call_partial).wait(stream);
+  for (const Bucket::Partial& partial : bucket.partials) {
+    comm::Group* const group = groups_.ranks.group(partial.group);
+    if (size_of(group) == 1) continue;
+    const Tensor gradients = state.full.slice(0, partial.begin, partial.end - partial.begin);
+    group->all_reduce(gradients, comm::Reduce::sum, stream, state.call_partial).wait(stream);
   }
   for (const Bucket::Entry& entry : bucket.entries) {
     if (size_of(groups_.embedding) == 1 || !entry.placed->tied_across_stages) continue;
@@ -222,9 +220,10 @@ void GradientBuckets::reduce(State& state, int micro_batches) {
 void GradientBuckets::reduce_over_shards(State& state) {
   Stream& stream = runtime_.stream();
   const Bucket& bucket = *state.bucket;
+  const Replicas& replicas = *state.replicas;
   comm::Group* const shards =
-      overlap_ && groups_.beside != nullptr ? groups_.beside : groups_.shards;
-  if (sharding_ == Sharding::none) {
+      overlap_ && replicas.beside != nullptr ? replicas.beside : replicas.shards;
+  if (state.sharding == Sharding::none) {
     if (size_of(shards) > 1)
       state.work = shards->all_reduce(state.full, comm::Reduce::sum, stream, state.call);
     return;
@@ -247,10 +246,11 @@ void GradientBuckets::settle(State& state) {
     kernels::table(stream).add({state.shard, state.part, state.shard}, stream);
     state.part = Tensor();
   }
-  if (!state.last || size_of(groups_.instances) == 1) return;
-  comm::Group& instances = overlap_ && groups_.instances_beside != nullptr
-                               ? *groups_.instances_beside
-                               : *groups_.instances;
+  const Replicas& replicas = *state.replicas;
+  if (!state.last || size_of(replicas.instances) == 1) return;
+  comm::Group& instances = overlap_ && replicas.instances_beside != nullptr
+                               ? *replicas.instances_beside
+                               : *replicas.instances;
   state.across = instances.all_reduce(state.shard, comm::Reduce::sum, stream, state.call_instances);
 }
 

@@ -11,8 +11,8 @@ namespace megatron::parallel {
 
 class GradientBuckets {
  public:
-  // buckets: outlive this; they have as many shards as groups.shards has
-  // ranks (Sharding::none: one).
+  // buckets: outlive this; they have as many shards as the group of their replicas' shards has ranks
+  // (Sharding::none: one). Those of one shard are not divided, whatever `sharding` says.
   GradientBuckets(const std::vector<Bucket>& buckets, const DataParallelGroups& groups,
                   Runtime& runtime, Sharding sharding, bool overlap);
 
@@ -29,6 +29,8 @@ class GradientBuckets {
   // micro-batch's gradients are reduced and added to the shard, and their memory is given back.
   struct State {
     const Bucket* bucket = nullptr;
+    const Replicas* replicas = nullptr;
+    Sharding sharding = Sharding::none;
     std::string call, call_partial, call_instances;
     bool once = true;
     Tensor full,
@@ -52,8 +54,6 @@ class GradientBuckets {
 
   DataParallelGroups groups_;
   Runtime& runtime_;
-  Sharding sharding_;
-  int64_t shards_;
   bool overlap_;
   DType type_ = DType::f32;
   std::vector<State> states_;

@@ -9,12 +9,7 @@ ParameterBuckets::ParameterBuckets(const std::vector<Bucket>& buckets,
                                    const std::vector<const megatron::Span*>& spans,
                                    const DataParallelGroups& groups, Runtime& runtime,
                                    Sharding sharding, bool overlap)
-    : groups_(groups),
-      runtime_(runtime),
-      sharding_(sharding),
-      shards_(sharding == Sharding::none ? 1 : size_of(groups.shards)),
-      overlap_(overlap) {
-  const int64_t rank = sharding == Sharding::none ? 0 : rank_in(groups.shards);
+    : groups_(groups), runtime_(runtime), overlap_(overlap) {
   for (const megatron::Span* span : spans) {
     const bool is_new = span_of_.emplace(span->name, spans_.size()).second;
     MG_ASSERT(is_new);
@@ -25,8 +20,9 @@ ParameterBuckets::ParameterBuckets(const std::vector<Bucket>& buckets,
       spans_[static_cast<size_t>(s)].buckets.push_back(states_.size());
     State& state = states_.emplace_back();
     state.bucket = &bucket;
+    state.sharding = bucket.shards == 1 ? Sharding::none : sharding;
     state.room = room_of(bucket.type());
-    rooms_[state.room].kept += by_span() ? bucket.shard : elements(state);
+    rooms_[state.room].kept += keeps_shard(state) ? bucket.shard : bucket.elements();
     state.call = fmt::format("parameters, bucket {}", states_.size() - 1);
     for (const Bucket::Entry& entry : bucket.entries) {
       MG_ASSERT(entry.placed->parameter.value.dtype() == bucket.type());
@@ -40,23 +36,20 @@ ParameterBuckets::ParameterBuckets(const std::vector<Bucket>& buckets,
     buffers.push_back(Tensor::empty(arena, {room.kept}, room.type, "parameters"));
   std::vector<int64_t> ends(rooms_.size());
   for (State& state : states_) {
-    const int64_t size = by_span() ? state.bucket->shard : elements(state);
+    const Bucket& bucket = *state.bucket;
+    const int64_t size = keeps_shard(state) ? bucket.shard : bucket.elements();
     const Tensor memory = buffers[state.room].slice(0, ends[state.room], size);
     ends[state.room] += size;
-    if (by_span()) {
+    if (keeps_shard(state)) {
       state.shard = memory;
     } else {
+      const int64_t rank = gathers(state) ? rank_in(groups_.replicas(bucket.expert).shards) : 0;
       state.full = memory;
-      state.shard =
-          gathers() ? memory.slice(0, rank * state.bucket->shard, state.bucket->shard) : memory;
+      state.shard = memory.slice(0, rank * bucket.shard, bucket.shard);
       show(state);
     }
   }
-  if (by_span()) make_room();
-}
-
-int64_t ParameterBuckets::elements(const State& state) const {
-  return shards_ * state.bucket->shard;
+  if (std::ranges::any_of(states_, keeps_shard)) make_room();
 }
 
 size_t ParameterBuckets::room_of(DType type) {
@@ -79,7 +72,8 @@ void ParameterBuckets::make_room() {
       const int64_t before = sizes.empty() ? 0 : sizes.back();
       sizes.push_back(0);
       for (const size_t b : span.buckets)
-        if (states_[b].room == r) sizes.back() += elements(states_[b]);
+        if (states_[b].room == r && keeps_shard(states_[b]))
+          sizes.back() += states_[b].bucket->elements();
       size = std::max(size, sizes.back() + (overlap_ ? before : 0));
     }
     rooms_[r].memory = Tensor::empty(arena, {size}, rooms_[r].type, "parameters of spans");
@@ -87,24 +81,25 @@ void ParameterBuckets::make_room() {
       int64_t begin = overlap_ && s % 2 == 1 ? size - sizes[s] : 0;
       for (size_t i = 0; i < spans_[s].buckets.size(); ++i) {
         const State& state = states_[spans_[s].buckets[i]];
-        if (state.room != r) continue;
+        if (state.room != r || !keeps_shard(state)) continue;
         spans_[s].begins[i] = begin;
-        begin += elements(state);
+        begin += state.bucket->elements();
       }
     }
   }
   for (State& state : states_) {
-    if (!state.bucket->outside_spans) continue;
-    state.full =
-        Tensor::empty(arena, {elements(state)}, state.bucket->type(), "parameters outside spans");
+    if (!keeps_shard(state) || by_span(state)) continue;
+    state.full = Tensor::empty(arena, {state.bucket->elements()}, state.bucket->type(),
+                               "parameters outside spans");
     show(state);
   }
 }
 
 void ParameterBuckets::gather(State& state, bool wait) {
   Stream& stream = runtime_.stream();
-  const bool beside = overlap_ && groups_.beside != nullptr;
-  comm::Group& shards = beside ? *groups_.beside : *groups_.shards;
+  const Replicas& replicas = groups_.replicas(state.bucket->expert);
+  const bool beside = overlap_ && replicas.beside != nullptr;
+  comm::Group& shards = beside ? *replicas.beside : *replicas.shards;
   state.work.wait(stream);  // of an earlier gather that nobody needed
   state.work = shards.all_gather(state.shard, state.full, stream, state.call);
   if (!wait) return;
@@ -136,27 +131,28 @@ void ParameterBuckets::drop(State& state) {
 // The first layers are needed first, and lie last.
 void ParameterBuckets::changed() {
   everything_ = false;
-  if (!gathers()) return;
   for (size_t b = states_.size(); b-- > 0;) {
     State& state = states_[b];
-    if (by_span() && !state.bucket->outside_spans) {
+    if (!gathers(state)) continue;
+    if (by_span(state)) {
       drop(state);
     } else {
       gather(state, !overlap_ || state.bucket->outside_spans);
     }
   }
-  if (by_span() && overlap_ && !spans_.empty()) fetch(0, false);
+  if (overlap_ && !spans_.empty()) fetch(0, false);
 }
 
 void ParameterBuckets::gather_all() {
-  if (!gathers() || everything_) return;
+  if (everything_) return;
   everything_ = true;
   for (size_t b = states_.size(); b-- > 0;) {
     State& state = states_[b];
-    if (by_span() && !state.bucket->outside_spans) {
+    if (by_span(state)) {
       drop(state);
-      state.full = Tensor::empty(runtime_.arena(MemoryClass::parameters), {elements(state)},
-                                 state.bucket->type(), "all parameters");
+      state.full =
+          Tensor::empty(runtime_.arena(MemoryClass::parameters), {state.bucket->elements()},
+                        state.bucket->type(), "all parameters");
       gather(state, true);
       show(state);
     }
@@ -168,9 +164,8 @@ void ParameterBuckets::gather_all() {
 void ParameterBuckets::begin_step() {
   if (!everything_) return;
   everything_ = false;
-  if (!by_span()) return;
   for (State& state : states_)
-    if (!state.bucket->outside_spans) drop(state);
+    if (by_span(state)) drop(state);
 }
 
 // Makes a span's buckets present or, without `wait`, begins to; false where a span at work is in
@@ -179,11 +174,12 @@ bool ParameterBuckets::fetch(size_t index, bool wait) {
   const SpanState& span = spans_[index];
   for (size_t i = 0; i < span.buckets.size(); ++i) {
     State& state = states_[span.buckets[i]];
-    const int64_t begin = span.begins[i], end = begin + elements(state);
-    if (state.begin != begin && state.users == 0 && !state.bucket->outside_spans) {
+    if (!by_span(state)) continue;
+    const int64_t begin = span.begins[i], end = begin + state.bucket->elements();
+    if (state.begin != begin && state.users == 0) {
       for (State& other : states_) {
         if (other.room != state.room || other.begin < 0 || other.begin >= end ||
-            other.begin + elements(other) <= begin)
+            other.begin + other.bucket->elements() <= begin)
           continue;
         if (other.users > 0) {
           MG_ASSERT(!wait);
@@ -193,7 +189,7 @@ bool ParameterBuckets::fetch(size_t index, bool wait) {
       }
       drop(state);
       state.begin = begin;
-      state.full = rooms_[state.room].memory.slice(0, begin, elements(state));
+      state.full = rooms_[state.room].memory.slice(0, begin, state.bucket->elements());
       gather(state, false);
     }
   }
@@ -213,32 +209,26 @@ void ParameterBuckets::prefetch(size_t index, Pass pass) {
 }
 
 void ParameterBuckets::enter(const megatron::Span& span, Pass pass) {
-  if (!gathers() || everything_) return;
+  if (everything_) return;
   const auto found = span_of_.find(span.name);
   if (found == span_of_.end()) return;
   const size_t index = found->second;
-  if (!by_span()) {
-    for (const size_t b : spans_[index].buckets) {
-      states_[b].work.wait(runtime_.stream());
-      states_[b].work = {};
-    }
-    return;
-  }
   fetch(index, true);
   for (const size_t b : spans_[index].buckets)
-    if (states_[b].users++ == 0) show(states_[b]);
+    if (by_span(states_[b]) && states_[b].users++ == 0) show(states_[b]);
   if (overlap_) prefetch(index, pass);
   last_span_ = index;
 }
 
 void ParameterBuckets::leave(const megatron::Span& span) {
-  if (!by_span() || everything_) return;
+  if (everything_) return;
   const auto found = span_of_.find(span.name);
   if (found == span_of_.end()) return;
   for (const size_t b : spans_[found->second].buckets) {
     State& state = states_[b];
+    if (!by_span(state)) continue;
     MG_ASSERT(state.users > 0);
-    if (--state.users == 0 && !state.bucket->outside_spans) hide(state);
+    if (--state.users == 0) hide(state);
   }
 }
 

@@ -28,6 +28,7 @@ class ParameterBuckets {
  private:
   struct State {
     const Bucket* bucket = nullptr;
+    Sharding sharding = Sharding::none;  // of one shard: none
     std::string call;
     Tensor shard;
     Tensor full;                 // of all shards; undefined: not held
@@ -47,9 +48,12 @@ class ParameterBuckets {
     int64_t kept = 0;  // elements of this type that are always held
     Tensor memory;     // of the spans' values, one at work and the next
   };
-  bool gathers() const { return sharding_ != Sharding::none; }
-  bool by_span() const { return sharding_ == Sharding::parameters; }
-  int64_t elements(const State& state) const;
+  static bool gathers(const State& state) { return state.sharding != Sharding::none; }
+  static bool keeps_shard(const State& state) { return state.sharding == Sharding::parameters; }
+  // Whole only while a span that names it is at work.
+  static bool by_span(const State& state) {
+    return keeps_shard(state) && !state.bucket->outside_spans;
+  }
   size_t room_of(DType type);
   void make_room();
   void gather(State& state, bool wait);
@@ -61,8 +65,6 @@ class ParameterBuckets {
 
   DataParallelGroups groups_;
   Runtime& runtime_;
-  Sharding sharding_;
-  int64_t shards_;
   bool overlap_;
   std::vector<State> states_;
   std::vector<Room> rooms_;  // one a type

@@ -7,75 +7,95 @@
 #include "base/error.h"
 #include "base/philox.h"
 #include "kernels/table.h"
-#include "parallel/tensor_parallel.h"
 
 namespace megatron::parallel {
 
 Shape Part::stored_shape() const {
-  Shape shape = global;
+  std::vector<int64_t> sizes;
+  for (int d = stacked ? 1 : 0; d < global.rank(); ++d) sizes.push_back(global[d]);
   if (transposed) {
-    MG_ASSERT(global.rank() == 2);
-    shape.set(0, global[1]);
-    shape.set(1, global[0]);
+    MG_ASSERT(sizes.size() >= 2);
+    std::swap(sizes[sizes.size() - 1], sizes[sizes.size() - 2]);
   }
-  return shape;
+  return Shape(std::span<const int64_t>(sizes));
+}
+
+std::vector<Slice> Part::slices(int axis) const {
+  const auto found = std::ranges::find(held, axis, &AxisSlices::axis);
+  return found == held.end() ? std::vector<Slice>{{0, 0, global[axis]}} : found->slices;
 }
 
 namespace {
-
-struct Extent {
-  int64_t outer = 1, length = 1, inner = 1;  // products of the sizes before, at and after the axis
-};
-
-Extent extent(const Shape& shape, int axis) {
-  MG_ASSERT(axis >= 0 && axis < shape.rank());
-  Extent e;
-  for (int d = 0; d < axis; ++d) e.outer *= shape[d];
-  e.length = shape[axis];
-  for (int d = axis + 1; d < shape.rank(); ++d) e.inner *= shape[d];
-  return e;
-}
 
 struct Run {
   int64_t canonical = 0, local = 0, size = 0;
 };
 
+// Of a dim of both shapes: what is held of it, in the tensor's order.
+std::vector<Slice> ordered_slices(const Part& part, const Shape& local_shape, int dim) {
+  std::vector<Slice> slices = part.slices(dim);
+  std::ranges::sort(slices, {}, &Slice::global_begin);
+  for (const Slice& s : slices) {
+    MG_ASSERT(s.size >= 0 && s.global_begin >= 0 && s.global_begin + s.size <= part.global[dim]);
+    MG_ASSERT(s.local_begin >= 0 && s.local_begin + s.size <= local_shape[dim]);
+  }
+  return slices;
+}
+
 // Calls f for each maximal run of one part.
 template <class F>
 void for_each_run_of_part(const Part& part, const Shape& local_shape, F&& f) {
-  const Extent global = extent(part.global, part.axis), local = extent(local_shape, part.axis);
-  MG_ASSERT(global.outer == local.outer && global.inner == local.inner);
-  std::vector<Slice> slices = part.slices;
-  std::sort(slices.begin(), slices.end(),
-            [](const Slice& a, const Slice& b) { return a.global_begin < b.global_begin; });
+  const int rank = part.global.rank();
+  MG_ASSERT(rank == local_shape.rank());
+  // Dims behind `last` are the same in both: they and a slice of `last` are one run.
+  int last = rank - 1;
+  const auto is_same = [&](int dim) {
+    return std::ranges::find(part.held, dim, &AxisSlices::axis) == part.held.end();
+  };
+  int64_t inner = 1;
+  for (; last > 0 && is_same(last); --last) inner *= local_shape[last];
+  for (int dim = 0; dim < rank; ++dim)
+    MG_ASSERT(!is_same(dim) || part.global[dim] == local_shape[dim]);
 
   Run pending;
-  for (int64_t o = 0; o < global.outer; ++o) {
-    for (const Slice& s : slices) {
-      MG_ASSERT(s.size >= 0 && s.global_begin >= 0 && s.global_begin + s.size <= global.length);
-      MG_ASSERT(s.local_begin >= 0 && s.local_begin + s.size <= local.length);
-      const Run run = {(o * global.length + s.global_begin) * global.inner,
-                       (o * local.length + s.local_begin) * local.inner, s.size * global.inner};
-      if (run.size == 0) continue;
-      if (run.canonical == pending.canonical + pending.size &&
-          run.local == pending.local + pending.size) {
-        pending.size += run.size;
+  const auto add = [&](const Run& run) {
+    if (run.size == 0) return;
+    if (run.canonical == pending.canonical + pending.size &&
+        run.local == pending.local + pending.size) {
+      pending.size += run.size;
+      return;
+    }
+    if (pending.size > 0) f(pending);
+    pending = run;
+  };
+  std::vector<std::vector<Slice>> slices;
+  for (int dim = 0; dim <= last; ++dim) slices.push_back(ordered_slices(part, local_shape, dim));
+  const auto descend = [&](auto&& self, int dim, int64_t canonical, int64_t local) -> void {
+    if (rank == 0) return add({0, 0, 1});
+    for (const Slice& s : slices[static_cast<size_t>(dim)]) {
+      const int64_t global_row = canonical * part.global[dim] + s.global_begin,
+                    local_row = local * local_shape[dim] + s.local_begin;
+      if (dim == last) {
+        add({global_row * inner, local_row * inner, s.size * inner});
         continue;
       }
-      if (pending.size > 0) f(pending);
-      pending = run;
+      for (int64_t i = 0; i < s.size; ++i) self(self, dim + 1, global_row + i, local_row + i);
     }
-  }
+  };
+  descend(descend, 0, 0, 0);
   if (pending.size > 0) f(pending);
 }
 
-double xavier_width(const Placement& placement) {
-  int64_t rows = 0, columns = 1;
-  for (const Part& part : placement.parts) {
-    rows += part.global[0];
-    columns = part.global.elements() / std::max<int64_t>(part.global[0], 1);
-  }
-  return std::sqrt(6.0 / static_cast<double>(rows + columns));
+// Of the matrix of which `part` gives some rows; one of a stack is a matrix by itself.
+double xavier_width(const Placement& placement, const Part& part) {
+  const auto columns_of = [](const Part& p) {
+    const int64_t rows = p.stacked ? p.global[1] : p.global[0];
+    return p.global.elements() / std::max<int64_t>(rows, 1);
+  };
+  int64_t rows = part.stacked ? part.global[1] : 0;
+  if (!part.stacked)
+    for (const Part& other : placement.parts) rows += other.global[0];
+  return std::sqrt(6.0 / static_cast<double>(rows + columns_of(part)));
 }
 
 // `count` runs of one size that lie as far apart in the canonical tensor as here.
@@ -140,19 +160,19 @@ std::vector<Slice> common(std::span<const Slice> of_part, std::span<const Slice>
   return found;
 }
 
-// The whole of the part's tensor is the whole of the parameter.
-bool is_everything(const Part& part) {
-  return part.slices.size() == 1 && part.slices[0].global_begin == 0 &&
-         part.slices[0].local_begin == 0 && part.slices[0].size == part.global[part.axis];
-}
-
 }  // namespace
 
-std::vector<Slice> slices_of(const Division& division, int ranks, int rank) {
+Slice share_of(int64_t total, int ranks, int rank) {
+  MG_ASSERT(ranks > 0 && rank >= 0 && rank < ranks);
+  const int64_t share = (total + ranks - 1) / ranks, begin = std::min(total, rank * share);
+  return {.global_begin = begin, .size = std::min(share, total - begin)};
+}
+
+std::vector<Slice> Division::slices(int of_rank) const {
   std::vector<Slice> slices;
   int64_t block_begin = 0, local_begin = 0;
-  for (const int64_t block : division.blocks) {
-    const Slice share = share_of(block, ranks, rank);
+  for (const int64_t block : blocks) {
+    const Slice share = share_of(block, ranks, of_rank);
     slices.push_back({block_begin + share.global_begin, local_begin, share.size});
     block_begin += block;
     local_begin += share.size;
@@ -160,15 +180,43 @@ std::vector<Slice> slices_of(const Division& division, int ranks, int rank) {
   return slices;
 }
 
+int64_t Division::length(int of_rank) const {
+  int64_t length = 0;
+  for (const int64_t block : blocks) length += share_of(block, ranks, of_rank).size;
+  return length;
+}
+
+bool ParameterSpec::is_expert() const {
+  return std::ranges::find(divisions, RankGroup::expert, &Division::group) != divisions.end();
+}
+
+bool ParameterSpec::is_divided() const {
+  return std::ranges::any_of(divisions, [](const Division& d) { return d.ranks > 1; });
+}
+
+int64_t ParameterSpec::first_element() const {
+  if (parameter.value.elements() == 0) return -1;
+  int64_t first = 0;
+  for (const Division& division : divisions) {
+    int64_t stride = 1;
+    for (int d = division.axis + 1; d < whole.rank(); ++d) stride *= whole[d];
+    const std::vector<Slice> slices = division.slices();
+    const auto slice = std::ranges::find_if(slices, [](const Slice& s) { return s.size > 0; });
+    first += slice->global_begin * stride;
+  }
+  return first;
+}
+
 Placement narrowed(const Placement& whole, int axis, std::span<const Slice> slices) {
   Placement placement = whole;
   for (Part& part : placement.parts) {
-    if (part.axis != axis) {
-      MG_ASSERT(placement.parts.size() == 1 && is_everything(part));
-      part.axis = axis;
-      part.slices = {{0, 0, part.global[axis]}};
+    const std::vector<Slice> held = common(part.slices(axis), slices);
+    const auto found = std::ranges::find(part.held, axis, &AxisSlices::axis);
+    if (found != part.held.end()) {
+      found->slices = held;
+    } else {
+      part.held.push_back({axis, held});
     }
-    part.slices = common(part.slices, slices);
   }
   return placement;
 }
@@ -186,10 +234,11 @@ void initialize(const Shard& shard, uint64_t seed, Stream& stream) {
   const bool uniform = placed.init.kind == Init::Kind::xavier_uniform;
   kernels::DrawArgs draws{
       .kind = uniform ? kernels::DrawArgs::Kind::uniform : kernels::DrawArgs::Kind::normal,
-      .scale = uniform ? xavier_width(placed.placement) : placed.init.standard_deviation,
+      .scale = placed.init.standard_deviation,
       .seed = seed};
   for (const Part& part : placed.placement.parts) {
     draws.stream = hash_name(part.name);
+    if (uniform) draws.scale = xavier_width(placed.placement, part);
     for (const Runs& runs :
          runs_of(part, placed.parameter.value.shape(), shard.begin, shard.size())) {
       const Tensor rows = rows_of(values, runs);

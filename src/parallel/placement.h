@@ -13,31 +13,36 @@
 
 namespace megatron::parallel {
 
-// Rows [global_begin, +size) along the part's axis lie at [local_begin, +size) along dim `axis` of
-// our parameter.
+// Rows [global_begin, +size) along an axis of a canonical tensor, or of all ranks' slices together,
+// lie at [local_begin, +size) along the same axis of our parameter.
 struct Slice {
   int64_t global_begin = 0, local_begin = 0, size = 0;
 };
 
-// One canonical (Hugging Face) tensor, or what this rank holds of it. `global` is its logical
-// shape, [out, in] for matrices; `transposed`: on disk it lies as [in, out] (GPT-2's Conv1D).
+struct AxisSlices {
+  int axis = 0;
+  std::vector<Slice> slices;  // disjoint; none: nothing is held
+};
+
+// One canonical (Hugging Face) tensor, or what this rank holds of it: the product of the slices
+// along each axis. `global` is its logical shape, which has as many dims as our parameter: [out, in]
+// for matrices.
 struct Part {
   std::string name;
   Shape global;
-  int axis = 0;
-  std::vector<Slice> slices;
-  bool transposed = false;
+  std::vector<AxisSlices> held;  // at most one an axis; of the axes not listed all is held
+  bool transposed = false;       // on disk the last two dims are swapped (GPT-2's Conv1D)
+  // It is one of several tensors that our parameter stacks (an expert's matrix): global[0] is 1,
+  // and is not there on disk.
+  bool stacked = false;
 
-  Shape stored_shape() const;  // as on disk
+  Shape stored_shape() const;                 // as on disk
+  std::vector<Slice> slices(int axis) const;  // in the order given; one where all is held
 };
 
-enum class Kind { dense, expert };
-
-// A parameter of ours is one canonical tensor or several along `axis` (q, k, v; gate, up).
+// A parameter of ours is one canonical tensor or several (q, k, v; gate, up; experts).
 struct Placement {
   std::vector<Part> parts;
-  AxisSet replicated = {Axis::cp, Axis::dp};  // axes whose ranks hold the same
-  Kind kind = Kind::dense;
 };
 
 // How a parameter begins: normal draws are made for element i of canonical tensor `name` from
@@ -49,12 +54,22 @@ struct Init {
   double standard_deviation = 0;  // of normal
 };
 
-// How a parameter of a layer is divided among tensor-parallel ranks, along `axis` of its whole
-// shape. blocks: sizes of the matrices that lie one after another along it ([q | k | v]); each is
-// divided by itself (share_of), and this rank's shares lie one after another.
+// The groups of ranks that share a module (parallel/model_ranks.h).
+enum class RankGroup : uint8_t { tensor, context, expert, expert_tensor };
+
+// How a parameter is divided among the ranks of one group, along `axis` of its whole shape. blocks:
+// sizes of the matrices that lie one after another along it ([q | k | v]); each is divided by itself
+// (share_of), and a rank's shares lie one after another.
 struct Division {
   int axis = 0;
   std::vector<int64_t> blocks;
+  RankGroup group = RankGroup::tensor;
+  int ranks = 1, rank = 0;  // of that group and this rank in it (nn::Builder sets both)
+
+  // What a rank of the group holds, in the coordinates of the whole shape.
+  std::vector<Slice> slices(int of_rank) const;
+  std::vector<Slice> slices() const { return slices(rank); }
+  int64_t length(int of_rank) const;  // of those slices together
 };
 
 // What optimizers may treat apart: the table of tokens (tied or not) and the output layer.
@@ -70,18 +85,29 @@ struct ParameterSpec {
   // Rows of each of the matrices that lie one below the other in it ([q | k | v]), of all ranks
   // together; empty: it is one.
   std::vector<int64_t> matrices;
-  Shape whole;                       // shape of all ranks' slices together
-  std::optional<Division> division;  // none: every tensor-parallel rank holds all of it
-  // Each tensor-parallel rank's gradient is a part of the sum (a parameter used on divided tokens).
-  bool partial = false;
-  // Whether this rank counts it in norms: of several that hold the same, the first does.
+  Shape whole;                      // shape of all ranks' slices together
+  std::vector<Division> divisions;  // at most one an axis; none: every rank holds all of it
+  // Each rank's gradient there is a part of the sum (of a parameter used on divided tokens or heads).
+  std::optional<RankGroup> partial;
+  // Whether this rank counts it in norms: of several in the groups of its module (and of pipeline
+  // stages) that hold the same, the first does.
   bool counted = true;
   // Another pipeline stage holds it, too, for another use (tied embeddings): one gradient.
   bool tied_across_stages = false;
+
+  // Divided among the ranks of RankGroup::expert. Its replicas are other ranks than those of dense
+  // layers.
+  bool is_expert() const;
+  bool is_divided() const;  // among more than one rank
+  // Number, in the whole shape and row-major, of the first element that this rank holds: ranks
+  // whose slices are not the same have different ones. -1: it holds none.
+  int64_t first_element() const;
 };
 
-// The slices, in the coordinates of the whole shape, that a rank holds of a division.
-std::vector<Slice> slices_of(const Division& division, int ranks, int rank);
+// Rows [begin, begin + size) of `total` that rank `rank` of `ranks` holds: ceil(total / ranks)
+// each, the last ones what remains, which may be nothing.
+Slice share_of(int64_t total, int ranks, int rank);
+
 // What is left of a whole parameter's placement when only `slices` of its dim `axis` are held.
 Placement narrowed(const Placement& whole, int axis, std::span<const Slice> slices);
 
@@ -92,6 +118,9 @@ struct Shard {
   int64_t begin = 0;
   Tensor value;     // of the model's type; of the parameter's shape when it is all of it, else [n]
   Tensor gradient;  // of the accumulator's type and of value's shape; undefined: not trainable
+  // Whether this rank counts it in sums over parallel::Ranks::norm(): of the ranks there that hold
+  // the same elements one does.
+  bool counted = true;
 
   int64_t size() const { return value.elements(); }
   bool is_whole() const { return size() == placed->parameter.value.elements(); }

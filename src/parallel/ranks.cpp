@@ -35,34 +35,60 @@ std::unique_ptr<comm::Group> embedding_group(const PipelineShape& shape, comm::G
 Ranks::Ranks(const RanksOptions& options, comm::Group& world)
     : options_(options), mesh_(Mesh::build(options.layout, world)) {
   MG_ASSERT(options_.pipeline.stages == options_.layout.pp);
-  const int instances = options_.layout.instances;
-  if (instances > 1) {  // neighbours along dp and cp are one instance
-    const int shards = data().size() / instances, place = data().rank();
-    shards_ = data().split(place / shards, place % shards, shards);
-    instances_ = data().split(place % shards, place / shards, instances);
-    if (options_.sharding != Sharding::none)
-      norm_ = world.split(place / shards, world.rank(), world.size() / instances);
+  dense_ = make_replicas(data());
+  if (has_experts()) expert_ = make_replicas(expert_data());
+  if (const int instances = options_.layout.instances;
+      instances > 1 && options_.sharding != Sharding::none) {
+    const int shards = data().size() / instances;
+    norm_ = world.split(data().rank() / shards, world.rank(), world.size() / instances);
   }
   comm::Group& stages = mesh_.group(Axis::pp);
   embedding_ = embedding_group(options_.pipeline, stages);
   if (!options_.beside) return;
   tensor_beside_ = beside(&mesh_.group(Axis::tp));
-  shards_beside_ = beside(data_parallel().shards);
-  instances_beside_ = beside(instances_.get());
   stages_beside_ = beside(&stages);
 }
 
-TensorParallel Ranks::tensor() const {
-  return {unless_single(&mesh_.group(Axis::tp)), tensor_beside_.get(), options_.sequence};
+bool Ranks::has_experts() const { return &expert_data() != &data(); }
+
+// Collective over `replicas`: neighbours are one instance.
+Ranks::OwnReplicas Ranks::make_replicas(comm::Group& replicas) const {
+  OwnReplicas own;
+  if (const int instances = options_.layout.instances; instances > 1) {
+    const int shards = replicas.size() / instances, place = replicas.rank();
+    own.shards = replicas.split(place / shards, place % shards, shards);
+    own.instances = replicas.split(place % shards, place / shards, instances);
+  }
+  if (!options_.beside) return own;
+  own.beside = beside(own.shards == nullptr ? &replicas : own.shards.get());
+  own.instances_beside = beside(own.instances.get());
+  return own;
+}
+
+ModelRanks Ranks::modules() const {
+  return {
+      .tensor = {unless_single(&mesh_.group(Axis::tp)), tensor_beside_.get(), options_.sequence},
+      .context = unless_single(&mesh_.group(Axis::cp)),
+      .expert = unless_single(&mesh_.expert_group(Axis::ep)),
+      .expert_tensor = unless_single(&mesh_.expert_group(Axis::tp))};
+}
+
+// Without shards every rank of `all` holds the same, and one of those in norm() counts it.
+Replicas Ranks::replicas(comm::Group& all, const OwnReplicas& own) const {
+  Replicas replicas;
+  replicas.shards = unless_single(own.shards == nullptr ? &all : own.shards.get());
+  replicas.instances = unless_single(own.instances.get());
+  replicas.beside = own.beside.get();
+  replicas.instances_beside = own.instances_beside.get();
+  replicas.counted = options_.sharding != Sharding::none || !has_experts() || all.rank() == 0;
+  return replicas;
 }
 
 DataParallelGroups Ranks::data_parallel() const {
   DataParallelGroups groups;
-  groups.shards = unless_single(shards_ == nullptr ? &data() : shards_.get());
-  groups.instances = unless_single(instances_.get());
-  groups.beside = shards_beside_.get();
-  groups.instances_beside = instances_beside_.get();
-  groups.tensor = unless_single(&mesh_.group(Axis::tp));
+  groups.dense = replicas(data(), dense_);
+  groups.expert = has_experts() ? replicas(expert_data(), expert_) : groups.dense;
+  groups.ranks = modules();
   groups.embedding = embedding_.get();
   return groups;
 }
@@ -70,25 +96,21 @@ DataParallelGroups Ranks::data_parallel() const {
 comm::Group* Ranks::stages() const { return unless_single(&mesh_.group(Axis::pp)); }
 comm::Group* Ranks::stages_beside() const { return stages_beside_.get(); }
 
+// Without shards a replica of the dense layers has all; the experts of a model are on more ranks.
 comm::Group* Ranks::norm() const {
-  if (options_.sharding == Sharding::none) return unless_single(&model());
+  if (options_.sharding == Sharding::none && !has_experts()) return unless_single(&model());
   return unless_single(norm_ == nullptr ? &world() : norm_.get());
 }
 
 double Ranks::seconds() const {
+  const ModelRanks m = modules();
+  std::set<const comm::Group*> groups = {
+      &world(),        &data(),  m.tensor.group, m.tensor.beside, m.context,       m.expert,
+      m.expert_tensor, stages(), norm(),         stages_beside(), embedding_.get()};
   const DataParallelGroups data_groups = data_parallel();
-  const std::set<const comm::Group*> groups = {&world(),
-                                               &data(),
-                                               tensor().group,
-                                               tensor().beside,
-                                               stages(),
-                                               stages_beside(),
-                                               norm(),
-                                               data_groups.shards,
-                                               data_groups.beside,
-                                               data_groups.instances,
-                                               data_groups.instances_beside,
-                                               data_groups.embedding};
+  for (const Replicas* r : {&data_groups.dense, &data_groups.expert})
+    for (const comm::Group* g : {r->shards, r->beside, r->instances, r->instances_beside})
+      groups.insert(g);
   double sum = 0;
   for (const comm::Group* group : groups)
     if (group != nullptr) sum += group->seconds();

@@ -6,8 +6,8 @@
 
 #include "parallel/data_parallel.h"
 #include "parallel/mesh.h"
+#include "parallel/model_ranks.h"
 #include "parallel/schedule.h"
-#include "parallel/tensor_parallel.h"
 
 namespace megatron::parallel {
 
@@ -28,7 +28,10 @@ class Ranks {
 
   const Mesh& mesh() const { return mesh_; }
   comm::Group& world() const { return mesh_.world(); }
-  comm::Group& data() const { return mesh_.group({Axis::dp, Axis::cp}); }   // see different samples
+  comm::Group& data() const { return mesh_.group({Axis::dp, Axis::cp}); }  // see different samples
+  comm::Group& expert_data() const {
+    return mesh_.expert_group(Axis::dp);
+  }                                                                         // hold the same experts
   comm::Group& model() const { return mesh_.group({Axis::tp, Axis::pp}); }  // hold one replica
   const PipelineShape& pipeline() const { return options_.pipeline; }
   int stage() const { return mesh_.coordinate(Axis::pp); }
@@ -36,22 +39,31 @@ class Ranks {
   bool first() const { return holds(0); }                              // has the embedding
   bool last() const { return holds(options_.pipeline.pieces() - 1); }  // has the loss
 
-  TensorParallel tensor() const;
+  ModelRanks modules() const;  // share the modules of the model
+  TensorParallel tensor() const { return modules().tensor; }
   DataParallelGroups data_parallel() const;
   comm::Group* stages() const;         // null: one
   comm::Group* stages_beside() const;  // null: none
-  // Ranks that together hold each element of the model once (optim/optimizer.h): of a replica, or
-  // of one instance of the shards. Null: one.
+  // Ranks among which shards that are `counted` hold each element of the model once
+  // (optim/optimizer.h): of a replica, of one instance of the shards, or all. Null: one.
   comm::Group* norm() const;
 
   // That this rank has spent in calls of all these groups so far, as comm::Group::seconds().
   double seconds() const;
 
  private:
+  // Of Replicas, those groups that the mesh does not have.
+  struct OwnReplicas {
+    std::unique_ptr<comm::Group> shards, instances, beside, instances_beside;
+  };
+  bool has_experts() const;  // whose replicas are other ranks than those of dense layers
+  OwnReplicas make_replicas(comm::Group& replicas) const;
+  Replicas replicas(comm::Group& all, const OwnReplicas& own) const;
+
   RanksOptions options_;
   Mesh mesh_;
-  std::unique_ptr<comm::Group> shards_, instances_, embedding_, norm_;
-  std::unique_ptr<comm::Group> tensor_beside_, shards_beside_, instances_beside_, stages_beside_;
+  OwnReplicas dense_, expert_;
+  std::unique_ptr<comm::Group> embedding_, norm_, tensor_beside_, stages_beside_;
 };
 
 }  // namespace megatron::parallel

@@ -1,7 +1,5 @@
 #include "parallel/tensor_parallel.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 
 namespace megatron::parallel {
@@ -15,12 +13,6 @@ Slice TensorParallel::tokens(int64_t tokens) const {
            tokens, size());
   const int64_t share = tokens / size();
   return {.global_begin = rank() * share, .size = share};
-}
-
-Slice share_of(int64_t total, int ranks, int rank) {
-  MG_ASSERT(ranks > 0 && rank >= 0 && rank < ranks);
-  const int64_t share = (total + ranks - 1) / ranks, begin = std::min(total, rank * share);
-  return {.global_begin = begin, .size = std::min(share, total - begin)};
 }
 
 }  // namespace megatron::parallel

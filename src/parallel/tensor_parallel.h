@@ -23,8 +23,4 @@ struct TensorParallel {
   Slice tokens(int64_t tokens) const;
 };
 
-// Rows [begin, begin + size) of `total` that rank `rank` of `ranks` holds: ceil(total / ranks)
-// each, the last ones what remains, which may be nothing.
-Slice share_of(int64_t total, int ranks, int rank);
-
 }  // namespace megatron::parallel

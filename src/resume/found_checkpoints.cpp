@@ -103,11 +103,12 @@ std::vector<std::pair<std::string, std::string>> tensor_places(const models::Mod
     const Shape& shape = placed->parameter.value.shape();
     for (const parallel::Part& part : placed->placement.parts) {
       std::string text = placed->parameter.name;
-      const int64_t all = shape[part.axis];
-      for (const parallel::Slice& slice : part.slices) {
-        if (slice.size == all) continue;
-        text += fmt::format(", {} {}-{} of {}", part.axis == 0 ? "rows" : "columns",
-                            slice.local_begin, slice.local_begin + slice.size - 1, all);
+      for (const auto& [axis, slices] : part.held) {
+        for (const parallel::Slice& slice : slices) {
+          if (slice.size == shape[axis]) continue;
+          text += fmt::format(", {} {}-{} of {}", axis == 0 ? "rows" : "columns", slice.local_begin,
+                              slice.local_begin + slice.size - 1, shape[axis]);
+        }
       }
       places.emplace_back(part.name, text + (part.transposed ? ", transposed" : ""));
     }

@@ -6,11 +6,12 @@
 namespace megatron::selftest {
 namespace {
 
-// Where element `index` of the logical [out, in] order lies on disk.
+// Where element `index` of the logical order, [..., out, in], lies on disk.
 int64_t stored_index(const parallel::Part& part, int64_t index) {
   if (!part.transposed) return index;
-  const int64_t rows = part.global[0], columns = part.global[1];
-  return index % columns * rows + index / columns;
+  const int64_t rows = part.global[-2], columns = part.global[-1], matrix = rows * columns;
+  const int64_t within = index % matrix;
+  return index - within + within % columns * rows + within / columns;
 }
 
 // Calls f(part, index on disk, index within the shard) for every element of a shard that lies in a

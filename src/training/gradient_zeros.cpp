@@ -34,8 +34,7 @@ int64_t gradient_zeros(std::span<const parallel::Shard> shards, const parallel::
   runtime.stream().synchronize();
   int64_t zeros = 0;
   for (const parallel::Shard& shard : shards)
-    if (shard.placed->counted && shard.gradient.defined() && shard.size() > 0)
-      zeros += zeros_of(shard);
+    if (shard.counted && shard.gradient.defined() && shard.size() > 0) zeros += zeros_of(shard);
   comm::Group* const group = ranks.norm();
   if (group == nullptr) return zeros;
   const auto mine = static_cast<double>(zeros);  // exact below 2^53

@@ -12,7 +12,7 @@ ModelParts::ModelParts(const models::Model& model, const parallel::Ranks& ranks,
       parallel::place_layers(model->num_layers(), shape, placement);
   for (int chunk = 0; chunk < shape.chunks; ++chunk) {
     const auto piece = static_cast<size_t>(shape.piece(ranks.stage(), chunk));
-    owned_.push_back(model.build(runtime, type, seed, parts[piece], ranks.tensor()));
+    owned_.push_back(model.build(runtime, type, seed, parts[piece], ranks.modules()));
     chunks_.push_back(owned_.back().get());
   }
 }

@@ -34,10 +34,12 @@ ModuleStates::ModuleStates(std::span<models::Stage* const> chunks, const paralle
 
 ModuleStates::Buffer& ModuleStates::buffer_of(const nn::ModuleState& state) {
   const auto found = std::ranges::find_if(buffers_, [&](const Buffer& buffer) {
-    return buffer.reduce == state.reduce && buffer.partial == state.placed.partial;
+    return buffer.reduce == state.reduce && buffer.partial == state.placed.partial &&
+           buffer.expert == state.placed.is_expert();
   });
   if (found != buffers_.end()) return *found;
-  return buffers_.emplace_back(Buffer{.reduce = state.reduce, .partial = state.placed.partial});
+  return buffers_.emplace_back(Buffer{
+      .reduce = state.reduce, .partial = state.placed.partial, .expert = state.placed.is_expert()});
 }
 
 void ModuleStates::begin_step() {
@@ -49,12 +51,12 @@ void ModuleStates::begin_step() {
 void ModuleStates::update_step() {
   Stream& stream = runtime_.stream();
   for (const Buffer& buffer : buffers_) {
-    if (buffer.partial) {
-      ranks_.tensor()
-          .group->all_reduce(buffer.memory, buffer.reduce, stream, "step.states, tensor ranks")
+    comm::Group* const partial = buffer.partial ? ranks_.modules().group(*buffer.partial) : nullptr;
+    if (partial != nullptr)
+      partial->all_reduce(buffer.memory, buffer.reduce, stream, "step.states, module's ranks")
           .wait(stream);
-    }
-    ranks_.data().all_reduce(buffer.memory, buffer.reduce, stream, "step.states").wait(stream);
+    comm::Group& data = buffer.expert ? ranks_.expert_data() : ranks_.data();
+    data.all_reduce(buffer.memory, buffer.reduce, stream, "step.states").wait(stream);
   }
   for (const nn::ModuleState* state : states_) state->update(*state, stream);
 }

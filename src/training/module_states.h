@@ -1,6 +1,7 @@
 // The module states of what a rank trains: their memory, and their change once a step.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,8 @@ class ModuleStates {
   // What is reduced by one call.
   struct Buffer {
     comm::Reduce reduce = comm::Reduce::sum;
-    bool partial = false;
+    std::optional<parallel::RankGroup> partial;
+    bool expert = false;
     int64_t elements = 0;
     Tensor memory;
   };

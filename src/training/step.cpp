@@ -87,11 +87,9 @@ TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
 
 void TrainStep::begin(const optim::OptimizerConfig& optimizer) {
   data_parallel_.parameters_changed();
-  optimizer_.emplace(
-      shards(), optimizer,
-      optim::OptimizerGroups{
-          .norm = ranks_.norm(), .tensor = tensor_.group, .norm_blocks = options_.norm_blocks},
-      runtime_);
+  optimizer_.emplace(shards(), optimizer,
+                     optim::OptimizerGroups{.norm = ranks_.norm(), .tensor = tensor_.group},
+                     runtime_);
 }
 
 TrainStep::InFlight& TrainStep::in_flight(int chunk, int micro_batch) {

@@ -28,7 +28,6 @@ struct StepOptions {
   models::OffloadOptions offload;
   int64_t vocabulary = 0, positions = 0;  // limits of what a batch may hold
   int64_t hidden = 0;                     // of what travels between pipeline stages
-  int64_t norm_blocks = 0;                // for plans: of the whole model (optim/norm_slots.h)
   bool check_finite = true;               // no update where the loss or a gradient is not finite
   // With a scale (fp16), gradients that are not finite are an overflow of it, check_finite or not.
   std::optional<optim::LossScaleSettings> loss_scale;

@@ -14,7 +14,7 @@ double weights_norm(std::span<const parallel::Shard> shards, const parallel::Ran
   const bool reads = runtime.device().has_data();
   double sum = 0;
   for (const parallel::Shard& shard : shards) {
-    if (!shard.placed->counted) continue;
+    if (!shard.counted) continue;
     Tensor x = shard.value;
     const int64_t blocks = (x.elements() + kernels::kNormBlock - 1) / kernels::kNormBlock;
     if (blocks == 0) continue;

@@ -24,8 +24,8 @@ class GptDefinition final : public ModelDefinition {
   Model with(const ModelChanges& changes) const override;
   std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t seed,
                                const parallel::ModelPart& part,
-                               const parallel::TensorParallel& tensor) const override {
-    return std::make_unique<GptModel>(c_, runtime, type, seed, part, tensor);
+                               const parallel::ModelRanks& ranks) const override {
+    return std::make_unique<GptModel>(c_, runtime, type, seed, part, ranks);
   }
   std::vector<double> plain_losses(const PlainTensors& weights, std::span<const int32_t> tokens,
                                    std::span<const int32_t> labels) const override {

@@ -91,11 +91,7 @@ std::string replaced_prefix(const std::string& rest, std::string_view ours,
 }
 
 std::vector<Part> whole(const std::string& name, const Shape& shape, bool transposed) {
-  return {Part{.name = name,
-               .global = shape,
-               .axis = 0,
-               .slices = {{0, 0, shape[0]}},
-               .transposed = transposed}};
+  return {Part{.name = name, .global = shape, .transposed = transposed}};
 }
 
 // Several tensors stacked along dim 0.
@@ -106,7 +102,7 @@ std::vector<Part> stacked(const Shape& shape,
   for (const auto& [name, rows] : names_and_rows) {
     Shape global = shape;
     global.set(0, rows);
-    parts.push_back({.name = name, .global = global, .axis = 0, .slices = {{0, begin, rows}}});
+    parts.push_back({.name = name, .global = global, .held = {{0, {{0, begin, rows}}}}});
     begin += rows;
   }
   MG_ASSERT(begin == shape[0]);

@@ -89,14 +89,14 @@ Bundle DecoderLayer::forward(Tape& tape, const Bundle& in, const nn::Batch& batc
 }
 
 GptModel::GptModel(const GptConfig& config, Runtime& runtime, DType type, uint64_t seed,
-                   const parallel::ModelPart& part, const parallel::TensorParallel& tensor)
+                   const parallel::ModelPart& part, const parallel::ModelRanks& ranks)
     : model_(gpt_model(config)), config_(config), runtime_(runtime), part_(part) {
   MG_ASSERT(part.first_layer >= 0 && part.layers >= 0 &&
             part.first_layer + part.layers <= config.num_layers);
   const auto placement = [this](const std::string& name, const Shape& shape) {
     return placement_of(config_, name, shape);
   };
-  nn::Builder builder(runtime, type, placement, tensor);
+  nn::Builder builder(runtime, type, placement, ranks);
   if (part.embedding) build_embedding(builder, seed);
   if (part.layers > 0) build_layers(builder, type, seed);
   if (part.head) build_head(builder);

@@ -39,7 +39,7 @@ class GptModel final : public Stage {
  public:
   // Model::build(); config is final.
   GptModel(const GptConfig& config, Runtime& runtime, DType type, uint64_t seed,
-           const parallel::ModelPart& part, const parallel::TensorParallel& tensor);
+           const parallel::ModelPart& part, const parallel::ModelRanks& ranks);
 
   const Model& model() const override { return model_; }
   const parallel::ModelPart& part() const override { return part_; }

@@ -171,7 +171,7 @@ plan::Plan plan_by_run(const settings::TrainSettings& s, const models::Model& mo
   const auto whole = model.build(shapes_only, s.precision.type(), 0);
   std::unique_ptr<MetaRun> first, busiest;  // rank 0; one of the stage with the most to compute
   for (const int rank : ranks_of_stages(s)) {
-    auto run = std::make_unique<MetaRun>(s, model, *whole, rank);
+    auto run = std::make_unique<MetaRun>(s, model, rank);
     run->run(consumed, vocabulary, options.samples);
     p.stages.push_back(run->memory());
     p.exact = p.exact && run->exact();
@@ -270,7 +270,7 @@ plan::Plan make_plan(const settings::TrainSettings& given, const PlanOptions& op
 plan::StepWork step_work(const settings::TrainSettings& settled, const models::Model& model) {
   Runtime shapes_only({DeviceKind::meta, 0}, 1);
   const auto whole = model.build(shapes_only, settled.precision.type(), 0);
-  MetaRun run(settled, model, *whole, 0);
+  MetaRun run(settled, model, 0);
   run.run(0, {}, {});
   return run.work();
 }

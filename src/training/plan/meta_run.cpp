@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "base/machine_limits.h"
 #include "data/dataset.h"
-#include "optim/norm_slots.h"
 #include "plan/known_gpus.h"
 #include "training/evaluate.h"
 #include "training/sample_text.h"
@@ -105,25 +104,16 @@ int64_t most_memory(const settings::TrainSettings& s) {
   return gpu ? 8 * plan::kPlannedGpuMemory : available_memory();
 }
 
-StepOptions options(const settings::TrainSettings& s, const models::Model& model,
-                    const models::Stage& whole) {
-  StepOptions options = step_options(s, model);
-  options.norm_blocks =
-      optim::norm_blocks(whole.parameters(), static_cast<int>(s.parallel.tensor_parallel));
-  return options;
-}
-
 }  // namespace
 
-MetaRun::MetaRun(const settings::TrainSettings& s, const models::Model& model,
-                 const models::Stage& whole, int rank)
+MetaRun::MetaRun(const settings::TrainSettings& s, const models::Model& model, int rank)
     : s_(s),
       model_(model),
       group_(comm::simulated(rank, s.runtime.rank_count())),
       told_(comm::observed(*group_, recorder_)),
       runtime_({DeviceKind::meta, 0}, s.runtime.threads_per_rank(), s.runtime.device_kind()),
       trained_(model, s.precision.type(), 0, model_layout(s, model), *told_, runtime_,
-               options(s, model, whole)),
+               step_options(s, model)),
       batch_(empty_batch(s)) {
   runtime_.stream().allow_nondeterministic(s.runtime.allow_nondeterministic);
   trained_.step.begin(s.optimizer.config);

@@ -34,9 +34,8 @@ int64_t last_stage(const settings::TrainSettings& settings);
 // What one rank does, as often as it takes for the arenas to be as large as they become.
 class MetaRun {
  public:
-  // whole: the undivided model. Settings and configuration outlive this.
-  MetaRun(const settings::TrainSettings& settings, const models::Model& model,
-          const models::Stage& whole, int rank);
+  // Settings and configuration outlive this.
+  MetaRun(const settings::TrainSettings& settings, const models::Model& model, int rank);
 
   // consumed: samples before it. with_samples: those of --sample-interval.
   void run(int64_t consumed, const corpus::Vocabulary& vocabulary, bool with_samples);

@@ -62,7 +62,7 @@ class WholeModel {
     constexpr int64_t kVocabulary = 21, kPositions = 24, kHidden = 8, kInner = 12, kGroups = 2;
     using parallel::Division;
     const auto whole = [](const std::string& name, Shape shape, int64_t local = 0) {
-      return parallel::Part{name, shape, 0, {{0, local, shape[0]}}, false};
+      return parallel::Part{name, shape, {{0, {{0, local, shape[0]}}}}, false};
     };
     const auto transposed = [&](const std::string& name, Shape shape) {
       parallel::Part part = whole(name, shape);
@@ -193,8 +193,10 @@ class DividedModel {
     Shape shape = p.shape;
     const parallel::Placement* placement = &p.placement;
     if (p.division && layout_.tp > 1) {
-      axis = p.division->axis;
-      slices = parallel::slices_of(*p.division, layout_.tp, rank_ % layout_.tp);
+      parallel::Division division = *p.division;
+      division.ranks = layout_.tp;
+      axis = division.axis;
+      slices = division.slices(rank_ % layout_.tp);
       placement = &placements_.emplace_back(parallel::narrowed(p.placement, axis, slices));
       int64_t size = 0;
       for (const parallel::Slice& s : slices) size += s.size;

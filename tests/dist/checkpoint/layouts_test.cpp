@@ -282,7 +282,7 @@ TEST_F(Wrong, ADoubledPiece) {
       static thread_local parallel::Placement overlapping;
       HeldTensor& held = *find(contents.model, "wte.weight");
       overlapping = *held.placement;
-      --overlapping.parts[0].slices[0].global_begin;
+      --overlapping.parts[0].held[0].slices[0].global_begin;
       held.placement = &overlapping;
     });
     EXPECT_TRUE(contains(

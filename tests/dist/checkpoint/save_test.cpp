@@ -109,7 +109,7 @@ TEST(Ranks, ATensorThatOneRankHoldsInPartIsAnErrorOnAll) {
   const auto body = [&](comm::Group& world, Runtime& runtime) {
     Model model;
     const int64_t rows = world.rank() == 1 ? 2 : 4;
-    model.add(Shape{rows, 3}, DType::f32, {{"w", Shape{4, 3}, 0, {{0, 0, rows}}}});
+    model.add(Shape{rows, 3}, DType::f32, {{"w", Shape{4, 3}, {{0, {{0, 0, rows}}}}}});
     Save save(folder / "m", {.config = Json(Json::Object{}), .model = held(model.parameters())},
               world, runtime.stream(), system_files(), Save::Snapshot::none);
   };

@@ -26,7 +26,7 @@ struct Piece {
 
   Piece(const GptConfig& config, Runtime& runtime, DType type, const ModelPart& part,
         const parallel::TensorParallel& tensor)
-      : model(config, runtime, type, 77, part, tensor), tape(runtime) {
+      : model(config, runtime, type, 77, part, {.tensor = tensor}), tape(runtime) {
     parallel::allocate(model.parameters(), runtime);
     testing::fill_with_noise(model.parameters());
     testing::give_gradients(model.parameters(), runtime);

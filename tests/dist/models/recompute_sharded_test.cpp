@@ -43,7 +43,7 @@ Gradients run(parallel::Sharding sharding, bool overlap, const Options& options)
     spans.push_back(&model.head());
     parallel::DataParallel dp(
         {model.parameters().begin(), model.parameters().end()}, spans,
-        {.shards = &world, .beside = beside.get()}, runtime,
+        {.dense = {.shards = &world, .beside = beside.get()}}, runtime,
         {.sharding = sharding, .overlap_reduce = overlap, .overlap_gather = overlap});
     for (const parallel::Shard& shard : dp.shards())
       if (shard.size() > 0) parallel::initialize(shard, 5, runtime.stream());

@@ -25,7 +25,7 @@ std::vector<SavedResult> run(int ranks, const GptConfig& config, DType type,
   std::vector<SavedResult> results(static_cast<size_t>(ranks));
   testing::each_rank(ranks, DeviceKind::cpu, [&](comm::Group& world, Runtime& runtime) {
     const parallel::TensorParallel tensor = {.group = &world, .sequence = sequence};
-    const GptModel model(config, runtime, type, 77, {0, config.num_layers}, tensor);
+    const GptModel model(config, runtime, type, 77, {0, config.num_layers}, {.tensor = tensor});
     parallel::allocate(model.parameters(), runtime);
     testing::fill_with_noise(model.parameters());
     testing::give_gradients(model.parameters(), runtime);

@@ -50,7 +50,8 @@ Result run(const Run& r) {
         r.beside ? comm::beside(world.split(0, world.rank(), world.size())) : nullptr;
     const parallel::TensorParallel tensor = {
         .group = &world, .beside = beside.get(), .sequence = r.sequence};
-    const GptModel model(r.config, runtime, r.type, 77, {0, r.config.num_layers}, tensor);
+    const GptModel model(r.config, runtime, r.type, 77, {0, r.config.num_layers},
+                         {.tensor = tensor});
     parallel::allocate(model.parameters(), runtime);
     testing::fill_with_noise(model.parameters());
     testing::give_gradients(model.parameters(), runtime);

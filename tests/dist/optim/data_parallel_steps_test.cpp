@@ -44,7 +44,10 @@ Result result_of(const Layout& run) {
   each_rank(run.ranks, DeviceKind::cpu, [&](comm::Group& world, Runtime& runtime) {
     ToyStage stage(runtime, testing::toy_parameters(), run.type);
     const ToyGroups groups(world, run.instances);
-    parallel::DataParallel dp(stage.placed(), stage.spans(), groups.groups(), runtime,
+    const bool divided = run.sharding != Sharding::none;
+    parallel::DataParallelGroups data = groups.groups();
+    data.dense.counted = world.rank() < (divided ? groups.shards->size() : 1);
+    parallel::DataParallel dp(stage.placed(), stage.spans(), data, runtime,
                               {.sharding = run.sharding,
                                .bucket_elements = run.bucket_elements,
                                .overlap_reduce = run.overlap,
@@ -52,10 +55,7 @@ Result result_of(const Layout& run) {
     stage.fill(dp.shards());
     dp.parameters_changed();
     const OptimizerConfig config{.method = run.method};
-    const bool divided = run.sharding != Sharding::none;
-    Optimizer optimizer(
-        dp.shards(), config,
-        {.norm = &world, .counts = world.rank() < (divided ? groups.shards->size() : 1)}, runtime);
+    Optimizer optimizer(dp.shards(), config, {.norm = &world}, runtime);
     std::vector<double> norms;
     for (int step = 0; step < 3; ++step) {
       dp.begin_step(run.micro_batches);

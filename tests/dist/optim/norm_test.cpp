@@ -93,8 +93,10 @@ TEST(GradientNorm, BitsAreThoseOfOneRankOnStages) {
       if (!first && !item.name.starts_with("layers.1.")) continue;
       held.add(item, 0, item.shape.elements());
     }
-    if (!first) held.add(kModel[0], 0, kModel[0].shape.elements()).counted = false;
-    EXPECT_EQ(norm_of(held, {.norm = &world, .counts = world.rank() < 2}, runtime), expected);
+    if (!first) held.add(kModel[0], 0, kModel[0].shape.elements());
+    for (parallel::Shard& shard : held.shards) shard.counted = world.rank() < 2;
+    if (!first) held.shards.back().counted = false;
+    EXPECT_EQ(norm_of(held, {.norm = &world}, runtime), expected);
   });
 }
 
@@ -151,9 +153,11 @@ TEST(Muon, SlicesAreOneMatrix) {
           placed.parameter.name = "w";
           placed.whole = Shape{kRows, kColumns};
           placed.matrices = blocks;
-          placed.division =
-              parallel::Division{axis, axis == 0 ? blocks : std::vector<int64_t>{kColumns}};
-          const auto slices = parallel::slices_of(*placed.division, ranks, world.rank());
+          placed.divisions = {{.axis = axis,
+                               .blocks = axis == 0 ? blocks : std::vector<int64_t>{kColumns},
+                               .ranks = ranks,
+                               .rank = world.rank()}};
+          const auto slices = placed.divisions[0].slices();
           Shape shape = placed.whole;
           int64_t size = 0;
           for (const parallel::Slice& s : slices) size += s.size;

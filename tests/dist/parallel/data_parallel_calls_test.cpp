@@ -68,7 +68,7 @@ TEST(DataParallelCalls, ABucketIsReducedWhenItIsFinalAndInOrder) {
     for (int p = 0; p < 4; ++p) list.push_back({fmt::format("p{}", p), {8}, {0}});
     list[0].uses = 2;
     ToyStage stage(runtime, list);
-    DataParallel dp(stage.placed(), {}, {.shards = &group, .beside = &beside}, runtime,
+    DataParallel dp(stage.placed(), {}, {.dense = {.shards = &group, .beside = &beside}}, runtime,
                     {.sharding = sharding, .bucket_elements = 1, .overlap_reduce = true});
     EXPECT_EQ(dp.buckets(), 4);  // 3, 2, 1, 0
     const auto give = [&](size_t p, size_t use, int m) {
@@ -97,7 +97,8 @@ TEST(DataParallelCalls, NothingRunsBesideWithoutOverlap) {
       std::vector<std::string> calls;
       Recorder group(calls), beside(calls, "beside ");
       ToyStage stage(runtime, toy_parameters());
-      DataParallel dp(stage.placed(), stage.spans(), {.shards = &group, .beside = &beside}, runtime,
+      DataParallel dp(stage.placed(), stage.spans(),
+                      {.dense = {.shards = &group, .beside = &beside}}, runtime,
                       {.sharding = sharding, .overlap_reduce = overlap, .overlap_gather = overlap});
       stage.fill(dp.shards());
       dp.parameters_changed();
@@ -118,7 +119,7 @@ TEST(DataParallelCalls, SpansAreGatheredOnceAPass) {
     std::vector<std::string> calls;
     Recorder group(calls);
     ToyStage stage(runtime, toy_parameters());
-    DataParallel dp(stage.placed(), stage.spans(), {.shards = &group}, runtime,
+    DataParallel dp(stage.placed(), stage.spans(), {.dense = {.shards = &group}}, runtime,
                     {.sharding = Sharding::parameters, .overlap_gather = overlap});
     stage.fill(dp.shards());
     dp.parameters_changed();
@@ -243,8 +244,8 @@ Bytes high_water(Group& shards, Runtime& runtime, Sharding sharding, bool overla
   if (runtime.device().has_data())
     beside = comm::beside(shards.split(0, shards.rank(), shards.size()));
   ToyStage stage(runtime, list, DType::f32, spans);
-  DataParallel dp(stage.placed(), stage.spans(), {.shards = &shards, .beside = beside.get()},
-                  runtime,
+  DataParallel dp(stage.placed(), stage.spans(),
+                  {.dense = {.shards = &shards, .beside = beside.get()}}, runtime,
                   {.sharding = sharding, .overlap_reduce = overlap, .overlap_gather = overlap});
   if (runtime.device().has_data()) stage.fill(dp.shards());
   Bytes bytes;

@@ -34,8 +34,11 @@ TEST(DataParallelLayout, NoBorderCutsABlock) {
               if (border <= entry.begin || border >= end) continue;
               EXPECT_EQ((border - entry.begin) % kernels::kNormBlock, 0);
             }
-            EXPECT_EQ(entry.placed->partial,
-                      entry.begin >= bucket.partial_begin && entry.begin < bucket.partial_end);
+            ASSERT_LE(bucket.partials.size(), 1u);
+            const Bucket::Partial partial =
+                bucket.partials.empty() ? Bucket::Partial() : bucket.partials[0];
+            EXPECT_EQ(entry.placed->partial.has_value(),
+                      entry.begin >= partial.begin && entry.begin < partial.end);
             EXPECT_EQ(entry.placed->parameter.trainable, bucket.trainable);
           }
           EXPECT_LE(end, shards * bucket.shard);
@@ -105,10 +108,9 @@ TEST(DataParallelLayout, TensorRanksHaveTheSameBuckets) {
                                  {"table.weight", {rows, 32}, {2}}});
         ParameterSpec& table = *stage.placed()[3];
         table.whole = {61, 32};
-        table.division = Division{.axis = 0, .blocks = {61}};
+        table.divisions = {{.axis = 0, .blocks = {61}, .ranks = kRanks, .rank = rank}};
         const std::vector<Bucket> buckets =
-            lay_out(stage.placed(), stage.spans(),
-                    {.shards = shards, .tensor_ranks = kRanks, .bucket_elements = elements});
+            lay_out(stage.placed(), stage.spans(), {.shards = shards, .bucket_elements = elements});
         std::vector<Place> places;
         for (size_t b = 0; b < buckets.size(); ++b)
           for (const Bucket::Entry& entry : buckets[b].entries)

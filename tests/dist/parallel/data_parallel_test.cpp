@@ -68,7 +68,7 @@ void check_against_serial(Sharding sharding, bool overlap, int parts, int ranks,
     ToyStage stage(runtime, list);
     const ToyGroups made(*data, 1);
     DataParallelGroups groups = made.groups();
-    groups.tensor = tensor.get();
+    groups.ranks.tensor.group = tensor.get();
     DataParallel dp(stage.placed(), stage.spans(), groups, runtime,
                     {.sharding = sharding, .overlap_reduce = overlap, .overlap_gather = overlap});
     stage.fill(dp.shards());

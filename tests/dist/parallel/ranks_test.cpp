@@ -27,33 +27,44 @@ std::vector<int> list_of(const Lists& lists, int rank) {
 
 // What the groups of a layout must be: slices of the mesh, whose groups are Megatron-LM's
 // (mesh_test.cpp), and what optimizer instances make of them.
-struct Expected {
-  Expected(const Layout& layout, int world)
-      : tensor(rank_lists(layout, world, Axis::tp)),
-        stages(rank_lists(layout, world, Axis::pp)),
-        model(rank_lists(layout, world, {Axis::tp, Axis::pp})),
-        instance(static_cast<size_t>(layout.instances)) {
-    for (const std::vector<int>& pipeline : stages)
-      ends.push_back(pipeline.size() == 1 ? pipeline
-                                          : std::vector{pipeline.front(), pipeline.back()});
-    for (const std::vector<int>& data : rank_lists(layout, world, {Axis::dp, Axis::cp})) {
-      const size_t size = data.size() / instance.size();  // neighbours are one instance
-      shards.resize(shards.size() + instance.size());
+struct ExpectedReplicas {
+  ExpectedReplicas(const Lists& replicas, size_t count) : instance(count) {
+    for (const std::vector<int>& ranks : replicas) {
+      const size_t size = ranks.size() / count;  // neighbours are one instance
+      shards.resize(shards.size() + count);
       instances.resize(instances.size() + size);
-      for (size_t i = 0; i < data.size(); ++i) {
-        (shards.end() - layout.instances)[static_cast<std::ptrdiff_t>(i / size)].push_back(data[i]);
-        (instances.end() - static_cast<std::ptrdiff_t>(size))[static_cast<std::ptrdiff_t>(i % size)]
-            .push_back(data[i]);
-        instance[i / size].push_back(data[i]);
+      for (size_t i = 0; i < ranks.size(); ++i) {
+        shards[shards.size() - count + i / size].push_back(ranks[i]);
+        instances[instances.size() - size + i % size].push_back(ranks[i]);
+        instance[i / size].push_back(ranks[i]);
       }
     }
   }
-
-  Lists tensor, stages, model;
-  Lists ends;       // first and last stage
   Lists shards;     // of one instance, see different samples
   Lists instances;  // the same shard in each instance
   Lists instance;   // all ranks of one
+};
+
+struct Expected {
+  Expected(const Layout& layout, int world)
+      : tensor(rank_lists(layout, world, Axis::tp)),
+        context(rank_lists(layout, world, Axis::cp)),
+        stages(rank_lists(layout, world, Axis::pp)),
+        model(rank_lists(layout, world, {Axis::tp, Axis::pp})),
+        expert(rank_lists(layout, world, Axis::ep, true)),
+        expert_tensor(rank_lists(layout, world, Axis::tp, true)),
+        dense_data(rank_lists(layout, world, {Axis::dp, Axis::cp})),
+        expert_data(rank_lists(layout, world, Axis::dp, true)),
+        dense(dense_data, static_cast<size_t>(layout.instances)),
+        experts(expert_data, static_cast<size_t>(layout.instances)) {
+    for (const std::vector<int>& pipeline : stages)
+      ends.push_back(pipeline.size() == 1 ? pipeline
+                                          : std::vector{pipeline.front(), pipeline.back()});
+  }
+
+  Lists tensor, context, stages, model, expert, expert_tensor, dense_data, expert_data;
+  Lists ends;  // first and last stage
+  ExpectedReplicas dense, experts;
 };
 
 // The sum of the ranks' numbers over a group, and their number; a null group has one rank.
@@ -79,22 +90,40 @@ void compare_groups(const RanksOptions& options, int world_size) {
       expect_ranks(group, list_of(lists, rank), rank, runtime);
     };
     const DataParallelGroups data = ranks.data_parallel();
+    const ModelRanks modules = ranks.modules();
     const auto when = [](bool there, const Lists& lists) { return there ? lists : Lists(); };
     expect(ranks.tensor().group, expected.tensor, "tensor");
     expect(ranks.tensor().beside, when(options.beside, expected.tensor), "tensor, overlapped");
-    expect(data.shards, expected.shards, "shards");
-    expect(data.beside, when(options.beside, expected.shards), "shards, overlapped");
-    expect(data.instances, when(options.layout.instances > 1, expected.instances), "instances");
-    expect(data.instances_beside,
-           when(options.layout.instances > 1 && options.beside, expected.instances),
-           "instances, overlapped");
-    expect(data.tensor, expected.tensor, "tensor of data");
+    expect(modules.context, expected.context, "context");
+    expect(modules.expert, expected.expert, "expert");
+    expect(modules.expert_tensor, expected.expert_tensor, "expert tensor");
+    const bool several = options.layout.instances > 1;
+    for (const bool experts : {false, true}) {
+      SCOPED_TRACE(experts ? "of experts" : "of dense layers");
+      const ExpectedReplicas& lists = experts ? expected.experts : expected.dense;
+      const Replicas& replicas = data.replicas(experts);
+      expect(replicas.shards, lists.shards, "shards");
+      expect(replicas.beside, when(options.beside, lists.shards), "shards, overlapped");
+      expect(replicas.instances, when(several, lists.instances), "instances");
+      expect(replicas.instances_beside, when(several && options.beside, lists.instances),
+             "instances, overlapped");
+    }
+    expect(data.ranks.tensor.group, expected.tensor, "tensor of data");
     expect(data.embedding,
            when(options.pipeline.kind != ScheduleKind::zero_bubble_v, expected.ends), "embedding");
     expect(ranks.stages(), expected.stages, "stages");
     expect(ranks.stages_beside(), when(options.beside, expected.stages), "stages, overlapped");
-    expect(ranks.norm(), options.sharding == Sharding::none ? expected.model : expected.instance,
-           "norm");
+    // Without shards and experts elsewhere a replica has all.
+    const bool whole = options.sharding == Sharding::none;
+    const bool apart = expected.dense_data != expected.expert_data;
+    Lists norm = whole && !apart ? expected.model : expected.dense.instance;
+    if (whole && apart) norm = rank_lists({}, world_size, Axis::dp);
+    expect(ranks.norm(), norm, "norm");
+    const auto first_of = [&](const Lists& lists) {
+      return list_of(lists, rank).empty() || list_of(lists, rank)[0] == rank;
+    };
+    EXPECT_EQ(data.dense.counted, !whole || !apart || first_of(expected.dense_data));
+    EXPECT_EQ(data.expert.counted, !whole || !apart || first_of(expected.expert_data));
     EXPECT_EQ(ranks.first(), ranks.holds(0));
     EXPECT_EQ(ranks.tensor().sequence, options.sequence);
   });
@@ -108,6 +137,20 @@ RanksOptions options_of(const Layout& layout, Sharding sharding = Sharding::none
   options.pipeline.chunks = chunks;
   if (chunks > 1) options.pipeline.kind = ScheduleKind::interleaved;
   return options;
+}
+
+// The replicas of experts are other ranks than those of dense layers.
+TEST(Ranks, ExpertsAreOnGroupsOfTheirOwn) {
+  for (const Sharding sharding : {Sharding::none, Sharding::gradients}) {
+    compare_groups(options_of({.ep = 2}, sharding), 4);
+    compare_groups(options_of({.ep = 4}, sharding), 4);
+    compare_groups(options_of({.tp = 2, .ep = 2, .pp = 2}, sharding), 16);
+    compare_groups(options_of({.tp = 2, .etp = 1}, sharding), 4);
+    compare_groups(options_of({.tp = 2, .cp = 2, .ep = 4, .etp = 1}, sharding), 16);
+  }
+  RanksOptions options = options_of({.ep = 2, .instances = 2}, Sharding::optimizer);
+  options.beside = true;
+  compare_groups(options, 8);
 }
 
 TEST(Ranks, GroupsOfOneRankAreNone) { compare_groups(options_of({}), 1); }

@@ -66,7 +66,7 @@ class ToyStage {
           Tensor::empty(*nowhere, list_[p].shape, list_[p].type.value_or(type), list_[p].name);
       placed.parameter.uses.resize(static_cast<size_t>(list_[p].uses));
       placed.parameter.trainable = list_[p].trainable;
-      placed.partial = list_[p].partial;
+      if (list_[p].partial) placed.partial = parallel::RankGroup::tensor;
       placed.tied_across_stages = list_[p].tied_across_stages;
       placed.decay = p % 2 == 0;
       for (int use = static_cast<int>(list_[p].seeds.size()); use < list_[p].uses; ++use)
@@ -201,10 +201,10 @@ struct ToyGroups {
     instances_beside = comm::beside(wrapped(of_instances()));
   }
   parallel::DataParallelGroups groups() const {
-    return {.shards = shards.get(),
-            .instances = instances.get(),
-            .beside = beside.get(),
-            .instances_beside = instances_beside.get()};
+    return {.dense = {.shards = shards.get(),
+                      .instances = instances.get(),
+                      .beside = beside.get(),
+                      .instances_beside = instances_beside.get()}};
   }
 };
 

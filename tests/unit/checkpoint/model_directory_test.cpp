@@ -173,10 +173,10 @@ TEST(Load, TransposesAndSlices) {
   EXPECT_EQ(read_file(folder / "again/model.safetensors"),
             read_file(folder / "t/model.safetensors"));
   Model columns, rows;
-  columns.add(Shape{kOut, 5}, DType::f32, {{"w", Shape{kOut, kIn}, 1, {{40, 0, 5}}, true}});
+  columns.add(Shape{kOut, 5}, DType::f32, {{"w", Shape{kOut, kIn}, {{1, {{40, 0, 5}}}}, true}});
   load(directory, columns.parameters());
   rows.add(Shape{35, kIn}, DType::bf16,
-           {{"w", Shape{kOut, kIn}, 0, {{0, 33, 2}, {37, 0, 33}}, true}});
+           {{"w", Shape{kOut, kIn}, {{0, {{0, 33, 2}, {37, 0, 33}}}}, true}});
   load(directory, rows.parameters());
   const std::vector<double> c = columns.values(0), r = rows.values(0);
   for (int64_t o = 0; o < kOut; ++o) {
@@ -196,10 +196,10 @@ std::unique_ptr<Model> fused(int64_t rank, int64_t ranks) {
   const int64_t q = kQ / ranks;
   auto model = std::make_unique<Model>();
   model->add(Shape{q + 2 * kK, kWidth}, DType::f32,
-             {{"q", Shape{kQ, kWidth}, 0, {{rank * q, 0, q}}},
-              {"k", Shape{kK, kWidth}, 0, {{0, q, kK}}},
-              {"v", Shape{kK, kWidth}, 0, {{0, q + kK, kK}}}});
-  model->add(Shape{kWidth, q}, DType::f32, {{"o", Shape{kWidth, kQ}, 1, {{rank * q, 0, q}}}});
+             {{"q", Shape{kQ, kWidth}, {{0, {{rank * q, 0, q}}}}},
+              {"k", Shape{kK, kWidth}, {{0, {{0, q, kK}}}}},
+              {"v", Shape{kK, kWidth}, {{0, {{0, q + kK, kK}}}}}});
+  model->add(Shape{kWidth, q}, DType::f32, {{"o", Shape{kWidth, kQ}, {{1, {{rank * q, 0, q}}}}}});
   return model;
 }
 
@@ -231,7 +231,7 @@ TEST(Save, StackedTensorsGoApartAndComeBackOnOtherRanks) {
 TEST(Save, PutsATensorTogetherFromSeveralParameters) {
   const TemporaryDirectory folder;
   const auto part = [](int64_t global, int64_t local, int64_t size) {
-    return std::vector<Part>{{"a", Shape{5, 2}, 0, {{global, local, size}}, true}};
+    return std::vector<Part>{{"a", Shape{5, 2}, {{0, {{global, local, size}}}}, true}};
   };
   Model model;
   count_from(model.add(Shape{2, 2}, DType::f32, part(3, 0, 2)), 6);
@@ -249,7 +249,7 @@ TEST(Save, PutsATensorTogetherFromSeveralParameters) {
 
 TEST(Save, LeavesPaddingOutAndLoadsItAsZero) {
   const TemporaryDirectory folder;
-  const std::vector<Part> parts = {{"a", Shape{3, 2}, 0, {{0, 0, 3}}}};
+  const std::vector<Part> parts = {{"a", Shape{3, 2}, {{0, {{0, 0, 3}}}}}};
   Model model, loaded;
   count_from(model.add(Shape{4, 2}, DType::f32, parts), 1);
   save_model(folder / "m", Json(Json::Object{}), model.parameters(), {});

@@ -21,55 +21,70 @@ struct Held {
 
 // Where element `local` of the parameter lies on disk; -1: the part does not take it.
 int64_t stored_index(const Held& held, int64_t local) {
-  const int axis = held.part.axis;
   std::vector<int64_t> at(static_cast<size_t>(std::max(held.shape.rank(), 1)));
   for (int d = held.shape.rank() - 1; d >= 0; --d) {
     at[static_cast<size_t>(d)] = local % held.shape[d];
     local /= held.shape[d];
   }
-  int64_t& along = at[static_cast<size_t>(axis)];
-  int64_t global = -1;
-  for (const Slice& s : held.part.slices) {
-    if (along >= s.local_begin && along < s.local_begin + s.size)
-      global = s.global_begin + along - s.local_begin;
+  for (int d = 0; d < held.shape.rank(); ++d) {
+    int64_t& along = at[static_cast<size_t>(d)];
+    int64_t global = -1;
+    for (const Slice& s : held.part.slices(d)) {
+      if (along >= s.local_begin && along < s.local_begin + s.size)
+        global = s.global_begin + along - s.local_begin;
+    }
+    if (global < 0) return -1;
+    along = global;
   }
-  if (global < 0) return -1;
-  along = global;
-  if (held.part.transposed) return at[1] * held.part.global[0] + at[0];
+  Shape stored = held.part.global;
+  if (held.part.transposed) {
+    stored.set(-1, held.part.global[-2]);
+    stored.set(-2, held.part.global[-1]);
+    std::swap(at[at.size() - 1], at[at.size() - 2]);
+  }
   int64_t index = 0;
-  for (int d = 0; d < held.part.global.rank(); ++d)
-    index = index * held.part.global[d] + at[static_cast<size_t>(d)];
+  for (int d = 0; d < stored.rank(); ++d) index = index * stored[d] + at[static_cast<size_t>(d)];
   return index;
 }
 
-// Up to three slices of an axis of a canonical tensor, one after another in the parameter with gaps
-// (other parts, padding) between them.
+// Up to three slices of some axes of a canonical tensor, one after another in the parameter with
+// gaps (other parts, padding) between them.
 Held random_held(std::mt19937& random) {
   const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % uint64_t(n)); };
   Held held;
   held.part.name = "a";
   held.part.transposed = below(2) == 0;
-  const int rank = held.part.transposed ? 2 : static_cast<int>(below(4));
+  const int rank = static_cast<int>(held.part.transposed ? 2 + below(2) : below(4));
   std::vector<int64_t> sizes;
   for (int d = 0; d < rank; ++d) sizes.push_back(1 + below(d == 0 ? 40 : 9));
   held.part.global = Shape(std::span<const int64_t>(sizes));
-  held.part.axis = rank == 0 ? 0 : static_cast<int>(below(rank));
   held.shape = held.part.global;
-  if (rank == 0) {
-    held.part.slices = {{0, 0, 1}};
-    return held;
+  for (int axis = 0; axis < rank; ++axis) {
+    if (below(2) == 0) continue;
+    std::vector<Slice> slices;
+    const int64_t length = held.part.global[axis];
+    int64_t global = 0, local = below(3);
+    for (int64_t left = 1 + below(3); left > 0; --left) {
+      global += below(length - global + 1);
+      const int64_t size = below(length - global + 1);
+      slices.push_back({global, local, size});
+      global += size;
+      local += size + below(3);
+    }
+    held.shape.set(axis, std::max<int64_t>(local, 1));
+    held.part.held.push_back({axis, std::move(slices)});
   }
-  const int64_t length = held.part.global[held.part.axis];
-  int64_t global = 0, local = below(3);
-  for (int64_t left = 1 + below(3); left > 0; --left) {
-    global += below(length - global + 1);
-    const int64_t size = below(length - global + 1);
-    held.part.slices.push_back({global, local, size});
-    global += size;
-    local += size + below(3);
-  }
-  held.shape.set(held.part.axis, std::max<int64_t>(local, 1));
   return held;
+}
+
+// At most three for each matrix, of which there is one an index of the dims before the last two.
+size_t most_blocks(const Held& held) {
+  int64_t most = 3;
+  for (int d = 0; d < held.shape.rank(); ++d) {
+    most *= static_cast<int64_t>(held.part.slices(d).size());
+    if (d + 2 < held.shape.rank()) most *= held.shape[d];
+  }
+  return static_cast<size_t>(most);
 }
 
 // Elements of a part that range [begin, begin + size) of the parameter takes: where they lie on
@@ -91,7 +106,7 @@ TEST(Blocks, OfAnyRangeTakeEachElementOnce) {
     const int64_t size = static_cast<int64_t>(random() % uint64_t(all - begin + 1));
     std::map<int64_t, int64_t> found;
     const std::vector<Block> blocks = blocks_of(held.part, held.shape, begin, size);
-    EXPECT_LE(blocks.size(), 3 * held.part.slices.size());
+    EXPECT_LE(blocks.size(), most_blocks(held));
     for (const Block& b : blocks) {
       EXPECT_EQ(b.stored.column, 1);
       std::vector<int64_t> in_region;
@@ -167,7 +182,7 @@ TEST(Blocks, AreReadPackedAndWritten) {
 
 TEST(Blocks, LargerThanATileAreTransposed) {
   Runtime runtime({DeviceKind::reference, 0}, 1);
-  const Part part{"a", Shape{130, 70}, 0, {{0, 0, 130}}, true};
+  const Part part{"a", Shape{130, 70}, {{0, {{0, 0, 130}}}}, true};
   std::vector<float> disk(130 * 70);
   std::iota(disk.begin(), disk.end(), 0.0f);
   const int64_t begin = 71, size = 130 * 70 - 200;
@@ -183,7 +198,7 @@ TEST(Blocks, LargerThanATileAreTransposed) {
 }
 
 TEST(Blocks, ThatDoNotFitAreDefects) {
-  const Part part{"a", Shape{4, 3}, 0, {{0, 0, 4}}};
+  const Part part{"a", Shape{4, 3}, {{0, {{0, 0, 4}}}}};
   EXPECT_THROW(blocks_of(part, Shape{4, 3}, 5, 8), InternalError);
   EXPECT_THROW(blocks_of(part, Shape{4, 3}, -1, 2), InternalError);
   EXPECT_THROW(blocks_of(part, Shape{3, 3}, 0, 9), InternalError);

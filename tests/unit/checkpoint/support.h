@@ -81,7 +81,7 @@ class Model {
   parallel::ParameterSpec& add(const std::string& name, Shape shape, DType dtype,
                                bool transposed = false) {
     const int64_t size = shape.rank() == 0 ? 1 : shape[0];
-    return add(shape, dtype, {{name, shape, 0, {{0, 0, size}}, transposed}});
+    return add(shape, dtype, {{name, shape, {{0, {{0, 0, size}}}}, transposed}});
   }
 
   std::span<parallel::ParameterSpec* const> parameters() const { return placed_; }

@@ -16,8 +16,7 @@ constexpr double kEpsilon = 1e-5;
 
 class BigramModel final : public Stage {
  public:
-  BigramModel(const Model& model, Runtime& runtime, DType type,
-              const parallel::TensorParallel& tensor);
+  BigramModel(const Model& model, Runtime& runtime, DType type, const parallel::ModelRanks& ranks);
 
   const Model& model() const override { return model_; }
   const parallel::ModelPart& part() const override { return part_; }
@@ -50,15 +49,15 @@ class BigramModel final : public Stage {
 };
 
 BigramModel::BigramModel(const Model& model, Runtime& runtime, DType type,
-                         const parallel::TensorParallel& tensor)
+                         const parallel::ModelRanks& ranks)
     : model_(model) {
   const int64_t vocabulary = model->vocab_size(), hidden = model->hidden_size();
   const auto placement = [](const std::string& name, const Shape& shape) {
     parallel::Placement placement;
-    placement.parts = {{.name = "model." + name, .global = shape, .slices = {{0, 0, shape[0]}}}};
+    placement.parts = {{.name = "model." + name, .global = shape}};
     return placement;
   };
-  nn::Builder builder(runtime, type, placement, tensor);
+  nn::Builder builder(runtime, type, placement, ranks);
   embedding_ = std::make_unique<nn::VocabularyTable>(builder, "embedding", vocabulary, hidden,
                                                      nn::normal(1), 1);
   norm_ =
@@ -102,8 +101,8 @@ struct BigramDefinition final : ModelDefinition, std::enable_shared_from_this<Bi
   }
   Model with(const ModelChanges&) const override { return Model(shared_from_this()); }
   std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t, const parallel::ModelPart&,
-                               const parallel::TensorParallel& tensor) const override {
-    return std::make_unique<BigramModel>(Model(shared_from_this()), runtime, type, tensor);
+                               const parallel::ModelRanks& ranks) const override {
+    return std::make_unique<BigramModel>(Model(shared_from_this()), runtime, type, ranks);
   }
   std::vector<double> plain_losses(const PlainTensors& weights, std::span<const int32_t> tokens,
                                    std::span<const int32_t> labels) const override;

@@ -41,7 +41,7 @@ struct Held {
        const ModelPart& part = {}, DType type = DType::f32)
       : group(comm::simulated(rank, ranks)),
         model(config, runtime, type, 1, part.layers > 0 ? part : ModelPart{0, config.num_layers},
-              {.group = group.get(), .sequence = sequence}) {
+              {.tensor = {.group = group.get(), .sequence = sequence}}) {
     parallel::allocate(model.parameters(), runtime);
     initialize(model, kSeed, runtime.stream());
   }
@@ -94,7 +94,8 @@ TEST(ModelPlacement, OfEachElementOneRankCounts) {
       for (int rank = 0; rank < ranks; ++rank) {
         const Held held(c.config, ranks, rank, true);
         for (const ParameterSpec* placed : held.model.parameters()) {
-          EXPECT_EQ(placed->partial, !placed->division) << placed->parameter.name;
+          EXPECT_EQ(placed->partial.has_value(), placed->divisions.empty())
+              << placed->parameter.name;
           for_each_run(*placed,
                        [&](const parallel::Part& part, int64_t canonical, int64_t, int64_t size) {
                          auto& tensor = counts[part.name];

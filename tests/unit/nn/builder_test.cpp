@@ -10,14 +10,15 @@ namespace {
 
 parallel::Placement one_tensor(const std::string& name, const Shape& shape) {
   parallel::Placement placement;
-  placement.parts = {{name, shape, 0, {{0, 0, shape[0]}}}};
+  placement.parts = {{name, shape, {{0, {{0, 0, shape[0]}}}}}};
   return placement;
 }
 
 struct Rank {
   Rank(int rank, int ranks, bool sequence)
       : group(comm::simulated(rank, ranks)),
-        builder(runtime, DType::bf16, one_tensor, {.group = group.get(), .sequence = sequence}) {}
+        builder(runtime, DType::bf16, one_tensor,
+                {.tensor = {.group = group.get(), .sequence = sequence}}) {}
 
   Runtime runtime{{DeviceKind::reference, 0}, 1};
   std::unique_ptr<comm::Group> group;
@@ -26,7 +27,7 @@ struct Rank {
 
 TEST(Builder, AParameterHasAShapeAndNoMemory) {
   Rank r(0, 1, false);
-  const Parameter& p = r.builder.add("w", {4, 3}, zeros(), 2);
+  const Parameter& p = r.builder.add("w", {4, 3}, zeros(), {.uses = 2});
   EXPECT_EQ(p.value.shape(), (Shape{4, 3}));
   EXPECT_EQ(p.value.dtype(), DType::bf16);
   EXPECT_FALSE(p.value.device().has_data());
@@ -45,16 +46,16 @@ TEST(Builder, WhatIsNotDividedIsCountedOnceAndPartialWhereTokensAreDivided) {
     for (int rank = 0; rank < 2; ++rank) {
       Rank r(rank, 2, sequence);
       r.builder.add("norm", {6}, ones());
-      r.builder.add("w", {6, 2}, zeros(), 1, parallel::Division{.axis = 0, .blocks = {2, 4}});
+      r.builder.add("w", {6, 2}, zeros(), {.divisions = {{.axis = 0, .blocks = {2, 4}}}});
       const auto placed = r.builder.take();
       EXPECT_EQ(placed[0]->counted, rank == 0);
-      EXPECT_EQ(placed[0]->partial, sequence);
+      EXPECT_EQ(placed[0]->partial.has_value(), sequence);
       EXPECT_EQ(placed[0]->parameter.value.shape(), (Shape{6}));
       EXPECT_TRUE(placed[1]->counted);
       EXPECT_FALSE(placed[1]->partial);
       EXPECT_EQ(placed[1]->parameter.value.shape(), (Shape{3, 2}));
       EXPECT_EQ(placed[1]->whole, (Shape{6, 2}));
-      EXPECT_EQ(placed[1]->placement.parts[0].slices.size(), 2u);
+      EXPECT_EQ(placed[1]->placement.parts[0].slices(0).size(), 2u);
     }
   }
 }
@@ -73,7 +74,7 @@ TEST(Linear, ColumnsAndRowsOfAPairFitEachOther) {
     EXPECT_EQ(p[2]->parameter.value.shape(), (Shape{8, share}));
     EXPECT_EQ(p[3]->parameter.value.shape(), (Shape{8}));
     EXPECT_FALSE(p[1]->decay);
-    EXPECT_FALSE(p[3]->division.has_value());
+    EXPECT_TRUE(p[3]->divisions.empty());
   }
   EXPECT_EQ(held, 7);
 }

@@ -50,9 +50,9 @@ void collect(const ParameterSpec& placed, Canonical& all) {
 // ranks hold the same key head.
 std::vector<Part> qkv(int tp, int rank, int64_t hidden) {
   const int64_t q = 32 / tp, kv = std::max<int64_t>(4, 8 / tp), kv_begin = rank * 8 / tp / 4 * 4;
-  return {{"q", {32, hidden}, 0, {{rank * q, 0, q}}},
-          {"k", {8, hidden}, 0, {{kv_begin, q, kv}}},
-          {"v", {8, hidden}, 0, {{kv_begin, q + kv, kv}}}};
+  return {{"q", {32, hidden}, {{0, {{rank * q, 0, q}}}}},
+          {"k", {8, hidden}, {{0, {{kv_begin, q, kv}}}}},
+          {"v", {8, hidden}, {{0, {{kv_begin, q + kv, kv}}}}}};
 }
 
 Canonical initialised(int tp, DType type) {
@@ -60,7 +60,7 @@ Canonical initialised(int tp, DType type) {
   for (int rank = 0; rank < tp; ++rank) {
     Host host;
     const std::vector<Part> parts = qkv(tp, rank, 6);
-    const int64_t rows = parts[2].slices[0].local_begin + parts[2].slices[0].size;
+    const int64_t rows = parts[2].slices(0)[0].local_begin + parts[2].slices(0)[0].size;
     ParameterSpec p = host.placed({rows, 6}, type, parts);
     initialize(p, kSeed, host.runtime.stream());
     collect(p, all);
@@ -94,7 +94,7 @@ TEST(Initialize, ColumnSlicesAndTransposedTensors) {
       const int64_t n = 8 / ranks;
       // `transposed` is about the disk: the logical order decides.
       ParameterSpec p =
-          host.placed({3, n}, DType::f32, {{"o", {3, 8}, 1, {{rank * n, 0, n}}, rank == 1}});
+          host.placed({3, n}, DType::f32, {{"o", {3, 8}, {{1, {{rank * n, 0, n}}}}, rank == 1}});
       initialize(p, kSeed, host.runtime.stream());
       collect(p, ranks == 1 ? whole : halves);
     }
@@ -107,7 +107,7 @@ TEST(Initialize, PaddedRowsAreZeroAndOnesAreOnes) {
   for (const Init init :
        {Init{Init::Kind::normal, 1.0}, Init{Init::Kind::ones, 0}, Init{Init::Kind::zeros, 0}}) {
     ParameterSpec p =
-        host.placed({5, 2}, DType::bf16, {{"embedding", {3, 2}, 0, {{0, 0, 3}}}}, init);
+        host.placed({5, 2}, DType::bf16, {{"embedding", {3, 2}, {{0, {{0, 0, 3}}}}}}, init);
     initialize(p, kSeed, host.runtime.stream());
     const std::vector<double> values = to_doubles(p.parameter.value);
     for (size_t i = 0; i < 10; ++i) {
@@ -124,7 +124,7 @@ TEST(Initialize, PaddedRowsAreZeroAndOnesAreOnes) {
 
 TEST(Initialize, HasTheDeviationAsked) {
   Host host;
-  ParameterSpec p = host.placed({400, 50}, DType::f32, {{"w", {400, 50}, 0, {{0, 0, 400}}}});
+  ParameterSpec p = host.placed({400, 50}, DType::f32, {{"w", {400, 50}, {{0, {{0, 0, 400}}}}}});
   initialize(p, kSeed, host.runtime.stream());
   double sum = 0, squares = 0;
   for (const double v : to_doubles(p.parameter.value)) {
@@ -140,7 +140,7 @@ TEST(Initialize, LeavesMetaAlone) {
   ParameterSpec p;
   p.parameter.value =
       Tensor::empty(runtime.arena(MemoryClass::parameters), {4, 2}, DType::bf16, "weight");
-  p.placement.parts = {{"w", {4, 2}, 0, {{0, 0, 4}}}};
+  p.placement.parts = {{"w", {4, 2}, {{0, {{0, 0, 4}}}}}};
   p.init = {Init::Kind::normal, 1.0};
   initialize(p, kSeed, runtime.stream());
 }
@@ -162,39 +162,42 @@ std::vector<Stretch> runs(const ParameterSpec& placed) {
 TEST(ForEachRun, JoinsWhatIsContiguousInBoth) {
   Host host;
   // Whole tensor: one run, along either axis.
-  EXPECT_EQ(runs(host.placed({4, 3}, DType::f32, {{"a", {4, 3}, 0, {{0, 0, 4}}}})),
+  EXPECT_EQ(runs(host.placed({4, 3}, DType::f32, {{"a", {4, 3}, {{0, {{0, 0, 4}}}}}})),
             (std::vector<Stretch>{{"a", 0, 0, 12}}));
-  EXPECT_EQ(runs(host.placed({4, 3}, DType::f32, {{"a", {4, 3}, 1, {{0, 0, 3}}}})),
+  EXPECT_EQ(runs(host.placed({4, 3}, DType::f32, {{"a", {4, 3}, {{1, {{0, 0, 3}}}}}})),
             (std::vector<Stretch>{{"a", 0, 0, 12}}));
   // Columns 2..3 of 4: a run a row.
-  EXPECT_EQ(runs(host.placed({2, 2}, DType::f32, {{"a", {2, 4}, 1, {{2, 0, 2}}}})),
+  EXPECT_EQ(runs(host.placed({2, 2}, DType::f32, {{"a", {2, 4}, {{1, {{2, 0, 2}}}}}})),
             (std::vector<Stretch>{{"a", 2, 0, 2}, {"a", 6, 2, 2}}));
   // Two slices of the axis, given out of order, adjacent in the canonical tensor but not here; an
   // empty one.
-  EXPECT_EQ(
-      runs(host.placed({4, 2}, DType::f32, {{"a", {6, 2}, 0, {{3, 0, 1}, {2, 2, 1}, {0, 0, 0}}}})),
-      (std::vector<Stretch>{{"a", 4, 4, 2}, {"a", 6, 0, 2}}));
+  EXPECT_EQ(runs(host.placed({4, 2}, DType::f32,
+                             {{"a", {6, 2}, {{0, {{3, 0, 1}, {2, 2, 1}, {0, 0, 0}}}}}})),
+            (std::vector<Stretch>{{"a", 4, 4, 2}, {"a", 6, 0, 2}}));
   // Two that are adjacent in both.
-  EXPECT_EQ(runs(host.placed({2, 2}, DType::f32, {{"a", {6, 2}, 0, {{2, 0, 1}, {3, 1, 1}}}})),
+  EXPECT_EQ(runs(host.placed({2, 2}, DType::f32, {{"a", {6, 2}, {{0, {{2, 0, 1}, {3, 1, 1}}}}}})),
             (std::vector<Stretch>{{"a", 4, 0, 4}}));
   // 1-d, and parts after one another.
-  EXPECT_EQ(
-      runs(host.placed({5}, DType::f32, {{"g", {6}, 0, {{3, 0, 3}}}, {"u", {4}, 0, {{2, 3, 2}}}})),
-      (std::vector<Stretch>{{"g", 3, 0, 3}, {"u", 2, 3, 2}}));
+  EXPECT_EQ(runs(host.placed({5}, DType::f32,
+                             {{"g", {6}, {{0, {{3, 0, 3}}}}}, {"u", {4}, {{0, {{2, 3, 2}}}}}})),
+            (std::vector<Stretch>{{"g", 3, 0, 3}, {"u", 2, 3, 2}}));
 }
 
 TEST(ForEachRun, RefusesSlicesOutsideTheTensors) {
   Host host;
   for (const Slice slice : {Slice{3, 0, 4}, Slice{0, 3, 2}, Slice{-1, 0, 1}, Slice{0, 0, -1}}) {
-    EXPECT_THROW(runs(host.placed({4, 2}, DType::f32, {{"a", {6, 2}, 0, {slice}}})), InternalError);
+    EXPECT_THROW(runs(host.placed({4, 2}, DType::f32, {{"a", {6, 2}, {{0, {slice}}}}})),
+                 InternalError);
   }
-  EXPECT_THROW(runs(host.placed({4, 3}, DType::f32, {{"a", {6, 2}, 0, {{0, 0, 1}}}})),
+  EXPECT_THROW(runs(host.placed({4, 3}, DType::f32, {{"a", {6, 2}, {{0, {{0, 0, 1}}}}}})),
                InternalError);
 }
 
 TEST(Part, StoredShape) {
-  EXPECT_EQ((Part{"a", {4, 3}, 0, {}, false}.stored_shape()), (Shape{4, 3}));
-  EXPECT_EQ((Part{"a", {4, 3}, 0, {}, true}.stored_shape()), (Shape{3, 4}));
+  EXPECT_EQ((Part{"a", {4, 3}, {}, false}.stored_shape()), (Shape{4, 3}));
+  EXPECT_EQ((Part{"a", {4, 3}, {}, true}.stored_shape()), (Shape{3, 4}));
+  EXPECT_EQ((Part{"a", {5, 4, 3}, {}, true}.stored_shape()), (Shape{5, 3, 4}));
+  EXPECT_EQ((Part{"a", {1, 4, 3}, {}, true, true}.stored_shape()), (Shape{3, 4}));
 }
 
 }  // namespace

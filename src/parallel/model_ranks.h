@@ -1,0 +1,28 @@
+// The groups of ranks that share the modules of a model.
+#pragma once
+
+#include "parallel/tensor_parallel.h"
+
+namespace megatron::parallel {
+
+// Groups are borrowed; null: one rank.
+struct ModelRanks {
+  TensorParallel tensor;                 // slices of the matrices of dense layers
+  comm::Group* context = nullptr;        // slices of each sequence
+  comm::Group* expert = nullptr;         // some of the experts each
+  comm::Group* expert_tensor = nullptr;  // slices of each expert's matrices
+
+  comm::Group* group(RankGroup which) const {
+    switch (which) {
+      case RankGroup::tensor: return tensor.group;
+      case RankGroup::context: return context;
+      case RankGroup::expert: return expert;
+      case RankGroup::expert_tensor: return expert_tensor;
+    }
+    return nullptr;
+  }
+  int size(RankGroup which) const { return group(which) == nullptr ? 1 : group(which)->size(); }
+  int rank(RankGroup which) const { return group(which) == nullptr ? 0 : group(which)->rank(); }
+};
+
+}  // namespace megatron::parallel
