@@ -29,9 +29,8 @@ class Ranks {
   const Mesh& mesh() const { return mesh_; }
   comm::Group& world() const { return mesh_.world(); }
   comm::Group& data() const { return mesh_.group({Axis::dp, Axis::cp}); }  // see different samples
-  comm::Group& expert_data() const {
-    return mesh_.expert_group(Axis::dp);
-  }                                                                         // hold the same experts
+  // Hold the same experts.
+  comm::Group& expert_data() const { return mesh_.expert_group(Axis::dp); }
   comm::Group& model() const { return mesh_.group({Axis::tp, Axis::pp}); }  // hold one replica
   const PipelineShape& pipeline() const { return options_.pipeline; }
   int stage() const { return mesh_.coordinate(Axis::pp); }

@@ -123,6 +123,45 @@ TEST(GradientNorm, BitsAreThoseOfOneRankOnShards) {
   }
 }
 
+// Sums travel between ranks so many at a time.
+TEST(GradientNorm, BitsDoNotDependOnTheWindow) {
+  const double expected = of_one_rank();
+  for (const int64_t window : {1, 2, 3, 11, 12, 100}) {
+    Runtime runtime({DeviceKind::cpu, 0}, 1);
+    Held whole(runtime);
+    for (const Item& item : kModel) whole.add(item, 0, item.shape.elements());
+    EXPECT_EQ(norm_of(whole, {.norm_window = window}, runtime), expected) << window;
+    each_rank(2, DeviceKind::cpu, [&](comm::Group& world, Runtime& ranks_runtime) {
+      Held held(ranks_runtime);
+      for (const Item& item : kModel) {
+        const int64_t n = item.shape.elements(), first = std::min<int64_t>(n, 16384);
+        held.add(item, world.rank() == 0 ? 0 : first, world.rank() == 0 ? first : n - first);
+      }
+      EXPECT_EQ(norm_of(held, {.norm = &world, .norm_window = window}, ranks_runtime), expected)
+          << window;
+    });
+  }
+}
+
+// Three slices, of which the last rank has the first: their order is that in the parameter.
+TEST(GradientNorm, SlicesFollowOneAnotherAsInTheParameter) {
+  constexpr int kRanks = 3;
+  const Item items[] = {{"slice of 0", {4, 6000}}, {"slice of 1", {4, 6000}}, {"slice", {4, 5998}}};
+  Runtime runtime({DeviceKind::cpu, 0}, 1);
+  Held apart(runtime);
+  for (const Item& item : items) apart.add(item, 0, item.shape.elements());
+  const double expected = norm_of(apart, {}, runtime);
+  each_rank(kRanks, DeviceKind::cpu, [&](comm::Group& world, Runtime& ranks_runtime) {
+    const int slice = kRanks - 1 - world.rank();
+    Held held(ranks_runtime);
+    parallel::ParameterSpec& spec = held.add(items[slice], 0, items[slice].shape.elements());
+    spec.parameter.name = "w";
+    spec.whole = {4, 17998};
+    spec.divisions = {{.axis = 1, .blocks = {17998}, .ranks = kRanks, .rank = slice}};
+    EXPECT_EQ(norm_of(held, {.norm = &world}, ranks_runtime), expected);
+  });
+}
+
 TEST(GradientNorm, ANotFiniteGradientIsSeenByAll) {
   each_rank(2, DeviceKind::cpu, [&](comm::Group& world, Runtime& runtime) {
     Held held(runtime);
