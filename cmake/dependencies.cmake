@@ -14,8 +14,8 @@ pkg_check_modules(sentencepiece REQUIRED IMPORTED_TARGET sentencepiece)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 
-# oneDNN, or nothing in its place: the folders onednn and without_onednn of src/kernels/cpu. Debian's dnnl config asks for
-# OpenCL's development files, so the library is found by name.
+# oneDNN, or nothing in its place: the folders onednn and without_onednn of src/kernels/cpu/products. Debian's dnnl config
+# asks for OpenCL's development files, so the library is found by name.
 if(MEGATRON_ONEDNN)
   find_library(DNNL_LIBRARY dnnl REQUIRED)
   find_path(DNNL_INCLUDE dnnl.hpp REQUIRED)
@@ -23,9 +23,9 @@ if(MEGATRON_ONEDNN)
   # Debian's dnnl runs on GCC's OpenMP; every thread that calls it sets its own OpenMP thread count to one.
   target_link_libraries(dnnl_cpu INTERFACE ${DNNL_LIBRARY} gomp)
   target_include_directories(dnnl_cpu SYSTEM INTERFACE ${DNNL_INCLUDE})
-  set(MEGATRON_KERNELS_WITHOUT cpu/without_onednn)
+  set(MEGATRON_KERNELS_WITHOUT cpu/products/without_onednn)
   set(MEGATRON_KERNELS_LIBRARIES dnnl_cpu)
 else()
-  set(MEGATRON_KERNELS_WITHOUT cpu/onednn)
+  set(MEGATRON_KERNELS_WITHOUT cpu/products/onednn)
   set(MEGATRON_KERNELS_LIBRARIES "")
 endif()

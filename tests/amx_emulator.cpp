@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "kernels/cpu/amx.h"
+#include "kernels/cpu/products/amx.h"
 #endif
 
 namespace megatron::kernels::cpu {

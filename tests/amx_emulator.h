@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cpu/bf16_products.h"
+#include "kernels/cpu/products/bf16_products.h"
 
 namespace megatron::kernels::cpu {
 

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "bench/call_timing.h"
-#include "kernels/cpu/library_product.h"
+#include "kernels/cpu/products/library_product.h"
 #include "plan/machine_rates.h"
 #include "plan/replay_memory.h"
 #include "training/plan/make_plan.h"

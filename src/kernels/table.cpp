@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "device/cuda_plugin.h"
-#include "kernels/cpu/bf16_products.h"
+#include "kernels/cpu/products/bf16_products.h"
 #include "kernels/reference/table.h"
 #include "kernels/widened.h"
 

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "kernels/cuda/cudnn/attention_graph.h"
-#include "kernels/cuda/cudnn/attention_run.h"
+#include "kernels/cuda/attention/cudnn/attention_graph.h"
+#include "kernels/cuda/attention/cudnn/attention_run.h"
 #include "kernels/table.h"
 
 extern "C" size_t played_cudnn_version;

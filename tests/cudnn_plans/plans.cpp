@@ -12,8 +12,8 @@
 #include <iterator>
 
 #include "device/cuda/libraries.h"
-#include "kernels/cuda/cudnn/attention_graph.h"
-#include "kernels/cuda/cudnn/plan.h"
+#include "kernels/cuda/attention/cudnn/attention_graph.h"
+#include "kernels/cuda/attention/cudnn/plan.h"
 
 namespace megatron::kernels::cuda {
 namespace {

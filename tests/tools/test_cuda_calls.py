@@ -8,8 +8,8 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parents[2] / "src"
 FILES = {
-    "kernels/cuda/cublaslt/calls.cpp": "cublasLt",
-    "kernels/cuda/cudnn/calls.cpp": "cudnn",
+    "kernels/cuda/products/cublaslt/calls.cpp": "cublasLt",
+    "kernels/cuda/attention/cudnn/calls.cpp": "cudnn",
     "comm/gpu/nccl/library/calls.cpp": "nccl",
 }
 CALL = re.compile(

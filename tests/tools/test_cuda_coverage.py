@@ -11,17 +11,17 @@ void add(const AddArgs& a, Stream& s) { launch("add", add_up, a, s); }
 """
 CUDA = {
     "src/kernels/cuda/table.cpp": (
-        '#include "kernels/cuda/add.h"\n#include "kernels/cuda/gemm.h"\n'
+        '#include "kernels/cuda/add.h"\n#include "kernels/cuda/products/gemm.h"\n'
         "Table cuda_table() { return {\n  .gemm = cuda::gemm,\n  .add = cuda::add,\n}; }"
     ),
     "src/kernels/cuda/add.h": "#pragma once\nvoid add(const AddArgs&, Stream&);\n",
-    "src/kernels/cuda/gemm.h": "#pragma once\nvoid gemm(const GemmArgs&, Stream&);\n",
+    "src/kernels/cuda/products/gemm.h": "#pragma once\nvoid gemm(const GemmArgs&, Stream&);\n",
     "src/kernels/cuda/plans.h": "#pragma once\nstruct Plans { void run(int); };\n",
     "src/kernels/cuda/plans.cpp": (
         '#include "kernels/cuda/plans.h"\nvoid Plans::run(int n) { cublasLtMatmul(n); }\n'
     ),
-    "src/kernels/cuda/gemm.cpp": (
-        '#include "kernels/cuda/gemm.h"\n#include "kernels/cuda/plans.h"\n'
+    "src/kernels/cuda/products/gemm.cpp": (
+        '#include "kernels/cuda/products/gemm.h"\n#include "kernels/cuda/plans.h"\n'
         "void gemm(const GemmArgs& a, Stream& s) { plans.run(1); cuda_table().add(a, s); }\n"
     ),
     "src/kernels/cuda/sums.cu": SUMS,
@@ -55,7 +55,7 @@ class CudaCoverage(ToolTest):
     def test_entry_that_computes_nothing(self):
         self.refused(
             "entry 'gemm' reaches neither a kernel nor a library",
-            src__kernels__cuda__gemm_cpp=CUDA["src/kernels/cuda/gemm.cpp"].replace("plans.run", "p"),
+            src__kernels__cuda__gemm_cpp=CUDA["src/kernels/cuda/products/gemm.cpp"].replace("plans.run", "p"),
         )
 
     def test_kernel_that_nobody_launches(self):

@@ -14,7 +14,7 @@ SOUND = {
     "src/base/error.h": "#pragma once\n#include <string>\n",
     "src/base/json.cpp": '#include <nlohmann/json.hpp>\n#include "base/error.h"\n',
     "src/tensor/tensor.h": '#pragma once\n#include "base/error.h"\n',
-    "src/kernels/cpu/gemm.cpp": (
+    "src/kernels/cpu/products/gemm.cpp": (
         '#include <dnnl.hpp>\n#include "hwy/highway.h"\n#include "tensor/tensor.h"\n'
     ),
     "src/cli/program.h": '#pragma once\n#include "tensor/tensor.h"\n',
@@ -77,7 +77,7 @@ COVERED = {
         "Table t() { return {.gemm = gemm, .add = add<float, double>, .sum = sum}; }"
     ),
     "src/kernels/cpu/table.cpp": "Table t() { return {\n  .gemm = gemm,\n  .add = cpu::add,\n}; }",
-    "src/kernels/cpu/gemm.cpp": "void gemm(const GemmArgs& a, Stream& s) { blocks(a, s); }\n",
+    "src/kernels/cpu/products/gemm.cpp": "void gemm(const GemmArgs& a, Stream& s) { blocks(a, s); }\n",
     "src/kernels/cpu/add.cpp": "void add(A& a, S& s) { loop(a); }  // not reference::add\n",
 }
 

@@ -1,6 +1,6 @@
 // The scratch memory of the host's kernels: a table whose entries ask the arena for what a call of
 // the kernel takes, in the same order, by the functions that the kernels themselves ask with.
-#include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/cross_entropy.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/embedding.h"

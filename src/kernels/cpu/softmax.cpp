@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"

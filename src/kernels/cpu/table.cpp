@@ -1,15 +1,15 @@
 #include "kernels/cpu/table.h"
 
 #include "kernels/cpu/activation.h"
-#include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/cross_entropy.h"
 #include "kernels/cpu/draw.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/embedding.h"
-#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/optimizer.h"
+#include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/rope.h"
 
 namespace megatron::kernels {

@@ -1,15 +1,15 @@
 #include "kernels/cuda/table.h"
 
 #include "kernels/cuda/activation.h"
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/draw.h"
 #include "kernels/cuda/dropout.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/embedding.h"
-#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/optimizer.h"
+#include "kernels/cuda/products/gemm.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/softmax.h"
 

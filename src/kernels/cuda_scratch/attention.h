@@ -52,7 +52,7 @@ AttentionBlocks forward_blocks(const AttentionArgs& args);
 AttentionBlocks query_gradient_blocks(const AttentionBackwardArgs& args);
 AttentionBlocks key_gradient_blocks(const AttentionBackwardArgs& args);
 
-// Spans of positions of every block (i32; kernels/cuda/attention_places.h), undefined where they
+// Spans of positions of every block (i32; kernels/cuda/attention/places.h), undefined where they
 // follow from indices alone.
 struct AttentionScratch {
   Tensor spans;

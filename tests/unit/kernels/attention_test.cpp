@@ -1,4 +1,4 @@
-#include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention/attention.h"
 
 #include <gtest/gtest.h>
 
@@ -392,7 +392,7 @@ TEST(Attention, SkippedKeysWouldHaveAddedNothing) {
 }
 
 // The last queries alone, with their positions, give the bits that they have among all: decoding
-// equals training. A few rows go another way than many (kernels/cpu/few_rows.h).
+// equals training. A few rows go another way than many (kernels/cpu/products/few_rows.h).
 void expect_bits_of_last_queries(const Problem& setup, DType type) {
   const int64_t keys = setup.keys;
   Attention whole(setup, type);

@@ -1,4 +1,4 @@
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/products/gemm.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "amx_emulator.h"
-#include "kernels/cpu/few_rows.h"
+#include "kernels/cpu/products/few_rows.h"
 
 namespace megatron::kernels::cpu {
 namespace {
@@ -258,7 +258,7 @@ TEST(Gemm, GivesAnElementTheSameBitsAtAnyIndex) {
   }
 }
 
-// Few rows go another way than many (kernels/cpu/few_rows.h), and a long sum in several slices.
+// Few rows go another way than many (kernels/cpu/products/few_rows.h), and a long sum in several slices.
 TEST(Gemm, GivesFewRowsTheBitsOfMany) {
   ProductMaker maker;
   for (const Types& types : all_types()) {

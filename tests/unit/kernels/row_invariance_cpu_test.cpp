@@ -7,11 +7,11 @@
 #include "amx_emulator.h"
 #include "base/philox.h"
 #include "kernels/cpu/activation.h"
-#include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/cross_entropy.h"
 #include "kernels/cpu/embedding.h"
-#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/norm.h"
+#include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/rope.h"
 #include "unit/kernels/cpu_maker.h"
 
@@ -152,7 +152,7 @@ float as_float(const Tensor& t, int64_t row, int64_t column) {
   return t.dtype() == DType::f32 ? t.data<float>()[at] : static_cast<float>(t.data<bf16>()[at]);
 }
 
-// The definition (kernels/cpu/tiles.h), then the bias: fma(a[k], b[k], sum) in ascending k; of pairs of
+// The definition (kernels/cpu/products/tiles.h), then the bias: fma(a[k], b[k], sum) in ascending k; of pairs of
 // bf16 the second, then the first; or of each 32 elements the even and the odd ones apart.
 float chain(const GemmArgs& args, int64_t i, int64_t j, WordKind kind) {
   float sum = 0;

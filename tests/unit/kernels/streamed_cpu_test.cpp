@@ -3,7 +3,7 @@
 #include <hwy/targets.h>
 
 #include "kernels/cpu/activation.h"
-#include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cross_entropy.h"
 #include "kernels/cpu/elementwise.h"

@@ -1,0 +1,299 @@
+#include "kernels/cpu/attention/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/attention/blocks.h"
+#include "kernels/cpu/products/few_rows.h"
+#include "kernels/cpu/rows_ahead.h"
+#include "kernels/table.h"
+
+namespace megatron::kernels::cpu {
+
+namespace {
+
+// Whether the rows, all there are of a key head, go by keys and values as they lie.
+bool reads_unpacked(const AttentionSizes& sizes, DType type) {
+  return takes_few_rows(sizes.kind, type, sizes.queries * sizes.group);
+}
+
+// Keys and values of every (sample, key head) as panels. They are packed once when several blocks
+// of rows read them; a single one packs each block as it comes, in memory of its thread that stays
+// in cache; few rows read none.
+class PackedKeys {
+ public:
+  struct Block {
+    uint32_t* keys;    // [keys / 32][word_width][32]
+    uint32_t* values;  // [columns / 32][words(keys)][32]
+  };
+
+  // Where keys and values lie in their memory.
+  struct Form {
+    Form(const AttentionSizes& sizes, DType type) : once(sizes.row_blocks() > 1) {
+      if (reads_unpacked(sizes, type)) return;
+      const int64_t keys = once ? sizes.padded_keys : kKeyColumns;
+      value_offset = keys * sizes.word_width;
+      place_words = value_offset + words(sizes.kind, keys) * sizes.columns;
+    }
+    int64_t bytes(const AttentionSizes& sizes, int threads) const {
+      return (once ? sizes.batch * sizes.kv_heads : threads) * place_words * 4;
+    }
+    bool once;
+    int64_t value_offset = 0, place_words = 0;
+  };
+
+  PackedKeys(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPlaces& places,
+             const Storage& memory, Stream& stream)
+      : args_(args),
+        sizes_(sizes),
+        places_(places),
+        form_(sizes, args.k.dtype()),
+        data_(reinterpret_cast<uint32_t*>(memory.data())) {
+    if (!form_.once) return;
+    const int64_t heads = sizes.batch * sizes.kv_heads, blocks = sizes.key_blocks();
+    stream.pool().parallel_for(heads * blocks, [&](int64_t index, int) {
+      pack(index / blocks, index % blocks, at(index / blocks, index % blocks));
+    });
+  }
+
+  Block block(int64_t head, int64_t block, int thread) const {
+    if (form_.once) return at(head, block);
+    const Block here = at(thread, 0);
+    pack(head, block, here);
+    return here;
+  }
+
+ private:
+  Block at(int64_t place, int64_t block) const {
+    uint32_t* begin = data_ + place * form_.place_words;
+    const int64_t keys = block * kKeyColumns;
+    return {begin + keys * sizes_.word_width,
+            begin + form_.value_offset + words(sizes_.kind, keys) * sizes_.columns};
+  }
+
+  // Panels that some query may see; the keys after the last such key are zeros.
+  void pack(int64_t head, int64_t block, const Block& to) const {
+    const int64_t sample = head / sizes_.kv_heads, key_head = head % sizes_.kv_heads;
+    const KeyRange range = places_.reachable(sample, block);
+    const int64_t begin = block * kKeyColumns + range.first, count = range.reachable;
+    if (count == 0) return;
+    const HeadRows keys(args_.k, sample, key_head, 1), values(args_.v, sample, key_head, 1);
+    for (int64_t j = 0; j < range.count; j += kPanel) {
+      const auto ahead = [&](const HeadRows& rows, int64_t first) {
+        prefetch_rows(rows.from(begin + first), std::clamp<int64_t>(count - first, 0, kPanel),
+                      sizes_.width);
+      };
+      ahead(values, j);
+      ahead(keys, j + kPanel);
+      transpose_to_panel(sizes_.kind, keys.from(begin + j),
+                         std::clamp<int64_t>(count - j, 0, kPanel), sizes_.width, nullptr,
+                         to.keys + (range.first + j) * sizes_.word_width);
+    }
+    rows_to_panels(sizes_.kind, values.from(begin), count, range.count, sizes_.width,
+                   words(sizes_.kind, sizes_.block_keys(block)) * kPanel,
+                   to.values + words(sizes_.kind, range.first) * kPanel);
+  }
+
+  const AttentionArgs& args_;
+  const AttentionSizes& sizes_;
+  const KeyPlaces& places_;
+  Form form_;
+  uint32_t* data_;
+};
+
+struct Workspace {
+  Workspace(const AttentionSizes& sizes, std::byte* begin) {
+    const int64_t tile = kQueryRows * kKeyColumns;
+    const ScratchPiece pieces[] = {
+        {&scores, tile},
+        {&weights, is_paired(sizes.kind) ? tile / 2 : 0},
+        {&random, sizes.dropout.p > 0 ? tile : 0},
+        {&queries, kQueryRows * sizes.word_width},
+        {&output, kQueryRows * sizes.columns},
+    };
+    bytes = cut_pieces(begin, pieces);
+  }
+
+  int64_t bytes = 0;
+  uint32_t *scores, *weights, *random, *queries, *output;
+  float maximum[kQueryRows], sum[kQueryRows];
+};
+
+// One tile: scores of queries with keys, and the output's share of its values.
+class PackedTile {
+ public:
+  PackedTile(const AttentionSizes& sizes, const PackedKeys::Block& from, int64_t block,
+             const TilePlace& place)
+      : sizes_(sizes), place_(place) {
+    keys_ = from.keys + place.first * sizes.word_width;
+    values_ = from.values + words(sizes.kind, place.first) * kPanel;
+    value_panel_ = words(sizes.kind, sizes.block_keys(block)) * kPanel;
+  }
+  void score(Workspace& work) const {
+    tile_product(sizes_.kind, {.m = place_.rows,
+                               .n = place_.keys,
+                               .k = sizes_.word_width,
+                               .a = work.queries,
+                               .a_row = sizes_.word_width,
+                               .a_step = 1,
+                               .b = keys_,
+                               .panel = sizes_.word_width * kPanel,
+                               .c = floats(work.scores),
+                               .ldc = kKeyColumns,
+                               .accumulate = false});
+  }
+  void add_values(const uint32_t* weights, Workspace& work) const {
+    tile_product(sizes_.kind, {.m = place_.rows,
+                               .n = sizes_.columns,
+                               .k = words(sizes_.kind, place_.keys),
+                               .a = weights,
+                               .a_row = words(sizes_.kind, kKeyColumns),
+                               .a_step = 1,
+                               .b = values_,
+                               .panel = value_panel_,
+                               .c = floats(work.output),
+                               .ldc = sizes_.columns,
+                               .accumulate = true});
+  }
+
+ private:
+  const AttentionSizes& sizes_;
+  const TilePlace& place_;
+  const uint32_t *keys_, *values_;
+  int64_t value_panel_;
+};
+
+// The same for few rows: keys and values are read where they lie. Keys that no row sees are left
+// out, so that their scores hold anything, and their weights are zero.
+class UnpackedTile {
+ public:
+  UnpackedTile(const AttentionArgs& args, const AttentionSizes& sizes, const RowBlock& rows,
+               int64_t first, int64_t keys, const TilePlace& place)
+      : sizes_(sizes),
+        rows_(place.rows),
+        count_(keys),
+        keys_(HeadRows(args.k, rows.sample, rows.key_head, 1).from(first)),
+        values_(HeadRows(args.v, rows.sample, rows.key_head, 1).from(first)) {}
+  void score(Workspace& work) const {
+    const int64_t size = size_of(values_.type);
+    RowsAhead values(values_.base, count_, sizes_.width * size, values_.stride * size);
+    values.lines(values.all());
+    few_rows_product_nt(sizes_.kind, {.m = rows_,
+                                      .n = count_,
+                                      .elements = sizes_.width,
+                                      .a = work.queries,
+                                      .a_row = sizes_.word_width,
+                                      .b = keys_,
+                                      .c = floats(work.scores),
+                                      .ldc = kKeyColumns,
+                                      .accumulate = false});
+  }
+  void add_values(const uint32_t* weights, Workspace& work) const {
+    few_rows_product_nn(sizes_.kind, {.m = rows_,
+                                      .n = sizes_.width,
+                                      .elements = count_,
+                                      .a = weights,
+                                      .a_row = words(sizes_.kind, kKeyColumns),
+                                      .b = values_,
+                                      .c = floats(work.output),
+                                      .ldc = sizes_.columns,
+                                      .accumulate = true});
+  }
+
+ private:
+  const AttentionSizes& sizes_;
+  int64_t rows_, count_;
+  MatrixRows keys_, values_;
+};
+
+// Rows of `block`: online softmax over the blocks of keys in ascending order.
+void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPlaces& places,
+            const PackedKeys& packed, const RowBlock& block, int thread, Workspace& work) {
+  const int64_t head = block.sample * sizes.kv_heads + block.key_head;
+  pack_rows(HeadRows(args.q, block.sample, block.key_head, sizes.group), block.begin, block.count,
+            block.rows, sizes.kind, work.queries);
+  std::fill_n(work.maximum, block.rows, -std::numeric_limits<float>::infinity());
+  std::fill_n(work.sum, block.rows, 0.0f);
+  std::fill_n(work.output, block.rows * sizes.columns, 0u);
+  const bool unpacked = reads_unpacked(sizes, args.k.dtype());
+  const bool pairs = is_paired(sizes.kind);
+  const uint32_t* weights = pairs ? work.weights : work.scores;
+  for (int64_t b = 0; b < sizes.key_blocks(); ++b) {
+    TilePlace place = block.tile(places, b);
+    if (place.keys == 0) continue;
+    const auto tile = [&](const auto& products) {
+      products.score(work);
+      softmax_step({.place = place,
+                    .dropout = block.draw(sizes, place, work.random),
+                    .kind = sizes.kind,
+                    .scale = static_cast<float>(args.scale),
+                    .scores = floats(work.scores),
+                    .weights = work.weights,
+                    .maximum = work.maximum,
+                    .sum = work.sum,
+                    .output = floats(work.output),
+                    .width = sizes.columns});
+      products.add_values(weights, work);
+    };
+    if (unpacked) {
+      place.rows = block.count;
+      const int64_t seen = places.reachable(block.sample, b).reachable;
+      tile(UnpackedTile(args, sizes, block, b * kKeyColumns + place.first, seen, place));
+    } else {
+      tile(PackedTile(sizes, packed.block(head, b, thread), b, place));
+    }
+  }
+}
+
+void finish(const AttentionArgs& args, const AttentionSizes& sizes, const RowBlock& block,
+            Workspace& work) {
+  float* lse = args.lse.data<float>();
+  float factors[kQueryRows];
+  for (int64_t i = 0; i < block.count; ++i) {
+    const bool seen = work.sum[i] != 0;  // true for a NaN, which must reach the output
+    factors[i] = seen ? 1.0f / work.sum[i] : 0.0f;
+    lse[block.statistics_index(sizes, i)] =
+        seen ? static_cast<float>(work.maximum[i] + std::log(static_cast<double>(work.sum[i])))
+             : work.maximum[i];
+  }
+  unpack_rows(HeadRows(args.out, block.sample, block.key_head, sizes.group), block.begin,
+              block.count, floats(work.output), sizes.columns, factors);
+}
+
+}  // namespace
+
+AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream) {
+  if (args.q.elements() == 0) return {};
+  const AttentionSizes sizes(args);
+  const int threads = stream.plan().threads;
+  Arena& arena = stream.scratch();
+  AttentionScratch scratch{.tile_bytes = Workspace(sizes, nullptr).bytes};
+  scratch.positions = arena.allocate(KeyPlaces::bytes(sizes), "attention key positions");
+  scratch.keys = arena.allocate(PackedKeys::Form(sizes, args.k.dtype()).bytes(sizes, threads),
+                                "attention keys");
+  scratch.tiles = arena.allocate(scratch.tile_bytes * threads, "attention tiles");
+  return scratch;
+}
+
+void attention(const AttentionArgs& args, Stream& stream) {
+  check(args);
+  require_attention_type("attention", args.q.dtype());
+  if (args.q.elements() == 0) return;
+  const AttentionScratch scratch = attention_scratch(args, stream);
+  const AttentionSizes sizes(args);
+  const KeyPlaces places(sizes, scratch.positions);
+  const PackedKeys packed(args, sizes, places, *scratch.keys, stream);
+  const int64_t blocks = sizes.row_blocks();
+  stream.pool().parallel_for(sizes.batch * sizes.kv_heads * blocks, [&](int64_t index, int thread) {
+    const int64_t head = index / blocks;
+    // The last rows first: under a causal mask they see most.
+    const RowBlock block(sizes, head / sizes.kv_heads, head % sizes.kv_heads,
+                         blocks - 1 - index % blocks);
+    Workspace work(sizes, scratch.tiles->data() + thread * scratch.tile_bytes);
+    attend(args, sizes, places, packed, block, thread, work);
+    finish(args, sizes, block, work);
+  });
+}
+
+}  // namespace megatron::kernels::cpu

@@ -1,0 +1,239 @@
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cpu/attention/attention.h"
+#include "kernels/cpu/attention/blocks.h"
+#include "kernels/table.h"
+
+namespace megatron::kernels::cpu {
+
+namespace {
+
+// Memory of one thread: the keys and values of one key head in the forms the products need, their
+// gradients, and a tile.
+struct GradientWorkspace {
+  GradientWorkspace(const AttentionSizes& s, std::byte* begin) {
+    const int64_t tile = kQueryRows * kKeyColumns, pair_tile = is_paired(s.kind) ? tile / 2 : 0;
+    const int64_t row_panels = words(s.kind, kQueryRows) * s.columns,
+                  rows = kQueryRows * s.word_width;
+    const ScratchPiece pieces[] = {
+        {&keys_across, s.padded_keys * s.word_width},
+        {&values_across, s.padded_keys * s.word_width},
+        {&keys_down, words(s.kind, s.padded_keys) * s.columns},
+        {&dkeys, s.padded_keys * s.columns},
+        {&dvalues, s.padded_keys * s.columns},
+        {&queries, rows},
+        {&dout, rows},
+        {&queries_down, row_panels},
+        {&dout_down, row_panels},
+        {&dqueries, kQueryRows * s.columns},
+        {&scores, tile},
+        {&slopes, tile},
+        {&slope_pairs, pair_tile},
+        {&weight_row_pairs, pair_tile},
+        {&slope_row_pairs, pair_tile},
+        {&random, s.dropout.p > 0 ? tile : 0},
+    };
+    bytes = cut_pieces(begin, pieces);
+  }
+
+  int64_t bytes = 0;
+  uint32_t *keys_across, *values_across, *keys_down, *dkeys, *dvalues;
+  uint32_t *queries, *dout, *queries_down, *dout_down, *dqueries;
+  uint32_t *scores, *slopes, *slope_pairs, *weight_row_pairs, *slope_row_pairs, *random;
+  float lse[kQueryRows], delta[kQueryRows];
+};
+
+class KeyHeadGradient {
+ public:
+  KeyHeadGradient(const AttentionBackwardArgs& args, const AttentionSizes& sizes,
+                  const KeyPlaces& places, int64_t sample, int64_t key_head,
+                  GradientWorkspace& work)
+      : args_(args),
+        s_(sizes),
+        places_(places),
+        sample_(sample),
+        key_head_(key_head),
+        work_(work) {}
+
+  void run() {
+    pack_keys();
+    for (int64_t b = 0; b < s_.row_blocks(); ++b) {
+      const RowBlock block(s_, sample_, key_head_, b);
+      pack_queries(block);
+      prefetch_queries(block.begin + kQueryRows);
+      for (int64_t keys = 0; keys < s_.key_blocks(); ++keys) {
+        const TilePlace place = block.tile(places_, keys);
+        if (place.keys > 0) add_tile(block, place, keys);
+      }
+      unpack_rows(head(args_.dq, s_.group), block.begin, block.count, floats(work_.dqueries),
+                  s_.columns, nullptr);
+    }
+    unpack_rows(head(args_.dk, 1), 0, s_.keys, floats(work_.dkeys), s_.columns, nullptr);
+    unpack_rows(head(args_.dv, 1), 0, s_.keys, floats(work_.dvalues), s_.columns, nullptr);
+  }
+
+ private:
+  HeadRows head(const Tensor& t, int64_t group) const {
+    return HeadRows(t, sample_, key_head_, group);
+  }
+  // Start of a block of keys in the arrays that are summed over keys.
+  int64_t down(int64_t block) const { return words(s_.kind, block * kKeyColumns) * s_.columns; }
+
+  void pack_keys() {
+    for (int64_t b = 0; b < s_.key_blocks(); ++b) {
+      const int64_t begin = b * kKeyColumns, padded = s_.block_keys(b);
+      const int64_t count = std::min(padded, s_.keys - begin);
+      const HeadRows keys = head(args_.k, 1), values = head(args_.v, 1);
+      for (int64_t j = 0; j < padded; j += kPanel) {
+        const int64_t rows = std::clamp<int64_t>(count - j, 0, kPanel);
+        const int64_t at = (begin + j) * s_.word_width;
+        const bool ahead = begin + j + 2 * kPanel <= s_.keys;
+        const auto transpose = [&](const HeadRows& from, uint32_t* to) {
+          transpose_to_panel(s_.kind, from.from(begin + j), rows, s_.width,
+                             ahead ? from.row(begin + j + kPanel) : nullptr, to + at);
+        };
+        transpose(keys, work_.keys_across);
+        transpose(values, work_.values_across);
+      }
+      rows_to_panels(s_.kind, keys.from(begin), count, padded, s_.width,
+                     words(s_.kind, padded) * kPanel, work_.keys_down + down(b));
+    }
+    std::fill_n(work_.dkeys, s_.padded_keys * s_.columns, 0u);
+    std::fill_n(work_.dvalues, s_.padded_keys * s_.columns, 0u);
+  }
+
+  // Rows of words as panels that are summed over rows.
+  void down_panels(const uint32_t* from, int64_t rows, uint32_t* to) const {
+    const bool pairs = is_paired(s_.kind);
+    const int64_t elements = pairs ? 2 * s_.word_width : s_.word_width;
+    rows_to_panels(
+        s_.kind,
+        {reinterpret_cast<const std::byte*>(from), elements, pairs ? DType::bf16 : DType::f32},
+        rows, rows, elements, words(s_.kind, rows) * kPanel, to);
+  }
+
+  void pack_queries(const RowBlock& block) {
+    const HeadRows dout = head(args_.dout, s_.group), out = head(args_.out, s_.group);
+    pack_rows(head(args_.q, s_.group), block.begin, block.count, block.rows, s_.kind,
+              work_.queries);
+    pack_rows(dout, block.begin, block.count, block.rows, s_.kind, work_.dout);
+    down_panels(work_.queries, block.rows, work_.queries_down);
+    down_panels(work_.dout, block.rows, work_.dout_down);
+    std::fill_n(work_.dqueries, block.rows * s_.columns, 0u);
+    row_products(dout, out, block.begin, block.count, work_.delta);
+    std::fill(work_.delta + block.count, work_.delta + block.rows, 0.0f);
+    const float* lse = args_.lse.data<float>();
+    for (int64_t i = 0; i < block.rows; ++i) {
+      constexpr float kInfinity = std::numeric_limits<float>::infinity();
+      const float row_lse = i < block.count ? lse[block.statistics_index(s_, i)] : kInfinity;
+      work_.lse[i] =
+          row_lse == -kInfinity ? kInfinity : row_lse;  // a row that sees nothing has p = 0
+    }
+  }
+
+  void prefetch_queries(int64_t begin) const {
+    const int64_t count = std::min(kQueryRows, s_.queries * s_.group - begin);
+    for (const Tensor* t : {&args_.q, &args_.dout, &args_.out})
+      prefetch_rows(head(*t, s_.group), begin, count);
+  }
+
+  // scores = rows of `a` times a block of keys (or values).
+  void across(const RowBlock& block, const TilePlace& place, const uint32_t* a, const uint32_t* b,
+              int64_t keys, uint32_t* to) {
+    tile_product(s_.kind, {.m = block.rows,
+                           .n = place.keys,
+                           .k = s_.word_width,
+                           .a = a,
+                           .a_row = s_.word_width,
+                           .a_step = 1,
+                           .b = b + (keys * kKeyColumns + place.first) * s_.word_width,
+                           .panel = s_.word_width * kPanel,
+                           .c = floats(to),
+                           .ldc = kKeyColumns,
+                           .accumulate = false});
+  }
+  // Gradient of a block of keys += (tile of rows by keys)^T rows.
+  void add_to_keys(const RowBlock& block, const TilePlace& place, const uint32_t* tile,
+                   const uint32_t* rows, int64_t keys, uint32_t* to) {
+    const int64_t depth = words(s_.kind, block.rows);
+    tile_product(s_.kind, {.m = place.keys,
+                           .n = s_.columns,
+                           .k = depth,
+                           .a = tile,
+                           .a_row = 1,
+                           .a_step = kKeyColumns,
+                           .b = rows,
+                           .panel = depth * kPanel,
+                           .c = floats(to) + (keys * kKeyColumns + place.first) * s_.columns,
+                           .ldc = s_.columns,
+                           .accumulate = true});
+  }
+
+  void add_tile(const RowBlock& block, const TilePlace& place, int64_t keys) {
+    across(block, place, work_.queries, work_.keys_across, keys, work_.scores);
+    across(block, place, work_.dout, work_.values_across, keys, work_.slopes);
+    gradient_step({.place = place,
+                   .dropout = block.draw(s_, place, work_.random),
+                   .kind = s_.kind,
+                   .scale = static_cast<float>(args_.scale),
+                   .lse = work_.lse,
+                   .delta = work_.delta,
+                   .scores = floats(work_.scores),
+                   .slopes = floats(work_.slopes),
+                   .slope_pairs = work_.slope_pairs,
+                   .weight_row_pairs = work_.weight_row_pairs,
+                   .slope_row_pairs = work_.slope_row_pairs});
+    const bool pairs = is_paired(s_.kind);
+    add_to_keys(block, place, pairs ? work_.weight_row_pairs : work_.scores, work_.dout_down, keys,
+                work_.dvalues);
+    add_to_keys(block, place, pairs ? work_.slope_row_pairs : work_.slopes, work_.queries_down,
+                keys, work_.dkeys);
+    tile_product(s_.kind, {.m = block.rows,
+                           .n = s_.columns,
+                           .k = words(s_.kind, place.keys),
+                           .a = pairs ? work_.slope_pairs : work_.slopes,
+                           .a_row = words(s_.kind, kKeyColumns),
+                           .a_step = 1,
+                           .b = work_.keys_down + down(keys) + words(s_.kind, place.first) * kPanel,
+                           .panel = words(s_.kind, s_.block_keys(keys)) * kPanel,
+                           .c = floats(work_.dqueries),
+                           .ldc = s_.columns,
+                           .accumulate = true});
+  }
+
+  const AttentionBackwardArgs& args_;
+  const AttentionSizes& s_;
+  const KeyPlaces& places_;
+  int64_t sample_, key_head_;
+  GradientWorkspace& work_;
+};
+
+}  // namespace
+
+AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, Stream& stream) {
+  const AttentionSizes sizes(args);
+  if (sizes.batch * sizes.kv_heads * sizes.width == 0) return {};
+  AttentionScratch scratch{.tile_bytes = GradientWorkspace(sizes, nullptr).bytes};
+  Arena& arena = stream.scratch();
+  scratch.positions = arena.allocate(KeyPlaces::bytes(sizes), "attention key positions");
+  scratch.tiles =
+      arena.allocate(scratch.tile_bytes * stream.plan().threads, "attention gradient tiles");
+  return scratch;
+}
+
+void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
+  check(args);
+  require_attention_type("attention_backward", args.q.dtype());
+  const AttentionScratch scratch = attention_backward_scratch(args, stream);
+  if (scratch.tiles == nullptr) return;
+  const AttentionSizes sizes(args);
+  const KeyPlaces places(sizes, scratch.positions);
+  // One thread computes a key head from end to end: sums over its queries have one order.
+  stream.pool().parallel_for(sizes.batch * sizes.kv_heads, [&](int64_t head, int thread) {
+    GradientWorkspace work(sizes, scratch.tiles->data() + thread * scratch.tile_bytes);
+    KeyHeadGradient(args, sizes, places, head / sizes.kv_heads, head % sizes.kv_heads, work).run();
+  });
+}
+
+}  // namespace megatron::kernels::cpu

@@ -1,0 +1,114 @@
+// How attention is cut in tiles: the rows of a key head are its queries times the query heads that
+// share it, so that keys and values are read once for the whole group.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <span>
+
+#include "device/stream.h"
+#include "kernels/attention.h"
+#include "kernels/cpu/attention/pack.h"
+#include "kernels/cpu/attention/rows.h"
+
+namespace megatron::kernels::cpu {
+
+// Cuts memory in pieces of 32-bit words, each aligned to 64 bytes, and returns the bytes of all.
+// begin null: only counts.
+struct ScratchPiece {
+  uint32_t** place;
+  int64_t words;
+};
+int64_t cut_pieces(std::byte* begin, std::span<const ScratchPiece> pieces);
+inline float* floats(uint32_t* words) { return reinterpret_cast<float*>(words); }
+
+// The numbers of a call; the same for its forward and its backward.
+struct AttentionSizes {
+  template <class Args>
+  explicit AttentionSizes(const Args& args)
+      : AttentionSizes(args.q, args.k, args.causal, args.dropout) {
+    q_positions = args.q_positions;
+    k_positions = args.k_positions;
+    window_start = args.window_start;
+  }
+
+  // Keys of a block, padded to panels.
+  int64_t block_keys(int64_t block) const {
+    return std::min(kKeyColumns, padded_keys - block * kKeyColumns);
+  }
+  int64_t key_blocks() const { return (padded_keys + kKeyColumns - 1) / kKeyColumns; }
+  int64_t row_blocks() const { return (queries * group + kQueryRows - 1) / kQueryRows; }
+
+  // Lowest and highest position of a key that query t of a sample sees.
+  int32_t key_begin(int64_t sample, int64_t t) const;
+  int32_t position(int64_t sample, int64_t t) const;
+  int32_t limit(int64_t sample, int64_t t) const;
+
+  int64_t batch, queries, keys, kv_heads, group, width;
+  WordKind kind;
+  int64_t word_width;   // words of a row of D elements
+  int64_t columns;      // D padded to panels
+  int64_t padded_keys;  // S padded to panels
+  Tensor q_positions, k_positions, window_start;
+  bool causal;
+  const DropoutArgs::Mask& dropout;
+
+ private:
+  AttentionSizes(const Tensor& q, const Tensor& k, bool causal, const DropoutArgs::Mask& dropout);
+};
+
+// A range of a block's keys, multiples of kPanel, and the lowest and highest of their positions.
+struct KeyRange {
+  int64_t first, count;
+  int32_t lowest, highest;
+  int64_t reachable;  // keys of the range up to the last that lies between the positions asked for
+};
+
+// Positions of the keys of every sample, the lowest and the highest of each panel of kPanel keys.
+class KeyPlaces {
+ public:
+  // memory: of bytes(sizes).
+  KeyPlaces(const AttentionSizes& sizes, std::shared_ptr<Storage> memory);
+  static int64_t bytes(const AttentionSizes& sizes);
+  const int32_t* keys(int64_t sample, int64_t block) const {
+    return key_ + sample * padded_keys_ + block * kKeyColumns;
+  }
+  // Keys of a block without the panels at its ends in which none stands in [begin, limit].
+  KeyRange within(int64_t sample, int64_t block, int32_t begin, int32_t limit) const;
+  // Those of the lowest begin and the highest limit of all queries of the sample.
+  KeyRange reachable(int64_t sample, int64_t block) const;
+
+ private:
+  std::shared_ptr<Storage> storage_;
+  int64_t padded_keys_;
+  int32_t* key_;
+  int32_t* lowest_;
+  int32_t* highest_;
+  int32_t* begin_;  // [samples]: of all queries
+  int32_t* limit_;
+};
+
+// One block of rows of (sample, key head).
+struct RowBlock {
+  RowBlock(const AttentionSizes& sizes, int64_t sample, int64_t key_head, int64_t block);
+
+  // The tile of this block and a block of keys, without the panels at its ends that no row sees
+  // (keys 0: none is seen).
+  TilePlace tile(const KeyPlaces& places, int64_t block) const;
+  // Draws the tile's random words into `words`; no dropout: nothing.
+  TileDropout draw(const AttentionSizes& sizes, const TilePlace& place, uint32_t* words) const;
+  // Index of row i in an [B,N,T] tensor.
+  int64_t statistics_index(const AttentionSizes& sizes, int64_t i) const;
+
+  int64_t sample, key_head, begin, count;
+  int64_t rows;  // count padded to pairs
+  // Lowest and highest key position that a row sees; padding repeats the last row's.
+  int32_t key_begin[kQueryRows], limit[kQueryRows];
+  int32_t position[kQueryRows];
+  int32_t lowest_begin, highest_begin, lowest_limit, highest_limit;
+};
+
+// A refused type is an Error that names the reference device.
+void require_attention_type(const char* kernel, DType type);
+
+}  // namespace megatron::kernels::cpu

@@ -1,0 +1,82 @@
+// The element-wise half of blocked attention: what happens to a tile of scores between the
+// products.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/products/tiles.h"
+
+namespace megatron::kernels::cpu {
+
+// A tile has up to kQueryRows rows (queries of the heads that share keys) and kKeyColumns columns
+// (keys); rows of a tile lie kKeyColumns apart. 64 x 128 f32 fill two thirds of a first-level cache
+// with the packed operands in the second level.
+inline constexpr int64_t kQueryRows = 64;
+inline constexpr int64_t kKeyColumns = 128;
+static_assert(kQueryRows % kChainCut == 0 && kKeyColumns % kChainCut == 0 &&
+              kPanel % kChainCut == 0);
+
+// Where the rows and columns of a tile stand. A key is seen when key_begin[i] <= key[j] <=
+// limit[i]; a tile in which all are seen says so.
+struct TilePlace {
+  int64_t rows;
+  int64_t first;             // keys of the block before the tile's; a multiple of 32
+  int64_t keys;              // a multiple of 32; padding has key INT32_MAX, never seen
+  const int32_t* key_begin;  // [rows]; null: no key of the tile lies before one
+  const int32_t* limit;      // [rows]
+  const int32_t* key;        // [keys]
+  bool all_seen;
+};
+
+// Dropout of a tile: kept where word >= threshold, then scaled. words [rows][kKeyColumns]; null: no
+// dropout.
+struct TileDropout {
+  const uint32_t* words = nullptr;
+  uint32_t threshold = 0;
+  float scale = 1;
+};
+
+// The random words of one row: element (sample, position, key[j]) of the stream behind `philox_key`
+// (kernels/dropout.h).
+void random_row(const int32_t* key, int64_t keys, uint32_t position, uint64_t sample,
+                uint64_t philox_key, uint32_t* words);
+
+// One step of the online softmax (Milakov and Gimelshein 2018). With y = scale * s, m' = max(m, max
+// y):
+//   weights = dropout(e^(y - m')), sum = sum e^(m - m') + sum of e^(y - m'), output *= e^(m - m'),
+//   m = m'.
+// A row that has seen nothing keeps m = -infinity.
+struct SoftmaxStep {
+  TilePlace place;
+  TileDropout dropout;
+  WordKind kind;
+  float scale;
+  float* scores;      // in: s. kind f32: out: weights
+  uint32_t* weights;  // pairs of bf16: weights, rows of kKeyColumns / 2 words
+  float* maximum;     // [rows]
+  float* sum;         // [rows]
+  float* output;      // [rows][width]
+  int64_t width;      // a multiple of 32
+};
+void softmax_step(const SoftmaxStep& step);
+
+// p = e^(scale * s - lse), 0 where not seen; weights = dropout(p); ds = scale * p * (dropout(dp) -
+// delta).
+struct GradientStep {
+  TilePlace place;  // rows: even
+  TileDropout dropout;
+  WordKind kind;
+  float scale;
+  const float* lse;    // [rows]; +infinity makes p 0
+  const float* delta;  // [rows]
+  float* scores;       // in: s. kind f32: out: weights
+  float* slopes;       // in: dp. kind f32: out: ds
+  // pairs of bf16: ds as pairs of keys [rows][kKeyColumns / 2]; weights and ds as pairs of rows
+  // [rows / 2][kKeyColumns].
+  uint32_t* slope_pairs;
+  uint32_t* weight_row_pairs;
+  uint32_t* slope_row_pairs;
+};
+void gradient_step(const GradientStep& step);
+
+}  // namespace megatron::kernels::cpu

@@ -1,0 +1,36 @@
+// Products of few rows with a matrix that is read straight from memory, not packed beforehand: what
+// generation spends its time in, those of its attention included.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/products/panels.h"
+#include "kernels/cpu/products/tiles.h"
+
+namespace megatron::kernels::cpu {
+
+// Row i of a, of `elements` elements, at a + i * a_row in words(kind, elements) words; an odd last
+// one is paired with 0. c [m,n] is added to where `accumulate`. Each element has the bits that
+// tile_product gives it.
+struct FewRowsProduct {
+  int64_t m, n, elements;
+  const uint32_t* a;
+  int64_t a_row;
+  MatrixRows b;
+  float* c;
+  int64_t ldc;
+  bool accumulate;
+};
+
+inline constexpr int64_t kFewRows = 8;
+
+// Whether these products take m rows of that kind, which this processor has, with a b of that type.
+bool takes_few_rows(WordKind kind, DType type, int64_t m);
+
+// c = a b^T: b has n rows of `elements` elements.
+void few_rows_product_nt(WordKind kind, const FewRowsProduct& product);
+// c = a b: b has `elements` rows of n elements. Rows of c have room for n rounded up to kPanel; what
+// they get beyond n is of no use.
+void few_rows_product_nn(WordKind kind, const FewRowsProduct& product);
+
+}  // namespace megatron::kernels::cpu

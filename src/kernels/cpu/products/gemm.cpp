@@ -1,0 +1,367 @@
+#include "kernels/cpu/products/gemm.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/products/amx_products.h"
+#include "kernels/cpu/products/bf16_products.h"
+#include "kernels/cpu/products/few_rows.h"
+#include "kernels/cpu/products/panels.h"
+#include "kernels/cpu/rows_ahead.h"
+#include "kernels/cpu/table.h"
+#include "kernels/cpu/thread_buffer.h"
+#include "kernels/epilogue.h"
+#include "kernels/table.h"
+
+namespace megatron::kernels::cpu {
+
+namespace {
+
+// The product as plain numbers: `batch` products, strides in elements.
+struct Problem {
+  int64_t batch = 1, m = 0, n = 0, k = 0;
+  const std::byte* a = nullptr;
+  const std::byte* b = nullptr;
+  std::byte* out = nullptr;
+  const std::byte* bias = nullptr;
+  int64_t lda = 0, ldb = 0, ldc = 0;
+  int64_t batch_a = 0, batch_b = 0, batch_c = 0;
+  bool transpose_a = false, transpose_b = false, accumulate = false;
+  DType in = DType::f32, result = DType::f32, bias_type = DType::f32;
+};
+
+// Row stride of a matrix; a single row has any.
+int64_t row_stride(const Tensor& t) { return t.size(-2) == 1 ? t.size(-1) : t.stride(-2); }
+
+Problem describe(const GemmArgs& args) {
+  const Tensor& a = args.a;
+  const Tensor& b = args.b;
+  const Tensor& out = args.out;
+  const bool batched = out.rank() == 3;
+  Problem p;
+  p.batch = batched ? out.size(0) : 1;
+  p.m = out.size(-2);
+  p.n = out.size(-1);
+  p.k = a.size(args.transpose_a ? -2 : -1);
+  p.lda = row_stride(a);
+  p.ldb = row_stride(b);
+  p.ldc = row_stride(out);
+  if (batched) {
+    p.batch_a = a.stride(0);
+    p.batch_b = b.stride(0);
+    p.batch_c = out.stride(0);
+  }
+  p.transpose_a = args.transpose_a;
+  p.transpose_b = args.transpose_b;
+  p.accumulate = args.beta == 1;
+  p.in = a.dtype();
+  p.result = out.dtype();
+  if (p.batch * p.m * p.n == 0) return p;
+  p.out = static_cast<std::byte*>(out.raw());
+  if (p.k > 0) {
+    p.a = static_cast<const std::byte*>(a.raw());
+    p.b = static_cast<const std::byte*>(b.raw());
+  }
+  if (args.bias.defined()) {
+    p.bias = static_cast<const std::byte*>(args.bias.raw());
+    p.bias_type = args.bias.dtype();
+  }
+  return p;
+}
+
+// The part of a problem that one block computes: rows [i, i + m), columns [j, j + n) of product
+// `g`.
+struct Block {
+  int64_t g, i, j, m, n;
+};
+
+const std::byte* a_at(const Problem& p, const Block& block, int64_t k) {
+  const int64_t offset = p.transpose_a ? k * p.lda + block.i : block.i * p.lda + k;
+  return p.a + (block.g * p.batch_a + offset) * size_of(p.in);
+}
+const std::byte* b_at(const Problem& p, const Block& block, int64_t k) {
+  const int64_t offset = p.transpose_b ? block.j * p.ldb + k : k * p.ldb + block.j;
+  return p.b + (block.g * p.batch_b + offset) * size_of(p.in);
+}
+std::byte* out_at(const Problem& p, const Block& block) {
+  return p.out + (block.g * p.batch_c + block.i * p.ldc + block.j) * size_of(p.result);
+}
+const std::byte* bias_at(const Problem& p, const Block& block) {
+  return p.bias == nullptr ? nullptr : p.bias + block.j * size_of(p.bias_type);
+}
+
+double load(const std::byte* p, DType type, int64_t i) {
+  if (type == DType::f64) return reinterpret_cast<const double*>(p)[i];
+  if (type == DType::f32) return reinterpret_cast<const float*>(p)[i];
+  return static_cast<float>(reinterpret_cast<const bf16*>(p)[i]);
+}
+
+// out = sums + bias + (accumulate ? out : 0), rounded once. sums: rows of block.n, or null for
+// zeros.
+template <class Sum, class Out>
+void store(const Problem& p, const Block& block, const Sum* sums) {
+  const std::byte* bias = bias_at(p, block);
+  Out* out = reinterpret_cast<Out*>(out_at(p, block));
+  for (int64_t i = 0; i < block.m; ++i, out += p.ldc) {
+    for (int64_t j = 0; j < block.n; ++j) {
+      Sum value = sums == nullptr ? Sum{0} : sums[i * block.n + j];
+      if (bias != nullptr) value += static_cast<Sum>(load(bias, p.bias_type, j));
+      if (p.accumulate) value += static_cast<Sum>(out[j]);
+      out[j] = static_cast<Out>(value);
+    }
+  }
+}
+
+// A product over nothing.
+void store_zeros(const Problem& p, const Block& block) {
+  if (p.result == DType::f64) return store<double, double>(p, block, nullptr);
+  if (p.result == DType::f32) return store<float, float>(p, block, nullptr);
+  store<float, bf16>(p, block, nullptr);
+}
+
+struct BlockSize {
+  int64_t m, n;
+};
+
+// A block of a product in words and panels. Each sum is one chain over k in ascending order (of
+// tile_product), begun at 0, wherever the element stands: it depends neither on the block nor on the
+// cuts of k.
+//
+// A slice of k at a time. All of b's slice lies in panels in the second-level cache; rows of a come
+// through in groups, and a strip of them stays in the first-level cache while all panels pass by.
+// So b is packed once for all rows of a block, and a copy of a is made once for all its columns.
+class PanelProduct {
+ public:
+  // The largest block. AMX is done with a slice so soon that its sums have to lie in the
+  // second-level cache, those of two threads that share one.
+  static constexpr BlockSize largest(WordKind kind) {
+    return kind == WordKind::bf16_amx ? BlockSize{512, 384} : BlockSize{1024, 768};
+  }
+
+  // Rows of a that tile_product takes at a time.
+  static int64_t strip(WordKind kind) { return kind == WordKind::bf16_amx ? kAmxStrip : kStrip; }
+
+  PanelProduct(const Problem& p, const Block& block, WordKind kind)
+      : p_(p),
+        block_(block),
+        kind_(kind),
+        few_(block.m <= kGroup),
+        strip_(strip(kind)),
+        stride_(largest(kind).n + 16) {
+    // For every kind, so that they do not grow when the first product of another one comes.
+    constexpr BlockSize kMost = largest(WordKind::f32);
+    sums_ = reinterpret_cast<float*>(thread_buffer(Slot::c, kMost.m * (kMost.n + 16) * 4));
+    rows_ = reinterpret_cast<uint32_t*>(thread_buffer(Slot::a, kGroup * kDepth * 4));
+    panels_ =
+        reinterpret_cast<uint32_t*>(thread_buffer(Slot::b, kMost.n / kPanel * kPanelWords * 4));
+  }
+
+  void run() {
+    if (!p_.transpose_a && p_.transpose_b && takes_few_rows(kind_, p_.in, block_.m))
+      return run_few_rows();
+    // With few rows, packing is nearly all the work: each panel is used while the first-level cache
+    // holds it.
+    const int64_t columns = few_ ? kPanel : block_.n;
+    const int64_t step = kDepth * per_word();
+    for (int64_t k = 0; k < p_.k; k += step) {
+      const Slice slice{k, std::min(step, p_.k - k)};
+      for (int64_t j = 0; j < block_.n; j += columns) {
+        const Block right = part(0, 0, j, std::min(columns, block_.n - j));
+        pack_columns(right, slice);
+        for (int64_t i = 0; i < block_.m; i += kGroup) {
+          const Block group = part(i, std::min(kGroup, block_.m - i), j, right.n);
+          if (!few_ || j == 0) pack_rows(group, slice);
+          multiply_group(group, slice);
+        }
+      }
+    }
+  }
+
+ private:
+  // Words of k in a slice; rows of a in a group; words from one panel to the next: a line more than
+  // they hold, as in rows of sums, since multiples of 4 KB share places of the caches.
+  static constexpr int64_t kDepth = 128, kGroup = 64;
+  static constexpr int64_t kPanelWords = kDepth * kPanel + 16;
+  static_assert(2 * kDepth % kChainCut == 0 && kDepth <= kAmxTurnedWords);
+
+  struct Slice {
+    int64_t k, depth;
+  };
+
+  // Nothing is packed but a.
+  void run_few_rows() {
+    const int64_t step = kGroup * kDepth / block_.m / kDepth * kDepth * per_word();
+    for (int64_t k = 0; k < p_.k; k += step) {
+      const Slice slice{k, std::min(step, p_.k - k)};
+      pack_rows(block_, slice);
+      few_rows_product_nt(kind_, {.m = block_.m,
+                                  .n = block_.n,
+                                  .elements = slice.depth,
+                                  .a = rows_,
+                                  .a_row = words(kind_, slice.depth),
+                                  .b = {b_at(p_, block_, k), p_.ldb, p_.in},
+                                  .c = sums_,
+                                  .ldc = stride_,
+                                  .accumulate = k > 0});
+    }
+    store(block_, sums_);
+  }
+
+  int64_t per_word() const { return kind_ == WordKind::f32 ? 1 : 2; }
+  Block part(int64_t i, int64_t m, int64_t j, int64_t n) const {
+    return {.g = block_.g, .i = block_.i + i, .j = block_.j + j, .m = m, .n = n};
+  }
+
+  void pack_columns(const Block& right, const Slice& slice) {
+    const std::byte* b = b_at(p_, right, slice.k);
+    const int64_t width = words(kind_, slice.depth);
+    if (!p_.transpose_b) {
+      return rows_to_panels(kind_, {b, p_.ldb, p_.in}, slice.depth, width * per_word(), right.n,
+                            kPanelWords, panels_);
+    }
+    const int64_t panel_bytes = kPanel * p_.ldb * size_of(p_.in);
+    const int64_t end = block_.j + block_.n;
+    for (int64_t j = 0; j < right.n; j += kPanel, b += panel_bytes) {
+      const bool ahead = right.j + j + 2 * kPanel <= end;
+      transpose_to_panel(kind_, {b, p_.ldb, p_.in}, std::min(kPanel, right.n - j), slice.depth,
+                         ahead ? b + panel_bytes : nullptr, panels_ + j / kPanel * kPanelWords);
+    }
+  }
+
+  void pack_rows(const Block& group, const Slice& slice) {
+    const MatrixRows from{a_at(p_, group, slice.k), p_.lda, p_.in};
+    const int64_t width = words(kind_, slice.depth);
+    if (p_.transpose_a && kind_ == WordKind::bf16_amx) {
+      static_assert(kAmxStrip == kPanel);
+      return rows_to_panels(kind_, from, slice.depth, 2 * width, group.m, width * kPanel, rows_);
+    }
+    if (p_.transpose_a) return rows_to_strips(kind_, from, slice.depth, group.m, rows_);
+    rows_to_words(kind_, from, group.m, slice.depth, rows_);
+  }
+
+  RowsAhead group_after(const Block& group, const Slice& slice) const {
+    const int64_t rows = std::min(kGroup, block_.i + block_.m - group.i - group.m);
+    if (rows <= 0) return {};
+    const int64_t size = size_of(p_.in), stride = p_.lda * size;
+    Block next = group;
+    next.i += kGroup;
+    const std::byte* a = a_at(p_, next, slice.k);
+    return p_.transpose_a ? RowsAhead(a, slice.depth, rows * size, stride)
+                          : RowsAhead(a, rows, slice.depth * size, stride);
+  }
+
+  void multiply_group(const Block& group, const Slice& slice) {
+    const int64_t width = words(kind_, slice.depth);
+    float* sums = sums_ + (group.i - block_.i) * stride_ + (group.j - block_.j);
+    RowsAhead next = group_after(group, slice);
+    const int64_t share = next.all() * strip_ / kGroup;
+    for (int64_t i = 0; i < group.m; i += strip_) {
+      next.lines(share);
+      tile_product(kind_, {.m = std::min(strip_, group.m - i),
+                           .n = round_up(group.n, kPanel),
+                           .k = width,
+                           .a = rows_ + i * width,
+                           .a_row = p_.transpose_a ? 1 : width,
+                           .a_step = p_.transpose_a ? strip_ : 1,
+                           .b = panels_,
+                           .panel = kPanelWords,
+                           .c = sums + i * stride_,
+                           .ldc = stride_,
+                           .accumulate = slice.k > 0});
+    }
+    if (slice.k + slice.depth == p_.k) store(group, sums);
+  }
+
+  void store(const Block& group, const float* sums) const {
+    store_sums({.rows = group.m,
+                .columns = group.n,
+                .sums = sums,
+                .sums_stride = stride_,
+                .bias = bias_at(p_, group),
+                .bias_type = p_.bias_type,
+                .accumulate = p_.accumulate,
+                .out = out_at(p_, group),
+                .out_stride = p_.ldc,
+                .out_type = p_.result});
+  }
+
+  const Problem& p_;
+  const Block& block_;
+  WordKind kind_;
+  bool few_;
+  int64_t strip_, stride_;  // stride_: floats from one row of sums to the next
+  float* sums_;
+  uint32_t *rows_, *panels_;
+};
+
+// f64 has no tiles: row k of b times column k of a, added to the block's sums; one chain of sums
+// an element.
+void run_f64(const Problem& p, const Block& block) {
+  double* sums = reinterpret_cast<double*>(thread_buffer(Slot::c, block.m * block.n * 8));
+  double* row = reinterpret_cast<double*>(thread_buffer(Slot::b, block.n * 8));
+  const double* a = reinterpret_cast<const double*>(a_at(p, block, 0));
+  const double* b = reinterpret_cast<const double*>(b_at(p, block, 0));
+  const int64_t a_row = p.transpose_a ? 1 : p.lda, a_col = p.transpose_a ? p.lda : 1;
+  const int64_t b_row = p.transpose_b ? 1 : p.ldb, b_col = p.transpose_b ? p.ldb : 1;
+  std::fill_n(sums, block.m * block.n, 0.0);
+  for (int64_t k = 0; k < p.k; ++k) {
+    for (int64_t j = 0; j < block.n; ++j) row[j] = b[k * b_row + j * b_col];
+    for (int64_t i = 0; i < block.m; ++i) {
+      const double factor = a[i * a_row + k * a_col];
+      double* to = sums + i * block.n;
+      for (int64_t j = 0; j < block.n; ++j) to[j] += factor * row[j];
+    }
+  }
+  store<double, double>(p, block, sums);
+}
+
+int64_t count(int64_t size, int64_t part) { return (size + part - 1) / part; }
+
+// Sums in panels know nothing of blocks, so that these may be cut for the threads: as large as they
+// can be, since each packs its own operands, but as many for each thread.
+BlockSize panel_blocks(const Problem& p, WordKind kind, int64_t threads) {
+  constexpr int64_t kLeast = 64, kMany = 4;
+  const BlockSize most = PanelProduct::largest(kind);
+  int64_t rows = count(p.m, most.m), cols = count(p.n, most.n);
+  for (;;) {
+    const int64_t blocks = p.batch * rows * cols;
+    const BlockSize size{round_up(count(p.m, rows), PanelProduct::strip(kind)),
+                         round_up(count(p.n, cols), kPanel)};
+    const bool even = blocks % threads == 0 || blocks >= kMany * threads;
+    if (even || std::max(size.m, size.n) <= kLeast) return size;
+    ++(size.m >= size.n ? rows : cols);
+  }
+}
+
+enum class Way { zeros, f64, panels };
+
+void run(const Problem& p, const Block& block, Way way, WordKind kind) {
+  if (way == Way::zeros) return store_zeros(p, block);
+  if (way == Way::f64) return run_f64(p, block);
+  PanelProduct(p, block, kind).run();
+}
+
+}  // namespace
+
+void gemm(const GemmArgs& args, Stream& stream) {
+  check(args);
+  if (has_epilogue(args)) return gemm_by_parts(args, cpu_table(), stream);
+  const Problem p = describe(args);
+  if (p.batch * p.m * p.n == 0) return;
+  const Way way = p.k == 0 ? Way::zeros : p.in == DType::f64 ? Way::f64 : Way::panels;
+  const WordKind kind = word_kind(p.in, bf16_products());
+  const BlockSize size =
+      way == Way::panels ? panel_blocks(p, kind, stream.pool().size()) : BlockSize{64, 64};
+  const int64_t rows = count(p.m, size.m), cols = count(p.n, size.n);
+  stream.pool().parallel_for(p.batch * rows * cols, [&](int64_t index, int) {
+    Block block{.g = index / (rows * cols),
+                .i = index / cols % rows * size.m,
+                .j = index % cols * size.n,
+                .m = 0,
+                .n = 0};
+    block.m = std::min(size.m, p.m - block.i);
+    block.n = std::min(size.n, p.n - block.j);
+    run(p, block, way, kind);
+  });
+}
+
+}  // namespace megatron::kernels::cpu

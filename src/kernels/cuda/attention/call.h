@@ -1,0 +1,101 @@
+// What the kernels of attention have in common: their argument and how its work is cut in blocks.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/cuda/attention/dropout.h"
+#include "kernels/cuda/attention/places.h"
+#include "kernels/cuda/attention/tiles.h"
+#include "kernels/cuda/launch.h"
+
+namespace megatron::kernels::cuda {
+
+inline constexpr double kLog2e = 1.44269504088896340736;
+
+struct AttentionCall {
+  Places places;
+  AttentionDropout dropout;
+  int kv_heads, width;
+  int key_head_count;  // of all samples
+  float scale;         // of the scores in units of ln 2: exp(scale * s) = 2^(this * s)
+  float plain_scale;
+
+  // Blocks of threads are numbered by the block of rows (or of keys), then the key head.
+  __device__ int block() const { return static_cast<int>(blockIdx.x) / key_head_count; }
+  __device__ int key_head() const { return static_cast<int>(blockIdx.x) % key_head_count; }
+};
+
+// The rows, or keys, that a block of threads makes results of.
+struct HeadBlock {
+  __device__ HeadBlock(const AttentionCall& call, int block, int tile_rows)
+      : sample(call.key_head() / call.kv_heads),
+        key_head(call.key_head() % call.kv_heads),
+        index(block),
+        first_row(block * tile_rows),
+        number(call.dropout.active() ? call.dropout.samples[sample] : 0) {}
+  // The query head of a row of queries.
+  __device__ int head_of(int group, int row) const { return key_head * group + row % group; }
+
+  int sample, key_head, index, first_row;
+  int64_t number;  // the sample's, of dropout
+};
+
+// Where a row's value is in an [B,N,T] tensor.
+__device__ inline int64_t statistics_index(const AttentionCall& call, const HeadBlock& block,
+                                           int row) {
+  const int group = call.places.group, query = row / group;
+  const int64_t heads = int64_t{call.kv_heads} * group;
+  return (block.sample * heads + block.head_of(group, row)) * call.places.queries + query;
+}
+
+template <class Args>
+AttentionCall call_of(const Args& args, const AttentionBlocks& blocks, const Tensor& spans,
+                      Stream& stream) {
+  return {.places = places_of(args, blocks, spans, stream),
+          .dropout = dropout_of(args.dropout, !args.q_positions.defined()),
+          .kv_heads = static_cast<int>(args.k.size(2)),
+          .width = static_cast<int>(args.q.size(3)),
+          .key_head_count = static_cast<int>(args.q.size(0) * args.k.size(2)),
+          .scale = static_cast<float>(args.scale * kLog2e),
+          .plain_scale = static_cast<float>(args.scale)};
+}
+
+// Calls f(integral_constant) with a padded width.
+template <class F>
+void for_width(int width, F&& f) {
+  if (width == 64) {
+    f(std::integral_constant<int, 64>{});
+  } else if (width == 128) {
+    f(std::integral_constant<int, 128>{});
+  } else {
+    f(std::integral_constant<int, 256>{});
+  }
+}
+
+// Calls f(T{}, integral_constant) with the type and padded width of the kernels without tensor
+// cores, which bf16 and f16 take with wide heads alone.
+template <class F>
+void for_tiles(const char* kernel, const Tensor& q, F&& f) {
+  for_storage_type(kernel, q.dtype(), [&](auto type) {
+    for_width(tile_width(q.size(3)), [&](auto width) {
+      if constexpr (sizeof(type) == sizeof(float) || width > kTensorCoreWidth) f(type, width);
+    });
+  });
+}
+
+// One block of threads for each of `blocks` of each key head, with Tiles in shared memory.
+template <class Tiles, class Work>
+void launch_tiles(const char* name, void (*kernel)(Work), const Work& work, int64_t blocks,
+                  Stream& stream) {
+  const int64_t all = blocks * work.call.key_head_count;
+  if (all == 0) return;
+  if constexpr (sizeof(Tiles) > kSharedEverywhere) check_shared_memory(name, sizeof(Tiles));
+  allow_dynamic_shared(kernel, sizeof(Tiles));
+  launch(name, kernel,
+         Grid{.blocks = dim3(static_cast<unsigned>(all)),
+              .threads = dim3(kTileThreads),
+              .dynamic_shared = sizeof(Tiles)},
+         stream, work);
+}
+
+}  // namespace megatron::kernels::cuda

@@ -1,0 +1,35 @@
+// The forward of attention: one block of threads a block of queries, over keys in order, with the
+// online softmax (Milakov and Gimelshein 2018) in tiles (Dao et al. 2022), in f32 for every type.
+#pragma once
+
+#include "kernels/cuda/attention/call.h"
+
+namespace megatron::kernels::cuda {
+
+template <class T>
+struct ForwardCall {
+  AttentionCall call;
+  HeadTensor<T> q, k, v, out;
+  float* lse;
+};
+template <class T>
+ForwardCall<T> forward_call(const AttentionArgs& args, const AttentionBlocks& blocks,
+                            const Tensor& spans, Stream& stream) {
+  return {.call = call_of(args, blocks, spans, stream),
+          .q = head_tensor<T>(args.q),
+          .k = head_tensor<T>(args.k),
+          .v = head_tensor<T>(args.v),
+          .out = head_tensor<T>(args.out),
+          .lse = static_cast<float*>(args.lse.address())};
+}
+
+// The log of the sum of e^x, of the largest x in units of ln 2 and the sum of 2^(x - largest).
+__device__ inline float log_sum_exp(float maximum, float sum) {
+  constexpr float kLn2 = 0.693147180559945309f;
+  return sum == 0 ? -INFINITY : fmaf(maximum, kLn2, logf(sum));
+}
+
+// Of calls that are computed on tensor cores (on_tensor_cores).
+void tensor_core_attention(const AttentionArgs& args, const Tensor& spans, Stream& stream);
+
+}  // namespace megatron::kernels::cuda

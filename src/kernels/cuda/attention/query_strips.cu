@@ -1,0 +1,130 @@
+// dq of attention in bf16 and f16 on tensor cores: slopes are rounded for the product with keys.
+#include "kernels/cuda/attention/gradients.h"
+#include "kernels/cuda/attention/strips.h"
+#include "kernels/cuda/dynamic_shared.h"
+
+namespace megatron::kernels::cuda {
+namespace {
+
+template <class T, int kWidth>
+struct QueryStrips {
+  static constexpr AttentionTile kTile = tensor_core_gradient_tile(kWidth);
+  static constexpr int kRows = kTile.rows, kKeys = kTile.others;
+  static_assert(kRows == kTileWarps * kStripRows);
+
+  alignas(16) T q[kRows * strip_pitch(kWidth)];
+  alignas(16) T dout[kRows * strip_pitch(kWidth)];
+  alignas(16) T k[2][kKeys * strip_pitch(kWidth)];
+  alignas(16) T v[2][kKeys * strip_pitch(kWidth)];
+  RowPlaces<kRows> rows;
+  RowStatistics<kRows> statistics;
+  alignas(8) int keys[2][kKeys];
+};
+
+// The slopes ds of a strip's products s and dp = dout v^T, in the place of s.
+template <class T, int kWidth, int kBlocks>
+__device__ void slope_strip(const AttentionCall& call, const HeadBlock& block, int first,
+                            int first_key, bool all, const QueryStrips<T, kWidth>& tiles, int stage,
+                            float (&s)[kBlocks][4], float (&dp)[kBlocks][4]) {
+  const int* keys = tiles.keys[stage];
+  if (call.dropout.active()) {
+    const KeptKeys kept = kept_keys<8 * kBlocks>(call, block, tiles.rows, first, first_key, keys);
+#pragma unroll
+    for (int j = 0; j < kBlocks; ++j) {
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+        dp[j][n] = kept.at(n / 2, j, n % 2) ? dp[j][n] * call.dropout.factor : 0.0f;
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = first + strip_row() + 8 * h;
+    const float lse = tiles.statistics.lse[row], delta = tiles.statistics.delta[row];
+#pragma unroll
+    for (int j = 0; j < kBlocks; ++j) {
+      Vector<int, 2> key{};
+      if (!all) key = load_vector<int, 2>(keys + 8 * j + 2 * strip_pair());
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const bool seen = all || tiles.rows.sees(row, key.at[e]);
+        float& x = s[j][2 * h + e];
+        const float p = seen ? exp2f(fmaf(x, call.scale, -lse)) : 0.0f;
+        x = p * (dp[j][2 * h + e] - delta);
+      }
+    }
+  }
+}
+
+template <class T, int kWidth>
+__global__ void __launch_bounds__(kTileThreads, 2)
+    differentiate_query_strips(GradientCall<T> work) {
+  using Tiles = QueryStrips<T, kWidth>;
+  constexpr int kRows = Tiles::kRows, kKeys = Tiles::kKeys, kPitch = strip_pitch(kWidth);
+  Tiles& tiles = *reinterpret_cast<Tiles*>(dynamic_shared());
+  const AttentionCall& call = work.call;
+  const Places& places = call.places;
+  // The rows of most keys first.
+  const HeadBlock block(call, places.row_blocks - 1 - call.block(), kRows);
+  const HeadRows<T> q(work.q, block.sample, block.key_head, places.group);
+  const HeadRows<T> dout(work.dout, block.sample, block.key_head, places.group);
+  const HeadRows<T> k(work.k, block.sample, block.key_head, 1);
+  const HeadRows<T> v(work.v, block.sample, block.key_head, 1);
+  const RowSpan span = places.row_span(block.sample, block.index);
+  const int key_end = places.key_end(block.sample);
+  const auto fetch = [&](int index, int stage) {
+    fetch_tile<kKeys, kWidth>(k, index * kKeys, key_end, call.width, tiles.k[stage]);
+    fetch_tile<kKeys, kWidth>(v, index * kKeys, key_end, call.width, tiles.v[stage]);
+    fill_keys(places, block.sample, index * kKeys, key_end, tiles.keys[stage]);
+  };
+  fetch_tile<kRows, kWidth>(q, block.first_row, places.rows(), call.width, tiles.q);
+  fetch_tile<kRows, kWidth>(dout, block.first_row, places.rows(), call.width, tiles.dout);
+  int index = next_keys(places, block.sample, span, 0, key_end);
+  if (index < places.key_blocks) fetch(index, 0);
+  tiles.rows.fill(places, block.sample, block.first_row);
+  tiles.statistics.fill(work, block, block.first_row);
+
+  float sum[1][kWidth / 8][4] = {};
+  wait_for_copies();
+  __syncthreads();
+  const int first = warp_of_block() * kStripRows;
+  const RowSpan own = span_of_strips<1>(tiles.rows, first);
+  for (int stage = 0; index < places.key_blocks; stage ^= 1) {
+    const int next = next_keys(places, block.sample, span, index + 1, key_end);
+    if (next < places.key_blocks) fetch(next, stage ^ 1);
+    const KeySpan keys = places.key_span(block.sample, index);
+    if (meet(own, keys)) {
+      const bool all = (index + 1) * kKeys <= key_end && all_seen(own, keys);
+      float s[1][kKeys / 8][4], dp[1][kKeys / 8][4];
+      strip_products<kWidth>(tiles.q + first * kPitch, tiles.k[stage], s);
+      strip_products<kWidth>(tiles.dout + first * kPitch, tiles.v[stage], dp);
+      slope_strip(call, block, first, index * kKeys, all, tiles, stage, s[0], dp[0]);
+      add_strips<kWidth>(s, tiles.k[stage], sum);
+    }
+    wait_for_copies();
+    __syncthreads();
+    index = next;
+  }
+  scale_strip(call.plain_scale, sum[0]);
+  const HeadRows<T> dq(work.dq, block.sample, block.key_head, places.group);
+  store_strips<kWidth>(dq, block.first_row + first, places.rows(), call.width, sum,
+                       tiles.q + first * kPitch);
+}
+
+}  // namespace
+
+void tensor_core_query_gradient(const AttentionBackwardArgs& args, const Tensor& delta,
+                                const Tensor& spans, Stream& stream) {
+  const AttentionBlocks blocks = query_gradient_blocks(args);
+  for_half_type(args.q.dtype(), [&](auto type) {
+    using T = decltype(type);
+    const auto work = gradient_call<T>(args, blocks, delta, spans, stream);
+    for_tensor_core_width(args.q.size(3), [&](auto width) {
+      constexpr int kWidth = decltype(width)::value;
+      launch_tiles<QueryStrips<T, kWidth>>("attention_backward, dq",
+                                           differentiate_query_strips<T, kWidth>, work,
+                                           blocks.row_blocks, stream);
+    });
+  });
+}
+
+}  // namespace megatron::kernels::cuda

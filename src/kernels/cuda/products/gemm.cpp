@@ -1,0 +1,157 @@
+#include "kernels/cuda/products/gemm.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "device/cuda/runtime_call.h"
+#include "device/cuda/stream.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/numbers.h"
+#include "kernels/cuda/partial_rows.h"
+#include "kernels/cuda/products/product_plans.h"
+#include "kernels/cuda/table.h"
+#include "kernels/cuda_scratch/gemm.h"
+#include "kernels/epilogue.h"
+#include "kernels/table.h"
+
+namespace megatron::kernels::cuda {
+namespace {
+
+using megatron::cuda::handle_of;
+
+// Row stride of a matrix; a single row has any.
+int64_t row_stride(const Tensor& t) { return t.size(-2) == 1 ? t.size(-1) : t.stride(-2); }
+
+// The largest power of two up to 16 that divides the address.
+uint32_t alignment(const void* p) {
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  return static_cast<uint32_t>(std::min<uintptr_t>(16, address & -address));
+}
+
+// The first multiple of kWorkspaceAlignment in it.
+void* aligned(const Tensor& workspace) {
+  constexpr uintptr_t kUnit = kWorkspaceAlignment;
+  const auto address = reinterpret_cast<uintptr_t>(workspace.address());
+  return reinterpret_cast<void*>((address + kUnit - 1) / kUnit * kUnit);
+}
+
+struct Call {
+  Product product;
+  ProductPointers pointers;
+};
+
+// Operands over nothing: zeros [M,1] and [1,N], one for all products of a batch.
+void put_zeros(const Tensor& zeros, Call& call, Stream& stream) {
+  megatron::cuda::check(
+      cudaMemsetAsync(zeros.address(), 0, static_cast<size_t>(zeros.bytes()), handle_of(stream)),
+      "cudaMemsetAsync of a product's zeros");
+  Product& p = call.product;
+  call.pointers.a = call.pointers.b = zeros.address();
+  p.k = 1;
+  p.row_a = p.transpose_a ? p.m : 1;
+  p.row_b = p.transpose_b ? 1 : p.n;
+  p.batch_a = p.batch_b = 0;
+}
+
+const Tensor& dense(const Tensor& given, const Tensor& room, Stream& stream) {
+  if (!room.defined()) return given;
+  copy({.x = given, .out = room}, stream);
+  return room;
+}
+
+Call prepare(const GemmArgs& args, const GemmScratch& scratch, Stream& stream) {
+  Call call;
+  Product& p = call.product;
+  const Tensor& out = args.out;
+  const bool batched = out.rank() == 3;
+  p.batch = batched ? out.size(0) : 1;
+  p.m = out.size(-2);
+  p.n = out.size(-1);
+  p.k = args.a.size(args.transpose_a ? -2 : -1);
+  p.transpose_a = args.transpose_a;
+  p.transpose_b = args.transpose_b;
+  p.accumulate = args.beta == 1;
+  p.in = args.a.dtype();
+  p.out = out.dtype();
+  p.row_out = row_stride(out);
+  if (p.batch > 1) p.batch_out = out.stride(0);
+  call.pointers.out = out.address();
+  call.pointers.workspace = aligned(scratch.workspace);
+  p.workspace = scratch.workspace.bytes() - kWorkspaceAlignment;
+  p.any_order = stream.nondeterministic();
+  if (args.bias.defined()) {
+    p.bias = true;
+    call.pointers.bias = dense(args.bias, scratch.bias, stream).address();
+  }
+  if (p.k == 0) {
+    put_zeros(scratch.zeros, call, stream);
+  } else {
+    const Tensor &a = dense(args.a, scratch.a, stream), &b = dense(args.b, scratch.b, stream);
+    call.pointers.a = a.address();
+    call.pointers.b = b.address();
+    p.row_a = row_stride(a);
+    p.row_b = row_stride(b);
+    if (p.batch > 1) {
+      p.batch_a = a.stride(0);
+      p.batch_b = b.stride(0);
+    }
+  }
+  p.align_a = alignment(call.pointers.a);
+  p.align_b = alignment(call.pointers.b);
+  p.align_out = alignment(call.pointers.out);
+  return call;
+}
+
+// Whether the library may do it with the product: it asks rows of aux, in its own view columns, to
+// be a multiple of 8 apart. How exact its gelu is, it does not tell: in fp32 ours is taken.
+bool may_fuse(const GemmArgs& args) {
+  if (args.out.elements() == 0 || args.a.elements() == 0) return false;
+  if (args.epilogue != Epilogue::none && args.a.dtype() == DType::f32) return false;
+  if (args.bias.defined() && args.bias_gradient.out.defined()) return false;  // it has one pointer
+  if (!args.aux.defined()) return true;
+  return args.aux.size(1) % 8 == 0 && alignment(args.aux.address()) == 16;
+}
+
+// Whether it is done.
+bool fuse(const GemmArgs& args, const GemmScratch& scratch, Stream& stream) {
+  Call call = prepare(args, scratch, stream);
+  Product& p = call.product;
+  p.epilogue = args.epilogue;
+  p.aux = args.aux.defined();
+  p.bias_gradient = args.bias_gradient.out.defined();
+  if (p.aux) call.pointers.aux = args.aux.address();
+  const Tensor& sums = args.bias_gradient.out;
+  const Tensor& written = scratch.bias_gradient.defined() ? scratch.bias_gradient : sums;
+  if (p.bias_gradient) call.pointers.bias = written.address();
+  if (!ProductPlans::of(stream).run_if_there(p, call.pointers, handle_of(stream))) return false;
+  if (scratch.bias_gradient.defined()) {
+    const std::array<int64_t, 2> row{sums.elements(), 1};
+    add_partial_rows(written.as_strided({1, sums.elements()}, row), args.bias_gradient, stream);
+  }
+  return true;
+}
+
+bool fused(const GemmArgs& args, Stream& stream) {
+  const GemmScratch scratch = gemm_scratch(args, stream);
+  return may_fuse(args) && fuse(args, scratch, stream);
+}
+
+}  // namespace
+
+void gemm(const GemmArgs& args, Stream& stream) {
+  check(args);
+  if (args.a.dtype() == DType::f64) refuse_type("gemm", DType::f64);
+  if (has_epilogue(args)) {
+    const bool done = fused(args, stream);
+    ++(done ? stream.calls().epilogues_fused : stream.calls().epilogues_separate);
+    if (!done) gemm_by_parts(args, cuda_table(), stream);
+    return;
+  }
+  if (args.out.elements() == 0) return;
+  const GemmScratch scratch = gemm_scratch(args, stream);
+  const Call call = prepare(args, scratch, stream);
+  ProductPlans::of(stream).run(call.product, call.pointers, handle_of(stream));
+}
+
+}  // namespace megatron::kernels::cuda

@@ -1,0 +1,286 @@
+#include "kernels/cuda/products/product_plans.h"
+
+#include <array>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "device/cuda/out_of_memory.h"
+#include "device/cuda/stream.h"
+#include "kernels/cuda/numbers.h"
+
+namespace megatron::kernels::cuda {
+namespace {
+
+void check(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  const std::string text =
+      fmt::format("CUDA: {} failed: {} ({})", call, cublasLtGetStatusName(status),
+                  cublasLtGetStatusString(status));
+  if (status == CUBLAS_STATUS_ALLOC_FAILED) megatron::cuda::fail_for_memory(text);
+  fail("{}", text);
+}
+
+cudaDataType_t type_of(DType type) {
+  switch (type) {
+    case DType::f32: return CUDA_R_32F;
+    case DType::bf16: return CUDA_R_16BF;
+    case DType::f16: return CUDA_R_16F;
+    default: refuse_type("gemm", type);
+  }
+}
+
+// A row-major matrix [rows, columns] is column-major [columns, rows].
+Layout make_layout(DType type, int64_t rows, int64_t columns, int64_t row, int64_t batch,
+                   int64_t matrix) {
+  cublasLtMatrixLayout_t made = nullptr;
+  check(cublasLtMatrixLayoutCreate(&made, type_of(type), static_cast<uint64_t>(columns),
+                                   static_cast<uint64_t>(rows), row),
+        "cublasLtMatrixLayoutCreate");
+  Layout layout(made);
+  if (batch == 1) return layout;
+  const auto count = static_cast<int32_t>(batch);
+  check(cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
+                                         sizeof(count)),
+        "cublasLtMatrixLayoutSetAttribute(batch count)");
+  check(cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &matrix,
+                                         sizeof(matrix)),
+        "cublasLtMatrixLayoutSetAttribute(batch offset)");
+  return layout;
+}
+
+template <class T>
+void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  check(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)),
+        "cublasLtMatmulDescSetAttribute");
+}
+template <class T>
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+         const T& value) {
+  check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
+        "cublasLtMatmulPreferenceSetAttribute");
+}
+
+// Of the transposed product, whose columns are the rows of ours: the gradient of a bias is summed
+// over its B.
+cublasLtEpilogue_t epilogue_of(const Product& p) {
+  if (p.bias_gradient) return CUBLASLT_EPILOGUE_BGRADB;
+  switch (p.epilogue) {
+    case Epilogue::none: return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    case Epilogue::gelu:
+      if (p.aux) return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+      return p.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    case Epilogue::gelu_gradient: return CUBLASLT_EPILOGUE_DGELU;
+  }
+  MG_ASSERT(false);
+}
+
+// Algorithms are chosen by the alignment of pointers; each call puts its own here.
+void describe_epilogue(const Product& p, cublasLtMatmulDesc_t operation) {
+  const void* const aligned = reinterpret_cast<const void*>(uintptr_t{16});
+  set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(epilogue_of(p)));
+  if (p.bias || p.bias_gradient) {
+    const DType type = p.bias_gradient ? DType::f32 : p.out;
+    set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(type)));
+    set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
+  }
+  if (!p.aux) return;
+  set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);
+  set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aligned);
+}
+
+// out^T = op(b)^T op(a)^T.
+ProductPlan describe(const Product& p) {
+  ProductPlan plan;
+  cublasLtMatmulDesc_t operation = nullptr;
+  check(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+        "cublasLtMatmulDescCreate");
+  plan.operation.reset(operation);
+  set(operation, CUBLASLT_MATMUL_DESC_TRANSA,
+      static_cast<int32_t>(p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N));
+  set(operation, CUBLASLT_MATMUL_DESC_TRANSB,
+      static_cast<int32_t>(p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N));
+  describe_epilogue(p, operation);
+  plan.a = p.transpose_b ? make_layout(p.in, p.n, p.k, p.row_b, p.batch, p.batch_b)
+                         : make_layout(p.in, p.k, p.n, p.row_b, p.batch, p.batch_b);
+  plan.b = p.transpose_a ? make_layout(p.in, p.k, p.m, p.row_a, p.batch, p.batch_a)
+                         : make_layout(p.in, p.m, p.k, p.row_a, p.batch, p.batch_a);
+  plan.out = make_layout(p.out, p.m, p.n, p.row_out, p.batch, p.batch_out);
+  return plan;
+}
+
+// Sums of out's type are rounded twice, those in place depend on which block comes first.
+constexpr uint32_t kReductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+                   kAnyOrder = kReductions | CUBLASLT_REDUCTION_SCHEME_INPLACE;
+
+Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference_of(const Product& p) {
+  cublasLtMatmulPreference_t made = nullptr;
+  check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
+  Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference(made);
+  set(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(p.workspace));
+  set(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, p.any_order ? kAnyOrder : kReductions);
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.align_b);
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.align_a);
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.align_out);
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.align_out);
+  return preference;
+}
+
+bool deterministic(const cublasLtMatmulAlgo_t& algorithm) {
+  int32_t parts = 0;
+  uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
+  size_t written = 0;
+  const bool told =
+      cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts,
+                                           sizeof(parts), &written) == CUBLAS_STATUS_SUCCESS &&
+      cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                           &scheme, sizeof(scheme),
+                                           &written) == CUBLAS_STATUS_SUCCESS;
+  if (!told) return true;  // an algorithm without these settings; the mask holds for it
+  if (scheme == CUBLASLT_REDUCTION_SCHEME_NONE) return parts <= 1;
+  return scheme == kReductions;
+}
+
+std::string_view text_of_epilogue(const Product& p) {
+  if (p.bias_gradient) return " with the gradient of a bias";
+  switch (p.epilogue) {
+    case Epilogue::none: return p.bias ? " with a bias" : "";
+    case Epilogue::gelu: return p.bias ? " with a bias and gelu" : " with gelu";
+    case Epilogue::gelu_gradient: return " with the gradient of gelu";
+  }
+  MG_ASSERT(false);
+}
+
+std::string text_of(const Product& p) {
+  return fmt::format("{} {} of op(a) [{},{}] and op(b) [{},{}], {} to {}{}", p.batch,
+                     p.batch == 1 ? "product" : "products", p.m, p.k, p.k, p.n, name(p.in),
+                     name(p.out), text_of_epilogue(p));
+}
+
+// None where the library has none.
+std::vector<cublasLtMatmulAlgo_t> find_algorithms(cublasLtHandle_t library, const Product& p,
+                                                  const ProductPlan& plan) {
+  constexpr int kMost = 16;
+  const auto preference = preference_of(p);
+  std::array<cublasLtMatmulHeuristicResult_t, kMost> found{};
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      library, plan.operation.get(), plan.a.get(), plan.b.get(), plan.out.get(), plan.out.get(),
+      preference.get(), kMost, found.data(), &count);
+  // Versions refuse an epilogue that they have not by one or the other.
+  const bool unknown =
+      epilogue_of(p) != CUBLASLT_EPILOGUE_DEFAULT && status == CUBLAS_STATUS_INVALID_VALUE;
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || unknown) return {};
+  check(status, "cublasLtMatmulAlgoGetHeuristic");
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  for (int i = 0; i < count; ++i) {
+    const cublasLtMatmulHeuristicResult_t& result = found[static_cast<size_t>(i)];
+    if (result.state == CUBLAS_STATUS_SUCCESS &&
+        result.workspaceSize <= static_cast<size_t>(p.workspace) &&
+        (p.any_order || deterministic(result.algo)))
+      algorithms.push_back(result.algo);
+  }
+  return algorithms;
+}
+
+// Whether the library says so of an algorithm that cannot compute a product, rather than of itself
+// or of the device; nothing is queued then.
+bool refuses_algorithm(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
+         status == CUBLAS_STATUS_ARCH_MISMATCH;
+}
+
+std::string text_of(cublasStatus_t status) {
+  return fmt::format("{} ({})", cublasLtGetStatusName(status), cublasLtGetStatusString(status));
+}
+
+}  // namespace
+
+ProductPlans& ProductPlans::of(Stream& stream) {
+  static constexpr char kKey = 0;
+  megatron::cuda::CudaStream& cuda = megatron::cuda::cuda_stream(stream);
+  cuda.handle();  // the library is made for the thread's device
+  std::shared_ptr<void>& state = cuda.state(&kKey);
+  if (state == nullptr) state = std::make_shared<ProductPlans>();
+  return *static_cast<ProductPlans*>(state.get());
+}
+
+ProductPlans::ProductPlans() {
+  cublasLtHandle_t library = nullptr;
+  check(cublasLtCreate(&library), "cublasLtCreate");
+  library_.reset(library);
+}
+
+ProductPlan* ProductPlans::find(const Product& product) {
+  if (const auto known = plans_.find(product); known != plans_.end()) return known->second.get();
+  auto plan = std::make_unique<ProductPlan>(describe(product));
+  plan->algorithms = find_algorithms(library_.get(), product, *plan);
+  plan->named = static_cast<int>(plan->algorithms.size());
+  if (plan->named == 0) plan.reset();
+  return plans_.emplace(product, std::move(plan)).first->second.get();
+}
+
+cublasStatus_t ProductPlans::queue(const Product& product, ProductPlan& plan,
+                                   const ProductPointers& pointers, cudaStream_t stream) {
+  const float one = 1, beta = product.accumulate ? 1 : 0;
+  cublasLtMatmulDesc_t const operation = plan.operation.get();
+  if (pointers.bias != nullptr) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, pointers.bias);
+  if (pointers.aux != nullptr)
+    set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, pointers.aux);
+  cublasStatus_t refused = CUBLAS_STATUS_SUCCESS;
+  while (!plan.algorithms.empty()) {
+    const cublasStatus_t status = cublasLtMatmul(
+        library_.get(), operation, &one, pointers.b, plan.a.get(), pointers.a, plan.b.get(), &beta,
+        pointers.out, plan.out.get(), pointers.out, plan.out.get(), &plan.algorithms.front(),
+        pointers.workspace, static_cast<size_t>(product.workspace), stream);
+    if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
+      break;
+    if (!refuses_algorithm(status))
+      check(status, ("cublasLtMatmul of " + text_of(product)).c_str());
+    refused = status;
+    plan.algorithms.erase(plan.algorithms.begin());
+  }
+  if (refused == CUBLAS_STATUS_SUCCESS) [[likely]]
+    return CUBLAS_STATUS_SUCCESS;
+  if (plan.algorithms.empty()) return refused;
+  log::warning(
+      "cuBLASLt {} refused {} of {} algorithms that it named for {}: {}; the next computes it",
+      cublasLtGetVersion(), plan.named - static_cast<int>(plan.algorithms.size()), plan.named,
+      text_of(product), text_of(refused));
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+void ProductPlans::run(const Product& product, const ProductPointers& pointers,
+                       cudaStream_t stream) {
+  ProductPlan* const plan = find(product);
+  const char* const kind = product.any_order ? "" : "deterministic ";
+  MG_CHECK(plan != nullptr,
+           "CUDA: cuBLASLt {} has no {}algorithm for {}; sizes that are multiples of 8, or another "
+           "version of cuBLASLt, may have one",
+           cublasLtGetVersion(), kind, text_of(product));
+  const cublasStatus_t status = queue(product, *plan, pointers, stream);
+  if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
+    return;
+  const int named = plan->named;
+  plans_.erase(product);  // who asks again is told again
+  fail(
+      "CUDA: cuBLASLt {} named {} {}algorithms for {} and refused all of them, the last one with "
+      "{}; another version of cuBLASLt may have one",
+      cublasLtGetVersion(), named, kind, text_of(product), text_of(status));
+}
+
+bool ProductPlans::run_if_there(const Product& product, const ProductPointers& pointers,
+                                cudaStream_t stream) {
+  ProductPlan* const plan = find(product);
+  if (plan == nullptr) return false;
+  const cublasStatus_t status = queue(product, *plan, pointers, stream);
+  if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
+    return true;
+  log::warning(
+      "cuBLASLt {} named {} algorithms for {} and refused all of them, the last one with {}; "
+      "the product is computed without the epilogue",
+      cublasLtGetVersion(), plan->named, text_of(product), text_of(status));
+  plans_[product].reset();
+  return false;
+}
+
+}  // namespace megatron::kernels::cuda
