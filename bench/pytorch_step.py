@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The training step of `megatron bench step` beside the same step in PyTorch on this CPU.
+"""The training step of `megatron bench step` against the same step in PyTorch on this CPU.
 
 GPT-2 124M, sequence 1024, micro-batch 4, AdamW, gradients clipped at norm 1, no dropout, random tokens. PyTorch runs in
 fp32, in bf16 (parameters and AdamW's moments in bf16: its fastest form), under bf16 autocast with fp32 parameters, and in

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden vectors: one archive a set, tests/golden/vectors/NAME.tar.zst, beside NAME/ with its notes (*.md) and scripts (*.py).
+"""Golden vectors: one archive a set, tests/golden/vectors/NAME.tar.zst, next to NAME/ with its notes (*.md) and scripts (*.py).
 
     tools/vectors.py                   checks the archives: a note each, their form, 55 MB in all
     tools/vectors.py unpack NAME...    into tests/golden/vectors/NAME, to be looked at or changed
@@ -146,9 +146,9 @@ def extract(archive, folder):
 
 def find(name):
     """The folder that holds the set's files: the one of the repository where they lie unpacked, or build/vectors/NAME."""
-    beside = FOLDER / name
-    if any(p.is_file() and p.suffix not in NOTES for p in beside.rglob("*")):
-        return beside
+    folder = FOLDER / name
+    if any(p.is_file() and p.suffix not in NOTES for p in folder.rglob("*")):
+        return folder
     archive = archive_of(name)
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     folder, stamp = UNPACKED / name, UNPACKED / (name + ".sha256")

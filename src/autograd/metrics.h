@@ -1,4 +1,4 @@
-// Figures of a step beside its loss, by name: auxiliary losses and counts.
+// Figures of a step besides its loss, by name: auxiliary losses and counts.
 #pragma once
 
 #include <string>

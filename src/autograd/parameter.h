@@ -36,7 +36,7 @@ struct Weight {
   const Tensor& value() const { return parameter->value; }
 };
 
-// Told when all uses of a parameter have the gradient of a micro-batch (0, 1, ... within a step),
+// Called when all uses of a parameter have the gradient of a micro-batch (0, 1, ... within a step),
 // and before a gradient is added to a use whose accumulator has no memory: to give it some.
 class GradientListener {
  public:

@@ -86,7 +86,7 @@ class Tape::Stretch final : public Source {
     }
   }
 
-  std::shared_ptr<const Span> span_;  // null: the spans inside are told
+  std::shared_ptr<const Span> span_;  // null: the spans inside are reported
   SpanFunction forward_;
   std::vector<SpanListener*> listeners_;
   GradientListener* gradient_listener_;

@@ -7,7 +7,7 @@
 namespace megatron {
 namespace {
 
-// A mark has no inputs; it runs when backward passes it and tells the listeners.
+// A mark has no inputs; it runs when backward passes it and calls the listeners.
 struct Mark {
   std::shared_ptr<const Span> span;
   std::span<SpanListener* const> listeners;

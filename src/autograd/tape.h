@@ -129,7 +129,7 @@ class Tape {
   Bundle span(const Span& span, const Bundle& in, const SpanFunction& forward);
 
   // Runs forward(tape, in) and keeps nothing inside but `in`; backward runs it again, bit for bit
-  // alike (Chen et al. 2016). Spans inside are told to the listeners, in backward as
+  // alike (Chen et al. 2016). Spans inside are reported to the listeners, in backward as
   // Pass::recompute and then Pass::backward. What forward captures must outlive the tape, and must
   // not be a tensor that nobody else keeps. remade: outputs that later nodes do not keep, either;
   // the first whose backward needs one has them computed again.
@@ -139,7 +139,7 @@ class Tape {
   using Keeper = std::function<std::shared_ptr<Source>(Tape&, const Tensor&)>;
   void keep_inputs(Keeper keeper) { keeper_ = std::move(keeper); }
 
-  // A part of a layer: recompute() where its name is among those that recompute_modules() was told
+  // A part of a layer: recompute() where its name is among those that recompute_modules() was given
   // last, by default none; else forward(*this, in).
   Bundle module(std::string_view name, const Bundle& in, const SpanFunction& forward, Names remade);
   void recompute_modules(std::span<const std::string> names) {

@@ -42,7 +42,7 @@ std::string beginning_of(const std::string& path) {
   std::string text(kRecognisedBytes, '\0');
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   MG_CHECK(file >= 0,
-           "'{}' exists and cannot be read ({}), so that nothing tells what would be replaced: "
+           "'{}' exists and cannot be read ({}), so that it is not known what would be replaced: "
            "remove it, or choose another name",
            path, std::strerror(errno));
   size_t size = 0;

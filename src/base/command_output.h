@@ -19,7 +19,7 @@ struct FileKind {
 };
 constexpr size_t kRecognisedBytes = 64 << 10;
 
-// The first line of a text, without its end; for kinds that are told by it.
+// The first line of a text, without its end; for kinds that are known by it.
 std::string_view first_line(std::string_view beginning);
 
 // What a command is about to write.

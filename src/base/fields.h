@@ -88,7 +88,7 @@ class Fields {
       const std::function<bool(const Field&)>& when = [](const Field&) { return true; });
 
   // Flags of a mode of other settings. idle: "" in the mode, else what keeps them from doing
-  // anything as it is told, "--optimizer is adam".
+  // anything as it was set, "--optimizer is adam".
   void of(const std::vector<std::string>& flags, const std::function<std::string()>& idle);
 
   // Name of the group, in help and documentation, of the fields that are added from now on. Commands

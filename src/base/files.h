@@ -112,7 +112,7 @@ class AtomicFile {
   std::string path_, temporary_;
   std::string buffer_;
   std::unique_ptr<OutputFile> file_;
-  int64_t size_ = 0, written_ = 0, started_ = 0;  // started_: bytes that are told to go to the disk
+  int64_t size_ = 0, written_ = 0, started_ = 0;  // started_: bytes whose way to the disk was begun
 };
 
 // What the system says of a write that failed with `error` (errno), and what to change where that

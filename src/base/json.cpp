@@ -96,7 +96,7 @@ class Builder {
                    const nlohmann::json::exception& error) {
     std::string_view reason = error.what();
     if (const size_t end = reason.find("] "); end != reason.npos) reason.remove_prefix(end + 2);
-    // Only errors of syntax carry "parse error at line L, column C: "; the place is told here.
+    // Only errors of syntax carry "parse error at line L, column C: "; the place is added here.
     const bool syntax = reason.starts_with("parse error at ");
     if (syntax) reason.remove_prefix(reason.find(": ") + 2);
     // A syntax error is at the last character read, a number out of range at its beginning.

@@ -1,4 +1,4 @@
-// What the program tells a person. Messages go to standard error, results to standard output;
+// Messages for people. Messages go to standard error, results to standard output;
 // spdlog is behind log.cpp.
 #pragma once
 

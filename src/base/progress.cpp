@@ -86,7 +86,7 @@ void Progress::finish(std::string_view text) {
   if (finished_) return;
   finished_ = true;
   if (!text.empty()) text_ = without_controls(text);
-  if (terminal_ || told_ || !text.empty()) draw(true);
+  if (terminal_ || updated_ || !text.empty()) draw(true);
 }
 
 // All but the bar; the second to the last begin with the space before them, or are empty.
@@ -167,7 +167,7 @@ void Progress::draw(bool last) {
       terminal_
           ? fmt::format("\r{}\x1b[K{}", bar_line(last, terminal_columns() - 1), last ? '\n' : '\r')
           : plain_line(last) + '\n';
-  told_ = true;
+  updated_ = true;
   std::fwrite(line.data(), 1, line.size(), stderr);
   std::fflush(stderr);
 }

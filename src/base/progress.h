@@ -42,7 +42,7 @@ class Progress {
 
   std::string label_, unit_, text_;
   int64_t total_, before_, done_;
-  bool terminal_, finished_ = false, told_ = false;
+  bool terminal_, finished_ = false, updated_ = false;
   Clock clock_;
   Time begin_, drawn_;
 };

@@ -155,7 +155,7 @@ struct GenerateFlags {
     return read_flags(
         "megatron bench generate [flags]",
         "Generation with random weights, GPT-2 124M without flags: tokens/s of decoding "
-        "beside the machine's copy bandwidth, of prompts beside its matrix-product peak, "
+        "against the machine's copy bandwidth, of prompts against its matrix-product peak, "
         "and the time of a token near the beginning and near the end of the positions.",
         f);
   }

@@ -28,8 +28,9 @@ struct Row {
   kernels::Cost cost;
   bool cold = true;
   bool only_reads = false;  // all but a tenth of its bytes
-  double bandwidth = 0;     // of copies beside it; of reading alone where that is all it does
-  bool moved = false;       // these lie far apart
+  double bandwidth =
+      0;               // of copies, measured next to it; of reading alone where that is all it does
+  bool moved = false;  // these lie far apart
   std::optional<double> in_cache;  // bytes a second with its data in cache
 };
 
@@ -254,7 +255,7 @@ int measure_kernels(const ReadFlags& read) {
   f.add_switch("json", &json, true, "print JSON");
   if (const auto code = read(
           "megatron bench kernels [flags]",
-          "Every kernel at sizes of GPT-2 124M and of a Llama of 160M parameters beside the "
+          "Every kernel at sizes of GPT-2 124M and of a Llama of 160M parameters against the "
           "limit that binds it: 'peak': operations of its products (of attention: of the pairs "
           "that are seen) over the GEMM peak as measured until then; 'copy': the bytes of its "
           "tensors, each "
@@ -323,7 +324,7 @@ int measure_kernels(const ReadFlags& read) {
   const double reading = copies.best_reading();
   fmt::print(
       "{} GEMM peak {:.1f} GFLOP/s{} (spread {:.0f}%), copy {:.1f} to {:.1f} GB/s (each kernel "
-      "beside those next to it){}, {}{}\n",
+      "with those next to it){}, {}{}\n",
       bf16 ? "bf16" : "fp32", peak * 1e-9, data_sheet_share(device, meter.type(), peak),
       100 * meter.spread(), (1 - copies.spread()) * bandwidth * 1e-9, bandwidth * 1e-9,
       reading > 0 ? fmt::format(", reading up to {:.1f} GB/s", reading * 1e-9) : "",

@@ -1,4 +1,4 @@
-// `megatron bench parallel`: each axis of parallelism on two ranks beside one rank.
+// `megatron bench parallel`: each axis of parallelism on two ranks against one rank.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -61,7 +61,7 @@ Spread pipeline(const std::string& name, parallel::ScheduleKind kind, const mode
   Spread s{.name = name};
   s.layout.ranks.layout.pp = 2;
   s.layout.ranks.pipeline = {.kind = kind, .stages = 2};
-  s.layout.ranks.beside = true;
+  s.layout.ranks.async = true;
   const int64_t first = balanced_first_stage(c);
   s.layout.layers.first_stage_layers = first;
   s.layout.layers.last_stage_layers = c->num_layers() - first;
@@ -71,7 +71,7 @@ Spread pipeline(const std::string& name, parallel::ScheduleKind kind, const mode
 Spread data_parallel(const std::string& name, parallel::Sharding sharding) {
   Spread s{.name = name};
   s.layout.ranks.sharding = sharding;
-  s.layout.ranks.beside = true;
+  s.layout.ranks.async = true;
   s.data = {.sharding = sharding, .overlap_reduce = true, .overlap_gather = true};
   return s;
 }
@@ -87,7 +87,7 @@ std::vector<Spread> spreads(const models::Model& c) {
   }
   Spread tensor{.name = "TP 2"};
   tensor.layout.ranks.layout.tp = 2;
-  tensor.layout.ranks.beside = true;
+  tensor.layout.ranks.async = true;
   all.push_back(tensor);
   tensor.name = "TP 2 + SP";
   tensor.layout.ranks.sequence = true;
@@ -133,10 +133,10 @@ struct ParallelRun {
   double sent = 0;  // by rank 0
 };
 
-// Waits until parameters that are gathered beside the compute have come.
+// Waits until parameters that are gathered during the compute have come.
 void settle(const training::TrainedModel& trained) {
-  if (comm::Group* const beside = trained.ranks.data_parallel().dense.beside; beside != nullptr)
-    beside->barrier("bench.settle");
+  if (comm::Group* const async = trained.ranks.data_parallel().dense.async; async != nullptr)
+    async->barrier("bench.settle");
 }
 
 // One warm step, which changes no parameter, and one that is timed, from the moment that all ranks
@@ -241,7 +241,7 @@ int measure_parallel(const ReadFlags& read) {
   fields.add("only", &f.only, "only rows whose name contains this, and one rank");
   if (const auto code = read(
           "megatron bench parallel [flags]",
-          "A training step on two ranks, as threads, by each axis of parallelism beside the same "
+          "A training step on two ranks, as threads, by each axis of parallelism, against the same "
           "step on one rank: GPT-2 124M, sequence 256, 32 micro-batches. Give each rank a core of "
           "its own. CPU: seconds that all threads computed, and how many times one rank's. MB "
           "sent: by rank 0.",

@@ -1,4 +1,4 @@
-// `megatron bench step`: the training step beside its plan, the machine's peak and the step's floor.
+// `megatron bench step`: the training step against its plan, the machine's peak and the step's floor.
 #pragma once
 
 #include <cstdint>

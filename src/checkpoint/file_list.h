@@ -1,4 +1,4 @@
-// The part of trainer_state.json that tells what every other file of a checkpoint holds.
+// The part of trainer_state.json that lists what every other file of a checkpoint holds.
 #pragma once
 
 #include <cstddef>

@@ -89,7 +89,7 @@ ModelDirectory::ModelDirectory(std::string path) : path_(std::move(path)) {
   metadata_ = tensors_.file(0).metadata();
 }
 
-// Each tensor lies in the file that the index tells, and in no other.
+// Each tensor lies in the file that the index names, and in no other.
 void ModelDirectory::check_index() {
   std::vector<std::string> surplus, missing;
   std::map<std::string_view, const SafetensorsFile*> files;

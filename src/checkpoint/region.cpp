@@ -18,7 +18,7 @@ bool extend(Stretch& stretch, const Stretch& next) {
   return follows;
 }
 
-// Where all regions are columns of one matrix, the first row tells of all: its regions.
+// Where all regions are columns of one matrix, the first row stands for all: its regions.
 std::vector<HeldRegion> first_row(std::span<const HeldRegion> regions, int64_t elements) {
   std::vector<HeldRegion> row;
   const Region& first = regions.front().region;

@@ -18,12 +18,12 @@ namespace {
 constexpr int64_t kTask = int64_t{1} << 20;  // bytes that a thread copies at a time
 constexpr size_t kNumbersOfClaim = 5;
 
-// What a rank told the writer of a tensor that it holds.
+// What a rank reports to a tensor's writer of what it holds.
 struct Claim {
   size_t tensor = 0;
   Region region;
   int rank = 0;
-  int64_t index = 0;  // among all that the rank told
+  int64_t index = 0;  // among all that the rank reported
 };
 
 // A piece on its way. At its sender: which one; at its writer: where it goes.
@@ -131,7 +131,7 @@ class Resharding {
   comm::Group& ranks_;
   Stream& stream_;
   int64_t limit_;                              // bytes from one rank to another in a round
-  std::vector<std::vector<Transfer>> offers_;  // to each writer, in the order it was told
+  std::vector<std::vector<Transfer>> offers_;  // to each writer, in the order it got them
   std::vector<int64_t> asked_;                 // bytes that this writer asks of each rank
   std::vector<Numbers> requests_;              // to each rank: which of its offers
   std::vector<Lane> incoming_, outgoing_;      // by the other rank
@@ -143,7 +143,7 @@ class Resharding {
   Tensor in_, out_;
 };
 
-// To each writer the pieces of its tensors that this rank holds, and back what it is told itself.
+// To each writer the pieces of its tensors that this rank holds, and back what others send to it.
 std::vector<Claim> Resharding::exchange_claims() {
   std::vector<Numbers> lists(offers_.size());
   for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -156,10 +156,10 @@ std::vector<Claim> Resharding::exchange_claims() {
                                                  region.count, region.stride, region.run});
     }
   }
-  const std::vector<Numbers> told = exchange(ranks_, stream_, lists, "checkpoint: pieces held");
+  const std::vector<Numbers> received = exchange(ranks_, stream_, lists, "checkpoint: pieces held");
   std::vector<Claim> claims;
-  for (size_t rank = 0; rank < told.size(); ++rank) {
-    const Numbers& n = told[rank];
+  for (size_t rank = 0; rank < received.size(); ++rank) {
+    const Numbers& n = received[rank];
     for (size_t at = 0; at + kNumbersOfClaim <= n.size(); at += kNumbersOfClaim)
       claims.push_back({static_cast<size_t>(n[at]),
                         {n[at + 1], n[at + 2], n[at + 3], n[at + 4]},
@@ -236,10 +236,10 @@ void Resharding::choose_source(size_t tensor, const Distinct& distinct) {
 }
 
 void Resharding::receive_requests() {
-  const std::vector<Numbers> told =
+  const std::vector<Numbers> received =
       exchange(ranks_, stream_, requests_, "checkpoint: pieces wanted");
-  for (size_t writer = 0; writer < told.size(); ++writer) {
-    for (const int64_t index : told[writer]) {
+  for (size_t writer = 0; writer < received.size(); ++writer) {
+    for (const int64_t index : received[writer]) {
       const Transfer& offer = offers_[writer].at(static_cast<size_t>(index));
       outgoing_[writer].add(offer, element_bytes(offer.tensor));
     }

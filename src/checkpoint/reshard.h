@@ -23,7 +23,7 @@ using Bytes = std::unique_ptr<std::byte[]>;
 // which share that by bytes. Throws Error, on every rank alike, naming tensors that the ranks
 // together do not hold whole or hold unevenly, and elements of them.
 //
-// Time: every rank tells writers of the pieces it holds and no more, so it grows with these and
+// Time: every rank lists for the writers the pieces it holds and no more, so it grows with these and
 // with the pieces of the tensors it writes. Memory: what is returned, and two buffers of a round.
 std::vector<Bytes> reshard(std::span<PlannedTensor* const> tensors, comm::Group& ranks,
                            Stream& stream, int64_t round_bytes = kRoundBytes,

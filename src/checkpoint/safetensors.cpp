@@ -130,13 +130,15 @@ int64_t check_length(std::span<const std::byte> bytes, const std::string& path) 
            path, size, kLengthBytes);
   uint64_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof length);
-  MG_CHECK(length <= static_cast<uint64_t>(kMaximumHeader),
-           "'{}' is no safetensors file: it tells a header of {} bytes; at most {} are allowed",
-           path, length, kMaximumHeader);
-  MG_CHECK(length <= static_cast<uint64_t>(size - kLengthBytes),
-           "'{}' is damaged: it tells a header of {} bytes, but {} bytes follow; it may have been "
-           "copied or downloaded in part",
-           path, length, size - kLengthBytes);
+  MG_CHECK(
+      length <= static_cast<uint64_t>(kMaximumHeader),
+      "'{}' is no safetensors file: its header is said to have {} bytes; at most {} are allowed",
+      path, length, kMaximumHeader);
+  MG_CHECK(
+      length <= static_cast<uint64_t>(size - kLengthBytes),
+      "'{}' is damaged: its header is said to have {} bytes, but {} bytes follow; it may have been "
+      "copied or downloaded in part",
+      path, length, size - kLengthBytes);
   MG_CHECK(length > 0 && bytes[kLengthBytes] == std::byte{'{'},
            "'{}' is no safetensors file: its header does not begin with '{{'", path);
   return kLengthBytes + static_cast<int64_t>(length);

@@ -32,7 +32,7 @@ struct Contents {
       dtype;                             // of a weight on disk; default: the tensor's
   const ModelDirectory* like = nullptr;  // keep its shard map and metadata
   int64_t shard_bytes = int64_t{5} << 30;
-  std::vector<std::string> copied_files;  // paths, to be put beside the weights
+  std::vector<std::string> copied_files;  // paths, to be put next to the weights
   std::vector<std::pair<std::string, std::string>> written_files;  // names and content
   // trainer_state.json; the save adds "format" where it has none, "files" (bytes and checksums of
   // every other file) and its own checksum. None: a plain Hugging Face directory without such a

@@ -210,10 +210,10 @@ void check_names(const SavePlan& plan) {
     MG_CHECK(names.insert(file.name).second, "cannot write '{}' twice", file.name);
   for (const PlannedText& text : plan.texts) {
     const std::string& source = text.source.empty() ? text.name : text.source;
-    MG_CHECK(is_listable(text.name), "cannot put '{}' beside the weights: it has no plain name",
+    MG_CHECK(is_listable(text.name), "cannot put '{}' next to the weights: it has no plain name",
              source);
     MG_CHECK(names.insert(text.name).second,
-             "cannot put '{}' beside the weights: a file of that name is there already", source);
+             "cannot put '{}' next to the weights: a file of that name is there already", source);
   }
 }
 

@@ -19,8 +19,8 @@ std::optional<int> read_flags(bench::StepBench& step, Fields& fields, const Argu
     const auto code = parse_training(
         "megatron bench step [train flags]",
         "Times the training step of `megatron train` (data, clipping and optimizer included) "
-        "beside the estimates that `megatron plan` makes of it, beside the machine's "
-        "matrix-product peak, sampled around the steps, and beside the "
+        "against the estimates that `megatron plan` makes of it, the machine's "
+        "matrix-product peak, sampled around the steps, and the "
         "step's floor. On a CPU: each product at the best rate of its shape among plain, packed, "
         "transposed and our own calls in this run, other kernels at the copy bandwidth. On a GPU: "
         "each kernel of the step by itself, its products at the peak, the others' bytes at the "

@@ -37,7 +37,7 @@ int launch(const Arguments& arguments);
 int run(const Arguments& arguments);
 
 // Runs what takes part in a run of several processes, where a launcher started them. A failure is
-// told, by rank 0 where all have it, and ends all of them. Ranks above 0 say nothing else.
+// reported, by rank 0 where all have it, and ends all of them. Ranks above 0 say nothing else.
 int with_processes(const std::function<int(comm::Processes&)>& body);
 
 // All of standard input. Throws Error where it cannot be read.

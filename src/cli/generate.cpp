@@ -57,7 +57,7 @@ Fields GenerateSettings::fields() {
   f.add("seed", &seed, "of the draws; a draw depends on it, the prompt's number and the position");
   f.begin_group("output");
   f.add("logprobs", &logprobs,
-        "give the log-probability of each token, and of this many most likely ones beside it");
+        "give the log-probability of each token, and of this many most likely ones besides");
   f.add("output", &output,
         "write JSON lines to this file, where nothing or an older such file stands; nothing is "
         "printed");

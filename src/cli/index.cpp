@@ -151,7 +151,7 @@ int index(const Arguments& arguments) {
         "directory for train-document_index.npy, train-sample_index.npy, train-shuffle_index.npy "
         "and so on; without it the index cache is filled");
   f.add("data-cache-path", &s.cache_path,
-        "directory of the index cache; default: index_cache beside the token files");
+        "directory of the index cache; default: index_cache next to the token files");
   f.add("num-dataset-builder-threads", &s.threads, "threads that build; 0: all cores");
   if (const auto code = parse("megatron index --data-path P --seq-length S [flags]",
                               "Builds the sample order of GPT data sets ahead of training: "

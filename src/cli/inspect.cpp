@@ -52,7 +52,7 @@ bool inspect_path(const std::string& path, const DatasetInspection& inspection, 
     return inspect_save_directory(path, verify, tensors);
   MG_CHECK(!verify,
            "--verify compares the checksums of a checkpoint, or reads a data set whole; {} has no "
-           "{} that tells checksums, and is no .bin/.idx prefix",
+           "{} that lists checksums, and is no .bin/.idx prefix",
            path, checkpoint::kTrainerState);
   if (p.extension() == ".safetensors") {
     inspect_tensors(path, tensors);
@@ -94,7 +94,7 @@ int inspect(const Arguments& arguments) {
   fields.add("characters", &inspection.characters, "of each document that is decoded; 0: all");
   if (const auto code = parse(
           "megatron inspect PATH... [flags]",
-          "Tells what is in a checkpoint, a --save directory, a run's log, a model directory, a "
+          "Shows what is in a checkpoint, a --save directory, a run's log, a model directory, a "
           "data set, a safetensors file or a tokenizer.",
           fields, {{"path", "what to look at", &paths, true}}, arguments)) {
     return *code;

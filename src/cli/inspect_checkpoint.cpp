@@ -116,17 +116,17 @@ std::string text_of(const Json& value) {
 }
 
 void print_state(const checkpoint::CheckpointDirectory& checkpoint) {
-  constexpr std::array<std::string_view, 5> kTold = {"format", "iteration", "consumed_samples",
-                                                     "written_by", "files"};
+  constexpr std::array<std::string_view, 5> kShown = {"format", "iteration", "consumed_samples",
+                                                      "written_by", "files"};
   const Json& state = checkpoint.trainer_state();
-  const auto told = [&](std::string_view key) {
+  const auto value_of = [&](std::string_view key) {
     const Json* value = state.find(key);
     return value == nullptr ? std::string("?") : text_of(*value);
   };
   fmt::print("{}: checkpoint of step {}, {} samples consumed, written by {}\n", checkpoint.path(),
-             told("iteration"), told("consumed_samples"), told("written_by"));
+             value_of("iteration"), value_of("consumed_samples"), value_of("written_by"));
   for (const auto& [key, value] : state.as_object()) {
-    if (std::ranges::find(kTold, key) == kTold.end() && key != "xxh3")
+    if (std::ranges::find(kShown, key) == kShown.end() && key != "xxh3")
       fmt::print("  {:<10} {}\n", key, text_of(value));
   }
 }

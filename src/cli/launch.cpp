@@ -92,10 +92,10 @@ void check_command(const LaunchSettings& settings, const Arguments& command) {
 // A rank of another launcher would start ranks of its own.
 void check_not_a_rank() {
   const auto place = comm::process_place(comm::environment());
-  MG_CHECK(!place || (!place->told_by.starts_with("OMPI_") && !place->told_by.starts_with("PMI")),
+  MG_CHECK(!place || (!place->source.starts_with("OMPI_") && !place->source.starts_with("PMI")),
            "megatron launch runs as rank {} of {} itself ({} is set): it starts the launcher, not "
            "the other way round",
-           place->rank, place->size, place->told_by);
+           place->rank, place->size, place->source);
 }
 
 // The MPI of the program that the ranks run, where it is known.

@@ -29,7 +29,7 @@ struct Missing {
   std::string purpose;
 };
 
-struct DataBeside {
+struct LocalData {
   std::string prefix;
   int64_t vocabulary = 0;
 };
@@ -78,7 +78,7 @@ std::vector<Missing> missing_flags(const TrainSettings& s, bool planned) {
 }
 
 // The first data set of this folder that is large enough, and small enough to be read now.
-std::optional<DataBeside> data_beside() {
+std::optional<LocalData> local_data() {
   std::vector<std::string> prefixes;
   std::error_code error;
   for (auto at = fs::directory_iterator(".", error); !error && at != fs::directory_iterator();
@@ -92,7 +92,7 @@ std::optional<DataBeside> data_beside() {
       const data::IndexedDataset set(prefix);
       const auto range = set.token_range();
       if (!range || range->smallest < 0 || set.token_count() < kFewestTokens) continue;
-      return DataBeside{prefix, range->largest + 1};
+      return LocalData{prefix, range->largest + 1};
     } catch (const Error&) {  // another kind of file, or a damaged one
       continue;
     }
@@ -113,16 +113,16 @@ Arguments completion(const TrainSettings& s, bool planned) {
     words.push_back("--" + flag);
     words.push_back(value);
   };
-  std::optional<DataBeside> beside;
+  std::optional<LocalData> local;
   const bool needs_data = !planned && !corpus::names_data(s.data);
-  if (needs_data) beside = data_beside();
+  if (needs_data) local = local_data();
   if (needs_shape(s)) {
     if (!s.shape.num_layers) add("num-layers", "2");
     if (!s.shape.hidden_size)
       add("hidden-size", std::to_string(32 * s.shape.num_attention_heads.value_or(4)));
     if (!s.shape.num_attention_heads) add("num-attention-heads", heads_for(s.shape.hidden_size));
     if (needs_vocabulary(s))
-      add("vocab-size", std::to_string(beside ? beside->vocabulary : int64_t{256}));
+      add("vocab-size", std::to_string(local ? local->vocabulary : int64_t{256}));
   }
   if (!s.batch.seq_length)
     add("seq-length",
@@ -132,7 +132,7 @@ Arguments completion(const TrainSettings& s, bool planned) {
   if (!s.batch.train_iters && !s.batch.train_samples) add("train-iters", "20");
   if (!s.optimizer.lr) add("lr", "1e-3");
   if (!needs_data) return words;
-  if (beside) add("data-path", beside->prefix);
+  if (local) add("data-path", local->prefix);
   else words.push_back("--mock-data");
   return words;
 }

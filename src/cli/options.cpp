@@ -29,7 +29,7 @@ bool is_flag(std::string_view argument) {
          argument.substr(0, argument.find('=')).find_first_of(" \t\n") == argument.npos;
 }
 
-// megatrons: whether the command knows Megatron-LM's flags beside its own.
+// megatrons: whether the command knows Megatron-LM's flags besides its own.
 [[noreturn]] void unknown_flag(const std::string& flag, const Fields& fields, bool megatrons) {
   const FlagTable table;
   if (table.find(flag) != nullptr) {

@@ -35,14 +35,14 @@ struct Positional {
 std::optional<int> parse(const std::string& usage, const std::string& description, Fields& fields,
                          const std::vector<Positional>& positional, const Arguments& arguments);
 
-// What --print-config does beside printing.
+// What --print-config does besides printing.
 struct PrintConfig {
   // Throws Error for settings that the command would refuse before it opens a file.
   std::function<void()> check = [] {};
   size_t fields = SIZE_MAX;  // so many are printed, of the first
 };
 
-// As parse(), for commands whose flags are Megatron-LM's. Beside the fields there are
+// As parse(), for commands whose flags are Megatron-LM's. Besides the fields there are
 //
 //   --config FILE        flags from a file (config_file.h), before those of the command line; of
 //                        several files, and of file and command line, the last counts: also where
@@ -50,7 +50,7 @@ struct PrintConfig {
 //   --print-config       prints the resulting configuration as such a file, and gives exit code 0;
 //                        where PrintConfig::check refuses it, throws that Error behind the print
 //   Megatron-LM's others ignored, refused or older spellings (flags/table.h). All that are refused
-//                        are told in one Error.
+//                        are listed in one Error.
 //
 // notes: becomes what to tell of all this in the log, a line each.
 std::optional<int> parse_training(const std::string& usage, const std::string& description,

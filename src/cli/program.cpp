@@ -41,13 +41,14 @@ void end_at_bus_error(int) {
       "error: a file that is mapped (token files, an index cache, weights) was cut short while it "
       "was used, or its disk cannot be read: start again when nothing writes to it (with "
       "--no-mmap-bin-files the message names the token file)\n";
-  [[maybe_unused]] const ssize_t told = ::write(STDERR_FILENO, kText.data(), kText.size());
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText.data(), kText.size());
   _exit(2);
 }
 
 // Where the system would end the program without a word.
 void say_why_it_ends() {
-  ::signal(SIGXFSZ, SIG_IGN);  // beyond a limit of file sizes write() fails, and its caller tells
+  ::signal(SIGXFSZ,
+           SIG_IGN);  // beyond a limit of file sizes write() fails, and its caller reports it
   ::signal(SIGBUS, end_at_bus_error);
 }
 

@@ -52,7 +52,7 @@ std::string describe(const Doing::State& state) {
   if (!state.phase.empty()) add(state.phase);
   if (!state.layer.empty()) add("layer " + state.layer);
   if (state.micro_batch >= 0) add(fmt::format("micro-batch {}", state.micro_batch));
-  return text.empty() ? "nothing told" : text;
+  return text.empty() ? "nothing known" : text;
 }
 
 }  // namespace megatron::comm

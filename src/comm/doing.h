@@ -1,4 +1,4 @@
-// What a rank does now, told by whoever runs it, for reports of hangs and of ends.
+// What a rank does now, set by whoever runs it, for reports of hangs and of ends.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@ namespace megatron::comm {
 class Doing {
  public:
   struct State {
-    std::string phase, layer;  // empty: not told
+    std::string phase, layer;  // empty: not known
     int64_t step = -1, micro_batch = -1;
     bool may_be_long = false;  // others wait for it as a matter of course: a save, the first step
-    bool told() const { return !phase.empty() || !layer.empty() || step >= 0 || micro_batch >= 0; }
+    bool known() const { return !phase.empty() || !layer.empty() || step >= 0 || micro_batch >= 0; }
   };
 
-  // What was told of the step before is over. may_be_long: all of it.
+  // What was said of the step before is over. may_be_long: all of it.
   void step(int64_t number, bool may_be_long = false);
   // "forward", "update", "save"; leaves layer and micro-batch.
   void phase(std::string_view name, bool may_be_long = false);
@@ -34,7 +34,7 @@ class Doing {
   bool long_step_ = false;
 };
 
-// "step 7, backward, layer decoder.3.mlp, micro-batch 2"; "nothing told".
+// "step 7, backward, layer decoder.3.mlp, micro-batch 2"; "nothing known".
 std::string describe(const Doing::State& state);
 
 }  // namespace megatron::comm

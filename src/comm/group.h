@@ -29,7 +29,7 @@ struct Work {
 };
 
 // Every rank of a group makes the same calls in the same order, with equal shapes and types. Each
-// call has a name, so that a hang or a mismatch can be told: a call whose name, bytes or type
+// call has a name, so that a hang or a mismatch can be explained: a call whose name, bytes or type
 // differ between ranks throws Error on every rank naming both. Reductions add in rank order, in f32
 // (f64 for f64, exact for integers), and round once: every rank gets the same bits. Tensors are
 // contiguous. When a rank fails, the others' calls throw; processes are ended instead
@@ -71,7 +71,7 @@ class Group {
   // This rank fails: calls of it that are under way in other threads throw, and so do all later
   // ones.
   virtual void give_up() {}
-  // Where this rank tells what it does, for reports of hangs (comm/doing.h); null: nobody watches.
+  // Where this rank reports what it does, for reports of hangs (comm/doing.h); null: nobody watches.
   virtual Doing* doing() { return nullptr; }
   // Calls on a GPU's tensors are queued on a stream of the group's own and return at once; they may
   // be recorded (device/recording.h), where all ranks of the group do so.
@@ -79,7 +79,7 @@ class Group {
   // Work of the stream that holds recorded calls of this group was queued once more: reports tell
   // that this rank is in `call` until the stream has come so far. Throws as a call does.
   virtual void queued_again(Stream&, std::string_view call) { static_cast<void>(call); }
-  // This rank among those that end together (comm/member.h); null: it is told by nobody.
+  // This rank among those that end together (comm/member.h); null: nobody ends it.
   virtual Member* member() { return nullptr; }
 
  protected:

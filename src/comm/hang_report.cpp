@@ -78,9 +78,9 @@ std::vector<Wait> waits_of(std::span<const RankReport> reports) {
 
 // "; rank 1: step 7, forward; in no call for 31.0 s, after all_reduce 'loss' (call 1 of 'tp')".
 std::string what_they_do(const std::vector<int>& ranks, std::span<const RankReport> reports) {
-  constexpr size_t kTold = 2;
+  constexpr size_t kNamed = 2;
   std::string text;
-  for (size_t i = 0; i < ranks.size() && i < kTold; ++i) {
+  for (size_t i = 0; i < ranks.size() && i < kNamed; ++i) {
     const RankReport* const report = find(ranks[i], reports);
     if (report == nullptr) continue;
     text += "; " + line_of(*report, reports);
@@ -161,7 +161,7 @@ WaitNotice wait_notice(std::span<const RankReport> reports, const WaitLimits& li
   notice.text =
       fmt::format("rank {} has waited {:.1f} s{}{} in {}", wait.rank->rank, wait.call->seconds,
                   awaited.empty() ? "" : " for ", notice.awaited, wait.call->text);
-  if (wait.rank->doing.told()) notice.text += fmt::format(" ({})", describe(wait.rank->doing));
+  if (wait.rank->doing.known()) notice.text += fmt::format(" ({})", describe(wait.rank->doing));
   const size_t others = waiting.size() - (waiting.contains(wait.rank->rank) ? 1 : 0);
   if (others > 0) notice.text += fmt::format(", and {} more wait", others);
   notice.text += awaited.empty() ? "; all ranks have come" : what_they_do(awaited, reports);

@@ -11,7 +11,7 @@
 namespace megatron::comm {
 namespace {
 
-// Tells the listener, on the thread that made it: calls of other threads (comm/beside.h) are kept
+// Calls the listener, on the thread that made it: calls of other threads (comm/async.h) are kept
 // until that thread comes by.
 class Teller {
  public:
@@ -53,7 +53,7 @@ class Teller {
   std::atomic<bool> some_ = false;
 };
 
-// A call that failed is not told: nothing is known to have moved. Nor is split(), which moves no
+// A call that failed is not reported: nothing is known to have moved. Nor is split(), which moves no
 // tensor.
 class Observed final : public Group {
  public:
@@ -70,20 +70,20 @@ class Observed final : public Group {
 
   Work all_reduce(Tensor t, Reduce op, Stream& stream, std::string_view call) override {
     const int64_t bytes = t.bytes();
-    return told("all_reduce", call, bytes,
-                [&] { return group_.all_reduce(std::move(t), op, stream, call); });
+    return reported("all_reduce", call, bytes,
+                    [&] { return group_.all_reduce(std::move(t), op, stream, call); });
   }
 
   Work all_gather(Tensor in, Tensor out, Stream& stream, std::string_view call) override {
     const int64_t bytes = std::max(in.bytes(), out.bytes());
-    return told("all_gather", call, bytes,
-                [&] { return group_.all_gather(std::move(in), std::move(out), stream, call); });
+    return reported("all_gather", call, bytes,
+                    [&] { return group_.all_gather(std::move(in), std::move(out), stream, call); });
   }
 
   Work reduce_scatter(Tensor in, Tensor out, Reduce op, Stream& stream,
                       std::string_view call) override {
     const int64_t bytes = std::max(in.bytes(), out.bytes());
-    return told("reduce_scatter", call, bytes, [&] {
+    return reported("reduce_scatter", call, bytes, [&] {
       return group_.reduce_scatter(std::move(in), std::move(out), op, stream, call);
     });
   }
@@ -92,7 +92,7 @@ class Observed final : public Group {
                   std::span<const int64_t> receive_counts, Stream& stream,
                   std::string_view call) override {
     const int64_t bytes = std::max(in.bytes(), out.bytes());
-    return told("all_to_all", call, bytes, [&] {
+    return reported("all_to_all", call, bytes, [&] {
       return group_.all_to_all(std::move(in), std::move(out), send_counts, receive_counts, stream,
                                call);
     });
@@ -100,22 +100,24 @@ class Observed final : public Group {
 
   Work broadcast(Tensor t, int root, Stream& stream, std::string_view call) override {
     const int64_t bytes = t.bytes();
-    return told("broadcast", call, bytes,
-                [&] { return group_.broadcast(std::move(t), root, stream, call); });
+    return reported("broadcast", call, bytes,
+                    [&] { return group_.broadcast(std::move(t), root, stream, call); });
   }
 
   Work send(Tensor t, int to, Stream& stream, std::string_view call) override {
     const int64_t bytes = t.bytes();
-    return told("send", call, bytes, [&] { return group_.send(std::move(t), to, stream, call); });
+    return reported("send", call, bytes,
+                    [&] { return group_.send(std::move(t), to, stream, call); });
   }
 
   Work recv(Tensor t, int from, Stream& stream, std::string_view call) override {
     const int64_t bytes = t.bytes();
-    return told("recv", call, bytes, [&] { return group_.recv(std::move(t), from, stream, call); });
+    return reported("recv", call, bytes,
+                    [&] { return group_.recv(std::move(t), from, stream, call); });
   }
 
   void barrier(std::string_view call) override {
-    told("barrier", call, 0, [&] {
+    reported("barrier", call, 0, [&] {
       group_.barrier(call);
       return Work();
     });
@@ -152,7 +154,7 @@ class Observed final : public Group {
   };
 
   template <class F>
-  Work told(std::string_view collective, std::string_view call, int64_t bytes, F&& run) {
+  Work reported(std::string_view collective, std::string_view call, int64_t bytes, F&& run) {
     Traffic traffic{.collective = collective, .call = call, .ranks = size(), .bytes = bytes};
     traffic.began = now_seconds();
     Work work = [&] {

@@ -10,12 +10,12 @@ namespace megatron::comm {
 namespace {
 
 // A number that a variable holds, with the variable's name for texts.
-struct Told {
+struct Setting {
   std::string name;
   int value = 0;
 };
 
-// The variables in which one kind of launcher tells a process its place.
+// The variables in which one kind of launcher names a process's place.
 struct Names {
   std::string_view rank, size, local_rank, local_size;
 };
@@ -39,39 +39,40 @@ class Reader {
     return value && !value->empty() ? value : std::nullopt;
   }
 
-  std::optional<Told> number(std::string_view name) const {
+  std::optional<Setting> number(std::string_view name) const {
     const auto value = text(name);
     if (!value) return std::nullopt;
-    Told told = {std::string(name), 0};
+    Setting setting = {std::string(name), 0};
     const char* const end = value->data() + value->size();
-    const auto [stop, wrong] = std::from_chars(value->data(), end, told.value);
-    MG_CHECK(wrong == std::errc() && stop == end && told.value >= 0,
+    const auto [stop, wrong] = std::from_chars(value->data(), end, setting.value);
+    MG_CHECK(wrong == std::errc() && stop == end && setting.value >= 0,
              "the environment variable {} is '{}', and not a number from 0 to {}: a launcher sets "
              "it; unset it where none did",
              name, *value, INT_MAX);
-    return told;
+    return setting;
   }
 
  private:
   const Variable& variable_;
 };
 
-void check_below(const Told& rank, const Told& size) {
+void check_below(const Setting& rank, const Setting& size) {
   MG_CHECK(rank.value < size.value,
            "the environment variables {}={} and {}={} contradict each other: a rank is below the "
            "number of ranks; unset them where no launcher set them",
            rank.name, rank.value, size.name, size.value);
 }
 
-void check_same(const Told& a, const Told& b) {
+void check_same(const Setting& a, const Setting& b) {
   MG_CHECK(a.value == b.value,
            "the environment variables {}={} and {}={} contradict each other; unset those that the "
            "launcher did not set",
            a.name, a.value, b.name, b.value);
 }
 
-ProcessPlace place_of(const Told& rank, const Told& size, const std::optional<Told>& local_rank,
-                      const std::optional<Told>& local_size) {
+ProcessPlace place_of(const Setting& rank, const Setting& size,
+                      const std::optional<Setting>& local_rank,
+                      const std::optional<Setting>& local_size) {
   check_below(rank, size);
   ProcessPlace place = {rank.value, size.value, 0, 1, rank.name};
   if (!local_rank || !local_size) return place;
@@ -96,7 +97,7 @@ std::optional<ProcessPlace> read(const Reader& reader, const Names& names) {
 }
 
 // Entry `node` of Slurm's list of tasks a node, "2(x3),1": 2 on each of three nodes, then 1.
-std::optional<Told> tasks_of_node(const Reader& reader, std::string_view name, int node) {
+std::optional<Setting> tasks_of_node(const Reader& reader, std::string_view name, int node) {
   const auto list = reader.text(name);
   if (!list) return std::nullopt;
   const char* at = list->data();
@@ -119,7 +120,7 @@ std::optional<Told> tasks_of_node(const Reader& reader, std::string_view name, i
       if (at < end && *at == ')') ++at;
     }
     nodes += times;
-    if (node < nodes) return Told{std::string(name), tasks};
+    if (node < nodes) return Setting{std::string(name), tasks};
     if (at < end && *at == ',') {
       ++at;
     } else {
@@ -130,7 +131,7 @@ std::optional<Told> tasks_of_node(const Reader& reader, std::string_view name, i
 }
 
 // The number of tasks of the Slurm step that this process is a task of.
-std::optional<Told> step_size(const Reader& reader) {
+std::optional<Setting> step_size(const Reader& reader) {
   if (auto size = reader.number("SLURM_STEP_NUM_TASKS")) return size;
   return reader.number("SLURM_NTASKS");
 }
@@ -160,17 +161,17 @@ std::optional<ProcessPlace> read_slurm(const Reader& reader) {
                   tasks_of_node(reader, "SLURM_STEP_TASKS_PER_NODE", node ? node->value : 0));
 }
 
-// PMIx tells a rank only; the number of ranks comes from the launcher that speaks PMIx.
+// PMIx names a rank only; the number of ranks comes from the launcher that speaks PMIx.
 std::optional<ProcessPlace> read_pmix(const Reader& reader) {
   const auto rank = reader.number("PMIX_RANK");
   if (!rank) return std::nullopt;
   auto place = read_slurm(reader);
   MG_CHECK(place.has_value(),
-           "the environment variable PMIX_RANK is set, but nothing tells the number of ranks "
+           "the environment variable PMIX_RANK is set, but nothing says the number of ranks "
            "(OMPI_COMM_WORLD_SIZE, or SLURM_STEP_NUM_TASKS of a step): start the program with "
            "'megatron launch', mpirun or srun");
   check_same(*rank, {"SLURM_PROCID", place->rank});
-  place->told_by = rank->name;
+  place->source = rank->name;
   return place;
 }
 
@@ -180,7 +181,7 @@ std::optional<ProcessPlace> process_place(const Variable& variable) {
   const Reader reader(variable);
   if (auto place = read(reader, kOpenMpi)) {
     if (const auto pmix = reader.number("PMIX_RANK"))
-      check_same({place->told_by, place->rank}, *pmix);
+      check_same({place->source, place->rank}, *pmix);
     return place;
   }
   if (auto place = read(reader, kPmi)) return place;

@@ -14,7 +14,7 @@ namespace megatron::comm {
 namespace {
 
 // Long enough for rank 0 to fail the same way on a crowded machine. Ranks above 0 take turns, so
-// that the lowest of those that fail is the one that tells.
+// that the lowest of those that fail is the one that reports.
 constexpr std::chrono::milliseconds kPatience{3000}, kTurn{50};
 constexpr int kTurns = 20;
 
@@ -25,7 +25,7 @@ void Processes::run(int ranks, const std::function<void(Group& world)>& body, Wa
   MG_CHECK(ranks == size(),
            "{} ranks were asked for, but the launcher started {} processes ({}), and each is one "
            "rank",
-           ranks, size(), place_->told_by);
+           ranks, size(), place_->source);
   body_begins(limits);
   body(group());
   body_ended();

@@ -14,11 +14,11 @@ namespace megatron::comm {
 
 class Star;
 
-// A place among processes, as the environment tells it.
+// A place among processes, as the environment names it.
 struct ProcessPlace {
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;  // on this host; 0 and 1 where the launcher does not tell
-  std::string told_by;                 // "OMPI_COMM_WORLD_RANK"
+  std::string source;                  // "OMPI_COMM_WORLD_RANK"
 };
 
 // Reads OMPI_COMM_WORLD_*, PMI_*, PMIX_*, SLURM_* (only of a job step, not of a batch script
@@ -35,11 +35,11 @@ Variable environment();  // that of this process
 // (comm/tcp/star.h).
 // Groups may be used from any thread, each by one at a time, and split() by one thread of the
 // process at a time. A rank that waits gives its core away. A process that is ended by SIGTERM, as
-// those of a launcher are whose other process has died, tells first what it did.
+// those of a launcher are whose other process has died, says first what it did.
 class Processes {
  public:
   // Throws Error when a launcher started several processes and this build has no MPI, or MPI finds
-  // other processes than the launcher told (a program of another MPI: the text says which).
+  // other processes than the launcher named (a program of another MPI: the text says which).
   // largest_message: bytes; what is larger travels in pieces.
   explicit Processes(int64_t largest_message = int64_t{1} << 30);
   // Waits until every process of the run has come here. While an exception unwinds the stack it
@@ -64,25 +64,25 @@ class Processes {
   // rank does and who has not come, and all end with code 2.
   void run(int ranks, const std::function<void(Group& world)>& body, WaitLimits limits = {});
 
-  // Ends all processes of the run at once with this exit code (1-255), after this process has told
+  // Ends all processes of the run at once with this exit code (1-255), after this process has said
   // why. Returns only where there is one process.
   void abort(int code);
-  // Called before a failure is told. Ranks above 0 sleep for three seconds, in which abort() of a
-  // lower rank ends them: a failure that all ranks have alike (a wrong flag) is told once, by rank
-  // 0, and one rank's own failure is told by it, that much later.
+  // Called before a failure is reported. Ranks above 0 sleep for three seconds, in which abort() of a
+  // lower rank ends them: a failure that all ranks have alike (a wrong flag) is reported once, by rank
+  // 0, and one rank's own failure is reported by it, that much later.
   void wait_for_lead() const;
 
  private:
   struct State;
   // Seconds that the processes of a rendezvous have to come.
   static constexpr double kMeetingSeconds = 300;
-  bool meets() const { return place_ && place_->size > 1 && place_->told_by == "RANK"; }
+  bool meets() const { return place_ && place_->size > 1 && place_->source == "RANK"; }
   void body_begins(WaitLimits limits);
   void body_ended();
   Star* star();  // null: MPI's, or one process
   void end_meeting(bool failed);
   void abort_meeting(int code);
-  void be_quiet() const;  // this process tells itself why it ends
+  void be_quiet() const;  // this process says itself why it ends
 
   std::optional<ProcessPlace> place_;
   bool aborted_ = false;

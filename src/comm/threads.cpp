@@ -254,7 +254,7 @@ class ThreadGroup final : public Group, public Member {
 // "rank 3 failed", and in what.
 std::string failure_of(RankRecord& record, int rank) {
   const Doing::State doing = record.doing().state();
-  return fmt::format("rank {} failed{}", rank, doing.told() ? " (" + describe(doing) + ")" : "");
+  return fmt::format("rank {} failed{}", rank, doing.known() ? " (" + describe(doing) + ")" : "");
 }
 
 void run_rank(const std::shared_ptr<Meeting>& meeting, int rank,
@@ -267,9 +267,9 @@ void run_rank(const std::shared_ptr<Meeting>& meeting, int rank,
     world.end(rank);
   } catch (const Error& error) {
     // In the midst of a run it may be this rank's alone: it is named, and what it was doing.
-    const bool told = world.record(rank).doing().state().told();
+    const bool known = world.record(rank).doing().state().known();
     const std::string text = fmt::format("{}: {}", failure(), error.what());
-    world.fail(rank, told ? std::make_exception_ptr(Error(text)) : std::current_exception(), text);
+    world.fail(rank, known ? std::make_exception_ptr(Error(text)) : std::current_exception(), text);
   } catch (const std::exception& error) {
     world.fail(rank, std::current_exception(), fmt::format("{}: {}", failure(), error.what()));
   } catch (...) {

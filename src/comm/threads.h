@@ -16,7 +16,7 @@ std::unique_ptr<Group> thread_group(std::shared_ptr<Meeting> meeting, int rank,
 // calling thread with the group of one rank. When a body throws, the collectives of the other ranks
 // throw too, and the first exception is rethrown here. A call that takes longer than limits.notice
 // is logged, with who has not come; beyond limits.most the calls of all ranks throw an Error that
-// tells so and what each rank does (comm/watchdog.h).
+// says so and what each rank does (comm/watchdog.h).
 void run_ranks(int ranks, const std::function<void(Group& world)>& body, WaitLimits limits = {});
 
 }  // namespace megatron::comm

@@ -28,9 +28,9 @@ class TrafficListener {
   virtual void communicated(const Traffic& traffic) = 0;
 };
 
-// The group, borrowed as the listener is; every call is told once it is done. Groups split from it
-// tell, too. The listener is called by this thread only: calls made by others (comm/beside.h) are
-// told with this one's next.
+// The group, borrowed as the listener is; every call is reported once it is done. Groups split from it
+// tell, too. The listener is called by this thread only: calls made by others (comm/async.h) are
+// reported with this one's next.
 std::unique_ptr<Group> observed(Group& group, TrafficListener& listener);
 
 // Rank `rank` of `size` that do not exist: calls check their arguments, move nothing and never

@@ -1,4 +1,4 @@
-// Looks after ranks that are threads: a run in which nobody goes on ends, and tells why.
+// Looks after ranks that are threads: a run in which nobody goes on ends, with the reason.
 #pragma once
 
 #include <condition_variable>

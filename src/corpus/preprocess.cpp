@@ -115,7 +115,7 @@ void PreprocessSettings::fields(Fields& f) {
   f.add("input", &input,
         "files, directories or quoted patterns (*, ?, [...], {a,b}): .jsonl with a document a "
         "line, else plain text, cut into documents of 2 to 8 kB between paragraphs; gzip and zstd "
-        "are told by their first bytes");
+        "are recognised by their first bytes");
   f.add_switch("whole-files", &whole_files, true, "a plain text file is one document");
   f.add("input-format", &input_format, {"auto", "jsonl"},
         "auto: by the name; jsonl: every file holds JSON lines");

@@ -114,7 +114,7 @@ class Opener {
   }
   TokenizerFile read_model() {
     v_.directory = needed(s_.tokenizer_model, type_, "tokenizer-model");
-    // Of a file with another name, a directory may open as the tokenizer beside it.
+    // Of a file with another name, a directory may open as the tokenizer next to it.
     v_.opens_by_itself = std::filesystem::is_directory(v_.directory) ||
                          std::filesystem::path(v_.directory).filename() == "tokenizer.json";
     return tokenizers::read_tokenizer_file(v_.directory);
@@ -122,7 +122,7 @@ class Opener {
   void check_kind(const TokenizerFile& file, Kind kind, std::string_view wanted) const {
     MG_CHECK(file.kind == kind,
              "--tokenizer-type {} reads {}, and {} is something else; leave --tokenizer-type out: "
-             "the file's content tells what it is",
+             "the file's content says what it is",
              type_, wanted, file.path);
   }
   // f's result; errors name the file.

@@ -102,7 +102,7 @@ SplitPlan plan_split(const BlendRequest& request, const BlendList& list, Split s
       if (extends) part.extended = extended;
     }
     if (!plan.shares.empty()) {
-      MG_CHECK(plan.shares[d] > 0, "the weight {} of {} is too small beside the others",
+      MG_CHECK(plan.shares[d] > 0, "the weight {} of {} is too small compared with the others",
                list.weights[d], list.prefixes[d]);
       part.samples = share_of_blend(*samples, plan.shares[d], request.surplus);
       if (extends) part.extended = share_of_blend(extended, plan.shares[d], request.surplus);

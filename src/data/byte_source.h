@@ -1,4 +1,4 @@
-// The bytes of a file as they are meant: plain, or unpacked from gzip or zstd, which are told by
+// The bytes of a file as they are meant: plain, or unpacked from gzip or zstd, which are known by
 // the file's first bytes. Several gzip members or zstd frames one behind the other are one text.
 #pragma once
 

@@ -34,7 +34,7 @@ struct GptDatasetConfig {
   int64_t vocabulary_size = 0;              // 0: token ids are not checked
 
   bool cache = true;
-  std::optional<std::string> cache_path;  // none: index_cache/ beside the data
+  std::optional<std::string> cache_path;  // none: index_cache/ next to the data
   std::optional<int64_t> memory;          // bytes; none: what the machine has
   int threads = 0;                        // that build large indices; 0: all cores
 };

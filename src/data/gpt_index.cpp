@@ -154,12 +154,12 @@ class SampleRows {
 template <class T>
 IntegerArray build_rows(const IndexRequest& request, const IndexPlan& plan,
                         const IntegerArray& documents, const Lengths& lengths, ThreadPool& pool,
-                        IntegerType type, FunctionRef<void()> beside) {
+                        IntegerType type, FunctionRef<void()> meanwhile) {
   IntegerArray index(type, {plan.samples + 1, 2});
   SampleRows<T> rows(request, plan, documents.values<int32_t>(), lengths, index.values<T>(),
                      pool.size());
   pool.parallel_for(1 + rows.blocks(), [&](int64_t block, int thread) {
-    block == 0 ? beside() : rows.write_block(block - 1, thread);
+    block == 0 ? meanwhile() : rows.write_block(block - 1, thread);
   });
   rows.write_last();
   return index;
@@ -242,10 +242,10 @@ IntegerArray build_shuffle_index(const IndexPlan& plan, RandomState& random) {
 
 IntegerArray build_sample_index(const IndexRequest& request, const IndexPlan& plan,
                                 const IntegerArray& document_index, const Lengths& lengths,
-                                ThreadPool& pool, FunctionRef<void()> beside) {
+                                ThreadPool& pool, FunctionRef<void()> meanwhile) {
   const IntegerType type = row_type(document_index.size());
   const auto build = type == IntegerType::i64 ? build_rows<int64_t> : build_rows<int32_t>;
-  return build(request, plan, document_index, lengths, pool, type, beside);
+  return build(request, plan, document_index, lengths, pool, type, meanwhile);
 }
 
 GptIndices build_indices(const IndexRequest& request, const IndexPlan& plan, int64_t seed,

@@ -55,13 +55,13 @@ void skip_document_index(const IndexRequest& request, const IndexPlan& plan, Ran
 
 // Rows (position in the document index, token offset) at which each sample starts, and one row more
 // for the end: row k > 0 stands at the last token that sample k - 1 shares with it, or behind its
-// last one (extra 0); at the chain's end when there is none. beside: work done by one of the
+// last one (extra 0); at the chain's end when there is none. meanwhile: work done by one of the
 // threads meanwhile.
 IntegerArray build_sample_index(
     const IndexRequest& request, const IndexPlan& plan, const IntegerArray& document_index,
-    const Lengths& lengths, ThreadPool& pool, FunctionRef<void()> beside = [] {});
+    const Lengths& lengths, ThreadPool& pool, FunctionRef<void()> meanwhile = [] {});
 
-// All three; the same for any number of threads. ready: told of each index as soon as it is built,
+// All three; the same for any number of threads. ready: called with each index as soon as it is built,
 // by one thread or another, while others are still being built.
 using IndexReady = FunctionRef<void(std::string_view name, const IntegerArray& index)>;
 GptIndices build_indices(const IndexRequest& request, const IndexPlan& plan, int64_t seed,

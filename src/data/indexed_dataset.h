@@ -39,7 +39,7 @@ std::string indexed_dataset_prefix(const std::string& path);
 
 // Throws Error, which names the flag of the prefix, unless both files of `prefix` may be written:
 // see base/command_output.h. What may be replaced is a pair of token files, with `overwrite`; of a
-// .bin the .idx beside it tells that, or what a builder left that was killed.
+// .bin the .idx next to it does not say that, or what a killed builder left.
 void check_dataset_output(const std::string& prefix, bool overwrite,
                           const std::vector<std::string>& inputs);
 

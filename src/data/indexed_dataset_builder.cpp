@@ -30,7 +30,7 @@ void append(std::string& text, const T& value) {
 }
 
 // A builder of this prefix was killed, maybe between the renames of its two files: what it left
-// (AtomicFile: FILE.PROCESS.NUMBER.tmp) stands beside them.
+// (AtomicFile: FILE.PROCESS.NUMBER.tmp) stands next to them.
 bool was_interrupted(const std::string& prefix) {
   const std::string base = std::filesystem::path(prefix).filename().string();
   std::error_code error;
@@ -55,11 +55,11 @@ void check_dataset_output(const std::string& prefix, bool overwrite,
                           }};
   check_output({idx, flag, index, overwrite}, inputs);
   std::error_code error;
-  const bool beside =
+  const bool has_index =
       (std::filesystem::file_size(idx, error) > 0 && !error) || was_interrupted(prefix);
   const FileKind tokens = {
-      "a token file with its .idx beside it",
-      beside ? [](std::string_view) { return true; } : [](std::string_view) { return false; }};
+      "a token file with its .idx next to it",
+      has_index ? [](std::string_view) { return true; } : [](std::string_view) { return false; }};
   check_output({bin, flag, tokens, overwrite}, inputs);
 }
 
@@ -257,7 +257,7 @@ void IndexedDatasetBuilder::finalize() {
   // Nothing that can fail for want of space comes after a name has changed.
   bin_.sync();
   idx.sync();
-  // An older index must never stand beside the new tokens, not even after a crash between the two
+  // An older index must never stand next to the new tokens, not even after a crash between the two
   // renames.
   const bool gone = unlink((prefix_ + ".idx").c_str()) == 0 || errno == ENOENT;
   MG_CHECK(gone, "{}.idx cannot be replaced: {}", prefix_, std::strerror(errno));

@@ -20,7 +20,7 @@ class Sampler {
   virtual int64_t consumed() const = 0;  // samples, of all ranks together: the whole state
 };
 
-// What every sampler is told. All ranks together take micro_batch_size * size samples at a time.
+// What every sampler gets. All ranks together take micro_batch_size * size samples at a time.
 struct SamplerShape {
   int64_t total = 0;  // samples of the data set
   int64_t consumed = 0;

@@ -25,7 +25,7 @@ struct TextBlock {
   bool json_lines = false;
   LineBlock lines;            // when json_lines: one document a line that is not blank
   std::vector<Piece> pieces;  // else
-  // Lines (blank ones too) and pieces before this block, in all files: it tells to which partition
+  // Lines (blank ones too) and pieces before this block, in all files: it decides to which partition
   // a document is dealt.
   int64_t first_record = 0;
   int64_t text_bytes = 0;  // unpacked, of this block

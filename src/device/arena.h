@@ -68,7 +68,7 @@ class AddressRange {
 std::unique_ptr<AddressRange> reserve_host_memory(int ranks);  // of this process
 std::unique_ptr<AddressRange> reserve_no_memory();             // meta
 
-// Told of an arena's blocks, in the order in which they are handed out and given back. Empty ones
+// Called with an arena's blocks, in the order in which they are handed out and given back. Empty ones
 // are left out.
 class ArenaListener {
  public:

@@ -106,7 +106,7 @@ const CudaPlugin& cuda_plugin() {
 void* cuda_symbol(const char* name) {
   cuda_plugin();
   void* const symbol = dlsym(opened().library, name);
-  MG_CHECK(symbol != nullptr, "the CUDA library beside the program lacks '{}'; build it again",
+  MG_CHECK(symbol != nullptr, "the CUDA plugin next to the program lacks '{}'; build it again",
            name);
   return symbol;
 }

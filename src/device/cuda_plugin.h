@@ -1,4 +1,4 @@
-// CUDA comes as one shared object, libmegatron_cuda.so beside the program: what src/*/cuda and
+// CUDA comes as one shared object, libmegatron_cuda.so next to the program: what src/*/cuda and
 // src/comm/gpu/nccl hold, which opens NVIDIA's libraries when they are first used (cuda_library.h). It is
 // opened the first time that CUDA is asked for, so that one program runs on machines with and
 // without a GPU, its driver and its libraries, and can say what it found. Of the shared object this room sees the interface below;
@@ -50,7 +50,7 @@ class CudaPlugin {
 
   // Device memory, mapped as it grows.
   virtual std::unique_ptr<AddressRange> reserve(Device device) const = 0;
-  // Host memory that the device copies from and to beside its work.
+  // Host memory that the device copies from and to during its work.
   virtual std::unique_ptr<AddressRange> reserve_pinned() const = 0;
   virtual std::unique_ptr<Stream> make_stream(Device device, ThreadPool& pool,
                                               Arena& scratch) const = 0;
@@ -74,7 +74,7 @@ class CudaPlugin {
 struct CudaState {
   const CudaPlugin* plugin = nullptr;
   std::string why_not;
-  bool built = false;  // the shared object lies beside the program
+  bool built = false;  // the shared object lies next to the program
 };
 const CudaState& cuda_state();
 

@@ -33,7 +33,7 @@ class Event {
   std::shared_ptr<State> state_;
 };
 
-// Somebody who is told of the work of a stream (kernels/observer.h). The stream only carries it.
+// Called for the work of a stream (kernels/observer.h). The stream only carries it.
 class StreamWatcher {
  public:
   virtual ~StreamWatcher() = default;

@@ -36,7 +36,7 @@ struct RequestUpdate {
 
 // Requests run in `batch` places over one cache of keys and values; a place that becomes free is
 // taken by the request that waits longest. What a request gets is a function of the model and the
-// request alone, bit for bit: neither of its id, nor of what runs beside it, was cancelled, or was
+// request alone, bit for bit: neither of its id, nor of what runs with it, was cancelled, or was
 // there before. All calls are made by one thread at a time. Stage and runtime are borrowed.
 class Engine {
  public:

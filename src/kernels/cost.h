@@ -54,7 +54,7 @@ inline double bytes_of(const EmbeddingBackwardArgs& a, std::string_view name, Ac
   return 2 * static_cast<double>(a.dout.elements() * size_of(tensor.dtype()));
 }
 
-// Tells calls of one kernel apart that do other work on operands of the same shapes.
+// Another value for calls of one kernel that do other work on operands of the same shapes.
 template <class Args>
 int form_of(const Args&) {
   return 0;

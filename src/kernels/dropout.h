@@ -9,7 +9,7 @@
 namespace megatron::kernels {
 
 // out = x * keep / (1 - p). x, out [B * T, C] contiguous; sample_ids i64 [B], the number of each
-// sequence in the whole run (so that it also tells the step). positions are 0..T-1. out may be x;
+// sequence in the whole run (so that it also stands for the step). positions are 0..T-1. out may be x;
 // the gradient is the same call on dout. keep of element (sample, position, channel) in stream s:
 // word channel % 4 of philox(counter {channel / 4, position, low 32 bits of sample, high 32 bits},
 // key {low, high 32 bits of seed * 0x9E3779B97F4A7C15 ^ s}) >= p * 2^32. For attention: channel is

@@ -26,7 +26,7 @@ enum class Epilogue { none, gelu, gelu_gradient };
 // With an epilogue: 2-D, beta 0, no bias for gelu_gradient; out and aux [M,N] contiguous, of one
 // type, not the same memory. A back-end may round s to the type of out before it goes on.
 //
-// bias_gradient, or none: the sums over k of op(a), the gradient of a bias beside that of its
+// bias_gradient, or none: the sums over k of op(a), the gradient of a bias with that of its
 // weight; out [M] f32 (f64) = sum over k of a[k,m] + bias_gradient.beta * out. 2-D, transpose_a, a
 // contiguous, no epilogue. Its sums are in an order fixed by the shape.
 struct GemmArgs {

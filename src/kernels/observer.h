@@ -35,7 +35,7 @@ class Observer : public StreamWatcher {
   virtual void after(const Call&) = 0;  // on a host stream the kernel has run
 };
 
-// The table of a device whose every entry tells the stream's watcher, which is an Observer.
+// The table of a device whose every entry calls the stream's watcher, an Observer.
 const Table& observed_table(DeviceKind kind);
 
 }  // namespace megatron::kernels

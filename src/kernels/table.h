@@ -60,7 +60,7 @@ struct Table {
 const Table& table(DeviceKind kind);
 // What a user should know of matrix products in this type here; empty when there is nothing to say.
 std::string_view remark_on_products(DeviceKind kind, DType type);
-// That of the stream's device; where somebody watches the stream, one that tells them (observer.h).
+// That of the stream's device; where an observer watches the stream, one that calls it (observer.h).
 const Table& table(Stream& stream);
 
 // The type that sums and statistics are kept in.

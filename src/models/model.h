@@ -66,7 +66,7 @@ class ModelDefinition {
   // Of forward and backward of one sequence of `length` tokens: 2MNK a matrix product, three times
   // the forward; causal attention counts half; no lookups, norms and element-wise work.
   virtual double training_flops(int64_t length) const = 0;
-  // What its modules report of a step beside the loss (Tape::report), in the order of the log.
+  // What its modules report of a step besides the loss (Tape::report), in the order of the log.
   virtual std::vector<MetricDefinition> metrics() const { return {}; }
 
   // The flags that describe it; every size is there, and dropouts.

@@ -4,7 +4,7 @@
 
 namespace megatron::ops {
 
-// What a loss beside the main one adds to the objective, and where the log has it.
+// What a loss besides the main one adds to the objective, and where the log has it.
 struct AuxiliaryLoss {
   std::string_view metric;  // a mean among the model's metrics
   double coefficient = 1;

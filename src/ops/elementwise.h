@@ -7,7 +7,7 @@ namespace megatron::ops {
 // a + b, of one shape.
 Var add(Tape& tape, const Var& a, const Var& b);
 
-// x * keep / (1 - p), x [B*S, C] or the rows of it that the mask tells: the mask depends on what an
+// x * keep / (1 - p), x [B*S, C] or the rows of it that the mask names: the mask depends on what an
 // element is (kernels/dropout.h). p = 0: x itself.
 Var dropout(Tape& tape, const Var& x, const kernels::DropoutArgs::Mask& mask);
 

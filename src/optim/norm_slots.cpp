@@ -12,12 +12,12 @@
 namespace megatron::optim {
 namespace {
 
-// A parameter as one rank tells the others of it.
-struct Told {
+// What the other ranks learn of a rank's parameter.
+struct Described {
   int64_t name = 0;      // hashed
   int64_t layer = -1;    // number in its name
   int64_t elements = 0;  // of this rank's slice
-  int64_t first = 0;     // ParameterSpec::first_element(), which tells the slices apart
+  int64_t first = 0;     // ParameterSpec::first_element(), which is another for each slice
 };
 constexpr size_t kNumbers = 4;
 
@@ -34,16 +34,16 @@ int64_t layer_of(std::string_view name) {
   return -1;
 }
 
-std::vector<Told> told_by(std::span<const parallel::Shard> shards) {
-  std::vector<Told> told;
+std::vector<Described> described(std::span<const parallel::Shard> shards) {
+  std::vector<Described> all;
   for (const parallel::Shard& shard : shards) {
     const parallel::ParameterSpec& placed = *shard.placed;
-    told.push_back({.name = static_cast<int64_t>(hash_name(placed.parameter.name)),
-                    .layer = layer_of(placed.parameter.name),
-                    .elements = placed.parameter.value.elements(),
-                    .first = placed.first_element()});
+    all.push_back({.name = static_cast<int64_t>(hash_name(placed.parameter.name)),
+                   .layer = layer_of(placed.parameter.name),
+                   .elements = placed.parameter.value.elements(),
+                   .first = placed.first_element()});
   }
-  return told;
+  return all;
 }
 
 std::vector<int64_t> gathered(const std::vector<int64_t>& mine, comm::Group& group,
@@ -60,20 +60,20 @@ std::vector<int64_t> gathered(const std::vector<int64_t>& mine, comm::Group& gro
   return all;
 }
 
-// Of each rank, what it tells.
-std::vector<std::vector<Told>> exchange(const std::vector<Told>& mine, comm::Group& group,
-                                        Runtime& runtime) {
+// Those of each rank.
+std::vector<std::vector<Described>> of_all_ranks(const std::vector<Described>& mine,
+                                                 comm::Group& group, Runtime& runtime) {
   const std::vector<int64_t> counts =
       gathered({static_cast<int64_t>(mine.size())}, group, runtime, "norm.counts");
   const auto most = static_cast<size_t>(*std::ranges::max_element(counts));
   std::vector<int64_t> numbers;
   numbers.reserve(most * kNumbers);
-  for (const Told& t : mine) {
+  for (const Described& t : mine) {
     for (const int64_t number : {t.name, t.layer, t.elements, t.first}) numbers.push_back(number);
   }
   numbers.resize(most * kNumbers);
   const std::vector<int64_t> all = gathered(numbers, group, runtime, "norm.parameters");
-  std::vector<std::vector<Told>> lists(counts.size());
+  std::vector<std::vector<Described>> lists(counts.size());
   for (size_t r = 0; r < counts.size(); ++r) {
     const int64_t* n = all.data() + r * most * kNumbers;
     for (int64_t i = 0; i < counts[r]; ++i, n += kNumbers)
@@ -83,7 +83,7 @@ std::vector<std::vector<Told>> exchange(const std::vector<Told>& mine, comm::Gro
 }
 
 // Names in an order that every list agrees with; where the lists leave it open, by layer.
-std::vector<int64_t> merged(const std::vector<std::vector<Told>>& lists) {
+std::vector<int64_t> merged(const std::vector<std::vector<Described>>& lists) {
   struct Node {
     int64_t layer = -1;
     int before = 0;
@@ -91,9 +91,9 @@ std::vector<int64_t> merged(const std::vector<std::vector<Told>>& lists) {
   };
   std::unordered_map<int64_t, Node> nodes;
   std::vector<std::vector<int64_t>> seen;
-  for (const std::vector<Told>& list : lists) {
+  for (const std::vector<Described>& list : lists) {
     std::vector<int64_t> names;
-    for (const Told& t : list) names.push_back(t.name);
+    for (const Described& t : list) names.push_back(t.name);
     if (std::ranges::find(seen, names) != seen.end()) continue;  // of one stage
     for (size_t i = 0; i < list.size(); ++i) {
       nodes[list[i].name].layer = list[i].layer;
@@ -127,15 +127,15 @@ NormSlots norm_slots(std::span<const parallel::Shard> all, comm::Group* norm, Ru
   };
   std::vector<parallel::Shard> shards;
   std::ranges::copy_if(all, std::back_inserter(shards), counts);
-  const std::vector<Told> mine = told_by(shards);
+  const std::vector<Described> mine = described(shards);
   const bool several = norm != nullptr && norm->size() > 1;
   const bool exchanges = several && runtime.device().has_data();
-  const std::vector<std::vector<Told>> lists =
-      exchanges ? exchange(mine, *norm, runtime) : std::vector<std::vector<Told>>{mine};
+  const std::vector<std::vector<Described>> lists =
+      exchanges ? of_all_ranks(mine, *norm, runtime) : std::vector<std::vector<Described>>{mine};
 
   std::unordered_map<int64_t, std::map<int64_t, int64_t>> slices;  // name -> first -> elements
-  for (const std::vector<Told>& list : lists)
-    for (const Told& t : list) slices[t.name][t.first] = t.elements;
+  for (const std::vector<Described>& list : lists)
+    for (const Described& t : list) slices[t.name][t.first] = t.elements;
   std::map<std::pair<int64_t, int64_t>, int64_t> begins;  // of {name, first}
   NormSlots slots;
   for (const int64_t name : merged(lists)) {
@@ -148,10 +148,10 @@ NormSlots norm_slots(std::span<const parallel::Shard> all, comm::Group* norm, Ru
   for (const parallel::Shard& shard : all) {
     slots.first.push_back(-1);
     if (!counts(shard)) continue;
-    const Told& told = mine[index++];
+    const Described& own = mine[index++];
     if (shard.size() == 0) continue;
     MG_ASSERT(shard.begin % kernels::kNormBlock == 0);
-    slots.first.back() = begins[{told.name, told.first}] + shard.begin / kernels::kNormBlock;
+    slots.first.back() = begins[{own.name, own.first}] + shard.begin / kernels::kNormBlock;
   }
   if (several && !exchanges) slots.total *= norm->size();
   return slots;

@@ -23,7 +23,7 @@ struct NormSlots {
 // of different stages in that of the layer numbers in their names. The slices of one parameter
 // follow one another in the order of their first elements in the whole of it, whatever groups divide
 // it. No other property of a layout changes them. Collective over `norm` (null: one rank). On meta,
-// where others tell nothing, the total is as if every rank had as much.
+// where nothing is known of the others, the total is as if every rank had as much.
 NormSlots norm_slots(std::span<const parallel::Shard> shards, comm::Group* norm, Runtime& runtime);
 
 }  // namespace megatron::optim

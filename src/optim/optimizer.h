@@ -70,7 +70,7 @@ class Optimizer {
   // Updates every parameter; after find_norm().
   void update(const StepInputs& inputs);
 
-  // All that must be kept, beside the parameters, for the next step to be the same: "remainder"
+  // All that must be kept, besides the parameters, for the next step to be the same: "remainder"
   // (what a bf16 parameter lacks of its master weight) or "master" (an f16 parameter's, in f32),
   // and what its rule keeps: "exp_avg", "exp_avg_sq", "momentum_buffer"; of the shape of their
   // shard.

@@ -33,8 +33,9 @@ struct DataParallelOptions {
 struct Replicas {
   comm::Group* shards = nullptr;     // reduce-scatter, all-gather
   comm::Group* instances = nullptr;  // all-reduce of what a shard holds
-  comm::Group* beside = nullptr;     // `shards` again: calls beside the compute (comm/beside.h)
-  comm::Group* instances_beside = nullptr;
+  comm::Group* async =
+      nullptr;  // `shards` again: for calls that overlap with compute (comm/async.h)
+  comm::Group* instances_async = nullptr;
   bool counted = true;  // Shard::counted of what this rank holds
 };
 

@@ -131,7 +131,7 @@ void PendingSum::begin(Tape& tape, const Tensor& of, const TensorParallel& tp,
     result = of;
     work = group.all_reduce(result, comm::Reduce::sum, tape.stream(), call);
   }
-  if (tp.beside == nullptr) wait(tape.stream());
+  if (tp.async == nullptr) wait(tape.stream());
 }
 
 void PendingSum::wait(Stream& stream) {

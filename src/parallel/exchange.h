@@ -28,7 +28,7 @@ Tensor own_columns(Tape& tape, const Tensor& x, const comm::Group& group);
 // As ops; `name` must outlive the tape (a literal), it names the calls.
 //
 // Sum over the ranks of partial results that nobody else reads: [T, N] on all ranks, in the memory
-// of `partial`; tokens divided: [T/n, N]. Memory for `partial` as partial_memory() tells.
+// of `partial`; tokens divided: [T/n, N]. Memory for `partial` as partial_memory() says.
 Var sum_of_parts(Tape& tape, const Var& partial, const TensorParallel& tp, std::string_view name);
 inline MemoryClass partial_memory(const TensorParallel& tp) {
   return tp.divides_tokens() ? MemoryClass::communication : MemoryClass::activations;
@@ -38,7 +38,7 @@ Var gather_columns(Tape& tape, const Var& x, int64_t total, comm::Group& group,
                    std::string_view name);
 
 // A sum over the ranks under way: [T, N] in place, or (tokens divided) this rank's rows of it.
-// Begun on tp.beside where there is one; else it is done at once.
+// Begun on tp.async where there is one; else it is done at once.
 struct PendingSum {
   comm::Work work;
   Tensor partial, result;
@@ -47,7 +47,7 @@ struct PendingSum {
 };
 // Where calls go that may overlap with compute.
 inline comm::Group& overlapped(const TensorParallel& tp) {
-  return tp.beside != nullptr ? *tp.beside : *tp.group;
+  return tp.async != nullptr ? *tp.async : *tp.group;
 }
 
 }  // namespace megatron::parallel

@@ -67,7 +67,7 @@ GradientBuckets::GradientBuckets(const std::vector<Bucket>& buckets,
 }
 
 // Its sum cannot begin before all backwards are done: another stage takes part in it, or nothing
-// may run beside the compute.
+// may overlap with compute.
 bool GradientBuckets::defers(const State& state) const {
   if (!state.once) return false;
   return !overlap_ || ((groups_.embedding != nullptr || !tied_.empty()) &&
@@ -222,7 +222,7 @@ void GradientBuckets::reduce_over_shards(State& state) {
   const Bucket& bucket = *state.bucket;
   const Replicas& replicas = *state.replicas;
   comm::Group* const shards =
-      overlap_ && replicas.beside != nullptr ? replicas.beside : replicas.shards;
+      overlap_ && replicas.async != nullptr ? replicas.async : replicas.shards;
   if (state.sharding == Sharding::none) {
     if (size_of(shards) > 1)
       state.work = shards->all_reduce(state.full, comm::Reduce::sum, stream, state.call);
@@ -248,8 +248,8 @@ void GradientBuckets::settle(State& state) {
   }
   const Replicas& replicas = *state.replicas;
   if (!state.last || size_of(replicas.instances) == 1) return;
-  comm::Group& instances = overlap_ && replicas.instances_beside != nullptr
-                               ? *replicas.instances_beside
+  comm::Group& instances = overlap_ && replicas.instances_async != nullptr
+                               ? *replicas.instances_async
                                : *replicas.instances;
   state.across = instances.all_reduce(state.shard, comm::Reduce::sum, stream, state.call_instances);
 }

@@ -31,7 +31,7 @@ void gather_x_again(Backward& backward, const ColumnAttributes& a) {
                                       x.dtype(), "column_linear, x again");
   a.pending->x_work =
       overlapped(a.tp).all_gather(x, a.pending->x, backward.stream(), "column_linear, x again");
-  if (a.tp.beside == nullptr) a.pending->x_work.wait(backward.stream());
+  if (a.tp.async == nullptr) a.pending->x_work.wait(backward.stream());
 }
 
 void column_product_dgrad(Backward& backward) {

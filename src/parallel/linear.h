@@ -9,9 +9,9 @@
 namespace megatron::parallel {
 
 // Outputs divided: y [T, out/n] = x w^T + b. x [T, in], the same on all ranks; tokens divided:
-// [T/n, in], gathered first (the gathered x is not kept, but gathered again in backward, beside the
+// [T/n, in], gathered first (the gathered x is not kept, but gathered again in backward, overlapped with the
 // product that gives dx). weight [out/n, in], bias [out/n] or none. Backward: dx is summed over the
-// ranks (tokens divided: reduced and scattered) beside the product that gives the weight's
+// ranks (tokens divided: reduced and scattered) overlapped with the product that gives the weight's
 // gradient.
 Var column_linear(Tape& tape, const Var& x, const Weight& weight, const Weight& bias,
                   const TensorParallel& tp);

@@ -98,8 +98,8 @@ void ParameterBuckets::make_room() {
 void ParameterBuckets::gather(State& state, bool wait) {
   Stream& stream = runtime_.stream();
   const Replicas& replicas = groups_.replicas(state.bucket->expert);
-  const bool beside = overlap_ && replicas.beside != nullptr;
-  comm::Group& shards = beside ? *replicas.beside : *replicas.shards;
+  const bool async = overlap_ && replicas.async != nullptr;
+  comm::Group& shards = async ? *replicas.async : *replicas.shards;
   state.work.wait(stream);  // of an earlier gather that nobody needed
   state.work = shards.all_gather(state.shard, state.full, stream, state.call);
   if (!wait) return;

@@ -42,7 +42,7 @@ void write_header(const Tensor& header, const Tensor& tensor) {
   copy_bytes_from(header, std::as_bytes(std::span(values)));
 }
 
-// The shape that a header tells; that of `expected` where there is no data.
+// The shape in a header; that of `expected` where there is no data.
 Shape read_header(const Tensor& header, const Tensor& expected, const std::string& message) {
   if (!header.device().has_data()) return expected.shape();
   Header values;
@@ -89,7 +89,7 @@ class Pipeline::Execution {
         options_(pipeline.options_),
         runtime_(pipeline.runtime_),
         overlap_(pipeline.overlaps()),
-        group_(overlap_ ? pipeline.beside_ : pipeline.stages_),
+        group_(overlap_ ? pipeline.async_ : pipeline.stages_),
         stage_(pipeline.stage()),
         prepared_(prepared),
         work_(work) {
@@ -148,7 +148,7 @@ class Pipeline::Execution {
     return std::move(place.tensor);
   }
 
-  // What an action made, for the piece beside it: kept where that one is of this stage, else until
+  // What an action made, for the next piece: kept where that one is of this stage, else until
   // it is sent, which is the next thing this stage does with it.
   void put(bool gradient, Tensor made, int piece, int next, const Action& action) {
     const bool at_end = next < 0 || next == shape_.pieces();
@@ -223,12 +223,12 @@ class Pipeline::Execution {
   size_t sends_ = 0;
 };
 
-Pipeline::Pipeline(const PipelineShape& shape, comm::Group* stages, comm::Group* beside,
+Pipeline::Pipeline(const PipelineShape& shape, comm::Group* stages, comm::Group* async,
                    Runtime& runtime, const PipelineOptions& options)
-    : shape_(shape), stages_(stages), beside_(beside), runtime_(runtime), options_(options) {
+    : shape_(shape), stages_(stages), async_(async), runtime_(runtime), options_(options) {
   MG_ASSERT(shape.stages == (stages == nullptr ? 1 : stages->size()));
-  MG_ASSERT(beside == nullptr || (stages != nullptr && beside->size() == stages->size() &&
-                                  beside->rank() == stages->rank()));
+  MG_ASSERT(async == nullptr || (stages != nullptr && async->size() == stages->size() &&
+                                 async->rank() == stages->rank()));
 }
 
 Pipeline::~Pipeline() = default;

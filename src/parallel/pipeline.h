@@ -1,5 +1,5 @@
 // Runs a stage's schedule: what the stage computes comes from outside, messages to and from the
-// stages beside it are made here.
+// neighbouring stages are made here.
 #pragma once
 
 #include <functional>
@@ -55,27 +55,27 @@ class StageWork {
   virtual Tensor backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) = 0;
   virtual void weight(int chunk, int micro_batch) = 0;
   // Memory for what is to be received for an action (activation: [T, H] of that micro-batch); asked
-  // for once for the activation and once for the gradient. With variable shapes it tells the type,
-  // and is used where it has the shape that the sender tells; else memory is taken of the runtime.
+  // for once for the activation and once for the gradient. With variable shapes it has the type,
+  // and is used where it has the shape that the sender names; else memory is taken of the runtime.
   virtual Tensor receive_into(int chunk, int micro_batch) = 0;
 };
 
 struct PipelineOptions {
-  bool overlap = true;           // transfers beside the compute, where `beside` is given
+  bool overlap = true;           // transfers overlap with compute, where `async` is given
   bool variable_shapes = false;  // each message is preceded by its shape
 };
 
 class Pipeline {
  public:
-  // stages: the group of the pipeline's stages; beside: the same ranks, calls beside the compute;
+  // stages: the group of the pipeline's stages; async: the same ranks, for transfers that overlap with compute;
   // null groups: one stage. Borrowed.
-  Pipeline(const PipelineShape& shape, comm::Group* stages, comm::Group* beside, Runtime& runtime,
+  Pipeline(const PipelineShape& shape, comm::Group* stages, comm::Group* async, Runtime& runtime,
            const PipelineOptions& options);
   ~Pipeline();
 
   int stage() const;
   const PipelineShape& shape() const { return shape_; }
-  // One step. Collective over the stages. Each action that has ended is told to `executed`, if
+  // One step. Collective over the stages. `executed` is called with each action that has ended, if
   // given. Throws what the work throws; the other stages' calls then throw, as the group's do.
   void run(int micro_batches, StageWork& work,
            const std::function<void(const Action&)>& executed = {});
@@ -86,11 +86,11 @@ class Pipeline {
   struct Prepared;
   class Execution;
   Prepared& prepare(int micro_batches, bool forward_only);
-  bool overlaps() const { return options_.overlap && beside_ != nullptr; }
+  bool overlaps() const { return options_.overlap && async_ != nullptr; }
 
   PipelineShape shape_;
   comm::Group* stages_;
-  comm::Group* beside_;
+  comm::Group* async_;
   Runtime& runtime_;
   PipelineOptions options_;
   std::map<std::pair<int, bool>, std::unique_ptr<Prepared>> prepared_;

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "comm/beside.h"
+#include "comm/async.h"
 
 namespace megatron::parallel {
 
@@ -13,10 +13,10 @@ comm::Group* unless_single(comm::Group* group) {
   return group == nullptr || group->size() == 1 ? nullptr : group;
 }
 
-// The same ranks again, for calls beside the compute; null: one rank.
-std::unique_ptr<comm::Group> beside(comm::Group* group) {
+// The same ranks again, for calls that overlap with compute; null: one rank.
+std::unique_ptr<comm::Group> async(comm::Group* group) {
   if (unless_single(group) == nullptr) return nullptr;
-  return comm::beside(group->split(0, group->rank(), group->size()));
+  return comm::async(group->split(0, group->rank(), group->size()));
 }
 
 // Of the stages, those that hold the first and the last piece; null where they are one, and on the
@@ -44,9 +44,9 @@ Ranks::Ranks(const RanksOptions& options, comm::Group& world)
   }
   comm::Group& stages = mesh_.group(Axis::pp);
   embedding_ = embedding_group(options_.pipeline, stages);
-  if (!options_.beside) return;
-  tensor_beside_ = beside(&mesh_.group(Axis::tp));
-  stages_beside_ = beside(&stages);
+  if (!options_.async) return;
+  tensor_async_ = async(&mesh_.group(Axis::tp));
+  stages_async_ = async(&stages);
 }
 
 bool Ranks::has_experts() const { return &expert_data() != &data(); }
@@ -59,18 +59,17 @@ Ranks::OwnReplicas Ranks::make_replicas(comm::Group& replicas) const {
     own.shards = replicas.split(place / shards, place % shards, shards);
     own.instances = replicas.split(place % shards, place / shards, instances);
   }
-  if (!options_.beside) return own;
-  own.beside = beside(own.shards == nullptr ? &replicas : own.shards.get());
-  own.instances_beside = beside(own.instances.get());
+  if (!options_.async) return own;
+  own.async = async(own.shards == nullptr ? &replicas : own.shards.get());
+  own.instances_async = async(own.instances.get());
   return own;
 }
 
 ModelRanks Ranks::modules() const {
-  return {
-      .tensor = {unless_single(&mesh_.group(Axis::tp)), tensor_beside_.get(), options_.sequence},
-      .context = unless_single(&mesh_.group(Axis::cp)),
-      .expert = unless_single(&mesh_.expert_group(Axis::ep)),
-      .expert_tensor = unless_single(&mesh_.expert_group(Axis::tp))};
+  return {.tensor = {unless_single(&mesh_.group(Axis::tp)), tensor_async_.get(), options_.sequence},
+          .context = unless_single(&mesh_.group(Axis::cp)),
+          .expert = unless_single(&mesh_.expert_group(Axis::ep)),
+          .expert_tensor = unless_single(&mesh_.expert_group(Axis::tp))};
 }
 
 // Without shards every rank of `all` holds the same, and one of those in norm() counts it.
@@ -78,8 +77,8 @@ Replicas Ranks::replicas(comm::Group& all, const OwnReplicas& own) const {
   Replicas replicas;
   replicas.shards = unless_single(own.shards == nullptr ? &all : own.shards.get());
   replicas.instances = unless_single(own.instances.get());
-  replicas.beside = own.beside.get();
-  replicas.instances_beside = own.instances_beside.get();
+  replicas.async = own.async.get();
+  replicas.instances_async = own.instances_async.get();
   replicas.counted = options_.sharding != Sharding::none || !has_experts() || all.rank() == 0;
   return replicas;
 }
@@ -94,7 +93,7 @@ DataParallelGroups Ranks::data_parallel() const {
 }
 
 comm::Group* Ranks::stages() const { return unless_single(&mesh_.group(Axis::pp)); }
-comm::Group* Ranks::stages_beside() const { return stages_beside_.get(); }
+comm::Group* Ranks::stages_async() const { return stages_async_.get(); }
 
 // Without shards a replica of the dense layers has all; the experts of a model are on more ranks.
 comm::Group* Ranks::norm() const {
@@ -104,12 +103,12 @@ comm::Group* Ranks::norm() const {
 
 double Ranks::seconds() const {
   const ModelRanks m = modules();
-  std::set<const comm::Group*> groups = {
-      &world(),        &data(),  m.tensor.group, m.tensor.beside, m.context,       m.expert,
-      m.expert_tensor, stages(), norm(),         stages_beside(), embedding_.get()};
+  std::set<const comm::Group*> groups = {&world(),  &data(),        m.tensor.group,  m.tensor.async,
+                                         m.context, m.expert,       m.expert_tensor, stages(),
+                                         norm(),    stages_async(), embedding_.get()};
   const DataParallelGroups data_groups = data_parallel();
   for (const Replicas* r : {&data_groups.dense, &data_groups.expert})
-    for (const comm::Group* g : {r->shards, r->beside, r->instances, r->instances_beside})
+    for (const comm::Group* g : {r->shards, r->async, r->instances, r->instances_async})
       groups.insert(g);
   double sum = 0;
   for (const comm::Group* group : groups)

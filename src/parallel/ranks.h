@@ -16,7 +16,7 @@ struct RanksOptions {
   bool sequence = false;   // of tensor parallelism
   PipelineShape pipeline;  // its stages are layout.pp
   Sharding sharding = Sharding::none;
-  bool beside = false;  // make the groups for calls beside the compute
+  bool async = false;  // make the groups for calls that overlap with compute
 };
 
 class Ranks {
@@ -41,8 +41,8 @@ class Ranks {
   ModelRanks modules() const;  // share the modules of the model
   TensorParallel tensor() const { return modules().tensor; }
   DataParallelGroups data_parallel() const;
-  comm::Group* stages() const;         // null: one
-  comm::Group* stages_beside() const;  // null: none
+  comm::Group* stages() const;        // null: one
+  comm::Group* stages_async() const;  // null: none
   // Ranks among which shards that are `counted` hold each element of the model once
   // (optim/optimizer.h): of a replica, of one instance of the shards, or all. Null: one.
   comm::Group* norm() const;
@@ -53,7 +53,7 @@ class Ranks {
  private:
   // Of Replicas, those groups that the mesh does not have.
   struct OwnReplicas {
-    std::unique_ptr<comm::Group> shards, instances, beside, instances_beside;
+    std::unique_ptr<comm::Group> shards, instances, async, instances_async;
   };
   bool has_experts() const;  // whose replicas are other ranks than those of dense layers
   OwnReplicas make_replicas(comm::Group& replicas) const;
@@ -62,7 +62,7 @@ class Ranks {
   RanksOptions options_;
   Mesh mesh_;
   OwnReplicas dense_, expert_;
-  std::unique_ptr<comm::Group> embedding_, norm_, tensor_beside_, stages_beside_;
+  std::unique_ptr<comm::Group> embedding_, norm_, tensor_async_, stages_async_;
 };
 
 }  // namespace megatron::parallel

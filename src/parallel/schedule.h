@@ -69,7 +69,7 @@ struct PipelineShape {
 int live_micro_batches(const Schedule& schedule, int chunk);
 
 // Time of a step in simulated time: each action takes as long as given (backward: input gradients,
-// and weights' too where the stage's list has no action for them), a message `transfer`, beside the
+// and weights' too where the stage's list has no action for them), a message `transfer`, overlapped with the
 // compute. Throws Error, naming stage and action, when the stages wait for one another for ever.
 struct ActionTimes {
   double forward = 1, input = 1, weight = 1, transfer = 0;

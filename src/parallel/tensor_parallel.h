@@ -11,8 +11,9 @@ namespace megatron::parallel {
 // identity.
 struct TensorParallel {
   comm::Group* group = nullptr;
-  comm::Group* beside = nullptr;  // the same ranks, calls run beside the compute (comm/beside.h)
-  bool sequence = false;          // --sequence-parallel
+  comm::Group* async =
+      nullptr;            // the same ranks, for calls that overlap with compute (comm/async.h)
+  bool sequence = false;  // --sequence-parallel
 
   int rank() const { return group == nullptr ? 0 : group->rank(); }
   int size() const { return group == nullptr ? 1 : group->size(); }

@@ -28,7 +28,7 @@ namespace {
 constexpr double kLeastShare = 0.8;
 constexpr size_t kLargestFile = 1 << 16;
 
-// The name of a program's file, and what tells one build of it from another.
+// The name of a program's file, and what is another for each build of it.
 struct Build {
   std::string program, text;
 };

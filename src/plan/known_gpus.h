@@ -13,7 +13,7 @@ struct DataSheet {
   double memory_bandwidth = 0;  // bytes/s
 };
 
-// By the name that the driver tells ("NVIDIA H200"); none for others.
+// By the name that the driver reports ("NVIDIA H200"); none for others.
 std::optional<DataSheet> data_sheet(std::string_view device);
 
 // The GPU that plans are made for where there is none: an H200, of whose memory 139 GiB can be had.

@@ -40,7 +40,7 @@ struct FlopTerms {
 // Keys that a query counts: those up to its own (on average half), or all.
 enum class Attention { causal, full };
 
-// Throws Error naming what a formula needs and was not told, and a letter of the pattern that it
+// Throws Error naming what a formula needs and was not given, and a letter of the pattern that it
 // has no formula for.
 FlopTerms megatron_flops(const MegatronShape& shape, Attention attention);
 

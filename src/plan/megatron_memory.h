@@ -6,7 +6,7 @@
 //   weights and optimizer   18 a parameter; with the distributed optimizer 6 + 12 / data parallel size
 //   activations             of a layer and micro-batch of s x b tokens: sequence parallel and selective recompute
 //                           s b h (18 + 4 f / h) / tp, else s b h (10 + 24 / tp) and 5% on the sum; embedding, logits and the
-//                           micro-batches in flight of a pipeline beside them
+//                           micro-batches in flight of a pipeline besides
 #pragma once
 
 #include <string>

@@ -12,7 +12,7 @@ int64_t needed(const std::optional<int64_t>& value, const char* flag, const char
 
 void check_list(const std::vector<int64_t>& layers, int64_t count, const char* flag) {
   MG_CHECK(layers.empty() || static_cast<int64_t>(layers.size()) == count,
-           "--{} tells of {} layers, and the model has {}", flag, layers.size(), count);
+           "--{} describes {} layers, and the model has {}", flag, layers.size(), count);
 }
 
 }  // namespace

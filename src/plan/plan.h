@@ -84,7 +84,7 @@ struct Plan {
   MemoryUse memory;               // of rank 0
   std::vector<MemoryUse> stages;  // of a rank of each pipeline stage
   bool exact = true;              // false: they may be some per cent off
-  int64_t program = 0;            // bytes of a process beside its ranks
+  int64_t program = 0;            // bytes of a process besides its ranks
   int64_t machine = 0;            // bytes of memory for this process; 0: not known
   std::string cgroup;             // "": machine is what the machine has; else the limit's file
   std::optional<GpuMemory> gpu;   // of a CUDA run, whose arenas but `offload` lie there

@@ -17,7 +17,7 @@ struct TimedRun {
   DType type = DType::f32;
   int ranks = 1;            // side by side in this process, as they will be in a run
   int threads = 1;          // of a rank
-  double host_seconds = 0;  // of a step, beside its kernels: ops, tape, memory
+  double host_seconds = 0;  // of a step, besides its kernels: ops, tape, memory
   int64_t touched = 0;      // bytes that a step uses: caches are no colder than that
   RateKeeping rates;        // of peak and bandwidth
 };
@@ -35,7 +35,7 @@ struct StepTime {
 // kernel and type that was made, times the ratio of their costs; where there is none, the larger of
 // FLOPs / peak and bytes / bandwidth. Takes about kBudget seconds, more only where making every
 // call once takes longer, and then at most kMostSeconds. nullopt: there are far more ranks here
-// than cores. On a GPU the host's part of a step runs beside the kernels, so the longer of both
+// than cores. On a GPU the host's part of a step overlaps with the kernels, so the longer of both
 // counts.
 inline constexpr int64_t kLargestOperand = int64_t{150} << 20;
 inline constexpr double kLongestCall = 0.5, kBudget = 2.0, kMostSeconds = 4.0;

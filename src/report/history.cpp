@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kKnownSchema = 1;
 constexpr size_t kMostRuns = 64, kMostRows = 4000, kLeastRows = 600, kRowsOfAll = 16000;
 constexpr size_t kMostValidations = 600, kMostSamples = 60, kMostSaves = 300, kMostNotes = 400;
-constexpr size_t kMostSessions = 10000, kMostSets = 64, kToldDamages = 5;
+constexpr size_t kMostSessions = 10000, kMostSets = 64, kListedDamages = 5;
 constexpr size_t kLongestLine = size_t{64} << 20;
 
 std::string file_of(const std::string& run) {
@@ -172,7 +172,7 @@ class HistoryReader {
       return;
     }
     ++history_.damaged;
-    if (history_.damages.size() < kToldDamages)
+    if (history_.damages.size() < kListedDamages)
       history_.damages.push_back(
           fmt::format("{}, line {}: {}", history_.path, lines.number(), reason));
     MG_CHECK(history_.damaged <= 100 || history_.damaged <= records_,

@@ -1,4 +1,4 @@
-// What a run's log tells, read whole: numbers as curves, everything else as the records themselves.
+// A run's log, read whole: numbers as curves, everything else as the records themselves.
 #pragma once
 
 #include <array>

@@ -21,7 +21,7 @@ class LogLineParser {
   // none.
   void parse(std::string_view line);
 
-  // Of the line read last. `time` is NaN, and the iteration 0, where it tells none.
+  // Of the line read last. `time` is NaN, and the iteration 0, where it has none.
   const std::string& type() const { return type_; }
   double time() const { return time_; }
   double iteration() const { return row_[kIteration]; }

@@ -63,17 +63,17 @@ double memory_sum(const RunHistory& history) {
 std::string bytes_text(double bytes) { return std::isfinite(bytes) ? format_bytes(bytes) : "–"; }
 
 std::string memory_bar(const RunHistory& history, double widest) {
-  std::string parts, told;
+  std::string parts, text;
   for (int i = 0; i < kMemoryClasses; ++i) {
     const double bytes = memory_of(history, i);
     if (!(bytes > 0)) continue;
     parts += fmt::format("<span class=\"part memory-{}\" style=\"width:{:.3f}%\"></span>", i,
                          100 * bytes / widest);
-    told += fmt::format("{}{} {}", told.empty() ? "" : ", ", name(static_cast<MemoryClass>(i)),
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name(static_cast<MemoryClass>(i)),
                         format_bytes(bytes));
   }
   return fmt::format("<div class=\"bar\" role=\"img\" aria-label=\"{}: {}\">{}</div>\n",
-                     html(history.name), told, parts);
+                     html(history.name), text, parts);
 }
 
 std::string cut_text(std::string_view text) {
@@ -146,9 +146,9 @@ std::string notes(const std::vector<RunHistory>& histories) {
           html(text_of(r, "text")));
     more += left_out(h.notes, "notes of " + html(h.name));
     for (const std::string& d : h.damages) add(i, "–", 0, true, html("passed over: " + d));
-    const auto told = static_cast<int64_t>(h.damages.size());
-    if (h.damaged > told)
-      add(i, "–", 0, true, fmt::format("{} more lines are no record", grouped(h.damaged - told)));
+    const auto listed = static_cast<int64_t>(h.damages.size());
+    if (h.damaged > listed)
+      add(i, "–", 0, true, fmt::format("{} more lines are no record", grouped(h.damaged - listed)));
     if (h.cut) add(i, "–", 0, false, "the last line of the log is cut short: it is left out");
     if (h.replaced > 0)
       add(i, "–", 0, false,

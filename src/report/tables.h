@@ -10,7 +10,7 @@
 namespace megatron::report {
 
 std::string key_figures(const std::vector<RunHistory>& histories);
-std::string memory_by_class(const std::vector<RunHistory>& histories);  // "" when no log tells it
+std::string memory_by_class(const std::vector<RunHistory>& histories);  // "" when no log has it
 std::string samples(const std::vector<RunHistory>& histories);          // latest first
 std::string saves_and_notes(const std::vector<RunHistory>& histories);
 // What differs between the runs, the flags, the environment, and the sessions with their commands.

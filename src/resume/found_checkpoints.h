@@ -14,7 +14,7 @@ namespace megatron::resume {
 
 enum class Condition {
   whole,       // as far as was looked
-  model,       // weights without a trainer state: nothing tells how they were written
+  model,       // weights without a trainer state: nothing says how they were written
   damaged,     // cannot be opened, or checksums differ
   unfinished,  // what a save that was cut short left; never loaded
 };

@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using checkpoint::CheckpointDirectory;
 
-// The checkpoint of one step, verified by all processes; null, and told why, when it is not whole.
+// The checkpoint of one step, verified by all processes; null, with a warning, when it is not whole.
 std::shared_ptr<const CheckpointDirectory> open_whole(const std::string& path,
                                                       comm::Group& processes, Runtime& runtime) {
   std::shared_ptr<const CheckpointDirectory> directory;

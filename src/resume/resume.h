@@ -1,4 +1,4 @@
-// What a run begins with, beside fresh weights.
+// What a run begins with, besides fresh weights.
 #pragma once
 
 #include <memory>
@@ -23,13 +23,13 @@ struct Beginning {
 };
 
 // Steps of a folder of checkpoints that a run with --load tries, the best first: none beyond the
-// tracker's, all where there is no tracker or it holds nonsense (told). Throws Error where the
+// tracker's, all where there is no tracker or it holds nonsense (logged). Throws Error where the
 // tracker names a step, and none up to it is there.
 std::vector<int64_t> steps_to_try(const SaveDirectory& folder);
 
 // What --load names: of a folder of checkpoints the one of --ckpt-step, or of the tracker, or the
-// newest; verified. One that is truncated, altered or partial is told and the one before it taken;
-// none that is whole: Error. No checkpoint yet: nothing, told too, or Error with
+// newest; verified. One that is truncated, altered or partial is logged and the one before it taken;
+// none that is whole: Error. No checkpoint yet: nothing, logged too, or Error with
 // --exit-on-missing-checkpoint.
 //   weights_only: --finetune means --load, which may be a Hugging Face directory then
 //   processes: those of the run; each verifies its share, and all choose the same

@@ -11,7 +11,7 @@
 
 namespace megatron::resume {
 
-// The settings, beside optimizer, schedules, data and shape, that the numbers of a run follow from:
+// The settings, besides optimizer, schedules, data and shape, that the numbers of a run follow from:
 // {"clip-grad": "1", "hidden-dropout": "0.1", ...}, as text under the flags' names.
 Json result_settings(const settings::TrainSettings& settings, const models::Model& model);
 

@@ -1,4 +1,4 @@
-// What a run must know, beside the tensors, to go on as if it had never stopped:
+// What a run must know, besides the tensors, to go on as if it had never stopped:
 // trainer_state.json.
 #pragma once
 
@@ -75,7 +75,7 @@ void settle_schedule(const TrainerState& saved, const std::string& path,
 // The state's `optimizer_settings` of a run: the flags of the rules at work.
 Json optimizer_settings(const settings::OptimizerSettings& settings);
 
-// What two objects of text do not share, told in one line.
+// What two objects of text do not share, in one line.
 std::string differences(const Json& saved, const Json& now);
 
 }  // namespace megatron::resume

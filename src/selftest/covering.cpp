@@ -26,7 +26,7 @@ class Possible {
     return std::move(rows_);
   }
 
-  // The same with some values chosen beforehand; told of each reason against a whole row.
+  // The same with some values chosen beforehand; called with each reason against a whole row.
   void reasons(const Row& chosen, std::map<std::string, int64_t>& count) {
     row_ = chosen;
     const auto open = std::find(row_.begin(), row_.end(), kOpen);
@@ -74,14 +74,14 @@ class Tuples {
   size_t count() const { return count_; }
   size_t of_row() const { return sets_.size(); }
 
-  // Told the number of each of the row's tuples.
+  // Calls f with the number of each of the row's tuples.
   template <class F>
-  void each(const Row& row, F&& told) const {
+  void each(const Row& row, F&& f) const {
     for (const Set& set : sets_) {
       size_t number = 0;
       for (size_t i = 0; i < set.factors.size(); ++i)
         number = number * set.sizes[i] + static_cast<size_t>(row[set.factors[i]]);
-      told(set.begin + number);
+      f(set.begin + number);
     }
   }
 

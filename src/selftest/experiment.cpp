@@ -74,7 +74,7 @@ training::ModelLayout Layout::model_layout() const {
                     .sequence = sequence,
                     .pipeline = pipeline,
                     .sharding = sharding,
-                    .beside = overlap},
+                    .async = overlap},
           .layers = layers};
 }
 

@@ -35,7 +35,7 @@ const std::vector<Factor>& layout_factors();
 LayoutSettings layout_settings(const Row& row, const LayoutLimits& limits);
 
 // What the settings' own checks say against a row: text of the error, or that a flag would have no
-// effect; beside them, that there are too many ranks, or that a step's sequences cannot be divided
+// effect; besides, that there are too many ranks, or that a step's sequences cannot be divided
 // into micro-batches.
 Refusal layout_refusal(const LayoutLimits& limits);
 

@@ -17,7 +17,7 @@ namespace megatron::selftest {
 // Tensor parallel 1, 2, 4, tokens divided or not, 1 to 4 stages by each schedule, 1 to 4
 // data-parallel ranks by each sharding strategy, one or two instances, recompute, overlap, offload,
 // a tied GPT-2 with dropout or an untied Llama with grouped heads, 1 or 2 sequences a micro-batch;
-// up to 16 ranks. Rows come in a fixed order; the last is beside the covering set: TP 4 with SP and
+// up to 16 ranks. Rows come in a fixed order; the last is not of the covering set: TP 4 with SP and
 // DP 3 of a sharded optimizer, whose tensor-parallel ranks would close small buckets at unlike places.
 struct MatrixRow {
   int number = 0;

@@ -39,7 +39,7 @@ void DataSettings::fields(Fields& f) {
   f.add("split", &split,
         "shares of the documents for training, validation and test; default 969, 30, 1");
   f.add("data-cache-path", &data_cache_path,
-        "folder of the sample indices; default beside the data");
+        "folder of the sample indices; default: next to the data");
   TokenizerSettings::fields(f);
   f.add_switch("mock-data", &mock_data, true, "synthetic tokens instead of --data-path");
   f.add_switch("reset-position-ids", &reset_position_ids, true,

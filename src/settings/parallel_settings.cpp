@@ -385,8 +385,8 @@ parallel::RanksOptions ParallelSettings::ranks_options(int64_t num_layers) const
   options.sequence = sequence_parallel && tensor_parallel > 1;
   options.pipeline = pipeline(num_layers);
   options.sharding = sharding();
-  options.beside = tensor_parallel > 1 || overlap_grad_reduce || overlap_param_gather ||
-                   (pipeline_parallel > 1 && overlap_p2p);
+  options.async = tensor_parallel > 1 || overlap_grad_reduce || overlap_param_gather ||
+                  (pipeline_parallel > 1 && overlap_p2p);
   return options;
 }
 

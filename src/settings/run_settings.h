@@ -1,4 +1,4 @@
-// What a run does beside its steps: evaluation, order, samples.
+// What a run does besides its steps: evaluation, order, samples.
 #pragma once
 
 #include <optional>

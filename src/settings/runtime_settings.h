@@ -40,7 +40,7 @@ struct RuntimeSettings {
   // auto: cuda where the program found a GPU. Nothing is asked of a device that is named.
   DeviceKind device_kind() const;
   // What `auto` became and why, where there is something to say: a GPU was found, or the program
-  // has CUDA beside it and cannot use it.
+  // has the CUDA plugin and cannot use it.
   std::optional<SettingNote> device_note() const;
   // Of --allow-composed: which kernels are.
   std::optional<SettingNote> composed_note() const;
@@ -56,10 +56,10 @@ struct RuntimeSettings {
   // Of a process that a launcher started: --ranks is their number (throws Error where it is given
   // and is another), and the cores are divided among those on this host.
   void join(const comm::Processes& processes);
-  // Of a plan that is not told how many ranks are on a machine: with GPUs 8 or fewer, so that all
+  // Of a plan that is not given the number of ranks on a machine: with GPUs 8 or fewer, so that all
   // machines have as many; else all.
   void plan_for_usual_hosts();
-  // Which number that is, and how to say another; none where it was told, or is 1.
+  // Which number that is, and how to say another; none where it was given, or is 1.
   std::optional<SettingNote> hosts_note() const;
   // Of a plan of a run on hosts with so many ranks each, one process each; the cores of a host are
   // divided among them.

@@ -1,4 +1,4 @@
-// What a training run is told, under Megatron-LM's flag names. Each group lists its fields; help,
+// The settings of a training run, under Megatron-LM's flag names. Each group lists its fields; help,
 // checks and the saved configuration follow from the list.
 #pragma once
 

@@ -36,7 +36,7 @@ class Tensor {
   Device device() const { return storage_->device(); }
   bool is_contiguous() const;
   bool same_storage(const Tensor& other) const { return storage_ == other.storage_; }
-  const void* storage_id() const { return storage_.get(); }  // tells storages apart while they live
+  const void* storage_id() const { return storage_.get(); }  // unique among the storages that live
   MemoryClass memory_class() const { return storage_->memory_class(); }
 
   // First element. data<T>(): checks the type. Both assert that the tensor is on the host.

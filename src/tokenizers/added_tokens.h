@@ -1,5 +1,5 @@
 // Finds added tokens in a text: leftmost, then longest. A single_word match with a word character
-// beside it is dropped, and the search goes on behind it. The search does not skip the white space
+// next to it is dropped, and the search goes on behind it. The search does not skip the white space
 // that a token with rstrip takes: what begins in it is found, and the two ranges overlap.
 #pragma once
 

@@ -44,7 +44,7 @@ class Codec {
   virtual bool is_special(int32_t id) const = 0;
   virtual std::string token(int32_t id) const = 0;  // as its file spells it
 
-  // The roles of tokens that the tokenizer's own file tells: "eos", "bos", "pad", "eod", ...
+  // The roles of tokens that the tokenizer's own file names: "eos", "bos", "pad", "eod", ...
   virtual std::optional<int32_t> role(std::string_view name) const;
 
   // What a directory needs to open it again.

@@ -14,7 +14,7 @@ namespace megatron::tokenizers {
 struct AddedToken {
   std::string content;
   int64_t id = 0;
-  bool single_word = false;  // only where no word character stands beside it
+  bool single_word = false;  // only where no word character stands next to it
   bool lstrip = false;       // swallows the white space before it
   bool rstrip = false;       // and behind it
   bool normalized = false;   // looked for in the normalised text, not in the raw text

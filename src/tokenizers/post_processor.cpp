@@ -58,7 +58,7 @@ PostProcessor make_sequence(const Json& settings) {
   return result;
 }
 
-// "trim_offsets" and "add_prefix_space", both true unless told.
+// "trim_offsets" and "add_prefix_space", both true by default.
 std::vector<bool> read_trims(const Json& settings) {
   const auto flag = [&](std::string_view key) {
     const Json* value = settings.find(key);

@@ -18,9 +18,9 @@ struct SpecialTokens;
 // All const members may be called by many threads at once.
 class Tokenizer {
  public:
-  // path: a file or a directory with one. Known are tokenizer.json; GPT-2's vocab.json beside
+  // path: a file or a directory with one. Known are tokenizer.json; GPT-2's vocab.json next to
   // merges.txt; a SentencePiece .model; TikToken files (.tiktoken, or Megatron-LM's .json list); a
-  // BERT vocab.txt. Names of special tokens come from the files beside it: tokenizer_config.json,
+  // BERT vocab.txt. Names of special tokens come from the files next to it: tokenizer_config.json,
   // then special_tokens_map.json, then config.json, then the usual names ("<|endoftext|>", "</s>",
   // ...). Throws Error naming the file and what is wrong in it.
   static Tokenizer load(const std::string& path);

@@ -20,12 +20,12 @@ using Kind = TokenizerFile::Kind;
 
 constexpr std::string_view kSpace = " \t\r\n";
 
-fs::path beside(const TokenizerFile& file, const char* name) {
+fs::path sibling(const TokenizerFile& file, const char* name) {
   return fs::path(file.directory()) / name;
 }
 
 Json read_config(const TokenizerFile& file, const char* name) {
-  const fs::path path = beside(file, name);
+  const fs::path path = sibling(file, name);
   if (!fs::exists(path)) return Json::Object{};
   Json json = Json::read(path.string());
   MG_CHECK(json.is_object(), "{}: a JSON object is wanted", path.string());
@@ -67,7 +67,7 @@ std::optional<Kind> kind_of(const TokenizerFile& file) {
   const char begin = first == text.npos ? '\0' : text[first];
   if (begin == '{') {
     const bool is_vocabulary =
-        name != "tokenizer.json" && fs::exists(beside(file, "merges.txt")) && !names_a_model(text);
+        name != "tokenizer.json" && fs::exists(sibling(file, "merges.txt")) && !names_a_model(text);
     return is_vocabulary ? Kind::gpt2 : Kind::hugging_face;
   }
   if (name == "vocab.txt" || has_line(text, "[UNK]")) return Kind::bert;
@@ -142,7 +142,7 @@ std::unique_ptr<Codec> make_tik_token_codec(const TokenizerFile& file) {
     if (config.contains("pat_str")) return make_tik_token(file.content, config);
   }
   fail(
-      "TikToken's file does not say how text is cut; put tiktoken_config.json beside it: "
+      "TikToken's file does not say how text is cut; put tiktoken_config.json next to it: "
       "{{\"pat_str\": \"the regular expression\", \"special_tokens\": {{\"<|endoftext|>\": "
       "50256}}}}");
 }
@@ -152,7 +152,7 @@ std::unique_ptr<Codec> make_unnamed_codec(const TokenizerFile& file) {
   switch (file.kind) {
     case Kind::gpt2:
       return make_pipeline(
-          parse_gpt2(file.content, read_file(beside(file, "merges.txt").string())));
+          parse_gpt2(file.content, read_file(sibling(file, "merges.txt").string())));
     case Kind::sentence_piece:
       return make_sentence_piece(file.content, {.add_bos = flag(config, "add_bos_token", true),
                                                 .add_eos = flag(config, "add_eos_token", false)});
@@ -190,7 +190,7 @@ TokenizerFile read_tokenizer_file(const std::string& path) {
   const auto kind = kind_of(file);
   MG_CHECK(kind,
            "{}: this is no tokenizer file that is known (it has {} bytes and begins with '{}'); "
-           "known are tokenizer.json, vocab.json beside merges.txt, SentencePiece's .model, "
+           "known are tokenizer.json, vocab.json next to merges.txt, SentencePiece's .model, "
            "TikToken's .tiktoken and JSON list, and BERT's vocab.txt",
            file.path, file.content.size(), [&] {
              std::string begin;

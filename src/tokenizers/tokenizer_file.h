@@ -11,7 +11,7 @@ namespace megatron::tokenizers {
 struct TokenizerFile {
   enum class Kind {
     hugging_face,    // tokenizer.json
-    gpt2,            // vocab.json beside merges.txt
+    gpt2,            // vocab.json next to merges.txt
     sentence_piece,  // *.model
     tik_token,       // lines "<base64> <rank>"; Llama 3's tokenizer.model is one
     tik_token_list,  // Megatron-LM's JSON list
@@ -24,7 +24,7 @@ struct TokenizerFile {
   std::string directory() const;
 };
 
-// path: a file, whose content tells its kind; or a directory, in which are looked for, the first
+// path: a file, whose content says its kind; or a directory, in which are looked for, the first
 // found counts: tokenizer.json; vocab.json and merges.txt; tokenizer.model, spiece.model or the one
 // *.model; the one *.tiktoken; vocab.txt; the one *.json that is a TikToken list. Throws Error
 // telling what was found.
@@ -32,7 +32,7 @@ TokenizerFile read_tokenizer_file(const std::string& path);
 // The same without an error: whether `directory` has one.
 bool has_tokenizer_file(const std::string& directory);
 
-// The file's codec with what the files beside it say: merges.txt; tiktoken_config.json (pat_str,
+// The file's codec with what the files next to it say: merges.txt; tiktoken_config.json (pat_str,
 // special_tokens); tokenizer_config.json (do_lower_case of a BERT vocabulary; add_bos_token, by
 // default true, and add_eos_token, by default false, of a SentencePiece model). Throws Error naming
 // the file.

@@ -1,6 +1,6 @@
-// Checks a tokenizer against vectors of its original: files of JSON lines beside it.
+// Checks a tokenizer against vectors of its original: files of JSON lines next to it.
 //
-// A line's kind is told by its fields:
+// A line's kind is known by its fields:
 //   text, ids           encoding; ids_special (with the tokens round it), ids_ordinary (special
 //                       tokens in the text taken as plain text), decoded, decoded_skip_special (of
 //                       ids_special), offsets (flat, in code points); tag is not checked

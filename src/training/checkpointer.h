@@ -21,7 +21,7 @@
 
 namespace megatron::training {
 
-// What the checkpoints of a run hold beside its tensors.
+// What the checkpoints of a run hold besides its tensors.
 struct SavedFiles {
   Json config;            // config.json
   NamedFiles companions;  // tokenizer
@@ -43,7 +43,7 @@ class Checkpointer {
   // What the checkpoints from step `first` to `last` will take, against what is free. Not
   // collective.
   resume::SaveSpace space(int64_t first, int64_t last) const;
-  // Saves, or with --async-save begins to, after an earlier save has ended. A failure is told and,
+  // Saves, or with --async-save begins to, after an earlier save has ended. A failure is logged and,
   // with --exit-on-save-failure, thrown; `last`: thrown in any case. What is done is returned.
   std::vector<report::SaveRecord> save(const resume::TrainerState& state, bool last);
   // Ends the save under way once all ranks have written their share. wait: when that takes long,
@@ -65,10 +65,10 @@ class Checkpointer {
   int64_t checkpoint_bytes() const;
   checkpoint::Contents contents(const resume::TrainerState& state) const;
   void begin(const resume::TrainerState& state);
-  std::optional<report::SaveRecord> finish(bool last);  // none: it failed, which was told
+  std::optional<report::SaveRecord> finish(bool last);  // none: it failed, which was logged
   void track(int64_t iteration);
   void remove_old(int64_t newest) const;
-  // Tells it, or throws it where the run is to end.
+  // Logs it, or throws it where the run is to end.
   void failed(int64_t iteration, const std::string& why, bool last) const;
 
   const settings::CheckpointSettings& settings_;

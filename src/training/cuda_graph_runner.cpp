@@ -35,13 +35,13 @@ struct CudaGraphRunner::Form {
 
 CudaGraphRunner::CudaGraphRunner(std::vector<Parameter*> parameters, Runtime& runtime,
                                  GradientListener& next, int64_t warm_up, comm::Group* ranks,
-                                 comm::Group* beside)
+                                 comm::Group* async)
     : parameters_(std::move(parameters)),
       runtime_(runtime),
       next_(next),
       warm_up_(warm_up),
       ranks_(ranks),
-      beside_(beside),
+      async_(async),
       host_arena_(Arena::make(kHost, MemoryClass::communication)),
       host_(kHost, runtime.pool(), *host_arena_, {DeviceKind::cpu, 1}) {
   std::erase_if(parameters_, [](const Parameter* p) { return !p->trainable; });
@@ -158,7 +158,7 @@ void CudaGraphRunner::replay(Form& form) {
 void CudaGraphRunner::queue(Form& form) {
   form.work->queue();
   ++counts_.replayed;
-  for (comm::Group* group : {ranks_, beside_})
+  for (comm::Group* group : {ranks_, async_})
     if (group != nullptr) group->queued_again(runtime_.stream(), "recorded micro-batch");
   for (Parameter* p : form.final_gradients) next_.gradient_final(*p, p->micro_batches_final() - 1);
 }

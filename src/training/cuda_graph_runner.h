@@ -33,15 +33,15 @@ struct RecordedCounts {
 // Ranks whose calls are recorded (comm::Group::queued()) do all of it alike: they agree before each
 // micro-batch, by a call on host memory, and make it as ever, or record it, where one of them must.
 //
-// What is told of gradients (GradientListener) is told after the backward of a micro-batch that is
+// The GradientListener is called after the backward of a micro-batch that is
 // recorded or replayed: never while work is recorded.
 class CudaGraphRunner final : public GradientListener {
  public:
-  // parameters, runtime, next, who is told of gradients, and ranks, whose calls are in a
-  // micro-batch (null: of none), are borrowed; beside: the same ranks again, or null. Only on a CUDA
+  // parameters, runtime, next, the gradients' listener, and ranks, whose calls are in a
+  // micro-batch (null: of none), are borrowed; async: the same ranks again, or null. Only on a CUDA
   // device is anything recorded; elsewhere the memory is taken, for plans.
   CudaGraphRunner(std::vector<Parameter*> parameters, Runtime& runtime, GradientListener& next,
-                  int64_t warm_up, comm::Group* ranks, comm::Group* beside);
+                  int64_t warm_up, comm::Group* ranks, comm::Group* async);
   ~CudaGraphRunner() override;
 
   void begin_step() { ++steps_; }
@@ -73,7 +73,7 @@ class CudaGraphRunner final : public GradientListener {
   Runtime& runtime_;
   GradientListener& next_;
   int64_t warm_up_, steps_ = 0;
-  comm::Group *ranks_, *beside_;
+  comm::Group *ranks_, *async_;
   std::shared_ptr<Arena> host_arena_;
   HostStream host_;  // of calls with these
   Tensor loss_;

@@ -26,7 +26,7 @@ struct Derivation {
 };
 
 // A note for each setting that was derived from others, or that is run otherwise than it was given.
-// Defaults that stand in --help are not told.
+// Defaults that stand in --help are not listed.
 std::vector<SettingNote> derived_settings(const Derivation& derivation);
 
 }  // namespace megatron::training

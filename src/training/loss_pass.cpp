@@ -6,38 +6,38 @@ namespace megatron::training {
 
 LossPass::LossPass(const EvaluatedModel& model, Runtime& runtime, const StepOptions& options)
     : model_(model),
-      told_work_(model.ranks->world().doing()),
+      work_reporter_(model.ranks->world().doing()),
       runtime_(runtime),
       options_(options),
-      pipeline_(model.ranks->pipeline(), model.ranks->stages(), model.ranks->stages_beside(),
+      pipeline_(model.ranks->pipeline(), model.ranks->stages(), model.ranks->stages_async(),
                 runtime, options.pipeline) {}
 
 void LossPass::begin(std::string_view phase) {
   phase_ = phase;
   done_ = 0;
-  told_work_.long_phase(phase_);
+  work_reporter_.long_phase(phase_);
 }
 
-void LossPass::run(std::span<const corpus::HostBatch> micro_batches, const Told& told) {
+void LossPass::run(std::span<const corpus::HostBatch> micro_batches, const OnLosses& on_losses) {
   batches_ = micro_batches;
-  told_ = &told;
+  on_losses_ = &on_losses;
   device_batch_.emplace(runtime_, model_.type);
   pipeline_.run_forward(static_cast<int>(micro_batches.size()), *this);
   done_ += static_cast<int64_t>(micro_batches.size());
-  told_work_.long_phase(phase_);  // of no micro-batch
+  work_reporter_.long_phase(phase_);  // of no micro-batch
   device_batch_.reset();
   batches_ = {};
-  told_ = nullptr;
+  on_losses_ = nullptr;
 }
 
 Tensor LossPass::forward(int chunk, int micro_batch, const Tensor& input) {
-  told_work_.long_phase(phase_, done_ + micro_batch);
+  work_reporter_.long_phase(phase_, done_ + micro_batch);
   const models::Stage& stage = *model_.chunks[static_cast<size_t>(chunk)];
   const nn::Batch& batch =
       device_batch_->fill(batches_[static_cast<size_t>(micro_batch)], settings::LossScope::token,
                           options_.vocabulary, options_.positions);
   Tape tape(runtime_, Tape::Mode::infer, options_.table);
-  tape.listen(static_cast<SpanListener*>(&told_work_));
+  tape.listen(static_cast<SpanListener*>(&work_reporter_));
   if (model_.parameters != nullptr) tape.listen(model_.parameters);
   Bundle in;
   if (input.defined()) in.set("hidden", Var(input));
@@ -46,9 +46,10 @@ Tensor LossPass::forward(int chunk, int micro_batch, const Tensor& input) {
   const Tensor loss = models::head_loss(stage, tape, out, batch);
   runtime_.stream().synchronize();
   const bool has_data = runtime_.device().has_data();
-  (*told_)(micro_batch, has_data ? to_doubles(loss)
-                                 : std::vector<double>(
-                                       batches_[static_cast<size_t>(micro_batch)].tokens.size()));
+  (*on_losses_)(
+      micro_batch,
+      has_data ? to_doubles(loss)
+               : std::vector<double>(batches_[static_cast<size_t>(micro_batch)].tokens.size()));
   return {};
 }
 

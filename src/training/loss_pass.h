@@ -11,7 +11,7 @@
 
 #include "parallel/pipeline.h"
 #include "training/step.h"
-#include "training/told_work.h"
+#include "training/work_reporter.h"
 
 namespace megatron::training {
 
@@ -29,13 +29,13 @@ class LossPass final : private parallel::StageWork {
   LossPass(const EvaluatedModel& model, Runtime& runtime, const StepOptions& options);
 
   // What the passes that follow are part of, for reports of hangs ("validation"); "evaluation" until
-  // it is told.
+  // it is reported.
   void begin(std::string_view phase);
-  // Told of each micro-batch's losses [B*S], 0 where the mask hides the label, in ascending order;
-  // only on the stage that has the head, others are told nothing.
-  using Told = std::function<void(int micro_batch, std::span<const double> losses)>;
+  // Called with each micro-batch's losses [B*S], 0 where the mask hides the label, in ascending order;
+  // only on the stage that has the head.
+  using OnLosses = std::function<void(int micro_batch, std::span<const double> losses)>;
   // Collective over the stages; each gives the same micro-batches. Without data (meta): zeros.
-  void run(std::span<const corpus::HostBatch> micro_batches, const Told& told);
+  void run(std::span<const corpus::HostBatch> micro_batches, const OnLosses& on_losses);
   // How many micro-batches keep all stages busy.
   size_t together() const;
   const parallel::Ranks& ranks() const { return *model_.ranks; }
@@ -48,7 +48,7 @@ class LossPass final : private parallel::StageWork {
   Tensor receive_into(int chunk, int micro_batch) override;
 
   EvaluatedModel model_;
-  ToldWork told_work_;
+  WorkReporter work_reporter_;
   std::string phase_ = "evaluation";
   int64_t done_ = 0;  // micro-batches of the phase
   Runtime& runtime_;
@@ -56,7 +56,7 @@ class LossPass final : private parallel::StageWork {
   parallel::Pipeline pipeline_;
   std::optional<corpus::DeviceBatch> device_batch_;  // of the run under way: its memory is not kept
   std::span<const corpus::HostBatch> batches_;
-  const Told* told_ = nullptr;
+  const OnLosses* on_losses_ = nullptr;
 };
 
 }  // namespace megatron::training

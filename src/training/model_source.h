@@ -1,4 +1,4 @@
-// Where a model's weights and what lies beside them come from.
+// Where a model's weights and what lies next to them come from.
 #pragma once
 
 #include <memory>

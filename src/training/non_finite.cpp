@@ -207,8 +207,8 @@ class Listening {
   StepListener* listener_;
 };
 
-// The text of one rank, told to all.
-std::string told_by(int rank, const std::string& text, comm::Group& ranks, Stream& stream) {
+// The text of one rank, sent to all.
+std::string sent_by(int rank, const std::string& text, comm::Group& ranks, Stream& stream) {
   if (ranks.size() == 1) return text;
   double length = ranks.rank() == rank ? static_cast<double>(text.size()) : 0;
   comm::largest(ranks, stream, {&length, 1}, "non-finite.length");
@@ -217,9 +217,9 @@ std::string told_by(int rank, const std::string& text, comm::Group& ranks, Strea
   if (ranks.rank() == rank) copy_bytes_from(bytes, std::as_bytes(std::span(text)));
   ranks.broadcast(bytes, rank, stream, "non-finite.text").wait(stream);
   stream.synchronize();
-  std::string told(static_cast<size_t>(bytes.elements()), ' ');
-  copy_bytes_to(bytes, std::as_writable_bytes(std::span(told)));
-  return told;
+  std::string received(static_cast<size_t>(bytes.elements()), ' ');
+  copy_bytes_to(bytes, std::as_writable_bytes(std::span(received)));
+  return received;
 }
 
 // The earliest of the ranks' findings, of the lowest of its ranks; others: that have one, too.
@@ -250,7 +250,7 @@ First first_of(const Finding& mine, comm::Group& ranks, Stream& stream) {
     first.place = place;
     rank = r;
   }
-  if (first.place) first.text = told_by(rank, mine.text, ranks, stream);
+  if (first.place) first.text = sent_by(rank, mine.text, ranks, stream);
   return first;
 }
 

@@ -12,7 +12,7 @@ namespace megatron::training {
 
 // Runs forward and backward of the micro-batches again, whose bits repeat (dropout is keyed by
 // sample), and looks at what every kernel reads and writes, then at the reduced gradients and at
-// their norm. The first kernel that writes a value that is not finite is told:
+// their norm. The first kernel that writes a value that is not finite is reported:
 //   "gemm in layers.1 (forward of micro-batch 0, rank 1) wrote inf to out [64, 48] f32 at [3, 7],
 //    12 elements in all; it read a [64, 32] f32 up to 2e+30, b [48, 32] f32 up to 3e+20 =
 //    layers.1.mlp.up.weight, all finite"
@@ -20,12 +20,12 @@ namespace megatron::training {
 // already, that one with its place; and the parameters that were not finite before the step, of any
 // rank.
 //
-// Several ranks: each finds its own first, and one of these is told: of the earliest micro-batch,
+// Several ranks: each finds its own first, and one of these is reported: of the earliest micro-batch,
 // forward before backward, the pieces of the model in the order of that pass, then the calls of a
 // rank, then the lowest rank. Where one call of a step went wrong, that is the one that a single
 // rank tells; of several, a rank tells that which its own schedule came to first. What a rank
 // received, as an activation or within a sum, was made by another, so it counts only where no rank
-// has any other finding; it is then told that no kernel made it.
+// has any other finding; the report then says that no kernel made it.
 //
 // What counts as not finite, by operand: NaN everywhere. Infinity everywhere but -infinity in
 // `lse`, of attention and of softmax, which is right for a query that sees no key

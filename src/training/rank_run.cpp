@@ -129,7 +129,7 @@ void RankRun::train_on(corpus::Prefetcher& data) {
   const int64_t iterations = *s_.batch.train_iters;
   for (int64_t i = plan_.first_iteration() + 1; i <= iterations; ++i) {
     // The first step tunes, packs and asks for memory.
-    model_.step.told_work().step(i, i == plan_.first_iteration() + 1);
+    model_.step.work_reporter().step(i, i == plan_.first_iteration() + 1);
     profile_.begin(i, model_.step, runtime_.stream());
     if (std::ranges::binary_search(passed_over_, i - 1)) {
       pass_over(data);
@@ -185,7 +185,7 @@ corpus::Prefetcher RankRun::read_ahead() const {
 }
 
 void RankRun::read_step(corpus::Prefetcher& data) {
-  model_.step.told_work().phase("data");
+  model_.step.work_reporter().phase("data");
   const Profile::Part part = profile_.part(Track::data, "wait for data");
   micro_batches_.resize(static_cast<size_t>(s_.batch.schedule.micro_batches(consumed_)));
   for (corpus::HostBatch& micro_batch : micro_batches_) data.next(micro_batch);
@@ -257,7 +257,7 @@ void RankRun::warn_of_skipped(const IterationReport& report) {
   log_->note(report.iteration, true, text);
 }
 
-// The weights and the optimizer are as they were before the step. What is told once is not looked
+// The weights and the optimizer are as they were before the step. What was reported once is not looked
 // for again.
 void RankRun::not_finite(const IterationReport& report) {
   const bool stop = s_.precision.on_non_finite == settings::OnNonFinite::stop;
@@ -265,8 +265,9 @@ void RankRun::not_finite(const IterationReport& report) {
       fmt::format("iteration {}: the loss is {} and the gradient norm {}", report.iteration,
                   unsigned_nan(report.loss), unsigned_nan(report.gradient_norm));
   std::string found;
-  if (!not_finite_told_) found = first_non_finite(model_.step, micro_batches_, world_, runtime_);
-  not_finite_told_ = true;
+  if (!not_finite_reported_)
+    found = first_non_finite(model_.step, micro_batches_, world_, runtime_);
+  not_finite_reported_ = true;
   MG_CHECK(!stop,
            "{}. First: {}. The step was left out and nothing saved after it; lower --lr, look at "
            "the data, or go on without such steps with --on-non-finite skip",
@@ -289,7 +290,7 @@ void RankRun::run_hook(const IterationReport& report) {
 
 void RankRun::save(int64_t iteration, bool last) {
   const Profile::Part part = profile_.part(Track::step, "save");
-  model_.step.told_work().long_phase("save");
+  model_.step.work_reporter().long_phase("save");
   const double begin = now_seconds();
   if (progress_file_) saved_samples_[iteration] = consumed_;
   tell_saved(checkpointer_->save(state(iteration), last));

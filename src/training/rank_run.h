@@ -96,7 +96,7 @@ class RankRun {
   int64_t skipped_;                               // steps that did not
   int64_t skipped_in_row_ = 0;                    // the last ones of this run
   double save_wait_ = 0;                          // seconds since the last step's end
-  bool not_finite_told_ = false;                  // where it came from
+  bool not_finite_reported_ = false;              // where it came from
 };
 
 }  // namespace megatron::training

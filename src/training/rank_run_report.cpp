@@ -1,4 +1,4 @@
-// What a rank's run tells of itself, and of the model between the steps.
+// What a rank's run logs of itself, and of the model between the steps.
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -118,7 +118,7 @@ void RankRun::begin_progress_file() {
   }
 }
 
-// A file that fails is told once, and left alone from then.
+// A file that fails is reported once, and not written from then on.
 void RankRun::tell_progress(int64_t iteration) {
   const auto saved = saved_samples_.find(iteration);
   if (!progress_file_ || saved == saved_samples_.end()) return;
@@ -171,14 +171,14 @@ void RankRun::finish_profile() {
   Json::Array command;
   for (const std::string& argument : report::command_line())
     command.emplace_back(report::readable(argument));
-  const std::string told = profile_.finish({{"rank", world_.rank()},
-                                            {"ranks", world_.size()},
-                                            {"model", plan_.model->describe()},
-                                            {"precision", name(s_.precision.type())},
-                                            {"threads", runtime_.pool().size()},
-                                            {"version", version()},
-                                            {"command", std::move(command)}});
-  if (!told.empty()) log::info("{}", told);
+  const std::string summary = profile_.finish({{"rank", world_.rank()},
+                                               {"ranks", world_.size()},
+                                               {"model", plan_.model->describe()},
+                                               {"precision", name(s_.precision.type())},
+                                               {"threads", runtime_.pool().size()},
+                                               {"version", version()},
+                                               {"command", std::move(command)}});
+  if (!summary.empty()) log::info("{}", summary);
 }
 
 void RankRun::tell_recorded() const {
@@ -189,7 +189,7 @@ void RankRun::tell_recorded() const {
 }
 
 void RankRun::write_samples(int64_t iteration) {
-  model_.step.told_work().long_phase("samples");
+  model_.step.work_reporter().long_phase("samples");
   on_first_rank(model_, plan_.model, s_.precision.type(), world_, [&](const models::Stage& whole) {
     for (const std::string& prompt : s_.run.sample_prompt)
       log_->sample({iteration, prompt,

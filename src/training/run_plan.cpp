@@ -101,7 +101,7 @@ int64_t usual_vocabulary(const std::string& type) {
 }
 
 // That of a run, but a plan needs no tokenizer: where its files are not here, only their number of
-// tokens is told.
+// tokens is named.
 corpus::Vocabulary vocabulary_for_plan(settings::TrainSettings& s, const std::string& source,
                                        std::optional<SettingNote>& assumed, bool& stands_in) {
   std::error_code error;
@@ -125,7 +125,7 @@ corpus::Vocabulary vocabulary_for_plan(settings::TrainSettings& s, const std::st
   return corpus::open_vocabulary(numbers, size);
 }
 
-// Weights of another shape could not be filled in; told by name, not tensor by tensor.
+// Weights of another shape could not be filled in: reported by name, not tensor by tensor.
 void check_architecture(const models::Model& model, const checkpoint::ModelDirectory& weights) {
   const std::string different = resume::differences(
       models::model_from_config_json(weights.config())->describe(), model->describe());
@@ -241,7 +241,7 @@ void require_hope(const settings::TrainSettings& s, const models::Model& model) 
   MG_CHECK(
       least <= kTimes * static_cast<double>(available_memory()),
       "a model of {} parameters (--num-layers {}, --hidden-size {}) takes more than {} here, "
-      "and this process has {}: use a smaller model, or more machines (megatron plan tells what "
+      "and this process has {}: use a smaller model, or more machines (megatron plan says what "
       "a run needs)",
       format_count(parameters), model->num_layers(), model->hidden_size(), format_bytes(least),
       available_memory_text());

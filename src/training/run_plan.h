@@ -57,7 +57,7 @@ struct SettledRun {
   std::vector<SettingNote> notes;
   bool stands_in = false;  // the tokenizer knows the number of tokens only
 };
-// Opens no data; where a tokenizer's files are not here, its type tells the number of tokens, and a
+// Opens no data; where a tokenizer's files are not here, its type gives the number of tokens, and a
 // note says so.
 SettledRun settle_run(const settings::TrainSettings& given);
 

@@ -199,7 +199,7 @@ void check_settings(const settings::TrainSettings& given, bool planned) {
   if (s.run.model || c.use_checkpoint_args) return;
   if (!by_flags && (c.load || c.pretrained_checkpoint)) return;
   models::ModelFlags flags = s.shape;
-  if (!flags.vocab_size) flags.vocab_size = 1;  // a tokenizer tells
+  if (!flags.vocab_size) flags.vocab_size = 1;  // the tokenizer's size comes later
   const models::Model model = models::model_from_flags(flags, *s.batch.seq_length);
   check_length(s.batch, model);
   settle_layout(s, model);

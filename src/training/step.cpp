@@ -28,17 +28,17 @@ std::vector<const Span*> spans_of(std::span<models::Stage* const> chunks) {
   return spans;
 }
 
-// Tells when the block that it lives in begins and ends.
-class Told {
+// Calls the listener when the block that it lives in begins and ends.
+class TimedPart {
  public:
-  Told(StepListener* listener, StepPart part) : listener_(listener), part_(part) {
+  TimedPart(StepListener* listener, StepPart part) : listener_(listener), part_(part) {
     if (listener_ != nullptr) listener_->began(part_);
   }
-  ~Told() {
+  ~TimedPart() {
     if (listener_ != nullptr) listener_->ended(part_);
   }
-  Told(const Told&) = delete;
-  Told& operator=(const Told&) = delete;
+  TimedPart(const TimedPart&) = delete;
+  TimedPart& operator=(const TimedPart&) = delete;
 
  private:
   StepListener* listener_;
@@ -61,12 +61,12 @@ TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
     : chunks_(chunks.begin(), chunks.end()),
       ranks_(ranks),
       tensor_(ranks.tensor()),
-      told_work_(ranks.world().doing()),
+      work_reporter_(ranks.world().doing()),
       runtime_(runtime),
       options_(options),
       data_parallel_(placed_of(chunks), spans_of(chunks), ranks.data_parallel(), runtime,
                      options.data_parallel),
-      pipeline_(ranks.pipeline(), ranks.stages(), ranks.stages_beside(), runtime, options.pipeline),
+      pipeline_(ranks.pipeline(), ranks.stages(), ranks.stages_async(), runtime, options.pipeline),
       metrics_(chunks[0]->model()->metrics(), runtime, tensor_.rank() == 0),
       states_(chunks, ranks, runtime),
       loss_scale_(options.loss_scale.value_or(optim::LossScaleSettings{.constant = 1})),
@@ -82,7 +82,7 @@ TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
   for (parallel::ParameterSpec* placed : chunks[0]->parameters())
     parameters.push_back(&placed->parameter);
   recorded_.emplace(std::move(parameters), runtime, data_parallel_, *options_.record_after,
-                    tensor_.group, tensor_.beside);
+                    tensor_.group, tensor_.async);
 }
 
 void TrainStep::begin(const optim::OptimizerConfig& optimizer) {
@@ -109,7 +109,7 @@ void TrainStep::make_room(int micro_batches) {
   }
 }
 
-// Data-parallel ranks that exchange beside the compute do so in the micro-batches at the ends of
+// Data-parallel ranks that overlap exchanges with compute do so in the micro-batches at the ends of
 // the step.
 bool TrainStep::recordable(int micro_batch) const {
   if (options_.timing_level >= 2 || listener_ != nullptr || options_.spans != nullptr ||
@@ -131,7 +131,7 @@ void TrainStep::make_tape(InFlight& slot) {
   slot.tape = std::make_unique<Tape>(runtime_, Tape::Mode::record, options_.table);
   slot.tape->listen(recorded_ ? static_cast<GradientListener*>(&*recorded_) : &data_parallel_);
   slot.tape->collect(&metrics_);
-  slot.tape->listen(static_cast<SpanListener*>(&told_work_));
+  slot.tape->listen(static_cast<SpanListener*>(&work_reporter_));
   slot.tape->listen(static_cast<SpanListener*>(&data_parallel_));
   if (options_.spans != nullptr) slot.tape->listen(options_.spans);
   if (listener_ != nullptr) slot.tape->listen(static_cast<SpanListener*>(listener_));
@@ -168,7 +168,7 @@ class TrainStep::Timed {
 Tensor TrainStep::forward(int chunk, int micro_batch, const Tensor& input) {
   using Way = CudaGraphRunner::Way;
   action_ = {parallel::Action::Kind::forward, chunk, micro_batch};
-  told_work_.phase("forward", micro_batch);
+  work_reporter_.phase("forward", micro_batch);
   const Timed timed(*this, times_.forward, 2);
   const models::Stage& stage = *chunks_[static_cast<size_t>(chunk)];
   InFlight& slot = in_flight(chunk, micro_batch);
@@ -200,7 +200,7 @@ Tensor TrainStep::forward(int chunk, int micro_batch, const Tensor& input) {
 Tensor TrainStep::backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) {
   using Way = CudaGraphRunner::Way;
   action_ = {parallel::Action::Kind::backward, chunk, micro_batch};
-  told_work_.phase("backward", micro_batch);
+  work_reporter_.phase("backward", micro_batch);
   const Timed timed(*this, times_.backward, 2);
   InFlight& slot = in_flight(chunk, micro_batch);
   Tensor of_input;
@@ -223,7 +223,7 @@ void TrainStep::finish_recorded(int micro_batch) {
 
 void TrainStep::weight(int chunk, int micro_batch) {
   action_ = {parallel::Action::Kind::weight, chunk, micro_batch};
-  told_work_.phase("weight gradients", micro_batch);
+  work_reporter_.phase("weight gradients", micro_batch);
   const Timed timed(*this, times_.backward, 2);
   InFlight& slot = in_flight(chunk, micro_batch);
   slot.tape->backward(Part::weight);
@@ -243,7 +243,7 @@ Tensor TrainStep::receive_into(int, int micro_batch) {
 }
 
 void TrainStep::forward_backward(std::span<const corpus::HostBatch> micro_batches) {
-  const Told part(listener_, StepPart::forward_backward);
+  const TimedPart part(listener_, StepPart::forward_backward);
   const int count = static_cast<int>(micro_batches.size());
   data_parallel_.begin_step(count);
   if (recorded_) recorded_->begin_step();
@@ -261,7 +261,7 @@ void TrainStep::forward_backward(std::span<const corpus::HostBatch> micro_batche
     throw;
   }
   action_.reset();
-  told_work_.phase("reduction of gradients");
+  work_reporter_.phase("reduction of gradients");
   const Timed timed(*this, times_.reduction, 1);
   data_parallel_.finish();
 }
@@ -332,8 +332,8 @@ StepReport TrainStep::run(std::span<const corpus::HostBatch> micro_batches,
   double divisor = 1;
   StepReport report = accumulate(micro_batches, divisor);
   {
-    const Told part(listener_, StepPart::norm);
-    told_work_.phase("gradient norm");
+    const TimedPart part(listener_, StepPart::norm);
+    work_reporter_.phase("gradient norm");
     const Timed timed(*this, times_.norm, 1);
     optimizer_->find_norm(divisor);
     if (runtime_.device().has_data()) {
@@ -343,8 +343,8 @@ StepReport TrainStep::run(std::span<const corpus::HostBatch> micro_batches,
   }
   loss_scale_.after_step(!report.updated());
   if (report.updated()) {
-    const Told part(listener_, StepPart::update);
-    told_work_.phase("update");
+    const TimedPart part(listener_, StepPart::update);
+    work_reporter_.phase("update");
     const Timed timed(*this, times_.update, 1);
     optimizer_->update(inputs);
     states_.update_step();

@@ -18,7 +18,7 @@
 #include "report/log/step_times.h"
 #include "training/cuda_graph_runner.h"
 #include "training/module_states.h"
-#include "training/told_work.h"
+#include "training/work_reporter.h"
 
 namespace megatron::training {
 
@@ -38,7 +38,7 @@ struct StepOptions {
   parallel::DataParallelOptions data_parallel;
   parallel::PipelineOptions pipeline;
   const kernels::Table* table = nullptr;  // of forward and backward; default: the device's
-  SpanListener* spans = nullptr;          // told of every span of forward and backward
+  SpanListener* spans = nullptr;          // called at every span of forward and backward
   int64_t timing_level = 0;               // of StepReport::times
 };
 
@@ -66,7 +66,7 @@ struct StepReport {
 enum class StepPart { forward_backward, norm, update };
 std::string_view name(StepPart part);  // "forward and backward", "gradient norm", "update"
 
-// Told of the spans of a step's forward and backward, and of its parts.
+// Called at the spans of a step's forward and backward, and at its parts.
 class StepListener : public SpanListener {
  public:
   virtual void began(StepPart) {}
@@ -84,7 +84,7 @@ class TrainStep final : private parallel::StageWork {
   // Elements of parameters that this rank keeps, of all chunks in the model's order; to be filled
   // once.
   std::span<const parallel::Shard> shards() const { return data_parallel_.shards(); }
-  // Those that modules have beside parameters; to be filled, too.
+  // Those that modules have besides parameters; to be filled, too.
   std::span<nn::ModuleState* const> states() const { return states_.all(); }
   // After that: the optimizer, whose master weights begin as the values. Collective.
   void begin(const optim::OptimizerConfig& optimizer);
@@ -100,24 +100,24 @@ class TrainStep final : private parallel::StageWork {
   // stand for all.
   void expect(int64_t micro_batches);
 
-  // Who is told from the next step on, beside the options' listener; null: nobody. Borrowed. Gives
+  // Listens from the next step on, as the options' listener does; null: nobody. Borrowed. Gives
   // who was before.
   StepListener* listen(StepListener* listener);
   // Of the pipeline's schedule, that is being made; none where all are over, or none has begun.
   const std::optional<parallel::Action>& action() const { return action_; }
   int micro_batch() const { return action_ ? action_->micro_batch : -1; }  // of it; -1: none
   // Micro-batches that were recorded and replayed so far; none while somebody listens to the step
-  // or watches its stream, or where ranks are to exchange gradients or parameters beside them.
+  // or watches its stream, or where ranks are to exchange gradients or parameters meanwhile.
   RecordedCounts recorded() const;
 
   optim::Optimizer& optimizer() { return *optimizer_; }  // after begin()
   const optim::Optimizer& optimizer() const { return *optimizer_; }
-  // Who brings parameters where they are needed: to be told of the spans of other passes, too.
+  // Who brings parameters where they are needed: to be called at the spans of other passes, too.
   parallel::DataParallel& data_parallel() { return data_parallel_; }
   std::span<models::Stage* const> chunks() const { return chunks_; }
   const parallel::Ranks& ranks() const { return ranks_; }
   const StepOptions& options() const { return options_; }
-  ToldWork& told_work() { return told_work_; }
+  WorkReporter& work_reporter() { return work_reporter_; }
   optim::LossScale& loss_scale() { return loss_scale_; }  // constant 1 where the options have none
   const optim::LossScale& loss_scale() const { return loss_scale_; }
 
@@ -126,7 +126,7 @@ class TrainStep final : private parallel::StageWork {
   struct InFlight {
     corpus::DeviceBatch batch;
     std::unique_ptr<Tape> tape;
-    Var input, output;  // from and to the pieces beside the chunk
+    Var input, output;  // from and to the pieces before and after the chunk
   };
   Tensor forward(int chunk, int micro_batch, const Tensor& input) override;
   Tensor backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) override;
@@ -148,7 +148,7 @@ class TrainStep final : private parallel::StageWork {
   std::vector<models::Stage*> chunks_;
   const parallel::Ranks& ranks_;
   parallel::TensorParallel tensor_;
-  ToldWork told_work_;
+  WorkReporter work_reporter_;
   Runtime& runtime_;
   StepOptions options_;
   parallel::DataParallel data_parallel_;

@@ -115,16 +115,15 @@ std::unique_ptr<models::Stage> gathered(const TrainedModel& trained, const model
 }  // namespace
 
 void on_first_rank(TrainedModel& trained, const models::Model& model, DType type,
-                   comm::Group& world,
-                   const std::function<void(const models::Stage& whole)>& told) {
+                   comm::Group& world, const std::function<void(const models::Stage& whole)>& use) {
   if (trained.ranks.tensor().size() == 1 && trained.ranks.pipeline().stages == 1 &&
       trained.ranks.pipeline().chunks == 1) {
     trained.step.data_parallel().gather_all();
-    if (world.rank() == 0) told(trained.parts.whole());
+    if (world.rank() == 0) use(trained.parts.whole());
     return;
   }
   const auto whole = gathered(trained, model, type, world);
-  if (whole != nullptr) told(*whole);
+  if (whole != nullptr) use(*whole);
 }
 
 }  // namespace megatron::training

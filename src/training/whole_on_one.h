@@ -13,6 +13,6 @@ namespace megatron::training {
 // are gathered among the data-parallel ranks; else rank 0 makes another, tensor by tensor from what
 // the ranks hold, and gives its memory back at the end.
 void on_first_rank(TrainedModel& trained, const models::Model& model, DType type,
-                   comm::Group& world, const std::function<void(const models::Stage& whole)>& told);
+                   comm::Group& world, const std::function<void(const models::Stage& whole)>& use);
 
 }  // namespace megatron::training

@@ -1,4 +1,4 @@
-// Plays one of NVIDIA's libraries: it tells a version and nothing else.
+// Plays one of NVIDIA's libraries: it has a version and nothing else.
 #if defined(TAKES_A_POINTER)
 extern "C" int FUNCTION(int* version) {
   *version = VERSION;

@@ -21,7 +21,7 @@ struct ncclComm {
   ncclResult_t error = ncclSuccess;
   std::string words;  // about an error that its stream has met, in whichever thread
   // Of one that does not block: what was asked for last goes on when ncclCommGetAsyncError has been
-  // called so often, and until this tells no more that it is in progress.
+  // called so often, and until this says no more that it is in progress.
   std::function<ncclResult_t()> proceed;
   int64_t looks = 0;
   int64_t collectives = 0, queued = 0;

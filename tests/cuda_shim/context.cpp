@@ -35,7 +35,7 @@ cuda_shim_switch:
 )");
 #endif
 
-// A sanitizer that follows threads is told of stacks.
+// A sanitizer that follows threads learns of stacks.
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
 #else

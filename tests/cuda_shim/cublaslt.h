@@ -1,4 +1,4 @@
-// What cuBLASLt on the CPU is told of a product (cublaslt.cpp), and computes (cublaslt_products.cpp).
+// What cuBLASLt on the CPU gets of a product (cublaslt.cpp), and computes (cublaslt_products.cpp).
 #pragma once
 
 #include <cublasLt.h>

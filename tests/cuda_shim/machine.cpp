@@ -36,10 +36,10 @@ void at_end() {
   _exit(86);
 }
 
-// What a process that cannot be told by a call is told (cuda_shim/control.h).
+// What a process that cannot be set by a call is set to (cuda_shim/control.h).
 int64_t told_first(const char* variable, int64_t usual) {
-  const char* const told = std::getenv(variable);
-  return told == nullptr ? usual : std::atoll(told);
+  const char* const given = std::getenv(variable);
+  return given == nullptr ? usual : std::atoll(given);
 }
 
 thread_local int device_of_thread = 0;

@@ -34,13 +34,13 @@ struct Marker {
   double seconds = 0;  // when it was reached
 };
 
-// Work that tells cudaErrorNotReady waits for somebody outside its stream (other ranks of a
+// Work that returns cudaErrorNotReady waits for somebody outside its stream (other ranks of a
 // collective) and is called again later; the stream stands still until then.
 struct Operation {
   std::string name;
   std::function<cudaError_t()> work;  // empty: none
   std::shared_ptr<Marker> wait, mark;
-  std::function<void()> queued = {};  // told when it is queued; of what is recorded, each time
+  std::function<void()> queued = {};  // called when it is queued; of what is recorded, each time
 };
 
 // Bytes that a device or the host's pinned memory has.

@@ -110,7 +110,7 @@ bool fits(cudaMemcpyKind kind, bool to_device, bool from_device) {
   return false;
 }
 
-// Checks again when it runs: what was freed meanwhile is told.
+// Checks again when it runs: what was freed meanwhile is reported.
 cudaError_t copy_bytes(void* to, const void* from, size_t bytes) {
   for (const std::string& text : {fault("a copy that was queued", "to", to, bytes),
                                   fault("a copy that was queued", "from", from, bytes)}) {

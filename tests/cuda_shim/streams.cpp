@@ -51,7 +51,7 @@ bool is_alive(cudaStream_t stream) {
          0;
 }
 
-// Work of that name stands still for as long as it is told to.
+// Work of that name stands still for as long as it is asked to.
 void may_hang(Operation& operation) {
   const auto hangs = [](const std::string& name) {
     const std::string& text = machine().settings.hang;

@@ -103,7 +103,7 @@ void ForeignFlags::set_other_spelling(const FlagRow& row, const std::vector<std:
 
 void ForeignFlags::note_spellings() {
   for (const Spelling& s : spellings_) {
-    if (!s.field->given) continue;  // another flag took its place, of which a line tells
+    if (!s.field->given) continue;  // another flag took its place, which a line says
     const std::string now = fmt::format("--{} {}", s.field->name, s.field->get());
     if (s.field->get() != s.set) {
       notes_.push_back(

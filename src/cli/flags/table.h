@@ -11,7 +11,7 @@ namespace megatron::cli {
 
 enum class Verdict {
   supported,  // a field of `megatron train`, or another spelling of one
-  ignored,    // taken, and told to change nothing
+  ignored,    // taken, with a note that it changes nothing
   refused,    // an error with a reason and the alternative, unless it asks for what happens anyway
 };
 

@@ -21,7 +21,7 @@ Processes::Processes(int64_t) : place_(process_place(environment())) {
         "a launcher started {} processes ({}), but this program was built without MPI: install "
         "libopenmpi-dev and openmpi-bin (or libmpich-dev and mpich) and build it again, or start "
         "one process with {} ranks as its threads",
-        size(), place_->told_by, size());
+        size(), place_->source, size());
   }
   state_ = std::make_unique<State>();
   if (meets())

@@ -12,7 +12,7 @@
 
 namespace megatron::comm {
 
-// Names a communicator that is to be: its first rank makes it, and tells the others.
+// Names a communicator that is to be: its first rank makes it, and sends it to the others.
 struct CommunicatorId {
   std::array<char, 128> bytes{};
 };
@@ -63,7 +63,7 @@ class Nccl {
   // any thread that uses the communicator, and as long as that lives.
   virtual std::unique_ptr<Communicator> join(const CommunicatorId& id, int rank, int size,
                                              Device device, Patience patience) const = 0;
-  // Tells a GPU from all others of its machine, whatever its index here.
+  // Unique to a GPU among those of its machine, whatever its index here.
   virtual int64_t place_of(Device device) const = 0;
   // out[i] = sources[0 * stride + i], sources[1 * stride + i], ... of `ranks`, combined in order in
   // f32 (f64 for f64, 64-bit integers for integers) and rounded once: the arithmetic of
@@ -73,9 +73,9 @@ class Nccl {
                       DType type, Reduce op, Stream& stream) const = 0;
   // Copies that are done at once do not wait for this stream (device/cuda/waited.h).
   virtual void set_aside(Stream& stream) const = 0;
-  // See CudaStream::tell().
-  virtual void tell(Stream& stream, const void* key,
-                    const std::function<void(bool ends)>& told) const = 0;
+  // See CudaStream::on_wait().
+  virtual void on_wait(Stream& stream, const void* key,
+                       const std::function<void(bool ends)>& on_wait) const = 0;
 };
 
 // Of the open plugin; throws Error where there is none.

@@ -264,7 +264,7 @@ class GpuGroup final : public Group {
   }
 
   void set_name(std::string_view name) override {
-    if (lane_ != nullptr) {  // calls under way are told by the name they had
+    if (lane_ != nullptr) {  // calls under way are reported by the name they had
       lane_->stream().synchronize();
       lane_->let_go();
     }
@@ -307,7 +307,7 @@ class GpuGroup final : public Group {
   // From now on the caller's stream may wait for other ranks.
   void begin(Stream& stream, std::string_view call) {
     common_->check(call);
-    common_->nccl().tell(
+    common_->nccl().on_wait(
         stream, common_.get(),
         [common = std::weak_ptr(common_), exceptions = std::uncaught_exceptions()](bool ends) {
           const auto rank = common.lock();

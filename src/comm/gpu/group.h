@@ -25,7 +25,7 @@ enum class GpuBackend { automatic, nccl, gloo };
 //
 // Communicators are made by the first call that needs them: one a group, and one for each pair and
 // direction of messages. What the ranks call is not compared (NCCL cannot): ranks that differ wait
-// for each other until the time of a call is over, and the report tells what each is in. Where a
+// for each other until the time of a call is over, and the report says what each is in. Where a
 // rank fails, or NCCL does, all that is queued is given up: calls, and waits of the caller's
 // stream, throw.
 std::unique_ptr<Group> gpu_group(Group& host, Device device);

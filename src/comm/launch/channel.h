@@ -39,7 +39,7 @@ enum class MessageKind : uint8_t {
   hello = 1,     // guard: a = rank, b = size, text = "TOKEN PROTOCOL HOST"
   output,        // guard: bytes of standard output
   error_output,  // guard: bytes of standard error
-  ended,         // guard: a = the program's status as waitpid gives it, b = 1: it was told to end
+  ended,         // guard: a = the program's status as waitpid gives it, b = 1: it was asked to end
   signal,        // launch: a = signal for the program, b = 1: because the run ends
   release,       // launch: the guard may end; a = 1: with the program's exit code, else with 0
 };

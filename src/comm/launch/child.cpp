@@ -57,7 +57,7 @@ pid_t start_child(const ChildOptions& options) {
            std::system_category().message(errno));
   if (child == 0) {
     const int error = become(options, argv, parent);
-    [[maybe_unused]] const ssize_t told = ::write(news.write.get(), &error, sizeof error);
+    [[maybe_unused]] const ssize_t written = ::write(news.write.get(), &error, sizeof error);
     ::_exit(127);
   }
   news.write.close();

@@ -134,7 +134,7 @@ class Guard {
     status_ = status;
     if (ended_at_ == 0) ended_at_ = now_seconds();
     reported_ = true;
-    channel_.send({MessageKind::ended, status, told_ ? 1 : 0, ""});
+    channel_.send({MessageKind::ended, status, asked_to_end_ ? 1 : 0, ""});
   }
 
   void listen_to_launch() {
@@ -148,12 +148,12 @@ class Guard {
         quiet_ = message.a == 0;
       }
       if (message.kind != MessageKind::signal) continue;
-      if (message.b != 0) told_ = true;
+      if (message.b != 0) asked_to_end_ = true;
       tell(message.a);
     }
     if (there) return;
     launch_ = false;
-    told_ = true;
+    asked_to_end_ = true;
     tell(SIGTERM);
     kill_at_ = now_seconds() + kWithoutLaunch;
   }
@@ -161,7 +161,7 @@ class Guard {
   void do_what_is_due() {
     const double now = now_seconds();
     if (term_at_ && now >= *term_at_) {
-      if (!status_) told_ = true;
+      if (!status_) asked_to_end_ = true;
       tell(passed_on_);
       term_at_.reset();
     }
@@ -176,8 +176,8 @@ class Guard {
   std::optional<double> term_at_, kill_at_;
   double ended_at_ = 0;
   int passed_on_ = SIGTERM;
-  bool launch_ = true, released_ = false, reported_ = false, told_ = false, by_launcher_ = false,
-       quiet_ = false;
+  bool launch_ = true, released_ = false, reported_ = false, asked_to_end_ = false,
+       by_launcher_ = false, quiet_ = false;
 };
 
 }  // namespace

@@ -44,10 +44,10 @@ void RunRecord::over(int rank, double now) {
   saved_ = saved;
 }
 
-void RunRecord::ended(int rank, int status, bool told, double now) {
+void RunRecord::ended(int rank, int status, bool asked, double now) {
   Rank& r = ranks_[static_cast<size_t>(rank)];
   r.status = status;
-  r.told = told;
+  r.asked = asked;
   over(rank, now);
 }
 
@@ -81,7 +81,7 @@ void RunRecord::ask_to_end(double now) {
 
 const RunRecord::Rank* RunRecord::first() const {
   // One that ended by itself before others, else the order in time.
-  const auto place = [](const Rank& r) { return std::pair(r.told || r.is_lost, r.order); };
+  const auto place = [](const Rank& r) { return std::pair(r.asked || r.is_lost, r.order); };
   const Rank* best = nullptr;
   for (const Rank& r : ranks_) {
     if (r.over && !r.good() && (best == nullptr || place(r) < place(*best))) best = &r;
@@ -91,7 +91,7 @@ const RunRecord::Rank* RunRecord::first() const {
 
 int RunRecord::code_of(const Rank& rank) const {
   // A rank that the launcher ended has no code of its own: MPI_Abort's comes through the launcher.
-  const bool by_launcher = rank.is_lost || (rank.told && WIFSIGNALED(rank.status));
+  const bool by_launcher = rank.is_lost || (rank.asked && WIFSIGNALED(rank.status));
   if (by_launcher && !terminated_at_ && launcher_status_ && WIFEXITED(*launcher_status_) &&
       *launcher_status_ != 0) {
     return WEXITSTATUS(*launcher_status_);
@@ -124,7 +124,7 @@ std::string RunRecord::verdict() const {
         kSavedAndEnded);
   }
   std::string what = "failed first, with " + words_of(rank->status);
-  if (rank->told) what = "was ended with " + words_of(rank->status);
+  if (rank->asked) what = "was ended with " + words_of(rank->status);
   if (rank->is_lost) what = "is lost: it or its host was killed";
   return fmt::format("rank {} on {} {}", rank - ranks_.data(), rank->host, what);
 }

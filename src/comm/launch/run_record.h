@@ -21,15 +21,15 @@ class RunRecord {
   explicit RunRecord(int ranks) : ranks_(static_cast<size_t>(ranks)) {}
 
   void started(int rank, std::string host);
-  // status is waitpid's. told: a launcher or this run made the rank end.
-  void ended(int rank, int status, bool told, double now);
+  // status is waitpid's. asked: a launcher or this run made the rank end.
+  void ended(int rank, int status, bool asked, double now);
   void lost(int rank, double now);              // ended with its host or its guard: no status
   void launcher_ended(int status, double now);  // waitpid's
 
   int started_count() const { return started_; }
   bool all_ended() const { return ended_ == static_cast<int>(ranks_.size()); }
   bool failed() const { return first_failure_at_.has_value(); }
-  // What is due at this time for the ranks that still run; each is told once.
+  // What is due at this time for the ranks that still run; each is reported once.
   Step due(double now);
   void ask_to_end(double now);  // all are to end at once, whatever became of others
 
@@ -39,7 +39,7 @@ class RunRecord {
  private:
   struct Rank {
     std::string host;
-    bool running = false, over = false, told = false, is_lost = false;
+    bool running = false, over = false, asked = false, is_lost = false;
     int status = 0;
     int order = 0;  // in which ranks ended
     bool good() const { return over && !is_lost && status == 0; }

@@ -54,7 +54,7 @@ struct Peer {
   explicit Peer(Descriptor socket) : channel(std::move(socket)) {}
   Channel channel;
   int rank = -1;
-  bool over = false;  // told its end
+  bool over = false;  // reported its end
   bool gone = false;
 };
 

@@ -15,7 +15,7 @@ namespace megatron::comm {
 
 namespace {
 
-// A reduction moves and adds this many bytes of a tensor at a time, so that what it holds beside
+// A reduction moves and adds this many bytes of a tensor at a time, so that what it holds besides
 // the tensor is bounded and stays near the core.
 constexpr int64_t kChunk = int64_t{16} << 20;
 // Up to here, bytes of all ranks together, every rank gets all and adds all: one exchange, not two.

@@ -27,10 +27,10 @@ std::string other_launcher(const ProcessPlace& place, const Session& session) {
                             : library.starts_with("MPICH")  ? " or 'srun --mpi=pmi2'"
                                                             : "";
   return fmt::format(
-      "the launcher told rank {} of {} processes ({}), but {}, which this program was built with, "
+      "the launcher named rank {} of {} processes ({}), but {}, which this program was built with, "
       "found rank {} of {}: that launcher is not one of {}. Start the program with 'megatron "
       "launch', or with the mpirun of {}{}",
-      place.rank, place.size, place.told_by, library, session.rank(), session.size(), library,
+      place.rank, place.size, place.source, library, session.rank(), session.size(), library,
       library, slurm);
 }
 

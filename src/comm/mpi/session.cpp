@@ -143,7 +143,7 @@ void Session::finalize() {
 
 void Session::abort(int code) {
   std::fflush(nullptr);
-  // A launcher that is told to end a run may leave the last words of its processes unread.
+  // A launcher that is asked to end a run may leave the last words of its processes unread.
   std::this_thread::sleep_for(100ms);
   // A thread that is stuck inside MPI must not keep the run alive.
   std::unique_lock lock(mutex_, std::defer_lock);

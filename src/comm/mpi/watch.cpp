@@ -101,7 +101,7 @@ void Watch::look() {
   if (!session_->is_free()) return;
   look_for_waits();
   read_letters();
-  log_wait_when_told();
+  log_wait_when_asked();
   look_for_ended();
   announce_end();
 }
@@ -137,7 +137,7 @@ void Watch::look_for_waits() {
   send_to_others(Tag::wait_request, {});
 }
 
-void Watch::log_wait_when_told() {
+void Watch::log_wait_when_asked() {
   if (asked_until_ == 0) return;
   const bool is_over = record_.longest() < notices_.limits().notice;
   const bool all = static_cast<int>(wait_answers_.size()) == session_->size() - 1;
@@ -194,7 +194,8 @@ void Watch::look_for_ended() {
 }
 
 void Watch::look_for_signal() {
-  if (signal_.is_taken() || told_ || !is_pending(SIGTERM) || record_.longest() < kIgnored) return;
+  if (signal_.is_taken() || reported_ || !is_pending(SIGTERM) || record_.longest() < kIgnored)
+    return;
   tell_own("has got SIGTERM, which waits for the end of its step");
 }
 
@@ -202,7 +203,7 @@ void Watch::on_signal() {
   if (launch::read_signals(signal_.file()).empty()) return;
   tell_own("is ended by SIGTERM");
   // A launcher that sees the end of a process may leave the last of its words unread.
-  if (told_) std::this_thread::sleep_for(kLastWords);
+  if (reported_) std::this_thread::sleep_for(kLastWords);
   sigset_t mask;
   sigemptyset(&mask);
   sigaddset(&mask, SIGTERM);
@@ -212,8 +213,8 @@ void Watch::on_signal() {
 
 void Watch::tell_own(std::string_view why) {
   const RankReport report = own_report();
-  if (quiet_ || told_ || (!report.doing.told() && report.calls.empty())) return;
-  told_ = true;
+  if (quiet_ || reported_ || (!report.doing.known() && report.calls.empty())) return;
+  reported_ = true;
   const std::string line = line_of(report, {});
   const std::string name = fmt::format("rank {}", report.rank);
   log::error("{} {}{}", name, why, line.substr(name.size()));
@@ -265,7 +266,7 @@ void Watch::read_letters() {
 void Watch::read_letter(int from, Tag tag, std::string_view bytes) {
   if (tag == Tag::request) {
     send(from, Tag::report, own_report().packed());
-    told_ = true;
+    reported_ = true;
     if (from < session_->rank()) hold_until_ = now_seconds() + kHold;
   } else if (tag == Tag::report) {
     if (asking_) answers_.push_back(RankReport::unpacked(bytes));

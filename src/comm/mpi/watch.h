@@ -69,7 +69,7 @@ class Watch {
   void look_for_hang();
   void look_for_waits();
   WaitLimits own_limits() const;
-  void log_wait_when_told();
+  void log_wait_when_asked();
   void look_for_ended();
   void look_for_signal();
   void on_signal();
@@ -98,7 +98,7 @@ class Watch {
   // Of the thread alone.
   int overdue_ = 0;        // looks in a row that found a call too long
   int64_t announced_ = 0;  // the run whose end was announced
-  bool asking_ = false, told_ = false;
+  bool asking_ = false, reported_ = false;
   double hold_until_ = 0;  // a lower rank asks: it tells
   std::vector<RankReport> answers_, ended_;
   int64_t ended_in_run_ = 0;

@@ -143,10 +143,10 @@ MeetingPlace meeting_place(const Variable& variable) {
   const auto [stop, wrong] = std::from_chars(port.data(), end, place.port);
   MG_CHECK(wrong == std::errc() && stop == end && place.port >= 1 && place.port <= 65535,
            "the environment variable MASTER_PORT is '{}', and not a port from 1 to 65535", port);
-  // torchrun itself listens at the port that it tells then.
+  // torchrun itself listens at the port that it names then.
   if (variable("TORCHELASTIC_USE_AGENT_STORE") == "True") {
     place.port += place.port < 65535 ? 1 : -1;
-    place.port_by = "beside MASTER_PORT, which torchrun keeps for itself";
+    place.port_by = "next to MASTER_PORT, which torchrun keeps for itself";
   }
   for (const char* name : {"TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"}) {
     if (const auto id = variable(name); id && !id->empty() && place.run.empty())

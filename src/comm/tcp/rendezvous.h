@@ -17,11 +17,11 @@ namespace megatron::comm {
 struct MeetingPlace {
   std::string address;
   int port = 0;
-  std::string port_by = "MASTER_PORT";  // what told it
-  std::string run;  // "SLURM_JOB_ID 71": that those who meet have alike; empty: nobody told one
+  std::string port_by = "MASTER_PORT";  // where it comes from
+  std::string run;  // "SLURM_JOB_ID 71": that those who meet have alike; empty: unknown
 };
 
-// MASTER_ADDR, a name or an address of IPv4 or IPv6, and MASTER_PORT; the port beside it where
+// MASTER_ADDR, a name or an address of IPv4 or IPv6, and MASTER_PORT; the port next to it where
 // torchrun keeps that one for itself (TORCHELASTIC_USE_AGENT_STORE is True). The run is that of
 // TORCHELASTIC_RUN_ID or SLURM_JOB_ID. Throws Error where one of the first is missing or is no port.
 MeetingPlace meeting_place(const Variable& variable);

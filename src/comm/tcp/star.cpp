@@ -166,7 +166,7 @@ class Center final : public Star {
                         mine, hello->rank, theirs));
       if (hello->part == 0) return live(line, hello->rank);
       if (auto group = part(*hello)) serve_calls(line, std::move(group), part_maker());
-    } catch (const std::exception&) {  // the process is gone: its live connection tells
+    } catch (const std::exception&) {  // the process is gone: its live connection shows it
     }
     line.shut();
   }
@@ -323,7 +323,7 @@ class Ray final : public Star {
   void end() override {
     ending_ = true;
     live_.send(number(Kind::bye), "");
-    // Until rank 0 says so, too, which tells sooner if it waits for others.
+    // Until rank 0 says so, too, which is sooner if it waits for others.
     const double began = now_seconds();
     while (!over_) {
       std::this_thread::sleep_for(kEndInterval);

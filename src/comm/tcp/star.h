@@ -1,5 +1,5 @@
 // The processes of a run that no MPI connects (torchrun, Kubernetes): each talks to rank 0 over TCP,
-// where its calls are made as those of a thread. Meant for what the host tells: names of NCCL
+// where its calls are made as those of a thread. Meant for small messages of the host: names of NCCL
 // communicators, numbers, barriers; a GPU's tensors go through NCCL, or with --distributed-backend
 // gloo through rank 0, slowly.
 #pragma once

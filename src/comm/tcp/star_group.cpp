@@ -24,7 +24,7 @@ std::string_view text_of(const Tensor& t) {
   return {static_cast<const char*>(t.raw()), static_cast<size_t>(t.bytes())};
 }
 
-// What a split tells the rank: numbers, in this order, then the members.
+// What a split sends to a rank: numbers, in this order, then the members.
 struct PartHead {
   int64_t part = 0, id = 0, place = 0, members = 0;
 };

@@ -171,9 +171,9 @@ class Opening {
     if (library_ == NvidiaLibrary::cudnn) {
       // A cuDNN for CUDA 12 and one for 13 have the same name: the one that came with cuBLASLt fits.
       const std::string products = opened(NvidiaLibrary::cublas_lt).path;
-      const std::string beside = products.substr(0, products.rfind('/') + 1);
-      add(beside + soname_);
-      add(beside + "../../cudnn/lib/" + soname_);
+      const std::string next_to_it = products.substr(0, products.rfind('/') + 1);
+      add(next_to_it + soname_);
+      add(next_to_it + "../../cudnn/lib/" + soname_);
     }
     if (!known.empty()) add(known);
     for (const std::string& folder : folders()) add(folder + "/" + soname_);
@@ -275,14 +275,14 @@ class Opening {
     return fmt::format("{} is not found, a part of {}; install {}", file, path, install());
   }
 
-  // The file beside the library, or where there is none its name, which the loader may know.
+  // The file next to the library, or where there is none its name, which the loader may know.
   // version: behind that of the library's own name.
   std::string part(const std::string& path, const char* name,
                    const std::string& version = "") const {
     const size_t stem = std::string_view(kind_of(library_).file).size();
     const std::string file = soname_.substr(0, stem) + name + soname_.substr(stem) + version,
-                      beside = path.substr(0, path.rfind('/') + 1) + file;
-    return ::access(beside.c_str(), F_OK) == 0 ? beside : file;
+                      next_to_it = path.substr(0, path.rfind('/') + 1) + file;
+    return ::access(next_to_it.c_str(), F_OK) == 0 ? next_to_it : file;
   }
 
   void refuse(const std::string& path, const std::string& version, const std::string& why_not) {

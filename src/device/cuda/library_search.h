@@ -1,4 +1,4 @@
-// Where NVIDIA's libraries may lie on a machine, beside the folders that the system's loader knows.
+// Where NVIDIA's libraries may lie on a machine, besides the folders that the system's loader knows.
 #pragma once
 
 #include <functional>

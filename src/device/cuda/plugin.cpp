@@ -199,7 +199,7 @@ extern "C" __attribute__((visibility("default"))) const megatron::CudaPlugin* me
   if (std::string_view(interface) != MEGATRON_CUDA_INTERFACE) {
     std::snprintf(
         why_not, size, "%s",
-        "libmegatron_cuda.so beside the program is of another build; build both together");
+        "libmegatron_cuda.so next to the program is of another build; build both together");
     return nullptr;
   }
   // Made when CUDA is there, so that it ends before CUDA does.

@@ -14,7 +14,7 @@ void fail_for_memory(std::string_view failure) {
     left = fmt::format("GPU {} has {} of {} bytes free", device, free, total);
   cudaGetLastError();
   throw OutOfMemory(fmt::format(
-      "{}; {}, and CUDA and its libraries take some beside what the run plans: use a smaller "
+      "{}; {}, and CUDA and its libraries take some besides what the run plans: use a smaller "
       "--micro-batch-size or --seq-length, or end other programs on that GPU (nvidia-smi lists "
       "them)",
       failure, left));
@@ -23,7 +23,7 @@ void fail_for_memory(std::string_view failure) {
 void check(cudaError_t result, const char* what) {
   if (result == cudaSuccess) [[likely]]
     return;
-  cudaGetLastError();  // told here; the next call is judged by itself
+  cudaGetLastError();  // reported here; the next call is judged by itself
   const std::string text = fmt::format("CUDA: {} failed: {}: {}", what, cudaGetErrorName(result),
                                        cudaGetErrorString(result));
   if (result == cudaErrorMemoryAllocation) fail_for_memory(text);

@@ -33,32 +33,32 @@ void EventPool::give_back(cudaEvent_t event) {
   free_.push_back(event);
 }
 
-void ToldOf::add(const void* key, std::shared_ptr<const Told> told) {
+void WaitListeners::add(const void* key, std::shared_ptr<const OnWait> on_wait) {
   const std::lock_guard lock(mutex_);
-  all_.insert_or_assign(key, std::move(told));
+  all_.insert_or_assign(key, std::move(on_wait));
 }
 
-void ToldOf::add(const ToldOf& others) {
+void WaitListeners::add(const WaitListeners& others) {
   if (&others == this) return;
   const All theirs = others.all();
   const std::lock_guard lock(mutex_);
-  for (const auto& [key, told] : theirs) all_.insert_or_assign(key, told);
+  for (const auto& [key, on_wait] : theirs) all_.insert_or_assign(key, on_wait);
 }
 
-void ToldOf::tell(bool ends) const {
-  for (const auto& [key, told] : all()) (*told)(ends);
+void WaitListeners::call(bool ends) const {
+  for (const auto& [key, on_wait] : all()) (*on_wait)(ends);
 }
 
-ToldOf::All ToldOf::all() const {
+WaitListeners::All WaitListeners::all() const {
   const std::lock_guard lock(mutex_);
   return all_;
 }
 
 EventState::EventState(std::shared_ptr<EventPool> pool, std::shared_ptr<Capture> capture,
-                       std::shared_ptr<const ToldOf> told)
+                       std::shared_ptr<const WaitListeners> wait_listeners)
     : pool_(std::move(pool)),
       capture_(std::move(capture)),
-      told_(std::move(told)),
+      wait_listeners_(std::move(wait_listeners)),
       event_(pool_->take()) {}
 
 EventState::~EventState() { pool_->give_back(event_); }
@@ -77,7 +77,7 @@ bool EventState::reached() {
 void EventState::wait() {
   check(cudaSetDevice(pool_->device()), "cudaSetDevice");
   check(cudaEventSynchronize(event_), "the work before an event");
-  told_->tell(false);
+  wait_listeners_->call(false);
 }
 
 CudaStream::CudaStream(Device device, ThreadPool& pool, Arena& scratch)
@@ -89,7 +89,7 @@ CudaStream::CudaStream(Device device, ThreadPool& pool, Arena& scratch)
 
 CudaStream::~CudaStream() {
   cudaSetDevice(device().index);
-  told_->tell(true);
+  wait_listeners_->call(true);
   cudaStreamSynchronize(stream_);
   states_.clear();
   cudaStreamSynchronize(stream_);  // until now other threads could record events here (waited.h)
@@ -102,7 +102,7 @@ cudaStream_t CudaStream::handle() const {
 }
 
 Event CudaStream::record() {
-  auto state = std::make_shared<EventState>(events_, capture_, told_);
+  auto state = std::make_shared<EventState>(events_, capture_, wait_listeners_);
   check(cudaEventRecord(state->handle(), handle()), "cudaEventRecord");
   return Event(std::move(state));
 }
@@ -112,7 +112,7 @@ void CudaStream::wait(const Event& event) {
   const auto* const other = dynamic_cast<const EventState*>(event.state());
   if (other == nullptr) return event.wait_on_host();
   check(cudaStreamWaitEvent(handle(), other->handle(), 0), "cudaStreamWaitEvent");
-  told_->add(other->told());
+  wait_listeners_->add(other->wait_listeners());
   if (capture_ != nullptr || other->capture() == nullptr) return;
   capture_ = other->capture();
   capture_->others.push_back(this);
@@ -121,11 +121,11 @@ void CudaStream::wait(const Event& event) {
 void CudaStream::synchronize() {
   MG_ASSERT(!recording());
   check(cudaStreamSynchronize(handle()), "the work queued on a stream");
-  told_->tell(false);
+  wait_listeners_->call(false);
 }
 
-void CudaStream::tell(const void* key, const Told& told) {
-  told_->add(key, std::make_shared<const Told>(told));
+void CudaStream::on_wait(const void* key, const OnWait& on_wait) {
+  wait_listeners_->add(key, std::make_shared<const OnWait>(on_wait));
 }
 
 void CudaStream::begin_recording() {

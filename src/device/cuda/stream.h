@@ -31,20 +31,20 @@ class EventPool {
   std::vector<cudaEvent_t> free_;
 };
 
-// Who is told that the host has waited for work of a stream, and may throw: what the work waited for
+// Called when the host has waited for work of a stream, and may throw: what the work waited for
 // did not come. Again before the stream's end, with `ends`, when it makes sure that what was queued
 // comes to an end, and throws nothing.
-using Told = std::function<void(bool ends)>;
+using OnWait = std::function<void(bool ends)>;
 
 // Those of one stream, one a key. Any thread.
-class ToldOf {
+class WaitListeners {
  public:
-  void add(const void* key, std::shared_ptr<const Told> told);
-  void add(const ToldOf& others);
-  void tell(bool ends) const;
+  void add(const void* key, std::shared_ptr<const OnWait> on_wait);
+  void add(const WaitListeners& others);
+  void call(bool ends) const;
 
  private:
-  using All = std::map<const void*, std::shared_ptr<const Told>>;
+  using All = std::map<const void*, std::shared_ptr<const OnWait>>;
   All all() const;
 
   mutable std::mutex mutex_;
@@ -64,22 +64,22 @@ class EventState final : public Event::State {
  public:
   // capture: that the point lies in; null: none.
   EventState(std::shared_ptr<EventPool> pool, std::shared_ptr<Capture> capture,
-             std::shared_ptr<const ToldOf> told);
+             std::shared_ptr<const WaitListeners> wait_listeners);
   ~EventState() override;
   bool reached() override;
   void wait() override;
   cudaEvent_t handle() const { return event_; }
   const std::shared_ptr<Capture>& capture() const { return capture_; }
-  const ToldOf& told() const { return *told_; }
+  const WaitListeners& wait_listeners() const { return *wait_listeners_; }
 
  private:
   std::shared_ptr<EventPool> pool_;
   std::shared_ptr<Capture> capture_;
-  std::shared_ptr<const ToldOf> told_;
+  std::shared_ptr<const WaitListeners> wait_listeners_;
   cudaEvent_t event_;
 };
 
-// Work that is queued in order and runs beside the host's. wait() of another CUDA stream's event
+// Work that is queued in order and overlaps with the host's. wait() of another CUDA stream's event
 // queues the waiting; of any other event the host waits. Destruction waits for the work.
 class CudaStream final : public Stream {
  public:
@@ -100,9 +100,9 @@ class CudaStream final : public Stream {
   // The stream, its device made the calling thread's own.
   cudaStream_t handle() const;
 
-  // For whoever makes this stream wait for others (other ranks): he is told of this stream, of those
+  // For whoever makes this stream wait for others (other ranks): it is called for this stream, of those
   // that wait for an event of it from now on, and of events of each.
-  void tell(const void* key, const Told& told);
+  void on_wait(const void* key, const OnWait& call);
 
   // What somebody keeps for this stream, a library's handle and plans: one slot a key, null at
   // first. Let go when the stream's work is done, before the stream is.
@@ -115,7 +115,7 @@ class CudaStream final : public Stream {
   std::shared_ptr<Capture> capture_;  // null: it records nothing
   std::shared_ptr<EventPool> events_;
   std::map<const void*, std::shared_ptr<void>> states_;
-  const std::shared_ptr<ToldOf> told_ = std::make_shared<ToldOf>();
+  const std::shared_ptr<WaitListeners> wait_listeners_ = std::make_shared<WaitListeners>();
 };
 
 // Of streams of a CUDA device.

@@ -12,7 +12,7 @@ struct DropoutBlock {
   bool in_place = false;
   Layout layout;
   bool real = false;
-  int64_t first_row = 0, rows = 0;  // of the samples' rows; rows 0: all, told as such
+  int64_t first_row = 0, rows = 0;  // of the samples' rows; rows 0: all, given as such
 
   std::string str() const {
     return fmt::format("b={} t={} c={} p={} {}{}{}", samples, length, channels, p,

@@ -53,7 +53,7 @@ Output<T> output_of(const Tensor& out, int64_t step, std::initializer_list<const
 }
 
 // memcpy by streamed stores; `to` and `bytes` are multiples of cache lines. Asks for as much at
-// `ahead`, a line beside each that is copied: where rows lie apart, that is faster than to ask for
+// `ahead`, a line with each that is copied: where rows lie apart, that is faster than to ask for
 // a whole row before. `from` for nothing more than the copy itself.
 void copy_streamed(const void* from, void* to, int64_t bytes, const void* ahead);
 

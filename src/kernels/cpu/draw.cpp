@@ -26,7 +26,7 @@ using D = hn::Vec<Doubles>;
 using L = hn::Vec<Longs>;
 
 constexpr int64_t kPairs = HWY_LANES(double);
-constexpr size_t kTogether = 4;  // vectors whose rounds run beside each other
+constexpr size_t kTogether = 4;  // vectors whose rounds run interleaved
 constexpr int64_t kDrawsAtOnce = 2 * kPairs * static_cast<int64_t>(kTogether);
 constexpr int64_t kBuffered = 16 * kDrawsAtOnce;  // draws; fits the first-level cache
 

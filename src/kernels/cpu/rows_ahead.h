@@ -1,5 +1,5 @@
 // Memory that is asked for ahead of its use, in the order in which it lies: that is faster, by a
-// third where rows are read beside each other, than to ask in the order of use.
+// third where several rows are read at a time, than to ask in the order of use.
 #pragma once
 
 #include <cstddef>

@@ -91,7 +91,7 @@ __device__ void clear_row(T* row, int64_t width, bool whole) {
     store_chunk(row + i, zeros, width - i, whole);
 }
 
-// Threads for rows of that many chunks: as many as leave room beside them for the rows, and the
+// Threads for rows of that many chunks: as many as leave room for the rows, and the
 // registers, of others, up to four on a multiprocessor. A row's sums depend on them.
 inline unsigned logits_threads(int64_t chunks) {
   constexpr int64_t kRows = 200 << 10;  // bytes of rows on a multiprocessor

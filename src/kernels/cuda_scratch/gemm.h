@@ -7,7 +7,7 @@
 
 namespace megatron::kernels::cuda {
 
-// Bytes that cuBLASLt may use beside products [M,N]: room for the sums of 64 parts of K, from 1 to
+// Bytes that cuBLASLt may use besides products [M,N]: room for the sums of 64 parts of K, from 1 to
 // 64 MiB. An algorithm that wants more is not taken.
 int64_t product_workspace(int64_t products, int64_t m, int64_t n);
 // Where it begins: cuBLASLt's kernels for Hopper want more than the 64 bytes that blocks of an arena

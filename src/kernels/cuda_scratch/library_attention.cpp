@@ -49,7 +49,7 @@ int64_t dq_sums(const AttentionBackwardArgs& args, int64_t heads) {
   return heads * round_up(args.q.size(1), 128) * round_up(args.q.size(3), 16);
 }
 
-// What a library keeps beside the gradients: those of all scores, unless the order is any; where
+// What a library keeps besides the gradients: those of all scores, unless the order is any; where
 // key heads are shared, those of keys and values of each query head.
 int64_t workspace_bytes(const AttentionBackwardArgs& args, int64_t heads, bool any_order) {
   const int64_t group = args.q.size(2) / args.k.size(2), size = size_of(args.q.dtype());

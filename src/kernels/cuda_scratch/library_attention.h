@@ -25,7 +25,7 @@ struct LibraryAttentionPart {
   // The gradients of all scores: a backward plan that asks for less has no room for them, and adds
   // to dq as blocks of threads come. 0 in any order.
   int64_t ordered = 0;
-  int64_t dq_sums = 0;  // in any order: values of dq in f32, beside the workspace
+  int64_t dq_sums = 0;  // in any order: values of dq in f32, besides the workspace
 };
 LibraryAttentionPart library_part(const AttentionArgs& args);
 LibraryAttentionPart library_part(const AttentionBackwardArgs& args, bool any_order = false);

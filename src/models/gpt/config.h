@@ -14,7 +14,7 @@ namespace megatron::models {
 struct GptFamily;
 
 struct GptConfig {
-  // Whose config.json it came from; null: it came from flags, and family_of() tells.
+  // Whose config.json it came from; null: it came from flags, and family_of() says.
   const GptFamily* family = nullptr;
   int64_t num_layers = 0, hidden_size = 0, num_attention_heads = 0;
   int64_t ffn_hidden_size = 0;   // 0: 4 * hidden; gated: 8/3 * hidden, rounded down to 64

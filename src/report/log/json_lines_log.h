@@ -18,7 +18,7 @@ Json to_json(const ValidationRecord& record, double time);
 Json to_json(const SaveRecord& record, double time);
 Json to_json(const SampleRecord& record, double time);
 Json note_to_json(int64_t iteration, bool warning, const std::string& text, double time);
-// totals: told where a step was made.
+// totals: written where a step was made.
 Json end_to_json(int64_t iteration, EndReason reason, const std::string& text, double time,
                  const RunTotals& totals = {});
 

@@ -8,7 +8,7 @@
 
 namespace megatron::report {
 
-// time: seconds since 1970, told in the machine's time zone. The loss is the mean of the interval's
+// time: seconds since 1970, printed in the machine's time zone. The loss is the mean of the interval's
 // steps that changed the weights; like there it is left out where none did.
 std::string megatron_line(const StepRecord& record, const RunRecord& run, double time);
 

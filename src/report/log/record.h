@@ -1,4 +1,4 @@
-// What a run tells of itself. The same records go to the console, to the JSONL file and to
+// What a run logs. The same records go to the console, to the JSONL file and to
 // TensorBoard.
 //
 // JSONL, one object a line, UTF-8, "type" first. Numbers read back to the very value. A file is

@@ -110,7 +110,7 @@ struct RunLog::State {
     return mean;
   }
 
-  // A log that fails is told once, and left alone from then.
+  // A log that fails is reported once, and not written from then on.
   template <class Log>
   void attempt(std::optional<Log>& log, std::string_view what, FunctionRef<void(Log&)> write) {
     if (!log) return;

@@ -46,7 +46,7 @@ class RunLog {
          Progress* progress, std::FILE* console = stdout);
   ~RunLog();
 
-  // After every step, or after several (record.steps). What is told are means: on the console and
+  // After every step, or after several (record.steps). What is logged are means: on the console and
   // in JSONL over --log-interval (at iteration 1, at multiples, and at the last one,
   // run.train_iters), in TensorBoard over --tensorboard-log-interval.
   void step(const StepRecord& record);
@@ -56,7 +56,7 @@ class RunLog {
   void note(int64_t iteration, bool warning, const std::string& text);
   void end(int64_t iteration, EndReason reason, const std::string& text,
            const RunTotals& totals = {});
-  // A failure to write the log never ends a run: it is told once, and the file is left alone from
+  // A failure to write the log never ends a run: it is reported once, and the file is left alone from
   // then.
 
  private:

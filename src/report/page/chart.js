@@ -1,4 +1,4 @@
-// One chart: axes, lines, marks, and a cursor that tells the values below it.
+// One chart: axes, lines, marks, and a cursor that shows the values below it.
 
 // Elements of SVG are made in the name space of one that the page holds.
 const svg_space = document.getElementById('shape').namespaceURI;
@@ -31,16 +31,16 @@ function tell_several(rows, body) {
   const head = make('tr', '', body);
   for (const label of ['', ...labels]) make('td', 'label', head, label);
   for (const { run, values } of rows.slice(0, most)) {
-    const row = make('tr', '', body), told = new Map(values), cell = make('td', 'run-name', row);
+    const row = make('tr', '', body), by_label = new Map(values), cell = make('td', 'run-name', row);
     make('i', run.swatch, cell);
     cell.append(run.name);
-    for (const label of labels) make('td', '', row, told.get(label) || '–');
+    for (const label of labels) make('td', '', row, by_label.get(label) || '–');
   }
   if (rows.length > most) make('td', 'label', make('tr', '', body), `and ${rows.length - most} more`);
 }
 
 // spec: {id, title, note, wide, log (may be switched), log_first, zero (the axis begins at 0), tick: number -> text,
-//        series: (run, view) -> [{x, y, kind: raw | line | validation | test, points}], told: (run, row, iteration) -> [[label, value]]}
+//        series: (run, view) -> [{x, y, kind: raw | line | validation | test, points}], describe: (run, row, iteration) -> [[label, value]]}
 // view: {x: name of the axis, range: [low, high] or null, reach: of smoothing, in iterations}
 // host: {move(x, chart), leave(), zoom(range)}: what all charts do together.
 class Chart {
@@ -246,7 +246,7 @@ class Chart {
     this.svg.addEventListener('keydown', (event) => this.host.key(event, this));
   }
 
-  // The cursor at x; the values beside it in the chart that was asked.
+  // The cursor at x; the values next to it in the chart that was asked.
   point(x, asked) {
     if (!this.above) return;
     this.above.replaceChildren();
@@ -269,9 +269,9 @@ class Chart {
   }
 
   tell(x, at) {
-    const rows = told_at(x, this.view.x, this.spec);
+    const rows = values_at(x, this.view.x, this.spec);
     this.tip.replaceChildren();
-    make('b', '', this.tip, axes[this.view.x].told(x));
+    make('b', '', this.tip, axes[this.view.x].describe(x));
     const body = make('tbody', '', make('table', '', this.tip));
     if (runs.length > 1) tell_several(rows, body);
     else for (const { values } of rows) for (const [label, value] of values) tell_one(label, value, body);

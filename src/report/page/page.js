@@ -40,7 +40,7 @@ const specs = [
   {
     id: 'loss', title: 'Loss', wide: true, log: true, columns: ['loss'], tick: (v) => significant(v, 4),
     series: (run, v) => [...loss_series(run, v), ...run.validations.map((c) => ({ kind: is_test(c) ? 'test' : 'validation', x: c[v.x], y: c.loss }))],
-    told: (run, i, iteration) => [
+    describe: (run, i, iteration) => [
       ['training', number(run.steps.loss[i], (v) => v.toFixed(4))],
       ...run.validations.flatMap((c) => {
         const at = nearest(c.iteration, iteration);
@@ -50,15 +50,15 @@ const specs = [
   },
   {
     id: 'learning_rate', title: 'Learning rate', zero: true, columns: ['learning_rate'], tick: three_digits, series: plain_series('learning_rate'),
-    told: (run, i) => [['learning rate', number(run.steps.learning_rate[i], (v) => significant(v, 4))]],
+    describe: (run, i) => [['learning rate', number(run.steps.learning_rate[i], (v) => significant(v, 4))]],
   },
   {
     id: 'gradient_norm', title: 'Gradient norm', log: true, columns: ['gradient_norm'], tick: three_digits, series: step_series('gradient_norm'),
-    told: (run, i) => [['norm', number(run.steps.gradient_norm[i], (v) => significant(v, 4))]],
+    describe: (run, i) => [['norm', number(run.steps.gradient_norm[i], (v) => significant(v, 4))]],
   },
   {
     id: 'throughput', title: 'Throughput', note: 'tokens/s', zero: true, columns: ['tokens_per_second'], tick: (v) => scaled(v), series: step_series('tokens_per_second'),
-    told: (run, i) => [
+    describe: (run, i) => [
       ['tokens/s', number(run.steps.tokens_per_second[i], grouped)],
       ...(run.steps.flops_per_second[i] === null ? [] : [['rate', flops(run.steps.flops_per_second[i])]]),
       ...(run.steps.peak_share[i] === null ? [] : [['of peak', percent(run.steps.peak_share[i])]]),
@@ -67,7 +67,7 @@ const specs = [
   {
     id: 'waiting', title: 'Waiting', note: 'share of the time', zero: true, columns: ['data_wait', 'communication_wait', 'save_wait'],
     tick: (v) => `${Number((v * 100).toPrecision(3))} %`, series: step_series(waiting),
-    told: (run, i) => [['for data', 'data_wait'], ['for other ranks', 'communication_wait'], ['for saves', 'save_wait']]
+    describe: (run, i) => [['for data', 'data_wait'], ['for other ranks', 'communication_wait'], ['for saves', 'save_wait']]
       .filter(([, name]) => run.steps[name][i] !== null).map(([label, name]) => [label, percent(run.steps[name][i])]),
   },
 ].filter((spec) => spec.id === 'loss' || runs.some((run) => spec.columns.some((name) => finite(run.steps[name]))));
@@ -79,14 +79,14 @@ for (const spec of specs.filter((s) => s.id === 'gradient_norm')) {
 }
 
 // The values of every run at x of the axis: of its step that is nearest.
-function told_at(x, axis, spec) {
+function values_at(x, axis, spec) {
   const rows = [];
   for (const run of runs) {
     const i = run.shown ? nearest(run.steps[axis], x) : -1;
     if (i < 0) continue;
     const list = run.steps[axis], iteration = run.steps.iteration[i];
     if (x > list[list.length - 1] * 1.02 + 1 || x < list[0] - 0.02 * Math.abs(list[list.length - 1]) - 1) continue;
-    const values = spec.told(run, i, iteration);
+    const values = spec.describe(run, i, iteration);
     const near = (at) => Math.abs(at - iteration) <= Math.max(1, last_iteration() / 300);
     const saved = run.saves.find(near), restarted = run.restarts.find(near);
     if (axis !== 'iteration') values.push(['iteration', grouped(iteration)]);
@@ -136,8 +136,8 @@ const host = {
     if (to === undefined) return undefined;
     event.preventDefault();
     this.move(list[Math.min(Math.max(to, 0), last)], chart);
-    document.getElementById('said').textContent = told_at(this.x, view.x, chart.spec)
-      .map(({ run: r, values }) => `${r.name}, ${axes[view.x].told(this.x)}: ${values.map((v) => v.join(' ')).join(', ')}`).join('. ');
+    document.getElementById('said').textContent = values_at(this.x, view.x, chart.spec)
+      .map(({ run: r, values }) => `${r.name}, ${axes[view.x].describe(this.x)}: ${values.map((v) => v.join(' ')).join(', ')}`).join('. ');
     return undefined;
   },
 };
@@ -160,9 +160,9 @@ function draw_soon() {
 function set_smoothing(slider) {
   const share = Number(slider.value) / 100;
   view.reach = share === 0 ? 0 : last_iteration() * 0.1 * share ** 3;
-  const told = view.reach === 0 ? 'off' : `over ${grouped(Math.max(1, view.reach))} iteration${view.reach < 1.5 ? '' : 's'}`;
-  document.getElementById('smoothing-told').textContent = told;
-  slider.setAttribute('aria-valuetext', told);
+  const shown = view.reach === 0 ? 'off' : `over ${grouped(Math.max(1, view.reach))} iteration${view.reach < 1.5 ? '' : 's'}`;
+  document.getElementById('smoothing-value').textContent = shown;
+  slider.setAttribute('aria-valuetext', shown);
 }
 
 function add_legend() {

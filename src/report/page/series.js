@@ -112,9 +112,9 @@ const flops = (value) => `${scaled(value)}FLOP/s`.replace(/([kMGTP])FLOP/, ' $1F
 
 // What stands below the charts.
 const axes = {
-  iteration: { label: 'iteration', tick: (v) => (Math.abs(v) >= 1e5 ? scaled(v, 4) : grouped(v)), told: (v) => `iteration ${grouped(v)}`, whole: true },
-  tokens: { label: 'tokens', tick: (v) => scaled(v, 4, 'B'), told: (v) => `${scaled(v, 4, 'B')} tokens`, whole: true },
-  elapsed: { label: 'time running', tick: duration, told: duration, time: true },
+  iteration: { label: 'iteration', tick: (v) => (Math.abs(v) >= 1e5 ? scaled(v, 4) : grouped(v)), describe: (v) => `iteration ${grouped(v)}`, whole: true },
+  tokens: { label: 'tokens', tick: (v) => scaled(v, 4, 'B'), describe: (v) => `${scaled(v, 4, 'B')} tokens`, whole: true },
+  elapsed: { label: 'time running', tick: duration, describe: duration, time: true },
 };
 
 // Round numbers that divide [low, high] in about `count` parts.

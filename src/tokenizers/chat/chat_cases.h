@@ -14,7 +14,7 @@ namespace megatron::tokenizers {
 // Cases of one file. Each is an object with `messages`, maybe `tools`, `documents`,
 // `add_generation_prompt`, `continue_final_message` (true, or the member to continue), other
 // variables that its template reads, and either `rendered` (and maybe `generation_spans`) or
-// `error`, the text of raise_exception. `template`: the file templates/NAME.json beside the cases;
+// `error`, the text of raise_exception. `template`: the file templates/NAME.json next to the cases;
 // absent: the directory's own template. `chat`, `tag`: names for people.
 class ChatCases {
  public:

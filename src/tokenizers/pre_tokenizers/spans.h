@@ -72,7 +72,7 @@ void for_each_character_span(std::string_view text, IsMatch&& is_match, F&& f) {
 }
 
 // What becomes of a match: a piece of its own, nothing, part of the piece before or behind it, or
-// one piece with other matches beside it.
+// one piece with other matches next to it.
 enum class Behavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
 // By the names of tokenizer.json. Throws Error naming any other.

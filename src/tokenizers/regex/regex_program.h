@@ -1,5 +1,5 @@
 // A regular expression compiled for cutting text: backtracking, first alternative wins (Perl's
-// semantics), with the shortcuts that make split patterns linear. The first byte tells which
+// semantics), with the shortcuts that make split patterns linear. The first byte says which
 // alternatives can match; a run of one class that what follows cannot use is never given back.
 #pragma once
 

@@ -73,8 +73,8 @@ void MergeLearner::merge_in(int32_t index, uint64_t pair, int32_t joined) {
   int32_t* symbols = symbols_.data() + word.begin;
   const int32_t left = left_of(pair), right = right_of(pair);
   const int64_t length = lengths_[static_cast<size_t>(joined)];
-  const auto make = [&](int32_t a, int32_t b, int32_t beside) {
-    if (lengths_[static_cast<size_t>(beside)] + length >= max_length_) return;
+  const auto make = [&](int32_t a, int32_t b, int32_t neighbour) {
+    if (lengths_[static_cast<size_t>(neighbour)] + length >= max_length_) return;
     counts_[pair_key(a, b)] += word.count;
     changes_.emplace_back(pair_key(a, b), index);
   };

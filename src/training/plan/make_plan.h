@@ -37,7 +37,7 @@ plan::Plan make_plan(const settings::TrainSettings& settled, const models::Model
                      int64_t consumed = 0);
 
 // Of a command line: settles and checks it as `train` does, but opens no data and no checkpoint,
-// and needs no --lr and no --train-iters. Where a tokenizer's files are not here, its type tells
+// and needs no --lr and no --train-iters. Where a tokenizer's files are not here, its type gives
 // the number of tokens (a note in Plan::derived says so). Throws Error naming the flag.
 plan::Plan make_plan(const settings::TrainSettings& given, const PlanOptions& options);
 

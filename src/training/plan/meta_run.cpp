@@ -110,9 +110,9 @@ MetaRun::MetaRun(const settings::TrainSettings& s, const models::Model& model, i
     : s_(s),
       model_(model),
       group_(comm::simulated(rank, s.runtime.rank_count())),
-      told_(comm::observed(*group_, recorder_)),
+      observed_(comm::observed(*group_, recorder_)),
       runtime_({DeviceKind::meta, 0}, s.runtime.threads_per_rank(), s.runtime.device_kind()),
-      trained_(model, s.precision.type(), 0, model_layout(s, model), *told_, runtime_,
+      trained_(model, s.precision.type(), 0, model_layout(s, model), *observed_, runtime_,
                step_options(s, model)),
       batch_(empty_batch(s)) {
   runtime_.stream().allow_nondeterministic(s.runtime.allow_nondeterministic);
@@ -247,7 +247,7 @@ void MetaRun::evaluate_once() {
 void MetaRun::norm_once() { weights_norm(trained_.shards(), trained_.ranks, runtime_); }
 
 void MetaRun::sample_once(const tokenizers::Tokenizer& tokenizer) {
-  on_first_rank(trained_, model_, s_.precision.type(), *told_, [&](const models::Stage& whole) {
+  on_first_rank(trained_, model_, s_.precision.type(), *observed_, [&](const models::Stage& whole) {
     for (const std::string& prompt : s_.run.sample_prompt)
       sample_text(whole, runtime_, tokenizer, prompt, s_.run.sample_tokens);
   });

@@ -64,7 +64,7 @@ class MetaRun {
   const settings::TrainSettings& s_;
   const models::Model& model_;
   plan::Recorder recorder_;
-  std::unique_ptr<comm::Group> group_, told_;
+  std::unique_ptr<comm::Group> group_, observed_;
   Runtime runtime_;
   TrainedModel trained_;
   corpus::HostBatch batch_;

@@ -27,7 +27,7 @@ class Profile {
   // Around each iteration; collective.
   void begin(int64_t iteration, TrainStep& step, Stream& stream);
   void end(int64_t iteration, TrainStep& step, Stream& stream);
-  // After the last one: the file is complete. other: told in the file beside the steps. Gives what
+  // After the last one: the file is complete. other: written to the file besides the steps. Gives what
   // there is to say to the user: where this rank's trace is or, of rank 0, why there is none.
   std::string finish(Json::Object other);
 

@@ -32,7 +32,7 @@ class TraceFile {
     std::string_view arguments = "{}";
   };
   void add(const Event& event);
-  // The file appears under its name. other: told beside the events.
+  // The file appears under its name. other: written besides the events.
   void finish(const Json& other);
 
  private:

@@ -26,7 +26,7 @@ constexpr const char* kNccl = "libnccl_played.so.2";
 constexpr const char* kNvrtc = "libnvrtc_played.so.13";
 constexpr const char* kNvrtcPart = "libnvrtc-builtins_played.so.13.0";  // opened by it, by name
 
-// A program of its own beside such a plugin, and a folder of the libraries that its loader knows.
+// A program of its own next to such a plugin, and a folder of the libraries that its loader knows.
 class Machine {
  public:
   Machine() {

@@ -1,4 +1,4 @@
-// A step whose micro-batches are recorded, beside other work of the device that takes and keeps
+// A step whose micro-batches are recorded, with other work of the device that takes and keeps
 // memory between the steps.
 #include <gtest/gtest.h>
 
@@ -73,7 +73,7 @@ class Trial {
   static ModelLayout layout(const comm::Group& ranks) {
     ModelLayout layout;
     layout.ranks.layout.tp = ranks.size();
-    layout.ranks.beside = true;
+    layout.ranks.async = true;
     return layout;
   }
   models::Model definition_ = tiny();
@@ -149,7 +149,7 @@ TEST(RecordedStepOfRanks, AllRecordAnewWhereOneMust) {
 
 // Nobody hangs, although recorded calls hold the communicators.
 TEST(RecordedStepOfRanks, ARankThatFailsEndsTheOther) {
-  std::atomic<int> told = 0;
+  std::atomic<int> called = 0;
   const auto fails = [&] {
     two_ranks([&](comm::Group& ranks) {
       Trial recorded(true, &ranks);
@@ -158,13 +158,13 @@ TEST(RecordedStepOfRanks, ARankThatFailsEndsTheOther) {
       try {
         for (int i = 0; i < 3; ++i) recorded.step();
       } catch (const Error&) {
-        ++told;
+        ++called;
         throw;
       }
     });
   };
   EXPECT_THROW(fails(), Error);
-  EXPECT_EQ(told, 1);
+  EXPECT_EQ(called, 1);
 }
 
 TEST(RecordedStepOfRanks, IsRefusedThroughHostMemory) {

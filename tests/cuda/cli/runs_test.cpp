@@ -195,7 +195,7 @@ TEST(CudaDefault, IsTheGpu) {
   EXPECT_NE((r.out + r.err).find("f32 on cuda"), std::string::npos) << r.out << r.err;
 }
 
-// A copy of the program beside a shared object that cannot be opened.
+// A copy of the program next to a shared object that cannot be opened.
 TEST(CudaDefault, IsTheCpuWhereNoGpuCanBeUsedAndSaysSo) {
   const Workplace place;
   const std::string program = place / "megatron";

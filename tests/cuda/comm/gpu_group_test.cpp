@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/beside.h"
+#include "comm/async.h"
 #include "comm/doing.h"
 #include "comm/gpu/communicator.h"
 #include "comm/gpu/group.h"
@@ -214,14 +214,14 @@ TEST_P(GpuGroups, PartsRunBesideEachOther) {
   each_rank(GetParam(), [](Rank& r) {
     auto pairs = r.group.split(r.rank() / 2, r.rank(), r.size() == 3 && r.rank() == 2 ? 1 : 2);
     pairs->set_name("pairs");
-    auto again = beside(r.group.split(0, -r.rank(), r.size()));
+    auto again = async(r.group.split(0, -r.rank(), r.size()));
     EXPECT_TRUE(again->queued());
     EXPECT_EQ(again->rank(), r.size() - 1 - r.rank());
     const auto number = [&](int64_t) { return r.rank() + 1.0; };
     const Tensor a = r.filled(r.runtime, 40, DType::f32, number),
                  b = r.filled(r.runtime, 40, DType::bf16, number),
                  c = r.filled(r.cpu, 4, DType::f32, number);
-    const Work late = again->all_reduce(b, Reduce::sum, r.stream(), "beside");
+    const Work late = again->all_reduce(b, Reduce::sum, r.stream(), "async");
     pairs->all_reduce(a, Reduce::sum, r.stream(), "pair").wait(r.stream());
     r.group.all_reduce(c, Reduce::sum, r.stream(), "host").wait(r.stream());
     late.wait(r.stream());
@@ -391,7 +391,7 @@ TEST(GpuGroupEnds, AllCommunicatorsAreGivenUpAtOnce) {
 }
 
 // Work that is given up ends, and leaves what it should have written as it was: whoever waits for it
-// in any way is told.
+// in any way is reported.
 TEST(GpuGroupEnds, NobodyReadsWhatHasNotCome) {
   const std::string text = error_of([] {
     each_rank(2, [](Rank& r) {

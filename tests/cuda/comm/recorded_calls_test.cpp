@@ -118,8 +118,8 @@ TEST(RecordedCalls, AreRecordedByAllRanksOrByNone) {
   };
   EXPECT_THROW(each_rank(2, differ), Error);
   using Problems = const char*();
-  const std::string told = reinterpret_cast<Problems*>(cuda_symbol("shim_problems"))();
-  EXPECT_NE(told.find("recorded 1"), std::string::npos) << told;
+  const std::string output = reinterpret_cast<Problems*>(cuda_symbol("shim_problems"))();
+  EXPECT_NE(output.find("recorded 1"), std::string::npos) << output;
 }
 
 // Messages are copied and sent by others: they are not recorded.

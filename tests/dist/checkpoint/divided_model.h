@@ -255,7 +255,7 @@ class DividedModel {
   std::vector<HeldTensor> weights_, optimizer_;
 };
 
-// All of a model that is not divided, on meta: what a run gives beside what its ranks hold.
+// All of a model that is not divided, on meta: what a run gives besides what its ranks hold.
 struct WholeLists {
   std::vector<WholeTensor> weights, optimizer;
 

@@ -21,7 +21,7 @@ using megatron::testing::each_rank;
 using megatron::testing::Fault;
 using megatron::testing::FaultyFiles;
 
-// What one rank writes that holds everything, without being told what all is.
+// What one rank writes that holds everything, without knowing what all is.
 std::map<std::string, std::string> reference(const std::string& path, const WholeModel& model) {
   Runtime runtime({DeviceKind::reference, 0}, 1);
   const DividedModel all(model, {}, 0, runtime);

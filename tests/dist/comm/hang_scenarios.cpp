@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "comm/beside.h"
+#include "comm/async.h"
 #include "comm/doing.h"
 #include "dist/comm/scenarios.h"
 #include "dist/ranks.h"
@@ -108,9 +108,9 @@ int never_sent(Processes& processes) {
   });
 }
 
-int beside_hang(Processes& processes) {
+int async_hang(Processes& processes) {
   return with_limit(processes, [](Group& world, Runtime& runtime) {
-    const auto group = comm::beside(world.split(0, world.rank(), world.size()));
+    const auto group = comm::async(world.split(0, world.rank(), world.size()));
     group->set_name("gradients");
     if (world.rank() == 1) sleep_for_ever(world);
     reduce(*group, runtime, "bucket");
@@ -126,10 +126,10 @@ int skip(Processes& processes) {
 }
 
 // Ranks 0 and 2 are a pair; rank 2 ends without coming to it.
-void end_in(Group& world, Runtime& runtime, bool beside) {
+void end_in(Group& world, Runtime& runtime, bool async) {
   auto pair = world.split(world.rank() % 2, world.rank(), world.rank() == 1 ? 1 : 2);
   pair->set_name("pair");
-  if (beside) pair = comm::beside(std::move(pair));
+  if (async) pair = comm::async(std::move(pair));
   if (world.rank() == 0) reduce(*pair, runtime, "gone");
 }
 
@@ -142,7 +142,7 @@ int end_in_pair(Processes& processes) {
   });
 }
 
-int end_beside(Processes& processes) {
+int end_async(Processes& processes) {
   return tell(processes, 7, [&] {
     processes.run(processes.size(), [](Group& world) {
       Runtime runtime({DeviceKind::reference, 0}, 1);
@@ -175,12 +175,12 @@ int throws(Processes& processes) {
   });
 }
 
-// A rank fails while a call of it is under way beside, for which nobody comes.
-int throws_beside(Processes& processes) {
+// A rank fails while a call of it is under way on an asynchronous group, for which nobody comes.
+int throws_async(Processes& processes) {
   return tell(processes, 7, [&] {
     processes.run(processes.size(), [](Group& world) {
       Runtime runtime({DeviceKind::reference, 0}, 1);
-      const auto group = comm::beside(world.split(0, world.rank(), world.size()));
+      const auto group = comm::async(world.split(0, world.rank(), world.size()));
       Tensor t = make(runtime, {2}, DType::f32, {1.0, 2.0});
       if (world.rank() == 1) return sleep_for_ever(world);
       const comm::Work work = group->all_reduce(t, Reduce::sum, runtime.stream(), "lonely");
@@ -240,14 +240,14 @@ int run_hang_scenario(const std::string& name, Processes& processes) {
   static const std::map<std::string, int (*)(Processes&)> scenarios = {
       {"sleep", sleep},
       {"never-sent", never_sent},
-      {"beside-hang", beside_hang},
+      {"async-hang", async_hang},
       {"skip", skip},
       {"end-in-pair", end_in_pair},
-      {"end-beside", end_beside},
+      {"end-async", end_async},
       {"killed", killed},
       {"killed-signals-watched", killed},
       {"throws", throws},
-      {"throws-beside", throws_beside},
+      {"throws-async", throws_async},
       {"launcher-ended", launcher_ended},
       {"late-end", late_end},
       {"silent-for-a-while", silent_for_a_while},

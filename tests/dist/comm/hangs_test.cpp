@@ -1,4 +1,4 @@
-// Ranks that wait for what never comes: the run ends, soon, and tells why.
+// Ranks that wait for what never comes: the run ends, soon, with the reason.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/beside.h"
+#include "comm/async.h"
 #include "comm/doing.h"
 #include "dist/launch.h"
 #include "dist/ranks.h"
@@ -22,7 +22,7 @@ using comm::Reduce;
 using RankBody = std::function<void(Group& world, Runtime& runtime)>;
 
 constexpr double kLimit = 0.4;  // seconds
-constexpr double kNoHang = 8;   // of ranks that are told at once, however late a core is theirs
+constexpr double kNoHang = 8;   // of ranks that are ended at once, however late a core is theirs
 constexpr double kSoon = testing::kHangSeconds;
 
 void reduce_ones(Group& group, Runtime& runtime, std::string_view call, int64_t n = 2) {
@@ -50,7 +50,7 @@ std::string end_of(int ranks, const RankBody& body, double limit = kLimit) {
 }
 
 TEST(Hang, OfARankThatComesTooLateIsToldWithWhatAllDo) {
-  std::atomic<int> told = 0;
+  std::atomic<int> reported = 0;
   const std::string text = end_of(3, [&](Group& world, Runtime& runtime) {
     world.doing()->step(17);
     world.doing()->phase(world.rank() == 2 ? "data" : "backward");
@@ -62,11 +62,11 @@ TEST(Hang, OfARankThatComesTooLateIsToldWithWhatAllDo) {
       reduce_ones(world, runtime, "second", 3);
     } catch (const Error& error) {
       expect_contains(error.what(), {"'second' was given up", "rank 2 has not come"});
-      ++told;
+      ++reported;
       throw;
     }
   });
-  EXPECT_EQ(told, 3);
+  EXPECT_EQ(reported, 3);
   expect_contains(
       text,
       {"all_reduce 'second' (call 2 of 'world', 12 bytes of f32, sum) for 0.", "the limit is 0.4",
@@ -87,7 +87,7 @@ TEST(Hang, InASubGroupNamesItAndWhoIsElsewhere) {
   });
   expect_contains(text, {"in all_reduce 'bad' (call 2 of 'tp', 8 bytes of f32, sum) for",
                          "rank 1 has not come", "in barrier 'step' (call 2 of 'world') for",
-                         "rank 0 has not come", "rank 3: nothing told; in barrier 'step'"});
+                         "rank 0 has not come", "rank 3: nothing known; in barrier 'step'"});
 }
 
 TEST(Hang, OfAMessageNamesItsSender) {
@@ -103,12 +103,12 @@ TEST(Hang, OfAMessageNamesItsSender) {
     }
   });
   expect_contains(text, {"recv 'forward' (message 2 of 'world', 8 bytes of f32)",
-                         "rank 1 has not come", "rank 1: nothing told; in no call so far"});
+                         "rank 1 has not come", "rank 1: nothing known; in no call so far"});
 }
 
 TEST(Hang, OfACallBesideNamesIt) {
   const std::string text = end_of(2, [](Group& world, Runtime& runtime) {
-    const auto group = comm::beside(world.split(0, world.rank(), 2));
+    const auto group = comm::async(world.split(0, world.rank(), 2));
     group->set_name("gradients");
     reduce_ones(*group, runtime, "bucket 0");
     if (world.rank() == 0) {
@@ -164,13 +164,13 @@ TEST(Mismatched, MessagesHaveNumbers) {
 }
 
 TEST(Ended, RankIsNoticedInAnyGroup) {
-  for (const bool beside : {false, true}) {
+  for (const bool async : {false, true}) {
     const std::string text = end_of(
         3,
         [&](Group& world, Runtime& runtime) {
           auto group = world.split(world.rank() == 0 ? 0 : 1, 0, world.rank() == 0 ? 1 : 2);
           group->set_name("dp");
-          if (beside) group = comm::beside(std::move(group));
+          if (async) group = comm::async(std::move(group));
           if (world.rank() == 1) reduce_ones(*group, runtime, "gone");
         },
         kNoHang);
@@ -181,7 +181,7 @@ TEST(Ended, RankIsNoticedInAnyGroup) {
 }
 
 TEST(Failed, RankSaysWhatItDid) {
-  std::atomic<bool> told = false;
+  std::atomic<bool> reported = false;
   const std::string text = end_of(
       2,
       [&](Group& world, Runtime&) {
@@ -193,13 +193,13 @@ TEST(Failed, RankSaysWhatItDid) {
           world.barrier("step");
         } catch (const Error& error) {
           expect_contains(error.what(), {"rank 1 failed (save): disk 7 is full"});
-          told = true;
+          reported = true;
           throw;
         }
       },
       kNoHang);
   EXPECT_EQ(text, "rank 1 failed (save): disk 7 is full");
-  EXPECT_TRUE(told);
+  EXPECT_TRUE(reported);
 }
 
 // A thread that never comes to a call cannot be woken: the process ends.
@@ -266,11 +266,11 @@ TEST_F(ProcessHang, OfAMessageThatIsNeverSent) {
   const Launched run = scenario(2, "never-sent");
   EXPECT_EQ(run.code, 2) << run.text;
   expect_contains(run.text, {"recv 'forward' (message 1 of 'world', 8 bytes of f32) for",
-                             "rank 1 has not come", "rank 1: nothing told; in recv 'backward'"});
+                             "rank 1 has not come", "rank 1: nothing known; in recv 'backward'"});
 }
 
 TEST_F(ProcessHang, BesideNamesTheGroup) {
-  const Launched run = scenario(2, "beside-hang");
+  const Launched run = scenario(2, "async-hang");
   EXPECT_EQ(run.code, 2) << run.text;
   expect_contains(run.text, {"all_reduce 'bucket' (call 1 of 'gradients'", "rank 1 has not come"});
 }
@@ -285,7 +285,7 @@ TEST_F(ProcessHang, ASkippedCallIsAMismatchWithNumbers) {
 }
 
 TEST_F(ProcessHang, ARankThatEndedIsNoticedInASubGroupAndBeside) {
-  for (const char* const name : {"end-in-pair", "end-beside"}) {
+  for (const char* const name : {"end-in-pair", "end-async"}) {
     start_ = now_seconds();
     const Launched run = scenario(3, name);
     EXPECT_EQ(run.code, 7) << run.text;
@@ -316,7 +316,7 @@ TEST_F(ProcessHang, ARankThatThrowsEndsTheOthersEachWithItsReport) {
 }
 
 TEST_F(ProcessHang, ARankThatThrowsDoesNotWaitForItsCallBeside) {
-  const Launched run = scenario(2, "throws-beside");
+  const Launched run = scenario(2, "throws-async");
   EXPECT_EQ(run.code, 7) << run.text;
   EXPECT_LT(seconds_, kSoon);
   expect_contains(run.text, {"error: disk 7 is full"});

@@ -1,4 +1,4 @@
-// Groups whose calls are told to a listener.
+// Groups whose calls are reported to a listener.
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -30,8 +30,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ProcessesOf, ::testing::Values(2, 3, 4));
 // memory: they are not among them.
 std::string thread_tests(int ranks) {
   const std::string all =
-      fmt::format("Ranks/Collectives.*/{}:Ranks/Beside.*/{}", ranks - 1, ranks - 1);
-  const std::string more = ranks == 2   ? ":Mismatch.RowCountsOfAllToAll:BesideGroup.*:"
+      fmt::format("Ranks/Collectives.*/{}:Ranks/Async.*/{}", ranks - 1, ranks - 1);
+  const std::string more = ranks == 2   ? ":Mismatch.RowCountsOfAllToAll:AsyncGroup.*:"
                                           "BesideFailure.*CallComesOut*"
                            : ranks == 3 ? ":Mismatch.IsToldOnEveryRank"
                                         : "";

@@ -14,7 +14,7 @@ std::string digest_of_collectives(comm::Group& world, uint64_t seed, int calls);
 // Of one reduction of more than a chunk.
 std::string digest_of_large_reduction(comm::Group& world);
 
-// As the program does: tells an error once, then ends all with the code.
+// As the program does: reports an error once, then ends all with the code.
 int tell(comm::Processes& processes, int code, const std::function<void()>& body);
 
 // Names and what they do: scenarios.cpp.

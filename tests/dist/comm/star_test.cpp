@@ -77,9 +77,9 @@ TEST_P(Stars, CallsAreThoseOfThreads) {
     Tensor moved = make(runtime, {size, 1}, DType::f32);
     world.all_to_all(all.view({size, 1}), moved, counts, counts, stream, "rows");
     EXPECT_EQ(to_doubles(moved), std::vector<double>(static_cast<size_t>(size), rank + 1));
-    Tensor told = make(runtime, {2}, DType::f32, {rank + 0.0, 7});
-    world.broadcast(told, size - 1, stream, "tell");
-    EXPECT_EQ(to_doubles(told)[0], size - 1);
+    Tensor sent = make(runtime, {2}, DType::f32, {rank + 0.0, 7});
+    world.broadcast(sent, size - 1, stream, "send");
+    EXPECT_EQ(to_doubles(sent)[0], size - 1);
     const int next = (rank + 1) % size, before = (rank + size - 1) % size;
     Tensor from = make(runtime, {1}, DType::f32);
     world.send(part, next, stream, "ring");
@@ -88,7 +88,7 @@ TEST_P(Stars, CallsAreThoseOfThreads) {
     const auto turned = world.split(0, -rank, size);
     turned->set_name("turned");
     EXPECT_EQ(turned->rank(), size - 1 - rank);
-    turned->broadcast(told, 0, stream, "first");
+    turned->broadcast(sent, 0, stream, "first");
     const auto alone = turned->split(rank, 0, 1);
     EXPECT_EQ(alone->size(), 1);
     turned->barrier("last");
@@ -228,9 +228,9 @@ TEST(StarErrors, APortThatIsTakenIsNamed) {
   const int port = free_port();
   comm::Reception first(MeetingPlace{"localhost", port});
   MeetingPlace place{"localhost", port};
-  place.port_by = "beside MASTER_PORT";
+  place.port_by = "next to MASTER_PORT";
   const std::string text = error_of([&] { comm::make_star(place, 0, 2, 1); });
-  EXPECT_NE(text.find(std::to_string(port) + " (beside MASTER_PORT): Address already in use"),
+  EXPECT_NE(text.find(std::to_string(port) + " (next to MASTER_PORT): Address already in use"),
             std::string::npos)
       << text;
   EXPECT_NE(text.find("choose another MASTER_PORT"), std::string::npos) << text;
@@ -247,7 +247,7 @@ TEST(StarErrors, AProcessOfAnotherRunIsRefusedByName) {
     star->end();
   });
   text = error_of([&] { comm::make_star(theirs, 1, 2, 5); });
-  comm::make_star(nobodys, 1, 2, 10)->end();  // it tells no run, and is taken
+  comm::make_star(nobodys, 1, 2, 10)->end();  // it names no run, and is taken
   zero.join();
   EXPECT_NE(text.find("rank 0 is of the run 'SLURM_JOB_ID 71', and this process, rank 1, of "
                       "'SLURM_JOB_ID 72'"),

@@ -6,7 +6,7 @@
 #include <map>
 #include <mutex>
 
-#include "comm/beside.h"
+#include "comm/async.h"
 #include "dist/ranks.h"
 #include "models/gpt/model.h"
 #include "parallel/data_parallel.h"
@@ -35,15 +35,15 @@ Gradients run(parallel::Sharding sharding, bool overlap, const Options& options)
   std::mutex mutex;
   Gradients gradients;
   testing::each_rank(kRanks, DeviceKind::cpu, [&](comm::Group& world, Runtime& runtime) {
-    const std::unique_ptr<comm::Group> beside =
-        comm::beside(world.split(0, world.rank(), world.size()));
+    const std::unique_ptr<comm::Group> async =
+        comm::async(world.split(0, world.rank(), world.size()));
     const GptModel model(config, runtime, DType::f32, 77, {0, config.num_layers}, {});
     std::vector<const Span*> spans;
     for (const Segment& segment : model.segments()) spans.push_back(&segment.span);
     spans.push_back(&model.head());
     parallel::DataParallel dp(
         {model.parameters().begin(), model.parameters().end()}, spans,
-        {.dense = {.shards = &world, .beside = beside.get()}}, runtime,
+        {.dense = {.shards = &world, .async = async.get()}}, runtime,
         {.sharding = sharding, .overlap_reduce = overlap, .overlap_gather = overlap});
     for (const parallel::Shard& shard : dp.shards())
       if (shard.size() > 0) parallel::initialize(shard, 5, runtime.stream());

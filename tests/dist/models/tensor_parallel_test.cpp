@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/tolerances.h"
-#include "comm/beside.h"
+#include "comm/async.h"
 #include "dist/ranks.h"
 #include "models/gpt/model.h"
 #include "tiny_gpt.h"
@@ -28,7 +28,7 @@ struct Run {
   DType type = DType::f64;
   DeviceKind device = DeviceKind::reference;
   int ranks = 1;
-  bool sequence = false, beside = false;
+  bool sequence = false, async = false;
 };
 
 // Gradients of partial parameters are summed as DataParallel does.
@@ -46,10 +46,10 @@ Result run(const Run& r) {
   Result result;
   std::mutex mutex;
   testing::each_rank(r.ranks, r.device, [&](comm::Group& world, Runtime& runtime) {
-    const std::unique_ptr<comm::Group> beside =
-        r.beside ? comm::beside(world.split(0, world.rank(), world.size())) : nullptr;
+    const std::unique_ptr<comm::Group> async =
+        r.async ? comm::async(world.split(0, world.rank(), world.size())) : nullptr;
     const parallel::TensorParallel tensor = {
-        .group = &world, .beside = beside.get(), .sequence = r.sequence};
+        .group = &world, .async = async.get(), .sequence = r.sequence};
     const GptModel model(r.config, runtime, r.type, 77, {0, r.config.num_layers},
                          {.tensor = tensor});
     parallel::allocate(model.parameters(), runtime);
@@ -128,10 +128,10 @@ void expect_any_layout_gives_the_same(const GptConfig& config, const std::vector
             fmt::format("{} ranks, {}, sequence {}", ranks, exact ? "f64" : "f32", sequence));
         r.ranks = ranks;
         r.sequence = sequence;
-        r.beside = false;
+        r.async = false;
         const Result result = run(r);
         expect_near(result, one, exact ? tolerance::kLayoutFp64 : tolerance::kLayoutFp32);
-        r.beside = true;
+        r.async = true;
         const Result overlapped = run(r);
         EXPECT_EQ(overlapped.losses, result.losses);
         EXPECT_EQ(overlapped.gradients.tensors(), result.gradients.tensors());

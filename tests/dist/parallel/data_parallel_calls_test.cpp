@@ -25,14 +25,14 @@ class Recorder final : public Group {
   int rank() const override { return 0; }
   int size() const override { return 2; }
   comm::Work all_reduce(Tensor t, comm::Reduce, Stream&, std::string_view call) override {
-    return told(call, {t});
+    return recorded(call, {t});
   }
   comm::Work all_gather(Tensor in, Tensor out, Stream&, std::string_view call) override {
-    return told(call, {in, out});
+    return recorded(call, {in, out});
   }
   comm::Work reduce_scatter(Tensor in, Tensor out, comm::Reduce, Stream&,
                             std::string_view call) override {
-    return told(call, {in, out});
+    return recorded(call, {in, out});
   }
   comm::Work all_to_all(Tensor, Tensor, std::span<const int64_t>, std::span<const int64_t>, Stream&,
                         std::string_view) override {
@@ -45,7 +45,7 @@ class Recorder final : public Group {
   std::unique_ptr<Group> split(int, int, int) override { return comm::single(); }
 
  private:
-  comm::Work told(std::string_view call, std::vector<Tensor> keep) {
+  comm::Work recorded(std::string_view call, std::vector<Tensor> keep) {
     calls_.push_back(prefix_ + std::string(call));
     return {Event(), std::move(keep)};
   }
@@ -55,7 +55,7 @@ class Recorder final : public Group {
 
 std::vector<std::string> gradient_calls(std::initializer_list<int> buckets) {
   std::vector<std::string> names;
-  for (const int b : buckets) names.push_back(fmt::format("beside gradients, bucket {}", b));
+  for (const int b : buckets) names.push_back(fmt::format("async gradients, bucket {}", b));
   return names;
 }
 
@@ -63,12 +63,12 @@ TEST(DataParallelCalls, ABucketIsReducedWhenItIsFinalAndInOrder) {
   Runtime runtime({DeviceKind::cpu, 0}, 1);
   for (const Sharding sharding : {Sharding::none, Sharding::optimizer}) {
     std::vector<std::string> calls;
-    Recorder group(calls), beside(calls, "beside ");
+    Recorder group(calls), async(calls, "async ");
     std::vector<ToyParameter> list;
     for (int p = 0; p < 4; ++p) list.push_back({fmt::format("p{}", p), {8}, {0}});
     list[0].uses = 2;
     ToyStage stage(runtime, list);
-    DataParallel dp(stage.placed(), {}, {.dense = {.shards = &group, .beside = &beside}}, runtime,
+    DataParallel dp(stage.placed(), {}, {.dense = {.shards = &group, .async = &async}}, runtime,
                     {.sharding = sharding, .bucket_elements = 1, .overlap_reduce = true});
     EXPECT_EQ(dp.buckets(), 4);  // 3, 2, 1, 0
     const auto give = [&](size_t p, size_t use, int m) {
@@ -95,10 +95,10 @@ TEST(DataParallelCalls, NothingRunsBesideWithoutOverlap) {
   for (const Sharding sharding : kShardings) {
     for (const bool overlap : {false, true}) {
       std::vector<std::string> calls;
-      Recorder group(calls), beside(calls, "beside ");
+      Recorder group(calls), async(calls, "async ");
       ToyStage stage(runtime, toy_parameters());
-      DataParallel dp(stage.placed(), stage.spans(),
-                      {.dense = {.shards = &group, .beside = &beside}}, runtime,
+      DataParallel dp(stage.placed(), stage.spans(), {.dense = {.shards = &group, .async = &async}},
+                      runtime,
                       {.sharding = sharding, .overlap_reduce = overlap, .overlap_gather = overlap});
       stage.fill(dp.shards());
       dp.parameters_changed();
@@ -107,7 +107,7 @@ TEST(DataParallelCalls, NothingRunsBesideWithoutOverlap) {
       dp.finish();
       EXPECT_FALSE(calls.empty());
       for (const std::string& call : calls)
-        EXPECT_EQ(call.starts_with("beside "), overlap) << call << " " << name(sharding);
+        EXPECT_EQ(call.starts_with("async "), overlap) << call << " " << name(sharding);
     }
   }
 }
@@ -240,12 +240,12 @@ struct Bytes {
 // Of two micro-batches of a step.
 Bytes high_water(Group& shards, Runtime& runtime, Sharding sharding, bool overlap,
                  const std::vector<ToyParameter>& list, const std::vector<std::string>& spans) {
-  std::unique_ptr<Group> beside;
+  std::unique_ptr<Group> async;
   if (runtime.device().has_data())
-    beside = comm::beside(shards.split(0, shards.rank(), shards.size()));
+    async = comm::async(shards.split(0, shards.rank(), shards.size()));
   ToyStage stage(runtime, list, DType::f32, spans);
   DataParallel dp(stage.placed(), stage.spans(),
-                  {.dense = {.shards = &shards, .beside = beside.get()}}, runtime,
+                  {.dense = {.shards = &shards, .async = async.get()}}, runtime,
                   {.sharding = sharding, .overlap_reduce = overlap, .overlap_gather = overlap});
   if (runtime.device().has_data()) stage.fill(dp.shards());
   Bytes bytes;

@@ -26,7 +26,7 @@ std::vector<float> initial(const ParameterSpec& placed) {
   return values;
 }
 
-// As the header tells: micro-batches, uses, tensor ranks, then data-parallel ranks, each in order.
+// As the header says: micro-batches, uses, tensor ranks, then data-parallel ranks, each in order.
 std::vector<float> serial_sum(ToyStage& stage, size_t p, int ranks, int micro_batches, int parts) {
   const Parameter& parameter = stage[p].parameter;
   const std::vector<float> values = initial(stage[p]);

@@ -14,7 +14,7 @@
 
 #include "autograd/tape.h"
 #include "base/philox.h"
-#include "comm/beside.h"
+#include "comm/async.h"
 #include "dist/ranks.h"
 #include "parallel/tensor_parallel.h"
 
@@ -23,7 +23,7 @@ namespace megatron::parallel {
 struct Setting {
   int ranks = 1;
   bool sequence = false;  // tokens divided
-  bool beside = false;    // with a second group
+  bool async = false;     // with a second group
   DeviceKind device = DeviceKind::reference;
   bool in_parts = true;  // backward: its weight part apart
   bool bf16 = false;     // else fp64 on the reference device, fp32 on the cpu
@@ -38,7 +38,7 @@ struct Setting {
 };
 inline std::ostream& operator<<(std::ostream& out, const Setting& s) {
   return out << name(s.device) << " ranks " << s.ranks << (s.sequence ? " tokens divided" : "")
-             << (s.beside ? " beside" : "") << (s.in_parts ? " in two parts" : "")
+             << (s.async ? " async" : "") << (s.in_parts ? " in two parts" : "")
              << (s.bf16 ? " bf16" : "");
 }
 
@@ -47,8 +47,7 @@ inline std::vector<Setting> settings(std::vector<int> ranks = {2, 3, 4}) {
   for (const DeviceKind device : {DeviceKind::reference, DeviceKind::cpu}) {
     for (const int n : ranks) {
       for (const bool sequence : {false, true}) {
-        for (const bool beside : {false, true})
-          list.push_back({n, sequence, beside, device, !beside});
+        for (const bool async : {false, true}) list.push_back({n, sequence, async, device, !async});
       }
     }
   }
@@ -141,7 +140,7 @@ inline std::vector<Results> results_of(const Setting& s, const Body& body) {
   std::vector<Results> results(static_cast<size_t>(s.ranks));
   testing::each_rank(s.ranks, s.device, [&](comm::Group& world, Runtime& runtime) {
     std::unique_ptr<comm::Group> second;
-    if (s.beside) second = comm::beside(world.split(0, world.rank(), world.size()));
+    if (s.async) second = comm::async(world.split(0, world.rank(), world.size()));
     const TensorParallel tp{&world, second.get(), s.sequence};
     Bench bench(runtime, tp, s.in_parts, s.type());
     body(bench);

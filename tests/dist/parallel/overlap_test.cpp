@@ -1,4 +1,4 @@
-// What runs beside what: the calls to a group and the products of a backward in their order.
+// What overlaps with what: the calls to a group and the products of a backward in their order.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -20,14 +20,14 @@ class WatchedGroup final : public comm::Group {
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.size(); }
   comm::Work all_reduce(Tensor t, comm::Reduce op, Stream& s, std::string_view call) override {
-    return told(call, group_.all_reduce(t, op, s, call));
+    return recorded(call, group_.all_reduce(t, op, s, call));
   }
   comm::Work all_gather(Tensor in, Tensor out, Stream& s, std::string_view call) override {
-    return told(call, group_.all_gather(in, out, s, call));
+    return recorded(call, group_.all_gather(in, out, s, call));
   }
   comm::Work reduce_scatter(Tensor in, Tensor out, comm::Reduce op, Stream& s,
                             std::string_view call) override {
-    return told(call, group_.reduce_scatter(in, out, op, s, call));
+    return recorded(call, group_.reduce_scatter(in, out, op, s, call));
   }
   comm::Work all_to_all(Tensor, Tensor, std::span<const int64_t>, std::span<const int64_t>, Stream&,
                         std::string_view) override {
@@ -51,7 +51,7 @@ class WatchedGroup final : public comm::Group {
     Lines& lines_;
   };
 
-  comm::Work told(std::string_view call, comm::Work work) {
+  comm::Work recorded(std::string_view call, comm::Work work) {
     lines_.push_back(fmt::format("begin {}", call));
     work.done = Event(std::make_shared<Waited>(fmt::format("wait {}", call), lines_));
     return work;
@@ -75,9 +75,9 @@ class Products final : public kernels::Observer {
   Lines& lines_;
 };
 
-// The lines of rank 0 of two; `group` and `beside` are watched.
+// The lines of rank 0 of two; `group` and `async` are watched.
 template <class F>
-Lines lines_of(bool sequence, bool beside, F&& body) {
+Lines lines_of(bool sequence, bool async, F&& body) {
   Lines of_first;
   testing::each_rank(2, [&](comm::Group& world, Runtime& runtime) {
     Lines lines;
@@ -85,7 +85,7 @@ Lines lines_of(bool sequence, bool beside, F&& body) {
     WatchedGroup group(world, lines), other(*second, lines);
     Products products(lines);
     runtime.stream().watch(&products);
-    const TensorParallel tp{&group, beside ? &other : nullptr, sequence};
+    const TensorParallel tp{&group, async ? &other : nullptr, sequence};
     Bench bench(runtime, tp, false);
     body(bench, lines);
     runtime.stream().watch(nullptr);
@@ -94,8 +94,8 @@ Lines lines_of(bool sequence, bool beside, F&& body) {
   return of_first;
 }
 
-Lines column_lines(bool sequence, bool beside, bool in_parts) {
-  return lines_of(sequence, beside, [&](Bench& b, Lines& lines) {
+Lines column_lines(bool sequence, bool async, bool in_parts) {
+  return lines_of(sequence, async, [&](Bench& b, Lines& lines) {
     Tape tape(b.runtime);
     Parameter w;
     const Weight weight = b.weight(w, b.rows("w", {8, 3}, b.share(8)));
@@ -164,7 +164,7 @@ TEST(Overlap, LossExchangesOnceAChunk) {
   EXPECT_EQ(lines, expected);
 }
 
-struct Told final : comm::TrafficListener {
+struct Traffic final : comm::TrafficListener {
   Lines calls;
   double bytes = 0;
   void communicated(const comm::Traffic& t) override {
@@ -180,9 +180,9 @@ TEST(Overlap, VolumesOnMeta) {
   constexpr int64_t kTokens = 64, kHidden = 32;
   for (const bool sequence : {false, true}) {
     Runtime runtime({DeviceKind::meta, 0}, 1);
-    Told told;
+    Traffic traffic;
     const auto simulated = comm::simulated(1, 4);
-    const auto group = comm::observed(*simulated, told);
+    const auto group = comm::observed(*simulated, traffic);
     const TensorParallel tp{.group = group.get(), .sequence = sequence};
     const auto make = [&](Shape shape) { return testing::make(runtime, shape, DType::bf16); };
     Parameter up{.name = "up", .value = make({32, kHidden})},
@@ -197,8 +197,8 @@ TEST(Overlap, VolumesOnMeta) {
     tape.set_gradient(y, make(y.value.shape()));
     tape.backward();
     const double share = kTokens * kHidden * 2 * 3 / 4.0;  // (n - 1) / n of the bytes
-    EXPECT_EQ(told.bytes, (sequence ? 5 : 4) * share);
-    EXPECT_EQ(told.calls.size(), sequence ? 5u : 2u);
+    EXPECT_EQ(traffic.bytes, (sequence ? 5 : 4) * share);
+    EXPECT_EQ(traffic.calls.size(), sequence ? 5u : 2u);
     EXPECT_EQ(runtime.arena(MemoryClass::communication).in_use(), 0);
   }
 }
@@ -206,9 +206,9 @@ TEST(Overlap, VolumesOnMeta) {
 // What a rank of a divided loss sends, on meta.
 Lines loss_calls(int ranks, int rank, int64_t tokens, int64_t vocabulary) {
   Runtime runtime({DeviceKind::meta, 0}, 1);
-  Told told;
+  Traffic traffic;
   const auto simulated = comm::simulated(rank, ranks);
-  const auto group = comm::observed(*simulated, told);
+  const auto group = comm::observed(*simulated, traffic);
   const TensorParallel tp{.group = group.get(), .sequence = true};
   const auto make = [&](Shape shape, DType type) { return testing::make(runtime, shape, type); };
   const Slice rows = share_of(vocabulary, ranks, rank);
@@ -220,7 +220,7 @@ Lines loss_calls(int ranks, int rank, int64_t tokens, int64_t vocabulary) {
                            make({tokens}, DType::f32), tp);
   tape.backward();
   EXPECT_EQ(tape.gradient(x).shape(), x.value.shape());
-  return told.calls;
+  return traffic.calls;
 }
 
 // A chunk's rows follow from the largest share, also on ranks with less: of 16385 rows two ranks

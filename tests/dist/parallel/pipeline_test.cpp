@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/beside.h"
+#include "comm/async.h"
 #include "comm/traffic.h"
 #include "dist/delaying.h"
 #include "dist/ranks.h"
@@ -169,12 +169,12 @@ Expected expected(int pieces, int micro_batches, Rows rows) {
 struct OnStage {
   OnStage(comm::Group& world, Runtime& runtime, const PipelineShape& shape,
           const PipelineOptions& options)
-      : beside(options.overlap && world.size() > 1
-                   ? comm::beside(world.split(0, world.rank(), world.size()))
-                   : nullptr),
-        pipeline(shape, world.size() > 1 ? &world : nullptr, beside.get(), runtime, options) {}
+      : async(options.overlap && world.size() > 1
+                  ? comm::async(world.split(0, world.rank(), world.size()))
+                  : nullptr),
+        pipeline(shape, world.size() > 1 ? &world : nullptr, async.get(), runtime, options) {}
 
-  std::unique_ptr<comm::Group> beside;
+  std::unique_ptr<comm::Group> async;
   Pipeline pipeline;
 };
 
@@ -365,11 +365,11 @@ TEST(Pipeline, MessagesBesideTheComputeCostLittle) {
        {std::tuple{plain, true, 0.75}, std::tuple{zero_bubble, false, 0.75}}) {
     double best = 1;
     for (int attempt = 0; attempt < 12 && best >= share; ++attempt) {
-      const double beside = seconds_of_step(shape, true, forward_only),
+      const double async = seconds_of_step(shape, true, forward_only),
                    waited = seconds_of_step(shape, false, forward_only);
-      best = std::min(best, beside / waited);
-      fmt::print("{}: {:.1f} ms beside the compute, {:.1f} ms without\n", name(shape.kind),
-                 1e3 * beside, 1e3 * waited);
+      best = std::min(best, async / waited);
+      fmt::print("{}: {:.1f} ms overlapped with compute, {:.1f} ms without\n", name(shape.kind),
+                 1e3 * async, 1e3 * waited);
     }
     EXPECT_LT(best, share);
   }

@@ -93,7 +93,7 @@ void compare_groups(const RanksOptions& options, int world_size) {
     const ModelRanks modules = ranks.modules();
     const auto when = [](bool there, const Lists& lists) { return there ? lists : Lists(); };
     expect(ranks.tensor().group, expected.tensor, "tensor");
-    expect(ranks.tensor().beside, when(options.beside, expected.tensor), "tensor, overlapped");
+    expect(ranks.tensor().async, when(options.async, expected.tensor), "tensor, overlapped");
     expect(modules.context, expected.context, "context");
     expect(modules.expert, expected.expert, "expert");
     expect(modules.expert_tensor, expected.expert_tensor, "expert tensor");
@@ -103,16 +103,16 @@ void compare_groups(const RanksOptions& options, int world_size) {
       const ExpectedReplicas& lists = experts ? expected.experts : expected.dense;
       const Replicas& replicas = data.replicas(experts);
       expect(replicas.shards, lists.shards, "shards");
-      expect(replicas.beside, when(options.beside, lists.shards), "shards, overlapped");
+      expect(replicas.async, when(options.async, lists.shards), "shards, overlapped");
       expect(replicas.instances, when(several, lists.instances), "instances");
-      expect(replicas.instances_beside, when(several && options.beside, lists.instances),
+      expect(replicas.instances_async, when(several && options.async, lists.instances),
              "instances, overlapped");
     }
     expect(data.ranks.tensor.group, expected.tensor, "tensor of data");
     expect(data.embedding,
            when(options.pipeline.kind != ScheduleKind::zero_bubble_v, expected.ends), "embedding");
     expect(ranks.stages(), expected.stages, "stages");
-    expect(ranks.stages_beside(), when(options.beside, expected.stages), "stages, overlapped");
+    expect(ranks.stages_async(), when(options.async, expected.stages), "stages, overlapped");
     // Without shards and experts elsewhere a replica has all.
     const bool whole = options.sharding == Sharding::none;
     const bool apart = expected.dense_data != expected.expert_data;
@@ -149,7 +149,7 @@ TEST(Ranks, ExpertsAreOnGroupsOfTheirOwn) {
     compare_groups(options_of({.tp = 2, .cp = 2, .ep = 4, .etp = 1}, sharding), 16);
   }
   RanksOptions options = options_of({.ep = 2, .instances = 2}, Sharding::optimizer);
-  options.beside = true;
+  options.async = true;
   compare_groups(options, 8);
 }
 
@@ -173,7 +173,7 @@ TEST(Ranks, InstancesAreChunksOfNeighbours) {
 
 TEST(Ranks, GroupsBesideTheComputeHoldTheSameRanks) {
   RanksOptions options = options_of({.tp = 2, .pp = 2, .instances = 2}, Sharding::optimizer);
-  options.beside = true;
+  options.async = true;
   options.sequence = true;
   compare_groups(options, 16);
 }

@@ -265,11 +265,11 @@ TEST(TensorOps, VocabularyLinearAndLogits) {
 
 TEST(TensorOps, BackwardInPartsHasTheSameBits) {
   for (const bool sequence : {false, true}) {
-    for (const bool beside : {false, true}) {
+    for (const bool async : {false, true}) {
       for (const auto& body : {std::function<void(Bench&)>([](Bench& b) { column(b, true); }),
                                std::function<void(Bench&)>([](Bench& b) { row(b, true); })}) {
-        const Setting whole{2, sequence, beside, DeviceKind::cpu, false},
-            parts{2, sequence, beside, DeviceKind::cpu, true};
+        const Setting whole{2, sequence, async, DeviceKind::cpu, false},
+            parts{2, sequence, async, DeviceKind::cpu, true};
         const std::vector<Results> a = results_of(whole, body), b = results_of(parts, body);
         for (size_t rank = 0; rank < a.size(); ++rank) {
           for (const auto& [name, result] : a[rank])

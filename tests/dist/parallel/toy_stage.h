@@ -9,7 +9,7 @@
 #include <functional>
 #include <numeric>
 
-#include "comm/beside.h"
+#include "comm/async.h"
 #include "dist/ranks.h"
 #include "kernels/table.h"
 #include "parallel/data_parallel.h"
@@ -127,7 +127,7 @@ class ToyStage {
 
   // Every value that a span could use, in the order of use.
   uint64_t seen() const { return seen_; }
-  // Told between a span's enter and leave.
+  // Called between a span's enter and leave.
   std::function<void(size_t span, Pass pass)> at_work = [](size_t, Pass) {};
 
   std::vector<float> gradient(size_t index, size_t use, int sample, int part,
@@ -184,7 +184,7 @@ class ToyStage {
 
 // Groups of a data-parallel run: `instances` times the ranks of the world / instances.
 struct ToyGroups {
-  std::unique_ptr<comm::Group> shards, instances, beside, instances_beside;
+  std::unique_ptr<comm::Group> shards, instances, async, instances_async;
 
   ToyGroups(
       comm::Group& world, int count,
@@ -197,14 +197,14 @@ struct ToyGroups {
     };
     shards = wrapped(of_shards());
     instances = wrapped(of_instances());
-    beside = comm::beside(wrapped(of_shards()));
-    instances_beside = comm::beside(wrapped(of_instances()));
+    async = comm::async(wrapped(of_shards()));
+    instances_async = comm::async(wrapped(of_instances()));
   }
   parallel::DataParallelGroups groups() const {
     return {.dense = {.shards = shards.get(),
                       .instances = instances.get(),
-                      .beside = beside.get(),
-                      .instances_beside = instances_beside.get()}};
+                      .async = async.get(),
+                      .instances_async = instances_async.get()}};
   }
 };
 

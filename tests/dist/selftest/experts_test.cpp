@@ -95,7 +95,7 @@ Outcome run(const Spread& s, const std::string& path) {
   GatheredTensors gradients, values;
   Outcome outcome;
   testing::each_rank(s.world, [&](comm::Group& world, Runtime& runtime) {
-    const parallel::Ranks ranks({.layout = s.layout, .sharding = s.sharding, .beside = s.overlap},
+    const parallel::Ranks ranks({.layout = s.layout, .sharding = s.sharding, .async = s.overlap},
                                 world);
     ToyExperts model(runtime, ranks.modules());
     parallel::DataParallel dp(

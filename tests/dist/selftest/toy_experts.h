@@ -1,4 +1,4 @@
-// Layers of experts beside dense ones, with their gradients written out: a user of the groups of a
+// Layers of experts and dense ones, with their gradients written out: a user of the groups of a
 // module (parallel/model_ranks.h) that has uneven counts, an expert without tokens, and replicas
 // that are other ranks for experts than for dense parameters.
 #pragma once

@@ -1,4 +1,4 @@
-// A rank that waits in an evaluation tells where: phase, layer, micro-batch and call. What may take
+// A rank that waits in an evaluation says where: phase, layer, micro-batch and call. What may take
 // long is logged as such.
 #include <chrono>
 #include <thread>

@@ -122,8 +122,8 @@ TEST_F(ModuleStates, OfACheckpointAreNotOptionalAndOfOtherWeightsAreToldToBegin)
   finetune.checkpoint.finetune = true;
   ::testing::internal::CaptureStderr();
   const std::string saved = run_toy(with_flags(finetune, kStages)).saved;
-  const std::string told = ::testing::internal::GetCapturedStderr();
-  EXPECT_NE(told.find("lacks the module states 5 (toy."), std::string::npos) << told;
+  const std::string output = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(output.find("lacks the module states 5 (toy."), std::string::npos) << output;
   EXPECT_EQ(tokens_seen(states_in(saved)), 4 * 8 * 16);
 }
 

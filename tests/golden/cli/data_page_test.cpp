@@ -30,29 +30,29 @@ std::string run_page(const std::string& name, const Workplace& place) {
   write_file(place / "page.sh", commands_of(page, "/tmp/walk", place / "walk"));
   const std::string program = fs::path(MEGATRON_BINARY).parent_path().string();
   const std::string command = "PATH='" + program + "':\"$PATH\" bash -e '" + place / "page.sh" +
-                              "' > '" + place / "told" + "' 2>&1 < /dev/null";
+                              "' > '" + place / "output" + "' 2>&1 < /dev/null";
   const int status = std::system(command.c_str());
-  const std::string told = read_file(place / "told");
-  EXPECT_EQ(status, 0) << told;
-  return told;
+  const std::string output = read_file(place / "output");
+  EXPECT_EQ(status, 0) << output;
+  return output;
 }
 
 TEST(DataPage, EveryCommandRunsAsItStands) {
   const Workplace place;
-  const std::string told = run_page("data.md", place);
+  const std::string output = run_page("data.md", place);
   for (const char* part : {"user, 07:05: Who sat on the mat?", "600 documents", "36 sequences",
                            "validation loss at iteration 50", "of 2 data sets"})
-    EXPECT_NE(told.find(part), std::string::npos) << part << " is not in\n" << told;
+    EXPECT_NE(output.find(part), std::string::npos) << part << " is not in\n" << output;
   EXPECT_TRUE(fs::exists(place / "walk/order/test-shuffle_index.npy"));
 }
 
 TEST(EvaluationPage, EveryCommandRunsAsItStands) {
   const Workplace place;
-  const std::string told = run_page("evaluation.md", place);
+  const std::string output = run_page("evaluation.md", place);
   for (const char* part :
        {"valid set: ", "bits a byte", "401 documents", "of 40 documents", "\"bits_per_byte\"",
         "all checksums compared", "a run goes on from here"})
-    EXPECT_NE(told.find(part), std::string::npos) << part << " is not in\n" << told;
+    EXPECT_NE(output.find(part), std::string::npos) << part << " is not in\n" << output;
 }
 
 }  // namespace

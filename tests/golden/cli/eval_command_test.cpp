@@ -124,7 +124,7 @@ TEST_F(Eval, NothingIsHalfWritten) {
   expect(2, with(kText, {"--mock-data"}), {"--input text.jsonl"});
 }
 
-// The weights and what lies beside them are those that were written; the optimizer is not needed.
+// The weights and what lies next to them are those that were written; the optimizer is not needed.
 TEST_F(Eval, DamagedCheckpointsAreRefused) {
   make_tiny_run(place_);
   const std::string folder = "run/iter_0000002/";

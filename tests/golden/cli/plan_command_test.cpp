@@ -228,17 +228,17 @@ TEST_F(PlanCommand, TrainPrintsItFirst) {
   words[0] = "train";
   std::string line = "'" MEGATRON_BINARY "'";
   for (const std::string& word : words) line += " " + word;
-  ASSERT_EQ(std::system((line + " > '" + (place_ / "told") + "' 2>&1 < /dev/null").c_str()), 0);
-  const std::string told = read_file(place_ / "told");
-  const size_t plan = told.find("plan: 166k parameters"),
-               memory = told.find("memory of the process: "),
-               step = told.find("iteration      1/2");
-  ASSERT_NE(step, told.npos) << told;
-  EXPECT_LT(plan, memory) << told;
-  EXPECT_LT(memory, step) << told;
+  ASSERT_EQ(std::system((line + " > '" + (place_ / "output") + "' 2>&1 < /dev/null").c_str()), 0);
+  const std::string output = read_file(place_ / "output");
+  const size_t plan = output.find("plan: 166k parameters"),
+               memory = output.find("memory of the process: "),
+               step = output.find("iteration      1/2");
+  ASSERT_NE(step, output.npos) << output;
+  EXPECT_LT(plan, memory) << output;
+  EXPECT_LT(memory, step) << output;
 }
 
-// The vocabulary that a missing tokenizer is taken to have is told once, with its cause.
+// The vocabulary that a missing tokenizer is taken to have is reported once, with its cause.
 TEST_F(PlanCommand, TellsAnAssumedVocabularyOnce) {
   const Words words = {"plan",
                        "--num-layers",

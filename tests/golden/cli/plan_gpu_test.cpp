@@ -23,7 +23,7 @@ const std::string kLlama8b =
     "--disable-bias-linear --untie-embeddings-and-output-weights --hidden-dropout 0 "
     "--attention-dropout 0 --micro-batch-size 1 --global-batch-size 8 ";
 
-// The master is the bf16 value and 16 bits beside it, so that 8 billion parameters take 16 bytes
+// The master is the bf16 value and 16 bits more, so that 8 billion parameters take 16 bytes
 // each. The first recompute is Megatron's, the second that of `bench step --preset llama-8b`.
 class PlanGpu8b : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Recompute, PlanGpu8b,

@@ -205,7 +205,7 @@ TEST_F(PlanRefusal, CausesAndFiguresAreNamed) {
   EXPECT_NE(deep.out.find("    --device cuda --bf16 "), std::string::npos) << deep.out;
 }
 
-// Ranks of a machine are 8 with GPUs, unless told; on CPUs all, which the settings say.
+// Ranks of a machine are 8 with GPUs, unless given; on CPUs all, which the settings say.
 TEST_F(PlanRefusal, RanksOfAMachineAreSaid) {
   const Words words = with(
       model_of(0.001), {"--ranks", "4608", "--global-batch-size", "4608", "--no-time", "--json"});

@@ -41,13 +41,13 @@ std::string repeated_corpus(int times) {
   return text;
 }
 
-// Starts the program in the place and does not wait. told: file for what it says.
+// Starts the program in the place and does not wait. output: file for what it prints.
 pid_t start(const Workplace& place, std::vector<std::string> arguments,
-            const std::string& told = "/dev/null") {
+            const std::string& output = "/dev/null") {
   const pid_t child = fork();
   if (child != 0) return child;
   const int nothing = open("/dev/null", O_RDONLY);
-  const int said = open(told.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  const int said = open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   dup2(nothing, STDIN_FILENO);
   for (const int to : {STDOUT_FILENO, STDERR_FILENO}) dup2(said, to);
   if (chdir(place.path().c_str()) != 0) _exit(126);
@@ -163,19 +163,19 @@ TEST(TrainCommand, TellsThatTokenFilesWereCutShort) {
                              "1",
                              "--data-cache-path",
                              "cache"},
-                            place / "told");
-  const auto told = [&] {
-    return fs::exists(place / "told") ? read_file(place / "told") : std::string();
+                            place / "output");
+  const auto output = [&] {
+    return fs::exists(place / "output") ? read_file(place / "output") : std::string();
   };
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!has(told(), "iteration ") && std::chrono::steady_clock::now() < end)
+  while (!has(output(), "iteration ") && std::chrono::steady_clock::now() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   fs::resize_file(place / "a_text_document.bin", 0);
   int status = 0;
   waitpid(child, &status, 0);
-  EXPECT_TRUE(WIFEXITED(status)) << told();
-  EXPECT_EQ(WEXITSTATUS(status), 2) << told();
-  EXPECT_TRUE(has(told(), "was cut short while it was used")) << told();
+  EXPECT_TRUE(WIFEXITED(status)) << output();
+  EXPECT_EQ(WEXITSTATUS(status), 2) << output();
+  EXPECT_TRUE(has(output(), "was cut short while it was used")) << output();
 }
 
 TEST(PreprocessCommand, TakesPatternsAndPackedFiles) {

@@ -52,7 +52,7 @@ TEST_F(ProcessRun, ThreadsAndProcessesGiveTheSameBits) {
   const Outcome processes = place_.run(command("processes", true));
   ASSERT_EQ(processes.code, 0) << processes.out << processes.err;
   expect_same("threads", "processes");
-  // Told once, not by every rank.
+  // Reported once, not by every rank.
   const std::string all = processes.out + processes.err;
   EXPECT_EQ(all.find("training starts from scratch"), all.rfind("training starts from scratch"));
 }

@@ -1,4 +1,4 @@
-// Logits of sequences read piece by piece beside those of one forward pass, bit for bit.
+// Logits of sequences read piece by piece against those of one forward pass, bit for bit.
 #pragma once
 
 #include <algorithm>

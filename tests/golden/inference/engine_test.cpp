@@ -74,7 +74,7 @@ class Results {
   std::map<RequestId, bool> finished_;
 };
 
-// Orders of submission and what runs beside a request change nothing of it, though some are
+// Orders of submission and what runs with a request change nothing of it, though some are
 // submitted midway and others cancelled: its random numbers are those of its number.
 TEST_P(Engines, AResultIsThatOfTheRequestAlone) {
   constexpr size_t kRequests = 8;
@@ -102,7 +102,7 @@ TEST_P(Engines, AResultIsThatOfTheRequestAlone) {
   }
 }
 
-// The waiting one is taken when the first ends, beside another that goes on.
+// The waiting one is taken when the first ends, with another that goes on.
 TEST_P(Engines, AFreePlaceIsTakenByTheNextThatWaits) {
   Engine e = engine(2);
   Results results(e);

@@ -126,7 +126,7 @@ TEST_F(Generate, OnlyLogProbabilitiesOfAPrompt) {
   const Generation g = one(request);
   EXPECT_TRUE(g.tokens.empty());
   expect_losses_of_evaluation(m_, request, g);
-  // Beside one that goes on.
+  // With one that goes on.
   const std::vector<Request> two = {request, {.prompt = {5, 6}, .max_tokens = 3}};
   const auto results = inference::generate(m_.model, m_.runtime, two, {});
   EXPECT_TRUE(results[0].tokens.empty());

@@ -1,4 +1,4 @@
-// Log-probabilities of generations beside the losses of training and evaluation, bit for bit.
+// Log-probabilities of generations against the losses of training and evaluation, bit for bit.
 #pragma once
 
 #include <algorithm>

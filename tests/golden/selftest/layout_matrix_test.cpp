@@ -36,7 +36,7 @@ std::vector<std::string> lines_of(const std::string& path) {
   return lines;
 }
 
-// Which pairs cannot be is part of what users are told: a change of validation shows here.
+// Which pairs cannot be is part of what users see: a change of validation shows here.
 TEST(Matrix, ExcludesThePairsOfTheCheckedInListOnly) {
   const LayoutMatrix matrix(2);
   std::cout << matrix.summary() << "\n";

@@ -183,7 +183,7 @@ TEST(Verify, RefusesTokensOutsideOfTheVocabulary) {
   }
 }
 
-// A trajectory beside its model, which may be changed.
+// A trajectory next to its model, which may be changed.
 class TrajectoryFolder : public ::testing::Test {
  protected:
   std::string folder_of(const std::string& name) {

@@ -1,4 +1,4 @@
-// A run that is made longer: what changes is told, and --extend-to-iters changes nothing of what
+// A run that is made longer: what changes is logged, and --extend-to-iters changes nothing of what
 // came before.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class Extend : public ::testing::Test {
   }
 
   // Losses, and what is said on standard error.
-  std::vector<double> run(const settings::TrainSettings& s, std::string* told = nullptr) {
+  std::vector<double> run(const settings::TrainSettings& s, std::string* output = nullptr) {
     ::testing::internal::CaptureStderr();
     std::vector<double> all;
     std::string error;
@@ -49,8 +49,8 @@ class Extend : public ::testing::Test {
       error = e.what();
     }
     const std::string text = ::testing::internal::GetCapturedStderr() + error;
-    if (told != nullptr) {
-      *told = text;
+    if (output != nullptr) {
+      *output = text;
     } else {
       EXPECT_EQ(error, "");
     }
@@ -68,10 +68,10 @@ class Extend : public ::testing::Test {
 
 TEST_F(Extend, MoreStepsOfTheSameEpochsAreNoOtherOrder) {
   run(of(3));
-  std::string told;
-  const auto rest = run(of(5), &told);  // 40 of 49 samples
+  std::string output;
+  const auto rest = run(of(5), &output);  // 40 of 49 samples
   EXPECT_EQ(rest.size(), 2u);
-  EXPECT_FALSE(has(told, "warning")) << told;
+  EXPECT_FALSE(has(output, "warning")) << output;
   settings::TrainSettings whole = of(5);
   whole.checkpoint.save = whole.checkpoint.load = folder_ / "whole";
   const auto expected = run(whole);
@@ -80,11 +80,11 @@ TEST_F(Extend, MoreStepsOfTheSameEpochsAreNoOtherOrder) {
 
 TEST_F(Extend, OtherEpochsAreWarnedOfWithTheFlagThatKeepsTheOrder) {
   run(of(3));
-  std::string told;
-  run(of(12), &told);  // 96 samples: two epochs, shuffled together
-  EXPECT_TRUE(has(told, "the run asks for 96 training samples")) << told;
-  EXPECT_TRUE(has(told, "asked for 24")) << told;
-  EXPECT_TRUE(has(told, "--train-iters 3 and --extend-to-iters 12")) << told;
+  std::string output;
+  run(of(12), &output);  // 96 samples: two epochs, shuffled together
+  EXPECT_TRUE(has(output, "the run asks for 96 training samples")) << output;
+  EXPECT_TRUE(has(output, "asked for 24")) << output;
+  EXPECT_TRUE(has(output, "--train-iters 3 and --extend-to-iters 12")) << output;
 }
 
 // The same bits whether the run was extended, extended twice, killed, or begun so.
@@ -94,13 +94,13 @@ TEST_F(Extend, OneFlagKeepsOrderAndSchedule) {
   const auto first = run(of(5));
   settings::TrainSettings longer = of(5);
   longer.batch.extend_to_iters = 9;
-  std::string told;
-  const auto second = run(longer, &told);
-  EXPECT_FALSE(has(told, "warning")) << told;
-  EXPECT_FALSE(has(told, "changed:")) << told;
+  std::string output;
+  const auto second = run(longer, &output);
+  EXPECT_FALSE(has(output, "warning")) << output;
+  EXPECT_FALSE(has(output, "changed:")) << output;
   longer.batch.extend_to_iters = 14;
-  const auto third = run(longer, &told);
-  EXPECT_FALSE(has(told, "warning")) << told;
+  const auto third = run(longer, &output);
+  EXPECT_FALSE(has(output, "warning")) << output;
   std::vector<double> parts = first;
   parts.insert(parts.end(), second.begin(), second.end());
   parts.insert(parts.end(), third.begin(), third.end());
@@ -118,35 +118,35 @@ TEST_F(Extend, TheScheduleReachesTheNewEndWhereThatIsAskedFor) {
   run(of(5));
   settings::TrainSettings longer = of(5);
   longer.batch.extend_to_iters = 9;
-  std::string told;
-  run(longer, &told);
-  EXPECT_TRUE(has(told, "the learning rate has fallen to 0 (--min-lr) by step 5")) << told;
-  EXPECT_TRUE(has(told, "--override-opt-param-scheduler")) << told;
+  std::string output;
+  run(longer, &output);
+  EXPECT_TRUE(has(output, "the learning rate has fallen to 0 (--min-lr) by step 5")) << output;
+  EXPECT_TRUE(has(output, "--override-opt-param-scheduler")) << output;
   longer.checkpoint.override_scheduler = true;
-  EXPECT_EQ(run(longer, &told).size(), 4u);
-  EXPECT_TRUE(has(told, "changed: lr-decay-samples from 40 to 72")) << told;
-  EXPECT_FALSE(has(told, "warning")) << told;
+  EXPECT_EQ(run(longer, &output).size(), 4u);
+  EXPECT_TRUE(has(output, "changed: lr-decay-samples from 40 to 72")) << output;
+  EXPECT_FALSE(has(output, "warning")) << output;
 }
 
 TEST_F(Extend, AScheduleThatFollowsTheStepsNamesTheFlag) {
   settings_.optimizer.lr_decay_style = optim::DecayStyle::cosine;
   run(of(3));
-  std::string told;
-  run(of(5), &told);
-  EXPECT_TRUE(has(told, "lr-decay-samples 24 in the checkpoint and 40 now")) << told;
-  EXPECT_TRUE(has(told, "give --train-iters 3 and --extend-to-iters 5")) << told;
+  std::string output;
+  run(of(5), &output);
+  EXPECT_TRUE(has(output, "lr-decay-samples 24 in the checkpoint and 40 now")) << output;
+  EXPECT_TRUE(has(output, "give --train-iters 3 and --extend-to-iters 5")) << output;
 }
 
 TEST_F(Extend, NumbersThatMakeNoSense) {
   settings::TrainSettings s = of(5);
   s.batch.extend_to_iters = 4;
-  std::string told;
-  run(s, &told);
-  EXPECT_TRUE(has(told, "--extend-to-iters is 4")) << told;
+  std::string output;
+  run(s, &output);
+  EXPECT_TRUE(has(output, "--extend-to-iters is 4")) << output;
   s.batch.extend_to_iters = 5;  // nothing more
   EXPECT_EQ(run(s).size(), 5u);
-  run(of(5), &told);
-  EXPECT_TRUE(has(told, "--extend-to-iters N trains on to step N")) << told;
+  run(of(5), &output);
+  EXPECT_TRUE(has(output, "--extend-to-iters N trains on to step N")) << output;
 }
 
 TEST_F(Extend, BlendsSamplesAndRandomOrderGoOn) {
@@ -159,10 +159,10 @@ TEST_F(Extend, BlendsSamplesAndRandomOrderGoOn) {
     s.checkpoint.save = s.checkpoint.load = folder_ / (cyclic ? "cyclic" : "blend");
     const auto first = run(s);
     s.batch.extend_to_iters = 12;
-    std::string told;
-    const auto rest = run(s, &told);
-    EXPECT_EQ(rest.size(), 7u) << told;
-    EXPECT_FALSE(has(told, "warning")) << told;
+    std::string output;
+    const auto rest = run(s, &output);
+    EXPECT_EQ(rest.size(), 7u) << output;
+    EXPECT_FALSE(has(output, "warning")) << output;
     s.checkpoint.save = s.checkpoint.load = folder_ / (cyclic ? "cyclic2" : "blend2");
     auto whole = run(s);
     EXPECT_TRUE(same_bits(std::vector<double>(whole.begin() + 5, whole.end()), rest));
@@ -179,18 +179,18 @@ TEST_F(Extend, WhatChangesTheNumbersIsToldInOneList) {
   s.checkpoint.override_scheduler = true;
   s.shape.attention_dropout = 0.1;
   s.precision.on_non_finite = settings::OnNonFinite::skip;
-  std::string told;
-  run(s, &told);
+  std::string output;
+  run(s, &output);
   for (const char* part :
        {"settings that are not those of ", "changed: clip-grad from 1 to 0.5",
         "changed: adam-beta1 from 0.9 to 0.8", "changed: adam-eps from 1e-08 to 1e-06",
         "changed: start-weight-decay from 0.01 to 0.2", "changed: attention-dropout from 0 to 0.1",
         "changed: on-non-finite from stop to skip"})
-    EXPECT_TRUE(has(told, part)) << part << "\n" << told;
-  EXPECT_FALSE(has(told, "changed: hidden-dropout")) << told;
+    EXPECT_TRUE(has(output, part)) << part << "\n" << output;
+  EXPECT_FALSE(has(output, "changed: hidden-dropout")) << output;
   EXPECT_TRUE(has(read_file(folder_ / "run/log.jsonl"), "changed: clip-grad from 1 to 0.5"));
-  run(of(5), &told);
-  EXPECT_TRUE(has(told, "the schedule is not that of")) << told;
+  run(of(5), &output);
+  EXPECT_TRUE(has(output, "the schedule is not that of")) << output;
 }
 
 TEST_F(Extend, TheLossScalesRuleIsAmongThem) {
@@ -198,9 +198,9 @@ TEST_F(Extend, TheLossScalesRuleIsAmongThem) {
   run(of(3));
   settings::TrainSettings s = of(4);
   s.precision.loss_scaling.window = 2;
-  std::string told;
-  run(s, &told);
-  EXPECT_TRUE(has(told, "changed: loss-scale-window from 1000 to 2")) << told;
+  std::string output;
+  run(s, &output);
+  EXPECT_TRUE(has(output, "changed: loss-scale-window from 1000 to 2")) << output;
 }
 
 }  // namespace

@@ -293,14 +293,14 @@ struct Spread {
 };
 void PrintTo(const Spread& spread, std::ostream* out) { *out << spread.name; }
 
-// Layouts, whose data-parallel ranks are given the same micro-batches: what is told is what one
-// rank tells.
+// Layouts, whose data-parallel ranks are given the same micro-batches: what is reported is what one
+// rank reports.
 class FirstNonFiniteOf : public ::testing::TestWithParam<Spread> {
  protected:
-  // What all ranks are told after `change` on each, with `plant` while it runs.
+  // The report on all ranks after `change` on each, with `plant` while it runs.
   using Change = std::function<void(Trained&)>;
   using Plant = std::function<void(Trained&, const Span&, Pass, bool enters)>;
-  std::string told(const Spread& spread, const Change& change, const Plant& plant = {}) const {
+  std::string text_of(const Spread& spread, const Change& change, const Plant& plant = {}) const {
     std::vector<std::string> texts(static_cast<size_t>(spread.ranks));
     comm::run_ranks(spread.ranks, [&](comm::Group& group) {
       Planter planter;
@@ -316,9 +316,9 @@ class FirstNonFiniteOf : public ::testing::TestWithParam<Spread> {
     return texts[0];
   }
   // On this layout, which is to tell the same call as one rank.
-  std::string told(const Change& change, const Plant& plant = {}) const {
-    const std::string text = told(GetParam(), change, plant);
-    EXPECT_EQ(call_of(text), call_of(told({"", 1, {}}, change, plant)));
+  std::string text_of(const Change& change, const Plant& plant = {}) const {
+    const std::string text = text_of(GetParam(), change, plant);
+    EXPECT_EQ(call_of(text), call_of(text_of({"", 1, {}}, change, plant)));
     return text;
   }
 
@@ -330,7 +330,7 @@ class FirstNonFiniteOf : public ::testing::TestWithParam<Spread> {
 TEST_P(FirstNonFiniteOf, ABadParameterOfOneRank) {
   for (const std::string name : {"layers.0.mlp.down.weight", "layers.3.attention.qkv.weight"}) {
     std::atomic<int> holder = 0;
-    const std::string text = told([&](Trained& t) {
+    const std::string text = text_of([&](Trained& t) {
       const int last = t.last_with(name);
       holder = std::max(holder.load(), last);  // of the layout, whose ranks are more than one
       t.change(name, 1, t.group.rank() == last ? kNan : 0);
@@ -342,7 +342,7 @@ TEST_P(FirstNonFiniteOf, ABadParameterOfOneRank) {
 }
 
 TEST_P(FirstNonFiniteOf, TheEarliestOfTwoBadParameters) {
-  const std::string text = told([](Trained& t) {
+  const std::string text = text_of([](Trained& t) {
     for (const char* name : {"layers.3.mlp.up.weight", "layers.1.mlp.down.weight"})
       t.change(name, 1, kInfinity);
   });
@@ -353,7 +353,8 @@ TEST_P(FirstNonFiniteOf, TheEarliestOfTwoBadParameters) {
 
 TEST_P(FirstNonFiniteOf, AnOverflow) {
   for (const std::string layer : {"layers.0", "layers.3"}) {
-    const std::string text = told([&](Trained& t) { t.change(layer + ".mlp.up.weight", 1e22, 0); });
+    const std::string text =
+        text_of([&](Trained& t) { t.change(layer + ".mlp.up.weight", 1e22, 0); });
     expect_in(text, {"activation in " + layer + " (forward of micro-batch 0", "all finite"});
     EXPECT_EQ(text.find("before the step"), std::string::npos) << text;
   }
@@ -369,7 +370,7 @@ TEST_P(FirstNonFiniteOf, AnOverflowOfBackward) {
       if (enters) value = t.parameter(weight).value;
       multiply(value, enters ? 0x1p120 : 0x1p-120);
     };
-    const std::string text = told([](Trained&) {}, plant);
+    const std::string text = text_of([](Trained&) {}, plant);
     expect_in(text, {"gemm in " + layer + " (backward of micro-batch 0", "all finite"});
   }
 }

@@ -239,8 +239,8 @@ TEST(Profile, ARunThatDoesNotReachItsStepsSaysSo) {
   for (const auto& [first, last] : {std::pair<int64_t, int64_t>{0, 10}, {12, 20}}) {
     Profile profile(settings, *alone);
     profile.open(first, last, folder / "", system_files());
-    const std::string told = profile.finish({});
-    EXPECT_NE(told.find("the steps to trace are 11 to 12"), std::string::npos) << told;
+    const std::string output = profile.finish({});
+    EXPECT_NE(output.find("the steps to trace are 11 to 12"), std::string::npos) << output;
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder / ""));
   settings.profile = false;

@@ -122,11 +122,11 @@ TEST(Traffic, OfTensorParallelism) {
     for (const DType type : {DType::f32, DType::bf16}) {
       for (const int ranks : {2, 4}) {
         for (const bool sequence : {false, true}) {
-          for (const bool beside : {false, true}) {
+          for (const bool async : {false, true}) {
             RunOf run{.model = model, .type = type, .ranks = ranks, .rank = ranks - 1};
             run.layout.ranks.layout.tp = ranks;
             run.layout.ranks.sequence = sequence;
-            run.layout.ranks.beside = beside;
+            run.layout.ranks.async = async;
             const Counter counter = counted(run);
             EXPECT_DOUBLE_EQ(counter.sent, tensor_parallel_bytes(run.shape(), ranks, sequence))
                 << text(run) << (sequence ? ", tokens divided" : "") << "\n"
@@ -168,7 +168,7 @@ TEST(Traffic, OfDataParallelism) {
           for (const bool overlap : {false, true}) {
             RunOf run{.model = model, .type = type, .ranks = ranks, .rank = ranks - 1};
             run.layout.ranks.sharding = sharding;
-            run.layout.ranks.beside = overlap;
+            run.layout.ranks.async = overlap;
             run.data = {.sharding = sharding, .overlap_reduce = overlap, .overlap_gather = overlap};
             SpanElements elements;
             const Counter counter =
@@ -210,7 +210,7 @@ TEST(Traffic, OfEachPipelineStage) {
             parallel::RanksOptions& options = run.layout.ranks;
             options.layout.pp = stages;
             options.pipeline = {.kind = kind, .stages = stages, .chunks = chunks};
-            options.beside = true;
+            options.async = true;
             const Counter counter = counted(run);
             EXPECT_DOUBLE_EQ(counter.sent, pipeline_bytes(run.shape(), options.pipeline, stage))
                 << text(run) << ", " << name(kind) << "\n"

@@ -1,4 +1,4 @@
-// The time of a step that `megatron plan` expects beside the one that is measured, in one process.
+// The time of a step that `megatron plan` expects against the one that is measured, in one process.
 // What was found is printed; the bound is loose and holds where the machine is quiet enough.
 #include <cstdio>
 #include <sstream>

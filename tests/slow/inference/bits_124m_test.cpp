@@ -1,4 +1,4 @@
-// GPT-2 124M whole: cached and uncached logits, and log-probabilities beside evaluation's losses.
+// GPT-2 124M whole: cached and uncached logits, and log-probabilities against evaluation's losses.
 #include "golden/inference/bits.h"
 #include "golden/inference/losses.h"
 

@@ -1,4 +1,4 @@
-// What an asynchronous save costs the steps beside it.
+// What an asynchronous save costs the steps meanwhile.
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -47,20 +47,20 @@ TEST(AsyncSave, StepsWaitForTheCopyOnly) {
   s.checkpoint.save_interval = 80;
   s.checkpoint.async_save = true;
   const SlowDisk disk;
-  std::vector<double> beside, without;
+  std::vector<double> during, without;
   TrainHooks hooks{.files = &disk};
   hooks.after_step = [&](const IterationReport& report) {
     if (report.iteration == 1) return;
     const bool saving = std::filesystem::exists(folder / "run/iter_0000080.tmp") ||
                         std::filesystem::exists(folder / "run/iter_0000160.tmp");
-    (saving ? beside : without).push_back(report.seconds);
+    (saving ? during : without).push_back(report.seconds);
   };
   train(s, hooks);
-  ASSERT_GE(beside.size(), 10u) << "steps waited for the save";
+  ASSERT_GE(during.size(), 10u) << "steps waited for the save";
   ASSERT_GE(without.size(), 10u);
-  std::printf("median step: %.4f s beside a save (%zu steps), %.4f s without (%zu steps)\n",
-              median(beside), beside.size(), median(without), without.size());
-  EXPECT_LE(median(beside), 1.2 * median(without));
+  std::printf("median step: %.4f s during a save (%zu steps), %.4f s without (%zu steps)\n",
+              median(during), during.size(), median(without), without.size());
+  EXPECT_LE(median(during), 1.2 * median(without));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// MD5 (Rivest, RFC 1321): tells whether a corpus is the one that a stored curve belongs to. Not for
+// MD5 (Rivest, RFC 1321): shows whether a corpus is the one that a stored curve belongs to. Not for
 // security.
 #pragma once
 

@@ -29,7 +29,7 @@ class MachineLimitsOf : public ::testing::Test {
     std::filesystem::create_directories((root_ + path).substr(0, (root_ + path).rfind('/')));
     std::ofstream(root_ + path) << text;
   }
-  void tells(const std::string& groups, const std::string& mounts) {
+  void write_groups(const std::string& groups, const std::string& mounts) {
     file("proc/self/cgroup", groups);
     file("proc/self/mountinfo", mounts);
   }
@@ -48,7 +48,7 @@ TEST_F(MachineLimitsOf, AMachineWithoutCgroups) {
 }
 
 TEST_F(MachineLimitsOf, Version2) {
-  tells("0::/job/step\n", kV2Mounts);
+  write_groups("0::/job/step\n", kV2Mounts);
   file("sys/fs/cgroup/job/step/memory.max", "max\n");
   file("sys/fs/cgroup/job/step/cpu.max", "max 100000\n");
   EXPECT_EQ(limits().memory, none_.memory);
@@ -65,7 +65,7 @@ TEST_F(MachineLimitsOf, Version2) {
 }
 
 TEST_F(MachineLimitsOf, Version1) {
-  tells("9:name=systemd:/\n4:memory:/a/b\n1:cpu,cpuacct:/a\n0::/\n", kV1Mounts);
+  write_groups("9:name=systemd:/\n4:memory:/a/b\n1:cpu,cpuacct:/a\n0::/\n", kV1Mounts);
   file("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n");
   file("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "300000000\n");
   file("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "-1\n");
@@ -79,20 +79,21 @@ TEST_F(MachineLimitsOf, Version1) {
 
 // The hierarchy of a container begins at its own group, which /proc/self/cgroup names in full.
 TEST_F(MachineLimitsOf, AContainerThatSeesAPartOfTheHierarchy) {
-  tells("4:memory:/docker/77/inner\n",
-        "35 31 0:32 /docker/77 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
+  write_groups("4:memory:/docker/77/inner\n",
+               "35 31 0:32 /docker/77 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
   file("sys/fs/cgroup/memory/memory.limit_in_bytes", "500000000\n");
   EXPECT_EQ(limits().memory, 500'000'000);
   file("sys/fs/cgroup/memory/inner/memory.limit_in_bytes", "400000000\n");
   EXPECT_EQ(limits().memory, 400'000'000);
-  tells("4:memory:/elsewhere\n",
-        "35 31 0:32 /docker/77 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
+  write_groups("4:memory:/elsewhere\n",
+               "35 31 0:32 /docker/77 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
   EXPECT_EQ(limits().memory, 500'000'000);
 }
 
 TEST_F(MachineLimitsOf, BothVersionsAtOnce) {
-  tells("4:memory:/\n0::/user\n",
-        std::string(kV1Mounts) + "40 31 0:40 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
+  write_groups(
+      "4:memory:/\n0::/user\n",
+      std::string(kV1Mounts) + "40 31 0:40 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
   file("sys/fs/cgroup/memory/memory.limit_in_bytes", "700000000\n");
   file("sys/fs/cgroup/unified/user/memory.max", "600000000\n");
   EXPECT_EQ(limits().memory, 600'000'000);
@@ -101,17 +102,17 @@ TEST_F(MachineLimitsOf, BothVersionsAtOnce) {
 TEST_F(MachineLimitsOf, FilesThatAreNotUnderstoodSetNone) {
   for (const char* text :
        {"", "\n", "many\n", "-5\n", "0\n", "1 2 3\n", "99999999999999999999\n"}) {
-    tells("0::/\n", kV2Mounts);
+    write_groups("0::/\n", kV2Mounts);
     file("sys/fs/cgroup/memory.max", text);
     file("sys/fs/cgroup/cpu.max", text);
     EXPECT_EQ(limits().memory, none_.memory) << text;
     EXPECT_EQ(limits().processors, none_.processors) << text;
   }
   for (const char* groups : {"", "0", "0:", "0::../../x\n", "::::\n", "0::no-slash\n"}) {
-    tells(groups, kV2Mounts);
+    write_groups(groups, kV2Mounts);
     EXPECT_EQ(limits().memory, none_.memory) << groups;
   }
-  tells("0::/a\n", "- - -\n29 23 0:26 / -\n");
+  write_groups("0::/a\n", "- - -\n29 23 0:26 / -\n");
   EXPECT_EQ(limits().memory, none_.memory);
 }
 

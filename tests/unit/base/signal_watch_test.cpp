@@ -19,7 +19,7 @@ TEST(SignalWatch, ASignalWaitsUntilItIsTaken) {
   EXPECT_EQ(watch.caught(), SIGUSR1);
 }
 
-// It came when the work was over already: another rank told of it, or it was the last step.
+// It came when the work was over already: another rank reported it, or it was the last step.
 TEST(SignalWatch, WhatIsNotTakenEndsNothing) {
   {
     const SignalWatch watch(kWatched);

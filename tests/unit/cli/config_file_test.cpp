@@ -133,13 +133,13 @@ TEST_F(ConfigFile, FlagsWinOverThoseThatTheyExclude) {
   EXPECT_FALSE(train.fields.find("train-samples")->given);
   EXPECT_EQ(train.value("train-iters"), "20");
   ASSERT_EQ(train.notes.size(), 9u);
-  const auto told = [&](const std::string& line) {
+  const auto says = [&](const std::string& line) {
     return std::ranges::any_of(
         train.notes, [&](const std::string& note) { return without_folder(note) == line; });
   };
-  EXPECT_TRUE(told("run.yaml:1: train-samples 100 gives way to --train-iters"));
-  EXPECT_TRUE(told("run.yaml:3: fp16 gives way to --bf16"));
-  EXPECT_TRUE(told("run.yaml:9: swiglu gives way to --model"));
+  EXPECT_TRUE(says("run.yaml:1: train-samples 100 gives way to --train-iters"));
+  EXPECT_TRUE(says("run.yaml:3: fp16 gives way to --bf16"));
+  EXPECT_TRUE(says("run.yaml:9: swiglu gives way to --model"));
   Train off;  // asks for nothing
   off.read({"--config", path, "--bf16=false"});
   EXPECT_EQ(off.value("fp16"), "true");

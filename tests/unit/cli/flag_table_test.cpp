@@ -195,7 +195,7 @@ TEST(FlagTable, EachRefusedFlagIsNamedWithItsReason) {
   const FlagTable table;
   for (const std::span<const FlagRow> rows : {table.today(), table.older()}) {
     for (const FlagRow& row : rows) {
-      // Refused beside another flag alone: AFlagThatContradictsAnotherIsRefused.
+      // Refused with another flag alone: AFlagThatContradictsAnotherIsRefused.
       if (row.verdict != Verdict::refused || row.detail.ends_with(" false")) continue;
       Train train;
       ForeignFlags foreign(train.fields);
@@ -395,7 +395,7 @@ TEST(FlagTable, OlderSpellingsAreTold) {
   EXPECT_TRUE(has(text, "   --use-custom-fsdp: the same division, made here\n")) << text;
 }
 
-// A flag that does nothing as the others stand is told with the flag that makes it so.
+// A flag that does nothing as the others stand is named with the flag that makes it so.
 TEST(FlagTable, FlagsOfAModeThatIsOffAreTold) {
   for (
       const auto& [line, note] : {

@@ -18,8 +18,8 @@ CallHeader reduce() {
 
 TEST(Doing, IsToldInOneOrder) {
   Doing doing;
-  EXPECT_FALSE(doing.state().told());
-  EXPECT_EQ(describe(doing.state()), "nothing told");
+  EXPECT_FALSE(doing.state().known());
+  EXPECT_EQ(describe(doing.state()), "nothing known");
   doing.step(7);
   doing.phase("backward");
   doing.layer("decoder.3.mlp");
@@ -30,7 +30,7 @@ TEST(Doing, IsToldInOneOrder) {
   doing.step(8);
   EXPECT_EQ(describe(doing.state()), "step 8");
   doing.nothing();
-  EXPECT_FALSE(doing.state().told());
+  EXPECT_FALSE(doing.state().known());
 }
 
 TEST(CallText, HasNumberAndGroup) {
@@ -188,8 +188,9 @@ TEST_F(Chain, TheNoticeOfACircleNamesWhomTheLongestWaitsFor) {
   std::vector<RankReport> both = reports();
   both[0].calls[0].seconds = 42;
   const WaitNotice notice = wait_notice(both, {600, 30});
-  expect_contains(notice.text, {"rank 0 has waited 42.0 s for rank 1 in all_reduce 'loss'",
-                                "rank 1: nothing told; in barrier 'step' (call 1 of 'world') for"});
+  expect_contains(notice.text,
+                  {"rank 0 has waited 42.0 s for rank 1 in all_reduce 'loss'",
+                   "rank 1: nothing known; in barrier 'step' (call 1 of 'world') for"});
   EXPECT_EQ(notice.awaited, "rank 1");
 }
 

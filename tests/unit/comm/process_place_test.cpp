@@ -22,7 +22,7 @@ std::string text(const Environment& environment) {
   const auto p = place(environment);
   if (!p) return "none";
   return fmt::format("{} of {}, {} of {} here, by {}", p->rank, p->size, p->local_rank,
-                     p->local_size, p->told_by);
+                     p->local_size, p->source);
 }
 
 void expect_error(const Environment& environment, std::initializer_list<std::string_view> parts) {
@@ -81,7 +81,7 @@ TEST(ProcessPlace, OpenMpi) {
 TEST(ProcessPlace, Hydra) {
   EXPECT_EQ(text(kHydra), "3 of 6, 1 of 2 here, by PMI_RANK");
   EXPECT_EQ(text({{"PMI_RANK", "3"}, {"PMI_SIZE", "6"}}), "3 of 6, 0 of 1 here, by PMI_RANK");
-  // One of the two tells nothing.
+  // One of the two says nothing.
   EXPECT_EQ(text({{"PMI_RANK", "3"}, {"PMI_SIZE", "6"}, {"MPI_LOCALRANKID", "1"}}),
             "3 of 6, 0 of 1 here, by PMI_RANK");
 }

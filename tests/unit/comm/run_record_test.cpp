@@ -35,7 +35,7 @@ TEST(RunRecord, OneFailsAndOthersAreEndedInTime) {
   EXPECT_TRUE(record.failed());
   EXPECT_EQ(record.due(10), Step::none);
   EXPECT_EQ(record.due(10 + kGrace), Step::terminate);
-  EXPECT_EQ(record.due(10 + kGrace), Step::none);  // told once
+  EXPECT_EQ(record.due(10 + kGrace), Step::none);  // reported once
   record.ended(0, killed(SIGTERM), kTold, 13);
   EXPECT_EQ(record.due(10 + kGrace + kGraceAfterTerm), Step::kill);
   EXPECT_EQ(record.due(1000), Step::none);

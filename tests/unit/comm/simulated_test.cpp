@@ -38,13 +38,13 @@ TEST(Simulated, TrafficIsCounted) {
   Runtime runtime({DeviceKind::meta, 0}, 1);
   Listener listener;
   const auto group = simulated(0, 4);
-  const auto told = observed(*group, listener);
+  const auto observed_world = observed(*group, listener);
   const Tensor t = Tensor::empty(runtime.arena(MemoryClass::communication), {256}, DType::f32, "t");
-  told->all_reduce(t, Reduce::sum, runtime.stream(), "sum");  // 2 x 3/4 of 1024 bytes
+  observed_world->all_reduce(t, Reduce::sum, runtime.stream(), "sum");  // 2 x 3/4 of 1024 bytes
   EXPECT_EQ(listener.sent, 1536);
-  told->broadcast(t, 0, runtime.stream(), "from 0");
+  observed_world->broadcast(t, 0, runtime.stream(), "from 0");
   EXPECT_EQ(listener.sent, 1536 + 1024);
-  told->recv(t, 1, runtime.stream(), "receive");
+  observed_world->recv(t, 1, runtime.stream(), "receive");
   EXPECT_EQ(listener.sent, 1536 + 1024);
   EXPECT_EQ(listener.calls, 3);
 }

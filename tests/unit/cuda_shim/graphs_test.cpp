@@ -76,7 +76,7 @@ TEST_F(Graphs, RunAsOftenAsTheyAreLaunchedAndReadWhatIsThereThen) {
   EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
 }
 
-// Each of these is an error at once, or spoils the recording, and is told.
+// Each of these is an error at once, or spoils the recording, and is reported.
 TEST_F(Graphs, RefuseWhatCudaForbidsWhileWorkIsRecorded) {
   int host = 0;
   int* more = nullptr;

@@ -87,7 +87,7 @@ class Planted : public ::testing::Test {
     EXPECT_EQ(cudaMemcpy(values.data(), out_, kBytes, cudaMemcpyDefault), cudaSuccess);
     return values;
   }
-  // What is told of a kernel whose fault shows when it runs.
+  // What is reported of a kernel whose fault shows when it runs.
   template <class... Parameters, class... Arguments>
   std::string fault(void (*kernel)(Parameters...), Arguments... arguments) {
     EXPECT_EQ(launch(kernel, arguments...), cudaSuccess);

@@ -138,7 +138,7 @@ TEST(Blend, SaysWhichPartHasNoSample) {
   }
 }
 
-// Each set's tokens are its own number, so that a sample tells where it comes from.
+// Each set's tokens are its own number, so that a sample shows where it comes from.
 TEST(Blend, HoldsTwoThousandFiles) {
   constexpr int64_t kSets = 2000;
   const TemporaryDirectory folder;

@@ -192,9 +192,9 @@ TEST(BlendList, ComesFromFiles) {
             std::string::npos);
   for (const char* bad : {R"({"train": "a"})", R"({"train": [["a"]]})", R"(["a"])"}) {
     write_file(folder / "bad", bad);
-    const std::string told = error_of([&] { read_split_blend_lists(folder / "bad", "--flag"); });
-    EXPECT_NE(told.find("--flag " + (folder / "bad")), std::string::npos) << told;
-    EXPECT_NE(told.find("train"), std::string::npos) << told;
+    const std::string output = error_of([&] { read_split_blend_lists(folder / "bad", "--flag"); });
+    EXPECT_NE(output.find("--flag " + (folder / "bad")), std::string::npos) << output;
+    EXPECT_NE(output.find("train"), std::string::npos) << output;
   }
   write_file(folder / "empty", "\n");
   EXPECT_NE(error_of([&] { read_blend_list(folder / "empty", "--flag"); }).find("names no data"),

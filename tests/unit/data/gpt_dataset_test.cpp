@@ -352,7 +352,7 @@ TEST(GptDataset, SurvivesDamagedTokenFiles) {
     const auto kind = random() % 4;
     if (kind == 0) {
       std::filesystem::resize_file(folder / "x.bin", random() % 1000);
-    } else if (kind == 1) {  // a token changes: nothing tells
+    } else if (kind == 1) {  // a token changes: nothing shows it
       bin[random() % bin.size()] ^= 1;
       write_file(folder / "x.bin", bin);
     } else {

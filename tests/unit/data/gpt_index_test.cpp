@@ -70,10 +70,10 @@ TEST(GptIndex, IsTheSameForAnyNumberOfThreads) {
       std::optional<GptIndices> first;
       for (const int threads : {1, 2, 5}) {
         ThreadPool pool(threads);
-        std::atomic<int> told = 0;
+        std::atomic<int> ready = 0;
         GptIndices built = build_indices(request, plan, 99, view, pool,
-                                         [&](std::string_view, const IntegerArray&) { ++told; });
-        EXPECT_EQ(told, 3);
+                                         [&](std::string_view, const IntegerArray&) { ++ready; });
+        EXPECT_EQ(ready, 3);
         if (!first) {
           const auto rows = built.sample.values<int32_t>();
           EXPECT_EQ(std::vector(rows.begin(), rows.end()),

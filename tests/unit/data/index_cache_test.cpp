@@ -156,14 +156,14 @@ TEST(IndexCache, RebuildsWhatIsDamagedLoudly) {
   const auto expect_rebuilt = [&](const std::string& what) {
     SCOPED_TRACE(what);
     std::optional<bool> hit;
-    const std::string told = captured([&] {
+    const std::string output = captured([&] {
       const auto set = open_set(folder / "set", small_config());
       hit = set.from_cache();
       expect_same(first, set);
     });
     EXPECT_FALSE(*hit);
-    EXPECT_NE(told.find("built again"), std::string::npos) << told;
-    EXPECT_NE(told.find(folder / "index_cache"), std::string::npos) << told;
+    EXPECT_NE(output.find("built again"), std::string::npos) << output;
+    EXPECT_NE(output.find(folder / "index_cache"), std::string::npos) << output;
     EXPECT_TRUE(open_set(folder / "set", small_config()).from_cache());
   };
   for (const char* suffix : kSuffixes) {
@@ -320,14 +320,14 @@ TEST(IndexCache, WarnsWhereNothingCanBeWritten) {
   auto config = small_config();
   write_file(folder / "file", "");
   config.cache_path = folder / "file/cache";
-  const std::string told = captured([&] {
+  const std::string output = captured([&] {
     const auto set = open_set(golden(kSmall), config, 10);
     EXPECT_FALSE(set.from_cache());
     Sample sample;
     set.read(0, sample);
     EXPECT_EQ(sample.tokens.size(), 32u);
   });
-  EXPECT_NE(told.find("--data-cache-path"), std::string::npos) << told;
+  EXPECT_NE(output.find("--data-cache-path"), std::string::npos) << output;
 }
 
 // Facts are recalled while the files are the same, so that a large index is not hashed twice.
@@ -371,10 +371,10 @@ TEST(SourceFacts, AreNotBelievedWhenTheyAreDamaged) {
   text.replace(text.rfind(std::to_string(tokens)), 1, "9");
   write_file(file, text);
   const auto expect_refused = [&](const std::string& reason) {
-    const std::string told = captured([&] {
+    const std::string output = captured([&] {
       EXPECT_EQ(SourceFacts(set, folder / "facts").tokens(0, set.sequence_count(), pool), tokens);
     });
-    EXPECT_NE(told.find(reason), std::string::npos) << told;
+    EXPECT_NE(output.find(reason), std::string::npos) << output;
   };
   expect_refused("damaged");
   // Those of another source.

@@ -301,7 +301,7 @@ TEST_F(Cuda, DevicesThatAreNotThereAreRefused) {
 
 using CudaDeath = Cuda;
 
-// Planted: a stream that nobody destroys is told when the program ends.
+// Planted: a stream that nobody destroys is reported when the program ends.
 TEST_F(CudaDeath, LeakedStream) {
   EXPECT_EXIT(
       {
@@ -334,7 +334,7 @@ std::string said(const char* interface, int64_t driver, int64_t devices) {
 
 TEST(CudaPlugin, SaysWhyThereIsNoneInOneLine) {
   EXPECT_EQ(said("0123456789abcdef", 13000, 1),
-            "libmegatron_cuda.so beside the program is of another build; build both together");
+            "libmegatron_cuda.so next to the program is of another build; build both together");
   EXPECT_EQ(said(MEGATRON_CUDA_INTERFACE, 0, 1),
             "no NVIDIA driver is loaded (libcuda.so.1 is not found): install it, or give the "
             "container the GPU (docker run --gpus all)");

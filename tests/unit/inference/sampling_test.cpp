@@ -34,7 +34,7 @@ std::vector<int> counts(const std::vector<float>& logits, const SamplingOptions&
   return counts;
 }
 
-// Pearson's statistic of counts beside probabilities; where one is 0 the count must be 0.
+// Pearson's statistic of counts against probabilities; where one is 0 the count must be 0.
 double chi_square(const std::vector<int>& counts, const std::vector<double>& probabilities) {
   const double all = std::accumulate(counts.begin(), counts.end(), 0);
   double sum = 0;

@@ -359,7 +359,7 @@ TEST(Tiles, OfAmxAreTheSumsOfTheirDefinition) {
   if (std::find(ways.begin(), ways.end(), Bf16Products::amx) == ways.end())
     GTEST_SKIP() << "neither AMX nor AVX-512 to emulate it with";
   std::mt19937 random(1);
-  // Beside ordinary numbers some whose products are subnormal, which count as zero.
+  // Among ordinary numbers some whose products are subnormal, which count as zero.
   const auto pair = [&] {
     const auto half = [&] {
       const float small = random() % 8 == 0 ? 0x1p-70f : 1.0f;

@@ -40,7 +40,7 @@ Message message_of(const PipelineShape& shape, int stage, const Transfer& transf
 }
 
 // Runs the stages by their steps alone, in an order of arrival that `random` chooses. The text
-// tells what is wrong; empty when all end. (Stages choose nothing by themselves, so whether they
+// says what is wrong; empty when all end. (Stages choose nothing by themselves, so whether they
 // end does not depend on the order: the checks are of what every order meets.)
 class Checker {
  public:

@@ -123,7 +123,7 @@ TEST_F(TokenizerFileTest, SaysWhatItFound) {
 
 TEST_F(TokenizerFileTest, TikTokenNeedsItsPattern) {
   write("x.tiktoken", byte_lines());
-  EXPECT_NE(refused().find("put tiktoken_config.json beside it: {\"pat_str\""), std::string::npos);
+  EXPECT_NE(refused().find("put tiktoken_config.json next to it: {\"pat_str\""), std::string::npos);
   write("tiktoken_config.json", kPattern);
   const Tokenizer tokenizer = Tokenizer::load(place_.string());
   EXPECT_EQ(tokenizer.encode("ab<end>"), (Ids{'a', 'b', 256}));

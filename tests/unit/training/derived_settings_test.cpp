@@ -1,4 +1,4 @@
-// Each setting that nobody gave is told with its cause.
+// Each setting that nobody gave is logged with its cause.
 #include "training/derived_settings.h"
 
 #include <gtest/gtest.h>

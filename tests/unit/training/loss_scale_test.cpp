@@ -1,4 +1,4 @@
-// The loss scale against the rule that its header tells.
+// The loss scale against the rule that its header states.
 #include "optim/loss_scale.h"
 
 #include <gtest/gtest.h>

@@ -64,7 +64,7 @@ TEST(ParallelSettings, OneRankIsTheDefault) {
   const parallel::RanksOptions options = settings::ParallelSettings().ranks_options(8);
   EXPECT_EQ(settings::ParallelSettings().model_ranks(), 1);
   EXPECT_EQ(options.pipeline.pieces(), 1);
-  EXPECT_FALSE(options.beside || options.sequence);
+  EXPECT_FALSE(options.async || options.sequence);
   EXPECT_EQ(options.sharding, Sharding::none);
 }
 
@@ -243,11 +243,11 @@ TEST(ParallelSettings, Overlap) {
   const parallel::DataParallelOptions options = settings.data_parallel(1000);
   EXPECT_TRUE(options.overlap_gather && options.overlap_reduce);
   EXPECT_EQ(options.bucket_elements, 0);
-  EXPECT_TRUE(settings.ranks_options(8).beside);
-  EXPECT_TRUE(of("--pipeline-model-parallel-size 2").ranks_options(8).beside);
+  EXPECT_TRUE(settings.ranks_options(8).async);
+  EXPECT_TRUE(of("--pipeline-model-parallel-size 2").ranks_options(8).async);
   const settings::ParallelSettings waiting =
       of("--pipeline-model-parallel-size 2 --no-overlap-p2p-communication");
-  EXPECT_FALSE(waiting.ranks_options(8).beside);
+  EXPECT_FALSE(waiting.ranks_options(8).async);
   EXPECT_FALSE(waiting.pipeline_options().overlap);
   expect_in(notes_of("--no-overlap-p2p-communication"), {"no stages"});
 }

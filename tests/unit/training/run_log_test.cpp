@@ -53,8 +53,8 @@ TEST(Console, StepLineFits120Columns) {
           run.train_iters = iteration;
           const std::string line = report::console_line(r, run);
           EXPECT_LE(line.size(), 120u) << line;
-          const size_t told = line.find(" | loss "), speed = line.find(" tokens/s");
-          EXPECT_LT(told, speed) << line;
+          const size_t loss = line.find(" | loss "), speed = line.find(" tokens/s");
+          EXPECT_LT(loss, speed) << line;
           EXPECT_LT(speed, line.find(" left")) << line;
           EXPECT_NE(line.find(" in all)") == line.npos, r.overall_tokens_per_second > 0) << line;
         }

@@ -8,15 +8,15 @@
 namespace megatron::training {
 namespace {
 
-// What CUDA would be told by these settings.
+// What CUDA would be given by these settings.
 std::string loading(int64_t ranks, const std::string& device, const std::string& backend) {
   settings::RuntimeSettings s;
   s.ranks = ranks;
   s.device = device;
   s.distributed_backend = backend;
   s.prepare_cuda();
-  const char* const told = std::getenv("CUDA_MODULE_LOADING");
-  return told == nullptr ? "" : told;
+  const char* const output = std::getenv("CUDA_MODULE_LOADING");
+  return output == nullptr ? "" : output;
 }
 
 TEST(RuntimeSettings, KernelsAreLoadedAtOnceForSeveralRanks) {

@@ -154,7 +154,7 @@ TEST(Settle, TheScheduleIsCheckedWithoutALearningRate) {
             "--lr-warmup-iters is 1099511627776; it must lie in [0, 2147483648]");
 }
 
-// What `train` needs beside what a plan does.
+// What `train` needs besides what a plan does.
 TEST(Settle, ARunIsCheckedAsAWhole) {
   settings::TrainSettings s = small();
   s.data.mock_data = true;

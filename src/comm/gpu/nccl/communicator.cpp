@@ -75,7 +75,7 @@ class NcclCommunicator final : public Communicator {
     try {
       call("ncclCommFinalize", [&] { return ncclCommFinalize(comm_); });
       ncclCommDestroy(comm_);
-    } catch (const std::exception&) {  // who gave up has told why
+    } catch (const std::exception&) {  // who gave up has said why
       abort();
     }
   }
@@ -144,7 +144,7 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
-  // Of a communicator that a thread is inside of, the next look tells: who looks must not wait.
+  // Of a communicator that a thread is inside of, the next look shows it: who looks must not wait.
   std::string failure() override {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     ncclResult_t error = ncclSuccess;
@@ -201,7 +201,7 @@ class Library final : public Nccl {
  public:
   // Arenas are mapped for their own GPU alone (device/cuda/memory.cpp), and NCCL would let GPUs of
   // one process read each other's tensors in place, and would give tensors of calls in CUDA graphs
-  // to other processes. It has no other way to be told.
+  // to other processes. It has no other way to learn of them.
   Library() {
     ::setenv("NCCL_P2P_DIRECT_DISABLE", "1", 1);
     ::setenv("NCCL_GRAPH_REGISTER", "0", 1);
@@ -233,9 +233,9 @@ class Library final : public Nccl {
 
   void set_aside(Stream& stream) const override { cuda::set_aside(cuda::cuda_stream(stream)); }
 
-  void tell(Stream& stream, const void* key,
-            const std::function<void(bool ends)>& told) const override {
-    cuda::cuda_stream(stream).tell(key, told);
+  void on_wait(Stream& stream, const void* key,
+               const std::function<void(bool ends)>& on_wait) const override {
+    cuda::cuda_stream(stream).on_wait(key, on_wait);
   }
 };
 

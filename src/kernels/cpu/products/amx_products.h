@@ -1,5 +1,5 @@
 // The products of kernels/cpu/products/tiles.h and few_rows.h of words bf16_amx. The processor needs AVX-512
-// beside AMX.
+// besides AMX.
 #pragma once
 
 #include "kernels/cpu/products/few_rows.h"

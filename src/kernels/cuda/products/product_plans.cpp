@@ -129,13 +129,13 @@ bool deterministic(const cublasLtMatmulAlgo_t& algorithm) {
   int32_t parts = 0;
   uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
   size_t written = 0;
-  const bool told =
+  const bool known =
       cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts,
                                            sizeof(parts), &written) == CUBLAS_STATUS_SUCCESS &&
       cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
                                            &scheme, sizeof(scheme),
                                            &written) == CUBLAS_STATUS_SUCCESS;
-  if (!told) return true;  // an algorithm without these settings; the mask holds for it
+  if (!known) return true;  // an algorithm without these settings; the mask holds for it
   if (scheme == CUBLASLT_REDUCTION_SCHEME_NONE) return parts <= 1;
   return scheme == kReductions;
 }
@@ -261,7 +261,7 @@ void ProductPlans::run(const Product& product, const ProductPointers& pointers,
   if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
     return;
   const int named = plan->named;
-  plans_.erase(product);  // who asks again is told again
+  plans_.erase(product);  // who asks again gets the error again
   fail(
       "CUDA: cuBLASLt {} named {} {}algorithms for {} and refused all of them, the last one with "
       "{}; another version of cuBLASLt may have one",

@@ -1,4 +1,4 @@
-// What a test tells CUDA's runtime on the CPU, and asks it. A program that opened the shared object
+// What a test sets in CUDA's runtime on the CPU, and asks it. A program that opened the shared object
 // finds these by dlsym. What is still alive when the program ends (streams, events, memory), and
 // problems that nobody took, are printed then, and the program fails with status 86.
 #pragma once
@@ -24,7 +24,7 @@
 // that a block may have (232448); "pinned": bytes of the host's
 // that may be pinned (no limit); "allocations": of device and pinned memory that succeed from now on
 // (no limit); "driver": CUDA's version as
-// cudaDriverGetVersion tells it (13000; 0: no driver); "descending": 1 runs threads, warps and
+// cudaDriverGetVersion returns it (13000; 0: no driver); "descending": 1 runs threads, warps and
 // blocks from the highest index down (0); "threads": OS threads that run blocks (a core each);
 // "nccl_looks": how often calls of NCCL that do not block are in progress when they are looked at
 // (1); "refuse_algorithms": how many of the first algorithms of each product's list cublasLtMatmul

@@ -33,7 +33,7 @@ class Graph {
     return inner(like.sizes, like.strides, type);
   }
 
-  // Each returns `out`. Computed in f32 unless told otherwise.
+  // Each returns `out`. Computed in f32 unless asked otherwise.
   const Value& unary(cudnnPointwiseMode_t mode, const Value& x, const Value& out);
   const Value& binary(cudnnPointwiseMode_t mode, const Value& x, const Value& y, const Value& out,
                       cudnnDataType_t computed = CUDNN_DATA_FLOAT);

@@ -1,5 +1,5 @@
-// Calls that run beside what their caller computes.
-#include "comm/beside.h"
+// Calls that overlap with what their caller computes.
+#include "comm/async.h"
 
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ using testing::make;
 using Milliseconds = Delaying::Duration;
 
 std::unique_ptr<Group> beside_of(Group& world) {
-  return comm::beside(world.split(0, world.rank(), world.size()));
+  return comm::async(world.split(0, world.rank(), world.size()));
 }
 
 std::string error_of(const std::function<void()>& f) {
@@ -62,10 +62,10 @@ std::string error_of(const std::function<void()>& f) {
   return "(nothing was thrown)";
 }
 
-class Beside : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, Beside, ::testing::Values(1, 2, 3, 4));
+class Async : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, Async, ::testing::Values(1, 2, 3, 4));
 
-TEST_P(Beside, CallsGiveWhatTheyGiveAlone) {
+TEST_P(Async, CallsGiveWhatTheyGiveAlone) {
   const int ranks = GetParam();
   each_rank(ranks, [&](Group& world, Runtime& runtime) {
     const auto group = beside_of(world);
@@ -109,13 +109,13 @@ TEST_P(Beside, CallsGiveWhatTheyGiveAlone) {
   });
 }
 
-TEST_P(Beside, CallsRunInTheOrderInWhichTheyWereGiven) {
+TEST_P(Async, CallsRunInTheOrderInWhichTheyWereGiven) {
   const int ranks = GetParam();
   each_rank(ranks, [&](Group& world, Runtime& runtime) {
     const auto group = beside_of(world);
     Tensor t = make(runtime, {1}, DType::f64, {1.0});
     Work last;
-    // Beside them the world's own calls go on.
+    // Meanwhile the world's own calls go on.
     Tensor other = make(runtime, {1}, DType::f64, {1.0});
     for (int i = 0; i < 30; ++i) {
       last = group->all_reduce(t, Reduce::sum, runtime.stream(), fmt::format("call {}", i));
@@ -128,11 +128,11 @@ TEST_P(Beside, CallsRunInTheOrderInWhichTheyWereGiven) {
   });
 }
 
-// Seconds of calls on a link that delays each, beside compute; those of the slowest rank. The
+// Seconds of calls on a link that delays each, overlapped with compute; those of the slowest rank. The
 // compute is a sleep: with less cores than ranks only that overlaps for certain.
 double seconds_overlapped(Group& world, Runtime& runtime, int calls, Milliseconds delay) {
   const auto group =
-      comm::beside(std::make_unique<Delaying>(world.split(0, world.rank(), world.size()), delay));
+      comm::async(std::make_unique<Delaying>(world.split(0, world.rank(), world.size()), delay));
   Tensor t = make(runtime, {1000}, DType::f32, std::vector<double>(1000, 1.0));
   const double start = now_seconds();
   std::vector<Work> works;
@@ -230,12 +230,12 @@ TEST(BesideFailure, OfARankThatEndedIsNoHang) {
   EXPECT_NE(text.find("rank 1 has ended"), std::string::npos) << text;
 }
 
-TEST(BesideGroup, EndsWhatWasGivenBeforeItGoesAway) {
+TEST(AsyncGroup, EndsWhatWasGivenBeforeItGoesAway) {
   each_rank(2, [](Group& world, Runtime& runtime) {
     Tensor t = make(runtime, {1}, DType::f32, {1.0});
     {
-      const auto group = comm::beside(
-          std::make_unique<Delaying>(world.split(0, world.rank(), 2), Milliseconds(5)));
+      const auto group =
+          comm::async(std::make_unique<Delaying>(world.split(0, world.rank(), 2), Milliseconds(5)));
       for (int i = 0; i < 3; ++i)
         group->all_reduce(t, Reduce::sum, runtime.stream(), "not waited for");
     }
@@ -243,9 +243,9 @@ TEST(BesideGroup, EndsWhatWasGivenBeforeItGoesAway) {
   });
 }
 
-TEST(BesideGroup, OfRanksThatDoNotExistAndOnMetaCallsAtOnce) {
+TEST(AsyncGroup, OfRanksThatDoNotExistAndOnMetaCallsAtOnce) {
   Runtime runtime({DeviceKind::meta, 0}, 1);
-  const auto group = comm::beside(comm::simulated(3, 8));
+  const auto group = comm::async(comm::simulated(3, 8));
   Tensor t = make(runtime, {4}, DType::f32);
   EXPECT_TRUE(group->all_reduce(t, Reduce::sum, runtime.stream(), "x").done.reached());
   EXPECT_TRUE(group->recv(t, 2, runtime.stream(), "x").done.reached());
@@ -266,24 +266,24 @@ struct Heard final : comm::TrafficListener {
   }
 };
 
-// A listener is told by the thread that made its group, and by no other.
-TEST(BesideGroup, IsObserved) {
+// A listener is called by the thread that made its group, and by no other.
+TEST(AsyncGroup, IsObserved) {
   each_rank(2, [](Group& world, Runtime& runtime) {
     Heard heard;
     Tensor t = make(runtime, {1}, DType::f32, {1.0});
     {
-      const auto told = comm::observed(world, heard);
-      const auto group = comm::beside(told->split(0, world.rank(), 2));
+      const auto observed_world = comm::observed(world, heard);
+      const auto group = comm::async(observed_world->split(0, world.rank(), 2));
       const Work work = group->all_reduce(t, Reduce::sum, runtime.stream(), "one");
       work.wait(runtime.stream());
-      told->barrier("two");
+      observed_world->barrier("two");
       group->all_reduce(t, Reduce::sum, runtime.stream(), "three");
     }
     EXPECT_EQ(heard.calls, (std::vector<std::string>{"one", "two", "three"}));
   });
 }
 
-TEST(BesideGroup, SleepsWhenIdleAndWhileItWaits) {
+TEST(AsyncGroup, SleepsWhenIdleAndWhileItWaits) {
   each_rank(2, [](Group& world, Runtime& runtime) {
     const auto group = beside_of(world);
     Tensor t = make(runtime, {1}, DType::f32, {1.0});
@@ -296,7 +296,7 @@ TEST(BesideGroup, SleepsWhenIdleAndWhileItWaits) {
   });
 }
 
-TEST(BesideGroup, AsksForNoLargeBlocksOnceItRuns) {
+TEST(AsyncGroup, AsksForNoLargeBlocksOnceItRuns) {
   each_rank(2, [](Group& world, Runtime& runtime) {
     const auto group = beside_of(world);
     Tensor t = make(runtime, {100'000}, DType::f32, std::vector<double>(100'000, 1.0));
@@ -317,7 +317,7 @@ TEST(BesideGroup, AsksForNoLargeBlocksOnceItRuns) {
   });
 }
 
-TEST(BesideGroup, HandsACallOverSoon) {
+TEST(AsyncGroup, HandsACallOverSoon) {
   each_rank(2, [](Group& world, Runtime& runtime) {
     const auto group = beside_of(world);
     Tensor t = make(runtime, {1}, DType::f32, {1.0});

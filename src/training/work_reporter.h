@@ -1,4 +1,4 @@
-// What a rank does, told to whoever explains hangs (comm/doing.h).
+// Reports what a rank does, for explanations of hangs (comm/doing.h).
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@
 namespace megatron::training {
 
 // Hears of the spans of a rank's passes. doing: borrowed; null: nobody asks.
-class ToldWork final : public SpanListener {
+class WorkReporter final : public SpanListener {
  public:
-  explicit ToldWork(comm::Doing* doing) : doing_(doing) {}
+  explicit WorkReporter(comm::Doing* doing) : doing_(doing) {}
 
   // may_be_long: others wait for it as a matter of course, as for the first step and a save.
   void step(int64_t number, bool may_be_long) {

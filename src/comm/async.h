@@ -1,4 +1,4 @@
-// A group whose calls run beside what their caller computes.
+// A group whose calls overlap with what their caller computes.
 #pragma once
 
 #include <memory>
@@ -14,6 +14,6 @@ namespace megatron::comm {
 // the wait; several waits for one Work are allowed. Reductions run on one core. seconds() are those
 // that the caller waited. On meta, and of a simulated group, calls are made at once. A
 // group whose calls are queued is handed back as it is.
-std::unique_ptr<Group> beside(std::unique_ptr<Group> group);
+std::unique_ptr<Group> async(std::unique_ptr<Group> group);
 
 }  // namespace megatron::comm

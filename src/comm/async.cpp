@@ -1,4 +1,4 @@
-#include "comm/beside.h"
+#include "comm/async.h"
 
 #include <atomic>
 #include <condition_variable>
@@ -88,11 +88,11 @@ class Ticket final : public Event::State {
   std::atomic<bool> over_ = false;
 };
 
-class Beside final : public Group {
+class AsyncGroup final : public Group {
  public:
-  explicit Beside(std::unique_ptr<Group> group) : group_(std::move(group)) {}
+  explicit AsyncGroup(std::unique_ptr<Group> group) : group_(std::move(group)) {}
 
-  ~Beside() override {
+  ~AsyncGroup() override {
     if (!thread_.joinable()) return;
     {
       const std::lock_guard lock(shared_->mutex);
@@ -172,7 +172,7 @@ class Beside final : public Group {
     group_->set_name(name);
   }
 
-  // What the caller waited, not what ran beside it.
+  // What the caller waited, not what ran meanwhile.
   double seconds() const override {
     const std::lock_guard lock(shared_->mutex);
     return thread_.joinable() ? shared_->waited : group_->seconds();
@@ -274,9 +274,9 @@ class Beside final : public Group {
 
 }  // namespace
 
-std::unique_ptr<Group> beside(std::unique_ptr<Group> group) {
+std::unique_ptr<Group> async(std::unique_ptr<Group> group) {
   if (group->queued()) return group;
-  return std::make_unique<Beside>(std::move(group));
+  return std::make_unique<AsyncGroup>(std::move(group));
 }
 
 }  // namespace megatron::comm
