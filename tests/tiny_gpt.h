@@ -47,15 +47,15 @@ inline void fill_with_noise(std::span<parallel::ParameterSpec* const> parameters
   for (parallel::ParameterSpec* placed : parameters) {
     Tensor& value = placed->parameter.value;
     std::vector<double> values(static_cast<size_t>(value.elements()));
-    for_each_run(*placed,
-                 [&](const parallel::Part& part, int64_t canonical, int64_t local, int64_t size) {
-                   const RandomStream stream(11, part.name);
-                   const double mean = part.name.find("norm") != std::string::npos ? 1 : 0;
-                   for (int64_t i = 0; i < size; ++i) {
-                     values[static_cast<size_t>(local + i)] =
-                         mean + 0.2 * stream.normal(static_cast<uint64_t>(canonical + i));
-                   }
-                 });
+    for_each_run(*placed, [&](const parallel::CanonicalTensor& part, int64_t canonical,
+                              int64_t local, int64_t size) {
+      const RandomStream stream(11, part.name);
+      const double mean = part.name.find("norm") != std::string::npos ? 1 : 0;
+      for (int64_t i = 0; i < size; ++i) {
+        values[static_cast<size_t>(local + i)] =
+            mean + 0.2 * stream.normal(static_cast<uint64_t>(canonical + i));
+      }
+    });
     copy_from(value, std::span<const double>(values));
   }
 }
@@ -124,36 +124,36 @@ class Canonical {
   // Puts in what a holder has of a parameter. Elements of divided parameters come from one holder;
   // those of others may come from several, which agree.
   void add(const parallel::ParameterSpec& placed, const std::vector<double>& values) {
-    for_each_run(
-        placed, [&](const parallel::Part& part, int64_t canonical, int64_t local, int64_t size) {
-          auto& tensor = tensors_[part.name];
-          auto& seen = seen_[part.name];
-          tensor.resize(static_cast<size_t>(part.global.elements()));
-          seen.resize(tensor.size());
-          for (int64_t i = 0; i < size; ++i) {
-            const auto at = static_cast<size_t>(canonical + i);
-            const double value = values[static_cast<size_t>(local + i)];
-            if (seen[at]) {
-              ASSERT_FALSE(placed.is_divided()) << part.name << " has two holders of " << at;
-              ASSERT_EQ(tensor[at], value) << part.name << " " << at;
-            }
-            seen[at] = true;
-            tensor[at] = value;
-          }
-        });
+    for_each_run(placed, [&](const parallel::CanonicalTensor& part, int64_t canonical,
+                             int64_t local, int64_t size) {
+      auto& tensor = tensors_[part.name];
+      auto& seen = seen_[part.name];
+      tensor.resize(static_cast<size_t>(part.global.elements()));
+      seen.resize(tensor.size());
+      for (int64_t i = 0; i < size; ++i) {
+        const auto at = static_cast<size_t>(canonical + i);
+        const double value = values[static_cast<size_t>(local + i)];
+        if (seen[at]) {
+          ASSERT_FALSE(placed.is_divided()) << part.name << " has two holders of " << at;
+          ASSERT_EQ(tensor[at], value) << part.name << " " << at;
+        }
+        seen[at] = true;
+        tensor[at] = value;
+      }
+    });
   }
   // Adds to what is there already: another part of a model's use of the same parameter.
   void accumulate(const parallel::ParameterSpec& placed, const std::vector<double>& values,
                   bool in_f32) {
-    for_each_run(placed,
-                 [&](const parallel::Part& part, int64_t canonical, int64_t local, int64_t size) {
-                   auto& tensor = tensors_.at(part.name);
-                   for (int64_t i = 0; i < size; ++i) {
-                     double& slot = tensor.at(static_cast<size_t>(canonical + i));
-                     slot += values[static_cast<size_t>(local + i)];
-                     if (in_f32) slot = static_cast<float>(slot);
-                   }
-                 });
+    for_each_run(placed, [&](const parallel::CanonicalTensor& part, int64_t canonical,
+                             int64_t local, int64_t size) {
+      auto& tensor = tensors_.at(part.name);
+      for (int64_t i = 0; i < size; ++i) {
+        double& slot = tensor.at(static_cast<size_t>(canonical + i));
+        slot += values[static_cast<size_t>(local + i)];
+        if (in_f32) slot = static_cast<float>(slot);
+      }
+    });
   }
 
   const std::map<std::string, std::vector<double>>& tensors() const { return tensors_; }

@@ -138,7 +138,7 @@ class ToyStage final : public models::Stage {
       : model_(std::move(model)), toy_(toy), inner_(std::move(inner)), tensor_(ranks.tensor) {
     const auto placement = [](const std::string& name, const Shape& shape) {
       parallel::Placement placement;
-      placement.parts = {{.name = "toy." + name, .global = shape}};
+      placement.tensors = {{.name = "toy." + name, .global = shape}};
       return placement;
     };
     nn::Builder builder(runtime, type, placement, ranks);
@@ -229,7 +229,7 @@ class ToyStage final : public models::Stage {
                                                            models::Phase phase) {
       if (const Tensor seen = state.observe(tape); has_data(seen)) {
         std::vector<double> counts(static_cast<size_t>(seen.elements()));
-        const int64_t first = state.placed.placement.parts[0].slices(0)[0].global_begin;
+        const int64_t first = state.placed.placement.tensors[0].slices(0)[0].global_begin;
         for (const int32_t id : batch.tokens.span<int32_t>())
           if (id >= first && id < first + seen.elements())
             ++counts[static_cast<size_t>(id - first)];

@@ -40,11 +40,11 @@ class Tape::Stretch final : public Source {
         backward.set(i, std::move(gradient));
     }
     inputs_.clear();
-    if (backward.part() == Part::all) tape_.reset();
+    if (backward.part() == BackwardPart::all) tape_.reset();
   }
   void wgrad() {
     if (tape_ == nullptr) return;
-    tape_->backward(Part::weight);
+    tape_->backward(BackwardPart::weight);
     tape_.reset();
   }
 

@@ -134,7 +134,7 @@ void Tape::accumulate(int id, Tensor gradient) {
   slot = std::move(sum);
 }
 
-void Tape::run_wgrad(Node& node, std::span<const Tensor> output_gradients, Part part) {
+void Tape::run_wgrad(Node& node, std::span<const Tensor> output_gradients, BackwardPart part) {
   if (node.wgrad != nullptr) {
     Backward backward(*this, node, output_gradients, part);
     node.wgrad(backward);
@@ -142,9 +142,9 @@ void Tape::run_wgrad(Node& node, std::span<const Tensor> output_gradients, Part 
   for (const Weight& weight : node.weights) gradient_done(weight);
 }
 
-void Tape::backward(Part part) {
+void Tape::backward(BackwardPart part) {
   MG_ASSERT(recording());
-  if (part == Part::weight) {
+  if (part == BackwardPart::weight) {
     for (Deferred& d : deferred_) run_wgrad(d.node, d.output_gradients, part);
     deferred_.clear();
     return;
@@ -168,7 +168,7 @@ void Tape::backward(Part part) {
     Backward backward(*this, node, output_gradients, part);
     if (node.dgrad != nullptr) node.dgrad(backward);
     const bool has_weights = node.wgrad != nullptr;
-    if (part == Part::all || !has_weights) {
+    if (part == BackwardPart::all || !has_weights) {
       run_wgrad(node, output_gradients, part);
     } else {
       deferred_.push_back({std::move(node), std::move(output_gradients)});

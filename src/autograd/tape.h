@@ -79,7 +79,7 @@ class SpanListener {
   virtual void leave(const Span& span, Pass pass) = 0;
 };
 
-enum class Part { all, input, weight };
+enum class BackwardPart { all, input, weight };
 
 class Tape {
  public:
@@ -151,9 +151,9 @@ class Tape {
   void set_gradient(const Var& var, Tensor gradient);
   Tensor gradient(const Var& var) const;  // undefined when none arrived
 
-  // Runs the recorded nodes in reverse. Part::input leaves the weight gradients (and what they
-  // need) to a later Part::weight. After Part::all or Part::weight the tape is empty.
-  void backward(Part part = Part::all);
+  // Runs the recorded nodes in reverse. BackwardPart::input leaves the weight gradients (and what they
+  // need) to a later BackwardPart::weight. After BackwardPart::all or BackwardPart::weight the tape is empty.
+  void backward(BackwardPart part = BackwardPart::all);
   size_t nodes() const { return nodes_.size(); }
   // Of the nodes recorded since there were `first`.
   void for_each_saved(size_t first, const std::function<void(Saved&)>& f);
@@ -164,7 +164,7 @@ class Tape {
  private:
   friend class Backward;
   void accumulate(int id, Tensor gradient);
-  void run_wgrad(Node& node, std::span<const Tensor> output_gradients, Part part);
+  void run_wgrad(Node& node, std::span<const Tensor> output_gradients, BackwardPart part);
   class Stretch;
   Bundle record_stretch(const Span* span, const Bundle& in, const SpanFunction& forward,
                         Names remade);
@@ -201,11 +201,14 @@ class Tape {
 // What a backward function of an op sees.
 class Backward {
  public:
-  Backward(Tape& tape, Node& node, std::span<const Tensor> output_gradients, Part part = Part::all)
+  Backward(Tape& tape, Node& node, std::span<const Tensor> output_gradients,
+           BackwardPart part = BackwardPart::all)
       : tape_(tape), node_(node), output_gradients_(output_gradients), part_(part) {}
 
   Tape& tape() { return tape_; }
-  Part part() const { return part_; }  // of backward: all, or input in dgrad and weight in wgrad
+  BackwardPart part() const {
+    return part_;
+  }  // of backward: all, or input in dgrad and weight in wgrad
   Stream& stream() { return tape_.stream(); }
   const kernels::Table& kernels() { return tape_.kernels(); }
   Tensor empty(Shape shape, DType dtype, std::string_view label) {
@@ -237,7 +240,7 @@ class Backward {
   Tape& tape_;
   Node& node_;
   std::span<const Tensor> output_gradients_;
-  Part part_;
+  BackwardPart part_;
 };
 
 }  // namespace megatron

@@ -29,7 +29,7 @@ std::vector<WholeTensor> whole_tensors(std::span<const HeldTensor> undivided) {
   std::set<std::string> names;
   for (const HeldTensor& tensor : undivided) {
     MG_ASSERT(tensor.value.defined() && tensor.placement != nullptr);
-    for (const parallel::Part& part : tensor.placement->parts) {
+    for (const parallel::CanonicalTensor& part : tensor.placement->tensors) {
       const std::string stored = tensor.prefix + part.name;
       if (names.insert(stored).second)
         tensors.push_back({stored, part.stored_shape(), tensor.value.dtype()});

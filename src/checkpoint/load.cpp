@@ -5,13 +5,13 @@
 #include "base/error.h"
 #include "checkpoint/model_directory.h"
 #include "checkpoint/name_list.h"
-#include "checkpoint/part_copy.h"
+#include "checkpoint/tensor_copy.h"
 
 namespace megatron::checkpoint {
 namespace {
 
+using parallel::CanonicalTensor;
 using parallel::ParameterSpec;
-using parallel::Part;
 
 // What keeps the files from being what is asked for.
 class Differences {
@@ -64,7 +64,7 @@ void check_held(std::span<const HeldTensor> tensors, std::span<const WholeTensor
   std::map<std::string_view, const Shape*> shapes;
   for (const WholeTensor& tensor : whole) shapes.emplace(tensor.name, &tensor.shape);
   for (const HeldTensor& tensor : tensors) {
-    for (const Part& part : tensor.placement->parts) {
+    for (const CanonicalTensor& part : tensor.placement->tensors) {
       const std::string stored = tensor.prefix + part.name;
       const auto found = shapes.find(stored);
       MG_CHECK(found != shapes.end(), "a rank holds tensor '{}', which is none of {}", stored,
@@ -86,14 +86,14 @@ void fill(const TensorFiles& files, const HeldTensor& tensor) {
     return copy_bytes_from(value, bytes_of(here.value));
   }
   int64_t covered = 0;
-  for (const Part& part : tensor.placement->parts) {
+  for (const CanonicalTensor& part : tensor.placement->tensors) {
     for (const Block& block : blocks_of(part, tensor.shape, tensor.begin, value.elements()))
       covered += block.elements();
   }
   MG_ASSERT(covered <= value.elements());
   // What no part covers is padding, which is zero.
   if (covered < value.elements()) std::memset(value.raw(), 0, static_cast<size_t>(value.bytes()));
-  for (const Part& part : tensor.placement->parts) {
+  for (const CanonicalTensor& part : tensor.placement->tensors) {
     const std::string stored = tensor.prefix + part.name;
     read_part(part, files.bytes(stored), files.find(stored)->dtype, tensor);
   }

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "checkpoint/part_blocks.h"
+#include "checkpoint/tensor_blocks.h"
 
 namespace megatron::checkpoint {
 

@@ -9,8 +9,8 @@
 #include "checkpoint/agreement.h"
 #include "checkpoint/exchange.h"
 #include "checkpoint/name_list.h"
-#include "checkpoint/part_copy.h"
 #include "checkpoint/region.h"
+#include "checkpoint/tensor_copy.h"
 
 namespace megatron::checkpoint {
 namespace {

@@ -9,10 +9,10 @@
 #include "base/files.h"
 #include "checkpoint/agreement.h"
 #include "checkpoint/checkpoint_directory.h"
-#include "checkpoint/part_copy.h"
 #include "checkpoint/reshard.h"
 #include "checkpoint/save_plan.h"
 #include "checkpoint/staging.h"
+#include "checkpoint/tensor_copy.h"
 #include "checkpoint/writers.h"
 
 namespace megatron::checkpoint {

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "checkpoint/checkpoint_directory.h"
-#include "checkpoint/part_copy.h"
 #include "checkpoint/region.h"
+#include "checkpoint/tensor_copy.h"
 
 namespace megatron::checkpoint {
 namespace {
@@ -32,7 +32,7 @@ std::vector<PlannedTensor> planned(std::span<const WholeTensor> whole,
   return tensors;
 }
 
-void attach(PlannedTensor& tensor, const HeldTensor& held, const parallel::Part& part) {
+void attach(PlannedTensor& tensor, const HeldTensor& held, const parallel::CanonicalTensor& part) {
   const Shape stored = part.stored_shape();
   MG_CHECK(stored == tensor.shape,
            "cannot save tensor '{}': this rank holds it as one of {}, and it is {}", tensor.name,
@@ -51,7 +51,7 @@ void attach(std::span<PlannedFile> files, std::span<const HeldTensor> held) {
     for (PlannedTensor& tensor : file.tensors) by_name.emplace(tensor.name, &tensor);
   }
   for (const HeldTensor& h : held) {
-    for (const parallel::Part& part : h.placement->parts) {
+    for (const parallel::CanonicalTensor& part : h.placement->tensors) {
       const std::string stored = h.prefix + part.name;
       const auto found = by_name.find(stored);
       MG_CHECK(found != by_name.end(),

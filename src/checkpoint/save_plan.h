@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "checkpoint/file_list.h"
-#include "checkpoint/part_blocks.h"
 #include "checkpoint/save.h"
+#include "checkpoint/tensor_blocks.h"
 
 namespace megatron::checkpoint {
 

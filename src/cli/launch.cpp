@@ -140,7 +140,7 @@ int start(const LaunchSettings& settings, const Arguments& command) {
 
   comm::launch::Job job;
   job.other_hosts = !situation.hosts.empty() || situation.batch_system;
-  if (job.other_hosts) comm::launch::export_meeting(launcher, options);
+  if (job.other_hosts) comm::launch::export_rendezvous(launcher, options);
   Arguments guarded = {program_path(), "launch", kGuard};
   guarded.insert(guarded.end(), program.begin(), program.end());
   job.words = command_line(guarded);

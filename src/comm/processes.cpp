@@ -32,7 +32,7 @@ void Processes::run(int ranks, const std::function<void(Group& world)>& body, Wa
   group().barrier("end of the run");
 }
 
-void Processes::end_meeting(bool failed) {
+void Processes::end_star(bool failed) {
   if (failed || aborted_) return;
   try {
     star()->end();
@@ -41,7 +41,7 @@ void Processes::end_meeting(bool failed) {
   }
 }
 
-void Processes::abort_meeting(int code) {
+void Processes::abort_star(int code) {
   aborted_ = true;
   star()->abort(code);
 }

@@ -75,13 +75,13 @@ class Processes {
  private:
   struct State;
   // Seconds that the processes of a rendezvous have to come.
-  static constexpr double kMeetingSeconds = 300;
+  static constexpr double kRendezvousSeconds = 300;
   bool meets() const { return place_ && place_->size > 1 && place_->source == "RANK"; }
   void body_begins(WaitLimits limits);
   void body_ended();
   Star* star();  // null: MPI's, or one process
-  void end_meeting(bool failed);
-  void abort_meeting(int code);
+  void end_star(bool failed);
+  void abort_star(int code);
   void be_quiet() const;  // this process says itself why it ends
 
   std::optional<ProcessPlace> place_;

@@ -9,10 +9,10 @@
 #include "base/function_ref.h"
 #include "comm/arguments.h"
 #include "comm/call_time.h"
-#include "comm/meeting.h"
 #include "comm/member.h"
 #include "comm/rank_record.h"
 #include "comm/reduce.h"
+#include "comm/shared_group.h"
 #include "comm/watchdog.h"
 
 namespace megatron::comm {
@@ -25,14 +25,14 @@ constexpr int64_t kSliceUnit = 64;
 
 class ThreadGroup final : public Group, public Member {
  public:
-  ThreadGroup(std::shared_ptr<Meeting> meeting, int rank, std::string_view name)
-      : meeting_(std::move(meeting)),
+  ThreadGroup(std::shared_ptr<SharedGroup> shared, int rank, std::string_view name)
+      : shared_(std::move(shared)),
         rank_(rank),
-        record_(meeting_->world().record(rank_of_world())),
-        progress_(record_.add_group(meeting_->id(), name, meeting_->members())) {}
+        record_(shared_->world().record(rank_of_world())),
+        progress_(record_.add_group(shared_->id(), name, shared_->members())) {}
 
   int rank() const override { return rank_; }
-  int size() const override { return meeting_->size(); }
+  int size() const override { return shared_->size(); }
 
   Work all_reduce(Tensor t, Reduce op, Stream& stream, std::string_view call) override {
     const CallTime time(seconds_);
@@ -59,7 +59,7 @@ class ThreadGroup final : public Group, public Member {
     mine.in = host_data(in);
     std::byte* to = host_data(out);
     meet(stream, [&] {
-      for (int r = 0; r < size(); ++r) copy(to + r * in.bytes(), meeting_->entry(r).in, in.bytes());
+      for (int r = 0; r < size(); ++r) copy(to + r * in.bytes(), shared_->entry(r).in, in.bytes());
     });
     return done({std::move(in), std::move(out)});
   }
@@ -94,7 +94,7 @@ class ThreadGroup final : public Group, public Member {
     std::byte* to = host_data(out);
     meet(stream, [&] {
       for (int r = 0; r < size(); ++r) {
-        const Entry& theirs = meeting_->entry(r);
+        const Entry& theirs = shared_->entry(r);
         int64_t before = 0;
         for (int i = 0; i < rank_; ++i) before += theirs.send_counts[static_cast<size_t>(i)];
         const int64_t bytes = receive_counts[static_cast<size_t>(r)] * row;
@@ -111,7 +111,7 @@ class ThreadGroup final : public Group, public Member {
     Entry& mine = enter("broadcast", call, t, t.bytes());
     mine.root = root;
     mine.in = host_data(t);
-    meet(stream, [&] { copy(host_data(t), meeting_->entry(root).in, t.bytes()); });
+    meet(stream, [&] { copy(host_data(t), shared_->entry(root).in, t.bytes()); });
     return done({std::move(t)});
   }
 
@@ -119,7 +119,7 @@ class ThreadGroup final : public Group, public Member {
     const CallTime time(seconds_);
     MG_ASSERT(t.is_contiguous() && to >= 0 && to < size());
     stream.synchronize();
-    meeting_->send(rank_, to, t, call, record_.sent(*progress_, to));
+    shared_->send(rank_, to, t, call, record_.sent(*progress_, to));
     return done({std::move(t)});
   }
 
@@ -130,7 +130,7 @@ class ThreadGroup final : public Group, public Member {
     CallHeader header = {"recv", std::string(call), t.dtype(), t.bytes()};
     header.has_data = t.device().has_data();
     const OpenCall open(record_, *progress_, header, from);
-    meeting_->receive(from, rank_, t, header);
+    shared_->receive(from, rank_, t, header);
     return done({std::move(t)});
   }
 
@@ -149,46 +149,46 @@ class ThreadGroup final : public Group, public Member {
     std::vector<int> part;  // ranks of this group, in their new order
     meet([&] {
       for (int r = 0; r < size(); ++r) {
-        if (meeting_->entry(r).color == color) part.push_back(r);
+        if (shared_->entry(r).color == color) part.push_back(r);
       }
       std::stable_sort(part.begin(), part.end(), [this](int a, int b) {
-        return meeting_->entry(a).key < meeting_->entry(b).key;
+        return shared_->entry(a).key < shared_->entry(b).key;
       });
       if (part[0] != rank_ || part.size() == 1) return;
       std::vector<int> of_world;
-      for (const int r : part) of_world.push_back(meeting_->members()[static_cast<size_t>(r)]);
-      mine.part = std::make_shared<Meeting>(meeting_->shared_world(), std::move(of_world),
-                                            progress_->id_of_part(color));
-      meeting_->world().add(mine.part);
+      for (const int r : part) of_world.push_back(shared_->members()[static_cast<size_t>(r)]);
+      mine.part = std::make_shared<SharedGroup>(shared_->shared_world(), std::move(of_world),
+                                                progress_->id_of_part(color));
+      shared_->world().add(mine.part);
     });
     // A second round, so that nobody's next call wipes an entry that others still read.
-    std::shared_ptr<Meeting> meeting;
-    meet([&] { meeting = meeting_->entry(part[0]).part; });
+    std::shared_ptr<SharedGroup> shared;
+    meet([&] { shared = shared_->entry(part[0]).part; });
     mine.part = nullptr;
     MG_ASSERT(static_cast<int>(part.size()) == members);
     if (part.size() == 1) return single();
     const auto place = std::find(part.begin(), part.end(), rank_) - part.begin();
-    return std::make_unique<ThreadGroup>(std::move(meeting), static_cast<int>(place),
+    return std::make_unique<ThreadGroup>(std::move(shared), static_cast<int>(place),
                                          progress_->name);
   }
 
   void set_name(std::string_view name) override { record_.set_name(*progress_, name); }
-  void give_up() override { meeting_->world().leave(rank_of_world()); }
+  void give_up() override { shared_->world().leave(rank_of_world()); }
   Doing* doing() override { return &record_.doing(); }
   Member* member() override { return this; }
 
   RankRecord& record() override { return record_; }
   const std::shared_ptr<GroupRecord>& progress() override { return progress_; }
   std::string failure() const override {
-    World& world = meeting_->world();
+    World& world = shared_->world();
     return world.failed() ? world.reason() : "";
   }
 
  private:
-  int rank_of_world() const { return meeting_->members()[static_cast<size_t>(rank_)]; }
+  int rank_of_world() const { return shared_->members()[static_cast<size_t>(rank_)]; }
 
   Entry& enter(std::string_view operation, std::string_view call) {
-    Entry& mine = meeting_->entry(rank_);
+    Entry& mine = shared_->entry(rank_);
     std::string text = std::move(mine.call);  // its memory is used again
     text.assign(call);
     mine = Entry();
@@ -208,22 +208,22 @@ class ThreadGroup final : public Group, public Member {
 
   // Runs this rank's share when all have come and agree.
   void meet(FunctionRef<void()> share) {
-    meeting_->begin(rank_);
-    const std::string wrong = meeting_->disagreement();
+    shared_->begin(rank_);
+    const std::string wrong = shared_->disagreement();
     std::exception_ptr failure;
     try {
-      if (wrong.empty() && meeting_->entry(rank_).has_data) share();
+      if (wrong.empty() && shared_->entry(rank_).has_data) share();
     } catch (...) {
       failure = std::current_exception();
     }
-    meeting_->end(rank_);
+    shared_->end(rank_);
     if (failure != nullptr) std::rethrow_exception(failure);
     MG_CHECK(wrong.empty(), "{}", wrong);
   }
 
   void meet(Stream& stream, FunctionRef<void()> share) {
     stream.synchronize();
-    const OpenCall open(record_, *progress_, meeting_->entry(rank_));
+    const OpenCall open(record_, *progress_, shared_->entry(rank_));
     meet(share);
   }
 
@@ -232,8 +232,8 @@ class ThreadGroup final : public Group, public Member {
     sources_.clear();
     destinations_.clear();
     for (int r = 0; r < size(); ++r) {
-      sources_.push_back(meeting_->entry(r).out);
-      destinations_.push_back(meeting_->entry(r).out);
+      sources_.push_back(shared_->entry(r).out);
+      destinations_.push_back(shared_->entry(r).out);
     }
   }
 
@@ -243,7 +243,7 @@ class ThreadGroup final : public Group, public Member {
 
   static Work done(std::vector<Tensor> keep) { return {Event(), std::move(keep)}; }
 
-  std::shared_ptr<Meeting> meeting_;
+  std::shared_ptr<SharedGroup> shared_;
   int rank_;
   RankRecord& record_;
   std::shared_ptr<GroupRecord> progress_;
@@ -257,12 +257,12 @@ std::string failure_of(RankRecord& record, int rank) {
   return fmt::format("rank {} failed{}", rank, doing.known() ? " (" + describe(doing) + ")" : "");
 }
 
-void run_rank(const std::shared_ptr<Meeting>& meeting, int rank,
+void run_rank(const std::shared_ptr<SharedGroup>& shared, int rank,
               const std::function<void(Group& world)>& body) {
-  World& world = meeting->world();
+  World& world = shared->world();
   const auto failure = [&] { return failure_of(world.record(rank), rank); };
   try {
-    ThreadGroup group(meeting, rank, "world");
+    ThreadGroup group(shared, rank, "world");
     body(group);
     world.end(rank);
   } catch (const Error& error) {
@@ -280,9 +280,9 @@ void run_rank(const std::shared_ptr<Meeting>& meeting, int rank,
 
 }  // namespace
 
-std::unique_ptr<Group> thread_group(std::shared_ptr<Meeting> meeting, int rank,
+std::unique_ptr<Group> thread_group(std::shared_ptr<SharedGroup> shared, int rank,
                                     std::string_view name) {
-  return std::make_unique<ThreadGroup>(std::move(meeting), rank, name);
+  return std::make_unique<ThreadGroup>(std::move(shared), rank, name);
 }
 
 void run_ranks(int ranks, const std::function<void(Group& world)>& body, WaitLimits limits) {
@@ -292,13 +292,13 @@ void run_ranks(int ranks, const std::function<void(Group& world)>& body, WaitLim
   const auto world = std::make_shared<World>(ranks);
   std::vector<int> members;
   for (int r = 0; r < ranks; ++r) members.push_back(r);
-  const auto meeting = std::make_shared<Meeting>(world, std::move(members), kWorldId);
-  world->add(meeting);
+  const auto shared = std::make_shared<SharedGroup>(world, std::move(members), kWorldId);
+  world->add(shared);
 
   const Watchdog watchdog(*world, limits);
   std::vector<std::thread> threads;
   try {
-    for (int r = 0; r < ranks; ++r) threads.emplace_back([&, r] { run_rank(meeting, r, body); });
+    for (int r = 0; r < ranks; ++r) threads.emplace_back([&, r] { run_rank(shared, r, body); });
   } catch (const std::system_error& error) {
     const std::string text = fmt::format(
         "cannot start thread {} of {} ranks: {}; use fewer --ranks, or raise the limit of "

@@ -7,9 +7,9 @@
 
 namespace megatron::comm {
 
-class Meeting;
-// The group of one rank of a meeting (comm/meeting.h), whose other ranks meet it from other threads.
-std::unique_ptr<Group> thread_group(std::shared_ptr<Meeting> meeting, int rank,
+class SharedGroup;
+// The group of one rank of a SharedGroup (comm/shared_group.h), whose other ranks are other threads.
+std::unique_ptr<Group> thread_group(std::shared_ptr<SharedGroup> shared, int rank,
                                     std::string_view name);
 
 // Runs body(world) on `ranks` threads, one a rank, and returns when all are done. ranks 1: on the

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <thread>
 
-#include "comm/meeting.h"
+#include "comm/shared_group.h"
 #include "comm/wait_limits.h"
 #include "comm/wait_notices.h"
 

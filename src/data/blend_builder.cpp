@@ -113,7 +113,7 @@ SplitPlan plan_split(const BlendRequest& request, const BlendList& list, Split s
 }
 
 std::shared_ptr<const Dataset> blend(const SplitPlan& plan,
-                                     std::vector<BlendedDataset::Part> parts) {
+                                     std::vector<BlendedDataset::Component> parts) {
   const std::string label(name(plan.split));
   if (!plan.shares.empty()) {
     int64_t size = 0;
@@ -123,7 +123,7 @@ std::shared_ptr<const Dataset> blend(const SplitPlan& plan,
   }
   std::vector<int64_t> sizes;
   int64_t total = 0;
-  for (const BlendedDataset::Part& part : parts) {
+  for (const BlendedDataset::Component& part : parts) {
     sizes.push_back(part.set->size());
     total += sizes.back();
     MG_CHECK(sizes.back() > 0,
@@ -249,7 +249,7 @@ BlendSets build_blends(const BlendRequest& request, const GptDatasetConfig& conf
   });
   BlendSets result;
   for (const SplitPlan& plan : plans) {
-    std::vector<BlendedDataset::Part> parts;
+    std::vector<BlendedDataset::Component> parts;
     for (const Wanted& part : plan.parts) parts.push_back({part.prefix, built.find(part)->second});
     auto& out = result.sets[static_cast<size_t>(plan.split)];
     if (plan.blended) {

@@ -33,7 +33,7 @@ using OpenSource = std::function<std::shared_ptr<const TokenSource>(const std::s
 struct BlendSets {
   // In the order of Split. Empty: the split has no data, or 0 samples are asked of it. Only valid,
   // with several_valid, has more than one.
-  std::array<std::vector<BlendedDataset::Part>, 3> sets;
+  std::array<std::vector<BlendedDataset::Component>, 3> sets;
 };
 
 // samples: of each split; none means everything once, 0 nothing. With S samples asked of a split:

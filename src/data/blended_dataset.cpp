@@ -6,7 +6,7 @@
 
 namespace megatron::data {
 
-BlendedDataset::BlendedDataset(std::string name, std::vector<Part> parts, BlendIndex index)
+BlendedDataset::BlendedDataset(std::string name, std::vector<Component> parts, BlendIndex index)
     : name_(std::move(name)), parts_(std::move(parts)), index_(std::move(index)) {
   MG_ASSERT(parts_.size() == index_.counts.size());
   for (size_t d = 0; d < parts_.size(); ++d) {

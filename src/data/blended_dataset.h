@@ -13,25 +13,25 @@ namespace megatron::data {
 class BlendedDataset final : public Dataset {
  public:
   // One part of a blend; the same set may be part of it more than once.
-  struct Part {
+  struct Component {
     std::string name;
     std::shared_ptr<const Dataset> set;
   };
 
   // Throws Error naming the part, its samples and the suggestion when the index asks more of it than it
   // has.
-  BlendedDataset(std::string name, std::vector<Part> parts, BlendIndex index);
+  BlendedDataset(std::string name, std::vector<Component> parts, BlendIndex index);
 
   int64_t size() const override { return static_cast<int64_t>(index_.set.size()); }
   void read(int64_t k, Sample& sample) const override;
   void read_filler(Sample& sample) const override;
 
-  const std::vector<Part>& parts() const { return parts_; }
+  const std::vector<Component>& parts() const { return parts_; }
   const BlendIndex& index() const { return index_; }
 
  private:
   std::string name_;
-  std::vector<Part> parts_;
+  std::vector<Component> parts_;
   BlendIndex index_;
 };
 

@@ -87,13 +87,13 @@ struct OffloadOptions {
   int64_t layers = 0;
 };
 
-// Runs every segment of a chunk as a span of the tape. in: what the piece before gave ("hidden"
+// Runs every segment of a chunk as a span of the tape. in: what the virtual stage before gave ("hidden"
 // alone); empty for the first. batch must outlive the tape. Recompute and offload change no bit,
 // and nothing at all where the tape does not record.
 Bundle forward(const Stage& stage, Tape& tape, const Bundle& in, const nn::Batch& batch,
                Phase phase, const RecomputeOptions& recompute = {},
                const OffloadOptions& offload = {});
-// hidden + residual, what goes to the next piece: [T,H] (tokens divided: [T/n,H]).
+// hidden + residual, what goes to the next virtual stage: [T,H] (tokens divided: [T/n,H]).
 Var flowing(Tape& tape, const Bundle& bundle);
 
 }  // namespace megatron::models

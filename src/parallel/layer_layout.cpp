@@ -53,7 +53,7 @@ class LayoutReader {
     if (std::string_view("EtmL|").find(text_[at_]) == std::string_view::npos) {
       refuse(at_,
              "a layout is made of E (embedding), t (layer), m (multi-token prediction), L (loss), "
-             "| between pieces, and *n after one of them or after (several)");
+             "| between virtual stages, and *n after one of them or after (several)");
     }
     return {text_[at_], at_++};
   }
@@ -139,14 +139,15 @@ std::vector<ModelPart> place_by_layout(int64_t num_layers, const PipelineShape& 
       case '|': parts.push_back({part.first_layer + part.layers, 0, false, false}); break;
     }
   }
-  MG_CHECK(static_cast<int>(parts.size()) == shape.pieces(),
-           "{} '{}' has {} pieces, and --pipeline-model-parallel-size {} stages with {} each make "
-           "{}: the pieces must be a multiple of the stages",
-           kLayoutFlag, text, parts.size(), shape.stages, shape.chunks, shape.pieces());
+  MG_CHECK(static_cast<int>(parts.size()) == shape.virtual_stages(),
+           "{} '{}' has {} virtual stages, and --pipeline-model-parallel-size {} stages with {} "
+           "each make "
+           "{}: the virtual stages must be a multiple of the stages",
+           kLayoutFlag, text, parts.size(), shape.stages, shape.chunks, shape.virtual_stages());
   return parts;
 }
 
-// The layers of a stage's piece when a stage has `layers`.
+// The layers of a stage's virtual stage when a stage has `layers`.
 int64_t of_piece(int64_t layers, const PipelineShape& shape, std::string_view whose) {
   MG_CHECK(layers % shape.chunks == 0,
            "the {} layers of {} cannot be divided by its {} virtual stages: change "
@@ -214,13 +215,14 @@ std::vector<int64_t> evenly(int64_t num_layers, const PipelineShape& shape,
            num_layers, placement.count_embedding ? " and the embedding" : "",
            placement.count_loss ? " and the loss" : "", shape.stages);
   const int64_t each = of_piece(total / shape.stages, shape, "a pipeline stage");
-  std::vector<int64_t> layers(static_cast<size_t>(shape.pieces()), each);
+  std::vector<int64_t> layers(static_cast<size_t>(shape.virtual_stages()), each);
   layers.front() -= placement.count_embedding;
   layers.back() -= placement.count_loss;
-  MG_CHECK(layers.front() >= 0 && layers.back() >= 0,
-           "--num-layers {} are too few for {} pieces of which the embedding and the loss fill "
-           "some: lower --pipeline-model-parallel-size",
-           num_layers, shape.pieces());
+  MG_CHECK(
+      layers.front() >= 0 && layers.back() >= 0,
+      "--num-layers {} are too few for {} virtual stages of which the embedding and the loss fill "
+      "some: lower --pipeline-model-parallel-size",
+      num_layers, shape.virtual_stages());
   return layers;
 }
 
@@ -244,22 +246,23 @@ std::vector<ModelPart> place_layers(int64_t num_layers, const PipelineShape& sha
   if (!ends && (counted || !placement.uneven))
     return parts_of(evenly(num_layers, shape, placement));
   std::vector<int64_t> layers;
-  const int pieces = shape.pieces();
+  const int virtual_stages = shape.virtual_stages();
   if (ends) {
     const std::vector<int64_t> stages = stages_by_ends(num_layers, shape, placement);
-    for (int piece = 0; piece < pieces; ++piece) {
-      const int stage = shape.stage_of(piece);
+    for (int virtual_stage = 0; virtual_stage < virtual_stages; ++virtual_stage) {
+      const int stage = shape.stage_of(virtual_stage);
       layers.push_back(of_piece(stages[static_cast<size_t>(stage)], shape,
                                 fmt::format("pipeline stage {}", stage)));
     }
   } else {
-    for (int64_t piece = 0; piece < pieces; ++piece)
-      layers.push_back((piece + 1) * num_layers / pieces - piece * num_layers / pieces);
+    for (int64_t virtual_stage = 0; virtual_stage < virtual_stages; ++virtual_stage)
+      layers.push_back((virtual_stage + 1) * num_layers / virtual_stages -
+                       virtual_stage * num_layers / virtual_stages);
   }
   return parts_of(layers);
 }
 
-int pieces_of_layout(const std::string& layout) {
+int virtual_stages_of_layout(const std::string& layout) {
   const Symbols symbols = LayoutReader(layout).read();
   return 1 + static_cast<int>(std::count_if(symbols.begin(), symbols.end(),
                                             [](const Symbol& s) { return s.symbol == '|'; }));

@@ -1,4 +1,4 @@
-// Which layers of a model lie on which piece of the pipeline.
+// Which layers of a model lie on which virtual stage of the pipeline.
 #pragma once
 
 #include <optional>
@@ -26,12 +26,12 @@ struct LayerPlacement {
   bool uneven = false;           // layers that cannot be divided evenly are, as evenly as can be
 };
 
-// The parts by piece (PipelineShape::piece), shape.pieces() of them. Throws Error naming the
+// The parts by virtual stage (PipelineShape::virtual_stage), shape.virtual_stages() of them. Throws Error naming the
 // numbers and the flags where the layers do not fit; of a layout, the character and its place.
 std::vector<ModelPart> place_layers(int64_t num_layers, const PipelineShape& shape,
                                     const LayerPlacement& placement);
 
-// The number of pieces that a layout string describes.
-int pieces_of_layout(const std::string& layout);
+// The number of virtual stages that a layout string describes.
+int virtual_stages_of_layout(const std::string& layout);
 
 }  // namespace megatron::parallel

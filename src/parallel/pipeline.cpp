@@ -27,7 +27,7 @@ bool is_gradient(Transfer::Kind kind) {
 
 // Both ends know a message by the chunk that made it.
 std::string message_name(const PipelineShape& shape, int stage, const Transfer& transfer) {
-  int made_by = shape.piece(stage, transfer.chunk);
+  int made_by = shape.virtual_stage(stage, transfer.chunk);
   if (transfer.kind == Transfer::Kind::receive_activation) --made_by;
   if (transfer.kind == Transfer::Kind::receive_gradient) ++made_by;
   return fmt::format("{}, micro-batch {}, chunk {}",
@@ -120,18 +120,18 @@ class Pipeline::Execution {
   };
 
   void act(const Action& action, bool weights) {
-    const int piece = shape_.piece(stage_, action.chunk);
+    const int virtual_stage = shape_.virtual_stage(stage_, action.chunk);
     switch (action.kind) {
       case Action::Kind::forward: {
-        const Tensor input = take(false, piece == 0, action);
-        put(false, work_.forward(action.chunk, action.micro_batch, input), piece, piece + 1,
-            action);
+        const Tensor input = take(false, virtual_stage == 0, action);
+        put(false, work_.forward(action.chunk, action.micro_batch, input), virtual_stage,
+            virtual_stage + 1, action);
         return;
       }
       case Action::Kind::backward: {
-        const Tensor gradient = take(true, piece + 1 == shape_.pieces(), action);
+        const Tensor gradient = take(true, virtual_stage + 1 == shape_.virtual_stages(), action);
         Tensor to_input = work_.backward(action.chunk, action.micro_batch, gradient, weights);
-        put(true, std::move(to_input), piece, piece - 1, action);
+        put(true, std::move(to_input), virtual_stage, virtual_stage - 1, action);
         return;
       }
       case Action::Kind::weight: return work_.weight(action.chunk, action.micro_batch);
@@ -148,15 +148,15 @@ class Pipeline::Execution {
     return std::move(place.tensor);
   }
 
-  // What an action made, for the next piece: kept where that one is of this stage, else until
+  // What an action made, for the next virtual stage: kept where that one is of this stage, else until
   // it is sent, which is the next thing this stage does with it.
-  void put(bool gradient, Tensor made, int piece, int next, const Action& action) {
-    const bool at_end = next < 0 || next == shape_.pieces();
+  void put(bool gradient, Tensor made, int virtual_stage, int next, const Action& action) {
+    const bool at_end = next < 0 || next == shape_.virtual_stages();
     MG_ASSERT(made.defined() != at_end);
     if (at_end) return;
     if (shape_.stage_of(next) == stage_)
       prepared_.place(gradient, shape_.chunk_of(next), action.micro_batch).tensor = std::move(made);
-    else made_ = {std::move(made), gradient, shape_.chunk_of(piece), action.micro_batch};
+    else made_ = {std::move(made), gradient, shape_.chunk_of(virtual_stage), action.micro_batch};
   }
 
   void send(const Transfer& transfer, const std::string& name) {

@@ -12,7 +12,7 @@
 
 namespace megatron::parallel {
 
-// One action on the wire: an activation to the stage that holds the next piece of the model, or a
+// One action on the wire: an activation to the stage that holds the next virtual stage of the model, or a
 // gradient to the one before.
 struct Transfer {
   enum class Kind { send_activation, receive_activation, send_gradient, receive_gradient };
@@ -47,11 +47,11 @@ std::vector<std::vector<Step>> with_transfers(const PipelineShape& shape,
 class StageWork {
  public:
   virtual ~StageWork() = default;
-  // input: undefined for the model's first piece. Gives what goes to the next piece; undefined for
+  // input: undefined for the model's first virtual stage. Gives what goes to the next virtual stage; undefined for
   // the last one.
   virtual Tensor forward(int chunk, int micro_batch, const Tensor& input) = 0;
-  // gradient: of what forward gave; undefined for the last piece. part: input leaves the weights'
-  // gradients to weight(). Gives the input's gradient; undefined for the first piece.
+  // gradient: of what forward gave; undefined for the last virtual stage. part: input leaves the weights'
+  // gradients to weight(). Gives the input's gradient; undefined for the first virtual stage.
   virtual Tensor backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) = 0;
   virtual void weight(int chunk, int micro_batch) = 0;
   // Memory for what is to be received for an action (activation: [T, H] of that micro-batch); asked

@@ -10,7 +10,7 @@
 
 namespace megatron::parallel {
 
-Shape Part::stored_shape() const {
+Shape CanonicalTensor::stored_shape() const {
   std::vector<int64_t> sizes;
   for (int d = stacked ? 1 : 0; d < global.rank(); ++d) sizes.push_back(global[d]);
   if (transposed) {
@@ -20,7 +20,7 @@ Shape Part::stored_shape() const {
   return Shape(std::span<const int64_t>(sizes));
 }
 
-std::vector<Slice> Part::slices(int axis) const {
+std::vector<Slice> CanonicalTensor::slices(int axis) const {
   const auto found = std::ranges::find(held, axis, &AxisSlices::axis);
   return found == held.end() ? std::vector<Slice>{{0, 0, global[axis]}} : found->slices;
 }
@@ -32,7 +32,7 @@ struct Run {
 };
 
 // Of a dim of both shapes: what is held of it, in the tensor's order.
-std::vector<Slice> ordered_slices(const Part& part, const Shape& local_shape, int dim) {
+std::vector<Slice> ordered_slices(const CanonicalTensor& part, const Shape& local_shape, int dim) {
   std::vector<Slice> slices = part.slices(dim);
   std::ranges::sort(slices, {}, &Slice::global_begin);
   for (const Slice& s : slices) {
@@ -44,7 +44,7 @@ std::vector<Slice> ordered_slices(const Part& part, const Shape& local_shape, in
 
 // Calls f for each maximal run of one part.
 template <class F>
-void for_each_run_of_part(const Part& part, const Shape& local_shape, F&& f) {
+void for_each_run_of_part(const CanonicalTensor& part, const Shape& local_shape, F&& f) {
   const int rank = part.global.rank();
   MG_ASSERT(rank == local_shape.rank());
   // Dims behind `last` are the same in both: they and a slice of `last` are one run.
@@ -87,14 +87,14 @@ void for_each_run_of_part(const Part& part, const Shape& local_shape, F&& f) {
 }
 
 // Of the matrix of which `part` gives some rows; one of a stack is a matrix by itself.
-double xavier_width(const Placement& placement, const Part& part) {
-  const auto columns_of = [](const Part& p) {
+double xavier_width(const Placement& placement, const CanonicalTensor& part) {
+  const auto columns_of = [](const CanonicalTensor& p) {
     const int64_t rows = p.stacked ? p.global[1] : p.global[0];
     return p.global.elements() / std::max<int64_t>(rows, 1);
   };
   int64_t rows = part.stacked ? part.global[1] : 0;
   if (!part.stacked)
-    for (const Part& other : placement.parts) rows += other.global[0];
+    for (const CanonicalTensor& other : placement.tensors) rows += other.global[0];
   return std::sqrt(6.0 / static_cast<double>(rows + columns_of(part)));
 }
 
@@ -118,7 +118,8 @@ struct Runs {
 };
 
 // What a part gives to elements [begin, begin + size) of the parameter, local counted from begin.
-std::vector<Runs> runs_of(const Part& part, const Shape& local_shape, int64_t begin, int64_t size) {
+std::vector<Runs> runs_of(const CanonicalTensor& part, const Shape& local_shape, int64_t begin,
+                          int64_t size) {
   std::vector<Runs> all;
   for_each_run_of_part(part, local_shape, [&](const Run& run) {
     const int64_t first = std::max(run.local, begin);
@@ -209,7 +210,7 @@ int64_t ParameterSpec::first_element() const {
 
 Placement narrowed(const Placement& whole, int axis, std::span<const Slice> slices) {
   Placement placement = whole;
-  for (Part& part : placement.parts) {
+  for (CanonicalTensor& part : placement.tensors) {
     const std::vector<Slice> held = common(part.slices(axis), slices);
     const auto found = std::ranges::find(part.held, axis, &AxisSlices::axis);
     if (found != part.held.end()) {
@@ -236,7 +237,7 @@ void initialize(const Shard& shard, uint64_t seed, Stream& stream) {
       .kind = uniform ? kernels::DrawArgs::Kind::uniform : kernels::DrawArgs::Kind::normal,
       .scale = placed.init.standard_deviation,
       .seed = seed};
-  for (const Part& part : placed.placement.parts) {
+  for (const CanonicalTensor& part : placed.placement.tensors) {
     draws.stream = hash_name(part.name);
     if (uniform) draws.scale = xavier_width(placed.placement, part);
     for (const Runs& runs :
@@ -267,10 +268,10 @@ void allocate(std::span<ParameterSpec* const> parameters, Runtime& runtime) {
   }
 }
 
-void for_each_run(
-    const ParameterSpec& placed,
-    const std::function<void(const Part&, int64_t canonical, int64_t local, int64_t size)>& f) {
-  for (const Part& part : placed.placement.parts) {
+void for_each_run(const ParameterSpec& placed,
+                  const std::function<void(const CanonicalTensor&, int64_t canonical, int64_t local,
+                                           int64_t size)>& f) {
+  for (const CanonicalTensor& part : placed.placement.tensors) {
     for_each_run_of_part(part, placed.parameter.value.shape(),
                          [&](const Run& run) { f(part, run.canonical, run.local, run.size); });
   }

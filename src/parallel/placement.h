@@ -27,7 +27,7 @@ struct AxisSlices {
 // One canonical (Hugging Face) tensor, or what this rank holds of it: the product of the slices
 // along each axis. `global` is its logical shape, which has as many dims as our parameter: [out, in]
 // for matrices.
-struct Part {
+struct CanonicalTensor {
   std::string name;
   Shape global;
   std::vector<AxisSlices> held;  // at most one an axis; of the axes not listed all is held
@@ -42,7 +42,7 @@ struct Part {
 
 // A parameter of ours is one canonical tensor or several (q, k, v; gate, up; experts).
 struct Placement {
-  std::vector<Part> parts;
+  std::vector<CanonicalTensor> tensors;
 };
 
 // How a parameter begins: normal draws are made for element i of canonical tensor `name` from
@@ -138,8 +138,8 @@ void allocate(std::span<ParameterSpec* const> parameters, Runtime& runtime);
 // Calls f(part, canonical element index of the run's begin, local element index, run length) for
 // each run of elements contiguous both in the canonical tensor (logical layout) and in our
 // parameter, in canonical order of each part.
-void for_each_run(
-    const ParameterSpec& placed,
-    const std::function<void(const Part&, int64_t canonical, int64_t local, int64_t size)>& f);
+void for_each_run(const ParameterSpec& placed,
+                  const std::function<void(const CanonicalTensor&, int64_t canonical, int64_t local,
+                                           int64_t size)>& f);
 
 }  // namespace megatron::parallel

@@ -19,10 +19,10 @@ std::unique_ptr<comm::Group> async(comm::Group* group) {
   return comm::async(group->split(0, group->rank(), group->size()));
 }
 
-// Of the stages, those that hold the first and the last piece; null where they are one, and on the
+// Of the stages, those that hold the first and the last virtual stage; null where they are one, and on the
 // others. Collective over the stages.
 std::unique_ptr<comm::Group> embedding_group(const PipelineShape& shape, comm::Group& stages) {
-  const int first = shape.stage_of(0), last = shape.stage_of(shape.pieces() - 1);
+  const int first = shape.stage_of(0), last = shape.stage_of(shape.virtual_stages() - 1);
   if (first == last) return nullptr;
   const int stage = stages.rank();
   const bool member = stage == first || stage == last;

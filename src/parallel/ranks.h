@@ -34,9 +34,11 @@ class Ranks {
   comm::Group& model() const { return mesh_.group({Axis::tp, Axis::pp}); }  // hold one replica
   const PipelineShape& pipeline() const { return options_.pipeline; }
   int stage() const { return mesh_.coordinate(Axis::pp); }
-  bool holds(int piece) const { return options_.pipeline.stage_of(piece) == stage(); }
-  bool first() const { return holds(0); }                              // has the embedding
-  bool last() const { return holds(options_.pipeline.pieces() - 1); }  // has the loss
+  bool holds(int virtual_stage) const {
+    return options_.pipeline.stage_of(virtual_stage) == stage();
+  }
+  bool first() const { return holds(0); }                                      // has the embedding
+  bool last() const { return holds(options_.pipeline.virtual_stages() - 1); }  // has the loss
 
   ModelRanks modules() const;  // share the modules of the model
   TensorParallel tensor() const { return modules().tensor; }

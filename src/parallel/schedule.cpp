@@ -93,22 +93,22 @@ std::string_view name(ScheduleKind kind) {
   return {};
 }
 
-int PipelineShape::piece(int stage, int chunk) const {
+int PipelineShape::virtual_stage(int stage, int chunk) const {
   MG_ASSERT(stage >= 0 && stage < stages && chunk >= 0 && chunk < chunks);
   if (kind == ScheduleKind::zero_bubble_v && chunk % 2 == 1)
     return (chunk + 1) * stages - 1 - stage;
   return chunk * stages + stage;
 }
 
-int PipelineShape::stage_of(int piece) const {
-  MG_ASSERT(piece >= 0 && piece < pieces());
-  const bool upwards = kind == ScheduleKind::zero_bubble_v && chunk_of(piece) % 2 == 1;
-  return upwards ? stages - 1 - piece % stages : piece % stages;
+int PipelineShape::stage_of(int virtual_stage) const {
+  MG_ASSERT(virtual_stage >= 0 && virtual_stage < virtual_stages());
+  const bool upwards = kind == ScheduleKind::zero_bubble_v && chunk_of(virtual_stage) % 2 == 1;
+  return upwards ? stages - 1 - virtual_stage % stages : virtual_stage % stages;
 }
 
-int PipelineShape::chunk_of(int piece) const {
-  MG_ASSERT(piece >= 0 && piece < pieces());
-  return piece / stages;
+int PipelineShape::chunk_of(int virtual_stage) const {
+  MG_ASSERT(virtual_stage >= 0 && virtual_stage < virtual_stages());
+  return virtual_stage / stages;
 }
 
 Schedule PipelineShape::schedule(int stage, int micro_batches) const {

@@ -52,12 +52,12 @@ struct PipelineShape {
   int group = 0;               // of interleaved; 0: stages
 
   // The place of a chunk along the model, 0 .. stages * chunks - 1, and back. Interleaved: chunk c
-  // of stage s is piece c * stages + s; zb-v: chunk 0 of stage s is piece s, chunk 1 is 2 stages -
+  // of stage s is virtual stage c * stages + s; zb-v: chunk 0 of stage s is virtual stage s, chunk 1 is 2 stages -
   // 1 - s.
-  int pieces() const { return stages * chunks; }
-  int piece(int stage, int chunk) const;
-  int stage_of(int piece) const;
-  int chunk_of(int piece) const;
+  int virtual_stages() const { return stages * chunks; }
+  int virtual_stage(int stage, int chunk) const;
+  int stage_of(int virtual_stage) const;
+  int chunk_of(int virtual_stage) const;
 
   Schedule schedule(int stage, int micro_batches) const;
   // Forward of all micro-batches through all chunks, for evaluation.

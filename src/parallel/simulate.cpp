@@ -24,7 +24,8 @@ class SimulatedRun {
       : shape_(shape), stages_(stages), times_(times), micro_batches_(count_micro_batches(stages)) {
     MG_ASSERT(static_cast<int>(stages.size()) == shape.stages);
     for (auto& ends : ends_)
-      ends.assign(static_cast<size_t>(shape.pieces()) * static_cast<size_t>(micro_batches_), -1);
+      ends.assign(static_cast<size_t>(shape.virtual_stages()) * static_cast<size_t>(micro_batches_),
+                  -1);
     intervals_.resize(stages.size());
     for (size_t s = 0; s < stages.size(); ++s) {
       intervals_[s].reserve(stages[s].size());
@@ -52,26 +53,28 @@ class SimulatedRun {
     const Schedule& list = stages_[static_cast<size_t>(stage)];
     if (done.size() == list.size()) return false;
     const Action& action = list[done.size()];
-    const int piece = shape_.piece(stage, action.chunk);
+    const int virtual_stage = shape_.virtual_stage(stage, action.chunk);
     double ready = done.empty() ? 0 : done.back().end;
-    if (!can_begin(action, piece, ready)) return false;
+    if (!can_begin(action, virtual_stage, ready)) return false;
     const double end = ready + duration(stage, action);
-    end_of(action.kind, piece, action.micro_batch) = end;
+    end_of(action.kind, virtual_stage, action.micro_batch) = end;
     done.push_back({ready, end});
     return true;
   }
 
   // Moves `ready` to when all that the action needs is there; false while some of it is not.
-  bool can_begin(const Action& action, int piece, double& ready) {
+  bool can_begin(const Action& action, int virtual_stage, double& ready) {
     const int m = action.micro_batch;
     switch (action.kind) {
       case Action::Kind::forward:
-        return piece == 0 || wait_for(Action::Kind::forward, piece - 1, m, piece, ready);
+        return virtual_stage == 0 ||
+               wait_for(Action::Kind::forward, virtual_stage - 1, m, virtual_stage, ready);
       case Action::Kind::backward:
-        return wait_for(Action::Kind::forward, piece, m, piece, ready) &&
-               (piece + 1 == shape_.pieces() ||
-                wait_for(Action::Kind::backward, piece + 1, m, piece, ready));
-      case Action::Kind::weight: return wait_for(Action::Kind::backward, piece, m, piece, ready);
+        return wait_for(Action::Kind::forward, virtual_stage, m, virtual_stage, ready) &&
+               (virtual_stage + 1 == shape_.virtual_stages() ||
+                wait_for(Action::Kind::backward, virtual_stage + 1, m, virtual_stage, ready));
+      case Action::Kind::weight:
+        return wait_for(Action::Kind::backward, virtual_stage, m, virtual_stage, ready);
     }
     return false;
   }
@@ -95,8 +98,9 @@ class SimulatedRun {
     return times_.input + (deferred ? 0 : times_.weight);
   }
 
-  double& end_of(Action::Kind kind, int piece, int micro_batch) {
-    return ends_[static_cast<int>(kind)][static_cast<size_t>(piece * micro_batches_ + micro_batch)];
+  double& end_of(Action::Kind kind, int virtual_stage, int micro_batch) {
+    return ends_[static_cast<int>(kind)]
+                [static_cast<size_t>(virtual_stage * micro_batches_ + micro_batch)];
   }
 
   [[noreturn]] void report(int stage) const {
@@ -113,7 +117,7 @@ class SimulatedRun {
   const std::vector<Schedule>& stages_;
   const ActionTimes& times_;
   const int micro_batches_;
-  std::vector<double> ends_[3];  // by kind; of each piece and micro-batch, -1: not yet
+  std::vector<double> ends_[3];  // by kind; of each virtual stage and micro-batch, -1: not yet
   std::vector<std::vector<bool>> deferred_;
   std::vector<std::vector<Interval>> intervals_;
 };

@@ -16,7 +16,7 @@ struct Interval {
 };
 
 // Of each stage's list, action by action: an action begins when the one before it has ended, the
-// piece of the model that it needs has ended, and what that one made has arrived. Throws Error as
+// virtual stage of the model that it needs has ended, and what that one made has arrived. Throws Error as
 // simulate() does.
 std::vector<std::vector<Interval>> timeline(const PipelineShape& shape,
                                             const std::vector<Schedule>& stages,

@@ -29,9 +29,9 @@ std::vector<Message> messages_of(const PipelineShape& shape, const std::vector<S
     for (size_t i = 0; i < list.size(); ++i) {
       if (list[i].kind == Kind::weight) continue;
       const bool gradient = list[i].kind == Kind::backward;
-      const int from = shape.piece(s, list[i].chunk);
+      const int from = shape.virtual_stage(s, list[i].chunk);
       const int to = gradient ? from - 1 : from + 1;
-      if (to < 0 || to == shape.pieces() || shape.stage_of(to) == s) continue;
+      if (to < 0 || to == shape.virtual_stages() || shape.stage_of(to) == s) continue;
       const double made = intervals[static_cast<size_t>(s)][i].end;
       messages.push_back({made, gradient, from, to, list[i].micro_batch});
     }

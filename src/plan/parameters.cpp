@@ -26,7 +26,7 @@ std::string group_of(const std::string& parameter) {
 
 int64_t elements(const parallel::Placement& placement) {
   int64_t sum = 0;
-  for (const parallel::Part& part : placement.parts) sum += part.global.elements();
+  for (const parallel::CanonicalTensor& part : placement.tensors) sum += part.global.elements();
   return sum;
 }
 

@@ -101,7 +101,7 @@ std::vector<std::pair<std::string, std::string>> tensor_places(const models::Mod
   std::vector<std::pair<std::string, std::string>> places;
   for (const parallel::ParameterSpec* placed : models::tensors_of(*whole)) {
     const Shape& shape = placed->parameter.value.shape();
-    for (const parallel::Part& part : placed->placement.parts) {
+    for (const parallel::CanonicalTensor& part : placed->placement.tensors) {
       std::string text = placed->parameter.name;
       for (const auto& [axis, slices] : part.held) {
         for (const parallel::Slice& slice : slices) {

@@ -7,7 +7,7 @@ namespace megatron::selftest {
 namespace {
 
 // Where element `index` of the logical order, [..., out, in], lies on disk.
-int64_t stored_index(const parallel::Part& part, int64_t index) {
+int64_t stored_index(const parallel::CanonicalTensor& part, int64_t index) {
   if (!part.transposed) return index;
   const int64_t rows = part.global[-2], columns = part.global[-1], matrix = rows * columns;
   const int64_t within = index % matrix;
@@ -18,8 +18,8 @@ int64_t stored_index(const parallel::Part& part, int64_t index) {
 // canonical tensor.
 template <class F>
 void for_each_element(const parallel::Shard& shard, F&& f) {
-  parallel::for_each_run(*shard.placed, [&](const parallel::Part& part, int64_t canonical,
-                                            int64_t local, int64_t size) {
+  parallel::for_each_run(*shard.placed, [&](const parallel::CanonicalTensor& part,
+                                            int64_t canonical, int64_t local, int64_t size) {
     const int64_t begin = std::max(local, shard.begin),
                   end = std::min(local + size, shard.begin + shard.size());
     for (int64_t i = begin; i < end; ++i)
@@ -36,13 +36,13 @@ void GatheredTensors::add(std::span<const parallel::Shard> shards, const TensorO
     const Tensor tensor = tensor_of(shard);
     if (!tensor.defined()) continue;
     const std::vector<double> values = to_doubles(tensor);
-    for (const parallel::Part& part : shard.placed->placement.parts) {
+    for (const parallel::CanonicalTensor& part : shard.placed->placement.tensors) {
       const auto elements = static_cast<size_t>(part.global.elements());
       tensors_[part.name].resize(elements);
       added_[part.name].resize(elements);
       differs_.try_emplace(part.name, false);
     }
-    for_each_element(shard, [&](const parallel::Part& part, int64_t at, int64_t mine) {
+    for_each_element(shard, [&](const parallel::CanonicalTensor& part, int64_t at, int64_t mine) {
       const auto i = static_cast<size_t>(at);
       const double value = values[static_cast<size_t>(mine)] / divisor;
       double& held = tensors_.at(part.name)[i];

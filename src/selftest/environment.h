@@ -25,8 +25,9 @@ struct Environment {
   std::function<std::unique_ptr<comm::Group>(comm::Group&)> wrap = [](comm::Group&) {
     return nullptr;
   };
-  // Changes what a rank's parameters are, before they get values. pieces: of the pipeline.
-  std::function<void(std::span<const parallel::Shard>, std::span<const parallel::ModelPart> pieces)>
+  // Changes what a rank's parameters are, before they get values. virtual stages: of the pipeline.
+  std::function<void(std::span<const parallel::Shard>,
+                     std::span<const parallel::ModelPart> virtual_stages)>
       place = [](std::span<const parallel::Shard>, std::span<const parallel::ModelPart>) {};
 };
 

@@ -135,15 +135,15 @@ void rename_layer(std::string& name, const std::function<int64_t(int64_t)>& othe
   }
 }
 
-// The layers of the first and of the last piece of the pipeline that have any, as many as both
+// The layers of the first and of the last virtual stage of the pipeline that have any, as many as both
 // have, hold each other's tensors: they are filled with those values, and their gradients are those
 // tensors'.
 void swap_stages(std::span<const parallel::Shard> shards,
-                 std::span<const parallel::ModelPart> pieces) {
+                 std::span<const parallel::ModelPart> virtual_stages) {
   const auto has_layers = [](const parallel::ModelPart& part) { return part.layers > 0; };
-  const parallel::ModelPart& first = *std::ranges::find_if(pieces, has_layers);
+  const parallel::ModelPart& first = *std::ranges::find_if(virtual_stages, has_layers);
   const parallel::ModelPart& last =
-      *std::ranges::find_if(pieces.rbegin(), pieces.rend(), has_layers);
+      *std::ranges::find_if(virtual_stages.rbegin(), virtual_stages.rend(), has_layers);
   const int64_t layers = &first == &last ? 0 : std::min(first.layers, last.layers);
   const auto other = [&](int64_t layer) {
     const int64_t in_first = layer - first.first_layer, in_last = layer - last.first_layer;
@@ -151,7 +151,8 @@ void swap_stages(std::span<const parallel::Shard> shards,
     return in_last >= 0 && in_last < layers ? first.first_layer + in_last : layer;
   };
   for (const parallel::Shard& shard : shards)
-    for (parallel::Part& part : shard.placed->placement.parts) rename_layer(part.name, other);
+    for (parallel::CanonicalTensor& part : shard.placed->placement.tensors)
+      rename_layer(part.name, other);
 }
 
 Environment with_swapped_stages() {
@@ -198,7 +199,7 @@ int shards_of(const MatrixRow& row) { return row.layout.dp / row.layout.instance
 
 bool ends_on_two_stages(const MatrixRow& row) {
   const parallel::PipelineShape& shape = row.layout.pipeline;
-  return shape.stage_of(0) != shape.stage_of(shape.pieces() - 1);
+  return shape.stage_of(0) != shape.stage_of(shape.virtual_stages() - 1);
 }
 
 Environment with_doubled_gradient() {
@@ -254,8 +255,9 @@ const std::vector<Fault>& faults() {
          return shards_of(row) > 1 && row.layout.sharding != Sharding::none;
        },
        with_group<StaleParameters>},
-      {"swapped-stages", "the first and the last piece of the pipeline hold each other's layers",
-       false, [](const MatrixRow& row) { return row.layout.pipeline.pieces() > 1; },
+      {"swapped-stages",
+       "the first and the last virtual stage of the pipeline hold each other's layers", false,
+       [](const MatrixRow& row) { return row.layout.pipeline.virtual_stages() > 1; },
        with_swapped_stages},
       {"unreduced-norm-gradient",
        "under sequence parallelism the parts of a norm's or bias's gradient, of which each "

@@ -36,16 +36,19 @@ const std::string& value(const Row& row, Axis axis) {
 
 int64_t number(const Row& row, Axis axis) { return std::stoll(value(row, axis)); }
 
-int64_t layers_of_piece(int64_t piece, int64_t pieces, int64_t num_layers) {
-  return (piece + 1) * num_layers / pieces - piece * num_layers / pieces;
+int64_t layers_of_virtual_stage(int64_t virtual_stage, int64_t virtual_stages, int64_t num_layers) {
+  return (virtual_stage + 1) * num_layers / virtual_stages -
+         virtual_stage * num_layers / virtual_stages;
 }
 
 // "Et|t||tL"
-std::string layout_text(int64_t pieces, int64_t num_layers) {
+std::string layout_text(int64_t virtual_stages, int64_t num_layers) {
   std::string text = "E";
-  for (int64_t piece = 0; piece < pieces; ++piece) {
-    if (piece > 0) text += '|';
-    text.append(static_cast<size_t>(layers_of_piece(piece, pieces, num_layers)), 't');
+  for (int64_t virtual_stage = 0; virtual_stage < virtual_stages; ++virtual_stage) {
+    if (virtual_stage > 0) text += '|';
+    text.append(
+        static_cast<size_t>(layers_of_virtual_stage(virtual_stage, virtual_stages, num_layers)),
+        't');
   }
   return text + 'L';
 }
@@ -114,9 +117,13 @@ class LayoutCheck {
     return {};
   }
 
-  int64_t pieces() const { return settings_.parallel.pipeline(limits_.num_layers).pieces(); }
-  int64_t least_layers() const { return limits_.num_layers / pieces(); }
-  int64_t most_layers() const { return (limits_.num_layers + pieces() - 1) / pieces(); }
+  int64_t virtual_stages() const {
+    return settings_.parallel.pipeline(limits_.num_layers).virtual_stages();
+  }
+  int64_t least_layers() const { return limits_.num_layers / virtual_stages(); }
+  int64_t most_layers() const {
+    return (limits_.num_layers + virtual_stages() - 1) / virtual_stages();
+  }
 
   const LayoutLimits& limits_;
   const LayoutSettings settings_;
@@ -217,8 +224,9 @@ LayoutSettings layout_settings(const Row& row, const LayoutLimits& limits) {
   parallel.pipeline_parallel = number(row, kPipeline);
   parallel.schedule = value(row, kSchedule);
   const int64_t chunks = chunks_of(*parallel.schedule);
-  const int64_t pieces = parallel.pipeline_parallel * chunks;
-  if (limits.num_layers % pieces != 0) parallel.layout = layout_text(pieces, limits.num_layers);
+  const int64_t virtual_stages = parallel.pipeline_parallel * chunks;
+  if (limits.num_layers % virtual_stages != 0)
+    parallel.layout = layout_text(virtual_stages, limits.num_layers);
   else if (chunks > 1) parallel.virtual_stages = chunks;
   parallel.sharding_strategy = value(row, kSharding);
   parallel.optimizer_instances = number(row, kInstances);

@@ -30,7 +30,7 @@ struct LayoutSettings {
 // micro-batch, each with its simplest value first.
 const std::vector<Factor>& layout_factors();
 
-// Open values become their factor's first. Layers that the pieces of the pipeline cannot share
+// Open values become their factor's first. Layers that the virtual stages of the pipeline cannot share
 // evenly are placed by --pipeline-model-parallel-layout, as evenly as can be.
 LayoutSettings layout_settings(const Row& row, const LayoutLimits& limits);
 

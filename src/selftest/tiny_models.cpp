@@ -52,8 +52,8 @@ void randomize(std::span<const parallel::Shard> shards, uint64_t seed, Stream& s
     parallel::initialize(shard, seed, stream);
     std::vector<double> values = to_doubles(shard.value);
     round_to(held, values);
-    parallel::for_each_run(*shard.placed, [&](const parallel::Part& part, int64_t canonical,
-                                              int64_t local, int64_t size) {
+    parallel::for_each_run(*shard.placed, [&](const parallel::CanonicalTensor& part,
+                                              int64_t canonical, int64_t local, int64_t size) {
       const RandomStream noise(seed + 1, part.name);
       const int64_t begin = std::max(local, shard.begin),
                     end = std::min(local + size, shard.begin + shard.size());

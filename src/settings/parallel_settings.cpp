@@ -38,7 +38,8 @@ void ParallelSettings::fields(Fields& f) {
   f.add_switch("account-for-loss-in-pipeline-split", &account_for_loss, true,
                "the output layer and the loss count as a layer where layers are divided");
   f.add("pipeline-model-parallel-layout", &layout,
-        "what each piece of the pipeline holds: E embedding, t layer, L loss, | between pieces, "
+        "what each virtual stage of the pipeline holds: E embedding, t layer, L loss, | between "
+        "virtual stages, "
         "*n repeats: \"Et*3|(tt|)*6L\"");
   f.add("pipeline-schedule", &schedule,
         "1f1b, interleaved (the default with several chunks a stage), zb-h1 or zb-v (zero bubble)");
@@ -97,12 +98,13 @@ void check_positive(const std::optional<int64_t>& value, std::string_view flag) 
 // Chunks a stage; 0: no flag says.
 int chunks_of_flags(const ParallelSettings& s, int64_t num_layers) {
   if (!s.layout.empty()) {
-    const int64_t pieces = parallel::pieces_of_layout(s.layout);
-    MG_CHECK(pieces % s.pipeline_parallel == 0,
-             "--pipeline-model-parallel-layout '{}' has {} pieces, which cannot be divided by "
-             "--pipeline-model-parallel-size {}: change the layout's | or the size",
-             s.layout, pieces, s.pipeline_parallel);
-    return static_cast<int>(pieces / s.pipeline_parallel);
+    const int64_t virtual_stages = parallel::virtual_stages_of_layout(s.layout);
+    MG_CHECK(
+        virtual_stages % s.pipeline_parallel == 0,
+        "--pipeline-model-parallel-layout '{}' has {} virtual stages, which cannot be divided by "
+        "--pipeline-model-parallel-size {}: change the layout's | or the size",
+        s.layout, virtual_stages, s.pipeline_parallel);
+    return static_cast<int>(virtual_stages / s.pipeline_parallel);
   }
   if (s.virtual_stages) return static_cast<int>(*s.virtual_stages);
   if (!s.layers_per_virtual_stage) return 0;
@@ -201,7 +203,7 @@ void Check::check_schedule(const PipelineShape& shape, int64_t micro_batches) {
     MG_CHECK(shape.chunks == wanted,
              "--pipeline-schedule {} has {} a stage, and {} are given: drop it, or "
              "--num-virtual-stages-per-pipeline-rank, --num-layers-per-virtual-pipeline-stage or a "
-             "--pipeline-model-parallel-layout of so many pieces",
+             "--pipeline-model-parallel-layout of so many virtual stages",
              kind, v ? "two chunks" : "one chunk", shape.chunks);
     if (s_.microbatch_group)
       notes_.push_back({"microbatch-group-size-per-virtual-pipeline-stage", "none",

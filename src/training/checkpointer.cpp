@@ -15,7 +15,7 @@ namespace {
 std::vector<checkpoint::HeldTensor> without_copies(std::vector<checkpoint::HeldTensor> tensors) {
   std::map<std::string, const parallel::Placement*> first;
   std::erase_if(tensors, [&](const checkpoint::HeldTensor& tensor) {
-    const std::string name = tensor.prefix + tensor.placement->parts.at(0).name;
+    const std::string name = tensor.prefix + tensor.placement->tensors.at(0).name;
     return first.emplace(name, tensor.placement).first->second != tensor.placement;
   });
   return tensors;

@@ -54,8 +54,8 @@ Tensor LossPass::forward(int chunk, int micro_batch, const Tensor& input) {
 }
 
 size_t LossPass::together() const {
-  const int pieces = model_.ranks->pipeline().pieces();
-  return pieces == 1 ? 1 : 2 * static_cast<size_t>(pieces);
+  const int virtual_stages = model_.ranks->pipeline().virtual_stages();
+  return virtual_stages == 1 ? 1 : 2 * static_cast<size_t>(virtual_stages);
 }
 
 Tensor LossPass::backward(int, int, const Tensor&, bool) { MG_ASSERT(false); }

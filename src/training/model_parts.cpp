@@ -11,8 +11,8 @@ ModelParts::ModelParts(const models::Model& model, const parallel::Ranks& ranks,
   const std::vector<parallel::ModelPart> parts =
       parallel::place_layers(model->num_layers(), shape, placement);
   for (int chunk = 0; chunk < shape.chunks; ++chunk) {
-    const auto piece = static_cast<size_t>(shape.piece(ranks.stage(), chunk));
-    owned_.push_back(model.build(runtime, type, seed, parts[piece], ranks.modules()));
+    const auto virtual_stage = static_cast<size_t>(shape.virtual_stage(ranks.stage(), chunk));
+    owned_.push_back(model.build(runtime, type, seed, parts[virtual_stage], ranks.modules()));
     chunks_.push_back(owned_.back().get());
   }
 }

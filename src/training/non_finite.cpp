@@ -127,17 +127,17 @@ class Search final : public kernels::Observer, public StepListener {
 
   // What came from another rank stands behind all that did not, for it was made there.
   // Micro-batches follow one another, each with forward, backward and the weights' gradients that
-  // are made later, through the pieces of the model and back; then come the sums over ranks and the
+  // are made later, through the virtual stages of the model and back; then come the sums over ranks and the
   // norm.
   Place place() const {
     const parallel::Ranks& ranks = step_.ranks();
     const std::optional<parallel::Action>& action = step_.action();
     if (!action)
       return {received_, static_cast<int64_t>(micro_batches_.size()), 0, ranks.stage(), calls_};
-    const int piece = ranks.pipeline().piece(ranks.stage(), action->chunk);
+    const int virtual_stage = ranks.pipeline().virtual_stage(ranks.stage(), action->chunk);
     const bool forward = action->kind == parallel::Action::Kind::forward;
     return {received_, action->micro_batch, static_cast<int64_t>(action->kind),
-            forward ? piece : -piece, calls_};
+            forward ? virtual_stage : -virtual_stage, calls_};
   }
 
   // "in layers.1 (backward of micro-batch 0, samples 8 to 9, rank 1)"
@@ -260,8 +260,9 @@ Place place_in_model(const TrainStep& step, size_t shard) {
   for (size_t chunk = 0; chunk < step.chunks().size(); ++chunk) {
     end += step.chunks()[chunk]->parameters().size();
     const parallel::Ranks& ranks = step.ranks();
-    const int piece = ranks.pipeline().piece(ranks.stage(), static_cast<int>(chunk));
-    if (shard < end) return {piece, static_cast<int64_t>(shard)};
+    const int virtual_stage =
+        ranks.pipeline().virtual_stage(ranks.stage(), static_cast<int>(chunk));
+    if (shard < end) return {virtual_stage, static_cast<int64_t>(shard)};
   }
   MG_ASSERT(false);
 }

@@ -21,7 +21,7 @@ namespace megatron::training {
 // rank.
 //
 // Several ranks: each finds its own first, and one of these is reported: of the earliest micro-batch,
-// forward before backward, the pieces of the model in the order of that pass, then the calls of a
+// forward before backward, the virtual stages of the model in the order of that pass, then the calls of a
 // rank, then the lowest rank. Where one call of a step went wrong, that is the one that a single
 // rank tells; of several, a rank tells that which its own schedule came to first. What a rank
 // received, as an activation or within a sum, was made by another, so it counts only where no rank

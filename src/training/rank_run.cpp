@@ -186,7 +186,7 @@ corpus::Prefetcher RankRun::read_ahead() const {
 
 void RankRun::read_step(corpus::Prefetcher& data) {
   model_.step.work_reporter().phase("data");
-  const Profile::Part part = profile_.part(Track::data, "wait for data");
+  const Profile::Scope part = profile_.scope(Track::data, "wait for data");
   micro_batches_.resize(static_cast<size_t>(s_.batch.schedule.micro_batches(consumed_)));
   for (corpus::HostBatch& micro_batch : micro_batches_) data.next(micro_batch);
 }
@@ -201,7 +201,7 @@ IterationReport RankRun::one_step(int64_t iteration, corpus::Prefetcher& data) {
   const double communicated = model_.ranks.seconds();
   const CallCounts calls = runtime_.stream().calls();
   const data::BatchSchedule& schedule = s_.batch.schedule;
-  Profile::Part part = profile_.part(Track::step, "step");
+  Profile::Scope part = profile_.scope(Track::step, "step");
   read_step(data);
   IterationReport report{.iteration = iteration,
                          .batch = schedule.batch(consumed_),
@@ -289,7 +289,7 @@ void RankRun::run_hook(const IterationReport& report) {
 }
 
 void RankRun::save(int64_t iteration, bool last) {
-  const Profile::Part part = profile_.part(Track::step, "save");
+  const Profile::Scope part = profile_.scope(Track::step, "save");
   model_.step.work_reporter().long_phase("save");
   const double begin = now_seconds();
   if (progress_file_) saved_samples_[iteration] = consumed_;

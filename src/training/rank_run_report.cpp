@@ -147,7 +147,7 @@ void RankRun::tell_evaluated(int64_t iteration, const std::string& set, const Lo
 }
 
 void RankRun::validate(int64_t iteration) {
-  const Profile::Part part = profile_.part(Track::step, "validation");
+  const Profile::Scope part = profile_.scope(Track::step, "validation");
   model_.loss_pass.begin("validation");
   const double begin = now_seconds();
   const int64_t before = s_.run.skip_train ? 0 : s_.run.evaluations_before(iteration);

@@ -7,7 +7,9 @@ void sum_over_samples(const Tensor& sums, const parallel::Ranks& ranks, Stream& 
   ranks.data().all_reduce(sums, comm::Reduce::sum, stream, call).wait(stream);
   if (ranks.stages() == nullptr) return;
   const parallel::PipelineShape& shape = ranks.pipeline();
-  ranks.stages()->broadcast(sums, shape.stage_of(shape.pieces() - 1), stream, call).wait(stream);
+  ranks.stages()
+      ->broadcast(sums, shape.stage_of(shape.virtual_stages() - 1), stream, call)
+      .wait(stream);
 }
 
 }  // namespace megatron::training

@@ -206,7 +206,7 @@ Tensor TrainStep::backward(int chunk, int micro_batch, const Tensor& gradient, b
   Tensor of_input;
   if (way_ != Way::replay) {
     if (gradient.defined()) slot.tape->set_gradient(slot.output, gradient);
-    slot.tape->backward(weights ? Part::all : Part::input);
+    slot.tape->backward(weights ? BackwardPart::all : BackwardPart::input);
     if (slot.input.needs_gradient()) of_input = slot.tape->gradient(slot.input);
     if (weights) end(slot);
   }
@@ -226,7 +226,7 @@ void TrainStep::weight(int chunk, int micro_batch) {
   work_reporter_.phase("weight gradients", micro_batch);
   const Timed timed(*this, times_.backward, 2);
   InFlight& slot = in_flight(chunk, micro_batch);
-  slot.tape->backward(Part::weight);
+  slot.tape->backward(BackwardPart::weight);
   end(slot);
 }
 

@@ -126,7 +126,7 @@ class TrainStep final : private parallel::StageWork {
   struct InFlight {
     corpus::DeviceBatch batch;
     std::unique_ptr<Tape> tape;
-    Var input, output;  // from and to the pieces before and after the chunk
+    Var input, output;  // from and to the virtual stages before and after the chunk
   };
   Tensor forward(int chunk, int micro_batch, const Tensor& input) override;
   Tensor backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) override;

@@ -24,7 +24,7 @@ WholeModel whole_model(const models::Stage& undivided) {
   const std::vector<parallel::ParameterSpec*> tensors = models::tensors_of(undivided);
   WholeModel whole{.weights = checkpoint::whole_tensors(tensors)};
   for (const nn::ModuleState* state : undivided.states())
-    for (const parallel::Part& part : state->placed.placement.parts)
+    for (const parallel::CanonicalTensor& part : state->placed.placement.tensors)
       whole.states.push_back(part.name);
   return whole;
 }
@@ -54,7 +54,7 @@ void load_weights(const checkpoint::ModelDirectory& directory,
     return std::ranges::find(absent, name) != absent.end();
   };
   std::erase_if(held, [&](const checkpoint::HeldTensor& tensor) {
-    return is_absent(tensor.placement->parts.at(0).name);
+    return is_absent(tensor.placement->tensors.at(0).name);
   });
   std::vector<checkpoint::WholeTensor> present = whole.weights;
   std::erase_if(present, [&](const auto& tensor) { return is_absent(tensor.name); });

@@ -43,7 +43,7 @@ using Pieces = std::map<std::string, std::vector<Piece>>;  // by canonical tenso
 Pieces pieces_of(std::span<const parallel::Shard> shards) {
   Pieces pieces;
   for (const parallel::Shard& shard : shards)
-    for (const parallel::Part& part : shard.placed->placement.parts)
+    for (const parallel::CanonicalTensor& part : shard.placed->placement.tensors)
       if (shard.size() > 0) pieces[part.name].push_back({shard.placed, shard.begin, shard.value});
   return pieces;
 }
@@ -51,7 +51,7 @@ Pieces pieces_of(std::span<const parallel::Shard> shards) {
 Pieces pieces_of(std::span<parallel::ParameterSpec* const> parameters) {
   Pieces pieces;
   for (const parallel::ParameterSpec* placed : parameters)
-    for (const parallel::Part& part : placed->placement.parts)
+    for (const parallel::CanonicalTensor& part : placed->placement.tensors)
       pieces[part.name].push_back({placed, 0, placed->parameter.value});
   return pieces;
 }
@@ -63,14 +63,14 @@ void copy_runs(const Piece& piece, const std::string& name, const Tensor& canoni
   auto* const whole = static_cast<std::byte*>(canonical.raw());
   auto* const mine = static_cast<std::byte*>(value.raw());
   const int64_t end = piece.begin + piece.value.elements();
-  parallel::for_each_run(
-      *piece.placed, [&](const parallel::Part& part, int64_t there, int64_t local, int64_t count) {
-        const int64_t first = std::max(local, piece.begin), last = std::min(local + count, end);
-        if (part.name != name || first >= last) return;
-        std::byte* const a = whole + (there + first - local) * size;
-        std::byte* const b = mine + (first - piece.begin) * size;
-        std::memcpy(back ? b : a, back ? a : b, static_cast<size_t>((last - first) * size));
-      });
+  parallel::for_each_run(*piece.placed, [&](const parallel::CanonicalTensor& part, int64_t there,
+                                            int64_t local, int64_t count) {
+    const int64_t first = std::max(local, piece.begin), last = std::min(local + count, end);
+    if (part.name != name || first >= last) return;
+    std::byte* const a = whole + (there + first - local) * size;
+    std::byte* const b = mine + (first - piece.begin) * size;
+    std::memcpy(back ? b : a, back ? a : b, static_cast<size_t>((last - first) * size));
+  });
   if (back && !value.same_storage(piece.value)) copy_bytes_from(piece.value, bytes_of(value));
 }
 

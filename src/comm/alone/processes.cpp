@@ -25,11 +25,11 @@ Processes::Processes(int64_t) : place_(process_place(environment())) {
   }
   state_ = std::make_unique<State>();
   if (meets())
-    state_->star = make_star(meeting_place(environment()), rank(), size(), kMeetingSeconds);
+    state_->star = make_star(rendezvous_address(environment()), rank(), size(), kRendezvousSeconds);
 }
 
 Processes::~Processes() {
-  if (star() != nullptr) end_meeting(std::uncaught_exceptions() > state_->exceptions);
+  if (star() != nullptr) end_star(std::uncaught_exceptions() > state_->exceptions);
 }
 
 Group& Processes::group() { return star() != nullptr ? star()->world() : *state_->world; }
@@ -40,7 +40,7 @@ std::string Processes::description() const {
 }
 
 void Processes::abort(int code) {
-  if (star() != nullptr) abort_meeting(code);
+  if (star() != nullptr) abort_star(code);
 }
 void Processes::body_begins(WaitLimits limits) {
   if (star() != nullptr) star()->body_begins(limits);

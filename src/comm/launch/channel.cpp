@@ -153,30 +153,30 @@ bool Channel::receive(std::vector<Message>& messages) {
   return !gone_;
 }
 
-std::string Meeting::text() const {
+std::string ListenAddress::text() const {
   std::string text = fmt::format("{},{}", token, port);
   for (const std::string& address : addresses) text += "," + address;
   return text;
 }
 
-Meeting Meeting::parse(std::string_view text) {
+ListenAddress ListenAddress::parse(std::string_view text) {
   std::vector<std::string> parts;
   for (size_t at = 0; at <= text.size();) {
     const size_t comma = std::min(text.find(',', at), text.size());
     parts.emplace_back(text.substr(at, comma - at));
     at = comma + 1;
   }
-  Meeting meeting;
+  ListenAddress listen_address;
   MG_CHECK(parts.size() >= 3, "{} is '{}', which is not what megatron launch sets",
-           kMeetingVariable, text);
-  meeting.token = parts[0];
+           kListenAddressVariable, text);
+  listen_address.token = parts[0];
   const auto [end, error] =
-      std::from_chars(parts[1].data(), parts[1].data() + parts[1].size(), meeting.port);
-  MG_CHECK(error == std::errc() && end == parts[1].data() + parts[1].size() && meeting.port > 0 &&
-               meeting.port < 65536,
-           "{} names port '{}', which is none", kMeetingVariable, parts[1]);
-  meeting.addresses.assign(parts.begin() + 2, parts.end());
-  return meeting;
+      std::from_chars(parts[1].data(), parts[1].data() + parts[1].size(), listen_address.port);
+  MG_CHECK(error == std::errc() && end == parts[1].data() + parts[1].size() &&
+               listen_address.port > 0 && listen_address.port < 65536,
+           "{} names port '{}', which is none", kListenAddressVariable, parts[1]);
+  listen_address.addresses.assign(parts.begin() + 2, parts.end());
+  return listen_address;
 }
 
 Listener listen(bool other_hosts) {
@@ -191,26 +191,26 @@ Listener listen(bool other_hosts) {
                ::listen(file, SOMAXCONN) == 0 &&
                ::getsockname(file, reinterpret_cast<sockaddr*>(&address), &size) == 0,
            "the system gives no TCP port for the ranks to meet: {}", reason(errno));
-  listener.meeting.token = fresh_token();
-  listener.meeting.port = ntohs(address.sin_port);
-  if (other_hosts) listener.meeting.addresses = own_addresses();
-  if (!other_hosts || listener.meeting.addresses.empty())
-    listener.meeting.addresses.emplace_back("127.0.0.1");
+  listener.address.token = fresh_token();
+  listener.address.port = ntohs(address.sin_port);
+  if (other_hosts) listener.address.addresses = own_addresses();
+  if (!other_hosts || listener.address.addresses.empty())
+    listener.address.addresses.emplace_back("127.0.0.1");
   return listener;
 }
 
-Descriptor connect(const Meeting& meeting) {
+Descriptor connect(const ListenAddress& listen_address) {
   std::string tried;
-  for (const std::string& text : meeting.addresses) {
+  for (const std::string& text : listen_address.addresses) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(meeting.port));
+    address.sin_port = htons(static_cast<uint16_t>(listen_address.port));
     if (::inet_pton(AF_INET, text.c_str(), &address.sin_addr) != 1) continue;
     Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const int error = socket.open() ? connect_to(socket.get(), address) : errno;
     if (error == 0) return socket;
-    tried +=
-        fmt::format("{}{}:{} ({})", tried.empty() ? "" : ", ", text, meeting.port, reason(error));
+    tried += fmt::format("{}{}:{} ({})", tried.empty() ? "" : ", ", text, listen_address.port,
+                         reason(error));
   }
   fail("host {} does not reach megatron launch at {}; is a firewall between them?", host_name(),
        tried);

@@ -71,24 +71,24 @@ class Channel {
 
 // Where a guard finds its launch, as one environment variable's value:
 // "TOKEN,PORT,ADDRESS,ADDRESS...".
-inline constexpr const char* kMeetingVariable = "MEGATRON_LAUNCH";
+inline constexpr const char* kListenAddressVariable = "MEGATRON_LAUNCH";
 
-struct Meeting {
+struct ListenAddress {
   std::string token;
   int port = 0;
   std::vector<std::string> addresses;  // numeric
 
   std::string text() const;
-  static Meeting parse(std::string_view text);  // throws Error
+  static ListenAddress parse(std::string_view text);  // throws Error
 };
 
 // A socket that listens, on this machine's loopback or on all its addresses, with a fresh token.
 struct Listener {
   Descriptor socket;
-  Meeting meeting;
+  ListenAddress address;
 };
 Listener listen(bool other_hosts);
-Descriptor connect(const Meeting& meeting);  // throws Error naming the addresses tried
+Descriptor connect(const ListenAddress& listen_address);  // throws Error naming the addresses tried
 
 std::string host_name();
 

@@ -25,11 +25,12 @@ constexpr double kUnreleased = 90;    // a guard does not outlive its run by mor
 
 class Guard {
  public:
-  Guard(const std::vector<std::string>& words, const ProcessPlace& place, const Meeting& meeting)
-      : channel_(connect(meeting)),
+  Guard(const std::vector<std::string>& words, const ProcessPlace& place,
+        const ListenAddress& listen_address)
+      : channel_(connect(listen_address)),
         signals_(signal_file({SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2})) {
     channel_.send({MessageKind::hello, place.rank, place.size,
-                   fmt::format("{} {} {}", meeting.token, kProtocol, host_name())});
+                   fmt::format("{} {} {}", listen_address.token, kProtocol, host_name())});
     start(words);
   }
 
@@ -52,7 +53,7 @@ class Guard {
     Pipe out = make_pipe(), err = make_pipe();
     ChildOptions options;
     options.words = words;
-    options.unset = {kMeetingVariable};
+    options.unset = {kListenAddressVariable};
     options.output = out.write.get();
     options.error_output = err.write.get();
     options.at_parents_end = SIGKILL;
@@ -183,15 +184,15 @@ class Guard {
 }  // namespace
 
 int guard(const std::vector<std::string>& words, const Variable& variable) {
-  const auto meeting = variable(kMeetingVariable);
-  MG_CHECK(meeting.has_value(),
+  const auto listen_address = variable(kListenAddressVariable);
+  MG_CHECK(listen_address.has_value(),
            "--guard is what megatron launch starts on each rank; leave it out");
   const auto place = process_place(variable);
   MG_CHECK(place.has_value(),
            "the launcher of host {} sets no variable that tells a process its rank; use Open MPI, "
            "MPICH, Intel MPI or srun",
            host_name());
-  return Guard(words, *place, Meeting::parse(*meeting)).run();
+  return Guard(words, *place, ListenAddress::parse(*listen_address)).run();
 }
 
 }  // namespace megatron::comm::launch

@@ -240,8 +240,8 @@ std::vector<Option> launch_options(const Launcher& launcher, const Situation& si
   return options;
 }
 
-void export_meeting(const Launcher& launcher, std::vector<Option>& options) {
-  if (launcher.mpi == Mpi::open_mpi) options.push_back({{"-x", kMeetingVariable}, ""});
+void export_rendezvous(const Launcher& launcher, std::vector<Option>& options) {
+  if (launcher.mpi == Mpi::open_mpi) options.push_back({{"-x", kListenAddressVariable}, ""});
 }
 
 std::vector<std::string> exported_variables(const std::vector<std::string>& names) {

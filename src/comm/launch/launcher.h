@@ -63,9 +63,9 @@ struct Option {
 // MPI).
 std::vector<Option> launch_options(const Launcher& launcher, const Situation& situation);
 
-// Adds what carries the variable kMeetingVariable (channel.h) to ranks on other hosts, where the
+// Adds what carries the variable kListenAddressVariable (channel.h) to ranks on other hosts, where the
 // launcher does not do so by itself.
-void export_meeting(const Launcher& launcher, std::vector<Option>& options);
+void export_rendezvous(const Launcher& launcher, std::vector<Option>& options);
 
 // Of the names of the variables that are set, those that ranks on other hosts get too.
 std::vector<std::string> exported_variables(const std::vector<std::string>& names);

@@ -93,7 +93,7 @@ class Supervisor {
     const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     ChildOptions options;
     options.words = job_.words;
-    options.set = {{kMeetingVariable, listener_.meeting.text()}};
+    options.set = {{kListenAddressVariable, listener_.address.text()}};
     options.input = ::isatty(STDIN_FILENO) != 0 ? nothing.get() : STDIN_FILENO;
     options.output = out.write.get();
     options.error_output = err.write.get();
@@ -225,7 +225,7 @@ class Supervisor {
   }
 
   void greet(Peer& peer, const Message& message) {
-    const std::string start = fmt::format("{} {} ", listener_.meeting.token, kProtocol);
+    const std::string start = fmt::format("{} {} ", listener_.address.token, kProtocol);
     MG_CHECK(message.kind == MessageKind::hello && message.text.starts_with(start),
              "it is not of this run, or its megatron is of another version");
     const int rank = message.a;

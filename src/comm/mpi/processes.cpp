@@ -44,7 +44,7 @@ Processes::Processes(int64_t largest_message)
     return;
   }
   if (meets()) {
-    state_->star = make_star(meeting_place(environment()), rank(), size(), kMeetingSeconds);
+    state_->star = make_star(rendezvous_address(environment()), rank(), size(), kRendezvousSeconds);
     return;
   }
   state_->signal.emplace();
@@ -61,7 +61,7 @@ Processes::Processes(int64_t largest_message)
 }
 
 Processes::~Processes() {
-  if (state_->star != nullptr) end_meeting(std::uncaught_exceptions() > state_->exceptions);
+  if (state_->star != nullptr) end_star(std::uncaught_exceptions() > state_->exceptions);
   if (state_->session == nullptr || std::uncaught_exceptions() > state_->exceptions) return;
   try {
     state_->world.reset();
@@ -99,7 +99,7 @@ void Processes::be_quiet() const {
 
 void Processes::abort(int code) {
   be_quiet();
-  if (state_->star != nullptr) return abort_meeting(code);
+  if (state_->star != nullptr) return abort_star(code);
   if (state_->session != nullptr) state_->session->abort(code);
 }
 

@@ -97,7 +97,7 @@ std::string text_of(const addrinfo& address) {
 }
 
 // A connected socket, or why there is none.
-launch::Descriptor try_to_connect(const MeetingPlace& place, int seconds, std::string& why) {
+launch::Descriptor try_to_connect(const RendezvousAddress& place, int seconds, std::string& why) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   const int code =
@@ -129,14 +129,14 @@ launch::Descriptor try_to_connect(const MeetingPlace& place, int seconds, std::s
 
 }  // namespace
 
-MeetingPlace meeting_place(const Variable& variable) {
+RendezvousAddress rendezvous_address(const Variable& variable) {
   const std::string address = variable("MASTER_ADDR").value_or(""),
                     port = variable("MASTER_PORT").value_or("");
   MG_CHECK(!address.empty() && !port.empty(),
            "the environment variables RANK and WORLD_SIZE are set, but {} is not: a launcher such "
            "as torchrun sets MASTER_ADDR, the host of rank 0, and MASTER_PORT, a free port there",
            address.empty() ? "MASTER_ADDR" : "MASTER_PORT");
-  MeetingPlace place;
+  RendezvousAddress place;
   const bool brackets = address.size() > 2 && address.front() == '[' && address.back() == ']';
   place.address = brackets ? address.substr(1, address.size() - 2) : address;
   const char* const end = port.data() + port.size();
@@ -179,7 +179,7 @@ void Line::set_patience(int seconds) { set_patience_of(socket_.get(), SO_RCVTIME
 
 void Line::shut() { ::shutdown(socket_.get(), SHUT_RDWR); }
 
-Line connect_to(const MeetingPlace& place, double seconds) {
+Line connect_to(const RendezvousAddress& place, double seconds) {
   std::string why;
   for (const double until = now_seconds() + seconds;;) {
     const int left = std::max(1, static_cast<int>(until - now_seconds()));
@@ -196,7 +196,7 @@ Line connect_to(const MeetingPlace& place, double seconds) {
   }
 }
 
-Reception::Reception(const MeetingPlace& place) {
+Reception::Reception(const RendezvousAddress& place) {
   sockaddr_in6 six{};
   six.sin6_family = AF_INET6;
   six.sin6_port = htons(static_cast<uint16_t>(place.port));

@@ -14,7 +14,7 @@
 
 namespace megatron::comm {
 
-struct MeetingPlace {
+struct RendezvousAddress {
   std::string address;
   int port = 0;
   std::string port_by = "MASTER_PORT";  // where it comes from
@@ -24,7 +24,7 @@ struct MeetingPlace {
 // MASTER_ADDR, a name or an address of IPv4 or IPv6, and MASTER_PORT; the port next to it where
 // torchrun keeps that one for itself (TORCHELASTIC_USE_AGENT_STORE is True). The run is that of
 // TORCHELASTIC_RUN_ID or SLURM_JOB_ID. Throws Error where one of the first is missing or is no port.
-MeetingPlace meeting_place(const Variable& variable);
+RendezvousAddress rendezvous_address(const Variable& variable);
 
 // A connection that carries frames: a magic number, a kind, a length, and as many bytes. One thread
 // sends at a time and one receives; shut() may come from any.
@@ -49,12 +49,12 @@ class Line {
 
 // Tries all addresses that the place's name has, again and again until `seconds` are over; then
 // throws Error naming the place and the last reasons.
-Line connect_to(const MeetingPlace& place, double seconds);
+Line connect_to(const RendezvousAddress& place, double seconds);
 
 // Waits at a port of all addresses of this host, of IPv4 and IPv6. Throws Error where it is taken.
 class Reception {
  public:
-  explicit Reception(const MeetingPlace& place);
+  explicit Reception(const RendezvousAddress& place);
   std::optional<Line> accept();  // empty: it was shut
   void shut();
 

@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/hang_report.h"
-#include "comm/meeting.h"
+#include "comm/shared_group.h"
 #include "comm/tcp/star_frames.h"
 #include "comm/tcp/star_group.h"
 #include "comm/threads.h"
@@ -53,13 +53,13 @@ std::optional<Hello> hello_of(const std::optional<Line::Frame>& frame) {
 
 class Center final : public Star {
  public:
-  Center(const MeetingPlace& place, int size, double seconds)
+  Center(const RendezvousAddress& place, int size, double seconds)
       : size_(size), run_(place.run), world_(std::make_shared<World>(size)), reception_(place) {
     std::vector<int> members;
     for (int r = 0; r < size; ++r) members.push_back(r);
-    meeting_ = std::make_shared<Meeting>(world_, std::move(members), kWorldId);
-    world_->add(meeting_);
-    group_ = thread_group(meeting_, 0, "world");
+    shared_ = std::make_shared<SharedGroup>(world_, std::move(members), kWorldId);
+    world_->add(shared_);
+    group_ = thread_group(shared_, 0, "world");
     accepting_ = std::thread([this] { accept(); });
     try {
       wait_for_all(place, seconds);
@@ -104,7 +104,7 @@ class Center final : public Star {
     end_process(kGivenUp);
   }
 
-  void wait_for_all(const MeetingPlace& place, double seconds) {
+  void wait_for_all(const RendezvousAddress& place, double seconds) {
     std::unique_lock lock(mutex_);
     const auto all = [this] { return static_cast<int>(lives_.size()) == size_ - 1; };
     if (!changed_.wait_for(lock, std::chrono::duration<double>(seconds), all)) {
@@ -204,7 +204,7 @@ class Center final : public Star {
     const std::lock_guard lock(mutex_);
     if (hello.part == 1) {
       const bool first = complete_ && joined_.insert(hello.rank).second;
-      return first ? thread_group(meeting_, hello.rank, "world") : nullptr;
+      return first ? thread_group(shared_, hello.rank, "world") : nullptr;
     }
     const auto found = parts_.find(hello.part);
     if (found == parts_.end()) return nullptr;
@@ -277,7 +277,7 @@ class Center final : public Star {
   const int size_;
   const std::string run_;
   const std::shared_ptr<World> world_;
-  std::shared_ptr<Meeting> meeting_;
+  std::shared_ptr<SharedGroup> shared_;
   std::unique_ptr<Group> group_;
   Reception reception_;
   std::mutex mutex_, sending_;
@@ -297,7 +297,7 @@ class Center final : public Star {
 
 class Ray final : public Star {
  public:
-  Ray(const MeetingPlace& place, int rank, int size, double seconds)
+  Ray(const RendezvousAddress& place, int rank, int size, double seconds)
       : home_(std::make_shared<Home>(place, rank, size)), live_(home_->connect(0, seconds)) {
     live_.set_patience(static_cast<int>(seconds) + kHelloSeconds);
     const auto frame = live_.receive(star::kMostHello);
@@ -386,7 +386,8 @@ class Ray final : public Star {
 
 }  // namespace
 
-std::unique_ptr<Star> make_star(const MeetingPlace& place, int rank, int size, double seconds) {
+std::unique_ptr<Star> make_star(const RendezvousAddress& place, int rank, int size,
+                                double seconds) {
   MG_ASSERT(size > 1 && rank >= 0 && rank < size);
   if (rank == 0) return std::make_unique<Center>(place, size, seconds);
   return std::make_unique<Ray>(place, rank, size, seconds);

@@ -26,6 +26,6 @@ class Star {
 
 // Returns when all processes have come; throws Error naming the place and those that have not within
 // `seconds`. size > 1. Where a process ends without end() the calls of all others throw.
-std::unique_ptr<Star> make_star(const MeetingPlace& place, int rank, int size, double seconds);
+std::unique_ptr<Star> make_star(const RendezvousAddress& place, int rank, int size, double seconds);
 
 }  // namespace megatron::comm

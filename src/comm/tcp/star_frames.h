@@ -27,7 +27,7 @@ enum class Kind : uint32_t {
 inline uint32_t number(Kind kind) { return static_cast<uint32_t>(kind); }
 
 // Of a connection. part 0: news of ends; 1: calls of the group of all ranks; else of a group that a
-// split made, by its number. run: as the place of the meeting names it, the rest zeros.
+// split made, by its number. run: RendezvousAddress::run, the rest zeros.
 struct Hello {
   int32_t rank = 0, size = 0;
   int64_t part = 0;

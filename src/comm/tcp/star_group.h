@@ -17,7 +17,7 @@ namespace megatron::comm {
 // Of one process above rank 0: where rank 0 is, and why calls throw. Any thread.
 class Home {
  public:
-  Home(MeetingPlace place, int rank, int size)
+  Home(RendezvousAddress place, int rank, int size)
       : place_(std::move(place)), rank_(rank), size_(size), record_(rank) {}
   int rank() const { return rank_; }
   RankRecord& record() { return record_; }
@@ -27,7 +27,7 @@ class Home {
   std::string failure() const;           // empty: none
 
  private:
-  const MeetingPlace place_;
+  const RendezvousAddress place_;
   const int rank_, size_;
   RankRecord record_;
   mutable std::mutex mutex_;

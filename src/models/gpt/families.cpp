@@ -48,7 +48,7 @@ Json write_config(const GptConfig& config, DType stored) {
 parallel::Placement placement_of(const GptConfig& config, const std::string& parameter,
                                  const Shape& shape) {
   parallel::Placement placement;
-  placement.parts = family_of(config).parts(config, parameter, shape);
+  placement.tensors = family_of(config).parts(config, parameter, shape);
   return placement;
 }
 

@@ -23,8 +23,8 @@ struct GptFamily {
   // Whether it has a name for every tensor of the shape.
   bool (*names)(const GptConfig& config);
   // The tensors that a parameter of GptModel consists of, in their layout on disk.
-  std::vector<parallel::Part> (*parts)(const GptConfig& config, const std::string& parameter,
-                                       const Shape& shape);
+  std::vector<parallel::CanonicalTensor> (*parts)(const GptConfig& config,
+                                                  const std::string& parameter, const Shape& shape);
   // Flags, and the keys that say the same. One that begins another one's name comes after it.
   struct Key {
     std::string_view flag, key;

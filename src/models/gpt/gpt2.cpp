@@ -92,8 +92,8 @@ std::string name_of(const ParameterName& n) {
 }
 
 // One tensor a parameter; the matrices of layers are Conv1D's, stored [in, out].
-std::vector<parallel::Part> parts(const GptConfig&, const std::string& parameter,
-                                  const Shape& shape) {
+std::vector<parallel::CanonicalTensor> parts(const GptConfig&, const std::string& parameter,
+                                             const Shape& shape) {
   const ParameterName n = split_name(parameter);
   return whole(name_of(n), shape, !n.layer.empty() && shape.rank() == 2);
 }

@@ -5,7 +5,7 @@
 namespace megatron::models {
 namespace {
 
-using parallel::Part;
+using parallel::CanonicalTensor;
 
 template <class Get>
 auto read(std::string_view key, Get get) {
@@ -90,14 +90,14 @@ std::string replaced_prefix(const std::string& rest, std::string_view ours,
   return std::string(theirs) + rest.substr(ours.size());
 }
 
-std::vector<Part> whole(const std::string& name, const Shape& shape, bool transposed) {
-  return {Part{.name = name, .global = shape, .transposed = transposed}};
+std::vector<CanonicalTensor> whole(const std::string& name, const Shape& shape, bool transposed) {
+  return {CanonicalTensor{.name = name, .global = shape, .transposed = transposed}};
 }
 
 // Several tensors stacked along dim 0.
-std::vector<Part> stacked(const Shape& shape,
-                          const std::vector<std::pair<std::string, int64_t>>& names_and_rows) {
-  std::vector<Part> parts;
+std::vector<CanonicalTensor> stacked(
+    const Shape& shape, const std::vector<std::pair<std::string, int64_t>>& names_and_rows) {
+  std::vector<CanonicalTensor> parts;
   int64_t begin = 0;
   for (const auto& [name, rows] : names_and_rows) {
     Shape global = shape;

@@ -38,8 +38,9 @@ std::string replaced_prefix(const std::string& rest, std::string_view ours,
                             std::string_view theirs);
 
 // One tensor on disk, and several stacked along dim 0.
-std::vector<parallel::Part> whole(const std::string& name, const Shape& shape, bool transposed);
-std::vector<parallel::Part> stacked(
+std::vector<parallel::CanonicalTensor> whole(const std::string& name, const Shape& shape,
+                                             bool transposed);
+std::vector<parallel::CanonicalTensor> stacked(
     const Shape& shape, const std::vector<std::pair<std::string, int64_t>>& names_and_rows);
 
 }  // namespace megatron::models

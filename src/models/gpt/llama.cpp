@@ -9,7 +9,7 @@
 namespace megatron::models::llama {
 namespace {
 
-using parallel::Part;
+using parallel::CanonicalTensor;
 
 constexpr double kDefaultRopeTheta = 10000;
 
@@ -104,7 +104,8 @@ std::string why_not(const GptConfig& c) {
 
 bool names(const GptConfig& c) { return c.position_embedding == PositionEmbedding::rope; }
 
-std::vector<Part> parts(const GptConfig& c, const std::string& parameter, const Shape& shape) {
+std::vector<CanonicalTensor> parts(const GptConfig& c, const std::string& parameter,
+                                   const Shape& shape) {
   const ParameterName n = split_name(parameter);
   if (n.layer.empty()) {
     if (n.rest == "embedding.weight") return whole("model.embed_tokens.weight", shape, false);

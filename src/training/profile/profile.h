@@ -32,16 +32,16 @@ class Profile {
   std::string finish(Json::Object other);
 
   // A stretch of the run, until the end of the block it lives in.
-  class Part {
+  class Scope {
    public:
-    Part(Recorder* recorder, Track track, std::string_view name)
+    Scope(Recorder* recorder, Track track, std::string_view name)
         : recorder_(recorder), track_(track), name_(name), begin_(now_seconds()) {}
-    ~Part() {
+    ~Scope() {
       if (recorder_ != nullptr)
         recorder_->add(track_, std::string(name_), begin_, std::move(arguments));
     }
-    Part(const Part&) = delete;
-    Part& operator=(const Part&) = delete;
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
 
     bool on() const { return recorder_ != nullptr; }
     std::string arguments = "{}";  // a JSON object
@@ -52,7 +52,7 @@ class Profile {
     std::string_view name_;
     double begin_;
   };
-  Part part(Track track, std::string_view name) {
+  Scope scope(Track track, std::string_view name) {
     return {recorder_ && recorder_->on() ? &*recorder_ : nullptr, track, name};
   }
 

@@ -114,7 +114,7 @@ std::pair<int, std::string> run_met(const Workplace& place, const std::string& f
   return {WEXITSTATUS(status), read_file(place / "out0") + read_file(place / "out1")};
 }
 
-TEST(NcclMeeting, HasTheLossesOfThreads) {
+TEST(NcclRendezvous, HasTheLossesOfThreads) {
   const Workplace place;
   const Result threads = train(place, "--tensor-model-parallel-size 2");
   std::filesystem::remove(place / "log.jsonl");
@@ -130,7 +130,7 @@ TEST(NcclMeeting, HasTheLossesOfThreads) {
   EXPECT_EQ(losses, threads.losses);
 }
 
-TEST(NcclMeeting, ARankThatIsKilledEndsTheOther) {
+TEST(NcclRendezvous, ARankThatIsKilledEndsTheOther) {
   const Workplace place;
   const auto [code, text] =
       run_met(place, "--tensor-model-parallel-size 2 --train-iters 1000",

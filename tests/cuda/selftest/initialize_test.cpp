@@ -13,7 +13,7 @@ std::vector<double> drawn(DeviceKind device, DType type, Init init, int64_t begi
   ParameterSpec placed;
   placed.parameter.value =
       Tensor::empty(runtime.arena(MemoryClass::parameters), {kRows, kHeld}, type, "weight");
-  placed.placement.parts = {{"w", {kRows, kColumns}, {{1, {{5, 0, kHeld}}}}}};
+  placed.placement.tensors = {{"w", {kRows, kColumns}, {{1, {{5, 0, kHeld}}}}}};
   placed.init = init;
   const int64_t size = kRows * kHeld - begin;
   const Tensor value = placed.parameter.value.view({kRows * kHeld}).slice(0, begin, size);

@@ -62,10 +62,10 @@ class WholeModel {
     constexpr int64_t kVocabulary = 21, kPositions = 24, kHidden = 8, kInner = 12, kGroups = 2;
     using parallel::Division;
     const auto whole = [](const std::string& name, Shape shape, int64_t local = 0) {
-      return parallel::Part{name, shape, {{0, {{0, local, shape[0]}}}}, false};
+      return parallel::CanonicalTensor{name, shape, {{0, {{0, local, shape[0]}}}}, false};
     };
     const auto transposed = [&](const std::string& name, Shape shape) {
-      parallel::Part part = whole(name, shape);
+      parallel::CanonicalTensor part = whole(name, shape);
       part.transposed = true;
       return part;
     };
@@ -94,13 +94,14 @@ class WholeModel {
   bool tied() const { return tied_; }
 
  private:
-  void add(std::vector<parallel::Part> parts, std::optional<parallel::Division> division) {
+  void add(std::vector<parallel::CanonicalTensor> parts,
+           std::optional<parallel::Division> division) {
     Parameter& p = parameters_.emplace_back();
     int64_t rows = 0;
-    for (const parallel::Part& part : parts) rows += part.global[0];
+    for (const parallel::CanonicalTensor& part : parts) rows += part.global[0];
     p.shape = parts.front().global;
     p.shape.set(0, rows);
-    p.placement.parts = std::move(parts);
+    p.placement.tensors = std::move(parts);
     p.division = std::move(division);
     add_value(p, "", type_);
     if (type_ == DType::bf16) add_value(p, "remainder.", DType::i16);

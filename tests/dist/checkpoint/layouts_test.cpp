@@ -2,9 +2,9 @@
 #include <atomic>
 #include <thread>
 
-#include "checkpoint/part_copy.h"
 #include "checkpoint/reshard.h"
 #include "checkpoint/save.h"
+#include "checkpoint/tensor_copy.h"
 #include "checkpoint/writers.h"
 #include "comm/traffic.h"
 #include "dist/launch.h"
@@ -235,7 +235,7 @@ class Wrong : public ::testing::Test {
   }
   static auto find(std::vector<HeldTensor>& held, std::string_view name) {
     return std::ranges::find_if(held, [&](const HeldTensor& t) {
-      return t.prefix + t.placement->parts.front().name == name;
+      return t.prefix + t.placement->tensors.front().name == name;
     });
   }
 
@@ -282,7 +282,7 @@ TEST_F(Wrong, ADoubledPiece) {
       static thread_local parallel::Placement overlapping;
       HeldTensor& held = *find(contents.model, "wte.weight");
       overlapping = *held.placement;
-      --overlapping.parts[0].held[0].slices[0].global_begin;
+      --overlapping.tensors[0].held[0].slices[0].global_begin;
       held.placement = &overlapping;
     });
     EXPECT_TRUE(contains(
@@ -320,7 +320,7 @@ TEST_F(Wrong, ASurplusTensorAndAnotherShape) {
     if (rank != 2) return;
     HeldTensor& held = *find(contents.model, "wpe.weight");
     changed = *held.placement;
-    changed.parts[0].global = Shape{25, 8};
+    changed.tensors[0].global = Shape{25, 8};
     held.placement = &changed;
   });
   EXPECT_TRUE(contains(shape, "'wpe.weight': this rank holds it as one of [25, 8], and it is"))

@@ -24,8 +24,8 @@ namespace megatron {
 namespace {
 
 using comm::Group;
-using comm::MeetingPlace;
 using comm::Reduce;
+using comm::RendezvousAddress;
 using comm::Star;
 using testing::error_of;
 using testing::free_port;
@@ -33,7 +33,7 @@ using testing::make;
 
 // Runs body(star, rank) for each process; the errors that they end with, "" for none.
 std::vector<std::string> each_process(int size, const std::function<void(Star&, int rank)>& body) {
-  const MeetingPlace place{"localhost", free_port()};
+  const RendezvousAddress place{"localhost", free_port()};
   std::vector<std::string> errors(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r) {
@@ -124,7 +124,7 @@ TEST(StarErrors, AProcessThatEndsIsNamed) {
 }
 
 TEST(StarErrors, RanksThatDoNotComeAreNamed) {
-  const MeetingPlace place{"localhost", free_port()};
+  const RendezvousAddress place{"localhost", free_port()};
   std::string late;
   std::thread other([&] { late = error_of([&] { comm::make_star(place, 2, 3, 0.5); }); });
   const std::string text = error_of([&] { comm::make_star(place, 0, 3, 0.5); });
@@ -137,7 +137,7 @@ TEST(StarErrors, RanksThatDoNotComeAreNamed) {
 }
 
 TEST(StarErrors, ARankOfAnotherRunIsRefused) {
-  const MeetingPlace place{"localhost", free_port()};
+  const RendezvousAddress place{"localhost", free_port()};
   std::thread zero([&] { error_of([&] { comm::make_star(place, 0, 2, 1); }); });
   const std::string text = error_of([&] { comm::make_star(place, 3, 4, 1); });
   zero.join();
@@ -146,9 +146,9 @@ TEST(StarErrors, ARankOfAnotherRunIsRefused) {
       << text;
 }
 
-TEST(StarErrors, TheMeetingPlaceIsToldByVariables) {
+TEST(StarErrors, TheAddressComesFromVariables) {
   const auto place = [](const std::string& port, const std::string& kept) {
-    return comm::meeting_place([=](std::string_view name) -> std::optional<std::string> {
+    return comm::rendezvous_address([=](std::string_view name) -> std::optional<std::string> {
       if (name == "MASTER_ADDR") return "host0";
       if (name == "MASTER_PORT") return port;
       return name == "TORCHELASTIC_USE_AGENT_STORE" ? std::optional(kept) : std::nullopt;
@@ -167,7 +167,7 @@ TEST(StarErrors, TheMeetingPlaceIsToldByVariables) {
 TEST(StarErrors, ThePlaceMayBeAnAddressOfIpv6AndTellsTheRun) {
   const auto place = [](const std::string& address, const std::string& torch,
                         const std::string& slurm) {
-    return comm::meeting_place([=](std::string_view name) -> std::optional<std::string> {
+    return comm::rendezvous_address([=](std::string_view name) -> std::optional<std::string> {
       if (name == "MASTER_ADDR") return address;
       if (name == "MASTER_PORT") return "29500";
       if (name == "TORCHELASTIC_RUN_ID") return torch;
@@ -190,7 +190,7 @@ TEST(StarErrors, RanksMeetOverIpv4AndIpv6) {
   if (six >= 0) ::close(six);
   for (const std::string address : {"127.0.0.1", "::1", "localhost"}) {
     if (address == "::1" && !has_six) continue;
-    MeetingPlace place{address, free_port()};
+    RendezvousAddress place{address, free_port()};
     std::thread zero([&] {
       const auto star = comm::make_star(place, 0, 2, 10);
       star->world().barrier("met");
@@ -214,7 +214,7 @@ TEST(StarErrors, AllAddressesOfANameAreTried) {
   ASSERT_EQ(::bind(file, reinterpret_cast<sockaddr*>(&address), length), 0);
   ASSERT_EQ(::listen(file, 1), 0);
   ::getsockname(file, reinterpret_cast<sockaddr*>(&address), &length);
-  const MeetingPlace place{"localhost", ntohs(address.sin_port)};
+  const RendezvousAddress place{"localhost", ntohs(address.sin_port)};
   EXPECT_EQ(error_of([&] { comm::connect_to(place, 2); }), "");
   ::close(file);
   const std::string text = error_of([&] { comm::connect_to(place, 0.1); });
@@ -226,8 +226,8 @@ TEST(StarErrors, AllAddressesOfANameAreTried) {
 
 TEST(StarErrors, APortThatIsTakenIsNamed) {
   const int port = free_port();
-  comm::Reception first(MeetingPlace{"localhost", port});
-  MeetingPlace place{"localhost", port};
+  comm::Reception first(RendezvousAddress{"localhost", port});
+  RendezvousAddress place{"localhost", port};
   place.port_by = "next to MASTER_PORT";
   const std::string text = error_of([&] { comm::make_star(place, 0, 2, 1); });
   EXPECT_NE(text.find(std::to_string(port) + " (next to MASTER_PORT): Address already in use"),
@@ -238,7 +238,7 @@ TEST(StarErrors, APortThatIsTakenIsNamed) {
 
 TEST(StarErrors, AProcessOfAnotherRunIsRefusedByName) {
   const int port = free_port();
-  MeetingPlace ours{"localhost", port}, theirs = ours, nobodys = ours;
+  RendezvousAddress ours{"localhost", port}, theirs = ours, nobodys = ours;
   ours.run = "SLURM_JOB_ID 71";
   theirs.run = "SLURM_JOB_ID 72";
   std::string text;
@@ -257,7 +257,7 @@ TEST(StarErrors, AProcessOfAnotherRunIsRefusedByName) {
 
 TEST(StarErrorsDeathTest, ARankThatDoesNotEndIsNamedAndAllEnd) {
   const auto run = [] {
-    const MeetingPlace place{"localhost", free_port()};
+    const RendezvousAddress place{"localhost", free_port()};
     std::thread one([&] {
       const auto star = comm::make_star(place, 1, 2, 10);
       star->body_begins(0.3);
@@ -273,7 +273,7 @@ TEST(StarErrorsDeathTest, ARankThatDoesNotEndIsNamedAndAllEnd) {
 
 // Rank 0, where the calls are made, logs who waits for whom.
 TEST(StarWaits, ForARankAreLoggedAndTheRunGoesOn) {
-  const MeetingPlace place{"localhost", free_port()};
+  const RendezvousAddress place{"localhost", free_port()};
   ::testing::internal::CaptureStderr();
   const auto rank = [&](int r) {
     const auto star = comm::make_star(place, r, 3, 10);
@@ -321,7 +321,7 @@ comm::launch::Descriptor stranger(int port, const std::string& bytes) {
 // it is a rank that is there.
 TEST(StarErrors, HostileBytesHarmNobody) {
   const int port = free_port();
-  const MeetingPlace place{"localhost", port};
+  const RendezvousAddress place{"localhost", port};
   std::unique_ptr<Star> zero, one;
   std::thread first([&] { zero = comm::make_star(place, 0, 2, 10); });
   std::vector<comm::launch::Descriptor> strangers;

@@ -56,8 +56,8 @@ Gradients run(parallel::Sharding sharding, bool overlap, const Options& options)
     head_loss(model, tape,
               forward(model, tape, {}, batch, Phase::train, options.recompute, options.offload),
               batch);
-    if (options.in_parts) tape.backward(Part::input);
-    tape.backward(options.in_parts ? Part::weight : Part::all);
+    if (options.in_parts) tape.backward(BackwardPart::input);
+    tape.backward(options.in_parts ? BackwardPart::weight : BackwardPart::all);
     dp.finish();
     const std::lock_guard lock(mutex);
     for (const parallel::Shard& shard : dp.shards()) {

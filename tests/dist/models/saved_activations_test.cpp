@@ -40,8 +40,8 @@ std::vector<SavedResult> run(int ranks, const GptConfig& config, DType type,
       result.losses = to_doubles(head_loss(model, tape, out, batch));
     }
     result.kept = runtime.arena(MemoryClass::activations).in_use() - before;
-    tape.backward(in_parts ? Part::input : Part::all);
-    if (in_parts) tape.backward(Part::weight);
+    tape.backward(in_parts ? BackwardPart::input : BackwardPart::all);
+    if (in_parts) tape.backward(BackwardPart::weight);
     for (const parallel::ParameterSpec* placed : model.parameters())
       result.gradients.push_back(testing::gradient_of(placed->parameter));
   });

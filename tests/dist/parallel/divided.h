@@ -115,8 +115,8 @@ class Bench {
 
   void backward(Tape& tape) {
     if (!in_parts_) return tape.backward();
-    tape.backward(::megatron::Part::input);
-    tape.backward(::megatron::Part::weight);
+    tape.backward(::megatron::BackwardPart::input);
+    tape.backward(::megatron::BackwardPart::weight);
   }
   void give(const std::string& name, const Tensor& t, How how) {
     results[name] = {how, t.shape(), to_doubles(t)};

@@ -103,10 +103,10 @@ Lines column_lines(bool sequence, bool async, bool in_parts) {
     const Var y = column_linear(tape, x, weight, {}, b.tp);
     tape.set_gradient(y, b.columns("dy", {6, 8}, b.share(8)));
     lines.clear();
-    tape.backward(in_parts ? ::megatron::Part::input : ::megatron::Part::all);
+    tape.backward(in_parts ? ::megatron::BackwardPart::input : ::megatron::BackwardPart::all);
     if (in_parts) {
       lines.emplace_back("weight part");
-      tape.backward(::megatron::Part::weight);
+      tape.backward(::megatron::BackwardPart::weight);
     }
   });
 }

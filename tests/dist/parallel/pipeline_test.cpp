@@ -44,9 +44,9 @@ namespace {
 
 constexpr int64_t kHidden = 3;
 
-// A model of pieces y = scale x + shift, whose loss is the sum of what the last piece gives.
-double scale_of(int piece) { return 0.5 + 0.25 * piece; }
-double shift_of(int piece) { return 0.125 * piece - 0.3; }
+// A model of virtual stages y = scale x + shift, whose loss is the sum of what the last virtual stage gives.
+double scale_of(int virtual_stage) { return 0.5 + 0.25 * virtual_stage; }
+double shift_of(int virtual_stage) { return 0.125 * virtual_stage - 0.3; }
 double input_of(int micro_batch, size_t element) {
   return std::sin(1 + 3 * micro_batch + static_cast<double>(element));
 }
@@ -72,8 +72,8 @@ class ToyWork : public StageWork {
         gradients(static_cast<size_t>(shape.chunks)) {}
 
   Tensor forward(int chunk, int micro_batch, const Tensor& input) override {
-    const int piece = shape_.piece(stage_, chunk);
-    EXPECT_EQ(input.defined(), piece != 0);
+    const int virtual_stage = shape_.virtual_stage(stage_, chunk);
+    EXPECT_EQ(input.defined(), virtual_stage != 0);
     std::vector<double> x(static_cast<size_t>(rows_.of(micro_batch) * kHidden));
     if (input.defined()) {
       EXPECT_EQ(input.shape(), (Shape{rows_.of(micro_batch), kHidden}));
@@ -82,21 +82,21 @@ class ToyWork : public StageWork {
       for (size_t i = 0; i < x.size(); ++i) x[i] = input_of(micro_batch, i);
     }
     inputs_[{chunk, micro_batch}] = x;
-    for (double& value : x) value = scale_of(piece) * value + shift_of(piece);
-    if (piece + 1 < shape_.pieces()) return tensor_of(micro_batch, x);
+    for (double& value : x) value = scale_of(virtual_stage) * value + shift_of(virtual_stage);
+    if (virtual_stage + 1 < shape_.virtual_stages()) return tensor_of(micro_batch, x);
     for (const double value : x) loss += value;
     return {};
   }
 
   Tensor backward(int chunk, int micro_batch, const Tensor& gradient, bool weights) override {
-    const int piece = shape_.piece(stage_, chunk);
-    EXPECT_EQ(gradient.defined(), piece + 1 < shape_.pieces());
+    const int virtual_stage = shape_.virtual_stage(stage_, chunk);
+    EXPECT_EQ(gradient.defined(), virtual_stage + 1 < shape_.virtual_stages());
     std::vector<double> dy(inputs_.at({chunk, micro_batch}).size(), 1.0);
     if (gradient.defined()) dy = to_doubles(gradient);
     output_gradients_[{chunk, micro_batch}] = dy;
     if (weights) weight(chunk, micro_batch);
-    for (double& value : dy) value *= scale_of(piece);
-    return piece == 0 ? Tensor() : tensor_of(micro_batch, dy);
+    for (double& value : dy) value *= scale_of(virtual_stage);
+    return virtual_stage == 0 ? Tensor() : tensor_of(micro_batch, dy);
   }
 
   void weight(int chunk, int micro_batch) override {
@@ -135,25 +135,25 @@ class ToyWork : public StageWork {
   double loss = 0;
 };
 
-// What one rank finds that runs all pieces, micro-batch after micro-batch: the same bits.
+// What one rank finds that runs all virtual stages, micro-batch after micro-batch: the same bits.
 struct Expected {
   std::vector<Gradients> of_piece;
   double loss = 0;
 };
-Expected expected(int pieces, int micro_batches, Rows rows) {
+Expected expected(int virtual_stages, int micro_batches, Rows rows) {
   Expected result;
-  result.of_piece.resize(static_cast<size_t>(pieces));
+  result.of_piece.resize(static_cast<size_t>(virtual_stages));
   for (int m = 0; m < micro_batches; ++m) {
-    std::vector<std::vector<double>> x(static_cast<size_t>(pieces + 1));
+    std::vector<std::vector<double>> x(static_cast<size_t>(virtual_stages + 1));
     x[0].resize(static_cast<size_t>(rows.of(m) * kHidden));
     for (size_t i = 0; i < x[0].size(); ++i) x[0][i] = input_of(m, i);
-    for (int p = 0; p < pieces; ++p) {
+    for (int p = 0; p < virtual_stages; ++p) {
       const auto at = static_cast<size_t>(p);
       for (const double value : x[at]) x[at + 1].push_back(scale_of(p) * value + shift_of(p));
     }
     for (const double value : x.back()) result.loss += value;
     std::vector<double> dy(x[0].size(), 1.0);
-    for (int p = pieces - 1; p >= 0; --p) {
+    for (int p = virtual_stages - 1; p >= 0; --p) {
       const auto at = static_cast<size_t>(p);
       for (size_t i = 0; i < dy.size(); ++i) {
         result.of_piece[at].scale += x[at][i] * dy[i];
@@ -186,17 +186,17 @@ void check_run(const PipelineShape& shape, const std::vector<int>& micro_batch_c
     EXPECT_EQ(on.pipeline.stage(), world.rank());
     for (const int micro_batches : micro_batch_counts) {
       EXPECT_LE(runtime.arena(MemoryClass::activations).in_use(), 128);  // of the last call at most
-      const Expected wanted = expected(shape.pieces(), micro_batches, rows);
+      const Expected wanted = expected(shape.virtual_stages(), micro_batches, rows);
       ToyWork work(shape, world.rank(), runtime, rows);
       Schedule executed;
       on.pipeline.run(micro_batches, work, [&](const Action& a) { executed.push_back(a); });
       EXPECT_EQ(executed, shape.schedule(world.rank(), micro_batches));
       EXPECT_FALSE(work.has_left());
       for (int chunk = 0; chunk < shape.chunks; ++chunk) {
-        const auto piece = static_cast<size_t>(shape.piece(world.rank(), chunk));
-        EXPECT_EQ(work.gradients[static_cast<size_t>(chunk)], wanted.of_piece[piece]);
+        const auto virtual_stage = static_cast<size_t>(shape.virtual_stage(world.rank(), chunk));
+        EXPECT_EQ(work.gradients[static_cast<size_t>(chunk)], wanted.of_piece[virtual_stage]);
       }
-      const int last = shape.stage_of(shape.pieces() - 1);
+      const int last = shape.stage_of(shape.virtual_stages() - 1);
       if (world.rank() == last) {
         EXPECT_EQ(work.loss, wanted.loss);
       }

@@ -91,16 +91,16 @@ struct ToyExperts {
     parallel::Placement placement;
     if (!name.ends_with("scale") && !name.ends_with("up")) {
       const bool transposed = name.ends_with("down");
-      placement.parts = {{.name = "model." + name, .global = shape, .transposed = transposed}};
+      placement.tensors = {{.name = "model." + name, .global = shape, .transposed = transposed}};
       return placement;
     }
     Shape one = shape;
     one.set(0, 1);
     for (int64_t e = 0; e < kExperts; ++e)
-      placement.parts.push_back({.name = fmt::format("model.{}.{}", name, e),
-                                 .global = one,
-                                 .held = {{0, {{0, e, 1}}}},
-                                 .stacked = true});
+      placement.tensors.push_back({.name = fmt::format("model.{}.{}", name, e),
+                                   .global = one,
+                                   .held = {{0, {{0, e, 1}}}},
+                                   .stacked = true});
     return placement;
   }
 

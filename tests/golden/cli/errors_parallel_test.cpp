@@ -144,7 +144,8 @@ TEST_F(BadLayout, Letters) {
       {"(Et*6|t*6L", "'(' at character 1: no ) closes it"},
       {"((t|)*2)*6L", "'(' at character 2: parentheses do not stand within parentheses"},
       {"Et*6|t*6mL", "'m' at character 9: layers of multi-token prediction"},
-      {"Et*6|t*6|L", "has 3 pieces, which cannot be divided by --pipeline-model-parallel-size 2"},
+      {"Et*6|t*6|L",
+       "has 3 virtual stages, which cannot be divided by --pipeline-model-parallel-size 2"},
       {"Et*6|t*7L", "has 13 layers (t), and --num-layers is 12: change one of them"},
       {"|", "has no E, t and L"},
   };

@@ -97,17 +97,18 @@ double data_parallel_bytes(const TrafficShape& s, const SpanElements& parameters
 }
 
 double pipeline_bytes(const TrafficShape& s, const parallel::PipelineShape& pipeline, int stage) {
-  const auto elsewhere = [&](int piece) {
-    return piece >= 0 && piece < pipeline.pieces() && pipeline.stage_of(piece) != stage;
+  const auto elsewhere = [&](int virtual_stage) {
+    return virtual_stage >= 0 && virtual_stage < pipeline.virtual_stages() &&
+           pipeline.stage_of(virtual_stage) != stage;
   };
   int messages = 0;
   for (int chunk = 0; chunk < pipeline.chunks; ++chunk) {
-    const int piece = pipeline.piece(stage, chunk);
-    messages += elsewhere(piece + 1);
-    messages += elsewhere(piece - 1);
+    const int virtual_stage = pipeline.virtual_stage(stage, chunk);
+    messages += elsewhere(virtual_stage + 1);
+    messages += elsewhere(virtual_stage - 1);
   }
   double bytes = d(s.micro_batches) * activation(s) * messages;
-  const int first = pipeline.stage_of(0), last = pipeline.stage_of(pipeline.pieces() - 1);
+  const int first = pipeline.stage_of(0), last = pipeline.stage_of(pipeline.virtual_stages() - 1);
   if (!s.model->flags().untie && first != last && (stage == first || stage == last))
     bytes += 2 * share(2) * d(s.model->vocab_size() * s.model->hidden_size()) * kGradient;
   return bytes;

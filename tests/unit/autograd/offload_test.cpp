@@ -57,8 +57,8 @@ TEST_F(OffloadTest, MovesEachStorageOnceAndComesBackBitForBit) {
         tape.record(node, {});
       }
       tape.set_gradient(h, dy);
-      if (in_parts) tape.backward(Part::input);
-      tape.backward(in_parts ? Part::weight : Part::all);
+      if (in_parts) tape.backward(BackwardPart::input);
+      tape.backward(in_parts ? BackwardPart::weight : BackwardPart::all);
       const std::vector<std::vector<double>> gradients = {to_doubles(tape.gradient(x)),
                                                           gradient(a)};
       if (resident.empty()) resident = gradients;

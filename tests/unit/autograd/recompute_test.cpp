@@ -40,9 +40,9 @@ class RecomputeTest : public TapeTest {
       result.kept = in_use() - before - kRoom;
       tape.set_gradient(y, dy);
       if (in_parts) {
-        tape.backward(Part::input);
+        tape.backward(BackwardPart::input);
         EXPECT_FALSE(a.uses[0].started);
-        tape.backward(Part::weight);
+        tape.backward(BackwardPart::weight);
       } else {
         tape.backward();
       }

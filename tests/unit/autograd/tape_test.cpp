@@ -44,10 +44,10 @@ TEST_F(TapeTest, InputThenWeightIsAll) {
   for (const bool recompute : {false, true}) {
     const auto whole = chain(runtime, x, dy, a, b, recompute, [](Tape& tape) { tape.backward(); });
     const auto parts = chain(runtime, x, dy, a, b, recompute, [&](Tape& tape) {
-      tape.backward(Part::input);
+      tape.backward(BackwardPart::input);
       EXPECT_FALSE(a.uses[0].started);
       EXPECT_FALSE(b.uses[0].started);
-      tape.backward(Part::weight);
+      tape.backward(BackwardPart::weight);
     });
     EXPECT_EQ(whole, parts) << recompute;
   }
@@ -80,9 +80,9 @@ TEST_F(TapeTest, TiedWeightIsFinalWhenAllItsUsesAre) {
     tape.listen(static_cast<GradientListener*>(&log));
     const Var y = product(tape, product(tape, tape.leaf(x), Weight(w, 0)), Weight(w, 1));
     tape.set_gradient(y, dy);
-    tape.backward(Part::input);
+    tape.backward(BackwardPart::input);
     EXPECT_EQ(log.lines.size(), static_cast<size_t>(micro_batch));
-    tape.backward(Part::weight);
+    tape.backward(BackwardPart::weight);
     EXPECT_EQ(log.lines.size(), static_cast<size_t>(micro_batch) + 1);
   }
   EXPECT_EQ(log.lines, (std::vector<std::string>{"w 0", "w 1"}));

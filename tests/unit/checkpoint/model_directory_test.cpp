@@ -7,7 +7,7 @@
 namespace megatron::checkpoint {
 namespace {
 
-using parallel::Part;
+using parallel::CanonicalTensor;
 
 void write_tensor_file(const std::string& path, const std::vector<std::string>& names) {
   std::vector<TensorToWrite> tensors;
@@ -231,7 +231,7 @@ TEST(Save, StackedTensorsGoApartAndComeBackOnOtherRanks) {
 TEST(Save, PutsATensorTogetherFromSeveralParameters) {
   const TemporaryDirectory folder;
   const auto part = [](int64_t global, int64_t local, int64_t size) {
-    return std::vector<Part>{{"a", Shape{5, 2}, {{0, {{global, local, size}}}}, true}};
+    return std::vector<CanonicalTensor>{{"a", Shape{5, 2}, {{0, {{global, local, size}}}}, true}};
   };
   Model model;
   count_from(model.add(Shape{2, 2}, DType::f32, part(3, 0, 2)), 6);
@@ -249,7 +249,7 @@ TEST(Save, PutsATensorTogetherFromSeveralParameters) {
 
 TEST(Save, LeavesPaddingOutAndLoadsItAsZero) {
   const TemporaryDirectory folder;
-  const std::vector<Part> parts = {{"a", Shape{3, 2}, {{0, {{0, 0, 3}}}}}};
+  const std::vector<CanonicalTensor> parts = {{"a", Shape{3, 2}, {{0, {{0, 0, 3}}}}}};
   Model model, loaded;
   count_from(model.add(Shape{4, 2}, DType::f32, parts), 1);
   save_model(folder / "m", Json(Json::Object{}), model.parameters(), {});

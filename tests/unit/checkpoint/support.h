@@ -67,11 +67,12 @@ class Model {
  public:
   Model() : runtime_(Device{DeviceKind::reference}, 1) {}
 
-  parallel::ParameterSpec& add(Shape shape, DType dtype, std::vector<parallel::Part> parts) {
+  parallel::ParameterSpec& add(Shape shape, DType dtype,
+                               std::vector<parallel::CanonicalTensor> parts) {
     auto placed = std::make_unique<parallel::ParameterSpec>();
     placed->parameter.value =
         Tensor::empty(runtime_.arena(MemoryClass::parameters), shape, dtype, "test");
-    placed->placement.parts = std::move(parts);
+    placed->placement.tensors = std::move(parts);
     owned_.push_back(std::move(placed));
     placed_.push_back(owned_.back().get());
     return *owned_.back();

@@ -15,7 +15,7 @@ class TrainedModel {
       : type_(type), runtime_(Device{DeviceKind::reference}, 1) {
     constexpr int64_t kVocabulary = 20, kPadded = 32, kHidden = 8, kInner = 12;
     const auto whole = [](const std::string& name, Shape shape, bool transposed = false) {
-      return parallel::Part{name, shape, {{0, {{0, 0, shape[0]}}}}, transposed};
+      return parallel::CanonicalTensor{name, shape, {{0, {{0, 0, shape[0]}}}}, transposed};
     };
     const auto embedding = [&](const std::string& name) {
       model_.add(Shape{kPadded, kHidden}, type, {whole(name, Shape{kVocabulary, kHidden})});
@@ -25,8 +25,8 @@ class TrainedModel {
       const std::string prefix = fmt::format("transformer.h.{}.", layer);
       model_.add(prefix + "ln_1.weight", Shape{kHidden}, type);
       model_.add(prefix + "attn.c_attn.weight", Shape{3 * kHidden, kHidden}, type, true);
-      parallel::Part gate = whole(prefix + "mlp.gate.weight", Shape{kInner, kHidden}),
-                     up = whole(prefix + "mlp.up.weight", Shape{kInner, kHidden});
+      parallel::CanonicalTensor gate = whole(prefix + "mlp.gate.weight", Shape{kInner, kHidden}),
+                                up = whole(prefix + "mlp.up.weight", Shape{kInner, kHidden});
       up.held[0].slices[0].local_begin = kInner;
       model_.add(Shape{2 * kInner, kHidden}, type, {gate, up});
     }
@@ -91,7 +91,7 @@ class TrainedModel {
     std::memset(value.raw(), 0, static_cast<size_t>(value.bytes()));
     uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
     const int64_t row = value.bytes() / value.size(0);
-    for (const parallel::Part& part : placement.parts) {
+    for (const parallel::CanonicalTensor& part : placement.tensors) {
       const parallel::Slice rows = part.slices(0)[0];
       char* const at = static_cast<char*>(value.raw()) + rows.local_begin * row;
       for (int64_t i = 0; i < rows.size * row; ++i) {

@@ -112,11 +112,11 @@ TEST(Launcher, OptionsOfOpenMpiForOtherHosts) {
   EXPECT_EQ(words_of(kOpenMpi4, s),
             (Words{"-np", "8", "--bind-to", "none", "-x", "OMP_NUM_THREADS", "-x", "PATH"}));
   std::vector<Option> options;
-  export_meeting(kOpenMpi4, options);
+  export_rendezvous(kOpenMpi4, options);
   ASSERT_EQ(options.size(), 1u);
   EXPECT_EQ(options[0].words, (Words{"-x", "MEGATRON_LAUNCH"}));
   options.clear();
-  for (const Launcher& l : {kMpich, kIntel, kSlurm}) export_meeting(l, options);
+  for (const Launcher& l : {kMpich, kIntel, kSlurm}) export_rendezvous(l, options);
   EXPECT_TRUE(options.empty());  // these pass on the whole environment
 }
 

@@ -54,7 +54,7 @@ BigramModel::BigramModel(const Model& model, Runtime& runtime, DType type,
   const int64_t vocabulary = model->vocab_size(), hidden = model->hidden_size();
   const auto placement = [](const std::string& name, const Shape& shape) {
     parallel::Placement placement;
-    placement.parts = {{.name = "model." + name, .global = shape}};
+    placement.tensors = {{.name = "model." + name, .global = shape}};
     return placement;
   };
   nn::Builder builder(runtime, type, placement, ranks);

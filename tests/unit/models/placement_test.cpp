@@ -96,13 +96,13 @@ TEST(ModelPlacement, OfEachElementOneRankCounts) {
         for (const ParameterSpec* placed : held.model.parameters()) {
           EXPECT_EQ(placed->partial.has_value(), placed->divisions.empty())
               << placed->parameter.name;
-          for_each_run(*placed,
-                       [&](const parallel::Part& part, int64_t canonical, int64_t, int64_t size) {
-                         auto& tensor = counts[part.name];
-                         tensor.resize(static_cast<size_t>(part.global.elements()));
-                         for (int64_t i = 0; i < size; ++i)
-                           tensor[static_cast<size_t>(canonical + i)] += placed->counted;
-                       });
+          for_each_run(*placed, [&](const parallel::CanonicalTensor& part, int64_t canonical,
+                                    int64_t, int64_t size) {
+            auto& tensor = counts[part.name];
+            tensor.resize(static_cast<size_t>(part.global.elements()));
+            for (int64_t i = 0; i < size; ++i)
+              tensor[static_cast<size_t>(canonical + i)] += placed->counted;
+          });
         }
       }
       for (const auto& [name, of_tensor] : counts) {
@@ -214,7 +214,7 @@ TEST(ModelParts, ATiedTableLiesAtBothEnds) {
   const ParameterSpec& in = *first.parameters().front();
   const ParameterSpec& out = *last.parameters().back();
   EXPECT_EQ(in.parameter.name, out.parameter.name);
-  EXPECT_EQ(in.placement.parts[0].name, out.placement.parts[0].name);
+  EXPECT_EQ(in.placement.tensors[0].name, out.placement.tensors[0].name);
   EXPECT_EQ(in.parameter.uses.size(), 1u);
   EXPECT_EQ(out.parameter.uses.size(), 1u);
   EXPECT_TRUE(in.tied_across_stages && out.tied_across_stages);

@@ -81,8 +81,8 @@ class RecomputeTest : public ::testing::TestWithParam<std::tuple<bool, DType>> {
       }
       result.kept = activations.in_use() - before;
       result.host = host.in_use();
-      tape.backward(options.in_parts ? Part::input : Part::all);
-      if (options.in_parts) tape.backward(Part::weight);
+      tape.backward(options.in_parts ? BackwardPart::input : BackwardPart::all);
+      if (options.in_parts) tape.backward(BackwardPart::weight);
     }
     runtime.stream().watch(nullptr);
     EXPECT_EQ(activations.in_use(), before);

@@ -10,7 +10,7 @@ namespace {
 
 parallel::Placement one_tensor(const std::string& name, const Shape& shape) {
   parallel::Placement placement;
-  placement.parts = {{name, shape, {{0, {{0, 0, shape[0]}}}}}};
+  placement.tensors = {{name, shape, {{0, {{0, 0, shape[0]}}}}}};
   return placement;
 }
 
@@ -55,7 +55,7 @@ TEST(Builder, WhatIsNotDividedIsCountedOnceAndPartialWhereTokensAreDivided) {
       EXPECT_FALSE(placed[1]->partial);
       EXPECT_EQ(placed[1]->parameter.value.shape(), (Shape{3, 2}));
       EXPECT_EQ(placed[1]->whole, (Shape{6, 2}));
-      EXPECT_EQ(placed[1]->placement.parts[0].slices(0).size(), 2u);
+      EXPECT_EQ(placed[1]->placement.tensors[0].slices(0).size(), 2u);
     }
   }
 }

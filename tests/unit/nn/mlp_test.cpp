@@ -81,7 +81,7 @@ class MlpTest : public ::testing::TestWithParam<DType> {
                    GetParam(),
                    [](const std::string& name, const Shape& shape) {
                      parallel::Placement placement;
-                     placement.parts = {{name, shape, {{0, {{0, 0, shape[0]}}}}}};
+                     placement.tensors = {{name, shape, {{0, {{0, 0, shape[0]}}}}}};
                      return placement;
                    },
                    {}};

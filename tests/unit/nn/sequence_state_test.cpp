@@ -16,7 +16,7 @@ class State : public ::testing::Test {
       : builder_(runtime_, DType::f32,
                  [](const std::string& name, const Shape& shape) {
                    parallel::Placement placement;
-                   placement.parts = {{.name = name, .global = shape}};
+                   placement.tensors = {{.name = name, .global = shape}};
                    return placement;
                  }),
         rotary_(RotaryTable::make(runtime_, DType::f32, kCapacity, kHeadSize, 10000)),

@@ -31,7 +31,7 @@ parallel::ParameterSpec make(Runtime& runtime, int64_t rows, int64_t columns, DT
   copy_from(placed.parameter.value, std::span<const double>(normals(rows * columns, name)));
   copy_from(placed.parameter.uses[0].grad,
             std::span<const double>(normals(rows * columns, name + ".grad")));
-  placed.placement.parts = {{.name = name, .global = {rows, columns}}};
+  placed.placement.tensors = {{.name = name, .global = {rows, columns}}};
   return placed;
 }
 

@@ -46,7 +46,7 @@ Result run(const Case& c, double fraction) {
     fill(p.value, name);
     placed[i].whole = shapes[i];
     placed[i].decay = shapes[i].rank() > 1;
-    placed[i].placement.parts = {{.name = name, .global = shapes[i]}};
+    placed[i].placement.tensors = {{.name = name, .global = shapes[i]}};
     shards.push_back({&placed[i], 0, p.value, gradient});
   }
   Optimizer optimizer(shards, {.method = c.method, .offload_fraction = fraction}, {}, runtime);

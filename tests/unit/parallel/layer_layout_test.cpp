@@ -27,18 +27,18 @@ PipelineShape shape_of(int64_t stages, int64_t chunks) {
   return shape;
 }
 
-// [stage, chunk, first layer, layers] of every piece, as the fixture lists them.
+// [stage, chunk, first layer, layers] of every virtual stage, as the fixture lists them.
 void compare(const std::vector<ModelPart>& parts, const PipelineShape& shape, const Json& entry) {
-  ASSERT_EQ(parts.size(), static_cast<size_t>(shape.pieces()));
+  ASSERT_EQ(parts.size(), static_cast<size_t>(shape.virtual_stages()));
   size_t listed = 0;
   for (const Json& row : entry["rank_chunk_offset_count"].as_array()) {
     const auto& numbers = row.as_array();
-    const int piece = shape.piece(static_cast<int>(numbers[0].as_integer()),
-                                  static_cast<int>(numbers[1].as_integer()));
-    const ModelPart expected = {numbers[2].as_integer(), numbers[3].as_integer(), piece == 0,
-                                piece == shape.pieces() - 1};
-    EXPECT_EQ(parts[static_cast<size_t>(piece)], expected)
-        << "piece " << piece << " of " << entry.dump().substr(0, 120);
+    const int virtual_stage = shape.virtual_stage(static_cast<int>(numbers[0].as_integer()),
+                                                  static_cast<int>(numbers[1].as_integer()));
+    const ModelPart expected = {numbers[2].as_integer(), numbers[3].as_integer(),
+                                virtual_stage == 0, virtual_stage == shape.virtual_stages() - 1};
+    EXPECT_EQ(parts[static_cast<size_t>(virtual_stage)], expected)
+        << "virtual stage " << virtual_stage << " of " << entry.dump().substr(0, 120);
     ++listed;
   }
   EXPECT_EQ(listed, parts.size());
@@ -112,7 +112,7 @@ TEST(PlaceLayers, ByMegatronsLayouts) {
     const int64_t layers = *number(entry, "layers");
     const PipelineShape shape = shape_of(*number(entry, "pp"), number(entry, "vpp").value_or(1));
     if (entry.contains("num_stages")) {
-      EXPECT_EQ(pieces_of_layout(placement.layout), entry["num_stages"].as_integer());
+      EXPECT_EQ(virtual_stages_of_layout(placement.layout), entry["num_stages"].as_integer());
     }
     if (number(entry, "mtp")) {
       const size_t m = placement.layout.find('m');
@@ -158,7 +158,7 @@ TEST(PlaceLayers, ABadLayoutNamesTheCharacter) {
   expect("EttmttL", {"'m' at character 4", "MTP"});
   expect("|", {"has no E"});
   expect("Ett|tttL", {"has 5 layers", "--num-layers is 4"});
-  expect("Ett|tt|L", {"3 pieces", "--pipeline-model-parallel-size 2"});
+  expect("Ett|tt|L", {"3 virtual stages", "--pipeline-model-parallel-size 2"});
 }
 
 TEST(PlaceLayers, ErrorsNameNumbersAndFlags) {

@@ -22,7 +22,7 @@ std::vector<Slice> slices_of(Division division, int ranks, int rank) {
 
 Placement stacked() {
   Placement p;
-  p.parts = {{"q", {8, 3}, {{0, {{0, 0, 8}}}}}, {"k", {4, 3}, {{0, {{0, 8, 4}}}}}};
+  p.tensors = {{"q", {8, 3}, {{0, {{0, 0, 8}}}}}, {"k", {4, 3}, {{0, {{0, 8, 4}}}}}};
   return p;
 }
 
@@ -45,31 +45,31 @@ TEST(SlicesOf, UnevenBlocksEndEarly) {
 TEST(Narrowed, StackedTensorsKeepTheirShares) {
   const Division division{.axis = 0, .blocks = {8, 4}};
   const Placement p = narrowed(stacked(), 0, slices_of(division, 2, 1));
-  ASSERT_EQ(p.parts.size(), 2u);
-  EXPECT_EQ(rows(p.parts[0].slices(0)), (Rows{{4, 0, 4}}));
-  EXPECT_EQ(rows(p.parts[1].slices(0)), (Rows{{2, 4, 2}}));
-  EXPECT_EQ(p.parts[1].global, (Shape{4, 3}));
+  ASSERT_EQ(p.tensors.size(), 2u);
+  EXPECT_EQ(rows(p.tensors[0].slices(0)), (Rows{{4, 0, 4}}));
+  EXPECT_EQ(rows(p.tensors[1].slices(0)), (Rows{{2, 4, 2}}));
+  EXPECT_EQ(p.tensors[1].global, (Shape{4, 3}));
 }
 
 // GPT-2's q, k and v are one tensor, of which a rank has three stretches.
 TEST(Narrowed, OneTensorOfSeveralBlocks) {
   Placement whole;
-  whole.parts = {{"c_attn", {12, 3}, {{0, {{0, 0, 12}}}}, true}};
+  whole.tensors = {{"c_attn", {12, 3}, {{0, {{0, 0, 12}}}}, true}};
   const Division division{.axis = 0, .blocks = {4, 4, 4}};
   const Placement p = narrowed(whole, 0, slices_of(division, 2, 1));
-  EXPECT_EQ(rows(p.parts[0].slices(0)), (Rows{{2, 0, 2}, {6, 2, 2}, {10, 4, 2}}));
-  EXPECT_TRUE(p.parts[0].transposed);
-  EXPECT_EQ(rows(narrowed(whole, 0, slices_of(division, 1, 0)).parts[0].slices(0)),
+  EXPECT_EQ(rows(p.tensors[0].slices(0)), (Rows{{2, 0, 2}, {6, 2, 2}, {10, 4, 2}}));
+  EXPECT_TRUE(p.tensors[0].transposed);
+  EXPECT_EQ(rows(narrowed(whole, 0, slices_of(division, 1, 0)).tensors[0].slices(0)),
             (Rows{{0, 0, 12}}));
 }
 
 TEST(Narrowed, AWholeTensorAlongItsOtherDim) {
   Placement whole;
-  whole.parts = {{"proj", {3, 10}, {{0, {{0, 0, 3}}}}, true}};
+  whole.tensors = {{"proj", {3, 10}, {{0, {{0, 0, 3}}}}, true}};
   const Division division{.axis = 1, .blocks = {10}};
   const Placement p = narrowed(whole, 1, slices_of(division, 4, 3));
-  EXPECT_EQ(rows(p.parts[0].slices(0)), (Rows{{0, 0, 3}}));
-  EXPECT_EQ(rows(p.parts[0].slices(1)), (Rows{{9, 0, 1}}));
+  EXPECT_EQ(rows(p.tensors[0].slices(0)), (Rows{{0, 0, 3}}));
+  EXPECT_EQ(rows(p.tensors[0].slices(1)), (Rows{{9, 0, 1}}));
 }
 
 // An expert's matrices [out,in] lie one above the other in [experts,out,in], of which experts and
@@ -77,29 +77,30 @@ TEST(Narrowed, AWholeTensorAlongItsOtherDim) {
 TEST(Narrowed, AStackAlongTwoAxes) {
   Placement whole;
   for (int64_t e = 0; e < 3; ++e)
-    whole.parts.push_back({.name = fmt::format("experts.{}.down", e),
-                           .global = {1, 2, 6},
-                           .held = {{0, {{0, e, 1}}}},
-                           .transposed = true,
-                           .stacked = true});
+    whole.tensors.push_back({.name = fmt::format("experts.{}.down", e),
+                             .global = {1, 2, 6},
+                             .held = {{0, {{0, e, 1}}}},
+                             .transposed = true,
+                             .stacked = true});
   const Division experts{.axis = 0, .blocks = {3}, .group = RankGroup::expert},
       columns{.axis = 2, .blocks = {6}, .group = RankGroup::expert_tensor};
   const Placement p =
       narrowed(narrowed(whole, 0, slices_of(experts, 2, 1)), 2, slices_of(columns, 3, 1));
-  EXPECT_TRUE(p.parts[0].slices(0).empty());
-  EXPECT_EQ(rows(p.parts[2].slices(0)), (Rows{{0, 0, 1}}));
-  EXPECT_EQ(rows(p.parts[2].slices(2)), (Rows{{2, 0, 2}}));
-  EXPECT_EQ(p.parts[2].stored_shape(), (Shape{6, 2}));
+  EXPECT_TRUE(p.tensors[0].slices(0).empty());
+  EXPECT_EQ(rows(p.tensors[2].slices(0)), (Rows{{0, 0, 1}}));
+  EXPECT_EQ(rows(p.tensors[2].slices(2)), (Rows{{2, 0, 2}}));
+  EXPECT_EQ(p.tensors[2].stored_shape(), (Shape{6, 2}));
   ParameterSpec spec;
   Runtime runtime({DeviceKind::reference, 0}, 1);
   spec.parameter.value =
       Tensor::empty(runtime.arena(MemoryClass::parameters), {1, 2, 2}, DType::f32, "down");
   spec.placement = p;
   Rows runs;
-  for_each_run(spec, [&](const Part& part, int64_t canonical, int64_t local, int64_t size) {
-    EXPECT_EQ(part.name, "experts.2.down");
-    runs.push_back({canonical, local, size});
-  });
+  for_each_run(spec,
+               [&](const CanonicalTensor& part, int64_t canonical, int64_t local, int64_t size) {
+                 EXPECT_EQ(part.name, "experts.2.down");
+                 runs.push_back({canonical, local, size});
+               });
   EXPECT_EQ(runs, (Rows{{2, 0, 2}, {8, 2, 2}}));
 }
 
@@ -121,11 +122,11 @@ TEST(FirstElement, IsThatOfTheSlice) {
 // Rows of several slices, of padding and of none.
 TEST(Narrowed, RowsThatNoTensorCovers) {
   Placement padded;
-  padded.parts = {{"table", {5, 2}, {{0, {{0, 0, 5}}}}}};
+  padded.tensors = {{"table", {5, 2}, {{0, {{0, 0, 5}}}}}};
   const std::vector<Slice> held = {{4, 0, 4}};  // rows 5 to 7 are padding
-  EXPECT_EQ(rows(narrowed(padded, 0, held).parts[0].slices(0)), (Rows{{4, 0, 1}}));
+  EXPECT_EQ(rows(narrowed(padded, 0, held).tensors[0].slices(0)), (Rows{{4, 0, 1}}));
   const std::vector<Slice> none = {{6, 0, 2}};
-  EXPECT_TRUE(narrowed(padded, 0, none).parts[0].slices(0).empty());
+  EXPECT_TRUE(narrowed(padded, 0, none).tensors[0].slices(0).empty());
 }
 
 TEST(Initialize, ShardsOfNarrowedPartsAreThoseOfTheWhole) {

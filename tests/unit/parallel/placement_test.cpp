@@ -16,13 +16,13 @@ constexpr uint64_t kSeed = 1234;
 struct Host {
   Runtime runtime{{DeviceKind::reference, 0}, 1};
 
-  ParameterSpec placed(Shape shape, DType type, std::vector<Part> parts,
+  ParameterSpec placed(Shape shape, DType type, std::vector<CanonicalTensor> parts,
                        Init init = {Init::Kind::normal, 0.02}) {
     ParameterSpec p;
     p.parameter.value =
         Tensor::empty(runtime.arena(MemoryClass::parameters), shape, type, "weight");
     copy_from(p.parameter.value, std::vector<double>(static_cast<size_t>(shape.elements()), 99.0));
-    p.placement.parts = std::move(parts);
+    p.placement.tensors = std::move(parts);
     p.init = init;
     return p;
   }
@@ -34,21 +34,22 @@ using Canonical = std::map<std::string, std::vector<double>>;
 // Puts a rank's values in; each element that two ranks hold must agree.
 void collect(const ParameterSpec& placed, Canonical& all) {
   const std::vector<double> values = to_doubles(placed.parameter.value);
-  for_each_run(placed, [&](const Part& part, int64_t canonical, int64_t local, int64_t size) {
-    auto& tensor = all[part.name];
-    tensor.resize(static_cast<size_t>(part.global.elements()), 1e30);
-    for (int64_t i = 0; i < size; ++i) {
-      double& slot = tensor[static_cast<size_t>(canonical + i)];
-      const double value = values[static_cast<size_t>(local + i)];
-      EXPECT_TRUE(slot == 1e30 || slot == value);
-      slot = value;
-    }
-  });
+  for_each_run(placed,
+               [&](const CanonicalTensor& part, int64_t canonical, int64_t local, int64_t size) {
+                 auto& tensor = all[part.name];
+                 tensor.resize(static_cast<size_t>(part.global.elements()), 1e30);
+                 for (int64_t i = 0; i < size; ++i) {
+                   double& slot = tensor[static_cast<size_t>(canonical + i)];
+                   const double value = values[static_cast<size_t>(local + i)];
+                   EXPECT_TRUE(slot == 1e30 || slot == value);
+                   slot = value;
+                 }
+               });
 }
 
 // Fused q, k, v: 8 query heads and 2 key-value heads of 4 rows, rank's share of each; with tp 4 two
 // ranks hold the same key head.
-std::vector<Part> qkv(int tp, int rank, int64_t hidden) {
+std::vector<CanonicalTensor> qkv(int tp, int rank, int64_t hidden) {
   const int64_t q = 32 / tp, kv = std::max<int64_t>(4, 8 / tp), kv_begin = rank * 8 / tp / 4 * 4;
   return {{"q", {32, hidden}, {{0, {{rank * q, 0, q}}}}},
           {"k", {8, hidden}, {{0, {{kv_begin, q, kv}}}}},
@@ -59,7 +60,7 @@ Canonical initialised(int tp, DType type) {
   Canonical all;
   for (int rank = 0; rank < tp; ++rank) {
     Host host;
-    const std::vector<Part> parts = qkv(tp, rank, 6);
+    const std::vector<CanonicalTensor> parts = qkv(tp, rank, 6);
     const int64_t rows = parts[2].slices(0)[0].local_begin + parts[2].slices(0)[0].size;
     ParameterSpec p = host.placed({rows, 6}, type, parts);
     initialize(p, kSeed, host.runtime.stream());
@@ -140,7 +141,7 @@ TEST(Initialize, LeavesMetaAlone) {
   ParameterSpec p;
   p.parameter.value =
       Tensor::empty(runtime.arena(MemoryClass::parameters), {4, 2}, DType::bf16, "weight");
-  p.placement.parts = {{"w", {4, 2}, {{0, {{0, 0, 4}}}}}};
+  p.placement.tensors = {{"w", {4, 2}, {{0, {{0, 0, 4}}}}}};
   p.init = {Init::Kind::normal, 1.0};
   initialize(p, kSeed, runtime.stream());
 }
@@ -153,9 +154,8 @@ struct Stretch {
 
 std::vector<Stretch> runs(const ParameterSpec& placed) {
   std::vector<Stretch> all;
-  for_each_run(placed, [&](const Part& part, int64_t canonical, int64_t local, int64_t size) {
-    all.push_back({part.name, canonical, local, size});
-  });
+  for_each_run(placed, [&](const CanonicalTensor& part, int64_t canonical, int64_t local,
+                           int64_t size) { all.push_back({part.name, canonical, local, size}); });
   return all;
 }
 
@@ -193,11 +193,11 @@ TEST(ForEachRun, RefusesSlicesOutsideTheTensors) {
                InternalError);
 }
 
-TEST(Part, StoredShape) {
-  EXPECT_EQ((Part{"a", {4, 3}, {}, false}.stored_shape()), (Shape{4, 3}));
-  EXPECT_EQ((Part{"a", {4, 3}, {}, true}.stored_shape()), (Shape{3, 4}));
-  EXPECT_EQ((Part{"a", {5, 4, 3}, {}, true}.stored_shape()), (Shape{5, 3, 4}));
-  EXPECT_EQ((Part{"a", {1, 4, 3}, {}, true, true}.stored_shape()), (Shape{3, 4}));
+TEST(CanonicalTensor, StoredShape) {
+  EXPECT_EQ((CanonicalTensor{"a", {4, 3}, {}, false}.stored_shape()), (Shape{4, 3}));
+  EXPECT_EQ((CanonicalTensor{"a", {4, 3}, {}, true}.stored_shape()), (Shape{3, 4}));
+  EXPECT_EQ((CanonicalTensor{"a", {5, 4, 3}, {}, true}.stored_shape()), (Shape{5, 3, 4}));
+  EXPECT_EQ((CanonicalTensor{"a", {1, 4, 3}, {}, true, true}.stored_shape()), (Shape{3, 4}));
 }
 
 }  // namespace

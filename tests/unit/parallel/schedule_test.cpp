@@ -189,21 +189,21 @@ TEST(PipelineShape, PiecesAndBack) {
   for (const auto kind : {ScheduleKind::interleaved, ScheduleKind::zero_bubble_v}) {
     for (int stages = 1; stages <= 5; ++stages) {
       const PipelineShape shape{kind, stages, kind == ScheduleKind::zero_bubble_v ? 2 : 3, 0};
-      std::vector<bool> seen(static_cast<size_t>(shape.pieces()));
+      std::vector<bool> seen(static_cast<size_t>(shape.virtual_stages()));
       for (int stage = 0; stage < stages; ++stage) {
         for (int chunk = 0; chunk < shape.chunks; ++chunk) {
-          const int piece = shape.piece(stage, chunk);
-          EXPECT_EQ(shape.stage_of(piece), stage);
-          EXPECT_EQ(shape.chunk_of(piece), chunk);
-          EXPECT_FALSE(seen.at(static_cast<size_t>(piece)));
-          seen[static_cast<size_t>(piece)] = true;
+          const int virtual_stage = shape.virtual_stage(stage, chunk);
+          EXPECT_EQ(shape.stage_of(virtual_stage), stage);
+          EXPECT_EQ(shape.chunk_of(virtual_stage), chunk);
+          EXPECT_FALSE(seen.at(static_cast<size_t>(virtual_stage)));
+          seen[static_cast<size_t>(virtual_stage)] = true;
         }
       }
     }
   }
   const PipelineShape v{ScheduleKind::zero_bubble_v, 4, 2, 0};
-  EXPECT_EQ(v.piece(1, 1), 6);
-  EXPECT_EQ((PipelineShape{ScheduleKind::interleaved, 4, 2, 0}.piece(1, 1)), 5);
+  EXPECT_EQ(v.virtual_stage(1, 1), 6);
+  EXPECT_EQ((PipelineShape{ScheduleKind::interleaved, 4, 2, 0}.virtual_stage(1, 1)), 5);
 }
 
 // Narayanan et al. 2019 and 2021: idle time (stages - 1) (forward + backward), divided by the

@@ -34,9 +34,9 @@ bool is_send(const Transfer& transfer) {
 Message message_of(const PipelineShape& shape, int stage, const Transfer& transfer) {
   const bool gradient = transfer.kind == Transfer::Kind::send_gradient ||
                         transfer.kind == Transfer::Kind::receive_gradient;
-  int piece = shape.piece(stage, transfer.chunk);
-  if (!is_send(transfer)) piece += gradient ? 1 : -1;
-  return {gradient, piece, transfer.micro_batch};
+  int virtual_stage = shape.virtual_stage(stage, transfer.chunk);
+  if (!is_send(transfer)) virtual_stage += gradient ? 1 : -1;
+  return {gradient, virtual_stage, transfer.micro_batch};
 }
 
 // Runs the stages by their steps alone, in an order of arrival that `random` chooses. The text
@@ -114,15 +114,15 @@ class Checker {
 
   // What an action needs is there, and what it makes.
   void act(int stage, const Action& action) {
-    const int piece = shape_.piece(stage, action.chunk);
-    if (action.kind == Kind::forward) need(stage, false, piece - 1, action.micro_batch);
-    if (action.kind == Kind::backward) need(stage, true, piece + 1, action.micro_batch);
+    const int virtual_stage = shape_.virtual_stage(stage, action.chunk);
+    if (action.kind == Kind::forward) need(stage, false, virtual_stage - 1, action.micro_batch);
+    if (action.kind == Kind::backward) need(stage, true, virtual_stage + 1, action.micro_batch);
     if (action.kind != Kind::weight)
-      made_.insert({action.kind == Kind::backward, piece, action.micro_batch});
+      made_.insert({action.kind == Kind::backward, virtual_stage, action.micro_batch});
   }
 
   void need(int stage, bool gradient, int from_piece, int micro_batch) {
-    if (from_piece < 0 || from_piece == shape_.pieces()) return;
+    if (from_piece < 0 || from_piece == shape_.virtual_stages()) return;
     const bool here = shape_.stage_of(from_piece) == stage
                           ? made_.count({gradient, from_piece, micro_batch}) > 0
                           : there_.count({stage, gradient, from_piece, micro_batch}) > 0;
@@ -160,8 +160,8 @@ void check_places(const PipelineShape& shape, const std::vector<Schedule>& stage
     for (size_t i = 0; i < stages[at].size(); ++i) {
       const Action& action = stages[at][i];
       if (action.kind == Kind::weight) continue;
-      made[{action.kind == Kind::backward, shape.piece(s, action.chunk), action.micro_batch}] =
-          intervals[at][i].end;
+      made[{action.kind == Kind::backward, shape.virtual_stage(s, action.chunk),
+            action.micro_batch}] = intervals[at][i].end;
     }
   }
   for (int s = 0; s < shape.stages; ++s) {
@@ -177,7 +177,7 @@ void check_places(const PipelineShape& shape, const std::vector<Schedule>& stage
       const double when = made.at({message.gradient, message.from_piece, message.micro_batch});
       if (is_send(step.transfer)) {
         const Action& above = stages[at][action - 1];
-        EXPECT_EQ(shape.piece(s, above.chunk), message.from_piece);
+        EXPECT_EQ(shape.virtual_stage(s, above.chunk), message.from_piece);
         EXPECT_EQ(above.micro_batch, message.micro_batch);
       } else if (action > 0) {
         if (receives == Receives::begun_ahead) {
@@ -201,23 +201,24 @@ std::vector<Schedule> lists(const PipelineShape& shape, int micro_batches) {
 std::vector<Schedule> random_lists(const PipelineShape& shape, int micro_batches,
                                    std::mt19937& random) {
   const bool deferred = random() % 2 == 0;
-  std::vector<std::pair<int, Action>> ready;  // piece
-  const auto add = [&](int piece, Kind kind, int m) {
-    ready.push_back({piece, {kind, shape.chunk_of(piece), m}});
+  std::vector<std::pair<int, Action>> ready;  // virtual stage
+  const auto add = [&](int virtual_stage, Kind kind, int m) {
+    ready.push_back({virtual_stage, {kind, shape.chunk_of(virtual_stage), m}});
   };
   for (int m = 0; m < micro_batches; ++m) add(0, Kind::forward, m);
   std::vector<Schedule> stages(static_cast<size_t>(shape.stages));
   while (!ready.empty()) {
     std::swap(ready[random() % ready.size()], ready.back());
-    const auto [piece, action] = ready.back();
+    const auto [virtual_stage, action] = ready.back();
     ready.pop_back();
-    stages[static_cast<size_t>(shape.stage_of(piece))].push_back(action);
+    stages[static_cast<size_t>(shape.stage_of(virtual_stage))].push_back(action);
     if (action.kind == Kind::forward) {
-      const bool last = piece + 1 == shape.pieces();
-      add(last ? piece : piece + 1, last ? Kind::backward : Kind::forward, action.micro_batch);
+      const bool last = virtual_stage + 1 == shape.virtual_stages();
+      add(last ? virtual_stage : virtual_stage + 1, last ? Kind::backward : Kind::forward,
+          action.micro_batch);
     } else if (action.kind == Kind::backward) {
-      if (deferred) add(piece, Kind::weight, action.micro_batch);
-      if (piece > 0) add(piece - 1, Kind::backward, action.micro_batch);
+      if (deferred) add(virtual_stage, Kind::weight, action.micro_batch);
+      if (virtual_stage > 0) add(virtual_stage - 1, Kind::backward, action.micro_batch);
     }
   }
   return stages;

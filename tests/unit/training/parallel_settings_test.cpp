@@ -63,7 +63,7 @@ TEST(ParallelSettings, OneRankIsTheDefault) {
   EXPECT_EQ(notes_of("", {.ranks = 1}), "");
   const parallel::RanksOptions options = settings::ParallelSettings().ranks_options(8);
   EXPECT_EQ(settings::ParallelSettings().model_ranks(), 1);
-  EXPECT_EQ(options.pipeline.pieces(), 1);
+  EXPECT_EQ(options.pipeline.virtual_stages(), 1);
   EXPECT_FALSE(options.async || options.sequence);
   EXPECT_EQ(options.sharding, Sharding::none);
 }
@@ -148,7 +148,7 @@ TEST(ParallelSettings, Chunks) {
                                         "--decoder-last-pipeline-num-layers 2"),
             {"--decoder-last-pipeline-num-layers", "use --num-virtual-stages"});
   expect_in(refusal_of_flags(pipeline + "--pipeline-model-parallel-layout Ett|ttt|tttL"),
-            {"3 pieces", "--pipeline-model-parallel-size 2"});
+            {"3 virtual stages", "--pipeline-model-parallel-size 2"});
   // Megatron-LM: "pipeline-model-parallel size should be greater than 1 with interleaved schedule".
   expect_in(refusal_of_flags("--num-virtual-stages-per-pipeline-rank 2"),
             {"2 chunks a stage", "--pipeline-model-parallel-size above 1"});

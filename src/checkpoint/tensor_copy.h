@@ -6,7 +6,7 @@
 #include <span>
 
 #include "checkpoint/held_tensor.h"
-#include "checkpoint/part_blocks.h"
+#include "checkpoint/tensor_blocks.h"
 
 namespace megatron::checkpoint {
 
@@ -19,13 +19,13 @@ bool convertible(DType from, DType to);
 
 // Copies what is held of the part, converted, and nothing else of `stored` is touched. Returns how
 // many elements that are. Placements that do not fit are InternalErrors.
-int64_t read_part(const parallel::Part& part, std::span<const std::byte> stored, DType dtype,
-                  const HeldTensor& held);
+int64_t read_part(const parallel::CanonicalTensor& part, std::span<const std::byte> stored,
+                  DType dtype, const HeldTensor& held);
 // The same of a parameter that is held whole.
-void read_part(const parallel::Part& part, std::span<const std::byte> stored, DType dtype,
-               const Tensor& value);
-void write_part(const parallel::Part& part, const Tensor& value, std::span<std::byte> stored,
-                DType dtype);
+void read_part(const parallel::CanonicalTensor& part, std::span<const std::byte> stored,
+               DType dtype, const Tensor& value);
+void write_part(const parallel::CanonicalTensor& part, const Tensor& value,
+                std::span<std::byte> stored, DType dtype);
 
 // One block of blocks_of(), whose local side is `value`.
 void write_block(const Block& block, const Tensor& value, std::span<std::byte> stored, DType dtype);

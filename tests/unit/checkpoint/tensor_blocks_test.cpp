@@ -1,21 +1,21 @@
 // Ranges of parameters against the placement's definition, element by element.
-#include "checkpoint/part_blocks.h"
+#include "checkpoint/tensor_blocks.h"
 
 #include <numeric>
 #include <random>
 
-#include "checkpoint/part_copy.h"
 #include "checkpoint/region.h"
+#include "checkpoint/tensor_copy.h"
 #include "support.h"
 
 namespace megatron::checkpoint {
 namespace {
 
-using parallel::Part;
+using parallel::CanonicalTensor;
 using parallel::Slice;
 
 struct Held {
-  Part part;
+  CanonicalTensor part;
   Shape shape;
 };
 
@@ -182,7 +182,7 @@ TEST(Blocks, AreReadPackedAndWritten) {
 
 TEST(Blocks, LargerThanATileAreTransposed) {
   Runtime runtime({DeviceKind::reference, 0}, 1);
-  const Part part{"a", Shape{130, 70}, {{0, {{0, 0, 130}}}}, true};
+  const CanonicalTensor part{"a", Shape{130, 70}, {{0, {{0, 0, 130}}}}, true};
   std::vector<float> disk(130 * 70);
   std::iota(disk.begin(), disk.end(), 0.0f);
   const int64_t begin = 71, size = 130 * 70 - 200;
@@ -198,7 +198,7 @@ TEST(Blocks, LargerThanATileAreTransposed) {
 }
 
 TEST(Blocks, ThatDoNotFitAreDefects) {
-  const Part part{"a", Shape{4, 3}, {{0, {{0, 0, 4}}}}};
+  const CanonicalTensor part{"a", Shape{4, 3}, {{0, {{0, 0, 4}}}}};
   EXPECT_THROW(blocks_of(part, Shape{4, 3}, 5, 8), InternalError);
   EXPECT_THROW(blocks_of(part, Shape{4, 3}, -1, 2), InternalError);
   EXPECT_THROW(blocks_of(part, Shape{3, 3}, 0, 9), InternalError);

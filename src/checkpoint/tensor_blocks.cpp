@@ -1,4 +1,4 @@
-#include "checkpoint/part_blocks.h"
+#include "checkpoint/tensor_blocks.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,7 +8,7 @@
 namespace megatron::checkpoint {
 namespace {
 
-using parallel::Part;
+using parallel::CanonicalTensor;
 using parallel::Slice;
 
 // `count` indices along a dim, or along several of which the later ones are held whole. Neighbours
@@ -25,7 +25,7 @@ struct Box {
 };
 
 // Elements between neighbours along each dim, in the tensor on disk.
-std::vector<int64_t> stored_strides(const Part& part) {
+std::vector<int64_t> stored_strides(const CanonicalTensor& part) {
   const int rank = part.global.rank();
   std::vector<int64_t> strides(static_cast<size_t>(rank), 1);
   for (int d = rank - 2; d >= 0; --d)
@@ -53,7 +53,7 @@ void push(std::vector<Level>& levels, const Level& inner) {
   }
 }
 
-std::vector<Box> boxes_of(const Part& part, const Shape& shape) {
+std::vector<Box> boxes_of(const CanonicalTensor& part, const Shape& shape) {
   const int rank = part.global.rank();
   MG_ASSERT(rank == shape.rank());
   const std::vector<int64_t> stored = stored_strides(part);
@@ -123,7 +123,8 @@ Block along_disk(Block block) {
 
 }  // namespace
 
-std::vector<Block> blocks_of(const Part& part, const Shape& shape, int64_t begin, int64_t size) {
+std::vector<Block> blocks_of(const CanonicalTensor& part, const Shape& shape, int64_t begin,
+                             int64_t size) {
   MG_ASSERT(begin >= 0 && size >= 0 && begin <= shape.elements() - size);
   std::vector<Block> blocks;
   for (const Box& box : boxes_of(part, shape)) {

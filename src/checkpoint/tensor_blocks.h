@@ -24,8 +24,8 @@ struct Block {
 // The blocks of elements [begin, begin + size) of a parameter of shape `shape` (row-major) that the
 // part takes: disjoint, at most three for each matrix of a product of its slices. `local` counts from
 // `begin`. Placements that do not fit the shape are InternalErrors.
-std::vector<Block> blocks_of(const parallel::Part& part, const Shape& shape, int64_t begin,
-                             int64_t size);
+std::vector<Block> blocks_of(const parallel::CanonicalTensor& part, const Shape& shape,
+                             int64_t begin, int64_t size);
 
 // Of a matrix whose rows are `row` >= columns elements apart: calls f(first row, rows, first
 // column, columns) for the at most three rectangles of it that lie within elements [begin, end).

@@ -1,4 +1,4 @@
-#include "comm/meeting.h"
+#include "comm/shared_group.h"
 
 #include <algorithm>
 #include <thread>
@@ -81,24 +81,24 @@ void World::rethrow() const {
   MG_CHECK(!failed(), "{}", reason_);
 }
 
-void World::add(const std::shared_ptr<Meeting>& meeting) {
+void World::add(const std::shared_ptr<SharedGroup>& group) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(meetings_, [](const std::weak_ptr<Meeting>& m) { return m.expired(); });
-  meetings_.push_back(meeting);
+  std::erase_if(groups_, [](const std::weak_ptr<SharedGroup>& m) { return m.expired(); });
+  groups_.push_back(group);
 }
 
 void World::wake_all() {
-  std::vector<std::shared_ptr<Meeting>> meetings;
+  std::vector<std::shared_ptr<SharedGroup>> groups;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& weak : meetings_) {
-      if (auto meeting = weak.lock()) meetings.push_back(std::move(meeting));
+    for (const auto& weak : groups_) {
+      if (auto group = weak.lock()) groups.push_back(std::move(group));
     }
   }
-  for (const auto& meeting : meetings) meeting->wake();
+  for (const auto& group : groups) group->wake();
 }
 
-Meeting::Meeting(std::shared_ptr<World> world, std::vector<int> members, uint64_t id)
+SharedGroup::SharedGroup(std::shared_ptr<World> world, std::vector<int> members, uint64_t id)
     : world_(std::move(world)),
       members_(std::move(members)),
       id_(id),
@@ -106,7 +106,7 @@ Meeting::Meeting(std::shared_ptr<World> world, std::vector<int> members, uint64_
       present_(members_.size()),
       mailboxes_(members_.size() * members_.size()) {}
 
-Meeting::Arrival Meeting::arrive(int rank) {
+SharedGroup::Arrival SharedGroup::arrive(int rank) {
   const uint64_t generation = generation_.load(std::memory_order_relaxed);
   present_[static_cast<size_t>(rank)] = true;
   if (++arrived_ < size()) return {generation, false};
@@ -116,7 +116,7 @@ Meeting::Arrival Meeting::arrive(int rank) {
   return {generation, true};
 }
 
-bool Meeting::spin(uint64_t generation) const {
+bool SharedGroup::spin(uint64_t generation) const {
   for (int look = 0; look < kLooks; ++look) {
     if (over(generation)) return true;
     std::this_thread::yield();
@@ -124,7 +124,7 @@ bool Meeting::spin(uint64_t generation) const {
   return false;
 }
 
-void Meeting::begin(int rank) {
+void SharedGroup::begin(int rank) {
   const std::string& call = entry(rank).call;
   std::unique_lock lock(mutex_);
   if (world_->failed()) world_->give_up(call);
@@ -150,7 +150,7 @@ void Meeting::begin(int rank) {
   world_->give_up(call);
 }
 
-void Meeting::end(int rank) {
+void SharedGroup::end(int rank) {
   std::unique_lock lock(mutex_);
   const Arrival arrival = arrive(rank);
   lock.unlock();
@@ -160,7 +160,7 @@ void Meeting::end(int rank) {
   changed_.wait(lock, [&] { return over(arrival.generation); });
 }
 
-int Meeting::missing_for_ever() const {
+int SharedGroup::missing_for_ever() const {
   for (int r = 0; r < size(); ++r) {
     if (!present_[static_cast<size_t>(r)] && world_->ended(members_[static_cast<size_t>(r)]))
       return r;
@@ -168,13 +168,14 @@ int Meeting::missing_for_ever() const {
   return -1;
 }
 
-std::string Meeting::disagreement() const {
+std::string SharedGroup::disagreement() const {
   return comm::disagreement(
       [this](int rank) -> const CallHeader& { return entries_[static_cast<size_t>(rank)]; },
       members_);
 }
 
-void Meeting::send(int from, int to, const Tensor& tensor, std::string_view call, int64_t number) {
+void SharedGroup::send(int from, int to, const Tensor& tensor, std::string_view call,
+                       int64_t number) {
   std::unique_lock lock(mutex_);
   if (world_->failed()) world_->give_up(call);
   Message message = mailbox(from, to).take_spare(tensor);
@@ -187,7 +188,7 @@ void Meeting::send(int from, int to, const Tensor& tensor, std::string_view call
   changed_.notify_all();
 }
 
-void Meeting::receive(int from, int to, Tensor& tensor, const CallHeader& header) {
+void SharedGroup::receive(int from, int to, Tensor& tensor, const CallHeader& header) {
   const int sender = members_[static_cast<size_t>(from)],
             receiver = members_[static_cast<size_t>(to)];
   std::unique_lock lock(mutex_);
@@ -209,7 +210,7 @@ void Meeting::receive(int from, int to, Tensor& tensor, const CallHeader& header
   box.give_back(std::move(message));
 }
 
-void Meeting::wake() {
+void SharedGroup::wake() {
   {
     const std::lock_guard lock(mutex_);
   }

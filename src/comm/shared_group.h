@@ -20,7 +20,7 @@
 
 namespace megatron::comm {
 
-class Meeting;
+class SharedGroup;
 
 // The fate of all ranks of a run.
 class World {
@@ -48,13 +48,13 @@ class World {
   // Throws Error: `call` was given up, and why.
   [[noreturn]] void give_up(std::string_view call);
   void rethrow() const;  // the first failure, if there was one; after all ranks have ended
-  void add(const std::shared_ptr<Meeting>& meeting);
+  void add(const std::shared_ptr<SharedGroup>& group);
 
  private:
   void wake_all();
 
   std::mutex mutex_;
-  std::vector<std::weak_ptr<Meeting>> meetings_;
+  std::vector<std::weak_ptr<SharedGroup>> groups_;
   std::atomic<bool> failed_ = false;
   std::exception_ptr failure_;
   int leaving_ = -1;  // whose leave() came before any failure
@@ -68,15 +68,15 @@ struct Entry : CallHeader {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   int color = 0, key = 0;
-  std::shared_ptr<Meeting> part;  // of split: the new group, by its first rank
+  std::shared_ptr<SharedGroup> part;  // of split: the new group, by its first rank
 };
 
 // The shared state of one group. A collective is: write entry(rank), begin, look at all entries and
 // do the rank's share, end. Ranks named here are ranks of the group but in texts, which name ranks
 // of the world.
-class Meeting {
+class SharedGroup {
  public:
-  Meeting(std::shared_ptr<World> world, std::vector<int> members, uint64_t id);
+  SharedGroup(std::shared_ptr<World> world, std::vector<int> members, uint64_t id);
 
   int size() const { return static_cast<int>(members_.size()); }
   World& world() const { return *world_; }

@@ -1,4 +1,4 @@
-#include "checkpoint/part_copy.h"
+#include "checkpoint/tensor_copy.h"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 namespace megatron::checkpoint {
 namespace {
 
-using parallel::Part;
+using parallel::CanonicalTensor;
 
 constexpr int64_t kTile = 32;  // rows and columns of a transposed copy at a time
 
@@ -133,7 +133,7 @@ Source source_of(const Tensor& value, const Matrix& local) {
   return {static_cast<const std::byte*>(value.raw()), value.dtype(), local};
 }
 
-void check_size(const Part& part, size_t bytes, DType dtype) {
+void check_size(const CanonicalTensor& part, size_t bytes, DType dtype) {
   MG_ASSERT(static_cast<int64_t>(bytes) == part.global.elements() * size_of(dtype));
 }
 
@@ -143,7 +143,7 @@ bool convertible(DType from, DType to) {
   return from == to || (is_floating(from) && is_floating(to));
 }
 
-int64_t read_part(const Part& part, std::span<const std::byte> stored, DType dtype,
+int64_t read_part(const CanonicalTensor& part, std::span<const std::byte> stored, DType dtype,
                   const HeldTensor& held) {
   check_size(part, stored.size(), dtype);
   const Tensor& value = held.value;
@@ -157,12 +157,13 @@ int64_t read_part(const Part& part, std::span<const std::byte> stored, DType dty
   return elements;
 }
 
-void read_part(const Part& part, std::span<const std::byte> stored, DType dtype,
+void read_part(const CanonicalTensor& part, std::span<const std::byte> stored, DType dtype,
                const Tensor& value) {
   read_part(part, stored, dtype, {"", nullptr, value, value.shape(), 0});
 }
 
-void write_part(const Part& part, const Tensor& value, std::span<std::byte> stored, DType dtype) {
+void write_part(const CanonicalTensor& part, const Tensor& value, std::span<std::byte> stored,
+                DType dtype) {
   check_size(part, stored.size(), dtype);
   for (const Block& b : blocks_of(part, value.shape(), 0, value.elements()))
     write_block(b, value, stored, dtype);
