@@ -210,7 +210,8 @@ class AsyncGroup final : public Group {
 
   void start(Stream& stream) {
     pool_.emplace(1);
-    stream_.emplace(stream.device(), *pool_, stream.scratch(), Stream::Plan{stream.plan().kind, 1});
+    stream_.emplace(stream.device(), *pool_, stream.scratch(),
+                    Stream::Target{stream.target().kind, 1});
     thread_ = std::thread([this] { run(); });
   }
 

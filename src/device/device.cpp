@@ -31,6 +31,6 @@ Runtime::Runtime(Device device, int threads, DeviceKind planned, int ranks)
                   ? cuda_plugin().make_stream(device, pool_, arenas_[MemoryClass::scratch])
                   : std::make_unique<HostStream>(
                         device, pool_, arenas_[MemoryClass::scratch],
-                        Stream::Plan{device.has_data() ? device.kind : planned, threads})) {}
+                        Stream::Target{device.has_data() ? device.kind : planned, threads})) {}
 
 }  // namespace megatron

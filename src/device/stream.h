@@ -42,14 +42,14 @@ class StreamWatcher {
 class Stream {
  public:
   // Whose temporary memory kernels ask for: those of a device kind, on that many threads.
-  struct Plan {
+  struct Target {
     DeviceKind kind = DeviceKind::cpu;
     int threads = 1;
   };
   // scratch: arena of the kernels' temporary memory. It and the pool are borrowed and outlive the
   // stream.
-  Stream(Device device, ThreadPool& pool, Arena& scratch, Plan plan)
-      : device_(device), pool_(pool), scratch_(scratch), plan_(plan) {}
+  Stream(Device device, ThreadPool& pool, Arena& scratch, Target target)
+      : device_(device), pool_(pool), scratch_(scratch), target_(target) {}
   virtual ~Stream() = default;
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -59,7 +59,7 @@ class Stream {
   Arena& scratch() { return scratch_; }
   // On meta: what the run is planned for. Elsewhere the stream's own kind and the threads of its
   // pool.
-  const Plan& plan() const { return plan_; }
+  const Target& target() const { return target_; }
 
   // Whether kernels may take faster ways whose last bits differ from run to run; by default not.
   void allow_nondeterministic(bool allow) { nondeterministic_ = allow; }
@@ -82,7 +82,7 @@ class Stream {
   Device device_;
   ThreadPool& pool_;
   Arena& scratch_;
-  Plan plan_;
+  Target target_;
   bool nondeterministic_ = false;
   CallCounts calls_;
   StreamWatcher* watcher_ = nullptr;

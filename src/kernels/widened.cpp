@@ -34,7 +34,7 @@ bool has_f16(const Args& args) {
 // Whether the device, or the one that a run on meta is planned for, has no f16.
 template <class Args>
 bool widens(const Args& args, const Stream& stream) {
-  return stream.plan().kind != DeviceKind::cuda && has_f16(args);
+  return stream.target().kind != DeviceKind::cuda && has_f16(args);
 }
 
 // One f16 operand and its copy.

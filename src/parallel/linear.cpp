@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "ops/linear.h"
-#include "parallel/exchange.h"
+#include "parallel/collectives.h"
 
 namespace megatron::parallel {
 namespace {

@@ -6,7 +6,7 @@
 #include "ops/embedding.h"
 #include "ops/linear.h"
 #include "ops/linear_cross_entropy.h"
-#include "parallel/exchange.h"
+#include "parallel/collectives.h"
 #include "parallel/linear.h"
 
 namespace megatron::parallel {

@@ -73,7 +73,7 @@ TrainStep::TrainStep(std::span<models::Stage* const> chunks, DType type,
       type_(type),
       in_flight_(chunks.size()) {
   options_.recompute.tensor = &tensor_;
-  if (!options_.record_after || runtime.stream().plan().kind != DeviceKind::cuda) return;
+  if (!options_.record_after || runtime.stream().target().kind != DeviceKind::cuda) return;
   MG_ASSERT(chunks.size() == 1 && ranks.stages() == nullptr);
   MG_CHECK(!runtime.device().has_data() || tensor_.size() == 1 || tensor_.group->queued(),
            "--cuda-graph-impl local cannot record what tensor-parallel ranks exchange through host "

@@ -459,7 +459,7 @@ template <class T>
 std::vector<T> all_of(Group& host, const T& mine) {
   ThreadPool pool(1);
   const auto arena = Arena::make({DeviceKind::cpu, 0}, MemoryClass::communication);
-  HostStream stream({DeviceKind::cpu, 0}, pool, *arena, Stream::Plan{DeviceKind::cpu, 1});
+  HostStream stream({DeviceKind::cpu, 0}, pool, *arena, Stream::Target{DeviceKind::cpu, 1});
   constexpr auto kBytes = static_cast<int64_t>(sizeof(T));
   const Tensor own = Tensor::empty(*arena, Shape{kBytes}, DType::u8, "a rank's GPU"),
                all =

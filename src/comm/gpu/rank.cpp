@@ -64,7 +64,7 @@ GpuRank::GpuRank(Device device, Member& member)
       member_(member),
       host_arena_(Arena::make(kHost, MemoryClass::communication)),
       scratch_(Arena::make(device, MemoryClass::scratch)),
-      host_(kHost, pool_, *host_arena_, Stream::Plan{DeviceKind::cpu, 1}),
+      host_(kHost, pool_, *host_arena_, Stream::Target{DeviceKind::cpu, 1}),
       thread_([this] { watch(); }) {}
 
 GpuRank::~GpuRank() {

@@ -279,7 +279,7 @@ class Server {
   const PartMaker& keep_;
   ThreadPool pool_{1};
   const std::shared_ptr<Arena> arena_ = Arena::make(kHost, MemoryClass::communication);
-  HostStream stream_{kHost, pool_, *arena_, Stream::Plan{DeviceKind::cpu, 1}};
+  HostStream stream_{kHost, pool_, *arena_, Stream::Target{DeviceKind::cpu, 1}};
 };
 
 }  // namespace

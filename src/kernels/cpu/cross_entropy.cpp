@@ -335,7 +335,7 @@ void require_f32(const char* kernel, DType type) {
 
 Tensor cross_entropy_scratch(const CrossEntropyArgs& args, Stream& stream) {
   if (!args.dlogits.defined() || args.dlogits.dtype() == DType::f32) return {};
-  return Tensor::empty(stream.scratch(), {stream.plan().threads, args.logits.size(1)}, DType::f32,
+  return Tensor::empty(stream.scratch(), {stream.target().threads, args.logits.size(1)}, DType::f32,
                        "exponentials of logits");
 }
 

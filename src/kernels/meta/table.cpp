@@ -19,7 +19,7 @@ const Table& scratch_table(DeviceKind kind) {
 // Asks for the scratch of the device that the run is planned for.
 template <auto member, class Args>
 void ask(const Args& args, Stream& stream) {
-  const auto scratch = scratch_table(stream.plan().kind).*member;
+  const auto scratch = scratch_table(stream.target().kind).*member;
   if (scratch != nullptr) scratch(args, stream);
 }
 

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "golden/cli/process.h"
-#include "unit/training/report_log.h"
+#include "unit/report/report_log.h"
 
 namespace megatron::testing {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "golden/cli/process.h"
-#include "unit/training/report_log.h"
+#include "unit/report/report_log.h"
 
 namespace megatron::testing {
 namespace {

@@ -9,13 +9,13 @@
 #include <sstream>
 
 #include "report/log/run_log.h"
-#include "unit/training/log_support.h"
+#include "unit/report/log_support.h"
 
 namespace megatron::training {
 namespace {
 
-using namespace log_test;
-using log_test::TemporaryDirectory;
+using namespace report::log_test;
+using report::log_test::TemporaryDirectory;
 
 const std::string kReader = MEGATRON_TEST_SOURCES "/slow/training/tensorboard_read.py";
 

@@ -112,7 +112,7 @@ TEST(Schedule, EqualsMegatron) {
     compare(c, learning_rate(c, *style), *increase, compared);
   }
   // Of 63 cases; 8 are refused below, and two have styles that no flag takes
-  // (tests/unit/training/schedule_styles_test.cpp).
+  // (tests/unit/settings/schedule_styles_test.cpp).
   EXPECT_EQ(all.as_array().size(), 63U);
   EXPECT_EQ(equal, 53);
   EXPECT_EQ(compared, 3633);

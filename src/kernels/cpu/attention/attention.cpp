@@ -266,7 +266,7 @@ void finish(const AttentionArgs& args, const AttentionSizes& sizes, const RowBlo
 AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream) {
   if (args.q.elements() == 0) return {};
   const AttentionSizes sizes(args);
-  const int threads = stream.plan().threads;
+  const int threads = stream.target().threads;
   Arena& arena = stream.scratch();
   AttentionScratch scratch{.tile_bytes = Workspace(sizes, nullptr).bytes};
   scratch.positions = arena.allocate(KeyPlaces::bytes(sizes), "attention key positions");

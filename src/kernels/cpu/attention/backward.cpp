@@ -218,7 +218,7 @@ AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, S
   Arena& arena = stream.scratch();
   scratch.positions = arena.allocate(KeyPlaces::bytes(sizes), "attention key positions");
   scratch.tiles =
-      arena.allocate(scratch.tile_bytes * stream.plan().threads, "attention gradient tiles");
+      arena.allocate(scratch.tile_bytes * stream.target().threads, "attention gradient tiles");
   return scratch;
 }
 

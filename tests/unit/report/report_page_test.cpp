@@ -7,7 +7,7 @@
 #include "report/markup.h"
 #include "report/page.h"
 #include "text.h"
-#include "unit/training/report_log.h"
+#include "unit/report/report_log.h"
 
 namespace megatron::report {
 namespace {

@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "settings/settings.h"
 
-namespace megatron::training {
+namespace megatron::settings {
 namespace {
 
 TEST(ScheduleStyles, ThatNoScheduleHasAreRefusedByTheFlags) {
@@ -33,4 +33,4 @@ TEST(ScheduleStyles, ThatNoScheduleHasAreRefusedByTheFlags) {
 }
 
 }  // namespace
-}  // namespace megatron::training
+}  // namespace megatron::settings

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "report/figures.h"
 #include "report/history.h"
-#include "unit/training/report_log.h"
+#include "unit/report/report_log.h"
 
 namespace megatron::report {
 namespace {

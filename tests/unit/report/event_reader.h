@@ -13,7 +13,7 @@
 
 #include "report/log/tensorboard.h"
 
-namespace megatron::training::log_test {
+namespace megatron::report::log_test {
 
 class MessageFields {
  public:
@@ -104,4 +104,4 @@ inline std::vector<Event> read_events(std::string_view bytes) {
   return events;
 }
 
-}  // namespace megatron::training::log_test
+}  // namespace megatron::report::log_test

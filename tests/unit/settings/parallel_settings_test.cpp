@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 
-namespace megatron::training {
+namespace megatron::settings {
 namespace {
 
 using parallel::ScheduleKind;
@@ -263,4 +263,4 @@ TEST(ParallelSettings, Buckets) {
 }
 
 }  // namespace
-}  // namespace megatron::training
+}  // namespace megatron::settings

@@ -6,9 +6,9 @@
 #include <limits>
 
 #include "base/version.h"
-#include "unit/training/log_support.h"
+#include "unit/report/log_support.h"
 
-namespace megatron::training {
+namespace megatron::report {
 namespace {
 
 using namespace log_test;
@@ -307,4 +307,4 @@ TEST(AppendFile, TellsWhenItsFileWasRemoved) {
 }
 
 }  // namespace
-}  // namespace megatron::training
+}  // namespace megatron::report

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "unit/training/event_reader.h"
-#include "unit/training/log_support.h"
+#include "unit/report/event_reader.h"
+#include "unit/report/log_support.h"
 
-namespace megatron::training {
+namespace megatron::report {
 namespace {
 
 using namespace log_test;
@@ -162,4 +162,4 @@ TEST(TensorBoard, AResumedRunBeginsAFileThatVoidsWhatLiesBeyond) {
 }
 
 }  // namespace
-}  // namespace megatron::training
+}  // namespace megatron::report

@@ -1,4 +1,4 @@
-#include "parallel/exchange.h"
+#include "parallel/collectives.h"
 
 #include <fmt/core.h>
 

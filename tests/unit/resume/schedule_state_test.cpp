@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "resume/trainer_state.h"
 
-namespace megatron::training {
+namespace megatron::resume {
 namespace {
 
 optim::LearningRate rate_of(const Json& j) {
@@ -118,4 +118,4 @@ TEST(ScheduleState, FlagsRefuseWhatMegatronDoesNotKnow) {
 }
 
 }  // namespace
-}  // namespace megatron::training
+}  // namespace megatron::resume

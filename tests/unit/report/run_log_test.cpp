@@ -13,10 +13,10 @@
 #include "report/log/machine.h"
 #include "report/log/megatron_line.h"
 #include "text.h"
-#include "unit/training/event_reader.h"
-#include "unit/training/log_support.h"
+#include "unit/report/event_reader.h"
+#include "unit/report/log_support.h"
 
-namespace megatron::training {
+namespace megatron::report {
 namespace {
 
 using testing::count;
@@ -512,4 +512,4 @@ TEST(RunLog, LinesGoAboveTheProgressBar) {
 }
 
 }  // namespace
-}  // namespace megatron::training
+}  // namespace megatron::report

@@ -5,9 +5,9 @@
 
 #include <ctime>
 
-#include "unit/training/log_support.h"
+#include "unit/report/log_support.h"
 
-namespace megatron::training {
+namespace megatron::report {
 namespace {
 
 std::string line(const std::string& time, int ranks, const std::string& rest) {
@@ -53,4 +53,4 @@ TEST(ProgressFile, AppendsLines) {
 }
 
 }  // namespace
-}  // namespace megatron::training
+}  // namespace megatron::report

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "settings/offload_settings.h"
 
-namespace megatron::training {
+namespace megatron::settings {
 namespace {
 
 using Granularity = models::RecomputeOptions::Granularity;
@@ -167,4 +167,4 @@ TEST(OffloadSettings, OptimizerByFraction) {
 }
 
 }  // namespace
-}  // namespace megatron::training
+}  // namespace megatron::settings

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace megatron::training {
+namespace megatron::resume {
 namespace {
 
 TEST(SaveSpace, CountsTheCheckpointsOfARun) {
@@ -39,4 +39,4 @@ TEST(SaveSpace, NamesWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace megatron::training
+}  // namespace megatron::resume

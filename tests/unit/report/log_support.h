@@ -13,7 +13,7 @@
 #include "report/log/record.h"
 #include "text.h"
 
-namespace megatron::training::log_test {
+namespace megatron::report::log_test {
 
 using testing::error_of;
 
@@ -83,4 +83,4 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-}  // namespace megatron::training::log_test
+}  // namespace megatron::report::log_test

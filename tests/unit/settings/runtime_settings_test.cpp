@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-namespace megatron::training {
+namespace megatron::settings {
 namespace {
 
 // What CUDA would be given by these settings.
@@ -31,4 +31,4 @@ TEST(RuntimeSettings, KernelsAreLoadedAtOnceForSeveralRanks) {
 }
 
 }  // namespace
-}  // namespace megatron::training
+}  // namespace megatron::settings
