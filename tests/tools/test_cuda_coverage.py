@@ -55,7 +55,7 @@ class CudaCoverage(ToolTest):
     def test_entry_that_computes_nothing(self):
         self.refused(
             "entry 'gemm' reaches neither a kernel nor a library",
-            src__kernels__cuda__gemm_cpp=CUDA["src/kernels/cuda/products/gemm.cpp"].replace("plans.run", "p"),
+            src__kernels__cuda__products__gemm_cpp=CUDA["src/kernels/cuda/products/gemm.cpp"].replace("plans.run", "p"),
         )
 
     def test_kernel_that_nobody_launches(self):

@@ -407,20 +407,20 @@ class Coverage(ToolTest):
     def test_hot_kernel_that_calls_the_reference(self):
         self.refused(
             "hot kernel 'gemm' of cpu is not its own: gemm -> gemm.cpp:1",
-            src__kernels__cpu__gemm_cpp="void gemm(const A& a, S& s) { reference::gemm(a, s); }\n",
+            src__kernels__cpu__products__gemm_cpp="void gemm(const A& a, S& s) { reference::gemm(a, s); }\n",
         )
 
     def test_hot_kernel_that_calls_the_reference_through_a_helper(self):
         self.refused(
             "gemm -> slow_way -> gemm.cpp:1",
-            src__kernels__cpu__gemm_cpp="void slow_way(A& a) { table(DeviceKind::reference).x(a); }\n"
+            src__kernels__cpu__products__gemm_cpp="void slow_way(A& a) { table(DeviceKind::reference).x(a); }\n"
             "void gemm(const A& a, S& s) { if (a.odd) { slow_way(a); } }\n",
         )
 
     def test_hot_kernel_that_is_defined_elsewhere(self):
         self.refused(
             "hot kernel 'gemm' of cpu is not its own: gemm -> defined outside",
-            src__kernels__cpu__gemm_cpp="using other::gemm;\n",
+            src__kernels__cpu__products__gemm_cpp="using other::gemm;\n",
         )
 
     def test_cold_kernel_may_be_the_references(self):
