@@ -32,7 +32,7 @@ TEST(JsonRecords, RunHasEveryKeyAndTellsTheMachine) {
   EXPECT_EQ(line["time"], Json(1.5));
   EXPECT_EQ(line["version"], Json(version()));
   EXPECT_EQ(line["iteration"], Json(20));
-  EXPECT_NE(line["command"].as_array().at(0).as_string().find("unit_training"), std::string::npos);
+  EXPECT_NE(line["command"].as_array().at(0).as_string().find("unit_report"), std::string::npos);
   EXPECT_EQ(line["flags"]["lr"], Json("3e-3"));
   EXPECT_EQ(line["model"]["num_layers"], Json(4));
   EXPECT_EQ(line["layout"]["data_parallel"], Json(2));

@@ -10,7 +10,7 @@
 namespace megatron::report {
 namespace {
 
-std::string line(const std::string& time, int ranks, const std::string& rest) {
+std::string progress_line(const std::string& time, int ranks, const std::string& rest) {
   return time + "\tJob ID: 7\t# GPUs: " + std::to_string(ranks) + "\t" + rest + "\n";
 }
 
@@ -21,13 +21,14 @@ std::string saved(const std::string& flops) {
 }
 
 TEST(ProgressFile, CountsFromTheFirstOfTheLastJobsWithAsManyRanks) {
-  const std::string text = line("2026-01-01 10:00:00", 4, "Starting job") +
-                           line("2026-01-01 11:00:00", 4, saved("1.00e+15")) +
-                           line("2026-01-01 12:00:00", 8, "Starting job") +
-                           line("2026-01-01 13:00:00", 8, saved("3.00e+15")) +
-                           line("2026-01-01 14:00:00", 4, "Starting job") + "broken line\n" +
-                           line("2026-01-01 14:30:00", 4, saved("4.00e+15")) +
-                           line("2026-01-01 15:00:00", 4, "Starting job");
+  const std::string text = progress_line("2026-01-01 10:00:00", 4, "Starting job") +
+                           progress_line("2026-01-01 11:00:00", 4, saved("1.00e+15")) +
+                           progress_line("2026-01-01 12:00:00", 8, "Starting job") +
+                           progress_line("2026-01-01 13:00:00", 8, saved("3.00e+15")) +
+                           progress_line("2026-01-01 14:00:00", 4, "Starting job") +
+                           "broken line\n" +
+                           progress_line("2026-01-01 14:30:00", 4, saved("4.00e+15")) +
+                           progress_line("2026-01-01 15:00:00", 4, "Starting job");
   const report::ProgressStart start = report::progress_start(text, 4);
   EXPECT_TRUE(start.found);
   EXPECT_EQ(start.flops, 3e15);
