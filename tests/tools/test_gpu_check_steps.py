@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -183,6 +184,32 @@ class Times(unittest.TestCase):
             with unittest.mock.patch.object(self.machine, "said_by", lambda *_, s=said: s):
                 self.first.add_card(self.machine, findings)
             self.assertEqual(findings.one_process, one)
+
+    def test_gpus_that_differ_are_all_named(self):
+        findings = self.first.Findings("Play")
+        said = "580.1, 345 MHz, Default\n580.1, 1980 MHz, Exclusive_Process\n"
+        with unittest.mock.patch.object(self.machine, "said_by", lambda *_: said):
+            self.first.add_card(self.machine, findings)
+        self.assertTrue(findings.one_process)
+        self.assertIn("GPU 1: 580.1, 1980 MHz, Exclusive_Process", str(vars(findings)))
+
+    def test_a_folder_that_cannot_be_listed_is_left(self):
+        (self.output.folder / "kept").write_text("x", encoding="utf-8")
+        error = OSError(5, "Input/output error")
+        with unittest.mock.patch.object(Path, "glob", side_effect=error):
+            with unittest.mock.patch("builtins.print"):
+                self.output.leave(error)
+        self.addCleanup(shutil.rmtree, self.output.folder, True)
+        self.output.append("gpu_check.log", "goes on\n")
+        self.assertEqual(self.output.size_of("gpu_check.log"), 8)
+
+    def test_a_check_that_says_nothing_has_not_passed(self):
+        from gpu_checks import machine, parity
+
+        ran = machine.Ran(["megatron"], 0, "", 0.1)
+        with unittest.mock.patch.object(self.machine, "megatron", lambda *_: ran):
+            with self.assertRaises(machine.Failure):
+                parity.selftest("parity", "add").run(self.machine)
 
     def test_vectors_are_unpacked_elsewhere_where_the_tree_cannot_be_written(self):
         import vectors

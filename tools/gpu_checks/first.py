@@ -65,12 +65,14 @@ def describe(report, findings):
 def add_card(machine, findings):
     tool = shutil.which("nvidia-smi") or "/usr/local/nvidia/bin/nvidia-smi"  # of containers
     said = machine.said_by(tool, f"--query-gpu={CARD}", "--format=csv,noheader").splitlines()
-    if said and "," in said[0]:
+    cards = [line for line in said if "," in line]
+    if cards:
+        alike = len(set(cards)) == 1
         findings.add(
             "nvidia-smi: driver, SM clock now and at most, memory clock, power limit, memory, mode: "
-            + said[0]
+            + (cards[0] if alike else "; ".join(f"GPU {i}: {c}" for i, c in enumerate(cards)))
         )
-        findings.one_process = "Exclusive" in said[0]
+        findings.one_process = any("Exclusive" in card for card in cards)
     else:
         findings.add("nvidia-smi: not here, or it says nothing")
 

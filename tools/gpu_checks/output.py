@@ -79,12 +79,16 @@ class Output:
         except OSError as another:
             say(f"Nor can a temporary folder ({another.strerror}): standard output is left.")
             return
-        for name in (n for n in former.glob("*") if n.is_file()):
+        self.folder = folder
+        try:
+            names = [n for n in former.glob("*") if n.is_file()]
+        except OSError:
+            return  # what was there cannot even be listed
+        for name in names:
             try:
                 shutil.copy(name, folder)
             except OSError:
                 pass  # it stays where it is
-        self.folder = folder
         say(f"Results go on in {folder}.")
 
 
