@@ -2,8 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "device/cuda_plugin.h"
 #include "plan/known_gpus.h"
 
@@ -47,16 +45,7 @@ void GpuWatch::look() {
 std::string GpuWatch::text() const {
   if (sensors_ == nullptr) return "";
   if (readings_.empty()) return "clocks and power are not known: " + sensors_->why_not();
-  const auto range = [&](auto member) {
-    const auto [least, most] = std::ranges::minmax(readings_, {}, member);
-    return std::pair(least.*member, most.*member);
-  };
-  const auto [slow, fast] = range(&GpuReading::clock);
-  const auto [low, high] = range(&GpuReading::power);
-  const GpuReading& last = readings_.back();
-  return fmt::format(
-      "SM clock {} to {} MHz (most {}), power {:.0f} to {:.0f} W (limit {:.0f} W), {} C at the end",
-      slow, fast, last.most_clock, low, high, last.power_limit, last.temperature);
+  return describe(readings_);
 }
 
 }  // namespace megatron::bench

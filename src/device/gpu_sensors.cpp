@@ -1,7 +1,11 @@
 #include "device/gpu_sensors.h"
 
 #include <dlfcn.h>
-#include <fmt/core.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ranges>
+#include <vector>
 
 #include "device/driver_library.h"
 
@@ -81,6 +85,28 @@ std::optional<GpuReading> GpuSensors::read() const {
   reading.temperature =
       static_cast<int>(value([&](unsigned* v) { return l.temperature(l.device, kChip, v); }));
   return reading;
+}
+
+std::string describe(std::span<const GpuReading> readings) {
+  std::vector<std::string> parts;
+  // Of the readings that know it.
+  const auto range = [&](auto member, std::string_view what, std::string_view unit) {
+    const auto known = [&](const GpuReading& r) { return r.*member > 0; };
+    if (std::ranges::none_of(readings, known)) return false;
+    auto kept = readings | std::views::filter(known);
+    const auto [least, most] = std::ranges::minmax(kept, {}, member);
+    parts.push_back(fmt::format("{} {:.0f} to {:.0f} {}", what, double(least.*member),
+                                double(most.*member), unit));
+    return true;
+  };
+  const GpuReading& last = readings.back();
+  if (range(&GpuReading::clock, "SM clock", "MHz") && last.most_clock > 0)
+    parts.back() += fmt::format(" (most {})", last.most_clock);
+  if (range(&GpuReading::power, "power", "W") && last.power_limit > 0)
+    parts.back() += fmt::format(" (limit {:.0f} W)", last.power_limit);
+  if (last.temperature > 0) parts.push_back(fmt::format("{} C at the end", last.temperature));
+  return parts.empty() ? "clocks and power are not known to NVIDIA's management library"
+                       : fmt::format("{}", fmt::join(parts, ", "));
 }
 
 }  // namespace megatron

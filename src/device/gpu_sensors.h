@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "device/cuda_plugin.h"
@@ -15,6 +16,10 @@ struct GpuReading {
   double power = 0, power_limit = 0;  // W
   int temperature = 0;                // degrees Celsius
 };
+
+// "SM clock 1755 to 1980 MHz (most 1980), power 412 to 690 W (limit 700 W), 61 C at the end" of
+// readings in the order of time, of which there is one at least; without what was never known.
+std::string describe(std::span<const GpuReading> readings);
 
 class GpuSensors {
  public:

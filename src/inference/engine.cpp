@@ -57,7 +57,7 @@ Engine::Updates Engine::step() {
   admit();
   if (running() == 0) return {};
   const double begin = now_seconds();
-  const std::optional<PassPlan> prompts = plan_prompts();
+  const std::optional<ForwardPassPlan> prompts = plan_prompts();
   Updates updates = run_pass(prompts ? *prompts : plan_next_tokens());
   int64_t drawn = 0;
   for (const RequestUpdate& update : updates) drawn += static_cast<int64_t>(update.tokens.size());
@@ -119,11 +119,11 @@ PassRow Engine::row(size_t place, int64_t count) const {
 
 // Neighbouring places that read their prompts, with no more tokens in all than a pass takes, and no
 // more padding than tokens.
-std::optional<PassPlan> Engine::plan_prompts() const {
+std::optional<ForwardPassPlan> Engine::plan_prompts() const {
   size_t first = 0;
   while (first < places_.size() && !reads_prompt(first)) ++first;
   if (first == places_.size()) return std::nullopt;
-  PassPlan plan{.first = static_cast<int64_t>(first)};
+  ForwardPassPlan plan{.first = static_cast<int64_t>(first)};
   int64_t longest = 0, sum = 0;
   for (size_t p = first; p < places_.size() && reads_prompt(p); ++p) {
     const int64_t count = std::min(unread(p), options_.prefill);
@@ -136,16 +136,16 @@ std::optional<PassPlan> Engine::plan_prompts() const {
   return plan;
 }
 
-PassPlan Engine::plan_next_tokens() const {
+ForwardPassPlan Engine::plan_next_tokens() const {
   size_t first = 0, end = places_.size();
   while (!places_[first].busy()) ++first;
   while (!places_[end - 1].busy()) --end;
-  PassPlan plan{.first = static_cast<int64_t>(first)};
+  ForwardPassPlan plan{.first = static_cast<int64_t>(first)};
   for (size_t p = first; p < end; ++p) plan.rows.push_back(row(p, places_[p].busy() ? 1 : 0));
   return plan;
 }
 
-Engine::Updates Engine::run_pass(const PassPlan& plan) {
+Engine::Updates Engine::run_pass(const ForwardPassPlan& plan) {
   std::vector<int64_t> counts;
   std::vector<size_t> ready;  // places whose next token is drawn from this pass
   std::vector<int64_t> ready_rows;
@@ -164,7 +164,7 @@ Engine::Updates Engine::run_pass(const PassPlan& plan) {
   Updates updates(plan.rows.size());
   for (size_t b = 0; b < plan.rows.size(); ++b)
     updates[b].id = places_[static_cast<size_t>(plan.first) + b].id;
-  Pass pass(stage_, runtime_, state_, plan);
+  ForwardPass pass(stage_, runtime_, state_, plan);
   if (plan.has_labels()) {
     const std::vector<double> losses = pass.losses();
     for (size_t b = 0; b < plan.rows.size(); ++b) {

@@ -81,10 +81,10 @@ class Engine {
   bool reads_prompt(size_t place) const;
   void admit();
   void release(size_t place);
-  std::optional<PassPlan> plan_prompts() const;
-  PassPlan plan_next_tokens() const;
+  std::optional<ForwardPassPlan> plan_prompts() const;
+  ForwardPassPlan plan_next_tokens() const;
   PassRow row(size_t place, int64_t count) const;
-  Updates run_pass(const PassPlan& plan);
+  Updates run_pass(const ForwardPassPlan& plan);
   std::vector<GeneratedToken> draw_tokens(std::span<const size_t> ready, const Logits& logits);
   void append(size_t place, GeneratedToken token, RequestUpdate& update);
 

@@ -23,7 +23,7 @@ Tensor numbers(Runtime& runtime, const std::vector<double>& values, DType type,
 }
 
 // Tokens, positions, labels and weights of a plan, padded.
-nn::Batch make_batch(const models::Stage& stage, Runtime& runtime, const PassPlan& plan) {
+nn::Batch make_batch(const models::Stage& stage, Runtime& runtime, const ForwardPassPlan& plan) {
   const auto rows = static_cast<int64_t>(plan.rows.size()), tokens = plan.tokens();
   const auto size = static_cast<size_t>(rows * tokens);
   const auto last = static_cast<int32_t>(stage.model()->max_position_embeddings() - 1);
@@ -52,13 +52,13 @@ nn::Batch make_batch(const models::Stage& stage, Runtime& runtime, const PassPla
 
 }  // namespace
 
-int64_t PassPlan::tokens() const {
+int64_t ForwardPassPlan::tokens() const {
   int64_t longest = 0;
   for (const PassRow& row : rows) longest = std::max(longest, row.count);
   return longest;
 }
 
-bool PassPlan::has_labels() const {
+bool ForwardPassPlan::has_labels() const {
   return std::ranges::any_of(rows, [](const PassRow& row) { return !row.labels.empty(); });
 }
 
@@ -111,8 +111,8 @@ std::vector<std::vector<double>> Logits::losses(
   return losses;
 }
 
-Pass::Pass(const models::Stage& stage, Runtime& runtime, nn::SequenceState& state,
-           const PassPlan& plan)
+ForwardPass::ForwardPass(const models::Stage& stage, Runtime& runtime, nn::SequenceState& state,
+                         const ForwardPassPlan& plan)
     : stage_(stage),
       runtime_(runtime),
       plan_(plan),
@@ -122,13 +122,13 @@ Pass::Pass(const models::Stage& stage, Runtime& runtime, nn::SequenceState& stat
   out_ = models::forward(stage_, tape_, {}, batch_, models::Phase::evaluate);
 }
 
-std::vector<double> Pass::losses() {
+std::vector<double> ForwardPass::losses() {
   const Tensor loss = models::head_loss(stage_, tape_, out_, batch_);
   runtime_.stream().synchronize();
   return to_doubles(loss);
 }
 
-Logits Pass::last_logits(std::span<const int64_t> rows) {
+Logits ForwardPass::last_logits(std::span<const int64_t> rows) {
   Bundle last;
   for (const auto& [name, var] : out_.all()) {
     const Tensor& all = var.value;

@@ -18,7 +18,7 @@ struct PassRow {
 };
 
 // Rows of sequences [first, first + rows); shorter ones are padded to the longest.
-struct PassPlan {
+struct ForwardPassPlan {
   int64_t first = 0;
   std::vector<PassRow> rows;
 
@@ -40,11 +40,11 @@ class Logits {
   std::vector<float> converted_;  // where the logits are not f32
 };
 
-class Pass {
+class ForwardPass {
  public:
   // Runs the layers. All are borrowed; the state is not advanced.
-  Pass(const models::Stage& stage, Runtime& runtime, nn::SequenceState& state,
-       const PassPlan& plan);
+  ForwardPass(const models::Stage& stage, Runtime& runtime, nn::SequenceState& state,
+              const ForwardPassPlan& plan);
   // Of every token [rows * tokens]; 0 where there is no label.
   std::vector<double> losses();
   // After the last true token of these rows.
@@ -53,7 +53,7 @@ class Pass {
  private:
   const models::Stage& stage_;
   Runtime& runtime_;
-  const PassPlan& plan_;
+  const ForwardPassPlan& plan_;
   Tape tape_;
   nn::Batch batch_;
   Bundle out_;
