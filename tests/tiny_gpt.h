@@ -9,38 +9,90 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "models/gpt/model.h"
+#include "models/model.h"
+#include "models/stage.h"
 #include "tensor/tensor.h"
 
 namespace megatron::testing {
 
-inline models::GptConfig tiny_gpt2(int64_t heads = 4) {
-  models::GptConfig c{.num_layers = 3,
-                      .hidden_size = 24,
-                      .num_attention_heads = heads,
-                      .ffn_hidden_size = 50,
-                      .kv_channels = 6,
-                      .max_position_embeddings = 16,
-                      .vocab_size = 61};
-  c.hidden_dropout = c.attention_dropout = 0.25;
-  c.init_method_std = 0.2;
-  c.finalize();
-  return c;
+// A small decoder by a few numbers.
+struct TinyConfig {
+  int64_t num_layers = 3, hidden_size = 24, num_attention_heads = 4, num_query_groups = 4,
+          kv_channels = 6, ffn_hidden_size = 50, max_position_embeddings = 16, vocab_size = 61;
+  bool llama = false;  // else GPT-2
+  bool untied = false, bias = true;
+  double hidden_dropout = 0.25, attention_dropout = 0.25;
+  bool xavier_init = false;
+
+  models::Model model() const {
+    models::ModelFlags flags{.num_layers = num_layers,
+                             .hidden_size = hidden_size,
+                             .num_attention_heads = num_attention_heads,
+                             .ffn_hidden_size = ffn_hidden_size,
+                             .kv_channels = kv_channels,
+                             .max_position_embeddings = max_position_embeddings,
+                             .vocab_size = vocab_size};
+    flags.group_query_attention = num_query_groups != num_attention_heads;
+    if (flags.group_query_attention) flags.num_query_groups = num_query_groups;
+    flags.add_bias_linear = bias;
+    flags.untie = untied;
+    flags.hidden_dropout = hidden_dropout;
+    flags.attention_dropout = attention_dropout;
+    flags.init_method_std = 0.2;
+    flags.init_method_xavier_uniform = xavier_init;
+    if (llama) {
+      flags.position_embedding = models::PositionEmbedding::rope;
+      flags.normalization = nn::Normalization::rms_norm;
+      flags.swiglu = true;
+    }
+    return models::model_from_flags(flags, 0);
+  }
+};
+
+inline TinyConfig tiny_gpt2(int64_t heads = 4) {
+  return {.num_attention_heads = heads, .num_query_groups = heads};
 }
 
-inline models::GptConfig tiny_llama(int64_t heads, int64_t kv_heads, bool untied) {
-  models::GptConfig c = tiny_gpt2(heads);
-  c.num_query_groups = kv_heads;
-  c.position_embedding = models::PositionEmbedding::rope;
-  c.normalization = nn::Normalization::rms_norm;
-  c.activation = kernels::Activation::silu;
-  c.gated = true;
-  c.untied = untied;
-  c.qkv_bias = c.attention_output_bias = c.mlp_bias = !untied;
-  c.hidden_dropout = c.attention_dropout = 0;
-  c.finalize();
-  return c;
+inline TinyConfig tiny_llama(int64_t heads, int64_t kv_heads, bool untied) {
+  return {.num_attention_heads = heads,
+          .num_query_groups = kv_heads,
+          .llama = true,
+          .untied = untied,
+          .bias = !untied,
+          .hidden_dropout = 0,
+          .attention_dropout = 0};
 }
+
+// A part of it.
+class TinyModel final : public models::Stage {
+ public:
+  TinyModel(const TinyConfig& config, Runtime& runtime, DType type, uint64_t seed,
+            const parallel::ModelPart& part, const parallel::ModelRanks& ranks)
+      : inner_(config.model().build(runtime, type, seed, part, ranks)) {}
+  const models::Model& model() const override { return inner_->model(); }
+  const parallel::ModelPart& part() const override { return inner_->part(); }
+  std::span<const models::Segment> segments() const override { return inner_->segments(); }
+  Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const override {
+    return inner_->loss(tape, in, batch);
+  }
+  Var logits(Tape& tape, const Bundle& in) const override { return inner_->logits(tape, in); }
+  Tensor loss_logits(Tape& tape, const Bundle& in) const override {
+    return inner_->loss_logits(tape, in);
+  }
+  Var final_norm(Tape& tape, const Bundle& in) const override {
+    return inner_->final_norm(tape, in);
+  }
+  const Span& head() const override { return inner_->head(); }
+  std::span<parallel::ParameterSpec* const> parameters() const override {
+    return inner_->parameters();
+  }
+  nn::SequenceStateShape state_shape(int64_t sequences, int64_t capacity) const override {
+    return inner_->state_shape(sequences, capacity);
+  }
+
+ private:
+  std::unique_ptr<models::Stage> inner_;
+};
 
 // Every element of a model's parameters gets a value of its own, the same in any layout.
 inline void fill_with_noise(std::span<parallel::ParameterSpec* const> parameters) {
@@ -61,7 +113,7 @@ inline void fill_with_noise(std::span<parallel::ParameterSpec* const> parameters
 }
 
 // Two sequences of eight tokens; some labels do not count.
-inline nn::Batch tiny_batch(Runtime& runtime, const models::GptConfig& config, DType type) {
+inline nn::Batch tiny_batch(Runtime& runtime, const TinyConfig& config, DType type) {
   constexpr int64_t sequences = 2, length = 8, tokens = sequences * length;
   Arena& arena = runtime.arena(MemoryClass::activations);
   const auto ids = [&](std::string_view name, int64_t end) {

@@ -30,7 +30,7 @@ double bytes_of_a_token(const models::Stage& stage, double position) {
   for (const plan::ParameterCount& c : counts)
     if (c.group != "position" && !(untied && c.group == "embedding")) weights += c.count;
   const nn::SequenceStateShape state = stage.state_shape(1, 1);
-  const auto cache = static_cast<double>(2 * state.layers * state.kv_heads * state.head_size);
+  const auto cache = static_cast<double>(state.token_elements());
   const DType type = stage.parameters()[0]->parameter.value.dtype();
   return static_cast<double>(size_of(type)) * (static_cast<double>(weights) + cache * position);
 }

@@ -56,6 +56,7 @@ RequestId Engine::submit(Request request) {
 Engine::Updates Engine::step() {
   admit();
   if (running() == 0) return {};
+  forget_other_angles();
   const double begin = now_seconds();
   const std::optional<ForwardPassPlan> prompts = plan_prompts();
   Updates updates = run_pass(prompts ? *prompts : plan_next_tokens());
@@ -87,7 +88,28 @@ int64_t Engine::unread(size_t place) const {
 
 bool Engine::reads_prompt(size_t place) const {
   const Place& p = places_[place];
-  return p.busy() && length(place) < static_cast<int64_t>(p.request.prompt.size());
+  return p.busy() &&
+         (length(place) < static_cast<int64_t>(p.request.prompt.size()) || unread(place) > 1);
+}
+
+void Engine::forget_other_angles() {
+  for (size_t p = 0; p < places_.size(); ++p) {
+    Place& place = places_[p];
+    if (!place.busy()) continue;
+    const int64_t now = stage_.model()->context_class(std::ssize(place.tokens));
+    if (now != place.context_class) state_.truncate(static_cast<int64_t>(p), 0);
+    place.context_class = now;
+  }
+}
+
+// Of the places that read their prompts, or of those that do not, the one whose last pass is longest ago.
+size_t Engine::longest_waiting(bool reads) const {
+  size_t found = places_.size();
+  for (size_t p = 0; p < places_.size(); ++p) {
+    if (!places_[p].busy() || reads_prompt(p) != reads) continue;
+    if (found == places_.size() || places_[p].turn < places_[found].turn) found = p;
+  }
+  return found;
 }
 
 // Waiting requests take free places.
@@ -111,37 +133,49 @@ PassRow Engine::row(size_t place, int64_t count) const {
   PassRow row{.begin = length(place), .count = count};
   row.tokens =
       std::span(p.tokens).subspan(static_cast<size_t>(row.begin), static_cast<size_t>(count));
-  if (!reads_prompt(place) || p.request.logprobs < 0) return row;
+  if (p.scored || p.request.logprobs < 0) return row;
   const auto labels = std::span(p.tokens).subspan(static_cast<size_t>(row.begin) + 1);
   row.labels = labels.first(std::min(labels.size(), static_cast<size_t>(count)));
   return row;
 }
 
-// Neighbouring places that read their prompts, with no more tokens in all than a pass takes, and no
-// more padding than tokens.
+// Neighbouring places that read their prompts, of one context class, with no more tokens in all than a pass
+// takes, and no more padding than tokens.
 std::optional<ForwardPassPlan> Engine::plan_prompts() const {
-  size_t first = 0;
-  while (first < places_.size() && !reads_prompt(first)) ++first;
+  const size_t first = longest_waiting(true);
   if (first == places_.size()) return std::nullopt;
+  const int64_t of_class = places_[first].context_class;
+  const auto joins = [&](size_t p) {
+    return reads_prompt(p) && places_[p].context_class == of_class;
+  };
+
   ForwardPassPlan plan{.first = static_cast<int64_t>(first)};
   int64_t longest = 0, sum = 0;
-  for (size_t p = first; p < places_.size() && reads_prompt(p); ++p) {
+  for (size_t p = first; p < places_.size() && joins(p); ++p) {
     const int64_t count = std::min(unread(p), options_.prefill);
     const int64_t padded = std::max(longest, count) * (static_cast<int64_t>(plan.rows.size()) + 1);
     if (p > first && (padded > options_.prefill || padded > 2 * (sum + count))) break;
     longest = std::max(longest, count);
     sum += count;
     plan.rows.push_back(row(p, count));
+    plan.context = std::max<int64_t>(plan.context, std::ssize(places_[p].tokens));
   }
   return plan;
 }
 
 ForwardPassPlan Engine::plan_next_tokens() const {
+  const int64_t of_class = places_[longest_waiting(false)].context_class;
+  const auto joins = [&](size_t p) {
+    return places_[p].busy() && places_[p].context_class == of_class;
+  };
   size_t first = 0, end = places_.size();
-  while (!places_[first].busy()) ++first;
-  while (!places_[end - 1].busy()) --end;
+  while (!joins(first)) ++first;
+  while (!joins(end - 1)) --end;
   ForwardPassPlan plan{.first = static_cast<int64_t>(first)};
-  for (size_t p = first; p < end; ++p) plan.rows.push_back(row(p, places_[p].busy() ? 1 : 0));
+  for (size_t p = first; p < end; ++p) {
+    plan.rows.push_back(row(p, joins(p) ? 1 : 0));
+    if (joins(p)) plan.context = std::max<int64_t>(plan.context, std::ssize(places_[p].tokens));
+  }
   return plan;
 }
 
@@ -153,6 +187,7 @@ Engine::Updates Engine::run_pass(const ForwardPassPlan& plan) {
     const size_t p = static_cast<size_t>(plan.first) + b;
     const int64_t count = plan.rows[b].count;
     counts.push_back(count);
+    if (count > 0) places_[p].turn = ++turn_;
     if (reads_prompt(p)) statistics_.prompt_tokens += count;
     if (count == 0 || count < unread(p)) continue;
     ready.push_back(p);
@@ -176,6 +211,7 @@ Engine::Updates Engine::run_pass(const ForwardPassPlan& plan) {
   std::vector<GeneratedToken> drawn(ready.size());
   if (draws) drawn = draw_tokens(ready, pass.last_logits(ready_rows));
   state_.advance(plan.first, counts);
+  for (const size_t p : ready) places_[p].scored = true;
   for (size_t r = 0; r < ready.size(); ++r)
     append(ready[r], std::move(drawn[r]), updates[static_cast<size_t>(ready_rows[r])]);
   std::erase_if(updates, [](const RequestUpdate& u) {

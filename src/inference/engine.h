@@ -66,11 +66,15 @@ class Engine {
     RequestId id = 0;
     Request request;
   };
-  // Tokens [0, state length) are read; the rest waits.
+  // Tokens [0, state length) are read; the rest waits. Where the text's length changes the rotary angles of
+  // tokens that are read, all are read again.
   struct Place {
     RequestId id = 0;  // 0: free
     Request request;
     std::vector<int32_t> tokens;  // prompt and text so far
+    int64_t context_class = 0;    // of the keys that are kept
+    uint64_t turn = 0;            // of its last pass
+    bool scored = false;          // the prompt's log-probabilities have been given
 
     bool busy() const { return id != 0; }
   };
@@ -81,6 +85,8 @@ class Engine {
   bool reads_prompt(size_t place) const;
   void admit();
   void release(size_t place);
+  void forget_other_angles();
+  size_t longest_waiting(bool reads) const;
   std::optional<ForwardPassPlan> plan_prompts() const;
   ForwardPassPlan plan_next_tokens() const;
   PassRow row(size_t place, int64_t count) const;
@@ -96,6 +102,7 @@ class Engine {
   std::vector<Place> places_;
   std::deque<Waiting> waiting_;
   RequestId last_ = 0;
+  uint64_t turn_ = 0;
   Statistics statistics_;
 };
 

@@ -119,6 +119,7 @@ ForwardPass::ForwardPass(const models::Stage& stage, Runtime& runtime, nn::Seque
       tape_(runtime, Tape::Mode::infer),
       batch_(make_batch(stage, runtime, plan)) {
   batch_.continuation = state.next(plan.first, batch_.sequences, batch_.length);
+  batch_.context = plan.context;
   out_ = models::forward(stage_, tape_, {}, batch_, models::Phase::evaluate);
 }
 

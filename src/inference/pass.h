@@ -21,6 +21,7 @@ struct PassRow {
 struct ForwardPassPlan {
   int64_t first = 0;
   std::vector<PassRow> rows;
+  int64_t context = 0;  // tokens of the longest text that the rows are of, all of one context_class
 
   int64_t tokens() const;  // of the longest row
   bool has_labels() const;

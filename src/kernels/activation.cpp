@@ -5,7 +5,11 @@
 namespace megatron::kernels {
 namespace {
 
-void check_activation(const Rules& rules, const Tensor& x, const Tensor& out, bool gated) {
+template <class Args>
+void check_activation(const Rules& rules, const Args& args, const Tensor& x, const Tensor& out) {
+  const bool gated = args.gated;
+  rules.require(gated || (args.clamp == 0 && args.up_offset == 0),
+                "clamp and offset of a gated block");
   rules.require(x.defined() && x.rank() == 2 && x.is_contiguous() && is_float_type(x),
                 "x contiguous of rank 2");
   rules.require(!gated || x.size(1) % 2 == 0, "gated x [T,2F]");
@@ -16,13 +20,12 @@ void check_activation(const Rules& rules, const Tensor& x, const Tensor& out, bo
 }  // namespace
 
 void check(const ActivationArgs& args) {
-  check_activation(Rules("activation", {{"x", args.x}, {"out", args.out}}), args.x, args.out,
-                   args.gated);
+  check_activation(Rules("activation", {{"x", args.x}, {"out", args.out}}), args, args.x, args.out);
 }
 
 void check(const ActivationBackwardArgs& args) {
   const Rules rules("activation_backward", {{"x", args.x}, {"dout", args.dout}, {"dx", args.dx}});
-  check_activation(rules, args.x, args.dout, args.gated);
+  check_activation(rules, args, args.x, args.dout);
   rules.dense(args.dx, args.x.shape(), args.x.dtype(), "dx as x");
 }
 

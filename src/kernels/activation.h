@@ -6,15 +6,17 @@
 namespace megatron::kernels {
 
 // gelu_tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); gelu_erf: x Phi(x); silu: x
-// sigmoid(x); relu.
-enum class Activation { gelu_tanh, gelu_erf, silu, relu };
+// sigmoid(x); relu; squared_relu: max(x, 0)^2 (So et al. 2021); quick_gelu: x sigmoid(1.702 x).
+enum class Activation { gelu_tanh, gelu_erf, silu, relu, squared_relu, quick_gelu };
 
 // Plain: x, out [T,F], out = f(x). Gated (Shazeer 2020): x [T,2F] = [gate | up], out = f(gate) *
-// up. Contiguous, one type. Computed in f32 (f64 for f64).
+// (up + up_offset); with a clamp above 0, gate is min(gate, clamp) and up is confined to [-clamp, clamp]
+// before all else (gradients pass at the bounds). Contiguous, one type. Computed in f32 (f64 for f64).
 struct ActivationArgs {
   Activation function = Activation::gelu_tanh;
   bool gated = false;
   Tensor x, out;
+  double clamp = 0, up_offset = 0;  // of the gated form
 };
 
 // dx = dout * derivative, in the layout of x.
@@ -22,6 +24,7 @@ struct ActivationBackwardArgs {
   Activation function = Activation::gelu_tanh;
   bool gated = false;
   Tensor x, dout, dx;
+  double clamp = 0, up_offset = 0;  // of the gated form
 };
 
 void check(const ActivationArgs& args);

@@ -35,6 +35,14 @@ void check_heads(const Rules& rules, std::initializer_list<const Tensor*> querie
                 "query heads are a multiple of key heads");
 }
 
+template <class Args>
+void check_scores(const Rules& rules, const Args& args) {
+  rules.require(args.window >= 0 && args.chunk >= 0 && args.soft_cap >= 0,
+                "window, chunk and soft_cap are 0 or more");
+  if (args.sinks.defined())
+    rules.dense(args.sinks, {args.q.size(2)}, accumulator(args.q.dtype()), "sinks f32 (f64) [N]");
+}
+
 }  // namespace
 
 void check(const AttentionArgs& args) {
@@ -46,6 +54,7 @@ void check(const AttentionArgs& args) {
                                   {"q_positions", args.q_positions},
                                   {"k_positions", args.k_positions},
                                   {"window_start", args.window_start},
+                                  {"sinks", args.sinks},
                                   {"sample_ids", args.dropout.sample_ids}});
   check_heads(rules, {&args.q, &args.out}, {&args.k, &args.v});
   const Tensor& q = args.q;
@@ -53,6 +62,7 @@ void check(const AttentionArgs& args) {
               "lse f32 (f64) [B,N,T]");
   check_positions(rules, args.q_positions, args.k_positions, args.window_start, q.size(0),
                   q.size(1), args.k.size(1));
+  check_scores(rules, args);
   check_mask(rules, args.dropout, q.size(0));
 }
 
@@ -69,6 +79,8 @@ void check(const AttentionBackwardArgs& args) {
                                            {"q_positions", args.q_positions},
                                            {"k_positions", args.k_positions},
                                            {"window_start", args.window_start},
+                                           {"sinks", args.sinks},
+                                           {"dsinks", args.dsinks.out},
                                            {"sample_ids", args.dropout.sample_ids}});
   check_heads(rules, {&args.q, &args.out, &args.dout, &args.dq},
               {&args.k, &args.v, &args.dk, &args.dv});
@@ -77,6 +89,12 @@ void check(const AttentionBackwardArgs& args) {
               "lse f32 (f64) [B,N,T]");
   check_positions(rules, args.q_positions, args.k_positions, args.window_start, q.size(0),
                   q.size(1), args.k.size(1));
+  check_scores(rules, args);
+  if (args.dsinks.out.defined()) {
+    rules.defined(args.sinks, "dsinks of sinks");
+    rules.dense(args.dsinks.out, {q.size(2)}, accumulator(q.dtype()), "dsinks f32 (f64) [N]");
+    rules.require(args.dsinks.beta == 0 || args.dsinks.beta == 1, "beta is 0 or 1");
+  }
   check_mask(rules, args.dropout, q.size(0));
 }
 

@@ -23,6 +23,8 @@ void add_draw_cases(std::vector<Case>& cases);
 void add_dropout_cases(std::vector<Case>& cases);
 void add_elementwise_cases(std::vector<Case>& cases);
 void add_optimizer_cases(std::vector<Case>& cases);
+void add_head_norm_cases(std::vector<Case>& cases);
+void add_scale_cases(std::vector<Case>& cases);
 
 std::vector<Case> cases() {
   std::vector<Case> all;
@@ -38,6 +40,8 @@ std::vector<Case> cases() {
   add_dropout_cases(all);
   add_elementwise_cases(all);
   add_optimizer_cases(all);
+  add_head_norm_cases(all);
+  add_scale_cases(all);
   return all;
 }
 

@@ -25,10 +25,10 @@ void check(const AddNormArgs& args, NormKind kind) {
   rules.dense(args.normed, shape, type, "normed as x");
   rules.dense(args.weight, {shape[1]}, type, "weight [H] of the type of x");
   rules.dense(args.rstd, {shape[0]}, accumulator(type), "rstd f32 (f64) [T]");
-  rules.require(layer == args.bias.defined() && layer == args.mean.defined(),
+  rules.require((layer || !args.bias.defined()) && layer == args.mean.defined(),
                 "bias and mean with LayerNorm only");
   if (!layer) return;
-  rules.dense(args.bias, {shape[1]}, type, "bias [H] of the type of x");
+  if (args.bias.defined()) rules.dense(args.bias, {shape[1]}, type, "bias [H] of the type of x");
   rules.dense(args.mean, {shape[0]}, accumulator(type), "mean f32 (f64) [T]");
 }
 
@@ -56,10 +56,11 @@ void check(const AddNormBackwardArgs& args, NormKind kind) {
   rules.dense(args.rstd, {shape[0]}, accumulator(type), "rstd f32 (f64) [T]");
   rules.dense(args.dweight.out, {shape[1]}, accumulator(type), "dweight f32 (f64) [H]");
   rules.require(args.dweight.beta == 0 || args.dweight.beta == 1, "beta is 0 or 1");
-  rules.require(layer == args.mean.defined() && layer == args.dbias.out.defined(),
+  rules.require(layer == args.mean.defined() && (layer || !args.dbias.out.defined()),
                 "mean and dbias with LayerNorm only");
   if (!layer) return;
   rules.dense(args.mean, {shape[0]}, accumulator(type), "mean f32 (f64) [T]");
+  if (!args.dbias.out.defined()) return;
   rules.dense(args.dbias.out, {shape[1]}, accumulator(type), "dbias f32 (f64) [H]");
   rules.require(args.dbias.beta == 0 || args.dbias.beta == 1, "beta is 0 or 1");
 }

@@ -6,17 +6,18 @@
 namespace megatron::kernels {
 
 // sum = x + residual (residual undefined: sum = x, and `sum` may be undefined, then x itself is the
-// sum) RMSNorm (Zhang & Sennrich 2019):  normed = sum * rstd * weight,                rstd = 1 /
-// sqrt(mean(sum^2) + eps) LayerNorm (Ba et al. 2016):       normed = (sum - mean) * rstd * weight +
-// bias, rstd = 1 / sqrt(var(sum) + eps) x, residual, sum, normed [T,H] contiguous, of one type;
-// weight, bias [H] of that type. Statistics in f32 (f64 for f64) from the sum as stored: mean, rstd
-// [T].
+// sum). With w = weight_offset + weight (1 + weight is what is trained where files store gamma - 1):
+//   RMSNorm (Zhang & Sennrich 2019): normed = sum * rstd * w,                 rstd = 1 / sqrt(mean(sum^2) + eps)
+//   LayerNorm (Ba et al. 2016):      normed = (sum - mean) * rstd * w + bias, rstd = 1 / sqrt(var(sum) + eps)
+// x, residual, sum, normed [T,H] contiguous, of one type; weight, bias [H] of that type. Statistics in
+// f32 (f64 for f64) from the sum as stored: mean, rstd [T].
 struct AddNormArgs {
   Tensor x, residual;
-  Tensor weight, bias;  // bias: LayerNorm only; undefined for RMSNorm
+  Tensor weight, bias;  // bias: of a LayerNorm that has one
   double eps = 1e-5;
   Tensor sum, normed;
   Tensor mean, rstd;  // mean: LayerNorm only
+  double weight_offset = 0;
 };
 
 // dsum = (gradient of normed through the norm) + dsum_in;  it is the gradient of x and of residual
@@ -25,8 +26,9 @@ struct AddNormArgs {
 struct AddNormBackwardArgs {
   Tensor dnormed, dsum_in;  // [T,H]
   Tensor sum, weight, mean, rstd;
-  Tensor dsum;  // [T,H]
-  Accumulate dweight, dbias;
+  Tensor dsum;                // [T,H]
+  Accumulate dweight, dbias;  // dbias.out: of a LayerNorm that has a bias
+  double weight_offset = 0;
 };
 
 enum class NormKind { rms, layer };

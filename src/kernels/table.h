@@ -15,9 +15,12 @@
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/gemm.h"
+#include "kernels/head_norm.h"
 #include "kernels/norm.h"
 #include "kernels/optimizer.h"
 #include "kernels/rope.h"
+#include "kernels/scale.h"
+#include "kernels/soft_cap.h"
 
 namespace megatron::kernels {
 
@@ -29,6 +32,12 @@ struct Table {
   void (*add_layer_norm_backward)(const AddNormBackwardArgs&, Stream&) = nullptr;
   void (*activation)(const ActivationArgs&, Stream&) = nullptr;
   void (*activation_backward)(const ActivationBackwardArgs&, Stream&) = nullptr;
+  void (*head_norm)(const HeadNormArgs&, Stream&) = nullptr;
+  void (*head_norm_backward)(const HeadNormBackwardArgs&, Stream&) = nullptr;
+  void (*row_dot)(const RowDotArgs&, Stream&) = nullptr;
+  void (*scale)(const ScaleArgs&, Stream&) = nullptr;
+  void (*soft_cap)(const SoftCapArgs&, Stream&) = nullptr;
+  void (*soft_cap_backward)(const SoftCapBackwardArgs&, Stream&) = nullptr;
   void (*rope)(const RopeArgs&, Stream&) = nullptr;
   void (*attention)(const AttentionArgs&, Stream&) = nullptr;
   void (*attention_backward)(const AttentionBackwardArgs&, Stream&) = nullptr;

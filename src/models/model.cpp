@@ -2,24 +2,13 @@
 
 #include <fmt/ranges.h>
 
-#include <array>
-
 #include "base/error.h"
-#include "models/gpt/definition.h"
+#include "models/decoder/definition.h"
+#include "models/decoder/flags.h"
+#include "models/families/family.h"
 #include "models/stage.h"
 
 namespace megatron::models {
-namespace {
-
-struct Family {
-  std::string_view name;
-  Model (*read)(const Json& config);
-};
-
-constexpr std::array kFamilies = {Family{"gpt2", gpt2_from_config_json},
-                                  Family{"llama", llama_from_config_json}};
-
-}  // namespace
 
 std::unique_ptr<Stage> Model::build(Runtime& runtime, DType type, uint64_t seed,
                                     const parallel::ModelPart& part,
@@ -35,20 +24,32 @@ std::unique_ptr<Stage> Model::build(Runtime& runtime, DType type, uint64_t seed)
 
 std::vector<std::string_view> family_names() {
   std::vector<std::string_view> names;
-  for (const Family& family : kFamilies) names.push_back(family.name);
+  for (const DecoderFamily* family : families()) names.push_back(family->name);
   return names;
 }
 
 Model model_from_config_json(const Json& config) {
+  MG_CHECK(config.is_object() && config.contains("model_type"),
+           "config.json has no model_type; supported: {}", fmt::join(family_names(), ", "));
   const std::string type = config["model_type"].as_string();
-  for (const Family& family : kFamilies)
-    if (family.name == type) return family.read(config);
+  for (const DecoderFamily* family : families())
+    if (family->name == type)
+      return decoder_model(read_config(*family, config), *family, form_of(config));
   fail("config.json has model_type '{}'; this version supports {}", type,
-       fmt::join(family_names(), " and "));
+       fmt::join(family_names(), ", "));
 }
 
 Model model_from_flags(const ModelFlags& flags, int64_t seq_length) {
-  return gpt_from_flags(flags, seq_length);
+  const DecoderValue value = value_of(flags, seq_length);
+  if (!flags.model_family) return decoder_model(value);
+  const DecoderFamily& family = family_named(*flags.model_family);
+  DecoderValue plain = value;  // dropout is a setting of training
+  plain.hidden_dropout = plain.attention_dropout = 0;
+  const std::string in_the_way = obstacle(family, plain);
+  MG_CHECK(in_the_way.empty(),
+           "--model-family {} cannot hold the model that the flags describe: it has {}",
+           family.name, in_the_way);
+  return decoder_model(value, family);
 }
 
 }  // namespace megatron::models

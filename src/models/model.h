@@ -66,6 +66,12 @@ class ModelDefinition {
   // Of forward and backward of one sequence of `length` tokens: 2MNK a matrix product, three times
   // the forward; causal attention counts half; no lookups, norms and element-wise work.
   virtual double training_flops(int64_t length) const = 0;
+  // Rotary angles may depend on the length of the whole text (nn/rotary.h): texts of two lengths with equal
+  // numbers have equal angles, so that what is kept of the one (keys) is that of the other.
+  virtual int64_t context_class(int64_t length) const {
+    static_cast<void>(length);
+    return 0;
+  }
   // What its modules report of a step besides the loss (Tape::report), in the order of the log.
   virtual std::vector<MetricDefinition> metrics() const { return {}; }
 
@@ -77,6 +83,9 @@ class ModelDefinition {
   // The keys that transformers 5 writes. Throws Error when config.json of the family cannot hold the
   // model, naming what stands in the way.
   virtual Json config_json(DType stored) const = 0;
+  // Names of tensors, '*' for a layer's number, that a directory may have although the model does not:
+  // they are dropped when it is read.
+  virtual std::span<const std::string_view> surplus_tensors() const { return {}; }
   virtual Model with(const ModelChanges& changes) const = 0;
   virtual std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t seed,
                                        const parallel::ModelPart& part,

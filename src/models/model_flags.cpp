@@ -20,19 +20,79 @@ void ModelFlags::fields(Fields& f) {
   f.add("max-position-embeddings", &max_position_embeddings,
         "longest sequence the model is made for; default --seq-length");
   f.add("vocab-size", &vocab_size, "number of tokens; default the tokenizer's");
-  f.add_enum<PositionEmbedding>(
-      "position-embedding-type", &position_embedding,
-      {{"learned_absolute", PositionEmbedding::learned_absolute},
-       {"rope", PositionEmbedding::rope}},
-      "how positions enter: a learned table, or rotation of queries and keys");
+  f.add_enum<PositionEmbedding>("position-embedding-type", &position_embedding,
+                                {{"learned_absolute", PositionEmbedding::learned_absolute},
+                                 {"rope", PositionEmbedding::rope},
+                                 {"yarn", PositionEmbedding::yarn},
+                                 {"none", PositionEmbedding::none}},
+                                "how positions enter: a learned table, rotation of queries and "
+                                "keys (yarn: for a longer context than the "
+                                "model was trained on), or not at all");
   f.add("rotary-base", &rotary_base, "base of the rotary angles");
+  f.add("rotary-percent", &rotary_percent, "part of each head that is rotated, in (0, 1]");
+  f.add_switch(
+      "rotary-interleaved", &rotary_interleaved, true,
+      "rotates neighbouring dims of a head together; else those half the rotated dims apart");
+  f.add("rotary-seq-len-interpolation-factor", &rotary_interpolation,
+        "positions are divided by it (linear scaling)");
+  f.add_switch("use-rope-scaling", &use_rope_scaling, true,
+               "rotary angles of Llama 3.1, for contexts beyond 8,192 tokens");
+  f.add("rope-scaling-factor", &rope_scaling_factor,
+        "how many times longer the context is with --use-rope-scaling");
+  f.add("rotary-scaling-factor", &rotary_scaling_factor,
+        "how many times longer the context is with --position-embedding-type yarn");
+  f.add("yarn-original-max-position-embeddings", &yarn_original_positions,
+        "context before it was extended; default 4096");
+  f.add("yarn-beta-fast", &yarn_beta_fast,
+        "rotations over the original context above which a frequency stays; default 32");
+  f.add("yarn-beta-slow", &yarn_beta_slow,
+        "rotations over the original context below which a frequency is divided by the factor; "
+        "default 1");
+  f.add_switch("no-yarn-correction-range-round-to-int", &yarn_round_to_int, false,
+               "the bounds of the dims in between are not rounded");
+  f.add("mscale", &mscale, "scale of cos and sin: 0.1 x mscale x ln(factor) + 1");
+  f.add("mscale-all-dim", &mscale_all_dim, "the same, which they are divided by");
+  f.add("no-rope-freq", &no_rope_freq,
+        "layers without rotation: every N-th, or a list of 0 and 1 (without) a layer, "
+        "\"[0,0,0,1]*8\"");
   f.add_enum<nn::Normalization>(
       "normalization", &normalization,
       {{"LayerNorm", nn::Normalization::layer_norm}, {"RMSNorm", nn::Normalization::rms_norm}},
       "normalisation before each block");
+  f.add_switch("apply-layernorm-1p", &layernorm_1p, true,
+               "norms multiply by 1 + weight, so that weight decay draws them to 1");
+  f.add_switch("qk-layernorm", &qk_layernorm, true,
+               "each head of queries and keys is normalised, by --normalization");
+  f.add_switch("qk-l2-norm", &qk_l2_norm, true,
+               "each head of queries and keys is divided by its root mean square");
   f.add("norm-epsilon", &norm_epsilon, "added to the variance under the root");
   f.add_switch("swiglu", &swiglu, true,
                "gated feed-forward block with SiLU; else GELU (tanh form)");
+  f.add_switch("squared-relu", &squared_relu, true, "feed-forward block with max(x, 0)^2");
+  f.add_switch("quick-geglu", &quick_geglu, true,
+               "gated feed-forward block with x sigmoid(1.702 x) (GPT-OSS)");
+  f.add("glu-linear-offset", &glu_linear_offset, "added to what a gate multiplies");
+  f.add("activation-func-clamp-value", &activation_clamp,
+        "largest gate, and largest size of what it multiplies, in a gated feed-forward block");
+  f.add_switch("openai-gelu", &openai_gelu, true,
+               "GELU in its tanh form, also with --no-bias-gelu-fusion");
+  f.add("window-size", &window_size,
+        "earlier and later tokens that attention sees besides a token itself, \"127,0\"; -1: all");
+  f.add("window-attn-skip-freq", &window_attn_skip_freq,
+        "layers without --window-size: every N-th, or a list of 0 (without) and 1 a layer");
+  f.add_enum<SoftmaxType>(
+      "softmax-type", &softmax_type,
+      {{"vanilla", SoftmaxType::vanilla},
+       {"off-by-one", SoftmaxType::off_by_one},
+       {"learnable", SoftmaxType::learnable}},
+      "one more logit in attention's softmax, without a value: none, 0, or one a head that "
+      "is learned");
+  f.add("heterogeneous-layers-config-path", &heterogeneous_layers,
+        "JSON file with a layer's attention and feed-forward block each (block_configs)");
+  f.add("model-family", &model_family,
+        "model_type of the Hugging Face directories that are saved; default the first that can "
+        "hold the "
+        "model");
   f.add_switch("disable-bias-linear", &add_bias_linear, false, "no biases in linear layers");
   f.add_switch("add-qkv-bias", &add_qkv_bias, true,
                "biases on queries, keys and values even with --disable-bias-linear");
@@ -52,15 +112,34 @@ void ModelFlags::fields(Fields& f) {
       "GELU in its exact form, x Phi(x), which Megatron-LM computes where it does not fuse "
       "it with the bias; else the tanh form");
   f.common({"num-layers", "hidden-size", "num-attention-heads", "vocab-size"});
-  f.of({"rotary-base"}, [this] {
-    const bool rope = position_embedding == PositionEmbedding::rope;
-    return rope ? "" : "--position-embedding-type is learned_absolute";
+  f.of({"rotary-base", "rotary-interleaved", "no-rope-freq"}, [this] {
+    const bool rotates = position_embedding == PositionEmbedding::rope ||
+                         position_embedding == PositionEmbedding::yarn;
+    return rotates ? "" : "--position-embedding-type is neither rope nor yarn";
+  });
+  f.of({"rotary-percent", "rotary-seq-len-interpolation-factor", "use-rope-scaling"}, [this] {
+    return position_embedding == PositionEmbedding::rope ? ""
+                                                         : "--position-embedding-type is not rope";
+  });
+  f.of({"rope-scaling-factor"},
+       [this] { return use_rope_scaling ? "" : "it is of --use-rope-scaling"; });
+  f.of({"rotary-scaling-factor", "yarn-original-max-position-embeddings", "yarn-beta-fast",
+        "yarn-beta-slow", "no-yarn-correction-range-round-to-int", "mscale", "mscale-all-dim"},
+       [this] {
+         return position_embedding == PositionEmbedding::yarn
+                    ? ""
+                    : "--position-embedding-type is not yarn";
+       });
+  f.of({"window-attn-skip-freq"},
+       [this] { return window_size ? "" : "there is no --window-size"; });
+  f.of({"openai-gelu"}, [this] {
+    return bias_gelu_fusion ? "GELU is in its tanh form without --no-bias-gelu-fusion" : "";
   });
   f.of({"add-qkv-bias"}, [this] {
     return add_bias_linear ? "without --disable-bias-linear all linear layers have biases" : "";
   });
   f.of({"no-bias-gelu-fusion"},
-       [this] { return swiglu ? "with --swiglu no GELU is computed" : ""; });
+       [this] { return swiglu || squared_relu || quick_geglu ? "no GELU is computed" : ""; });
   f.of({"init-method-std"}, [this] {
     return init_method_xavier_uniform ? "--init-method-xavier-uniform draws the weights" : "";
   });

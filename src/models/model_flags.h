@@ -12,7 +12,8 @@ namespace megatron::models {
 // The largest tables.
 constexpr int64_t kMaxVocabulary = 1 << 28, kMaxPositions = 1 << 28;
 
-enum class PositionEmbedding { learned_absolute, rope };
+enum class PositionEmbedding { learned_absolute, rope, yarn, none };
+enum class SoftmaxType { vanilla, off_by_one, learnable };
 
 // As they are typed; models::model_from_flags() makes a model of them.
 struct ModelFlags {
@@ -33,6 +34,23 @@ struct ModelFlags {
   std::optional<double> embedding_init_method_std;
   bool init_method_xavier_uniform = false;
   bool bias_gelu_fusion = true;  // false: GELU in its exact form
+  bool openai_gelu = false, squared_relu = false, quick_geglu = false;
+  double glu_linear_offset = 0;
+  std::optional<double> activation_clamp;
+  bool layernorm_1p = false, qk_layernorm = false, qk_l2_norm = false;
+  SoftmaxType softmax_type = SoftmaxType::vanilla;
+  std::optional<std::string> window_size, window_attn_skip_freq, no_rope_freq;
+  double rotary_percent = 1;
+  bool rotary_interleaved = false;
+  std::optional<double> rotary_interpolation;
+  bool use_rope_scaling = false;
+  double rope_scaling_factor = 8, rotary_scaling_factor = 1;
+  std::optional<int64_t> yarn_original_positions;
+  std::optional<double> yarn_beta_fast, yarn_beta_slow;
+  bool yarn_round_to_int = true;
+  double mscale = 1, mscale_all_dim = 0;
+  std::optional<std::string> heterogeneous_layers;  // a file
+  std::optional<std::string> model_family;
 
   void fields(Fields& fields);
   // One that differs from its default, but for the vocabulary and dropouts, which go with a model

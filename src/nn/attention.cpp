@@ -6,36 +6,10 @@
 #include "base/error.h"
 #include "base/philox.h"
 #include "nn/sequence_state.h"
+#include "ops/rope.h"
+#include "parallel/head_norm.h"
 
 namespace megatron::nn {
-
-RotaryTable RotaryTable::make(Runtime& runtime, DType model_type, int64_t positions,
-                              int64_t rotary_dims, double base) {
-  const int64_t pairs = rotary_dims / 2;
-  const DType type = kernels::accumulator(model_type);
-  RotaryTable table;
-  table.cos =
-      Tensor::empty(runtime.arena(MemoryClass::parameters), {positions, pairs}, type, "rotary.cos");
-  table.sin =
-      Tensor::empty(runtime.arena(MemoryClass::parameters), {positions, pairs}, type, "rotary.sin");
-  if (!runtime.device().has_data()) return table;
-  std::vector<double> frequencies(static_cast<size_t>(pairs));
-  std::vector<double> cos(static_cast<size_t>(positions * pairs)), sin(cos);
-  for (int64_t i = 0; i < pairs; ++i) {
-    frequencies[static_cast<size_t>(i)] =
-        std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(rotary_dims));
-  }
-  for (size_t i = 0; i < cos.size(); ++i) {
-    const double angle =
-        static_cast<double>(i / frequencies.size()) * frequencies[i % frequencies.size()];
-    cos[i] = std::cos(angle);
-    sin[i] = std::sin(angle);
-  }
-  copy_from(table.cos, std::span<const double>(cos), runtime.stream());
-  copy_from(table.sin, std::span<const double>(sin), runtime.stream());
-  return table;
-}
-
 namespace {
 
 const AttentionConfig& checked(const AttentionConfig& c, int ranks) {
@@ -52,6 +26,11 @@ const AttentionConfig& checked(const AttentionConfig& c, int ranks) {
       "the {} values of a head's key (--kv-channels) cannot be divided among the {} ranks that "
       "share it (--tensor-model-parallel-size {}, --num-query-groups {}); change one of them",
       c.head_size, ranks / c.kv_heads, ranks, c.kv_heads);
+  MG_CHECK(
+      c.qk_norm != QkNorm::full_width || c.kv_heads % ranks == 0,
+      "keys that are normalised over all heads need --num-query-groups ({}) that is a multiple "
+      "of --tensor-model-parallel-size {}; lower the latter",
+      c.kv_heads, ranks);
   return c;
 }
 
@@ -62,17 +41,62 @@ std::vector<int64_t> qkv_blocks(const AttentionConfig& c) {
 
 }  // namespace
 
+double AttentionConfig::score_scale() const {
+  return scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(head_size));
+}
+
+double AttentionConfig::seen_pairs(int64_t length) const {
+  const auto t = static_cast<double>(length);
+  double seen = t * t / 2;
+  if (window > 0 && window < length) {
+    const auto w = static_cast<double>(window);
+    seen = t * w - w * w / 2;
+  }
+  if (chunk > 0 && chunk < length) seen = std::min(seen, t * static_cast<double>(chunk) / 2);
+  return seen;
+}
+
 Attention::Attention(Builder& builder, const std::string& name, const AttentionConfig& config,
-                     const RotaryTable* rotary, parallel::Init init, parallel::Init output_init)
+                     const AttentionPlace& place)
     : config_(checked(config, builder.tensor().size())),
+      place_(place),
       tensor_(builder.tensor()),
-      qkv_(builder, name + ".qkv", config.hidden, qkv_blocks(config), config.qkv_bias, init),
-      output_(builder, name + ".output", config.heads * config.head_size, config.hidden,
-              config.output_bias, output_init),
-      rotary_(rotary),
+      qkv_(builder, name + ".qkv", place.hidden, qkv_blocks(config), config.qkv_bias, place.init),
+      q_norm_(add_norm(builder, name + ".q_norm", config.heads)),
+      k_norm_(add_norm(builder, name + ".k_norm", config.kv_heads)),
+      sinks_(config.sinks == Sinks::learned
+                 ? Weight(builder.add(name + ".sinks", {config.heads}, place.init,
+                                      {.divisions = {{.axis = 0, .blocks = {config.heads}}}}))
+                 : Weight()),
+      output_(builder, name + ".output", config.heads * config.head_size, place.hidden,
+              config.output_bias, place.output_init),
       heads_(config.heads / tensor_.size()),
-      key_heads_(std::max<int64_t>(config.kv_heads / tensor_.size(), 1)),
-      dropout_stream_(hash_name(name + ".dropout")) {}
+      kv_heads_(std::max<int64_t>(config.kv_heads / tensor_.size(), 1)),
+      dropout_stream_(hash_name(name + ".dropout")) {
+  if (config.sinks != Sinks::zero) return;
+  Runtime& runtime = builder.runtime();
+  zero_sinks_ = Tensor::empty(runtime.arena(MemoryClass::parameters), {heads_},
+                              kernels::accumulator(builder.type()), "attention.zero_sinks");
+  kernels::table(runtime.stream()).fill({.out = zero_sinks_, .value = 0}, runtime.stream());
+}
+
+// A norm of each head has one weight for all of them, of which each rank's gradient is that of its heads.
+Attention::Norm Attention::add_norm(Builder& builder, const std::string& name,
+                                    int64_t heads) const {
+  Norm norm;
+  if (config_.qk_norm == QkNorm::none || config_.qk_norm == QkNorm::l2) return norm;
+  const bool full = config_.qk_norm == QkNorm::full_width;
+  const Shape shape = {full ? heads * config_.head_size : config_.head_size};
+  Builder::Options options;
+  if (full) {
+    options.divisions = {{.axis = 0, .blocks = {shape[0]}}};
+  } else {
+    options.partial = tensor_.size() > 1;
+  }
+  norm.weight = builder.add(name + ".weight", shape, place_.norm.weight_init(), options);
+  if (place_.norm.has_bias()) norm.bias = builder.add(name + ".bias", shape, zeros(), options);
+  return norm;
+}
 
 Var Attention::project(Tape& tape, const Var& x_TH) const {
   const Var qkv = qkv_(tape, x_TH);
@@ -82,29 +106,73 @@ Var Attention::project(Tape& tape, const Var& x_TH) const {
                                    tensor_);
 }
 
-Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool train) const {
-  ops::Rotary rotary;
-  if (rotary_ != nullptr)
-    rotary = {.cos = rotary_->cos, .sin = rotary_->sin, .positions = batch.positions};
+ops::AttentionOptions Attention::options(const Batch& batch, bool train) const {
   ops::AttentionOptions options;
-  options.scale = 1 / std::sqrt(static_cast<double>(config_.head_size));
+  options.scale = config_.score_scale();
+  options.soft_cap = config_.soft_cap;
+  options.window = config_.window;
+  options.chunk = config_.chunk;
+  options.sinks = sinks_;
+  options.zero_sinks = zero_sinks_;
   if (batch.segment_starts.defined())
     options.window_start = batch.segment_starts.view({batch.sequences, batch.length});
-  if (train && config_.dropout > 0) {
-    options.dropout = {.p = static_cast<float>(config_.dropout),
-                       .seed = config_.seed,
+  if (train && place_.dropout > 0) {
+    options.dropout = {.p = static_cast<float>(place_.dropout),
+                       .seed = place_.seed,
                        .stream = dropout_stream_,
                        .sample_ids = batch.sample_ids,
                        .first_head = tensor_.rank() * heads_};
   }
-  ops::PackedHeads packed{project(tape, x_TH), batch.sequences, heads_, key_heads_, rotary};
-  const Continuation& c = batch.continuation;
-  if (c.state == nullptr && !tape.recomputes("core_attn"))
-    return output_(tape, ops::attention(tape, std::move(packed), options));
+  return options;
+}
+
+Var Attention::normed(Tape& tape, const Var& x, const Norm& norm, int64_t heads) const {
+  const bool full = config_.qk_norm == QkNorm::full_width;
+  const NormConfig& c = place_.norm;
+  const bool layer = c.kind == Normalization::layer_norm && config_.qk_norm != QkNorm::l2;
+  return parallel::head_norm(tape, x,
+                             {.kind = layer ? kernels::NormKind::layer : kernels::NormKind::rms,
+                              .weight = norm.weight,
+                              .bias = norm.bias,
+                              .weight_offset = c.weight_offset(),
+                              .eps = c.epsilon},
+                             full ? heads * config_.head_size : 0, tensor_);
+}
+
+// Queries and keys are normalised before they are rotated.
+ops::Heads Attention::normed(Tape& tape, ops::PackedHeads&& packed) const {
+  const ops::Rotary rotary = std::exchange(packed.rotary, {});
   ops::Heads heads = ops::split_heads(tape, std::move(packed));
+  heads.q = normed(tape, heads.q, q_norm_, config_.heads);
+  heads.k = normed(tape, heads.k, k_norm_, config_.kv_heads);
+  if (rotary.cos.defined()) {
+    heads.q = ops::rotate(tape, std::move(heads.q), rotary);
+    heads.k = ops::rotate(tape, std::move(heads.k), rotary);
+  }
+  return heads;
+}
+
+Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool train) const {
+  ops::Rotary rotary;
+  if (place_.rotary != nullptr) {
+    const RotaryTable& table = place_.rotary->of(batch.text_length());
+    rotary = {.cos = table.cos,
+              .sin = table.sin,
+              .positions = batch.positions,
+              .interleaved = place_.rotary->config().interleaved};
+  }
+  ops::AttentionOptions options = this->options(batch, train);
+  Var qkv = project(tape, x_TH);
+  ops::PackedHeads packed{std::move(qkv), batch.sequences, heads_, kv_heads_, rotary};
+  const Continuation& c = batch.continuation;
+  const bool norms = config_.qk_norm != QkNorm::none;
+  if (!norms && c.state == nullptr && !tape.recomputes("core_attn"))
+    return output_(tape, ops::attention(tape, std::move(packed), options));
+  ops::Heads heads =
+      norms ? normed(tape, std::move(packed)) : ops::split_heads(tape, std::move(packed));
   if (c.state != nullptr) {
     MG_ASSERT(!batch.segment_starts.defined());
-    heads = c.state->extend(tape, config_.layer, heads, c);
+    heads = c.state->extend(tape, place_.layer, heads, c);
     options.q_positions = c.q_positions;
     options.k_positions = c.k_positions;
   }

@@ -1,51 +1,84 @@
-// Causal self-attention with grouped heads and optional rotary positions, confined to segments
-// where the batch has them, and going on after what a state holds where the batch names one.
+// Causal self-attention with grouped heads, confined to segments where the batch has them, and going on
+// after what a state holds where the batch names one.
 #pragma once
+
+#include <optional>
+#include <string>
 
 #include "nn/batch.h"
 #include "nn/linear.h"
+#include "nn/norm.h"
+#include "nn/rotary.h"
 #include "ops/attention.h"
 
 namespace megatron::nn {
 
+// How queries and keys are normalised before they are rotated: each head by itself, all heads of a token
+// together, or each head without a weight.
+enum class QkNorm { none, head, full_width, l2 };
+// One more logit a head in the softmax, without a value: 0, or a parameter.
+enum class Sinks { none, zero, learned };
+
 struct AttentionConfig {
-  int64_t hidden = 0, heads = 0, kv_heads = 0, head_size = 0;
+  int64_t heads = 0, kv_heads = 0, head_size = 0;
   bool qkv_bias = false, output_bias = false;
+  double scale = 0;     // of the scores; 0: 1 / sqrt(head_size)
+  double soft_cap = 0;  // of the scores; 0: none
+  int64_t window = 0;   // tokens that a query sees, itself included; 0: all
+  int64_t chunk = 0;    // a query sees the tokens of its chunk of so many; 0: all
+  QkNorm qk_norm = QkNorm::none;
+  Sinks sinks = Sinks::none;
+  std::string rotary;  // name of the model's rotary table; empty: none
+
+  bool operator==(const AttentionConfig&) const = default;
+  double score_scale() const;
+  // Pairs of a query and a key that it sees in `length` tokens; where it sees all before it, half of all.
+  double seen_pairs(int64_t length) const;
+};
+
+// What one attention layer of a model has besides its config.
+struct AttentionPlace {
+  int64_t hidden = 0;
+  NormConfig norm;                       // of queries and keys
+  const RotaryTables* rotary = nullptr;  // borrowed; null: no rotation
   double dropout = 0;
   uint64_t seed = 0;  // of the dropout
   int64_t layer = 0;  // in a SequenceState
+  parallel::Init init, output_init;
 };
 
-// cos and sin of every position's angles, made once a model: [positions, pairs] f32 (f64). angle =
-// position * base^(-2i/rotary dims) for pair i; computed in fp64, rounded once.
-struct RotaryTable {
-  Tensor cos, sin;
-  static RotaryTable make(Runtime& runtime, DType model_type, int64_t positions,
-                          int64_t rotary_dims, double base);
-};
-
-// Parameters <name>.qkv.weight [(N+2K) D, H] = [q | k | v], <name>.output.weight [H, N D], and
-// their biases. Tensor-parallel ranks hold the heads in equal shares: N must be a multiple of their
+// Parameters <name>.qkv.weight [(N+2K) D, H] = [q | k | v], <name>.output.weight [H, N D], their biases,
+// <name>.q_norm.weight and k_norm.weight ([D], or [N D] and [K D] of full_width) with biases of a LayerNorm,
+// and <name>.sinks [N]. Tensor-parallel ranks hold the heads in equal shares: N must be a multiple of their
 // number, and K a multiple or a divisor of it (a key head is then shared by the ranks of its
 // queries); else the constructor throws Error naming the numbers and flags.
 class Attention {
  public:
-  // rotary may be null: no rotation. It is borrowed.
   Attention(Builder& builder, const std::string& name, const AttentionConfig& config,
-            const RotaryTable* rotary, parallel::Init init, parallel::Init output_init);
+            const AttentionPlace& place);
   Var operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool train) const;
 
-  int64_t kv_heads() const { return key_heads_; }  // whose keys and values this rank computes
+  int64_t kv_heads() const { return kv_heads_; }  // whose keys and values this rank computes
 
  private:
+  struct Norm {
+    Weight weight, bias;
+  };
+  Norm add_norm(Builder& builder, const std::string& name, int64_t heads) const;
   Var project(Tape& tape, const Var& x_TH) const;  // this rank's [q | k | v] [T, (N+2K) D]
+  ops::AttentionOptions options(const Batch& batch, bool train) const;
+  ops::Heads normed(Tape& tape, ops::PackedHeads&& packed) const;
+  Var normed(Tape& tape, const Var& x, const Norm& norm, int64_t heads) const;
 
   AttentionConfig config_;  // of all ranks
+  AttentionPlace place_;
   parallel::TensorParallel tensor_;
   ColumnLinear qkv_;
+  Norm q_norm_, k_norm_;
+  Weight sinks_;
+  Tensor zero_sinks_;
   RowLinear output_;
-  const RotaryTable* rotary_;
-  int64_t heads_, key_heads_;  // of this rank
+  int64_t heads_, kv_heads_;  // of this rank
   uint64_t dropout_stream_;
 };
 

@@ -27,6 +27,11 @@ struct Batch {
   // undefined: 0. Attention goes by indices, whatever `positions` says.
   Tensor segment_starts;
   Continuation continuation;  // without gradients and without segment_starts only
+  // Tokens of the texts that the batch goes on with, those that a state holds included: tables of rotary
+  // angles may depend on it (nn/rotary.h). 0: length.
+  int64_t context = 0;
+
+  int64_t text_length() const { return context > 0 ? context : length; }
 };
 
 }  // namespace megatron::nn

@@ -17,17 +17,19 @@ Var VocabularyTable::look_up(Tape& tape, const Tensor& ids, int use) const {
 }
 
 Tensor VocabularyTable::loss(Tape& tape, const Var& x, const Tensor& labels, const Tensor& weights,
-                             int use) const {
+                             int use, double soft_cap) const {
   return parallel::vocabulary_cross_entropy(tape, x, Weight(*weight_, use), first_, labels, weights,
-                                            tensor_);
+                                            tensor_, soft_cap);
 }
 
-Var VocabularyTable::logits(Tape& tape, const Var& x, int use) const {
-  return parallel::vocabulary_linear(tape, x, Weight(*weight_, use), vocabulary_, tensor_);
+Var VocabularyTable::logits(Tape& tape, const Var& x, int use, double soft_cap) const {
+  return parallel::vocabulary_linear(tape, x, Weight(*weight_, use), vocabulary_, tensor_,
+                                     soft_cap);
 }
 
-Tensor VocabularyTable::loss_logits(Tape& tape, const Tensor& x, int use) const {
-  return parallel::vocabulary_logits(tape, x, Weight(*weight_, use), vocabulary_, tensor_);
+Tensor VocabularyTable::loss_logits(Tape& tape, const Tensor& x, int use, double soft_cap) const {
+  return parallel::vocabulary_logits(tape, x, Weight(*weight_, use), vocabulary_, tensor_,
+                                     soft_cap);
 }
 
 PositionTable::PositionTable(Builder& builder, const std::string& name, int64_t positions,

@@ -13,10 +13,11 @@ class VocabularyTable {
   VocabularyTable(Builder& builder, const std::string& name, int64_t vocabulary, int64_t hidden,
                   parallel::Init init, int uses);
   Var look_up(Tape& tape, const Tensor& ids, int use) const;  // [T,H]; tokens divided: [T/n,H]
-  // As parallel/vocabulary.h.
-  Tensor loss(Tape& tape, const Var& x, const Tensor& labels, const Tensor& weights, int use) const;
-  Var logits(Tape& tape, const Var& x, int use) const;
-  Tensor loss_logits(Tape& tape, const Tensor& x, int use) const;
+  // As parallel/vocabulary.h. soft_cap: of the logits; 0: none.
+  Tensor loss(Tape& tape, const Var& x, const Tensor& labels, const Tensor& weights, int use,
+              double soft_cap = 0) const;
+  Var logits(Tape& tape, const Var& x, int use, double soft_cap = 0) const;
+  Tensor loss_logits(Tape& tape, const Tensor& x, int use, double soft_cap = 0) const;
 
  private:
   parallel::TensorParallel tensor_;

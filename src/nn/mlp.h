@@ -7,9 +7,12 @@
 namespace megatron::nn {
 
 struct MlpConfig {
-  int64_t hidden = 0, ffn = 0;
+  int64_t ffn = 0;
   kernels::Activation activation = kernels::Activation::gelu_tanh;
   bool gated = false, bias = false;
+  double clamp = 0, up_offset = 0;  // of the gated form (kernels/activation.h)
+
+  bool operator==(const MlpConfig&) const = default;
 };
 
 // down(f(up x)), or down(f(gate x) * (up x)) when gated. Parameters <name>.up.weight [F, H] (gated:
@@ -17,20 +20,20 @@ struct MlpConfig {
 // lies between the two products, with the first of them. A plain gelu_tanh is of the products.
 class Mlp {
  public:
-  Mlp(Builder& builder, const std::string& name, const MlpConfig& config, parallel::Init init,
-      parallel::Init output_init)
+  Mlp(Builder& builder, const std::string& name, int64_t hidden, const MlpConfig& config,
+      parallel::Init init, parallel::Init output_init)
       : config_(config),
-        up_(builder, name + ".up", config.hidden,
-            std::vector<int64_t>(config.gated ? 2 : 1, config.ffn), config.bias, init),
-        down_(builder, name + ".down", config.ffn, config.hidden, config.bias, output_init) {}
+        up_(builder, name + ".up", hidden, std::vector<int64_t>(config.gated ? 2 : 1, config.ffn),
+            config.bias, init),
+        down_(builder, name + ".down", config.ffn, hidden, config.bias, output_init) {}
   Var operator()(Tape& tape, const Var& x_TH) const {
     if (config_.activation == kernels::Activation::gelu_tanh && !config_.gated)
       return with_gelu(tape, x_TH);
     const Bundle inner = tape.module(
         "mlp", {{"x", x_TH}},
         [this](Tape& t, const Bundle& in) {
-          return Bundle{
-              {"y", ops::activation(t, up_(t, in["x"]), config_.activation, config_.gated)}};
+          return Bundle{{"y", ops::activation(t, up_(t, in["x"]), config_.activation, config_.gated,
+                                              config_.clamp, config_.up_offset)}};
         },
         {"y"});
     return down_(tape, inner["y"]);

@@ -7,16 +7,28 @@ namespace megatron::nn {
 
 enum class Normalization { layer_norm, rms_norm };
 
-// {norm(x + residual), x + residual}; parameters <name>.weight [H] and, for LayerNorm, <name>.bias
-// [H]. Module "layernorm" of a tape: the sum is kept and the norm computed again.
+struct NormConfig {
+  Normalization kind = Normalization::layer_norm;
+  double epsilon = 1e-5;
+  bool bias = true;  // of LayerNorm
+  // The factor is 1 + weight, so that weight decay draws it to 1 (--apply-layernorm-1p, Gemma).
+  bool one_plus = false;
+
+  bool operator==(const NormConfig&) const = default;
+  double weight_offset() const { return one_plus ? 1 : 0; }
+  bool has_bias() const { return bias && kind == Normalization::layer_norm; }
+  parallel::Init weight_init() const { return one_plus ? zeros() : ones(); }
+};
+
+// {norm(x + residual), x + residual}; parameters <name>.weight [H] and <name>.bias [H] where there is
+// one. Module "layernorm" of a tape: the sum is kept and the norm computed again.
 class AddNorm {
  public:
-  AddNorm(Builder& builder, const std::string& name, int64_t hidden, Normalization kind, double eps)
-      : weight_(builder.add(name + ".weight", {hidden}, ones())),
-        bias_(kind == Normalization::layer_norm
-                  ? Weight(builder.add(name + ".bias", {hidden}, zeros()))
-                  : Weight()),
-        eps_(eps) {}
+  AddNorm(Builder& builder, const std::string& name, int64_t hidden, const NormConfig& config)
+      : config_(config),
+        weight_(builder.add(name + ".weight", {hidden}, config.weight_init())),
+        bias_(config.has_bias() ? Weight(builder.add(name + ".bias", {hidden}, zeros()))
+                                : Weight()) {}
   ops::AddNorm operator()(Tape& tape, const Var& x, const Var& residual) const {
     return tape.recomputes("layernorm") ? recomputed(tape, x, residual) : normed(tape, x, residual);
   }
@@ -24,12 +36,15 @@ class AddNorm {
  private:
   ops::AddNorm recomputed(Tape& tape, const Var& x, const Var& residual) const;
   ops::AddNorm normed(Tape& tape, const Var& x, const Var& residual) const {
-    return bias_ ? ops::add_layer_norm(tape, x, residual, weight_, bias_, eps_)
-                 : ops::add_rms_norm(tape, x, residual, weight_, eps_);
+    return config_.kind == Normalization::layer_norm
+               ? ops::add_layer_norm(tape, x, residual, weight_, bias_, config_.epsilon,
+                                     config_.weight_offset())
+               : ops::add_rms_norm(tape, x, residual, weight_, config_.epsilon,
+                                   config_.weight_offset());
   }
 
+  NormConfig config_;
   Weight weight_, bias_;
-  double eps_;
 };
 
 }  // namespace megatron::nn

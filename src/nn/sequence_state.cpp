@@ -14,27 +14,33 @@ constexpr int64_t kKeyStep = 128;
 
 }  // namespace
 
+int64_t SequenceStateShape::token_elements() const {
+  int64_t elements = 0;
+  for (const LayerCache& layer : layers) elements += 2 * layer.kv_heads * layer.head_size;
+  return elements;
+}
+
 SequenceState::SequenceState(const SequenceStateShape& shape, DType type, Runtime& runtime)
     : shape_(shape), runtime_(runtime), lengths_(static_cast<size_t>(shape.sequences)) {
-  const double bytes = 2.0 * static_cast<double>(shape.layers) *
-                       static_cast<double>(shape.sequences) * static_cast<double>(shape.capacity) *
-                       static_cast<double>(shape.kv_heads) * static_cast<double>(shape.head_size) *
+  const double bytes = static_cast<double>(shape.sequences) * static_cast<double>(shape.capacity) *
+                       static_cast<double>(shape.token_elements()) *
                        static_cast<double>(size_of(type));
   MG_CHECK(
       !runtime.device().is_host() || bytes <= static_cast<double>(available_memory()),
       "the keys and values of {} sequences of {} tokens need {:.1f} GB, and this process has {}; "
       "use a smaller --batch-size or --max-tokens, or --bf16",
       shape.sequences, shape.capacity, bytes * 1e-9, available_memory_text());
-  const auto zeros = [&](std::string_view label) {
+  const auto zeros = [&](const LayerCache& layer, std::string_view label) {
+    if (layer.kv_heads == 0) return Tensor();
     Tensor t = Tensor::empty(runtime.arena(MemoryClass::activations),
-                             {shape.sequences, shape.capacity, shape.kv_heads, shape.head_size},
+                             {shape.sequences, shape.capacity, layer.kv_heads, layer.head_size},
                              type, label);
     kernels::table(runtime.stream()).fill({.out = t, .value = 0}, runtime.stream());
     return t;
   };
-  for (int64_t layer = 0; layer < shape.layers; ++layer) {
-    keys_.push_back(zeros("sequence_state.keys"));
-    values_.push_back(zeros("sequence_state.values"));
+  for (const LayerCache& layer : shape.layers) {
+    keys_.push_back(zeros(layer, "sequence_state.keys"));
+    values_.push_back(zeros(layer, "sequence_state.values"));
   }
 }
 

@@ -13,9 +13,18 @@
 
 namespace megatron::nn {
 
-struct SequenceStateShape {
-  int64_t layers = 0, sequences = 0, capacity = 0;
+// Of one layer; without heads: it keeps nothing.
+struct LayerCache {
   int64_t kv_heads = 0, head_size = 0;
+  int64_t window = 0;  // tokens that a query sees at most, itself included; 0: all
+};
+
+struct SequenceStateShape {
+  int64_t sequences = 0, capacity = 0;
+  std::vector<LayerCache> layers;
+
+  // Keys and values of one token, in all layers.
+  int64_t token_elements() const;
 };
 
 // A batch whose `continuation` is set (nn/batch.h) holds the next tokens of some sequences: token t
@@ -39,7 +48,7 @@ class SequenceState {
   // Sequence b forgets all but its first `length` tokens.
   void truncate(int64_t sequence, int64_t length);
 
-  // [sequences, capacity, kv_heads, head_size], of a layer.
+  // [sequences, capacity, kv_heads, head_size], of a layer that keeps them.
   const Tensor& keys(int64_t layer) const { return keys_[static_cast<size_t>(layer)]; }
   const Tensor& values(int64_t layer) const { return values_[static_cast<size_t>(layer)]; }
 

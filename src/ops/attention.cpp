@@ -76,20 +76,31 @@ void split_heads_dgrad(Backward& backward) {
   backward.set(0, dqkv);
 }
 
-struct AttentionAttributes {
-  double scale;
-  bool causal;
-  Tensor q_positions, k_positions, window_start;
-  kernels::DropoutArgs::Mask dropout;
+// What forward and backward of a call have in common.
+template <class Args>
+void set_options(Args& args, const AttentionOptions& options, const Tensor& sinks) {
+  args.q_positions = options.q_positions;
+  args.k_positions = options.k_positions;
+  args.window_start = options.window_start;
+  args.causal = options.causal;
+  args.window = options.window;
+  args.chunk = options.chunk;
+  args.scale = options.scale;
+  args.soft_cap = options.soft_cap;
+  args.sinks = sinks;
+  args.dropout = options.dropout;
+}
 
-  explicit AttentionAttributes(const AttentionOptions& options)
-      : scale(options.scale),
-        causal(options.causal),
-        q_positions(options.q_positions),
-        k_positions(options.k_positions),
-        window_start(options.window_start),
-        dropout(options.dropout) {}
-};
+// Sinks as the kernel takes them: f32 (f64).
+template <class Pass>
+Tensor sinks_of(Pass& pass, const AttentionOptions& options, DType type) {
+  if (!options.sinks) return options.zero_sinks;
+  const Tensor& stored = options.sinks.value();
+  if (stored.dtype() == kernels::accumulator(type)) return stored;
+  const Tensor wide = pass.empty(stored.shape(), kernels::accumulator(type), "attention.sinks");
+  pass.kernels().copy({.x = stored, .out = wide}, pass.stream());
+  return wide;
+}
 
 struct QueriesKeysValues {
   Tensor q, k, v;
@@ -105,18 +116,9 @@ Attended attend(Tape& tape, const QueriesKeysValues& in, const AttentionOptions&
   Attended made{
       .out = tape.empty(q.shape(), q.dtype(), "attention.out"),
       .lse = tape.empty({batch, count, length}, kernels::accumulator(q.dtype()), "attention.lse")};
-  tape.kernels().attention({.q = q,
-                            .k = in.k,
-                            .v = in.v,
-                            .q_positions = options.q_positions,
-                            .k_positions = options.k_positions,
-                            .window_start = options.window_start,
-                            .causal = options.causal,
-                            .scale = options.scale,
-                            .dropout = options.dropout,
-                            .out = made.out,
-                            .lse = made.lse},
-                           tape.stream());
+  kernels::AttentionArgs args{.q = q, .k = in.k, .v = in.v, .out = made.out, .lse = made.lse};
+  set_options(args, options, sinks_of(tape, options, q.dtype()));
+  tape.kernels().attention(args, tape.stream());
   return made;
 }
 
@@ -125,24 +127,20 @@ Tensor as_rows(const Tensor& out) {
 }
 
 // The gradients of `in` go to `to`.
-void attend_back(Backward& backward, const AttentionAttributes& a, const QueriesKeysValues& in,
+void attend_back(Backward& backward, const AttentionOptions& options, const QueriesKeysValues& in,
                  const Tensor& out, const Tensor& lse, const QueriesKeysValues& to) {
-  backward.kernels().attention_backward({.q = in.q,
-                                         .k = in.k,
-                                         .v = in.v,
-                                         .out = out,
-                                         .lse = lse,
-                                         .dout = backward.gradient(0).view(out.shape()),
-                                         .q_positions = a.q_positions,
-                                         .k_positions = a.k_positions,
-                                         .window_start = a.window_start,
-                                         .causal = a.causal,
-                                         .scale = a.scale,
-                                         .dropout = a.dropout,
-                                         .dq = to.q,
-                                         .dk = to.k,
-                                         .dv = to.v},
-                                        backward.stream());
+  kernels::AttentionBackwardArgs args{.q = in.q,
+                                      .k = in.k,
+                                      .v = in.v,
+                                      .out = out,
+                                      .lse = lse,
+                                      .dout = backward.gradient(0).view(out.shape()),
+                                      .dq = to.q,
+                                      .dk = to.k,
+                                      .dv = to.v};
+  set_options(args, options, sinks_of(backward, options, in.q.dtype()));
+  if (options.sinks) args.dsinks = backward.grad_slot(0);
+  backward.kernels().attention_backward(args, backward.stream());
 }
 
 void attention_dgrad(Backward& backward) {
@@ -150,7 +148,7 @@ void attention_dgrad(Backward& backward) {
   const QueriesKeysValues to{backward.empty(in.q.shape(), in.q.dtype(), "attention.dq"),
                              backward.empty(in.k.shape(), in.k.dtype(), "attention.dk"),
                              backward.empty(in.v.shape(), in.v.dtype(), "attention.dv")};
-  attend_back(backward, backward.attributes<AttentionAttributes>(), in, backward.saved(3),
+  attend_back(backward, backward.attributes<AttentionOptions>(), in, backward.saved(3),
               backward.saved(4), to);
   backward.set(0, to.q);
   backward.set(1, to.k);
@@ -159,7 +157,7 @@ void attention_dgrad(Backward& backward) {
 
 struct PackedAttributes {
   Packing packing;
-  AttentionAttributes attention;
+  AttentionOptions attention;
 };
 
 QueriesKeysValues parts(const Packing& packing, const Tensor& qkv) {
@@ -217,7 +215,8 @@ Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options) {
             .inputs = {heads.q.id, heads.k.id, heads.v.id},
             .saved = {in.q, in.k, in.v, out, lse},
             .dgrad = attention_dgrad};
-  node.attributes = AttentionAttributes(options);
+  if (options.sinks) node.weights = {options.sinks};
+  node.attributes = options;
   return tape.record_one(std::move(node), as_rows(out));
 }
 
@@ -230,7 +229,8 @@ Var attention(Tape& tape, PackedHeads&& packed, const AttentionOptions& options)
             .inputs = {packed.qkv.id},
             .saved = {packed.qkv.value, out, lse, rotary.cos, rotary.sin, rotary.positions},
             .dgrad = packed_attention_dgrad};
-  node.attributes = PackedAttributes{Packing(packed), AttentionAttributes(options)};
+  if (options.sinks) node.weights = {options.sinks};
+  node.attributes = PackedAttributes{Packing(packed), options};
   return tape.record_one(std::move(node), as_rows(out));
 }
 

@@ -27,14 +27,17 @@ struct PackedHeads {
 Heads split_heads(Tape& tape, PackedHeads&& packed);
 
 struct AttentionOptions {
-  double scale = 1;
+  double scale = 1, soft_cap = 0;
   bool causal = true;
+  int64_t window = 0, chunk = 0;
   Tensor q_positions, k_positions;  // i32 [B,S]; undefined: 0..S-1
   Tensor window_start;  // i32 [B,S]: lowest key position that each query sees; undefined: all
+  Weight sinks;         // [N] of any type; none: none
+  Tensor zero_sinks;  // f32 (f64) [N] of zeros, where sinks are constants; undefined: they are not
   kernels::DropoutArgs::Mask dropout;
 };
 
-// out [B*S, N*D] = softmax(scale q k^T over the seen keys) v. Runs the fused kernel, or
+// out [B*S, N*D] = softmax(scale q k^T over the seen keys) v, as kernels/attention.h says. Runs the fused kernel, or
 // attention_composed where there is none.
 Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options);
 
@@ -42,7 +45,8 @@ Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options);
 // where that of the two copies the gradients of q, k and v together.
 Var attention(Tape& tape, PackedHeads&& packed, const AttentionOptions& options);
 
-// The definition by matrix products and a softmax; stores the S x S probabilities. No dropout.
+// The definition by matrix products and a softmax; stores the S x S probabilities. Without dropout,
+// windows, chunks, soft cap and sinks.
 Var attention_composed(Tape& tape, const Heads& heads, const AttentionOptions& options);
 
 }  // namespace megatron::ops

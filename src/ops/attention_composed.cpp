@@ -67,6 +67,10 @@ Var attention_composed(Tape& tape, const Heads& heads, const AttentionOptions& o
            "attention dropout {} needs a back-end with a fused attention kernel; use "
            "--attention-dropout 0",
            options.dropout.p);
+  MG_CHECK(options.window == 0 && options.chunk == 0 && options.soft_cap == 0 && !options.sinks &&
+               !options.zero_sinks.defined(),
+           "attention with a window, chunks, a soft cap or sinks needs a back-end with a fused "
+           "attention kernel");
   const Tensor &q = heads.q.value, &k = heads.k.value, &v = heads.v.value;
   const int64_t batch = q.size(0), length = q.size(1), count = q.size(2), head_size = q.size(3),
                 keys = k.size(1);

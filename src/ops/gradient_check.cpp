@@ -11,9 +11,13 @@
 #include "ops/auxiliary_loss.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
+#include "ops/head_norm.h"
 #include "ops/linear.h"
 #include "ops/linear_cross_entropy.h"
 #include "ops/norm.h"
+#include "ops/rope.h"
+#include "ops/scale.h"
+#include "ops/soft_cap.h"
 
 namespace megatron::ops {
 namespace {
@@ -112,7 +116,9 @@ void add_elementwise_cases(std::vector<GradientCase>& cases) {
   for (const auto& [name, function] : {std::pair{"gelu_tanh", Activation::gelu_tanh},
                                        {"gelu_erf", Activation::gelu_erf},
                                        {"silu", Activation::silu},
-                                       {"relu", Activation::relu}}) {
+                                       {"relu", Activation::relu},
+                                       {"squared_relu", Activation::squared_relu},
+                                       {"quick_gelu", Activation::quick_gelu}}) {
     for (const bool gated : {false, true}) {
       cases.push_back({std::string("activation ") + name + (gated ? " gated" : ""),
                        {{3, gated ? 8 : 4}},
@@ -122,6 +128,26 @@ void add_elementwise_cases(std::vector<GradientCase>& cases) {
                        }});
     }
   }
+}
+
+void add_scale_cases(std::vector<GradientCase>& cases) {
+  cases.push_back({"scale", {{3, 4}}, {}, [](Tape& t, Vars x, Weights) {
+                     return Result{{scale(t, x[0], 0.5)}};
+                   }});
+  cases.push_back({"soft_cap", {{3, 4}}, {}, [](Tape& t, Vars x, Weights) {
+                     return Result{{soft_cap(t, x[0], 1.5)}};
+                   }});
+  cases.push_back({"activation clamped", {{3, 8}}, {}, [](Tape& t, Vars x, Weights) {
+                     return Result{
+                         {activation(t, x[0], kernels::Activation::quick_gelu, true, 0.7, 1)}};
+                   }});
+  cases.push_back(
+      {"linear_cross_entropy, soft cap", {{5, 4}}, {{7, 4}}, [](Tape& t, Vars x, Weights w) {
+         const DType type = kernels::accumulator(x[0].value.dtype());
+         const Tensor weights = numbers(t, type, {5}, {1, 0.5, 0, 1, 2});
+         const Tensor labels = integers(t, {0, 6, -100, 3, 3});
+         return Result{{}, linear_cross_entropy(t, x[0], w[0], labels, weights, 1.5), weights};
+       }});
 }
 
 void add_norm_cases(std::vector<GradientCase>& cases) {
@@ -136,6 +162,33 @@ void add_norm_cases(std::vector<GradientCase>& cases) {
   cases.push_back({"add_layer_norm", {{3, 6}, {3, 6}}, {{6}, {6}}, [](Tape& t, Vars x, Weights w) {
                      const AddNorm out = add_layer_norm(t, x[0], x[1], w[0], w[1], 0.01f);
                      return Result{{out.normed, out.residual}};
+                   }});
+  cases.push_back(
+      {"add_rms_norm, 1 + weight", {{3, 6}, {3, 6}}, {{6}}, [](Tape& t, Vars x, Weights w) {
+         return Result{{add_rms_norm(t, x[0], x[1], w[0], 0.01f, 1).normed}};
+       }});
+  cases.push_back(
+      {"add_layer_norm without bias", {{3, 6}, {3, 6}}, {{6}}, [](Tape& t, Vars x, Weights w) {
+         return Result{{add_layer_norm(t, x[0], x[1], w[0], {}, 0.01f, 1).normed}};
+       }});
+  using kernels::NormKind;
+  const Shape heads = {2, 3, 2, 4};
+  cases.push_back({"head_norm", {heads}, {{4}}, [](Tape& t, Vars x, Weights w) {
+                     const HeadNorm norm{
+                         .weight = w[0], .bias = {}, .weight_offset = 1, .eps = 0.01};
+                     return Result{{head_norm(t, x[0], norm)}};
+                   }});
+  cases.push_back({"head_norm of layers", {heads}, {{4}, {4}}, [](Tape& t, Vars x, Weights w) {
+                     const HeadNorm norm{
+                         .kind = NormKind::layer, .weight = w[0], .bias = w[1], .eps = 0.01};
+                     return Result{{head_norm(t, x[0], norm)}};
+                   }});
+  cases.push_back({"head_norm without weight", {heads}, {}, [](Tape& t, Vars x, Weights) {
+                     return Result{{head_norm(t, x[0], {.weight = {}, .bias = {}, .eps = 0.01})}};
+                   }});
+  cases.push_back({"head_norm of all heads", {heads}, {{8}}, [](Tape& t, Vars x, Weights w) {
+                     const HeadNorm norm{.weight = w[0], .bias = {}, .eps = 0.01};
+                     return Result{{head_norm(t, x[0], norm, {.width = 8, .add_up = {}})}};
                    }});
   cases.push_back({"add_layer_norm, residual only",
                    {{3, 6}, {3, 6}},
@@ -197,12 +250,17 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
   const Shape q = {kBatch, kLength, kHeads, kSize}, k = {kBatch, kLength, kKeyHeads, kSize};
   struct Kind {
     bool composed = false, causal = true, drops = false, confined = false;
+    int64_t window = 0, chunk = 0;
+    double soft_cap = 0;
   };
   const auto attention_case = [&](const std::string& name, Kind kind) {
     cases.push_back({name, {q, k, k}, {}, [kind](Tape& t, Vars x, Weights) {
                        AttentionOptions options{.scale = 0.5f, .causal = kind.causal};
                        if (kind.drops) options.dropout = half_dropped(t);
                        if (kind.confined) options.window_start = some_begins(t);
+                       options.window = kind.window;
+                       options.chunk = kind.chunk;
+                       options.soft_cap = kind.soft_cap;
                        const Heads heads{x[0], x[1], x[2]};
                        return Result{{kind.composed ? attention_composed(t, heads, options)
                                                     : attention(t, heads, options)}};
@@ -212,6 +270,21 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
   attention_case("attention to all", {.causal = false});
   attention_case("attention with dropout", {.drops = true});
   attention_case("attention confined to documents", {.confined = true});
+  attention_case("attention with a window", {.window = 2});
+  attention_case("attention in chunks", {.chunk = 3});
+  attention_case("attention with a soft cap", {.soft_cap = 0.6});
+  cases.push_back({"attention with sinks", {q, k, k}, {{kHeads}}, [](Tape& t, Vars x, Weights w) {
+                     AttentionOptions options{.scale = 0.5, .soft_cap = 2, .window = 3};
+                     options.sinks = w[0];
+                     return Result{{attention(t, Heads{x[0], x[1], x[2]}, options)}};
+                   }});
+  cases.push_back({"rotate", {q}, {}, [](Tape& t, Vars x, Weights) {
+                     Tensor own =
+                         t.empty(x[0].value.shape(), x[0].value.dtype(), "gradient_check.q");
+                     t.kernels().copy({.x = x[0].value, .out = own}, t.stream());
+                     const DType type = kernels::accumulator(own.dtype());
+                     return Result{{rotate(t, Var(own, x[0].id), some_rotary(t, type, true))}};
+                   }});
   attention_case("attention_composed", {.composed = true});
   attention_case("attention_composed to all", {.composed = true, .causal = false});
   attention_case("attention_composed confined to documents", {.composed = true, .confined = true});
@@ -311,6 +384,7 @@ std::vector<GradientCase> gradient_cases() {
   std::vector<GradientCase> cases;
   add_linear_cases(cases);
   add_elementwise_cases(cases);
+  add_scale_cases(cases);
   add_norm_cases(cases);
   add_attention_cases(cases);
   return cases;

@@ -18,7 +18,7 @@ int64_t loss_chunk_rows(int64_t vocabulary) {
 }
 
 Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, const Tensor& labels,
-                            const Tensor& weights) {
+                            const Tensor& weights, double soft_cap) {
   const Tensor &x_TH = x.value, &w_VH = weight.value();
   const int64_t tokens = x_TH.size(0), vocabulary = w_VH.size(0);
   const DType type = x_TH.dtype(), sums = kernels::accumulator(type);
@@ -30,7 +30,8 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
   if (tape.recording()) dx_TH = tape.empty(x_TH.shape(), type, "loss.dx");
   Tensor logits_CV = Tensor::empty(stream.scratch(), {rows, vocabulary}, sums, "loss.logits");
   Tensor dlogits_CV = logits_CV;
-  if (tape.recording() && type != sums) {
+  // The gradient of capped logits is formed from their values.
+  if (tape.recording() && (type != sums || soft_cap > 0)) {
     dlogits_CV = Tensor::empty(stream.scratch(), {rows, vocabulary}, type, "loss.dlogits");
   }
   for (int64_t begin = 0; begin < tokens; begin += rows) {
@@ -38,6 +39,7 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
     const Tensor x_CH = x_TH.slice(0, begin, count);
     const Tensor logits = logits_CV.slice(0, 0, count);
     table.gemm({.a = x_CH, .b = w_VH, .out = logits, .transpose_b = true}, stream);
+    if (soft_cap > 0) table.soft_cap({.cap = soft_cap, .x = logits, .out = logits}, stream);
     const Tensor dlogits = tape.recording() ? dlogits_CV.slice(0, 0, count) : Tensor();
     table.cross_entropy({.logits = logits,
                          .labels = labels.slice(0, begin, count),
@@ -46,6 +48,10 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
                          .dlogits = dlogits},
                         stream);
     if (!tape.recording()) continue;
+    if (soft_cap > 0) {
+      table.soft_cap_backward({.cap = soft_cap, .out = logits, .dout = dlogits, .dx = dlogits},
+                              stream);
+    }
     table.gemm({.a = dlogits, .b = w_VH, .out = dx_TH.slice(0, begin, count)}, stream);
     if (const GradSlot dw = tape.grad_slot(weight); dw.out.defined()) {
       table.gemm({.a = dlogits, .b = x_CH, .out = dw.out, .transpose_a = true, .beta = dw.beta},
@@ -64,11 +70,13 @@ Tensor linear_cross_entropy(Tape& tape, const Var& x, const Weight& weight, cons
   return loss_T;
 }
 
-Tensor linear_logits(const Tensor& x, const Weight& weight, Tape& tape) {
+Tensor linear_logits(const Tensor& x, const Weight& weight, Tape& tape, double soft_cap) {
   const Tensor& w_VH = weight.value();
   Tensor logits_TV =
       tape.empty({x.size(0), w_VH.size(0)}, kernels::accumulator(x.dtype()), "logits");
   tape.kernels().gemm({.a = x, .b = w_VH, .out = logits_TV, .transpose_b = true}, tape.stream());
+  if (soft_cap > 0)
+    tape.kernels().soft_cap({.cap = soft_cap, .x = logits_TV, .out = logits_TV}, tape.stream());
   return logits_TV;
 }
 

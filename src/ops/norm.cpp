@@ -5,12 +5,13 @@ namespace {
 
 struct NormAttributes {
   bool layer_norm = false;
+  double weight_offset = 0;
 };
 
 // saved: sum, weight is read from the parameter, rstd, mean (LayerNorm). The gradient of the sum is
 // that of x and of r.
 void add_norm_dgrad(Backward& backward) {
-  const bool layer_norm = backward.attributes<NormAttributes>().layer_norm;
+  const auto [layer_norm, weight_offset] = backward.attributes<NormAttributes>();
   const Tensor& sum = backward.saved(0);
   Tensor dnormed = backward.gradient(0);
   if (!dnormed.defined()) {
@@ -24,9 +25,10 @@ void add_norm_dgrad(Backward& backward) {
                                     .mean = layer_norm ? backward.saved(2) : Tensor(),
                                     .rstd = backward.saved(1),
                                     .dsum = backward.empty(sum.shape(), sum.dtype(), "norm.dsum"),
-                                    .dweight = backward.grad_slot(0)};
+                                    .dweight = backward.grad_slot(0),
+                                    .weight_offset = weight_offset};
   if (layer_norm) {
-    args.dbias = backward.grad_slot(1);
+    if (backward.weights() > 1) args.dbias = backward.grad_slot(1);
     backward.kernels().add_layer_norm_backward(args, backward.stream());
   } else {
     backward.kernels().add_rms_norm_backward(args, backward.stream());
@@ -36,8 +38,8 @@ void add_norm_dgrad(Backward& backward) {
 }
 
 AddNorm add_norm(Tape& tape, const Var& x, const Var& r, const Weight& weight, const Weight& bias,
-                 double eps) {
-  const bool layer_norm = static_cast<bool>(bias);
+                 double eps, NormAttributes attributes) {
+  const bool layer_norm = attributes.layer_norm;
   const Shape shape = x.value.shape();
   const DType statistics = kernels::accumulator(x.value.dtype());
   kernels::AddNormArgs args{.x = x.value,
@@ -45,7 +47,8 @@ AddNorm add_norm(Tape& tape, const Var& x, const Var& r, const Weight& weight, c
                             .weight = weight.value(),
                             .eps = eps,
                             .normed = tape.empty(shape, x.value.dtype(), "norm.normed"),
-                            .rstd = tape.empty({shape[0]}, statistics, "norm.rstd")};
+                            .rstd = tape.empty({shape[0]}, statistics, "norm.rstd"),
+                            .weight_offset = attributes.weight_offset};
   Tensor sum = x.value;
   if (r.value.defined()) sum = args.sum = tape.empty(shape, x.value.dtype(), "norm.residual");
   Node node{.inputs = {x.id, r.id},
@@ -53,30 +56,33 @@ AddNorm add_norm(Tape& tape, const Var& x, const Var& r, const Weight& weight, c
             .weights = {weight},
             .dgrad = add_norm_dgrad};
   if (layer_norm) {
-    args.bias = bias.value();
     args.mean = tape.empty({shape[0]}, statistics, "norm.mean");
     node.saved.push_back(args.mean);
-    node.weights.push_back(bias);
+    if (bias) {
+      args.bias = bias.value();
+      node.weights.push_back(bias);
+    }
     node.name = "add_layer_norm";
     tape.kernels().add_layer_norm(args, tape.stream());
   } else {
     node.name = "add_rms_norm";
     tape.kernels().add_rms_norm(args, tape.stream());
   }
-  node.attributes = NormAttributes{layer_norm};
+  node.attributes = attributes;
   const std::vector<Var> out = tape.record(std::move(node), {args.normed, sum});
   return {out[0], out[1]};
 }
 
 }  // namespace
 
-AddNorm add_rms_norm(Tape& tape, const Var& x, const Var& r, const Weight& weight, double eps) {
-  return add_norm(tape, x, r, weight, {}, eps);
+AddNorm add_rms_norm(Tape& tape, const Var& x, const Var& r, const Weight& weight, double eps,
+                     double weight_offset) {
+  return add_norm(tape, x, r, weight, {}, eps, {false, weight_offset});
 }
 
 AddNorm add_layer_norm(Tape& tape, const Var& x, const Var& r, const Weight& weight,
-                       const Weight& bias, double eps) {
-  return add_norm(tape, x, r, weight, bias, eps);
+                       const Weight& bias, double eps, double weight_offset) {
+  return add_norm(tape, x, r, weight, bias, eps, {true, weight_offset});
 }
 
 }  // namespace megatron::ops

@@ -6,6 +6,7 @@
 #include "ops/embedding.h"
 #include "ops/linear.h"
 #include "ops/linear_cross_entropy.h"
+#include "ops/soft_cap.h"
 #include "parallel/collectives.h"
 #include "parallel/linear.h"
 
@@ -32,10 +33,11 @@ void loss_dgrad(Backward& backward) {
 class DividedLoss {
  public:
   DividedLoss(Tape& tape, const Var& x, const Weight& weight, int64_t first, const Tensor& labels,
-              const Tensor& weights, const TensorParallel& tp)
+              const Tensor& weights, const TensorParallel& tp, double soft_cap)
       : tape_(tape),
         weight_(weight),
         first_(first),
+        soft_cap_(soft_cap),
         labels_T_(labels),
         weights_T_(weights),
         tp_(tp),
@@ -61,8 +63,10 @@ class DividedLoss {
     Arena& scratch = tape_.stream().scratch();
     logits_CV_ = Tensor::empty(scratch, {rows, columns}, sums_, "loss.logits");
     dlogits_CV_ = logits_CV_;
-    if (tape_.recording() && type_ != sums_)
+    if (tape_.recording() && (type_ != sums_ || soft_cap_ > 0))
       dlogits_CV_ = Tensor::empty(scratch, {rows, columns}, type_, "loss.dlogits");
+    if (tape_.recording() && soft_cap_ > 0)
+      exponentials_CV_ = Tensor::empty(scratch, {rows, columns}, sums_, "loss.exponentials");
     const auto pending = std::make_shared<PendingSum>();
     for (int64_t begin = 0; begin < tokens_; begin += rows) {
       const int64_t count = std::min(rows, tokens_ - begin);
@@ -102,7 +106,10 @@ class DividedLoss {
                           .out = logits,
                           .transpose_b = true},
                          stream);
-    const Tensor exponentials = tape_.recording() ? logits : Tensor();
+    if (soft_cap_ > 0)
+      tape_.kernels().soft_cap({.cap = soft_cap_, .x = logits, .out = logits}, stream);
+    Tensor exponentials = tape_.recording() ? logits : Tensor();
+    if (exponentials_CV_.defined()) exponentials = exponentials_CV_.slice(0, 0, count);
     const Tensor stats = communication_buffer(tape_, {count, 3}, sums_, "loss.stats"),
                  all = communication_buffer(tape_, {tp_.size(), count, 3}, sums_, "loss.stats");
     tape_.kernels().vocabulary_stats({.logits = logits,
@@ -123,17 +130,22 @@ class DividedLoss {
          .loss = loss_T_.slice(0, begin, count),
          .dlogits = tape_.recording() ? dlogits_CV_.slice(0, 0, count) : Tensor()},
         stream);
+    if (!tape_.recording() || soft_cap_ == 0) return;
+    const Tensor dlogits = dlogits_CV_.slice(0, 0, count);
+    tape_.kernels().soft_cap_backward(
+        {.cap = soft_cap_, .out = logits, .dout = dlogits, .dx = dlogits}, stream);
   }
 
   Tape& tape_;
   const Weight& weight_;
   int64_t first_;
+  double soft_cap_;
   const Tensor &labels_T_, &weights_T_;
   const TensorParallel& tp_;
   int64_t tokens_;
   DType type_, sums_;
   bool needs_dx_;
-  Tensor x_TH_, dx_TH_, loss_T_, logits_CV_, dlogits_CV_;
+  Tensor x_TH_, dx_TH_, loss_T_, logits_CV_, exponentials_CV_, dlogits_CV_;
 };
 
 }  // namespace
@@ -147,9 +159,9 @@ Var vocabulary_embedding(Tape& tape, const Tensor& ids, const Weight& table, int
 
 Tensor vocabulary_cross_entropy(Tape& tape, const Var& x, const Weight& weight, int64_t first,
                                 const Tensor& labels, const Tensor& weights,
-                                const TensorParallel& tp) {
-  if (alone(tp.group)) return ops::linear_cross_entropy(tape, x, weight, labels, weights);
-  DividedLoss loss(tape, x, weight, first, labels, weights, tp);
+                                const TensorParallel& tp, double soft_cap) {
+  if (alone(tp.group)) return ops::linear_cross_entropy(tape, x, weight, labels, weights, soft_cap);
+  DividedLoss loss(tape, x, weight, first, labels, weights, tp, soft_cap);
   PendingDx dx = loss.run();
   if (tape.recording()) {
     tape.gradient_done(weight);
@@ -162,21 +174,21 @@ Tensor vocabulary_cross_entropy(Tape& tape, const Var& x, const Weight& weight, 
 }
 
 Var vocabulary_linear(Tape& tape, const Var& x, const Weight& weight, int64_t vocabulary,
-                      const TensorParallel& tp) {
-  if (alone(tp.group)) return ops::linear(tape, x, weight);
-  const Var part = column_linear(tape, x, weight, {}, tp);
+                      const TensorParallel& tp, double soft_cap) {
+  if (alone(tp.group)) return ops::soft_cap(tape, ops::linear(tape, x, weight), soft_cap);
+  const Var part = ops::soft_cap(tape, column_linear(tape, x, weight, {}, tp), soft_cap);
   return gather_columns(tape, part, vocabulary, *tp.group, "vocabulary_linear");
 }
 
 Tensor vocabulary_logits(Tape& tape, const Tensor& x, const Weight& weight, int64_t vocabulary,
-                         const TensorParallel& tp) {
-  if (alone(tp.group)) return ops::linear_logits(x, weight, tape);
+                         const TensorParallel& tp, double soft_cap) {
+  if (alone(tp.group)) return ops::linear_logits(x, weight, tape, soft_cap);
   Tensor whole = x;
   if (tp.divides_tokens()) {
     whole = gathered_rows(tape, x, *tp.group, "vocabulary_logits, x", MemoryClass::communication);
   }
-  return gathered_columns(tape, ops::linear_logits(whole, weight, tape), vocabulary, *tp.group,
-                          "vocabulary_logits");
+  return gathered_columns(tape, ops::linear_logits(whole, weight, tape, soft_cap), vocabulary,
+                          *tp.group, "vocabulary_logits");
 }
 
 }  // namespace megatron::parallel

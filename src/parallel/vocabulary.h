@@ -17,14 +17,14 @@ Var vocabulary_embedding(Tape& tape, const Tensor& ids, const Weight& table, int
 // a chunk of tokens, the largest logit, the sum of exponentials and the label's logit.
 Tensor vocabulary_cross_entropy(Tape& tape, const Var& x, const Weight& weight, int64_t first,
                                 const Tensor& labels, const Tensor& weights,
-                                const TensorParallel& tp);
+                                const TensorParallel& tp, double soft_cap = 0);
 
-// x w^T over the whole vocabulary V, on all ranks: [T, V], recorded as ops::linear where the tape
-// records.
+// x w^T over the whole vocabulary V, capped, on all ranks: [T, V], recorded as ops::linear where the
+// tape records.
 Var vocabulary_linear(Tape& tape, const Var& x, const Weight& weight, int64_t vocabulary,
-                      const TensorParallel& tp);
+                      const TensorParallel& tp, double soft_cap = 0);
 // The logits that the loss is computed from, f32 (f64), as ops::linear_logits: on all ranks.
 Tensor vocabulary_logits(Tape& tape, const Tensor& x, const Weight& weight, int64_t vocabulary,
-                         const TensorParallel& tp);
+                         const TensorParallel& tp, double soft_cap = 0);
 
 }  // namespace megatron::parallel

@@ -30,6 +30,7 @@ class Example:
         if self.kind == "new":
             if path.exists():
                 raise ValueError(f"{self.path} is there already")
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self.text)
             return
         if not path.is_file():

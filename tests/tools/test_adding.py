@@ -14,11 +14,21 @@ from adding_examples import ROOT, changed_places, examples
 
 MOST_PLACES = 8  # that an elementwise op with a gradient and kernels for all back-ends may touch outside of its files
 
-QWEN2 = (
-    "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --micro-batch-size 2 --global-batch-size 2 "
-    "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear --add-qkv-bias "
-    "--hidden-dropout 0 --attention-dropout 0 --lr 1e-3 --lr-decay-style constant"
-)
+SANDWICH = {
+    "model_type": "sandwich",
+    "attention_dropout": 0.0,
+    "embedding_multiplier": 2.0,
+    "hidden_act": "relu2",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "max_position_embeddings": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "rope_theta": 10000.0,
+    "vocab_size": 64,
+}
+TRAIN = "--seq-length 32 --micro-batch-size 2 --global-batch-size 2 --lr 1e-3 --lr-decay-style constant --mock-data"
 
 
 def copy_tree(to, folders):
@@ -44,13 +54,13 @@ class Examples(unittest.TestCase):
             for example in examples():
                 example.apply(tree)
             output = run(ROOT / "tools/check_coverage", tree, folder=tree)
-            self.assertRegex(output, r"(?m)^scale\s+yes\s+yes\s+own\s+own")
+            self.assertRegex(output, r"(?m)^negate\s+yes\s+yes\s+own\s+own")
             output = run(ROOT / "tools/check_coverage", "--device", "cuda", tree, folder=tree)
-            self.assertRegex(output, r"(?m)^scale\b.*\bown\b")
+            self.assertRegex(output, r"(?m)^negate\b.*\bown\b")
             run(ROOT / "tools/check_layers.py", tree, folder=tree)
 
     def test_an_elementwise_op_touches_few_places(self):
-        places = changed_places(examples(), ["scale", "Scale"])
+        places = changed_places(examples(), ["negate", "Negate"])
         self.assertLessEqual(len(places), MOST_PLACES, places)
         self.assertIn("src/kernels/table.h", places)
 
@@ -62,7 +72,7 @@ class Examples(unittest.TestCase):
                 for example in examples():
                     if example.kind != "from" and example.path != forgotten:
                         example.apply(tree)
-                with self.assertRaisesRegex(AssertionError, "scale"):
+                with self.assertRaisesRegex(AssertionError, "negate"):
                     run(ROOT / "tools/check_coverage", tree, folder=tree)
 
     def test_what_does_not_fit_the_tree_is_refused(self):
@@ -95,20 +105,22 @@ def build_and_run(folder):
     run("cmake", "--preset", "test", "-B", build, folder=tree)
     run("ninja", "-C", build, "megatron", "parity_kernels", "unit_ops", folder=tree)
     program = build / "megatron"
-    print(run(build / "cuda_shim/parity_kernels", "--gtest_filter=*scale*", folder=tree))
-    output = run(program, "selftest", "--filter", "scale", folder=tree)
+    print(run(build / "cuda_shim/parity_kernels", "--gtest_filter=*negate*", folder=tree))
+    output = run(program, "selftest", "--filter", "negate", folder=tree)
     print(output)
     for word in ("kernels", "gradients"):
         assert word in output, output
     run(build / "tests/unit_ops", "--gtest_filter=Gradient.*", folder=tree)
     # A model of the family that they add: trained and saved under its name, and gone on from.
-    saved = Path(folder) / "saved"
+    model, saved = Path(folder) / "model", Path(folder) / "saved"
     shutil.rmtree(saved, ignore_errors=True)
+    model.mkdir(exist_ok=True)
+    (model / "config.json").write_text(json.dumps(SANDWICH))
     for steps, longer in ((2, ""), (4, "--extend-to-iters 4")):
-        flags = f"--train-iters 2 {longer} {QWEN2} --mock-data --tokenizer-type NullTokenizer --vocab-size 63"
-        print(run(program, "train", *flags.split(), "--save", saved, "--load", saved, folder=tree))
+        flags = f"--train-iters 2 {longer} {TRAIN}"
+        print(run(program, "train", "--model", model, *flags.split(), "--save", saved, "--load", saved, folder=tree))
         config = json.loads((saved / f"iter_{steps:07}" / "config.json").read_text())
-        assert config["model_type"] == "qwen2", config
+        assert config["model_type"] == "sandwich", config
 
 
 if __name__ == "__main__":

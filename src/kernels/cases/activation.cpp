@@ -12,13 +12,16 @@ struct Block {
   DType type = DType::f32;
   Layout layout;
   bool real = false, large = false;
+  double clamp = 0, up_offset = 0;
 
   double elements() const { return static_cast<double>(rows * width); }
   int64_t in_width() const { return gated ? 2 * width : width; }
   std::string str() const {
-    constexpr const char* kNames[] = {"gelu_tanh", "gelu_erf", "silu", "relu"};
-    return fmt::format("{}{} t={} f={} {}", kNames[static_cast<int>(function)],
-                       gated ? " gated" : "", rows, width, describe(type, layout));
+    constexpr const char* kNames[] = {"gelu_tanh", "gelu_erf",     "silu",
+                                      "relu",      "squared_relu", "quick_gelu"};
+    return fmt::format("{}{}{} t={} f={} {}", kNames[static_cast<int>(function)],
+                       gated ? " gated" : "", clamp > 0 || up_offset != 0 ? " clamped" : "", rows,
+                       width, describe(type, layout));
   }
 };
 
@@ -32,9 +35,12 @@ Case forward(const Block& s) {
           .make = [s](Runtime& runtime) {
             Inputs inputs(runtime);
             const ActivationArgs args{
-                s.function, s.gated,
+                s.function,
+                s.gated,
                 inputs.normal("x", {s.rows, s.in_width()}, s.type, 3, s.layout),
-                inputs.output("out", {s.rows, s.width}, s.type, s.layout)};
+                inputs.output("out", {s.rows, s.width}, s.type, s.layout),
+                s.clamp,
+                s.up_offset};
             return inputs.call(
                 [args](Stream& stream, const Table& table) { table.activation(args, stream); });
           }};
@@ -52,10 +58,13 @@ Case backward(const Block& s) {
           .make = [s](Runtime& runtime) {
             Inputs inputs(runtime);
             const ActivationBackwardArgs args{
-                s.function, s.gated,
+                s.function,
+                s.gated,
                 inputs.normal("x", {s.rows, s.in_width()}, s.type, 3, s.layout),
                 inputs.normal("dout", {s.rows, s.width}, s.type, 1, s.layout),
-                inputs.output("dx", {s.rows, s.in_width()}, s.type, s.layout)};
+                inputs.output("dx", {s.rows, s.in_width()}, s.type, s.layout),
+                s.clamp,
+                s.up_offset};
             return inputs.call([args](Stream& stream, const Table& table) {
               table.activation_backward(args, stream);
             });
@@ -64,8 +73,8 @@ Case backward(const Block& s) {
 
 std::vector<Block> activation_shapes() {
   std::vector<Block> list;
-  for (const Activation f :
-       {Activation::gelu_tanh, Activation::gelu_erf, Activation::silu, Activation::relu}) {
+  for (const Activation f : {Activation::gelu_tanh, Activation::gelu_erf, Activation::silu,
+                             Activation::relu, Activation::squared_relu, Activation::quick_gelu}) {
     for (const bool gated : {false, true}) {
       for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
         list.push_back({f, gated, 1, 1, type});
@@ -75,7 +84,23 @@ std::vector<Block> activation_shapes() {
       }
     }
   }
+  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+    list.push_back({.function = Activation::quick_gelu,
+                    .gated = true,
+                    .rows = 9,
+                    .width = 50,
+                    .type = type,
+                    .clamp = 2.5,
+                    .up_offset = 1});
+    list.push_back({.function = Activation::silu,
+                    .gated = true,
+                    .rows = 3,
+                    .width = 64,
+                    .type = type,
+                    .clamp = 1});
+  }
   for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+    list.push_back({Activation::squared_relu, false, 4096, 3072, type, {}, true});
     list.push_back({Activation::gelu_tanh, false, 4096, 3072, type, {}, true});
     list.push_back({Activation::gelu_erf, false, 4096, 3072, type, {}, true});
     list.push_back({Activation::silu, true, 4096, 3072, type, {}, true});

@@ -20,13 +20,19 @@ struct Heads {
   // token later. With `positions`: begins are shuffled too.
   std::vector<int64_t> documents = {};
   int64_t first_head = 0;  // of dropout
+  int64_t window = 0, chunk = 0;
+  double soft_cap = 0;
+  bool sinks = false;
 
   std::string str() const {
-    return fmt::format("b={} t={} s={} n={}/{} d={} {}{}{}{}{}{}{}", batch, queries, keys, heads,
+    const std::string bounds = (window > 0 ? fmt::format(" window {}", window) : "") +
+                               (chunk > 0 ? fmt::format(" chunk {}", chunk) : "") +
+                               (soft_cap > 0 ? " capped" : "") + (sinks ? " sinks" : "");
+    return fmt::format("b={} t={} s={} n={}/{} d={} {}{}{}{}{}{}{}{}", batch, queries, keys, heads,
                        kv_heads, width, describe(type, {}), causal ? " causal" : " full",
                        positions ? " positions" : "", dropout > 0 ? " dropout" : "",
                        packed ? " packed" : "", documents.empty() ? "" : " documents",
-                       first_head > 0 ? fmt::format(" from head {}", first_head) : "");
+                       first_head > 0 ? fmt::format(" from head {}", first_head) : "", bounds);
   }
   std::vector<double> begins() const {
     std::vector<double> begins;
@@ -78,6 +84,10 @@ AttentionArgs forward_args(Inputs& inputs, const Heads& h) {
   args.out = inputs.output("out", {h.batch, h.queries, h.heads, h.width}, h.type,
                            h.packed ? kPadded : Layout{});
   args.lse = inputs.output("lse", {h.batch, h.heads, h.queries}, accumulator(h.type));
+  args.window = h.window;
+  args.chunk = h.chunk;
+  args.soft_cap = h.soft_cap;
+  if (h.sinks) args.sinks = inputs.normal("sinks", {h.heads}, accumulator(h.type));
   return args;
 }
 
@@ -97,6 +107,14 @@ AttentionBackwardArgs backward_args(Inputs& inputs, const Heads& h) {
   args.dq = inputs.output("dq", f.q.shape(), h.type, h.packed ? kPadded : Layout{});
   args.dk = inputs.output("dk", f.k.shape(), h.type);
   args.dv = inputs.output("dv", f.v.shape(), h.type);
+  args.window = f.window;
+  args.chunk = f.chunk;
+  args.soft_cap = f.soft_cap;
+  args.sinks = f.sinks;
+  if (h.sinks) {
+    const DType wide = accumulator(h.type);
+    args.dsinks = {inputs.updated("dsinks", inputs.normal("dsinks", {h.heads}, wide)), 1};
+  }
   return args;
 }
 
@@ -113,9 +131,12 @@ Case forward(const Heads& h) {
       .dtype = h.type,
       // Scores of size 4 from D products, their exp, then sums over S keys of which the result
       // keeps 1 / sqrt(S). In documents and at shuffled positions many queries see few keys: more
-      // elements stand far above the rms than `tolerance` allows for.
-      .tolerance = tolerance(h.type, 8 + std::sqrt(h.width) + std::sqrt(h.keys)) *
-                   (h.documents.empty() && !h.positions ? 1 : 2),
+      // elements stand far above the rms than `tolerance` allows for; as where capped scores make the
+      // results of queries of many keys small.
+      .tolerance =
+          tolerance(h.type, 8 + std::sqrt(h.width) + std::sqrt(h.keys)) *
+          (h.documents.empty() && !h.positions && h.window + h.chunk == 0 && h.soft_cap == 0 ? 1
+                                                                                             : 2),
       .real = h.real,
       .large = h.large,
       .make = [h](Runtime& runtime) {
@@ -135,7 +156,7 @@ Case backward(const Heads& h) {
           // `tolerance` allows for 4. Shuffled positions make such keys at any S.
           .tolerance =
               tolerance(h.type, 8 + std::sqrt(h.width) + std::sqrt(h.keys) + std::sqrt(h.queries)) *
-              std::max(h.positions ? 4.0 : 2.0, 0.35 * std::sqrt(h.keys)),
+              std::max(h.positions || h.window + h.chunk > 0 ? 4.0 : 2.0, 0.35 * std::sqrt(h.keys)),
           .real = h.real,
           .large = h.large,
           .make = [h](Runtime& runtime) {
@@ -204,6 +225,54 @@ void add_confined(std::vector<Heads>& list, DType type) {
                   .documents = {1}});
 }
 
+// Windows and chunks that end inside and at the ends of tiles, soft caps and sinks, alone and together.
+void add_bounded(std::vector<Heads>& list, DType type) {
+  const Heads tall{.batch = 2,
+                   .queries = 330,
+                   .keys = 330,
+                   .heads = 4,
+                   .kv_heads = 2,
+                   .width = 16,
+                   .type = type};
+  const auto add = [&](Heads h, auto change) {
+    change(h);
+    list.push_back(h);
+  };
+  add(tall, [](Heads& h) { h.window = 7; });
+  add(tall, [](Heads& h) {
+    h.window = 128;
+    h.packed = true;
+    h.sinks = true;
+  });
+  add(tall, [](Heads& h) {
+    h.chunk = 64;
+    h.documents = {100, 31};
+  });
+  add(tall, [](Heads& h) {
+    h.queries = h.keys = 70;
+    h.soft_cap = 1.5;
+    h.width = 64;
+    h.dropout = 0.25f;
+  });
+  add(tall, [](Heads& h) {
+    h.queries = 40;
+    h.keys = 75;
+    h.width = 72;
+    h.positions = true;
+    h.window = 30;
+    h.chunk = 50;
+    h.soft_cap = 2;
+    h.sinks = true;
+  });
+  add(tall, [](Heads& h) {
+    h.queries = h.keys = 33;
+    h.width = 136;
+    h.window = 1;
+    h.soft_cap = 3;
+    h.sinks = true;
+  });
+}
+
 // GPT-2 124M and a Llama of 160M parameters with 4 query groups, 4 x 1024 tokens; longer sequences,
 // and documents in one.
 void add_real(std::vector<Heads>& list, DType type) {
@@ -227,6 +296,9 @@ void add_real(std::vector<Heads>& list, DType type) {
   add(1, 4096, 12, 0, {});
   add(1, 4096, 12, 0, {700, 300, 1500, 20, 900});
   add(1, 8192, 4, 0, {});
+  Heads windowed = list.back();
+  windowed.window = 128;
+  list.push_back(windowed);
   if (type != DType::bf16) return;
   list.push_back({.batch = 1,
                   .queries = 4096,
@@ -352,6 +424,7 @@ std::vector<Heads> attention_shapes() {
                     .dropout = 0.1f,
                     .first_head = 2});
     add_confined(list, type);
+    add_bounded(list, type);
     if (!trained(type)) continue;
     add_real(list, type);
   }

@@ -13,12 +13,14 @@ struct Norm {
   bool residual = true, sum = true;  // forward
   bool dsum_in = true;               // backward
   float beta = 0;
+  bool one_plus = false, bias = true;  // bias: of a LayerNorm
   Layout layout;
   bool real = false, large = false;
 
   double elements() const { return static_cast<double>(rows * width); }
   std::string str() const {
-    return fmt::format("t={} h={} {}", rows, width, describe(type, layout));
+    return fmt::format("t={} h={} {}{}{}", rows, width, describe(type, layout),
+                       one_plus ? " 1+w" : "", bias ? "" : " no bias");
   }
   std::string forward_name() const {
     return str() + (residual ? " residual" : sum ? " copied" : "");
@@ -40,7 +42,8 @@ AddNormArgs forward_args(Inputs& inputs, const Norm& n, bool layer) {
   AddNormArgs args{.x = inputs.normal("x", shape, n.type, 1, n.layout)};
   if (n.residual) args.residual = inputs.normal("residual", shape, n.type, 2, n.layout);
   args.weight = inputs.normal("weight", {n.width}, n.type, 1, n.layout);
-  if (layer) args.bias = inputs.normal("bias", {n.width}, n.type, 1, n.layout);
+  if (n.one_plus) args.weight_offset = 1;
+  if (layer && n.bias) args.bias = inputs.normal("bias", {n.width}, n.type, 1, n.layout);
   if (n.sum) args.sum = inputs.output("sum", shape, n.type, n.layout);
   args.normed = inputs.output("normed", shape, n.type, n.layout);
   if (layer) args.mean = inputs.output("mean", {n.rows}, statistics);
@@ -71,7 +74,8 @@ AddNormBackwardArgs backward_args(Inputs& inputs, const Norm& n, bool layer) {
   args.rstd = forward.rstd;
   args.dsum = inputs.output("dsum", shape, n.type, n.layout);
   args.dweight = gradient("dweight");
-  if (layer) args.dbias = gradient("dbias");
+  args.weight_offset = forward.weight_offset;
+  if (layer && n.bias) args.dbias = gradient("dbias");
   return args;
 }
 
@@ -153,6 +157,9 @@ std::vector<Norm> norm_shapes() {
     list.push_back({.rows = 300, .width = 264, .type = type, .beta = 1});
     list.push_back({.rows = 5, .width = 2048, .type = type});
     list.push_back({.rows = 3, .width = size_of(type) > 2 ? 4360 : 17000, .type = type, .beta = 1});
+    list.push_back({.rows = 40, .width = 72, .type = type, .one_plus = true, .bias = false});
+    list.push_back(
+        {.rows = 5, .width = size_of(type) > 2 ? 4360 : 17000, .type = type, .bias = false});
     if (!trained(type)) continue;
     list.push_back({.rows = 4096, .width = 768, .type = type, .beta = 1, .real = true});
     if (type != DType::bf16) continue;

@@ -1,5 +1,7 @@
 #include "kernels/cpu/activation.h"
 
+#include <limits>
+
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/rows_ahead.h"
 #include "kernels/cpu/simd_targets.h"
@@ -125,6 +127,64 @@ struct Relu {
   }
 };
 
+template <class T>
+struct SquaredRelu {
+  static V value(V x) {
+    const V positive = hn::Max(hn::Zero(kFloats), x);
+    return hn::Mul(positive, positive);
+  }
+  static Slope slope(V x) {
+    const V positive = hn::Max(hn::Zero(kFloats), x);
+    return {hn::Mul(positive, positive), hn::Add(positive, positive)};
+  }
+};
+
+// x sigmoid(1.702 x).
+template <class T>
+struct QuickGelu {
+  static V minus(V x) { return hn::Mul(x, set(-1.702f * kUnit<T>)); }
+  static V value(V x) { return times_sigmoid_of_negative<T>(x, minus(x)); }
+  static Slope slope(V x) {
+    const V s = sigmoid_of_negative<T>(minus(x));
+    const V xs = hn::Mul(x, s);
+    return {xs, hn::MulAdd(hn::Mul(xs, set(1.702f)), hn::Sub(set(1.0f), s), s)};
+  }
+};
+
+// Of a gated block: gate and up as they are, or clamped and with an offset.
+struct PlainGate {
+  template <class Args>
+  explicit PlainGate(const Args&) {}
+  V gate(V g) const { return g; }
+  V factor(V u) const { return u; }
+  V gate_gradient(V, V d) const { return d; }
+  V up_gradient(V, V d) const { return d; }
+};
+struct ClampedGate {
+  V clamp, offset;
+  template <class Args>
+  explicit ClampedGate(const Args& args)
+      : clamp(set(args.clamp > 0 ? static_cast<float>(args.clamp)
+                                 : std::numeric_limits<float>::infinity())),
+        offset(set(static_cast<float>(args.up_offset))) {}
+  // A NaN stays one.
+  V gate(V g) const { return hn::IfThenElse(hn::Gt(g, clamp), clamp, g); }
+  V factor(V u) const { return hn::Add(clamped(u), offset); }
+  V gate_gradient(V g, V d) const { return hn::IfThenZeroElse(hn::Gt(g, clamp), d); }
+  V up_gradient(V u, V d) const { return hn::IfThenZeroElse(hn::Gt(hn::Abs(u), clamp), d); }
+
+ private:
+  V clamped(V u) const {
+    return hn::IfThenElse(hn::Gt(hn::Abs(u), clamp), hn::CopySign(clamp, u), u);
+  }
+};
+
+// Calls f with the gate of the arguments.
+template <class Args, class F>
+void for_gate(const Args& args, F&& f) {
+  args.clamp > 0 || args.up_offset != 0 ? f(ClampedGate(args)) : f(PlainGate(args));
+}
+
 template <class T, class F>
 void for_function(Activation function, F&& f) {
   switch (function) {
@@ -132,6 +192,8 @@ void for_function(Activation function, F&& f) {
     case Activation::gelu_erf: return f(GeluErf<T>{});
     case Activation::silu: return f(Silu<T>{});
     case Activation::relu: return f(Relu<T>{});
+    case Activation::squared_relu: return f(SquaredRelu<T>{});
+    case Activation::quick_gelu: return f(QuickGelu<T>{});
   }
 }
 
@@ -154,21 +216,24 @@ void forward(const ActivationArgs& args, Stream& stream) {
         return;
       }
       const int64_t rows = args.out.size(0), width = args.out.size(1);
-      for_blocks(stream, rows, rows_per_block(width), [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-          const T* gate = x + row * 2 * width;
-          const T* up = gate + width;
-          const Output<T> to = out + row * width;
-          // Halves of rows are too short for the processor to foresee. The row below is asked for
-          // as it lies, not by halves: that is faster.
-          const T* below = gate + 2 * width;
-          for_twos(0, width, [&](int64_t i, auto n) {
-            ask_for(below + 2 * i, 2 * kTwoBytes<T>);
-            const Two g = load_two(gate + i, n), u = load_two(up + i, n);
-            store_two({hn::Mul(Function::value(g.a), u.a), hn::Mul(Function::value(g.b), u.b)},
-                      to + i, n);
-          });
-        }
+      for_gate(args, [&](const auto& gating) {
+        for_blocks(stream, rows, rows_per_block(width), [&](int64_t begin, int64_t end) {
+          for (int64_t row = begin; row < end; ++row) {
+            const T* gate = x + row * 2 * width;
+            const T* up = gate + width;
+            const Output<T> to = out + row * width;
+            // Halves of rows are too short for the processor to foresee. The row below is asked for
+            // as it lies, not by halves: that is faster.
+            const T* below = gate + 2 * width;
+            for_twos(0, width, [&](int64_t i, auto n) {
+              ask_for(below + 2 * i, 2 * kTwoBytes<T>);
+              const Two g = load_two(gate + i, n), u = load_two(up + i, n);
+              store_two({hn::Mul(Function::value(gating.gate(g.a)), gating.factor(u.a)),
+                         hn::Mul(Function::value(gating.gate(g.b)), gating.factor(u.b))},
+                        to + i, n);
+            });
+          }
+        });
       });
     });
   });
@@ -197,24 +262,32 @@ void backward(const ActivationBackwardArgs& args, Stream& stream) {
         return;
       }
       const int64_t rows = args.dout.size(0), width = args.dout.size(1);
-      for_blocks(stream, rows, rows_per_block(width), [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-          const T* gate = x + row * 2 * width;
-          const T* d = dout + row * width;
-          const Output<T> to = dx + row * 2 * width;
-          const T* below = gate + 2 * width;  // asked for as in `forward`
-          for_twos(0, width, [&](int64_t i, auto n) {
-            ask_for(below + 2 * i, 2 * kTwoBytes<T>);
-            ask_for(d + width + i, kTwoBytes<T>);
-            const Two x_gate = load_two(gate + i, n), up = load_two(gate + width + i, n);
-            const Two g = load_two(d + i, n);
-            const Slope a = Function::slope(x_gate.a), b = Function::slope(x_gate.b);
-            store_two({hn::Mul(hn::Mul(g.a, up.a), a.derivative),
-                       hn::Mul(hn::Mul(g.b, up.b), b.derivative)},
-                      to + i, n);
-            store_two({hn::Mul(g.a, a.value), hn::Mul(g.b, b.value)}, to + width + i, n);
-          });
-        }
+      for_gate(args, [&](const auto& gating) {
+        for_blocks(stream, rows, rows_per_block(width), [&](int64_t begin, int64_t end) {
+          for (int64_t row = begin; row < end; ++row) {
+            const T* gate = x + row * 2 * width;
+            const T* d = dout + row * width;
+            const Output<T> to = dx + row * 2 * width;
+            const T* below = gate + 2 * width;  // asked for as in `forward`
+            for_twos(0, width, [&](int64_t i, auto n) {
+              ask_for(below + 2 * i, 2 * kTwoBytes<T>);
+              ask_for(d + width + i, kTwoBytes<T>);
+              const Two x_gate = load_two(gate + i, n), up = load_two(gate + width + i, n);
+              const Two g = load_two(d + i, n);
+              const Slope a = Function::slope(gating.gate(x_gate.a)),
+                          b = Function::slope(gating.gate(x_gate.b));
+              const auto of_gate = [&](V x, V d, V u, V slope) {
+                return gating.gate_gradient(x, hn::Mul(hn::Mul(d, gating.factor(u)), slope));
+              };
+              store_two({of_gate(x_gate.a, g.a, up.a, a.derivative),
+                         of_gate(x_gate.b, g.b, up.b, b.derivative)},
+                        to + i, n);
+              store_two({gating.up_gradient(up.a, hn::Mul(g.a, a.value)),
+                         gating.up_gradient(up.b, hn::Mul(g.b, b.value))},
+                        to + width + i, n);
+            });
+          }
+        });
       });
     });
   });

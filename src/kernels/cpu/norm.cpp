@@ -22,6 +22,12 @@ const T* data_or_null(const Tensor& tensor) {
 }
 
 HWY_INLINE Two squares_of(Two v) { return {hn::Mul(v.a, v.a), hn::Mul(v.b, v.b)}; }
+// The factors of a norm: weight_offset + weight.
+template <class T, class N>
+HWY_INLINE Two load_factors(const T* weight, V offset, N n) {
+  const Two w = load_two(weight, n);
+  return {hn::Add(w.a, offset), hn::Add(w.b, offset)};
+}
 HWY_INLINE Two minus(Two v, V mean) { return {hn::Sub(v.a, mean), hn::Sub(v.b, mean)}; }
 
 // Rows of this many elements fit the first-level cache twice.
@@ -57,6 +63,7 @@ template <class T>
 void norm_rows(const AddNormArgs& args, NormKind kind, int64_t begin, int64_t end) {
   const int64_t width = args.x.size(1);
   const T* weight = args.weight.data<T>();
+  const V offset = set(static_cast<float>(args.weight_offset));
   const T* bias = data_or_null<T>(args.bias);
   const T* residual = data_or_null<T>(args.residual);
   T* sum = args.sum.defined() ? args.sum.data<T>() : nullptr;
@@ -102,7 +109,7 @@ void norm_rows(const AddNormArgs& args, NormKind kind, int64_t begin, int64_t en
         if (residual != nullptr) ask_for(residual + at + width + i, kTwoBytes<T>);
       }
       if (keeps_row) copy_two(s + i, Output<T>{sum + at + i, true}, n);
-      const Two centered = minus(load_two(s + i, n), mean), w = load_two(weight + i, n);
+      const Two centered = minus(load_two(s + i, n), mean), w = load_factors(weight + i, offset, n);
       Two v{hn::Mul(hn::Mul(centered.a, rstd), w.a), hn::Mul(hn::Mul(centered.b, rstd), w.b)};
       if (bias != nullptr) {
         const Two b = load_two(bias + i, n);
@@ -129,6 +136,7 @@ void norm_rows_backward(const AddNormBackwardArgs& args, NormKind kind, int64_t 
                         float* dweight, float* dbias) {
   const int64_t width = args.sum.size(1);
   const T* weight = args.weight.data<T>();
+  const V offset = set(static_cast<float>(args.weight_offset));
   const T* dsum_in = data_or_null<T>(args.dsum_in);
   const Output<T> dsum =
       output_of<T>(args.dsum, width, {args.sum.raw(), args.dnormed.raw(), dsum_in});
@@ -147,7 +155,8 @@ void norm_rows_backward(const AddNormBackwardArgs& args, NormKind kind, int64_t 
     };
     const TwoSums sums = two_sums_of_twos<T>(width, [&](int64_t i, auto n) {
       if (dsum_in != nullptr) ask_for(dsum_in + at + i, kTwoBytes<T>);
-      const Two xhat = normed(i, n), dy = load_two(d + i, n), w = load_two(weight + i, n);
+      const Two xhat = normed(i, n), dy = load_two(d + i, n),
+                w = load_factors(weight + i, offset, n);
       const Two g{hn::Mul(dy.a, w.a), hn::Mul(dy.b, w.b)};
       const Two dw = dweights.at(i, n);
       dweights.set(i, {hn::MulAdd(dy.a, xhat.a, dw.a), hn::MulAdd(dy.b, xhat.b, dw.b)}, n);
@@ -165,7 +174,8 @@ void norm_rows_backward(const AddNormBackwardArgs& args, NormKind kind, int64_t 
     for_twos(0, width, [&](int64_t i, auto n) {
       ask_for(s + width + i, kTwoBytes<T>);
       ask_for(d + width + i, kTwoBytes<T>);
-      const Two xhat = normed(i, n), dy = load_two(d + i, n), w = load_two(weight + i, n);
+      const Two xhat = normed(i, n), dy = load_two(d + i, n),
+                w = load_factors(weight + i, offset, n);
       Two v{slope(dy.a, w.a, xhat.a), slope(dy.b, w.b, xhat.b)};
       if (dsum_in != nullptr) {
         const Two in = load_two(dsum_in + at + i, n);

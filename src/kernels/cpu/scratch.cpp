@@ -4,6 +4,7 @@
 #include "kernels/cpu/cross_entropy.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/embedding.h"
+#include "kernels/cpu/head_norm.h"
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/table.h"
 
@@ -32,6 +33,7 @@ const Table& cpu_scratch_table() {
       .gemm = ask_bias_gradient,
       .add_rms_norm_backward = ask_norm<NormKind::rms>,
       .add_layer_norm_backward = ask_norm<NormKind::layer>,
+      .head_norm_backward = ask<cpu::head_norm_backward_scratch, HeadNormBackwardArgs>,
       .attention = ask<cpu::attention_scratch, AttentionArgs>,
       .attention_backward = ask<cpu::attention_backward_scratch, AttentionBackwardArgs>,
       .embedding_backward = ask<cpu::embedding_backward_scratch, EmbeddingBackwardArgs>,

@@ -7,10 +7,12 @@
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/embedding.h"
+#include "kernels/cpu/head_norm.h"
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/optimizer.h"
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/rope.h"
+#include "kernels/cpu/scale.h"
 
 namespace megatron::kernels {
 
@@ -23,6 +25,12 @@ const Table& cpu_table() {
       .add_layer_norm_backward = cpu::add_layer_norm_backward,
       .activation = cpu::activation,
       .activation_backward = cpu::activation_backward,
+      .head_norm = cpu::head_norm,
+      .head_norm_backward = cpu::head_norm_backward,
+      .row_dot = cpu::row_dot,
+      .scale = cpu::scale,
+      .soft_cap = cpu::soft_cap,
+      .soft_cap_backward = cpu::soft_cap_backward,
       .rope = cpu::rope,
       .attention = cpu::attention,
       .attention_backward = cpu::attention_backward,

@@ -60,6 +60,20 @@ struct Relu {
   __device__ static Slope slope(float x) { return x > 0.0f ? Slope{x, 1.0f} : Slope{0.0f, 0.0f}; }
 };
 
+struct SquaredRelu {
+  __device__ static float value(float x) { return x > 0.0f ? x * x : 0.0f; }
+  __device__ static Slope slope(float x) {
+    return x > 0.0f ? Slope{x * x, 2.0f * x} : Slope{0.0f, 0.0f};
+  }
+};
+struct QuickGelu {
+  __device__ static float value(float x) { return x * sigmoid_of_minus(-1.702f * x); }
+  __device__ static Slope slope(float x) {
+    const float s = sigmoid_of_minus(-1.702f * x);
+    return {x * s, s * fmaf(1.702f * x, 1.0f - s, 1.0f)};
+  }
+};
+
 // Calls f with one of the above.
 template <class F>
 __device__ void with(Activation function, F f) {
@@ -68,6 +82,8 @@ __device__ void with(Activation function, F f) {
     case Activation::gelu_erf: return f(GeluErf{});
     case Activation::silu: return f(Silu{});
     case Activation::relu: return f(Relu{});
+    case Activation::squared_relu: return f(SquaredRelu{});
+    case Activation::quick_gelu: return f(QuickGelu{});
   }
 }
 
@@ -80,7 +96,14 @@ struct Rows {
   uint32_t items;  // chunks of all rows
   Divisor chunks;  // of a row
   Activation function;
+  float clamp, up_offset;  // of a gated block; clamp: +infinity for none
   bool whole;
+
+  // What the gate's function sees, and what its value is multiplied by. A NaN stays one.
+  __device__ float gate(float g) const { return g > clamp ? clamp : g; }
+  __device__ float factor(float u) const {
+    return (u > clamp ? clamp : u < -clamp ? -clamp : u) + up_offset;
+  }
 };
 
 // Where the chunk of an item lies.
@@ -116,8 +139,9 @@ __global__ void __launch_bounds__(kThreads) apply(Rows<T> rows) {
       Vector<T, N> out;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        float value = Function::value(to_float(gate[k].at[j]));
-        if constexpr (kGated) value *= to_float(up[k].at[j]);
+        const float x = to_float(gate[k].at[j]);
+        float value = Function::value(kGated ? rows.gate(x) : x);
+        if constexpr (kGated) value *= rows.factor(to_float(up[k].at[j]));
         out.at[j] = from_float<T>(value);
       }
       store_chunk(rows.out + at.out, out, at.count, rows.whole);
@@ -145,11 +169,13 @@ __global__ void __launch_bounds__(kThreads) differentiate(Rows<T> rows) {
       [[maybe_unused]] Vector<T, N> dup;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const Slope slope = Function::slope(to_float(gate[k].at[j]));
+        const float x = to_float(gate[k].at[j]);
+        const Slope slope = Function::slope(kGated ? rows.gate(x) : x);
         float d = to_float(dout[k].at[j]);
         if constexpr (kGated) {
-          dup.at[j] = from_float<T>(d * slope.value);
-          d *= to_float(up[k].at[j]);
+          const float u = to_float(up[k].at[j]);
+          dup.at[j] = from_float<T>(fabsf(u) > rows.clamp ? 0.0f : d * slope.value);
+          d = x > rows.clamp ? 0.0f : d * rows.factor(u);
         }
         dgate.at[j] = from_float<T>(d * slope.derivative);
       }
@@ -159,21 +185,24 @@ __global__ void __launch_bounds__(kThreads) differentiate(Rows<T> rows) {
   });
 }
 
-template <class T>
-Rows<T> rows_of(const char* kernel, Activation function, bool gated, const Tensor& x,
-                const Tensor& out, const Tensor& dout, const Tensor& dx) {
+template <class T, class Args>
+Rows<T> rows_of(const char* kernel, const Args& args, const Tensor& out, const Tensor& dout,
+                const Tensor& dx) {
+  const bool gated = args.gated;
   const Tensor& of_width = out.defined() ? out : dout;
   const int64_t width = gated ? of_width.size(1) : of_width.elements();
   const int64_t chunks = ceil_div(width, kChunk<T>);
   const uint32_t items = count_items(kernel, of_width.elements() / width * chunks);
-  Rows<T> rows{.x = address_of<T>(x),
+  Rows<T> rows{.x = address_of<T>(args.x),
                .dout = address_of<T>(dout),
                .out = address_of<T>(out),
                .dx = address_of<T>(dx),
                .width = width,
                .items = items,
                .chunks = Divisor(static_cast<uint32_t>(chunks)),
-               .function = function,
+               .function = args.function,
+               .clamp = args.clamp > 0 ? static_cast<float>(args.clamp) : INFINITY,
+               .up_offset = static_cast<float>(args.up_offset),
                .whole = false};
   rows.whole = rows.width % kChunk<T> == 0 && are_aligned({rows.x, rows.dout, rows.out, rows.dx});
   return rows;
@@ -188,8 +217,7 @@ void activation(const ActivationArgs& args, Stream& stream) {
   for_storage_type("activation", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
     if (args.out.elements() == 0) return;
-    const Rows<T> rows =
-        rows_of<T>("activation", args.function, args.gated, args.x, args.out, {}, {});
+    const Rows<T> rows = rows_of<T>("activation", args, args.out, {}, {});
     launch("activation", args.gated ? apply<T, true> : apply<T, false>, grid_of(rows.items), stream,
            rows);
   });
@@ -200,8 +228,7 @@ void activation_backward(const ActivationBackwardArgs& args, Stream& stream) {
   for_storage_type("activation_backward", args.x.dtype(), [&](auto type) {
     using T = decltype(type);
     if (args.dout.elements() == 0) return;
-    const Rows<T> rows = rows_of<T>("activation_backward", args.function, args.gated, args.x, {},
-                                    args.dout, args.dx);
+    const Rows<T> rows = rows_of<T>("activation_backward", args, {}, args.dout, args.dx);
     launch("activation_backward", args.gated ? differentiate<T, true> : differentiate<T, false>,
            grid_of(rows.items), stream, rows);
   });

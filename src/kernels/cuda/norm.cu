@@ -16,7 +16,7 @@ struct Rows {
   T *sum, *normed;                        // sum: null where x is the sum
   float *mean, *rstd;
   int width;
-  float eps;
+  float eps, offset;  // offset: added to the weight
   bool whole;
 };
 
@@ -60,9 +60,9 @@ struct Row {
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const float scaled = (to_float(sum.at[j]) - mean) * rstd;
-      out.at[j] = from_float<T>(rows.bias != nullptr
-                                    ? fmaf(scaled, to_float(weight.at[j]), to_float(bias.at[j]))
-                                    : scaled * to_float(weight.at[j]));
+      const float factor = to_float(weight.at[j]) + rows.offset;
+      out.at[j] = from_float<T>(rows.bias != nullptr ? fmaf(scaled, factor, to_float(bias.at[j]))
+                                                     : scaled * factor);
     }
     store_chunk(rows.normed + at + i, out, rows.width - i, rows.whole);
   }
@@ -149,6 +149,7 @@ void forward(const char* kernel, const AddNormArgs& args, Stream& stream) {
                  .rstd = address_of<float>(args.rstd),
                  .width = static_cast<int>(width),
                  .eps = static_cast<float>(args.eps),
+                 .offset = static_cast<float>(args.weight_offset),
                  .whole = false};
     rows.whole = width % kChunk<T> == 0 && are_aligned({rows.x, rows.residual, rows.weight,
                                                         rows.bias, rows.sum, rows.normed});

@@ -25,6 +25,7 @@ struct Rows {
   int64_t rows;
   int height;       // rows of a block
   int width, team;  // team: its threads
+  float offset;     // added to the weight
   bool whole;
 };
 
@@ -62,9 +63,10 @@ struct Terms {
   float xhat, d, g;
 };
 template <class T>
-__device__ Terms terms_of(T sum, T dnormed, T weight, const RowFactors& row) {
+__device__ Terms terms_of(T sum, T dnormed, T weight, float offset, const RowFactors& row) {
   const float d = to_float(dnormed);
-  return {__fmul_rn(to_float(sum) - row.mean, row.rstd), d, __fmul_rn(d, to_float(weight))};
+  return {__fmul_rn(to_float(sum) - row.mean, row.rstd), d,
+          __fmul_rn(d, to_float(weight) + offset)};
 }
 __device__ void add(Sums& sums, const Terms& terms) {
   sums.g += terms.g;
@@ -73,11 +75,11 @@ __device__ void add(Sums& sums, const Terms& terms) {
 
 template <class T>
 __device__ Vector<T, kChunk<T>> gradient(const Chunks<T>& in, const Vector<T, kChunk<T>>& weight,
-                                         const RowFactors& row) {
+                                         float offset, const RowFactors& row) {
   Vector<T, kChunk<T>> out;
 #pragma unroll
   for (int j = 0; j < kChunk<T>; ++j) {
-    const Terms terms = terms_of(in.sum.at[j], in.dnormed.at[j], weight.at[j], row);
+    const Terms terms = terms_of(in.sum.at[j], in.dnormed.at[j], weight.at[j], offset, row);
     const float centred = terms.g - row.mean_g - __fmul_rn(terms.xhat, row.mean_g_xhat);
     out.at[j] = from_float<T>(fmaf(row.rstd, centred, to_float(in.dsum_in.at[j])));
   }
@@ -167,7 +169,7 @@ __global__ void __launch_bounds__(kMostThreads) differentiate(Rows<T> rows) {
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         const Terms terms =
-            terms_of(in[k].sum.at[j], in[k].dnormed.at[j], weight[k].at[j], factors);
+            terms_of(in[k].sum.at[j], in[k].dnormed.at[j], weight[k].at[j], rows.offset, factors);
         dweight[k][j] = fmaf(terms.d, terms.xhat, dweight[k][j]);
         if constexpr (kLayer) dbias[k][j] += terms.d;
         add(sums, terms);
@@ -181,14 +183,15 @@ __global__ void __launch_bounds__(kMostThreads) differentiate(Rows<T> rows) {
     for (int k = 0; k < K; ++k) {
       const int i = (k * rows.team + lane) * N;
       if (present && i < rows.width) {
-        store_chunk(rows.dsum + at + i, gradient(in[k], weight[k], factors), rows.width - i,
-                    rows.whole);
+        store_chunk(rows.dsum + at + i, gradient(in[k], weight[k], rows.offset, factors),
+                    rows.width - i, rows.whole);
       }
     }
   }
   auto* shared = reinterpret_cast<float*>(dynamic_shared());
   const int64_t to = static_cast<int64_t>(blockIdx.x) * rows.width;
   add_teams<T>(rows, dweight, shared, rows.dweights + to, team, teams, lane);
+  if (kLayer && rows.dbiases == nullptr) return;
   if constexpr (kLayer) add_teams<T>(rows, dbias, shared, rows.dbiases + to, team, teams, lane);
 }
 
@@ -200,7 +203,9 @@ __global__ void __launch_bounds__(kLongRowThreads) differentiate_long(Rows<T> ro
   __shared__ float partial[kWarp];
   const int step = static_cast<int>(blockDim.x) * N;
   float* dweight = rows.dweights + static_cast<int64_t>(blockIdx.x) * rows.width;
-  float* dbias = kLayer ? rows.dbiases + static_cast<int64_t>(blockIdx.x) * rows.width : nullptr;
+  float* dbias = kLayer && rows.dbiases != nullptr
+                     ? rows.dbiases + static_cast<int64_t>(blockIdx.x) * rows.width
+                     : nullptr;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * rows.height;
   const int64_t end = begin + rows.height < rows.rows ? begin + rows.height : rows.rows;
   for (int64_t row = begin; row < end; ++row) {
@@ -212,23 +217,25 @@ __global__ void __launch_bounds__(kLongRowThreads) differentiate_long(Rows<T> ro
       const Vector<T, N> weight = load_chunk<N>(rows.weight + i, rows.width - i, rows.whole);
       const int before = row == begin ? 0 : rows.width - i;
       Vector<float, N> dw = load_chunk<N>(dweight + i, before, rows.whole), db{};
-      if constexpr (kLayer) db = load_chunk<N>(dbias + i, before, rows.whole);
+      if (kLayer && dbias != nullptr) db = load_chunk<N>(dbias + i, before, rows.whole);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const Terms terms = terms_of(in.sum.at[j], in.dnormed.at[j], weight.at[j], factors);
+        const Terms terms =
+            terms_of(in.sum.at[j], in.dnormed.at[j], weight.at[j], rows.offset, factors);
         dw.at[j] = fmaf(terms.d, terms.xhat, dw.at[j]);
         db.at[j] += terms.d;
         add(sums, terms);
       }
       store_chunk(dweight + i, dw, rows.width - i, rows.whole);
-      if constexpr (kLayer) store_chunk(dbias + i, db, rows.width - i, rows.whole);
+      if (kLayer && dbias != nullptr) store_chunk(dbias + i, db, rows.width - i, rows.whole);
     }
     const auto width = static_cast<float>(rows.width);
     if constexpr (kLayer) factors.mean_g = block_sum(sums.g, partial) / width;
     factors.mean_g_xhat = block_sum(sums.g_xhat, partial) / width;
     for (int i = static_cast<int>(threadIdx.x) * N; i < rows.width; i += step) {
       const Vector<T, N> weight = load_chunk<N>(rows.weight + i, rows.width - i, rows.whole);
-      store_chunk(rows.dsum + at + i, gradient(load_chunks(rows, at, i, true), weight, factors),
+      store_chunk(rows.dsum + at + i,
+                  gradient(load_chunks(rows, at, i, true), weight, rows.offset, factors),
                   rows.width - i, rows.whole);
     }
   }
@@ -268,6 +275,7 @@ void backward(const char* kernel, const AddNormBackwardArgs& args, Stream& strea
                  .height = static_cast<int>(blocks.height),
                  .width = static_cast<int>(width),
                  .team = 0,
+                 .offset = static_cast<float>(args.weight_offset),
                  .whole = false};
     rows.whole = width % kChunk<T> == 0 &&
                  are_aligned({rows.dnormed, rows.dsum_in, rows.sum, rows.weight, rows.dsum});

@@ -7,10 +7,12 @@
 #include "kernels/cuda/dropout.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/embedding.h"
+#include "kernels/cuda/head_norm.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/optimizer.h"
 #include "kernels/cuda/products/gemm.h"
 #include "kernels/cuda/rope.h"
+#include "kernels/cuda/scale.h"
 #include "kernels/cuda/softmax.h"
 
 namespace megatron::kernels {
@@ -24,6 +26,12 @@ const Table& cuda_table() {
       .add_layer_norm_backward = cuda::add_layer_norm_backward,
       .activation = cuda::activation,
       .activation_backward = cuda::activation_backward,
+      .head_norm = cuda::head_norm,
+      .head_norm_backward = cuda::head_norm_backward,
+      .row_dot = cuda::row_dot,
+      .scale = cuda::scale,
+      .soft_cap = cuda::soft_cap,
+      .soft_cap_backward = cuda::soft_cap_backward,
       .rope = cuda::rope,
       .attention = cuda::attention,
       .attention_backward = cuda::attention_backward,

@@ -30,6 +30,7 @@ bool takes(const Args& args, std::initializer_list<const Tensor*> tensors) {
   const int64_t queries = args.q.size(1), keys = args.k.size(1), width = args.q.size(3);
   if (type != DType::bf16 && type != DType::f16) return false;
   if (args.q_positions.defined() || args.window_start.defined() || args.dropout.p > 0) return false;
+  if (args.window > 0 || args.chunk > 0 || args.soft_cap > 0 || args.sinks.defined()) return false;
   if (args.causal && queries != keys) return false;
   if (args.q.size(0) == 0 || args.q.size(2) == 0 || args.lse.offset() % 4 != 0) return false;
   for (const int64_t length : {queries, keys}) {

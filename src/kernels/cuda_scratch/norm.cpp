@@ -28,4 +28,15 @@ NormPartials norm_backward_scratch(const AddNormBackwardArgs& args, NormKind kin
   return all;
 }
 
+NormPartials head_norm_backward_scratch(const HeadNormBackwardArgs& args, Stream& stream) {
+  const NormBlocks blocks(args.x.size(0));
+  const Shape shape = {blocks.count, args.x.size(2)};
+  NormPartials all;
+  if (args.dweight.out.defined())
+    all.dweights = Tensor::empty(stream.scratch(), shape, DType::f32, "partial sums of dweight");
+  if (args.dbias.out.defined())
+    all.dbiases = Tensor::empty(stream.scratch(), shape, DType::f32, "partial sums of dbias");
+  return all;
+}
+
 }  // namespace megatron::kernels::cuda

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "device/stream.h"
+#include "kernels/head_norm.h"
 #include "kernels/norm.h"
 #include "kernels/table.h"
 
@@ -19,5 +20,7 @@ struct NormPartials {
   Tensor dweights, dbiases;  // dbiases: undefined where there is no bias
 };
 NormPartials norm_backward_scratch(const AddNormBackwardArgs& args, NormKind kind, Stream& stream);
+// Of blocks of tokens, [blocks, W] f32; undefined where they are not formed.
+NormPartials head_norm_backward_scratch(const HeadNormBackwardArgs& args, Stream& stream);
 
 }  // namespace megatron::kernels::cuda

@@ -37,6 +37,7 @@ const Table& cuda_scratch_table() {
       .gemm = ask<cuda::gemm_scratch, GemmArgs>,
       .add_rms_norm_backward = ask_norm<NormKind::rms>,
       .add_layer_norm_backward = ask_norm<NormKind::layer>,
+      .head_norm_backward = ask<cuda::head_norm_backward_scratch, HeadNormBackwardArgs>,
       .attention = ask_attention,
       .attention_backward = ask_attention_backward,
       .embedding_backward = ask<cuda::embedding_backward_scratch, EmbeddingBackwardArgs>,

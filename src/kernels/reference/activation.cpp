@@ -25,15 +25,43 @@ ValueAndSlope<C> silu(C x) {
 }
 
 template <class C>
+ValueAndSlope<C> quick_gelu(C x) {
+  const C rate = static_cast<C>(1.702), sigmoid = 1 / (1 + std::exp(-rate * x));
+  return {x * sigmoid, sigmoid * (1 + rate * x * (1 - sigmoid))};
+}
+
+template <class C>
 ValueAndSlope<C> evaluate(Activation function, C x) {
   switch (function) {
     case Activation::gelu_tanh: return gelu_tanh(x);
     case Activation::gelu_erf: return gelu_erf(x);
     case Activation::silu: return silu(x);
+    case Activation::squared_relu:
+      return x > 0 ? ValueAndSlope<C>{x * x, 2 * x} : ValueAndSlope<C>{0, 0};
+    case Activation::quick_gelu: return quick_gelu(x);
     case Activation::relu: return x > 0 ? ValueAndSlope<C>{x, 1} : ValueAndSlope<C>{0, 0};
   }
   MG_ASSERT(false);
 }
+
+// Of a gated block: what the gate's function sees, and what its value is multiplied by.
+template <class C>
+struct Gated {
+  C gate, factor;
+  bool gate_passes, up_passes;  // gradients
+
+  template <class Args>
+  Gated(const Args& args, C x, C up) : gate(x), factor(up), gate_passes(true), up_passes(true) {
+    const C clamp = static_cast<C>(args.clamp);
+    if (args.clamp > 0) {
+      gate_passes = !(x > clamp);
+      up_passes = !(up > clamp || up < -clamp);
+      gate = gate_passes ? x : clamp;
+      factor = up > clamp ? clamp : up < -clamp ? -clamp : up;
+    }
+    factor += static_cast<C>(args.up_offset);
+  }
+};
 
 template <class C>
 void apply(const ActivationArgs& args, Stream& stream) {
@@ -42,8 +70,12 @@ void apply(const ActivationArgs& args, Stream& stream) {
   std::vector<C> out(rows * f);
   for_rows(stream, rows, 64, [&](int64_t t) {
     for (int64_t i = 0; i < f; ++i) {
-      const C value = evaluate(args.function, x[t * width + i]).value;
-      out[t * f + i] = args.gated ? value * x[t * width + f + i] : value;
+      if (!args.gated) {
+        out[t * f + i] = evaluate(args.function, x[t * width + i]).value;
+        continue;
+      }
+      const Gated<C> g(args, x[t * width + i], x[t * width + f + i]);
+      out[t * f + i] = evaluate(args.function, g.gate).value * g.factor;
     }
   });
   store(args.out, out);
@@ -56,10 +88,15 @@ void differentiate(const ActivationBackwardArgs& args, Stream& stream) {
   std::vector<C> dx(x.size());
   for_rows(stream, rows, 64, [&](int64_t t) {
     for (int64_t i = 0; i < f; ++i) {
-      const auto [value, slope] = evaluate(args.function, x[t * width + i]);
       const C d = dout[t * f + i];
-      dx[t * width + i] = args.gated ? d * x[t * width + f + i] * slope : d * slope;
-      if (args.gated) dx[t * width + f + i] = d * value;
+      if (!args.gated) {
+        dx[t * width + i] = d * evaluate(args.function, x[t * width + i]).slope;
+        continue;
+      }
+      const Gated<C> g(args, x[t * width + i], x[t * width + f + i]);
+      const auto [value, slope] = evaluate(args.function, g.gate);
+      dx[t * width + i] = g.gate_passes ? d * g.factor * slope : 0;
+      dx[t * width + f + i] = g.up_passes ? d * value : 0;
     }
   });
   store(args.dx, dx);

@@ -16,6 +16,8 @@ class Visibility {
   template <class Args>
   Visibility(const Args& args, int64_t queries, int64_t keys)
       : causal_(args.causal),
+        window_(window_of(args)),
+        chunk_(chunk_of(args)),
         queries_(queries),
         keys_(keys),
         q_(load_integers(args.q_positions)),
@@ -25,22 +27,36 @@ class Visibility {
   int64_t query(int64_t b, int64_t i) const { return q_.empty() ? i : q_[b * queries_ + i]; }
   int64_t key(int64_t b, int64_t j) const { return k_.empty() ? j : k_[b * keys_ + j]; }
   bool sees(int64_t b, int64_t i, int64_t j) const {
-    return (!causal_ || key(b, j) <= query(b, i)) &&
+    const int64_t at = query(b, i);
+    return (!causal_ || key(b, j) <= at) && (window_ == 0 || key(b, j) > at - window_) &&
+           (chunk_ == 0 || key(b, j) >= at - at % chunk_) &&
            (begins_.empty() || key(b, j) >= begins_[b * queries_ + i]);
   }
 
  private:
+  // A softmax has neither.
+  static int64_t window_of(const auto& args) {
+    if constexpr (requires { args.window; }) return args.window;
+    return 0;
+  }
+  static int64_t chunk_of(const auto& args) {
+    if constexpr (requires { args.chunk; }) return args.chunk;
+    return 0;
+  }
+
   bool causal_;
+  int64_t window_, chunk_;
   int64_t queries_, keys_;
   std::vector<int64_t> q_, k_, begins_;
 };
 
-// Row of scaled scores -> probabilities in place, 0 where hidden; returns log sum exp, -infinity
-// when all is hidden.
+// Row of scaled scores -> probabilities in place, 0 where hidden; returns log sum exp, that of the
+// sink when all is hidden (-infinity: there is none).
 template <class C>
-C softmax_row(std::vector<C>& scores, const Visibility& visible, int64_t b, int64_t i) {
+C softmax_row(std::vector<C>& scores, const Visibility& visible, int64_t b, int64_t i,
+              C sink = -std::numeric_limits<C>::infinity()) {
   constexpr C kHidden = -std::numeric_limits<C>::infinity();
-  C maximum = kHidden, sum = 0;
+  C maximum = sink, sum = 0;
   for (size_t j = 0; j < scores.size(); ++j) {
     if (!visible.sees(b, i, static_cast<int64_t>(j))) scores[j] = kHidden;
     maximum = std::max(maximum, scores[j]);
@@ -50,6 +66,7 @@ C softmax_row(std::vector<C>& scores, const Visibility& visible, int64_t b, int6
     return kHidden;
   }
   for (C& score : scores) sum += score = std::exp(score - maximum);
+  sum += std::exp(sink - maximum);
   for (C& score : scores) score /= sum;
   return maximum + std::log(sum);
 }
@@ -69,6 +86,8 @@ struct Heads {
         keys(args.k.size(1)),
         kv_heads(args.k.size(2)),
         scale(static_cast<C>(args.scale)),
+        cap(static_cast<C>(args.soft_cap)),
+        sinks(load<C>(args.sinks)),
         visible(args, queries, keys),
         mask(args.dropout),
         samples(load_integers(args.dropout.sample_ids)) {}
@@ -84,6 +103,11 @@ struct Heads {
     for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
     return sum;
   }
+  C score(int64_t b, int64_t i, int64_t j, int64_t n) const {
+    const C s = scale * dot(&q[query_row(b, i, n)], &k[key_row(b, j, n)], width);
+    return cap > 0 ? cap * std::tanh(s / cap) : s;
+  }
+  C sink(int64_t n) const { return sinks.empty() ? -std::numeric_limits<C>::infinity() : sinks[n]; }
   // keep / (1 - p) of the probabilities of one query.
   void dropout_row(int64_t b, int64_t i, int64_t n, std::vector<C>& factors) const {
     std::fill(factors.begin(), factors.end(), C{1});
@@ -98,7 +122,8 @@ struct Heads {
 
   std::vector<C> q, k, v;
   int64_t batch, queries, heads, width, keys, kv_heads;
-  C scale;
+  C scale, cap;
+  std::vector<C> sinks;
   Visibility visible;
   const DropoutArgs::Mask& mask;
   std::vector<int64_t> samples;
@@ -112,10 +137,8 @@ void attend(const AttentionArgs& args, Stream& stream) {
     const int64_t b = row / (x.heads * x.queries), n = row / x.queries % x.heads,
                   i = row % x.queries;
     std::vector<C> p(x.keys), factors(x.keys);
-    for (int64_t j = 0; j < x.keys; ++j) {
-      p[j] = x.scale * x.dot(&x.q[x.query_row(b, i, n)], &x.k[x.key_row(b, j, n)], x.width);
-    }
-    lse[row] = softmax_row(p, x.visible, b, i);
+    for (int64_t j = 0; j < x.keys; ++j) p[j] = x.score(b, i, j, n);
+    lse[row] = softmax_row(p, x.visible, b, i, x.sink(n));
     x.dropout_row(b, i, n, factors);
     for (int64_t j = 0; j < x.keys; ++j) {
       const C weight = p[j] * factors[j];
@@ -128,12 +151,14 @@ void attend(const AttentionArgs& args, Stream& stream) {
 }
 
 // With p = exp(s - lse), f the dropout factors and delta = dout . out:
-//   dv += f p dout,  ds = p (f dout . v - delta),  dq += scale ds k,  dk += scale ds q.
+//   dv += f p dout,  ds = p (f dout . v - delta) (1 - (s / cap)^2),  dq += scale ds k,  dk += scale ds q,
+//   dsink -= exp(sink - lse) delta.
 template <class C>
 void differentiate(const AttentionBackwardArgs& args, Stream& stream) {
   const Heads<C> x(args);
   const std::vector<C> out = load<C>(args.out), lse = load<C>(args.lse), dout = load<C>(args.dout);
   std::vector<C> dq(x.q.size()), dk(x.k.size()), dv(x.v.size());
+  std::vector<C> dsinks(x.batch * x.heads);
   const int64_t group = x.heads / x.kv_heads;
   for_rows(stream, x.batch * x.kv_heads, 1, [&](int64_t task) {
     const int64_t b = task / x.kv_heads, first = task % x.kv_heads * group;
@@ -144,11 +169,14 @@ void differentiate(const AttentionBackwardArgs& args, Stream& stream) {
         const C row_lse = lse[(b * x.heads + n) * x.queries + i];
         const C delta = x.dot(&dout[qr], &out[qr], x.width);
         x.dropout_row(b, i, n, factors);
+        if (!x.sinks.empty()) dsinks[b * x.heads + n] -= std::exp(x.sink(n) - row_lse) * delta;
         for (int64_t j = 0; j < x.keys; ++j) {
           if (!x.visible.sees(b, i, j)) continue;
           const int64_t kr = x.key_row(b, j, n);
-          const C p = std::exp(x.scale * x.dot(&x.q[qr], &x.k[kr], x.width) - row_lse);
-          const C ds = x.scale * p * (factors[j] * x.dot(&dout[qr], &x.v[kr], x.width) - delta);
+          const C s = x.score(b, i, j, n), p = std::exp(s - row_lse);
+          const C slope = x.cap > 0 ? 1 - s / x.cap * (s / x.cap) : 1;
+          const C ds =
+              x.scale * slope * p * (factors[j] * x.dot(&dout[qr], &x.v[kr], x.width) - delta);
           for (int64_t d = 0; d < x.width; ++d) {
             dv[kr + d] += factors[j] * p * dout[qr + d];
             dq[qr + d] += ds * x.k[kr + d];
@@ -161,6 +189,12 @@ void differentiate(const AttentionBackwardArgs& args, Stream& stream) {
   store(args.dq, dq);
   store(args.dk, dk);
   store(args.dv, dv);
+  if (!args.dsinks.out.defined()) return;
+  std::vector<C> sums(x.heads);
+  if (args.dsinks.beta != 0) sums = load<C>(args.dsinks.out);
+  for (int64_t b = 0; b < x.batch; ++b)
+    for (int64_t n = 0; n < x.heads; ++n) sums[n] += dsinks[b * x.heads + n];
+  store(args.dsinks.out, sums);
 }
 
 template <class C>

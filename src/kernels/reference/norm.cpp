@@ -19,7 +19,9 @@ template <class C>
 void normalise(const AddNormArgs& args, NormKind kind, Stream& stream) {
   if (args.sum.defined()) add_residual<C>(args);
   const std::vector<C> s = load<C>(args.sum.defined() ? args.sum : args.x);  // as stored
-  const std::vector<C> weight = load<C>(args.weight), bias = load<C>(args.bias);
+  std::vector<C> weight = load<C>(args.weight);
+  const std::vector<C> bias = load<C>(args.bias);
+  for (C& w : weight) w += static_cast<C>(args.weight_offset);
   const int64_t rows = args.x.size(0), h = args.x.size(1);
   std::vector<C> normed(s.size()), means(kind == NormKind::layer ? rows : 0), rstds(rows);
   for_rows(stream, rows, 64, [&](int64_t t) {
@@ -58,8 +60,9 @@ void accumulate(const Accumulate& into, std::vector<C> gradient) {
 // mean(g * y)) + dsum_in.
 template <class C>
 void differentiate(const AddNormBackwardArgs& args, NormKind kind, Stream& stream) {
-  const std::vector<C> dnormed = load<C>(args.dnormed), s = load<C>(args.sum),
-                       weight = load<C>(args.weight);
+  const std::vector<C> dnormed = load<C>(args.dnormed), s = load<C>(args.sum);
+  std::vector<C> weight = load<C>(args.weight);
+  for (C& w : weight) w += static_cast<C>(args.weight_offset);
   const std::vector<C> means = load<C>(args.mean), rstds = load<C>(args.rstd);
   const int64_t rows = args.sum.size(0), h = args.sum.size(1);
   std::vector<C> dsum = args.dsum_in.defined() ? load<C>(args.dsum_in) : std::vector<C>(s.size());
@@ -88,7 +91,7 @@ void differentiate(const AddNormBackwardArgs& args, NormKind kind, Stream& strea
   }
   store(args.dsum, dsum);
   accumulate(args.dweight, dweight);
-  if (kind == NormKind::layer) accumulate(args.dbias, dbias);
+  if (args.dbias.out.defined()) accumulate(args.dbias, dbias);
 }
 
 void forward(const AddNormArgs& args, NormKind kind, Stream& stream) {

@@ -54,9 +54,9 @@ std::optional<plan::GpuMemory> gpu_of(const settings::TrainSettings& s,
 }
 
 std::string model_text(const models::Model& c) {
-  return fmt::format("{} parameters, {} layers, hidden {}, vocabulary {}",
+  return fmt::format("{} parameters, {} layers, hidden {}, vocabulary {}, model type {}",
                      plan::count_text(c->parameter_count()), c->num_layers(), c->hidden_size(),
-                     c->vocab_size());
+                     c->vocab_size(), c->family());
 }
 
 // How much longer a step takes than the work of a stage.

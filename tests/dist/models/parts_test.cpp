@@ -4,7 +4,6 @@
 #include <deque>
 
 #include "dist/ranks.h"
-#include "models/gpt/model.h"
 #include "tiny_gpt.h"
 
 namespace megatron::models {
@@ -20,11 +19,11 @@ struct PartsResult {
 };
 
 struct Piece {
-  GptModel model;
+  testing::TinyModel model;
   Tape tape;
   Var in, out;
 
-  Piece(const GptConfig& config, Runtime& runtime, DType type, const ModelPart& part,
+  Piece(const testing::TinyConfig& config, Runtime& runtime, DType type, const ModelPart& part,
         const parallel::TensorParallel& tensor)
       : model(config, runtime, type, 77, part, {.tensor = tensor}), tape(runtime) {
     parallel::allocate(model.parameters(), runtime);
@@ -33,7 +32,7 @@ struct Piece {
   }
 };
 
-PartsResult run(const GptConfig& config, DType type, const std::vector<ModelPart>& parts,
+PartsResult run(const testing::TinyConfig& config, DType type, const std::vector<ModelPart>& parts,
                 Runtime& runtime, const parallel::TensorParallel& tensor = {}) {
   PartsResult result;
   const nn::Batch batch = testing::tiny_batch(runtime, config, type);
@@ -77,7 +76,7 @@ const std::vector<std::vector<ModelPart>> kCuts = {
     {{0, 0, true, false}, {0, 3, false, false}, {3, 0, false, true}},
     {{0, 3, true, false}, {3, 0, false, false}, {3, 0, false, true}}};
 
-void expect_same(const GptConfig& config, DType type, Runtime& runtime,
+void expect_same(const testing::TinyConfig& config, DType type, Runtime& runtime,
                  const parallel::TensorParallel& tensor = {}) {
   const PartsResult whole = run(config, type, {{0, config.num_layers}}, runtime, tensor);
   for (size_t i = 0; i < kCuts.size(); ++i) {
@@ -88,7 +87,7 @@ void expect_same(const GptConfig& config, DType type, Runtime& runtime,
 }
 
 TEST(ModelParts, ChainedAreTheWholeModelBitForBit) {
-  for (const GptConfig& config :
+  for (const testing::TinyConfig& config :
        {testing::tiny_gpt2(), testing::tiny_llama(4, 2, true), testing::tiny_llama(4, 2, false)}) {
     for (const auto& [kind, type] : {std::pair{DeviceKind::reference, DType::f64},
                                      {DeviceKind::cpu, DType::f32},

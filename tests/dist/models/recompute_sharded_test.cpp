@@ -8,7 +8,6 @@
 
 #include "comm/async.h"
 #include "dist/ranks.h"
-#include "models/gpt/model.h"
 #include "parallel/data_parallel.h"
 #include "tiny_gpt.h"
 
@@ -29,15 +28,14 @@ using Gradients = std::map<std::string, std::vector<double>>;
 // Put together from the ranks' shards.
 Gradients run(parallel::Sharding sharding, bool overlap, const Options& options) {
   constexpr int kRanks = 2;
-  GptConfig config = testing::tiny_llama(4, 2, false);
+  testing::TinyConfig config = testing::tiny_llama(4, 2, false);
   config.num_layers = 5;
-  config.finalize();
   std::mutex mutex;
   Gradients gradients;
   testing::each_rank(kRanks, DeviceKind::cpu, [&](comm::Group& world, Runtime& runtime) {
     const std::unique_ptr<comm::Group> async =
         comm::async(world.split(0, world.rank(), world.size()));
-    const GptModel model(config, runtime, DType::f32, 77, {0, config.num_layers}, {});
+    const testing::TinyModel model(config, runtime, DType::f32, 77, {0, config.num_layers}, {});
     std::vector<const Span*> spans;
     for (const Segment& segment : model.segments()) spans.push_back(&segment.span);
     spans.push_back(&model.head());

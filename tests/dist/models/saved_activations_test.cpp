@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "dist/ranks.h"
-#include "models/gpt/model.h"
 #include "tiny_gpt.h"
 
 namespace megatron::models {
@@ -19,13 +18,14 @@ struct SavedResult {
 };
 
 // Of every rank.
-std::vector<SavedResult> run(int ranks, const GptConfig& config, DType type,
+std::vector<SavedResult> run(int ranks, const testing::TinyConfig& config, DType type,
                              const RecomputeOptions& options, bool in_parts,
                              bool sequence = false) {
   std::vector<SavedResult> results(static_cast<size_t>(ranks));
   testing::each_rank(ranks, DeviceKind::cpu, [&](comm::Group& world, Runtime& runtime) {
     const parallel::TensorParallel tensor = {.group = &world, .sequence = sequence};
-    const GptModel model(config, runtime, type, 77, {0, config.num_layers}, {.tensor = tensor});
+    const testing::TinyModel model(config, runtime, type, 77, {0, config.num_layers},
+                                   {.tensor = tensor});
     parallel::allocate(model.parameters(), runtime);
     testing::fill_with_noise(model.parameters());
     testing::give_gradients(model.parameters(), runtime);
@@ -52,9 +52,9 @@ TEST(SavedActivations, SlicesChangeNoBitAndTakeAShareOfTheBytes) {
   for (const bool llama : {false, true}) {
     for (const DType type : {DType::f32, DType::bf16}) {
       for (const int ranks : {2, 4}) {
-        GptConfig config = llama ? testing::tiny_llama(4, 4, true) : testing::tiny_gpt2(4);
+        testing::TinyConfig config =
+            llama ? testing::tiny_llama(4, 4, true) : testing::tiny_gpt2(4);
         config.hidden_size = 64;
-        config.finalize();
         RecomputeOptions options{.granularity = RecomputeOptions::Granularity::full};
         const std::vector<SavedResult> none = run(ranks, config, type, {}, false);
         const std::vector<SavedResult> whole = run(ranks, config, type, options, false);
@@ -80,7 +80,8 @@ TEST(SavedActivations, SlicesChangeNoBitAndTakeAShareOfTheBytes) {
 
 TEST(SavedActivations, RecomputeOnDividedTokens) {
   for (const bool llama : {false, true}) {
-    const GptConfig config = llama ? testing::tiny_llama(4, 2, true) : testing::tiny_gpt2(4);
+    const testing::TinyConfig config =
+        llama ? testing::tiny_llama(4, 2, true) : testing::tiny_gpt2(4);
     const std::vector<SavedResult> none = run(4, config, DType::f32, {}, false, true);
     const RecomputeOptions all_of[] = {
         {.granularity = RecomputeOptions::Granularity::full, .layers = 2},

@@ -9,7 +9,6 @@
 #include "base/tolerances.h"
 #include "comm/async.h"
 #include "dist/ranks.h"
-#include "models/gpt/model.h"
 #include "tiny_gpt.h"
 
 namespace megatron::models {
@@ -24,7 +23,7 @@ struct Result {
 };
 
 struct Run {
-  GptConfig config;
+  testing::TinyConfig config;
   DType type = DType::f64;
   DeviceKind device = DeviceKind::reference;
   int ranks = 1;
@@ -50,8 +49,8 @@ Result run(const Run& r) {
         r.async ? comm::async(world.split(0, world.rank(), world.size())) : nullptr;
     const parallel::TensorParallel tensor = {
         .group = &world, .async = async.get(), .sequence = r.sequence};
-    const GptModel model(r.config, runtime, r.type, 77, {0, r.config.num_layers},
-                         {.tensor = tensor});
+    const testing::TinyModel model(r.config, runtime, r.type, 77, {0, r.config.num_layers},
+                                   {.tensor = tensor});
     parallel::allocate(model.parameters(), runtime);
     testing::fill_with_noise(model.parameters());
     testing::give_gradients(model.parameters(), runtime);
@@ -114,7 +113,8 @@ void expect_near(const Result& found, const Result& expected, double limit) {
   }
 }
 
-void expect_any_layout_gives_the_same(const GptConfig& config, const std::vector<int>& degrees) {
+void expect_any_layout_gives_the_same(const testing::TinyConfig& config,
+                                      const std::vector<int>& degrees) {
   for (const bool exact : {true, false}) {
     Run r{.config = config};
     if (!exact) {
@@ -153,7 +153,7 @@ TEST(TensorParallelModel, LlamaTiedWithBiases) {
 }
 
 TEST(TensorParallelModel, OneKeyHeadAndDropout) {
-  GptConfig config = testing::tiny_llama(4, 1, false);
+  testing::TinyConfig config = testing::tiny_llama(4, 1, false);
   config.hidden_dropout = config.attention_dropout = 0.25;
   config.kv_channels = 8;
   expect_any_layout_gives_the_same(config, {2, 4});
@@ -162,7 +162,7 @@ TEST(TensorParallelModel, OneKeyHeadAndDropout) {
 // Three ranks have rows of the table, and the last one none.
 TEST(TensorParallelModel, FewerTokensThanTheRanksCouldHold) {
   for (const bool untied : {false, true}) {
-    GptConfig config = testing::tiny_llama(4, 4, untied);
+    testing::TinyConfig config = testing::tiny_llama(4, 4, untied);
     config.vocab_size = 5;
     expect_any_layout_gives_the_same(config, {4});
   }
@@ -170,10 +170,11 @@ TEST(TensorParallelModel, FewerTokensThanTheRanksCouldHold) {
 
 // A model of one rank does not notice that it is given a group.
 TEST(TensorParallelModel, AGroupOfOneChangesNoBit) {
-  for (const GptConfig& config : {testing::tiny_gpt2(), testing::tiny_llama(4, 2, true)}) {
+  for (const testing::TinyConfig& config :
+       {testing::tiny_gpt2(), testing::tiny_llama(4, 2, true)}) {
     const Result result = run({.config = config, .type = DType::f32, .device = DeviceKind::cpu});
     Runtime runtime({DeviceKind::cpu, 0}, 1);
-    GptModel model(config, runtime, DType::f32, 77, {0, config.num_layers}, {});
+    testing::TinyModel model(config, runtime, DType::f32, 77, {0, config.num_layers}, {});
     parallel::allocate(model.parameters(), runtime);
     testing::fill_with_noise(model.parameters());
     testing::give_gradients(model.parameters(), runtime);

@@ -352,6 +352,9 @@ void FlagBench::prepare() {
   write_file(data + "/merges.txt", "a b\n");
   write_file(data + "/no_merges.txt", "b a\n");
   write_file(data + "/tik.json", tik_token_list());
+  write_file(data + "/blocks.json",
+             R"({"block_configs": [{"attention": {"n_heads_in_group": 2}, "ffn": {"no_op": true}},
+                 {"attention": {"replace_with_linear": true}, "mlp": {"ffn_hidden_size": 24}}]})");
   write_file(data + "/vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nab\nhello\n12\n");
 }
 

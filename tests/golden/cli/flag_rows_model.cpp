@@ -4,6 +4,9 @@ namespace megatron::testing {
 
 std::vector<FlagRow> model_flags() {
   const std::string rope = "--position-embedding-type rope";
+  const std::string yarn =
+      "--position-embedding-type yarn --rotary-scaling-factor 2 "
+      "--yarn-original-max-position-embeddings 8";
   const std::string grouped = "--num-attention-heads 4 --group-query-attention";
   return {
       {"preset", "loss", "--preset gpt2-124m", "!hidden-dropout"},
@@ -20,6 +23,43 @@ std::vector<FlagRow> model_flags() {
       {"vocab-size", "shape", "--vocab-size 80"},
       {"position-embedding-type", "shape", rope},
       {"rotary-base", "loss", "--rotary-base 500", rope},
+      {"rotary-percent", "loss", "--rotary-percent 0.5", rope, "", "", yarn},
+      {"rotary-interleaved", "loss", "--rotary-interleaved", rope, "", "", "--bf16"},
+      {"rotary-seq-len-interpolation-factor", "loss", "--rotary-seq-len-interpolation-factor 2",
+       rope, "", "", yarn},
+      {"use-rope-scaling", "loss", "--use-rope-scaling", rope, "", "", yarn},
+      {"rope-scaling-factor", "loss", "--rope-scaling-factor 2", rope + " --use-rope-scaling", "",
+       "", rope},
+      {"rotary-scaling-factor", "loss", "--rotary-scaling-factor 3", yarn, "", "", rope},
+      {"yarn-original-max-position-embeddings", "loss",
+       "--yarn-original-max-position-embeddings 64", yarn,
+       "--yarn-original-max-position-embeddings 8", "", rope},
+      {"yarn-beta-fast", "loss", "--yarn-beta-fast 2", yarn, "--yarn-beta-fast 32", "", rope},
+      {"yarn-beta-slow", "loss", "--yarn-beta-slow 0.1", yarn, "--yarn-beta-slow 1", "", rope},
+      {"no-yarn-correction-range-round-to-int", "loss", "--no-yarn-correction-range-round-to-int",
+       yarn + " --yarn-beta-fast 2 --rotary-base 20", "", "", rope},
+      {"mscale", "loss", "--mscale 2", yarn, "", "", rope},
+      {"mscale-all-dim", "loss", "--mscale-all-dim 1", yarn, "", "", rope},
+      {"no-rope-freq", "loss", "--no-rope-freq 2", rope, "--no-rope-freq [0,0]", "", "--bf16"},
+      {"apply-layernorm-1p", "shape", "--apply-layernorm-1p"},
+      {"qk-layernorm", "shape", "--qk-layernorm"},
+      {"qk-l2-norm", "shape", "--qk-l2-norm"},
+      {"squared-relu", "shape", "--squared-relu"},
+      {"quick-geglu", "shape", "--quick-geglu"},
+      {"glu-linear-offset", "loss", "--glu-linear-offset 1", "--swiglu"},
+      {"activation-func-clamp-value", "loss", "--activation-func-clamp-value 0.001", "--swiglu"},
+      {"openai-gelu", "loss", "--openai-gelu", "--no-bias-gelu-fusion", "", "", "--bf16"},
+      {"window-size", "loss", "--window-size 3,0", "", "--window-size -1,0"},
+      {"window-attn-skip-freq", "loss", "--window-attn-skip-freq 2", "--window-size 3,0",
+       "--window-attn-skip-freq [1,1]", "", "--bf16"},
+      {"softmax-type", "shape", "--softmax-type learnable"},
+      {"heterogeneous-layers-config-path", "shape",
+       "--heterogeneous-layers-config-path {data}/blocks.json",
+       rope + " --normalization RMSNorm --swiglu --disable-bias-linear"},
+      {"model-family", "console", "--model-family phi3",
+       rope + " --normalization RMSNorm --swiglu --disable-bias-linear "
+              "--untie-embeddings-and-output-weights --hidden-dropout 0 --attention-dropout 0",
+       "--model-family llama"},
       {"normalization", "shape", "--normalization RMSNorm"},
       {"norm-epsilon", "loss", "--norm-epsilon 1e-3"},
       {"swiglu", "shape", "--swiglu"},

@@ -76,6 +76,43 @@ INSTANTIATE_TEST_SUITE_P(Vectors, Model,
                                            "llama_fp16", "llama_sharded"),
                          [](const auto& info) { return std::string(info.param); });
 
+// Every other family and scaling of rotary positions, in the layouts of which each shows something else.
+class OtherModel : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::string directory() const { return vectors(std::string("hf/") + GetParam()); }
+};
+
+TEST_P(OtherModel, AgreesWithHuggingFace) {
+  const std::vector<Report> reports = verify(directory(), {});
+  expect_passed(reports, 2);
+  for (const Report& report : reports) EXPECT_GT(report.compared(), 25) << report.text();
+}
+
+TEST_P(OtherModel, ComesBackByteForByte) {
+  const TemporaryDirectory out;
+  const Report report = verify_rewrite(directory(), out / "out");
+  EXPECT_TRUE(report.passed()) << report.text();
+  EXPECT_GT(report.compared(), 15);
+}
+
+TEST_P(OtherModel, AgreesHoweverItIsDivided) {
+  const VerifyOptions tensor{.tensor_parallel = 2, .sequence_parallel = true},
+      pipeline{.pipeline_parallel = 2};
+  expect_passed(verify(directory(), pipeline), 2);
+  if (std::string(GetParam()) == "gpt_neox") {
+    EXPECT_THROW(verify(directory(), tensor), Error);  // three heads
+  } else {
+    expect_passed(verify(directory(), tensor), 2);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Vectors, OtherModel,
+                         ::testing::Values("gpt_neox", "llama3", "llama_linear", "llama_dynamic",
+                                           "llama_yarn", "mistral", "qwen2", "qwen3", "gemma2",
+                                           "gemma3_text", "phi3", "olmo2", "granite", "nemotron",
+                                           "starcoder2", "falcon", "cohere2"),
+                         [](const auto& info) { return std::string(info.param); });
+
 class Trajectory : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Trajectory, IsMet) {

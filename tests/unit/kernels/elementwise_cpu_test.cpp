@@ -15,8 +15,9 @@
 namespace megatron::kernels::cpu {
 namespace {
 
-constexpr Activation kActivations[] = {Activation::gelu_tanh, Activation::gelu_erf,
-                                       Activation::silu, Activation::relu};
+constexpr Activation kActivations[] = {Activation::gelu_tanh,    Activation::gelu_erf,
+                                       Activation::silu,         Activation::relu,
+                                       Activation::squared_relu, Activation::quick_gelu};
 
 double activated(Activation function, double x) {
   switch (function) {
@@ -25,6 +26,8 @@ double activated(Activation function, double x) {
     case Activation::gelu_erf: return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
     case Activation::silu: return x / (1 + std::exp(-x));
     case Activation::relu: return x > 0 ? x : 0;
+    case Activation::squared_relu: return x > 0 ? x * x : 0;
+    case Activation::quick_gelu: return x / (1 + std::exp(-1.702 * x));
   }
   return 0;
 }
@@ -116,7 +119,8 @@ TEST(CpuActivations, ExtremesStayFinite) {
     activation({function, false, x, out}, maker.stream());
     const Doubles got = to_doubles(out);
     EXPECT_NEAR(got[0], 0, 1e-30);
-    EXPECT_FLOAT_EQ(static_cast<float>(got[1]), 1e30f);
+    const bool squares = function == Activation::squared_relu;
+    EXPECT_FLOAT_EQ(static_cast<float>(got[1]), squares ? static_cast<float>(infinity) : 1e30f);
     EXPECT_EQ(got[2], 0);
     EXPECT_EQ(got[3], infinity);
     EXPECT_TRUE(std::isnan(got[4]));

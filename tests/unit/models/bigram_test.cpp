@@ -34,7 +34,8 @@ class BigramModel final : public Stage {
     return output_->loss_logits(tape, final_norm(tape, in).value, 0);
   }
   nn::SequenceStateShape state_shape(int64_t sequences, int64_t capacity) const override {
-    return {.layers = 0, .sequences = sequences, .capacity = capacity};  // it looks back at nothing
+    return {
+        .sequences = sequences, .capacity = capacity, .layers = {}};  // it looks back at nothing
   }
 
  private:
@@ -60,8 +61,9 @@ BigramModel::BigramModel(const Model& model, Runtime& runtime, DType type,
   nn::Builder builder(runtime, type, placement, ranks);
   embedding_ = std::make_unique<nn::VocabularyTable>(builder, "embedding", vocabulary, hidden,
                                                      nn::normal(1), 1);
-  norm_ =
-      std::make_unique<nn::AddNorm>(builder, "norm", hidden, nn::Normalization::rms_norm, kEpsilon);
+  norm_ = std::make_unique<nn::AddNorm>(
+      builder, "norm", hidden,
+      nn::NormConfig{.kind = nn::Normalization::rms_norm, .epsilon = kEpsilon});
   output_ = std::make_unique<nn::VocabularyTable>(builder, "output", vocabulary, hidden,
                                                   nn::normal(1), 1);
   owned_ = builder.take();
@@ -139,7 +141,7 @@ class Bigram : public ::testing::Test {
   static constexpr int64_t kTokens = 16;  // of testing::tiny_batch
 
   Bigram() {
-    GptConfig sizes = testing::tiny_gpt2();
+    testing::TinyConfig sizes = testing::tiny_gpt2();
     model = Model(std::make_shared<const BigramDefinition>(sizes.vocab_size, 12));
     stage = model.build(runtime, DType::f64, 1);
     testing::fill_with_noise(stage->parameters());

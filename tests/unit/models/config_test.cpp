@@ -53,11 +53,13 @@ TEST(Config, NamesWhatIsNotSupported) {
   expect_parts(refusal("llama", "hidden_act", "mish"), {"mish", "silu"});
   expect_parts(
       refusal("llama", "rope_parameters", Json::parse(R"({"rope_type": "llama3", "factor": 8})")),
-      {"llama3", "default"});
+      {"llama3", "low_freq_factor"});
+  expect_parts(refusal("llama", "rope_parameters", Json::parse(R"({"rope_type": "mrope"})")),
+               {"mrope", "default", "yarn"});
   Json older = config_of("llama");
   older.set("rope_parameters", nullptr);
   older.set("rope_scaling", Json::parse(R"({"type": "yarn"})"));
-  expect_parts(refusal(older), {"yarn", "default"});
+  expect_parts(refusal(older), {"yarn", "factor"});
   expect_parts(refusal("gpt2", "scale_attn_weights", false), {"scale_attn_weights"});
 }
 
@@ -128,16 +130,20 @@ TEST(Config, FuzzGivesAnErrorOrAValidShape) {
   EXPECT_GT(refused, 500);
 }
 
-// Of flags the first family that can hold the model; where none can, that which has names for its
-// tensors.
+// Of flags the first family that can hold the model, or could without dropout; where none can, the program's
+// own, which can hold any.
 TEST(Config, FlagsHaveAFamily) {
   ModelFlags flags{.num_layers = 1, .hidden_size = 16, .num_attention_heads = 2, .vocab_size = 8};
   EXPECT_EQ(model_from_flags(flags, 8)->family(), "gpt2");
   flags.normalization = nn::Normalization::rms_norm;  // no family has it with learned positions
-  EXPECT_EQ(model_from_flags(flags, 8)->family(), "gpt2");
-  EXPECT_THROW(model_from_flags(flags, 8)->config_json(DType::f32), Error);
+  const Model own = model_from_flags(flags, 8);
+  EXPECT_EQ(own->family(), "megatron");
+  EXPECT_EQ(model_from_config_json(own->config_json(DType::f32))->describe(), own->describe());
   flags.position_embedding = PositionEmbedding::rope;
   flags.swiglu = true;
+  flags.add_bias_linear = false;
+  EXPECT_EQ(model_from_flags(flags, 8)->family(), "llama");
+  EXPECT_THROW(model_from_flags(flags, 8)->config_json(DType::f32), Error);  // of its dropout
   flags.hidden_dropout = 0;
   EXPECT_EQ(model_from_flags(flags, 8)->family(), "llama");
 }

@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "comm/traffic.h"
-#include "models/gpt/model.h"
 #include "tiny_gpt.h"
 
 namespace megatron::models {
@@ -21,12 +20,12 @@ constexpr uint64_t kSeed = 1234;
 
 struct Case {
   std::string name;
-  GptConfig config;
+  testing::TinyConfig config;
   std::vector<int> ranks;
 };
 
 std::vector<Case> cases() {
-  GptConfig xavier = tiny_llama(8, 4, true);
+  testing::TinyConfig xavier = tiny_llama(8, 4, true);
   xavier.xavier_init = true;
   return {{"gpt2", tiny_gpt2(12), {2, 3, 4}},
           {"llama, key heads as ranks or more", tiny_llama(8, 4, true), {2, 4}},
@@ -37,7 +36,7 @@ std::vector<Case> cases() {
 
 // What a rank of a tensor group holds, with values.
 struct Held {
-  Held(const GptConfig& config, int ranks, int rank, bool sequence = false,
+  Held(const testing::TinyConfig& config, int ranks, int rank, bool sequence = false,
        const ModelPart& part = {}, DType type = DType::f32)
       : group(comm::simulated(rank, ranks)),
         model(config, runtime, type, 1, part.layers > 0 ? part : ModelPart{0, config.num_layers},
@@ -48,10 +47,10 @@ struct Held {
 
   Runtime runtime{{DeviceKind::reference, 0}, 1};
   std::unique_ptr<comm::Group> group;
-  GptModel model;
+  testing::TinyModel model;
 };
 
-Canonical initial_values(const GptConfig& config, int ranks) {
+Canonical initial_values(const testing::TinyConfig& config, int ranks) {
   Canonical all;
   for (int rank = 0; rank < ranks; ++rank) {
     const Held held(config, ranks, rank);
@@ -73,7 +72,7 @@ TEST(ModelPlacement, InitialValuesOfAllRanksAreThoseOfOne) {
 TEST(ModelPlacement, OneRankIsTheModelByItself) {
   for (const Case& c : cases()) {
     Runtime runtime({DeviceKind::reference, 0}, 1);
-    GptModel alone(c.config, runtime, DType::f32, 1, {0, c.config.num_layers}, {});
+    testing::TinyModel alone(c.config, runtime, DType::f32, 1, {0, c.config.num_layers}, {});
     parallel::allocate(alone.parameters(), runtime);
     initialize(alone, kSeed, runtime.stream());
     const Held held(c.config, 1, 0);
@@ -142,8 +141,8 @@ TEST(ModelPlacement, ShardsBeginAsTheirParameterDoes) {
 
 TEST(ModelPlacement, ParametersHaveNoMemoryUntilTheyAreGivenSome) {
   Runtime runtime({DeviceKind::reference, 0}, 1);
-  const GptConfig config = tiny_gpt2();
-  const GptModel model(config, runtime, DType::bf16, 1, {0, config.num_layers}, {});
+  const testing::TinyConfig config = tiny_gpt2();
+  const testing::TinyModel model(config, runtime, DType::bf16, 1, {0, config.num_layers}, {});
   EXPECT_EQ(runtime.arena(MemoryClass::parameters).high_water(), 0);
   int64_t bytes = 0;
   for (const ParameterSpec* placed : model.parameters()) {
@@ -155,7 +154,7 @@ TEST(ModelPlacement, ParametersHaveNoMemoryUntilTheyAreGivenSome) {
   EXPECT_EQ(runtime.arena(MemoryClass::parameters).in_use(), bytes);
 }
 
-std::string message(const GptConfig& config, int ranks) {
+std::string message(const testing::TinyConfig& config, int ranks) {
   try {
     const Held held(config, ranks, 0);
   } catch (const Error& e) {
@@ -180,15 +179,15 @@ TEST(ModelPlacement, HeadsThatCannotBeDividedAreRefused) {
 TEST(ModelParts, HoldTheirLayersUnderTheNamesOfTheWhole) {
   Runtime runtime({DeviceKind::meta, 0}, 1);
   for (const bool untied : {false, true}) {
-    const GptConfig config = tiny_llama(4, 2, untied);
-    GptModel whole(config, runtime, DType::f32, 1, {0, config.num_layers}, {});
+    const testing::TinyConfig config = tiny_llama(4, 2, untied);
+    testing::TinyModel whole(config, runtime, DType::f32, 1, {0, config.num_layers}, {});
     parallel::allocate(whole.parameters(), runtime);
-    const GptModel first(config, runtime, DType::f32, 1, {0, 1, true, false}, {});
-    const GptModel middle(config, runtime, DType::f32, 1, {1, 1, false, false}, {});
-    const GptModel last(config, runtime, DType::f32, 1, {2, 1, false, true}, {});
+    const testing::TinyModel first(config, runtime, DType::f32, 1, {0, 1, true, false}, {});
+    const testing::TinyModel middle(config, runtime, DType::f32, 1, {1, 1, false, false}, {});
+    const testing::TinyModel last(config, runtime, DType::f32, 1, {2, 1, false, true}, {});
     std::vector<std::string> names, joined;
     for (const ParameterSpec* placed : whole.parameters()) names.push_back(placed->parameter.name);
-    for (const GptModel* part : {&first, &middle, &last}) {
+    for (const testing::TinyModel* part : {&first, &middle, &last}) {
       for (const ParameterSpec* placed : part->parameters()) {
         if (!untied && part == &last && placed->parameter.name == "embedding.weight") continue;
         joined.push_back(placed->parameter.name);
@@ -201,16 +200,16 @@ TEST(ModelParts, HoldTheirLayersUnderTheNamesOfTheWhole) {
     EXPECT_EQ(last.segments()[0].span.name, "layers.2");
     EXPECT_EQ(last.head().name, "head");
     EXPECT_EQ(last.head().parameters.back()->name, untied ? "output.weight" : "embedding.weight");
-    EXPECT_EQ(middle.state_shape(3, 9).layers, 1);
+    EXPECT_EQ(middle.state_shape(3, 9).layers.size(), 1U);
     EXPECT_EQ(middle.part(), (ModelPart{1, 1, false, false}));
   }
 }
 
 TEST(ModelParts, ATiedTableLiesAtBothEnds) {
   Runtime runtime({DeviceKind::meta, 0}, 1);
-  const GptConfig config = tiny_gpt2();
-  const GptModel first(config, runtime, DType::f32, 1, {0, 1, true, false}, {});
-  const GptModel last(config, runtime, DType::f32, 1, {1, 2, false, true}, {});
+  const testing::TinyConfig config = tiny_gpt2();
+  const testing::TinyModel first(config, runtime, DType::f32, 1, {0, 1, true, false}, {});
+  const testing::TinyModel last(config, runtime, DType::f32, 1, {1, 2, false, true}, {});
   const ParameterSpec& in = *first.parameters().front();
   const ParameterSpec& out = *last.parameters().back();
   EXPECT_EQ(in.parameter.name, out.parameter.name);
@@ -221,7 +220,7 @@ TEST(ModelParts, ATiedTableLiesAtBothEnds) {
   EXPECT_TRUE(in.counted && !out.counted);
   EXPECT_EQ(in.role, parallel::Role::embedding);
   EXPECT_EQ(out.role, parallel::Role::embedding);
-  GptModel whole(config, runtime, DType::f32, 1, {0, config.num_layers}, {});
+  testing::TinyModel whole(config, runtime, DType::f32, 1, {0, config.num_layers}, {});
   parallel::allocate(whole.parameters(), runtime);
   EXPECT_EQ(whole.parameters().front()->parameter.uses.size(), 2u);
 }

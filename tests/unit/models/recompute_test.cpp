@@ -14,12 +14,11 @@ using Method = RecomputeOptions::Method;
 constexpr int64_t kLayers = 5, kSequences = 2, kLength = 8, kTokens = kSequences * kLength;
 
 // Sizes are multiples of 64 bytes, which arenas round to.
-GptConfig shaped(GptConfig c) {
+testing::TinyConfig shaped(testing::TinyConfig c) {
   c.num_layers = kLayers;
   c.hidden_size = 32;
   c.kv_channels = 8;
   c.ffn_hidden_size = 64;
-  c.finalize();
   return c;
 }
 
@@ -59,7 +58,7 @@ class RecomputeTest : public ::testing::TestWithParam<std::tuple<bool, DType>> {
 
   Result run(const Options& options = {}) {
     Runtime runtime({DeviceKind::cpu, 0}, 1);
-    GptModel model(config, runtime, type(), 77, {0, config.num_layers}, {});
+    testing::TinyModel model(config, runtime, type(), 77, {0, config.num_layers}, {});
     parallel::allocate(model.parameters(), runtime);
     testing::fill_with_noise(model.parameters());
     testing::give_gradients(model.parameters(), runtime);
@@ -103,7 +102,7 @@ class RecomputeTest : public ::testing::TestWithParam<std::tuple<bool, DType>> {
 
   // Bytes of [T, columns].
   int64_t rows(int64_t columns) const { return kTokens * columns * size(); }
-  int64_t up_columns() const { return config.ffn_hidden_size * (config.gated ? 2 : 1); }
+  int64_t up_columns() const { return config.ffn_hidden_size * (config.llama ? 2 : 1); }
   int64_t heads_columns() const { return config.num_attention_heads * config.kv_channels; }
   int64_t qkv_columns() const {
     return heads_columns() + 2 * config.num_query_groups * config.kv_channels;
@@ -147,7 +146,7 @@ class RecomputeTest : public ::testing::TestWithParam<std::tuple<bool, DType>> {
     }
   }
 
-  const GptConfig config =
+  const testing::TinyConfig config =
       shaped(llama() ? testing::tiny_llama(4, 2, true) : testing::tiny_gpt2(4));
   const Result none = run();
 };
@@ -207,7 +206,7 @@ TEST_P(RecomputeTest, OffloadedLayersComeBackOneAhead) {
     void leave(const Span&, Pass) override {}
   };
   Runtime runtime({DeviceKind::cpu, 0}, 1);
-  GptModel model(config, runtime, type(), 77, {0, config.num_layers}, {});
+  testing::TinyModel model(config, runtime, type(), 77, {0, config.num_layers}, {});
   parallel::allocate(model.parameters(), runtime);
   testing::fill_with_noise(model.parameters());
   testing::give_gradients(model.parameters(), runtime);
@@ -244,7 +243,7 @@ TEST_P(RecomputeTest, SpansOfSingleLayersAreTold) {
 TEST_P(RecomputeTest, MetaFindsTheSameMarks) {
   const auto marks = [this](DeviceKind device, const Options& options) {
     Runtime runtime({device, 0}, 1);
-    GptModel model(config, runtime, type(), 77, {0, config.num_layers}, {});
+    testing::TinyModel model(config, runtime, type(), 77, {0, config.num_layers}, {});
     parallel::allocate(model.parameters(), runtime);
     testing::give_gradients(model.parameters(), runtime);
     nn::Batch batch{.sequences = kSequences, .length = kLength};
@@ -282,8 +281,9 @@ TEST_P(RecomputeTest, MetaFindsTheSameMarks) {
 TEST_P(RecomputeTest, MiddleChunk) {
   const auto chunk = [this](const Options& options) {
     Runtime runtime({DeviceKind::cpu, 0}, 1);
-    const GptModel model(config, runtime, type(), 77,
-                         {.first_layer = 1, .layers = 3, .embedding = false, .head = false}, {});
+    const testing::TinyModel model(
+        config, runtime, type(), 77,
+        {.first_layer = 1, .layers = 3, .embedding = false, .head = false}, {});
     parallel::allocate(model.parameters(), runtime);
     testing::fill_with_noise(model.parameters());
     testing::give_gradients(model.parameters(), runtime);
@@ -314,7 +314,7 @@ TEST_P(RecomputeTest, MiddleChunk) {
 
 TEST_P(RecomputeTest, InferringRecomputesNothing) {
   Runtime runtime({DeviceKind::cpu, 0}, 1);
-  GptModel model(config, runtime, type(), 77, {0, config.num_layers}, {});
+  testing::TinyModel model(config, runtime, type(), 77, {0, config.num_layers}, {});
   parallel::allocate(model.parameters(), runtime);
   testing::fill_with_noise(model.parameters());
   const nn::Batch batch = testing::tiny_batch(runtime, config, type());

@@ -85,7 +85,7 @@ class MlpTest : public ::testing::TestWithParam<DType> {
                      return placement;
                    },
                    {}};
-  Mlp mlp_{builder_, "mlp", {.hidden = kHidden, .ffn = kInner, .bias = true}, zeros(), zeros()};
+  Mlp mlp_{builder_, "mlp", kHidden, {.ffn = kInner, .bias = true}, zeros(), zeros()};
   std::vector<std::unique_ptr<parallel::ParameterSpec>> placed_;
 };
 

@@ -19,14 +19,13 @@ class State : public ::testing::Test {
                    placement.tensors = {{.name = name, .global = shape}};
                    return placement;
                  }),
-        rotary_(RotaryTable::make(runtime_, DType::f32, kCapacity, kHeadSize, 10000)),
-        attention_(builder_, "a",
+        rotary_(runtime_, DType::f32, kCapacity, kHeadSize, {}),
+        attention_(builder_, "a", {.heads = kHeads, .kv_heads = kKeyHeads, .head_size = kHeadSize},
                    {.hidden = kHidden,
-                    .heads = kHeads,
-                    .kv_heads = kKeyHeads,
-                    .head_size = kHeadSize,
-                    .layer = 1},
-                   &rotary_, normal(0.5), normal(0.5)),
+                    .rotary = &rotary_,
+                    .layer = 1,
+                    .init = normal(0.5),
+                    .output_init = normal(0.5)}),
         parameters_(builder_.take()),
         state_(shape(), DType::f32, runtime_) {
     for (const auto& p : parameters_) {
@@ -36,11 +35,8 @@ class State : public ::testing::Test {
   }
 
   static SequenceStateShape shape() {
-    return {.layers = 2,
-            .sequences = 3,
-            .capacity = kCapacity,
-            .kv_heads = kKeyHeads,
-            .head_size = kHeadSize};
+    const LayerCache layer{.kv_heads = kKeyHeads, .head_size = kHeadSize};
+    return {.sequences = 3, .capacity = kCapacity, .layers = {layer, layer}};
   }
 
   Tensor floats(int64_t tokens, int seed) {
@@ -78,7 +74,7 @@ class State : public ::testing::Test {
 
   Runtime runtime_{{DeviceKind::cpu, 0}, 1};
   Builder builder_;
-  RotaryTable rotary_;
+  RotaryTables rotary_;
   Attention attention_;
   std::vector<std::unique_ptr<parallel::ParameterSpec>> parameters_;
   SequenceState state_;

@@ -215,6 +215,10 @@ void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPla
             block.rows, sizes.kind, work.queries);
   std::fill_n(work.maximum, block.rows, -std::numeric_limits<float>::infinity());
   std::fill_n(work.sum, block.rows, 0.0f);
+  for (int64_t i = 0; i < block.count && args.sinks.defined(); ++i) {
+    work.maximum[i] = args.sinks.data<float>()[block.head(sizes, i)];
+    work.sum[i] = 1;
+  }
   std::fill_n(work.output, block.rows * sizes.columns, 0u);
   const bool unpacked = reads_unpacked(sizes, args.k.dtype());
   const bool pairs = is_paired(sizes.kind);
@@ -228,6 +232,7 @@ void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPla
                     .dropout = block.draw(sizes, place, work.random),
                     .kind = sizes.kind,
                     .scale = static_cast<float>(args.scale),
+                    .soft_cap = static_cast<float>(args.soft_cap),
                     .scores = floats(work.scores),
                     .weights = work.weights,
                     .maximum = work.maximum,

@@ -12,8 +12,8 @@ void attention_backward(const AttentionBackwardArgs& args, Stream& stream);
 
 // Memory that a call takes of the scratch arena.
 struct AttentionScratch {
-  std::shared_ptr<Storage> positions, keys,
-      tiles;               // keys: of forward; null where nothing is computed
+  std::shared_ptr<Storage> positions, keys, tiles,
+      sinks;               // keys: of forward; null where nothing is computed
   int64_t tile_bytes = 0;  // of one thread
 };
 AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "kernels/cpu/attention/attention.h"
@@ -48,19 +49,21 @@ class KeyHeadGradient {
  public:
   KeyHeadGradient(const AttentionBackwardArgs& args, const AttentionSizes& sizes,
                   const KeyPlaces& places, int64_t sample, int64_t key_head,
-                  GradientWorkspace& work)
+                  GradientWorkspace& work, float* dsinks)
       : args_(args),
         s_(sizes),
         places_(places),
         sample_(sample),
         key_head_(key_head),
-        work_(work) {}
+        work_(work),
+        dsinks_(dsinks) {}
 
   void run() {
     pack_keys();
     for (int64_t b = 0; b < s_.row_blocks(); ++b) {
       const RowBlock block(s_, sample_, key_head_, b);
       pack_queries(block);
+      if (args_.dsinks.out.defined()) add_sinks(block);
       prefetch_queries(block.begin + kQueryRows);
       for (int64_t keys = 0; keys < s_.key_blocks(); ++keys) {
         const TilePlace place = block.tile(places_, keys);
@@ -132,6 +135,16 @@ class KeyHeadGradient {
     }
   }
 
+  // The sink of a row has probability e^(sink - lse) and gradient 0 from its value.
+  void add_sinks(const RowBlock& block) {
+    const float* sinks = args_.sinks.data<float>();
+    for (int64_t i = 0; i < block.count; ++i) {
+      const int64_t n = block.head(s_, i);
+      dsinks_[sample_ * s_.kv_heads * s_.group + n] -=
+          std::exp(sinks[n] - work_.lse[i]) * work_.delta[i];
+    }
+  }
+
   void prefetch_queries(int64_t begin) const {
     const int64_t count = std::min(kQueryRows, s_.queries * s_.group - begin);
     for (const Tensor* t : {&args_.q, &args_.dout, &args_.out})
@@ -177,6 +190,7 @@ class KeyHeadGradient {
                    .dropout = block.draw(s_, place, work_.random),
                    .kind = s_.kind,
                    .scale = static_cast<float>(args_.scale),
+                   .soft_cap = static_cast<float>(args_.soft_cap),
                    .lse = work_.lse,
                    .delta = work_.delta,
                    .scores = floats(work_.scores),
@@ -207,6 +221,7 @@ class KeyHeadGradient {
   const KeyPlaces& places_;
   int64_t sample_, key_head_;
   GradientWorkspace& work_;
+  float* dsinks_;  // [samples, heads]
 };
 
 }  // namespace
@@ -219,6 +234,9 @@ AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, S
   scratch.positions = arena.allocate(KeyPlaces::bytes(sizes), "attention key positions");
   scratch.tiles =
       arena.allocate(scratch.tile_bytes * stream.target().threads, "attention gradient tiles");
+  if (args.dsinks.out.defined())
+    scratch.sinks =
+        arena.allocate(sizes.batch * sizes.kv_heads * sizes.group * 4, "attention sinks");
   return scratch;
 }
 
@@ -229,11 +247,23 @@ void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   if (scratch.tiles == nullptr) return;
   const AttentionSizes sizes(args);
   const KeyPlaces places(sizes, scratch.positions);
+  const int64_t heads = sizes.kv_heads * sizes.group;
+  float* dsinks =
+      scratch.sinks == nullptr ? nullptr : reinterpret_cast<float*>(scratch.sinks->data());
+  if (dsinks != nullptr) std::fill_n(dsinks, sizes.batch * heads, 0.0f);
   // One thread computes a key head from end to end: sums over its queries have one order.
   stream.pool().parallel_for(sizes.batch * sizes.kv_heads, [&](int64_t head, int thread) {
     GradientWorkspace work(sizes, scratch.tiles->data() + thread * scratch.tile_bytes);
-    KeyHeadGradient(args, sizes, places, head / sizes.kv_heads, head % sizes.kv_heads, work).run();
+    KeyHeadGradient(args, sizes, places, head / sizes.kv_heads, head % sizes.kv_heads, work, dsinks)
+        .run();
   });
+  if (dsinks == nullptr) return;
+  float* sums = args.dsinks.out.data<float>();
+  for (int64_t n = 0; n < heads; ++n) {
+    float sum = args.dsinks.beta != 0 ? sums[n] : 0.0f;
+    for (int64_t b = 0; b < sizes.batch; ++b) sum += dsinks[b * heads + n];
+    sums[n] = sum;
+  }
 }
 
 }  // namespace megatron::kernels::cpu

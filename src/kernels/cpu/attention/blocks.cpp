@@ -49,8 +49,12 @@ int32_t AttentionSizes::limit(int64_t sample, int64_t t) const {
 }
 
 int32_t AttentionSizes::key_begin(int64_t sample, int64_t t) const {
-  return window_start.defined() ? window_start.data<int32_t>()[sample * queries + t]
-                                : std::numeric_limits<int32_t>::min();
+  int64_t begin = window_start.defined() ? window_start.data<int32_t>()[sample * queries + t]
+                                         : std::numeric_limits<int32_t>::min();
+  const int64_t at = position(sample, t);
+  if (window > 0) begin = std::max(begin, at - window + 1);
+  if (chunk > 0) begin = std::max(begin, at - at % chunk);
+  return static_cast<int32_t>(begin);
 }
 
 int64_t KeyPlaces::bytes(const AttentionSizes& sizes) {

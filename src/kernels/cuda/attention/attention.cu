@@ -41,7 +41,7 @@ __device__ void softmax_step(const AttentionCall& call, const HeadBlock& block, 
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
       const bool seen = all || tiles.rows.sees(row, tiles.keys[across() + j * kAcross]);
-      s[i][j] = seen ? s[i][j] * call.scale : -INFINITY;
+      s[i][j] = seen ? call.score(s[i][j]) : -INFINITY;
       highest = fmaxf(highest, s[i][j]);
     }
 #pragma unroll
@@ -113,8 +113,9 @@ __global__ void __launch_bounds__(kTileThreads, kWidth == 64 && kTileRows > kFew
   SoftmaxRows<kWidth, kRows> state;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    state.maximum[i] = -INFINITY;
-    state.sum[i] = 0;
+    const int row = block.first_row + tile_row<kRows>(i);
+    state.maximum[i] = call.sink(block.head_of(places.group, row));
+    state.sum[i] = call.sinks != nullptr && across() == 0 ? 1.0f : 0.0f;  // a part of the sum
 #pragma unroll
     for (int c = 0; c < thread_columns(kWidth); ++c) state.out[i][c] = 0;
   }

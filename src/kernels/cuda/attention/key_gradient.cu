@@ -38,10 +38,11 @@ __device__ void gradient_step(const AttentionCall& call, const HeadBlock& block,
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const bool seen = all || tiles.rows.sees(query, tiles.keys[tile_row<kRows>(i)]);
-      const float p = seen ? exp2f(fmaf(s[i][j], call.scale, -lse)) : 0.0f;
+      const float p = seen ? call.weight(s[i][j], lse) : 0.0f;
+      const float slope = call.cap_slope(s[i][j]);
       const float f = (kept >> i & 1u) != 0 ? factor : 0.0f;
       s[i][j] = p * f;
-      dp[i][j] = p * (dp[i][j] * f - delta);
+      dp[i][j] = slope * p * (dp[i][j] * f - delta);
     }
   }
 }

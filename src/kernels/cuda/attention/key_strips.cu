@@ -89,10 +89,11 @@ __device__ void gradient_strip(const AttentionCall& call, const HeadBlock& block
       const int e = n % 2, h = n / 2;
       const bool seen = all || tile.rows.sees(query + e, own.key[h]);
       const float base = lse.at[e] * static_cast<float>(kLog2e);
-      const float p = seen ? exp2f(fmaf(s[j][n], call.scale, -base)) : 0.0f;
+      const float p = seen ? call.weight(s[j][n], base) : 0.0f;
+      const float slope = call.cap_slope(s[j][n]);
       const float f = !drops ? 1.0f : kept.at(h, j, e) ? call.dropout.factor : 0.0f;
       s[j][n] = p * f;
-      dp[j][n] = p * (dp[j][n] * f - delta.at[e]);
+      dp[j][n] = slope * p * (dp[j][n] * f - delta.at[e]);
     }
   }
 }

@@ -89,6 +89,8 @@ Places places_of(const Args& args, const AttentionBlocks& blocks, const Tensor& 
                 .row_blocks = static_cast<int>(blocks.row_blocks),
                 .key_blocks = static_cast<int>(blocks.key_blocks),
                 .causal = args.causal,
+                .window = static_cast<int>(args.window),
+                .chunk = static_cast<int>(args.chunk),
                 .q_positions = address_of<int32_t>(args.q_positions),
                 .k_positions = address_of<int32_t>(args.k_positions),
                 .window_start = address_of<int32_t>(args.window_start),

@@ -37,6 +37,7 @@ struct Places {
   int queries, keys, group;
   int row_tile, key_tile, row_blocks, key_blocks;
   bool causal;
+  int window, chunk;                                        // 0: none
   const int32_t *q_positions, *k_positions, *window_start;  // null: as in AttentionArgs
   // [samples, row_blocks], [samples, key_blocks] and [samples]; null: they follow from indices.
   RowSpan* row_spans;
@@ -51,7 +52,13 @@ struct Places {
     return causal ? position(sample, query) : kNever - 1;
   }
   __device__ int begin(int sample, int query) const {
-    return window_start == nullptr ? INT_MIN : window_start[int64_t{sample} * queries + query];
+    const int begin =
+        window_start == nullptr ? INT_MIN : window_start[int64_t{sample} * queries + query];
+    if (window == 0 && chunk == 0) return begin;
+    const int at = position(sample, query);
+    const int bound =
+        max(window > 0 ? at - window + 1 : INT_MIN, chunk > 0 ? at - at % chunk : INT_MIN);
+    return max(begin, bound);
   }
   __device__ int key(int sample, int index) const {
     return k_positions == nullptr ? index : k_positions[int64_t{sample} * keys + index];
@@ -63,8 +70,11 @@ struct Places {
   }
   __device__ RowSpan row_span(int sample, int block) const {
     if (row_spans != nullptr) return row_spans[int64_t{sample} * row_blocks + block];
-    if (!causal) return {INT_MIN, INT_MIN, kNever - 1, kNever - 1};
-    return {INT_MIN, INT_MIN, first_query(block), last_query(block)};
+    // The bounds of windows and chunks grow with the query.
+    const int first = first_query(block), last = last_query(block);
+    const int lowest = begin(sample, first), highest = begin(sample, last);
+    if (!causal) return {lowest, highest, kNever - 1, kNever - 1};
+    return {lowest, highest, first, last};
   }
   __device__ KeySpan key_span(int sample, int block) const {
     if (key_spans != nullptr) return key_spans[int64_t{sample} * key_blocks + block];

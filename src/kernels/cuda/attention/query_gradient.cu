@@ -38,8 +38,8 @@ __device__ void slope_step(const AttentionCall& call, const HeadBlock& block, in
     for (int j = 0; j < kColumns; ++j) {
       const int column = across() + j * kAcross;
       const bool seen = all || tiles.rows.sees(row, tiles.keys[column]);
-      const float p = seen ? exp2f(fmaf(s[i][j], call.scale, -lse)) : 0.0f;
-      tiles.slopes[row * padded(kKeys) + column] = p * (dp[i][j] - delta);
+      const float p = seen ? call.weight(s[i][j], lse) : 0.0f;
+      tiles.slopes[row * padded(kKeys) + column] = call.cap_slope(s[i][j]) * p * (dp[i][j] - delta);
     }
   }
 }

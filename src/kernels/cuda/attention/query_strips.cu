@@ -48,8 +48,8 @@ __device__ void slope_strip(const AttentionCall& call, const HeadBlock& block, i
       for (int e = 0; e < 2; ++e) {
         const bool seen = all || tiles.rows.sees(row, key.at[e]);
         float& x = s[j][2 * h + e];
-        const float p = seen ? exp2f(fmaf(x, call.scale, -lse)) : 0.0f;
-        x = p * (dp[j][2 * h + e] - delta);
+        const float p = seen ? call.weight(x, lse) : 0.0f;
+        x = call.cap_slope(x) * p * (dp[j][2 * h + e] - delta);
       }
     }
   }

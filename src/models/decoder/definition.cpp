@@ -1,0 +1,155 @@
+#include "models/decoder/definition.h"
+
+#include "models/decoder/flags.h"
+#include "models/decoder/model.h"
+#include "models/decoder/plain.h"
+
+namespace megatron::models {
+namespace {
+
+double real(int64_t value) { return static_cast<double>(value); }
+
+class DecoderDefinition final : public ModelDefinition,
+                                public std::enable_shared_from_this<DecoderDefinition> {
+ public:
+  DecoderDefinition(DecoderValue value, const DecoderFamily& family, ConfigForm form)
+      : v_(std::move(value)), family_(family), form_(form) {}
+
+  std::string_view family() const override { return family_.name; }
+  int64_t num_layers() const override { return v_.num_layers(); }
+  int64_t hidden_size() const override { return v_.hidden_size; }
+  int64_t vocab_size() const override { return v_.vocab_size; }
+  int64_t max_position_embeddings() const override { return v_.max_position_embeddings; }
+  int64_t parameter_count() const override;
+  double training_flops(int64_t length) const override;
+  int64_t context_class(int64_t length) const override;
+  ModelFlags flags() const override { return flags_of(v_); }
+  Json describe() const override { return to_json(v_); }
+  Json config_json(DType stored) const override { return write_config(family_, v_, stored, form_); }
+  std::span<const std::string_view> surplus_tensors() const override { return family_.surplus; }
+  Model with(const ModelChanges& changes) const override;
+  std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t seed,
+                               const parallel::ModelPart& part,
+                               const parallel::ModelRanks& ranks) const override {
+    const auto placement = [this, map = family_.tensors(v_)](const std::string& name,
+                                                             const Shape& shape) {
+      return placement_of(map, v_, name, shape);
+    };
+    return std::make_unique<DecoderModel>(Model(shared_from_this()), v_, placement, runtime, type,
+                                          seed, part, ranks);
+  }
+  std::vector<double> plain_losses(const PlainTensors& weights, std::span<const int32_t> tokens,
+                                   std::span<const int32_t> labels) const override {
+    return models::plain_losses(v_, family_.tensors(v_), weights, tokens, labels);
+  }
+
+ private:
+  int64_t norm_size(const nn::NormConfig& norm, int64_t width) const {
+    return norm.has_bias() ? 2 * width : width;
+  }
+  int64_t count(const LayerValue& layer) const;
+  int64_t count(const nn::AttentionConfig& a, const nn::NormConfig& norm) const;
+  double forward_flops(const LayerValue& layer, int64_t length) const;
+
+  const DecoderValue v_;
+  const DecoderFamily& family_;
+  const ConfigForm form_;
+};
+
+int64_t DecoderDefinition::count(const nn::AttentionConfig& a, const nn::NormConfig& norm) const {
+  const int64_t h = v_.hidden_size, q = a.heads * a.head_size, k = a.kv_heads * a.head_size;
+  int64_t size = h * (q + 2 * k) + (a.qkv_bias ? q + 2 * k : 0) + q * h + (a.output_bias ? h : 0);
+  if (a.qk_norm == nn::QkNorm::head) size += 2 * norm_size(norm, a.head_size);
+  if (a.qk_norm == nn::QkNorm::full_width) size += norm_size(norm, q) + norm_size(norm, k);
+  return size + (a.sinks == nn::Sinks::learned ? a.heads : 0);
+}
+
+int64_t DecoderDefinition::count(const LayerValue& layer) const {
+  const int64_t h = v_.hidden_size;
+  int64_t size = 0, branches = 0;
+  if (const auto* a = layer.attention()) size += count(*a, layer.norm);
+  if (const auto* mlp = layer.mlp()) {
+    const int64_t up = mlp->gated ? 2 * mlp->ffn : mlp->ffn;
+    size += h * up + mlp->ffn * h + (mlp->bias ? up + h : 0);
+  }
+  for (const bool linear : {std::holds_alternative<LinearConfig>(layer.mixer),
+                            std::holds_alternative<LinearConfig>(layer.feed_forward)})
+    if (linear) size += h * h;
+  for (const bool none : {std::holds_alternative<NoOp>(layer.mixer),
+                          std::holds_alternative<NoOp>(layer.feed_forward)})
+    if (!none) ++branches;
+  int64_t norms = branches * ((layer.norm_before ? 1 : 0) + (layer.norm_after ? 1 : 0));
+  if (layer.order == LayerValue::Order::parallel_one_norm && branches == 2) norms = 1;
+  return size + norms * norm_size(layer.norm, h);
+}
+
+int64_t DecoderDefinition::parameter_count() const {
+  const int64_t h = v_.hidden_size;
+  int64_t size = v_.vocab_size * h + norm_size(v_.final_norm, h) +
+                 (v_.learned_positions ? v_.max_position_embeddings * h : 0);
+  if (v_.score_labels > 0) {
+    size += v_.score_labels * h;
+  } else if (v_.untied) {
+    size += v_.vocab_size * h;
+  }
+  for (const LayerValue& layer : v_.layers) size += count(layer);
+  return size;
+}
+
+double DecoderDefinition::forward_flops(const LayerValue& layer, int64_t length) const {
+  const double t = real(length), h = real(v_.hidden_size);
+  double flops = 0;
+  if (const auto* a = layer.attention()) {
+    const double q = real(a->heads * a->head_size), k = real(a->kv_heads * a->head_size);
+    flops += 2 * t * h * (q + 2 * k) + 2 * t * q * h + 2 * 2 * a->seen_pairs(length) * q;
+  }
+  if (const auto* mlp = layer.mlp()) flops += 2 * t * h * real(mlp->ffn) * (mlp->gated ? 3 : 2);
+  for (const bool linear : {std::holds_alternative<LinearConfig>(layer.mixer),
+                            std::holds_alternative<LinearConfig>(layer.feed_forward)})
+    if (linear) flops += 2 * t * h * h;
+  return flops;
+}
+
+double DecoderDefinition::training_flops(int64_t length) const {
+  const double h = real(v_.hidden_size);
+  double forward = v_.score_labels > 0 ? 2 * h * real(v_.score_labels)
+                                       : 2 * real(length) * h * real(v_.vocab_size);
+  for (const LayerValue& layer : v_.layers) forward += forward_flops(layer, length);
+  return 3 * forward;
+}
+
+// Tables of the same kind of scaling change at different lengths: the class is that of the table that
+// changes most often.
+int64_t DecoderDefinition::context_class(int64_t length) const {
+  int64_t changes = 0;
+  for (const auto& [name, rotary] : v_.rotary) {
+    if (!rotary.depends_on_length() || length <= rotary.original_positions) continue;
+    if (rotary.scaling == nn::RopeScaling::dynamic) return length;
+    ++changes;
+  }
+  return -changes;
+}
+
+// Layers are left out at the end, or come again from the first on.
+Model DecoderDefinition::with(const ModelChanges& changes) const {
+  DecoderValue other = v_;
+  if (changes.num_layers) {
+    const auto count = static_cast<size_t>(*changes.num_layers);
+    for (size_t i = 0; other.layers.size() < count; ++i) other.layers.push_back(v_.layers[i]);
+    other.layers.resize(count);
+  }
+  other.hidden_dropout = changes.hidden_dropout.value_or(v_.hidden_dropout);
+  other.attention_dropout = changes.attention_dropout.value_or(v_.attention_dropout);
+  return decoder_model(other, family_, form_);
+}
+
+}  // namespace
+
+Model decoder_model(const DecoderValue& value, const DecoderFamily& family, ConfigForm form) {
+  value.check();
+  return Model(std::make_shared<DecoderDefinition>(value, family, form));
+}
+
+Model decoder_model(const DecoderValue& value) { return decoder_model(value, family_for(value)); }
+
+}  // namespace megatron::models

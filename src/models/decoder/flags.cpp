@@ -1,0 +1,281 @@
+#include "models/decoder/flags.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/error.h"
+#include "models/decoder/heterogeneous.h"
+#include "models/layer_pattern.h"
+
+namespace megatron::models {
+namespace {
+
+constexpr int64_t kMaxSize = int64_t{1} << 28;  // DecoderValue::check() has closer limits
+
+int64_t required(const std::optional<int64_t>& value, std::string_view flag) {
+  MG_CHECK(value.has_value(),
+           "the model's shape needs --{}; or give --model DIR with a Hugging Face config.json",
+           flag);
+  MG_CHECK(*value > 0 && *value <= kMaxSize, "--{} is {}; it must lie in [1, {}]", flag, *value,
+           kMaxSize);
+  return *value;
+}
+
+int64_t sized(const std::optional<int64_t>& value, int64_t otherwise, std::string_view flag) {
+  return value ? required(value, flag) : otherwise;
+}
+
+bool rotates(const ModelFlags& f) {
+  return f.position_embedding == PositionEmbedding::rope ||
+         f.position_embedding == PositionEmbedding::yarn;
+}
+
+// "127,0": so many tokens before a token and after it; -1: all of them.
+int64_t window_of_flag(const std::string& text) {
+  int64_t sides[2] = {0, 0};
+  const char *at = text.data(), *end = at + text.size();
+  bool good = true;
+  for (int side = 0; side < 2 && good; ++side) {
+    while (at != end && (*at == ' ' || *at == '(' || *at == ',')) ++at;
+    const auto [next, error] = std::from_chars(at, end, sides[side]);
+    good = error == std::errc() && sides[side] >= -1 && sides[side] < kMaxPositions;
+    at = next;
+  }
+  while (at != end && (*at == ' ' || *at == ')')) ++at;
+  MG_CHECK(
+      good && at == end,
+      "--window-size is '{}'; two numbers are wanted, the earlier and the later tokens that are "
+      "seen, as in 127,0 (-1: all)",
+      text);
+  MG_CHECK(sides[1] <= 0, "--window-size is '{}': a decoder sees no later tokens; use {},0", text,
+           sides[0]);
+  return sides[0] + 1;
+}
+
+nn::QkNorm qk_norm_of(const ModelFlags& f) {
+  MG_CHECK(!f.qk_layernorm || !f.qk_l2_norm, "--qk-layernorm and --qk-l2-norm exclude each other");
+  return f.qk_layernorm ? nn::QkNorm::head : f.qk_l2_norm ? nn::QkNorm::l2 : nn::QkNorm::none;
+}
+
+nn::Sinks sinks_of(SoftmaxType type) {
+  switch (type) {
+    case SoftmaxType::off_by_one: return nn::Sinks::zero;
+    case SoftmaxType::learnable: return nn::Sinks::learned;
+    default: return nn::Sinks::none;
+  }
+}
+
+// As Megatron-LM: the concentration of YaRN by mscale and mscale_all_dim.
+double concentration(double factor, double mscale, double mscale_all_dim) {
+  const auto scale = [factor](double m) {
+    return factor <= 1 ? 1 : 0.1 * m * std::log(factor) + 1;
+  };
+  return scale(mscale) / scale(mscale_all_dim);
+}
+
+nn::RotaryConfig rotary_of(const ModelFlags& f) {
+  nn::RotaryConfig r{.base = f.rotary_base, .interleaved = f.rotary_interleaved};
+  if (f.position_embedding == PositionEmbedding::yarn) {
+    r.scaling = nn::RopeScaling::yarn;
+    r.factor = f.rotary_scaling_factor;
+    r.original_positions = f.yarn_original_positions.value_or(4096);
+    r.beta_fast = f.yarn_beta_fast.value_or(32);
+    r.beta_slow = f.yarn_beta_slow.value_or(1);
+    r.truncate = f.yarn_round_to_int;
+    if (f.mscale != 1 || f.mscale_all_dim != 0)
+      r.attention_factor = concentration(r.factor, f.mscale, f.mscale_all_dim);
+    return r;
+  }
+  r.fraction = f.rotary_percent;
+  MG_CHECK(!f.use_rope_scaling || !f.rotary_interpolation,
+           "--use-rope-scaling and --rotary-seq-len-interpolation-factor exclude each other");
+  if (f.use_rope_scaling) {
+    r.scaling = nn::RopeScaling::llama3;
+    r.factor = f.rope_scaling_factor;
+    r.original_positions = 8192;
+  } else if (f.rotary_interpolation) {
+    r.scaling = nn::RopeScaling::linear;
+    r.factor = *f.rotary_interpolation;
+  }
+  return r;
+}
+
+// Which layers have a window, and which no rotation.
+void apply_patterns(const ModelFlags& f, DecoderValue& value) {
+  const auto pattern = [&](std::string_view flag, const std::optional<std::string>& text,
+                           bool every_nth) {
+    return text ? layer_pattern(flag, *text, value.num_layers(), every_nth) : std::vector<bool>();
+  };
+  const std::vector<bool> windowed =
+                              pattern("window-attn-skip-freq", f.window_attn_skip_freq, false),
+                          unrotated = pattern("no-rope-freq", f.no_rope_freq, true);
+  const int64_t window = f.window_size ? window_of_flag(*f.window_size) : 0;
+  for (size_t i = 0; i < value.layers.size(); ++i) {
+    nn::AttentionConfig* a = value.layers[i].attention();
+    if (a == nullptr) continue;
+    if (windowed.empty() || windowed[i]) a->window = window;
+    if (!unrotated.empty() && unrotated[i]) a->rotary.clear();
+  }
+}
+
+nn::AttentionConfig attention_of(const ModelFlags& f, int64_t hidden) {
+  nn::AttentionConfig a{.heads = required(f.num_attention_heads, "num-attention-heads"),
+                        .qkv_bias = f.add_bias_linear || f.add_qkv_bias,
+                        .output_bias = f.add_bias_linear};
+  a.kv_heads = f.group_query_attention ? required(f.num_query_groups, "num-query-groups") : a.heads;
+  MG_CHECK(f.kv_channels || hidden % a.heads == 0,
+           "--hidden-size {} is not a multiple of --num-attention-heads {}; change one of them "
+           "or give --kv-channels",
+           hidden, a.heads);
+  a.head_size = sized(f.kv_channels, hidden / a.heads, "kv-channels");
+  if (rotates(f)) a.rotary = "default";
+  a.qk_norm = qk_norm_of(f);
+  a.sinks = sinks_of(f.softmax_type);
+  return a;
+}
+
+kernels::Activation activation_of(const ModelFlags& f) {
+  using kernels::Activation;
+  MG_CHECK(int{f.swiglu} + int{f.squared_relu} + int{f.quick_geglu} <= 1,
+           "--swiglu, --squared-relu and --quick-geglu exclude each other");
+  if (f.swiglu) return Activation::silu;
+  if (f.squared_relu) return Activation::squared_relu;
+  if (f.quick_geglu) return Activation::quick_gelu;
+  return f.bias_gelu_fusion || f.openai_gelu ? Activation::gelu_tanh : Activation::gelu_erf;
+}
+
+nn::MlpConfig mlp_of(const ModelFlags& f, int64_t hidden) {
+  const int64_t usual = f.swiglu ? std::max<int64_t>(8 * hidden / 3 / 64 * 64, 64) : 4 * hidden;
+  return {.ffn = sized(f.ffn_hidden_size, usual, "ffn-hidden-size"),
+          .activation = activation_of(f),
+          .gated = f.swiglu || f.quick_geglu,
+          .bias = f.add_bias_linear,
+          .clamp = f.activation_clamp.value_or(0),
+          .up_offset = f.glu_linear_offset};
+}
+
+}  // namespace
+
+DecoderValue value_of(const ModelFlags& f, int64_t seq_length) {
+  DecoderValue value;
+  const int64_t layers = required(f.num_layers, "num-layers");
+  MG_CHECK(layers <= 1 << 16, "--num-layers is {}; it must lie in [1, {}]", layers, 1 << 16);
+  value.hidden_size = required(f.hidden_size, "hidden-size");
+  value.vocab_size = f.vocab_size.value_or(0);
+  value.max_position_embeddings = f.max_position_embeddings.value_or(seq_length);
+  value.learned_positions = f.position_embedding == PositionEmbedding::learned_absolute;
+  const nn::NormConfig norm{
+      .kind = f.normalization, .epsilon = f.norm_epsilon, .one_plus = f.layernorm_1p};
+  value.layers.assign(static_cast<size_t>(layers), {.mixer = attention_of(f, value.hidden_size),
+                                                    .feed_forward = mlp_of(f, value.hidden_size),
+                                                    .norm = norm});
+  value.final_norm = norm;
+  if (rotates(f)) value.rotary["default"] = rotary_of(f);
+  if (f.heterogeneous_layers) apply_block_configs(*f.heterogeneous_layers, value);
+  apply_patterns(f, value);
+  value.untied = f.untie;
+  value.hidden_dropout = f.hidden_dropout.value_or(0.1);
+  value.attention_dropout = f.attention_dropout.value_or(0.1);
+  value.init_method_std = f.init_method_std;
+  value.embedding_init_std = f.embedding_init_method_std;
+  value.xavier_init = f.init_method_xavier_uniform;
+  return value;
+}
+
+namespace {
+
+void set_rotary_flags(const nn::RotaryConfig& r, ModelFlags& f) {
+  f.position_embedding =
+      r.scaling == nn::RopeScaling::yarn ? PositionEmbedding::yarn : PositionEmbedding::rope;
+  f.rotary_base = r.base;
+  f.rotary_interleaved = r.interleaved;
+  f.rotary_percent = r.fraction;
+  if (r.scaling == nn::RopeScaling::linear) f.rotary_interpolation = r.factor;
+  if (r.scaling == nn::RopeScaling::llama3) {
+    f.use_rope_scaling = true;
+    f.rope_scaling_factor = r.factor;
+  }
+  if (r.scaling != nn::RopeScaling::yarn) return;
+  f.rotary_scaling_factor = r.factor;
+  f.yarn_original_positions = r.original_positions;
+  f.yarn_beta_fast = r.beta_fast;
+  f.yarn_beta_slow = r.beta_slow;
+  f.yarn_round_to_int = r.truncate;
+}
+
+// Lists of a number a layer, where layers differ.
+void set_pattern_flags(const DecoderValue& value, ModelFlags& f) {
+  std::string windows, unrotated;
+  int64_t window = 0;
+  bool all_windowed = true, all_rotated = true;
+  for (const LayerValue& layer : value.layers) {
+    const nn::AttentionConfig* a = layer.attention();
+    const bool has_window = a != nullptr && a->window > 0,
+               rotated = a == nullptr || !a->rotary.empty();
+    if (has_window) window = a->window;
+    all_windowed &= has_window;
+    all_rotated &= rotated;
+    windows += has_window ? ",1" : ",0";
+    unrotated += rotated ? ",0" : ",1";
+  }
+  const auto list = [](const std::string& text) { return "[" + text.substr(1) + "]"; };
+  if (window > 0) {
+    f.window_size = std::to_string(window - 1) + ",0";
+    if (!all_windowed) f.window_attn_skip_freq = list(windows);
+  }
+  if (!value.rotary.empty() && !all_rotated) f.no_rope_freq = list(unrotated);
+}
+
+}  // namespace
+
+ModelFlags flags_of(const DecoderValue& value) {
+  const nn::AttentionConfig* attention = value.first_attention();
+  const nn::MlpConfig* mlp = value.first_mlp();
+  const nn::AttentionConfig a = attention == nullptr
+                                    ? nn::AttentionConfig{.heads = 1, .kv_heads = 1, .head_size = 1}
+                                    : *attention;
+  const nn::MlpConfig m = mlp == nullptr ? nn::MlpConfig{.ffn = 1} : *mlp;
+  const nn::NormConfig& norm = value.layers.at(0).norm;
+  ModelFlags f;
+  f.num_layers = value.num_layers();
+  f.hidden_size = value.hidden_size;
+  f.num_attention_heads = a.heads;
+  f.ffn_hidden_size = m.ffn;
+  f.kv_channels = a.head_size;
+  f.max_position_embeddings = value.max_position_embeddings;
+  f.vocab_size = value.vocab_size;
+  f.group_query_attention = a.kv_heads != a.heads;
+  if (f.group_query_attention) f.num_query_groups = a.kv_heads;
+  if (const auto rotary = value.rotary.find(a.rotary); rotary != value.rotary.end())
+    set_rotary_flags(rotary->second, f);
+  else
+    f.position_embedding =
+        value.learned_positions ? PositionEmbedding::learned_absolute : PositionEmbedding::none;
+  set_pattern_flags(value, f);
+  f.normalization = norm.kind;
+  f.norm_epsilon = norm.epsilon;
+  f.layernorm_1p = norm.one_plus;
+  f.qk_layernorm = a.qk_norm == nn::QkNorm::head;
+  f.qk_l2_norm = a.qk_norm == nn::QkNorm::l2;
+  f.softmax_type = a.sinks == nn::Sinks::zero      ? SoftmaxType::off_by_one
+                   : a.sinks == nn::Sinks::learned ? SoftmaxType::learnable
+                                                   : SoftmaxType::vanilla;
+  f.squared_relu = m.activation == kernels::Activation::squared_relu;
+  f.quick_geglu = m.activation == kernels::Activation::quick_gelu && m.gated;
+  f.glu_linear_offset = m.up_offset;
+  if (m.clamp > 0) f.activation_clamp = m.clamp;
+  f.swiglu = m.gated && !f.quick_geglu;
+  f.add_bias_linear = m.bias;
+  f.add_qkv_bias = a.qkv_bias && !m.bias;
+  f.untie = value.untied;
+  f.hidden_dropout = value.hidden_dropout;
+  f.attention_dropout = value.attention_dropout;
+  f.init_method_std = value.init_method_std;
+  f.embedding_init_method_std = value.embedding_init_std;
+  f.init_method_xavier_uniform = value.xavier_init;
+  f.bias_gelu_fusion = m.activation != kernels::Activation::gelu_erf;
+  return f;
+}
+
+}  // namespace megatron::models

@@ -1,0 +1,15 @@
+// Megatron-LM's flags of a dense decoder, and its value.
+#pragma once
+
+#include "models/decoder/value.h"
+#include "models/model_flags.h"
+
+namespace megatron::models {
+
+// Not checked. The file of --heterogeneous-layers-config-path is read. seq_length: position embeddings when --max-position-embeddings is not given. Throws
+// Error naming a flag that is missing, or flags that do not go together.
+DecoderValue value_of(const ModelFlags& flags, int64_t seq_length);
+// Of the first layer, as far as flags can say it; every size is there, and dropouts.
+ModelFlags flags_of(const DecoderValue& value);
+
+}  // namespace megatron::models

@@ -1,0 +1,184 @@
+#include "models/decoder/layer.h"
+
+#include <cmath>
+
+#include "nn/replicated_linear.h"
+#include "ops/elementwise.h"
+#include "ops/scale.h"
+
+namespace megatron::models {
+namespace {
+
+class AttentionSublayer final : public Sublayer {
+ public:
+  AttentionSublayer(nn::Builder& builder, const std::string& name,
+                    const nn::AttentionConfig& config, const nn::AttentionPlace& place)
+      : config_(config), attention_(builder, name, config, place) {}
+  Var operator()(Tape& tape, const Var& x_TH, const nn::Batch& batch, bool train) const override {
+    return attention_(tape, x_TH, batch, train);
+  }
+  nn::LayerCache cache() const override {
+    return {.kv_heads = attention_.kv_heads(),
+            .head_size = config_.head_size,
+            .window = config_.window};
+  }
+
+ private:
+  nn::AttentionConfig config_;
+  nn::Attention attention_;
+};
+
+class MlpSublayer final : public Sublayer {
+ public:
+  template <class... Args>
+  explicit MlpSublayer(Args&&... args) : mlp_(std::forward<Args>(args)...) {}
+  Var operator()(Tape& tape, const Var& x_TH, const nn::Batch&, bool) const override {
+    return mlp_(tape, x_TH);
+  }
+
+ private:
+  nn::Mlp mlp_;
+};
+
+class LinearSublayer final : public Sublayer {
+ public:
+  LinearSublayer(nn::Builder& builder, const std::string& name, const LayerPlace& place)
+      : linear_(builder, name + ".linear", place.model.hidden_size, matrix_init(place.model)) {}
+  Var operator()(Tape& tape, const Var& x_TH, const nn::Batch&, bool) const override {
+    return linear_(tape, x_TH);
+  }
+
+ private:
+  nn::ReplicatedLinear linear_;
+};
+
+}  // namespace
+
+parallel::Init matrix_init(const DecoderValue& model) {
+  return model.xavier_init ? nn::xavier_uniform() : nn::normal(model.init_method_std);
+}
+
+parallel::Init embedding_init(const DecoderValue& model) {
+  return model.embedding_init_std ? nn::normal(*model.embedding_init_std) : matrix_init(model);
+}
+
+parallel::Init output_init(const DecoderValue& model) {
+  if (model.xavier_init) return nn::xavier_uniform();
+  return nn::normal(model.init_method_std /
+                    std::sqrt(2.0 * static_cast<double>(model.num_layers())));
+}
+
+Var residual_of(const Bundle& in) { return in.contains("residual") ? in["residual"] : Var(); }
+
+std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string& name,
+                                         const LayerValue::Mixer& value, const LayerPlace& place) {
+  if (std::holds_alternative<NoOp>(value)) return nullptr;
+  if (std::holds_alternative<LinearConfig>(value))
+    return std::make_unique<LinearSublayer>(builder, name, place);
+  const auto& config = std::get<nn::AttentionConfig>(value);
+  const DecoderValue& model = place.model;
+  return std::make_unique<AttentionSublayer>(
+      builder, name, config,
+      nn::AttentionPlace{
+          .hidden = model.hidden_size,
+          .norm = model.layers[static_cast<size_t>(place.index)].norm,
+          .rotary = config.rotary.empty() ? nullptr : &place.rotary.at(config.rotary),
+          .dropout = model.attention_dropout,
+          .seed = place.seed,
+          .layer = place.state_layer,
+          .init = matrix_init(model),
+          .output_init = output_init(model)});
+}
+
+std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string& name,
+                                         const LayerValue::FeedForward& value,
+                                         const LayerPlace& place) {
+  if (std::holds_alternative<NoOp>(value)) return nullptr;
+  if (std::holds_alternative<LinearConfig>(value))
+    return std::make_unique<LinearSublayer>(builder, name, place);
+  return std::make_unique<MlpSublayer>(builder, name, place.model.hidden_size,
+                                       std::get<nn::MlpConfig>(value), matrix_init(place.model),
+                                       output_init(place.model));
+}
+
+template <class Value>
+DecoderLayer::Branch DecoderLayer::build_branch(nn::Builder& builder, const std::string& name,
+                                                const Value& value, const LayerPlace& place,
+                                                bool norm) const {
+  Branch branch;
+  if (std::holds_alternative<NoOp>(value)) return branch;
+  const LayerValue& layer = place.model.layers[static_cast<size_t>(place.index)];
+  const int64_t hidden = place.model.hidden_size;
+  if (norm && layer.norm_before)
+    branch.norm = std::make_unique<nn::AddNorm>(builder, name + "_norm", hidden, layer.norm);
+  branch.sublayer = build_sublayer(builder, name, value, place);
+  if (layer.norm_after)
+    branch.post_norm =
+        std::make_unique<nn::AddNorm>(builder, name + "_post_norm", hidden, layer.norm);
+  branch.dropout = std::make_unique<nn::Dropout>(builder, name + ".hidden_dropout",
+                                                 place.model.hidden_dropout, place.seed);
+  return branch;
+}
+
+DecoderLayer::DecoderLayer(nn::Builder& builder, const LayerPlace& place) {
+  const LayerValue& layer = place.model.layers[static_cast<size_t>(place.index)];
+  const std::string name = "layers." + std::to_string(place.index);
+  order_ = layer.order;
+  residual_multiplier_ = layer.residual_multiplier;
+  mixer_ = build_branch(builder, name + ".attention", layer.mixer, place, true);
+  // The norm that both share is the mixer's, where there is one.
+  const bool own_norm =
+      order_ != LayerValue::Order::parallel_one_norm || mixer_.sublayer == nullptr;
+  feed_forward_ = build_branch(builder, name + ".mlp", layer.feed_forward, place, own_norm);
+}
+
+nn::LayerCache DecoderLayer::cache() const {
+  return mixer_.sublayer == nullptr ? nn::LayerCache{} : mixer_.sublayer->cache();
+}
+
+Bundle DecoderLayer::forward(Tape& tape, const Bundle& in, const nn::Batch& batch,
+                             Phase phase) const {
+  const bool train = phase == Phase::train;
+  if (order_ != LayerValue::Order::sequential && mixer_.sublayer != nullptr &&
+      feed_forward_.sublayer != nullptr)
+    return parallel(tape, in, batch, train);
+  return sequential(tape, feed_forward_, sequential(tape, mixer_, in, batch, train), batch, train);
+}
+
+// What is added to the residual stream.
+Var DecoderLayer::result(Tape& tape, const Branch& branch, const Var& x, const nn::Batch& batch,
+                         bool train) const {
+  Var y = (*branch.sublayer)(tape, x, batch, train);
+  if (branch.post_norm != nullptr) y = (*branch.post_norm)(tape, y, Var()).normed;
+  return (*branch.dropout)(tape, ops::scale(tape, y, residual_multiplier_), batch, train);
+}
+
+Bundle DecoderLayer::sequential(Tape& tape, const Branch& branch, const Bundle& in,
+                                const nn::Batch& batch, bool train) const {
+  if (branch.sublayer == nullptr) return in;
+  Var x, sum;
+  if (branch.norm != nullptr) {
+    const auto [normed, residual] = (*branch.norm)(tape, in["hidden"], residual_of(in));
+    x = normed;
+    sum = residual;
+  } else {
+    x = sum = flowing(tape, in);
+  }
+  return {{"hidden", result(tape, branch, x, batch, train)}, {"residual", sum}};
+}
+
+Bundle DecoderLayer::parallel(Tape& tape, const Bundle& in, const nn::Batch& batch,
+                              bool train) const {
+  const auto [normed, sum] = (*mixer_.norm)(tape, in["hidden"], residual_of(in));
+  Var of_feed_forward = normed, residual = sum;
+  if (feed_forward_.norm != nullptr) {
+    const auto both = (*feed_forward_.norm)(tape, sum, Var());
+    of_feed_forward = both.normed;
+    residual = both.residual;
+  }
+  const Var mixed = result(tape, mixer_, normed, batch, train);
+  const Var fed = result(tape, feed_forward_, of_feed_forward, batch, train);
+  return {{"hidden", ops::add(tape, mixed, fed)}, {"residual", residual}};
+}
+
+}  // namespace megatron::models

@@ -1,0 +1,74 @@
+// One layer of a decoder, built from its value.
+#pragma once
+
+#include <memory>
+
+#include "models/decoder/value.h"
+#include "models/stage.h"
+#include "nn/builder.h"
+#include "nn/dropout.h"
+
+namespace megatron::models {
+
+// What mixes the tokens of a layer, or transforms each by itself: y [T,H] of x [T,H].
+class Sublayer {
+ public:
+  virtual ~Sublayer() = default;
+  virtual Var operator()(Tape& tape, const Var& x_TH, const nn::Batch& batch, bool train) const = 0;
+  // Of what inference keeps of a sequence; without heads: nothing.
+  virtual nn::LayerCache cache() const { return {}; }
+};
+
+// What a layer takes from the model around it.
+struct LayerPlace {
+  const DecoderValue& model;
+  const std::map<std::string, nn::RotaryTables>& rotary;  // borrowed by the layer
+  int64_t index = 0;                                      // in the model
+  int64_t state_layer = 0;                                // in a SequenceState
+  uint64_t seed = 0;                                      // of dropout
+};
+
+// Null: the value has none. Parameters are named "<name>. ...".
+std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string& name,
+                                         const LayerValue::Mixer& value, const LayerPlace& place);
+std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string& name,
+                                         const LayerValue::FeedForward& value,
+                                         const LayerPlace& place);
+
+class DecoderLayer {
+ public:
+  // Named "layers.<index>" of the model.
+  DecoderLayer(nn::Builder& builder, const LayerPlace& place);
+  // Bundles as a Segment's.
+  Bundle forward(Tape& tape, const Bundle& in, const nn::Batch& batch, Phase phase) const;
+  nn::LayerCache cache() const;
+
+ private:
+  // A sublayer with its norms and what becomes of its result.
+  struct Branch {
+    std::unique_ptr<nn::AddNorm> norm, post_norm;
+    std::unique_ptr<Sublayer> sublayer;  // null: the layer has none
+    std::unique_ptr<nn::Dropout> dropout;
+  };
+  template <class Value>
+  Branch build_branch(nn::Builder& builder, const std::string& name, const Value& value,
+                      const LayerPlace& place, bool norm) const;
+  Var result(Tape& tape, const Branch& branch, const Var& x, const nn::Batch& batch,
+             bool train) const;
+  Bundle sequential(Tape& tape, const Branch& branch, const Bundle& in, const nn::Batch& batch,
+                    bool train) const;
+  Bundle parallel(Tape& tape, const Bundle& in, const nn::Batch& batch, bool train) const;
+
+  LayerValue::Order order_;
+  double residual_multiplier_;
+  Branch mixer_, feed_forward_;
+};
+
+// What flows into a part from the one before has no residual of its own.
+Var residual_of(const Bundle& in);
+// Initial values of matrices, and of those that give the output of a block.
+parallel::Init matrix_init(const DecoderValue& model);
+parallel::Init output_init(const DecoderValue& model);
+parallel::Init embedding_init(const DecoderValue& model);
+
+}  // namespace megatron::models

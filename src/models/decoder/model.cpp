@@ -1,0 +1,194 @@
+// T tokens, H hidden, V vocabulary
+#include "models/decoder/model.h"
+
+#include <set>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "ops/elementwise.h"
+#include "ops/scale.h"
+
+namespace megatron::models {
+namespace {
+
+std::string layer_name(int64_t index) { return "layers." + std::to_string(index); }
+
+// "layers.3" of "layers.3.mlp.up.weight", "embedding" of "embedding.weight".
+std::string span_of(const std::string& parameter) {
+  const size_t dot = parameter.find('.');
+  return parameter.substr(0, parameter.starts_with("layers.") ? parameter.find('.', dot + 1) : dot);
+}
+
+double rounded(double value, DType type) {
+  const auto single = static_cast<float>(value);
+  switch (type) {
+    case DType::f64: return value;
+    case DType::bf16: return static_cast<double>(static_cast<float>(bf16(single)));
+    case DType::f16: return static_cast<double>(static_cast<float>(f16(single)));
+    default: return static_cast<double>(single);
+  }
+}
+
+// What a parameter is to an optimizer.
+void describe(parallel::ParameterSpec& placed, const DecoderValue& value) {
+  const std::string& name = placed.parameter.name;
+  if (name == "embedding.weight") placed.role = parallel::Role::embedding;
+  if (name == "output.weight") placed.role = parallel::Role::output;
+  if (!name.ends_with("attention.qkv.weight")) return;
+  const auto index = static_cast<size_t>(std::stoll(name.substr(name.find('.') + 1)));
+  const nn::AttentionConfig& a = *value.layers[index].attention();
+  const int64_t q = a.heads * a.head_size, k = a.kv_heads * a.head_size;
+  placed.matrices = {q, k, k};
+}
+
+}  // namespace
+
+DecoderModel::DecoderModel(Model model, const DecoderValue& value,
+                           const nn::Builder::PlacementOf& placement, Runtime& runtime, DType type,
+                           uint64_t seed, const parallel::ModelPart& part,
+                           const parallel::ModelRanks& ranks)
+    : model_(std::move(model)),
+      value_(value),
+      part_(part),
+      embedding_scale_(value.rounds_embedding_scale ? rounded(value.embedding_scale, type)
+                                                    : value.embedding_scale) {
+  MG_ASSERT(part.first_layer >= 0 && part.layers >= 0 &&
+            part.first_layer + part.layers <= value.num_layers());
+  nn::Builder builder(runtime, type, placement, ranks);
+  if (part.embedding) build_embedding(builder, seed);
+  build_rotary(runtime, type);
+  build_layers(builder, seed);
+  if (part.head) build_head(builder);
+  list_parameters(builder);
+  list_segments();
+}
+
+void DecoderModel::build_embedding(nn::Builder& builder, uint64_t seed) {
+  const DecoderValue& v = value_;
+  const bool is_output = !v.untied && part_.head;
+  embedding_ = std::make_unique<nn::VocabularyTable>(
+      builder, "embedding", v.vocab_size, v.hidden_size, embedding_init(v), is_output ? 2 : 1);
+  if (v.learned_positions) {
+    position_embedding_ = std::make_unique<nn::PositionTable>(
+        builder, "position_embedding", v.max_position_embeddings, v.hidden_size, embedding_init(v));
+  }
+  embedding_dropout_ =
+      std::make_unique<nn::Dropout>(builder, "embedding.hidden_dropout", v.hidden_dropout, seed);
+}
+
+// The tables that layers of this part use.
+void DecoderModel::build_rotary(Runtime& runtime, DType type) {
+  for (int64_t i = 0; i < part_.layers; ++i) {
+    const auto* a = value_.layers[static_cast<size_t>(part_.first_layer + i)].attention();
+    if (a == nullptr || a->rotary.empty()) continue;
+    rotary_.try_emplace(a->rotary, runtime, type, value_.max_position_embeddings, a->head_size,
+                        value_.rotary.at(a->rotary));
+  }
+}
+
+void DecoderModel::build_layers(nn::Builder& builder, uint64_t seed) {
+  for (int64_t i = 0; i < part_.layers; ++i) {
+    layers_.push_back(
+        std::make_unique<DecoderLayer>(builder, LayerPlace{.model = value_,
+                                                           .rotary = rotary_,
+                                                           .index = part_.first_layer + i,
+                                                           .state_layer = i,
+                                                           .seed = seed}));
+  }
+}
+
+void DecoderModel::build_head(nn::Builder& builder) {
+  const DecoderValue& v = value_;
+  final_norm_ = std::make_unique<nn::AddNorm>(builder, "final_norm", v.hidden_size, v.final_norm);
+  if (!v.untied && part_.embedding) {
+    output_ = {.table = embedding_.get(), .use = 1};
+    return;
+  }
+  // A tied table of which another part has the first use goes by its name.
+  own_output_ = std::make_unique<nn::VocabularyTable>(
+      builder, v.untied ? "output" : "embedding", v.vocab_size, v.hidden_size,
+      v.untied ? matrix_init(v) : embedding_init(v), 1);
+  output_ = {.table = own_output_.get(), .use = 0};
+}
+
+void DecoderModel::list_parameters(nn::Builder& builder) {
+  owned_ = builder.take();
+  for (const auto& placed : owned_) {
+    describe(*placed, value_);
+    if (placed->role == parallel::Role::embedding && !value_.untied) {
+      placed->tied_across_stages = part_.embedding != part_.head;
+      placed->counted = placed->counted && part_.embedding;
+    }
+    parameters_.push_back(placed.get());
+  }
+}
+
+void DecoderModel::list_segments() {
+  std::unordered_map<std::string, std::vector<Parameter*>> by_span;
+  for (const auto& placed : owned_)
+    by_span[span_of(placed->parameter.name)].push_back(&placed->parameter);
+  const auto parameters_below = [&](std::initializer_list<std::string> spans) {
+    std::vector<Parameter*> found;
+    for (const std::string& span : spans)
+      found.insert(found.end(), by_span[span].begin(), by_span[span].end());
+    return found;
+  };
+  if (part_.embedding) {
+    segments_.push_back(
+        {{.name = "embedding", .parameters = parameters_below({"embedding", "position_embedding"})},
+         [this](Tape& tape, const Bundle&, const nn::Batch& batch, Phase phase) {
+           return embed(tape, batch, phase);
+         }});
+  }
+  for (int64_t i = 0; i < part_.layers; ++i) {
+    const DecoderLayer* layer = layers_[static_cast<size_t>(i)].get();
+    const std::string name = layer_name(part_.first_layer + i);
+    segments_.push_back({{.name = name, .parameters = parameters_below({name})},
+                         [layer](Tape& tape, const Bundle& in, const nn::Batch& batch,
+                                 Phase phase) { return layer->forward(tape, in, batch, phase); }});
+  }
+  if (part_.head) {
+    const std::string output = value_.untied ? "output" : "embedding";
+    head_ = {.name = "head", .parameters = parameters_below({"final_norm", output})};
+  }
+}
+
+Bundle DecoderModel::embed(Tape& tape, const nn::Batch& batch, Phase phase) const {
+  Var x_TH = ops::scale(tape, embedding_->look_up(tape, batch.tokens, 0), embedding_scale_);
+  if (position_embedding_ != nullptr)
+    x_TH = ops::add(tape, x_TH, position_embedding_->look_up(tape, batch.positions));
+  const Var hidden_TH = (*embedding_dropout_)(tape, x_TH, batch, phase == Phase::train);
+  return {{"hidden", hidden_TH}, {"residual", Var()}};
+}
+
+Var DecoderModel::final_norm(Tape& tape, const Bundle& in) const {
+  MG_ASSERT(part_.head);
+  return (*final_norm_)(tape, in["hidden"], residual_of(in)).normed;
+}
+
+// The logits' scale is applied where there are H elements a token, not V.
+Var DecoderModel::head_input(Tape& tape, const Bundle& in) const {
+  return ops::scale(tape, final_norm(tape, in), value_.logits_scale);
+}
+
+Tensor DecoderModel::loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
+  return output_.table->loss(tape, head_input(tape, in), batch.labels, batch.loss_weights,
+                             output_.use, value_.logits_soft_cap);
+}
+
+Var DecoderModel::logits(Tape& tape, const Bundle& in) const {
+  return output_.table->logits(tape, head_input(tape, in), output_.use, value_.logits_soft_cap);
+}
+
+Tensor DecoderModel::loss_logits(Tape& tape, const Bundle& in) const {
+  return output_.table->loss_logits(tape, head_input(tape, in).value, output_.use,
+                                    value_.logits_soft_cap);
+}
+
+nn::SequenceStateShape DecoderModel::state_shape(int64_t sequences, int64_t capacity) const {
+  nn::SequenceStateShape shape{.sequences = sequences, .capacity = capacity};
+  for (const auto& layer : layers_) shape.layers.push_back(layer->cache());
+  return shape;
+}
+
+}  // namespace megatron::models

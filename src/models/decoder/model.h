@@ -1,0 +1,70 @@
+// The one composition of decoder-only transformers: any DecoderValue, whole or a part of it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "models/decoder/layer.h"
+#include "models/decoder/value.h"
+#include "models/model.h"
+#include "models/stage.h"
+#include "nn/dropout.h"
+#include "nn/embedding.h"
+
+namespace megatron::models {
+
+class DecoderModel final : public Stage {
+ public:
+  // model: whose part it is, and which owns `value`, which has been checked. placement: of its family.
+  DecoderModel(Model model, const DecoderValue& value, const nn::Builder::PlacementOf& placement,
+               Runtime& runtime, DType type, uint64_t seed, const parallel::ModelPart& part,
+               const parallel::ModelRanks& ranks);
+
+  const Model& model() const override { return model_; }
+  const parallel::ModelPart& part() const override { return part_; }
+
+  std::span<const Segment> segments() const override { return segments_; }
+  Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const override;
+  Var logits(Tape& tape, const Bundle& in) const override;
+  Var final_norm(Tape& tape, const Bundle& in) const override;
+  const Span& head() const override { return head_; }
+  std::span<parallel::ParameterSpec* const> parameters() const override { return parameters_; }
+
+  Tensor loss_logits(Tape& tape, const Bundle& in) const override;
+  nn::SequenceStateShape state_shape(int64_t sequences, int64_t capacity) const override;
+
+ private:
+  void build_embedding(nn::Builder& builder, uint64_t seed);
+  void build_rotary(Runtime& runtime, DType type);
+  void build_layers(nn::Builder& builder, uint64_t seed);
+  void build_head(nn::Builder& builder);
+  void list_parameters(nn::Builder& builder);
+  void list_segments();
+  Bundle embed(Tape& tape, const nn::Batch& batch, Phase phase) const;
+  Var head_input(Tape& tape, const Bundle& in) const;
+
+  // Which use of a table the output layer is.
+  struct Output {
+    const nn::VocabularyTable* table = nullptr;
+    int use = 0;
+  };
+
+  Model model_;
+  const DecoderValue& value_;  // of model_
+  parallel::ModelPart part_;
+  double embedding_scale_;
+  std::map<std::string, nn::RotaryTables> rotary_;
+  std::unique_ptr<nn::VocabularyTable> embedding_, own_output_;
+  std::unique_ptr<nn::PositionTable> position_embedding_;
+  std::unique_ptr<nn::Dropout> embedding_dropout_;
+  std::vector<std::unique_ptr<DecoderLayer>> layers_;
+  std::unique_ptr<nn::AddNorm> final_norm_;
+  Output output_;
+  std::vector<std::unique_ptr<parallel::ParameterSpec>> owned_;
+  std::vector<parallel::ParameterSpec*> parameters_;
+  std::vector<Segment> segments_;
+  Span head_;
+};
+
+}  // namespace megatron::models

@@ -1,0 +1,300 @@
+#include "models/decoder/plain.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace megatron::models {
+namespace {
+
+using Row = std::vector<double>;
+using Rows = std::vector<Row>;  // one a token
+
+class PlainDecoder {
+ public:
+  PlainDecoder(const DecoderValue& value, const FamilyTensors& map, const PlainTensors& weights)
+      : v_(value), map_(map), weights_(weights) {}
+
+  Row losses(std::span<const int32_t> tokens, std::span<const int32_t> labels) const {
+    Rows x = embedded(tokens);
+    for (int64_t i = 0; i < v_.num_layers(); ++i) add_layer(x, i);
+    x = normed(x, "final_norm", v_.final_norm);
+    const Row head =
+        tensor(v_.untied ? "output.weight" : "embedding.weight", {v_.vocab_size, v_.hidden_size});
+    Row losses;
+    for (size_t t = 0; t < x.size(); ++t) losses.push_back(cross_entropy(x[t], head, labels[t]));
+    return losses;
+  }
+
+ private:
+  // A parameter of ours, put together from the tensors on disk.
+  Row tensor(const std::string& name, const Shape& shape) const {
+    Row result(static_cast<size_t>(shape.elements()));
+    const int64_t columns = shape.rank() == 2 ? shape[1] : 1;
+    for (const parallel::CanonicalTensor& part : placement_of(map_, v_, name, shape).tensors) {
+      const Row& stored = weights_.at(part.name);
+      const int64_t rows = part.global[0];
+      for (const parallel::Slice& slice : part.slices(0)) {
+        for (int64_t r = 0; r < slice.size; ++r) {
+          for (int64_t c = 0; c < columns; ++c) {
+            const int64_t theirs = slice.global_begin + r;
+            result[static_cast<size_t>((slice.local_begin + r) * columns + c)] =
+                stored[static_cast<size_t>(part.transposed ? c * rows + theirs
+                                                           : theirs * columns + c)];
+          }
+        }
+      }
+    }
+    return result;
+  }
+
+  Rows embedded(std::span<const int32_t> tokens) const {
+    const auto hidden = static_cast<size_t>(v_.hidden_size);
+    const Row table = tensor("embedding.weight", {v_.vocab_size, v_.hidden_size});
+    const Row positions =
+        v_.learned_positions
+            ? tensor("position_embedding.weight", {v_.max_position_embeddings, v_.hidden_size})
+            : Row();
+    Rows x;
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      Row row(hidden);
+      for (size_t h = 0; h < hidden; ++h) {
+        row[h] = v_.embedding_scale * table[static_cast<size_t>(tokens[t]) * hidden + h];
+        if (!positions.empty()) row[h] += positions[t * hidden + h];
+      }
+      x.push_back(std::move(row));
+    }
+    return x;
+  }
+
+  static void add(Rows& x, const Rows& y, double factor) {
+    for (size_t t = 0; t < x.size(); ++t)
+      for (size_t h = 0; h < x[t].size(); ++h) x[t][h] += factor * y[t][h];
+  }
+
+  void add_layer(Rows& x, int64_t index) const {
+    const LayerValue& layer = v_.layers[static_cast<size_t>(index)];
+    const std::string name = "layers." + std::to_string(index) + ".";
+    const bool mixes = !std::holds_alternative<NoOp>(layer.mixer),
+               feeds = !std::holds_alternative<NoOp>(layer.feed_forward);
+    const auto before = [&](const Rows& rows, const std::string& which) {
+      return layer.norm_before ? normed(rows, name + which + "_norm", layer.norm) : rows;
+    };
+    const auto after = [&](Rows rows, const std::string& which) {
+      return layer.norm_after ? normed(rows, name + which + "_post_norm", layer.norm) : rows;
+    };
+    if (layer.order != LayerValue::Order::sequential && mixes && feeds) {
+      const bool one = layer.order == LayerValue::Order::parallel_one_norm;
+      const Rows mixed = mix(before(x, "attention"), name + "attention", layer);
+      const Rows fed = feed(before(x, one ? "attention" : "mlp"), name + "mlp", layer);
+      add(x, mixed, layer.residual_multiplier);
+      add(x, fed, layer.residual_multiplier);
+      return;
+    }
+    if (mixes) {
+      const Rows mixed = mix(before(x, "attention"), name + "attention", layer);
+      add(x, after(mixed, "attention"), layer.residual_multiplier);
+    }
+    if (feeds) {
+      const Rows fed = feed(before(x, "mlp"), name + "mlp", layer);
+      add(x, after(fed, "mlp"), layer.residual_multiplier);
+    }
+  }
+
+  Row normed(const Row& x, const Row& weight, const Row& bias, const nn::NormConfig& norm) const {
+    double mean = 0, square = 0;
+    const auto n = static_cast<double>(x.size());
+    if (norm.kind == nn::Normalization::layer_norm)
+      for (const double value : x) mean += value / n;
+    for (const double value : x) square += (value - mean) * (value - mean) / n;
+    Row y;
+    for (size_t h = 0; h < x.size(); ++h) {
+      const double factor = weight.empty() ? 1 : norm.weight_offset() + weight[h];
+      y.push_back((x[h] - mean) / std::sqrt(square + norm.epsilon) * factor +
+                  (bias.empty() ? 0 : bias[h]));
+    }
+    return y;
+  }
+
+  Rows normed(const Rows& x, const std::string& name, const nn::NormConfig& norm) const {
+    const auto width = static_cast<int64_t>(x.at(0).size());
+    const Row weight = tensor(name + ".weight", {width});
+    const Row bias = norm.has_bias() ? tensor(name + ".bias", {width}) : Row();
+    Rows y;
+    for (const Row& row : x) y.push_back(normed(row, weight, bias, norm));
+    return y;
+  }
+
+  Rows linear(const Rows& x, const std::string& name, int64_t out, bool has_bias) const {
+    const auto in = static_cast<int64_t>(x.at(0).size());
+    const Row weight = tensor(name + ".weight", {out, in});
+    const Row bias = has_bias ? tensor(name + ".bias", {out}) : Row(static_cast<size_t>(out));
+    Rows y;
+    for (const Row& row : x) {
+      Row result = bias;
+      for (size_t o = 0; o < result.size(); ++o)
+        for (size_t i = 0; i < row.size(); ++i) result[o] += row[i] * weight[o * row.size() + i];
+      y.push_back(std::move(result));
+    }
+    return y;
+  }
+
+  // Heads of a token one after another; each, or all together, are normalised and rotated.
+  void norm_heads(Rows& x, const std::string& name, const nn::AttentionConfig& a,
+                  const nn::NormConfig& norm) const {
+    if (a.qk_norm == nn::QkNorm::none) return;
+    nn::NormConfig kind = norm;
+    if (a.qk_norm == nn::QkNorm::l2) kind.kind = nn::Normalization::rms_norm;
+    const auto width = static_cast<int64_t>(x.at(0).size());
+    const int64_t row = a.qk_norm == nn::QkNorm::full_width ? width : a.head_size;
+    Row weight, bias;
+    if (a.qk_norm != nn::QkNorm::l2) {
+      weight = tensor(name + ".weight", {row});
+      if (kind.has_bias()) bias = tensor(name + ".bias", {row});
+    }
+    for (Row& all : x) {
+      for (auto begin = all.begin(); begin != all.end(); begin += row) {
+        const Row y = normed(Row(begin, begin + row), weight, bias, kind);
+        std::copy(y.begin(), y.end(), begin);
+      }
+    }
+  }
+
+  void rotate(Rows& x, const nn::AttentionConfig& a) const {
+    if (a.rotary.empty()) return;
+    const nn::RotaryConfig& r = v_.rotary.at(a.rotary);
+    const Row frequencies = r.frequencies(a.head_size, static_cast<int64_t>(x.size()));
+    const double amplitude = r.amplitude(v_.max_position_embeddings);
+    const size_t half = frequencies.size();
+    for (size_t t = 0; t < x.size(); ++t) {
+      for (size_t head = 0; head < x[t].size(); head += static_cast<size_t>(a.head_size)) {
+        for (size_t i = 0; i < half; ++i) {
+          const double angle = static_cast<double>(t) * frequencies[i];
+          double &first = x[t][head + (r.interleaved ? 2 * i : i)],
+                 &second = x[t][head + (r.interleaved ? 2 * i + 1 : i + half)];
+          const double turned = first * std::cos(angle) - second * std::sin(angle);
+          second = amplitude * (first * std::sin(angle) + second * std::cos(angle));
+          first = amplitude * turned;
+        }
+      }
+    }
+  }
+
+  Rows mix(const Rows& x, const std::string& name, const LayerValue& layer) const {
+    const nn::AttentionConfig* a = layer.attention();
+    if (a == nullptr) return linear(x, name + ".linear", v_.hidden_size, false);
+    const int64_t query = a->heads * a->head_size, key = a->kv_heads * a->head_size;
+    Rows q, k, v;
+    for (const Row& row : linear(x, name + ".qkv", query + 2 * key, a->qkv_bias)) {
+      q.emplace_back(row.begin(), row.begin() + query);
+      k.emplace_back(row.begin() + query, row.begin() + query + key);
+      v.emplace_back(row.begin() + query + key, row.end());
+    }
+    norm_heads(q, name + ".q_norm", *a, layer.norm);
+    norm_heads(k, name + ".k_norm", *a, layer.norm);
+    rotate(q, *a);
+    rotate(k, *a);
+    const Row sinks = a->sinks == nn::Sinks::learned ? tensor(name + ".sinks", {a->heads}) : Row();
+    Rows out;
+    for (size_t t = 0; t < x.size(); ++t) {
+      Row row;
+      for (int64_t n = 0; n < a->heads; ++n) {
+        double sink = 0;  // e^sink
+        if (a->sinks != nn::Sinks::none)
+          sink = std::exp(sinks.empty() ? 0 : sinks[static_cast<size_t>(n)]);
+        attend(q, k, v, t, n, *a, sink, row);
+      }
+      out.push_back(std::move(row));
+    }
+    return linear(out, name + ".output", v_.hidden_size, a->output_bias);
+  }
+
+  // The first position that a query at t sees.
+  static int64_t first_seen(int64_t t, const nn::AttentionConfig& a) {
+    int64_t first = 0;
+    if (a.window > 0) first = std::max(first, t - a.window + 1);
+    if (a.chunk > 0) first = std::max(first, t / a.chunk * a.chunk);
+    return first;
+  }
+
+  // Appends head n of token t's result to `row`.
+  static void attend(const Rows& q, const Rows& k, const Rows& v, size_t t, int64_t n,
+                     const nn::AttentionConfig& a, double sink, Row& row) {
+    const auto size = static_cast<size_t>(a.head_size), begin = static_cast<size_t>(n) * size;
+    const size_t shared = static_cast<size_t>(n / (a.heads / a.kv_heads)) * size;
+    const double scale = a.scale != 0 ? a.scale : 1 / std::sqrt(static_cast<double>(a.head_size));
+    double sum = sink;
+    Row value(size);
+    for (auto s = static_cast<size_t>(first_seen(static_cast<int64_t>(t), a)); s <= t; ++s) {
+      double score = 0;
+      for (size_t d = 0; d < size; ++d) score += scale * q[t][begin + d] * k[s][shared + d];
+      if (a.soft_cap > 0) score = a.soft_cap * std::tanh(score / a.soft_cap);
+      const double p = std::exp(score);
+      sum += p;
+      for (size_t d = 0; d < size; ++d) value[d] += p * v[s][shared + d];
+    }
+    for (const double d : value) row.push_back(d / sum);
+  }
+
+  static double activated(kernels::Activation function, double x) {
+    using kernels::Activation;
+    switch (function) {
+      case Activation::gelu_tanh:
+        return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+      case Activation::gelu_erf: return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+      case Activation::silu: return x / (1 + std::exp(-x));
+      case Activation::relu: return std::max(x, 0.0);
+      case Activation::squared_relu: return std::max(x, 0.0) * std::max(x, 0.0);
+      case Activation::quick_gelu: return x / (1 + std::exp(-1.702 * x));
+    }
+    return NAN;
+  }
+
+  Rows feed(const Rows& x, const std::string& name, const LayerValue& layer) const {
+    const nn::MlpConfig* mlp = layer.mlp();
+    if (mlp == nullptr) return linear(x, name + ".linear", v_.hidden_size, false);
+    const auto width = static_cast<size_t>(mlp->ffn);
+    Rows inner;
+    for (const Row& row :
+         linear(x, name + ".up", mlp->gated ? 2 * mlp->ffn : mlp->ffn, mlp->bias)) {
+      Row y(width);
+      for (size_t f = 0; f < width; ++f) {
+        double gate = row[f], up = mlp->gated ? row[width + f] : 1;
+        if (mlp->gated && mlp->clamp > 0) {
+          gate = std::min(gate, mlp->clamp);
+          up = std::clamp(up, -mlp->clamp, mlp->clamp);
+        }
+        y[f] = activated(mlp->activation, gate) * (up + mlp->up_offset);
+      }
+      inner.push_back(std::move(y));
+    }
+    return linear(inner, name + ".down", v_.hidden_size, mlp->bias);
+  }
+
+  double cross_entropy(const Row& x, const Row& head, int32_t label) const {
+    double sum = 0, of_label = 0;
+    for (size_t v = 0; v < head.size() / x.size(); ++v) {
+      double logit = 0;
+      for (size_t h = 0; h < x.size(); ++h)
+        logit += v_.logits_scale * x[h] * head[v * x.size() + h];
+      if (v_.logits_soft_cap > 0)
+        logit = v_.logits_soft_cap * std::tanh(logit / v_.logits_soft_cap);
+      sum += std::exp(logit);
+      if (v == static_cast<size_t>(label)) of_label = logit;
+    }
+    return std::log(sum) - of_label;
+  }
+
+  const DecoderValue& v_;
+  const FamilyTensors& map_;
+  const PlainTensors& weights_;
+};
+
+}  // namespace
+
+std::vector<double> plain_losses(const DecoderValue& value, const FamilyTensors& map,
+                                 const PlainTensors& weights, std::span<const int32_t> tokens,
+                                 std::span<const int32_t> labels) {
+  return PlainDecoder(value, map, weights).losses(tokens, labels);
+}
+
+}  // namespace megatron::models

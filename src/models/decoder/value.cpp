@@ -1,0 +1,177 @@
+#include "models/decoder/value.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "base/error.h"
+#include "models/model_flags.h"
+
+namespace megatron::models {
+namespace {
+
+// Far above any model, and small enough that no product of sizes leaves 63 bits.
+constexpr int64_t kMaxLayers = 1 << 16, kMaxHidden = 1 << 20, kMaxWidth = 1 << 24,
+                  kMaxHeadSize = 1 << 16;
+
+void check_size(int64_t value, int64_t limit, std::string_view flag) {
+  MG_CHECK(value > 0 && value <= limit, "--{} is {}; it must lie in [1, {}]", flag, value, limit);
+}
+
+void check_number(double value, bool good, std::string_view flag, std::string_view wanted) {
+  MG_CHECK(good && std::isfinite(value), "--{} is {}; it must be {}", flag, value, wanted);
+}
+
+void check_norm(const nn::NormConfig& norm) {
+  check_number(norm.epsilon, norm.epsilon > 0, "norm-epsilon", "positive");
+}
+
+void check_rotary(const std::string& name, const nn::RotaryConfig& r, int64_t head_size) {
+  check_number(r.base, r.base > 0, "rotary-base", "positive");
+  check_number(r.fraction, r.fraction > 0 && r.fraction <= 1, "rotary-percent", "in (0, 1]");
+  const int64_t dims = r.dims(head_size);
+  MG_CHECK(dims > 0,
+           "--rotary-percent {} of a head size of {} leaves no pair of dims to rotate; change one "
+           "of them",
+           r.fraction, head_size);
+  MG_CHECK(r.fraction < 1 || head_size % 2 == 0,
+           "the head size is {}; rotary positions need an even one: change --kv-channels or "
+           "--num-attention-heads",
+           head_size);
+  if (r.scaling == nn::RopeScaling::none) return;
+  const auto positive = [&](double value, std::string_view what) {
+    MG_CHECK(value > 0 && std::isfinite(value),
+             "the scaling of rotary positions '{}' has {} = {}; it must be positive", name, what,
+             value);
+  };
+  if (r.scaling != nn::RopeScaling::longrope) positive(r.factor, "factor");
+  if (r.scaling == nn::RopeScaling::linear) return;
+  MG_CHECK(
+      r.original_positions > 0 && r.original_positions <= kMaxPositions,
+      "the scaling of rotary positions '{}' has original_max_position_embeddings = {}; it must lie "
+      "in [1, {}]",
+      name, r.original_positions, kMaxPositions);
+  if (r.scaling == nn::RopeScaling::llama3) {
+    positive(r.low_freq_factor, "low_freq_factor");
+    MG_CHECK(r.high_freq_factor > r.low_freq_factor && std::isfinite(r.high_freq_factor),
+             "the scaling of rotary positions '{}' has high_freq_factor = {}; it must be above "
+             "low_freq_factor, {}",
+             name, r.high_freq_factor, r.low_freq_factor);
+  }
+  if (r.scaling == nn::RopeScaling::yarn) {
+    positive(r.beta_fast, "beta_fast");
+    positive(r.beta_slow, "beta_slow");
+    MG_CHECK(r.base > 1, "--rotary-base is {}; YaRN scaling needs one above 1", r.base);
+    for (const double value : {r.mscale, r.mscale_all_dim, r.attention_factor})
+      MG_CHECK(value >= 0 && std::isfinite(value),
+               "the scaling of rotary positions '{}' has a scale of {}; it must be 0 or more", name,
+               value);
+  }
+  if (r.scaling == nn::RopeScaling::dynamic)
+    MG_CHECK(dims > 2, "dynamic scaling of rotary positions rotates {} dims; it needs at least 4",
+             dims);
+  if (r.scaling == nn::RopeScaling::longrope) {
+    for (const auto& [factors, what] :
+         {std::pair{&r.short_factor, "short_factor"}, {&r.long_factor, "long_factor"}}) {
+      MG_CHECK(std::ssize(*factors) == dims / 2,
+               "the scaling of rotary positions '{}' has {} numbers in {}; {} rotated dims need {}",
+               name, factors->size(), what, dims, dims / 2);
+      for (const double value : *factors) positive(value, what);
+    }
+    MG_CHECK(
+        r.original_positions > 1 || r.attention_factor > 0,
+        "the scaling of rotary positions '{}' has original_max_position_embeddings = 1; longrope "
+        "needs at least 2",
+        name);
+  }
+}
+
+void check_attention(const DecoderValue& model, const nn::AttentionConfig& a) {
+  check_size(a.heads, kMaxHidden, "num-attention-heads");
+  check_size(a.kv_heads, kMaxHidden, "num-query-groups");
+  MG_CHECK(
+      a.heads % a.kv_heads == 0,
+      "--num-attention-heads {} is not a multiple of --num-query-groups {}; change one of them",
+      a.heads, a.kv_heads);
+  check_size(a.head_size, kMaxHeadSize, "kv-channels");
+  MG_CHECK(a.heads * a.head_size <= kMaxWidth,
+           "--num-attention-heads {} times the head size {} (--kv-channels) is above {}", a.heads,
+           a.head_size, kMaxWidth);
+  MG_CHECK(std::isfinite(a.scale) && a.scale >= 0,
+           "the scale of attention scores is {}; it must be positive", a.scale);
+  check_number(a.soft_cap, a.soft_cap >= 0, "attn-logit-softcapping", "0 or more");
+  MG_CHECK(a.window >= 0 && a.window <= kMaxPositions,
+           "--window-size sees {} tokens; it must be a number in [1, {}]", a.window, kMaxPositions);
+  MG_CHECK(a.chunk >= 0 && a.chunk <= kMaxPositions,
+           "attention in chunks of {} tokens; it must be a number in [1, {}]", a.chunk,
+           kMaxPositions);
+  if (a.rotary.empty()) return;
+  const auto found = model.rotary.find(a.rotary);
+  MG_CHECK(found != model.rotary.end(),
+           "a layer names the rotary positions '{}', which the model lacks", a.rotary);
+  check_rotary(found->first, found->second, a.head_size);
+}
+
+void check_mlp(const nn::MlpConfig& mlp) {
+  check_size(mlp.ffn, kMaxWidth, "ffn-hidden-size");
+  check_number(mlp.clamp, mlp.clamp >= 0, "activation-func-clamp-value", "positive");
+  MG_CHECK(std::isfinite(mlp.up_offset), "--glu-linear-offset is {}; it must be finite",
+           mlp.up_offset);
+  MG_CHECK(
+      mlp.gated || (mlp.clamp == 0 && mlp.up_offset == 0),
+      "--activation-func-clamp-value and --glu-linear-offset are of gated feed-forward blocks: use "
+      "--swiglu or --quick-geglu");
+}
+
+void check_layer(const DecoderValue& model, const LayerValue& layer) {
+  check_norm(layer.norm);
+  check_number(layer.residual_multiplier, layer.residual_multiplier != 0, "residual-multiplier",
+               "other than 0");
+  MG_CHECK(layer.order == LayerValue::Order::sequential || (layer.norm_before && !layer.norm_after),
+           "attention and MLP in parallel have their norms before them");
+  if (const nn::AttentionConfig* a = layer.attention()) check_attention(model, *a);
+  if (const nn::MlpConfig* mlp = layer.mlp()) check_mlp(*mlp);
+}
+
+}  // namespace
+
+const nn::AttentionConfig* DecoderValue::first_attention() const {
+  const auto found =
+      std::ranges::find_if(layers, [](const LayerValue& l) { return l.attention() != nullptr; });
+  return found == layers.end() ? nullptr : found->attention();
+}
+
+const nn::MlpConfig* DecoderValue::first_mlp() const {
+  const auto found =
+      std::ranges::find_if(layers, [](const LayerValue& l) { return l.mlp() != nullptr; });
+  return found == layers.end() ? nullptr : found->mlp();
+}
+
+void DecoderValue::check() const {
+  check_size(num_layers(), kMaxLayers, "num-layers");
+  check_size(hidden_size, kMaxHidden, "hidden-size");
+  check_size(vocab_size, kMaxVocabulary, "vocab-size");
+  check_size(max_position_embeddings, kMaxPositions, "max-position-embeddings");
+  const LayerValue* before = nullptr;
+  for (const LayerValue& layer : layers) {
+    if (before == nullptr || !(layer == *before)) check_layer(*this, layer);
+    before = &layer;
+  }
+  check_norm(final_norm);
+  check_number(embedding_scale, embedding_scale != 0, "embedding-multiplier", "other than 0");
+  check_number(logits_scale, logits_scale != 0, "output-multiplier", "other than 0");
+  check_number(logits_soft_cap, logits_soft_cap >= 0, "final-logit-softcapping", "0 or more");
+  check_number(hidden_dropout, hidden_dropout >= 0 && hidden_dropout < 1, "hidden-dropout",
+               "in [0, 1)");
+  check_number(attention_dropout, attention_dropout >= 0 && attention_dropout < 1,
+               "attention-dropout", "in [0, 1)");
+  check_number(init_method_std, init_method_std >= 0, "init-method-std", "0 or more");
+  if (embedding_init_std)
+    check_number(*embedding_init_std, *embedding_init_std >= 0, "embedding-init-method-std",
+                 "0 or more");
+  MG_CHECK(score_labels >= 0 && score_labels <= kMaxVocabulary,
+           "a score head has {} labels; their number must lie in [1, {}]", score_labels,
+           kMaxVocabulary);
+}
+
+}  // namespace megatron::models

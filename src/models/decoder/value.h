@@ -1,0 +1,90 @@
+// A decoder-only transformer as a value: a list of layers and a few numbers, from which one composition
+// (models/decoder/model.h) builds any of them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/json.h"
+#include "nn/attention.h"
+#include "nn/mlp.h"
+#include "nn/norm.h"
+#include "nn/rotary.h"
+
+namespace megatron::models {
+
+// In place of attention or MLP: one matrix [H,H], or nothing at all, not even the norm (Bercovich et al.
+// 2024).
+struct LinearConfig {
+  bool operator==(const LinearConfig&) const = default;
+};
+struct NoOp {
+  bool operator==(const NoOp&) const = default;
+};
+
+struct LayerValue {
+  using Mixer = std::variant<nn::AttentionConfig, LinearConfig, NoOp>;
+  using FeedForward = std::variant<nn::MlpConfig, LinearConfig, NoOp>;
+  // sequential: x += mixer(norm(x)), then x += feed_forward(norm(x)). parallel: x += mixer(norm(x)) +
+  // feed_forward(norm(x)) with two norms of the same x, or with one (Wang & Komatsuzaki 2021).
+  enum class Order { sequential, parallel, parallel_one_norm };
+
+  Mixer mixer;
+  FeedForward feed_forward;
+  Order order = Order::sequential;
+  nn::NormConfig norm;  // of all norms of the layer
+  // Norms before mixer and feed-forward (of x), and after them (of what is added to x). An order other
+  // than sequential has those before only.
+  bool norm_before = true, norm_after = false;
+  double residual_multiplier = 1;  // of what is added to x
+
+  bool operator==(const LayerValue&) const = default;
+  const nn::AttentionConfig* attention() const { return std::get_if<nn::AttentionConfig>(&mixer); }
+  nn::AttentionConfig* attention() { return std::get_if<nn::AttentionConfig>(&mixer); }
+  const nn::MlpConfig* mlp() const { return std::get_if<nn::MlpConfig>(&feed_forward); }
+  nn::MlpConfig* mlp() { return std::get_if<nn::MlpConfig>(&feed_forward); }
+};
+
+struct DecoderValue {
+  int64_t vocab_size = 0, hidden_size = 0, max_position_embeddings = 0;
+  bool learned_positions = false;
+  double embedding_scale = 1;                      // of looked-up rows
+  bool rounds_embedding_scale = false;             // to the model's type, as Gemma does
+  std::map<std::string, nn::RotaryConfig> rotary;  // by the name that layers give
+  std::vector<LayerValue> layers;
+  nn::NormConfig final_norm;
+  double logits_scale = 1, logits_soft_cap = 0;  // soft cap 0: none
+  bool untied = false;                           // output weights of their own
+  // > 0: no language-model head, but a score of so many values (class or reward) at the last token.
+  int64_t score_labels = 0;
+  int64_t score_pad_token =
+      -1;  // the last token is the last that is not this one; -1: the last of all
+
+  double hidden_dropout = 0, attention_dropout = 0;
+  // Initial values: standard deviation of matrices, those that give the output of a block having it
+  // divided by sqrt(2 x layers); of the embeddings, where it is another; or Glorot & Bengio 2010.
+  double init_method_std = 0.02;
+  std::optional<double> embedding_init_std;
+  bool xavier_init = false;
+
+  bool operator==(const DecoderValue&) const = default;
+  int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
+  // Of the first layer that has attention, or an MLP; null: none has.
+  const nn::AttentionConfig* first_attention() const;
+  const nn::MlpConfig* first_mlp() const;
+
+  // Throws Error naming values that are out of range or do not go together, and their flags.
+  void check() const;
+};
+
+// By the names of flags; what is at its default is left out, but for sizes. All layers alike: their fields
+// stand beside the others, else "layers" lists runs of equal layers.
+Json to_json(const DecoderValue& value);
+// Throws Error naming a key that is missing, unknown or of another type.
+DecoderValue decoder_from_json(const Json& json);
+
+}  // namespace megatron::models

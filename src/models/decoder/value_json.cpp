@@ -1,0 +1,348 @@
+// A decoder's value as JSON and back, from one list of fields each for model, layers, norms and rotary
+// positions.
+#include <array>
+#include <set>
+
+#include "base/error.h"
+#include "models/decoder/value.h"
+
+namespace megatron::models {
+namespace {
+
+// Names of an enumeration's values, in their order.
+template <class E>
+struct Names;
+template <>
+struct Names<nn::Normalization> {
+  static constexpr std::array all = {"LayerNorm", "RMSNorm"};
+};
+template <>
+struct Names<kernels::Activation> {
+  static constexpr std::array all = {"gelu_tanh", "gelu_erf",     "silu",
+                                     "relu",      "squared_relu", "quick_gelu"};
+};
+template <>
+struct Names<nn::QkNorm> {
+  static constexpr std::array all = {"none", "head", "full-width", "l2"};
+};
+template <>
+struct Names<nn::Sinks> {
+  static constexpr std::array all = {"none", "zero", "learned"};
+};
+template <>
+struct Names<LayerValue::Order> {
+  static constexpr std::array all = {"sequential", "parallel", "parallel-one-norm"};
+};
+template <>
+struct Names<nn::RopeScaling> {
+  static constexpr std::array all = {"none", "linear", "dynamic", "llama3", "yarn", "longrope"};
+};
+
+// Calls f(name, field, always) for each field: `always` are written whatever their value.
+template <class F>
+void norm_fields(auto& n, F&& f) {
+  f("normalization", n.kind, true);
+  f("norm-epsilon", n.epsilon, true);
+  f("norm-bias", n.bias, false);
+  f("layernorm-1p", n.one_plus, false);
+}
+
+template <class F>
+void rotary_fields(auto& r, F&& f) {
+  f("rotary-base", r.base, true);
+  f("rotary-percent", r.fraction, false);
+  f("rotary-interleaved", r.interleaved, false);
+  f("rope-scaling", r.scaling, false);
+  f("rope-scaling-factor", r.factor, false);
+  f("original-max-position-embeddings", r.original_positions, false);
+  f("low-freq-factor", r.low_freq_factor, false);
+  f("high-freq-factor", r.high_freq_factor, false);
+  f("beta-fast", r.beta_fast, false);
+  f("beta-slow", r.beta_slow, false);
+  f("mscale", r.mscale, false);
+  f("mscale-all-dim", r.mscale_all_dim, false);
+  f("attention-factor", r.attention_factor, false);
+  f("correction-range-round-to-int", r.truncate, false);
+  f("short-factor", r.short_factor, false);
+  f("long-factor", r.long_factor, false);
+}
+
+template <class F>
+void attention_fields(auto& a, F&& f) {
+  f("num-attention-heads", a.heads, true);
+  f("num-query-groups", a.kv_heads, true);
+  f("kv-channels", a.head_size, true);
+  f("qkv-bias", a.qkv_bias, true);
+  f("attention-output-bias", a.output_bias, true);
+  f("softmax-scale", a.scale, false);
+  f("attn-logit-softcapping", a.soft_cap, false);
+  f("window-size", a.window, false);
+  f("attention-chunk-size", a.chunk, false);
+  f("qk-norm", a.qk_norm, false);
+  f("softmax-sinks", a.sinks, false);
+  f("rotary", a.rotary, false);
+}
+
+template <class F>
+void mlp_fields(auto& m, F&& f) {
+  f("ffn-hidden-size", m.ffn, true);
+  f("activation", m.activation, true);
+  f("gated", m.gated, true);
+  f("mlp-bias", m.bias, true);
+  f("activation-clamp", m.clamp, false);
+  f("glu-linear-offset", m.up_offset, false);
+}
+
+template <class F>
+void layer_fields(auto& l, F&& f) {
+  f("layer-order", l.order, false);
+  f("norm-before", l.norm_before, false);
+  f("norm-after", l.norm_after, false);
+  f("residual-multiplier", l.residual_multiplier, false);
+}
+
+template <class F>
+void model_fields(auto& v, F&& f) {
+  f("vocab-size", v.vocab_size, true);
+  f("hidden-size", v.hidden_size, true);
+  f("max-position-embeddings", v.max_position_embeddings, true);
+  f("learned-positions", v.learned_positions, false);
+  f("embedding-multiplier", v.embedding_scale, false);
+  f("rounds-embedding-multiplier", v.rounds_embedding_scale, false);
+  f("output-multiplier", v.logits_scale, false);
+  f("final-logit-softcapping", v.logits_soft_cap, false);
+  f("untied", v.untied, true);
+  f("score-labels", v.score_labels, false);
+  f("score-pad-token", v.score_pad_token, false);
+}
+
+template <class T>
+Json json_of(const T& value) {
+  if constexpr (std::is_enum_v<T>) {
+    return Json(Names<T>::all[static_cast<size_t>(value)]);
+  } else if constexpr (std::is_same_v<T, std::vector<double>>) {
+    return Json(Json::Array(value.begin(), value.end()));
+  } else {
+    return Json(value);
+  }
+}
+
+// Writes the fields that are not those of `plain`.
+template <class T>
+class Writer {
+ public:
+  Writer(Json::Object& to, const T& value) : to_(to), value_(value) {}
+  template <class Fields>
+  void operator()(Fields fields) const {
+    std::vector<Json> defaults;
+    const T plain{};
+    fields(plain,
+           [&](std::string_view, const auto& field, bool) { defaults.push_back(json_of(field)); });
+    size_t at = 0;
+    fields(value_, [&](std::string_view name, const auto& field, bool always) {
+      Json json = json_of(field);
+      if (always || !(json == defaults[at])) to_.emplace_back(name, std::move(json));
+      ++at;
+    });
+  }
+
+ private:
+  Json::Object& to_;
+  const T& value_;
+};
+
+template <class T, class Fields>
+void write(Json::Object& to, const T& value, Fields fields) {
+  Writer<T>(to, value)(fields);
+}
+
+// Reads fields by their names; what is not there keeps its default. Remembers which names it knows.
+class Reader {
+ public:
+  explicit Reader(const Json& from) : from_(from) {
+    MG_CHECK(from.is_object(), "a model's description is {}; it must be a JSON object",
+             from.dump());
+  }
+  template <class T>
+  void operator()(std::string_view name, T& field, bool always) {
+    known_.emplace(name);
+    const Json* json = from_.find(name);
+    MG_CHECK(json != nullptr || !always, "the model's description has no '{}'", name);
+    if (json == nullptr) return;
+    try {
+      read(*json, field);
+    } catch (const Error& error) {
+      fail("the model's description, {}: {}", name, error.what());
+    }
+  }
+  const Json* object(std::string_view name) {
+    known_.emplace(name);
+    return from_.find(name);
+  }
+  void refuse_unknown() const {
+    for (const auto& [name, value] : from_.as_object())
+      MG_CHECK(known_.contains(name), "the model's description has an unknown '{}'", name);
+  }
+
+ private:
+  static void read(const Json& json, int64_t& to) { to = json.as_integer(); }
+  static void read(const Json& json, double& to) { to = json.as_number(); }
+  static void read(const Json& json, bool& to) { to = json.as_bool(); }
+  static void read(const Json& json, std::string& to) { to = json.as_string(); }
+  static void read(const Json& json, std::vector<double>& to) {
+    for (const Json& number : json.as_array()) to.push_back(number.as_number());
+  }
+  template <class E>
+    requires std::is_enum_v<E>
+  static void read(const Json& json, E& to) {
+    const std::string& name = json.as_string();
+    for (size_t i = 0; i < Names<E>::all.size(); ++i) {
+      if (name != Names<E>::all[i]) continue;
+      to = static_cast<E>(i);
+      return;
+    }
+    fail("'{}' is not known", name);
+  }
+
+  const Json& from_;
+  std::set<std::string, std::less<>> known_;
+};
+
+constexpr auto kNorm = [](auto& n, auto&& f) { norm_fields(n, f); };
+constexpr auto kRotary = [](auto& r, auto&& f) { rotary_fields(r, f); };
+constexpr auto kAttention = [](auto& a, auto&& f) { attention_fields(a, f); };
+constexpr auto kMlp = [](auto& m, auto&& f) { mlp_fields(m, f); };
+constexpr auto kLayer = [](auto& l, auto&& f) { layer_fields(l, f); };
+constexpr auto kModel = [](auto& v, auto&& f) { model_fields(v, f); };
+
+// The kind of a mixer or a feed-forward other than the usual one.
+template <class Variant>
+const char* other_kind(const Variant& part) {
+  if (std::holds_alternative<LinearConfig>(part)) return "linear";
+  return std::holds_alternative<NoOp>(part) ? "none" : nullptr;
+}
+
+template <class Usual, class Variant>
+void read_part(Reader& reader, std::string_view name, Variant& part, auto fields) {
+  const Json* kind = reader.object(name);
+  if (kind == nullptr) {
+    Usual usual{};
+    fields(usual, reader);
+    part = usual;
+  } else if (kind->as_string() == "linear") {
+    part = LinearConfig{};
+  } else {
+    MG_CHECK(kind->as_string() == "none", "the model's description, {}: '{}' is not known", name,
+             kind->as_string());
+    part = NoOp{};
+  }
+}
+
+void write_layer(Json::Object& to, const LayerValue& layer) {
+  if (const auto* attention = layer.attention()) {
+    write(to, *attention, kAttention);
+  } else {
+    to.emplace_back("mixer", other_kind(layer.mixer));
+  }
+  if (const auto* mlp = layer.mlp()) {
+    write(to, *mlp, kMlp);
+  } else {
+    to.emplace_back("feed-forward", other_kind(layer.feed_forward));
+  }
+  write(to, layer.norm, kNorm);
+  write(to, layer, kLayer);
+}
+
+LayerValue read_layer(Reader& reader) {
+  LayerValue layer;
+  read_part<nn::AttentionConfig>(reader, "mixer", layer.mixer, kAttention);
+  read_part<nn::MlpConfig>(reader, "feed-forward", layer.feed_forward, kMlp);
+  norm_fields(layer.norm, reader);
+  layer_fields(layer, reader);
+  return layer;
+}
+
+}  // namespace
+
+Json to_json(const DecoderValue& value) {
+  Json::Object to = {{"num-layers", value.num_layers()}};
+  write(to, value, kModel);
+  Json::Array runs;
+  int64_t uniform = 0;
+  for (size_t i = 0; i < value.layers.size();) {
+    size_t end = i + 1;
+    while (end < value.layers.size() && value.layers[end] == value.layers[i]) ++end;
+    Json::Object run;
+    if (end - i < value.layers.size()) run.emplace_back("count", static_cast<int64_t>(end - i));
+    write_layer(run, value.layers[i]);
+    runs.emplace_back(std::move(run));
+    uniform = static_cast<int64_t>(end - i);
+    i = end;
+  }
+  const bool alike = uniform == value.num_layers() && !runs.empty();
+  if (alike) {
+    for (auto& member : runs[0].as_object()) to.push_back(std::move(member));
+  } else {
+    to.emplace_back("layers", std::move(runs));
+  }
+  if (!alike || !(value.final_norm == value.layers[0].norm)) {
+    Json::Object norm;
+    write(norm, value.final_norm, kNorm);
+    to.emplace_back("final-norm", std::move(norm));
+  }
+  // One unnamed table is the model's own.
+  for (const auto& [name, rotary] : value.rotary) {
+    Json::Object table;
+    write(table, rotary, kRotary);
+    to.emplace_back("rotary." + name, std::move(table));
+  }
+  return Json(std::move(to));
+}
+
+DecoderValue decoder_from_json(const Json& json) {
+  DecoderValue value;
+  Reader reader(json);
+  int64_t layers = 0;
+  reader("num-layers", layers, true);
+  MG_CHECK(layers > 0 && layers <= 1 << 16,
+           "the model's description has num-layers {}; it must lie in [1, {}]", layers, 1 << 16);
+  model_fields(value, reader);
+  if (const Json* runs = reader.object("layers")) {
+    for (const Json& run : runs->as_array()) {
+      Reader of_run(run);
+      int64_t count = 1;
+      of_run("count", count, false);
+      MG_CHECK(count > 0 && count <= layers - value.num_layers(),
+               "the model's description, layers: {} more are listed than num-layers {}", count,
+               layers);
+      const LayerValue layer = read_layer(of_run);
+      of_run.refuse_unknown();
+      value.layers.insert(value.layers.end(), static_cast<size_t>(count), layer);
+    }
+    MG_CHECK(value.num_layers() == layers,
+             "the model's description lists {} layers, num-layers is {}", value.num_layers(),
+             layers);
+  } else {
+    value.layers.assign(static_cast<size_t>(layers), read_layer(reader));
+  }
+  value.final_norm = value.layers[0].norm;
+  if (const Json* norm = reader.object("final-norm")) {
+    Reader of_norm(*norm);
+    value.final_norm = {};
+    norm_fields(value.final_norm, of_norm);
+    of_norm.refuse_unknown();
+  }
+  for (const auto& [name, table] : json.as_object()) {
+    constexpr std::string_view kPrefix = "rotary.";
+    if (!name.starts_with(kPrefix)) continue;
+    reader.object(name);
+    Reader of_table(table);
+    nn::RotaryConfig& rotary = value.rotary[name.substr(kPrefix.size())];
+    rotary_fields(rotary, of_table);
+    of_table.refuse_unknown();
+  }
+  reader.refuse_unknown();
+  return value;
+}
+
+}  // namespace megatron::models

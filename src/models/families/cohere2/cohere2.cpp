@@ -1,0 +1,64 @@
+// Cohere Command R7B (Cohere 2025): attention and MLP in parallel after one LayerNorm without a bias; rotary positions,
+// interleaved, in layers with a window only; scaled logits.
+#include "models/families/all.h"
+#include "models/families/config_json.h"
+
+namespace megatron::models {
+namespace cohere2 {
+namespace {
+
+constexpr CommonDefaults kDefaults{.norm_epsilon = 1e-5,
+                                   .tied = true,
+                                   .epsilon_key = "layer_norm_eps",
+                                   .norm = nn::Normalization::layer_norm};
+
+DecoderValue read(const Json& j) {
+  DecoderValue value = read_common(j, kDefaults);
+  value.rotary["default"].interleaved = true;
+  value.logits_scale = number(j, "logit_scale", 0.0625);
+  value.final_norm.bias = false;
+  const bool bias = boolean(j, "attention_bias", false);
+  read_windows(j, value, [](const Json& config, int64_t layer) {
+    const int64_t pattern =
+        integer(config, "sliding_window_pattern", integer(config, "_sliding_window_pattern", 4));
+    return (layer + 1) % pattern != 0;
+  });
+  for (LayerValue& layer : value.layers) {
+    layer.order = LayerValue::Order::parallel_one_norm;
+    layer.norm.bias = false;
+    nn::AttentionConfig& a = *layer.attention();
+    a.qkv_bias = a.output_bias = bias;
+    if (a.window == 0) a.rotary.clear();
+  }
+  return value;
+}
+
+Json write(const DecoderValue& value) {
+  Json j = write_common(value, kDefaults);
+  const auto rotary = value.rotary.find("default");
+  if (rotary != value.rotary.end()) j.set("rope_parameters", write_rope_parameters(rotary->second));
+  j.set("architectures", Json::Array{"Cohere2ForCausalLM"});
+  j.set("attention_bias", value.first_attention()->qkv_bias);
+  j.set("layer_types", layer_types(value));
+  j.set("logit_scale", value.logits_scale);
+  j.set("model_type", "cohere2");
+  j.set("sliding_window", window_of(value) > 0 ? Json(window_of(value)) : Json());
+  return j;
+}
+
+FamilyTensors tensors(const DecoderValue& value) {
+  return llama_tensors(value, {{"attention_norm", "input_layernorm"}});
+}
+
+}  // namespace
+}  // namespace cohere2
+
+const DecoderFamily kCohere2 = {.name = "cohere2",
+                                .models = "Command R7B, Command A",
+                                .read = cohere2::read,
+                                .write = cohere2::write,
+                                .tensors = cohere2::tensors,
+                                .keys = kLlamaKeys,
+                                .surplus = kRotaryBuffers};
+
+}  // namespace megatron::models

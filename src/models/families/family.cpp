@@ -1,0 +1,143 @@
+#include "models/families/family.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "models/families/all.h"
+#include "models/families/config_json.h"
+
+namespace megatron::models {
+namespace {
+
+constexpr std::array kFamilies = {&kGpt2,     &kLlama,       &kQwen2,      &kQwen3,   &kMistral,
+                                  &kGemma2,   &kGemma3Text,  &kPhi3,       &kOlmo2,   &kGranite,
+                                  &kNemotron, &kNemotronNas, &kStarcoder2, &kGptNeox, &kFalcon,
+                                  &kCohere2,  &kMegatron};
+
+// A message about flags, said of the keys that they stand for in this family's file.
+std::string with_keys(std::string text, const DecoderFamily& family) {
+  for (const DecoderFamily::Key& key : family.keys)
+    for (size_t at = 0; (at = text.find(key.flag, at)) != text.npos; at += key.key.size())
+      text.replace(at, key.flag.size(), key.key);
+  return text;
+}
+
+std::string shown(const Json* value) { return value == nullptr ? "its default" : value->dump(); }
+
+// What comes back of a value's description as another one.
+std::string first_difference(const Json& value, const Json& back) {
+  for (const auto& [name, json] : value.as_object()) {
+    const Json* other = back.find(name);
+    if (other == nullptr || !(*other == json))
+      return fmt::format("{} {}; the file can only say {}", name, json.dump(), shown(other));
+  }
+  for (const auto& [name, json] : back.as_object())
+    if (!value.contains(name))
+      return fmt::format("{} at its default; the file can only say {}", name, json.dump());
+  return "";
+}
+
+// Objects of transformers are sorted by their keys.
+Json sorted(Json config) {
+  std::ranges::stable_sort(config.as_object(), {}, &Json::Member::first);
+  return config;
+}
+
+// The keys of versions before 5.
+Json older(Json config) {
+  if (const Json* rope = config.find("rope_parameters");
+      rope != nullptr && rope->contains("rope_type")) {
+    Json::Object scaling;
+    for (const auto& [name, value] : rope->as_object()) {
+      if (name == "rope_theta" || name == "partial_rotary_factor") continue;
+      scaling.emplace_back(name, value);
+    }
+    config.set("rope_theta", (*rope)["rope_theta"]);
+    if (const Json* part = rope->find("partial_rotary_factor"))
+      config.set("partial_rotary_factor", *part);
+    const bool scaled = (*rope)["rope_type"].as_string() != "default";
+    config.set("rope_scaling", scaled ? Json(std::move(scaling)) : Json());
+    std::erase_if(config.as_object(),
+                  [](const Json::Member& member) { return member.first == "rope_parameters"; });
+  }
+  return config;
+}
+
+}  // namespace
+
+std::span<const DecoderFamily* const> families() { return kFamilies; }
+
+const DecoderFamily& family_named(std::string_view name) {
+  for (const DecoderFamily* family : kFamilies)
+    if (family->name == name) return *family;
+  std::vector<std::string_view> names;
+  for (const DecoderFamily* family : kFamilies) names.push_back(family->name);
+  fail("there is no model type '{}'; supported: {}", name, fmt::join(names, ", "));
+}
+
+std::string obstacle(const DecoderFamily& family, const DecoderValue& value) {
+  try {
+    const DecoderValue back = family.read(family.write(value));
+    if (std::string difference = first_difference(to_json(value), to_json(back));
+        !difference.empty())
+      return difference;
+    if (back.hidden_dropout != value.hidden_dropout)
+      return fmt::format("--hidden-dropout {}; the file has none: use --hidden-dropout 0",
+                         value.hidden_dropout);
+    if (back.attention_dropout != value.attention_dropout)
+      return fmt::format("--attention-dropout {}; the file has none: use --attention-dropout 0",
+                         value.attention_dropout);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+const DecoderFamily& family_for(const DecoderValue& value) {
+  // Dropout is a setting of training and decides nothing: that it cannot be saved is an error when it is.
+  DecoderValue plain = value;
+  plain.hidden_dropout = plain.attention_dropout = 0;
+  for (const DecoderFamily* family : kFamilies)
+    if (obstacle(*family, plain).empty()) return *family;
+  return kMegatron;
+}
+
+DecoderValue read_config(const DecoderFamily& family, const Json& config) {
+  MG_CHECK(config.is_object(), "config.json is {}; a JSON object is wanted", config.dump());
+  DecoderValue value = family.read(config);
+  try {
+    value.check();
+  } catch (const Error& error) {
+    fail("config.json: {}", with_keys(error.what(), family));
+  }
+  return value;
+}
+
+ConfigForm form_of(const Json& config) {
+  const bool older = config.contains("torch_dtype") || config.contains("rope_scaling");
+  return older && !config.contains("rope_parameters") ? ConfigForm::older
+                                                      : ConfigForm::transformers_5;
+}
+
+Json write_config(const DecoderFamily& family, const DecoderValue& value, DType stored,
+                  ConfigForm form) {
+  const std::string in_the_way = obstacle(family, value);
+  MG_CHECK(in_the_way.empty(), "Hugging Face's {} cannot hold the model: it has {}", family.name,
+           in_the_way);
+  Json config = family.write(value);
+  if (form == ConfigForm::older) {
+    config = older(std::move(config));
+  } else if (const Json* rope = config.find("rope_parameters");
+             rope != nullptr && rope->contains("rope_theta")) {
+    // Where readers before transformers 5 look for it.
+    const Json base = (*rope)["rope_theta"];
+    if (base.as_number() != 10000) config.set("rope_theta", base);
+  }
+  config.set(form == ConfigForm::older ? "torch_dtype" : "dtype", stored_name(stored));
+  return sorted(std::move(config));
+}
+
+}  // namespace megatron::models

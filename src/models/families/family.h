@@ -1,0 +1,58 @@
+// A family: how a config.json of Hugging Face's becomes a decoder's value and comes back, and what its
+// tensors are called. One folder each; none has a line of forward code.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+#include "models/decoder/value.h"
+#include "models/families/tensor_map.h"
+
+namespace megatron::models {
+
+// Keys as transformers 5 writes them (rope_parameters, dtype), or as versions before it (rope_theta,
+// rope_scaling, torch_dtype). Both are read; what is read in a form is written in it.
+enum class ConfigForm { transformers_5, older };
+
+struct DecoderFamily {
+  std::string_view name;  // model_type of its config.json
+  // What a user trains and downloads under it: for the table of supported models.
+  std::string_view models;
+  // Throws Error naming the key and the value that is not supported. Sizes are checked later.
+  DecoderValue (*read)(const Json& config);
+  // The keys that transformers 5 writes, but for dtype. Of any value: where it cannot be said in this file,
+  // read() gives another value or throws.
+  Json (*write)(const DecoderValue& value);
+  FamilyTensors (*tensors)(const DecoderValue& value);
+  // Flags, and the keys of the file that say the same. One that begins another one's name comes
+  // after it.
+  struct Key {
+    std::string_view flag, key;
+  };
+  std::span<const Key> keys;
+  // Tensors of published directories that no computation needs (buffers of masks and angles): dropped
+  // when read. '*' stands for a layer's number.
+  std::span<const std::string_view> surplus = {};
+};
+
+// In the order in which a family is looked for that can hold a value.
+std::span<const DecoderFamily* const> families();
+// Throws Error that lists those there are.
+const DecoderFamily& family_named(std::string_view name);
+// Of a value that flags describe: the first that can hold it, or could without dropout; the last one
+// (megatron) holds any value.
+const DecoderFamily& family_for(const DecoderValue& value);
+
+// Checked. Throws Error naming the key and the value that is not supported.
+DecoderValue read_config(const DecoderFamily& family, const Json& config);
+ConfigForm form_of(const Json& config);
+// Throws Error where the family cannot hold the value, naming what stands in the way.
+Json write_config(const DecoderFamily& family, const DecoderValue& value, DType stored,
+                  ConfigForm form);
+
+// Why the family's config.json cannot hold the value: what would come back otherwise. Empty: it can.
+std::string obstacle(const DecoderFamily& family, const DecoderValue& value);
+
+}  // namespace megatron::models

@@ -1,0 +1,75 @@
+// GPT-NeoX and Pythia (Black et al. 2022; Biderman et al. 2023): LayerNorm, biases, a part of each head rotated,
+// attention and MLP in parallel with a norm each.
+#include "models/families/all.h"
+#include "models/families/config_json.h"
+
+namespace megatron::models {
+namespace gpt_neox {
+namespace {
+
+constexpr CommonDefaults kDefaults{.norm_epsilon = 1e-5,
+                                   .rotary_fraction = 0.25,
+                                   .activation = "gelu",
+                                   .epsilon_key = "layer_norm_eps",
+                                   .norm = nn::Normalization::layer_norm,
+                                   .gated = false};
+
+DecoderValue read(const Json& given) {
+  Json j = given;  // older names
+  if (present(j, "rotary_pct") != nullptr) j.set("partial_rotary_factor", j["rotary_pct"]);
+  if (present(j, "rotary_emb_base") != nullptr) j.set("rope_theta", j["rotary_emb_base"]);
+  refuse_unless(j, "is_decoder", false);
+  DecoderValue value = read_common(j, kDefaults);
+  value.hidden_dropout = number(j, "hidden_dropout", 0);
+  const bool parallel = boolean(j, "use_parallel_residual", true),
+             bias = boolean(j, "attention_bias", true);
+  for (LayerValue& layer : value.layers) {
+    layer.order = parallel ? LayerValue::Order::parallel : LayerValue::Order::sequential;
+    layer.attention()->qkv_bias = layer.attention()->output_bias = bias;
+    layer.mlp()->bias = true;
+  }
+  return value;
+}
+
+Json write(const DecoderValue& value) {
+  Json j = write_common(value, kDefaults);
+  std::erase_if(j.as_object(), [](const Json::Member& member) {
+    return member.first == "num_key_value_heads" || member.first == "head_dim";
+  });
+  j.set("architectures", Json::Array{"GPTNeoXForCausalLM"});
+  j.set("attention_bias", value.first_attention()->qkv_bias);
+  j.set("hidden_dropout", value.hidden_dropout);
+  j.set("model_type", "gpt_neox");
+  j.set("use_parallel_residual", value.layers[0].order == LayerValue::Order::parallel);
+  return j;
+}
+
+FamilyTensors tensors(const DecoderValue&) {
+  return {.layer_prefix = "gpt_neox.layers.*.",
+          .outside = {{"embedding", "gpt_neox.embed_in"},
+                      {"final_norm", "gpt_neox.final_layer_norm"},
+                      {"output", "embed_out"}},
+          .layer = {{"attention_norm", "input_layernorm"},
+                    {"attention.qkv", "attention.query_key_value", Take::grouped},
+                    {"attention.output", "attention.dense"},
+                    {"mlp_norm", "post_attention_layernorm"},
+                    {"mlp.up", "mlp.dense_h_to_4h"},
+                    {"mlp.down", "mlp.dense_4h_to_h"}}};
+}
+
+constexpr std::string_view kBuffers[] = {"gpt_neox.layers.*.attention.bias",
+                                         "gpt_neox.layers.*.attention.masked_bias",
+                                         "gpt_neox.layers.*.attention.rotary_emb.inv_freq"};
+
+}  // namespace
+}  // namespace gpt_neox
+
+const DecoderFamily kGptNeox = {.name = "gpt_neox",
+                                .models = "GPT-NeoX 20B, Pythia",
+                                .read = gpt_neox::read,
+                                .write = gpt_neox::write,
+                                .tensors = gpt_neox::tensors,
+                                .keys = kLlamaKeys,
+                                .surplus = gpt_neox::kBuffers};
+
+}  // namespace megatron::models

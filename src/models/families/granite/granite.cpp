@@ -1,0 +1,58 @@
+// Granite 3 (Granite Team 2024): Llama with multipliers of embeddings, residuals, scores and logits.
+#include "base/error.h"
+#include "models/families/all.h"
+#include "models/families/config_json.h"
+
+namespace megatron::models {
+namespace granite {
+namespace {
+
+constexpr CommonDefaults kDefaults{.rope_theta = 10000};
+
+DecoderValue read(const Json& j) {
+  DecoderValue value = read_common(j, kDefaults);
+  const bool attention_bias = boolean(j, "attention_bias", false),
+             mlp_bias = boolean(j, "mlp_bias", false);
+  const double logits = number(j, "logits_scaling", 1);
+  MG_CHECK(logits != 0, "config.json has logits_scaling = 0; logits are divided by it");
+  value.embedding_scale = number(j, "embedding_multiplier", 1);
+  value.logits_scale = 1 / logits;
+  for (LayerValue& layer : value.layers) {
+    layer.residual_multiplier = number(j, "residual_multiplier", 1);
+    layer.attention()->scale = number(j, "attention_multiplier", 1);
+    layer.attention()->qkv_bias = layer.attention()->output_bias = attention_bias;
+    layer.mlp()->bias = mlp_bias;
+  }
+  return value;
+}
+
+Json write(const DecoderValue& value) {
+  Json j = write_common(value, kDefaults);
+  j.set("architectures", Json::Array{"GraniteForCausalLM"});
+  j.set("attention_bias", value.first_attention()->qkv_bias);
+  j.set("attention_multiplier", value.first_attention()->score_scale());
+  j.set("embedding_multiplier", value.embedding_scale);
+  j.set("logits_scaling", 1 / value.logits_scale);
+  j.set("mlp_bias", value.first_mlp()->bias);
+  j.set("model_type", "granite");
+  j.set("residual_multiplier", value.layers[0].residual_multiplier);
+  return j;
+}
+
+FamilyTensors tensors(const DecoderValue& value) {
+  return llama_tensors(
+      value, {{"attention_norm", "input_layernorm"}, {"mlp_norm", "post_attention_layernorm"}});
+}
+
+}  // namespace
+}  // namespace granite
+
+const DecoderFamily kGranite = {.name = "granite",
+                                .models = "Granite 3 (dense)",
+                                .read = granite::read,
+                                .write = granite::write,
+                                .tensors = granite::tensors,
+                                .keys = kLlamaKeys,
+                                .surplus = kRotaryBuffers};
+
+}  // namespace megatron::models

@@ -1,0 +1,48 @@
+// Llama 1 to 3.3 (Touvron et al. 2023; Grattafiori et al. 2024): rotary positions with every scaling, RMSNorm,
+// gated SiLU, key heads that several query heads share; a language-model or a score head.
+#include "models/families/all.h"
+#include "models/families/config_json.h"
+
+namespace megatron::models {
+namespace llama {
+namespace {
+
+DecoderValue read(const Json& j) {
+  refuse_unless(j, "pretraining_tp", 1);
+  DecoderValue value = read_common(j);
+  read_score_head(j, value);
+  const bool attention_bias = boolean(j, "attention_bias", false),
+             mlp_bias = boolean(j, "mlp_bias", false);
+  for (LayerValue& layer : value.layers) {
+    layer.attention()->qkv_bias = layer.attention()->output_bias = attention_bias;
+    layer.mlp()->bias = mlp_bias;
+  }
+  return value;
+}
+
+Json write(const DecoderValue& value) {
+  Json j = write_common(value);
+  j.set("attention_bias", value.first_attention()->qkv_bias);
+  j.set("mlp_bias", value.first_mlp()->bias);
+  j.set("model_type", "llama");
+  write_score_head(value, "Llama", j);
+  return j;
+}
+
+FamilyTensors tensors(const DecoderValue& value) {
+  return llama_tensors(
+      value, {{"attention_norm", "input_layernorm"}, {"mlp_norm", "post_attention_layernorm"}});
+}
+
+}  // namespace
+}  // namespace llama
+
+const DecoderFamily kLlama = {.name = "llama",
+                              .models = "Llama 1 to 3.3",
+                              .read = llama::read,
+                              .write = llama::write,
+                              .tensors = llama::tensors,
+                              .keys = kLlamaKeys,
+                              .surplus = kRotaryBuffers};
+
+}  // namespace megatron::models

@@ -1,0 +1,57 @@
+// Any decoder, whatever family could hold it: config.json is the value itself. transformers does not know the
+// type; the tensors go by the names of this program.
+#include "base/error.h"
+#include "models/families/all.h"
+#include "models/families/config_json.h"
+
+namespace megatron::models {
+namespace megatron {
+namespace {
+
+DecoderValue read(const Json& j) {
+  const Json* model = present(j, "model");
+  MG_CHECK(model != nullptr,
+           "config.json has no 'model', which describes a model of type megatron");
+  DecoderValue value = decoder_from_json(*model);
+  value.hidden_dropout = number(j, "hidden_dropout", 0);
+  value.attention_dropout = number(j, "attention_dropout", 0);
+  value.init_method_std = number(j, "initializer_range", 0.02);
+  return value;
+}
+
+Json write(const DecoderValue& value) {
+  Json j(Json::Object{});
+  j.set("attention_dropout", value.attention_dropout);
+  j.set("hidden_dropout", value.hidden_dropout);
+  j.set("initializer_range", value.init_method_std);
+  j.set("model", to_json(value));
+  j.set("model_type", "megatron");
+  return j;
+}
+
+FamilyTensors tensors(const DecoderValue&) {
+  return {.layer_prefix = "layers.*.",
+          .outside = {{"embedding", "embedding"},
+                      {"position_embedding", "position_embedding"},
+                      {"final_norm", "final_norm"},
+                      {"output", "output"},
+                      {"score", "score"}},
+          .layer = {{"attention_norm", "attention_norm"},
+                    {"attention_post_norm", "attention_post_norm"},
+                    {"attention", "attention"},
+                    {"mlp_norm", "mlp_norm"},
+                    {"mlp_post_norm", "mlp_post_norm"},
+                    {"mlp", "mlp"}}};
+}
+
+}  // namespace
+}  // namespace megatron
+
+const DecoderFamily kMegatron = {.name = "megatron",
+                                 .models = "any decoder that flags describe",
+                                 .read = megatron::read,
+                                 .write = megatron::write,
+                                 .tensors = megatron::tensors,
+                                 .keys = {}};
+
+}  // namespace megatron::models

@@ -1,0 +1,61 @@
+// Phi-3, Phi-3.5 mini and Phi-4 (Abdin et al. 2024): Llama with fused matrices, longrope scaling and partly rotated
+// heads.
+#include "base/error.h"
+#include "models/families/all.h"
+#include "models/families/config_json.h"
+
+namespace megatron::models {
+namespace phi3 {
+namespace {
+
+DecoderValue read(const Json& j) {
+  DecoderValue value = read_common(j, {.norm_epsilon = 1e-5});
+  value.hidden_dropout = number(j, "resid_pdrop", 0);
+  const double embedding_dropout = number(j, "embd_pdrop", 0);
+  MG_CHECK(embedding_dropout == 0 || embedding_dropout == value.hidden_dropout,
+           "config.json has embd_pdrop = {} and resid_pdrop = {}; both are one dropout here: make "
+           "them equal",
+           embedding_dropout, value.hidden_dropout);
+  read_windows(j, value, [](const Json&, int64_t) { return true; });
+  return value;
+}
+
+Json write(const DecoderValue& value) {
+  Json j = write_common(value);
+  const auto rotary = value.rotary.find(value.first_attention()->rotary);
+  if (rotary != value.rotary.end() && rotary->second.original_positions > 0)
+    j.set("original_max_position_embeddings", rotary->second.original_positions);
+  const int64_t window = window_of(value);
+  j.set("architectures", Json::Array{"Phi3ForCausalLM"});
+  j.set("embd_pdrop", value.hidden_dropout);
+  j.set("model_type", "phi3");
+  j.set("resid_pdrop", value.hidden_dropout);
+  j.set("sliding_window", window > 0 ? Json(window) : Json());
+  return j;
+}
+
+FamilyTensors tensors(const DecoderValue&) {
+  return {.layer_prefix = "model.layers.*.",
+          .outside = {{"embedding", "model.embed_tokens"},
+                      {"final_norm", "model.norm"},
+                      {"output", "lm_head"}},
+          .layer = {{"attention_norm", "input_layernorm"},
+                    {"attention.qkv", "self_attn.qkv_proj"},
+                    {"attention.output", "self_attn.o_proj"},
+                    {"mlp_norm", "post_attention_layernorm"},
+                    {"mlp.up", "mlp.gate_up_proj"},
+                    {"mlp.down", "mlp.down_proj"}}};
+}
+
+}  // namespace
+}  // namespace phi3
+
+const DecoderFamily kPhi3 = {.name = "phi3",
+                             .models = "Phi-3, Phi-3.5 mini, Phi-4",
+                             .read = phi3::read,
+                             .write = phi3::write,
+                             .tensors = phi3::tensors,
+                             .keys = kLlamaKeys,
+                             .surplus = kRotaryBuffers};
+
+}  // namespace megatron::models

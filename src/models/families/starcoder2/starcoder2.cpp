@@ -1,0 +1,69 @@
+// StarCoder2 (Lozhkov et al. 2024): LayerNorm and biases everywhere, GELU (tanh form) without a gate, a window.
+#include "base/error.h"
+#include "models/families/all.h"
+#include "models/families/config_json.h"
+
+namespace megatron::models {
+namespace starcoder2 {
+namespace {
+
+constexpr CommonDefaults kDefaults{.norm_epsilon = 1e-5,
+                                   .kv_heads = 2,
+                                   .tied = true,
+                                   .activation = "gelu_pytorch_tanh",
+                                   .epsilon_key = "norm_epsilon",
+                                   .norm = nn::Normalization::layer_norm,
+                                   .gated = false};
+
+DecoderValue read(const Json& j) {
+  DecoderValue value = read_common(j, kDefaults);
+  const bool bias = boolean(j, "use_bias", true);
+  value.hidden_dropout = number(j, "residual_dropout", 0);
+  const double embedding_dropout = number(j, "embedding_dropout", value.hidden_dropout);
+  MG_CHECK(embedding_dropout == value.hidden_dropout,
+           "config.json has embedding_dropout = {} and residual_dropout = {}; both are one dropout "
+           "here: make them "
+           "equal",
+           embedding_dropout, value.hidden_dropout);
+  for (LayerValue& layer : value.layers) {
+    layer.attention()->qkv_bias = layer.attention()->output_bias = bias;
+    layer.mlp()->bias = bias;
+  }
+  read_windows(j, value, [](const Json&, int64_t) { return true; });
+  return value;
+}
+
+Json write(const DecoderValue& value) {
+  Json j = write_common(value, kDefaults);
+  const int64_t window = window_of(value);
+  j.set("architectures", Json::Array{"Starcoder2ForCausalLM"});
+  j.set("embedding_dropout", value.hidden_dropout);
+  j.set("model_type", "starcoder2");
+  j.set("residual_dropout", value.hidden_dropout);
+  j.set("sliding_window", window > 0 ? Json(window) : Json());
+  j.set("use_bias", value.first_mlp()->bias);
+  return j;
+}
+
+FamilyTensors tensors(const DecoderValue& value) {
+  FamilyTensors map = llama_tensors(
+      value, {{"attention_norm", "input_layernorm"}, {"mlp_norm", "post_attention_layernorm"}});
+  for (TensorName& row : map.layer) {
+    if (row.ours == "mlp.up") row.theirs = "mlp.c_fc";
+    if (row.ours == "mlp.down") row.theirs = "mlp.c_proj";
+  }
+  return map;
+}
+
+}  // namespace
+}  // namespace starcoder2
+
+const DecoderFamily kStarcoder2 = {.name = "starcoder2",
+                                   .models = "StarCoder2",
+                                   .read = starcoder2::read,
+                                   .write = starcoder2::write,
+                                   .tensors = starcoder2::tensors,
+                                   .keys = kLlamaKeys,
+                                   .surplus = kRotaryBuffers};
+
+}  // namespace megatron::models

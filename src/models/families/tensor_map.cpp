@@ -1,0 +1,121 @@
+#include "models/families/tensor_map.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace megatron::models {
+namespace {
+
+using parallel::CanonicalTensor;
+
+// "layers.3.attention.qkv.weight" is {"3", "attention.qkv.weight"}; outside of layers the first is empty.
+struct ParameterName {
+  std::string layer, rest;
+};
+
+ParameterName split_name(const std::string& name) {
+  if (!name.starts_with("layers.")) return {"", name};
+  const size_t dot = name.find('.', 7);
+  return {name.substr(7, dot - 7), name.substr(dot + 1)};
+}
+
+std::string with_layer(std::string pattern, const std::string& layer) {
+  const size_t star = pattern.find('*');
+  return star == pattern.npos ? pattern : pattern.replace(star, 1, layer);
+}
+
+bool names(const TensorName& row, const std::string& rest) {
+  return rest.starts_with(row.ours) &&
+         (rest.size() == row.ours.size() || rest[row.ours.size()] == '.');
+}
+
+// Rows of a layer's [q | k | v].
+struct QkvRows {
+  int64_t head, heads, kv_heads;
+  int64_t q() const { return heads * head; }
+  int64_t k() const { return kv_heads * head; }
+};
+
+QkvRows qkv_rows(const DecoderValue& value, const std::string& layer) {
+  const nn::AttentionConfig* a =
+      value.layers.at(static_cast<size_t>(std::stoll(layer))).attention();
+  MG_ASSERT(a != nullptr);
+  return {a->head_size, a->heads, a->kv_heads};
+}
+
+// Rows [begin, begin + rows) of our parameter as a tensor of its own.
+CanonicalTensor rows_of(CanonicalTensor tensor, int64_t begin, int64_t rows) {
+  tensor.global.set(0, rows);
+  tensor.held = {{0, {{0, begin, rows}}}};
+  return tensor;
+}
+
+CanonicalTensor grouped(CanonicalTensor tensor, const QkvRows& rows) {
+  const int64_t queries = rows.heads / rows.kv_heads * rows.head;
+  parallel::AxisSlices held{.axis = 0, .slices = {}};
+  int64_t theirs = 0;
+  for (int64_t group = 0; group < rows.kv_heads; ++group) {
+    for (const auto& [ours, size] : {std::pair{group * queries, queries},
+                                     {rows.q() + group * rows.head, rows.head},
+                                     {rows.q() + rows.k() + group * rows.head, rows.head}}) {
+      held.slices.push_back({.global_begin = theirs, .local_begin = ours, .size = size});
+      theirs += size;
+    }
+  }
+  tensor.held = {std::move(held)};
+  return tensor;
+}
+
+CanonicalTensor taken(const TensorName& row, CanonicalTensor tensor, const DecoderValue& value,
+                      const std::string& layer) {
+  switch (row.take) {
+    case Take::all: return tensor;
+    case Take::transposed: tensor.transposed = tensor.global.rank() == 2; return tensor;
+    case Take::gate: return rows_of(tensor, 0, tensor.global[0] / 2);
+    case Take::up: return rows_of(tensor, tensor.global[0] / 2, tensor.global[0] / 2);
+    default: break;
+  }
+  const QkvRows rows = qkv_rows(value, layer);
+  switch (row.take) {
+    case Take::q: return rows_of(tensor, 0, rows.q());
+    case Take::k: return rows_of(tensor, rows.q(), rows.k());
+    case Take::v: return rows_of(tensor, rows.q() + rows.k(), rows.k());
+    default: return grouped(tensor, rows);
+  }
+}
+
+}  // namespace
+
+parallel::Placement placement_of(const FamilyTensors& map, const DecoderValue& value,
+                                 const std::string& parameter, const Shape& shape) {
+  const ParameterName name = split_name(parameter);
+  const std::string prefix = name.layer.empty() ? "" : with_layer(map.layer_prefix, name.layer);
+  parallel::Placement placement;
+  for (const TensorName& row : name.layer.empty() ? map.outside : map.layer) {
+    if (!names(row, name.rest)) continue;
+    const std::string theirs = std::string(row.theirs) + name.rest.substr(row.ours.size());
+    placement.tensors.push_back(
+        taken(row, {.name = prefix + theirs, .global = shape}, value, name.layer));
+  }
+  MG_CHECK(!placement.tensors.empty(), "the family has no name for the parameter '{}'", parameter);
+  // Several rows: together they are the parameter.
+  int64_t rows = 0;
+  for (const CanonicalTensor& tensor : placement.tensors) rows += tensor.global[0];
+  MG_ASSERT(rows == shape[0]);
+  return placement;
+}
+
+bool matches(std::string_view pattern, std::string_view name) {
+  const size_t star = pattern.find('*');
+  if (star == pattern.npos) return pattern == name;
+  const std::string_view before = pattern.substr(0, star), after = pattern.substr(star + 1);
+  if (!name.starts_with(before) || !name.ends_with(after) ||
+      name.size() <= before.size() + after.size())
+    return false;
+  const std::string_view number =
+      name.substr(before.size(), name.size() - before.size() - after.size());
+  return std::ranges::all_of(number, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+}  // namespace megatron::models

@@ -1,0 +1,78 @@
+// Angles of rotary positions (Su et al. 2021) and how they are scaled for contexts longer than those
+// that a model was trained on.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace megatron::nn {
+
+enum class RopeScaling { none, linear, dynamic, llama3, yarn, longrope };
+
+// angle(position, pair i) = position * frequency(i), frequency(i) = base^(-2i / dims) before scaling:
+//   linear    divided by factor (Chen et al. 2023)
+//   dynamic   a text longer than original_positions has base * (factor * length / original_positions -
+//             (factor - 1))^(dims / (dims - 2)) for its base
+//   llama3    wavelengths above original_positions / low_freq_factor are divided by factor, those below
+//             original_positions / high_freq_factor stay, in between interpolated (Llama 3.1)
+//   yarn      Peng et al. 2023; cos and sin are multiplied by an attention factor
+//   longrope  divided by short_factor[i], for a text longer than original_positions by long_factor[i]
+//             (Ding et al. 2024); cos and sin are multiplied by an attention factor
+struct RotaryConfig {
+  double base = 10000;
+  double fraction = 1;       // of a head's dims that are rotated, the first ones
+  bool interleaved = false;  // pair i is (2i, 2i + 1), else (i, i + dims / 2)
+  RopeScaling scaling = RopeScaling::none;
+  double factor = 1;
+  int64_t original_positions = 0;  // of the context before it was extended
+  double low_freq_factor = 1, high_freq_factor = 4;
+  double beta_fast = 32, beta_slow = 1;
+  double mscale = 0, mscale_all_dim = 0;
+  double attention_factor = 0;  // 0: computed from factor
+  bool truncate = true;         // yarn: the bounds of the ramp are whole numbers
+  std::vector<double> short_factor, long_factor;
+
+  bool operator==(const RotaryConfig&) const = default;
+  // Rotated dims of a head; even.
+  int64_t dims(int64_t head_size) const;
+  bool depends_on_length() const {
+    return scaling == RopeScaling::dynamic || scaling == RopeScaling::longrope;
+  }
+  // Of what a text of `length` tokens is rotated by, [dims / 2]. positions: of the model.
+  std::vector<double> frequencies(int64_t head_size, int64_t length) const;
+  // What cos and sin are multiplied by. positions: the most that the model has.
+  double amplitude(int64_t positions) const;
+  // A text of one length may be read with the keys of a text of another one: their tables are equal.
+  bool same_table(int64_t length, int64_t other) const;
+};
+
+// cos and sin of every position's angles: [positions, pairs] f32 (f64); computed in fp64, rounded once.
+struct RotaryTable {
+  Tensor cos, sin;
+};
+
+// The tables of one config. Those that depend on the length of a text are made when a text asks for
+// them first; of `dynamic` scaling the one of the length asked for last is kept.
+class RotaryTables {
+ public:
+  RotaryTables(Runtime& runtime, DType model_type, int64_t positions, int64_t head_size,
+               const RotaryConfig& config);
+  // Of a text of `length` tokens. Holds until another length of dynamic scaling is asked for.
+  const RotaryTable& of(int64_t length) const;
+  const RotaryConfig& config() const { return config_; }
+
+ private:
+  RotaryTable make(int64_t length, int64_t positions) const;
+
+  Runtime& runtime_;
+  DType type_;
+  int64_t positions_, head_size_;
+  RotaryConfig config_;
+  RotaryTable within_;  // of texts up to original_positions, or of all
+  mutable RotaryTable beyond_;
+  mutable int64_t beyond_length_ = 0;
+};
+
+}  // namespace megatron::nn
