@@ -57,7 +57,7 @@ class Rules {
     throw InternalError(text);
   }
 
-  static constexpr size_t kMost = 13;
+  static constexpr size_t kMost = 16;
   const char* kernel_;
   std::array<const char*, kMost> names_{};
   std::array<const Tensor*, kMost> tensors_{};

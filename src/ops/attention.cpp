@@ -1,6 +1,7 @@
 #include "ops/attention.h"
 
 #include "base/error.h"
+#include "ops/attention_sinks.h"
 
 namespace megatron::ops {
 namespace {
@@ -79,12 +80,17 @@ void split_heads_dgrad(Backward& backward) {
 struct AttentionAttributes {
   double scale;
   bool causal;
+  int64_t window, chunk;
+  double soft_cap;
   Tensor q_positions, k_positions, window_start;
   kernels::DropoutArgs::Mask dropout;
 
   explicit AttentionAttributes(const AttentionOptions& options)
       : scale(options.scale),
         causal(options.causal),
+        window(options.window),
+        chunk(options.chunk),
+        soft_cap(options.soft_cap),
         q_positions(options.q_positions),
         k_positions(options.k_positions),
         window_start(options.window_start),
@@ -113,6 +119,10 @@ Attended attend(Tape& tape, const QueriesKeysValues& in, const AttentionOptions&
                             .window_start = options.window_start,
                             .causal = options.causal,
                             .scale = options.scale,
+                            .window = options.window,
+                            .chunk = options.chunk,
+                            .soft_cap = options.soft_cap,
+                            .sinks = wide_sinks(options.sinks, tape),
                             .dropout = options.dropout,
                             .out = made.out,
                             .lse = made.lse},
@@ -127,6 +137,7 @@ Tensor as_rows(const Tensor& out) {
 // The gradients of `in` go to `to`.
 void attend_back(Backward& backward, const AttentionAttributes& a, const QueriesKeysValues& in,
                  const Tensor& out, const Tensor& lse, const QueriesKeysValues& to) {
+  const SinkGradient sinks = sink_gradient(backward);
   backward.kernels().attention_backward({.q = in.q,
                                          .k = in.k,
                                          .v = in.v,
@@ -138,10 +149,15 @@ void attend_back(Backward& backward, const AttentionAttributes& a, const Queries
                                          .window_start = a.window_start,
                                          .causal = a.causal,
                                          .scale = a.scale,
+                                         .window = a.window,
+                                         .chunk = a.chunk,
+                                         .soft_cap = a.soft_cap,
+                                         .sinks = sinks.values,
                                          .dropout = a.dropout,
                                          .dq = to.q,
                                          .dk = to.k,
-                                         .dv = to.v},
+                                         .dv = to.v,
+                                         .dsinks = sinks.gradient},
                                         backward.stream());
 }
 
@@ -197,6 +213,21 @@ QueriesKeysValues rotated_parts(Tape& tape, const PackedHeads& packed) {
 
 }  // namespace
 
+Tensor wide_sinks(const Weight& sinks, Tape& tape) {
+  if (!sinks) return {};
+  const Tensor& value = sinks.value();
+  const DType type = kernels::accumulator(value.dtype());
+  if (value.dtype() == type) return value;
+  Tensor wide = tape.empty(value.shape(), type, "attention.sinks");
+  tape.kernels().copy({.x = value, .out = wide}, tape.stream());
+  return wide;
+}
+
+SinkGradient sink_gradient(Backward& backward) {
+  if (backward.weights() == 0) return {};
+  return {wide_sinks(backward.weight(0), backward.tape()), backward.grad_slot(0)};
+}
+
 Heads split_heads(Tape& tape, PackedHeads&& packed) {
   const QueriesKeysValues in = rotated_parts(tape, packed);
   const Rotary& rotary = packed.rotary;
@@ -217,6 +248,7 @@ Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options) {
             .inputs = {heads.q.id, heads.k.id, heads.v.id},
             .saved = {in.q, in.k, in.v, out, lse},
             .dgrad = attention_dgrad};
+  if (options.sinks) node.weights = {options.sinks};
   node.attributes = AttentionAttributes(options);
   return tape.record_one(std::move(node), as_rows(out));
 }
@@ -230,6 +262,7 @@ Var attention(Tape& tape, PackedHeads&& packed, const AttentionOptions& options)
             .inputs = {packed.qkv.id},
             .saved = {packed.qkv.value, out, lse, rotary.cos, rotary.sin, rotary.positions},
             .dgrad = packed_attention_dgrad};
+  if (options.sinks) node.weights = {options.sinks};
   node.attributes = PackedAttributes{Packing(packed), AttentionAttributes(options)};
   return tape.record_one(std::move(node), as_rows(out));
 }

@@ -31,11 +31,14 @@ struct AttentionOptions {
   bool causal = true;
   Tensor q_positions, k_positions;  // i32 [B,S]; undefined: 0..S-1
   Tensor window_start;  // i32 [B,S]: lowest key position that each query sees; undefined: all
+  int64_t window = 0, chunk = 0;  // kernels/attention.h; 0: none
+  double soft_cap = 0;            // of scaled scores; 0: none
+  Weight sinks;  // [N], in the model's type: one more score a head, without a value; none: empty
   kernels::DropoutArgs::Mask dropout;
 };
 
 // out [B*S, N*D] = softmax(scale q k^T over the seen keys) v. Runs the fused kernel, or
-// attention_composed where there is none.
+// attention_composed where there is none. The gradient of sinks goes to its slot.
 Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options);
 
 // attention(split_heads(packed)), bit for bit. Its backward makes the gradient of qkv in one tensor,

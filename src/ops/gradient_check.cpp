@@ -196,11 +196,20 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
   split_case("split_heads, rotary interleaved", true, true);
   const Shape q = {kBatch, kLength, kHeads, kSize}, k = {kBatch, kLength, kKeyHeads, kSize};
   struct Kind {
-    bool composed = false, causal = true, drops = false, confined = false;
+    bool composed = false, causal = true, drops = false, confined = false, sinks = false;
+    int64_t window = 0, chunk = 0;
+    double soft_cap = 0;
   };
   const auto attention_case = [&](const std::string& name, Kind kind) {
-    cases.push_back({name, {q, k, k}, {}, [kind](Tape& t, Vars x, Weights) {
-                       AttentionOptions options{.scale = 0.5f, .causal = kind.causal};
+    const std::vector<Shape> weights =
+        kind.sinks ? std::vector<Shape>{{kHeads}} : std::vector<Shape>{};
+    cases.push_back({name, {q, k, k}, weights, [kind](Tape& t, Vars x, Weights w) {
+                       AttentionOptions options{.scale = 0.5f,
+                                                .causal = kind.causal,
+                                                .window = kind.window,
+                                                .chunk = kind.chunk,
+                                                .soft_cap = kind.soft_cap};
+                       if (kind.sinks) options.sinks = w[0];
                        if (kind.drops) options.dropout = half_dropped(t);
                        if (kind.confined) options.window_start = some_begins(t);
                        const Heads heads{x[0], x[1], x[2]};
@@ -215,6 +224,25 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
   attention_case("attention_composed", {.composed = true});
   attention_case("attention_composed to all", {.composed = true, .causal = false});
   attention_case("attention_composed confined to documents", {.composed = true, .confined = true});
+  for (const bool composed : {false, true}) {
+    const std::string name = composed ? "attention_composed" : "attention";
+    attention_case(name + " in a window", {.composed = composed, .window = 2});
+    attention_case(name + " in chunks", {.composed = composed, .chunk = 2});
+    attention_case(name + " with a soft cap", {.composed = composed, .soft_cap = 0.7});
+    attention_case(name + " with sinks", {.composed = composed, .sinks = true});
+    attention_case(name + " with all of these", {.composed = composed,
+                                                 .confined = true,
+                                                 .sinks = true,
+                                                 .window = 3,
+                                                 .chunk = 4,
+                                                 .soft_cap = 1.5});
+  }
+  cases.push_back(
+      {"attention of split_heads, with sinks", {qkv}, {{kHeads}}, [=](Tape& t, Vars x, Weights w) {
+         AttentionOptions options{.scale = 0.5f, .window = 3, .soft_cap = 2};
+         options.sinks = w[0];
+         return Result{{attention(t, packed(t, x[0], true, false), options)}};
+       }});
 }
 
 // A case's tensors, and its objective on a fresh tape. The tensors' values are those of f32, in

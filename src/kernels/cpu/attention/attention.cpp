@@ -228,6 +228,7 @@ void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPla
                     .dropout = block.draw(sizes, place, work.random),
                     .kind = sizes.kind,
                     .scale = static_cast<float>(args.scale),
+                    .soft_cap = static_cast<float>(args.soft_cap),
                     .scores = floats(work.scores),
                     .weights = work.weights,
                     .maximum = work.maximum,
@@ -246,16 +247,33 @@ void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPla
   }
 }
 
+// What a row's weighted sum is multiplied by, and its log sum exp.
+struct Normalised {
+  float factor, lse;
+};
+Normalised normalised(float maximum, float sum) {
+  if (sum == 0) return {0.0f, maximum};  // not of a NaN, which must reach the output
+  return {1.0f / sum, static_cast<float>(maximum + std::log(static_cast<double>(sum)))};
+}
+// With a score more that has no value.
+Normalised normalised(float maximum, float sum, float sink) {
+  if (sum == 0) return {0.0f, sink};
+  const double top = std::max(maximum, sink), fade = std::exp(maximum - top);
+  const double all = sum * fade + std::exp(sink - top);
+  return {static_cast<float>(fade / all), static_cast<float>(top + std::log(all))};
+}
+
 void finish(const AttentionArgs& args, const AttentionSizes& sizes, const RowBlock& block,
             Workspace& work) {
   float* lse = args.lse.data<float>();
+  const float* sinks = args.sinks.defined() ? args.sinks.data<float>() : nullptr;
   float factors[kQueryRows];
   for (int64_t i = 0; i < block.count; ++i) {
-    const bool seen = work.sum[i] != 0;  // true for a NaN, which must reach the output
-    factors[i] = seen ? 1.0f / work.sum[i] : 0.0f;
-    lse[block.statistics_index(sizes, i)] =
-        seen ? static_cast<float>(work.maximum[i] + std::log(static_cast<double>(work.sum[i])))
-             : work.maximum[i];
+    const float maximum = work.maximum[i], sum = work.sum[i];
+    const Normalised row = sinks == nullptr ? normalised(maximum, sum)
+                                            : normalised(maximum, sum, sinks[block.head(sizes, i)]);
+    factors[i] = row.factor;
+    lse[block.statistics_index(sizes, i)] = row.lse;
   }
   unpack_rows(HeadRows(args.out, block.sample, block.key_head, sizes.group), block.begin,
               block.count, floats(work.output), sizes.columns, factors);

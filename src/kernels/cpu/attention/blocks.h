@@ -30,6 +30,8 @@ struct AttentionSizes {
     q_positions = args.q_positions;
     k_positions = args.k_positions;
     window_start = args.window_start;
+    window = args.window;
+    chunk = args.chunk;
   }
 
   // Keys of a block, padded to panels.
@@ -50,6 +52,7 @@ struct AttentionSizes {
   int64_t columns;      // D padded to panels
   int64_t padded_keys;  // S padded to panels
   Tensor q_positions, k_positions, window_start;
+  int64_t window = 0, chunk = 0;
   bool causal;
   const DropoutArgs::Mask& dropout;
 
@@ -97,6 +100,10 @@ struct RowBlock {
   TilePlace tile(const KeyPlaces& places, int64_t block) const;
   // Draws the tile's random words into `words`; no dropout: nothing.
   TileDropout draw(const AttentionSizes& sizes, const TilePlace& place, uint32_t* words) const;
+  // The query head of row i.
+  int64_t head(const AttentionSizes& sizes, int64_t i) const {
+    return key_head * sizes.group + (begin + i) % sizes.group;
+  }
   // Index of row i in an [B,N,T] tensor.
   int64_t statistics_index(const AttentionSizes& sizes, int64_t i) const;
 

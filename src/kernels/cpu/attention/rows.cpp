@@ -10,6 +10,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention/rows.cpp"
 #include "hwy/foreach_target.h"
 #include "kernels/cpu/philox-inl.h"
+#include "kernels/cpu/tanh-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
@@ -85,13 +86,16 @@ HWY_INLINE V power_of_e(V y) {
   return exp2_for_bf16(hn::Mul(y, set(1.44269504f)));
 }
 
-// Scaled and masked scores, in place; the largest of them and `largest`.
+// Scaled, capped and masked scores, in place; the largest of them and `largest`.
+template <bool capped>
 HWY_INLINE float scale_scores(const SoftmaxStep& step, int64_t i, float largest) {
   float* row = step.scores + i * kKeyColumns;
   const V hidden = set(-std::numeric_limits<float>::infinity());
   V top = set(largest);
   for (int64_t j = 0; j < step.place.keys; j += kLanes) {
-    const V y = where_seen(step.place, i, j, hn::Mul(load(row + j), set(step.scale)), hidden);
+    V y = hn::Mul(load(row + j), set(step.scale));
+    if constexpr (capped) y = soft_capped(y, step.soft_cap);
+    y = where_seen(step.place, i, j, y, hidden);
     store(y, row + j);
     top = hn::Max(top, y);
   }
@@ -127,13 +131,13 @@ HWY_INLINE float weigh_scores(const SoftmaxStep& step, int64_t i, float base) {
 
 // The tile in passes, so that no row waits for the reductions of the one before. Taken by value:
 // fields of a local are known not to change with the stores.
-template <WordKind kind>
+template <WordKind kind, bool capped>
 void softmax_rows(SoftmaxStep step) {
   constexpr float kHidden = -std::numeric_limits<float>::infinity();
   const int64_t rows = step.place.rows;
   float after[kQueryRows], base[kQueryRows], sums[kQueryRows], shrink[kQueryRows];
   for (int64_t i = 0; i < rows; ++i) {
-    after[i] = scale_scores(step, i, step.maximum[i]);
+    after[i] = scale_scores<capped>(step, i, step.maximum[i]);
     base[i] = after[i] == kHidden ? 0.0f : after[i];
   }
   for (int64_t i = 0; i < rows; ++i) sums[i] = weigh_scores<kind>(step, i, base[i]);
@@ -152,29 +156,37 @@ void softmax_rows(SoftmaxStep step) {
   }
 }
 
+template <bool capped>
+void softmax_steps_of(const SoftmaxStep& step) {
+  step.kind == WordKind::f32 ? softmax_rows<WordKind::f32, capped>(step)
+                             : softmax_rows<WordKind::bf16_pair, capped>(step);
+}
+
 void softmax_steps(const SoftmaxStep& step) {
-  step.kind == WordKind::f32 ? softmax_rows<WordKind::f32>(step)
-                             : softmax_rows<WordKind::bf16_pair>(step);
+  step.soft_cap > 0 ? softmax_steps_of<true>(step) : softmax_steps_of<false>(step);
 }
 
 struct WeightAndSlope {
   V weight, slope;
 };
 
-template <WordKind kind>
+template <WordKind kind, bool capped>
 HWY_INLINE WeightAndSlope gradient(const GradientStep& step, int64_t i, int64_t j) {
-  const V y = hn::Mul(load(step.scores + i * kKeyColumns + j), set(step.scale));
+  V y = hn::Mul(load(step.scores + i * kKeyColumns + j), set(step.scale));
+  if constexpr (capped) y = soft_capped(y, step.soft_cap);
   const V p = where_seen(step.place, i, j, power_of_e<kind>(hn::Sub(y, set(step.lse[i]))),
                          hn::Zero(kFloats));
   const V dp = drop(step.dropout, i, j, load(step.slopes + i * kKeyColumns + j));
-  const V slope = hn::Mul(hn::Mul(p, set(step.scale)), hn::Sub(dp, set(step.delta[i])));
+  V slope = hn::Mul(hn::Mul(p, set(step.scale)), hn::Sub(dp, set(step.delta[i])));
+  if constexpr (capped) slope = hn::Mul(slope, soft_cap_slope(y, step.soft_cap));
   return {drop(step.dropout, i, j, p), slope};
 }
 
+template <bool capped>
 void gradient_rows_f32(GradientStep step) {
   for (int64_t i = 0; i < step.place.rows; ++i) {
     for (int64_t j = 0; j < step.place.keys; j += kLanes) {
-      const WeightAndSlope both = gradient<WordKind::f32>(step, i, j);
+      const WeightAndSlope both = gradient<WordKind::f32, capped>(step, i, j);
       store(both.weight, step.scores + i * kKeyColumns + j);
       store(both.slope, step.slopes + i * kKeyColumns + j);
     }
@@ -187,14 +199,15 @@ HWY_INLINE void store_row_pair(hn::Vec<Words> even, hn::Vec<Words> odd, uint32_t
   hn::StoreU(hn::BitCast(Words(), hn::OddEven(hn::BitCast(halves, odd), low)), Words(), words);
 }
 
+template <bool capped>
 void gradient_row_pairs(GradientStep step) {
   for (int64_t i = 0; i < step.place.rows; i += 2) {
     for (int64_t j = 0; j < step.place.keys; j += 2 * kLanes) {
       hn::Vec<Words> slopes[2][2];
       for (int64_t half = 0; half < 2; ++half) {
         const int64_t at = j + half * kLanes, word = i / 2 * kKeyColumns + at;
-        const WeightAndSlope even = gradient<WordKind::bf16_pair>(step, i, at);
-        const WeightAndSlope odd = gradient<WordKind::bf16_pair>(step, i + 1, at);
+        const WeightAndSlope even = gradient<WordKind::bf16_pair, capped>(step, i, at);
+        const WeightAndSlope odd = gradient<WordKind::bf16_pair, capped>(step, i + 1, at);
         slopes[0][half] = upper_half(even.slope);
         slopes[1][half] = upper_half(odd.slope);
         store_row_pair(slopes[0][half], slopes[1][half], step.slope_row_pairs + word);
@@ -209,8 +222,13 @@ void gradient_row_pairs(GradientStep step) {
   }
 }
 
+template <bool capped>
+void gradient_steps_of(const GradientStep& step) {
+  step.kind == WordKind::f32 ? gradient_rows_f32<capped>(step) : gradient_row_pairs<capped>(step);
+}
+
 void gradient_steps(const GradientStep& step) {
-  step.kind == WordKind::f32 ? gradient_rows_f32(step) : gradient_row_pairs(step);
+  step.soft_cap > 0 ? gradient_steps_of<true>(step) : gradient_steps_of<false>(step);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -34,6 +34,10 @@ template <int kWidth, int kTileRows, int kKeys, int kRows, int kColumns>
 __device__ void softmax_step(const AttentionCall& call, const HeadBlock& block, int first_key,
                              bool all, ForwardTiles<kWidth, kTileRows, kKeys>& tiles,
                              float (&s)[kRows][kColumns], SoftmaxRows<kWidth, kRows>& state) {
+  if (call.soft_cap.active()) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) call.soft_cap.cap(s[i]);
+  }
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     const int row = tile_row<kRows>(i);
@@ -84,11 +88,9 @@ __device__ void store_rows(const ForwardCall<T>& work, const HeadBlock& block,
       sum += __shfl_xor_sync(kAllLanes, sum, distance);
     const int row = block.first_row + tile_row<kRows>(i);
     if (row >= places.rows()) continue;
-    const bool hidden = sum == 0;
-    store_columns<kWidth>(out.row(row), out.whole, work.call.width, hidden ? 0.0f : 1.0f / sum,
-                          state.out[i]);
-    if (across() == 0)
-      work.lse[statistics_index(work.call, block, row)] = log_sum_exp(state.maximum[i], sum);
+    const RowTotal total(state.maximum[i], sum, work.sinks, block.head_of(places.group, row), 1.0f);
+    store_columns<kWidth>(out.row(row), out.whole, work.call.width, total.factor, state.out[i]);
+    if (across() == 0) work.lse[statistics_index(work.call, block, row)] = total.lse;
   }
 }
 

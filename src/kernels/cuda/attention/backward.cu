@@ -1,6 +1,7 @@
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/gradients.h"
 #include "kernels/cuda/attention/library_attention.h"
+#include "kernels/cuda/sink_gradients.h"
 #include "kernels/cuda_scratch/library_attention.h"
 #include "kernels/table.h"
 
@@ -76,6 +77,7 @@ void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   const AttentionBackwardScratch scratch = attention_backward_scratch(args, stream);
   if (done) return;
   row_deltas(args, scratch.delta, stream);
+  sink_gradients(args.sinks, args.lse, scratch.delta, args.dsinks, stream);
   key_gradient(args, scratch.delta, scratch.key_spans, stream);
   query_gradient(args, scratch.delta, scratch.query_spans, stream);
 }

@@ -7,6 +7,7 @@
 #include "kernels/cuda/attention/places.h"
 #include "kernels/cuda/attention/tiles.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/soft_cap_of_scores.h"
 
 namespace megatron::kernels::cuda {
 
@@ -19,6 +20,7 @@ struct AttentionCall {
   int key_head_count;  // of all samples
   float scale;         // of the scores in units of ln 2: exp(scale * s) = 2^(this * s)
   float plain_scale;
+  SoftCap soft_cap;
 
   // Blocks of threads are numbered by the block of rows (or of keys), then the key head.
   __device__ int block() const { return static_cast<int>(blockIdx.x) / key_head_count; }
@@ -57,7 +59,8 @@ AttentionCall call_of(const Args& args, const AttentionBlocks& blocks, const Ten
           .width = static_cast<int>(args.q.size(3)),
           .key_head_count = static_cast<int>(args.q.size(0) * args.k.size(2)),
           .scale = static_cast<float>(args.scale * kLog2e),
-          .plain_scale = static_cast<float>(args.scale)};
+          .plain_scale = static_cast<float>(args.scale),
+          .soft_cap = SoftCap::of(args.soft_cap, args.scale)};
 }
 
 // Calls f(integral_constant) with a padded width.

@@ -98,6 +98,10 @@ __device__ void attend_step(const AttentionCall& call, const HeadBlock& block, i
   strip_products<kWidth>(tiles.q + first * strip_pitch(kWidth), tiles.k[stage], s);
 #pragma unroll
   for (int i = 0; i < kStrips; ++i) {
+    if (call.soft_cap.active()) {
+#pragma unroll
+      for (int j = 0; j < kKeys / 8; ++j) call.soft_cap.cap(s[i][j]);
+    }
     const int row = first + i * kStripRows;
     mask_strip(call.scale, all, tiles.rows, row + strip_row(), keys, s[i]);
     softmax_row(i, 0, s[i], state);
@@ -117,16 +121,16 @@ __device__ void store_results(const ForwardCall<T>& work, const HeadBlock& block
   for (int i = 0; i < kStrips; ++i) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float sum = strip_sum(state.sum[i][h]);
-      const float factor = sum == 0 ? 0.0f : kept / sum;
+      const int row = block.first_row + first + i * kStripRows + strip_row() + 8 * h;
+      const RowTotal total(state.maximum[i][h], strip_sum(state.sum[i][h]), work.sinks,
+                           block.head_of(places.group, row), kept);
 #pragma unroll
       for (int c = 0; c < kWidth / 8; ++c) {
-        state.out[i][c][2 * h] *= factor;
-        state.out[i][c][2 * h + 1] *= factor;
+        state.out[i][c][2 * h] *= total.factor;
+        state.out[i][c][2 * h + 1] *= total.factor;
       }
-      const int row = block.first_row + first + i * kStripRows + strip_row() + 8 * h;
       if (strip_pair() == 0 && row < places.rows())
-        work.lse[statistics_index(work.call, block, row)] = log_sum_exp(state.maximum[i][h], sum);
+        work.lse[statistics_index(work.call, block, row)] = total.lse;
     }
   }
   const HeadRows<T> out(work.out, block.sample, block.key_head, places.group);

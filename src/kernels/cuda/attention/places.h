@@ -36,6 +36,7 @@ __device__ inline bool all_seen(const RowSpan& rows, const KeySpan& keys) {
 struct Places {
   int queries, keys, group;
   int row_tile, key_tile, row_blocks, key_blocks;
+  int window, chunk;  // 0: none
   bool causal;
   const int32_t *q_positions, *k_positions, *window_start;  // null: as in AttentionArgs
   // [samples, row_blocks], [samples, key_blocks] and [samples]; null: they follow from indices.
@@ -51,7 +52,14 @@ struct Places {
     return causal ? position(sample, query) : kNever - 1;
   }
   __device__ int begin(int sample, int query) const {
-    return window_start == nullptr ? INT_MIN : window_start[int64_t{sample} * queries + query];
+    int lowest =
+        window_start == nullptr ? INT_MIN : window_start[int64_t{sample} * queries + query];
+    if (window > 0) lowest = max(lowest, position(sample, query) - window + 1);
+    if (chunk > 0) {
+      const int place = position(sample, query);
+      lowest = max(lowest, place - place % chunk);
+    }
+    return lowest;
   }
   __device__ int key(int sample, int index) const {
     return k_positions == nullptr ? index : k_positions[int64_t{sample} * keys + index];
@@ -64,7 +72,8 @@ struct Places {
   __device__ RowSpan row_span(int sample, int block) const {
     if (row_spans != nullptr) return row_spans[int64_t{sample} * row_blocks + block];
     if (!causal) return {INT_MIN, INT_MIN, kNever - 1, kNever - 1};
-    return {INT_MIN, INT_MIN, first_query(block), last_query(block)};
+    const int first = first_query(block), last = last_query(block);
+    return {begin(sample, first), begin(sample, last), first, last};
   }
   __device__ KeySpan key_span(int sample, int block) const {
     if (key_spans != nullptr) return key_spans[int64_t{sample} * key_blocks + block];
