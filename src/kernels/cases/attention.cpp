@@ -352,6 +352,12 @@ void add_real(std::vector<Heads>& list, DType type) {
   add(1, 8192, 4, 0, {});
   add(1, 8192, 4, 0, {});
   list.back().window = 128;
+  for (const int64_t window : {0, 128}) {
+    add(1, 8192, 2, 0, {});
+    list.back().heads = 4;
+    list.back().width = 128;
+    list.back().window = window;
+  }
   if (type != DType::bf16) return;
   list.push_back({.batch = 1,
                   .queries = 4096,

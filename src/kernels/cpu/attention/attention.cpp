@@ -219,7 +219,8 @@ void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPla
   const bool unpacked = reads_unpacked(sizes, args.k.dtype());
   const bool pairs = is_paired(sizes.kind);
   const uint32_t* weights = pairs ? work.weights : work.scores;
-  for (int64_t b = 0; b < sizes.key_blocks(); ++b) {
+  const RowBlock::KeyBlocks blocks = block.key_blocks(sizes);
+  for (int64_t b = blocks.begin; b < blocks.end; ++b) {
     TilePlace place = block.tile(places, b);
     if (place.keys == 0) continue;
     const auto tile = [&](const auto& products) {

@@ -65,7 +65,8 @@ class KeyHeadGradient {
       const RowBlock block(s_, sample_, key_head_, b);
       pack_queries(block);
       prefetch_queries(block.begin + kQueryRows);
-      for (int64_t keys = 0; keys < s_.key_blocks(); ++keys) {
+      const RowBlock::KeyBlocks blocks = block.key_blocks(s_);
+      for (int64_t keys = blocks.begin; keys < blocks.end; ++keys) {
         const TilePlace place = block.tile(places_, keys);
         if (place.keys > 0) add_tile(block, place, keys);
       }

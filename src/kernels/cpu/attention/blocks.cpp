@@ -131,6 +131,12 @@ RowBlock::RowBlock(const AttentionSizes& sizes, int64_t sample_index, int64_t he
   highest_begin = *last;
 }
 
+RowBlock::KeyBlocks RowBlock::key_blocks(const AttentionSizes& sizes) const {
+  if (sizes.k_positions.defined()) return {0, sizes.key_blocks()};
+  return {std::max(lowest_begin, 0) / kKeyColumns,
+          std::min(sizes.key_blocks(), highest_limit / kKeyColumns + 1)};
+}
+
 TilePlace RowBlock::tile(const KeyPlaces& places, int64_t block) const {
   const KeyRange range = places.within(sample, block, lowest_begin, highest_limit);
   const bool begun = range.lowest >= highest_begin;

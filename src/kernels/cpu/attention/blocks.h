@@ -95,6 +95,11 @@ class KeyPlaces {
 struct RowBlock {
   RowBlock(const AttentionSizes& sizes, int64_t sample, int64_t key_head, int64_t block);
 
+  // The blocks of keys, [begin, end), outside of which no row sees any.
+  struct KeyBlocks {
+    int64_t begin, end;
+  };
+  KeyBlocks key_blocks(const AttentionSizes& sizes) const;
   // The tile of this block and a block of keys, without the panels at its ends that no row sees
   // (keys 0: none is seen).
   TilePlace tile(const KeyPlaces& places, int64_t block) const;
