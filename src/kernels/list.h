@@ -51,6 +51,13 @@ inline constexpr std::tuple kKernels{
     Kernel<&Table::muon_momentum>{"muon_momentum"},
     Kernel<&Table::unit_norm>{"unit_norm"},
     Kernel<&Table::weighted_sum>{"weighted_sum"},
+    Kernel<&Table::scale>{"scale"},
+    Kernel<&Table::soft_cap>{"soft_cap"},
+    Kernel<&Table::soft_cap_backward>{"soft_cap_backward"},
+    Kernel<&Table::clip>{"clip"},
+    Kernel<&Table::clip_backward>{"clip_backward"},
+    Kernel<&Table::gate>{"gate"},
+    Kernel<&Table::gate_backward>{"gate_backward"},
 };
 static_assert(sizeof(Table) == std::tuple_size_v<decltype(kKernels)> * sizeof(void (*)()),
               "each member of Table stands in kKernels once");

@@ -9,15 +9,19 @@
 #include "device/stream.h"
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/clip.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/draw.h"
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
+#include "kernels/gate.h"
 #include "kernels/gemm.h"
 #include "kernels/norm.h"
 #include "kernels/optimizer.h"
 #include "kernels/rope.h"
+#include "kernels/scale.h"
+#include "kernels/soft_cap.h"
 
 namespace megatron::kernels {
 
@@ -54,6 +58,13 @@ struct Table {
   void (*muon_momentum)(const MuonMomentumArgs&, Stream&) = nullptr;
   void (*unit_norm)(const UnitNormArgs&, Stream&) = nullptr;
   void (*weighted_sum)(const WeightedSumArgs&, Stream&) = nullptr;
+  void (*scale)(const ScaleArgs&, Stream&) = nullptr;
+  void (*soft_cap)(const SoftCapArgs&, Stream&) = nullptr;
+  void (*soft_cap_backward)(const SoftCapBackwardArgs&, Stream&) = nullptr;
+  void (*clip)(const ClipArgs&, Stream&) = nullptr;
+  void (*clip_backward)(const ClipBackwardArgs&, Stream&) = nullptr;
+  void (*gate)(const GateArgs&, Stream&) = nullptr;
+  void (*gate_backward)(const GateBackwardArgs&, Stream&) = nullptr;
 };
 
 // Throws Error for a back-end that this build does not have.

@@ -9,11 +9,14 @@
 #include "ops/activation.h"
 #include "ops/attention.h"
 #include "ops/auxiliary_loss.h"
+#include "ops/clip.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
+#include "ops/gate.h"
 #include "ops/linear.h"
 #include "ops/linear_cross_entropy.h"
 #include "ops/norm.h"
+#include "ops/scale.h"
 
 namespace megatron::ops {
 namespace {
@@ -107,6 +110,15 @@ void add_elementwise_cases(std::vector<GradientCase>& cases) {
                      mask.first_row = 3;
                      mask.length = kLength;
                      return Result{{dropout(t, x[0], mask)}};
+                   }});
+  cases.push_back({"scale", {{3, 4}}, {}, [](Tape& t, Vars x, Weights) {
+                     return Result{{scale(t, x[0], 0.3), scale(t, x[0], 1)}};
+                   }});
+  cases.push_back({"clip", {{3, 4}}, {}, [](Tape& t, Vars x, Weights) {
+                     return Result{{clip(t, x[0], 0.7)}};
+                   }});
+  cases.push_back({"gate", {{3, 4}, {3, 4}}, {}, [](Tape& t, Vars x, Weights) {
+                     return Result{{gate(t, x[0], x[1])}};
                    }});
   using kernels::Activation;
   for (const auto& [name, function] : {std::pair{"gelu_tanh", Activation::gelu_tanh},

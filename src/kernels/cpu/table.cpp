@@ -2,15 +2,19 @@
 
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/attention/attention.h"
+#include "kernels/cpu/clip.h"
 #include "kernels/cpu/cross_entropy.h"
 #include "kernels/cpu/draw.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/embedding.h"
+#include "kernels/cpu/gate.h"
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/optimizer.h"
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/rope.h"
+#include "kernels/cpu/scale.h"
+#include "kernels/cpu/soft_cap.h"
 
 namespace megatron::kernels {
 
@@ -48,6 +52,13 @@ const Table& cpu_table() {
       .muon_momentum = cpu::muon_momentum,
       .unit_norm = cpu::unit_norm,
       .weighted_sum = cpu::weighted_sum,
+      .scale = cpu::scale,
+      .soft_cap = cpu::soft_cap,
+      .soft_cap_backward = cpu::soft_cap_backward,
+      .clip = cpu::clip,
+      .clip_backward = cpu::clip_backward,
+      .gate = cpu::gate,
+      .gate_backward = cpu::gate_backward,
   };
   return table;
 }

@@ -40,5 +40,12 @@ void lion(const LionArgs& args, Stream& stream);
 void muon_momentum(const MuonMomentumArgs& args, Stream& stream);
 void unit_norm(const UnitNormArgs& args, Stream& stream);
 void weighted_sum(const WeightedSumArgs& args, Stream& stream);
+void scale(const ScaleArgs& args, Stream& stream);
+void soft_cap(const SoftCapArgs& args, Stream& stream);
+void soft_cap_backward(const SoftCapBackwardArgs& args, Stream& stream);
+void clip(const ClipArgs& args, Stream& stream);
+void clip_backward(const ClipBackwardArgs& args, Stream& stream);
+void gate(const GateArgs& args, Stream& stream);
+void gate_backward(const GateBackwardArgs& args, Stream& stream);
 
 }  // namespace megatron::kernels::reference

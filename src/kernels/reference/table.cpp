@@ -38,6 +38,13 @@ const Table& reference_table() {
       .muon_momentum = reference::muon_momentum,
       .unit_norm = reference::unit_norm,
       .weighted_sum = reference::weighted_sum,
+      .scale = reference::scale,
+      .soft_cap = reference::soft_cap,
+      .soft_cap_backward = reference::soft_cap_backward,
+      .clip = reference::clip,
+      .clip_backward = reference::clip_backward,
+      .gate = reference::gate,
+      .gate_backward = reference::gate_backward,
   };
   return table;
 }
