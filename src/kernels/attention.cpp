@@ -16,6 +16,42 @@ void check_positions(const Rules& rules, const Tensor& q, const Tensor& k, const
   rules.dense(k, {batch, keys}, DType::i32, "k_positions i32 [B,S]");
 }
 
+// Of all four kernels' arguments but softmax_backward's.
+template <class Args>
+void check_bounds(const Rules& rules, const Args& args) {
+  rules.require(args.window >= 0 && args.chunk >= 0, "window and chunk >= 0");
+  rules.require(args.causal || (args.window == 0 && args.chunk == 0),
+                "window and chunk with causal only");
+}
+
+// heads: N.
+void check_scores(const Rules& rules, double soft_cap, const Tensor& sinks, int64_t heads,
+                  DType type) {
+  rules.require(soft_cap >= 0, "soft_cap >= 0");
+  if (sinks.defined()) rules.dense(sinks, {heads}, accumulator(type), "sinks f32 (f64) [N]");
+}
+
+void check_dsinks(const Rules& rules, const Tensor& sinks, const Accumulate& dsinks, int64_t heads,
+                  DType type) {
+  if (!dsinks.out.defined()) return;
+  rules.defined(sinks, "dsinks with sinks");
+  rules.dense(dsinks.out, {heads}, accumulator(type), "dsinks f32 (f64) [N]");
+}
+
+// dq, dk and dv of q's type or wider, alike.
+void check_gradients(const Rules& rules, const AttentionBackwardArgs& args) {
+  const Tensor *of[] = {&args.q, &args.k, &args.v}, *to[] = {&args.dq, &args.dk, &args.dv};
+  for (int i = 0; i < 3; ++i) {
+    rules.require(to[i]->defined() && to[i]->shape() == of[i]->shape() && last_is_dense(*to[i]),
+                  "dq, dk, dv as q, k, v, last dim contiguous");
+    rules.require(to[i]->dtype() == args.dq.dtype(), "dq, dk and dv of one type");
+  }
+  rules.require(args.dq.dtype() == args.q.dtype() || args.dq.dtype() == accumulator(args.q.dtype()),
+                "dq, dk, dv of q's type or f32 (f64)");
+  for (const double beta : {args.beta_q, args.beta_kv})
+    rules.require(beta == 0 || beta == 1, "beta 0 or 1");
+}
+
 // q, out-like tensors [B,T,N,D] and k, v-like ones [B,S,K,D].
 void check_heads(const Rules& rules, std::initializer_list<const Tensor*> queries,
                  std::initializer_list<const Tensor*> keys) {
@@ -33,14 +69,6 @@ void check_heads(const Rules& rules, std::initializer_list<const Tensor*> querie
   rules.require(q.size(0) == k.size(0) && q.size(3) == k.size(3), "q and k share B and D");
   rules.require(k.size(2) > 0 && q.size(2) % k.size(2) == 0,
                 "query heads are a multiple of key heads");
-}
-
-template <class Args>
-void check_scores(const Rules& rules, const Args& args) {
-  rules.require(args.window >= 0 && args.chunk >= 0 && args.soft_cap >= 0,
-                "window, chunk and soft_cap are 0 or more");
-  if (args.sinks.defined())
-    rules.dense(args.sinks, {args.q.size(2)}, accumulator(args.q.dtype()), "sinks f32 (f64) [N]");
 }
 
 }  // namespace
@@ -62,7 +90,8 @@ void check(const AttentionArgs& args) {
               "lse f32 (f64) [B,N,T]");
   check_positions(rules, args.q_positions, args.k_positions, args.window_start, q.size(0),
                   q.size(1), args.k.size(1));
-  check_scores(rules, args);
+  check_bounds(rules, args);
+  check_scores(rules, args.soft_cap, args.sinks, q.size(2), q.dtype());
   check_mask(rules, args.dropout, q.size(0));
 }
 
@@ -82,19 +111,16 @@ void check(const AttentionBackwardArgs& args) {
                                            {"sinks", args.sinks},
                                            {"dsinks", args.dsinks.out},
                                            {"sample_ids", args.dropout.sample_ids}});
-  check_heads(rules, {&args.q, &args.out, &args.dout, &args.dq},
-              {&args.k, &args.v, &args.dk, &args.dv});
+  check_heads(rules, {&args.q, &args.out, &args.dout}, {&args.k, &args.v});
+  check_gradients(rules, args);
   const Tensor& q = args.q;
   rules.dense(args.lse, {q.size(0), q.size(2), q.size(1)}, accumulator(q.dtype()),
               "lse f32 (f64) [B,N,T]");
   check_positions(rules, args.q_positions, args.k_positions, args.window_start, q.size(0),
                   q.size(1), args.k.size(1));
-  check_scores(rules, args);
-  if (args.dsinks.out.defined()) {
-    rules.defined(args.sinks, "dsinks of sinks");
-    rules.dense(args.dsinks.out, {q.size(2)}, accumulator(q.dtype()), "dsinks f32 (f64) [N]");
-    rules.require(args.dsinks.beta == 0 || args.dsinks.beta == 1, "beta is 0 or 1");
-  }
+  check_bounds(rules, args);
+  check_scores(rules, args.soft_cap, args.sinks, q.size(2), q.dtype());
+  check_dsinks(rules, args.sinks, args.dsinks, q.size(2), q.dtype());
   check_mask(rules, args.dropout, q.size(0));
 }
 
@@ -104,7 +130,8 @@ void check(const SoftmaxArgs& args) {
                                 {"lse", args.lse},
                                 {"q_positions", args.q_positions},
                                 {"k_positions", args.k_positions},
-                                {"window_start", args.window_start}});
+                                {"window_start", args.window_start},
+                                {"sinks", args.sinks}});
   rules.require(
       args.s.defined() && args.s.rank() == 4 && args.s.is_contiguous() && is_float_type(args.s),
       "s [B,N,T,S] contiguous");
@@ -112,15 +139,28 @@ void check(const SoftmaxArgs& args) {
   rules.dense(args.p, s, args.s.dtype(), "p as s");
   rules.dense(args.lse, {s[0], s[1], s[2]}, accumulator(args.s.dtype()), "lse f32 (f64) [B,N,T]");
   check_positions(rules, args.q_positions, args.k_positions, args.window_start, s[0], s[2], s[3]);
+  check_bounds(rules, args);
+  check_scores(rules, args.soft_cap, args.sinks, s[1], args.s.dtype());
 }
 
 void check(const SoftmaxBackwardArgs& args) {
-  const Rules rules("softmax_backward", {{"p", args.p}, {"dp", args.dp}, {"ds", args.ds}});
+  const Rules rules("softmax_backward", {{"p", args.p},
+                                         {"dp", args.dp},
+                                         {"ds", args.ds},
+                                         {"lse", args.lse},
+                                         {"sinks", args.sinks},
+                                         {"dsinks", args.dsinks.out}});
   rules.require(
       args.p.defined() && args.p.rank() == 4 && args.p.is_contiguous() && is_float_type(args.p),
       "p [B,N,T,S] contiguous");
   rules.dense(args.dp, args.p.shape(), args.p.dtype(), "dp as p");
   rules.dense(args.ds, args.p.shape(), args.p.dtype(), "ds as p");
+  const Shape p = args.p.shape();
+  check_scores(rules, args.soft_cap, args.sinks, p[1], args.p.dtype());
+  check_dsinks(rules, args.sinks, args.dsinks, p[1], args.p.dtype());
+  if (args.soft_cap > 0 || args.dsinks.out.defined())
+    rules.dense(args.lse, {p[0], p[1], p[2]}, accumulator(args.p.dtype()),
+                "lse f32 (f64) [B,N,T] with soft_cap or dsinks");
 }
 
 }  // namespace megatron::kernels

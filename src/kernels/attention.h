@@ -2,68 +2,93 @@
 // (Ainslie et al. 2023).
 #pragma once
 
+#include <cstdint>
+
 #include "kernels/access.h"
 #include "kernels/dropout.h"
 
 namespace megatron::kernels {
 
-// Query head n attends with key head n / (N / K). Scores s = scale * q k^T, with a soft_cap above 0 (Gemma
-// Team 2024) s = soft_cap * tanh(scale * q k^T / soft_cap); query i at position x = q_positions[b,i] sees
-// key j when
-//   max(window_start[b,i], x - window + 1, x - x % chunk) <= k_positions[b,j] <= x.
-// Positions undefined: 0..T-1 and 0..S-1. window_start undefined, window 0, chunk 0: no such bound.
-// window_start is in the units of the positions and confines a query to its document; what lies below a
-// bound costs nothing where whole blocks of keys do. causal false: no upper bound. p = softmax(s), then
-// dropout on p. out = p v. lse [B,N,T] = log sum exp of the seen scores, f32 (f64 for f64); a query that
-// sees no key gives out 0 and lse -infinity. sinks [N] f32 (f64): one more score a head, neither scaled nor
-// capped, whose value is 0 (Xiao et al. 2024): it counts in lse, which of a query that sees no key is the
-// sink. q, out [B,T,N,D], k, v [B,S,K,D]; last dim contiguous, other strides
-// free; one type. Sums in f32 (f64). A row's bits depend on its query and on the keys that it sees
-// at their indices, not on the number of queries or keys. Of a sample, the keys behind the last one
-// whose position lies between the lowest window_start and the highest q_positions are not read: a cache
-// may hold anything there. Other keys that a query does not see have to be finite.
+// Query head n attends with key head n / (N / K). Scores s = scale * q k^T; query i sees key j when
+//   begin <= k_positions[b,j] <= q_positions[b,i],
+// begin being the largest of window_start[b,i] and, with p = q_positions[b,i], of p - window + 1
+// (window > 0: so many keys, itself included) and of p - p % chunk (chunk > 0: Llama 4). Positions
+// undefined: 0..T-1 and 0..S-1. window_start undefined: no lower bound; it is in the units of the
+// positions and confines a query to its document. What lies below the bounds costs nothing where
+// whole blocks of keys do. causal false: no upper bound, and window and chunk are 0.
+// soft_cap > 0: s = soft_cap * tanh(scale * q k^T / soft_cap) (Gemma 2). p = softmax(s), then
+// dropout on p. out = p v. lse [B,N,T] = log sum exp of the seen scores, f32 (f64 for f64); a query
+// that sees no key gives out 0 and lse -infinity. sinks [N]: one more score a head without a value,
+// neither scaled nor capped: lse = log(exp(sink) + sum exp(s)), p = exp(s - lse), and a query that
+// sees no key gives lse = sink. Calls over parts of the keys are put together by their lse, and one
+// of them alone takes the sinks.
+// q, out [B,T,N,D], k, v [B,S,K,D]; last dim contiguous, other strides free; one type. Sums in f32
+// (f64). A row's bits depend on its query and on the keys that it sees at their indices, not on the
+// number of queries or keys. Of a sample, the keys behind the last one whose position lies between
+// the lowest begin and the highest q_positions are not read: a cache may hold anything there. Other
+// keys that a query does not see have to be finite.
 struct AttentionArgs {
   Tensor q, k, v;
   Tensor q_positions, k_positions;  // i32 [B,T], [B,S]; both or neither
   Tensor window_start;              // i32 [B,T]
   bool causal = true;
   double scale = 1;
+  int64_t window = 0, chunk = 0;  // 0: none
+  double soft_cap = 0;            // 0: none
+  Tensor sinks;                   // f32 (f64) [N]; undefined: none
   DropoutArgs::Mask
       dropout;  // element (sample, query position, key position) of stream hash(layer, head)
   Tensor out, lse;
-  int64_t window = 0, chunk = 0;
-  double soft_cap = 0;
-  Tensor sinks;  // [N]
 };
 
-// lse is the forward's (of all keys, where the keys here are a part of them). dq, dk, dv as q, k,
-// v: written, not added to. dsinks as sinks. Fixed order of summation: the same bits for any number of
-// threads.
+// lse and out are the forward's (of all keys, where the keys here are a part of them). dq, dk, dv as
+// q, k, v or, all three alike, f32 (f64): written with beta 0, added to with beta 1, as where blocks
+// of keys come from other ranks. dsinks [N] += -(sum over b, t of exp(sink - lse) * delta), delta =
+// sum over d of out * dout: of the whole out, so that one call of those over parts of the keys takes
+// sinks and dsinks. Undefined: not computed. Fixed order of summation: the same bits for any number
+// of threads.
 struct AttentionBackwardArgs {
   Tensor q, k, v, out, lse, dout;
   Tensor q_positions, k_positions, window_start;
   bool causal = true;
   double scale = 1;
-  DropoutArgs::Mask dropout;
-  Tensor dq, dk, dv;
   int64_t window = 0, chunk = 0;
   double soft_cap = 0;
   Tensor sinks;
-  Accumulate dsinks;  // out undefined: not formed
+  DropoutArgs::Mask dropout;
+  Tensor dq, dk, dv;
+  double beta_q = 0, beta_kv = 0;  // 0 or 1; of dq, and of dk and dv
+  Accumulate dsinks;               // f32 (f64) [N]; needs sinks
 };
 
-// The two halves of the composed definition: p = softmax over the seen keys of scale * s, s
-// [B,N,T,S] -> p, with lse as above. ds = scale * p * (dp - sum(dp * p)). p may be s, ds may be dp.
+// The two halves of the composed definition: p = softmax over the seen keys of s (scaled and capped
+// as above), s [B,N,T,S] -> p, with lse and sinks as above. ds = scale * p * (dp - delta) * (1 -
+// (c / soft_cap)^2), delta = sum(dp * p), c = log p + lse the capped score (soft_cap 0: without that
+// factor). lse [B,N,T] is read with soft_cap or dsinks; dsinks as above. p may be s, ds may be dp.
 struct SoftmaxArgs {
   Tensor s, p, lse;
   Tensor q_positions, k_positions, window_start;
   bool causal = true;
   double scale = 1;
+  int64_t window = 0, chunk = 0;
+  double soft_cap = 0;
+  Tensor sinks;
 };
 struct SoftmaxBackwardArgs {
   Tensor p, dp, ds;
   double scale = 1;
+  double soft_cap = 0;
+  Tensor lse, sinks;  // undefined where they are not read
+  Accumulate dsinks;
 };
+
+// The lowest position of a key that a query at `position` sees by window and chunk; 0 is no bound.
+constexpr int64_t lowest_seen(int64_t position, int64_t window, int64_t chunk) {
+  int64_t begin = INT32_MIN;
+  if (window > 0 && position - window + 1 > begin) begin = position - window + 1;
+  if (chunk > 0 && position - position % chunk > begin) begin = position - position % chunk;
+  return begin;
+}
 
 void check(const AttentionArgs& args);
 void check(const AttentionBackwardArgs& args);
@@ -96,9 +121,9 @@ void visit(AttentionBackwardArgs& a, F&& f) {
   f("window_start", Access::read, a.window_start);
   f("sinks", Access::read, a.sinks);
   f("sample_ids", Access::read, a.dropout.sample_ids);
-  f("dq", Access::write, a.dq);
-  f("dk", Access::write, a.dk);
-  f("dv", Access::write, a.dv);
+  f("dq", written(static_cast<float>(a.beta_q)), a.dq);
+  f("dk", written(static_cast<float>(a.beta_kv)), a.dk);
+  f("dv", written(static_cast<float>(a.beta_kv)), a.dv);
   f("dsinks", written(a.dsinks.beta), a.dsinks.out);
 }
 template <class F>
@@ -107,6 +132,7 @@ void visit(SoftmaxArgs& a, F&& f) {
   f("q_positions", Access::read, a.q_positions);
   f("k_positions", Access::read, a.k_positions);
   f("window_start", Access::read, a.window_start);
+  f("sinks", Access::read, a.sinks);
   f("p", Access::write, a.p);
   f("lse", Access::write, a.lse);
 }
@@ -114,7 +140,10 @@ template <class F>
 void visit(SoftmaxBackwardArgs& a, F&& f) {
   f("p", Access::read, a.p);
   f("dp", Access::read, a.dp);
+  f("lse", Access::read, a.lse);
+  f("sinks", Access::read, a.sinks);
   f("ds", Access::write, a.ds);
+  f("dsinks", written(a.dsinks.beta), a.dsinks.out);
 }
 
 }  // namespace megatron::kernels

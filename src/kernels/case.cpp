@@ -24,7 +24,10 @@ void add_dropout_cases(std::vector<Case>& cases);
 void add_elementwise_cases(std::vector<Case>& cases);
 void add_optimizer_cases(std::vector<Case>& cases);
 void add_head_norm_cases(std::vector<Case>& cases);
+void add_clip_cases(std::vector<Case>& cases);
+void add_gate_cases(std::vector<Case>& cases);
 void add_scale_cases(std::vector<Case>& cases);
+void add_soft_cap_cases(std::vector<Case>& cases);
 
 std::vector<Case> cases() {
   std::vector<Case> all;
@@ -41,7 +44,10 @@ std::vector<Case> cases() {
   add_elementwise_cases(all);
   add_optimizer_cases(all);
   add_head_norm_cases(all);
+  add_clip_cases(all);
+  add_gate_cases(all);
   add_scale_cases(all);
+  add_soft_cap_cases(all);
   return all;
 }
 

@@ -1,6 +1,8 @@
 // The least work that a kernel call needs: the floor of its time.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/table.h"
 
 namespace megatron::kernels {
@@ -16,18 +18,24 @@ inline double product_flops(const GemmArgs& a) {
 }
 
 // Query-key pairs that a mask lets through, where positions count up from 0 and queries are the
-// last of the keys: causal leaves T (S - T) + T (T + 1) / 2 of T S. Documents inside a sample
-// (window_start) are not known here.
-inline double seen_pairs(int64_t queries, int64_t keys, bool causal) {
+// last of the keys: causal leaves T (S - T) + T (T + 1) / 2 of T S; window and chunk (0: none) what
+// is left of those. Documents inside a sample (window_start) are not known here.
+inline double seen_pairs(int64_t queries, int64_t keys, bool causal, int64_t window = 0,
+                         int64_t chunk = 0) {
   const auto t = static_cast<double>(queries), s = static_cast<double>(keys);
-  return causal && queries <= keys ? t * (s - t) + t * (t + 1) / 2 : t * s;
+  if (!causal || queries > keys) return t * s;
+  if (window == 0 && chunk == 0) return t * (s - t) + t * (t + 1) / 2;
+  double pairs = 0;
+  for (int64_t p = keys - queries; p < keys; ++p)
+    pairs += static_cast<double>(p + 1 - std::max<int64_t>(0, lowest_seen(p, window, chunk)));
+  return pairs;
 }
 // `products` products over head size: forward 2 (scores, values), backward 5 (scores again, dP, dV,
 // dQ, dK).
 template <class Args>
 double attention_flops(const Args& a, int products) {
   const double heads = static_cast<double>(a.q.size(0) * a.q.size(2) * a.q.size(3));
-  return 2 * products * heads * seen_pairs(a.q.size(1), a.k.size(1), a.causal);
+  return 2 * products * heads * seen_pairs(a.q.size(1), a.k.size(1), a.causal, a.window, a.chunk);
 }
 
 template <class Args>
@@ -64,8 +72,14 @@ inline int form_of(const GemmArgs& a) {
 }
 inline int form_of(const ActivationArgs& a) { return static_cast<int>(a.function); }
 inline int form_of(const ActivationBackwardArgs& a) { return static_cast<int>(a.function); }
-inline int form_of(const AttentionArgs& a) { return a.causal ? 1 : 0; }
-inline int form_of(const AttentionBackwardArgs& a) { return a.causal ? 1 : 0; }
+template <class Args>
+int attention_form(const Args& a) {
+  constexpr int64_t kPrime = 1'000'003, kMost = int64_t{1} << 28;
+  const int64_t bounds = (a.window * kPrime + a.chunk) % kMost;
+  return static_cast<int>((a.causal ? 1 : 0) + (a.soft_cap > 0 ? 2 : 0) + 4 * bounds);
+}
+inline int form_of(const AttentionArgs& a) { return attention_form(a); }
+inline int form_of(const AttentionBackwardArgs& a) { return attention_form(a); }
 
 template <class Args>
 Cost cost_of(const Args& args) {

@@ -29,9 +29,6 @@ inline constexpr std::tuple kKernels{
     Kernel<&Table::head_norm>{"head_norm"},
     Kernel<&Table::head_norm_backward>{"head_norm_backward"},
     Kernel<&Table::row_dot>{"row_dot"},
-    Kernel<&Table::scale>{"scale"},
-    Kernel<&Table::soft_cap>{"soft_cap"},
-    Kernel<&Table::soft_cap_backward>{"soft_cap_backward"},
     Kernel<&Table::rope>{"rope"},
     Kernel<&Table::attention>{"attention"},
     Kernel<&Table::attention_backward>{"attention_backward"},
@@ -57,6 +54,13 @@ inline constexpr std::tuple kKernels{
     Kernel<&Table::muon_momentum>{"muon_momentum"},
     Kernel<&Table::unit_norm>{"unit_norm"},
     Kernel<&Table::weighted_sum>{"weighted_sum"},
+    Kernel<&Table::scale>{"scale"},
+    Kernel<&Table::soft_cap>{"soft_cap"},
+    Kernel<&Table::soft_cap_backward>{"soft_cap_backward"},
+    Kernel<&Table::clip>{"clip"},
+    Kernel<&Table::clip_backward>{"clip_backward"},
+    Kernel<&Table::gate>{"gate"},
+    Kernel<&Table::gate_backward>{"gate_backward"},
 };
 static_assert(sizeof(Table) == std::tuple_size_v<decltype(kKernels)> * sizeof(void (*)()),
               "each member of Table stands in kKernels once");

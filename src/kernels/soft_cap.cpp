@@ -19,9 +19,9 @@ void check(const SoftCapBackwardArgs& args) {
   rules.defined(args.dout, "dout");
   rules.require(is_float_type(args.dout) && args.dout.is_contiguous(),
                 "dout contiguous, of a floating type");
-  rules.dense(args.dx, args.dout.shape(), args.dout.dtype(), "dx as dout");
   rules.dense(args.out, args.dout.shape(), accumulator(args.dout.dtype()),
-              "out f32 (f64), as dout");
+              "out f32 (f64 for f64), of the shape of dout");
+  rules.dense(args.dx, args.dout.shape(), args.dout.dtype(), "dx as dout");
 }
 
 }  // namespace megatron::kernels

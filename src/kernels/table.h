@@ -9,11 +9,13 @@
 #include "device/stream.h"
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/clip.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/draw.h"
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
+#include "kernels/gate.h"
 #include "kernels/gemm.h"
 #include "kernels/head_norm.h"
 #include "kernels/norm.h"
@@ -35,9 +37,6 @@ struct Table {
   void (*head_norm)(const HeadNormArgs&, Stream&) = nullptr;
   void (*head_norm_backward)(const HeadNormBackwardArgs&, Stream&) = nullptr;
   void (*row_dot)(const RowDotArgs&, Stream&) = nullptr;
-  void (*scale)(const ScaleArgs&, Stream&) = nullptr;
-  void (*soft_cap)(const SoftCapArgs&, Stream&) = nullptr;
-  void (*soft_cap_backward)(const SoftCapBackwardArgs&, Stream&) = nullptr;
   void (*rope)(const RopeArgs&, Stream&) = nullptr;
   void (*attention)(const AttentionArgs&, Stream&) = nullptr;
   void (*attention_backward)(const AttentionBackwardArgs&, Stream&) = nullptr;
@@ -63,6 +62,13 @@ struct Table {
   void (*muon_momentum)(const MuonMomentumArgs&, Stream&) = nullptr;
   void (*unit_norm)(const UnitNormArgs&, Stream&) = nullptr;
   void (*weighted_sum)(const WeightedSumArgs&, Stream&) = nullptr;
+  void (*scale)(const ScaleArgs&, Stream&) = nullptr;
+  void (*soft_cap)(const SoftCapArgs&, Stream&) = nullptr;
+  void (*soft_cap_backward)(const SoftCapBackwardArgs&, Stream&) = nullptr;
+  void (*clip)(const ClipArgs&, Stream&) = nullptr;
+  void (*clip_backward)(const ClipBackwardArgs&, Stream&) = nullptr;
+  void (*gate)(const GateArgs&, Stream&) = nullptr;
+  void (*gate_backward)(const GateBackwardArgs&, Stream&) = nullptr;
 };
 
 // Throws Error for a back-end that this build does not have.

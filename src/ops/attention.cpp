@@ -1,6 +1,7 @@
 #include "ops/attention.h"
 
 #include "base/error.h"
+#include "ops/attention_sinks.h"
 
 namespace megatron::ops {
 namespace {
@@ -76,31 +77,25 @@ void split_heads_dgrad(Backward& backward) {
   backward.set(0, dqkv);
 }
 
-// What forward and backward of a call have in common.
-template <class Args>
-void set_options(Args& args, const AttentionOptions& options, const Tensor& sinks) {
-  args.q_positions = options.q_positions;
-  args.k_positions = options.k_positions;
-  args.window_start = options.window_start;
-  args.causal = options.causal;
-  args.window = options.window;
-  args.chunk = options.chunk;
-  args.scale = options.scale;
-  args.soft_cap = options.soft_cap;
-  args.sinks = sinks;
-  args.dropout = options.dropout;
-}
+struct AttentionAttributes {
+  double scale;
+  bool causal;
+  int64_t window, chunk;
+  double soft_cap;
+  Tensor q_positions, k_positions, window_start;
+  kernels::DropoutArgs::Mask dropout;
 
-// Sinks as the kernel takes them: f32 (f64).
-template <class Pass>
-Tensor sinks_of(Pass& pass, const AttentionOptions& options, DType type) {
-  if (!options.sinks) return options.zero_sinks;
-  const Tensor& stored = options.sinks.value();
-  if (stored.dtype() == kernels::accumulator(type)) return stored;
-  const Tensor wide = pass.empty(stored.shape(), kernels::accumulator(type), "attention.sinks");
-  pass.kernels().copy({.x = stored, .out = wide}, pass.stream());
-  return wide;
-}
+  explicit AttentionAttributes(const AttentionOptions& options)
+      : scale(options.scale),
+        causal(options.causal),
+        window(options.window),
+        chunk(options.chunk),
+        soft_cap(options.soft_cap),
+        q_positions(options.q_positions),
+        k_positions(options.k_positions),
+        window_start(options.window_start),
+        dropout(options.dropout) {}
+};
 
 struct QueriesKeysValues {
   Tensor q, k, v;
@@ -116,9 +111,23 @@ Attended attend(Tape& tape, const QueriesKeysValues& in, const AttentionOptions&
   Attended made{
       .out = tape.empty(q.shape(), q.dtype(), "attention.out"),
       .lse = tape.empty({batch, count, length}, kernels::accumulator(q.dtype()), "attention.lse")};
-  kernels::AttentionArgs args{.q = q, .k = in.k, .v = in.v, .out = made.out, .lse = made.lse};
-  set_options(args, options, sinks_of(tape, options, q.dtype()));
-  tape.kernels().attention(args, tape.stream());
+  tape.kernels().attention(
+      {.q = q,
+       .k = in.k,
+       .v = in.v,
+       .q_positions = options.q_positions,
+       .k_positions = options.k_positions,
+       .window_start = options.window_start,
+       .causal = options.causal,
+       .scale = options.scale,
+       .window = options.window,
+       .chunk = options.chunk,
+       .soft_cap = options.soft_cap,
+       .sinks = options.sinks ? wide_sinks(options.sinks, tape) : options.zero_sinks,
+       .dropout = options.dropout,
+       .out = made.out,
+       .lse = made.lse},
+      tape.stream());
   return made;
 }
 
@@ -127,20 +136,30 @@ Tensor as_rows(const Tensor& out) {
 }
 
 // The gradients of `in` go to `to`.
-void attend_back(Backward& backward, const AttentionOptions& options, const QueriesKeysValues& in,
+void attend_back(Backward& backward, const AttentionAttributes& a, const QueriesKeysValues& in,
                  const Tensor& out, const Tensor& lse, const QueriesKeysValues& to) {
-  kernels::AttentionBackwardArgs args{.q = in.q,
-                                      .k = in.k,
-                                      .v = in.v,
-                                      .out = out,
-                                      .lse = lse,
-                                      .dout = backward.gradient(0).view(out.shape()),
-                                      .dq = to.q,
-                                      .dk = to.k,
-                                      .dv = to.v};
-  set_options(args, options, sinks_of(backward, options, in.q.dtype()));
-  if (options.sinks) args.dsinks = backward.grad_slot(0);
-  backward.kernels().attention_backward(args, backward.stream());
+  const SinkGradient sinks = sink_gradient(backward);
+  backward.kernels().attention_backward({.q = in.q,
+                                         .k = in.k,
+                                         .v = in.v,
+                                         .out = out,
+                                         .lse = lse,
+                                         .dout = backward.gradient(0).view(out.shape()),
+                                         .q_positions = a.q_positions,
+                                         .k_positions = a.k_positions,
+                                         .window_start = a.window_start,
+                                         .causal = a.causal,
+                                         .scale = a.scale,
+                                         .window = a.window,
+                                         .chunk = a.chunk,
+                                         .soft_cap = a.soft_cap,
+                                         .sinks = sinks.values,
+                                         .dropout = a.dropout,
+                                         .dq = to.q,
+                                         .dk = to.k,
+                                         .dv = to.v,
+                                         .dsinks = sinks.gradient},
+                                        backward.stream());
 }
 
 void attention_dgrad(Backward& backward) {
@@ -148,7 +167,7 @@ void attention_dgrad(Backward& backward) {
   const QueriesKeysValues to{backward.empty(in.q.shape(), in.q.dtype(), "attention.dq"),
                              backward.empty(in.k.shape(), in.k.dtype(), "attention.dk"),
                              backward.empty(in.v.shape(), in.v.dtype(), "attention.dv")};
-  attend_back(backward, backward.attributes<AttentionOptions>(), in, backward.saved(3),
+  attend_back(backward, backward.attributes<AttentionAttributes>(), in, backward.saved(3),
               backward.saved(4), to);
   backward.set(0, to.q);
   backward.set(1, to.k);
@@ -157,7 +176,7 @@ void attention_dgrad(Backward& backward) {
 
 struct PackedAttributes {
   Packing packing;
-  AttentionOptions attention;
+  AttentionAttributes attention;
 };
 
 QueriesKeysValues parts(const Packing& packing, const Tensor& qkv) {
@@ -195,6 +214,21 @@ QueriesKeysValues rotated_parts(Tape& tape, const PackedHeads& packed) {
 
 }  // namespace
 
+Tensor wide_sinks(const Weight& sinks, Tape& tape) {
+  if (!sinks) return {};
+  const Tensor& value = sinks.value();
+  const DType type = kernels::accumulator(value.dtype());
+  if (value.dtype() == type) return value;
+  Tensor wide = tape.empty(value.shape(), type, "attention.sinks");
+  tape.kernels().copy({.x = value, .out = wide}, tape.stream());
+  return wide;
+}
+
+SinkGradient sink_gradient(Backward& backward) {
+  if (backward.weights() == 0) return {};
+  return {wide_sinks(backward.weight(0), backward.tape()), backward.grad_slot(0)};
+}
+
 Heads split_heads(Tape& tape, PackedHeads&& packed) {
   const QueriesKeysValues in = rotated_parts(tape, packed);
   const Rotary& rotary = packed.rotary;
@@ -216,7 +250,7 @@ Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options) {
             .saved = {in.q, in.k, in.v, out, lse},
             .dgrad = attention_dgrad};
   if (options.sinks) node.weights = {options.sinks};
-  node.attributes = options;
+  node.attributes = AttentionAttributes(options);
   return tape.record_one(std::move(node), as_rows(out));
 }
 
@@ -230,7 +264,7 @@ Var attention(Tape& tape, PackedHeads&& packed, const AttentionOptions& options)
             .saved = {packed.qkv.value, out, lse, rotary.cos, rotary.sin, rotary.positions},
             .dgrad = packed_attention_dgrad};
   if (options.sinks) node.weights = {options.sinks};
-  node.attributes = PackedAttributes{Packing(packed), options};
+  node.attributes = PackedAttributes{Packing(packed), AttentionAttributes(options)};
   return tape.record_one(std::move(node), as_rows(out));
 }
 

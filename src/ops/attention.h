@@ -27,26 +27,27 @@ struct PackedHeads {
 Heads split_heads(Tape& tape, PackedHeads&& packed);
 
 struct AttentionOptions {
-  double scale = 1, soft_cap = 0;
+  double scale = 1;
   bool causal = true;
-  int64_t window = 0, chunk = 0;
   Tensor q_positions, k_positions;  // i32 [B,S]; undefined: 0..S-1
   Tensor window_start;  // i32 [B,S]: lowest key position that each query sees; undefined: all
-  Weight sinks;         // [N] of any type; none: none
-  Tensor zero_sinks;  // f32 (f64) [N] of zeros, where sinks are constants; undefined: they are not
+  int64_t window = 0, chunk = 0;  // kernels/attention.h; 0: none
+  double soft_cap = 0;            // of scaled scores; 0: none
+  Weight sinks;  // [N], in the model's type: one more score a head, without a value; none: empty
+  Tensor
+      zero_sinks;  // f32 (f64) [N] of zeros, where the sinks are no weight; undefined: they are, or there are none
   kernels::DropoutArgs::Mask dropout;
 };
 
-// out [B*S, N*D] = softmax(scale q k^T over the seen keys) v, as kernels/attention.h says. Runs the fused kernel, or
-// attention_composed where there is none.
+// out [B*S, N*D] = softmax(scale q k^T over the seen keys) v. Runs the fused kernel, or
+// attention_composed where there is none. The gradient of sinks goes to its slot.
 Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options);
 
 // attention(split_heads(packed)), bit for bit. Its backward makes the gradient of qkv in one tensor,
 // where that of the two copies the gradients of q, k and v together.
 Var attention(Tape& tape, PackedHeads&& packed, const AttentionOptions& options);
 
-// The definition by matrix products and a softmax; stores the S x S probabilities. Without dropout,
-// windows, chunks, soft cap and sinks.
+// The definition by matrix products and a softmax; stores the S x S probabilities. No dropout.
 Var attention_composed(Tape& tape, const Heads& heads, const AttentionOptions& options);
 
 }  // namespace megatron::ops

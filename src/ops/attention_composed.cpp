@@ -1,6 +1,7 @@
 // Attention by matrix products and a softmax: the fused kernel's definition.
 #include "base/error.h"
 #include "ops/attention.h"
+#include "ops/attention_sinks.h"
 
 namespace megatron::ops {
 namespace {
@@ -21,8 +22,12 @@ Tensor scores(const Tensor& t, int64_t batch, int64_t index) {
   return t.select(0, batch).select(0, index);
 }  // [T,S]
 
+struct ComposedAttributes {
+  double scale, soft_cap;
+};
+
 void composed_dgrad(Backward& backward) {
-  const double scale = backward.attributes<double>();
+  const auto& [scale, soft_cap] = backward.attributes<ComposedAttributes>();
   const Tensor &q = backward.saved(0), &k = backward.saved(1), &v = backward.saved(2),
                &p = backward.saved(3);
   const Tensor dout = backward.gradient(0).view(q.shape());
@@ -37,7 +42,16 @@ void composed_dgrad(Backward& backward) {
         {.a = head(dout, b, n), .b = head(v, b, j), .out = scores(ds, b, n), .transpose_b = true},
         stream);
   });
-  table.softmax_backward({.p = p, .dp = ds, .ds = ds, .scale = scale}, stream);
+  const SinkGradient sinks = sink_gradient(backward);
+  table.softmax_backward({.p = p,
+                          .dp = ds,
+                          .ds = ds,
+                          .scale = scale,
+                          .soft_cap = soft_cap,
+                          .lse = backward.saved(4),
+                          .sinks = sinks.values,
+                          .dsinks = sinks.gradient},
+                         stream);
   const int64_t share = q.size(2) / k.size(2);
   for_each_head(q, k, [&](int64_t b, int64_t n, int64_t j) {
     const float beta = n % share == 0 ? 0.0f : 1.0f;
@@ -67,10 +81,6 @@ Var attention_composed(Tape& tape, const Heads& heads, const AttentionOptions& o
            "attention dropout {} needs a back-end with a fused attention kernel; use "
            "--attention-dropout 0",
            options.dropout.p);
-  MG_CHECK(options.window == 0 && options.chunk == 0 && options.soft_cap == 0 && !options.sinks &&
-               !options.zero_sinks.defined(),
-           "attention with a window, chunks, a soft cap or sinks needs a back-end with a fused "
-           "attention kernel");
   const Tensor &q = heads.q.value, &k = heads.k.value, &v = heads.v.value;
   const int64_t batch = q.size(0), length = q.size(1), count = q.size(2), head_size = q.size(3),
                 keys = k.size(1);
@@ -89,7 +99,11 @@ Var attention_composed(Tape& tape, const Heads& heads, const AttentionOptions& o
                           .k_positions = options.k_positions,
                           .window_start = options.window_start,
                           .causal = options.causal,
-                          .scale = options.scale},
+                          .scale = options.scale,
+                          .window = options.window,
+                          .chunk = options.chunk,
+                          .soft_cap = options.soft_cap,
+                          .sinks = wide_sinks(options.sinks, tape)},
                          tape.stream());
   for_each_head(q, k, [&](int64_t b, int64_t n, int64_t j) {
     tape.kernels().gemm({.a = scores(p, b, n), .b = head(v, b, j), .out = head(out, b, n)},
@@ -97,9 +111,10 @@ Var attention_composed(Tape& tape, const Heads& heads, const AttentionOptions& o
   });
   Node node{.name = "attention_composed",
             .inputs = {heads.q.id, heads.k.id, heads.v.id},
-            .saved = {q, k, v, p},
+            .saved = {q, k, v, p, options.soft_cap > 0 || options.sinks ? lse : Tensor()},
             .dgrad = composed_dgrad};
-  node.attributes = options.scale;
+  if (options.sinks) node.weights = {options.sinks};
+  node.attributes = ComposedAttributes{options.scale, options.soft_cap};
   return tape.record_one(std::move(node), out.view({batch * length, count * head_size}));
 }
 

@@ -9,8 +9,10 @@
 #include "ops/activation.h"
 #include "ops/attention.h"
 #include "ops/auxiliary_loss.h"
+#include "ops/clip.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
+#include "ops/gate.h"
 #include "ops/head_norm.h"
 #include "ops/linear.h"
 #include "ops/linear_cross_entropy.h"
@@ -112,6 +114,29 @@ void add_elementwise_cases(std::vector<GradientCase>& cases) {
                      mask.length = kLength;
                      return Result{{dropout(t, x[0], mask)}};
                    }});
+  cases.push_back({"scale", {{3, 4}}, {}, [](Tape& t, Vars x, Weights) {
+                     return Result{{scale(t, x[0], 0.3), scale(t, x[0], 1)}};
+                   }});
+  cases.push_back({"soft_cap", {{3, 4}}, {}, [](Tape& t, Vars x, Weights) {
+                     return Result{{soft_cap(t, x[0], 1.5)}};
+                   }});
+  cases.push_back({"activation clamped", {{3, 8}}, {}, [](Tape& t, Vars x, Weights) {
+                     return Result{
+                         {activation(t, x[0], kernels::Activation::quick_gelu, true, 0.7, 1)}};
+                   }});
+  cases.push_back(
+      {"linear_cross_entropy, soft cap", {{5, 4}}, {{7, 4}}, [](Tape& t, Vars x, Weights w) {
+         const DType type = kernels::accumulator(x[0].value.dtype());
+         const Tensor weights = numbers(t, type, {5}, {1, 0.5, 0, 1, 2});
+         const Tensor labels = integers(t, {0, 6, -100, 3, 3});
+         return Result{{}, linear_cross_entropy(t, x[0], w[0], labels, weights, 1.5), weights};
+       }});
+  cases.push_back({"clip", {{3, 4}}, {}, [](Tape& t, Vars x, Weights) {
+                     return Result{{clip(t, x[0], 0.7)}};
+                   }});
+  cases.push_back({"gate", {{3, 4}, {3, 4}}, {}, [](Tape& t, Vars x, Weights) {
+                     return Result{{gate(t, x[0], x[1])}};
+                   }});
   using kernels::Activation;
   for (const auto& [name, function] : {std::pair{"gelu_tanh", Activation::gelu_tanh},
                                        {"gelu_erf", Activation::gelu_erf},
@@ -128,26 +153,6 @@ void add_elementwise_cases(std::vector<GradientCase>& cases) {
                        }});
     }
   }
-}
-
-void add_scale_cases(std::vector<GradientCase>& cases) {
-  cases.push_back({"scale", {{3, 4}}, {}, [](Tape& t, Vars x, Weights) {
-                     return Result{{scale(t, x[0], 0.5)}};
-                   }});
-  cases.push_back({"soft_cap", {{3, 4}}, {}, [](Tape& t, Vars x, Weights) {
-                     return Result{{soft_cap(t, x[0], 1.5)}};
-                   }});
-  cases.push_back({"activation clamped", {{3, 8}}, {}, [](Tape& t, Vars x, Weights) {
-                     return Result{
-                         {activation(t, x[0], kernels::Activation::quick_gelu, true, 0.7, 1)}};
-                   }});
-  cases.push_back(
-      {"linear_cross_entropy, soft cap", {{5, 4}}, {{7, 4}}, [](Tape& t, Vars x, Weights w) {
-         const DType type = kernels::accumulator(x[0].value.dtype());
-         const Tensor weights = numbers(t, type, {5}, {1, 0.5, 0, 1, 2});
-         const Tensor labels = integers(t, {0, 6, -100, 3, 3});
-         return Result{{}, linear_cross_entropy(t, x[0], w[0], labels, weights, 1.5), weights};
-       }});
 }
 
 void add_norm_cases(std::vector<GradientCase>& cases) {
@@ -249,18 +254,22 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
   split_case("split_heads, rotary interleaved", true, true);
   const Shape q = {kBatch, kLength, kHeads, kSize}, k = {kBatch, kLength, kKeyHeads, kSize};
   struct Kind {
-    bool composed = false, causal = true, drops = false, confined = false;
+    bool composed = false, causal = true, drops = false, confined = false, sinks = false;
     int64_t window = 0, chunk = 0;
     double soft_cap = 0;
   };
   const auto attention_case = [&](const std::string& name, Kind kind) {
-    cases.push_back({name, {q, k, k}, {}, [kind](Tape& t, Vars x, Weights) {
-                       AttentionOptions options{.scale = 0.5f, .causal = kind.causal};
+    const std::vector<Shape> weights =
+        kind.sinks ? std::vector<Shape>{{kHeads}} : std::vector<Shape>{};
+    cases.push_back({name, {q, k, k}, weights, [kind](Tape& t, Vars x, Weights w) {
+                       AttentionOptions options{.scale = 0.5f,
+                                                .causal = kind.causal,
+                                                .window = kind.window,
+                                                .chunk = kind.chunk,
+                                                .soft_cap = kind.soft_cap};
+                       if (kind.sinks) options.sinks = w[0];
                        if (kind.drops) options.dropout = half_dropped(t);
                        if (kind.confined) options.window_start = some_begins(t);
-                       options.window = kind.window;
-                       options.chunk = kind.chunk;
-                       options.soft_cap = kind.soft_cap;
                        const Heads heads{x[0], x[1], x[2]};
                        return Result{{kind.composed ? attention_composed(t, heads, options)
                                                     : attention(t, heads, options)}};
@@ -270,14 +279,6 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
   attention_case("attention to all", {.causal = false});
   attention_case("attention with dropout", {.drops = true});
   attention_case("attention confined to documents", {.confined = true});
-  attention_case("attention with a window", {.window = 2});
-  attention_case("attention in chunks", {.chunk = 3});
-  attention_case("attention with a soft cap", {.soft_cap = 0.6});
-  cases.push_back({"attention with sinks", {q, k, k}, {{kHeads}}, [](Tape& t, Vars x, Weights w) {
-                     AttentionOptions options{.scale = 0.5, .soft_cap = 2, .window = 3};
-                     options.sinks = w[0];
-                     return Result{{attention(t, Heads{x[0], x[1], x[2]}, options)}};
-                   }});
   cases.push_back({"rotate", {q}, {}, [](Tape& t, Vars x, Weights) {
                      Tensor own =
                          t.empty(x[0].value.shape(), x[0].value.dtype(), "gradient_check.q");
@@ -288,6 +289,25 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
   attention_case("attention_composed", {.composed = true});
   attention_case("attention_composed to all", {.composed = true, .causal = false});
   attention_case("attention_composed confined to documents", {.composed = true, .confined = true});
+  for (const bool composed : {false, true}) {
+    const std::string name = composed ? "attention_composed" : "attention";
+    attention_case(name + " in a window", {.composed = composed, .window = 2});
+    attention_case(name + " in chunks", {.composed = composed, .chunk = 2});
+    attention_case(name + " with a soft cap", {.composed = composed, .soft_cap = 0.7});
+    attention_case(name + " with sinks", {.composed = composed, .sinks = true});
+    attention_case(name + " with all of these", {.composed = composed,
+                                                 .confined = true,
+                                                 .sinks = true,
+                                                 .window = 3,
+                                                 .chunk = 4,
+                                                 .soft_cap = 1.5});
+  }
+  cases.push_back(
+      {"attention of split_heads, with sinks", {qkv}, {{kHeads}}, [=](Tape& t, Vars x, Weights w) {
+         AttentionOptions options{.scale = 0.5f, .window = 3, .soft_cap = 2};
+         options.sinks = w[0];
+         return Result{{attention(t, packed(t, x[0], true, false), options)}};
+       }});
 }
 
 // A case's tensors, and its objective on a fresh tape. The tensors' values are those of f32, in
@@ -384,7 +404,6 @@ std::vector<GradientCase> gradient_cases() {
   std::vector<GradientCase> cases;
   add_linear_cases(cases);
   add_elementwise_cases(cases);
-  add_scale_cases(cases);
   add_norm_cases(cases);
   add_attention_cases(cases);
   return cases;

@@ -54,13 +54,13 @@ class Examples(unittest.TestCase):
             for example in examples():
                 example.apply(tree)
             output = run(ROOT / "tools/check_coverage", tree, folder=tree)
-            self.assertRegex(output, r"(?m)^negate\s+yes\s+yes\s+own\s+own")
+            self.assertRegex(output, r"(?m)^divide\s+yes\s+yes\s+own\s+own")
             output = run(ROOT / "tools/check_coverage", "--device", "cuda", tree, folder=tree)
-            self.assertRegex(output, r"(?m)^negate\b.*\bown\b")
+            self.assertRegex(output, r"(?m)^divide\b.*\bown\b")
             run(ROOT / "tools/check_layers.py", tree, folder=tree)
 
     def test_an_elementwise_op_touches_few_places(self):
-        places = changed_places(examples(), ["negate", "Negate"])
+        places = changed_places(examples(), ["divide", "Divide"])
         self.assertLessEqual(len(places), MOST_PLACES, places)
         self.assertIn("src/kernels/table.h", places)
 
@@ -72,7 +72,7 @@ class Examples(unittest.TestCase):
                 for example in examples():
                     if example.kind != "from" and example.path != forgotten:
                         example.apply(tree)
-                with self.assertRaisesRegex(AssertionError, "negate"):
+                with self.assertRaisesRegex(AssertionError, "divide"):
                     run(ROOT / "tools/check_coverage", tree, folder=tree)
 
     def test_what_does_not_fit_the_tree_is_refused(self):
@@ -105,8 +105,8 @@ def build_and_run(folder):
     run("cmake", "--preset", "test", "-B", build, folder=tree)
     run("ninja", "-C", build, "megatron", "parity_kernels", "unit_ops", folder=tree)
     program = build / "megatron"
-    print(run(build / "cuda_shim/parity_kernels", "--gtest_filter=*negate*", folder=tree))
-    output = run(program, "selftest", "--filter", "negate", folder=tree)
+    print(run(build / "cuda_shim/parity_kernels", "--gtest_filter=*divide*", folder=tree))
+    output = run(program, "selftest", "--filter", "divide", folder=tree)
     print(output)
     for word in ("kernels", "gradients"):
         assert word in output, output

@@ -23,16 +23,25 @@ struct Heads {
   int64_t window = 0, chunk = 0;
   double soft_cap = 0;
   bool sinks = false;
+  bool wide = false;   // gradients in f32
+  bool added = false;  // to what is there
 
+  bool bounded() const { return window > 0 || chunk > 0; }
+  bool scored() const { return soft_cap > 0 || sinks; }
   std::string str() const {
-    const std::string bounds = (window > 0 ? fmt::format(" window {}", window) : "") +
-                               (chunk > 0 ? fmt::format(" chunk {}", chunk) : "") +
-                               (soft_cap > 0 ? " capped" : "") + (sinks ? " sinks" : "");
-    return fmt::format("b={} t={} s={} n={}/{} d={} {}{}{}{}{}{}{}{}", batch, queries, keys, heads,
-                       kv_heads, width, describe(type, {}), causal ? " causal" : " full",
-                       positions ? " positions" : "", dropout > 0 ? " dropout" : "",
-                       packed ? " packed" : "", documents.empty() ? "" : " documents",
-                       first_head > 0 ? fmt::format(" from head {}", first_head) : "", bounds);
+    std::string text =
+        fmt::format("b={} t={} s={} n={}/{} d={} {}{}{}{}{}{}{}", batch, queries, keys, heads,
+                    kv_heads, width, describe(type, {}), causal ? " causal" : " full",
+                    positions ? " positions" : "", dropout > 0 ? " dropout" : "",
+                    packed ? " packed" : "", documents.empty() ? "" : " documents",
+                    first_head > 0 ? fmt::format(" from head {}", first_head) : "");
+    if (window > 0) text += fmt::format(" window={}", window);
+    if (chunk > 0) text += fmt::format(" chunk={}", chunk);
+    if (soft_cap > 0) text += fmt::format(" cap={}", soft_cap);
+    if (sinks) text += " sinks";
+    if (wide) text += " wide";
+    if (added) text += " added";
+    return text;
   }
   std::vector<double> begins() const {
     std::vector<double> begins;
@@ -52,7 +61,12 @@ struct Heads {
 };
 
 AttentionArgs forward_args(Inputs& inputs, const Heads& h) {
-  AttentionArgs args{.causal = h.causal, .scale = 1 / std::sqrt(static_cast<float>(h.width))};
+  AttentionArgs args{.causal = h.causal,
+                     .scale = 1 / std::sqrt(static_cast<float>(h.width)),
+                     .window = h.window,
+                     .chunk = h.chunk,
+                     .soft_cap = h.soft_cap};
+  if (h.sinks) args.sinks = inputs.normal("sinks", {h.heads}, accumulator(h.type));
   if (h.packed) {
     const Tensor qkv =
         inputs.normal("qkv", {h.batch, h.queries, h.heads + 2 * h.kv_heads, h.width}, h.type);
@@ -84,10 +98,6 @@ AttentionArgs forward_args(Inputs& inputs, const Heads& h) {
   args.out = inputs.output("out", {h.batch, h.queries, h.heads, h.width}, h.type,
                            h.packed ? kPadded : Layout{});
   args.lse = inputs.output("lse", {h.batch, h.heads, h.queries}, accumulator(h.type));
-  args.window = h.window;
-  args.chunk = h.chunk;
-  args.soft_cap = h.soft_cap;
-  if (h.sinks) args.sinks = inputs.normal("sinks", {h.heads}, accumulator(h.type));
   return args;
 }
 
@@ -104,16 +114,21 @@ AttentionBackwardArgs backward_args(Inputs& inputs, const Heads& h) {
   args.causal = f.causal;
   args.scale = f.scale;
   args.dropout = f.dropout;
-  args.dq = inputs.output("dq", f.q.shape(), h.type, h.packed ? kPadded : Layout{});
-  args.dk = inputs.output("dk", f.k.shape(), h.type);
-  args.dv = inputs.output("dv", f.v.shape(), h.type);
   args.window = f.window;
   args.chunk = f.chunk;
   args.soft_cap = f.soft_cap;
-  args.sinks = f.sinks;
+  const DType wide = accumulator(h.type), type = h.wide ? wide : h.type;
+  const auto gradient = [&](const char* name, Shape shape, DType of, Layout layout = {}) {
+    return h.added ? inputs.updated(name, inputs.normal(name, shape, of, 1, layout))
+                   : inputs.output(name, shape, of, layout);
+  };
+  args.dq = gradient("dq", f.q.shape(), type, h.packed ? kPadded : Layout{});
+  args.dk = gradient("dk", f.k.shape(), type);
+  args.dv = gradient("dv", f.v.shape(), type);
+  args.beta_q = args.beta_kv = h.added ? 1 : 0;
   if (h.sinks) {
-    const DType wide = accumulator(h.type);
-    args.dsinks = {inputs.updated("dsinks", inputs.normal("dsinks", {h.heads}, wide)), 1};
+    args.sinks = f.sinks;
+    args.dsinks = {gradient("dsinks", f.sinks.shape(), wide), h.added ? 1.0f : 0.0f};
   }
   return args;
 }
@@ -131,12 +146,12 @@ Case forward(const Heads& h) {
       .dtype = h.type,
       // Scores of size 4 from D products, their exp, then sums over S keys of which the result
       // keeps 1 / sqrt(S). In documents and at shuffled positions many queries see few keys: more
-      // elements stand far above the rms than `tolerance` allows for; as where capped scores make the
-      // results of queries of many keys small.
-      .tolerance =
-          tolerance(h.type, 8 + std::sqrt(h.width) + std::sqrt(h.keys)) *
-          (h.documents.empty() && !h.positions && h.window + h.chunk == 0 && h.soft_cap == 0 ? 1
-                                                                                             : 2),
+      // elements stand far above the rms than `tolerance` allows for, as do those of the first
+      // queries where later ones share their weight with sinks.
+      .tolerance = tolerance(h.type, 8 + std::sqrt(h.width) + std::sqrt(h.keys)) *
+                   (h.sinks                                                              ? 4
+                    : h.documents.empty() && !h.positions && !h.bounded() && !h.scored() ? 1
+                                                                                         : 2),
       .real = h.real,
       .large = h.large,
       .make = [h](Runtime& runtime) {
@@ -156,7 +171,7 @@ Case backward(const Heads& h) {
           // `tolerance` allows for 4. Shuffled positions make such keys at any S.
           .tolerance =
               tolerance(h.type, 8 + std::sqrt(h.width) + std::sqrt(h.keys) + std::sqrt(h.queries)) *
-              std::max(h.positions || h.window + h.chunk > 0 ? 4.0 : 2.0, 0.35 * std::sqrt(h.keys)),
+              std::max(h.positions ? 4.0 : 2.0, 0.35 * std::sqrt(h.keys)),
           .real = h.real,
           .large = h.large,
           .make = [h](Runtime& runtime) {
@@ -225,52 +240,91 @@ void add_confined(std::vector<Heads>& list, DType type) {
                   .documents = {1}});
 }
 
-// Windows and chunks that end inside and at the ends of tiles, soft caps and sinks, alone and together.
+// Windows and chunks shorter and longer than blocks of keys, at their borders and off them.
 void add_bounded(std::vector<Heads>& list, DType type) {
-  const Heads tall{.batch = 2,
-                   .queries = 330,
-                   .keys = 330,
-                   .heads = 4,
-                   .kv_heads = 2,
-                   .width = 16,
-                   .type = type};
-  const auto add = [&](Heads h, auto change) {
-    change(h);
-    list.push_back(h);
+  list.push_back({.batch = 2,
+                  .queries = 33,
+                  .keys = 33,
+                  .heads = 4,
+                  .kv_heads = 2,
+                  .width = 24,
+                  .type = type,
+                  .window = 2});
+  list.push_back({.batch = 1,
+                  .queries = 450,
+                  .keys = 450,
+                  .heads = 2,
+                  .kv_heads = 1,
+                  .width = 16,
+                  .type = type,
+                  .packed = true,
+                  .window = 65});
+  list.push_back({.batch = 1,
+                  .queries = 300,
+                  .keys = 300,
+                  .heads = 2,
+                  .kv_heads = 2,
+                  .width = 64,
+                  .type = type,
+                  .dropout = 0.1f,
+                  .packed = true,
+                  .chunk = 96});
+  list.push_back({.batch = 2,
+                  .queries = 160,
+                  .keys = 160,
+                  .heads = 2,
+                  .kv_heads = 1,
+                  .width = 160,
+                  .type = type,
+                  .documents = {70, 31, 9},
+                  .window = 40,
+                  .chunk = 64});
+  list.push_back({.batch = 2,
+                  .queries = 70,
+                  .keys = 145,
+                  .heads = 2,
+                  .kv_heads = 1,
+                  .width = 16,
+                  .type = type,
+                  .positions = true,
+                  .window = 50});
+}
+
+// Soft caps, sinks and gradients in f32 or added to, each alone and all at once.
+void add_scored(std::vector<Heads>& list, DType type) {
+  const Heads shape{.batch = 2,
+                    .queries = 75,
+                    .keys = 75,
+                    .heads = 4,
+                    .kv_heads = 2,
+                    .width = 64,
+                    .type = type,
+                    .packed = true};
+  const auto add = [&](const auto& change) {
+    list.push_back(shape);
+    change(list.back());
   };
-  add(tall, [](Heads& h) { h.window = 7; });
-  add(tall, [](Heads& h) {
-    h.window = 128;
-    h.packed = true;
-    h.sinks = true;
+  add([](Heads& h) { h.soft_cap = 1.5; });
+  add([](Heads& h) { h.sinks = true; });
+  add([](Heads& h) { h.added = true; });
+  add([](Heads& h) { h.wide = true; });
+  add([](Heads& h) {
+    h.width = 33;
+    h.wide = h.added = true;
   });
-  add(tall, [](Heads& h) {
-    h.chunk = 64;
-    h.documents = {100, 31};
-  });
-  add(tall, [](Heads& h) {
-    h.queries = h.keys = 70;
-    h.soft_cap = 1.5;
-    h.width = 64;
-    h.dropout = 0.25f;
-  });
-  add(tall, [](Heads& h) {
-    h.queries = 40;
-    h.keys = 75;
-    h.width = 72;
-    h.positions = true;
-    h.window = 30;
-    h.chunk = 50;
-    h.soft_cap = 2;
-    h.sinks = true;
-  });
-  add(tall, [](Heads& h) {
-    h.queries = h.keys = 33;
-    h.width = 136;
-    h.window = 1;
-    h.soft_cap = 3;
-    h.sinks = true;
-  });
+  for (const int64_t width : {16, 120, 200}) {
+    add([=](Heads& h) {
+      h.queries = 140;
+      h.keys = 170;
+      h.width = width;
+      h.packed = false;
+      h.positions = width == 16;
+      h.dropout = 0.1f;
+      h.window = 90;
+      h.soft_cap = 2;
+      h.sinks = h.wide = h.added = true;
+    });
+  }
 }
 
 // GPT-2 124M and a Llama of 160M parameters with 4 query groups, 4 x 1024 tokens; longer sequences,
@@ -296,9 +350,14 @@ void add_real(std::vector<Heads>& list, DType type) {
   add(1, 4096, 12, 0, {});
   add(1, 4096, 12, 0, {700, 300, 1500, 20, 900});
   add(1, 8192, 4, 0, {});
-  Heads windowed = list.back();
-  windowed.window = 128;
-  list.push_back(windowed);
+  add(1, 8192, 4, 0, {});
+  list.back().window = 128;
+  for (const int64_t window : {0, 128}) {
+    add(1, 8192, 2, 0, {});
+    list.back().heads = 4;
+    list.back().width = 128;
+    list.back().window = window;
+  }
   if (type != DType::bf16) return;
   list.push_back({.batch = 1,
                   .queries = 4096,
@@ -425,6 +484,7 @@ std::vector<Heads> attention_shapes() {
                     .first_head = 2});
     add_confined(list, type);
     add_bounded(list, type);
+    add_scored(list, type);
     if (!trained(type)) continue;
     add_real(list, type);
   }
@@ -434,7 +494,8 @@ std::vector<Heads> attention_shapes() {
 }  // namespace
 
 void add_attention_cases(std::vector<Case>& cases) {
-  for (const Heads& h : attention_shapes()) cases.push_back(forward(h));
+  for (const Heads& h : attention_shapes())
+    if (h.scored() || !(h.wide || h.added)) cases.push_back(forward(h));
   for (const Heads& h : attention_shapes()) cases.push_back(backward(h));
 }
 

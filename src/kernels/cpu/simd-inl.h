@@ -531,19 +531,6 @@ HWY_INLINE V exp_up_to_90(V x) {
 
 HWY_INLINE V exp(V x) { return exp_up_to_90(hn::Min(set(90.0f), x)); }
 
-// tanh(x), within 2 ulp: the series to x^9 below 0.3, else (1 - e^-2|x|) / (1 + e^-2|x|).
-HWY_INLINE V tanh(V x) {
-  const V xx = hn::Mul(x, x);
-  V p = hn::MulAdd(xx, set(0.0218694885f), set(-0.0539682540f));
-  p = hn::MulAdd(p, xx, set(0.133333333f));
-  p = hn::MulAdd(p, xx, set(-0.333333333f));
-  const V series = hn::MulAdd(hn::Mul(x, xx), p, x);
-  const V size = hn::Abs(x), one = set(1.0f);
-  const V e = exp_up_to_90(hn::Mul(size, set(-2.0f)));
-  const V quotient = hn::CopySign(hn::Div(hn::Sub(one, e), hn::Add(one, e)), x);
-  return hn::IfThenElse(hn::Lt(size, set(0.3f)), series, quotient);
-}
-
 // y - floor(y), 0 for an infinity.
 HWY_INLINE V above_floor(V y) {
 #if HWY_TARGET == HWY_AVX3

@@ -2,17 +2,20 @@
 
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/attention/attention.h"
+#include "kernels/cpu/clip.h"
 #include "kernels/cpu/cross_entropy.h"
 #include "kernels/cpu/draw.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/embedding.h"
+#include "kernels/cpu/gate.h"
 #include "kernels/cpu/head_norm.h"
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/optimizer.h"
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/scale.h"
+#include "kernels/cpu/soft_cap.h"
 
 namespace megatron::kernels {
 
@@ -28,9 +31,6 @@ const Table& cpu_table() {
       .head_norm = cpu::head_norm,
       .head_norm_backward = cpu::head_norm_backward,
       .row_dot = cpu::row_dot,
-      .scale = cpu::scale,
-      .soft_cap = cpu::soft_cap,
-      .soft_cap_backward = cpu::soft_cap_backward,
       .rope = cpu::rope,
       .attention = cpu::attention,
       .attention_backward = cpu::attention_backward,
@@ -56,6 +56,13 @@ const Table& cpu_table() {
       .muon_momentum = cpu::muon_momentum,
       .unit_norm = cpu::unit_norm,
       .weighted_sum = cpu::weighted_sum,
+      .scale = cpu::scale,
+      .soft_cap = cpu::soft_cap,
+      .soft_cap_backward = cpu::soft_cap_backward,
+      .clip = cpu::clip,
+      .clip_backward = cpu::clip_backward,
+      .gate = cpu::gate,
+      .gate_backward = cpu::gate_backward,
   };
   return table;
 }

@@ -1,14 +1,11 @@
-// CUDA's scale and soft cap; contracts in kernels/scale.h, kernels/soft_cap.h.
+// CUDA's scale; contract in kernels/scale.h.
 #pragma once
 
 #include "device/stream.h"
 #include "kernels/scale.h"
-#include "kernels/soft_cap.h"
 
 namespace megatron::kernels::cuda {
 
 void scale(const ScaleArgs& args, Stream& stream);
-void soft_cap(const SoftCapArgs& args, Stream& stream);
-void soft_cap_backward(const SoftCapBackwardArgs& args, Stream& stream);
 
 }  // namespace megatron::kernels::cuda

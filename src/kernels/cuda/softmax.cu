@@ -1,9 +1,14 @@
+#include <algorithm>
 #include <limits>
 
 #include "kernels/cuda/chunk.h"
+#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/exponential.h"
+#include "kernels/cuda/sink_gradients.h"
+#include "kernels/cuda/soft_cap_of_scores.h"
 #include "kernels/cuda/softmax.h"
 #include "kernels/cuda/softmax_sum.h"
+#include "kernels/cuda_scratch/softmax.h"
 #include "kernels/table.h"
 
 namespace megatron::kernels::cuda {
@@ -21,8 +26,11 @@ struct Scores {
   T* p;
   float* lse;
   const int32_t *q_positions, *k_positions, *window_start;  // null where there are none
+  const float* sinks;                                       // null: none
   int64_t rows, queries, keys, heads_and_queries;
   float scale;
+  SoftCap soft_cap;
+  int window, chunk;  // 0: none
   bool causal, whole;
 };
 
@@ -32,10 +40,13 @@ struct Sight {
   __device__ Sight(const Scores<T>& a, int64_t row)
       : causal(a.causal), position(static_cast<int>(row % a.queries)) {
     const int64_t sample = row / a.heads_and_queries, query = sample * a.queries + position;
+    if (a.q_positions != nullptr) {
+      position = a.q_positions[query];
+      keys = a.k_positions + sample * a.keys;
+    }
     if (a.window_start != nullptr) begin = a.window_start[query];
-    if (a.q_positions == nullptr) return;
-    position = a.q_positions[query];
-    keys = a.k_positions + sample * a.keys;
+    if (a.window > 0) begin = max(begin, position - a.window + 1);
+    if (a.chunk > 0) begin = max(begin, position - position % a.chunk);
   }
   __device__ bool sees(int64_t j) const {
     const int key = keys == nullptr ? static_cast<int>(j) : keys[j];
@@ -56,17 +67,20 @@ struct Seen {
 };
 
 // Of scores from key j on.
-template <class T>
+template <bool kCapped, class T>
 __device__ Seen<T> seen_scores(const Scores<T>& a, const Sight& sight, const Chunk<T>& s,
                                int64_t j) {
   Seen<T> seen;
 #pragma unroll
-  for (int i = 0; i < kChunk<T>; ++i)
-    seen.at[i] = j + i < a.keys && sight.sees(j + i) ? a.scale * to_float(s.at[i]) : -INFINITY;
+  for (int i = 0; i < kChunk<T>; ++i) {
+    const float product = to_float(s.at[i]);
+    const float score = a.scale * (kCapped ? a.soft_cap.capped(product) : product);
+    seen.at[i] = j + i < a.keys && sight.sees(j + i) ? score : -INFINITY;
+  }
   return seen;
 }
 
-template <class T>
+template <bool kCapped, class T>
 __global__ void __launch_bounds__(kThreads, 2) normalise(Scores<T> a) {
   constexpr int N = kChunk<T>;
   const int64_t lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -83,15 +97,20 @@ __global__ void __launch_bounds__(kThreads, 2) normalise(Scores<T> a) {
   SoftmaxSum all;
 #pragma unroll
   for (int k = 0; k < kKept<T>; ++k)
-    if (key(k) < a.keys) all.add(seen_scores(a, sight, s[k], key(k)).at);
+    if (key(k) < a.keys) all.add(seen_scores<kCapped>(a, sight, s[k], key(k)).at);
   for (int64_t j = key(kKept<T>); j < a.keys; j += kWarp * N)
-    all.add(seen_scores(a, sight, load(j), j).at);
+    all.add(seen_scores<kCapped>(a, sight, load(j), j).at);
   all = warp_merge(all);
+  if (a.sinks != nullptr) {
+    const float sink = a.sinks[row / a.queries % (a.heads_and_queries / a.queries)];
+    const float top = fmaxf(all.most, sink);
+    all = {top, all.scaled_to(top) + exp_approx(sink - SoftmaxSum::shift(top))};
+  }
 
   const bool none = all.most == -INFINITY;
   const float share = none ? 0.0f : 1.0f / all.sum, most = SoftmaxSum::shift(all.most);
   const auto store = [&](const Chunk<T>& scores, int64_t j) {
-    const Seen<T> seen = seen_scores(a, sight, scores, j);
+    const Seen<T> seen = seen_scores<kCapped>(a, sight, scores, j);
     Chunk<T> p;
 #pragma unroll
     for (int i = 0; i < N; ++i) p.at[i] = from_float<T>(exp_approx(seen.at[i] - most) * share);
@@ -108,8 +127,10 @@ template <class T>
 struct Gradients {
   const T *p, *dp;
   T* ds;
+  const float* lse;  // of capped scores
+  float* delta;      // null: not asked for
   int64_t rows, keys;
-  float scale;
+  float scale, inverse_cap;
   bool whole;
 };
 
@@ -118,7 +139,7 @@ struct Pair {
   Chunk<T> p, dp;
 };
 
-template <class T>
+template <bool kCapped, class T>
 __global__ void __launch_bounds__(kThreads) differentiate(Gradients<T> a) {
   constexpr int N = kChunk<T>;
   const int64_t lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -144,12 +165,23 @@ __global__ void __launch_bounds__(kThreads) differentiate(Gradients<T> a) {
   for (int k = 0; k < kKept<T>; ++k) add(kept[k]);
   for (int64_t j = key(kKept<T>); j < a.keys; j += kWarp * N) add(load(j));
   dot = warp_sum(dot);
+  if (a.delta != nullptr && lane == 0) a.delta[row] = dot;
+  float lse = 0;
+  if constexpr (kCapped) lse = a.lse[row];
 
   const auto store = [&](const Pair<T>& pair, int64_t j) {
     Chunk<T> ds;
 #pragma unroll
-    for (int i = 0; i < N; ++i)
-      ds.at[i] = from_float<T>(a.scale * to_float(pair.p.at[i]) * (to_float(pair.dp.at[i]) - dot));
+    for (int i = 0; i < N; ++i) {
+      const float p = to_float(pair.p.at[i]);
+      float slope = a.scale * p * (to_float(pair.dp.at[i]) - dot);
+      if constexpr (kCapped) {
+        // A score whose p is 0 has no gradient, whatever it was.
+        const float t = p == 0 ? 1.0f : (logf(p) + lse) * a.inverse_cap;
+        slope *= fmaf(-t, t, 1.0f);
+      }
+      ds.at[i] = from_float<T>(slope);
+    }
     store_chunk(a.ds + at + j, ds, a.keys - j, a.whole);
   };
 #pragma unroll
@@ -176,20 +208,26 @@ void softmax(const SoftmaxArgs& args, Stream& stream) {
                 .q_positions = address_of<int32_t>(args.q_positions),
                 .k_positions = address_of<int32_t>(args.k_positions),
                 .window_start = address_of<int32_t>(args.window_start),
+                .sinks = address_of<float>(args.sinks),
                 .rows = rows,
                 .queries = queries,
                 .keys = keys,
                 .heads_and_queries = of_sample,
                 .scale = static_cast<float>(args.scale),
+                .soft_cap = SoftCap::of(args.soft_cap, args.scale),
+                .window = static_cast<int>(std::min<int64_t>(args.window, INT32_MAX)),
+                .chunk = static_cast<int>(std::min<int64_t>(args.chunk, INT32_MAX)),
                 .causal = args.causal,
                 .whole = false};
     a.whole = keys % kChunk<T> == 0 && are_aligned({a.s, a.p});
-    launch("softmax", normalise<T>, a_warp_a_row(rows), stream, a);
+    const auto kernel = args.soft_cap > 0 ? normalise<true, T> : normalise<false, T>;
+    launch("softmax", kernel, a_warp_a_row(rows), stream, a);
   });
 }
 
 void softmax_backward(const SoftmaxBackwardArgs& args, Stream& stream) {
   check(args);
+  const Tensor delta = softmax_backward_scratch(args, stream);
   for_storage_type("softmax_backward", args.p.dtype(), [&](auto type) {
     using T = decltype(type);
     if (args.p.elements() == 0) return;
@@ -197,13 +235,21 @@ void softmax_backward(const SoftmaxBackwardArgs& args, Stream& stream) {
     Gradients<T> a{.p = address_of<T>(args.p),
                    .dp = address_of<T>(args.dp),
                    .ds = address_of<T>(args.ds),
+                   .lse = address_of<float>(args.lse),
+                   .delta = address_of<float>(delta),
                    .rows = rows,
                    .keys = keys,
                    .scale = static_cast<float>(args.scale),
+                   .inverse_cap = static_cast<float>(args.soft_cap > 0 ? 1 / args.soft_cap : 0),
                    .whole = false};
     a.whole = keys % kChunk<T> == 0 && are_aligned({a.p, a.dp, a.ds});
-    launch("softmax_backward", differentiate<T>, a_warp_a_row(rows), stream, a);
+    const auto kernel = args.soft_cap > 0 ? differentiate<true, T> : differentiate<false, T>;
+    launch("softmax_backward", kernel, a_warp_a_row(rows), stream, a);
   });
+  if (delta.defined() && args.p.elements() == 0) {
+    fill({.out = delta, .value = 0}, stream);
+  }
+  sink_gradients(args.sinks, args.lse, delta, args.dsinks, stream);
 }
 
 }  // namespace megatron::kernels::cuda

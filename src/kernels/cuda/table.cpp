@@ -2,17 +2,20 @@
 
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/clip.h"
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/draw.h"
 #include "kernels/cuda/dropout.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/embedding.h"
+#include "kernels/cuda/gate.h"
 #include "kernels/cuda/head_norm.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/optimizer.h"
 #include "kernels/cuda/products/gemm.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/scale.h"
+#include "kernels/cuda/soft_cap.h"
 #include "kernels/cuda/softmax.h"
 
 namespace megatron::kernels {
@@ -29,9 +32,6 @@ const Table& cuda_table() {
       .head_norm = cuda::head_norm,
       .head_norm_backward = cuda::head_norm_backward,
       .row_dot = cuda::row_dot,
-      .scale = cuda::scale,
-      .soft_cap = cuda::soft_cap,
-      .soft_cap_backward = cuda::soft_cap_backward,
       .rope = cuda::rope,
       .attention = cuda::attention,
       .attention_backward = cuda::attention_backward,
@@ -57,6 +57,13 @@ const Table& cuda_table() {
       .muon_momentum = cuda::muon_momentum,
       .unit_norm = cuda::unit_norm,
       .weighted_sum = cuda::weighted_sum,
+      .scale = cuda::scale,
+      .soft_cap = cuda::soft_cap,
+      .soft_cap_backward = cuda::soft_cap_backward,
+      .clip = cuda::clip,
+      .clip_backward = cuda::clip_backward,
+      .gate = cuda::gate,
+      .gate_backward = cuda::gate_backward,
   };
   return table;
 }

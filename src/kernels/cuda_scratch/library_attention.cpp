@@ -24,13 +24,17 @@ bool rows_are_aligned(const Tensor& t) {
   return true;
 }
 
+// Whether a bound of so many keys leaves a causal call over them as it is.
+bool bounds(int64_t most, int64_t keys) { return most > 0 && most < keys; }
+
 template <class Args>
 bool takes(const Args& args, std::initializer_list<const Tensor*> tensors) {
   const DType type = args.q.dtype();
   const int64_t queries = args.q.size(1), keys = args.k.size(1), width = args.q.size(3);
   if (type != DType::bf16 && type != DType::f16) return false;
   if (args.q_positions.defined() || args.window_start.defined() || args.dropout.p > 0) return false;
-  if (args.window > 0 || args.chunk > 0 || args.soft_cap > 0 || args.sinks.defined()) return false;
+  if (args.soft_cap > 0 || args.sinks.defined()) return false;
+  if (bounds(args.window, keys) || bounds(args.chunk, keys)) return false;
   if (args.causal && queries != keys) return false;
   if (args.q.size(0) == 0 || args.q.size(2) == 0 || args.lse.offset() % 4 != 0) return false;
   for (const int64_t length : {queries, keys}) {
@@ -82,6 +86,7 @@ bool library_takes(const AttentionArgs& args) {
 }
 
 bool library_takes(const AttentionBackwardArgs& args, bool any_order) {
+  if (args.dq.dtype() != args.q.dtype() || args.beta_q != 0 || args.beta_kv != 0) return false;
   return takes(args,
                {&args.q, &args.k, &args.v, &args.out, &args.dout, &args.dq, &args.dk, &args.dv}) &&
          backward_bytes(args, 1, 1, any_order) <= kMost;

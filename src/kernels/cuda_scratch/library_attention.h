@@ -8,7 +8,8 @@
 namespace megatron::kernels::cuda {
 
 // Training's attention in bf16 and f16: causal with as many keys as queries, or full; no positions,
-// begins or dropout; 128 queries and keys or more, in multiples of 64; heads of up to 256, a
+// begins, dropout, soft cap or sinks, and no window or chunk shorter than the keys; gradients of the
+// type of q, not added to; 128 queries and keys or more, in multiples of 64; heads of up to 256, a
 // multiple of 8; all that is read or written aligned to 16 bytes. Each shape costs the library a
 // second once, so that those of generation are left to our own kernels.
 bool library_takes(const AttentionArgs& args);

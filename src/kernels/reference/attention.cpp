@@ -16,8 +16,8 @@ class Visibility {
   template <class Args>
   Visibility(const Args& args, int64_t queries, int64_t keys)
       : causal_(args.causal),
-        window_(window_of(args)),
-        chunk_(chunk_of(args)),
+        window_(args.window),
+        chunk_(args.chunk),
         queries_(queries),
         keys_(keys),
         q_(load_integers(args.q_positions)),
@@ -27,34 +27,36 @@ class Visibility {
   int64_t query(int64_t b, int64_t i) const { return q_.empty() ? i : q_[b * queries_ + i]; }
   int64_t key(int64_t b, int64_t j) const { return k_.empty() ? j : k_[b * keys_ + j]; }
   bool sees(int64_t b, int64_t i, int64_t j) const {
-    const int64_t at = query(b, i);
-    return (!causal_ || key(b, j) <= at) && (window_ == 0 || key(b, j) > at - window_) &&
-           (chunk_ == 0 || key(b, j) >= at - at % chunk_) &&
-           (begins_.empty() || key(b, j) >= begins_[b * queries_ + i]);
+    const int64_t at = key(b, j), position = query(b, i);
+    return (!causal_ || at <= position) && (window_ == 0 || at > position - window_) &&
+           (chunk_ == 0 || at >= position - position % chunk_) &&
+           (begins_.empty() || at >= begins_[b * queries_ + i]);
   }
 
  private:
-  // A softmax has neither.
-  static int64_t window_of(const auto& args) {
-    if constexpr (requires { args.window; }) return args.window;
-    return 0;
-  }
-  static int64_t chunk_of(const auto& args) {
-    if constexpr (requires { args.chunk; }) return args.chunk;
-    return 0;
-  }
-
   bool causal_;
-  int64_t window_, chunk_;
-  int64_t queries_, keys_;
+  int64_t window_, chunk_, queries_, keys_;
   std::vector<int64_t> q_, k_, begins_;
 };
 
-// Row of scaled scores -> probabilities in place, 0 where hidden; returns log sum exp, that of the
-// sink when all is hidden (-infinity: there is none).
+// A product of a query and a key as a score, and what the score changes with the product.
 template <class C>
-C softmax_row(std::vector<C>& scores, const Visibility& visible, int64_t b, int64_t i,
-              C sink = -std::numeric_limits<C>::infinity()) {
+struct Score {
+  C scale, cap;  // cap 0: none
+  C operator()(C product) const {
+    return cap == 0 ? scale * product : cap * std::tanh(scale * product / cap);
+  }
+  C slope(C score) const { return cap == 0 ? scale : scale * (1 - (score / cap) * (score / cap)); }
+};
+template <class C, class Args>
+Score<C> score_of(const Args& args) {
+  return {static_cast<C>(args.scale), static_cast<C>(args.soft_cap)};
+}
+
+// Row of scores -> probabilities in place, 0 where hidden; returns log sum exp of those that are
+// seen and of the sink (-infinity: none), -infinity when all is hidden.
+template <class C>
+C softmax_row(std::vector<C>& scores, const Visibility& visible, int64_t b, int64_t i, C sink) {
   constexpr C kHidden = -std::numeric_limits<C>::infinity();
   C maximum = sink, sum = 0;
   for (size_t j = 0; j < scores.size(); ++j) {
@@ -66,9 +68,40 @@ C softmax_row(std::vector<C>& scores, const Visibility& visible, int64_t b, int6
     return kHidden;
   }
   for (C& score : scores) sum += score = std::exp(score - maximum);
-  sum += std::exp(sink - maximum);
+  if (sink != kHidden) sum += std::exp(sink - maximum);
   for (C& score : scores) score /= sum;
   return maximum + std::log(sum);
+}
+
+template <class C>
+C sink_of(const std::vector<C>& sinks, int64_t head) {
+  return sinks.empty() ? -std::numeric_limits<C>::infinity() : sinks[head];
+}
+
+// out = gradient + beta * out.
+template <class C>
+void accumulate(const Tensor& out, double beta, std::vector<C> gradient) {
+  if (!out.defined()) return;
+  if (beta != 0) {
+    const std::vector<C> before = load<C>(out);
+    for (size_t i = 0; i < gradient.size(); ++i) gradient[i] += static_cast<C>(beta) * before[i];
+  }
+  store(out, gradient);
+}
+
+// dsinks of rows [B,N,T] with their deltas.
+template <class C>
+void differentiate_sinks(const Tensor& sinks_tensor, const Accumulate& to,
+                         const std::vector<C>& lse, const std::vector<C>& delta, int64_t queries) {
+  if (!to.out.defined()) return;
+  const std::vector<C> sinks = load<C>(sinks_tensor);
+  std::vector<C> gradient(sinks.size());
+  for (size_t row = 0; row < delta.size(); ++row) {
+    const size_t n = row / static_cast<size_t>(queries) % sinks.size();
+    if (sinks[n] == -std::numeric_limits<C>::infinity()) continue;
+    gradient[n] -= std::exp(sinks[n] - lse[row]) * delta[row];
+  }
+  accumulate(to.out, to.beta, gradient);
 }
 
 // [B,T,N,D] rows of dense copies, and the dropout factors.
@@ -85,9 +118,8 @@ struct Heads {
         width(args.q.size(3)),
         keys(args.k.size(1)),
         kv_heads(args.k.size(2)),
-        scale(static_cast<C>(args.scale)),
-        cap(static_cast<C>(args.soft_cap)),
         sinks(load<C>(args.sinks)),
+        score(score_of<C>(args)),
         visible(args, queries, keys),
         mask(args.dropout),
         samples(load_integers(args.dropout.sample_ids)) {}
@@ -103,11 +135,6 @@ struct Heads {
     for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
     return sum;
   }
-  C score(int64_t b, int64_t i, int64_t j, int64_t n) const {
-    const C s = scale * dot(&q[query_row(b, i, n)], &k[key_row(b, j, n)], width);
-    return cap > 0 ? cap * std::tanh(s / cap) : s;
-  }
-  C sink(int64_t n) const { return sinks.empty() ? -std::numeric_limits<C>::infinity() : sinks[n]; }
   // keep / (1 - p) of the probabilities of one query.
   void dropout_row(int64_t b, int64_t i, int64_t n, std::vector<C>& factors) const {
     std::fill(factors.begin(), factors.end(), C{1});
@@ -122,8 +149,8 @@ struct Heads {
 
   std::vector<C> q, k, v;
   int64_t batch, queries, heads, width, keys, kv_heads;
-  C scale, cap;
   std::vector<C> sinks;
+  Score<C> score;
   Visibility visible;
   const DropoutArgs::Mask& mask;
   std::vector<int64_t> samples;
@@ -137,8 +164,10 @@ void attend(const AttentionArgs& args, Stream& stream) {
     const int64_t b = row / (x.heads * x.queries), n = row / x.queries % x.heads,
                   i = row % x.queries;
     std::vector<C> p(x.keys), factors(x.keys);
-    for (int64_t j = 0; j < x.keys; ++j) p[j] = x.score(b, i, j, n);
-    lse[row] = softmax_row(p, x.visible, b, i, x.sink(n));
+    for (int64_t j = 0; j < x.keys; ++j) {
+      p[j] = x.score(x.dot(&x.q[x.query_row(b, i, n)], &x.k[x.key_row(b, j, n)], x.width));
+    }
+    lse[row] = softmax_row(p, x.visible, b, i, sink_of(x.sinks, n));
     x.dropout_row(b, i, n, factors);
     for (int64_t j = 0; j < x.keys; ++j) {
       const C weight = p[j] * factors[j];
@@ -151,14 +180,12 @@ void attend(const AttentionArgs& args, Stream& stream) {
 }
 
 // With p = exp(s - lse), f the dropout factors and delta = dout . out:
-//   dv += f p dout,  ds = p (f dout . v - delta) (1 - (s / cap)^2),  dq += scale ds k,  dk += scale ds q,
-//   dsink -= exp(sink - lse) delta.
+//   dv += f p dout,  ds = p (f dout . v - delta) (ds/dproduct),  dq += ds k,  dk += ds q.
 template <class C>
 void differentiate(const AttentionBackwardArgs& args, Stream& stream) {
   const Heads<C> x(args);
   const std::vector<C> out = load<C>(args.out), lse = load<C>(args.lse), dout = load<C>(args.dout);
-  std::vector<C> dq(x.q.size()), dk(x.k.size()), dv(x.v.size());
-  std::vector<C> dsinks(x.batch * x.heads);
+  std::vector<C> dq(x.q.size()), dk(x.k.size()), dv(x.v.size()), deltas(lse.size());
   const int64_t group = x.heads / x.kv_heads;
   for_rows(stream, x.batch * x.kv_heads, 1, [&](int64_t task) {
     const int64_t b = task / x.kv_heads, first = task % x.kv_heads * group;
@@ -166,17 +193,16 @@ void differentiate(const AttentionBackwardArgs& args, Stream& stream) {
     for (int64_t n = first; n < first + group; ++n) {
       for (int64_t i = 0; i < x.queries; ++i) {
         const int64_t qr = x.query_row(b, i, n);
-        const C row_lse = lse[(b * x.heads + n) * x.queries + i];
-        const C delta = x.dot(&dout[qr], &out[qr], x.width);
+        const int64_t row = (b * x.heads + n) * x.queries + i;
+        const C delta = deltas[row] = x.dot(&dout[qr], &out[qr], x.width);
         x.dropout_row(b, i, n, factors);
-        if (!x.sinks.empty()) dsinks[b * x.heads + n] -= std::exp(x.sink(n) - row_lse) * delta;
         for (int64_t j = 0; j < x.keys; ++j) {
           if (!x.visible.sees(b, i, j)) continue;
           const int64_t kr = x.key_row(b, j, n);
-          const C s = x.score(b, i, j, n), p = std::exp(s - row_lse);
-          const C slope = x.cap > 0 ? 1 - s / x.cap * (s / x.cap) : 1;
+          const C score = x.score(x.dot(&x.q[qr], &x.k[kr], x.width));
+          const C p = std::exp(score - lse[row]);
           const C ds =
-              x.scale * slope * p * (factors[j] * x.dot(&dout[qr], &x.v[kr], x.width) - delta);
+              x.score.slope(score) * p * (factors[j] * x.dot(&dout[qr], &x.v[kr], x.width) - delta);
           for (int64_t d = 0; d < x.width; ++d) {
             dv[kr + d] += factors[j] * p * dout[qr + d];
             dq[qr + d] += ds * x.k[kr + d];
@@ -186,28 +212,25 @@ void differentiate(const AttentionBackwardArgs& args, Stream& stream) {
       }
     }
   });
-  store(args.dq, dq);
-  store(args.dk, dk);
-  store(args.dv, dv);
-  if (!args.dsinks.out.defined()) return;
-  std::vector<C> sums(x.heads);
-  if (args.dsinks.beta != 0) sums = load<C>(args.dsinks.out);
-  for (int64_t b = 0; b < x.batch; ++b)
-    for (int64_t n = 0; n < x.heads; ++n) sums[n] += dsinks[b * x.heads + n];
-  store(args.dsinks.out, sums);
+  accumulate(args.dq, args.beta_q, std::move(dq));
+  accumulate(args.dk, args.beta_kv, std::move(dk));
+  accumulate(args.dv, args.beta_kv, std::move(dv));
+  differentiate_sinks(args.sinks, args.dsinks, lse, deltas, x.queries);
 }
 
 template <class C>
 void normalise(const SoftmaxArgs& args, Stream& stream) {
-  const std::vector<C> s = load<C>(args.s);
+  const std::vector<C> s = load<C>(args.s), sinks = load<C>(args.sinks);
+  const Score<C> score_of_product = score_of<C>(args);
   const int64_t heads = args.s.size(1), queries = args.s.size(2), keys = args.s.size(3);
   const Visibility visible(args, queries, keys);
   const int64_t rows = args.s.size(0) * heads * queries;
   std::vector<C> p(s.size()), lse(rows);
   for_rows(stream, rows, 16, [&](int64_t row) {
     std::vector<C> scores(s.begin() + row * keys, s.begin() + (row + 1) * keys);
-    for (C& score : scores) score *= static_cast<C>(args.scale);
-    lse[row] = softmax_row(scores, visible, row / (heads * queries), row % queries);
+    for (C& score : scores) score = score_of_product(score);
+    lse[row] = softmax_row(scores, visible, row / (heads * queries), row % queries,
+                           sink_of(sinks, row / queries % heads));
     std::copy(scores.begin(), scores.end(), p.begin() + row * keys);
   });
   store(args.p, p);
@@ -216,16 +239,24 @@ void normalise(const SoftmaxArgs& args, Stream& stream) {
 
 template <class C>
 void differentiate(const SoftmaxBackwardArgs& args, Stream& stream) {
-  const std::vector<C> p = load<C>(args.p), dp = load<C>(args.dp);
+  const std::vector<C> p = load<C>(args.p), dp = load<C>(args.dp), lse = load<C>(args.lse);
   const int64_t keys = args.p.size(3), rows = args.p.size(0) * args.p.size(1) * args.p.size(2);
-  std::vector<C> ds(p.size());
+  const Score<C> score = score_of<C>(args);
+  std::vector<C> ds(p.size()), deltas(rows);
   for_rows(stream, rows, 16, [&](int64_t row) {
     C delta = 0;
     for (int64_t i = row * keys; i < (row + 1) * keys; ++i) delta += dp[i] * p[i];
-    for (int64_t i = row * keys; i < (row + 1) * keys; ++i)
-      ds[i] = static_cast<C>(args.scale) * p[i] * (dp[i] - delta);
+    for (int64_t i = row * keys; i < (row + 1) * keys; ++i) {
+      // A score whose p is 0 has no gradient, whatever it was.
+      const C of_product = score.cap == 0 ? score.scale
+                           : p[i] == 0    ? 0
+                                          : score.slope(std::log(p[i]) + lse[row]);
+      ds[i] = of_product * p[i] * (dp[i] - delta);
+    }
+    deltas[row] = delta;
   });
   store(args.ds, ds);
+  differentiate_sinks(args.sinks, args.dsinks, lse, deltas, args.p.size(2));
 }
 
 }  // namespace

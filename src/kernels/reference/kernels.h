@@ -18,9 +18,6 @@ void activation_backward(const ActivationBackwardArgs& args, Stream& stream);
 void head_norm(const HeadNormArgs& args, Stream& stream);
 void head_norm_backward(const HeadNormBackwardArgs& args, Stream& stream);
 void row_dot(const RowDotArgs& args, Stream& stream);
-void scale(const ScaleArgs& args, Stream& stream);
-void soft_cap(const SoftCapArgs& args, Stream& stream);
-void soft_cap_backward(const SoftCapBackwardArgs& args, Stream& stream);
 void rope(const RopeArgs& args, Stream& stream);
 void attention(const AttentionArgs& args, Stream& stream);
 void attention_backward(const AttentionBackwardArgs& args, Stream& stream);
@@ -46,5 +43,12 @@ void lion(const LionArgs& args, Stream& stream);
 void muon_momentum(const MuonMomentumArgs& args, Stream& stream);
 void unit_norm(const UnitNormArgs& args, Stream& stream);
 void weighted_sum(const WeightedSumArgs& args, Stream& stream);
+void scale(const ScaleArgs& args, Stream& stream);
+void soft_cap(const SoftCapArgs& args, Stream& stream);
+void soft_cap_backward(const SoftCapBackwardArgs& args, Stream& stream);
+void clip(const ClipArgs& args, Stream& stream);
+void clip_backward(const ClipBackwardArgs& args, Stream& stream);
+void gate(const GateArgs& args, Stream& stream);
+void gate_backward(const GateBackwardArgs& args, Stream& stream);
 
 }  // namespace megatron::kernels::reference

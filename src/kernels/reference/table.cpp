@@ -16,9 +16,6 @@ const Table& reference_table() {
       .head_norm = reference::head_norm,
       .head_norm_backward = reference::head_norm_backward,
       .row_dot = reference::row_dot,
-      .scale = reference::scale,
-      .soft_cap = reference::soft_cap,
-      .soft_cap_backward = reference::soft_cap_backward,
       .rope = reference::rope,
       .attention = reference::attention,
       .attention_backward = reference::attention_backward,
@@ -44,6 +41,13 @@ const Table& reference_table() {
       .muon_momentum = reference::muon_momentum,
       .unit_norm = reference::unit_norm,
       .weighted_sum = reference::weighted_sum,
+      .scale = reference::scale,
+      .soft_cap = reference::soft_cap,
+      .soft_cap_backward = reference::soft_cap_backward,
+      .clip = reference::clip,
+      .clip_backward = reference::clip_backward,
+      .gate = reference::gate,
+      .gate_backward = reference::gate_backward,
   };
   return table;
 }

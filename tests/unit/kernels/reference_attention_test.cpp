@@ -26,8 +26,27 @@ class ReferenceAttention : public ReferenceTest {
     kernels().copy({a.out, out}, stream());
     kernels().copy({a.lse, lse}, stream());
     const Tensor dq = make(a.q.shape()), dk = make(a.k.shape()), dv = make(a.v.shape());
-    kernels().attention_backward({a.q, a.k, a.v, out, lse, dout, a.q_positions, a.k_positions,
-                                  a.window_start, a.causal, a.scale, a.dropout, dq, dk, dv},
+    const Tensor dsinks = a.sinks.defined() ? make(a.sinks.shape()) : Tensor();
+    kernels().attention_backward({.q = a.q,
+                                  .k = a.k,
+                                  .v = a.v,
+                                  .out = out,
+                                  .lse = lse,
+                                  .dout = dout,
+                                  .q_positions = a.q_positions,
+                                  .k_positions = a.k_positions,
+                                  .window_start = a.window_start,
+                                  .causal = a.causal,
+                                  .scale = a.scale,
+                                  .window = a.window,
+                                  .chunk = a.chunk,
+                                  .soft_cap = a.soft_cap,
+                                  .sinks = a.sinks,
+                                  .dropout = a.dropout,
+                                  .dq = dq,
+                                  .dk = dk,
+                                  .dv = dv,
+                                  .dsinks = {.out = dsinks}},
                                  stream());
     const auto loss = [&] {
       kernels().attention(a, stream());
@@ -36,6 +55,7 @@ class ReferenceAttention : public ReferenceTest {
     expect_gradient(a.q, dq, loss, "q");
     expect_gradient(a.k, dk, loss, "k");
     expect_gradient(a.v, dv, loss, "v");
+    if (a.sinks.defined()) expect_gradient(a.sinks, dsinks, loss, "sinks");
   }
 };
 
@@ -81,6 +101,81 @@ TEST_F(ReferenceAttention, BackwardIsTheDerivative) {
   expect_derivative(confined);
   placed.window_start = of({1, 4}, {2, 0, 3, 2}, DType::i32);
   expect_derivative(placed);
+  for (const int64_t bound : {1, 2, 3, 9}) {
+    AttentionArgs bounded = args(1, 5, 5, 2, 1, 2);
+    bounded.window = bound;
+    expect_derivative(bounded);
+    std::swap(bounded.window, bounded.chunk);
+    expect_derivative(bounded);
+  }
+  confined.soft_cap = 0.8;
+  expect_derivative(confined);
+  placed.sinks = of({2}, {0.5, -1}, DType::f64);
+  expect_derivative(placed);
+  placed.soft_cap = 1.5;
+  placed.window = 4;
+  expect_derivative(placed);
+}
+
+TEST_F(ReferenceAttention, ABoundIsTheDocumentThatBeginsThere) {
+  for (const bool windows : {true, false}) {
+    AttentionArgs bounded = args(1, 8, 8, 2, 1, 3);
+    (windows ? bounded.window : bounded.chunk) = 3;
+    kernels().attention(bounded, stream());
+    AttentionArgs confined = bounded;
+    confined.window = confined.chunk = 0;
+    const std::vector<double> begins = windows ? std::vector<double>{0, 0, 0, 1, 2, 3, 4, 5}
+                                               : std::vector<double>{0, 0, 0, 3, 3, 3, 6, 6};
+    confined.window_start = of({1, 8}, begins, DType::i32);
+    confined.out = make(bounded.out.shape());
+    confined.lse = make(bounded.lse.shape());
+    kernels().attention(confined, stream());
+    expect_near(bounded.out, to_doubles(confined.out), 0);
+    expect_near(bounded.lse, to_doubles(confined.lse), 0);
+  }
+}
+
+// A sink is a key whose value is zero, and whose score is the sink.
+TEST_F(ReferenceAttention, ASinkIsOneMoreKeyWithoutAValue) {
+  AttentionArgs a = args(1, 3, 5, 1, 1, 2);
+  a.causal = false;
+  const Tensor q = random("q", {1, 3, 1, 2});
+  for (int64_t i = 0; i < 3; ++i) q.data<double>()[2 * i] = 1;
+  a.q = q;
+  for (int64_t d = 0; d < 2; ++d) {
+    a.k.data<double>()[8 + d] = d == 0 ? 0.8 : 0;
+    a.v.data<double>()[8 + d] = 0;
+  }
+  kernels().attention(a, stream());
+  AttentionArgs sunk = a;
+  sunk.k = a.k.slice(1, 0, 4);
+  sunk.v = a.v.slice(1, 0, 4);
+  sunk.sinks = of({1}, {0.8 * a.scale}, DType::f64);
+  sunk.out = make(a.out.shape());
+  sunk.lse = make(a.lse.shape());
+  kernels().attention(sunk, stream());
+  expect_near(sunk.out, to_doubles(a.out), 1e-15);
+  expect_near(sunk.lse, to_doubles(a.lse), 1e-15);
+}
+
+TEST_F(ReferenceAttention, QueryThatSeesNoKeyGivesItsSink) {
+  AttentionArgs a = args(1, 1, 1, 1, 1, 3);
+  a.q_positions = of({1, 1}, {0}, DType::i32);
+  a.k_positions = of({1, 1}, {5}, DType::i32);
+  a.sinks = of({1}, {-0.25}, DType::f64);
+  kernels().attention(a, stream());
+  EXPECT_EQ(to_doubles(a.lse)[0], -0.25);
+  EXPECT_EQ(to_doubles(a.out)[0], 0);
+}
+
+TEST_F(ReferenceAttention, RefusesBoundsWithoutACausalMask) {
+  AttentionArgs a = args(1, 4, 4, 2, 1, 2);
+  a.causal = false;
+  a.window = 3;
+  EXPECT_THROW(kernels().attention(a, stream()), InternalError);
+  a.window = 0;
+  a.chunk = 2;
+  EXPECT_THROW(kernels().attention(a, stream()), InternalError);
 }
 
 // Documents of a packed sequence, each alone.
@@ -130,21 +225,18 @@ TEST_F(ReferenceAttention, PartsOfTheKeysMerge) {
   const std::vector<double> whole = to_doubles(a.out), whole_lse = to_doubles(a.lse);
   const Tensor dout = random("dout", a.out.shape()), dq = make(a.q.shape()), dk = make(a.k.shape()),
                dv = make(a.v.shape());
-  kernels().attention_backward({a.q,
-                                a.k,
-                                a.v,
-                                a.out,
-                                a.lse,
-                                dout,
-                                a.q_positions,
-                                a.k_positions,
-                                {},
-                                true,
-                                a.scale,
-                                {},
-                                dq,
-                                dk,
-                                dv},
+  kernels().attention_backward({.q = a.q,
+                                .k = a.k,
+                                .v = a.v,
+                                .out = a.out,
+                                .lse = a.lse,
+                                .dout = dout,
+                                .q_positions = a.q_positions,
+                                .k_positions = a.k_positions,
+                                .scale = a.scale,
+                                .dq = dq,
+                                .dk = dk,
+                                .dv = dv},
                                stream());
   std::vector<double> merged(whole.size()), dq_sum(whole.size()), dk_parts;
   for (const int64_t begin : {0, 3}) {
@@ -160,21 +252,18 @@ TEST_F(ReferenceAttention, PartsOfTheKeysMerge) {
       merged[i] += std::exp(lse[i / 2] - whole_lse[i / 2]) * out[i];
     const Tensor part_dq = make(a.q.shape()), part_dk = make(part.k.shape()),
                  part_dv = make(part.v.shape());
-    kernels().attention_backward({a.q,
-                                  part.k,
-                                  part.v,
-                                  a.out,
-                                  a.lse,
-                                  dout,
-                                  a.q_positions,
-                                  part.k_positions,
-                                  {},
-                                  true,
-                                  a.scale,
-                                  {},
-                                  part_dq,
-                                  part_dk,
-                                  part_dv},
+    kernels().attention_backward({.q = a.q,
+                                  .k = part.k,
+                                  .v = part.v,
+                                  .out = a.out,
+                                  .lse = a.lse,
+                                  .dout = dout,
+                                  .q_positions = a.q_positions,
+                                  .k_positions = part.k_positions,
+                                  .scale = a.scale,
+                                  .dq = part_dq,
+                                  .dk = part_dk,
+                                  .dv = part_dv},
                                  stream());
     const std::vector<double> d = to_doubles(part_dq);
     for (size_t i = 0; i < d.size(); ++i) dq_sum[i] += d[i];

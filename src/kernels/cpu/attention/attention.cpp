@@ -215,15 +215,12 @@ void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPla
             block.rows, sizes.kind, work.queries);
   std::fill_n(work.maximum, block.rows, -std::numeric_limits<float>::infinity());
   std::fill_n(work.sum, block.rows, 0.0f);
-  for (int64_t i = 0; i < block.count && args.sinks.defined(); ++i) {
-    work.maximum[i] = args.sinks.data<float>()[block.head(sizes, i)];
-    work.sum[i] = 1;
-  }
   std::fill_n(work.output, block.rows * sizes.columns, 0u);
   const bool unpacked = reads_unpacked(sizes, args.k.dtype());
   const bool pairs = is_paired(sizes.kind);
   const uint32_t* weights = pairs ? work.weights : work.scores;
-  for (int64_t b = 0; b < sizes.key_blocks(); ++b) {
+  const RowBlock::KeyBlocks blocks = block.key_blocks(sizes);
+  for (int64_t b = blocks.begin; b < blocks.end; ++b) {
     TilePlace place = block.tile(places, b);
     if (place.keys == 0) continue;
     const auto tile = [&](const auto& products) {
@@ -251,16 +248,33 @@ void attend(const AttentionArgs& args, const AttentionSizes& sizes, const KeyPla
   }
 }
 
+// What a row's weighted sum is multiplied by, and its log sum exp.
+struct Normalised {
+  float factor, lse;
+};
+Normalised normalised(float maximum, float sum) {
+  if (sum == 0) return {0.0f, maximum};  // not of a NaN, which must reach the output
+  return {1.0f / sum, static_cast<float>(maximum + std::log(static_cast<double>(sum)))};
+}
+// With a score more that has no value.
+Normalised normalised(float maximum, float sum, float sink) {
+  if (sum == 0) return {0.0f, sink};
+  const double top = std::max(maximum, sink), fade = std::exp(maximum - top);
+  const double all = sum * fade + std::exp(sink - top);
+  return {static_cast<float>(fade / all), static_cast<float>(top + std::log(all))};
+}
+
 void finish(const AttentionArgs& args, const AttentionSizes& sizes, const RowBlock& block,
             Workspace& work) {
   float* lse = args.lse.data<float>();
+  const float* sinks = args.sinks.defined() ? args.sinks.data<float>() : nullptr;
   float factors[kQueryRows];
   for (int64_t i = 0; i < block.count; ++i) {
-    const bool seen = work.sum[i] != 0;  // true for a NaN, which must reach the output
-    factors[i] = seen ? 1.0f / work.sum[i] : 0.0f;
-    lse[block.statistics_index(sizes, i)] =
-        seen ? static_cast<float>(work.maximum[i] + std::log(static_cast<double>(work.sum[i])))
-             : work.maximum[i];
+    const float maximum = work.maximum[i], sum = work.sum[i];
+    const Normalised row = sinks == nullptr ? normalised(maximum, sum)
+                                            : normalised(maximum, sum, sinks[block.head(sizes, i)]);
+    factors[i] = row.factor;
+    lse[block.statistics_index(sizes, i)] = row.lse;
   }
   unpack_rows(HeadRows(args.out, block.sample, block.key_head, sizes.group), block.begin,
               block.count, floats(work.output), sizes.columns, factors);

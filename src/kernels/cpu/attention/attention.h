@@ -12,15 +12,21 @@ void attention_backward(const AttentionBackwardArgs& args, Stream& stream);
 
 // Memory that a call takes of the scratch arena.
 struct AttentionScratch {
-  std::shared_ptr<Storage> positions, keys, tiles,
-      sinks;               // keys: of forward; null where nothing is computed
-  int64_t tile_bytes = 0;  // of one thread
+  std::shared_ptr<Storage> positions, keys,
+      tiles;                       // keys: of forward; null where nothing is computed
+  std::shared_ptr<Storage> sinks;  // of backward with dsinks: f64 [B,N]
+  int64_t tile_bytes = 0;          // of one thread
 };
 AttentionScratch attention_scratch(const AttentionArgs& args, Stream& stream);
 AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, Stream& stream);
 
-// Plain loops, any of f64, f32 and bf16.
+// to[n] -= sum over the samples of sums [samples, N], in order.
+void add_sink_gradients(const double* sums, int64_t samples, const Accumulate& to);
+
+// Any of f64, f32 and bf16; in plain loops of f64, of keys with positions, and backward with a soft cap.
 void softmax(const SoftmaxArgs& args, Stream& stream);
 void softmax_backward(const SoftmaxBackwardArgs& args, Stream& stream);
+// Of dsinks, a term a row of p; null without.
+std::shared_ptr<Storage> softmax_backward_scratch(const SoftmaxBackwardArgs& args, Stream& stream);
 
 }  // namespace megatron::kernels::cpu

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/attention/blocks.h"
@@ -48,37 +49,44 @@ struct GradientWorkspace {
 class KeyHeadGradient {
  public:
   KeyHeadGradient(const AttentionBackwardArgs& args, const AttentionSizes& sizes,
-                  const KeyPlaces& places, int64_t sample, int64_t key_head,
-                  GradientWorkspace& work, float* dsinks)
+                  const KeyPlaces& places, int64_t sample, int64_t key_head, double* sinks,
+                  GradientWorkspace& work)
       : args_(args),
         s_(sizes),
         places_(places),
         sample_(sample),
         key_head_(key_head),
-        work_(work),
-        dsinks_(dsinks) {}
+        sinks_(sinks),
+        work_(work) {}
 
   void run() {
     pack_keys();
     for (int64_t b = 0; b < s_.row_blocks(); ++b) {
       const RowBlock block(s_, sample_, key_head_, b);
       pack_queries(block);
-      if (args_.dsinks.out.defined()) add_sinks(block);
       prefetch_queries(block.begin + kQueryRows);
-      for (int64_t keys = 0; keys < s_.key_blocks(); ++keys) {
+      const RowBlock::KeyBlocks blocks = block.key_blocks(s_);
+      for (int64_t keys = blocks.begin; keys < blocks.end; ++keys) {
         const TilePlace place = block.tile(places_, keys);
         if (place.keys > 0) add_tile(block, place, keys);
       }
-      unpack_rows(head(args_.dq, s_.group), block.begin, block.count, floats(work_.dqueries),
-                  s_.columns, nullptr);
+      write(head(args_.dq, s_.group), args_.beta_q, block.begin, block.count, work_.dqueries);
     }
-    unpack_rows(head(args_.dk, 1), 0, s_.keys, floats(work_.dkeys), s_.columns, nullptr);
-    unpack_rows(head(args_.dv, 1), 0, s_.keys, floats(work_.dvalues), s_.columns, nullptr);
+    write(head(args_.dk, 1), args_.beta_kv, 0, s_.keys, work_.dkeys);
+    write(head(args_.dv, 1), args_.beta_kv, 0, s_.keys, work_.dvalues);
   }
 
  private:
   HeadRows head(const Tensor& t, int64_t group) const {
     return HeadRows(t, sample_, key_head_, group);
+  }
+  void write(const HeadRows& to, double beta, int64_t begin, int64_t count,
+             uint32_t* values) const {
+    if (beta == 0) {
+      unpack_rows(to, begin, count, floats(values), s_.columns, nullptr);
+    } else {
+      add_rows(to, begin, count, floats(values), s_.columns);
+    }
   }
   // Start of a block of keys in the arrays that are summed over keys.
   int64_t down(int64_t block) const { return words(s_.kind, block * kKeyColumns) * s_.columns; }
@@ -133,15 +141,15 @@ class KeyHeadGradient {
       work_.lse[i] =
           row_lse == -kInfinity ? kInfinity : row_lse;  // a row that sees nothing has p = 0
     }
+    if (sinks_ != nullptr) sum_sinks(block);
   }
 
-  // The sink of a row has probability e^(sink - lse) and gradient 0 from its value.
-  void add_sinks(const RowBlock& block) {
+  void sum_sinks(const RowBlock& block) {
     const float* sinks = args_.sinks.data<float>();
     for (int64_t i = 0; i < block.count; ++i) {
       const int64_t n = block.head(s_, i);
-      dsinks_[sample_ * s_.kv_heads * s_.group + n] -=
-          std::exp(sinks[n] - work_.lse[i]) * work_.delta[i];
+      if (sinks[n] == -std::numeric_limits<float>::infinity()) continue;
+      sinks_[n] += std::exp(static_cast<double>(sinks[n]) - work_.lse[i]) * work_.delta[i];
     }
   }
 
@@ -220,11 +228,24 @@ class KeyHeadGradient {
   const AttentionSizes& s_;
   const KeyPlaces& places_;
   int64_t sample_, key_head_;
+  double* sinks_;  // [N]: of the sample; null: dsinks is not asked for
   GradientWorkspace& work_;
-  float* dsinks_;  // [samples, heads]
 };
 
 }  // namespace
+
+void add_sink_gradients(const double* sums, int64_t samples, const Accumulate& to) {
+  const int64_t heads = to.out.size(0);
+  const auto add = [&](auto* out) {
+    for (int64_t n = 0; n < heads; ++n) {
+      double sum = 0;
+      for (int64_t b = 0; b < samples; ++b) sum += sums[b * heads + n];
+      out[n] = static_cast<std::remove_reference_t<decltype(*out)>>(
+          (to.beta == 0 ? 0.0 : static_cast<double>(out[n])) - sum);
+    }
+  };
+  to.out.dtype() == DType::f64 ? add(to.out.data<double>()) : add(to.out.data<float>());
+}
 
 AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, Stream& stream) {
   const AttentionSizes sizes(args);
@@ -235,8 +256,7 @@ AttentionScratch attention_backward_scratch(const AttentionBackwardArgs& args, S
   scratch.tiles =
       arena.allocate(scratch.tile_bytes * stream.target().threads, "attention gradient tiles");
   if (args.dsinks.out.defined())
-    scratch.sinks =
-        arena.allocate(sizes.batch * sizes.kv_heads * sizes.group * 4, "attention sinks");
+    scratch.sinks = arena.allocate(args.q.size(0) * args.q.size(2) * 8, "attention sink gradients");
   return scratch;
 }
 
@@ -244,26 +264,24 @@ void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   check(args);
   require_attention_type("attention_backward", args.q.dtype());
   const AttentionScratch scratch = attention_backward_scratch(args, stream);
-  if (scratch.tiles == nullptr) return;
+  if (scratch.tiles == nullptr) {
+    if (args.dsinks.out.defined()) add_sink_gradients(nullptr, 0, args.dsinks);
+    return;
+  }
   const AttentionSizes sizes(args);
   const KeyPlaces places(sizes, scratch.positions);
-  const int64_t heads = sizes.kv_heads * sizes.group;
-  float* dsinks =
-      scratch.sinks == nullptr ? nullptr : reinterpret_cast<float*>(scratch.sinks->data());
-  if (dsinks != nullptr) std::fill_n(dsinks, sizes.batch * heads, 0.0f);
+  const int64_t heads = args.q.size(2);
+  double* sinks =
+      scratch.sinks == nullptr ? nullptr : reinterpret_cast<double*>(scratch.sinks->data());
+  if (sinks != nullptr) std::fill_n(sinks, sizes.batch * heads, 0.0);
   // One thread computes a key head from end to end: sums over its queries have one order.
   stream.pool().parallel_for(sizes.batch * sizes.kv_heads, [&](int64_t head, int thread) {
     GradientWorkspace work(sizes, scratch.tiles->data() + thread * scratch.tile_bytes);
-    KeyHeadGradient(args, sizes, places, head / sizes.kv_heads, head % sizes.kv_heads, work, dsinks)
-        .run();
+    const int64_t sample = head / sizes.kv_heads;
+    double* of_sample = sinks == nullptr ? nullptr : sinks + sample * heads;
+    KeyHeadGradient(args, sizes, places, sample, head % sizes.kv_heads, of_sample, work).run();
   });
-  if (dsinks == nullptr) return;
-  float* sums = args.dsinks.out.data<float>();
-  for (int64_t n = 0; n < heads; ++n) {
-    float sum = args.dsinks.beta != 0 ? sums[n] : 0.0f;
-    for (int64_t b = 0; b < sizes.batch; ++b) sum += dsinks[b * heads + n];
-    sums[n] = sum;
-  }
+  if (sinks != nullptr) add_sink_gradients(sinks, sizes.batch, args.dsinks);
 }
 
 }  // namespace megatron::kernels::cpu

@@ -49,12 +49,9 @@ int32_t AttentionSizes::limit(int64_t sample, int64_t t) const {
 }
 
 int32_t AttentionSizes::key_begin(int64_t sample, int64_t t) const {
-  int64_t begin = window_start.defined() ? window_start.data<int32_t>()[sample * queries + t]
-                                         : std::numeric_limits<int32_t>::min();
-  const int64_t at = position(sample, t);
-  if (window > 0) begin = std::max(begin, at - window + 1);
-  if (chunk > 0) begin = std::max(begin, at - at % chunk);
-  return static_cast<int32_t>(begin);
+  const auto begin = static_cast<int32_t>(lowest_seen(position(sample, t), window, chunk));
+  if (!window_start.defined()) return begin;
+  return std::max(begin, window_start.data<int32_t>()[sample * queries + t]);
 }
 
 int64_t KeyPlaces::bytes(const AttentionSizes& sizes) {
@@ -134,6 +131,12 @@ RowBlock::RowBlock(const AttentionSizes& sizes, int64_t sample_index, int64_t he
   highest_begin = *last;
 }
 
+RowBlock::KeyBlocks RowBlock::key_blocks(const AttentionSizes& sizes) const {
+  if (sizes.k_positions.defined()) return {0, sizes.key_blocks()};
+  return {std::max(lowest_begin, 0) / kKeyColumns,
+          std::min(sizes.key_blocks(), highest_limit / kKeyColumns + 1)};
+}
+
 TilePlace RowBlock::tile(const KeyPlaces& places, int64_t block) const {
   const KeyRange range = places.within(sample, block, lowest_begin, highest_limit);
   const bool begun = range.lowest >= highest_begin;
@@ -150,12 +153,11 @@ TileDropout RowBlock::draw(const AttentionSizes& sizes, const TilePlace& place,
                            uint32_t* words) const {
   const DropoutArgs::Mask& mask = sizes.dropout;
   if (mask.p == 0) return {};
-  const auto number = static_cast<uint64_t>(mask.sample_ids.data<int64_t>()[sample]);
+  const auto sample_id = static_cast<uint64_t>(mask.sample_ids.data<int64_t>()[sample]);
   for (int64_t i = 0; i < count; ++i) {
-    const auto head =
-        static_cast<uint64_t>(mask.first_head + key_head * sizes.group + (begin + i) % sizes.group);
-    const uint64_t key = mask.seed * 0x9E3779B97F4A7C15ull ^ mix_stream(mask.stream, head);
-    random_row(place.key, place.keys, static_cast<uint32_t>(position[i]), number, key,
+    const auto number = static_cast<uint64_t>(mask.first_head + head(sizes, i));
+    const uint64_t key = mask.seed * 0x9E3779B97F4A7C15ull ^ mix_stream(mask.stream, number);
+    random_row(place.key, place.keys, static_cast<uint32_t>(position[i]), sample_id, key,
                words + i * kKeyColumns);
   }
   std::fill(words + count * kKeyColumns, words + rows * kKeyColumns, 0u);
@@ -165,9 +167,8 @@ TileDropout RowBlock::draw(const AttentionSizes& sizes, const TilePlace& place,
 }
 
 int64_t RowBlock::statistics_index(const AttentionSizes& sizes, int64_t i) const {
-  const int64_t row = begin + i;
-  const int64_t head = key_head * sizes.group + row % sizes.group;
-  return (sample * sizes.kv_heads * sizes.group + head) * sizes.queries + row / sizes.group;
+  return (sample * sizes.kv_heads * sizes.group + head(sizes, i)) * sizes.queries +
+         (begin + i) / sizes.group;
 }
 
 void require_attention_type(const char* kernel, DType type) {

@@ -95,11 +95,17 @@ class KeyPlaces {
 struct RowBlock {
   RowBlock(const AttentionSizes& sizes, int64_t sample, int64_t key_head, int64_t block);
 
+  // The blocks of keys, [begin, end), outside of which no row sees any.
+  struct KeyBlocks {
+    int64_t begin, end;
+  };
+  KeyBlocks key_blocks(const AttentionSizes& sizes) const;
   // The tile of this block and a block of keys, without the panels at its ends that no row sees
   // (keys 0: none is seen).
   TilePlace tile(const KeyPlaces& places, int64_t block) const;
   // Draws the tile's random words into `words`; no dropout: nothing.
   TileDropout draw(const AttentionSizes& sizes, const TilePlace& place, uint32_t* words) const;
+  // The query head of row i.
   int64_t head(const AttentionSizes& sizes, int64_t i) const {
     return key_head * sizes.group + (begin + i) % sizes.group;
   }

@@ -34,6 +34,22 @@ void unpack_any(const HeadRows& rows, int64_t begin, int64_t count, const float*
 }
 
 template <class T>
+void add(const HeadRows& rows, int64_t begin, int64_t count, const float* values, int64_t stride) {
+  for (int64_t i = 0; i < count; ++i, values += stride) {
+    T* to = reinterpret_cast<T*>(rows.row(begin + i));
+    for_vectors(0, rows.width, [&](int64_t d, auto n) {
+      store(hn::Add(load(to + d, n), load(values + d, n)), to + d, n);
+    });
+  }
+}
+
+void add_any(const HeadRows& rows, int64_t begin, int64_t count, const float* values,
+             int64_t stride) {
+  if (rows.type == DType::f32) return add<float>(rows, begin, count, values, stride);
+  add<bf16>(rows, begin, count, values, stride);
+}
+
+template <class T>
 void products(const HeadRows& a, const HeadRows& b, int64_t begin, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) {
     const T* left = reinterpret_cast<const T*>(a.row(begin + i));
@@ -56,6 +72,7 @@ HWY_AFTER_NAMESPACE();
 namespace megatron::kernels::cpu {
 
 HWY_EXPORT(unpack_any);
+HWY_EXPORT(add_any);
 HWY_EXPORT(products_any);
 
 HeadRows::HeadRows(const Tensor& tensor, int64_t sample, int64_t key_head, int64_t heads)
@@ -99,6 +116,11 @@ void pack_rows(const HeadRows& rows, int64_t begin, int64_t count, int64_t padde
 void unpack_rows(const HeadRows& rows, int64_t begin, int64_t count, const float* values,
                  int64_t stride, const float* factors) {
   HWY_DYNAMIC_DISPATCH(unpack_any)(rows, begin, count, values, stride, factors);
+}
+
+void add_rows(const HeadRows& rows, int64_t begin, int64_t count, const float* values,
+              int64_t stride) {
+  HWY_DYNAMIC_DISPATCH(add_any)(rows, begin, count, values, stride);
 }
 
 void row_products(const HeadRows& a, const HeadRows& b, int64_t begin, int64_t count, float* out) {

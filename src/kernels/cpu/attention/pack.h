@@ -36,6 +36,10 @@ void pack_rows(const HeadRows& rows, int64_t begin, int64_t count, int64_t padde
 void unpack_rows(const HeadRows& rows, int64_t begin, int64_t count, const float* values,
                  int64_t stride, const float* factors);
 
+// rows[begin + i] += values[i * stride ...], rounded to the tensor's type.
+void add_rows(const HeadRows& rows, int64_t begin, int64_t count, const float* values,
+              int64_t stride);
+
 // out[i] = sum over d of a[begin + i, d] * b[begin + i, d] in f32, in one order for every width of
 // vector.
 void row_products(const HeadRows& a, const HeadRows& b, int64_t begin, int64_t count, float* out);

@@ -10,6 +10,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention/rows.cpp"
 #include "hwy/foreach_target.h"
 #include "kernels/cpu/philox-inl.h"
+#include "kernels/cpu/tanh-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace megatron::kernels::cpu {
@@ -85,21 +86,16 @@ HWY_INLINE V power_of_e(V y) {
   return exp2_for_bf16(hn::Mul(y, set(1.44269504f)));
 }
 
-// y of scores s.
-template <bool capped, class Step>
-HWY_INLINE V score_of(const Step& step, V s) {
-  if constexpr (!capped) return hn::Mul(s, set(step.scale));
-  return hn::Mul(set(step.soft_cap), tanh(hn::Mul(s, set(step.scale / step.soft_cap))));
-}
-
-// Scaled and masked scores, in place; the largest of them and `largest`.
+// Scaled, capped and masked scores, in place; the largest of them and `largest`.
 template <bool capped>
 HWY_INLINE float scale_scores(const SoftmaxStep& step, int64_t i, float largest) {
   float* row = step.scores + i * kKeyColumns;
   const V hidden = set(-std::numeric_limits<float>::infinity());
   V top = set(largest);
   for (int64_t j = 0; j < step.place.keys; j += kLanes) {
-    const V y = where_seen(step.place, i, j, score_of<capped>(step, load(row + j)), hidden);
+    V y = hn::Mul(load(row + j), set(step.scale));
+    if constexpr (capped) y = soft_capped(y, step.soft_cap);
+    y = where_seen(step.place, i, j, y, hidden);
     store(y, row + j);
     top = hn::Max(top, y);
   }
@@ -160,14 +156,14 @@ void softmax_rows(SoftmaxStep step) {
   }
 }
 
+template <bool capped>
+void softmax_steps_of(const SoftmaxStep& step) {
+  step.kind == WordKind::f32 ? softmax_rows<WordKind::f32, capped>(step)
+                             : softmax_rows<WordKind::bf16_pair, capped>(step);
+}
+
 void softmax_steps(const SoftmaxStep& step) {
-  const bool capped = step.soft_cap > 0;
-  if (step.kind == WordKind::f32) {
-    capped ? softmax_rows<WordKind::f32, true>(step) : softmax_rows<WordKind::f32, false>(step);
-  } else {
-    capped ? softmax_rows<WordKind::bf16_pair, true>(step)
-           : softmax_rows<WordKind::bf16_pair, false>(step);
-  }
+  step.soft_cap > 0 ? softmax_steps_of<true>(step) : softmax_steps_of<false>(step);
 }
 
 struct WeightAndSlope {
@@ -176,15 +172,13 @@ struct WeightAndSlope {
 
 template <WordKind kind, bool capped>
 HWY_INLINE WeightAndSlope gradient(const GradientStep& step, int64_t i, int64_t j) {
-  const V y = score_of<capped>(step, load(step.scores + i * kKeyColumns + j));
+  V y = hn::Mul(load(step.scores + i * kKeyColumns + j), set(step.scale));
+  if constexpr (capped) y = soft_capped(y, step.soft_cap);
   const V p = where_seen(step.place, i, j, power_of_e<kind>(hn::Sub(y, set(step.lse[i]))),
                          hn::Zero(kFloats));
   const V dp = drop(step.dropout, i, j, load(step.slopes + i * kKeyColumns + j));
   V slope = hn::Mul(hn::Mul(p, set(step.scale)), hn::Sub(dp, set(step.delta[i])));
-  if constexpr (capped) {
-    const V t = hn::Mul(y, set(1.0f / step.soft_cap));
-    slope = hn::Mul(slope, hn::NegMulAdd(t, t, set(1.0f)));
-  }
+  if constexpr (capped) slope = hn::Mul(slope, soft_cap_slope(y, step.soft_cap));
   return {drop(step.dropout, i, j, p), slope};
 }
 
@@ -228,12 +222,13 @@ void gradient_row_pairs(GradientStep step) {
   }
 }
 
+template <bool capped>
+void gradient_steps_of(const GradientStep& step) {
+  step.kind == WordKind::f32 ? gradient_rows_f32<capped>(step) : gradient_row_pairs<capped>(step);
+}
+
 void gradient_steps(const GradientStep& step) {
-  if (step.kind == WordKind::f32) {
-    step.soft_cap > 0 ? gradient_rows_f32<true>(step) : gradient_rows_f32<false>(step);
-  } else {
-    step.soft_cap > 0 ? gradient_row_pairs<true>(step) : gradient_row_pairs<false>(step);
-  }
+  step.soft_cap > 0 ? gradient_steps_of<true>(step) : gradient_steps_of<false>(step);
 }
 
 }  // namespace HWY_NAMESPACE

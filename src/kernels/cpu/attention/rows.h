@@ -41,8 +41,8 @@ struct TileDropout {
 void random_row(const int32_t* key, int64_t keys, uint32_t position, uint64_t sample,
                 uint64_t philox_key, uint32_t* words);
 
-// One step of the online softmax (Milakov and Gimelshein 2018). With y = scale * s, with a soft cap y =
-// soft_cap * tanh(scale * s / soft_cap), m' = max(m, max y):
+// One step of the online softmax (Milakov and Gimelshein 2018). With y = scale * s, soft-capped, m' =
+// max(m, max y):
 //   weights = dropout(e^(y - m')), sum = sum e^(m - m') + sum of e^(y - m'), output *= e^(m - m'),
 //   m = m'.
 // A row that has seen nothing keeps m = -infinity.
@@ -50,18 +50,18 @@ struct SoftmaxStep {
   TilePlace place;
   TileDropout dropout;
   WordKind kind;
-  float scale, soft_cap;
-  float* scores;      // in: s. kind f32: out: weights
-  uint32_t* weights;  // pairs of bf16: weights, rows of kKeyColumns / 2 words
-  float* maximum;     // [rows]
-  float* sum;         // [rows]
-  float* output;      // [rows][width]
-  int64_t width;      // a multiple of 32
+  float scale, soft_cap;  // soft_cap 0: none
+  float* scores;          // in: s. kind f32: out: weights
+  uint32_t* weights;      // pairs of bf16: weights, rows of kKeyColumns / 2 words
+  float* maximum;         // [rows]
+  float* sum;             // [rows]
+  float* output;          // [rows][width]
+  int64_t width;          // a multiple of 32
 };
 void softmax_step(const SoftmaxStep& step);
 
-// p = e^(y - lse), 0 where not seen; weights = dropout(p); ds = scale * p * (dropout(dp) - delta), with a
-// soft cap times 1 - (y / soft_cap)^2.
+// p = e^(y - lse), y as above, 0 where not seen; weights = dropout(p); ds = scale * p * (dropout(dp)
+// - delta), times 1 - (y / soft_cap)^2.
 struct GradientStep {
   TilePlace place;  // rows: even
   TileDropout dropout;

@@ -34,6 +34,10 @@ template <int kWidth, int kTileRows, int kKeys, int kRows, int kColumns>
 __device__ void softmax_step(const AttentionCall& call, const HeadBlock& block, int first_key,
                              bool all, ForwardTiles<kWidth, kTileRows, kKeys>& tiles,
                              float (&s)[kRows][kColumns], SoftmaxRows<kWidth, kRows>& state) {
+  if (call.soft_cap.active()) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) call.soft_cap.cap(s[i]);
+  }
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     const int row = tile_row<kRows>(i);
@@ -41,7 +45,7 @@ __device__ void softmax_step(const AttentionCall& call, const HeadBlock& block, 
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
       const bool seen = all || tiles.rows.sees(row, tiles.keys[across() + j * kAcross]);
-      s[i][j] = seen ? call.score(s[i][j]) : -INFINITY;
+      s[i][j] = seen ? s[i][j] * call.scale : -INFINITY;
       highest = fmaxf(highest, s[i][j]);
     }
 #pragma unroll
@@ -84,11 +88,9 @@ __device__ void store_rows(const ForwardCall<T>& work, const HeadBlock& block,
       sum += __shfl_xor_sync(kAllLanes, sum, distance);
     const int row = block.first_row + tile_row<kRows>(i);
     if (row >= places.rows()) continue;
-    const bool hidden = sum == 0;
-    store_columns<kWidth>(out.row(row), out.whole, work.call.width, hidden ? 0.0f : 1.0f / sum,
-                          state.out[i]);
-    if (across() == 0)
-      work.lse[statistics_index(work.call, block, row)] = log_sum_exp(state.maximum[i], sum);
+    const RowTotal total(state.maximum[i], sum, work.sinks, block.head_of(places.group, row), 1.0f);
+    store_columns<kWidth>(out.row(row), out.whole, work.call.width, total.factor, state.out[i]);
+    if (across() == 0) work.lse[statistics_index(work.call, block, row)] = total.lse;
   }
 }
 
@@ -113,9 +115,8 @@ __global__ void __launch_bounds__(kTileThreads, kWidth == 64 && kTileRows > kFew
   SoftmaxRows<kWidth, kRows> state;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    const int row = block.first_row + tile_row<kRows>(i);
-    state.maximum[i] = call.sink(block.head_of(places.group, row));
-    state.sum[i] = call.sinks != nullptr && across() == 0 ? 1.0f : 0.0f;  // a part of the sum
+    state.maximum[i] = -INFINITY;
+    state.sum[i] = 0;
 #pragma unroll
     for (int c = 0; c < thread_columns(kWidth); ++c) state.out[i][c] = 0;
   }

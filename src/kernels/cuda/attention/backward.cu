@@ -1,7 +1,7 @@
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/gradients.h"
 #include "kernels/cuda/attention/library_attention.h"
-#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/sink_gradients.h"
 #include "kernels/cuda_scratch/library_attention.h"
 #include "kernels/table.h"
 
@@ -66,41 +66,6 @@ void row_deltas(const AttentionBackwardArgs& args, const Tensor& delta, Stream& 
   });
 }
 
-struct SinkCall {
-  const float *sinks, *lse, *delta;
-  int samples, queries, heads;
-  float *dsinks, beta;
-};
-
-// One block a head: the sink of a row has probability e^(sink - lse) and no value.
-__global__ void __launch_bounds__(kThreads) sum_sinks(SinkCall work) {
-  __shared__ float partial[kWarp];
-  const int head = static_cast<int>(blockIdx.x);
-  float sum = 0;
-  for (int sample = 0; sample < work.samples; ++sample) {
-    const int64_t row = (int64_t{sample} * work.heads + head) * work.queries;
-    for (int query = static_cast<int>(threadIdx.x); query < work.queries; query += kThreads)
-      sum -= expf(work.sinks[head] - work.lse[row + query]) * work.delta[row + query];
-  }
-  sum = block_sum(sum, partial);
-  if (threadIdx.x != 0) return;
-  work.dsinks[head] = work.beta == 0 ? sum : fmaf(work.beta, work.dsinks[head], sum);
-}
-
-void sink_gradient(const AttentionBackwardArgs& args, const Tensor& delta, Stream& stream) {
-  if (!args.dsinks.out.defined() || args.q.size(2) == 0) return;
-  const SinkCall work{.sinks = address_of<float>(args.sinks),
-                      .lse = address_of<float>(args.lse),
-                      .delta = address_of<float>(delta),
-                      .samples = static_cast<int>(args.q.size(0)),
-                      .queries = static_cast<int>(args.q.size(1)),
-                      .heads = static_cast<int>(args.q.size(2)),
-                      .dsinks = address_of<float>(args.dsinks.out),
-                      .beta = args.dsinks.beta};
-  launch("attention_backward, dsinks", sum_sinks,
-         Grid{.blocks = dim3(static_cast<unsigned>(args.q.size(2)))}, stream, work);
-}
-
 }  // namespace
 
 void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
@@ -112,7 +77,7 @@ void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   const AttentionBackwardScratch scratch = attention_backward_scratch(args, stream);
   if (done) return;
   row_deltas(args, scratch.delta, stream);
-  sink_gradient(args, scratch.delta, stream);
+  sink_gradients(args.sinks, args.lse, scratch.delta, args.dsinks, stream);
   key_gradient(args, scratch.delta, scratch.key_spans, stream);
   query_gradient(args, scratch.delta, scratch.query_spans, stream);
 }

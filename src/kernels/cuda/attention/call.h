@@ -1,13 +1,13 @@
 // What the kernels of attention have in common: their argument and how its work is cut in blocks.
 #pragma once
 
-#include <cmath>
 #include <type_traits>
 
 #include "kernels/cuda/attention/dropout.h"
 #include "kernels/cuda/attention/places.h"
 #include "kernels/cuda/attention/tiles.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/soft_cap_of_scores.h"
 
 namespace megatron::kernels::cuda {
 
@@ -20,27 +20,7 @@ struct AttentionCall {
   int key_head_count;  // of all samples
   float scale;         // of the scores in units of ln 2: exp(scale * s) = 2^(this * s)
   float plain_scale;
-  float cap, cap_rate;  // of the scores in units of ln 2, and scale / soft_cap; 0: none
-  const float* sinks;   // [N]; null: none
-
-  // A score, in units of ln 2, of a product of a query and a key.
-  __device__ float score(float product) const {
-    return cap == 0 ? product * scale : cap * tanhf(product * cap_rate);
-  }
-  // p of a product, of the row's lse in units of ln 2.
-  __device__ float weight(float product, float lse) const {
-    return cap == 0 ? exp2f(fmaf(product, scale, -lse)) : exp2f(score(product) - lse);
-  }
-  // What the soft cap multiplies the gradient of a score by.
-  __device__ float cap_slope(float product) const {
-    if (cap == 0) return 1.0f;
-    const float t = tanhf(product * cap_rate);
-    return 1.0f - t * t;
-  }
-  // The sink of a query head in units of ln 2, -infinity where there is none.
-  __device__ float sink(int head) const {
-    return sinks == nullptr ? -INFINITY : sinks[head] * static_cast<float>(kLog2e);
-  }
+  SoftCap soft_cap;
 
   // Blocks of threads are numbered by the block of rows (or of keys), then the key head.
   __device__ int block() const { return static_cast<int>(blockIdx.x) / key_head_count; }
@@ -80,9 +60,7 @@ AttentionCall call_of(const Args& args, const AttentionBlocks& blocks, const Ten
           .key_head_count = static_cast<int>(args.q.size(0) * args.k.size(2)),
           .scale = static_cast<float>(args.scale * kLog2e),
           .plain_scale = static_cast<float>(args.scale),
-          .cap = static_cast<float>(args.soft_cap * kLog2e),
-          .cap_rate = args.soft_cap > 0 ? static_cast<float>(args.scale / args.soft_cap) : 0.0f,
-          .sinks = address_of<float>(args.sinks)};
+          .soft_cap = SoftCap::of(args.soft_cap, args.scale)};
 }
 
 // Calls f(integral_constant) with a padded width.

@@ -11,6 +11,7 @@ struct ForwardCall {
   AttentionCall call;
   HeadTensor<T> q, k, v, out;
   float* lse;
+  const float* sinks;  // null: none
 };
 template <class T>
 ForwardCall<T> forward_call(const AttentionArgs& args, const AttentionBlocks& blocks,
@@ -20,7 +21,8 @@ ForwardCall<T> forward_call(const AttentionArgs& args, const AttentionBlocks& bl
           .k = head_tensor<T>(args.k),
           .v = head_tensor<T>(args.v),
           .out = head_tensor<T>(args.out),
-          .lse = static_cast<float*>(args.lse.address())};
+          .lse = static_cast<float*>(args.lse.address()),
+          .sinks = address_of<float>(args.sinks)};
 }
 
 // The log of the sum of e^x, of the largest x in units of ln 2 and the sum of 2^(x - largest).
@@ -28,6 +30,25 @@ __device__ inline float log_sum_exp(float maximum, float sum) {
   constexpr float kLn2 = 0.693147180559945309f;
   return sum == 0 ? -INFINITY : fmaf(maximum, kLn2, logf(sum));
 }
+
+// Of a row: what its weighted sum is multiplied by, besides `kept`, and its log sum exp.
+struct RowTotal {
+  __device__ RowTotal(float maximum, float sum, const float* sinks, int head, float kept) {
+    if (sinks == nullptr) {
+      factor = sum == 0 ? 0.0f : kept / sum;
+      lse = log_sum_exp(maximum, sum);
+    } else if (sum == 0) {
+      factor = 0;
+      lse = sinks[head];
+    } else {
+      const float sink = sinks[head] * static_cast<float>(kLog2e), top = fmaxf(maximum, sink);
+      const float fade = exp2f(maximum - top), all = fmaf(sum, fade, exp2f(sink - top));
+      factor = kept * fade / all;
+      lse = log_sum_exp(top, all);
+    }
+  }
+  float factor, lse;
+};
 
 // Of calls that are computed on tensor cores (on_tensor_cores).
 void tensor_core_attention(const AttentionArgs& args, const Tensor& spans, Stream& stream);

@@ -31,12 +31,12 @@ struct SoftmaxStrips {
 
 // Products become scores in units of ln 2: -infinity for keys that are not seen.
 template <int kRows, int kBlocks>
-__device__ void mask_strip(const AttentionCall& call, bool all, const RowPlaces<kRows>& rows,
-                           int row, const int* keys, float (&s)[kBlocks][4]) {
+__device__ void mask_strip(float scale, bool all, const RowPlaces<kRows>& rows, int row,
+                           const int* keys, float (&s)[kBlocks][4]) {
   if (all) {
 #pragma unroll
     for (int j = 0; j < kBlocks; ++j)
-      for (int n = 0; n < 4; ++n) s[j][n] = call.score(s[j][n]);
+      for (int n = 0; n < 4; ++n) s[j][n] *= scale;
     return;
   }
   const int begin[2] = {rows.begin[row], rows.begin[row + 8]};
@@ -47,7 +47,7 @@ __device__ void mask_strip(const AttentionCall& call, bool all, const RowPlaces<
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       const bool seen = begin[n / 2] <= key.at[n % 2] && key.at[n % 2] <= limit[n / 2];
-      s[j][n] = seen ? call.score(s[j][n]) : -INFINITY;
+      s[j][n] = seen ? s[j][n] * scale : -INFINITY;
     }
   }
 }
@@ -98,8 +98,12 @@ __device__ void attend_step(const AttentionCall& call, const HeadBlock& block, i
   strip_products<kWidth>(tiles.q + first * strip_pitch(kWidth), tiles.k[stage], s);
 #pragma unroll
   for (int i = 0; i < kStrips; ++i) {
+    if (call.soft_cap.active()) {
+#pragma unroll
+      for (int j = 0; j < kKeys / 8; ++j) call.soft_cap.cap(s[i][j]);
+    }
     const int row = first + i * kStripRows;
-    mask_strip(call, all, tiles.rows, row + strip_row(), keys, s[i]);
+    mask_strip(call.scale, all, tiles.rows, row + strip_row(), keys, s[i]);
     softmax_row(i, 0, s[i], state);
     softmax_row(i, 1, s[i], state);
     if (call.dropout.active())
@@ -117,16 +121,16 @@ __device__ void store_results(const ForwardCall<T>& work, const HeadBlock& block
   for (int i = 0; i < kStrips; ++i) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float sum = strip_sum(state.sum[i][h]);
-      const float factor = sum == 0 ? 0.0f : kept / sum;
+      const int row = block.first_row + first + i * kStripRows + strip_row() + 8 * h;
+      const RowTotal total(state.maximum[i][h], strip_sum(state.sum[i][h]), work.sinks,
+                           block.head_of(places.group, row), kept);
 #pragma unroll
       for (int c = 0; c < kWidth / 8; ++c) {
-        state.out[i][c][2 * h] *= factor;
-        state.out[i][c][2 * h + 1] *= factor;
+        state.out[i][c][2 * h] *= total.factor;
+        state.out[i][c][2 * h + 1] *= total.factor;
       }
-      const int row = block.first_row + first + i * kStripRows + strip_row() + 8 * h;
       if (strip_pair() == 0 && row < places.rows())
-        work.lse[statistics_index(work.call, block, row)] = log_sum_exp(state.maximum[i][h], sum);
+        work.lse[statistics_index(work.call, block, row)] = total.lse;
     }
   }
   const HeadRows<T> out(work.out, block.sample, block.key_head, places.group);
@@ -161,13 +165,8 @@ __global__ void __launch_bounds__(kTileThreads, 2) attend_strips(ForwardCall<T> 
   SoftmaxStrips<kWidth, kStrips> state;
 #pragma unroll
   for (int i = 0; i < kStrips; ++i) {
-    for (int h = 0; h < 2; ++h) {
-      const int row =
-          block.first_row + (warp_of_block() * kStrips + i) * kStripRows + strip_row() + 8 * h;
-      state.maximum[i][h] = call.sink(block.head_of(places.group, row));
-      state.sum[i][h] =
-          call.sinks != nullptr && strip_pair() == 0 ? 1.0f : 0.0f;  // a part of the sum
-    }
+    for (int h = 0; h < 2; ++h) state.maximum[i][h] = -INFINITY;
+    for (int h = 0; h < 2; ++h) state.sum[i][h] = 0;
 #pragma unroll
     for (int c = 0; c < kWidth / 8; ++c)
       for (int n = 0; n < 4; ++n) state.out[i][c][n] = 0;

@@ -3,6 +3,7 @@
 // delta = sum of dout * out:
 //   dv = sum over queries of f p dout,   ds = p (f dout v^T - delta),
 //   dq = scale * sum over keys of ds k,  dk = scale * sum over queries of ds q.
+// With a soft cap, s is the capped product, and ds is multiplied by SoftCap::slope.
 #pragma once
 
 #include "kernels/cuda/attention/call.h"
@@ -20,12 +21,38 @@ void tensor_core_query_gradient(const AttentionBackwardArgs& args, const Tensor&
 void tensor_core_key_gradient(const AttentionBackwardArgs& args, const Tensor& delta,
                               const Tensor& spans, Stream& stream);
 
+// dq, dk or dv: of the type of q or f32, written or added to.
+template <class T>
+struct GradientTensor {
+  HeadTensor<T> narrow;    // where is_wide is false
+  HeadTensor<float> wide;  // else
+  bool is_wide, added;
+
+  GradientTensor(const Tensor& tensor, DType type, double beta)
+      : narrow{}, wide{}, is_wide(tensor.dtype() != type), added(beta != 0) {
+    if (is_wide) {
+      wide = head_tensor<float>(tensor);
+    } else {
+      narrow = head_tensor<T>(tensor);
+    }
+  }
+  // Calls f(HeadRows) of a key head.
+  template <class F>
+  __device__ void rows(int sample, int key_head, int group, F&& f) const {
+    if (is_wide) {
+      f(HeadRows<float>(wide, sample, key_head, group));
+    } else {
+      f(HeadRows<T>(narrow, sample, key_head, group));
+    }
+  }
+};
+
 template <class T>
 struct GradientCall {
   AttentionCall call;
   HeadTensor<T> q, k, v, dout;
   const float *lse, *delta;
-  HeadTensor<T> dq, dk, dv;
+  GradientTensor<T> dq, dk, dv;
 };
 template <class T>
 GradientCall<T> gradient_call(const AttentionBackwardArgs& args, const AttentionBlocks& blocks,
@@ -37,9 +64,9 @@ GradientCall<T> gradient_call(const AttentionBackwardArgs& args, const Attention
           .dout = head_tensor<T>(args.dout),
           .lse = address_of<float>(args.lse),
           .delta = address_of<float>(delta),
-          .dq = head_tensor<T>(args.dq),
-          .dk = head_tensor<T>(args.dk),
-          .dv = head_tensor<T>(args.dv)};
+          .dq = GradientTensor<T>(args.dq, args.q.dtype(), args.beta_q),
+          .dk = GradientTensor<T>(args.dk, args.q.dtype(), args.beta_kv),
+          .dv = GradientTensor<T>(args.dv, args.q.dtype(), args.beta_kv)};
 }
 
 // Of a tile's query rows.
@@ -62,5 +89,24 @@ struct RowStatistics {
     }
   }
 };
+
+// The rows of a block's results, of which a thread has kRows, those before `end`.
+template <int kWidth, class T, int kRows>
+__device__ void store_gradient(const GradientTensor<T>& to, const HeadBlock& block, int group,
+                               int end, int width, float factor,
+                               const float (&values)[kRows][thread_columns(kWidth)]) {
+  to.rows(block.sample, block.key_head, group, [&](const auto& rows) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int row = block.first_row + tile_row<kRows>(i);
+      if (row >= end) continue;
+      if (to.added) {
+        add_columns<kWidth>(rows.row(row), width, factor, values[i]);
+      } else {
+        store_columns<kWidth>(rows.row(row), rows.whole, width, factor, values[i]);
+      }
+    }
+  });
+}
 
 }  // namespace megatron::kernels::cuda

@@ -19,7 +19,7 @@ struct KeyTiles {
 };
 
 // s, scores of keys against queries, becomes f p, and dp = v dout^T becomes ds.
-template <int kWidth, int kKeys, int kQueries, int kRows, int kColumns>
+template <bool kCapped, int kWidth, int kKeys, int kQueries, int kRows, int kColumns>
 __device__ void gradient_step(const AttentionCall& call, const HeadBlock& block, int first_query,
                               bool all, const KeyTiles<kWidth, kKeys, kQueries>& tiles,
                               float (&s)[kRows][kColumns], float (&dp)[kRows][kColumns]) {
@@ -38,11 +38,12 @@ __device__ void gradient_step(const AttentionCall& call, const HeadBlock& block,
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const bool seen = all || tiles.rows.sees(query, tiles.keys[tile_row<kRows>(i)]);
-      const float p = seen ? call.weight(s[i][j], lse) : 0.0f;
-      const float slope = call.cap_slope(s[i][j]);
+      const float score = kCapped ? call.soft_cap.capped(s[i][j]) : s[i][j];
+      const float p = seen ? exp2f(fmaf(score, call.scale, -lse)) : 0.0f;
       const float f = (kept >> i & 1u) != 0 ? factor : 0.0f;
       s[i][j] = p * f;
-      dp[i][j] = slope * p * (dp[i][j] * f - delta);
+      dp[i][j] = p * (dp[i][j] * f - delta);
+      if constexpr (kCapped) dp[i][j] *= call.soft_cap.slope(score);
     }
   }
 }
@@ -92,7 +93,11 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_keys(GradientCa
     tile_products<kWidth>(tiles.k, tiles.q, call.width, s);
     tile_products<kWidth>(tiles.v, tiles.dout, call.width, dp);
     const bool all = block.first_row + kKeys <= key_end && all_seen(span, keys);
-    gradient_step(call, block, first_query, all, tiles, s, dp);
+    if (call.soft_cap.active()) {
+      gradient_step<true>(call, block, first_query, all, tiles, s, dp);
+    } else {
+      gradient_step<false>(call, block, first_query, all, tiles, s, dp);
+    }
     store_weights<padded(kQueries)>(s, tiles.weights);
     __syncwarp();
     add_weighted<kWidth, kQueries>(tiles.weights, tiles.dout, dv);
@@ -101,15 +106,8 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_keys(GradientCa
     __syncwarp();
     add_weighted<kWidth, kQueries>(tiles.weights, tiles.q, dk);
   }
-  const HeadRows<T> dk_rows(work.dk, block.sample, block.key_head, 1);
-  const HeadRows<T> dv_rows(work.dv, block.sample, block.key_head, 1);
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    const int key = block.first_row + tile_row<kRows>(i);
-    if (key >= places.keys) continue;
-    store_columns<kWidth>(dk_rows.row(key), dk_rows.whole, call.width, call.plain_scale, dk[i]);
-    store_columns<kWidth>(dv_rows.row(key), dv_rows.whole, call.width, 1.0f, dv[i]);
-  }
+  store_gradient<kWidth>(work.dk, block, 1, places.keys, call.width, call.plain_scale, dk);
+  store_gradient<kWidth>(work.dv, block, 1, places.keys, call.width, 1.0f, dv);
 }
 
 }  // namespace

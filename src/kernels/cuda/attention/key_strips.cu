@@ -70,7 +70,7 @@ struct OwnKeys {
 
 // Of a strip's products s and dp = v dout^T: s becomes f p, and dp becomes ds. Rows beyond the last
 // have zeros for q, dout, lse and delta, which adds nothing to either gradient.
-template <class T, int kWidth, int kQueries, int kBlocks>
+template <bool kCapped, class T, int kWidth, int kQueries, int kBlocks>
 __device__ void gradient_strip(const AttentionCall& call, const HeadBlock& block, int first_key,
                                bool all, const OwnKeys& own,
                                const QueryTile<T, kWidth, kQueries>& tile, float (&s)[kBlocks][4],
@@ -89,11 +89,12 @@ __device__ void gradient_strip(const AttentionCall& call, const HeadBlock& block
       const int e = n % 2, h = n / 2;
       const bool seen = all || tile.rows.sees(query + e, own.key[h]);
       const float base = lse.at[e] * static_cast<float>(kLog2e);
-      const float p = seen ? call.weight(s[j][n], base) : 0.0f;
-      const float slope = call.cap_slope(s[j][n]);
+      const float score = kCapped ? call.soft_cap.capped(s[j][n]) : s[j][n];
+      const float p = seen ? exp2f(fmaf(score, call.scale, -base)) : 0.0f;
       const float f = !drops ? 1.0f : kept.at(h, j, e) ? call.dropout.factor : 0.0f;
       s[j][n] = p * f;
-      dp[j][n] = slope * p * (dp[j][n] * f - delta.at[e]);
+      dp[j][n] = p * (dp[j][n] * f - delta.at[e]);
+      if constexpr (kCapped) dp[j][n] *= call.soft_cap.slope(score);
     }
   }
 }
@@ -138,7 +139,11 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_key_strips(Grad
       float s[1][kQueries / 8][4], dp[1][kQueries / 8][4];
       strip_products<kWidth>(tiles.k + first * kPitch, tile.q, s);
       strip_products<kWidth>(tiles.v + first * kPitch, tile.dout, dp);
-      gradient_strip(call, block, block.first_row + first, all, own, tile, s[0], dp[0]);
+      if (call.soft_cap.active()) {
+        gradient_strip<true>(call, block, block.first_row + first, all, own, tile, s[0], dp[0]);
+      } else {
+        gradient_strip<false>(call, block, block.first_row + first, all, own, tile, s[0], dp[0]);
+      }
       add_strips<kWidth>(s, tile.dout, dv);
       add_strips<kWidth>(dp, tile.q, dk);
     }
@@ -147,12 +152,10 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_key_strips(Grad
     index = next;
   }
   scale_strip(call.plain_scale, dk[0]);
-  store_strips<kWidth>(HeadRows<T>(work.dk, block.sample, block.key_head, 1),
-                       block.first_row + first, places.keys, call.width, dk,
-                       tiles.k + first * kPitch);
-  store_strips<kWidth>(HeadRows<T>(work.dv, block.sample, block.key_head, 1),
-                       block.first_row + first, places.keys, call.width, dv,
-                       tiles.v + first * kPitch);
+  store_gradient_strips<kWidth>(work.dk, block, 1, first, places.keys, call.width, dk,
+                                tiles.k + first * kPitch);
+  store_gradient_strips<kWidth>(work.dv, block, 1, first, places.keys, call.width, dv,
+                                tiles.v + first * kPitch);
 }
 
 }  // namespace

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cuda/attention/places.h"
 #include "kernels/cuda/chunk.h"
 #include "kernels/cuda/launch.h"
@@ -88,9 +90,9 @@ Places places_of(const Args& args, const AttentionBlocks& blocks, const Tensor& 
                 .key_tile = static_cast<int>(blocks.key_tile),
                 .row_blocks = static_cast<int>(blocks.row_blocks),
                 .key_blocks = static_cast<int>(blocks.key_blocks),
+                .window = static_cast<int>(std::min<int64_t>(args.window, kNever)),
+                .chunk = static_cast<int>(std::min<int64_t>(args.chunk, kNever)),
                 .causal = args.causal,
-                .window = static_cast<int>(args.window),
-                .chunk = static_cast<int>(args.chunk),
                 .q_positions = address_of<int32_t>(args.q_positions),
                 .k_positions = address_of<int32_t>(args.k_positions),
                 .window_start = address_of<int32_t>(args.window_start),

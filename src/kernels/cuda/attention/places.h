@@ -36,8 +36,8 @@ __device__ inline bool all_seen(const RowSpan& rows, const KeySpan& keys) {
 struct Places {
   int queries, keys, group;
   int row_tile, key_tile, row_blocks, key_blocks;
+  int window, chunk;  // 0: none
   bool causal;
-  int window, chunk;                                        // 0: none
   const int32_t *q_positions, *k_positions, *window_start;  // null: as in AttentionArgs
   // [samples, row_blocks], [samples, key_blocks] and [samples]; null: they follow from indices.
   RowSpan* row_spans;
@@ -52,13 +52,14 @@ struct Places {
     return causal ? position(sample, query) : kNever - 1;
   }
   __device__ int begin(int sample, int query) const {
-    const int begin =
+    int lowest =
         window_start == nullptr ? INT_MIN : window_start[int64_t{sample} * queries + query];
-    if (window == 0 && chunk == 0) return begin;
-    const int at = position(sample, query);
-    const int bound =
-        max(window > 0 ? at - window + 1 : INT_MIN, chunk > 0 ? at - at % chunk : INT_MIN);
-    return max(begin, bound);
+    if (window > 0) lowest = max(lowest, position(sample, query) - window + 1);
+    if (chunk > 0) {
+      const int place = position(sample, query);
+      lowest = max(lowest, place - place % chunk);
+    }
+    return lowest;
   }
   __device__ int key(int sample, int index) const {
     return k_positions == nullptr ? index : k_positions[int64_t{sample} * keys + index];
@@ -70,11 +71,9 @@ struct Places {
   }
   __device__ RowSpan row_span(int sample, int block) const {
     if (row_spans != nullptr) return row_spans[int64_t{sample} * row_blocks + block];
-    // The bounds of windows and chunks grow with the query.
+    if (!causal) return {INT_MIN, INT_MIN, kNever - 1, kNever - 1};
     const int first = first_query(block), last = last_query(block);
-    const int lowest = begin(sample, first), highest = begin(sample, last);
-    if (!causal) return {lowest, highest, kNever - 1, kNever - 1};
-    return {lowest, highest, first, last};
+    return {begin(sample, first), begin(sample, last), first, last};
   }
   __device__ KeySpan key_span(int sample, int block) const {
     if (key_spans != nullptr) return key_spans[int64_t{sample} * key_blocks + block];

@@ -18,7 +18,7 @@ struct QueryTiles {
 };
 
 // The tile's slopes ds of the scores s and of dp = dout v^T.
-template <int kWidth, int kTileRows, int kKeys, int kRows, int kColumns>
+template <bool kCapped, int kWidth, int kTileRows, int kKeys, int kRows, int kColumns>
 __device__ void slope_step(const AttentionCall& call, const HeadBlock& block, int first_key,
                            bool all, QueryTiles<kWidth, kTileRows, kKeys>& tiles,
                            const float (&s)[kRows][kColumns], float (&dp)[kRows][kColumns]) {
@@ -38,8 +38,11 @@ __device__ void slope_step(const AttentionCall& call, const HeadBlock& block, in
     for (int j = 0; j < kColumns; ++j) {
       const int column = across() + j * kAcross;
       const bool seen = all || tiles.rows.sees(row, tiles.keys[column]);
-      const float p = seen ? call.weight(s[i][j], lse) : 0.0f;
-      tiles.slopes[row * padded(kKeys) + column] = call.cap_slope(s[i][j]) * p * (dp[i][j] - delta);
+      const float score = kCapped ? call.soft_cap.capped(s[i][j]) : s[i][j];
+      const float p = seen ? exp2f(fmaf(score, call.scale, -lse)) : 0.0f;
+      float slope = p * (dp[i][j] - delta);
+      if constexpr (kCapped) slope *= call.soft_cap.slope(score);
+      tiles.slopes[row * padded(kKeys) + column] = slope;
     }
   }
 }
@@ -78,17 +81,16 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_queries(Gradien
     tile_products<kWidth>(tiles.q, tiles.k, call.width, s);
     tile_products<kWidth>(tiles.dout, tiles.v, call.width, dp);
     const bool all = first_key + kKeys <= key_end && all_seen(span, keys);
-    slope_step(call, block, first_key, all, tiles, s, dp);
+    if (call.soft_cap.active()) {
+      slope_step<true>(call, block, first_key, all, tiles, s, dp);
+    } else {
+      slope_step<false>(call, block, first_key, all, tiles, s, dp);
+    }
     __syncwarp();
     add_weighted<kWidth, kKeys>(tiles.slopes, tiles.k, sum);
   }
-  const HeadRows<T> dq(work.dq, block.sample, block.key_head, places.group);
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    const int row = block.first_row + tile_row<kRows>(i);
-    if (row >= places.rows()) continue;
-    store_columns<kWidth>(dq.row(row), dq.whole, call.width, call.plain_scale, sum[i]);
-  }
+  store_gradient<kWidth>(work.dq, block, places.group, places.rows(), call.width, call.plain_scale,
+                         sum);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ struct QueryStrips {
 };
 
 // The slopes ds of a strip's products s and dp = dout v^T, in the place of s.
-template <class T, int kWidth, int kBlocks>
+template <bool kCapped, class T, int kWidth, int kBlocks>
 __device__ void slope_strip(const AttentionCall& call, const HeadBlock& block, int first,
                             int first_key, bool all, const QueryStrips<T, kWidth>& tiles, int stage,
                             float (&s)[kBlocks][4], float (&dp)[kBlocks][4]) {
@@ -48,8 +48,10 @@ __device__ void slope_strip(const AttentionCall& call, const HeadBlock& block, i
       for (int e = 0; e < 2; ++e) {
         const bool seen = all || tiles.rows.sees(row, key.at[e]);
         float& x = s[j][2 * h + e];
-        const float p = seen ? call.weight(x, lse) : 0.0f;
-        x = call.cap_slope(x) * p * (dp[j][2 * h + e] - delta);
+        const float score = kCapped ? call.soft_cap.capped(x) : x;
+        const float p = seen ? exp2f(fmaf(score, call.scale, -lse)) : 0.0f;
+        x = p * (dp[j][2 * h + e] - delta);
+        if constexpr (kCapped) x *= call.soft_cap.slope(score);
       }
     }
   }
@@ -97,7 +99,11 @@ __global__ void __launch_bounds__(kTileThreads, 2)
       float s[1][kKeys / 8][4], dp[1][kKeys / 8][4];
       strip_products<kWidth>(tiles.q + first * kPitch, tiles.k[stage], s);
       strip_products<kWidth>(tiles.dout + first * kPitch, tiles.v[stage], dp);
-      slope_strip(call, block, first, index * kKeys, all, tiles, stage, s[0], dp[0]);
+      if (call.soft_cap.active()) {
+        slope_strip<true>(call, block, first, index * kKeys, all, tiles, stage, s[0], dp[0]);
+      } else {
+        slope_strip<false>(call, block, first, index * kKeys, all, tiles, stage, s[0], dp[0]);
+      }
       add_strips<kWidth>(s, tiles.k[stage], sum);
     }
     wait_for_copies();
@@ -105,9 +111,8 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     index = next;
   }
   scale_strip(call.plain_scale, sum[0]);
-  const HeadRows<T> dq(work.dq, block.sample, block.key_head, places.group);
-  store_strips<kWidth>(dq, block.first_row + first, places.rows(), call.width, sum,
-                       tiles.q + first * kPitch);
+  store_gradient_strips<kWidth>(work.dq, block, places.group, first, places.rows(), call.width, sum,
+                                tiles.q + first * kPitch);
 }
 
 }  // namespace

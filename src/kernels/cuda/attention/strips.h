@@ -7,7 +7,7 @@
 
 #include <cstring>
 
-#include "kernels/cuda/attention/call.h"
+#include "kernels/cuda/attention/gradients.h"
 #include "kernels/cuda/tensor_cores.h"
 
 namespace megatron::kernels::cuda {
@@ -170,6 +170,46 @@ __device__ void store_strips(const HeadRows<T>& to, int first, int end, int widt
     const Vector<T, N> chunk = load_vector<T, N>(staging + i * kPitch + d);
     store_chunk<N>(to.row(first + i) + d, chunk, width - d, to.whole);
   }
+}
+
+// The same without rounding to the type of the tiles: written, or added to what is there.
+template <int kWidth, class T, int kStrips>
+__device__ void store_strips_unstaged(const HeadRows<T>& to, int first, int end, int width,
+                                      const float (&x)[kStrips][kWidth / 8][4], bool added) {
+#pragma unroll
+  for (int i = 0; i < kStrips; ++i) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int r = first + i * kStripRows + 8 * h + strip_row();
+      if (r >= end) continue;
+      T* row = to.row(r);
+#pragma unroll
+      for (int n = 0; n < kWidth / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int d = 8 * n + 2 * strip_pair() + e;
+          if (d >= width) continue;
+          const float before = added ? to_float(row[d]) : 0.0f;
+          row[d] = from_float<T>(x[i][n][2 * h + e] + before);
+        }
+      }
+    }
+  }
+}
+
+// Rows of a gradient from the block's row `first` on.
+template <int kWidth, class T, int kStrips>
+__device__ void store_gradient_strips(const GradientTensor<T>& to, const HeadBlock& block,
+                                      int group, int first, int end, int width,
+                                      const float (&x)[kStrips][kWidth / 8][4], T* staging) {
+  const int row = block.first_row + first;
+  if (!to.is_wide && !to.added) {
+    const HeadRows<T> rows(to.narrow, block.sample, block.key_head, group);
+    return store_strips<kWidth>(rows, row, end, width, x, staging);
+  }
+  to.rows(block.sample, block.key_head, group, [&](const auto& rows) {
+    store_strips_unstaged<kWidth>(rows, row, end, width, x, to.added);
+  });
 }
 
 // The sum, or the largest, of a strip's row: of the four lanes that have parts of it.

@@ -196,4 +196,18 @@ __device__ void store_columns(T* row, bool whole, int width, float factor,
   }
 }
 
+// row[...] += factor * values, rounded.
+template <int kWidth, class T>
+__device__ void add_columns(T* row, int width, float factor,
+                            const float (&values)[thread_columns(kWidth)]) {
+#pragma unroll
+  for (int c = 0; c < kWidth / (4 * kAcross); ++c) {
+    const int d = 4 * (across() + c * kAcross);
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+      if (d + n < width)
+        row[d + n] = from_float<T>(fmaf(values[4 * c + n], factor, to_float(row[d + n])));
+  }
+}
+
 }  // namespace megatron::kernels::cuda

@@ -1,0 +1,12 @@
+// The host's clip; contract in kernels/clip.h.
+#pragma once
+
+#include "device/stream.h"
+#include "kernels/clip.h"
+
+namespace megatron::kernels::cpu {
+
+void clip(const ClipArgs& args, Stream& stream);
+void clip_backward(const ClipBackwardArgs& args, Stream& stream);
+
+}  // namespace megatron::kernels::cpu

@@ -1,0 +1,12 @@
+// The host's soft_cap; contract in kernels/soft_cap.h.
+#pragma once
+
+#include "device/stream.h"
+#include "kernels/soft_cap.h"
+
+namespace megatron::kernels::cpu {
+
+void soft_cap(const SoftCapArgs& args, Stream& stream);
+void soft_cap_backward(const SoftCapBackwardArgs& args, Stream& stream);
+
+}  // namespace megatron::kernels::cpu

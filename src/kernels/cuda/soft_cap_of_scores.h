@@ -1,0 +1,33 @@
+// Soft caps of scores in registers.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cmath>
+
+namespace megatron::kernels::cuda {
+
+// Products of queries and keys are capped before they are scaled, so that the rest of a kernel takes
+// them as it takes others: c = (cap / scale) tanh(product scale / cap).
+struct SoftCap {
+  float inwards = 0, outwards = 0;
+
+  static SoftCap of(double soft_cap, double scale) {
+    if (soft_cap == 0 || scale == 0) return {};
+    return {static_cast<float>(scale / soft_cap), static_cast<float>(soft_cap / scale)};
+  }
+  __device__ bool active() const { return outwards != 0; }
+  __device__ float capped(float product) const { return outwards * tanhf(product * inwards); }
+  // The derivative by the product, of a capped one.
+  __device__ float slope(float capped) const {
+    const float t = capped * inwards;
+    return fmaf(-t, t, 1.0f);
+  }
+  template <int N>
+  __device__ void cap(float (&products)[N]) const {
+#pragma unroll
+    for (int n = 0; n < N; ++n) products[n] = capped(products[n]);
+  }
+};
+
+}  // namespace megatron::kernels::cuda

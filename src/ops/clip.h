@@ -1,0 +1,12 @@
+// Values confined to an interval.
+#pragma once
+
+#include "autograd/tape.h"
+
+namespace megatron::ops {
+
+// min(max(x, -limit), limit), limit > 0; x [T,N], rows at any stride, the result dense. The gradient
+// passes where -limit <= x <= limit. Saves x.
+Var clip(Tape& tape, const Var& x, double limit);
+
+}  // namespace megatron::ops
