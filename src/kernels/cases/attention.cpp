@@ -260,8 +260,8 @@ void add_bounded(std::vector<Heads>& list, DType type) {
                   .packed = true,
                   .window = 65});
   list.push_back({.batch = 1,
-                  .queries = 300,
-                  .keys = 300,
+                  .queries = 200,
+                  .keys = 200,
                   .heads = 2,
                   .kv_heads = 2,
                   .width = 64,
@@ -269,7 +269,7 @@ void add_bounded(std::vector<Heads>& list, DType type) {
                   .dropout = 0.1f,
                   .packed = true,
                   .chunk = 96});
-  list.push_back({.batch = 2,
+  list.push_back({.batch = 1,
                   .queries = 160,
                   .keys = 160,
                   .heads = 2,
@@ -292,11 +292,11 @@ void add_bounded(std::vector<Heads>& list, DType type) {
 
 // Soft caps, sinks and gradients in f32 or added to, each alone and all at once.
 void add_scored(std::vector<Heads>& list, DType type) {
-  const Heads shape{.batch = 2,
+  const Heads shape{.batch = 1,
                     .queries = 75,
                     .keys = 75,
-                    .heads = 4,
-                    .kv_heads = 2,
+                    .heads = 2,
+                    .kv_heads = 1,
                     .width = 64,
                     .type = type,
                     .packed = true};
@@ -305,7 +305,10 @@ void add_scored(std::vector<Heads>& list, DType type) {
     change(list.back());
   };
   add([](Heads& h) { h.soft_cap = 1.5; });
-  add([](Heads& h) { h.sinks = true; });
+  add([](Heads& h) {
+    h.batch = 2;
+    h.sinks = true;
+  });
   add([](Heads& h) { h.added = true; });
   add([](Heads& h) { h.wide = true; });
   add([](Heads& h) {
@@ -313,14 +316,16 @@ void add_scored(std::vector<Heads>& list, DType type) {
     h.wide = h.added = true;
   });
   for (const int64_t width : {16, 120, 200}) {
+    if (type == DType::f16 && width > 16) continue;  // bf16 shows the other tiles
     add([=](Heads& h) {
-      h.queries = 140;
-      h.keys = 170;
+      h.batch = 2;
+      h.queries = 90;
+      h.keys = 110;
       h.width = width;
       h.packed = false;
       h.positions = width == 16;
       h.dropout = 0.1f;
-      h.window = 90;
+      h.window = 60;
       h.soft_cap = 2;
       h.sinks = h.wide = h.added = true;
     });

@@ -113,6 +113,21 @@ TEST_F(CudaScratch, TheLibraryTakesAttentionOfTraining) {
   args.dropout.p = 0.1f;
   EXPECT_FALSE(takes(args));
   EXPECT_FALSE(takes(attention(2, 256, 4, 2, 64, DType::f32)));
+  const auto takes_with = [&](const auto& change) {
+    AttentionBackwardArgs changed = attention(2, 256, 4, 2, 64, DType::bf16);
+    change(changed);
+    return takes(changed);
+  };
+  EXPECT_FALSE(takes_with([](auto& a) { a.window = 255; }));
+  EXPECT_TRUE(takes_with([](auto& a) { a.window = 256; })) << "a window that hides nothing";
+  EXPECT_FALSE(takes_with([](auto& a) { a.chunk = 128; }));
+  EXPECT_FALSE(takes_with([](auto& a) { a.soft_cap = 50; }));
+  EXPECT_FALSE(takes_with([&](auto& a) { a.sinks = tensor({4}, DType::f32); }));
+  EXPECT_FALSE(takes_with([](auto& a) { a.beta_q = 1; }));
+  EXPECT_FALSE(takes_with([](auto& a) { a.beta_kv = 1; }));
+  EXPECT_FALSE(takes_with([&](auto& a) {
+    for (Tensor* t : {&a.dq, &a.dk, &a.dv}) *t = tensor(t->shape(), DType::f32);
+  }));
   EXPECT_FALSE(takes(attention(2, 200, 4, 2, 64, DType::bf16))) << "not a multiple of 64";
   EXPECT_FALSE(takes(attention(2, 64, 4, 2, 64, DType::bf16))) << "too short";
   EXPECT_FALSE(takes(attention(2, 256, 4, 2, 20, DType::bf16))) << "rows of 40 bytes";

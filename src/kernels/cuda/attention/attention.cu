@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kTileThreads, kWidth == 64 && kTileRows > kFew
 #pragma unroll
     for (int c = 0; c < thread_columns(kWidth); ++c) state.out[i][c] = 0;
   }
-  for (int index = 0; index * kKeys < key_end; ++index) {
+  for (int index = places.first_keys(span); index * kKeys < key_end; ++index) {
     const KeySpan keys = places.key_span(block.sample, index);
     if (!meet(span, keys)) continue;
     const int first_key = index * kKeys;

@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) attend_strips(ForwardCall<T> 
   };
   fetch_tile<kRows, kWidth>(q, block.first_row, places.rows(), call.width, tiles.q);
   tiles.rows.fill(places, block.sample, block.first_row);
-  int index = next_keys(places, block.sample, span, 0, key_end);
+  int index = next_keys(places, block.sample, span, places.first_keys(span), key_end);
   if (index < places.key_blocks) fetch(index, 0);
 
   SoftmaxStrips<kWidth, kStrips> state;

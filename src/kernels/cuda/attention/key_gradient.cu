@@ -79,8 +79,9 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_keys(GradientCa
 
   float dk[kRows][thread_columns(kWidth)] = {}, dv[kRows][thread_columns(kWidth)] = {};
   const int row_blocks = block.first_row < key_end ? places.row_blocks : 0;
-  for (int index = 0; index < row_blocks; ++index) {
+  for (int index = places.first_rows(keys); index < row_blocks; ++index) {
     const RowSpan span = places.row_span(block.sample, index);
+    if (places.past(span, keys)) break;
     if (!meet(span, keys)) continue;
     const int first_query = index * kQueries;
     __syncthreads();

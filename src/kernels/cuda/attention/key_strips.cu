@@ -101,8 +101,11 @@ __device__ void gradient_strip(const AttentionCall& call, const HeadBlock& block
 
 // The first block of query rows from `index` on that may see the keys; places.row_blocks: none.
 __device__ inline int next_rows(const Places& places, int sample, const KeySpan& keys, int index) {
-  for (; index < places.row_blocks; ++index)
-    if (meet(places.row_span(sample, index), keys)) return index;
+  for (; index < places.row_blocks; ++index) {
+    const RowSpan rows = places.row_span(sample, index);
+    if (places.past(rows, keys)) break;
+    if (meet(rows, keys)) return index;
+  }
   return places.row_blocks;
 }
 
@@ -120,8 +123,9 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_key_strips(Grad
                             key_end, call.width, tiles.k);
   fetch_tile<kKeys, kWidth>(HeadRows<T>(work.v, block.sample, block.key_head, 1), block.first_row,
                             key_end, call.width, tiles.v);
-  int index =
-      block.first_row < key_end ? next_rows(places, block.sample, keys, 0) : places.row_blocks;
+  int index = block.first_row < key_end
+                  ? next_rows(places, block.sample, keys, places.first_rows(keys))
+                  : places.row_blocks;
   if (index < places.row_blocks) tiles.queries[0].fetch(work, block, index * kQueries);
 
   float dk[1][kWidth / 8][4] = {}, dv[1][kWidth / 8][4] = {};

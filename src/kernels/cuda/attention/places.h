@@ -79,6 +79,18 @@ struct Places {
     if (key_spans != nullptr) return key_spans[int64_t{sample} * key_blocks + block];
     return {block * key_tile, min((block + 1) * key_tile, keys) - 1};
   }
+  // Blocks of keys, and of rows, before the first do not meet the others, nor do rows behind those
+  // that are past.
+  __device__ int first_keys(const RowSpan& rows) const {
+    return key_spans == nullptr ? max(0, rows.lowest_begin) / key_tile : 0;
+  }
+  __device__ int first_rows(const KeySpan& of_keys) const {
+    if (row_spans != nullptr || !causal) return 0;
+    return static_cast<int>(int64_t{of_keys.lowest} * group / row_tile);
+  }
+  __device__ bool past(const RowSpan& rows, const KeySpan& of_keys) const {
+    return row_spans == nullptr && rows.lowest_begin > of_keys.highest;
+  }
   // Keys of the sample up to the last that may be read.
   __device__ int key_end(int sample) const {
     if (key_ends != nullptr) return key_ends[sample];

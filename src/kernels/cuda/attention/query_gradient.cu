@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) differentiate_queries(Gradien
   const int key_end = places.key_end(block.sample);
 
   float sum[kRows][thread_columns(kWidth)] = {};
-  for (int index = 0; index * kKeys < key_end; ++index) {
+  for (int index = places.first_keys(span); index * kKeys < key_end; ++index) {
     const KeySpan keys = places.key_span(block.sample, index);
     if (!meet(span, keys)) continue;
     const int first_key = index * kKeys;

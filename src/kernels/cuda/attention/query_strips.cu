@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   };
   fetch_tile<kRows, kWidth>(q, block.first_row, places.rows(), call.width, tiles.q);
   fetch_tile<kRows, kWidth>(dout, block.first_row, places.rows(), call.width, tiles.dout);
-  int index = next_keys(places, block.sample, span, 0, key_end);
+  int index = next_keys(places, block.sample, span, places.first_keys(span), key_end);
   if (index < places.key_blocks) fetch(index, 0);
   tiles.rows.fill(places, block.sample, block.first_row);
   tiles.statistics.fill(work, block, block.first_row);
