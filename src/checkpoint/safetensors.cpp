@@ -211,6 +211,10 @@ const TensorInfo& existing(const SafetensorsFile& file, std::string_view name) {
 
 }  // namespace
 
+std::vector<double> SafetensorsFile::doubles_of(std::span<const std::byte> bytes, DType type) {
+  return numbers<double>(bytes, type);
+}
+
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   const std::span<const std::byte> bytes = file_.bytes();
   data_begin_ = check_length(bytes, path);

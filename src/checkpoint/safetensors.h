@@ -39,6 +39,8 @@ class SafetensorsFile {
   int64_t size() const { return static_cast<int64_t>(file_.bytes().size()); }  // of the file
   // Elements converted to double / int64 / float, for vectors in tests and results.
   std::vector<double> doubles(std::string_view name) const;  // throws Error when absent
+  // Stored elements of any type.
+  static std::vector<double> doubles_of(std::span<const std::byte> bytes, DType type);
   std::vector<int64_t> integers(std::string_view name) const;
 
  private:

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "cli/command.h"
+#include "selftest/compare_directories.h"
 #include "selftest/trajectory.h"
 #include "settings/settings.h"
 
@@ -58,6 +59,9 @@ int verify(const Arguments& arguments) {
   fields.add(
       "rewrite", &rewrite,
       "load the model, save it to this new directory, and compare every byte of every tensor");
+  std::optional<std::string> against;
+  fields.add("against", &against,
+             "compare the weights and config.json with those of this directory, tensor by tensor");
   fields.add("device", &device, {"cpu", "reference", "both", "cuda"},
              "cpu and cuda compute in fp32, reference in fp64 by plain loops; both: cpu and "
              "reference");
@@ -93,12 +97,20 @@ int verify(const Arguments& arguments) {
   runtime.check();
   MG_CHECK(!rewrite || directories.size() == 1, "--rewrite takes one directory, but {} are given",
            directories.size());
+  MG_CHECK(!against || directories.size() == 1, "--against takes one directory, but {} are given",
+           directories.size());
+  MG_CHECK(!against || !rewrite, "--against and --rewrite exclude each other");
   for (std::string& directory : directories)
     while (directory.size() > 1 && directory.ends_with('/')) directory.pop_back();
   std::vector<selftest::Report> reports;
   if (rewrite) {
     reports.push_back(selftest::verify_rewrite(directories[0], *rewrite));
     fmt::print("{}", reports.back().text());
+  }
+  if (against) {
+    reports.push_back(selftest::compare_directories(directories[0], *against));
+    fmt::print("{}", reports.back().text());
+    directories.clear();
   }
   const bool only_rewrite = rewrite && !fs::exists(directories[0] + "/expected.safetensors");
   const selftest::VerifyOptions options = {.devices = devices_named(device),

@@ -26,7 +26,9 @@ Tensor numbers(Runtime& runtime, const std::vector<double>& values, DType type,
 nn::Batch make_batch(const models::Stage& stage, Runtime& runtime, const ForwardPassPlan& plan) {
   const auto rows = static_cast<int64_t>(plan.rows.size()), tokens = plan.tokens();
   const auto size = static_cast<size_t>(rows * tokens);
-  const auto last = static_cast<int32_t>(stage.model()->max_position_embeddings() - 1);
+  // Padding has any position that there is: tables may end with the longest text.
+  const auto last = static_cast<int32_t>(
+      std::min(stage.model()->max_position_embeddings(), std::max<int64_t>(plan.context, 1)) - 1);
   std::vector<int32_t> ids(size), positions(size), labels(size);
   std::vector<double> weights(size);
   for (int64_t b = 0; b < rows; ++b) {

@@ -83,9 +83,18 @@ class ModelDefinition {
   // The keys that transformers 5 writes. Throws Error when config.json of the family cannot hold the
   // model, naming what stands in the way.
   virtual Json config_json(DType stored) const = 0;
-  // Names of tensors, '*' for a layer's number, that a directory may have although the model does not:
-  // they are dropped when it is read.
-  virtual std::span<const std::string_view> surplus_tensors() const { return {}; }
+  // A tensor that published directories have although no computation needs it (buffers of masks and angles):
+  // it is dropped when a directory is read.
+  virtual bool is_surplus(std::string_view tensor) const {
+    static_cast<void>(tensor);
+    return false;
+  }
+  // Where the output layer is the table of tokens: the name that its own tensor would have, and the table's. A
+  // directory may have both, if they are equal.
+  struct TiedOutput {
+    std::string output, table;
+  };
+  virtual std::optional<TiedOutput> tied_output() const { return {}; }
   virtual Model with(const ModelChanges& changes) const = 0;
   virtual std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t seed,
                                        const parallel::ModelPart& part,

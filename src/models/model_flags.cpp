@@ -112,23 +112,30 @@ void ModelFlags::fields(Fields& f) {
       "GELU in its exact form, x Phi(x), which Megatron-LM computes where it does not fuse "
       "it with the bias; else the tanh form");
   f.common({"num-layers", "hidden-size", "num-attention-heads", "vocab-size"});
-  f.of({"rotary-base", "rotary-interleaved", "no-rope-freq"}, [this] {
+  const auto type_text = [this] {
+    switch (position_embedding) {
+      case PositionEmbedding::learned_absolute:
+        return "--position-embedding-type is learned_absolute";
+      case PositionEmbedding::rope: return "--position-embedding-type is rope";
+      case PositionEmbedding::yarn: return "--position-embedding-type is yarn";
+      default: return "--position-embedding-type is none";
+    }
+  };
+  f.of({"rotary-base", "rotary-interleaved", "no-rope-freq"}, [this, type_text] {
     const bool rotates = position_embedding == PositionEmbedding::rope ||
                          position_embedding == PositionEmbedding::yarn;
-    return rotates ? "" : "--position-embedding-type is neither rope nor yarn";
+    return rotates ? "" : type_text();
   });
-  f.of({"rotary-percent", "rotary-seq-len-interpolation-factor", "use-rope-scaling"}, [this] {
-    return position_embedding == PositionEmbedding::rope ? ""
-                                                         : "--position-embedding-type is not rope";
-  });
+  f.of({"rotary-percent", "rotary-seq-len-interpolation-factor", "use-rope-scaling"},
+       [this, type_text] {
+         return position_embedding == PositionEmbedding::rope ? "" : type_text();
+       });
   f.of({"rope-scaling-factor"},
        [this] { return use_rope_scaling ? "" : "it is of --use-rope-scaling"; });
   f.of({"rotary-scaling-factor", "yarn-original-max-position-embeddings", "yarn-beta-fast",
         "yarn-beta-slow", "no-yarn-correction-range-round-to-int", "mscale", "mscale-all-dim"},
-       [this] {
-         return position_embedding == PositionEmbedding::yarn
-                    ? ""
-                    : "--position-embedding-type is not yarn";
+       [this, type_text] {
+         return position_embedding == PositionEmbedding::yarn ? "" : type_text();
        });
   f.of({"window-attn-skip-freq"},
        [this] { return window_size ? "" : "there is no --window-size"; });
@@ -138,8 +145,12 @@ void ModelFlags::fields(Fields& f) {
   f.of({"add-qkv-bias"}, [this] {
     return add_bias_linear ? "without --disable-bias-linear all linear layers have biases" : "";
   });
-  f.of({"no-bias-gelu-fusion"},
-       [this] { return swiglu || squared_relu || quick_geglu ? "no GELU is computed" : ""; });
+  f.of({"no-bias-gelu-fusion"}, [this] {
+    return swiglu         ? "with --swiglu no GELU is computed"
+           : squared_relu ? "with --squared-relu no GELU is computed"
+           : quick_geglu  ? "with --quick-geglu no other GELU is computed"
+                          : "";
+  });
   f.of({"init-method-std"}, [this] {
     return init_method_xavier_uniform ? "--init-method-xavier-uniform draws the weights" : "";
   });

@@ -172,9 +172,10 @@ Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool 
       norms ? normed(tape, std::move(packed)) : ops::split_heads(tape, std::move(packed));
   if (c.state != nullptr) {
     MG_ASSERT(!batch.segment_starts.defined());
-    heads = c.state->extend(tape, place_.layer, heads, c);
-    options.q_positions = c.q_positions;
-    options.k_positions = c.k_positions;
+    nn::SequenceState::Extended extended = c.state->extend(tape, place_.layer, heads, c);
+    heads = std::move(extended.heads);
+    options.q_positions = extended.q_positions;
+    options.k_positions = extended.k_positions;
   }
   const Bundle inner =
       tape.module("core_attn", {{"q", heads.q}, {"k", heads.k}, {"v", heads.v}},

@@ -61,6 +61,10 @@ std::string Report::text() const {
     text += fmt::format("  {:<16} {:>4} compared, worst error {:.1e} of {:.1e} allowed ({})\n",
                         k.name, k.compared, k.error, k.tolerance, k.tensor);
   }
+  for (size_t i = 0; i < notes_.size() && i < kListedFailures; ++i)
+    text += fmt::format("  {}\n", notes_[i]);
+  if (notes_.size() > kListedFailures)
+    text += fmt::format("  and {} more\n", notes_.size() - kListedFailures);
   for (size_t i = 0; i < failures_.size() && i < kListedFailures; ++i)
     text += fmt::format("  FAILED: {}\n", failures_[i]);
   if (failures_.size() > kListedFailures)

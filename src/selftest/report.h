@@ -17,6 +17,8 @@ class Report {
   // a number, is a failure.
   void compare(std::string_view kind, const std::string& tensor, double error, double tolerance);
   void fail(std::string text) { failures_.push_back(std::move(text)); }
+  // Worth knowing, and no failure.
+  void note(std::string text) { notes_.push_back(std::move(text)); }
 
   const std::string& title() const { return title_; }
   bool passed() const { return failures_.empty(); }
@@ -24,7 +26,7 @@ class Report {
   int64_t compared() const;    // tensors, of all kinds
   double worst_share() const;  // largest error / tolerance of all
   std::string worst() const;   // of which: "gradients of NAME: 2.1e-07 of 5.0e-06"; "": none
-  // Title, for each kind the number of tensors and the worst error with its tensor, then the
+  // Title, for each kind the number of tensors and the worst error with its tensor, then notes and
   // failures.
   std::string text() const;
 
@@ -38,7 +40,7 @@ class Report {
   };
   std::string title_;
   std::vector<Kind> kinds_;
-  std::vector<std::string> failures_;
+  std::vector<std::string> failures_, notes_;
 };
 
 // Distances between two lists of elements; infinite when their lengths differ, NaN when an element

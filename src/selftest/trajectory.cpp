@@ -166,7 +166,7 @@ void run_rank(const checkpoint::ModelDirectory& files, const models::Model& mode
   Runtime runtime({device, 0}, options.threads);
   training::TrainedModel trained(model, type, 0, options.layout(), world, runtime,
                                  {.loss_scope = c.batch.scope()});
-  checkpoint::load(files, trained.held(), training::whole_model(model, type).weights);
+  training::load_weights(files, trained.held(), training::whole_model(model, type), {});
   trained.step.begin(c.optimizer.config);
   run.start.add(trained.shards(), value_of);
   const optim::LearningRate rate = c.optimizer.learning_rate(c.batch);

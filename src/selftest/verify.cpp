@@ -68,7 +68,7 @@ class Subject {
         type_(device == DeviceKind::reference ? DType::f64 : DType::f32),
         model_(model, type_, 0, options.layout(), world, runtime_, {}),
         device_batch_(runtime_, type_) {
-    checkpoint::load(directory, model_.held(), training::whole_model(model, type_).weights);
+    training::load_weights(directory, model_.held(), training::whole_model(model, type_), {});
     model_.step.begin({.method = optim::Method::sgd, .sgd_momentum = 0});
   }
 

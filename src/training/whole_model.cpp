@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/error.h"
+#include "base/log.h"
 #include "checkpoint/name_list.h"
 #include "training/trained_model.h"
 
@@ -22,7 +24,7 @@ WholeModel whole_model(const models::Model& model, DType type,
 
 WholeModel whole_model(const models::Stage& undivided) {
   const std::vector<parallel::ParameterSpec*> tensors = models::tensors_of(undivided);
-  WholeModel whole{.weights = checkpoint::whole_tensors(tensors)};
+  WholeModel whole{.weights = checkpoint::whole_tensors(tensors), .model = undivided.model()};
   for (const nn::ModuleState* state : undivided.states())
     for (const parallel::CanonicalTensor& part : state->placed.placement.tensors)
       whole.states.push_back(part.name);
@@ -47,6 +49,31 @@ std::vector<std::string> absent_states(const WholeModel& whole,
   return absent;
 }
 
+namespace {
+
+// Tensors of the directory that the model needs not.
+std::vector<std::string> dropped_tensors(const models::Model& model,
+                                         const checkpoint::ModelDirectory& directory) {
+  std::vector<std::string> dropped;
+  for (const std::string& name : directory.tensor_names())
+    if (model->is_surplus(name)) dropped.push_back(name);
+  const auto tied = model->tied_output();
+  if (tied && directory.find(tied->output) != nullptr && directory.find(tied->table) != nullptr) {
+    MG_CHECK(std::ranges::equal(directory.bytes(tied->output), directory.bytes(tied->table)),
+             "'{}' has {} and {}, which differ, though its config.json ties them "
+             "(tie_word_embeddings); set "
+             "that to false",
+             directory.path(), tied->output, tied->table);
+    dropped.push_back(tied->output);
+  }
+  if (!dropped.empty())
+    log::info("'{}' has {} that the model does not need", directory.path(),
+              checkpoint::counted(dropped));
+  return dropped;
+}
+
+}  // namespace
+
 void load_weights(const checkpoint::ModelDirectory& directory,
                   std::vector<checkpoint::HeldTensor> held, const WholeModel& whole,
                   std::span<const std::string> absent) {
@@ -58,7 +85,7 @@ void load_weights(const checkpoint::ModelDirectory& directory,
   });
   std::vector<checkpoint::WholeTensor> present = whole.weights;
   std::erase_if(present, [&](const auto& tensor) { return is_absent(tensor.name); });
-  checkpoint::load(directory, held, present);
+  checkpoint::load(directory, held, present, dropped_tensors(whole.model, directory));
 }
 
 std::string absent_states_text(const std::string& directory, std::span<const std::string> absent) {

@@ -16,6 +16,7 @@ class TrainStep;
 struct WholeModel {
   std::vector<checkpoint::WholeTensor> weights, optimizer;
   std::vector<std::string> states;  // names of those weights that are module states
+  models::Model model;
 };
 
 // Without an optimizer: weights alone.
@@ -31,7 +32,8 @@ std::vector<checkpoint::HeldTensor> held_weights(const TrainStep& step);
 // code that has no such state.
 std::vector<std::string> absent_states(const WholeModel& whole,
                                        const checkpoint::ModelDirectory& directory);
-// Fills `held` as checkpoint::load does, but for tensors named in `absent`, which keep their values.
+// Fills `held` as checkpoint::load does, but for tensors named in `absent`, which keep their values. Tensors of
+// the directory that the model's family knows and does not need are dropped, and logged.
 void load_weights(const checkpoint::ModelDirectory& directory,
                   std::vector<checkpoint::HeldTensor> held, const WholeModel& whole,
                   std::span<const std::string> absent);

@@ -1,5 +1,7 @@
 #include "models/decoder/definition.h"
 
+#include <algorithm>
+
 #include "models/decoder/flags.h"
 #include "models/decoder/model.h"
 #include "models/decoder/plain.h"
@@ -26,7 +28,11 @@ class DecoderDefinition final : public ModelDefinition,
   ModelFlags flags() const override { return flags_of(v_); }
   Json describe() const override { return to_json(v_); }
   Json config_json(DType stored) const override { return write_config(family_, v_, stored, form_); }
-  std::span<const std::string_view> surplus_tensors() const override { return family_.surplus; }
+  bool is_surplus(std::string_view tensor) const override {
+    return std::ranges::any_of(family_.surplus,
+                               [&](std::string_view pattern) { return matches(pattern, tensor); });
+  }
+  std::optional<TiedOutput> tied_output() const override;
   Model with(const ModelChanges& changes) const override;
   std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t seed,
                                const parallel::ModelPart& part,
@@ -116,6 +122,15 @@ double DecoderDefinition::training_flops(int64_t length) const {
                                        : 2 * real(length) * h * real(v_.vocab_size);
   for (const LayerValue& layer : v_.layers) forward += forward_flops(layer, length);
   return 3 * forward;
+}
+
+std::optional<ModelDefinition::TiedOutput> DecoderDefinition::tied_output() const {
+  if (v_.untied) return {};
+  const FamilyTensors map = family_.tensors(v_);
+  const auto name = [&](const std::string& parameter) {
+    return placement_of(map, v_, parameter, {v_.vocab_size, v_.hidden_size}).tensors.at(0).name;
+  };
+  return TiedOutput{.output = name("output.weight"), .table = name("embedding.weight")};
 }
 
 // Tables of the same kind of scaling change at different lengths: the class is that of the table that

@@ -201,7 +201,7 @@ TEST_F(BadInput, ModelDirectories) {
   with_config("\"model_type\": \"llama\"", "\"model_type\": \"mamba\"");
   eval(changed, {"mamba", "llama", "gpt2"});
   with_config("\"rope_type\": \"default\"", "\"rope_type\": \"yarn\"");
-  eval(changed, {"yarn", "default"});
+  eval(changed, {"yarn", "factor"});
   with_config("\"num_hidden_layers\": ", "\"num_hidden_layers\": 99999999");
   eval(changed, {"config.json", "num_hidden_layers", "65536"});
   with_config("{", "");

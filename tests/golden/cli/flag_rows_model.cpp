@@ -6,7 +6,7 @@ std::vector<FlagRow> model_flags() {
   const std::string rope = "--position-embedding-type rope";
   const std::string yarn =
       "--position-embedding-type yarn --rotary-scaling-factor 2 "
-      "--yarn-original-max-position-embeddings 8";
+      "--yarn-original-max-position-embeddings 512";
   const std::string grouped = "--num-attention-heads 4 --group-query-attention";
   return {
       {"preset", "loss", "--preset gpt2-124m", "!hidden-dropout"},
@@ -30,14 +30,15 @@ std::vector<FlagRow> model_flags() {
       {"use-rope-scaling", "loss", "--use-rope-scaling", rope, "", "", yarn},
       {"rope-scaling-factor", "loss", "--rope-scaling-factor 2", rope + " --use-rope-scaling", "",
        "", rope},
-      {"rotary-scaling-factor", "loss", "--rotary-scaling-factor 3", yarn, "", "", rope},
+      {"rotary-scaling-factor", "loss", "--rotary-scaling-factor 3",
+       "--position-embedding-type yarn --yarn-original-max-position-embeddings 512", "", "", rope},
       {"yarn-original-max-position-embeddings", "loss",
-       "--yarn-original-max-position-embeddings 64", yarn,
-       "--yarn-original-max-position-embeddings 8", "", rope},
+       "--yarn-original-max-position-embeddings 4096", yarn,
+       "--yarn-original-max-position-embeddings 512", "", rope},
       {"yarn-beta-fast", "loss", "--yarn-beta-fast 2", yarn, "--yarn-beta-fast 32", "", rope},
       {"yarn-beta-slow", "loss", "--yarn-beta-slow 0.1", yarn, "--yarn-beta-slow 1", "", rope},
       {"no-yarn-correction-range-round-to-int", "loss", "--no-yarn-correction-range-round-to-int",
-       yarn + " --yarn-beta-fast 2 --rotary-base 20", "", "", rope},
+       yarn, "", "", rope},
       {"mscale", "loss", "--mscale 2", yarn, "", "", rope},
       {"mscale-all-dim", "loss", "--mscale-all-dim 1", yarn, "", "", rope},
       {"no-rope-freq", "loss", "--no-rope-freq 2", rope, "--no-rope-freq [0,0]", "", "--bf16"},
@@ -49,7 +50,7 @@ std::vector<FlagRow> model_flags() {
       {"glu-linear-offset", "loss", "--glu-linear-offset 1", "--swiglu"},
       {"activation-func-clamp-value", "loss", "--activation-func-clamp-value 0.001", "--swiglu"},
       {"openai-gelu", "loss", "--openai-gelu", "--no-bias-gelu-fusion", "", "", "--bf16"},
-      {"window-size", "loss", "--window-size 3,0", "", "--window-size -1,0"},
+      {"window-size", "loss", "--window-size 3,0", "", "--window-size=-1,0"},
       {"window-attn-skip-freq", "loss", "--window-attn-skip-freq 2", "--window-size 3,0",
        "--window-attn-skip-freq [1,1]", "", "--bf16"},
       {"softmax-type", "shape", "--softmax-type learnable"},

@@ -50,8 +50,10 @@ inline models::ModelFlags llama_shape(int64_t layers, int64_t hidden, int64_t he
 class RandomModel {
  public:
   RandomModel(const models::ModelFlags& flags, DType type, int threads = 2)
+      : RandomModel(models::model_from_flags(spread(flags), 0), type, threads) {}
+  RandomModel(const models::Model& definition, DType type, int threads = 2)
       : runtime({DeviceKind::cpu, 0}, threads),
-        owned_(models::model_from_flags(spread(flags), 0).build(runtime, type, 1)),
+        owned_(definition.build(runtime, type, 1)),
         model(*owned_) {
     models::initialize(model, 7, runtime.stream());
   }

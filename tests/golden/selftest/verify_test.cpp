@@ -289,7 +289,7 @@ TEST_F(TrajectoryFolder, MeasuresTheFirstStepByTheMovementOfAll) {
 TEST_F(TrajectoryFolder, OfAnotherFamilyIsRefusedByName) {
   const std::string folder = folder_of("llama_sgd");
   const std::string config = directory_ / "hf/llama/config.json";
-  std::ofstream(config) << R"({"model_type": "qwen3"})";
+  std::ofstream(config) << R"({"model_type": "mamba"})";
   std::ofstream(folder + "/case.json")
       << R"({"start": "../hf/llama", "flags": {"moe-aux-loss-coeff": 0.9}})";
   try {
@@ -297,7 +297,7 @@ TEST_F(TrajectoryFolder, OfAnotherFamilyIsRefusedByName) {
     FAIL() << "no error";
   } catch (const Error& error) {
     for (const std::string& part :
-         {folder + "/case.json", std::string("'qwen3'"), std::string("supports gpt2 and llama")})
+         {folder + "/case.json", std::string("'mamba'"), std::string("supports gpt2, llama, ")})
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
   }
 }

@@ -1,0 +1,112 @@
+// Generation of models whose attention looks back through windows, and whose rotary angles depend on the
+// length of the text.
+#include "golden/inference/losses.h"
+#include "inference/engine.h"
+
+namespace megatron::testing {
+namespace {
+
+using inference::Engine;
+using inference::Request;
+
+Json config_of(const std::string& name) {
+  Json config = Json::read(std::string(MEGATRON_GOLDEN) + "/hf/" + name + "/config.json");
+  config.set("initializer_range", 0.3);  // so that the logits differ
+  return config;
+}
+
+// The loss of `token` behind `text`, by one pass over the text.
+double loss_behind(RandomModel& m, const Tokens& text, int32_t token) {
+  nn::Batch batch = whole_batch(m, {text});
+  Tokens labels(text.size());
+  std::vector<double> weights(text.size());
+  labels.back() = token;
+  weights.back() = 1;
+  batch.labels = integers(m.runtime, labels);
+  copy_from(batch.loss_weights, std::span<const double>(weights));
+  Tape tape(m.runtime, Tape::Mode::infer);
+  const Bundle out = models::forward(m.model, tape, {}, batch, models::Phase::evaluate);
+  return to_floats(models::head_loss(m.model, tape, out, batch)).back();
+}
+
+class Families : public ::testing::TestWithParam<std::tuple<const char*, DType>> {
+ protected:
+  RandomModel m_{models::model_from_config_json(config_of(std::get<0>(GetParam()))),
+                 std::get<1>(GetParam())};
+};
+
+// What each token is drawn from is the pass over the text so far, in every bit: in a window of 7 tokens,
+// within and beyond the original context of 24, several requests at once.
+TEST_P(Families, CachedIsUncachedBitForBit) {
+  Engine engine(m_.model, m_.runtime, {.batch = 3, .prefill = 8});
+  std::map<inference::RequestId, Tokens> texts;
+  for (const int64_t length : {3, 20, 30, 12}) {
+    Request request{.number = static_cast<uint64_t>(length),
+                    .prompt = random_tokens(length, m_.model.model()->vocab_size(), 9),
+                    .max_tokens = 12,
+                    .sampling = {.temperature = 0.8, .seed = 4}};
+    const Tokens prompt = request.prompt;
+    texts[engine.submit(std::move(request))] = prompt;
+  }
+  int64_t compared = 0;
+  while (!engine.idle()) {
+    for (const inference::RequestUpdate& update : engine.step()) {
+      Tokens& text = texts[update.id];
+      for (const auto& token : update.tokens) {
+        EXPECT_EQ(token.draw.log_probability, -loss_behind(m_, text, token.draw.token))
+            << "behind " << text.size() << " tokens";
+        text.push_back(token.draw.token);
+        ++compared;
+      }
+    }
+  }
+  EXPECT_EQ(compared, 4 * 12);
+}
+
+// A cache of windows holds less than the sequence: 384 of 700 tokens of a window of 100, moved on as a pass does
+// not fit; pieces of one token, of some, and longer than the room, texts of several lengths at once.
+TEST(Windows, OfALongTextAreThoseOfOnePass) {
+  for (const DType type : {DType::f32, DType::bf16}) {
+    models::ModelFlags flags = llama_shape(3, 32, 4, 2, 61, 700);
+    flags.window_size = "99,0";
+    flags.window_attn_skip_freq = "3";
+    RandomModel m(flags, type);
+    const nn::SequenceStateShape shape = m.model.state_shape(1, 700);
+    EXPECT_EQ(shape.room(shape.layers[0]), 384);
+    EXPECT_EQ(shape.room(shape.layers[2]), 700);
+    expect_bits_of_one_pass(m, {700}, {3}, {1, 37, 130, 512});
+  }
+}
+
+// As a request alone, whatever else is there, and with places that are used again.
+TEST(Windows, OfSeveralRequestsAreThoseOfEachAlone) {
+  models::ModelFlags flags = llama_shape(2, 32, 4, 2, 61, 900);
+  flags.window_size = "63,0";
+  RandomModel m(flags, DType::f32);
+  std::vector<Request> requests;
+  for (const int64_t length : {600, 20, 430, 5, 300})
+    requests.push_back({.number = static_cast<uint64_t>(length),
+                        .prompt = random_tokens(length, 61, 9),
+                        .max_tokens = 30,
+                        .sampling = {.temperature = 0.8, .seed = 4},
+                        .logprobs = 1});
+  const auto together =
+      inference::generate(m.model, m.runtime, requests, {.batch = 2, .prefill = 128});
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const auto alone = inference::generate(m.model, m.runtime, std::span(&requests[i], 1), {});
+    EXPECT_EQ(numbers_of(together[i]), numbers_of(alone[0])) << i;
+    expect_losses_of_evaluation(m, requests[i], alone[0]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Families,
+                         ::testing::Combine(::testing::Values("gemma3_text", "cohere2", "phi3",
+                                                              "llama_dynamic"),
+                                            ::testing::Values(DType::f32, DType::bf16)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param)) + "_" +
+                                  std::string(name(std::get<1>(info.param)));
+                         });
+
+}  // namespace
+}  // namespace megatron::testing
