@@ -1,0 +1,235 @@
+// Every family, and decoders of every part: against the plain oracle, counted, described and read back.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "models/decoder/definition.h"
+#include "models/decoder/heterogeneous.h"
+#include "models/families/family.h"
+#include "models/stage.h"
+#include "tiny_gpt.h"
+
+namespace megatron::models {
+namespace {
+
+constexpr const char* kDirectories[] = {
+    "gpt2",   "llama",    "llama3",     "llama_linear", "llama_dynamic", "llama_yarn", "mistral",
+    "qwen2",  "qwen3",    "gemma2",     "gemma3_text",  "phi3",          "olmo2",      "granite",
+    "falcon", "nemotron", "starcoder2", "cohere2",      "gpt_neox"};
+
+Json published_config(const std::string& name) {
+  return Json::read(std::string(MEGATRON_GOLDEN) + "/hf/" + name + "/config.json");
+}
+
+// Of a small Llama, with queries and keys of four heads and two.
+DecoderValue plain_value() {
+  DecoderValue value{.vocab_size = 61, .hidden_size = 24, .max_position_embeddings = 32};
+  LayerValue layer{
+      .mixer = nn::AttentionConfig{.heads = 4, .kv_heads = 2, .head_size = 8, .rotary = "default"},
+      .feed_forward =
+          nn::MlpConfig{.ffn = 40, .activation = kernels::Activation::silu, .gated = true},
+      .norm = {.kind = nn::Normalization::rms_norm}};
+  value.layers.assign(3, layer);
+  value.final_norm = layer.norm;
+  value.rotary["default"] = {};
+  value.untied = true;
+  value.init_method_std = 0.2;
+  return value;
+}
+
+// What no family of the golden vectors has.
+std::vector<std::pair<std::string, DecoderValue>> other_values() {
+  std::vector<std::pair<std::string, DecoderValue>> all;
+  const auto add = [&](const std::string& name, auto change) {
+    DecoderValue value = plain_value();
+    change(value);
+    all.emplace_back(name, std::move(value));
+  };
+  add("sinks and windows", [](DecoderValue& v) {
+    v.layers[0].attention()->sinks = nn::Sinks::learned;
+    v.layers[1].attention()->sinks = nn::Sinks::zero;
+    v.layers[1].attention()->window = 3;
+    v.layers[2].attention()->chunk = 5;
+  });
+  add("norms of heads without weights, clamped gates", [](DecoderValue& v) {
+    for (LayerValue& layer : v.layers) {
+      layer.attention()->qk_norm = nn::QkNorm::l2;
+      layer.mlp()->activation = kernels::Activation::quick_gelu;
+      layer.mlp()->clamp = 0.5;
+      layer.mlp()->up_offset = 1;
+    }
+  });
+  add("LayerNorm of heads", [](DecoderValue& v) {
+    for (LayerValue& layer : v.layers) {
+      layer.norm = {.kind = nn::Normalization::layer_norm, .one_plus = true};
+      layer.attention()->qk_norm = nn::QkNorm::head;
+    }
+  });
+  add("layers without attention or MLP, or with a matrix for them", [](DecoderValue& v) {
+    apply_block_configs(Json::parse(R"([
+        {"attention": {"no_op": true}, "ffn": {"ffn_hidden_size": 16}},
+        {"attention": {"n_heads_in_group": 4}, "ffn": {"no_op": true}},
+        {"attention": {"replace_with_linear": true}, "ffn": {"replace_with_linear": true}}])"),
+                        "blocks", v);
+  });
+  add("a norm for both, after a layer with norms before and after", [](DecoderValue& v) {
+    v.layers[0].norm_after = true;
+    v.layers[1].order = LayerValue::Order::parallel_one_norm;
+    v.layers[1].residual_multiplier = 0.5;
+    v.layers[2].order = LayerValue::Order::parallel;
+    v.embedding_scale = 1.5;
+    v.logits_scale = 0.7;
+    v.logits_soft_cap = 2;
+  });
+  return all;
+}
+
+std::vector<std::pair<std::string, Model>> all_models() {
+  std::vector<std::pair<std::string, Model>> all;
+  for (const char* name : kDirectories)
+    all.emplace_back(name, model_from_config_json(published_config(name)));
+  for (const auto& [name, value] : other_values()) all.emplace_back(name, decoder_model(value));
+  return all;
+}
+
+// Losses of the composition in fp64 by reference kernels, and of the oracle.
+TEST(Families, AgreeWithThePlainOracle) {
+  for (const auto& [name, model] : all_models()) {
+    Runtime runtime({DeviceKind::reference, 0}, 1);
+    const auto stage = model.build(runtime, DType::f64, 0);
+    testing::fill_with_noise(stage->parameters());
+    PlainTensors weights;
+    for (const parallel::ParameterSpec* placed : stage->parameters()) {
+      const std::vector<double> values = to_doubles(placed->parameter.value);
+      for_each_run(*placed, [&](const parallel::CanonicalTensor& part, int64_t canonical,
+                                int64_t local, int64_t size) {
+        std::vector<double>& stored = weights[part.name];
+        stored.resize(static_cast<size_t>(part.global.elements()));
+        for (int64_t i = 0; i < size; ++i) {
+          const int64_t at = canonical + i;
+          const int64_t columns = part.global.rank() == 2 ? part.global[1] : 1;
+          const int64_t there = part.transposed ? at % columns * part.global[0] + at / columns : at;
+          stored[static_cast<size_t>(there)] = values[static_cast<size_t>(local + i)];
+        }
+      });
+    }
+    const testing::TinyConfig sizes{.vocab_size = model->vocab_size()};
+    const nn::Batch batch = testing::tiny_batch(runtime, sizes, DType::f64);
+    Tape tape(runtime, Tape::Mode::infer);
+    const std::vector<double> losses = to_doubles(
+        head_loss(*stage, tape, forward(*stage, tape, {}, batch, Phase::evaluate), batch));
+    const int64_t length = batch.length;
+    for (int64_t b = 0; b < batch.sequences; ++b) {
+      const auto part = [&](const Tensor& t) {
+        return std::span(t.data<int32_t>() + b * length, static_cast<size_t>(length));
+      };
+      const std::vector<double> plain =
+          model->plain_losses(weights, part(batch.tokens), part(batch.labels));
+      for (int64_t t = 0; t < length; ++t) {
+        const double loss = losses[static_cast<size_t>(b * length + t)];
+        if (loss == 0) continue;  // of weight 0
+        EXPECT_NEAR(loss, plain[static_cast<size_t>(t)], 1e-10 * std::abs(loss))
+            << name << " " << t;
+      }
+    }
+  }
+}
+
+TEST(Families, ParametersAreCounted) {
+  for (const auto& [name, model] : all_models()) {
+    Runtime meta({DeviceKind::meta, 0}, 1);
+    const auto stage = model.build(meta, DType::f32, 0);
+    int64_t elements = 0;
+    for (const parallel::ParameterSpec* placed : stage->parameters())
+      elements += placed->parameter.value.elements();
+    EXPECT_EQ(model->parameter_count(), elements) << name;
+  }
+}
+
+// A description says all of a value, and a saved config.json all that its family needs.
+TEST(Families, DescriptionsComeBack) {
+  for (const auto& [name, value] : other_values()) {
+    EXPECT_EQ(to_json(decoder_from_json(to_json(value))), to_json(value)) << name;
+    const Model model = decoder_model(value);
+    EXPECT_EQ(model->family(), "megatron") << name;
+    const Model again = model_from_config_json(model->config_json(DType::f32));
+    EXPECT_EQ(again->describe(), model->describe()) << name;
+  }
+  for (const char* name : kDirectories) {
+    const Model model = model_from_config_json(published_config(name));
+    const DecoderValue value = decoder_from_json(model->describe());
+    EXPECT_EQ(to_json(value), model->describe()) << name;
+    // Each family can hold what it read, and GPT-2 nothing of the others.
+    EXPECT_EQ(obstacle(family_named(model->family()), value), "") << name;
+    EXPECT_EQ(obstacle(family_named("gpt2"), value).empty(), model->family() == "gpt2") << name;
+  }
+}
+
+// Nemotron's own files have no vectors: widths and heads from the formulas of its model card.
+TEST(Families, LlamaNemotronFollowsItsFormulas) {
+  Json config = published_config("llama");
+  config.set("model_type", "nemotron-nas");
+  config.set("hidden_size", 768);
+  config.set("num_attention_heads", 8);
+  config.set("head_dim", Json());
+  config.set("num_key_value_heads", Json());
+  config.set("intermediate_size", Json());
+  config.set("block_configs", Json::parse(R"([
+      {"attention": {"n_heads_in_group": 8, "no_op": false, "replace_with_linear": false},
+       "ffn": {"ffn_mult": 1.3125, "no_op": false, "replace_with_linear": false}},
+      {"attention": {"n_heads_in_group": null, "no_op": true}, "ffn": {"ffn_mult": 0.5}},
+      {"attention": {"replace_with_linear": true}, "ffn": {"no_op": true}}])"));
+  const Model model = model_from_config_json(config);
+  const DecoderValue value = decoder_from_json(model->describe());
+  EXPECT_EQ(value.layers[0].attention()->kv_heads, 1);
+  EXPECT_EQ(value.layers[0].mlp()->ffn, 768);  // 2 x 1.3125 x 768 / 3 = 672, in steps of 256
+  EXPECT_EQ(value.layers[1].attention(), nullptr);
+  EXPECT_EQ(value.layers[1].mlp()->ffn, 256);
+  EXPECT_TRUE(std::holds_alternative<LinearConfig>(value.layers[2].mixer));
+  EXPECT_TRUE(std::holds_alternative<NoOp>(value.layers[2].feed_forward));
+  const Model again = model_from_config_json(model->config_json(DType::bf16));
+  EXPECT_EQ(again->describe(), model->describe());
+  for (const auto& [key, bad] : {std::pair{"block_configs", "[]"}, {"block_configs", "3"}}) {
+    Json wrong = config;
+    wrong.set(key, Json::parse(bad));
+    EXPECT_THROW(model_from_config_json(wrong), Error) << bad;
+  }
+}
+
+TEST(Families, OfFlagsAreTheFirstThatCanHoldThem) {
+  ModelFlags flags{.num_layers = 4, .hidden_size = 16, .num_attention_heads = 2, .vocab_size = 8};
+  flags.position_embedding = PositionEmbedding::rope;
+  flags.normalization = nn::Normalization::rms_norm;
+  flags.swiglu = true;
+  flags.add_bias_linear = false;
+  const auto family = [&] { return std::string(model_from_flags(flags, 8)->family()); };
+  EXPECT_EQ(family(), "llama");
+  flags.use_rope_scaling = true;
+  EXPECT_EQ(family(), "llama");
+  flags.use_rope_scaling = false;
+  flags.add_qkv_bias = true;
+  EXPECT_EQ(family(), "qwen2");
+  flags.add_qkv_bias = false;
+  flags.qk_layernorm = true;
+  EXPECT_EQ(family(), "qwen3");
+  flags.qk_layernorm = false;
+  flags.window_size = "3,0";
+  EXPECT_EQ(family(), "mistral");
+  flags.window_size.reset();
+  flags.rotary_percent = 0.5;
+  flags.model_family = "phi3";
+  EXPECT_EQ(family(), "phi3");
+  flags.model_family = "olmo2";
+  try {
+    family();
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    for (const char* part : {"--model-family olmo2", "norm"})
+      EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
+  flags.model_family = "opt";
+  EXPECT_THROW(family(), Error);
+}
+
+}  // namespace
+}  // namespace megatron::models
