@@ -116,6 +116,7 @@ class Session {
         tokenizer_(tokenizers::Tokenizer::load(
             training::tokenizer_path(settings.tokenizer_model, directory_.path()))),
         runtime_(settings.runtime.device_value(), settings.runtime.threads_per_rank()) {
+    models::require_language_model(model_, "megatron generate");
     resume::require_whole_model(directory_.path(), runtime_.pool());
     MG_CHECK(tokenizer_.vocabulary_size() <= model_->vocab_size(),
              "the tokenizer has {} tokens and the model {}; they do not fit together",

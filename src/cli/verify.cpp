@@ -75,7 +75,14 @@ int verify(const Arguments& arguments) {
   fields.add("pipeline-model-parallel-size", &pipeline_parallel,
              "ranks, as threads, that share the layers; they need not divide them evenly");
   fields.add("data-parallel-size", &data_parallel,
-             "of trajectories: ranks, as threads, that share each step's micro-batches");
+             "ranks, as threads, that share the sequences, or each step's micro-batches");
+  parallel::Sharding sharding = parallel::Sharding::none;
+  fields.add_enum<parallel::Sharding>("data-parallel-sharding-strategy", &sharding,
+                                      {{"no_shard", parallel::Sharding::none},
+                                       {"optim", parallel::Sharding::optimizer},
+                                       {"optim_grads", parallel::Sharding::gradients},
+                                       {"optim_grads_params", parallel::Sharding::parameters}},
+                                      "what they divide among them");
   const std::vector<Positional> positional = {
       {"DIR", "Hugging Face directories with expected.safetensors, or folders with case.json",
        &directories}};
@@ -118,6 +125,7 @@ int verify(const Arguments& arguments) {
                                            .tensor_parallel = static_cast<int>(tensor_parallel),
                                            .pipeline_parallel = static_cast<int>(pipeline_parallel),
                                            .data_parallel = static_cast<int>(data_parallel),
+                                           .sharding = sharding,
                                            .sequence_parallel = sequence_parallel};
   size_t refused = 0;
   for (const std::string& directory : only_rewrite ? std::vector<std::string>() : directories)

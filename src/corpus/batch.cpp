@@ -37,43 +37,62 @@ void check_segments(const HostBatch& host) {
   }
 }
 
+// Labels are tokens, or classes of a score head.
+void check_labels(const HostBatch& host, const models::Model& model) {
+  const bool scores = model->score_labels() > 0;
+  MG_CHECK(host.targets.empty() == (model->score_labels() != 1),
+           "a batch has {} targets: a model that scores texts by a number needs one a token, other "
+           "models none",
+           host.targets.size());
+  const int64_t end = scores ? model->score_labels() : model->vocab_size();
+  for (size_t i = 0; i < host.labels.size(); ++i) {
+    MG_CHECK(host.loss_mask[i] == 0 || (host.labels[i] >= 0 && host.labels[i] < end),
+             "label {} is outside [0, {}): the data does not fit the {}", host.labels[i], end,
+             scores ? "classes of the model's score head" : "vocabulary");
+  }
+}
+
 }  // namespace
 
-const nn::Batch& DeviceBatch::fill(const HostBatch& host, settings::LossScope scope,
-                                   int64_t vocabulary, int64_t positions, double loss_scale) {
-  check_range(host.tokens, vocabulary, "token id",
-              "the vocabulary (--vocab-size, or the tokenizer of the data)");
-  check_range(host.positions, positions, "position", "--max-position-embeddings");
+void DeviceBatch::allocate(const HostBatch& host) {
   const int64_t tokens = host.sequences * host.length;
-  const bool confined = !host.segment_starts.empty();
-  if (confined) check_segments(host);
-  if (!batch_.tokens.defined() || batch_.sequences != host.sequences ||
-      batch_.length != host.length || batch_.segment_starts.defined() != confined) {
-    Arena& arena = runtime_.arena(MemoryClass::activations);
-    batch_ = {.sequences = host.sequences,
-              .length = host.length,
-              .tokens = Tensor::empty(arena, {tokens}, DType::i32, "batch.tokens"),
-              .positions = Tensor::empty(arena, {tokens}, DType::i32, "batch.positions"),
-              .labels = Tensor::empty(arena, {tokens}, DType::i32, "batch.labels"),
-              .loss_weights =
-                  Tensor::empty(arena, {tokens}, kernels::accumulator(type_), "batch.loss_weights"),
-              .sample_ids = Tensor::empty(arena, {host.sequences}, DType::i64, "batch.sample_ids"),
-              .segment_starts =
-                  confined ? Tensor::empty(arena, {tokens}, DType::i32, "batch.segment_starts")
-                           : Tensor()};
-  }
+  const bool confined = !host.segment_starts.empty(), numbers = !host.targets.empty();
+  if (batch_.tokens.defined() && batch_.sequences == host.sequences &&
+      batch_.length == host.length && batch_.segment_starts.defined() == confined &&
+      batch_.targets.defined() == numbers)
+    return;
+  const auto tensor = [&](int64_t size, DType type, const char* label) {
+    return Tensor::empty(runtime_.arena(MemoryClass::activations), {size}, type, label);
+  };
+  const DType wide = kernels::accumulator(type_);
+  batch_ = {.sequences = host.sequences, .length = host.length};
+  batch_.tokens = tensor(tokens, DType::i32, "batch.tokens");
+  batch_.positions = tensor(tokens, DType::i32, "batch.positions");
+  batch_.labels = tensor(tokens, DType::i32, "batch.labels");
+  batch_.loss_weights = tensor(tokens, wide, "batch.loss_weights");
+  batch_.sample_ids = tensor(host.sequences, DType::i64, "batch.sample_ids");
+  if (confined) batch_.segment_starts = tensor(tokens, DType::i32, "batch.segment_starts");
+  if (numbers) batch_.targets = tensor(tokens, wide, "batch.targets");
+}
+
+const nn::Batch& DeviceBatch::fill(const HostBatch& host, const models::Model& model,
+                                   settings::LossScope scope, double loss_scale) {
+  check_range(host.tokens, model->vocab_size(), "token id",
+              "the vocabulary (--vocab-size, or the tokenizer of the data)");
+  check_range(host.positions, model->max_position_embeddings(), "position",
+              "--max-position-embeddings");
+  if (!host.segment_starts.empty()) check_segments(host);
+  allocate(host);
   if (!runtime_.device().has_data()) return batch_;
-  for (size_t i = 0; i < host.labels.size(); ++i) {
-    MG_CHECK(host.loss_mask[i] == 0 || (host.labels[i] >= 0 && host.labels[i] < vocabulary),
-             "label {} is outside [0, {}): the data does not fit the vocabulary", host.labels[i],
-             vocabulary);
-  }
+  check_labels(host, model);
   Stream& stream = runtime_.stream();
   copy_from(batch_.tokens, std::span<const int32_t>(host.tokens), stream);
   copy_from(batch_.positions, std::span<const int32_t>(host.positions), stream);
   copy_from(batch_.labels, std::span<const int32_t>(host.labels), stream);
-  if (confined)
+  if (batch_.segment_starts.defined())
     copy_from(batch_.segment_starts, std::span<const int32_t>(host.segment_starts), stream);
+  if (batch_.targets.defined())
+    copy_from(batch_.targets, std::span<const double>(host.targets), stream);
   copy_from(batch_.sample_ids, std::span<const int64_t>(host.sample_ids), stream);
   const double divisor = scope == settings::LossScope::token ? 1 : std::max(host.counted(), 1.0);
   weights_.resize(host.loss_mask.size());

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "models/model.h"
 #include "nn/batch.h"
 #include "settings/batch_settings.h"
 
@@ -13,6 +14,7 @@ namespace megatron::corpus {
 struct HostBatch {
   int64_t sequences = 0, length = 0;
   std::vector<int32_t> tokens, positions, labels;  // [B*S]
+  std::vector<double> targets;                     // [B*S], or empty: there are labels
   std::vector<float> loss_mask;                    // [B*S], 1: counted
   std::vector<int64_t> sample_ids;                 // [B]
   // [B*S] (nn/batch.h), or empty: attention is not confined.
@@ -26,14 +28,16 @@ struct HostBatch {
 class DeviceBatch {
  public:
   explicit DeviceBatch(Runtime& runtime, DType model_type) : runtime_(runtime), type_(model_type) {}
-  // Throws Error naming a token or position outside [0, vocabulary) or [0, positions), or a segment
-  // that begins behind its token. loss_scale: factor of the weights.
-  const nn::Batch& fill(const HostBatch& host, settings::LossScope scope, int64_t vocabulary,
-                        int64_t positions, double loss_scale = 1);
+  // Throws Error naming a token, label or position that the model does not have, or a segment that begins
+  // behind its token. loss_scale: factor of the weights.
+  const nn::Batch& fill(const HostBatch& host, const models::Model& model,
+                        settings::LossScope scope, double loss_scale = 1);
 
  private:
   Runtime& runtime_;
   DType type_;
+  void allocate(const HostBatch& host);
+
   nn::Batch batch_;
   std::vector<double> weights_;  // of the last batch; keeps its memory
 };

@@ -61,6 +61,7 @@ inline constexpr std::tuple kKernels{
     Kernel<&Table::clip_backward>{"clip_backward"},
     Kernel<&Table::gate>{"gate"},
     Kernel<&Table::gate_backward>{"gate_backward"},
+    Kernel<&Table::squared_error>{"squared_error", false},
 };
 static_assert(sizeof(Table) == std::tuple_size_v<decltype(kKernels)> * sizeof(void (*)()),
               "each member of Table stands in kKernels once");

@@ -23,6 +23,7 @@
 #include "kernels/rope.h"
 #include "kernels/scale.h"
 #include "kernels/soft_cap.h"
+#include "kernels/squared_error.h"
 
 namespace megatron::kernels {
 
@@ -69,6 +70,7 @@ struct Table {
   void (*clip_backward)(const ClipBackwardArgs&, Stream&) = nullptr;
   void (*gate)(const GateArgs&, Stream&) = nullptr;
   void (*gate_backward)(const GateBackwardArgs&, Stream&) = nullptr;
+  void (*squared_error)(const SquaredErrorArgs&, Stream&) = nullptr;
 };
 
 // Throws Error for a back-end that this build does not have.

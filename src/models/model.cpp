@@ -39,6 +39,13 @@ Model model_from_config_json(const Json& config) {
        fmt::join(family_names(), ", "));
 }
 
+void require_language_model(const Model& model, std::string_view purpose) {
+  MG_CHECK(model->score_labels() == 0,
+           "the model scores texts (its config.json has architectures of "
+           "ForSequenceClassification, and {} labels); {} needs one with a language-model head",
+           model->score_labels(), purpose);
+}
+
 Model model_from_flags(const ModelFlags& flags, int64_t seq_length) {
   const DecoderValue value = value_of(flags, seq_length);
   if (!flags.model_family) return decoder_model(value);

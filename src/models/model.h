@@ -62,6 +62,12 @@ class ModelDefinition {
   virtual int64_t hidden_size() const = 0;  // of what flows between layers
   virtual int64_t vocab_size() const = 0;
   virtual int64_t max_position_embeddings() const = 0;
+  // > 0: it is no language model, but scores a text, at its last token: by one number (a reward model), or
+  // with a logit a class.
+  virtual int64_t score_labels() const { return 0; }
+  virtual int64_t score_padding() const {
+    return -1;
+  }  // token that is never a last token; -1: none
   virtual int64_t parameter_count() const = 0;
   // Of forward and backward of one sequence of `length` tokens: 2MNK a matrix product, three times
   // the forward; causal attention counts half; no lookups, norms and element-wise work.
@@ -111,6 +117,8 @@ class ModelDefinition {
 std::vector<std::string_view> family_names();
 // Throws Error naming the key and the value that is not supported.
 Model model_from_config_json(const Json& config);
+// Throws Error where the model scores texts: `purpose`, "megatron generate", needs a language model.
+void require_language_model(const Model& model, std::string_view purpose);
 // vocab_size must be there. seq_length: position embeddings when max_position_embeddings is not.
 // Throws Error naming the flags.
 Model model_from_flags(const ModelFlags& flags, int64_t seq_length);

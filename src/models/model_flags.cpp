@@ -89,6 +89,23 @@ void ModelFlags::fields(Fields& f) {
       "is learned");
   f.add("heterogeneous-layers-config-path", &heterogeneous_layers,
         "JSON file with a layer's attention and feed-forward block each (block_configs)");
+  f.add("heterogeneous-layers-config-encoded-json", &heterogeneous_layers_json,
+        "the same as text in place of a file");
+  f.add_switch("attention-output-gate", &attention_output_gate, true,
+               "attention's result times the sigmoid of as many values made of its input");
+  f.add_switch(
+      "use-mup", &use_mup, true,
+      "maximal update parametrisation: settings found on a narrow model hold for a wide one");
+  f.add("mup-base-hidden-size", &mup_base_hidden_size,
+        "--hidden-size of the narrow model; default this one's");
+  f.add("mup-base-head-dim", &mup_base_head_dim,
+        "size of a head of the narrow model; attention scores are multiplied by its square root");
+  f.add("mup-attn-scale-power", &mup_attn_scale_power,
+        "power of the head size that attention scores are divided by with --use-mup");
+  f.add("mup-embedding-mult", &mup_embedding_mult,
+        "what embeddings are multiplied by with --use-mup");
+  f.add("mup-output-mult", &mup_output_mult,
+        "what logits are multiplied by with --use-mup; default base hidden size / hidden size");
   f.add("model-family", &model_family,
         "model_type of the Hugging Face directories that are saved; default the first that can "
         "hold the "
@@ -137,6 +154,9 @@ void ModelFlags::fields(Fields& f) {
        [this, type_text] {
          return position_embedding == PositionEmbedding::yarn ? "" : type_text();
        });
+  f.of({"mup-base-hidden-size", "mup-base-head-dim", "mup-attn-scale-power", "mup-embedding-mult",
+        "mup-output-mult"},
+       [this] { return use_mup ? "" : "they are of --use-mup"; });
   f.of({"window-attn-skip-freq"},
        [this] { return window_size ? "" : "there is no --window-size"; });
   f.of({"openai-gelu"}, [this] {

@@ -49,7 +49,12 @@ struct ModelFlags {
   std::optional<double> yarn_beta_fast, yarn_beta_slow;
   bool yarn_round_to_int = true;
   double mscale = 1, mscale_all_dim = 0;
-  std::optional<std::string> heterogeneous_layers;  // a file
+  std::optional<std::string> heterogeneous_layers, heterogeneous_layers_json;  // a file; its text
+  bool attention_output_gate = false;
+  bool use_mup = false;
+  std::optional<int64_t> mup_base_hidden_size, mup_base_head_dim;
+  double mup_embedding_mult = 1, mup_attn_scale_power = 1;
+  std::optional<double> mup_output_mult;
   std::optional<std::string> model_family;
 
   void fields(Fields& fields);

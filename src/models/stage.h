@@ -38,8 +38,8 @@ class Stage {
   virtual const parallel::ModelPart& part() const = 0;
   // In order; with part().embedding the first is the embedding, which takes an empty bundle.
   virtual std::span<const Segment> segments() const = 0;
-  // With part().head, after the last segment: loss of each token [T] (parallel/vocabulary.h), and
-  // the logits [T,V].
+  // With part().head, after the last segment: loss of each token [T] (parallel/vocabulary.h; of a score that
+  // is a number ops/squared_error.h), and the logits [T,V], or scores [T, score_labels].
   virtual Tensor loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const = 0;
   virtual Var logits(Tape& tape, const Bundle& in) const = 0;
   // The logits that loss() is computed from: f32 (f64) [T,V], in every bit.

@@ -6,6 +6,8 @@
 #include "base/error.h"
 #include "base/philox.h"
 #include "nn/sequence_state.h"
+#include "ops/clip.h"
+#include "ops/gate.h"
 #include "ops/rope.h"
 #include "parallel/head_norm.h"
 
@@ -36,6 +38,7 @@ const AttentionConfig& checked(const AttentionConfig& c, int ranks) {
 
 std::vector<int64_t> qkv_blocks(const AttentionConfig& c) {
   const int64_t q = c.heads * c.head_size, k = c.kv_heads * c.head_size;
+  if (c.output_gate) return {q, q, k, k};
   return {q, k, k};
 }
 
@@ -101,9 +104,9 @@ Attention::Norm Attention::add_norm(Builder& builder, const std::string& name,
 Var Attention::project(Tape& tape, const Var& x_TH) const {
   const Var qkv = qkv_(tape, x_TH);
   if (config_.kv_heads >= tensor_.size()) return qkv;
-  return parallel::gather_key_head(tape, qkv, heads_ * config_.head_size,
-                                   config_.kv_heads * config_.head_size, config_.head_size,
-                                   tensor_);
+  return parallel::gather_key_head(
+      tape, qkv, (config_.output_gate ? 2 : 1) * heads_ * config_.head_size,
+      config_.kv_heads * config_.head_size, config_.head_size, tensor_);
 }
 
 ops::AttentionOptions Attention::options(const Batch& batch, bool train) const {
@@ -139,12 +142,22 @@ Var Attention::normed(Tape& tape, const Var& x, const Norm& norm, int64_t heads)
                              full ? heads * config_.head_size : 0, tensor_);
 }
 
-// Queries and keys are normalised before they are rotated.
-ops::Heads Attention::normed(Tape& tape, ops::PackedHeads&& packed) const {
+bool Attention::changes_heads() const {
+  return config_.qk_norm != QkNorm::none || config_.qkv_clip > 0;
+}
+
+// Queries and keys are normalised and clipped before they are rotated.
+ops::Heads Attention::changed(Tape& tape, ops::PackedHeads&& packed) const {
+  if (!changes_heads()) return ops::split_heads(tape, std::move(packed));
   const ops::Rotary rotary = std::exchange(packed.rotary, {});
   ops::Heads heads = ops::split_heads(tape, std::move(packed));
-  heads.q = normed(tape, heads.q, q_norm_, config_.heads);
-  heads.k = normed(tape, heads.k, k_norm_, config_.kv_heads);
+  if (config_.qk_norm != QkNorm::none) {
+    heads.q = normed(tape, heads.q, q_norm_, config_.heads);
+    heads.k = normed(tape, heads.k, k_norm_, config_.kv_heads);
+  }
+  if (config_.qkv_clip > 0)
+    for (Var* part : {&heads.q, &heads.k, &heads.v})
+      *part = ops::clip(tape, *part, config_.qkv_clip);
   if (rotary.cos.defined()) {
     heads.q = ops::rotate(tape, std::move(heads.q), rotary);
     heads.k = ops::rotate(tape, std::move(heads.k), rotary);
@@ -152,24 +165,31 @@ ops::Heads Attention::normed(Tape& tape, ops::PackedHeads&& packed) const {
   return heads;
 }
 
+ops::Rotary Attention::rotary(const Batch& batch) const {
+  if (place_.rotary == nullptr) return {};
+  const RotaryTable& table = place_.rotary->of(batch.text_length());
+  return {.cos = table.cos,
+          .sin = table.sin,
+          .positions = batch.positions,
+          .interleaved = place_.rotary->config().interleaved};
+}
+
 Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool train) const {
-  ops::Rotary rotary;
-  if (place_.rotary != nullptr) {
-    const RotaryTable& table = place_.rotary->of(batch.text_length());
-    rotary = {.cos = table.cos,
-              .sin = table.sin,
-              .positions = batch.positions,
-              .interleaved = place_.rotary->config().interleaved};
-  }
   ops::AttentionOptions options = this->options(batch, train);
   Var qkv = project(tape, x_TH);
-  ops::PackedHeads packed{std::move(qkv), batch.sequences, heads_, kv_heads_, rotary};
+  ops::PackedHeads packed{std::move(qkv), batch.sequences, heads_,
+                          kv_heads_,      rotary(batch),   config_.output_gate};
   const Continuation& c = batch.continuation;
-  const bool norms = config_.qk_norm != QkNorm::none;
-  if (!norms && c.state == nullptr && !tape.recomputes("core_attn"))
+  if (!changes_heads() && !config_.output_gate && place_.temperature == nullptr &&
+      c.state == nullptr && !tape.recomputes("core_attn"))
     return output_(tape, ops::attention(tape, std::move(packed), options));
-  ops::Heads heads =
-      norms ? normed(tape, std::move(packed)) : ops::split_heads(tape, std::move(packed));
+  ops::Heads heads = changed(tape, std::move(packed));
+  if (place_.temperature != nullptr)
+    heads.q = ops::rotate(tape, std::move(heads.q),
+                          {.cos = place_.temperature->cos,
+                           .sin = place_.temperature->sin,
+                           .positions = batch.positions});
+  const Var gate = heads.gate;
   if (c.state != nullptr) {
     MG_ASSERT(!batch.segment_starts.defined());
     nn::SequenceState::Extended extended = c.state->extend(tape, place_.layer, heads, c);
@@ -183,7 +203,7 @@ Var Attention::operator()(Tape& tape, const Var& x_TH, const Batch& batch, bool 
                     return Bundle{{"y", ops::attention(t, {in["q"], in["k"], in["v"]}, options)}};
                   },
                   {"y"});
-  return output_(tape, inner["y"]);
+  return output_(tape, config_.output_gate ? ops::gate(tape, inner["y"], gate) : inner["y"]);
 }
 
 }  // namespace megatron::nn

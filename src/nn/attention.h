@@ -28,7 +28,12 @@ struct AttentionConfig {
   int64_t chunk = 0;    // a query sees the tokens of its chunk of so many; 0: all
   QkNorm qk_norm = QkNorm::none;
   Sinks sinks = Sinks::none;
-  std::string rotary;  // name of the model's rotary table; empty: none
+  double qkv_clip = 0;  // queries, keys and values are confined to [-clip, clip]; 0: they are not
+  // What attention gives is multiplied by the sigmoid of as many values, made of the same input as the
+  // queries (Qiu et al. 2025).
+  bool output_gate = false;
+  std::string rotary;       // name of the model's rotary table; empty: none
+  Temperature temperature;  // of queries, after the rotation
 
   bool operator==(const AttentionConfig&) const = default;
   double score_scale() const;
@@ -39,15 +44,17 @@ struct AttentionConfig {
 // What one attention layer of a model has besides its config.
 struct AttentionPlace {
   int64_t hidden = 0;
-  NormConfig norm;                       // of queries and keys
-  const RotaryTables* rotary = nullptr;  // borrowed; null: no rotation
+  NormConfig norm;                           // of queries and keys
+  const RotaryTables* rotary = nullptr;      // borrowed; null: no rotation
+  const RotaryTable* temperature = nullptr;  // borrowed; null: none
   double dropout = 0;
   uint64_t seed = 0;  // of the dropout
   int64_t layer = 0;  // in a SequenceState
   parallel::Init init, output_init;
 };
 
-// Parameters <name>.qkv.weight [(N+2K) D, H] = [q | k | v], <name>.output.weight [H, N D], their biases,
+// Parameters <name>.qkv.weight [(N+2K) D, H] = [q | k | v], with an output gate [(2N+2K) D, H] = [q | gate |
+// k | v], <name>.output.weight [H, N D], their biases,
 // <name>.q_norm.weight and k_norm.weight ([D], or [N D] and [K D] of full_width) with biases of a LayerNorm,
 // and <name>.sinks [N]. Tensor-parallel ranks hold the heads in equal shares: N must be a multiple of their
 // number, and K a multiple or a divisor of it (a key head is then shared by the ranks of its
@@ -67,7 +74,9 @@ class Attention {
   Norm add_norm(Builder& builder, const std::string& name, int64_t heads) const;
   Var project(Tape& tape, const Var& x_TH) const;  // this rank's [q | k | v] [T, (N+2K) D]
   ops::AttentionOptions options(const Batch& batch, bool train) const;
-  ops::Heads normed(Tape& tape, ops::PackedHeads&& packed) const;
+  ops::Rotary rotary(const Batch& batch) const;
+  bool changes_heads() const;  // between projection and rotation
+  ops::Heads changed(Tape& tape, ops::PackedHeads&& packed) const;
   Var normed(Tape& tape, const Var& x, const Norm& norm, int64_t heads) const;
 
   AttentionConfig config_;  // of all ranks

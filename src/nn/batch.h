@@ -21,6 +21,7 @@ struct Batch {
   Tensor tokens;        // i32 [T]
   Tensor positions;     // i32 [T]: of the position table or the rotary angles
   Tensor labels;        // i32 [T]; not read where the weight is 0
+  Tensor targets;       // f32 (f64) [T]: in place of labels where scores are numbers
   Tensor loss_weights;  // f32 (f64) [T]: of each token's loss in the objective
   Tensor sample_ids;    // i64 [B]: number of each sequence in the run, for dropout
   // i32 [T]: index within its sequence of the first token that each token's attention sees;

@@ -152,4 +152,23 @@ RotaryTable RotaryTables::make(int64_t length, int64_t positions) const {
   return table;
 }
 
+RotaryTable temperature_table(Runtime& runtime, DType model_type, int64_t positions,
+                              int64_t head_size, const Temperature& temperature) {
+  const int64_t pairs = head_size / 2;
+  const DType type = kernels::accumulator(model_type);
+  Arena& arena = runtime.arena(MemoryClass::parameters);
+  RotaryTable table{.cos = Tensor::empty(arena, {positions, pairs}, type, "temperature.factors"),
+                    .sin = Tensor::empty(arena, {positions, pairs}, type, "temperature.zeros")};
+  if (!runtime.device().has_data()) return table;
+  std::vector<double> factors;
+  for (int64_t p = 0; p < positions; ++p) {
+    const double steps = std::floor((number(p) + 1) / number(temperature.step));
+    factors.insert(factors.end(), static_cast<size_t>(pairs),
+                   1 + temperature.scale * std::log1p(steps));
+  }
+  copy_from(table.cos, std::span<const double>(factors), runtime.stream());
+  kernels::table(runtime.stream()).fill({.out = table.sin, .value = 0}, runtime.stream());
+  return table;
+}
+
 }  // namespace megatron::nn

@@ -48,6 +48,15 @@ struct RotaryConfig {
   bool same_table(int64_t length, int64_t other) const;
 };
 
+// Queries are multiplied by 1 + scale ln(1 + floor((position + 1) / step)), so that attention stays sharp in
+// long texts (Nakanishi 2025; Llama 4). scale 0: they are not.
+struct Temperature {
+  double scale = 0;
+  int64_t step = 8192;
+
+  bool operator==(const Temperature&) const = default;
+};
+
 // cos and sin of every position's angles: [positions, pairs] f32 (f64); computed in fp64, rounded once.
 struct RotaryTable {
   Tensor cos, sin;
@@ -74,5 +83,10 @@ class RotaryTables {
   mutable RotaryTable beyond_;
   mutable int64_t beyond_length_ = 0;
 };
+
+// The factors of each position as the table of a rotation by no angle: cos is the factor, sin 0. An even
+// head size.
+RotaryTable temperature_table(Runtime& runtime, DType model_type, int64_t positions,
+                              int64_t head_size, const Temperature& temperature);
 
 }  // namespace megatron::nn

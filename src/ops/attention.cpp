@@ -6,29 +6,43 @@
 namespace megatron::ops {
 namespace {
 
-// Heads of packed qkv [T, (N+2K) D].
+// Heads of packed qkv [T, (N+2K) D], or [T, (2N+2K) D] with gates behind the queries.
 struct Packing {
   int64_t batch, heads, kv_heads;
+  int64_t first_key;  // head
   bool interleaved;
 
   explicit Packing(const PackedHeads& packed)
       : batch(packed.batch),
         heads(packed.heads),
         kv_heads(packed.kv_heads),
+        first_key(packed.gated ? 2 * packed.heads : packed.heads),
         interleaved(packed.rotary.interleaved) {}
 
-  int64_t columns(int64_t head_size) const { return (heads + 2 * kv_heads) * head_size; }
+  bool gated() const { return first_key != heads; }
+  int64_t all_heads() const { return first_key + 2 * kv_heads; }
+  int64_t columns(int64_t head_size) const { return all_heads() * head_size; }
   // `count` heads from `first` on as [T, count, D].
   Tensor part(const Tensor& qkv, int64_t first, int64_t count) const {
-    const int64_t size = qkv.size(1) / (heads + 2 * kv_heads);
+    const int64_t size = qkv.size(1) / all_heads();
     const std::array<int64_t, 3> strides = {qkv.stride(0), size, 1};
     return qkv.slice(1, first * size, count * size).as_strided({qkv.size(0), count, size}, strides);
   }
   Tensor q(const Tensor& qkv) const { return by_sequence(part(qkv, 0, heads)); }
-  Tensor k(const Tensor& qkv) const { return by_sequence(part(qkv, heads, kv_heads)); }
-  Tensor v(const Tensor& qkv) const { return by_sequence(part(qkv, heads + kv_heads, kv_heads)); }
-  // The heads that are rotated: those of q and k, side by side.
-  Tensor rotated(const Tensor& qkv) const { return part(qkv, 0, heads + kv_heads); }
+  Tensor k(const Tensor& qkv) const { return by_sequence(part(qkv, first_key, kv_heads)); }
+  Tensor v(const Tensor& qkv) const {
+    return by_sequence(part(qkv, first_key + kv_heads, kv_heads));
+  }
+  // Of gated heads, [T, N*D].
+  Tensor gate(const Tensor& qkv) const {
+    const int64_t width = qkv.size(1) / all_heads() * heads;
+    return qkv.slice(1, width, width);
+  }
+  // The heads that are rotated, those of q and k: side by side unless gates lie between them.
+  std::vector<Tensor> rotated(const Tensor& qkv) const {
+    if (!gated()) return {part(qkv, 0, heads + kv_heads)};
+    return {part(qkv, 0, heads), part(qkv, first_key, kv_heads)};
+  }
 
  private:
   Tensor by_sequence(const Tensor& t) const {
@@ -41,8 +55,10 @@ struct Packing {
 void rotate(const Packing& packing, const Tensor& qkv, kernels::RopeArgs by,
             const kernels::Table& kernels, Stream& stream) {
   if (!by.cos.defined()) return;
-  by.x = by.out = packing.rotated(qkv);
-  kernels.rope(by, stream);
+  for (const Tensor& heads : packing.rotated(qkv)) {
+    by.x = by.out = heads;
+    kernels.rope(by, stream);
+  }
 }
 
 void split_heads_dgrad(Backward& backward) {
@@ -69,11 +85,14 @@ void split_heads_dgrad(Backward& backward) {
     }
   };
   rotated(dq, 0, packing.heads);
-  rotated(dk, packing.heads, packing.kv_heads);
+  rotated(dk, packing.first_key, packing.kv_heads);
   backward.kernels().copy(
       {.x = dv.view({tokens, packing.kv_heads, head_size}),
-       .out = packing.part(dqkv, packing.heads + packing.kv_heads, packing.kv_heads)},
+       .out = packing.part(dqkv, packing.first_key + packing.kv_heads, packing.kv_heads)},
       backward.stream());
+  if (packing.gated())
+    backward.kernels().copy({.x = backward.gradient(3), .out = packing.gate(dqkv)},
+                            backward.stream());
   backward.set(0, dqkv);
 }
 
@@ -236,9 +255,12 @@ Heads split_heads(Tape& tape, PackedHeads&& packed) {
             .inputs = {packed.qkv.id},
             .saved = {rotary.cos, rotary.sin, rotary.positions},
             .dgrad = split_heads_dgrad};
-  node.attributes = Packing(packed);
-  const std::vector<Var> out = tape.record(std::move(node), {in.q, in.k, in.v});
-  return {out[0], out[1], out[2]};
+  const Packing packing(packed);
+  node.attributes = packing;
+  std::vector<Tensor> parts = {in.q, in.k, in.v};
+  if (packing.gated()) parts.push_back(packing.gate(packed.qkv.value));
+  const std::vector<Var> out = tape.record(std::move(node), std::move(parts));
+  return {out[0], out[1], out[2], packing.gated() ? out[3] : Var()};
 }
 
 Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options) {
@@ -255,6 +277,7 @@ Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options) {
 }
 
 Var attention(Tape& tape, PackedHeads&& packed, const AttentionOptions& options) {
+  MG_ASSERT(!packed.gated);
   if (tape.kernels().attention == nullptr)
     return attention_composed(tape, split_heads(tape, std::move(packed)), options);
   const auto& [out, lse] = attend(tape, rotated_parts(tape, packed), options);

@@ -7,6 +7,7 @@ namespace megatron::ops {
 
 struct Heads {
   Var q, k, v;  // [B,S,N,D], [B,S,K,D], [B,S,K,D]
+  Var gate;     // [B*S, N*D]: of PackedHeads that are gated
 };
 
 // Angles of rotary positions; none: undefined. cos, sin [P, rotated pairs], positions i32 [B*S].
@@ -15,12 +16,14 @@ struct Rotary {
   bool interleaved = false;
 };
 
-// A product's [q heads | k heads | v heads]. The ops below take its values over: they rotate q and
-// k where they lie (Su et al. 2021), so that nobody else may read them, before or after.
+// A product's [q heads | k heads | v heads], gated: [q heads | N heads of gates | k heads | v heads]. The
+// ops below take its values over: they rotate q and k where they lie (Su et al. 2021), so that nobody else
+// may read them, before or after.
 struct PackedHeads {
-  Var qkv;                                     // [B*S, (N+2K) D]
+  Var qkv;                                     // [B*S, (N+2K) D]; gated: [B*S, (2N+2K) D]
   int64_t batch = 1, heads = 1, kv_heads = 1;  // B, N, K
   Rotary rotary;
+  bool gated = false;
 };
 
 // Views of qkv.
@@ -43,7 +46,7 @@ struct AttentionOptions {
 // attention_composed where there is none. The gradient of sinks goes to its slot.
 Var attention(Tape& tape, const Heads& heads, const AttentionOptions& options);
 
-// attention(split_heads(packed)), bit for bit. Its backward makes the gradient of qkv in one tensor,
+// attention(split_heads(packed)), bit for bit; of heads that are not gated. Its backward makes the gradient of qkv in one tensor,
 // where that of the two copies the gradients of q, k and v together.
 Var attention(Tape& tape, PackedHeads&& packed, const AttentionOptions& options);
 

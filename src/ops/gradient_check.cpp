@@ -20,6 +20,7 @@
 #include "ops/rope.h"
 #include "ops/scale.h"
 #include "ops/soft_cap.h"
+#include "ops/squared_error.h"
 
 namespace megatron::ops {
 namespace {
@@ -131,6 +132,12 @@ void add_elementwise_cases(std::vector<GradientCase>& cases) {
          const Tensor labels = integers(t, {0, 6, -100, 3, 3});
          return Result{{}, linear_cross_entropy(t, x[0], w[0], labels, weights, 1.5), weights};
        }});
+  cases.push_back({"squared_error", {{5, 1}}, {}, [](Tape& t, Vars x, Weights) {
+                     const DType type = kernels::accumulator(x[0].value.dtype());
+                     const Tensor weights = numbers(t, type, {5}, {1, 0.5, 0, 1, 2});
+                     const Tensor targets = numbers(t, type, {5}, {0.3, -1, 5, 0, 2});
+                     return Result{{}, squared_error(t, x[0], targets, weights), weights};
+                   }});
   cases.push_back({"clip", {{3, 4}}, {}, [](Tape& t, Vars x, Weights) {
                      return Result{{clip(t, x[0], 0.7)}};
                    }});
@@ -252,6 +259,21 @@ void add_attention_cases(std::vector<GradientCase>& cases) {
   split_case("split_heads", false, false);
   split_case("split_heads, rotary", true, false);
   split_case("split_heads, rotary interleaved", true, true);
+  for (const bool rotates : {false, true}) {
+    cases.push_back({rotates ? "split_heads, gated and rotary" : "split_heads, gated",
+                     {{kBatch * kLength, (2 * kHeads + 2 * kKeyHeads) * kSize}},
+                     {},
+                     [=](Tape& t, Vars x, Weights) {
+                       PackedHeads gated = packed(t, x[0], rotates, false);
+                       gated.gated = true;
+                       const Heads h = split_heads(t, std::move(gated));
+                       return Result{{h.q, h.k, h.v, h.gate}};
+                     }});
+  }
+  cases.push_back({"clip of heads", {qkv}, {}, [=](Tape& t, Vars x, Weights) {
+                     const Heads h = split_heads(t, packed(t, x[0], false, false));
+                     return Result{{clip(t, h.q, 0.8), clip(t, h.k, 0.8), clip(t, h.v, 0.8)}};
+                   }});
   const Shape q = {kBatch, kLength, kHeads, kSize}, k = {kBatch, kLength, kKeyHeads, kSize};
   struct Kind {
     bool composed = false, causal = true, drops = false, confined = false, sinks = false;

@@ -56,8 +56,8 @@ Optimizer::Optimizer(std::span<const parallel::Shard> shards, const OptimizerCon
     : config_(config), groups_(groups), runtime_(runtime) {
   const bool muon = config.method == Method::muon;
   rule_ = make_rule(muon ? config.muon_scalar : config.method, config);
-  for (Tensor* scalar : {&norm_, &divisor_, &sum_, &learning_rate_, &decoupled_rate_,
-                         &scalars_.weight_decay, &scalars_.step, &scalars_.scale})
+  for (Tensor* scalar :
+       {&norm_, &divisor_, &sum_, &scalars_.weight_decay, &scalars_.step, &scalars_.scale})
     *scalar = zeros({}, DType::f64, "scalar");
   if (muon) {
     std::vector<const parallel::ParameterSpec*> taken;
@@ -111,7 +111,7 @@ Optimizer::Entry Optimizer::make_entry(const parallel::Shard& shard, bool offloa
   target.begin = shard.begin;
   target.gradient = shard.gradient;
   target.weight.value = shard.value;
-  target.learning_rate = placed.role == parallel::Role::hidden ? learning_rate_ : decoupled_rate_;
+  target.learning_rate = rate_of(placed, *entry.rule);
   const Shape& shape = shard.value.shape();
   if (type == DType::bf16)
     target.weight.remainder = zeros(shape, DType::i16, name + ".remainder", where);
@@ -125,6 +125,16 @@ Optimizer::Entry Optimizer::make_entry(const parallel::Shard& shard, bool offloa
     target.states.push_back(
         zeros(shape, state.type, fmt::format("{}.{}", name, state.name), where));
   return entry;
+}
+
+Tensor Optimizer::rate_of(const parallel::ParameterSpec& placed, const Rule& rule) {
+  const Rate wanted{.decoupled = placed.role != parallel::Role::hidden,
+                    .multiplier = rule.rate_multiplier(placed)};
+  for (const Rate& rate : rates_)
+    if (rate.decoupled == wanted.decoupled && rate.multiplier == wanted.multiplier)
+      return rate.value;
+  rates_.push_back(wanted);
+  return rates_.back().value = zeros({}, DType::f64, "scalar");
 }
 
 void Optimizer::set_scalar(Tensor& scalar, double value) {
@@ -179,8 +189,9 @@ void Optimizer::find_norm(double divisor) {
 
 void Optimizer::update(const StepInputs& inputs) {
   ++steps_;
-  set_scalar(learning_rate_, inputs.learning_rate);
-  set_scalar(decoupled_rate_, inputs.decoupled_learning_rate.value_or(inputs.learning_rate));
+  const double decoupled = inputs.decoupled_learning_rate.value_or(inputs.learning_rate);
+  for (Rate& rate : rates_)
+    set_scalar(rate.value, rate.multiplier * (rate.decoupled ? decoupled : inputs.learning_rate));
   set_scalar(scalars_.weight_decay, inputs.weight_decay);
   set_scalar(scalars_.step, static_cast<double>(steps_));
   for (const Entry& entry : entries_) {

@@ -102,6 +102,7 @@ class Optimizer {
   void update(const Entry& entry);
   void update_offloaded(const Entry& entry);
   void set_scalar(Tensor& scalar, double value);
+  Tensor rate_of(const parallel::ParameterSpec& placed, const Rule& rule);
 
   OptimizerConfig config_;
   OptimizerGroups groups_;
@@ -110,7 +111,14 @@ class Optimizer {
   std::vector<Entry> entries_;
   int64_t blocks_ = 0;  // of all ranks (optim/norm_slots.h)
   Tensor squares_;      // f64: the sum of those before the window, then the window's
-  Tensor norm_, divisor_, sum_, learning_rate_, decoupled_rate_;
+  Tensor norm_, divisor_, sum_;
+  // The learning rates that parameters have: that of the step, or its decoupled one, times a number.
+  struct Rate {
+    bool decoupled = false;
+    double multiplier = 1;
+    Tensor value;  // 0-d f64
+  };
+  std::vector<Rate> rates_;
   StepScalars scalars_;
   int64_t steps_ = 0;
 };

@@ -6,6 +6,12 @@
 namespace megatron::optim {
 namespace {
 
+// Where a parameter's updates do not depend on the size of its gradients, the rate of a matrix between
+// embedding and output falls with the width, and so does what is added to that size.
+double per_width(const parallel::ParameterSpec& placed) {
+  return placed.grows_both_ways ? 1 / placed.width_multiplier : 1;
+}
+
 class Adam final : public Rule {
  public:
   explicit Adam(const OptimizerConfig& c) : c_(c) {}
@@ -13,6 +19,9 @@ class Adam final : public Rule {
   std::vector<State> states(DType wide) const override {
     const auto type = [wide](DType chosen) { return chosen == DType::bf16 ? chosen : wide; };
     return {{"exp_avg", type(c_.exp_avg_type)}, {"exp_avg_sq", type(c_.exp_avg_sq_type)}};
+  }
+  double rate_multiplier(const parallel::ParameterSpec& placed) const override {
+    return per_width(placed);
   }
   void update(const Target& t, const StepScalars& step, Stream& stream) override {
     kernels::table(stream).adam({.parameter = t.weight,
@@ -25,7 +34,7 @@ class Adam final : public Rule {
                                  .scale = step.scale,
                                  .beta1 = c_.adam_beta1,
                                  .beta2 = c_.adam_beta2,
-                                 .eps = c_.adam_eps,
+                                 .eps = c_.adam_eps * per_width(*t.placed),
                                  .decay = t.placed->decay},
                                 stream);
   }
@@ -41,6 +50,10 @@ class Sgd final : public Rule {
   std::vector<State> states(DType wide) const override {
     if (momentum_ == 0) return {};
     return {{"momentum_buffer", wide}};
+  }
+  // The gradients of those matrices grow less with the width than those of vectors and embeddings.
+  double rate_multiplier(const parallel::ParameterSpec& placed) const override {
+    return placed.grows_both_ways ? 1 : placed.width_multiplier;
   }
   void update(const Target& t, const StepScalars& step, Stream& stream) override {
     kernels::table(stream).sgd({.parameter = t.weight,
@@ -64,6 +77,9 @@ class Lion final : public Rule {
   Lion(double beta1, double beta2) : beta1_(beta1), beta2_(beta2) {}
 
   std::vector<State> states(DType wide) const override { return {{"exp_avg", wide}}; }
+  double rate_multiplier(const parallel::ParameterSpec& placed) const override {
+    return per_width(placed);
+  }
   void update(const Target& t, const StepScalars& step, Stream& stream) override {
     kernels::table(stream).lion({.parameter = t.weight,
                                  .grad = t.gradient,

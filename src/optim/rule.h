@@ -41,6 +41,11 @@ class Rule {
   // What it keeps of each parameter whose gradient is of type `wide`: tensors of the parameter's
   // shape, zero before the first step.
   virtual std::vector<State> states(DType wide) const = 0;
+  // Of a model in muP (Yang et al. 2022, table 8): what the learning rate of a parameter is multiplied by.
+  virtual double rate_multiplier(const parallel::ParameterSpec& placed) const {
+    static_cast<void>(placed);
+    return 1;
+  }
   virtual void update(const Target& target, const StepScalars& step, Stream& stream) = 0;
 };
 

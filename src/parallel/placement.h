@@ -82,6 +82,10 @@ struct ParameterSpec {
   Init init;
   bool decay = true;  // weight decay applies
   Role role = Role::hidden;
+  // muP (Yang et al. 2022): how many times wider its model is than the one whose learning rates it takes
+  // over, and whether both dims of this matrix grow with the width.
+  double width_multiplier = 1;
+  bool grows_both_ways = false;
   // Rows of each of the matrices that lie one below the other in it ([q | k | v]), of all ranks
   // together; empty: it is one.
   std::vector<int64_t> matrices;

@@ -164,8 +164,9 @@ void run_rank(const checkpoint::ModelDirectory& files, const models::Model& mode
               comm::Group& world, Run& run) {
   const DType type = device == DeviceKind::reference ? DType::f64 : DType::f32;
   Runtime runtime({device, 0}, options.threads);
-  training::TrainedModel trained(model, type, 0, options.layout(), world, runtime,
-                                 {.loss_scope = c.batch.scope()});
+  training::TrainedModel trained(
+      model, type, 0, options.layout(), world, runtime,
+      {.loss_scope = c.batch.scope(), .data_parallel = {.sharding = options.sharding}});
   training::load_weights(files, trained.held(), training::whole_model(model, type), {});
   trained.step.begin(c.optimizer.config);
   run.start.add(trained.shards(), value_of);

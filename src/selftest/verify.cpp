@@ -12,44 +12,12 @@
 #include "comm/threads.h"
 #include "selftest/canonical.h"
 #include "selftest/expected.h"
+#include "selftest/verify_batch.h"
 #include "training/trained_model.h"
 #include "training/whole_model.h"
 
 namespace megatron::selftest {
 namespace {
-
-constexpr int64_t kPrompt = 8;  // tokens before the greedy ones
-
-// input_ids and labels of the file as a batch whose labels are already shifted.
-corpus::HostBatch read_batch(Expected& expected, const models::Model& model) {
-  const Shape shape = expected.shape("input_ids");
-  MG_CHECK(shape.rank() == 2 && shape.elements() > 0,
-           "input_ids has shape {}; it must be [sequences, tokens]", shape.str());
-  MG_CHECK(expected.shape("labels") == shape, "labels has shape {} but input_ids {}",
-           expected.shape("labels").str(), shape.str());
-  const int64_t length = shape[1];
-  MG_CHECK(length <= model->max_position_embeddings(),
-           "input_ids has {} tokens a sequence but the model {} positions", length,
-           model->max_position_embeddings());
-  const std::vector<int64_t> ids = expected.integers("input_ids"),
-                             labels = expected.integers("labels");
-  corpus::HostBatch batch{.sequences = shape[0], .length = length};
-  for (int64_t i = 0; i < shape.elements(); ++i) {
-    const auto index = static_cast<size_t>(i);
-    MG_CHECK(ids[index] >= 0 && ids[index] < model->vocab_size(),
-             "input_ids holds {}, outside of the vocabulary [0, {})", ids[index],
-             model->vocab_size());
-    const int64_t label = i % length + 1 < length ? labels[index + 1] : -100;
-    MG_CHECK(label == -100 || (label >= 0 && label < model->vocab_size()),
-             "labels holds {}, outside of the vocabulary [0, {})", label, model->vocab_size());
-    batch.tokens.push_back(static_cast<int32_t>(ids[index]));
-    batch.positions.push_back(static_cast<int32_t>(i % length));
-    batch.labels.push_back(static_cast<int32_t>(label));
-    batch.loss_mask.push_back(label == -100 ? 0.0f : 1.0f);
-  }
-  batch.sample_ids.assign(static_cast<size_t>(shape[0]), 0);
-  return batch;
-}
 
 // What a model makes of a batch, put together by its ranks.
 struct Results {
@@ -66,7 +34,8 @@ class Subject {
           DeviceKind device, const VerifyOptions& options, comm::Group& world)
       : runtime_({device, 0}, options.threads),
         type_(device == DeviceKind::reference ? DType::f64 : DType::f32),
-        model_(model, type_, 0, options.layout(), world, runtime_, {}),
+        model_(model, type_, 0, options.layout(), world, runtime_,
+               {.data_parallel = {.sharding = options.sharding}}),
         device_batch_(runtime_, type_) {
     training::load_weights(directory, model_.held(), training::whole_model(model, type_), {});
     model_.step.begin({.method = optim::Method::sgd, .sgd_momentum = 0});
@@ -74,7 +43,7 @@ class Subject {
 
   // prefix: of the names of what is kept.
   void forward(const corpus::HostBatch& batch, const std::string& prefix, Results& results);
-  void backward(const corpus::HostBatch& batch, Results& results);
+  void backward(const ExpectedBatch& batch, Results& results);
 
  private:
   // All rows of what tensor-parallel ranks may hold slices of.
@@ -114,9 +83,9 @@ void Subject::forward(const corpus::HostBatch& host, const std::string& prefix, 
   const models::Stage& stage = model_.parts.chunk(0);
   comm::Group* const stages = model_.ranks.stages();
   const models::Model& c = stage.model();
-  const nn::Batch& batch = device_batch_.fill(host, settings::LossScope::token, c->vocab_size(),
-                                              c->max_position_embeddings());
+  const nn::Batch& batch = device_batch_.fill(host, c, settings::LossScope::token);
   Tape tape(runtime_, Tape::Mode::infer);
+  tape.listen(static_cast<SpanListener*>(&model_.step.data_parallel()));
   Bundle bundle;
   int64_t place = stage.part().embedding ? 0 : stage.part().first_layer + 1;
   if (!stage.part().embedding) {
@@ -125,10 +94,12 @@ void Subject::forward(const corpus::HostBatch& host, const std::string& prefix, 
                                         {tokens, c->hidden_size()}, type_, "verify.hidden");
     stages->recv(hidden, stages->rank() - 1, runtime_.stream(), "verify.hidden")
         .wait(runtime_.stream());
-    bundle.set("hidden", Var(hidden));
+    bundle = {{"hidden", Var(hidden)}, {"residual", Var()}};
   }
   for (const models::Segment& segment : stage.segments()) {
-    bundle = segment.forward(tape, bundle, batch, models::Phase::evaluate);
+    bundle = tape.span(segment.span, bundle, [&](Tape& t, const Bundle& in) {
+      return segment.forward(t, in, batch, models::Phase::evaluate);
+    });
     keep(fmt::format("{}hidden.{}", prefix, place++), flowing_value(bundle), results);
   }
   if (!stage.part().head) {
@@ -138,25 +109,56 @@ void Subject::forward(const corpus::HostBatch& host, const std::string& prefix, 
         .wait(runtime_.stream());
     return;
   }
-  keep(prefix + "hidden.head", all_rows(stage.final_norm(tape, bundle).value), results);
-  keep(prefix + "logits", to_doubles(stage.logits(tape, bundle).value), results);
+  const Bundle head = tape.span(stage.head(), bundle, [&](Tape& t, const Bundle& in) {
+    return Bundle{{"norm", stage.final_norm(t, in)}, {"logits", stage.logits(t, in)}};
+  });
+  keep(prefix + "hidden.head", all_rows(head["norm"].value), results);
+  keep(prefix + "logits", to_doubles(head["logits"].value), results);
 }
 
-void Subject::backward(const corpus::HostBatch& batch, Results& results) {
+// Of the data-parallel ranks, which all make the forward pass over the whole batch, each has its share here.
+void Subject::backward(const ExpectedBatch& batch, Results& results) {
+  const comm::Group& data = model_.ranks.data();
+  const corpus::HostBatch own = batch.share(data.rank(), data.size());
   double divisor = 1;
-  const training::StepReport step = model_.step.accumulate({&batch, 1}, divisor);
+  const training::StepReport step = model_.step.accumulate({&own, 1}, divisor);
   results.gradients.add(
       model_.shards(), [](const parallel::Shard& shard) { return shard.gradient; }, divisor);
   const std::lock_guard lock(results.mutex);
   results.loss = step.loss;
 }
 
-void compare_forward(Expected& expected, const Results& results, Report& report) {
+std::vector<double> scores(const std::vector<double>& logits, const ExpectedBatch& batch) {
+  const size_t width = logits.size() / batch.host.tokens.size();
+  std::vector<double> result;
+  for (const int64_t row : batch.score_rows) {
+    const auto begin = logits.begin() + row * static_cast<int64_t>(width);
+    result.insert(result.end(), begin, begin + static_cast<int64_t>(width));
+  }
+  return result;
+}
+
+// Rows of padding are 0.
+std::vector<double> without_padding(std::vector<double> values, const ExpectedBatch& batch) {
+  const size_t width = values.size() / batch.host.tokens.size();
+  for (size_t row = 0; row < batch.padding.size(); ++row)
+    if (batch.padding[row])
+      std::fill_n(values.begin() + static_cast<int64_t>(row * width), width, 0.0);
+  return values;
+}
+
+void compare_forward(Expected& expected, const Results& results, const ExpectedBatch& batch,
+                     Report& report) {
   MG_CHECK(expected.contains("logits"), "expected.safetensors has no logits");
   for (const auto& [name, values] : results.values) {
     if (!expected.contains(name)) continue;
-    report.compare(name == "logits" ? "logits" : "hidden states", name,
-                   largest_difference(values, expected.doubles(name)),
+    const bool logits = name == "logits";
+    const double difference =
+        logits && !batch.score_rows.empty()
+            ? largest_difference(scores(values, batch), expected.doubles(name))
+            : largest_difference(without_padding(values, batch),
+                                 without_padding(expected.doubles(name), batch));
+    report.compare(logits ? "logits" : "hidden states", name, difference,
                    tolerance::kGoldenLogitsAbsolute);
   }
 }
@@ -183,37 +185,11 @@ void compare_gradients(Expected& expected, Results& results, Report& report) {
   }
 }
 
-// The prompt with the greedy tokens that are wanted behind it: a model that chooses each of them
-// where it sees those before would have generated them.
-std::optional<corpus::HostBatch> greedy_batch(Expected& expected, const corpus::HostBatch& batch,
-                                              const models::Model& model) {
-  if (!expected.contains("greedy")) return std::nullopt;
-  const std::vector<int64_t> wanted = expected.integers("greedy");
-  const int64_t total = kPrompt + static_cast<int64_t>(wanted.size());
-  MG_CHECK(batch.length >= kPrompt,
-           "input_ids has {} tokens a sequence; greedy tokens follow the first {}", batch.length,
-           kPrompt);
-  MG_CHECK(total <= model->max_position_embeddings(),
-           "{} tokens with the greedy ones are more than the model's {} positions", total,
-           model->max_position_embeddings());
-  corpus::HostBatch greedy{.sequences = 1, .length = total, .sample_ids = {0}};
-  greedy.tokens.assign(batch.tokens.begin(), batch.tokens.begin() + kPrompt);
-  for (const int64_t token : wanted) {
-    MG_CHECK(token >= 0 && token < model->vocab_size(),
-             "greedy holds {}, outside of the vocabulary [0, {})", token, model->vocab_size());
-    greedy.tokens.push_back(static_cast<int32_t>(token));
-  }
-  for (int64_t i = 0; i < total; ++i) greedy.positions.push_back(static_cast<int32_t>(i));
-  greedy.labels.assign(greedy.tokens.size(), 0);
-  greedy.loss_mask.assign(greedy.tokens.size(), 0.0f);
-  return greedy;
-}
-
 void compare_greedy(const corpus::HostBatch& greedy, const Results& results, int64_t vocabulary,
                     Report& report) {
   const std::vector<double>& logits = results.values.at("greedy.logits");
   int64_t different = 0;
-  for (size_t i = kPrompt; i < greedy.tokens.size(); ++i) {
+  for (size_t i = kGreedyPrompt; i < greedy.tokens.size(); ++i) {
     const auto row = logits.begin() + static_cast<int64_t>(i - 1) * vocabulary;
     const auto best = std::max_element(row, row + vocabulary) - row;
     if (best != greedy.tokens[i]) ++different;
@@ -239,14 +215,11 @@ std::string VerifyOptions::text() const {
   if (sequence_parallel) text += ", sequence parallel";
   add("pipeline", pipeline_parallel);
   add("data", data_parallel);
+  if (sharding != parallel::Sharding::none) text += ", sharded";
   return text;
 }
 
 std::vector<Report> verify(const std::string& directory, const VerifyOptions& options) {
-  MG_CHECK(options.data_parallel == 1,
-           "{} has the expected values of one batch, which {} data-parallel ranks cannot share: "
-           "leave out --data-parallel-size, which is for trajectories",
-           directory, options.data_parallel);
   const checkpoint::ModelDirectory files(directory);
   const models::Model model = models::model_from_config_json(files.config())
                                   ->with({.hidden_dropout = 0, .attention_dropout = 0});
@@ -255,17 +228,18 @@ std::vector<Report> verify(const std::string& directory, const VerifyOptions& op
     Expected expected(directory + "/expected.safetensors");
     Report report(fmt::format("{} on {} in {}{}", directory, name(device),
                               device == DeviceKind::reference ? "f64" : "f32", options.text()));
-    const corpus::HostBatch batch = read_batch(expected, model);
-    const auto greedy = greedy_batch(expected, batch, model);
+    const ExpectedBatch batch = read_expected_batch(expected, model);
+    batch.share(0, options.data_parallel);  // refused here, not on each rank
+    const auto greedy = read_greedy_batch(expected, batch.host, model);
     Results results;
     comm::run_ranks(options.ranks(), [&](comm::Group& world) {
       std::unique_ptr<comm::Group> made;
       Subject subject(files, model, device, options, comm::for_device(world, {device, 0}, made));
-      subject.forward(batch, "", results);
+      subject.forward(batch.host, "", results);
       if (greedy) subject.forward(*greedy, "greedy.", results);
       subject.backward(batch, results);
     });
-    compare_forward(expected, results, report);
+    compare_forward(expected, results, batch, report);
     compare_gradients(expected, results, report);
     if (greedy) compare_greedy(*greedy, results, model->vocab_size(), report);
     expected.report_unused(report);

@@ -15,9 +15,10 @@ struct VerifyOptions {
   std::vector<DeviceKind> devices = {
       DeviceKind::cpu, DeviceKind::reference};  // cpu computes in f32, reference in f64
   int threads = 1;                              // of a rank
-  // The model is divided among so many ranks, as threads; layers as evenly as they can be. data
-  // parallel: of trajectories only.
+  // The model is divided among so many ranks, as threads; layers as evenly as they can be. Data-parallel
+  // ranks share the sequences.
   int tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1;
+  parallel::Sharding sharding = parallel::Sharding::none;  // what they divide
   bool sequence_parallel = false;  // the tensor-parallel ranks divide the tokens, too
 
   int ranks() const { return tensor_parallel * pipeline_parallel * data_parallel; }
@@ -25,10 +26,9 @@ struct VerifyOptions {
   std::string text() const;  // ", tensor parallel 2, pipeline parallel 2"; "" for one rank
 };
 
-// Compares, whatever type the weights are stored in: logits, loss, the gradient of every stored
-// tensor, what enters and leaves each layer, and 12 greedy tokens after input_ids[0,:8]. labels are
-// Hugging Face's: the label of position t is labels[t + 1], -100 is not counted. A tensor of the
-// file that was not compared is a failure. One report a device. Throws Error when the directory or
+// Compares, whatever type the weights are stored in: logits (or scores), loss, the gradient of every stored
+// tensor, what enters and leaves each layer, and 12 greedy tokens after input_ids[0,:8]. What the file must
+// hold: verify_batch.h. A tensor of the file that was not compared is a failure. One report a device. Throws Error when the directory or
 // its inputs cannot be used.
 std::vector<Report> verify(const std::string& directory, const VerifyOptions& options);
 

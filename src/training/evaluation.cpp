@@ -116,6 +116,7 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
       show_(show),
       directory_(model_directory(s_.load)),
       model_(models::model_from_config_json(directory_.config())) {
+  models::require_language_model(model_, "megatron eval");
   length_ = s_.seq_length.value_or(model_->max_position_embeddings());
   stride_ = s_.stride.value_or(length_);
   check();
@@ -205,9 +206,7 @@ EvaluationResult Evaluation::run(comm::Group& ranks_of_run) const {
   const auto stage = load_model(directory_, model_, runtime, type, 0);
   models::Stage* const whole = stage.get();
   const parallel::Ranks ranks({}, world);
-  LossPass pass(
-      {.chunks = {&whole, 1}, .type = type, .ranks = &ranks}, runtime,
-      {.vocabulary = model_->vocab_size(), .positions = model_->max_position_embeddings()});
+  LossPass pass({.chunks = {&whole, 1}, .type = type, .ranks = &ranks}, runtime, {});
   EvaluationResult result = documents_ != nullptr ? run_documents(pass) : run_samples(pass);
   result.what = what();
   MG_CHECK(result.loss.tokens > 0,

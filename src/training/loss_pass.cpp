@@ -33,9 +33,8 @@ void LossPass::run(std::span<const corpus::HostBatch> micro_batches, const OnLos
 Tensor LossPass::forward(int chunk, int micro_batch, const Tensor& input) {
   work_reporter_.long_phase(phase_, done_ + micro_batch);
   const models::Stage& stage = *model_.chunks[static_cast<size_t>(chunk)];
-  const nn::Batch& batch =
-      device_batch_->fill(batches_[static_cast<size_t>(micro_batch)], settings::LossScope::token,
-                          options_.vocabulary, options_.positions);
+  const nn::Batch& batch = device_batch_->fill(batches_[static_cast<size_t>(micro_batch)],
+                                               stage.model(), settings::LossScope::token);
   Tape tape(runtime_, Tape::Mode::infer, options_.table);
   tape.listen(static_cast<SpanListener*>(&work_reporter_));
   if (model_.parameters != nullptr) tape.listen(model_.parameters);

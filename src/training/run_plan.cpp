@@ -43,6 +43,7 @@ models::Model find_model(const settings::TrainSettings& s, const std::string& so
                 ->with({.hidden_dropout = s.shape.hidden_dropout,
                         .attention_dropout = s.shape.attention_dropout});
   }
+  models::require_language_model(model, "training on text");
   MG_CHECK(model->vocab_size() >= vocabulary.size,
            "the model has {} tokens and the tokenizer {}; they do not fit together",
            model->vocab_size(), vocabulary.size);

@@ -172,9 +172,8 @@ Tensor TrainStep::forward(int chunk, int micro_batch, const Tensor& input) {
   const Timed timed(*this, times_.forward, 2);
   const models::Stage& stage = *chunks_[static_cast<size_t>(chunk)];
   InFlight& slot = in_flight(chunk, micro_batch);
-  const nn::Batch& batch =
-      slot.batch.fill(batches_[static_cast<size_t>(micro_batch)], options_.loss_scope,
-                      options_.vocabulary, options_.positions, loss_scale_.value());
+  const nn::Batch& batch = slot.batch.fill(batches_[static_cast<size_t>(micro_batch)],
+                                           stage.model(), options_.loss_scope, loss_scale_.value());
   way_ = recorded_ ? recorded_->begin(batch, recordable(micro_batch)) : Way::as_ever;
   if (way_ == Way::replay) return {};
   if (slot.tape == nullptr) make_tape(slot);

@@ -26,9 +26,8 @@ struct StepOptions {
   settings::LossScope loss_scope = settings::LossScope::token;
   models::RecomputeOptions recompute;  // its tensor ranks are the step's
   models::OffloadOptions offload;
-  int64_t vocabulary = 0, positions = 0;  // limits of what a batch may hold
-  int64_t hidden = 0;                     // of what travels between pipeline stages
-  bool check_finite = true;               // no update where the loss or a gradient is not finite
+  int64_t hidden = 0;        // of what travels between pipeline stages
+  bool check_finite = true;  // no update where the loss or a gradient is not finite
   // With a scale (fp16), gradients that are not finite are an overflow of it, check_finite or not.
   std::optional<optim::LossScaleSettings> loss_scale;
   // On CUDA: micro-batches are recorded when so many steps are over (cuda_graph_runner.h).

@@ -7,8 +7,6 @@ namespace {
 
 StepOptions completed(StepOptions options, const models::Model& model) {
   if (options.hidden == 0) options.hidden = model->hidden_size();
-  if (options.vocabulary == 0) options.vocabulary = model->vocab_size();
-  if (options.positions == 0) options.positions = model->max_position_embeddings();
   return options;
 }
 

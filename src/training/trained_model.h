@@ -15,8 +15,7 @@ struct ModelLayout {
 
 struct TrainedModel {
   // Collective over `world`. Parameters have memory and no values: fill shards(), then
-  // step.begin(). seed: of dropout. options.hidden, vocabulary and positions are the model's where
-  // 0.
+  // step.begin(). seed: of dropout. options.hidden is the model's where 0.
   TrainedModel(const models::Model& model, DType type, uint64_t seed, const ModelLayout& layout,
                comm::Group& world, Runtime& runtime, StepOptions options);
   TrainedModel(const TrainedModel&) = delete;

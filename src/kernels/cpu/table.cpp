@@ -16,6 +16,7 @@
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/scale.h"
 #include "kernels/cpu/soft_cap.h"
+#include "kernels/cpu/squared_error.h"
 
 namespace megatron::kernels {
 
@@ -63,6 +64,7 @@ const Table& cpu_table() {
       .clip_backward = cpu::clip_backward,
       .gate = cpu::gate,
       .gate_backward = cpu::gate_backward,
+      .squared_error = cpu::squared_error,
   };
   return table;
 }

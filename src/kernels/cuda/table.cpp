@@ -17,6 +17,7 @@
 #include "kernels/cuda/scale.h"
 #include "kernels/cuda/soft_cap.h"
 #include "kernels/cuda/softmax.h"
+#include "kernels/cuda/squared_error.h"
 
 namespace megatron::kernels {
 
@@ -64,6 +65,7 @@ const Table& cuda_table() {
       .clip_backward = cuda::clip_backward,
       .gate = cuda::gate,
       .gate_backward = cuda::gate_backward,
+      .squared_error = cuda::squared_error,
   };
   return table;
 }

@@ -50,5 +50,6 @@ void clip(const ClipArgs& args, Stream& stream);
 void clip_backward(const ClipBackwardArgs& args, Stream& stream);
 void gate(const GateArgs& args, Stream& stream);
 void gate_backward(const GateBackwardArgs& args, Stream& stream);
+void squared_error(const SquaredErrorArgs& args, Stream& stream);
 
 }  // namespace megatron::kernels::reference

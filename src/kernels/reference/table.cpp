@@ -48,6 +48,7 @@ const Table& reference_table() {
       .clip_backward = reference::clip_backward,
       .gate = reference::gate,
       .gate_backward = reference::gate_backward,
+      .squared_error = reference::squared_error,
   };
   return table;
 }

@@ -22,6 +22,8 @@ class DecoderDefinition final : public ModelDefinition,
   int64_t hidden_size() const override { return v_.hidden_size; }
   int64_t vocab_size() const override { return v_.vocab_size; }
   int64_t max_position_embeddings() const override { return v_.max_position_embeddings; }
+  int64_t score_labels() const override { return v_.score_labels; }
+  int64_t score_padding() const override { return v_.score_pad_token; }
   int64_t parameter_count() const override;
   double training_flops(int64_t length) const override;
   int64_t context_class(int64_t length) const override;
@@ -64,7 +66,8 @@ class DecoderDefinition final : public ModelDefinition,
 
 int64_t DecoderDefinition::count(const nn::AttentionConfig& a, const nn::NormConfig& norm) const {
   const int64_t h = v_.hidden_size, q = a.heads * a.head_size, k = a.kv_heads * a.head_size;
-  int64_t size = h * (q + 2 * k) + (a.qkv_bias ? q + 2 * k : 0) + q * h + (a.output_bias ? h : 0);
+  const int64_t qkv = (a.output_gate ? 2 : 1) * q + 2 * k;
+  int64_t size = h * qkv + (a.qkv_bias ? qkv : 0) + q * h + (a.output_bias ? h : 0);
   if (a.qk_norm == nn::QkNorm::head) size += 2 * norm_size(norm, a.head_size);
   if (a.qk_norm == nn::QkNorm::full_width) size += norm_size(norm, q) + norm_size(norm, k);
   return size + (a.sinks == nn::Sinks::learned ? a.heads : 0);
@@ -107,7 +110,8 @@ double DecoderDefinition::forward_flops(const LayerValue& layer, int64_t length)
   double flops = 0;
   if (const auto* a = layer.attention()) {
     const double q = real(a->heads * a->head_size), k = real(a->kv_heads * a->head_size);
-    flops += 2 * t * h * (q + 2 * k) + 2 * t * q * h + 2 * 2 * a->seen_pairs(length) * q;
+    flops += 2 * t * h * ((a->output_gate ? 2 : 1) * q + 2 * k) + 2 * t * q * h +
+             2 * 2 * a->seen_pairs(length) * q;
   }
   if (const auto* mlp = layer.mlp()) flops += 2 * t * h * real(mlp->ffn) * (mlp->gated ? 3 : 2);
   for (const bool linear : {std::holds_alternative<LinearConfig>(layer.mixer),
@@ -118,8 +122,8 @@ double DecoderDefinition::forward_flops(const LayerValue& layer, int64_t length)
 
 double DecoderDefinition::training_flops(int64_t length) const {
   const double h = real(v_.hidden_size);
-  double forward = v_.score_labels > 0 ? 2 * h * real(v_.score_labels)
-                                       : 2 * real(length) * h * real(v_.vocab_size);
+  double forward =
+      2 * real(length) * h * real(v_.score_labels > 0 ? v_.score_labels : v_.vocab_size);
   for (const LayerValue& layer : v_.layers) forward += forward_flops(layer, length);
   return 3 * forward;
 }

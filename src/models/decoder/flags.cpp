@@ -132,6 +132,7 @@ nn::AttentionConfig attention_of(const ModelFlags& f, int64_t hidden) {
   if (rotates(f)) a.rotary = "default";
   a.qk_norm = qk_norm_of(f);
   a.sinks = sinks_of(f.softmax_type);
+  a.output_gate = f.attention_output_gate;
   return a;
 }
 
@@ -155,6 +156,35 @@ nn::MlpConfig mlp_of(const ModelFlags& f, int64_t hidden) {
           .up_offset = f.glu_linear_offset};
 }
 
+// Yang et al. 2022, as Megatron-LM reads it: by the ratio of this model's width to that of the one whose
+// settings it takes over.
+void apply_mup(const ModelFlags& f, DecoderValue& value) {
+  if (!f.use_mup) return;
+  const int64_t base = sized(f.mup_base_hidden_size, value.hidden_size, "mup-base-hidden-size"),
+                base_head = sized(f.mup_base_head_dim, 1, "mup-base-head-dim");
+  MG_CHECK(std::isfinite(f.mup_attn_scale_power), "--mup-attn-scale-power is {}; it must be finite",
+           f.mup_attn_scale_power);
+  value.width_multiplier = static_cast<double>(value.hidden_size) / static_cast<double>(base);
+  value.embedding_scale = f.mup_embedding_mult;
+  value.logits_scale = f.mup_output_mult.value_or(1 / value.width_multiplier);
+  for (LayerValue& layer : value.layers)
+    if (nn::AttentionConfig* a = layer.attention())
+      a->scale = std::sqrt(static_cast<double>(base_head)) /
+                 std::pow(static_cast<double>(a->head_size), f.mup_attn_scale_power);
+}
+
+void apply_layer_list(const ModelFlags& f, DecoderValue& value) {
+  MG_CHECK(!f.heterogeneous_layers || !f.heterogeneous_layers_json,
+           "--heterogeneous-layers-config-path and --heterogeneous-layers-config-encoded-json "
+           "exclude each other");
+  if (f.heterogeneous_layers)
+    apply_block_configs(Json::read(*f.heterogeneous_layers),
+                        "--heterogeneous-layers-config-path " + *f.heterogeneous_layers, value);
+  if (f.heterogeneous_layers_json)
+    apply_block_configs(Json::parse(*f.heterogeneous_layers_json),
+                        "--heterogeneous-layers-config-encoded-json", value);
+}
+
 }  // namespace
 
 DecoderValue value_of(const ModelFlags& f, int64_t seq_length) {
@@ -172,7 +202,7 @@ DecoderValue value_of(const ModelFlags& f, int64_t seq_length) {
                                                     .norm = norm});
   value.final_norm = norm;
   if (rotates(f)) value.rotary["default"] = rotary_of(f);
-  if (f.heterogeneous_layers) apply_block_configs(*f.heterogeneous_layers, value);
+  apply_layer_list(f, value);
   apply_patterns(f, value);
   value.untied = f.untie;
   value.hidden_dropout = f.hidden_dropout.value_or(0.1);
@@ -180,6 +210,7 @@ DecoderValue value_of(const ModelFlags& f, int64_t seq_length) {
   value.init_method_std = f.init_method_std;
   value.embedding_init_std = f.embedding_init_method_std;
   value.xavier_init = f.init_method_xavier_uniform;
+  apply_mup(f, value);
   return value;
 }
 
@@ -258,6 +289,7 @@ ModelFlags flags_of(const DecoderValue& value) {
   f.layernorm_1p = norm.one_plus;
   f.qk_layernorm = a.qk_norm == nn::QkNorm::head;
   f.qk_l2_norm = a.qk_norm == nn::QkNorm::l2;
+  f.attention_output_gate = a.output_gate;
   f.softmax_type = a.sinks == nn::Sinks::zero      ? SoftmaxType::off_by_one
                    : a.sinks == nn::Sinks::learned ? SoftmaxType::learnable
                                                    : SoftmaxType::vanilla;
@@ -274,6 +306,13 @@ ModelFlags flags_of(const DecoderValue& value) {
   f.init_method_std = value.init_method_std;
   f.embedding_init_method_std = value.embedding_init_std;
   f.init_method_xavier_uniform = value.xavier_init;
+  if (value.width_multiplier != 1) {
+    f.use_mup = true;
+    f.mup_base_hidden_size =
+        std::llround(static_cast<double>(value.hidden_size) / value.width_multiplier);
+    f.mup_embedding_mult = value.embedding_scale;
+    f.mup_output_mult = value.logits_scale;
+  }
   f.bias_gelu_fusion = m.activation != kernels::Activation::gelu_erf;
   return f;
 }

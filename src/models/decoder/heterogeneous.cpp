@@ -101,7 +101,7 @@ void apply_mlp(const Block& block, int64_t hidden, LayerValue& layer) {
 
 }  // namespace
 
-void apply_block_configs(const Json& list, std::string_view where, DecoderValue& value) {
+void apply_blocks(const Json& list, std::string_view where, DecoderValue& value) {
   MG_CHECK(list.is_array(), "{} is not a list of one block a layer", where);
   MG_CHECK(std::ssize(list.as_array()) == value.num_layers(),
            "{} lists {} layers; --num-layers is {}", where, list.as_array().size(),
@@ -113,12 +113,10 @@ void apply_block_configs(const Json& list, std::string_view where, DecoderValue&
   }
 }
 
-void apply_block_configs(const std::string& path, DecoderValue& value) {
-  const Json json = Json::read(path);
-  const Json* list = json.find("block_configs");
-  MG_CHECK(list != nullptr, "'{}' (--heterogeneous-layers-config-path) has no 'block_configs'",
-           path);
-  apply_block_configs(*list, fmt::format("'{}', block_configs", path), value);
+void apply_block_configs(const Json& config, std::string_view where, DecoderValue& value) {
+  const Json* list = config.is_object() ? config.find("block_configs") : nullptr;
+  MG_CHECK(list != nullptr, "{} has no 'block_configs'", where);
+  apply_blocks(*list, fmt::format("{}, block_configs", where), value);
 }
 
 }  // namespace megatron::models

@@ -55,17 +55,41 @@ class LinearSublayer final : public Sublayer {
 }  // namespace
 
 parallel::Init matrix_init(const DecoderValue& model) {
-  return model.xavier_init ? nn::xavier_uniform() : nn::normal(model.init_method_std);
+  if (model.xavier_init) return nn::xavier_uniform();
+  return nn::normal(model.init_method_std / std::sqrt(model.width_multiplier));
 }
 
 parallel::Init embedding_init(const DecoderValue& model) {
-  return model.embedding_init_std ? nn::normal(*model.embedding_init_std) : matrix_init(model);
+  if (model.embedding_init_std) return nn::normal(*model.embedding_init_std);
+  return model.xavier_init ? nn::xavier_uniform() : nn::normal(model.init_method_std);
 }
 
 parallel::Init output_init(const DecoderValue& model) {
   if (model.xavier_init) return nn::xavier_uniform();
-  return nn::normal(model.init_method_std /
-                    std::sqrt(2.0 * static_cast<double>(model.num_layers())));
+  return nn::normal(
+      model.init_method_std /
+      std::sqrt(2.0 * static_cast<double>(model.num_layers()) * model.width_multiplier));
+}
+
+void PositionTables::add(const nn::AttentionConfig& a, const DecoderValue& model, Runtime& runtime,
+                         DType type) {
+  const int64_t positions = model.max_position_embeddings;
+  if (!a.rotary.empty())
+    rotary_.try_emplace({a.rotary, a.head_size}, runtime, type, positions, a.head_size,
+                        model.rotary.at(a.rotary));
+  const TemperatureKey key{a.temperature.scale, a.temperature.step, a.head_size};
+  if (a.temperature.scale != 0 && !temperatures_.contains(key))
+    temperatures_[key] =
+        nn::temperature_table(runtime, type, positions, a.head_size, a.temperature);
+}
+
+const nn::RotaryTables* PositionTables::rotary(const nn::AttentionConfig& a) const {
+  return a.rotary.empty() ? nullptr : &rotary_.at({a.rotary, a.head_size});
+}
+
+const nn::RotaryTable* PositionTables::temperature(const nn::AttentionConfig& a) const {
+  if (a.temperature.scale == 0) return nullptr;
+  return &temperatures_.at({a.temperature.scale, a.temperature.step, a.head_size});
 }
 
 Var residual_of(const Bundle& in) { return in.contains("residual") ? in["residual"] : Var(); }
@@ -79,15 +103,15 @@ std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string
   const DecoderValue& model = place.model;
   return std::make_unique<AttentionSublayer>(
       builder, name, config,
-      nn::AttentionPlace{
-          .hidden = model.hidden_size,
-          .norm = model.layers[static_cast<size_t>(place.index)].norm,
-          .rotary = config.rotary.empty() ? nullptr : &place.rotary.at(config.rotary),
-          .dropout = model.attention_dropout,
-          .seed = place.seed,
-          .layer = place.state_layer,
-          .init = matrix_init(model),
-          .output_init = output_init(model)});
+      nn::AttentionPlace{.hidden = model.hidden_size,
+                         .norm = model.layers[static_cast<size_t>(place.index)].norm,
+                         .rotary = place.positions.rotary(config),
+                         .temperature = place.positions.temperature(config),
+                         .dropout = model.attention_dropout,
+                         .seed = place.seed,
+                         .layer = place.state_layer,
+                         .init = matrix_init(model),
+                         .output_init = output_init(model)});
 }
 
 std::unique_ptr<Sublayer> build_sublayer(nn::Builder& builder, const std::string& name,

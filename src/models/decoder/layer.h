@@ -1,7 +1,10 @@
 // One layer of a decoder, built from its value.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
+#include <tuple>
 
 #include "models/decoder/value.h"
 #include "models/stage.h"
@@ -19,13 +22,28 @@ class Sublayer {
   virtual nn::LayerCache cache() const { return {}; }
 };
 
+// Tables by position that layers of a model share.
+class PositionTables {
+ public:
+  void add(const nn::AttentionConfig& attention, const DecoderValue& model, Runtime& runtime,
+           DType type);
+  // Of attention that was added; null: it has none.
+  const nn::RotaryTables* rotary(const nn::AttentionConfig& attention) const;
+  const nn::RotaryTable* temperature(const nn::AttentionConfig& attention) const;
+
+ private:
+  using TemperatureKey = std::tuple<double, int64_t, int64_t>;          // scale, step, head size
+  std::map<std::pair<std::string, int64_t>, nn::RotaryTables> rotary_;  // by name and head size
+  std::map<TemperatureKey, nn::RotaryTable> temperatures_;
+};
+
 // What a layer takes from the model around it.
 struct LayerPlace {
   const DecoderValue& model;
-  const std::map<std::string, nn::RotaryTables>& rotary;  // borrowed by the layer
-  int64_t index = 0;                                      // in the model
-  int64_t state_layer = 0;                                // in a SequenceState
-  uint64_t seed = 0;                                      // of dropout
+  const PositionTables& positions;  // borrowed by the layer
+  int64_t index = 0;                // in the model
+  int64_t state_layer = 0;          // in a SequenceState
+  uint64_t seed = 0;                // of dropout
 };
 
 // Null: the value has none. Parameters are named "<name>. ...".
@@ -66,7 +84,7 @@ class DecoderLayer {
 
 // What flows into a part from the one before has no residual of its own.
 Var residual_of(const Bundle& in);
-// Initial values of matrices, and of those that give the output of a block.
+// Initial values of matrices, and of those that give the output of a block; of embeddings and output layer.
 parallel::Init matrix_init(const DecoderValue& model);
 parallel::Init output_init(const DecoderValue& model);
 parallel::Init embedding_init(const DecoderValue& model);

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "ops/elementwise.h"
 #include "ops/scale.h"
+#include "ops/squared_error.h"
 
 namespace megatron::models {
 namespace {
@@ -33,12 +34,16 @@ double rounded(double value, DType type) {
 void describe(parallel::ParameterSpec& placed, const DecoderValue& value) {
   const std::string& name = placed.parameter.name;
   if (name == "embedding.weight") placed.role = parallel::Role::embedding;
-  if (name == "output.weight") placed.role = parallel::Role::output;
+  if (name == "output.weight" || name == "score.weight") placed.role = parallel::Role::output;
+  placed.width_multiplier = value.width_multiplier;
+  placed.grows_both_ways = placed.role == parallel::Role::hidden && placed.whole.rank() == 2 &&
+                           name != "position_embedding.weight";
   if (!name.ends_with("attention.qkv.weight")) return;
   const auto index = static_cast<size_t>(std::stoll(name.substr(name.find('.') + 1)));
   const nn::AttentionConfig& a = *value.layers[index].attention();
   const int64_t q = a.heads * a.head_size, k = a.kv_heads * a.head_size;
   placed.matrices = {q, k, k};
+  if (a.output_gate) placed.matrices.insert(placed.matrices.begin(), q);
 }
 
 }  // namespace
@@ -56,7 +61,7 @@ DecoderModel::DecoderModel(Model model, const DecoderValue& value,
             part.first_layer + part.layers <= value.num_layers());
   nn::Builder builder(runtime, type, placement, ranks);
   if (part.embedding) build_embedding(builder, seed);
-  build_rotary(runtime, type);
+  build_positions(runtime, type);
   build_layers(builder, seed);
   if (part.head) build_head(builder);
   list_parameters(builder);
@@ -77,20 +82,17 @@ void DecoderModel::build_embedding(nn::Builder& builder, uint64_t seed) {
 }
 
 // The tables that layers of this part use.
-void DecoderModel::build_rotary(Runtime& runtime, DType type) {
-  for (int64_t i = 0; i < part_.layers; ++i) {
-    const auto* a = value_.layers[static_cast<size_t>(part_.first_layer + i)].attention();
-    if (a == nullptr || a->rotary.empty()) continue;
-    rotary_.try_emplace(a->rotary, runtime, type, value_.max_position_embeddings, a->head_size,
-                        value_.rotary.at(a->rotary));
-  }
+void DecoderModel::build_positions(Runtime& runtime, DType type) {
+  for (int64_t i = 0; i < part_.layers; ++i)
+    if (const auto* a = value_.layers[static_cast<size_t>(part_.first_layer + i)].attention())
+      positions_.add(*a, value_, runtime, type);
 }
 
 void DecoderModel::build_layers(nn::Builder& builder, uint64_t seed) {
   for (int64_t i = 0; i < part_.layers; ++i) {
     layers_.push_back(
         std::make_unique<DecoderLayer>(builder, LayerPlace{.model = value_,
-                                                           .rotary = rotary_,
+                                                           .positions = positions_,
                                                            .index = part_.first_layer + i,
                                                            .state_layer = i,
                                                            .seed = seed}));
@@ -100,14 +102,21 @@ void DecoderModel::build_layers(nn::Builder& builder, uint64_t seed) {
 void DecoderModel::build_head(nn::Builder& builder) {
   const DecoderValue& v = value_;
   final_norm_ = std::make_unique<nn::AddNorm>(builder, "final_norm", v.hidden_size, v.final_norm);
+  if (v.score_labels > 0) {
+    own_output_ = std::make_unique<nn::VocabularyTable>(builder, "score", v.score_labels,
+                                                        v.hidden_size, matrix_init(v), 1);
+    output_ = {.table = own_output_.get(), .use = 0};
+    return;
+  }
   if (!v.untied && part_.embedding) {
     output_ = {.table = embedding_.get(), .use = 1};
     return;
   }
+  const bool mup = v.width_multiplier != 1;  // the output layer then begins as embeddings do
   // A tied table of which another part has the first use goes by its name.
   own_output_ = std::make_unique<nn::VocabularyTable>(
       builder, v.untied ? "output" : "embedding", v.vocab_size, v.hidden_size,
-      v.untied ? matrix_init(v) : embedding_init(v), 1);
+      v.untied && !mup ? matrix_init(v) : embedding_init(v), 1);
   output_ = {.table = own_output_.get(), .use = 0};
 }
 
@@ -148,7 +157,9 @@ void DecoderModel::list_segments() {
                                  Phase phase) { return layer->forward(tape, in, batch, phase); }});
   }
   if (part_.head) {
-    const std::string output = value_.untied ? "output" : "embedding";
+    const std::string output = value_.score_labels > 0 ? "score"
+                               : value_.untied         ? "output"
+                                                       : "embedding";
     head_ = {.name = "head", .parameters = parameters_below({"final_norm", output})};
   }
 }
@@ -172,6 +183,8 @@ Var DecoderModel::head_input(Tape& tape, const Bundle& in) const {
 }
 
 Tensor DecoderModel::loss(Tape& tape, const Bundle& in, const nn::Batch& batch) const {
+  if (value_.score_labels == 1)
+    return ops::squared_error(tape, logits(tape, in), batch.targets, batch.loss_weights);
   return output_.table->loss(tape, head_input(tape, in), batch.labels, batch.loss_weights,
                              output_.use, value_.logits_soft_cap);
 }

@@ -1,7 +1,6 @@
 // The one composition of decoder-only transformers: any DecoderValue, whole or a part of it.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -36,7 +35,7 @@ class DecoderModel final : public Stage {
 
  private:
   void build_embedding(nn::Builder& builder, uint64_t seed);
-  void build_rotary(Runtime& runtime, DType type);
+  void build_positions(Runtime& runtime, DType type);
   void build_layers(nn::Builder& builder, uint64_t seed);
   void build_head(nn::Builder& builder);
   void list_parameters(nn::Builder& builder);
@@ -54,7 +53,7 @@ class DecoderModel final : public Stage {
   const DecoderValue& value_;  // of model_
   parallel::ModelPart part_;
   double embedding_scale_;
-  std::map<std::string, nn::RotaryTables> rotary_;
+  PositionTables positions_;
   std::unique_ptr<nn::VocabularyTable> embedding_, own_output_;
   std::unique_ptr<nn::PositionTable> position_embedding_;
   std::unique_ptr<nn::Dropout> embedding_dropout_;

@@ -18,8 +18,11 @@ class PlainDecoder {
     Rows x = embedded(tokens);
     for (int64_t i = 0; i < v_.num_layers(); ++i) add_layer(x, i);
     x = normed(x, "final_norm", v_.final_norm);
-    const Row head =
-        tensor(v_.untied ? "output.weight" : "embedding.weight", {v_.vocab_size, v_.hidden_size});
+    const bool scores = v_.score_labels > 0;
+    const Row head = tensor(scores      ? "score.weight"
+                            : v_.untied ? "output.weight"
+                                        : "embedding.weight",
+                            {scores ? v_.score_labels : v_.vocab_size, v_.hidden_size});
     Row losses;
     for (size_t t = 0; t < x.size(); ++t) losses.push_back(cross_entropy(x[t], head, labels[t]));
     return losses;
@@ -182,17 +185,25 @@ class PlainDecoder {
   Rows mix(const Rows& x, const std::string& name, const LayerValue& layer) const {
     const nn::AttentionConfig* a = layer.attention();
     if (a == nullptr) return linear(x, name + ".linear", v_.hidden_size, false);
-    const int64_t query = a->heads * a->head_size, key = a->kv_heads * a->head_size;
-    Rows q, k, v;
-    for (const Row& row : linear(x, name + ".qkv", query + 2 * key, a->qkv_bias)) {
-      q.emplace_back(row.begin(), row.begin() + query);
-      k.emplace_back(row.begin() + query, row.begin() + query + key);
-      v.emplace_back(row.begin() + query + key, row.end());
+    const int64_t query = a->heads * a->head_size, key = a->kv_heads * a->head_size,
+                  gates = a->output_gate ? query : 0;
+    Rows q, gate, k, v;
+    for (const Row& row : linear(x, name + ".qkv", query + gates + 2 * key, a->qkv_bias)) {
+      auto at = row.begin();
+      for (const auto& [part, size] :
+           {std::pair{&q, query}, {&gate, gates}, {&k, key}, {&v, key}}) {
+        part->emplace_back(at, at + size);
+        at += size;
+      }
     }
     norm_heads(q, name + ".q_norm", *a, layer.norm);
     norm_heads(k, name + ".k_norm", *a, layer.norm);
+    if (a->qkv_clip > 0)
+      for (Rows* rows : {&q, &k, &v}) clip(*rows, a->qkv_clip);
     rotate(q, *a);
     rotate(k, *a);
+    for (size_t t = 0; t < q.size(); ++t)
+      for (double& element : q[t]) element *= temperature(a->temperature, t);
     const Row sinks = a->sinks == nn::Sinks::learned ? tensor(name + ".sinks", {a->heads}) : Row();
     Rows out;
     for (size_t t = 0; t < x.size(); ++t) {
@@ -203,9 +214,20 @@ class PlainDecoder {
           sink = std::exp(sinks.empty() ? 0 : sinks[static_cast<size_t>(n)]);
         attend(q, k, v, t, n, *a, sink, row);
       }
+      for (size_t i = 0; i < gate[t].size(); ++i) row[i] /= 1 + std::exp(-gate[t][i]);
       out.push_back(std::move(row));
     }
     return linear(out, name + ".output", v_.hidden_size, a->output_bias);
+  }
+
+  static void clip(Rows& x, double limit) {
+    for (Row& row : x)
+      for (double& element : row) element = std::clamp(element, -limit, limit);
+  }
+
+  static double temperature(const nn::Temperature& by, size_t t) {
+    const auto step = static_cast<size_t>(by.step);
+    return 1 + by.scale * std::log(1 + static_cast<double>((t + 1) / step));
   }
 
   // The first position that a query at t sees.

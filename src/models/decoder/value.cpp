@@ -105,6 +105,17 @@ void check_attention(const DecoderValue& model, const nn::AttentionConfig& a) {
   MG_CHECK(a.chunk >= 0 && a.chunk <= kMaxPositions,
            "attention in chunks of {} tokens; it must be a number in [1, {}]", a.chunk,
            kMaxPositions);
+  check_number(a.qkv_clip, a.qkv_clip >= 0, "clip-qkv", "0 or more");
+  check_number(a.temperature.scale, true, "attention-temperature-scale", "finite");
+  if (a.temperature.scale != 0) {
+    MG_CHECK(a.temperature.step > 0,
+             "the temperature of attention changes every {} positions; the number must be positive",
+             a.temperature.step);
+    MG_CHECK(a.head_size % 2 == 0,
+             "the head size is {}; a temperature of attention needs an even one: change "
+             "--kv-channels or --num-attention-heads",
+             a.head_size);
+  }
   if (a.rotary.empty()) return;
   const auto found = model.rotary.find(a.rotary);
   MG_CHECK(found != model.rotary.end(),
@@ -165,6 +176,10 @@ void DecoderValue::check() const {
                "in [0, 1)");
   check_number(attention_dropout, attention_dropout >= 0 && attention_dropout < 1,
                "attention-dropout", "in [0, 1)");
+  check_number(width_multiplier, width_multiplier > 0, "mup-width-mult", "positive");
+  MG_CHECK(width_multiplier == 1 || !xavier_init,
+           "--use-mup and --init-method-xavier-uniform exclude each other: muP scales "
+           "--init-method-std by the model's width");
   check_number(init_method_std, init_method_std >= 0, "init-method-std", "0 or more");
   if (embedding_init_std)
     check_number(*embedding_init_std, *embedding_init_std >= 0, "embedding-init-method-std",

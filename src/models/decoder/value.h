@@ -70,6 +70,10 @@ struct DecoderValue {
   double init_method_std = 0.02;
   std::optional<double> embedding_init_std;
   bool xavier_init = false;
+  // How many times wider the model is than the one whose settings it takes over (muP; Yang et al. 2022):
+  // matrices between embedding and output begin with their standard deviation divided by its square root,
+  // and optimizers scale their learning rates (ParameterSpec::width_multiplier). It acts in training alone.
+  double width_multiplier = 1;
 
   bool operator==(const DecoderValue&) const = default;
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }

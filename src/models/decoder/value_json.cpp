@@ -80,6 +80,10 @@ void attention_fields(auto& a, F&& f) {
   f("attention-chunk-size", a.chunk, false);
   f("qk-norm", a.qk_norm, false);
   f("softmax-sinks", a.sinks, false);
+  f("qkv-clip", a.qkv_clip, false);
+  f("attention-output-gate", a.output_gate, false);
+  f("temperature-scale", a.temperature.scale, false);
+  f("temperature-step", a.temperature.step, false);
   f("rotary", a.rotary, false);
 }
 
@@ -110,6 +114,7 @@ void model_fields(auto& v, F&& f) {
   f("embedding-multiplier", v.embedding_scale, false);
   f("rounds-embedding-multiplier", v.rounds_embedding_scale, false);
   f("output-multiplier", v.logits_scale, false);
+  f("mup-width-multiplier", v.width_multiplier, false);
   f("final-logit-softcapping", v.logits_soft_cap, false);
   f("untied", v.untied, true);
   f("score-labels", v.score_labels, false);

@@ -382,11 +382,18 @@ void read_score_head(const Json& j, DecoderValue& value) {
       read("architectures", [&] { return architectures->as_array()[0].as_string(); });
   if (!name.ends_with("ForSequenceClassification")) return;
   const Json* labels = present(j, "id2label");
+  const std::string problem = text(j, "problem_type", "");
+  MG_CHECK(problem != "multi_label_classification",
+           "config.json has problem_type = multi_label_classification, which is not supported; "
+           "regression with one label and single_label_classification are");
   value.score_labels = labels != nullptr && labels->is_object() && !labels->as_object().empty()
                            ? static_cast<int64_t>(labels->as_object().size())
                            : integer(j, "num_labels", 2);
   if (const Json* pad = present(j, "pad_token_id"))
     value.score_pad_token = read("pad_token_id", [pad] { return pad->as_integer(); });
+  MG_CHECK(problem != "regression" || value.score_labels == 1,
+           "config.json has problem_type = regression and {} labels; one is supported",
+           value.score_labels);
   value.untied = true;
 }
 

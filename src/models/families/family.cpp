@@ -66,6 +66,21 @@ Json older(Json config) {
   return config;
 }
 
+// A setting of training that no family has and every reader ignores.
+constexpr std::string_view kWidthMultiplier = "mup_width_multiplier";
+
+Json written(const DecoderFamily& family, const DecoderValue& value) {
+  Json config = family.write(value);
+  if (value.width_multiplier != 1) config.set(kWidthMultiplier, value.width_multiplier);
+  return config;
+}
+
+DecoderValue read(const DecoderFamily& family, const Json& config) {
+  DecoderValue value = family.read(config);
+  value.width_multiplier = number(config, kWidthMultiplier, 1);
+  return value;
+}
+
 }  // namespace
 
 std::span<const DecoderFamily* const> families() { return kFamilies; }
@@ -80,7 +95,7 @@ const DecoderFamily& family_named(std::string_view name) {
 
 std::string obstacle(const DecoderFamily& family, const DecoderValue& value) {
   try {
-    const DecoderValue back = family.read(family.write(value));
+    const DecoderValue back = read(family, written(family, value));
     if (std::string difference = first_difference(to_json(value), to_json(back));
         !difference.empty())
       return difference;
@@ -107,7 +122,7 @@ const DecoderFamily& family_for(const DecoderValue& value) {
 
 DecoderValue read_config(const DecoderFamily& family, const Json& config) {
   MG_CHECK(config.is_object(), "config.json is {}; a JSON object is wanted", config.dump());
-  DecoderValue value = family.read(config);
+  DecoderValue value = read(family, config);
   try {
     value.check();
   } catch (const Error& error) {
@@ -127,7 +142,7 @@ Json write_config(const DecoderFamily& family, const DecoderValue& value, DType 
   const std::string in_the_way = obstacle(family, value);
   MG_CHECK(in_the_way.empty(), "Hugging Face's {} cannot hold the model: it has {}", family.name,
            in_the_way);
-  Json config = family.write(value);
+  Json config = written(family, value);
   if (form == ConfigForm::older) {
     config = older(std::move(config));
   } else if (const Json* rope = config.find("rope_parameters");

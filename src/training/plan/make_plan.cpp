@@ -229,8 +229,6 @@ StepOptions step_options(const settings::TrainSettings& settings, const models::
   return {.loss_scope = settings.batch.scope(),
           .recompute = settings.recompute.options(),
           .offload = settings.offload.options(),
-          .vocabulary = model->vocab_size(),
-          .positions = model->max_position_embeddings(),
           .hidden = model->hidden_size(),
           .check_finite = settings.precision.check_for_nan_in_loss_and_grad,
           .loss_scale = settings.precision.loss_scale(),

@@ -57,6 +57,17 @@ std::vector<FlagRow> model_flags() {
       {"heterogeneous-layers-config-path", "shape",
        "--heterogeneous-layers-config-path {data}/blocks.json",
        rope + " --normalization RMSNorm --swiglu --disable-bias-linear"},
+      {"heterogeneous-layers-config-encoded-json", "shape",
+       "--heterogeneous-layers-config-encoded-json "
+       R"({"block_configs":[{"attention":{"no_op":true}},{"ffn":{"no_op":true}}]})",
+       rope + " --normalization RMSNorm --swiglu --disable-bias-linear"},
+      {"attention-output-gate", "shape", "--attention-output-gate"},
+      {"use-mup", "loss", "--use-mup"},
+      {"mup-base-hidden-size", "loss", "--mup-base-hidden-size 8", "--use-mup", "", "", "--bf16"},
+      {"mup-base-head-dim", "loss", "--mup-base-head-dim 4", "--use-mup", "", "", "--bf16"},
+      {"mup-attn-scale-power", "loss", "--mup-attn-scale-power 0.5", "--use-mup", "", "", "--bf16"},
+      {"mup-embedding-mult", "loss", "--mup-embedding-mult 2", "--use-mup", "", "", "--bf16"},
+      {"mup-output-mult", "loss", "--mup-output-mult 2", "--use-mup", "", "", "--bf16"},
       {"model-family", "console", "--model-family phi3",
        rope + " --normalization RMSNorm --swiglu --disable-bias-linear "
               "--untie-embeddings-and-output-weights --hidden-dropout 0 --attention-dropout 0",

@@ -97,8 +97,10 @@ TEST_P(OtherModel, ComesBackByteForByte) {
 
 TEST_P(OtherModel, AgreesHoweverItIsDivided) {
   const VerifyOptions tensor{.tensor_parallel = 2, .sequence_parallel = true},
-      pipeline{.pipeline_parallel = 2};
+      pipeline{.pipeline_parallel = 2},
+      sharded{.data_parallel = 2, .sharding = parallel::Sharding::parameters};
   expect_passed(verify(directory(), pipeline), 2);
+  expect_passed(verify(directory(), sharded), 2);
   if (std::string(GetParam()) == "gpt_neox") {
     EXPECT_THROW(verify(directory(), tensor), Error);  // three heads
   } else {
@@ -108,9 +110,10 @@ TEST_P(OtherModel, AgreesHoweverItIsDivided) {
 
 INSTANTIATE_TEST_SUITE_P(Vectors, OtherModel,
                          ::testing::Values("gpt_neox", "llama3", "llama_linear", "llama_dynamic",
-                                           "llama_yarn", "mistral", "qwen2", "qwen3", "gemma2",
-                                           "gemma3_text", "phi3", "olmo2", "granite", "nemotron",
-                                           "starcoder2", "falcon", "cohere2"),
+                                           "llama_yarn", "llama_reward", "llama_classify",
+                                           "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text",
+                                           "phi3", "olmo2", "granite", "nemotron", "starcoder2",
+                                           "falcon", "cohere2"),
                          [](const auto& info) { return std::string(info.param); });
 
 class Trajectory : public ::testing::TestWithParam<const char*> {};

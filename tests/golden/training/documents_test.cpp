@@ -90,9 +90,7 @@ class Model {
     std::vector<double> losses;
     for (const corpus::HostBatch& host : batches) {
       corpus::DeviceBatch device(runtime_, type_);
-      const nn::Batch& batch =
-          device.fill(host, settings::LossScope::token, definition_->vocab_size(),
-                      definition_->max_position_embeddings());
+      const nn::Batch& batch = device.fill(host, definition_, settings::LossScope::token);
       Tape tape(runtime_, Tape::Mode::infer);
       const Bundle out = models::forward(*model_, tape, {}, batch, models::Phase::evaluate);
       for (const double loss : to_doubles(models::head_loss(*model_, tape, out, batch)))

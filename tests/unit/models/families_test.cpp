@@ -58,6 +58,17 @@ std::vector<std::pair<std::string, DecoderValue>> other_values() {
       layer.mlp()->up_offset = 1;
     }
   });
+  add("queries, keys and values clipped, before norms and after; a gate; a temperature",
+      [](DecoderValue& v) {
+        v.layers[0].attention()->qkv_clip = 0.3;
+        v.layers[1].attention()->qkv_clip = 0.5;
+        v.layers[1].attention()->qk_norm = nn::QkNorm::full_width;
+        v.layers[1].attention()->output_gate = true;
+        v.layers[1].attention()->qkv_bias = true;
+        v.layers[2].attention()->output_gate = true;
+        v.layers[2].attention()->rotary.clear();
+        v.layers[2].attention()->temperature = {.scale = 0.7, .step = 3};
+      });
   add("LayerNorm of heads", [](DecoderValue& v) {
     for (LayerValue& layer : v.layers) {
       layer.norm = {.kind = nn::Normalization::layer_norm, .one_plus = true};
@@ -65,11 +76,11 @@ std::vector<std::pair<std::string, DecoderValue>> other_values() {
     }
   });
   add("layers without attention or MLP, or with a matrix for them", [](DecoderValue& v) {
-    apply_block_configs(Json::parse(R"([
+    apply_blocks(Json::parse(R"([
         {"attention": {"no_op": true}, "ffn": {"ffn_hidden_size": 16}},
         {"attention": {"n_heads_in_group": 4}, "ffn": {"no_op": true}},
         {"attention": {"replace_with_linear": true}, "ffn": {"replace_with_linear": true}}])"),
-                        "blocks", v);
+                 "blocks", v);
   });
   add("a norm for both, after a layer with norms before and after", [](DecoderValue& v) {
     v.layers[0].norm_after = true;
@@ -83,8 +94,18 @@ std::vector<std::pair<std::string, DecoderValue>> other_values() {
   return all;
 }
 
+// A classifier of Qwen2's: transformers has the class, the golden vectors have none of it.
+Json qwen2_classifier() {
+  Json config = published_config("qwen2");
+  config.set("architectures", Json::parse(R"(["Qwen2ForSequenceClassification"])"));
+  config.set("id2label", Json::parse(R"({"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"})"));
+  config.set("pad_token_id", 0);
+  return config;
+}
+
 std::vector<std::pair<std::string, Model>> all_models() {
   std::vector<std::pair<std::string, Model>> all;
+  all.emplace_back("qwen2 with a score head", model_from_config_json(qwen2_classifier()));
   for (const char* name : kDirectories)
     all.emplace_back(name, model_from_config_json(published_config(name)));
   for (const auto& [name, value] : other_values()) all.emplace_back(name, decoder_model(value));
@@ -112,7 +133,9 @@ TEST(Families, AgreeWithThePlainOracle) {
         }
       });
     }
-    const testing::TinyConfig sizes{.vocab_size = model->vocab_size()};
+    // Labels of a classifier are its classes.
+    const testing::TinyConfig sizes{.vocab_size = model->score_labels() > 0 ? model->score_labels()
+                                                                            : model->vocab_size()};
     const nn::Batch batch = testing::tiny_batch(runtime, sizes, DType::f64);
     Tape tape(runtime, Tape::Mode::infer);
     const std::vector<double> losses = to_doubles(
@@ -193,6 +216,79 @@ TEST(Families, LlamaNemotronFollowsItsFormulas) {
     wrong.set(key, Json::parse(bad));
     EXPECT_THROW(model_from_config_json(wrong), Error) << bad;
   }
+}
+
+TEST(Families, ScoreHeads) {
+  const Model classifier = model_from_config_json(qwen2_classifier());
+  EXPECT_EQ(classifier->score_labels(), 3);
+  EXPECT_EQ(classifier->score_padding(), 0);
+  EXPECT_EQ(model_from_config_json(classifier->config_json(DType::f32))->describe(),
+            classifier->describe());
+  Runtime meta({DeviceKind::meta, 0}, 1);
+  const auto stage = classifier.build(meta, DType::f32, 0);
+  std::vector<std::string> names;
+  for (const parallel::ParameterSpec* placed : stage->parameters())
+    for (const parallel::CanonicalTensor& tensor : placed->placement.tensors)
+      names.push_back(tensor.name);
+  EXPECT_EQ(std::ranges::count(names, "score.weight"), 1);
+  EXPECT_EQ(std::ranges::count(names, "lm_head.weight"), 0);
+  EXPECT_THROW(require_language_model(classifier, "megatron generate"), Error);
+  require_language_model(model_from_config_json(published_config("qwen2")), "megatron generate");
+  for (const char* problem : {"multi_label_classification", "regression"}) {
+    Json config = qwen2_classifier();  // of three labels
+    config.set("problem_type", problem);
+    EXPECT_THROW(model_from_config_json(config), Error) << problem;
+  }
+}
+
+// Yang et al. 2022: a model four times as wide as its base.
+TEST(Families, MuPScalesWhatItSays) {
+  ModelFlags flags{.num_layers = 2, .hidden_size = 64, .num_attention_heads = 4, .vocab_size = 8};
+  flags.untie = true;
+  flags.use_mup = true;
+  flags.mup_base_hidden_size = 16;
+  flags.mup_embedding_mult = 3;
+  flags.init_method_std = 0.1;
+  const Model model = model_from_flags(flags, 8);
+  const DecoderValue value = decoder_from_json(model->describe());
+  EXPECT_EQ(value.width_multiplier, 4);
+  EXPECT_EQ(value.embedding_scale, 3);
+  EXPECT_EQ(value.logits_scale, 0.25);
+  EXPECT_EQ(value.layers[0].attention()->scale, 1.0 / 16);
+  flags.mup_base_head_dim = 4;
+  flags.mup_attn_scale_power = 0.5;
+  flags.mup_output_mult = 2;
+  const DecoderValue other = decoder_from_json(model_from_flags(flags, 8)->describe());
+  EXPECT_EQ(other.layers[0].attention()->scale, 0.5);
+  EXPECT_EQ(other.logits_scale, 2);
+  Runtime meta({DeviceKind::meta, 0}, 1);
+  const auto stage = model.build(meta, DType::f32, 0);
+  const std::map<std::string, double> deviations = {
+      {"embedding.weight", 0.1},
+      {"output.weight", 0.1},
+      {"position_embedding.weight", 0.1},
+      {"layers.0.attention.qkv.weight", 0.1 / 2},
+      {"layers.1.mlp.down.weight", 0.1 / std::sqrt(4.0 * 4)}};
+  size_t seen = 0;
+  for (const parallel::ParameterSpec* placed : stage->parameters()) {
+    EXPECT_EQ(placed->width_multiplier, 4);
+    EXPECT_EQ(placed->grows_both_ways,
+              placed->parameter.value.rank() == 2 && placed->parameter.name.starts_with("layers."))
+        << placed->parameter.name;
+    const auto wanted = deviations.find(placed->parameter.name);
+    if (wanted == deviations.end()) continue;
+    EXPECT_DOUBLE_EQ(placed->init.standard_deviation, wanted->second) << wanted->first;
+    ++seen;
+  }
+  EXPECT_EQ(seen, deviations.size());
+  // A directory keeps the multiplier, which Hugging Face's readers ignore.
+  const Model again = model_from_config_json(model->config_json(DType::f32));
+  EXPECT_EQ(again->describe(), model->describe());
+  flags = {.num_layers = 2, .hidden_size = 64, .num_attention_heads = 4, .vocab_size = 8};
+  flags.use_mup = true;
+  flags.init_method_xavier_uniform = true;
+  flags.mup_base_hidden_size = 16;
+  EXPECT_THROW(model_from_flags(flags, 8), Error);
 }
 
 TEST(Families, OfFlagsAreTheFirstThatCanHoldThem) {

@@ -20,7 +20,7 @@ DecoderValue read(const Json& given) {
   j.set("num_key_value_heads", Json());
   j.set("intermediate_size", 1);
   DecoderValue value = read_common(j, kDefaults);
-  apply_block_configs(*blocks, "config.json, block_configs", value);
+  apply_blocks(*blocks, "config.json, block_configs", value);
   return value;
 }
 

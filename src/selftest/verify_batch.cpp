@@ -1,0 +1,153 @@
+#include "selftest/verify_batch.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace megatron::selftest {
+namespace {
+
+int32_t token_of(int64_t id, const models::Model& model, std::string_view tensor) {
+  MG_CHECK(id >= 0 && id < model->vocab_size(), "{} holds {}, outside of the vocabulary [0, {})",
+           tensor, id, model->vocab_size());
+  return static_cast<int32_t>(id);
+}
+
+// Labels of tokens, shifted: the label of position t is labels[t + 1].
+void read_token_labels(Expected& expected, const models::Model& model, corpus::HostBatch& batch) {
+  const Shape shape = {batch.sequences, batch.length};
+  MG_CHECK(expected.shape("labels") == shape, "labels has shape {} but input_ids {}",
+           expected.shape("labels").str(), shape.str());
+  const std::vector<int64_t> labels = expected.integers("labels");
+  for (int64_t i = 0; i < shape.elements(); ++i) {
+    const bool last = i % batch.length + 1 == batch.length;
+    const int64_t label = last ? -100 : labels[static_cast<size_t>(i) + 1];
+    batch.labels.push_back(label == -100 ? -100 : token_of(label, model, "labels"));
+    batch.loss_mask.push_back(label == -100 ? 0.0f : 1.0f);
+  }
+}
+
+// The last token of each sequence that is not the model's padding.
+std::vector<int64_t> find_score_rows(const corpus::HostBatch& batch, int64_t padding) {
+  std::vector<int64_t> rows;
+  for (int64_t b = 0; b < batch.sequences; ++b) {
+    const int64_t begin = b * batch.length;
+    int64_t at = batch.length - 1;
+    while (at > 0 && batch.tokens[static_cast<size_t>(begin + at)] == padding) --at;
+    rows.push_back(begin + at);
+  }
+  return rows;
+}
+
+// A label a sequence.
+void read_score_labels(Expected& expected, const models::Model& model, ExpectedBatch& batch) {
+  corpus::HostBatch& host = batch.host;
+  batch.score_rows = find_score_rows(host, model->score_padding());
+  MG_CHECK(expected.shape("labels") == Shape({host.sequences}),
+           "labels has shape {}; the model scores texts, so that it must be [{}]",
+           expected.shape("labels").str(), host.sequences);
+  host.labels.assign(host.tokens.size(), 0);
+  host.loss_mask.assign(host.tokens.size(), 0);
+  const bool numbers = model->score_labels() == 1;
+  if (numbers) host.targets.assign(host.tokens.size(), 0);
+  const std::vector<double> labels = expected.doubles("labels");
+  for (size_t b = 0; b < labels.size(); ++b) {
+    const auto row = static_cast<size_t>(batch.score_rows[b]);
+    host.loss_mask[row] = 1;
+    if (numbers) {
+      host.targets[row] = labels[b];
+    } else {
+      MG_CHECK(labels[b] >= 0 && labels[b] < static_cast<double>(model->score_labels()),
+               "labels holds {}; the model has {} classes", labels[b], model->score_labels());
+      host.labels[row] = static_cast<int32_t>(labels[b]);
+    }
+  }
+}
+
+std::vector<bool> read_padding(Expected& expected, const corpus::HostBatch& batch) {
+  std::vector<bool> padding;
+  if (!expected.contains("attention_mask")) return padding;
+  const Shape shape = {batch.sequences, batch.length};
+  MG_CHECK(expected.shape("attention_mask") == shape,
+           "attention_mask has shape {} but input_ids {}", expected.shape("attention_mask").str(),
+           shape.str());
+  const std::vector<int64_t> mask = expected.integers("attention_mask");
+  for (size_t i = 0; i < mask.size(); ++i) {
+    const bool begins = i % static_cast<size_t>(batch.length) == 0;
+    MG_CHECK(mask[i] == 0 || begins || !padding.back(),
+             "attention_mask hides tokens before others; only padding at the end is supported");
+    padding.push_back(mask[i] == 0);
+  }
+  return padding;
+}
+
+}  // namespace
+
+corpus::HostBatch ExpectedBatch::share(int rank, int ranks) const {
+  MG_CHECK(host.sequences % ranks == 0,
+           "{} sequences cannot be divided among {} data-parallel ranks; change "
+           "--data-parallel-size",
+           host.sequences, ranks);
+  const int64_t count = host.sequences / ranks;
+  const auto part = [&](const auto& all) {
+    using Values = std::decay_t<decltype(all)>;
+    const auto size = std::ssize(all) / ranks;
+    return Values(all.begin() + rank * size, all.begin() + (rank + 1) * size);
+  };
+  return {.sequences = count,
+          .length = host.length,
+          .tokens = part(host.tokens),
+          .positions = part(host.positions),
+          .labels = part(host.labels),
+          .targets = part(host.targets),
+          .loss_mask = part(host.loss_mask),
+          .sample_ids = part(host.sample_ids),
+          .segment_starts = part(host.segment_starts)};
+}
+
+ExpectedBatch read_expected_batch(Expected& expected, const models::Model& model) {
+  const Shape shape = expected.shape("input_ids");
+  MG_CHECK(shape.rank() == 2 && shape.elements() > 0,
+           "input_ids has shape {}; it must be [sequences, tokens]", shape.str());
+  const int64_t length = shape[1];
+  MG_CHECK(length <= model->max_position_embeddings(),
+           "input_ids has {} tokens a sequence but the model {} positions", length,
+           model->max_position_embeddings());
+  ExpectedBatch batch{.host = {.sequences = shape[0], .length = length}};
+  corpus::HostBatch& host = batch.host;
+  for (const int64_t id : expected.integers("input_ids")) {
+    host.positions.push_back(static_cast<int32_t>(std::ssize(host.tokens) % length));
+    host.tokens.push_back(token_of(id, model, "input_ids"));
+  }
+  host.sample_ids.assign(static_cast<size_t>(shape[0]), 0);
+  batch.padding = read_padding(expected, host);
+  if (model->score_labels() > 0) {
+    read_score_labels(expected, model, batch);
+  } else {
+    read_token_labels(expected, model, host);
+  }
+  return batch;
+}
+
+std::optional<corpus::HostBatch> read_greedy_batch(Expected& expected,
+                                                   const corpus::HostBatch& batch,
+                                                   const models::Model& model) {
+  if (!expected.contains("greedy")) return std::nullopt;
+  const std::vector<int64_t> wanted = expected.integers("greedy");
+  const int64_t total = kGreedyPrompt + std::ssize(wanted);
+  MG_CHECK(batch.length >= kGreedyPrompt,
+           "input_ids has {} tokens a sequence; greedy tokens follow the first {}", batch.length,
+           kGreedyPrompt);
+  MG_CHECK(total <= model->max_position_embeddings(),
+           "{} tokens with the greedy ones are more than the model's {} positions", total,
+           model->max_position_embeddings());
+  corpus::HostBatch greedy{.sequences = 1, .length = total, .sample_ids = {0}};
+  greedy.tokens.assign(batch.tokens.begin(), batch.tokens.begin() + kGreedyPrompt);
+  for (const int64_t token : wanted) greedy.tokens.push_back(token_of(token, model, "greedy"));
+  for (int64_t i = 0; i < total; ++i) greedy.positions.push_back(static_cast<int32_t>(i));
+  greedy.labels.assign(greedy.tokens.size(), 0);
+  greedy.loss_mask.assign(greedy.tokens.size(), 0.0f);
+  return greedy;
+}
+
+}  // namespace megatron::selftest
