@@ -59,7 +59,8 @@ std::vector<FlagRow> model_flags() {
        rope + " --normalization RMSNorm --swiglu --disable-bias-linear"},
       {"heterogeneous-layers-config-encoded-json", "shape",
        "--heterogeneous-layers-config-encoded-json "
-       R"({"block_configs":[{"attention":{"no_op":true}},{"ffn":{"no_op":true}}]})",
+       R"({"block_configs":[{"attention":{"no_op":true},"ffn":{"ffn_hidden_size":16}},)"
+       R"({"attention":{"no_op":true},"ffn":{"no_op":true}}]})",
        rope + " --normalization RMSNorm --swiglu --disable-bias-linear"},
       {"attention-output-gate", "shape", "--attention-output-gate"},
       {"use-mup", "loss", "--use-mup"},
