@@ -13,6 +13,7 @@ constexpr std::string_view kKnown[] = {"torch.make"};
 // Of protocol 2, from `body` to STOP.
 std::string program(const std::string& body) { return "\x80\x02" + body + "."; }
 
+// Its texts point into `bytes`.
 Pickle read(const std::string& bytes) { return {std::as_bytes(std::span(bytes)), kKnown, "x.bin"}; }
 
 std::string pickle_error(const std::string& bytes) {
@@ -65,7 +66,8 @@ TEST(Pickle, ReadsContainersAndWhatTheyShare) {
 }
 
 TEST(Pickle, KeepsCallsAndIdsAsValues) {
-  const Pickle pickle = read(program("ctorch\nmake\n(U\x01kQK\x05tR"s));
+  const std::string bytes = program("ctorch\nmake\n(U\x01kQK\x05tR"s);
+  const Pickle pickle = read(bytes);
   const PickleValue& root = pickle.root();
   ASSERT_TRUE(root.is(Kind::call));
   EXPECT_TRUE(root.items[0]->is_global("torch.make"));
@@ -85,7 +87,8 @@ TEST(Pickle, OrderedDictsAreDicts) {
                                   "\x8c\x0b"
                                   "collections\x94\x8c\x0bOrderedDict\x94\x93)R(U\x01"
                                   "aK\x01u"s}) {
-    const Pickle pickle = read(program(body));
+    const std::string bytes = program(body);
+    const Pickle pickle = read(bytes);
     ASSERT_TRUE(pickle.root().is(Kind::dict)) << body;
     ASSERT_EQ(pickle.root().items.size(), 2u) << body;
     EXPECT_EQ(pickle.root().items[0]->text, "a");

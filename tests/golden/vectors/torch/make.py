@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Files of torch.save, from the models of the set hf: `make.py $(tools/vectors.py find hf) OUT`. Needs torch and safetensors."""
+"""Files of torch.save, from the models of the set hf.
+
+    make.py $(tools/vectors.py find hf) OUT          needs torch and safetensors
+"""
 
 import json
 import os
@@ -74,7 +77,7 @@ def small_tensors():
     """Every type; then views of one storage."""
     random = torch.randn(4, 6, dtype=torch.float64)
     tensors = OrderedDict()
-    for name in ("float64", "float32", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "uint16", "bool"):
+    for name in "float64 float32 bfloat16 float16 int64 int32 int16 int8 uint8 uint16 bool".split():
         dtype = getattr(torch, name)
         scale = 1 if dtype.is_floating_point else 50
         values = (random * scale).abs() if name.startswith("u") else random * scale
@@ -116,7 +119,8 @@ def zipped_again(source, path, compression=zipfile.ZIP_STORED, changes=(), limit
 def small(out):
     out.mkdir(parents=True)
     tensors = small_tensors()
-    plain = {n: t.detach().to(torch.uint8) if t.dtype == torch.bool else t.detach().clone().contiguous() for n, t in tensors.items()}
+    plain = {name: t.detach().clone().contiguous() for name, t in tensors.items()}
+    plain["bool"] = plain["bool"].to(torch.uint8)
     save_file(plain, out / "types.safetensors")
     for protocol in (2, 3, 4, 5):
         save(tensors, out / f"types_{protocol}.bin", protocol=protocol)
