@@ -78,7 +78,7 @@ CheckpointDirectory::CheckpointDirectory(std::string path)
   for (const ListedFile& file : sealed_.files) check_tensors(file);
 }
 
-const SafetensorsFile* CheckpointDirectory::find_tensors(std::string_view file) const {
+const TensorFile* CheckpointDirectory::find_tensors(std::string_view file) const {
   for (const TensorFiles* files : {&model_.tensors(), &optimizer_}) {
     const auto found = std::ranges::find(files->names(), file);
     if (found != files->names().end())
@@ -89,7 +89,7 @@ const SafetensorsFile* CheckpointDirectory::find_tensors(std::string_view file) 
 
 // A file holds the tensors that it is said to hold.
 void CheckpointDirectory::check_tensors(const ListedFile& listed) {
-  const SafetensorsFile* const file = find_tensors(listed.name);
+  const TensorFile* const file = find_tensors(listed.name);
   MG_CHECK((file != nullptr) == listed.has_tensors, "'{}/{}': {} lists it {}; {}", path(),
            listed.name, kTrainerState,
            listed.has_tensors ? "with tensors, but it is no file of the model or of the optimizer"

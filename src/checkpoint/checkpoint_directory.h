@@ -47,7 +47,7 @@ class CheckpointDirectory {
   void load_optimizer(std::span<const HeldTensor> tensors) const;
 
  private:
-  const SafetensorsFile* find_tensors(std::string_view file) const;
+  const TensorFile* find_tensors(std::string_view file) const;
   void check_tensors(const ListedFile& listed);
   void check_all_listed() const;
 

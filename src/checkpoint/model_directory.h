@@ -1,5 +1,6 @@
-// A Hugging Face model directory: config.json, model.safetensors or shards with an index, tokenizer
-// files.
+// A Hugging Face model directory: config.json, weights in one file or in shards with an index,
+// tokenizer files. Weights are safetensors files, or those that torch.save wrote (torch_file.h);
+// where both are there, safetensors.
 #pragma once
 
 #include <map>
@@ -15,6 +16,14 @@ namespace megatron::checkpoint {
 inline constexpr std::string_view kConfig = "config.json";
 inline constexpr std::string_view kSingleFile = "model.safetensors";
 inline constexpr std::string_view kIndex = "model.safetensors.index.json";
+inline constexpr std::string_view kTorchFile = "pytorch_model.bin";
+inline constexpr std::string_view kTorchIndex = "pytorch_model.bin.index.json";
+
+// Whether a file is named as published weights of torch.save, or their index, are.
+bool is_torch_weights(std::string_view file);
+// The name of a file of weights, or of their index, in a directory that is written again, which is
+// always safetensors: "model-00001-of-00002.safetensors" for "pytorch_model-00001-of-00002.bin".
+std::string safetensors_name(std::string_view file);
 
 class ModelDirectory {
  public:
@@ -28,21 +37,25 @@ class ModelDirectory {
   std::vector<std::string> tensor_names() const { return tensors_.tensor_names(); }
   const TensorInfo* find(std::string_view name) const { return tensors_.find(name); }
   std::span<const std::byte> bytes(std::string_view name) const { return tensors_.bytes(name); }
-  // File name of each tensor: a directory that is written again keeps it.
+  // File name of each tensor: a directory that is written again has it in safetensors_name() of it.
   const std::map<std::string, std::string, std::less<>>& shard_map() const { return shard_of_; }
   const std::vector<std::pair<std::string, std::string>>& metadata() const {
     return metadata_;
   }  // of the first file
   bool has_index() const { return indexed_; }  // whether the weights lie in shards
+  bool is_torch() const { return torch_; }     // whether torch.save wrote them
 
  private:
+  std::string_view index() const { return torch_ ? kTorchIndex : kIndex; }
+  void find_weights();
+  std::vector<std::string> files_of_index();
   void check_index();
 
   std::string path_;
   Json config_;
   TensorFiles tensors_;
   std::map<std::string, std::string, std::less<>> shard_of_;
-  bool indexed_ = false;
+  bool indexed_ = false, torch_ = false;
   std::vector<std::pair<std::string, std::string>> metadata_;
 };
 

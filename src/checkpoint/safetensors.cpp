@@ -41,17 +41,6 @@ std::string_view format_name(DType type) {
   MG_ASSERT(false);
 }
 
-// Bytes of a tensor; none when they, or a stride of the shape, would not fit in 64 bits.
-std::optional<int64_t> byte_count(const Shape& shape, DType type) {
-  int64_t bytes = size_of(type);
-  bool empty = false;
-  for (int d = 0; d < shape.rank(); ++d) {
-    empty = empty || shape[d] == 0;
-    if (__builtin_mul_overflow(bytes, std::max<int64_t>(shape[d], 1), &bytes)) return std::nullopt;
-  }
-  return empty ? 0 : bytes;
-}
-
 // Reads the header's entry of one tensor. `where` names file and tensor in errors.
 class EntryParser {
  public:
@@ -215,7 +204,7 @@ std::vector<double> SafetensorsFile::doubles_of(std::span<const std::byte> bytes
   return numbers<double>(bytes, type);
 }
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
+SafetensorsFile::SafetensorsFile(const std::string& path) : TensorFile(path) {
   const std::span<const std::byte> bytes = file_.bytes();
   data_begin_ = check_length(bytes, path);
   const int64_t data_bytes = static_cast<int64_t>(bytes.size()) - data_begin_;
@@ -234,12 +223,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
   check_ranges(tensors_, data_bytes, path);
-  for (size_t i = 0; i < tensors_.size(); ++i) by_name_.emplace(tensors_[i].name, i);
-}
-
-const TensorInfo* SafetensorsFile::find(std::string_view name) const {
-  const auto found = by_name_.find(name);
-  return found == by_name_.end() ? nullptr : &tensors_[found->second];
+  index_names();
 }
 
 std::span<const std::byte> SafetensorsFile::bytes(const TensorInfo& info) const {

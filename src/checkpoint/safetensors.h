@@ -3,38 +3,23 @@
 #pragma once
 
 #include <functional>
-#include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/dtype.h"
-#include "base/files.h"
-#include "tensor/shape.h"
+#include "checkpoint/tensor_file.h"
 
 namespace megatron::checkpoint {
 
-struct TensorInfo {
-  std::string name;
-  DType dtype = DType::f32;
-  Shape shape;
-  int64_t begin = 0, end = 0;  // bytes within the file's data
-};
-
-// A file mapped for reading. Opening checks everything: header length and JSON, types, shapes
-// against byte counts, ranges inside the file, no overlaps, no gaps, no repeated names. Throws
-// Error naming file, tensor, value and limit.
-class SafetensorsFile {
+// Tensors in the order of their data. Opening checks everything: header length and JSON, types,
+// shapes against byte counts, ranges inside the file, no overlaps, no gaps, no repeated names.
+// Throws Error naming file, tensor, value and limit.
+class SafetensorsFile : public TensorFile {
  public:
   explicit SafetensorsFile(const std::string& path);
 
-  const std::string& path() const { return file_.path(); }
-  const std::vector<TensorInfo>& tensors() const { return tensors_; }  // in the order of their data
-  const std::vector<std::pair<std::string, std::string>>& metadata() const { return metadata_; }
-  const TensorInfo* find(std::string_view name) const;
-  std::span<const std::byte> bytes(const TensorInfo& info) const;
+  std::span<const std::byte> bytes(const TensorInfo& info) const override;
   std::span<const std::byte> head() const;  // all that lies before the data
   int64_t size() const { return static_cast<int64_t>(file_.bytes().size()); }  // of the file
   // Elements converted to double / int64 / float, for vectors in tests and results.
@@ -44,11 +29,7 @@ class SafetensorsFile {
   std::vector<int64_t> integers(std::string_view name) const;
 
  private:
-  MappedFile file_;
   int64_t data_begin_ = 0;
-  std::vector<TensorInfo> tensors_;
-  std::map<std::string, size_t, std::less<>> by_name_;
-  std::vector<std::pair<std::string, std::string>> metadata_;
 };
 
 // What lies before the data in a file whose tensors follow each other in the order given: the

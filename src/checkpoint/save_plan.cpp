@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "checkpoint/checkpoint_directory.h"
 #include "checkpoint/region.h"
+#include "checkpoint/safetensors.h"
 #include "checkpoint/tensor_copy.h"
 
 namespace megatron::checkpoint {
@@ -130,7 +131,7 @@ std::vector<PlannedFile> files_like(std::vector<PlannedTensor> tensors,
   std::vector<PlannedFile> files;
   std::string last(kSingleFile);
   for (const std::string& name : like.tensor_names()) {
-    last = like.shard_map().find(name)->second;
+    last = safetensors_name(like.shard_map().find(name)->second);
     const auto found = remaining.find(name);
     if (found == remaining.end()) continue;
     if (files.empty() || files.back().name != last) files.push_back({.name = last});

@@ -1,13 +1,20 @@
 #include "checkpoint/tensor_files.h"
 
 #include "base/error.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/torch_file.h"
 
 namespace megatron::checkpoint {
+
+std::unique_ptr<TensorFile> open_tensor_file(const std::string& path) {
+  if (path.ends_with(".safetensors")) return std::make_unique<SafetensorsFile>(path);
+  return std::make_unique<TorchFile>(path);
+}
 
 TensorFiles::TensorFiles(const std::string& folder, std::span<const std::string> names)
     : folder_(folder), names_(names.begin(), names.end()) {
   for (const std::string& name : names_) {
-    files_.push_back(std::make_unique<SafetensorsFile>(folder_ + "/" + name));
+    files_.push_back(open_tensor_file(folder_ + "/" + name));
     for (const TensorInfo& info : files_.back()->tensors())
       tensors_.emplace(info.name, std::pair(files_.size() - 1, &info));
   }

@@ -1,4 +1,4 @@
-// Several safetensors files as one set of named tensors.
+// Several files as one set of named tensors.
 #pragma once
 
 #include <map>
@@ -10,9 +10,13 @@
 #include <vector>
 
 #include "checkpoint/held_tensor.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/tensor_file.h"
 
 namespace megatron::checkpoint {
+
+// The format goes by the ending: .safetensors, or torch.save's for any other. Throws Error as
+// SafetensorsFile and TorchFile do.
+std::unique_ptr<TensorFile> open_tensor_file(const std::string& path);
 
 class TensorFiles {
  public:
@@ -26,7 +30,7 @@ class TensorFiles {
   bool empty() const { return files_.empty(); }
   const std::string& folder() const { return folder_; }
   const std::vector<std::string>& names() const { return names_; }  // of the files
-  const SafetensorsFile& file(size_t index) const { return *files_[index]; }
+  const TensorFile& file(size_t index) const { return *files_[index]; }
   std::vector<std::string> tensor_names() const;                  // in the order of the files
   const TensorInfo* find(std::string_view name) const;            // null when absent
   std::span<const std::byte> bytes(std::string_view name) const;  // throws Error when absent
@@ -34,7 +38,7 @@ class TensorFiles {
  private:
   std::string folder_;
   std::vector<std::string> names_;
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::vector<std::unique_ptr<TensorFile>> files_;
   std::map<std::string_view, std::pair<size_t, const TensorInfo*>, std::less<>> tensors_;
 };
 

@@ -31,7 +31,7 @@ void inspect_tokenizer(const std::string& path) {
 [[noreturn]] void neither(const std::string& path) {
   fail(
       "{} is neither a model directory, a checkpoint, a --save directory, a run's log.jsonl, a "
-      ".bin/.idx prefix, a safetensors file nor a tokenizer",
+      ".bin/.idx prefix, a file of weights nor a tokenizer",
       path);
 }
 
@@ -44,7 +44,7 @@ bool inspect_path(const std::string& path, const DatasetInspection& inspection, 
   if (tokens) return inspect_dataset(prefix, inspection);
   MG_CHECK(fs::exists(p),
            "{} does not exist; a model directory, a checkpoint, a --save directory, a run's "
-           "log.jsonl, a .bin/.idx prefix, a safetensors file or a tokenizer is wanted",
+           "log.jsonl, a .bin/.idx prefix, a file of weights or a tokenizer is wanted",
            path);
   if (checkpoint::is_checkpoint(path)) return inspect_checkpoint(path, verify, tensors);
   const bool model = fs::exists(p / "config.json");
@@ -54,7 +54,8 @@ bool inspect_path(const std::string& path, const DatasetInspection& inspection, 
            "--verify compares the checksums of a checkpoint, or reads a data set whole; {} has no "
            "{} that lists checksums, and is no .bin/.idx prefix",
            path, checkpoint::kTrainerState);
-  if (p.extension() == ".safetensors") {
+  if (p.extension() == ".safetensors" ||
+      (p.extension() == ".bin" && checkpoint::is_torch_weights(p.filename().string()))) {
     inspect_tensors(path, tensors);
   } else if (model) {
     inspect_model(path, tensors);
@@ -95,7 +96,7 @@ int inspect(const Arguments& arguments) {
   if (const auto code = parse(
           "megatron inspect PATH... [flags]",
           "Shows what is in a checkpoint, a --save directory, a run's log, a model directory, a "
-          "data set, a safetensors file or a tokenizer.",
+          "data set, a file of weights or a tokenizer.",
           fields, {{"path", "what to look at", &paths, true}}, arguments)) {
     return *code;
   }

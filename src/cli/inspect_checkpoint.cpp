@@ -163,14 +163,15 @@ const resume::FoundCheckpoint* first(const std::vector<resume::FoundCheckpoint>&
 }  // namespace
 
 void inspect_tensors(const std::string& path, bool tensors) {
-  print_tensors(checkpoint::SafetensorsFile(path).tensors(), tensors,
+  print_tensors(checkpoint::open_tensor_file(path)->tensors(), tensors,
                 [](const std::string&) { return std::string(); });
 }
 
 void inspect_model(const std::string& path, bool tensors) {
   const checkpoint::ModelDirectory directory(path);
-  fmt::print("{}: Hugging Face model of type {}\n", path,
-             directory.config()["model_type"].as_string());
+  fmt::print("{}: Hugging Face model of type {}{}\n", path,
+             directory.config()["model_type"].as_string(),
+             directory.is_torch() ? ", in files of torch.save" : "");
   print_shape(directory);
   print_tensors(tensors_of(directory), tensors, [](const std::string&) { return std::string(); });
 }

@@ -7,7 +7,7 @@ namespace megatron::cli {
 
 // tensors, here and below: every tensor in a line of its own; else those whose names differ in the
 // layer's number alone stand in one.
-void inspect_tensors(const std::string& path, bool tensors);  // of a safetensors file
+void inspect_tensors(const std::string& path, bool tensors);  // of a file of weights
 void inspect_model(const std::string& path, bool tensors);
 
 // False when --verify was asked for and found damage, which is printed. Throws Error when the

@@ -58,7 +58,8 @@ int verify(const Arguments& arguments) {
   Fields fields;
   fields.add(
       "rewrite", &rewrite,
-      "load the model, save it to this new directory, and compare every byte of every tensor");
+      "load the model, save it to this new directory (in safetensors), and compare every byte of "
+      "every tensor");
   std::optional<std::string> against;
   fields.add("against", &against,
              "compare the weights and config.json with those of this directory, tensor by tensor");

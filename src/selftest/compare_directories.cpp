@@ -5,6 +5,7 @@
 #include <set>
 
 #include "checkpoint/model_directory.h"
+#include "checkpoint/safetensors.h"
 
 namespace megatron::selftest {
 namespace {

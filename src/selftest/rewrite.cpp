@@ -15,26 +15,50 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kExpected = "expected.safetensors";
 
-std::set<std::string> file_names(const std::string& directory) {
+// Without torch's files where safetensors are read in their place.
+std::set<std::string> file_names(const checkpoint::ModelDirectory& directory) {
   std::set<std::string> names;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory.path())) {
     const std::string name = entry.path().filename().string();
-    if (name != kExpected) names.insert(name);
+    if (name != kExpected && (directory.is_torch() || !checkpoint::is_torch_weights(name)))
+      names.insert(name);
   }
   return names;
 }
 
+bool is_weights(const checkpoint::ModelDirectory& directory, const std::string& name) {
+  const std::vector<std::string>& files = directory.tensors().names();
+  return name == checkpoint::kIndex || name.ends_with(".safetensors") ||
+         checkpoint::is_torch_weights(name) || std::ranges::find(files, name) != files.end();
+}
+
 // Files that are neither weights nor their index nor the configuration.
-std::vector<std::string> other_files(const std::string& directory) {
+std::vector<std::string> other_files(const checkpoint::ModelDirectory& directory) {
   std::vector<std::string> files;
   for (const std::string& name : file_names(directory)) {
-    if (name == "config.json" || name == "model.safetensors.index.json" ||
-        name.ends_with(".safetensors"))
-      continue;
-    const std::string path = directory + "/" + name;
-    if (fs::is_regular_file(path)) files.push_back(path);
+    const std::string path = directory.path() + "/" + name;
+    if (name != checkpoint::kConfig && !is_weights(directory, name) && fs::is_regular_file(path))
+      files.push_back(path);
   }
   return files;
+}
+
+// The files that `out` should have.
+std::set<std::string> expected_files(const checkpoint::ModelDirectory& before) {
+  std::set<std::string> names;
+  for (const std::string& name : file_names(before))
+    names.insert(is_weights(before, name) ? checkpoint::safetensors_name(name) : name);
+  return names;
+}
+
+// Why a stored tensor is not written again; "" for those that are.
+std::string reason_to_drop(const models::Model& model, const checkpoint::ModelDirectory& before,
+                           const std::string& name) {
+  if (model->is_surplus(name)) return "is not needed";
+  const auto tied = model->tied_output();
+  if (tied && name == tied->output && before.find(tied->table) != nullptr)
+    return fmt::format("is {}", tied->table);
+  return "";
 }
 
 void compare_tensor(const checkpoint::ModelDirectory& before,
@@ -47,11 +71,10 @@ void compare_tensor(const checkpoint::ModelDirectory& before,
                                    megatron::name(b->dtype)));
   if (!(a.shape == b->shape))
     return report.fail(fmt::format("{} was {} and is {}", name, a.shape.str(), b->shape.str()));
-  if (before.shard_map().find(name)->second != after.shard_map().find(name)->second) {
-    return report.fail(fmt::format("{} moved from {} to {}", name,
-                                   before.shard_map().find(name)->second,
-                                   after.shard_map().find(name)->second));
-  }
+  const std::string& from = before.shard_map().find(name)->second;
+  const std::string& to = after.shard_map().find(name)->second;
+  if (checkpoint::safetensors_name(from) != to)
+    return report.fail(fmt::format("{} moved from {} to {}", name, from, to));
   const std::span<const std::byte> x = before.bytes(name), y = after.bytes(name);
   int64_t different = 0;
   for (size_t i = 0; i < x.size(); ++i) different += x[i] != y[i];
@@ -82,22 +105,20 @@ Report verify_rewrite(const std::string& directory, const std::string& out) {
                     .model = checkpoint::held(tensors),
                     .dtype = stored,
                     .like = &before,
-                    .copied_files = other_files(directory)},
+                    .copied_files = other_files(before)},
                    runtime.stream());
 
   const checkpoint::ModelDirectory after(out);
   for (const std::string& name : names) {
-    if (whole.model->is_surplus(name)) {
-      report.note(fmt::format("{} is not needed, and was dropped", name));
-    } else {
-      compare_tensor(before, after, name, report);
-    }
+    const std::string reason = reason_to_drop(whole.model, before, name);
+    if (reason.empty()) compare_tensor(before, after, name, report);
+    else report.note(fmt::format("{} {}, and was dropped", name, reason));
   }
   for (const std::string& name : after.tensor_names()) {
     if (before.find(name) == nullptr) report.fail(fmt::format("{} is new", name));
   }
   if (!(before.config() == after.config())) report.fail("config.json changed");
-  const std::set<std::string> had = file_names(directory), has = file_names(out);
+  const std::set<std::string> had = expected_files(before), has = file_names(after);
   for (const std::string& file : had)
     if (!has.contains(file)) report.fail(fmt::format("the file {} was not written", file));
   for (const std::string& file : has)

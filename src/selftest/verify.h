@@ -33,7 +33,8 @@ struct VerifyOptions {
 std::vector<Report> verify(const std::string& directory, const VerifyOptions& options);
 
 // Loads the directory and saves it to `out`, which must not exist; then compares the file set, and
-// name, type, shape and bytes of every tensor.
+// name, type, shape, file and bytes of every tensor that the model needs. Of weights that torch.save
+// wrote the files are compared by their names in safetensors (checkpoint::safetensors_name).
 Report verify_rewrite(const std::string& directory, const std::string& out);
 
 }  // namespace megatron::selftest

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "checkpoint/agreement.h"
+#include "checkpoint/safetensors.h"
 #include "faulty_files.h"
 #include "saved.h"
 #include "unit/checkpoint/trained_model.h"

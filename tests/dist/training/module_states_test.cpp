@@ -2,6 +2,7 @@
 // resumed by name; and parameters of another type than the model's.
 #include <numeric>
 
+#include "checkpoint/safetensors.h"
 #include "comm/threads.h"
 #include "dist/training/runs.h"
 #include "text.h"

@@ -58,6 +58,19 @@ TEST_F(Inspect, TensorsOfAllLayersInOneLine) {
             all.substr(all.rfind('\n', all.size() - 2)).substr(0, 8));  // the total
 }
 
+TEST_F(Inspect, ModelsOfTorch) {
+  const std::string model = vectors("torch/gpt2_legacy"), file = model + "/pytorch_model.bin";
+  expect(0, {"inspect", model},
+         {"model of type gpt2, in files of torch.save", "transformer.h.*.attn.masked_bias",
+          "lm_head.weight", "47 tensors"});
+  expect(0, {"inspect", "--tensors", file}, {"transformer.h.1.attn.bias", "47 tensors"});
+  fs::create_directory(place_ / "evil");
+  fs::copy(model + "/config.json", place_ / "evil/config.json");
+  fs::copy(vectors("torch/small/system.bin"), place_ / "evil/pytorch_model.bin");
+  expect(2, {"inspect", "evil"}, {"evil/pytorch_model.bin", "needs 'posix.system'"});
+  EXPECT_FALSE(fs::exists(place_ / "executed"));
+}
+
 TEST_F(Inspect, SaveDirectory) {
   fs::create_directory(place_ / "run/iter_0000003.tmp");
   write_file(place_ / "run/iter_0000003.tmp/model.safetensors", std::string(1000, 'x'));

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "selftest/compare_directories.h"
 #include "selftest/trajectory.h"
 #include "support.h"
 
@@ -75,6 +76,49 @@ INSTANTIATE_TEST_SUITE_P(Vectors, Model,
                          ::testing::Values("gpt2", "llama", "llama_tied", "llama_bf16",
                                            "llama_fp16", "llama_sharded"),
                          [](const auto& info) { return std::string(info.param); });
+
+// A model that torch.save wrote, and the directory of the set hf whose weights it has.
+class TorchModel : public ::testing::TestWithParam<std::pair<const char*, const char*>> {
+ protected:
+  std::string directory() const { return vectors(std::string("torch/") + GetParam().first); }
+  std::string original() const { return vectors(std::string("hf/") + GetParam().second); }
+};
+
+TEST_P(TorchModel, AgreesWithHuggingFace) {
+  const TemporaryDirectory folder;
+  std::filesystem::copy(directory(), folder / "m");
+  std::filesystem::copy(original() + "/expected.safetensors", folder / "m");
+  const std::vector<Report> reports = verify(folder / "m", {});
+  expect_passed(reports, 2);
+  const int64_t compared = verify(original(), {}).at(0).compared();
+  for (const Report& report : reports) EXPECT_EQ(report.compared(), compared) << report.text();
+}
+
+TEST_P(TorchModel, IsWrittenAgainAsSafetensors) {
+  const TemporaryDirectory folder;
+  const Report report = verify_rewrite(directory(), folder / "out");
+  EXPECT_TRUE(report.passed()) << report.text();
+  const Report same = compare_directories(original(), folder / "out");
+  EXPECT_TRUE(same.passed()) << same.text();
+  EXPECT_EQ(report.compared(), same.compared());
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "out"))
+    EXPECT_NE(entry.path().extension(), ".bin") << entry.path();
+}
+
+INSTANTIATE_TEST_SUITE_P(Vectors, TorchModel,
+                         ::testing::Values(std::pair{"gpt2_legacy", "gpt2"},
+                                           std::pair{"gpt2_zip", "gpt2"},
+                                           std::pair{"llama_sharded", "llama_bf16"}),
+                         [](const auto& info) { return std::string(info.param.first); });
+
+TEST(VerifyRewrite, LeavesFilesOfTorchThatAreNotRead) {
+  const TemporaryDirectory folder;
+  std::filesystem::copy(vectors("torch/gpt2_zip"), folder / "m");
+  std::filesystem::copy(vectors("hf/gpt2/model.safetensors"), folder / "m");
+  const Report report = verify_rewrite(folder / "m", folder / "out");
+  EXPECT_TRUE(report.passed()) << report.text();
+  EXPECT_FALSE(std::filesystem::exists(folder / "out/pytorch_model.bin"));
+}
 
 // Every other family and scaling of rotary positions, in the layouts of which each shows something else.
 class OtherModel : public ::testing::TestWithParam<const char*> {

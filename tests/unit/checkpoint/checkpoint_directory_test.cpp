@@ -4,6 +4,7 @@
 #include <fstream>
 #include <random>
 
+#include "checkpoint/safetensors.h"
 #include "trained_model.h"
 
 namespace megatron::checkpoint {

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "checkpoint/safetensors.h"
 #include "support.h"
 
 namespace megatron::checkpoint {
@@ -44,6 +45,85 @@ TEST(ModelDirectory, OpensShards) {
   EXPECT_EQ(directory.bytes("model.norm.weight").size(), 48u * 4);
 }
 
+// Every tensor of `wanted` is there with its bytes.
+void expect_tensors(const ModelDirectory& directory, const ModelDirectory& wanted) {
+  for (const std::string& name : wanted.tensor_names()) {
+    ASSERT_NE(directory.find(name), nullptr) << name;
+    EXPECT_EQ(directory.find(name)->dtype, wanted.find(name)->dtype) << name;
+    EXPECT_EQ(directory.find(name)->shape, wanted.find(name)->shape) << name;
+    EXPECT_TRUE(std::ranges::equal(directory.bytes(name), wanted.bytes(name))) << name;
+  }
+}
+
+TEST(ModelDirectory, OpensAFileOfTorch) {
+  const ModelDirectory wanted(golden("gpt2"));
+  for (const char* name : {"gpt2_legacy", "gpt2_zip"}) {
+    const ModelDirectory directory(torch_vector(name));
+    EXPECT_TRUE(directory.is_torch() && !directory.has_index());
+    EXPECT_FALSE(wanted.is_torch());
+    expect_tensors(directory, wanted);
+    EXPECT_EQ(directory.tensor_names().size(), wanted.tensor_names().size() + 7);
+    EXPECT_EQ(directory.find("transformer.h.0.attn.bias")->dtype, DType::u8);
+    EXPECT_EQ(directory.shard_map().find("lm_head.weight")->second, "pytorch_model.bin");
+    EXPECT_EQ(directory.bytes("lm_head.weight").data(),
+              directory.bytes("transformer.wte.weight").data());
+    EXPECT_EQ(directory.metadata(), wanted.metadata());
+  }
+}
+
+TEST(ModelDirectory, OpensShardsOfTorch) {
+  const ModelDirectory directory(torch_vector("llama_sharded")), wanted(golden("llama_bf16"));
+  EXPECT_TRUE(directory.is_torch() && directory.has_index());
+  EXPECT_EQ(directory.tensors().names().size(), 3u);
+  EXPECT_EQ(directory.tensor_names().size(), wanted.tensor_names().size());
+  expect_tensors(directory, wanted);
+}
+
+TEST(ModelDirectory, SafetensorsGoBeforeFilesOfTorch) {
+  const TemporaryDirectory folder;
+  std::filesystem::copy(torch_vector("llama_sharded"), folder / "m");
+  std::filesystem::copy(golden("llama") + "/model.safetensors", folder / "m");
+  ::testing::internal::CaptureStderr();
+  const ModelDirectory directory(folder / "m");
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(contains(log, "model.safetensors is read, pytorch_model.bin.index.json is not"))
+      << log;
+  EXPECT_FALSE(directory.is_torch());
+  EXPECT_EQ(directory.find("model.norm.weight")->dtype, DType::f32);
+}
+
+TEST(ModelDirectory, NamesOfFilesOfTorchAsSafetensors) {
+  EXPECT_EQ(safetensors_name("pytorch_model.bin"), kSingleFile);
+  EXPECT_EQ(safetensors_name(kTorchIndex), kIndex);
+  EXPECT_EQ(safetensors_name("pytorch_model-00001-of-00002.bin"),
+            "model-00001-of-00002.safetensors");
+  EXPECT_EQ(safetensors_name("other.bin"), "other.safetensors");
+  EXPECT_EQ(safetensors_name("model-00001-of-00002.safetensors"),
+            "model-00001-of-00002.safetensors");
+  EXPECT_TRUE(is_torch_weights("pytorch_model-00001-of-00002.bin"));
+  EXPECT_TRUE(is_torch_weights(kTorchIndex));
+  EXPECT_FALSE(is_torch_weights("training_args.bin"));
+}
+
+TEST(ModelDirectory, ChecksIndicesOfTorch) {
+  const TemporaryDirectory folder;
+  write_file(folder / "config.json", "{}");
+  for (const char* name : {"1.bin", "2.bin"})
+    std::filesystem::copy(torch_vector("small/one.bin"), folder / name);
+  const auto error = [&](std::string_view index) {
+    write_file(folder / kTorchIndex, index);
+    return open_error(folder);
+  };
+  EXPECT_EQ(error(R"({"weight_map":{"a":"1.bin"}})"), "");
+  EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"3.bin"}})"), "1 (3.bin)"));
+  EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"1.bin","b":"1.bin"}})"), "1 (1.bin: b)"));
+  EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"1.bin","b":"2.bin"}})"), "1 (2.bin: a)"));
+  EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"../1.bin"}})"), "not a plain file name"));
+  EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"1.safetensors"}})"), "ending in .bin"));
+  write_file(folder / kTorchFile, "x");
+  EXPECT_TRUE(contains(error(R"({"weight_map":{"a":"1.bin"}})"), "has both pytorch_model.bin and"));
+}
+
 TEST(ModelDirectory, TellsWhatIsNotThere) {
   const TemporaryDirectory folder;
   EXPECT_TRUE(contains(error_of([&] { ModelDirectory d(folder / "absent"); }), "does not exist"));
@@ -57,7 +137,7 @@ TEST(ModelDirectory, TellsWhatIsNotThere) {
   write_file(folder / "config.json", "{}");
   EXPECT_TRUE(contains(open_error(folder), "has no weights"));
   write_file(folder / "pytorch_model.bin", "x");
-  EXPECT_TRUE(contains(open_error(folder), "pytorch_model.bin is not read"));
+  EXPECT_TRUE(contains(open_error(folder), "pytorch_model.bin' is no file of torch.save"));
   write_file(folder / "model.safetensors", "x");
   EXPECT_TRUE(contains(open_error(folder), "model.safetensors' is no safetensors file"));
   write_tensor_file(folder / "model.safetensors", {"a"});

@@ -1,7 +1,5 @@
 #include "checkpoint/safetensors.h"
 
-#include <sys/mman.h>
-
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -23,28 +21,6 @@ std::vector<TensorToWrite> tensors_of(const SafetensorsFile& file) {
   }
   return tensors;
 }
-
-// A file in memory: thousands of them are written in a moment.
-class MemoryFile {
- public:
-  MemoryFile() : number_(memfd_create("x.safetensors", MFD_CLOEXEC)) {
-    if (number_ < 0) throw Error("no file in memory");
-  }
-  ~MemoryFile() { close(number_); }
-  MemoryFile(const MemoryFile&) = delete;
-  MemoryFile& operator=(const MemoryFile&) = delete;
-
-  const std::string& path() const { return path_; }
-  void set(std::string_view text) {
-    path_ = fmt::format("/proc/self/fd/{}", number_);
-    ASSERT_EQ(ftruncate(number_, 0), 0);
-    ASSERT_EQ(pwrite(number_, text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
-  }
-
- private:
-  int number_;
-  std::string path_;
-};
 
 std::string open_error(std::string_view header, std::string_view data) {
   MemoryFile file;

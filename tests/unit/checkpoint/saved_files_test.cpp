@@ -4,6 +4,7 @@
 
 #include <csignal>
 
+#include "checkpoint/safetensors.h"
 #include "checkpoint/save.h"
 #include "support.h"
 
@@ -52,6 +53,35 @@ TEST(Save, AReadDirectoryIsWrittenAgainByteForByte) {
       EXPECT_TRUE(names.contains(entry.path().filename().string())) << entry.path();
     }
   }
+}
+
+TEST(Save, ADirectoryOfTorchIsWrittenAsSafetensors) {
+  const TemporaryDirectory folder;
+  for (const char* name : {"gpt2_legacy", "llama_sharded"}) {
+    const ModelDirectory directory(torch_vector(name));
+    std::vector<std::string> names = directory.tensor_names();
+    std::erase_if(names, [](const std::string& tensor) { return tensor.ends_with("masked_bias"); });
+    std::vector<std::string> dropped = directory.tensor_names();
+    std::erase_if(dropped,
+                  [](const std::string& tensor) { return !tensor.ends_with("masked_bias"); });
+    Model model;
+    for (const std::string& tensor : names)
+      model.add(tensor, directory.find(tensor)->shape, directory.find(tensor)->dtype);
+    load(directory, model.parameters(), dropped);
+    Contents options;
+    options.like = &directory;
+    save_model(folder / name, directory.config(), model.parameters(), options);
+    const ModelDirectory again(folder / name);
+    EXPECT_EQ(again.has_index(), directory.has_index());
+    EXPECT_EQ(again.tensor_names(), names);
+    EXPECT_EQ(again.metadata(), directory.metadata());
+    for (const std::string& tensor : names) {
+      EXPECT_TRUE(std::ranges::equal(again.bytes(tensor), directory.bytes(tensor))) << tensor;
+      EXPECT_EQ(again.shard_map().find(tensor)->second,
+                safetensors_name(directory.shard_map().find(tensor)->second));
+    }
+  }
+  EXPECT_TRUE(std::filesystem::exists(folder / "llama_sharded/model-00003-of-00003.safetensors"));
 }
 
 // Tensors in the order in which transformers' model holds them.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -22,6 +23,10 @@ using testing::error_of;
 
 inline std::string golden(const std::string& path) {
   return std::string(MEGATRON_GOLDEN) + "/hf/" + path;
+}
+
+inline std::string torch_vector(const std::string& path) {
+  return std::string(MEGATRON_GOLDEN) + "/torch/" + path;
 }
 
 // A directory that is removed with its contents; in memory where there is such a place.
@@ -48,6 +53,28 @@ class TemporaryDirectory {
   }
 
  private:
+  std::string path_;
+};
+
+// A file in memory: thousands of them are written in a moment.
+class MemoryFile {
+ public:
+  MemoryFile() : number_(memfd_create("x", MFD_CLOEXEC)) {
+    if (number_ < 0) throw Error("no file in memory");
+  }
+  ~MemoryFile() { close(number_); }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  void set(std::string_view text) {
+    path_ = fmt::format("/proc/self/fd/{}", number_);
+    ASSERT_EQ(ftruncate(number_, 0), 0);
+    ASSERT_EQ(pwrite(number_, text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
+  }
+
+ private:
+  int number_;
   std::string path_;
 };
 

@@ -1,0 +1,68 @@
+// Python's pickle format, read as plain values: nothing is imported, called or built.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megatron::checkpoint {
+
+// A value of a pickle. Those inside of it may be shared, and a list or dict may even contain itself:
+// who follows `items` must know how deep.
+struct PickleValue {
+  enum class Kind : uint8_t {
+    none,
+    boolean,
+    integer,
+    large_integer,  // `text`: two's complement, little-endian, of more than 8 bytes
+    real,           // its value is not kept
+    text,           // as in the file, where nobody checked that it is UTF-8
+    bytes,          // in `text`
+    tuple,          // its items
+    list,           // its items
+    dict,           // key, value, key, value, ... in their order; also a collections.OrderedDict
+    global,         // `text`: "module.name"
+    call,           // two items: what would be called (a global), the tuple of its arguments
+    persistent,     // one item: the id of an object that lies outside of the pickle
+  };
+  Kind kind = Kind::none;
+  int64_t integer = 0;    // also of a boolean
+  std::string_view text;  // into the bytes that were read, or of the known names
+  std::vector<const PickleValue*> items;
+
+  bool is(Kind wanted) const { return kind == wanted; }
+  bool is_global(std::string_view name) const { return kind == Kind::global && text == name; }
+};
+
+// One pickle of protocol 2 to 5, from the beginning of `bytes`, which outlive this.
+class Pickle {
+ public:
+  // Throws Error beginning with `where` for damage, for more than kMostSteps instructions, and for a
+  // callable that is not among `known`, naming it. Calls of those are not made, either: they become
+  // values of the kind `call`. collections.OrderedDict is always known, and a dict; attributes that
+  // are set on one (_metadata) are dropped.
+  Pickle(std::span<const std::byte> bytes, std::span<const std::string_view> known,
+         const std::string& where);
+  Pickle(Pickle&&) = default;
+  Pickle& operator=(Pickle&&) = delete;
+
+  const PickleValue& root() const { return *root_; }
+  const std::vector<const PickleValue*>& persistent() const { return persistent_; }  // all of them
+  size_t size() const { return size_; }  // bytes of the pickle
+
+  static constexpr size_t kMostSteps = 5'000'000;  // of a hundred thousand tensors, and more
+
+ private:
+  friend class PickleReader;
+
+  std::deque<PickleValue> values_;  // which point to each other
+  std::vector<const PickleValue*> persistent_;
+  const PickleValue* root_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace megatron::checkpoint

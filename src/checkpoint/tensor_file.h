@@ -1,0 +1,57 @@
+// A file of named tensors, of whatever format.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/files.h"
+#include "tensor/shape.h"
+
+namespace megatron::checkpoint {
+
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;
+  int64_t begin = 0, end = 0;  // bytes within the file's data; end - begin: how many there are
+};
+
+// Bytes of a tensor; none when they, or a stride of the shape, would not fit in 64 bits.
+std::optional<int64_t> byte_count(const Shape& shape, DType type);
+
+// A file mapped for reading, and the tensors that its format says are there. Formats check all of
+// it when they open it: what is listed here can be read. Usable from several threads.
+class TensorFile {
+ public:
+  virtual ~TensorFile() = default;
+  TensorFile(const TensorFile&) = delete;
+  TensorFile& operator=(const TensorFile&) = delete;
+
+  const std::string& path() const { return file_.path(); }
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }
+  const std::vector<std::pair<std::string, std::string>>& metadata() const { return metadata_; }
+  const TensorInfo* find(std::string_view name) const;  // null when absent
+  // Elements of one of tensors(), row-major; of any alignment, valid as long as this.
+  virtual std::span<const std::byte> bytes(const TensorInfo& info) const = 0;
+
+ protected:
+  explicit TensorFile(const std::string& path) : file_(path) {}
+  void index_names();  // once tensors_ is complete
+
+  MappedFile file_;
+  std::vector<TensorInfo> tensors_;
+  std::vector<std::pair<std::string, std::string>> metadata_;
+
+ private:
+  std::map<std::string, size_t, std::less<>> by_name_;
+};
+
+}  // namespace megatron::checkpoint
