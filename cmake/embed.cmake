@@ -30,3 +30,31 @@ function(megatron_embed_flags room folder)
   configure_file(${folder}/embedded.cpp.in ${CMAKE_CURRENT_BINARY_DIR}/${room}_flag_tables.cpp @ONLY)
   target_sources(${room} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${room}_flag_tables.cpp)
 endfunction()
+
+# megatron_embed_recipes(ROOM FOLDER SOURCE): the files FOLDER/*.yaml and FOLDER/models/*.json, those of `twins` too, become
+# constants of the program, by their paths without the end (SOURCE/embedded_recipes.cpp.in).
+function(megatron_embed_recipes room folder source)
+  if(NOT TARGET ${room})
+    return()
+  endif()
+  megatron_list_files(RECIPES ${folder} yaml)
+  megatron_list_files(MODELS ${folder}/models json)
+  configure_file(${source}/embedded_recipes.cpp.in ${CMAKE_CURRENT_BINARY_DIR}/${room}_recipes.cpp @ONLY)
+  target_sources(${room} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${room}_recipes.cpp)
+endfunction()
+
+# megatron_list_files(VARIABLE FOLDER END): {"a", R"(content of FOLDER/a.END)"}, ... sorted by name; those of FOLDER/twins
+# follow.
+function(megatron_list_files variable folder end)
+  file(GLOB files CONFIGURE_DEPENDS ${folder}/*.${end})
+  file(GLOB twins CONFIGURE_DEPENDS ${folder}/twins/*.${end})
+  set(list "")
+  foreach(file ${files} ${twins})
+    file(RELATIVE_PATH name ${folder} ${file})
+    string(REGEX REPLACE "[.]${end}$" "" name ${name})
+    file(READ ${file} text)
+    string(APPEND list "    {\"${name}\", R\"~file~(${text})~file~\"},\n")
+  endforeach()
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${files} ${twins})
+  set(${variable} "${list}" PARENT_SCOPE)
+endfunction()

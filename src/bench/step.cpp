@@ -272,7 +272,8 @@ void StepBench::check() const {
       "--decrease-batch-size-if-needed");
   MG_CHECK(!s.checkpoint.save && !s.checkpoint.load,
            "bench saves and resumes nothing; drop --save and --load");
-  MG_CHECK(!s.run.eval_interval, "bench evaluates nothing; drop --eval-interval");
+  MG_CHECK(!s.run.eval_interval || s.run.eval_iters == 0,
+           "bench evaluates nothing; drop --eval-interval, or give --eval-iters 0");
   MG_CHECK(!s.run.sample_interval, "bench writes no samples; drop --sample-interval");
   training::check_settings(s, false);
 }

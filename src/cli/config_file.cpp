@@ -122,9 +122,8 @@ int count_documents(const std::string& text, int limit) {
   return count;
 }
 
-// The whole file, as text in which every quote that is not closed is an error.
-std::string read_text(const std::string& path) {
-  std::string text = read_file(path, kLargestFile);
+// The text of a file, such that every quote that is not closed is an error.
+std::string checked(std::string text, const std::string& path) {
   const size_t zero = text.find('\0');
   const auto line_of = [&](size_t at) {
     return std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n') + 1;
@@ -182,7 +181,11 @@ std::string value_of(const Field& field) {
 }  // namespace
 
 std::vector<ConfigEntry> read_config(const std::string& path) {
-  const std::string text = read_text(path);
+  return parse_config(read_file(path, kLargestFile), path);
+}
+
+std::vector<ConfigEntry> parse_config(std::string content, const std::string& path) {
+  const std::string text = checked(std::move(content), path);
   Reader reader(path);
   try {
     const int documents = count_documents(text, 2);

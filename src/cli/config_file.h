@@ -28,6 +28,8 @@ struct ConfigEntry {
 // list, a quote that is not closed, a variable that is not set, bytes that are no UTF-8 text, a
 // file above 1 MiB or 10000 flags.
 std::vector<ConfigEntry> read_config(const std::string& path);
+// The same of a file's content; path: its name in messages.
+std::vector<ConfigEntry> parse_config(std::string content, const std::string& path);
 
 // The field that a key names, or null: exactly, or with - for each _.
 Field* find_by_key(Fields& fields, const std::string& key);

@@ -35,7 +35,7 @@ struct LocalData {
 };
 
 bool needs_shape(const TrainSettings& s) {
-  if (s.run.model || s.checkpoint.use_checkpoint_args) return false;
+  if (s.run.model || s.run.model_config || s.checkpoint.use_checkpoint_args) return false;
   const bool from_checkpoint = s.checkpoint.load || s.checkpoint.pretrained_checkpoint;
   return !from_checkpoint || !s.shape.first_shape_flag().empty();
 }
@@ -50,7 +50,7 @@ void add_shape(const TrainSettings& s, std::vector<Missing>& all) {
   if (!needs_shape(s)) return;
   Missing shape{{},
                 "the model's shape; --preset NAME gives one, --model DIR that of a Hugging Face "
-                "directory"};
+                "directory, --recipe NAME a whole run"};
   if (!s.shape.num_layers) shape.flags.push_back("--num-layers INT");
   if (!s.shape.hidden_size) shape.flags.push_back("--hidden-size INT");
   if (!s.shape.num_attention_heads) shape.flags.push_back("--num-attention-heads INT");

@@ -1,6 +1,6 @@
 #include "cli/options.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -12,7 +12,9 @@
 #include "base/function_ref.h"
 #include "cli/flags/foreign_flags.h"
 #include "cli/help.h"
+#include "cli/layers.h"
 #include "settings/presets.h"
+#include "settings/recipes.h"
 
 namespace megatron::cli {
 namespace {
@@ -161,7 +163,8 @@ Named named_by(const std::string& key, Fields& fields, const ForeignFlags& forei
 }
 
 // The flags of the files of --config themselves, and what is no setting.
-constexpr std::array<std::string_view, 3> kOutsideOfFiles = {"config", "print-config", "help"};
+constexpr std::array<std::string_view, 4> kOutsideOfFiles = {"config", "recipe", "print-config",
+                                                             "help"};
 
 void set_from_entry(const ConfigEntry& entry, Fields& fields, ForeignFlags& foreign) {
   std::vector<std::string> values = entry.values;
@@ -195,9 +198,10 @@ void set_from_entry(const ConfigEntry& entry, Fields& fields, ForeignFlags& fore
   }
 }
 
-void read_config_file(const std::string& path, Fields& fields, ForeignFlags& foreign) {
+void set_from_entries(const std::vector<ConfigEntry>& entries, Fields& fields,
+                      ForeignFlags& foreign) {
   std::vector<std::pair<std::string, std::string>> seen;  // name of the flag, where
-  for (const ConfigEntry& entry : read_config(path)) {
+  for (const ConfigEntry& entry : entries) {
     const Field* field = find_by_key(fields, entry.name);
     std::string name = field != nullptr ? field->name : entry.name;
     std::replace(name.begin(), name.end(), field != nullptr ? '-' : '_', '-');
@@ -216,53 +220,22 @@ void read_config_file(const std::string& path, Fields& fields, ForeignFlags& for
   }
 }
 
-// Sets fields from a file or the command line, over what came before it.
-class Layers {
- public:
-  explicit Layers(Fields& fields) : fields_(fields) {}
-
-  // set: assigns what this one gives.
-  void add(FunctionRef<void()> set) {
-    std::vector<Field>& all = fields_.all();
-    std::vector<bool> before;
-    for (Field& field : all) before.push_back(std::exchange(field.given, false));
-    set();
-    for (const Field& field : all) {
-      if (!field.given || (field.is_switch && field.get() == "false")) continue;
-      for (const Field::Replaced& other : field.replaces)
-        if (other.when(field)) give_way(other.name, field, before);
-    }
-    for (size_t i = 0; i < all.size(); ++i) all[i].given = all[i].given || before[i];
-  }
-
-  const std::vector<std::string>& notes() const { return notes_; }
-
- private:
-  // before: of each field, whether an earlier one gave it.
-  void give_way(const std::string& name, const Field& to, std::vector<bool>& before) {
-    Field& field = *fields_.find(name);
-    const auto at = static_cast<size_t>(&field - &fields_.all()[0]);
-    if (field.given || !before[at]) return;
-    const std::string value = field.get(), where = field.where;
-    field.unset();
-    before[at] = false;
-    if (field.get() == value) return;
-    notes_.push_back(field.is_switch
-                         ? fmt::format("{}: {} gives way to --{}", where, name, to.name)
-                         : fmt::format("{}: {} {} gives way to --{}", where, name, value, to.name));
-  }
-
-  Fields& fields_;
-  std::vector<std::string> notes_;
-};
-
 // The flags that parse_training() adds to a command's.
 struct ConfigFlags {
+  std::string recipe;
   std::vector<std::string> files;
   bool print = false;
 
-  void fields(Fields& f) {
+  // of_run: the command takes the flags of `megatron train`.
+  void fields(Fields& f, bool of_run) {
     f.begin_group("configuration");
+    if (of_run) {
+      f.add("recipe", &recipe,
+            fmt::format("a whole run by name, but for data and tokenizer, read before the files of "
+                        "--config: {}; twins/NAME: the same run, cut so that it runs anywhere",
+                        fmt::join(settings::recipe_names(), ", ")));
+      f.common({"recipe"});
+    }
     f.add("config", &files,
           "YAML file of flags (num-layers: 12), read before those of the command line, which win; "
           "${NAME} in a value is a variable of the environment");
@@ -272,22 +245,25 @@ struct ConfigFlags {
   }
 };
 
-// Sets the fields of a command from its preset, files of --config and command line, each over what
-// came before it.
+// Sets the fields of a command from its preset, recipe, files of --config and command line, each
+// over what came before it.
 class Reading {
  public:
   // all: the `own` fields of the command, and those of ConfigFlags.
   Reading(Fields& all, size_t own, const Arguments& arguments)
       : all_(all), own_(own), arguments_(arguments) {}
 
-  // files: the value of --config, which the command line sets.
-  void read(std::vector<std::string>& files) {
-    read_layers(files, "");
+  // config: the command line sets it.
+  void read(const ConfigFlags& config) {
+    read_layers(config, "");
     const Field* const preset = all_.find("preset");
     if (preset == nullptr || preset->get().empty()) return foreign_->finish();
     const std::string name = preset->get();
+    MG_CHECK(!preset->given || config.recipe.empty(),
+             "--recipe {} and --preset {} both give a model and its batch; drop one", config.recipe,
+             name);
     for (Field& field : all_.all()) field.unset();
-    read_layers(files, name);
+    read_layers(config, name);
     foreign_->finish();
     notes_.push_back(preset_note(name));
   }
@@ -301,7 +277,7 @@ class Reading {
   }
 
  private:
-  void read_layers(std::vector<std::string>& files, const std::string& preset) {
+  void read_layers(const ConfigFlags& config, const std::string& preset) {
     foreign_.emplace(all_);
     notes_.clear();
     Parser parser(all_, &*foreign_, {});
@@ -314,8 +290,13 @@ class Reading {
     parser.set({items.begin(), rest});
     Layers layers(all_);
     if (!preset.empty()) layers.add([&] { set_preset(preset); });
-    for (const std::string& path : files)
-      layers.add([&] { read_config_file(path, all_, *foreign_); });
+    const auto read = [&](const std::vector<ConfigEntry>& entries) {
+      layers.add([&] { set_from_entries(entries, all_, *foreign_); });
+    };
+    if (!config.recipe.empty())
+      read(parse_config(std::string(settings::recipe_text(config.recipe)),
+                        "recipe " + config.recipe));
+    for (const std::string& path : config.files) read(read_config(path));
     layers.add([&] { parser.set({rest, items.end()}); });
     if (!preset.empty()) leave_vocabulary_to_tokenizer(preset);
     for (const std::string& note : layers.notes())
@@ -376,12 +357,12 @@ std::optional<int> parse_training(const std::string& usage, const std::string& d
   ConfigFlags config;
   const size_t own = fields.all().size();
   Fields all = fields;
-  config.fields(all);
+  config.fields(all, fields.find("train-iters") != nullptr);
   const std::vector<Positional> no_positional;
   const Help help{usage, description, all, no_positional, true};
   if (const auto code = print_help(help, arguments)) return code;
   Reading reading(all, own, arguments);
-  reading.read(config.files);
+  reading.read(config);
   for (size_t i = 0; i < own; ++i) {
     fields.all()[i].given = all.all()[i].given;
     fields.all()[i].where = all.all()[i].where;

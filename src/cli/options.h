@@ -47,6 +47,8 @@ struct PrintConfig {
 //   --config FILE        flags from a file (config_file.h), before those of the command line; of
 //                        several files, and of file and command line, the last counts: also where
 //                        it gives a flag that takes the place of another (Fields::replace)
+//   --recipe NAME        such a file that is part of the program (settings/recipes.h), before all
+//                        others; of commands that take the flags of `megatron train`
 //   --print-config       prints the resulting configuration as such a file, and gives exit code 0;
 //                        where PrintConfig::check refuses it, throws that Error behind the print
 //   Megatron-LM's others ignored, refused or older spellings (flags/table.h). All that are refused

@@ -50,7 +50,8 @@ int train(const Arguments& arguments) {
   std::vector<std::string> notes;
   if (const auto code = parse_training(
           "megatron train [flags]",
-          "Trains a GPT-2 or Llama style model. Flags have Megatron-LM's names and meanings.",
+          "Trains a language model. Flags have Megatron-LM's names and meanings; --recipe gives a "
+          "whole run.",
           fields, arguments, notes, {.check = [&] {
             require_flags(settings, "train", arguments);
             training::check_settings(settings, false);

@@ -1,9 +1,12 @@
 #include "settings/run_settings.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 
 #include "base/error.h"
+#include "settings/recipes.h"
 
 namespace megatron::settings {
 
@@ -44,6 +47,10 @@ void RunSettings::fields(Fields& f) {
   f.begin_group("model");
   f.add("model", &model,
         "Hugging Face directory that gives the shape, and with --finetune the weights");
+  f.add("model-config", &model_config,
+        fmt::format("config.json that gives the shape of a model to be trained from scratch: a "
+                    "file, or the name of a published one ({})",
+                    fmt::join(model_config_names(), ", ")));
   f.common({"model"});
   f.begin_group("logging");
   f.add("sample-interval", &sample_interval,

@@ -131,7 +131,8 @@ comm::GpuBackend RuntimeSettings::gpu_backend() const {
 void RuntimeSettings::join(const comm::Processes& processes) {
   if (!processes.launched()) return;
   MG_CHECK(ranks.value_or(processes.size()) == processes.size(),
-           "--ranks is {} and {} were launched; drop --ranks", *ranks, processes.description());
+           "--ranks is {} and {} were launched; drop --ranks, or give --ranks {}", *ranks,
+           processes.description(), processes.size());
   ranks = processes.size();
   launched_by = processes.description();
   launched_here = processes.local_size();

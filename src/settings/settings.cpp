@@ -49,7 +49,9 @@ void replace_by_command_line(Fields& f, const Names& of_shape) {
          {"use-megatron-fsdp", "use-custom-fsdp", "data-parallel-sharding-strategy"});
   f.replace({"weight-decay"}, {"start-weight-decay", "end-weight-decay"});
   either({"model"}, {"pretrained-checkpoint"});
+  either({"model"}, {"model-config"});
   f.replace({"model"}, of_shape);
+  f.replace({"model-config"}, of_shape);
   f.replace(of_shape, {"model"}, differs);
 }
 
@@ -70,7 +72,7 @@ Fields TrainSettings::fields() {
     if (!field.idle) continue;
     field.idle = [this, idle = std::move(field.idle)] {
       // Else a directory gives the shape.
-      const bool by_flags = !run.model && !checkpoint.use_checkpoint_args &&
+      const bool by_flags = !run.model && !run.model_config && !checkpoint.use_checkpoint_args &&
                             !(checkpoint.load && shape.first_shape_flag().empty());
       return by_flags ? idle() : "";
     };

@@ -127,6 +127,7 @@ class Teller {
     // These are not the model's, where they are given.
     if (typed.hidden_dropout) typed.hidden_dropout = taken.hidden_dropout = std::nullopt;
     if (typed.attention_dropout) typed.attention_dropout = taken.attention_dropout = std::nullopt;
+    if (typed.vocab_size == taken.vocab_size) typed.vocab_size = taken.vocab_size = std::nullopt;
     Fields now, defaults, given;
     taken.fields(now);
     plain.fields(defaults);

@@ -19,7 +19,7 @@ struct Derivation {
   const settings::TrainSettings& settings;  // as run: after finalize()
   const models::Model& model;
   const corpus::Vocabulary& vocabulary;
-  std::string shape_source;  // directory whose config.json gave the shape; "": the flags did
+  std::string shape_source;  // whose config.json gave the shape (model_source.h); "": flags did
   // Of the checkpoint that the run goes on from; null: it begins at step 0.
   const resume::TrainerState* resumed = nullptr;
   std::string resumed_from;  // its path

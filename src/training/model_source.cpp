@@ -1,11 +1,14 @@
 #include "training/model_source.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "settings/recipes.h"
 #include "tokenizers/tokenizer_file.h"
 #include "training/whole_model.h"
 
@@ -31,6 +34,33 @@ NamedFiles companion_files(const std::string& path) {
   for (const fs::path& file : paths)
     files.emplace_back(file.filename().string(), read_file(file.string()));
   return files;
+}
+
+ShapeSource directory_source(const std::string& directory) {
+  return {
+      .name = directory, .directory = directory, .config = Json::read(directory + "/config.json")};
+}
+
+ShapeSource config_source(const settings::TrainSettings& s) {
+  ShapeSource source{.name = *s.run.model_config};
+  if (const auto text = settings::model_config_text(source.name)) {
+    source.config = Json::parse(*text, source.name);
+  } else {
+    const std::vector<std::string> names = settings::model_config_names();
+    const std::string near = nearest(source.name, names);
+    MG_CHECK(fs::is_regular_file(source.name),
+             "--model-config is {}, which is no file{}; give a config.json, or one of {}",
+             source.name, near.empty() ? "" : fmt::format(" (did you mean {}?)", near),
+             fmt::join(names, ", "));
+    source.config = Json::read(source.name);
+  }
+  if (!s.shape.vocab_size) return source;
+  MG_CHECK(source.config.is_object() && source.config.contains("vocab_size"),
+           "--model-config {} has no vocab_size, which --vocab-size {} could replace; drop the one "
+           "or the other",
+           source.name, *s.shape.vocab_size);
+  source.config.set("vocab_size", *s.shape.vocab_size);
+  return source;
 }
 
 std::string tokenizer_path(const std::optional<std::string>& given,

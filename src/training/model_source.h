@@ -10,6 +10,7 @@
 #include "checkpoint/model_directory.h"
 #include "models/stage.h"
 #include "resume/save_directory.h"
+#include "settings/settings.h"
 
 namespace megatron::training {
 
@@ -22,6 +23,19 @@ std::string tokenizer_path(const std::optional<std::string>& given,
 std::unique_ptr<models::Stage> load_model(const checkpoint::ModelDirectory& directory,
                                           const models::Model& model, Runtime& runtime, DType type,
                                           uint64_t seed);
+
+// What describes a model besides flags.
+struct ShapeSource {
+  std::string name;       // for messages: the directory, or what --model-config names
+  std::string directory;  // where config.json has a tokenizer and others beside it; "": nowhere
+  Json config;
+
+  explicit operator bool() const { return !name.empty(); }  // else flags give the shape
+};
+ShapeSource directory_source(const std::string& directory);
+// Of --model-config, with the number of tokens of --vocab-size, where it is given. Throws Error
+// for a name that is neither a file's nor that of a published model.
+ShapeSource config_source(const settings::TrainSettings& settings);
 
 // Files by name, and their content.
 using NamedFiles = std::vector<std::pair<std::string, std::string>>;

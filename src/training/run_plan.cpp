@@ -22,54 +22,56 @@
 namespace megatron::training {
 namespace {
 
-// The directory that gives the model's shape; empty: the flags do.
-std::string shape_source(const settings::TrainSettings& s, const resume::Beginning& beginning) {
-  if (s.run.model) return resume::resolve_model_directory(*s.run.model);
+ShapeSource shape_source(const settings::TrainSettings& s, const resume::Beginning& beginning) {
+  if (s.run.model) return directory_source(resume::resolve_model_directory(*s.run.model));
   if (s.checkpoint.use_checkpoint_args && beginning.weights != nullptr)
-    return beginning.weights->path();
+    return directory_source(beginning.weights->path());
+  if (s.run.model_config) return config_source(s);
   const bool by_flags = !s.shape.first_shape_flag().empty() || s.shape.vocab_size;
-  return beginning.weights == nullptr || by_flags ? "" : beginning.weights->path();
+  if (beginning.weights == nullptr || by_flags) return {};
+  return directory_source(beginning.weights->path());
 }
 
-models::Model find_model(const settings::TrainSettings& s, const std::string& source,
+models::Model find_model(const settings::TrainSettings& s, const ShapeSource& source,
                          const corpus::Vocabulary& vocabulary) {
   models::Model model;
-  if (source.empty()) {
+  if (!source) {
     models::ModelFlags flags = s.shape;
     flags.vocab_size = vocabulary.size;
     model = models::model_from_flags(flags, *s.batch.seq_length);
   } else {
-    model = models::model_from_config_json(Json::read(source + "/config.json"))
+    model = models::model_from_config_json(source.config)
                 ->with({.hidden_dropout = s.shape.hidden_dropout,
                         .attention_dropout = s.shape.attention_dropout});
   }
   models::require_language_model(model, "training on text");
   MG_CHECK(model->vocab_size() >= vocabulary.size,
-           "the model has {} tokens and the tokenizer {}; they do not fit together",
-           model->vocab_size(), vocabulary.size);
+           "the model has {} tokens and the tokenizer {}; they do not fit together{}",
+           model->vocab_size(), vocabulary.size,
+           s.run.model_config ? fmt::format(": give --vocab-size {}", vocabulary.size) : "");
   check_length(s.batch, model);
   return model;
 }
 
 // So that a checkpoint opens with the tokenizer of the run, whatever flags made it.
-NamedFiles find_companions(const corpus::Vocabulary& vocabulary, const std::string& source) {
+NamedFiles find_companions(const corpus::Vocabulary& vocabulary, const std::string& directory) {
   if (vocabulary.opens_by_itself)
-    return companion_files(vocabulary.directory.empty() ? source : vocabulary.directory);
+    return companion_files(vocabulary.directory.empty() ? directory : vocabulary.directory);
   NamedFiles companions;
   for (const tokenizers::Codec::File& file : vocabulary.tokenizer->files())
     companions.emplace_back(file.name, file.content);
-  const std::string generation = source + "/generation_config.json";
-  if (!source.empty() && std::filesystem::exists(generation))
+  const std::string generation = directory + "/generation_config.json";
+  if (!directory.empty() && std::filesystem::exists(generation))
     companions.emplace_back("generation_config.json", read_file(generation));
   return companions;
 }
 
 // A model that began as a Hugging Face directory keeps that directory's config.json but for the
 // stored type.
-SavedFiles describe_checkpoints(const RunPlan& plan, const std::string& source) {
+SavedFiles describe_checkpoints(const RunPlan& plan, const ShapeSource& source) {
   Json config = plan.model->config_json(plan.settings.precision.type());
-  if (!source.empty()) {
-    Json original = Json::read(source + "/config.json");
+  if (!source.directory.empty()) {
+    Json original = source.config;
     original.set(original.contains("torch_dtype") ? "torch_dtype" : "dtype", config["dtype"]);
     config = std::move(original);
   } else if (plan.vocabulary.tokenizer != nullptr) {
@@ -77,19 +79,20 @@ SavedFiles describe_checkpoints(const RunPlan& plan, const std::string& source) 
     if (t.bos()) config.set("bos_token_id", *t.bos());
     if (t.eos()) config.set("eos_token_id", *t.eos());
   }
-  return {std::move(config), find_companions(plan.vocabulary, source)};
+  return {std::move(config), find_companions(plan.vocabulary, source.directory)};
 }
 
 // A model's directory brings its tokenizer, or else its number of tokens.
-corpus::Vocabulary find_vocabulary(settings::TrainSettings& s, const std::string& source) {
-  if (source.empty()) return corpus::open_vocabulary(s.data, s.shape.vocab_size);
-  const bool has_tokenizer = tokenizers::has_tokenizer_file(source);
+corpus::Vocabulary find_vocabulary(settings::TrainSettings& s, const ShapeSource& source) {
+  if (!source) return corpus::open_vocabulary(s.data, s.shape.vocab_size);
+  const bool has_tokenizer =
+      !source.directory.empty() && tokenizers::has_tokenizer_file(source.directory);
   if (!s.data.tokenizer_model && !s.data.tokenizer_type && !s.data.mock_data && has_tokenizer) {
-    s.data.tokenizer_model = source;
+    s.data.tokenizer_model = source.directory;
   }
   if (s.data.tokenizer_model) return corpus::open_vocabulary(s.data, {});
-  return corpus::open_vocabulary(
-      s.data, models::model_from_config_json(Json::read(source + "/config.json"))->vocab_size());
+  return corpus::open_vocabulary(s.data,
+                                 models::model_from_config_json(source.config)->vocab_size());
 }
 
 // The tokens that a tokenizer of this type mostly has; 0: not known.
@@ -103,7 +106,7 @@ int64_t usual_vocabulary(const std::string& type) {
 
 // That of a run, but a plan needs no tokenizer: where its files are not here, only their number of
 // tokens is named.
-corpus::Vocabulary vocabulary_for_plan(settings::TrainSettings& s, const std::string& source,
+corpus::Vocabulary vocabulary_for_plan(settings::TrainSettings& s, const ShapeSource& source,
                                        std::optional<SettingNote>& assumed, bool& stands_in) {
   std::error_code error;
   const auto absent = [&](const std::optional<std::string>& path) {
@@ -112,8 +115,9 @@ corpus::Vocabulary vocabulary_for_plan(settings::TrainSettings& s, const std::st
   const bool missing = absent(s.data.tokenizer_model) || absent(s.data.vocab_file);
   const std::string type = s.data.type_by_flags().value_or("HuggingFaceTokenizer");
   if (!missing || usual_vocabulary(type) == 0) return find_vocabulary(s, source);
-  const int64_t size = s.shape.vocab_size.value_or(usual_vocabulary(type));
-  if (!s.shape.vocab_size)
+  const int64_t size = source ? models::model_from_config_json(source.config)->vocab_size()
+                              : s.shape.vocab_size.value_or(usual_vocabulary(type));
+  if (!source && !s.shape.vocab_size)
     assumed = {
         "vocab-size", std::to_string(size),
         fmt::format("{} is not here; of --tokenizer-type {}",
@@ -265,11 +269,13 @@ SettledRun settle_run(const settings::TrainSettings& given) {
   settings::TrainSettings& s = run.settings;
   settle_planned(s);
   const bool by_flags = !s.shape.first_shape_flag().empty();
-  std::string source;
+  ShapeSource source;
   if (s.run.model) {
-    source = resume::resolve_model_directory(*s.run.model);
+    source = directory_source(resume::resolve_model_directory(*s.run.model));
+  } else if (s.run.model_config) {
+    source = config_source(s);
   } else if (!by_flags && s.checkpoint.load) {
-    source = resume::resolve_model_directory(*s.checkpoint.load);
+    source = directory_source(resume::resolve_model_directory(*s.checkpoint.load));
   }
   std::optional<SettingNote> assumed;
   run.vocabulary = vocabulary_for_plan(s, source, assumed, run.stands_in);
@@ -283,7 +289,7 @@ SettledRun settle_run(const settings::TrainSettings& given) {
                                 .settings = s,
                                 .model = run.model,
                                 .vocabulary = run.vocabulary,
-                                .shape_source = source});
+                                .shape_source = source.name});
   run.notes.insert(run.notes.end(), layout.begin(), layout.end());
   if (assumed) {
     std::erase_if(run.notes, [&](const SettingNote& n) { return n.flag == assumed->flag; });
@@ -305,7 +311,7 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
                                           processes, s.runtime.threads_per_rank());
   plan.beginning.state.seed =
       plan.beginning.checkpoint ? plan.beginning.state.seed : s.runtime.seed;
-  const std::string source = shape_source(s, plan.beginning);
+  const ShapeSource source = shape_source(s, plan.beginning);
   plan.vocabulary = find_vocabulary(s, source);
   plan.model = find_model(s, source, plan.vocabulary);
   if (composed) plan.model = composed(plan.model);
@@ -321,8 +327,8 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
     check_architecture(plan.model, *plan.beginning.weights);
   } else if (s.checkpoint.finetune && s.run.model) {
     ThreadPool pool(s.runtime.threads_per_rank());
-    resume::require_whole_model(source, pool);
-    plan.beginning.weights = std::make_shared<const checkpoint::ModelDirectory>(source);
+    resume::require_whole_model(source.directory, pool);
+    plan.beginning.weights = std::make_shared<const checkpoint::ModelDirectory>(source.directory);
   }
   settle_beginning(plan);
   if (s.checkpoint.save) plan.saved = describe_checkpoints(plan, source);
@@ -335,7 +341,7 @@ RunPlan make_run_plan(const settings::TrainSettings& given, comm::Group& process
        .settings = s,
        .model = plan.model,
        .vocabulary = plan.vocabulary,
-       .shape_source = source,
+       .shape_source = source.name,
        .resumed = plan.beginning.checkpoint ? &plan.beginning.state : nullptr,
        .resumed_from = plan.beginning.checkpoint ? plan.beginning.checkpoint->path() : ""});
   plan.notes.insert(plan.notes.end(), layout.begin(), layout.end());

@@ -5,6 +5,8 @@
 #include "base/error.h"
 #include "corpus/corpus.h"
 #include "data/requested_samples.h"
+#include "settings/recipes.h"
+#include "training/model_source.h"
 
 namespace megatron::training {
 namespace {
@@ -23,12 +25,16 @@ void check_order(const settings::RunSettings& run) {
            "--validation-set-names needs --multiple-validation-sets");
 }
 
-// A model that exists has a shape and a number of tokens.
+// A model that exists has a number of tokens besides its shape.
 void check_shape_source(const settings::TrainSettings& s) {
-  if (!s.run.model) return;
+  const std::optional<std::string>&model = s.run.model, &config = s.run.model_config;
+  if (!model && !config) return;
+  MG_CHECK(!model || !config, "--model {} and --model-config {} both give the model; drop one",
+           *model, *config);
   const std::string flag = s.shape.first_shape_flag();
-  MG_CHECK(flag.empty(), "--{} and --model {} both give the model's shape; drop one", flag,
-           *s.run.model);
+  MG_CHECK(flag.empty(), "--{} and --model{} {} both give the model's shape; drop one", flag,
+           model ? "" : "-config", model ? *model : *config);
+  if (!model) return;
   MG_CHECK(!s.shape.vocab_size,
            "--vocab-size {} and --model {} both give the number of tokens; drop one",
            *s.shape.vocab_size, *s.run.model);
@@ -197,10 +203,16 @@ void check_settings(const settings::TrainSettings& given, bool planned) {
   const settings::CheckpointSettings& c = s.checkpoint;
   const bool by_flags = !s.shape.first_shape_flag().empty();
   if (s.run.model || c.use_checkpoint_args) return;
-  if (!by_flags && (c.load || c.pretrained_checkpoint)) return;
-  models::ModelFlags flags = s.shape;
-  if (!flags.vocab_size) flags.vocab_size = 1;  // the tokenizer's size comes later
-  const models::Model model = models::model_from_flags(flags, *s.batch.seq_length);
+  models::Model model;
+  if (s.run.model_config) {
+    if (!settings::model_config_text(*s.run.model_config)) return;  // a file
+    model = models::model_from_config_json(config_source(s).config);
+  } else {
+    if (!by_flags && (c.load || c.pretrained_checkpoint)) return;
+    models::ModelFlags flags = s.shape;
+    if (!flags.vocab_size) flags.vocab_size = 1;  // the tokenizer's size comes later
+    model = models::model_from_flags(flags, *s.batch.seq_length);
+  }
   check_length(s.batch, model);
   settle_layout(s, model);
 }

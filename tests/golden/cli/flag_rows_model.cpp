@@ -90,6 +90,8 @@ std::vector<FlagRow> model_flags() {
       {"no-bias-gelu-fusion", "loss", "--no-bias-gelu-fusion", "", "", "", "--swiglu"},
       {"model", "shape",
        "!num-layers !hidden-size !num-attention-heads !vocab-size --model {vectors}/hf/gpt2"},
+      {"model-config", "shape",
+       "!num-layers !hidden-size !num-attention-heads !vocab-size --model-config twins/gemma2_9b"},
       {"seed", "loss", "--seed 4321"},
       {"bf16", "loss", "--bf16"},
       {"fp16", "loss", "--fp16"},

@@ -83,7 +83,7 @@ TEST(Help, EachFlagOfTrainIsOfOneGroup) {
   for (const auto& [group, names] : expected)
     EXPECT_EQ(shown.at(group), std::multiset<std::string>(names.begin(), names.end()));
   EXPECT_EQ(shown.at("configuration"),
-            (std::multiset<std::string>{"config", "print-config", "help-search"}));
+            (std::multiset<std::string>{"recipe", "config", "print-config", "help-search"}));
   EXPECT_EQ(shown.size(), kOfTrain.size());
 }
 

@@ -1,0 +1,15 @@
+// The files of recipes/, put into the program by cmake/embed.cmake.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace megatron::settings {
+
+struct EmbeddedFile {
+  std::string_view name, text;  // name: the path without its end, "twins/llama2_7b"
+};
+
+extern const std::span<const EmbeddedFile> kRecipes, kModels;
+
+}  // namespace megatron::settings

@@ -1,0 +1,192 @@
+// Each file of recipes/: its model has the tensors that were published, a rank fits the machine that
+// it names, and its twin, a small model with everything that is its family's, trains.
+#include "settings/recipes.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <regex>
+#include <set>
+
+#include "base/files.h"
+#include "cli/options.h"
+#include "golden/cli/process.h"
+#include "models/model.h"
+#include "settings/settings.h"
+#include "text.h"
+#include "training/plan/make_plan.h"
+#include "training/trainer.h"
+
+namespace megatron::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string test_name(const ::testing::TestParamInfo<std::string>& info) {
+  std::string name = info.param;
+  std::ranges::replace(name, '.', '_');
+  return name;
+}
+
+class Recipes : public ::testing::TestWithParam<std::string> {};
+
+// What a comment of the recipe says: the number behind `label`, without its commas.
+double stated(const std::string& recipe, const std::string& label) {
+  const std::string text(settings::recipe_text(recipe));
+  std::smatch match;
+  if (!std::regex_search(text, match, std::regex("\n# " + label + ": ([0-9,]+)")))
+    throw Error("recipes/" + recipe + ".yaml has no comment '# " + label + ": NUMBER'");
+  std::string number = match[1];
+  std::erase(number, ',');
+  return std::stod(number);
+}
+
+settings::TrainSettings settings_of(Words arguments) {
+  settings::TrainSettings settings;
+  Fields fields = settings.fields();
+  std::vector<std::string> notes;
+  cli::parse_training("train", "", fields, arguments, notes);
+  return settings;
+}
+
+// Nothing is printed during its life.
+struct Quiet {
+  Quiet() {
+    ::testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStderr();
+  }
+  ~Quiet() {
+    ::testing::internal::GetCapturedStdout();
+    ::testing::internal::GetCapturedStderr();
+  }
+  Quiet(const Quiet&) = delete;
+  Quiet& operator=(const Quiet&) = delete;
+};
+
+// "..._8xh100": how many of what.
+struct Machine {
+  int count = 0;
+  std::string what;
+};
+Machine machine_of(const std::string& recipe) {
+  std::smatch match;
+  const std::regex suffix("_([0-9]+)(xa100|xh100|cpu)$");
+  if (!std::regex_search(recipe, match, suffix))
+    throw Error(recipe + " does not end in the number and name of a machine's GPUs, or in cpu");
+  return {std::stoi(match[1]), match[2]};
+}
+
+TEST_P(Recipes, HaveThePublishedTensorsAndFit) {
+  const Machine machine = machine_of(GetParam());
+  const settings::TrainSettings s = settings_of({"--recipe", GetParam()});
+  // That both GPUs of 80 GB can give.
+  constexpr double kGpu = 79;
+  const plan::Plan plan = training::make_plan(s, {.samples = false, .device_memory = kGpu});
+  EXPECT_EQ(static_cast<double>(plan.parameter_count()), stated(GetParam(), "Parameters"));
+  int64_t rank = 0;
+  for (const plan::MemoryUse& stage : plan.stages)
+    rank =
+        std::max(rank, stage.arena_bytes() + (plan.gpu ? plan::GpuMemory::kOverhead : stage.host));
+  const double stated_bytes = 1e9 * stated(GetParam(), "Memory");
+  EXPECT_NEAR(static_cast<double>(rank), stated_bytes, 0.5e9 + 0.05 * stated_bytes);
+  if (machine.what == "cpu") {
+    EXPECT_EQ(plan.device, "cpu");
+    EXPECT_EQ(plan.ranks * plan.threads, machine.count);
+    return;
+  }
+  EXPECT_EQ(plan.device, "cuda");
+  EXPECT_EQ(plan.ranks, machine.count);
+  EXPECT_LT(static_cast<double>(rank), 0.9 * kGpu * (1 << 30));
+}
+
+TEST_P(Recipes, TwinsTrain) {
+  const settings::TrainSettings s = settings_of({"--recipe", "twins/" + GetParam()});
+  const Quiet quiet;
+  training::TrainHooks hooks;
+  hooks.peak = 1e12;
+  std::vector<double> losses;
+  hooks.after_step = [&](const training::IterationReport& r) { losses.push_back(r.loss); };
+  const training::TrainResult result = training::train(s, hooks);
+  EXPECT_LT(result.model->parameter_count(), 1000000);
+  EXPECT_EQ(result.model->num_layers(), 2);
+  ASSERT_EQ(losses.size(), 3u);
+  // Three small steps from 512 equally likely tokens.
+  for (const double loss : losses) EXPECT_NEAR(loss, std::log(512), 0.1);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Recipes, ::testing::ValuesIn(settings::recipe_names()), test_name);
+
+// A model that --model-config describes is saved as a directory of its family, and a run goes on from it.
+TEST(ModelConfig, IsSavedInItsFamily) {
+  const Workplace place;
+  const auto run = [&](const Words& more) {
+    const Quiet quiet;
+    training::TrainHooks hooks;
+    hooks.peak = 1e12;
+    const auto result = training::train(
+        settings_of(with({"--recipe", "twins/gemma2_9b_8xh100", "--save", place / "run", "--load",
+                          place / "run", "--vocab-size", "300", "--lr-decay-iters", "5"},
+                         more)),
+        hooks);
+    return result.iterations.size();
+  };
+  EXPECT_EQ(run({}), 3u);
+  const Json config = Json::read(place / "run/iter_0000003/config.json");
+  EXPECT_EQ(config["model_type"].as_string(), "gemma2");
+  EXPECT_EQ(config["vocab_size"].as_integer(), 300);
+  EXPECT_EQ(config["final_logit_softcapping"].as_number(), 30);
+  EXPECT_EQ(run({"--train-iters", "5"}), 2u);
+  // A file takes the place of the name, and is checked like it.
+  EXPECT_EQ(run({"--train-iters", "6", "--model-config", place / "run/iter_0000005/config.json"}),
+            1u);
+  const std::string error =
+      error_of([&] { run({"--train-iters", "7", "--model-config", "twins/gemma3_27b"}); });
+  expect_contains(error, {"is not the one in", "run"});
+}
+
+class PublishedModels : public ::testing::TestWithParam<std::string> {};
+
+models::Model model_named(const std::string& name) {
+  return models::model_from_config_json(Json::parse(*settings::model_config_text(name)));
+}
+
+// Keys of an object and of those within it with their values, of sizes the keys alone; what lists say
+// comes together.
+void flatten(const Json& json, const std::string& key, std::set<std::string>& lines) {
+  static const std::set<std::string> kSizes = {
+      "count",         "embedding-multiplier", "ffn-hidden-size", "hidden-size",
+      "kv-channels",   "num-attention-heads",  "num-layers",      "num-query-groups",
+      "softmax-scale", "vocab-size",           "window-size"};
+  if (json.is_object()) {
+    for (const auto& [name, value] : json.as_object()) flatten(value, name, lines);
+  } else if (json.is_array()) {
+    for (const Json& item : json.as_array()) flatten(item, key, lines);
+  } else {
+    lines.insert(kSizes.contains(key) ? key : key + " " + json.dump());
+  }
+}
+
+// Whether heads share keys, and whether all heads together are as wide as what flows between layers.
+std::pair<bool, bool> proportions(const models::Model& model) {
+  const models::ModelFlags flags = model->flags();
+  return {flags.group_query_attention,
+          *flags.kv_channels * *flags.num_attention_heads == *flags.hidden_size};
+}
+
+TEST_P(PublishedModels, HaveTwinsOfTheSameKind) {
+  const models::Model whole = model_named(GetParam()), twin = model_named("twins/" + GetParam());
+  std::set<std::string> of_whole, of_twin;
+  flatten(whole->describe(), "", of_whole);
+  flatten(twin->describe(), "", of_twin);
+  EXPECT_EQ(of_whole, of_twin);
+  EXPECT_EQ(proportions(whole), proportions(twin));
+  EXPECT_EQ(whole->family(), twin->family());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PublishedModels, ::testing::ValuesIn(settings::model_config_names()),
+                         test_name);
+
+}  // namespace
+}  // namespace megatron::testing
