@@ -248,8 +248,8 @@ std::vector<Report> verify(const std::string& directory, const VerifyOptions& op
            "leave out --data-parallel-size, which is for trajectories",
            directory, options.data_parallel);
   const checkpoint::ModelDirectory files(directory);
-  const models::Model model = models::model_from_config_json(files.config())
-                                  ->with({.hidden_dropout = 0, .attention_dropout = 0});
+  const models::Model model =
+      models::model_from_directory(directory)->with({.hidden_dropout = 0, .attention_dropout = 0});
   std::vector<Report> reports;
   for (const DeviceKind device : options.devices) {
     Expected expected(directory + "/expected.safetensors");

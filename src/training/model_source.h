@@ -26,8 +26,10 @@ std::unique_ptr<models::Stage> load_model(const checkpoint::ModelDirectory& dire
 // Files by name, and their content.
 using NamedFiles = std::vector<std::pair<std::string, std::string>>;
 
-// The files of a directory (or one file) that say how text becomes tokens and how it is generated.
-// "" gives none.
-NamedFiles companion_files(const std::string& path);
+// Files of a directory, or of the one that a tokenizer's file lies in; "" gives none: how text
+// becomes tokens, how a chat becomes text, how text is generated.
+NamedFiles tokenizer_files(const std::string& path);
+NamedFiles chat_template_files(const std::string& path);
+NamedFiles generation_files(const std::string& path);
 
 }  // namespace megatron::training

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "base/clock.h"
@@ -39,9 +40,8 @@ models::Model find_model(const settings::TrainSettings& s, const std::string& so
     flags.vocab_size = vocabulary.size;
     model = models::model_from_flags(flags, *s.batch.seq_length);
   } else {
-    model = models::model_from_config_json(Json::read(source + "/config.json"))
-                ->with({.hidden_dropout = s.shape.hidden_dropout,
-                        .attention_dropout = s.shape.attention_dropout});
+    model = models::model_from_directory(source)->with(
+        {.hidden_dropout = s.shape.hidden_dropout, .attention_dropout = s.shape.attention_dropout});
   }
   MG_CHECK(model->vocab_size() >= vocabulary.size,
            "the model has {} tokens and the tokenizer {}; they do not fit together",
@@ -50,16 +50,21 @@ models::Model find_model(const settings::TrainSettings& s, const std::string& so
   return model;
 }
 
-// So that a checkpoint opens with the tokenizer of the run, whatever flags made it.
+// So that a checkpoint opens with the tokenizer of the run, whatever flags made it, and with the chat
+// template next to it; it generates as the directory of the model does, or else that of the tokenizer.
 NamedFiles find_companions(const corpus::Vocabulary& vocabulary, const std::string& source) {
-  if (vocabulary.opens_by_itself)
-    return companion_files(vocabulary.directory.empty() ? source : vocabulary.directory);
+  const std::string& tokenizer = vocabulary.directory.empty() ? source : vocabulary.directory;
   NamedFiles companions;
-  for (const tokenizers::Codec::File& file : vocabulary.tokenizer->files())
-    companions.emplace_back(file.name, file.content);
-  const std::string generation = source + "/generation_config.json";
-  if (!source.empty() && std::filesystem::exists(generation))
-    companions.emplace_back("generation_config.json", read_file(generation));
+  if (vocabulary.opens_by_itself) {
+    companions = tokenizer_files(tokenizer);
+  } else {
+    for (const tokenizers::Codec::File& file : vocabulary.tokenizer->files())
+      companions.emplace_back(file.name, file.content);
+  }
+  NamedFiles generation = generation_files(source);
+  if (generation.empty()) generation = generation_files(tokenizer);
+  for (NamedFiles& files : std::array{chat_template_files(tokenizer), std::move(generation)})
+    companions.insert(companions.end(), files.begin(), files.end());
   return companions;
 }
 
@@ -87,8 +92,7 @@ corpus::Vocabulary find_vocabulary(settings::TrainSettings& s, const std::string
     s.data.tokenizer_model = source;
   }
   if (s.data.tokenizer_model) return corpus::open_vocabulary(s.data, {});
-  return corpus::open_vocabulary(
-      s.data, models::model_from_config_json(Json::read(source + "/config.json"))->vocab_size());
+  return corpus::open_vocabulary(s.data, models::model_from_directory(source)->vocab_size());
 }
 
 // The tokens that a tokenizer of this type mostly has; 0: not known.
@@ -128,7 +132,7 @@ corpus::Vocabulary vocabulary_for_plan(settings::TrainSettings& s, const std::st
 // Weights of another shape could not be filled in: reported by name, not tensor by tensor.
 void check_architecture(const models::Model& model, const checkpoint::ModelDirectory& weights) {
   const std::string different = resume::differences(
-      models::model_from_config_json(weights.config())->describe(), model->describe());
+      models::model_from_directory(weights.path())->describe(), model->describe());
   MG_CHECK(
       different.empty(),
       "the model that the flags describe is not the one in {}: {}. Give the flags it was trained "

@@ -4,11 +4,11 @@
 
 #include <map>
 
-#include "family_models.h"
 #include "models/stage.h"
 #include "plan/parameters.h"
 #include "plan/recorder.h"
 #include "tiny_gpt.h"
+#include "unit/models/family_models.h"
 
 namespace megatron::plan {
 namespace {

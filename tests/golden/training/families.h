@@ -5,7 +5,7 @@
 #include "base/files.h"
 #include "checkpoint/model_directory.h"
 #include "dist/training/runs.h"
-#include "family_models.h"
+#include "unit/models/family_models.h"
 
 namespace megatron::training {
 

@@ -3,9 +3,9 @@
 
 #include <array>
 
-#include "family_models.h"
 #include "golden/training/support.h"
 #include "training/trained_model.h"
+#include "unit/models/family_models.h"
 
 namespace megatron::training {
 namespace {

@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "family_models.h"
 #include "models/stage.h"
 #include "tiny_gpt.h"
+#include "unit/models/family_models.h"
 
 namespace megatron::models {
 namespace {

@@ -90,6 +90,17 @@ inline std::vector<std::pair<std::string, models::DecoderValue>> other_decoders(
   return all;
 }
 
+// As this program writes it, of a family without a golden directory: layers differ.
+inline Json written_config(const std::string& family) {
+  models::DecoderValue value = plain_decoder();
+  for (models::LayerValue& layer : value.layers) layer.mlp()->ffn = 256;
+  value.layers[0].mixer = models::NoOp{};
+  value.layers[1].attention()->kv_heads = 4;
+  value.layers[2].feed_forward = models::LinearConfig{};
+  value.init_method_std = 0.02;
+  return models::decoder_model(value, models::family_named(family))->config_json(DType::f32);
+}
+
 // Of all of them.
 inline std::vector<std::pair<std::string, models::Model>> family_models() {
   std::vector<std::pair<std::string, models::Model>> all;
