@@ -112,7 +112,7 @@ class Session {
   explicit Session(const GenerateSettings& settings)
       : settings_(settings),
         directory_(resume::resolve_model_directory(*settings.load)),
-        model_(models::model_from_config_json(directory_.config())),
+        model_(models::model_from_directory(directory_.path())),
         tokenizer_(tokenizers::Tokenizer::load(
             training::tokenizer_path(settings.tokenizer_model, directory_.path()))),
         runtime_(settings.runtime.device_value(), settings.runtime.threads_per_rank()) {

@@ -28,15 +28,35 @@ std::vector<std::string_view> family_names() {
   return names;
 }
 
-Model model_from_config_json(const Json& config) {
-  MG_CHECK(config.is_object() && config.contains("model_type"),
-           "config.json has no model_type; supported: {}", fmt::join(family_names(), ", "));
-  const std::string type = config["model_type"].as_string();
+namespace {
+
+Model read_model(const Json& config) {
+  const Json* named = config.is_object() ? config.find("model_type") : nullptr;
+  MG_CHECK(named != nullptr, "config.json has no model_type; supported: {}",
+           fmt::join(family_names(), ", "));
+  const std::string type = named->is_string() ? named->as_string() : named->dump();
   for (const DecoderFamily* family : families())
     if (family->name == type)
       return decoder_model(read_config(*family, config), *family, form_of(config));
   fail("config.json has model_type '{}'; this version supports {}", type,
        fmt::join(family_names(), ", "));
+}
+
+}  // namespace
+
+Model model_from_config_json(const Json& config, const std::string& path) {
+  try {
+    return read_model(config);
+  } catch (const Error& error) {
+    constexpr std::string_view kFile = "config.json";
+    const std::string text = error.what();
+    fail("{}{}", path, text.starts_with(kFile) ? text.substr(kFile.size()) : ": " + text);
+  }
+}
+
+Model model_from_directory(const std::string& directory) {
+  const std::string path = directory + "/config.json";
+  return model_from_config_json(Json::read(path), path);
 }
 
 void require_language_model(const Model& model, std::string_view purpose) {
@@ -54,8 +74,8 @@ Model model_from_flags(const ModelFlags& flags, int64_t seq_length) {
   plain.hidden_dropout = plain.attention_dropout = 0;
   const std::string in_the_way = obstacle(family, plain);
   MG_CHECK(in_the_way.empty(),
-           "--model-family {} cannot hold the model that the flags describe: it has {}",
-           family.name, in_the_way);
+           "--model-family {} cannot hold the model that the flags describe: {}", family.name,
+           in_the_way);
   return decoder_model(value, family);
 }
 

@@ -115,8 +115,11 @@ class ModelDefinition {
 
 // model_type of each config.json that is read.
 std::vector<std::string_view> family_names();
-// Throws Error naming the key and the value that is not supported.
-Model model_from_config_json(const Json& config);
+// path: of the file that it was read from. Throws Error naming it, the key and the value that is not
+// supported.
+Model model_from_config_json(const Json& config, const std::string& path = "config.json");
+// Of <directory>/config.json.
+Model model_from_directory(const std::string& directory);
 // Throws Error where the model scores texts: `purpose`, "megatron generate", needs a language model.
 void require_language_model(const Model& model, std::string_view purpose);
 // vocab_size must be there. seq_length: position embeddings when max_position_embeddings is not.

@@ -49,14 +49,14 @@ double AttentionConfig::score_scale() const {
 }
 
 double AttentionConfig::seen_pairs(int64_t length) const {
-  const auto t = static_cast<double>(length);
-  double seen = t * t / 2;
-  if (window > 0 && window < length) {
-    const auto w = static_cast<double>(window);
-    seen = t * w - w * w / 2;
-  }
-  if (chunk > 0 && chunk < length) seen = std::min(seen, t * static_cast<double>(chunk) / 2);
-  return seen;
+  const auto pairs = [this](int64_t tokens) {  // of tokens that see no others
+    const auto t = static_cast<double>(tokens),
+               most = static_cast<double>(window > 0 ? std::min(window, tokens) : tokens);
+    return t * most - most * (most - 1) / 2;
+  };
+  const int64_t part = chunk > 0 ? chunk : std::max<int64_t>(length, 1);
+  return static_cast<double>(length / part) * pairs(part) + pairs(length % part) -
+         static_cast<double>(length) / 2;
 }
 
 Attention::Attention(Builder& builder, const std::string& name, const AttentionConfig& config,

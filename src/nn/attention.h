@@ -37,7 +37,8 @@ struct AttentionConfig {
 
   bool operator==(const AttentionConfig&) const = default;
   double score_scale() const;
-  // Pairs of a query and a key that it sees in `length` tokens; where it sees all before it, half of all.
+  // Pairs of a query and a key that it sees in `length` tokens; its own counts half, so that a
+  // query that sees all before it sees half of all.
   double seen_pairs(int64_t length) const;
 };
 

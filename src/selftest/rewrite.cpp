@@ -95,8 +95,8 @@ Report verify_rewrite(const std::string& directory, const std::string& out) {
   const bool wide = std::ranges::any_of(
       names, [&](const std::string& name) { return stored(name) == DType::f64; });
   Runtime runtime({wide ? DeviceKind::reference : DeviceKind::cpu, 0}, 1);
-  const auto model = models::model_from_config_json(before.config())
-                         .build(runtime, wide ? DType::f64 : DType::f32, 0);
+  const auto model =
+      models::model_from_directory(directory).build(runtime, wide ? DType::f64 : DType::f32, 0);
   const std::vector<parallel::ParameterSpec*> tensors = models::tensors_of(*model);
   const training::WholeModel whole = training::whole_model(*model);
   training::load_weights(before, checkpoint::held(tensors), whole, {});

@@ -31,7 +31,7 @@ struct Case {
 // Before the flags, since those of other families are not known either.
 void check_family(const std::string& start, const std::string& path) {
   try {
-    models::model_from_config_json(checkpoint::ModelDirectory(start).config());
+    models::model_from_directory(start);
   } catch (const Error& error) {
     fail("{} starts from {}, which cannot be trained here: {}", path, start, error.what());
   }
@@ -197,10 +197,9 @@ Report run_case(const std::string& directory, const Case& c, DeviceKind device,
   Report report(fmt::format("{} on {} in {}{}", directory, name(device),
                             device == DeviceKind::reference ? "f64" : "f32", options.text()));
   const checkpoint::ModelDirectory files(c.start);
-  const models::Model model =
-      models::model_from_config_json(files.config())
-          ->with({.hidden_dropout = c.shape.hidden_dropout.value_or(0),
-                  .attention_dropout = c.shape.attention_dropout.value_or(0)});
+  const models::Model model = models::model_from_directory(c.start)->with(
+      {.hidden_dropout = c.shape.hidden_dropout.value_or(0),
+       .attention_dropout = c.shape.attention_dropout.value_or(0)});
   const Tokens tokens(directory + "/tokens.safetensors", c, model);
   Run run;
   for (const std::string_view state : kStates) run.states[std::string(state)];

@@ -221,8 +221,8 @@ std::string VerifyOptions::text() const {
 
 std::vector<Report> verify(const std::string& directory, const VerifyOptions& options) {
   const checkpoint::ModelDirectory files(directory);
-  const models::Model model = models::model_from_config_json(files.config())
-                                  ->with({.hidden_dropout = 0, .attention_dropout = 0});
+  const models::Model model =
+      models::model_from_directory(directory)->with({.hidden_dropout = 0, .attention_dropout = 0});
   std::vector<Report> reports;
   for (const DeviceKind device : options.devices) {
     Expected expected(directory + "/expected.safetensors");

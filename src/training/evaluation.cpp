@@ -115,7 +115,7 @@ Evaluation::Evaluation(EvaluationSettings settings, bool show)
     : s_(std::move(settings)),
       show_(show),
       directory_(model_directory(s_.load)),
-      model_(models::model_from_config_json(directory_.config())) {
+      model_(models::model_from_directory(directory_.path())) {
   models::require_language_model(model_, "megatron eval");
   length_ = s_.seq_length.value_or(model_->max_position_embeddings());
   stride_ = s_.stride.value_or(length_);

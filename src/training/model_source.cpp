@@ -15,26 +15,20 @@
 namespace megatron::training {
 namespace fs = std::filesystem;
 
-NamedFiles companion_files(const std::string& path) {
-  if (path.empty()) return {};
-  const fs::path given(path);
-  const fs::path directory = fs::is_directory(given) ? given : given.parent_path();
-  std::vector<fs::path> paths;
-  for (const auto name :
-       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
-        "merges.txt", "tokenizer.model", "spiece.model", "vocab.txt", "tiktoken_config.json",
-        "chat_template.jinja", "generation_config.json"}) {
-    if (fs::exists(directory / name)) paths.push_back(directory / name);
-  }
-  if (!fs::is_directory(given) || tokenizers::has_tokenizer_file(path)) {
-    const fs::path tokenizer = tokenizers::read_tokenizer_file(path).path;
-    if (std::ranges::find(paths, tokenizer) == paths.end()) paths.push_back(tokenizer);
-  }
+namespace {
+
+// Those of the names that lie in the directory, or next to the file, of a path; "" gives none.
+NamedFiles files_at(const std::string& path, std::initializer_list<std::string_view> names) {
   NamedFiles files;
-  for (const fs::path& file : paths)
-    files.emplace_back(file.filename().string(), read_file(file.string()));
+  if (path.empty()) return files;
+  const fs::path directory = fs::is_directory(path) ? fs::path(path) : fs::path(path).parent_path();
+  for (const std::string_view name : names)
+    if (fs::exists(directory / name))
+      files.emplace_back(name, read_file((directory / name).string()));
   return files;
 }
+
+}  // namespace
 
 ShapeSource directory_source(const std::string& directory) {
   return {
@@ -61,6 +55,28 @@ ShapeSource config_source(const settings::TrainSettings& s) {
            source.name, *s.shape.vocab_size);
   source.config.set("vocab_size", *s.shape.vocab_size);
   return source;
+}
+
+NamedFiles tokenizer_files(const std::string& path) {
+  NamedFiles files =
+      files_at(path, {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                      "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model",
+                      "spiece.model", "vocab.txt", "tiktoken_config.json"});
+  if (path.empty() || (fs::is_directory(path) && !tokenizers::has_tokenizer_file(path)))
+    return files;
+  const std::string file = tokenizers::read_tokenizer_file(path).path,
+                    name = fs::path(file).filename().string();
+  if (std::ranges::find(files, name, &NamedFiles::value_type::first) == files.end())
+    files.emplace_back(name, read_file(file));
+  return files;
+}
+
+NamedFiles chat_template_files(const std::string& path) {
+  return files_at(path, {"chat_template.jinja", "chat_template.json"});
+}
+
+NamedFiles generation_files(const std::string& path) {
+  return files_at(path, {"generation_config.json"});
 }
 
 std::string tokenizer_path(const std::optional<std::string>& given,

@@ -31,6 +31,8 @@ struct ShapeSource {
   Json config;
 
   explicit operator bool() const { return !name.empty(); }  // else flags give the shape
+  // What errors call the config.
+  std::string path() const { return directory.empty() ? name : directory + "/config.json"; }
 };
 ShapeSource directory_source(const std::string& directory);
 // Of --model-config, with the number of tokens of --vocab-size, where it is given. Throws Error
@@ -40,8 +42,10 @@ ShapeSource config_source(const settings::TrainSettings& settings);
 // Files by name, and their content.
 using NamedFiles = std::vector<std::pair<std::string, std::string>>;
 
-// The files of a directory (or one file) that say how text becomes tokens and how it is generated.
-// "" gives none.
-NamedFiles companion_files(const std::string& path);
+// Files of a directory, or of the one that a tokenizer's file lies in; "" gives none: how text
+// becomes tokens, how a chat becomes text, how text is generated.
+NamedFiles tokenizer_files(const std::string& path);
+NamedFiles chat_template_files(const std::string& path);
+NamedFiles generation_files(const std::string& path);
 
 }  // namespace megatron::training

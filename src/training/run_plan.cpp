@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "base/clock.h"
@@ -40,7 +41,7 @@ models::Model find_model(const settings::TrainSettings& s, const ShapeSource& so
     flags.vocab_size = vocabulary.size;
     model = models::model_from_flags(flags, *s.batch.seq_length);
   } else {
-    model = models::model_from_config_json(source.config)
+    model = models::model_from_config_json(source.config, source.path())
                 ->with({.hidden_dropout = s.shape.hidden_dropout,
                         .attention_dropout = s.shape.attention_dropout});
   }
@@ -53,16 +54,21 @@ models::Model find_model(const settings::TrainSettings& s, const ShapeSource& so
   return model;
 }
 
-// So that a checkpoint opens with the tokenizer of the run, whatever flags made it.
-NamedFiles find_companions(const corpus::Vocabulary& vocabulary, const std::string& directory) {
-  if (vocabulary.opens_by_itself)
-    return companion_files(vocabulary.directory.empty() ? directory : vocabulary.directory);
+// So that a checkpoint opens with the tokenizer of the run, whatever flags made it, and with the chat
+// template next to it; it generates as the directory of the model does, or else that of the tokenizer.
+NamedFiles find_companions(const corpus::Vocabulary& vocabulary, const std::string& source) {
+  const std::string& tokenizer = vocabulary.directory.empty() ? source : vocabulary.directory;
   NamedFiles companions;
-  for (const tokenizers::Codec::File& file : vocabulary.tokenizer->files())
-    companions.emplace_back(file.name, file.content);
-  const std::string generation = directory + "/generation_config.json";
-  if (!directory.empty() && std::filesystem::exists(generation))
-    companions.emplace_back("generation_config.json", read_file(generation));
+  if (vocabulary.opens_by_itself) {
+    companions = tokenizer_files(tokenizer);
+  } else {
+    for (const tokenizers::Codec::File& file : vocabulary.tokenizer->files())
+      companions.emplace_back(file.name, file.content);
+  }
+  NamedFiles generation = generation_files(source);
+  if (generation.empty()) generation = generation_files(tokenizer);
+  for (NamedFiles& files : std::array{chat_template_files(tokenizer), std::move(generation)})
+    companions.insert(companions.end(), files.begin(), files.end());
   return companions;
 }
 
@@ -91,8 +97,8 @@ corpus::Vocabulary find_vocabulary(settings::TrainSettings& s, const ShapeSource
     s.data.tokenizer_model = source.directory;
   }
   if (s.data.tokenizer_model) return corpus::open_vocabulary(s.data, {});
-  return corpus::open_vocabulary(s.data,
-                                 models::model_from_config_json(source.config)->vocab_size());
+  return corpus::open_vocabulary(
+      s.data, models::model_from_config_json(source.config, source.path())->vocab_size());
 }
 
 // The tokens that a tokenizer of this type mostly has; 0: not known.
@@ -133,7 +139,7 @@ corpus::Vocabulary vocabulary_for_plan(settings::TrainSettings& s, const ShapeSo
 // Weights of another shape could not be filled in: reported by name, not tensor by tensor.
 void check_architecture(const models::Model& model, const checkpoint::ModelDirectory& weights) {
   const std::string different = resume::differences(
-      models::model_from_config_json(weights.config())->describe(), model->describe());
+      models::model_from_directory(weights.path())->describe(), model->describe());
   MG_CHECK(
       different.empty(),
       "the model that the flags describe is not the one in {}: {}. Give the flags it was trained "

@@ -14,7 +14,7 @@ class Block {
     try {
       return get();
     } catch (const Error& error) {
-      fail("{}, {}: {}", where_, key, error.what());
+      fail("{} has {} = {}: {}", where_, key, find(key)->dump(), error.what());
     }
   }
 

@@ -177,7 +177,7 @@ class Reader {
     try {
       read(*json, field);
     } catch (const Error& error) {
-      fail("the model's description, {}: {}", name, error.what());
+      fail("the model's description has {} = {}: {}", name, json->dump(), error.what());
     }
   }
   const Json* object(std::string_view name) {

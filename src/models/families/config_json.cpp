@@ -18,6 +18,16 @@ auto read(std::string_view key, Get get) {
   }
 }
 
+// A value of the wrong type is shown.
+template <class T>
+T read(std::string_view key, const Json& value, T (Json::*get)() const) {
+  try {
+    return (value.*get)();
+  } catch (const Error& error) {
+    fail("config.json has {} = {}: {}", key, value.dump(), error.what());
+  }
+}
+
 struct ScalingName {
   std::string_view name;
   nn::RopeScaling scaling;
@@ -34,27 +44,28 @@ nn::RopeScaling scaling_named(const std::string& name) {
   for (const ScalingName& known : kScalings)
     if (known.name == name) return known.scaling;
   fail(
-      "config.json asks for rope_type '{}'; supported: default, linear, dynamic, llama3, yarn, "
+      "config.json has rope_type = '{}'; supported: default, linear, dynamic, llama3, yarn, "
       "longrope",
       name);
 }
 
-// A number without which a kind of scaling is nothing.
-double needed(const Json& parameters, std::string_view key, const std::string& type) {
-  MG_CHECK(present(parameters, key) != nullptr,
-           "config.json scales rotary positions by '{}' without its {}", type, key);
-  return number(parameters, key, 0);
+// Without some keys a kind of scaling is nothing.
+const Json& needed(const Json& parameters, std::string_view key) {
+  const Json* value = present(parameters, key);
+  MG_CHECK(value != nullptr, "config.json has rope_parameters (rope_scaling) = {} without {}",
+           parameters.dump(), key);
+  return *value;
 }
 
-std::vector<double> numbers(const Json& parameters, std::string_view key, const std::string& type) {
-  const Json* list = present(parameters, key);
-  MG_CHECK(list != nullptr, "config.json scales rotary positions by '{}' without its {}", type,
-           key);
-  return read(key, [list] {
-    std::vector<double> values;
-    for (const Json& value : list->as_array()) values.push_back(value.as_number());
-    return values;
-  });
+double needed_number(const Json& parameters, std::string_view key) {
+  return read(key, needed(parameters, key), &Json::as_number);
+}
+
+std::vector<double> needed_numbers(const Json& parameters, std::string_view key) {
+  std::vector<double> values;
+  for (const Json& value : read(key, needed(parameters, key), &Json::as_array))
+    values.push_back(read(key, value, &Json::as_number));
+  return values;
 }
 
 void read_yarn(const Json& p, nn::RotaryConfig& rotary) {
@@ -75,7 +86,7 @@ const Json* present(const Json& config, std::string_view key) {
 
 int64_t integer(const Json& config, std::string_view key, std::optional<int64_t> otherwise) {
   if (const Json* value = present(config, key)) {
-    const int64_t number = read(key, [value] { return value->as_integer(); });
+    const int64_t number = read(key, *value, &Json::as_integer);
     MG_CHECK(number > 0, "config.json has {} = {}; a positive number is wanted", key, number);
     return number;
   }
@@ -85,17 +96,17 @@ int64_t integer(const Json& config, std::string_view key, std::optional<int64_t>
 
 double number(const Json& config, std::string_view key, double otherwise) {
   const Json* value = present(config, key);
-  return value == nullptr ? otherwise : read(key, [value] { return value->as_number(); });
+  return value == nullptr ? otherwise : read(key, *value, &Json::as_number);
 }
 
 bool boolean(const Json& config, std::string_view key, bool otherwise) {
   const Json* value = present(config, key);
-  return value == nullptr ? otherwise : read(key, [value] { return value->as_bool(); });
+  return value == nullptr ? otherwise : read(key, *value, &Json::as_bool);
 }
 
 std::string text(const Json& config, std::string_view key, std::string otherwise) {
   const Json* value = present(config, key);
-  return value == nullptr ? otherwise : read(key, [value] { return value->as_string(); });
+  return value == nullptr ? otherwise : read(key, *value, &Json::as_string);
 }
 
 void refuse_unless(const Json& config, std::string_view key, const Json& value) {
@@ -104,8 +115,10 @@ void refuse_unless(const Json& config, std::string_view key, const Json& value) 
            key, there->dump(), value.dump());
 }
 
-kernels::Activation activation_named(const std::string& name) {
+kernels::Activation activation(const Json& config, std::string_view key,
+                               std::string_view otherwise) {
   using kernels::Activation;
+  const std::string name = text(config, key, std::string(otherwise));
   if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast")
     return Activation::gelu_tanh;
   if (name == "gelu") return Activation::gelu_erf;
@@ -114,10 +127,9 @@ kernels::Activation activation_named(const std::string& name) {
   if (name == "relu2") return Activation::squared_relu;
   if (name == "quick_gelu") return Activation::quick_gelu;
   fail(
-      "config.json asks for the activation '{}'; supported: gelu_new, gelu_pytorch_tanh, "
-      "gelu_fast, "
-      "gelu, silu, swish, relu, relu2, quick_gelu",
-      name);
+      "config.json has {} = '{}'; supported: gelu_new, gelu_pytorch_tanh, gelu_fast, gelu, silu, "
+      "swish, relu, relu2, quick_gelu",
+      key, name);
 }
 
 std::string activation_name(kernels::Activation activation) {
@@ -164,10 +176,10 @@ DecoderValue read_common(const Json& j, const CommonDefaults& otherwise) {
   } else {
     attention.head_size = integer(j, "head_dim", otherwise.head_size);
   }
-  const nn::MlpConfig mlp{.ffn = integer(j, "intermediate_size"),
-                          .activation = activation_named(
-                              text(j, otherwise.activation_key, std::string(otherwise.activation))),
-                          .gated = otherwise.gated};
+  const nn::MlpConfig mlp{
+      .ffn = integer(j, "intermediate_size"),
+      .activation = activation(j, otherwise.activation_key, otherwise.activation),
+      .gated = otherwise.gated};
   const nn::NormConfig norm{.kind = otherwise.norm,
                             .epsilon = number(j, otherwise.epsilon_key, otherwise.norm_epsilon)};
   value.layers.assign(static_cast<size_t>(layers),
@@ -199,7 +211,8 @@ Json write_common(const DecoderValue& value, const CommonDefaults& otherwise) {
   j.set("num_hidden_layers", value.num_layers());
   j.set("num_key_value_heads", a->kv_heads);
   j.set(otherwise.epsilon_key, value.layers[0].norm.epsilon);
-  if (rotary != value.rotary.end()) j.set("rope_parameters", write_rope_parameters(rotary->second));
+  if (rotary != value.rotary.end())
+    j.set("rope_parameters", write_rope_parameters(rotary->second, otherwise.rotary_fraction));
   j.set("tie_word_embeddings", !value.untied);
   j.set("vocab_size", value.vocab_size);
   return j;
@@ -228,9 +241,9 @@ nn::RotaryConfig read_rope_parameters(const Json& config, const Json& p,
   using nn::RopeScaling;
   switch (rotary.scaling) {
     case RopeScaling::none: return rotary;
-    case RopeScaling::linear: rotary.factor = needed(p, "factor", type); return rotary;
+    case RopeScaling::linear: rotary.factor = needed_number(p, "factor"); return rotary;
     case RopeScaling::dynamic: {
-      rotary.factor = needed(p, "factor", type);
+      rotary.factor = needed_number(p, "factor");
       rotary.original_positions = max_positions;
       MG_CHECK(
           rotary.factor >= 1 && rotary.factor * static_cast<double>(max_positions) <= 1e9,
@@ -241,9 +254,10 @@ nn::RotaryConfig read_rope_parameters(const Json& config, const Json& p,
       return rotary;
     }
     case RopeScaling::llama3:
-      rotary.factor = needed(p, "factor", type);
-      rotary.low_freq_factor = needed(p, "low_freq_factor", type);
-      rotary.high_freq_factor = needed(p, "high_freq_factor", type);
+      rotary.factor = needed_number(p, "factor");
+      rotary.low_freq_factor = needed_number(p, "low_freq_factor");
+      rotary.high_freq_factor = needed_number(p, "high_freq_factor");
+      needed(p, "original_max_position_embeddings");
       rotary.original_positions = integer(p, "original_max_position_embeddings");
       return rotary;
     case RopeScaling::yarn:
@@ -251,22 +265,22 @@ nn::RotaryConfig read_rope_parameters(const Json& config, const Json& p,
       // The factor may follow from the two contexts, where both are there.
       rotary.factor =
           before == max_positions
-              ? needed(p, "factor", type)
+              ? needed_number(p, "factor")
               : number(p, "factor",
                        static_cast<double>(max_positions) / static_cast<double>(before));
       read_yarn(p, rotary);
       return rotary;
     case RopeScaling::longrope:
       rotary.original_positions = before;
-      rotary.short_factor = numbers(p, "short_factor", type);
-      rotary.long_factor = numbers(p, "long_factor", type);
+      rotary.short_factor = needed_numbers(p, "short_factor");
+      rotary.long_factor = needed_numbers(p, "long_factor");
       rotary.attention_factor = number(p, "attention_factor", 0);
       return rotary;
   }
   MG_ASSERT(false);
 }
 
-Json write_rope_parameters(const nn::RotaryConfig& rotary) {
+Json write_rope_parameters(const nn::RotaryConfig& rotary, double fraction) {
   using nn::RopeScaling;
   Json p(Json::Object{});
   const RopeScaling scaling = rotary.scaling;
@@ -289,7 +303,7 @@ Json write_rope_parameters(const nn::RotaryConfig& rotary) {
   if (scaling == RopeScaling::longrope)
     p.set("long_factor", Json::Array(rotary.long_factor.begin(), rotary.long_factor.end()));
   if (extended) p.set("original_max_position_embeddings", rotary.original_positions);
-  if (rotary.fraction != 1) p.set("partial_rotary_factor", rotary.fraction);
+  if (rotary.fraction != 1 || fraction != 1) p.set("partial_rotary_factor", rotary.fraction);
   p.set("rope_theta", rotary.base);
   for (const ScalingName& known : kScalings) {
     if (known.scaling != scaling) continue;
@@ -363,14 +377,24 @@ void read_gemma(const Json& j, DecoderValue& value) {
   value.rounds_embedding_scale = true;
 }
 
+double original(double about, FunctionRef<bool(double)> gives) {
+  if (gives(std::round(about))) return std::round(about);
+  constexpr int kSteps = 8;
+  double tried = about;
+  for (int i = 0; i < kSteps; ++i) tried = std::nextafter(tried, 0);
+  for (int i = 0; i < 2 * kSteps; ++i, tried = std::nextafter(tried, INFINITY))
+    if (gives(tried)) return tried;
+  return about;
+}
+
 void write_gemma(const DecoderValue& value, Json& j) {
   const nn::AttentionConfig& a = *value.first_attention();
-  // The number itself, not what rounding makes of it.
-  const double scalar = 1 / (a.score_scale() * a.score_scale());
-  const double whole = std::round(scalar);
-  const bool is_whole = std::abs(scalar - whole) < 1e-9 * scalar;
+  const double scalar = original(1 / (a.score_scale() * a.score_scale()), [&](double tried) {
+    return 1 / std::sqrt(tried) == a.score_scale();
+  });
+  const bool is_whole = scalar < 0x1p53 && scalar == std::round(scalar);
   j.set("attention_bias", a.qkv_bias);
-  j.set("query_pre_attn_scalar", is_whole ? Json(static_cast<int64_t>(whole)) : Json(scalar));
+  j.set("query_pre_attn_scalar", is_whole ? Json(static_cast<int64_t>(scalar)) : Json(scalar));
   j.set("use_bidirectional_attention", false);
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "base/json.h"
 #include "kernels/activation.h"
 #include "models/decoder/value.h"
@@ -25,7 +26,8 @@ std::string text(const Json& config, std::string_view key, std::string otherwise
 // Throws Error where the key is there with another value.
 void refuse_unless(const Json& config, std::string_view key, const Json& value);
 
-kernels::Activation activation_named(const std::string& name);
+kernels::Activation activation(const Json& config, std::string_view key,
+                               std::string_view otherwise);
 std::string activation_name(kernels::Activation activation);
 std::string stored_name(DType type);  // "bfloat16"
 
@@ -52,7 +54,8 @@ nn::RotaryConfig read_rotary(const Json& config, const CommonDefaults& otherwise
 // The same of one object like rope_parameters.
 nn::RotaryConfig read_rope_parameters(const Json& config, const Json& parameters,
                                       const CommonDefaults& otherwise, int64_t& max_positions);
-Json write_rope_parameters(const nn::RotaryConfig& rotary);
+// fraction: what the family has where partial_rotary_factor is absent.
+Json write_rope_parameters(const nn::RotaryConfig& rotary, double fraction = 1);
 
 // sliding_window and layer_types ("full_attention", "sliding_attention") of the layers; `sliding` says by
 // layer index what holds where layer_types is absent.
@@ -62,6 +65,10 @@ Json layer_types(const DecoderValue& value);
 int64_t window_of(const DecoderValue& value);  // of the first layer that has one; 0: none has
 int64_t first_window(
     const DecoderValue& value);  // the first layer with a window; none: their number
+
+// A number of a file of which a value was computed, `about` but for rounding: a whole one, or else a
+// neighbour, where that gives the value.
+double original(double about, FunctionRef<bool(double)> gives);
 
 // What Gemma 2 and 3 share: norms before and after with 1 + w, query_pre_attn_scalar, scaled embeddings,
 // attention_bias.

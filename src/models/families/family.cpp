@@ -17,12 +17,53 @@ constexpr std::array kFamilies = {&kGpt2,     &kLlama,       &kQwen2,      &kQwe
                                   &kNemotron, &kNemotronNas, &kStarcoder2, &kGptNeox, &kFalcon,
                                   &kCohere2,  &kMegatron};
 
+constexpr DecoderFamily::Key kKeys[] = {{"--num-layers", "num_hidden_layers"},
+                                        {"--ffn-hidden-size", "intermediate_size"},
+                                        {"--hidden-size", "hidden_size"},
+                                        {"--num-attention-heads", "num_attention_heads"},
+                                        {"--num-query-groups", "num_key_value_heads"},
+                                        {"--kv-channels", "head_dim"},
+                                        {"--max-position-embeddings", "max_position_embeddings"},
+                                        {"--vocab-size", "vocab_size"},
+                                        {"--hidden-dropout", "hidden_dropout"},
+                                        {"--attention-dropout", "attention_dropout"},
+                                        {"--norm-epsilon", "rms_norm_eps"},
+                                        {"--init-method-std", "initializer_range"},
+                                        {"--rotary-percent", "partial_rotary_factor"},
+                                        {"--rotary-base", "rope_theta"},
+                                        {"--window-size", "sliding_window"},
+                                        {"--attn-logit-softcapping", "attn_logit_softcapping"},
+                                        {"--final-logit-softcapping", "final_logit_softcapping"},
+                                        {"--embedding-multiplier", "embedding_multiplier"},
+                                        {"--residual-multiplier", "residual_multiplier"}};
+
 // A message about flags, said of the keys that they stand for in this family's file.
 std::string with_keys(std::string text, const DecoderFamily& family) {
-  for (const DecoderFamily::Key& key : family.keys)
-    for (size_t at = 0; (at = text.find(key.flag, at)) != text.npos; at += key.key.size())
-      text.replace(at, key.flag.size(), key.key);
+  for (const auto keys : {family.keys, std::span<const DecoderFamily::Key>(kKeys)})
+    for (const DecoderFamily::Key& key : keys)
+      for (size_t at = 0; (at = text.find(key.flag, at)) != text.npos; at += key.key.size())
+        text.replace(at, key.flag.size(), key.key);
   return text;
+}
+
+// A head that the value has not is another model.
+void check_head(const DecoderFamily& family, const Json& config, const DecoderValue& value) {
+  const Json* names = present(config, "architectures");
+  if (names == nullptr) return;
+  const bool listed = names->is_array() && !names->as_array().empty() &&
+                      std::ranges::all_of(names->as_array(), &Json::is_string);
+  MG_CHECK(listed, "config.json has architectures = {}; a list of names is wanted", names->dump());
+  const std::string name = names->as_array()[0].as_string();
+  const size_t at = name.rfind("For");
+  if (at == name.npos) return;
+  const std::string model = name.substr(0, at), head = name.substr(at);
+  constexpr std::string_view kText = "ForCausalLM", kScores = "ForSequenceClassification";
+  if (head == (value.score_labels > 0 ? kScores : kText)) return;
+  Json scored = config;
+  scored.set("architectures", Json::Array{model + std::string(kScores)});
+  const bool has_scores = family.read(scored).score_labels > 0;
+  fail("config.json has architectures = '{}'; supported of {}: {}{}{}", name, family.name, model,
+       kText, has_scores ? ", " + model + std::string(kScores) : "");
 }
 
 std::string shown(const Json* value) { return value == nullptr ? "its default" : value->dump(); }
@@ -32,12 +73,29 @@ std::string first_difference(const Json& value, const Json& back) {
   for (const auto& [name, json] : value.as_object()) {
     const Json* other = back.find(name);
     if (other == nullptr || !(*other == json))
-      return fmt::format("{} {}; the file can only say {}", name, json.dump(), shown(other));
+      return fmt::format("it has {} {}; the file can only say {}", name, json.dump(), shown(other));
   }
   for (const auto& [name, json] : back.as_object())
     if (!value.contains(name))
-      return fmt::format("{} at its default; the file can only say {}", name, json.dump());
+      return fmt::format("it has {} at its default; the file can only say {}", name, json.dump());
   return "";
+}
+
+// Layers one by one, since a list of all would say little.
+std::string first_difference(const DecoderValue& value, const DecoderValue& back) {
+  DecoderValue with_layers = back;
+  with_layers.layers = value.layers;
+  std::string text = first_difference(to_json(value), to_json(with_layers));
+  for (size_t i = 0; text.empty() && i < value.layers.size(); ++i) {
+    const auto alone = [i](DecoderValue v) {
+      v.layers = {v.layers.at(i)};
+      v.final_norm = v.layers[0].norm;
+      return to_json(v);
+    };
+    text = first_difference(alone(value), alone(back));
+    if (!text.empty()) text = fmt::format("in layer {}, {}", i, text);
+  }
+  return text;
 }
 
 // Objects of transformers are sorted by their keys.
@@ -96,15 +154,15 @@ const DecoderFamily& family_named(std::string_view name) {
 std::string obstacle(const DecoderFamily& family, const DecoderValue& value) {
   try {
     const DecoderValue back = read(family, written(family, value));
-    if (std::string difference = first_difference(to_json(value), to_json(back));
-        !difference.empty())
+    if (std::string difference = first_difference(value, back); !difference.empty())
       return difference;
     if (back.hidden_dropout != value.hidden_dropout)
-      return fmt::format("--hidden-dropout {}; the file has none: use --hidden-dropout 0",
+      return fmt::format("it has --hidden-dropout {}; the file has none: use --hidden-dropout 0",
                          value.hidden_dropout);
     if (back.attention_dropout != value.attention_dropout)
-      return fmt::format("--attention-dropout {}; the file has none: use --attention-dropout 0",
-                         value.attention_dropout);
+      return fmt::format(
+          "it has --attention-dropout {}; the file has none: use --attention-dropout 0",
+          value.attention_dropout);
   } catch (const Error& error) {
     return error.what();
   }
@@ -122,13 +180,14 @@ const DecoderFamily& family_for(const DecoderValue& value) {
 
 DecoderValue read_config(const DecoderFamily& family, const Json& config) {
   MG_CHECK(config.is_object(), "config.json is {}; a JSON object is wanted", config.dump());
-  DecoderValue value = read(family, config);
   try {
+    DecoderValue value = read(family, config);
+    check_head(family, config, value);
     value.check();
+    return value;
   } catch (const Error& error) {
-    fail("config.json: {}", with_keys(error.what(), family));
+    fail("{}", with_keys(error.what(), family));
   }
-  return value;
 }
 
 ConfigForm form_of(const Json& config) {
@@ -140,7 +199,7 @@ ConfigForm form_of(const Json& config) {
 Json write_config(const DecoderFamily& family, const DecoderValue& value, DType stored,
                   ConfigForm form) {
   const std::string in_the_way = obstacle(family, value);
-  MG_CHECK(in_the_way.empty(), "Hugging Face's {} cannot hold the model: it has {}", family.name,
+  MG_CHECK(in_the_way.empty(), "the config.json of a {} cannot hold the model: {}", family.name,
            in_the_way);
   Json config = written(family, value);
   if (form == ConfigForm::older) {

@@ -26,12 +26,12 @@ struct DecoderFamily {
   // read() gives another value or throws.
   Json (*write)(const DecoderValue& value);
   FamilyTensors (*tensors)(const DecoderValue& value);
-  // Flags, and the keys of the file that say the same. One that begins another one's name comes
-  // after it.
+  // Flags, and the keys of the file that say the same where Llama's have other names. One that begins
+  // another one's name comes after it.
   struct Key {
     std::string_view flag, key;
   };
-  std::span<const Key> keys;
+  std::span<const Key> keys = {};
   // Tensors of published directories that no computation needs (buffers of masks and angles): dropped
   // when read. '*' stands for a layer's number.
   std::span<const std::string_view> surplus = {};
@@ -52,7 +52,8 @@ ConfigForm form_of(const Json& config);
 Json write_config(const DecoderFamily& family, const DecoderValue& value, DType stored,
                   ConfigForm form);
 
-// Why the family's config.json cannot hold the value: what would come back otherwise. Empty: it can.
+// Why the family's config.json cannot hold the value, as a sentence: what would come back otherwise.
+// Empty: it can.
 std::string obstacle(const DecoderFamily& family, const DecoderValue& value);
 
 }  // namespace megatron::models

@@ -1,17 +1,17 @@
-// Generation of models whose attention looks back through windows, and whose rotary angles depend on the
-// length of the text.
+// Generation of every family, and of models whose attention looks back through windows.
 #include "golden/inference/losses.h"
 #include "inference/engine.h"
+#include "unit/models/family_models.h"
 
 namespace megatron::testing {
 namespace {
 
-using inference::Engine;
 using inference::Request;
 
-Json config_of(const std::string& name) {
-  Json config = Json::read(std::string(MEGATRON_GOLDEN) + "/hf/" + name + "/config.json");
-  config.set("initializer_range", 0.3);  // so that the logits differ
+// Initial values are wide, so that the logits differ.
+Json wide_config(const std::string& name) {
+  Json config = family_config(name);
+  config.set("initializer_range", 0.3);
   return config;
 }
 
@@ -29,20 +29,14 @@ double loss_behind(RandomModel& m, const Tokens& text, int32_t token) {
   return to_floats(models::head_loss(m.model, tape, out, batch)).back();
 }
 
-class Families : public ::testing::TestWithParam<std::tuple<const char*, DType>> {
- protected:
-  RandomModel m_{models::model_from_config_json(config_of(std::get<0>(GetParam()))),
-                 std::get<1>(GetParam())};
-};
-
-// What each token is drawn from is the pass over the text so far, in every bit: in a window of 7 tokens,
-// within and beyond the original context of 24, several requests at once.
-TEST_P(Families, CachedIsUncachedBitForBit) {
-  Engine engine(m_.model, m_.runtime, {.batch = 3, .prefill = 8});
+// What each token is drawn from is the pass over the text so far, in every bit: in a window of 7
+// tokens, within and beyond the original context of 24, several requests at once.
+void expect_uncached_bits(RandomModel& m) {
+  inference::Engine engine(m.model, m.runtime, {.batch = 3, .prefill = 8});
   std::map<inference::RequestId, Tokens> texts;
   for (const int64_t length : {3, 20, 30, 12}) {
     Request request{.number = static_cast<uint64_t>(length),
-                    .prompt = random_tokens(length, m_.model.model()->vocab_size(), 9),
+                    .prompt = random_tokens(length, m.model.model()->vocab_size(), 9),
                     .max_tokens = 12,
                     .sampling = {.temperature = 0.8, .seed = 4}};
     const Tokens prompt = request.prompt;
@@ -53,7 +47,7 @@ TEST_P(Families, CachedIsUncachedBitForBit) {
     for (const inference::RequestUpdate& update : engine.step()) {
       Tokens& text = texts[update.id];
       for (const auto& token : update.tokens) {
-        EXPECT_EQ(token.draw.log_probability, -loss_behind(m_, text, token.draw.token))
+        EXPECT_EQ(token.draw.log_probability, -loss_behind(m, text, token.draw.token))
             << "behind " << text.size() << " tokens";
         text.push_back(token.draw.token);
         ++compared;
@@ -61,6 +55,17 @@ TEST_P(Families, CachedIsUncachedBitForBit) {
     }
   }
   EXPECT_EQ(compared, 4 * 12);
+}
+
+class Families : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Families, CachedIsUncachedBitForBit) {
+  const models::Model definition = models::model_from_config_json(wide_config(GetParam()));
+  for (const DType type : {DType::f32, DType::bf16}) {
+    SCOPED_TRACE(name(type));
+    RandomModel m(definition, type);
+    expect_uncached_bits(m);
+  }
 }
 
 // A cache of windows holds less than the sequence: 384 of 700 tokens of a window of 100, moved on as a pass does
@@ -99,14 +104,8 @@ TEST(Windows, OfSeveralRequestsAreThoseOfEachAlone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Families,
-                         ::testing::Combine(::testing::Values("gemma3_text", "cohere2", "phi3",
-                                                              "llama_dynamic"),
-                                            ::testing::Values(DType::f32, DType::bf16)),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param)) + "_" +
-                                  std::string(name(std::get<1>(info.param)));
-                         });
+INSTANTIATE_TEST_SUITE_P(Models, Families, ::testing::ValuesIn(kFamilyDirectories),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace megatron::testing

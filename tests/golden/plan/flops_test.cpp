@@ -6,6 +6,9 @@
 
 #include "models/stage.h"
 #include "plan/parameters.h"
+#include "plan/recorder.h"
+#include "tiny_gpt.h"
+#include "unit/models/family_models.h"
 
 namespace megatron::plan {
 namespace {
@@ -42,6 +45,50 @@ TEST(Flops, Gpt2) {
 // 194 304.
 TEST(Flops, Llama) {
   EXPECT_DOUBLE_EQ(small_llama()->training_flops(128), 3.0 * (40501248.0 + 4194304.0));
+}
+
+// Kernel calls of forward and backward of two sequences.
+StepWork work_of(const models::Model& model, int64_t length) {
+  Runtime meta({DeviceKind::meta, 0}, 1);
+  const auto stage = model.build(meta, DType::f32, 0);
+  testing::give_gradients(stage->parameters(), meta);
+  nn::Batch batch{.sequences = 2, .length = length};
+  const auto made = [&](int64_t count, DType type) {
+    return Tensor::empty(meta.arena(MemoryClass::activations), {count}, type, "batch");
+  };
+  batch.tokens = batch.labels = batch.positions = made(2 * length, DType::i32);
+  batch.loss_weights = made(2 * length, DType::f32);
+  batch.sample_ids = made(2, DType::i64);
+  Recorder recorder;
+  meta.stream().watch(&recorder);
+  Tape tape(meta);
+  models::head_loss(*stage, tape, models::forward(*stage, tape, {}, batch, models::Phase::train),
+                    batch);
+  tape.backward();
+  meta.stream().watch(nullptr);
+  return recorder.take();
+}
+
+// Products in full. Attention by the pairs that masks leave, of which a token's with itself counts
+// half; backward's scores are no product of the model's but forward's once more.
+TEST(Flops, AreTheProductsThatEveryFamilyExecutes) {
+  for (const auto& [name, model] : testing::family_models()) {
+    for (const int64_t length : {1, 5, 24, 31}) {
+      if (length > model->max_position_embeddings()) continue;
+      double flops = 0;
+      for (const WorkItem& item : work_of(model, length).kernels) {
+        const auto calls = static_cast<double>(item.calls);
+        if (item.kernel != "attention" && item.kernel != "attention_backward") {
+          flops += calls * item.cost.flops;
+          continue;
+        }
+        const double forward = item.kernel == "attention" ? 2 : 5, counted = forward == 2 ? 2 : 4;
+        const auto q = static_cast<double>(item.operands.at(0).shape.elements());
+        flops += calls * (item.cost.flops * counted / forward - 2 * counted * q / 2);
+      }
+      EXPECT_DOUBLE_EQ(2 * model->training_flops(length), flops) << name << " " << length;
+    }
+  }
 }
 
 TEST(Parameters, KnownCounts) {

@@ -8,7 +8,10 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/json.h"
+#include "base/tolerances.h"
 #include "selftest/compare_directories.h"
+#include "selftest/experiment.h"
 #include "selftest/trajectory.h"
 #include "support.h"
 
@@ -160,6 +163,29 @@ INSTANTIATE_TEST_SUITE_P(Vectors, OtherModel,
                                            "falcon", "cohere2"),
                          [](const auto& info) { return std::string(info.param); });
 
+// GPT-NeoX's golden directory has three heads: the same model with four, of random weights, in the
+// layouts that its tests cannot have. Losses and gradients, in fp64.
+TEST(GptNeox, WithFourHeadsAgreesHoweverItIsDivided) {
+  Json config = Json::read(vectors("hf/gpt_neox/config.json"));
+  config.set("num_attention_heads", 4);
+  const Environment environment;
+  const Experiment experiment(models::model_from_config_json(config), DeviceKind::reference,
+                              DType::f64, DType::f64, settings::LossScope::token, 4, 16,
+                              environment);
+  const std::vector<optim::Method> methods = {optim::Method::sgd, optim::Method::adam};
+  const Outcome one = experiment.run({.micro_batch = 2}, methods);
+  for (const Layout& layout :
+       {Layout{.tp = 2, .sequence = true, .micro_batch = 2},
+        Layout{.pipeline = {.stages = 2}, .micro_batch = 2},
+        Layout{.tp = 4, .sequence = true, .pipeline = {.stages = 2}, .micro_batch = 2}}) {
+    Report report(layout.str());
+    compare_outcomes(layout.str(), experiment.run(layout, methods), one, tolerance::kLayoutFp64,
+                     report);
+    EXPECT_TRUE(report.passed()) << report.text();
+    EXPECT_GT(report.compared(), 25) << report.text();
+  }
+}
+
 class Trajectory : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Trajectory, IsMet) {
@@ -190,7 +216,7 @@ INSTANTIATE_TEST_SUITE_P(Vectors, Trajectory,
                          ::testing::Values("llama_sgd", "llama_adamw", "llama_long", "gpt2_cosine",
                                            "gpt2_mask", "gpt2_mask_microbatch", "llama_wsd",
                                            "llama_tied_clip", "llama_lion", "llama_muon",
-                                           "llama_muon_quintic"),
+                                           "llama_muon_quintic", "qwen3_wd_ramp"),
                          [](const auto& info) { return std::string(info.param); });
 
 void expect_refused(const std::string& directory, const VerifyOptions& options,
@@ -208,7 +234,9 @@ void expect_refused(const std::string& directory, const VerifyOptions& options,
 TEST(Verify, SaysWhichLayoutsCannotBe) {
   expect_refused("hf/llama", {.tensor_parallel = 3}, {"--tensor-model-parallel-size", "3", "4"});
   expect_refused("hf/gpt2", {.tensor_parallel = 8}, {"--tensor-model-parallel-size", "8", "4"});
-  expect_refused("hf/llama", {.data_parallel = 2}, {"--data-parallel-size", "2"});
+  expect_refused("hf/gpt_neox", {.tensor_parallel = 2},
+                 {"--tensor-model-parallel-size", "2", "--num-attention-heads", "3"});
+  expect_refused("hf/llama", {.data_parallel = 3}, {"--data-parallel-size", "2 sequences", "3"});
   expect_refused("train/llama_sgd", {.data_parallel = 3}, {"--data-parallel-size", "4", "3"});
   expect_refused("train/gpt2_mask_microbatch", {.data_parallel = 8}, {"--data-parallel-size", "8"});
 }

@@ -5,6 +5,7 @@
 
 #include "golden/training/support.h"
 #include "training/trained_model.h"
+#include "unit/models/family_models.h"
 
 namespace megatron::training {
 namespace {
@@ -26,6 +27,7 @@ struct Case {
   optim::Method method = optim::Method::adam;
   bool fp16 = false;  // the first step overflows, the others do not
   DType moments = DType::f32;
+  models::Model model = {};  // in place of the shape of flags
 };
 
 std::vector<Case> cases() {
@@ -71,7 +73,9 @@ std::array<Marks, 2> run(const Case& c, DeviceKind device, int threads) {
   s.precision.loss_scaling.initial = 0x1p40;
   s.optimizer.config.method = c.method;
   s.optimizer.config.exp_avg_type = s.optimizer.config.exp_avg_sq_type = c.moments;
-  const models::Model definition = models::model_from_flags(s.shape, *s.batch.seq_length);
+  const models::Model definition =
+      c.model ? c.model : models::model_from_flags(s.shape, *s.batch.seq_length);
+  const int64_t vocabulary = definition->vocab_size();
   Runtime runtime({device, 0}, threads);
   const auto group = comm::single();
   TrainedModel model(definition, s.precision.type(), 1, {}, *group, runtime,
@@ -81,9 +85,9 @@ std::array<Marks, 2> run(const Case& c, DeviceKind device, int threads) {
   model.step.begin(s.optimizer.config);
   std::array<Marks, 2> found;
   for (int i = 0; i < 4; ++i) {
-    const std::vector<corpus::HostBatch> batches = {batch(2, 32, 97, i, c.confined),
-                                                    batch(2, 32, 97, i + 1, c.confined),
-                                                    batch(2, 32, 97, i + 2, c.confined)};
+    const std::vector<corpus::HostBatch> batches = {batch(2, 32, vocabulary, i, c.confined),
+                                                    batch(2, 32, vocabulary, i + 1, c.confined),
+                                                    batch(2, 32, vocabulary, i + 2, c.confined)};
     const StepReport report =
         model.step.run(batches, {.learning_rate = 1e-3, .weight_decay = 0.01});
     EXPECT_EQ(report.updated(), !c.fp16 || i > 0 || device == DeviceKind::meta) << c.name;
@@ -108,15 +112,27 @@ TEST(Memory, NoArenaGrowsAfterTheFirstStep) {
 }
 
 // Of all classes: meta kernels ask for the scratch that those of the planned device take.
+void expect_marks_of_meta(const Case& c, int threads) {
+  const auto real = run(c, DeviceKind::cpu, threads), meta = run(c, DeviceKind::meta, threads);
+  for (int i = 0; i < kMemoryClasses; ++i)
+    EXPECT_EQ(real[1][static_cast<size_t>(i)], meta[1][static_cast<size_t>(i)])
+        << c.name << ", " << threads << " threads: " << name(static_cast<MemoryClass>(i));
+  EXPECT_GT(meta[1][static_cast<size_t>(MemoryClass::activations)], 0);
+  EXPECT_GT(meta[1][static_cast<size_t>(MemoryClass::scratch)], 0);
+}
+
 TEST(Memory, AMetaRunFindsTheMarksOfARealOne) {
-  for (const Case& c : cases()) {
-    for (const int threads : {1, 2, 5}) {
-      const auto real = run(c, DeviceKind::cpu, threads), meta = run(c, DeviceKind::meta, threads);
-      for (int i = 0; i < kMemoryClasses; ++i)
-        EXPECT_EQ(real[1][static_cast<size_t>(i)], meta[1][static_cast<size_t>(i)])
-            << c.name << ", " << threads << " threads: " << name(static_cast<MemoryClass>(i));
-      EXPECT_GT(meta[1][static_cast<size_t>(MemoryClass::activations)], 0);
-      EXPECT_GT(meta[1][static_cast<size_t>(MemoryClass::scratch)], 0);
+  for (const Case& c : cases())
+    for (const int threads : {1, 2, 5}) expect_marks_of_meta(c, threads);
+}
+
+TEST(Memory, AMetaRunFindsTheMarksOfEveryFamily) {
+  for (const auto& [name, model] : testing::family_models()) {
+    for (const bool bf16 : {false, true}) {
+      for (const bool recompute : {false, true}) {
+        const Case c{.name = name, .bf16 = bf16, .recompute = recompute, .model = model};
+        expect_marks_of_meta(c, recompute ? 1 : 2);
+      }
     }
   }
 }

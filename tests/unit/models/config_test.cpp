@@ -2,11 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <set>
 
 #include "base/error.h"
 #include "base/files.h"
-#include "models/model.h"
 #include "models/stage.h"
+#include "unit/models/family_models.h"
 
 namespace megatron::models {
 namespace {
@@ -85,20 +86,37 @@ TEST(Config, NamesAMissingKey) {
   expect_parts(refusal(config), {"hidden_size"});
 }
 
+std::vector<std::pair<std::string, std::string>> texts_of_all_families() {
+  std::vector<std::pair<std::string, std::string>> texts;
+  for (const char* name : testing::kFamilyDirectories)
+    texts.emplace_back(name, read_file(testing::family_directory(name) + "/config.json"));
+  for (const char* name : {"nemotron-nas", "megatron"})
+    texts.emplace_back(name, testing::written_config(name).dump(2));
+  return texts;
+}
+
+// What a family reads, it can write.
+void expect_written(const Model& model, const std::string& text) {
+  try {
+    const Model again = model_from_config_json(model->config_json(DType::f32));
+    EXPECT_EQ(again->describe(), model->describe()) << text;
+  } catch (const Error& error) {
+    ADD_FAILURE() << error.what() << " of\n" << text;
+  }
+}
+
 // A mutated config.json gives an Error, or a shape whose sizes can be multiplied: a meta model of
-// it is built and costs nothing.
+// it is built and costs nothing, and its config.json can be written.
 TEST(Config, FuzzGivesAnErrorOrAValidShape) {
   std::mt19937 random(7);
   const auto pick = [&random](size_t n) { return static_cast<size_t>(random()) % n; };
   int valid = 0, refused = 0;
-  for (const char* name : {"gpt2", "llama", "llama3", "llama_yarn", "llama_dynamic", "mistral",
-                           "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "olmo2", "granite",
-                           "nemotron", "starcoder2", "falcon", "cohere2", "gpt_neox"}) {
-    const std::string text =
-        read_file(std::string(MEGATRON_GOLDEN) + "/hf/" + name + "/config.json");
+  std::set<std::string> families;
+  for (const auto& [name, text] : texts_of_all_families()) {
+    families.insert(Json::parse(text)["model_type"].as_string());
     const std::vector<std::string> inserts = {"-",    "9",  "99999", "0", "1e9", ".",       "null",
                                               "true", "\"", "{",     "[", "NaN", "\\u0000", "\xff"};
-    for (int round = 0; round < 800; ++round) {
+    for (int round = 0; round < 150; ++round) {
       std::string mutated = text;
       for (size_t edits = 1 + pick(3); edits > 0; --edits) {
         const size_t at = pick(mutated.size());
@@ -123,8 +141,49 @@ TEST(Config, FuzzGivesAnErrorOrAValidShape) {
         const auto whole = model.build(meta, DType::f32, 0);
         for (const parallel::ParameterSpec* placed : whole->parameters())
           EXPECT_GT(placed->parameter.value.elements(), 0);
+        expect_written(model, mutated);
       } catch (const Error&) {
         ++refused;
+      }
+    }
+  }
+  EXPECT_EQ(families.size(), family_names().size());
+  EXPECT_GT(valid, 500);
+  EXPECT_GT(refused, 500);
+}
+
+// Of each key every kind of value, and none: an Error, or what can be written.
+TEST(Config, EveryKeyWithEveryKindOfValue) {
+  const Json values =
+      Json::parse(R"([null, true, false, 0, 1, 3, 50, -1, 0.3, "", "yarn", [], [1], {}])");
+  int valid = 0, refused = 0;
+  const auto attempt = [&](const Json& config) {
+    try {
+      expect_written(model_from_config_json(config), config.dump());
+      ++valid;
+    } catch (const Error&) {
+      ++refused;
+    }
+  };
+  for (const auto& [name, text] : texts_of_all_families()) {
+    const Json config = Json::parse(text);
+    for (const auto& [key, original] : config.as_object()) {
+      Json without = config;
+      std::erase_if(without.as_object(), [&](const Json::Member& m) { return m.first == key; });
+      attempt(without);
+      for (const Json& value : values.as_array()) {
+        Json changed = config;
+        changed.set(key, value);
+        attempt(changed);
+      }
+      if (!original.is_object()) continue;
+      for (const auto& [inner, unused] : original.as_object()) {
+        for (const Json& value : values.as_array()) {
+          Json object = original, changed = config;
+          object.set(inner, value);
+          changed.set(key, object);
+          attempt(changed);
+        }
       }
     }
   }

@@ -2,119 +2,19 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "models/decoder/definition.h"
-#include "models/decoder/heterogeneous.h"
-#include "models/families/family.h"
 #include "models/stage.h"
 #include "tiny_gpt.h"
+#include "unit/models/family_models.h"
 
 namespace megatron::models {
 namespace {
 
-constexpr const char* kDirectories[] = {
-    "gpt2",   "llama",    "llama3",     "llama_linear", "llama_dynamic", "llama_yarn", "mistral",
-    "qwen2",  "qwen3",    "gemma2",     "gemma3_text",  "phi3",          "olmo2",      "granite",
-    "falcon", "nemotron", "starcoder2", "cohere2",      "gpt_neox"};
-
-Json published_config(const std::string& name) {
-  return Json::read(std::string(MEGATRON_GOLDEN) + "/hf/" + name + "/config.json");
-}
-
-// Of a small Llama, with queries and keys of four heads and two.
-DecoderValue plain_value() {
-  DecoderValue value{.vocab_size = 61, .hidden_size = 24, .max_position_embeddings = 32};
-  LayerValue layer{
-      .mixer = nn::AttentionConfig{.heads = 4, .kv_heads = 2, .head_size = 8, .rotary = "default"},
-      .feed_forward =
-          nn::MlpConfig{.ffn = 40, .activation = kernels::Activation::silu, .gated = true},
-      .norm = {.kind = nn::Normalization::rms_norm}};
-  value.layers.assign(3, layer);
-  value.final_norm = layer.norm;
-  value.rotary["default"] = {};
-  value.untied = true;
-  value.init_method_std = 0.2;
-  return value;
-}
-
-// What no family of the golden vectors has.
-std::vector<std::pair<std::string, DecoderValue>> other_values() {
-  std::vector<std::pair<std::string, DecoderValue>> all;
-  const auto add = [&](const std::string& name, auto change) {
-    DecoderValue value = plain_value();
-    change(value);
-    all.emplace_back(name, std::move(value));
-  };
-  add("sinks and windows", [](DecoderValue& v) {
-    v.layers[0].attention()->sinks = nn::Sinks::learned;
-    v.layers[1].attention()->sinks = nn::Sinks::zero;
-    v.layers[1].attention()->window = 3;
-    v.layers[2].attention()->chunk = 5;
-  });
-  add("norms of heads without weights, clamped gates", [](DecoderValue& v) {
-    for (LayerValue& layer : v.layers) {
-      layer.attention()->qk_norm = nn::QkNorm::l2;
-      layer.mlp()->activation = kernels::Activation::quick_gelu;
-      layer.mlp()->clamp = 0.5;
-      layer.mlp()->up_offset = 1;
-    }
-  });
-  add("queries, keys and values clipped, before norms and after; a gate; a temperature",
-      [](DecoderValue& v) {
-        v.layers[0].attention()->qkv_clip = 0.3;
-        v.layers[1].attention()->qkv_clip = 0.5;
-        v.layers[1].attention()->qk_norm = nn::QkNorm::full_width;
-        v.layers[1].attention()->output_gate = true;
-        v.layers[1].attention()->qkv_bias = true;
-        v.layers[2].attention()->output_gate = true;
-        v.layers[2].attention()->rotary.clear();
-        v.layers[2].attention()->temperature = {.scale = 0.7, .step = 3};
-      });
-  add("LayerNorm of heads", [](DecoderValue& v) {
-    for (LayerValue& layer : v.layers) {
-      layer.norm = {.kind = nn::Normalization::layer_norm, .one_plus = true};
-      layer.attention()->qk_norm = nn::QkNorm::head;
-    }
-  });
-  add("layers without attention or MLP, or with a matrix for them", [](DecoderValue& v) {
-    apply_blocks(Json::parse(R"([
-        {"attention": {"no_op": true}, "ffn": {"ffn_hidden_size": 16}},
-        {"attention": {"n_heads_in_group": 4}, "ffn": {"no_op": true}},
-        {"attention": {"replace_with_linear": true}, "ffn": {"replace_with_linear": true}}])"),
-                 "blocks", v);
-  });
-  add("a norm for both, after a layer with norms before and after", [](DecoderValue& v) {
-    v.layers[0].norm_after = true;
-    v.layers[1].order = LayerValue::Order::parallel_one_norm;
-    v.layers[1].residual_multiplier = 0.5;
-    v.layers[2].order = LayerValue::Order::parallel;
-    v.embedding_scale = 1.5;
-    v.logits_scale = 0.7;
-    v.logits_soft_cap = 2;
-  });
-  return all;
-}
-
-// A classifier of Qwen2's: transformers has the class, the golden vectors have none of it.
-Json qwen2_classifier() {
-  Json config = published_config("qwen2");
-  config.set("architectures", Json::parse(R"(["Qwen2ForSequenceClassification"])"));
-  config.set("id2label", Json::parse(R"({"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"})"));
-  config.set("pad_token_id", 0);
-  return config;
-}
-
-std::vector<std::pair<std::string, Model>> all_models() {
-  std::vector<std::pair<std::string, Model>> all;
-  all.emplace_back("qwen2 with a score head", model_from_config_json(qwen2_classifier()));
-  for (const char* name : kDirectories)
-    all.emplace_back(name, model_from_config_json(published_config(name)));
-  for (const auto& [name, value] : other_values()) all.emplace_back(name, decoder_model(value));
-  return all;
-}
-
 // Losses of the composition in fp64 by reference kernels, and of the oracle.
 TEST(Families, AgreeWithThePlainOracle) {
-  for (const auto& [name, model] : all_models()) {
+  auto models = testing::family_models();
+  models.emplace_back("qwen2 with a score head",
+                      model_from_config_json(testing::qwen2_classifier()));
+  for (const auto& [name, model] : models) {
     Runtime runtime({DeviceKind::reference, 0}, 1);
     const auto stage = model.build(runtime, DType::f64, 0);
     testing::fill_with_noise(stage->parameters());
@@ -158,7 +58,7 @@ TEST(Families, AgreeWithThePlainOracle) {
 }
 
 TEST(Families, ParametersAreCounted) {
-  for (const auto& [name, model] : all_models()) {
+  for (const auto& [name, model] : testing::family_models()) {
     Runtime meta({DeviceKind::meta, 0}, 1);
     const auto stage = model.build(meta, DType::f32, 0);
     int64_t elements = 0;
@@ -170,15 +70,15 @@ TEST(Families, ParametersAreCounted) {
 
 // A description says all of a value, and a saved config.json all that its family needs.
 TEST(Families, DescriptionsComeBack) {
-  for (const auto& [name, value] : other_values()) {
+  for (const auto& [name, value] : testing::other_decoders()) {
     EXPECT_EQ(to_json(decoder_from_json(to_json(value))), to_json(value)) << name;
     const Model model = decoder_model(value);
     EXPECT_EQ(model->family(), "megatron") << name;
     const Model again = model_from_config_json(model->config_json(DType::f32));
     EXPECT_EQ(again->describe(), model->describe()) << name;
   }
-  for (const char* name : kDirectories) {
-    const Model model = model_from_config_json(published_config(name));
+  for (const char* name : testing::kFamilyDirectories) {
+    const Model model = model_from_config_json(testing::family_config(name));
     const DecoderValue value = decoder_from_json(model->describe());
     EXPECT_EQ(to_json(value), model->describe()) << name;
     // Each family can hold what it read, and GPT-2 nothing of the others.
@@ -189,7 +89,7 @@ TEST(Families, DescriptionsComeBack) {
 
 // Nemotron's own files have no vectors: widths and heads from the formulas of its model card.
 TEST(Families, LlamaNemotronFollowsItsFormulas) {
-  Json config = published_config("llama");
+  Json config = testing::family_config("llama");
   config.set("model_type", "nemotron-nas");
   config.set("hidden_size", 768);
   config.set("num_attention_heads", 8);
@@ -219,7 +119,7 @@ TEST(Families, LlamaNemotronFollowsItsFormulas) {
 }
 
 TEST(Families, ScoreHeads) {
-  const Model classifier = model_from_config_json(qwen2_classifier());
+  const Model classifier = model_from_config_json(testing::qwen2_classifier());
   EXPECT_EQ(classifier->score_labels(), 3);
   EXPECT_EQ(classifier->score_padding(), 0);
   EXPECT_EQ(model_from_config_json(classifier->config_json(DType::f32))->describe(),
@@ -233,9 +133,9 @@ TEST(Families, ScoreHeads) {
   EXPECT_EQ(std::ranges::count(names, "score.weight"), 1);
   EXPECT_EQ(std::ranges::count(names, "lm_head.weight"), 0);
   EXPECT_THROW(require_language_model(classifier, "megatron generate"), Error);
-  require_language_model(model_from_config_json(published_config("qwen2")), "megatron generate");
+  require_language_model(model_from_config_json(testing::family_config("qwen2")), "megatron generate");
   for (const char* problem : {"multi_label_classification", "regression"}) {
-    Json config = qwen2_classifier();  // of three labels
+    Json config = testing::qwen2_classifier();  // of three labels
     config.set("problem_type", problem);
     EXPECT_THROW(model_from_config_json(config), Error) << problem;
   }

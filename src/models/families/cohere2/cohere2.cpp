@@ -50,6 +50,9 @@ FamilyTensors tensors(const DecoderValue& value) {
   return llama_tensors(value, {{"attention_norm", "input_layernorm"}});
 }
 
+constexpr DecoderFamily::Key kKeys[] = {{"--norm-epsilon", "layer_norm_eps"},
+                                        {"--output-multiplier", "logit_scale"}};
+
 }  // namespace
 }  // namespace cohere2
 
@@ -58,7 +61,7 @@ const DecoderFamily kCohere2 = {.name = "cohere2",
                                 .read = cohere2::read,
                                 .write = cohere2::write,
                                 .tensors = cohere2::tensors,
-                                .keys = kLlamaKeys,
+                                .keys = cohere2::kKeys,
                                 .surplus = kRotaryBuffers};
 
 }  // namespace megatron::models

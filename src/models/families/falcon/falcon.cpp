@@ -1,5 +1,6 @@
 // Falcon 7B, 40B, 180B (Almazrouei et al. 2023): attention and MLP in parallel, after one LayerNorm or two; queries,
 // keys and values fused, grouped by key head.
+#include "base/error.h"
 #include "models/families/all.h"
 #include "models/families/config_json.h"
 
@@ -31,9 +32,13 @@ DecoderValue read(const Json& given) {
   j.set("head_dim", Json());
   DecoderValue value = read_common(j, kDefaults);
   value.hidden_dropout = number(j, "hidden_dropout", 0);
-  const bool bias = boolean(j, "bias", false),
-             parallel = grouped || boolean(j, "parallel_attn", true);
+  const bool bias = boolean(j, "bias", false), parallel = boolean(j, "parallel_attn", true);
   const int64_t norms = integer(j, "num_ln_in_parallel_attn", grouped ? 2 : 1);
+  MG_CHECK(norms == 1 || (norms == 2 && grouped),
+           "config.json has num_ln_in_parallel_attn = {}; supported: 1, or 2 with "
+           "new_decoder_architecture",
+           norms);
+  if (grouped) refuse_unless(j, "parallel_attn", true);
   for (LayerValue& layer : value.layers) {
     if (parallel)
       layer.order = norms == 2 ? LayerValue::Order::parallel : LayerValue::Order::parallel_one_norm;
@@ -82,6 +87,10 @@ FamilyTensors tensors(const DecoderValue& value) {
                     {"mlp.down", "mlp.dense_4h_to_h"}}};
 }
 
+constexpr DecoderFamily::Key kKeys[] = {{"--norm-epsilon", "layer_norm_epsilon"},
+                                        {"--num-query-groups", "num_kv_heads"},
+                                        {"--ffn-hidden-size", "ffn_hidden_size"}};
+
 }  // namespace
 }  // namespace falcon
 
@@ -90,6 +99,6 @@ const DecoderFamily kFalcon = {.name = "falcon",
                                .read = falcon::read,
                                .write = falcon::write,
                                .tensors = falcon::tensors,
-                               .keys = kLlamaKeys};
+                               .keys = falcon::kKeys};
 
 }  // namespace megatron::models

@@ -50,7 +50,6 @@ const DecoderFamily kGemma2 = {.name = "gemma2",
                                .read = gemma2::read,
                                .write = gemma2::write,
                                .tensors = gemma2::tensors,
-                               .keys = kLlamaKeys,
                                .surplus = kRotaryBuffers};
 
 }  // namespace megatron::models

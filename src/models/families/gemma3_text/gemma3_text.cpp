@@ -85,7 +85,6 @@ const DecoderFamily kGemma3Text = {.name = "gemma3_text",
                                    .read = gemma3_text::read,
                                    .write = gemma3_text::write,
                                    .tensors = gemma3_text::tensors,
-                                   .keys = kLlamaKeys,
                                    .surplus = kRotaryBuffers};
 
 }  // namespace megatron::models

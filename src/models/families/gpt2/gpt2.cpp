@@ -32,10 +32,9 @@ DecoderValue read(const Json& j) {
                                    .head_size = value.hidden_size / heads,
                                    .qkv_bias = true,
                                    .output_bias = true},
-      .feed_forward =
-          nn::MlpConfig{.ffn = integer(j, "n_inner", 4 * value.hidden_size),
-                        .activation = activation_named(text(j, "activation_function", "gelu_new")),
-                        .bias = true},
+      .feed_forward = nn::MlpConfig{.ffn = integer(j, "n_inner", 4 * value.hidden_size),
+                                    .activation = activation(j, "activation_function", "gelu_new"),
+                                    .bias = true},
       .norm = norm};
   const int64_t layers = integer(j, "n_layer");
   MG_CHECK(layers <= 1 << 16, "config.json has n_layer = {}; the most is {}", layers, 1 << 16);

@@ -19,6 +19,9 @@ DecoderValue read(const Json& given) {
   if (present(j, "rotary_pct") != nullptr) j.set("partial_rotary_factor", j["rotary_pct"]);
   if (present(j, "rotary_emb_base") != nullptr) j.set("rope_theta", j["rotary_emb_base"]);
   refuse_unless(j, "is_decoder", false);
+  const int64_t heads = integer(j, "num_attention_heads");
+  refuse_unless(j, "num_key_value_heads", heads);
+  refuse_unless(j, "head_dim", integer(j, "hidden_size") / heads);
   DecoderValue value = read_common(j, kDefaults);
   value.hidden_dropout = number(j, "hidden_dropout", 0);
   const bool parallel = boolean(j, "use_parallel_residual", true),
@@ -60,6 +63,7 @@ FamilyTensors tensors(const DecoderValue&) {
 constexpr std::string_view kBuffers[] = {"gpt_neox.layers.*.attention.bias",
                                          "gpt_neox.layers.*.attention.masked_bias",
                                          "gpt_neox.layers.*.attention.rotary_emb.inv_freq"};
+constexpr DecoderFamily::Key kKeys[] = {{"--norm-epsilon", "layer_norm_eps"}};
 
 }  // namespace
 }  // namespace gpt_neox
@@ -69,7 +73,7 @@ const DecoderFamily kGptNeox = {.name = "gpt_neox",
                                 .read = gpt_neox::read,
                                 .write = gpt_neox::write,
                                 .tensors = gpt_neox::tensors,
-                                .keys = kLlamaKeys,
+                                .keys = gpt_neox::kKeys,
                                 .surplus = gpt_neox::kBuffers};
 
 }  // namespace megatron::models

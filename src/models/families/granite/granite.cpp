@@ -15,11 +15,13 @@ DecoderValue read(const Json& j) {
              mlp_bias = boolean(j, "mlp_bias", false);
   const double logits = number(j, "logits_scaling", 1);
   MG_CHECK(logits != 0, "config.json has logits_scaling = 0; logits are divided by it");
+  const double scale = number(j, "attention_multiplier", 1);
+  MG_CHECK(scale > 0, "config.json has attention_multiplier = {}; it must be positive", scale);
   value.embedding_scale = number(j, "embedding_multiplier", 1);
   value.logits_scale = 1 / logits;
   for (LayerValue& layer : value.layers) {
     layer.residual_multiplier = number(j, "residual_multiplier", 1);
-    layer.attention()->scale = number(j, "attention_multiplier", 1);
+    layer.attention()->scale = scale;
     layer.attention()->qkv_bias = layer.attention()->output_bias = attention_bias;
     layer.mlp()->bias = mlp_bias;
   }
@@ -32,7 +34,8 @@ Json write(const DecoderValue& value) {
   j.set("attention_bias", value.first_attention()->qkv_bias);
   j.set("attention_multiplier", value.first_attention()->score_scale());
   j.set("embedding_multiplier", value.embedding_scale);
-  j.set("logits_scaling", 1 / value.logits_scale);
+  j.set("logits_scaling", original(1 / value.logits_scale,
+                                   [&](double tried) { return 1 / tried == value.logits_scale; }));
   j.set("mlp_bias", value.first_mlp()->bias);
   j.set("model_type", "granite");
   j.set("residual_multiplier", value.layers[0].residual_multiplier);
@@ -44,6 +47,8 @@ FamilyTensors tensors(const DecoderValue& value) {
       value, {{"attention_norm", "input_layernorm"}, {"mlp_norm", "post_attention_layernorm"}});
 }
 
+constexpr DecoderFamily::Key kKeys[] = {{"--output-multiplier", "logits_scaling"}};
+
 }  // namespace
 }  // namespace granite
 
@@ -52,7 +57,7 @@ const DecoderFamily kGranite = {.name = "granite",
                                 .read = granite::read,
                                 .write = granite::write,
                                 .tensors = granite::tensors,
-                                .keys = kLlamaKeys,
+                                .keys = granite::kKeys,
                                 .surplus = kRotaryBuffers};
 
 }  // namespace megatron::models

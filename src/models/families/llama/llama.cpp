@@ -42,7 +42,6 @@ const DecoderFamily kLlama = {.name = "llama",
                               .read = llama::read,
                               .write = llama::write,
                               .tensors = llama::tensors,
-                              .keys = kLlamaKeys,
                               .surplus = kRotaryBuffers};
 
 }  // namespace megatron::models

@@ -44,6 +44,9 @@ FamilyTensors tensors(const DecoderValue&) {
                     {"mlp", "mlp"}}};
 }
 
+// They stand under their own names in it.
+constexpr DecoderFamily::Key kKeys[] = {{"--", ""}};
+
 }  // namespace
 }  // namespace megatron
 
@@ -52,6 +55,6 @@ const DecoderFamily kMegatron = {.name = "megatron",
                                  .read = megatron::read,
                                  .write = megatron::write,
                                  .tensors = megatron::tensors,
-                                 .keys = {}};
+                                 .keys = megatron::kKeys};
 
 }  // namespace megatron::models

@@ -34,7 +34,6 @@ const DecoderFamily kMistral = {.name = "mistral",
                                 .read = mistral::read,
                                 .write = mistral::write,
                                 .tensors = mistral::tensors,
-                                .keys = kLlamaKeys,
                                 .surplus = kRotaryBuffers};
 
 }  // namespace megatron::models

@@ -41,6 +41,8 @@ FamilyTensors tensors(const DecoderValue& value) {
       value, {{"attention_norm", "input_layernorm"}, {"mlp_norm", "post_attention_layernorm"}});
 }
 
+constexpr DecoderFamily::Key kKeys[] = {{"--norm-epsilon", "norm_eps"}};
+
 }  // namespace
 }  // namespace nemotron
 
@@ -49,7 +51,7 @@ const DecoderFamily kNemotron = {.name = "nemotron",
                                  .read = nemotron::read,
                                  .write = nemotron::write,
                                  .tensors = nemotron::tensors,
-                                 .keys = kLlamaKeys,
+                                 .keys = nemotron::kKeys,
                                  .surplus = kRotaryBuffers};
 
 }  // namespace megatron::models

@@ -68,7 +68,6 @@ const DecoderFamily kNemotronNas = {.name = "nemotron-nas",
                                     .read = nemotron_nas::read,
                                     .write = nemotron_nas::write,
                                     .tensors = nemotron_nas::tensors,
-                                    .keys = kLlamaKeys,
                                     .surplus = kRotaryBuffers};
 
 }  // namespace megatron::models

@@ -41,7 +41,6 @@ const DecoderFamily kOlmo2 = {.name = "olmo2",
                               .read = olmo2::read,
                               .write = olmo2::write,
                               .tensors = olmo2::tensors,
-                              .keys = kLlamaKeys,
                               .surplus = kRotaryBuffers};
 
 }  // namespace megatron::models

@@ -47,6 +47,8 @@ FamilyTensors tensors(const DecoderValue&) {
                     {"mlp.down", "mlp.down_proj"}}};
 }
 
+constexpr DecoderFamily::Key kKeys[] = {{"--hidden-dropout", "resid_pdrop"}};
+
 }  // namespace
 }  // namespace phi3
 
@@ -55,7 +57,7 @@ const DecoderFamily kPhi3 = {.name = "phi3",
                              .read = phi3::read,
                              .write = phi3::write,
                              .tensors = phi3::tensors,
-                             .keys = kLlamaKeys,
+                             .keys = phi3::kKeys,
                              .surplus = kRotaryBuffers};
 
 }  // namespace megatron::models

@@ -44,7 +44,6 @@ const DecoderFamily kQwen2 = {.name = "qwen2",
                               .read = qwen2::read,
                               .write = qwen2::write,
                               .tensors = qwen2::tensors,
-                              .keys = kLlamaKeys,
                               .surplus = kRotaryBuffers};
 
 }  // namespace megatron::models

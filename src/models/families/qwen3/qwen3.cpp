@@ -48,7 +48,6 @@ const DecoderFamily kQwen3 = {.name = "qwen3",
                               .read = qwen3::read,
                               .write = qwen3::write,
                               .tensors = qwen3::tensors,
-                              .keys = kLlamaKeys,
                               .surplus = kRotaryBuffers};
 
 }  // namespace megatron::models

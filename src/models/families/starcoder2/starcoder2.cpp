@@ -55,6 +55,9 @@ FamilyTensors tensors(const DecoderValue& value) {
   return map;
 }
 
+constexpr DecoderFamily::Key kKeys[] = {{"--norm-epsilon", "norm_epsilon"},
+                                        {"--hidden-dropout", "residual_dropout"}};
+
 }  // namespace
 }  // namespace starcoder2
 
@@ -63,7 +66,7 @@ const DecoderFamily kStarcoder2 = {.name = "starcoder2",
                                    .read = starcoder2::read,
                                    .write = starcoder2::write,
                                    .tensors = starcoder2::tensors,
-                                   .keys = kLlamaKeys,
+                                   .keys = starcoder2::kKeys,
                                    .surplus = kRotaryBuffers};
 
 }  // namespace megatron::models

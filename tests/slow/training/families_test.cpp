@@ -1,0 +1,14 @@
+// Training of every family; golden/training has four of them.
+#include "golden/training/families.h"
+
+namespace megatron::training {
+namespace {
+
+INSTANTIATE_TEST_SUITE_P(
+    Families, FamilyTraining,
+    ::testing::ValuesIn(in_both_types({std::begin(testing::kFamilyDirectories),
+                                       std::end(testing::kFamilyDirectories)})),
+    name_of);
+
+}  // namespace
+}  // namespace megatron::training

@@ -1,0 +1,285 @@
+// A config.json that contradicts itself, asks for what is not supported, or lacks what it needs,
+// and values that a family's file cannot say.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "unit/models/family_models.h"
+
+namespace megatron::models {
+namespace {
+
+// A config.json with a key changed to a JSON value; "": without the key. model.KEY: of the model
+// that a file of type megatron describes.
+struct Bad {
+  const char* name;
+  const char* key;
+  const char* value;
+  std::vector<const char*> parts;  // of the error, besides the file
+};
+
+Json changed(const Bad& bad) {
+  const std::string name = bad.name;
+  std::string key = bad.key;
+  Json config = name == "nemotron-nas" || name == "megatron" ? testing::written_config(name)
+                                                             : testing::family_config(name);
+  const bool inner = key.starts_with("model.");
+  Json object = inner ? config["model"] : config;
+  if (inner) key.erase(0, 6);
+  if (*bad.value != '\0') {
+    object.set(key, Json::parse(bad.value));
+  } else {
+    std::erase_if(object.as_object(), [&](const Json::Member& m) { return m.first == key; });
+  }
+  if (inner) config.set("model", object);
+  return inner ? config : object;
+}
+
+const std::vector<Bad> kBad = {
+    // No such architecture, or none at all.
+    {"llama", "model_type", R"("opt")", {"model_type", "'opt'", "gpt2", "llama", "cohere2"}},
+    {"llama", "model_type", "3", {"model_type", "3"}},
+    {"llama", "model_type", "", {"model_type", "gpt2", "cohere2"}},
+    {"llama",
+     "architectures",
+     R"(["LlamaForTokenClassification"])",
+     {"architectures", "LlamaForTokenClassification", "LlamaForCausalLM"}},
+    {"qwen3",
+     "architectures",
+     R"(["Qwen3ForSequenceClassification"])",
+     {"architectures", "Qwen3ForSequenceClassification", "Qwen3ForCausalLM"}},
+    {"llama", "architectures", R"("LlamaForCausalLM")", {"architectures", "LlamaForCausalLM"}},
+    // Sizes.
+    {"llama", "hidden_size", "", {"hidden_size"}},
+    {"llama", "hidden_size", "48.5", {"hidden_size", "48.5"}},
+    {"qwen2", "hidden_size", "50", {"hidden_size", "50", "num_attention_heads", "4", "head_dim"}},
+    {"gpt2", "n_embd", "50", {"n_embd", "50", "n_head", "4"}},
+    {"gpt_neox", "hidden_size", "50", {"hidden_size", "50", "num_attention_heads", "3"}},
+    {"falcon", "hidden_size", "50", {"hidden_size", "50", "num_attention_heads", "4"}},
+    {"llama", "num_key_value_heads", "3", {"num_attention_heads", "4", "num_key_value_heads", "3"}},
+    {"falcon", "num_kv_heads", "3", {"num_attention_heads", "4", "num_kv_heads", "3"}},
+    {"gemma2", "head_dim", "7", {"head_dim", "7", "even"}},
+    {"granite", "logits_scaling", "0", {"logits_scaling", "0"}},
+    {"granite", "attention_multiplier", "0", {"attention_multiplier", "0", "positive"}},
+    {"gemma2", "query_pre_attn_scalar", "-1", {"query_pre_attn_scalar", "-1"}},
+    {"nemotron",
+     "rope_parameters",
+     R"({"partial_rotary_factor": 1.5})",
+     {"partial_rotary_factor", "1.5"}},
+    {"gpt_neox", "head_dim", "20", {"head_dim", "20", "16"}},
+    {"gpt_neox", "num_key_value_heads", "1", {"num_key_value_heads", "1", "3"}},
+    {"falcon", "num_ln_in_parallel_attn", "3", {"num_ln_in_parallel_attn", "3", "1", "2"}},
+    {"falcon",
+     "new_decoder_architecture",
+     "false",
+     {"num_ln_in_parallel_attn", "2", "new_decoder_architecture"}},
+    {"falcon", "parallel_attn", "false", {"parallel_attn", "false", "true"}},
+    {"nemotron-nas", "block_configs", "", {"block_configs"}},
+    {"nemotron-nas", "block_configs", "3", {"block_configs", "list"}},
+    {"nemotron-nas", "block_configs", "[]", {"block_configs", "0", "num_hidden_layers", "3"}},
+    {"nemotron-nas",
+     "block_configs",
+     R"([{"attention": {"n_heads_in_group": 3}, "ffn": {"ffn_mult": 1}}, {}, {}])",
+     {"block_configs", "layer 0", "n_heads_in_group", "3", "4"}},
+    {"nemotron-nas",
+     "block_configs",
+     R"([{"attention": {"no_op": true}, "ffn": {}}, {}, {}])",
+     {"block_configs", "layer 0", "ffn_mult", "no_op"}},
+    {"nemotron-nas",
+     "block_configs",
+     R"([{"attention": {"no_op": "yes"}, "ffn": {}}, {}, {}])",
+     {"block_configs", "layer 0", "no_op", "yes"}},
+    {"nemotron-nas", "mlp_bias", "true", {"mlp_bias", "true", "false"}},
+    {"megatron", "model", "", {"model"}},
+    {"megatron", "model", "3", {"model", "3"}},
+    {"megatron", "model.num-layers", "0", {"num-layers", "0", "65536"}},
+    {"megatron", "model.vocab-size", R"("many")", {"vocab-size", "many"}},
+    {"megatron", "model.vocab-size", "-1", {"vocab-size", "-1"}},
+    {"megatron", "model.hidden-size", "", {"hidden-size"}},
+    {"megatron", "model.num-experts", "4", {"num-experts"}},
+    {"megatron", "model.layers", "[]", {"layers", "0", "3"}},
+    {"olmo2", "rms_norm_eps", "0", {"rms_norm_eps", "0"}},
+    {"cohere2", "layer_norm_eps", "0", {"layer_norm_eps", "0"}},
+    {"gpt_neox", "layer_norm_eps", "0", {"layer_norm_eps", "0"}},
+    {"nemotron", "norm_eps", "0", {"norm_eps", "0"}},
+    {"starcoder2", "norm_epsilon", "0", {"norm_epsilon", "0"}},
+    {"falcon", "layer_norm_epsilon", "0", {"layer_norm_epsilon", "0"}},
+    {"falcon", "ffn_hidden_size", "999999999999", {"ffn_hidden_size", "999999999999"}},
+    // Layers that are not the model's.
+    {"gemma2", "layer_types", R"(["full_attention"])", {"num_hidden_layers", "4", "layer_types"}},
+    {"gemma3_text",
+     "layer_types",
+     R"(["full_attention", "full_attention", "full_attention", "chunked_attention"])",
+     {"layer_types", "chunked_attention", "full_attention", "sliding_attention"}},
+    {"cohere2", "layer_types", "3", {"layer_types", "3"}},
+    {"gemma2", "sliding_window", "null", {"layer_types", "sliding_window"}},
+    {"mistral", "sliding_window", "-7", {"sliding_window", "-7"}},
+    {"mistral", "sliding_window", R"("long")", {"sliding_window", "long"}},
+    // What the family's other models have and this version has not.
+    {"llama", "pretraining_tp", "2", {"pretraining_tp", "2", "1"}},
+    {"gpt2", "scale_attn_weights", "false", {"scale_attn_weights", "false", "true"}},
+    {"falcon", "alibi", "true", {"alibi", "true", "false"}},
+    {"gpt_neox", "is_decoder", "true", {"is_decoder", "true", "false"}},
+    {"gemma2",
+     "use_bidirectional_attention",
+     "true",
+     {"use_bidirectional_attention", "true", "false"}},
+    {"phi3", "embd_pdrop", "0.5", {"embd_pdrop", "0.5", "resid_pdrop", "0"}},
+    {"starcoder2",
+     "embedding_dropout",
+     "0.5",
+     {"embedding_dropout", "0.5", "residual_dropout", "0"}},
+    {"mistral", "hidden_act", R"("mish")", {"hidden_act", "mish", "silu", "gelu_pytorch_tanh"}},
+    {"gemma2", "hidden_activation", R"("mish")", {"hidden_activation", "mish", "silu"}},
+    {"gpt2", "activation_function", R"("mish")", {"activation_function", "mish", "gelu_new"}},
+    // Types.
+    {"llama", "tie_word_embeddings", R"("yes")", {"tie_word_embeddings", "yes"}},
+    {"llama", "rms_norm_eps", R"("small")", {"rms_norm_eps", "small"}},
+    {"llama", "attention_dropout", "1", {"attention_dropout", "1"}},
+    {"gemma3_text", "final_logit_softcapping", "-1", {"final_logit_softcapping", "-1"}},
+    {"gemma2", "attn_logit_softcapping", "-1", {"attn_logit_softcapping", "-1"}},
+    // A scaling of rotary positions without its number, or with a wrong one.
+    {"llama",
+     "rope_parameters",
+     R"({"rope_type": "mrope"})",
+     {"rope_type", "mrope", "default", "yarn", "longrope"}},
+    {"llama", "rope_parameters", R"({"rope_type": 3})", {"rope_type", "3"}},
+    {"llama", "rope_parameters", "3", {"rope_parameters", "3"}},
+    {"llama",
+     "rope_parameters",
+     R"({"rope_type": "linear"})",
+     {"rope_parameters", "linear", "factor"}},
+    {"llama", "rope_parameters", R"({"rope_type": "linear", "factor": 0})", {"factor", "0"}},
+    {"llama",
+     "rope_parameters",
+     R"({"rope_type": "dynamic"})",
+     {"rope_parameters", "dynamic", "factor"}},
+    {"llama", "rope_parameters", R"({"rope_type": "dynamic", "factor": 0.5})", {"factor", "0.5"}},
+    {"llama", "rope_parameters", R"({"rope_type": "yarn"})", {"rope_parameters", "yarn", "factor"}},
+    {"llama",
+     "rope_parameters",
+     R"({"rope_type": "yarn", "factor": 4, "beta_fast": -1})",
+     {"beta_fast", "-1"}},
+    {"llama",
+     "rope_parameters",
+     R"({"rope_type": "llama3", "low_freq_factor": 1, "high_freq_factor": 4, )"
+     R"("original_max_position_embeddings": 16})",
+     {"llama3", "factor"}},
+    {"llama",
+     "rope_parameters",
+     R"({"rope_type": "llama3", "factor": 8, "high_freq_factor": 4, )"
+     R"("original_max_position_embeddings": 16})",
+     {"llama3", "low_freq_factor"}},
+    {"llama",
+     "rope_parameters",
+     R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, )"
+     R"("original_max_position_embeddings": 16})",
+     {"llama3", "high_freq_factor"}},
+    {"llama",
+     "rope_parameters",
+     R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4})",
+     {"llama3", "original_max_position_embeddings"}},
+    {"llama",
+     "rope_parameters",
+     R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 1, )"
+     R"("original_max_position_embeddings": 16})",
+     {"high_freq_factor", "1", "low_freq_factor", "4"}},
+    {"phi3",
+     "rope_parameters",
+     R"({"rope_type": "longrope", "long_factor": [1, 1, 1, 1]})",
+     {"longrope", "short_factor"}},
+    {"phi3",
+     "rope_parameters",
+     R"({"rope_type": "longrope", "short_factor": [1, 1, 1, 1]})",
+     {"longrope", "long_factor"}},
+    {"phi3",
+     "rope_parameters",
+     R"({"rope_type": "longrope", "short_factor": [1, 1], "long_factor": [1, 1], )"
+     R"("partial_rotary_factor": 0.67})",
+     {"short_factor", "2", "4"}},
+    {"phi3",
+     "rope_parameters",
+     R"({"rope_type": "longrope", "short_factor": 1, "long_factor": [1]})",
+     {"short_factor", "1"}},
+    {"gemma3_text",
+     "rope_parameters",
+     R"({"full_attention": {"rope_type": "linear"}, "sliding_attention": {}})",
+     {"linear", "factor"}},
+    {"gemma3_text",
+     "rope_parameters",
+     R"({"full_attention": {}, "sliding_attention": {"rope_type": "yarn"}})",
+     {"rope_type", "yarn", "default"}},
+    {"gemma3_text", "rope_parameters", R"({"full_attention": 3})", {"rope_parameters", "3"}},
+    {"cohere2", "rope_parameters", R"({"rope_theta": -1})", {"rope_theta", "-1"}},
+};
+
+TEST(BadConfig, IsRefusedByFileKeyAndValue) {
+  for (const Bad& bad : kBad) {
+    SCOPED_TRACE(std::string(bad.name) + ": " + bad.key + " = " + bad.value);
+    try {
+      model_from_config_json(changed(bad), "models/x/config.json");
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      EXPECT_TRUE(text.starts_with("models/x/config.json")) << text;
+      for (const char* part : bad.parts)
+        EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
+      EXPECT_EQ(text.find("--"), std::string::npos) << text;
+    }
+  }
+}
+
+// A family's file that cannot say what a model has, on save.
+struct Obstacle {
+  const char* family;
+  void (*change)(DecoderValue&);
+  std::vector<const char*> parts;
+};
+
+TEST(BadSave, NamesWhatTheFamilyCannotHold) {
+  const auto as_it_is = [](DecoderValue&) {};
+  const std::vector<Obstacle> obstacles = {
+      {"llama",
+       [](DecoderValue& v) { v.layers[1].attention()->window = 4; },
+       {"in layer 1", "window-size 4"}},
+      {"llama", [](DecoderValue& v) { v.hidden_dropout = 0.1; }, {"--hidden-dropout 0.1", "use"}},
+      {"gpt2", as_it_is, {"rotary.default", "10000"}},
+      {"qwen2", as_it_is, {"layer 0", "qkv-bias false", "only say true"}},
+      {"qwen3", as_it_is, {"layer 0", "qk-norm at its default", "only say \"head\""}},
+      {"mistral",
+       [](DecoderValue& v) { v.layers[1].attention()->window = 4; },
+       {"layer 0", "window-size at its default", "only say 4"}},
+      {"gemma2", as_it_is, {"embedding-multiplier at its default", "only say 4.898979485566356"}},
+      {"gemma3_text", as_it_is, {"rotary.default", "only say its default"}},
+      {"phi3",
+       [](DecoderValue& v) { v.logits_soft_cap = 2; },
+       {"final-logit-softcapping 2.0", "only say its default"}},
+      {"olmo2", as_it_is, {"layer 0", "qk-norm", "only say \"full-width\""}},
+      {"granite",
+       [](DecoderValue& v) {
+         for (LayerValue& layer : v.layers) layer.attention()->scale = 0.5;
+         v.layers[2].mlp()->ffn = 41;
+       },
+       {"in layer 2", "ffn-hidden-size 41", "only say 40"}},
+      {"nemotron", as_it_is, {"final-norm", "only say", "LayerNorm"}},
+      {"nemotron-nas", as_it_is, {"layer 0", "ffn-hidden-size 40", "only say 256"}},
+      {"starcoder2", as_it_is, {"final-norm", "only say", "LayerNorm"}},
+      {"falcon", as_it_is, {"parallel_attn = false", "only true"}},
+      {"gpt_neox", as_it_is, {"final-norm", "only say", "LayerNorm"}},
+      {"cohere2", as_it_is, {"rotary.default", "\"rotary-interleaved\": true"}}};
+  for (const auto& [family, change, parts] : obstacles) {
+    DecoderValue value = testing::plain_decoder();
+    change(value);
+    try {
+      decoder_model(value, family_named(family))->config_json(DType::f32);
+      ADD_FAILURE() << family;
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find(std::string("config.json of a ") + family), std::string::npos) << text;
+      for (const char* part : parts)
+        EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron::models

@@ -1,0 +1,134 @@
+// Families of decoders: golden directories of Hugging Face's, and values that no family's file
+// says.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/decoder/definition.h"
+#include "models/decoder/heterogeneous.h"
+#include "models/families/family.h"
+#include "models/model.h"
+
+namespace megatron::testing {
+
+// Directories of the golden vectors `hf` that differ in more than how they are stored.
+inline constexpr const char* kFamilyDirectories[] = {
+    "gpt2",   "llama",    "llama3",     "llama_linear", "llama_dynamic", "llama_yarn", "mistral",
+    "qwen2",  "qwen3",    "gemma2",     "gemma3_text",  "phi3",          "olmo2",      "granite",
+    "falcon", "nemotron", "starcoder2", "cohere2",      "gpt_neox"};
+
+inline std::string family_directory(const std::string& name) {
+  return std::string(MEGATRON_GOLDEN) + "/hf/" + name;
+}
+inline Json family_config(const std::string& name) {
+  return Json::read(family_directory(name) + "/config.json");
+}
+
+// Of a small Llama, with queries and keys of four heads and two.
+inline models::DecoderValue plain_decoder() {
+  models::DecoderValue value{.vocab_size = 61, .hidden_size = 24, .max_position_embeddings = 32};
+  models::LayerValue layer{
+      .mixer = nn::AttentionConfig{.heads = 4, .kv_heads = 2, .head_size = 8, .rotary = "default"},
+      .feed_forward =
+          nn::MlpConfig{.ffn = 40, .activation = kernels::Activation::silu, .gated = true},
+      .norm = {.kind = nn::Normalization::rms_norm}};
+  value.layers.assign(3, layer);
+  value.final_norm = layer.norm;
+  value.rotary["default"] = {};
+  value.untied = true;
+  value.init_method_std = 0.2;
+  return value;
+}
+
+// What no family of the golden vectors has.
+inline std::vector<std::pair<std::string, models::DecoderValue>> other_decoders() {
+  using models::DecoderValue;
+  std::vector<std::pair<std::string, DecoderValue>> all;
+  const auto add = [&](const std::string& name, auto change) {
+    DecoderValue value = plain_decoder();
+    change(value);
+    all.emplace_back(name, std::move(value));
+  };
+  add("sinks and windows", [](DecoderValue& v) {
+    v.layers[0].attention()->sinks = nn::Sinks::learned;
+    v.layers[1].attention()->sinks = nn::Sinks::zero;
+    v.layers[1].attention()->window = 3;
+    v.layers[2].attention()->chunk = 5;
+  });
+  add("norms of heads without weights, clamped gates", [](DecoderValue& v) {
+    for (models::LayerValue& layer : v.layers) {
+      layer.attention()->qk_norm = nn::QkNorm::l2;
+      layer.mlp()->activation = kernels::Activation::quick_gelu;
+      layer.mlp()->clamp = 0.5;
+      layer.mlp()->up_offset = 1;
+    }
+  });
+  add("queries, keys and values clipped, before norms and after; a gate; a temperature",
+      [](DecoderValue& v) {
+        v.layers[0].attention()->qkv_clip = 0.3;
+        v.layers[1].attention()->qkv_clip = 0.5;
+        v.layers[1].attention()->qk_norm = nn::QkNorm::full_width;
+        v.layers[1].attention()->output_gate = true;
+        v.layers[1].attention()->qkv_bias = true;
+        v.layers[2].attention()->output_gate = true;
+        v.layers[2].attention()->rotary.clear();
+        v.layers[2].attention()->temperature = {.scale = 0.7, .step = 3};
+      });
+  add("LayerNorm of heads", [](DecoderValue& v) {
+    for (models::LayerValue& layer : v.layers) {
+      layer.norm = {.kind = nn::Normalization::layer_norm, .one_plus = true};
+      layer.attention()->qk_norm = nn::QkNorm::head;
+    }
+  });
+  add("layers without attention or MLP, or with a matrix for them", [](DecoderValue& v) {
+    models::apply_blocks(Json::parse(R"([
+        {"attention": {"no_op": true}, "ffn": {"ffn_hidden_size": 16}},
+        {"attention": {"n_heads_in_group": 4}, "ffn": {"no_op": true}},
+        {"attention": {"replace_with_linear": true}, "ffn": {"replace_with_linear": true}}])"),
+                         "blocks", v);
+  });
+  add("a norm for both, after a layer with norms before and after", [](DecoderValue& v) {
+    v.layers[0].norm_after = true;
+    v.layers[1].order = models::LayerValue::Order::parallel_one_norm;
+    v.layers[1].residual_multiplier = 0.5;
+    v.layers[2].order = models::LayerValue::Order::parallel;
+    v.embedding_scale = 1.5;
+    v.logits_scale = 0.7;
+    v.logits_soft_cap = 2;
+  });
+  return all;
+}
+
+// As this program writes it, of a family without a golden directory: layers differ.
+inline Json written_config(const std::string& family) {
+  models::DecoderValue value = plain_decoder();
+  for (models::LayerValue& layer : value.layers) layer.mlp()->ffn = 256;
+  value.layers[0].mixer = models::NoOp{};
+  value.layers[1].attention()->kv_heads = 4;
+  value.layers[2].feed_forward = models::LinearConfig{};
+  value.init_method_std = 0.02;
+  return models::decoder_model(value, models::family_named(family))->config_json(DType::f32);
+}
+
+// A classifier of Qwen2's, of which there is no golden directory.
+inline Json qwen2_classifier() {
+  Json config = family_config("qwen2");
+  config.set("architectures", Json::parse(R"(["Qwen2ForSequenceClassification"])"));
+  config.set("id2label", Json::parse(R"({"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"})"));
+  config.set("pad_token_id", 0);
+  return config;
+}
+
+// Of all of them; language models alone.
+inline std::vector<std::pair<std::string, models::Model>> family_models() {
+  std::vector<std::pair<std::string, models::Model>> all;
+  for (const char* name : kFamilyDirectories)
+    all.emplace_back(name, models::model_from_config_json(family_config(name)));
+  for (const auto& [name, value] : other_decoders())
+    all.emplace_back(name, models::decoder_model(value));
+  return all;
+}
+
+}  // namespace megatron::testing
