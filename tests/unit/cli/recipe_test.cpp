@@ -1,5 +1,6 @@
 // Whole runs by name: --recipe, beneath files of --config and the command line.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>

@@ -2,6 +2,7 @@
 #include "training/model_source.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 
