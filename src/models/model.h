@@ -95,6 +95,8 @@ class ModelDefinition {
     static_cast<void>(tensor);
     return false;
   }
+  // Directories saved from the model without its head lack this in front of every name; "": there are none.
+  virtual std::string_view base_prefix() const { return {}; }
   // Where the output layer is the table of tokens: the name that its own tensor would have, and the table's. A
   // directory may have both, if they are equal.
   struct TiedOutput {

@@ -51,20 +51,19 @@ std::set<std::string> expected_files(const checkpoint::ModelDirectory& before) {
   return names;
 }
 
-// Why a stored tensor is not written again; "" for those that are.
+// Why a stored tensor is not written again; "" for those that are. prefix: which its names lack.
 std::string reason_to_drop(const models::Model& model, const checkpoint::ModelDirectory& before,
-                           const std::string& name) {
-  if (model->is_surplus(name)) return "is not needed";
+                           const std::string& prefix, const std::string& name) {
+  if (model->is_surplus(prefix + name)) return "is not needed";
   const auto tied = model->tied_output();
-  if (tied && name == tied->output && before.find(tied->table) != nullptr)
-    return fmt::format("is {}", tied->table);
+  if (tied && name == tied->output) return fmt::format("is {}", tied->table);
   return "";
 }
 
 void compare_tensor(const checkpoint::ModelDirectory& before,
-                    const checkpoint::ModelDirectory& after, const std::string& name,
-                    Report& report) {
-  const checkpoint::TensorInfo &a = *before.find(name), *b = after.find(name);
+                    const checkpoint::ModelDirectory& after, const std::string& prefix,
+                    const std::string& name, Report& report) {
+  const checkpoint::TensorInfo &a = *before.find(name), *b = after.find(prefix + name);
   if (b == nullptr) return report.fail(fmt::format("{} was not written", name));
   if (a.dtype != b->dtype)
     return report.fail(fmt::format("{} was {} and is {}", name, megatron::name(a.dtype),
@@ -72,10 +71,10 @@ void compare_tensor(const checkpoint::ModelDirectory& before,
   if (!(a.shape == b->shape))
     return report.fail(fmt::format("{} was {} and is {}", name, a.shape.str(), b->shape.str()));
   const std::string& from = before.shard_map().find(name)->second;
-  const std::string& to = after.shard_map().find(name)->second;
+  const std::string& to = after.shard_map().find(prefix + name)->second;
   if (checkpoint::safetensors_name(from) != to)
     return report.fail(fmt::format("{} moved from {} to {}", name, from, to));
-  const std::span<const std::byte> x = before.bytes(name), y = after.bytes(name);
+  const std::span<const std::byte> x = before.bytes(name), y = after.bytes(prefix + name);
   int64_t different = 0;
   for (size_t i = 0; i < x.size(); ++i) different += x[i] != y[i];
   report.compare("tensor bytes", name, static_cast<double>(different), 0);
@@ -87,16 +86,18 @@ Report verify_rewrite(const std::string& directory, const std::string& out) {
   Report report(fmt::format("{} written again as {}", directory, out));
   const checkpoint::ModelDirectory before(directory);
   const std::vector<std::string> names = before.tensor_names();
-  const auto stored = [&before](const std::string& name) {
+  const models::Model definition = models::model_from_directory(directory);
+  const std::string prefix = training::lacking_prefix(definition, before);
+  const auto stored = [&](const std::string& name) {
     const checkpoint::TensorInfo* info = before.find(name);
+    if (info == nullptr && name.starts_with(prefix)) info = before.find(name.substr(prefix.size()));
     MG_CHECK(info != nullptr, "'{}' has no tensor '{}'", before.path(), name);
     return info->dtype;
   };
   const bool wide = std::ranges::any_of(
       names, [&](const std::string& name) { return stored(name) == DType::f64; });
   Runtime runtime({wide ? DeviceKind::reference : DeviceKind::cpu, 0}, 1);
-  const auto model =
-      models::model_from_directory(directory).build(runtime, wide ? DType::f64 : DType::f32, 0);
+  const auto model = definition.build(runtime, wide ? DType::f64 : DType::f32, 0);
   const std::vector<parallel::ParameterSpec*> tensors = models::tensors_of(*model);
   const training::WholeModel whole = training::whole_model(*model);
   training::load_weights(before, checkpoint::held(tensors), whole, {});
@@ -110,12 +111,15 @@ Report verify_rewrite(const std::string& directory, const std::string& out) {
 
   const checkpoint::ModelDirectory after(out);
   for (const std::string& name : names) {
-    const std::string reason = reason_to_drop(whole.model, before, name);
-    if (reason.empty()) compare_tensor(before, after, name, report);
+    const std::string reason = reason_to_drop(definition, before, prefix, name);
+    if (reason.empty()) compare_tensor(before, after, prefix, name, report);
     else report.note(fmt::format("{} {}, and was dropped", name, reason));
   }
+  if (!prefix.empty()) report.note(fmt::format("names are written with {} before them", prefix));
   for (const std::string& name : after.tensor_names()) {
-    if (before.find(name) == nullptr) report.fail(fmt::format("{} is new", name));
+    const bool known = before.find(name) != nullptr ||
+                       (name.starts_with(prefix) && before.find(name.substr(prefix.size())));
+    if (!known) report.fail(fmt::format("{} is new", name));
   }
   if (!(before.config() == after.config())) report.fail("config.json changed");
   const std::set<std::string> had = expected_files(before), has = file_names(after);

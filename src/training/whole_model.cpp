@@ -49,15 +49,49 @@ std::vector<std::string> absent_states(const WholeModel& whole,
   return absent;
 }
 
+std::string lacking_prefix(const models::Model& model,
+                           const checkpoint::ModelDirectory& directory) {
+  const std::string prefix(model->base_prefix());
+  for (const std::string& name : directory.tensor_names())
+    if (name.starts_with(prefix)) return {};
+  return prefix;
+}
+
 namespace {
+
+std::string without(const std::string& prefix, const std::string& name) {
+  return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+}
+
+// Placements by the names of a directory that lacks a prefix.
+class NamesWithout {
+ public:
+  NamesWithout(const std::string& prefix, std::span<checkpoint::HeldTensor> held,
+               std::span<checkpoint::WholeTensor> whole) {
+    if (prefix.empty()) return;
+    placements_.reserve(held.size());  // held tensors point into it
+    for (checkpoint::HeldTensor& tensor : held) {
+      placements_.push_back(*tensor.placement);
+      for (parallel::CanonicalTensor& part : placements_.back().tensors)
+        part.name = without(prefix, part.name);
+      tensor.placement = &placements_.back();
+    }
+    for (checkpoint::WholeTensor& tensor : whole) tensor.name = without(prefix, tensor.name);
+  }
+
+ private:
+  std::vector<parallel::Placement> placements_;
+};
 
 // Tensors of the directory that the model needs not.
 std::vector<std::string> dropped_tensors(const models::Model& model,
-                                         const checkpoint::ModelDirectory& directory) {
+                                         const checkpoint::ModelDirectory& directory,
+                                         const std::string& prefix) {
   std::vector<std::string> dropped;
   for (const std::string& name : directory.tensor_names())
-    if (model->is_surplus(name)) dropped.push_back(name);
-  const auto tied = model->tied_output();
+    if (model->is_surplus(prefix + name)) dropped.push_back(name);
+  auto tied = model->tied_output();
+  if (tied) tied->table = without(prefix, tied->table);
   if (tied && directory.find(tied->output) != nullptr && directory.find(tied->table) != nullptr) {
     MG_CHECK(std::ranges::equal(directory.bytes(tied->output), directory.bytes(tied->table)),
              "'{}' has {} and {}, which differ, though its config.json ties them "
@@ -85,7 +119,9 @@ void load_weights(const checkpoint::ModelDirectory& directory,
   });
   std::vector<checkpoint::WholeTensor> present = whole.weights;
   std::erase_if(present, [&](const auto& tensor) { return is_absent(tensor.name); });
-  checkpoint::load(directory, held, present, dropped_tensors(whole.model, directory));
+  const std::string prefix = lacking_prefix(whole.model, directory);
+  const NamesWithout names(prefix, held, present);
+  checkpoint::load(directory, held, present, dropped_tensors(whole.model, directory, prefix));
 }
 
 std::string absent_states_text(const std::string& directory, std::span<const std::string> absent) {

@@ -32,6 +32,8 @@ std::vector<checkpoint::HeldTensor> held_weights(const TrainStep& step);
 // code that has no such state.
 std::vector<std::string> absent_states(const WholeModel& whole,
                                        const checkpoint::ModelDirectory& directory);
+// What a directory that was saved from the model without its head lacks in front of every name; "": nothing.
+std::string lacking_prefix(const models::Model& model, const checkpoint::ModelDirectory& directory);
 // Fills `held` as checkpoint::load does, but for tensors named in `absent`, which keep their values. Tensors of
 // the directory that the model's family knows and does not need are dropped, and logged.
 void load_weights(const checkpoint::ModelDirectory& directory,

@@ -34,6 +34,7 @@ class DecoderDefinition final : public ModelDefinition,
     return std::ranges::any_of(family_.surplus,
                                [&](std::string_view pattern) { return matches(pattern, tensor); });
   }
+  std::string_view base_prefix() const override { return family_.base_prefix; }
   std::optional<TiedOutput> tied_output() const override;
   Model with(const ModelChanges& changes) const override;
   std::unique_ptr<Stage> build(Runtime& runtime, DType type, uint64_t seed,

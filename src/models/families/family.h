@@ -35,6 +35,9 @@ struct DecoderFamily {
   // Tensors of published directories that no computation needs (buffers of masks and angles): dropped
   // when read. '*' stands for a layer's number.
   std::span<const std::string_view> surplus = {};
+  // What the names of all tensors but the head's begin with, where directories are published that were saved
+  // from the model without its head, and lack it.
+  std::string_view base_prefix = {};
 };
 
 // In the order in which a family is looked for that can hold a value.

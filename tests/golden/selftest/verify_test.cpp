@@ -114,6 +114,35 @@ INSTANTIATE_TEST_SUITE_P(Vectors, TorchModel,
                                            std::pair{"llama_sharded", "llama_bf16"}),
                          [](const auto& info) { return std::string(info.param.first); });
 
+// The published GPT-2 was saved from the model without its head: its names lack "transformer.", and it has
+// the buffers of a mask.
+TEST(Gpt2, WithoutThePrefixOfItsNames) {
+  const TemporaryDirectory folder;
+  const std::string model = copy_of("hf/gpt2", folder);
+  {
+    const checkpoint::SafetensorsFile file(vectors("hf/gpt2/model.safetensors"));
+    std::vector<checkpoint::TensorToWrite> tensors;
+    for (const checkpoint::TensorInfo& info : file.tensors()) {
+      constexpr std::string_view kPrefix = "transformer.";
+      ASSERT_TRUE(info.name.starts_with(kPrefix)) << info.name;
+      tensors.push_back({info.name.substr(kPrefix.size()), info.dtype, info.shape,
+                         [bytes = file.bytes(info)](std::span<std::byte> out) {
+                           std::ranges::copy(bytes, out.begin());
+                         }});
+    }
+    tensors.push_back({"h.0.attn.bias", DType::f32, {1, 1}, [](std::span<std::byte> out) {
+                         std::ranges::fill(out, std::byte{0});
+                       }});
+    checkpoint::write_safetensors(model + "/model.safetensors", tensors, file.metadata());
+  }
+  expect_passed(verify(model, {}), 2);
+  expect_passed(verify(model, {.tensor_parallel = 2, .pipeline_parallel = 2}), 2);
+  const Report again = verify_rewrite(model, folder / "out");
+  EXPECT_TRUE(again.passed()) << again.text();
+  std::filesystem::copy(model + "/expected.safetensors", folder / "out");
+  expect_passed(verify(folder / "out", {}), 2);
+}
+
 TEST(VerifyRewrite, LeavesFilesOfTorchThatAreNotRead) {
   const TemporaryDirectory folder;
   std::filesystem::copy(vectors("torch/gpt2_zip"), folder / "m");

@@ -133,7 +133,8 @@ TEST(Families, ScoreHeads) {
   EXPECT_EQ(std::ranges::count(names, "score.weight"), 1);
   EXPECT_EQ(std::ranges::count(names, "lm_head.weight"), 0);
   EXPECT_THROW(require_language_model(classifier, "megatron generate"), Error);
-  require_language_model(model_from_config_json(testing::family_config("qwen2")), "megatron generate");
+  require_language_model(model_from_config_json(testing::family_config("qwen2")),
+                         "megatron generate");
   for (const char* problem : {"multi_label_classification", "regression"}) {
     Json config = testing::qwen2_classifier();  // of three labels
     config.set("problem_type", problem);

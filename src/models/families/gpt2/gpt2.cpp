@@ -105,6 +105,7 @@ const DecoderFamily kGpt2 = {.name = "gpt2",
                              .write = gpt2::write,
                              .tensors = gpt2::tensors,
                              .keys = gpt2::kKeys,
-                             .surplus = gpt2::kSurplus};
+                             .surplus = gpt2::kSurplus,
+                             .base_prefix = "transformer."};
 
 }  // namespace megatron::models
