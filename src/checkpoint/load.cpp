@@ -47,7 +47,7 @@ class Differences {
     add(missing_, "missing");
     add(surplus_, fmt::format("not in {}", owner_));
     add(shapes_, "of another shape");
-    add(types_, "of a type that cannot be converted");
+    add(types_, "of a type that cannot be converted (f64, f32, bf16 and f16 can)");
     MG_CHECK(text.empty(), "the tensors of '{}' are not those of {} that its settings describe:{}",
              path, owner_, text);
   }

@@ -85,17 +85,16 @@ std::string first_difference(const Json& value, const Json& back) {
 std::string first_difference(const DecoderValue& value, const DecoderValue& back) {
   DecoderValue with_layers = back;
   with_layers.layers = value.layers;
-  std::string text = first_difference(to_json(value), to_json(with_layers));
-  for (size_t i = 0; text.empty() && i < value.layers.size(); ++i) {
-    const auto alone = [i](DecoderValue v) {
-      v.layers = {v.layers.at(i)};
-      v.final_norm = v.layers[0].norm;
-      return to_json(v);
-    };
-    text = first_difference(alone(value), alone(back));
-    if (!text.empty()) text = fmt::format("in layer {}, {}", i, text);
-  }
-  return text;
+  const std::string text = first_difference(to_json(value), to_json(with_layers));
+  if (!text.empty()) return text;
+  MG_ASSERT(value.layers.size() == back.layers.size());
+  const auto [ours, theirs] = std::ranges::mismatch(value.layers, back.layers);
+  if (ours == value.layers.end()) return "";
+  const auto alone = [](const LayerValue& layer) {
+    return to_json(DecoderValue{.layers = {layer}, .final_norm = layer.norm});
+  };
+  return fmt::format("in layer {}, {}", ours - value.layers.begin(),
+                     first_difference(alone(*ours), alone(*theirs)));
 }
 
 // Objects of transformers are sorted by their keys.
