@@ -52,8 +52,8 @@ std::set<std::string> expected_files(const checkpoint::ModelDirectory& before) {
 }
 
 // Why a stored tensor is not written again; "" for those that are. prefix: which its names lack.
-std::string reason_to_drop(const models::Model& model, const checkpoint::ModelDirectory& before,
-                           const std::string& prefix, const std::string& name) {
+std::string reason_to_drop(const models::Model& model, const std::string& prefix,
+                           const std::string& name) {
   if (model->is_surplus(prefix + name)) return "is not needed";
   const auto tied = model->tied_output();
   if (tied && name == tied->output) return fmt::format("is {}", tied->table);
@@ -111,7 +111,7 @@ Report verify_rewrite(const std::string& directory, const std::string& out) {
 
   const checkpoint::ModelDirectory after(out);
   for (const std::string& name : names) {
-    const std::string reason = reason_to_drop(definition, before, prefix, name);
+    const std::string reason = reason_to_drop(definition, prefix, name);
     if (reason.empty()) compare_tensor(before, after, prefix, name, report);
     else report.note(fmt::format("{} {}, and was dropped", name, reason));
   }
