@@ -41,8 +41,8 @@ Model model_from_config_json(const Json& config) {
 
 void require_language_model(const Model& model, std::string_view purpose) {
   MG_CHECK(model->score_labels() == 0,
-           "the model scores texts (its config.json has architectures of "
-           "ForSequenceClassification, and {} labels); {} needs one with a language-model head",
+           "the model classifies text (its config.json has a ForSequenceClassification "
+           "architecture with {} labels); {} needs one with a language-model head",
            model->score_labels(), purpose);
 }
 
@@ -54,7 +54,7 @@ Model model_from_flags(const ModelFlags& flags, int64_t seq_length) {
   plain.hidden_dropout = plain.attention_dropout = 0;
   const std::string in_the_way = obstacle(family, plain);
   MG_CHECK(in_the_way.empty(),
-           "--model-family {} cannot hold the model that the flags describe: it has {}",
+           "--model-family {} cannot represent the model that the flags describe: it has {}",
            family.name, in_the_way);
   return decoder_model(value, family);
 }

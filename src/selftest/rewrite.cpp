@@ -88,7 +88,7 @@ Report verify_rewrite(const std::string& directory, const std::string& out) {
   const checkpoint::ModelDirectory after(out);
   for (const std::string& name : names) {
     if (whole.model->is_surplus(name)) {
-      report.note(fmt::format("{} is not needed, and was dropped", name));
+      report.note(fmt::format("{} is not needed and was dropped", name));
     } else {
       compare_tensor(before, after, name, report);
     }
